@@ -1,0 +1,111 @@
+// Time and timers, injected everywhere so that tests and the simulator decide what "later" means.
+//
+// Thread safety: all methods may be called from any thread.
+// Lifetime: a clock outlives everything that was given it. Callbacks run on the clock's thread:
+// they must be short and must not block.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/time/time.h"
+#include "weft/base/mutex.h"
+
+namespace weft {
+
+using TimePoint = std::chrono::steady_clock::time_point;  // monotonic, never on the wire
+using Nanoseconds = std::chrono::nanoseconds;
+
+inline constexpr TimePoint kNever = TimePoint::max();
+
+// How long something may take. Converts from std::chrono and absl durations alike; zero and
+// infinite both mean "without limit", and anything above zero is a limit, however short.
+class Timeout {
+ public:
+  constexpr Timeout() = default;
+  template <class Rep, class Period>
+  Timeout(std::chrono::duration<Rep, Period> duration)  // NOLINT: {.timeout = 5s}
+      : limit_(checked(absl::FromChrono(duration))), set_(true) {}
+  Timeout(absl::Duration duration)  // NOLINT: {.timeout = absl::InfiniteDuration()}
+      : limit_(checked(duration)), set_(true) {}
+
+  bool is_set() const { return set_; }
+  bool infinite() const { return limit_ == Nanoseconds::max(); }
+  Nanoseconds limit() const { return limit_; }
+  Timeout or_else(Timeout fallback) const { return set_ ? *this : fallback; }
+  // The deadline of work that starts at `now`; kNever if infinite.
+  TimePoint deadline_from(TimePoint now) const {
+    if (infinite() || kNever - now < limit_) return kNever;
+    return now + limit_;
+  }
+
+ private:
+  static Nanoseconds checked(absl::Duration duration);
+
+  Nanoseconds limit_ = Nanoseconds::max();
+  bool set_ = false;
+};
+
+struct TimerId {
+  TimePoint when;
+  uint64_t number = 0;
+  friend auto operator<=>(const TimerId&, const TimerId&) = default;
+};
+
+class Clock {
+ public:
+  using Callback = absl::AnyInvocable<void()>;
+
+  virtual ~Clock() = default;
+  virtual TimePoint now() = 0;
+  // Runs `callback` once, not before `when`.
+  virtual TimerId call_at(TimePoint when, Callback callback) = 0;
+  // True: the callback has not run and never will. False: it ran or is running.
+  virtual bool cancel(TimerId timer) = 0;
+};
+
+// The machine's monotonic clock; one thread runs the callbacks.
+class SystemClock final : public Clock {
+ public:
+  SystemClock();
+  ~SystemClock() override;
+
+  TimePoint now() override { return std::chrono::steady_clock::now(); }
+  TimerId call_at(TimePoint when, Callback callback) override ABSL_LOCKS_EXCLUDED(mutex_);
+  bool cancel(TimerId timer) override ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  void run() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::map<TimerId, Callback> timers_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+// A clock that stands still until told: timers run inside `advance`, in order of their time.
+class ManualClock final : public Clock {
+ public:
+  TimePoint now() override ABSL_LOCKS_EXCLUDED(mutex_);
+  TimerId call_at(TimePoint when, Callback callback) override ABSL_LOCKS_EXCLUDED(mutex_);
+  bool cancel(TimerId timer) override ABSL_LOCKS_EXCLUDED(mutex_);
+
+  void advance(Nanoseconds step) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The time of the earliest timer; kNever if there is none.
+  TimePoint next_timer() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  Mutex mutex_;
+  TimePoint now_ ABSL_GUARDED_BY(mutex_) = TimePoint() + std::chrono::hours(1);
+  std::map<TimerId, Callback> timers_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
+};
+
+}  // namespace weft

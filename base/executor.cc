@@ -1,0 +1,225 @@
+#include "weft/base/executor.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+namespace weft {
+namespace {
+
+thread_local Executor* current_executor = nullptr;
+
+}  // namespace
+
+Executor* Executor::current() { return current_executor; }
+
+Executor::Enter::Enter(Executor* executor) : previous_(current_executor) {
+  current_executor = executor;
+}
+Executor::Enter::~Enter() { current_executor = previous_; }
+
+BlockingSection::BlockingSection() : executor_(Executor::current()) {
+  if (executor_ != nullptr) executor_->begin_wait();
+}
+BlockingSection::~BlockingSection() {
+  if (executor_ != nullptr) executor_->end_wait();
+}
+
+struct ThreadExecutor::Stall {
+  Mutex mutex;
+  ThreadExecutor* executor ABSL_GUARDED_BY(mutex) = nullptr;  // null once stopped
+};
+
+ThreadExecutor::ThreadExecutor(Clock& clock, ThreadExecutorOptions options)
+    : clock_(clock), options_(std::move(options)), stall_(std::make_shared<Stall>()) {
+  MutexLock lock(stall_->mutex);
+  stall_->executor = this;
+}
+
+ThreadExecutor::~ThreadExecutor() { stop(); }
+
+void ThreadExecutor::schedule(Task task) {
+  Task dropped;  // dies outside the lock
+  bool wake = false;
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) {
+      dropped = std::move(task);
+      return;
+    }
+    queue_.push_back(std::move(task));
+    if (idle_ > 0) {
+      wake = true;
+    } else {
+      add_thread_if_short();
+      watch_for_stall();
+    }
+  }
+  if (wake) work_ready_.notify_one();
+}
+
+void ThreadExecutor::add_thread_if_short() {
+  if (threads_.size() - waiting_ < options_.threads + extra_) add_thread();
+}
+
+void ThreadExecutor::add_thread() {
+  if (threads_.size() >= options_.max_threads || stopping_) return;
+  threads_.emplace_back([this] { work(); });
+}
+
+void ThreadExecutor::watch_for_stall() {
+  if (watching_ || stopping_) return;
+  watching_ = true;
+  finished_at_check_ = finished_;
+  clock_.call_at(clock_.now() + options_.stall, [stall = stall_] {
+    MutexLock lock(stall->mutex);
+    if (stall->executor != nullptr) stall->executor->check_stall();
+  });
+}
+
+void ThreadExecutor::check_stall() {
+  MutexLock lock(mutex_);
+  watching_ = false;
+  if (queue_.empty() || stopping_) {
+    saturated_.store(false, std::memory_order_relaxed);
+    return;
+  }
+  if (finished_ == finished_at_check_ && idle_ == 0) {
+    if (threads_.size() < options_.max_threads) {
+      ++extra_;
+      add_thread();
+    } else {
+      saturated_.store(true, std::memory_order_relaxed);
+    }
+  }
+  watch_for_stall();
+}
+
+void ThreadExecutor::work() {
+  if (options_.on_thread_start) (*options_.on_thread_start)();
+  Enter enter(this);
+  MutexLock lock(mutex_);
+  while (true) {
+    while (queue_.empty() && !stopping_) {
+      if (extra_ > 0) --extra_;  // the stall is over
+      ++idle_;
+      work_ready_.wait(mutex_);
+      --idle_;
+    }
+    if (stopping_) return;
+    {
+      Task task = std::move(queue_.front());
+      queue_.pop_front();
+      mutex_.unlock();
+      task();
+      task = nullptr;  // captures die before the task counts as finished
+      mutex_.lock();
+    }
+    ++finished_;
+    saturated_.store(false, std::memory_order_relaxed);
+  }
+}
+
+void ThreadExecutor::begin_wait() {
+  bool wake = false;
+  {
+    MutexLock lock(mutex_);
+    ++waiting_;
+    if (queue_.empty()) return;
+    if (idle_ > 0) {
+      wake = true;
+    } else {
+      add_thread_if_short();
+    }
+  }
+  if (wake) work_ready_.notify_one();
+}
+
+void ThreadExecutor::end_wait() {
+  MutexLock lock(mutex_);
+  --waiting_;
+}
+
+size_t ThreadExecutor::thread_count() const {
+  MutexLock lock(mutex_);
+  return threads_.size();
+}
+
+void ThreadExecutor::stop() {
+  {
+    MutexLock lock(stall_->mutex);
+    stall_->executor = nullptr;
+  }
+  std::deque<Task> dropped;
+  std::vector<std::thread> threads;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    dropped.swap(queue_);
+    threads.swap(threads_);
+  }
+  work_ready_.notify_all();
+  for (std::thread& thread : threads) thread.join();
+}
+
+struct Strand::State {
+  explicit State(Executor& executor_in) : executor(executor_in) {}
+  Executor& executor;
+  Mutex mutex;
+  std::deque<Executor::Task> queue ABSL_GUARDED_BY(mutex);
+  bool running ABSL_GUARDED_BY(mutex) = false;
+};
+
+Strand::Strand(Executor& executor) : state_(std::make_shared<State>(executor)) {}
+
+void Strand::schedule(Executor::Task task) {
+  {
+    MutexLock lock(state_->mutex);
+    state_->queue.push_back(std::move(task));
+    if (state_->running) return;
+    state_->running = true;
+  }
+  state_->executor.schedule([state = state_] { run(state); });
+}
+
+void Strand::run(const std::shared_ptr<State>& state) {
+  while (true) {
+    Executor::Task task;
+    {
+      MutexLock lock(state->mutex);
+      if (state->queue.empty()) {
+        state->running = false;
+        return;
+      }
+      task = std::move(state->queue.front());
+      state->queue.pop_front();
+    }
+    task();
+  }
+}
+
+void ManualExecutor::schedule(Task task) {
+  MutexLock lock(mutex_);
+  queue_.push_back(std::move(task));
+}
+
+bool ManualExecutor::run_one() {
+  Task task;
+  {
+    MutexLock lock(mutex_);
+    if (queue_.empty()) return false;
+    task = std::move(queue_.front());
+    queue_.pop_front();
+  }
+  Enter enter(this);
+  task();
+  return true;
+}
+
+size_t ManualExecutor::run_all() {
+  size_t count = 0;
+  while (run_one()) ++count;
+  return count;
+}
+
+}  // namespace weft

@@ -1,0 +1,147 @@
+// Runs tasks on threads that multiply while tasks block, so that waiting inside a task never
+// starves the tasks it waits for.
+//
+// Thread safety: all methods may be called from any thread.
+// Lifetime: `stop` (or the destructor) joins every thread and must not be called from one of them.
+// Blocking: a wait inside a task announces itself by BlockingSection; Weft's own waits all do.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "weft/base/clock.h"
+#include "weft/base/mutex.h"
+
+namespace weft {
+
+class Executor {
+ public:
+  using Task = absl::AnyInvocable<void()>;
+
+  virtual ~Executor() = default;
+
+  // Runs `task` once, soon, never inside this call. After `stop` tasks are destroyed unrun.
+  virtual void schedule(Task task) = 0;
+
+  // The executor whose task runs on this thread; null elsewhere.
+  static Executor* current();
+
+ protected:
+  friend class BlockingSection;
+  virtual void begin_wait() {}
+  virtual void end_wait() {}
+
+  // Marks this thread as running tasks of `executor`.
+  class Enter {
+   public:
+    explicit Enter(Executor* executor);
+    ~Enter();
+
+   private:
+    Executor* const previous_;
+  };
+};
+
+// Announces that the current task is going to wait: the executor may put another thread to work.
+class BlockingSection {
+ public:
+  BlockingSection();
+  ~BlockingSection();
+  BlockingSection(const BlockingSection&) = delete;
+  BlockingSection& operator=(const BlockingSection&) = delete;
+
+ private:
+  Executor* const executor_;
+};
+
+struct ThreadExecutorOptions {
+  std::string name = "weft";
+  size_t threads = 2;         // working at the same time, not counting those that wait
+  size_t max_threads = 1024;  // waiting ones included
+  // A thread is added when tasks have waited this long and none has finished: they may be waiting
+  // for something that the executor cannot see.
+  Nanoseconds stall = std::chrono::milliseconds(10);
+  // Runs first on each new thread.
+  std::shared_ptr<const std::function<void()>> on_thread_start;
+};
+
+class ThreadExecutor final : public Executor {
+ public:
+  ThreadExecutor(Clock& clock, ThreadExecutorOptions options);
+  ~ThreadExecutor() override;
+
+  void schedule(Task task) override ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // True while every thread that the bound allows exists, all are taken, and tasks wait: what comes
+  // now may never get its turn, so new work should be refused.
+  bool saturated() const { return saturated_.load(std::memory_order_relaxed); }
+  size_t thread_count() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Lets running tasks end, drops queued ones, joins all threads. Idempotent.
+  void stop() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ protected:
+  void begin_wait() override ABSL_LOCKS_EXCLUDED(mutex_);
+  void end_wait() override ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Stall;  // what the clock's callback may touch after this executor is gone
+
+  void work() ABSL_LOCKS_EXCLUDED(mutex_);
+  void add_thread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void add_thread_if_short() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void watch_for_stall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void check_stall() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  Clock& clock_;
+  const ThreadExecutorOptions options_;
+  const std::shared_ptr<Stall> stall_;
+  mutable Mutex mutex_;
+  CondVar work_ready_;
+  std::deque<Task> queue_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
+  size_t idle_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t extra_ ABSL_GUARDED_BY(mutex_) = 0;  // threads added for unannounced waits
+  uint64_t finished_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t finished_at_check_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool watching_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> saturated_{false};
+};
+
+// Runs tasks one at a time, in order, on another executor.
+//
+// Lifetime: tasks already queued keep the strand's state alive; the executor must outlive them.
+class Strand {
+ public:
+  explicit Strand(Executor& executor);
+  void schedule(Executor::Task task);
+
+ private:
+  struct State;
+  static void run(const std::shared_ptr<State>& state);
+  const std::shared_ptr<State> state_;
+};
+
+// Runs tasks when told, on the calling thread: for tests and simulation.
+class ManualExecutor final : public Executor {
+ public:
+  void schedule(Task task) override ABSL_LOCKS_EXCLUDED(mutex_);
+  // Runs until nothing is queued; returns how many ran.
+  size_t run_all() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool run_one() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  Mutex mutex_;
+  std::deque<Task> queue_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace weft

@@ -1,0 +1,340 @@
+// A value that will be there later, or the error that came instead.
+//
+// A Future is a copyable handle to one immutable result. The Promise that belongs to it completes
+// it exactly once; a Promise dropped without completing gives Cancelled. Dropping a Future changes
+// nothing. Continuations never run inside `then` or inside the completing call: they are scheduled.
+//
+// Thread safety: all methods may be called from any thread.
+// Blocking: only `wait`, `wait_for` and `result`; each announces itself to the executor.
+// Errors: `wait` throws RpcError; `result` returns the absl::StatusOr.
+#pragma once
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "weft/base/clock.h"
+#include "weft/base/executor.h"
+#include "weft/base/mutex.h"
+#include "weft/base/rpc_error.h"
+
+namespace weft {
+
+// What a Future<void> holds.
+struct Unit {
+  friend bool operator==(Unit, Unit) { return true; }
+};
+
+// Something a waiting thread can drive itself before it sleeps (a transport's receive queue).
+class ProgressSource {
+ public:
+  virtual ~ProgressSource() = default;
+  virtual bool poll() = 0;  // true if it did something
+};
+
+// Carries thread-local state (current worker, autograd context) from where a continuation is made
+// to where it runs. The rooms above base install what there is to carry.
+class ScopeCarrier {
+ public:
+  using Task = Executor::Task;
+  virtual ~ScopeCarrier() = default;
+  virtual Task carry(Task task) = 0;
+  // Null until a room installs one; set once, before any worker starts.
+  static ScopeCarrier* installed();
+  static void install(ScopeCarrier* carrier);
+};
+
+namespace internal {
+
+template <class T>
+using Stored = std::conditional_t<std::is_void_v<T>, Unit, T>;
+
+// The part of a future's state that does not depend on its type.
+class FutureCore {
+ public:
+  explicit FutureCore(Executor* executor) : executor_(executor) {}
+  virtual ~FutureCore() = default;
+
+  bool done() const { return done_.load(std::memory_order_acquire); }
+  bool wait_until(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  // `run` is scheduled on `executor` (null: this future's own) once the result is there. False: no
+  // executor is known, `run` was dropped.
+  bool add_continuation(Executor* executor, Executor::Task run) ABSL_LOCKS_EXCLUDED(mutex_);
+  // For Weft's own plumbing: `run` runs inside the completing call (or here, if already complete).
+  // It must not block or run user code.
+  void on_complete_inline(Executor::Task run) ABSL_LOCKS_EXCLUDED(mutex_);
+  void cancel();
+  void set_on_cancel(Executor::Task hook) ABSL_LOCKS_EXCLUDED(mutex_);
+  void set_progress(std::shared_ptr<ProgressSource> source) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Runs on each thread that reads the value, before it does (a CUDA stream waits for an event).
+  void set_on_consume(std::shared_ptr<const std::function<void()>> hook)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void consume() ABSL_LOCKS_EXCLUDED(mutex_);
+  Executor* executor() const { return executor_; }
+
+ protected:
+  virtual void fail(absl::Status status) = 0;
+  // First half of completion: true for the one caller that may store the result.
+  bool claim() { return !claimed_.exchange(true, std::memory_order_acq_rel); }
+  // Second half: publishes the stored result, wakes waiters, schedules continuations.
+  void publish() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Continuation {
+    Executor* executor;  // null: inline
+    Executor::Task run;
+  };
+
+  Executor* const executor_;
+  std::atomic<bool> claimed_{false};
+  std::atomic<bool> done_{false};
+  Mutex mutex_;
+  CondVar completed_;
+  bool has_waiters_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Continuation> continuations_ ABSL_GUARDED_BY(mutex_);
+  Executor::Task on_cancel_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<ProgressSource> progress_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const std::function<void()>> on_consume_ ABSL_GUARDED_BY(mutex_);
+};
+
+template <class T>
+class FutureState final : public FutureCore {
+ public:
+  using FutureCore::FutureCore;
+
+  bool complete(absl::StatusOr<Stored<T>> result) {
+    if (!claim()) return false;
+    result_ = std::move(result);
+    publish();
+    return true;
+  }
+  // Only after done().
+  absl::StatusOr<Stored<T>>& result() { return result_; }
+
+ private:
+  void fail(absl::Status status) override { complete(std::move(status)); }
+
+  absl::StatusOr<Stored<T>> result_ = absl::UnknownError("pending");
+};
+
+absl::Status no_executor();
+absl::Status move_only_shared();
+
+}  // namespace internal
+
+template <class T>
+class Promise;
+
+template <class T>
+class [[nodiscard]] Future {
+ public:
+  using Value = internal::Stored<T>;
+  using State = internal::FutureState<T>;
+
+  Future() = default;  // no state: valid() is false and nothing else may be called
+  explicit Future(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  static Future ready(absl::StatusOr<Value> result) {
+    auto state = std::make_shared<State>(Executor::current());
+    state->complete(std::move(result));
+    return Future(std::move(state));
+  }
+
+  bool valid() const { return state_ != nullptr; }
+  bool done() const { return state_->done(); }
+
+  // The value, valid as long as this handle. Throws RpcError.
+  decltype(auto) wait() const& {
+    const absl::StatusOr<Value>& result = this->result();
+    if (!result.ok()) throw RpcError(result.status());
+    if constexpr (!std::is_void_v<T>) return static_cast<const Value&>(*result);
+  }
+  // The value moved out if this is the sole holder, else copied; a move-only value that others
+  // hold too is FailedPrecondition.
+  T wait() && {
+    const absl::StatusOr<Value>& shared = this->result();
+    if (!shared.ok()) throw RpcError(shared.status());
+    if constexpr (!std::is_void_v<T>) {
+      if (state_.use_count() == 1) return std::move(*state_->result());
+      if constexpr (std::is_copy_constructible_v<Value>) {
+        return *shared;
+      } else {
+        throw RpcError(internal::move_only_shared());
+      }
+    }
+  }
+  // False if the result was not there within `timeout`.
+  bool wait_for(Timeout timeout) const {
+    return state_->wait_until(timeout.deadline_from(std::chrono::steady_clock::now()));
+  }
+  const absl::StatusOr<Value>& result() const {
+    state_->wait_until(kNever);
+    state_->consume();
+    return state_->result();
+  }
+
+  // Completes this future at once with Cancelled (ran = maybe) unless it is complete already, and
+  // tells whoever works on it.
+  void cancel() const { state_->cancel(); }
+
+  // Runs `f(const Future<T>&)` on `executor` once this is complete; its result (or exception, or
+  // the future it returns, unwrapped) completes the returned future.
+  template <class F>
+  auto then(Executor* executor, F f) const;
+  template <class F>
+  auto then(F f) const {
+    return then(static_cast<Executor*>(nullptr), std::move(f));
+  }
+
+  const std::shared_ptr<State>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+// The writing end of a Future.
+template <class T>
+class Promise {
+ public:
+  using Value = internal::Stored<T>;
+  using State = internal::FutureState<T>;
+
+  // Continuations of its future run on `executor` unless they name another.
+  explicit Promise(Executor* executor = Executor::current())
+      : state_(std::make_shared<State>(executor)) {}
+  ~Promise() {
+    if (state_ != nullptr) {
+      state_->complete(with_ran(absl::CancelledError("the promise was dropped"), Ran::kMaybe));
+    }
+  }
+  Promise(Promise&& other) noexcept : state_(std::move(other.state_)) {}
+  Promise& operator=(Promise&& other) noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+  }
+
+  Future<T> future() const { return Future<T>(state_); }
+  // False if the future was complete already (cancelled, say): the value is dropped.
+  bool set(absl::StatusOr<Value> result) const { return state_->complete(std::move(result)); }
+  bool set_value()
+    requires std::is_void_v<T>
+  {
+    return set(Unit{});
+  }
+  bool set_error(absl::Status status) const { return state_->complete(std::move(status)); }
+
+  const std::shared_ptr<State>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+namespace internal {
+
+template <class T>
+struct Unwrapped {
+  using type = T;
+};
+template <class T>
+struct Unwrapped<Future<T>> {
+  using type = T;
+};
+template <class T>
+struct Unwrapped<absl::StatusOr<T>> {
+  using type = T;
+};
+
+// What an exception thrown by user code becomes: RpcError keeps its status, anything else is
+// Unknown with the type's name and the text. To be called inside a catch block.
+absl::Status status_of_current_exception();
+
+// Runs `f` and completes `promise` with what it gives.
+template <class R, class F>
+void fulfil(Promise<R> promise, F&& f) {
+  using Result = std::invoke_result_t<F>;
+  try {
+    if constexpr (std::is_void_v<Result>) {
+      f();
+      promise.set(Unit{});
+    } else if constexpr (std::is_same_v<Result, Future<R>>) {
+      Future<R> inner = f();
+      auto state = inner.state();
+      state->on_complete_inline([state, promise = std::move(promise)] {
+        state->consume();
+        if constexpr (std::is_copy_constructible_v<Stored<R>>) {
+          promise.set(state->result());
+        } else {
+          promise.set(std::move(state->result()));
+        }
+      });
+    } else {
+      promise.set(f());
+    }
+  } catch (...) {
+    promise.set_error(status_of_current_exception());
+  }
+}
+
+}  // namespace internal
+
+template <class T>
+template <class F>
+auto Future<T>::then(Executor* executor, F f) const {
+  using Result = std::invoke_result_t<F, const Future<T>&>;
+  using R = typename internal::Unwrapped<Result>::type;
+  Promise<R> promise(executor != nullptr ? executor : state_->executor());
+  Future<R> future = promise.future();
+  Executor::Task task = [self = *this, f = std::move(f), promise = std::move(promise)]() mutable {
+    internal::fulfil<R>(std::move(promise), [&]() -> Result { return f(self); });
+  };
+  if (ScopeCarrier* carrier = ScopeCarrier::installed()) task = carrier->carry(std::move(task));
+  if (!state_->add_continuation(executor, std::move(task))) {
+    return Future<R>::ready(internal::no_executor());
+  }
+  return future;
+}
+
+// Complete once all are; the first error met wins, but only after the last one is complete.
+template <class T>
+Future<std::vector<T>> collect_all(std::vector<Future<T>> futures) {
+  struct Gathered {
+    explicit Gathered(size_t count) : missing(count) {}
+    std::vector<Future<T>> futures;
+    std::atomic<size_t> missing;
+    Promise<std::vector<T>> promise;
+  };
+  auto gathered = std::make_shared<Gathered>(futures.size());
+  gathered->futures = std::move(futures);
+  Future<std::vector<T>> result = gathered->promise.future();
+  auto finish = [gathered] {
+    std::vector<T> values;
+    values.reserve(gathered->futures.size());
+    for (Future<T>& future : gathered->futures) {
+      if (!future.result().ok()) {
+        gathered->promise.set_error(future.result().status());
+        return;
+      }
+      values.push_back(*future.result());
+    }
+    gathered->promise.set(std::move(values));
+  };
+  if (gathered->futures.empty()) finish();
+  for (Future<T>& future : gathered->futures) {
+    future.state()->on_complete_inline([gathered, finish] {
+      if (gathered->missing.fetch_sub(1) == 1) finish();
+    });
+  }
+  return result;
+}
+
+// Waits for all; throws the first error in the order given, after all are complete.
+template <class T>
+void wait_all(const std::vector<Future<T>>& futures) {
+  for (const Future<T>& future : futures) (void)future.result();
+  for (const Future<T>& future : futures) (void)future.wait();
+}
+
+}  // namespace weft

@@ -1,0 +1,37 @@
+// Lines for a person who watches a worker: level, worker's name, text, on standard error.
+//
+// Thread safety: all functions may be called from any thread; one call writes one whole line.
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+
+enum class LogLevel { kInfo, kWarning, kError };
+
+// Where lines go; tests catch them by putting a sink of their own in its place. Null restores
+// standard error.
+using LogSink = std::function<void(LogLevel, std::string_view line)>;
+void set_log_sink(LogSink sink);
+// Lines below `level` are dropped; WEFT_LOG=info|warning|error sets it at start (default warning).
+void set_log_level(LogLevel level);
+
+void log_line(LogLevel level, std::string_view text);
+
+template <class... Pieces>
+void log_info(const Pieces&... pieces) {
+  log_line(LogLevel::kInfo, absl::StrCat(pieces...));
+}
+template <class... Pieces>
+void log_warning(const Pieces&... pieces) {
+  log_line(LogLevel::kWarning, absl::StrCat(pieces...));
+}
+template <class... Pieces>
+void log_error(const Pieces&... pieces) {
+  log_line(LogLevel::kError, absl::StrCat(pieces...));
+}
+
+}  // namespace weft

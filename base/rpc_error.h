@@ -1,0 +1,31 @@
+// The exception that a waiting caller gets when a remote call, reference or pass has failed.
+//
+// Thread safety: immutable once thrown.
+// Errors: docs/errors.md lists every code, when it is raised and whether the function ran.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "absl/status/status.h"
+#include "weft/base/status.h"
+
+namespace weft {
+
+class RpcError : public std::runtime_error {
+ public:
+  explicit RpcError(absl::Status status)
+      : std::runtime_error(status.ToString(absl::StatusToStringMode::kWithNoExtraData)),
+        status_(std::move(status)) {}
+
+  const absl::Status& status() const { return status_; }
+  absl::StatusCode code() const { return status_.code(); }
+  Ran ran() const { return ran_of(status_); }
+  std::string worker() const { return worker_of(status_); }  // where it was raised
+  std::string trail() const { return trail_of(status_); }    // the hops, innermost first
+
+ private:
+  absl::Status status_;
+};
+
+}  // namespace weft

@@ -1,0 +1,45 @@
+# Finds everything Weft is built with. What is missing is listed once, each with its Debian package.
+
+set(WEFT_MISSING "")
+
+# weft_find(PACKAGE DEBIAN_PACKAGE [find_package arguments ...])
+macro(weft_find package debian)
+  find_package(${package} QUIET ${ARGN})
+  if(NOT ${package}_FOUND)
+    list(APPEND WEFT_MISSING "${package}: Debian package ${debian}")
+  endif()
+endmacro()
+
+weft_find(Threads libc6-dev)
+weft_find(ZLIB zlib1g-dev)
+weft_find(absl libabsl-dev CONFIG)
+weft_find(Protobuf "libprotobuf-dev and protobuf-compiler" MODULE)
+if(Protobuf_FOUND AND NOT Protobuf_PROTOC_EXECUTABLE)
+  list(APPEND WEFT_MISSING "protoc: Debian package protobuf-compiler")
+endif()
+weft_find(gRPC libgrpc++-dev CONFIG)
+weft_find(nlohmann_json nlohmann-json3-dev CONFIG)
+weft_find(CLI11 libcli11-dev CONFIG)
+if(WEFT_BUILD_TESTS)
+  weft_find(GTest "libgtest-dev and libgmock-dev" CONFIG)
+  weft_find(rapidcheck librapidcheck-dev CONFIG)
+endif()
+if(WEFT_BUILD_EXAMPLES)
+  weft_find(PNG libpng-dev)
+  weft_find(benchmark libbenchmark-dev CONFIG)
+endif()
+
+if(WEFT_WITH_TORCH)
+  set(WEFT_TORCH_DIR ${CMAKE_CURRENT_SOURCE_DIR}/.deps/site/torch
+      CACHE PATH "LibTorch 2.11: the folder that holds include/ and lib/")
+  include(WeftTorch)
+  if(WEFT_TORCH_PROBLEM)
+    list(APPEND WEFT_MISSING "${WEFT_TORCH_PROBLEM}")
+  endif()
+endif()
+
+if(WEFT_MISSING)
+  list(JOIN WEFT_MISSING "\n  " missing)
+  message(FATAL_ERROR "Weft cannot be built yet. Missing:\n  ${missing}\n"
+                      "tools/setup.sh installs all of them.")
+endif()

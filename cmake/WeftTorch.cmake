@@ -1,0 +1,28 @@
+# Defines weft::torch, LibTorch 2.11 as found in WEFT_TORCH_DIR; sets WEFT_TORCH_PROBLEM on failure.
+#
+# Not find_package(Torch): its include folder holds protobuf 3.13, and under -I or -isystem those
+# headers shadow the protobuf that gRPC is built with. Behind -idirafter they never win. The defines
+# are the ones the wheel was built with; without them c10d's class layouts differ from the library's.
+# libgloo, libtensorpipe and libuv must never be linked or loaded beside libtorch_cpu, which exports
+# the symbols of its own copies.
+
+set(WEFT_TORCH_PROBLEM "")
+foreach(file include/ATen/ATen.h lib/libtorch_cpu.so lib/libc10.so)
+  if(NOT EXISTS ${WEFT_TORCH_DIR}/${file})
+    set(WEFT_TORCH_PROBLEM
+        "LibTorch 2.11: no ${WEFT_TORCH_DIR}/${file} (tools/setup.sh installs it into .deps/site; another copy: -DWEFT_TORCH_DIR=.../torch)")
+    return()
+  endif()
+endforeach()
+
+add_library(weft_torch_cpu SHARED IMPORTED)
+set_target_properties(weft_torch_cpu PROPERTIES IMPORTED_LOCATION ${WEFT_TORCH_DIR}/lib/libtorch_cpu.so)
+add_library(weft_torch_c10 SHARED IMPORTED)
+set_target_properties(weft_torch_c10 PROPERTIES IMPORTED_LOCATION ${WEFT_TORCH_DIR}/lib/libc10.so)
+
+add_library(weft::torch INTERFACE IMPORTED)
+target_link_libraries(weft::torch INTERFACE weft_torch_cpu weft_torch_c10)
+target_compile_definitions(weft::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO USE_RPC USE_TENSORPIPE)
+target_compile_options(weft::torch INTERFACE
+  "SHELL:-idirafter ${WEFT_TORCH_DIR}/include"
+  "SHELL:-idirafter ${WEFT_TORCH_DIR}/include/torch/csrc/api/include")

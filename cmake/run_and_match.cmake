@@ -1,0 +1,21 @@
+# cmake -DEXPECT=REGEX -P run_and_match.cmake -- COMMAND ARGS...
+# Fails unless COMMAND ends with 0 and what it printed matches REGEX.
+set(command "")
+set(taking OFF)
+math(EXPR last "${CMAKE_ARGC} - 1")
+foreach(i RANGE ${last})
+  if(taking)
+    list(APPEND command "${CMAKE_ARGV${i}}")
+  elseif(CMAKE_ARGV${i} STREQUAL "--")
+    set(taking ON)
+  endif()
+endforeach()
+
+execute_process(COMMAND ${command} OUTPUT_VARIABLE output ERROR_VARIABLE output RESULT_VARIABLE code)
+message("${output}")
+if(NOT code EQUAL 0)
+  message(FATAL_ERROR "${command}: ended with ${code}")
+endif()
+if(NOT output MATCHES "${EXPECT}")
+  message(FATAL_ERROR "${command}: its output does not match: ${EXPECT}")
+endif()

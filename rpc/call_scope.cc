@@ -1,0 +1,99 @@
+#include "weft/rpc/call_scope.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "weft/base/future.h"
+
+namespace weft {
+namespace {
+
+thread_local CallScope current_scope;
+
+// Futures' continuations run in the scope of whoever attached them.
+class CallScopeCarrier final : public ScopeCarrier {
+ public:
+  Task carry(Task task) override {
+    if (current_scope.runtime == nullptr) return task;
+    return [scope = current_scope, task = std::move(task)]() mutable {
+      CallScopeGuard guard(std::move(scope));
+      task();
+    };
+  }
+};
+
+struct LiveRuntimes {
+  Mutex mutex;
+  std::vector<std::pair<const RpcRuntime*, std::weak_ptr<RpcRuntime>>> list ABSL_GUARDED_BY(mutex);
+};
+
+LiveRuntimes& live_runtimes() {
+  static LiveRuntimes* live = [] {
+    static CallScopeCarrier carrier;
+    ScopeCarrier::install(&carrier);
+    return new LiveRuntimes;  // never destroyed: workers may end after static destructors began
+  }();
+  return *live;
+}
+
+}  // namespace
+
+void CallContext::on_cancel(Executor::Task hook) {
+  {
+    MutexLock lock(mutex_);
+    if (!cancelled()) {
+      hooks_.push_back(std::move(hook));
+      return;
+    }
+  }
+  hook();
+}
+
+void CallContext::cancel() {
+  std::vector<Executor::Task> hooks;
+  {
+    MutexLock lock(mutex_);
+    if (cancelled()) return;
+    cancelled_.store(true, std::memory_order_release);
+    hooks.swap(hooks_);
+  }
+  for (Executor::Task& hook : hooks) hook();
+}
+
+CallScope& CallScope::current() { return current_scope; }
+
+CallScopeGuard::CallScopeGuard(CallScope scope)
+    : previous_(std::exchange(current_scope, std::move(scope))) {}
+CallScopeGuard::~CallScopeGuard() { current_scope = std::move(previous_); }
+
+namespace internal {
+
+absl::StatusOr<std::shared_ptr<RpcRuntime>> current_runtime() {
+  if (current_scope.runtime != nullptr) return current_scope.runtime;
+  LiveRuntimes& live = live_runtimes();
+  MutexLock lock(live.mutex);
+  if (live.list.size() == 1) {
+    if (auto runtime = live.list.front().second.lock()) return runtime;
+  }
+  if (live.list.empty()) {
+    return absl::FailedPreconditionError("no worker lives in this process: Worker::join comes first");
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(live.list.size(),
+                   " workers live in this process: choose one with WorkerScope or worker.to(...)"));
+}
+
+void add_live_runtime(const std::shared_ptr<RpcRuntime>& runtime) {
+  LiveRuntimes& live = live_runtimes();
+  MutexLock lock(live.mutex);
+  live.list.emplace_back(runtime.get(), runtime);
+}
+
+void remove_live_runtime(const RpcRuntime* runtime) {
+  LiveRuntimes& live = live_runtimes();
+  MutexLock lock(live.mutex);
+  std::erase_if(live.list, [&](const auto& entry) { return entry.first == runtime; });
+}
+
+}  // namespace internal
+}  // namespace weft

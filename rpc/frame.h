@@ -1,0 +1,75 @@
+// The unit that transports carry: a fixed header, two short byte strings and large blocks of memory
+// that are never copied on the way out.
+//
+// Thread safety: plain values.
+// Protocol: proto/weft.proto, section "Envelope", has the layout and the meaning of every field.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "weft/base/ids.h"
+
+namespace weft {
+
+enum class FrameKind : uint8_t {
+  kHello = 1,    // first frame on a connection, both ways: who I am
+  kCall = 2,     // run a function
+  kReply = 3,    // the result of a call
+  kPost = 4,     // one-way message to a room (references, autograd, optimizer, membership)
+  kAck = 5,      // carries only the acknowledgement and credit fields
+  kCancel = 6,   // the caller gave up on a call
+  kGoodbye = 7,  // the sender leaves in good order; its connection's end is no death
+  kAbort = 8,    // the sender declares the receiver's session dead
+};
+inline constexpr uint8_t kLastFrameKind = 8;
+
+// Flags of FrameHeader::flags.
+inline constexpr uint8_t kFlagNested = 1;  // the call was made inside a handler: no call credit
+inline constexpr uint8_t kFlagError = 2;   // the reply holds a status instead of a value
+inline constexpr uint8_t kFlagObject = 4;  // the result stays with the callee, as an object
+
+// Fields that every frame carries. Unused ones are 0.
+struct FrameHeader {
+  FrameKind kind = FrameKind::kAck;
+  uint8_t flags = 0;
+  WorkerId source;
+  WorkerId destination;
+  uint64_t sequence = 0;      // place in the session from source to destination; 0: not sequenced
+  uint64_t acknowledged = 0;  // all sequences up to this one have arrived at the sender
+  uint64_t call = 0;          // calls, replies, cancels: the caller's CallId
+  uint64_t function = 0;      // calls: id of the function; posts: the topic
+  uint64_t fingerprint = 0;   // calls: hash of the signature the caller compiled
+  uint64_t budget_us = 0;     // calls: time left until the deadline; 0: without limit
+  uint64_t credit_calls = 0;  // calls that the sender has taken from its queue, in total
+  uint64_t credit_bytes = 0;  // bytes of them, in total
+};
+
+// A block of memory and what keeps it alive.
+struct Payload {
+  std::byte* data = nullptr;
+  size_t size = 0;
+  std::shared_ptr<void> owner;  // shared: a frame may be resent while its tensor lives on elsewhere
+};
+
+struct Frame {
+  FrameHeader header;
+  std::string meta;  // serialized wire::Meta, empty when there is nothing to say
+  std::string body;  // encoded values, then (separately counted) tensor headers
+  std::vector<Payload> payloads;
+
+  size_t payload_bytes() const {
+    size_t total = 0;
+    for (const Payload& payload : payloads) total += payload.size;
+    return total;
+  }
+  // What the frame counts for against byte credits and memory bounds.
+  size_t cost() const { return kFrameOverhead + meta.size() + body.size() + payload_bytes(); }
+
+  static constexpr size_t kFrameOverhead = 128;
+};
+
+}  // namespace weft

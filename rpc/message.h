@@ -1,0 +1,170 @@
+// Values on their way over the wire: bytes, and beside them the tensors and references that the
+// bytes mention in order.
+//
+// A Writer is filled by Codec<T>::encode and read back, at the other end, through a Reader. Both
+// fail softly: the first error sticks, later operations do nothing, and the user of either checks
+// once at the end.
+//
+// Thread safety: none; each belongs to one call.
+// Wire: little-endian, unpadded. Every value takes at least one byte, so that a count that exceeds
+// the bytes left is always a lie and is refused before anything is allocated.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace weft {
+
+// A reference inside a message, known here only as something that is kept alive. RRef<T>'s codec
+// (rref/rref.h) is the one that knows more.
+class AnyReference {
+ public:
+  virtual ~AnyReference() = default;
+};
+using AnyReferencePtr = std::shared_ptr<AnyReference>;  // shared by every copy of the RRef
+
+class Writer {
+ public:
+  void bytes(const void* data, size_t size) {
+    body_.append(static_cast<const char*>(data), size);
+  }
+  template <class T>
+    requires std::is_arithmetic_v<T>
+  void scalar(T value) {
+    bytes(&value, sizeof(value));
+  }
+  void text(std::string_view value) {
+    scalar(static_cast<uint64_t>(value.size()));
+    bytes(value.data(), value.size());
+  }
+  // Any tensor of any layout; undefined ones too. Takes one byte of the body.
+  void tensor(at::Tensor value) {
+    scalar(uint8_t{1});
+    tensors_.push_back(std::move(value));
+  }
+  void reference(AnyReferencePtr value) {
+    scalar(uint8_t{1});
+    references_.push_back(std::move(value));
+  }
+  void fail(absl::Status status) {
+    if (status_.ok()) status_ = std::move(status);
+  }
+
+  const absl::Status& status() const { return status_; }
+  std::string& body() { return body_; }
+  std::vector<at::Tensor>& tensors() { return tensors_; }
+  std::vector<AnyReferencePtr>& references() { return references_; }
+
+ private:
+  std::string body_;
+  std::vector<at::Tensor> tensors_;
+  std::vector<AnyReferencePtr> references_;
+  absl::Status status_;
+};
+
+class Reader {
+ public:
+  // How deeply values may nest; deeper input is refused.
+  static constexpr int kMaxDepth = 64;
+
+  Reader() = default;
+  Reader(std::string body, std::vector<at::Tensor> tensors,
+         std::vector<AnyReferencePtr> references)
+      : body_(std::move(body)), tensors_(std::move(tensors)), references_(std::move(references)) {}
+
+  bool ok() const { return status_.ok(); }
+  const absl::Status& status() const { return status_; }
+  void fail(std::string_view what) {
+    if (status_.ok()) {
+      status_ = absl::InvalidArgumentError(absl::string_view(what.data(), what.size()));
+    }
+  }
+  size_t remaining() const { return body_.size() - position_; }
+
+  // False (and failed) if fewer bytes are left.
+  bool bytes(void* data, size_t size) {
+    if (!ok() || size > remaining()) {
+      fail("the message ends inside a value");
+      return false;
+    }
+    std::memcpy(data, body_.data() + position_, size);
+    position_ += size;
+    return true;
+  }
+  template <class T>
+    requires std::is_arithmetic_v<T>
+  T scalar() {
+    T value{};
+    bytes(&value, sizeof(value));
+    return value;
+  }
+  // A view into the message, valid as long as this Reader.
+  std::string_view text() {
+    const uint64_t size = scalar<uint64_t>();
+    if (!ok() || size > remaining()) {
+      fail("a string is longer than its message");
+      return {};
+    }
+    std::string_view view(body_.data() + position_, size);
+    position_ += size;
+    return view;
+  }
+  // The number of elements that follow; fails if they cannot fit in what is left.
+  size_t count() {
+    const uint64_t count = scalar<uint64_t>();
+    if (!ok() || count > remaining()) {
+      fail("a list claims more elements than its message has bytes");
+      return 0;
+    }
+    return count;
+  }
+  at::Tensor tensor() {
+    if (scalar<uint8_t>() != 1 || next_tensor_ >= tensors_.size()) {
+      fail("a tensor is missing from the message");
+      return {};
+    }
+    return std::move(tensors_[next_tensor_++]);
+  }
+  AnyReferencePtr reference() {
+    if (scalar<uint8_t>() != 1 || next_reference_ >= references_.size()) {
+      fail("a reference is missing from the message");
+      return nullptr;
+    }
+    return std::move(references_[next_reference_++]);
+  }
+  // OK if everything was read and nothing is left over.
+  absl::Status finish() {
+    if (ok() && (remaining() != 0 || next_tensor_ != tensors_.size() ||
+                 next_reference_ != references_.size())) {
+      fail("the message holds more than its signature says");
+    }
+    return status_;
+  }
+
+  bool enter() {
+    if (++depth_ > kMaxDepth) fail("values nest too deeply");
+    return ok();
+  }
+  void leave() { --depth_; }
+
+ private:
+  std::string body_;
+  std::vector<at::Tensor> tensors_;
+  std::vector<AnyReferencePtr> references_;
+  size_t position_ = 0;
+  size_t next_tensor_ = 0;
+  size_t next_reference_ = 0;
+  int depth_ = 0;
+  absl::Status status_;
+};
+
+}  // namespace weft

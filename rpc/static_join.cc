@@ -1,0 +1,259 @@
+#include "weft/rpc/static_join.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "weft/base/status.h"
+
+namespace weft {
+namespace {
+
+constexpr size_t kMaxNameLength = 127;
+constexpr size_t kMaxAddressLength = 4096;
+constexpr uint32_t kMaxWorldSize = 1u << 16;
+constexpr size_t kMaxRanksListed = 16;
+// Between looks at the failure key; also the longest that one wait holds the store.
+constexpr absl::Duration kWaitSlice = absl::Milliseconds(100);
+
+struct Keys {
+  explicit Keys(const JoinRequest& request)
+      : group(absl::StrCat("weft/", request.group, "/")),
+        epoch(absl::StrCat(group, request.epoch, "/")) {}
+
+  // The incarnation outlives the epoch: no two lives of a rank ever share one.
+  std::string incarnation(uint32_t rank) const { return absl::StrCat(group, "incarnation/", rank); }
+  std::string claim(uint32_t rank, uint32_t attempt) const {
+    return absl::StrCat(epoch, "claim/", rank, "/", attempt);
+  }
+  std::string name(const std::string& name) const { return absl::StrCat(epoch, "name/", name); }
+  std::string member(uint32_t rank) const { return absl::StrCat(epoch, "member/", rank); }
+  std::string world_size() const { return absl::StrCat(epoch, "world_size"); }
+  std::string failure() const { return absl::StrCat(epoch, "failure"); }
+
+  std::string group;
+  std::string epoch;
+};
+
+// A member record: "incarnation name address"; a name holds no space, an address may.
+std::string encode(const MemberInfo& member) {
+  return absl::StrCat(member.id.incarnation, " ", member.name, " ", member.address);
+}
+
+absl::StatusOr<MemberInfo> decode(const RendezvousStore& store, const std::string& key,
+                                  uint32_t rank, const std::string& text) {
+  const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 2));
+  MemberInfo member;
+  member.rank = rank;
+  member.id.index = rank;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &member.id.incarnation) ||
+      !member.id.valid() || !check_worker_name(parts[1]).ok() ||
+      parts[2].size() > kMaxAddressLength) {
+    return absl::InternalError(
+        absl::StrCat(store.description(), ": '", key, "' is not a member record"));
+  }
+  member.name = parts[1];
+  member.address = parts[2];
+  return member;
+}
+
+absl::Status check(const JoinRequest& request) {
+  WEFT_RETURN_IF_ERROR(check_worker_name(request.name));
+  if (request.world_size == 0 || request.world_size > kMaxWorldSize) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("world size ", request.world_size, " is not within 1 to ", kMaxWorldSize));
+  }
+  if (request.rank >= request.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", request.rank,
+                                                   " is out of range for world size ",
+                                                   request.world_size));
+  }
+  if (request.address.empty() || request.address.size() > kMaxAddressLength) {
+    return absl::InvalidArgumentError(absl::StrCat("worker '", request.name, "': an address of ",
+                                                   request.address.size(), " bytes"));
+  }
+  if (request.group.empty()) return absl::InvalidArgumentError("the group's name is empty");
+  return absl::OkStatus();
+}
+
+std::string random_token() {
+  std::random_device device;
+  return absl::StrCat(absl::Hex(device()), absl::Hex(device()));
+}
+
+// A failure as it stands in the store: the code's number, a space, the message.
+absl::Status parse_failure(const std::string& text) {
+  const std::pair<std::string, std::string> parts =
+      absl::StrSplit(text, absl::MaxSplits(' ', 1));
+  int code = 0;
+  if (!absl::SimpleAtoi(parts.first, &code) || code == 0) {
+    return absl::InternalError(absl::StrCat("the group failed: ", text));
+  }
+  return absl::Status(static_cast<absl::StatusCode>(code), parts.second);
+}
+
+// Makes `status` the group's failure unless there is one already; returns the one that stands.
+absl::Status fail_group(RendezvousStore& store, const Keys& keys, const absl::Status& status) {
+  auto standing = store.compare_set(
+      keys.failure(), "", absl::StrCat(static_cast<int>(status.code()), " ", status.message()));
+  return standing.ok() ? parse_failure(*standing) : status;
+}
+
+absl::Status check_failure(RendezvousStore& store, const Keys& keys) {
+  WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> failure, store.try_get(keys.failure()));
+  return failure ? parse_failure(*failure) : absl::OkStatus();
+}
+
+absl::Status agree_on_world_size(RendezvousStore& store, const Keys& keys,
+                                 const JoinRequest& request) {
+  const std::string mine = absl::StrCat(request.world_size, " ", request.rank);
+  WEFT_ASSIGN_OR_RETURN(const std::string first, store.compare_set(keys.world_size(), "", mine));
+  const std::pair<std::string, std::string> parts =
+      absl::StrSplit(first, absl::MaxSplits(' ', 1));
+  if (parts.first == absl::StrCat(request.world_size)) return absl::OkStatus();
+  return fail_group(store, keys,
+                    absl::InvalidArgumentError(absl::StrCat(
+                        "world sizes differ in group '", request.group, "': rank ", parts.second,
+                        " has ", parts.first, ", rank ", request.rank, " has ",
+                        request.world_size)));
+}
+
+// Two processes with one rank cannot be told from a restart by looking at the store alone, so a
+// restarted process must come with a higher attempt, as both launchers see to.
+absl::Status claim_rank(RendezvousStore& store, const Keys& keys, const JoinRequest& request) {
+  const std::string mine =
+      absl::StrCat(random_token(), " '", request.name, "' at ", request.address);
+  WEFT_ASSIGN_OR_RETURN(
+      const std::string holder,
+      store.compare_set(keys.claim(request.rank, request.attempt), "", mine));
+  if (holder == mine) return absl::OkStatus();
+  const std::pair<std::string, std::string> parts =
+      absl::StrSplit(holder, absl::MaxSplits(' ', 1));
+  return absl::AlreadyExistsError(absl::StrCat(
+      "rank ", request.rank, " of group '", request.group, "' is taken by ", parts.second,
+      "; a restarted process needs a higher restart count than ", request.attempt));
+}
+
+absl::Status claim_name(RendezvousStore& store, const Keys& keys, const JoinRequest& request) {
+  const std::string mine = absl::StrCat(request.rank);
+  WEFT_ASSIGN_OR_RETURN(const std::string holder,
+                        store.compare_set(keys.name(request.name), "", mine));
+  if (holder == mine) return absl::OkStatus();
+  return fail_group(store, keys,
+                    absl::AlreadyExistsError(absl::StrCat(
+                        "two workers of group '", request.group, "' are named '", request.name,
+                        "': ranks ", holder, " and ", request.rank)));
+}
+
+// Writes this life's record unless a later life of the rank has written its own already.
+absl::Status publish(RendezvousStore& store, const Keys& keys, const MemberInfo& self) {
+  const std::string key = keys.member(self.rank);
+  const std::string mine = encode(self);
+  std::string expected;
+  while (true) {
+    WEFT_ASSIGN_OR_RETURN(const std::string held, store.compare_set(key, expected, mine));
+    if (held == mine) return absl::OkStatus();
+    WEFT_ASSIGN_OR_RETURN(const MemberInfo other, decode(store, key, self.rank, held));
+    if (other.id.incarnation > self.id.incarnation) {
+      return absl::AlreadyExistsError(absl::StrCat("rank ", self.rank, " was taken over by '",
+                                                   other.name, "' at ", other.address));
+    }
+    expected = held;
+  }
+}
+
+absl::Status missing_ranks_error(RendezvousStore& store, const Keys& keys,
+                                 const JoinRequest& request) {
+  std::string ranks;
+  size_t missing = 0;
+  for (uint32_t rank = 0; rank < request.world_size; ++rank) {
+    WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> record,
+                          store.try_get(keys.member(rank)));
+    if (record) continue;
+    if (missing < kMaxRanksListed) absl::StrAppend(&ranks, missing == 0 ? "" : ", ", rank);
+    ++missing;
+  }
+  if (missing > kMaxRanksListed) {
+    absl::StrAppend(&ranks, " and ", missing - kMaxRanksListed, " more");
+  }
+  return absl::DeadlineExceededError(absl::StrCat(
+      missing == 1 ? "rank " : "ranks ", ranks, " of ", request.world_size, " did not join group '",
+      request.group, "' within ", absl::FormatDuration(request.timeout), " (", store.description(),
+      ")"));
+}
+
+// The time that passes is counted in slices that the store has waited, so no clock is needed here.
+absl::Status wait_for_all(RendezvousStore& store, const Keys& keys, const JoinRequest& request) {
+  std::vector<std::string> records;
+  for (uint32_t rank = 0; rank < request.world_size; ++rank) records.push_back(keys.member(rank));
+  absl::Duration left = request.timeout;
+  while (true) {
+    const absl::Duration slice = std::min(left, kWaitSlice);
+    const absl::Status there = store.wait(records, slice);
+    if (!there.ok() && !absl::IsDeadlineExceeded(there)) return there;
+    WEFT_RETURN_IF_ERROR(check_failure(store, keys));
+    if (there.ok()) return there;
+    left -= slice;
+    if (left <= absl::ZeroDuration()) return missing_ranks_error(store, keys, request);
+  }
+}
+
+}  // namespace
+
+absl::Status check_worker_name(std::string_view name) {
+  const bool good = !name.empty() && name.size() <= kMaxNameLength &&
+                    std::all_of(name.begin(), name.end(), [](unsigned char c) {
+                      return absl::ascii_isalnum(c) || c == '_' || c == ':' || c == '-' || c == '.';
+                    });
+  if (good) return absl::OkStatus();
+  const std::string shown(name.substr(0, kMaxNameLength));
+  return absl::InvalidArgumentError(
+      absl::StrCat("worker name '", shown, "' of ", name.size(), " characters: a name is 1 to ",
+                   kMaxNameLength, " letters, digits and any of _ : - ."));
+}
+
+absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinRequest& request) {
+  WEFT_RETURN_IF_ERROR(check(request));
+  const Keys keys(request);
+  WEFT_RETURN_IF_ERROR(check_failure(store, keys));
+  WEFT_RETURN_IF_ERROR(agree_on_world_size(store, keys, request));
+  WEFT_RETURN_IF_ERROR(claim_rank(store, keys, request));
+  WEFT_RETURN_IF_ERROR(claim_name(store, keys, request));
+
+  WEFT_ASSIGN_OR_RETURN(const int64_t incarnation, store.add(keys.incarnation(request.rank), 1));
+  if (incarnation < 1 || incarnation > std::numeric_limits<uint32_t>::max()) {
+    return absl::InternalError(absl::StrCat(store.description(), ": '",
+                                            keys.incarnation(request.rank), "' reached ",
+                                            incarnation));
+  }
+  MemberInfo self;
+  self.id = {request.rank, static_cast<uint32_t>(incarnation)};
+  self.name = request.name;
+  self.rank = request.rank;
+  self.address = request.address;
+  WEFT_RETURN_IF_ERROR(publish(store, keys, self));
+  WEFT_RETURN_IF_ERROR(wait_for_all(store, keys, request));
+
+  JoinResult result;
+  result.self = self.id;
+  for (uint32_t rank = 0; rank < request.world_size; ++rank) {
+    const std::string key = keys.member(rank);
+    WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> record, store.try_get(key));
+    if (!record) return absl::InternalError(absl::StrCat("'", key, "' vanished from the store"));
+    WEFT_ASSIGN_OR_RETURN(MemberInfo member, decode(store, key, rank, *record));
+    if (rank == self.rank && member.id != self.id) {
+      return absl::AlreadyExistsError(absl::StrCat("rank ", rank, " was taken over by '",
+                                                   member.name, "' at ", member.address));
+    }
+    result.members.push_back(std::move(member));
+  }
+  return result;
+}
+
+}  // namespace weft

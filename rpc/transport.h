@@ -1,0 +1,87 @@
+// Carries frames between workers; knows nothing of calls, sessions or tensors.
+//
+// A transport may lose everything that is in flight when a connection ends, and may deliver frames
+// of one connection in any order (bulk frames travel on lanes of their own). What must arrive is
+// the session's business (rpc/internal/session.h).
+//
+// Thread safety: all methods may be called from any thread.
+// Lifetime: the sink outlives the transport's `stop`; after `stop` returns no callback runs.
+// Conformance: tests/rpc/transport_conformance_test.cc runs over every implementation.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "weft/base/clock.h"
+#include "weft/base/ids.h"
+#include "weft/rpc/frame.h"
+
+namespace weft {
+
+// Who the far end says it is. A claim until transports authenticate; the agent checks it against
+// the group's members and against the source of every frame.
+struct PeerIdentity {
+  std::string group;  // group prefix of the rendezvous: workers of other jobs are refused
+  std::string name;
+  WorkerId id;
+};
+
+// One duplex link between two workers.
+class Connection {
+ public:
+  virtual ~Connection() = default;
+
+  // Queues a frame; never blocks. False: the connection has ended, the frame was not taken.
+  // The payloads' memory must not change until their owners are released.
+  virtual bool send(Frame frame) = 0;
+  // Ends the link after what is queued was handed to the wire; `on_closed` follows on both ends.
+  virtual void close() = 0;
+  virtual const PeerIdentity& peer() const = 0;
+  // Bytes taken by `send` and not yet handed to the wire.
+  virtual size_t queued_bytes() const = 0;
+};
+
+using ConnectionPtr = std::shared_ptr<Connection>;  // shared by the transport and its user
+
+// Receives what a transport has. Callbacks run on transport threads, must not block, and for one
+// connection come in the order on_open, on_frame..., on_closed, each of the first and last once.
+// on_frame may run on several threads at once (lanes).
+class TransportSink {
+ public:
+  virtual ~TransportSink() = default;
+  // A peer has dialled this worker. An error refuses it: the dialler's connect fails with it.
+  virtual absl::Status on_accept(const PeerIdentity& peer) = 0;
+  // An accepted connection is ready (dialled ones are reported by connect's callback).
+  virtual void on_open(const ConnectionPtr& connection) = 0;
+  virtual void on_frame(const ConnectionPtr& connection, Frame frame) = 0;
+  // `reason` is OK after an orderly close by either end.
+  virtual void on_closed(const ConnectionPtr& connection, absl::Status reason) = 0;
+};
+
+struct TransportLimits {
+  size_t max_frame_bytes = size_t{4} << 30;  // larger frames end the connection: InvalidArgument
+  size_t max_payloads = 65536;
+};
+
+class Transport {
+ public:
+  using ConnectCallback = absl::AnyInvocable<void(absl::StatusOr<ConnectionPtr>)>;
+
+  virtual ~Transport() = default;
+  // Begins to accept. `self` is what dialled peers are told.
+  virtual absl::Status start(PeerIdentity self, TransportSink* sink) = 0;
+  // Where peers can dial this worker, for the rendezvous; valid after `start`.
+  virtual std::string address() const = 0;
+  // Dials; `callback` runs once, on a transport thread, never inside this call: the connection
+  // after the handshake, or Unavailable (nobody there), FailedPrecondition (somebody else there),
+  // DeadlineExceeded. Frames may arrive at the sink before the callback returns, not before it runs.
+  virtual void connect(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
+                       ConnectCallback callback) = 0;
+  // Ends every connection and waits for running callbacks. Idempotent.
+  virtual void stop() = 0;
+};
+
+}  // namespace weft

@@ -1,0 +1,89 @@
+#include "weft/rref/internal/ownership_types.h"
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+
+#include "weft/base/status.h"
+
+namespace weft::internal {
+namespace {
+
+constexpr char kLostUrl[] = "weft/rref_lost";
+
+std::string ids(RRefId rref, ForkId fork) {
+  return absl::StrCat(" ", rref.to_string(), " ", fork.to_string());
+}
+
+struct Printer {
+  std::string operator()(const ForkRequest& m) { return "FORK_REQUEST" + ids(m.rref, m.fork); }
+  std::string operator()(const ForkAccept& m) { return "FORK_ACCEPT" + ids(m.rref, m.fork); }
+  std::string operator()(const ForkReject& m) {
+    const std::string_view reason = to_string(m.reason);
+    return absl::StrCat("FORK_REJECT", ids(m.rref, m.fork), " (",
+                        absl::string_view(reason.data(), reason.size()), ")");
+  }
+  std::string operator()(const ChildAccept& m) { return "CHILD_ACCEPT" + ids(m.rref, m.fork); }
+  std::string operator()(const UserDelete& m) {
+    return absl::StrCat("USER_DELETE", ids(m.rref, m.fork), m.ack_wanted ? " ack" : "");
+  }
+  std::string operator()(const DeleteAck& m) { return "DELETE_ACK" + ids(m.rref, m.fork); }
+  std::string operator()(const CancelFork& m) {
+    return absl::StrCat("CANCEL_FORK", ids(m.rref, m.fork), m.creation ? " creation" : "");
+  }
+  std::string operator()(const CancelAck& m) {
+    return absl::StrCat("CANCEL_ACK", ids(m.rref, m.fork), m.registered ? " registered" : " absent");
+  }
+  std::string operator()(const Settled&) { return "SETTLED"; }
+};
+
+}  // namespace
+
+absl::Status rref_lost_error(RRefId rref, WorkerId worker, std::string_view why) {
+  absl::Status status = absl::UnavailableError(absl::StrCat(
+      rref.to_string(), " is lost: ", absl::string_view(why.data(), why.size())));
+  status.SetPayload(kLostUrl, absl::Cord(rref.to_string()));
+  return raised_at(std::move(status), worker.to_string());
+}
+
+bool is_rref_lost(const absl::Status& status) { return status.GetPayload(kLostUrl).has_value(); }
+
+std::string_view to_string(RejectReason reason) {
+  switch (reason) {
+    case RejectReason::kFreed:
+      return "the value is freed";
+    case RejectReason::kWithdrawn:
+      return "withdrawn before the owner knew it";
+    case RejectReason::kCreatorDied:
+      return "its sender died before the owner knew it";
+    case RejectReason::kOverloaded:
+      return "too many references wait for a creation";
+    case RejectReason::kNotTheHolder:
+      return "another worker holds this fork";
+  }
+  return "unknown reason";
+}
+
+std::string to_string(const Message& message) { return std::visit(Printer(), message); }
+
+std::string Leak::to_string() const {
+  const std::string what = absl::StrCat(rref.to_string(), " (", type.name, ")");
+  switch (kind) {
+    case Kind::kHeldByUser:
+      return absl::StrCat(what, " owned here is held by ", worker.to_string(), ": ", count,
+                          " fork(s)");
+    case Kind::kHeldHere:
+      return absl::StrCat(what, " owned here is held here: ", count, " handle(s)");
+    case Kind::kUserFork:
+      return absl::StrCat(what, " owned by ", worker.to_string(), " is held here: ", count,
+                          " fork(s)");
+    case Kind::kPendingChild:
+      return absl::StrCat(what, " was sent to ", worker.to_string(), " and not acknowledged: ",
+                          count, " fork(s)");
+    case Kind::kAwaitsCreation:
+      return absl::StrCat(what, " never created here: ", count, " request(s) of ",
+                          worker.to_string(), " wait for it");
+  }
+  return what;
+}
+
+}  // namespace weft::internal
