@@ -1,13 +1,12 @@
 #include "weft/base/atomic_file.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
+#include <fcntl.h>
 #include <random>
+#include <stdio.h>
 #include <system_error>
+#include <unistd.h>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -130,7 +129,8 @@ absl::Status AtomicFile::commit() {
     discard();
     return error;
   };
-  // An fsync that failed may have dropped the dirty pages: a second one would lie, so none is tried.
+  // An fsync that failed may have dropped the dirty pages: a second one would lie, so none is
+  // tried.
   if (calls_->fsync(descriptor_) != 0) return fail("cannot flush");
   if (::close(std::exchange(descriptor_, -1)) != 0) return fail("cannot close");
   if (calls_->rename(temporary_.c_str(), path_.c_str()) != 0) return fail("cannot replace");

@@ -11,11 +11,10 @@
 // Internal; all name the path, the call and the system's reason.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <sys/types.h>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

@@ -69,7 +69,7 @@ struct ThreadExecutorOptions {
   // for something that the executor cannot see.
   Nanoseconds stall = std::chrono::milliseconds(10);
   // Runs first on each new thread.
-  std::shared_ptr<const std::function<void()>> on_thread_start;
+  std::shared_ptr<const std::function<void()>> on_thread_start = {};
 };
 
 class ThreadExecutor final : public Executor {

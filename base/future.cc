@@ -1,8 +1,7 @@
 #include "weft/base/future.h"
 
-#include <cxxabi.h>
-
 #include <cstdlib>
+#include <cxxabi.h>
 #include <typeinfo>
 
 namespace weft {

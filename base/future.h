@@ -219,11 +219,7 @@ class Promise {
   Future<T> future() const { return Future<T>(state_); }
   // False if the future was complete already (cancelled, say): the value is dropped.
   bool set(absl::StatusOr<Value> result) const { return state_->complete(std::move(result)); }
-  bool set_value()
-    requires std::is_void_v<T>
-  {
-    return set(Unit{});
-  }
+  bool set_value() requires std::is_void_v<T> { return set(Unit{}); }
   bool set_error(absl::Status status) const { return state_->complete(std::move(status)); }
 
   const std::shared_ptr<State>& state() const { return state_; }

@@ -77,11 +77,11 @@ struct OptimizerTag {
 };
 }  // namespace internal
 
-using RRefId = ScopedId<internal::RRefTag>;            // one remote object, named by who asked for it
-using ForkId = ScopedId<internal::ForkTag>;            // one worker's share of an RRef
-using ContextId = ScopedId<internal::ContextTag>;      // one distributed autograd context
-using SendId = ScopedId<internal::SendTag>;            // one recorded transfer of tensors
-using ChainId = ScopedId<internal::ChainTag>;          // a call and all calls nested in it
+using RRefId = ScopedId<internal::RRefTag>;        // one remote object, named by who asked for it
+using ForkId = ScopedId<internal::ForkTag>;        // one worker's share of an RRef
+using ContextId = ScopedId<internal::ContextTag>;  // one distributed autograd context
+using SendId = ScopedId<internal::SendTag>;        // one recorded transfer of tensors
+using ChainId = ScopedId<internal::ChainTag>;      // a call and all calls nested in it
 using OptimizerId = ScopedId<internal::OptimizerTag>;  // one optimizer instance
 using CallId = LocalId<internal::CallTag>;             // one call of one caller
 

@@ -32,7 +32,8 @@ std::string_view to_string(Ran ran) {
 }
 
 absl::Status with_ran(absl::Status status, Ran ran) {
-  if (!status.ok()) status.SetPayload(kRanUrl, absl::Cord(std::string(1, '0' + static_cast<char>(ran))));
+  if (!status.ok())
+    status.SetPayload(kRanUrl, absl::Cord(std::string(1, '0' + static_cast<char>(ran))));
   return status;
 }
 
@@ -66,9 +67,8 @@ std::string trail_of(const absl::Status& status) { return text_payload(status, k
 absl::Status prepend(std::string_view text, const absl::Status& status) {
   absl::Status result(status.code(),
                       absl::StrCat(absl::string_view(text.data(), text.size()), status.message()));
-  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
-    result.SetPayload(url, payload);
-  });
+  status.ForEachPayload(
+      [&](absl::string_view url, const absl::Cord& payload) { result.SetPayload(url, payload); });
   return result;
 }
 

@@ -43,8 +43,8 @@ absl::Status prepend(std::string_view text, const absl::Status& status);
 
 }  // namespace weft
 
-#define WEFT_RETURN_IF_ERROR(expression)                         \
-  do {                                                           \
+#define WEFT_RETURN_IF_ERROR(expression)                                                   \
+  do {                                                                                     \
     if (absl::Status weft_status_ = (expression); !weft_status_.ok()) return weft_status_; \
   } while (false)
 

@@ -28,18 +28,18 @@ namespace weft {
 
 // So many messages to, or from, this worker.
 struct PeerCount {
-  WorkerId worker;
+  WorkerId worker{};
   uint64_t count = 0;
   friend bool operator==(const PeerCount&, const PeerCount&) = default;
 };
 
 // What one worker had sent and received at a moment at which it was idle.
 struct TerminationReport {
-  WorkerId worker;
-  uint64_t version = 0;              // grows with every report of this worker; from 1
-  std::vector<PeerCount> sent;       // ascending by worker, zeros left out
-  std::vector<PeerCount> received;   // likewise
-  std::vector<WorkerId> left_out;    // ascending: whose messages it no longer accepts
+  WorkerId worker{};
+  uint64_t version = 0;               // grows with every report of this worker; from 1
+  std::vector<PeerCount> sent{};      // ascending by worker, zeros left out
+  std::vector<PeerCount> received{};  // likewise
+  std::vector<WorkerId> left_out{};   // ascending: whose messages it no longer accepts
   friend bool operator==(const TerminationReport&, const TerminationReport&) = default;
 };
 

@@ -25,7 +25,7 @@ if(WEFT_BUILD_TESTS)
   weft_find(rapidcheck librapidcheck-dev CONFIG)
 endif()
 if(WEFT_BUILD_EXAMPLES)
-  weft_find(PNG libpng-dev)
+  weft_find(GD libgd-dev MODULE)
   weft_find(benchmark libbenchmark-dev CONFIG)
 endif()
 

@@ -10,7 +10,7 @@ set(WEFT_TORCH_PROBLEM "")
 foreach(file include/ATen/ATen.h lib/libtorch_cpu.so lib/libc10.so)
   if(NOT EXISTS ${WEFT_TORCH_DIR}/${file})
     set(WEFT_TORCH_PROBLEM
-        "LibTorch 2.11: no ${WEFT_TORCH_DIR}/${file} (tools/setup.sh installs it into .deps/site; another copy: -DWEFT_TORCH_DIR=.../torch)")
+        "LibTorch 2.11: no ${WEFT_TORCH_DIR}/${file} (tools/setup.sh installs it into .deps/site, -DWEFT_TORCH_DIR= names another copy)")
     return()
   endif()
 endforeach()

@@ -1,8 +1,5 @@
 #include "weft/dist_optim/state_file.h"
 
-#include <ATen/ops/empty.h>
-#include <c10/core/ScalarType.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -10,6 +7,9 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include <ATen/ops/empty.h>
+#include <c10/core/ScalarType.h>
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/atomic_file.h"
@@ -33,11 +33,11 @@ struct DtypePair {
   at::ScalarType memory;
 };
 constexpr DtypePair kDtypePairs[] = {
-    {StateDtype::kF64, at::kDouble},    {StateDtype::kF32, at::kFloat},
-    {StateDtype::kF16, at::kHalf},      {StateDtype::kBF16, at::kBFloat16},
-    {StateDtype::kI64, at::kLong},      {StateDtype::kI32, at::kInt},
-    {StateDtype::kI16, at::kShort},     {StateDtype::kI8, at::kChar},
-    {StateDtype::kU8, at::kByte},       {StateDtype::kBool, at::kBool},
+    {StateDtype::kF64, at::kDouble}, {StateDtype::kF32, at::kFloat},
+    {StateDtype::kF16, at::kHalf},   {StateDtype::kBF16, at::kBFloat16},
+    {StateDtype::kI64, at::kLong},   {StateDtype::kI32, at::kInt},
+    {StateDtype::kI16, at::kShort},  {StateDtype::kI8, at::kChar},
+    {StateDtype::kU8, at::kByte},    {StateDtype::kBool, at::kBool},
 };
 
 std::optional<StateDtype> file_dtype(at::ScalarType memory) {

@@ -11,10 +11,10 @@
 // DataLoss naming the file, the tensor and the fault.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <map>
 #include <string>
+
+#include <ATen/core/Tensor.h>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

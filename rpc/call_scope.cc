@@ -38,26 +38,51 @@ LiveRuntimes& live_runtimes() {
 
 }  // namespace
 
-void CallContext::on_cancel(Executor::Task hook) {
+uint64_t CallContext::on_cancel(Executor::Task hook) {
+  bool arm = false;
   {
     MutexLock lock(mutex_);
-    if (!cancelled()) {
-      hooks_.push_back(std::move(hook));
-      return;
+    // No timer per call: only who wants to hear of the deadline arms one.
+    arm = deadline_ != kNever && !timer_armed_;
+    timer_armed_ = true;
+  }
+  if (arm) {
+    clock_.call_at(deadline_, [self = weak_from_this()] {
+      if (auto context = self.lock()) context->cancel();
+    });
+  }
+  return on_explicit_cancel(std::move(hook));
+}
+
+uint64_t CallContext::on_explicit_cancel(Executor::Task hook) {
+  {
+    MutexLock lock(mutex_);
+    if (!cancelled_.load(std::memory_order_acquire)) {
+      hooks_.emplace(next_hook_, std::move(hook));
+      return next_hook_++;
     }
   }
   hook();
+  return 0;
+}
+
+void CallContext::forget(uint64_t hook) {
+  Executor::Task forgotten;  // dies outside the lock
+  MutexLock lock(mutex_);
+  auto found = hooks_.find(hook);
+  if (found == hooks_.end()) return;
+  forgotten = std::move(found->second);
+  hooks_.erase(found);
 }
 
 void CallContext::cancel() {
-  std::vector<Executor::Task> hooks;
+  std::map<uint64_t, Executor::Task> hooks;
   {
     MutexLock lock(mutex_);
-    if (cancelled()) return;
-    cancelled_.store(true, std::memory_order_release);
+    if (cancelled_.exchange(true, std::memory_order_acq_rel)) return;
     hooks.swap(hooks_);
   }
-  for (Executor::Task& hook : hooks) hook();
+  for (auto& [number, hook] : hooks) hook();
 }
 
 CallScope& CallScope::current() { return current_scope; }
@@ -76,7 +101,8 @@ absl::StatusOr<std::shared_ptr<RpcRuntime>> current_runtime() {
     if (auto runtime = live.list.front().second.lock()) return runtime;
   }
   if (live.list.empty()) {
-    return absl::FailedPreconditionError("no worker lives in this process: Worker::join comes first");
+    return absl::FailedPreconditionError(
+        "no worker lives in this process: Worker::join comes first");
   }
   return absl::FailedPreconditionError(
       absl::StrCat(live.list.size(),

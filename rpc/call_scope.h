@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,10 +27,10 @@ class RpcRuntime;
 //
 // Thread safety: all methods may be called from any thread.
 // Lifetime: as long as the handler, and until the returned future completes.
-class CallContext {
+class CallContext : public std::enable_shared_from_this<CallContext> {
  public:
-  CallContext(WorkerId caller, std::string caller_name, TimePoint deadline)
-      : caller_(caller), caller_name_(std::move(caller_name)), deadline_(deadline) {}
+  CallContext(Clock& clock, WorkerId caller, std::string caller_name, TimePoint deadline)
+      : clock_(clock), caller_(caller), caller_name_(std::move(caller_name)), deadline_(deadline) {}
   CallContext(const CallContext&) = delete;
   CallContext& operator=(const CallContext&) = delete;
 
@@ -38,27 +39,37 @@ class CallContext {
   // kNever if the caller waits without limit.
   TimePoint deadline() const { return deadline_; }
   // True once nobody waits for the result: the caller cancelled, died, or its deadline passed.
-  bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
+  bool cancelled() const {
+    if (cancelled_.load(std::memory_order_acquire)) return true;
+    return deadline_ != kNever && clock_.now() >= deadline_;
+  }
 
-  // Runs `hook` when the call is cancelled (here, if it already is). Short, must not block.
-  void on_cancel(Executor::Task hook) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Runs `hook` when the call is cancelled or its deadline passes (here, if that has happened).
+  // Short, must not block. Returns a number to `forget` it by; 0 if it ran here.
+  uint64_t on_cancel(Executor::Task hook) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same, but the deadline alone does not run it: for work that has the deadline itself.
+  uint64_t on_explicit_cancel(Executor::Task hook) ABSL_LOCKS_EXCLUDED(mutex_);
+  void forget(uint64_t hook) ABSL_LOCKS_EXCLUDED(mutex_);
   void cancel() ABSL_LOCKS_EXCLUDED(mutex_);  // idempotent
 
  private:
+  Clock& clock_;  // the worker's; outlives its calls
   const WorkerId caller_;
   const std::string caller_name_;
   const TimePoint deadline_;
   std::atomic<bool> cancelled_{false};
   Mutex mutex_;
-  std::vector<Executor::Task> hooks_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_hook_ ABSL_GUARDED_BY(mutex_) = 1;
+  bool timer_armed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<uint64_t, Executor::Task> hooks_ ABSL_GUARDED_BY(mutex_);
 };
 
 struct CallScope {
-  std::shared_ptr<RpcRuntime> runtime;        // shared: a continuation may outlive the Worker object
-  ContextId context;                          // invalid: no distributed autograd context
-  ChainId chain;                              // invalid: outside any handler
-  uint32_t depth = 0;                         // handlers above this one in the chain, plus one
-  TimePoint deadline = kNever;                // of the handler that runs
+  std::shared_ptr<RpcRuntime> runtime;  // shared: a continuation may outlive the Worker object
+  ContextId context;                    // invalid: no distributed autograd context
+  ChainId chain;                        // invalid: outside any handler
+  uint32_t depth = 0;                   // handlers above this one in the chain, plus one
+  TimePoint deadline = kNever;          // of the handler that runs
   std::shared_ptr<CallContext> call_context;  // of the handler that runs; shared with the agent
 
   // This thread's scope.

@@ -46,6 +46,7 @@ struct FrameHeader {
   uint64_t budget_us = 0;     // calls: time left until the deadline; 0: without limit
   uint64_t credit_calls = 0;  // calls that the sender has taken from its queue, in total
   uint64_t credit_bytes = 0;  // bytes of them, in total
+  uint32_t value_bytes = 0;   // of the body: what precedes the tensor headers
 };
 
 // A block of memory and what keeps it alive.
@@ -58,7 +59,7 @@ struct Payload {
 struct Frame {
   FrameHeader header;
   std::string meta;  // serialized wire::Meta, empty when there is nothing to say
-  std::string body;  // encoded values, then (separately counted) tensor headers
+  std::string body;  // encoded values (header.value_bytes), then tensor headers
   std::vector<Payload> payloads;
 
   size_t payload_bytes() const {
@@ -71,5 +72,8 @@ struct Frame {
 
   static constexpr size_t kFrameOverhead = 128;
 };
+
+// Shared by the transport that writes it and the session that may have to send it again.
+using FramePtr = std::shared_ptr<const Frame>;
 
 }  // namespace weft

@@ -42,8 +42,7 @@ absl::StatusOr<int64_t> MemoryStore::add(const std::string& key, int64_t amount)
   std::string& value = values_.try_emplace(key, "0").first->second;
   int64_t number = 0;
   if (!absl::SimpleAtoi(value, &number)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(description(), ": '", key, "' holds no number"));
+    return absl::InvalidArgumentError(absl::StrCat(description(), ": '", key, "' holds no number"));
   }
   number += amount;
   value = absl::StrCat(number);
@@ -77,8 +76,8 @@ absl::Status MemoryStore::wait_locked(const std::vector<std::string>& keys,
   for (const std::string& key : keys) {
     while (values_.count(key) == 0) {
       if (!changed_.wait_until(mutex_, deadline) && values_.count(key) == 0) {
-        return absl::DeadlineExceededError(absl::StrCat(description(), ": no '", key, "' within ",
-                                                        absl::FormatDuration(timeout)));
+        return absl::DeadlineExceededError(
+            absl::StrCat(description(), ": no '", key, "' within ", absl::FormatDuration(timeout)));
       }
     }
   }

@@ -10,8 +10,6 @@
 // the bytes left is always a lie and is refused before anything is allocated.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstring>
 #include <memory>
 #include <string>
@@ -19,6 +17,8 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "absl/status/status.h"
 
@@ -34,14 +34,10 @@ using AnyReferencePtr = std::shared_ptr<AnyReference>;  // shared by every copy 
 
 class Writer {
  public:
-  void bytes(const void* data, size_t size) {
-    body_.append(static_cast<const char*>(data), size);
-  }
+  void bytes(const void* data, size_t size) { body_.append(static_cast<const char*>(data), size); }
   template <class T>
-    requires std::is_arithmetic_v<T>
-  void scalar(T value) {
-    bytes(&value, sizeof(value));
-  }
+  requires std::is_arithmetic_v<T>
+  void scalar(T value) { bytes(&value, sizeof(value)); }
   void text(std::string_view value) {
     scalar(static_cast<uint64_t>(value.size()));
     bytes(value.data(), value.size());
@@ -75,10 +71,12 @@ class Reader {
  public:
   // How deeply values may nest; deeper input is refused.
   static constexpr int kMaxDepth = 64;
+  // What decoded containers may take: this, and so much for each byte of the message.
+  static constexpr size_t kFreeMemory = size_t{1} << 20;
+  static constexpr size_t kMemoryPerByte = 64;
 
   Reader() = default;
-  Reader(std::string body, std::vector<at::Tensor> tensors,
-         std::vector<AnyReferencePtr> references)
+  Reader(std::string body, std::vector<at::Tensor> tensors, std::vector<AnyReferencePtr> references)
       : body_(std::move(body)), tensors_(std::move(tensors)), references_(std::move(references)) {}
 
   bool ok() const { return status_.ok(); }
@@ -101,8 +99,7 @@ class Reader {
     return true;
   }
   template <class T>
-    requires std::is_arithmetic_v<T>
-  T scalar() {
+  requires std::is_arithmetic_v<T> T scalar() {
     T value{};
     bytes(&value, sizeof(value));
     return value;
@@ -150,6 +147,18 @@ class Reader {
     return status_;
   }
 
+  // Pays for memory that `count` elements of `size` bytes take once decoded. False (and failed) if
+  // the message asks for far more than its own bytes justify.
+  bool charge(size_t count, size_t size) {
+    const size_t budget = kFreeMemory + kMemoryPerByte * body_.size();
+    if (ok() && count <= (budget - charged_) / size) {
+      charged_ += count * size;
+      return true;
+    }
+    fail("the message would take too much memory");
+    return false;
+  }
+
   bool enter() {
     if (++depth_ > kMaxDepth) fail("values nest too deeply");
     return ok();
@@ -164,6 +173,7 @@ class Reader {
   size_t next_tensor_ = 0;
   size_t next_reference_ = 0;
   int depth_ = 0;
+  size_t charged_ = 0;
   absl::Status status_;
 };
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace weft {
 
@@ -22,9 +23,21 @@ struct TypeInfo {
   bool serial = false;
 };
 
+namespace internal {
+class SerialGate;
+std::shared_ptr<SerialGate> make_serial_gate();
+}  // namespace internal
+
 struct Object {
+  Object() = default;
+  Object(std::shared_ptr<void> value_in, const TypeInfo* type_in)
+      : value(std::move(value_in)), type(type_in) {
+    if (type != nullptr && type->serial) gate = internal::make_serial_gate();
+  }
+
   std::shared_ptr<void> value;  // shared: handles and running methods keep it alive
   const TypeInfo* type = nullptr;
+  std::shared_ptr<internal::SerialGate> gate;  // of serial types: shared by every copy
 };
 
 }  // namespace weft

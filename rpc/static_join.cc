@@ -70,9 +70,8 @@ absl::Status check(const JoinRequest& request) {
         absl::StrCat("world size ", request.world_size, " is not within 1 to ", kMaxWorldSize));
   }
   if (request.rank >= request.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", request.rank,
-                                                   " is out of range for world size ",
-                                                   request.world_size));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", request.rank, " is out of range for world size ", request.world_size));
   }
   if (request.address.empty() || request.address.size() > kMaxAddressLength) {
     return absl::InvalidArgumentError(absl::StrCat("worker '", request.name, "': an address of ",
@@ -89,8 +88,7 @@ std::string random_token() {
 
 // A failure as it stands in the store: the code's number, a space, the message.
 absl::Status parse_failure(const std::string& text) {
-  const std::pair<std::string, std::string> parts =
-      absl::StrSplit(text, absl::MaxSplits(' ', 1));
+  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
   int code = 0;
   if (!absl::SimpleAtoi(parts.first, &code) || code == 0) {
     return absl::InternalError(absl::StrCat("the group failed: ", text));
@@ -114,14 +112,13 @@ absl::Status agree_on_world_size(RendezvousStore& store, const Keys& keys,
                                  const JoinRequest& request) {
   const std::string mine = absl::StrCat(request.world_size, " ", request.rank);
   WEFT_ASSIGN_OR_RETURN(const std::string first, store.compare_set(keys.world_size(), "", mine));
-  const std::pair<std::string, std::string> parts =
-      absl::StrSplit(first, absl::MaxSplits(' ', 1));
+  const std::pair<std::string, std::string> parts = absl::StrSplit(first, absl::MaxSplits(' ', 1));
   if (parts.first == absl::StrCat(request.world_size)) return absl::OkStatus();
-  return fail_group(store, keys,
-                    absl::InvalidArgumentError(absl::StrCat(
-                        "world sizes differ in group '", request.group, "': rank ", parts.second,
-                        " has ", parts.first, ", rank ", request.rank, " has ",
-                        request.world_size)));
+  return fail_group(
+      store, keys,
+      absl::InvalidArgumentError(absl::StrCat(
+          "world sizes differ in group '", request.group, "': rank ", parts.second, " has ",
+          parts.first, ", rank ", request.rank, " has ", request.world_size)));
 }
 
 // Two processes with one rank cannot be told from a restart by looking at the store alone, so a
@@ -129,12 +126,10 @@ absl::Status agree_on_world_size(RendezvousStore& store, const Keys& keys,
 absl::Status claim_rank(RendezvousStore& store, const Keys& keys, const JoinRequest& request) {
   const std::string mine =
       absl::StrCat(random_token(), " '", request.name, "' at ", request.address);
-  WEFT_ASSIGN_OR_RETURN(
-      const std::string holder,
-      store.compare_set(keys.claim(request.rank, request.attempt), "", mine));
+  WEFT_ASSIGN_OR_RETURN(const std::string holder,
+                        store.compare_set(keys.claim(request.rank, request.attempt), "", mine));
   if (holder == mine) return absl::OkStatus();
-  const std::pair<std::string, std::string> parts =
-      absl::StrSplit(holder, absl::MaxSplits(' ', 1));
+  const std::pair<std::string, std::string> parts = absl::StrSplit(holder, absl::MaxSplits(' ', 1));
   return absl::AlreadyExistsError(absl::StrCat(
       "rank ", request.rank, " of group '", request.group, "' is taken by ", parts.second,
       "; a restarted process needs a higher restart count than ", request.attempt));
@@ -146,9 +141,9 @@ absl::Status claim_name(RendezvousStore& store, const Keys& keys, const JoinRequ
                         store.compare_set(keys.name(request.name), "", mine));
   if (holder == mine) return absl::OkStatus();
   return fail_group(store, keys,
-                    absl::AlreadyExistsError(absl::StrCat(
-                        "two workers of group '", request.group, "' are named '", request.name,
-                        "': ranks ", holder, " and ", request.rank)));
+                    absl::AlreadyExistsError(
+                        absl::StrCat("two workers of group '", request.group, "' are named '",
+                                     request.name, "': ranks ", holder, " and ", request.rank)));
 }
 
 // Writes this life's record unless a later life of the rank has written its own already.
@@ -182,17 +177,18 @@ absl::Status missing_ranks_error(RendezvousStore& store, const Keys& keys,
   if (missing > kMaxRanksListed) {
     absl::StrAppend(&ranks, " and ", missing - kMaxRanksListed, " more");
   }
-  return absl::DeadlineExceededError(absl::StrCat(
-      missing == 1 ? "rank " : "ranks ", ranks, " of ", request.world_size, " did not join group '",
-      request.group, "' within ", absl::FormatDuration(request.timeout), " (", store.description(),
-      ")"));
+  return absl::DeadlineExceededError(
+      absl::StrCat(missing == 1 ? "rank " : "ranks ", ranks, " of ", request.world_size,
+                   " did not join group '", request.group, "' within ",
+                   absl::FormatDuration(request.timeout), " (", store.description(), ")"));
 }
 
 // The time that passes is counted in slices that the store has waited, so no clock is needed here.
 absl::Status wait_for_all(RendezvousStore& store, const Keys& keys, const JoinRequest& request) {
   std::vector<std::string> records;
   for (uint32_t rank = 0; rank < request.world_size; ++rank) records.push_back(keys.member(rank));
-  absl::Duration left = request.timeout;
+  absl::Duration left =
+      request.timeout > absl::ZeroDuration() ? request.timeout : absl::InfiniteDuration();
   while (true) {
     const absl::Duration slice = std::min(left, kWaitSlice);
     const absl::Status there = store.wait(records, slice);
@@ -213,9 +209,9 @@ absl::Status check_worker_name(std::string_view name) {
                     });
   if (good) return absl::OkStatus();
   const std::string shown(name.substr(0, kMaxNameLength));
-  return absl::InvalidArgumentError(
-      absl::StrCat("worker name '", shown, "' of ", name.size(), " characters: a name is 1 to ",
-                   kMaxNameLength, " letters, digits and any of _ : - ."));
+  return absl::InvalidArgumentError(absl::StrCat("worker name '", shown, "' of ", name.size(),
+                                                 " characters: a name is 1 to ", kMaxNameLength,
+                                                 " letters, digits and any of _ : - ."));
 }
 
 absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinRequest& request) {
@@ -228,9 +224,8 @@ absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinR
 
   WEFT_ASSIGN_OR_RETURN(const int64_t incarnation, store.add(keys.incarnation(request.rank), 1));
   if (incarnation < 1 || incarnation > std::numeric_limits<uint32_t>::max()) {
-    return absl::InternalError(absl::StrCat(store.description(), ": '",
-                                            keys.incarnation(request.rank), "' reached ",
-                                            incarnation));
+    return absl::InternalError(absl::StrCat(
+        store.description(), ": '", keys.incarnation(request.rank), "' reached ", incarnation));
   }
   MemberInfo self;
   self.id = {request.rank, static_cast<uint32_t>(incarnation)};

@@ -28,7 +28,7 @@ struct JoinRequest {
   uint32_t rank = 0;
   uint32_t world_size = 1;
   std::string address;  // where the others reach this worker; its transport's words
-  absl::Duration timeout = absl::Seconds(60);
+  absl::Duration timeout = absl::Seconds(60);  // zero: without limit
 };
 
 struct MemberInfo {

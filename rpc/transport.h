@@ -35,8 +35,8 @@ class Connection {
   virtual ~Connection() = default;
 
   // Queues a frame; never blocks. False: the connection has ended, the frame was not taken.
-  // The payloads' memory must not change until their owners are released.
-  virtual bool send(Frame frame) = 0;
+  // The payloads' memory must not change until the frame is released.
+  virtual bool send(FramePtr frame) = 0;
   // Ends the link after what is queued was handed to the wire; `on_closed` follows on both ends.
   virtual void close() = 0;
   virtual const PeerIdentity& peer() const = 0;
@@ -71,13 +71,16 @@ class Transport {
   using ConnectCallback = absl::AnyInvocable<void(absl::StatusOr<ConnectionPtr>)>;
 
   virtual ~Transport() = default;
-  // Begins to accept. `self` is what dialled peers are told.
-  virtual absl::Status start(PeerIdentity self, TransportSink* sink) = 0;
-  // Where peers can dial this worker, for the rendezvous; valid after `start`.
+  // Takes an address. Who dials from now on waits until `start`.
+  virtual absl::Status listen() = 0;
+  // Where peers can dial this worker, for the rendezvous; valid after `listen`.
   virtual std::string address() const = 0;
+  // Begins to accept. `self` is what peers are told.
+  virtual absl::Status start(PeerIdentity self, TransportSink* sink) = 0;
   // Dials; `callback` runs once, on a transport thread, never inside this call: the connection
   // after the handshake, or Unavailable (nobody there), FailedPrecondition (somebody else there),
-  // DeadlineExceeded. Frames may arrive at the sink before the callback returns, not before it runs.
+  // DeadlineExceeded. Frames may arrive at the sink before the callback returns, not before it
+  // runs.
   virtual void connect(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
                        ConnectCallback callback) = 0;
   // Ends every connection and waits for running callbacks. Idempotent.

@@ -69,9 +69,9 @@ PassHeader* header_of(AutogradMessage& message) {
 }
 
 std::string_view kind_of(const AutogradMessage& message) {
-  static constexpr std::string_view kNames[] = {"GRAD", "ACTIVATE", "SEAL",
-                                                "REPORT", "PUBLISH", "FAIL",
-                                                "ABORT", "RELEASE_CONTEXT", "HOLDS_CONTEXT"};
+  static constexpr std::string_view kNames[] = {"GRAD",   "ACTIVATE",        "SEAL",
+                                                "REPORT", "PUBLISH",         "FAIL",
+                                                "ABORT",  "RELEASE_CONTEXT", "HOLDS_CONTEXT"};
   static_assert(std::size(kNames) == std::variant_size_v<AutogradMessage>);
   return kNames[message.index()];
 }

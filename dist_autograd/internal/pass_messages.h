@@ -27,8 +27,8 @@ namespace weft::internal {
 
 // One backward pass: the k-th that this worker started in this context, from 1.
 struct PassId {
-  ContextId context;
-  WorkerId initiator;
+  ContextId context{};
+  WorkerId initiator{};
   uint64_t k = 0;
 
   bool valid() const { return context.valid() && initiator.valid() && k != 0; }
@@ -51,10 +51,10 @@ std::string_view to_string(BackwardMode mode);
 struct PassHistory {
   enum class Outcome : uint8_t { kUnknown, kCommitted, kAborted };
 
-  WorkerId initiator;
+  WorkerId initiator{};
   uint64_t decided = 0;
   uint64_t complete_from = 1;
-  std::vector<uint64_t> aborted;  // ascending, within [complete_from, decided]
+  std::vector<uint64_t> aborted{};  // ascending, within [complete_from, decided]
 
   Outcome outcome(uint64_t k) const;
   // By the initiator only, in order: pass decided + 1 has ended.
@@ -67,10 +67,10 @@ inline constexpr size_t kMaxAbortedListed = 32;
 
 // Rides on every call and reply made under a context.
 struct AutogradMetadata {
-  ContextId context;
-  SendId send;                          // invalid: no tensor of the message requires grad
-  std::vector<uint32_t> requires_grad;  // which tensors of the message, ascending
-  std::vector<PassHistory> histories;   // makes gradients readable that were committed elsewhere
+  ContextId context{};
+  SendId send{};                          // invalid: no tensor of the message requires grad
+  std::vector<uint32_t> requires_grad{};  // which tensors of the message, ascending
+  std::vector<PassHistory> histories{};   // makes gradients readable that were committed elsewhere
 };
 
 struct GradientPayload {
@@ -80,82 +80,82 @@ struct GradientPayload {
 // The gradients of one recorded transfer. A slot whose gradient is undefined is not in `present`;
 // an entry with no slot at all still says "that is all you will get".
 struct GradEntry {
-  SendId send;
+  SendId send{};
   uint32_t slots = 0;
-  std::vector<uint32_t> present;  // ascending, each below `slots`
-  std::unique_ptr<GradientPayload> gradients;
+  std::vector<uint32_t> present{};  // ascending, each below `slots`
+  std::unique_ptr<GradientPayload> gradients{};
 };
 
 // What a worker needs to take part, on every message that can be its first of a pass.
 struct PassHeader {
-  PassId pass;
+  PassId pass{};
   BackwardMode mode = BackwardMode::kDefault;
   bool retain_graph = false;
   absl::Duration budget = absl::InfiniteDuration();  // until the deadline; set when it is sent
-  std::vector<PassHistory> histories;
+  std::vector<PassHistory> histories{};
 };
 
 // A worker at a moment at which it was idle in the pass.
 struct PassReport {
-  TerminationReport counts;
-  bool waiting = false;        // holds a gradient that cannot go on
-  std::vector<SendId> unfed;   // mode all_sends, waiting: at most kMaxUnfedListed that got nothing
+  TerminationReport counts{};
+  bool waiting = false;         // holds a gradient that cannot go on
+  std::vector<SendId> unfed{};  // mode all_sends, waiting: at most kMaxUnfedListed that got nothing
 };
 inline constexpr size_t kMaxUnfedListed = 4;
 
 // Why a pass ended without gradients.
 struct PassFailure {
-  absl::Status status;
-  WorkerId worker;   // where it happened
-  WorkerId died;     // valid: the death of this worker is the reason
-  std::string node;  // name of the autograd node, may be empty
-  SendId call;       // the call whose gradients were being processed, may be invalid
+  absl::Status status{};
+  WorkerId worker{};   // where it happened
+  WorkerId died{};     // valid: the death of this worker is the reason
+  std::string node{};  // name of the autograd node, may be empty
+  SendId call{};       // the call whose gradients were being processed, may be invalid
 };
 
 // Counted messages: a receiver that gets one becomes active. `number` counts them per ordered pair
 // of workers and pass, from 1.
 struct GradMessage {
-  PassHeader header;
+  PassHeader header{};
   uint64_t number = 0;
-  std::vector<GradEntry> entries;
-  std::vector<PassReport> reports;  // for the initiator; the receiver passes them on
+  std::vector<GradEntry> entries{};
+  std::vector<PassReport> reports{};  // for the initiator; the receiver passes them on
 };
 struct ActivateMessage {
-  PassHeader header;
+  PassHeader header{};
   uint64_t number = 0;
-  std::vector<SendId> sends;
-  std::vector<PassReport> reports;
+  std::vector<SendId> sends{};
+  std::vector<PassReport> reports{};
 };
 struct SealMessage {
-  PassId pass;
+  PassId pass{};
   uint64_t number = 0;
 };
 
 // Not counted.
 struct ReportMessage {
-  PassId pass;
-  std::vector<PassReport> reports;
+  PassId pass{};
+  std::vector<PassReport> reports{};
 };
 struct PublishMessage {
-  PassId pass;
-  std::vector<PassHistory> histories;
+  PassId pass{};
+  std::vector<PassHistory> histories{};
 };
 struct FailMessage {
-  PassId pass;
-  PassFailure failure;
+  PassId pass{};
+  PassFailure failure{};
 };
 struct AbortMessage {
-  PassId pass;
-  PassFailure failure;
+  PassId pass{};
+  PassFailure failure{};
 };
 struct ReleaseContextMessage {
-  ContextId context;
+  ContextId context{};
   uint64_t watermark = 0;  // every context of this creator up to here is released too
 };
 // To the creator, from a worker that lost one of the peers it knows for the context: the release
 // could have come through that peer alone.
 struct HoldsContextMessage {
-  ContextId context;
+  ContextId context{};
 };
 
 using AutogradMessage =

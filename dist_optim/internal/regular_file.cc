@@ -1,13 +1,12 @@
 #include "weft/dist_optim/internal/regular_file.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
-
-#include <algorithm>
-#include <cerrno>
 #include <vector>
+#include <zlib.h>
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/atomic_file.h"

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <tuple>
 #include <utility>
+
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -148,9 +149,9 @@ class HeaderBuilder {
   bool fault(std::string_view text) {
     const bool inside =
         where_ == Where::kTensor || where_ == Where::kShape || where_ == Where::kOffsets;
-    const std::string place = inside                         ? "tensor " + shown(tensor().name)
-                              : where_ == Where::kMetadata   ? std::string(kMetadataKey)
-                                                             : std::string("the header");
+    const std::string place = inside                       ? "tensor " + shown(tensor().name)
+                              : where_ == Where::kMetadata ? std::string(kMetadataKey)
+                                                           : std::string("the header");
     fault_ = absl::StrCat(place, ": ", absl::string_view(text.data(), text.size()));
     return false;
   }
@@ -240,8 +241,8 @@ absl::StatusOr<uint64_t> parse_header_length(const unsigned char (&bytes)[8], ui
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = (length << 8) | bytes[i];
   if (length > kMaxHeaderBytes) {
-    return absl::DataLossError(absl::StrCat("announces a header of ", length, " bytes; the cap is ",
-                                            kMaxHeaderBytes));
+    return absl::DataLossError(
+        absl::StrCat("announces a header of ", length, " bytes; the cap is ", kMaxHeaderBytes));
   }
   if (file_size < 8 || length > file_size - 8) {
     return absl::DataLossError(absl::StrCat("announces a header of ", length,
@@ -302,8 +303,8 @@ absl::StatusOr<std::string> render_header(const SafetensorsHeader& header) {
 
 std::string shown(std::string_view name) {
   const bool cut = name.size() > kShownCharacters;
-  const std::string text = absl::Utf8SafeCHexEscape(
-      absl::string_view(name.data(), std::min(name.size(), kShownCharacters)));
+  const std::string text =
+      absl::CHexEscape(absl::string_view(name.data(), std::min(name.size(), kShownCharacters)));
   return absl::StrCat("'", text, cut ? "...'" : "'");
 }
 

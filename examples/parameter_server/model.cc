@@ -1,5 +1,7 @@
 #include "weft/examples/parameter_server/model.h"
 
+#include <cmath>
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/dropout.h>
@@ -7,8 +9,6 @@
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/relu.h>
 #include <torch/utils.h>
-
-#include <cmath>
 
 namespace weft::examples {
 

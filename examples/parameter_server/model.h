@@ -8,11 +8,11 @@
 // Thread safety: concurrent `forward` calls are safe while nobody changes parameters or the mode.
 #pragma once
 
+#include <cstdint>
+
 #include <torch/nn/module.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
-
-#include <cstdint>
 
 namespace weft::examples {
 

@@ -2,7 +2,6 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-
 #include "weft/base/status.h"
 
 namespace weft::internal {
@@ -31,7 +30,8 @@ struct Printer {
     return absl::StrCat("CANCEL_FORK", ids(m.rref, m.fork), m.creation ? " creation" : "");
   }
   std::string operator()(const CancelAck& m) {
-    return absl::StrCat("CANCEL_ACK", ids(m.rref, m.fork), m.registered ? " registered" : " absent");
+    return absl::StrCat("CANCEL_ACK", ids(m.rref, m.fork),
+                        m.registered ? " registered" : " absent");
   }
   std::string operator()(const Settled&) { return "SETTLED"; }
 };
@@ -39,8 +39,8 @@ struct Printer {
 }  // namespace
 
 absl::Status rref_lost_error(RRefId rref, WorkerId worker, std::string_view why) {
-  absl::Status status = absl::UnavailableError(absl::StrCat(
-      rref.to_string(), " is lost: ", absl::string_view(why.data(), why.size())));
+  absl::Status status = absl::UnavailableError(
+      absl::StrCat(rref.to_string(), " is lost: ", absl::string_view(why.data(), why.size())));
   status.SetPayload(kLostUrl, absl::Cord(rref.to_string()));
   return raised_at(std::move(status), worker.to_string());
 }
@@ -77,8 +77,8 @@ std::string Leak::to_string() const {
       return absl::StrCat(what, " owned by ", worker.to_string(), " is held here: ", count,
                           " fork(s)");
     case Kind::kPendingChild:
-      return absl::StrCat(what, " was sent to ", worker.to_string(), " and not acknowledged: ",
-                          count, " fork(s)");
+      return absl::StrCat(what, " was sent to ", worker.to_string(),
+                          " and not acknowledged: ", count, " fork(s)");
     case Kind::kAwaitsCreation:
       return absl::StrCat(what, " never created here: ", count, " request(s) of ",
                           worker.to_string(), " wait for it");

@@ -1,4 +1,5 @@
-// The words of the ownership protocol: messages, references on the wire, and what the core asks for.
+// The words of the ownership protocol: messages, references on the wire, and what the core asks
+// for.
 //
 // Thread safety: plain values.
 // Protocol: docs/rref_protocol.md; proto/rref.proto spells the same messages on the wire.
@@ -11,7 +12,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-
 #include "weft/base/ids.h"
 
 namespace weft::internal {
@@ -43,8 +43,8 @@ struct Reference {
 };
 
 // ---- Control messages. Any of them may come twice and in any order (B6, B7). ----
-// `settled_below`, user to owner: every id with a smaller number that the sender issued for RRefs of
-// this owner is decided: the owner has it in its tables, or has seen its end, or it never left.
+// `settled_below`, user to owner: every id with a smaller number that the sender issued for RRefs
+// of this owner is decided: the owner has it in its tables, or has seen its end, or it never left.
 
 struct ForkRequest {  // user to owner: register my fork
   RRefId rref;
@@ -56,8 +56,8 @@ struct ForkAccept {  // owner to user: your fork protects the value from now on
   ForkId fork;
 };
 enum class RejectReason : uint8_t {
-  kFreed = 1,         // the value is gone, or was never created, or this fork has ended already
-  kWithdrawn = 2,     // the creator or the parent withdrew it before it was registered
+  kFreed = 1,         // the value is gone, or was never created
+  kWithdrawn = 2,     // the creator or the parent withdrew it, or this fork has ended already
   kCreatorDied = 3,   // the worker that issued it died before it was registered
   kOverloaded = 4,    // too much is parked here for this worker
   kNotTheHolder = 5,  // another worker holds this fork
@@ -166,7 +166,7 @@ struct Leak {
   Kind kind = Kind::kHeldByUser;
   RRefId rref;
   TypeTag type;
-  WorkerId worker;     // the holder; for what is held here, the owner; for a child, where it was sent
+  WorkerId worker;  // the holder; for what is held here, the owner; for a child, where it was sent
   uint64_t count = 0;  // forks or handles
 
   std::string to_string() const;

@@ -1,13 +1,13 @@
 #include "weft/base/atomic_file.h"
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
 
 namespace weft {
 namespace {
@@ -29,9 +29,7 @@ class AtomicFileTest : public testing::Test {
   }
   ~AtomicFileTest() override { fs::remove_all(folder_); }
 
-  int files() const {
-    return static_cast<int>(std::distance(fs::directory_iterator(folder_), {}));
-  }
+  int files() const { return static_cast<int>(std::distance(fs::directory_iterator(folder_), {})); }
   // The old file is whole and alone.
   void expect_untouched() const {
     EXPECT_EQ(read(path_), "old");

@@ -1,0 +1,35 @@
+// One block of measurement: the same operation again and again for a given time.
+//
+// Thread safety: none needed; a block runs on the calling thread.
+// Blocking: for the block's time and the operations begun in it.
+// Errors: the first error of an operation ends the block and is its result.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "weft/base/clock.h"
+#include "weft/bench/contestants/contestant.h"
+#include "weft/bench/machine.h"
+#include "weft/bench/rows.h"
+
+namespace weft::bench {
+
+struct BlockResult {
+  int64_t calls = 0;  // that were timed
+  double seconds = 0;
+  double median_us = 0;  // of one operation; 0 for calls in flight, which are not timed one by one
+  double p99_us = 0;
+  double bytes = 0;       // of tensors, both directions
+  int64_t all_calls = 0;  // warm-up included: these are what `usage` paid for
+  Usage usage;  // of the client here, of both processes once the driver has added the server's
+};
+
+// Warms up with untimed operations, then measures for `seconds` and at least two operations. The
+// row after a pause is one single operation and nothing before it.
+absl::StatusOr<BlockResult> run_block(Client& client, const Row& row, double seconds, Clock& clock);
+
+// The row's figure in the row's unit.
+double value_of(const Row& row, const BlockResult& result);
+
+}  // namespace weft::bench

@@ -1,0 +1,112 @@
+#include "weft/bench/contestants/child.h"
+
+#include <functional>
+#include <string>
+
+namespace weft::bench {
+namespace {
+
+using Json = nlohmann::json;
+using Handler = std::function<absl::StatusOr<Json>(const std::string& verb, const Json& command)>;
+
+absl::StatusOr<Json> done(const absl::Status& status) {
+  if (!status.ok()) return status;
+  return Json::object();
+}
+
+// The one place where what a contestant throws becomes a status. LibTorch puts a backtrace below
+// the first line of its messages.
+absl::StatusOr<Json> guarded(const Handler& handler, const std::string& verb, const Json& command) {
+  try {
+    return handler(verb, command);
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    return absl::UnknownError(text.substr(0, text.find('\n')));
+  }
+}
+
+void obey(Channel& driver, const Handler& handler) {
+  for (;;) {
+    const absl::StatusOr<Json> command = driver.receive(-1);
+    if (!command.ok()) return;
+    const std::string verb = command->value("do", "");
+    const absl::StatusOr<Json> result = guarded(handler, verb, *command);
+    Json answer = to_answer(result.status());
+    if (result.ok()) answer.update(*result);
+    if (!driver.send(answer).ok() || verb == "quit") return;
+  }
+}
+
+absl::StatusOr<Json> unknown(const std::string& verb) {
+  return absl::InvalidArgumentError("unknown command \"" + verb + "\"");
+}
+
+}  // namespace
+
+void run_server(Channel& driver, Server& server) {
+  obey(driver, [&](const std::string& verb, const Json&) -> absl::StatusOr<Json> {
+    if (verb == "listen") {
+      absl::StatusOr<std::string> address = server.listen();
+      if (!address.ok()) return address.status();
+      return Json{{"address", *address}};
+    }
+    if (verb == "serve") return done(server.serve());
+    if (verb == "usage") return Json{{"usage", usage_of_this_process()}};
+    if (verb == "live") return Json{{"objects", server.live_objects()}};
+    if (verb == "quit") {
+      server.close();
+      return Json::object();
+    }
+    return unknown(verb);
+  });
+}
+
+void run_client(Channel& driver, Client& client, Clock& clock) {
+  obey(driver, [&](const std::string& verb, const Json& command) -> absl::StatusOr<Json> {
+    if (verb == "connect") return done(client.connect(command.at("address")));
+    if (verb == "run") {
+      absl::StatusOr<std::vector<Row>> rows = select_rows({command.at("row")});
+      if (!rows.ok()) return rows.status();
+      absl::StatusOr<BlockResult> result =
+          run_block(client, rows->front(), command.at("seconds"), clock);
+      if (!result.ok()) return result.status();
+      return Json{{"result", *result}};
+    }
+    if (verb == "quit") {
+      client.close();
+      return Json::object();
+    }
+    return unknown(verb);
+  });
+}
+
+void to_json(Json& json, const Usage& usage) {
+  json = Json{{"cpu_seconds", usage.cpu_seconds},
+              {"page_faults", usage.page_faults},
+              {"switches", usage.switches}};
+}
+
+void from_json(const Json& json, Usage& usage) {
+  json.at("cpu_seconds").get_to(usage.cpu_seconds);
+  json.at("page_faults").get_to(usage.page_faults);
+  json.at("switches").get_to(usage.switches);
+}
+
+void to_json(Json& json, const BlockResult& result) {
+  json =
+      Json{{"calls", result.calls},   {"seconds", result.seconds}, {"median_us", result.median_us},
+           {"p99_us", result.p99_us}, {"bytes", result.bytes},     {"all_calls", result.all_calls},
+           {"usage", result.usage}};
+}
+
+void from_json(const Json& json, BlockResult& result) {
+  json.at("calls").get_to(result.calls);
+  json.at("seconds").get_to(result.seconds);
+  json.at("median_us").get_to(result.median_us);
+  json.at("p99_us").get_to(result.p99_us);
+  json.at("bytes").get_to(result.bytes);
+  json.at("all_calls").get_to(result.all_calls);
+  json.at("usage").get_to(result.usage);
+}
+
+}  // namespace weft::bench

@@ -1,0 +1,40 @@
+// What a process costs the machine, and what the hypervisor takes away from it.
+//
+// Thread safety: free functions; the processor set belongs to the calling thread and those it
+// starts. Errors: only pin_to_processor can fail; counters that the system does not give read as
+// zero.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace weft::bench {
+
+// Counters of this process since it started, or the difference of two such readings.
+struct Usage {
+  double cpu_seconds = 0;  // user and system, all threads
+  double page_faults = 0;
+  double switches = 0;  // of context, voluntary and not
+
+  Usage& operator+=(const Usage& other);
+  friend Usage operator-(Usage left, const Usage& right);
+};
+
+Usage usage_of_this_process();
+
+// Ticks of all processors since boot, from /proc/stat.
+struct ProcessorTicks {
+  double total = 0;
+  double stolen = 0;
+};
+
+ProcessorTicks processor_ticks();
+
+// The fraction of the machine's time between two readings that the hypervisor gave to others.
+double stolen_fraction(const ProcessorTicks& before, const ProcessorTicks& after);
+
+// Keeps the calling thread, and all threads it starts from now on, on one processor.
+absl::Status pin_to_processor(int processor);
+
+}  // namespace weft::bench

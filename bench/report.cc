@@ -1,0 +1,128 @@
+#include "weft/bench/report.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "weft/bench/statistics.h"
+
+namespace weft::bench {
+namespace {
+
+constexpr size_t kRowWidth = 20;
+constexpr size_t kNameWidth = 12;
+
+std::vector<double> values_of(const Row& row, const Series& series) {
+  std::vector<double> values;
+  for (const BlockResult& block : series.blocks) values.push_back(value_of(row, block));
+  return values;
+}
+
+// The blocks' quotients of two counters, as their median.
+template <class Numerator, class Denominator>
+double median_share(const Series& series, Numerator numerator, Denominator denominator) {
+  std::vector<double> shares;
+  for (const BlockResult& block : series.blocks)
+    shares.push_back(numerator(block) / denominator(block));
+  return median(shares);
+}
+
+std::string cost_line(const Row& row, const Series& series) {
+  const auto calls = [](const BlockResult& block) { return static_cast<double>(block.all_calls); };
+  const auto one = [](const BlockResult&) { return 1.0; };
+  const bool timed_singly = row.work != Work::kAddInFlight;
+  const std::string p99 =
+      timed_singly
+          ? absl::StrFormat("%.1f",
+                            median_share(
+                                series, [](const BlockResult& block) { return block.p99_us; }, one))
+          : "-";
+  return absl::StrFormat(
+      "%-*s %-*s %12.4g %-8s %12s %12.1f %10.2f %10.2f\n", kRowWidth, row.name, kNameWidth,
+      series.contestant, median(values_of(row, series)), row.unit, p99,
+      median_share(
+          series, [](const BlockResult& b) { return b.usage.cpu_seconds * 1e6; }, calls),
+      median_share(
+          series, [](const BlockResult& b) { return b.usage.page_faults; }, calls),
+      median_share(
+          series, [](const BlockResult& b) { return b.usage.switches; }, calls));
+}
+
+}  // namespace
+
+std::vector<Comparison> compare(const RowResult& result, const std::string& subject,
+                                uint64_t seed) {
+  const auto own = std::find_if(result.series.begin(), result.series.end(),
+                                [&](const Series& series) { return series.contestant == subject; });
+  std::vector<Comparison> comparisons;
+  if (own == result.series.end() || !own->status.ok() || own->blocks.empty()) return comparisons;
+  const std::vector<double> own_values = values_of(result.row, *own);
+  for (const Series& peer : result.series) {
+    if (&peer == &*own || !peer.status.ok()) continue;
+    const std::vector<double> peer_values = values_of(result.row, peer);
+    std::vector<double> ratios;
+    for (size_t round = 0; round < own_values.size(); ++round) {
+      ratios.push_back(result.row.lower_is_better() ? peer_values.at(round) / own_values[round]
+                                                    : own_values[round] / peer_values.at(round));
+    }
+    const Interval interval = bootstrap_median(ratios, seed);
+    comparisons.push_back({.row = result.row.name,
+                           .peer = peer.contestant,
+                           .subject_value = median(own_values),
+                           .peer_value = median(peer_values),
+                           .unit = result.row.unit,
+                           .ratio = median(ratios),
+                           .low = interval.low,
+                           .high = interval.high});
+  }
+  return comparisons;
+}
+
+nlohmann::json to_json(const std::vector<Comparison>& comparisons) {
+  nlohmann::json array = nlohmann::json::array();
+  for (const Comparison& line : comparisons) {
+    array.push_back({{"row", line.row},
+                     {"peer", line.peer},
+                     {"weft", line.subject_value},
+                     {"peer_value", line.peer_value},
+                     {"unit", line.unit},
+                     {"ratio", line.ratio},
+                     {"low", line.low},
+                     {"high", line.high}});
+  }
+  return array;
+}
+
+std::string comparison_table(const std::vector<Comparison>& comparisons,
+                             const std::string& subject) {
+  std::string table =
+      absl::StrFormat("%-*s %-*s %12s %12s %-8s %8s   %s\n", kRowWidth, "row", kNameWidth, "peer",
+                      subject, "peer", "unit", "ratio", "95 % interval");
+  for (const Comparison& line : comparisons) {
+    absl::StrAppendFormat(&table, "%-*s %-*s %12.4g %12.4g %-8s %8.2f   [%.2f, %.2f]\n", kRowWidth,
+                          line.row, kNameWidth, line.peer, line.subject_value, line.peer_value,
+                          line.unit, line.ratio, line.low, line.high);
+  }
+  return table;
+}
+
+std::string cost_table(const std::vector<RowResult>& results) {
+  std::string table = absl::StrFormat("%-*s %-*s %12s %-8s %12s %12s %10s %10s\n", kRowWidth, "row",
+                                      kNameWidth, "contestant", "value", "unit", "p99 us",
+                                      "CPU us/call", "faults/c.", "switches/c.");
+  for (const RowResult& result : results) {
+    for (const Series& series : result.series) {
+      if (series.status.ok() && !series.blocks.empty()) {
+        absl::StrAppend(&table, cost_line(result.row, series));
+      } else if (!absl::IsUnimplemented(series.status)) {
+        absl::StrAppendFormat(&table, "%-*s %-*s failed: %s\n", kRowWidth, result.row.name,
+                              kNameWidth, series.contestant, series.status.ToString());
+      }
+    }
+    absl::StrAppendFormat(&table, "%-*s stolen time %.1f %%, disturbed rounds %d\n", kRowWidth, "",
+                          result.stolen * 100, result.disturbed_rounds);
+  }
+  return table;
+}
+
+}  // namespace weft::bench

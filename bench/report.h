@@ -1,0 +1,42 @@
+// Turns the blocks of all contestants into ratios with intervals: a table to read and JSON to keep.
+//
+// Thread safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "weft/bench/harness.h"
+
+namespace weft::bench {
+
+// One line of the result: the subject against one peer in one row.
+struct Comparison {
+  std::string row;
+  std::string peer;
+  double subject_value = 0;  // medians over the rounds, in `unit`
+  double peer_value = 0;
+  std::string unit;
+  double ratio = 0;  // the median of the within-round ratios; above 1: the subject is better
+  double low = 0;    // its 95 % interval
+  double high = 0;
+};
+
+// The subject against every other contestant that has all rounds of the row; empty when the subject
+// itself has not.
+std::vector<Comparison> compare(const RowResult& result, const std::string& subject, uint64_t seed);
+
+// An array of {"row", "peer", "weft", "peer_value", "unit", "ratio", "low", "high"}; the subject's
+// value stands under "weft".
+nlohmann::json to_json(const std::vector<Comparison>& comparisons);
+
+std::string comparison_table(const std::vector<Comparison>& comparisons,
+                             const std::string& subject);
+
+// What every contestant's operations took and cost, both processes together.
+std::string cost_table(const std::vector<RowResult>& results);
+
+}  // namespace weft::bench

@@ -1,0 +1,40 @@
+// The rows of the comparison: what one operation is, and in which unit its speed is told.
+//
+// Thread safety: plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace weft::bench {
+
+enum class Work {
+  kAdd,           // add two 2x2 tensors over there, one call at a time
+  kAddInFlight,   // the same with `amount` calls in flight
+  kSend,          // a tensor of `amount` bytes there, a small reply
+  kEcho,          // a tensor of `amount` bytes there and a tensor of that size back
+  kAutograd,      // context, remote add, sum, backward, gradients checked, release
+  kRref,          // create a value over there, fetch it, drop it
+  kAddAfterIdle,  // the first add after a pause of the whole contestant
+};
+
+struct Row {
+  std::string name;
+  Work work = Work::kAdd;
+  int64_t amount = 0;  // bytes, or calls in flight
+  std::string unit;    // "us" (lower is better), "calls/s" or "GB/s" (higher is better)
+
+  bool lower_is_better() const { return unit == "us"; }
+};
+
+const std::vector<Row>& all_rows();
+
+// The rows with these names, in the order of all_rows(); all of them when `names` is empty.
+// InvalidArgument names the unknown row and lists those that exist.
+absl::StatusOr<std::vector<Row>> select_rows(const std::vector<std::string>& names);
+
+}  // namespace weft::bench

@@ -1,0 +1,64 @@
+#include "weft/dist_autograd/internal/leaf_stage.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+
+namespace weft::internal {
+namespace {
+
+// `references`: how many the caller's side holds on `gradient` if nobody else does.
+void add_gradient(const at::Tensor& variable, at::Tensor& sum, const at::Tensor& gradient,
+                  size_t references) {
+  torch::autograd::AccumulateGrad::accumulateGrad(
+      variable, sum, gradient, references,
+      [&sum](at::Tensor&& result) { sum = std::move(result); });
+}
+
+// LibTorch counts references to the tensor only: what was taken over may be a view of memory that a
+// gradient on its way to another worker, or to another leaf, still shares.
+void own_memory(const at::Tensor& variable, at::Tensor& gradient) {
+  if (gradient.defined() && gradient.has_storage() && gradient.storage().use_count() > 1) {
+    gradient = torch::autograd::utils::clone_obey_contract(gradient, variable);
+  }
+}
+
+}  // namespace
+
+void accumulate_gradient(const at::Tensor& variable, at::Tensor& sum, at::Tensor gradient) {
+  c10::AutoGradMode no_recording(false);
+  add_gradient(variable, sum, gradient, 1);
+  gradient.reset();
+  own_memory(variable, sum);
+}
+
+void LeafStage::add(const at::Tensor& variable, at::Tensor gradient, bool held_by_hooks) {
+  if (!gradient.defined()) return;
+  if (variable.grad_fn()) {
+    throw std::logic_error("leaf variable has been moved into the graph interior");
+  }
+  if (!variable.requires_grad()) return;
+  const auto [it, is_new] = index_.try_emplace(variable.unsafeGetTensorImpl(), leaves_.size());
+  if (is_new) leaves_.push_back({variable, at::Tensor()});
+  add_gradient(variable, leaves_[it->second].gradient, gradient, 1 + held_by_hooks);
+}
+
+at::Tensor* LeafStage::finish(const at::Tensor& variable) {
+  at::Tensor* gradient = find(variable);
+  if (gradient != nullptr) own_memory(variable, *gradient);
+  return gradient;
+}
+
+at::Tensor* LeafStage::find(const at::Tensor& variable) {
+  const auto it = index_.find(variable.unsafeGetTensorImpl());
+  return it == index_.end() ? nullptr : &leaves_[it->second].gradient;
+}
+
+std::vector<LeafGradient> LeafStage::take() {
+  index_.clear();
+  return std::exchange(leaves_, {});
+}
+
+}  // namespace weft::internal

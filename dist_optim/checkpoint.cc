@@ -1,0 +1,238 @@
+#include "weft/dist_optim/checkpoint.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "weft/base/atomic_file.h"
+#include "weft/base/status.h"
+#include "weft/dist_optim/internal/regular_file.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using internal::Manifest;
+using internal::RegularFile;
+
+constexpr const char* kManifestFile = "manifest.json";
+constexpr std::string_view kStepPrefix = "step-";
+constexpr std::string_view kShardSuffix = ".safetensors";
+
+std::string step_name(int64_t step) { return absl::StrFormat("step-%06d", step); }
+
+// The step that a folder is named after; nothing for any other spelling than step_name's.
+std::optional<int64_t> step_of(const std::string& name) {
+  int64_t step = 0;
+  if (!name.starts_with(kStepPrefix) || !absl::SimpleAtoi(name.substr(kStepPrefix.size()), &step) ||
+      step_name(step) != name) {
+    return std::nullopt;
+  }
+  return step;
+}
+
+std::string file_of(const std::string& name) {
+  return absl::StrCat(name, absl::string_view(kShardSuffix.data(), kShardSuffix.size()));
+}
+
+absl::Status make_folder(const fs::path& folder) {
+  std::error_code error;
+  if (fs::create_directories(folder, error) && !error) {
+    return flush_folder(folder.has_parent_path() ? folder.parent_path().string() : ".");
+  }
+  if (error) return file_error("cannot make folder", folder.string(), error.value());
+  return absl::OkStatus();
+}
+
+// Folders named after a step that `wanted` accepts, ascending.
+template <class Predicate>
+absl::StatusOr<std::vector<int64_t>> step_folders(const std::string& root, Predicate wanted) {
+  std::vector<int64_t> steps;
+  std::error_code error;
+  for (fs::directory_iterator it(root, error), end; !error && it != end; it.increment(error)) {
+    const std::optional<int64_t> step = step_of(it->path().filename().string());
+    if (step && wanted(it->path())) steps.push_back(*step);
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    return file_error("cannot list", root, error.value());
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+bool has_manifest(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(fs::symlink_status(folder / kManifestFile, ignored));
+}
+
+// The manifest goes first: a removal that is cut off leaves an incomplete step, not a damaged one.
+absl::Status remove_step(const fs::path& folder) {
+  std::error_code error;
+  fs::remove(folder / kManifestFile, error);
+  if (!error) fs::remove_all(folder, error);
+  if (error) return file_error("cannot remove", folder.string(), error.value());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+CheckpointFolder::CheckpointFolder(std::string root)
+    : CheckpointFolder(std::move(root), Options()) {}
+CheckpointFolder::CheckpointFolder(std::string root, Options options)
+    : root_(std::move(root)), options_(options) {}
+
+std::string CheckpointFolder::step_folder(int64_t step) const {
+  return absl::StrCat(root_, "/", step_name(step));
+}
+
+absl::Status CheckpointFolder::save(const CheckpointInfo& info,
+                                    const std::map<std::string, TensorMap>& shards) const {
+  std::vector<ShardRecord> records;
+  for (const auto& [name, tensors] : shards) {
+    WEFT_ASSIGN_OR_RETURN(ShardRecord record, save_shard(info.step, name, tensors));
+    records.push_back(std::move(record));
+  }
+  return commit(info, records);
+}
+
+absl::StatusOr<ShardRecord> CheckpointFolder::save_shard(int64_t step, const std::string& name,
+                                                         const TensorMap& tensors,
+                                                         const Metadata& metadata) const {
+  ShardRecord record;
+  record.file = file_of(name);
+  WEFT_RETURN_IF_ERROR(internal::check_shard_file(record.file));
+  if (step < 0 || step > internal::kMaxStep) {
+    return absl::InvalidArgumentError(absl::StrCat("step ", step, " is out of range"));
+  }
+  const std::string folder = step_folder(step);
+  if (has_manifest(folder)) {
+    return absl::AlreadyExistsError(absl::StrCat(folder, " is a complete checkpoint already"));
+  }
+  WEFT_RETURN_IF_ERROR(make_folder(folder));
+  const std::string path = absl::StrCat(folder, "/", record.file);
+  WEFT_RETURN_IF_ERROR(save_tensors(path, tensors, metadata));
+  WEFT_ASSIGN_OR_RETURN(RegularFile file, RegularFile::open(path, RegularFile::Links::kRefuse));
+  record.bytes = file.size();
+  WEFT_ASSIGN_OR_RETURN(record.crc32, internal::crc32_of_file(path, RegularFile::Links::kRefuse));
+  return record;
+}
+
+absl::Status CheckpointFolder::commit(const CheckpointInfo& info,
+                                      const std::vector<ShardRecord>& shards) const {
+  WEFT_ASSIGN_OR_RETURN(const std::string text, internal::render_manifest({info, shards}));
+  const std::string folder = step_folder(info.step);
+  if (has_manifest(folder)) {
+    return absl::AlreadyExistsError(absl::StrCat(folder, " is a complete checkpoint already"));
+  }
+  for (const ShardRecord& shard : shards) {
+    const std::string path = absl::StrCat(folder, "/", shard.file);
+    WEFT_ASSIGN_OR_RETURN(RegularFile file, RegularFile::open(path, RegularFile::Links::kRefuse));
+    if (file.size() != shard.bytes) {
+      return absl::DataLossError(
+          absl::StrCat(path, " has ", file.size(), " bytes, its writer saw ", shard.bytes));
+    }
+  }
+  WEFT_RETURN_IF_ERROR(make_folder(folder));
+  WEFT_RETURN_IF_ERROR(write_file_atomically(absl::StrCat(folder, "/", kManifestFile), text));
+  const absl::Status pruned = prune(info.step);
+  if (pruned.ok()) return pruned;
+  return absl::AbortedError(absl::StrCat(folder, " is saved, but: ", pruned.message()));
+}
+
+absl::Status CheckpointFolder::prune(int64_t committed) const {
+  WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> complete, steps());
+  const size_t keep = options_.keep <= 0 ? complete.size() : static_cast<size_t>(options_.keep);
+  for (size_t i = 0; i + keep < complete.size(); ++i) {
+    if (complete[i] != committed) WEFT_RETURN_IF_ERROR(remove_step(step_folder(complete[i])));
+  }
+  // Incomplete steps after the committed one may be in the making.
+  WEFT_ASSIGN_OR_RETURN(
+      const std::vector<int64_t> remains,
+      step_folders(root_, [](const fs::path& folder) { return !has_manifest(folder); }));
+  for (const int64_t step : remains) {
+    if (step < committed) WEFT_RETURN_IF_ERROR(remove_step(step_folder(step)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int64_t>> CheckpointFolder::steps() const {
+  return step_folders(root_, has_manifest);
+}
+
+absl::StatusOr<Manifest> CheckpointFolder::manifest(int64_t step) const {
+  const std::string path = absl::StrCat(step_folder(step), "/", kManifestFile);
+  WEFT_ASSIGN_OR_RETURN(
+      const std::string text,
+      internal::read_whole_file(path, RegularFile::Links::kRefuse, internal::kMaxManifestBytes));
+  absl::StatusOr<Manifest> parsed = internal::parse_manifest(text);
+  if (!parsed.ok()) return prepend(absl::StrCat(path, ": "), parsed.status());
+  if (parsed->info.step != step) {
+    return absl::DataLossError(absl::StrCat(path, ": it belongs to step ", parsed->info.step));
+  }
+  return parsed;
+}
+
+absl::StatusOr<StateFile> CheckpointFolder::checked_shard(int64_t step,
+                                                          const ShardRecord& shard) const {
+  const std::string path = absl::StrCat(step_folder(step), "/", shard.file);
+  absl::StatusOr<RegularFile> file = RegularFile::open(path, RegularFile::Links::kRefuse);
+  if (absl::IsNotFound(file.status())) {
+    return absl::DataLossError(absl::StrCat("the checkpoint's shard ", path, " is missing"));
+  }
+  WEFT_RETURN_IF_ERROR(file.status());
+  if (file->size() != shard.bytes) {
+    return absl::DataLossError(absl::StrCat("the checkpoint's shard ", path, " is damaged: ",
+                                            file->size(), " bytes, saved were ", shard.bytes));
+  }
+  WEFT_ASSIGN_OR_RETURN(const uint32_t crc,
+                        internal::crc32_of_file(path, RegularFile::Links::kRefuse));
+  if (crc != shard.crc32) {
+    return absl::DataLossError(
+        absl::StrCat("the checkpoint's shard ", path, " is damaged: its checksum does not match"));
+  }
+  return load_tensors(path);
+}
+
+absl::StatusOr<Checkpoint> CheckpointFolder::load_newest() const {
+  WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> complete, steps());
+  if (complete.empty()) {
+    return absl::NotFoundError(absl::StrCat("no complete checkpoint in ", root_));
+  }
+  return load(complete.back());
+}
+
+absl::StatusOr<Checkpoint> CheckpointFolder::load(int64_t step) const {
+  WEFT_ASSIGN_OR_RETURN(Manifest listed, manifest(step));
+  Checkpoint checkpoint;
+  for (const ShardRecord& shard : listed.shards) {
+    WEFT_ASSIGN_OR_RETURN(StateFile state, checked_shard(step, shard));
+    const std::string name = shard.file.substr(0, shard.file.size() - kShardSuffix.size());
+    checkpoint.shards.emplace(name, std::move(state));
+  }
+  checkpoint.info = std::move(listed.info);
+  return checkpoint;
+}
+
+absl::StatusOr<CheckpointInfo> CheckpointFolder::info(int64_t step) const {
+  WEFT_ASSIGN_OR_RETURN(Manifest listed, manifest(step));
+  return std::move(listed.info);
+}
+
+absl::StatusOr<StateFile> CheckpointFolder::load_shard(int64_t step,
+                                                       const std::string& name) const {
+  WEFT_ASSIGN_OR_RETURN(const Manifest listed, manifest(step));
+  for (const ShardRecord& shard : listed.shards) {
+    if (shard.file == file_of(name)) return checked_shard(step, shard);
+  }
+  return absl::NotFoundError(absl::StrCat(step_folder(step), " has no shard ", file_of(name)));
+}
+
+}  // namespace weft

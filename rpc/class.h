@@ -1,0 +1,224 @@
+// Classes whose objects other workers create and call.
+//
+//   class Server { public: explicit Server(std::vector<int64_t> shape); at::Tensor pull() const; };
+//   WEFT_REGISTER_CLASS(Server, weft::constructor<std::vector<int64_t>>(), &Server::pull);
+//
+// The macro stands under the class, in its header and its namespace: remote<Server> must see it.
+// Listed are constructors, methods (const, noexcept, virtual, inherited, weft::overload<...>(...))
+// and free functions that take Server& or const Server& first. Tag weft::serial: methods of one
+// object run one at a time. An abstract class lists no constructor; a function that returns
+// std::unique_ptr<Server> makes its objects.
+//
+// Thread safety: registration happens during static initialisation.
+#pragma once
+
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "weft/rpc/function.h"
+
+namespace weft {
+
+template <class... P>
+struct Constructor {};
+template <class... P>
+constexpr Constructor<P...> constructor() {
+  return {};
+}
+
+struct Serial {};
+inline constexpr Serial serial;
+
+namespace internal {
+
+// What WEFT_REGISTER_CLASS says about T; found through weft_class(type<T>).
+template <class T, auto... members>
+struct ClassInfo {};
+
+template <class T>
+concept RegisteredClass = requires {
+  weft_class(type<T>{});
+};
+
+namespace check {
+
+// Whether a member pointer's class is T or a base of it; other callables are not asked.
+template <class T, class Pointer>
+inline constexpr bool kMethodOf = true;
+template <class T, class Function, class C>
+inline constexpr bool kMethodOf<T, Function C::*> = std::is_base_of_v<C, T>;
+
+}  // namespace check
+
+// The six shapes of a method of T, each brought into one form.
+template <class T, class Pointer>
+struct Method {
+  static constexpr bool kIsMethod = false;
+};
+template <class T, class MemberPointer, bool with_context, class R, class... P>
+struct MethodOf {
+  static constexpr bool kIsMethod = true;
+  using Pointer = MemberPointer;  // without noexcept: callers deduce it so
+  static constexpr bool kFits = check::kRemotable<R, P...>;
+  static constexpr void explain() { check::explain_remotable<R, P...>(); }
+  static constexpr CallableType type() {
+    return {FunctionKind::kMethod, &describe_function<R, P...>,
+            &invoke_method<T, Pointer, with_context, R, P...>};
+  }
+};
+template <class T, class R, class C, class... P>
+struct Method<T, R (C::*)(P...)> : MethodOf<T, R (C::*)(P...), false, R, P...> {};
+template <class T, class R, class C, class... P>
+struct Method<T, R (C::*)(P...) const> : MethodOf<T, R (C::*)(P...) const, false, R, P...> {};
+template <class T, class R, class C, class... P>
+struct Method<T, R (C::*)(CallContext&, P...)>
+    : MethodOf<T, R (C::*)(CallContext&, P...), true, R, P...> {};
+template <class T, class R, class C, class... P>
+struct Method<T, R (C::*)(CallContext&, P...) const>
+    : MethodOf<T, R (C::*)(CallContext&, P...) const, true, R, P...> {};
+template <class T, class R, class... P>
+struct Method<T, R (*)(T&, P...)> : MethodOf<T, R (*)(T&, P...), false, R, P...> {};
+template <class T, class R, class... P>
+struct Method<T, R (*)(const T&, P...)> : MethodOf<T, R (*)(const T&, P...), false, R, P...> {};
+template <class T, class R, class C, class... P>
+struct Method<T, R (C::*)(P...) noexcept> : Method<T, R (C::*)(P...)> {};
+template <class T, class R, class C, class... P>
+struct Method<T, R (C::*)(P...) const noexcept> : Method<T, R (C::*)(P...) const> {};
+template <class T, class R, class... P>
+struct Method<T, R (*)(T&, P...) noexcept> : Method<T, R (*)(T&, P...)> {};
+template <class T, class R, class... P>
+struct Method<T, R (*)(const T&, P...) noexcept> : Method<T, R (*)(const T&, P...)> {};
+
+// The key by which a caller's &T::method leads to its entry.
+template <class T, class Pointer>
+CallableKey method_key(Pointer pointer) {
+  static constexpr uint64_t kType = hash64(type_spelling<Method<T, Pointer>>());
+  CallableKey key;
+  std::memcpy(key.bytes.data(), &pointer, sizeof(pointer));
+  key.type = kType;
+  return key;
+}
+
+// The part of a class's declaration that does not depend on types.
+class ClassLister {
+ public:
+  ClassLister(std::string_view spelling, const TypeInfo& type, const char* file, int line,
+              std::vector<Declaration>& declarations);
+  void method(std::string_view spelling, const CallableType& type, const CallableKey& key);
+  void constructor(std::string name, const CallableType& type);
+
+ private:
+  Declaration& add(std::string name, const CallableType& type);
+  const std::string name_;
+  const TypeInfo& class_type_;
+  const char* const file_;
+  const int line_;
+  std::vector<Declaration>& declarations_;
+};
+
+template <class T, class... P>
+inline constexpr CallableType kConstructorType{
+    FunctionKind::kConstructor, &describe_constructor<T, P...>, &invoke_constructor<T, P...>};
+
+// "Server(list<i64>)"
+std::string constructor_name(std::string_view class_spelling, const Signature& signature);
+
+template <class T, class... P>
+FunctionKey constructor_key() {
+  static const std::string name =
+      constructor_name(type_spelling<T>(), constructor_signature<T, P...>());
+  static const uint64_t id = hash64(name);
+  return {id, constructor_signature<T, P...>().fingerprint, name};
+}
+
+template <class T, auto member>
+struct Member {
+  using Traits = Method<T, std::remove_const_t<decltype(member)>>;
+  static void list(ClassLister& lister) {
+    if constexpr (!Traits::kIsMethod ||
+                  !check::kMethodOf<T, std::remove_const_t<decltype(member)>>) {
+      [[maybe_unused]] check::NotAMethodOfThisClass<T, decltype(member)> mistake;
+    } else if constexpr (!Traits::kFits) {
+      Traits::explain();
+    } else {
+      static constexpr CallableType kType = Traits::type();
+      typename Traits::Pointer pointer = member;
+      lister.method(value_spelling<member>(), kType, method_key<T>(pointer));
+    }
+  }
+};
+template <class T, class... P, Constructor<P...> listed>
+struct Member<T, listed> {
+  static void list(ClassLister& lister) {
+    if constexpr (!check::kParametersFit<P...>) {
+      check::explain_parameters<P...>();
+    } else if constexpr (!std::is_constructible_v<T, P...>) {
+      [[maybe_unused]] check::NotAConstructor<T, P...> mistake;
+    } else {
+      lister.constructor(std::string(constructor_key<T, P...>().name), kConstructorType<T, P...>);
+    }
+  }
+};
+template <class T, Serial tag>
+struct Member<T, tag> {
+  static void list(ClassLister&) {}
+};
+
+template <class T, auto... members>
+void list_class(const char* file, int line, std::vector<Declaration>& declarations) {
+  ClassLister lister(type_spelling<T>(), type_info_of<T>(), file, line, declarations);
+  (Member<T, members>::list(lister), ...);
+}
+
+template <class T, auto... members>
+Registration register_class(ClassInfo<T, members...>, const char* file, int line) {
+  if constexpr ((std::is_same_v<std::remove_const_t<decltype(members)>, Serial> || ...)) {
+    mutable_type_info<T>().serial = true;
+  }
+  return Registration(&list_class<T, members...>, file, line);
+}
+
+// Overload resolution among the listed constructors.
+template <int number, class Listed>
+struct Pick {
+  struct Nothing {};
+  static void pick(Nothing, Nothing, Nothing, Nothing);
+};
+template <int number, class... P>
+struct Pick<number, Constructor<P...>> {
+  static Constructor<P...> pick(std::type_identity_t<P>...);
+};
+template <class Sequence, class... Listed>
+struct Picker;
+template <int... number, class... Listed>
+struct Picker<std::integer_sequence<int, number...>, Listed...> : Pick<number, Listed>... {
+  using Pick<number, Listed>::pick...;
+};
+
+template <class T, auto... members>
+auto picker_of(ClassInfo<T, members...>)
+    -> Picker<std::make_integer_sequence<int, sizeof...(members)>,
+              std::remove_const_t<decltype(members)>...>;
+
+// The listed constructor of T that takes these arguments, as Constructor<P...>.
+template <class T, class... Argument>
+using ChosenConstructor =
+    decltype(decltype(picker_of(weft_class(type<T>{})))::pick(std::declval<Argument>()...));
+
+template <class T, class... Argument>
+concept HasConstructor = RegisteredClass<T> && requires {
+  typename ChosenConstructor<T, Argument...>;
+};
+
+}  // namespace internal
+}  // namespace weft
+
+// WEFT_REGISTER_CLASS(Class, weft::constructor<...>(), &Class::method, free_function, ...)
+#define WEFT_REGISTER_CLASS(Class, ...)                                                 \
+  [[maybe_unused]] inline ::weft::internal::ClassInfo<Class __VA_OPT__(, ) __VA_ARGS__> \
+  weft_class(::weft::type<Class>) {                                                     \
+    return {};                                                                          \
+  }                                                                                     \
+  WEFT_INTERNAL_REGISTRATION =                                                          \
+      ::weft::internal::register_class(weft_class(::weft::type<Class>{}), __FILE__, __LINE__)

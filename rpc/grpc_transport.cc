@@ -1,0 +1,515 @@
+#include "weft/rpc/grpc_transport.h"
+
+#include <functional>
+#include <map>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
+#include "weft/proto/weft.pb.h"
+#include "weft/rpc/internal/grpc_stream.h"
+#include "weft/rpc/internal/status_wire.h"
+
+namespace weft {
+namespace {
+
+using internal::ClientStream;
+using internal::GrpcStream;
+using internal::ServerStream;
+using internal::StreamHandler;
+
+constexpr uint32_t kProtocolVersion = 1;
+
+grpc::ChannelArguments channel_arguments(bool bulk) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  // A connection of its own for each stream; nothing is retried below the session.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
+  if (bulk) {
+    arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16 << 20);
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
+  }
+  return arguments;
+}
+
+size_t bulk_size(const Frame& frame) { return frame.payload_bytes() + frame.body.size(); }
+
+// What both ends' connections and streams share with the transport.
+struct Shared {
+  explicit Shared(GrpcTransportOptions options_in) : options(std::move(options_in)) {}
+
+  const GrpcTransportOptions options;
+  internal::BufferPool pool;
+  Mutex mutex;
+  CondVar changed;
+  PeerIdentity self ABSL_GUARDED_BY(mutex);
+  TransportSink* sink ABSL_GUARDED_BY(mutex) = nullptr;
+  bool stopped ABSL_GUARDED_BY(mutex) = false;
+  std::map<GrpcStream*, std::weak_ptr<GrpcStream>> streams ABSL_GUARDED_BY(mutex);  // not done yet
+  int callbacks ABSL_GUARDED_BY(mutex) = 0;
+  std::vector<std::function<void()>> waiting ABSL_GUARDED_BY(mutex);  // hellos before start
+  uint64_t next_connection ABSL_GUARDED_BY(mutex) = std::random_device()() | 1;
+
+  void add(const std::shared_ptr<GrpcStream>& stream) {
+    MutexLock lock(mutex);
+    streams.emplace(stream.get(), stream);
+  }
+  void remove(GrpcStream* stream) {
+    MutexLock lock(mutex);
+    streams.erase(stream);
+    changed.notify_all();
+  }
+  // Runs `f(sink)` unless the transport has stopped or not started.
+  template <class F>
+  void with_sink(F f) {
+    TransportSink* target = nullptr;
+    {
+      MutexLock lock(mutex);
+      if (sink == nullptr) return;
+      target = sink;
+      ++callbacks;
+    }
+    f(*target);
+    MutexLock lock(mutex);
+    --callbacks;
+    changed.notify_all();
+  }
+};
+using SharedPtr = std::shared_ptr<Shared>;
+
+// One connection at either end: a control stream, and a bulk stream as soon as it stands.
+class GrpcConnection final : public Connection,
+                             public std::enable_shared_from_this<GrpcConnection> {
+ public:
+  GrpcConnection(SharedPtr shared, PeerIdentity peer, uint64_t number)
+      : shared_(std::move(shared)), peer_(std::move(peer)), number_(number) {}
+
+  bool send(FramePtr frame) override {
+    std::shared_ptr<GrpcStream> stream;
+    {
+      MutexLock lock(mutex_);
+      const bool bulk = lanes_[1] != nullptr && bulk_size(*frame) > shared_->options.bulk_from;
+      stream = lanes_[bulk ? 1 : 0];
+    }
+    return stream != nullptr && stream->send(std::move(frame));
+  }
+  void close() override {
+    for (const auto& stream : lanes()) stream->end();
+  }
+  const PeerIdentity& peer() const override { return peer_; }
+  size_t queued_bytes() const override {
+    size_t total = 0;
+    for (const auto& stream : lanes()) total += stream->queued_bytes();
+    return total;
+  }
+
+  uint64_t number() const { return number_; }
+  void set_lane(size_t lane, std::shared_ptr<GrpcStream> stream) {
+    MutexLock lock(mutex_);
+    if (!closed_) lanes_[lane] = std::move(stream);
+  }
+  void received(Frame frame) {
+    shared_->with_sink(
+        [&](TransportSink& sink) { sink.on_frame(shared_from_this(), std::move(frame)); });
+  }
+  // The control lane's end is the connection's; so is a bulk lane that was cut, since what was on
+  // it is lost. A bulk lane that ends in order has delivered everything.
+  void lane_ended(GrpcStream& ended, absl::Status reason) {
+    std::vector<std::shared_ptr<GrpcStream>> rest;
+    {
+      MutexLock lock(mutex_);
+      if (closed_) return;
+      if (lanes_[0].get() != &ended && reason.ok()) {
+        if (lanes_[1].get() == &ended) lanes_[1] = nullptr;
+        return;
+      }
+      closed_ = true;
+      for (auto& stream : lanes_) {
+        if (stream != nullptr) rest.push_back(std::move(stream));
+        stream = nullptr;
+      }
+    }
+    for (const auto& stream : rest) stream->end();
+    shared_->with_sink(
+        [&](TransportSink& sink) { sink.on_closed(shared_from_this(), std::move(reason)); });
+  }
+
+ private:
+  std::vector<std::shared_ptr<GrpcStream>> lanes() const {
+    std::vector<std::shared_ptr<GrpcStream>> all;
+    MutexLock lock(mutex_);
+    for (const auto& stream : lanes_) {
+      if (stream != nullptr) all.push_back(stream);
+    }
+    return all;
+  }
+
+  const SharedPtr shared_;
+  const PeerIdentity peer_;
+  const uint64_t number_;
+  mutable Mutex mutex_;
+  std::shared_ptr<GrpcStream> lanes_[2] ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+using GrpcConnectionPtr = std::shared_ptr<GrpcConnection>;
+
+// Connections that this worker has accepted, for the bulk streams that follow.
+struct Accepted {
+  Mutex mutex;
+  std::map<std::pair<uint64_t, uint64_t>, std::weak_ptr<GrpcConnection>> by_number
+      ABSL_GUARDED_BY(mutex);
+};
+
+absl::StatusOr<wire::Hello> parse_hello(const std::string& text) {
+  wire::Hello hello;
+  if (!hello.ParseFromString(text)) return absl::InvalidArgumentError("a hello cannot be parsed");
+  if (hello.protocol() != kProtocolVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("protocol version ", hello.protocol(),
+                                                      ", this program speaks ", kProtocolVersion));
+  }
+  return hello;
+}
+
+// The accepting end of one stream.
+class AcceptHandler final : public StreamHandler,
+                            public std::enable_shared_from_this<AcceptHandler> {
+ public:
+  AcceptHandler(SharedPtr shared, std::shared_ptr<Accepted> accepted)
+      : shared_(std::move(shared)), accepted_(std::move(accepted)) {}
+
+  absl::Status on_hello(GrpcStream& stream, std::string text) override {
+    auto hello = parse_hello(text);
+    if (connection_ != nullptr) return absl::InvalidArgumentError("a second hello");
+    bool wait = false;
+    auto resume = [self = shared_from_this(), stream = stream.shared_from_this(), hello] {
+      self->answer(stream, hello);
+    };
+    {
+      MutexLock lock(shared_->mutex);
+      wait = shared_->sink == nullptr && !shared_->stopped;
+      if (wait) shared_->waiting.push_back(resume);
+    }
+    if (!wait) resume();
+    return absl::OkStatus();
+  }
+  void on_frame(GrpcStream& stream, Frame frame) override {
+    if (connection_ != nullptr) {
+      connection_->received(std::move(frame));
+    } else {
+      stream.cut();  // frames before the answer to the hello
+    }
+  }
+  void on_end(GrpcStream& stream, absl::Status reason) override {
+    if (connection_ != nullptr) {
+      connection_->lane_ended(stream, std::move(reason));
+      MutexLock lock(accepted_->mutex);
+      auto found =
+          accepted_->by_number.find({connection_->peer().id.bits(), connection_->number()});
+      if (found != accepted_->by_number.end() && lane_ == 0) accepted_->by_number.erase(found);
+    }
+    shared_->remove(&stream);
+  }
+
+ private:
+  void answer(const std::shared_ptr<GrpcStream>& stream, const absl::StatusOr<wire::Hello>& hello) {
+    PeerIdentity self;
+    {
+      MutexLock lock(shared_->mutex);
+      self = shared_->self;
+    }
+    absl::Status refused = hello.status();
+    bool opened = false;
+    if (refused.ok()) {
+      const PeerIdentity peer{hello->group(), hello->name(), WorkerId::from_bits(hello->worker())};
+      if (WorkerId::from_bits(hello->expected()) != self.id) {
+        refused = absl::FailedPreconditionError(
+            absl::StrCat("worker '", self.name, "' (", self.id.to_string(), ") answers there"));
+      } else if (hello->lane() == 0) {
+        refused = absl::UnavailableError("the worker has stopped");
+        shared_->with_sink([&](TransportSink& sink) { refused = sink.on_accept(peer); });
+        if (refused.ok()) {
+          connection_ = std::make_shared<GrpcConnection>(shared_, peer, hello->connection());
+          MutexLock lock(accepted_->mutex);
+          accepted_->by_number[{peer.id.bits(), hello->connection()}] = connection_;
+          opened = true;
+        }
+      } else {
+        MutexLock lock(accepted_->mutex);
+        auto found = accepted_->by_number.find({peer.id.bits(), hello->connection()});
+        if (found != accepted_->by_number.end()) connection_ = found->second.lock();
+        if (connection_ == nullptr || hello->lane() != 1) {
+          refused = absl::FailedPreconditionError("a bulk stream of no connection");
+          connection_ = nullptr;
+        }
+      }
+    }
+    wire::Hello reply;
+    reply.set_protocol(kProtocolVersion);
+    reply.set_group(self.group);
+    reply.set_name(self.name);
+    reply.set_worker(self.id.bits());
+    if (!refused.ok()) internal::encode_status(refused, *reply.mutable_refused());
+    stream->send_hello(reply.SerializeAsString());
+    if (!refused.ok()) {
+      stream->end();
+      return;
+    }
+    lane_ = hello->lane();
+    connection_->set_lane(lane_, stream);
+    if (opened) {
+      shared_->with_sink([&](TransportSink& sink) { sink.on_open(connection_); });
+    }
+  }
+
+  const SharedPtr shared_;
+  const std::shared_ptr<Accepted> accepted_;
+  size_t lane_ = 0;
+  GrpcConnectionPtr connection_;  // set by answer(), before the dialler may send frames
+};
+
+class GenericService final : public grpc::CallbackGenericService {
+ public:
+  explicit GenericService(SharedPtr shared)
+      : shared_(std::move(shared)), accepted_(std::make_shared<Accepted>()) {}
+
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override {
+    auto stream = std::make_shared<ServerStream>(*context, shared_->options.limits, shared_->pool);
+    stream->set_handler(std::make_shared<AcceptHandler>(shared_, accepted_));
+    shared_->add(stream);
+    stream->start();
+    return stream.get();
+  }
+
+ private:
+  const SharedPtr shared_;
+  const std::shared_ptr<Accepted> accepted_;
+};
+
+// The dialling end of one stream.
+class DialHandler final : public StreamHandler {
+ public:
+  using Ready = absl::AnyInvocable<void(absl::Status)>;
+  // `ready` runs once: OK after the far end's answer, else why not.
+  DialHandler(SharedPtr shared, GrpcConnectionPtr connection, size_t lane, Ready ready)
+      : shared_(std::move(shared)),
+        connection_(std::move(connection)),
+        lane_(lane),
+        ready_(std::move(ready)) {}
+
+  void set_stream(std::weak_ptr<GrpcStream> stream) { stream_ = std::move(stream); }
+  // Gives up if the far end has not answered.
+  void deadline_passed() {
+    if (open_.load()) return;
+    if (auto stream = stream_.lock()) stream->cut();
+  }
+
+  absl::Status on_hello(GrpcStream& stream, std::string text) override {
+    auto hello = parse_hello(text);
+    if (!hello.ok()) return hello.status();
+    if (hello->has_refused()) return internal::decode_status(hello->refused());
+    if (hello->worker() != connection_->peer().id.bits()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("worker '", hello->name(), "' answers there"));
+    }
+    open_.store(true);
+    connection_->set_lane(lane_, stream.shared_from_this());
+    if (auto ready = std::exchange(ready_, nullptr)) ready(absl::OkStatus());
+    return absl::OkStatus();
+  }
+  void on_frame(GrpcStream&, Frame frame) override { connection_->received(std::move(frame)); }
+  void on_end(GrpcStream& stream, absl::Status reason) override {
+    if (open_) {
+      connection_->lane_ended(stream, std::move(reason));
+    } else if (auto ready = std::exchange(ready_, nullptr)) {
+      ready(reason.ok() ? absl::UnavailableError("the stream ended before its first answer")
+                        : std::move(reason));
+    }
+    shared_->remove(&stream);
+  }
+
+ private:
+  const SharedPtr shared_;
+  const GrpcConnectionPtr connection_;
+  const size_t lane_;
+  Ready ready_;
+  std::weak_ptr<GrpcStream> stream_;
+  std::atomic<bool> open_{false};
+};
+
+std::shared_ptr<DialHandler> dial_lane(const SharedPtr& shared, const std::string& address,
+                                       const GrpcConnectionPtr& connection, size_t lane,
+                                       DialHandler::Ready ready) {
+  auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
+                                           channel_arguments(lane == 1));
+  auto stream = std::make_shared<ClientStream>(channel, shared->options.limits, shared->pool);
+  auto handler = std::make_shared<DialHandler>(shared, connection, lane, std::move(ready));
+  handler->set_stream(stream);
+  stream->set_handler(handler);
+  wire::Hello hello;
+  hello.set_protocol(kProtocolVersion);
+  hello.set_expected(connection->peer().id.bits());
+  hello.set_connection(connection->number());
+  hello.set_lane(static_cast<uint32_t>(lane));
+  {
+    MutexLock lock(shared->mutex);
+    hello.set_group(shared->self.group);
+    hello.set_name(shared->self.name);
+    hello.set_worker(shared->self.id.bits());
+    if (shared->stopped) return handler;
+    shared->streams.emplace(stream.get(), stream);
+  }
+  stream->start();
+  stream->send_hello(hello.SerializeAsString());
+  return handler;
+}
+
+}  // namespace
+
+class GrpcTransport::Impl {
+ public:
+  Impl(Clock& clock, GrpcTransportOptions options)
+      : clock_(clock), shared_(std::make_shared<Shared>(std::move(options))), service_(shared_) {}
+
+  absl::Status listen() {
+    if (server_ != nullptr) return absl::OkStatus();
+    const std::string& wanted = shared_->options.listen_address;
+    const size_t colon = wanted.rfind(':');
+    if (colon == std::string::npos || colon == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("listen address '", wanted, "' is not host:port"));
+    }
+    int port = 0;
+    grpc::ServerBuilder builder;
+    builder.SetMaxReceiveMessageSize(-1);
+    builder.SetMaxSendMessageSize(-1);
+    // A port that another process has is an error, not something to share.
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16 << 20);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
+    builder.AddListeningPort(wanted, grpc::InsecureServerCredentials(), &port);
+    builder.RegisterCallbackGenericService(&service_);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port == 0) {
+      server_ = nullptr;
+      return absl::UnavailableError(absl::StrCat("cannot listen on ", wanted,
+                                                 ": the port is in use or the host is not here"));
+    }
+    address_ = absl::StrCat(wanted.substr(0, colon), ":", port);
+    return absl::OkStatus();
+  }
+
+  const std::string& address() const { return address_; }
+
+  absl::Status start(PeerIdentity self, TransportSink* sink) {
+    WEFT_RETURN_IF_ERROR(listen());
+    std::vector<std::function<void()>> waiting;
+    {
+      MutexLock lock(shared_->mutex);
+      shared_->self = std::move(self);
+      shared_->sink = sink;
+      waiting.swap(shared_->waiting);
+    }
+    for (const auto& resume : waiting) resume();
+    return absl::OkStatus();
+  }
+
+  void connect(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
+               ConnectCallback callback) {
+    uint64_t number = 0;
+    {
+      MutexLock lock(shared_->mutex);
+      number = shared_->next_connection++;
+    }
+    auto connection = std::make_shared<GrpcConnection>(shared_, expected, number);
+    auto handler = dial_lane(shared_, address, connection, 0,
+                             [shared = shared_, address, connection,
+                              callback = std::move(callback)](absl::Status status) mutable {
+                               shared->with_sink([&](TransportSink&) {
+                                 if (!status.ok()) {
+                                   callback(std::move(status));
+                                   return;
+                                 }
+                                 callback(ConnectionPtr(connection));
+                               });
+                               if (status.ok()) {
+                                 // Small frames need not wait for it, and without it all travel on
+                                 // the first.
+                                 dial_lane(shared, address, connection, 1, [](absl::Status) {});
+                               }
+                             });
+    if (deadline != kNever) {
+      clock_.call_at(deadline, [weak = std::weak_ptr<DialHandler>(handler)] {
+        if (auto dial = weak.lock()) dial->deadline_passed();
+      });
+    }
+  }
+
+  void stop() {
+    std::vector<std::shared_ptr<GrpcStream>> streams;
+    {
+      MutexLock lock(shared_->mutex);
+      if (shared_->stopped) return;
+      shared_->stopped = true;
+      for (auto& [raw, weak] : shared_->streams) {
+        if (auto stream = weak.lock()) streams.push_back(std::move(stream));
+      }
+      shared_->waiting.clear();
+    }
+    for (const auto& stream : streams) stream->end();
+    wait_for_streams(std::chrono::steady_clock::now() + shared_->options.grace);
+    {
+      MutexLock lock(shared_->mutex);
+      shared_->sink = nullptr;
+      while (shared_->callbacks > 0) shared_->changed.wait(shared_->mutex);
+      streams.clear();
+      for (auto& [raw, weak] : shared_->streams) {
+        if (auto stream = weak.lock()) streams.push_back(std::move(stream));
+      }
+    }
+    for (const auto& stream : streams) stream->cut();
+    streams.clear();
+    if (server_ != nullptr) {
+      server_->Shutdown(std::chrono::system_clock::now());
+      server_->Wait();
+    }
+    wait_for_streams(kNever);
+  }
+
+ private:
+  void wait_for_streams(TimePoint deadline) {
+    MutexLock lock(shared_->mutex);
+    while (!shared_->streams.empty()) {
+      if (!shared_->changed.wait_until(shared_->mutex, deadline)) return;
+    }
+  }
+
+  Clock& clock_;
+  const SharedPtr shared_;
+  GenericService service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+};
+
+GrpcTransport::GrpcTransport(Clock& clock, GrpcTransportOptions options)
+    : impl_(std::make_shared<Impl>(clock, std::move(options))) {}
+GrpcTransport::~GrpcTransport() { stop(); }
+
+absl::Status GrpcTransport::listen() { return impl_->listen(); }
+std::string GrpcTransport::address() const { return impl_->address(); }
+absl::Status GrpcTransport::start(PeerIdentity self, TransportSink* sink) {
+  return impl_->start(std::move(self), sink);
+}
+void GrpcTransport::connect(const std::string& address, const PeerIdentity& expected,
+                            TimePoint deadline, ConnectCallback callback) {
+  impl_->connect(address, expected, deadline, std::move(callback));
+}
+void GrpcTransport::stop() { impl_->stop(); }
+
+}  // namespace weft

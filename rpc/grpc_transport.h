@@ -1,0 +1,45 @@
+// Connects workers over gRPC: two long-lived bidirectional streams per connection, one for small
+// frames and one, on a channel of its own, for large ones.
+//
+// Thread safety: all methods may be called from any thread.
+// Lifetime: the clock outlives the transport. `stop` (or the destructor) ends all streams and waits
+// for gRPC's callbacks. Errors: listen: InvalidArgument (bad address), Unavailable (port in use),
+// each naming the address. Protocol: rpc/internal/stream_codec.h (records), proto/weft.proto
+// (Hello).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "weft/rpc/transport.h"
+
+namespace weft {
+
+struct GrpcTransportOptions {
+  // "host:port"; port 0 takes a free one. The host is what peers dial.
+  std::string listen_address = "127.0.0.1:0";
+  TransportLimits limits;
+  // Frames with payloads above this travel on the bulk lane.
+  size_t bulk_from = size_t{64} << 10;
+  // How long `stop` lets streams end in order before it cuts them.
+  Nanoseconds grace = std::chrono::seconds(1);
+};
+
+class GrpcTransport final : public Transport {
+ public:
+  explicit GrpcTransport(Clock& clock, GrpcTransportOptions options = {});
+  ~GrpcTransport() override;
+
+  absl::Status listen() override;
+  std::string address() const override;
+  absl::Status start(PeerIdentity self, TransportSink* sink) override;
+  void connect(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
+               ConnectCallback callback) override;
+  void stop() override;
+
+ private:
+  class Impl;                         // gRPC stays out of this header
+  const std::shared_ptr<Impl> impl_;  // shared with streams, which end on gRPC's threads
+};
+
+}  // namespace weft

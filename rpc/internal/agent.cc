@@ -1,0 +1,709 @@
+#include "weft/rpc/internal/agent.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "weft/base/log.h"
+#include "weft/base/status.h"
+#include "weft/rpc/internal/status_wire.h"
+
+namespace weft::internal {
+namespace {
+
+constexpr size_t kMaxGaps = size_t{1} << 20;  // out-of-order frames a peer may leave open
+
+// What the calls to a peer that is gone fail with.
+absl::Status gone_status(const WorkerInfo& peer, const absl::Status& reason, Ran ran) {
+  absl::Status status(reason.code(), absl::StrCat("worker '", peer.name, "' (", peer.id.to_string(),
+                                                  ") ", reason.message()));
+  return raised_at(with_ran(std::move(status), ran), peer.name);
+}
+
+// Frames to oneself: delivered on the executor, payloads copied as a wire would copy them.
+class LoopbackConnection final : public Connection,
+                                 public std::enable_shared_from_this<LoopbackConnection> {
+ public:
+  LoopbackConnection(PeerIdentity self, TransportSink& sink, Executor& executor)
+      : self_(std::move(self)), sink_(sink), executor_(executor) {}
+
+  bool send(FramePtr frame) override {
+    if (closed_.load()) return false;
+    executor_.schedule([self = shared_from_this(), frame = std::move(frame)] {
+      Frame copy = *frame;
+      for (Payload& payload : copy.payloads) {
+        auto block = std::shared_ptr<std::byte[]>(new std::byte[payload.size]);
+        std::copy_n(payload.data, payload.size, block.get());
+        payload = {block.get(), payload.size, block};
+      }
+      if (!self->closed_.load()) self->sink_.on_frame(self, std::move(copy));
+    });
+    return true;
+  }
+  void close() override { closed_.store(true); }
+  const PeerIdentity& peer() const override { return self_; }
+  size_t queued_bytes() const override { return 0; }
+
+ private:
+  const PeerIdentity self_;
+  TransportSink& sink_;
+  Executor& executor_;
+  std::atomic<bool> closed_{false};
+};
+
+}  // namespace
+
+struct Agent::Peer {
+  Peer(WorkerInfo info_in, WorkerId self, const CreditWindow& window)
+      : info(std::move(info_in)), core(self, info.id, window) {}
+
+  const WorkerInfo info;
+  std::atomic<bool> gone{false};
+  Mutex mutex;
+  PeerCore core ABSL_GUARDED_BY(mutex);
+  ConnectionPtr connection ABSL_GUARDED_BY(mutex);           // the one that is written to
+  std::vector<ConnectionPtr> others ABSL_GUARDED_BY(mutex);  // both ends dialled at once
+  bool dialling ABSL_GUARDED_BY(mutex) = false;
+  bool said_goodbye ABSL_GUARDED_BY(mutex) = false;
+  absl::Status fate ABSL_GUARDED_BY(mutex);  // why it is gone
+  TimePoint deadline_armed ABSL_GUARDED_BY(mutex) = kNever;
+  bool ack_armed ABSL_GUARDED_BY(mutex) = false;
+};
+
+// Lets timers in while the agent lives; `stop` waits for the one that is inside.
+struct Agent::Gate {
+  Mutex mutex;
+  Agent* agent ABSL_GUARDED_BY(mutex) = nullptr;
+
+  template <class F>
+  void enter(F f) ABSL_LOCKS_EXCLUDED(mutex) {
+    MutexLock lock(mutex);
+    if (agent != nullptr) f(*agent);
+  }
+};
+
+void IncomingCall::taken() {
+  if (!taken_.exchange(true)) agent_.call_taken(*this, cost_);
+}
+
+void IncomingCall::reply(absl::StatusOr<Frame> result) {
+  if (replied_.exchange(true)) return;
+  taken();
+  agent_.finish_call(*this, std::move(result));
+}
+
+Agent::Agent(AgentOptions options, Transport& transport, Clock& clock, Executor& executor)
+    : options_(std::move(options)),
+      transport_(transport),
+      clock_(clock),
+      executor_(executor),
+      gate_(std::make_shared<Gate>()) {
+  MutexLock lock(gate_->mutex);
+  gate_->agent = this;
+}
+
+Agent::~Agent() { stop(); }
+
+void Agent::set_post_handler(Topic topic, PostHandler handler) {
+  post_handlers_[static_cast<size_t>(topic)] = std::move(handler);
+}
+
+PeerIdentity Agent::identity() const {
+  return {options_.group, options_.self.name, options_.self.id};
+}
+
+absl::Status Agent::start(std::vector<WorkerInfo> members) {
+  std::sort(members.begin(), members.end(),
+            [](const WorkerInfo& a, const WorkerInfo& b) { return a.id < b.id; });
+  PeerPtr self;
+  {
+    MutexLock lock(mutex_);
+    members_ = std::move(members);
+    for (const WorkerInfo& member : members_) {
+      peers_[member.id.bits()] = std::make_shared<Peer>(member, options_.self.id, options_.credit);
+    }
+    auto found = peers_.find(options_.self.id.bits());
+    if (found == peers_.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("worker '", options_.self.name, "' is not among the group's members"));
+    }
+    self = found->second;
+  }
+  {
+    MutexLock lock(self->mutex);
+    self->connection = std::make_shared<LoopbackConnection>(identity(), *this, executor_);
+  }
+  WEFT_RETURN_IF_ERROR(transport_.start(identity(), this));
+  for (const PeerPtr& peer : all_peers()) {
+    if (peer->info.id < options_.self.id) dial(peer, options_.connect_timeout);
+  }
+  return absl::OkStatus();
+}
+
+Agent::PeerPtr Agent::find(WorkerId worker) const {
+  MutexLock lock(mutex_);
+  auto found = peers_.find(worker.bits());
+  return found == peers_.end() ? nullptr : found->second;
+}
+
+std::vector<Agent::PeerPtr> Agent::all_peers() const {
+  std::vector<PeerPtr> all;
+  MutexLock lock(mutex_);
+  all.reserve(members_.size());
+  for (const WorkerInfo& member : members_) all.push_back(peers_.at(member.id.bits()));
+  return all;
+}
+
+absl::StatusOr<WorkerId> Agent::resolve(std::string_view name) const {
+  MutexLock lock(mutex_);
+  for (const WorkerInfo& member : members_) {
+    if (member.name == name) return member.id;
+  }
+  std::string known;
+  for (const WorkerInfo& member : members_)
+    absl::StrAppend(&known, known.empty() ? "" : ", ", member.name);
+  return with_ran(absl::NotFoundError(absl::StrCat("no worker is called '",
+                                                   absl::string_view(name.data(), name.size()),
+                                                   "'; the group has: ", known)),
+                  Ran::kNo);
+}
+
+std::string Agent::name_of(WorkerId worker) const {
+  PeerPtr peer = find(worker);
+  return peer == nullptr ? worker.to_string() : peer->info.name;
+}
+
+std::vector<WorkerInfo> Agent::members() const {
+  MutexLock lock(mutex_);
+  return members_;
+}
+
+bool Agent::is_live(WorkerId worker) const {
+  PeerPtr peer = find(worker);
+  return peer != nullptr && !peer->gone.load();
+}
+
+std::vector<WorkerId> Agent::live() const {
+  std::vector<WorkerId> live;
+  for (const PeerPtr& peer : all_peers()) {
+    if (!peer->gone.load()) live.push_back(peer->info.id);
+  }
+  return live;
+}
+
+CallId Agent::call(WorkerId to, Frame frame, std::string_view function, TimePoint deadline,
+                   ReplyHandler on_reply) {
+  activity_.fetch_add(1);
+  const CallId id{next_call_.fetch_add(1, std::memory_order_relaxed)};
+  PeerPtr peer = find(to);
+  if (peer == nullptr) {
+    on_reply(with_ran(absl::NotFoundError(absl::StrCat("no worker ", to.to_string(), " is known")),
+                      Ran::kNo));
+    return id;
+  }
+  frame.header.kind = FrameKind::kCall;
+  frame.header.call = id.number;
+  const TimePoint now = clock_.now();
+  absl::Status refused;
+  {
+    MutexLock lock(peer->mutex);
+    if (peer->gone.load()) {
+      refused = gone_status(peer->info, peer->fate, Ran::kNo);
+    } else {
+      PendingCall pending{std::move(on_reply), function, deadline,
+                          deadline == kNever ? Nanoseconds::max() : deadline - now, false};
+      if (!peer->core.add_call(id.number, frame, std::move(pending), now)) {
+        on_reply = std::move(pending.on_reply);
+        refused = with_ran(
+            absl::ResourceExhaustedError(absl::StrCat(
+                "call to '", absl::string_view(function.data(), function.size()), "' on worker '",
+                peer->info.name, "': ", options_.credit.max_queued_calls, " calls or ",
+                options_.credit.max_queued_bytes, " bytes wait for credit already")),
+            Ran::kNo);
+      }
+    }
+  }
+  if (!refused.ok()) {
+    on_reply(std::move(refused));
+    return id;
+  }
+  if (deadline != kNever) arm_deadline(peer);
+  flush(peer);
+  return id;
+}
+
+void Agent::cancel(WorkerId to, CallId call) {
+  PeerPtr peer = find(to);
+  if (peer == nullptr) return;
+  std::optional<PendingCall> pending;
+  {
+    MutexLock lock(peer->mutex);
+    pending = peer->core.take_call(call.number);
+    if (!pending) return;
+    if (pending->sent && !peer->gone.load()) {
+      Frame cancel;
+      cancel.header.kind = FrameKind::kCancel;
+      cancel.header.call = call.number;
+      peer->core.send_unnumbered(std::move(cancel));
+    }
+  }
+  flush(peer);
+  pending->on_reply(with_ran(absl::CancelledError("cancelled by the caller"),
+                             pending->sent ? Ran::kMaybe : Ran::kNo));
+  activity_.fetch_add(1);
+}
+
+bool Agent::post(WorkerId to, Topic topic, std::string body, std::vector<Payload> payloads) {
+  activity_.fetch_add(1);
+  PeerPtr peer = find(to);
+  if (peer == nullptr || peer->gone.load()) return false;
+  Frame frame;
+  frame.header.kind = FrameKind::kPost;
+  frame.header.function = static_cast<uint64_t>(topic);
+  frame.body = std::move(body);
+  frame.payloads = std::move(payloads);
+  {
+    MutexLock lock(peer->mutex);
+    if (peer->gone.load()) return false;
+    peer->core.post(std::move(frame));
+  }
+  flush(peer);
+  return true;
+}
+
+void Agent::flush(const PeerPtr& peer) {
+  std::vector<FramePtr> frames;
+  ConnectionPtr connection;
+  bool must_dial = false;
+  {
+    MutexLock lock(peer->mutex);
+    if (peer->gone.load()) return;
+    connection = peer->connection;
+    // Without a connection everything waits for one: adopt() sends it.
+    if (connection != nullptr) frames = peer->core.take_outgoing();
+    must_dial = connection == nullptr && !peer->dialling;
+  }
+  if (connection != nullptr) {
+    for (FramePtr& frame : frames) {
+      if (!connection->send(std::move(frame))) break;  // on_closed will dial again and resend
+    }
+  } else if (must_dial) {
+    dial(peer, options_.connect_timeout);
+  }
+}
+
+void Agent::dial(const PeerPtr& peer, Nanoseconds timeout) {
+  {
+    MutexLock lock(peer->mutex);
+    if (peer->dialling || peer->connection != nullptr || peer->gone.load() || stopping_.load()) {
+      return;
+    }
+    peer->dialling = true;
+  }
+  transport_.connect(peer->info.address, {options_.group, peer->info.name, peer->info.id},
+                     clock_.now() + timeout,
+                     [this, peer](absl::StatusOr<ConnectionPtr> connection) {
+                       {
+                         MutexLock lock(peer->mutex);
+                         peer->dialling = false;
+                       }
+                       if (connection.ok()) {
+                         adopt(peer, *connection);
+                         return;
+                       }
+                       {
+                         MutexLock lock(peer->mutex);
+                         if (peer->connection != nullptr)
+                           return;  // it dialled this worker meanwhile
+                       }
+                       if (stopping_.load()) return;
+                       declare_dead(peer->info.id, absl::UnavailableError(absl::StrCat(
+                                                       "cannot be reached at ", peer->info.address,
+                                                       ": ", connection.status().message())));
+                     });
+}
+
+void Agent::adopt(const PeerPtr& peer, const ConnectionPtr& connection) {
+  std::vector<FramePtr> frames;
+  {
+    MutexLock lock(peer->mutex);
+    if (!peer->gone.load()) {
+      if (peer->connection != nullptr) {
+        peer->others.push_back(connection);
+        return;
+      }
+      peer->connection = connection;
+      frames = peer->core.resend();
+    }
+  }
+  if (peer->gone.load()) {
+    connection->close();
+    return;
+  }
+  for (FramePtr& frame : frames) {
+    if (!connection->send(std::move(frame))) return;
+  }
+}
+
+absl::Status Agent::on_accept(const PeerIdentity& identity) {
+  if (identity.group != options_.group) {
+    return absl::FailedPreconditionError(absl::StrCat("worker '", options_.self.name,
+                                                      "' belongs to group '", options_.group,
+                                                      "', not to '", identity.group, "'"));
+  }
+  PeerPtr peer = find(identity.id);
+  if (peer == nullptr || peer->info.name != identity.name) {
+    return absl::FailedPreconditionError(absl::StrCat("worker '", identity.name, "' (",
+                                                      identity.id.to_string(),
+                                                      ") is not a member of the group"));
+  }
+  if (peer->gone.load()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker '", identity.name, "' (", identity.id.to_string(), ") was declared dead"));
+  }
+  return absl::OkStatus();
+}
+
+void Agent::on_open(const ConnectionPtr& connection) {
+  if (PeerPtr peer = find(connection->peer().id)) adopt(peer, connection);
+}
+
+void Agent::on_closed(const ConnectionPtr& connection, absl::Status reason) {
+  PeerPtr peer = find(connection->peer().id);
+  if (peer == nullptr) return;
+  bool lost = false, left = false;
+  ConnectionPtr spare;
+  {
+    MutexLock lock(peer->mutex);
+    std::erase(peer->others, connection);
+    if (peer->connection == connection) {
+      peer->connection = nullptr;
+      lost = true;
+      left = peer->said_goodbye;
+      if (!peer->others.empty()) {
+        spare = peer->others.back();
+        peer->others.pop_back();
+      }
+    }
+  }
+  if (!lost || stopping_.load() || peer->gone.load()) return;
+  if (left) {
+    end_peer(peer, absl::UnavailableError("has left the group"), true);
+  } else if (spare != nullptr) {
+    adopt(peer, spare);
+  } else {
+    // A process that died refuses this at once; one that lives gets its frames again.
+    log_info("weft: connection to '", peer->info.name, "' ended (", reason.ToString(),
+             "), dialling again");
+    dial(peer, options_.reconnect_timeout);
+  }
+}
+
+void Agent::on_frame(const ConnectionPtr& connection, Frame frame) {
+  const FrameHeader& header = frame.header;
+  PeerPtr peer = find(connection->peer().id);
+  if (peer == nullptr || peer->gone.load()) return;
+  if (header.source != peer->info.id || header.destination != options_.self.id) {
+    log_warning("weft: '", peer->info.name, "' sent a frame from ", header.source.to_string(),
+                " to ", header.destination.to_string(), "; closing its connection");
+    connection->close();
+    return;
+  }
+  handling_.fetch_add(1);
+  activity_.fetch_add(1);
+  bool fresh = true, honest = true, ack_now = false, ack_later = false;
+  {
+    MutexLock lock(peer->mutex);
+    honest = peer->core.on_header(header, clock_.now());
+    if (honest && header.sequence != 0) {
+      fresh = peer->core.accept(frame);
+      honest = peer->core.session().gaps() <= kMaxGaps;
+      ack_now = peer->core.ack_due();
+      ack_later = !ack_now && !peer->ack_armed;
+      if (ack_now) peer->core.send_ack();
+    }
+    if (header.kind == FrameKind::kGoodbye) peer->said_goodbye = true;
+  }
+  if (!honest) {
+    declare_dead(peer->info.id, absl::UnavailableError("broke the session protocol"));
+    connection->close();
+  } else if (fresh) {
+    switch (header.kind) {
+      case FrameKind::kCall:
+        handle_call(peer, std::move(frame));
+        break;
+      case FrameKind::kReply:
+        handle_reply(peer, std::move(frame));
+        break;
+      case FrameKind::kPost:
+        if (header.function < kTopics && post_handlers_[header.function]) {
+          post_handlers_[header.function](peer->info.id, std::move(frame));
+        }
+        break;
+      case FrameKind::kCancel:
+        handle_cancel(peer, header.call);
+        break;
+      case FrameKind::kAbort:
+        declare_dead(peer->info.id, absl::UnavailableError("ended the session"));
+        break;
+      case FrameKind::kHello:
+      case FrameKind::kAck:
+      case FrameKind::kGoodbye:
+        break;
+    }
+  }
+  if (ack_later) arm_ack(peer);
+  flush(peer);
+  handling_.fetch_sub(1);
+}
+
+void Agent::arm_ack(const PeerPtr& peer) {
+  {
+    MutexLock lock(peer->mutex);
+    if (peer->ack_armed) return;
+    peer->ack_armed = true;
+  }
+  clock_.call_at(clock_.now() + options_.ack_delay, [gate = gate_, peer] {
+    gate->enter([&](Agent& agent) {
+      {
+        MutexLock lock(peer->mutex);
+        peer->ack_armed = false;
+        if (!peer->core.ack_owed()) return;
+        peer->core.send_ack();
+      }
+      agent.flush(peer);
+    });
+  });
+}
+
+void Agent::arm_deadline(const PeerPtr& peer) {
+  TimePoint earliest;
+  {
+    MutexLock lock(peer->mutex);
+    earliest = peer->core.earliest_deadline();
+    if (earliest >= peer->deadline_armed) return;
+    peer->deadline_armed = earliest;
+  }
+  clock_.call_at(earliest, [gate = gate_, peer, earliest] {
+    gate->enter([&](Agent& agent) {
+      {
+        MutexLock lock(peer->mutex);
+        if (peer->deadline_armed != earliest) return;  // an earlier one was armed since
+        peer->deadline_armed = kNever;
+      }
+      agent.expire_calls(peer);
+      agent.arm_deadline(peer);
+    });
+  });
+}
+
+void Agent::expire_calls(const PeerPtr& peer) {
+  std::vector<std::pair<uint64_t, PendingCall>> late;
+  {
+    MutexLock lock(peer->mutex);
+    late = peer->core.take_late(clock_.now());
+    for (auto& [call, pending] : late) {
+      if (!pending.sent) continue;
+      Frame cancel;
+      cancel.header.kind = FrameKind::kCancel;
+      cancel.header.call = call;
+      peer->core.send_unnumbered(std::move(cancel));
+    }
+  }
+  flush(peer);
+  for (auto& [call, pending] : late) {
+    activity_.fetch_add(1);
+    pending.on_reply(
+        with_ran(absl::DeadlineExceededError(absl::StrCat(
+                     "call ", call, " to '",
+                     absl::string_view(pending.function.data(), pending.function.size()),
+                     "' on worker '", peer->info.name, "' exceeded its deadline of ",
+                     absl::FormatDuration(absl::FromChrono(pending.allowed)))),
+                 pending.sent ? Ran::kMaybe : Ran::kNo));
+  }
+}
+
+void Agent::handle_call(const PeerPtr& peer, Frame frame) {
+  const uint64_t id = frame.header.call;
+  const TimePoint deadline =
+      frame.header.budget_us == 0
+          ? kNever
+          : Timeout(absl::Microseconds(static_cast<int64_t>(
+                        std::min<uint64_t>(frame.header.budget_us, uint64_t{1} << 50))))
+                .deadline_from(clock_.now());
+  auto context = std::make_shared<CallContext>(clock_, peer->info.id, peer->info.name, deadline);
+  auto call = std::make_shared<IncomingCall>(*this, peer->info.id, std::move(frame), context);
+  bool cancelled = false;
+  {
+    MutexLock lock(peer->mutex);
+    peer->core.incoming().emplace(id, call);
+    cancelled = peer->core.was_cancelled_early(id);
+  }
+  if (cancelled) context->cancel();
+  if (stopping_.load() || !call_handler_) {
+    call->reply(with_ran(
+        absl::CancelledError(absl::StrCat("worker '", options_.self.name, "' is shutting down")),
+        Ran::kNo));
+    return;
+  }
+  call_handler_(call);
+}
+
+void Agent::handle_reply(const PeerPtr& peer, Frame frame) {
+  std::optional<PendingCall> pending;
+  {
+    MutexLock lock(peer->mutex);
+    pending = peer->core.take_call(frame.header.call);
+  }
+  if (pending) {
+    pending->on_reply(std::move(frame));
+  } else if (late_reply_handler_) {
+    late_reply_handler_(peer->info.id, std::move(frame));
+  }
+}
+
+void Agent::handle_cancel(const PeerPtr& peer, uint64_t call) {
+  std::shared_ptr<IncomingCall> incoming;
+  {
+    MutexLock lock(peer->mutex);
+    auto found = peer->core.incoming().find(call);
+    if (found == peer->core.incoming().end()) {
+      peer->core.note_early_cancel(call);
+      return;
+    }
+    incoming = found->second;
+  }
+  incoming->context()->cancel();
+}
+
+void Agent::call_taken(const IncomingCall& call, size_t cost) {
+  PeerPtr peer = find(call.from());
+  if (peer == nullptr) return;
+  bool ack_now = false, ack_later = false;
+  {
+    MutexLock lock(peer->mutex);
+    peer->core.call_taken(call.header(), cost);
+    ack_now = peer->core.ack_due();
+    ack_later = !ack_now && !peer->ack_armed;
+    if (ack_now) peer->core.send_ack();
+  }
+  if (ack_later) arm_ack(peer);
+  if (ack_now) flush(peer);
+}
+
+void Agent::finish_call(IncomingCall& call, absl::StatusOr<Frame> result) {
+  activity_.fetch_add(1);
+  PeerPtr peer = find(call.from());
+  if (peer == nullptr) return;
+  Frame frame;
+  if (result.ok()) {
+    frame = *std::move(result);
+  } else {
+    frame.header.flags |= kFlagError;
+    frame.meta = encode_status_meta(raised_at(result.status(), options_.self.name));
+  }
+  frame.header.kind = FrameKind::kReply;
+  frame.header.call = call.header().call;
+  std::shared_ptr<IncomingCall> released;  // dies outside the lock
+  {
+    MutexLock lock(peer->mutex);
+    auto found = peer->core.incoming().find(call.header().call);
+    if (found != peer->core.incoming().end()) {
+      released = std::move(found->second);
+      peer->core.incoming().erase(found);
+    }
+    if (!peer->gone.load()) peer->core.post(std::move(frame));
+  }
+  flush(peer);
+}
+
+void Agent::declare_dead(WorkerId worker, absl::Status reason) {
+  PeerPtr peer = find(worker);
+  if (peer == nullptr || worker == options_.self.id) return;
+  log_warning("weft: worker '", options_.self.name, "' lost worker '", peer->info.name,
+              "': ", reason.message());
+  end_peer(peer, std::move(reason), false);
+}
+
+void Agent::end_peer(const PeerPtr& peer, absl::Status reason, bool left) {
+  std::vector<std::pair<uint64_t, PendingCall>> pending;
+  absl::flat_hash_map<uint64_t, std::shared_ptr<IncomingCall>> incoming;
+  std::vector<ConnectionPtr> connections;
+  {
+    MutexLock lock(peer->mutex);
+    if (peer->gone.exchange(true)) return;
+    peer->fate = reason;
+    pending = peer->core.take_all_calls();
+    incoming.swap(peer->core.incoming());
+    connections.swap(peer->others);
+    if (peer->connection != nullptr) connections.push_back(std::move(peer->connection));
+    peer->connection = nullptr;
+  }
+  activity_.fetch_add(1);
+  for (const ConnectionPtr& connection : connections) connection->close();
+  for (auto& [id, call] : pending) {
+    absl::Status status = gone_status(peer->info, reason, call.sent ? Ran::kMaybe : Ran::kNo);
+    call.on_reply(
+        prepend(absl::StrCat("call ", id, " to '",
+                             absl::string_view(call.function.data(), call.function.size()), "': "),
+                status));
+  }
+  for (auto& [id, call] : incoming) call->context()->cancel();
+  if (stopping_.load()) return;
+  for (const GoneListener& listener : gone_listeners_) listener(peer->info.id, reason, left);
+}
+
+std::vector<Agent::Traffic> Agent::traffic() const {
+  std::vector<Traffic> traffic;
+  for (const PeerPtr& peer : all_peers()) {
+    MutexLock lock(peer->mutex);
+    traffic.push_back({peer->info.id, peer->core.counted_sent(), peer->core.counted_received()});
+  }
+  return traffic;
+}
+
+bool Agent::quiet() const {
+  if (handling_.load() != 0 || held_.load() != 0) return false;
+  for (const PeerPtr& peer : all_peers()) {
+    MutexLock lock(peer->mutex);
+    if (peer->core.pending_calls() != 0 || !peer->core.incoming().empty()) return false;
+  }
+  return true;
+}
+
+AgentInfo Agent::info() const {
+  AgentInfo info;
+  for (const PeerPtr& peer : all_peers()) {
+    MutexLock lock(peer->mutex);
+    info.pending_calls += peer->core.pending_calls();
+    info.queued_calls += peer->core.queued_calls();
+    info.running_calls += peer->core.incoming().size();
+    info.retained_frames += peer->core.session().unacknowledged().size();
+    info.retained_bytes += peer->core.session().retained_bytes();
+    info.live_peers += peer->gone.load() ? 0 : 1;
+    info.connections += (peer->connection != nullptr ? 1 : 0) + peer->others.size();
+  }
+  return info;
+}
+
+void Agent::stop() {
+  if (stopping_.exchange(true)) return;
+  for (const PeerPtr& peer : all_peers()) {
+    {
+      MutexLock lock(peer->mutex);
+      if (peer->connection != nullptr && peer->info.id != options_.self.id) {
+        Frame goodbye;
+        goodbye.header.kind = FrameKind::kGoodbye;
+        peer->core.send_unnumbered(std::move(goodbye));
+      }
+    }
+    flush(peer);
+    end_peer(peer, absl::CancelledError("is not called any more: this worker has shut down"), true);
+  }
+  transport_.stop();
+  MutexLock lock(gate_->mutex);
+  gate_->agent = nullptr;
+}
+
+}  // namespace weft::internal

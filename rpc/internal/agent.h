@@ -1,0 +1,147 @@
+// Moves calls, replies and posts between this worker and its peers, each exactly once or not at
+// all, and says so when a peer is gone.
+//
+// Thread safety: all methods may be called from any thread. Handlers and listeners run on transport
+// threads (or inside the calling method, where said) without any lock held; they must not block.
+// Lifetime: the transport, clock and executor outlive the agent; `stop` ends all callbacks.
+// Errors: docs/errors.md. Protocol: proto/weft.proto; sessions and credit: session.h, peer.h.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "weft/base/clock.h"
+#include "weft/base/executor.h"
+#include "weft/base/mutex.h"
+#include "weft/rpc/internal/incoming_call.h"
+#include "weft/rpc/internal/peer.h"
+#include "weft/rpc/transport.h"
+#include "weft/rpc/worker_info.h"
+
+namespace weft::internal {
+
+struct AgentOptions {
+  std::string group;  // rendezvous prefix
+  WorkerInfo self;
+  CreditWindow credit;
+  Nanoseconds connect_timeout = std::chrono::seconds(10);
+  Nanoseconds reconnect_timeout = std::chrono::seconds(1);
+  Nanoseconds ack_delay = std::chrono::milliseconds(20);
+};
+
+class Agent final : public TransportSink {
+ public:
+  using CallHandler = std::function<void(const std::shared_ptr<IncomingCall>&)>;
+  using PostHandler = std::function<void(WorkerId from, Frame frame)>;
+  // `peer` will never be heard of again; `reason` names it. `left`: it went in good order.
+  using GoneListener = std::function<void(WorkerId peer, const absl::Status& reason, bool left)>;
+
+  Agent(AgentOptions options, Transport& transport, Clock& clock, Executor& executor);
+  ~Agent() override;
+
+  // Handlers are set before `start` and never changed.
+  void set_call_handler(CallHandler handler) { call_handler_ = std::move(handler); }
+  void set_post_handler(Topic topic, PostHandler handler);
+  // Replies that nobody waits for any more: what they carry must still be let go.
+  void set_late_reply_handler(PostHandler handler) { late_reply_handler_ = std::move(handler); }
+  void add_gone_listener(GoneListener listener) { gone_listeners_.push_back(std::move(listener)); }
+
+  // From now on `members` (self included) are known. Those with a lower id than this worker's are
+  // dialled at once, so that every pair notices the other's death. The transport listens already.
+  absl::Status start(std::vector<WorkerInfo> members);
+
+  // `frame` holds flags, function, fingerprint, meta, body and payloads. `function` outlives the
+  // call. `on_reply` runs exactly once: inside this method only for refusals.
+  CallId call(WorkerId to, Frame frame, std::string_view function, TimePoint deadline,
+              ReplyHandler on_reply);
+  void cancel(WorkerId to, CallId call);
+  // Exactly once, in any order, or the peer is declared gone. False: it is gone already.
+  bool post(WorkerId to, Topic topic, std::string body, std::vector<Payload> payloads = {});
+
+  const WorkerInfo& self() const { return options_.self; }
+  absl::StatusOr<WorkerId> resolve(std::string_view name) const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::string name_of(WorkerId worker) const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<WorkerInfo> members() const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool is_live(WorkerId worker) const;
+  // Members that are neither dead nor gone, self included, by id.
+  std::vector<WorkerId> live() const;
+
+  // A verdict: never revised. Pending calls fail, listeners hear of it.
+  void declare_dead(WorkerId peer, absl::Status reason);
+
+  // Counted traffic (calls, replies and posts other than membership) with one peer.
+  struct Traffic {
+    WorkerId peer;
+    uint64_t sent = 0;
+    uint64_t received = 0;
+  };
+  std::vector<Traffic> traffic() const;
+  // Grows with every frame and call; unchanged between two looks means that nothing happened.
+  uint64_t activity() const { return activity_.load(std::memory_order_acquire); }
+  // No frame is being handled, no call of either direction is open, no work is held.
+  bool quiet() const;
+  // Work that no open call stands for (an object that is still being created). Counted.
+  void hold_work() { held_.fetch_add(1); }
+  void release_work() {
+    activity_.fetch_add(1);
+    held_.fetch_sub(1);
+  }
+  AgentInfo info() const;
+
+  // Says goodbye, ends all connections, fails what is pending with Cancelled. Idempotent.
+  void stop();
+
+  // TransportSink.
+  absl::Status on_accept(const PeerIdentity& peer) override;
+  void on_open(const ConnectionPtr& connection) override;
+  void on_frame(const ConnectionPtr& connection, Frame frame) override;
+  void on_closed(const ConnectionPtr& connection, absl::Status reason) override;
+
+ private:
+  friend class IncomingCall;
+  struct Peer;
+  struct Gate;
+  using PeerPtr = std::shared_ptr<Peer>;  // shared by the table and by callbacks under way
+
+  PeerPtr find(WorkerId worker) const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<PeerPtr> all_peers() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void dial(const PeerPtr& peer, Nanoseconds timeout);
+  void adopt(const PeerPtr& peer, const ConnectionPtr& connection);
+  // Puts what the peer's core has to say on its connection; dials if there is none.
+  void flush(const PeerPtr& peer);
+  void arm_deadline(const PeerPtr& peer);
+  void arm_ack(const PeerPtr& peer);
+  void expire_calls(const PeerPtr& peer);
+  void handle_call(const PeerPtr& peer, Frame frame);
+  void handle_reply(const PeerPtr& peer, Frame frame);
+  void handle_cancel(const PeerPtr& peer, uint64_t call);
+  void end_peer(const PeerPtr& peer, absl::Status reason, bool left);
+  void finish_call(IncomingCall& call, absl::StatusOr<Frame> result);
+  void call_taken(const IncomingCall& call, size_t cost);
+  PeerIdentity identity() const;
+
+  const AgentOptions options_;
+  Transport& transport_;
+  Clock& clock_;
+  Executor& executor_;
+  CallHandler call_handler_;
+  std::array<PostHandler, kTopics> post_handlers_;
+  PostHandler late_reply_handler_;
+  std::vector<GoneListener> gone_listeners_;
+  std::atomic<uint64_t> next_call_{1};
+  std::atomic<uint64_t> activity_{0};
+  std::atomic<int64_t> handling_{0};
+  std::atomic<int64_t> held_{0};
+  std::atomic<bool> stopping_{false};
+  const std::shared_ptr<Gate> gate_;  // shared with timers, which may fire after the agent's end
+  mutable Mutex mutex_;
+  std::vector<WorkerInfo> members_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, PeerPtr> peers_ ABSL_GUARDED_BY(mutex_);  // by WorkerId bits
+};
+
+}  // namespace weft::internal

@@ -1,0 +1,194 @@
+#include "weft/rpc/internal/peer.h"
+
+#include <algorithm>
+
+namespace weft::internal {
+namespace {
+
+constexpr size_t kMaxEarlyCancels = 1024;
+constexpr size_t kAckFrames = 256;             // acknowledge at least this often
+constexpr size_t kAckBytes = size_t{1} << 20;  // and after this much
+
+// Chain calls take no call credit, so they are not counted when they are taken either.
+bool counts_as_call(const FrameHeader& header) { return (header.flags & kFlagNested) == 0; }
+
+bool counts_for_quiescence(const FrameHeader& header) {
+  return header.kind == FrameKind::kCall || header.kind == FrameKind::kReply ||
+         (header.kind == FrameKind::kPost &&
+          header.function != static_cast<uint64_t>(Topic::kMembership));
+}
+
+uint64_t budget_us(TimePoint deadline, TimePoint now) {
+  if (deadline == kNever) return 0;
+  const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - now).count();
+  return left > 0 ? static_cast<uint64_t>(left) : 1;
+}
+
+}  // namespace
+
+bool PeerCore::has_credit(const Frame& frame) const {
+  const uint64_t calls = charged_calls_ - returned_calls_;
+  const uint64_t bytes = charged_bytes_ - returned_bytes_;
+  if (counts_as_call(frame.header) && calls >= window_.calls) return false;
+  return bytes == 0 || bytes + frame.cost() <= window_.bytes;
+}
+
+bool PeerCore::add_call(uint64_t call, Frame& frame, PendingCall&& pending, TimePoint now) {
+  // Nested calls overtake the queue: what waits in it may be waiting for them.
+  const bool nested = !counts_as_call(frame.header);
+  const bool send_now = has_credit(frame) && (queued_ == 0 || nested);
+  if (!send_now) {
+    if (queued_ >= window_.max_queued_calls ||
+        queued_bytes_ + frame.cost() > window_.max_queued_bytes) {
+      return false;
+    }
+  }
+  if (pending.deadline != kNever) deadlines_.emplace(pending.deadline, call);
+  pending_.emplace(call, std::move(pending));
+  if (send_now) {
+    send_call(call, std::move(frame), now);
+  } else {
+    ++queued_;
+    queued_bytes_ += frame.cost();
+    queue_.push_back({call, std::move(frame)});
+  }
+  return true;
+}
+
+void PeerCore::send_call(uint64_t call, Frame frame, TimePoint now) {
+  PendingCall& pending = pending_.at(call);
+  pending.sent = true;
+  if (counts_as_call(frame.header)) ++charged_calls_;
+  charged_bytes_ += frame.cost();
+  frame.header.budget_us = budget_us(pending.deadline, now);
+  post(std::move(frame));
+}
+
+void PeerCore::release_queued(TimePoint now) {
+  while (!queue_.empty()) {
+    Queued& front = queue_.front();
+    const bool wanted = pending_.contains(front.call);
+    if (wanted && !has_credit(front.frame)) return;
+    --queued_;
+    queued_bytes_ -= front.frame.cost();
+    if (wanted) send_call(front.call, std::move(front.frame), now);
+    queue_.pop_front();
+  }
+}
+
+std::optional<PendingCall> PeerCore::take_call(uint64_t call) {
+  auto found = pending_.find(call);
+  if (found == pending_.end()) return std::nullopt;
+  std::optional<PendingCall> taken = std::move(found->second);
+  if (taken->deadline != kNever) deadlines_.erase({taken->deadline, call});
+  pending_.erase(found);
+  return taken;
+}
+
+std::vector<std::pair<uint64_t, PendingCall>> PeerCore::take_late(TimePoint now) {
+  std::vector<std::pair<uint64_t, PendingCall>> late;
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const uint64_t call = deadlines_.begin()->second;
+    late.emplace_back(call, *take_call(call));
+  }
+  return late;
+}
+
+std::vector<std::pair<uint64_t, PendingCall>> PeerCore::take_all_calls() {
+  std::vector<std::pair<uint64_t, PendingCall>> all;
+  all.reserve(pending_.size());
+  for (auto& [call, pending] : pending_) all.emplace_back(call, std::move(pending));
+  std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return a.first < b.first; });
+  pending_.clear();
+  deadlines_.clear();
+  queue_.clear();
+  queued_ = 0;
+  queued_bytes_ = 0;
+  return all;
+}
+
+TimePoint PeerCore::earliest_deadline() const {
+  return deadlines_.empty() ? kNever : deadlines_.begin()->first;
+}
+
+void PeerCore::stamp(FrameHeader& header) {
+  header.source = self_;
+  header.destination = peer_;
+  header.acknowledged = session_.acknowledged();
+  header.credit_calls = told_calls_ = taken_calls_;
+  header.credit_bytes = told_bytes_ = taken_bytes_;
+  owed_frames_ = 0;
+  owed_bytes_ = 0;
+}
+
+void PeerCore::post(Frame frame) {
+  stamp(frame.header);
+  if (counts_for_quiescence(frame.header)) ++counted_sent_;
+  outgoing_.push_back(session_.number(std::move(frame)));
+}
+
+void PeerCore::send_unnumbered(Frame frame) {
+  stamp(frame.header);
+  outgoing_.push_back(std::make_shared<const Frame>(std::move(frame)));
+}
+
+void PeerCore::send_ack() {
+  Frame ack;
+  ack.header.kind = FrameKind::kAck;
+  send_unnumbered(std::move(ack));
+}
+
+std::vector<FramePtr> PeerCore::resend() {
+  std::vector<FramePtr> waiting = take_outgoing();
+  send_ack();  // credit that was told on a lost frame must not be lost
+  std::vector<FramePtr> frames = take_outgoing();
+  frames.insert(frames.end(), session_.unacknowledged().begin(), session_.unacknowledged().end());
+  // Numbered frames are among the unacknowledged ones; cancels follow what they cancel.
+  for (FramePtr& frame : waiting) {
+    if (frame->header.sequence == 0) frames.push_back(std::move(frame));
+  }
+  return frames;
+}
+
+bool PeerCore::on_header(const FrameHeader& header, TimePoint now) {
+  if (!session_.on_acknowledged(header.acknowledged)) return false;
+  if (header.credit_calls > charged_calls_ || header.credit_bytes > charged_bytes_) return false;
+  returned_calls_ = std::max(returned_calls_, header.credit_calls);
+  returned_bytes_ = std::max(returned_bytes_, header.credit_bytes);
+  release_queued(now);
+  return true;
+}
+
+bool PeerCore::accept(const Frame& frame) {
+  ++owed_frames_;
+  owed_bytes_ += frame.cost();
+  if (!session_.accept(frame.header.sequence)) return false;
+  if (counts_for_quiescence(frame.header)) ++counted_received_;
+  return true;
+}
+
+void PeerCore::call_taken(const FrameHeader& header, size_t cost) {
+  if (counts_as_call(header)) ++taken_calls_;
+  taken_bytes_ += cost;
+}
+
+bool PeerCore::ack_due() const {
+  if (!ack_owed()) return false;
+  return owed_frames_ >= kAckFrames || owed_bytes_ >= kAckBytes ||
+         (taken_calls_ - told_calls_) * 4 >= window_.calls ||
+         (taken_bytes_ - told_bytes_) * 4 >= window_.bytes;
+}
+
+void PeerCore::note_early_cancel(uint64_t call) {
+  if (early_cancels_.size() == kMaxEarlyCancels) early_cancels_.pop_front();
+  early_cancels_.push_back(call);
+}
+
+bool PeerCore::was_cancelled_early(uint64_t call) {
+  auto found = std::find(early_cancels_.begin(), early_cancels_.end(), call);
+  if (found == early_cancels_.end()) return false;
+  early_cancels_.erase(found);
+  return true;
+}
+
+}  // namespace weft::internal

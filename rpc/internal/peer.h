@@ -1,0 +1,128 @@
+// What one worker knows of another: the session, the calls in both directions, and the credit that
+// bounds them. A state machine without lock, clock or connection; the agent drives it under a lock.
+//
+// Credit (RULES of flow control). Every call is charged with its cost until the callee takes it off
+// its queue to run it; the callee says so in cumulative counters on every frame. A call made inside
+// a handler is not charged as a call (or nested calls could starve each other), only its bytes. A
+// call that alone exceeds the byte window is admitted when nothing else is outstanding.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "weft/base/clock.h"
+#include "weft/rpc/internal/session.h"
+
+namespace weft::internal {
+
+class IncomingCall;
+
+// Which room a post is for; carried in FrameHeader::function.
+enum class Topic : uint8_t { kMembership = 1, kRRef = 2, kAutograd = 3, kOptimizer = 4 };
+inline constexpr size_t kTopics = 5;
+
+struct CreditWindow {
+  uint64_t calls = 4096;
+  uint64_t bytes = uint64_t{256} << 20;
+  size_t max_queued_calls = 65536;
+  size_t max_queued_bytes = size_t{1} << 30;
+};
+
+using ReplyHandler = absl::AnyInvocable<void(absl::StatusOr<Frame>)>;
+
+struct PendingCall {
+  ReplyHandler on_reply;
+  std::string_view function;  // its name, for messages
+  TimePoint deadline = kNever;
+  Nanoseconds allowed{0};  // the whole time it had, for messages
+  bool sent = false;
+};
+
+class PeerCore {
+ public:
+  PeerCore(WorkerId self, WorkerId peer, const CreditWindow& window)
+      : self_(self), peer_(peer), window_(window) {}
+
+  // --- calls to the peer
+  // Takes the call. False: the local queue is full, nothing was taken.
+  bool add_call(uint64_t call, Frame& frame, PendingCall&& pending, TimePoint now);
+  // Removes a call (answered, cancelled, late). Nothing: it was removed before.
+  std::optional<PendingCall> take_call(uint64_t call);
+  std::vector<std::pair<uint64_t, PendingCall>> take_late(TimePoint now);
+  std::vector<std::pair<uint64_t, PendingCall>> take_all_calls();
+  TimePoint earliest_deadline() const;
+
+  // --- frames to the peer
+  void post(Frame frame);
+  void send_unnumbered(Frame frame);
+  // Frames to be put on a connection now, in order.
+  std::vector<FramePtr> take_outgoing() { return std::exchange(outgoing_, {}); }
+  // After a new connection: everything the peer may not have. Supersedes take_outgoing.
+  std::vector<FramePtr> resend();
+
+  // --- frames from the peer
+  // Takes acknowledgement and credit; lets queued calls go. False: the header lies.
+  bool on_header(const FrameHeader& header, TimePoint now);
+  // False: a duplicate.
+  bool accept(const Frame& frame);
+  // A call of the peer, of this header and cost, left this worker's queue.
+  void call_taken(const FrameHeader& header, size_t cost);
+  // True if the peer should hear of acknowledgements or credit without waiting for other traffic.
+  bool ack_due() const;
+  bool ack_owed() const { return owed_frames_ > 0 || taken_bytes_ != told_bytes_; }
+  void send_ack();
+
+  // --- calls from the peer
+  absl::flat_hash_map<uint64_t, std::shared_ptr<IncomingCall>>& incoming() { return incoming_; }
+  // Remembers a cancel that overtook its call; bounded.
+  void note_early_cancel(uint64_t call);
+  bool was_cancelled_early(uint64_t call);
+
+  // Frames that count for quiescence (calls, replies, posts but for membership), in total.
+  uint64_t counted_sent() const { return counted_sent_; }
+  uint64_t counted_received() const { return counted_received_; }
+
+  size_t pending_calls() const { return pending_.size(); }
+  size_t queued_calls() const { return queued_; }
+  const SessionCore& session() const { return session_; }
+
+ private:
+  struct Queued {
+    uint64_t call;
+    Frame frame;
+  };
+
+  bool has_credit(const Frame& frame) const;
+  void send_call(uint64_t call, Frame frame, TimePoint now);
+  void release_queued(TimePoint now);
+  void stamp(FrameHeader& header);
+
+  const WorkerId self_;
+  const WorkerId peer_;
+  const CreditWindow window_;
+  SessionCore session_;
+  std::vector<FramePtr> outgoing_;
+  absl::flat_hash_map<uint64_t, PendingCall> pending_;
+  absl::btree_set<std::pair<TimePoint, uint64_t>> deadlines_;
+  std::deque<Queued> queue_;
+  size_t queued_ = 0;
+  size_t queued_bytes_ = 0;
+  uint64_t charged_calls_ = 0, charged_bytes_ = 0;    // cumulative
+  uint64_t returned_calls_ = 0, returned_bytes_ = 0;  // what the peer has reported
+  uint64_t taken_calls_ = 0, taken_bytes_ = 0;        // what this worker took off its queue
+  uint64_t told_calls_ = 0, told_bytes_ = 0;          // and has told the peer
+  uint64_t counted_sent_ = 0, counted_received_ = 0;
+  size_t owed_frames_ = 0, owed_bytes_ = 0;  // arrived, not yet acknowledged
+  absl::flat_hash_map<uint64_t, std::shared_ptr<IncomingCall>> incoming_;
+  std::deque<uint64_t> early_cancels_;
+};
+
+}  // namespace weft::internal

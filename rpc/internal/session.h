@@ -1,0 +1,45 @@
+// One direction-pair of a conversation between two worker lives: numbers what is sent, keeps it
+// until the peer has it, and lets each arriving message through exactly once.
+//
+// A pure state machine: no lock, clock or connection. Its driver (the agent's Peer) sends frames on
+// whatever connection there is, and after a new connection sends `unacknowledged()` again.
+//
+// Invariants. (1) Sequences are dense from 1. (2) `accept` is true once per sequence. (3) A frame
+// is dropped from the retained ones only after the peer's acknowledgement covers it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <set>
+
+#include "weft/rpc/frame.h"
+
+namespace weft::internal {
+
+class SessionCore {
+ public:
+  // Gives the frame its number and keeps it. Returns the shared frame to send.
+  FramePtr number(Frame frame);
+
+  // False: seen before (drop it).
+  bool accept(uint64_t sequence);
+  // Everything up to this number has arrived here; goes out on every frame.
+  uint64_t acknowledged() const { return watermark_; }
+  // Frames that arrived out of order and wait for a gap to close.
+  size_t gaps() const { return beyond_.size(); }
+
+  // The peer has everything up to `sequence`. False: it claims what was never sent.
+  bool on_acknowledged(uint64_t sequence);
+  const std::deque<FramePtr>& unacknowledged() const { return retained_; }
+  size_t retained_bytes() const { return retained_bytes_; }
+  uint64_t last_sequence() const { return next_ - 1; }
+
+ private:
+  uint64_t next_ = 1;
+  std::deque<FramePtr> retained_;
+  size_t retained_bytes_ = 0;
+  uint64_t watermark_ = 0;
+  std::set<uint64_t> beyond_;  // arrived, above the watermark + 1
+};
+
+}  // namespace weft::internal

@@ -1,0 +1,260 @@
+#include "weft/rpc/internal/stream_codec.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "weft/rpc/internal/frame_codec.h"
+
+namespace weft::internal {
+namespace {
+
+enum Record : uint8_t { kHello = 0, kFrame = 1, kHead = 2, kChunk = 3 };
+constexpr size_t kRecordHeader = 5;
+
+// Frames up to this size are copied into a shared message.
+constexpr size_t kPackedFrame = size_t{32} << 10;
+// A message is closed once it has this much.
+constexpr size_t kMessage = size_t{64} << 10;
+constexpr size_t kChunkBytes = size_t{1} << 20;
+
+void append_record_header(std::string& out, Record kind, size_t size) {
+  const auto length = static_cast<uint32_t>(size);
+  out.push_back(static_cast<char>(kind));
+  out.append(reinterpret_cast<const char*>(&length), sizeof(length));
+}
+
+grpc::Slice slice_of(std::string text) {
+  auto* owned = new std::string(std::move(text));
+  return grpc::Slice(
+      owned->data(), owned->size(), [](void* p) { delete static_cast<std::string*>(p); }, owned);
+}
+
+size_t head_bytes(const Frame& frame) {
+  return kFixedHeaderBytes + 8 * frame.payloads.size() + frame.meta.size() + frame.body.size();
+}
+
+}  // namespace
+
+void FrameWriter::push(FramePtr frame) {
+  queued_bytes_ += frame->cost();
+  queue_.push_back(std::move(frame));
+}
+
+void FrameWriter::clear() {
+  hello_.clear();
+  queue_.clear();
+  progress_ = {};
+  queued_bytes_ = 0;
+}
+
+grpc::ByteBuffer FrameWriter::next() {
+  std::vector<grpc::Slice> slices;
+  std::string packed;
+  if (!hello_.empty()) {
+    append_record_header(packed, kHello, hello_.size());
+    packed += std::exchange(hello_, {});
+  }
+  while (!queue_.empty() && packed.size() < kMessage) {
+    const Frame& frame = *queue_.front();
+    const size_t head = head_bytes(frame);
+    const size_t whole = head + frame.payload_bytes();
+    if (whole > kPackedFrame) break;
+    append_record_header(packed, kFrame, whole);
+    append_head(frame, packed);
+    for (const Payload& payload : frame.payloads) {
+      packed.append(reinterpret_cast<const char*>(payload.data), payload.size);
+    }
+    queued_bytes_ -= frame.cost();
+    queue_.pop_front();
+  }
+  if (!packed.empty()) {
+    slices.push_back(slice_of(std::move(packed)));
+  } else if (!queue_.empty()) {
+    add_chunk(slices);
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+void FrameWriter::add_chunk(std::vector<grpc::Slice>& slices) {
+  const FramePtr frame = queue_.front();
+  if (!progress_.head_written) {
+    std::string text;
+    append_record_header(text, kHead, head_bytes(*frame));
+    append_head(*frame, text);
+    slices.push_back(slice_of(std::move(text)));
+    progress_.head_written = true;
+  }
+  size_t room = kChunkBytes;
+  while (progress_.payload < frame->payloads.size() && room > 0) {
+    const Payload& payload = frame->payloads[progress_.payload];
+    const size_t size = std::min(room, payload.size - progress_.offset);
+    if (size > 0) {
+      std::string header;
+      append_record_header(header, kChunk, size);
+      slices.push_back(grpc::Slice(header));
+      // The slice keeps the frame, the frame its payloads.
+      slices.push_back(grpc::Slice(
+          payload.data + progress_.offset, size, [](void* p) { delete static_cast<FramePtr*>(p); },
+          new FramePtr(frame)));
+      progress_.offset += size;
+      room -= size;
+    }
+    if (progress_.offset == payload.size) {
+      ++progress_.payload;
+      progress_.offset = 0;
+    }
+  }
+  if (progress_.payload == frame->payloads.size()) {
+    queued_bytes_ -= frame->cost();
+    queue_.pop_front();
+    progress_ = {};
+  }
+}
+
+// Walks over the slices of a message without joining them.
+class FrameReader::Cursor {
+ public:
+  explicit Cursor(const grpc::ByteBuffer& message) {
+    ok_ = message.Dump(&slices_).ok();
+    for (const grpc::Slice& slice : slices_) remaining_ += slice.size();
+  }
+
+  size_t remaining() const { return remaining_; }
+  bool at_end() {
+    while (slice_ < slices_.size() && offset_ == slices_[slice_].size()) {
+      ++slice_;
+      offset_ = 0;
+    }
+    return slice_ == slices_.size();
+  }
+  bool ok() const { return ok_; }
+
+  bool copy(void* out, size_t size) {
+    if (size > remaining_) return false;
+    remaining_ -= size;
+    auto* to = static_cast<std::byte*>(out);
+    while (size > 0) {
+      if (at_end()) return false;
+      const size_t part = std::min(size, slices_[slice_].size() - offset_);
+      std::memcpy(to, slices_[slice_].begin() + offset_, part);
+      to += part;
+      offset_ += part;
+      size -= part;
+    }
+    return true;
+  }
+
+ private:
+  std::vector<grpc::Slice> slices_;
+  size_t slice_ = 0;
+  size_t offset_ = 0;
+  size_t remaining_ = 0;
+  bool ok_ = false;
+};
+
+absl::Status FrameReader::read_head(Cursor& cursor, size_t record, Frame& frame, size_t& head) {
+  if (record < kFixedHeaderBytes) {
+    return absl::InvalidArgumentError("a frame ends inside its header");
+  }
+  std::string text(kFixedHeaderBytes, '\0');
+  cursor.copy(text.data(), kFixedHeaderBytes);
+  auto size = head_size(text, limits_);
+  if (!size.ok()) return size.status();
+  if (*size > record) return absl::InvalidArgumentError("a frame's head exceeds its record");
+  head = *size;
+  text.resize(head);
+  cursor.copy(text.data() + kFixedHeaderBytes, head - kFixedHeaderBytes);
+  auto decoded = decode_head(text, limits_);
+  if (!decoded.ok()) return decoded.status();
+  frame = *std::move(decoded);
+  return absl::OkStatus();
+}
+
+absl::Status FrameReader::allocate(Frame& frame) {
+  for (Payload& payload : frame.payloads) {
+    const size_t size = payload.size;
+    payload = pool_.take(size);
+    if (payload.data == nullptr) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no memory for a payload of ", size, " bytes"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FrameReader::read(const grpc::ByteBuffer& message,
+                               const std::function<absl::Status(std::string hello)>& on_hello,
+                               const std::function<void(Frame frame)>& on_frame) {
+  Cursor cursor(message);
+  if (!cursor.ok()) return absl::InvalidArgumentError("a message cannot be read");
+  while (!cursor.at_end()) {
+    uint8_t kind = 0;
+    uint32_t size = 0;
+    if (!cursor.copy(&kind, 1) || !cursor.copy(&size, 4) || size > cursor.remaining()) {
+      return absl::InvalidArgumentError("a record is truncated");
+    }
+    if (filling_ != (kind == kChunk)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a record of kind ", kind, " is out of place"));
+    }
+    if (kind == kHello) {
+      std::string hello(size, '\0');
+      cursor.copy(hello.data(), size);
+      if (absl::Status status = on_hello(std::move(hello)); !status.ok()) return status;
+    } else if (kind == kFrame || kind == kHead) {
+      Frame frame;
+      size_t head = 0;
+      if (absl::Status status = read_head(cursor, size, frame, head); !status.ok()) return status;
+      const size_t inside = kind == kFrame ? size - head : 0;
+      if (kind == kHead && head != size) {
+        return absl::InvalidArgumentError("a head record holds more than a head");
+      }
+      if (kind == kFrame && frame.payload_bytes() != inside) {
+        return absl::InvalidArgumentError(absl::StrCat("payloads of ", frame.payload_bytes(),
+                                                       " bytes in a record with ", inside));
+      }
+      if (absl::Status status = allocate(frame); !status.ok()) return status;
+      if (kind == kFrame) {
+        for (Payload& payload : frame.payloads) cursor.copy(payload.data, payload.size);
+        on_frame(std::move(frame));
+      } else if (frame.payload_bytes() == 0) {
+        on_frame(std::move(frame));
+      } else {
+        partial_ = std::move(frame);
+        payload_ = offset_ = 0;
+        filling_ = true;
+      }
+    } else if (kind == kChunk) {
+      size_t left = size;
+      while (left > 0) {
+        while (payload_ < partial_.payloads.size() && offset_ == partial_.payloads[payload_].size) {
+          ++payload_;
+          offset_ = 0;
+        }
+        if (payload_ == partial_.payloads.size()) {
+          return absl::InvalidArgumentError("a frame has more bytes than its payloads");
+        }
+        Payload& payload = partial_.payloads[payload_];
+        const size_t part = std::min(left, payload.size - offset_);
+        cursor.copy(payload.data + offset_, part);
+        offset_ += part;
+        left -= part;
+      }
+      size_t missing = 0;
+      for (size_t i = payload_; i < partial_.payloads.size(); ++i) {
+        missing += partial_.payloads[i].size;
+      }
+      if (missing == offset_) {
+        filling_ = false;
+        on_frame(std::exchange(partial_, Frame()));
+      }
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat("a record of kind ", kind, " is unknown"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace weft::internal

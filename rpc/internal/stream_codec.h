@@ -1,0 +1,72 @@
+// Frames to and from the messages of one gRPC stream: many small frames share a message, large
+// payloads are cut into chunks whose slices point at the sender's memory.
+//
+// Thread safety: none; a FrameWriter belongs to the write slot of its stream, a FrameReader to the
+// read slot.
+// Wire: a message is a sequence of records, u8 kind, u32 size, content. kHello: wire::Hello.
+// kFrame: a whole frame, its head and then its payloads. kHead: the head of a frame whose payloads
+// follow, in order, as kChunk records of this and the next messages; no other record comes between.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <string>
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include "absl/status/status.h"
+#include "weft/rpc/frame.h"
+#include "weft/rpc/internal/buffer_pool.h"
+#include "weft/rpc/transport.h"
+
+namespace weft::internal {
+
+class FrameWriter {
+ public:
+  void push_hello(std::string hello) { hello_ = std::move(hello); }
+  void push(FramePtr frame);
+  bool empty() const { return hello_.empty() && queue_.empty(); }
+  size_t queued_bytes() const { return queued_bytes_; }
+  // The next message; there is one unless empty().
+  grpc::ByteBuffer next();
+  void clear();
+
+ private:
+  // Large frames: what of the first queued frame has been written.
+  struct Progress {
+    bool head_written = false;
+    size_t payload = 0;
+    size_t offset = 0;
+  };
+  void add_chunk(std::vector<grpc::Slice>& slices);
+
+  std::string hello_;
+  std::deque<FramePtr> queue_;
+  Progress progress_;
+  size_t queued_bytes_ = 0;
+};
+
+class FrameReader {
+ public:
+  FrameReader(const TransportLimits& limits, BufferPool& pool) : limits_(limits), pool_(pool) {}
+
+  // Takes one message apart. An error means that the stream is of no further use.
+  absl::Status read(const grpc::ByteBuffer& message,
+                    const std::function<absl::Status(std::string hello)>& on_hello,
+                    const std::function<void(Frame frame)>& on_frame);
+
+ private:
+  class Cursor;
+  // `record` bytes are left of the record; `head` becomes how many of them were the head.
+  absl::Status read_head(Cursor& cursor, size_t record, Frame& frame, size_t& head);
+  absl::Status allocate(Frame& frame);
+
+  const TransportLimits& limits_;
+  BufferPool& pool_;
+  bool filling_ = false;  // a kHead has come, its chunks have not all
+  Frame partial_;
+  size_t payload_ = 0;
+  size_t offset_ = 0;
+};
+
+}  // namespace weft::internal

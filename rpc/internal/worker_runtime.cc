@@ -1,0 +1,454 @@
+#include "weft/rpc/internal/worker_runtime.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
+#include "weft/proto/weft.pb.h"
+#include "weft/rpc/internal/serial_gate.h"
+#include "weft/rpc/internal/status_wire.h"
+#include "weft/rpc/internal/user_call.h"
+
+namespace weft::internal {
+
+std::shared_ptr<SerialGate> make_serial_gate() { return std::make_shared<SerialGate>(); }
+
+// A call between its arrival and the end of its handler.
+struct WorkerRuntime::Arrival {
+  std::shared_ptr<IncomingCall> call;
+  const FunctionEntry* entry = nullptr;
+  wire::Meta meta;
+  std::vector<AnyReferencePtr> references;
+  std::shared_ptr<ObjectSlot> slot;  // of a `remote` call
+  Object target;                     // of a method call
+  ChainId chain;
+};
+
+// Answers a call, or fills the slot of the object that it creates.
+class WorkerRuntime::Sink final : public ResultSink {
+ public:
+  Sink(std::shared_ptr<WorkerRuntime> runtime, std::shared_ptr<Arrival> arrival, ContextId context)
+      : runtime_(std::move(runtime)), arrival_(std::move(arrival)), context_(context) {}
+  ~Sink() override {
+    if (arrival_ != nullptr) {
+      fail(with_ran(absl::CancelledError("the function's result was dropped"), Ran::kMaybe));
+    }
+  }
+
+  bool wants_object() const override { return arrival_->slot != nullptr; }
+
+  void finish(Writer value) override {
+    const std::shared_ptr<Arrival> arrival = std::move(arrival_);
+    wire::Meta meta;
+    bool has_meta = false;
+    Frame frame;
+    std::vector<CarriedReferencePtr> carried;
+    absl::Status packed = value.status();
+    // torch calls for a peer: the same guard as user code.
+    absl::Status status = run_user_code([&] {
+      if (packed.ok()) {
+        packed = runtime_->pack(std::move(value), arrival->call->from(), context_, false, meta,
+                                has_meta, frame, carried);
+      }
+    });
+    if (!status.ok()) packed = status;
+    if (!packed.ok()) {
+      arrival->call->reply(with_ran(std::move(packed), Ran::kYes));
+      return;
+    }
+    if (has_meta) meta.SerializeToString(&frame.meta);
+    arrival->call->reply(std::move(frame));
+    for (const CarriedReferencePtr& reference : carried) reference->delivered();
+  }
+
+  void finish(Object object) override {
+    const std::shared_ptr<Arrival> arrival = std::move(arrival_);
+    arrival->slot->set(std::move(object));
+    runtime_->agent_.release_work();
+  }
+
+  void fail(absl::Status status) override {
+    const std::shared_ptr<Arrival> arrival = std::move(arrival_);
+    status = raised_at(std::move(status), runtime_->name());
+    if (arrival->slot != nullptr) {
+      arrival->slot->fail(std::move(status));
+      runtime_->agent_.release_work();
+    } else {
+      arrival->call->reply(std::move(status));
+    }
+  }
+
+ private:
+  const std::shared_ptr<WorkerRuntime> runtime_;
+  std::shared_ptr<Arrival> arrival_;  // null once answered
+  const ContextId context_;
+};
+
+WorkerRuntime::WorkerRuntime(Agent& agent, ThreadExecutor& executor, Clock& clock,
+                             std::shared_ptr<const Registry> registry, RuntimeOptions options)
+    : agent_(agent),
+      executor_(executor),
+      clock_(clock),
+      registry_(std::move(registry)),
+      options_(options),
+      default_timeout_ns_(options.default_timeout.limit().count()) {}
+
+void WorkerRuntime::set_hooks(ReferenceHook* references, AutogradHook* autograd) {
+  references_ = references;
+  autograd_ = autograd;
+}
+
+void WorkerRuntime::attach() {
+  // The agent is stopped before the runtime's owner lets go of it.
+  agent_.set_call_handler([this](const std::shared_ptr<IncomingCall>& call) { on_call(call); });
+  agent_.set_late_reply_handler(
+      [this](WorkerId from, Frame frame) { on_late_reply(from, std::move(frame)); });
+}
+
+Timeout WorkerRuntime::default_timeout() const {
+  return Timeout(Nanoseconds(default_timeout_ns_.load()));
+}
+
+void WorkerRuntime::set_default_timeout(Timeout timeout) {
+  default_timeout_ns_.store(timeout.limit().count());
+}
+
+absl::Status WorkerRuntime::pack(Writer message, WorkerId to, ContextId context, bool snapshot,
+                                 wire::Meta& meta, bool& has_meta, Frame& frame,
+                                 std::vector<CarriedReferencePtr>& carried) {
+  for (const AnyReferencePtr& reference : message.references()) {
+    if (references_ == nullptr) {
+      return absl::FailedPreconditionError("this worker has no references to send");
+    }
+    WEFT_ASSIGN_OR_RETURN(CarriedReferencePtr next, references_->carry(reference, to));
+    meta.add_references(next->wire());
+    carried.push_back(std::move(next));
+    has_meta = true;
+  }
+  if (autograd_ != nullptr && context.valid()) {
+    WEFT_ASSIGN_OR_RETURN(std::string record,
+                          autograd_->record_send(context, to, message.tensors()));
+    if (!record.empty()) {
+      meta.set_autograd(std::move(record));
+      has_meta = true;
+    }
+  }
+  frame.body = std::move(message.body());
+  TensorSendOptions tensors = options_.tensors;
+  if (snapshot) tensors.copy_up_to = SIZE_MAX;
+  return encode_tensors(std::move(message.tensors()), tensors, frame);
+}
+
+absl::StatusOr<std::vector<AnyReferencePtr>> WorkerRuntime::receive_references(
+    WorkerId from, const wire::Meta& meta) {
+  std::vector<AnyReferencePtr> references;
+  if (meta.references_size() == 0) return references;
+  if (references_ == nullptr) {
+    return absl::FailedPreconditionError("this worker has no references to receive");
+  }
+  absl::Status first_error;
+  for (const std::string& text : meta.references()) {
+    auto reference = references_->receive(from, text);
+    if (reference.ok()) {
+      references.push_back(*std::move(reference));
+    } else if (first_error.ok()) {
+      first_error = reference.status();
+    }
+  }
+  if (!first_error.ok()) return first_error;
+  return references;
+}
+
+absl::StatusOr<Reader> WorkerRuntime::unpack(WorkerId from, const wire::Meta& meta, Frame& frame,
+                                             std::vector<AnyReferencePtr> references,
+                                             ContextId* context) {
+  absl::StatusOr<std::vector<at::Tensor>> tensors = std::vector<at::Tensor>();
+  absl::Status status = run_user_code([&] {
+    if (frame.body.size() > frame.header.value_bytes || !frame.payloads.empty()) {
+      tensors = decode_tensors(frame);
+    }
+    if (tensors.ok() && autograd_ != nullptr && !meta.autograd().empty()) {
+      auto in = autograd_->record_receive(from, meta.autograd(), *tensors);
+      if (in.ok()) {
+        if (context != nullptr) *context = *in;
+      } else {
+        tensors = in.status();
+      }
+    }
+  });
+  if (!status.ok()) return status;
+  if (!tensors.ok()) return tensors.status();
+  frame.body.resize(frame.header.value_bytes);
+  return Reader(std::move(frame.body), *std::move(tensors), std::move(references));
+}
+
+CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
+  const CallScope& scope = CallScope::current();
+  const bool own_scope = scope.runtime.get() == this;
+  wire::Meta meta;
+  bool has_meta = false;
+  Frame frame;
+  std::vector<CarriedReferencePtr> carried;
+  absl::Status packed = request.arguments.status();
+  if (packed.ok()) {
+    absl::Status status = run_user_code([&] {
+      packed =
+          pack(std::move(request.arguments), request.to, own_scope ? scope.context : ContextId(),
+               request.options.snapshot, meta, has_meta, frame, carried);
+    });
+    if (!status.ok()) packed = status;
+  }
+  if (!packed.ok()) {
+    on_reply(raised_at(with_ran(std::move(packed), Ran::kNo), name()));
+    return {};
+  }
+  if (own_scope && scope.chain.valid()) {
+    frame.header.flags |= kFlagNested;
+    meta.set_chain_creator(scope.chain.creator.bits());
+    meta.set_chain_number(scope.chain.number);
+    meta.set_chain_depth(scope.depth);
+    has_meta = true;
+  }
+  if (!request.target.empty() || !request.creation.empty()) {
+    meta.set_target(std::move(request.target));
+    meta.set_creation(std::move(request.creation));
+    if (!meta.creation().empty()) frame.header.flags |= kFlagObject;
+    has_meta = true;
+  }
+  if (has_meta) meta.SerializeToString(&frame.meta);
+  frame.header.function = request.function.id;
+  frame.header.fingerprint = request.function.fingerprint;
+
+  TimePoint deadline = kNever;
+  if (request.options.timeout.is_set()) {
+    deadline = request.options.timeout.deadline_from(clock_.now());
+  } else if (!own_scope || scope.deadline == kNever) {
+    deadline = default_timeout().deadline_from(clock_.now());
+  }
+  if (own_scope) deadline = std::min(deadline, scope.deadline);
+
+  // Inside a handler: cancelling the handler's call cancels this one.
+  struct Downstream {
+    std::weak_ptr<CallContext> context;
+    std::atomic<uint64_t> hook{0};
+  };
+  std::shared_ptr<Downstream> downstream;
+  if (own_scope && scope.call_context != nullptr) {
+    downstream = std::make_shared<Downstream>();
+    downstream->context = scope.call_context;
+  }
+  const CallId id =
+      agent_.call(request.to, std::move(frame), request.function.name, deadline,
+                  [self = shared_from_this(), to = request.to, function = request.function.name,
+                   downstream, carried = std::move(carried),
+                   on_reply = std::move(on_reply)](absl::StatusOr<Frame> reply) mutable {
+                    if (downstream != nullptr) {
+                      if (auto context = downstream->context.lock())
+                        context->forget(downstream->hook.load());
+                    }
+                    // Sent messages arrive exactly once or their receiver is dead; only a call that
+                    // never left takes its references back.
+                    if (reply.ok() || ran_of(reply.status()) != Ran::kNo ||
+                        !worker_of(reply.status()).empty()) {
+                      for (const CarriedReferencePtr& reference : carried) reference->delivered();
+                    }
+                    if (!reply.ok()) {
+                      on_reply(std::move(reply).status());
+                    } else {
+                      on_reply(self->read_reply(to, function, *std::move(reply)));
+                    }
+                  });
+  if (downstream != nullptr) {
+    downstream->hook.store(
+        scope.call_context->on_explicit_cancel([weak = weak_from_this(), to = request.to, id] {
+          if (auto self = weak.lock()) self->cancel(to, id);
+        }));
+  }
+  return id;
+}
+
+absl::StatusOr<Reader> WorkerRuntime::read_reply(WorkerId from, std::string_view function,
+                                                 Frame frame) {
+  wire::Meta meta;
+  if (!frame.meta.empty() && !meta.ParseFromString(frame.meta)) {
+    return with_ran(absl::DataLossError("the reply's meta cannot be parsed"), Ran::kYes);
+  }
+  if ((frame.header.flags & kFlagError) != 0) {
+    return add_hop(
+        decode_status(meta.status()),
+        absl::StrCat(name_of(from), "/", absl::string_view(function.data(), function.size())));
+  }
+  auto references = receive_references(from, meta);
+  if (!references.ok()) return with_ran(references.status(), Ran::kYes);
+  auto reader = unpack(from, meta, frame, *std::move(references), nullptr);
+  if (!reader.ok()) return with_ran(reader.status(), Ran::kYes);
+  return reader;
+}
+
+void WorkerRuntime::on_late_reply(WorkerId from, Frame frame) {
+  wire::Meta meta;
+  if (frame.meta.empty() || !meta.ParseFromString(frame.meta)) return;
+  (void)receive_references(from, meta);  // adopted and let go: their forks are deleted in order
+}
+
+void WorkerRuntime::refuse(const Arrival& arrival, absl::Status status) {
+  status = raised_at(with_ran(std::move(status), Ran::kNo), name());
+  if (arrival.slot != nullptr) {
+    arrival.slot->fail(std::move(status));
+    agent_.release_work();
+  } else {
+    arrival.call->reply(std::move(status));
+  }
+}
+
+void WorkerRuntime::on_call(const std::shared_ptr<IncomingCall>& call) {
+  auto arrival = std::make_shared<Arrival>();
+  arrival->call = call;
+  const FrameHeader& header = call->header();
+  if (!call->frame().meta.empty() && !arrival->meta.ParseFromString(call->frame().meta)) {
+    refuse(*arrival, absl::InvalidArgumentError("the call's meta cannot be parsed"));
+    return;
+  }
+  const wire::Meta& meta = arrival->meta;
+  arrival->chain = meta.chain_number() != 0
+                       ? ChainId{WorkerId::from_bits(meta.chain_creator()), meta.chain_number()}
+                       : ChainId{call->from(), header.call};
+  // References first: they exist from now on, whatever becomes of the call.
+  auto references = receive_references(call->from(), meta);
+  auto entry = registry_->find_for_call({header.function, header.fingerprint, {}}, name());
+  if (!references.ok() || !entry.ok()) {
+    refuse(*arrival, references.ok() ? entry.status() : references.status());
+    return;
+  }
+  arrival->references = *std::move(references);
+  arrival->entry = *entry;
+  if (executor_.saturated()) {
+    refuse(*arrival,
+           absl::ResourceExhaustedError(absl::StrCat(
+               "worker '", name(), "' has no thread left for '", arrival->entry->name,
+               "', called at depth ", meta.chain_depth(), " of ", arrival->chain.to_string())));
+    return;
+  }
+  if ((header.flags & kFlagObject) != 0) {
+    if (references_ == nullptr) {
+      refuse(*arrival, absl::FailedPreconditionError("this worker keeps no objects for others"));
+      return;
+    }
+    auto slot = references_->accept_creation(call->from(), meta.creation());
+    if (!slot.ok()) {
+      refuse(*arrival, slot.status());
+      return;
+    }
+    arrival->slot = *std::move(slot);
+    agent_.hold_work();
+    call->reply(Frame());  // accepted; the run itself is not waited for
+  }
+  confirm(std::move(arrival));
+}
+
+void WorkerRuntime::confirm(std::shared_ptr<Arrival> arrival) {
+  if (arrival->references.empty()) {
+    find_target(std::move(arrival));
+    return;
+  }
+  std::vector<AnyReferencePtr> references = arrival->references;
+  references_->when_confirmed(std::move(references),
+                              [self = shared_from_this(), arrival](absl::Status status) {
+                                if (status.ok()) {
+                                  self->find_target(arrival);
+                                } else {
+                                  self->refuse(*arrival, std::move(status));
+                                }
+                              });
+}
+
+void WorkerRuntime::find_target(std::shared_ptr<Arrival> arrival) {
+  if (arrival->meta.target().empty()) {
+    schedule(std::move(arrival));
+    return;
+  }
+  if (references_ == nullptr) {
+    refuse(*arrival, absl::FailedPreconditionError("this worker keeps no objects for others"));
+    return;
+  }
+  references_->resolve_target(arrival->call->from(), arrival->meta.target(),
+                              [self = shared_from_this(), arrival](absl::StatusOr<Object> object) {
+                                if (!object.ok()) {
+                                  self->refuse(*arrival, object.status());
+                                  return;
+                                }
+                                arrival->target = *std::move(object);
+                                self->schedule(arrival);
+                              });
+}
+
+void WorkerRuntime::schedule(std::shared_ptr<Arrival> arrival) {
+  if (arrival->entry->run_inline && arrival->slot == nullptr && arrival->target.gate == nullptr) {
+    run_inside_gate(arrival);
+    return;
+  }
+  executor_.schedule(
+      [self = shared_from_this(), arrival = std::move(arrival)] { self->run(arrival); });
+}
+
+void WorkerRuntime::run(const std::shared_ptr<Arrival>& arrival) {
+  const std::shared_ptr<SerialGate> gate = arrival->target.gate;
+  if (gate == nullptr) {
+    run_inside_gate(arrival);
+    return;
+  }
+  Executor::Task queued = [self = shared_from_this(), arrival] {
+    self->run_inside_gate(arrival);
+    if (Executor::Task next = arrival->target.gate->leave())
+      self->executor_.schedule(std::move(next));
+  };
+  switch (gate->enter(arrival->chain, queued)) {
+    case SerialGate::Entry::kRun:
+      queued();
+      return;
+    case SerialGate::Entry::kQueued:
+      arrival->call->taken();  // it waits here like a running call, not in the queue
+      return;
+    case SerialGate::Entry::kReentrant:
+      refuse(*arrival, absl::FailedPreconditionError(absl::StrCat(
+                           "'", arrival->entry->name, "' on worker '", name(),
+                           "' was called from inside another method of the same serial object")));
+      return;
+  }
+}
+
+void WorkerRuntime::run_inside_gate(const std::shared_ptr<Arrival>& arrival) {
+  IncomingCall& call = *arrival->call;
+  call.taken();
+  const bool detached = arrival->slot != nullptr;  // `remote`: no deadline, nobody to cancel it
+  CallContext& context = *call.context();
+  if (!detached && context.cancelled()) {
+    const bool late = context.deadline() != kNever && clock_.now() >= context.deadline();
+    const std::string text =
+        absl::StrCat("call to '", arrival->entry->name, "' on worker '", name(), "' ",
+                     late ? "reached its deadline before it began" : "was cancelled");
+    refuse(*arrival, late ? absl::DeadlineExceededError(text) : absl::CancelledError(text));
+    return;
+  }
+  CallScope scope;
+  scope.runtime = shared_from_this();
+  scope.chain = arrival->chain;
+  scope.depth = arrival->meta.chain_depth() + 1;
+  scope.deadline = detached ? kNever : context.deadline();
+  scope.call_context = call.context();
+  auto reader = unpack(call.from(), arrival->meta, call.frame(), std::move(arrival->references),
+                       &scope.context);
+  if (!reader.ok()) {
+    refuse(*arrival,
+           prepend(absl::StrCat("call to '", arrival->entry->name, "': "), reader.status()));
+    return;
+  }
+  const ContextId autograd_context = scope.context;
+  CallScopeGuard guard(std::move(scope));
+  arrival->entry->invoke(*arrival->entry, *reader,
+                         arrival->target.value == nullptr ? nullptr : &arrival->target, context,
+                         std::make_unique<Sink>(shared_from_this(), arrival, autograd_context));
+}
+
+}  // namespace weft::internal

@@ -1,0 +1,93 @@
+// The runtime of a real worker: typed messages in, frames of the agent out, and back.
+//
+// Thread safety: all methods may be called from any thread.
+// Lifetime: shared by the Worker, running handlers, scopes and pending replies. Agent, executor,
+// clock and hooks outlive the last call (worker/ ends them in that order).
+// Blocking: nothing here waits.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "weft/rpc/hooks.h"
+#include "weft/rpc/internal/agent.h"
+#include "weft/rpc/registry.h"
+#include "weft/rpc/runtime.h"
+#include "weft/rpc/tensor_codec.h"
+
+namespace weft::wire {
+class Meta;
+}
+
+namespace weft::internal {
+
+struct RuntimeOptions {
+  Timeout default_timeout = std::chrono::seconds(60);
+  TensorSendOptions tensors;
+};
+
+class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_this<WorkerRuntime> {
+ public:
+  WorkerRuntime(Agent& agent, ThreadExecutor& executor, Clock& clock,
+                std::shared_ptr<const Registry> registry, RuntimeOptions options);
+
+  // Both may be null. Before the agent starts.
+  void set_hooks(ReferenceHook* references, AutogradHook* autograd);
+  // Installs this runtime's handlers in the agent. Once, before the agent starts.
+  void attach();
+
+  WorkerId id() const override { return agent_.self().id; }
+  const std::string& name() const override { return agent_.self().name; }
+  absl::StatusOr<WorkerId> resolve(std::string_view worker_name) const override {
+    return agent_.resolve(worker_name);
+  }
+  std::string name_of(WorkerId worker) const override { return agent_.name_of(worker); }
+  Executor& executor() override { return executor_; }
+  Clock& clock() override { return clock_; }
+  const Registry& registry() const override { return *registry_; }
+  Agent& agent() { return agent_; }
+  ReferenceHook* references() const { return references_; }
+  AutogradHook* autograd() const { return autograd_; }
+
+  CallId call(CallRequest request, ReplyHandler on_reply) override;
+  void cancel(WorkerId to, CallId call) override { agent_.cancel(to, call); }
+
+  Timeout default_timeout() const;
+  void set_default_timeout(Timeout timeout);
+
+ private:
+  class Sink;
+  struct Arrival;
+
+  // Adds references, autograd record and tensors to a frame whose body is `message`'s.
+  absl::Status pack(Writer message, WorkerId to, ContextId context, bool snapshot, wire::Meta& meta,
+                    bool& has_meta, Frame& frame, std::vector<CarriedReferencePtr>& carried);
+  // The opposite, once the frame's sender is known.
+  absl::StatusOr<Reader> unpack(WorkerId from, const wire::Meta& meta, Frame& frame,
+                                std::vector<AnyReferencePtr> references, ContextId* context);
+  absl::StatusOr<std::vector<AnyReferencePtr>> receive_references(WorkerId from,
+                                                                  const wire::Meta& meta);
+  void on_call(const std::shared_ptr<IncomingCall>& call);
+  // The reply's value, or the error it stands for.
+  absl::StatusOr<Reader> read_reply(WorkerId from, std::string_view function, Frame frame);
+  void on_late_reply(WorkerId from, Frame frame);
+  // Waits (without a thread) for references and target, then queues the call.
+  void confirm(std::shared_ptr<Arrival> arrival);
+  void find_target(std::shared_ptr<Arrival> arrival);
+  void schedule(std::shared_ptr<Arrival> arrival);
+  void run(const std::shared_ptr<Arrival>& arrival);
+  void run_inside_gate(const std::shared_ptr<Arrival>& arrival);
+  void refuse(const Arrival& arrival, absl::Status status);
+
+  Agent& agent_;
+  ThreadExecutor& executor_;
+  Clock& clock_;
+  const std::shared_ptr<const Registry> registry_;
+  const RuntimeOptions options_;
+  ReferenceHook* references_ = nullptr;
+  AutogradHook* autograd_ = nullptr;
+  std::atomic<int64_t> default_timeout_ns_;
+};
+
+}  // namespace weft::internal

@@ -1,0 +1,32 @@
+// Who belongs to the group.
+//
+// Thread safety: plain values.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "weft/base/ids.h"
+
+namespace weft {
+
+struct WorkerInfo {
+  WorkerId id;
+  std::string name;     // unique in the group
+  std::string address;  // where its transport listens
+
+  friend bool operator==(const WorkerInfo&, const WorkerInfo&) = default;
+};
+
+// Gauges of one worker's agent, for people and for tests that look for leaks.
+struct AgentInfo {
+  size_t pending_calls = 0;    // made here, not answered yet (queued ones included)
+  size_t queued_calls = 0;     // of those, waiting for credit
+  size_t running_calls = 0;    // arrived here, not answered yet
+  size_t retained_frames = 0;  // sent, not acknowledged
+  size_t retained_bytes = 0;
+  size_t live_peers = 0;
+  size_t connections = 0;
+};
+
+}  // namespace weft

@@ -1,0 +1,520 @@
+#include "weft/rref/internal/owner_table.h"
+
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft::internal {
+namespace {
+
+absl::Status wrong_type(RRefId rref, const TypeTag& type, WorkerId from, const TypeTag& sent) {
+  return absl::InvalidArgumentError(absl::StrCat(rref.to_string(), " is a ", type.name, ", ",
+                                                 from.to_string(), " sent it as a ", sent.name));
+}
+
+}  // namespace
+
+void OwnerTable::own(RRefId rref, TypeTag type) {
+  Entry& entry = entries_[rref];
+  entry.created = true;
+  entry.type = std::move(type);
+  entry.handles = 1;
+}
+
+// Case 1: the entry and the creator's fork are registered in one step, before the function runs.
+Acceptance OwnerTable::accept_creation(WorkerId from, RRefId rref, ForkId fork, const TypeTag& type,
+                                       Step& step) {
+  if (rref.creator != from || fork.creator != from) return Acceptance::kRefused;
+  auto it = entries_.find(rref);
+  if (it != entries_.end() && it->second.created) {
+    if (it->second.forks.contains(fork)) step.send(from, ForkAccept{rref, fork});
+    return Acceptance::kDuplicate;
+  }
+  if (ended(rref, step)) return Acceptance::kRefused;  // BX2: the cancel overtook the creation
+  if (it == entries_.end()) it = entries_.emplace(rref, Entry()).first;
+  placeholders_.erase(rref);
+  Entry& entry = it->second;
+  entry.created = true;
+  entry.type = type;
+  entry.forks[fork] = Fork{from};
+  ++forks_;
+  step.send(from, ForkAccept{rref, fork});
+  // B6: what came before the creation is decided now.
+  for (const auto& [parked_fork, parked] : entry.parked) {
+    unpark(parked.from);
+    --parked_forks_;
+    if (parked.is_reference) {
+      if (parked.type == type) {
+        step.confirm(Handle{rref, {}}, parked.waiter);
+      } else {
+        step.decide(parked.waiter, wrong_type(rref, type, parked.from, parked.type));
+      }
+      step.send(parked.from, ChildAccept{rref, parked_fork});
+    } else {
+      entry.forks[parked_fork] = Fork{parked.from};
+      ++forks_;
+      step.send(parked.from, ForkAccept{rref, parked_fork});
+    }
+  }
+  entry.parked.clear();
+  return Acceptance::kRun;
+}
+
+bool OwnerTable::set_value(RRefId rref, absl::Status result, Step& step) {
+  auto it = entries_.find(rref);
+  if (it == entries_.end() || !it->second.created || it->second.value != Value::kNone) return false;
+  Entry& entry = it->second;
+  entry.value = result.ok() ? Value::kReady : Value::kFailed;
+  entry.error = std::move(result);
+  for (const auto& [ticket, from] : entry.fetches) {
+    unpark(from);
+    --parked_fetches_;
+    if (entry.error.ok()) {
+      step.add(FetchReady{ticket, rref});
+    } else {
+      step.add(FetchFailed{ticket, rref, entry.error});
+    }
+  }
+  entry.fetches.clear();
+  return true;
+}
+
+absl::StatusOr<Reference> OwnerTable::lend(RRefId rref, ForkId fork, WorkerId to) {
+  auto it = entries_.find(rref);
+  if (it == entries_.end() || !it->second.created) {
+    return lost(rref, RejectReason::kFreed);
+  }
+  it->second.forks[fork] = Fork{to};
+  ++forks_;
+  return Reference{self_, rref, fork, ForkId(), it->second.type};
+}
+
+// BN5. The fork is born confirmed, so only its holder knows whether it was read: the owner asks,
+// and lists the fork until the answer.
+void OwnerTable::carrier_failed(const Reference& reference, Delivery delivery, Step& step) {
+  auto it = entries_.find(reference.rref);
+  if (it == entries_.end()) return;
+  auto fork = it->second.forks.find(reference.fork);
+  if (fork == it->second.forks.end()) return;
+  const WorkerId holder = fork->second.holder;
+  if (delivery == Delivery::kNeverSent || holder == self_) {
+    unlist(it, reference.fork, step);
+  } else if (!fork->second.recalled) {
+    fork->second.recalled = true;
+    step.send(holder, CancelFork{self_, reference.rref, reference.fork});
+  }
+}
+
+// Cases 2 and 6: a reference to a value that lives here.
+Received OwnerTable::receive(const Reference& reference, std::optional<WaiterId> waiter,
+                             Step& step) {
+  const RRefId rref = reference.rref;
+  const WorkerId from = reference.fork.creator;
+  const Handle handle{rref, {}};
+  const auto refuse = [&](absl::Status status) {
+    if (from != self_) step.send(from, ChildAccept{rref, reference.fork});
+    step.decide(waiter, status);
+    return Received{handle, std::move(status)};
+  };
+  auto it = entries_.find(rref);
+  const bool created = it != entries_.end() && it->second.created;
+  if (from == self_) {  // case 6: the fork ends where it arrives
+    if (!created || !it->second.forks.contains(reference.fork)) {
+      return refuse(lost(rref, RejectReason::kFreed));
+    }
+    ++it->second.handles;
+    unlist(it, reference.fork, step);
+    step.confirm(handle, waiter);
+    return {handle, absl::OkStatus()};
+  }
+  if (ended(reference.fork, step) || (!created && ended(rref, step))) {
+    return refuse(lost(rref, refusal(rref, reference.fork, step)));
+  }
+  if (created) {
+    if (it->second.type != reference.type) {
+      return refuse(wrong_type(rref, it->second.type, from, reference.type));
+    }
+    ++it->second.handles;
+    step.send(from, ChildAccept{rref, reference.fork});
+    step.confirm(handle, waiter);
+    return {handle, absl::OkStatus()};
+  }
+  if (!park(from)) return refuse(lost(rref, RejectReason::kOverloaded));
+  it = placeholder(rref);
+  ++it->second.handles;
+  if (it->second.parked.emplace(reference.fork, ParkedFork{from, true, waiter, reference.type})
+          .second) {
+    ++parked_forks_;
+  } else {
+    unpark(from);
+  }
+  return {handle, absl::OkStatus()};
+}
+
+void OwnerTable::discard(const Reference& reference, Step& step) {
+  if (reference.fork.creator != self_) {
+    step.send(reference.fork.creator, ChildAccept{reference.rref, reference.fork});
+    return;
+  }
+  auto it = entries_.find(reference.rref);
+  if (it != entries_.end()) unlist(it, reference.fork, step);
+}
+
+void OwnerTable::drop(RRefId rref, Step& step) {
+  auto it = entries_.find(rref);
+  if (it == entries_.end() || it->second.handles == 0) return;
+  --it->second.handles;
+  settle(it, step);
+}
+
+void OwnerTable::drop_all_handles(Step& step) {
+  for (const RRefId& rref : listed()) {
+    auto it = entries_.find(rref);
+    if (it == entries_.end()) continue;
+    it->second.handles = 0;
+    settle(it, step);
+  }
+}
+
+void OwnerTable::fetch(WorkerId from, RRefId rref, FetchTicket ticket, Step& step) {
+  auto it = entries_.find(rref);
+  if (it != entries_.end() && it->second.value == Value::kReady) {
+    step.add(FetchReady{ticket, rref});
+    return;
+  }
+  if (it != entries_.end() && it->second.value == Value::kFailed) {
+    step.add(FetchFailed{ticket, rref, it->second.error});
+    return;
+  }
+  if (it == entries_.end() && ended(rref, step)) {
+    step.add(FetchFailed{ticket, rref, lost(rref, refusal(rref, ForkId(), step))});
+    return;
+  }
+  if (!park(from)) {
+    step.add(FetchFailed{ticket, rref,
+                         absl::ResourceExhaustedError(absl::StrCat(
+                             from.to_string(), " has ", limits_.parked_per_worker,
+                             " fetches and references waiting at ", self_.to_string()))});
+    return;
+  }
+  if (it == entries_.end()) it = placeholder(rref);
+  if (it->second.fetches.emplace(ticket, from).second) {
+    ++parked_fetches_;
+  } else {
+    unpark(from);
+  }
+}
+
+void OwnerTable::cancel_fetch(RRefId rref, FetchTicket ticket, Step& step) {
+  auto it = entries_.find(rref);
+  if (it == entries_.end()) return;
+  auto fetch = it->second.fetches.find(ticket);
+  if (fetch == it->second.fetches.end()) return;
+  unpark(fetch->second);
+  --parked_fetches_;
+  it->second.fetches.erase(fetch);
+  settle(it, step);
+}
+
+// Case 4 at the owner, with BN4: what has ended stays ended.
+bool OwnerTable::on_fork_request(WorkerId from, const ForkRequest& message, Step& step) {
+  const auto refuse = [&](RejectReason reason) {
+    step.send(from, ForkReject{message.rref, message.fork, reason});
+  };
+  auto it = entries_.find(message.rref);
+  if (it != entries_.end()) {
+    auto fork = it->second.forks.find(message.fork);
+    if (fork != it->second.forks.end()) {
+      if (fork->second.holder != from) {
+        refuse(RejectReason::kNotTheHolder);
+        return false;
+      }
+      step.send(from, ForkAccept{message.rref, message.fork});  // B7: a repeat
+      return true;
+    }
+    if (it->second.parked.contains(message.fork)) return true;
+  }
+  const bool created = it != entries_.end() && it->second.created;
+  if (ended(message.fork, step) || (!created && ended(message.rref, step))) {
+    refuse(refusal(message.rref, message.fork, step));
+    return true;
+  }
+  if (created) {
+    it->second.forks[message.fork] = Fork{from};
+    ++forks_;
+    step.send(from, ForkAccept{message.rref, message.fork});
+    return true;
+  }
+  if (!park(from)) {
+    refuse(RejectReason::kOverloaded);
+    return true;
+  }
+  placeholder(message.rref)->second.parked[message.fork] = ParkedFork{from, false, {}, {}};
+  ++parked_forks_;
+  return true;
+}
+
+bool OwnerTable::on_user_delete(WorkerId from, const UserDelete& message, Step& step) {
+  auto it = entries_.find(message.rref);
+  const bool listed = it != entries_.end() && it->second.forks.contains(message.fork);
+  if (listed && it->second.forks[message.fork].holder != from) return false;
+  if (listed) {
+    if (it->second.forks[message.fork].recalled) read_while_recalled_[message.fork] = from;
+    bury(message.fork.creator, message.fork.number, step);
+    unlist(it, message.fork, step);
+  }
+  // An unlisted fork of our own making: a repeat, or the holder read it and then denied it to our
+  // CANCEL_FORK because it had dropped it. The answer ends its tombstone.
+  if (message.ack_wanted || (!listed && message.fork.creator == self_)) {
+    step.send(from, DeleteAck{message.rref, message.fork});
+  }
+  return true;
+}
+
+// A withdrawn carrier (BN5) or a withdrawn creation (BX2, BN6). A registered fork stays: its holder
+// has read the carrier, and only the holder ends it.
+bool OwnerTable::on_cancel_fork(WorkerId from, const CancelFork& message, Step& step) {
+  if (message.fork.creator != from || (message.creation && message.rref.creator != from)) {
+    return false;
+  }
+  auto it = entries_.find(message.rref);
+  const bool created = it != entries_.end() && it->second.created;
+  const bool registered = it != entries_.end() && (it->second.forks.contains(message.fork) ||
+                                                   it->second.parked.contains(message.fork));
+  if (!registered) {
+    if (!message.creation) {
+      if (created || !ended(message.rref, step)) {
+        bury(message.fork.creator, message.fork.number, step);
+      }
+    } else if (!created) {
+      bury(message.rref.creator, message.rref.number, step);
+      auto waiting = entries_.find(message.rref);  // burying may have refused it already
+      if (waiting != entries_.end()) {
+        refuse_placeholder(waiting, RejectReason::kWithdrawn, step);
+      }
+    }
+  }
+  step.send(from, CancelAck{self_, message.rref, message.fork, registered});
+  return true;
+}
+
+bool OwnerTable::on_cancel_ack(WorkerId from, const CancelAck& message, Step& step) {
+  auto read = read_while_recalled_.find(message.fork);
+  if (read != read_while_recalled_.end()) {
+    if (read->second != from) return false;
+    read_while_recalled_.erase(read);
+    if (!message.registered) step.send(from, DeleteAck{message.rref, message.fork});
+    return true;
+  }
+  auto it = entries_.find(message.rref);
+  if (it == entries_.end()) return true;
+  auto fork = it->second.forks.find(message.fork);
+  if (fork == it->second.forks.end()) return true;
+  if (fork->second.holder != from) return false;
+  if (!fork->second.recalled) return true;  // B7: a repeat
+  fork->second.recalled = false;
+  if (!message.registered) unlist(it, message.fork, step);
+  return true;
+}
+
+void OwnerTable::on_settled_below(WorkerId from, uint64_t settled_below, Step& step) {
+  if (ledger_.raise(from, settled_below)) refuse_placeholders(from, settled_below, step);
+}
+
+// BN2: the forks of a dead worker end. BN1: what waits for a creation of its own never comes.
+void OwnerTable::peer_dead(WorkerId worker, Step& step) {
+  const absl::Status gone = absl::UnavailableError(absl::StrCat(worker.to_string(), " is dead"));
+  refuse_placeholders(worker, UINT64_MAX, step);
+  for (const RRefId& rref : listed()) {
+    auto it = entries_.find(rref);
+    if (it == entries_.end()) continue;
+    Entry& entry = it->second;
+    for (auto fork = entry.forks.begin(); fork != entry.forks.end();) {
+      if (fork->second.holder == worker) {
+        bury(fork->first.creator, fork->first.number, step);
+        fork = entry.forks.erase(fork);
+        --forks_;
+      } else {
+        ++fork;
+      }
+    }
+    for (auto parked = entry.parked.begin(); parked != entry.parked.end();) {
+      if (parked->second.from == worker && !parked->second.is_reference) {
+        unpark(worker);
+        --parked_forks_;
+        parked = entry.parked.erase(parked);
+      } else {
+        ++parked;
+      }
+    }
+    for (auto fetch = entry.fetches.begin(); fetch != entry.fetches.end();) {
+      if (fetch->second == worker) {
+        step.add(FetchFailed{fetch->first, rref, gone});
+        unpark(worker);
+        --parked_fetches_;
+        fetch = entry.fetches.erase(fetch);
+      } else {
+        ++fetch;
+      }
+    }
+    settle(it, step);
+  }
+  for (auto it = read_while_recalled_.begin(); it != read_while_recalled_.end();) {
+    it = it->second == worker ? read_while_recalled_.erase(it) : std::next(it);
+  }
+  ledger_.forget(worker);
+}
+
+void OwnerTable::close(Step& step) {
+  while (!entries_.empty()) {
+    auto it = entries_.begin();
+    Entry& entry = it->second;
+    fail_fetches(entry, it->first,
+                 absl::CancelledError(absl::StrCat(self_.to_string(), " has shut down")), step);
+    if (entry.created) step.add(Free{it->first});
+    entries_.erase(it);
+  }
+  placeholders_.clear();
+  parked_.clear();
+  read_while_recalled_.clear();
+  forks_ = parked_forks_ = parked_fetches_ = 0;
+}
+
+bool OwnerTable::created(RRefId rref) const {
+  auto it = entries_.find(rref);
+  return it != entries_.end() && it->second.created;
+}
+
+void OwnerTable::fill(OwnershipGauges& gauges) const {
+  gauges.owners = entries_.size() - placeholders_.size();
+  gauges.forks = forks_;
+  gauges.tombstones += ledger_.tombstones() + read_while_recalled_.size();
+  gauges.parked_fetches = parked_fetches_;
+  gauges.parked_forks = parked_forks_;
+}
+
+void OwnerTable::report(std::vector<Leak>& leaks) const {
+  for (const auto& [rref, entry] : entries_) {
+    std::map<WorkerId, uint64_t> holders;
+    for (const auto& [id, fork] : entry.forks) ++holders[fork.holder];
+    for (const auto& [holder, count] : holders) {
+      leaks.push_back({Leak::Kind::kHeldByUser, rref, entry.type, holder, count});
+    }
+    std::map<WorkerId, uint64_t> waiting;
+    for (const auto& [id, parked] : entry.parked) ++waiting[parked.from];
+    for (const auto& [worker, count] : waiting) {
+      leaks.push_back({Leak::Kind::kAwaitsCreation, rref, entry.type, worker, count});
+    }
+    if (entry.created && entry.handles > 0) {
+      leaks.push_back({Leak::Kind::kHeldHere, rref, entry.type, self_, entry.handles});
+    }
+  }
+}
+
+RejectReason OwnerTable::refusal(RRefId rref, ForkId fork, const Step& step) const {
+  auto it = entries_.find(rref);
+  const bool created = it != entries_.end() && it->second.created;
+  if (!created && step.dead(rref.creator)) return RejectReason::kCreatorDied;
+  if (created && step.dead(fork.creator)) return RejectReason::kCreatorDied;
+  return created ? RejectReason::kWithdrawn : RejectReason::kFreed;
+}
+
+// A step on one entry may end others (a forced watermark), so loops go by id, not by iterator.
+std::vector<RRefId> OwnerTable::listed() const {
+  std::vector<RRefId> rrefs;
+  rrefs.reserve(entries_.size());
+  for (const auto& [rref, entry] : entries_) rrefs.push_back(rref);
+  return rrefs;
+}
+
+OwnerTable::Entries::iterator OwnerTable::placeholder(RRefId rref) {
+  auto [it, inserted] = entries_.emplace(rref, Entry());
+  if (inserted) placeholders_.insert(rref);
+  return it;
+}
+
+bool OwnerTable::park(WorkerId from) {
+  uint32_t& count = parked_[from];
+  // Local waits are bounded by the program's own calls.
+  if (count >= limits_.parked_per_worker && from != self_) return false;
+  ++count;
+  return true;
+}
+
+void OwnerTable::unpark(WorkerId from) {
+  auto it = parked_.find(from);
+  if (--it->second == 0) parked_.erase(it);
+}
+
+void OwnerTable::bury(WorkerId creator, uint64_t number, Step& step) {
+  if (creator == self_ || step.dead(creator)) return;  // ended() knows those without a tombstone
+  if (ledger_.bury(creator, number)) {
+    refuse_placeholders(creator, ledger_.watermark(creator), step);
+  }
+}
+
+void OwnerTable::refuse_placeholders(WorkerId creator, uint64_t below, Step& step) {
+  auto next = placeholders_.lower_bound(RRefId{creator, 0});
+  while (next != placeholders_.end() && next->creator == creator && next->number < below) {
+    auto it = entries_.find(*next++);
+    refuse_placeholder(
+        it, step.dead(creator) ? RejectReason::kCreatorDied : RejectReason::kWithdrawn, step);
+  }
+}
+
+void OwnerTable::refuse_placeholder(Entries::iterator it, RejectReason reason, Step& step) {
+  const RRefId rref = it->first;
+  const absl::Status status = lost(rref, reason);
+  for (const auto& [fork, parked] : it->second.parked) {
+    unpark(parked.from);
+    --parked_forks_;
+    if (parked.is_reference) {
+      step.lose(Handle{rref, {}}, status, parked.waiter);
+      step.send(parked.from, ChildAccept{rref, fork});
+    } else {
+      step.send(parked.from, ForkReject{rref, fork, reason});
+    }
+  }
+  fail_fetches(it->second, rref, status, step);
+  placeholders_.erase(rref);
+  entries_.erase(it);
+}
+
+void OwnerTable::unlist(Entries::iterator it, ForkId fork, Step& step) {
+  if (it->second.forks.erase(fork) == 0) return;
+  --forks_;
+  settle(it, step);
+}
+
+// B4: the value dies when no fork and no handle is left; S3: and never comes back.
+void OwnerTable::settle(Entries::iterator it, Step& step) {
+  Entry& entry = it->second;
+  const RRefId rref = it->first;
+  if (entry.handles > 0 || !entry.forks.empty()) return;
+  if (!entry.created) {
+    if (!entry.parked.empty() || !entry.fetches.empty()) return;
+    placeholders_.erase(rref);
+    entries_.erase(it);
+    return;
+  }
+  fail_fetches(entry, rref, lost(rref, RejectReason::kFreed), step);
+  entries_.erase(it);
+  bury(rref.creator, rref.number, step);
+  step.add(Free{rref});
+}
+
+void OwnerTable::fail_fetches(Entry& entry, RRefId rref, const absl::Status& status, Step& step) {
+  for (const auto& [ticket, from] : entry.fetches) {
+    unpark(from);
+    --parked_fetches_;
+    step.add(FetchFailed{ticket, rref, status});
+  }
+  entry.fetches.clear();
+}
+
+absl::Status OwnerTable::lost(RRefId rref, RejectReason reason) const {
+  return rref_lost_error(rref, self_, to_string(reason));
+}
+
+}  // namespace weft::internal

@@ -1,0 +1,122 @@
+// The owner's side of the RRef protocol: which forks keep which value alive.
+//
+// Holds, for each RRef owned here, the set of forks and their holders, the number of local handles,
+// whether a value is there, and what waits for it. A set, not a count: repeated messages change
+// nothing, and a dead worker's entries can be struck out (S8, S9, BN2).
+//
+// Thread safety: none; part of the core.
+// Protocol: docs/rref_protocol.md, guarantees G1 to G4.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "weft/rref/internal/id_ledger.h"
+#include "weft/rref/internal/ownership_step.h"
+
+namespace weft::internal {
+
+// What the owner does with a creation call.
+enum class Acceptance {
+  kRun,        // registered and confirmed: run the function
+  kDuplicate,  // was accepted before: do not run it again
+  kRefused,    // withdrawn, or from an ended life: do not run it, answer "not executed"
+};
+
+class OwnerTable {
+ public:
+  OwnerTable(WorkerId self, const OwnershipLimits& limits)
+      : self_(self), limits_(limits), ledger_(limits.tombstones_per_creator) {}
+
+  void own(RRefId rref, TypeTag type);
+  Acceptance accept_creation(WorkerId from, RRefId rref, ForkId fork, const TypeTag& type,
+                             Step& step);
+  bool set_value(RRefId rref, absl::Status result, Step& step);
+
+  // Registers a fork for worker `to` before its carrier leaves (cases 3 and 6).
+  absl::StatusOr<Reference> lend(RRefId rref, ForkId fork, WorkerId to);
+  void carrier_failed(const Reference& reference, Delivery delivery, Step& step);
+  Received receive(const Reference& reference, std::optional<WaiterId> waiter, Step& step);
+  void discard(const Reference& reference, Step& step);
+  void drop(RRefId rref, Step& step);
+  void drop_all_handles(Step& step);
+
+  void fetch(WorkerId from, RRefId rref, FetchTicket ticket, Step& step);
+  void cancel_fetch(RRefId rref, FetchTicket ticket, Step& step);
+
+  // Each returns false if the sender has no say in that fork; then nothing changed.
+  bool on_fork_request(WorkerId from, const ForkRequest& message, Step& step);
+  bool on_user_delete(WorkerId from, const UserDelete& message, Step& step);
+  bool on_cancel_fork(WorkerId from, const CancelFork& message, Step& step);
+  bool on_cancel_ack(WorkerId from, const CancelAck& message, Step& step);
+  void on_settled_below(WorkerId from, uint64_t settled_below, Step& step);
+
+  void peer_dead(WorkerId worker, Step& step);
+  void close(Step& step);
+
+  bool created(RRefId rref) const;
+  bool empty() const { return entries_.empty(); }
+  void fill(OwnershipGauges& gauges) const;
+  void report(std::vector<Leak>& leaks) const;
+
+ private:
+  enum class Value : uint8_t { kNone, kReady, kFailed };
+
+  struct Fork {
+    WorkerId holder;
+    bool recalled = false;  // a CANCEL_FORK to the holder is unanswered
+  };
+  struct ParkedFork {  // came before the creation
+    WorkerId from;
+    bool is_reference = false;  // a reference handed to this worker; else a FORK_REQUEST
+    std::optional<WaiterId> waiter;
+    TypeTag type;  // of a reference
+  };
+  struct Entry {
+    bool created = false;
+    Value value = Value::kNone;
+    TypeTag type;
+    absl::Status error;
+    uint64_t handles = 0;
+    std::map<ForkId, Fork> forks;
+    std::map<ForkId, ParkedFork> parked;
+    std::map<FetchTicket, WorkerId> fetches;
+  };
+  using Entries = std::map<RRefId, Entry>;
+
+  // Whether an id that is in no table has ended, as seen from its creator.
+  template <class Id>
+  bool ended(const Id& id, const Step& step) const {
+    return id.creator == self_ || step.dead(id.creator) || ledger_.ended(id.creator, id.number);
+  }
+  RejectReason refusal(RRefId rref, ForkId fork, const Step& step) const;
+  std::vector<RRefId> listed() const;
+  Entries::iterator placeholder(RRefId rref);
+  bool park(WorkerId from);
+  void unpark(WorkerId from);
+  void bury(WorkerId creator, uint64_t number, Step& step);
+  void refuse_placeholders(WorkerId creator, uint64_t below, Step& step);
+  void refuse_placeholder(Entries::iterator it, RejectReason reason, Step& step);
+  void unlist(Entries::iterator it, ForkId fork, Step& step);
+  void settle(Entries::iterator it, Step& step);
+  void fail_fetches(Entry& entry, RRefId rref, const absl::Status& status, Step& step);
+  absl::Status lost(RRefId rref, RejectReason reason) const;
+
+  const WorkerId self_;
+  const OwnershipLimits limits_;
+  IdLedger ledger_;
+  Entries entries_;
+  std::set<RRefId> placeholders_;        // entries that are not created
+  std::map<WorkerId, uint32_t> parked_;  // of everything that waits here, by who sent it
+  // Forks that were recalled and whose holder's USER_DELETE came before its CANCEL_ACK. The holder
+  // keeps a tombstone that no carrier will ever use up, so the CANCEL_ACK is answered.
+  std::map<ForkId, WorkerId> read_while_recalled_;
+  uint64_t forks_ = 0;
+  uint64_t parked_forks_ = 0;
+  uint64_t parked_fetches_ = 0;
+};
+
+}  // namespace weft::internal

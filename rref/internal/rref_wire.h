@@ -1,0 +1,44 @@
+// Turns the messages and references of the ownership protocol into bytes and back.
+//
+// Decoding checks every field: what comes out is well formed, though not yet believed (the core
+// decides whether its sender has a say).
+//
+// Thread safety: plain functions.
+// Errors: InvalidArgument naming the message and the field.
+// Protocol: proto/rref.proto.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "weft/rref/internal/ownership_types.h"
+
+namespace weft::internal {
+
+// A call whose result stays with the callee.
+struct Creation {
+  RRefId rref;
+  ForkId fork;
+  TypeTag type;
+  friend bool operator==(const Creation&, const Creation&) = default;
+};
+
+// The object of a method call or a fetch.
+struct Target {
+  RRefId rref;
+  TypeTag type;
+  friend bool operator==(const Target&, const Target&) = default;
+};
+
+std::string encode(const Message& message);
+std::string encode(const Reference& reference);
+std::string encode(const Creation& creation);
+std::string encode(const Target& target);
+
+absl::StatusOr<Message> decode_message(std::string_view bytes);
+absl::StatusOr<Reference> decode_reference(std::string_view bytes);
+absl::StatusOr<Creation> decode_creation(std::string_view bytes);
+absl::StatusOr<Target> decode_target(std::string_view bytes);
+
+}  // namespace weft::internal

@@ -1,0 +1,398 @@
+#include "weft/rref/internal/user_table.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft::internal {
+
+// Case 1 at the creator. The RRef's number stands for the fork's too: they are decided together.
+Handle UserTable::create(WorkerId owner, TypeTag type) {
+  const Handle handle{ids_.rref(), ids_.fork()};
+  Fork& fork = forks_[handle.fork];
+  fork.rref = handle.rref;
+  fork.owner = owner;
+  fork.type = std::move(type);
+  fork.creation = true;
+  ++undecided_;
+  issue(owner, handle.rref.number);
+  ++exposures_[owner].forks;
+  return handle;
+}
+
+// BX6, BN6: a creation whose outcome is unknown here ends confirmed or absent on both sides, and
+// the owner says which. The handles fail at once and for good.
+bool UserTable::creation_failed(ForkId fork, const absl::Status& status, Step& step) {
+  auto it = forks_.find(fork);
+  if (it == forks_.end() || it->second.state != State::kPending || !it->second.creation) {
+    return false;
+  }
+  it->second.state = State::kCancelling;
+  if (!it->second.dropped) step.lose(Handle{it->second.rref, fork}, status, it->second.waiter);
+  it->second.dropped = true;
+  const WorkerId owner = it->second.owner;
+  step.send(owner, CancelFork{owner, it->second.rref, fork, true, settled_below(owner)});
+  return true;
+}
+
+absl::StatusOr<Reference> UserTable::make_child(const Handle& handle, WorkerId to) {
+  auto it = forks_.find(handle.fork);
+  if (it == forks_.end() || it->second.dropped) {
+    return rref_lost_error(handle.rref, self_, "this handle was dropped or lost");
+  }
+  const ForkId child = ids_.fork();
+  ++it->second.children;
+  children_[child] = Child{it->second.rref, it->second.owner, handle.fork, to, it->second.type};
+  issue(it->second.owner, child.number);
+  return Reference{it->second.owner, it->second.rref, child, handle.fork, it->second.type};
+}
+
+// BN5: the parent holds on until the owner has said that the child never will be registered.
+void UserTable::carrier_failed(const Reference& reference, Delivery delivery, Step& step) {
+  auto it = children_.find(reference.fork);
+  if (it == children_.end()) return;
+  if (delivery == Delivery::kNeverSent) {
+    release_child(it, step);
+  } else if (!it->second.cancelling) {
+    it->second.cancelling = true;
+    const WorkerId owner = it->second.owner;
+    step.send(owner,
+              CancelFork{owner, it->second.rref, reference.fork, false, settled_below(owner)});
+  }
+}
+
+Received UserTable::receive(const Reference& reference, std::optional<WaiterId> waiter,
+                            Step& step) {
+  const Handle handle{reference.rref, reference.fork};
+  const auto refuse = [&](absl::Status status) {
+    step.decide(waiter, status);
+    return Received{handle, std::move(status)};
+  };
+  if (step.dead(reference.owner)) {
+    return refuse(rref_lost_error(handle.rref, reference.owner, "its owner is dead"));
+  }
+  if (forks_.contains(handle.fork)) {
+    return refuse(
+        absl::AlreadyExistsError(absl::StrCat(handle.fork.to_string(), " was received before")));
+  }
+  const bool from_owner = handle.fork.creator == reference.owner;
+  if (from_owner && use_up_recall(handle.fork)) {
+    return refuse(rref_lost_error(handle.rref, reference.owner, "its owner withdrew it"));
+  }
+  auto it = forks_.emplace(handle.fork, Fork()).first;
+  Fork& fork = it->second;
+  fork.rref = handle.rref;
+  fork.owner = reference.owner;
+  fork.type = reference.type;
+  fork.waiter = waiter;
+  ++exposures_[fork.owner].forks;
+  ++undecided_;
+  if (from_owner) {
+    confirm(it, step);  // case 3: born confirmed
+  } else {
+    step.send(fork.owner,
+              ForkRequest{fork.rref, handle.fork, settled_below(fork.owner)});  // case 4
+  }
+  return {handle, absl::OkStatus()};
+}
+
+// A carrier that came but is dropped unread: nobody will ever ask for its forks.
+void UserTable::discard(const Reference& reference, Step& step) {
+  if (reference.fork.creator != reference.owner) {
+    tell_parent(reference.rref, reference.fork, reference.owner, step);
+  } else if (!use_up_recall(reference.fork) && !forks_.contains(reference.fork)) {
+    step.send(reference.owner,
+              UserDelete{reference.rref, reference.fork, false, settled_below(reference.owner)});
+    announce_last(reference.owner, step);
+  }
+}
+
+void UserTable::drop(ForkId fork, Step& step) {
+  auto it = forks_.find(fork);
+  if (it == forks_.end() || it->second.dropped) return;
+  it->second.dropped = true;
+  delete_if_done(it, step);
+}
+
+void UserTable::drop_all_handles(Step& step) {
+  draining_ = true;
+  for (auto it = forks_.begin(); it != forks_.end();) {
+    auto next = std::next(it);
+    it->second.dropped = true;
+    delete_if_done(it, step);
+    it = next;
+  }
+}
+
+bool UserTable::on_fork_accept(WorkerId from, const ForkAccept& message, Step& step) {
+  auto it = forks_.find(message.fork);
+  if (it == forks_.end()) return true;
+  if (it->second.owner != from) return false;
+  if (it->second.state != State::kPending && it->second.state != State::kCancelling) return true;
+  confirm(it, step);
+  return true;
+}
+
+bool UserTable::on_fork_reject(WorkerId from, const ForkReject& message, Step& step) {
+  auto it = forks_.find(message.fork);
+  if (it == forks_.end()) return true;
+  if (it->second.owner != from) return false;
+  if (it->second.state != State::kPending || it->second.creation) return true;
+  const absl::Status status = rref_lost_error(message.rref, from, to_string(message.reason));
+  const WorkerId owner = it->second.owner;
+  lose(it, status, step);
+  tell_parent(message.rref, message.fork, owner, step);
+  return true;
+}
+
+bool UserTable::on_child_accept(WorkerId from, const ChildAccept& message, Step& step) {
+  auto it = children_.find(message.fork);
+  if (it == children_.end()) return true;
+  if (it->second.to != from) return false;
+  release_child(it, step);
+  return true;
+}
+
+bool UserTable::on_delete_ack(WorkerId from, const DeleteAck& message, Step& step) {
+  if (message.fork.creator == from && use_up_recall(message.fork)) return true;
+  auto it = forks_.find(message.fork);
+  if (it == forks_.end()) return true;
+  if (it->second.owner != from) return false;
+  if (it->second.state == State::kDeleting) erase(it, step);
+  return true;
+}
+
+// The owner asks whether a fork that it lent was read. What was not read never will be.
+bool UserTable::on_recall(WorkerId from, const CancelFork& message, Step& step) {
+  if (message.owner != from || message.fork.creator != from) return false;
+  bool registered = forks_.contains(message.fork);
+  if (!registered && !withdrawn_.contains(message.fork)) {
+    uint32_t& count = withdrawn_by_[from];
+    if (count >= limits_.withdrawn_per_owner) {
+      registered = true;  // no room to remember it: the owner keeps the fork, which is safe
+    } else {
+      withdrawn_.insert(message.fork);
+      ++count;
+    }
+  }
+  step.send(from, CancelAck{from, message.rref, message.fork, registered});
+  return true;
+}
+
+bool UserTable::on_cancel_ack(WorkerId from, const CancelAck& message, Step& step) {
+  if (auto child = children_.find(message.fork); child != children_.end()) {
+    if (child->second.owner != from || !child->second.cancelling) return false;
+    release_child(child, step);
+    return true;
+  }
+  auto it = forks_.find(message.fork);
+  if (it == forks_.end()) return true;
+  if (it->second.owner != from) return false;
+  if (it->second.state != State::kCancelling) return true;
+  if (message.registered) {
+    confirm(it, step);
+  } else {
+    --undecided_;
+    const uint64_t number = it->second.rref.number;
+    erase(it, step);
+    decide(from, number, step);
+  }
+  return true;
+}
+
+void UserTable::peer_dead(WorkerId worker, Step& step) {
+  // BN1: the owner is dead. Its forks and everything that waits for it end here.
+  for (auto it = forks_.begin(); it != forks_.end();) {
+    auto next = std::next(it);
+    if (it->second.owner == worker) {
+      lose(it, rref_lost_error(it->second.rref, worker, "its owner is dead"), step);
+    }
+    it = next;
+  }
+  for (auto it = children_.begin(); it != children_.end();) {
+    auto next = std::next(it);
+    if (it->second.owner == worker) {
+      children_.erase(it);
+    } else if (it->second.to == worker) {
+      release_child(it, step);  // S9: its requests are refused from here on, or its fork reaped
+    }
+    it = next;
+  }
+  exposures_.erase(worker);
+  withdrawn_.erase(withdrawn_.lower_bound(ForkId{worker, 0}),
+                   withdrawn_.upper_bound(ForkId{worker, UINT64_MAX}));
+  withdrawn_by_.erase(worker);
+}
+
+void UserTable::close(Step& step) {
+  const absl::Status status =
+      absl::CancelledError(absl::StrCat(self_.to_string(), " has shut down"));
+  for (const auto& [id, fork] : forks_) {
+    if (!fork.dropped) step.lose(Handle{fork.rref, id}, status, fork.waiter);
+  }
+  forks_.clear();
+  children_.clear();
+  exposures_.clear();
+  withdrawn_.clear();
+  withdrawn_by_.clear();
+  undecided_ = 0;
+}
+
+bool UserTable::confirmed(ForkId fork) const {
+  auto it = forks_.find(fork);
+  return it != forks_.end() && it->second.state == State::kConfirmed;
+}
+
+void UserTable::fill(OwnershipGauges& gauges) const {
+  gauges.users = forks_.size();
+  gauges.pending_users = undecided_;
+  gauges.pending_children = children_.size();
+  gauges.tombstones += withdrawn_.size();
+}
+
+void UserTable::report(std::vector<Leak>& leaks) const {
+  struct Line {
+    TypeTag type;
+    uint64_t count = 0;
+  };
+  std::map<std::pair<RRefId, WorkerId>, Line> users;
+  std::map<std::pair<RRefId, WorkerId>, Line> children;
+  for (const auto& [id, fork] : forks_) {
+    Line& line = users[{fork.rref, fork.owner}];
+    line.type = fork.type;
+    ++line.count;
+  }
+  for (const auto& [id, child] : children_) {
+    Line& line = children[{child.rref, child.to}];
+    line.type = child.type;
+    ++line.count;
+  }
+  for (const auto& [key, line] : users) {
+    leaks.push_back({Leak::Kind::kUserFork, key.first, line.type, key.second, line.count});
+  }
+  for (const auto& [key, line] : children) {
+    leaks.push_back({Leak::Kind::kPendingChild, key.first, line.type, key.second, line.count});
+  }
+}
+
+bool UserTable::use_up_recall(ForkId fork) {
+  if (withdrawn_.erase(fork) == 0) return false;
+  auto count = withdrawn_by_.find(fork.creator);
+  if (--count->second == 0) withdrawn_by_.erase(count);
+  return true;
+}
+
+// The watermark for the next message to this owner; whoever asks sends it.
+uint64_t UserTable::settled_below(WorkerId owner) {
+  Exposure& exposure = exposures_[owner];
+  exposure.announced = exposure.open.empty() ? ids_.next() : *exposure.open.begin();
+  return exposure.announced;
+}
+
+void UserTable::issue(WorkerId owner, uint64_t number) {
+  Exposure& exposure = exposures_[owner];
+  exposure.open.insert(number);
+  exposure.highest = std::max(exposure.highest, number);
+}
+
+void UserTable::decide(WorkerId owner, uint64_t number, Step& step) {
+  auto it = exposures_.find(owner);
+  if (it == exposures_.end()) return;
+  it->second.open.erase(number);
+  announce_last(owner, step);
+}
+
+// When no fork of this owner is left here, no later delete will carry the watermark, so a message
+// of its own does; usually the last delete has.
+void UserTable::announce_last(WorkerId owner, Step& step) {
+  auto it = exposures_.find(owner);
+  if (it == exposures_.end()) return;
+  Exposure& exposure = it->second;
+  if (exposure.forks > 0 || !exposure.open.empty()) return;
+  if (exposure.highest > 0 && exposure.highest >= exposure.announced) {
+    step.send(owner, Settled{ids_.next()});
+  }
+  exposures_.erase(it);
+}
+
+void UserTable::confirm(Forks::iterator it, Step& step) {
+  Fork& fork = it->second;
+  const Handle handle{fork.rref, it->first};
+  const bool withdrawn_here = fork.state == State::kCancelling;
+  const bool announced = fork.creation || handle.fork.creator == fork.owner;
+  fork.state = State::kConfirmed;
+  --undecided_;
+  if (!withdrawn_here) step.confirm(handle, std::exchange(fork.waiter, std::nullopt));
+  const WorkerId owner = fork.owner;
+  if (fork.creation) {
+    if (auto exposure = exposures_.find(owner); exposure != exposures_.end()) {
+      exposure->second.open.erase(handle.rref.number);
+    }
+  }
+  if (!announced) tell_parent(handle.rref, handle.fork, owner, step);
+  delete_if_done(it, step);
+}
+
+void UserTable::lose(Forks::iterator it, const absl::Status& status, Step& step) {
+  Fork& fork = it->second;
+  const Handle handle{fork.rref, it->first};
+  if (fork.state == State::kPending || fork.state == State::kCancelling) --undecided_;
+  if (!fork.dropped) {
+    step.lose(handle, status, fork.waiter);
+  } else if (fork.state == State::kPending) {
+    step.decide(fork.waiter, status);
+  }
+  erase(it, step);
+}
+
+// B2 and B3: one USER_DELETE, when the owner knows the fork and no child of it is undecided.
+void UserTable::delete_if_done(Forks::iterator it, Step& step) {
+  Fork& fork = it->second;
+  if (!fork.dropped || fork.children > 0 || fork.state != State::kConfirmed) return;
+  const WorkerId owner = fork.owner;
+  step.send(owner, UserDelete{fork.rref, it->first, draining_, settled_below(owner)});
+  if (draining_) {
+    fork.state = State::kDeleting;
+  } else {
+    erase(it, step);
+  }
+}
+
+void UserTable::erase(Forks::iterator it, Step& step) {
+  const WorkerId owner = it->second.owner;
+  forks_.erase(it);
+  if (auto exposure = exposures_.find(owner); exposure != exposures_.end()) {
+    --exposure->second.forks;
+    announce_last(owner, step);
+  }
+}
+
+void UserTable::release_child(Children::iterator it, Step& step) {
+  const ForkId child = it->first;
+  const ForkId parent = it->second.parent;
+  const WorkerId owner = it->second.owner;
+  children_.erase(it);
+  // Not decide(): the delete of the parent, if that comes now, carries the watermark.
+  if (auto exposure = exposures_.find(owner); exposure != exposures_.end()) {
+    exposure->second.open.erase(child.number);
+  }
+  if (auto fork = forks_.find(parent); fork != forks_.end()) {
+    --fork->second.children;
+    delete_if_done(fork, step);
+  }
+  announce_last(owner, step);
+}
+
+void UserTable::tell_parent(RRefId rref, ForkId fork, WorkerId owner, Step& step) {
+  if (fork.creator != self_) {
+    step.send(fork.creator, ChildAccept{rref, fork});
+  } else if (auto child = children_.find(fork); child != children_.end()) {
+    release_child(child, step);  // sent to itself
+  } else {
+    announce_last(owner, step);
+  }
+}
+
+}  // namespace weft::internal

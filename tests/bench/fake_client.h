@@ -1,0 +1,74 @@
+// A contestant whose operations take no time but what they put on a hand-ticked clock.
+//
+// Thread safety: none needed; one thread.
+#pragma once
+
+#include <chrono>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "weft/base/clock.h"
+#include "weft/bench/contestants/contestant.h"
+
+namespace weft::bench {
+
+class FakeClient final : public Client {
+ public:
+  explicit FakeClient(ManualClock& clock) : clock_(clock) {}
+
+  absl::Status connect(const std::string& address) override {
+    address_ = address;
+    return absl::OkStatus();
+  }
+  absl::Status add() override {
+    ++adds_;
+    // The slow ones are few: they move the 99th percentile and the mean, not the median.
+    clock_.advance(std::chrono::microseconds(adds_ % 20 == 0 ? 50 : 10));
+    return adds_ == fail_at_ ? absl::DataLossError("wrong sum") : absl::OkStatus();
+  }
+  absl::Status start_add(int slot) override {
+    if (!open_.insert(slot).second) return absl::InternalError("slot started twice");
+    deepest_ = std::max(deepest_, open_.size());
+    return absl::OkStatus();
+  }
+  absl::Status finish_add(int slot) override {
+    if (open_.erase(slot) == 0) return absl::InternalError("slot finished, not started");
+    clock_.advance(std::chrono::microseconds(2));
+    return absl::OkStatus();
+  }
+  absl::Status send(int64_t bytes) override {
+    ++sends_;
+    clock_.advance(std::chrono::nanoseconds(bytes));  // 1 GB/s
+    return absl::OkStatus();
+  }
+  absl::Status echo(int64_t bytes) override {
+    clock_.advance(std::chrono::nanoseconds(bytes));
+    return absl::OkStatus();
+  }
+  void close() override { closed_ = true; }
+
+  ManualClock& clock_;
+  std::string address_;
+  int adds_ = 0;
+  int sends_ = 0;
+  int fail_at_ = -1;
+  std::set<int> open_;
+  size_t deepest_ = 0;
+  bool closed_ = false;
+};
+
+class FakeServer final : public Server {
+ public:
+  absl::StatusOr<std::string> listen() override { return "the address"; }
+  absl::Status serve() override { return absl::OkStatus(); }
+  int64_t live_objects() override { return live_objects_; }
+  void close() override { closed_ = true; }
+
+  int64_t live_objects_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace weft::bench

@@ -1,0 +1,114 @@
+#include "weft/bench/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace weft::bench {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr uint64_t kSeed = 7;
+
+Series latencies(const std::string& name, const std::vector<double>& medians_us) {
+  Series series{.contestant = name, .status = {}, .blocks = {}};
+  for (const double us : medians_us) {
+    series.blocks.push_back({.calls = 10,
+                             .seconds = 1,
+                             .median_us = us,
+                             .p99_us = 2 * us,
+                             .bytes = us * 1e9,
+                             .all_calls = 20,
+                             .usage = {.cpu_seconds = 1e-3, .page_faults = 40, .switches = 60}});
+  }
+  return series;
+}
+
+RowResult small_call() {
+  RowResult result;
+  result.row = {"small call", Work::kAdd, 0, "us"};
+  // The machine slows down tenfold in the last round: both do.
+  result.series = {latencies("torch uv", {200, 210, 2000}), latencies("weft", {50, 52, 500}),
+                   latencies("grpc unary", {40, 42, 400})};
+  return result;
+}
+
+TEST(Report, RatioIsTheMedianOfTheWithinRoundRatios) {
+  RowResult result = small_call();
+  result.series[0] = latencies("torch uv", {100, 200, 3000});  // over 50, 52, 500: 2, 3.85, 6
+  const std::vector<Comparison> lines = compare(result, "weft", kSeed);
+  EXPECT_NEAR(lines[0].ratio, 200.0 / 52, 1e-9);
+  EXPECT_NEAR(lines[0].low, 2, 1e-9);
+  EXPECT_NEAR(lines[0].high, 6, 1e-9);
+}
+
+TEST(Report, AboveOneMeansTheSubjectIsBetterForTimesAndForRates) {
+  RowResult result = small_call();
+  std::vector<Comparison> lines = compare(result, "weft", kSeed);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0].peer, "torch uv");
+  EXPECT_NEAR(lines[0].ratio, 4, 1e-9);
+  EXPECT_NEAR(lines[1].ratio, 0.8, 0.01);
+  result.row = {"send 64 MB", Work::kSend, 1 << 26, "GB/s"};
+  lines = compare(result, "weft", kSeed);
+  EXPECT_NEAR(lines[0].ratio, 0.25, 1e-9);
+}
+
+TEST(Report, DriftOfTheMachineDoesNotWidenTheInterval) {
+  const std::vector<Comparison> lines = compare(small_call(), "weft", kSeed);
+  EXPECT_NEAR(lines[0].low, 4, 0.05);
+  EXPECT_NEAR(lines[0].high, 4, 0.05);
+}
+
+TEST(Report, WhoeverLacksTheRowIsLeftOut) {
+  RowResult result = small_call();
+  result.series[0].status = absl::UnimplementedError("");
+  result.series[2].status = absl::DataLossError("wrong sum");
+  result.series[2].blocks.pop_back();
+  EXPECT_TRUE(compare(result, "weft", kSeed).empty());
+  EXPECT_TRUE(compare(small_call(), "nobody", kSeed).empty());
+  RowResult own_failed = small_call();
+  own_failed.series[1].status = absl::UnavailableError("gone");
+  EXPECT_TRUE(compare(own_failed, "weft", kSeed).empty());
+}
+
+TEST(Report, JsonHasExactlyThePromisedKeys) {
+  const nlohmann::json json = to_json(compare(small_call(), "weft", kSeed));
+  ASSERT_TRUE(json.is_array());
+  ASSERT_EQ(json.size(), 2u);
+  std::vector<std::string> keys;
+  for (const auto& item : json[0].items()) keys.push_back(item.key());
+  EXPECT_THAT(keys, testing::UnorderedElementsAre("row", "peer", "weft", "peer_value", "unit",
+                                                  "ratio", "low", "high"));
+  EXPECT_EQ(json[0].at("row"), "small call");
+  EXPECT_EQ(json[0].at("peer"), "torch uv");
+  EXPECT_EQ(json[0].at("weft"), 52);
+  EXPECT_EQ(json[0].at("peer_value"), 210);
+  EXPECT_EQ(json[0].at("unit"), "us");
+}
+
+TEST(Report, NoComparisonIsAnEmptyArray) { EXPECT_EQ(to_json({}).dump(), "[]"); }
+
+TEST(Report, TableNamesTheSubjectAndShowsRatioAndInterval) {
+  const std::string table = comparison_table(compare(small_call(), "weft", kSeed), "weft");
+  EXPECT_THAT(table, testing::ContainsRegex("row +peer +weft"));
+  EXPECT_THAT(table, testing::ContainsRegex("small call +torch uv +52 +210 us +4\\.0"));
+}
+
+TEST(Report, CostsArePerOperationIncludingWarmUp) {
+  RowResult result = small_call();
+  result.series[2].status = absl::DataLossError("wrong sum");
+  result.series.push_back({"other", absl::UnimplementedError(""), {}});
+  result.stolen = 0.031;
+  result.disturbed_rounds = 2;
+  const std::string table = cost_table({result});
+  // 1 ms, 40 faults and 60 switches over 20 operations; the tail is twice the median.
+  EXPECT_THAT(table, testing::ContainsRegex("weft +52 us +104.0 +50.0 +2.00 +3.00"));
+  EXPECT_THAT(table, testing::ContainsRegex("grpc unary +failed: .*wrong sum"));
+  EXPECT_THAT(table, Not(HasSubstr("other")));
+  EXPECT_THAT(table, HasSubstr("stolen time 3.1 %, disturbed rounds 2"));
+}
+
+}  // namespace
+}  // namespace weft::bench

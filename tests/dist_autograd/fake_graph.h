@@ -1,0 +1,132 @@
+// A recorded forward over several workers with integer gradients, and one worker's part of its
+// backward: what LocalGraph is to LibTorch's graph, small enough to know the exact truth.
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "weft/dist_autograd/internal/pass_actions.h"
+
+namespace weft::internal {
+
+using Random = std::mt19937_64;
+inline uint64_t below(Random& random, uint64_t n) { return random() % n; }
+inline bool chance(Random& random, unsigned percent) { return below(random, 100) < percent; }
+
+struct IntGradients : GradientPayload {
+  explicit IntGradients(std::vector<uint64_t> v) : values(std::move(v)) {}
+  std::vector<uint64_t> values;  // one per present slot
+};
+
+// Values are made in order, so an input is always earlier. Arithmetic wraps: sums over paths are
+// exact whatever their size.
+class Program {
+ public:
+  struct Input {
+    int value = 0;
+    uint64_t weight = 1;
+    bool undefined = false;  // backward gives no gradient along this edge
+  };
+  struct Value {
+    int worker = 0;
+    std::vector<Input> inputs{};
+    int transfer = -1;  // received: by which transfer, at which slot
+    uint32_t slot = 0;
+  };
+  struct Transfer {
+    SendId id;
+    int from = 0, to = 0;
+    std::vector<int> sources{};  // values on `from`, one per slot
+    std::vector<int> recvs{};    // values on `to`; none if the message never arrived
+  };
+  struct Root {
+    int value = 0;
+    uint64_t gradient = 1;
+  };
+
+  int leaf(int worker);
+  int op(int worker, std::vector<Input> inputs);
+  std::vector<int> send(int from, int to, std::vector<int> sources, bool arrives = true);
+
+  // A random program over `workers` workers: nested calls, diamonds, self-calls, at least a fifth
+  // of the calls unused, failed or cancelled.
+  static Program random(Random& random, int workers);
+
+  // The gradient of every leaf that the roots define.
+  std::map<int, uint64_t> truth() const;
+
+  int initiator = 0;
+  std::vector<Root> roots;
+  std::vector<Value> values;
+  std::vector<Transfer> transfers;
+  uint64_t id_base = 0;  // keeps the send ids of several programs apart
+};
+
+WorkerId worker_id(int worker);
+
+// One pass on one worker. Checks I1, I2 and I3 while it runs: `broken` is the first violation.
+class FakeGraph {
+ public:
+  FakeGraph(const Program& program, int worker, const std::vector<SendId>& sources,
+            std::string* broken);
+
+  void feed_roots();
+  void feed(const GradEntry& entry);
+  void cancel(const SendId& send);
+  std::vector<PeerSends> discover(bool from_roots, const std::vector<SendId>& sources);
+  bool waiting() const;
+  std::vector<PeerGradients> take_outputs();
+
+  // After so many more nodes one throws; the rest of the action is lost.
+  void fail_after(int nodes) { fail_after_ = nodes; }
+  bool failed() const { return failed_; }
+  bool ran_a_leaf() const { return !stage_.empty(); }
+  const std::map<int, uint64_t>& stage() const { return stage_; }
+
+ private:
+  static constexpr size_t kMaxSources = 192;
+  using Mask = std::bitset<kMaxSources>;
+  struct Node {
+    bool visited = false, walked = false, present = false, ran = false, resolved = false;
+    int waits_for = 0;
+    uint64_t gradient = 0;
+    Mask reached_by;
+  };
+  struct Group {  // the received values of one transfer
+    int unresolved = 0;
+    bool walked = false, answered = false;
+  };
+
+  const Program::Transfer& transfer(const SendId& send) const;
+  void visit(int value);
+  void mark(int value, size_t source);
+  void walk(int value, std::map<WorkerId, std::vector<SendId>>& found);
+  void resolve_source(const SendId& send, bool fed);
+  void give(int value, std::optional<uint64_t> gradient);
+  void run_ready();
+  void run(int value);
+  void answer(int transfer);
+  void violation(std::string what);
+
+  const Program& program_;
+  const int worker_;
+  std::string* const broken_;
+  std::map<SendId, size_t> source_index_;  // 0 is the roots
+  Mask resolved_sources_;
+  std::map<SendId, bool> resolved_;  // value: fed
+  std::vector<Node> nodes_;
+  std::map<int, Group> groups_;
+  std::vector<int> ready_;
+  std::map<WorkerId, std::vector<GradEntry>> outputs_;
+  std::map<int, uint64_t> stage_;
+  int fail_after_ = -1;
+  bool failed_ = false;
+};
+
+}  // namespace weft::internal

@@ -1,0 +1,23 @@
+# Run by CTest, see CMakeLists.txt beside this. Any step that fails fails the test.
+function(step)
+  execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
+file(REMOVE_RECURSE ${SCRATCH})
+step(${CMAKE_COMMAND} --install ${BUILD} --prefix ${SCRATCH}/prefix)
+
+set(flags "")
+if(SANITIZE)
+  set(flags -fsanitize=${SANITIZE})
+endif()
+step(${CMAKE_COMMAND} -G Ninja -S ${CONSUMER} -B ${SCRATCH}/build
+     -DCMAKE_PREFIX_PATH=${SCRATCH}/prefix
+     -DCMAKE_CXX_COMPILER=${COMPILER}
+     -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}
+     -DCMAKE_CXX_FLAGS=${flags}
+     -DWITH_TORCH=${WITH_TORCH})
+step(${CMAKE_COMMAND} --build ${SCRATCH}/build)
+step(${SCRATCH}/build/consumer)
+if(WITH_TORCH)
+  step(${SCRATCH}/build/torch_consumer)
+endif()

@@ -1,0 +1,111 @@
+#include "weft/worker/launch/child_environment.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "weft/worker/launch_environment.h"
+
+namespace weft::launch {
+namespace {
+
+GroupPlace place() {
+  GroupPlace result;
+  result.options.processes = 5;
+  result.options.roles = {{"ps", 2}, {"trainer", 3}};
+  result.options.master_port = 4321;
+  result.options.run_id = "job";
+  result.options.max_restarts = 3;
+  return result;
+}
+
+std::map<std::string, std::string> environment(const std::vector<std::string>& inherited,
+                                               const GroupPlace& group, uint32_t rank,
+                                               uint32_t restarts) {
+  std::map<std::string, std::string> result;
+  for (const std::string& entry :
+       child_environment(inherited, group, rank, restarts, "/tmp/error.json")) {
+    const size_t equals = entry.find('=');
+    EXPECT_TRUE(result.emplace(entry.substr(0, equals), entry.substr(equals + 1)).second)
+        << entry << " comes twice";
+  }
+  return result;
+}
+
+TEST(ChildEnvironment, HasTorchrunsVariables) {
+  auto variables = environment({}, place(), 3, 2);
+  const std::map<std::string, std::string> expected = {
+      {"RANK", "3"},
+      {"LOCAL_RANK", "3"},
+      {"WORLD_SIZE", "5"},
+      {"LOCAL_WORLD_SIZE", "5"},
+      {"GROUP_RANK", "0"},
+      {"GROUP_WORLD_SIZE", "1"},
+      {"ROLE_NAME", "trainer"},
+      {"ROLE_RANK", "1"},
+      {"ROLE_WORLD_SIZE", "3"},
+      {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_PORT", "4321"},
+      {"TORCHELASTIC_RUN_ID", "job"},
+      {"TORCHELASTIC_RESTART_COUNT", "2"},
+      {"TORCHELASTIC_MAX_RESTARTS", "3"},
+      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+      {"TORCHELASTIC_ERROR_FILE", "/tmp/error.json"},
+      {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
+      {"OMP_NUM_THREADS", "1"},
+      {"WEFT_GROUP_EPOCH", "0"},
+  };
+  EXPECT_EQ(variables, expected);
+}
+
+TEST(ChildEnvironment, KeepsWhatItInheritsButNotAnOlderPlace) {
+  auto variables = environment({"HOME=/root", "EMPTY=", "A=b=c", "RANK=9", "OMP_NUM_THREADS=4",
+                                "WEFT_TERMINAL_COLUMNS=3", "malformed"},
+                               place(), 0, 0);
+  EXPECT_EQ(variables["HOME"], "/root");
+  EXPECT_EQ(variables["EMPTY"], "");
+  EXPECT_EQ(variables["A"], "b=c");
+  EXPECT_EQ(variables["RANK"], "0");
+  EXPECT_EQ(variables["OMP_NUM_THREADS"], "4");
+  EXPECT_EQ(variables.count("WEFT_TERMINAL_COLUMNS"), 0u);
+  EXPECT_EQ(variables["ROLE_NAME"], "ps");
+}
+
+TEST(ChildEnvironment, TellsOfATerminal) {
+  GroupPlace group = place();
+  group.terminal_columns = 76;
+  EXPECT_EQ(environment({}, group, 0, 0)["WEFT_TERMINAL_COLUMNS"], "76");
+}
+
+TEST(ChildEnvironment, IsWhatAWorkerReads) {
+  auto variables = environment({}, place(), 4, 2);
+  const auto read = read_launch_environment([&](const char* name) -> std::optional<std::string> {
+    if (variables.count(name) == 0) return std::nullopt;
+    return variables[name];
+  });
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->rank, 4u);
+  EXPECT_EQ(read->world_size, 5u);
+  EXPECT_EQ(read->master_port, 4321);
+  EXPECT_EQ(read->restart_count, 2u);
+  EXPECT_EQ(read->group_epoch, 0u) << "a restarted rank must meet the ranks that were not";
+  EXPECT_TRUE(read->agent_hosts_store);
+}
+
+TEST(ErrorFile, GivesTheMessageOfBothForms) {
+  EXPECT_EQ(
+      error_file_message(R"({"message": {"message": "no disk", "extraInfo": {"timestamp": "1"}}})"),
+      "no disk");
+  EXPECT_EQ(error_file_message(R"({"message": "no disk"})"), "no disk");
+}
+
+TEST(ErrorFile, DamageIsNoMessage) {
+  for (const char* damaged : {"", "{", "[]", "{}", R"({"message": 3})", R"({"message": {}})",
+                              R"({"message": {"message": []}})", "\xff"}) {
+    EXPECT_EQ(error_file_message(damaged), "") << damaged;
+  }
+}
+
+}  // namespace
+}  // namespace weft::launch

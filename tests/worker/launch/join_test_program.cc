@@ -1,0 +1,40 @@
+// Joins the group that its launcher made, prints what it learned, and then does what it was told
+// to: join_test_program [exit CODE in attempt 0 of rank R: R CODE]
+#include <cstdlib>
+#include <iostream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "weft/rpc/static_join.h"
+#include "weft/worker/launch_environment.h"
+#include "weft/worker/rendezvous.h"
+
+namespace {
+
+int fail(const absl::Status& status) {
+  std::cerr << status << std::endl;
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto environment = weft::read_launch_environment();
+  if (!environment.ok()) return fail(environment.status());
+  auto store = weft::open_rendezvous_store(*environment);
+  if (!store.ok()) return fail(store.status());
+  weft::JoinRequest request;
+  request.group = environment->run_id;
+  request.epoch = environment->group_epoch;
+  request.attempt = environment->restart_count;
+  request.rank = environment->rank;
+  request.world_size = environment->world_size;
+  request.name = absl::StrCat("worker", request.rank);
+  request.address = absl::StrCat("address", request.rank);
+  const auto joined = weft::join_static_group(**store, request);
+  if (!joined.ok()) return fail(joined.status());
+  std::cout << joined->self << " joined " << joined->members.size() << " members, last "
+            << joined->members.back().name << std::endl;
+  const bool told = argc == 3 && request.attempt == 0 && argv[1] == std::to_string(request.rank);
+  return told ? std::atoi(argv[2]) : 0;
+}

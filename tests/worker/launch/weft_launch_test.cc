@@ -1,0 +1,377 @@
+// Starts the real weft_launch with real processes under it. This process adopts whatever a launch
+// leaves behind (a "subreaper"), so "nothing is left" is a fact the kernel states.
+#include <algorithm>
+#include <errno.h>
+#include <fcntl.h>
+#include <filesystem>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "weft/worker/internal/tcp_port.h"
+
+extern char** environ;
+
+namespace weft::launch {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::UnorderedElementsAre;
+
+std::string tool(const char* path) { return absl::StrCat(WEFT_BUILD_DIR, "/", path); }
+
+class Launch : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    folder_ = std::filesystem::temp_directory_path() / absl::StrCat("weft_launch_test.", getpid());
+    std::filesystem::create_directories(folder_);
+    setenv("TMPDIR", folder_.c_str(), 1);
+  }
+
+  void TearDown() override {
+    out_.close();
+    err_.close();
+    EXPECT_TRUE(std::filesystem::is_empty(folder_)) << "an error file was left";
+    std::filesystem::remove_all(folder_);
+    unsetenv("TMPDIR");
+  }
+
+  // weft_launch OPTIONS -- launch_test_program PROGRAM.
+  void start(std::vector<std::string> options, const std::vector<std::string>& program) {
+    options.insert(options.begin(), tool("worker/weft_launch"));
+    options.push_back("--");
+    options.push_back(tool("tests/worker/launch_test_program"));
+    options.insert(options.end(), program.begin(), program.end());
+    start_command(options);
+  }
+
+  void start_command(const std::vector<std::string>& command) {
+    int out[2];
+    int err[2];
+    ASSERT_EQ(pipe2(out, O_CLOEXEC), 0);
+    ASSERT_EQ(pipe2(err, O_CLOEXEC), 0);
+    out_ = internal::Descriptor(out[0]);
+    err_ = internal::Descriptor(err[0]);
+    const internal::Descriptor out_end(out[1]);
+    const internal::Descriptor err_end(err[1]);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, out_end.get(), 1);
+    posix_spawn_file_actions_adddup2(&actions, err_end.get(), 2);
+    std::vector<char*> argv;
+    for (const std::string& part : command) argv.push_back(const_cast<char*>(part.c_str()));
+    argv.push_back(nullptr);
+    ASSERT_EQ(posix_spawn(&launcher_, argv[0], &actions, nullptr, argv.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+  }
+
+  // Reads until `text` has been printed `count` times, or to the end.
+  void read_until(const std::string& text, int count = 1) {
+    while (occurrences(output_, text) < count && read_some()) {
+    }
+  }
+
+  void send(int signal) { kill(launcher_, signal); }
+
+  // The exit code of the launcher; checks that no process is left.
+  int finish() {
+    while (read_some()) {
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(launcher_, &status, 0), launcher_);
+    EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a process was left behind";
+    EXPECT_EQ(errno, ECHILD);
+    return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
+  }
+
+  int run(const std::vector<std::string>& options, const std::vector<std::string>& program) {
+    start(options, program);
+    return finish();
+  }
+
+  std::vector<std::string> lines() const {
+    std::vector<std::string> result = absl::StrSplit(output_, '\n');
+    if (!result.empty() && result.back().empty()) result.pop_back();
+    return result;
+  }
+
+  static int occurrences(const std::string& text, const std::string& part) {
+    int count = 0;
+    for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1))
+      ++count;
+    return count;
+  }
+
+  bool read_some() {
+    pollfd waiting[] = {{out_.get(), POLLIN, 0}, {err_.get(), POLLIN, 0}};
+    if (waiting[0].fd < 0 && waiting[1].fd < 0) return false;
+    poll(waiting, 2, -1);
+    if (waiting[0].revents != 0) append(out_, output_);
+    if (waiting[1].revents != 0) append(err_, errors_);
+    return true;
+  }
+
+  static void append(internal::Descriptor& from, std::string& to) {
+    char buffer[4096];
+    const ssize_t size = read(from.get(), buffer, sizeof(buffer));
+    if (size <= 0) {
+      from.close();
+    } else {
+      to.append(buffer, static_cast<size_t>(size));
+    }
+  }
+
+  std::filesystem::path folder_;
+  pid_t launcher_ = -1;
+  internal::Descriptor out_;
+  internal::Descriptor err_;
+  std::string output_;
+  std::string errors_;
+};
+
+TEST_F(Launch, EachLineCarriesItsRankAndTheStreamsStayApart) {
+  EXPECT_EQ(run({"-n", "3"}, {"env", "RANK", "env", "WORLD_SIZE", "complain", "oh"}), 0);
+  EXPECT_THAT(lines(),
+              UnorderedElementsAre("[0] RANK=0", "[1] RANK=1", "[2] RANK=2", "[0] WORLD_SIZE=3",
+                                   "[1] WORLD_SIZE=3", "[2] WORLD_SIZE=3"));
+  EXPECT_THAT(errors_, AllOf(HasSubstr("[0] oh\n"), HasSubstr("[1] oh\n"), HasSubstr("[2] oh\n")));
+}
+
+TEST_F(Launch, AGroupJoinsOverItsStore) {
+  start_command(
+      {tool("worker/weft_launch"), "-n", "3", "--", tool("tests/worker/join_test_program")});
+  EXPECT_EQ(finish(), 0) << errors_;
+  EXPECT_THAT(lines(), UnorderedElementsAre("[0] w0.1 joined 3 members, last worker2",
+                                            "[1] w1.1 joined 3 members, last worker2",
+                                            "[2] w2.1 joined 3 members, last worker2"));
+}
+
+TEST_F(Launch, ARestartedRankJoinsAgainAsANewIncarnation) {
+  start_command({tool("worker/weft_launch"), "-n", "2", "--on-failure", "restart=1", "--",
+                 tool("tests/worker/join_test_program"), "0", "6"});
+  EXPECT_EQ(finish(), 0) << errors_;
+  EXPECT_THAT(lines(), UnorderedElementsAre("[0] w0.1 joined 2 members, last worker1",
+                                            "[1] w1.1 joined 2 members, last worker1",
+                                            "[0] w0.2 joined 2 members, last worker1"));
+  EXPECT_THAT(errors_, HasSubstr("ended with exit code 6; restart 1 of 1"));
+}
+
+TEST_F(Launch, RolesReachTheProcesses) {
+  EXPECT_EQ(run({"--roles", "ps:1,trainer:2"}, {"env", "ROLE_NAME"}), 0);
+  EXPECT_THAT(lines(), UnorderedElementsAre("[0] ROLE_NAME=ps", "[1] ROLE_NAME=trainer",
+                                            "[2] ROLE_NAME=trainer"));
+}
+
+TEST_F(Launch, TheFirstFailureEndsTheGroupAndGivesTheCode) {
+  start({"-n", "3"}, {"catch", "TERM", "print", "ready", "rank", "1", "exit", "7"});
+  EXPECT_EQ(finish(), 7);
+  EXPECT_THAT(errors_, HasSubstr("ended with exit code 7"));
+}
+
+TEST_F(Launch, TheOthersAreAskedToEndByTheFailure) {
+  EXPECT_EQ(run({"-n", "2"}, {"catch", "TERM", "not-rank", "0", "exit", "3"}), 3);
+  output_.clear();
+  errors_.clear();
+  // Rank 1 waits; rank 0 waits too until the test ends it.
+  start({"-n", "2"}, {"catch", "TERM", "pid", "await", "exit", "0"});
+  read_until("waiting", 2);
+  const size_t at = output_.find("[0] pid ");
+  ASSERT_NE(at, std::string::npos) << output_;
+  kill(atoi(output_.c_str() + at + 8), SIGKILL);
+  EXPECT_EQ(finish(), 128 + SIGKILL);
+  EXPECT_THAT(output_, HasSubstr("[1] got TERM"));
+  EXPECT_THAT(errors_, AllOf(HasSubstr("rank 0 (pid "), HasSubstr("was ended by SIGKILL"),
+                             Not(HasSubstr("rank 1"))));
+}
+
+TEST_F(Launch, WhoOutlivesTheGraceIsKilled) {
+  start({"-n", "2", "--grace", "0.05"}, {"ignore", "TERM", "pid", "forever"});
+  read_until("waiting", 2);
+  kill(atoi(output_.c_str() + output_.find("[1] pid ") + 8), SIGABRT);
+  EXPECT_EQ(finish(), 128 + SIGABRT);
+  EXPECT_THAT(errors_, HasSubstr("rank 1"));
+}
+
+TEST_F(Launch, ContinueLetsTheOthersFinish) {
+  start({"-n", "2", "--on-failure", "continue"}, {"catch", "TERM", "pid", "await", "exit", "0"});
+  read_until("waiting", 2);
+  kill(atoi(output_.c_str() + output_.find("[0] pid ") + 8), SIGKILL);
+  while (errors_.find("rank 0") == std::string::npos && read_some()) {
+  }
+  EXPECT_THAT(output_, Not(HasSubstr("got TERM")));
+  kill(atoi(output_.c_str() + output_.find("[1] pid ") + 8), SIGTERM);
+  EXPECT_EQ(finish(), 128 + SIGKILL);
+  EXPECT_THAT(output_, HasSubstr("[1] got TERM"));
+}
+
+TEST_F(Launch, RestartGivesUpAfterItsCount) {
+  EXPECT_EQ(run({"-n", "1", "--on-failure", "restart=2"},
+                {"env", "TORCHELASTIC_RESTART_COUNT", "env", "WEFT_GROUP_EPOCH", "exit", "5"}),
+            5);
+  EXPECT_EQ(output_, absl::StrCat("[0] TORCHELASTIC_RESTART_COUNT=0\n[0] WEFT_GROUP_EPOCH=0\n"
+                                  "[0] TORCHELASTIC_RESTART_COUNT=1\n[0] WEFT_GROUP_EPOCH=0\n"
+                                  "[0] TORCHELASTIC_RESTART_COUNT=2\n[0] WEFT_GROUP_EPOCH=0\n"));
+  EXPECT_THAT(errors_, AllOf(HasSubstr("restart 1 of 2"), HasSubstr("restart 2 of 2")));
+}
+
+TEST_F(Launch, SignalsArePassedOn) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    output_.clear();
+    start({"-n", "2"}, {"catch", "INT", "catch", "TERM", "catch", "HUP", "await"});
+    read_until("waiting", 2);
+    send(signal);
+    EXPECT_EQ(finish(), 0);
+    EXPECT_EQ(occurrences(output_, absl::StrCat("got ", sigabbrev_np(signal))), 2) << output_;
+  }
+}
+
+TEST_F(Launch, ProcessesThatDieOfAPassedSignalGive128PlusIt) {
+  start({"-n", "2"}, {"forever"});
+  read_until("waiting", 2);
+  send(SIGTERM);
+  EXPECT_EQ(finish(), 128 + SIGTERM);
+  EXPECT_EQ(errors_, "");
+}
+
+TEST_F(Launch, ASecondInterruptKills) {
+  start({"-n", "2", "--grace", "600"}, {"catch", "INT", "await", "forever"});
+  read_until("waiting", 2);
+  send(SIGINT);
+  read_until("waiting", 4);
+  send(SIGINT);
+  EXPECT_EQ(finish(), 128 + SIGKILL);
+}
+
+TEST_F(Launch, KillingTheLauncherKillsItsProcesses) {
+  start({"-n", "3"}, {"ignore", "TERM", "ignore", "HUP", "forever"});
+  read_until("waiting", 3);
+  send(SIGKILL);
+  int killed = 0;
+  int status = 0;
+  while (waitpid(-1, &status, 0) > 0) killed += WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  EXPECT_EQ(killed, 4) << "the launcher and its three processes";
+  std::filesystem::remove_all(folder_);  // error files: nobody was left to remove them
+  std::filesystem::create_directories(folder_);
+}
+
+TEST_F(Launch, WhatAProcessStartedGoesWithIt) {
+  start({"-n", "2"}, {"catch", "TERM", "spawn", "daemon", "await"});
+  read_until("spawned", 4);
+  send(SIGTERM);
+  EXPECT_EQ(finish(), 0);
+}
+
+TEST_F(Launch, WhatAProcessStartedGoesAsSoonAsTheProcessDoes) {
+  start({"-n", "2"}, {"catch", "TERM", "pid", "spawn", "await"});
+  read_until("spawned", 2);
+  read_until("waiting", 2);
+  const pid_t helper = atoi(output_.c_str() + output_.find("[0] spawned ") + 12);
+  const internal::Descriptor handle(static_cast<int>(syscall(SYS_pidfd_open, helper, 0)));
+  ASSERT_TRUE(handle.valid());
+  kill(atoi(output_.c_str() + output_.find("[0] pid ") + 8), SIGTERM);
+  pollfd ended = {handle.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&ended, 1, 30000), 1) << "rank 1 still runs, but rank 0's helper must be gone";
+  send(SIGTERM);
+  EXPECT_EQ(finish(), 0);
+}
+
+TEST_F(Launch, AnErrorFilesMessageIsReported) {
+  EXPECT_EQ(run({"-n", "2"}, {"rank", "1", "error", "the disk is full", "exit", "9"}), 9);
+  EXPECT_THAT(errors_, HasSubstr("ended with exit code 9: the disk is full"));
+}
+
+TEST_F(Launch, APortInUseIsNamedAndNothingStarts) {
+  auto taken = internal::listen_on("127.0.0.1", 0);
+  ASSERT_TRUE(taken.ok());
+  EXPECT_EQ(run({"--master-port", absl::StrCat(taken->port)}, {"print", "started"}), 1);
+  EXPECT_EQ(output_, "");
+  EXPECT_EQ(errors_,
+            absl::StrCat("weft_launch: 127.0.0.1:", taken->port, ": the port is in use\n"));
+}
+
+TEST_F(Launch, AProgramThatIsNotThereIsNamed) {
+  start_command({tool("worker/weft_launch"), "-n", "2", "--", "/no/such/program"});
+  EXPECT_EQ(finish(), 127);
+  EXPECT_EQ(errors_, "weft_launch: /no/such/program: No such file or directory\n");
+}
+
+TEST_F(Launch, AFileThatIsNoProgramIsNamed) {
+  const std::string path = folder_ / "text";
+  FILE* file = fopen(path.c_str(), "w");
+  fputs("\x01\x02 no program\n", file);
+  fclose(file);
+  EXPECT_EQ(chmod(path.c_str(), 0755), 0);
+  start_command({tool("worker/weft_launch"), "-n", "2", "--", path});
+  EXPECT_EQ(finish(), 126);
+  EXPECT_THAT(errors_, AllOf(HasSubstr("rank 0 could not be started"), HasSubstr(path)));
+  EXPECT_EQ(occurrences(errors_, "could not be started"), 1);
+  std::filesystem::remove(path);
+}
+
+TEST_F(Launch, AMistakeOnTheCommandLineEndsWith2) {
+  start_command({tool("worker/weft_launch"), "--nnodes", "2", "--", "true"});
+  EXPECT_EQ(finish(), 2);
+  EXPECT_THAT(errors_, HasSubstr("torchrun"));
+}
+
+TEST_F(Launch, AProcessInheritsNoSocketOfTheLauncher) {
+  EXPECT_EQ(run({}, {"descriptors"}), 0);
+  EXPECT_EQ(output_, "[0] descriptors\n");
+}
+
+TEST_F(Launch, AFileGetsTheLastStateOfAProgressBar) {
+  EXPECT_EQ(run({}, {"write", "10%\\r20%\\r", "write", "100%\\n"}), 0);
+  EXPECT_EQ(output_, "[0] 100%\n");
+}
+
+TEST_F(Launch, WithoutPrefixTheBytesPassUntouched) {
+  EXPECT_EQ(run({"--no-prefix"}, {"write", "10%\\r100%\\nend"}), 0);
+  EXPECT_EQ(output_, "10%\r100%\nend");
+}
+
+TEST_F(Launch, AReaderThatLeavesDoesNotStopTheProcesses) {
+  start({"-n", "1"}, {"catch", "TERM", "await", "print", "unheard", "complain", "heard"});
+  read_until("waiting");
+  out_.close();
+  send(SIGTERM);
+  EXPECT_EQ(finish(), 0);
+  EXPECT_EQ(errors_, "[0] heard\n");
+}
+
+TEST_F(Launch, ManyLinesOfManyRanksAllArrive) {
+  std::vector<std::string> program;
+  for (int i = 0; i < 500; ++i) program.insert(program.end(), {"print", absl::StrCat("line ", i)});
+  EXPECT_EQ(run({"-n", "4"}, program), 0);
+  EXPECT_EQ(lines().size(), 2000u);
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(occurrences(output_, absl::StrCat("[", rank, "] line 499\n")), 1);
+  }
+}
+
+// Python's own launcher starts the same program; needs the full wheel of tools/oracles.sh.
+TEST_F(Launch, TorchrunStartsTheSameProgram) {
+  const std::string torchrun = WEFT_SOURCE_DIR "/.deps/oracles/bin/torchrun";
+  if (!std::filesystem::exists(torchrun)) GTEST_SKIP() << "no " << torchrun;
+  start_command({torchrun, "--no-python", "--nproc-per-node=2", "--rdzv-backend=c10d",
+                 "--rdzv-endpoint=127.0.0.1:0", tool("tests/worker/join_test_program")});
+  EXPECT_EQ(finish(), 0) << errors_;
+  EXPECT_THAT(output_,
+              AllOf(HasSubstr("w0.1 joined 2 members"), HasSubstr("w1.1 joined 2 members")));
+}
+
+}  // namespace
+}  // namespace weft::launch

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Installs what Weft is built with and this machine lacks: Debian packages, and LibTorch into
+# .deps/site (1.3 GB, ignored by git). Does and prints nothing when all is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+packages=(
+  g++ cmake ninja-build ccache lld clang-14 clang-format git python3 python3-pip pkg-config
+  libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libabsl-dev
+  zlib1g-dev libgd-dev nlohmann-json3-dev libcli11-dev
+  libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev
+  dataset-fashion-mnist
+)
+# The wheel's libtorch_cpu needs these two beside it, and no CUDA toolkit.
+wheels=(torch==2.11.0 "nvidia-cuda-cupti==13.0.*" "nvidia-cuda-runtime==13.0.*")
+site=.deps/site
+stamp=$site/.installed
+
+fail() {
+  echo "setup: $*" >&2
+  exit 1
+}
+
+# Three tries: a dropped download is the usual reason for a failure here.
+retry() {
+  local try
+  for try in 1 2 3; do
+    "$@" && return 0
+    echo "setup: try $try of 3 failed: $*" >&2
+    sleep $((try * 5))
+  done
+  return 1
+}
+
+as_root() {
+  if [[ $EUID -eq 0 ]]; then "$@"; else sudo "$@"; fi
+}
+
+install_packages() {
+  local missing=() package
+  for package in "${packages[@]}"; do
+    if [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) != installed ]]; then
+      missing+=("$package")
+    fi
+  done
+  [[ ${#missing[@]} -gt 0 ]] || return 0
+
+  command -v apt-get >/dev/null || fail "no apt-get here. Install by other means: ${missing[*]}"
+  if [[ $EUID -ne 0 ]] && ! command -v sudo >/dev/null; then
+    fail "not root and no sudo. Run as root: apt-get install ${missing[*]}"
+  fi
+  echo "setup: installing ${missing[*]}"
+  retry as_root apt-get update -qq || fail "apt-get update failed"
+  retry as_root env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
+    fail "apt-get could not install: ${missing[*]}"
+}
+
+install_torch() {
+  [[ $(cat "$stamp" 2>/dev/null) == "${wheels[*]}" ]] && return 0
+
+  echo "setup: installing LibTorch into $site (${wheels[*]})"
+  local python=python3
+  "$python" -m pip --version >/dev/null 2>&1 || python=/usr/bin/python3
+  rm -rf "$site.partial"
+  retry "$python" -m pip install --quiet --disable-pip-version-check --root-user-action=ignore \
+    --retries 10 --timeout 60 --only-binary :all: --no-deps --upgrade \
+    --target "$site.partial" "${wheels[@]}" ||
+    fail "pip could not fetch ${wheels[*]} (it needs Python 3.10 or newer, here: $("$python" --version))"
+  echo "${wheels[*]}" >"$site.partial/.installed"
+  rm -rf "$site"
+  mv "$site.partial" "$site"
+}
+
+mkdir -p .deps
+exec {lock}>.deps/lock
+flock "$lock"
+install_packages
+install_torch

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Builds one preset and runs its tests, from a bare clone:
+#
+#   tools/test.sh [dev|release|asan|tsan|clang] [ctest options ...]
+#
+# dev, the default, also checks layers and formatting. The last line is ctest's own verdict.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+preset=dev
+if [[ $# -gt 0 && $1 != -* ]]; then
+  preset=$1
+  shift
+fi
+case $preset in
+  dev | release | asan | tsan | clang) ;;
+  *) echo "test.sh: unknown preset '$preset' (dev, release, asan, tsan, clang)" >&2 && exit 2 ;;
+esac
+
+tools/setup.sh
+if [[ $preset == dev ]]; then
+  tools/check_layers.py
+  tools/check_format.sh
+fi
+
+cmake --preset "$preset" >/dev/null
+cmake --build --preset "$preset" -- -j 2
+
+export ASAN_OPTIONS=detect_stack_use_after_return=1
+export UBSAN_OPTIONS=print_stacktrace=1
+export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+
+log=build/$preset/test.log
+code=0
+ctest --test-dir "build/$preset" -j 2 --output-on-failure --no-tests=error "$@" 2>&1 | tee "$log" || code=$?
+
+# ctest's label table is "unit = 1.23 sec*proc (45 tests)".
+counts=$(sed -nE 's/^([a-z]+) += .*\(([0-9]+) tests?\)$/\1 \2/p' "$log" | paste -sd, | sed 's/,/, /g')
+echo "$preset: tests run by label: ${counts:-none}"
+grep -E '^[0-9]+% tests passed' "$log" || echo "$preset: ctest ended with $code before it ran the tests"
+exit "$code"

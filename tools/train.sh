@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Trains the main example, one parameter server and N trainers on Fashion-MNIST, from a bare clone:
+#
+#   tools/train.sh [--trainers N] [options of examples/parameter_server ...]
+#
+# N is 2 unless said otherwise. `tools/train.sh --help` lists the other options.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+trainers=2
+arguments=()
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --trainers) trainers=${2:?train.sh: --trainers needs a number} && shift 2 ;;
+    --trainers=*) trainers=${1#*=} && shift ;;
+    *) arguments+=("$1") && shift ;;
+  esac
+done
+if ! [[ $trainers =~ ^[1-9][0-9]{0,3}$ ]]; then
+  echo "train.sh: --trainers takes a number of at least 1, not '$trainers'" >&2
+  exit 2
+fi
+
+tools/setup.sh
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! { cmake --preset release && cmake --build --preset release --target weft_launch parameter_server -- -j "$(nproc)"; } >"$log" 2>&1; then
+  cat "$log" >&2
+  echo "train.sh: the build failed, see above" >&2
+  exit 1
+fi
+
+rm -f "$log"
+exec build/release/worker/weft_launch --nproc-per-node $((1 + trainers)) -- \
+  build/release/examples/parameter_server/parameter_server "${arguments[@]}"

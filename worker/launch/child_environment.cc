@@ -1,0 +1,82 @@
+#include "weft/worker/launch/child_environment.h"
+
+#include <map>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft::launch {
+namespace {
+
+struct RolePlace {
+  std::string name;
+  uint32_t rank = 0;  // among the processes of the role
+  uint32_t count = 0;
+};
+
+RolePlace role_of(const std::vector<Role>& roles, uint32_t rank) {
+  for (const Role& role : roles) {
+    if (rank < role.count) return {role.name, rank, role.count};
+    rank -= role.count;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::string> child_environment(const std::vector<std::string>& inherited,
+                                           const GroupPlace& place, uint32_t rank,
+                                           uint32_t restart_count, const std::string& error_file) {
+  std::map<std::string, std::string> variables;
+  for (const std::string& entry : inherited) {
+    const size_t equals = entry.find('=');
+    if (equals != std::string::npos) variables[entry.substr(0, equals)] = entry.substr(equals + 1);
+  }
+  const LaunchOptions& options = place.options;
+  const RolePlace role = role_of(options.roles, rank);
+  const std::string count = absl::StrCat(options.processes);
+  const std::pair<const char*, std::string> settings[] = {
+      {"RANK", absl::StrCat(rank)},
+      {"LOCAL_RANK", absl::StrCat(rank)},
+      {"WORLD_SIZE", count},
+      {"LOCAL_WORLD_SIZE", count},
+      {"GROUP_RANK", "0"},
+      {"GROUP_WORLD_SIZE", "1"},
+      {"ROLE_NAME", role.name},
+      {"ROLE_RANK", absl::StrCat(role.rank)},
+      {"ROLE_WORLD_SIZE", absl::StrCat(role.count)},
+      {"MASTER_ADDR", options.master_addr},
+      {"MASTER_PORT", absl::StrCat(options.master_port)},
+      {"TORCHELASTIC_RUN_ID", options.run_id},
+      {"TORCHELASTIC_RESTART_COUNT", absl::StrCat(restart_count)},
+      {"TORCHELASTIC_MAX_RESTARTS", absl::StrCat(options.max_restarts)},
+      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+      {"TORCHELASTIC_ERROR_FILE", error_file},
+      // The group as a whole never restarts here, so a restarted rank meets the others again.
+      {"WEFT_GROUP_EPOCH", "0"},
+  };
+  for (const auto& [name, value] : settings) variables[name] = value;
+  variables.try_emplace("OMP_NUM_THREADS", "1");
+  variables.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  variables.erase("WEFT_TERMINAL_COLUMNS");
+  if (place.terminal_columns > 0) {
+    variables["WEFT_TERMINAL_COLUMNS"] = absl::StrCat(place.terminal_columns);
+  }
+
+  std::vector<std::string> result;
+  for (const auto& [name, value] : variables) result.push_back(absl::StrCat(name, "=", value));
+  return result;
+}
+
+std::string error_file_message(const std::string& json) {
+  const nlohmann::json file = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!file.is_object() || !file.contains("message")) return "";
+  const nlohmann::json& message = file["message"];
+  if (message.is_string()) return message.get<std::string>();
+  if (!message.is_object() || !message.contains("message")) return "";
+  return message["message"].is_string() ? message["message"].get<std::string>() : "";
+}
+
+}  // namespace weft::launch

@@ -1,0 +1,69 @@
+// Runs one launch: starts the processes, merges their output, passes signals on, reports failures.
+//
+// One thread and one poll loop; the decisions are SupervisorCore's. Blocking: run() returns when
+// the last process has ended. Bounds: output that nobody takes is kept up to 1 MiB per stream, then
+// the processes wait in their own writes.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <sys/types.h>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "weft/worker/launch/child_environment.h"
+#include "weft/worker/launch/child_process.h"
+#include "weft/worker/launch/output_merger.h"
+#include "weft/worker/launch/supervisor_core.h"
+
+namespace weft::launch {
+
+// Must be called before the process has a second thread: blocks the signals that the supervisor
+// reads from a descriptor, in all threads to come. SIGINT and SIGHUP stay ignored where they are
+// (nohup, background jobs of a script).
+absl::StatusOr<internal::Descriptor> take_signals();
+
+class Supervisor {
+ public:
+  // `place.options` must have its run_id and master_port settled.
+  Supervisor(GroupPlace place, internal::Descriptor signals);
+  ~Supervisor();
+
+  // The exit code of the launcher. Errors: what keeps the first process from being prepared.
+  absl::StatusOr<int> run();
+
+ private:
+  struct Child {
+    pid_t pid = -1;
+    std::array<internal::Descriptor, 2> output;  // by Stream
+    std::string error_file;
+  };
+
+  void act(const std::vector<Action>& actions);
+  void start_child(const Action& action);
+  void wait_for_events();
+  void read_signals();
+  void reap_children();
+  void reap_rank(uint32_t rank);
+  void end_strays();
+  void report_exit(uint32_t rank, pid_t pid, ExitStatus status);
+  void read_output(uint32_t rank, Stream stream, bool until_empty);
+  void write_output(Stream stream);
+  void flush_output();
+  bool backed_up();
+
+  const GroupPlace place_;
+  const internal::Descriptor signals_;
+  SupervisorCore core_;
+  OutputMerger merger_;
+  std::array<bool, 2> sink_closed_ = {false, false};
+  std::string folder_;   // of the error files
+  std::string program_;  // its path
+  std::vector<std::string> inherited_;
+  std::vector<Child> children_;
+};
+
+}  // namespace weft::launch

@@ -1,0 +1,276 @@
+#include "weft/worker/rendezvous.h"
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <exception>
+#include <future>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/csrc/distributed/c10d/exception.h>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "weft/base/mutex.h"
+#include "weft/base/status.h"
+#include "weft/worker/internal/tcp_port.h"
+
+namespace weft {
+namespace {
+
+using StorePointer = c10::intrusive_ptr<c10d::Store>;
+
+constexpr absl::Duration kLongestTimeout = absl::Hours(24 * 365);  // fits every clock's type
+constexpr absl::Duration kFirstPoll = absl::Milliseconds(1);
+constexpr absl::Duration kLongestPoll = absl::Milliseconds(20);
+
+std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
+std::string to_text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+absl::Status translate(const std::string& store, std::exception_ptr exception) {
+  try {
+    std::rethrow_exception(std::move(exception));
+  } catch (const c10d::TimeoutError& error) {
+    return absl::DeadlineExceededError(absl::StrCat(store, ": ", error.what_without_backtrace()));
+  } catch (const c10::Error& error) {
+    return absl::UnavailableError(absl::StrCat(store, ": ", error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(absl::StrCat(store, ": ", error.what()));
+  } catch (...) {
+    return absl::InternalError(absl::StrCat(store, ": an exception of unknown type"));
+  }
+}
+
+// One thread that makes all calls on one c10d store. Waiters give up at their timeout while the
+// thread may still hang inside c10d: it then keeps itself and the store alive, for nobody.
+class StoreThread : public std::enable_shared_from_this<StoreThread> {
+ public:
+  using Task = absl::AnyInvocable<void()>;
+
+  explicit StoreThread(std::string description) : description_(std::move(description)) {}
+
+  const std::string& description() const { return description_; }
+
+  void start() {
+    std::thread([self = shared_from_this()] { self->run(); }).detach();
+  }
+
+  // Ends the thread after the tasks that are queued, and waits for that unless it hangs.
+  void stop() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+    while (!ended_ && !hanging_) changed_.wait(mutex_);
+  }
+
+  // Runs `function` on the thread; its exceptions become statuses.
+  template <class Function, class Result = std::invoke_result_t<Function, StorePointer&>>
+  absl::StatusOr<Result> call(absl::Duration timeout, Function function)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    auto promise = std::make_shared<std::promise<absl::StatusOr<Result>>>();
+    std::future<absl::StatusOr<Result>> answer = promise->get_future();
+    {
+      MutexLock lock(mutex_);
+      tasks_.push_back([this, promise, function = std::move(function)]() mutable {
+        try {
+          promise->set_value(function(store_));
+        } catch (...) {
+          promise->set_value(translate(description_, std::current_exception()));
+        }
+      });
+      changed_.notify_all();
+    }
+    if (answer.wait_for(absl::ToChronoNanoseconds(timeout)) == std::future_status::ready) {
+      return answer.get();
+    }
+    MutexLock lock(mutex_);
+    hanging_ = true;
+    changed_.notify_all();
+    return absl::DeadlineExceededError(
+        absl::StrCat(description_, ": no answer within ", absl::FormatDuration(timeout)));
+  }
+
+ private:
+  void run() ABSL_LOCKS_EXCLUDED(mutex_) {
+    while (true) {
+      Task task;
+      {
+        MutexLock lock(mutex_);
+        while (tasks_.empty() && !stopping_) changed_.wait(mutex_);
+        if (tasks_.empty()) break;
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      }
+      task();
+    }
+    store_.reset();
+    MutexLock lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+  }
+
+  const std::string description_;
+  StorePointer store_;  // used by the thread alone
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool hanging_ ABSL_GUARDED_BY(mutex_) = false;  // a call was given up
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+class C10dStore final : public RendezvousStore {
+ public:
+  C10dStore(std::string description, absl::Duration timeout)
+      : timeout_(std::min(timeout, kLongestTimeout)),
+        thread_(std::make_shared<StoreThread>(std::move(description))) {
+    thread_->start();
+  }
+  ~C10dStore() override { thread_->stop(); }
+
+  absl::Status open(const std::string& host, const c10d::TCPStoreOptions& options,
+                    absl::Duration timeout) {
+    return thread_
+        ->call(timeout,
+               [host, options](StorePointer& store) {
+                 store = c10::make_intrusive<c10d::TCPStore>(host, options);
+                 return true;
+               })
+        .status();
+  }
+
+  absl::Status set(const std::string& key, const std::string& value) override {
+    return thread_
+        ->call(timeout_,
+               [key, value](StorePointer& store) {
+                 store->set(key, to_bytes(value));
+                 return true;
+               })
+        .status();
+  }
+
+  absl::StatusOr<std::string> get(const std::string& key, absl::Duration timeout) override {
+    WEFT_RETURN_IF_ERROR(wait({key}, timeout));
+    WEFT_ASSIGN_OR_RETURN(std::optional<std::string> value, try_get(key));
+    if (value) return *std::move(value);
+    return absl::UnavailableError(absl::StrCat(description(), ": '", key, "' vanished"));
+  }
+
+  absl::StatusOr<std::optional<std::string>> try_get(const std::string& key) override {
+    return thread_->call(timeout_, [key](StorePointer& store) -> std::optional<std::string> {
+      if (!store->check({key})) return std::nullopt;
+      return to_text(store->get(key));
+    });
+  }
+
+  absl::StatusOr<int64_t> add(const std::string& key, int64_t amount) override {
+    // The server parses the old value and ends its process if that is no number.
+    WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> held, try_get(key));
+    int64_t number = 0;
+    if (held && !absl::SimpleAtoi(*held, &number)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(description(), ": '", key, "' holds no number"));
+    }
+    return thread_->call(timeout_,
+                         [key, amount](StorePointer& store) { return store->add(key, amount); });
+  }
+
+  absl::StatusOr<std::string> compare_set(const std::string& key, const std::string& expected,
+                                          const std::string& desired) override {
+    WEFT_ASSIGN_OR_RETURN(
+        std::string held, thread_->call(timeout_, [key, expected, desired](StorePointer& store) {
+          return to_text(store->compareSet(key, to_bytes(expected), to_bytes(desired)));
+        }));
+    // For an absent key TCPStore answers `expected`; had the key held it, the answer were
+    // `desired`.
+    if (held == expected && expected != desired) return std::string();
+    return held;
+  }
+
+  // Looks again and again: c10d's own wait holds the store's only connection, logs its timeouts,
+  // and would keep a hosting process from its own store.
+  absl::Status wait(const std::vector<std::string>& keys, absl::Duration timeout) override {
+    const auto start = std::chrono::steady_clock::now();
+    absl::Duration pause = kFirstPoll;
+    while (true) {
+      WEFT_ASSIGN_OR_RETURN(const bool there, thread_->call(timeout_, [keys](StorePointer& store) {
+        return store->check(keys);
+      }));
+      if (there) return absl::OkStatus();
+      const absl::Duration left =
+          timeout - absl::FromChrono(std::chrono::steady_clock::now() - start);
+      if (left <= absl::ZeroDuration()) {
+        return absl::DeadlineExceededError(
+            absl::StrCat(description(), ": no '", keys.front(), "'",
+                         keys.size() > 1 ? absl::StrCat(" or another of ", keys.size()) : "",
+                         " within ", absl::FormatDuration(timeout)));
+      }
+      std::this_thread::sleep_for(absl::ToChronoNanoseconds(std::min(pause, left)));
+      pause = std::min(2 * pause, kLongestPoll);
+    }
+  }
+
+  std::string description() const override { return thread_->description(); }
+
+ private:
+  const absl::Duration timeout_;
+  const std::shared_ptr<StoreThread> thread_;  // shared with the thread itself, see StoreThread
+};
+
+absl::StatusOr<std::unique_ptr<RendezvousStore>> open_store(const std::string& host, uint16_t port,
+                                                            absl::Duration open_timeout,
+                                                            absl::Duration call_timeout,
+                                                            std::optional<int> listening_fd) {
+  c10d::TCPStoreOptions options;
+  options.port = port;
+  options.isServer = listening_fd.has_value();
+  options.waitWorkers = false;
+  options.timeout = absl::ToChronoMilliseconds(std::min(call_timeout, kLongestTimeout));
+  if (listening_fd) options.masterListenFd = *listening_fd;
+  auto store = std::make_unique<C10dStore>(absl::StrCat("rendezvous store at ", host, ":", port),
+                                           call_timeout);
+  WEFT_RETURN_IF_ERROR(store->open(host, options, std::min(open_timeout, kLongestTimeout)));
+  return store;
+}
+
+}  // namespace
+
+absl::StatusOr<HostedStore> host_rendezvous_store(const RendezvousOptions& options) {
+  WEFT_ASSIGN_OR_RETURN(internal::ListeningPort listening,
+                        internal::listen_on(options.host, options.port));
+  HostedStore result;
+  result.port = listening.port;
+  // The store closes the socket, also when it fails to start.
+  WEFT_ASSIGN_OR_RETURN(result.store, open_store(options.host, listening.port, options.timeout,
+                                                 options.timeout, listening.socket.release()));
+  return result;
+}
+
+absl::StatusOr<std::unique_ptr<RendezvousStore>> connect_rendezvous_store(
+    const RendezvousOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  const absl::Status reachable =
+      internal::wait_until_reachable(options.host, options.port, options.timeout);
+  if (!reachable.ok()) return prepend("rendezvous store: ", reachable);
+  const absl::Duration passed = absl::FromChrono(std::chrono::steady_clock::now() - start);
+  const absl::Duration left = std::max(options.timeout - passed, absl::Milliseconds(100));
+  return open_store(options.host, options.port, left, options.timeout, std::nullopt);
+}
+
+absl::StatusOr<std::unique_ptr<RendezvousStore>> open_rendezvous_store(
+    const LaunchEnvironment& environment, absl::Duration timeout) {
+  RendezvousOptions options;
+  options.host = environment.master_addr;
+  options.port = environment.master_port;
+  options.timeout = timeout;
+  if (!environment.hosts_store()) return connect_rendezvous_store(options);
+  WEFT_ASSIGN_OR_RETURN(HostedStore hosted, host_rendezvous_store(options));
+  return std::move(hosted.store);
+}
+
+}  // namespace weft
