@@ -28,7 +28,8 @@ TimerId SystemClock::call_at(TimePoint when, Callback callback) {
   {
     MutexLock lock(mutex_);
     id = {when, next_number_++};
-    earliest = timers_.emplace(id, std::move(callback)).first == timers_.begin();
+    const auto added = timers_.emplace(id, std::move(callback)).first;
+    earliest = added == timers_.begin();
   }
   if (earliest) changed_.notify_one();
   return id;

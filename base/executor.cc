@@ -110,10 +110,12 @@ void ThreadExecutor::work() {
     {
       Task task = std::move(queue_.front());
       queue_.pop_front();
+      ++running_;
       mutex_.unlock();
       task();
       task = nullptr;  // captures die before the task counts as finished
       mutex_.lock();
+      --running_;
     }
     ++finished_;
     saturated_.store(false, std::memory_order_relaxed);
@@ -143,6 +145,11 @@ void ThreadExecutor::end_wait() {
 size_t ThreadExecutor::thread_count() const {
   MutexLock lock(mutex_);
   return threads_.size();
+}
+
+bool ThreadExecutor::idle() const {
+  MutexLock lock(mutex_);
+  return queue_.empty() && running_ == 0;
 }
 
 void ThreadExecutor::stop() {

@@ -83,6 +83,8 @@ class ThreadExecutor final : public Executor {
   // now may never get its turn, so new work should be refused.
   bool saturated() const { return saturated_.load(std::memory_order_relaxed); }
   size_t thread_count() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Nothing is queued and no task runs; one that waits still runs.
+  bool idle() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Lets running tasks end, drops queued ones, joins all threads. Idempotent.
   void stop() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -108,6 +110,7 @@ class ThreadExecutor final : public Executor {
   std::deque<Task> queue_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
   size_t idle_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t running_ ABSL_GUARDED_BY(mutex_) = 0;  // tasks
   size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t extra_ ABSL_GUARDED_BY(mutex_) = 0;  // threads added for unannounced waits
   uint64_t finished_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -38,6 +38,19 @@ grpc::ChannelArguments channel_arguments(bool bulk) {
   return arguments;
 }
 
+// gRPC 1.51 keeps the queue and threads of its callback API as long as a channel or server uses
+// them; ending and starting them again in one process aborts now and then (seen: "assertion failed:
+// prior > 0" under grpc_cq_internal_unref). A server without a port holds on to them for good.
+void keep_grpc_running() {
+  static grpc::Server* const keeper = [] {
+    auto* service = new grpc::CallbackGenericService;
+    grpc::ServerBuilder builder;
+    builder.RegisterCallbackGenericService(service);
+    return builder.BuildAndStart().release();
+  }();
+  (void)keeper;
+}
+
 size_t bulk_size(const Frame& frame) { return frame.payload_bytes() + frame.body.size(); }
 
 // What both ends' connections and streams share with the transport.
@@ -65,13 +78,14 @@ struct Shared {
     streams.erase(stream);
     changed.notify_all();
   }
-  // Runs `f(sink)` unless the transport has stopped or not started.
+  // Runs `f(sink)` unless the transport has not started or has stopped. While it stops, only what
+  // ends is still reported.
   template <class F>
-  void with_sink(F f) {
+  void with_sink(F f, bool even_stopped = true) {
     TransportSink* target = nullptr;
     {
       MutexLock lock(mutex);
-      if (sink == nullptr) return;
+      if (sink == nullptr || (stopped && !even_stopped)) return;
       target = sink;
       ++callbacks;
     }
@@ -111,8 +125,14 @@ class GrpcConnection final : public Connection,
 
   uint64_t number() const { return number_; }
   void set_lane(size_t lane, std::shared_ptr<GrpcStream> stream) {
-    MutexLock lock(mutex_);
-    if (!closed_) lanes_[lane] = std::move(stream);
+    {
+      MutexLock lock(mutex_);
+      if (!closed_) {
+        lanes_[lane] = std::move(stream);
+        return;
+      }
+    }
+    stream->end();  // the other lane took the connection down
   }
   void received(Frame frame) {
     shared_->with_sink(
@@ -232,7 +252,7 @@ class AcceptHandler final : public StreamHandler,
             absl::StrCat("worker '", self.name, "' (", self.id.to_string(), ") answers there"));
       } else if (hello->lane() == 0) {
         refused = absl::UnavailableError("the worker has stopped");
-        shared_->with_sink([&](TransportSink& sink) { refused = sink.on_accept(peer); });
+        shared_->with_sink([&](TransportSink& sink) { refused = sink.on_accept(peer); }, false);
         if (refused.ok()) {
           connection_ = std::make_shared<GrpcConnection>(shared_, peer, hello->connection());
           MutexLock lock(accepted_->mutex);
@@ -498,7 +518,7 @@ class GrpcTransport::Impl {
 };
 
 GrpcTransport::GrpcTransport(Clock& clock, GrpcTransportOptions options)
-    : impl_(std::make_shared<Impl>(clock, std::move(options))) {}
+    : impl_((keep_grpc_running(), std::make_shared<Impl>(clock, std::move(options)))) {}
 GrpcTransport::~GrpcTransport() { stop(); }
 
 absl::Status GrpcTransport::listen() { return impl_->listen(); }

@@ -5,6 +5,7 @@
 // Lifetime: hooks outlive the runtime that was given them.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -36,21 +37,34 @@ class ObjectSlot {
   virtual void fail(absl::Status status) = 0;
 };
 
+// The references of an arrived message are given, all together and once, to one of `receive`,
+// `receive_confirmed` and `discard`. Callbacks run inside the method or later on any thread, outside
+// all locks.
 class ReferenceHook {
  public:
+  using References = std::vector<AnyReferencePtr>;
+
   virtual ~ReferenceHook() = default;
   virtual absl::StatusOr<CarriedReferencePtr> carry(const AnyReferencePtr& reference,
                                                     WorkerId to) = 0;
-  virtual absl::StatusOr<AnyReferencePtr> receive(WorkerId from, std::string_view wire) = 0;
-  // Calls `then` once all references are confirmed by their owners, or with why one never will be.
-  virtual void when_confirmed(std::vector<AnyReferencePtr> references,
-                              absl::AnyInvocable<void(absl::Status)> then) = 0;
+  // Of a reply: usable at once, confirmed or not.
+  virtual absl::StatusOr<References> receive(WorkerId from,
+                                             const std::vector<std::string>& wires) = 0;
+  // Of a call: `then` gets them once their owners have confirmed all, or why one never will be.
+  virtual void receive_confirmed(WorkerId from, const std::vector<std::string>& wires,
+                                 absl::AnyInvocable<void(absl::StatusOr<References>)> then) = 0;
+  // Of a call that is refused, or a reply that nobody waits for: dropped unread.
+  virtual void discard(WorkerId from, const std::vector<std::string>& wires) = 0;
+
   // A `remote` call has arrived: its reference exists from now on, before the function runs.
   virtual absl::StatusOr<std::shared_ptr<ObjectSlot>> accept_creation(
       WorkerId from, std::string_view creation) = 0;
-  // The object that a method is called on, once it exists.
-  virtual void resolve_target(WorkerId from, std::string_view target,
-                              absl::AnyInvocable<void(absl::StatusOr<Object>)> then) = 0;
+  // Calls `then` with the object that a method is called on, once it exists. Returns a number to
+  // stop waiting by.
+  virtual uint64_t resolve_target(WorkerId from, std::string_view target,
+                                  absl::AnyInvocable<void(absl::StatusOr<Object>)> then) = 0;
+  // `then` runs with Cancelled, unless it has run.
+  virtual void forget_target(uint64_t number) = 0;
 };
 
 class AutogradHook {

@@ -307,19 +307,23 @@ void InprocEndpoint::accept(Dial dial) {
   far_end->set_other_end(near_end);
   link->ends[0] = near_end;
   link->ends[1] = far_end;
+  // First: an end that is broken right after this must find itself opened before.
+  near_end->open_by_accept();
+  far_end->inbox().schedule(
+      [dial = std::move(dial), far_end] { answer(dial, ConnectionPtr(far_end)); });
+  bool stopped = false;
   for (auto& [endpoint, end] :
        {std::pair(shared_from_this(), near_end), std::pair(dialler, far_end)}) {
     MutexLock lock(endpoint->mutex);
     std::erase_if(endpoint->connections, [](auto& connection) { return connection.expired(); });
     endpoint->connections.push_back(end);
+    stopped = stopped || endpoint->stopped;
   }
   {
     MutexLock lock(network.mutex_);
     network.links_.push_back(link);
   }
-  near_end->open_by_accept();
-  far_end->inbox().schedule(
-      [dial = std::move(dial), far_end] { answer(dial, ConnectionPtr(far_end)); });
+  if (stopped) far_end->close();  // an end stopped meanwhile and did not see this connection
 }
 
 void InprocTransport::stop() {

@@ -255,14 +255,18 @@ void Agent::cancel(WorkerId to, CallId call) {
 }
 
 bool Agent::post(WorkerId to, Topic topic, std::string body, std::vector<Payload> payloads) {
+  Frame frame;
+  frame.body = std::move(body);
+  frame.payloads = std::move(payloads);
+  return post(to, topic, std::move(frame));
+}
+
+bool Agent::post(WorkerId to, Topic topic, Frame frame) {
   activity_.fetch_add(1);
   PeerPtr peer = find(to);
   if (peer == nullptr || peer->gone.load()) return false;
-  Frame frame;
   frame.header.kind = FrameKind::kPost;
   frame.header.function = static_cast<uint64_t>(topic);
-  frame.body = std::move(body);
-  frame.payloads = std::move(payloads);
   {
     MutexLock lock(peer->mutex);
     if (peer->gone.load()) return false;
@@ -374,6 +378,7 @@ void Agent::on_closed(const ConnectionPtr& connection, absl::Status reason) {
   if (peer == nullptr) return;
   bool lost = false, left = false;
   ConnectionPtr spare;
+  std::vector<FramePtr> frames;
   {
     MutexLock lock(peer->mutex);
     std::erase(peer->others, connection);
@@ -382,8 +387,11 @@ void Agent::on_closed(const ConnectionPtr& connection, absl::Status reason) {
       lost = true;
       left = peer->said_goodbye;
       if (!peer->others.empty()) {
+        // Under this lock: its own end must find it in its place.
         spare = peer->others.back();
         peer->others.pop_back();
+        peer->connection = spare;
+        frames = peer->core.resend();
       }
     }
   }
@@ -391,7 +399,9 @@ void Agent::on_closed(const ConnectionPtr& connection, absl::Status reason) {
   if (left) {
     end_peer(peer, absl::UnavailableError("has left the group"), true);
   } else if (spare != nullptr) {
-    adopt(peer, spare);
+    for (FramePtr& frame : frames) {
+      if (!spare->send(std::move(frame))) return;
+    }
   } else {
     // A process that died refuses this at once; one that lives gets its frames again.
     log_info("weft: connection to '", peer->info.name, "' ended (", reason.ToString(),

@@ -62,6 +62,8 @@ class Agent final : public TransportSink {
   void cancel(WorkerId to, CallId call);
   // Exactly once, in any order, or the peer is declared gone. False: it is gone already.
   bool post(WorkerId to, Topic topic, std::string body, std::vector<Payload> payloads = {});
+  // The same for a frame with tensors: body, value_bytes and payloads are the caller's.
+  bool post(WorkerId to, Topic topic, Frame frame);
 
   const WorkerInfo& self() const { return options_.self; }
   absl::StatusOr<WorkerId> resolve(std::string_view name) const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -12,6 +12,18 @@
 
 namespace weft::internal {
 
+namespace {
+
+std::vector<std::string> wires_of(const wire::Meta& meta) {
+  return {meta.references().begin(), meta.references().end()};
+}
+
+absl::Status no_references() {
+  return absl::FailedPreconditionError("this worker keeps no objects for others");
+}
+
+}  // namespace
+
 std::shared_ptr<SerialGate> make_serial_gate() { return std::make_shared<SerialGate>(); }
 
 // A call between its arrival and the end of its handler.
@@ -140,24 +152,10 @@ absl::Status WorkerRuntime::pack(Writer message, WorkerId to, ContextId context,
   return encode_tensors(std::move(message.tensors()), tensors, frame);
 }
 
-absl::StatusOr<std::vector<AnyReferencePtr>> WorkerRuntime::receive_references(
-    WorkerId from, const wire::Meta& meta) {
-  std::vector<AnyReferencePtr> references;
-  if (meta.references_size() == 0) return references;
-  if (references_ == nullptr) {
-    return absl::FailedPreconditionError("this worker has no references to receive");
+void WorkerRuntime::discard_references(WorkerId from, const wire::Meta& meta) {
+  if (references_ != nullptr && meta.references_size() > 0) {
+    references_->discard(from, wires_of(meta));
   }
-  absl::Status first_error;
-  for (const std::string& text : meta.references()) {
-    auto reference = references_->receive(from, text);
-    if (reference.ok()) {
-      references.push_back(*std::move(reference));
-    } else if (first_error.ok()) {
-      first_error = reference.status();
-    }
-  }
-  if (!first_error.ok()) return first_error;
-  return references;
 }
 
 absl::StatusOr<Reader> WorkerRuntime::unpack(WorkerId from, const wire::Meta& meta, Frame& frame,
@@ -279,7 +277,11 @@ absl::StatusOr<Reader> WorkerRuntime::read_reply(WorkerId from, std::string_view
         decode_status(meta.status()),
         absl::StrCat(name_of(from), "/", absl::string_view(function.data(), function.size())));
   }
-  auto references = receive_references(from, meta);
+  absl::StatusOr<ReferenceHook::References> references = ReferenceHook::References();
+  if (meta.references_size() > 0) {
+    references = references_ != nullptr ? references_->receive(from, wires_of(meta))
+                                        : absl::StatusOr<ReferenceHook::References>(no_references());
+  }
   if (!references.ok()) return with_ran(references.status(), Ran::kYes);
   auto reader = unpack(from, meta, frame, *std::move(references), nullptr);
   if (!reader.ok()) return with_ran(reader.status(), Ran::kYes);
@@ -289,7 +291,7 @@ absl::StatusOr<Reader> WorkerRuntime::read_reply(WorkerId from, std::string_view
 void WorkerRuntime::on_late_reply(WorkerId from, Frame frame) {
   wire::Meta meta;
   if (frame.meta.empty() || !meta.ParseFromString(frame.meta)) return;
-  (void)receive_references(from, meta);  // adopted and let go: their forks are deleted in order
+  discard_references(from, meta);
 }
 
 void WorkerRuntime::refuse(const Arrival& arrival, absl::Status status) {
@@ -314,30 +316,32 @@ void WorkerRuntime::on_call(const std::shared_ptr<IncomingCall>& call) {
   arrival->chain = meta.chain_number() != 0
                        ? ChainId{WorkerId::from_bits(meta.chain_creator()), meta.chain_number()}
                        : ChainId{call->from(), header.call};
-  // References first: they exist from now on, whatever becomes of the call.
-  auto references = receive_references(call->from(), meta);
+  const auto refuse_unread = [&](absl::Status status) {
+    discard_references(call->from(), meta);
+    refuse(*arrival, std::move(status));
+  };
   auto entry = registry_->find_for_call({header.function, header.fingerprint, {}}, name());
-  if (!references.ok() || !entry.ok()) {
-    refuse(*arrival, references.ok() ? entry.status() : references.status());
+  if (!entry.ok()) {
+    refuse_unread(entry.status());
     return;
   }
-  arrival->references = *std::move(references);
   arrival->entry = *entry;
   if (executor_.saturated()) {
-    refuse(*arrival,
-           absl::ResourceExhaustedError(absl::StrCat(
-               "worker '", name(), "' has no thread left for '", arrival->entry->name,
-               "', called at depth ", meta.chain_depth(), " of ", arrival->chain.to_string())));
+    refuse_unread(absl::ResourceExhaustedError(absl::StrCat(
+        "worker '", name(), "' has no thread left for '", arrival->entry->name,
+        "', called at depth ", meta.chain_depth(), " of ", arrival->chain.to_string())));
     return;
   }
-  if ((header.flags & kFlagObject) != 0) {
-    if (references_ == nullptr) {
-      refuse(*arrival, absl::FailedPreconditionError("this worker keeps no objects for others"));
-      return;
-    }
+  const bool makes_object = (header.flags & kFlagObject) != 0;
+  if (references_ == nullptr &&
+      (makes_object || meta.references_size() > 0 || !meta.target().empty())) {
+    refuse(*arrival, no_references());
+    return;
+  }
+  if (makes_object) {
     auto slot = references_->accept_creation(call->from(), meta.creation());
     if (!slot.ok()) {
-      refuse(*arrival, slot.status());
+      refuse_unread(slot.status());
       return;
     }
     arrival->slot = *std::move(slot);
@@ -348,19 +352,23 @@ void WorkerRuntime::on_call(const std::shared_ptr<IncomingCall>& call) {
 }
 
 void WorkerRuntime::confirm(std::shared_ptr<Arrival> arrival) {
-  if (arrival->references.empty()) {
+  if (arrival->meta.references_size() == 0) {
     find_target(std::move(arrival));
     return;
   }
-  std::vector<AnyReferencePtr> references = arrival->references;
-  references_->when_confirmed(std::move(references),
-                              [self = shared_from_this(), arrival](absl::Status status) {
-                                if (status.ok()) {
-                                  self->find_target(arrival);
-                                } else {
-                                  self->refuse(*arrival, std::move(status));
-                                }
-                              });
+  const WorkerId from = arrival->call->from();
+  const std::vector<std::string> wires = wires_of(arrival->meta);
+  references_->receive_confirmed(
+      from, wires,
+      [self = shared_from_this(), arrival = std::move(arrival)](
+          absl::StatusOr<ReferenceHook::References> references) {
+        if (!references.ok()) {
+          self->refuse(*arrival, std::move(references).status());
+          return;
+        }
+        arrival->references = *std::move(references);
+        self->find_target(arrival);
+      });
 }
 
 void WorkerRuntime::find_target(std::shared_ptr<Arrival> arrival) {
@@ -368,19 +376,23 @@ void WorkerRuntime::find_target(std::shared_ptr<Arrival> arrival) {
     schedule(std::move(arrival));
     return;
   }
-  if (references_ == nullptr) {
-    refuse(*arrival, absl::FailedPreconditionError("this worker keeps no objects for others"));
-    return;
-  }
-  references_->resolve_target(arrival->call->from(), arrival->meta.target(),
-                              [self = shared_from_this(), arrival](absl::StatusOr<Object> object) {
-                                if (!object.ok()) {
-                                  self->refuse(*arrival, object.status());
-                                  return;
-                                }
-                                arrival->target = *std::move(object);
-                                self->schedule(arrival);
-                              });
+  auto found = std::make_shared<std::atomic<bool>>(false);
+  const uint64_t number = references_->resolve_target(
+      arrival->call->from(), arrival->meta.target(),
+      [self = shared_from_this(), arrival, found](absl::StatusOr<Object> object) {
+        found->store(true);
+        if (!object.ok()) {
+          self->refuse(*arrival, std::move(object).status());
+          return;
+        }
+        arrival->target = *std::move(object);
+        self->schedule(arrival);
+      });
+  if (found->load() || arrival->slot != nullptr) return;
+  // The object may take for ever; the caller does not wait that long.
+  arrival->call->context()->on_cancel([weak = weak_from_this(), number] {
+    if (const auto self = weak.lock()) self->references_->forget_target(number);
+  });
 }
 
 void WorkerRuntime::schedule(std::shared_ptr<Arrival> arrival) {
@@ -447,7 +459,7 @@ void WorkerRuntime::run_inside_gate(const std::shared_ptr<Arrival>& arrival) {
   const ContextId autograd_context = scope.context;
   CallScopeGuard guard(std::move(scope));
   arrival->entry->invoke(*arrival->entry, *reader,
-                         arrival->target.value == nullptr ? nullptr : &arrival->target, context,
+                         arrival->target.type == nullptr ? nullptr : &arrival->target, context,
                          std::make_unique<Sink>(shared_from_this(), arrival, autograd_context));
 }
 

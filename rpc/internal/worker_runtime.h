@@ -66,8 +66,8 @@ class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_th
   // The opposite, once the frame's sender is known.
   absl::StatusOr<Reader> unpack(WorkerId from, const wire::Meta& meta, Frame& frame,
                                 std::vector<AnyReferencePtr> references, ContextId* context);
-  absl::StatusOr<std::vector<AnyReferencePtr>> receive_references(WorkerId from,
-                                                                  const wire::Meta& meta);
+  // The references of a message that is not read.
+  void discard_references(WorkerId from, const wire::Meta& meta);
   void on_call(const std::shared_ptr<IncomingCall>& call);
   // The reply's value, or the error it stands for.
   absl::StatusOr<Reader> read_reply(WorkerId from, std::string_view function, Frame frame);

@@ -65,11 +65,15 @@ class CheckLayersTest(unittest.TestCase):
                      "rpc/agent.h:3: weft::rpc_core has no TORCH but includes LibTorch: "
                      "rpc/tensor.h:1 -> ATen/core/Tensor.h")
 
-    def test_refuses_grpc_and_protobuf_in_pure_targets(self):
+    def test_refuses_grpc_and_protobuf_in_base(self):
         self.refuses("base/ids.h", "#include <grpcpp/grpcpp.h>",
-                     "base/ids.h:2: weft::base is pure but includes gRPC or protobuf")
-        self.refuses("rref/internal/core.h", '#include "weft/proto/weft.pb.h"',
-                     "rref/internal/core.h:2: weft::rref_core is pure")
+                     "base/ids.h:2: weft::base includes gRPC or protobuf")
+        self.refuses("base/ids.h", "#include <google/protobuf/arena.h>",
+                     "base/ids.h:2: weft::base includes gRPC or protobuf")
+
+    def test_refuses_grpc_in_a_state_machine(self):
+        self.refuses("rref/internal/core.h", "#include <grpcpp/grpcpp.h>",
+                     "rref/internal/core.h:2: weft::rref_core is a state machine")
 
     def test_refuses_paths_that_do_not_start_at_the_root(self):
         self.refuses("rpc/agent.h", '#include "tensor.h"',

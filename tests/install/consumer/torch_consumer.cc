@@ -1,6 +1,6 @@
-#include <ATen/ops/ones.h>
-
 #include <iostream>
+
+#include <ATen/ops/ones.h>
 
 #include "every_header.h"
 

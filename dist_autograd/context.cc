@@ -1,0 +1,130 @@
+#include "weft/dist_autograd/context.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/log.h"
+#include "weft/base/rpc_error.h"
+#include "weft/base/status.h"
+#include "weft/dist_autograd/internal/autograd_driver.h"
+#include "weft/rpc/call_scope.h"
+
+namespace weft::dist_autograd {
+namespace {
+
+using internal::AutogradDriver;
+using DriverPtr = std::shared_ptr<AutogradDriver>;
+
+template <class T>
+T or_throw(absl::StatusOr<T> result) {
+  if (!result.ok()) throw RpcError(std::move(result).status());
+  return *std::move(result);
+}
+
+absl::Status worker_ended() {
+  return with_ran(absl::FailedPreconditionError("the context's worker has ended"), Ran::kNo);
+}
+
+DriverPtr lock(const std::weak_ptr<AutogradDriver>& driver) {
+  DriverPtr locked = driver.lock();
+  if (locked == nullptr) throw RpcError(worker_ended());
+  return locked;
+}
+
+DriverPtr current_driver() {
+  const std::shared_ptr<RpcRuntime> runtime = or_throw(internal::current_runtime());
+  return or_throw(AutogradDriver::of(*runtime));
+}
+
+Future<void> start(AutogradDriver& driver, const ContextId& context, std::vector<at::Tensor> roots,
+                   const BackwardOptions& options) {
+  if (options.create_graph) {
+    return Future<void>::ready(with_ran(
+        absl::UnimplementedError("create_graph: gradients of gradients do not cross workers"),
+        Ran::kNo));
+  }
+  return driver.backward(context, std::move(roots),
+                         {.mode = static_cast<internal::BackwardMode>(options.mode),
+                          .retain_graph = options.retain_graph,
+                          .timeout = options.timeout});
+}
+
+std::vector<Gradient> all_of(AutogradDriver& driver, const ContextId& context) {
+  std::vector<Gradient> all;
+  for (internal::LeafGradient& leaf : or_throw(driver.gradients(context))) {
+    all.push_back({std::move(leaf.variable), std::move(leaf.gradient)});
+  }
+  return all;
+}
+
+}  // namespace
+
+Context::Context() { enter(or_throw(internal::current_runtime())); }
+
+Context::Context(std::shared_ptr<RpcRuntime> worker) {
+  if (worker == nullptr) throw RpcError(worker_ended());
+  enter(std::move(worker));
+}
+
+void Context::enter(std::shared_ptr<RpcRuntime> worker) {
+  CallScope& scope = CallScope::current();
+  if (scope.context.valid()) {
+    throw RpcError(with_ran(
+        absl::FailedPreconditionError(absl::StrCat(
+            "this thread is in ", scope.context.to_string(), " already: contexts do not nest")),
+        Ran::kNo));
+  }
+  const DriverPtr driver = or_throw(AutogradDriver::of(*worker));
+  id_ = or_throw(driver->create_context());
+  driver_ = driver;
+  outer_ = std::exchange(scope.runtime, std::move(worker));
+  scope.context = id_;
+}
+
+Context::~Context() {
+  CallScope& scope = CallScope::current();
+  if (scope.context == id_) {
+    scope.context = {};
+    scope.runtime = std::move(outer_);
+  }
+  const DriverPtr driver = driver_.lock();
+  if (driver == nullptr) return;
+  try {
+    driver->release(id_);
+  } catch (const std::exception& error) {
+    log_warning("weft: ", id_.to_string(), " was not released: ", error.what());
+  }
+}
+
+void Context::backward(std::vector<at::Tensor> roots, BackwardOptions options) const {
+  backward_async(std::move(roots), options).wait();
+}
+
+Future<void> Context::backward_async(std::vector<at::Tensor> roots, BackwardOptions options) const {
+  const DriverPtr driver = driver_.lock();
+  if (driver == nullptr) return Future<void>::ready(worker_ended());
+  return start(*driver, id_, std::move(roots), options);
+}
+
+std::vector<Gradient> Context::gradients() const { return all_of(*lock(driver_), id_); }
+
+at::Tensor Context::gradient(const at::Tensor& variable) const {
+  return or_throw(lock(driver_)->gradient(id_, variable));
+}
+
+ContextId current_context() { return CallScope::current().context; }
+
+Future<void> backward_async(const ContextId& context, std::vector<at::Tensor> roots,
+                            BackwardOptions options) {
+  return start(*current_driver(), context, std::move(roots), options);
+}
+
+std::vector<Gradient> gradients(const ContextId& context) {
+  return all_of(*current_driver(), context);
+}
+
+at::Tensor gradient(const ContextId& context, const at::Tensor& variable) {
+  return or_throw(current_driver()->gradient(context, variable));
+}
+
+}  // namespace weft::dist_autograd

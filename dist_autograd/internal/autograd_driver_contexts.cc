@@ -1,0 +1,160 @@
+// The driver's side towards callers: recording of transfers, contexts, gradients.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
+#include "weft/dist_autograd/internal/autograd_driver.h"
+#include "weft/dist_autograd/internal/autograd_wire.h"
+#include "weft/dist_autograd/internal/recv_node.h"
+
+namespace weft::internal {
+namespace {
+
+absl::Status ended() {
+  return with_ran(absl::FailedPreconditionError("this worker has shut down"), Ran::kNo);
+}
+
+std::string serialize(const AutogradMetadata& metadata) {
+  wire::AutogradMetadata message;
+  to_wire(metadata, message);
+  return message.SerializeAsString();
+}
+
+}  // namespace
+
+// ---- AutogradHook
+
+absl::StatusOr<std::string> AutogradDriver::record_send(ContextId context, WorkerId to,
+                                                        const std::vector<at::Tensor>& tensors) {
+  // The reply may carry tensors of the context even if this message does not, so the context always
+  // goes along.
+  SendRecord record = internal::record_send(SendId(), to, tensors);
+  std::vector<uint32_t> requires_grad;
+  for (uint32_t slot = 0; slot < record.edges.size(); ++slot) {
+    if (record.edges[slot].is_valid()) requires_grad.push_back(slot);
+  }
+  AutogradMetadata metadata;
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) return here(ended());
+    if (requires_grad.empty()) {
+      WEFT_RETURN_IF_ERROR(here(core_.note_peer(context, to)));
+    } else {
+      record.id = {agent_.self().id, ++last_send_};
+      WEFT_RETURN_IF_ERROR(here(core_.note_send(context, record.id, to)));
+    }
+    auto known = core_.metadata(context);
+    if (!known.ok()) return here(known.status());
+    metadata = *std::move(known);
+    metadata.send = record.id;
+    metadata.requires_grad = std::move(requires_grad);
+    if (record.id.valid()) contexts_[context].sends.emplace(record.id, std::move(record));
+  }
+  return serialize(metadata);
+}
+
+absl::StatusOr<ContextId> AutogradDriver::record_receive(WorkerId from, std::string_view attachment,
+                                                         std::vector<at::Tensor>& tensors) {
+  wire::AutogradMetadata message;
+  if (!message.ParseFromArray(attachment.data(), static_cast<int>(attachment.size()))) {
+    return absl::InvalidArgumentError("the autograd metadata of a message cannot be parsed");
+  }
+  WEFT_ASSIGN_OR_RETURN(AutogradMetadata metadata,
+                        from_wire(message, static_cast<uint32_t>(tensors.size())));
+  absl::Status noted;
+  const bool alive = step([&](ContextCore& core, AutogradActions& out) {
+    noted = core.on_call(from, metadata, out);
+  });
+  WEFT_RETURN_IF_ERROR(here(alive ? noted : ended()));
+  if (metadata.send.valid()) {
+    std::vector<bool> mask(tensors.size());
+    for (const uint32_t slot : metadata.requires_grad) mask[slot] = true;
+    WEFT_RETURN_IF_ERROR(attach_recv(metadata.send, tensors, mask));
+  }
+  return metadata.context;
+}
+
+// ---- contexts
+
+absl::StatusOr<ContextId> AutogradDriver::create_context() {
+  MutexLock lock(mutex_);
+  if (stopped_) return here(ended());
+  return core_.create();
+}
+
+void AutogradDriver::release(const ContextId& context) {
+  step([&](ContextCore& core, AutogradActions& out) {
+    core.release(context, out).IgnoreError();  // it may be gone: its creator can be another life
+  });
+}
+
+Future<void> AutogradDriver::backward(const ContextId& context, std::vector<at::Tensor> roots,
+                                      const PassOptions& options) {
+  const auto refuse = [this](absl::Status status) {
+    return Future<void>::ready(here(with_ran(std::move(status), Ran::kNo)));
+  };
+  if (roots.empty()) return refuse(absl::InvalidArgumentError("backward() without roots"));
+  auto runtime = runtime_.lock();
+  if (runtime == nullptr) return refuse(ended());
+  const CallScope& scope = CallScope::current();
+  const TimePoint now = clock_.now();
+  TimePoint deadline = options.timeout.or_else(runtime->default_timeout()).deadline_from(now);
+  if (scope.runtime == runtime) deadline = std::min(deadline, scope.deadline);
+
+  ContextCore::StartOptions start_options;
+  start_options.mode = options.mode;
+  start_options.retain_graph = options.retain_graph;
+  if (deadline != kNever) {
+    start_options.budget = std::max(absl::FromChrono(deadline - now), absl::Microseconds(1));
+  }
+  Promise<void> promise(&executor_);
+  Future<void> future = promise.future();
+  Start start{std::move(roots), at::ThreadLocalState()};
+  absl::StatusOr<PassId> pass = ended();
+  step(
+      [&](ContextCore& core, AutogradActions& out) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        pass = core.start(context, start_options, out);
+        if (pass.ok()) waiting_.emplace(*pass, std::move(promise));
+      },
+      &start);
+  if (!pass.ok()) return refuse(pass.status());
+  future.state()->set_on_cancel([weak = weak_from_this(), pass = *pass] {
+    if (auto self = weak.lock()) {
+      self->fail_pass(pass, absl::CancelledError("backward was cancelled by its caller"));
+    }
+  });
+  return future;
+}
+
+absl::StatusOr<std::vector<LeafGradient>> AutogradDriver::gradients(const ContextId& context) {
+  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<CommittedGradients> gradients, committed(context));
+  return gradients->all();
+}
+
+absl::StatusOr<at::Tensor> AutogradDriver::gradient(const ContextId& context,
+                                                    const at::Tensor& variable) {
+  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<CommittedGradients> gradients, committed(context));
+  return gradients->find(variable);
+}
+
+absl::StatusOr<std::shared_ptr<CommittedGradients>> AutogradDriver::committed(
+    const ContextId& context) {
+  MutexLock lock(mutex_);
+  if (stopped_) return here(ended());
+  WEFT_RETURN_IF_ERROR(here(core_.check(context)));
+  return contexts_[context].gradients;
+}
+
+ContextCore::PassStanding AutogradDriver::standing(const PassId& pass) const {
+  MutexLock lock(mutex_);
+  return core_.standing(pass);
+}
+
+AutogradDriver::Gauges AutogradDriver::gauges() const {
+  MutexLock lock(mutex_);
+  Gauges gauges{core_.size(), passes_.size(), 0, timers_.size()};
+  for (const auto& [id, context] : contexts_) gauges.sends += context.sends.size();
+  return gauges;
+}
+
+}  // namespace weft::internal

@@ -1,0 +1,31 @@
+// The readable gradients of one context on one worker: the sum of its committed passes.
+//
+// Thread safety: all methods may be called from any thread. Sums are made by whoever reads, so that
+// a commit costs a transport thread nothing.
+#pragma once
+
+#include <vector>
+
+#include "weft/base/mutex.h"
+#include "weft/dist_autograd/internal/leaf_stage.h"
+
+namespace weft::internal {
+
+class CommittedGradients {
+ public:
+  void add(std::vector<LeafGradient> pass) ABSL_LOCKS_EXCLUDED(mutex_);
+  // In the order in which the variables came.
+  std::vector<LeafGradient> all() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Undefined if there is none.
+  at::Tensor find(const at::Tensor& variable) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  void sum_up() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  Mutex mutex_;
+  std::vector<std::vector<LeafGradient>> unsummed_ ABSL_GUARDED_BY(mutex_);
+  std::vector<LeafGradient> sums_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<const void*, size_t> index_ ABSL_GUARDED_BY(mutex_);  // by TensorImpl
+};
+
+}  // namespace weft::internal

@@ -1,0 +1,190 @@
+#include "weft/dist_optim/internal/optimizer_state.h"
+
+#include <memory>
+#include <utility>
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft::internal {
+namespace {
+
+using torch::optim::AdagradParamState;
+using torch::optim::AdamParamState;
+using torch::optim::AdamWParamState;
+using torch::optim::RMSpropParamState;
+using torch::optim::SGDParamState;
+
+template <class Settings>
+struct StateOf;
+template <>
+struct StateOf<SgdSettings> {
+  using Type = SGDParamState;
+};
+template <>
+struct StateOf<AdamSettings> {
+  using Type = AdamParamState;
+};
+template <>
+struct StateOf<AdamWSettings> {
+  using Type = AdamWParamState;
+};
+template <>
+struct StateOf<AdagradSettings> {
+  using Type = AdagradParamState;
+};
+template <>
+struct StateOf<RmspropSettings> {
+  using Type = RMSpropParamState;
+};
+
+// Calls `tensor(name, getter, setter)` for each tensor of the state and `count` for its step count.
+template <class Visitor>
+void visit_fields(SGDParamState& s, Visitor&& v) {
+  v.tensor("momentum_buffer", s.momentum_buffer());
+}
+template <class State, class Visitor>
+void visit_adam(State& s, Visitor&& v) {
+  v.count(s.step());
+  v.tensor("exp_avg", s.exp_avg());
+  v.tensor("exp_avg_sq", s.exp_avg_sq());
+  v.tensor("max_exp_avg_sq", s.max_exp_avg_sq());
+}
+template <class Visitor>
+void visit_fields(AdamParamState& s, Visitor&& v) {
+  visit_adam(s, v);
+}
+template <class Visitor>
+void visit_fields(AdamWParamState& s, Visitor&& v) {
+  visit_adam(s, v);
+}
+template <class Visitor>
+void visit_fields(AdagradParamState& s, Visitor&& v) {
+  v.count(s.step());
+  v.tensor("sum", s.sum());
+}
+template <class Visitor>
+void visit_fields(RMSpropParamState& s, Visitor&& v) {
+  v.count(s.step());
+  v.tensor("square_avg", s.square_avg());
+  v.tensor("momentum_buffer", s.momentum_buffer());
+  v.tensor("grad_avg", s.grad_avg());
+}
+
+at::Tensor zeros_like_parameter(const at::Tensor& parameter) {
+  return at::zeros_like(parameter.detach(), at::MemoryFormat::Preserve);
+}
+
+struct SaveField {
+  const std::string& name;
+  TensorMap& out;
+  void count(int64_t& value) const {
+    out[absl::StrCat(name, "/step")] = at::full({}, value, at::TensorOptions().dtype(at::kLong));
+  }
+  void tensor(const char* field, at::Tensor& value) const {
+    if (value.defined()) out[absl::StrCat(name, "/", field)] = value.detach().clone();
+  }
+};
+
+struct LoadField {
+  const std::string& name;
+  const TensorMap& state;
+  const at::Tensor& parameter;
+  bool found = false;
+  absl::Status status = {};
+
+  void count(int64_t& value) {
+    const auto entry = state.find(absl::StrCat(name, "/step"));
+    if (entry == state.end()) return;
+    found = true;
+    if (entry->second.numel() != 1 || entry->second.scalar_type() != at::kLong) {
+      status = absl::InvalidArgumentError(absl::StrCat(name, "/step is not one int64"));
+      return;
+    }
+    value = entry->second.item<int64_t>();
+  }
+  void tensor(const char* field, at::Tensor& value) {
+    const auto entry = state.find(absl::StrCat(name, "/", field));
+    if (entry == state.end()) return;
+    found = true;
+    if (entry->second.sizes() != parameter.sizes() ||
+        entry->second.scalar_type() != parameter.scalar_type()) {
+      status = absl::InvalidArgumentError(
+          absl::StrCat(name, "/", field, " has another shape or type than the parameter"));
+      return;
+    }
+    value = zeros_like_parameter(parameter);
+    value.copy_(entry->second);
+  }
+};
+
+}  // namespace
+
+void allocate_state(torch::optim::Optimizer& optimizer, const OptimizerSettings& settings,
+                    const at::Tensor& parameter) {
+  if (optimizer.state().count(parameter.unsafeGetTensorImpl()) != 0) return;
+  const auto zeros = [&] { return zeros_like_parameter(parameter); };
+  std::unique_ptr<torch::optim::OptimizerParamState> made;
+  const auto adam = [&](auto state, bool amsgrad) {
+    state->step(0);
+    state->exp_avg(zeros());
+    state->exp_avg_sq(zeros());
+    if (amsgrad) state->max_exp_avg_sq(zeros());
+    made = std::move(state);
+  };
+  if (const auto* s = std::get_if<AdamSettings>(&settings)) {
+    adam(std::make_unique<AdamParamState>(), s->amsgrad);
+  } else if (const auto* s = std::get_if<AdamWSettings>(&settings)) {
+    adam(std::make_unique<AdamWParamState>(), s->amsgrad);
+  } else if (const auto* s = std::get_if<RmspropSettings>(&settings)) {
+    auto state = std::make_unique<RMSpropParamState>();
+    state->step(0);
+    state->square_avg(zeros());
+    if (s->momentum > 0) state->momentum_buffer(zeros());
+    if (s->centered) state->grad_avg(zeros());
+    made = std::move(state);
+  } else {
+    return;  // Adagrad makes its state when it is made
+  }
+  optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(made);
+}
+
+void save_state(torch::optim::Optimizer& optimizer, const OptimizerSettings& settings,
+                const at::Tensor& parameter, const std::string& name, TensorMap& out) {
+  const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+  if (found == optimizer.state().end()) return;
+  std::visit(
+      [&]<class Settings>(const Settings&) {
+        visit_fields(static_cast<typename StateOf<Settings>::Type&>(*found->second),
+                     SaveField{name, out});
+      },
+      settings);
+}
+
+absl::Status load_state(torch::optim::Optimizer& optimizer, const OptimizerSettings& settings,
+                        const at::Tensor& parameter, const std::string& name,
+                        const TensorMap& state, bool apply) {
+  return std::visit(
+      [&]<class Settings>(const Settings&) {
+        auto loaded = std::make_unique<typename StateOf<Settings>::Type>();
+        LoadField field{name, state, parameter};
+        visit_fields(*loaded, field);
+        if (!field.status.ok() || !apply) return field.status;
+        if (field.found) {
+          optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(loaded);
+        } else if (!std::is_same_v<Settings, AdagradSettings>) {
+          optimizer.state().erase(parameter.unsafeGetTensorImpl());
+        }
+        return absl::OkStatus();
+      },
+      settings);
+}
+
+}  // namespace weft::internal

@@ -1,0 +1,302 @@
+#include "weft/dist_optim/internal/shard_stepper.h"
+
+#include <exception>
+#include <utility>
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/mul.h>
+#include <c10/core/GradMode.h>
+#include <torch/optim/optimizer.h>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
+#include "weft/dist_optim/internal/optimizer_state.h"
+
+namespace weft::internal {
+namespace {
+
+double squared_norm(const at::Tensor& gradient) {
+  const at::Tensor values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
+  const double norm = at::linalg_vector_norm(values, 2, std::nullopt, false).item<double>();
+  return norm * norm;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<ShardStepper>> ShardStepper::make(std::shared_ptr<ParameterSet> set,
+                                                                 std::vector<Group> groups,
+                                                                 UpdateMode mode) {
+  std::vector<bool> taken(set->size(), false);
+  for (const Group& group : groups) {
+    for (const size_t place : group.parameters) {
+      if (place >= taken.size() || taken[place]) {
+        return absl::InvalidArgumentError(
+            place < taken.size()
+                ? absl::StrCat("parameter ", set->names()[place], " is in two groups")
+                : absl::StrCat("there is no parameter ", place));
+      }
+      taken[place] = true;
+    }
+  }
+  std::shared_ptr<ShardStepper> stepper(new ShardStepper(set, std::move(groups), mode));
+  std::vector<TorchGroup> torch_groups;
+  for (const Group& group : stepper->groups_) {
+    TorchGroup& torch_group = torch_groups.emplace_back();
+    torch_group.settings = group.settings;
+    for (const size_t place : group.parameters) {
+      torch_group.parameters.push_back(stepper->handles_[place]);
+    }
+  }
+  MutexLock lock(stepper->mutex_);
+  WEFT_ASSIGN_OR_RETURN(stepper->optimizer_, make_torch_optimizer(torch_groups));
+  WEFT_RETURN_IF_ERROR(set->fix_mode(mode));
+  return stepper;
+}
+
+ShardStepper::ShardStepper(std::shared_ptr<ParameterSet> set, std::vector<Group> groups,
+                           UpdateMode mode)
+    : set_(std::move(set)), groups_(std::move(groups)), mode_(mode) {
+  group_of_.assign(set_->size(), groups_.size());
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    for (const size_t place : groups_[g].parameters) group_of_[place] = g;
+  }
+  for (const at::Tensor& live : set_->live()) {
+    // Under hogwild steppers run at once, and each puts its gradient into a handle of its own.
+    handles_.push_back(mode_ == UpdateMode::kHogwild ? live.detach() : live);
+  }
+  spares_.resize(set_->size());
+}
+
+ShardStepper::~ShardStepper() = default;
+
+absl::Status ShardStepper::check(const std::vector<at::Tensor>& gradients) const {
+  if (gradients.size() != set_->size()) {
+    return absl::InvalidArgumentError(absl::StrCat(gradients.size(), " gradients for ",
+                                                   set_->size(), " parameters"));
+  }
+  for (size_t place = 0; place < gradients.size(); ++place) {
+    const at::Tensor& gradient = gradients[place];
+    if (!gradient.defined()) continue;
+    const at::Tensor& parameter = handles_[place];
+    if (gradient.sizes() != parameter.sizes() ||
+        gradient.scalar_type() != parameter.scalar_type()) {
+      return absl::InvalidArgumentError(absl::StrCat("the gradient of ", set_->names()[place],
+                                                     " has another shape or type"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+StepOutcome ShardStepper::outcome_of(const Instance& instance, uint64_t number) const {
+  if (instance.slot.has_value() && instance.slot->number == number) return StepOutcome::kPrepared;
+  if (instance.applied.contains(number)) return StepOutcome::kApplied;
+  if (number > instance.decided) return StepOutcome::kUnknown;
+  // What left `applied` for room is older than all that is in it.
+  const bool complete = instance.applied.size() < kRemembered;
+  if (complete || number > instance.applied.begin()->first) return StepOutcome::kAborted;
+  return StepOutcome::kForgotten;
+}
+
+absl::StatusOr<double> ShardStepper::prepare(const StepId& step,
+                                             std::vector<at::Tensor> gradients) {
+  MutexLock lock(mutex_);
+  return prepare_locked(step, std::move(gradients));
+}
+
+absl::StatusOr<double> ShardStepper::prepare_locked(const StepId& step,
+                                                    std::vector<at::Tensor> gradients) {
+  WEFT_RETURN_IF_ERROR(damage_);
+  Instance& instance = instances_[step.optimizer];
+  switch (outcome_of(instance, step.number)) {
+    case StepOutcome::kPrepared:
+      return instance.slot->squared_norm;
+    case StepOutcome::kApplied:
+      return instance.applied.at(step.number);
+    case StepOutcome::kUnknown:
+      break;
+    case StepOutcome::kAborted:
+    case StepOutcome::kForgotten:
+      return absl::FailedPreconditionError(
+          absl::StrCat(step.to_string(), " was given up; the last decided one is ",
+                       instance.decided));
+  }
+  WEFT_RETURN_IF_ERROR(check(gradients));
+  Slot slot;
+  slot.number = step.number;
+  slot.gradients = std::move(gradients);
+  try {
+    c10::AutoGradMode no_grad(false);
+    for (size_t place = 0; place < slot.gradients.size(); ++place) {
+      at::Tensor& gradient = slot.gradients[place];
+      if (!gradient.defined()) continue;
+      if (group_of_[place] == groups_.size()) {
+        gradient.reset();  // another optimizer's
+        continue;
+      }
+      slot.touched.push_back(place);
+      slot.squared_norm += squared_norm(gradient);
+    }
+    reserve(slot);
+  } catch (const std::exception& failed) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(step.to_string(), " could not be prepared: ", failed.what()));
+  }
+  // The caller decides one step before it begins the next: an older one was given up.
+  instance.slot = std::move(slot);
+  instance.decided = step.number - 1;
+  return instance.slot->squared_norm;
+}
+
+void ShardStepper::reserve(const Slot& slot) {
+  for (const size_t place : slot.touched) {
+    allocate_state(*optimizer_, groups_[group_of_[place]].settings, handles_[place]);
+    if (mode_ == UpdateMode::kLocked && set_->reading() == ParameterSet::Reading::kVersions &&
+        !spares_[place].defined()) {
+      spares_[place] = at::empty_like(handles_[place].detach(), at::MemoryFormat::Preserve);
+    }
+  }
+}
+
+absl::Status ShardStepper::commit(const StepId& step, const StepUpdate& update) {
+  MutexLock lock(mutex_);
+  return commit_locked(step, update);
+}
+
+absl::Status ShardStepper::commit_locked(const StepId& step, const StepUpdate& update) {
+  Instance& instance = instances_[step.optimizer];
+  const StepOutcome outcome = outcome_of(instance, step.number);
+  if (outcome == StepOutcome::kApplied) return absl::OkStatus();
+  WEFT_RETURN_IF_ERROR(damage_);
+  if (outcome != StepOutcome::kPrepared) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(step.to_string(), " is not prepared; the last decided one is ",
+                     instance.decided));
+  }
+  if (update.learning_rates.size() != groups_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(update.learning_rates.size(),
+                                                   " learning rates for ", groups_.size(),
+                                                   " groups"));
+  }
+  Slot slot = *std::exchange(instance.slot, std::nullopt);
+  instance.decided = step.number;
+  try {
+    run(slot, update);
+  } catch (const std::exception& failed) {
+    damage_ = absl::DataLossError(
+        absl::StrCat(step.to_string(), " failed half-way: ", failed.what()));
+    return damage_;
+  }
+  instance.applied[step.number] = slot.squared_norm;
+  if (instance.applied.size() > kRemembered) instance.applied.erase(instance.applied.begin());
+  return absl::OkStatus();
+}
+
+void ShardStepper::run(Slot& slot, const StepUpdate& update) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    optimizer_->param_groups()[g].options().set_lr(update.learning_rates[g]);
+  }
+  const auto body = [&] {
+    c10::AutoGradMode no_grad(false);
+    // The user's own leaves may hold a .grad: it is put back as it was.
+    std::vector<std::pair<size_t, at::Tensor>> kept;
+    for (size_t place = 0; place < handles_.size(); ++place) {
+      if (group_of_[place] == groups_.size()) continue;
+      at::Tensor& gradient = slot.gradients[place];
+      if (gradient.defined() && update.clip != 1.0) gradient = at::mul(gradient, update.clip);
+      kept.emplace_back(place, handles_[place].grad());
+      handles_[place].mutable_grad() = std::move(gradient);
+    }
+    const auto restore = [&] {
+      for (auto& [place, gradient] : kept) handles_[place].mutable_grad() = std::move(gradient);
+    };
+    try {
+      optimizer_->step();
+    } catch (...) {
+      restore();
+      throw;
+    }
+    restore();
+  };
+  if (mode_ == UpdateMode::kHogwild) {
+    body();
+    return;
+  }
+  std::vector<at::Tensor> spares;
+  for (const size_t place : slot.touched) spares.push_back(std::move(spares_[place]));
+  set_->update(slot.touched, spares, body);
+  for (size_t i = 0; i < spares.size(); ++i) spares_[slot.touched[i]] = std::move(spares[i]);
+}
+
+absl::Status ShardStepper::abort(const StepId& step) {
+  MutexLock lock(mutex_);
+  Instance& instance = instances_[step.optimizer];
+  switch (outcome_of(instance, step.number)) {
+    case StepOutcome::kApplied:
+      return absl::FailedPreconditionError(absl::StrCat(step.to_string(), " was applied"));
+    case StepOutcome::kPrepared:
+      instance.slot.reset();
+      [[fallthrough]];
+    case StepOutcome::kUnknown:
+      instance.slot.reset();
+      instance.decided = step.number;
+      break;
+    default:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+StepOutcome ShardStepper::outcome(const StepId& step) const {
+  MutexLock lock(mutex_);
+  const auto found = instances_.find(step.optimizer);
+  return found == instances_.end() ? StepOutcome::kUnknown
+                                   : outcome_of(found->second, step.number);
+}
+
+StepOutcome ShardStepper::settle(const StepId& step) {
+  const absl::Status aborted = abort(step);
+  return aborted.ok() ? outcome(step) : StepOutcome::kApplied;
+}
+
+std::vector<StepId> ShardStepper::undecided() const {
+  MutexLock lock(mutex_);
+  std::vector<StepId> steps;
+  for (const auto& [optimizer, instance] : instances_) {
+    if (instance.slot.has_value()) steps.push_back({optimizer, instance.slot->number});
+  }
+  return steps;
+}
+
+absl::Status ShardStepper::apply(const StepId& step, std::vector<at::Tensor> gradients,
+                                 const StepUpdate& update) {
+  MutexLock lock(mutex_);
+  WEFT_RETURN_IF_ERROR(prepare_locked(step, std::move(gradients)).status());
+  return commit_locked(step, update);
+}
+
+TensorMap ShardStepper::state() const {
+  TensorMap state;
+  MutexLock lock(mutex_);
+  for (const Group& group : groups_) {
+    for (const size_t place : group.parameters) {
+      save_state(*optimizer_, group.settings, handles_[place], set_->names()[place], state);
+    }
+  }
+  return state;
+}
+
+absl::Status ShardStepper::load_state(const TensorMap& state) {
+  MutexLock lock(mutex_);
+  for (const bool apply : {false, true}) {
+    for (const Group& group : groups_) {
+      for (const size_t place : group.parameters) {
+        WEFT_RETURN_IF_ERROR(internal::load_state(*optimizer_, group.settings, handles_[place],
+                                                  set_->names()[place], state, apply));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace weft::internal

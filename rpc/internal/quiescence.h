@@ -1,0 +1,75 @@
+// Drives the shutdown protocol of quiescence_core.h for one worker: looks whether it is idle, sends
+// and receives its messages, and says when each phase has ended.
+//
+// Thread safety: all methods may be called from any thread.
+// Lifetime: agent, executor and clock outlive it, up to `stop`.
+// Blocking: none; the futures are for whoever wants to wait. They have no executor of their own.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "weft/base/clock.h"
+#include "weft/base/executor.h"
+#include "weft/base/future.h"
+#include "weft/base/mutex.h"
+#include "weft/rpc/internal/agent.h"
+#include "weft/rpc/internal/quiescence_core.h"
+
+namespace weft::internal {
+
+class Quiescence {
+ public:
+  Quiescence(Agent& agent, ThreadExecutor& executor, Clock& clock,
+             const std::vector<WorkerInfo>& members);
+  ~Quiescence();
+  Quiescence(const Quiescence&) = delete;
+  Quiescence& operator=(const Quiescence&) = delete;
+
+  // Listens to the agent. Once, before the agent starts.
+  void attach();
+
+  // This worker wants to end, and waits `timeout` from when the last live worker wants to.
+  // Idempotent.
+  void enter(Timeout timeout);
+  // After `calls_drained`: what dropping the references sends has been handed to the agent, or will
+  // be by tasks of the executor.
+  void references_dropped();
+
+  // Every other live worker has entered or is gone.
+  Future<void> others_entered() const { return others_entered_.future(); }
+  // Phase 1 has ended, or everything has.
+  Future<void> calls_drained() const { return calls_drained_.future(); }
+  // DeadlineExceeded names the workers that did not become quiet.
+  Future<void> ended() const { return ended_.future(); }
+
+  // No timer runs afterwards; futures that are not complete become Cancelled. Idempotent.
+  void stop();
+
+ private:
+  struct Gate;
+
+  // Steps the core under the lock, then does what it asks for.
+  template <class Event>
+  void step(Event event) ABSL_LOCKS_EXCLUDED(mutex_);
+  void tick() ABSL_LOCKS_EXCLUDED(mutex_);
+  void arm(Nanoseconds delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The counters of a moment at which this worker was idle; nothing if it was not.
+  std::optional<std::vector<PeerTraffic>> look() const;
+  absl::Status verdict() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  Agent& agent_;
+  ThreadExecutor& executor_;
+  Clock& clock_;
+  const std::shared_ptr<Gate> gate_;  // shared with timers, which may fire after the end
+  Promise<void> others_entered_{nullptr};
+  Promise<void> calls_drained_{nullptr};
+  Promise<void> ended_{nullptr};
+  Mutex mutex_;
+  QuiescenceCore core_ ABSL_GUARDED_BY(mutex_);
+  TimerId timer_ ABSL_GUARDED_BY(mutex_);
+  Nanoseconds interval_ ABSL_GUARDED_BY(mutex_){0};
+  uint64_t seen_activity_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace weft::internal

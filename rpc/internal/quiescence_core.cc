@@ -1,0 +1,199 @@
+#include "weft/rpc/internal/quiescence_core.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace weft::internal {
+namespace {
+
+// How long after the deadline a worker waits for the leader, who knows whom it waits for.
+constexpr Nanoseconds kGrace = std::chrono::milliseconds(500);
+
+uint64_t wire_timeout(Timeout timeout) {
+  if (timeout.infinite()) return 0;
+  return std::max<uint64_t>(
+      1, std::chrono::duration_cast<std::chrono::microseconds>(timeout.limit()).count());
+}
+
+}  // namespace
+
+QuiescenceCore::QuiescenceCore(WorkerId self, const std::vector<WorkerId>& members)
+    : self_(self), members_(members) {
+  for (WorkerId member : members) live_[member];
+  live_[self];
+}
+
+void QuiescenceCore::send_to_all(const wire::MembershipPost& post, MembershipMessages& out) const {
+  for (const auto& [worker, member] : live_) {
+    if (worker != self_) out.push_back({worker, post});
+  }
+}
+
+void QuiescenceCore::enter(Timeout timeout, TimePoint now, MembershipMessages& out) {
+  if (stage_ != Stage::kOpen) return;
+  stage_ = Stage::kCalls;
+  live_[self_] = {true, timeout};
+  wire::MembershipPost post;
+  post.mutable_report()->set_phase(1);
+  post.mutable_report()->set_timeout_us(wire_timeout(timeout));
+  send_to_all(post, out);
+  check(now, out);
+}
+
+void QuiescenceCore::references_dropped(TimePoint now, MembershipMessages& out) {
+  if (stage_ != Stage::kDropping) return;
+  stage_ = Stage::kMessages;
+  last_.reset();
+  check(now, out);
+}
+
+void QuiescenceCore::idle(std::vector<PeerTraffic> traffic, TimePoint now,
+                          MembershipMessages& out) {
+  if (!draining()) return;
+  if (last_ != traffic) {
+    last_ = std::move(traffic);
+    ++version_;
+    report(out);
+  }
+  check(now, out);
+}
+
+void QuiescenceCore::report(MembershipMessages& out) {
+  if (!draining() || !last_) return;
+  wire::MembershipPost post;
+  auto& report = *post.mutable_report();
+  report.set_phase(phase());
+  report.set_version(version_);
+  for (const PeerTraffic& peer : *last_) {
+    auto& counter = *report.add_counters();
+    counter.set_worker(peer.peer.bits());
+    counter.set_sent(peer.sent);
+    counter.set_received(peer.received);
+  }
+  if (leader() == self_) {
+    take_report(self_, report);
+  } else {
+    out.push_back({leader(), std::move(post)});
+  }
+}
+
+void QuiescenceCore::take_report(WorkerId from,
+                                 const wire::MembershipPost::QuiescenceReport& report) {
+  TerminationReport row;
+  row.worker = from;
+  row.version = report.version();
+  row.left_out = members_;
+  std::sort(row.left_out.begin(), row.left_out.end());
+  for (const auto& counter : report.counters()) {
+    const WorkerId peer = WorkerId::from_bits(counter.worker());
+    std::erase(row.left_out, peer);
+    if (counter.sent() != 0) row.sent.push_back({peer, counter.sent()});
+    if (counter.received() != 0) row.received.push_back({peer, counter.received()});
+  }
+  const auto by_worker = [](const PeerCount& a, const PeerCount& b) { return a.worker < b.worker; };
+  std::sort(row.sent.begin(), row.sent.end(), by_worker);
+  std::sort(row.received.begin(), row.received.end(), by_worker);
+  detectors_[report.phase() - 1].update(std::move(row));
+}
+
+void QuiescenceCore::receive(WorkerId from, const wire::MembershipPost& post, TimePoint now,
+                             MembershipMessages& out) {
+  auto member = live_.find(from);
+  if (member == live_.end()) return;
+  if (post.has_report()) {
+    const auto& report = post.report();
+    if (report.phase() != 1 && report.phase() != 2) return;
+    if (report.version() == 0) {
+      Timeout timeout;
+      if (report.timeout_us() != 0) {
+        timeout = absl::Microseconds(std::min<uint64_t>(report.timeout_us(), uint64_t{1} << 50));
+      }
+      member->second = {true, timeout};
+    } else {
+      highest_phase_ = std::max(highest_phase_, report.phase());
+      take_report(from, report);
+    }
+  } else if (post.has_quiet()) {
+    const auto& quiet = post.quiet();
+    if (quiet.phase() != 1 && quiet.phase() != 2) return;
+    std::vector<WorkerId> not_quiet;
+    for (uint64_t bits : quiet.not_quiet()) not_quiet.push_back(WorkerId::from_bits(bits));
+    end_phase(quiet.phase(), quiet.timed_out(), std::move(not_quiet));
+  }
+  check(now, out);
+}
+
+void QuiescenceCore::gone(WorkerId worker, TimePoint now, MembershipMessages& out) {
+  const WorkerId before = leader();
+  if (worker == self_ || live_.erase(worker) == 0) return;
+  for (TerminationDetector& detector : detectors_) detector.leave_out(worker);
+  if (leader() != before) {
+    // The new leader may have heard neither of this worker's reports nor of what has ended.
+    report(out);
+    if (stage_ == Stage::kEnded) announce(2, out);
+  }
+  check(now, out);
+}
+
+void QuiescenceCore::tick(TimePoint now, MembershipMessages& out) { check(now, out); }
+
+bool QuiescenceCore::others_entered() const {
+  return std::all_of(live_.begin(), live_.end(), [this](const auto& entry) {
+    return entry.first == self_ || entry.second.entered;
+  });
+}
+
+void QuiescenceCore::start_clock(TimePoint now) {
+  if (stage_ == Stage::kOpen || deadline_ != kNever || !others_entered()) return;
+  for (const auto& [worker, member] : live_) {
+    deadline_ = std::min(deadline_, member.timeout.deadline_from(now));
+  }
+}
+
+void QuiescenceCore::check(TimePoint now, MembershipMessages& out) {
+  start_clock(now);
+  const bool leads = leader() == self_;
+  if (leads && stage_ == Stage::kCalls && highest_phase_ == 2) {
+    // An earlier leader ended phase 1 and did not live to tell everybody.
+    announce(1, out);
+    end_phase(1, false, {});
+  }
+  if (draining() && leads && others_entered()) {
+    TerminationDetector& detector = detectors_[phase() - 1];
+    for (const auto& [worker, member] : live_) detector.expect(worker);
+    if (detector.quiet()) {
+      announce(phase(), out);
+      end_phase(phase(), false, {});
+    }
+  }
+  if (stage_ == Stage::kOpen || stage_ == Stage::kEnded || deadline_ == kNever) return;
+  if (now < deadline_ + (leads ? Nanoseconds(0) : kGrace)) return;
+  std::vector<WorkerId> not_quiet{leader()};
+  if (leads) {
+    not_quiet = draining() ? detectors_[phase() - 1].unsettled() : std::vector<WorkerId>{self_};
+  }
+  end_phase(2, true, std::move(not_quiet));
+  if (leads) announce(2, out);
+}
+
+void QuiescenceCore::end_phase(uint32_t phase, bool timed_out, std::vector<WorkerId> not_quiet) {
+  if (stage_ == Stage::kOpen || stage_ == Stage::kEnded) return;
+  if (phase == 1 && !timed_out) {
+    if (stage_ == Stage::kCalls) stage_ = Stage::kDropping;
+    return;
+  }
+  stage_ = Stage::kEnded;
+  timed_out_ = timed_out;
+  not_quiet_ = std::move(not_quiet);
+}
+
+void QuiescenceCore::announce(uint32_t phase, MembershipMessages& out) const {
+  wire::MembershipPost post;
+  auto& quiet = *post.mutable_quiet();
+  quiet.set_phase(phase);
+  quiet.set_timed_out(timed_out_);
+  for (WorkerId worker : not_quiet_) quiet.add_not_quiet(worker.bits());
+  send_to_all(post, out);
+}
+
+}  // namespace weft::internal

@@ -1,0 +1,104 @@
+// Decides when a group that wants to end has nothing left to do: pure, events in, posts out.
+//
+// Every worker that enters tells all others. From then on it reports to the leader (the live worker
+// with the lowest id), whenever it is idle, what it has sent and received; base/termination.h says
+// why the leader may conclude from such reports that no message is in flight. Two phases: in the
+// first calls drain; then every worker drops its references, and in the second what that causes
+// drains. The leader announces the end of each phase. When a leader is gone the next one collects
+// reports anew; whoever knows that a phase has ended tells it.
+//
+// Thread safety: none; the driver's lock guards it.
+// Protocol: MembershipPost of proto/weft.proto.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "weft/base/clock.h"
+#include "weft/base/termination.h"
+#include "weft/proto/weft.pb.h"
+
+namespace weft::internal {
+
+// Counted traffic with one live peer.
+struct PeerTraffic {
+  WorkerId peer;
+  uint64_t sent = 0;
+  uint64_t received = 0;
+  friend bool operator==(const PeerTraffic&, const PeerTraffic&) = default;
+};
+
+struct MembershipMessage {
+  WorkerId to;
+  wire::MembershipPost post;
+};
+using MembershipMessages = std::vector<MembershipMessage>;
+
+class QuiescenceCore {
+ public:
+  enum class Stage {
+    kOpen,      // this worker has not entered
+    kCalls,     // phase 1
+    kDropping,  // phase 1 has ended, this worker drops its references
+    kMessages,  // phase 2
+    kEnded,
+  };
+
+  QuiescenceCore(WorkerId self, const std::vector<WorkerId>& members);
+
+  // --- events; what is to be sent is appended to `out`
+  void enter(Timeout timeout, TimePoint now, MembershipMessages& out);
+  void references_dropped(TimePoint now, MembershipMessages& out);
+  // This worker is idle, with these counters for each peer that it holds for live.
+  void idle(std::vector<PeerTraffic> traffic, TimePoint now, MembershipMessages& out);
+  void receive(WorkerId from, const wire::MembershipPost& post, TimePoint now,
+               MembershipMessages& out);
+  // Dead, or left.
+  void gone(WorkerId worker, TimePoint now, MembershipMessages& out);
+  void tick(TimePoint now, MembershipMessages& out);
+
+  // --- what follows
+  Stage stage() const { return stage_; }
+  // Why it ended: OK, or DeadlineExceeded whose text numbers the workers by `name_of`.
+  bool timed_out() const { return timed_out_; }
+  const std::vector<WorkerId>& not_quiet() const { return not_quiet_; }
+  bool others_entered() const;
+  WorkerId leader() const { return live_.begin()->first; }
+  // kNever until the last live worker has entered.
+  TimePoint deadline() const { return deadline_; }
+
+ private:
+  struct Member {
+    bool entered = false;
+    Timeout timeout;
+  };
+
+  uint32_t phase() const { return stage_ == Stage::kMessages ? 2 : 1; }
+  bool draining() const { return stage_ == Stage::kCalls || stage_ == Stage::kMessages; }
+  void send_to_all(const wire::MembershipPost& post, MembershipMessages& out) const;
+  void report(MembershipMessages& out);
+  void take_report(WorkerId from, const wire::MembershipPost::QuiescenceReport& report);
+  void check(TimePoint now, MembershipMessages& out);
+  void start_clock(TimePoint now);
+  void end_phase(uint32_t phase, bool timed_out, std::vector<WorkerId> not_quiet);
+  // As leader, or as one who knows: tells all that `phase` has ended.
+  void announce(uint32_t phase, MembershipMessages& out) const;
+
+  const WorkerId self_;
+  std::vector<WorkerId> members_;
+  std::map<WorkerId, Member> live_;  // self included
+  Stage stage_ = Stage::kOpen;
+  TimePoint deadline_ = kNever;
+  uint64_t version_ = 0;
+  std::optional<std::vector<PeerTraffic>> last_;  // what was reported in this phase, to this leader
+  TerminationDetector detectors_[2];              // of the two phases
+  uint32_t highest_phase_ = 1;                    // that somebody is known to be in
+  bool timed_out_ = false;
+  std::vector<WorkerId> not_quiet_;
+};
+
+}  // namespace weft::internal

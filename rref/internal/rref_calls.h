@@ -1,0 +1,45 @@
+// What RRef<T> does that does not depend on T: calls to the owner, creations, plain facts.
+//
+// Thread safety: all functions may be called from any thread. A null handle is an empty RRef.
+// Errors: an Outgoing carries them; functions without one throw RpcError.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "weft/base/future.h"
+#include "weft/rpc/internal/typed_call.h"
+#include "weft/rpc/type_info.h"
+#include "weft/rref/internal/rref_handle.h"
+
+namespace weft::internal {
+
+// A method call on the object: target and destination are set.
+Outgoing open_call_on(const RRefHandlePtr& handle, const CallOptions& options);
+// Asks the owner for the value.
+Outgoing open_to_here(const RRefHandlePtr& handle, const CallOptions& options);
+// Answered, with nothing, once the value is there.
+Outgoing open_wait(const RRefHandlePtr& handle, const CallOptions& options);
+
+// Sends the call as a creation of an object of this type on the called worker.
+RRefHandlePtr start_remote(Outgoing call, const TypeInfo& type);
+// Gives an object to the current worker.
+RRefHandlePtr own(Object object);
+
+// On the owner: the object if it is there already. Without a type if not, or if this is no owner.
+Object object_here(const RRefHandlePtr& handle);
+// Throws FailedPrecondition unless this worker is the owner.
+void check_owner(const RRefHandlePtr& handle);
+
+bool confirmed(const RRefHandlePtr& handle);
+Future<void> accepted(const RRefHandlePtr& handle);
+std::string owner_name(const RRefHandlePtr& handle);
+std::string describe(const RRefHandle* handle);
+
+// The handle in a message, if it is of this type; else `reader` fails and this is null.
+RRefHandlePtr read_handle(Reader& reader, const TypeInfo& type);
+void write_handle(Writer& writer, const RRefHandlePtr& handle);
+
+[[noreturn]] void throw_empty();
+
+}  // namespace weft::internal

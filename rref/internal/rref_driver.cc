@@ -1,0 +1,536 @@
+#include "weft/rref/internal/rref_driver.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/log.h"
+#include "weft/base/status.h"
+#include "weft/rref/internal/rref_wire.h"
+
+namespace weft::internal {
+namespace {
+
+TypeTag tag_of(const TypeInfo& type) { return {type.hash, type.name}; }
+
+// All references of a message; those that can be read are in `out` even after an error.
+absl::Status decode_all(const std::vector<std::string>& wires, std::vector<Reference>& out) {
+  absl::Status first_error;
+  for (const std::string& wire : wires) {
+    absl::StatusOr<Reference> reference = decode_reference(wire);
+    if (reference.ok()) {
+      out.push_back(*std::move(reference));
+    } else {
+      first_error.Update(reference.status());
+    }
+  }
+  return first_error;
+}
+
+}  // namespace
+
+class RRefDriver::Collector {
+ public:
+  explicit Collector(RRefDriver& driver) : driver_(driver) {}
+
+  std::vector<Effect> collect(Actions actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
+    for (Action& action : actions) {
+      std::visit([this](auto& each) { add(each); }, action);
+    }
+    if (!driver_.drained_.empty() && driver_.core_.drained()) {
+      for (Executor::Task& task : driver_.drained_) effects_.push_back(std::move(task));
+      driver_.drained_.clear();
+    }
+    return std::move(effects_);
+  }
+
+ private:
+  void add(Send& send) {
+    if (driver_.closed_) return;
+    // False: the peer is gone, and the core hears of it by its listener.
+    effects_.push_back([&agent = driver_.agent_, to = send.to, body = encode(send.message)]() mutable {
+      agent.post(to, Topic::kRRef, std::move(body));
+    });
+  }
+  void add(Free& free) {
+    const auto found = driver_.values_.find(free.rref);
+    if (found == driver_.values_.end()) return;
+    Object object = std::move(found->second);
+    driver_.values_.erase(found);
+    if (driver_.closed_) {
+      effects_.push_back([object = std::move(object)] {});
+    } else {
+      effects_.push_back([&executor = driver_.executor_, object = std::move(object)]() mutable {
+        executor.schedule([object = std::move(object)] {});
+      });
+    }
+  }
+  void add(Confirmed& confirmed) { decide(confirmed.handle, absl::OkStatus()); }
+  void add(Lost& lost) { decide(lost.handle, lost.status); }
+  void decide(const Handle& handle, const absl::Status& status) {
+    const auto found = driver_.handles_.find(handle);
+    if (found == driver_.handles_.end()) return;
+    HandleState& state = found->second;
+    state.decided = true;
+    if (!status.ok()) state.lost = status;
+    for (StatusHandler& then : state.waiting) {
+      effects_.push_back([then = std::move(then), status]() mutable { then(status); });
+    }
+    state.waiting.clear();
+  }
+  void add(AllConfirmed& confirmed) {
+    const auto found = driver_.arrivals_.find(confirmed.waiter);
+    if (found == driver_.arrivals_.end()) return;  // a reply: nobody waits
+    Arrival arrival = std::move(found->second);
+    driver_.arrivals_.erase(found);
+    arrival.refused.Update(confirmed.status);
+    effects_.push_back([arrival = std::move(arrival)]() mutable {
+      if (arrival.refused.ok()) {
+        arrival.then(std::move(arrival.references));
+      } else {
+        arrival.references.clear();
+        arrival.then(std::move(arrival.refused));
+      }
+    });
+  }
+  void add(FetchReady& ready) {
+    const auto value = driver_.values_.find(ready.rref);
+    answer(ready.ticket, value != driver_.values_.end()
+                             ? absl::StatusOr<Object>(value->second)
+                             : absl::InternalError("a value is ready and not here"));
+  }
+  void add(FetchFailed& failed) { answer(failed.ticket, failed.status); }
+  void answer(FetchTicket ticket, absl::StatusOr<Object> result) {
+    const auto found = driver_.fetches_.find(ticket);
+    if (found == driver_.fetches_.end()) return;
+    effects_.push_back(
+        [then = std::move(found->second.then), result = std::move(result)]() mutable {
+          then(std::move(result));
+        });
+    driver_.fetches_.erase(found);
+  }
+
+  RRefDriver& driver_;
+  std::vector<Effect> effects_;
+};
+
+// One event: the core decides under the lock; at the end of the scope the lock is let go and what
+// it decided is done. Nothing may be destroyed inside the scope that could be a handle or a value.
+class ABSL_SCOPED_LOCKABLE RRefDriver::Event {
+ public:
+  explicit Event(RRefDriver& driver) ABSL_EXCLUSIVE_LOCK_FUNCTION(driver.mutex_)
+      : driver_(driver) {
+    driver_.mutex_.lock();
+  }
+  ~Event() ABSL_UNLOCK_FUNCTION() {
+    std::vector<Effect> effects = Collector(driver_).collect(std::move(actions));
+    if (!effects.empty()) ++driver_.performing_;
+    driver_.mutex_.unlock();
+    if (effects.empty()) return;
+    for (Effect& effect : effects) effect();
+    effects.clear();
+    MutexLock lock(driver_.mutex_);
+    if (--driver_.performing_ == 0) driver_.idle_.notify_all();
+  }
+
+  Actions actions;
+
+ private:
+  RRefDriver& driver_;
+};
+
+// A reference inside a message from here.
+class RRefDriver::Carried final : public CarriedReference {
+ public:
+  Carried(std::weak_ptr<RRefDriver> driver, Reference reference)
+      : driver_(std::move(driver)), reference_(std::move(reference)), wire_(encode(reference_)) {}
+  ~Carried() override {
+    if (delivered_) return;
+    if (const auto driver = driver_.lock()) driver->carrier_ended(reference_);
+  }
+
+  const std::string& wire() const override { return wire_; }
+  void delivered() override { delivered_ = true; }
+
+ private:
+  const std::weak_ptr<RRefDriver> driver_;  // weak: calls may end after it
+  const Reference reference_;
+  const std::string wire_;
+  bool delivered_ = false;
+};
+
+// Where the result of a `remote` call goes.
+class RRefDriver::Slot final : public ObjectSlot {
+ public:
+  Slot(std::weak_ptr<RRefDriver> driver, Creation creation)
+      : driver_(std::move(driver)), creation_(std::move(creation)) {}
+
+  void set(Object object) override {
+    const auto driver = driver_.lock();
+    if (driver == nullptr) return;
+    if (object.type == nullptr || object.type->hash != creation_.type.hash) {
+      fail(absl::InvalidArgumentError(absl::StrCat(
+          creation_.rref.to_string(), " was to be ", creation_.type.name, " and became ",
+          object.type == nullptr ? "nothing" : object.type->name)));
+      return;
+    }
+    driver->set_value(creation_.rref, std::move(object));
+  }
+  void fail(absl::Status status) override {
+    if (const auto driver = driver_.lock()) driver->set_value(creation_.rref, std::move(status));
+  }
+
+ private:
+  const std::weak_ptr<RRefDriver> driver_;  // weak: a function may end after it
+  const Creation creation_;
+};
+
+RRefHandle::~RRefHandle() {
+  if (const auto driver = driver_.lock()) driver->release(handle_);
+}
+
+absl::StatusOr<std::shared_ptr<RRefDriver>> RRefHandle::driver() const {
+  std::shared_ptr<RRefDriver> driver = driver_.lock();
+  if (driver == nullptr) {
+    return with_ran(absl::FailedPreconditionError(
+                        absl::StrCat("the worker of ", rref().to_string(), " has shut down")),
+                    Ran::kNo);
+  }
+  WEFT_RETURN_IF_ERROR(driver->usable(handle_));
+  return driver;
+}
+
+RRefDriver::RRefDriver(Agent& agent, Executor& executor, OwnershipLimits limits)
+    : agent_(agent), executor_(executor), self_(agent.self().id),
+      name_(agent.self().name), core_(self_, limits) {}
+
+RRefDriver::~RRefDriver() { close(); }
+
+void RRefDriver::attach(const std::shared_ptr<RpcRuntime>& runtime) {
+  runtime_ = runtime;
+  // The agent is stopped before this driver's owner lets go of it.
+  agent_.set_post_handler(Topic::kRRef,
+                          [this](WorkerId from, const Frame& frame) { on_post(from, frame); });
+  // How it went does not matter: its forks and its values are gone.
+  agent_.add_gone_listener([this](WorkerId peer, const absl::Status&, bool) {
+    Event event(*this);
+    core_.peer_dead(peer, event.actions);
+  });
+}
+
+void RRefDriver::on_post(WorkerId from, const Frame& frame) {
+  const absl::StatusOr<Message> message = decode_message(frame.body);
+  if (!message.ok()) {
+    log_warning("weft: ", agent_.self().name, " got a bad message from ", from.to_string(), ": ",
+                message.status().message());
+    return;
+  }
+  Event event(*this);
+  core_.on_message(from, self_, *message, event.actions);
+}
+
+// ---- References in messages ----
+
+absl::StatusOr<CarriedReferencePtr> RRefDriver::carry(const AnyReferencePtr& reference,
+                                                      WorkerId to) {
+  const auto* handle = dynamic_cast<const RRefHandle*>(reference.get());
+  if (handle == nullptr) return absl::InvalidArgumentError("an empty RRef cannot be sent");
+  WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<RRefDriver> driver, handle->driver());
+  if (driver.get() != this) {
+    return absl::InvalidArgumentError(absl::StrCat(handle->rref().to_string(),
+                                                   " belongs to another worker of this process"));
+  }
+  absl::StatusOr<Reference> fork = absl::UnknownError("not forked");
+  {
+    Event event(*this);
+    fork = core_.fork(handle->handle(), to);
+  }
+  WEFT_RETURN_IF_ERROR(fork.status());
+  return std::make_unique<Carried>(weak_from_this(), *std::move(fork));
+}
+
+void RRefDriver::carrier_ended(const Reference& reference) {
+  Event event(*this);
+  core_.carrier_failed(reference, Delivery::kNeverSent, event.actions);
+}
+
+absl::StatusOr<ReferenceHook::References> RRefDriver::receive(
+    WorkerId from, const std::vector<std::string>& wires) {
+  return adopt(from, wires, nullptr);
+}
+
+void RRefDriver::receive_confirmed(WorkerId from, const std::vector<std::string>& wires,
+                                   ReferencesHandler then) {
+  (void)adopt(from, wires, std::move(then));
+}
+
+// With `then` the references go there, else they are returned.
+absl::StatusOr<ReferenceHook::References> RRefDriver::adopt(WorkerId from,
+                                                            const std::vector<std::string>& wires,
+                                                            ReferencesHandler then) {
+  std::vector<Reference> references;
+  if (absl::Status status = decode_all(wires, references); !status.ok()) {
+    discard(from, wires);
+    if (then) then(status);
+    return status;
+  }
+  References handles;
+  absl::Status refused;
+  {
+    Event event(*this);
+    const WaiterId waiter = next_waiter_++;
+    const std::vector<Received> results = core_.receive(from, references, waiter, event.actions);
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (results[i].status.ok()) {
+        handles.push_back(
+            add_handle(results[i].handle, references[i].owner, std::move(references[i].type)));
+      } else {
+        refused.Update(results[i].status);
+      }
+    }
+    if (then) {
+      arrivals_.emplace(waiter, Arrival{std::move(handles), refused, std::move(then)});
+      handles.clear();
+    }
+  }
+  if (!refused.ok()) return refused;
+  return handles;
+}
+
+void RRefDriver::discard(WorkerId from, const std::vector<std::string>& wires) {
+  std::vector<Reference> references;
+  (void)decode_all(wires, references);
+  Event event(*this);
+  core_.discard(from, references, event.actions);
+}
+
+// ---- Creation ----
+
+absl::StatusOr<std::shared_ptr<ObjectSlot>> RRefDriver::accept_creation(WorkerId from,
+                                                                        std::string_view creation) {
+  WEFT_ASSIGN_OR_RETURN(Creation made, decode_creation(creation));
+  Acceptance acceptance = Acceptance::kRefused;
+  {
+    Event event(*this);
+    if (closed_) return check_open();
+    if (from != self_) {
+      acceptance = core_.accept_creation(from, made.rref, made.fork, made.type, event.actions);
+    } else if (own_creations_.erase(made.rref) > 0) {
+      acceptance = Acceptance::kRun;
+    }
+  }
+  switch (acceptance) {
+    case Acceptance::kRun:
+      return std::make_shared<Slot>(weak_from_this(), std::move(made));
+    case Acceptance::kDuplicate:
+      return absl::AlreadyExistsError(absl::StrCat(made.rref.to_string(), " exists already"));
+    case Acceptance::kRefused:
+      break;
+  }
+  return absl::CancelledError(absl::StrCat(made.rref.to_string(), " was withdrawn"));
+}
+
+void RRefDriver::set_value(RRefId rref, absl::StatusOr<Object> value) {
+  Event event(*this);
+  // A value that nobody wants any more dies with the parameter, where its function ended.
+  const bool wanted = core_.set_value(rref, value.status(), event.actions);
+  if (wanted && value.ok()) values_[rref] = *std::move(value);
+}
+
+absl::StatusOr<RRefHandlePtr> RRefDriver::own(Object object) {
+  Event event(*this);
+  const TypeInfo& type = *object.type;
+  WEFT_ASSIGN_OR_RETURN(const Handle handle, core_.own(tag_of(type)));
+  values_[handle.rref] = std::move(object);
+  core_.set_value(handle.rref, absl::OkStatus(), event.actions);
+  return add_handle(handle, self_, tag_of(type));
+}
+
+absl::StatusOr<RRefDriver::Created> RRefDriver::create(WorkerId owner, const TypeInfo& type) {
+  Event event(*this);
+  Creation creation{{}, {}, tag_of(type)};
+  Handle handle;
+  if (owner == self_) {  // case 5
+    WEFT_ASSIGN_OR_RETURN(handle, core_.own(creation.type));
+    own_creations_.insert(handle.rref);
+    creation.fork = ForkId{self_, handle.rref.number};  // of no meaning to oneself
+  } else {
+    WEFT_ASSIGN_OR_RETURN(handle, core_.create(owner, creation.type));
+    creation.fork = handle.fork;
+  }
+  creation.rref = handle.rref;
+  return Created{add_handle(handle, owner, creation.type), encode(creation)};
+}
+
+void RRefDriver::creation_failed(const Handle& handle, absl::Status status) {
+  Event event(*this);
+  if (!handle.owned()) {
+    // False: its owner has confirmed it, so it has succeeded.
+    (void)core_.creation_failed(handle.fork, std::move(status), event.actions);
+  } else if (own_creations_.erase(handle.rref) > 0) {
+    core_.set_value(handle.rref, std::move(status), event.actions);
+  }
+}
+
+// ---- Values ----
+
+uint64_t RRefDriver::fetch(WorkerId from, RRefId rref, ObjectHandler then) {
+  absl::Status closed;
+  {
+    Event event(*this);
+    if (!closed_) {
+      const FetchTicket ticket = next_ticket_++;
+      fetches_.emplace(ticket, Fetch{rref, std::move(then)});
+      core_.fetch(from, rref, ticket, event.actions);
+      return ticket;
+    }
+    closed = check_open();
+  }
+  then(std::move(closed));
+  return 0;
+}
+
+uint64_t RRefDriver::resolve_target(WorkerId from, std::string_view target, ObjectHandler then) {
+  absl::StatusOr<Target> wanted = decode_target(target);
+  if (!wanted.ok()) {
+    then(std::move(wanted).status());
+    return 0;
+  }
+  const RRefId rref = wanted->rref;
+  return fetch(from, rref,
+               [wanted = *std::move(wanted), then = std::move(then)](
+                   absl::StatusOr<Object> object) mutable {
+                 // Before any cast: a peer may claim anything.
+                 if (object.ok() &&
+                     (object->type == nullptr || object->type->hash != wanted.type.hash)) {
+                   object = absl::InvalidArgumentError(absl::StrCat(
+                       wanted.rref.to_string(), " is ",
+                       object->type == nullptr ? "nothing" : object->type->name, ", not ",
+                       wanted.type.name));
+                 }
+                 then(std::move(object));
+               });
+}
+
+void RRefDriver::forget_target(uint64_t number) {
+  ObjectHandler then;
+  {
+    Event event(*this);
+    const auto found = fetches_.find(number);
+    if (found == fetches_.end()) return;
+    then = std::move(found->second.then);
+    core_.cancel_fetch(found->second.rref, number, event.actions);
+    fetches_.erase(found);
+  }
+  then(absl::CancelledError("nobody waits for the object any more"));
+}
+
+Object RRefDriver::owned_object(RRefId rref) const {
+  MutexLock lock(mutex_);
+  const auto found = values_.find(rref);
+  return found == values_.end() ? Object() : found->second;
+}
+
+// ---- Handles ----
+
+RRefHandlePtr RRefDriver::add_handle(const Handle& handle, WorkerId owner, TypeTag type) {
+  HandleState& state = handles_[handle];
+  ++state.handles;
+  if (core_.confirmed(handle)) state.decided = true;
+  return std::make_shared<RRefHandle>(weak_from_this(), handle, owner, std::move(type));
+}
+
+void RRefDriver::release(const Handle& handle) {
+  Event event(*this);
+  const auto found = handles_.find(handle);
+  if (found == handles_.end()) return;
+  // `waiting` is empty: who waits keeps the handle.
+  if (--found->second.handles == 0) handles_.erase(found);
+  // In shutdown the core has dropped them all.
+  if (!core_.draining()) core_.drop(handle, event.actions);
+}
+
+absl::Status RRefDriver::check_open() const {
+  if (!closed_ && !core_.draining()) return absl::OkStatus();
+  return with_ran(absl::FailedPreconditionError(
+                      absl::StrCat("worker '", name_, "' has shut down")),
+                  Ran::kNo);
+}
+
+absl::Status RRefDriver::usable(const Handle& handle) const {
+  MutexLock lock(mutex_);
+  WEFT_RETURN_IF_ERROR(check_open());
+  const auto found = handles_.find(handle);
+  return found == handles_.end() ? absl::OkStatus() : found->second.lost;
+}
+
+bool RRefDriver::confirmed(const Handle& handle) const {
+  MutexLock lock(mutex_);
+  return core_.confirmed(handle);
+}
+
+void RRefDriver::when_decided(const Handle& handle, StatusHandler then) {
+  absl::Status status;
+  {
+    MutexLock lock(mutex_);
+    status = check_open();
+    const auto found = handles_.find(handle);
+    if (status.ok() && found != handles_.end()) {
+      if (!found->second.decided) {
+        found->second.waiting.push_back(std::move(then));
+        return;
+      }
+      status = found->second.lost;
+    }
+  }
+  then(std::move(status));
+}
+
+// ---- Shutdown ----
+
+void RRefDriver::begin_shutdown() {
+  std::vector<StatusHandler> waiting;
+  absl::Status status;
+  {
+    Event event(*this);
+    core_.begin_shutdown(event.actions);
+    status = check_open();
+    for (auto& [handle, state] : handles_) {
+      for (StatusHandler& then : state.waiting) waiting.push_back(std::move(then));
+      state.waiting.clear();
+    }
+  }
+  for (StatusHandler& then : waiting) then(status);
+}
+
+bool RRefDriver::drained() const {
+  MutexLock lock(mutex_);
+  return core_.drained();
+}
+
+void RRefDriver::when_drained(Executor::Task then) {
+  Event event(*this);
+  drained_.push_back(std::move(then));
+}
+
+std::vector<Leak> RRefDriver::leaks() const {
+  MutexLock lock(mutex_);
+  return core_.leaks();
+}
+
+void RRefDriver::close() {
+  begin_shutdown();
+  {
+    Event event(*this);
+    core_.close(event.actions);
+  }
+  MutexLock lock(mutex_);
+  closed_ = true;
+  while (performing_ > 0) idle_.wait(mutex_);
+}
+
+OwnershipGauges RRefDriver::gauges() const {
+  MutexLock lock(mutex_);
+  return core_.gauges();
+}
+
+}  // namespace weft::internal

@@ -1,0 +1,300 @@
+// RRef<T>: a value that lives on one worker and is used from many.
+//
+//   weft::RRef<at::Tensor> sum = weft::remote("worker1", add, a, b);     // stays on worker1
+//   at::Tensor here = sum.to_here();
+//   weft::RRef<Server> server = weft::remote<Server>("ps", shape);
+//   server.rpc_sync(&Server::push, gradient);
+//   server.with({.timeout = 5s}).rpc_async(&Server::pull);
+//
+// The value lives until no worker refers to it any more. An RRef may be used and sent at once: what
+// needs the value waits for it. Copies in one process are one reference.
+//
+// Thread safety: an RRef is a value; copies may be used on different threads.
+// Lifetime: an RRef may outlive its worker; then it refers to nothing.
+// Blocking: rpc_sync, to_here and local_value.
+// Errors: RpcError. What the creating function threw is thrown by each use of the value;
+// FailedPrecondition after the worker's shutdown; RRefLost (Unavailable) if the owner died.
+// Protocol: docs/rref_protocol.md.
+#pragma once
+
+#include <memory>
+#include <ostream>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "weft/rpc/internal/explain.h"
+#include "weft/rpc/verbs.h"
+#include "weft/rref/internal/rref_calls.h"
+
+namespace weft {
+
+template <class T>
+class RRef;
+
+namespace internal {
+
+// What RRef<T> and RRef<T>::with(...) have in common. Self gives handle() and options().
+template <class T, class Self>
+class RRefVerbs {
+ public:
+  // The value, or a copy of it if this worker owns it. RRef<void>: waits for the function's end.
+  T to_here(Timeout timeout = {}) const { return take(to_here_until(timeout)); }
+  Future<T> to_here_async() const { return to_here_until({}); }
+
+  // On the owner: the value itself, once it is there. Valid while this RRef lives and the worker is
+  // not shut down. Methods of serial classes are not held off.
+  std::add_lvalue_reference_t<T> local_value() const requires(!std::is_void_v<T>) {
+    check_owner(self().handle());
+    Object object = object_here(self().handle());
+    if (object.type == nullptr) {
+      take(start_call<void>(open_wait(self().handle(), self().options())));
+      object = object_here(self().handle());
+    }
+    return *static_cast<T*>(object.value.get());
+  }
+
+// The verbs for one shape of method: what its template takes, and how `method` is declared.
+#define WEFT_INTERNAL_VERBS(PARAMETERS, METHOD)                                                \
+  template <PARAMETERS, class... P>                                                            \
+  Future<result_t<R>> rpc_async(METHOD, std::type_identity_t<P>... argument) const {           \
+    return call<R, P...>(method, std::forward<P>(argument)...);                                \
+  }                                                                                            \
+  template <PARAMETERS, class... P>                                                            \
+  result_t<R> rpc_sync(METHOD, std::type_identity_t<P>... argument) const {                    \
+    return take(call<R, P...>(method, std::forward<P>(argument)...));                          \
+  }                                                                                            \
+  template <PARAMETERS, class... P>                                                            \
+  RRef<object_t<R>> remote(METHOD, std::type_identity_t<P>... argument) const {                \
+    return create<R, P...>(method, std::forward<P>(argument)...);                              \
+  }
+#define WEFT_INTERNAL_COMMA ,
+  WEFT_INTERNAL_VERBS(class R WEFT_INTERNAL_COMMA class C, R (C::*method)(P...))
+  WEFT_INTERNAL_VERBS(class R WEFT_INTERNAL_COMMA class C, R (C::*method)(P...) const)
+  WEFT_INTERNAL_VERBS(class R WEFT_INTERNAL_COMMA class C, R (C::*method)(CallContext&, P...))
+  WEFT_INTERNAL_VERBS(class R WEFT_INTERNAL_COMMA class C, R (C::*method)(CallContext&, P...) const)
+  WEFT_INTERNAL_VERBS(class R, R (*method)(T&, P...))
+  WEFT_INTERNAL_VERBS(class R, R (*method)(const T&, P...))
+#undef WEFT_INTERNAL_COMMA
+#undef WEFT_INTERNAL_VERBS
+
+  // What follows is chosen only when nothing above fits, and only to say why.
+  template <class M, class... Argument>
+  requires(!check::kMethodAccepts<T, M, Argument...>) Explained
+      rpc_async(M&&, Argument&&...) const {
+    check::explain_method_call<T, M, Argument...>();
+    return {};
+  }
+  template <class M, class... Argument>
+  requires(!check::kMethodAccepts<T, M, Argument...>) Explained
+      rpc_sync(M&&, Argument&&...) const {
+    check::explain_method_call<T, M, Argument...>();
+    return {};
+  }
+  template <class M, class... Argument>
+  requires(!check::kMethodAccepts<T, M, Argument...>) Explained
+      remote(M&&, Argument&&...) const {
+    check::explain_method_call<T, M, Argument...>();
+    return {};
+  }
+
+ private:
+  const Self& self() const { return static_cast<const Self&>(*this); }
+
+  Future<T> to_here_until(Timeout timeout) const {
+    CallOptions options = self().options();
+    options.timeout = timeout.or_else(options.timeout);
+    if constexpr (std::is_void_v<T>) {
+      return start_call<void>(open_wait(self().handle(), options));
+    } else {
+      static_assert(kSendable<T>,
+                    "weft: to_here() needs a type that can be sent; this one stays with its owner: "
+                    "call its methods there, or give it weft_fields(T&) or a weft::Codec");
+      if constexpr (std::is_copy_constructible_v<T>) {
+        const Object object = object_here(self().handle());
+        // A serial object is only read when it is its turn: by a call to oneself.
+        if (object.type != nullptr && object.gate == nullptr) {
+          return Future<T>::ready(*static_cast<const T*>(object.value.get()));
+        }
+      }
+      return start_call<T>(open_to_here(self().handle(), options));
+    }
+  }
+
+  template <class R, class... P, class Method>
+  Future<result_t<R>> call(Method method, std::type_identity_t<P>&&... argument) const {
+    if constexpr (check::kCallable<R, P...>) {
+      Outgoing call = open_call_on(self().handle(), self().options());
+      choose_method<T>(call, method);
+      put_arguments<P...>(call, std::forward<P>(argument)...);
+      return start_call<result_t<R>>(std::move(call));
+    } else {
+      check::explain_callable<R, P...>();
+      return {};
+    }
+  }
+  template <class R, class... P, class Method>
+  RRef<object_t<R>> create(Method method, std::type_identity_t<P>&&... argument) const {
+    if constexpr (check::kRemotable<R, P...>) {
+      Outgoing call = open_call_on(self().handle(), self().options());
+      choose_method<T>(call, method);
+      put_arguments<P...>(call, std::forward<P>(argument)...);
+      return RRef<object_t<R>>(start_remote(std::move(call), type_info_of<object_t<R>>()));
+    } else {
+      check::explain_remotable<R, P...>();
+      return {};
+    }
+  }
+};
+
+// RRef<T>::with(options): the same verbs, with options.
+template <class T>
+class RRefWith : public RRefVerbs<T, RRefWith<T>> {
+ public:
+  RRefWith(RRefHandlePtr handle, CallOptions options)
+      : handle_(std::move(handle)), options_(options) {}
+
+ private:
+  friend class RRefVerbs<T, RRefWith<T>>;
+  const RRefHandlePtr& handle() const { return handle_; }
+  const CallOptions& options() const { return options_; }
+
+  RRefHandlePtr handle_;
+  CallOptions options_;
+};
+
+template <class R, class... P, class Callee>
+RRef<object_t<R>> remote_call(const Destination& to, const Callee& function,
+                              std::type_identity_t<P>&&... argument) {
+  if constexpr (check::kRemotable<R, P...>) {
+    Outgoing call = open_call(to);
+    choose(call, function);
+    put_arguments<P...>(call, std::forward<P>(argument)...);
+    return RRef<object_t<R>>(start_remote(std::move(call), type_info_of<object_t<R>>()));
+  } else {
+    check::explain_remotable<R, P...>();
+    return {};
+  }
+}
+
+}  // namespace internal
+
+template <class T>
+class RRef : public internal::RRefVerbs<T, RRef<T>> {
+ public:
+  RRef() = default;  // empty: refers to nothing, every use throws
+  explicit RRef(internal::RRefHandlePtr handle) : handle_(std::move(handle)) {}
+
+  explicit operator bool() const { return handle_ != nullptr; }
+  // The worker where the value lives. Plain facts: these four hold after any failure too.
+  WorkerId owner() const { return checked()->owner(); }
+  bool is_owner() const { return checked()->is_owner(); }
+  RRefId id() const { return checked()->rref(); }
+  std::string str() const { return internal::describe(handle_.get()); }
+
+  std::string owner_name() const { return internal::owner_name(handle_); }
+  // From then on the value is kept for this worker, whatever happens to other users.
+  bool confirmed_by_owner() const { return internal::confirmed(handle_); }
+  // Complete when the owner has confirmed this reference (a `remote` call is accepted, its function
+  // may still run), or with why it never will be.
+  Future<void> creation() const { return internal::accepted(handle_); }
+
+  // The verbs with options: rref.with({.timeout = 5s}).rpc_sync(&Class::method, ...).
+  internal::RRefWith<T> with(CallOptions options) const { return {handle_, options}; }
+
+  // The same reference, not merely the same value.
+  friend bool operator==(const RRef& a, const RRef& b) {
+    return a.handle_ == b.handle_ ||
+           (a.handle_ != nullptr && b.handle_ != nullptr && a.id() == b.id());
+  }
+  friend std::ostream& operator<<(std::ostream& out, const RRef& rref) { return out << rref.str(); }
+
+ private:
+  friend class internal::RRefVerbs<T, RRef<T>>;
+  friend struct Codec<RRef<T>>;
+  const internal::RRefHandlePtr& handle() const { return handle_; }
+  CallOptions options() const { return {}; }
+  const internal::RRefHandlePtr& checked() const {
+    if (handle_ == nullptr) internal::throw_empty();
+    return handle_;
+  }
+
+  internal::RRefHandlePtr handle_;
+};
+
+template <class T>
+struct Codec<RRef<T>> {
+  static void encode(Writer& writer, const RRef<T>& value) {
+    internal::write_handle(writer, value.handle_);
+  }
+  static RRef<T> decode(Reader& reader) {
+    return RRef<T>(internal::read_handle(reader, type_info_of<T>()));
+  }
+  static void schema(SchemaBuilder& schema) {
+    schema.text("rref<");
+    if constexpr (kSendable<T>) {
+      schema.type<T>();  // not type_info_of: a struct may hold references to its own type
+    } else {
+      schema.text(type_info_of<T>().name);
+    }
+    schema.text(">");
+  }
+};
+
+// Makes the current worker the owner of a value; of the object, if it is given a smart pointer.
+template <class T>
+RRef<object_t<T>> make_rref(T&& value) {
+  using Value = std::remove_cvref_t<T>;
+  const TypeInfo* type = &type_info_of<object_t<T>>();
+  if constexpr (internal::kFactory<Value>) {
+    std::shared_ptr<object_t<T>> object = std::forward<T>(value);
+    if (object == nullptr) internal::throw_empty();
+    return RRef<object_t<T>>(internal::own(Object(std::move(object), type)));
+  } else {
+    static_assert(std::is_same_v<Value, object_t<T>>,
+                  "weft: make_rref takes a value or a smart pointer, not a Future or StatusOr");
+    return RRef<Value>(
+        internal::own(Object(std::make_shared<Value>(std::forward<T>(value)), type)));
+  }
+}
+
+// Runs a function on another worker (or this one) and leaves its result there. CallOptions::timeout
+// runs until the owner has accepted the call.
+template <class R, class... P>
+RRef<object_t<R>> remote(const Destination& to, R (*function)(P...),
+                         std::type_identity_t<P>... argument) {
+  return internal::remote_call<R, P...>(to, function, std::forward<P>(argument)...);
+}
+template <class R, class... P>
+RRef<object_t<R>> remote(const Destination& to, R (*function)(CallContext&, P...),
+                         std::type_identity_t<P>... argument) {
+  return internal::remote_call<R, P...>(to, function, std::forward<P>(argument)...);
+}
+template <class R, class... P>
+RRef<object_t<R>> remote(const Destination& to, const Function<R(P...)>& function,
+                         std::type_identity_t<P>... argument) {
+  return internal::remote_call<R, P...>(to, function, std::forward<P>(argument)...);
+}
+
+// Makes an object of a registered class there.
+template <class T, class... Argument>
+requires internal::HasConstructor<T, Argument...> RRef<T> remote(const Destination& to,
+                                                                 Argument&&... argument) {
+  using Constructor = internal::ChosenConstructor<T, Argument...>;
+  internal::Outgoing call = internal::open_call(to);
+  internal::choose_constructor<T>(call, Constructor());
+  internal::put_constructor_arguments(call, Constructor(), std::forward<Argument>(argument)...);
+  return RRef<T>(internal::start_remote(std::move(call), type_info_of<T>()));
+}
+
+// What follows is chosen only when nothing above fits, and only to say why.
+template <class F, class... Argument>
+requires(!internal::check::kAccepts<F, Argument...>) Explained
+    remote(const Destination&, F&&, Argument&&...) {
+  internal::check::explain_call<F, Argument...>();
+  return {};
+}
+Explained remote(const Destination&, overloaded_function__choose_one_with_weft_overload,
+                 ...) = delete;
+
+}  // namespace weft

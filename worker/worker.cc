@@ -1,0 +1,271 @@
+#include "weft/worker/worker.h"
+
+#include <cstdlib>
+#include <thread>
+#include <utility>
+
+#include <ATen/Parallel.h>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/log.h"
+#include "weft/base/rpc_error.h"
+#include "weft/rpc/grpc_transport.h"
+#include "weft/rpc/internal/quiescence.h"
+#include "weft/rpc/internal/worker_runtime.h"
+#include "weft/rpc/static_join.h"
+#include "weft/worker/rendezvous.h"
+
+namespace weft {
+namespace {
+
+// How long a worker that is destroyed may take to leave.
+constexpr Nanoseconds kLeaveTime = std::chrono::seconds(1);
+
+absl::Status has_ended() {
+  return with_ran(absl::FailedPreconditionError("this worker has been shut down"), Ran::kNo);
+}
+
+// Handlers run side by side on the executor: each on one thread of LibTorch's.
+void use_one_torch_thread() {
+  if (std::getenv("OMP_NUM_THREADS") == nullptr) at::set_num_threads(1);
+}
+
+std::unique_ptr<Transport> make_transport(const WorkerOptions& options, Clock& clock) {
+  if (options.transport != nullptr) return options.transport(clock);
+  GrpcTransportOptions grpc;
+  grpc.listen_address = absl::StrCat(options.effective_listen_host(), ":0");
+  // Half of what a worker that leaves may take.
+  grpc.grace = kLeaveTime / 2;
+  return std::make_unique<GrpcTransport>(clock, grpc);
+}
+
+JoinRequest join_request(const WorkerOptions& options, std::string address) {
+  JoinRequest request;
+  request.group = options.place.run_id;
+  request.epoch = options.place.group_epoch;
+  request.attempt = options.place.restart_count;
+  request.name = options.effective_name();
+  request.rank = options.place.rank;
+  request.world_size = options.place.world_size;
+  request.address = std::move(address);
+  request.timeout = options.join_timeout;
+  return request;
+}
+
+}  // namespace
+
+// Members are in the order in which they are made, and end in the reverse one.
+class Worker::Stack {
+ public:
+  explicit Stack(WorkerOptions options)
+      : options_(std::move(options)),
+        executor_(clock_, {.name = options_.effective_name(),
+                           .threads = options_.threads,
+                           .max_threads = options_.max_threads,
+                           .on_thread_start = std::make_shared<const std::function<void()>>(
+                               [] { at::init_num_threads(); })}) {}
+  ~Stack() { stop(); }
+  Stack(const Stack&) = delete;
+  Stack& operator=(const Stack&) = delete;
+
+  // Blocks until the group is complete. The runtime that it gives keeps `self`.
+  absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> join(const std::shared_ptr<Stack>& self);
+
+  bool has_ended() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends everything, on a thread of its own that keeps `self` and `runtime` until it is done: a
+  // handler that never returns must not hold up ~Worker. False: it was ended before.
+  bool begin_end(ShutdownOptions options, std::shared_ptr<Stack> self,
+                 std::shared_ptr<RpcRuntime> runtime) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After `ended` is complete: waits for the thread. Otherwise: leaves it to itself.
+  void let_go_of_end() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const WorkerOptions& options() const { return options_; }
+  Executor& executor() { return executor_; }
+  internal::Agent& agent() const { return *agent_; }
+  internal::Quiescence& quiescence() { return *quiescence_; }
+  DebugInfo debug_info() const { return {agent_->info(), executor_.thread_count()}; }
+  Future<void> ended() const { return ended_.future(); }
+
+ private:
+  void end(ShutdownOptions options, const RpcRuntime* runtime);
+  absl::Status drain(Timeout timeout);
+  void stop();
+
+  const WorkerOptions options_;
+  std::shared_ptr<RendezvousStore> store_;  // the group's may be hosted here: as long as the worker
+  SystemClock clock_;
+  ThreadExecutor executor_;
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<internal::Agent> agent_;
+  std::unique_ptr<internal::Quiescence> quiescence_;
+  mutable Mutex mutex_;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread end_ ABSL_GUARDED_BY(mutex_);
+  Promise<void> ended_{nullptr};
+};
+
+absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
+    const std::shared_ptr<Stack>& self) {
+  WEFT_RETURN_IF_ERROR(options_.validate());
+  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<const Registry> registry, options_.registry.build());
+  store_ = options_.store;
+  if (store_ == nullptr) {
+    WEFT_ASSIGN_OR_RETURN(store_, open_rendezvous_store(options_.place, options_.join_timeout));
+  }
+  transport_ = make_transport(options_, clock_);
+  WEFT_RETURN_IF_ERROR(transport_->listen());
+  WEFT_ASSIGN_OR_RETURN(JoinResult joined,
+                        join_static_group(*store_, join_request(options_, transport_->address())));
+
+  std::vector<WorkerInfo> members;
+  for (const MemberInfo& member : joined.members) {
+    members.push_back({member.id, member.name, member.address});
+  }
+  internal::AgentOptions agent;
+  agent.group = absl::StrCat(options_.place.run_id, "/", options_.place.group_epoch);
+  agent.self = {joined.self, options_.effective_name(), transport_->address()};
+  agent.credit = {options_.call_credits, options_.byte_credits, options_.max_queued_calls,
+                  options_.max_queued_bytes};
+  agent_ = std::make_unique<internal::Agent>(std::move(agent), *transport_, clock_, executor_);
+  quiescence_ = std::make_unique<internal::Quiescence>(*agent_, executor_, clock_, members);
+  quiescence_->attach();
+
+  internal::RuntimeOptions runtime_options;
+  runtime_options.default_timeout = options_.default_timeout;
+  // Handles hold the runtime and may outlive the Worker: what it uses lives as long.
+  std::shared_ptr<internal::WorkerRuntime> runtime(
+      new internal::WorkerRuntime(*agent_, executor_, clock_, std::move(registry), runtime_options),
+      [self](internal::WorkerRuntime* ended) { delete ended; });
+  runtime->attach();
+  WEFT_RETURN_IF_ERROR(agent_->start(std::move(members)));
+  return runtime;
+}
+
+bool Worker::Stack::begin_end(ShutdownOptions options, std::shared_ptr<Stack> self,
+                              std::shared_ptr<RpcRuntime> runtime) {
+  MutexLock lock(mutex_);
+  if (std::exchange(ending_, true)) return false;
+  end_ = std::thread([self = std::move(self), runtime = std::move(runtime), options] {
+    self->end(options, runtime.get());
+  });
+  return true;
+}
+
+void Worker::Stack::let_go_of_end() {
+  std::thread thread;
+  {
+    MutexLock lock(mutex_);
+    thread = std::move(end_);
+  }
+  if (!thread.joinable()) return;
+  if (ended_.future().done()) {
+    thread.join();
+  } else {
+    thread.detach();
+  }
+}
+
+bool Worker::Stack::has_ended() const {
+  MutexLock lock(mutex_);
+  return ending_;
+}
+
+absl::Status Worker::Stack::drain(Timeout timeout) {
+  quiescence_->enter(timeout);
+  (void)quiescence_->calls_drained().result();
+  quiescence_->references_dropped();
+  return quiescence_->ended().result().status();
+}
+
+void Worker::Stack::end(ShutdownOptions options, const RpcRuntime* runtime) {
+  absl::Status status;
+  if (options.graceful) status = drain(options.timeout.or_else(options_.shutdown_timeout));
+  internal::remove_live_runtime(runtime);
+  stop();
+  ended_.set(status.ok() ? absl::StatusOr<Unit>(Unit{}) : status);
+}
+
+void Worker::Stack::stop() {
+  if (quiescence_ != nullptr) quiescence_->stop();
+  if (agent_ != nullptr) agent_->stop();
+  if (transport_ != nullptr) transport_->stop();
+  executor_.stop();
+}
+
+Worker Worker::join(WorkerOptions options) {
+  use_one_torch_thread();
+  auto stack = std::make_shared<Stack>(std::move(options));
+  auto runtime = stack->join(stack);
+  if (!runtime.ok()) {
+    throw RpcError(raised_at(with_ran(runtime.status(), Ran::kNo),
+                             stack->options().effective_name()));
+  }
+  Worker worker(std::move(stack));
+  worker.runtime_ = *std::move(runtime);
+  internal::add_live_runtime(worker.runtime_);
+  return worker;
+}
+
+Worker::Worker(std::shared_ptr<Stack> stack) : stack_(std::move(stack)) {}
+Worker::Worker(Worker&&) noexcept = default;
+
+Worker& Worker::operator=(Worker&& other) noexcept {
+  leave();
+  stack_ = std::move(other.stack_);
+  runtime_ = std::move(other.runtime_);
+  return *this;
+}
+
+Worker::~Worker() { leave(); }
+
+void Worker::leave() noexcept {
+  if (stack_ == nullptr) return;
+  if (stack_->has_ended()) {
+    stack_->quiescence().stop();  // a shutdown that nobody waits for
+  } else {
+    (void)shutdown_async({.graceful = false});
+  }
+  if (!stack_->ended().wait_for(kLeaveTime)) {
+    log_warning("weft: worker '", name(), "' has left with handlers still running");
+  }
+  stack_->let_go_of_end();
+  runtime_ = nullptr;
+  stack_ = nullptr;
+}
+
+WorkerId Worker::id() const { return stack_->agent().self().id; }
+const std::string& Worker::name() const { return stack_->agent().self().name; }
+std::vector<WorkerInfo> Worker::workers() const { return stack_->agent().members(); }
+DebugInfo Worker::debug_info() const { return stack_->debug_info(); }
+
+Destination Worker::to(std::string_view worker, CallOptions options) const {
+  if (stack_->has_ended()) throw RpcError(has_ended());
+  return Destination(runtime_, worker, options);
+}
+
+void Worker::set_default_timeout(Timeout timeout) {
+  static_cast<internal::WorkerRuntime&>(*runtime_).set_default_timeout(timeout);
+}
+
+void Worker::serve() {
+  if (stack_->has_ended()) throw RpcError(has_ended());
+  stack_->quiescence().others_entered().wait();
+}
+
+void Worker::shutdown(ShutdownOptions options) {
+  if (Executor::current() == &stack_->executor()) {
+    throw RpcError(absl::FailedPreconditionError(
+        "shutdown waits for running handlers and so cannot be called by one: use shutdown_async"));
+  }
+  const Future<void> ended = shutdown_async(options);
+  (void)ended.result();
+  stack_->let_go_of_end();
+  ended.wait();
+}
+
+Future<void> Worker::shutdown_async(ShutdownOptions options) {
+  if (!stack_->begin_end(options, stack_, runtime_)) return Future<void>::ready(has_ended());
+  return stack_->ended();
+}
+
+}  // namespace weft

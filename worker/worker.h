@@ -1,0 +1,103 @@
+// A member of the group: joins it, serves its peers' calls, and leaves it in good order.
+//
+//   weft::Worker worker = weft::Worker::join(weft::WorkerOptions::from_env());
+//   ... weft::rpc_sync("worker1", add, a, b) ...
+//   worker.shutdown();
+//
+// Several workers may live in one process; WorkerScope or `to` then choose the one that calls.
+//
+// Thread safety: all methods may be called from any thread, but for moving and destroying.
+// Lifetime: destroying a worker that was not shut down leaves the group without waiting for it, and
+// takes at most a second: handlers that still run are left behind with all that they use.
+// Blocking: join, serve, shutdown.
+// Errors: RpcError. After shutdown every use is FailedPrecondition.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "weft/base/future.h"
+#include "weft/rpc/call_scope.h"
+#include "weft/rpc/destination.h"
+#include "weft/rpc/worker_info.h"
+#include "weft/worker/worker_options.h"
+
+namespace weft {
+
+struct ShutdownOptions {
+  // From when the last live worker has entered shutdown; unset: WorkerOptions::shutdown_timeout.
+  // The shortest that any worker asks for holds for all.
+  Timeout timeout = {};
+  // False: leaves at once. The others' calls to this worker fail with Unavailable.
+  bool graceful = true;
+};
+
+// Gauges for people, and for tests that look for leaks.
+struct DebugInfo {
+  AgentInfo agent;
+  size_t executor_threads = 0;
+};
+
+class Worker {
+ public:
+  // Joins the group and returns when every member of it is known. Errors: what join_static_group
+  // says (a missing rank is named), InvalidArgument (an option, a registration).
+  static Worker join(WorkerOptions options);
+
+  Worker(Worker&&) noexcept;
+  Worker& operator=(Worker&&) noexcept;
+  ~Worker();
+
+  WorkerId id() const;
+  const std::string& name() const;
+  // All members, this one included, by rank.
+  std::vector<WorkerInfo> workers() const;
+  DebugInfo debug_info() const;
+
+  // For the verbs: rpc_sync(worker.to("worker1"), ...).
+  Destination to(std::string_view worker, CallOptions options = {}) const;
+  void set_default_timeout(Timeout timeout);
+
+  // Returns when every other live worker has entered shutdown or left.
+  void serve();
+
+  // Waits until the whole group is quiet: every live worker has entered, no call runs, nested ones
+  // and continuations included, no reference is on its way. Then leaves. Not from a handler.
+  // Errors: DeadlineExceeded naming the workers that were not quiet in time. This worker has left
+  // even then.
+  void shutdown(ShutdownOptions options = {});
+  void shutdown(Timeout timeout) { shutdown(ShutdownOptions{.timeout = timeout}); }
+  // Without waiting. The future has no executor of its own; this object must live until it is
+  // complete, or the worker leaves at once.
+  Future<void> shutdown_async(ShutdownOptions options = {});
+
+  // What the rooms above rpc are given. Keeps everything that a call needs.
+  const std::shared_ptr<RpcRuntime>& runtime() const { return runtime_; }
+
+ private:
+  class Stack;  // one of each part; shared with the thread that ends it and with open handles
+
+  explicit Worker(std::shared_ptr<Stack> stack);
+  void leave() noexcept;
+
+  std::shared_ptr<Stack> stack_;
+  std::shared_ptr<RpcRuntime> runtime_;
+};
+
+// Makes `worker` the one that this thread's verbs mean, for its own lifetime.
+class WorkerScope {
+ public:
+  explicit WorkerScope(const Worker& worker) : guard_(scope_of(worker)) {}
+
+ private:
+  static CallScope scope_of(const Worker& worker) {
+    CallScope scope;
+    scope.runtime = worker.runtime();
+    return scope;
+  }
+  CallScopeGuard guard_;
+};
+
+}  // namespace weft

@@ -1,0 +1,52 @@
+#include "weft/worker/worker_options.h"
+
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/rpc_error.h"
+#include "weft/rpc/static_join.h"
+
+namespace weft {
+
+WorkerOptions WorkerOptions::from_env() {
+  absl::StatusOr<LaunchEnvironment> place = read_launch_environment();
+  if (!place.ok()) throw RpcError(place.status());
+  WorkerOptions options;
+  options.place = *std::move(place);
+  return options;
+}
+
+std::string WorkerOptions::effective_name() const {
+  return name.empty() ? absl::StrCat("worker", place.rank) : name;
+}
+
+std::string WorkerOptions::effective_listen_host() const {
+  if (!listen_host.empty()) return listen_host;
+  const std::string& store_host = place.master_addr;
+  if (store_host.empty() || store_host == "localhost" || store_host.rfind("127.", 0) == 0) {
+    return "127.0.0.1";
+  }
+  char host[256] = {};
+  if (gethostname(host, sizeof host - 1) != 0) return "127.0.0.1";
+  return host;
+}
+
+absl::Status WorkerOptions::validate() const {
+  if (absl::Status status = check_worker_name(effective_name()); !status.ok()) return status;
+  if (place.world_size == 0 || place.rank >= place.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", place.rank, " is not below world size ",
+                                                   place.world_size));
+  }
+  if (threads == 0 || max_threads < threads) {
+    return absl::InvalidArgumentError(absl::StrCat("threads = ", threads, ", max_threads = ",
+                                                   max_threads, ": 0 < threads <= max_threads"));
+  }
+  if (call_credits == 0 || byte_credits == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("call_credits = ", call_credits,
+                                                   ", byte_credits = ", byte_credits,
+                                                   ": both must be above 0"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace weft

@@ -1,0 +1,60 @@
+// What a worker needs to know before it joins: its place in the group and its limits.
+//
+// Thread safety: a plain value.
+// Errors: from_env throws RpcError (InvalidArgument naming every variable that is missing or bad).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "weft/base/clock.h"
+#include "weft/rpc/registry.h"
+#include "weft/rpc/rendezvous_store.h"
+#include "weft/rpc/transport.h"
+#include "weft/worker/launch_environment.h"
+
+namespace weft {
+
+struct WorkerOptions {
+  // The place that the launcher gave this process (weft_launch, torchrun, or set by hand).
+  static WorkerOptions from_env();
+
+  // Rank, world size, where the store is, which restart this is.
+  LaunchEnvironment place = {};
+  std::string name = {};  // unique in the group; empty: "worker<rank>"
+
+  Timeout default_timeout = std::chrono::seconds(60);   // of calls that name none
+  Timeout shutdown_timeout = std::chrono::seconds(60);  // of shutdowns that name none
+  absl::Duration join_timeout = absl::Seconds(60);      // zero: without limit
+
+  size_t threads = 2;         // handlers at work at the same time, not counting those that wait
+  size_t max_threads = 1024;  // waiting ones included
+  // What may be on its way to one peer, or wait in its queue, before further calls wait here; and
+  // how many may wait here before calls are refused (ResourceExhausted).
+  uint64_t call_credits = 4096;
+  uint64_t byte_credits = uint64_t{256} << 20;
+  size_t max_queued_calls = 65536;
+  size_t max_queued_bytes = size_t{1} << 30;
+
+  // Where peers reach this worker. Empty: loopback if the store is there too, else the host's name.
+  std::string listen_host = {};
+
+  // Functions beside the catalogue's, for this worker alone.
+  RegistryBuilder registry = {};
+
+  // Null: the store that the launch environment names.
+  std::shared_ptr<RendezvousStore> store = nullptr;
+  // Null: gRPC.
+  std::function<std::unique_ptr<Transport>(Clock& clock)> transport = nullptr;
+
+  std::string effective_name() const;
+  std::string effective_listen_host() const;
+  // InvalidArgument naming the field and its value.
+  absl::Status validate() const;
+};
+
+}  // namespace weft
