@@ -142,6 +142,10 @@ absl::Status move_only_shared() {
       "a move-only value can be taken only by the sole holder of its future");
 }
 
+absl::Status empty_future() {
+  return absl::FailedPreconditionError("a continuation gave a future without a promise");
+}
+
 absl::Status status_of_current_exception() {
   try {
     throw;

@@ -75,6 +75,16 @@ class FutureCore {
   void consume() ABSL_LOCKS_EXCLUDED(mutex_);
   Executor* executor() const { return executor_; }
 
+  // Readers of the result. The completing call may still hold the state when a reader wakes, so the
+  // state's own reference count cannot say who else will read.
+  void add_reader() { readers_.fetch_add(1, std::memory_order_relaxed); }
+  void drop_reader() { readers_.fetch_sub(1, std::memory_order_release); }
+  // True once, and only for a reader that is the only one: it may move the result out.
+  bool take() {
+    return readers_.load(std::memory_order_acquire) == 1 &&
+           !taken_.exchange(true, std::memory_order_acq_rel);
+  }
+
  protected:
   virtual void fail(absl::Status status) = 0;
   // First half of completion: true for the one caller that may store the result.
@@ -91,6 +101,8 @@ class FutureCore {
   Executor* const executor_;
   std::atomic<bool> claimed_{false};
   std::atomic<bool> done_{false};
+  std::atomic<int> readers_{0};
+  std::atomic<bool> taken_{false};
   Mutex mutex_;
   CondVar completed_;
   bool has_waiters_ ABSL_GUARDED_BY(mutex_) = false;
@@ -122,6 +134,7 @@ class FutureState final : public FutureCore {
 
 absl::Status no_executor();
 absl::Status move_only_shared();
+absl::Status empty_future();
 
 }  // namespace internal
 
@@ -135,7 +148,18 @@ class [[nodiscard]] Future {
   using State = internal::FutureState<T>;
 
   Future() = default;  // no state: valid() is false and nothing else may be called
-  explicit Future(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  explicit Future(std::shared_ptr<State> state) : state_(std::move(state)) {
+    if (state_ != nullptr) state_->add_reader();
+  }
+  Future(const Future& other) : Future(other.state_) {}
+  Future(Future&& other) noexcept : state_(std::move(other.state_)) {}
+  Future& operator=(Future other) noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+  }
+  ~Future() {
+    if (state_ != nullptr) state_->drop_reader();
+  }
 
   static Future ready(absl::StatusOr<Value> result) {
     auto state = std::make_shared<State>(Executor::current());
@@ -152,17 +176,19 @@ class [[nodiscard]] Future {
     if (!result.ok()) throw RpcError(result.status());
     if constexpr (!std::is_void_v<T>) return static_cast<const Value&>(*result);
   }
-  // The value moved out if this is the sole holder, else copied; a move-only value that others
-  // hold too is FailedPrecondition.
+  // The value moved out if nobody else can read it, else copied; a move-only value that other
+  // futures hold too, or that was moved out before, is FailedPrecondition.
   T wait() && {
     const absl::StatusOr<Value>& shared = this->result();
     if (!shared.ok()) throw RpcError(shared.status());
     if constexpr (!std::is_void_v<T>) {
-      if (state_.use_count() == 1) return std::move(*state_->result());
       if constexpr (std::is_copy_constructible_v<Value>) {
+        // A promise that is still there may hand out more futures.
+        if (state_.use_count() == 1) return std::move(*state_->result());
         return *shared;
       } else {
-        throw RpcError(internal::move_only_shared());
+        if (!state_->take()) throw RpcError(internal::move_only_shared());
+        return std::move(*state_->result());
       }
     }
   }
@@ -257,13 +283,16 @@ void fulfil(Promise<R> promise, F&& f) {
       promise.set(Unit{});
     } else if constexpr (std::is_same_v<Result, Future<R>>) {
       Future<R> inner = f();
-      auto state = inner.state();
-      state->on_complete_inline([state, promise = std::move(promise)] {
-        state->consume();
+      if (!inner.valid()) {
+        promise.set_error(empty_future());
+        return;
+      }
+      inner.state()->on_complete_inline([inner, promise = std::move(promise)] {
+        inner.state()->consume();
         if constexpr (std::is_copy_constructible_v<Stored<R>>) {
-          promise.set(state->result());
+          promise.set(inner.state()->result());
         } else {
-          promise.set(std::move(state->result()));
+          promise.set(std::move(inner.state()->result()));
         }
       });
     } else {

@@ -47,7 +47,7 @@ struct ChildOptions {
 };
 
 std::vector<Contestant> all_contestants() {
-  return {torch_contestant("uv"), torch_contestant("shm"), grpc_contestant()};
+  return {weft_contestant(), torch_contestant("uv"), torch_contestant("shm"), grpc_contestant()};
 }
 
 // One computing thread per processor, as in training; ends with the process.

@@ -9,10 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/log.h"
 #include "weft/base/rpc_error.h"
+#include "weft/dist_autograd/internal/autograd_driver.h"
 #include "weft/rpc/grpc_transport.h"
 #include "weft/rpc/internal/quiescence.h"
 #include "weft/rpc/internal/worker_runtime.h"
 #include "weft/rpc/static_join.h"
+#include "weft/rref/internal/rref_driver.h"
 #include "weft/worker/rendezvous.h"
 
 namespace weft {
@@ -83,7 +85,7 @@ class Worker::Stack {
   Executor& executor() { return executor_; }
   internal::Agent& agent() const { return *agent_; }
   internal::Quiescence& quiescence() { return *quiescence_; }
-  DebugInfo debug_info() const { return {agent_->info(), executor_.thread_count()}; }
+  DebugInfo debug_info() const;
   Future<void> ended() const { return ended_.future(); }
 
  private:
@@ -98,6 +100,9 @@ class Worker::Stack {
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<internal::Agent> agent_;
   std::unique_ptr<internal::Quiescence> quiescence_;
+  // Shared with the handles and contexts that are in use.
+  std::shared_ptr<internal::RRefDriver> references_;
+  std::shared_ptr<internal::AutogradDriver> autograd_;
   mutable Mutex mutex_;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread end_ ABSL_GUARDED_BY(mutex_);
@@ -136,9 +141,29 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
   std::shared_ptr<internal::WorkerRuntime> runtime(
       new internal::WorkerRuntime(*agent_, executor_, clock_, std::move(registry), runtime_options),
       [self](internal::WorkerRuntime* ended) { delete ended; });
+  references_ = std::make_shared<internal::RRefDriver>(*agent_, executor_);
+  references_->attach(runtime);
+  autograd_ = internal::AutogradDriver::attach(runtime);
+  runtime->set_hooks(references_.get(), autograd_.get());
   runtime->attach();
   WEFT_RETURN_IF_ERROR(agent_->start(std::move(members)));
   return runtime;
+}
+
+DebugInfo Worker::Stack::debug_info() const {
+  DebugInfo info;
+  info.agent = agent_->info();
+  info.executor_threads = executor_.thread_count();
+  const internal::OwnershipGauges references = references_->gauges();
+  info.owned_values = references.owners;
+  info.forks = references.forks;
+  info.references = references.users;
+  info.pending_references = references.pending_users;
+  const internal::AutogradDriver::Gauges autograd = autograd_->gauges();
+  info.contexts = autograd.contexts;
+  info.passes = autograd.passes;
+  info.recorded_sends = autograd.sends;
+  return info;
 }
 
 bool Worker::Stack::begin_end(ShutdownOptions options, std::shared_ptr<Stack> self,
@@ -173,8 +198,14 @@ bool Worker::Stack::has_ended() const {
 absl::Status Worker::Stack::drain(Timeout timeout) {
   quiescence_->enter(timeout);
   (void)quiescence_->calls_drained().result();
+  references_->begin_shutdown();
   quiescence_->references_dropped();
-  return quiescence_->ended().result().status();
+  const absl::Status status = quiescence_->ended().result().status();
+  for (const internal::Leak& leak : references_->leaks()) {
+    log_warning("weft: worker '", agent_->self().name, "' ends with a reference left: ",
+                leak.to_string());
+  }
+  return status;
 }
 
 void Worker::Stack::end(ShutdownOptions options, const RpcRuntime* runtime) {
@@ -187,6 +218,8 @@ void Worker::Stack::end(ShutdownOptions options, const RpcRuntime* runtime) {
 
 void Worker::Stack::stop() {
   if (quiescence_ != nullptr) quiescence_->stop();
+  if (autograd_ != nullptr) autograd_->stop();
+  if (references_ != nullptr) references_->close();
   if (agent_ != nullptr) agent_->stop();
   if (transport_ != nullptr) transport_->stop();
   executor_.stop();

@@ -38,6 +38,13 @@ struct ShutdownOptions {
 struct DebugInfo {
   AgentInfo agent;
   size_t executor_threads = 0;
+  size_t owned_values = 0;        // remote objects that live here
+  size_t forks = 0;               // references to them on other workers, or on the way there
+  size_t references = 0;          // held here, to values elsewhere
+  size_t pending_references = 0;  // of those: not confirmed by the owner
+  size_t contexts = 0;            // of distributed autograd
+  size_t passes = 0;              // backward passes that run
+  size_t recorded_sends = 0;      // transfers of tensors that a backward pass may need
 };
 
 class Worker {

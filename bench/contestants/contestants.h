@@ -18,4 +18,7 @@ Contestant torch_contestant(const std::string& transport);
 // unary".
 Contestant grpc_contestant();
 
+// Weft over gRPC on loopback. Named "weft".
+Contestant weft_contestant();
+
 }  // namespace weft::bench

@@ -97,12 +97,12 @@ void deliver_future(const FunctionEntry& entry, const Future<T>& future, std::sh
     sink->fail(empty_result(entry, "a future without a promise"));
     return;
   }
-  // The continuation keeps the state, which drops it on completion; the entry is the registry's,
+  // The continuation keeps the future, whose state drops it on completion; the entry is the registry's,
   // which outlives every call.
   future.state()->on_complete_inline(
-      [state = future.state(), keep = std::move(keep), &entry, sink = std::move(sink)]() mutable {
-        state->consume();
-        absl::StatusOr<Stored<T>>& result = state->result();
+      [future, keep = std::move(keep), &entry, sink = std::move(sink)]() mutable {
+        future.state()->consume();
+        absl::StatusOr<Stored<T>>& result = future.state()->result();
         if (!result.ok()) {
           sink->fail(with_ran(result.status(), Ran::kYes));
         } else if constexpr (std::is_void_v<T>) {

@@ -128,8 +128,9 @@ void QuiescenceCore::gone(WorkerId worker, TimePoint now, MembershipMessages& ou
   if (worker == self_ || live_.erase(worker) == 0) return;
   for (TerminationDetector& detector : detectors_) detector.leave_out(worker);
   if (leader() != before) {
-    // The new leader may have heard neither of this worker's reports nor of what has ended.
+    // The new leader has none of this worker's reports, and others may not have heard what ended.
     report(out);
+    if (stage_ == Stage::kDropping || stage_ == Stage::kMessages) announce(1, out);
     if (stage_ == Stage::kEnded) announce(2, out);
   }
   check(now, out);

@@ -1,0 +1,72 @@
+#include "weft/examples/parameter_server/options.h"
+
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+
+#include "weft/examples/support/fashion_mnist.h"
+
+namespace weft::examples {
+
+double JobOptions::learning_rate(size_t trainers) const {
+  if (lr > 0) return lr;
+  return trainers == 1 ? 1e-3 : 2e-3;
+}
+
+std::string JobOptions::checkpoint_folder() const {
+  return checkpoint.empty() ? out + "/checkpoint" : checkpoint;
+}
+
+JobCommandLine parse_job_options(int argc, const char* const* argv) {
+  JobOptions options;
+  options.data = kFashionMnistFolder;
+
+  CLI::App app(
+      "Trains a network for Fashion-MNIST. Rank 0 is the parameter server, which holds the large\n"
+      "last layers; every other rank is a trainer with the first layers and a share of the "
+      "pictures.",
+      "parameter_server");
+  app.footer(
+      "  tools/train.sh --trainers 4                                 builds, then runs\n"
+      "  weft_launch -n 3 --on-failure continue -- parameter_server  a server, two trainers\n"
+      "The last line is: test accuracy A after E epochs, W workers, S s");
+  app.add_option("--data", options.data, "folder of the data set")->capture_default_str();
+  app.add_option("--epochs", options.epochs, "passes over the training pictures, of all runs")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{10000}));
+  app.add_option("--batch", options.batch, "pictures per step and trainer")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{60000}));
+  app.add_option("--lr", options.lr, "first learning rate (default 0.001 for one trainer, 0.002 "
+                                     "for more); it falls to 0 along a cosine")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--dropout", options.dropout, "share of the hidden layer that is left out")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 0.95));
+  app.add_option("--seed", options.seed, "of first weights and order")->capture_default_str();
+  app.add_option("--limit", options.limit, "use only so many pictures (default: all)")
+      ->check(CLI::Range(int64_t{1}, int64_t{60000}));
+  app.add_option("--eval-every", options.eval_every, "epochs between evaluations")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{10000}));
+  app.add_option("--out", options.out, "folder for curves.csv and curves.png")
+      ->capture_default_str();
+  app.add_option("--checkpoint", options.checkpoint,
+                 "folder for the state after each epoch; must be empty without --resume "
+                 "(default: OUT/checkpoint, which a run without --resume clears)");
+  app.add_flag("--resume", options.resume, "go on from the newest checkpoint");
+
+  JobCommandLine result;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream text;
+    result.exit_code = app.exit(error, text, text) == 0 ? 0 : 2;
+    result.text = text.str();
+    return result;
+  }
+  result.options = std::move(options);
+  return result;
+}
+
+}  // namespace weft::examples

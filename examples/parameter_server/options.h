@@ -1,0 +1,41 @@
+// The command line of the parameter-server job.
+//
+// Thread safety: plain values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "weft/examples/parameter_server/model.h"
+
+namespace weft::examples {
+
+struct JobOptions {
+  std::string data;  // folder of the four Fashion-MNIST files
+  std::string out = "build/train";
+  std::string checkpoint;  // empty: see checkpoint_folder()
+  bool resume = false;
+  int64_t epochs = 3;
+  int64_t batch = 64;
+  double lr = 0;  // 0: chosen by learning_rate()
+  uint64_t seed = 1;
+  double dropout = kDropout;
+  int64_t limit = 0;       // training pictures, and as many test pictures; 0: all
+  int64_t eval_every = 1;  // epochs; the last one is always evaluated
+
+  // Every trainer adds its own step, so that one alone takes smaller ones.
+  double learning_rate(size_t trainers) const;
+  // Without --checkpoint a folder of the output's, which a fresh run clears.
+  std::string checkpoint_folder() const;
+};
+
+struct JobCommandLine {
+  std::optional<JobOptions> options;  // nullopt: print `text`, end with `exit_code`
+  std::string text;
+  int exit_code = 0;  // 0 after --help, 2 after a mistake
+};
+
+JobCommandLine parse_job_options(int argc, const char* const* argv);
+
+}  // namespace weft::examples

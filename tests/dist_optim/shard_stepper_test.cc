@@ -1,0 +1,284 @@
+#include "weft/dist_optim/internal/shard_stepper.h"
+
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/generated/variable_factories.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+namespace weft::internal {
+namespace {
+
+using torch::optim::AdagradOptions;
+using torch::optim::AdamOptions;
+using torch::optim::AdamWOptions;
+using torch::optim::RMSpropOptions;
+using torch::optim::SGDOptions;
+
+std::vector<at::Tensor> start_values() {
+  at::manual_seed(7);
+  std::vector<at::Tensor> values;
+  for (int i = 0; i < 3; ++i) values.push_back(torch::randn({5, 3 + i}).requires_grad_(true));
+  return values;
+}
+std::shared_ptr<ParameterSet> start_set() {
+  std::vector<NamedParameter> parameters;
+  const char* names[] = {"a", "b", "c"};
+  for (const at::Tensor& value : start_values()) {
+    parameters.push_back({names[parameters.size()], value});
+  }
+  return std::make_shared<ParameterSet>(std::move(parameters));
+}
+// The same for both sides; the second parameter misses every third step.
+std::vector<at::Tensor> gradients(uint64_t step) {
+  at::manual_seed(1000 + step);
+  std::vector<at::Tensor> result;
+  for (int i = 0; i < 3; ++i) result.push_back(torch::randn({5, 3 + i}));
+  if (step % 3 == 0) result[1].reset();
+  return result;
+}
+StepId id(uint64_t number, uint64_t optimizer = 1) { return {{{0, 1}, optimizer}, number}; }
+
+std::shared_ptr<ShardStepper> stepper_of(std::shared_ptr<ParameterSet> set,
+                                         OptimizerSettings settings,
+                                         UpdateMode mode = UpdateMode::kLocked) {
+  auto stepper = ShardStepper::make(std::move(set), {{{0, 1, 2}, settings}}, mode);
+  EXPECT_TRUE(stepper.ok()) << stepper.status();
+  return *stepper;
+}
+void step(ShardStepper& stepper, uint64_t number, double lr, double clip = 1.0) {
+  ASSERT_TRUE(stepper.prepare(id(number), gradients(number)).ok());
+  ASSERT_TRUE(stepper.commit(id(number), {{lr}, clip}).ok());
+}
+bool same(const ParameterSet& set, const std::vector<at::Tensor>& values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!at::equal(set.live()[i].detach(), values[i].detach())) return false;
+  }
+  return true;
+}
+
+// Twenty steps bit for bit, with readers holding versions every other step, a changing rate, and
+// the state saved and loaded into a new stepper half-way.
+template <class Optimizer, class Options>
+void expect_equal_to_torch(Options options) {
+  std::vector<at::Tensor> truth = start_values();
+  Optimizer torch_optimizer(truth, options);
+  std::shared_ptr<ParameterSet> set = start_set();
+  std::shared_ptr<ShardStepper> stepper = stepper_of(set, settings_of(options));
+  for (uint64_t n = 1; n <= 20; ++n) {
+    const double lr = 0.1 / static_cast<double>(n);
+    const std::vector<at::Tensor> g = gradients(n);
+    for (size_t i = 0; i < truth.size(); ++i) truth[i].mutable_grad() = g[i];
+    torch_optimizer.param_groups()[0].options().set_lr(lr);
+    torch_optimizer.step();
+
+    const ContextId reader{{0, 1}, n};
+    if (n % 2 == 0) set->read(reader);
+    step(*stepper, n, lr);
+    set->release(reader);
+    ASSERT_TRUE(same(*set, truth)) << "step " << n;
+    if (n == 10) {
+      const TensorMap state = stepper->state();
+      stepper = stepper_of(set, settings_of(options));
+      ASSERT_TRUE(stepper->load_state(state).ok());
+    }
+  }
+}
+
+TEST(ShardStepper, SgdEqualsTorch) {
+  expect_equal_to_torch<torch::optim::SGD>(SGDOptions(0.1));
+  expect_equal_to_torch<torch::optim::SGD>(
+      SGDOptions(0.1).momentum(0.9).dampening(0.3).weight_decay(0.01));
+  expect_equal_to_torch<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9).nesterov(true));
+}
+TEST(ShardStepper, AdamEqualsTorch) {
+  expect_equal_to_torch<torch::optim::Adam>(AdamOptions(0.1));
+  expect_equal_to_torch<torch::optim::Adam>(
+      AdamOptions(0.1).betas({0.8, 0.99}).eps(1e-6).weight_decay(0.1).amsgrad(true));
+}
+TEST(ShardStepper, AdamWEqualsTorch) {
+  expect_equal_to_torch<torch::optim::AdamW>(AdamWOptions(0.1));
+  expect_equal_to_torch<torch::optim::AdamW>(AdamWOptions(0.1).weight_decay(0.2).amsgrad(true));
+}
+TEST(ShardStepper, AdagradEqualsTorch) {
+  expect_equal_to_torch<torch::optim::Adagrad>(AdagradOptions(0.1));
+  expect_equal_to_torch<torch::optim::Adagrad>(
+      AdagradOptions(0.1).lr_decay(0.01).weight_decay(0.1).initial_accumulator_value(0.5));
+}
+TEST(ShardStepper, RmspropEqualsTorch) {
+  expect_equal_to_torch<torch::optim::RMSprop>(RMSpropOptions(0.1));
+  expect_equal_to_torch<torch::optim::RMSprop>(
+      RMSpropOptions(0.1).momentum(0.9).centered(true).weight_decay(0.01).alpha(0.9));
+}
+
+TEST(ShardStepper, GroupsHaveTheirOwnOptionsAndRates) {
+  std::vector<at::Tensor> truth = start_values();
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(std::vector<at::Tensor>{truth[0], truth[2]},
+                      std::make_unique<SGDOptions>(SGDOptions(0.5).momentum(0.9)));
+  groups.emplace_back(std::vector<at::Tensor>{truth[1]},
+                      std::make_unique<SGDOptions>(SGDOptions(0.25)));
+  torch::optim::SGD torch_optimizer(groups, SGDOptions(0.5));
+  std::shared_ptr<ParameterSet> set = start_set();
+  auto stepper = *ShardStepper::make(set,
+                                     {{{0, 2}, settings_of(SGDOptions(0.5).momentum(0.9))},
+                                      {{1}, settings_of(SGDOptions(0.25))}},
+                                     UpdateMode::kLocked);
+  for (uint64_t n = 1; n <= 4; ++n) {
+    const std::vector<at::Tensor> g = gradients(n);
+    for (size_t i = 0; i < truth.size(); ++i) truth[i].mutable_grad() = g[i];
+    torch_optimizer.step();
+    ASSERT_TRUE(stepper->prepare(id(n), g).ok());
+    ASSERT_TRUE(stepper->commit(id(n), {{0.5, 0.25}, 1.0}).ok());
+    ASSERT_TRUE(same(*set, truth)) << "step " << n;
+  }
+}
+
+TEST(ShardStepper, PrepareChangesNothingAndCommitHappensOnce) {
+  std::shared_ptr<ParameterSet> set = start_set();
+  const auto stepper = stepper_of(set, settings_of(SGDOptions(0.1)));
+  const absl::StatusOr<double> norm = stepper->prepare(id(1), gradients(1));
+  ASSERT_TRUE(norm.ok());
+  EXPECT_TRUE(same(*set, start_values()));
+  EXPECT_EQ(*stepper->prepare(id(1), gradients(1)), *norm);
+  EXPECT_EQ(stepper->outcome(id(1)), StepOutcome::kPrepared);
+  EXPECT_EQ(stepper->undecided().size(), 1u);
+
+  ASSERT_TRUE(stepper->commit(id(1), {{0.1}, 1.0}).ok());
+  const at::Tensor once = set->live()[0].detach().clone();
+  ASSERT_TRUE(stepper->commit(id(1), {{0.1}, 1.0}).ok());
+  EXPECT_TRUE(at::equal(set->live()[0].detach(), once));
+  EXPECT_EQ(*stepper->prepare(id(1), gradients(1)), *norm);
+  EXPECT_EQ(stepper->outcome(id(1)), StepOutcome::kApplied);
+  EXPECT_EQ(stepper->abort(id(1)).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(ShardStepper, AnAbortedStepIsNeverApplied) {
+  std::shared_ptr<ParameterSet> set = start_set();
+  const auto stepper = stepper_of(set, settings_of(SGDOptions(0.1)));
+  ASSERT_TRUE(stepper->prepare(id(1), gradients(1)).ok());
+  ASSERT_TRUE(stepper->abort(id(1)).ok());
+  ASSERT_TRUE(stepper->abort(id(1)).ok());
+  EXPECT_EQ(stepper->commit(id(1), {{0.1}, 1.0}).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(stepper->prepare(id(1), gradients(1)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  // An abort that overtakes its PREPARE.
+  ASSERT_TRUE(stepper->abort(id(2)).ok());
+  EXPECT_FALSE(stepper->prepare(id(2), gradients(2)).ok());
+  EXPECT_TRUE(same(*set, start_values()));
+  EXPECT_EQ(stepper->outcome(id(2)), StepOutcome::kAborted);
+  EXPECT_TRUE(stepper->prepare(id(3), gradients(3)).ok());
+}
+
+TEST(ShardStepper, ANewerPrepareGivesUpTheOlderOne) {
+  const auto stepper = stepper_of(start_set(), settings_of(SGDOptions(0.1)));
+  ASSERT_TRUE(stepper->prepare(id(1), gradients(1)).ok());
+  ASSERT_TRUE(stepper->prepare(id(2), gradients(2)).ok());
+  EXPECT_EQ(stepper->outcome(id(1)), StepOutcome::kAborted);
+  EXPECT_FALSE(stepper->commit(id(1), {{0.1}, 1.0}).ok());
+  EXPECT_TRUE(stepper->commit(id(2), {{0.1}, 1.0}).ok());
+}
+
+TEST(ShardStepper, SettlingAQuestionRefusesTheDeadCallersCommit) {
+  const auto stepper = stepper_of(start_set(), settings_of(SGDOptions(0.1)));
+  ASSERT_TRUE(stepper->prepare(id(1), gradients(1)).ok());
+  EXPECT_EQ(stepper->settle(id(1)), StepOutcome::kAborted);
+  EXPECT_FALSE(stepper->commit(id(1), {{0.1}, 1.0}).ok());
+  EXPECT_EQ(stepper->settle(id(2)), StepOutcome::kAborted);  // never heard of: refused from now on
+  EXPECT_FALSE(stepper->prepare(id(2), gradients(2)).ok());
+  ASSERT_TRUE(stepper->prepare(id(3), gradients(3)).ok());
+  ASSERT_TRUE(stepper->commit(id(3), {{0.1}, 1.0}).ok());
+  EXPECT_EQ(stepper->settle(id(3)), StepOutcome::kApplied);
+}
+
+TEST(ShardStepper, RefusesWhatDoesNotFitBeforeAnythingChanges) {
+  std::shared_ptr<ParameterSet> set = start_set();
+  const auto stepper = stepper_of(set, settings_of(SGDOptions(0.1)));
+  std::vector<at::Tensor> wrong = gradients(1);
+  wrong[2] = at::zeros({1});
+  EXPECT_EQ(stepper->prepare(id(1), wrong).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(stepper->prepare(id(1), {}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(stepper->prepare(id(1), gradients(1)).ok());  // the number is still free
+  EXPECT_EQ(stepper->commit(id(1), {{}, 1.0}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(stepper->commit(id(1), {{0.1}, 1.0}).ok());
+}
+
+TEST(ShardStepper, BadOptionsAreRefusedWithTorchsWords) {
+  const auto stepper = ShardStepper::make(
+      start_set(), {{{0}, SgdSettings{.lr = 0.1, .momentum = -1}}}, UpdateMode::kLocked);
+  EXPECT_EQ(stepper.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_FALSE(ShardStepper::make(start_set(),
+                                  {{{0}, SgdSettings{.lr = 1}}, {{0}, SgdSettings{.lr = 1}}},
+                                  UpdateMode::kLocked)
+                   .ok());
+}
+
+TEST(ShardStepper, InstancesThatShareAStepperHaveTheirOwnNumbers) {
+  const auto stepper = stepper_of(start_set(), settings_of(AdamOptions(0.1)));
+  ASSERT_TRUE(stepper->prepare(id(1, 1), gradients(1)).ok());
+  ASSERT_TRUE(stepper->prepare(id(1, 2), gradients(2)).ok());
+  EXPECT_TRUE(stepper->commit(id(1, 1), {{0.1}, 1.0}).ok());
+  EXPECT_TRUE(stepper->commit(id(1, 2), {{0.1}, 1.0}).ok());
+  EXPECT_EQ(stepper->state().at("a/step").item<int64_t>(), 2);
+}
+
+TEST(ShardStepper, TheUsersOwnGradientIsLeftAlone) {
+  const auto set = start_set();
+  at::Tensor leaf = set->live()[0];
+  leaf.mutable_grad() = at::ones_like(leaf);
+  const auto stepper = stepper_of(set, settings_of(SGDOptions(0.1)));
+  step(*stepper, 1, 0.1);
+  EXPECT_TRUE(at::equal(leaf.grad(), at::ones_like(leaf)));
+  EXPECT_FALSE(set->live()[2].grad().defined());
+}
+
+TEST(ShardStepper, ClipFactorScalesTheGradients) {
+  std::shared_ptr<ParameterSet> set = start_set();
+  const auto stepper = stepper_of(set, settings_of(SGDOptions(1.0)));
+  step(*stepper, 1, 1.0, 0.5);
+  const at::Tensor expected = start_values()[0].detach() - gradients(1)[0] * 0.5;
+  EXPECT_TRUE(at::allclose(set->live()[0].detach(), expected));
+}
+
+TEST(ShardStepper, OldOutcomesAreForgottenNotInvented) {
+  const auto stepper = stepper_of(start_set(), settings_of(SGDOptions(0.0)));
+  for (uint64_t n = 1; n <= ShardStepper::kRemembered + 5; ++n) step(*stepper, n, 0.0);
+  EXPECT_EQ(stepper->outcome(id(1)), StepOutcome::kForgotten);
+  EXPECT_EQ(stepper->outcome(id(ShardStepper::kRemembered)), StepOutcome::kApplied);
+}
+
+// Two optimizers and readers at once on live storage: every step is counted once, values stay
+// finite, memory stays valid (sanitizers watch).
+TEST(ShardStepper, HogwildAppliesEachStepOnceAmongConcurrentOnes) {
+  std::shared_ptr<ParameterSet> set = start_set();
+  const auto one = stepper_of(set, settings_of(AdamOptions(1e-3)), UpdateMode::kHogwild);
+  const auto two = stepper_of(set, settings_of(AdamOptions(1e-3)), UpdateMode::kHogwild);
+  constexpr uint64_t kSteps = 50;
+  const auto run = [&](ShardStepper& stepper, uint64_t optimizer) {
+    for (uint64_t n = 1; n <= kSteps; ++n) {
+      std::vector<at::Tensor> g;
+      for (const at::Tensor& live : set->live()) g.push_back(at::ones_like(live.detach()));
+      EXPECT_TRUE(stepper.apply(id(n, optimizer), g, {{1e-3}, 1.0}).ok());
+      EXPECT_TRUE(stepper.apply(id(n, optimizer), g, {{1e-3}, 1.0}).ok());  // repeated: once
+    }
+  };
+  std::thread first([&] { run(*one, 1); });
+  std::thread second([&] { run(*two, 2); });
+  first.join();
+  second.join();
+  EXPECT_EQ(one->state().at("a/step").item<int64_t>(), static_cast<int64_t>(kSteps));
+  EXPECT_EQ(two->state().at("c/step").item<int64_t>(), static_cast<int64_t>(kSteps));
+  for (const at::Tensor& live : set->live()) EXPECT_TRUE(live.detach().isfinite().all().item<bool>());
+}
+
+}  // namespace
+}  // namespace weft::internal

@@ -1,0 +1,167 @@
+// Several complete workers in one process: what a test of references, backward passes or optimizers
+// runs its calls in.
+//
+// Each worker has a transport, an executor, an agent, a runtime and a driver for its references. At
+// the end of a test everything must be let go: no value, reference or call may be left.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "weft/base/clock.h"
+#include "weft/base/executor.h"
+#include "weft/base/future.h"
+#include "weft/rpc/call_scope.h"
+#include "weft/rpc/function.h"
+#include "weft/rpc/internal/worker_runtime.h"
+#include "weft/rref/internal/rref_driver.h"
+#include "weft/tests/support/agent_world.h"
+
+namespace weft::testing {
+
+// Looks again and again until `condition` holds; false after 20 s.
+inline bool eventually(const std::function<bool()>& condition) {
+  const Promise<void> never;
+  const TimePoint end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    (void)never.future().wait_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+class TestWorld {
+ public:
+  struct Node {
+    WorkerInfo info;
+    std::unique_ptr<Transport> transport;
+    std::unique_ptr<ThreadExecutor> executor;
+    std::unique_ptr<internal::Agent> agent;
+    std::shared_ptr<internal::WorkerRuntime> runtime;
+    std::shared_ptr<internal::RRefDriver> references;
+    // Set by Options::make_autograd; ends before the references do.
+    std::shared_ptr<AutogradHook> autograd;
+    bool killed = false;
+  };
+  struct Options {
+    TransportKind kind = TransportKind::kInproc;
+    size_t workers = 2;
+    // Gives each worker its part of the room above, before its agent starts.
+    std::function<std::shared_ptr<AutogradHook>(Node& node)> make_autograd = {};
+  };
+
+  explicit TestWorld(Options options) : wires_(clock_, {.name = "wires"}), network_(wires_) {
+    absl::StatusOr<std::shared_ptr<const Registry>> registry = RegistryBuilder().build();
+    EXPECT_TRUE(registry.ok()) << registry.status();
+    for (size_t i = 0; i < options.workers; ++i) add(options, *registry);
+    std::vector<WorkerInfo> members;
+    for (auto& node : nodes_) members.push_back(node->info);
+    for (auto& node : nodes_) EXPECT_TRUE(node->agent->start(members).ok());
+  }
+  TestWorld(TransportKind kind, size_t workers) : TestWorld(Options{kind, workers}) {}
+
+  ~TestWorld() {
+    if (check_at_end_) expect_nothing_left();
+    for (auto& node : nodes_) node->agent->stop();
+    for (auto& node : nodes_) node->references->close();
+    for (auto& node : nodes_) node->executor->stop();
+    wires_.stop();
+  }
+
+  Node& node(size_t i) { return *nodes_[i]; }
+  WorkerId id(size_t i) const { return nodes_[i]->info.id; }
+  internal::OwnershipGauges gauges(size_t i) { return nodes_[i]->references->gauges(); }
+
+  // For a CallScopeGuard: makes worker i this thread's worker.
+  CallScope scope(size_t i) {
+    CallScope scope;
+    scope.runtime = nodes_[i]->runtime;
+    return scope;
+  }
+
+  // As if the process had died, and everybody had found out.
+  void kill(size_t i) {
+    Node& dead = *nodes_[i];
+    dead.killed = true;
+    network_.kill(dead.info.address);
+    dead.transport->stop();
+    for (auto& node : nodes_) {
+      if (!node->killed) {
+        node->agent->declare_dead(dead.info.id, absl::UnavailableError("the test killed it"));
+      }
+    }
+  }
+
+  // For tests that leave something on purpose.
+  void allow_leftovers() { check_at_end_ = false; }
+
+  void expect_nothing_left() {
+    for (auto& node : nodes_) {
+      if (node->killed) continue;
+      EXPECT_TRUE(eventually([&] { return is_empty(*node); }))
+          << node->info.name << " keeps: " << leftovers(*node);
+    }
+  }
+
+ private:
+  static bool is_empty(Node& node) {
+    const internal::OwnershipGauges g = node.references->gauges();
+    const AgentInfo info = node.agent->info();
+    return g.owners + g.forks + g.users + g.pending_users + g.pending_children + g.tombstones +
+                   g.parked_fetches + g.parked_forks + info.pending_calls + info.running_calls ==
+               0 &&
+           node.references->drained();
+  }
+  static std::string leftovers(Node& node) {
+    const internal::OwnershipGauges g = node.references->gauges();
+    const AgentInfo info = node.agent->info();
+    std::string text = absl::StrCat(
+        "owners ", g.owners, ", forks ", g.forks, ", users ", g.users, ", pending ",
+        g.pending_users, ", children ", g.pending_children, ", tombstones ", g.tombstones,
+        ", fetches ", g.parked_fetches, ", parked ", g.parked_forks, ", calls ", info.pending_calls,
+        ", running ", info.running_calls);
+    for (const internal::Leak& leak : node.references->leaks()) {
+      absl::StrAppend(&text, "\n  ", leak.to_string());
+    }
+    return text;
+  }
+
+  void add(const Options& options, const std::shared_ptr<const Registry>& registry) {
+    auto node = std::make_unique<Node>();
+    if (options.kind == TransportKind::kInproc) {
+      node->transport = std::make_unique<InprocTransport>(network_);
+    } else {
+      node->transport = std::make_unique<GrpcTransport>(clock_);
+    }
+    EXPECT_TRUE(node->transport->listen().ok());
+    const auto index = static_cast<uint32_t>(nodes_.size());
+    node->info = {{index, 1}, absl::StrCat("w", index), node->transport->address()};
+    node->executor = std::make_unique<ThreadExecutor>(clock_, ThreadExecutorOptions{});
+    internal::AgentOptions agent;
+    agent.group = "test";
+    agent.self = node->info;
+    node->agent =
+        std::make_unique<internal::Agent>(agent, *node->transport, clock_, *node->executor);
+    node->runtime = std::make_shared<internal::WorkerRuntime>(
+        *node->agent, *node->executor, clock_, registry,
+        internal::RuntimeOptions{std::chrono::seconds(20), {}});
+    node->references = std::make_shared<internal::RRefDriver>(*node->agent, *node->executor);
+    if (options.make_autograd) node->autograd = options.make_autograd(*node);
+    node->runtime->set_hooks(node->references.get(), node->autograd.get());
+    node->runtime->attach();
+    node->references->attach(node->runtime);
+    nodes_.push_back(std::move(node));
+  }
+
+  SystemClock clock_;
+  ThreadExecutor wires_;
+  InprocNetwork network_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+  bool check_at_end_ = true;
+};
+
+}  // namespace weft::testing

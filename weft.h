@@ -1,0 +1,12 @@
+// Everything that a program which uses Weft includes. Itself only as heavy as ATen/core/Tensor.h.
+#pragma once
+
+#include "weft/base/future.h"
+#include "weft/base/rpc_error.h"
+#include "weft/dist_autograd/context.h"
+#include "weft/rpc/class.h"
+#include "weft/rpc/function.h"
+#include "weft/rpc/verbs.h"
+#include "weft/rref/rref.h"
+#include "weft/worker/run_main.h"
+#include "weft/worker/worker.h"

@@ -1,0 +1,68 @@
+#include "weft/worker/run_main.h"
+
+#include <cstdlib>
+#include <ctime>
+#include <exception>
+#include <fstream>
+#include <iostream>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/future.h"
+
+namespace weft {
+namespace {
+
+// Never throws: it runs while the process ends.
+void report_failure(std::string_view message) noexcept {
+  try {
+    std::cerr << message << std::endl;
+    const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
+    if (path == nullptr || *path == '\0') return;
+    std::ofstream(path) << internal::error_file_text(message, std::time(nullptr));
+  } catch (...) {
+  }
+}
+
+std::string describe_current_exception(std::string_view what) {
+  return absl::StrCat(absl::string_view(what.data(), what.size()),
+                      internal::status_of_current_exception().ToString(
+                          absl::StatusToStringMode::kWithNoExtraData));
+}
+
+[[noreturn]] void on_terminate() {
+  if (std::current_exception() == nullptr) {
+    report_failure("terminated without an exception");
+    std::abort();
+  }
+  try {
+    throw;
+  } catch (...) {
+    report_failure(describe_current_exception("uncaught exception: "));
+  }
+  std::abort();
+}
+
+}  // namespace
+
+std::string internal::error_file_text(std::string_view message, int64_t unix_seconds) {
+  const nlohmann::json text = {
+      {"message",
+       {{"message", std::string(message)},
+        {"extraInfo", {{"py_callstack", ""}, {"timestamp", std::to_string(unix_seconds)}}}}}};
+  // Whatever bytes a message holds, the file is valid.
+  return text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+int run_main(int argc, char** argv, const std::function<int(int, char**)>& f) {
+  std::set_terminate(on_terminate);
+  try {
+    return f(argc, argv);
+  } catch (...) {
+    report_failure(describe_current_exception("failed: "));
+    return EXIT_FAILURE;
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,25 @@
+// Runs a program's main function so that an exception ends it with a message that the launcher
+// shows: on standard error, and in the file that TORCHELASTIC_ERROR_FILE names.
+//
+//   int main(int argc, char** argv) { return weft::run_main(argc, argv, train); }
+//
+// Thread safety: call once, from main.
+// Errors: an exception of `f` becomes exit code 1; one that leaves any other thread's function, or a
+// noexcept function, is written in the same way before the process aborts.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace weft {
+
+int run_main(int argc, char** argv, const std::function<int(int argc, char** argv)>& f);
+
+namespace internal {
+
+// What torchrun and weft_launch read: {"message": {"message": ..., "extraInfo": ...}}.
+std::string error_file_text(std::string_view message, int64_t unix_seconds);
+
+}  // namespace internal
+}  // namespace weft
