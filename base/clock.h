@@ -30,7 +30,7 @@ class Timeout {
   constexpr Timeout() = default;
   template <class Rep, class Period>
   Timeout(std::chrono::duration<Rep, Period> duration)  // NOLINT: {.timeout = 5s}
-      : limit_(checked(absl::FromChrono(duration))), set_(true) {}
+      : limit_(checked(to_absl(duration))), set_(true) {}
   Timeout(absl::Duration duration)  // NOLINT: {.timeout = absl::InfiniteDuration()}
       : limit_(checked(duration)), set_(true) {}
 
@@ -46,6 +46,14 @@ class Timeout {
 
  private:
   static Nanoseconds checked(absl::Duration duration);
+  template <class Rep, class Period>
+  static absl::Duration to_absl(std::chrono::duration<Rep, Period> duration) {
+    if constexpr (requires { absl::FromChrono(duration); }) {
+      return absl::FromChrono(duration);
+    } else {  // 0.5s, days
+      return absl::Seconds(std::chrono::duration<double>(duration).count());
+    }
+  }
 
   Nanoseconds limit_ = Nanoseconds::max();
   bool set_ = false;

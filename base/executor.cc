@@ -9,6 +9,9 @@ namespace {
 
 thread_local Executor* current_executor = nullptr;
 
+// Threads beyond the working number that had nothing to do for this long end.
+constexpr std::chrono::seconds kIdleThreadLife{10};
+
 }  // namespace
 
 Executor* Executor::current() { return current_executor; }
@@ -48,9 +51,10 @@ void ThreadExecutor::schedule(Task task) {
       return;
     }
     queue_.push_back(std::move(task));
-    if (idle_ > 0) {
-      wake = true;
-    } else {
+    // An idle thread that has been told but has not woken yet still counts as idle: as many tasks
+    // as that are spoken for, further ones need a thread of their own.
+    wake = idle_ > 0;
+    if (queue_.size() > idle_) {
       add_thread_if_short();
       watch_for_stall();
     }
@@ -62,8 +66,19 @@ void ThreadExecutor::add_thread_if_short() {
   if (threads_.size() - waiting_ < options_.threads + extra_) add_thread();
 }
 
+void ThreadExecutor::retire() {
+  auto self = std::find_if(threads_.begin(), threads_.end(), [](const std::thread& thread) {
+    return thread.get_id() == std::this_thread::get_id();
+  });
+  retired_.push_back(std::move(*self));
+  threads_.erase(self);
+}
+
 void ThreadExecutor::add_thread() {
   if (threads_.size() >= options_.max_threads || stopping_) return;
+  // Retired threads need no lock any more: they end at once.
+  for (std::thread& thread : retired_) thread.join();
+  retired_.clear();
   threads_.emplace_back([this] { work(); });
 }
 
@@ -103,14 +118,20 @@ void ThreadExecutor::work() {
     while (queue_.empty() && !stopping_) {
       if (extra_ > 0) --extra_;  // the stall is over
       ++idle_;
-      work_ready_.wait(mutex_);
+      const bool told =
+          work_ready_.wait_until(mutex_, std::chrono::steady_clock::now() + kIdleThreadLife);
       --idle_;
+      if (!told && queue_.empty() && !stopping_ && threads_.size() > options_.threads) {
+        retire();
+        return;
+      }
     }
     if (stopping_) return;
     {
       Task task = std::move(queue_.front());
       queue_.pop_front();
       ++running_;
+      if (!queue_.empty()) watch_for_stall();
       mutex_.unlock();
       task();
       task = nullptr;  // captures die before the task counts as finished
@@ -128,11 +149,8 @@ void ThreadExecutor::begin_wait() {
     MutexLock lock(mutex_);
     ++waiting_;
     if (queue_.empty()) return;
-    if (idle_ > 0) {
-      wake = true;
-    } else {
-      add_thread_if_short();
-    }
+    wake = idle_ > 0;
+    if (queue_.size() > idle_) add_thread_if_short();
   }
   if (wake) work_ready_.notify_one();
 }
@@ -164,6 +182,8 @@ void ThreadExecutor::stop() {
     stopping_ = true;
     dropped.swap(queue_);
     threads.swap(threads_);
+    for (std::thread& thread : retired_) threads.push_back(std::move(thread));
+    retired_.clear();
   }
   work_ready_.notify_all();
   for (std::thread& thread : threads) thread.join();

@@ -97,6 +97,7 @@ class ThreadExecutor final : public Executor {
   struct Stall;  // what the clock's callback may touch after this executor is gone
 
   void work() ABSL_LOCKS_EXCLUDED(mutex_);
+  void retire() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);  // the calling thread is about to return
   void add_thread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void add_thread_if_short() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void watch_for_stall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -109,6 +110,7 @@ class ThreadExecutor final : public Executor {
   CondVar work_ready_;
   std::deque<Task> queue_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::thread> retired_ ABSL_GUARDED_BY(mutex_);  // to be joined
   size_t idle_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t running_ ABSL_GUARDED_BY(mutex_) = 0;  // tasks
   size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -243,10 +243,14 @@ class Promise {
   }
 
   Future<T> future() const { return Future<T>(state_); }
-  // False if the future was complete already (cancelled, say): the value is dropped.
-  bool set(absl::StatusOr<Value> result) const { return state_->complete(std::move(result)); }
+  // False if the future was complete already (cancelled, say): the value is dropped. Whoever waits
+  // may destroy this promise as soon as the result is there.
+  bool set(absl::StatusOr<Value> result) const {
+    const std::shared_ptr<State> state = state_;
+    return state->complete(std::move(result));
+  }
   bool set_value() requires std::is_void_v<T> { return set(Unit{}); }
-  bool set_error(absl::Status status) const { return state_->complete(std::move(status)); }
+  bool set_error(absl::Status status) const { return set(std::move(status)); }
 
   const std::shared_ptr<State>& state() const { return state_; }
 

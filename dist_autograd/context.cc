@@ -70,8 +70,8 @@ void Context::enter(std::shared_ptr<RpcRuntime> worker) {
   CallScope& scope = CallScope::current();
   if (scope.context.valid()) {
     throw RpcError(with_ran(
-        absl::FailedPreconditionError(absl::StrCat(
-            "this thread is in ", scope.context.to_string(), " already: contexts do not nest")),
+        absl::FailedPreconditionError(absl::StrCat("this thread is in ", scope.context.to_string(),
+                                                   " already: contexts do not nest")),
         Ran::kNo));
   }
   const DriverPtr driver = or_throw(AutogradDriver::of(*worker));

@@ -15,14 +15,13 @@
 // Context may outlive its worker.
 // Blocking: only backward(), which waits for backward_async().
 // Errors: RpcError. FailedPrecondition: no worker, a context inside a context, a released context,
-// a second pass while one runs, a second backward without retain_graph. InvalidArgument: a root that
-// is no scalar with a grad_fn. Unknown: a node or hook threw; the message names node and worker.
-// Unavailable: a worker that takes part died; the context cannot be used any more. After every other
-// failure it can. A failed pass leaves no gradient anywhere.
+// a second pass while one runs, a second backward without retain_graph. InvalidArgument: a root
+// that is no scalar with a grad_fn. Unknown: a node or hook threw; the message names node and
+// worker. Unavailable: a worker that takes part died; the context cannot be used any more. After
+// every other failure it can. A failed pass leaves no gradient anywhere.
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -46,7 +45,7 @@ enum class Mode : uint8_t {
 struct BackwardOptions {
   bool retain_graph = false;
   bool create_graph = false;  // refused: Unimplemented
-  Timeout timeout;            // of the whole pass; not set: the worker's default
+  Timeout timeout = {};       // of the whole pass; not set: the worker's default
   Mode mode = Mode::kDefault;
 };
 

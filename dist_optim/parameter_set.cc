@@ -123,6 +123,15 @@ absl::Status ParameterSet::fix_mode(UpdateMode mode) {
   return absl::OkStatus();
 }
 
+std::shared_ptr<void> ParameterSet::shared(const std::string& name,
+                                           const std::function<std::shared_ptr<void>()>& make) {
+  MutexLock lock(shared_mutex_);
+  std::weak_ptr<void>& entry = shared_[name];
+  std::shared_ptr<void> object = entry.lock();
+  if (object == nullptr) entry = object = make();
+  return object;
+}
+
 TensorMap ParameterSet::state() const {
   c10::AutoGradMode no_grad(false);
   MutexLock lock(mutex_);

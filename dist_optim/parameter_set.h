@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,7 +44,7 @@ struct NamedParameter {
   at::Tensor value;
 };
 
-class ParameterSet {
+class ParameterSet : public std::enable_shared_from_this<ParameterSet> {
  public:
   enum class Reading { kVersions, kLeaves };
 
@@ -78,6 +79,12 @@ class ParameterSet {
   // The first caller fixes the mode; another mode is FailedPrecondition.
   absl::Status fix_mode(UpdateMode mode) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // One object per name for optimizers that share their state; `make` makes the first. It dies with
+  // its last user.
+  std::shared_ptr<void> shared(const std::string& name,
+                               const std::function<std::shared_ptr<void>()>& make)
+      ABSL_LOCKS_EXCLUDED(shared_mutex_);
+
   // Copies of all current values by name, of one version.
   TensorMap state() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Replaces values, all or none; as a step does it, contexts keep what they read. InvalidArgument
@@ -109,6 +116,8 @@ class ParameterSet {
   UpdateMode mode_ ABSL_GUARDED_BY(mutex_) = UpdateMode::kLocked;
   uint64_t version_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<ContextId, Read> reads_ ABSL_GUARDED_BY(mutex_);
+  Mutex shared_mutex_;  // taken before mutex_
+  std::map<std::string, std::weak_ptr<void>> shared_ ABSL_GUARDED_BY(shared_mutex_);
 };
 
 }  // namespace weft

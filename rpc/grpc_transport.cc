@@ -135,13 +135,24 @@ class GrpcConnection final : public Connection,
     stream->end();  // the other lane took the connection down
   }
   void received(Frame frame) {
+    {
+      MutexLock lock(mutex_);
+      if (closed_) return;  // the bulk lane may end after the connection
+      ++delivering_;
+    }
     shared_->with_sink(
         [&](TransportSink& sink) { sink.on_frame(shared_from_this(), std::move(frame)); });
+    {
+      MutexLock lock(mutex_);
+      if (--delivering_ > 0 || !closed_) return;
+    }
+    report_closed();
   }
   // The control lane's end is the connection's; so is a bulk lane that was cut, since what was on
   // it is lost. A bulk lane that ends in order has delivered everything.
   void lane_ended(GrpcStream& ended, absl::Status reason) {
     std::vector<std::shared_ptr<GrpcStream>> rest;
+    bool report = false;
     {
       MutexLock lock(mutex_);
       if (closed_) return;
@@ -154,10 +165,15 @@ class GrpcConnection final : public Connection,
         if (stream != nullptr) rest.push_back(std::move(stream));
         stream = nullptr;
       }
+      // The far end answers an error on one lane by ending the other in order.
+      for (const auto& stream : rest) {
+        if (reason.ok() && stream.get() != &ended) reason = stream->reason();
+      }
+      reason_ = std::move(reason);
+      report = delivering_ == 0;
     }
     for (const auto& stream : rest) stream->end();
-    shared_->with_sink(
-        [&](TransportSink& sink) { sink.on_closed(shared_from_this(), std::move(reason)); });
+    if (report) report_closed();
   }
 
  private:
@@ -170,12 +186,25 @@ class GrpcConnection final : public Connection,
     return all;
   }
 
+  // Once: by the lane that ended, or by the last frame that was being delivered then.
+  void report_closed() {
+    absl::Status reason;
+    {
+      MutexLock lock(mutex_);
+      reason = reason_;
+    }
+    shared_->with_sink(
+        [&](TransportSink& sink) { sink.on_closed(shared_from_this(), std::move(reason)); });
+  }
+
   const SharedPtr shared_;
   const PeerIdentity peer_;
   const uint64_t number_;
   mutable Mutex mutex_;
   std::shared_ptr<GrpcStream> lanes_[2] ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status reason_ ABSL_GUARDED_BY(mutex_);  // of the end
+  int delivering_ ABSL_GUARDED_BY(mutex_) = 0;   // frames that the sink has and has not returned
 };
 using GrpcConnectionPtr = std::shared_ptr<GrpcConnection>;
 
@@ -327,6 +356,7 @@ class DialHandler final : public StreamHandler {
   // Gives up if the far end has not answered.
   void deadline_passed() {
     if (open_.load()) return;
+    late_.store(true);
     if (auto stream = stream_.lock()) stream->cut();
   }
 
@@ -348,6 +378,7 @@ class DialHandler final : public StreamHandler {
     if (open_) {
       connection_->lane_ended(stream, std::move(reason));
     } else if (auto ready = std::exchange(ready_, nullptr)) {
+      if (late_.load()) reason = absl::DeadlineExceededError("no answer before the deadline");
       ready(reason.ok() ? absl::UnavailableError("the stream ended before its first answer")
                         : std::move(reason));
     }
@@ -361,6 +392,7 @@ class DialHandler final : public StreamHandler {
   Ready ready_;
   std::weak_ptr<GrpcStream> stream_;
   std::atomic<bool> open_{false};
+  std::atomic<bool> late_{false};
 };
 
 std::shared_ptr<DialHandler> dial_lane(const SharedPtr& shared, const std::string& address,

@@ -38,8 +38,8 @@ class ObjectSlot {
 };
 
 // The references of an arrived message are given, all together and once, to one of `receive`,
-// `receive_confirmed` and `discard`. Callbacks run inside the method or later on any thread, outside
-// all locks.
+// `receive_confirmed` and `discard`. Callbacks run inside the method or later on any thread,
+// outside all locks.
 class ReferenceHook {
  public:
   using References = std::vector<AnyReferencePtr>;

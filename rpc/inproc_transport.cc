@@ -127,6 +127,7 @@ class InprocConnection final : public Connection,
   void end(absl::Status reason) {
     if (closed_.exchange(true)) return;
     inbox_.schedule([self = shared_from_this(), reason = std::move(reason)] {
+      self->ended_ = true;
       self->owner_->with_sink([&](TransportSink& sink) { sink.on_closed(self, reason); });
     });
   }
@@ -138,7 +139,7 @@ class InprocConnection final : public Connection,
 
   void deliver(FramePtr frame) {
     inbox_.schedule([self = shared_from_this(), frame = std::move(frame)] {
-      if (self->link_->broken.load()) return;
+      if (self->ended_ || self->link_->broken.load()) return;
       absl::StatusOr<Frame> copy =
           internal::decode_head(internal::encode_head(*frame), self->limits_);
       if (!copy.ok()) {
@@ -166,6 +167,7 @@ class InprocConnection final : public Connection,
   const TransportLimits limits_;
   std::weak_ptr<InprocConnection> far_;
   std::atomic<bool> closed_{false};
+  bool ended_ = false;  // the inbox's tasks alone: on_closed was reported, nothing may follow it
   Strand inbox_;
 };
 

@@ -55,6 +55,7 @@ at::Tensor in_wire_order(const at::Tensor& tensor, WireFormat& format) {
   at::Tensor plain = tensor;
   if (plain.is_conj()) plain = plain.resolve_conj();
   if (plain.is_neg()) plain = plain.resolve_neg();
+  if (plain._is_zerotensor()) plain = plain.clone();  // zeros without memory
   format = WireFormat::kContiguous;
   if (plain.is_contiguous()) return plain;
   if (plain.dim() == 4 && plain.is_contiguous(at::MemoryFormat::ChannelsLast)) {

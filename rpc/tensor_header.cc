@@ -53,18 +53,21 @@ class Parser {
     return absl::InvalidArgumentError(absl::string_view(what.data(), what.size()));
   }
 
-  // The product of `sizes` from `first` on, times `unit`; an error if it exceeds kMaxBytes.
+  // The product of `sizes`, times `unit`; an error if it exceeds kMaxBytes. Sizes beside a zero
+  // count too: strides are made of them.
   static absl::StatusOr<size_t> bytes_of(std::span<const int64_t> sizes, size_t unit) {
-    for (int64_t size : sizes) {
-      if (size == 0) return 0;
-    }
+    bool empty = false;
     size_t bytes = unit;
     for (int64_t size : sizes) {
+      if (size == 0) {
+        empty = true;
+        continue;
+      }
       if (__builtin_mul_overflow(bytes, static_cast<size_t>(size), &bytes) || bytes > kMaxBytes) {
         return bad("its sizes multiply to more bytes than a tensor may have");
       }
     }
-    return bytes;
+    return empty ? 0 : bytes;
   }
 
   absl::Status parse(TensorHeader& header) {

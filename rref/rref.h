@@ -37,6 +37,8 @@ namespace internal {
 // What RRef<T> and RRef<T>::with(...) have in common. Self gives handle() and options().
 template <class T, class Self>
 class RRefVerbs {
+  using Value = Stored<T>;  // so that RRef<void> has a type to speak of
+
  public:
   // The value, or a copy of it if this worker owns it. RRef<void>: waits for the function's end.
   T to_here(Timeout timeout = {}) const { return take(to_here_until(timeout)); }
@@ -44,7 +46,7 @@ class RRefVerbs {
 
   // On the owner: the value itself, once it is there. Valid while this RRef lives and the worker is
   // not shut down. Methods of serial classes are not held off.
-  std::add_lvalue_reference_t<T> local_value() const requires(!std::is_void_v<T>) {
+  Value& local_value() const requires(!std::is_void_v<T>) {
     check_owner(self().handle());
     Object object = object_here(self().handle());
     if (object.type == nullptr) {
@@ -55,46 +57,46 @@ class RRefVerbs {
   }
 
 // The verbs for one shape of method: what its template takes, and how `method` is declared.
-#define WEFT_INTERNAL_VERBS(PARAMETERS, METHOD)                                                \
-  template <PARAMETERS, class... P>                                                            \
-  Future<result_t<R>> rpc_async(METHOD, std::type_identity_t<P>... argument) const {           \
-    return call<R, P...>(method, std::forward<P>(argument)...);                                \
-  }                                                                                            \
-  template <PARAMETERS, class... P>                                                            \
-  result_t<R> rpc_sync(METHOD, std::type_identity_t<P>... argument) const {                    \
-    return take(call<R, P...>(method, std::forward<P>(argument)...));                          \
-  }                                                                                            \
-  template <PARAMETERS, class... P>                                                            \
-  RRef<object_t<R>> remote(METHOD, std::type_identity_t<P>... argument) const {                \
-    return create<R, P...>(method, std::forward<P>(argument)...);                              \
+#define WEFT_INTERNAL_VERBS(PARAMETERS, METHOD)                                      \
+  template <PARAMETERS, class... P>                                                  \
+  Future<result_t<R>> rpc_async(METHOD, std::type_identity_t<P>... argument) const { \
+    return call<R, P...>(method, std::forward<P>(argument)...);                      \
+  }                                                                                  \
+  template <PARAMETERS, class... P>                                                  \
+  result_t<R> rpc_sync(METHOD, std::type_identity_t<P>... argument) const {          \
+    return take(call<R, P...>(method, std::forward<P>(argument)...));                \
+  }                                                                                  \
+  template <PARAMETERS, class... P>                                                  \
+  RRef<object_t<R>> remote(METHOD, std::type_identity_t<P>... argument) const {      \
+    return create<R, P...>(method, std::forward<P>(argument)...);                    \
   }
 #define WEFT_INTERNAL_COMMA ,
   WEFT_INTERNAL_VERBS(class R WEFT_INTERNAL_COMMA class C, R (C::*method)(P...))
   WEFT_INTERNAL_VERBS(class R WEFT_INTERNAL_COMMA class C, R (C::*method)(P...) const)
   WEFT_INTERNAL_VERBS(class R WEFT_INTERNAL_COMMA class C, R (C::*method)(CallContext&, P...))
   WEFT_INTERNAL_VERBS(class R WEFT_INTERNAL_COMMA class C, R (C::*method)(CallContext&, P...) const)
-  WEFT_INTERNAL_VERBS(class R, R (*method)(T&, P...))
-  WEFT_INTERNAL_VERBS(class R, R (*method)(const T&, P...))
+  WEFT_INTERNAL_VERBS(class R, R (*method)(Value&, P...))
+  WEFT_INTERNAL_VERBS(class R, R (*method)(const Value&, P...))
 #undef WEFT_INTERNAL_COMMA
 #undef WEFT_INTERNAL_VERBS
 
   // What follows is chosen only when nothing above fits, and only to say why.
   template <class M, class... Argument>
-  requires(!check::kMethodAccepts<T, M, Argument...>) Explained
-      rpc_async(M&&, Argument&&...) const {
-    check::explain_method_call<T, M, Argument...>();
+  requires(!check::kMethodAccepts<Value, M, Argument...>) Explained rpc_async(M&&, Argument&&...)
+  const {
+    check::explain_method_call<Value, M, Argument...>();
     return {};
   }
   template <class M, class... Argument>
-  requires(!check::kMethodAccepts<T, M, Argument...>) Explained
-      rpc_sync(M&&, Argument&&...) const {
-    check::explain_method_call<T, M, Argument...>();
+  requires(!check::kMethodAccepts<Value, M, Argument...>) Explained rpc_sync(M&&, Argument&&...)
+  const {
+    check::explain_method_call<Value, M, Argument...>();
     return {};
   }
   template <class M, class... Argument>
-  requires(!check::kMethodAccepts<T, M, Argument...>) Explained
-      remote(M&&, Argument&&...) const {
-    check::explain_method_call<T, M, Argument...>();
+  requires(!check::kMethodAccepts<Value, M, Argument...>) Explained remote(M&&, Argument&&...)
+  const {
+    check::explain_method_call<Value, M, Argument...>();
     return {};
   }
 
@@ -106,10 +108,12 @@ class RRefVerbs {
     options.timeout = timeout.or_else(options.timeout);
     if constexpr (std::is_void_v<T>) {
       return start_call<void>(open_wait(self().handle(), options));
-    } else {
+    } else if constexpr (!kSendable<T>) {
       static_assert(kSendable<T>,
                     "weft: to_here() needs a type that can be sent; this one stays with its owner: "
                     "call its methods there, or give it weft_fields(T&) or a weft::Codec");
+      return {};
+    } else {
       if constexpr (std::is_copy_constructible_v<T>) {
         const Object object = object_here(self().handle());
         // A serial object is only read when it is its turn: by a call to oneself.
@@ -125,7 +129,7 @@ class RRefVerbs {
   Future<result_t<R>> call(Method method, std::type_identity_t<P>&&... argument) const {
     if constexpr (check::kCallable<R, P...>) {
       Outgoing call = open_call_on(self().handle(), self().options());
-      choose_method<T>(call, method);
+      choose_method<Value>(call, method);
       put_arguments<P...>(call, std::forward<P>(argument)...);
       return start_call<result_t<R>>(std::move(call));
     } else {
@@ -137,7 +141,7 @@ class RRefVerbs {
   RRef<object_t<R>> create(Method method, std::type_identity_t<P>&&... argument) const {
     if constexpr (check::kRemotable<R, P...>) {
       Outgoing call = open_call_on(self().handle(), self().options());
-      choose_method<T>(call, method);
+      choose_method<Value>(call, method);
       put_arguments<P...>(call, std::forward<P>(argument)...);
       return RRef<object_t<R>>(start_remote(std::move(call), type_info_of<object_t<R>>()));
     } else {
@@ -288,10 +292,16 @@ requires internal::HasConstructor<T, Argument...> RRef<T> remote(const Destinati
 }
 
 // What follows is chosen only when nothing above fits, and only to say why.
-template <class F, class... Argument>
+template <auto... nothing_explicit, class F, class... Argument>
 requires(!internal::check::kAccepts<F, Argument...>) Explained
     remote(const Destination&, F&&, Argument&&...) {
   internal::check::explain_call<F, Argument...>();
+  return {};
+}
+template <class T, class... Argument>
+requires(!internal::HasConstructor<T, Argument...>) Explained
+    remote(const Destination&, Argument&&...) {
+  internal::check::explain_remote_class<T, Argument...>();
   return {};
 }
 Explained remote(const Destination&, overloaded_function__choose_one_with_weft_overload,

@@ -29,6 +29,9 @@ cmake --build --preset "$preset" -- -j 2
 export ASAN_OPTIONS=detect_stack_use_after_return=1
 export UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+# Debian's gRPC is not instrumented: what it hands from thread to thread looks like a race inside its
+# own templates. The same tests run over the in-process transport.
+if [[ $preset == tsan ]]; then set -- -E Grpc "$@"; fi
 
 log=build/$preset/test.log
 code=0

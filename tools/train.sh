@@ -31,5 +31,10 @@ if ! { cmake --preset release && cmake --build --preset release --target weft_la
 fi
 
 rm -f "$log"
-exec build/release/worker/weft_launch --nproc-per-node $((1 + trainers)) -- \
-  build/release/examples/parameter_server/parameter_server "${arguments[@]}"
+job=build/release/examples/parameter_server/parameter_server
+for argument in "${arguments[@]}"; do
+  if [[ $argument == --help || $argument == -h ]]; then exec "$job" --help; fi
+done
+# Without prefixes the last line is the job's own. The death of one trainer ends only that one.
+exec build/release/worker/weft_launch --nproc-per-node $((1 + trainers)) --no-prefix \
+  --on-failure continue -- "$job" "${arguments[@]}"

@@ -4,8 +4,8 @@
 //   int main(int argc, char** argv) { return weft::run_main(argc, argv, train); }
 //
 // Thread safety: call once, from main.
-// Errors: an exception of `f` becomes exit code 1; one that leaves any other thread's function, or a
-// noexcept function, is written in the same way before the process aborts.
+// Errors: an exception of `f` becomes exit code 1; one that leaves any other thread's function, or
+// a noexcept function, is written in the same way before the process aborts.
 #pragma once
 
 #include <functional>

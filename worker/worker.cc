@@ -183,7 +183,8 @@ void Worker::Stack::let_go_of_end() {
     thread = std::move(end_);
   }
   if (!thread.joinable()) return;
-  if (ended_.future().done()) {
+  const Future<void> ended = ended_.future();
+  if (ended.valid() && ended.done()) {
     thread.join();
   } else {
     thread.detach();
@@ -202,8 +203,8 @@ absl::Status Worker::Stack::drain(Timeout timeout) {
   quiescence_->references_dropped();
   const absl::Status status = quiescence_->ended().result().status();
   for (const internal::Leak& leak : references_->leaks()) {
-    log_warning("weft: worker '", agent_->self().name, "' ends with a reference left: ",
-                leak.to_string());
+    log_warning("weft: worker '", agent_->self().name,
+                "' ends with a reference left: ", leak.to_string());
   }
   return status;
 }
@@ -230,8 +231,8 @@ Worker Worker::join(WorkerOptions options) {
   auto stack = std::make_shared<Stack>(std::move(options));
   auto runtime = stack->join(stack);
   if (!runtime.ok()) {
-    throw RpcError(raised_at(with_ran(runtime.status(), Ran::kNo),
-                             stack->options().effective_name()));
+    throw RpcError(
+        raised_at(with_ran(runtime.status(), Ran::kNo), stack->options().effective_name()));
   }
   Worker worker(std::move(stack));
   worker.runtime_ = *std::move(runtime);

@@ -34,12 +34,12 @@ std::string WorkerOptions::effective_listen_host() const {
 absl::Status WorkerOptions::validate() const {
   if (absl::Status status = check_worker_name(effective_name()); !status.ok()) return status;
   if (place.world_size == 0 || place.rank >= place.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", place.rank, " is not below world size ",
-                                                   place.world_size));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", place.rank, " is not below world size ", place.world_size));
   }
   if (threads == 0 || max_threads < threads) {
-    return absl::InvalidArgumentError(absl::StrCat("threads = ", threads, ", max_threads = ",
-                                                   max_threads, ": 0 < threads <= max_threads"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "threads = ", threads, ", max_threads = ", max_threads, ": 0 < threads <= max_threads"));
   }
   if (call_credits == 0 || byte_credits == 0) {
     return absl::InvalidArgumentError(absl::StrCat("call_credits = ", call_credits,

@@ -28,9 +28,8 @@ class AutogradDriver::Listener final : public LocalPass::Listener {
   }
   void on_discovered(const PassId& pass, std::vector<PeerSends> reached) override {
     if (auto driver = driver_.lock()) {
-      driver->step([&](ContextCore& core, AutogradActions& out) {
-        core.on_discovered(pass, reached, out);
-      });
+      driver->step(
+          [&](ContextCore& core, AutogradActions& out) { core.on_discovered(pass, reached, out); });
     }
   }
   void on_failure(const PassId& pass, PassFailure failure) override {
@@ -201,8 +200,8 @@ void AutogradDriver::drop_context(const ContextId& context, Outbox& outbox) {
 void AutogradDriver::arm(const PassId& pass, absl::Duration after) {
   disarm(pass);
   const uint64_t number = ++last_timer_;
-  const TimePoint deadline = Timeout(std::max(after, absl::Microseconds(1)))
-                                 .deadline_from(clock_.now());
+  const TimePoint deadline =
+      Timeout(std::max(after, absl::Microseconds(1))).deadline_from(clock_.now());
   if (deadline == kNever) return;
   const TimerId id = clock_.call_at(deadline, [weak = weak_from_this(), pass, number] {
     if (auto self = weak.lock()) self->on_deadline(pass, number);
@@ -231,8 +230,8 @@ void AutogradDriver::set_budget(Send& send) {
   if (header == nullptr) return;
   auto found = timers_.find(header->pass);
   if (found == timers_.end()) return;
-  header->budget = std::max(absl::FromChrono(found->second.deadline - clock_.now()),
-                            absl::Microseconds(1));
+  header->budget =
+      std::max(absl::FromChrono(found->second.deadline - clock_.now()), absl::Microseconds(1));
 }
 
 // ---- outside the lock
@@ -270,8 +269,8 @@ void AutogradDriver::on_post(WorkerId from, Frame frame) {
   absl::StatusOr<AutogradMessage> message = from_frame(frame);
   if (!message.ok()) {
     // Whoever waits for what was in it would wait until the deadline.
-    agent_.declare_dead(from, absl::UnavailableError(absl::StrCat(
-                                  "broke the autograd protocol: ", message.status().message())));
+    agent_.declare_dead(from, absl::UnavailableError(absl::StrCat("broke the autograd protocol: ",
+                                                                  message.status().message())));
     return;
   }
   step([&](ContextCore& core, AutogradActions& out) {

@@ -68,6 +68,9 @@ class AutogradDriver final : public AutogradHook,
   // Undefined if the variable has none.
   absl::StatusOr<at::Tensor> gradient(const ContextId& context, const at::Tensor& variable)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Keeps `resource` until the context ends here; then it dies on the executor.
+  absl::Status keep_with(const ContextId& context, std::shared_ptr<void> resource)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   ContextCore::PassStanding standing(const PassId& pass) const ABSL_LOCKS_EXCLUDED(mutex_);
   Gauges gauges() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -85,6 +88,7 @@ class AutogradDriver final : public AutogradHook,
     std::map<SendId, SendRecord> sends;
     // Shared with readers, which add up outside the driver's lock.
     std::shared_ptr<CommittedGradients> gradients = std::make_shared<CommittedGradients>();
+    std::vector<std::shared_ptr<void>> kept;  // rooms above: what ends with the context
   };
   struct Timer {
     TimerId id;
@@ -114,8 +118,7 @@ class AutogradDriver final : public AutogradHook,
   void merge(const backward::StageMerge& action, Outbox& outbox)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void drop_pass(const PassId& pass, Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void drop_context(const ContextId& context, Outbox& outbox)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void drop_context(const ContextId& context, Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void arm(const PassId& pass, absl::Duration after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void disarm(const PassId& pass) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void set_budget(backward::Send& send) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -62,9 +62,8 @@ absl::StatusOr<ContextId> AutogradDriver::record_receive(WorkerId from, std::str
   WEFT_ASSIGN_OR_RETURN(AutogradMetadata metadata,
                         from_wire(message, static_cast<uint32_t>(tensors.size())));
   absl::Status noted;
-  const bool alive = step([&](ContextCore& core, AutogradActions& out) {
-    noted = core.on_call(from, metadata, out);
-  });
+  const bool alive = step(
+      [&](ContextCore& core, AutogradActions& out) { noted = core.on_call(from, metadata, out); });
   WEFT_RETURN_IF_ERROR(here(alive ? noted : ended()));
   if (metadata.send.valid()) {
     std::vector<bool> mask(tensors.size());
@@ -143,6 +142,14 @@ absl::StatusOr<std::shared_ptr<CommittedGradients>> AutogradDriver::committed(
   if (stopped_) return here(ended());
   WEFT_RETURN_IF_ERROR(here(core_.check(context)));
   return contexts_[context].gradients;
+}
+
+absl::Status AutogradDriver::keep_with(const ContextId& context, std::shared_ptr<void> resource) {
+  MutexLock lock(mutex_);
+  if (stopped_) return here(ended());
+  WEFT_RETURN_IF_ERROR(here(core_.check(context)));
+  contexts_[context].kept.push_back(std::move(resource));
+  return absl::OkStatus();
 }
 
 ContextCore::PassStanding AutogradDriver::standing(const PassId& pass) const {

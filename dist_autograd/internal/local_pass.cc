@@ -55,7 +55,8 @@ void LocalPass::report(Answer answer, absl::Status status) {
   PassFailure failure{.status = std::move(status), .node = graph_.failed_node(), .call = current_};
   LocalProgress progress{.outputs = take_outputs(), .done = true, .waiting = graph_.waiting()};
   std::vector<PeerSends> reached;
-  for (auto& [peer, sends] : std::exchange(reached_, {})) reached.push_back({peer, std::move(sends)});
+  for (auto& [peer, sends] : std::exchange(reached_, {}))
+    reached.push_back({peer, std::move(sends)});
   queued_.fetch_sub(1);
   if (stopped_.load()) return;
   if (!failure.status.ok()) {

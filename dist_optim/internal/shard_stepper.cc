@@ -112,7 +112,7 @@ absl::StatusOr<double> ShardStepper::prepare_locked(const StepId& step,
     case StepOutcome::kPrepared:
       return instance.slot->squared_norm;
     case StepOutcome::kApplied:
-      return instance.applied.at(step.number);
+      return instance.applied.at(step.number).squared_norm;
     case StepOutcome::kUnknown:
       break;
     case StepOutcome::kAborted:
@@ -187,7 +187,7 @@ absl::Status ShardStepper::commit_locked(const StepId& step, const StepUpdate& u
         absl::StrCat(step.to_string(), " failed half-way: ", failed.what()));
     return damage_;
   }
-  instance.applied[step.number] = slot.squared_norm;
+  instance.applied[step.number] = {slot.squared_norm, update};
   if (instance.applied.size() > kRemembered) instance.applied.erase(instance.applied.begin());
   return absl::OkStatus();
 }
@@ -257,6 +257,16 @@ StepOutcome ShardStepper::outcome(const StepId& step) const {
 StepOutcome ShardStepper::settle(const StepId& step) {
   const absl::Status aborted = abort(step);
   return aborted.ok() ? outcome(step) : StepOutcome::kApplied;
+}
+
+absl::StatusOr<StepUpdate> ShardStepper::applied_update(const StepId& step) const {
+  MutexLock lock(mutex_);
+  const auto instance = instances_.find(step.optimizer);
+  if (instance != instances_.end()) {
+    const auto applied = instance->second.applied.find(step.number);
+    if (applied != instance->second.applied.end()) return applied->second.update;
+  }
+  return absl::NotFoundError(absl::StrCat(step.to_string(), " is not known as applied"));
 }
 
 std::vector<StepId> ShardStepper::undecided() const {

@@ -73,6 +73,8 @@ class ShardStepper {
   StepOutcome outcome(const StepId& step) const ABSL_LOCKS_EXCLUDED(mutex_);
   // The same for another owner whose caller died: what is not applied here never will be.
   StepOutcome settle(const StepId& step) ABSL_LOCKS_EXCLUDED(mutex_);
+  // With what a step was applied; for an owner that has to catch up.
+  absl::StatusOr<StepUpdate> applied_update(const StepId& step) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Steps that are prepared and undecided.
   std::vector<StepId> undecided() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -94,9 +96,13 @@ class ShardStepper {
     std::vector<at::Tensor> gradients;  // by place in the set
     std::vector<size_t> touched;        // places with a gradient
   };
+  struct Applied {
+    double squared_norm = 0;
+    StepUpdate update;
+  };
   struct Instance {
     uint64_t decided = 0;  // numbers up to here have an outcome
-    std::map<uint64_t, double> applied;  // the newest, with their squared norms
+    std::map<uint64_t, Applied> applied;  // the newest
     std::optional<Slot> slot;
   };
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/mutex.h"
+#include "weft/dist_autograd/context.h"
 #include "weft/rpc/function.h"
 
 namespace weft::examples {
@@ -32,6 +33,26 @@ class Shared {
 };
 
 }  // namespace
+
+Classifier::Classifier(uint64_t seed, double dropout)
+    : training_(std::make_shared<ClassifierLayers>(seed, dropout)),
+      evaluating_(std::make_shared<ClassifierLayers>(seed, 0.0)),
+      trained_(*training_) {}
+
+at::Tensor Classifier::forward(const at::Tensor& features) {
+  const std::vector<at::Tensor> weights =
+      trained_.parameters().read(dist_autograd::current_context());
+  return (is_training_ ? training_ : evaluating_)->forward_with(weights, features);
+}
+
+void Classifier::step(ServerStep step) {
+  const ContextId context{step.context_creator, step.context_number};
+  trained_.prepare(step.step, context);
+  trained_.parameters().release(context);
+  trained_.commit(step.step, step.learning_rate);
+}
+
+void Classifier::set_training(bool training) { is_training_ = training; }
 
 std::string worker_name(uint32_t rank) {
   return rank == 0 ? kServerName : absl::StrCat("trainer", rank);

@@ -11,6 +11,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -41,7 +42,13 @@ bool locale_is_utf8() {
   return false;
 }
 
+// weft_launch reads its processes' output from pipes and says how wide the terminal behind it is.
+constexpr const char* kLauncherColumns = "WEFT_TERMINAL_COLUMNS";
+
 int stdout_columns() {
+  int columns = 0;
+  const char* told = std::getenv(kLauncherColumns);
+  if (told != nullptr && absl::SimpleAtoi(told, &columns) && columns > 0) return columns;
   winsize size{};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
   return size.ws_col;
@@ -65,8 +72,8 @@ Progress::Options Progress::Options::for_stdout(std::string label, int64_t total
   options.label = std::move(label);
   options.total = total;
   const char* kind = std::getenv("TERM");
-  options.terminal =
-      ::isatty(STDOUT_FILENO) == 1 && kind != nullptr && absl::string_view(kind) != "dumb";
+  options.terminal = (::isatty(STDOUT_FILENO) == 1 || is_set(kLauncherColumns)) &&
+                     kind != nullptr && absl::string_view(kind) != "dumb";
   options.color = options.terminal && !is_set("NO_COLOR");
   options.utf8 = locale_is_utf8();
   options.columns = stdout_columns;

@@ -67,6 +67,11 @@ size_t GrpcStream::queued_bytes() const {
   return writer_.queued_bytes();
 }
 
+absl::Status GrpcStream::reason() const {
+  MutexLock lock(mutex_);
+  return reason_;
+}
+
 void GrpcStream::fail(absl::Status reason) {
   bool let_go = false;
   {
@@ -93,6 +98,10 @@ void GrpcStream::read_done(bool ok) {
       [&](Frame frame) { handler->on_frame(*this, std::move(frame)); });
   incoming_.Clear();
   if (!status.ok()) {
+    {
+      MutexLock lock(mutex_);
+      if (reason_.ok()) reason_ = status;  // known before the far end can react to the cut
+    }
     cut();  // first: after fail() gRPC may be done with the call
     fail(std::move(status));
     return;

@@ -43,6 +43,8 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   // Ends it now.
   void cut() ABSL_LOCKS_EXCLUDED(mutex_);
   size_t queued_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // What has gone wrong on it so far, before on_end tells.
+  absl::Status reason() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  protected:
   GrpcStream(const TransportLimits& limits, BufferPool& pool) : reader_(limits, pool) {}

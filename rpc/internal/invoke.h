@@ -97,8 +97,8 @@ void deliver_future(const FunctionEntry& entry, const Future<T>& future, std::sh
     sink->fail(empty_result(entry, "a future without a promise"));
     return;
   }
-  // The continuation keeps the future, whose state drops it on completion; the entry is the registry's,
-  // which outlives every call.
+  // The continuation keeps the future, whose state drops it on completion; the entry is the
+  // registry's, which outlives every call.
   future.state()->on_complete_inline(
       [future, keep = std::move(keep), &entry, sink = std::move(sink)]() mutable {
         future.state()->consume();

@@ -57,7 +57,8 @@ void Quiescence::attach() {
       core.gone(peer, now, out);
     });
   });
-  step([](QuiescenceCore&, TimePoint, MembershipMessages&) {});  // a group of one: others_entered at once
+  step([](QuiescenceCore&, TimePoint, MembershipMessages&) {
+  });  // a group of one: others_entered at once
 }
 
 void Quiescence::enter(Timeout timeout) {

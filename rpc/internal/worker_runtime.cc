@@ -230,6 +230,7 @@ CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
   struct Downstream {
     std::weak_ptr<CallContext> context;
     std::atomic<uint64_t> hook{0};
+    std::atomic<bool> answered{false};
   };
   std::shared_ptr<Downstream> downstream;
   if (own_scope && scope.call_context != nullptr) {
@@ -258,10 +259,12 @@ CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
                     }
                   });
   if (downstream != nullptr) {
-    downstream->hook.store(
+    const uint64_t hook =
         scope.call_context->on_explicit_cancel([weak = weak_from_this(), to = request.to, id] {
           if (auto self = weak.lock()) self->cancel(to, id);
-        }));
+        });
+    downstream->hook.store(hook);
+    if (downstream->answered.load()) scope.call_context->forget(hook);
   }
   return id;
 }
@@ -279,8 +282,9 @@ absl::StatusOr<Reader> WorkerRuntime::read_reply(WorkerId from, std::string_view
   }
   absl::StatusOr<ReferenceHook::References> references = ReferenceHook::References();
   if (meta.references_size() > 0) {
-    references = references_ != nullptr ? references_->receive(from, wires_of(meta))
-                                        : absl::StatusOr<ReferenceHook::References>(no_references());
+    references = references_ != nullptr
+                     ? references_->receive(from, wires_of(meta))
+                     : absl::StatusOr<ReferenceHook::References>(no_references());
   }
   if (!references.ok()) return with_ran(references.status(), Ran::kYes);
   auto reader = unpack(from, meta, frame, *std::move(references), nullptr);
@@ -358,17 +362,16 @@ void WorkerRuntime::confirm(std::shared_ptr<Arrival> arrival) {
   }
   const WorkerId from = arrival->call->from();
   const std::vector<std::string> wires = wires_of(arrival->meta);
-  references_->receive_confirmed(
-      from, wires,
-      [self = shared_from_this(), arrival = std::move(arrival)](
-          absl::StatusOr<ReferenceHook::References> references) {
-        if (!references.ok()) {
-          self->refuse(*arrival, std::move(references).status());
-          return;
-        }
-        arrival->references = *std::move(references);
-        self->find_target(arrival);
-      });
+  references_->receive_confirmed(from, wires,
+                                 [self = shared_from_this(), arrival = std::move(arrival)](
+                                     absl::StatusOr<ReferenceHook::References> references) {
+                                   if (!references.ok()) {
+                                     self->refuse(*arrival, std::move(references).status());
+                                     return;
+                                   }
+                                   arrival->references = *std::move(references);
+                                   self->find_target(arrival);
+                                 });
 }
 
 void WorkerRuntime::find_target(std::shared_ptr<Arrival> arrival) {

@@ -62,9 +62,8 @@ constexpr std::string_view kToHereName = "weft.to_here";
 constexpr std::string_view kWaitName = "weft.wait";
 
 // In every registry; the pointers only tell the two apart.
-const Registration to_here_registration(kToHereName,
-                                        reinterpret_cast<void (*)()>(&invoke_to_here), kToHereType,
-                                        {}, __FILE__, __LINE__);
+const Registration to_here_registration(kToHereName, reinterpret_cast<void (*)()>(&invoke_to_here),
+                                        kToHereType, {}, __FILE__, __LINE__);
 const Registration wait_registration(kWaitName, reinterpret_cast<void (*)()>(&invoke_wait),
                                      kWaitType, function_options(run_inline), __FILE__, __LINE__);
 
@@ -136,15 +135,14 @@ RRefHandlePtr start_remote(Outgoing call, const TypeInfo& type) {
   const ReplyContext context{call.runtime.get(), call.request.to, call.request.function.name,
                              call.signature};
   // Weak: the reply may come after the driver's end; then nobody waits for it.
-  call.runtime->call(
-      std::move(call.request),
-      [weak = std::weak_ptr<RRefDriver>(driver), handle = created.handle->handle(),
-       context](absl::StatusOr<Reader> reply) {
-        if (reply.ok()) return;
-        if (const auto alive = weak.lock()) {
-          alive->creation_failed(handle, explain_failure(context, std::move(reply).status()));
-        }
-      });
+  call.runtime->call(std::move(call.request), [weak = std::weak_ptr<RRefDriver>(driver),
+                                               handle = created.handle->handle(),
+                                               context](absl::StatusOr<Reader> reply) {
+    if (reply.ok()) return;
+    if (const auto alive = weak.lock()) {
+      alive->creation_failed(handle, explain_failure(context, std::move(reply).status()));
+    }
+  });
   return std::move(created.handle);
 }
 
@@ -173,7 +171,10 @@ bool confirmed(const RRefHandlePtr& handle) {
 }
 
 Future<void> accepted(const RRefHandlePtr& handle) {
-  const std::shared_ptr<RRefDriver> driver = driver_or_throw(handle);
+  if (handle == nullptr) return Future<void>::ready(empty_rref());
+  const absl::StatusOr<std::shared_ptr<RRefDriver>> open = handle->driver();
+  if (!open.ok()) return Future<void>::ready(open.status());  // a lost one says why
+  const std::shared_ptr<RRefDriver>& driver = *open;
   const std::shared_ptr<RpcRuntime> runtime = driver->runtime();
   Promise<void> promise(runtime == nullptr ? nullptr : &runtime->executor());
   Future<void> future = promise.future();
@@ -209,7 +210,8 @@ RRefHandlePtr read_handle(Reader& reader, const TypeInfo& type) {
   if (handle == nullptr) {
     reader.fail("a reference is missing from the message");
   } else if (handle->type() != TypeTag{type.hash, type.name}) {
-    reader.fail(absl::StrCat("the reference is to a ", handle->type().name, ", not to a ", type.name));
+    reader.fail(
+        absl::StrCat("the reference is to a ", handle->type().name, ", not to a ", type.name));
     handle = nullptr;
   }
   return handle;

@@ -34,7 +34,8 @@ class RRefDriver::Collector {
 
   std::vector<Effect> collect(Actions actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
     for (Action& action : actions) {
-      std::visit([this](auto& each) { add(each); }, action);
+      std::visit([this](auto& each) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) { add(each); },
+                 action);
     }
     if (!driver_.drained_.empty() && driver_.core_.drained()) {
       for (Executor::Task& task : driver_.drained_) effects_.push_back(std::move(task));
@@ -44,14 +45,15 @@ class RRefDriver::Collector {
   }
 
  private:
-  void add(Send& send) {
+  void add(Send& send) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
     if (driver_.closed_) return;
     // False: the peer is gone, and the core hears of it by its listener.
-    effects_.push_back([&agent = driver_.agent_, to = send.to, body = encode(send.message)]() mutable {
-      agent.post(to, Topic::kRRef, std::move(body));
-    });
+    effects_.push_back(
+        [&agent = driver_.agent_, to = send.to, body = encode(send.message)]() mutable {
+          agent.post(to, Topic::kRRef, std::move(body));
+        });
   }
-  void add(Free& free) {
+  void add(Free& free) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
     const auto found = driver_.values_.find(free.rref);
     if (found == driver_.values_.end()) return;
     Object object = std::move(found->second);
@@ -64,9 +66,14 @@ class RRefDriver::Collector {
       });
     }
   }
-  void add(Confirmed& confirmed) { decide(confirmed.handle, absl::OkStatus()); }
-  void add(Lost& lost) { decide(lost.handle, lost.status); }
-  void decide(const Handle& handle, const absl::Status& status) {
+  void add(Confirmed& confirmed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
+    decide(confirmed.handle, absl::OkStatus());
+  }
+  void add(Lost& lost) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
+    decide(lost.handle, lost.status);
+  }
+  void decide(const Handle& handle, const absl::Status& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
     const auto found = driver_.handles_.find(handle);
     if (found == driver_.handles_.end()) return;
     HandleState& state = found->second;
@@ -77,7 +84,7 @@ class RRefDriver::Collector {
     }
     state.waiting.clear();
   }
-  void add(AllConfirmed& confirmed) {
+  void add(AllConfirmed& confirmed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
     const auto found = driver_.arrivals_.find(confirmed.waiter);
     if (found == driver_.arrivals_.end()) return;  // a reply: nobody waits
     Arrival arrival = std::move(found->second);
@@ -92,20 +99,21 @@ class RRefDriver::Collector {
       }
     });
   }
-  void add(FetchReady& ready) {
+  void add(FetchReady& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
     const auto value = driver_.values_.find(ready.rref);
     answer(ready.ticket, value != driver_.values_.end()
                              ? absl::StatusOr<Object>(value->second)
                              : absl::InternalError("a value is ready and not here"));
   }
-  void add(FetchFailed& failed) { answer(failed.ticket, failed.status); }
-  void answer(FetchTicket ticket, absl::StatusOr<Object> result) {
+  void add(FetchFailed& failed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
+    answer(failed.ticket, failed.status);
+  }
+  void answer(FetchTicket ticket, absl::StatusOr<Object> result)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
     const auto found = driver_.fetches_.find(ticket);
     if (found == driver_.fetches_.end()) return;
-    effects_.push_back(
-        [then = std::move(found->second.then), result = std::move(result)]() mutable {
-          then(std::move(result));
-        });
+    effects_.push_back([then = std::move(found->second.then),
+                        result = std::move(result)]() mutable { then(std::move(result)); });
     driver_.fetches_.erase(found);
   }
 
@@ -117,8 +125,7 @@ class RRefDriver::Collector {
 // it decided is done. Nothing may be destroyed inside the scope that could be a handle or a value.
 class ABSL_SCOPED_LOCKABLE RRefDriver::Event {
  public:
-  explicit Event(RRefDriver& driver) ABSL_EXCLUSIVE_LOCK_FUNCTION(driver.mutex_)
-      : driver_(driver) {
+  explicit Event(RRefDriver& driver) ABSL_EXCLUSIVE_LOCK_FUNCTION(driver.mutex_) : driver_(driver) {
     driver_.mutex_.lock();
   }
   ~Event() ABSL_UNLOCK_FUNCTION() {
@@ -168,9 +175,9 @@ class RRefDriver::Slot final : public ObjectSlot {
     const auto driver = driver_.lock();
     if (driver == nullptr) return;
     if (object.type == nullptr || object.type->hash != creation_.type.hash) {
-      fail(absl::InvalidArgumentError(absl::StrCat(
-          creation_.rref.to_string(), " was to be ", creation_.type.name, " and became ",
-          object.type == nullptr ? "nothing" : object.type->name)));
+      fail(absl::InvalidArgumentError(
+          absl::StrCat(creation_.rref.to_string(), " was to be ", creation_.type.name,
+                       " and became ", object.type == nullptr ? "nothing" : object.type->name)));
       return;
     }
     driver->set_value(creation_.rref, std::move(object));
@@ -200,8 +207,11 @@ absl::StatusOr<std::shared_ptr<RRefDriver>> RRefHandle::driver() const {
 }
 
 RRefDriver::RRefDriver(Agent& agent, Executor& executor, OwnershipLimits limits)
-    : agent_(agent), executor_(executor), self_(agent.self().id),
-      name_(agent.self().name), core_(self_, limits) {}
+    : agent_(agent),
+      executor_(executor),
+      self_(agent.self().id),
+      name_(agent.self().name),
+      core_(self_, limits) {}
 
 RRefDriver::~RRefDriver() { close(); }
 
@@ -236,8 +246,8 @@ absl::StatusOr<CarriedReferencePtr> RRefDriver::carry(const AnyReferencePtr& ref
   if (handle == nullptr) return absl::InvalidArgumentError("an empty RRef cannot be sent");
   WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<RRefDriver> driver, handle->driver());
   if (driver.get() != this) {
-    return absl::InvalidArgumentError(absl::StrCat(handle->rref().to_string(),
-                                                   " belongs to another worker of this process"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(handle->rref().to_string(), " belongs to another worker of this process"));
   }
   absl::StatusOr<Reference> fork = absl::UnknownError("not forked");
   {
@@ -396,19 +406,18 @@ uint64_t RRefDriver::resolve_target(WorkerId from, std::string_view target, Obje
     return 0;
   }
   const RRefId rref = wanted->rref;
-  return fetch(from, rref,
-               [wanted = *std::move(wanted), then = std::move(then)](
-                   absl::StatusOr<Object> object) mutable {
-                 // Before any cast: a peer may claim anything.
-                 if (object.ok() &&
-                     (object->type == nullptr || object->type->hash != wanted.type.hash)) {
-                   object = absl::InvalidArgumentError(absl::StrCat(
-                       wanted.rref.to_string(), " is ",
-                       object->type == nullptr ? "nothing" : object->type->name, ", not ",
-                       wanted.type.name));
-                 }
-                 then(std::move(object));
-               });
+  return fetch(
+      from, rref,
+      [wanted = *std::move(wanted), then = std::move(then)](absl::StatusOr<Object> object) mutable {
+        // Before any cast: a peer may claim anything.
+        if (object.ok() && (object->type == nullptr || object->type->hash != wanted.type.hash)) {
+          object = absl::InvalidArgumentError(
+              absl::StrCat(wanted.rref.to_string(), " is ",
+                           object->type == nullptr ? "nothing" : object->type->name, ", not ",
+                           wanted.type.name));
+        }
+        then(std::move(object));
+      });
 }
 
 void RRefDriver::forget_target(uint64_t number) {
@@ -451,8 +460,7 @@ void RRefDriver::release(const Handle& handle) {
 
 absl::Status RRefDriver::check_open() const {
   if (!closed_ && !core_.draining()) return absl::OkStatus();
-  return with_ran(absl::FailedPreconditionError(
-                      absl::StrCat("worker '", name_, "' has shut down")),
+  return with_ran(absl::FailedPreconditionError(absl::StrCat("worker '", name_, "' has shut down")),
                   Ran::kNo);
 }
 

@@ -29,6 +29,7 @@ TEST(TimeoutTest, AnythingAboveZeroIsALimitHoweverShort) {
   EXPECT_EQ(Timeout(absl::Nanoseconds(1) / 4).limit(), Nanoseconds(1));
   EXPECT_EQ(Timeout(milliseconds(5)).limit(), milliseconds(5));
   EXPECT_EQ(Timeout(std::chrono::duration<double>(0.5)).limit(), milliseconds(500));
+  EXPECT_EQ(Timeout(std::chrono::days(2)).limit(), hours(48));
   // Already late, not endless.
   EXPECT_EQ(Timeout(seconds(-3)).limit(), Nanoseconds(1));
   EXPECT_EQ(Timeout(-absl::InfiniteDuration()).limit(), Nanoseconds(1));

@@ -193,7 +193,9 @@ TEST(ThreadExecutorTest, StopDropsQueuedTasksAndLetsRunningOnesEnd) {
   executor.schedule([&, owned] { ran = true; });
   EXPECT_TRUE(ended);
   // The queued task ran only if the running one ended before stop came.
-  if (!ran) EXPECT_EQ(owned.use_count(), 1);
+  if (!ran) {
+    EXPECT_EQ(owned.use_count(), 1);
+  }
   EXPECT_EQ(executor.thread_count(), 0u);
   executor.stop();
 }

@@ -151,8 +151,11 @@ TEST(ParameterSet, LoadReplacesEverythingOrNothing) {
 }
 
 TEST(ParameterSet, RefusesTwoParametersOfOneNameAndNonLeaves) {
-  EXPECT_THROW(ParameterSet({{"w", leaf({1})}, {"w", leaf({2})}}), std::invalid_argument);
-  EXPECT_THROW(ParameterSet({{"w", leaf({1}) * 2}}), std::invalid_argument);
+  const auto make = [](std::vector<NamedParameter> parameters) {
+    ParameterSet set(std::move(parameters));
+  };
+  EXPECT_THROW(make({{"w", leaf({1})}, {"w", leaf({2})}}), std::invalid_argument);
+  EXPECT_THROW(make({{"w", leaf({1}) * 2}}), std::invalid_argument);
 }
 
 }  // namespace

@@ -18,8 +18,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using weft::Future;
 using weft::Ran;
-using weft::RRef;
 using weft::RpcError;
+using weft::RRef;
 using weft::testing::eventually;
 using weft::testing::TestWorld;
 using weft::testing::TransportKind;
@@ -258,8 +258,7 @@ TEST_P(RRefTest, LivesThroughAChainOfWorkersThatKeepNothing) {
   Future<int> end;
   {
     const RRef<int> value = weft::remote("w3", add, 40, 2);
-    end = weft::rpc_async("w1", pass_on, value,
-                          {"w0", "w1", "w2", "w0", "w2", "w3", "w1", "w2"});
+    end = weft::rpc_async("w1", pass_on, value, {"w0", "w1", "w2", "w0", "w2", "w3", "w1", "w2"});
   }
   EXPECT_EQ(end.wait(), 42);
 }
@@ -412,7 +411,9 @@ TEST_P(RRefTest, IsReleasedWhenTheCallThatCarriesItIsRefused) {
 
 TEST_P(RRefTest, IsReleasedWhenTheReplyThatCarriesItComesTooLate) {
   TestWorld& world = start(2);
-  EXPECT_EQ(error_of([&] { weft::rpc_sync({"w1", {.timeout = 20ms}}, later_rref); }).code(),
+  EXPECT_EQ(error_of([&] {
+              weft::rpc_sync({"w1", {.timeout = 20ms}}, later_rref);
+            }).code(),
             absl::StatusCode::kDeadlineExceeded);
   {
     weft::CallScopeGuard scope(world.scope(1));
@@ -443,7 +444,8 @@ TEST_P(RRefTest, IsOnlyUsedAsTheTypeThatItIs) {
   ASSERT_NE(entry, nullptr);
   request.function = entry->key();
   const weft::TypeInfo& wrong = weft::type_info_of<double>();
-  request.target = weft::internal::encode(weft::internal::Target{value.id(), {wrong.hash, wrong.name}});
+  request.target =
+      weft::internal::encode(weft::internal::Target{value.id(), {wrong.hash, wrong.name}});
   weft::Promise<int> promise;
   const Future<int> answered = promise.future();
   world.node(0).runtime->call(std::move(request), [&promise](absl::StatusOr<weft::Reader> reply) {
@@ -465,8 +467,7 @@ TEST_P(RRefTest, IsLostWhenItsOwnerDies) {
   EXPECT_EQ(waiting.result().status().code(), absl::StatusCode::kUnavailable);
   const absl::Status status = error_of([&] { value.to_here(); });
   EXPECT_TRUE(weft::internal::is_rref_lost(status)) << status;
-  EXPECT_TRUE(weft::internal::is_rref_lost(
-      error_of([&] { weft::rpc_sync("w2", read, value); })));
+  EXPECT_TRUE(weft::internal::is_rref_lost(error_of([&] { weft::rpc_sync("w2", read, value); })));
   EXPECT_EQ(value.owner(), world.id(1));
 }
 

@@ -25,10 +25,12 @@ class AutogradWorld {
     });
     auto registry = RegistryBuilder().build();
     if (!registry.ok()) throw RpcError(registry.status());
+    internal::RuntimeOptions options;
+    options.default_timeout = std::chrono::seconds(20);
     for (size_t i = 0; i < workers; ++i) {
       auto runtime = std::make_shared<internal::WorkerRuntime>(
           agents_->agent(i), agents_->executor(i), agents_->clock(), *registry,
-          internal::RuntimeOptions{.default_timeout = std::chrono::seconds(20)});
+          options);
       auto driver = internal::AutogradDriver::attach(runtime);
       runtime->set_hooks(nullptr, driver.get());
       runtime->attach();

@@ -119,11 +119,11 @@ class TestWorld {
   static std::string leftovers(Node& node) {
     const internal::OwnershipGauges g = node.references->gauges();
     const AgentInfo info = node.agent->info();
-    std::string text = absl::StrCat(
-        "owners ", g.owners, ", forks ", g.forks, ", users ", g.users, ", pending ",
-        g.pending_users, ", children ", g.pending_children, ", tombstones ", g.tombstones,
-        ", fetches ", g.parked_fetches, ", parked ", g.parked_forks, ", calls ", info.pending_calls,
-        ", running ", info.running_calls);
+    std::string text =
+        absl::StrCat("owners ", g.owners, ", forks ", g.forks, ", users ", g.users, ", pending ",
+                     g.pending_users, ", children ", g.pending_children, ", tombstones ",
+                     g.tombstones, ", fetches ", g.parked_fetches, ", parked ", g.parked_forks,
+                     ", calls ", info.pending_calls, ", running ", info.running_calls);
     for (const internal::Leak& leak : node.references->leaks()) {
       absl::StrAppend(&text, "\n  ", leak.to_string());
     }

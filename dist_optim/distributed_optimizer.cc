@@ -1,0 +1,459 @@
+#include "weft/dist_optim/distributed_optimizer.h"
+
+#include <atomic>
+#include <cmath>
+#include <map>
+#include <stdexcept>
+
+#include <ATen/ops/full.h>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/log.h"
+#include "weft/base/mutex.h"
+#include "weft/base/status.h"
+
+namespace weft {
+namespace {
+
+using internal::OptimizerShard;
+using internal::ShardGroup;
+using internal::StepId;
+using internal::StepOutcome;
+using internal::StepRequest;
+using internal::StepSummary;
+using internal::StepUpdate;
+using internal::Verdict;
+
+// Optimizers of one process need distinct numbers only within one life of one worker.
+uint64_t next_number() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
+template <class T>
+using Results = std::vector<absl::StatusOr<internal::Stored<T>>>;
+
+// Runs `then(results)` on `executor` once all futures are complete, whatever they hold.
+template <class T, class Then>
+void when_all(Executor* executor, std::vector<Future<T>> futures, Then then) {
+  struct Gather {
+    std::vector<Future<T>> futures;
+    std::atomic<size_t> open;
+    Executor* executor;
+    std::optional<Then> then;
+  };
+  auto gather = std::make_shared<Gather>();
+  gather->futures = std::move(futures);
+  gather->open = gather->futures.size() + 1;
+  gather->executor = executor;
+  gather->then.emplace(std::move(then));
+  const auto one_less = [gather] {
+    if (gather->open.fetch_sub(1) != 1) return;
+    gather->executor->schedule([gather] {
+      Results<T> results;
+      for (const Future<T>& future : gather->futures) results.push_back(future.result());
+      gather->futures.clear();
+      Then then = std::move(*gather->then);
+      gather->then.reset();
+      then(std::move(results));
+    });
+  };
+  for (const Future<T>& future : gather->futures) future.state()->on_complete_inline(one_less);
+  one_less();
+}
+
+}  // namespace
+
+struct DistributedOptimizerBase::Core : std::enable_shared_from_this<Core> {
+  struct Shard {
+    RRef<OptimizerShard> rref;
+    std::vector<size_t> groups;  // of this optimizer, in the shard's order
+  };
+  struct Step {
+    StepRequest request;  // but for the learning rates
+    std::vector<double> rates;
+    StepOptions options;
+    CallScope scope;  // the context's
+    StepResult result;
+    double norm2 = 0;
+    std::vector<size_t> prepared;  // places of shards
+    Promise<StepResult> promise;
+  };
+  using StepPtr = std::shared_ptr<Step>;
+
+  std::weak_ptr<RpcRuntime> runtime;  // weak: an optimizer may outlive its worker
+  OptimizerId id;
+  UpdateMode mode = UpdateMode::kLocked;
+  std::vector<Shard> shards;
+  mutable Mutex mutex;
+  std::vector<double> rates ABSL_GUARDED_BY(mutex);
+  LrSchedule schedule ABSL_GUARDED_BY(mutex) = constant_lr();
+  int64_t finished ABSL_GUARDED_BY(mutex) = 0;
+  uint64_t number ABSL_GUARDED_BY(mutex) = 0;
+  bool stepping ABSL_GUARDED_BY(mutex) = false;
+
+  static Executor* executor(const Step& step) { return &step.scope.runtime->executor(); }
+  auto call(size_t shard, const StepPtr& step) const {
+    return shards[shard].rref.with({.timeout = step->options.timeout});
+  }
+  StepUpdate update_for(size_t shard, const Step& step) const {
+    StepUpdate update;
+    for (const size_t group : shards[shard].groups) {
+      update.learning_rates.push_back(step.rates[group]);
+    }
+    update.clip = step.result.clip;
+    return update;
+  }
+  StepRequest request_for(size_t shard, const Step& step) const {
+    StepRequest request = step.request;
+    request.update = update_for(shard, step);
+    request.max_norm = step.options.max_norm;
+    request.others_norm2 = step.norm2;
+    return request;
+  }
+
+  Future<StepResult> start(const ContextId& context, StepOptions options);
+  void prepare(StepPtr step);
+  void decide_at(size_t last, StepPtr step);
+  void ask(size_t last, StepPtr step, absl::Status failure);
+  void commit(StepPtr step);
+  void abort(StepPtr step, absl::Status why);
+  void apply(StepPtr step);
+  void end(const StepPtr& step);
+};
+
+Future<StepResult> DistributedOptimizerBase::Core::start(const ContextId& context,
+                                                         StepOptions options) {
+  const std::shared_ptr<RpcRuntime> worker = runtime.lock();
+  if (worker == nullptr) {
+    return Future<StepResult>::ready(
+        with_ran(absl::FailedPreconditionError("the optimizer's worker has ended"), Ran::kNo));
+  }
+  auto step = std::make_shared<Step>(Step{.request = {},
+                                          .rates = {},
+                                          .options = options,
+                                          .scope = CallScope::current(),
+                                          .result = {},
+                                          .norm2 = 0,
+                                          .prepared = {},
+                                          .promise = Promise<StepResult>(&worker->executor())});
+  Future<StepResult> future = step->promise.future();
+  step->scope.runtime = worker;
+  step->scope.context = context;
+  absl::Status refused;
+  {
+    MutexLock lock(mutex);
+    if (stepping) {
+      refused = absl::FailedPreconditionError("a step of this optimizer is under way");
+    } else {
+      stepping = true;
+      step->result.number = ++number;
+      const double factor = schedule(finished);
+      for (const double rate : rates) step->rates.push_back(options.lr.value_or(rate * factor));
+    }
+  }
+  if (!refused.ok()) {
+    step->result.outcome = StepResult::Outcome::kNotApplied;
+    step->result.status = with_ran(std::move(refused), Ran::kNo);
+    step->promise.set(step->result);
+    return future;
+  }
+  step->request.step = {id, step->result.number};
+  step->request.context = context;
+  if (mode == UpdateMode::kHogwild) {
+    apply(std::move(step));
+  } else {
+    prepare(std::move(step));
+  }
+  return future;
+}
+
+// All shards but the last one if that is the only remote one: then PREPARE and COMMIT are one
+// message to it.
+void DistributedOptimizerBase::Core::prepare(StepPtr step) {
+  std::vector<size_t> remote, local;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    (shards[i].rref.is_owner() ? local : remote).push_back(i);
+  }
+  std::optional<size_t> last;
+  if (remote.size() == 1) last = remote.front();
+  if (shards.size() == 1) last = 0;
+  std::vector<Future<double>> answers;
+  CallScopeGuard guard(step->scope);
+  for (size_t i = 0; i < shards.size(); ++i) {
+    if (last == i) continue;
+    step->prepared.push_back(i);
+    answers.push_back(call(i, step).rpc_async(&OptimizerShard::prepare, request_for(i, *step)));
+  }
+  when_all(executor(*step), std::move(answers),
+           [self = shared_from_this(), step, last](Results<double> norms) mutable {
+             for (size_t i = 0; i < norms.size(); ++i) {
+               if (!norms[i].ok()) {
+                 self->abort(std::move(step), norms[i].status());
+                 return;
+               }
+               step->norm2 += *norms[i];
+             }
+             if (last.has_value()) {
+               self->decide_at(*last, std::move(step));
+             } else {
+               step->result.clip = internal::clip_factor(step->norm2, step->options.max_norm);
+               step->result.gradient_norm = std::sqrt(step->norm2);
+               self->commit(std::move(step));
+             }
+           });
+}
+
+void DistributedOptimizerBase::Core::decide_at(size_t last, StepPtr step) {
+  CallScopeGuard guard(step->scope);
+  std::vector<Future<StepSummary>> answer;
+  answer.push_back(call(last, step).rpc_async(&OptimizerShard::finish, request_for(last, *step)));
+  when_all(executor(*step), std::move(answer),
+           [self = shared_from_this(), step, last](Results<StepSummary> summary) mutable {
+             if (!summary[0].ok()) {
+               self->ask(last, std::move(step), summary[0].status());
+               return;
+             }
+             step->result.clip = summary[0]->clip;
+             step->result.gradient_norm = std::sqrt(summary[0]->norm2);
+             self->commit(std::move(step));
+           });
+}
+
+// The answer to PREPARE and COMMIT is lost or a refusal: the owner says which, and from then on
+// the step cannot be applied there any more.
+void DistributedOptimizerBase::Core::ask(size_t last, StepPtr step, absl::Status failure) {
+  if (failure.code() == absl::StatusCode::kDataLoss) {
+    step->result.outcome = StepResult::Outcome::kDataLoss;
+    step->result.status = failure;
+    abort(std::move(step), std::move(failure));
+    return;
+  }
+  CallScope scope = step->scope;
+  scope.context = {};  // the answer must not depend on the context's health
+  CallScopeGuard guard(scope);
+  std::vector<Future<Verdict>> answer;
+  answer.push_back(call(last, step).rpc_async(&OptimizerShard::settle, step->request.step));
+  when_all(executor(*step), std::move(answer),
+           [self = shared_from_this(), step, failure](Results<Verdict> verdict) mutable {
+             if (verdict[0].ok() && verdict[0]->outcome == StepOutcome::kApplied) {
+               step->result.clip = verdict[0]->update.clip;
+               self->commit(std::move(step));
+               return;
+             }
+             // Aborted there, or that owner is dead and does not count.
+             if (!verdict[0].ok() && verdict[0].status().code() != absl::StatusCode::kUnavailable) {
+               step->result.outcome = StepResult::Outcome::kDataLoss;
+             }
+             self->abort(std::move(step), std::move(failure));
+           });
+}
+
+void DistributedOptimizerBase::Core::commit(StepPtr step) {
+  CallScope scope = step->scope;
+  scope.context = {};
+  CallScopeGuard guard(scope);
+  std::vector<Future<void>> answers;
+  for (const size_t i : step->prepared) {
+    answers.push_back(call(i, step).rpc_async(&OptimizerShard::commit, step->request.step,
+                                              update_for(i, *step)));
+  }
+  when_all(executor(*step), std::move(answers),
+           [self = shared_from_this(), step](Results<void> answers) {
+             for (size_t i = 0; i < answers.size(); ++i) {
+               if (answers[i].ok()) continue;
+               const auto& owner = self->shards[step->prepared[i]].rref;
+               step->result.outcome = StepResult::Outcome::kDataLoss;
+               step->result.status = absl::DataLossError(
+                   absl::StrCat(step->request.step.to_string(), " is not known to be applied by ",
+                                owner.owner_name(), ": ", answers[i].status().ToString()));
+             }
+             self->end(step);
+           });
+}
+
+void DistributedOptimizerBase::Core::abort(StepPtr step, absl::Status why) {
+  if (step->result.outcome == StepResult::Outcome::kApplied) {
+    step->result.outcome = StepResult::Outcome::kNotApplied;
+  }
+  step->result.status = std::move(why);
+  CallScope scope = step->scope;
+  scope.context = {};
+  CallScopeGuard guard(scope);
+  std::vector<Future<void>> answers;
+  for (const size_t i : step->prepared) {
+    answers.push_back(call(i, step).rpc_async(&OptimizerShard::abort, step->request.step));
+  }
+  // An abort that is lost harms nobody: the next PREPARE gives the step up as well.
+  when_all(executor(*step), std::move(answers),
+           [self = shared_from_this(), step](const Results<void>&) { self->end(step); });
+}
+
+void DistributedOptimizerBase::Core::apply(StepPtr step) {
+  CallScopeGuard guard(step->scope);
+  std::vector<Future<void>> answers;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    answers.push_back(call(i, step).rpc_async(&OptimizerShard::apply, request_for(i, *step)));
+  }
+  when_all(executor(*step), std::move(answers),
+           [self = shared_from_this(), step](Results<void> answers) {
+             std::string report;
+             bool any_failed = false, any_applied = false;
+             for (size_t i = 0; i < answers.size(); ++i) {
+               const absl::Status& status = answers[i].status();
+               const bool maybe = !status.ok() && ran_of(status) == Ran::kMaybe;
+               any_failed |= !status.ok();
+               any_applied |= status.ok() || maybe;
+               absl::StrAppend(&report, i == 0 ? "" : "; ",
+                               self->shards[i].rref.owner_name(), ": ",
+                               status.ok() ? "applied" : maybe ? "maybe, " : "not applied, ",
+                               status.ok() ? "" : status.ToString());
+             }
+             if (any_failed) {
+               step->result.outcome = any_applied ? StepResult::Outcome::kDataLoss
+                                                  : StepResult::Outcome::kNotApplied;
+               step->result.status = any_applied ? absl::DataLossError(report)
+                                                 : absl::AbortedError(report);
+             }
+             self->end(step);
+           });
+}
+
+void DistributedOptimizerBase::Core::end(const StepPtr& step) {
+  {
+    MutexLock lock(mutex);
+    stepping = false;
+    if (step->result.outcome == StepResult::Outcome::kApplied) ++finished;
+  }
+  step->promise.set(step->result);
+}
+
+DistributedOptimizerBase::DistributedOptimizerBase(std::vector<ParameterGroup> groups,
+                                                   OptimizerOptions options)
+    : core_(std::make_shared<Core>()) {
+  absl::StatusOr<std::shared_ptr<RpcRuntime>> runtime = internal::current_runtime();
+  if (!runtime.ok()) throw RpcError(runtime.status());
+  core_->runtime = *runtime;
+  core_->id = {(*runtime)->id(), next_number()};
+  core_->mode = options.mode;
+  // One shard per set, with its groups in their order.
+  std::vector<std::pair<RRef<ParameterSet>, std::vector<ShardGroup>>> sets;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    MutexLock lock(core_->mutex);
+    core_->rates.push_back(learning_rate_of(groups[g].settings));
+    for (const RRef<ParameterSet>& set : groups[g].sets) {
+      size_t place = 0;
+      while (place < sets.size() && !(sets[place].first == set)) ++place;
+      if (place == sets.size()) {
+        sets.emplace_back(set, std::vector<ShardGroup>());
+        core_->shards.emplace_back();
+      }
+      sets[place].second.push_back({groups[g].names, groups[g].settings});
+      core_->shards[place].groups.push_back(g);
+    }
+  }
+  if (sets.empty()) throw std::invalid_argument("an optimizer without parameters");
+  for (size_t i = 0; i < sets.size(); ++i) {
+    core_->shards[i].rref = sets[i].first.remote(&internal::make_optimizer_shard, sets[i].second,
+                                                 options.mode, options.shared_name);
+  }
+  // Shards that may be left prepared know whom to ask.
+  if (options.mode == UpdateMode::kHogwild || sets.size() < 2) return;
+  for (size_t i = 0; i < sets.size(); ++i) {
+    std::vector<RRef<OptimizerShard>> others;
+    for (size_t j = 0; j < sets.size(); ++j) {
+      if (j != i) others.push_back(core_->shards[j].rref);
+    }
+    core_->shards[i].rref.rpc_sync(&OptimizerShard::meet, std::move(others));
+  }
+}
+
+DistributedOptimizerBase::DistributedOptimizerBase(DistributedOptimizerBase&&) noexcept = default;
+DistributedOptimizerBase& DistributedOptimizerBase::operator=(DistributedOptimizerBase&&) noexcept =
+    default;
+
+DistributedOptimizerBase::~DistributedOptimizerBase() {
+  if (core_ == nullptr || core_->shards.size() < 2 || core_->mode == UpdateMode::kHogwild) return;
+  try {
+    for (const Core::Shard& shard : core_->shards) {
+      (void)shard.rref.rpc_async(&OptimizerShard::part);
+    }
+  } catch (const std::exception& error) {
+    log_warning("weft: an optimizer ended without telling its owners: ", error.what());
+  }
+}
+
+Future<StepResult> DistributedOptimizerBase::step_async(const dist_autograd::Context& context,
+                                                        StepOptions options) {
+  return core_->start(context.id(), options);
+}
+
+StepResult DistributedOptimizerBase::step(const dist_autograd::Context& context,
+                                          StepOptions options) {
+  StepResult result = step_async(context, options).wait();
+  if (result.outcome == StepResult::Outcome::kApplied) return result;
+  throw RpcError(prepend(result.outcome == StepResult::Outcome::kNotApplied
+                             ? absl::StrCat("step ", result.number, " was not applied: ")
+                             : absl::StrCat("step ", result.number, " is lost on an owner: "),
+                         result.status));
+}
+
+void DistributedOptimizerBase::set_learning_rate(size_t group, double lr) {
+  MutexLock lock(core_->mutex);
+  core_->rates.at(group) = lr;
+}
+double DistributedOptimizerBase::learning_rate(size_t group) const {
+  MutexLock lock(core_->mutex);
+  return core_->rates.at(group);
+}
+void DistributedOptimizerBase::set_schedule(LrSchedule schedule) {
+  MutexLock lock(core_->mutex);
+  core_->schedule = std::move(schedule);
+}
+int64_t DistributedOptimizerBase::finished_steps() const {
+  MutexLock lock(core_->mutex);
+  return core_->finished;
+}
+
+TensorMap DistributedOptimizerBase::state_dict() const {
+  TensorMap state;
+  for (size_t i = 0; i < core_->shards.size(); ++i) {
+    for (auto& [name, tensor] : core_->shards[i].rref.rpc_sync(&OptimizerShard::state)) {
+      state[absl::StrCat(i, "/", name)] = tensor;
+    }
+  }
+  state["steps"] = at::full({}, finished_steps(), at::TensorOptions().dtype(at::kLong));
+  return state;
+}
+
+void DistributedOptimizerBase::load_state_dict(const TensorMap& state) {
+  const auto steps = state.find("steps");
+  if (steps == state.end() || steps->second.numel() != 1) {
+    throw RpcError(absl::InvalidArgumentError("the optimizer's state lacks \"steps\""));
+  }
+  for (size_t i = 0; i < core_->shards.size(); ++i) {
+    TensorMap part;
+    const std::string prefix = absl::StrCat(i, "/");
+    for (const auto& [name, tensor] : state) {
+      if (name.starts_with(prefix)) part[name.substr(prefix.size())] = tensor;
+    }
+    core_->shards[i].rref.rpc_sync(&OptimizerShard::load_state, std::move(part));
+  }
+  MutexLock lock(core_->mutex);
+  core_->finished = steps->second.item<int64_t>();
+}
+
+namespace internal {
+
+std::vector<RRef<ParameterSet>> group_by_owner(const std::vector<RRef<at::Tensor>>& leaves) {
+  std::map<WorkerId, std::vector<RRef<at::Tensor>>> by_owner;
+  for (const RRef<at::Tensor>& leaf : leaves) by_owner[leaf.owner()].push_back(leaf);
+  std::vector<RRef<ParameterSet>> sets;
+  for (auto& [owner, group] : by_owner) {
+    sets.push_back(remote(owner, &leaves_as_set, std::move(group)));
+  }
+  return sets;
+}
+
+}  // namespace internal
+}  // namespace weft

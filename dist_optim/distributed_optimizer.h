@@ -1,0 +1,162 @@
+// One optimizer over parameters that live on many workers: each owner updates its own.
+//
+//   weft::DistributedOptimizer<torch::optim::SGD> optimizer({head.parameters()}, SGDOptions(0.05));
+//   weft::dist_autograd::Context context;
+//   context.backward({loss_of(batch)});
+//   optimizer.step(context);
+//
+// Mode locked (the default): a step is prepared on every owner and then committed on all or none of
+// those that outlive it; forwards keep the version they read. Mode hogwild: one message per owner,
+// applied in place as it comes; not all-or-none, no clipping. The optimizer's state lives with the
+// parameters and belongs to this object, or to everybody who gives the same shared_name.
+//
+// Thread safety: one step at a time; other methods from any thread between steps.
+// Lifetime: keeps its worker's runtime weakly, the parameters by reference.
+// Blocking: construction from RRefs of tensors, step, state_dict and load_state_dict.
+// Errors: RpcError: FailedPrecondition, InvalidArgument, Unavailable and so on with the outcome
+// NotApplied; DataLoss if an owner may or may not have applied what others did. StepResult says
+// which. Nothing is ever silent.
+// Protocol: internal/shard_stepper.h, internal/optimizer_shard.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "weft/base/future.h"
+#include "weft/dist_autograd/context.h"
+#include "weft/dist_optim/internal/optimizer_shard.h"
+#include "weft/dist_optim/lr_scheduler.h"
+#include "weft/dist_optim/optimizer_settings.h"
+#include "weft/dist_optim/parameter_set.h"
+#include "weft/rref/rref.h"
+
+namespace torch::optim {
+class SGD;
+class Adam;
+class AdamW;
+class Adagrad;
+class RMSprop;
+}  // namespace torch::optim
+
+namespace weft {
+
+struct OptimizerOptions {
+  UpdateMode mode = UpdateMode::kLocked;
+  std::string shared_name = {};  // not empty: instances of this name share state on each owner
+};
+
+struct StepOptions {
+  std::optional<double> lr = {};  // for all groups; else each group's own, times the schedule
+  double max_norm = 0;            // 0: no clipping. Of all gradients on all owners together
+  Timeout timeout = {};           // of each message
+};
+
+struct StepResult {
+  enum class Outcome : uint8_t { kApplied, kNotApplied, kDataLoss };
+  Outcome outcome = Outcome::kApplied;
+  absl::Status status;       // why not
+  uint64_t number = 0;       // of this optimizer's steps, from 1
+  double gradient_norm = 0;  // before clipping; 0 under hogwild
+  double clip = 1;
+};
+
+// Some parameters with their own options. `names` empty: all of each set.
+struct ParameterGroup {
+  std::vector<RRef<ParameterSet>> sets;
+  std::vector<std::string> names = {};
+  OptimizerSettings settings;
+};
+
+namespace internal {
+
+// Opt's options. LibTorch's headers are the user's to include.
+template <class Opt>
+struct OptionsOf;
+template <>
+struct OptionsOf<torch::optim::SGD> {
+  using Type = torch::optim::SGDOptions;
+};
+template <>
+struct OptionsOf<torch::optim::Adam> {
+  using Type = torch::optim::AdamOptions;
+};
+template <>
+struct OptionsOf<torch::optim::AdamW> {
+  using Type = torch::optim::AdamWOptions;
+};
+template <>
+struct OptionsOf<torch::optim::Adagrad> {
+  using Type = torch::optim::AdagradOptions;
+};
+template <>
+struct OptionsOf<torch::optim::RMSprop> {
+  using Type = torch::optim::RMSpropOptions;
+};
+
+}  // namespace internal
+
+// What does not depend on the kind of optimizer.
+class DistributedOptimizerBase {
+ public:
+  DistributedOptimizerBase(std::vector<ParameterGroup> groups, OptimizerOptions options);
+  ~DistributedOptimizerBase();
+  DistributedOptimizerBase(DistributedOptimizerBase&&) noexcept;
+  DistributedOptimizerBase& operator=(DistributedOptimizerBase&&) noexcept;
+
+  // Applies the gradients that the context's passes left. Throws unless it was applied.
+  StepResult step(const dist_autograd::Context& context, StepOptions options = {});
+  // Completes with the result, whichever it is. The context must outlive the future.
+  Future<StepResult> step_async(const dist_autograd::Context& context, StepOptions options = {});
+
+  // Groups in the order given.
+  void set_learning_rate(size_t group, double lr);
+  double learning_rate(size_t group) const;  // without the schedule
+  void set_schedule(LrSchedule schedule);
+  int64_t finished_steps() const;
+
+  // Everything that the owners remember, and where the schedule stands:
+  // "<set's place>/<parameter>/<field>", "steps".
+  TensorMap state_dict() const;
+  void load_state_dict(const TensorMap& state);
+
+ private:
+  struct Core;
+  std::shared_ptr<Core> core_;  // shared with the continuations of a step
+};
+
+template <class Opt>
+class DistributedOptimizer : public DistributedOptimizerBase {
+ public:
+  using Options = typename internal::OptionsOf<Opt>::Type;
+
+  DistributedOptimizer(std::vector<RRef<ParameterSet>> sets, const Options& options,
+                       OptimizerOptions more = {})
+      : DistributedOptimizerBase({{std::move(sets), {}, settings_of(options)}}, std::move(more)) {}
+  // Leaves that their owners use directly: a step makes earlier graphs fail (parameter_set.h).
+  DistributedOptimizer(const std::vector<RRef<at::Tensor>>& leaves, const Options& options,
+                       OptimizerOptions more = {})
+      : DistributedOptimizer(sets_of(leaves), options, std::move(more)) {}
+  // The groups' settings: settings_of(Options).
+  explicit DistributedOptimizer(std::vector<ParameterGroup> groups, OptimizerOptions more = {})
+      : DistributedOptimizerBase(std::move(groups), std::move(more)) {}
+
+ private:
+  // One set per owner.
+  static std::vector<RRef<ParameterSet>> sets_of(const std::vector<RRef<at::Tensor>>& leaves);
+};
+
+namespace internal {
+std::vector<RRef<ParameterSet>> group_by_owner(const std::vector<RRef<at::Tensor>>& leaves);
+}
+
+template <class Opt>
+std::vector<RRef<ParameterSet>> DistributedOptimizer<Opt>::sets_of(
+    const std::vector<RRef<at::Tensor>>& leaves) {
+  return internal::group_by_owner(leaves);
+}
+
+}  // namespace weft

@@ -1,0 +1,152 @@
+// A torch::nn::Module that lives on an owner and is run from other workers.
+//
+//   class Head : public torch::nn::Module { public: explicit Head(int64_t width); at::Tensor forward(at::Tensor x); };
+//   WEFT_REGISTER_MODULE(Head, int64_t);          // its constructor's parameters, under the class
+//
+//   weft::HostedModule<Head> head("server", 128);
+//   at::Tensor scores = head.forward(features);   // under a context: recorded, one version
+//   weft::DistributedOptimizer<torch::optim::SGD> optimizer({head.parameters()}, SGDOptions(0.05));
+//
+// A HostedModule is a value that may be sent: every worker that holds one runs the same module.
+// Forwards read versions (parameter_set.h), so several trainers at once are exact. The class is
+// constructed several times on the owner (internal/module_host.h), so its constructor must make the
+// same parameters and buffers each time; a forward must not replace them.
+//
+// Thread safety: all methods may be called from any thread; forwards run concurrently.
+// Lifetime: the module lives until no worker refers to it.
+// Blocking: everything but forward_async, creation and parameters().
+// Errors: RpcError, with what the module threw.
+#pragma once
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "weft/dist_optim/internal/module_host.h"
+#include "weft/rref/rref.h"
+
+namespace weft {
+namespace internal {
+
+template <class M, class... P>
+struct ModuleInfo {};
+
+inline std::vector<at::Tensor> outputs_of(at::Tensor output) { return {std::move(output)}; }
+inline std::vector<at::Tensor> outputs_of(std::vector<at::Tensor> outputs) { return outputs; }
+template <class... T>
+std::vector<at::Tensor> outputs_of(std::tuple<T...> outputs) {
+  return std::apply([](auto&... output) { return std::vector<at::Tensor>{output...}; }, outputs);
+}
+
+template <class M, class R, class C, class... A>
+std::vector<at::Tensor> run_forward(M& module, R (C::*forward)(A...),
+                                    const std::vector<at::Tensor>& inputs) {
+  if (inputs.size() != sizeof...(A)) {
+    throw std::invalid_argument("forward takes " + std::to_string(sizeof...(A)) +
+                                " tensors and was given " + std::to_string(inputs.size()));
+  }
+  return [&]<size_t... i>(std::index_sequence<i...>) {
+    return outputs_of((module.*forward)(std::remove_cvref_t<A>(inputs[i])...));
+  }
+  (std::index_sequence_for<A...>());
+}
+
+template <class M, class... P>
+std::shared_ptr<ModuleHost> host_module(P... argument) {
+  ModuleType type;
+  type.make = [... argument = std::move(argument)]() -> std::shared_ptr<torch::nn::Module> {
+    return std::make_shared<M>(argument...);
+  };
+  type.forward = [](torch::nn::Module& module, std::vector<at::Tensor> inputs) {
+    return run_forward(static_cast<M&>(module), &M::forward, inputs);
+  };
+  return std::make_shared<ModuleHost>(std::move(type));
+}
+
+template <class M>
+const std::string& module_name() {
+  static const std::string name = "weft::HostedModule<" + std::string(type_spelling<M>()) + ">";
+  return name;
+}
+template <class M, class... P>
+Registration register_module(ModuleInfo<M, P...>, const char* file, int line) {
+  return register_function(module_name<M>(), file, line, &host_module<M, P...>);
+}
+template <class M, class... P>
+RRef<ModuleHost> create_module(ModuleInfo<M, P...>, const Destination& to,
+                               std::type_identity_t<P>... argument) {
+  return remote(to, &host_module<M, P...>, std::move(argument)...);
+}
+
+}  // namespace internal
+
+template <class M>
+class HostedModule {
+ public:
+  HostedModule() = default;  // empty: every use throws
+  // Constructs the module there; arguments convert as in a direct call.
+  template <class... Argument>
+  explicit HostedModule(const Destination& to, Argument&&... argument)
+      : host_(internal::create_module(weft_module(type<M>{}), to,
+                                      std::forward<Argument>(argument)...)),
+        parameters_(host_.remote(&internal::ModuleHost::parameters)) {}
+
+  // The first output; forward_all gives every one of a module that returns several.
+  template <class... Tensor>
+  at::Tensor forward(const Tensor&... input) const {
+    return first(forward_all(input...));
+  }
+  template <class... Tensor>
+  Future<at::Tensor> forward_async(const Tensor&... input) const {
+    return host_.rpc_async(&internal::ModuleHost::forward, std::vector<at::Tensor>{input...})
+        .then([](const Future<std::vector<at::Tensor>>& outputs) { return first(outputs.wait()); });
+  }
+  template <class... Tensor>
+  std::vector<at::Tensor> forward_all(const Tensor&... input) const {
+    return host_.rpc_sync(&internal::ModuleHost::forward, std::vector<at::Tensor>{input...});
+  }
+
+  // For DistributedOptimizer.
+  const RRef<ParameterSet>& parameters() const { return parameters_; }
+  WorkerId owner() const { return host_.owner(); }
+  // Complete when the module exists, or with why it never will.
+  Future<void> creation() const { return host_.creation(); }
+
+  // For everybody who runs it, from their next forward on.
+  void train(bool on = true) const { host_.rpc_sync(&internal::ModuleHost::train, on); }
+  void eval() const { train(false); }
+
+  // Parameters and buffers by name.
+  TensorMap state() const { return host_.rpc_sync(&internal::ModuleHost::state); }
+  void load_state(TensorMap state) const {
+    host_.rpc_sync(&internal::ModuleHost::load_state, std::move(state));
+  }
+
+  friend auto weft_fields(HostedModule& module) {
+    return std::tie(module.host_, module.parameters_);
+  }
+
+ private:
+  static at::Tensor first(const std::vector<at::Tensor>& outputs) {
+    if (outputs.empty()) throw RpcError(absl::InvalidArgumentError("forward returned no tensor"));
+    return outputs.front();
+  }
+
+  RRef<internal::ModuleHost> host_;
+  RRef<ParameterSet> parameters_;
+};
+
+}  // namespace weft
+
+// WEFT_REGISTER_MODULE(Module, constructor's parameter types...), in the module's namespace.
+#define WEFT_REGISTER_MODULE(Module, ...)                                                \
+  [[maybe_unused]] inline ::weft::internal::ModuleInfo<Module __VA_OPT__(, ) __VA_ARGS__> \
+  weft_module(::weft::type<Module>) {                                                    \
+    return {};                                                                           \
+  }                                                                                      \
+  WEFT_INTERNAL_REGISTRATION =                                                           \
+      ::weft::internal::register_module(weft_module(::weft::type<Module>{}), __FILE__, __LINE__)

@@ -1,0 +1,77 @@
+// The owner's half of a HostedModule: one module, and a replica of it for each context that runs it.
+//
+// LibTorch modules keep their parameters in members, so a forward at an older version needs a module
+// whose members are that version's aliases. Such a replica is made by the module's own constructor
+// (the random state is put back afterwards), given to a context at its first forward, and used again
+// when the context has ended. Buffers are shared by all replicas: what a forward writes into them is
+// seen by every other one, as on one machine.
+//
+// Thread safety: all methods may be called from any thread; forwards run concurrently.
+// Lifetime: the set may outlive this.
+// Errors: what the module throws; InvalidArgument (number of inputs).
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "weft/dist_optim/internal/optimizer_shard.h"
+#include "weft/dist_optim/parameter_set.h"
+#include "weft/rpc/class.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace weft::internal {
+
+// What the host knows of the module's type.
+struct ModuleType {
+  std::function<std::shared_ptr<torch::nn::Module>()> make;
+  std::function<std::vector<at::Tensor>(torch::nn::Module&, std::vector<at::Tensor>)> forward;
+};
+
+class ModuleHost : public std::enable_shared_from_this<ModuleHost> {
+ public:
+  explicit ModuleHost(ModuleType type);
+  ~ModuleHost();
+
+  // Under a context: at the version that the context reads. Without one: at the current values,
+  // without gradient.
+  std::vector<at::Tensor> forward(std::vector<at::Tensor> inputs) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<ParameterSet> parameters() const { return set_; }
+  void train(bool on) { training_.store(on); }
+  // Parameters and buffers by name.
+  TensorMap state() const;
+  absl::Status load_state(TensorMap state);
+
+  ParameterSet& set() const { return *set_; }
+  size_t replicas() const ABSL_LOCKS_EXCLUDED(mutex_);  // made so far and not dropped
+
+ private:
+  struct Replica;
+  struct Lease;
+  using ReplicaPtr = std::shared_ptr<Replica>;  // shared by its context and running forwards
+
+  ReplicaPtr take_spare() ABSL_LOCKS_EXCLUDED(mutex_);
+  ReplicaPtr replica_of(const ContextId& context) ABSL_LOCKS_EXCLUDED(mutex_);
+  void give_back(ReplicaPtr replica) ABSL_LOCKS_EXCLUDED(mutex_);
+  void end_context(const ContextId& context) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const ModuleType type_;
+  std::shared_ptr<torch::nn::Module> module_;  // holds the live parameters and the buffers
+  std::shared_ptr<ParameterSet> set_;          // shared with optimizer shards
+  std::vector<NamedParameter> buffers_;
+  std::atomic<bool> training_{true};
+  mutable Mutex mutex_;  // taken before the set's
+  std::map<ContextId, ReplicaPtr> in_use_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ReplicaPtr> spares_ ABSL_GUARDED_BY(mutex_);
+};
+
+WEFT_REGISTER_CLASS(ModuleHost, &ModuleHost::forward, &ModuleHost::parameters, &ModuleHost::train,
+                    &ModuleHost::state, &ModuleHost::load_state);
+
+}  // namespace weft::internal

@@ -1,0 +1,62 @@
+// One parameter server and N trainers learn Fashion-MNIST together.
+//
+//   tools/train.sh --trainers 2
+//
+// Shows: functions that give references to a server's objects (server.cc), a model that is cut
+// between trainer and server, a backward pass through both and an optimizer that updates every
+// parameter where it lives (trainer.cc), averages, and a group that survives the death of a trainer
+// (trainer_group.cc, training_job.cc). Prints its progress, and at last
+//
+//   test accuracy 0.9031 after 3 epochs, 3 workers, 61.2 s
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/rpc_error.h"
+#include "weft/examples/parameter_server/options.h"
+#include "weft/examples/parameter_server/server.h"
+#include "weft/examples/parameter_server/training_job.h"
+#include "weft/worker/run_main.h"
+#include "weft/worker/worker.h"
+
+namespace weft::examples {
+namespace {
+
+int run(int argc, char** argv) {
+  const JobCommandLine command = parse_job_options(argc, argv);
+  if (!command.options) {
+    (command.exit_code == 0 ? std::cout : std::cerr) << command.text;
+    return command.exit_code;
+  }
+  const JobOptions& job = *command.options;
+
+  WorkerOptions options = WorkerOptions::from_env();
+  if (options.place.world_size < 2) {
+    throw RpcError(absl::InvalidArgumentError(
+        "the job needs a server and at least one trainer: WORLD_SIZE is 1"));
+  }
+  options.name = worker_name(options.place.rank);
+  const bool is_server = options.place.rank == 0;
+  if (is_server) offer_server_objects(options, job.seed, job.dropout);
+  Worker worker = Worker::join(std::move(options));
+  if (is_server) {
+    worker.serve();
+    worker.shutdown();
+    return 0;
+  }
+  SystemClock clock;
+  std::optional<std::string> last_line;
+  {
+    TrainingJob training(worker, job, clock);
+    last_line = training.run();
+  }
+  worker.shutdown();
+  if (last_line) std::cout << *last_line << std::endl;
+  return 0;
+}
+
+}  // namespace
+}  // namespace weft::examples
+
+int main(int argc, char** argv) {
+  return weft::run_main(argc, argv, weft::examples::run);
+}

@@ -1,0 +1,47 @@
+// What the leading trainer shows of the run: the progress bar, the curves, the last line.
+//
+// Thread safety: belongs to one thread. Lifetime: the clock outlives it.
+// Blocking: file I/O. Errors: RpcError for files that cannot be written.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "weft/examples/parameter_server/options.h"
+#include "weft/examples/support/curves.h"
+#include "weft/examples/support/progress.h"
+
+namespace weft::examples {
+
+class Report {
+ public:
+  // `pictures`: what all trainers together see in one epoch.
+  Report(const JobOptions& options, int64_t pictures, Clock& clock);
+
+  // Goes on behind an interrupted run, if its curves are still there.
+  void resume(int64_t step, int64_t epochs_done);
+  // One training step of the trainer that reports; `epoch` is 1.5 in the middle of the second one.
+  // Every trainer notes its steps, so that each can take over; only the leader shows them.
+  void note_step(int64_t step, double epoch, double loss, bool show);
+  void note_accuracy(int64_t step, double epoch, double accuracy);
+  // curves.csv and curves.png.
+  void write_curves() const;
+  void finish_progress();
+
+  std::string last_line(double accuracy, size_t workers) const;
+
+ private:
+  double seconds() const;
+
+  const JobOptions options_;
+  const int64_t pictures_;
+  Clock& clock_;
+  const TimePoint begun_;
+  double earlier_seconds_ = 0;  // of the interrupted run
+  int64_t resumed_at_ = 0;      // pictures
+  Curves curves_;
+  std::unique_ptr<Progress> progress_;
+  double smooth_loss_ = 0;
+};
+
+}  // namespace weft::examples

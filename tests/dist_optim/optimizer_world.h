@@ -1,0 +1,40 @@
+// Workers with references and distributed autograd in one process, and the modules they host.
+#pragma once
+
+#include <memory>
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+
+#include "weft/dist_autograd/context.h"
+#include "weft/dist_autograd/internal/autograd_driver.h"
+#include "weft/dist_optim/distributed_optimizer.h"
+#include "weft/dist_optim/hosted_module.h"
+#include "weft/tests/support/test_world.h"
+
+namespace weft::testing {
+
+// Values depend on `seed` alone, so that a copy in the test is the same module.
+class Layer : public torch::nn::Module {
+ public:
+  Layer(int64_t in, int64_t out, int64_t seed);
+  at::Tensor forward(at::Tensor x);
+
+  at::Tensor weight, bias;
+  at::Tensor calls;  // a buffer that each forward counts up
+};
+WEFT_REGISTER_MODULE(Layer, int64_t, int64_t, int64_t);
+
+// One test world; the worker `i` is this thread's while At(i) lives.
+inline TestWorld::Options with_autograd(size_t workers) {
+  TestWorld::Options options;
+  options.workers = workers;
+  options.make_autograd = [](TestWorld::Node& node) -> std::shared_ptr<AutogradHook> {
+    return internal::AutogradDriver::attach(node.runtime);
+  };
+  return options;
+}
+
+}  // namespace weft::testing

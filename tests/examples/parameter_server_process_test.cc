@@ -1,0 +1,228 @@
+// Runs the whole parameter-server job: weft_launch, one server and its trainers as processes.
+#include <chrono>
+#include <cstdlib>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sstream>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "weft/dist_optim/checkpoint.h"
+
+extern char** environ;
+
+namespace weft::examples {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+constexpr const char* kLastLine = "test accuracy [0-9.]+ after [0-9]+ epochs, [0-9]+ workers, [0-9.]+ s";
+
+class ParameterServerJob : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / absl::StrCat("weft_job_test.", getpid());
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override {
+    if (launcher_ > 0) kill(launcher_, SIGTERM);
+    if (launcher_ > 0) waitpid(launcher_, nullptr, 0);
+    for (int end : {out_, err_}) {
+      if (end >= 0) close(end);
+    }
+    std::filesystem::remove_all(folder_);
+  }
+
+  // weft_launch with one server and `trainers` trainers.
+  void start(int trainers, const std::vector<std::string>& job) {
+    std::vector<std::string> command = {absl::StrCat(WEFT_BUILD_DIR, "/worker/weft_launch"),
+                                        "--no-prefix",
+                                        "--on-failure",
+                                        "continue",
+                                        "-n",
+                                        absl::StrCat(1 + trainers),
+                                        "--",
+                                        absl::StrCat(WEFT_BUILD_DIR,
+                                                     "/examples/parameter_server/parameter_server"),
+                                        "--out",
+                                        folder_ / "out"};
+    command.insert(command.end(), job.begin(), job.end());
+    int out[2];
+    int err[2];
+    ASSERT_EQ(pipe2(out, O_CLOEXEC), 0);
+    ASSERT_EQ(pipe2(err, O_CLOEXEC), 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, out[1], 1);
+    posix_spawn_file_actions_adddup2(&actions, err[1], 2);
+    std::vector<char*> argv;
+    for (std::string& part : command) argv.push_back(part.data());
+    argv.push_back(nullptr);
+    ASSERT_EQ(posix_spawn(&launcher_, argv[0], &actions, nullptr, argv.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(out[1]);
+    close(err[1]);
+    out_ = out[0];
+    err_ = err[0];
+  }
+
+  // Until standard output holds `text`, or to the end.
+  void read_until(const std::string& text) {
+    while (!absl::StrContains(output_, text) && read_some()) {
+    }
+  }
+
+  // Reads to the end; the launcher's exit code.
+  int finish() {
+    while (read_some()) {
+    }
+    int status = 0;
+    waitpid(std::exchange(launcher_, -1), &status, 0);
+    close(std::exchange(out_, -1));
+    close(std::exchange(err_, -1));
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  }
+  int run(int trainers, const std::vector<std::string>& job) {
+    output_.clear();
+    errors_.clear();
+    start(trainers, job);
+    return finish();
+  }
+
+  pid_t process_of_rank(int rank) const {
+    const std::string wanted = absl::StrCat("RANK=", rank);
+    std::ifstream children(absl::StrCat("/proc/", launcher_, "/task/", launcher_, "/children"));
+    for (pid_t child = 0; children >> child;) {
+      std::ifstream file(absl::StrCat("/proc/", child, "/environ"));
+      std::stringstream text;
+      text << file.rdbuf();
+      for (const auto& entry : absl::StrSplit(text.str(), '\0')) {
+        if (entry == wanted) return child;
+      }
+    }
+    return -1;
+  }
+
+  std::string last_line() const {
+    const std::vector<std::string> lines = absl::StrSplit(output_, '\n', absl::SkipEmpty());
+    return lines.empty() ? "" : lines.back();
+  }
+  double accuracy() const {
+    const std::vector<std::string> words = absl::StrSplit(last_line(), ' ');
+    double accuracy = -1;
+    if (words.size() > 2) (void)absl::SimpleAtod(words[2], &accuracy);
+    return accuracy;
+  }
+
+  bool read_some() {
+    pollfd ends[] = {{out_, POLLIN, 0}, {err_, POLLIN, 0}};
+    poll(ends, 2, -1);
+    bool open = false;
+    for (size_t i = 0; i < 2; ++i) {
+      if (ends[i].revents == 0) {
+        open = true;
+        continue;
+      }
+      char buffer[4096];
+      const ssize_t size = read(ends[i].fd, buffer, sizeof(buffer));
+      if (size <= 0) continue;
+      (i == 0 ? output_ : errors_).append(buffer, static_cast<size_t>(size));
+      open = true;
+    }
+    return open;
+  }
+
+  std::filesystem::path folder_;
+  pid_t launcher_ = -1;
+  int out_ = -1;
+  int err_ = -1;
+  std::string output_;
+  std::string errors_;
+};
+
+TEST_F(ParameterServerJob, TwoTrainersLearnAndLeaveCurvesAndACheckpoint) {
+  ASSERT_EQ(run(2, {"--limit", "2000", "--epochs", "2"}), 0) << errors_;
+  EXPECT_THAT(last_line(), MatchesRegex(kLastLine));
+  EXPECT_THAT(last_line(), HasSubstr("after 2 epochs, 3 workers, "));
+  EXPECT_GT(accuracy(), 0.6);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "out/curves.csv"));
+  EXPECT_GT(std::filesystem::file_size(folder_ / "out/curves.png"), 1000u);
+  const auto saved = CheckpointFolder(folder_ / "out/checkpoint").load_newest();
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_EQ(saved->info.epoch, 2);
+  EXPECT_TRUE(saved->shards.contains("trainer"));
+  EXPECT_TRUE(saved->shards.contains("server"));
+}
+
+TEST_F(ParameterServerJob, ResumesAfterTheLastFinishedEpoch) {
+  const std::string folder = folder_ / "saved";
+  ASSERT_EQ(run(2, {"--limit", "1000", "--epochs", "1", "--checkpoint", folder}), 0) << errors_;
+  EXPECT_NE(run(2, {"--limit", "1000", "--epochs", "2", "--checkpoint", folder}), 0);
+  EXPECT_THAT(errors_, HasSubstr("--resume"));
+  ASSERT_EQ(run(2, {"--limit", "1000", "--epochs", "2", "--checkpoint", folder, "--resume"}), 0)
+      << errors_;
+  EXPECT_THAT(output_, Not(HasSubstr("epoch 1 of 2")));
+  EXPECT_THAT(output_, HasSubstr("epoch 2 of 2"));
+  EXPECT_THAT(last_line(), HasSubstr("after 2 epochs"));
+  // Behind the end nothing is trained: the same weights give the same accuracy.
+  const double before = accuracy();
+  ASSERT_EQ(run(1, {"--limit", "1000", "--epochs", "2", "--checkpoint", folder, "--resume"}), 0)
+      << errors_;
+  EXPECT_EQ(accuracy(), before);
+}
+
+TEST_F(ParameterServerJob, AKilledTrainerIsNamedAndTheOthersFinish) {
+  for (const int victim : {1, 2}) {
+    SCOPED_TRACE(victim);
+    output_.clear();
+    errors_.clear();
+    start(2, {"--limit", "600", "--epochs", "12"});
+    read_until("epoch 2 of");
+    ASSERT_EQ(kill(process_of_rank(victim), SIGKILL), 0) << output_ << errors_;
+    EXPECT_EQ(finish(), 128 + SIGKILL);  // the launcher's own report of the killed one
+    EXPECT_THAT(errors_, HasSubstr(absl::StrCat("trainer", victim, " has died")));
+    EXPECT_THAT(last_line(), MatchesRegex(kLastLine)) << errors_;
+  }
+}
+
+TEST_F(ParameterServerJob, AKilledServerIsAnErrorOnEveryTrainerWithinThreeSeconds) {
+  start(2, {"--limit", "600", "--epochs", "500"});
+  read_until("epoch 2 of");
+  const auto killed_at = std::chrono::steady_clock::now();
+  ASSERT_EQ(kill(process_of_rank(0), SIGKILL), 0);
+  EXPECT_NE(finish(), 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - killed_at, std::chrono::seconds(3));
+  EXPECT_THAT(errors_, ContainsRegex("trainer1: [^\n]*ps"));
+  EXPECT_THAT(errors_, ContainsRegex("trainer2: [^\n]*ps"));
+}
+
+TEST_F(ParameterServerJob, DamagedDataAndCheckpointsAreNamed) {
+  EXPECT_NE(run(1, {"--data", folder_ / "nothing"}), 0);
+  EXPECT_THAT(errors_, HasSubstr((folder_ / "nothing").string()));
+
+  const std::string saved = folder_ / "saved";
+  EXPECT_NE(run(1, {"--checkpoint", saved, "--resume"}), 0);
+  EXPECT_THAT(errors_, HasSubstr(saved));
+  ASSERT_EQ(run(1, {"--limit", "200", "--epochs", "1", "--checkpoint", saved}), 0) << errors_;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(saved)) {
+    if (entry.path().filename() != "server.safetensors") continue;
+    std::filesystem::resize_file(entry.path(), std::filesystem::file_size(entry.path()) - 1);
+  }
+  EXPECT_NE(run(1, {"--epochs", "2", "--checkpoint", saved, "--resume"}), 0);
+  EXPECT_THAT(errors_, HasSubstr("server.safetensors"));
+}
+
+}  // namespace
+}  // namespace weft::examples

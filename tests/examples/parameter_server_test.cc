@@ -1,0 +1,145 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <thread>
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/nll_loss.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <torch/optim/adam.h>
+#include <torch/utils.h>
+
+#include "weft/examples/parameter_server/trainer.h"
+#include "weft/examples/parameter_server/trainer_group.h"
+#include "weft/tests/support/worker_world.h"
+
+namespace weft::examples {
+namespace {
+
+using testing::WorkerWorld;
+
+JobOptions without_dropout() {
+  JobOptions options;
+  options.dropout = 0;
+  options.seed = 11;
+  return options;
+}
+
+std::unique_ptr<WorkerWorld> job_world(uint32_t trainers, const JobOptions& job) {
+  return std::make_unique<WorkerWorld>(1 + trainers, [&](size_t rank, WorkerOptions& options) {
+    options.name = worker_name(static_cast<uint32_t>(rank));
+    if (rank == 0) offer_server_objects(options, job.seed, job.dropout);
+  });
+}
+
+std::vector<Batch> random_batches(int64_t count) {
+  at::manual_seed(3);
+  std::vector<Batch> batches;
+  for (int64_t i = 0; i < count; ++i) {
+    batches.push_back({at::randn({16, 1, kImageSide, kImageSide}), at::randint(kClasses, {16})});
+  }
+  return batches;
+}
+
+double largest_difference(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
+
+TEST(ParameterServerTest, OneTrainerEqualsTheSameModelTrainedLocally) {
+  constexpr int kSteps = 50;
+  const JobOptions options = without_dropout();
+  const std::vector<Batch> batches = random_batches(kSteps);
+
+  FeatureLayers features(options.seed);
+  ClassifierLayers classifier(options.seed, 0.0);
+  std::vector<at::Tensor> parameters = features.parameters();
+  for (const at::Tensor& parameter : classifier.parameters()) parameters.push_back(parameter);
+  torch::optim::Adam adam(parameters, torch::optim::AdamOptions(options.learning_rate(1)));
+  for (int step = 0; step < kSteps; ++step) {
+    const double progress = static_cast<double>(step) / kSteps;
+    static_cast<torch::optim::AdamOptions&>(adam.param_groups()[0].options())
+        .lr(options.learning_rate(1) * (1 + std::cos(M_PI * progress)) / 2);
+    adam.zero_grad();
+    const at::Tensor out = classifier.forward(features.forward(batches[step].images));
+    at::nll_loss(out, batches[step].labels).backward();
+    adam.step();
+  }
+
+  const auto world = job_world(1, options);
+  Trainer::State state;
+  {
+    Trainer trainer((*world)[1], options, 1);
+    for (int step = 0; step < kSteps; ++step) {
+      trainer.step(batches[step], static_cast<double>(step) / kSteps);
+    }
+    state = trainer.state();
+  }
+  for (const auto& item : features.named_parameters()) {
+    EXPECT_LE(largest_difference(item.value(), state.trainer.at(item.key())), 1e-6) << item.key();
+  }
+  for (const auto& item : classifier.named_parameters()) {
+    EXPECT_LE(largest_difference(item.value(), state.server.at(item.key())), 1e-6) << item.key();
+  }
+  world->shutdown_all();
+}
+
+TEST(ParameterServerTest, AStateLoadedIsTheStateSaved) {
+  const JobOptions options = without_dropout();
+  const std::vector<Batch> batches = random_batches(6);
+  const auto world = job_world(1, options);
+  {
+    Trainer trainer((*world)[1], options, 1);
+    for (int step = 0; step < 3; ++step) trainer.step(batches[step], 0.1);
+    const Trainer::State saved = trainer.state();
+    std::vector<double> losses;
+    for (int step = 3; step < 6; ++step) losses.push_back(trainer.step(batches[step], 0.1));
+    trainer.load_state(saved, true);
+    // The optimizer's memory came along: the same losses again.
+    for (int step = 3; step < 6; ++step) {
+      EXPECT_NEAR(trainer.step(batches[step], 0.1), losses[step - 3], 1e-6);
+    }
+  }
+  world->shutdown_all();
+}
+
+TEST(TrainerGroupTest, TheAverageIsEveryonesAndADeadTrainerIsNamed) {
+  const auto world = job_world(3, without_dropout());
+  const std::vector<std::string> names = trainer_names(4);
+  std::vector<std::string> lost;
+  const auto group_of = [&](size_t rank) {
+    return std::make_unique<TrainerGroup>(find_averager((*world)[rank].to(kServerName)), names,
+                                          names[rank - 1],
+                                          [&lost, rank](const std::vector<std::string>& gone) {
+                                            if (rank == 2) lost = gone;
+                                          });
+  };
+  std::vector<std::unique_ptr<TrainerGroup>> groups;
+  for (size_t rank = 1; rank <= 3; ++rank) groups.push_back(group_of(rank));
+  const auto round = [&](const std::vector<size_t>& members) {
+    std::vector<double> seen(3, -1);
+    std::vector<std::thread> threads;
+    for (const size_t member : members) {
+      threads.emplace_back([&, member] {
+        const auto average =
+            groups[member]->average({at::full({2}, static_cast<double>(member))});
+        seen[member] = average.at(0)[1].item<double>();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return seen;
+  };
+  EXPECT_EQ(round({0, 1, 2}), (std::vector<double>{1, 1, 1}));
+  EXPECT_TRUE(groups[0]->leads());
+  EXPECT_FALSE(groups[1]->leads());
+
+  world->kill(1);
+  EXPECT_EQ(round({1, 2}), (std::vector<double>{-1, 1.5, 1.5}));
+  EXPECT_EQ(lost, std::vector<std::string>{"trainer1"});
+  EXPECT_TRUE(groups[1]->leads());
+  EXPECT_EQ(groups[2]->place(), 1u);
+}
+
+}  // namespace
+}  // namespace weft::examples

@@ -1,0 +1,258 @@
+#include "weft/rpc/tensor_codec.h"
+
+#include <cstring>
+
+#include <ATen/Context.h>
+#include <ATen/ops/_efficientzerotensor.h>
+#include <ATen/ops/_neg_view.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/quantize_per_tensor.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "weft/rpc/tensor_header.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+Frame encoded(std::vector<at::Tensor> tensors, TensorSendOptions options = {}) {
+  Frame frame;
+  frame.body = "values";
+  const absl::Status status = encode_tensors(std::move(tensors), options, frame);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(frame.header.value_bytes, 6u);
+  return frame;
+}
+
+// What the transport does: the payloads' bytes arrive in memory of their own.
+Frame carried(const Frame& sent) {
+  Frame frame = sent;
+  for (Payload& payload : frame.payloads) {
+    auto block = std::make_shared<std::vector<std::byte>>(payload.size + 1);
+    std::memcpy(block->data(), payload.data, payload.size);
+    payload = {block->data(), payload.size, block};
+  }
+  return frame;
+}
+
+at::Tensor round_trip(const at::Tensor& tensor) {
+  auto tensors = decode_tensors(carried(encoded({tensor})));
+  EXPECT_TRUE(tensors.ok()) << tensors.status();
+  return tensors.ok() ? tensors->at(0) : at::Tensor();
+}
+
+void expect_same(const at::Tensor& sent, const at::Tensor& got) {
+  ASSERT_TRUE(got.defined());
+  EXPECT_EQ(sent.sizes(), got.sizes());
+  EXPECT_EQ(sent.scalar_type(), got.scalar_type());
+  EXPECT_EQ(sent.layout(), got.layout());
+  EXPECT_FALSE(got.requires_grad());
+  EXPECT_TRUE(
+      at::equal(sent.is_sparse() ? sent.to_dense() : sent, got.is_sparse() ? got.to_dense() : got));
+}
+
+std::string refusal(const at::Tensor& tensor) {
+  Frame frame;
+  const absl::Status status = encode_tensors({at::ones({1}), tensor}, {}, frame);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tensor 1 of the message"));
+  return std::string(status.message());
+}
+
+TEST(TensorCodecTest, EveryTypeTravelsInlinedAndAsPayload) {
+  for (at::ScalarType type :
+       {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kFloat, at::kDouble,
+        at::kComplexFloat, at::kComplexDouble, at::kBool, at::kBFloat16}) {
+    for (int64_t count : {1, 7, 5000}) {
+      SCOPED_TRACE(std::string(c10::toString(type)) + " " + std::to_string(count));
+      expect_same(at::arange(count, at::kInt).remainder(2).to(type),
+                  round_trip(at::arange(count, at::kInt).remainder(2).to(type)));
+    }
+  }
+}
+
+TEST(TensorCodecTest, ScalarsEmptyAndUndefinedTensorsTravel) {
+  expect_same(at::full({}, 2.5), round_trip(at::full({}, 2.5)));
+  for (const std::vector<int64_t>& sizes :
+       std::vector<std::vector<int64_t>>{{0}, {0, 5}, {3, 0, 1000000}, {1, 1, 0, 1}}) {
+    expect_same(at::empty(sizes), round_trip(at::empty(sizes)));
+  }
+  EXPECT_FALSE(round_trip(at::Tensor()).defined());
+}
+
+TEST(TensorCodecTest, ViewsTravelAsWhatTheyShow) {
+  const at::Tensor base = at::arange(4000.0).view({40, 100});
+  const at::Tensor views[] = {
+      base.t(),           base.slice(1, 10, 60, 3),  base.select(0, 3),     base.slice(0, 5, 30),
+      base.select(1, 99), base.expand({3, 40, 100}), base.narrow(1, 99, 1), base.diagonal()};
+  for (const at::Tensor& view : views) expect_same(view, round_trip(view));
+  // Of a large tensor only what the view shows is sent.
+  EXPECT_EQ(encoded({base.slice(0, 5, 30)}).payload_bytes(), 25u * 100 * 4);
+}
+
+TEST(TensorCodecTest, ChannelsLastKeepsItsOrder) {
+  const at::Tensor image = at::arange(2 * 3 * 40 * 50.0).view({2, 3, 40, 50});
+  const at::Tensor last = image.contiguous(at::MemoryFormat::ChannelsLast);
+  const at::Tensor got = round_trip(last);
+  expect_same(last, got);
+  EXPECT_TRUE(got.is_contiguous(at::MemoryFormat::ChannelsLast));
+  EXPECT_EQ(got.strides(), last.strides());
+  const at::Tensor volume = at::arange(2 * 3 * 4 * 20 * 30.0).view({2, 3, 4, 20, 30});
+  const at::Tensor last3d = volume.contiguous(at::MemoryFormat::ChannelsLast3d);
+  const at::Tensor got3d = round_trip(last3d);
+  expect_same(last3d, got3d);
+  EXPECT_EQ(got3d.strides(), last3d.strides());
+}
+
+TEST(TensorCodecTest, LazyConjugatesNegativesAndZerosTravelAsTheirValues) {
+  const at::Tensor numbers =
+      at::arange(3000.0).to(at::kComplexFloat).mul(c10::complex<float>(1, 2));
+  const at::Tensor conj = numbers.conj();
+  ASSERT_TRUE(conj.is_conj());
+  expect_same(conj.resolve_conj(), round_trip(conj));
+  EXPECT_FALSE(round_trip(conj).is_conj());
+  const at::Tensor negative = at::_neg_view(at::arange(3000.0));
+  ASSERT_TRUE(negative.is_neg());
+  expect_same(negative.resolve_neg(), round_trip(negative));
+  for (int64_t count : {3, 3000}) {
+    const at::Tensor zeros = at::_efficientzerotensor({count}, at::kFloat);
+    ASSERT_TRUE(zeros._is_zerotensor());
+    expect_same(at::zeros({count}), round_trip(zeros));
+  }
+}
+
+TEST(TensorCodecTest, SparseTensorsKeepIndicesValuesAndWhetherCoalesced) {
+  const at::Tensor indices = at::arange(4).remainder(3).view({1, 4});  // one index twice
+  const at::Tensor loose = at::sparse_coo_tensor(indices, at::ones({4, 2}), {3, 2});
+  for (const at::Tensor& sent : {loose, loose.coalesce()}) {
+    const at::Tensor got = round_trip(sent);
+    expect_same(sent, got);
+    EXPECT_EQ(got.is_coalesced(), sent.is_coalesced());
+    EXPECT_EQ(got._nnz(), sent._nnz());
+    EXPECT_TRUE(at::equal(got._indices(), sent._indices()));
+    EXPECT_TRUE(at::equal(got._values(), sent._values()));
+  }
+  const at::Tensor none =
+      at::sparse_coo_tensor(at::empty({1, 0}, at::kLong), at::empty({0, 2}), {3, 2});
+  expect_same(none, round_trip(none));
+}
+
+TEST(TensorCodecTest, SparseIndicesOutsideTheTensorAreRefused) {
+  Frame frame = carried(
+      encoded({at::sparse_coo_tensor(at::arange(3).view({1, 3}), at::ones({3, 2}), {3, 2})}));
+  for (int64_t bad : {int64_t{3}, int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
+    std::memcpy(frame.payloads[0].data + 8, &bad, 8);
+    const absl::Status status = decode_tensors(frame).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("index " + std::to_string(bad)));
+  }
+}
+
+TEST(TensorCodecTest, ABoolIsZeroOrOne) {
+  for (int64_t count : {3, 5000}) {
+    Frame frame = carried(encoded({at::ones({count}, at::kBool)}));
+    if (frame.payloads.empty()) {
+      frame.body.back() = 2;
+    } else {
+      frame.payloads[0].data[count - 1] = std::byte{2};
+    }
+    const absl::Status status = decode_tensors(frame).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("bool of value 2"));
+  }
+}
+
+TEST(TensorCodecTest, WhatCannotBeSentIsRefusedByName) {
+  EXPECT_THAT(refusal(at::empty({2}, at::TensorOptions().device(at::kMeta))), HasSubstr("meta"));
+  EXPECT_THAT(refusal(at::quantize_per_tensor(at::ones({4}), 0.1, 0, at::kQUInt8)),
+              HasSubstr("QUInt8"));
+  EXPECT_THAT(refusal(at::ones({2, 2}).to_sparse_csr()), HasSubstr("neither dense nor sparse"));
+  if (at::hasCUDA()) {
+    EXPECT_THAT(refusal(at::ones({2}, at::TensorOptions().device(at::kCUDA))), HasSubstr("cuda:0"));
+  }
+}
+
+TEST(TensorCodecTest, SharedMemoryUpToTheBoundIsCopiedAndAboveSentInPlace) {
+  const int64_t bound = int64_t{1} << 20;
+  for (int64_t bytes : {int64_t{100}, int64_t{4000}, bound}) {
+    const at::Tensor tensor = at::ones({bytes}, at::kByte);
+    const Frame frame = encoded({tensor});
+    tensor.fill_(9);
+    expect_same(at::ones({bytes}, at::kByte), decode_tensors(carried(frame))->at(0));
+  }
+  const at::Tensor large = at::ones({bound + 1}, at::kByte);
+  const Frame in_place = encoded({large});
+  EXPECT_EQ(in_place.payloads.at(0).data, large.data_ptr());
+  const Frame snapshot = encoded({large}, {.copy_up_to = std::numeric_limits<size_t>::max()});
+  EXPECT_NE(snapshot.payloads.at(0).data, large.data_ptr());
+}
+
+TEST(TensorCodecTest, MemoryThatNobodyElseHoldsIsNeverCopied) {
+  at::Tensor mine = at::ones({5000});
+  const void* const data = mine.data_ptr();
+  std::vector<at::Tensor> given;
+  given.push_back(std::move(mine));
+  EXPECT_EQ(encoded(std::move(given)).payloads.at(0).data, data);
+  // A view's memory has another holder, even if the view has not.
+  at::Tensor base = at::ones({10000});
+  given.clear();
+  given.push_back(base.slice(0, 0, 5000));
+  EXPECT_NE(encoded(std::move(given)).payloads.at(0).data, base.data_ptr());
+}
+
+TEST(TensorCodecTest, AFramesPayloadKeepsTheTensorAlive) {
+  Frame frame = encoded({at::full({500000}, 3.0)});
+  expect_same(at::full({500000}, 3.0), decode_tensors(carried(frame))->at(0));
+}
+
+TEST(TensorCodecTest, ReceivedPayloadsAreAdoptedNotCopied) {
+  Frame frame = carried(encoded({at::ones({5000})}));
+  const std::weak_ptr<void> owner = frame.payloads[0].owner;
+  std::byte* const data = frame.payloads[0].data;
+  auto tensors = decode_tensors(frame);
+  ASSERT_TRUE(tensors.ok());
+  frame = Frame();
+  EXPECT_EQ((*tensors)[0].data_ptr(), data);
+  EXPECT_FALSE(owner.expired());
+  tensors->clear();
+  EXPECT_TRUE(owner.expired());
+}
+
+TEST(TensorCodecTest, ATensorThatRequiresGradTravelsAsItsValue) {
+  const at::Tensor leaf = at::ones({3}).requires_grad_();
+  expect_same(leaf.detach(), round_trip(leaf));
+}
+
+TEST(TensorCodecTest, ManyTensorsKeepTheirPlaces) {
+  std::vector<at::Tensor> sent;
+  for (int64_t i = 0; i < 40; ++i) {
+    sent.push_back(i % 5 == 0 ? at::Tensor() : at::full({i * i}, static_cast<double>(i)));
+  }
+  const auto got = decode_tensors(carried(encoded(sent)));
+  ASSERT_TRUE(got.ok()) << got.status();
+  ASSERT_EQ(got->size(), sent.size());
+  for (size_t i = 0; i < sent.size(); ++i) {
+    EXPECT_EQ((*got)[i].defined(), sent[i].defined());
+    if (sent[i].defined()) expect_same(sent[i], (*got)[i]);
+  }
+}
+
+// Accepted headers make tensors; none makes an exception.
+TEST(TensorCodecTest, AnEmptyTensorOfAbsurdSizesIsRefusedWithoutAnException) {
+  TensorHeader header;
+  header.sizes = {0, int64_t{1} << 40, int64_t{1} << 40};
+  Frame frame;
+  append_tensor_header(header, true, frame.body);
+  EXPECT_EQ(decode_tensors(frame).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,300 @@
+// Typed calls through the whole stack: verbs, runtime, agent, session, transport.
+#include "weft/rpc/internal/worker_runtime.h"
+
+#include <new>
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "weft/rpc/verbs.h"
+#include "weft/tests/support/agent_world.h"
+
+namespace runtime_test {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using weft::CallContext;
+using weft::Future;
+using weft::Promise;
+using weft::Ran;
+using weft::RpcError;
+
+at::Tensor add(const at::Tensor& a, const at::Tensor& b) { return a.add(b); }
+WEFT_REGISTER_FUNCTION(add);
+
+std::string who_am_i(CallContext& context) {
+  return context.caller_name() + " calls " + weft::CallScope::current().runtime->name();
+}
+WEFT_REGISTER_FUNCTION(who_am_i);
+
+int throwing(int kind) {
+  switch (kind) {
+    case 0:
+      throw 1;
+    case 1:
+      TORCH_CHECK(false, "sizes differ");
+    case 2:
+      throw std::bad_alloc();
+    case 3:
+      throw std::runtime_error("went wrong");
+    case 4:
+      throw std::string("not even an exception");
+    default:
+      throw RpcError(absl::NotFoundError("no such row"));
+  }
+}
+WEFT_REGISTER_FUNCTION(throwing);
+
+int relay(std::string to, int kind) { return weft::rpc_sync(to, throwing, kind); }
+WEFT_REGISTER_FUNCTION(relay);
+
+// The caller, then the next, and so on, down to zero and back.
+int bounce(std::string to, std::string back, int times) {
+  return times == 0 ? 0 : 1 + weft::rpc_sync(to, bounce, back, to, times - 1);
+}
+WEFT_REGISTER_FUNCTION(bounce);
+
+// How much time the innermost handler has left, in milliseconds; -1 without limit.
+int64_t time_left(CallContext& context) {
+  if (context.deadline() == weft::kNever) return -1;
+  return std::chrono::duration_cast<milliseconds>(context.deadline() -
+                                                  std::chrono::steady_clock::now())
+      .count();
+}
+WEFT_REGISTER_FUNCTION(time_left);
+int64_t time_left_beyond(std::string to, int64_t own_timeout_ms) {
+  return own_timeout_ms == 0
+             ? weft::rpc_sync(to, time_left)
+             : weft::rpc_sync({to, {.timeout = milliseconds(own_timeout_ms)}}, time_left);
+}
+WEFT_REGISTER_FUNCTION(time_left_beyond);
+
+// A handler that replies when the test says so.
+struct Gate {
+  weft::Mutex mutex;
+  std::shared_ptr<Promise<int>> result ABSL_GUARDED_BY(mutex);
+  std::shared_ptr<Promise<void>> arrived ABSL_GUARDED_BY(mutex);
+  std::shared_ptr<Promise<void>> cancelled ABSL_GUARDED_BY(mutex);
+
+  static Gate& instance() {
+    static Gate gate;
+    return gate;
+  }
+  void reset() {
+    weft::MutexLock lock(mutex);
+    result = std::make_shared<Promise<int>>(nullptr);
+    arrived = std::make_shared<Promise<void>>(nullptr);
+    cancelled = std::make_shared<Promise<void>>(nullptr);
+  }
+};
+template <class T>
+T of_gate(T Gate::*member) {
+  Gate& gate = Gate::instance();
+  weft::MutexLock lock(gate.mutex);
+  return gate.*member;
+}
+
+Future<int> slow(CallContext& context) {
+  context.on_cancel([cancelled = of_gate(&Gate::cancelled)] { cancelled->set_value(); });
+  of_gate(&Gate::arrived)->set_value();
+  return of_gate(&Gate::result)->future();
+}
+WEFT_REGISTER_FUNCTION(slow);
+// A handler whose own call is under way when it is cancelled.
+Future<int> slow_beyond(std::string to) { return weft::rpc_async(to, slow); }
+WEFT_REGISTER_FUNCTION(slow_beyond);
+int slow_beyond_waiting(std::string to) { return weft::rpc_sync(to, slow); }
+WEFT_REGISTER_FUNCTION(slow_beyond_waiting);
+
+Future<int> after_others(std::string to, int times) {
+  if (times == 0) return Future<int>::ready(0);
+  return weft::rpc_async(to, after_others, to, times - 1).then([](const Future<int>& value) {
+    return value.wait() + 1;
+  });
+}
+WEFT_REGISTER_FUNCTION(after_others);
+
+inline constexpr weft::Function<int(int)> nowhere{"serving::infer"};
+inline constexpr weft::Function<int(at::Tensor)> add_mistaken{"runtime_test::add"};
+int unregistered(int x) { return x; }
+
+class WorkerRuntimeTest : public ::testing::TestWithParam<weft::testing::TransportKind> {
+ protected:
+  explicit WorkerRuntimeTest(size_t workers = 3) : world_(GetParam(), workers) {
+    Gate::instance().reset();
+    weft::RegistryBuilder builder;
+    auto registry = builder.build();
+    EXPECT_TRUE(registry.ok()) << registry.status();
+    for (size_t i = 0; i < workers; ++i) {
+      runtimes_.push_back(std::make_shared<weft::internal::WorkerRuntime>(
+          world_.agent(i), world_.executor(i), world_.clock(), *registry,
+          weft::internal::RuntimeOptions{}));
+      runtimes_.back()->attach();
+    }
+    world_.start();
+    weft::CallScope here;
+    here.runtime = runtimes_[0];
+    scope_.emplace(here);
+  }
+  ~WorkerRuntimeTest() override {
+    scope_.reset();
+    Gate::instance().reset();
+  }
+
+  template <class Call>
+  absl::Status error_of(Call call) {
+    try {
+      (void)call();
+    } catch (const RpcError& error) {
+      return error.status();
+    }
+    return absl::OkStatus();
+  }
+
+  weft::testing::AgentWorld world_;
+  std::vector<std::shared_ptr<weft::internal::WorkerRuntime>> runtimes_;
+  std::optional<weft::CallScopeGuard> scope_;
+};
+
+TEST_P(WorkerRuntimeTest, CallsAFunctionOfTensorsThereAndHere) {
+  for (const char* to : {"w0", "w1", "w2"}) {
+    for (int64_t size : {3, 300000}) {
+      const at::Tensor ones = at::ones({size});
+      EXPECT_TRUE(at::equal(weft::rpc_sync(to, add, ones, ones), ones.add(1))) << to << size;
+    }
+    EXPECT_EQ(weft::rpc_sync(to, who_am_i), std::string("w0 calls ") + to);
+  }
+  EXPECT_EQ(weft::rpc_sync(world_.id(1), who_am_i), "w0 calls w1");
+}
+
+TEST_P(WorkerRuntimeTest, AnUnknownFunctionIsNamedWithItsWorker) {
+  const absl::Status status = error_of([] { return weft::rpc_sync("w1", nowhere, 1); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(weft::ran_of(status), Ran::kNo);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("worker 'w1' has no function 'serving::infer'"));
+}
+
+TEST_P(WorkerRuntimeTest, AWrongSignatureIsNamedWithBothSides) {
+  const absl::Status status =
+      error_of([] { return weft::rpc_sync("w1", add_mistaken, at::ones(1)); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(weft::ran_of(status), Ran::kNo);
+  EXPECT_EQ(status.message(),
+            "'runtime_test::add' on worker 'w1' is (tensor, tensor) -> tensor; this program calls "
+            "'runtime_test::add' as (tensor) -> i32");
+}
+
+TEST_P(WorkerRuntimeTest, AnUnregisteredFunctionOrWorkerIsRefusedHere) {
+  const absl::Status function = error_of([] { return weft::rpc_sync("w1", unregistered, 1); });
+  EXPECT_EQ(function.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(weft::ran_of(function), Ran::kNo);
+  const absl::Status worker = error_of([] { return weft::rpc_sync("nobody", throwing, 1); });
+  EXPECT_EQ(worker.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(worker.message()), HasSubstr("nobody"));
+}
+
+TEST_P(WorkerRuntimeTest, WhateverIsThrownReachesTheCallerAndTheWorkerLivesOn) {
+  const std::pair<absl::StatusCode, const char*> wanted[] = {
+      {absl::StatusCode::kUnknown, "int"},
+      {absl::StatusCode::kUnknown, "sizes differ"},
+      {absl::StatusCode::kUnknown, "std::bad_alloc"},
+      {absl::StatusCode::kUnknown, "std::runtime_error: went wrong"},
+      {absl::StatusCode::kUnknown, "string"},
+      {absl::StatusCode::kNotFound, "no such row"}};
+  for (int kind = 0; kind < 6; ++kind) {
+    const absl::Status status = error_of([&] { return weft::rpc_sync("w1", throwing, kind); });
+    EXPECT_EQ(status.code(), wanted[kind].first) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(wanted[kind].second));
+    EXPECT_EQ(weft::ran_of(status), Ran::kYes);
+    EXPECT_EQ(weft::worker_of(status), "w1");
+    EXPECT_EQ(weft::trail_of(status), "w1/runtime_test::throwing");
+  }
+  EXPECT_EQ(weft::rpc_sync("w1", who_am_i), "w0 calls w1");
+}
+
+TEST_P(WorkerRuntimeTest, AnErrorOfANestedCallSaysWhereItAroseAndTheWayItTook) {
+  const absl::Status status = error_of([] { return weft::rpc_sync("w1", relay, "w2", 3); });
+  EXPECT_EQ(weft::worker_of(status), "w2");
+  EXPECT_THAT(weft::trail_of(status),
+              HasSubstr("w2/runtime_test::throwing < w1/runtime_test::relay"));
+  EXPECT_EQ(weft::ran_of(status), Ran::kYes);
+}
+
+TEST_P(WorkerRuntimeTest, DeepNestingBetweenTwoWorkersNeverRunsOutOfThreads) {
+  EXPECT_EQ(weft::rpc_sync("w1", bounce, "w2", "w1", 60), 60);
+  std::vector<Future<int>> many;
+  for (int i = 0; i < 20; ++i) many.push_back(weft::rpc_async("w1", bounce, "w2", "w1", 10));
+  for (const Future<int>& future : many) EXPECT_EQ(future.wait(), 10);
+}
+
+TEST_P(WorkerRuntimeTest, AFunctionThatReturnsAFutureHoldsNoThread) {
+  std::vector<Future<int>> waiting;
+  for (int i = 0; i < 100; ++i) waiting.push_back(weft::rpc_async("w1", slow));
+  of_gate(&Gate::arrived)->future().wait();
+  EXPECT_EQ(weft::rpc_sync("w1", who_am_i), "w0 calls w1");  // its turn comes
+  EXPECT_LE(world_.executor(1).thread_count(), 10u);
+  of_gate(&Gate::result)->set(7);
+  for (const Future<int>& future : waiting) EXPECT_EQ(future.wait(), 7);
+}
+
+TEST_P(WorkerRuntimeTest, ContinuationsKeepTheWorkerAndCallOn) {
+  EXPECT_EQ(weft::rpc_sync("w1", after_others, "w2", 20), 20);
+}
+
+TEST_P(WorkerRuntimeTest, ANestedCallHasWhatIsLeftOfItsHandlersTime) {
+  const int64_t left = weft::rpc_sync({"w1", {.timeout = seconds(20)}}, time_left_beyond, "w2", 0);
+  EXPECT_GT(left, 0);
+  EXPECT_LE(left, 20000);
+  // A longer timeout of its own gains it nothing; a shorter one counts.
+  EXPECT_LE(weft::rpc_sync({"w1", {.timeout = seconds(20)}}, time_left_beyond, "w2", 500000),
+            20000);
+  EXPECT_LE(weft::rpc_sync({"w1", {.timeout = seconds(60)}}, time_left_beyond, "w2", 15000), 15000);
+  EXPECT_EQ(weft::rpc_sync({"w1", {.timeout = seconds(0)}}, time_left), -1);
+  runtimes_[0]->set_default_timeout(seconds(30));
+  EXPECT_LE(weft::rpc_sync("w1", time_left), 30000);
+}
+
+TEST_P(WorkerRuntimeTest, ALateCallFailsNamedAndIsCancelledAllTheWayDown) {
+  const absl::Status status = error_of([] {
+    return weft::rpc_sync({"w1", {.timeout = milliseconds(200)}}, slow_beyond_waiting, "w2");
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(weft::ran_of(status), Ran::kMaybe);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("runtime_test::slow_beyond_waiting"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("'w1'"));
+  EXPECT_TRUE(of_gate(&Gate::cancelled)->future().wait_for(seconds(60)));
+}
+
+TEST_P(WorkerRuntimeTest, CancellingTravelsDownstream) {
+  Future<int> future = weft::rpc_async("w1", slow);
+  of_gate(&Gate::arrived)->future().wait();
+  future.cancel();
+  EXPECT_EQ(future.result().status().code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(of_gate(&Gate::cancelled)->future().wait_for(seconds(60)));
+}
+
+TEST_P(WorkerRuntimeTest, CancellingReachesTheCallsThatAHandlerWaitsFor) {
+  Future<int> future = weft::rpc_async("w1", slow_beyond_waiting, "w2");
+  of_gate(&Gate::arrived)->future().wait();
+  future.cancel();
+  EXPECT_TRUE(of_gate(&Gate::cancelled)->future().wait_for(seconds(60)));
+}
+
+TEST_P(WorkerRuntimeTest, CancellingReachesTheCallsThatAHandlerLeftUnderWay) {
+  Future<int> future = weft::rpc_async("w1", slow_beyond, "w2");
+  of_gate(&Gate::arrived)->future().wait();
+  future.cancel();
+  EXPECT_TRUE(of_gate(&Gate::cancelled)->future().wait_for(seconds(60)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, WorkerRuntimeTest,
+                         ::testing::Values(weft::testing::TransportKind::kInproc,
+                                           weft::testing::TransportKind::kGrpc),
+                         [](const auto& info) { return weft::testing::to_string(info.param); });
+
+}  // namespace runtime_test
