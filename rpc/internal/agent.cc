@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "weft/base/log.h"
@@ -236,6 +237,12 @@ CallId Agent::call(WorkerId to, Frame frame, std::string_view function, TimePoin
 void Agent::cancel(WorkerId to, CallId call) {
   PeerPtr peer = find(to);
   if (peer == nullptr) return;
+  // Not quiet until whoever waits has been told.
+  handling_.fetch_add(1);
+  const absl::Cleanup handled = [this] {
+    activity_.fetch_add(1);
+    handling_.fetch_sub(1);
+  };
   std::optional<PendingCall> pending;
   {
     MutexLock lock(peer->mutex);
@@ -509,6 +516,12 @@ void Agent::arm_deadline(const PeerPtr& peer) {
 }
 
 void Agent::expire_calls(const PeerPtr& peer) {
+  // Not quiet until whoever waits has been told.
+  handling_.fetch_add(1);
+  const absl::Cleanup handled = [this] {
+    activity_.fetch_add(1);
+    handling_.fetch_sub(1);
+  };
   std::vector<std::pair<uint64_t, PendingCall>> late;
   {
     MutexLock lock(peer->mutex);
@@ -637,6 +650,12 @@ void Agent::declare_dead(WorkerId worker, absl::Status reason) {
 }
 
 void Agent::end_peer(const PeerPtr& peer, absl::Status reason, bool left) {
+  // Not quiet until whoever waits has been told.
+  handling_.fetch_add(1);
+  const absl::Cleanup handled = [this] {
+    activity_.fetch_add(1);
+    handling_.fetch_sub(1);
+  };
   std::vector<std::pair<uint64_t, PendingCall>> pending;
   absl::flat_hash_map<uint64_t, std::shared_ptr<IncomingCall>> incoming;
   std::vector<ConnectionPtr> connections;
@@ -674,12 +693,13 @@ std::vector<Agent::Traffic> Agent::traffic() const {
 }
 
 bool Agent::quiet() const {
-  if (handling_.load() != 0 || held_.load() != 0) return false;
+  if (held_.load() != 0) return false;
   for (const PeerPtr& peer : all_peers()) {
     MutexLock lock(peer->mutex);
     if (peer->core.pending_calls() != 0 || !peer->core.incoming().empty()) return false;
   }
-  return true;
+  // Last: a call that is no longer pending may still be about to tell its caller.
+  return handling_.load() == 0;
 }
 
 AgentInfo Agent::info() const {

@@ -93,12 +93,13 @@ WEFT_REGISTER_FUNCTION(chain);
 
 at::Tensor fail_forward(const at::Tensor&) { throw std::runtime_error("no"); }
 WEFT_REGISTER_FUNCTION(fail_forward);
-// Never answers in time.
-at::Tensor wait_for_cancel(weft::CallContext& context, const at::Tensor& x) {
-  while (!context.cancelled()) std::this_thread::yield();
+// Answers when nobody waits for it any more.
+std::atomic<bool> late_released{false};
+at::Tensor answer_late(const at::Tensor& x) {
+  while (!late_released) std::this_thread::yield();
   return x;
 }
-WEFT_REGISTER_FUNCTION(wait_for_cancel);
+WEFT_REGISTER_FUNCTION(answer_late);
 
 std::atomic<bool> hook_throws{true};
 at::Tensor with_throwing_hook(const at::Tensor& x) {
@@ -207,15 +208,17 @@ TEST_P(EveryMode, UnusedFailedAndLateCallsDoNotHoldBackwardUp) {
   {
     Context context(world.runtime(0));
     const at::Tensor y = x.mul(2);
+    late_released = false;
     const at::Tensor used = weft::rpc_sync("w1", weighted, y);
     (void)weft::rpc_sync("w1", weighted, y);
     (void)weft::rpc_sync("w2", weighted, used);
     EXPECT_EQ(error_of([&] { weft::rpc_sync("w1", fail_forward, y); }).code(),
               absl::StatusCode::kUnknown);
     EXPECT_EQ(error_of([&] {
-                weft::rpc_sync({"w2", {.timeout = 50ms}}, wait_for_cancel, y);
+                weft::rpc_sync({"w2", {.timeout = 50ms}}, answer_late, y);
               }).code(),
               absl::StatusCode::kDeadlineExceeded);
+    late_released = true;
     context.backward({used.sum()}, {.mode = GetParam()});
     const at::Tensor expected = x.mul(2).mul(weight_of("w1")).sum();
     expect_equal(context.gradient(x), oracle(expected, x));

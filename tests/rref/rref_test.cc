@@ -242,6 +242,7 @@ TEST_P(RRefTest, MayLiveOnTheWorkerThatAskedForIt) {
     EXPECT_THAT(error_of([&] { broken.local_value(); }).message(), HasSubstr("it went wrong"));
   }
   EXPECT_TRUE(eventually([] { return Tracked::alive == 0; }));
+  EXPECT_EQ(Tracked::died_elsewhere, 0) << "a value died on the thread that let it go";
   EXPECT_EQ(world.gauges(0).owners, 0u);
 }
 
@@ -429,6 +430,10 @@ TEST_P(RRefTest, BelongsToOneWorkerOfTheProcess) {
   weft::CallScopeGuard scope(world.scope(1));
   const absl::Status status = error_of([&] { weft::rpc_sync("w0", read, mine); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  // A good reference beside the bad one is taken back: the call never left.
+  const weft::Function<int(RRef<int>, RRef<int>)> two("no::such");
+  EXPECT_EQ(error_of([&] { weft::rpc_sync("w0", two, weft::make_rref(2), mine); }).code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(error_of([&] { weft::rpc_sync("w0", read, RRef<int>()); }).code(),
             absl::StatusCode::kFailedPrecondition);
 }

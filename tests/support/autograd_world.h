@@ -29,8 +29,7 @@ class AutogradWorld {
     options.default_timeout = std::chrono::seconds(20);
     for (size_t i = 0; i < workers; ++i) {
       auto runtime = std::make_shared<internal::WorkerRuntime>(
-          agents_->agent(i), agents_->executor(i), agents_->clock(), *registry,
-          options);
+          agents_->agent(i), agents_->executor(i), agents_->clock(), *registry, options);
       auto driver = internal::AutogradDriver::attach(runtime);
       runtime->set_hooks(nullptr, driver.get());
       runtime->attach();

@@ -14,14 +14,39 @@
 
 namespace weft::testing {
 
+// The network of one world; kept by its transports, of which a worker that leaves may be the last.
+struct Wires {
+  SystemClock clock;
+  ThreadExecutor executor{clock, {.name = "wires", .threads = 2}};
+  InprocNetwork network{executor};
+  ~Wires() { executor.stop(); }
+};
+
+class WiredTransport final : public Transport {
+ public:
+  explicit WiredTransport(std::shared_ptr<Wires> wires)
+      : wires_(std::move(wires)), inner_(wires_->network) {}
+  absl::Status listen() override { return inner_.listen(); }
+  std::string address() const override { return inner_.address(); }
+  absl::Status start(PeerIdentity self, TransportSink* sink) override {
+    return inner_.start(std::move(self), sink);
+  }
+  void connect(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
+               ConnectCallback callback) override {
+    inner_.connect(address, expected, deadline, std::move(callback));
+  }
+  void stop() override { inner_.stop(); }
+
+ private:
+  const std::shared_ptr<Wires> wires_;
+  InprocTransport inner_;
+};
+
 class WorkerWorld {
  public:
   using Customize = std::function<void(size_t rank, WorkerOptions& options)>;
 
-  explicit WorkerWorld(size_t workers, const Customize& customize = nullptr)
-      : wires_(clock_, {.name = "wires", .threads = 2}),
-        network_(wires_),
-        store_(std::make_shared<MemoryStore>()) {
+  explicit WorkerWorld(size_t workers, const Customize& customize = nullptr) {
     std::vector<WorkerOptions> options;
     for (size_t rank = 0; rank < workers; ++rank) {
       options.push_back(options_of(rank, workers));
@@ -36,16 +61,11 @@ class WorkerWorld {
     }
     for (std::thread& thread : threads) thread.join();
   }
-  ~WorkerWorld() {
-    workers_.clear();
-    wires_.stop();
-  }
-
   Worker& operator[](size_t rank) { return *workers_[rank]; }
   static std::string name(size_t rank) { return "worker" + std::to_string(rank); }
-  InprocNetwork& network() { return network_; }
+  InprocNetwork& network() { return wires_->network; }
   // As if the process had died: no goodbye.
-  void kill(size_t rank) { network_.kill((*this)[rank].workers()[rank].address); }
+  void kill(size_t rank) { wires_->network.kill((*this)[rank].workers()[rank].address); }
   // Destroys the Worker object.
   void destroy(size_t rank) { workers_[rank] = nullptr; }
 
@@ -57,7 +77,9 @@ class WorkerWorld {
     options.store = store_;
     options.join_timeout = absl::Seconds(20);
     options.shutdown_timeout = std::chrono::seconds(20);
-    options.transport = [this](Clock&) { return std::make_unique<InprocTransport>(network_); };
+    options.transport = [wires = wires_](Clock&) {
+      return std::make_unique<WiredTransport>(wires);
+    };
     return options;
   }
 
@@ -69,10 +91,8 @@ class WorkerWorld {
   }
 
  private:
-  SystemClock clock_;
-  ThreadExecutor wires_;
-  InprocNetwork network_;
-  const std::shared_ptr<MemoryStore> store_;
+  const std::shared_ptr<Wires> wires_ = std::make_shared<Wires>();
+  const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
   std::vector<std::unique_ptr<Worker>> workers_;
 };
 
