@@ -255,8 +255,8 @@ void DistributedOptimizerBase::Core::commit(StepPtr step) {
   CallScopeGuard guard(scope);
   std::vector<Future<void>> answers;
   for (const size_t i : step->prepared) {
-    answers.push_back(call(i, step).rpc_async(&OptimizerShard::commit, step->request.step,
-                                              update_for(i, *step)));
+    answers.push_back(
+        call(i, step).rpc_async(&OptimizerShard::commit, step->request.step, update_for(i, *step)));
   }
   when_all(executor(*step), std::move(answers),
            [self = shared_from_this(), step](Results<void> answers) {
@@ -304,16 +304,17 @@ void DistributedOptimizerBase::Core::apply(StepPtr step) {
                const bool maybe = !status.ok() && ran_of(status) == Ran::kMaybe;
                any_failed |= !status.ok();
                any_applied |= status.ok() || maybe;
-               absl::StrAppend(&report, i == 0 ? "" : "; ",
-                               self->shards[i].rref.owner_name(), ": ",
-                               status.ok() ? "applied" : maybe ? "maybe, " : "not applied, ",
+               absl::StrAppend(&report, i == 0 ? "" : "; ", self->shards[i].rref.owner_name(), ": ",
+                               status.ok() ? "applied"
+                               : maybe     ? "maybe, "
+                                           : "not applied, ",
                                status.ok() ? "" : status.ToString());
              }
              if (any_failed) {
-               step->result.outcome = any_applied ? StepResult::Outcome::kDataLoss
-                                                  : StepResult::Outcome::kNotApplied;
-               step->result.status = any_applied ? absl::DataLossError(report)
-                                                 : absl::AbortedError(report);
+               step->result.outcome =
+                   any_applied ? StepResult::Outcome::kDataLoss : StepResult::Outcome::kNotApplied;
+               step->result.status =
+                   any_applied ? absl::DataLossError(report) : absl::AbortedError(report);
              }
              self->end(step);
            });

@@ -1,7 +1,8 @@
 // A torch::nn::Module that lives on an owner and is run from other workers.
 //
-//   class Head : public torch::nn::Module { public: explicit Head(int64_t width); at::Tensor forward(at::Tensor x); };
-//   WEFT_REGISTER_MODULE(Head, int64_t);          // its constructor's parameters, under the class
+//   class Head : public torch::nn::Module { public: explicit Head(int64_t width); at::Tensor
+//   forward(at::Tensor x); }; WEFT_REGISTER_MODULE(Head, int64_t);          // its constructor's
+//   parameters, under the class
 //
 //   weft::HostedModule<Head> head("server", 128);
 //   at::Tensor scores = head.forward(features);   // under a context: recorded, one version
@@ -143,10 +144,10 @@ class HostedModule {
 }  // namespace weft
 
 // WEFT_REGISTER_MODULE(Module, constructor's parameter types...), in the module's namespace.
-#define WEFT_REGISTER_MODULE(Module, ...)                                                \
+#define WEFT_REGISTER_MODULE(Module, ...)                                                 \
   [[maybe_unused]] inline ::weft::internal::ModuleInfo<Module __VA_OPT__(, ) __VA_ARGS__> \
-  weft_module(::weft::type<Module>) {                                                    \
-    return {};                                                                           \
-  }                                                                                      \
-  WEFT_INTERNAL_REGISTRATION =                                                           \
+  weft_module(::weft::type<Module>) {                                                     \
+    return {};                                                                            \
+  }                                                                                       \
+  WEFT_INTERNAL_REGISTRATION =                                                            \
       ::weft::internal::register_module(weft_module(::weft::type<Module>{}), __FILE__, __LINE__)

@@ -85,8 +85,7 @@ OptimizerSettings settings_of(const AdagradOptions& o) {
                          o.eps()};
 }
 OptimizerSettings settings_of(const RMSpropOptions& o) {
-  return RmspropSettings{o.lr(),           o.alpha(),    o.eps(),
-                         o.weight_decay(), o.momentum(), o.centered()};
+  return RmspropSettings{o.lr(), o.alpha(), o.eps(), o.weight_decay(), o.momentum(), o.centered()};
 }
 
 double learning_rate_of(const OptimizerSettings& settings) {

@@ -118,9 +118,9 @@ Future<Tensors> ParameterAverager::State::add(WorkerId id, const std::string& na
       round.deadline = limit == Nanoseconds::max() ? kNever : surroundings.clock.now() + limit;
     }
     if (!round.values.empty() && !same_shapes(round.values.begin()->second, values)) {
-      return Future<Tensors>::ready(absl::InvalidArgumentError(absl::StrCat(
-          "the values of ", name, " have other shapes than those of ",
-          round.values.begin()->first, " in round ", number)));
+      return Future<Tensors>::ready(absl::InvalidArgumentError(
+          absl::StrCat("the values of ", name, " have other shapes than those of ",
+                       round.values.begin()->first, " in round ", number)));
     }
     round.values.try_emplace(name, std::move(values));
     result = round.waiting.emplace_back(&surroundings.executor).future();
@@ -202,14 +202,14 @@ void ParameterAverager::State::look_later() {
 
 void ParameterAverager::State::end(Ending ending) {
   surroundings.executor.schedule([ending = std::move(ending)]() mutable {
-    absl::StatusOr<Tensors> average = ending.failure;
-    if (ending.failure.ok()) {
-      std::vector<const Tensors*> contributions;
-      for (const auto& [name, values] : ending.round.values) contributions.push_back(&values);
+    absl::StatusOr<Tensors> average = absl::UnavailableError("every participant is gone");
+    std::vector<const Tensors*> contributions;
+    for (const auto& [name, values] : ending.round.values) contributions.push_back(&values);
+    if (!ending.failure.ok()) {
+      average = ending.failure;
+    } else if (!contributions.empty()) {
       try {
-        average = contributions.empty()
-                      ? absl::StatusOr<Tensors>(absl::UnavailableError("every participant is gone"))
-                      : mean(contributions);
+        average = mean(contributions);
       } catch (...) {
         average = internal::status_of_current_exception();
       }

@@ -1,10 +1,11 @@
-// The owner's half of a HostedModule: one module, and a replica of it for each context that runs it.
+// The owner's half of a HostedModule: one module, and a replica of it for each context that runs
+// it.
 //
-// LibTorch modules keep their parameters in members, so a forward at an older version needs a module
-// whose members are that version's aliases. Such a replica is made by the module's own constructor
-// (the random state is put back afterwards), given to a context at its first forward, and used again
-// when the context has ended. Buffers are shared by all replicas: what a forward writes into them is
-// seen by every other one, as on one machine.
+// LibTorch modules keep their parameters in members, so a forward at an older version needs a
+// module whose members are that version's aliases. Such a replica is made by the module's own
+// constructor (the random state is put back afterwards), given to a context at its first forward,
+// and used again when the context has ended. Buffers are shared by all replicas: what a forward
+// writes into them is seen by every other one, as on one machine.
 //
 // Thread safety: all methods may be called from any thread; forwards run concurrently.
 // Lifetime: the set may outlive this.

@@ -102,26 +102,26 @@ void OptimizerShard::part() {
 
 void OptimizerShard::watch(std::shared_ptr<RpcRuntime> runtime) {
   Clock& clock = runtime->clock();
-  clock.call_at(clock.now() + kLook, [weak = weak_from_this(),
-                                      weak_runtime = std::weak_ptr<RpcRuntime>(runtime)] {
-    const auto self = weak.lock();
-    const auto live = weak_runtime.lock();
-    if (self == nullptr || live == nullptr) return;
-    WorkerId caller;
-    {
-      MutexLock lock(self->mutex_);
-      caller = self->caller_;
-      if (!caller.valid()) {
-        self->watching_ = false;
-        return;
-      }
-    }
-    if (is_live(*live, caller)) {
-      self->watch(live);
-      return;
-    }
-    live->executor().schedule([self, caller] { self->caller_died(caller); });
-  });
+  clock.call_at(clock.now() + kLook,
+                [weak = weak_from_this(), weak_runtime = std::weak_ptr<RpcRuntime>(runtime)] {
+                  const auto self = weak.lock();
+                  const auto live = weak_runtime.lock();
+                  if (self == nullptr || live == nullptr) return;
+                  WorkerId caller;
+                  {
+                    MutexLock lock(self->mutex_);
+                    caller = self->caller_;
+                    if (!caller.valid()) {
+                      self->watching_ = false;
+                      return;
+                    }
+                  }
+                  if (is_live(*live, caller)) {
+                    self->watch(live);
+                    return;
+                  }
+                  live->executor().schedule([self, caller] { self->caller_died(caller); });
+                });
 }
 
 void OptimizerShard::caller_died(WorkerId caller) {
@@ -160,8 +160,8 @@ void OptimizerShard::resolve(const StepId& step, const std::vector<RRef<Optimize
   };
   for (const RRef<OptimizerShard>& other : others) {
     // Without a limit: the answer comes, or the other owner is dead and does not count.
-    Future<Verdict> verdict = other.with({.timeout = absl::InfiniteDuration()})
-                                  .rpc_async(&OptimizerShard::settle, step);
+    Future<Verdict> verdict =
+        other.with({.timeout = absl::InfiniteDuration()}).rpc_async(&OptimizerShard::settle, step);
     verdict.state()->on_complete_inline([verdict, question, answered] {
       const absl::StatusOr<Verdict>& result = verdict.result();
       if (result.ok() && result->outcome == StepOutcome::kApplied) {

@@ -36,8 +36,8 @@ struct StepRequest {
   double others_norm2 = 0;  // of the shards that are prepared already
 };
 inline auto weft_fields(StepRequest& r) {
-  return std::tie(r.step, r.context.creator.index, r.context.creator.incarnation,
-                  r.context.number, r.update, r.max_norm, r.others_norm2);
+  return std::tie(r.step, r.context.creator.index, r.context.creator.incarnation, r.context.number,
+                  r.update, r.max_norm, r.others_norm2);
 }
 
 // What a finished step says: the norm of all gradients and the factor that they were clipped by.

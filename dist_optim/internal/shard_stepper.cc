@@ -72,8 +72,8 @@ ShardStepper::~ShardStepper() = default;
 
 absl::Status ShardStepper::check(const std::vector<at::Tensor>& gradients) const {
   if (gradients.size() != set_->size()) {
-    return absl::InvalidArgumentError(absl::StrCat(gradients.size(), " gradients for ",
-                                                   set_->size(), " parameters"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(gradients.size(), " gradients for ", set_->size(), " parameters"));
   }
   for (size_t place = 0; place < gradients.size(); ++place) {
     const at::Tensor& gradient = gradients[place];
@@ -81,8 +81,8 @@ absl::Status ShardStepper::check(const std::vector<at::Tensor>& gradients) const
     const at::Tensor& parameter = handles_[place];
     if (gradient.sizes() != parameter.sizes() ||
         gradient.scalar_type() != parameter.scalar_type()) {
-      return absl::InvalidArgumentError(absl::StrCat("the gradient of ", set_->names()[place],
-                                                     " has another shape or type"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the gradient of ", set_->names()[place], " has another shape or type"));
     }
   }
   return absl::OkStatus();
@@ -117,9 +117,8 @@ absl::StatusOr<double> ShardStepper::prepare_locked(const StepId& step,
       break;
     case StepOutcome::kAborted:
     case StepOutcome::kForgotten:
-      return absl::FailedPreconditionError(
-          absl::StrCat(step.to_string(), " was given up; the last decided one is ",
-                       instance.decided));
+      return absl::FailedPreconditionError(absl::StrCat(
+          step.to_string(), " was given up; the last decided one is ", instance.decided));
   }
   WEFT_RETURN_IF_ERROR(check(gradients));
   Slot slot;
@@ -169,22 +168,20 @@ absl::Status ShardStepper::commit_locked(const StepId& step, const StepUpdate& u
   if (outcome == StepOutcome::kApplied) return absl::OkStatus();
   WEFT_RETURN_IF_ERROR(damage_);
   if (outcome != StepOutcome::kPrepared) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(step.to_string(), " is not prepared; the last decided one is ",
-                     instance.decided));
+    return absl::FailedPreconditionError(absl::StrCat(
+        step.to_string(), " is not prepared; the last decided one is ", instance.decided));
   }
   if (update.learning_rates.size() != groups_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(update.learning_rates.size(),
-                                                   " learning rates for ", groups_.size(),
-                                                   " groups"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        update.learning_rates.size(), " learning rates for ", groups_.size(), " groups"));
   }
   Slot slot = *std::exchange(instance.slot, std::nullopt);
   instance.decided = step.number;
   try {
     run(slot, update);
   } catch (const std::exception& failed) {
-    damage_ = absl::DataLossError(
-        absl::StrCat(step.to_string(), " failed half-way: ", failed.what()));
+    damage_ =
+        absl::DataLossError(absl::StrCat(step.to_string(), " failed half-way: ", failed.what()));
     return damage_;
   }
   instance.applied[step.number] = {slot.squared_norm, update};
@@ -250,8 +247,7 @@ absl::Status ShardStepper::abort(const StepId& step) {
 StepOutcome ShardStepper::outcome(const StepId& step) const {
   MutexLock lock(mutex_);
   const auto found = instances_.find(step.optimizer);
-  return found == instances_.end() ? StepOutcome::kUnknown
-                                   : outcome_of(found->second, step.number);
+  return found == instances_.end() ? StepOutcome::kUnknown : outcome_of(found->second, step.number);
 }
 
 StepOutcome ShardStepper::settle(const StepId& step) {

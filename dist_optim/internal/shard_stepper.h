@@ -101,7 +101,7 @@ class ShardStepper {
     StepUpdate update;
   };
   struct Instance {
-    uint64_t decided = 0;  // numbers up to here have an outcome
+    uint64_t decided = 0;                 // numbers up to here have an outcome
     std::map<uint64_t, Applied> applied;  // the newest
     std::optional<Slot> slot;
   };

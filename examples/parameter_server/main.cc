@@ -36,10 +36,12 @@ int run(int argc, char** argv) {
   }
   options.name = worker_name(options.place.rank);
   const bool is_server = options.place.rank == 0;
-  if (is_server) offer_server_objects(options, job.seed, job.dropout);
+  ServerObjects objects(job);
+  if (is_server) objects.offer(options);
   Worker worker = Worker::join(std::move(options));
   if (is_server) {
     worker.serve();
+    objects.clear();
     worker.shutdown();
     return 0;
   }

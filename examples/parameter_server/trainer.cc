@@ -6,6 +6,7 @@
 
 #include <ATen/ops/nll_loss.h>
 #include <c10/core/GradMode.h>
+#include <torch/optim/adam.h>
 
 #include "weft/dist_autograd/context.h"
 
@@ -17,33 +18,31 @@ constexpr int64_t kEvaluationBatch = 500;
 // From 1 to 0 along half a cosine.
 double cosine(double progress) { return (1 + std::cos(std::numbers::pi * progress)) / 2; }
 
+// One thread reads and steps in turn: the parameters themselves will do.
+std::shared_ptr<ParameterSet> parameters_of(const torch::nn::Module& layers) {
+  std::vector<NamedParameter> named;
+  for (const auto& item : layers.named_parameters()) named.push_back({item.key(), item.value()});
+  return std::make_shared<ParameterSet>(std::move(named), ParameterSet::Reading::kLeaves);
+}
+
 }  // namespace
 
 Trainer::Trainer(const Worker& worker, const JobOptions& options, size_t trainers)
-    : worker_(worker),
-      classifier_(find_classifier(worker.to(kServerName))),
+    : scope_(worker),
+      classifier_(find_classifier(kServerName)),
       layers_(options.seed),
-      // One thread reads and steps in turn: the parameters themselves will do.
-      own_(layers_, ParameterSet::Reading::kLeaves),
-      learning_rate_(options.learning_rate(trainers)) {}
+      own_(parameters_of(layers_)),
+      learning_rate_(options.learning_rate(trainers)),
+      // The trainers share what Adam remembers of the server's parameters.
+      optimizer_({make_rref(own_), classifier_.parameters()},
+                 torch::optim::AdamOptions(learning_rate_), {.shared_name = "adam"}) {}
 
 double Trainer::step(const Batch& batch, double progress) {
-  const WorkerScope scope(worker_);
   dist_autograd::Context context;
-  own_.parameters().read(context.id());
-  const at::Tensor features = layers_.forward(batch.images);
-  const at::Tensor answer = classifier_.rpc_sync(&Classifier::forward, features);
+  const at::Tensor answer = classifier_.forward(layers_.forward(batch.images));
   const at::Tensor loss = at::nll_loss(answer, batch.labels);
   context.backward({loss});
-
-  // Prepared here, applied there, then applied here: the server's answer decides for both.
-  const StepId step{{worker_.id(), 1}, ++steps_};
-  const double rate = learning_rate_ * cosine(progress);
-  own_.prepare(step, context.id());
-  own_.parameters().release(context.id());
-  classifier_.rpc_sync(&Classifier::step,
-                       ServerStep{step, context.id().creator, context.id().number, rate});
-  own_.commit(step, rate);
+  optimizer_.step(context, {.lr = learning_rate_ * cosine(progress)});
   return loss.item<double>();
 }
 
@@ -60,25 +59,25 @@ void Trainer::set_own_layers(const std::vector<at::Tensor>& values) {
 
 double Trainer::evaluate(const LabelledImages& data) {
   const c10::AutoGradMode no_grad(false);
-  classifier_.rpc_sync(&Classifier::set_training, false);
+  classifier_.eval();
   int64_t right = 0;
   for (int64_t begin = 0; begin < data.size(); begin += kEvaluationBatch) {
     const int64_t end = std::min(data.size(), begin + kEvaluationBatch);
     const Batch batch = make_batch(data, begin, end);
-    right += count_correct(
-        classifier_.rpc_sync(&Classifier::forward, layers_.forward(batch.images)), batch.labels);
+    right += count_correct(classifier_.forward(layers_.forward(batch.images)), batch.labels);
   }
-  classifier_.rpc_sync(&Classifier::set_training, true);
+  classifier_.train();
   return static_cast<double>(right) / static_cast<double>(data.size());
 }
 
 Trainer::State Trainer::state() const {
-  return {own_.state(), classifier_.rpc_sync(&Classifier::state)};
+  return {own_->state(), classifier_.state(), optimizer_.state_dict()};
 }
 
-void Trainer::load_state(const State& state, bool server_too) {
-  own_.load_state(state.trainer);
-  if (server_too) classifier_.rpc_sync(&Classifier::load_state, state.server);
+void Trainer::load_state(const State& state) {
+  if (absl::Status status = own_->load_state(state.trainer); !status.ok()) throw RpcError(status);
+  classifier_.load_state(state.server);
+  optimizer_.load_state_dict(state.optimizer);
 }
 
 }  // namespace weft::examples

@@ -5,12 +5,13 @@
 // Errors: RpcError.
 #pragma once
 
+#include <memory>
 #include <vector>
 
+#include "weft/dist_optim/distributed_optimizer.h"
 #include "weft/dist_optim/state_file.h"
 #include "weft/examples/parameter_server/options.h"
 #include "weft/examples/parameter_server/server.h"
-#include "weft/examples/parameter_server/trained_layers.h"
 #include "weft/examples/support/fashion_mnist.h"
 #include "weft/worker/worker.h"
 
@@ -32,22 +33,22 @@ class Trainer {
   // The share of right answers, with the server in evaluation mode. Nobody may train meanwhile.
   double evaluate(const LabelledImages& data);
 
-  // Weights and what the optimizer remembers, of this trainer and of the server.
+  // Weights of both halves, and what the optimizer remembers of them.
   struct State {
     TensorMap trainer;
     TensorMap server;
+    TensorMap optimizer;
   };
   State state() const;
-  // The server's half is loaded by one trainer for all.
-  void load_state(const State& state, bool server_too);
+  void load_state(const State& state);
 
  private:
-  const Worker& worker_;
-  const RRef<Classifier> classifier_;
+  const WorkerScope scope_;  // this thread works for it
+  const Classifier classifier_;
   FeatureLayers layers_;
-  TrainedLayers own_;
+  const std::shared_ptr<ParameterSet> own_;  // shared with the optimizer's shard here
   const double learning_rate_;
-  uint64_t steps_ = 0;
+  DistributedOptimizer<torch::optim::Adam> optimizer_;
 };
 
 }  // namespace weft::examples

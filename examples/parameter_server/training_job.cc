@@ -15,6 +15,7 @@ namespace {
 constexpr int64_t kAverageEvery = 20;  // steps
 constexpr const char* kTrainerShard = "trainer";
 constexpr const char* kServerShard = "server";
+constexpr const char* kOptimizerShard = "optimizer";
 
 template <class T>
 T must(absl::StatusOr<T> result) {
@@ -95,7 +96,8 @@ void TrainingJob::restore() {
   }
   Trainer::State state;
   for (auto [name, tensors] :
-       {std::pair{kTrainerShard, &state.trainer}, std::pair{kServerShard, &state.server}}) {
+       {std::pair{kTrainerShard, &state.trainer}, std::pair{kServerShard, &state.server},
+        std::pair{kOptimizerShard, &state.optimizer}}) {
     const auto shard = checkpoint.shards.find(name);
     if (shard == checkpoint.shards.end()) {
       throw RpcError(absl::DataLossError(
@@ -103,7 +105,7 @@ void TrainingJob::restore() {
     }
     *tensors = shard->second.tensors;
   }
-  trainer_.load_state(state, /*server_too=*/group_.leads());
+  trainer_.load_state(state);  // every trainer loads the same into the server
   epoch_ = checkpoint.info.epoch;
   step_ = checkpoint.info.step;
   report_.resume(step_, epoch_);
@@ -155,7 +157,9 @@ void TrainingJob::evaluate_and_save() {
        .epoch = epoch_,
        .world_size = static_cast<int64_t>(world_size(worker_)),
        .seed = options_.seed},
-      {{kTrainerShard, state.trainer}, {kServerShard, state.server}});
+      {{kTrainerShard, state.trainer},
+       {kServerShard, state.server},
+       {kOptimizerShard, state.optimizer}});
   if (!status.ok()) throw RpcError(status);
 }
 

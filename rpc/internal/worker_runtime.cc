@@ -237,27 +237,25 @@ CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
     downstream = std::make_shared<Downstream>();
     downstream->context = scope.call_context;
   }
-  const CallId id =
-      agent_.call(request.to, std::move(frame), request.function.name, deadline,
-                  [self = shared_from_this(), to = request.to, function = request.function.name,
-                   downstream, carried = std::move(carried),
-                   on_reply = std::move(on_reply)](absl::StatusOr<Frame> reply) mutable {
-                    if (downstream != nullptr) {
-                      if (auto context = downstream->context.lock())
-                        context->forget(downstream->hook.load());
-                    }
-                    // Sent messages arrive exactly once or their receiver is dead; only a call that
-                    // never left takes its references back.
-                    if (reply.ok() || ran_of(reply.status()) != Ran::kNo ||
-                        !worker_of(reply.status()).empty()) {
-                      for (const CarriedReferencePtr& reference : carried) reference->delivered();
-                    }
-                    if (!reply.ok()) {
-                      on_reply(std::move(reply).status());
-                    } else {
-                      on_reply(self->read_reply(to, function, *std::move(reply)));
-                    }
-                  });
+  const CallId id = agent_.call(
+      request.to, std::move(frame), request.function.name, deadline,
+      [self = shared_from_this(), to = request.to, downstream, carried = std::move(carried),
+       on_reply = std::move(on_reply)](absl::StatusOr<Frame> reply) mutable {
+        if (downstream != nullptr) {
+          if (auto context = downstream->context.lock()) context->forget(downstream->hook.load());
+        }
+        // Sent messages arrive exactly once or their receiver is dead; only a call that
+        // never left takes its references back.
+        if (reply.ok() || ran_of(reply.status()) != Ran::kNo ||
+            !worker_of(reply.status()).empty()) {
+          for (const CarriedReferencePtr& reference : carried) reference->delivered();
+        }
+        if (!reply.ok()) {
+          on_reply(std::move(reply).status());
+        } else {
+          on_reply(self->read_reply(to, *std::move(reply)));
+        }
+      });
   if (downstream != nullptr) {
     const uint64_t hook =
         scope.call_context->on_explicit_cancel([weak = weak_from_this(), to = request.to, id] {
@@ -269,16 +267,13 @@ CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
   return id;
 }
 
-absl::StatusOr<Reader> WorkerRuntime::read_reply(WorkerId from, std::string_view function,
-                                                 Frame frame) {
+absl::StatusOr<Reader> WorkerRuntime::read_reply(WorkerId from, Frame frame) {
   wire::Meta meta;
   if (!frame.meta.empty() && !meta.ParseFromString(frame.meta)) {
     return with_ran(absl::DataLossError("the reply's meta cannot be parsed"), Ran::kYes);
   }
   if ((frame.header.flags & kFlagError) != 0) {
-    return add_hop(
-        decode_status(meta.status()),
-        absl::StrCat(name_of(from), "/", absl::string_view(function.data(), function.size())));
+    return decode_status(meta.status());  // the typed call adds the hop
   }
   absl::StatusOr<ReferenceHook::References> references = ReferenceHook::References();
   if (meta.references_size() > 0) {

@@ -70,7 +70,7 @@ class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_th
   void discard_references(WorkerId from, const wire::Meta& meta);
   void on_call(const std::shared_ptr<IncomingCall>& call);
   // The reply's value, or the error it stands for.
-  absl::StatusOr<Reader> read_reply(WorkerId from, std::string_view function, Frame frame);
+  absl::StatusOr<Reader> read_reply(WorkerId from, Frame frame);
   void on_late_reply(WorkerId from, Frame frame);
   // Waits (without a thread) for references and target, then queues the call.
   void confirm(std::shared_ptr<Arrival> arrival);

@@ -1,12 +1,11 @@
 #include "weft/dist_optim/distributed_optimizer.h"
 
-#include <gtest/gtest.h>
-
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/nn/utils/clip_grad.h>
@@ -29,16 +28,25 @@ at::Tensor Layer::forward(at::Tensor x) {
   return at::linear(x, weight, bias).tanh();
 }
 
-// A leaf of the test, made on its owner.
-RRef<at::Tensor> leaf_here(std::vector<double> values) {
-  return make_rref(torch::tensor(values, at::kDouble).requires_grad_(true));
-}
 at::Tensor make_leaf(double value) {
   return torch::full({2}, value, at::kDouble).requires_grad_(true);
 }
 WEFT_REGISTER_FUNCTION(make_leaf);
 at::Tensor times(RRef<at::Tensor> leaf, const at::Tensor& x) { return leaf.local_value() * x; }
 WEFT_REGISTER_FUNCTION(times);
+at::Tensor batch(int64_t number) {
+  at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(100 + number));
+  return at::randn({4, 3}, generator);
+}
+// A whole step of another trainer.
+void train_once(const HostedModule<Layer>& module, int64_t number) {
+  DistributedOptimizer<torch::optim::SGD> optimizer({module.parameters()},
+                                                    torch::optim::SGDOptions(0.1));
+  dist_autograd::Context context;
+  context.backward({module.forward(batch(number)).sum()});
+  optimizer.step(context);
+}
+WEFT_REGISTER_FUNCTION(train_once);
 
 namespace {
 
@@ -46,10 +54,6 @@ using dist_autograd::Context;
 using torch::optim::SGD;
 using torch::optim::SGDOptions;
 
-at::Tensor batch(int64_t number) {
-  at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(100 + number));
-  return at::randn({4, 3}, generator);
-}
 bool close(const at::Tensor& a, const at::Tensor& b) {
   return at::allclose(a.detach(), b.detach(), 1e-6, 1e-7);
 }
@@ -58,7 +62,9 @@ bool close(const at::Tensor& a, const at::Tensor& b) {
 struct Pair {
   explicit Pair(TestWorld& world)
       : first(Destination(world.id(1)), 3, 5, 1), second(Destination(world.id(2)), 5, 2, 2) {}
-  at::Tensor loss(const at::Tensor& x) const { return second.forward(first.forward(x)).square().sum(); }
+  at::Tensor loss(const at::Tensor& x) const {
+    return second.forward(first.forward(x)).square().sum();
+  }
   at::Tensor loss_alone(const at::Tensor& x) {
     return alone_second.forward(alone_first.forward(x)).square().sum();
   }
@@ -123,14 +129,11 @@ TEST_F(DistributedOptimizerTest, ForwardThenAnothersStepThenBackwardIsExact) {
   DistributedOptimizer<SGD> ours({module.parameters()}, SGDOptions(0.1));
   Layer old(3, 5, 1), alone(3, 5, 1);
   SGD alone_optimizer(alone.parameters(), SGDOptions(0.1));
-  // The other trainer, on worker 2: its whole step lies between our forward and our backward.
-  const auto other_step = bind_scope([&, scope = world_.scope(2)] {
-    CallScopeGuard as_other(scope);
-    DistributedOptimizer<SGD> theirs({module.parameters()}, SGDOptions(0.1));
-    Context context;
-    context.backward({module.forward(batch(1)).sum()});
-    theirs.step(context);
-  });
+  // The other trainer, on worker 2, outside our context.
+  const auto other_step = [&, scope = world_.scope(0)] {
+    CallScopeGuard outside(scope);
+    rpc_sync(world_.id(2), train_once, module, 1);
+  };
   {
     Context context;
     const at::Tensor loss = module.forward(batch(0)).square().sum();
@@ -157,7 +160,8 @@ TEST_F(DistributedOptimizerTest, RemoteLeavesAreSteppedWhereTheyLive) {
   DistributedOptimizer<SGD> optimizer(std::vector<RRef<at::Tensor>>{one, two}, SGDOptions(0.5));
   const at::Tensor x = torch::tensor({1., 3.}, at::kDouble);
   Context context;
-  const at::Tensor y = rpc_sync(world_.id(1), times, one, x) + rpc_sync(world_.id(2), times, two, x);
+  const at::Tensor y =
+      rpc_sync(world_.id(1), times, one, x) + rpc_sync(world_.id(2), times, two, x);
   context.backward({y.sum()});
   optimizer.step(context);
   EXPECT_TRUE(at::equal(one.to_here(), torch::tensor({0.5, -0.5}, at::kDouble)));

@@ -3,10 +3,9 @@
 #include <map>
 #include <set>
 
-#include <gtest/gtest.h>
-
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <gtest/gtest.h>
 
 namespace weft {
 namespace {
@@ -19,9 +18,9 @@ class ParameterAveragerTest : public ::testing::Test {
   ParameterAveragerTest() : executor_(system_, {.name = "average", .threads = 1}) {
     averager_ = std::make_unique<ParameterAverager>(
         std::vector<std::string>{"a", "b", "c"}, 30.0,
-        ParameterAverager::Surroundings{
-            clock_, executor_, [this](WorkerId id) { return is_live(id); },
-            [this](const std::string& name) { return resolve(name); }});
+        ParameterAverager::Surroundings{clock_, executor_,
+                                        [this](WorkerId id) { return is_live(id); },
+                                        [this](const std::string& name) { return resolve(name); }});
   }
 
   bool is_live(WorkerId id) const { return !dead_.contains(id); }
@@ -44,7 +43,8 @@ class ParameterAveragerTest : public ::testing::Test {
   }
   static double first(const Future<Tensors>& future) { return future.wait()[0][0].item<double>(); }
 
-  std::map<std::string, WorkerId> ids_ = {{"a", {0, 1}}, {"b", {1, 1}}, {"c", {2, 1}}, {"x", {3, 1}}};
+  std::map<std::string, WorkerId> ids_ = {
+      {"a", {0, 1}}, {"b", {1, 1}}, {"c", {2, 1}}, {"x", {3, 1}}};
   std::set<WorkerId> dead_;
   SystemClock system_;
   ManualClock clock_;

@@ -1,12 +1,11 @@
 #include "weft/dist_optim/parameter_set.h"
 
-#include <gtest/gtest.h>
-
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 
@@ -17,7 +16,9 @@ at::Tensor leaf(std::vector<double> values) {
   return torch::tensor(values, at::kDouble).requires_grad_(true);
 }
 ContextId context(uint64_t number) { return {{0, 1}, number}; }
-at::Tensor loss_of(const std::vector<at::Tensor>& w) { return (w[0] * w[0] * w[0]).sum() + w[1].sum(); }
+at::Tensor loss_of(const std::vector<at::Tensor>& w) {
+  return (w[0] * w[0] * w[0]).sum() + w[1].sum();
+}
 at::Tensor gradient_of(const at::Tensor& loss, const at::Tensor& leaf) {
   return torch::autograd::grad({loss}, {leaf})[0];
 }
@@ -141,9 +142,9 @@ TEST(ParameterSet, LoadReplacesEverythingOrNothing) {
   step(*set);
   EXPECT_EQ(set->load_state({{"weight", saved.at("weight")}}).code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(set->load_state({{"weight", at::zeros({2}, at::kDouble)}, {"bias", saved.at("bias")}})
-                .code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      set->load_state({{"weight", at::zeros({2}, at::kDouble)}, {"bias", saved.at("bias")}}).code(),
+      absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(at::equal(set->read({})[1], torch::tensor({3.}, at::kDouble)));
   ASSERT_TRUE(set->load_state(saved).ok());
   EXPECT_TRUE(at::equal(set->read({})[1], torch::tensor({4.}, at::kDouble)));
@@ -151,11 +152,9 @@ TEST(ParameterSet, LoadReplacesEverythingOrNothing) {
 }
 
 TEST(ParameterSet, RefusesTwoParametersOfOneNameAndNonLeaves) {
-  const auto make = [](std::vector<NamedParameter> parameters) {
-    ParameterSet set(std::move(parameters));
-  };
-  EXPECT_THROW(make({{"w", leaf({1})}, {"w", leaf({2})}}), std::invalid_argument);
-  EXPECT_THROW(make({{"w", leaf({1}) * 2}}), std::invalid_argument);
+  const NamedParameter one{"w", leaf({1})}, two{"w", leaf({2})}, product{"w", leaf({1}) * 2};
+  EXPECT_THROW(ParameterSet(std::vector<NamedParameter>{one, two}), std::invalid_argument);
+  EXPECT_THROW(ParameterSet(std::vector<NamedParameter>{product}), std::invalid_argument);
 }
 
 }  // namespace

@@ -2,12 +2,11 @@
 
 #include <thread>
 
-#include <gtest/gtest.h>
-
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -129,10 +128,10 @@ TEST(ShardStepper, GroupsHaveTheirOwnOptionsAndRates) {
                       std::make_unique<SGDOptions>(SGDOptions(0.25)));
   torch::optim::SGD torch_optimizer(groups, SGDOptions(0.5));
   std::shared_ptr<ParameterSet> set = start_set();
-  auto stepper = *ShardStepper::make(set,
-                                     {{{0, 2}, settings_of(SGDOptions(0.5).momentum(0.9))},
-                                      {{1}, settings_of(SGDOptions(0.25))}},
-                                     UpdateMode::kLocked);
+  auto stepper = *ShardStepper::make(
+      set,
+      {{{0, 2}, settings_of(SGDOptions(0.5).momentum(0.9))}, {{1}, settings_of(SGDOptions(0.25))}},
+      UpdateMode::kLocked);
   for (uint64_t n = 1; n <= 4; ++n) {
     const std::vector<at::Tensor> g = gradients(n);
     for (size_t i = 0; i < truth.size(); ++i) truth[i].mutable_grad() = g[i];
@@ -277,7 +276,8 @@ TEST(ShardStepper, HogwildAppliesEachStepOnceAmongConcurrentOnes) {
   second.join();
   EXPECT_EQ(one->state().at("a/step").item<int64_t>(), static_cast<int64_t>(kSteps));
   EXPECT_EQ(two->state().at("c/step").item<int64_t>(), static_cast<int64_t>(kSteps));
-  for (const at::Tensor& live : set->live()) EXPECT_TRUE(live.detach().isfinite().all().item<bool>());
+  for (const at::Tensor& live : set->live())
+    EXPECT_TRUE(live.detach().isfinite().all().item<bool>());
 }
 
 }  // namespace

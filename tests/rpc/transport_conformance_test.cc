@@ -81,8 +81,9 @@ class Recorder final : public TransportSink {
   bool wait_for_closed(size_t count) {
     return wait([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return closed_.size() >= count; });
   }
-  ConnectionPtr wait_for_connection() {
-    if (!wait([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !connections_.empty(); })) {
+  // The latest, once so many were accepted.
+  ConnectionPtr wait_for_connection(size_t count = 1) {
+    if (!wait([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return connections_.size() >= count; })) {
       return nullptr;
     }
     MutexLock lock(mutex_);
@@ -271,16 +272,18 @@ TEST_P(TransportConformanceTest, ClosingInTheMidstOfTrafficIsReportedOnceAndLast
   for (size_t round = 1; round <= 30; ++round) {
     const auto near = connect(*a, *b);
     ASSERT_TRUE(near.ok()) << near.status();
+    const ConnectionPtr far = b->sink.wait_for_connection(round);
+    ASSERT_NE(far, nullptr);
     std::thread sending([&] {
       for (uint64_t i = 1; i < 100000; ++i) {
         if (!(*near)->send(frame_of(i))) return;
       }
     });
-    const ConnectionPtr far = b->sink.wait_for_connection();
     far->send(frame_of(1));
     (round % 2 == 0 ? *near : far)->close();
-    ASSERT_TRUE(a->sink.wait_for_closed(round));
+    const bool reported = a->sink.wait_for_closed(round);
     sending.join();
+    ASSERT_TRUE(reported);
     ASSERT_TRUE(b->sink.wait_for_closed(round));
   }
 }
@@ -372,9 +375,10 @@ TEST_P(TransportConformanceTest, StoppingInTheMidstOfTrafficHarmsNobody) {
     b->sink.wait_for_frames(1);
     (round % 2 == 0 ? a : b)->transport->stop();
     over = true;
-    ASSERT_TRUE((round % 2 == 0 ? b : a)->sink.wait_for_closed(1));
+    const bool reported = (round % 2 == 0 ? b : a)->sink.wait_for_closed(1);
     one.join();
     other.join();
+    ASSERT_TRUE(reported);
     (round % 2 == 0 ? a : b)->transport->stop();  // twice
   }
 }
