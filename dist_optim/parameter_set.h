@@ -11,7 +11,6 @@
 // Thread safety: all methods may be called from any thread.
 // Lifetime: shared by the object that owns the parameters and by optimizer shards. Whoever reads
 // under a context releases it when the context ends; an alias keeps its storage by itself.
-// Protocol: the versions of DESIGN's optimizer step; docs/words.md.
 #pragma once
 
 #include <cstddef>

@@ -474,6 +474,17 @@ TEST(Context, AReleasedContextIsRefusedByNameAndNothingRuns) {
   EXPECT_EQ(touched, before);
 }
 
+TEST(Context, IsReleasedAtWorkersThatOnlyAnsweredWithAnError) {
+  AutogradWorld world(2);
+  {
+    Context context(world.runtime(0));
+    const at::Tensor constant = at::ones({3}, at::kDouble);
+    EXPECT_FALSE(error_of([&] { weft::rpc_sync("w1", fail_forward, constant); }).ok());
+    EXPECT_EQ(world.driver(1).gauges().contexts, 1u);
+  }
+  EXPECT_TRUE(world.nothing_left());
+}
+
 TEST(Context, MayOutliveItsWorker) {
   auto world = std::make_unique<AutogradWorld>(2);
   Context context(world->runtime(0));

@@ -1,5 +1,6 @@
 #include "weft/dist_optim/parameter_set.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
