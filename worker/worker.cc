@@ -140,9 +140,9 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
   // Handles hold the runtime and may outlive the Worker: what it uses lives as long.
   std::shared_ptr<internal::WorkerRuntime> runtime(
       new internal::WorkerRuntime(*agent_, executor_, clock_, std::move(registry), runtime_options),
-      [self](internal::WorkerRuntime* ended) mutable {
+      [kept = std::shared_ptr<Stack>(self)](internal::WorkerRuntime* ended) mutable {
         // Not kept by the deleter itself, which lives as long as weak pointers in the stack.
-        const std::shared_ptr<Stack> stack = std::move(self);
+        const std::shared_ptr<Stack> stack = std::move(kept);
         delete ended;
       });
   references_ = std::make_shared<internal::RRefDriver>(*agent_, executor_);

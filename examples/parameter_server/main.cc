@@ -47,11 +47,15 @@ int run(int argc, char** argv) {
   }
   SystemClock clock;
   std::optional<std::string> last_line;
-  {
-    TrainingJob training(worker, job, clock);
-    last_line = training.run();
+  try {
+    last_line = TrainingJob(worker, job, clock).run();
+    worker.shutdown();
+  } catch (const RpcError& error) {
+    // All trainers write to one terminal, and the server is the only worker that they call.
+    const char* lost = error.code() == absl::StatusCode::kUnavailable ? "lost worker 'ps': " : "";
+    throw RpcError(absl::Status(error.code(),
+                                absl::StrCat(worker.name(), ": ", lost, error.status().message())));
   }
-  worker.shutdown();
   if (last_line) std::cout << *last_line << std::endl;
   return 0;
 }
@@ -59,6 +63,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace weft::examples
 
-int main(int argc, char** argv) {
-  return weft::run_main(argc, argv, weft::examples::run);
-}
+int main(int argc, char** argv) { return weft::run_main(argc, argv, weft::examples::run); }

@@ -5,7 +5,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/dropout.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/relu.h>
@@ -36,14 +35,9 @@ ClassifierLayers::ClassifierLayers(uint64_t seed, double dropout)
 }
 
 at::Tensor ClassifierLayers::forward(const at::Tensor& features) {
-  return forward_with(parameters(), features);
-}
-
-at::Tensor ClassifierLayers::forward_with(const std::vector<at::Tensor>& weights,
-                                          const at::Tensor& features) const {
-  at::Tensor x = at::relu(at::linear(features, weights.at(0), weights.at(1)));
+  at::Tensor x = at::relu(hidden_->forward(features));
   x = at::dropout(x, dropout_, is_training());
-  return at::log_softmax(at::linear(x, weights.at(2), weights.at(3)), 1);
+  return at::log_softmax(output_->forward(x), 1);
 }
 
 void initialize(torch::nn::Module& module, uint64_t seed) {

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include <torch/nn/module.h>
 #include <torch/nn/modules/conv.h>
@@ -40,8 +39,6 @@ class ClassifierLayers : public torch::nn::Module {
  public:
   explicit ClassifierLayers(uint64_t seed, double dropout = kDropout);
   at::Tensor forward(const at::Tensor& features);
-  // With other weights than its own: like parameters(), in their order.
-  at::Tensor forward_with(const std::vector<at::Tensor>& weights, const at::Tensor& features) const;
 
  private:
   torch::nn::Linear hidden_;

@@ -37,8 +37,9 @@ JobCommandLine parse_job_options(int argc, const char* const* argv) {
   app.add_option("--batch", options.batch, "pictures per step and trainer")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{60000}));
-  app.add_option("--lr", options.lr, "first learning rate (default 0.001 for one trainer, 0.002 "
-                                     "for more); it falls to 0 along a cosine")
+  app.add_option("--lr", options.lr,
+                 "first learning rate (default 0.001 for one trainer, 0.002 "
+                 "for more); it falls to 0 along a cosine")
       ->check(CLI::PositiveNumber);
   app.add_option("--dropout", options.dropout, "share of the hidden layer that is left out")
       ->capture_default_str()

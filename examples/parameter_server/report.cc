@@ -51,9 +51,9 @@ void Report::note_step(int64_t step, double epoch, double loss, bool show) {
 
 void Report::note_accuracy(int64_t step, double epoch, double accuracy) {
   curves_.add({step, epoch, std::nullopt, accuracy, seconds()});
-  const std::string line = absl::StrFormat("epoch %d of %d: test accuracy %.4f, %.1f s",
-                                           std::llround(epoch), options_.epochs, accuracy,
-                                           seconds());
+  const std::string line =
+      absl::StrFormat("epoch %d of %d: test accuracy %.4f, %.1f s", std::llround(epoch),
+                      options_.epochs, accuracy, seconds());
   if (progress_ != nullptr) {
     progress_->print(line);
   } else {

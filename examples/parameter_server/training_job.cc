@@ -36,9 +36,7 @@ FashionMnist load_data(const JobOptions& options) {
   return data;
 }
 
-uint32_t world_size(const Worker& worker) {
-  return static_cast<uint32_t>(worker.workers().size());
-}
+uint32_t world_size(const Worker& worker) { return static_cast<uint32_t>(worker.workers().size()); }
 
 }  // namespace
 
@@ -152,14 +150,14 @@ void TrainingJob::evaluate_and_save() {
   const std::vector<int64_t> saved = must(checkpoints_.steps());
   if (std::find(saved.begin(), saved.end(), step_) != saved.end()) return;
   const Trainer::State state = trainer_.state();
-  const absl::Status status = checkpoints_.save(
-      {.step = step_,
-       .epoch = epoch_,
-       .world_size = static_cast<int64_t>(world_size(worker_)),
-       .seed = options_.seed},
-      {{kTrainerShard, state.trainer},
-       {kServerShard, state.server},
-       {kOptimizerShard, state.optimizer}});
+  const absl::Status status =
+      checkpoints_.save({.step = step_,
+                         .epoch = epoch_,
+                         .world_size = static_cast<int64_t>(world_size(worker_)),
+                         .seed = options_.seed},
+                        {{kTrainerShard, state.trainer},
+                         {kServerShard, state.server},
+                         {kOptimizerShard, state.optimizer}});
   if (!status.ok()) throw RpcError(status);
 }
 
@@ -170,8 +168,8 @@ void TrainingJob::average_own_layers() {
 void TrainingJob::name_the_lost(const std::vector<std::string>& lost) const {
   if (!group_.leads()) return;
   std::cerr << absl::StrCat(absl::StrJoin(lost, ", "), lost.size() == 1 ? " has" : " have",
-                            " died; training goes on with ",
-                            absl::StrJoin(group_.present(), ", "), "\n");
+                            " died; training goes on with ", absl::StrJoin(group_.present(), ", "),
+                            "\n");
 }
 
 }  // namespace weft::examples
