@@ -147,12 +147,14 @@ absl::StatusOr<double> ShardStepper::prepare_locked(const StepId& step,
   return instance.slot->squared_norm;
 }
 
-void ShardStepper::reserve(const Slot& slot) {
+void ShardStepper::reserve(Slot& slot) {
   for (const size_t place : slot.touched) {
     allocate_state(*optimizer_, groups_[group_of_[place]].settings, handles_[place]);
+    // Each slot its own: several instances may be prepared, and every commit may need one.
+    at::Tensor& spare = slot.spares.emplace_back(std::exchange(spares_[place], at::Tensor()));
     if (mode_ == UpdateMode::kLocked && set_->reading() == ParameterSet::Reading::kVersions &&
-        !spares_[place].defined()) {
-      spares_[place] = at::empty_like(handles_[place].detach(), at::MemoryFormat::Preserve);
+        !spare.defined()) {
+      spare = at::empty_like(handles_[place].detach(), at::MemoryFormat::Preserve);
     }
   }
 }
@@ -219,10 +221,10 @@ void ShardStepper::run(Slot& slot, const StepUpdate& update) {
     body();
     return;
   }
-  std::vector<at::Tensor> spares;
-  for (const size_t place : slot.touched) spares.push_back(std::move(spares_[place]));
-  set_->update(slot.touched, spares, body);
-  for (size_t i = 0; i < spares.size(); ++i) spares_[slot.touched[i]] = std::move(spares[i]);
+  set_->update(slot.touched, slot.spares, body);
+  for (size_t i = 0; i < slot.spares.size(); ++i) {
+    if (slot.spares[i].defined()) spares_[slot.touched[i]] = std::move(slot.spares[i]);
+  }
 }
 
 absl::Status ShardStepper::abort(const StepId& step) {

@@ -95,6 +95,7 @@ class ShardStepper {
     double squared_norm = 0;
     std::vector<at::Tensor> gradients;  // by place in the set
     std::vector<size_t> touched;        // places with a gradient
+    std::vector<at::Tensor> spares;     // fresh storage for these, if a step needs it
   };
   struct Applied {
     double squared_norm = 0;
@@ -113,7 +114,7 @@ class ShardStepper {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status commit_locked(const StepId& step, const StepUpdate& update)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void reserve(const Slot& slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void reserve(Slot& slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void run(Slot& slot, const StepUpdate& update) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<ParameterSet> set_;  // shared with the module and other steppers
@@ -123,7 +124,7 @@ class ShardStepper {
   std::vector<at::Tensor> handles_;  // by place: what LibTorch's optimizer writes through
   mutable Mutex mutex_;              // taken before the set's
   std::unique_ptr<torch::optim::Optimizer> optimizer_ ABSL_GUARDED_BY(mutex_);
-  std::vector<at::Tensor> spares_ ABSL_GUARDED_BY(mutex_);  // by place
+  std::vector<at::Tensor> spares_ ABSL_GUARDED_BY(mutex_);  // by place; for slots to come
   std::map<OptimizerId, Instance> instances_ ABSL_GUARDED_BY(mutex_);
   absl::Status damage_ ABSL_GUARDED_BY(mutex_);
 };

@@ -230,6 +230,20 @@ TEST(ShardStepper, InstancesThatShareAStepperHaveTheirOwnNumbers) {
   EXPECT_EQ(stepper->state().at("a/step").item<int64_t>(), 2);
 }
 
+TEST(ShardStepper, EveryPreparedInstanceHasStorageForItsCommit) {
+  std::shared_ptr<ParameterSet> set = start_set();
+  std::shared_ptr<ShardStepper> stepper = stepper_of(set, settings_of(SGDOptions(0.1)));
+  ASSERT_TRUE(stepper->prepare(id(1, 1), gradients(1)).ok());
+  ASSERT_TRUE(stepper->prepare(id(1, 2), gradients(2)).ok());
+  // A reader before each commit: both need fresh storage.
+  const std::vector<at::Tensor> before = set->read({{0, 1}, 1});
+  EXPECT_EQ(stepper->commit(id(1, 1), {{0.1}}), absl::OkStatus());
+  const std::vector<at::Tensor> between = set->read({{0, 1}, 2});
+  EXPECT_EQ(stepper->commit(id(1, 2), {{0.1}}), absl::OkStatus());
+  EXPECT_TRUE(at::equal(before[0].detach(), start_values()[0].detach()));
+  EXPECT_FALSE(at::equal(between[0].detach(), set->live()[0].detach()));
+}
+
 TEST(ShardStepper, TheUsersOwnGradientIsLeftAlone) {
   const auto set = start_set();
   at::Tensor leaf = set->live()[0];

@@ -152,7 +152,9 @@ TEST(NestingTest, AFloodIsRefusedByTypeAndHoldsNoMoreThanTheBound) {
   set_door(true);
   for (Future<int64_t>& call : flood) {
     const auto& result = call.result();
-    if (result.ok()) EXPECT_EQ(*result, static_cast<int64_t>(text.size()));
+    if (result.ok()) {
+      EXPECT_EQ(*result, static_cast<int64_t>(text.size()));
+    }
   }
   blocked.wait();
   world.shutdown_all();
