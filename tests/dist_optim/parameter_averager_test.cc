@@ -90,41 +90,41 @@ TEST_F(ParameterAveragerTest, WhoLeftIsNotWaitedForUntilItComesAgain) {
   const auto a2 = average("a", 2, 1);
   const auto b2 = average("b", 2, 2);
   EXPECT_FALSE(a2.done());
-  average("c", 2, 3);
+  (void)average("c", 2, 3);
   EXPECT_EQ(first(a2), 2);
 }
 
 TEST_F(ParameterAveragerTest, ARestartedTrainerTakesItsPlaceAgain) {
   kill("b");
-  average("a", 1, 1);
+  (void)average("a", 1, 1);
   EXPECT_EQ(first(average("c", 1, 3)), 2);
   ids_["b"] = {1, 2};
   const auto b = average("b", 2, 6);
   const auto a = average("a", 2, 1);
   EXPECT_FALSE(a.done());
-  average("c", 2, 2);
+  (void)average("c", 2, 2);
   EXPECT_EQ(first(a), 3);
 }
 
 TEST_F(ParameterAveragerTest, ALateRoundFailsNamingWhoWasMissing) {
   const auto a = average("a", 1, 1);
-  average("c", 1, 1);
+  (void)average("c", 1, 1);
   clock_.advance(std::chrono::seconds(31));
   EXPECT_EQ(a.result().status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_NE(a.result().status().message().find("for b"), absl::string_view::npos)
       << a.result().status();
   // The latecomer hears the same, and the next round works.
   EXPECT_EQ(average("b", 1, 1).result().status().code(), absl::StatusCode::kDeadlineExceeded);
-  average("a", 2, 1);
-  average("b", 2, 1);
+  (void)average("a", 2, 1);
+  (void)average("b", 2, 1);
   EXPECT_EQ(first(average("c", 2, 1)), 1);
 }
 
 TEST_F(ParameterAveragerTest, TheSameValuesTwiceCountOnce) {
   const auto a = average("a", 1, 1);
   const auto again = average("a", 1, 1);
-  average("b", 1, 2);
-  average("c", 1, 6);
+  (void)average("b", 1, 2);
+  (void)average("c", 1, 6);
   EXPECT_EQ(first(a), 3);
   EXPECT_EQ(first(again), 3);
   EXPECT_EQ(first(average("a", 1, 50)), 3);  // the round's memory
@@ -133,8 +133,8 @@ TEST_F(ParameterAveragerTest, TheSameValuesTwiceCountOnce) {
 TEST_F(ParameterAveragerTest, RoundsAreIndependent) {
   const auto a1 = average("a", 1, 1);
   const auto a2 = average("a", 2, 10);
-  average("b", 2, 10);
-  average("c", 2, 10);
+  (void)average("b", 2, 10);
+  (void)average("c", 2, 10);
   EXPECT_EQ(first(a2), 10);
   EXPECT_FALSE(a1.done());
 }
