@@ -169,7 +169,8 @@ absl::StatusOr<std::shared_ptr<const Registry>> RegistryBuilder::build() const {
   // Errors and listings do not depend on the order in which the linker put the files.
   std::stable_sort(declarations.begin(), declarations.end(),
                    [](const Declaration& a, const Declaration& b) {
-                     return std::tie(a.name, a.file, a.line) < std::tie(b.name, b.file, b.line);
+                     const std::string_view in_a = a.file, in_b = b.file;
+                     return std::tie(a.name, in_a, a.line) < std::tie(b.name, in_b, b.line);
                    });
 
   auto registry = std::make_shared<Registry>();

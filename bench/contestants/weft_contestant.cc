@@ -22,7 +22,7 @@
 namespace weft::bench {
 namespace weft_functions {
 
-at::Tensor add(const at::Tensor& a, const at::Tensor& b) { return a + b; }
+at::Tensor add(const at::Tensor& a, const at::Tensor& b) { return at::add(a, b); }
 WEFT_REGISTER_FUNCTION(add);
 
 at::Tensor sample(const at::Tensor& tensor, int64_t stride) {
@@ -72,7 +72,7 @@ class WeftServer final : public Server {
     });
   }
   int64_t live_objects() override {
-    return static_cast<int64_t>(worker_->debug_info().rref.owners);
+    return static_cast<int64_t>(worker_->debug_info().owned_values);
   }
   void close() override { worker_->shutdown(std::chrono::seconds(5)); }
 

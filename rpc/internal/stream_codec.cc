@@ -11,7 +11,6 @@ namespace weft::internal {
 namespace {
 
 enum Record : uint8_t { kHello = 0, kFrame = 1, kHead = 2, kChunk = 3 };
-constexpr size_t kRecordHeader = 5;
 
 // Frames up to this size are copied into a shared message.
 constexpr size_t kPackedFrame = size_t{32} << 10;
