@@ -170,7 +170,8 @@ endfunction()
 #
 # Registers tests/ROOM/FILE_test.cc. Files of one room and label share one executable, with ALONE the
 # file gets its own; CTest sees every single test either way. TORCH: uses LibTorch; PCH: includes
-# torch/torch.h, precompiled for its whole executable. RUNS: executables that the test starts; it finds them under WEFT_BUILD_DIR.
+# torch/torch.h, precompiled for its whole executable. RUNS: executables that the test starts; it finds
+# them under WEFT_BUILD_DIR; without LibTorch, a test whose programs need it is left out.
 function(weft_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;PCH;ALONE" "LABEL" "SRCS;DEPS;RUNS")
   weft_check_arguments("weft_test(${name})")
@@ -182,6 +183,11 @@ function(weft_test name)
   if(arg_TORCH AND NOT WEFT_WITH_TORCH)
     return()
   endif()
+  foreach(program IN LISTS arg_RUNS)
+    if(NOT TARGET ${program} AND NOT WEFT_WITH_TORCH)
+      return()
+    endif()
+  endforeach()
 
   cmake_path(GET name PARENT_PATH room)
   cmake_path(GET name FILENAME file)
