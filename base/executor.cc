@@ -4,10 +4,13 @@
 #include <functional>
 #include <utility>
 
+#include "weft/base/serving_threads.h"
+
 namespace weft {
 namespace {
 
 thread_local Executor* current_executor = nullptr;
+thread_local uint64_t waits_here = 0;
 
 // Threads beyond the working number that had nothing to do for this long end.
 constexpr std::chrono::seconds kIdleThreadLife{10};
@@ -15,6 +18,7 @@ constexpr std::chrono::seconds kIdleThreadLife{10};
 }  // namespace
 
 Executor* Executor::current() { return current_executor; }
+uint64_t Executor::announced_waits() { return waits_here; }
 
 Executor::Enter::Enter(Executor* executor) : previous_(current_executor) {
   current_executor = executor;
@@ -22,6 +26,7 @@ Executor::Enter::Enter(Executor* executor) : previous_(current_executor) {
 Executor::Enter::~Enter() { current_executor = previous_; }
 
 BlockingSection::BlockingSection() : executor_(Executor::current()) {
+  ++waits_here;
   if (executor_ != nullptr) executor_->begin_wait();
 }
 BlockingSection::~BlockingSection() {
@@ -60,6 +65,35 @@ void ThreadExecutor::schedule(Task task) {
     }
   }
   if (wake) work_ready_.notify_one();
+}
+
+void ThreadExecutor::schedule_near(Task task, Nanoseconds expected) {
+  nearby_.fetch_add(1);  // before anybody can look for it in the queue
+  if (ServingThreads::take(*this, task, expected)) return;
+  schedule(std::move(task));
+  nearby_.fetch_sub(1);
+}
+
+void ThreadExecutor::run_nearby(Task task) {
+  bool stopped = false;
+  {
+    MutexLock lock(mutex_);
+    stopped = stopping_;
+  }
+  if (!stopped) {
+    thread_local const ThreadExecutor* prepared = nullptr;
+    if (options_.on_thread_start && prepared != this) (*options_.on_thread_start)();
+    prepared = this;
+    Enter enter(this);
+    task();
+    task = nullptr;
+  }
+  nearby_.fetch_sub(1);
+}
+
+void ThreadExecutor::give_back_nearby(Task task) {
+  schedule(std::move(task));
+  nearby_.fetch_sub(1);
 }
 
 void ThreadExecutor::add_thread_if_short() {
@@ -144,6 +178,10 @@ void ThreadExecutor::work() {
 }
 
 void ThreadExecutor::begin_wait() {
+  if (ServingThreads::on_this_thread()) {
+    ServingThreads::hand_over();
+    return;
+  }
   bool wake = false;
   {
     MutexLock lock(mutex_);
@@ -156,6 +194,7 @@ void ThreadExecutor::begin_wait() {
 }
 
 void ThreadExecutor::end_wait() {
+  if (ServingThreads::on_this_thread()) return;
   MutexLock lock(mutex_);
   --waiting_;
 }
@@ -167,7 +206,7 @@ size_t ThreadExecutor::thread_count() const {
 
 bool ThreadExecutor::idle() const {
   MutexLock lock(mutex_);
-  return queue_.empty() && running_ == 0;
+  return queue_.empty() && running_ == 0 && nearby_.load() == 0;
 }
 
 void ThreadExecutor::stop() {

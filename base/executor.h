@@ -32,6 +32,8 @@ class Executor {
 
   // The executor whose task runs on this thread; null elsewhere.
   static Executor* current();
+  // How many waits the tasks of this thread have announced.
+  static uint64_t announced_waits();
 
  protected:
   friend class BlockingSection;
@@ -78,6 +80,10 @@ class ThreadExecutor final : public Executor {
   ~ThreadExecutor() override;
 
   void schedule(Task task) override ABSL_LOCKS_EXCLUDED(mutex_);
+  // For tasks that are expected to be short: as schedule, but if this thread is one of
+  // ServingThreads, `task` may run on it after the piece of work that it is doing. Those threads
+  // must end before this executor.
+  void schedule_near(Task task, Nanoseconds expected) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // True while every thread that the bound allows exists, all are taken, and tasks wait: what comes
   // now may never get its turn, so new work should be refused.
@@ -94,7 +100,12 @@ class ThreadExecutor final : public Executor {
   void end_wait() override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  friend class ServingThreads;
   struct Stall;  // what the clock's callback may touch after this executor is gone
+
+  // For ServingThreads: runs what schedule_near gave it, or puts it into the queue after all.
+  void run_nearby(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
+  void give_back_nearby(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
 
   void work() ABSL_LOCKS_EXCLUDED(mutex_);
   void retire() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);  // the calling thread is about to return
@@ -120,6 +131,7 @@ class ThreadExecutor final : public Executor {
   bool watching_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<bool> saturated_{false};
+  std::atomic<size_t> nearby_{0};  // tasks that serving threads run or are about to
 };
 
 // Runs tasks one at a time, in order, on another executor.

@@ -1,12 +1,16 @@
 #include "weft/rpc/grpc_transport.h"
 
+#include <cstdlib>
 #include <functional>
+#include <malloc.h>
 #include <map>
+#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/serving_threads.h"
 #include "weft/base/status.h"
 #include "weft/proto/weft.pb.h"
 #include "weft/rpc/internal/grpc_stream.h"
@@ -19,8 +23,10 @@ using internal::ClientStream;
 using internal::GrpcStream;
 using internal::ServerStream;
 using internal::StreamHandler;
+using internal::StreamService;
 
 constexpr uint32_t kProtocolVersion = 1;
+constexpr size_t kLanes = 2;
 
 grpc::ChannelArguments channel_arguments(bool bulk) {
   grpc::ChannelArguments arguments;
@@ -38,17 +44,14 @@ grpc::ChannelArguments channel_arguments(bool bulk) {
   return arguments;
 }
 
-// gRPC 1.51 keeps the queue and threads of its callback API as long as a channel or server uses
-// them; ending and starting them again in one process aborts now and then (seen: "assertion failed:
-// prior > 0" under grpc_cq_internal_unref). A server without a port holds on to them for good.
-void keep_grpc_running() {
-  static grpc::Server* const keeper = [] {
-    auto* service = new grpc::CallbackGenericService;
-    grpc::ServerBuilder builder;
-    builder.RegisterCallbackGenericService(service);
-    return builder.BuildAndStart().release();
+void keep_freed_memory() {
+  static const bool once = [] {
+    // What the environment sets wins. The second is the largest that glibc allows.
+    if (std::getenv("MALLOC_TRIM_THRESHOLD_") == nullptr) mallopt(M_TRIM_THRESHOLD, 128 << 20);
+    if (std::getenv("MALLOC_MMAP_THRESHOLD_") == nullptr) mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    return true;
   }();
-  (void)keeper;
+  (void)once;
 }
 
 size_t bulk_size(const Frame& frame) { return frame.payload_bytes() + frame.body.size(); }
@@ -59,6 +62,10 @@ struct Shared {
 
   const GrpcTransportOptions options;
   internal::BufferPool pool;
+  // Of all streams, at both ends; set by listen. One queue, served by one thread at a time:
+  // gRPC 1.51 lets one thread of the process wait in epoll for all queues, and a second queue's
+  // would be woken to pass events on.
+  std::unique_ptr<grpc::ServerCompletionQueue> queue;
   Mutex mutex;
   CondVar changed;
   PeerIdentity self ABSL_GUARDED_BY(mutex);
@@ -201,7 +208,7 @@ class GrpcConnection final : public Connection,
   const PeerIdentity peer_;
   const uint64_t number_;
   mutable Mutex mutex_;
-  std::shared_ptr<GrpcStream> lanes_[2] ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<GrpcStream> lanes_[kLanes] ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status reason_ ABSL_GUARDED_BY(mutex_);  // of the end
   int delivering_ ABSL_GUARDED_BY(mutex_) = 0;   // frames that the sink has and has not returned
@@ -255,8 +262,36 @@ class AcceptHandler final : public StreamHandler,
     }
   }
   void on_end(GrpcStream& stream, absl::Status reason) override {
+    {
+      MutexLock lock(mutex_);
+      ended_ = true;
+      reason_ = std::move(reason);
+      if (answering_) return;
+    }
+    finish(stream);
+  }
+
+ private:
+  // A stream may end while its hello waits for the start: then nothing is opened. Ended while this
+  // runs, on the starting thread, it is reported once it was opened.
+  void answer(const std::shared_ptr<GrpcStream>& stream, const absl::StatusOr<wire::Hello>& hello) {
+    {
+      MutexLock lock(mutex_);
+      if (ended_) return;
+      answering_ = true;
+    }
+    open(stream, hello);
+    {
+      MutexLock lock(mutex_);
+      answering_ = false;
+      if (!ended_) return;
+    }
+    finish(*stream);
+  }
+
+  void finish(GrpcStream& stream) {
     if (connection_ != nullptr) {
-      connection_->lane_ended(stream, std::move(reason));
+      connection_->lane_ended(stream, std::move(reason_));
       MutexLock lock(accepted_->mutex);
       auto found =
           accepted_->by_number.find({connection_->peer().id.bits(), connection_->number()});
@@ -265,8 +300,7 @@ class AcceptHandler final : public StreamHandler,
     shared_->remove(&stream);
   }
 
- private:
-  void answer(const std::shared_ptr<GrpcStream>& stream, const absl::StatusOr<wire::Hello>& hello) {
+  void open(const std::shared_ptr<GrpcStream>& stream, const absl::StatusOr<wire::Hello>& hello) {
     PeerIdentity self;
     {
       MutexLock lock(shared_->mutex);
@@ -319,26 +353,11 @@ class AcceptHandler final : public StreamHandler,
   const SharedPtr shared_;
   const std::shared_ptr<Accepted> accepted_;
   size_t lane_ = 0;
-  GrpcConnectionPtr connection_;  // set by answer(), before the dialler may send frames
-};
-
-class GenericService final : public grpc::CallbackGenericService {
- public:
-  explicit GenericService(SharedPtr shared)
-      : shared_(std::move(shared)), accepted_(std::make_shared<Accepted>()) {}
-
-  grpc::ServerGenericBidiReactor* CreateReactor(
-      grpc::GenericCallbackServerContext* context) override {
-    auto stream = std::make_shared<ServerStream>(*context, shared_->options.limits, shared_->pool);
-    stream->set_handler(std::make_shared<AcceptHandler>(shared_, accepted_));
-    shared_->add(stream);
-    stream->start();
-    return stream.get();
-  }
-
- private:
-  const SharedPtr shared_;
-  const std::shared_ptr<Accepted> accepted_;
+  GrpcConnectionPtr connection_;  // set by open(), before the dialler may send frames
+  Mutex mutex_;
+  bool answering_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status reason_;  // of the end; set before ended_
 };
 
 // The dialling end of one stream.
@@ -400,7 +419,8 @@ std::shared_ptr<DialHandler> dial_lane(const SharedPtr& shared, const std::strin
                                        DialHandler::Ready ready) {
   auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
                                            channel_arguments(lane == 1));
-  auto stream = std::make_shared<ClientStream>(channel, shared->options.limits, shared->pool);
+  auto stream = std::make_shared<ClientStream>(
+      channel, StreamService::kMethods[lane], *shared->queue, shared->options.limits, shared->pool);
   auto handler = std::make_shared<DialHandler>(shared, connection, lane, std::move(ready));
   handler->set_stream(stream);
   stream->set_handler(handler);
@@ -427,10 +447,13 @@ std::shared_ptr<DialHandler> dial_lane(const SharedPtr& shared, const std::strin
 class GrpcTransport::Impl {
  public:
   Impl(Clock& clock, GrpcTransportOptions options)
-      : clock_(clock), shared_(std::make_shared<Shared>(std::move(options))), service_(shared_) {}
+      : clock_(clock),
+        shared_(std::make_shared<Shared>(std::move(options))),
+        accepted_(std::make_shared<Accepted>()) {}
 
   absl::Status listen() {
     if (server_ != nullptr) return absl::OkStatus();
+    if (shared_->options.keep_freed_memory) keep_freed_memory();
     const std::string& wanted = shared_->options.listen_address;
     const size_t colon = wanted.rfind(':');
     if (colon == std::string::npos || colon == 0) {
@@ -446,14 +469,18 @@ class GrpcTransport::Impl {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16 << 20);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
     builder.AddListeningPort(wanted, grpc::InsecureServerCredentials(), &port);
-    builder.RegisterCallbackGenericService(&service_);
+    builder.RegisterService(&service_);
+    shared_->queue = builder.AddCompletionQueue();
     server_ = builder.BuildAndStart();
+    threads_.emplace([queue = shared_->queue.get()] { return internal::serve_completion(*queue); });
     if (server_ == nullptr || port == 0) {
       server_ = nullptr;
+      end_threads();
       return absl::UnavailableError(absl::StrCat("cannot listen on ", wanted,
                                                  ": the port is in use or the host is not here"));
     }
     address_ = absl::StrCat(wanted.substr(0, colon), ":", port);
+    for (size_t lane = 0; lane < kLanes; ++lane) accept(lane);
     return absl::OkStatus();
   }
 
@@ -527,14 +554,28 @@ class GrpcTransport::Impl {
     }
     for (const auto& stream : streams) stream->cut();
     streams.clear();
-    if (server_ != nullptr) {
-      server_->Shutdown(std::chrono::system_clock::now());
-      server_->Wait();
-    }
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
     wait_for_streams(kNever);
+    end_threads();
   }
 
  private:
+  // Waits, without blocking, for the next stream of this lane. The server's end ends the chain.
+  void accept(size_t lane) {
+    auto stream = std::make_shared<ServerStream>(shared_->options.limits, shared_->pool);
+    stream->accept(service_, lane, *shared_->queue,
+                   [this, lane](const std::shared_ptr<ServerStream>& opened) {
+                     accept(lane);
+                     opened->set_handler(std::make_shared<AcceptHandler>(shared_, accepted_));
+                     shared_->add(opened);
+                   });
+  }
+  void end_threads() {
+    if (!threads_.has_value()) return;
+    shared_->queue->Shutdown();
+    threads_->join();
+    threads_.reset();
+  }
   void wait_for_streams(TimePoint deadline) {
     MutexLock lock(shared_->mutex);
     while (!shared_->streams.empty()) {
@@ -544,13 +585,15 @@ class GrpcTransport::Impl {
 
   Clock& clock_;
   const SharedPtr shared_;
-  GenericService service_;
+  const std::shared_ptr<Accepted> accepted_;
+  StreamService service_;
   std::unique_ptr<grpc::Server> server_;
+  std::optional<ServingThreads> threads_;  // of the queue
   std::string address_;
 };
 
 GrpcTransport::GrpcTransport(Clock& clock, GrpcTransportOptions options)
-    : impl_((keep_grpc_running(), std::make_shared<Impl>(clock, std::move(options)))) {}
+    : impl_(std::make_shared<Impl>(clock, std::move(options))) {}
 GrpcTransport::~GrpcTransport() { stop(); }
 
 absl::Status GrpcTransport::listen() { return impl_->listen(); }

@@ -21,6 +21,9 @@ struct GrpcTransportOptions {
   TransportLimits limits;
   // Frames with payloads above this travel on the bulk lane.
   size_t bulk_from = size_t{64} << 10;
+  // Has malloc keep up to 128 MiB that was freed, in the whole process: gRPC reads into memory that
+  // it gets from malloc and frees again, and fresh pages cost several times the copy.
+  bool keep_freed_memory = true;
   // How long `stop` lets streams end in order before it cuts them.
   Nanoseconds grace = std::chrono::seconds(1);
 };
@@ -39,7 +42,7 @@ class GrpcTransport final : public Transport {
 
  private:
   class Impl;                         // gRPC stays out of this header
-  const std::shared_ptr<Impl> impl_;  // shared with streams, which end on gRPC's threads
+  const std::shared_ptr<Impl> impl_;  // shared with streams, which end on its threads
 };
 
 }  // namespace weft

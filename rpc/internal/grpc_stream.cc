@@ -6,60 +6,96 @@
 
 namespace weft::internal {
 
+bool serve_completion(grpc::CompletionQueue& queue) {
+  void* tag = nullptr;
+  bool ok = false;
+  if (!queue.Next(&tag, &ok)) return false;
+  static_cast<GrpcOperation*>(tag)->ended(ok);
+  return true;
+}
+
+void GrpcOperation::ended(bool ok) {
+  (stream_.*ended_)(ok);
+  stream_.count_off();  // may end the stream
+}
+
 void GrpcStream::set_handler(std::shared_ptr<StreamHandler> handler) {
   MutexLock lock(mutex_);
   handler_ = std::move(handler);
 }
 
-bool GrpcStream::claim_write() {
-  if (writing_ || broken_ || released_ || writer_.empty()) return false;
-  writing_ = true;
-  outgoing_ = writer_.next();
-  return true;
+GrpcStream::Next GrpcStream::next() {
+  Next next;
+  if (open_ && !writing_ && !broken_ && !closed_ && !writer_.empty()) {
+    writing_ = true;
+    ++under_way_;
+    outgoing_ = writer_.next();
+    next.write = true;
+    return next;
+  }
+  const bool drained = broken_ || (ending_ && writer_.empty());
+  if (open_ && !writing_ && !closed_ && drained) {
+    closed_ = true;
+    next.last_write = !accepting() && !read_over_;  // else nobody listens
+    if (next.last_write) ++under_way_;
+  }
+  // The accepting end finishes once it has written all, the dialling one once it has read all.
+  if (!finishing_ && !writing_ && (accepting() ? closed_ : read_over_)) {
+    closed_ = finishing_ = true;
+    ++under_way_;
+    next.finish = true;
+  }
+  return next;
 }
 
-bool GrpcStream::may_release() {
-  if (released_ || writing_ || !(broken_ || (ending_ && writer_.empty()))) return false;
-  released_ = true;
-  return true;
+void GrpcStream::start(Next next) {
+  if (next.write) start_write(outgoing_, &write_);
+  if (next.last_write) start_last_write(&last_write_);
+  if (next.finish) start_finish(&finish_);
 }
 
-void GrpcStream::write_or_release(bool write, bool let_go) {
-  // Outside the lock: gRPC may write to the socket right here.
-  if (write) start_write(&outgoing_);
-  if (let_go) release();
+void GrpcStream::opened() {
+  Next todo;
+  {
+    MutexLock lock(mutex_);
+    open_ = true;
+    ++under_way_;
+    todo = next();
+  }
+  start_read(&incoming_, &read_);
+  start(todo);
 }
 
 void GrpcStream::send_hello(std::string hello) {
-  bool write = false;
+  Next todo;
   {
     MutexLock lock(mutex_);
     writer_.push_hello(std::move(hello));
-    write = claim_write();
+    todo = next();
   }
-  write_or_release(write, false);
+  start(todo);
 }
 
 bool GrpcStream::send(FramePtr frame) {
-  bool write = false;
+  Next todo;
   {
     MutexLock lock(mutex_);
-    if (broken_ || ending_ || released_) return false;
+    if (broken_ || ending_ || closed_) return false;
     writer_.push(std::move(frame));
-    write = claim_write();
+    todo = next();
   }
-  write_or_release(write, false);
+  start(todo);
   return true;
 }
 
 void GrpcStream::end() {
-  bool let_go = false;
+  Next todo;
   {
     MutexLock lock(mutex_);
     ending_ = true;
-    let_go = may_release();
+    todo = next();
   }
-  write_or_release(false, let_go);
+  start(todo);
 }
 
 size_t GrpcStream::queued_bytes() const {
@@ -72,20 +108,19 @@ absl::Status GrpcStream::reason() const {
   return reason_;
 }
 
-void GrpcStream::fail(absl::Status reason) {
-  bool let_go = false;
+void GrpcStream::read_ended() {
+  Next todo;
   {
     MutexLock lock(mutex_);
-    broken_ = true;
-    if (reason_.ok()) reason_ = std::move(reason);
-    let_go = may_release();
+    broken_ = read_over_ = true;
+    todo = next();
   }
-  write_or_release(false, let_go);
+  start(todo);
 }
 
 void GrpcStream::read_done(bool ok) {
   if (!ok) {
-    fail(absl::OkStatus());
+    read_ended();
     return;
   }
   std::shared_ptr<StreamHandler> handler;
@@ -100,33 +135,65 @@ void GrpcStream::read_done(bool ok) {
   if (!status.ok()) {
     {
       MutexLock lock(mutex_);
-      if (reason_.ok()) reason_ = status;  // known before the far end can react to the cut
+      if (reason_.ok()) reason_ = std::move(status);  // known before the far end reacts to the cut
     }
-    cut();  // first: after fail() gRPC may be done with the call
-    fail(std::move(status));
+    cut();
+    read_ended();
     return;
   }
-  MutexLock lock(mutex_);
-  // A server that has finished must not read on; a client reads until the server's end.
-  if (!released_ || reads_after_release()) start_read(&incoming_);
+  {
+    MutexLock lock(mutex_);
+    // A server that has finished must not read on.
+    if (!finishing_) {
+      ++under_way_;
+      start_read(&incoming_, &read_);
+      return;
+    }
+    read_over_ = true;
+  }
 }
 
 void GrpcStream::write_done(bool ok) {
-  bool write = false, let_go = false;
+  Next todo;
   {
     MutexLock lock(mutex_);
     writing_ = false;
     outgoing_.Clear();
     if (!ok) broken_ = true;
-    write = claim_write();
-    let_go = may_release();
+    todo = next();
   }
-  write_or_release(write, let_go);
+  start(todo);
+}
+
+void GrpcStream::finish_done(bool) {
+  MutexLock lock(mutex_);
+  finished_ = true;
+}
+
+void GrpcStream::note_started() {
+  MutexLock lock(mutex_);
+  ++under_way_;
+}
+
+void GrpcStream::count_off() {
+  std::shared_ptr<StreamHandler> handler;
+  absl::Status reason;
+  {
+    MutexLock lock(mutex_);
+    if (--under_way_ > 0) return;
+    // Nothing is under way and nothing will be: also of a stream that never came to be.
+    broken_ = read_over_ = closed_ = finishing_ = finished_ = true;
+    writer_.clear();
+    reason = reason_.ok() ? verdict() : reason_;
+    handler = std::move(handler_);
+  }
+  if (handler != nullptr) handler->on_end(*this, std::move(reason));
+  const std::shared_ptr<GrpcStream> last = std::move(self_);  // may end this object
 }
 
 void GrpcStream::cut() {
   MutexLock lock(mutex_);
-  if (!done_) try_cancel();
+  if (!finished_) try_cancel();
 }
 
 void GrpcStream::note_cut() {
@@ -134,48 +201,70 @@ void GrpcStream::note_cut() {
   if (reason_.ok()) reason_ = absl::UnavailableError("the connection was cut");
 }
 
-void GrpcStream::all_done(absl::Status reason) {
-  std::shared_ptr<StreamHandler> handler;
-  {
-    MutexLock lock(mutex_);
-    broken_ = true;
-    released_ = true;
-    done_ = true;
-    writer_.clear();
-    if (!reason_.ok()) reason = reason_;
-    handler = std::move(handler_);
-  }
-  if (handler != nullptr) handler->on_end(*this, std::move(reason));
-  const std::shared_ptr<GrpcStream> last = std::move(self_);  // may end this object
-}
-
-ClientStream::ClientStream(std::shared_ptr<grpc::Channel> channel, const TransportLimits& limits,
+ClientStream::ClientStream(std::shared_ptr<grpc::Channel> channel, const std::string& method,
+                           grpc::CompletionQueue& queue, const TransportLimits& limits,
                            BufferPool& pool)
-    : GrpcStream(limits, pool), channel_(std::move(channel)), stub_(channel_) {}
-
-void ClientStream::start() {
+    : GrpcStream(limits, pool),
+      channel_(std::move(channel)),
+      stub_(channel_),
+      start_(*this, static_cast<GrpcOperation::Ended>(&ClientStream::started)) {
   // A dead address must fail at once, not wait for somebody to appear.
   context_.set_wait_for_ready(false);
-  stub_.PrepareBidiStreamingCall(&context_, "/weft.Worker/Stream", grpc::StubOptions(), this);
+  call_ = stub_.PrepareCall(&context_, method, &queue);
+}
+
+void ClientStream::start() {
   keep_alive();
-  AddHold();  // writes start outside of reactions; release() gives the hold back
-  read_next();
-  StartCall();
+  note_started();
+  call_->StartCall(&start_);
 }
 
-void ClientStream::release() {
-  // The server sees the end of the stream after all that was written, and finishes.
-  StartWritesDone();
-  RemoveHold();
+void ClientStream::started(bool ok) {
+  if (ok) {
+    opened();
+  } else {
+    read_ended();
+  }
 }
 
-void ClientStream::OnDone(const grpc::Status& status) {
-  all_done(status.ok() ? absl::OkStatus()
-                       : absl::UnavailableError(absl::StrCat("gRPC status ",
-                                                             static_cast<int>(status.error_code()),
-                                                             ": ", status.error_message())));
+absl::Status ClientStream::verdict() const {
+  if (status_.ok()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("gRPC status ", static_cast<int>(status_.error_code()),
+                                             ": ", status_.error_message()));
 }
 
-void ServerStream::OnDone() { all_done(absl::OkStatus()); }
+StreamService::StreamService() {
+  for (const char* method : kMethods) {
+    AddMethod(new grpc::internal::RpcServiceMethod(
+        method, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
+    MarkMethodAsync(method == kMethods[0] ? 0 : 1);
+  }
+}
+
+ServerStream::ServerStream(const TransportLimits& limits, BufferPool& pool)
+    : GrpcStream(limits, pool),
+      accept_(*this, static_cast<GrpcOperation::Ended>(&ServerStream::accept_done)),
+      done_(*this, static_cast<GrpcOperation::Ended>(&ServerStream::call_done)) {}
+
+void ServerStream::accept(StreamService& service, size_t lane, grpc::ServerCompletionQueue& queue,
+                          Accepted accepted) {
+  accepted_ = std::move(accepted);
+  keep_alive();
+  note_started();
+  context_.AsyncNotifyWhenDone(&done_);
+  service.request(lane, &context_, &call_, &queue, &accept_);
+}
+
+void ServerStream::accept_done(bool ok) {
+  if (!ok) return;  // the server ends; gRPC does not report this call's end
+  note_started();   // done_
+  const Accepted accepted = std::exchange(accepted_, nullptr);
+  accepted(std::static_pointer_cast<ServerStream>(shared_from_this()));
+  opened();
+}
+
+void ServerStream::call_done(bool) {
+  if (context_.IsCancelled()) note_cut();
+}
 
 }  // namespace weft::internal

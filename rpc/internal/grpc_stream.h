@@ -1,16 +1,16 @@
 // One bidirectional gRPC stream of records, the same at the dialling and at the accepting end.
 //
-// Thread safety: send and end may be called from any thread; the handler's methods run on gRPC's
-// threads, one at a time per stream, without a lock.
-// Lifetime: a stream keeps itself alive from start until gRPC reports it done; handlers are held by
-// shared_ptr until then, so that a callback never meets a dead one.
+// Thread safety: send and end may be called from any thread; the handler's methods run on the
+// thread that serves the stream's completion queue, one at a time, without a lock. Lifetime: a
+// stream keeps itself alive while an operation of it is in the queue; handlers are held by
+// shared_ptr until the last one, so that no completion meets a dead one.
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 
-#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
@@ -20,6 +20,21 @@
 namespace weft::internal {
 
 class GrpcStream;
+
+// What a completion queue hands back when an operation of a stream has ended.
+class GrpcOperation {
+ public:
+  using Ended = void (GrpcStream::*)(bool ok);
+  GrpcOperation(GrpcStream& stream, Ended ended) : stream_(stream), ended_(ended) {}
+  void ended(bool ok);
+
+ private:
+  GrpcStream& stream_;
+  const Ended ended_;
+};
+
+// Waits for one operation of `queue` to end; false once it is shut down and empty.
+bool serve_completion(grpc::CompletionQueue& queue);
 
 class StreamHandler {
  public:
@@ -49,90 +64,138 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
  protected:
   GrpcStream(const TransportLimits& limits, BufferPool& pool) : reader_(limits, pool) {}
 
-  virtual void start_read(grpc::ByteBuffer* buffer) = 0;
-  virtual void start_write(const grpc::ByteBuffer* buffer) = 0;
-  // No read or write will be started any more: let gRPC finish.
-  virtual void release() = 0;
-  virtual bool reads_after_release() const = 0;
+  virtual void start_read(grpc::ByteBuffer* buffer, void* tag) = 0;
+  virtual void start_write(const grpc::ByteBuffer& buffer, void* tag) = 0;
+  // The dialling end alone: tells the far end that nothing more will be written.
+  virtual void start_last_write(void* tag) = 0;
+  // The last operation: the far end's verdict, or ours.
+  virtual void start_finish(void* tag) = 0;
+  virtual bool accepting() const = 0;
   virtual void try_cancel() = 0;
+  // Why the stream ended, known once it has finished.
+  virtual absl::Status verdict() const = 0;
+
+  // From here gRPC uses the stream until all its operations have ended.
+  void keep_alive() { self_ = shared_from_this(); }
+  // Reads and writes begin.
+  void opened() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The stream never came to be, or reading is over.
+  void read_ended() ABSL_LOCKS_EXCLUDED(mutex_);
+  // An operation that is not the base's own was started; its `ended` counts it off.
+  void note_started() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The far end or the wire was cut, not ended in order.
+  void note_cut() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  friend class GrpcOperation;
+  // What is to be started once the lock is let go: gRPC may write to the socket right there.
+  struct Next {
+    bool write = false;
+    bool last_write = false;
+    bool finish = false;
+  };
+  Next next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void start(Next next);
 
   void read_done(bool ok) ABSL_LOCKS_EXCLUDED(mutex_);
   void write_done(bool ok) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The far end or the wire was cut, not ended in order.
-  void note_cut() ABSL_LOCKS_EXCLUDED(mutex_);
-  void all_done(absl::Status reason) ABSL_LOCKS_EXCLUDED(mutex_);
-  void read_next() { start_read(&incoming_); }
-  // gRPC uses the stream from here until all_done.
-  void keep_alive() { self_ = shared_from_this(); }
-
- private:
-  // Takes the write slot if it is free and there is something to write.
-  bool claim_write() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void write_or_release(bool write, bool let_go);
-  bool may_release() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void fail(absl::Status reason) ABSL_LOCKS_EXCLUDED(mutex_);
+  void last_write_done(bool) {}
+  void finish_done(bool ok) ABSL_LOCKS_EXCLUDED(mutex_);
+  void count_off() ABSL_LOCKS_EXCLUDED(mutex_);
 
   std::shared_ptr<GrpcStream> self_;
   FrameReader reader_;
   grpc::ByteBuffer incoming_;  // the read slot's
   grpc::ByteBuffer outgoing_;  // the write slot's
+  // At most one of each is under way.
+  GrpcOperation read_{*this, &GrpcStream::read_done};
+  GrpcOperation write_{*this, &GrpcStream::write_done};
+  GrpcOperation last_write_{*this, &GrpcStream::last_write_done};
+  GrpcOperation finish_{*this, &GrpcStream::finish_done};
+
   mutable Mutex mutex_;
   std::shared_ptr<StreamHandler> handler_ ABSL_GUARDED_BY(mutex_);
   FrameWriter writer_ ABSL_GUARDED_BY(mutex_);
+  int under_way_ ABSL_GUARDED_BY(mutex_) = 0;  // operations that gRPC has
+  bool open_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;  // end() was called: drain, then release
-  bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // the far end or the wire is gone
-  bool released_ ABSL_GUARDED_BY(mutex_) = false;
-  bool done_ ABSL_GUARDED_BY(mutex_) = false;  // gRPC has let go of the call
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;     // end() was called: drain, then close
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;     // the far end or the wire is gone
+  bool read_over_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more will be read
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;     // nothing more will be written
+  bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status reason_ ABSL_GUARDED_BY(mutex_);
 };
 
 // The dialling end.
-class ClientStream final : public GrpcStream,
-                           public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+class ClientStream final : public GrpcStream {
  public:
-  ClientStream(std::shared_ptr<grpc::Channel> channel, const TransportLimits& limits,
-               BufferPool& pool);
+  ClientStream(std::shared_ptr<grpc::Channel> channel, const std::string& method,
+               grpc::CompletionQueue& queue, const TransportLimits& limits, BufferPool& pool);
   void start();
 
  private:
+  void start_read(grpc::ByteBuffer* buffer, void* tag) override { call_->Read(buffer, tag); }
+  void start_write(const grpc::ByteBuffer& buffer, void* tag) override {
+    call_->Write(buffer, tag);
+  }
+  // The server sees the end of the stream after all that was written, and finishes.
+  void start_last_write(void* tag) override { call_->WritesDone(tag); }
+  void start_finish(void* tag) override { call_->Finish(&status_, tag); }
+  bool accepting() const override { return false; }
   void try_cancel() override { context_.TryCancel(); }
-  void start_read(grpc::ByteBuffer* buffer) override { StartRead(buffer); }
-  void start_write(const grpc::ByteBuffer* buffer) override { StartWrite(buffer); }
-  void release() override;
-  bool reads_after_release() const override { return true; }
-  void OnReadDone(bool ok) override { read_done(ok); }
-  void OnWriteDone(bool ok) override { write_done(ok); }
-  void OnDone(const grpc::Status& status) override;
+  absl::Status verdict() const override;
+  void started(bool ok);
 
   const std::shared_ptr<grpc::Channel> channel_;
   grpc::GenericStub stub_;
   grpc::ClientContext context_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
+  grpc::Status status_;
+  GrpcOperation start_;
+};
+
+// The service that the accepting end offers: one method per lane.
+class StreamService final : public grpc::Service {
+ public:
+  static constexpr const char* kMethods[] = {"/weft.Worker/Stream", "/weft.Worker/Bulk"};
+
+  StreamService();
+  void request(size_t lane, grpc::ServerContext* context,
+               grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>* call,
+               grpc::ServerCompletionQueue* queue, void* tag) {
+    RequestAsyncBidiStreaming(static_cast<int>(lane), context, call, queue, queue, tag);
+  }
 };
 
 // The accepting end.
-class ServerStream final : public GrpcStream, public grpc::ServerGenericBidiReactor {
+class ServerStream final : public GrpcStream {
  public:
-  ServerStream(grpc::GenericCallbackServerContext& context, const TransportLimits& limits,
-               BufferPool& pool)
-      : GrpcStream(limits, pool), context_(context) {}
-  void start() {
-    keep_alive();
-    read_next();
-  }
+  using Accepted = std::function<void(const std::shared_ptr<ServerStream>& stream)>;
+
+  ServerStream(const TransportLimits& limits, BufferPool& pool);
+  // Waits for one stream to be opened; `accepted` then sets its handler before anything is read.
+  // Without a call when the server ends.
+  void accept(StreamService& service, size_t lane, grpc::ServerCompletionQueue& queue,
+              Accepted accepted);
 
  private:
+  void start_read(grpc::ByteBuffer* buffer, void* tag) override { call_.Read(buffer, tag); }
+  void start_write(const grpc::ByteBuffer& buffer, void* tag) override { call_.Write(buffer, tag); }
+  void start_last_write(void*) override {}
+  void start_finish(void* tag) override { call_.Finish(grpc::Status::OK, tag); }
+  bool accepting() const override { return true; }
   void try_cancel() override { context_.TryCancel(); }
-  void start_read(grpc::ByteBuffer* buffer) override { StartRead(buffer); }
-  void start_write(const grpc::ByteBuffer* buffer) override { StartWrite(buffer); }
-  void release() override { Finish(grpc::Status::OK); }
-  bool reads_after_release() const override { return false; }
-  void OnReadDone(bool ok) override { read_done(ok); }
-  void OnWriteDone(bool ok) override { write_done(ok); }
-  void OnCancel() override { note_cut(); }
-  void OnDone() override;
+  absl::Status verdict() const override { return absl::OkStatus(); }
+  void accept_done(bool ok);
+  void call_done(bool ok);
 
-  grpc::GenericCallbackServerContext& context_;  // gRPC's, until OnDone
+  grpc::ServerContext context_;
+  grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> call_{&context_};
+  Accepted accepted_;
+  GrpcOperation accept_;
+  GrpcOperation done_;
 };
 
 }  // namespace weft::internal

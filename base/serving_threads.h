@@ -1,0 +1,87 @@
+// Threads that serve one queue (a transport's completions), one at a time, and that can run short
+// tasks of an executor between two pieces of that work. This saves waking another thread for each
+// task, which costs more than a short task itself.
+//
+// The thread that serves is replaced as soon as a task of its own waits (BlockingSection), and by a
+// watcher when a task takes longer than a tick: so a task that blocks delays the queue by at most
+// two ticks and never stops it.
+//
+// Thread safety: all methods may be called from any thread. Lifetime: `join` (or the destructor)
+// waits for `serve_one` to say that the queue has ended, and for tasks that still run.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "weft/base/executor.h"
+
+namespace weft {
+
+class ServingThreads {
+ public:
+  // `serve_one` waits for one piece of work and does it; false once the queue has ended.
+  explicit ServingThreads(std::function<bool()> serve_one, Nanoseconds tick = kTick);
+  ~ServingThreads();
+  ServingThreads(const ServingThreads&) = delete;
+  ServingThreads& operator=(const ServingThreads&) = delete;
+
+  void join() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  friend class ThreadExecutor;
+  static constexpr Nanoseconds kTick = std::chrono::milliseconds(1);
+  static constexpr size_t kMaxThreads = 16;
+  // What one piece of work may leave to its thread; the rest is worth other threads.
+  static constexpr Nanoseconds kMostExpected = std::chrono::microseconds(100);
+  static constexpr Nanoseconds kLeastExpected = std::chrono::microseconds(1);  // of one task
+
+  struct Nearby {
+    ThreadExecutor* executor;
+    Executor::Task task;
+  };
+  // What a serving thread knows of itself.
+  struct Here {
+    ServingThreads* threads;
+    uint64_t term;  // the one it serves in, or served in
+    bool in_task = false;
+    std::vector<Nearby> taken;  // from the piece of work that is under way
+    Nanoseconds expected{0};    // what they take
+  };
+  static thread_local Here* here_;
+
+  // For ThreadExecutor. The thread is no serving one, or its own task runs, or it has enough:
+  // false.
+  static bool take(ThreadExecutor& executor, Executor::Task& task, Nanoseconds expected);
+  static bool on_this_thread() { return here_ != nullptr; }
+  // The calling thread's task is about to wait.
+  static void hand_over();
+
+  void run(bool serve) ABSL_LOCKS_EXCLUDED(mutex_);
+  void serve(Here& here) ABSL_LOCKS_EXCLUDED(mutex_);
+  void run_tasks(Here& here) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the term to serve in, or 0 once the queue has ended.
+  uint64_t stand_by() ABSL_LOCKS_EXCLUDED(mutex_);
+  void start_thread(bool serve) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Begins the next term: what the serving thread still had to run goes to the executor.
+  uint64_t take_over() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::function<bool()> serve_one_;
+  const Nanoseconds tick_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
+  uint64_t term_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::deque<Nearby> tasks_ ABSL_GUARDED_BY(mutex_);  // of the serving thread, not begun
+  bool running_ ABSL_GUARDED_BY(mutex_) = false;      // the serving thread runs a task
+  uint64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;        // tasks
+  bool watching_ ABSL_GUARDED_BY(mutex_) = false;     // tasks run: a stand-by looks every tick
+  bool has_watcher_ ABSL_GUARDED_BY(mutex_) = false;  // that one
+  bool handed_over_ ABSL_GUARDED_BY(mutex_) = false;  // nobody serves
+  size_t standing_by_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::atomic<bool> may_take_{true};  // somebody stands by
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace weft
