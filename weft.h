@@ -4,6 +4,8 @@
 #include "weft/base/future.h"
 #include "weft/base/rpc_error.h"
 #include "weft/dist_autograd/context.h"
+#include "weft/dist_autograd/rref_backward.h"
+#include "weft/rpc/aten.h"
 #include "weft/rpc/class.h"
 #include "weft/rpc/function.h"
 #include "weft/rpc/verbs.h"

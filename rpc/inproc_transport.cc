@@ -16,7 +16,14 @@ struct Dial {
   PeerIdentity from;
   std::weak_ptr<InprocEndpoint> dialler;
   PeerIdentity expected;
-  std::shared_ptr<Transport::ConnectCallback> callback;
+  // Shared with the timer of the deadline: who claims it answers.
+  struct Answer {
+    std::atomic<bool> claimed{false};
+    Transport::ConnectCallback callback;
+  };
+  std::shared_ptr<Answer> answer;
+
+  bool claim() const { return !answer->claimed.exchange(true); }
 };
 
 void answer(const Dial& dial, absl::StatusOr<ConnectionPtr> result);
@@ -37,6 +44,7 @@ struct InprocEndpoint : std::enable_shared_from_this<InprocEndpoint> {
   CondVar idle;
   TransportSink* sink ABSL_GUARDED_BY(mutex) = nullptr;  // null before start and after stop
   PeerIdentity self ABSL_GUARDED_BY(mutex);
+  std::atomic<bool> killed{false};
   int running ABSL_GUARDED_BY(mutex) = 0;  // callbacks under way
   bool stopped ABSL_GUARDED_BY(mutex) = false;
   std::vector<Dial> waiting ABSL_GUARDED_BY(mutex);
@@ -61,10 +69,11 @@ struct InprocEndpoint : std::enable_shared_from_this<InprocEndpoint> {
 
 namespace {
 
-// Runs the dial's callback unless the dialler has stopped.
+// Runs the callback of a dial that was claimed, unless the dialler has stopped.
 void answer(const Dial& dial, absl::StatusOr<ConnectionPtr> result) {
+  Transport::ConnectCallback callback = std::move(dial.answer->callback);
   if (auto dialler = dial.dialler.lock()) {
-    dialler->with_sink([&](TransportSink&) { (*dial.callback)(std::move(result)); });
+    dialler->with_sink([&](TransportSink&) { callback(std::move(result)); });
   }
 }
 
@@ -226,6 +235,8 @@ void InprocNetwork::sever(const std::string& a, const std::string& b) {
 }
 
 void InprocNetwork::kill(const std::string& address) {
+  // First: a dial that sees no mark makes its connection in time to be severed.
+  if (EndpointPtr endpoint = find(address)) endpoint->killed.store(true);
   remove(address);
   sever(address, "");
 }
@@ -257,31 +268,42 @@ absl::Status InprocTransport::start(PeerIdentity self, TransportSink* sink) {
 
 void InprocTransport::connect(const std::string& address, const PeerIdentity& expected,
                               TimePoint deadline, ConnectCallback callback) {
-  (void)deadline;  // nothing here takes time
   internal::Dial dial;
+  dial.dialler = endpoint_;
+  dial.expected = expected;
+  dial.answer = std::make_shared<internal::Dial::Answer>();
+  dial.answer->callback = std::move(callback);
   {
     MutexLock lock(endpoint_->mutex);
-    dial = {endpoint_->self, endpoint_, expected,
-            std::make_shared<ConnectCallback>(std::move(callback))};
+    dial.from = endpoint_->self;
   }
-  network_.executor_.schedule([&network = network_, address, dial = std::move(dial)]() mutable {
+  network_.executor_.schedule([&network = network_, address, dial, deadline]() mutable {
+    const InprocNetwork::EndpointPtr near = dial.dialler.lock();
     InprocNetwork::EndpointPtr far = network.find(address);
-    if (far == nullptr) {
+    if (far == nullptr || near == nullptr || near->killed.load()) {
+      (void)dial.claim();
       internal::answer(dial, absl::UnavailableError(absl::StrCat("nobody listens at ", address)));
       return;
     }
+    bool waits = false;
     {
       MutexLock lock(far->mutex);
-      if (far->sink == nullptr && !far->stopped) {
-        far->waiting.push_back(std::move(dial));
-        return;
-      }
+      waits = far->sink == nullptr && !far->stopped;
+      if (waits) far->waiting.push_back(dial);
     }
+    if (waits && deadline != kNever) {
+      network.clock_.call_at(deadline, [dial] {
+        if (!dial.claim()) return;
+        internal::answer(dial, absl::DeadlineExceededError("no answer before the deadline"));
+      });
+    }
+    if (waits) return;
     far->accept(std::move(dial));
   });
 }
 
 void InprocEndpoint::accept(Dial dial) {
+  if (dial.answer->claimed.load()) return;
   std::shared_ptr<InprocEndpoint> dialler = dial.dialler.lock();
   PeerIdentity identity;
   {
@@ -295,6 +317,7 @@ void InprocEndpoint::accept(Dial dial) {
   } else {
     with_sink([&](TransportSink& target) { refused = target.on_accept(dial.from); });
   }
+  if (!dial.claim()) return;  // the dialler has given up
   if (!refused.ok() || dialler == nullptr) {
     answer(dial, refused);
     return;
@@ -326,6 +349,7 @@ void InprocEndpoint::accept(Dial dial) {
     network.links_.push_back(link);
   }
   if (stopped) far_end->close();  // an end stopped meanwhile and did not see this connection
+  if (killed.load() || dialler->killed.load()) network.sever(address, dialler->address);
 }
 
 void InprocTransport::stop() {
@@ -343,7 +367,7 @@ void InprocTransport::stop() {
     endpoint_->connections.clear();
   }
   for (const auto& dial : waiting) {
-    internal::answer(dial, absl::UnavailableError("the worker has stopped"));
+    if (dial.claim()) internal::answer(dial, absl::UnavailableError("the worker has stopped"));
   }
   for (const auto& connection : connections) connection->close();
   MutexLock lock(endpoint_->mutex);

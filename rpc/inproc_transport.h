@@ -26,14 +26,16 @@ namespace internal {
 struct InprocEndpoint;
 }  // namespace internal
 
-// The wires. Frames are delivered by tasks on `executor`, in order per direction of a connection.
+// The wires. Frames are delivered by tasks on `executor`, in order per direction of a connection;
+// `clock` ends dials that nobody answers.
 class InprocNetwork {
  public:
-  explicit InprocNetwork(Executor& executor) : executor_(executor) {}
+  InprocNetwork(Clock& clock, Executor& executor) : clock_(clock), executor_(executor) {}
 
   // Ends all connections between the two addresses; what is in flight on them is lost.
   void sever(const std::string& a, const std::string& b) ABSL_LOCKS_EXCLUDED(mutex_);
-  // As if the process at `address` had died: its connections end, nobody can dial it any more.
+  // As if the process at `address` had died: its connections end, nobody can dial it any more, and
+  // it dials nobody.
   void kill(const std::string& address) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // What happens to a frame on its way.
@@ -55,6 +57,7 @@ class InprocNetwork {
   EndpointPtr find(const std::string& address) ABSL_LOCKS_EXCLUDED(mutex_);
   Fate fate_of(const FrameHeader& header) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  Clock& clock_;
   Executor& executor_;
   Mutex mutex_;
   uint64_t next_address_ ABSL_GUARDED_BY(mutex_) = 1;

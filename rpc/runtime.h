@@ -69,6 +69,11 @@ class RpcRuntime {
     CallOptions options;
     std::string target;
     std::string creation;
+    // Kept until the reply: the target must not die because its caller let go of it meanwhile.
+    std::shared_ptr<const void> target_holder;
+    // A thread waits for the reply: the call waits with it where others would be refused because
+    // too many wait for credit.
+    bool waited_for = false;
   };
   virtual CallId call(CallRequest request, ReplyHandler on_reply) = 0;
   // The caller gave up: the callee is told. `on_reply` runs with Cancelled unless it already ran.

@@ -6,7 +6,8 @@
 // before rpc_async returns; CallOptions::snapshot says what holds for large tensors.
 //
 // Thread safety: may be called from any thread.
-// Blocking: rpc_sync waits for the reply, rpc_async never.
+// Blocking: rpc_sync waits for the reply, and first for its turn if too many calls wait for credit;
+// rpc_async never waits: then its future fails (ResourceExhausted, not executed).
 // Errors: RpcError, thrown by rpc_sync and by wait() on the future: what the function threw, or why
 // the call failed (docs/errors.md). Calls that cannot work do not compile, and say why.
 #pragma once
@@ -21,10 +22,11 @@ namespace weft {
 namespace internal {
 
 template <class R, class... P, class Callee>
-Future<result_t<R>> async_call(const Destination& to, const Callee& function,
+Future<result_t<R>> async_call(const Destination& to, const Callee& function, bool waited_for,
                                std::type_identity_t<P>&&... argument) {
   if constexpr (check::kCallable<R, P...>) {
     Outgoing call = open_call(to);
+    call.request.waited_for = waited_for;
     choose(call, function);
     put_arguments<P...>(call, std::forward<P>(argument)...);
     return start_call<result_t<R>>(std::move(call));
@@ -39,33 +41,36 @@ Future<result_t<R>> async_call(const Destination& to, const Callee& function,
 template <class R, class... P>
 Future<result_t<R>> rpc_async(const Destination& to, R (*function)(P...),
                               std::type_identity_t<P>... argument) {
-  return internal::async_call<R, P...>(to, function, std::forward<P>(argument)...);
+  return internal::async_call<R, P...>(to, function, false, std::forward<P>(argument)...);
 }
 template <class R, class... P>
 Future<result_t<R>> rpc_async(const Destination& to, R (*function)(CallContext&, P...),
                               std::type_identity_t<P>... argument) {
-  return internal::async_call<R, P...>(to, function, std::forward<P>(argument)...);
+  return internal::async_call<R, P...>(to, function, false, std::forward<P>(argument)...);
 }
 template <class R, class... P>
 Future<result_t<R>> rpc_async(const Destination& to, const Function<R(P...)>& function,
                               std::type_identity_t<P>... argument) {
-  return internal::async_call<R, P...>(to, function, std::forward<P>(argument)...);
+  return internal::async_call<R, P...>(to, function, false, std::forward<P>(argument)...);
 }
 
 template <class R, class... P>
 result_t<R> rpc_sync(const Destination& to, R (*function)(P...),
                      std::type_identity_t<P>... argument) {
-  return internal::take(internal::async_call<R, P...>(to, function, std::forward<P>(argument)...));
+  return internal::take(
+      internal::async_call<R, P...>(to, function, true, std::forward<P>(argument)...));
 }
 template <class R, class... P>
 result_t<R> rpc_sync(const Destination& to, R (*function)(CallContext&, P...),
                      std::type_identity_t<P>... argument) {
-  return internal::take(internal::async_call<R, P...>(to, function, std::forward<P>(argument)...));
+  return internal::take(
+      internal::async_call<R, P...>(to, function, true, std::forward<P>(argument)...));
 }
 template <class R, class... P>
 result_t<R> rpc_sync(const Destination& to, const Function<R(P...)>& function,
                      std::type_identity_t<P>... argument) {
-  return internal::take(internal::async_call<R, P...>(to, function, std::forward<P>(argument)...));
+  return internal::take(
+      internal::async_call<R, P...>(to, function, true, std::forward<P>(argument)...));
 }
 
 // What follows is chosen only when nothing above fits, and only to say why.

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
+#include "weft/rpc/internal/frame_codec.h"
 #include "weft/rpc/internal/status_wire.h"
 
 namespace weft::internal {
@@ -139,6 +140,14 @@ absl::Status Agent::start(std::vector<WorkerInfo> members) {
   for (const PeerPtr& peer : all_peers()) {
     if (peer->info.id < options_.self.id) dial(peer, options_.connect_timeout);
   }
+  // The others dial this worker. One that died before it came to that would never be missed.
+  clock_.call_at(clock_.now() + options_.connect_timeout, [gate = gate_] {
+    gate->enter([](Agent& agent) {
+      for (const PeerPtr& peer : agent.all_peers()) {
+        agent.dial(peer, agent.options_.connect_timeout);
+      }
+    });
+  });
   return absl::OkStatus();
 }
 
@@ -193,8 +202,12 @@ std::vector<WorkerId> Agent::live() const {
   return live;
 }
 
+absl::Status Agent::check_size(const Frame& frame) const {
+  return check_frame(frame, options_.limits);
+}
+
 CallId Agent::call(WorkerId to, Frame frame, std::string_view function, TimePoint deadline,
-                   ReplyHandler on_reply) {
+                   ReplyHandler on_reply, bool waited_for) {
   activity_.fetch_add(1);
   const CallId id{next_call_.fetch_add(1, std::memory_order_relaxed)};
   PeerPtr peer = find(to);
@@ -212,8 +225,12 @@ CallId Agent::call(WorkerId to, Frame frame, std::string_view function, TimePoin
     if (peer->gone.load()) {
       refused = gone_status(peer->info, peer->fate, Ran::kNo);
     } else {
-      PendingCall pending{std::move(on_reply), function, deadline,
-                          deadline == kNever ? Nanoseconds::max() : deadline - now, false};
+      PendingCall pending{std::move(on_reply),
+                          function,
+                          deadline,
+                          deadline == kNever ? Nanoseconds::max() : deadline - now,
+                          false,
+                          waited_for};
       if (!peer->core.add_call(id.number, frame, std::move(pending), now)) {
         on_reply = std::move(pending.on_reply);
         refused = with_ran(
@@ -272,6 +289,10 @@ bool Agent::post(WorkerId to, Topic topic, Frame frame) {
   activity_.fetch_add(1);
   PeerPtr peer = find(to);
   if (peer == nullptr || peer->gone.load()) return false;
+  if (absl::Status size = check_size(frame); !size.ok()) {
+    log_error("weft: a post to '", peer->info.name, "' is not sent: ", size.message());
+    return false;
+  }
   frame.header.kind = FrameKind::kPost;
   frame.header.function = static_cast<uint64_t>(topic);
   {

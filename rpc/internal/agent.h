@@ -29,6 +29,7 @@ struct AgentOptions {
   std::string group;  // rendezvous prefix
   WorkerInfo self;
   CreditWindow credit;
+  TransportLimits limits;  // of the members' transports
   Nanoseconds connect_timeout = std::chrono::seconds(10);
   Nanoseconds reconnect_timeout = std::chrono::seconds(1);
   Nanoseconds ack_delay = std::chrono::milliseconds(20);
@@ -56,11 +57,15 @@ class Agent final : public TransportSink {
   absl::Status start(std::vector<WorkerInfo> members);
 
   // `frame` holds flags, function, fingerprint, meta, body and payloads. `function` outlives the
-  // call. `on_reply` runs exactly once: inside this method only for refusals.
+  // call. `on_reply` runs exactly once: inside this method only for refusals. `waited_for`: by a
+  // thread, until the reply is there; then a full queue refuses nothing.
   CallId call(WorkerId to, Frame frame, std::string_view function, TimePoint deadline,
-              ReplyHandler on_reply);
+              ReplyHandler on_reply, bool waited_for = false);
+  // InvalidArgument for a frame that no member's transport would take.
+  absl::Status check_size(const Frame& frame) const;
   void cancel(WorkerId to, CallId call);
-  // Exactly once, in any order, or the peer is declared gone. False: it is gone already.
+  // Exactly once, in any order, or the peer is declared gone. False: it is gone already, or the
+  // frame is larger than any transport takes.
   bool post(WorkerId to, Topic topic, std::string body, std::vector<Payload> payloads = {});
   // The same for a frame with tensors: body, value_bytes and payloads are the caller's.
   bool post(WorkerId to, Topic topic, Frame frame);

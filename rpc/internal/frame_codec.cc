@@ -1,6 +1,8 @@
 #include "weft/rpc/internal/frame_codec.h"
 
+#include <algorithm>
 #include <bit>
+#include <cstdint>
 #include <cstring>
 
 #include "absl/status/status.h"
@@ -66,6 +68,32 @@ absl::StatusOr<Sizes> read_sizes(std::string_view start, const TransportLimits& 
 }
 
 }  // namespace
+
+absl::Status check_frame(const Frame& frame, const TransportLimits& limits) {
+  if (frame.payloads.size() > limits.max_payloads) {
+    return absl::InvalidArgumentError(absl::StrCat("a message of ", frame.payloads.size(),
+                                                   " tensors exceeds ", limits.max_payloads));
+  }
+  // What precedes the payloads: its size stands in 32 bits.
+  const size_t head =
+      kFixedHeaderBytes + 8 * frame.payloads.size() + frame.meta.size() + frame.body.size();
+  const size_t head_limit = std::min<size_t>(limits.max_frame_bytes, UINT32_MAX);
+  if (head > head_limit) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a message with ", head, " bytes beside its tensors exceeds ", head_limit, " bytes"));
+  }
+  size_t whole = head;
+  for (const Payload& payload : frame.payloads) {
+    // Not summed before it is known to fit: sizes of views may add up to anything.
+    if (payload.size > limits.max_frame_bytes - whole) {
+      return absl::InvalidArgumentError(absl::StrCat("a message with a tensor of ", payload.size,
+                                                     " bytes exceeds ", limits.max_frame_bytes,
+                                                     " bytes: send it in parts"));
+    }
+    whole += payload.size;
+  }
+  return absl::OkStatus();
+}
 
 std::string encode_head(const Frame& frame) {
   std::string head;

@@ -19,6 +19,10 @@ inline constexpr size_t kFixedHeaderBytes = 104;
 
 // Everything but the payloads' contents; appended to `out`.
 void append_head(const Frame& frame, std::string& out);
+// InvalidArgument if receivers with these limits refuse the frame, or its sizes do not fit the
+// header: such a frame must not be sent, it would end one connection after the other.
+absl::Status check_frame(const Frame& frame, const TransportLimits& limits);
+
 std::string encode_head(const Frame& frame);
 
 // How many bytes the head takes, from its first kFixedHeaderBytes.

@@ -37,7 +37,7 @@ bool PeerCore::add_call(uint64_t call, Frame& frame, PendingCall&& pending, Time
   // Nested calls overtake the queue: what waits in it may be waiting for them.
   const bool nested = !counts_as_call(frame.header);
   const bool send_now = has_credit(frame) && (queued_ == 0 || nested);
-  if (!send_now) {
+  if (!send_now && !pending.waited_for) {
     if (queued_ >= window_.max_queued_calls ||
         queued_bytes_ + frame.cost() > window_.max_queued_bytes) {
       return false;

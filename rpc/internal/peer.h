@@ -34,6 +34,7 @@ struct CreditWindow {
   uint64_t bytes = uint64_t{256} << 20;
   size_t max_queued_calls = 65536;
   size_t max_queued_bytes = size_t{1} << 30;
+  size_t max_result_bytes = size_t{64} << 20;  // of replies, kept for resending
 };
 
 using ReplyHandler = absl::AnyInvocable<void(absl::StatusOr<Frame>)>;
@@ -44,12 +45,14 @@ struct PendingCall {
   TimePoint deadline = kNever;
   Nanoseconds allowed{0};  // the whole time it had, for messages
   bool sent = false;
+  // A thread waits for the reply: the call may stand in the queue beyond its bounds.
+  bool waited_for = false;
 };
 
 class PeerCore {
  public:
   PeerCore(WorkerId self, WorkerId peer, const CreditWindow& window)
-      : self_(self), peer_(peer), window_(window) {}
+      : self_(self), peer_(peer), window_(window), session_(window.max_result_bytes) {}
 
   // --- calls to the peer
   // Takes the call. False: the local queue is full, nothing was taken.

@@ -5,7 +5,8 @@
 // whatever connection there is, and after a new connection sends `unacknowledged()` again.
 //
 // Invariants. (1) Sequences are dense from 1. (2) `accept` is true once per sequence. (3) A frame
-// is dropped from the retained ones only after the peer's acknowledgement covers it.
+// is dropped from the retained ones only after the peer's acknowledgement covers it; of results
+// beyond a bound only the fact is kept: sent again, they are DataLoss (the function ran).
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,9 @@ namespace weft::internal {
 
 class SessionCore {
  public:
+  explicit SessionCore(size_t max_result_bytes = size_t{64} << 20)
+      : max_result_bytes_(max_result_bytes) {}
+
   // Gives the frame its number and keeps it. Returns the shared frame to send.
   FramePtr number(Frame frame);
 
@@ -35,9 +39,18 @@ class SessionCore {
   uint64_t last_sequence() const { return next_ - 1; }
 
  private:
+  // Replaces the oldest retained results by what became of them, down to the bound.
+  void forget_results();
+  FramePtr& retained(uint64_t sequence) {
+    return retained_[sequence - retained_.front()->header.sequence];
+  }
+
+  const size_t max_result_bytes_;
   uint64_t next_ = 1;
   std::deque<FramePtr> retained_;
   size_t retained_bytes_ = 0;
+  std::deque<uint64_t> results_;  // retained replies whose loss would save memory
+  size_t result_bytes_ = 0;       // of them
   uint64_t watermark_ = 0;
   std::set<uint64_t> beyond_;  // arrived, above the watermark + 1
 };

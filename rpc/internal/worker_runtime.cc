@@ -70,6 +70,10 @@ class WorkerRuntime::Sink final : public ResultSink {
       return;
     }
     if (has_meta) meta.SerializeToString(&frame.meta);
+    if (absl::Status size = runtime_->agent_.check_size(frame); !size.ok()) {
+      arrival->call->reply(with_ran(prepend("the result cannot be sent: ", size), Ran::kYes));
+      return;
+    }
     arrival->call->reply(std::move(frame));
     for (const CarriedReferencePtr& reference : carried) reference->delivered();
   }
@@ -104,7 +108,9 @@ WorkerRuntime::WorkerRuntime(Agent& agent, ThreadExecutor& executor, Clock& cloc
       clock_(clock),
       registry_(std::move(registry)),
       options_(options),
-      default_timeout_ns_(options.default_timeout.limit().count()) {}
+      default_timeout_ns_(options.default_timeout.limit().count()) {
+  for (const auto& entry : registry_->entries()) run_lengths_.try_emplace(entry.get());
+}
 
 void WorkerRuntime::set_hooks(ReferenceHook* references, AutogradHook* autograd) {
   references_ = references;
@@ -215,6 +221,10 @@ CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
     has_meta = true;
   }
   if (has_meta) meta.SerializeToString(&frame.meta);
+  if (absl::Status size = agent_.check_size(frame); !size.ok()) {
+    on_reply(raised_at(with_ran(std::move(size), Ran::kNo), name()));
+    return {};
+  }
   frame.header.function = request.function.id;
   frame.header.fingerprint = request.function.fingerprint;
 
@@ -240,8 +250,10 @@ CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
   const CallId id = agent_.call(
       request.to, std::move(frame), request.function.name, deadline,
       [self = shared_from_this(), to = request.to, downstream, carried = std::move(carried),
+       target = std::move(request.target_holder),
        on_reply = std::move(on_reply)](absl::StatusOr<Frame> reply) mutable {
         if (downstream != nullptr) {
+          downstream->answered.store(true);
           if (auto context = downstream->context.lock()) context->forget(downstream->hook.load());
         }
         // Sent messages arrive exactly once or their receiver is dead; only a call that
@@ -255,7 +267,8 @@ CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
         } else {
           on_reply(self->read_reply(to, *std::move(reply)));
         }
-      });
+      },
+      request.waited_for);
   if (downstream != nullptr) {
     const uint64_t hook =
         scope.call_context->on_explicit_cancel([weak = weak_from_this(), to = request.to, id] {
@@ -273,6 +286,7 @@ absl::StatusOr<Reader> WorkerRuntime::read_reply(WorkerId from, Frame frame) {
     return with_ran(absl::DataLossError("the reply's meta cannot be parsed"), Ran::kYes);
   }
   if ((frame.header.flags & kFlagError) != 0) {
+    discard_references(from, meta);       // of a result that was lost
     return decode_status(meta.status());  // the typed call adds the hop
   }
   absl::StatusOr<ReferenceHook::References> references = ReferenceHook::References();
@@ -398,8 +412,15 @@ void WorkerRuntime::schedule(std::shared_ptr<Arrival> arrival) {
     run_inside_gate(arrival);
     return;
   }
-  executor_.schedule(
-      [self = shared_from_this(), arrival = std::move(arrival)] { self->run(arrival); });
+  const RunLengths& lengths = run_lengths_.at(arrival->entry);
+  Executor::Task task = [self = shared_from_this(), arrival = std::move(arrival)] {
+    self->run(arrival);
+  };
+  if (lengths.short_lately()) {
+    executor_.schedule_near(std::move(task), lengths.usual());
+  } else {
+    executor_.schedule(std::move(task));
+  }
 }
 
 void WorkerRuntime::run(const std::shared_ptr<Arrival>& arrival) {
@@ -456,6 +477,7 @@ void WorkerRuntime::run_inside_gate(const std::shared_ptr<Arrival>& arrival) {
   }
   const ContextId autograd_context = scope.context;
   CallScopeGuard guard(std::move(scope));
+  const RunLengths::Measure measure(run_lengths_.at(arrival->entry));
   arrival->entry->invoke(*arrival->entry, *reader,
                          arrival->target.type == nullptr ? nullptr : &arrival->target, context,
                          std::make_unique<Sink>(shared_from_this(), arrival, autograd_context));

@@ -9,9 +9,11 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <unordered_map>
 
 #include "weft/rpc/hooks.h"
 #include "weft/rpc/internal/agent.h"
+#include "weft/rpc/internal/run_lengths.h"
 #include "weft/rpc/registry.h"
 #include "weft/rpc/runtime.h"
 #include "weft/rpc/tensor_codec.h"
@@ -84,6 +86,8 @@ class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_th
   ThreadExecutor& executor_;
   Clock& clock_;
   const std::shared_ptr<const Registry> registry_;
+  // Of every function; which ones there are never changes.
+  std::unordered_map<const FunctionEntry*, RunLengths> run_lengths_;
   const RuntimeOptions options_;
   ReferenceHook* references_ = nullptr;
   AutogradHook* autograd_ = nullptr;

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <random>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -163,6 +164,22 @@ TEST_P(AgentTest, TheDeathOfAWorkerFailsItsCallsWithItsName) {
   EXPECT_EQ(ran_of(later), Ran::kNo);
 }
 
+// It would have dialled this worker; nobody calls it and nothing is sent to it.
+TEST_P(AgentTest, AMemberThatDiedBeforeItDialledIsMissedAllTheSame) {
+  AgentWorld world(GetParam(), 2, {}, std::chrono::milliseconds(50));
+  Promise<WorkerId> gone;
+  Future<WorkerId> heard = gone.future();
+  world.agent(0).add_gone_listener(
+      [&](WorkerId peer, const absl::Status&, bool) { gone.set(peer); });
+  world.kill(1);
+  ASSERT_TRUE(
+      world.agent(0)
+          .start({{world.id(0), "w0", world.address(0)}, {world.id(1), "w1", world.address(1)}})
+          .ok());
+  ASSERT_TRUE(heard.wait_for(std::chrono::seconds(20)));
+  EXPECT_EQ(heard.wait(), world.id(1));
+}
+
 TEST_P(AgentTest, CreditBoundsWhatIsSentAheadOfASlowCallee) {
   internal::CreditWindow credit;
   credit.calls = 4;
@@ -214,6 +231,33 @@ TEST_P(AgentTest, LeavesInGoodOrder) {
 INSTANTIATE_TEST_SUITE_P(Transports, AgentTest,
                          ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc),
                          [](const auto& info) { return testing::to_string(info.param); });
+
+TEST(AgentSessionTest, OfResultsThatALostConnectionTookTheOldestAreDataLoss) {
+  internal::CreditWindow credit;
+  credit.max_result_bytes = size_t{1} << 20;
+  AgentWorld world(TransportKind::kInproc, 2, credit);
+  std::atomic<int> replied{0};
+  world.agent(1).set_call_handler([&](const std::shared_ptr<IncomingCall>& call) {
+    call->reply(frame_of(std::string(size_t{400} << 10, 'r')));
+    ++replied;
+  });
+  world.start();
+  world.network().set_filter([](const FrameHeader& header) {
+    return header.kind == FrameKind::kReply ? InprocNetwork::Fate::kDrop
+                                            : InprocNetwork::Fate::kDeliver;
+  });
+  std::vector<Future<Frame>> futures;
+  for (int i = 0; i < 5; ++i) futures.push_back(world.call(0, 1, frame_of("")));
+  while (replied < 5) std::this_thread::yield();
+  EXPECT_LE(world.agent(1).info().retained_bytes, credit.max_result_bytes);
+  world.network().set_filter(nullptr);
+  world.network().sever(world.address(0), world.address(1));
+  for (int i = 0; i < 5; ++i) {
+    const Frame& reply = futures[i].wait();
+    EXPECT_EQ((reply.header.flags & kFlagError) != 0, i < 3) << i;
+    EXPECT_EQ(reply.body.size(), i < 3 ? 0 : size_t{400} << 10) << i;
+  }
+}
 
 TEST(AgentSessionTest, DuplicatedAndSeveredFramesRunOnce) {
   const uint64_t seed = ::testing::UnitTest::GetInstance()->random_seed() != 0

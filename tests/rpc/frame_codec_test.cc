@@ -156,6 +156,35 @@ TEST(FrameCodecTest, LimitsHoldBeforeAnythingIsAllocated) {
   expect_refused(encode_head(sample()), "payload of", limits);
 }
 
+TEST(FrameCodecTest, WhatReceiversWouldRefuseIsRefusedBeforeItIsSent) {
+  TransportLimits limits;
+  limits.max_frame_bytes = 1000;
+  limits.max_payloads = 2;
+  const auto message = [](size_t meta, size_t body, std::vector<size_t> payloads) {
+    Frame frame;
+    frame.meta.assign(meta, 'm');
+    frame.body.assign(body, 'b');
+    for (const size_t size : payloads) frame.payloads.push_back({nullptr, size, nullptr});
+    return frame;
+  };
+  const auto refusal = [&](const Frame& frame) {
+    const absl::Status status = check_frame(frame, limits);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  };
+  EXPECT_TRUE(check_frame(message(100, 796, {}), limits).ok());
+  EXPECT_THAT(refusal(message(100, 797, {})), HasSubstr("1001 bytes"));
+  EXPECT_TRUE(check_frame(message(0, 0, {440, 440}), limits).ok());
+  EXPECT_THAT(refusal(message(0, 0, {440, 441})), HasSubstr("a tensor of 441 bytes"));
+  EXPECT_THAT(refusal(message(0, 0, {1, ~size_t{0}})), HasSubstr("exceeds 1000 bytes"));
+  EXPECT_THAT(refusal(message(0, 0, {1, 1, 1})), HasSubstr("3 tensors exceeds 2"));
+  // What the check lets through, the receiver takes; by default too.
+  const Frame largest = message(100, 796, {});
+  EXPECT_TRUE(decode_head(encode_head(largest), limits).ok());
+  EXPECT_THAT(check_frame(message(0, 0, {(size_t{4} << 30) + 1}), {}).message(),
+              HasSubstr("4294967297 bytes"));
+}
+
 TEST(FrameCodecTest, AppendsBehindWhatIsThere) {
   std::string text = "before";
   append_head(sample(), text);

@@ -23,7 +23,8 @@ class PeerTest : public ::testing::Test {
     return window;
   }
 
-  bool call(uint64_t number, size_t body = 0, uint8_t flags = 0, TimePoint deadline = kNever) {
+  bool call(uint64_t number, size_t body = 0, uint8_t flags = 0, TimePoint deadline = kNever,
+            bool waited_for = false) {
     Frame frame;
     frame.header.kind = FrameKind::kCall;
     frame.header.call = number;
@@ -31,6 +32,7 @@ class PeerTest : public ::testing::Test {
     frame.body.assign(body, 'x');
     PendingCall pending;
     pending.deadline = deadline;
+    pending.waited_for = waited_for;
     return peer_.add_call(number, frame, std::move(pending), kNow);
   }
   // The peer says that it has taken so much in total.
@@ -123,6 +125,16 @@ TEST_F(PeerTest, TheQueueIsBoundedInBytes) {
   EXPECT_TRUE(call(4, 5000));
   EXPECT_FALSE(call(5, 1000));
   EXPECT_TRUE(call(6, 500));
+}
+
+TEST_F(PeerTest, ACallThatAThreadWaitsForQueuesBeyondTheBounds) {
+  for (uint64_t i = 1; i <= 7; ++i) EXPECT_TRUE(call(i)) << i;
+  EXPECT_FALSE(call(8));
+  EXPECT_TRUE(call(9, 10000, 0, kNever, true));
+  EXPECT_EQ(peer_.queued_calls(), 5u);
+  EXPECT_EQ(sent_calls(), (Calls{1, 2, 3}));
+  EXPECT_TRUE(credit(3, 3 * kSmall));
+  EXPECT_EQ(sent_calls(), (Calls{4, 5, 6}));  // in its turn
 }
 
 TEST_F(PeerTest, ACallGivenUpInTheQueueIsNeverSent) {

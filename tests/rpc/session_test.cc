@@ -5,6 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include "weft/base/status.h"
+#include "weft/proto/weft.pb.h"
+#include "weft/rpc/internal/status_wire.h"
+
 namespace weft::internal {
 namespace {
 
@@ -43,6 +47,58 @@ TEST(SessionTest, AnAcknowledgementOfWhatWasNeverSentIsALie) {
   EXPECT_FALSE(session.on_acknowledged(2));
   EXPECT_EQ(session.unacknowledged().size(), 1u);
   EXPECT_TRUE(session.on_acknowledged(1));
+}
+
+Frame result_with(size_t body) {
+  Frame frame = frame_with(body);
+  frame.header.kind = FrameKind::kReply;
+  frame.header.call = body;
+  frame.header.value_bytes = static_cast<uint32_t>(body);
+  wire::Meta meta;
+  meta.add_references("a reference");
+  meta.set_autograd("a record");
+  frame.meta = meta.SerializeAsString();
+  return frame;
+}
+bool is_fact(const Frame& frame) { return (frame.header.flags & kFlagError) != 0; }
+
+TEST(SessionTest, OfResultsBeyondTheBoundOnlyTheFactIsKept) {
+  SessionCore session(25000);
+  for (size_t body : {10001, 10002, 10003}) {
+    EXPECT_FALSE(is_fact(*session.number(result_with(body)))) << "what is sent is the result";
+  }
+  ASSERT_EQ(session.unacknowledged().size(), 3u);
+  const Frame& lost = *session.unacknowledged()[0];
+  ASSERT_TRUE(is_fact(lost));
+  EXPECT_EQ(lost.header.sequence, 1u);
+  EXPECT_EQ(lost.header.call, 10001u);
+  EXPECT_TRUE(lost.body.empty());
+  EXPECT_EQ(lost.header.value_bytes, 0u);
+  wire::Meta meta;
+  ASSERT_TRUE(meta.ParseFromString(lost.meta));
+  const absl::Status status = decode_status(meta.status());
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_EQ(ran_of(status), Ran::kYes);
+  EXPECT_EQ(meta.references_size(), 1);  // the receiver has to let them go
+  EXPECT_TRUE(meta.autograd().empty());
+  EXPECT_FALSE(is_fact(*session.unacknowledged()[1]));
+  EXPECT_FALSE(is_fact(*session.unacknowledged()[2]));
+  EXPECT_LE(session.retained_bytes(), 25000u);
+  // Acknowledged results make room.
+  EXPECT_TRUE(session.on_acknowledged(2));
+  session.number(result_with(10004));
+  EXPECT_FALSE(is_fact(*session.unacknowledged()[0]));
+  EXPECT_TRUE(session.on_acknowledged(4));
+  EXPECT_EQ(session.retained_bytes(), 0u);
+}
+
+TEST(SessionTest, CallsPostsAndSmallRepliesAreNeverForgotten) {
+  SessionCore session(25000);
+  for (int i = 0; i < 10; ++i) {
+    session.number(frame_with(10000));
+    session.number(result_with(100));
+  }
+  for (const FramePtr& frame : session.unacknowledged()) EXPECT_FALSE(is_fact(*frame));
 }
 
 TEST(SessionTest, WhatIsSentCarriesWhatHasArrived) {

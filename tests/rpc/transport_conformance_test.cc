@@ -160,7 +160,8 @@ FramePtr frame_of(uint64_t number, size_t payload = 0) {
 
 class TransportConformanceTest : public ::testing::TestWithParam<TransportKind> {
  protected:
-  TransportConformanceTest() : wires_(clock_, {.name = "wires", .threads = 3}), network_(wires_) {}
+  TransportConformanceTest()
+      : wires_(clock_, {.name = "wires", .threads = 3}), network_(clock_, wires_) {}
   ~TransportConformanceTest() override { wires_.stop(); }
 
   std::unique_ptr<Transport> make(TransportLimits limits = {}) {
@@ -341,6 +342,19 @@ TEST_P(TransportConformanceTest, WhoDialsBeforeTheStartWaitsForIt) {
   EXPECT_TRUE(b->sink.wait_for_frames(1));
 }
 
+TEST_P(TransportConformanceTest, NoAnswerWithinTheDeadlineIsDeadlineExceeded) {
+  auto a = started(1), b = listening(2);
+  const absl::Status status =
+      dial(*a, b->transport->address(), b->identity, std::chrono::milliseconds(50))
+          .result()
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  // Nobody is told of the dialler that gave up.
+  ASSERT_TRUE(b->transport->start(b->identity, &b->sink).ok());
+  ASSERT_TRUE(connect(*a, *b).ok());
+  ASSERT_NE(b->sink.wait_for_connection(), nullptr);
+}
+
 TEST_P(TransportConformanceTest, TheCallbackNeverRunsInsideConnect) {
   auto a = started(1), b = started(2);
   const std::thread::id here = std::this_thread::get_id();
@@ -446,17 +460,37 @@ INSTANTIATE_TEST_SUITE_P(Transports, TransportConformanceTest,
                          ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc),
                          [](const auto& info) { return testing::to_string(info.param); });
 
+// What only the wires inside a process can do.
+class WiresTest : public TransportConformanceTest {};
+INSTANTIATE_TEST_SUITE_P(Inproc, WiresTest, ::testing::Values(TransportKind::kInproc));
+
+TEST_P(WiresTest, AKilledProcessNeitherAnswersNorDials) {
+  auto a = started(1), b = started(2);
+  const auto near = connect(*a, *b);
+  ASSERT_TRUE(near.ok()) << near.status();
+  network_.kill(b->transport->address());
+  ASSERT_TRUE(a->sink.wait_for_closed(1));
+  EXPECT_EQ(connect(*a, *b).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(connect(*b, *a).status().code(), absl::StatusCode::kUnavailable);
+}
+
 // What only a socket can do.
 class SocketTransportTest : public TransportConformanceTest {};
 INSTANTIATE_TEST_SUITE_P(Grpc, SocketTransportTest, ::testing::Values(TransportKind::kGrpc));
 
-TEST_P(SocketTransportTest, NoAnswerWithinTheDeadlineIsDeadlineExceeded) {
+// A worker that dies while this one is still joining: its end must not be lost.
+TEST_P(SocketTransportTest, WhoGaveUpBeforeTheStartIsNotLeftOpen) {
   auto a = started(1), b = listening(2);
-  const absl::Status status =
-      dial(*a, b->transport->address(), b->identity, std::chrono::milliseconds(50))
-          .result()
-          .status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  for (int i = 0; i < 10; ++i) {  // the first have certainly ended at b when the last has
+    const Future<ConnectionPtr> given_up =
+        dial(*a, b->transport->address(), b->identity, std::chrono::milliseconds(20));
+    EXPECT_FALSE(given_up.result().ok());
+  }
+  a->transport->stop();
+  ASSERT_TRUE(b->transport->start(b->identity, &b->sink).ok());
+  auto c = started(3);
+  ASSERT_TRUE(connect(*c, *b).ok());
+  EXPECT_TRUE(b->sink.wait_for_closed(b->sink.accepted().size() - 1));
 }
 
 TEST_P(SocketTransportTest, APortInUseIsUnavailableAndNamed) {

@@ -1,0 +1,159 @@
+// A caller that is ten times as fast as its callee: what both hold meanwhile stays bounded.
+#include <algorithm>
+#include <atomic>
+#include <malloc.h>
+#include <thread>
+
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include "weft/rpc/function.h"
+#include "weft/rpc/verbs.h"
+#include "weft/tests/support/worker_world.h"
+
+namespace flood_test {
+
+using weft::Future;
+using weft::WorkerOptions;
+using weft::testing::TransportKind;
+using weft::testing::WorkerWorld;
+
+constexpr size_t kText = size_t{64} << 10;
+constexpr size_t kTensor = size_t{2} << 20;  // sent from its own memory
+constexpr size_t kWindow = size_t{8} << 20;  // what may be under way, and what may wait here
+
+// On a busy machine a slow handler looks like one that stands still: threads are added.
+constexpr size_t kThreads = 4;
+
+// Bytes that this process has from malloc. 0 under sanitizers, which have an allocator of their
+// own.
+size_t allocated() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+// Ten times as long as the caller needs for a call, and busy: the executor must not grow.
+int64_t slow_size(const std::string& text) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(500);
+  while (std::chrono::steady_clock::now() < end) {
+  }
+  return static_cast<int64_t>(text.size());
+}
+WEFT_REGISTER_FUNCTION(slow_size);
+int64_t slow_numel(const at::Tensor& tensor) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
+  while (std::chrono::steady_clock::now() < end) {
+  }
+  return tensor.numel();
+}
+WEFT_REGISTER_FUNCTION(slow_numel);
+
+class FloodTest : public ::testing::TestWithParam<TransportKind> {
+ protected:
+  static void narrow(size_t, WorkerOptions& options) {
+    options.threads = 1;
+    options.max_threads = kThreads;
+    options.byte_credits = kWindow;
+    options.max_queued_bytes = kWindow;
+    options.default_timeout = absl::InfiniteDuration();
+  }
+
+  // Calls so often that 10 times the bound would pile up. Returns how many were refused.
+  template <class Make>
+  size_t flood(size_t bytes_per_call, Make make) {
+    constexpr size_t kBound = 2 * kWindow;
+    const size_t before = allocated();
+    size_t peak = before, refused = 0;
+    std::vector<Future<int64_t>> taken;
+    for (size_t sent = 0; sent < 10 * kBound; sent += bytes_per_call) {
+      Future<int64_t> call = make();
+      if (call.done() && call.result().status().code() == absl::StatusCode::kResourceExhausted) {
+        EXPECT_EQ(weft::ran_of(call.result().status()), weft::Ran::kNo);
+        ++refused;
+      } else {
+        taken.push_back(std::move(call));
+      }
+      peak = std::max(peak, allocated());
+      const weft::AgentInfo caller = world_[0].debug_info().agent;
+      EXPECT_LE(caller.queued_calls * bytes_per_call, kWindow);
+      EXPECT_LE(caller.retained_bytes, kWindow + bytes_per_call);
+      const weft::AgentInfo callee = world_[1].debug_info().agent;
+      EXPECT_LE(callee.running_calls * bytes_per_call, kWindow + kThreads * bytes_per_call);
+      if (::testing::Test::HasFailure()) break;
+    }
+    for (Future<int64_t>& call : taken) {
+      const absl::Status status = call.result().status();
+      if (status.ok()) continue;  // or the callee had no thread left
+      EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+      EXPECT_EQ(weft::ran_of(status), weft::Ran::kNo);
+    }
+    // What waits here, what is under way on the caller's side, in the wires, and at the callee.
+    EXPECT_LE(peak - std::min(peak, before), 4 * kWindow);
+    EXPECT_GT(refused, 0u) << "it was no flood";
+    return refused;
+  }
+
+  WorkerWorld world_{2, WorkerWorld::over(GetParam(), narrow)};
+};
+INSTANTIATE_TEST_SUITE_P(Transports, FloodTest,
+                         ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc),
+                         [](const auto& info) { return weft::testing::to_string(info.param); });
+
+TEST_P(FloodTest, OfTextsIsRefusedByTypeAndHoldsNoMoreThanItsBounds) {
+  const std::string text(kText, 'x');
+  flood(kText, [&] { return weft::rpc_async(world_[0].to("worker1"), slow_size, text); });
+  world_.shutdown_all();
+}
+
+TEST_P(FloodTest, OfTensorsIsRefusedByTypeAndHoldsNoMoreThanItsBounds) {
+  flood(kTensor, [&] {
+    return weft::rpc_async(world_[0].to("worker1"), slow_numel,
+                           at::full({kTensor / 4}, 1, at::dtype(at::kFloat)));
+  });
+  world_.shutdown_all();
+}
+
+TEST_P(FloodTest, RpcSyncWaitsForItsTurnWhereRpcAsyncIsRefused) {
+  const std::string text(kText, 'x');
+  std::vector<Future<int64_t>> taken;
+  while (true) {
+    Future<int64_t> call = weft::rpc_async(world_[0].to("worker1"), slow_size, text);
+    if (call.done() && !call.result().ok()) break;  // full
+    taken.push_back(std::move(call));
+  }
+  std::vector<std::thread> callers;
+  std::atomic<size_t> answered{0};
+  for (int i = 0; i < 4; ++i) {
+    callers.emplace_back([&] {
+      for (int k = 0; k < 8; ++k) {
+        answered += weft::rpc_sync(world_[0].to("worker1"), slow_size, text) == kText;
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(answered, 32u);
+  for (Future<int64_t>& call : taken) EXPECT_TRUE(call.result().ok()) << call.result().status();
+  world_.shutdown_all();
+}
+
+TEST_P(FloodTest, RpcSyncWaitsNoLongerThanItsDeadline) {
+  const at::Tensor tensor = at::full({kTensor / 4}, 1, at::dtype(at::kFloat));
+  std::vector<Future<int64_t>> taken;
+  while (true) {
+    Future<int64_t> call = weft::rpc_async(world_[0].to("worker1"), slow_numel, tensor);
+    if (call.done() && !call.result().ok()) break;  // full
+    taken.push_back(std::move(call));
+  }
+  try {
+    weft::rpc_sync(world_[0].to("worker1", {.timeout = std::chrono::milliseconds(1)}), slow_numel,
+                   tensor);
+    ADD_FAILURE() << "seven calls of 5 ms were answered before its own";
+  } catch (const weft::RpcError& error) {
+    EXPECT_EQ(error.code(), absl::StatusCode::kDeadlineExceeded) << error.what();
+    EXPECT_EQ(error.ran(), weft::Ran::kNo);
+  }
+  for (Future<int64_t>& call : taken) (void)call.result();
+  world_.shutdown_all();
+}
+
+}  // namespace flood_test

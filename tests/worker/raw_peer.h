@@ -1,0 +1,134 @@
+// A member of a group that speaks frames instead of running Weft: for what no honest caller sends.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "weft/base/mutex.h"
+#include "weft/proto/weft.pb.h"
+#include "weft/rpc/internal/status_wire.h"
+#include "weft/rpc/static_join.h"
+#include "weft/tests/support/worker_world.h"
+
+namespace weft::testing {
+
+// Rank 0 of a group of two whose rank 1 is a Worker.
+class RawPeer final : public TransportSink {
+ public:
+  explicit RawPeer(const WorkerWorld::Customize& customize = nullptr) {
+    WorkerOptions mine = world_.options_of(0, 2), its = world_.options_of(1, 2);
+    if (customize) customize(1, its);
+    transport_ = mine.transport(clock_);
+    EXPECT_TRUE(transport_->listen().ok());
+    std::thread joining([&] { worker_ = std::make_unique<Worker>(Worker::join(its)); });
+    JoinRequest request;
+    request.group = mine.place.run_id;
+    request.name = "raw";
+    request.world_size = 2;
+    request.address = transport_->address();
+    const absl::StatusOr<JoinResult> joined = join_static_group(*mine.store, request);
+    EXPECT_TRUE(joined.ok()) << joined.status();
+    self_ = joined->self;
+    const std::string group = request.group + "/" + std::to_string(mine.place.group_epoch);
+    // The worker dials those with a lower id.
+    EXPECT_TRUE(transport_->start({group, "raw", self_}, this).ok());
+    joining.join();
+    MutexLock lock(mutex_);
+    while (connection_ == nullptr) changed_.wait(mutex_);
+  }
+  ~RawPeer() override { transport_->stop(); }
+
+  Worker& worker() { return *worker_; }
+
+  // Stamps the frame as the next of the session, unless it has a number, and sends it.
+  void send(Frame frame) {
+    MutexLock lock(mutex_);
+    if (!frame.header.source.valid()) frame.header.source = self_;
+    if (!frame.header.destination.valid()) frame.header.destination = worker_->id();
+    if (frame.header.sequence == 0) frame.header.sequence = ++sequence_;
+    connection_->send(std::make_shared<const Frame>(std::move(frame)));
+  }
+  // A call of one of this program's functions, without arguments; the reply comes under `number`.
+  static Frame call_of(uint64_t number, const FunctionKey& function) {
+    Frame frame;
+    frame.header.kind = FrameKind::kCall;
+    frame.header.call = number;
+    frame.header.function = function.id;
+    frame.header.fingerprint = function.fingerprint;
+    return frame;
+  }
+  void call(uint64_t number, const FunctionKey& function, uint64_t budget_us = 0) {
+    Frame frame = call_of(number, function);
+    frame.header.budget_us = budget_us;
+    send(std::move(frame));
+  }
+  void cancel(uint64_t number) {
+    Frame frame;
+    frame.header.kind = FrameKind::kCancel;
+    frame.header.call = number;
+    send(std::move(frame));
+  }
+  // The status that the reply to a call carries; OK for a value. Cancelled if the worker ended the
+  // connection instead, DeadlineExceeded after 20 s.
+  absl::Status reply_to(uint64_t number) {
+    const TimePoint end = clock_.now() + std::chrono::seconds(20);
+    MutexLock lock(mutex_);
+    while (true) {
+      for (const Frame& frame : replies_) {
+        if (frame.header.call != number) continue;
+        if ((frame.header.flags & kFlagError) == 0) return absl::OkStatus();
+        wire::Meta meta;
+        EXPECT_TRUE(meta.ParseFromString(frame.meta));
+        return internal::decode_status(meta.status());
+      }
+      if (ended_) return absl::CancelledError("the worker ended the connection");
+      if (!changed_.wait_until(mutex_, end)) return absl::DeadlineExceededError("no reply");
+    }
+  }
+  // False after 20 s.
+  bool wait_for_end() {
+    const TimePoint end = clock_.now() + std::chrono::seconds(20);
+    MutexLock lock(mutex_);
+    while (!ended_) {
+      if (!changed_.wait_until(mutex_, end)) return ended_;
+    }
+    return true;
+  }
+
+  absl::Status on_accept(const PeerIdentity&) override { return absl::OkStatus(); }
+  void on_open(const ConnectionPtr& connection) override {
+    MutexLock lock(mutex_);
+    connection_ = connection;
+    changed_.notify_all();
+  }
+  void on_frame(const ConnectionPtr&, Frame frame) override {
+    if (frame.header.kind != FrameKind::kReply) return;
+    MutexLock lock(mutex_);
+    replies_.push_back(std::move(frame));
+    changed_.notify_all();
+  }
+  void on_closed(const ConnectionPtr&, absl::Status) override {
+    MutexLock lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  SystemClock clock_;
+  WorkerWorld world_{0};
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Worker> worker_;
+  WorkerId self_;
+  Mutex mutex_;
+  CondVar changed_;
+  ConnectionPtr connection_ ABSL_GUARDED_BY(mutex_);
+  uint64_t sequence_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<Frame> replies_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace weft::testing
