@@ -32,6 +32,10 @@ namespace weft {
 template <class T>
 class RRef;
 
+// Whether this is what became of a reference (its owner died, its creation was withdrawn) and not
+// of one call: the same reference will never work again.
+using internal::is_rref_lost;
+
 namespace internal {
 
 // What RRef<T> and RRef<T>::with(...) have in common. Self gives handle() and options().
@@ -60,11 +64,11 @@ class RRefVerbs {
 #define WEFT_INTERNAL_VERBS(PARAMETERS, METHOD)                                      \
   template <PARAMETERS, class... P>                                                  \
   Future<result_t<R>> rpc_async(METHOD, std::type_identity_t<P>... argument) const { \
-    return call<R, P...>(method, std::forward<P>(argument)...);                      \
+    return call<R, P...>(method, false, std::forward<P>(argument)...);               \
   }                                                                                  \
   template <PARAMETERS, class... P>                                                  \
   result_t<R> rpc_sync(METHOD, std::type_identity_t<P>... argument) const {          \
-    return take(call<R, P...>(method, std::forward<P>(argument)...));                \
+    return take(call<R, P...>(method, true, std::forward<P>(argument)...));          \
   }                                                                                  \
   template <PARAMETERS, class... P>                                                  \
   RRef<object_t<R>> remote(METHOD, std::type_identity_t<P>... argument) const {      \
@@ -118,7 +122,9 @@ class RRefVerbs {
         const Object object = object_here(self().handle());
         // A serial object is only read when it is its turn: by a call to oneself.
         if (object.type != nullptr && object.gate == nullptr) {
-          return Future<T>::ready(*static_cast<const T*>(object.value.get()));
+          Promise<T> promise(&executor_of(self().handle()));
+          promise.set(*static_cast<const T*>(object.value.get()));
+          return promise.future();
         }
       }
       return start_call<T>(open_to_here(self().handle(), options));
@@ -126,9 +132,11 @@ class RRefVerbs {
   }
 
   template <class R, class... P, class Method>
-  Future<result_t<R>> call(Method method, std::type_identity_t<P>&&... argument) const {
+  Future<result_t<R>> call(Method method, bool waited_for,
+                           std::type_identity_t<P>&&... argument) const {
     if constexpr (check::kCallable<R, P...>) {
       Outgoing call = open_call_on(self().handle(), self().options());
+      call.request.waited_for = waited_for;
       choose_method<Value>(call, method);
       put_arguments<P...>(call, std::forward<P>(argument)...);
       return start_call<result_t<R>>(std::move(call));

@@ -77,6 +77,7 @@ bool OwnerTable::set_value(RRefId rref, absl::Status result, Step& step) {
     }
   }
   entry.fetches.clear();
+  settle(it, step);
   return true;
 }
 
@@ -487,18 +488,18 @@ void OwnerTable::unlist(Entries::iterator it, ForkId fork, Step& step) {
   settle(it, step);
 }
 
-// B4: the value dies when no fork and no handle is left; S3: and never comes back.
+// B4: the value dies when no fork and no handle is left and no call waits for it; S3: and never
+// comes back.
 void OwnerTable::settle(Entries::iterator it, Step& step) {
   Entry& entry = it->second;
   const RRefId rref = it->first;
-  if (entry.handles > 0 || !entry.forks.empty()) return;
+  if (entry.handles > 0 || !entry.forks.empty() || !entry.fetches.empty()) return;
   if (!entry.created) {
-    if (!entry.parked.empty() || !entry.fetches.empty()) return;
+    if (!entry.parked.empty()) return;
     placeholders_.erase(rref);
     entries_.erase(it);
     return;
   }
-  fail_fetches(entry, rref, lost(rref, RejectReason::kFreed), step);
   entries_.erase(it);
   bury(rref.creator, rref.number, step);
   step.add(Free{rref});

@@ -1,13 +1,14 @@
 #include "weft/rref/internal/ownership_types.h"
 
 #include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
 
 namespace weft::internal {
 namespace {
 
-constexpr char kLostUrl[] = "weft/rref_lost";
+constexpr char kLostUrl[] = "weft/rref_lost";  // the worker whose death or decision it was
 
 std::string ids(RRefId rref, ForkId fork) {
   return absl::StrCat(" ", rref.to_string(), " ", fork.to_string());
@@ -41,11 +42,18 @@ struct Printer {
 absl::Status rref_lost_error(RRefId rref, WorkerId worker, std::string_view why) {
   absl::Status status = absl::UnavailableError(
       absl::StrCat(rref.to_string(), " is lost: ", absl::string_view(why.data(), why.size())));
-  status.SetPayload(kLostUrl, absl::Cord(rref.to_string()));
-  return raised_at(std::move(status), worker.to_string());
+  status.SetPayload(kLostUrl, absl::Cord(absl::StrCat(worker.bits())));
+  return with_ran(std::move(status), Ran::kNo);
 }
 
-bool is_rref_lost(const absl::Status& status) { return status.GetPayload(kLostUrl).has_value(); }
+std::optional<WorkerId> rref_lost_to(const absl::Status& status) {
+  const auto worker = status.GetPayload(kLostUrl);
+  uint64_t bits = 0;
+  if (!worker || !absl::SimpleAtoi(std::string(*worker), &bits)) return std::nullopt;
+  return WorkerId::from_bits(bits);
+}
+
+bool is_rref_lost(const absl::Status& status) { return rref_lost_to(status).has_value(); }
 
 std::string_view to_string(RejectReason reason) {
   switch (reason) {

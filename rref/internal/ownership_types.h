@@ -172,9 +172,11 @@ struct Leak {
   std::string to_string() const;
 };
 
-// RRefLost: the reference protects nothing any more. Code Unavailable with a payload of its own;
-// `worker` is the one whose death or decision it was.
+// RRefLost: the reference protects nothing any more. Code Unavailable with a payload of its own,
+// and nothing ran; `worker` is the one whose death or decision it was.
 absl::Status rref_lost_error(RRefId rref, WorkerId worker, std::string_view why);
+// That worker, if this is a RRefLost that was made here: the payload does not travel.
+std::optional<WorkerId> rref_lost_to(const absl::Status& status);
 bool is_rref_lost(const absl::Status& status);
 std::string_view to_string(RejectReason reason);
 

@@ -114,6 +114,7 @@ Outgoing open_call_on(const RRefHandlePtr& handle, const CallOptions& options) {
   }
   call = open_call((*driver)->runtime(), handle->owner(), options);
   call.request.target = encode(Target{handle->rref(), handle->type()});
+  call.request.target_holder = handle;
   return call;
 }
 
@@ -140,7 +141,8 @@ RRefHandlePtr start_remote(Outgoing call, const TypeInfo& type) {
                                                context](absl::StatusOr<Reader> reply) {
     if (reply.ok()) return;
     if (const auto alive = weak.lock()) {
-      alive->creation_failed(handle, explain_failure(context, std::move(reply).status()));
+      alive->creation_failed(handle, context.to,
+                             explain_failure(context, std::move(reply).status()));
     }
   });
   return std::move(created.handle);
@@ -165,6 +167,8 @@ void check_owner(const RRefHandlePtr& handle) {
           driver->name_of(handle->owner()), "': use to_here() or call a method there")),
       Ran::kNo));
 }
+
+Executor& executor_of(const RRefHandlePtr& handle) { return driver_or_throw(handle)->executor(); }
 
 bool confirmed(const RRefHandlePtr& handle) {
   return driver_or_throw(handle)->confirmed(handle->handle());

@@ -31,6 +31,8 @@ Object object_here(const RRefHandlePtr& handle);
 // Throws FailedPrecondition unless this worker is the owner.
 void check_owner(const RRefHandlePtr& handle);
 
+// The worker's, for futures that are complete from the beginning.
+Executor& executor_of(const RRefHandlePtr& handle);
 bool confirmed(const RRefHandlePtr& handle);
 Future<void> accepted(const RRefHandlePtr& handle);
 std::string owner_name(const RRefHandlePtr& handle);

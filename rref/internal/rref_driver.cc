@@ -80,7 +80,9 @@ class RRefDriver::Collector {
     state.decided = true;
     if (!status.ok()) state.lost = status;
     for (StatusHandler& then : state.waiting) {
-      effects_.push_back([then = std::move(then), status]() mutable { then(status); });
+      effects_.push_back([&driver = driver_, then = std::move(then), status]() mutable {
+        then(driver.named(std::move(status)));
+      });
     }
     state.waiting.clear();
   }
@@ -90,12 +92,12 @@ class RRefDriver::Collector {
     Arrival arrival = std::move(found->second);
     driver_.arrivals_.erase(found);
     arrival.refused.Update(confirmed.status);
-    effects_.push_back([arrival = std::move(arrival)]() mutable {
+    effects_.push_back([&driver = driver_, arrival = std::move(arrival)]() mutable {
       if (arrival.refused.ok()) {
         arrival.then(std::move(arrival.references));
       } else {
         arrival.references.clear();
-        arrival.then(std::move(arrival.refused));
+        arrival.then(driver.named(std::move(arrival.refused)));
       }
     });
   }
@@ -112,8 +114,11 @@ class RRefDriver::Collector {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
     const auto found = driver_.fetches_.find(ticket);
     if (found == driver_.fetches_.end()) return;
-    effects_.push_back([then = std::move(found->second.then),
-                        result = std::move(result)]() mutable { then(std::move(result)); });
+    effects_.push_back([&driver = driver_, then = std::move(found->second.then),
+                        result = std::move(result)]() mutable {
+      if (!result.ok()) result = driver.named(std::move(result).status());
+      then(std::move(result));
+    });
     driver_.fetches_.erase(found);
   }
 
@@ -254,7 +259,7 @@ absl::StatusOr<CarriedReferencePtr> RRefDriver::carry(const AnyReferencePtr& ref
     Event event(*this);
     fork = core_.fork(handle->handle(), to);
   }
-  WEFT_RETURN_IF_ERROR(fork.status());
+  if (!fork.ok()) return named(std::move(fork).status());
   return std::make_unique<Carried>(weak_from_this(), *std::move(fork));
 }
 
@@ -302,7 +307,7 @@ absl::StatusOr<ReferenceHook::References> RRefDriver::adopt(WorkerId from,
       handles.clear();
     }
   }
-  if (!refused.ok()) return refused;
+  if (!refused.ok()) return named(std::move(refused));
   return handles;
 }
 
@@ -356,24 +361,33 @@ absl::StatusOr<RRefHandlePtr> RRefDriver::own(Object object) {
 }
 
 absl::StatusOr<RRefDriver::Created> RRefDriver::create(WorkerId owner, const TypeInfo& type) {
-  Event event(*this);
   Creation creation{{}, {}, tag_of(type)};
-  Handle handle;
-  if (owner == self_) {  // case 5
-    WEFT_ASSIGN_OR_RETURN(handle, core_.own(creation.type));
-    own_creations_.insert(handle.rref);
-    creation.fork = ForkId{self_, handle.rref.number};  // of no meaning to oneself
-  } else {
-    WEFT_ASSIGN_OR_RETURN(handle, core_.create(owner, creation.type));
-    creation.fork = handle.fork;
+  absl::StatusOr<Handle> handle = absl::UnknownError("not created");
+  RRefHandlePtr made;
+  {
+    Event event(*this);
+    handle =
+        owner == self_ ? core_.own(creation.type) : core_.create(owner, creation.type);  // case 5
+    if (handle.ok()) {
+      if (owner == self_) own_creations_.insert(handle->rref);
+      made = add_handle(*handle, owner, creation.type);
+    }
   }
-  creation.rref = handle.rref;
-  return Created{add_handle(handle, owner, creation.type), encode(creation)};
+  if (absl::IsUnavailable(handle.status())) return with_name_of(owner, handle.status());
+  WEFT_RETURN_IF_ERROR(handle.status());
+  creation.rref = handle->rref;
+  creation.fork = handle->fork;
+  if (owner == self_) creation.fork = {self_, handle->rref.number};  // of no meaning to oneself
+  return Created{std::move(made), encode(creation)};
 }
 
-void RRefDriver::creation_failed(const Handle& handle, absl::Status status) {
+void RRefDriver::creation_failed(const Handle& handle, WorkerId owner, absl::Status status) {
+  const bool owner_gone = !agent_.is_live(owner);
   Event event(*this);
   if (!handle.owned()) {
+    // The agent fails its calls before it tells its listeners; the reference ends as all others of
+    // this owner do (BN1).
+    if (owner_gone) core_.peer_dead(owner, event.actions);
     // False: its owner has confirmed it, so it has succeeded.
     (void)core_.creation_failed(handle.fork, std::move(status), event.actions);
   } else if (own_creations_.erase(handle.rref) > 0) {
@@ -464,11 +478,29 @@ absl::Status RRefDriver::check_open() const {
                   Ran::kNo);
 }
 
+absl::Status RRefDriver::named(absl::Status status) const {
+  const std::optional<WorkerId> worker = rref_lost_to(status);
+  if (!worker || !worker_of(status).empty()) return status;
+  return with_name_of(*worker, status);
+}
+
+absl::Status RRefDriver::with_name_of(WorkerId worker, const absl::Status& status) const {
+  const std::string name = agent_.name_of(worker);
+  absl::Status named(status.code(), absl::StrCat(status.message(), " (worker '", name, "')"));
+  status.ForEachPayload(
+      [&](absl::string_view url, const absl::Cord& payload) { named.SetPayload(url, payload); });
+  return raised_at(std::move(named), name);
+}
+
 absl::Status RRefDriver::usable(const Handle& handle) const {
-  MutexLock lock(mutex_);
-  WEFT_RETURN_IF_ERROR(check_open());
-  const auto found = handles_.find(handle);
-  return found == handles_.end() ? absl::OkStatus() : found->second.lost;
+  absl::Status lost;
+  {
+    MutexLock lock(mutex_);
+    WEFT_RETURN_IF_ERROR(check_open());
+    const auto found = handles_.find(handle);
+    if (found != handles_.end()) lost = found->second.lost;
+  }
+  return named(std::move(lost));
 }
 
 bool RRefDriver::confirmed(const Handle& handle) const {
@@ -490,7 +522,7 @@ void RRefDriver::when_decided(const Handle& handle, StatusHandler then) {
       status = found->second.lost;
     }
   }
-  then(std::move(status));
+  then(named(std::move(status)));
 }
 
 // ---- Shutdown ----

@@ -67,7 +67,8 @@ class RRefDriver final : public ReferenceHook, public std::enable_shared_from_th
     std::string creation;
   };
   absl::StatusOr<Created> create(WorkerId owner, const TypeInfo& type) ABSL_LOCKS_EXCLUDED(mutex_);
-  void creation_failed(const Handle& handle, absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void creation_failed(const Handle& handle, WorkerId owner, absl::Status status)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // OK if this handle may be used: it is not lost and the worker is not shutting down.
   absl::Status usable(const Handle& handle) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -78,6 +79,7 @@ class RRefDriver final : public ReferenceHook, public std::enable_shared_from_th
   Object owned_object(RRefId rref) const ABSL_LOCKS_EXCLUDED(mutex_);
   void release(const Handle& handle) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  Executor& executor() const { return executor_; }
   std::shared_ptr<RpcRuntime> runtime() const { return runtime_.lock(); }
   WorkerId self() const { return self_; }
   std::string name_of(WorkerId worker) const { return agent_.name_of(worker); }
@@ -124,6 +126,10 @@ class RRefDriver final : public ReferenceHook, public std::enable_shared_from_th
   RRefHandlePtr add_handle(const Handle& handle, WorkerId owner, TypeTag type)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status check_open() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // RRefLost says by name which worker it was; the core knows only ids. Asks the agent.
+  absl::Status named(absl::Status status) const ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status with_name_of(WorkerId worker, const absl::Status& status) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
   uint64_t fetch(WorkerId from, RRefId rref, ObjectHandler then) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Turns what the core decided into what is done after the lock is let go. Everything that an

@@ -399,7 +399,7 @@ class CheckedWorld : public CoreWorld {
     for (const auto& [rref, facts] : rrefs_) {
       if (!facts.created || dead_.contains(facts.owner)) continue;
       Worker& owner = worker(facts.owner.index);
-      const bool wanted = facts.handles > 0 || !facts.forks.empty();
+      const bool wanted = facts.handles > 0 || !facts.forks.empty() || is_waited_for(rref);
       const bool exists = owner.core->confirmed(Handle{rref, {}});
       if (wanted != exists) {
         fail("B4/S8: " + rref.to_string() + (wanted ? " freed while wanted" : " kept unwanted"));

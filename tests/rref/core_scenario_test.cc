@@ -9,17 +9,21 @@
 #include "gtest/gtest.h"
 #include "weft/tests/rref/core_world.h"
 #include "weft/tests/rref/scenario.h"
+#include "weft/tests/rref/scenario_names.h"
 
 namespace weft::internal {
 namespace {
 
 using Words = std::vector<std::string>;
 
-class CoreScenario : public CoreWorld, public ScenarioTarget {
+class CoreScenario : public CoreWorld, public ScenarioTarget, private ScenarioNames {
  public:
+  std::string_view kind() const override { return "core"; }
+
   std::string execute(const Words& words) override {
     log_.clear();
     if (words[0] == "workers") {
+      set_workers(std::stoul(words[1]));
       OwnershipLimits limits;
       for (size_t i = 2; i + 1 < words.size(); i += 2) {
         if (words[i] == "parked") limits.parked_per_worker = std::stoul(words[i + 1]);
@@ -64,18 +68,18 @@ class CoreScenario : public CoreWorld, public ScenarioTarget {
     if (verb == "own") {  // w1 own -> r1
       auto handle = own(at, kType);
       if (!handle.ok()) return refused(handle.status());
-      rrefs_[words[3]] = handle->rref;
+      set(words[3], handle->rref);
     } else if (verb == "remote") {  // w1 remote w2 -> r1
       auto handle = remote(at, index(words[2]), kType);
       if (!handle.ok()) return refused(handle.status());
-      rrefs_[words[4]] = handle->rref;
+      set(words[4], handle->rref);
       name(handle->fork);
     } else if (verb == "finish") {  // w2 finish r1 [holding r2]
       std::vector<Handle> holding;
       if (words.size() > 4) holding.push_back(handle(at, words[4]));
-      finish(at, rrefs_.at(words[2]), absl::OkStatus(), holding);
+      finish(at, ScenarioNames::rref(words[2]), absl::OkStatus(), holding);
     } else if (verb == "fail") {
-      finish(at, rrefs_.at(words[2]), absl::UnknownError("the function threw"));
+      finish(at, ScenarioNames::rref(words[2]), absl::UnknownError("the function threw"));
     } else if (verb == "send" || verb == "reply") {  // w1 send r1,r2 to w3
       std::vector<Handle> handles;
       for (const std::string& r : split(words[2])) handles.push_back(handle(at, r));
@@ -108,9 +112,9 @@ class CoreScenario : public CoreWorld, public ScenarioTarget {
     if (words[1] == "confirmed") {
       found = at.core->confirmed(handle(at.id.index, words[3])) ? "yes" : "no";
     } else if (words[1] == "holds") {
-      found = std::to_string(
-          std::count_if(at.handles.begin(), at.handles.end(),
-                        [&](const Handle& handle) { return handle.rref == rrefs_.at(words[3]); }));
+      found = std::to_string(std::count_if(
+          at.handles.begin(), at.handles.end(),
+          [&](const Handle& handle) { return handle.rref == ScenarioNames::rref(words[3]); }));
     } else if (words[1] == "drained") {
       found = at.core->drained() ? "yes" : "no";
     } else {
@@ -154,9 +158,9 @@ class CoreScenario : public CoreWorld, public ScenarioTarget {
   }
 
   void on_action(Worker& at, const Action& action) override {
-    const std::string who = short_name(at.id);
+    const std::string who = name(at.id);
     if (const auto* send = std::get_if<Send>(&action)) {
-      line(who + " -> " + short_name(send->to) + " " + rename(to_string(send->message)));
+      line(who + " -> " + name(send->to) + " " + rename(to_string(send->message)));
     } else if (const auto* free = std::get_if<Free>(&action)) {
       line(who + " frees " + name(free->rref));
     } else if (const auto* confirmed = std::get_if<Confirmed>(&action)) {
@@ -176,14 +180,14 @@ class CoreScenario : public CoreWorld, public ScenarioTarget {
     const char* what = result == Acceptance::kRun         ? " runs the function of "
                        : result == Acceptance::kDuplicate ? " has already accepted "
                                                           : " refuses to create ";
-    line(short_name(at.id) + what + name(call.rref));
+    line(name(at.id) + what + name(call.rref));
   }
 
   void on_receive(Worker& at, WaiterId, const Carrier&,
                   const std::vector<Received>& results) override {
     for (const Received& result : results) {
       if (result.status.ok()) continue;
-      line(short_name(at.id) + " gets no " + name(result.handle.rref) + ": " + text(result.status));
+      line(name(at.id) + " gets no " + name(result.handle.rref) + ": " + text(result.status));
     }
   }
 
@@ -206,69 +210,14 @@ class CoreScenario : public CoreWorld, public ScenarioTarget {
       what =
           "value of " + name(reply->rref) + (reply->status.ok() ? "" : ": " + text(reply->status));
     }
-    return short_name(packet.from) + " => " + short_name(packet.to) + " " + what;
-  }
-
-  // ---- Names: w1 (w1.2 in its second life), r1, f1 in order of appearance. ----
-  static uint32_t index(const std::string& worker) { return std::stoul(worker.substr(1)); }
-
-  static std::string short_name(WorkerId worker) {
-    return worker.incarnation == 1 ? absl::StrCat("w", worker.index) : worker.to_string();
-  }
-
-  std::string name(RRefId rref) {
-    for (const auto& [text, id] : rrefs_) {
-      if (id == rref) return text;
-    }
-    return rref.to_string();
-  }
-  std::string name(ForkId fork) {
-    auto [it, inserted] = forks_.emplace(fork, forks_.size() + 1);
-    return absl::StrCat("f", it->second);
-  }
-  std::string name(const Handle& handle) {
-    return handle.owned() ? name(handle.rref) : name(handle.rref) + " " + name(handle.fork);
-  }
-
-  // Replaces long ids by the scenario's names.
-  std::string rename(std::string text) {
-    const auto replace = [&](const std::string& from, const std::string& to) {
-      for (size_t at; (at = text.find(from)) != std::string::npos;) {
-        text.replace(at, from.size(), to);
-      }
-    };
-    for (const auto& [short_text, id] : rrefs_) replace(id.to_string(), short_text);
-    for (const auto& [id, number] : forks_) replace(id.to_string(), absl::StrCat("f", number));
-    for (const auto& [i, worker] : workers()) {
-      replace(WorkerId{i, 1}.to_string() + " ", absl::StrCat("w", i, " "));
-      replace(WorkerId{i, 1}.to_string() + ":", absl::StrCat("w", i, ":"));
-    }
-    return text;
-  }
-
-  std::string text(const absl::Status& status) {
-    return rename(
-               absl::StrCat(absl::StatusCodeToString(status.code()), ": ", status.message(), " "))
-        .substr(0, std::string::npos);
-  }
-
-  static Words split(const std::string& list) {
-    Words words(1);
-    for (char c : list) {
-      if (c == ',') {
-        words.emplace_back();
-      } else {
-        words.back() += c;
-      }
-    }
-    return words;
+    return name(packet.from) + " => " + name(packet.to) + " " + what;
   }
 
   Handle handle(uint32_t at, const std::string& rref) {
     for (const Handle& handle : worker(at).handles) {
-      if (handle.rref == rrefs_.at(rref)) return handle;
+      if (handle.rref == ScenarioNames::rref(rref)) return handle;
     }
-    return Handle{rrefs_.at(rref), ForkId()};
+    return Handle{ScenarioNames::rref(rref), ForkId()};
   }
 
   void refused(const absl::Status& status) { line("refused: " + text(status)); }
@@ -278,8 +227,6 @@ class CoreScenario : public CoreWorld, public ScenarioTarget {
   }
 
   const TypeTag kType{7, "tensor"};
-  std::map<std::string, RRefId> rrefs_;
-  std::map<ForkId, size_t> forks_;
   std::string log_;
 };
 
@@ -298,7 +245,7 @@ INSTANTIATE_TEST_SUITE_P(Files, OwnershipScenario, testing::ValuesIn(scenario_fi
                          });
 
 TEST(ScenarioFormat, PrintsBackWhatItReads) {
-  const std::string text = "# why\na b\n----\nlog\n\nc\n";
+  const std::string text = "# why\na b\n----\nlog\n---- driver\n\nc\n---- driver\nother log\n";
   EXPECT_EQ(print_scenario(parse_scenario(text)), text);
 }
 

@@ -76,6 +76,7 @@ absl::Status CoreWorld::fetch(uint32_t at, const Handle& handle, WorkerId owner)
   }
   Actions actions;
   fetchers_[ticket] = worker.id;
+  waiting_fetches_.emplace(ticket, handle.rref);
   worker.core->fetch(worker.id, handle.rref, ticket, actions);
   perform(worker, actions);
   return absl::OkStatus();
@@ -119,6 +120,7 @@ void CoreWorld::deliver(size_t position) {
     on_receive(to, waiter, *carrier, results);
   } else if (const auto* fetch = std::get_if<Fetch>(&packet.body)) {
     fetchers_[fetch->ticket] = packet.from;
+    waiting_fetches_.emplace(fetch->ticket, fetch->rref);
     to.core->fetch(packet.from, fetch->rref, fetch->ticket, actions);
   }
   perform(to, actions);
@@ -235,9 +237,11 @@ void CoreWorld::perform(Worker& at, const Actions& actions) {
       std::erase(at.handles, lost->handle);
     } else if (const auto* ready = std::get_if<FetchReady>(&action)) {
       const WorkerId to = fetchers_.at(ready->ticket);
+      waiting_fetches_.erase(ready->ticket);
       if (to != at.id) post(at.id, to, FetchReply{ready->rref, ready->ticket, absl::OkStatus()});
     } else if (const auto* failed = std::get_if<FetchFailed>(&action)) {
       const WorkerId to = fetchers_.at(failed->ticket);
+      waiting_fetches_.erase(failed->ticket);
       if (to != at.id) post(at.id, to, FetchReply{failed->rref, failed->ticket, failed->status});
     }
   }

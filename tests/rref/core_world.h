@@ -5,6 +5,7 @@
 // decide when each packet arrives, twice, or not at all.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -78,6 +79,11 @@ class CoreWorld {
   void finish(uint32_t at, RRefId rref, absl::Status result, std::vector<Handle> holding = {});
   absl::Status send(uint32_t at, const std::vector<Handle>& handles, uint32_t to, bool reply);
   absl::Status fetch(uint32_t at, const Handle& handle, WorkerId owner);
+  // Whether a fetch of `rref` waits at its owner.
+  bool is_waited_for(RRefId rref) const {
+    return std::any_of(waiting_fetches_.begin(), waiting_fetches_.end(),
+                       [&](const auto& fetch) { return fetch.second == rref; });
+  }
   void drop(uint32_t at, const Handle& handle);
 
   // ---- What the network does. ----
@@ -118,7 +124,8 @@ class CoreWorld {
   uint64_t next_packet_ = 1;
   uint64_t next_waiter_ = 1;
   uint64_t next_ticket_ = 1;
-  std::map<FetchTicket, WorkerId> fetchers_;  // of fetches that were handed to an owner
+  std::map<FetchTicket, WorkerId> fetchers_;       // of fetches that were handed to an owner
+  std::map<FetchTicket, RRefId> waiting_fetches_;  // of these, the ones it has not answered
 };
 
 }  // namespace weft::internal

@@ -312,6 +312,22 @@ TEST_P(RRefTest, HasTheVerbsForMethodsAndFreeFunctions) {
   EXPECT_EQ(weft::make_rref(std::make_unique<Tracked>(3)).rpc_sync(&Tracked::get), 3);
 }
 
+TEST_P(RRefTest, LivesAsLongAsACallOnItUnderWayIfNobodyHoldsIt) {
+  TestWorld& world = start(2);
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(
+        weft::remote<Tracked>("w1", i).remote(&Tracked::clone).remote(&Tracked::get).to_here(), i);
+  }
+  const Future<int> here = weft::remote("w1", later).to_here_async();
+  // What the lost handle would have sent is through once these are answered.
+  for (int i = 0; i < 3; ++i) weft::rpc_sync("w1", add, 1, 2);
+  EXPECT_FALSE(here.done());
+  EXPECT_EQ(world.gauges(0).users, 1u);
+  later_promise().set(11);
+  EXPECT_EQ(here.wait(), 11);
+  EXPECT_TRUE(eventually([&] { return world.gauges(0).users == 0; }));
+}
+
 TEST_P(RRefTest, RunsTheMethodsOfASerialObjectOneAtATime) {
   start(3);
   const RRef<Turnstile> turnstile = weft::remote<Turnstile>("w1");
@@ -333,6 +349,15 @@ TEST_P(RRefTest, WaitsWhereItIsUsedForAnObjectThatIsNotThere) {
   EXPECT_FALSE(here.done());
   later_promise().set(11);
   EXPECT_EQ(here.wait(), 11);
+}
+
+TEST_P(RRefTest, GivesAFutureThatCanBeContinuedOnItsOwnerToo) {
+  start(2);
+  for (const RRef<int>& value : {weft::make_rref(3), weft::remote("w1", add, 1, 2)}) {
+    const Future<int> more =
+        value.to_here_async().then([](const Future<int>& here) { return here.wait() + 1; });
+    EXPECT_EQ(more.wait(), 4);
+  }
 }
 
 TEST_P(RRefTest, OfVoidIsTheEndOfAFunction) {
@@ -471,9 +496,14 @@ TEST_P(RRefTest, IsLostWhenItsOwnerDies) {
   world.kill(1);
   EXPECT_EQ(waiting.result().status().code(), absl::StatusCode::kUnavailable);
   const absl::Status status = error_of([&] { value.to_here(); });
-  EXPECT_TRUE(weft::internal::is_rref_lost(status)) << status;
-  EXPECT_TRUE(weft::internal::is_rref_lost(error_of([&] { weft::rpc_sync("w2", read, value); })));
+  EXPECT_TRUE(weft::is_rref_lost(status)) << status;
+  EXPECT_EQ(weft::ran_of(status), Ran::kNo);
+  EXPECT_EQ(weft::worker_of(status), "w1");
+  EXPECT_THAT(status.message(), HasSubstr("worker 'w1'"));
+  EXPECT_TRUE(weft::is_rref_lost(error_of([&] { weft::rpc_sync("w2", read, value); })));
   EXPECT_EQ(value.owner(), world.id(1));
+  const absl::Status too_late = error_of([&] { weft::remote("w1", later); });
+  EXPECT_EQ(weft::worker_of(too_late), "w1") << too_late;
 }
 
 // BN2.

@@ -8,12 +8,15 @@
 //   ----
 //   (one line for everything that happened)
 //
-// With the environment variable WEFT_REWRITE set, the logs in the file are replaced by what
-// happened. Commands are words; docs/rref_protocol.md lists them. The same files can drive other
-// targets than the bare core: those compare only the results of "expect" commands.
+// Commands are words; docs/rref_protocol.md lists them. The same files drive several targets: the
+// bare core, and whole drivers. A command after `core:` or `driver:` is for that target alone, and
+// where a target's log differs it stands below a line `---- driver`. With the environment variable
+// WEFT_REWRITE set, the logs in the file are replaced by what happened.
 #pragma once
 
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace weft::internal {
@@ -22,14 +25,21 @@ namespace weft::internal {
 class ScenarioTarget {
  public:
   virtual ~ScenarioTarget() = default;
+  // "core" or "driver".
+  virtual std::string_view kind() const = 0;
   // Carries out one command and returns its log, each line ended. Begins with "error:" if the
   // command makes no sense, with "WRONG" if an expectation failed.
   virtual std::string execute(const std::vector<std::string>& words) = 0;
+  // Whether the log is what a block without a section for this target asks for.
+  virtual bool accepts(const std::string& expected, const std::string& log) {
+    return expected == log;
+  }
 };
 
 struct ScenarioBlock {
-  std::vector<std::string> lines;  // commands and comments as written
-  std::string expected;
+  std::vector<std::string> lines;            // commands and comments as written
+  std::string expected;                      // of the core
+  std::map<std::string, std::string> other;  // by target, where it differs
 };
 
 std::vector<ScenarioBlock> parse_scenario(const std::string& text);

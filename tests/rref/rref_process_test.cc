@@ -1,0 +1,73 @@
+// References between real processes over gRPC, under weft_launch: the seven cases and two deaths,
+// and nothing is left in any process.
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <sys/wait.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Outcome {
+  int code = -1;
+  std::string output;  // of all ranks and the launcher
+};
+
+Outcome launch(const std::string& task, const std::string& options = "") {
+  const std::string command =
+      absl::StrCat(WEFT_BUILD_DIR, "/worker/weft_launch -n 3 ", options, " --master-port 0 -- ",
+                   WEFT_BUILD_DIR, "/tests/rref/rref_process_program ", task, " 2>&1");
+  Outcome outcome;
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  std::array<char, 4096> buffer;
+  while (size_t count = fread(buffer.data(), 1, buffer.size(), pipe)) {
+    outcome.output.append(buffer.data(), count);
+  }
+  const int status = pclose(pipe);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  return outcome;
+}
+
+class RRefProcessTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(RRefProcessTest, KeepsTheValueWhileItIsUsedAndLeavesNothingAnywhere) {
+  const Outcome outcome = launch(absl::StrCat("case ", GetParam()));
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(outcome.output, HasSubstr(absl::StrCat("worker", rank, " holds nothing")));
+    EXPECT_THAT(outcome.output, HasSubstr(absl::StrCat("worker", rank, " ended")));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Case, RRefProcessTest, ::testing::Range(1, 8));
+
+TEST(RRefProcessDeathTest, ReleasesTheForksOfAKilledUser) {
+  const Outcome outcome = launch("kill user", "--on-failure=continue");
+  EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.output;
+  for (const char* line : {"forks of worker1 are released", "worker0 holds nothing",
+                           "worker2 holds nothing", "worker0 ended", "worker2 ended"}) {
+    EXPECT_THAT(outcome.output, HasSubstr(line));
+  }
+}
+
+TEST(RRefProcessDeathTest, TellsEveryUserThatAKilledOwnersValueIsLost) {
+  const Outcome outcome = launch("kill owner", "--on-failure=continue");
+  EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.output;
+  for (const char* line :
+       {"worker0: lost at worker1: ", "worker2: lost at worker1: ", "its owner is dead",
+        "worker0 holds nothing", "worker2 holds nothing", "worker0 ended", "worker2 ended"}) {
+    EXPECT_THAT(outcome.output, HasSubstr(line));
+  }
+}
+
+}  // namespace
+}  // namespace weft
