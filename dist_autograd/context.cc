@@ -36,17 +36,24 @@ DriverPtr current_driver() {
   return or_throw(AutogradDriver::of(*runtime));
 }
 
+// OK, or why no pass can be started with these options.
+absl::Status check(const BackwardOptions& options) {
+  if (!options.create_graph) return absl::OkStatus();
+  return with_ran(
+      absl::UnimplementedError("create_graph: gradients of gradients do not cross workers"),
+      Ran::kNo);
+}
+
+AutogradDriver::PassOptions pass_options(const BackwardOptions& options) {
+  return {.mode = static_cast<internal::BackwardMode>(options.mode),
+          .retain_graph = options.retain_graph,
+          .timeout = options.timeout};
+}
+
 Future<void> start(AutogradDriver& driver, const ContextId& context, std::vector<at::Tensor> roots,
                    const BackwardOptions& options) {
-  if (options.create_graph) {
-    return Future<void>::ready(with_ran(
-        absl::UnimplementedError("create_graph: gradients of gradients do not cross workers"),
-        Ran::kNo));
-  }
-  return driver.backward(context, std::move(roots),
-                         {.mode = static_cast<internal::BackwardMode>(options.mode),
-                          .retain_graph = options.retain_graph,
-                          .timeout = options.timeout});
+  if (absl::Status refused = check(options); !refused.ok()) return Future<void>::ready(refused);
+  return driver.backward(context, std::move(roots), pass_options(options));
 }
 
 std::vector<Gradient> all_of(AutogradDriver& driver, const ContextId& context) {
@@ -97,7 +104,11 @@ Context::~Context() {
 }
 
 void Context::backward(std::vector<at::Tensor> roots, BackwardOptions options) const {
-  backward_async(std::move(roots), options).wait();
+  absl::Status status = check(options);
+  if (status.ok()) {
+    status = lock(driver_)->backward_here(id_, std::move(roots), pass_options(options));
+  }
+  if (!status.ok()) throw RpcError(std::move(status));
 }
 
 Future<void> Context::backward_async(std::vector<at::Tensor> roots, BackwardOptions options) const {

@@ -13,7 +13,8 @@
 // thread's only one. Its methods and the free functions may be called from any thread.
 // Lifetime: the destructor releases the context on every worker. It never throws or waits. A
 // Context may outlive its worker.
-// Blocking: only backward(), which waits for backward_async().
+// Blocking: only backward(). It runs this worker's nodes and hooks on the calling thread;
+// backward_async() runs them on the worker's executor.
 // Errors: RpcError. FailedPrecondition: no worker, a context inside a context, a released context,
 // a second pass while one runs, a second backward without retain_graph. InvalidArgument: a root
 // that is no scalar with a grad_fn. Unknown: a node or hook threw; the message names node and

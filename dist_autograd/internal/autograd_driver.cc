@@ -4,11 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "weft/base/log.h"
 #include "weft/base/status.h"
-#include "weft/dist_autograd/internal/autograd_wire.h"
-#include "weft/dist_autograd/internal/gradient_frame.h"
-#include "weft/dist_autograd/internal/recv_node.h"
+#include "weft/dist_autograd/internal/near_executor.h"
 
 namespace weft::internal {
 
@@ -21,29 +18,46 @@ class AutogradDriver::Listener final : public LocalPass::Listener {
 
   void on_progress(const PassId& pass, LocalProgress progress) override {
     if (auto driver = driver_.lock()) {
-      driver->step([&](ContextCore& core, AutogradActions& out) {
-        core.on_local_progress(pass, std::move(progress), out);
-      });
+      driver->step(
+          [&](ContextCore& core, AutogradActions& out) {
+            core.on_local_progress(pass, std::move(progress), out);
+          },
+          On::kUserThread);
     }
   }
   void on_discovered(const PassId& pass, std::vector<PeerSends> reached) override {
     if (auto driver = driver_.lock()) {
       driver->step(
-          [&](ContextCore& core, AutogradActions& out) { core.on_discovered(pass, reached, out); });
+          [&](ContextCore& core, AutogradActions& out) { core.on_discovered(pass, reached, out); },
+          On::kUserThread);
     }
   }
   void on_failure(const PassId& pass, PassFailure failure) override {
     if (auto driver = driver_.lock()) {
-      driver->step([&](ContextCore& core, AutogradActions& out) {
-        core.on_local_failure(pass, std::move(failure), out);
-      });
+      driver->step(
+          [&](ContextCore& core, AutogradActions& out) {
+            core.on_local_failure(pass, std::move(failure), out);
+          },
+          On::kUserThread);
+    }
+  }
+  void on_hold(const PassId& pass) override {
+    if (auto driver = driver_.lock()) {
+      driver->step([&](ContextCore& core, AutogradActions&) { core.on_hold(pass); });
+    }
+  }
+  void on_hold_released(const PassId& pass) override {
+    if (auto driver = driver_.lock()) {
+      driver->step(
+          [&](ContextCore& core, AutogradActions& out) { core.on_hold_released(pass, out); },
+          On::kUserThread);
     }
   }
   void begin_work() override {
-    if (auto driver = driver_.lock()) driver->agent_.hold_work();
+    if (auto driver = driver_.lock()) driver->begin_work();
   }
   void end_work() override {
-    if (auto driver = driver_.lock()) driver->agent_.release_work();
+    if (auto driver = driver_.lock()) driver->end_work();
   }
 
  private:
@@ -55,6 +69,7 @@ AutogradDriver::AutogradDriver(const std::shared_ptr<WorkerRuntime>& runtime,
     : runtime_(runtime),
       agent_(runtime->agent()),
       executor_(runtime->executor()),
+      pass_executor_(std::make_shared<NearExecutor>(runtime->executor())),
       clock_(runtime->clock()),
       observer_(observer),
       core_(runtime->id()) {}
@@ -90,7 +105,7 @@ absl::Status AutogradDriver::here(absl::Status status) const {
 
 // ---- stepping the core
 
-bool AutogradDriver::step(Event event, Start* start) {
+bool AutogradDriver::step(Event event, On thread, Start* start) {
   Outbox outbox;
   {
     AutogradActions actions;
@@ -99,7 +114,7 @@ bool AutogradDriver::step(Event event, Start* start) {
     event(core_, actions);
     act(actions, start, outbox);
   }
-  deliver(std::move(outbox));
+  deliver(std::move(outbox), thread);
   return true;
 }
 
@@ -110,8 +125,7 @@ void AutogradDriver::act(AutogradActions& actions, Start* start, Outbox& outbox)
   };
   for (AutogradAction& action : actions) {
     if (auto* send = std::get_if<Send>(&action)) {
-      set_budget(*send);
-      outbox.sends.push_back(std::move(*send));
+      hand_out(std::move(*send), outbox);
     } else if (auto* engage = std::get_if<EngageLocal>(&action)) {
       this->engage(*engage, start);
     } else if (auto* roots = std::get_if<FeedRoots>(&action)) {
@@ -154,11 +168,13 @@ void AutogradDriver::engage(EngageLocal& action, Start* start) {
   if (start != nullptr) {
     setup.roots = std::move(start->roots);
     setup.caller = start->caller;
+    setup.executor = std::move(start->executor);
   }
+  if (setup.executor == nullptr) setup.executor = pass_executor_;
   const Context& context = contexts_[action.pass.context];
   setup.sends.reserve(action.sources.size());
   for (const SendId& source : action.sources) setup.sends.push_back(context.sends.at(source));
-  auto pass = std::make_shared<LocalPass>(std::move(setup), executor_, runtime_, listener_);
+  auto pass = std::make_shared<LocalPass>(std::move(setup), runtime_, listener_);
   pass->engage();
   passes_.emplace(action.pass, std::move(pass));
 }
@@ -191,11 +207,30 @@ void AutogradDriver::drop_pass(const PassId& pass, Outbox& outbox) {
 void AutogradDriver::drop_context(const ContextId& context, Outbox& outbox) {
   auto found = contexts_.find(context);
   if (found == contexts_.end()) return;
+  for (std::shared_ptr<void>& kept : found->second.kept) outbox.kept.push_back(std::move(kept));
+  found->second.kept.clear();
   outbox.dropped.push_back(std::make_shared<Context>(std::move(found->second)));
   contexts_.erase(found);
 }
 
 // ---- deadlines
+
+TimerId AutogradDriver::call_at(TimePoint when,
+                                absl::AnyInvocable<void(AutogradDriver&)> callback) {
+  return clock_.call_at(when, [weak = weak_from_this(), callback = std::move(callback)]() mutable {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    {
+      MutexLock lock(self->mutex_);
+      if (self->stopped_) return;
+      ++self->in_callbacks_;
+    }
+    callback(*self);
+    MutexLock lock(self->mutex_);
+    --self->in_callbacks_;
+    self->callback_ended_.notify_all();
+  });
+}
 
 void AutogradDriver::arm(const PassId& pass, absl::Duration after) {
   disarm(pass);
@@ -203,9 +238,8 @@ void AutogradDriver::arm(const PassId& pass, absl::Duration after) {
   const TimePoint deadline =
       Timeout(std::max(after, absl::Microseconds(1))).deadline_from(clock_.now());
   if (deadline == kNever) return;
-  const TimerId id = clock_.call_at(deadline, [weak = weak_from_this(), pass, number] {
-    if (auto self = weak.lock()) self->on_deadline(pass, number);
-  });
+  const TimerId id = call_at(
+      deadline, [pass, number](AutogradDriver& driver) { driver.on_deadline(pass, number); });
   timers_.emplace(pass, Timer{id, deadline, number});
 }
 
@@ -234,68 +268,6 @@ void AutogradDriver::set_budget(Send& send) {
       std::max(absl::FromChrono(found->second.deadline - clock_.now()), absl::Microseconds(1));
 }
 
-// ---- outside the lock
-
-void AutogradDriver::deliver(Outbox outbox) {
-  for (Send& send : outbox.sends) post(std::move(send));
-  for (auto& [promise, outcome] : outbox.ended) {
-    if (outcome.status.ok()) {
-      promise.set_value();
-    } else {
-      promise.set_error(describe(outcome));
-    }
-  }
-  if (!outbox.dropped.empty()) executor_.schedule([dropped = std::move(outbox.dropped)] {});
-}
-
-void AutogradDriver::post(Send send) {
-  const PassId* about = pass_of(send.message);
-  const std::optional<PassId> pass = about == nullptr ? std::nullopt : std::optional(*about);
-  absl::StatusOr<Frame> frame = to_frame(std::move(send.message));
-  if (frame.ok()) {
-    agent_.post(send.to, Topic::kAutograd, *std::move(frame));  // a dead receiver is reported apart
-  } else if (pass) {
-    fail_pass(*pass, std::move(frame).status());
-  }
-}
-
-void AutogradDriver::fail_pass(const PassId& pass, absl::Status status) {
-  step([&](ContextCore& core, AutogradActions& out) {
-    core.on_local_failure(pass, {.status = std::move(status)}, out);
-  });
-}
-
-void AutogradDriver::on_post(WorkerId from, Frame frame) {
-  absl::StatusOr<AutogradMessage> message = from_frame(frame);
-  if (!message.ok()) {
-    // Whoever waits for what was in it would wait until the deadline.
-    agent_.declare_dead(from, absl::UnavailableError(absl::StrCat("broke the autograd protocol: ",
-                                                                  message.status().message())));
-    return;
-  }
-  step([&](ContextCore& core, AutogradActions& out) {
-    core.on_message(from, std::move(*message), out);
-  });
-}
-
-void AutogradDriver::on_gone(WorkerId peer) {
-  step([&](ContextCore& core, AutogradActions& out) { core.on_peer_dead(peer, out); });
-}
-
-// What the caller of backward() gets: which node failed, and on which worker.
-absl::Status AutogradDriver::describe(const PassFailure& failure) const {
-  const WorkerId at = failure.died.valid() ? failure.died : failure.worker;
-  const std::string name = agent_.name_of(at);
-  std::string where = "backward failed";
-  if (!failure.node.empty()) absl::StrAppend(&where, " in node '", failure.node, "'");
-  if (failure.died.valid()) {
-    absl::StrAppend(&where, " because worker '", name, "' died: ");
-  } else {
-    absl::StrAppend(&where, " on worker '", name, "': ");
-  }
-  return with_ran(raised_at(prepend(where, failure.status), name), Ran::kYes);
-}
-
 void AutogradDriver::stop() {
   Outbox outbox;
   {
@@ -310,8 +282,16 @@ void AutogradDriver::stop() {
       outbox.ended.emplace_back(std::move(promise), std::move(failure));
     }
     waiting_.clear();
+    send_riders(outbox);
+    if (riders_timer_) {
+      clock_.cancel(*riders_timer_);
+      riders_timer_.reset();
+      agent_.release_work();
+    }
   }
-  deliver(std::move(outbox));
+  deliver(std::move(outbox), On::kAnyThread);
+  MutexLock lock(mutex_);
+  while (in_callbacks_ > 0) callback_ended_.wait(mutex_);
 }
 
 }  // namespace weft::internal

@@ -5,7 +5,7 @@
 // same lock, so that they keep their order, messages and completions outside.
 //
 // Thread safety: all methods may be called from any thread. Transport threads only decode and
-// queue; nodes and hooks run on the executor.
+// queue; nodes and hooks run on the executor, and on the thread that waits in backward_here().
 // Lifetime: shared by the worker, its contexts and timers. The worker calls stop() before its agent
 // stops; agent, executor and clock must be there until then.
 // Errors: as in context_core.h, with the worker's name as the place where they were raised.
@@ -24,6 +24,7 @@
 #include "weft/base/mutex.h"
 #include "weft/dist_autograd/internal/committed_gradients.h"
 #include "weft/dist_autograd/internal/context_core.h"
+#include "weft/dist_autograd/internal/gradient_frame.h"
 #include "weft/dist_autograd/internal/local_pass.h"
 #include "weft/rpc/hooks.h"
 #include "weft/rpc/internal/agent.h"
@@ -63,6 +64,9 @@ class AutogradDriver final : public AutogradHook,
   // Completes when the pass has ended; cancelling the future aborts it.
   Future<void> backward(const ContextId& context, std::vector<at::Tensor> roots,
                         const PassOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits for the end, and runs this worker's part of the pass on the calling thread.
+  absl::Status backward_here(const ContextId& context, std::vector<at::Tensor> roots,
+                             const PassOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::vector<LeafGradient>> gradients(const ContextId& context)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Undefined if the variable has none.
@@ -72,6 +76,7 @@ class AutogradDriver final : public AutogradHook,
   absl::Status keep_with(const ContextId& context, std::shared_ptr<void> resource)
       ABSL_LOCKS_EXCLUDED(mutex_);
   ContextCore::PassStanding standing(const PassId& pass) const ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status lost_commit(const ContextId& context) const ABSL_LOCKS_EXCLUDED(mutex_);
   Gauges gauges() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // AutogradHook.
@@ -99,19 +104,29 @@ class AutogradDriver final : public AutogradHook,
   struct Start {
     std::vector<at::Tensor> roots;
     at::ThreadLocalState caller;
+    std::shared_ptr<Executor> executor;
+  };
+  struct Parcel {
+    WorkerId to;
+    AutogradMessage message;
+    Riders riders;
   };
   // What is left to do once the lock is free.
   struct Outbox {
-    std::vector<backward::Send> sends;
+    std::vector<Parcel> parcels;
     std::vector<std::pair<Promise<void>, PassFailure>> ended;
-    std::vector<std::shared_ptr<void>> dropped;  // dies on the executor
+    std::vector<std::shared_ptr<void>> dropped;  // graphs and gradients: user code may die in them
+    std::vector<std::shared_ptr<void>> kept;     // dies on the executor
   };
+  // Which thread steps: on one where user code runs anyway, what is dropped dies at once.
+  enum class On { kAnyThread, kUserThread };
 
   AutogradDriver(const std::shared_ptr<WorkerRuntime>& runtime, LeafObserver* observer);
 
   // Runs `event(core, actions)` and carries out the actions. False: stopped, nothing ran.
   using Event = absl::FunctionRef<void(ContextCore& core, AutogradActions& actions)>;
-  bool step(Event event, Start* start = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool step(Event event, On thread = On::kAnyThread, Start* start = nullptr)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void act(AutogradActions& actions, Start* start, Outbox& outbox)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void engage(backward::EngageLocal& action, Start* start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -122,13 +137,27 @@ class AutogradDriver final : public AutogradHook,
   void arm(const PassId& pass, absl::Duration after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void disarm(const PassId& pass) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void set_budget(backward::Send& send) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void deliver(Outbox outbox) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Into the outbox, or to those that wait for a message to ride on.
+  void hand_out(backward::Send send, Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void send_riders(Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void deliver(Outbox outbox, On thread) ABSL_LOCKS_EXCLUDED(mutex_);
+  Future<void> start(const ContextId& context, std::vector<at::Tensor> roots,
+                     const PassOptions& options, std::shared_ptr<Executor> executor,
+                     absl::StatusOr<PassId>& pass) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Destroys on an executor thread, on one that is at work for a pass if there is one.
+  void bury(std::vector<std::shared_ptr<void>> dropped) ABSL_LOCKS_EXCLUDED(graves_mutex_);
+  void begin_work() ABSL_LOCKS_EXCLUDED(graves_mutex_);
+  void end_work() ABSL_LOCKS_EXCLUDED(graves_mutex_);
 
   void on_post(WorkerId from, Frame frame) ABSL_LOCKS_EXCLUDED(mutex_);
   void on_gone(WorkerId peer) ABSL_LOCKS_EXCLUDED(mutex_);
   void on_deadline(const PassId& pass, uint64_t timer) ABSL_LOCKS_EXCLUDED(mutex_);
   void fail_pass(const PassId& pass, absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
-  void post(backward::Send send) ABSL_LOCKS_EXCLUDED(mutex_);
+  void on_riders_due() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Runs `callback` on the clock's thread at `when`, unless stop() came first, which waits for it.
+  TimerId call_at(TimePoint when, absl::AnyInvocable<void(AutogradDriver&)> callback);
+  void post(Parcel parcel) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::shared_ptr<CommittedGradients>> committed(const ContextId& context)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status describe(const PassFailure& failure) const;
@@ -137,6 +166,7 @@ class AutogradDriver final : public AutogradHook,
   const std::weak_ptr<WorkerRuntime> runtime_;  // weak: it is given this as its hook
   Agent& agent_;
   Executor& executor_;
+  const std::shared_ptr<Executor> pass_executor_;  // shared with the passes
   Clock& clock_;
   LeafObserver* const observer_;
   std::shared_ptr<Listener> listener_;  // shared with queued work
@@ -150,6 +180,14 @@ class AutogradDriver final : public AutogradHook,
   std::map<PassId, std::shared_ptr<LocalPass>> passes_ ABSL_GUARDED_BY(mutex_);
   std::map<PassId, Timer> timers_ ABSL_GUARDED_BY(mutex_);
   std::map<PassId, Promise<void>> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::map<WorkerId, Riders> riders_ ABSL_GUARDED_BY(mutex_);
+  std::optional<TimerId> riders_timer_ ABSL_GUARDED_BY(mutex_);
+  size_t in_callbacks_ ABSL_GUARDED_BY(mutex_) = 0;  // of the clock
+  CondVar callback_ended_;
+
+  Mutex graves_mutex_;
+  size_t work_ ABSL_GUARDED_BY(graves_mutex_) = 0;  // begun and not ended
+  std::vector<std::shared_ptr<void>> graves_ ABSL_GUARDED_BY(graves_mutex_);
 };
 
 }  // namespace weft::internal

@@ -5,6 +5,7 @@
 #include "weft/base/status.h"
 #include "weft/dist_autograd/internal/autograd_driver.h"
 #include "weft/dist_autograd/internal/autograd_wire.h"
+#include "weft/dist_autograd/internal/caller_executor.h"
 #include "weft/dist_autograd/internal/recv_node.h"
 
 namespace weft::internal {
@@ -82,16 +83,21 @@ absl::StatusOr<ContextId> AutogradDriver::create_context() {
 }
 
 void AutogradDriver::release(const ContextId& context) {
-  step([&](ContextCore& core, AutogradActions& out) {
-    core.release(context, out).IgnoreError();  // it may be gone: its creator can be another life
-  });
+  step(
+      [&](ContextCore& core, AutogradActions& out) {
+        core.release(context, out)
+            .IgnoreError();  // it may be gone: its creator can be another life
+      },
+      On::kUserThread);
 }
 
-Future<void> AutogradDriver::backward(const ContextId& context, std::vector<at::Tensor> roots,
-                                      const PassOptions& options) {
+Future<void> AutogradDriver::start(const ContextId& context, std::vector<at::Tensor> roots,
+                                   const PassOptions& options, std::shared_ptr<Executor> executor,
+                                   absl::StatusOr<PassId>& pass) {
   const auto refuse = [this](absl::Status status) {
     return Future<void>::ready(here(with_ran(std::move(status), Ran::kNo)));
   };
+  pass = ended();
   if (roots.empty()) return refuse(absl::InvalidArgumentError("backward() without roots"));
   auto runtime = runtime_.lock();
   if (runtime == nullptr) return refuse(ended());
@@ -108,21 +114,37 @@ Future<void> AutogradDriver::backward(const ContextId& context, std::vector<at::
   }
   Promise<void> promise(&executor_);
   Future<void> future = promise.future();
-  Start start{std::move(roots), at::ThreadLocalState()};
-  absl::StatusOr<PassId> pass = ended();
+  Start start{std::move(roots), at::ThreadLocalState(), std::move(executor)};
   step(
       [&](ContextCore& core, AutogradActions& out) ABSL_NO_THREAD_SAFETY_ANALYSIS {
         pass = core.start(context, start_options, out);
         if (pass.ok()) waiting_.emplace(*pass, std::move(promise));
       },
-      &start);
-  if (!pass.ok()) return refuse(pass.status());
+      On::kUserThread, &start);
+  return pass.ok() ? future : refuse(pass.status());
+}
+
+Future<void> AutogradDriver::backward(const ContextId& context, std::vector<at::Tensor> roots,
+                                      const PassOptions& options) {
+  absl::StatusOr<PassId> pass;
+  Future<void> future = start(context, std::move(roots), options, pass_executor_, pass);
+  if (!pass.ok()) return future;
   future.state()->set_on_cancel([weak = weak_from_this(), pass = *pass] {
     if (auto self = weak.lock()) {
       self->fail_pass(pass, absl::CancelledError("backward was cancelled by its caller"));
     }
   });
   return future;
+}
+
+absl::Status AutogradDriver::backward_here(const ContextId& context, std::vector<at::Tensor> roots,
+                                           const PassOptions& options) {
+  const auto executor = std::make_shared<CallerExecutor>(executor_);
+  absl::StatusOr<PassId> pass;
+  const Future<void> future = start(context, std::move(roots), options, executor, pass);
+  future.state()->on_complete_inline([executor] { executor->close(); });
+  executor->run();
+  return future.result().status();
 }
 
 absl::StatusOr<std::vector<LeafGradient>> AutogradDriver::gradients(const ContextId& context) {
@@ -155,6 +177,11 @@ absl::Status AutogradDriver::keep_with(const ContextId& context, std::shared_ptr
 ContextCore::PassStanding AutogradDriver::standing(const PassId& pass) const {
   MutexLock lock(mutex_);
   return core_.standing(pass);
+}
+
+absl::Status AutogradDriver::lost_commit(const ContextId& context) const {
+  MutexLock lock(mutex_);
+  return here(core_.lost_commit(context));
 }
 
 AutogradDriver::Gauges AutogradDriver::gauges() const {

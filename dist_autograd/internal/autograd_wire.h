@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,6 +28,8 @@ absl::StatusOr<AutogradMetadata> from_wire(const wire::AutogradMetadata& in, uin
 
 void to_wire(const AutogradMessage& message, wire::AutogradPost& out);
 absl::StatusOr<AutogradMessage> from_wire(const wire::AutogradPost& in);
+// The messages that ride on `in`.
+absl::StatusOr<std::vector<AutogradMessage>> riders_from_wire(const wire::AutogradPost& in);
 
 // How many tensors follow the message in its frame.
 size_t tensors_expected(const AutogradMessage& message);

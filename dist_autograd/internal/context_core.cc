@@ -211,6 +211,20 @@ ContextCore::PassStanding ContextCore::standing(const PassId& pass) const {
   return PassStanding::kUnknown;
 }
 
+absl::Status ContextCore::lost_commit(const ContextId& context) const {
+  const Entry* entry = find(context);
+  if (entry == nullptr) return absl::OkStatus();
+  for (const auto& [initiator, known] : entry->initiators) {
+    for (const uint64_t k : known.dropped) {
+      if (known.history.outcome(k) != PassHistory::Outcome::kCommitted) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat("backward pass ", k, " of worker ", initiator.to_string(), " in context ",
+                       context.to_string(), " was committed after this worker had given it up"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // ---- stepping a pass
 
 // Runs `event` on the entry's pass, if there is one, and books how it left it.

@@ -32,9 +32,10 @@ absl::Status append_gradients(GradMessage& message, std::vector<at::Tensor>& ten
 
 }  // namespace
 
-absl::StatusOr<Frame> to_frame(AutogradMessage message) {
+absl::StatusOr<Frame> to_frame(AutogradMessage message, const Riders& riders) {
   wire::AutogradPost post;
   to_wire(message, post);
+  for (const AutogradMessage& rider : riders) to_wire(rider, *post.add_riders());
   Frame frame;
   post.SerializeToString(&frame.body);
   std::vector<at::Tensor> tensors;
@@ -48,13 +49,14 @@ absl::StatusOr<Frame> to_frame(AutogradMessage message) {
   return frame;
 }
 
-absl::StatusOr<AutogradMessage> from_frame(const Frame& frame) {
+absl::StatusOr<AutogradParcel> from_frame(const Frame& frame) {
   wire::AutogradPost post;
   if (frame.header.value_bytes > frame.body.size() ||
       !post.ParseFromArray(frame.body.data(), static_cast<int>(frame.header.value_bytes))) {
     return absl::InvalidArgumentError("autograd message: cannot be parsed");
   }
   WEFT_ASSIGN_OR_RETURN(AutogradMessage message, from_wire(post));
+  WEFT_ASSIGN_OR_RETURN(Riders riders, riders_from_wire(post));
   absl::StatusOr<std::vector<at::Tensor>> tensors;
   WEFT_RETURN_IF_ERROR(run_user_code([&] { tensors = decode_tensors(frame); }));
   WEFT_RETURN_IF_ERROR(tensors.status());
@@ -72,7 +74,7 @@ absl::StatusOr<AutogradMessage> from_frame(const Frame& frame) {
       next = end;
     }
   }
-  return message;
+  return AutogradParcel{std::move(riders), std::move(message)};
 }
 
 }  // namespace weft::internal

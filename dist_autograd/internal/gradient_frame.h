@@ -6,14 +6,24 @@
 // Protocol: proto/dist_autograd.proto.
 #pragma once
 
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "weft/dist_autograd/internal/pass_messages.h"
 #include "weft/rpc/frame.h"
 
 namespace weft::internal {
 
-absl::StatusOr<Frame> to_frame(AutogradMessage message);
+// Messages without a hurry that go along with another to the same worker.
+using Riders = std::vector<AutogradMessage>;
+
+struct AutogradParcel {
+  Riders riders;  // to be acted upon first
+  AutogradMessage message;
+};
+
+absl::StatusOr<Frame> to_frame(AutogradMessage message, const Riders& riders = {});
 // The entries of a GRAD come with their TensorPayload.
-absl::StatusOr<AutogradMessage> from_frame(const Frame& frame);
+absl::StatusOr<AutogradParcel> from_frame(const Frame& frame);
 
 }  // namespace weft::internal

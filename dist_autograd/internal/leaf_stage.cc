@@ -6,6 +6,8 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
+#include "absl/strings/str_cat.h"
+
 namespace weft::internal {
 namespace {
 
@@ -54,6 +56,25 @@ at::Tensor* LeafStage::finish(const at::Tensor& variable) {
 at::Tensor* LeafStage::find(const at::Tensor& variable) {
   const auto it = index_.find(variable.unsafeGetTensorImpl());
   return it == index_.end() ? nullptr : &leaves_[it->second].gradient;
+}
+
+absl::Status LeafStage::replace(const at::Tensor& variable, at::Tensor gradient) {
+  at::Tensor* staged = find(variable);
+  if (staged == nullptr) {
+    return absl::InvalidArgumentError("a leaf without a gradient cannot be given another one");
+  }
+  if (!gradient.defined() || gradient.sizes() != variable.sizes() ||
+      gradient.scalar_type() != variable.scalar_type()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a leaf of ", variable.dim(), " dimensions and ", variable.numel(), " elements of type ",
+        c10::toString(variable.scalar_type()), " cannot have the gradient it was given"));
+  }
+  *staged = std::move(gradient);
+  if (staged->use_count() > 1) {  // whoever gave it keeps it
+    *staged = torch::autograd::utils::clone_obey_contract(*staged, variable);
+  }
+  own_memory(variable, *staged);
+  return absl::OkStatus();
 }
 
 std::vector<LeafGradient> LeafStage::take() {

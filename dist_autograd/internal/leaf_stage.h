@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 
 namespace weft::internal {
 
@@ -35,6 +36,9 @@ class LeafStage {
   at::Tensor* finish(const at::Tensor& variable);
   // Null if there is none. Valid until the next add or take.
   at::Tensor* find(const at::Tensor& variable);
+  // Gives a variable that has a gradient another one. InvalidArgument: it has none, or the new one
+  // is not of its shape and type.
+  absl::Status replace(const at::Tensor& variable, at::Tensor gradient);
   // In the order in which the variables came.
   std::vector<LeafGradient> take();
 

@@ -89,7 +89,12 @@ class LocalGraph::Impl {
   absl::Status feed(SendId send, variable_list gradients);
   absl::Status cancel(SendId send);
   absl::StatusOr<std::vector<SendId>> reach(SendId send);
-  at::Tensor* staged(const at::Tensor& variable) { return stage_.find(variable); }
+  const at::Tensor* staged(const at::Tensor& variable) { return stage_.find(variable); }
+  absl::Status replace(const at::Tensor& variable, at::Tensor gradient) {
+    if (!status_.ok()) return status_;
+    absl::Status status = stage_.replace(variable, std::move(gradient));
+    return status.ok() ? status : fail(std::move(status), "LeafObserver");
+  }
 
   bool waiting() const { return buffered_ + held_answers_ > 0; }
   std::vector<SendId> unanswered() const;
@@ -450,9 +455,10 @@ variable_list LocalGraph::Impl::call(NodeState& state, variable_list inputs, boo
 absl::Status LocalGraph::Impl::finish_leaf(const at::Tensor& variable) {
   at::Tensor* gradient = stage_.finish(variable);
   if (gradient == nullptr) return absl::OkStatus();
-  if (options_.observer == nullptr) return absl::OkStatus();
-  const absl::Status status = options_.observer->leaf_final(variable, *gradient);
-  return status.ok() ? status : fail(status, "LeafObserver");
+  if (options_.on_leaf == nullptr) return absl::OkStatus();
+  const absl::Status status = options_.on_leaf(variable, *gradient);
+  if (!status.ok()) return fail(status, "LeafObserver");
+  return replace(variable, std::move(*gradient));  // checked; it may share a bucket's memory
 }
 
 void LocalGraph::Impl::pass_on(uint32_t index, variable_list outputs) {
@@ -572,7 +578,10 @@ bool LocalGraph::waiting() const { return impl_->waiting(); }
 std::vector<SendId> LocalGraph::unanswered() const { return impl_->unanswered(); }
 bool LocalGraph::fed(SendId send) const { return impl_->fed(send); }
 std::vector<LeafGradient> LocalGraph::take_leaves() { return impl_->take_leaves(); }
-at::Tensor* LocalGraph::staged(const at::Tensor& variable) { return impl_->staged(variable); }
+const at::Tensor* LocalGraph::staged(const at::Tensor& variable) { return impl_->staged(variable); }
+absl::Status LocalGraph::replace(const at::Tensor& variable, at::Tensor gradient) {
+  return impl_->replace(variable, std::move(gradient));
+}
 void LocalGraph::stop() { impl_->stop(); }
 const std::string& LocalGraph::failed_node() const { return impl_->failed_node(); }
 size_t LocalGraph::nodes() const { return impl_->nodes(); }

@@ -38,7 +38,6 @@
 #include "absl/types/span.h"
 #include "weft/base/ids.h"
 #include "weft/dist_autograd/internal/leaf_stage.h"
-#include "weft/dist_autograd/leaf_observer.h"
 
 namespace weft::internal {
 
@@ -59,7 +58,9 @@ struct LocalGraphOptions {
   // Runs the nodes inside a pass of LibTorch's engine, so that hooks can queue
   // callbacks on it. Switched on by itself when a leaf's AccumulateGrad node has hooks.
   bool engine_scope = false;
-  LeafObserver* observer = nullptr;
+  // Called once a leaf's gradient is final; may assign it or change it in place.
+  absl::AnyInvocable<absl::Status(const at::Tensor& variable, at::Tensor& gradient)> on_leaf =
+      nullptr;
   // Called inside feed and cancel as soon as a received message is answered in full.
   absl::AnyInvocable<void(RecvAnswer)> on_answer = nullptr;
 };
@@ -96,9 +97,11 @@ class LocalGraph {
 
   // Gradients of this pass by leaf, in the order they became final. Empties the stage.
   std::vector<LeafGradient> take_leaves();
-  // The staged gradient of a leaf, null if there is none (yet). May be assigned; valid until the
-  // next call that feeds, cancels or takes.
-  at::Tensor* staged(const at::Tensor& variable);
+  // The staged gradient of a leaf, null if there is none (yet). Valid until the next call that
+  // feeds, cancels, replaces or takes.
+  const at::Tensor* staged(const at::Tensor& variable);
+  // Gives a leaf that has a gradient another one, of its shape and type.
+  absl::Status replace(const at::Tensor& variable, at::Tensor gradient);
 
   // Takes effect before the next node runs. Any thread.
   void stop();

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
+#include "weft/dist_autograd/internal/pass_hold.h"
 #include "weft/rpc/internal/user_call.h"
 
 namespace weft::internal {
@@ -12,25 +13,65 @@ namespace {
 // Gradients wait for the end of the running action only up to this size.
 constexpr size_t kFlushBytes = size_t{256} << 10;
 
-LocalGraphOptions graph_options(const LocalPass::Setup& setup,
+LocalGraphOptions graph_options(const LocalPass::Setup& setup, ObservedPass& pass,
                                 absl::AnyInvocable<void(RecvAnswer)> on_answer) {
   LocalGraphOptions options;
   options.retain_graph = setup.retain_graph;
-  options.observer = setup.observer;
+  if (setup.observer != nullptr) {
+    options.on_leaf = [observer = setup.observer, &pass](const at::Tensor& variable,
+                                                         at::Tensor& gradient) {
+      return observer->leaf_final(pass, variable, gradient);
+    };
+  }
   options.on_answer = std::move(on_answer);
   return options;
 }
 
 }  // namespace
 
-LocalPass::LocalPass(Setup setup, Executor& executor, std::weak_ptr<RpcRuntime> runtime,
+class LocalPass::Held final : public HeldPass {
+ public:
+  explicit Held(const std::shared_ptr<LocalPass>& pass)
+      : pass_(pass), id_(pass->pass_), listener_(pass->listener_) {
+    listener_->begin_work();
+    listener_->on_hold(id_);
+  }
+  ~Held() override { listener_->end_work(); }
+
+  void replace(const at::Tensor& variable, at::Tensor gradient) override {
+    const auto pass = pass_.lock();
+    if (pass == nullptr) return;
+    pass->queue(Answer::kNone,
+                [pass = pass.get(), variable, gradient = std::move(gradient)]() mutable {
+                  return pass->graph_.replace(variable, std::move(gradient));
+                });
+  }
+  // On the strand, behind the replacements: what ends the pass takes them along.
+  void end(absl::Status outcome) override {
+    if (!outcome.ok()) {
+      listener_->on_failure(id_, {.status = std::move(outcome), .node = "LeafObserver"});
+    } else if (const auto pass = pass_.lock()) {
+      pass->queue(Answer::kHoldReleased, [] { return absl::OkStatus(); });
+    }
+  }
+
+ private:
+  const std::weak_ptr<LocalPass> pass_;  // weak: a hold does not keep the graph of an ended pass
+  const PassId id_;
+  const std::shared_ptr<Listener> listener_;
+};
+
+PassHold LocalPass::hold() { return PassHold(std::make_unique<Held>(shared_from_this())); }
+
+LocalPass::LocalPass(Setup setup, std::weak_ptr<RpcRuntime> runtime,
                      std::shared_ptr<Listener> listener)
     : pass_(setup.pass),
       runtime_(std::move(runtime)),
       listener_(std::move(listener)),
-      strand_(executor),
+      strand_(*setup.executor),
       setup_(std::move(setup)),
-      graph_(graph_options(setup_, [this](RecvAnswer answer) { collect(std::move(answer)); })) {}
+      graph_(graph_options(setup_, *this,
+                           [this](RecvAnswer answer) { collect(std::move(answer)); })) {}
 
 void LocalPass::queue(Answer answer, absl::AnyInvocable<absl::Status()> body) {
   queued_.fetch_add(1);
@@ -65,6 +106,8 @@ void LocalPass::report(Answer answer, absl::Status status) {
     listener_->on_progress(pass_, std::move(progress));
   } else if (answer == Answer::kDiscovered) {
     listener_->on_discovered(pass_, std::move(reached));
+  } else if (answer == Answer::kHoldReleased) {
+    listener_->on_hold_released(pass_);
   }
 }
 

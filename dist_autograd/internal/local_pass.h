@@ -1,7 +1,8 @@
 // One worker's share of one backward pass: its local graph on a strand, fed by the core's actions.
 //
 // Turns actions into calls of LocalGraph, and what comes out of it into the events that the core
-// waits for. User code runs in the scope of this worker and the pass's context.
+// waits for. User code runs in the scope of this worker and the pass's context. Shows final
+// gradients to the observer and hands out its holds.
 //
 // Thread safety: all methods may be called from any thread and only queue; listener and graph run
 // on the strand with no lock held.
@@ -24,6 +25,7 @@
 #include "weft/dist_autograd/internal/local_graph.h"
 #include "weft/dist_autograd/internal/pass_actions.h"
 #include "weft/dist_autograd/internal/send_record.h"
+#include "weft/dist_autograd/leaf_observer.h"
 #include "weft/rpc/call_scope.h"
 
 namespace weft::internal {
@@ -34,16 +36,19 @@ struct TensorPayload final : GradientPayload {
   std::vector<at::Tensor> tensors;
 };
 
-class LocalPass final : public std::enable_shared_from_this<LocalPass> {
+class LocalPass final : public ObservedPass, public std::enable_shared_from_this<LocalPass> {
  public:
-  // Called on the strand, in the order of ContextCore's events. None may throw.
+  // Called on the strand, in the order of ContextCore's events; begin_work, end_work and on_failure
+  // from any thread. None may throw.
   class Listener {
    public:
     virtual ~Listener() = default;
     virtual void on_progress(const PassId& pass, LocalProgress progress) = 0;
     virtual void on_discovered(const PassId& pass, std::vector<PeerSends> reached) = 0;
     virtual void on_failure(const PassId& pass, PassFailure failure) = 0;
-    // Around every queued piece of work, from when it is queued.
+    virtual void on_hold(const PassId& pass) = 0;
+    virtual void on_hold_released(const PassId& pass) = 0;
+    // Around every queued piece of work, from when it is queued, and every hold.
     virtual void begin_work() = 0;
     virtual void end_work() = 0;
   };
@@ -54,10 +59,10 @@ class LocalPass final : public std::enable_shared_from_this<LocalPass> {
     std::optional<at::ThreadLocalState> caller;  // of backward(), with roots
     std::vector<SendRecord> sends;
     LeafObserver* observer = nullptr;
+    std::shared_ptr<Executor> executor;  // shared: its tasks are those of the passes it runs
   };
 
-  LocalPass(Setup setup, Executor& executor, std::weak_ptr<RpcRuntime> runtime,
-            std::shared_ptr<Listener> listener);
+  LocalPass(Setup setup, std::weak_ptr<RpcRuntime> runtime, std::shared_ptr<Listener> listener);
 
   void engage();
   void feed_roots();
@@ -69,8 +74,13 @@ class LocalPass final : public std::enable_shared_from_this<LocalPass> {
   // The pass is committed: hands its gradients to `take`, here if the strand is idle.
   void take_leaves(absl::AnyInvocable<void(std::vector<LeafGradient>)> take);
 
+  // ObservedPass.
+  ContextId context() const override { return pass_.context; }
+  PassHold hold() override;
+
  private:
-  enum class Answer { kNone, kProgress, kDiscovered };
+  class Held;
+  enum class Answer { kNone, kProgress, kDiscovered, kHoldReleased };
   // Queues `body`; what came of it is reported unless the pass was stopped meanwhile.
   void queue(Answer answer, absl::AnyInvocable<absl::Status()> body);
   void report(Answer answer, absl::Status status);

@@ -68,6 +68,11 @@ PassHeader* header_of(AutogradMessage& message) {
   return nullptr;
 }
 
+bool may_ride(const AutogradMessage& message) {
+  return std::holds_alternative<PublishMessage>(message) ||
+         std::holds_alternative<ReleaseContextMessage>(message);
+}
+
 std::string_view kind_of(const AutogradMessage& message) {
   static constexpr std::string_view kNames[] = {"GRAD",   "ACTIVATE",        "SEAL",
                                                 "REPORT", "PUBLISH",         "FAIL",

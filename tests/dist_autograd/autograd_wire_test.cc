@@ -236,6 +236,27 @@ TEST(AutogradWire, WhatBreaksARuleIsRefused) {
   }
 }
 
+TEST(AutogradWire, OnlyMessagesThatNobodyWaitsForMayRide) {
+  for (const AutogradMessage& message : one_of_each()) {
+    wire::AutogradPost post = written(SealMessage{kPass, 1});
+    *post.add_riders() = written(PublishMessage{kPass, header().histories});
+    *post.add_riders() = written(message);
+    const auto riders = riders_from_wire(post);
+    if (kind_of(message) == "PUBLISH" || kind_of(message) == "RELEASE_CONTEXT") {
+      ASSERT_TRUE(riders.ok()) << riders.status();
+      ASSERT_EQ(riders->size(), 2u);
+      EXPECT_EQ(kind_of(riders->at(1)), kind_of(message));
+    } else {
+      EXPECT_EQ(riders.status().code(), absl::StatusCode::kInvalidArgument) << kind_of(message);
+    }
+  }
+  wire::AutogradPost nested = written(ReleaseContextMessage{kContext, 6});
+  *nested.add_riders() = nested;
+  wire::AutogradPost post = written(SealMessage{kPass, 1});
+  *post.add_riders() = nested;
+  EXPECT_EQ(riders_from_wire(post).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(AutogradWire, AnyByteMayBeWrongWithoutHarm) {
   for (const AutogradMessage& message : one_of_each()) {
     const std::string good = written(message).SerializeAsString();

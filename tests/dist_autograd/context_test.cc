@@ -301,22 +301,6 @@ TEST(Context, PassStartedByAnotherWorkerIsReadableWhenItsCallReturns) {
   expect_equal(weft::rpc_sync("w1", gradient_of_weight), x.detach());
 }
 
-TEST(Context, TwoWorkersNeedTwoGradientMessages) {
-  AutogradWorld world(2);
-  const at::Tensor x = leaf();
-  {
-    Context context(world.runtime(0));
-    context.backward({x.mul(2).sum()});
-    EXPECT_EQ(world.posts(), 0u);
-    const at::Tensor y = weft::rpc_sync("w1", weighted, x);
-    EXPECT_EQ(world.posts(), 0u);
-    context.backward({y.sum()});
-    EXPECT_EQ(world.posts(), 3u);  // GRAD both ways, PUBLISH
-  }
-  EXPECT_TRUE(world.nothing_left());
-  EXPECT_EQ(world.posts(), 4u);  // RELEASE_CONTEXT
-}
-
 // ---- failures
 
 TEST(Context, ThrowingHookIsNamedWithItsWorkerAndLeavesNoGradient) {

@@ -79,8 +79,8 @@ TEST(LocalGraphHooks, HooksOfNodesAndReceivedTensorsRunAsInLibTorch) {
   expect_equal(world.gradient(0, a), torch::full({3}, 8, torch::kDouble));
 }
 
-struct Observer : LeafObserver {
-  absl::Status leaf_final(const at::Tensor& variable, at::Tensor& gradient) override {
+struct Observer {
+  absl::Status leaf_final(const at::Tensor& variable, at::Tensor& gradient) {
     ++calls;
     if (fail) return absl::UnavailableError("no bucket");
     EXPECT_TRUE(variable.is_leaf());
@@ -96,13 +96,16 @@ TEST(LocalGraphHooks, ObserverSeesAndReplacesEachFinalGradient) {
   LocalWorld world(2);
   const at::Tensor a = leaf(), b = leaf(), unreached = leaf();
   Observer observer;
+  const auto on_leaf = [&](const at::Tensor& variable, at::Tensor& gradient) {
+    return observer.leaf_final(variable, gradient);
+  };
   world.transfer(0, 1, unreached);
   const at::Tensor loss = (world.transfer(0, 1, a) * world.transfer(0, 1, (a + b) * 2)).sum();
-  expect_ok(world.backward(1, {loss}, {.retain_graph = true, .observers = {{0, &observer}}}));
+  expect_ok(world.backward(1, {loss}, {.retain_graph = true, .on_leaf = {{0, on_leaf}}}));
   EXPECT_EQ(observer.calls, 2);
   expect_equal(world.gradient(0, b), oracle((a * (a + b) * 2).sum(), b) / 4);
   observer.fail = true;
-  const absl::Status failed = world.backward(1, {loss}, {.observers = {{0, &observer}}});
+  const absl::Status failed = world.backward(1, {loss}, {.on_leaf = {{0, on_leaf}}});
   EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable);
   expect_equal(world.gradient(0, b), oracle((a * (a + b) * 2).sum(), b) / 4);
 }

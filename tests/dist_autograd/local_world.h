@@ -27,7 +27,7 @@ struct PassOptions {
   bool eager = false;               // discovery first
   bool engine_scope = false;        // forced
   std::mt19937* shuffle = nullptr;  // deliver in any order, else first in first out
-  std::map<int, LeafObserver*> observers = {};
+  std::map<int, std::function<absl::Status(const at::Tensor&, at::Tensor&)>> on_leaf = {};
 };
 
 inline at::Tensor leaf(at::IntArrayRef shape = {3}) {
@@ -142,8 +142,8 @@ class LocalWorld {
     LocalGraphOptions options;
     options.retain_graph = options_.retain_graph;
     options.engine_scope = options_.engine_scope;
-    const auto observer = options_.observers.find(index);
-    if (observer != options_.observers.end()) options.observer = observer->second;
+    const auto on_leaf = options_.on_leaf.find(index);
+    if (on_leaf != options_.on_leaf.end()) options.on_leaf = on_leaf->second;
     options.on_answer = [this](RecvAnswer answer) {
       ++messages;
       empty_answers += answer.empty();

@@ -13,13 +13,9 @@
 #include "weft/rpc/grpc_transport.h"
 #include "weft/rpc/inproc_transport.h"
 #include "weft/rpc/internal/agent.h"
+#include "weft/tests/support/transport_kind.h"
 
 namespace weft::testing {
-
-enum class TransportKind { kInproc, kGrpc };
-inline std::string to_string(TransportKind kind) {
-  return kind == TransportKind::kInproc ? "Inproc" : "Grpc";
-}
 
 class AgentWorld {
  public:
@@ -30,8 +26,9 @@ class AgentWorld {
     WorkerInfo info;
   };
 
-  AgentWorld(TransportKind kind, size_t workers, internal::CreditWindow credit = {})
-      : wires_(clock_, {.name = "wires", .threads = 2}), network_(wires_) {
+  AgentWorld(TransportKind kind, size_t workers, internal::CreditWindow credit = {},
+             Nanoseconds connect_timeout = std::chrono::seconds(10))
+      : wires_(clock_, {.name = "wires", .threads = 2}), network_(clock_, wires_) {
     for (size_t i = 0; i < workers; ++i) {
       auto node = std::make_unique<Node>();
       if (kind == TransportKind::kInproc) {
@@ -47,6 +44,7 @@ class AgentWorld {
       options.group = "test";
       options.self = node->info;
       options.credit = credit;
+      options.connect_timeout = connect_timeout;
       node->agent =
           std::make_unique<internal::Agent>(options, *node->transport, clock_, *node->executor);
       nodes_.push_back(std::move(node));

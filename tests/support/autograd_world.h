@@ -3,20 +3,62 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include "weft/dist_autograd/context.h"
 #include "weft/dist_autograd/internal/autograd_driver.h"
+#include "weft/dist_autograd/leaf_observer.h"
 #include "weft/rpc/verbs.h"
 #include "weft/tests/support/agent_world.h"
 
 namespace weft::testing {
 
+// The machine's clock, whose timers stand still until told: for tests of what timers do.
+class HeldTimers final : public Clock {
+ public:
+  TimePoint now() override { return std::chrono::steady_clock::now(); }
+  TimerId call_at(TimePoint when, Callback callback) override {
+    MutexLock lock(mutex_);
+    const TimerId id{when, ++last_};
+    timers_.emplace(id, std::move(callback));
+    return id;
+  }
+  bool cancel(TimerId timer) override {
+    MutexLock lock(mutex_);
+    return timers_.erase(timer) > 0;
+  }
+  // Runs all that are due within `span` from now.
+  void fire(Nanoseconds span) {
+    std::vector<Callback> due;
+    {
+      MutexLock lock(mutex_);
+      const TimePoint end = now() + span;
+      while (!timers_.empty() && timers_.begin()->first.when <= end) {
+        due.push_back(std::move(timers_.begin()->second));
+        timers_.erase(timers_.begin());
+      }
+    }
+    for (Callback& callback : due) callback();
+  }
+
+ private:
+  Mutex mutex_;
+  uint64_t last_ = 0;
+  std::map<TimerId, Callback> timers_;
+};
+
 class AutogradWorld {
  public:
-  explicit AutogradWorld(size_t workers)
+  struct Options {
+    std::map<size_t, LeafObserver*> observers = {};  // by worker
+    Clock* clock = nullptr;                          // of the drivers; null: the machine's
+  };
+
+  explicit AutogradWorld(size_t workers) : AutogradWorld(workers, Options()) {}
+  AutogradWorld(size_t workers, const Options& world)
       : agents_(std::make_unique<AgentWorld>(TransportKind::kInproc, workers)) {
     agents_->network().set_filter([this](const FrameHeader& header) {
       posts_ += header.kind == FrameKind::kPost &&
@@ -29,8 +71,11 @@ class AutogradWorld {
     options.default_timeout = std::chrono::seconds(20);
     for (size_t i = 0; i < workers; ++i) {
       auto runtime = std::make_shared<internal::WorkerRuntime>(
-          agents_->agent(i), agents_->executor(i), agents_->clock(), *registry, options);
-      auto driver = internal::AutogradDriver::attach(runtime);
+          agents_->agent(i), agents_->executor(i),
+          world.clock != nullptr ? *world.clock : agents_->clock(), *registry, options);
+      const auto observer = world.observers.find(i);
+      auto driver = internal::AutogradDriver::attach(
+          runtime, observer == world.observers.end() ? nullptr : observer->second);
       runtime->set_hooks(nullptr, driver.get());
       runtime->attach();
       nodes_.push_back({std::move(runtime), std::move(driver)});

@@ -45,6 +45,7 @@ class TestWorld {
     std::shared_ptr<internal::RRefDriver> references;
     // Set by Options::make_autograd; ends before the references do.
     std::shared_ptr<AutogradHook> autograd;
+    std::function<void()> stop_autograd;  // set with it; runs before the agent stops
     bool killed = false;
   };
   struct Options {
@@ -54,7 +55,8 @@ class TestWorld {
     std::function<std::shared_ptr<AutogradHook>(Node& node)> make_autograd = {};
   };
 
-  explicit TestWorld(Options options) : wires_(clock_, {.name = "wires"}), network_(wires_) {
+  explicit TestWorld(Options options)
+      : wires_(clock_, {.name = "wires"}), network_(clock_, wires_) {
     absl::StatusOr<std::shared_ptr<const Registry>> registry = RegistryBuilder().build();
     EXPECT_TRUE(registry.ok()) << registry.status();
     for (size_t i = 0; i < options.workers; ++i) add(options, *registry);
@@ -66,6 +68,9 @@ class TestWorld {
 
   ~TestWorld() {
     if (check_at_end_) expect_nothing_left();
+    for (auto& node : nodes_) {
+      if (node->stop_autograd) node->stop_autograd();
+    }
     for (auto& node : nodes_) node->agent->stop();
     for (auto& node : nodes_) node->references->close();
     for (auto& node : nodes_) node->executor->stop();

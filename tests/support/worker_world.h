@@ -10,6 +10,7 @@
 
 #include "weft/rpc/inproc_transport.h"
 #include "weft/rpc/memory_store.h"
+#include "weft/tests/support/transport_kind.h"
 #include "weft/worker/worker.h"
 
 namespace weft::testing {
@@ -18,7 +19,7 @@ namespace weft::testing {
 struct Wires {
   SystemClock clock;
   ThreadExecutor executor{clock, {.name = "wires", .threads = 2}};
-  InprocNetwork network{executor};
+  InprocNetwork network{clock, executor};
   ~Wires() { executor.stop(); }
 };
 
@@ -61,6 +62,14 @@ class WorkerWorld {
     }
     for (std::thread& thread : threads) thread.join();
   }
+  // For a world whose workers use the given transport, besides what `customize` says.
+  static Customize over(TransportKind kind, Customize customize = nullptr) {
+    return [kind, customize = std::move(customize)](size_t rank, WorkerOptions& options) {
+      if (kind == TransportKind::kGrpc) options.transport = nullptr;
+      if (customize) customize(rank, options);
+    };
+  }
+
   Worker& operator[](size_t rank) { return *workers_[rank]; }
   static std::string name(size_t rank) { return "worker" + std::to_string(rank); }
   InprocNetwork& network() { return wires_->network; }

@@ -1,0 +1,157 @@
+// The driver's side towards other workers, and what it does once its lock is free.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
+#include "weft/dist_autograd/internal/autograd_driver.h"
+
+namespace weft::internal {
+
+using namespace backward;  // NOLINT: the actions, in a file that carries them out
+
+namespace {
+
+// How long a message that nobody waits for may wait for another one to ride on.
+constexpr std::chrono::milliseconds kRidersWait{5};
+
+}  // namespace
+
+// ---- what goes out
+
+void AutogradDriver::hand_out(Send send, Outbox& outbox) {
+  Riders& riders = riders_[send.to];
+  if (!may_ride(send.message)) {
+    set_budget(send);
+    outbox.parcels.push_back({send.to, std::move(send.message), std::exchange(riders, {})});
+    return;
+  }
+  riders.push_back(std::move(send.message));
+  if (riders_timer_) return;
+  agent_.hold_work();  // until the timer has fired, whether or not they found a ride
+  riders_timer_ =
+      call_at(clock_.now() + kRidersWait, [](AutogradDriver& driver) { driver.on_riders_due(); });
+}
+
+// The first of them carries the others.
+void AutogradDriver::send_riders(Outbox& outbox) {
+  for (auto& [to, riders] : std::exchange(riders_, {})) {
+    if (riders.empty()) continue;
+    AutogradMessage last = std::move(riders.back());
+    riders.pop_back();
+    outbox.parcels.push_back({to, std::move(last), std::move(riders)});
+  }
+}
+
+void AutogradDriver::on_riders_due() {
+  Outbox outbox;
+  {
+    MutexLock lock(mutex_);
+    if (!riders_timer_) return;  // stopped meanwhile
+    riders_timer_.reset();
+    send_riders(outbox);
+  }
+  deliver(std::move(outbox), On::kAnyThread);
+  agent_.release_work();
+}
+
+void AutogradDriver::post(Parcel parcel) {
+  const PassId* about = pass_of(parcel.message);
+  const std::optional<PassId> pass = about == nullptr ? std::nullopt : std::optional(*about);
+  absl::StatusOr<Frame> frame = to_frame(std::move(parcel.message), parcel.riders);
+  if (frame.ok()) {
+    // A dead receiver is reported apart.
+    agent_.post(parcel.to, Topic::kAutograd, *std::move(frame));
+    return;
+  }
+  for (AutogradMessage& rider : parcel.riders) post({parcel.to, std::move(rider), {}});
+  if (pass) fail_pass(*pass, std::move(frame).status());
+}
+
+void AutogradDriver::deliver(Outbox outbox, On thread) {
+  for (Parcel& parcel : outbox.parcels) post(std::move(parcel));
+  for (auto& [promise, outcome] : outbox.ended) {
+    if (outcome.status.ok()) {
+      promise.set_value();
+    } else {
+      promise.set_error(describe(outcome));
+    }
+  }
+  if (thread == On::kAnyThread && !outbox.dropped.empty()) bury(std::move(outbox.dropped));
+  if (!outbox.kept.empty()) executor_.schedule([kept = std::move(outbox.kept)] {});
+}
+
+// ---- what dies
+
+void AutogradDriver::begin_work() {
+  agent_.hold_work();
+  MutexLock lock(graves_mutex_);
+  ++work_;
+}
+
+void AutogradDriver::end_work() {
+  std::vector<std::shared_ptr<void>> dropped;
+  {
+    MutexLock lock(graves_mutex_);
+    --work_;
+    dropped.swap(graves_);
+  }
+  if (!dropped.empty() && Executor::current() != &executor_) {
+    executor_.schedule([dropped = std::move(dropped)] {});
+  }
+  dropped.clear();
+  agent_.release_work();
+}
+
+void AutogradDriver::bury(std::vector<std::shared_ptr<void>> dropped) {
+  {
+    MutexLock lock(graves_mutex_);
+    if (work_ > 0) {
+      graves_.insert(graves_.end(), std::make_move_iterator(dropped.begin()),
+                     std::make_move_iterator(dropped.end()));
+      return;
+    }
+  }
+  executor_.schedule([dropped = std::move(dropped)] {});
+}
+
+// ---- what comes in
+
+void AutogradDriver::on_post(WorkerId from, Frame frame) {
+  absl::StatusOr<AutogradParcel> parcel = from_frame(frame);
+  if (!parcel.ok()) {
+    // Whoever waits for what was in it would wait until the deadline.
+    agent_.declare_dead(from, absl::UnavailableError(absl::StrCat("broke the autograd protocol: ",
+                                                                  parcel.status().message())));
+    return;
+  }
+  step([&](ContextCore& core, AutogradActions& out) {
+    for (AutogradMessage& rider : parcel->riders) core.on_message(from, std::move(rider), out);
+    core.on_message(from, std::move(parcel->message), out);
+  });
+}
+
+void AutogradDriver::on_gone(WorkerId peer) {
+  step([&](ContextCore& core, AutogradActions& out) { core.on_peer_dead(peer, out); });
+}
+
+void AutogradDriver::fail_pass(const PassId& pass, absl::Status status) {
+  step([&](ContextCore& core, AutogradActions& out) {
+    core.on_local_failure(pass, {.status = std::move(status)}, out);
+  });
+}
+
+// What the caller of backward() gets: which node failed, and on which worker.
+absl::Status AutogradDriver::describe(const PassFailure& failure) const {
+  const WorkerId at = failure.died.valid() ? failure.died : failure.worker;
+  const std::string name = agent_.name_of(at);
+  std::string where = "backward failed";
+  if (!failure.node.empty()) absl::StrAppend(&where, " in node '", failure.node, "'");
+  if (failure.died.valid()) {
+    absl::StrAppend(&where, " because worker '", name, "' died: ");
+  } else {
+    absl::StrAppend(&where, " on worker '", name, "': ");
+  }
+  return with_ran(raised_at(prepend(where, failure.status), name), Ran::kYes);
+}
+
+}  // namespace weft::internal

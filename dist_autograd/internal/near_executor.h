@@ -1,0 +1,39 @@
+// Runs the local work of backward passes on the thread that read the message it came with, as long
+// as such work has been short lately; else on a thread of the executor.
+//
+// Thread safety: schedule may be called from any thread.
+// Lifetime: the executor outlives this object and its tasks.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "weft/base/executor.h"
+#include "weft/rpc/internal/run_lengths.h"
+
+namespace weft::internal {
+
+class NearExecutor final : public Executor {
+ public:
+  explicit NearExecutor(Executor& executor)
+      : executor_(executor), threads_(dynamic_cast<ThreadExecutor*>(&executor)) {}
+
+  void schedule(Task task) override {
+    Task measured = [lengths = lengths_, task = std::move(task)]() mutable {
+      const RunLengths::Measure measure(*lengths);
+      task();
+    };
+    if (threads_ != nullptr && lengths_->short_lately()) {
+      threads_->schedule_near(std::move(measured), lengths_->usual());
+    } else {
+      executor_.schedule(std::move(measured));
+    }
+  }
+
+ private:
+  Executor& executor_;
+  ThreadExecutor* const threads_;  // the same; null if it is of another kind
+  const std::shared_ptr<RunLengths> lengths_ = std::make_shared<RunLengths>();  // with queued tasks
+};
+
+}  // namespace weft::internal

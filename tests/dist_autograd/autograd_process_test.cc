@@ -1,0 +1,78 @@
+// Distributed autograd between real processes over gRPC: right gradients, and nothing left behind
+// by those who die. WEFT_TEST_SEED=n repeats the programs from one seed, WEFT_TEST_RUNS=n makes
+// more.
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <random>
+#include <string>
+#include <sys/wait.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "weft/tests/dist_autograd/random_program.h"
+
+namespace weft::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+struct Outcome {
+  int code = -1;
+  std::string output;  // of all ranks and the launcher
+};
+
+Outcome launch(size_t ranks, const std::string& task, const std::string& options = "") {
+  const std::string command = absl::StrCat(
+      WEFT_BUILD_DIR, "/worker/weft_launch -n ", ranks, " ", options, " --master-port 0 -- ",
+      WEFT_BUILD_DIR, "/tests/dist_autograd/autograd_test_program ", task, " 2>&1");
+  Outcome outcome;
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  std::array<char, 4096> buffer;
+  while (size_t count = fread(buffer.data(), 1, buffer.size(), pipe)) {
+    outcome.output.append(buffer.data(), count);
+  }
+  const int status = pclose(pipe);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  return outcome;
+}
+
+TEST(AutogradProcesses, RandomProgramsGiveTheGradientsOfOneProcess) {
+  const uint64_t runs = number_from_environment("WEFT_TEST_RUNS", 60);
+  const uint64_t seed = number_from_environment("WEFT_TEST_SEED", std::random_device()() | 1);
+  std::printf("first seed %llu\n", static_cast<unsigned long long>(seed));
+  Ingredients contents;
+  for (size_t ranks = 2; ranks <= 4; ++ranks) {
+    const Outcome outcome = launch(ranks, absl::StrCat("programs ", seed + ranks, " ", runs));
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      EXPECT_THAT(outcome.output, HasSubstr(absl::StrCat("worker", rank, " holds nothing")));
+    }
+    contents += Ingredients::parse(outcome.output);
+  }
+  std::printf("%s\n", contents.to_string().c_str());
+  EXPECT_EQ(contents.programs, static_cast<int64_t>(6 * runs));
+  EXPECT_EQ(contents.missing(), "");
+}
+
+TEST(AutogradProcesses, TheOpenContextsOfADeadWorkerAreReleasedEverywhere) {
+  const Outcome outcome = launch(3, "orphan", "--on-failure=continue");
+  EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("worker0 holds nothing"), HasSubstr("worker1 holds nothing")));
+}
+
+TEST(AutogradProcesses, ADeathInMidPassIsNamedAndLeavesNothing) {
+  const Outcome outcome = launch(3, "loss", "--on-failure=continue");
+  EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("worker0 heard: "), HasSubstr("worker 'worker2' died"),
+                    HasSubstr("worker0 holds nothing"), HasSubstr("worker1 holds nothing")));
+}
+
+}  // namespace
+}  // namespace weft::testing

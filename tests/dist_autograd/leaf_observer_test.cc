@@ -1,0 +1,235 @@
+// Observers of a worker's leaves, and holds that keep a pass from ending.
+#include "weft/dist_autograd/leaf_observer.h"
+
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "weft/rpc/function.h"
+#include "weft/tests/support/autograd_world.h"
+
+namespace leaf_observer_test {
+
+using ::testing::HasSubstr;
+using weft::LeafObserver;
+using weft::ObservedPass;
+using weft::PassHold;
+using weft::dist_autograd::Context;
+using weft::testing::AutogradWorld;
+
+at::Tensor leaf() { return at::rand({3}, at::kDouble).set_requires_grad(true); }
+at::Tensor filled(double value) { return at::full({3}, value, at::kDouble); }
+
+// The parameter of w1.
+const at::Tensor& weight() {
+  static const at::Tensor weight = leaf();
+  return weight;
+}
+at::Tensor weighted(const at::Tensor& x) { return x.mul(weight()); }
+WEFT_REGISTER_FUNCTION(weighted);
+at::Tensor gradient_of_weight() {
+  return weft::dist_autograd::gradient(weft::dist_autograd::current_context(), weight());
+}
+WEFT_REGISTER_FUNCTION(gradient_of_weight);
+
+class Observer final : public LeafObserver {
+ public:
+  using Body = std::function<absl::Status(ObservedPass&, const at::Tensor&, at::Tensor&)>;
+  absl::Status leaf_final(ObservedPass& pass, const at::Tensor& variable,
+                          at::Tensor& gradient) override {
+    return body ? body(pass, variable, gradient) : absl::OkStatus();
+  }
+  Body body;
+};
+
+// w0 runs backward through a call to w1, whose leaves are observed.
+class LeafObserverTest : public ::testing::Test {
+ protected:
+  absl::Status backward(Context& context) {
+    return context.backward_async({weft::rpc_sync("w1", weighted, x_).sum()}).result().status();
+  }
+  // The holds that the observer took so far.
+  PassHold take_hold() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    PassHold hold = std::move(holds_.back());
+    holds_.pop_back();
+    return hold;
+  }
+  bool has_hold() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return !holds_.empty();
+  }
+  void hold_passes() {
+    observer_.body = [this](ObservedPass& pass, const at::Tensor&, at::Tensor&) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      holds_.push_back(pass.hold());
+      return absl::OkStatus();
+    };
+  }
+  // Starts a pass that then waits for its hold.
+  weft::Future<void> start_held(Context& context) {
+    hold_passes();
+    auto future = context.backward_async({weft::rpc_sync("w1", weighted, x_).sum()});
+    EXPECT_TRUE(AutogradWorld::eventually([this] { return has_hold(); }));
+    return future;
+  }
+
+  Observer observer_;
+  std::mutex mutex_;
+  std::vector<PassHold> holds_;
+  AutogradWorld world_{2, {.observers = {{1, &observer_}}}};
+  const at::Tensor x_ = leaf();
+};
+
+TEST_F(LeafObserverTest, SeesTheContextAndReplacesTheGradient) {
+  at::Tensor bucket = filled(7);
+  Context context(world_.runtime(0));
+  observer_.body = [&](ObservedPass& pass, const at::Tensor& variable, at::Tensor& gradient) {
+    EXPECT_EQ(pass.context(), context.id());
+    EXPECT_TRUE(variable.is_same(weight()));
+    EXPECT_TRUE(at::equal(gradient, x_));
+    gradient = bucket.slice(0, 0, 3);
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(backward(context).ok());
+  bucket.zero_();  // the next pass's; the context has a copy
+  EXPECT_TRUE(at::equal(weft::rpc_sync("w1", gradient_of_weight), filled(7)));
+  EXPECT_TRUE(at::equal(context.gradient(x_), weight().detach()));
+}
+
+TEST_F(LeafObserverTest, ARefusalFailsThePassEverywhere) {
+  observer_.body = [](ObservedPass&, const at::Tensor&, at::Tensor&) {
+    return absl::ResourceExhaustedError("no bucket");
+  };
+  {
+    Context context(world_.runtime(0));
+    const absl::Status failed = backward(context);
+    EXPECT_EQ(failed.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(failed.message()), HasSubstr("'LeafObserver' on worker 'w1'"));
+    EXPECT_TRUE(context.gradients().empty());
+    EXPECT_FALSE(weft::rpc_sync("w1", gradient_of_weight).defined());
+  }
+  EXPECT_TRUE(world_.nothing_left());
+}
+
+TEST_F(LeafObserverTest, AGradientOfAnotherShapeIsRefused) {
+  observer_.body = [](ObservedPass&, const at::Tensor&, at::Tensor& gradient) {
+    gradient = at::ones({2}, at::kDouble);
+    return absl::OkStatus();
+  };
+  Context context(world_.runtime(0));
+  EXPECT_EQ(backward(context).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(LeafObserverTest, AHoldKeepsThePassOpenAndReplacesLater) {
+  Context context(world_.runtime(0));
+  const weft::Future<void> pass = start_held(context);
+  // x's gradient has long been sent; the pass waits for the hold alone.
+  EXPECT_FALSE(pass.wait_for(std::chrono::milliseconds(20)));
+  EXPECT_FALSE(weft::rpc_sync("w1", gradient_of_weight).defined());
+  PassHold hold = take_hold();
+  at::Tensor reduced = filled(5);
+  std::thread([&] {
+    hold.replace(weight(), reduced);
+    hold.release();
+  }).join();
+  pass.wait();
+  reduced.zero_();
+  EXPECT_TRUE(at::equal(weft::rpc_sync("w1", gradient_of_weight), filled(5)));
+}
+
+TEST_F(LeafObserverTest, EveryHoldMustBeReleased) {
+  Context context(world_.runtime(0));
+  observer_.body = [this](ObservedPass& pass, const at::Tensor&, at::Tensor&) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    holds_.push_back(pass.hold());
+    holds_.push_back(pass.hold());
+    pass.hold().release();  // at once
+    return absl::OkStatus();
+  };
+  auto pass = context.backward_async({weft::rpc_sync("w1", weighted, x_).sum()});
+  EXPECT_TRUE(AutogradWorld::eventually([this] { return has_hold(); }));
+  take_hold().release();
+  EXPECT_FALSE(pass.wait_for(std::chrono::milliseconds(20)));
+  take_hold().release();
+  pass.wait();
+  EXPECT_TRUE(at::equal(weft::rpc_sync("w1", gradient_of_weight), x_));
+}
+
+TEST_F(LeafObserverTest, AFailingHoldFailsThePassEverywhere) {
+  {
+    Context context(world_.runtime(0));
+    const weft::Future<void> pass = start_held(context);
+    take_hold().fail(absl::UnavailableError("the collective lost a rank"));
+    const absl::Status failed = pass.result().status();
+    EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(failed.message()), HasSubstr("the collective lost a rank"));
+    EXPECT_EQ(weft::worker_of(failed), "w1");
+    EXPECT_TRUE(context.gradients().empty());
+    EXPECT_FALSE(weft::rpc_sync("w1", gradient_of_weight).defined());
+    // The context goes on.
+    observer_.body = nullptr;
+    EXPECT_TRUE(backward(context).ok());
+    EXPECT_TRUE(at::equal(weft::rpc_sync("w1", gradient_of_weight), x_));
+  }
+  EXPECT_TRUE(world_.nothing_left());
+}
+
+TEST_F(LeafObserverTest, AHoldThatIsDroppedFailsThePass) {
+  Context context(world_.runtime(0));
+  const weft::Future<void> pass = start_held(context);
+  { const PassHold dropped = take_hold(); }
+  EXPECT_EQ(pass.result().status().code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(LeafObserverTest, AReplacementForALeafWithoutGradientFailsThePass) {
+  Context context(world_.runtime(0));
+  const weft::Future<void> pass = start_held(context);
+  PassHold hold = take_hold();
+  hold.replace(leaf(), filled(1));
+  hold.release();
+  EXPECT_EQ(pass.result().status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(LeafObserverTest, AHoldMayOutliveItsPassAndItsWorker) {
+  PassHold late;
+  {
+    Context context(world_.runtime(0));
+    const weft::Future<void> pass = start_held(context);
+    late = take_hold();
+    pass.cancel();
+    EXPECT_EQ(pass.result().status().code(), absl::StatusCode::kCancelled);
+  }
+  EXPECT_TRUE(world_.nothing_left());
+  late.replace(weight(), filled(1));
+  late.release();
+}
+
+TEST_F(LeafObserverTest, TheInitiatorsOwnHoldsKeepBackwardWaiting) {
+  Observer observer;
+  AutogradWorld world(1, {.observers = {{0, &observer}}});
+  std::thread reducer;
+  observer.body = [&](ObservedPass& pass, const at::Tensor& variable, at::Tensor&) {
+    reducer = std::thread([hold = pass.hold(), variable]() mutable {
+      hold.replace(variable, filled(9));
+      hold.release();
+    });
+    return absl::OkStatus();
+  };
+  const at::Tensor w = leaf();
+  Context context(world.runtime(0));
+  context.backward({w.mul(2).sum()});
+  EXPECT_TRUE(at::equal(context.gradient(w), filled(9)));
+  reducer.join();
+}
+
+}  // namespace leaf_observer_test

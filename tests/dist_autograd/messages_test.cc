@@ -1,0 +1,124 @@
+// What a backward pass between drivers costs: frames on the wire, and no more.
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <gtest/gtest.h>
+
+#include "weft/rpc/function.h"
+#include "weft/tests/support/autograd_world.h"
+
+namespace messages_test {
+
+using weft::dist_autograd::Context;
+using weft::testing::AutogradWorld;
+using weft::testing::HeldTimers;
+
+at::Tensor leaf() { return at::rand({3}, at::kDouble).set_requires_grad(true); }
+
+at::Tensor twice(const at::Tensor& x) { return x.mul(2); }
+WEFT_REGISTER_FUNCTION(twice);
+
+// Through all workers named and back.
+at::Tensor pass_on(const at::Tensor& x, std::vector<std::string> rest) {
+  if (rest.empty()) return x.mul(2);
+  const std::string next = rest.front();
+  rest.erase(rest.begin());
+  return weft::rpc_sync(next, pass_on, x, rest).mul(2);
+}
+WEFT_REGISTER_FUNCTION(pass_on);
+
+at::Tensor parameter() { return leaf(); }
+WEFT_REGISTER_FUNCTION(parameter);
+
+// As docs/backward_protocol.md counts them. What nobody waits for stays out of the way: the clock
+// of the drivers stands still.
+class Messages : public ::testing::Test {
+ protected:
+  // Of one pass from the sum of what `forward` gives.
+  template <class Forward>
+  size_t of(Forward forward) {
+    Context context(world_.runtime(0));
+    const at::Tensor loss = forward().sum();
+    const size_t before = world_.posts();
+    context.backward({loss});
+    return world_.posts() - before;
+  }
+  // Lets go what waits for a message to ride on.
+  size_t rest() {
+    const size_t before = world_.posts();
+    clock_.fire(std::chrono::seconds(1));
+    return world_.posts() - before;
+  }
+
+  HeldTimers clock_;
+  AutogradWorld world_{4, {.clock = &clock_}};
+};
+
+TEST_F(Messages, NoneOnOneWorker) {
+  EXPECT_EQ(of([] { return leaf().mul(2); }), 0u);
+  EXPECT_EQ(rest(), 0u);
+}
+
+TEST_F(Messages, TwoBetweenTwoWorkers) {
+  EXPECT_EQ(of([] { return weft::rpc_sync("w1", twice, leaf()); }), 2u);  // GRAD both ways
+  EXPECT_EQ(rest(), 1u);  // PUBLISH and RELEASE_CONTEXT share a frame
+  EXPECT_TRUE(world_.nothing_left());
+}
+
+TEST_F(Messages, TwoPerHopOfAChain) {
+  std::vector<std::string> path;
+  for (const char* next : {"w2", "w3"}) {
+    path.push_back(next);
+    const size_t hops = 1 + path.size();
+    EXPECT_EQ(of([&] { return weft::rpc_sync("w1", pass_on, leaf(), path); }), 2 * hops);
+  }
+  clock_.fire(std::chrono::seconds(1));
+  EXPECT_TRUE(AutogradWorld::eventually([&] {
+    clock_.fire(std::chrono::seconds(1));  // w1 passes the release on when it has heard of it
+    return world_.driver(3).gauges().contexts == 0;
+  }));
+}
+
+TEST_F(Messages, OnePerEdgeOfADiamond) {
+  const auto forward = [] {
+    const at::Tensor x = leaf();
+    return weft::rpc_sync("w1", twice, x).add(weft::rpc_sync("w2", twice, x));
+  };
+  EXPECT_EQ(of(forward), 4u);
+}
+
+TEST_F(Messages, AReplyToWhichNothingFlowsBackTakesAReport) {
+  EXPECT_EQ(of([] { return weft::rpc_sync("w1", parameter); }), 2u);  // GRAD, REPORT
+}
+
+TEST_F(Messages, AnUnusedCallTakesADiscoveryWaveAndASeal) {
+  const auto forward = [] {
+    const at::Tensor x = leaf();
+    (void)weft::rpc_sync("w1", twice, x);
+    return weft::rpc_sync("w1", twice, x);
+  };
+  EXPECT_EQ(of(forward), 6u);  // GRAD and ACTIVATE both ways, SEAL, REPORT
+}
+
+TEST_F(Messages, EndsOfPassesAndContextsRideOnTheNextGradient) {
+  constexpr size_t kRounds = 10;
+  for (size_t round = 0; round < kRounds; ++round) {
+    EXPECT_EQ(of([] { return weft::rpc_sync("w1", twice, leaf()); }), 2u);
+    // The round before is gone there, though it sent no message for that.
+    EXPECT_EQ(world_.driver(1).gauges().contexts, 1u);
+  }
+  EXPECT_EQ(world_.posts(), 2 * kRounds);
+  EXPECT_EQ(rest(), 1u);
+  EXPECT_TRUE(world_.nothing_left());
+}
+
+TEST_F(Messages, WhatWaitsForARideIsSentWhenTheWorkerStops) {
+  EXPECT_EQ(of([] { return weft::rpc_sync("w1", twice, leaf()); }), 2u);
+  world_.driver(0).stop();
+  EXPECT_TRUE(AutogradWorld::eventually([&] { return world_.driver(1).gauges().contexts == 0; }));
+}
+
+}  // namespace messages_test

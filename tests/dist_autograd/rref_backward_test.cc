@@ -1,0 +1,205 @@
+// Backward passes that begin at the value of an RRef (C16).
+#include "weft/dist_autograd/rref_backward.h"
+
+#include <map>
+#include <mutex>
+
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/rand.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "weft/dist_autograd/internal/autograd_driver.h"
+#include "weft/tests/support/test_world.h"
+
+namespace rref_backward_test {
+
+using ::testing::HasSubstr;
+using weft::RpcError;
+using weft::RRef;
+using weft::dist_autograd::backward;
+using weft::dist_autograd::backward_async;
+using weft::dist_autograd::Context;
+using weft::testing::eventually;
+using weft::testing::TestWorld;
+using weft::testing::TransportKind;
+
+at::Tensor leaf() { return at::rand({3}, at::kDouble).set_requires_grad(true); }
+
+// A parameter that lives on the worker of this name.
+at::Tensor& weight_of(const std::string& worker) {
+  static std::mutex mutex;
+  static std::map<std::string, at::Tensor> weights;
+  std::lock_guard<std::mutex> lock(mutex);
+  at::Tensor& weight = weights[worker];
+  if (!weight.defined()) weight = leaf();
+  return weight;
+}
+at::Tensor& my_weight() { return weight_of(weft::CallScope::current().runtime->name()); }
+
+at::Tensor weighted(const at::Tensor& x) { return x.mul(my_weight()); }
+WEFT_REGISTER_FUNCTION(weighted);
+at::Tensor loss_of(const at::Tensor& x) { return x.mul(my_weight()).sum(); }
+WEFT_REGISTER_FUNCTION(loss_of);
+// Through a third worker.
+at::Tensor loss_over(const at::Tensor& x, const std::string& worker) {
+  return weft::rpc_sync(worker, weighted, x).mul(my_weight()).sum();
+}
+WEFT_REGISTER_FUNCTION(loss_over);
+at::Tensor gradient_of_weight() {
+  return weft::dist_autograd::gradient(weft::dist_autograd::current_context(), my_weight());
+}
+WEFT_REGISTER_FUNCTION(gradient_of_weight);
+at::Tensor no_loss(const at::Tensor&) { throw std::runtime_error("there is no loss"); }
+WEFT_REGISTER_FUNCTION(no_loss);
+weft::Promise<void>& gate() {
+  static weft::Promise<void> promise(nullptr);
+  return promise;
+}
+weft::Future<at::Tensor> late_loss(at::Tensor x) {
+  return gate().future().then([loss = loss_of(x)](const weft::Future<void>&) { return loss; });
+}
+WEFT_REGISTER_FUNCTION(late_loss);
+
+void expect_equal(const at::Tensor& actual, const at::Tensor& expected) {
+  ASSERT_TRUE(actual.defined());
+  EXPECT_TRUE(at::allclose(actual, expected, 1e-10, 1e-12)) << actual << expected;
+}
+
+template <class F>
+absl::Status error_of(F f) {
+  try {
+    f();
+  } catch (const RpcError& error) {
+    return error.status();
+  }
+  return absl::OkStatus();
+}
+
+template <class T>
+concept HasBackward = requires(weft::ContextId context, RRef<T> loss) {
+  backward(context, loss);
+  backward_async(context, loss);
+  backward(loss);
+};
+static_assert(HasBackward<at::Tensor>);
+static_assert(!HasBackward<int64_t> && !HasBackward<std::vector<at::Tensor>>,
+              "only a tensor has gradients");
+
+class RRefBackward : public ::testing::TestWithParam<TransportKind> {
+ protected:
+  RRefBackward() {
+    TestWorld::Options options;
+    options.kind = GetParam();
+    options.workers = 3;
+    options.make_autograd = [this](TestWorld::Node& node) -> std::shared_ptr<weft::AutogradHook> {
+      drivers_.push_back(weft::internal::AutogradDriver::attach(node.runtime));
+      return drivers_.back();
+    };
+    world_ = std::make_unique<TestWorld>(options);
+    scope_ = std::make_unique<weft::CallScopeGuard>(world_->scope(0));
+  }
+  ~RRefBackward() override {
+    scope_.reset();
+    for (const auto& driver : drivers_) {
+      EXPECT_TRUE(eventually([&] { return driver->gauges().contexts == 0; }));
+    }
+    for (const auto& driver : drivers_) driver->stop();
+  }
+  weft::internal::AutogradDriver& driver(size_t i) { return *drivers_[i]; }
+
+ private:
+  std::vector<std::shared_ptr<weft::internal::AutogradDriver>> drivers_;
+  std::unique_ptr<TestWorld> world_;
+  std::unique_ptr<weft::CallScopeGuard> scope_;
+};
+INSTANTIATE_TEST_SUITE_P(Transports, RRefBackward,
+                         ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc),
+                         [](const auto& info) { return weft::testing::to_string(info.param); });
+
+TEST_P(RRefBackward, OfAUserRunsAtTheOwnerAndLeavesTheGradientsWhereTheLeavesAre) {
+  const at::Tensor x = leaf();
+  Context context;
+  const RRef<at::Tensor> loss = weft::remote("w1", loss_of, x);
+  backward(context.id(), loss);
+  expect_equal(context.gradient(x), weight_of("w1").detach());
+  expect_equal(weft::rpc_sync("w1", gradient_of_weight), x.detach());
+  EXPECT_FALSE(weight_of("w1").grad().defined()) << "a context touches no .grad";
+}
+
+TEST_P(RRefBackward, OfAUserReachesAThirdWorker) {
+  const at::Tensor x = leaf();
+  Context context;
+  backward(context.id(), weft::remote("w1", loss_over, x, "w2"));
+  expect_equal(context.gradient(x), weight_of("w1").mul(weight_of("w2")).detach());
+  expect_equal(weft::rpc_sync("w2", gradient_of_weight), x.mul(weight_of("w1")).detach());
+}
+
+TEST_P(RRefBackward, OfTheOwnerIsThatOfTheContext) {
+  const at::Tensor x = leaf();
+  Context context;
+  const RRef<at::Tensor> loss = weft::make_rref(weft::rpc_sync("w1", weighted, x).sum());
+  backward(context.id(), loss, {.retain_graph = true});
+  backward_async(context.id(), loss).wait();
+  expect_equal(context.gradient(x), weight_of("w1").mul(2).detach());
+  EXPECT_FALSE(x.grad().defined());
+}
+
+TEST_P(RRefBackward, WithoutAContextIsLocalAndTheOwnersAlone) {
+  const at::Tensor x = leaf();
+  const RRef<at::Tensor> mine = weft::make_rref(x.mul(x).sum());
+  backward(mine, /*retain_graph=*/true);
+  backward(mine);
+  expect_equal(x.grad(), x.detach().mul(4));
+  const absl::Status again = error_of([&] { backward(mine); });
+  EXPECT_EQ(again.code(), absl::StatusCode::kUnknown) << again;
+  const RRef<at::Tensor> theirs = weft::remote("w1", loss_of, x.detach());
+  const absl::Status refused = error_of([&] { backward(theirs); });
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_EQ(weft::ran_of(refused), weft::Ran::kNo);
+  EXPECT_THAT(refused.message(), ::testing::AllOf(HasSubstr("w1"), HasSubstr("context")));
+}
+
+TEST_P(RRefBackward, WaitsForTheValue) {
+  gate() = weft::Promise<void>(nullptr);
+  const at::Tensor x = leaf();
+  Context context;
+  const RRef<at::Tensor> loss = weft::remote("w1", late_loss, x);
+  const weft::Future<void> pass = backward_async(context.id(), loss);
+  loss.creation().wait();
+  EXPECT_FALSE(pass.done());
+  gate().set_value();
+  pass.wait();
+  expect_equal(context.gradient(x), weight_of("w1").detach());
+}
+
+TEST_P(RRefBackward, FailsWithWhatIsWrongWithTheLossAndLeavesNoGradient) {
+  const at::Tensor x = leaf();
+  weft::ContextId ended;
+  {
+    Context context;
+    ended = context.id();
+    const absl::Status thrown =
+        error_of([&] { backward(context.id(), weft::remote("w1", no_loss, x)); });
+    EXPECT_THAT(thrown.message(), HasSubstr("there is no loss"));
+    EXPECT_EQ(weft::worker_of(thrown), "w1");
+    const absl::Status vector =
+        error_of([&] { backward(context.id(), weft::remote("w1", weighted, x)); });
+    EXPECT_EQ(vector.code(), absl::StatusCode::kInvalidArgument) << vector;
+    EXPECT_EQ(weft::worker_of(vector), "w1");
+    EXPECT_FALSE(context.gradient(x).defined());
+    // The context is as good as before.
+    backward(context.id(), weft::remote("w1", loss_of, x));
+    expect_equal(context.gradient(x), weight_of("w1").detach());
+    EXPECT_EQ(error_of([] {
+                backward(weft::dist_autograd::current_context(), RRef<at::Tensor>());
+              }).code(),
+              absl::StatusCode::kFailedPrecondition);
+  }
+  // Released everywhere, in its time.
+  EXPECT_TRUE(eventually([&] { return driver(1).gauges().contexts == 0; }));
+  const RRef<at::Tensor> late = weft::remote("w1", loss_of, x);
+  EXPECT_EQ(error_of([&] { backward(ended, late); }).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace rref_backward_test

@@ -1,0 +1,65 @@
+// An inproc transport whose arriving frames wait at the receiver's door until the test lets them
+// through: late, in another order, twice, or never.
+//
+// Thread safety: none; for worlds that run on one thread (ManualExecutor).
+// Lifetime: the network and what `keep` captures outlive this.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "weft/rpc/inproc_transport.h"
+
+namespace weft::testing {
+
+class HeldTransport final : public Transport, private TransportSink {
+ public:
+  // True: the frame was taken away, and comes back by `let_through` if at all.
+  using Keep = std::function<bool(const ConnectionPtr& connection, Frame& frame)>;
+
+  HeldTransport(InprocNetwork& network, Keep keep) : inner_(network), keep_(std::move(keep)) {}
+
+  void let_through(const ConnectionPtr& connection, Frame frame) {
+    if (!frozen_) sink_->on_frame(connection, std::move(frame));
+  }
+  // Nothing reaches the worker any more, and nobody is told: a process that was killed, as long as
+  // its death is not noticed.
+  void freeze() { frozen_ = true; }
+
+  absl::Status listen() override { return inner_.listen(); }
+  std::string address() const override { return inner_.address(); }
+  absl::Status start(PeerIdentity self, TransportSink* sink) override {
+    sink_ = sink;
+    return inner_.start(std::move(self), this);
+  }
+  void connect(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
+               ConnectCallback callback) override {
+    inner_.connect(address, expected, deadline,
+                   [this, callback = std::move(callback)](auto connection) mutable {
+                     if (!frozen_) callback(std::move(connection));
+                   });
+  }
+  void stop() override { inner_.stop(); }
+
+ private:
+  absl::Status on_accept(const PeerIdentity& peer) override {
+    return frozen_ ? absl::UnavailableError("it was killed") : sink_->on_accept(peer);
+  }
+  void on_open(const ConnectionPtr& connection) override {
+    if (!frozen_) sink_->on_open(connection);
+  }
+  void on_frame(const ConnectionPtr& connection, Frame frame) override {
+    if (!keep_(connection, frame)) let_through(connection, std::move(frame));
+  }
+  void on_closed(const ConnectionPtr& connection, absl::Status reason) override {
+    if (!frozen_) sink_->on_closed(connection, std::move(reason));
+  }
+
+  InprocTransport inner_;
+  const Keep keep_;
+  TransportSink* sink_ = nullptr;
+  bool frozen_ = false;
+};
+
+}  // namespace weft::testing
