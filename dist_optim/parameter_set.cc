@@ -175,6 +175,10 @@ void ParameterSet::update(const std::vector<size_t>& touched, std::vector<at::Te
     MutexLock lock(mutex_);
     body();
     ++version_;
+    // LibTorch's optimizers write through p.data(), which autograd does not notice.
+    if (mode_ == UpdateMode::kLocked) {
+      for (const size_t place : touched) live_[place].unsafeGetTensorImpl()->bump_version();
+    }
     return;
   }
   MutexLock lock(mutex_);

@@ -39,6 +39,7 @@ absl::StatusOr<std::vector<at::Tensor>> OptimizerShard::gradients(const ContextI
   if (read.empty()) return result;  // the context never came by here
   WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<RpcRuntime> runtime, current_runtime());
   WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<AutogradDriver> driver, AutogradDriver::of(*runtime));
+  WEFT_RETURN_IF_ERROR(driver->lost_commit(context));
   for (size_t i = 0; i < read.size(); ++i) {
     WEFT_ASSIGN_OR_RETURN(result[i], driver->gradient(context, read[i]));
   }

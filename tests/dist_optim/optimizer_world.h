@@ -32,7 +32,9 @@ inline TestWorld::Options with_autograd(size_t workers) {
   TestWorld::Options options;
   options.workers = workers;
   options.make_autograd = [](TestWorld::Node& node) -> std::shared_ptr<AutogradHook> {
-    return internal::AutogradDriver::attach(node.runtime);
+    auto driver = internal::AutogradDriver::attach(node.runtime);
+    node.stop_autograd = [driver = driver.get()] { driver->stop(); };
+    return driver;
   };
   return options;
 }
