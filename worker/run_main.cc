@@ -47,10 +47,10 @@ std::string describe_current_exception(std::string_view what) {
 }  // namespace
 
 std::string internal::error_file_text(std::string_view message, int64_t unix_seconds) {
-  const nlohmann::json text = {
-      {"message",
-       {{"message", std::string(message)},
-        {"extraInfo", {{"py_callstack", ""}, {"timestamp", std::to_string(unix_seconds)}}}}}};
+  // Without a "py_callstack", in whose place torchrun shows the message.
+  const nlohmann::json text = {{"message",
+                                {{"message", std::string(message)},
+                                 {"extraInfo", {{"timestamp", std::to_string(unix_seconds)}}}}}};
   // Whatever bytes a message holds, the file is valid.
   return text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -1,5 +1,6 @@
 #include "weft/worker/worker.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <thread>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "weft/base/rpc_error.h"
 #include "weft/dist_autograd/internal/autograd_driver.h"
 #include "weft/rpc/grpc_transport.h"
+#include "weft/rpc/internal/aten_operators.h"
 #include "weft/rpc/internal/quiescence.h"
 #include "weft/rpc/internal/worker_runtime.h"
 #include "weft/rpc/static_join.h"
@@ -20,7 +22,7 @@
 namespace weft {
 namespace {
 
-// How long a worker that is destroyed may take to leave.
+// How long a worker that ends waits for handlers that run, once it waits for nobody else.
 constexpr Nanoseconds kLeaveTime = std::chrono::seconds(1);
 
 absl::Status has_ended() {
@@ -66,7 +68,10 @@ class Worker::Stack {
                            .max_threads = options_.max_threads,
                            .on_thread_start = std::make_shared<const std::function<void()>>(
                                [] { at::init_num_threads(); })}) {}
-  ~Stack() { stop(); }
+  ~Stack() {
+    stop_traffic();
+    executor_.stop();
+  }
   Stack(const Stack&) = delete;
   Stack& operator=(const Stack&) = delete;
 
@@ -86,12 +91,12 @@ class Worker::Stack {
   internal::Agent& agent() const { return *agent_; }
   internal::Quiescence& quiescence() { return *quiescence_; }
   DebugInfo debug_info() const;
-  Future<void> ended() const { return ended_.future(); }
+  Future<void> ended() const { return outcome_->promise.future(); }
 
  private:
   void end(ShutdownOptions options, const RpcRuntime* runtime);
   absl::Status drain(Timeout timeout);
-  void stop();
+  void stop_traffic();
 
   const WorkerOptions options_;
   std::shared_ptr<RendezvousStore> store_;  // the group's may be hosted here: as long as the worker
@@ -106,13 +111,26 @@ class Worker::Stack {
   mutable Mutex mutex_;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread end_ ABSL_GUARDED_BY(mutex_);
-  Promise<void> ended_{nullptr};
+  // Shared with the timer that tells of the end while handlers still keep its thread.
+  struct Outcome {
+    std::atomic<bool> told{false};
+    Promise<void> promise{nullptr};
+    bool tell(const absl::Status& status) {
+      if (told.exchange(true)) return false;
+      promise.set(status.ok() ? absl::StatusOr<Unit>(Unit{}) : status);
+      return true;
+    }
+  };
+  const std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();
+  std::atomic<bool> stopped_{false};  // the thread has nothing left to do
 };
 
 absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
     const std::shared_ptr<Stack>& self) {
   WEFT_RETURN_IF_ERROR(options_.validate());
-  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<const Registry> registry, options_.registry.build());
+  RegistryBuilder functions = options_.registry;
+  WEFT_RETURN_IF_ERROR(internal::add_operators(options_.allow_operators, functions));
+  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<const Registry> registry, functions.build());
   store_ = options_.store;
   if (store_ == nullptr) {
     WEFT_ASSIGN_OR_RETURN(store_, open_rendezvous_store(options_.place, options_.join_timeout));
@@ -187,8 +205,7 @@ void Worker::Stack::let_go_of_end() {
     thread = std::move(end_);
   }
   if (!thread.joinable()) return;
-  const Future<void> ended = ended_.future();
-  if (ended.valid() && ended.done()) {
+  if (stopped_.load()) {
     thread.join();
   } else {
     thread.detach();
@@ -208,7 +225,8 @@ absl::Status Worker::Stack::drain(Timeout timeout) {
   const absl::Status status = quiescence_->ended().result().status();
   for (const internal::Leak& leak : references_->leaks()) {
     log_warning("weft: worker '", agent_->self().name,
-                "' ends with a reference left: ", leak.to_string());
+                "' ends with a reference left: ", leak.to_string(), " (worker '",
+                agent_->name_of(leak.worker), "')");
   }
   return status;
 }
@@ -217,17 +235,24 @@ void Worker::Stack::end(ShutdownOptions options, const RpcRuntime* runtime) {
   absl::Status status;
   if (options.graceful) status = drain(options.timeout.or_else(options_.shutdown_timeout));
   internal::remove_live_runtime(runtime);
-  stop();
-  ended_.set(status.ok() ? absl::StatusOr<Unit>(Unit{}) : status);
+  stop_traffic();
+  const TimerId late = clock_.call_at(
+      clock_.now() + kLeaveTime, [outcome = outcome_, status, name = agent_->self().name] {
+        if (!outcome->tell(status)) return;
+        log_warning("weft: worker '", name, "' has left with handlers still running");
+      });
+  executor_.stop();
+  clock_.cancel(late);
+  stopped_.store(true);
+  outcome_->tell(status);
 }
 
-void Worker::Stack::stop() {
+void Worker::Stack::stop_traffic() {
   if (quiescence_ != nullptr) quiescence_->stop();
   if (autograd_ != nullptr) autograd_->stop();
   if (references_ != nullptr) references_->close();
   if (agent_ != nullptr) agent_->stop();
   if (transport_ != nullptr) transport_->stop();
-  executor_.stop();
 }
 
 Worker Worker::join(WorkerOptions options) {
@@ -263,9 +288,7 @@ void Worker::leave() noexcept {
   } else {
     (void)shutdown_async({.graceful = false});
   }
-  if (!stack_->ended().wait_for(kLeaveTime)) {
-    log_warning("weft: worker '", name(), "' has left with handlers still running");
-  }
+  (void)stack_->ended().result();
   stack_->let_go_of_end();
   runtime_ = nullptr;
   stack_ = nullptr;

@@ -7,8 +7,9 @@
 // Several workers may live in one process; WorkerScope or `to` then choose the one that calls.
 //
 // Thread safety: all methods may be called from any thread, but for moving and destroying.
-// Lifetime: destroying a worker that was not shut down leaves the group without waiting for it, and
-// takes at most a second: handlers that still run are left behind with all that they use.
+// Lifetime: destroying a worker that was not shut down leaves the group without waiting for it, but
+// for a second at most for its own handlers: those that still run are left behind with all that
+// they use.
 // Blocking: join, serve, shutdown.
 // Errors: RpcError. After shutdown every use is FailedPrecondition.
 #pragma once
@@ -73,7 +74,7 @@ class Worker {
   // Waits until the whole group is quiet: every live worker has entered, no call runs, nested ones
   // and continuations included, no reference is on its way. Then leaves. Not from a handler.
   // Errors: DeadlineExceeded naming the workers that were not quiet in time. This worker has left
-  // even then.
+  // even then; handlers that still run a second later are left behind with all that they use.
   void shutdown(ShutdownOptions options = {});
   void shutdown(Timeout timeout) { shutdown(ShutdownOptions{.timeout = timeout}); }
   // Without waiting. The future has no executor of its own; this object must live until it is

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -45,6 +46,8 @@ struct WorkerOptions {
 
   // Functions beside the catalogue's, for this worker alone.
   RegistryBuilder registry = {};
+  // ATen operators that peers may run here by name (rpc/aten.h), such as "aten::add.Tensor".
+  std::vector<std::string> allow_operators = {};
 
   // Null: the store that the launch environment names.
   std::shared_ptr<RendezvousStore> store = nullptr;

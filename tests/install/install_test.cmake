@@ -15,9 +15,16 @@ step(${CMAKE_COMMAND} -G Ninja -S ${CONSUMER} -B ${SCRATCH}/build
      -DCMAKE_CXX_COMPILER=${COMPILER}
      -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}
      -DCMAKE_CXX_FLAGS=${flags}
-     -DWITH_TORCH=${WITH_TORCH})
+     -DWITH_TORCH=${WITH_TORCH}
+     -DREADME=${README})
 step(${CMAKE_COMMAND} --build ${SCRATCH}/build)
 step(${SCRATCH}/build/consumer)
 if(WITH_TORCH)
   step(${SCRATCH}/build/torch_consumer)
+  execute_process(COMMAND ${SCRATCH}/prefix/bin/weft_launch --nproc-per-node 2 --
+                          ${SCRATCH}/build/readme_program
+                  COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE printed ECHO_OUTPUT_VARIABLE)
+  if(NOT printed MATCHES "loss 64\n.*loss 29.5936\n.*loss 13.6841\n")
+    message(FATAL_ERROR "the README's program printed: ${printed}")
+  endif()
 endif()

@@ -1,31 +1,37 @@
-// Real processes under weft_launch: what one rank's death or mistake looks like to the others.
+// Real processes, one per rank: what one rank's death or mistake looks like to the others, and the
+// three ways to start them.
 #include <array>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
 #include <string>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "weft/worker/internal/tcp_port.h"
+#include "weft/worker/rendezvous.h"
 
 namespace weft {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr const char* kProgram = WEFT_BUILD_DIR "/tests/worker/worker_test_program";
 
 struct Outcome {
   int code = -1;
   std::string output;  // of all ranks and the launcher
 };
 
-// `environment`: "NAME=value" pairs for the ranks.
-Outcome launch(int ranks, const std::string& task, const std::string& options = "",
-               const std::string& environment = "") {
-  const std::string command = absl::StrCat(
-      environment, " ", WEFT_BUILD_DIR, "/worker/weft_launch -n ", ranks, " ", options,
-      " --master-port 0 -- ", WEFT_BUILD_DIR, "/tests/worker/worker_test_program ", task, " 2>&1");
+Outcome run(const std::string& command) {
   Outcome outcome;
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return outcome;
@@ -38,6 +44,34 @@ Outcome launch(int ranks, const std::string& task, const std::string& options = 
   return outcome;
 }
 
+// `environment`: "NAME=value" pairs for the ranks.
+Outcome launch(int ranks, const std::string& task, const std::string& options = "",
+               const std::string& environment = "") {
+  return run(absl::StrCat(environment, " ", WEFT_BUILD_DIR, "/worker/weft_launch -n ", ranks, " ",
+                          options, " --master-port 0 -- ", kProgram, " ", task, " 2>&1"));
+}
+
+// Without a launcher; the exit code is the sum of the ranks'.
+Outcome by_hand(int ranks, const std::string& task, uint16_t port,
+                const std::string& environment = "") {
+  std::string script = "code=0; ";
+  for (int rank = 0; rank < ranks; ++rank) {
+    absl::StrAppend(&script, environment, " RANK=", rank, " WORLD_SIZE=", ranks,
+                    " MASTER_ADDR=127.0.0.1 MASTER_PORT=", port, " ", kProgram, " ", task,
+                    " & pids=\"$pids $!\"; ");
+  }
+  absl::StrAppend(&script, "for pid in $pids; do wait $pid; code=$((code + $?)); done; exit $code");
+  return run(absl::StrCat("exec 2>&1; ", script));
+}
+
+// Below the ports that the kernel gives to connections, so that nobody takes it in the meantime.
+uint16_t free_port() {
+  for (uint16_t port = static_cast<uint16_t>(20000 + getpid() % 10000); port > 0; ++port) {
+    if (internal::listen_on("127.0.0.1", port).ok()) return port;
+  }
+  return 0;
+}
+
 TEST(WorkerProcessTest, EveryRankCallsEveryOtherAndAllEndInGoodOrder) {
   const Outcome outcome = launch(4, "ring");
   EXPECT_EQ(outcome.code, 0) << outcome.output;
@@ -46,35 +80,132 @@ TEST(WorkerProcessTest, EveryRankCallsEveryOtherAndAllEndInGoodOrder) {
   }
 }
 
+// "victim": some ranks may not have finished joining when it dies.
 TEST(WorkerProcessTest, AKilledRankIsAnErrorWithItsNameAndTheOthersEndInGoodOrder) {
-  for (int victim : {2, 0}) {  // 0 leads the shutdown
-    const Outcome outcome = launch(3, absl::StrCat("victim ", victim), "--on-failure=continue");
-    EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.output;
-    for (int rank = 0; rank < 3; ++rank) {
-      if (rank == victim) continue;
-      EXPECT_THAT(outcome.output, AllOf(HasSubstr(absl::StrCat("worker", rank, " heard: ")),
-                                        HasSubstr(absl::StrCat("worker 'worker", victim, "'")),
-                                        HasSubstr(absl::StrCat("worker", rank, " ended"))));
+  for (const char* task : {"victim", "pending"}) {
+    for (int victim : {2, 0}) {  // 0 leads the shutdown
+      const Outcome outcome = launch(3, absl::StrCat(task, " ", victim), "--on-failure=continue");
+      EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.output;
+      for (int rank = 0; rank < 3; ++rank) {
+        if (rank == victim) continue;
+        EXPECT_THAT(outcome.output,
+                    AllOf(HasSubstr(absl::StrCat("worker", rank, " heard: UNAVAILABLE")),
+                          HasSubstr(absl::StrCat("worker 'worker", victim, "'")),
+                          HasSubstr(absl::StrCat("worker", rank, " ended"))));
+      }
     }
   }
+}
+
+TEST(WorkerProcessTest, ShutdownWaitsForNestedCallsAndContinuationsOfAllRanks) {
+  const Outcome outcome = launch(3, "busy");
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(outcome.output, HasSubstr(absl::StrCat("worker", rank, " finished 2")));
+  }
+}
+
+TEST(WorkerProcessTest, ShutdownGivesUpAtItsTimeoutAndNamesWhoIsStillAtWork) {
+  const Outcome outcome = launch(3, "stuck 1");
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(outcome.output,
+                HasSubstr(absl::StrCat("worker", rank, " gave up: DEADLINE_EXCEEDED")));
+  }
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("still at work: 'worker0', 'worker1'\n"),
+                                    HasSubstr("'worker1' has left with handlers still running")));
 }
 
 TEST(WorkerProcessTest, TwoRanksWithOneNameFailAndTheLauncherSaysWhy) {
   const Outcome outcome = launch(2, "join", "", "WEFT_TEST_NAME=twin");
   EXPECT_NE(outcome.code, 0);
-  EXPECT_THAT(outcome.output, AllOf(HasSubstr("ALREADY_EXISTS"), HasSubstr("twin")));
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("ALREADY_EXISTS"), HasSubstr("named 'twin'"),
+                                    HasSubstr("ranks "), Not(HasSubstr("too late"))));
 }
 
 TEST(WorkerProcessTest, TwoIdeasOfTheWorldSizeFailAndBothAreNamed) {
   const Outcome outcome = launch(2, "join", "", "WEFT_TEST_WORLD=3");
   EXPECT_NE(outcome.code, 0);
-  EXPECT_THAT(outcome.output, AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("world size")));
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("rank 0 has 2"),
+                                    HasSubstr("rank 1 has 3"), Not(HasSubstr("too late"))));
 }
 
-TEST(WorkerProcessTest, ARankThatNeverJoinsIsNamed) {
+TEST(WorkerProcessTest, ARankThatNeverJoinsIsNamedWithinTheJoinTimeout) {
   const Outcome outcome = launch(3, "absent", "--on-failure=continue");
   EXPECT_NE(outcome.code, 0);
-  EXPECT_THAT(outcome.output, HasSubstr("DEADLINE_EXCEEDED"));
+  for (int rank : {0, 2}) {
+    EXPECT_THAT(outcome.output, HasSubstr(absl::StrCat("[", rank, "] failed: DEADLINE_EXCEEDED")));
+  }
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("rank 1 of 3 did not join"), HasSubstr("500ms"),
+                                    Not(HasSubstr("too late"))));
+}
+
+TEST(WorkerProcessTest, ARanksFailureIsInItsErrorFileAndTheOthersGoOn) {
+  const Outcome outcome = launch(2, "fail 1", "--on-failure=continue");
+  EXPECT_EQ(outcome.code, 1) << outcome.output;
+  // weft_launch has it from the file.
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("weft_launch: rank 1 (pid "),
+                                    HasSubstr("ended with exit code 1: failed: "),
+                                    HasSubstr("this rank \"fails\"")));
+
+  const std::string path = absl::StrCat(::testing::TempDir(), "worker_process_error.", getpid());
+  EXPECT_EQ(by_hand(2, "fail 1", free_port(), absl::StrCat("TORCHELASTIC_ERROR_FILE=", path)).code,
+            1);
+  std::ifstream file(path);
+  const nlohmann::json error = nlohmann::json::parse(file, nullptr, false);
+  ASSERT_TRUE(error.is_object());
+  EXPECT_THAT(error["message"]["message"].get<std::string>(), HasSubstr("this rank \"fails\""));
+  std::filesystem::remove(path);
+}
+
+// ---- three ways to start
+
+TEST(WorkerProcessTest, TheSameBinaryRunsByHand) {
+  const Outcome outcome = by_hand(2, "ring", free_port());
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("worker0 called 2"), HasSubstr("worker1 called 2")));
+}
+
+TEST(WorkerProcessTest, AStoreThatTheAgentHostsServesTheRanksAndOutlivesThem) {
+  RendezvousOptions options;
+  options.port = free_port();
+  const auto agent = host_rendezvous_store(options);
+  ASSERT_TRUE(agent.ok()) << agent.status();
+  // Without the variable rank 0 would try to listen on the agent's port, and fail.
+  const std::string agent_hosts = "TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=first";
+  const Outcome outcome = by_hand(2, "ring", agent->port, agent_hosts);
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("worker0 called 2"), HasSubstr("worker1 called 2")));
+  EXPECT_EQ(*agent->store->get("weft/first/incarnation/0", absl::Seconds(1)), "1");
+  EXPECT_NE(by_hand(1, "ring", agent->port).code, 0);
+}
+
+// Python's own launcher; needs the full wheel of tools/oracles.sh.
+class TorchrunTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!std::filesystem::exists(kTorchrun)) {
+      GTEST_SKIP() << "no " << kTorchrun << ": tools/oracles.sh was not run";
+    }
+  }
+  static Outcome torchrun(const std::string& task) {
+    return run(absl::StrCat(kTorchrun, " --no-python --nproc-per-node=2 --rdzv-backend=c10d ",
+                            "--rdzv-endpoint=127.0.0.1:0 ", kProgram, " ", task, " 2>&1"));
+  }
+  static constexpr const char* kTorchrun = WEFT_SOURCE_DIR "/.deps/oracles/bin/torchrun";
+};
+
+TEST_F(TorchrunTest, StartsTheSameBinary) {
+  const Outcome outcome = torchrun("ring");
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("worker0 called 2"), HasSubstr("worker1 called 2")));
+}
+
+TEST_F(TorchrunTest, ShowsTheMessageOfTheRankThatFailed) {
+  const Outcome outcome = torchrun("fail 1");
+  EXPECT_NE(outcome.code, 0);
+  // From the error file, in torchrun's own summary.
+  EXPECT_THAT(outcome.output, HasSubstr("traceback : failed: "));
 }
 
 }  // namespace

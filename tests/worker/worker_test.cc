@@ -7,14 +7,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "weft/base/log.h"
 #include "weft/base/rpc_error.h"
 #include "weft/rpc/function.h"
+#include "weft/rpc/internal/peer.h"
 #include "weft/rpc/verbs.h"
+#include "weft/rref/rref.h"
 #include "weft/tests/support/worker_world.h"
 
 namespace weft {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using testing::WorkerWorld;
 using namespace std::chrono_literals;
@@ -70,12 +75,15 @@ struct Latch {
   CondVar changed;
   bool open ABSL_GUARDED_BY(mutex) = false;
   int arrived ABSL_GUARDED_BY(mutex) = 0;
+  int passed ABSL_GUARDED_BY(mutex) = 0;
 
   void pass() {
     MutexLock lock(mutex);
     ++arrived;
     changed.notify_all();
     while (!open) changed.wait(mutex);
+    ++passed;
+    changed.notify_all();
   }
   void wait_for_arrivals(int count) {
     MutexLock lock(mutex);
@@ -86,10 +94,12 @@ struct Latch {
     open = true;
     changed.notify_all();
   }
+  // Handlers of a test that has left them behind are not held by the next one's latch.
   void reset() {
     MutexLock lock(mutex);
+    while (passed < arrived) changed.wait(mutex);
     open = false;
-    arrived = 0;
+    arrived = passed = 0;
   }
 };
 Latch latch;
@@ -106,6 +116,7 @@ void blocked_then_calls(const std::string& next, int64_t depth) {
 class ShutdownTest : public ::testing::Test {
  protected:
   void SetUp() override {
+    latch.release();
     latch.reset();
     finished = 0;
   }
@@ -164,16 +175,60 @@ TEST_F(ShutdownTest, TheTimeoutEndsItEverywhereAndNamesWhoIsNotQuiet) {
   ends.push_back(world[0].shutdown_async({.timeout = absl::InfiniteDuration()}));
   ends.push_back(world[1].shutdown_async({.timeout = 100ms}));
   ends.push_back(world[2].shutdown_async());
-  // Worker 1 cannot end its executor while the handler runs.
-  for (size_t i : {0u, 2u}) {
+  for (size_t i : {0u, 1u, 2u}) {
     const absl::Status status = ends[i].result().status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("'worker1'"));
     EXPECT_THAT(std::string(status.message()), ::testing::Not(HasSubstr("'worker2'")));
   }
-  latch.release();
-  EXPECT_EQ(ends[1].result().status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_FALSE(call.result().ok());
+}
+
+TEST_F(ShutdownTest, AHandlerThatNeverReturnsIsLeftBehindAfterTheTimeout) {
+  WorkerWorld world(2);
+  Future<void> call = rpc_async(world[0].to("worker1"), blocked_then_calls, "worker1", 0);
+  latch.wait_for_arrivals(1);
+  std::vector<Future<void>> ends{world[0].shutdown_async({.timeout = 50ms}),
+                                 world[1].shutdown_async({.timeout = 50ms})};
+  for (const Future<void>& end : ends) {
+    ASSERT_TRUE(end.wait_for(10s));
+    EXPECT_EQ(end.result().status().code(), absl::StatusCode::kDeadlineExceeded);
+  }
+}
+
+std::vector<RRef<int64_t>> held;
+void hold(RRef<int64_t> value) { held.push_back(std::move(value)); }
+WEFT_REGISTER_FUNCTION(hold);
+
+TEST_F(ShutdownTest, NamesTheHolderOfAReferenceThatIsLeft) {
+  Mutex mutex;
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel, std::string_view line) {
+    MutexLock lock(mutex);
+    lines.emplace_back(line);
+  });
+  WorkerWorld world(2);
+  {
+    WorkerScope scope(world[0]);
+    rpc_sync("worker1", hold, make_rref(int64_t{5}));
+  }
+  // What worker1 says of references is lost, also that it lets go.
+  world.network().set_filter([](const FrameHeader& header) {
+    const bool lost = header.kind == FrameKind::kPost && header.source.index == 1 &&
+                      header.function == static_cast<uint64_t>(internal::Topic::kRRef);
+    return lost ? InprocNetwork::Fate::kDrop : InprocNetwork::Fate::kDeliver;
+  });
+  const std::vector<Future<void>> ends{world[0].shutdown_async({.timeout = 200ms}),
+                                       world[1].shutdown_async({.timeout = 200ms})};
+  for (const Future<void>& end : ends) {
+    EXPECT_EQ(end.result().status().code(), absl::StatusCode::kDeadlineExceeded);
+  }
+  set_log_sink(nullptr);
+  held.clear();
+  MutexLock lock(mutex);
+  EXPECT_THAT(lines, Contains(AllOf(HasSubstr("'worker0' ends with a reference left"),
+                                    HasSubstr("(i64) owned here is held by"),
+                                    HasSubstr("(worker 'worker1')"))));
 }
 
 TEST_F(ShutdownTest, ADeadWorkerIsNotWaitedForAndFailsCallsByName) {

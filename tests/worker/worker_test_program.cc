@@ -1,15 +1,24 @@
 // One rank of the process tests: joins as its environment says, does what its first argument says,
 // and prints what it saw.
-//   ring             calls every other rank, nests calls both ways, shuts down
-//   victim RANK      that rank kills itself with SIGKILL while all others call it
-//   join             joins and shuts down; WEFT_TEST_NAME and WEFT_TEST_WORLD replace name and size
+//   ring           calls every other rank, nests calls both ways, shuts down
+//   victim RANK    that rank kills itself with SIGKILL as soon as one of the others tells it to
+//   pending RANK   the same once a call of every other rank runs there, and never returns
+//   busy           shuts down at once, with nested calls and continuations of every rank under way
+//   stuck RANK     shuts down while a handler of that rank never returns
+//   fail RANK      that rank fails after it has joined, the others serve
+//   join           joins and shuts down; WEFT_TEST_NAME and WEFT_TEST_WORLD replace name and size
+//   absent         rank 1 never joins
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
+#include <stdexcept>
 #include <string>
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/mutex.h"
 #include "weft/base/rpc_error.h"
 #include "weft/rpc/function.h"
 #include "weft/rpc/verbs.h"
@@ -17,6 +26,14 @@
 #include "weft/worker/worker.h"
 
 namespace {
+
+using namespace std::chrono_literals;
+
+// Far below the timeouts of what would otherwise end these waits, and above what load makes of
+// them.
+constexpr auto kAtOnce = 10s;
+
+void say(const std::string& text) { std::cout << absl::StrCat(text, "\n") << std::flush; }
 
 int64_t plus_one(int64_t value) { return value + 1; }
 WEFT_REGISTER_FUNCTION(plus_one);
@@ -31,47 +48,129 @@ int64_t bounce(const std::string& here, const std::string& there, int64_t depth)
 void die() { kill(getpid(), SIGKILL); }
 WEFT_REGISTER_FUNCTION(die);
 
+std::atomic<int64_t> arrived{0};  // calls that never return
+
+void block_for_ever() {
+  arrived.notify_all();
+  weft::Mutex mutex;
+  weft::CondVar never;
+  weft::MutexLock lock(mutex);
+  while (true) never.wait(mutex);
+}
+
+void never_return() {
+  ++arrived;
+  block_for_ever();
+}
+WEFT_REGISTER_FUNCTION(never_return);
+
+void die_as_the_last_of(int64_t calls) {
+  if (++arrived == calls) die();
+  block_for_ever();
+}
+WEFT_REGISTER_FUNCTION(die_as_the_last_of);
+
+std::atomic<int64_t> finished{0};
+// Nobody waits for what this starts: a nested call and then, in a continuation, another one.
+void leave_work_behind(const std::string& here, const std::string& next) {
+  (void)weft::rpc_async(next, bounce, next, here, 8)
+      .then([next](const weft::Future<int64_t>& depth) {
+        if (weft::rpc_sync(next, plus_one, depth.wait()) == 9) ++finished;
+      });
+}
+WEFT_REGISTER_FUNCTION(leave_work_behind);
+
 int ring(weft::Worker& worker) {
   for (const weft::WorkerInfo& peer : worker.workers()) {
     if (weft::rpc_sync(peer.id, plus_one, 41) != 42) return 2;
     if (weft::rpc_sync(peer.id, bounce, peer.name, worker.name(), 16) != 16) return 3;
   }
   worker.shutdown();
-  std::cout << worker.name() << " called " << worker.workers().size() << std::endl;
+  say(absl::StrCat(worker.name(), " called ", worker.workers().size()));
   return 0;
 }
 
-int lose(weft::Worker& worker, const std::string& victim) {
+// The call has to fail with the victim's name.
+int expect_lost(weft::Worker& worker, const std::string& victim, weft::Future<void> call) {
+  const auto start = std::chrono::steady_clock::now();
+  const absl::Status status = call.result().status();
+  if (std::chrono::steady_clock::now() - start > kAtOnce) return 6;
+  if (status.code() != absl::StatusCode::kUnavailable) return 7;
+  if (weft::worker_of(status) != victim) return 8;
+  say(absl::StrCat(worker.name(), " heard: ", status.ToString()));
+  worker.shutdown();
+  say(absl::StrCat(worker.name(), " ended"));
+  return 0;
+}
+
+int lose(weft::Worker& worker, const std::string& victim, bool wait_for_all) {
   if (worker.name() == victim) {
     worker.serve();  // until it is killed
     return 4;
   }
+  const auto others = static_cast<int64_t>(worker.workers().size()) - 1;
+  return expect_lost(worker, victim,
+                     wait_for_all ? weft::rpc_async(victim, die_as_the_last_of, others)
+                                  : weft::rpc_async(victim, die));
+}
+
+int busy(weft::Worker& worker) {
+  const std::vector<weft::WorkerInfo> all = worker.workers();
+  const std::string next = all[(worker.id().index + 1) % all.size()].name;
+  leave_work_behind(worker.name(), next);
+  (void)weft::rpc_async(next, leave_work_behind, next, worker.name());
+  worker.shutdown();
+  say(absl::StrCat(worker.name(), " finished ", finished.load()));
+  return 0;
+}
+
+int stuck(weft::Worker& worker, const std::string& where) {
+  weft::Future<void> call;
+  if (worker.id().index == 0) call = weft::rpc_async(where, never_return);
+  if (worker.name() == where) arrived.wait(0);
+  const auto start = std::chrono::steady_clock::now();
   try {
-    weft::rpc_sync(victim, die);
+    worker.shutdown(500ms);
   } catch (const weft::RpcError& error) {
-    std::cout << worker.name() << " heard: " << error.what() << std::endl;
-    worker.shutdown();
-    std::cout << worker.name() << " ended" << std::endl;
+    if (std::chrono::steady_clock::now() - start > kAtOnce) return 6;
+    say(absl::StrCat(worker.name(), " gave up: ", error.what()));
     return 0;
   }
   return 5;
 }
 
+int fail(weft::Worker& worker, const std::string& failing) {
+  if (worker.name() == failing) throw std::runtime_error("this rank \"fails\"");
+  worker.shutdown();
+  return 0;
+}
+
 int run(int argc, char** argv) {
   const std::string task = argc > 1 ? argv[1] : "";
+  const std::string chosen = argc > 2 ? absl::StrCat("worker", argv[2]) : "";
   weft::WorkerOptions options = weft::WorkerOptions::from_env();
-  options.shutdown_timeout = std::chrono::seconds(30);
+  options.shutdown_timeout = 30s;
   if (const char* name = std::getenv("WEFT_TEST_NAME")) options.name = name;
   const char* size = std::getenv("WEFT_TEST_WORLD");
   if (size != nullptr && options.place.rank == 1) options.place.world_size = std::stoi(size);
-  if (task == "join") options.join_timeout = absl::Seconds(3);
   if (task == "absent" && options.place.rank == 1) return 0;
   if (task == "absent") options.join_timeout = absl::Milliseconds(500);
-  weft::Worker worker = weft::Worker::join(std::move(options));
-  if (task == "ring") return ring(worker);
-  if (task == "victim" && argc > 2) return lose(worker, absl::StrCat("worker", argv[2]));
-  worker.shutdown();
-  return 0;
+  const auto start = std::chrono::steady_clock::now();
+  const auto in_time = [&] { return std::chrono::steady_clock::now() - start < kAtOnce; };
+  try {
+    weft::Worker worker = weft::Worker::join(options);
+    if (task == "ring") return ring(worker);
+    if (task == "victim") return lose(worker, chosen, false);
+    if (task == "pending") return lose(worker, chosen, true);
+    if (task == "busy") return busy(worker);
+    if (task == "stuck") return stuck(worker, chosen);
+    if (task == "fail") return fail(worker, chosen);
+    worker.shutdown();
+    return 0;
+  } catch (const weft::RpcError&) {
+    if (!in_time()) say("too late");
+    throw;
+  }
 }
 
 }  // namespace
