@@ -1,4 +1,5 @@
-// Everything that a program which uses Weft includes. Itself only as heavy as ATen/core/Tensor.h.
+// What every program that uses Weft includes; optimizers, hosted modules and checkpoints have
+// headers of their own (dist_optim/). Itself only as heavy as ATen/core/Tensor.h.
 #pragma once
 
 #include "weft/base/future.h"

@@ -11,58 +11,64 @@ Nanoseconds Timeout::checked(absl::Duration duration) {
   return rounded.count() > 0 ? rounded : Nanoseconds(1);
 }
 
-SystemClock::SystemClock() : thread_([this] { run(); }) {}
+SystemClock::SystemClock() : thread_([state = state_] { run(*state); }) {}
 
 SystemClock::~SystemClock() {
+  std::map<TimerId, Callback> dropped;  // outside the lock, and once none runs
   {
-    MutexLock lock(mutex_);
-    stopping_ = true;
+    MutexLock lock(state_->mutex);
+    state_->stopping = true;
+    dropped.swap(state_->timers);
   }
-  changed_.notify_one();
-  thread_.join();
+  state_->changed.notify_one();
+  if (thread_.get_id() == std::this_thread::get_id()) {
+    thread_.detach();
+  } else {
+    thread_.join();
+  }
 }
 
 TimerId SystemClock::call_at(TimePoint when, Callback callback) {
   TimerId id;
   bool earliest = false;
   {
-    MutexLock lock(mutex_);
-    id = {when, next_number_++};
-    const auto added = timers_.emplace(id, std::move(callback)).first;
-    earliest = added == timers_.begin();
+    MutexLock lock(state_->mutex);
+    id = {when, state_->next_number++};
+    const auto added = state_->timers.emplace(id, std::move(callback)).first;
+    earliest = added == state_->timers.begin();
   }
-  if (earliest) changed_.notify_one();
+  if (earliest) state_->changed.notify_one();
   return id;
 }
 
 bool SystemClock::cancel(TimerId timer) {
   Callback dropped;  // dies outside the lock: it may own anything
-  MutexLock lock(mutex_);
-  auto found = timers_.find(timer);
-  if (found == timers_.end()) return false;
+  MutexLock lock(state_->mutex);
+  auto found = state_->timers.find(timer);
+  if (found == state_->timers.end()) return false;
   dropped = std::move(found->second);
-  timers_.erase(found);
+  state_->timers.erase(found);
   return true;
 }
 
-void SystemClock::run() {
+void SystemClock::run(State& state) {
   while (true) {
     Callback due;
     {
-      MutexLock lock(mutex_);
+      MutexLock lock(state.mutex);
       while (true) {
-        if (stopping_) return;
-        if (timers_.empty()) {
-          changed_.wait(mutex_);
+        if (state.stopping) return;
+        if (state.timers.empty()) {
+          state.changed.wait(state.mutex);
           continue;
         }
-        auto first = timers_.begin();
-        if (first->first.when <= now()) {
+        auto first = state.timers.begin();
+        if (first->first.when <= std::chrono::steady_clock::now()) {
           due = std::move(first->second);
-          timers_.erase(first);
+          state.timers.erase(first);
           break;
         }
-        changed_.wait_until(mutex_, first->first.when);
+        state.changed.wait_until(state.mutex, first->first.when);
       }
     }
     due();

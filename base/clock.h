@@ -88,13 +88,17 @@ class SystemClock final : public Clock {
   bool cancel(TimerId timer) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  void run() ABSL_LOCKS_EXCLUDED(mutex_);
+  struct State {
+    Mutex mutex;
+    CondVar changed;
+    std::map<TimerId, Callback> timers ABSL_GUARDED_BY(mutex);
+    uint64_t next_number ABSL_GUARDED_BY(mutex) = 1;
+    bool stopping ABSL_GUARDED_BY(mutex) = false;
+  };
+  static void run(State& state);
 
-  Mutex mutex_;
-  CondVar changed_;
-  std::map<TimerId, Callback> timers_ ABSL_GUARDED_BY(mutex_);
-  uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // Shared with the thread: a callback may hold what owns this clock, and be the last to.
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
   std::thread thread_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <pthread.h>
 #include <utility>
 
 #include "weft/base/serving_threads.h"
@@ -145,6 +146,7 @@ void ThreadExecutor::check_stall() {
 }
 
 void ThreadExecutor::work() {
+  pthread_setname_np(pthread_self(), options_.name.substr(0, 15).c_str());
   if (options_.on_thread_start) (*options_.on_thread_start)();
   Enter enter(this);
   MutexLock lock(mutex_);
@@ -236,6 +238,28 @@ struct Strand::State {
   bool running ABSL_GUARDED_BY(mutex) = false;
 };
 
+// What the executor gets. Dropped unrun (the executor has stopped), it drops what is queued too:
+// a queued task may own the strand.
+class Strand::Run {
+ public:
+  explicit Run(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  Run(Run&&) = default;
+  ~Run() {
+    if (state_ == nullptr) return;
+    std::deque<Executor::Task> dropped;
+    MutexLock lock(state_->mutex);
+    dropped.swap(state_->queue);
+    state_->running = false;
+  }
+  void operator()() {
+    const std::shared_ptr<State> state = std::exchange(state_, nullptr);
+    run(*state);
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
 Strand::Strand(Executor& executor) : state_(std::make_shared<State>(executor)) {}
 
 void Strand::schedule(Executor::Task task) {
@@ -245,20 +269,20 @@ void Strand::schedule(Executor::Task task) {
     if (state_->running) return;
     state_->running = true;
   }
-  state_->executor.schedule([state = state_] { run(state); });
+  state_->executor.schedule(Run(state_));
 }
 
-void Strand::run(const std::shared_ptr<State>& state) {
+void Strand::run(State& state) {
   while (true) {
     Executor::Task task;
     {
-      MutexLock lock(state->mutex);
-      if (state->queue.empty()) {
-        state->running = false;
+      MutexLock lock(state.mutex);
+      if (state.queue.empty()) {
+        state.running = false;
         return;
       }
-      task = std::move(state->queue.front());
-      state->queue.pop_front();
+      task = std::move(state.queue.front());
+      state.queue.pop_front();
     }
     task();
   }

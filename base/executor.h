@@ -64,7 +64,7 @@ class BlockingSection {
 };
 
 struct ThreadExecutorOptions {
-  std::string name = "weft";
+  std::string name = "weft";  // of its threads, up to 15 bytes: what debuggers and top show
   size_t threads = 2;         // working at the same time, not counting those that wait
   size_t max_threads = 1024;  // waiting ones included
   // A thread is added when tasks have waited this long and none has finished: they may be waiting
@@ -144,8 +144,9 @@ class Strand {
 
  private:
   struct State;
-  static void run(const std::shared_ptr<State>& state);
-  const std::shared_ptr<State> state_;
+  class Run;
+  static void run(State& state);
+  const std::shared_ptr<State> state_;  // shared with the task that runs what is queued
 };
 
 // Runs tasks when told, on the calling thread: for tests and simulation.

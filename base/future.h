@@ -326,7 +326,7 @@ auto Future<T>::then(Executor* executor, F f) const {
   return future;
 }
 
-// Complete once all are; the first error met wins, but only after the last one is complete.
+// Complete once all are; then the first error in the order given wins.
 template <class T>
 Future<std::vector<T>> collect_all(std::vector<Future<T>> futures) {
   struct Gathered {

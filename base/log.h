@@ -1,4 +1,4 @@
-// Lines for a person who watches a worker: level, worker's name, text, on standard error.
+// Lines for a person who watches a worker, on standard error: "weft <level>: <text>".
 //
 // Thread safety: all functions may be called from any thread; one call writes one whole line.
 #pragma once

@@ -15,8 +15,7 @@ namespace weft {
 class RpcError : public std::runtime_error {
  public:
   explicit RpcError(absl::Status status)
-      : std::runtime_error(status.ToString(absl::StatusToStringMode::kWithNoExtraData)),
-        status_(std::move(status)) {}
+      : std::runtime_error(to_text(status)), status_(std::move(status)) {}
 
   const absl::Status& status() const { return status_; }
   absl::StatusCode code() const { return status_.code(); }

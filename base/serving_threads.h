@@ -6,8 +6,9 @@
 // watcher when a task takes longer than a tick: so a task that blocks delays the queue by at most
 // two ticks and never stops it.
 //
-// Thread safety: all methods may be called from any thread. Lifetime: `join` (or the destructor)
-// waits for `serve_one` to say that the queue has ended, and for tasks that still run.
+// Thread safety: all methods may be called from any thread.
+// Lifetime: `join` (or the destructor) waits for `serve_one` to say that the queue has ended, and
+// for tasks that still run.
 #pragma once
 
 #include <deque>

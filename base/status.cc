@@ -64,6 +64,18 @@ absl::Status add_hop(absl::Status status, std::string_view hop) {
 
 std::string trail_of(const absl::Status& status) { return text_payload(status, kTrailUrl); }
 
+std::string to_text(const absl::Status& status) {
+  std::string text = status.ToString(absl::StatusToStringMode::kWithNoExtraData);
+  const std::string trail = trail_of(status), worker = worker_of(status);
+  if (!trail.empty()) {
+    const std::string_view ran = to_string(ran_of(status));
+    absl::StrAppend(&text, " (at ", trail, ", ", absl::string_view(ran.data(), ran.size()), ")");
+  } else if (!worker.empty()) {
+    absl::StrAppend(&text, " (at ", worker, ")");
+  }
+  return text;
+}
+
 absl::Status prepend(std::string_view text, const absl::Status& status) {
   absl::Status result(status.code(),
                       absl::StrCat(absl::string_view(text.data(), text.size()), status.message()));

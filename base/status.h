@@ -38,6 +38,10 @@ std::string worker_of(const absl::Status& status);
 absl::Status add_hop(absl::Status status, std::string_view hop);
 std::string trail_of(const absl::Status& status);
 
+// All of it for a person: code, message, and where it happened: "UNKNOWN: went wrong (at
+// worker1/train, executed)".
+std::string to_text(const absl::Status& status);
+
 // Same code and facts, text put before the message.
 absl::Status prepend(std::string_view text, const absl::Status& status);
 

@@ -56,6 +56,15 @@ Future<void> start(AutogradDriver& driver, const ContextId& context, std::vector
   return driver.backward(context, std::move(roots), pass_options(options));
 }
 
+void run(AutogradDriver& driver, const ContextId& context, std::vector<at::Tensor> roots,
+         const BackwardOptions& options) {
+  absl::Status status = check(options);
+  if (status.ok()) {
+    status = driver.backward_here(context, std::move(roots), pass_options(options));
+  }
+  if (!status.ok()) throw RpcError(std::move(status));
+}
+
 std::vector<Gradient> all_of(AutogradDriver& driver, const ContextId& context) {
   std::vector<Gradient> all;
   for (internal::LeafGradient& leaf : or_throw(driver.gradients(context))) {
@@ -99,16 +108,12 @@ Context::~Context() {
   try {
     driver->release(id_);
   } catch (const std::exception& error) {
-    log_warning("weft: ", id_.to_string(), " was not released: ", error.what());
+    log_warning(id_.to_string(), " was not released: ", error.what());
   }
 }
 
 void Context::backward(std::vector<at::Tensor> roots, BackwardOptions options) const {
-  absl::Status status = check(options);
-  if (status.ok()) {
-    status = lock(driver_)->backward_here(id_, std::move(roots), pass_options(options));
-  }
-  if (!status.ok()) throw RpcError(std::move(status));
+  run(*lock(driver_), id_, std::move(roots), options);
 }
 
 Future<void> Context::backward_async(std::vector<at::Tensor> roots, BackwardOptions options) const {
@@ -128,6 +133,10 @@ ContextId current_context() { return CallScope::current().context; }
 Future<void> backward_async(const ContextId& context, std::vector<at::Tensor> roots,
                             BackwardOptions options) {
   return start(*current_driver(), context, std::move(roots), options);
+}
+
+void backward(const ContextId& context, std::vector<at::Tensor> roots, BackwardOptions options) {
+  run(*current_driver(), context, std::move(roots), options);
 }
 
 std::vector<Gradient> gradients(const ContextId& context) {

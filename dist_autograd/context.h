@@ -88,6 +88,8 @@ class Context {
 ContextId current_context();
 
 // The same for functions that a context's calls run: on the current worker.
+void backward(const ContextId& context, std::vector<at::Tensor> roots,
+              BackwardOptions options = {});
 Future<void> backward_async(const ContextId& context, std::vector<at::Tensor> roots,
                             BackwardOptions options = {});
 std::vector<Gradient> gradients(const ContextId& context);

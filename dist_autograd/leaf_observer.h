@@ -1,10 +1,10 @@
 // Sees every leaf's gradient of a backward pass on this worker once it is final, and may replace
 // it, at once or later.
 //
-// The seam on which data parallel training hangs its buckets: `dist_autograd`
-// knows nothing of who implements it. An observer that reduces gradients over the group takes a
-// PassHold, starts the reduction, and when it is done replaces the gradients and releases the hold;
-// if it fails, it fails the hold.
+// The seam on which data parallel training hangs its buckets: distributed autograd knows nothing of
+// who implements it (WorkerOptions::leaf_observer). An observer that reduces gradients over the
+// group takes a PassHold, starts the reduction, and when it is done replaces the gradients and
+// releases the hold; if it fails, it fails the hold.
 //
 // Thread safety: leaf_final is called on the strand of one pass; passes of several contexts may
 // call at once. A PassHold may be used from any thread, by one at a time.

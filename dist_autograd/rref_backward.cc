@@ -37,6 +37,10 @@ Future<void> backward_async(const ContextId& context, const RRef<at::Tensor>& lo
   pass.create_graph = options.create_graph;
   pass.mode = static_cast<uint8_t>(options.mode);
   if (options.timeout.is_set()) pass.timeout_ns = options.timeout.limit().count();
+  // In the context: so the reply says that the pass is committed, before anybody reads gradients.
+  CallScope scope = CallScope::current();
+  scope.context = context;
+  CallScopeGuard guard(std::move(scope));
   return rpc_async({loss.owner(), {.timeout = options.timeout}}, internal::backward_at_owner, pass,
                    loss);
 }

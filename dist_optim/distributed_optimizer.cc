@@ -62,6 +62,60 @@ void when_all(Executor* executor, std::vector<Future<T>> futures, Then then) {
   one_less();
 }
 
+// How soon a decision that an owner had no room for is sent again.
+constexpr Nanoseconds kAgain = std::chrono::milliseconds(20);
+// How long step() waits for owners that live and do not say that they have applied it.
+constexpr absl::Duration kDecisionWait = absl::Seconds(60);
+
+// Sends a decision, in `scope`, again and again while it is refused for want of room. After `limit`
+// the future fails; the decision goes on.
+template <class R, class Send>
+Future<R> insist(CallScope scope, Timeout limit, Send send) {
+  struct Attempts : std::enable_shared_from_this<Attempts> {
+    Attempts(CallScope s, Send f) : scope(std::move(s)), send(std::move(f)) {}
+    void go() {
+      Future<R> answer = Future<R>::ready(absl::CancelledError("not sent"));
+      try {
+        CallScopeGuard guard(scope);
+        answer = send();
+      } catch (const RpcError& refused) {
+        answer = Future<R>::ready(refused.status());
+      }
+      answer.state()->on_complete_inline([self = this->shared_from_this(), answer] {
+        const absl::Status& status = answer.result().status();
+        if (absl::IsResourceExhausted(status) && ran_of(status) == Ran::kNo) {
+          Clock& clock = self->scope.runtime->clock();
+          clock.call_at(clock.now() + kAgain, [self] {
+            self->scope.runtime->executor().schedule([self] { self->go(); });
+          });
+        } else {
+          self->tell(answer.result());
+        }
+      });
+    }
+    void tell(const absl::StatusOr<internal::Stored<R>>& result) {
+      if (!told.exchange(true)) promise.set(result);
+    }
+    const CallScope scope;
+    Send send;
+    std::atomic<bool> told{false};
+    Promise<R> promise{nullptr};
+  };
+  Clock& clock = scope.runtime->clock();
+  auto attempts = std::make_shared<Attempts>(std::move(scope), std::move(send));
+  Future<R> future = attempts->promise.future();
+  if (!limit.infinite()) {
+    const TimerId late = clock.call_at(limit.deadline_from(clock.now()), [attempts, limit] {
+      const std::string span = absl::FormatDuration(absl::FromChrono(limit.limit()));
+      attempts->tell(with_ran(absl::DeadlineExceededError(absl::StrCat("no answer within ", span)),
+                              Ran::kMaybe));
+    });
+    future.state()->on_complete_inline([&clock, late] { clock.cancel(late); });
+  }
+  attempts->go();
+  return future;
+}
+
 }  // namespace
 
 struct DistributedOptimizerBase::Core : std::enable_shared_from_this<Core> {
@@ -77,6 +131,7 @@ struct DistributedOptimizerBase::Core : std::enable_shared_from_this<Core> {
     StepResult result;
     double norm2 = 0;
     std::vector<size_t> prepared;  // places of shards
+    bool committed = false;        // that is the decision, whoever has carried it out
     Promise<StepResult> promise;
   };
   using StepPtr = std::shared_ptr<Step>;
@@ -91,8 +146,28 @@ struct DistributedOptimizerBase::Core : std::enable_shared_from_this<Core> {
   int64_t finished ABSL_GUARDED_BY(mutex) = 0;
   uint64_t number ABSL_GUARDED_BY(mutex) = 0;
   bool stepping ABSL_GUARDED_BY(mutex) = false;
+  bool met = false;  // the shards know, and so hold, each other
 
+  ~Core();
   static Executor* executor(const Step& step) { return &step.scope.runtime->executor(); }
+  // For decisions: neither the context's health nor what becomes of the handler that steps may stop
+  // them half-way.
+  static CallScope decision_scope(const Step& step) {
+    CallScope scope = step.scope;
+    scope.context = {};
+    scope.deadline = kNever;
+    scope.call_context = nullptr;
+    return scope;
+  }
+  // Without a limit of its own: the owner has the decision, or is dead.
+  template <class R, class... P, class Method>
+  Future<R> decide(size_t shard, const Step& step, Method method, P... argument) const {
+    return insist<R>(
+        decision_scope(step), step.options.timeout.or_else(kDecisionWait),
+        [shard = shards[shard].rref, method, argument...] {
+          return shard.with({.timeout = absl::InfiniteDuration()}).rpc_async(method, argument...);
+        });
+  }
   auto call(size_t shard, const StepPtr& step) const {
     return shards[shard].rref.with({.timeout = step->options.timeout});
   }
@@ -136,6 +211,7 @@ Future<StepResult> DistributedOptimizerBase::Core::start(const ContextId& contex
                                           .result = {},
                                           .norm2 = 0,
                                           .prepared = {},
+                                          .committed = false,
                                           .promise = Promise<StepResult>(&worker->executor())});
   Future<StepResult> future = step->promise.future();
   step->scope.runtime = worker;
@@ -146,9 +222,9 @@ Future<StepResult> DistributedOptimizerBase::Core::start(const ContextId& contex
     if (stepping) {
       refused = absl::FailedPreconditionError("a step of this optimizer is under way");
     } else {
+      const double factor = schedule(finished);  // the user's: it may throw
       stepping = true;
       step->result.number = ++number;
-      const double factor = schedule(finished);
       for (const double rate : rates) step->rates.push_back(options.lr.value_or(rate * factor));
     }
   }
@@ -229,15 +305,13 @@ void DistributedOptimizerBase::Core::ask(size_t last, StepPtr step, absl::Status
     abort(std::move(step), std::move(failure));
     return;
   }
-  CallScope scope = step->scope;
-  scope.context = {};  // the answer must not depend on the context's health
-  CallScopeGuard guard(scope);
   std::vector<Future<Verdict>> answer;
-  answer.push_back(call(last, step).rpc_async(&OptimizerShard::settle, step->request.step));
+  answer.push_back(decide<Verdict>(last, *step, &OptimizerShard::settle, step->request.step));
   when_all(executor(*step), std::move(answer),
            [self = shared_from_this(), step, failure](Results<Verdict> verdict) mutable {
              if (verdict[0].ok() && verdict[0]->outcome == StepOutcome::kApplied) {
-               step->result.clip = verdict[0]->update.clip;
+               step->result.clip = verdict[0]->clip;
+               step->result.gradient_norm = std::sqrt(step->norm2 + verdict[0]->norm2);
                self->commit(std::move(step));
                return;
              }
@@ -250,13 +324,11 @@ void DistributedOptimizerBase::Core::ask(size_t last, StepPtr step, absl::Status
 }
 
 void DistributedOptimizerBase::Core::commit(StepPtr step) {
-  CallScope scope = step->scope;
-  scope.context = {};
-  CallScopeGuard guard(scope);
+  step->committed = true;
   std::vector<Future<void>> answers;
   for (const size_t i : step->prepared) {
     answers.push_back(
-        call(i, step).rpc_async(&OptimizerShard::commit, step->request.step, update_for(i, *step)));
+        decide<void>(i, *step, &OptimizerShard::commit, step->request.step, update_for(i, *step)));
   }
   when_all(executor(*step), std::move(answers),
            [self = shared_from_this(), step](Results<void> answers) {
@@ -277,12 +349,9 @@ void DistributedOptimizerBase::Core::abort(StepPtr step, absl::Status why) {
     step->result.outcome = StepResult::Outcome::kNotApplied;
   }
   step->result.status = std::move(why);
-  CallScope scope = step->scope;
-  scope.context = {};
-  CallScopeGuard guard(scope);
   std::vector<Future<void>> answers;
   for (const size_t i : step->prepared) {
-    answers.push_back(call(i, step).rpc_async(&OptimizerShard::abort, step->request.step));
+    answers.push_back(decide<void>(i, *step, &OptimizerShard::abort, step->request.step));
   }
   // An abort that is lost harms nobody: the next PREPARE gives the step up as well.
   when_all(executor(*step), std::move(answers),
@@ -324,7 +393,7 @@ void DistributedOptimizerBase::Core::end(const StepPtr& step) {
   {
     MutexLock lock(mutex);
     stepping = false;
-    if (step->result.outcome == StepResult::Outcome::kApplied) ++finished;
+    if (step->committed || step->result.outcome == StepResult::Outcome::kApplied) ++finished;
   }
   step->promise.set(step->result);
 }
@@ -360,12 +429,13 @@ DistributedOptimizerBase::DistributedOptimizerBase(std::vector<ParameterGroup> g
   }
   // Shards that may be left prepared know whom to ask.
   if (options.mode == UpdateMode::kHogwild || sets.size() < 2) return;
+  core_->met = true;
   for (size_t i = 0; i < sets.size(); ++i) {
     std::vector<RRef<OptimizerShard>> others;
     for (size_t j = 0; j < sets.size(); ++j) {
       if (j != i) others.push_back(core_->shards[j].rref);
     }
-    core_->shards[i].rref.rpc_sync(&OptimizerShard::meet, std::move(others));
+    core_->shards[i].rref.rpc_sync(&OptimizerShard::meet, core_->id.number, std::move(others));
   }
 }
 
@@ -373,14 +443,20 @@ DistributedOptimizerBase::DistributedOptimizerBase(DistributedOptimizerBase&&) n
 DistributedOptimizerBase& DistributedOptimizerBase::operator=(DistributedOptimizerBase&&) noexcept =
     default;
 
-DistributedOptimizerBase::~DistributedOptimizerBase() {
-  if (core_ == nullptr || core_->shards.size() < 2 || core_->mode == UpdateMode::kHogwild) return;
+DistributedOptimizerBase::~DistributedOptimizerBase() = default;
+
+DistributedOptimizerBase::Core::~Core() {
+  const std::shared_ptr<RpcRuntime> worker = runtime.lock();
+  if (!met || worker == nullptr) return;
+  CallScope scope;
+  scope.runtime = worker;
+  CallScopeGuard guard(std::move(scope));
   try {
-    for (const Core::Shard& shard : core_->shards) {
-      (void)shard.rref.rpc_async(&OptimizerShard::part);
+    for (const Shard& shard : shards) {
+      (void)shard.rref.with({.timeout = absl::InfiniteDuration()}).rpc_async(&OptimizerShard::part);
     }
   } catch (const std::exception& error) {
-    log_warning("weft: an optimizer ended without telling its owners: ", error.what());
+    log_warning("an optimizer ended without telling its owners: ", error.what());
   }
 }
 

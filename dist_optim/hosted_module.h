@@ -1,8 +1,11 @@
 // A torch::nn::Module that lives on an owner and is run from other workers.
 //
-//   class Head : public torch::nn::Module { public: explicit Head(int64_t width); at::Tensor
-//   forward(at::Tensor x); }; WEFT_REGISTER_MODULE(Head, int64_t);          // its constructor's
-//   parameters, under the class
+//   class Head : public torch::nn::Module {
+//    public:
+//     explicit Head(int64_t width);
+//     at::Tensor forward(at::Tensor x);
+//   };
+//   WEFT_REGISTER_MODULE(Head, int64_t);  // its constructor's parameters; under the class
 //
 //   weft::HostedModule<Head> head("server", 128);
 //   at::Tensor scores = head.forward(features);   // under a context: recorded, one version

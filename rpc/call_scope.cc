@@ -102,7 +102,9 @@ absl::StatusOr<std::shared_ptr<RpcRuntime>> current_runtime() {
   }
   if (live.list.empty()) {
     return absl::FailedPreconditionError(
-        "no worker lives in this process: Worker::join comes first");
+        "no worker lives in this process: Worker::join comes first, and after shutdown no call can "
+        "be "
+        "made");
   }
   return absl::FailedPreconditionError(
       absl::StrCat(live.list.size(),

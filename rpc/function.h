@@ -206,7 +206,7 @@ auto RegistryBuilder::add(NameHere name, F function, Tag... tag) {
       weft_registration_, __COUNTER__)
 
 // Registers a function under its C++ name, namespaces included. Tags (weft::run_inline,
-// weft::Access{"role"}) may follow.
+// weft::Access{"role"}) may follow. Access is carried, not enforced yet.
 #define WEFT_REGISTER_FUNCTION(function, ...)                                                     \
   WEFT_INTERNAL_REGISTRATION =                                                                    \
       ::weft::internal::register_function(::weft::internal::value_spelling<function>(), __FILE__, \

@@ -2,10 +2,10 @@
 // frames and one, on a channel of its own, for large ones.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: the clock outlives the transport. `stop` (or the destructor) ends all streams and waits
-// for gRPC's callbacks. Errors: listen: InvalidArgument (bad address), Unavailable (port in use),
-// each naming the address. Protocol: rpc/internal/stream_codec.h (records), proto/weft.proto
-// (Hello).
+// Lifetime: the clock outlives the transport. `stop` (or the destructor) ends all streams and joins
+// the threads that serve them.
+// Errors: listen: InvalidArgument (bad address), Unavailable (port in use), each naming the
+// address. Protocol: rpc/internal/stream_codec.h (records), proto/weft.proto (Hello).
 #pragma once
 
 #include <memory>
@@ -41,8 +41,8 @@ class GrpcTransport final : public Transport {
   void stop() override;
 
  private:
-  class Impl;                         // gRPC stays out of this header
-  const std::shared_ptr<Impl> impl_;  // shared with streams, which end on its threads
+  class Impl;
+  const std::unique_ptr<Impl> impl_;  // gRPC stays out of this header
 };
 
 }  // namespace weft

@@ -3,7 +3,7 @@
 #
 #   tools/train.sh [--trainers N] [options of examples/parameter_server ...]
 #
-# N is 2 unless said otherwise. `tools/train.sh --help` lists the other options.
+# N, 1 to 1023, is 2 unless said otherwise. `tools/train.sh --help` lists the other options.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,10 +16,12 @@ while [[ $# -gt 0 ]]; do
     *) arguments+=("$1") && shift ;;
   esac
 done
-if ! [[ $trainers =~ ^[1-9][0-9]{0,3}$ ]]; then
-  echo "train.sh: --trainers takes a number of at least 1, not '$trainers'" >&2
+if ! [[ $trainers =~ ^[1-9][0-9]{0,3}$ ]] || ((trainers > 1023)); then
+  echo "train.sh: --trainers takes a number from 1 to 1023, not '$trainers'" >&2
   exit 2
 fi
+job=build/release/examples/parameter_server/parameter_server
+[[ -x $job ]] || echo "train.sh: building, some minutes the first time"
 
 tools/setup.sh
 log=$(mktemp)
@@ -31,9 +33,11 @@ if ! { cmake --preset release && cmake --build --preset release --target weft_la
 fi
 
 rm -f "$log"
-job=build/release/examples/parameter_server/parameter_server
 for argument in "${arguments[@]}"; do
-  if [[ $argument == --help || $argument == -h ]]; then exec "$job" --help; fi
+  if [[ $argument == --help || $argument == -h ]]; then
+    echo "tools/train.sh [--trainers N (default 2)] [options of the job, below]"
+    exec "$job" --help
+  fi
 done
 # Without prefixes the last line is the job's own. The death of one trainer ends only that one.
 exec build/release/worker/weft_launch --nproc-per-node $((1 + trainers)) --no-prefix \

@@ -26,9 +26,8 @@ void report_failure(std::string_view message) noexcept {
 }
 
 std::string describe_current_exception(std::string_view what) {
-  return absl::StrCat(
-      absl::string_view(what.data(), what.size()),
-      internal::status_of_current_exception().ToString(absl::StatusToStringMode::kWithNoExtraData));
+  return absl::StrCat(absl::string_view(what.data(), what.size()),
+                      to_text(internal::status_of_current_exception()));
 }
 
 [[noreturn]] void on_terminate() {

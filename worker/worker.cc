@@ -43,6 +43,11 @@ std::unique_ptr<Transport> make_transport(const WorkerOptions& options, Clock& c
   return std::make_unique<GrpcTransport>(clock, grpc);
 }
 
+absl::Duration join_limit(const WorkerOptions& options) {
+  const Timeout& timeout = options.join_timeout;
+  return timeout.infinite() ? absl::InfiniteDuration() : absl::FromChrono(timeout.limit());
+}
+
 JoinRequest join_request(const WorkerOptions& options, std::string address) {
   JoinRequest request;
   request.group = options.place.run_id;
@@ -52,7 +57,7 @@ JoinRequest join_request(const WorkerOptions& options, std::string address) {
   request.rank = options.place.rank;
   request.world_size = options.place.world_size;
   request.address = std::move(address);
-  request.timeout = options.join_timeout;
+  request.timeout = join_limit(options);
   return request;
 }
 
@@ -133,7 +138,7 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
   WEFT_ASSIGN_OR_RETURN(std::shared_ptr<const Registry> registry, functions.build());
   store_ = options_.store;
   if (store_ == nullptr) {
-    WEFT_ASSIGN_OR_RETURN(store_, open_rendezvous_store(options_.place, options_.join_timeout));
+    WEFT_ASSIGN_OR_RETURN(store_, open_rendezvous_store(options_.place, join_limit(options_)));
   }
   transport_ = make_transport(options_, clock_);
   WEFT_RETURN_IF_ERROR(transport_->listen());
@@ -165,7 +170,7 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
       });
   references_ = std::make_shared<internal::RRefDriver>(*agent_, executor_);
   references_->attach(runtime);
-  autograd_ = internal::AutogradDriver::attach(runtime);
+  autograd_ = internal::AutogradDriver::attach(runtime, options_.leaf_observer);
   runtime->set_hooks(references_.get(), autograd_.get());
   runtime->attach();
   WEFT_RETURN_IF_ERROR(agent_->start(std::move(members)));
@@ -224,9 +229,8 @@ absl::Status Worker::Stack::drain(Timeout timeout) {
   quiescence_->references_dropped();
   const absl::Status status = quiescence_->ended().result().status();
   for (const internal::Leak& leak : references_->leaks()) {
-    log_warning("weft: worker '", agent_->self().name,
-                "' ends with a reference left: ", leak.to_string(), " (worker '",
-                agent_->name_of(leak.worker), "')");
+    log_warning("worker '", agent_->self().name, "' ends with a reference left: ", leak.to_string(),
+                " (worker '", agent_->name_of(leak.worker), "')");
   }
   return status;
 }
@@ -235,12 +239,13 @@ void Worker::Stack::end(ShutdownOptions options, const RpcRuntime* runtime) {
   absl::Status status;
   if (options.graceful) status = drain(options.timeout.or_else(options_.shutdown_timeout));
   internal::remove_live_runtime(runtime);
-  stop_traffic();
+  // Handlers keep threads of the transport, too.
   const TimerId late = clock_.call_at(
       clock_.now() + kLeaveTime, [outcome = outcome_, status, name = agent_->self().name] {
         if (!outcome->tell(status)) return;
-        log_warning("weft: worker '", name, "' has left with handlers still running");
+        log_warning("worker '", name, "' has left with handlers still running");
       });
+  stop_traffic();
   executor_.stop();
   clock_.cancel(late);
   stopped_.store(true);
@@ -318,7 +323,8 @@ void Worker::shutdown(ShutdownOptions options) {
     throw RpcError(absl::FailedPreconditionError(
         "shutdown waits for running handlers and so cannot be called by one: use shutdown_async"));
   }
-  const Future<void> ended = shutdown_async(options);
+  if (!stack_->begin_end(options, stack_, runtime_)) throw RpcError(has_ended());
+  const Future<void> ended = stack_->ended();
   (void)ended.result();
   stack_->let_go_of_end();
   ended.wait();

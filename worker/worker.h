@@ -11,7 +11,8 @@
 // for a second at most for its own handlers: those that still run are left behind with all that
 // they use.
 // Blocking: join, serve, shutdown.
-// Errors: RpcError. After shutdown every use is FailedPrecondition.
+// Errors: RpcError. After shutdown to, serve and shutdown are FailedPrecondition; calls by a kept
+// Destination are Cancelled, not executed.
 #pragma once
 
 #include <memory>

@@ -20,6 +20,8 @@
 
 namespace weft {
 
+class LeafObserver;
+
 struct WorkerOptions {
   // The place that the launcher gave this process (weft_launch, torchrun, or set by hand).
   static WorkerOptions from_env();
@@ -30,7 +32,7 @@ struct WorkerOptions {
 
   Timeout default_timeout = std::chrono::seconds(60);   // of calls that name none
   Timeout shutdown_timeout = std::chrono::seconds(60);  // of shutdowns that name none
-  absl::Duration join_timeout = absl::Seconds(60);      // zero: without limit
+  Timeout join_timeout = std::chrono::seconds(60);      // of each part of joining
 
   size_t threads = 2;         // handlers at work at the same time, not counting those that wait
   size_t max_threads = 1024;  // waiting ones included
@@ -48,6 +50,10 @@ struct WorkerOptions {
   RegistryBuilder registry = {};
   // ATen operators that peers may run here by name (rpc/aten.h), such as "aten::add.Tensor".
   std::vector<std::string> allow_operators = {};
+
+  // Sees every gradient of a backward pass here (dist_autograd/leaf_observer.h); outlives the
+  // worker.
+  LeafObserver* leaf_observer = nullptr;
 
   // Null: the store that the launch environment names.
   std::shared_ptr<RendezvousStore> store = nullptr;

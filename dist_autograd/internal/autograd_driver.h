@@ -4,8 +4,9 @@
 // Steps ContextCore under its lock and carries out what it asks for: cheap local actions under the
 // same lock, so that they keep their order, messages and completions outside.
 //
-// Thread safety: all methods may be called from any thread. Transport threads only decode and
-// queue; nodes and hooks run on the executor, and on the thread that waits in backward_here().
+// Thread safety: all methods may be called from any thread. Messages are decoded and queued where
+// they are read; nodes and hooks run as tasks of the executor, on the reading thread while they are
+// short (near_executor.h), or on the thread that waits in backward_here().
 // Lifetime: shared by the worker, its contexts and timers. The worker calls stop() before its agent
 // stops; agent, executor and clock must be there until then.
 // Errors: as in context_core.h, with the worker's name as the place where they were raised.
@@ -76,7 +77,7 @@ class AutogradDriver final : public AutogradHook,
   absl::Status keep_with(const ContextId& context, std::shared_ptr<void> resource)
       ABSL_LOCKS_EXCLUDED(mutex_);
   ContextCore::PassStanding standing(const PassId& pass) const ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status lost_commit(const ContextId& context) const ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status check_settled(const ContextId& context) const ABSL_LOCKS_EXCLUDED(mutex_);
   Gauges gauges() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // AutogradHook.

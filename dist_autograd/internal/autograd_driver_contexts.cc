@@ -179,9 +179,9 @@ ContextCore::PassStanding AutogradDriver::standing(const PassId& pass) const {
   return core_.standing(pass);
 }
 
-absl::Status AutogradDriver::lost_commit(const ContextId& context) const {
+absl::Status AutogradDriver::check_settled(const ContextId& context) const {
   MutexLock lock(mutex_);
-  return here(core_.lost_commit(context));
+  return here(core_.check_settled(context));
 }
 
 AutogradDriver::Gauges AutogradDriver::gauges() const {

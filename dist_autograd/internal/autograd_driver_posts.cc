@@ -59,6 +59,9 @@ void AutogradDriver::post(Parcel parcel) {
   const std::optional<PassId> pass = about == nullptr ? std::nullopt : std::optional(*about);
   absl::StatusOr<Frame> frame = to_frame(std::move(parcel.message), parcel.riders);
   if (frame.ok()) {
+    if (absl::Status size = agent_.check_size(*frame); !size.ok()) frame = std::move(size);
+  }
+  if (frame.ok()) {
     // A dead receiver is reported apart.
     agent_.post(parcel.to, Topic::kAutograd, *std::move(frame));
     return;

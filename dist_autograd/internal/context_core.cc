@@ -155,6 +155,11 @@ absl::Status ContextCore::on_call(WorkerId from, const AutogradMetadata& metadat
     entry = &contexts_[metadata.context];
   }
   add_peer(*entry, from);
+  // Its release would have told this worker. The creator, who may not know of it, does instead.
+  const WorkerId creator = metadata.context.creator;
+  if (is_dead(from) && creator != self_) {
+    out.push_back(Send{creator, HoldsContextMessage{metadata.context}});
+  }
   learn(*entry, metadata.histories, out);
   return absl::OkStatus();
 }
@@ -211,9 +216,13 @@ ContextCore::PassStanding ContextCore::standing(const PassId& pass) const {
   return PassStanding::kUnknown;
 }
 
-absl::Status ContextCore::lost_commit(const ContextId& context) const {
+absl::Status ContextCore::check_settled(const ContextId& context) const {
   const Entry* entry = find(context);
   if (entry == nullptr) return absl::OkStatus();
+  if (entry->pass) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(entry->pass->id().to_string(), " has not ended"));
+  }
   for (const auto& [initiator, known] : entry->initiators) {
     for (const uint64_t k : known.dropped) {
       if (known.history.outcome(k) != PassHistory::Outcome::kCommitted) continue;

@@ -78,8 +78,9 @@ class ContextCore {
   void on_hold_released(const PassId& pass, AutogradActions& out);
   void on_deadline(const PassId& pass, AutogradActions& out);
   PassStanding standing(const PassId& pass) const;
-  // FailedPrecondition if a pass that this worker dropped was committed: its gradients lack here.
-  absl::Status lost_commit(const ContextId& context) const;
+  // FailedPrecondition if gradients lack here: a pass is undecided, or one that this worker had
+  // dropped was committed.
+  absl::Status check_settled(const ContextId& context) const;
 
   // ---- the group
   // From the session: authentic, from a live worker, at least once in any order.

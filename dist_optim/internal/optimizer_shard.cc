@@ -39,7 +39,7 @@ absl::StatusOr<std::vector<at::Tensor>> OptimizerShard::gradients(const ContextI
   if (read.empty()) return result;  // the context never came by here
   WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<RpcRuntime> runtime, current_runtime());
   WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<AutogradDriver> driver, AutogradDriver::of(*runtime));
-  WEFT_RETURN_IF_ERROR(driver->lost_commit(context));
+  WEFT_RETURN_IF_ERROR(driver->check_settled(context));
   for (size_t i = 0; i < read.size(); ++i) {
     WEFT_ASSIGN_OR_RETURN(result[i], driver->gradient(context, read[i]));
   }
@@ -48,7 +48,15 @@ absl::StatusOr<std::vector<at::Tensor>> OptimizerShard::gradients(const ContextI
 
 absl::StatusOr<double> OptimizerShard::prepare(CallContext&, StepRequest request) {
   WEFT_ASSIGN_OR_RETURN(std::vector<at::Tensor> found, gradients(request.context));
-  return stepper_->prepare(request.step, std::move(found));
+  WEFT_ASSIGN_OR_RETURN(
+      const double norm,
+      stepper_->prepare(request.step, std::move(found), std::move(request.update.learning_rates)));
+  MutexLock lock(mutex_);
+  if (caller_dead_) {  // nobody would decide it
+    (void)stepper_->abort(request.step);
+    return absl::CancelledError(absl::StrCat("the caller of ", request.step.to_string(), " died"));
+  }
+  return norm;
 }
 
 absl::StatusOr<StepSummary> OptimizerShard::finish(StepRequest request) {
@@ -71,23 +79,30 @@ absl::Status OptimizerShard::apply(StepRequest request) {
   return stepper_->apply(request.step, std::move(found), request.update);
 }
 
-Verdict OptimizerShard::settle(StepId step) {
+Verdict OptimizerShard::verdict(const StepId& step, StepOutcome outcome) const {
   Verdict verdict;
-  verdict.outcome = stepper_->settle(step);
-  if (verdict.outcome == StepOutcome::kApplied) {
-    absl::StatusOr<StepUpdate> update = stepper_->applied_update(step);
-    if (update.ok()) verdict.update = *std::move(update);
+  verdict.outcome = outcome;
+  if (outcome == StepOutcome::kApplied) {
+    const absl::StatusOr<ShardStepper::Applied> applied = stepper_->applied(step);
+    if (applied.ok()) {
+      verdict.clip = applied->update.clip;
+      verdict.norm2 = applied->squared_norm;
+    }
   }
   return verdict;
 }
 
-void OptimizerShard::meet(CallContext& caller, std::vector<RRef<OptimizerShard>> others) {
+Verdict OptimizerShard::settle(StepId step) { return verdict(step, stepper_->settle(step)); }
+Verdict OptimizerShard::inquire(StepId step) { return verdict(step, stepper_->fence(step)); }
+
+void OptimizerShard::meet(CallContext& caller, uint64_t optimizer,
+                          std::vector<RRef<OptimizerShard>> others) {
   const absl::StatusOr<std::shared_ptr<RpcRuntime>> runtime = current_runtime();
   if (!runtime.ok()) throw RpcError(runtime.status());
   bool start = false;
   {
     MutexLock lock(mutex_);
-    caller_ = caller.caller();
+    optimizer_ = {caller.caller(), optimizer};
     others_.swap(others);
     start = !std::exchange(watching_, true);
   }
@@ -98,81 +113,118 @@ void OptimizerShard::part() {
   std::vector<RRef<OptimizerShard>> others;  // let go outside the lock
   MutexLock lock(mutex_);
   others.swap(others_);
-  caller_ = {};
+  optimizer_ = {};
 }
 
+// Holds this shard: when its caller is dead, perhaps nobody else does any more.
 void OptimizerShard::watch(std::shared_ptr<RpcRuntime> runtime) {
   Clock& clock = runtime->clock();
-  clock.call_at(clock.now() + kLook,
-                [weak = weak_from_this(), weak_runtime = std::weak_ptr<RpcRuntime>(runtime)] {
-                  const auto self = weak.lock();
-                  const auto live = weak_runtime.lock();
-                  if (self == nullptr || live == nullptr) return;
-                  WorkerId caller;
-                  {
-                    MutexLock lock(self->mutex_);
-                    caller = self->caller_;
-                    if (!caller.valid()) {
-                      self->watching_ = false;
-                      return;
-                    }
-                  }
-                  if (is_live(*live, caller)) {
-                    self->watch(live);
-                    return;
-                  }
-                  live->executor().schedule([self, caller] { self->caller_died(caller); });
-                });
+  clock.call_at(clock.now() + kLook, [self = shared_from_this(),
+                                      weak_runtime = std::weak_ptr<RpcRuntime>(runtime)] {
+    const auto live = weak_runtime.lock();
+    if (live == nullptr) return;
+    bool caller_dead = false;
+    {
+      MutexLock lock(self->mutex_);
+      if (!self->optimizer_.creator.valid()) {
+        self->watching_ = false;
+        return;
+      }
+      caller_dead = !is_live(*live, self->optimizer_.creator);
+      self->caller_dead_ = caller_dead;
+      if (caller_dead) self->watching_ = false;
+    }
+    if (!caller_dead) {
+      self->watch(live);
+    } else {
+      live->executor().schedule([self, weak_runtime] { self->caller_died(weak_runtime); });
+    }
+  });
 }
 
-void OptimizerShard::caller_died(WorkerId caller) {
+void OptimizerShard::caller_died(const std::weak_ptr<RpcRuntime>& runtime) {
   std::vector<RRef<OptimizerShard>> others;
+  OptimizerId optimizer;
   {
     MutexLock lock(mutex_);
     others = others_;
-    watching_ = false;
+    optimizer = optimizer_;
   }
   for (const StepId& step : stepper_->undecided()) {
-    if (step.optimizer.creator == caller) resolve(step, others);
+    if (step.optimizer == optimizer) resolve(step, others, runtime);
   }
   part();
 }
 
-void OptimizerShard::resolve(const StepId& step, const std::vector<RRef<OptimizerShard>>& others) {
-  struct Question {
-    std::atomic<size_t> open{0};
-    Mutex mutex;
-    std::optional<StepUpdate> applied ABSL_GUARDED_BY(mutex);
-  };
+struct OptimizerShard::Question {
+  std::shared_ptr<OptimizerShard> self;
+  StepId step;
+  std::weak_ptr<RpcRuntime> runtime;  // weak: the question may outlast the worker
+  std::atomic<size_t> open{1};
+  Mutex mutex;
+  std::optional<double> clip ABSL_GUARDED_BY(mutex);  // of an owner that applied it
+};
+
+void OptimizerShard::resolve(const StepId& step, const std::vector<RRef<OptimizerShard>>& others,
+                             const std::weak_ptr<RpcRuntime>& runtime) {
+  if (stepper_->fence(step) != StepOutcome::kPrepared) return;
   auto question = std::make_shared<Question>();
-  question->open = others.size() + 1;
-  const auto answered = [self = shared_from_this(), question, step] {
-    if (question->open.fetch_sub(1) != 1) return;
-    std::optional<StepUpdate> update;
-    {
-      MutexLock lock(question->mutex);
-      update = question->applied;
-    }
-    const absl::Status status =
-        update.has_value() ? self->stepper_->commit(step, *update) : self->stepper_->abort(step);
-    if (!status.ok()) {
-      log_warning("weft: ", step.to_string(), " of a dead caller: ", status.ToString());
-    }
-  };
-  for (const RRef<OptimizerShard>& other : others) {
-    // Without a limit: the answer comes, or the other owner is dead and does not count.
-    Future<Verdict> verdict =
-        other.with({.timeout = absl::InfiniteDuration()}).rpc_async(&OptimizerShard::settle, step);
-    verdict.state()->on_complete_inline([verdict, question, answered] {
-      const absl::StatusOr<Verdict>& result = verdict.result();
-      if (result.ok() && result->outcome == StepOutcome::kApplied) {
-        MutexLock lock(question->mutex);
-        question->applied = result->update;
-      }
-      answered();
-    });
+  question->self = shared_from_this();
+  question->step = step;
+  question->runtime = runtime;
+  question->open += others.size();
+  for (const RRef<OptimizerShard>& other : others) ask(question, other);
+  answered(*question);
+}
+
+void OptimizerShard::ask(const std::shared_ptr<Question>& question, RRef<OptimizerShard> other) {
+  const auto live = question->runtime.lock();
+  if (live == nullptr) return;
+  Future<Verdict> verdict = Future<Verdict>::ready(absl::CancelledError("not asked"));
+  try {
+    CallScope scope;
+    scope.runtime = live;
+    CallScopeGuard guard(std::move(scope));
+    verdict = other.with({.timeout = absl::InfiniteDuration()})
+                  .rpc_async(&OptimizerShard::inquire, question->step);
+  } catch (const RpcError& refused) {
+    verdict = Future<Verdict>::ready(refused.status());
   }
-  answered();
+  verdict.state()->on_complete_inline([question, verdict, other = std::move(other)] {
+    const absl::StatusOr<Verdict>& result = verdict.result();
+    const auto live = question->runtime.lock();
+    if (live == nullptr) return;
+    if (!result.ok() && is_live(*live, other.owner()) && !is_rref_lost(result.status())) {
+      // It lives and has not said: perhaps it applied the step.
+      Clock& clock = live->clock();
+      clock.call_at(clock.now() + kLook, [question, other] {
+        const auto live = question->runtime.lock();
+        if (live == nullptr) return;
+        live->executor().schedule([question, other] { ask(question, other); });
+      });
+      return;
+    }
+    if (result.ok() && result->outcome == StepOutcome::kApplied) {
+      MutexLock lock(question->mutex);
+      question->clip = result->clip;
+    }
+    answered(*question);
+  });
+}
+
+void OptimizerShard::answered(Question& question) {
+  if (question.open.fetch_sub(1) != 1) return;
+  std::optional<double> clip;
+  {
+    MutexLock lock(question.mutex);
+    clip = question.clip;
+  }
+  ShardStepper& stepper = *question.self->stepper_;
+  const absl::Status status =
+      clip.has_value() ? stepper.commit_fenced(question.step, *clip) : stepper.abort(question.step);
+  if (!status.ok()) {
+    log_warning(question.step.to_string(), " of a dead caller: ", status.ToString());
+  }
 }
 
 std::shared_ptr<OptimizerShard> make_optimizer_shard(ParameterSet& set,

@@ -2,11 +2,12 @@
 // context, and decides for itself when the caller died between PREPARE and COMMIT.
 //
 // Thread safety: all methods may be called from any thread. None blocks.
-// Lifetime: created by the caller through the set's RRef; dies with the caller's references.
-// Errors: those of ShardStepper, and of reading gradients (a released or failed context).
-// Protocol: a shard left prepared whose caller died asks the other shards of the optimizer. Each
-// answers or is dead; the answer refuses the dead caller's COMMIT from then on. Any applied: it
-// commits as that one did. Else it aborts.
+// Lifetime: created by the caller through the set's RRef; dies with the caller's references. One
+// that has met others lives until the optimizer parts them, or until its caller is dead and what it
+// left prepared is decided. Errors: those of ShardStepper, and of reading gradients (a released or
+// failed context). Protocol: a shard left prepared whose caller died refuses that caller's COMMIT
+// and asks the other shards of the optimizer, which refuse it too before they answer. Each answers
+// or is dead. Any applied: it commits with that one's clip factor. Else it aborts.
 #pragma once
 
 #include <map>
@@ -49,9 +50,10 @@ inline auto weft_fields(StepSummary& s) { return std::tie(s.norm2, s.clip); }
 
 struct Verdict {
   StepOutcome outcome = StepOutcome::kUnknown;
-  StepUpdate update;
+  double clip = 1;   // it was applied with
+  double norm2 = 0;  // of this shard's gradients then
 };
-inline auto weft_fields(Verdict& v) { return std::tie(v.outcome, v.update); }
+inline auto weft_fields(Verdict& v) { return std::tie(v.outcome, v.clip, v.norm2); }
 
 // As LibTorch's clip_grad_norm_.
 double clip_factor(double norm2, double max_norm);
@@ -68,11 +70,13 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
   absl::StatusOr<StepSummary> finish(StepRequest request);
   // hogwild.
   absl::Status apply(StepRequest request);
-  // Another owner, or the caller, asks: what is not applied here never will be.
+  // The caller asks: what is not applied here never will be.
   Verdict settle(StepId step);
+  // Another owner asks, for the caller is dead: whose COMMIT is refused from now on.
+  Verdict inquire(StepId step);
 
   // The optimizer's other shards, from its caller; forgotten when that says so or is dead.
-  void meet(CallContext& caller, std::vector<RRef<OptimizerShard>> others)
+  void meet(CallContext& caller, uint64_t optimizer, std::vector<RRef<OptimizerShard>> others)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void part() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -80,14 +84,21 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
   absl::Status load_state(TensorMap state) { return stepper_->load_state(state); }
 
  private:
+  struct Question;
+
   absl::StatusOr<std::vector<at::Tensor>> gradients(const ContextId& context) const;
   void watch(std::shared_ptr<RpcRuntime> runtime) ABSL_LOCKS_EXCLUDED(mutex_);
-  void caller_died(WorkerId caller) ABSL_LOCKS_EXCLUDED(mutex_);
-  void resolve(const StepId& step, const std::vector<RRef<OptimizerShard>>& others);
+  void caller_died(const std::weak_ptr<RpcRuntime>& runtime) ABSL_LOCKS_EXCLUDED(mutex_);
+  void resolve(const StepId& step, const std::vector<RRef<OptimizerShard>>& others,
+               const std::weak_ptr<RpcRuntime>& runtime);
+  static void ask(const std::shared_ptr<Question>& question, RRef<OptimizerShard> other);
+  static void answered(Question& question);
+  Verdict verdict(const StepId& step, StepOutcome outcome) const;
 
   const std::shared_ptr<ShardStepper> stepper_;  // shared by optimizers of one shared_name
   Mutex mutex_;
-  WorkerId caller_ ABSL_GUARDED_BY(mutex_);
+  OptimizerId optimizer_ ABSL_GUARDED_BY(mutex_);  // invalid: has met nobody
+  bool caller_dead_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<RRef<OptimizerShard>> others_ ABSL_GUARDED_BY(mutex_);
   bool watching_ ABSL_GUARDED_BY(mutex_) = false;
 };
@@ -112,7 +123,7 @@ WEFT_REGISTER_FUNCTION(leaves_as_set);
 namespace internal {
 WEFT_REGISTER_CLASS(OptimizerShard, &OptimizerShard::prepare, &OptimizerShard::commit,
                     &OptimizerShard::abort, &OptimizerShard::finish, &OptimizerShard::apply,
-                    &OptimizerShard::settle, &OptimizerShard::meet, &OptimizerShard::part,
-                    &OptimizerShard::state, &OptimizerShard::load_state);
+                    &OptimizerShard::settle, &OptimizerShard::inquire, &OptimizerShard::meet,
+                    &OptimizerShard::part, &OptimizerShard::state, &OptimizerShard::load_state);
 }  // namespace internal
 }  // namespace weft

@@ -98,10 +98,13 @@ StepOutcome ShardStepper::outcome_of(const Instance& instance, uint64_t number) 
   return StepOutcome::kForgotten;
 }
 
-absl::StatusOr<double> ShardStepper::prepare(const StepId& step,
-                                             std::vector<at::Tensor> gradients) {
+absl::StatusOr<double> ShardStepper::prepare(const StepId& step, std::vector<at::Tensor> gradients,
+                                             std::vector<double> learning_rates) {
   MutexLock lock(mutex_);
-  return prepare_locked(step, std::move(gradients));
+  WEFT_ASSIGN_OR_RETURN(const double norm, prepare_locked(step, std::move(gradients)));
+  Instance& instance = instances_[step.optimizer];
+  if (instance.slot.has_value()) instance.slot->learning_rates = std::move(learning_rates);
+  return norm;
 }
 
 absl::StatusOr<double> ShardStepper::prepare_locked(const StepId& step,
@@ -161,6 +164,20 @@ void ShardStepper::reserve(Slot& slot) {
 
 absl::Status ShardStepper::commit(const StepId& step, const StepUpdate& update) {
   MutexLock lock(mutex_);
+  const Instance& instance = instances_[step.optimizer];
+  if (instance.slot.has_value() && instance.slot->number == step.number && instance.slot->fenced) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(step.to_string(), " is decided by its owners, for its caller died"));
+  }
+  return commit_locked(step, update);
+}
+
+absl::Status ShardStepper::commit_fenced(const StepId& step, double clip) {
+  MutexLock lock(mutex_);
+  const Instance& instance = instances_[step.optimizer];
+  StepUpdate update;
+  update.clip = clip;
+  if (instance.slot.has_value()) update.learning_rates = instance.slot->learning_rates;
   return commit_locked(step, update);
 }
 
@@ -257,12 +274,23 @@ StepOutcome ShardStepper::settle(const StepId& step) {
   return aborted.ok() ? outcome(step) : StepOutcome::kApplied;
 }
 
-absl::StatusOr<StepUpdate> ShardStepper::applied_update(const StepId& step) const {
+StepOutcome ShardStepper::fence(const StepId& step) {
+  MutexLock lock(mutex_);
+  Instance& instance = instances_[step.optimizer];
+  const StepOutcome outcome = outcome_of(instance, step.number);
+  if (outcome == StepOutcome::kPrepared) instance.slot->fenced = true;
+  if (outcome != StepOutcome::kUnknown) return outcome;
+  instance.slot.reset();
+  instance.decided = step.number;
+  return StepOutcome::kAborted;
+}
+
+absl::StatusOr<ShardStepper::Applied> ShardStepper::applied(const StepId& step) const {
   MutexLock lock(mutex_);
   const auto instance = instances_.find(step.optimizer);
   if (instance != instances_.end()) {
     const auto applied = instance->second.applied.find(step.number);
-    if (applied != instance->second.applied.end()) return applied->second.update;
+    if (applied != instance->second.applied.end()) return applied->second;
   }
   return absl::NotFoundError(absl::StrCat(step.to_string(), " is not known as applied"));
 }

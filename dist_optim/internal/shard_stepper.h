@@ -65,16 +65,27 @@ class ShardStepper {
 
   // `gradients`: one per parameter of the set, undefined where the loss did not reach. Returns the
   // squared norm of those that belong to this stepper. The same number again: the same answer.
-  absl::StatusOr<double> prepare(const StepId& step, std::vector<at::Tensor> gradients)
+  // `learning_rates`: what commit_fenced uses.
+  absl::StatusOr<double> prepare(const StepId& step, std::vector<at::Tensor> gradients,
+                                 std::vector<double> learning_rates = {})
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status commit(const StepId& step, const StepUpdate& update) ABSL_LOCKS_EXCLUDED(mutex_);
   // Not prepared yet: it will be refused.
   absl::Status abort(const StepId& step) ABSL_LOCKS_EXCLUDED(mutex_);
   StepOutcome outcome(const StepId& step) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same for another owner whose caller died: what is not applied here never will be.
+  // For a caller that does not know: what is not applied here never will be.
   StepOutcome settle(const StepId& step) ABSL_LOCKS_EXCLUDED(mutex_);
-  // With what a step was applied; for an owner that has to catch up.
-  absl::StatusOr<StepUpdate> applied_update(const StepId& step) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Its caller is dead: from now on the owners decide. A prepared step stays prepared, but commit()
+  // is refused; an unknown one never will be applied.
+  StepOutcome fence(const StepId& step) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What the owners decided, if that is not abort().
+  absl::Status commit_fenced(const StepId& step, double clip) ABSL_LOCKS_EXCLUDED(mutex_);
+  // With what a step was applied, and the squared norm here; for those who do not know.
+  struct Applied {
+    double squared_norm = 0;
+    StepUpdate update;
+  };
+  absl::StatusOr<Applied> applied(const StepId& step) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Steps that are prepared and undecided.
   std::vector<StepId> undecided() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -95,11 +106,9 @@ class ShardStepper {
     double squared_norm = 0;
     std::vector<at::Tensor> gradients;  // by place in the set
     std::vector<size_t> touched;        // places with a gradient
-    std::vector<at::Tensor> spares;     // fresh storage for these, if a step needs it
-  };
-  struct Applied {
-    double squared_norm = 0;
-    StepUpdate update;
+    std::vector<double> learning_rates;
+    bool fenced = false;
+    std::vector<at::Tensor> spares;  // fresh storage for these, if a step needs it
   };
   struct Instance {
     uint64_t decided = 0;                 // numbers up to here have an outcome

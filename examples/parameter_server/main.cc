@@ -32,7 +32,8 @@ int run(int argc, char** argv) {
   WorkerOptions options = WorkerOptions::from_env();
   if (options.place.world_size < 2) {
     throw RpcError(absl::InvalidArgumentError(
-        "the job needs a server and at least one trainer: WORLD_SIZE is 1"));
+        "the job needs a server and at least one trainer, and WORLD_SIZE is 1; start it "
+        "with tools/train.sh, or with weft_launch -n 3 -- parameter_server"));
   }
   options.name = worker_name(options.place.rank);
   const bool is_server = options.place.rank == 0;

@@ -45,17 +45,20 @@ JobCommandLine parse_job_options(int argc, const char* const* argv) {
       ->capture_default_str()
       ->check(CLI::Range(0.0, 0.95));
   app.add_option("--seed", options.seed, "of first weights and order")->capture_default_str();
-  app.add_option("--limit", options.limit, "use only so many pictures (default: all)")
+  app.add_option("--limit", options.limit,
+                 "use only the first so many training and test pictures (default: all)")
       ->check(CLI::Range(int64_t{1}, int64_t{60000}));
   app.add_option("--eval-every", options.eval_every, "epochs between evaluations")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{10000}));
-  app.add_option("--out", options.out, "folder for curves.csv and curves.png")
+  app.add_option("--out", options.out,
+                 "folder for curves.csv, curves.png and, without --checkpoint, checkpoints")
       ->capture_default_str();
   app.add_option("--checkpoint", options.checkpoint,
                  "folder for the state after each epoch; must be empty without --resume "
                  "(default: OUT/checkpoint, which a run without --resume clears)");
-  app.add_flag("--resume", options.resume, "go on from the newest checkpoint");
+  app.add_flag("--resume", options.resume,
+               "go on from the newest checkpoint, with the same --seed");
 
   JobCommandLine result;
   try {

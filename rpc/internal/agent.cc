@@ -269,12 +269,16 @@ void Agent::cancel(WorkerId to, CallId call) {
       Frame cancel;
       cancel.header.kind = FrameKind::kCancel;
       cancel.header.call = call.number;
-      peer->core.send_unnumbered(std::move(cancel));
+      peer->core.post(std::move(cancel));
     }
   }
   flush(peer);
-  pending->on_reply(with_ran(absl::CancelledError("cancelled by the caller"),
-                             pending->sent ? Ran::kMaybe : Ran::kNo));
+  pending->on_reply(
+      with_ran(absl::CancelledError(absl::StrCat(
+                   "call ", call.number, " of '",
+                   absl::string_view(pending->function.data(), pending->function.size()),
+                   "' on worker '", peer->info.name, "' was cancelled by the caller")),
+               pending->sent ? Ran::kMaybe : Ran::kNo));
   activity_.fetch_add(1);
 }
 
@@ -290,7 +294,7 @@ bool Agent::post(WorkerId to, Topic topic, Frame frame) {
   PeerPtr peer = find(to);
   if (peer == nullptr || peer->gone.load()) return false;
   if (absl::Status size = check_size(frame); !size.ok()) {
-    log_error("weft: a post to '", peer->info.name, "' is not sent: ", size.message());
+    log_error("a post to '", peer->info.name, "' is not sent: ", size.message());
     return false;
   }
   frame.header.kind = FrameKind::kPost;
@@ -432,7 +436,7 @@ void Agent::on_closed(const ConnectionPtr& connection, absl::Status reason) {
     }
   } else {
     // A process that died refuses this at once; one that lives gets its frames again.
-    log_info("weft: connection to '", peer->info.name, "' ended (", reason.ToString(),
+    log_info("connection to '", peer->info.name, "' ended (", reason.ToString(),
              "), dialling again");
     dial(peer, options_.reconnect_timeout);
   }
@@ -443,8 +447,8 @@ void Agent::on_frame(const ConnectionPtr& connection, Frame frame) {
   PeerPtr peer = find(connection->peer().id);
   if (peer == nullptr || peer->gone.load()) return;
   if (header.source != peer->info.id || header.destination != options_.self.id) {
-    log_warning("weft: '", peer->info.name, "' sent a frame from ", header.source.to_string(),
-                " to ", header.destination.to_string(), "; closing its connection");
+    log_warning("'", peer->info.name, "' sent a frame from ", header.source.to_string(), " to ",
+                header.destination.to_string(), "; closing its connection");
     connection->close();
     return;
   }
@@ -552,7 +556,7 @@ void Agent::expire_calls(const PeerPtr& peer) {
       Frame cancel;
       cancel.header.kind = FrameKind::kCancel;
       cancel.header.call = call;
-      peer->core.send_unnumbered(std::move(cancel));
+      peer->core.post(std::move(cancel));
     }
   }
   flush(peer);
@@ -665,7 +669,7 @@ void Agent::finish_call(IncomingCall& call, absl::StatusOr<Frame> result) {
 void Agent::declare_dead(WorkerId worker, absl::Status reason) {
   PeerPtr peer = find(worker);
   if (peer == nullptr || worker == options_.self.id) return;
-  log_warning("weft: worker '", options_.self.name, "' lost worker '", peer->info.name,
+  log_warning("worker '", options_.self.name, "' lost worker '", peer->info.name,
               "': ", reason.message());
   end_peer(peer, std::move(reason), false);
 }

@@ -234,10 +234,10 @@ absl::Status ClientStream::verdict() const {
 }
 
 StreamService::StreamService() {
-  for (const char* method : kMethods) {
+  for (int lane = 0; lane < 2; ++lane) {
     AddMethod(new grpc::internal::RpcServiceMethod(
-        method, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
-    MarkMethodAsync(method == kMethods[0] ? 0 : 1);
+        kMethods[lane], grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
+    MarkMethodAsync(lane);
   }
 }
 
@@ -256,9 +256,12 @@ void ServerStream::accept(StreamService& service, size_t lane, grpc::ServerCompl
 }
 
 void ServerStream::accept_done(bool ok) {
-  if (!ok) return;  // the server ends; gRPC does not report this call's end
-  note_started();   // done_
   const Accepted accepted = std::exchange(accepted_, nullptr);
+  if (!ok) {  // the server ends; gRPC does not report this call's end
+    accepted(nullptr);
+    return;
+  }
+  note_started();  // done_
   accepted(std::static_pointer_cast<ServerStream>(shared_from_this()));
   opened();
 }

@@ -1,9 +1,9 @@
 // One bidirectional gRPC stream of records, the same at the dialling and at the accepting end.
 //
 // Thread safety: send and end may be called from any thread; the handler's methods run on the
-// thread that serves the stream's completion queue, one at a time, without a lock. Lifetime: a
-// stream keeps itself alive while an operation of it is in the queue; handlers are held by
-// shared_ptr until the last one, so that no completion meets a dead one.
+// thread that serves the stream's completion queue, one at a time, without a lock.
+// Lifetime: a stream keeps itself alive while an operation of it is in the queue; handlers are held
+// by shared_ptr until the last one, so that no completion meets a dead one.
 #pragma once
 
 #include <atomic>
@@ -159,7 +159,8 @@ class ClientStream final : public GrpcStream {
 // The service that the accepting end offers: one method per lane.
 class StreamService final : public grpc::Service {
  public:
-  static constexpr const char* kMethods[] = {"/weft.Worker/Stream", "/weft.Worker/Bulk"};
+  static constexpr size_t kLanes = 2;
+  static constexpr const char* kMethods[kLanes] = {"/weft.Worker/Stream", "/weft.Worker/Bulk"};
 
   StreamService();
   void request(size_t lane, grpc::ServerContext* context,
@@ -172,6 +173,7 @@ class StreamService final : public grpc::Service {
 // The accepting end.
 class ServerStream final : public GrpcStream {
  public:
+  // Null: the server has ended.
   using Accepted = std::function<void(const std::shared_ptr<ServerStream>& stream)>;
 
   ServerStream(const TransportLimits& limits, BufferPool& pool);

@@ -429,10 +429,12 @@ void WorkerRuntime::run(const std::shared_ptr<Arrival>& arrival) {
     run_inside_gate(arrival);
     return;
   }
-  Executor::Task queued = [self = shared_from_this(), arrival] {
+  // The gate keeps the calls that queue at it; they must not keep the gate. Its object does.
+  arrival->target.gate = nullptr;
+  Executor::Task queued = [self = shared_from_this(), weak_gate = std::weak_ptr(gate), arrival] {
+    const std::shared_ptr<SerialGate> gate = weak_gate.lock();
     self->run_inside_gate(arrival);
-    if (Executor::Task next = arrival->target.gate->leave())
-      self->executor_.schedule(std::move(next));
+    if (gate != nullptr) self->leave(gate);
   };
   switch (gate->enter(arrival->chain, queued)) {
     case SerialGate::Entry::kRun:
@@ -446,6 +448,13 @@ void WorkerRuntime::run(const std::shared_ptr<Arrival>& arrival) {
                            "'", arrival->entry->name, "' on worker '", name(),
                            "' was called from inside another method of the same serial object")));
       return;
+  }
+}
+
+// The gate lives at least until the task that is inside has run.
+void WorkerRuntime::leave(const std::shared_ptr<SerialGate>& gate) {
+  if (Executor::Task next = gate->leave()) {
+    executor_.schedule([gate, next = std::move(next)]() mutable { next(); });
   }
 }
 

@@ -79,6 +79,7 @@ class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_th
   void find_target(std::shared_ptr<Arrival> arrival);
   void schedule(std::shared_ptr<Arrival> arrival);
   void run(const std::shared_ptr<Arrival>& arrival);
+  void leave(const std::shared_ptr<SerialGate>& gate);
   void run_inside_gate(const std::shared_ptr<Arrival>& arrival);
   void refuse(const Arrival& arrival, absl::Status status);
 

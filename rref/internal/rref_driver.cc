@@ -235,7 +235,7 @@ void RRefDriver::attach(const std::shared_ptr<RpcRuntime>& runtime) {
 void RRefDriver::on_post(WorkerId from, const Frame& frame) {
   const absl::StatusOr<Message> message = decode_message(frame.body);
   if (!message.ok()) {
-    log_warning("weft: ", agent_.self().name, " got a bad message from ", from.to_string(), ": ",
+    log_warning(agent_.self().name, " got a bad message from ", from.to_string(), ": ",
                 message.status().message());
     return;
   }
@@ -290,10 +290,14 @@ absl::StatusOr<ReferenceHook::References> RRefDriver::adopt(WorkerId from,
   }
   References handles;
   absl::Status refused;
+  bool too_late = false;
   {
     Event event(*this);
+    too_late = ended_;
+    if (too_late) refused = check_open();
     const WaiterId waiter = next_waiter_++;
-    const std::vector<Received> results = core_.receive(from, references, waiter, event.actions);
+    std::vector<Received> results;
+    if (!too_late) results = core_.receive(from, references, waiter, event.actions);
     for (size_t i = 0; i < results.size(); ++i) {
       if (results[i].status.ok()) {
         handles.push_back(
@@ -302,11 +306,12 @@ absl::StatusOr<ReferenceHook::References> RRefDriver::adopt(WorkerId from,
         refused.Update(results[i].status);
       }
     }
-    if (then) {
+    if (then && !too_late) {
       arrivals_.emplace(waiter, Arrival{std::move(handles), refused, std::move(then)});
       handles.clear();
     }
   }
+  if (too_late && then) then(refused);
   if (!refused.ok()) return named(std::move(refused));
   return handles;
 }
@@ -326,7 +331,7 @@ absl::StatusOr<std::shared_ptr<ObjectSlot>> RRefDriver::accept_creation(WorkerId
   Acceptance acceptance = Acceptance::kRefused;
   {
     Event event(*this);
-    if (closed_) return check_open();
+    if (ended_) return check_open();
     if (from != self_) {
       acceptance = core_.accept_creation(from, made.rref, made.fork, made.type, event.actions);
     } else if (own_creations_.erase(made.rref) > 0) {
@@ -401,7 +406,7 @@ uint64_t RRefDriver::fetch(WorkerId from, RRefId rref, ObjectHandler then) {
   absl::Status closed;
   {
     Event event(*this);
-    if (!closed_) {
+    if (!ended_) {
       const FetchTicket ticket = next_ticket_++;
       fetches_.emplace(ticket, Fetch{rref, std::move(then)});
       core_.fetch(from, rref, ticket, event.actions);
@@ -562,6 +567,7 @@ void RRefDriver::close() {
   {
     Event event(*this);
     core_.close(event.actions);
+    ended_ = true;  // what came now would wait for ever
   }
   MutexLock lock(mutex_);
   closed_ = true;

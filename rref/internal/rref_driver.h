@@ -153,7 +153,8 @@ class RRefDriver final : public ReferenceHook, public std::enable_shared_from_th
   uint64_t next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t next_waiter_ ABSL_GUARDED_BY(mutex_) = 1;
   size_t performing_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;   // the core is closed: it takes nothing more
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // what that led to is done, or is done at once
 };
 
 }  // namespace weft::internal

@@ -270,6 +270,17 @@ TEST(StrandTest, QueuedTasksOutliveTheStrand) {
   EXPECT_EQ(ran, 2);
 }
 
+TEST(StrandTest, TasksThatOwnTheirStrandDieWithAnExecutorThatStops) {
+  SystemClock clock;
+  ThreadExecutor executor(clock, without_stalls(1));
+  executor.stop();
+  auto strand = std::make_shared<Strand>(executor);
+  const std::weak_ptr<Strand> watched = strand;
+  strand->schedule([strand] {});
+  strand.reset();
+  EXPECT_TRUE(watched.expired());
+}
+
 TEST(ManualExecutorTest, RunsWhenToldAndWhatTasksAdd) {
   ManualExecutor executor;
   std::vector<int> order;

@@ -206,14 +206,16 @@ TEST_F(ServingThreadsTest, ShortWaitsKeepOneThreadServing) {
 }
 
 TEST_F(ServingThreadsTest, TheExecutorIsNotIdleWhileATaskIsNear) {
-  Gate begun, release;
+  Gate begun, release, done;
   push([&] {
     begun.open();
     release.wait_announced();
+    done.open();
   });
   begun.wait();
   EXPECT_FALSE(executor_.idle());
   release.open();
+  done.wait();
 }
 
 TEST_F(ServingThreadsTest, TheEndWaitsForTheTaskThatRuns) {

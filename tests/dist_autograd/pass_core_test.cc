@@ -185,12 +185,12 @@ TEST(PassCore, AWorkerWithoutADecisionDropsThePassAndSaysSo) {
   EXPECT_EQ(world.core(1).standing(*pass), ContextCore::PassStanding::kRunning);
   world.fire_deadline(1, *pass);  // a second later
   EXPECT_EQ(world.core(1).standing(*pass), ContextCore::PassStanding::kDropped);
-  EXPECT_TRUE(world.core(1).lost_commit(context).ok()) << "nothing says that it was committed";
+  EXPECT_TRUE(world.core(1).check_settled(context).ok()) << "nothing says that it was committed";
   AutogradActions out;
   AutogradMetadata metadata = *world.core(0).metadata(context);
   metadata.histories = {{.initiator = pass->initiator, .decided = pass->k}};
   world.core(1).on_call(pass->initiator, metadata, out).IgnoreError();
-  const absl::Status lost = world.core(1).lost_commit(context);
+  const absl::Status lost = world.core(1).check_settled(context);
   EXPECT_EQ(lost.code(), absl::StatusCode::kFailedPrecondition) << lost;
   EXPECT_NE(lost.message().find(context.to_string()), std::string::npos) << lost;
 }

@@ -199,6 +199,31 @@ TEST(ShardStepper, SettlingAQuestionRefusesTheDeadCallersCommit) {
   EXPECT_EQ(stepper->settle(id(3)), StepOutcome::kApplied);
 }
 
+TEST(ShardStepper, AFencedStepIsDecidedByItsOwnersAlone) {
+  std::shared_ptr<ParameterSet> set = start_set(), truth = start_set();
+  const auto stepper = stepper_of(set, settings_of(SGDOptions(0.1)));
+  const auto other = stepper_of(truth, settings_of(SGDOptions(0.1)));
+  ASSERT_TRUE(stepper->prepare(id(1), gradients(1), {0.1}).ok());
+  EXPECT_EQ(stepper->fence(id(1)), StepOutcome::kPrepared);
+  EXPECT_EQ(stepper->commit(id(1), {{0.1}, 0.5}).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(stepper->undecided().size(), 1u);
+  ASSERT_TRUE(stepper->commit_fenced(id(1), 0.5).ok());
+  EXPECT_EQ(stepper->fence(id(1)), StepOutcome::kApplied);
+  EXPECT_EQ(stepper->applied(id(1))->update.clip, 0.5);
+  ASSERT_TRUE(other->prepare(id(1), gradients(1)).ok());
+  ASSERT_TRUE(other->commit(id(1), {{0.1}, 0.5}).ok());
+  for (size_t i = 0; i < set->size(); ++i) {
+    EXPECT_TRUE(at::equal(set->live()[i], truth->live()[i]));
+  }
+
+  EXPECT_EQ(stepper->fence(id(2)), StepOutcome::kAborted);  // never heard of
+  EXPECT_FALSE(stepper->prepare(id(2), gradients(2)).ok());
+  ASSERT_TRUE(stepper->prepare(id(3), gradients(3), {0.1}).ok());
+  EXPECT_EQ(stepper->fence(id(3)), StepOutcome::kPrepared);
+  ASSERT_TRUE(stepper->abort(id(3)).ok());
+  EXPECT_EQ(stepper->fence(id(3)), StepOutcome::kAborted);
+}
+
 TEST(ShardStepper, RefusesWhatDoesNotFitBeforeAnythingChanges) {
   std::shared_ptr<ParameterSet> set = start_set();
   const auto stepper = stepper_of(set, settings_of(SGDOptions(0.1)));

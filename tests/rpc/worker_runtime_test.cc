@@ -100,8 +100,9 @@ T of_gate(T Gate::*member) {
 
 Future<int> slow(CallContext& context) {
   context.on_cancel([cancelled = of_gate(&Gate::cancelled)] { cancelled->set_value(); });
+  Future<int> result = of_gate(&Gate::result)->future();  // this test's, before it may end
   of_gate(&Gate::arrived)->set_value();
-  return of_gate(&Gate::result)->future();
+  return result;
 }
 WEFT_REGISTER_FUNCTION(slow);
 // A handler whose own call is under way when it is cancelled.

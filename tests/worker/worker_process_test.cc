@@ -116,6 +116,12 @@ TEST(WorkerProcessTest, ShutdownGivesUpAtItsTimeoutAndNamesWhoIsStillAtWork) {
                                     HasSubstr("'worker1' has left with handlers still running")));
 }
 
+TEST(WorkerProcessTest, AHandlerOnAThreadOfTheTransportDelaysTheEndNoLonger) {
+  const Outcome outcome = launch(2, "near 1");
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("'worker1' has left with handlers still running"));
+}
+
 TEST(WorkerProcessTest, TwoRanksWithOneNameFailAndTheLauncherSaysWhy) {
   const Outcome outcome = launch(2, "join", "", "WEFT_TEST_NAME=twin");
   EXPECT_NE(outcome.code, 0);

@@ -5,6 +5,7 @@
 //   pending RANK   the same once a call of every other rank runs there, and never returns
 //   busy           shuts down at once, with nested calls and continuations of every rank under way
 //   stuck RANK     shuts down while a handler of that rank never returns
+//   near RANK      the same with a handler that runs on the thread that reads messages
 //   fail RANK      that rank fails after it has joined, the others serve
 //   join           joins and shuts down; WEFT_TEST_NAME and WEFT_TEST_WORLD replace name and size
 //   absent         rank 1 never joins
@@ -58,7 +59,8 @@ void block_for_ever() {
   while (true) never.wait(mutex);
 }
 
-void never_return() {
+void never_return(bool really) {
+  if (!really) return;
   ++arrived;
   block_for_ever();
 }
@@ -124,9 +126,13 @@ int busy(weft::Worker& worker) {
   return 0;
 }
 
-int stuck(weft::Worker& worker, const std::string& where) {
+// A function that has been short runs on the thread that read its call.
+int stuck(weft::Worker& worker, const std::string& where, bool near) {
   weft::Future<void> call;
-  if (worker.id().index == 0) call = weft::rpc_async(where, never_return);
+  if (worker.id().index == 0) {
+    for (int i = 0; near && i < 200; ++i) weft::rpc_sync(where, never_return, false);
+    call = weft::rpc_async(where, never_return, true);
+  }
   if (worker.name() == where) arrived.wait(0);
   const auto start = std::chrono::steady_clock::now();
   try {
@@ -163,7 +169,8 @@ int run(int argc, char** argv) {
     if (task == "victim") return lose(worker, chosen, false);
     if (task == "pending") return lose(worker, chosen, true);
     if (task == "busy") return busy(worker);
-    if (task == "stuck") return stuck(worker, chosen);
+    if (task == "stuck") return stuck(worker, chosen, false);
+    if (task == "near") return stuck(worker, chosen, true);
     if (task == "fail") return fail(worker, chosen);
     worker.shutdown();
     return 0;

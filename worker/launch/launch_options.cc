@@ -126,6 +126,12 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
     if (separator == arguments.end() || separator + 1 == arguments.end()) {
       throw CLI::ValidationError("the program to start is missing", "put it after --");
     }
+  } catch (const CLI::ExtrasError& error) {
+    std::ostringstream text;
+    (void)app.exit(error, text, text);
+    result.exit_code = 2;
+    result.text = text.str() + "The program comes after --: weft_launch -n 2 -- ./program\n";
+    return result;
   } catch (const CLI::ParseError& error) {
     std::ostringstream text;
     result.exit_code = app.exit(error, text, text) == 0 ? 0 : 2;

@@ -15,6 +15,7 @@
 namespace {
 
 constexpr int kCouldNotLaunch = 1;
+constexpr int kNotExecutable = 126;
 constexpr int kNoProgram = 127;
 
 std::string random_run_id() {
@@ -53,5 +54,7 @@ int main(int argc, char** argv) {
   weft::launch::Supervisor supervisor(std::move(place), *std::move(signals));
   const absl::StatusOr<int> code = supervisor.run();
   if (code.ok()) return *code;
-  return fail(code.status(), absl::IsNotFound(code.status()) ? kNoProgram : kCouldNotLaunch);
+  if (absl::IsNotFound(code.status())) return fail(code.status(), kNoProgram);
+  if (absl::IsPermissionDenied(code.status())) return fail(code.status(), kNotExecutable);
+  return fail(code.status(), kCouldNotLaunch);
 }

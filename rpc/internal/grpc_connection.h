@@ -1,0 +1,187 @@
+// One connection between two workers: a control stream, and a bulk stream as soon as it stands.
+//
+// Thread safety: all methods may be called from any thread.
+// Lifetime: connections and streams share what they have in common with the transport.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "weft/base/mutex.h"
+#include "weft/rpc/grpc_transport.h"
+#include "weft/rpc/internal/grpc_stream.h"
+
+namespace weft::internal {
+
+// What both ends' connections and streams share with the transport.
+struct GrpcShared {
+  explicit GrpcShared(GrpcTransportOptions options_in) : options(std::move(options_in)) {}
+
+  const GrpcTransportOptions options;
+  BufferPool pool;
+  // Of all streams, at both ends; set by listen. One queue, served by one thread at a time:
+  // gRPC 1.51 lets one thread of the process wait in epoll for all queues, and a second queue's
+  // would be woken to pass events on.
+  std::unique_ptr<grpc::ServerCompletionQueue> queue;
+  Mutex mutex;
+  CondVar changed;
+  PeerIdentity self ABSL_GUARDED_BY(mutex);
+  TransportSink* sink ABSL_GUARDED_BY(mutex) = nullptr;
+  bool stopped ABSL_GUARDED_BY(mutex) = false;
+  std::map<GrpcStream*, std::weak_ptr<GrpcStream>> streams ABSL_GUARDED_BY(mutex);  // not done yet
+  int callbacks ABSL_GUARDED_BY(mutex) = 0;
+  int accepting ABSL_GUARDED_BY(mutex) = 0;  // streams that gRPC may still accept
+  std::vector<std::function<void()>> waiting ABSL_GUARDED_BY(mutex);  // hellos before start
+  uint64_t next_connection ABSL_GUARDED_BY(mutex) = std::random_device()() | 1;
+
+  void add(const std::shared_ptr<GrpcStream>& stream) {
+    MutexLock lock(mutex);
+    streams.emplace(stream.get(), stream);
+  }
+  void remove(GrpcStream* stream) {
+    MutexLock lock(mutex);
+    streams.erase(stream);
+    changed.notify_all();
+  }
+  void count_accepting(int more) {
+    MutexLock lock(mutex);
+    accepting += more;
+    changed.notify_all();
+  }
+  // Runs `f(sink)` unless the transport has not started or has stopped. While it stops, only what
+  // ends is still reported.
+  template <class F>
+  void with_sink(F f, bool even_stopped = true) {
+    TransportSink* target = nullptr;
+    {
+      MutexLock lock(mutex);
+      if (sink == nullptr || (stopped && !even_stopped)) return;
+      target = sink;
+      ++callbacks;
+    }
+    f(*target);
+    MutexLock lock(mutex);
+    --callbacks;
+    changed.notify_all();
+  }
+};
+using GrpcSharedPtr = std::shared_ptr<GrpcShared>;
+
+// One connection at either end: a control stream, and a bulk stream as soon as it stands.
+class GrpcConnection final : public Connection,
+                             public std::enable_shared_from_this<GrpcConnection> {
+ public:
+  GrpcConnection(GrpcSharedPtr shared, PeerIdentity peer, uint64_t number)
+      : shared_(std::move(shared)), peer_(std::move(peer)), number_(number) {}
+
+  bool send(FramePtr frame) override {
+    std::shared_ptr<GrpcStream> stream;
+    {
+      MutexLock lock(mutex_);
+      const bool bulk = lanes_[1] != nullptr &&
+                        frame->payload_bytes() + frame->body.size() > shared_->options.bulk_from;
+      stream = lanes_[bulk ? 1 : 0];
+    }
+    return stream != nullptr && stream->send(std::move(frame));
+  }
+  void close() override {
+    for (const auto& stream : lanes()) stream->end();
+  }
+  const PeerIdentity& peer() const override { return peer_; }
+  size_t queued_bytes() const override {
+    size_t total = 0;
+    for (const auto& stream : lanes()) total += stream->queued_bytes();
+    return total;
+  }
+
+  uint64_t number() const { return number_; }
+  void set_lane(size_t lane, std::shared_ptr<GrpcStream> stream) {
+    {
+      MutexLock lock(mutex_);
+      if (!closed_) {
+        lanes_[lane] = std::move(stream);
+        return;
+      }
+    }
+    stream->end();  // the other lane took the connection down
+  }
+  void received(Frame frame) {
+    {
+      MutexLock lock(mutex_);
+      if (closed_) return;  // the bulk lane may end after the connection
+      ++delivering_;
+    }
+    shared_->with_sink(
+        [&](TransportSink& sink) { sink.on_frame(shared_from_this(), std::move(frame)); });
+    {
+      MutexLock lock(mutex_);
+      if (--delivering_ > 0 || !closed_) return;
+    }
+    report_closed();
+  }
+  // The control lane's end is the connection's; so is a bulk lane that was cut, since what was on
+  // it is lost. A bulk lane that ends in order has delivered everything.
+  void lane_ended(GrpcStream& ended, absl::Status reason) {
+    std::vector<std::shared_ptr<GrpcStream>> rest;
+    bool report = false;
+    {
+      MutexLock lock(mutex_);
+      if (closed_) return;
+      if (lanes_[0].get() != &ended && reason.ok()) {
+        if (lanes_[1].get() == &ended) lanes_[1] = nullptr;
+        return;
+      }
+      closed_ = true;
+      for (auto& stream : lanes_) {
+        if (stream != nullptr) rest.push_back(std::move(stream));
+        stream = nullptr;
+      }
+      // The far end answers an error on one lane by ending the other in order.
+      for (const auto& stream : rest) {
+        if (reason.ok() && stream.get() != &ended) reason = stream->reason();
+      }
+      reason_ = std::move(reason);
+      report = delivering_ == 0;
+    }
+    for (const auto& stream : rest) stream->end();
+    if (report) report_closed();
+  }
+
+ private:
+  std::vector<std::shared_ptr<GrpcStream>> lanes() const {
+    std::vector<std::shared_ptr<GrpcStream>> all;
+    MutexLock lock(mutex_);
+    for (const auto& stream : lanes_) {
+      if (stream != nullptr) all.push_back(stream);
+    }
+    return all;
+  }
+
+  // Once: by the lane that ended, or by the last frame that was being delivered then.
+  void report_closed() {
+    absl::Status reason;
+    {
+      MutexLock lock(mutex_);
+      reason = reason_;
+    }
+    shared_->with_sink(
+        [&](TransportSink& sink) { sink.on_closed(shared_from_this(), std::move(reason)); });
+  }
+
+  const GrpcSharedPtr shared_;
+  const PeerIdentity peer_;
+  const uint64_t number_;
+  mutable Mutex mutex_;
+  std::shared_ptr<GrpcStream> lanes_[StreamService::kLanes] ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status reason_ ABSL_GUARDED_BY(mutex_);  // of the end
+  int delivering_ ABSL_GUARDED_BY(mutex_) = 0;   // frames that the sink has and has not returned
+};
+using GrpcConnectionPtr = std::shared_ptr<GrpcConnection>;
+
+}  // namespace weft::internal

@@ -1,0 +1,237 @@
+#include "weft/rpc/internal/grpc_handshake.h"
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
+#include "weft/proto/weft.pb.h"
+#include "weft/rpc/internal/status_wire.h"
+
+namespace weft::internal {
+namespace {
+
+constexpr uint32_t kProtocolVersion = 1;
+
+grpc::ChannelArguments channel_arguments(bool bulk) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  // A connection of its own for each stream; nothing is retried below the session.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
+  if (bulk) {
+    arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16 << 20);
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
+  }
+  return arguments;
+}
+
+absl::StatusOr<wire::Hello> parse_hello(const std::string& text) {
+  wire::Hello hello;
+  if (!hello.ParseFromString(text)) return absl::InvalidArgumentError("a hello cannot be parsed");
+  if (hello.protocol() != kProtocolVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("protocol version ", hello.protocol(),
+                                                      ", this program speaks ", kProtocolVersion));
+  }
+  return hello;
+}
+
+// The accepting end of one stream.
+class AcceptHandler final : public StreamHandler,
+                            public std::enable_shared_from_this<AcceptHandler> {
+ public:
+  AcceptHandler(GrpcSharedPtr shared, std::shared_ptr<GrpcAccepted> accepted)
+      : shared_(std::move(shared)), accepted_(std::move(accepted)) {}
+
+  absl::Status on_hello(GrpcStream& stream, std::string text) override {
+    auto hello = parse_hello(text);
+    if (std::exchange(greeted_, true)) return absl::InvalidArgumentError("a second hello");
+    bool wait = false;
+    auto resume = [self = shared_from_this(), stream = stream.shared_from_this(), hello] {
+      self->answer(stream, hello);
+    };
+    {
+      MutexLock lock(shared_->mutex);
+      wait = shared_->sink == nullptr && !shared_->stopped;
+      if (wait) shared_->waiting.push_back(resume);
+    }
+    if (!wait) resume();
+    return absl::OkStatus();
+  }
+  void on_frame(GrpcStream& stream, Frame frame) override {
+    if (const GrpcConnectionPtr connection = this->connection()) {
+      connection->received(std::move(frame));
+    } else {
+      stream.cut();  // frames before the answer to the hello
+    }
+  }
+  void on_end(GrpcStream& stream, absl::Status reason) override {
+    {
+      MutexLock lock(mutex_);
+      ended_ = true;
+      reason_ = std::move(reason);
+      if (answering_) return;
+    }
+    finish(stream);
+  }
+
+ private:
+  // A stream may end while its hello waits for the start: then nothing is opened. Ended while this
+  // runs, on the starting thread, it is reported once it was opened.
+  void answer(const std::shared_ptr<GrpcStream>& stream, const absl::StatusOr<wire::Hello>& hello) {
+    {
+      MutexLock lock(mutex_);
+      if (ended_) return;
+      answering_ = true;
+    }
+    open(stream, hello);
+    {
+      MutexLock lock(mutex_);
+      answering_ = false;
+      if (!ended_) return;
+    }
+    finish(*stream);
+  }
+
+  void finish(GrpcStream& stream) {
+    if (const GrpcConnectionPtr connection = this->connection()) {
+      connection->lane_ended(stream, std::move(reason_));
+      MutexLock lock(accepted_->mutex);
+      auto found = accepted_->by_number.find({connection->peer().id.bits(), connection->number()});
+      if (found != accepted_->by_number.end() && lane_ == 0) accepted_->by_number.erase(found);
+    }
+    shared_->remove(&stream);
+  }
+
+  void open(const std::shared_ptr<GrpcStream>& stream, const absl::StatusOr<wire::Hello>& hello) {
+    PeerIdentity self;
+    {
+      MutexLock lock(shared_->mutex);
+      self = shared_->self;
+    }
+    absl::Status refused = hello.status();
+    GrpcConnectionPtr connection;
+    bool opened = false;
+    if (refused.ok()) {
+      const PeerIdentity peer{hello->group(), hello->name(), WorkerId::from_bits(hello->worker())};
+      if (WorkerId::from_bits(hello->expected()) != self.id) {
+        refused = absl::FailedPreconditionError(
+            absl::StrCat("worker '", self.name, "' (", self.id.to_string(), ") answers there"));
+      } else if (hello->lane() == 0) {
+        refused = absl::UnavailableError("the worker has stopped");
+        shared_->with_sink([&](TransportSink& sink) { refused = sink.on_accept(peer); }, false);
+        if (refused.ok()) {
+          connection = std::make_shared<GrpcConnection>(shared_, peer, hello->connection());
+          MutexLock lock(accepted_->mutex);
+          accepted_->by_number[{peer.id.bits(), hello->connection()}] = connection;
+          opened = true;
+        }
+      } else {
+        MutexLock lock(accepted_->mutex);
+        auto found = accepted_->by_number.find({peer.id.bits(), hello->connection()});
+        if (found != accepted_->by_number.end()) connection = found->second.lock();
+        if (connection == nullptr || hello->lane() != 1) {
+          refused = absl::FailedPreconditionError("a bulk stream of no connection");
+        }
+      }
+    }
+    if (refused.ok()) {
+      MutexLock lock(mutex_);
+      connection_ = connection;
+    }
+    wire::Hello reply;
+    reply.set_protocol(kProtocolVersion);
+    reply.set_group(self.group);
+    reply.set_name(self.name);
+    reply.set_worker(self.id.bits());
+    if (!refused.ok()) encode_status(refused, *reply.mutable_refused());
+    stream->send_hello(reply.SerializeAsString());
+    if (!refused.ok()) {
+      stream->end();
+      return;
+    }
+    lane_ = hello->lane();
+    connection->set_lane(lane_, stream);
+    if (opened) {
+      shared_->with_sink([&](TransportSink& sink) { sink.on_open(connection); });
+    }
+  }
+
+  const GrpcSharedPtr shared_;
+  const std::shared_ptr<GrpcAccepted> accepted_;
+  size_t lane_ = 0;
+  GrpcConnectionPtr connection() {
+    MutexLock lock(mutex_);
+    return connection_;
+  }
+
+  bool greeted_ = false;
+  Mutex mutex_;
+  // Set by open(), before the dialler may send frames.
+  GrpcConnectionPtr connection_ ABSL_GUARDED_BY(mutex_);
+  bool answering_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status reason_;  // of the end; set before ended_
+};
+
+}  // namespace
+
+std::shared_ptr<StreamHandler> make_accept_handler(GrpcSharedPtr shared,
+                                                   std::shared_ptr<GrpcAccepted> accepted) {
+  return std::make_shared<AcceptHandler>(std::move(shared), std::move(accepted));
+}
+
+absl::Status DialHandler::on_hello(GrpcStream& stream, std::string text) {
+  auto hello = parse_hello(text);
+  if (!hello.ok()) return hello.status();
+  if (hello->has_refused()) return decode_status(hello->refused());
+  if (hello->worker() != connection_->peer().id.bits()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("worker '", hello->name(), "' answers there"));
+  }
+  open_.store(true);
+  connection_->set_lane(lane_, stream.shared_from_this());
+  if (auto ready = std::exchange(ready_, nullptr)) ready(absl::OkStatus());
+  return absl::OkStatus();
+}
+
+void DialHandler::on_end(GrpcStream& stream, absl::Status reason) {
+  if (open_) {
+    connection_->lane_ended(stream, std::move(reason));
+  } else if (auto ready = std::exchange(ready_, nullptr)) {
+    if (late_.load()) reason = absl::DeadlineExceededError("no answer before the deadline");
+    ready(reason.ok() ? absl::UnavailableError("the stream ended before its first answer")
+                      : std::move(reason));
+  }
+  shared_->remove(&stream);
+}
+
+std::shared_ptr<DialHandler> dial_lane(const GrpcSharedPtr& shared, const std::string& address,
+                                       const GrpcConnectionPtr& connection, size_t lane,
+                                       DialHandler::Ready ready) {
+  auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
+                                           channel_arguments(lane == 1));
+  auto stream = std::make_shared<ClientStream>(
+      channel, StreamService::kMethods[lane], *shared->queue, shared->options.limits, shared->pool);
+  auto handler = std::make_shared<DialHandler>(shared, connection, lane, std::move(ready));
+  handler->set_stream(stream);
+  stream->set_handler(handler);
+  wire::Hello hello;
+  hello.set_protocol(kProtocolVersion);
+  hello.set_expected(connection->peer().id.bits());
+  hello.set_connection(connection->number());
+  hello.set_lane(static_cast<uint32_t>(lane));
+  {
+    MutexLock lock(shared->mutex);
+    hello.set_group(shared->self.group);
+    hello.set_name(shared->self.name);
+    hello.set_worker(shared->self.id.bits());
+    if (shared->stopped) return handler;
+    shared->streams.emplace(stream.get(), stream);
+  }
+  stream->start();
+  stream->send_hello(hello.SerializeAsString());
+  return handler;
+}
+
+}  // namespace weft::internal

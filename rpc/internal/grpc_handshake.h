@@ -1,0 +1,69 @@
+// The hello that each stream begins with, at both ends: who dials, whom it expects, and which
+// connection the stream belongs to.
+//
+// Thread safety: all functions may be called from any thread.
+// Errors: a refused hello ends the stream with the reason, which the dialler gets.
+// Protocol: proto/weft.proto (Hello).
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/functional/any_invocable.h"
+#include "weft/rpc/internal/grpc_connection.h"
+
+namespace weft::internal {
+
+// Connections that this worker has accepted, for the bulk streams that follow.
+struct GrpcAccepted {
+  Mutex mutex;
+  std::map<std::pair<uint64_t, uint64_t>, std::weak_ptr<GrpcConnection>> by_number
+      ABSL_GUARDED_BY(mutex);
+};
+
+// Answers the hello of a stream that was accepted, and delivers what comes after it.
+std::shared_ptr<StreamHandler> make_accept_handler(GrpcSharedPtr shared,
+                                                   std::shared_ptr<GrpcAccepted> accepted);
+
+// The dialling end of one stream.
+class DialHandler final : public StreamHandler {
+ public:
+  using Ready = absl::AnyInvocable<void(absl::Status)>;
+  // `ready` runs once: OK after the far end's answer, else why not.
+  DialHandler(GrpcSharedPtr shared, GrpcConnectionPtr connection, size_t lane, Ready ready)
+      : shared_(std::move(shared)),
+        connection_(std::move(connection)),
+        lane_(lane),
+        ready_(std::move(ready)) {}
+
+  void set_stream(std::weak_ptr<GrpcStream> stream) { stream_ = std::move(stream); }
+  // Gives up if the far end has not answered.
+  void deadline_passed() {
+    if (open_.load()) return;
+    late_.store(true);
+    if (auto stream = stream_.lock()) stream->cut();
+  }
+
+  absl::Status on_hello(GrpcStream& stream, std::string text) override;
+  void on_frame(GrpcStream&, Frame frame) override { connection_->received(std::move(frame)); }
+  void on_end(GrpcStream& stream, absl::Status reason) override;
+
+ private:
+  const GrpcSharedPtr shared_;
+  const GrpcConnectionPtr connection_;
+  const size_t lane_;
+  Ready ready_;
+  std::weak_ptr<GrpcStream> stream_;
+  std::atomic<bool> open_{false};
+  std::atomic<bool> late_{false};
+};
+
+// Dials one stream of `connection`.
+std::shared_ptr<DialHandler> dial_lane(const GrpcSharedPtr& shared, const std::string& address,
+                                       const GrpcConnectionPtr& connection, size_t lane,
+                                       DialHandler::Ready ready);
+
+}  // namespace weft::internal
