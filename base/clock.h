@@ -84,8 +84,8 @@ class SystemClock final : public Clock {
   ~SystemClock() override;
 
   TimePoint now() override { return std::chrono::steady_clock::now(); }
-  TimerId call_at(TimePoint when, Callback callback) override ABSL_LOCKS_EXCLUDED(mutex_);
-  bool cancel(TimerId timer) override ABSL_LOCKS_EXCLUDED(mutex_);
+  TimerId call_at(TimePoint when, Callback callback) override ABSL_LOCKS_EXCLUDED(state_->mutex);
+  bool cancel(TimerId timer) override ABSL_LOCKS_EXCLUDED(state_->mutex);
 
  private:
   struct State {

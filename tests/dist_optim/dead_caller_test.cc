@@ -2,6 +2,7 @@
 // step together, all or none, exactly once.
 #include <array>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,8 @@ struct Death {
   std::string name;
   std::vector<size_t> prepared, committed;
 };
+
+void PrintTo(const Death& death, std::ostream* out) { *out << death.name; }
 
 class DeadCallerTest : public ::testing::TestWithParam<Death> {
  protected:

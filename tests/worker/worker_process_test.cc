@@ -112,7 +112,7 @@ TEST(WorkerProcessTest, ShutdownGivesUpAtItsTimeoutAndNamesWhoIsStillAtWork) {
     EXPECT_THAT(outcome.output,
                 HasSubstr(absl::StrCat("worker", rank, " gave up: DEADLINE_EXCEEDED")));
   }
-  EXPECT_THAT(outcome.output, AllOf(HasSubstr("still at work: 'worker0', 'worker1'\n"),
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("still at work: 'worker0', 'worker1' (at worker"),
                                     HasSubstr("'worker1' has left with handlers still running")));
 }
 
