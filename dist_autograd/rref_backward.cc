@@ -38,7 +38,10 @@ Future<void> backward_async(const ContextId& context, const RRef<at::Tensor>& lo
   pass.mode = static_cast<uint8_t>(options.mode);
   if (options.timeout.is_set()) pass.timeout_ns = options.timeout.limit().count();
   // In the context: so the reply says that the pass is committed, before anybody reads gradients.
+  absl::StatusOr<std::shared_ptr<RpcRuntime>> runtime = weft::internal::current_runtime();
+  if (!runtime.ok()) return Future<void>::ready(std::move(runtime).status());
   CallScope scope = CallScope::current();
+  scope.runtime = *std::move(runtime);
   scope.context = context;
   CallScopeGuard guard(std::move(scope));
   return rpc_async({loss.owner(), {.timeout = options.timeout}}, internal::backward_at_owner, pass,

@@ -453,7 +453,9 @@ DistributedOptimizerBase::Core::~Core() {
   CallScopeGuard guard(std::move(scope));
   try {
     for (const Shard& shard : shards) {
-      (void)shard.rref.with({.timeout = absl::InfiniteDuration()}).rpc_async(&OptimizerShard::part);
+      (void)insist<void>(CallScope::current(), absl::InfiniteDuration(), [shard = shard.rref] {
+        return shard.with({.timeout = absl::InfiniteDuration()}).rpc_async(&OptimizerShard::part);
+      });
     }
   } catch (const std::exception& error) {
     log_warning("an optimizer ended without telling its owners: ", error.what());

@@ -170,7 +170,7 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
       });
   references_ = std::make_shared<internal::RRefDriver>(*agent_, executor_);
   references_->attach(runtime);
-  autograd_ = internal::AutogradDriver::attach(runtime, options_.leaf_observer);
+  autograd_ = internal::AutogradDriver::attach(runtime, options_.leaf_observer.get());
   runtime->set_hooks(references_.get(), autograd_.get());
   runtime->attach();
   WEFT_RETURN_IF_ERROR(agent_->start(std::move(members)));

@@ -51,9 +51,9 @@ struct WorkerOptions {
   // ATen operators that peers may run here by name (rpc/aten.h), such as "aten::add.Tensor".
   std::vector<std::string> allow_operators = {};
 
-  // Sees every gradient of a backward pass here (dist_autograd/leaf_observer.h); outlives the
-  // worker.
-  LeafObserver* leaf_observer = nullptr;
+  // Sees every gradient of a backward pass here (dist_autograd/leaf_observer.h). Shared: a pass
+  // that is left behind may still use it.
+  std::shared_ptr<LeafObserver> leaf_observer = nullptr;
 
   // Null: the store that the launch environment names.
   std::shared_ptr<RendezvousStore> store = nullptr;

@@ -24,6 +24,11 @@ bool is_live(RpcRuntime& runtime, WorkerId worker) {
   return worker == runtime.id() || (full != nullptr && full->agent().is_live(worker));
 }
 
+void report(const StepId& step, const absl::Status& outcome) {
+  if (outcome.ok()) return;
+  log_warning(step.to_string(), " of a dead caller: ", outcome.ToString());
+}
+
 }  // namespace
 
 double clip_factor(double norm2, double max_norm) {
@@ -161,8 +166,7 @@ struct OptimizerShard::Question {
   StepId step;
   std::weak_ptr<RpcRuntime> runtime;  // weak: the question may outlast the worker
   std::atomic<size_t> open{1};
-  Mutex mutex;
-  std::optional<double> clip ABSL_GUARDED_BY(mutex);  // of an owner that applied it
+  std::atomic<bool> applied{false};  // by one of those asked
 };
 
 void OptimizerShard::resolve(const StepId& step, const std::vector<RRef<OptimizerShard>>& others,
@@ -174,7 +178,7 @@ void OptimizerShard::resolve(const StepId& step, const std::vector<RRef<Optimize
   question->runtime = runtime;
   question->open += others.size();
   for (const RRef<OptimizerShard>& other : others) ask(question, other);
-  answered(*question);
+  answered(question);
 }
 
 void OptimizerShard::ask(const std::shared_ptr<Question>& question, RRef<OptimizerShard> other) {
@@ -205,26 +209,22 @@ void OptimizerShard::ask(const std::shared_ptr<Question>& question, RRef<Optimiz
       return;
     }
     if (result.ok() && result->outcome == StepOutcome::kApplied) {
-      MutexLock lock(question->mutex);
-      question->clip = result->clip;
+      question->applied = true;
+      // At once: who asks this owner must hear of it, and another answer may never come.
+      live->executor().schedule([question, clip = result->clip] {
+        report(question->step, question->self->stepper_->commit_fenced(question->step, clip));
+      });
     }
-    answered(*question);
+    answered(question);
   });
 }
 
-void OptimizerShard::answered(Question& question) {
-  if (question.open.fetch_sub(1) != 1) return;
-  std::optional<double> clip;
-  {
-    MutexLock lock(question.mutex);
-    clip = question.clip;
-  }
-  ShardStepper& stepper = *question.self->stepper_;
-  const absl::Status status =
-      clip.has_value() ? stepper.commit_fenced(question.step, *clip) : stepper.abort(question.step);
-  if (!status.ok()) {
-    log_warning(question.step.to_string(), " of a dead caller: ", status.ToString());
-  }
+void OptimizerShard::answered(const std::shared_ptr<Question>& question) {
+  if (question->open.fetch_sub(1) != 1 || question->applied) return;
+  const auto live = question->runtime.lock();
+  if (live == nullptr) return;
+  live->executor().schedule(
+      [question] { report(question->step, question->self->stepper_->abort(question->step)); });
 }
 
 std::shared_ptr<OptimizerShard> make_optimizer_shard(ParameterSet& set,

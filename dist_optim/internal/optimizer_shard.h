@@ -92,7 +92,7 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
   void resolve(const StepId& step, const std::vector<RRef<OptimizerShard>>& others,
                const std::weak_ptr<RpcRuntime>& runtime);
   static void ask(const std::shared_ptr<Question>& question, RRef<OptimizerShard> other);
-  static void answered(Question& question);
+  static void answered(const std::shared_ptr<Question>& question);
   Verdict verdict(const StepId& step, StepOutcome outcome) const;
 
   const std::shared_ptr<ShardStepper> stepper_;  // shared by optimizers of one shared_name
