@@ -8,13 +8,13 @@
 #include "absl/time/time.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
+#include "weft/rpc/internal/agent_peer.h"
 #include "weft/rpc/internal/frame_codec.h"
+#include "weft/rpc/internal/loopback_connection.h"
 #include "weft/rpc/internal/status_wire.h"
 
 namespace weft::internal {
 namespace {
-
-constexpr size_t kMaxGaps = size_t{1} << 20;  // out-of-order frames a peer may leave open
 
 // What the calls to a peer that is gone fail with.
 absl::Status gone_status(const WorkerInfo& peer, const absl::Status& reason, Ran ran) {
@@ -23,67 +23,7 @@ absl::Status gone_status(const WorkerInfo& peer, const absl::Status& reason, Ran
   return raised_at(with_ran(std::move(status), ran), peer.name);
 }
 
-// Frames to oneself: delivered on the executor, payloads copied as a wire would copy them.
-class LoopbackConnection final : public Connection,
-                                 public std::enable_shared_from_this<LoopbackConnection> {
- public:
-  LoopbackConnection(PeerIdentity self, TransportSink& sink, Executor& executor)
-      : self_(std::move(self)), sink_(sink), executor_(executor) {}
-
-  bool send(FramePtr frame) override {
-    if (closed_.load()) return false;
-    executor_.schedule([self = shared_from_this(), frame = std::move(frame)] {
-      Frame copy = *frame;
-      for (Payload& payload : copy.payloads) {
-        auto block = std::shared_ptr<std::byte[]>(new std::byte[payload.size]);
-        std::copy_n(payload.data, payload.size, block.get());
-        payload = {block.get(), payload.size, block};
-      }
-      if (!self->closed_.load()) self->sink_.on_frame(self, std::move(copy));
-    });
-    return true;
-  }
-  void close() override { closed_.store(true); }
-  const PeerIdentity& peer() const override { return self_; }
-  size_t queued_bytes() const override { return 0; }
-
- private:
-  const PeerIdentity self_;
-  TransportSink& sink_;
-  Executor& executor_;
-  std::atomic<bool> closed_{false};
-};
-
 }  // namespace
-
-struct Agent::Peer {
-  Peer(WorkerInfo info_in, WorkerId self, const CreditWindow& window)
-      : info(std::move(info_in)), core(self, info.id, window) {}
-
-  const WorkerInfo info;
-  std::atomic<bool> gone{false};
-  Mutex mutex;
-  PeerCore core ABSL_GUARDED_BY(mutex);
-  ConnectionPtr connection ABSL_GUARDED_BY(mutex);           // the one that is written to
-  std::vector<ConnectionPtr> others ABSL_GUARDED_BY(mutex);  // both ends dialled at once
-  bool dialling ABSL_GUARDED_BY(mutex) = false;
-  bool said_goodbye ABSL_GUARDED_BY(mutex) = false;
-  absl::Status fate ABSL_GUARDED_BY(mutex);  // why it is gone
-  TimePoint deadline_armed ABSL_GUARDED_BY(mutex) = kNever;
-  bool ack_armed ABSL_GUARDED_BY(mutex) = false;
-};
-
-// Lets timers in while the agent lives; `stop` waits for the one that is inside.
-struct Agent::Gate {
-  Mutex mutex;
-  Agent* agent ABSL_GUARDED_BY(mutex) = nullptr;
-
-  template <class F>
-  void enter(F f) ABSL_LOCKS_EXCLUDED(mutex) {
-    MutexLock lock(mutex);
-    if (agent != nullptr) f(*agent);
-  }
-};
 
 void IncomingCall::taken() {
   if (!taken_.exchange(true)) agent_.call_taken(*this, cost_);
@@ -265,12 +205,7 @@ void Agent::cancel(WorkerId to, CallId call) {
     MutexLock lock(peer->mutex);
     pending = peer->core.take_call(call.number);
     if (!pending) return;
-    if (pending->sent && !peer->gone.load()) {
-      Frame cancel;
-      cancel.header.kind = FrameKind::kCancel;
-      cancel.header.call = call.number;
-      peer->core.post(std::move(cancel));
-    }
+    if (pending->sent && !peer->gone.load()) peer->core.cancel(call.number);
   }
   flush(peer);
   pending->on_reply(
@@ -306,198 +241,6 @@ bool Agent::post(WorkerId to, Topic topic, Frame frame) {
   }
   flush(peer);
   return true;
-}
-
-void Agent::flush(const PeerPtr& peer) {
-  std::vector<FramePtr> frames;
-  ConnectionPtr connection;
-  bool must_dial = false;
-  {
-    MutexLock lock(peer->mutex);
-    if (peer->gone.load()) return;
-    connection = peer->connection;
-    // Without a connection everything waits for one: adopt() sends it.
-    if (connection != nullptr) frames = peer->core.take_outgoing();
-    must_dial = connection == nullptr && !peer->dialling;
-  }
-  if (connection != nullptr) {
-    for (FramePtr& frame : frames) {
-      if (!connection->send(std::move(frame))) break;  // on_closed will dial again and resend
-    }
-  } else if (must_dial) {
-    dial(peer, options_.connect_timeout);
-  }
-}
-
-void Agent::dial(const PeerPtr& peer, Nanoseconds timeout) {
-  {
-    MutexLock lock(peer->mutex);
-    if (peer->dialling || peer->connection != nullptr || peer->gone.load() || stopping_.load()) {
-      return;
-    }
-    peer->dialling = true;
-  }
-  transport_.connect(peer->info.address, {options_.group, peer->info.name, peer->info.id},
-                     clock_.now() + timeout,
-                     [this, peer](absl::StatusOr<ConnectionPtr> connection) {
-                       {
-                         MutexLock lock(peer->mutex);
-                         peer->dialling = false;
-                       }
-                       if (connection.ok()) {
-                         adopt(peer, *connection);
-                         return;
-                       }
-                       {
-                         MutexLock lock(peer->mutex);
-                         if (peer->connection != nullptr)
-                           return;  // it dialled this worker meanwhile
-                       }
-                       if (stopping_.load()) return;
-                       declare_dead(peer->info.id, absl::UnavailableError(absl::StrCat(
-                                                       "cannot be reached at ", peer->info.address,
-                                                       ": ", connection.status().message())));
-                     });
-}
-
-void Agent::adopt(const PeerPtr& peer, const ConnectionPtr& connection) {
-  std::vector<FramePtr> frames;
-  {
-    MutexLock lock(peer->mutex);
-    if (!peer->gone.load()) {
-      if (peer->connection != nullptr) {
-        peer->others.push_back(connection);
-        return;
-      }
-      peer->connection = connection;
-      frames = peer->core.resend();
-    }
-  }
-  if (peer->gone.load()) {
-    connection->close();
-    return;
-  }
-  for (FramePtr& frame : frames) {
-    if (!connection->send(std::move(frame))) return;
-  }
-}
-
-absl::Status Agent::on_accept(const PeerIdentity& identity) {
-  if (identity.group != options_.group) {
-    return absl::FailedPreconditionError(absl::StrCat("worker '", options_.self.name,
-                                                      "' belongs to group '", options_.group,
-                                                      "', not to '", identity.group, "'"));
-  }
-  PeerPtr peer = find(identity.id);
-  if (peer == nullptr || peer->info.name != identity.name) {
-    return absl::FailedPreconditionError(absl::StrCat("worker '", identity.name, "' (",
-                                                      identity.id.to_string(),
-                                                      ") is not a member of the group"));
-  }
-  if (peer->gone.load()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "worker '", identity.name, "' (", identity.id.to_string(), ") was declared dead"));
-  }
-  return absl::OkStatus();
-}
-
-void Agent::on_open(const ConnectionPtr& connection) {
-  if (PeerPtr peer = find(connection->peer().id)) adopt(peer, connection);
-}
-
-void Agent::on_closed(const ConnectionPtr& connection, absl::Status reason) {
-  PeerPtr peer = find(connection->peer().id);
-  if (peer == nullptr) return;
-  bool lost = false, left = false;
-  ConnectionPtr spare;
-  std::vector<FramePtr> frames;
-  {
-    MutexLock lock(peer->mutex);
-    std::erase(peer->others, connection);
-    if (peer->connection == connection) {
-      peer->connection = nullptr;
-      lost = true;
-      left = peer->said_goodbye;
-      if (!peer->others.empty()) {
-        // Under this lock: its own end must find it in its place.
-        spare = peer->others.back();
-        peer->others.pop_back();
-        peer->connection = spare;
-        frames = peer->core.resend();
-      }
-    }
-  }
-  if (!lost || stopping_.load() || peer->gone.load()) return;
-  if (left) {
-    end_peer(peer, absl::UnavailableError("has left the group"), true);
-  } else if (spare != nullptr) {
-    for (FramePtr& frame : frames) {
-      if (!spare->send(std::move(frame))) return;
-    }
-  } else {
-    // A process that died refuses this at once; one that lives gets its frames again.
-    log_info("connection to '", peer->info.name, "' ended (", reason.ToString(),
-             "), dialling again");
-    dial(peer, options_.reconnect_timeout);
-  }
-}
-
-void Agent::on_frame(const ConnectionPtr& connection, Frame frame) {
-  const FrameHeader& header = frame.header;
-  PeerPtr peer = find(connection->peer().id);
-  if (peer == nullptr || peer->gone.load()) return;
-  if (header.source != peer->info.id || header.destination != options_.self.id) {
-    log_warning("'", peer->info.name, "' sent a frame from ", header.source.to_string(), " to ",
-                header.destination.to_string(), "; closing its connection");
-    connection->close();
-    return;
-  }
-  handling_.fetch_add(1);
-  activity_.fetch_add(1);
-  bool fresh = true, honest = true, ack_now = false, ack_later = false;
-  {
-    MutexLock lock(peer->mutex);
-    honest = peer->core.on_header(header, clock_.now());
-    if (honest && header.sequence != 0) {
-      fresh = peer->core.accept(frame);
-      honest = peer->core.session().gaps() <= kMaxGaps;
-      ack_now = peer->core.ack_due();
-      ack_later = !ack_now && !peer->ack_armed;
-      if (ack_now) peer->core.send_ack();
-    }
-    if (header.kind == FrameKind::kGoodbye) peer->said_goodbye = true;
-  }
-  if (!honest) {
-    declare_dead(peer->info.id, absl::UnavailableError("broke the session protocol"));
-    connection->close();
-  } else if (fresh) {
-    switch (header.kind) {
-      case FrameKind::kCall:
-        handle_call(peer, std::move(frame));
-        break;
-      case FrameKind::kReply:
-        handle_reply(peer, std::move(frame));
-        break;
-      case FrameKind::kPost:
-        if (header.function < kTopics && post_handlers_[header.function]) {
-          post_handlers_[header.function](peer->info.id, std::move(frame));
-        }
-        break;
-      case FrameKind::kCancel:
-        handle_cancel(peer, header.call);
-        break;
-      case FrameKind::kAbort:
-        declare_dead(peer->info.id, absl::UnavailableError("ended the session"));
-        break;
-      case FrameKind::kHello:
-      case FrameKind::kAck:
-      case FrameKind::kGoodbye:
-        break;
-    }
-  }
-  if (ack_later) arm_ack(peer);
-  flush(peer);
-  handling_.fetch_sub(1);
 }
 
 void Agent::arm_ack(const PeerPtr& peer) {
@@ -552,11 +295,7 @@ void Agent::expire_calls(const PeerPtr& peer) {
     MutexLock lock(peer->mutex);
     late = peer->core.take_late(clock_.now());
     for (auto& [call, pending] : late) {
-      if (!pending.sent) continue;
-      Frame cancel;
-      cancel.header.kind = FrameKind::kCancel;
-      cancel.header.call = call;
-      peer->core.post(std::move(cancel));
+      if (pending.sent) peer->core.cancel(call);
     }
   }
   flush(peer);

@@ -127,6 +127,13 @@ void PeerCore::post(Frame frame) {
   outgoing_.push_back(session_.number(std::move(frame)));
 }
 
+void PeerCore::cancel(uint64_t call) {
+  Frame frame;
+  frame.header.kind = FrameKind::kCancel;
+  frame.header.call = call;
+  post(std::move(frame));
+}
+
 void PeerCore::send_unnumbered(Frame frame) {
   stamp(frame.header);
   outgoing_.push_back(std::make_shared<const Frame>(std::move(frame)));
@@ -143,7 +150,7 @@ std::vector<FramePtr> PeerCore::resend() {
   send_ack();  // credit that was told on a lost frame must not be lost
   std::vector<FramePtr> frames = take_outgoing();
   frames.insert(frames.end(), session_.unacknowledged().begin(), session_.unacknowledged().end());
-  // Numbered frames are among the unacknowledged ones; cancels follow what they cancel.
+  // Numbered frames are among the unacknowledged ones; what else waits follows them.
   for (FramePtr& frame : waiting) {
     if (frame->header.sequence == 0) frames.push_back(std::move(frame));
   }

@@ -66,6 +66,8 @@ class PeerCore {
   // --- frames to the peer
   void post(Frame frame);
   void send_unnumbered(Frame frame);
+  // Tells the peer that nobody waits for a call that was sent.
+  void cancel(uint64_t call);
   // Frames to be put on a connection now, in order.
   std::vector<FramePtr> take_outgoing() { return std::exchange(outgoing_, {}); }
   // After a new connection: everything the peer may not have. Supersedes take_outgoing.

@@ -1,44 +1,29 @@
 // Distributed autograd between real processes over gRPC: right gradients, and nothing left behind
 // by those who die. WEFT_TEST_SEED=n repeats the programs from one seed, WEFT_TEST_RUNS=n makes
 // more.
-#include <array>
 #include <csignal>
-#include <cstdio>
 #include <random>
 #include <string>
-#include <sys/wait.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
 #include "weft/tests/dist_autograd/random_program.h"
+#include "weft/tests/support/launched.h"
 
 namespace weft::testing {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-struct Outcome {
-  int code = -1;
-  std::string output;  // of all ranks and the launcher
-};
+using weft::testing::Outcome;
 
 Outcome launch(size_t ranks, const std::string& task, const std::string& options = "") {
   const std::string command = absl::StrCat(
       WEFT_BUILD_DIR, "/worker/weft_launch -n ", ranks, " ", options, " --master-port 0 -- ",
       WEFT_BUILD_DIR, "/tests/dist_autograd/autograd_test_program ", task, " 2>&1");
-  Outcome outcome;
-  FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  std::array<char, 4096> buffer;
-  while (size_t count = fread(buffer.data(), 1, buffer.size(), pipe)) {
-    outcome.output.append(buffer.data(), count);
-  }
-  const int status = pclose(pipe);
-  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-  return outcome;
+  return weft::testing::run_command(command);
 }
 
 TEST(AutogradProcesses, RandomProgramsGiveTheGradientsOfOneProcess) {

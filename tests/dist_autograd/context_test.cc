@@ -16,6 +16,7 @@
 
 #include "weft/rpc/function.h"
 #include "weft/tests/support/autograd_world.h"
+#include "weft/tests/support/error_of.h"
 
 namespace autograd_test {
 
@@ -28,6 +29,7 @@ using weft::dist_autograd::BackwardOptions;
 using weft::dist_autograd::Context;
 using weft::dist_autograd::Mode;
 using weft::testing::AutogradWorld;
+using weft::testing::error_of;
 
 at::Tensor leaf() { return at::rand({3}, at::kDouble).set_requires_grad(true); }
 
@@ -38,17 +40,6 @@ at::Tensor oracle(const at::Tensor& loss, const at::Tensor& variable) {
 void expect_equal(const at::Tensor& actual, const at::Tensor& expected) {
   ASSERT_TRUE(actual.defined());
   EXPECT_TRUE(at::allclose(actual, expected, 1e-10, 1e-12)) << actual << expected;
-}
-
-// The error of `f`, OK if there is none.
-template <class F>
-absl::Status error_of(F f) {
-  try {
-    f();
-  } catch (const RpcError& error) {
-    return error.status();
-  }
-  return absl::OkStatus();
 }
 
 // A parameter that lives on the worker of this name, and how often it was asked for by its

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/dist_autograd/internal/autograd_driver.h"
+#include "weft/tests/support/error_of.h"
 #include "weft/tests/support/test_world.h"
 
 namespace rref_backward_test {
@@ -20,6 +21,7 @@ using weft::RRef;
 using weft::dist_autograd::backward;
 using weft::dist_autograd::backward_async;
 using weft::dist_autograd::Context;
+using weft::testing::error_of;
 using weft::testing::eventually;
 using weft::testing::TestWorld;
 using weft::testing::TransportKind;
@@ -64,16 +66,6 @@ WEFT_REGISTER_FUNCTION(late_loss);
 void expect_equal(const at::Tensor& actual, const at::Tensor& expected) {
   ASSERT_TRUE(actual.defined());
   EXPECT_TRUE(at::allclose(actual, expected, 1e-10, 1e-12)) << actual << expected;
-}
-
-template <class F>
-absl::Status error_of(F f) {
-  try {
-    f();
-  } catch (const RpcError& error) {
-    return error.status();
-  }
-  return absl::OkStatus();
 }
 
 template <class T>

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/tests/rpc/support/loopback_runtime.h"
+#include "weft/tests/support/error_of.h"
 
 namespace verbs_test {
 
@@ -18,6 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using weft::Ran;
 using weft::RpcError;
+using weft::testing::error_of;
 
 at::Tensor add(const at::Tensor& a, const at::Tensor& b) { return a.add(b); }
 WEFT_REGISTER_FUNCTION(add);
@@ -165,17 +167,6 @@ class VerbsTest : public ::testing::Test {
     here.runtime = runtime;
     scope.emplace(here);
   }
-  // The status that the call throws.
-  template <class Call>
-  absl::Status error_of(Call call) {
-    try {
-      (void)call();
-    } catch (const RpcError& error) {
-      return error.status();
-    }
-    return absl::OkStatus();
-  }
-
   int counted = 0;
   std::optional<weft::Function<int(int)>> count;
   std::shared_ptr<weft::testing::LoopbackRuntime> runtime;

@@ -11,6 +11,7 @@
 
 #include "weft/rpc/verbs.h"
 #include "weft/tests/support/agent_world.h"
+#include "weft/tests/support/error_of.h"
 
 namespace runtime_test {
 
@@ -22,6 +23,7 @@ using weft::Future;
 using weft::Promise;
 using weft::Ran;
 using weft::RpcError;
+using weft::testing::error_of;
 
 at::Tensor add(const at::Tensor& a, const at::Tensor& b) { return a.add(b); }
 WEFT_REGISTER_FUNCTION(add);
@@ -144,16 +146,6 @@ class WorkerRuntimeTest : public ::testing::TestWithParam<weft::testing::Transpo
   ~WorkerRuntimeTest() override {
     scope_.reset();
     Gate::instance().reset();
-  }
-
-  template <class Call>
-  absl::Status error_of(Call call) {
-    try {
-      (void)call();
-    } catch (const RpcError& error) {
-      return error.status();
-    }
-    return absl::OkStatus();
   }
 
   weft::testing::AgentWorld world_;

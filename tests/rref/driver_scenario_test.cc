@@ -224,18 +224,7 @@ class DriverScenario : public ScenarioTarget, private ScenarioNames {
     } else if (words[1] == "drained") {
       found = at.driver->drained() ? "yes" : "no";
     } else {
-      const OwnershipGauges g = at.driver->gauges();
-      const std::map<std::string, uint64_t> gauges = {{"owners", g.owners},
-                                                      {"forks", g.forks},
-                                                      {"users", g.users},
-                                                      {"pending", g.pending_users},
-                                                      {"children", g.pending_children},
-                                                      {"tombstones", g.tombstones},
-                                                      {"parked_fetches", g.parked_fetches},
-                                                      {"parked_forks", g.parked_forks},
-                                                      {"stale", g.stale_messages},
-                                                      {"refused", g.refused_messages}};
-      found = std::to_string(gauges.at(words[1]));
+      found = std::to_string(ScenarioNames::gauge(at.driver->gauges(), words[1]));
     }
     if (found != words.back()) {
       log_ = "WRONG: " + words[1] + " of " + words[2] + " is " + found + "\n";

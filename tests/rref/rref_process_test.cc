@@ -1,40 +1,25 @@
 // References between real processes over gRPC, under weft_launch: the seven cases and two deaths,
 // and nothing is left in any process.
-#include <array>
 #include <csignal>
-#include <cstdio>
 #include <string>
-#include <sys/wait.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "weft/tests/support/launched.h"
 
 namespace weft {
 namespace {
 
 using ::testing::HasSubstr;
-
-struct Outcome {
-  int code = -1;
-  std::string output;  // of all ranks and the launcher
-};
+using weft::testing::Outcome;
 
 Outcome launch(const std::string& task, const std::string& options = "") {
   const std::string command =
       absl::StrCat(WEFT_BUILD_DIR, "/worker/weft_launch -n 3 ", options, " --master-port 0 -- ",
                    WEFT_BUILD_DIR, "/tests/rref/rref_process_program ", task, " 2>&1");
-  Outcome outcome;
-  FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  std::array<char, 4096> buffer;
-  while (size_t count = fread(buffer.data(), 1, buffer.size(), pipe)) {
-    outcome.output.append(buffer.data(), count);
-  }
-  const int status = pclose(pipe);
-  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-  return outcome;
+  return weft::testing::run_command(command);
 }
 
 class RRefProcessTest : public ::testing::TestWithParam<int> {};

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/rref/internal/rref_wire.h"
+#include "weft/tests/support/error_of.h"
 #include "weft/tests/support/test_world.h"
 
 namespace rref_test {
@@ -20,6 +21,7 @@ using weft::Future;
 using weft::Ran;
 using weft::RpcError;
 using weft::RRef;
+using weft::testing::error_of;
 using weft::testing::eventually;
 using weft::testing::TestWorld;
 using weft::testing::TransportKind;
@@ -168,16 +170,6 @@ class RRefTest : public ::testing::TestWithParam<TransportKind> {
 INSTANTIATE_TEST_SUITE_P(Transports, RRefTest,
                          ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc),
                          [](const auto& info) { return weft::testing::to_string(info.param); });
-
-template <class F>
-absl::Status error_of(F f) {
-  try {
-    f();
-  } catch (const RpcError& error) {
-    return error.status();
-  }
-  return absl::OkStatus();
-}
 
 // ---- The seven cases ----
 

@@ -6,6 +6,20 @@
 
 namespace weft::internal {
 
+uint64_t ScenarioNames::gauge(const OwnershipGauges& gauges, const std::string& name) {
+  const std::map<std::string, uint64_t> all = {{"owners", gauges.owners},
+                                               {"forks", gauges.forks},
+                                               {"users", gauges.users},
+                                               {"pending", gauges.pending_users},
+                                               {"children", gauges.pending_children},
+                                               {"tombstones", gauges.tombstones},
+                                               {"parked_fetches", gauges.parked_fetches},
+                                               {"parked_forks", gauges.parked_forks},
+                                               {"stale", gauges.stale_messages},
+                                               {"refused", gauges.refused_messages}};
+  return all.at(name);
+}
+
 std::vector<std::string> ScenarioNames::split(const std::string& list) {
   return absl::StrSplit(list, ',');
 }

@@ -18,6 +18,8 @@ class ScenarioNames {
  public:
   // "w3" -> 3.
   static uint32_t index(const std::string& worker) { return std::stoul(worker.substr(1)); }
+  // The gauge that "expect owners w1 2" is about.
+  static uint64_t gauge(const OwnershipGauges& gauges, const std::string& name);
   // "r1,r2" -> r1 r2.
   static std::vector<std::string> split(const std::string& list);
 

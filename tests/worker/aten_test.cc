@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/dist_autograd/context.h"
+#include "weft/tests/support/error_of.h"
 #include "weft/tests/support/worker_world.h"
 
 namespace aten_test {
@@ -22,6 +23,7 @@ using weft::Future;
 using weft::Ran;
 using weft::RpcError;
 using weft::WorkerOptions;
+using weft::testing::error_of;
 using weft::testing::WorkerWorld;
 
 // Worker 1 allows what the tests call; worker 0 nothing.
@@ -40,16 +42,6 @@ class AtenTest : public ::testing::Test {
     scope_.reset();
     world_.shutdown_all();  // the worker lives, nothing is left
   }
-  template <class F>
-  absl::Status error_of(F f) {
-    try {
-      (void)f();
-    } catch (const RpcError& error) {
-      return error.status();
-    }
-    return absl::OkStatus();
-  }
-
   WorkerWorld world_{2, allow};
   std::optional<weft::WorkerScope> scope_{std::in_place, world_[0]};
   const at::Tensor a_ = at::arange(6, at::dtype(at::kFloat)).view({2, 3});

@@ -1,12 +1,9 @@
 // Real processes, one per rank: what one rank's death or mistake looks like to the others, and the
 // three ways to start them.
-#include <array>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -14,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "weft/tests/support/launched.h"
 #include "weft/worker/internal/tcp_port.h"
 #include "weft/worker/rendezvous.h"
 
@@ -23,32 +21,17 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using weft::testing::Outcome;
+using weft::testing::run_command;
 
 constexpr const char* kProgram = WEFT_BUILD_DIR "/tests/worker/worker_test_program";
-
-struct Outcome {
-  int code = -1;
-  std::string output;  // of all ranks and the launcher
-};
-
-Outcome run(const std::string& command) {
-  Outcome outcome;
-  FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  std::array<char, 4096> buffer;
-  while (size_t count = fread(buffer.data(), 1, buffer.size(), pipe)) {
-    outcome.output.append(buffer.data(), count);
-  }
-  const int status = pclose(pipe);
-  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-  return outcome;
-}
 
 // `environment`: "NAME=value" pairs for the ranks.
 Outcome launch(int ranks, const std::string& task, const std::string& options = "",
                const std::string& environment = "") {
-  return run(absl::StrCat(environment, " ", WEFT_BUILD_DIR, "/worker/weft_launch -n ", ranks, " ",
-                          options, " --master-port 0 -- ", kProgram, " ", task, " 2>&1"));
+  return run_command(absl::StrCat(environment, " ", WEFT_BUILD_DIR, "/worker/weft_launch -n ",
+                                  ranks, " ", options, " --master-port 0 -- ", kProgram, " ", task,
+                                  " 2>&1"));
 }
 
 // Without a launcher; the exit code is the sum of the ranks'.
@@ -61,7 +44,7 @@ Outcome by_hand(int ranks, const std::string& task, uint16_t port,
                     " & pids=\"$pids $!\"; ");
   }
   absl::StrAppend(&script, "for pid in $pids; do wait $pid; code=$((code + $?)); done; exit $code");
-  return run(absl::StrCat("exec 2>&1; ", script));
+  return run_command(absl::StrCat("exec 2>&1; ", script));
 }
 
 // Below the ports that the kernel gives to connections, so that nobody takes it in the meantime.
@@ -195,8 +178,9 @@ class TorchrunTest : public ::testing::Test {
     }
   }
   static Outcome torchrun(const std::string& task) {
-    return run(absl::StrCat(kTorchrun, " --no-python --nproc-per-node=2 --rdzv-backend=c10d ",
-                            "--rdzv-endpoint=127.0.0.1:0 ", kProgram, " ", task, " 2>&1"));
+    return run_command(absl::StrCat(kTorchrun,
+                                    " --no-python --nproc-per-node=2 --rdzv-backend=c10d ",
+                                    "--rdzv-endpoint=127.0.0.1:0 ", kProgram, " ", task, " 2>&1"));
   }
   static constexpr const char* kTorchrun = WEFT_SOURCE_DIR "/.deps/oracles/bin/torchrun";
 };

@@ -1,0 +1,48 @@
+// Frames from a worker to itself.
+//
+// Thread safety: all methods may be called from any thread; frames are delivered by the executor.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "weft/base/executor.h"
+#include "weft/rpc/transport.h"
+
+namespace weft::internal {
+
+// Payloads are copied as a wire would copy them.
+class LoopbackConnection final : public Connection,
+                                 public std::enable_shared_from_this<LoopbackConnection> {
+ public:
+  LoopbackConnection(PeerIdentity self, TransportSink& sink, Executor& executor)
+      : self_(std::move(self)), sink_(sink), executor_(executor) {}
+
+  bool send(FramePtr frame) override {
+    if (closed_.load()) return false;
+    executor_.schedule([self = shared_from_this(), frame = std::move(frame)] {
+      Frame copy = *frame;
+      for (Payload& payload : copy.payloads) {
+        auto block = std::shared_ptr<std::byte[]>(new std::byte[payload.size]);
+        std::copy_n(payload.data, payload.size, block.get());
+        payload = {block.get(), payload.size, block};
+      }
+      if (!self->closed_.load()) self->sink_.on_frame(self, std::move(copy));
+    });
+    return true;
+  }
+  void close() override { closed_.store(true); }
+  const PeerIdentity& peer() const override { return self_; }
+  size_t queued_bytes() const override { return 0; }
+
+ private:
+  const PeerIdentity self_;
+  TransportSink& sink_;
+  Executor& executor_;
+  std::atomic<bool> closed_{false};
+};
+
+}  // namespace weft::internal
