@@ -5,11 +5,13 @@
 #include <sstream>
 #include <stdexcept>
 #include <thread>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "weft/base/rpc_error.h"
 
 namespace weft {
@@ -29,7 +31,8 @@ class RunMainTest : public ::testing::Test {
     return nlohmann::json::parse(file, nullptr, false);
   }
 
-  const std::string path_ = ::testing::TempDir() + "run_main_error.json";
+  // ctest runs the tests of this file side by side, each in a process of its own.
+  const std::string path_ = absl::StrCat(::testing::TempDir(), "run_main_error.", getpid());
 };
 
 TEST_F(RunMainTest, GivesArgumentsAndExitCodeThrough) {
