@@ -4,6 +4,8 @@
 #include <cxxabi.h>
 #include <typeinfo>
 
+#include "weft/base/serving_threads.h"
+
 namespace weft {
 namespace {
 
@@ -122,7 +124,11 @@ void FutureCore::publish() {
     on_cancel_ = nullptr;
     wake = has_waiters_;
   }
-  if (wake) completed_.notify_all();
+  if (wake && !(ServingThreads::in_work() && ServingThreads::put_off([self = shared_from_this()] {
+                  self->completed_.notify_all();
+                }))) {
+    completed_.notify_all();
+  }
   for (Continuation& next : continuations) {
     if (next.executor == nullptr) {
       next.run();

@@ -53,7 +53,7 @@ template <class T>
 using Stored = std::conditional_t<std::is_void_v<T>, Unit, T>;
 
 // The part of a future's state that does not depend on its type.
-class FutureCore {
+class FutureCore : public std::enable_shared_from_this<FutureCore> {
  public:
   explicit FutureCore(Executor* executor) : executor_(executor) {}
   virtual ~FutureCore() = default;
@@ -89,7 +89,9 @@ class FutureCore {
   virtual void fail(absl::Status status) = 0;
   // First half of completion: true for the one caller that may store the result.
   bool claim() { return !claimed_.exchange(true, std::memory_order_acq_rel); }
-  // Second half: publishes the stored result, wakes waiters, schedules continuations.
+  // Second half: publishes the stored result, wakes waiters, schedules continuations. Inside a
+  // piece of work of ServingThreads waiters are woken at its end: what they wait for next may be
+  // part of it too.
   void publish() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

@@ -1,14 +1,16 @@
 #include "weft/base/serving_threads.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace weft {
 
 thread_local ServingThreads::Here* ServingThreads::here_ = nullptr;
 
-ServingThreads::ServingThreads(std::function<bool()> serve_one, Nanoseconds tick)
-    : serve_one_(std::move(serve_one)), tick_(tick) {
+ServingThreads::ServingThreads(std::function<bool()> serve_one, Nanoseconds tick,
+                               Nanoseconds together)
+    : serve_one_(std::move(serve_one)), tick_(tick), together_(together) {
   MutexLock lock(mutex_);
   start_thread(true);
   start_thread(false);
@@ -34,7 +36,7 @@ void ServingThreads::start_thread(bool serve) {
 }
 
 void ServingThreads::run(bool serve) {
-  Here here{this, 1, false, {}, {}};
+  Here here(this);
   here_ = &here;
   if (!serve) here.term = stand_by();
   while (here.term != 0) {
@@ -49,8 +51,36 @@ void ServingThreads::run(bool serve) {
   here_ = nullptr;
 }
 
+void ServingThreads::run_due(Here& here) {
+  if (here.due.empty()) return;
+  std::vector<Executor::Task> due;
+  due.swap(here.due);
+  for (Executor::Task& each : due) each();
+  due.clear();
+  if (here.due.empty()) here.due.swap(due);  // keeps its memory
+}
+
+void ServingThreads::collect(Here& here, bool with_end) {
+  here.due.swap(put_off_);
+  if (!with_end) return;
+  std::move(end_.begin(), end_.end(), std::back_inserter(here.due));
+  end_.clear();
+}
+
 void ServingThreads::serve(Here& here) {
-  while (serve_one_()) {
+  {
+    MutexLock lock(mutex_);
+    collect(here, true);  // of the previous term
+  }
+  run_due(here);
+  while (true) {
+    const bool more = serve_one_();
+    run_due(here);
+    if (here.taken.empty()) {
+      here.due.swap(here.end);
+      run_due(here);
+    }
+    if (!more) break;
     if (here.taken.empty()) continue;
     run_tasks(here);
     MutexLock lock(mutex_);
@@ -67,26 +97,36 @@ void ServingThreads::run_tasks(Here& here) {
     MutexLock lock(mutex_);
     for (Nearby& each : here.taken) tasks_.push_back(std::move(each));
     here.taken.clear();
+    end_.swap(here.end);
     here.expected = {};
     wake = !std::exchange(watching_, true);
   }
   if (wake) changed_.notify_all();
-  here.in_task = true;
+  TimePoint since = std::chrono::steady_clock::now();
   while (true) {
-    Nearby next;
+    Nearby next{};
+    const TimePoint now = std::chrono::steady_clock::now();
     {
       MutexLock lock(mutex_);
-      if (term_ != here.term) break;
+      if (term_ != here.term) return;
       handed_over_ = false;  // nobody has taken over: the wait was short
       running_ = !tasks_.empty();
-      if (!running_) break;
-      ++begun_;
-      next = std::move(tasks_.front());
-      tasks_.pop_front();
+      if (!running_ || now - since >= together_) {
+        collect(here, !running_);
+        since = now;
+      }
+      if (running_) {
+        ++begun_;
+        next = std::move(tasks_.front());
+        tasks_.pop_front();
+      }
     }
+    run_due(here);
+    if (next.executor == nullptr) return;
+    here.in_task = true;
     next.executor->run_nearby(std::move(next.task));
+    here.in_task = false;
   }
-  here.in_task = false;
 }
 
 uint64_t ServingThreads::take_over() {
@@ -121,7 +161,7 @@ uint64_t ServingThreads::stand_by() {
     has_watcher_ = false;
     if (ended_ || handed_over_ || term_ != term || begun_ != begun) continue;
     if (running_ && was_running) return take_over();  // the same task for a whole tick
-    if (!running_) watching_ = false;
+    if (!running_ && tasks_.empty()) watching_ = false;
   }
   --standing_by_;
   return 0;
@@ -130,7 +170,8 @@ uint64_t ServingThreads::stand_by() {
 bool ServingThreads::take(ThreadExecutor& executor, Executor::Task& task, Nanoseconds expected) {
   Here* const here = here_;
   expected = std::max(expected, kLeastExpected);
-  if (here == nullptr || here->in_task || here->expected + expected > kMostExpected ||
+  if (here == nullptr || !here->in_work ||
+      (!here->taken.empty() && here->expected + expected > kMostExpected) ||
       !here->threads->may_take_.load(std::memory_order_relaxed)) {
     return false;
   }
@@ -139,16 +180,39 @@ bool ServingThreads::take(ThreadExecutor& executor, Executor::Task& task, Nanose
   return true;
 }
 
+bool ServingThreads::put_off_to_end(Executor::Task what) {
+  if (!in_work()) return false;
+  here_->end.push_back(std::move(what));
+  return true;
+}
+
+bool ServingThreads::put_off(Executor::Task what) {
+  if (!may_put_off()) return false;
+  if (here_->in_work) {
+    here_->due.push_back(std::move(what));
+    return true;
+  }
+  ServingThreads& self = *here_->threads;
+  MutexLock lock(self.mutex_);
+  if (self.term_ != here_->term) return false;
+  self.put_off_.push_back(std::move(what));
+  return true;
+}
+
 void ServingThreads::hand_over() {
   Here* const here = here_;
   if (!here->in_task) return;
   ServingThreads& self = *here->threads;
+  bool tell = false;
   {
     MutexLock lock(self.mutex_);
-    if (self.term_ != here->term || self.handed_over_ || self.standing_by_ == 0) return;
-    self.handed_over_ = true;
+    if (self.term_ != here->term) return;
+    self.collect(*here, false);
+    tell = !self.handed_over_ && self.standing_by_ > 0;
+    if (tell) self.handed_over_ = true;
   }
-  self.changed_.notify_all();
+  if (tell) self.changed_.notify_all();
+  run_due(*here);
 }
 
 }  // namespace weft

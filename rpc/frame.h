@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "weft/base/ids.h"
 
 namespace weft {
@@ -75,5 +76,6 @@ struct Frame {
 
 // Shared by the transport that writes it and the session that may have to send it again.
 using FramePtr = std::shared_ptr<const Frame>;
+using FrameBatch = absl::InlinedVector<FramePtr, 2>;
 
 }  // namespace weft

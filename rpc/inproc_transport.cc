@@ -101,20 +101,22 @@ class InprocConnection final : public Connection,
         limits_(limits),
         inbox_(network.executor_) {}
 
-  bool send(FramePtr frame) override {
-    if (closed_.load() || link_->broken.load()) return false;
-    std::shared_ptr<InprocConnection> far = other_end();
-    if (far == nullptr) return false;
-    switch (network_.fate_of(frame->header)) {
-      case InprocNetwork::Fate::kDrop:
-        return true;
-      case InprocNetwork::Fate::kDuplicate:
-        far->deliver(frame);
-        break;
-      case InprocNetwork::Fate::kDeliver:
-        break;
+  bool send(FrameBatch frames) override {
+    for (FramePtr& frame : frames) {
+      if (closed_.load() || link_->broken.load()) return false;
+      std::shared_ptr<InprocConnection> far = other_end();
+      if (far == nullptr) return false;
+      switch (network_.fate_of(frame->header)) {
+        case InprocNetwork::Fate::kDrop:
+          continue;
+        case InprocNetwork::Fate::kDuplicate:
+          far->deliver(frame);
+          break;
+        case InprocNetwork::Fate::kDeliver:
+          break;
+      }
+      far->deliver(std::move(frame));
     }
-    far->deliver(std::move(frame));
     return true;
   }
 
@@ -159,7 +161,10 @@ class InprocConnection final : public Connection,
         copy->payloads[i] = self->owner_->pool.take(frame->payloads[i].size);
         std::copy_n(frame->payloads[i].data, frame->payloads[i].size, copy->payloads[i].data);
       }
-      self->owner_->with_sink([&](TransportSink& sink) { sink.on_frame(self, *std::move(copy)); });
+      std::vector<Frame> frames;
+      frames.push_back(*std::move(copy));
+      self->owner_->with_sink(
+          [&](TransportSink& sink) { sink.on_frames(self, std::move(frames)); });
     });
   }
 

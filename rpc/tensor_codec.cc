@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -208,7 +209,8 @@ absl::StatusOr<at::Tensor> decode_one(size_t index, const TensorHeader& header,
   }
   at::Tensor tensor;
   if (header.payload_count == 0) {
-    tensor = at::empty(header.sizes, at::TensorOptions().dtype(scalar_type(header.type)));
+    // Without the dispatcher, which would cost as much again.
+    tensor = at::detail::empty_cpu(header.sizes, scalar_type(header.type));
     if (!header.inlined.empty()) {
       std::memcpy(tensor.data_ptr(), header.inlined.data(), header.inlined.size());
     }

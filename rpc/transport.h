@@ -11,6 +11,8 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -34,9 +36,15 @@ class Connection {
  public:
   virtual ~Connection() = default;
 
-  // Queues a frame; never blocks. False: the connection has ended, the frame was not taken.
-  // The payloads' memory must not change until the frame is released.
-  virtual bool send(FramePtr frame) = 0;
+  // Queues frames, which are written in this order as far as they share a lane; never blocks.
+  // False: the connection has ended, and not all of them were taken.
+  // The payloads' memory must not change until a frame is released.
+  virtual bool send(FrameBatch frames) = 0;
+  bool send(FramePtr frame) {
+    FrameBatch one;
+    one.push_back(std::move(frame));
+    return send(std::move(one));
+  }
   // Ends the link after what is queued was handed to the wire; `on_closed` follows on both ends.
   virtual void close() = 0;
   virtual const PeerIdentity& peer() const = 0;
@@ -47,8 +55,8 @@ class Connection {
 using ConnectionPtr = std::shared_ptr<Connection>;  // shared by the transport and its user
 
 // Receives what a transport has. Callbacks run on transport threads, must not block, and for one
-// connection come in the order on_open, on_frame..., on_closed, each of the first and last once.
-// on_frame may run on several threads at once (lanes).
+// connection come in the order on_open, on_frames..., on_closed, each of the first and last once.
+// on_frames may run on several threads at once (lanes).
 class TransportSink {
  public:
   virtual ~TransportSink() = default;
@@ -56,7 +64,8 @@ class TransportSink {
   virtual absl::Status on_accept(const PeerIdentity& peer) = 0;
   // An accepted connection is ready (dialled ones are reported by connect's callback).
   virtual void on_open(const ConnectionPtr& connection) = 0;
-  virtual void on_frame(const ConnectionPtr& connection, Frame frame) = 0;
+  // What arrived together, in order; at least one frame.
+  virtual void on_frames(const ConnectionPtr& connection, std::vector<Frame> frames) = 0;
   // `reason` is OK after an orderly close by either end.
   virtual void on_closed(const ConnectionPtr& connection, absl::Status reason) = 0;
 };

@@ -160,6 +160,8 @@ CallId Agent::call(WorkerId to, Frame frame, std::string_view function, TimePoin
   frame.header.call = id.number;
   const TimePoint now = clock_.now();
   absl::Status refused;
+  Departure departure;
+  bool arm = false;
   {
     MutexLock lock(peer->mutex);
     if (peer->gone.load()) {
@@ -179,6 +181,9 @@ CallId Agent::call(WorkerId to, Frame frame, std::string_view function, TimePoin
                 peer->info.name, "': ", options_.credit.max_queued_calls, " calls or ",
                 options_.credit.max_queued_bytes, " bytes wait for credit already")),
             Ran::kNo);
+      } else {
+        arm = deadline < peer->deadline_armed;
+        departure = peer->depart();
       }
     }
   }
@@ -186,8 +191,8 @@ CallId Agent::call(WorkerId to, Frame frame, std::string_view function, TimePoin
     on_reply(std::move(refused));
     return id;
   }
-  if (deadline != kNever) arm_deadline(peer);
-  flush(peer);
+  if (arm) arm_deadline(peer);
+  send(peer, std::move(departure));
   return id;
 }
 
@@ -234,12 +239,14 @@ bool Agent::post(WorkerId to, Topic topic, Frame frame) {
   }
   frame.header.kind = FrameKind::kPost;
   frame.header.function = static_cast<uint64_t>(topic);
+  Departure departure;
   {
     MutexLock lock(peer->mutex);
     if (peer->gone.load()) return false;
     peer->core.post(std::move(frame));
+    departure = peer->depart();
   }
-  flush(peer);
+  send(peer, std::move(departure));
   return true;
 }
 
@@ -311,23 +318,7 @@ void Agent::expire_calls(const PeerPtr& peer) {
   }
 }
 
-void Agent::handle_call(const PeerPtr& peer, Frame frame) {
-  const uint64_t id = frame.header.call;
-  const TimePoint deadline =
-      frame.header.budget_us == 0
-          ? kNever
-          : Timeout(absl::Microseconds(static_cast<int64_t>(
-                        std::min<uint64_t>(frame.header.budget_us, uint64_t{1} << 50))))
-                .deadline_from(clock_.now());
-  auto context = std::make_shared<CallContext>(clock_, peer->info.id, peer->info.name, deadline);
-  auto call = std::make_shared<IncomingCall>(*this, peer->info.id, std::move(frame), context);
-  bool cancelled = false;
-  {
-    MutexLock lock(peer->mutex);
-    peer->core.incoming().emplace(id, call);
-    cancelled = peer->core.was_cancelled_early(id);
-  }
-  if (cancelled) context->cancel();
+void Agent::handle_call(const std::shared_ptr<IncomingCall>& call) {
   if (stopping_.load() || !call_handler_) {
     call->reply(with_ran(
         absl::CancelledError(absl::StrCat("worker '", options_.self.name, "' is shutting down")),
@@ -335,19 +326,6 @@ void Agent::handle_call(const PeerPtr& peer, Frame frame) {
     return;
   }
   call_handler_(call);
-}
-
-void Agent::handle_reply(const PeerPtr& peer, Frame frame) {
-  std::optional<PendingCall> pending;
-  {
-    MutexLock lock(peer->mutex);
-    pending = peer->core.take_call(frame.header.call);
-  }
-  if (pending) {
-    pending->on_reply(std::move(frame));
-  } else if (late_reply_handler_) {
-    late_reply_handler_(peer->info.id, std::move(frame));
-  }
 }
 
 void Agent::handle_cancel(const PeerPtr& peer, uint64_t call) {
@@ -402,7 +380,7 @@ void Agent::finish_call(IncomingCall& call, absl::StatusOr<Frame> result) {
     }
     if (!peer->gone.load()) peer->core.post(std::move(frame));
   }
-  flush(peer);
+  flush_soon(peer);
 }
 
 void Agent::declare_dead(WorkerId worker, absl::Status reason) {
@@ -423,9 +401,11 @@ void Agent::end_peer(const PeerPtr& peer, absl::Status reason, bool left) {
   std::vector<std::pair<uint64_t, PendingCall>> pending;
   absl::flat_hash_map<uint64_t, std::shared_ptr<IncomingCall>> incoming;
   std::vector<ConnectionPtr> connections;
+  FrameBatch last;  // of a worker that leaves: what it has said is still sent
   {
     MutexLock lock(peer->mutex);
     if (peer->gone.exchange(true)) return;
+    if (stopping_.load()) last = peer->core.take_outgoing();
     peer->fate = reason;
     pending = peer->core.take_all_calls();
     incoming.swap(peer->core.incoming());
@@ -434,6 +414,7 @@ void Agent::end_peer(const PeerPtr& peer, absl::Status reason, bool left) {
     peer->connection = nullptr;
   }
   activity_.fetch_add(1);
+  if (!connections.empty() && !last.empty()) (void)connections.back()->send(std::move(last));
   for (const ConnectionPtr& connection : connections) connection->close();
   for (auto& [id, call] : pending) {
     absl::Status status = gone_status(peer->info, reason, call.sent ? Ran::kMaybe : Ran::kNo);
@@ -492,12 +473,10 @@ void Agent::stop() {
         peer->core.send_unnumbered(std::move(goodbye));
       }
     }
-    flush(peer);
     end_peer(peer, absl::CancelledError("is not called any more: this worker has shut down"), true);
   }
   transport_.stop();
-  MutexLock lock(gate_->mutex);
-  gate_->agent = nullptr;
+  gate_->close();
 }
 
 }  // namespace weft::internal

@@ -39,7 +39,8 @@ class Agent final : public TransportSink {
  public:
   using CallHandler = std::function<void(const std::shared_ptr<IncomingCall>&)>;
   using PostHandler = std::function<void(WorkerId from, Frame frame)>;
-  // `peer` will never be heard of again; `reason` names it. `left`: it went in good order.
+  // `peer` will never be heard of again, but for replies that arrived together with its end;
+  // `reason` names it. `left`: it went in good order.
   using GoneListener = std::function<void(WorkerId peer, const absl::Status& reason, bool left)>;
 
   Agent(AgentOptions options, Transport& transport, Clock& clock, Executor& executor);
@@ -106,7 +107,7 @@ class Agent final : public TransportSink {
   // TransportSink.
   absl::Status on_accept(const PeerIdentity& peer) override;
   void on_open(const ConnectionPtr& connection) override;
-  void on_frame(const ConnectionPtr& connection, Frame frame) override;
+  void on_frames(const ConnectionPtr& connection, std::vector<Frame> frames) override;
   void on_closed(const ConnectionPtr& connection, absl::Status reason) override;
 
  private:
@@ -119,13 +120,25 @@ class Agent final : public TransportSink {
   std::vector<PeerPtr> all_peers() const ABSL_LOCKS_EXCLUDED(mutex_);
   void dial(const PeerPtr& peer, Nanoseconds timeout);
   void adopt(const PeerPtr& peer, const ConnectionPtr& connection);
+  // What is to be put on a connection once the peer's lock is let go.
+  struct Departure {
+    ConnectionPtr connection;
+    FrameBatch frames;
+    bool must_dial = false;
+  };
+  void send(const PeerPtr& peer, Departure departure);
   // Puts what the peer's core has to say on its connection; dials if there is none.
   void flush(const PeerPtr& peer);
+  // The same, once this thread has done what it is at: other replies may follow.
+  void flush_soon(const PeerPtr& peer);
   void arm_deadline(const PeerPtr& peer);
   void arm_ack(const PeerPtr& peer);
   void expire_calls(const PeerPtr& peer);
-  void handle_call(const PeerPtr& peer, Frame frame);
-  void handle_reply(const PeerPtr& peer, Frame frame);
+  struct Arrived;
+  // Makes known the calls among what has arrived, so that they can be cancelled.
+  void admit(const PeerPtr& peer, std::vector<Arrived>& arrived);
+  void handle(const PeerPtr& peer, Arrived arrived);
+  void handle_call(const std::shared_ptr<IncomingCall>& call);
   void handle_cancel(const PeerPtr& peer, uint64_t call);
   void end_peer(const PeerPtr& peer, absl::Status reason, bool left);
   void finish_call(IncomingCall& call, absl::StatusOr<Frame> result);

@@ -1,8 +1,11 @@
 // The agent's side towards connections: dialling, accepting, frames in and out, their ends.
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/log.h"
+#include "weft/base/serving_threads.h"
 #include "weft/base/status.h"
 #include "weft/rpc/internal/agent_peer.h"
 
@@ -13,25 +16,45 @@ constexpr size_t kMaxGaps = size_t{1} << 20;  // out-of-order frames a peer may 
 
 }  // namespace
 
-void Agent::flush(const PeerPtr& peer) {
-  std::vector<FramePtr> frames;
-  ConnectionPtr connection;
-  bool must_dial = false;
-  {
-    MutexLock lock(peer->mutex);
-    if (peer->gone.load()) return;
-    connection = peer->connection;
-    // Without a connection everything waits for one: adopt() sends it.
-    if (connection != nullptr) frames = peer->core.take_outgoing();
-    must_dial = connection == nullptr && !peer->dialling;
-  }
-  if (connection != nullptr) {
-    for (FramePtr& frame : frames) {
-      if (!connection->send(std::move(frame))) break;  // on_closed will dial again and resend
-    }
-  } else if (must_dial) {
+// What has arrived and is no duplicate, on its way to whom it is for.
+struct Agent::Arrived {
+  explicit Arrived(Frame frame_in) : frame(std::move(frame_in)) {}
+  Frame frame;
+  std::optional<PendingCall> pending;  // a reply's, unless nobody waits for it any more
+  std::shared_ptr<IncomingCall> call;  // a call's; holds the frame
+  bool cancelled = false;              // before it came
+};
+
+void Agent::send(const PeerPtr& peer, Departure departure) {
+  if (!departure.frames.empty()) {
+    // On failure on_closed will dial again and resend.
+    (void)departure.connection->send(std::move(departure.frames));
+  } else if (departure.must_dial) {
     dial(peer, options_.connect_timeout);
   }
+}
+
+void Agent::flush(const PeerPtr& peer) {
+  Departure departure;
+  {
+    MutexLock lock(peer->mutex);
+    departure = peer->depart();
+  }
+  send(peer, std::move(departure));
+}
+
+void Agent::flush_soon(const PeerPtr& peer) {
+  if (ServingThreads::may_put_off()) {
+    if (peer->flush_put_off.exchange(true)) return;
+    if (ServingThreads::put_off([gate = gate_, peer] {
+          peer->flush_put_off.store(false);
+          gate->enter([&](Agent& agent) { agent.flush(peer); });
+        })) {
+      return;
+    }
+    peer->flush_put_off.store(false);
+  }
+  flush(peer);
 }
 
 void Agent::dial(const PeerPtr& peer, Nanoseconds timeout) {
@@ -66,7 +89,7 @@ void Agent::dial(const PeerPtr& peer, Nanoseconds timeout) {
 }
 
 void Agent::adopt(const PeerPtr& peer, const ConnectionPtr& connection) {
-  std::vector<FramePtr> frames;
+  FrameBatch frames;
   {
     MutexLock lock(peer->mutex);
     if (!peer->gone.load()) {
@@ -82,9 +105,7 @@ void Agent::adopt(const PeerPtr& peer, const ConnectionPtr& connection) {
     connection->close();
     return;
   }
-  for (FramePtr& frame : frames) {
-    if (!connection->send(std::move(frame))) return;
-  }
+  (void)connection->send(std::move(frames));
 }
 
 absl::Status Agent::on_accept(const PeerIdentity& identity) {
@@ -115,7 +136,7 @@ void Agent::on_closed(const ConnectionPtr& connection, absl::Status reason) {
   if (peer == nullptr) return;
   bool lost = false, left = false;
   ConnectionPtr spare;
-  std::vector<FramePtr> frames;
+  FrameBatch frames;
   {
     MutexLock lock(peer->mutex);
     std::erase(peer->others, connection);
@@ -136,9 +157,7 @@ void Agent::on_closed(const ConnectionPtr& connection, absl::Status reason) {
   if (left) {
     end_peer(peer, absl::UnavailableError("has left the group"), true);
   } else if (spare != nullptr) {
-    for (FramePtr& frame : frames) {
-      if (!spare->send(std::move(frame))) return;
-    }
+    (void)spare->send(std::move(frames));
   } else {
     // A process that died refuses this at once; one that lives gets its frames again.
     log_info("connection to '", peer->info.name, "' ended (", reason.ToString(),
@@ -147,62 +166,115 @@ void Agent::on_closed(const ConnectionPtr& connection, absl::Status reason) {
   }
 }
 
-void Agent::on_frame(const ConnectionPtr& connection, Frame frame) {
-  const FrameHeader& header = frame.header;
+void Agent::on_frames(const ConnectionPtr& connection, std::vector<Frame> frames) {
   PeerPtr peer = find(connection->peer().id);
   if (peer == nullptr || peer->gone.load()) return;
-  if (header.source != peer->info.id || header.destination != options_.self.id) {
-    log_warning("'", peer->info.name, "' sent a frame from ", header.source.to_string(), " to ",
-                header.destination.to_string(), "; closing its connection");
-    connection->close();
-    return;
-  }
   handling_.fetch_add(1);
   activity_.fetch_add(1);
-  bool fresh = true, honest = true, ack_now = false, ack_later = false;
+  std::vector<Arrived> arrived;
+  arrived.reserve(frames.size());
+  bool foreign = false, honest = true, ack_now = false, ack_later = false;
+  const TimePoint now = clock_.now();
+  std::vector<FramePtr> released;  // die outside the lock
   {
     MutexLock lock(peer->mutex);
-    honest = peer->core.on_header(header, clock_.now());
-    if (honest && header.sequence != 0) {
-      fresh = peer->core.accept(frame);
-      honest = peer->core.session().gaps() <= kMaxGaps;
-      ack_now = peer->core.ack_due();
-      ack_later = !ack_now && !peer->ack_armed;
-      if (ack_now) peer->core.send_ack();
+    for (Frame& frame : frames) {
+      const FrameHeader& header = frame.header;
+      foreign = header.source != peer->info.id || header.destination != options_.self.id;
+      if (foreign) break;
+      honest = peer->core.on_header(header, now);
+      bool fresh = true;
+      if (honest && header.sequence != 0) {
+        fresh = peer->core.accept(frame);
+        honest = peer->core.session().gaps() <= kMaxGaps;
+      }
+      if (!honest) break;
+      if (header.kind == FrameKind::kGoodbye) peer->said_goodbye = true;
+      if (!fresh) continue;
+      Arrived& next = arrived.emplace_back(std::move(frame));
+      if (next.frame.header.kind == FrameKind::kReply) {
+        next.pending = peer->core.take_call(next.frame.header.call);
+      }
     }
-    if (header.kind == FrameKind::kGoodbye) peer->said_goodbye = true;
+    released = peer->core.take_released();
+    ack_now = peer->core.ack_due();
+    ack_later = !ack_now && peer->core.ack_owed() && !peer->ack_armed;
+    if (ack_now) peer->core.send_ack();
   }
-  if (!honest) {
+  admit(peer, arrived);
+  for (Arrived& each : arrived) handle(peer, std::move(each));
+  if (foreign) {
+    log_warning("'", peer->info.name, "' sent a frame that is not from itself to '",
+                options_.self.name, "'; closing its connection");
+    connection->close();
+  } else if (!honest) {
     declare_dead(peer->info.id, absl::UnavailableError("broke the session protocol"));
     connection->close();
-  } else if (fresh) {
-    switch (header.kind) {
-      case FrameKind::kCall:
-        handle_call(peer, std::move(frame));
-        break;
-      case FrameKind::kReply:
-        handle_reply(peer, std::move(frame));
-        break;
-      case FrameKind::kPost:
-        if (header.function < kTopics && post_handlers_[header.function]) {
-          post_handlers_[header.function](peer->info.id, std::move(frame));
-        }
-        break;
-      case FrameKind::kCancel:
-        handle_cancel(peer, header.call);
-        break;
-      case FrameKind::kAbort:
-        declare_dead(peer->info.id, absl::UnavailableError("ended the session"));
-        break;
-      case FrameKind::kHello:
-      case FrameKind::kAck:
-      case FrameKind::kGoodbye:
-        break;
-    }
   }
   if (ack_later) arm_ack(peer);
   flush(peer);
+  activity_.fetch_add(1);
   handling_.fetch_sub(1);
+}
+
+void Agent::admit(const PeerPtr& peer, std::vector<Arrived>& arrived) {
+  bool any = false;
+  for (Arrived& each : arrived) {
+    const FrameHeader& header = each.frame.header;
+    if (header.kind != FrameKind::kCall) continue;
+    any = true;
+    const TimePoint deadline =
+        header.budget_us == 0 ? kNever
+                              : Timeout(absl::Microseconds(static_cast<int64_t>(std::min<uint64_t>(
+                                            header.budget_us, uint64_t{1} << 50))))
+                                    .deadline_from(clock_.now());
+    auto context = std::make_shared<CallContext>(clock_, peer->info.id, peer->info.name, deadline);
+    each.call =
+        std::make_shared<IncomingCall>(*this, peer->info.id, std::move(each.frame), context);
+  }
+  if (!any) return;
+  MutexLock lock(peer->mutex);
+  for (Arrived& each : arrived) {
+    if (each.call == nullptr) continue;
+    const uint64_t id = each.call->header().call;
+    peer->core.incoming().emplace(id, each.call);
+    // Of a peer that went meanwhile nobody else would cancel it.
+    each.cancelled = peer->core.was_cancelled_early(id) || peer->gone.load();
+  }
+}
+
+void Agent::handle(const PeerPtr& peer, Arrived arrived) {
+  Frame& frame = arrived.frame;
+  switch (frame.header.kind) {
+    case FrameKind::kCall:
+      if (arrived.cancelled) arrived.call->context()->cancel();
+      handle_call(arrived.call);
+      break;
+    case FrameKind::kReply:
+      if (arrived.pending) {
+        arrived.pending->on_reply(std::move(frame));
+      } else if (late_reply_handler_) {
+        late_reply_handler_(peer->info.id, std::move(frame));
+      }
+      break;
+    case FrameKind::kPost:
+      // Whoever heard of its end hears nothing more of it.
+      if (frame.header.function < kTopics && post_handlers_[frame.header.function] &&
+          !peer->gone.load()) {
+        post_handlers_[frame.header.function](peer->info.id, std::move(frame));
+      }
+      break;
+    case FrameKind::kCancel:
+      handle_cancel(peer, frame.header.call);
+      break;
+    case FrameKind::kAbort:
+      declare_dead(peer->info.id, absl::UnavailableError("ended the session"));
+      break;
+    case FrameKind::kHello:
+    case FrameKind::kAck:
+    case FrameKind::kGoodbye:
+      break;
+  }
 }
 
 }  // namespace weft::internal

@@ -26,17 +26,42 @@ struct Agent::Peer {
   absl::Status fate ABSL_GUARDED_BY(mutex);  // why it is gone
   TimePoint deadline_armed ABSL_GUARDED_BY(mutex) = kNever;
   bool ack_armed ABSL_GUARDED_BY(mutex) = false;
+  std::atomic<bool> flush_put_off{false};  // a serving thread will flush
+
+  // With the lock; what it gives is sent without it.
+  Departure depart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    if (gone.load()) return {};
+    // Without a connection everything waits for one: adopt() sends it.
+    if (connection == nullptr) return {nullptr, {}, !dialling};
+    return {connection, core.take_outgoing(), false};
+  }
 };
 
-// Lets timers in while the agent lives; `stop` waits for the one that is inside.
+// Lets timers and what was put off in while the agent lives.
 struct Agent::Gate {
   Mutex mutex;
+  CondVar left;
   Agent* agent ABSL_GUARDED_BY(mutex) = nullptr;
+  int inside ABSL_GUARDED_BY(mutex) = 0;
 
   template <class F>
   void enter(F f) ABSL_LOCKS_EXCLUDED(mutex) {
+    Agent* open = nullptr;
+    {
+      MutexLock lock(mutex);
+      if (agent == nullptr) return;
+      open = agent;
+      ++inside;
+    }
+    f(*open);
     MutexLock lock(mutex);
-    if (agent != nullptr) f(*agent);
+    if (--inside == 0) left.notify_all();
+  }
+  // Waits for those that are inside.
+  void close() ABSL_LOCKS_EXCLUDED(mutex) {
+    MutexLock lock(mutex);
+    agent = nullptr;
+    while (inside > 0) left.wait(mutex);
   }
 };
 

@@ -4,7 +4,9 @@
 // Lifetime: connections and streams share what they have in common with the transport.
 #pragma once
 
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <random>
@@ -79,15 +81,24 @@ class GrpcConnection final : public Connection,
   GrpcConnection(GrpcSharedPtr shared, PeerIdentity peer, uint64_t number)
       : shared_(std::move(shared)), peer_(std::move(peer)), number_(number) {}
 
-  bool send(FramePtr frame) override {
-    std::shared_ptr<GrpcStream> stream;
+  bool send(FrameBatch frames) override {
+    std::shared_ptr<GrpcStream> lanes[StreamService::kLanes];
     {
       MutexLock lock(mutex_);
-      const bool bulk = lanes_[1] != nullptr &&
-                        frame->payload_bytes() + frame->body.size() > shared_->options.bulk_from;
-      stream = lanes_[bulk ? 1 : 0];
+      std::copy(std::begin(lanes_), std::end(lanes_), lanes);
     }
-    return stream != nullptr && stream->send(std::move(frame));
+    if (lanes[0] == nullptr) return false;
+    FrameBatch bulk;
+    if (lanes[1] != nullptr) {
+      const auto small_end =
+          std::stable_partition(frames.begin(), frames.end(), [&](const FramePtr& frame) {
+            return frame->payload_bytes() + frame->body.size() <= shared_->options.bulk_from;
+          });
+      std::move(small_end, frames.end(), std::back_inserter(bulk));
+      frames.erase(small_end, frames.end());
+    }
+    const bool taken = frames.empty() || lanes[0]->send(std::move(frames));
+    return taken && (bulk.empty() || lanes[1]->send(std::move(bulk)));
   }
   void close() override {
     for (const auto& stream : lanes()) stream->end();
@@ -110,14 +121,14 @@ class GrpcConnection final : public Connection,
     }
     stream->end();  // the other lane took the connection down
   }
-  void received(Frame frame) {
+  void received(std::vector<Frame> frames) {
     {
       MutexLock lock(mutex_);
       if (closed_) return;  // the bulk lane may end after the connection
       ++delivering_;
     }
     shared_->with_sink(
-        [&](TransportSink& sink) { sink.on_frame(shared_from_this(), std::move(frame)); });
+        [&](TransportSink& sink) { sink.on_frames(shared_from_this(), std::move(frames)); });
     {
       MutexLock lock(mutex_);
       if (--delivering_ > 0 || !closed_) return;

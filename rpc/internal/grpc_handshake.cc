@@ -58,9 +58,9 @@ class AcceptHandler final : public StreamHandler,
     if (!wait) resume();
     return absl::OkStatus();
   }
-  void on_frame(GrpcStream& stream, Frame frame) override {
+  void on_frames(GrpcStream& stream, std::vector<Frame> frames) override {
     if (const GrpcConnectionPtr connection = this->connection()) {
-      connection->received(std::move(frame));
+      connection->received(std::move(frames));
     } else {
       stream.cut();  // frames before the answer to the hello
     }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "weft/rpc/internal/grpc_connection.h"
@@ -48,7 +49,9 @@ class DialHandler final : public StreamHandler {
   }
 
   absl::Status on_hello(GrpcStream& stream, std::string text) override;
-  void on_frame(GrpcStream&, Frame frame) override { connection_->received(std::move(frame)); }
+  void on_frames(GrpcStream&, std::vector<Frame> frames) override {
+    connection_->received(std::move(frames));
+  }
   void on_end(GrpcStream& stream, absl::Status reason) override;
 
  private:

@@ -1,15 +1,23 @@
 #include "weft/rpc/internal/grpc_stream.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/serving_threads.h"
 
 namespace weft::internal {
+namespace {
+
+constexpr int kCrowdedFor = 16;  // reads
+
+}  // namespace
 
 bool serve_completion(grpc::CompletionQueue& queue) {
   void* tag = nullptr;
   bool ok = false;
   if (!queue.Next(&tag, &ok)) return false;
+  const ServingThreads::Work work;
   static_cast<GrpcOperation*>(tag)->ended(ok);
   return true;
 }
@@ -26,21 +34,24 @@ void GrpcStream::set_handler(std::shared_ptr<StreamHandler> handler) {
 
 GrpcStream::Next GrpcStream::next() {
   Next next;
-  if (open_ && !writing_ && !broken_ && !closed_ && !writer_.empty()) {
+  if (open_ && !writing_ && !broken_ && !closed_ && !drained()) {
     writing_ = true;
     ++under_way_;
-    outgoing_ = writer_.next();
+    if (!hello_.empty()) writer_.push_hello(std::exchange(hello_, {}));
+    for (FramePtr& frame : queue_) writer_.push(std::move(frame));
+    queue_.clear();
+    queued_bytes_ = 0;
+    writer_bytes_ = writer_.queued_bytes();
     next.write = true;
     return next;
   }
-  const bool drained = broken_ || (ending_ && writer_.empty());
-  if (open_ && !writing_ && !closed_ && drained) {
+  if (open_ && !writing_ && !closed_ && (broken_ || (ending_ && drained()))) {
     closed_ = true;
     next.last_write = !accepting() && !read_over_;  // else nobody listens
     if (next.last_write) ++under_way_;
   }
   // The accepting end finishes once it has written all, the dialling one once it has read all.
-  if (!finishing_ && !writing_ && (accepting() ? closed_ : read_over_)) {
+  if (!finishing_ && !writing_ && !starting_read_ && (accepting() ? closed_ : read_over_)) {
     closed_ = finishing_ = true;
     ++under_way_;
     next.finish = true;
@@ -49,7 +60,10 @@ GrpcStream::Next GrpcStream::next() {
 }
 
 void GrpcStream::start(Next next) {
-  if (next.write) start_write(outgoing_, &write_);
+  if (next.write) {
+    outgoing_ = writer_.next();
+    start_write(outgoing_, &write_);
+  }
   if (next.last_write) start_last_write(&last_write_);
   if (next.finish) start_finish(&finish_);
 }
@@ -59,29 +73,32 @@ void GrpcStream::opened() {
   {
     MutexLock lock(mutex_);
     open_ = true;
-    ++under_way_;
     todo = next();
   }
-  start_read(&incoming_, &read_);
   start(todo);
+  note_started();
+  read_on();
 }
 
 void GrpcStream::send_hello(std::string hello) {
   Next todo;
   {
     MutexLock lock(mutex_);
-    writer_.push_hello(std::move(hello));
+    hello_ = std::move(hello);
     todo = next();
   }
   start(todo);
 }
 
-bool GrpcStream::send(FramePtr frame) {
+bool GrpcStream::send(FrameBatch frames) {
   Next todo;
   {
     MutexLock lock(mutex_);
     if (broken_ || ending_ || closed_) return false;
-    writer_.push(std::move(frame));
+    for (FramePtr& frame : frames) {
+      queued_bytes_ += frame->cost();
+      queue_.push_back(std::move(frame));
+    }
     todo = next();
   }
   start(todo);
@@ -100,7 +117,7 @@ void GrpcStream::end() {
 
 size_t GrpcStream::queued_bytes() const {
   MutexLock lock(mutex_);
-  return writer_.queued_bytes();
+  return queued_bytes_ + writer_bytes_;
 }
 
 absl::Status GrpcStream::reason() const {
@@ -128,10 +145,13 @@ void GrpcStream::read_done(bool ok) {
     MutexLock lock(mutex_);
     handler = handler_;
   }
+  std::vector<Frame> frames;
   absl::Status status = reader_.read(
       incoming_, [&](std::string hello) { return handler->on_hello(*this, std::move(hello)); },
-      [&](Frame frame) { handler->on_frame(*this, std::move(frame)); });
+      frames);
   incoming_.Clear();
+  crowded_ = frames.size() > 1 ? kCrowdedFor : std::max(crowded_ - 1, 0);
+  if (!frames.empty()) handler->on_frames(*this, std::move(frames));
   if (!status.ok()) {
     {
       MutexLock lock(mutex_);
@@ -141,24 +161,48 @@ void GrpcStream::read_done(bool ok) {
     read_ended();
     return;
   }
+  note_started();  // what read_on counts off
+  // gRPC sends a window update with a new read. It costs as much as a reply: where many frames
+  // come, they go first. Where they come one by one it is a herald, which wakes the far end while
+  // this end still works.
+  if (crowded_ == 0 ||
+      !ServingThreads::put_off_to_end([self = shared_from_this()] { self->read_on(); })) {
+    read_on();
+  }
+}
+
+void GrpcStream::read_on() {
+  bool may_read = false;
   {
     MutexLock lock(mutex_);
     // A server that has finished must not read on.
-    if (!finishing_) {
+    may_read = starting_read_ = !finishing_;
+    if (may_read) {
       ++under_way_;
-      start_read(&incoming_, &read_);
-      return;
+    } else {
+      read_over_ = true;
     }
-    read_over_ = true;
   }
+  if (may_read) {
+    start_read(&incoming_, &read_);
+    Next todo;
+    {
+      MutexLock lock(mutex_);
+      starting_read_ = false;
+      todo = next();
+    }
+    start(todo);
+  }
+  count_off();
 }
 
 void GrpcStream::write_done(bool ok) {
   Next todo;
+  outgoing_.Clear();
   {
     MutexLock lock(mutex_);
     writing_ = false;
-    outgoing_.Clear();
+    writer_bytes_ = writer_.queued_bytes();
     if (!ok) broken_ = true;
     todo = next();
   }
@@ -183,6 +227,9 @@ void GrpcStream::count_off() {
     if (--under_way_ > 0) return;
     // Nothing is under way and nothing will be: also of a stream that never came to be.
     broken_ = read_over_ = closed_ = finishing_ = finished_ = true;
+    hello_.clear();
+    queue_.clear();
+    queued_bytes_ = writer_bytes_ = 0;
     writer_.clear();
     reason = reason_.ok() ? verdict() : reason_;
     handler = std::move(handler_);

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -40,7 +41,7 @@ class StreamHandler {
  public:
   virtual ~StreamHandler() = default;
   virtual absl::Status on_hello(GrpcStream& stream, std::string hello) = 0;
-  virtual void on_frame(GrpcStream& stream, Frame frame) = 0;
+  virtual void on_frames(GrpcStream& stream, std::vector<Frame> frames) = 0;
   // Last call: nothing more is read or written.
   virtual void on_end(GrpcStream& stream, absl::Status reason) = 0;
 };
@@ -52,7 +53,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   void set_handler(std::shared_ptr<StreamHandler> handler) ABSL_LOCKS_EXCLUDED(mutex_);
   void send_hello(std::string hello) ABSL_LOCKS_EXCLUDED(mutex_);
   // False: the stream has ended.
-  bool send(FramePtr frame) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool send(FrameBatch frames) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the stream once what is queued was written.
   void end() ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends it now.
@@ -95,9 +96,15 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
     bool finish = false;
   };
   Next next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Nothing waits to be written. While no write is under way the writer is the lock holder's.
+  bool drained() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return hello_.empty() && queue_.empty() && writer_.empty();
+  }
   void start(Next next);
 
   void read_done(bool ok) ABSL_LOCKS_EXCLUDED(mutex_);
+  // An operation of its own: its caller has counted it, it counts itself off.
+  void read_on() ABSL_LOCKS_EXCLUDED(mutex_);
   void write_done(bool ok) ABSL_LOCKS_EXCLUDED(mutex_);
   void last_write_done(bool) {}
   void finish_done(bool ok) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -106,6 +113,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   std::shared_ptr<GrpcStream> self_;
   FrameReader reader_;
   grpc::ByteBuffer incoming_;  // the read slot's
+  int crowded_ = 0;            // more than 0: one of so many reads brought several frames; its too
   grpc::ByteBuffer outgoing_;  // the write slot's
   // At most one of each is under way.
   GrpcOperation read_{*this, &GrpcStream::read_done};
@@ -113,11 +121,17 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   GrpcOperation last_write_{*this, &GrpcStream::last_write_done};
   GrpcOperation finish_{*this, &GrpcStream::finish_done};
 
+  FrameWriter writer_;  // the write slot's
+
   mutable Mutex mutex_;
   std::shared_ptr<StreamHandler> handler_ ABSL_GUARDED_BY(mutex_);
-  FrameWriter writer_ ABSL_GUARDED_BY(mutex_);
-  int under_way_ ABSL_GUARDED_BY(mutex_) = 0;  // operations that gRPC has
+  std::string hello_ ABSL_GUARDED_BY(mutex_);            // to be written first
+  std::vector<FramePtr> queue_ ABSL_GUARDED_BY(mutex_);  // not yet the writer's
+  size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;      // of the queue
+  size_t writer_bytes_ ABSL_GUARDED_BY(mutex_) = 0;      // what the writer has or is writing
+  int under_way_ ABSL_GUARDED_BY(mutex_) = 0;            // operations that gRPC has
   bool open_ ABSL_GUARDED_BY(mutex_) = false;
+  bool starting_read_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;     // end() was called: drain, then close
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;     // the far end or the wire is gone

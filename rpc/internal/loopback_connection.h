@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "weft/base/executor.h"
 #include "weft/rpc/transport.h"
@@ -21,17 +22,19 @@ class LoopbackConnection final : public Connection,
   LoopbackConnection(PeerIdentity self, TransportSink& sink, Executor& executor)
       : self_(std::move(self)), sink_(sink), executor_(executor) {}
 
-  bool send(FramePtr frame) override {
-    if (closed_.load()) return false;
-    executor_.schedule([self = shared_from_this(), frame = std::move(frame)] {
-      Frame copy = *frame;
-      for (Payload& payload : copy.payloads) {
-        auto block = std::shared_ptr<std::byte[]>(new std::byte[payload.size]);
-        std::copy_n(payload.data, payload.size, block.get());
-        payload = {block.get(), payload.size, block};
-      }
-      if (!self->closed_.load()) self->sink_.on_frame(self, std::move(copy));
-    });
+  bool send(FrameBatch frames) override {
+    for (FramePtr& frame : frames) {
+      if (closed_.load()) return false;
+      executor_.schedule([self = shared_from_this(), frame = std::move(frame)] {
+        std::vector<Frame> copy{*frame};
+        for (Payload& payload : copy[0].payloads) {
+          auto block = std::shared_ptr<std::byte[]>(new std::byte[payload.size]);
+          std::copy_n(payload.data, payload.size, block.get());
+          payload = {block.get(), payload.size, block};
+        }
+        if (!self->closed_.load()) self->sink_.on_frames(self, std::move(copy));
+      });
+    }
     return true;
   }
   void close() override { closed_.store(true); }

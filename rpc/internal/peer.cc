@@ -145,10 +145,10 @@ void PeerCore::send_ack() {
   send_unnumbered(std::move(ack));
 }
 
-std::vector<FramePtr> PeerCore::resend() {
-  std::vector<FramePtr> waiting = take_outgoing();
+FrameBatch PeerCore::resend() {
+  FrameBatch waiting = take_outgoing();
   send_ack();  // credit that was told on a lost frame must not be lost
-  std::vector<FramePtr> frames = take_outgoing();
+  FrameBatch frames = take_outgoing();
   frames.insert(frames.end(), session_.unacknowledged().begin(), session_.unacknowledged().end());
   // Numbered frames are among the unacknowledged ones; what else waits follows them.
   for (FramePtr& frame : waiting) {

@@ -69,9 +69,9 @@ class PeerCore {
   // Tells the peer that nobody waits for a call that was sent.
   void cancel(uint64_t call);
   // Frames to be put on a connection now, in order.
-  std::vector<FramePtr> take_outgoing() { return std::exchange(outgoing_, {}); }
+  FrameBatch take_outgoing() { return std::exchange(outgoing_, {}); }
   // After a new connection: everything the peer may not have. Supersedes take_outgoing.
-  std::vector<FramePtr> resend();
+  FrameBatch resend();
 
   // --- frames from the peer
   // Takes acknowledgement and credit; lets queued calls go. False: the header lies.
@@ -98,6 +98,7 @@ class PeerCore {
   size_t pending_calls() const { return pending_.size(); }
   size_t queued_calls() const { return queued_; }
   const SessionCore& session() const { return session_; }
+  std::vector<FramePtr> take_released() { return session_.take_released(); }
 
  private:
   struct Queued {
@@ -114,7 +115,7 @@ class PeerCore {
   const WorkerId peer_;
   const CreditWindow window_;
   SessionCore session_;
-  std::vector<FramePtr> outgoing_;
+  FrameBatch outgoing_;
   absl::flat_hash_map<uint64_t, PendingCall> pending_;
   absl::btree_set<std::pair<TimePoint, uint64_t>> deadlines_;
   std::deque<Queued> queue_;

@@ -42,7 +42,7 @@ class RunLengths {
   Nanoseconds usual() const { return Nanoseconds(usual_ns_.load(std::memory_order_relaxed)); }
 
  private:
-  static constexpr std::chrono::microseconds kShort{100};
+  static constexpr std::chrono::microseconds kShort{300};
   static constexpr int kEnough = 32;
   static constexpr int kMost = 96;
   static constexpr int kForLong = 16;

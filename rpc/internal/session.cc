@@ -87,6 +87,7 @@ bool SessionCore::on_acknowledged(uint64_t sequence) {
       result_bytes_ -= frame.cost();
       results_.pop_front();
     }
+    released_.push_back(std::move(retained_.front()));
     retained_.pop_front();
   }
   return true;

@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <deque>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "weft/rpc/frame.h"
 
@@ -35,6 +37,8 @@ class SessionCore {
   // The peer has everything up to `sequence`. False: it claims what was never sent.
   bool on_acknowledged(uint64_t sequence);
   const std::deque<FramePtr>& unacknowledged() const { return retained_; }
+  // What was retained and need not be any more: dies where the caller wants it to.
+  std::vector<FramePtr> take_released() { return std::exchange(released_, {}); }
   size_t retained_bytes() const { return retained_bytes_; }
   uint64_t last_sequence() const { return next_ - 1; }
 
@@ -48,6 +52,7 @@ class SessionCore {
   const size_t max_result_bytes_;
   uint64_t next_ = 1;
   std::deque<FramePtr> retained_;
+  std::vector<FramePtr> released_;
   size_t retained_bytes_ = 0;
   std::deque<uint64_t> results_;  // retained replies whose loss would save memory
   size_t result_bytes_ = 0;       // of them

@@ -16,6 +16,8 @@ enum Record : uint8_t { kHello = 0, kFrame = 1, kHead = 2, kChunk = 3 };
 constexpr size_t kPackedFrame = size_t{32} << 10;
 // A message is closed once it has this much.
 constexpr size_t kMessage = size_t{64} << 10;
+// What a message begins with room for. To free 64 KiB or more makes glibc consolidate its bins.
+constexpr size_t kReserved = size_t{60} << 10;
 constexpr size_t kChunkBytes = size_t{1} << 20;
 
 void append_record_header(std::string& out, Record kind, size_t size) {
@@ -60,6 +62,7 @@ grpc::ByteBuffer FrameWriter::next() {
     const size_t head = head_bytes(frame);
     const size_t whole = head + frame.payload_bytes();
     if (whole > kPackedFrame) break;
+    if (packed.empty()) packed.reserve(std::min(queued_bytes_, kReserved));
     append_record_header(packed, kFrame, whole);
     append_head(frame, packed);
     for (const Payload& payload : frame.payloads) {
@@ -185,7 +188,7 @@ absl::Status FrameReader::allocate(Frame& frame) {
 
 absl::Status FrameReader::read(const grpc::ByteBuffer& message,
                                const std::function<absl::Status(std::string hello)>& on_hello,
-                               const std::function<void(Frame frame)>& on_frame) {
+                               std::vector<Frame>& frames) {
   Cursor cursor(message);
   if (!cursor.ok()) return absl::InvalidArgumentError("a message cannot be read");
   while (!cursor.at_end()) {
@@ -217,9 +220,9 @@ absl::Status FrameReader::read(const grpc::ByteBuffer& message,
       if (absl::Status status = allocate(frame); !status.ok()) return status;
       if (kind == kFrame) {
         for (Payload& payload : frame.payloads) cursor.copy(payload.data, payload.size);
-        on_frame(std::move(frame));
+        frames.push_back(std::move(frame));
       } else if (frame.payload_bytes() == 0) {
-        on_frame(std::move(frame));
+        frames.push_back(std::move(frame));
       } else {
         partial_ = std::move(frame);
         payload_ = offset_ = 0;
@@ -247,7 +250,7 @@ absl::Status FrameReader::read(const grpc::ByteBuffer& message,
       }
       if (missing == offset_) {
         filling_ = false;
-        on_frame(std::exchange(partial_, Frame()));
+        frames.push_back(std::exchange(partial_, Frame()));
       }
     } else {
       return absl::InvalidArgumentError(absl::StrCat("a record of kind ", kind, " is unknown"));

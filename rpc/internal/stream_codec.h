@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include <grpcpp/support/byte_buffer.h>
 
@@ -50,10 +51,11 @@ class FrameReader {
  public:
   FrameReader(const TransportLimits& limits, BufferPool& pool) : limits_(limits), pool_(pool) {}
 
-  // Takes one message apart. An error means that the stream is of no further use.
+  // Takes one message apart and appends the frames that it completes. An error means that the
+  // stream is of no further use after them.
   absl::Status read(const grpc::ByteBuffer& message,
                     const std::function<absl::Status(std::string hello)>& on_hello,
-                    const std::function<void(Frame frame)>& on_frame);
+                    std::vector<Frame>& frames);
 
  private:
   class Cursor;

@@ -2,9 +2,13 @@
 
 #include <deque>
 #include <functional>
+#include <string>
 #include <thread>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "weft/base/future.h"
 
 namespace weft {
 namespace {
@@ -29,8 +33,10 @@ class Queue {
       if (work == nullptr) work_.push_front(nullptr);  // for everyone who comes after
       --inside_;
     }
-    if (work != nullptr) work();
-    return work != nullptr;
+    if (work == nullptr) return false;
+    const ServingThreads::Work here;
+    work();
+    return true;
   }
 
  private:
@@ -65,6 +71,8 @@ class Gate {
 
 class ServingThreadsTest : public ::testing::Test {
  protected:
+  explicit ServingThreadsTest(Nanoseconds together = std::chrono::microseconds(20))
+      : together_(together) {}
   ~ServingThreadsTest() override {
     queue_.end();
     threads_.join();
@@ -82,7 +90,9 @@ class ServingThreadsTest : public ::testing::Test {
   SystemClock clock_;
   ThreadExecutor executor_{clock_, {.threads = 1}};
   Queue queue_;
-  ServingThreads threads_{[this] { return queue_.serve_one(); }};
+  const Nanoseconds together_;
+  ServingThreads threads_{[this] { return queue_.serve_one(); }, std::chrono::milliseconds(1),
+                          together_};
 };
 
 TEST_F(ServingThreadsTest, AShortTaskRunsOnTheThreadThatServes) {
@@ -136,6 +146,146 @@ TEST_F(ServingThreadsTest, TasksThatTakeTooLongTogetherAreShared) {
   done.wait(3);
   EXPECT_EQ(running[0], running[1]);
   EXPECT_NE(running[0], running[2]);
+}
+
+// What is put off appends to `order`, as everything else does.
+class PuttingOff : public ServingThreadsTest {
+ protected:
+  // Tasks that never took long together.
+  explicit PuttingOff(Nanoseconds together = std::chrono::hours(1))
+      : ServingThreadsTest(together) {}
+
+  void note(const std::string& what) {
+    MutexLock lock(mutex_);
+    order_ += what;
+  }
+  void put_off(const std::string& what) {
+    EXPECT_TRUE(ServingThreads::put_off([this, what] { note(what); }));
+  }
+  void put_off_to_end(const std::string& what) {
+    EXPECT_TRUE(ServingThreads::put_off_to_end([this, what] { note(what); }));
+  }
+  // Once everything that was pushed is done.
+  std::string order() {
+    Gate done;
+    queue_.push([&] { done.open(); });
+    done.wait();
+    MutexLock lock(mutex_);
+    return order_;
+  }
+
+ private:
+  Mutex mutex_;
+  std::string order_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST_F(PuttingOff, IsRefusedToOtherThreads) {
+  EXPECT_FALSE(ServingThreads::may_put_off());
+  EXPECT_FALSE(ServingThreads::put_off([] { FAIL(); }));
+  EXPECT_FALSE(ServingThreads::put_off_to_end([] { FAIL(); }));
+  Gate done;
+  executor_.schedule([&] {
+    EXPECT_FALSE(ServingThreads::put_off([] { FAIL(); }));
+    done.open();
+  });
+  done.wait();
+}
+
+TEST_F(PuttingOff, WorkFirstThenItsTasksThenTheEnd) {
+  queue_.push([&] {
+    EXPECT_TRUE(ServingThreads::in_work());
+    put_off_to_end("e");
+    put_off("p");
+    for (const char* task : {"1", "2"}) {
+      executor_.schedule_near(
+          [this, task] {
+            EXPECT_FALSE(ServingThreads::in_work());
+            EXPECT_FALSE(ServingThreads::put_off_to_end([] { FAIL(); }));
+            put_off(std::string("t") + task);
+            note(task);
+          },
+          std::chrono::microseconds(1));
+    }
+    note("w");
+  });
+  EXPECT_EQ(order(), "wp12t1t2e");
+}
+
+TEST_F(PuttingOff, WithoutTasksTheEndIsAtOnce) {
+  queue_.push([&] {
+    put_off_to_end("e");
+    put_off("p");
+  });
+  EXPECT_EQ(order(), "pe");
+}
+
+class PuttingOffBriefly : public PuttingOff {
+ protected:
+  PuttingOffBriefly() : PuttingOff(Nanoseconds(0)) {}
+};
+
+TEST_F(PuttingOffBriefly, NextTasksAreNotWaitedForButAtTheEnd) {
+  queue_.push([&] {
+    put_off_to_end("e");
+    for (const char* task : {"1", "2", "3"}) {
+      executor_.schedule_near(
+          [this, task] {
+            put_off(std::string("t") + task);
+            note(task);
+          },
+          std::chrono::microseconds(15));
+    }
+  });
+  EXPECT_EQ(order(), "1t12t23t3e");
+}
+
+TEST_F(PuttingOff, IsDoneBeforeATaskWaitsByItsOwnThread) {
+  Gate done;
+  push([&] {
+    const std::thread::id task = std::this_thread::get_id();
+    std::thread::id by;
+    EXPECT_TRUE(ServingThreads::put_off([&] { by = std::this_thread::get_id(); }));
+    { BlockingSection section; }
+    EXPECT_EQ(by, task);
+    done.open();
+  });
+  done.wait();
+}
+
+TEST_F(PuttingOff, IsDoneByAnotherThreadWhenATaskBlocksWithoutSayingSo) {
+  Gate release, done;
+  queue_.push([&] {
+    put_off_to_end("e");
+    executor_.schedule_near([&] { put_off("t"); }, kExpected);
+    executor_.schedule_near(
+        [&] {
+          release.wait();
+          // No longer the thread that serves.
+          EXPECT_FALSE(ServingThreads::put_off([] { FAIL(); }));
+          done.open();
+        },
+        kExpected);
+  });
+  EXPECT_EQ(order(), "te");
+  release.open();
+  done.wait();
+}
+
+TEST_F(PuttingOff, AWaiterWakesOnceThePieceOfWorkIsDone) {
+  Promise<int> promise(nullptr);
+  Gate waiting;
+  std::thread waiter([&] {
+    waiting.open();
+    promise.future().wait();
+    note("w");
+  });
+  waiting.wait();
+  queue_.push([&] {
+    promise.set(1);
+    note("p");
+  });
+  waiter.join();
+  EXPECT_THAT(order(), ::testing::AnyOf("pw", "wp"));  // it may not have slept yet
 }
 
 TEST_F(ServingThreadsTest, ATaskMayWaitForTheQueue) {

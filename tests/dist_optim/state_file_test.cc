@@ -1,5 +1,6 @@
 #include "weft/dist_optim/state_file.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -59,7 +60,8 @@ class StateFileTest : public testing::Test {
 void expect_same(const at::Tensor& a, const at::Tensor& b) {
   ASSERT_EQ(a.scalar_type(), b.scalar_type());
   ASSERT_EQ(a.sizes(), b.sizes());
-  EXPECT_EQ(std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()), 0);
+  const auto* bytes = static_cast<const char*>(a.const_data_ptr());
+  EXPECT_TRUE(std::equal(bytes, bytes + a.nbytes(), static_cast<const char*>(b.const_data_ptr())));
 }
 
 TEST_F(StateFileTest, KeepsEveryDtypeBitForBit) {

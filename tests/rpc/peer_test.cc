@@ -232,7 +232,7 @@ TEST_F(PeerTest, AResendHoldsAllThatMayBeLostAndCancelsAfterTheirCalls) {
   EXPECT_EQ(sent_calls(), (Calls{1}));  // on the wire that will be lost
   EXPECT_TRUE(call(2));
   peer_.cancel(2);
-  const std::vector<FramePtr> frames = peer_.resend();
+  const FrameBatch frames = peer_.resend();
   ASSERT_EQ(frames.size(), 4u);
   EXPECT_EQ(frames[0]->header.kind, FrameKind::kAck);  // with today's credit
   EXPECT_EQ(frames[1]->header.sequence, 1u);
@@ -242,7 +242,7 @@ TEST_F(PeerTest, AResendHoldsAllThatMayBeLostAndCancelsAfterTheirCalls) {
   FrameHeader header;
   header.acknowledged = 1;
   EXPECT_TRUE(peer_.on_header(header, kNow));
-  const std::vector<FramePtr> again = peer_.resend();
+  const FrameBatch again = peer_.resend();
   ASSERT_EQ(again.size(), 3u) << "a cancel may be lost like its call";
   EXPECT_EQ(again[1]->header.sequence, 2u);
   EXPECT_EQ(again[2]->header.kind, FrameKind::kCancel);

@@ -1,5 +1,6 @@
 #include "weft/rpc/internal/stream_codec.h"
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 
@@ -32,7 +33,9 @@ FramePtr frame_of(uint64_t number, size_t body, const std::vector<size_t>& paylo
 void expect_same(const Frame& sent, const Frame& got) {
   ASSERT_EQ(encode_head(sent), encode_head(got));
   for (size_t i = 0; i < sent.payloads.size(); ++i) {
-    ASSERT_EQ(std::memcmp(sent.payloads[i].data, got.payloads[i].data, sent.payloads[i].size), 0);
+    ASSERT_EQ(sent.payloads[i].size, got.payloads[i].size);
+    ASSERT_TRUE(std::equal(sent.payloads[i].data, sent.payloads[i].data + sent.payloads[i].size,
+                           got.payloads[i].data));
   }
 }
 
@@ -60,7 +63,7 @@ class StreamCodecTest : public ::testing::Test {
           hellos_.push_back(std::move(hello));
           return absl::OkStatus();
         },
-        [this](Frame frame) { frames_.push_back(std::move(frame)); });
+        frames_);
   }
 
   TransportLimits limits_;
@@ -170,7 +173,7 @@ TEST_F(StreamCodecTest, ARefusedHelloEndsTheStream) {
   writer.push_hello("x");
   FrameReader reader(limits_, pool_);
   const absl::Status status = reader.read(
-      writer.next(), [](std::string) { return absl::PermissionDeniedError("no"); }, [](Frame) {});
+      writer.next(), [](std::string) { return absl::PermissionDeniedError("no"); }, frames_);
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
 }
 

@@ -1,5 +1,6 @@
 #include "weft/rpc/tensor_codec.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include <ATen/Context.h>
@@ -37,7 +38,7 @@ Frame carried(const Frame& sent) {
   Frame frame = sent;
   for (Payload& payload : frame.payloads) {
     auto block = std::make_shared<std::vector<std::byte>>(payload.size + 1);
-    std::memcpy(block->data(), payload.data, payload.size);
+    std::copy_n(payload.data, payload.size, block->data());
     payload = {block->data(), payload.size, block};
   }
   return frame;

@@ -46,12 +46,13 @@ class Recorder final : public TransportSink {
     connections_.push_back(connection);
     changed_.notify_all();
   }
-  void on_frame(const ConnectionPtr& connection, Frame frame) override {
+  void on_frames(const ConnectionPtr& connection, std::vector<Frame> frames) override {
     MutexLock lock(mutex_);
+    if (frames.empty()) complain("no frames");
     if (has_closed(connection)) complain("a frame after on_closed");
     if (!dialled_ && !opened_.contains(connection.get())) complain("a frame before on_open");
-    if (keep_) frames_.push_back(std::move(frame));
-    ++count_;
+    count_ += frames.size();
+    if (keep_) std::move(frames.begin(), frames.end(), std::back_inserter(frames_));
     changed_.notify_all();
   }
   void on_closed(const ConnectionPtr& connection, absl::Status reason) override {

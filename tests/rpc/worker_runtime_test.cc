@@ -146,6 +146,7 @@ class WorkerRuntimeTest : public ::testing::TestWithParam<weft::testing::Transpo
   ~WorkerRuntimeTest() override {
     scope_.reset();
     Gate::instance().reset();
+    world_.stop_agents();
   }
 
   weft::testing::AgentWorld world_;

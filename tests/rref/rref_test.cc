@@ -159,6 +159,9 @@ class RRefTest : public ::testing::TestWithParam<TransportKind> {
   }
   void stop() {
     scope_.reset();
+    if (world_ != nullptr) world_->end();
+    later_promise() = weft::Promise<int>(nullptr);
+    later_rref_promise() = weft::Promise<RRef<int>>(nullptr);
     world_.reset();
   }
   void TearDown() override { stop(); }

@@ -51,9 +51,14 @@ class AgentWorld {
     }
   }
   ~AgentWorld() {
-    for (auto& node : nodes_) node->agent->stop();
+    stop_agents();
     for (auto& node : nodes_) node->executor->stop();
     wires_.stop();
+  }
+
+  // For whoever set handlers that end before this world.
+  void stop_agents() {
+    for (auto& node : nodes_) node->agent->stop();
   }
 
   // After handlers were set.

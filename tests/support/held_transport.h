@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "weft/rpc/inproc_transport.h"
 
@@ -21,7 +22,10 @@ class HeldTransport final : public Transport, private TransportSink {
   HeldTransport(InprocNetwork& network, Keep keep) : inner_(network), keep_(std::move(keep)) {}
 
   void let_through(const ConnectionPtr& connection, Frame frame) {
-    if (!frozen_) sink_->on_frame(connection, std::move(frame));
+    if (frozen_) return;
+    std::vector<Frame> frames;
+    frames.push_back(std::move(frame));
+    sink_->on_frames(connection, std::move(frames));
   }
   // Nothing reaches the worker any more, and nobody is told: a process that was killed, as long as
   // its death is not noticed.
@@ -49,8 +53,10 @@ class HeldTransport final : public Transport, private TransportSink {
   void on_open(const ConnectionPtr& connection) override {
     if (!frozen_) sink_->on_open(connection);
   }
-  void on_frame(const ConnectionPtr& connection, Frame frame) override {
-    if (!keep_(connection, frame)) let_through(connection, std::move(frame));
+  void on_frames(const ConnectionPtr& connection, std::vector<Frame> frames) override {
+    for (Frame& frame : frames) {
+      if (!keep_(connection, frame)) let_through(connection, std::move(frame));
+    }
   }
   void on_closed(const ConnectionPtr& connection, absl::Status reason) override {
     if (!frozen_) sink_->on_closed(connection, std::move(reason));

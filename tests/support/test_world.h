@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -66,7 +67,11 @@ class TestWorld {
   }
   TestWorld(TransportKind kind, size_t workers) : TestWorld(Options{kind, workers}) {}
 
-  ~TestWorld() {
+  ~TestWorld() { end(); }
+  // The workers' end. What outlives it (a promise that a handler left) may still be let go while
+  // the world stands.
+  void end() {
+    if (std::exchange(ended_, true)) return;
     if (check_at_end_) expect_nothing_left();
     for (auto& node : nodes_) {
       if (node->stop_autograd) node->stop_autograd();
@@ -166,6 +171,7 @@ class TestWorld {
   ThreadExecutor wires_;
   InprocNetwork network_;
   std::vector<std::unique_ptr<Node>> nodes_;
+  bool ended_ = false;
   bool check_at_end_ = true;
 };
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -105,10 +106,11 @@ class RawPeer final : public TransportSink {
     connection_ = connection;
     changed_.notify_all();
   }
-  void on_frame(const ConnectionPtr&, Frame frame) override {
-    if (frame.header.kind != FrameKind::kReply) return;
+  void on_frames(const ConnectionPtr&, std::vector<Frame> frames) override {
     MutexLock lock(mutex_);
-    replies_.push_back(std::move(frame));
+    for (Frame& frame : frames) {
+      if (frame.header.kind == FrameKind::kReply) replies_.push_back(std::move(frame));
+    }
     changed_.notify_all();
   }
   void on_closed(const ConnectionPtr&, absl::Status) override {
