@@ -371,6 +371,13 @@ TEST_F(Launch, TorchrunStartsTheSameProgram) {
   EXPECT_EQ(finish(), 0) << errors_;
   EXPECT_THAT(output_,
               AllOf(HasSubstr("w0.1 joined 2 members"), HasSubstr("w1.1 joined 2 members")));
+  // torchrun leaves its folder of logs; weft_launch leaves nothing.
+  std::vector<std::filesystem::path> left;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) left.push_back(entry);
+  for (const std::filesystem::path& path : left) {
+    EXPECT_THAT(path.filename().string(), HasSubstr("torchelastic"));
+    std::filesystem::remove_all(path);
+  }
 }
 
 }  // namespace
