@@ -76,6 +76,6 @@ struct Frame {
 
 // Shared by the transport that writes it and the session that may have to send it again.
 using FramePtr = std::shared_ptr<const Frame>;
-using FrameBatch = absl::InlinedVector<FramePtr, 2>;
+using FrameBatch = absl::InlinedVector<FramePtr, 2>;  // sent together
 
 }  // namespace weft

@@ -209,7 +209,7 @@ absl::StatusOr<at::Tensor> decode_one(size_t index, const TensorHeader& header,
   }
   at::Tensor tensor;
   if (header.payload_count == 0) {
-    // Without the dispatcher, which would cost as much again.
+    // Straight to the allocator: there is nothing to dispatch on.
     tensor = at::detail::empty_cpu(header.sizes, scalar_type(header.type));
     if (!header.inlined.empty()) {
       std::memcpy(tensor.data_ptr(), header.inlined.data(), header.inlined.size());

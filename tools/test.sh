@@ -30,7 +30,8 @@ export ASAN_OPTIONS=detect_stack_use_after_return=1
 # Debian's fontconfig, which draws the curves' text, keeps what it has read until the process ends.
 export LSAN_OPTIONS=suppressions=$PWD/tools/lsan.supp:print_suppressions=0
 export UBSAN_OPTIONS=print_stacktrace=1
-export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+# Debian's abseil is not instrumented: the reference count of a shared absl::Status is invisible.
+export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/tools/tsan.supp
 # Debian's gRPC is not instrumented: what it hands from thread to thread looks like a race inside its
 # own templates. The same tests run over the in-process transport.
 if [[ $preset == tsan ]]; then set -- -E Grpc "$@"; fi

@@ -113,7 +113,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   std::shared_ptr<GrpcStream> self_;
   FrameReader reader_;
   grpc::ByteBuffer incoming_;  // the read slot's
-  int crowded_ = 0;            // more than 0: one of so many reads brought several frames; its too
+  int crowded_ = 0;            // so many more reads count as busy; the read slot's too
   grpc::ByteBuffer outgoing_;  // the write slot's
   // At most one of each is under way.
   GrpcOperation read_{*this, &GrpcStream::read_done};

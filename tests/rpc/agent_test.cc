@@ -247,13 +247,15 @@ TEST(AgentSessionTest, OfResultsThatALostConnectionTookTheOldestAreDataLoss) {
     ++replied;
   });
   world.start();
+  // What waits for the first connection may be overtaken: from here on calls arrive in order.
+  world.call(0, 1, frame_of("")).wait();
   world.network().set_filter([](const FrameHeader& header) {
     return header.kind == FrameKind::kReply ? InprocNetwork::Fate::kDrop
                                             : InprocNetwork::Fate::kDeliver;
   });
   std::vector<Future<Frame>> futures;
   for (int i = 0; i < 5; ++i) futures.push_back(world.call(0, 1, frame_of("")));
-  while (replied < 5) std::this_thread::yield();
+  while (replied < 6) std::this_thread::yield();
   EXPECT_LE(world.agent(1).info().retained_bytes, credit.max_result_bytes);
   world.network().set_filter(nullptr);
   world.network().sever(world.address(0), world.address(1));
