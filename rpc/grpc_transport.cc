@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "weft/base/serving_threads.h"
 #include "weft/base/status.h"
 #include "weft/rpc/internal/grpc_handshake.h"
@@ -41,6 +42,7 @@ class GrpcTransport::Impl {
   absl::Status listen() {
     if (server_ != nullptr) return absl::OkStatus();
     if (shared_->options.keep_freed_memory) keep_freed_memory();
+    absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
     const std::string& wanted = shared_->options.listen_address;
     const size_t colon = wanted.rfind(':');
     if (colon == std::string::npos || colon == 0) {

@@ -51,6 +51,26 @@ absl::Status bad(size_t index, std::string_view what) {
                                                  absl::string_view(what.data(), what.size())));
 }
 
+// A small tensor in dense order, without a way through the dispatcher.
+at::Tensor small_in_order(const at::Tensor& tensor) {
+  at::Tensor copy = at::detail::empty_cpu(tensor.sizes(), tensor.scalar_type());
+  const size_t item = tensor.element_size();
+  const auto* from = static_cast<const char*>(tensor.const_data_ptr());
+  auto* to = static_cast<char*>(copy.mutable_data_ptr());
+  c10::SmallVector<int64_t, 5> index(tensor.dim(), 0);
+  for (int64_t left = tensor.numel(); left > 0; --left, to += item) {
+    std::memcpy(to, from, item);
+    for (int64_t d = tensor.dim() - 1; d >= 0; --d) {
+      const int64_t step = tensor.stride(d) * static_cast<int64_t>(item);
+      from += step;
+      if (++index[d] < tensor.size(d)) break;
+      from -= step * index[d];
+      index[d] = 0;
+    }
+  }
+  return copy;
+}
+
 // Contiguous in one of the formats, without lazy conjugation or negation.
 at::Tensor in_wire_order(const at::Tensor& tensor, WireFormat& format) {
   at::Tensor plain = tensor;
@@ -67,7 +87,7 @@ at::Tensor in_wire_order(const at::Tensor& tensor, WireFormat& format) {
     format = WireFormat::kChannelsLast3d;
     return plain;
   }
-  return plain.contiguous();
+  return plain.nbytes() <= TensorHeader::kInlineBytes ? small_in_order(plain) : plain.contiguous();
 }
 
 // The block of a tensor that is contiguous; `movable`: nobody else can write to it.

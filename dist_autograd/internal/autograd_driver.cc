@@ -167,7 +167,7 @@ void AutogradDriver::engage(EngageLocal& action, Start* start) {
   setup.observer = observer_;
   if (start != nullptr) {
     setup.roots = std::move(start->roots);
-    setup.caller = start->caller;
+    setup.caller = std::move(start->caller);
     setup.executor = std::move(start->executor);
   }
   if (setup.executor == nullptr) setup.executor = pass_executor_;

@@ -104,7 +104,7 @@ class AutogradDriver final : public AutogradHook,
   // Of a pass about to start here.
   struct Start {
     std::vector<at::Tensor> roots;
-    at::ThreadLocalState caller;
+    std::optional<at::ThreadLocalState> caller;  // as LocalPass::Setup's
     std::shared_ptr<Executor> executor;
   };
   struct Parcel {
@@ -142,8 +142,7 @@ class AutogradDriver final : public AutogradHook,
   void hand_out(backward::Send send, Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void send_riders(Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void deliver(Outbox outbox, On thread) ABSL_LOCKS_EXCLUDED(mutex_);
-  Future<void> start(const ContextId& context, std::vector<at::Tensor> roots,
-                     const PassOptions& options, std::shared_ptr<Executor> executor,
+  Future<void> start(const ContextId& context, Start start, const PassOptions& options,
                      absl::StatusOr<PassId>& pass) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Destroys on an executor thread, on one that is at work for a pass if there is one.

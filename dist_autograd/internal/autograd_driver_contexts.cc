@@ -6,6 +6,7 @@
 #include "weft/dist_autograd/internal/autograd_driver.h"
 #include "weft/dist_autograd/internal/autograd_wire.h"
 #include "weft/dist_autograd/internal/caller_executor.h"
+#include "weft/dist_autograd/internal/message_memory.h"
 #include "weft/dist_autograd/internal/recv_node.h"
 
 namespace weft::internal {
@@ -16,7 +17,8 @@ absl::Status ended() {
 }
 
 std::string serialize(const AutogradMetadata& metadata) {
-  wire::AutogradMetadata message;
+  MessageMemory memory;
+  auto& message = *memory.make<wire::AutogradMetadata>();
   to_wire(metadata, message);
   return message.SerializeAsString();
 }
@@ -56,7 +58,8 @@ absl::StatusOr<std::string> AutogradDriver::record_send(ContextId context, Worke
 
 absl::StatusOr<ContextId> AutogradDriver::record_receive(WorkerId from, std::string_view attachment,
                                                          std::vector<at::Tensor>& tensors) {
-  wire::AutogradMetadata message;
+  MessageMemory memory;
+  auto& message = *memory.make<wire::AutogradMetadata>();
   if (!message.ParseFromArray(attachment.data(), static_cast<int>(attachment.size()))) {
     return absl::InvalidArgumentError("the autograd metadata of a message cannot be parsed");
   }
@@ -91,14 +94,13 @@ void AutogradDriver::release(const ContextId& context) {
       On::kUserThread);
 }
 
-Future<void> AutogradDriver::start(const ContextId& context, std::vector<at::Tensor> roots,
-                                   const PassOptions& options, std::shared_ptr<Executor> executor,
-                                   absl::StatusOr<PassId>& pass) {
+Future<void> AutogradDriver::start(const ContextId& context, Start start,
+                                   const PassOptions& options, absl::StatusOr<PassId>& pass) {
   const auto refuse = [this](absl::Status status) {
     return Future<void>::ready(here(with_ran(std::move(status), Ran::kNo)));
   };
   pass = ended();
-  if (roots.empty()) return refuse(absl::InvalidArgumentError("backward() without roots"));
+  if (start.roots.empty()) return refuse(absl::InvalidArgumentError("backward() without roots"));
   auto runtime = runtime_.lock();
   if (runtime == nullptr) return refuse(ended());
   const CallScope& scope = CallScope::current();
@@ -114,7 +116,6 @@ Future<void> AutogradDriver::start(const ContextId& context, std::vector<at::Ten
   }
   Promise<void> promise(&executor_);
   Future<void> future = promise.future();
-  Start start{std::move(roots), at::ThreadLocalState(), std::move(executor)};
   step(
       [&](ContextCore& core, AutogradActions& out) ABSL_NO_THREAD_SAFETY_ANALYSIS {
         pass = core.start(context, start_options, out);
@@ -127,7 +128,8 @@ Future<void> AutogradDriver::start(const ContextId& context, std::vector<at::Ten
 Future<void> AutogradDriver::backward(const ContextId& context, std::vector<at::Tensor> roots,
                                       const PassOptions& options) {
   absl::StatusOr<PassId> pass;
-  Future<void> future = start(context, std::move(roots), options, pass_executor_, pass);
+  Future<void> future = start(
+      context, {std::move(roots), at::ThreadLocalState(), pass_executor_}, options, pass);
   if (!pass.ok()) return future;
   future.state()->set_on_cancel([weak = weak_from_this(), pass = *pass] {
     if (auto self = weak.lock()) {
@@ -141,7 +143,8 @@ absl::Status AutogradDriver::backward_here(const ContextId& context, std::vector
                                            const PassOptions& options) {
   const auto executor = std::make_shared<CallerExecutor>(executor_);
   absl::StatusOr<PassId> pass;
-  const Future<void> future = start(context, std::move(roots), options, executor, pass);
+  const Future<void> future =
+      start(context, {std::move(roots), std::nullopt, executor}, options, pass);
   future.state()->on_complete_inline([executor] { executor->close(); });
   executor->run();
   return future.result().status();

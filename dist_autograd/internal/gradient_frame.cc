@@ -10,6 +10,7 @@
 #include "weft/base/status.h"
 #include "weft/dist_autograd/internal/autograd_wire.h"
 #include "weft/dist_autograd/internal/local_pass.h"
+#include "weft/dist_autograd/internal/message_memory.h"
 #include "weft/rpc/internal/user_call.h"
 #include "weft/rpc/tensor_codec.h"
 
@@ -33,7 +34,8 @@ absl::Status append_gradients(GradMessage& message, std::vector<at::Tensor>& ten
 }  // namespace
 
 absl::StatusOr<Frame> to_frame(AutogradMessage message, const Riders& riders) {
-  wire::AutogradPost post;
+  MessageMemory memory;
+  auto& post = *memory.make<wire::AutogradPost>();
   to_wire(message, post);
   for (const AutogradMessage& rider : riders) to_wire(rider, *post.add_riders());
   Frame frame;
@@ -50,7 +52,8 @@ absl::StatusOr<Frame> to_frame(AutogradMessage message, const Riders& riders) {
 }
 
 absl::StatusOr<AutogradParcel> from_frame(const Frame& frame) {
-  wire::AutogradPost post;
+  MessageMemory memory;
+  auto& post = *memory.make<wire::AutogradPost>();
   if (frame.header.value_bytes > frame.body.size() ||
       !post.ParseFromArray(frame.body.data(), static_cast<int>(frame.header.value_bytes))) {
     return absl::InvalidArgumentError("autograd message: cannot be parsed");

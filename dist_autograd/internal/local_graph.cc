@@ -10,7 +10,6 @@
 #include <utility>
 
 #include <ATen/Parallel.h>
-#include <ATen/ThreadLocalState.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -36,6 +35,7 @@ using torch::autograd::InputBuffer;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
+constexpr size_t kSmallGraph = 14;  // nodes: what a flat_hash_map of 16 slots holds
 constexpr uint32_t kNoTarget = std::numeric_limits<uint32_t>::max();
 
 enum class Kind : uint8_t { kOperation, kLeaf, kRecv };
@@ -48,7 +48,7 @@ struct NodeState {
   Kind kind = Kind::kOperation;
   bool present = false;  // something entered, if only an undefined gradient from a node that ran
   bool reached = false;  // by reach()
-  InputBuffer inputs{variable_list()};  // sized when the first gradient enters
+  variable_list inputs{};       // sized when the first gradient enters
 };
 
 struct Source {
@@ -134,7 +134,6 @@ class LocalGraph::Impl {
   bool engaged_ = false;
   bool running_ = false;
   bool any_cancelled_ = false;
-  std::optional<at::ThreadLocalState> caller_;  // of backward(), on the worker that has the roots
 
   std::vector<Source> sources_;
   absl::flat_hash_map<SendId, uint32_t> source_index_;
@@ -155,6 +154,9 @@ absl::Status LocalGraph::Impl::engage(c10::ArrayRef<at::Tensor> roots,
   if (engaged_) return absl::FailedPreconditionError("the local graph is engaged already");
   engaged_ = true;
   sources_.reserve(sends.size() + 1);
+  nodes_.reserve(kSmallGraph);
+  node_index_.reserve(kSmallGraph);
+  targets_.reserve(kSmallGraph);
   Source root_source;
   for (const at::Tensor& root : roots) {
     if (!root.defined() || !root.requires_grad() || root.is_leaf()) {
@@ -166,10 +168,7 @@ absl::Status LocalGraph::Impl::engage(c10::ArrayRef<at::Tensor> roots,
     }
     root_source.edges.push_back(torch::autograd::impl::gradient_edge(root));
   }
-  if (!roots.empty()) {
-    caller_.emplace();
-    WEFT_RETURN_IF_ERROR(add_source(std::move(root_source)));
-  }
+  if (!roots.empty()) WEFT_RETURN_IF_ERROR(add_source(std::move(root_source)));
   for (const SendRecord* send : sends) {
     WEFT_RETURN_IF_ERROR(add_source({.send = send->id,
                                      .peer = send->peer,
@@ -370,7 +369,7 @@ absl::Status LocalGraph::Impl::run(absl::FunctionRef<absl::Status()> body) {
   absl::Status status;
   {
     std::optional<at::ThreadLocalStateGuard> caller;
-    if (caller_) caller.emplace(*caller_);
+    if (options_.caller) caller.emplace(*options_.caller);
     at::AutoGradMode no_recording(false);
     status = options_.engine_scope ? run_in_engine(guarded) : guarded();
     if (!status.ok() && status_.ok()) status = fail(status);
@@ -402,8 +401,7 @@ absl::Status LocalGraph::Impl::execute(uint32_t index) {
   --buffered_;
   ++executed_;
   try {
-    variable_list inputs = std::move(state.inputs.buffer);
-    state.inputs = InputBuffer(variable_list());
+    variable_list inputs = std::exchange(state.inputs, {});
     for (const auto& hook : node.tensor_pre_hooks()) inputs = (*hook)(inputs);
     for (const auto& [output, hook] : node.retains_grad_hooks()) inputs = (*hook)(inputs);
     for (const auto& hook : node.pre_hooks()) inputs = (*hook)(inputs);
@@ -493,9 +491,16 @@ void LocalGraph::Impl::buffer(uint32_t index, uint32_t input, at::Tensor gradien
   NodeState& state = nodes_[index];
   if (!std::exchange(state.present, true)) {
     ++buffered_;
-    state.inputs = InputBuffer(size_t{state.node->num_inputs()});
+    state.inputs.resize(state.node->num_inputs());
   }
-  state.inputs.add(input, std::move(gradient), std::nullopt, std::nullopt, state.node);
+  at::Tensor& place = state.inputs.at(input);
+  if (!place.defined()) {
+    place = std::move(gradient);
+    return;
+  }
+  InputBuffer sum(std::move(state.inputs));  // adds as LibTorch's engine does
+  sum.add(input, std::move(gradient), std::nullopt, std::nullopt, state.node);
+  state.inputs = std::move(sum.buffer);
 }
 
 void LocalGraph::Impl::resolve_edge(uint32_t index) {
@@ -529,7 +534,7 @@ absl::Status LocalGraph::Impl::fail(absl::Status status, std::string_view node) 
   stage_.take();
   for (PendingAnswer& pending : answers_) pending.answer.gradients.clear();
   buffered_ = held_answers_ = 0;
-  for (NodeState& state : nodes_) state.inputs = InputBuffer(variable_list());
+  for (NodeState& state : nodes_) state.inputs.clear();
   return status_;
 }
 

@@ -26,9 +26,11 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include <ATen/ThreadLocalState.h>
 #include <ATen/core/Tensor.h>
 #include <c10/util/ArrayRef.h>
 
@@ -58,6 +60,9 @@ struct LocalGraphOptions {
   // Runs the nodes inside a pass of LibTorch's engine, so that hooks can queue
   // callbacks on it. Switched on by itself when a leaf's AccumulateGrad node has hooks.
   bool engine_scope = false;
+  // The state of the thread that called backward(), for hooks and nodes. Not set: they run in that
+  // of the thread that feeds.
+  std::optional<at::ThreadLocalState> caller = std::nullopt;
   // Called once a leaf's gradient is final; may assign it or change it in place.
   absl::AnyInvocable<absl::Status(const at::Tensor& variable, at::Tensor& gradient)> on_leaf =
       nullptr;

@@ -13,10 +13,11 @@ namespace {
 // Gradients wait for the end of the running action only up to this size.
 constexpr size_t kFlushBytes = size_t{256} << 10;
 
-LocalGraphOptions graph_options(const LocalPass::Setup& setup, ObservedPass& pass,
+LocalGraphOptions graph_options(LocalPass::Setup& setup, ObservedPass& pass,
                                 absl::AnyInvocable<void(RecvAnswer)> on_answer) {
   LocalGraphOptions options;
   options.retain_graph = setup.retain_graph;
+  options.caller = std::exchange(setup.caller, std::nullopt);
   if (setup.observer != nullptr) {
     options.on_leaf = [observer = setup.observer, &pass](const at::Tensor& variable,
                                                          at::Tensor& gradient) {
@@ -113,9 +114,6 @@ void LocalPass::report(Answer answer, absl::Status status) {
 
 void LocalPass::engage() {
   queue(Answer::kNone, [this] {
-    // LocalGraph takes the state of the thread that engages it for that of backward()'s caller.
-    std::optional<at::ThreadLocalStateGuard> caller;
-    if (setup_.caller) caller.emplace(*setup_.caller);
     std::vector<const SendRecord*> sends;
     sends.reserve(setup_.sends.size());
     for (const SendRecord& send : setup_.sends) sends.push_back(&send);

@@ -56,7 +56,7 @@ class LocalPass final : public ObservedPass, public std::enable_shared_from_this
     PassId pass;
     bool retain_graph = false;
     std::vector<at::Tensor> roots;               // none: not the initiator
-    std::optional<at::ThreadLocalState> caller;  // of backward(), with roots
+    std::optional<at::ThreadLocalState> caller;  // of backward(), where other threads run the pass
     std::vector<SendRecord> sends;
     LeafObserver* observer = nullptr;
     std::shared_ptr<Executor> executor;  // shared: its tasks are those of the passes it runs
