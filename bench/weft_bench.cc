@@ -47,7 +47,8 @@ struct ChildOptions {
 };
 
 std::vector<Contestant> all_contestants() {
-  return {weft_contestant(), torch_contestant("uv"), torch_contestant("shm"), grpc_contestant()};
+  return {weft_contestant(Waiting::kSpinning), weft_contestant(Waiting::kBlocking),
+          torch_contestant("uv"), torch_contestant("shm"), grpc_contestant()};
 }
 
 // One computing thread per processor, as in training; ends with the process.

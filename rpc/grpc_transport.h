@@ -24,6 +24,9 @@ struct GrpcTransportOptions {
   // Has malloc keep up to 128 MiB that was freed, in the whole process: gRPC reads into memory that
   // it gets from malloc and frees again, and fresh pages cost several times the copy.
   bool keep_freed_memory = true;
+  // How long the thread that waits for messages looks for the next one before it sleeps, where they
+  // come quickly and nobody else needs the processor; 0: never.
+  Nanoseconds spin = std::chrono::microseconds(100);
   // How long `stop` lets streams end in order before it cuts them.
   Nanoseconds grace = std::chrono::seconds(1);
 };

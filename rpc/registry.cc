@@ -225,17 +225,16 @@ absl::StatusOr<const FunctionEntry*> Registry::find_for_call(const FunctionKey& 
   return entry;
 }
 
-absl::StatusOr<const FunctionEntry*> Registry::find_callable(
-    const internal::CallableKey& key) const {
+absl::StatusOr<const FunctionEntry*> Registry::find_callable(const internal::CallableKey& key,
+                                                             std::string_view type) const {
   const auto found = by_callable_.find(key);
   if (found != by_callable_.end()) return found->second;
   return with_ran(
-      absl::FailedPreconditionError(
-          key.type == 0
-              ? "this function is not registered in this program; add WEFT_REGISTER_FUNCTION "
-                "beside it"
-              : "this method is not registered in this program; add it to WEFT_REGISTER_CLASS of "
-                "the RRef's class"),
+      absl::FailedPreconditionError(absl::StrCat(
+          "the called ", key.type == 0 ? "function" : "method", ", a '",
+          absl::string_view(type.data(), type.size()), "', is not registered in this program; add ",
+          key.type == 0 ? "WEFT_REGISTER_FUNCTION beside it"
+                        : "it to WEFT_REGISTER_CLASS of the RRef's class")),
       Ran::kNo);
 }
 

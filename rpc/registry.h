@@ -166,7 +166,9 @@ class Registry {
                                                      std::string_view worker) const;
   const FunctionEntry* find(uint64_t id) const;
   // For the caller: the entry of one of this program's own functions.
-  absl::StatusOr<const FunctionEntry*> find_callable(const internal::CallableKey& key) const;
+  // `type`: of the function or method, as C++ spells it; for the error.
+  absl::StatusOr<const FunctionEntry*> find_callable(const internal::CallableKey& key,
+                                                     std::string_view type) const;
 
  private:
   friend class RegistryBuilder;

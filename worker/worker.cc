@@ -38,6 +38,7 @@ std::unique_ptr<Transport> make_transport(const WorkerOptions& options, Clock& c
   if (options.transport != nullptr) return options.transport(clock);
   GrpcTransportOptions grpc;
   grpc.listen_address = absl::StrCat(options.effective_listen_host(), ":0");
+  grpc.spin = options.spin;
   // Half of what a worker that leaves may take.
   grpc.grace = kLeaveTime / 2;
   return std::make_unique<GrpcTransport>(clock, grpc);

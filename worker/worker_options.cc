@@ -46,6 +46,9 @@ absl::Status WorkerOptions::validate() const {
                                                    ", byte_credits = ", byte_credits,
                                                    ": both must be above 0"));
   }
+  if (spin < Nanoseconds::zero()) {
+    return absl::InvalidArgumentError(absl::StrCat("spin = ", spin.count(), " ns is below 0"));
+  }
   return absl::OkStatus();
 }
 

@@ -43,6 +43,10 @@ struct WorkerOptions {
   size_t max_queued_calls = 65536;
   size_t max_queued_bytes = size_t{1} << 30;
 
+  // How long the thread that reads messages looks for the next one before it sleeps, where they
+  // come quickly and nobody else needs the processor (docs/threading.md); 0: never.
+  Nanoseconds spin = std::chrono::microseconds(100);
+
   // Where peers reach this worker. Empty: loopback if the store is there too, else the host's name.
   std::string listen_host = {};
 

@@ -18,7 +18,8 @@ Contestant torch_contestant(const std::string& transport);
 // unary".
 Contestant grpc_contestant();
 
-// Weft over gRPC on loopback. Named "weft".
-Contestant weft_contestant();
+// Weft over gRPC on loopback. Named "weft"; "weft blocking" never spins before it sleeps.
+enum class Waiting { kSpinning, kBlocking };
+Contestant weft_contestant(Waiting waiting);
 
 }  // namespace weft::bench

@@ -39,13 +39,14 @@ namespace {
 
 constexpr char kServer[] = "server";
 
-WorkerOptions options(uint32_t rank, std::shared_ptr<RendezvousStore> store) {
+WorkerOptions options(uint32_t rank, std::shared_ptr<RendezvousStore> store, Waiting waiting) {
   WorkerOptions options;
   options.place.rank = rank;
   options.place.world_size = 2;
   options.place.master_addr = "127.0.0.1";
   options.name = rank == 0 ? kServer : "client";
   options.store = std::move(store);
+  if (waiting == Waiting::kBlocking) options.spin = Nanoseconds::zero();
   return options;
 }
 
@@ -59,6 +60,7 @@ absl::Status guarded(const std::function<absl::Status()>& operation) {
 
 class WeftServer final : public Server {
  public:
+  explicit WeftServer(Waiting waiting) : waiting_(waiting) {}
   absl::StatusOr<std::string> listen() override {
     auto hosted = host_rendezvous_store({.port = 0});
     if (!hosted.ok()) return hosted.status();
@@ -67,7 +69,7 @@ class WeftServer final : public Server {
   }
   absl::Status serve() override {
     return guarded([&] {
-      worker_ = Worker::join(options(0, store_));
+      worker_ = Worker::join(options(0, store_, waiting_));
       return absl::OkStatus();
     });
   }
@@ -77,19 +79,21 @@ class WeftServer final : public Server {
   void close() override { worker_->shutdown(std::chrono::seconds(5)); }
 
  private:
+  const Waiting waiting_;
   std::shared_ptr<RendezvousStore> store_;
   std::optional<Worker> worker_;
 };
 
 class WeftClient final : public Client {
  public:
+  explicit WeftClient(Waiting waiting) : waiting_(waiting) {}
   absl::Status connect(const std::string& address) override {
     int port = 0;
     if (!absl::SimpleAtoi(address, &port)) return absl::InvalidArgumentError("no port: " + address);
     auto store = connect_rendezvous_store({.port = static_cast<uint16_t>(port)});
     if (!store.ok()) return store.status();
     return guarded([&] {
-      worker_ = Worker::join(options(1, *std::move(store)));
+      worker_ = Worker::join(options(1, *std::move(store), waiting_));
       return absl::OkStatus();
     });
   }
@@ -175,6 +179,7 @@ class WeftClient final : public Client {
     return absl::OkStatus();
   }
 
+  const Waiting waiting_;
   const at::Tensor left_ = at::full({2, 2}, 1.0f);
   const at::Tensor right_ = at::full({2, 2}, 2.0f);
   std::optional<Worker> worker_;
@@ -185,10 +190,10 @@ class WeftClient final : public Client {
 
 }  // namespace
 
-Contestant weft_contestant() {
-  return {.name = "weft",
-          .make_server = [] { return std::make_unique<WeftServer>(); },
-          .make_client = [] { return std::make_unique<WeftClient>(); }};
+Contestant weft_contestant(Waiting waiting) {
+  return {.name = waiting == Waiting::kSpinning ? "weft" : "weft blocking",
+          .make_server = [waiting] { return std::make_unique<WeftServer>(waiting); },
+          .make_client = [waiting] { return std::make_unique<WeftClient>(waiting); }};
 }
 
 }  // namespace weft::bench

@@ -128,8 +128,8 @@ Future<void> AutogradDriver::start(const ContextId& context, Start start,
 Future<void> AutogradDriver::backward(const ContextId& context, std::vector<at::Tensor> roots,
                                       const PassOptions& options) {
   absl::StatusOr<PassId> pass;
-  Future<void> future = start(
-      context, {std::move(roots), at::ThreadLocalState(), pass_executor_}, options, pass);
+  Future<void> future =
+      start(context, {std::move(roots), at::ThreadLocalState(), pass_executor_}, options, pass);
   if (!pass.ok()) return future;
   future.state()->set_on_cancel([weak = weak_from_this(), pass = *pass] {
     if (auto self = weak.lock()) {

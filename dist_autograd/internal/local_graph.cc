@@ -46,9 +46,9 @@ struct NodeState {
   uint32_t first_target = 0;  // its edges in Impl::targets_
   uint32_t answer = 0;        // kRecv: index in Impl::answers_
   Kind kind = Kind::kOperation;
-  bool present = false;  // something entered, if only an undefined gradient from a node that ran
-  bool reached = false;  // by reach()
-  variable_list inputs{};       // sized when the first gradient enters
+  bool present = false;    // something entered, if only an undefined gradient from a node that ran
+  bool reached = false;    // by reach()
+  variable_list inputs{};  // sized when the first gradient enters
 };
 
 struct Source {

@@ -1,5 +1,5 @@
-// Where the parts of one protobuf message lie while it is written or read: on the stack, unless it is
-// large. A message of ten parts costs no allocation then instead of ten.
+// Where the parts of one protobuf message lie while it is written or read: on the stack, unless it
+// is large. A message of ten parts costs no allocation then instead of ten.
 //
 // Thread safety: none, a local variable.
 #pragma once

@@ -13,15 +13,6 @@ constexpr int kCrowdedFor = 16;  // reads
 
 }  // namespace
 
-bool serve_completion(grpc::CompletionQueue& queue) {
-  void* tag = nullptr;
-  bool ok = false;
-  if (!queue.Next(&tag, &ok)) return false;
-  const ServingThreads::Work work;
-  static_cast<GrpcOperation*>(tag)->ended(ok);
-  return true;
-}
-
 void GrpcOperation::ended(bool ok) {
   (stream_.*ended_)(ok);
   stream_.count_off();  // may end the stream

@@ -34,9 +34,6 @@ class GrpcOperation {
   const Ended ended_;
 };
 
-// Waits for one operation of `queue` to end; false once it is shut down and empty.
-bool serve_completion(grpc::CompletionQueue& queue);
-
 class StreamHandler {
  public:
   virtual ~StreamHandler() = default;

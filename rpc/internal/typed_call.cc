@@ -42,10 +42,10 @@ Outgoing open_call(const Destination& to) {
   return call;
 }
 
-void choose(Outgoing& call, const CallableKey& callable) {
+void choose(Outgoing& call, const CallableKey& callable, std::string_view type) {
   if (!call.status.ok()) return;
   const absl::StatusOr<const FunctionEntry*> entry =
-      call.runtime->registry().find_callable(callable);
+      call.runtime->registry().find_callable(callable, type);
   if (!entry.ok()) {
     call.fail(entry.status());
     return;

@@ -32,8 +32,9 @@ struct Outgoing {
 Outgoing open_call(const Destination& to);
 Outgoing open_call(std::shared_ptr<RpcRuntime> from, WorkerId to, CallOptions options);
 
-// One of this program's functions or methods: it must be registered with the calling worker.
-void choose(Outgoing& call, const CallableKey& callable);
+// One of this program's functions or methods, of this type: it must be registered with the calling
+// worker.
+void choose(Outgoing& call, const CallableKey& callable, std::string_view type);
 // A function known by name.
 void choose(Outgoing& call, const FunctionKey& key, const Signature& signature);
 template <class R, class... P>
@@ -42,12 +43,12 @@ void choose(Outgoing& call, const Function<R(P...)>& function) {
 }
 template <class R, class... P>
 void choose(Outgoing& call, R (*function)(P...)) {
-  choose(call, function_key(plain(function)));
+  choose(call, function_key(plain(function)), type_spelling<R (*)(P...)>());
 }
 // A method of T, of any of the six shapes.
 template <class T, class Pointer>
 void choose_method(Outgoing& call, Pointer method) {
-  choose(call, method_key<T>(method));
+  choose(call, method_key<T>(method), type_spelling<Pointer>());
 }
 template <class T, class... P>
 void choose_constructor(Outgoing& call, Constructor<P...>) {

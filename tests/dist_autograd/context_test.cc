@@ -251,6 +251,35 @@ TEST(Context, WithoutGradModeNothingIsRecorded) {
   EXPECT_TRUE(context.gradients().empty());
 }
 
+TEST(Context, HooksRunInTheStateOfTheThreadThatCalledBackward) {
+  AutogradWorld world(2);
+  Context context(world.runtime(0));
+  const at::Tensor x = leaf();
+  int calls = 0;
+  const auto loss = [&] {
+    const at::Tensor doubled = x * 2;
+    doubled.register_hook([&](const at::Tensor&) {
+      EXPECT_TRUE(at::autocast::is_autocast_enabled(at::kCPU));
+      EXPECT_FALSE(at::GradMode::is_enabled());
+      ++calls;
+    });
+    return weft::rpc_sync("w1", weighted, doubled).sum();
+  };
+  for (const bool here : {true, false}) {
+    const at::Tensor root = loss();
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    if (here) {
+      context.backward({root});
+    } else {
+      context.backward_async({root}).wait();
+    }
+    EXPECT_TRUE(at::autocast::is_autocast_enabled(at::kCPU));
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    EXPECT_TRUE(at::GradMode::is_enabled());
+  }
+  EXPECT_EQ(calls, 2);
+}
+
 TEST(Context, PassesOfTwoContextsOnTheSameParametersDoNotMix) {
   AutogradWorld world(2);
   std::vector<std::thread> trainers;

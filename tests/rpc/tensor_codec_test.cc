@@ -99,6 +99,20 @@ TEST(TensorCodecTest, ViewsTravelAsWhatTheyShow) {
   EXPECT_EQ(encoded({base.slice(0, 5, 30)}).payload_bytes(), 25u * 100 * 4);
 }
 
+TEST(TensorCodecTest, SmallViewsOfEveryTypeTravelAsWhatTheyShow) {
+  for (const at::ScalarType type :
+       {at::kByte, at::kHalf, at::kFloat, at::kDouble, at::kComplexDouble}) {
+    const at::Tensor base = at::arange(24).to(type).view({2, 3, 4});
+    for (const at::Tensor& view :
+         {base.permute({2, 0, 1}), base.transpose(0, 2), base.select(1, 2), base.slice(2, 1, 4, 2),
+          base.select(2, 0).t(), base[1][2][3].expand({2, 2}), base.expand({2, 2, 3, 4}),
+          base.as_strided({3, 4}, {1, 2}, 5), base.permute({1, 0, 2}).unsqueeze(1)}) {
+      ASSERT_FALSE(view.is_contiguous());
+      expect_same(view, round_trip(view));
+    }
+  }
+}
+
 TEST(TensorCodecTest, ChannelsLastKeepsItsOrder) {
   const at::Tensor image = at::arange(2 * 3 * 40 * 50.0).view({2, 3, 40, 50});
   const at::Tensor last = image.contiguous(at::MemoryFormat::ChannelsLast);

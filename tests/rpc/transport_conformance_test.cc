@@ -171,6 +171,7 @@ class TransportConformanceTest : public ::testing::TestWithParam<TransportKind> 
     }
     GrpcTransportOptions options;
     options.limits = limits;
+    if (GetParam() == TransportKind::kGrpcSpinning) options.spin = kPatience;
     return std::make_unique<GrpcTransport>(clock_, options);
   }
   std::unique_ptr<End> listening(uint32_t index, TransportLimits limits = {}) {
@@ -458,7 +459,8 @@ TEST_P(TransportConformanceTest, ManyPeersTalkAtOnce) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, TransportConformanceTest,
-                         ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc),
+                         ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc,
+                                           TransportKind::kGrpcSpinning),
                          [](const auto& info) { return testing::to_string(info.param); });
 
 // What only the wires inside a process can do.
@@ -477,7 +479,8 @@ TEST_P(WiresTest, AKilledProcessNeitherAnswersNorDials) {
 
 // What only a socket can do.
 class SocketTransportTest : public TransportConformanceTest {};
-INSTANTIATE_TEST_SUITE_P(Grpc, SocketTransportTest, ::testing::Values(TransportKind::kGrpc));
+INSTANTIATE_TEST_SUITE_P(Grpc, SocketTransportTest,
+                         ::testing::Values(TransportKind::kGrpc, TransportKind::kGrpcSpinning));
 
 // A worker that dies while this one is still joining: its end must not be lost.
 TEST_P(SocketTransportTest, WhoGaveUpBeforeTheStartIsNotLeftOpen) {

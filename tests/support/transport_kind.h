@@ -5,9 +5,18 @@
 
 namespace weft::testing {
 
-enum class TransportKind { kInproc, kGrpc };
+// kGrpcSpinning: the reading threads hardly ever sleep.
+enum class TransportKind { kInproc, kGrpc, kGrpcSpinning };
 inline std::string to_string(TransportKind kind) {
-  return kind == TransportKind::kInproc ? "Inproc" : "Grpc";
+  switch (kind) {
+    case TransportKind::kInproc:
+      return "Inproc";
+    case TransportKind::kGrpc:
+      return "Grpc";
+    case TransportKind::kGrpcSpinning:
+      return "GrpcSpinning";
+  }
+  return "";
 }
 
 }  // namespace weft::testing

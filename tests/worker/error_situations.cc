@@ -410,7 +410,7 @@ const std::map<std::string, Situation>& situations() {
       {"the function is not registered in the caller's program",
        {.run =
             [] { return call({[] { return of(weft::rpc_async("worker1", unregistered, 1)); }}); },
-        .names = "WEFT_REGISTER_FUNCTION"}},
+        .names = ")', is not registered in this program; add WEFT_REGISTER_FUNCTION"}},
       {"the callee does not know the function, or with another signature",
        {.run =
             [] {

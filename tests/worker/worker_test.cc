@@ -410,6 +410,9 @@ TEST_F(JoinTest, BadOptionsAreRefusedBeforeAnythingIsOpened) {
   options.threads = 1;
   options.call_credits = 0;
   EXPECT_THAT(std::string(join_all({options})[0].message()), HasSubstr("call_credits = 0"));
+  options.call_credits = 1;
+  options.spin = std::chrono::nanoseconds(-1);
+  EXPECT_THAT(std::string(join_all({options})[0].message()), HasSubstr("spin = -1 ns"));
 }
 
 TEST(WorkerOptionsTest, ListensOnLoopbackOnlyIfTheStoreIsThere) {
