@@ -194,7 +194,8 @@ class [[nodiscard]] Future {
       }
     }
   }
-  // False if the result was not there within `timeout`.
+  // False if the result was not there within `timeout`. Zero is no limit here, unlike std::future:
+  // poll with `done()`.
   bool wait_for(Timeout timeout) const {
     return state_->wait_until(timeout.deadline_from(std::chrono::steady_clock::now()));
   }
@@ -323,7 +324,9 @@ auto Future<T>::then(Executor* executor, F f) const {
   };
   if (ScopeCarrier* carrier = ScopeCarrier::installed()) task = carrier->carry(std::move(task));
   if (!state_->add_continuation(executor, std::move(task))) {
-    return Future<R>::ready(internal::no_executor());
+    // An early error has no worker; it is worth more than this one.
+    const bool failed = done() && !state_->result().ok();
+    return Future<R>::ready(failed ? state_->result().status() : internal::no_executor());
   }
   return future;
 }

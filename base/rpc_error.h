@@ -1,7 +1,8 @@
 // The exception that a waiting caller gets when a remote call, reference or pass has failed.
 //
 // Thread safety: immutable once thrown.
-// Errors: docs/errors.md lists every code, when it is raised and whether the function ran.
+// Errors: docs/errors.md lists those of calls and references: code, when, and whether the function
+// ran. Passes, optimizers and joining list theirs in their headers.
 #pragma once
 
 #include <stdexcept>

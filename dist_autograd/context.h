@@ -13,8 +13,10 @@
 // thread's only one. Its methods and the free functions may be called from any thread.
 // Lifetime: the destructor releases the context on every worker. It never throws or waits. A
 // Context may outlive its worker.
-// Blocking: only backward(). It runs this worker's nodes and hooks on the calling thread;
-// backward_async() runs them on the worker's executor.
+// Blocking: only backward(). It runs this worker's nodes and hooks on the calling thread, in that
+// thread's own state: unlike with loss.backward(), a thread-local setting that a hook changes and
+// does not reset (autocast, say) stays changed. backward_async() runs them on the worker's
+// executor, in a copy of the calling thread's state.
 // Errors: RpcError. FailedPrecondition: no worker, a context inside a context, a released context,
 // a second pass while one runs, a second backward without retain_graph. InvalidArgument: a root
 // that is no scalar with a grad_fn. Unknown: a node or hook threw; the message names node and
@@ -38,9 +40,13 @@ class AutogradDriver;
 namespace weft::dist_autograd {
 
 enum class Mode : uint8_t {
-  kDefault = 0,   // finds calls that the loss does not use, if any hold gradients up
-  kAllSends = 1,  // refuses backward if the loss does not use every call
-  kEager = 2,     // finds them before it begins
+  // Finds calls that the loss does not use, if any hold gradients up.
+  kDefault = 0,
+  // Never looks for them. If one holds gradients up, the pass goes as far as it can and then fails:
+  // FailedPrecondition, naming some calls that got no gradient.
+  kAllSends = 1,
+  // Finds them before it begins.
+  kEager = 2,
 };
 
 struct BackwardOptions {
@@ -73,7 +79,8 @@ class Context {
   // What the passes committed so far left on this worker. A later pass of this context may add to
   // these tensors in place.
   std::vector<Gradient> gradients() const;
-  // Undefined if no pass reached the variable.
+  // Of a leaf of this worker; undefined if no pass reached it. For a leaf elsewhere call a function
+  // there under this context that uses gradient(current_context(), leaf).
   at::Tensor gradient(const at::Tensor& variable) const;
 
  private:

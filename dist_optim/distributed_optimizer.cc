@@ -11,6 +11,7 @@
 #include "weft/base/log.h"
 #include "weft/base/mutex.h"
 #include "weft/base/status.h"
+#include "weft/rpc/internal/user_call.h"
 
 namespace weft {
 namespace {
@@ -188,6 +189,7 @@ struct DistributedOptimizerBase::Core : std::enable_shared_from_this<Core> {
   }
 
   Future<StepResult> start(const ContextId& context, StepOptions options);
+  absl::Status begin(Step& step);
   void prepare(StepPtr step);
   void decide_at(size_t last, StepPtr step);
   void ask(size_t last, StepPtr step, absl::Status failure);
@@ -216,19 +218,7 @@ Future<StepResult> DistributedOptimizerBase::Core::start(const ContextId& contex
   Future<StepResult> future = step->promise.future();
   step->scope.runtime = worker;
   step->scope.context = context;
-  absl::Status refused;
-  {
-    MutexLock lock(mutex);
-    if (stepping) {
-      refused = absl::FailedPreconditionError("a step of this optimizer is under way");
-    } else {
-      const double factor = schedule(finished);  // the user's: it may throw
-      stepping = true;
-      step->result.number = ++number;
-      for (const double rate : rates) step->rates.push_back(options.lr.value_or(rate * factor));
-    }
-  }
-  if (!refused.ok()) {
+  if (absl::Status refused = begin(*step); !refused.ok()) {
     step->result.outcome = StepResult::Outcome::kNotApplied;
     step->result.status = with_ran(std::move(refused), Ran::kNo);
     step->promise.set(step->result);
@@ -242,6 +232,43 @@ Future<StepResult> DistributedOptimizerBase::Core::start(const ContextId& contex
     prepare(std::move(step));
   }
   return future;
+}
+
+// Takes this optimizer for a step and gives the step its number and learning rates.
+absl::Status DistributedOptimizerBase::Core::begin(Step& step) {
+  if (!(step.options.max_norm >= 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_norm = ", step.options.max_norm, " is not 0 or above"));
+  }
+  if (mode == UpdateMode::kHogwild && step.options.max_norm > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_norm = ", step.options.max_norm,
+                     " in mode hogwild, where no owner knows the others' gradients"));
+  }
+  LrSchedule factor_of;
+  int64_t done = 0;
+  {
+    MutexLock lock(mutex);
+    if (stepping) return absl::FailedPreconditionError("a step of this optimizer is under way");
+    stepping = true;
+    factor_of = schedule;
+    done = finished;
+  }
+  double factor = 1;
+  absl::Status status = prepend("the learning-rate schedule failed: ",
+                                internal::run_user_code([&] { factor = factor_of(done); }));
+  MutexLock lock(mutex);
+  for (const double base : rates) {
+    const double rate = step.options.lr.value_or(base * factor);
+    if (status.ok() && !(rate >= 0 && std::isfinite(rate))) {
+      status = absl::InvalidArgumentError(
+          absl::StrCat("a learning rate of ", rate, " is not 0 or above, and finite"));
+    }
+    step.rates.push_back(rate);
+  }
+  stepping = status.ok();
+  if (stepping) step.result.number = ++number;
+  return status;
 }
 
 // All shards but the last one if that is the only remote one: then PREPARE and COMMIT are one

@@ -1,6 +1,7 @@
 // One optimizer over parameters that live on many workers: each owner updates its own.
 //
-//   weft::DistributedOptimizer<torch::optim::SGD> optimizer({head.parameters()}, SGDOptions(0.05));
+//   weft::DistributedOptimizer<torch::optim::SGD> optimizer(  // #include <torch/optim/sgd.h>
+//       {head.parameters()}, torch::optim::SGDOptions(0.05));
 //   weft::dist_autograd::Context context;
 //   context.backward({loss_of(batch)});
 //   optimizer.step(context);
@@ -12,10 +13,11 @@
 //
 // Thread safety: one step at a time; other methods from any thread between steps.
 // Lifetime: keeps its worker's runtime weakly, the parameters by reference.
-// Blocking: construction from RRefs of tensors, step, state_dict and load_state_dict.
+// Blocking: construction in mode locked over several sets, step, state_dict, load_state_dict.
 // Errors: RpcError: FailedPrecondition, InvalidArgument, Unavailable and so on with the outcome
-// NotApplied; DataLoss if an owner may or may not have applied what others did. StepResult says
-// which. Nothing is ever silent.
+// NotApplied (Aborted: no owner applied a hogwild step); DataLoss if an owner may or may not have
+// applied what others did. StepResult says which. An owner that refuses the options says so at the
+// first step. std::invalid_argument: no parameters. std::out_of_range: a group's number.
 // Protocol: internal/shard_stepper.h, internal/optimizer_shard.h.
 #pragma once
 
@@ -46,13 +48,19 @@ namespace weft {
 
 struct OptimizerOptions {
   UpdateMode mode = UpdateMode::kLocked;
-  std::string shared_name = {};  // not empty: instances of this name share state on each owner
+  // Not empty: instances of this name share state on each owner. Their groups and options must be
+  // equal, but for learning rates.
+  std::string shared_name = {};
 };
 
 struct StepOptions {
-  std::optional<double> lr = {};  // for all groups; else each group's own, times the schedule
-  double max_norm = 0;            // 0: no clipping. Of all gradients on all owners together
-  Timeout timeout = {};           // of each message
+  // For all groups; else each group's own, times the schedule. InvalidArgument: below 0, not finite.
+  std::optional<double> lr = {};
+  // 0: no clipping. Of all gradients on all owners together; not in mode hogwild.
+  double max_norm = 0;
+  // For each owner's answer. Unset: the worker's default, and 60 s for decisions, which go on after
+  // that while the step says DataLoss.
+  Timeout timeout = {};
 };
 
 struct StepResult {
@@ -61,7 +69,7 @@ struct StepResult {
   absl::Status status;       // why not
   uint64_t number = 0;       // of this optimizer's steps, from 1
   double gradient_norm = 0;  // before clipping; 0 under hogwild
-  double clip = 1;
+  double clip = 1;           // what every gradient was multiplied by
 };
 
 // Some parameters with their own options. `names` empty: all of each set.

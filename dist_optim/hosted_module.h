@@ -16,6 +16,10 @@
 // constructed several times on the owner (internal/module_host.h), so its constructor must make the
 // same parameters and buffers each time; a forward must not replace them.
 //
+// Without a context a forward reads the current values and records no gradient. Buffers are shared
+// by all forwards and not locked: a module that writes them in forward (BatchNorm) needs one
+// trainer at a time, or eval().
+//
 // Thread safety: all methods may be called from any thread; forwards run concurrently.
 // Lifetime: the module lives until no worker refers to it.
 // Blocking: everything but forward_async, creation and parameters().

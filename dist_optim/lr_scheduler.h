@@ -53,7 +53,7 @@ inline LrSchedule cosine_lr(int64_t steps, double floor = 0.0) {
 }
 
 // Rises in a straight line from `start` to 1 over `steps` steps, then follows `after`, which counts
-// from there.
+// from there. The default of `start` is not LinearLR's, 1/3: the first step's rate is 0.
 inline LrSchedule warmup_lr(int64_t steps, LrSchedule after = constant_lr(), double start = 0.0) {
   internal::require_schedule(steps > 0, "warmup_lr: steps must be positive");
   return [=](int64_t step) {

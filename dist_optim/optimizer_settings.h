@@ -27,21 +27,26 @@ namespace weft {
 struct SgdSettings {
   double lr = 0, momentum = 0, dampening = 0, weight_decay = 0;
   bool nesterov = false;
+  bool operator==(const SgdSettings&) const = default;
 };
 struct AdamSettings {
   double lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
   bool amsgrad = false;
+  bool operator==(const AdamSettings&) const = default;
 };
 struct AdamWSettings {
   double lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
   bool amsgrad = false;
+  bool operator==(const AdamWSettings&) const = default;
 };
 struct AdagradSettings {
   double lr = 0, lr_decay = 0, weight_decay = 0, initial_accumulator_value = 0, eps = 0;
+  bool operator==(const AdagradSettings&) const = default;
 };
 struct RmspropSettings {
   double lr = 0, alpha = 0, eps = 0, weight_decay = 0, momentum = 0;
   bool centered = false;
+  bool operator==(const RmspropSettings&) const = default;
 };
 
 inline auto weft_fields(SgdSettings& s) {

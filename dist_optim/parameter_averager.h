@@ -1,18 +1,20 @@
 // Averages the parameters that several trainers hold each for itself: one object on a server, one
 // round per number, the same average for everyone.
 //
-//   RRef<ParameterAverager> averager =
-//       weft::remote<ParameterAverager>("server", names_of_trainers, 30.0);
-//   values = averager.rpc_sync(&ParameterAverager::average, round, values);
+//   weft::RRef<weft::ParameterAverager> averager =
+//       weft::remote<weft::ParameterAverager>("server", names_of_trainers, 30.0);
+//   values = averager.rpc_sync(&weft::ParameterAverager::average, round, values);
 //
 // A round waits for every participant that is alive and has not left; who dies or leaves while it
 // is open is not waited for, and the values of the dead are not counted. Sums go in the order of
-// the participants' names, so the average does not depend on who came first. The newest finished
-// rounds are kept for participants that come late. A restarted trainer takes its name's place.
+// the participants' names, so the average does not depend on who came first. The newest four
+// finished rounds are kept for participants that come late. A restarted trainer takes its name's
+// place. A call waits for its round, so its own timeout must be longer than the round's.
 //
 // Thread safety: all methods may be called from any thread. Nothing blocks.
 // Errors: InvalidArgument (not a participant, other shapes than the round's), FailedPrecondition
-// (the round is too old), DeadlineExceeded (names who was missing when the round's time was up).
+// (the round is too old), DeadlineExceeded (names who was missing when the round's time was up),
+// Unavailable (every participant is gone).
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,8 @@ struct CallOptions {
   // never outlives the handler's own deadline.
   Timeout timeout = {};
   // Large tensors (above 1 MiB of shared storage) are sent in place and must not be written until
-  // the future completes; true copies them first. Smaller ones are always copied.
+  // the future completes (for `remote`: until its creation() does); true copies them first. Smaller
+  // ones are always copied, and so are results that the callee still holds.
   bool snapshot = false;
 };
 

@@ -1,7 +1,9 @@
 // What a thread is doing for whom: the current worker, autograd context, call chain and deadline.
 //
 // Set by handlers, continuations and local backward passes, and by `WorkerScope` in programs with
-// several workers. Calls read it; nothing else in Weft is thread-local.
+// several workers. Calls read it. What else is thread-local in Weft says which thread this is
+// (base/executor.h, base/serving_threads.h), not for whom it works. LibTorch's own settings, grad
+// mode among them, are not part of it: neither calls nor continuations carry them.
 //
 // Thread safety: each thread sees its own.
 #pragma once
@@ -69,7 +71,10 @@ struct CallScope {
   ContextId context;                    // invalid: no distributed autograd context
   ChainId chain;                        // invalid: outside any handler
   uint32_t depth = 0;                   // handlers above this one in the chain, plus one
-  TimePoint deadline = kNever;          // of the handler that runs
+  // The calls of the chain that are inside a serial object, named like a chain by who made them.
+  // Shared with the calls below; null: none.
+  std::shared_ptr<const std::vector<ChainId>> held;
+  TimePoint deadline = kNever;                // of the handler that runs
   std::shared_ptr<CallContext> call_context;  // of the handler that runs; shared with the agent
 
   // This thread's scope.

@@ -21,9 +21,7 @@ using internal::GrpcStream;
 using internal::ServerStream;
 using internal::StreamService;
 
-// Debian's build of abseil records the order in which gRPC takes its locks, under a global lock: a
-// tenth of a small call. Left on where we debug.
-void stop_lock_graph() {
+void stop_deadlock_detection() {
 #ifdef NDEBUG
   static const bool once = [] {
     absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
@@ -55,7 +53,7 @@ class GrpcTransport::Impl {
   absl::Status listen() {
     if (server_ != nullptr) return absl::OkStatus();
     if (shared_->options.keep_freed_memory) keep_freed_memory();
-    stop_lock_graph();
+    if (shared_->options.stop_deadlock_detection) stop_deadlock_detection();
     const std::string& wanted = shared_->options.listen_address;
     const size_t colon = wanted.rfind(':');
     if (colon == std::string::npos || colon == 0) {
@@ -88,6 +86,7 @@ class GrpcTransport::Impl {
   }
 
   const std::string& address() const { return address_; }
+  uint64_t looks() const { return completions_.has_value() ? completions_->looks() : 0; }
 
   absl::Status start(PeerIdentity self, TransportSink* sink) {
     WEFT_RETURN_IF_ERROR(listen());
@@ -221,5 +220,6 @@ void GrpcTransport::connect(const std::string& address, const PeerIdentity& expe
   impl_->connect(address, expected, deadline, std::move(callback));
 }
 void GrpcTransport::stop() { impl_->stop(); }
+uint64_t GrpcTransport::looks() const { return impl_->looks(); }
 
 }  // namespace weft

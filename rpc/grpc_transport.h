@@ -8,6 +8,7 @@
 // address. Protocol: rpc/internal/stream_codec.h (records), proto/weft.proto (Hello).
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -24,8 +25,13 @@ struct GrpcTransportOptions {
   // Has malloc keep up to 128 MiB that was freed, in the whole process: gRPC reads into memory that
   // it gets from malloc and frees again, and fresh pages cost several times the copy.
   bool keep_freed_memory = true;
+  // Switches abseil's deadlock detection off in the whole process: Debian's abseil has it on in
+  // release builds too, and gRPC pays for it with every lock. Builds of Weft with assertions keep
+  // it.
+  bool stop_deadlock_detection = true;
   // How long the thread that waits for messages looks for the next one before it sleeps, where they
-  // come quickly and nobody else needs the processor; 0: never.
+  // come quickly and nobody else needs the processor; 0: never. Where several transports, or other
+  // users of gRPC, share a process, one of them waits for all and looking gains less.
   Nanoseconds spin = std::chrono::microseconds(100);
   // How long `stop` lets streams end in order before it cuts them.
   Nanoseconds grace = std::chrono::seconds(1);
@@ -42,6 +48,9 @@ class GrpcTransport final : public Transport {
   void connect(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
                ConnectCallback callback) override;
   void stop() override;
+
+  // How many waits for messages began awake.
+  uint64_t looks() const;
 
  private:
   class Impl;

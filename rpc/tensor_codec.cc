@@ -51,6 +51,8 @@ absl::Status bad(size_t index, std::string_view what) {
                                                  absl::string_view(what.data(), what.size())));
 }
 
+constexpr int64_t kSmall = 128;  // elements that are copied one by one
+
 // A small tensor in dense order, without a way through the dispatcher.
 at::Tensor small_in_order(const at::Tensor& tensor) {
   at::Tensor copy = at::detail::empty_cpu(tensor.sizes(), tensor.scalar_type());
@@ -61,6 +63,7 @@ at::Tensor small_in_order(const at::Tensor& tensor) {
   for (int64_t left = tensor.numel(); left > 0; --left, to += item) {
     std::memcpy(to, from, item);
     for (int64_t d = tensor.dim() - 1; d >= 0; --d) {
+      if (tensor.size(d) == 1) continue;  // its stride means nothing
       const int64_t step = tensor.stride(d) * static_cast<int64_t>(item);
       from += step;
       if (++index[d] < tensor.size(d)) break;
@@ -87,7 +90,7 @@ at::Tensor in_wire_order(const at::Tensor& tensor, WireFormat& format) {
     format = WireFormat::kChannelsLast3d;
     return plain;
   }
-  return plain.nbytes() <= TensorHeader::kInlineBytes ? small_in_order(plain) : plain.contiguous();
+  return plain.numel() <= kSmall ? small_in_order(plain) : plain.contiguous();
 }
 
 // The block of a tensor that is contiguous; `movable`: nobody else can write to it.

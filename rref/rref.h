@@ -44,7 +44,10 @@ class RRefVerbs {
   using Value = Stored<T>;  // so that RRef<void> has a type to speak of
 
  public:
-  // The value, or a copy of it if this worker owns it. RRef<void>: waits for the function's end.
+  // A copy of the value. On a user it is one of its own. On the owner, if the value is there
+  // already, it is what T's copy constructor gives: an at::Tensor then shares the owner's memory,
+  // so clone() it before writing. `timeout` unset: as CallOptions; zero: no limit. RRef<void>:
+  // waits for the function's end.
   T to_here(Timeout timeout = {}) const { return take(to_here_until(timeout)); }
   Future<T> to_here_async() const { return to_here_until({}); }
 

@@ -51,8 +51,11 @@ struct DebugInfo {
 
 class Worker {
  public:
-  // Joins the group and returns when every member of it is known. Errors: what join_static_group
-  // says (a missing rank is named), InvalidArgument (an option, a registration).
+  // Joins the group and returns when every member of it is known. Changes the whole process:
+  // LibTorch computes on one thread (at::set_num_threads) unless OMP_NUM_THREADS is set; with gRPC,
+  // malloc keeps what is freed, and in release builds abseil's deadlock detection is off. Errors:
+  // what join_static_group says (a missing rank is named), InvalidArgument (an option, a
+  // registration).
   static Worker join(WorkerOptions options);
 
   Worker(Worker&&) noexcept;

@@ -46,8 +46,9 @@ absl::Status WorkerOptions::validate() const {
                                                    ", byte_credits = ", byte_credits,
                                                    ": both must be above 0"));
   }
-  if (spin < Nanoseconds::zero()) {
-    return absl::InvalidArgumentError(absl::StrCat("spin = ", spin.count(), " ns is below 0"));
+  if (spin < Nanoseconds::zero() || spin > std::chrono::seconds(1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("spin = ", spin.count(), " ns is not within 0 and 1 s"));
   }
   return absl::OkStatus();
 }

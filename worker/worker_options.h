@@ -59,7 +59,8 @@ struct WorkerOptions {
   // that is left behind may still use it.
   std::shared_ptr<LeafObserver> leaf_observer = nullptr;
 
-  // Null: the store that the launch environment names.
+  // Null: the store that the launch environment names. Shared: the worker keeps it as long as it
+  // lives, and several workers of one process may use the same.
   std::shared_ptr<RendezvousStore> store = nullptr;
   // Null: gRPC.
   std::function<std::unique_ptr<Transport>(Clock& clock)> transport = nullptr;

@@ -29,6 +29,19 @@ void report(const StepId& step, const absl::Status& outcome) {
   log_warning(step.to_string(), " of a dead caller: ", outcome.ToString());
 }
 
+OptimizerSettings without_rate(OptimizerSettings settings) {
+  std::visit([](auto& s) { s.lr = 0; }, settings);
+  return settings;
+}
+
+// But for the learning rates, which every step brings.
+bool alike(const std::vector<ShardStepper::Group>& a, const std::vector<ShardStepper::Group>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& one, const auto& other) {
+    return one.parameters == other.parameters &&
+           without_rate(one.settings) == without_rate(other.settings);
+  });
+}
+
 }  // namespace
 
 double clip_factor(double norm2, double max_norm) {
@@ -55,7 +68,8 @@ absl::StatusOr<double> OptimizerShard::prepare(CallContext&, StepRequest request
   WEFT_ASSIGN_OR_RETURN(std::vector<at::Tensor> found, gradients(request.context));
   WEFT_ASSIGN_OR_RETURN(
       const double norm,
-      stepper_->prepare(request.step, std::move(found), std::move(request.update.learning_rates)));
+      stepper_->prepare(request.step, std::move(found), std::move(request.update.learning_rates),
+                        request.max_norm > 0));
   MutexLock lock(mutex_);
   if (caller_dead_) {  // nobody would decide it
     (void)stepper_->abort(request.step);
@@ -230,28 +244,28 @@ void OptimizerShard::answered(const std::shared_ptr<Question>& question) {
 std::shared_ptr<OptimizerShard> make_optimizer_shard(ParameterSet& set,
                                                      std::vector<ShardGroup> groups,
                                                      UpdateMode mode, std::string shared_name) {
-  const auto make = [&]() -> std::shared_ptr<ShardStepper> {
-    std::vector<ShardStepper::Group> placed;
-    for (ShardGroup& group : groups) {
-      ShardStepper::Group& target = placed.emplace_back();
-      target.settings = group.settings;
-      if (group.names.empty()) group.names = set.names();
-      for (const std::string& name : group.names) {
-        const absl::StatusOr<size_t> place = set.index_of(name);
-        if (!place.ok()) throw RpcError(place.status());
-        target.parameters.push_back(*place);
-      }
+  std::vector<ShardStepper::Group> placed;
+  for (ShardGroup& group : groups) {
+    ShardStepper::Group& target = placed.emplace_back();
+    target.settings = group.settings;
+    if (group.names.empty()) group.names = set.names();
+    for (const std::string& name : group.names) {
+      const absl::StatusOr<size_t> place = set.index_of(name);
+      if (!place.ok()) throw RpcError(place.status());
+      target.parameters.push_back(*place);
     }
+  }
+  const auto make = [&]() -> std::shared_ptr<ShardStepper> {
     absl::StatusOr<std::shared_ptr<ShardStepper>> stepper =
-        ShardStepper::make(set.shared_from_this(), std::move(placed), mode);
+        ShardStepper::make(set.shared_from_this(), placed, mode);
     if (!stepper.ok()) throw RpcError(stepper.status());
     return *std::move(stepper);
   };
   if (shared_name.empty()) return std::make_shared<OptimizerShard>(make());
   auto stepper = std::static_pointer_cast<ShardStepper>(set.shared(shared_name, make));
-  if (stepper->mode() != mode) {
+  if (stepper->mode() != mode || !alike(stepper->groups(), placed)) {
     throw RpcError(absl::FailedPreconditionError(
-        absl::StrCat("the optimizer ", shared_name, " has another mode")));
+        absl::StrCat("the optimizer ", shared_name, " has another mode, other groups or options")));
   }
   return std::make_shared<OptimizerShard>(std::move(stepper));
 }

@@ -104,7 +104,7 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
 };
 
 // Made through the set, on its owner. `shared_name` not empty: the state is shared with others of
-// that name, whose groups hold.
+// that name. FailedPrecondition: they have another mode, other groups or options.
 std::shared_ptr<OptimizerShard> make_optimizer_shard(ParameterSet& set,
                                                      std::vector<ShardGroup> groups,
                                                      UpdateMode mode, std::string shared_name);

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros_like.h>
@@ -12,6 +13,7 @@
 #include <torch/optim/sgd.h>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
 
 namespace weft::internal {
 namespace {
@@ -93,6 +95,24 @@ struct SaveField {
   }
 };
 
+// Without them LibTorch's optimizer cannot go on; SGD begins its momentum anew.
+std::vector<const char*> needed_fields(const SgdSettings&) { return {}; }
+template <class Settings>
+std::vector<const char*> needed_by_adam(const Settings& s) {
+  std::vector<const char*> fields = {"step", "exp_avg", "exp_avg_sq"};
+  if (s.amsgrad) fields.push_back("max_exp_avg_sq");
+  return fields;
+}
+std::vector<const char*> needed_fields(const AdamSettings& s) { return needed_by_adam(s); }
+std::vector<const char*> needed_fields(const AdamWSettings& s) { return needed_by_adam(s); }
+std::vector<const char*> needed_fields(const AdagradSettings&) { return {"step", "sum"}; }
+std::vector<const char*> needed_fields(const RmspropSettings& s) {
+  std::vector<const char*> fields = {"square_avg"};
+  if (s.momentum > 0) fields.push_back("momentum_buffer");
+  if (s.centered) fields.push_back("grad_avg");
+  return fields;
+}
+
 struct LoadField {
   const std::string& name;
   const TensorMap& state;
@@ -143,6 +163,12 @@ void allocate_state(torch::optim::Optimizer& optimizer, const OptimizerSettings&
     adam(std::make_unique<AdamParamState>(), s->amsgrad);
   } else if (const auto* s = std::get_if<AdamWSettings>(&settings)) {
     adam(std::make_unique<AdamWParamState>(), s->amsgrad);
+  } else if (const auto* s = std::get_if<SgdSettings>(&settings)) {
+    // LibTorch's first buffer is the first gradient, undamped: what zeros give without dampening.
+    if (s->momentum == 0 || s->dampening != 0) return;
+    auto state = std::make_unique<SGDParamState>();
+    state->momentum_buffer(zeros());
+    made = std::move(state);
   } else if (const auto* s = std::get_if<RmspropSettings>(&settings)) {
     auto state = std::make_unique<RMSpropParamState>();
     state->step(0);
@@ -172,11 +198,17 @@ absl::Status load_state(torch::optim::Optimizer& optimizer, const OptimizerSetti
                         const at::Tensor& parameter, const std::string& name,
                         const TensorMap& state, bool apply) {
   return std::visit(
-      [&]<class Settings>(const Settings&) {
+      [&]<class Settings>(const Settings& own) {
         auto loaded = std::make_unique<typename StateOf<Settings>::Type>();
         LoadField field{name, state, parameter};
         visit_fields(*loaded, field);
-        if (!field.status.ok() || !apply) return field.status;
+        WEFT_RETURN_IF_ERROR(field.status);
+        for (const char* needed : needed_fields(own)) {
+          if (field.found && !state.contains(absl::StrCat(name, "/", needed))) {
+            return absl::InvalidArgumentError(absl::StrCat(name, "/", needed, " is missing"));
+          }
+        }
+        if (!apply) return absl::OkStatus();
         if (field.found) {
           optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(loaded);
         } else if (!std::is_same_v<Settings, AdagradSettings>) {

@@ -13,8 +13,8 @@
 
 namespace weft::internal {
 
-// Makes the state that the first step would make, so that the step need not. SGD's momentum is the
-// exception: it begins as a copy of the first gradient.
+// Makes the state that the first step would make, so that the step need not. The exception is SGD
+// with momentum and dampening, whose momentum begins as a copy of the first gradient.
 void allocate_state(torch::optim::Optimizer& optimizer, const OptimizerSettings& settings,
                     const at::Tensor& parameter);
 
@@ -22,8 +22,8 @@ void allocate_state(torch::optim::Optimizer& optimizer, const OptimizerSettings&
 void save_state(torch::optim::Optimizer& optimizer, const OptimizerSettings& settings,
                 const at::Tensor& parameter, const std::string& name, TensorMap& out);
 
-// The opposite. InvalidArgument: a field of another shape; a parameter without fields starts anew.
-// With `apply` false it only checks.
+// The opposite. InvalidArgument: a field of another shape, or missing beside others; a parameter
+// without fields starts anew. With `apply` false it only checks.
 absl::Status load_state(torch::optim::Optimizer& optimizer, const OptimizerSettings& settings,
                         const at::Tensor& parameter, const std::string& name,
                         const TensorMap& state, bool apply);

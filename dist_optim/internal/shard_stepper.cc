@@ -22,6 +22,13 @@ double squared_norm(const at::Tensor& gradient) {
   return norm * norm;
 }
 
+// LibTorch's optimizers say so themselves, but in the midst of a step.
+bool takes_sparse(const OptimizerSettings& settings) {
+  if (const auto* s = std::get_if<SgdSettings>(&settings)) return s->weight_decay == 0;
+  if (const auto* s = std::get_if<AdagradSettings>(&settings)) return s->weight_decay == 0;
+  return false;
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<ShardStepper>> ShardStepper::make(std::shared_ptr<ParameterSet> set,
@@ -84,8 +91,20 @@ absl::Status ShardStepper::check(const std::vector<at::Tensor>& gradients) const
       return absl::InvalidArgumentError(
           absl::StrCat("the gradient of ", set_->names()[place], " has another shape or type"));
     }
+    const size_t group = group_of_[place];
+    if (gradient.is_sparse() && group < groups_.size() && !takes_sparse(groups_[group].settings)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the gradient of ", set_->names()[place],
+                       " is sparse, which only SGD and Adagrad without weight decay take"));
+    }
   }
   return absl::OkStatus();
+}
+
+absl::Status ShardStepper::check_rates(const std::vector<double>& rates) const {
+  if (rates.size() == groups_.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(rates.size(), " learning rates for ", groups_.size(), " groups"));
 }
 
 StepOutcome ShardStepper::outcome_of(const Instance& instance, uint64_t number) const {
@@ -99,16 +118,19 @@ StepOutcome ShardStepper::outcome_of(const Instance& instance, uint64_t number) 
 }
 
 absl::StatusOr<double> ShardStepper::prepare(const StepId& step, std::vector<at::Tensor> gradients,
-                                             std::vector<double> learning_rates) {
+                                             std::vector<double> learning_rates,
+                                             bool may_clip) {
+  if (!learning_rates.empty()) WEFT_RETURN_IF_ERROR(check_rates(learning_rates));
   MutexLock lock(mutex_);
-  WEFT_ASSIGN_OR_RETURN(const double norm, prepare_locked(step, std::move(gradients)));
+  WEFT_ASSIGN_OR_RETURN(const double norm, prepare_locked(step, std::move(gradients), may_clip));
   Instance& instance = instances_[step.optimizer];
   if (instance.slot.has_value()) instance.slot->learning_rates = std::move(learning_rates);
   return norm;
 }
 
 absl::StatusOr<double> ShardStepper::prepare_locked(const StepId& step,
-                                                    std::vector<at::Tensor> gradients) {
+                                                    std::vector<at::Tensor> gradients,
+                                                    bool may_clip) {
   WEFT_RETURN_IF_ERROR(damage_);
   Instance& instance = instances_[step.optimizer];
   switch (outcome_of(instance, step.number)) {
@@ -127,6 +149,7 @@ absl::StatusOr<double> ShardStepper::prepare_locked(const StepId& step,
   Slot slot;
   slot.number = step.number;
   slot.gradients = std::move(gradients);
+  slot.own_gradients = may_clip;
   try {
     c10::AutoGradMode no_grad(false);
     for (size_t place = 0; place < slot.gradients.size(); ++place) {
@@ -138,6 +161,7 @@ absl::StatusOr<double> ShardStepper::prepare_locked(const StepId& step,
       }
       slot.touched.push_back(place);
       slot.squared_norm += squared_norm(gradient);
+      if (may_clip) gradient = gradient.clone();
     }
     reserve(slot);
   } catch (const std::exception& failed) {
@@ -152,7 +176,9 @@ absl::StatusOr<double> ShardStepper::prepare_locked(const StepId& step,
 
 void ShardStepper::reserve(Slot& slot) {
   for (const size_t place : slot.touched) {
-    allocate_state(*optimizer_, groups_[group_of_[place]].settings, handles_[place]);
+    if (!slot.gradients[place].is_sparse()) {
+      allocate_state(*optimizer_, groups_[group_of_[place]].settings, handles_[place]);
+    }
     // Each slot its own: several instances may be prepared, and every commit may need one.
     at::Tensor& spare = slot.spares.emplace_back(std::exchange(spares_[place], at::Tensor()));
     if (mode_ == UpdateMode::kLocked && set_->reading() == ParameterSet::Reading::kVersions &&
@@ -190,10 +216,7 @@ absl::Status ShardStepper::commit_locked(const StepId& step, const StepUpdate& u
     return absl::FailedPreconditionError(absl::StrCat(
         step.to_string(), " is not prepared; the last decided one is ", instance.decided));
   }
-  if (update.learning_rates.size() != groups_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        update.learning_rates.size(), " learning rates for ", groups_.size(), " groups"));
-  }
+  WEFT_RETURN_IF_ERROR(check_rates(update.learning_rates));
   Slot slot = *std::exchange(instance.slot, std::nullopt);
   instance.decided = step.number;
   try {
@@ -219,7 +242,9 @@ void ShardStepper::run(Slot& slot, const StepUpdate& update) {
     for (size_t place = 0; place < handles_.size(); ++place) {
       if (group_of_[place] == groups_.size()) continue;
       at::Tensor& gradient = slot.gradients[place];
-      if (gradient.defined() && update.clip != 1.0) gradient = at::mul(gradient, update.clip);
+      if (gradient.defined() && update.clip != 1.0) {
+        gradient = slot.own_gradients ? gradient.mul_(update.clip) : at::mul(gradient, update.clip);
+      }
       kept.emplace_back(place, handles_[place].grad());
       handles_[place].mutable_grad() = std::move(gradient);
     }
@@ -307,7 +332,7 @@ std::vector<StepId> ShardStepper::undecided() const {
 absl::Status ShardStepper::apply(const StepId& step, std::vector<at::Tensor> gradients,
                                  const StepUpdate& update) {
   MutexLock lock(mutex_);
-  WEFT_RETURN_IF_ERROR(prepare_locked(step, std::move(gradients)).status());
+  WEFT_RETURN_IF_ERROR(prepare_locked(step, std::move(gradients), false).status());
   return commit_locked(step, update);
 }
 

@@ -65,9 +65,9 @@ class ShardStepper {
 
   // `gradients`: one per parameter of the set, undefined where the loss did not reach. Returns the
   // squared norm of those that belong to this stepper. The same number again: the same answer.
-  // `learning_rates`: what commit_fenced uses.
+  // `learning_rates`: what commit_fenced uses. `may_clip`: room for clipped gradients is made now.
   absl::StatusOr<double> prepare(const StepId& step, std::vector<at::Tensor> gradients,
-                                 std::vector<double> learning_rates = {})
+                                 std::vector<double> learning_rates = {}, bool may_clip = false)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status commit(const StepId& step, const StepUpdate& update) ABSL_LOCKS_EXCLUDED(mutex_);
   // Not prepared yet: it will be refused.
@@ -98,6 +98,7 @@ class ShardStepper {
   absl::Status load_state(const TensorMap& state) ABSL_LOCKS_EXCLUDED(mutex_);
 
   ParameterSet& parameters() const { return *set_; }
+  const std::vector<Group>& groups() const { return groups_; }
   UpdateMode mode() const { return mode_; }
 
  private:
@@ -105,6 +106,7 @@ class ShardStepper {
     uint64_t number = 0;
     double squared_norm = 0;
     std::vector<at::Tensor> gradients;  // by place in the set
+    bool own_gradients = false;         // copies: nobody else reads them
     std::vector<size_t> touched;        // places with a gradient
     std::vector<double> learning_rates;
     bool fenced = false;
@@ -118,9 +120,10 @@ class ShardStepper {
 
   ShardStepper(std::shared_ptr<ParameterSet> set, std::vector<Group> groups, UpdateMode mode);
   absl::Status check(const std::vector<at::Tensor>& gradients) const;
+  absl::Status check_rates(const std::vector<double>& rates) const;
   StepOutcome outcome_of(const Instance& instance, uint64_t number) const;
-  absl::StatusOr<double> prepare_locked(const StepId& step, std::vector<at::Tensor> gradients)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<double> prepare_locked(const StepId& step, std::vector<at::Tensor> gradients,
+                                        bool may_clip) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status commit_locked(const StepId& step, const StepUpdate& update)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void reserve(Slot& slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

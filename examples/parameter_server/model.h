@@ -1,5 +1,5 @@
 // The network of the parameter-server job, cut in two: `FeatureLayers` run on every trainer,
-// `ClassifierLayers`, which hold nine tenths of the parameters, live on the server.
+// `ClassifierLayers`, which hold 98 % of the parameters (202,122 of 206,922), live on the server.
 //
 // What crosses the cut is one float tensor [batch, kFeatures], and its gradient on the way back.
 // Weights depend on the seed alone, never on the process's random state, so that workers which are

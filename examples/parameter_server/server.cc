@@ -23,7 +23,8 @@ std::vector<std::string> trainer_names(uint32_t world_size) {
   return names;
 }
 
-// Handlers run with the server as the current worker: what they make lives there.
+// Handlers run with the server as the current worker: what they make lives there. They hold the
+// lock for a moment only, for neither `remote` nor making a HostedModule waits.
 void ServerObjects::offer(WorkerOptions& worker) {
   worker.registry.add("parameter_server/classifier", [this] {
     MutexLock lock(mutex_);

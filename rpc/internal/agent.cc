@@ -29,6 +29,10 @@ void IncomingCall::taken() {
   if (!taken_.exchange(true)) agent_.call_taken(*this, cost_);
 }
 
+void IncomingCall::accept() {
+  if (!replied_.exchange(true)) agent_.finish_call(*this, Frame());
+}
+
 void IncomingCall::reply(absl::StatusOr<Frame> result) {
   if (replied_.exchange(true)) return;
   taken();

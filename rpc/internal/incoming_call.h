@@ -34,6 +34,8 @@ class IncomingCall {
 
   // The call leaves the queue: its credit returns to the caller. Idempotent.
   void taken();
+  // Answers that the call will run, with nothing else to come. It stays in the queue until taken().
+  void accept();
   // Sends the result. The first call counts; `ran` of a failure travels with the status.
   void reply(absl::StatusOr<Frame> result);
 

@@ -1,11 +1,13 @@
 // Lets one method of an object run at a time, in the order in which the calls arrived.
 //
 // Thread safety: all methods may be called from any thread.
-// Errors: a call that would wait for the call it is nested in is refused instead of deadlocking.
+// Errors: a call that would wait for a call that it is nested in is refused instead of deadlocking.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <utility>
+#include <vector>
 
 #include "weft/base/executor.h"
 #include "weft/base/ids.h"
@@ -17,18 +19,19 @@ class SerialGate {
  public:
   enum class Entry { kRun, kQueued, kReentrant };
 
+  // `call` by its maker and number; `held`: the calls above it that are inside serial objects.
   // kRun: the caller runs `task` itself and then calls leave(). kQueued: `task` was taken,
-  // somebody's leave() will return it. kReentrant: the same chain of calls is inside already;
-  // nothing was taken.
-  Entry enter(ChainId chain, Executor::Task& task) ABSL_LOCKS_EXCLUDED(mutex_) {
+  // somebody's leave() will return it. kReentrant: one of `held` is inside; nothing was taken.
+  Entry enter(ChainId call, const std::vector<ChainId>& held, Executor::Task& task)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     if (!inside_) {
       inside_ = true;
-      holder_ = chain;
+      holder_ = call;
       return Entry::kRun;
     }
-    if (holder_ == chain) return Entry::kReentrant;
-    queue_.emplace_back(chain, std::move(task));
+    if (std::find(held.begin(), held.end(), holder_) != held.end()) return Entry::kReentrant;
+    queue_.emplace_back(call, std::move(task));
     return Entry::kQueued;
   }
 
@@ -40,9 +43,9 @@ class SerialGate {
       holder_ = ChainId();
       return nullptr;
     }
-    auto [chain, task] = std::move(queue_.front());
+    auto [call, task] = std::move(queue_.front());
     queue_.pop_front();
-    holder_ = chain;
+    holder_ = call;
     return std::move(task);
   }
 

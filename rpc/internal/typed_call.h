@@ -106,9 +106,12 @@ void send_call(Outgoing call, FutureCore& state, RpcRuntime::ReplyHandler on_rep
 // Sends the call; the future completes with the decoded reply, on the thread that brings it.
 template <class R>
 Future<R> start_call(Outgoing call) {
-  if (!call.status.ok()) return Future<R>::ready(std::move(call.status));
-  Promise<R> promise(&call.runtime->executor());
+  Promise<R> promise(call.runtime != nullptr ? &call.runtime->executor() : Executor::current());
   Future<R> future = promise.future();
+  if (!call.status.ok()) {
+    promise.set_error(std::move(call.status));
+    return future;
+  }
   const ReplyContext context{call.runtime.get(), call.request.to, call.request.function.name,
                              call.signature};
   send_call(std::move(call), *future.state(),

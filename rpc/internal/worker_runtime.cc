@@ -35,6 +35,10 @@ struct WorkerRuntime::Arrival {
   std::shared_ptr<ObjectSlot> slot;  // of a `remote` call
   Object target;                     // of a method call
   ChainId chain;
+  std::vector<ChainId> held;  // calls above this one that are inside serial objects
+
+  // The call by its maker and number.
+  ChainId identity() const { return {call->from(), call->header().call}; }
 };
 
 // Answers a call, or fills the slot of the object that it creates.
@@ -60,7 +64,8 @@ class WorkerRuntime::Sink final : public ResultSink {
     // torch calls for a peer: the same guard as user code.
     absl::Status status = run_user_code([&] {
       if (packed.ok()) {
-        packed = runtime_->pack(std::move(value), arrival->call->from(), context_, false, meta,
+        // The handler's own tensors may be written again as soon as its task has ended.
+        packed = runtime_->pack(std::move(value), arrival->call->from(), context_, true, meta,
                                 has_meta, frame, carried);
       }
     });
@@ -187,6 +192,16 @@ absl::StatusOr<Reader> WorkerRuntime::unpack(WorkerId from, const wire::Meta& me
   return Reader(std::move(frame.body), *std::move(tensors), std::move(references));
 }
 
+TimePoint WorkerRuntime::deadline_of(const CallOptions& options, TimePoint handler) const {
+  TimePoint deadline = kNever;
+  if (options.timeout.is_set()) {
+    deadline = options.timeout.deadline_from(clock_.now());
+  } else if (handler == kNever) {
+    deadline = default_timeout().deadline_from(clock_.now());
+  }
+  return std::min(deadline, handler);
+}
+
 CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
   const CallScope& scope = CallScope::current();
   const bool own_scope = scope.runtime.get() == this;
@@ -212,6 +227,12 @@ CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
     meta.set_chain_creator(scope.chain.creator.bits());
     meta.set_chain_number(scope.chain.number);
     meta.set_chain_depth(scope.depth);
+    if (scope.held != nullptr) {
+      for (const ChainId& held : *scope.held) {
+        meta.add_held_sources(held.creator.bits());
+        meta.add_held_calls(held.number);
+      }
+    }
     has_meta = true;
   }
   if (!request.target.empty() || !request.creation.empty()) {
@@ -228,14 +249,7 @@ CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
   frame.header.function = request.function.id;
   frame.header.fingerprint = request.function.fingerprint;
 
-  TimePoint deadline = kNever;
-  if (request.options.timeout.is_set()) {
-    deadline = request.options.timeout.deadline_from(clock_.now());
-  } else if (!own_scope || scope.deadline == kNever) {
-    deadline = default_timeout().deadline_from(clock_.now());
-  }
-  if (own_scope) deadline = std::min(deadline, scope.deadline);
-
+  const TimePoint deadline = deadline_of(request.options, own_scope ? scope.deadline : kNever);
   // Inside a handler: cancelling the handler's call cancels this one.
   struct Downstream {
     std::weak_ptr<CallContext> context;
@@ -310,6 +324,7 @@ void WorkerRuntime::on_late_reply(WorkerId from, Frame frame) {
 void WorkerRuntime::refuse(const Arrival& arrival, absl::Status status) {
   status = raised_at(with_ran(std::move(status), Ran::kNo), name());
   if (arrival.slot != nullptr) {
+    arrival.call->taken();
     arrival.slot->fail(std::move(status));
     agent_.release_work();
   } else {
@@ -328,7 +343,11 @@ void WorkerRuntime::on_call(const std::shared_ptr<IncomingCall>& call) {
   const wire::Meta& meta = arrival->meta;
   arrival->chain = meta.chain_number() != 0
                        ? ChainId{WorkerId::from_bits(meta.chain_creator()), meta.chain_number()}
-                       : ChainId{call->from(), header.call};
+                       : arrival->identity();
+  const int held = std::min(meta.held_sources_size(), meta.held_calls_size());
+  for (int i = 0; i < held; ++i) {
+    arrival->held.push_back({WorkerId::from_bits(meta.held_sources(i)), meta.held_calls(i)});
+  }
   const auto refuse_unread = [&](absl::Status status) {
     discard_references(call->from(), meta);
     refuse(*arrival, std::move(status));
@@ -359,7 +378,7 @@ void WorkerRuntime::on_call(const std::shared_ptr<IncomingCall>& call) {
     }
     arrival->slot = *std::move(slot);
     agent_.hold_work();
-    call->reply(Frame());  // accepted; the run itself is not waited for
+    call->accept();  // the run itself is not waited for
   }
   confirm(std::move(arrival));
 }
@@ -436,12 +455,13 @@ void WorkerRuntime::run(const std::shared_ptr<Arrival>& arrival) {
     self->run_inside_gate(arrival);
     if (gate != nullptr) self->leave(gate);
   };
-  switch (gate->enter(arrival->chain, queued)) {
+  std::vector<ChainId> above = arrival->held;
+  arrival->held.push_back(arrival->identity());
+  switch (gate->enter(arrival->identity(), above, queued)) {
     case SerialGate::Entry::kRun:
       queued();
       return;
     case SerialGate::Entry::kQueued:
-      arrival->call->taken();  // it waits here like a running call, not in the queue
       return;
     case SerialGate::Entry::kReentrant:
       refuse(*arrival, absl::FailedPreconditionError(absl::StrCat(
@@ -477,6 +497,9 @@ void WorkerRuntime::run_inside_gate(const std::shared_ptr<Arrival>& arrival) {
   scope.depth = arrival->meta.chain_depth() + 1;
   scope.deadline = detached ? kNever : context.deadline();
   scope.call_context = call.context();
+  if (!arrival->held.empty()) {
+    scope.held = std::make_shared<const std::vector<ChainId>>(std::move(arrival->held));
+  }
   auto reader = unpack(call.from(), arrival->meta, call.frame(), std::move(arrival->references),
                        &scope.context);
   if (!reader.ok()) {

@@ -62,6 +62,8 @@ class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_th
   class Sink;
   struct Arrival;
 
+  // Of a call with these options, made inside a handler with that deadline.
+  TimePoint deadline_of(const CallOptions& options, TimePoint handler) const;
   // Adds references, autograd record and tensors to a frame whose body is `message`'s.
   absl::Status pack(Writer message, WorkerId to, ContextId context, bool snapshot, wire::Meta& meta,
                     bool& has_meta, Frame& frame, std::vector<CarriedReferencePtr>& carried);

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <thread>
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
@@ -257,7 +258,7 @@ TEST(Context, HooksRunInTheStateOfTheThreadThatCalledBackward) {
   const at::Tensor x = leaf();
   int calls = 0;
   const auto loss = [&] {
-    const at::Tensor doubled = x * 2;
+    const at::Tensor doubled = x.mul(2);
     doubled.register_hook([&](const at::Tensor&) {
       EXPECT_TRUE(at::autocast::is_autocast_enabled(at::kCPU));
       EXPECT_FALSE(at::GradMode::is_enabled());

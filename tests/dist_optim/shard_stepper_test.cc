@@ -234,6 +234,60 @@ TEST(ShardStepper, RefusesWhatDoesNotFitBeforeAnythingChanges) {
   EXPECT_TRUE(stepper->prepare(id(1), gradients(1)).ok());  // the number is still free
   EXPECT_EQ(stepper->commit(id(1), {{}, 1.0}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(stepper->commit(id(1), {{0.1}, 1.0}).ok());
+  EXPECT_EQ(stepper->prepare(id(9), gradients(9), {0.1, 0.2}).status().code(),
+            absl::StatusCode::kInvalidArgument)
+      << "two rates for one group";
+  EXPECT_EQ(stepper->outcome(id(9)), StepOutcome::kUnknown);
+}
+
+TEST(ShardStepper, SparseGradientsAreRefusedWhereACommitWouldThrow) {
+  std::vector<at::Tensor> sparse = gradients(1);
+  sparse[1] = sparse[1].to_sparse(1);
+  for (const OptimizerSettings& settings :
+       {settings_of(AdamOptions(0.1)), settings_of(RMSpropOptions(0.1)),
+        settings_of(SGDOptions(0.1).weight_decay(0.1)),
+        settings_of(AdagradOptions(0.1).weight_decay(0.1))}) {
+    const absl::Status refused = stepper_of(start_set(), settings)->prepare(id(1), sparse).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(refused.message().find("gradient of b is sparse"), absl::string_view::npos)
+        << refused;
+  }
+  for (const OptimizerSettings& settings :
+       {settings_of(SGDOptions(0.1).momentum(0.9)), settings_of(AdagradOptions(0.1))}) {
+    std::shared_ptr<ParameterSet> dense_set = start_set(), sparse_set = start_set();
+    const auto dense = stepper_of(dense_set, settings), stepper = stepper_of(sparse_set, settings);
+    for (uint64_t n = 1; n <= 4; ++n) {
+      step(*dense, n, 0.1, 0.5);
+      std::vector<at::Tensor> g = gradients(n);
+      if (g[1].defined()) g[1] = g[1].to_sparse(1);
+      ASSERT_TRUE(stepper->prepare(id(n), g, {}, n % 2 == 0).ok());
+      EXPECT_EQ(stepper->commit(id(n), {{0.1}, 0.5}), absl::OkStatus());
+    }
+    for (size_t i = 0; i < dense_set->size(); ++i) {
+      EXPECT_TRUE(at::allclose(sparse_set->live()[i], dense_set->live()[i])) << i;
+    }
+  }
+}
+
+TEST(ShardStepper, WhatACommitNeedsIsAllocatedWhenItIsPrepared) {
+  const auto stepper = stepper_of(start_set(), settings_of(SGDOptions(0.1).momentum(0.9)));
+  const std::vector<at::Tensor> g = gradients(1);
+  ASSERT_TRUE(stepper->prepare(id(1), g, {}, true).ok());
+  EXPECT_TRUE(stepper->state().contains("a/momentum_buffer"));
+  ASSERT_TRUE(stepper->commit(id(1), {{0.1}, 0.5}).ok());
+  EXPECT_TRUE(at::equal(g[0], gradients(1)[0])) << "the context's own gradient was clipped";
+  EXPECT_TRUE(at::equal(stepper->state().at("a/momentum_buffer"), g[0] * 0.5));
+}
+
+TEST(ShardStepper, AStateThatLacksAFieldIsRefusedByItsName) {
+  const auto stepper = stepper_of(start_set(), settings_of(AdamOptions(0.1)));
+  step(*stepper, 1, 0.1);
+  TensorMap state = stepper->state();
+  state.erase("b/exp_avg_sq");
+  const absl::Status refused = stepper->load_state(state);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find("b/exp_avg_sq is missing"), absl::string_view::npos) << refused;
+  step(*stepper, 2, 0.1);
 }
 
 TEST(ShardStepper, BadOptionsAreRefusedWithTorchsWords) {

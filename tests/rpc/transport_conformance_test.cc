@@ -497,6 +497,27 @@ TEST_P(SocketTransportTest, WhoGaveUpBeforeTheStartIsNotLeftOpen) {
   EXPECT_TRUE(b->sink.wait_for_closed(b->sink.accepted().size() - 1));
 }
 
+TEST_P(SocketTransportTest, LooksForMessagesOnlyWhereItMay) {
+  for (const bool may : {true, false}) {
+    GrpcTransportOptions options;
+    options.spin = may ? kPatience : Nanoseconds::zero();
+    auto a = started(1);
+    End b;
+    auto transport = std::make_unique<GrpcTransport>(clock_, options);
+    const GrpcTransport& looking = *transport;
+    b.transport = std::move(transport);
+    b.identity = {"group", "w2", {2, 1}};
+    ASSERT_TRUE(b.transport->start(b.identity, &b.sink).ok());
+    const auto connection = connect(*a, b);
+    ASSERT_TRUE(connection.ok());
+    for (size_t i = 1; i <= 100; ++i) {
+      EXPECT_TRUE((*connection)->send(frame_of(i)));
+      ASSERT_TRUE(b.sink.wait_for_frames(i));
+    }
+    EXPECT_EQ(looking.looks() > 0, may);
+  }
+}
+
 TEST_P(SocketTransportTest, APortInUseIsUnavailableAndNamed) {
   auto a = started(1);
   GrpcTransportOptions options;

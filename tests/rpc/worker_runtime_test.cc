@@ -2,6 +2,7 @@
 #include "weft/rpc/internal/worker_runtime.h"
 
 #include <new>
+#include <thread>
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
@@ -121,6 +122,16 @@ Future<int> after_others(std::string to, int times) {
 }
 WEFT_REGISTER_FUNCTION(after_others);
 
+// Completed by the test, once per test.
+std::optional<Promise<at::Tensor>> lent;
+std::atomic<int> lends{0};
+Future<at::Tensor> lend() {
+  Future<at::Tensor> future = lent->future();
+  ++lends;
+  return future;
+}
+WEFT_REGISTER_FUNCTION(lend);
+
 inline constexpr weft::Function<int(int)> nowhere{"serving::infer"};
 inline constexpr weft::Function<int(at::Tensor)> add_mistaken{"runtime_test::add"};
 int unregistered(int x) { return x; }
@@ -163,6 +174,25 @@ TEST_P(WorkerRuntimeTest, CallsAFunctionOfTensorsThereAndHere) {
     EXPECT_EQ(weft::rpc_sync(to, who_am_i), std::string("w0 calls ") + to);
   }
   EXPECT_EQ(weft::rpc_sync(world_.id(1), who_am_i), "w0 calls w1");
+}
+
+TEST_P(WorkerRuntimeTest, AResultThatTheCalleeHoldsMayBeWrittenOnceItIsGiven) {
+  lent.emplace(nullptr);
+  const int before = lends.load();
+  const Future<at::Tensor> call = weft::rpc_async("w1", lend);
+  // The reply hangs on the future once the handler's task has ended.
+  while (lends.load() == before || !world_.executor(1).idle()) std::this_thread::yield();
+  at::Tensor weights = at::ones({16 << 20});
+  lent->set(weights);
+  weights.zero_();  // the next step
+  EXPECT_TRUE(at::equal(call.wait(), at::ones({16 << 20})));
+}
+
+TEST_P(WorkerRuntimeTest, AContinuationOfACallThatNeverLeftHasItsError) {
+  const Future<int> then = weft::rpc_async("nobody", throwing, 0).then([](const Future<int>& call) {
+    return call.wait();
+  });
+  EXPECT_EQ(then.result().status().code(), absl::StatusCode::kNotFound) << then.result().status();
 }
 
 TEST_P(WorkerRuntimeTest, AnUnknownFunctionIsNamedWithItsWorker) {

@@ -143,6 +143,19 @@ class Turnstile {
 WEFT_REGISTER_CLASS(Turnstile, weft::constructor<>(), &Turnstile::pass, &Turnstile::collisions,
                     &Turnstile::again, weft::serial);
 
+int pass_for(RRef<Turnstile> turnstile) { return turnstile.rpc_sync(&Turnstile::pass); }
+WEFT_REGISTER_FUNCTION(pass_for);
+// Branches of one handler, two of them a level deeper. Returns the last number.
+int pass_four_times_at_once(RRef<Turnstile> turnstile) {
+  const Future<int> passes[] = {
+      turnstile.rpc_async(&Turnstile::pass), weft::rpc_async("w0", pass_for, turnstile),
+      turnstile.rpc_async(&Turnstile::pass), weft::rpc_async("w1", pass_for, turnstile)};
+  int last = 0;
+  for (const Future<int>& pass : passes) last = std::max(last, pass.wait());
+  return last;
+}
+WEFT_REGISTER_FUNCTION(pass_four_times_at_once);
+
 // ---- Fixture ----
 
 class RRefTest : public ::testing::TestWithParam<TransportKind> {
@@ -334,6 +347,15 @@ TEST_P(RRefTest, RunsTheMethodsOfASerialObjectOneAtATime) {
   EXPECT_EQ(turnstile.rpc_sync(&Turnstile::collisions), 0);
   const absl::Status nested = error_of([&] { turnstile.rpc_sync(&Turnstile::again, turnstile); });
   EXPECT_EQ(nested.code(), absl::StatusCode::kFailedPrecondition) << nested;
+}
+
+TEST_P(RRefTest, CallsOfOneHandlerThatAreNotNestedWaitForEachOtherAtASerialObject) {
+  start(3);
+  const RRef<Turnstile> turnstile = weft::remote<Turnstile>("w1");
+  for (int i = 1; i <= 20; ++i) {
+    EXPECT_EQ(weft::rpc_sync("w2", pass_four_times_at_once, turnstile), 4 * i);
+  }
+  EXPECT_EQ(turnstile.rpc_sync(&Turnstile::collisions), 0);
 }
 
 TEST_P(RRefTest, WaitsWhereItIsUsedForAnObjectThatIsNotThere) {

@@ -9,6 +9,7 @@
 
 #include "weft/rpc/function.h"
 #include "weft/rpc/verbs.h"
+#include "weft/rref/rref.h"
 #include "weft/tests/support/worker_world.h"
 
 namespace flood_test {
@@ -47,6 +48,13 @@ int64_t slow_numel(const at::Tensor& tensor) {
   return tensor.numel();
 }
 WEFT_REGISTER_FUNCTION(slow_numel);
+
+// One at a time, and slower than calls come: they gather at the object.
+class Desk {
+ public:
+  int64_t size(const std::string& text) { return slow_size(text); }
+};
+WEFT_REGISTER_CLASS(Desk, weft::constructor<>(), &Desk::size, weft::serial);
 
 class FloodTest : public ::testing::TestWithParam<TransportKind> {
  protected:
@@ -109,6 +117,26 @@ TEST_P(FloodTest, OfTensorsIsRefusedByTypeAndHoldsNoMoreThanItsBounds) {
   flood(kTensor, [&] {
     return weft::rpc_async(world_[0].to("worker1"), slow_numel,
                            at::full({kTensor / 4}, 1, at::dtype(at::kFloat)));
+  });
+  world_.shutdown_all();
+}
+
+TEST_P(FloodTest, OfOneSerialObjectHoldsNoMoreThanItsBounds) {
+  const weft::RRef<Desk> desk = weft::remote<Desk>(world_[0].to("worker1"));
+  const std::string text(kText, 'x');
+  flood(kText, [&] { return desk.rpc_async(&Desk::size, text); });
+  world_.shutdown_all();
+}
+
+TEST_P(FloodTest, OfRemoteCallsHoldsNoMoreThanItsBounds) {
+  const std::string text(kText, 'x');
+  const weft::Destination to = world_[0].to("worker1");
+  flood(kText, [&] {
+    const weft::RRef<int64_t> made = weft::remote(to, slow_size, text);
+    return made.creation().then([](const Future<void>& accepted) {
+      (void)accepted.result();
+      return int64_t{1};
+    });
   });
   world_.shutdown_all();
 }
