@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "weft/base/atomic_file.h"
 #include "weft/base/status.h"
+#include "weft/dist_optim/internal/manifest.h"
 #include "weft/dist_optim/internal/regular_file.h"
 
 namespace weft {

@@ -21,10 +21,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "weft/dist_optim/internal/manifest.h"
+#include "weft/dist_optim/checkpoint_info.h"
 #include "weft/dist_optim/state_file.h"
 
 namespace weft {
+
+namespace internal {
+struct Manifest;
+}
 
 struct Checkpoint {
   CheckpointInfo info;

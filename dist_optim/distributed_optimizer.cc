@@ -1,5 +1,6 @@
 #include "weft/dist_optim/distributed_optimizer.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <map>
@@ -7,6 +8,7 @@
 
 #include <ATen/ops/full.h>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/log.h"
 #include "weft/base/mutex.h"
@@ -193,6 +195,7 @@ struct DistributedOptimizerBase::Core : std::enable_shared_from_this<Core> {
   void prepare(StepPtr step);
   void decide_at(size_t last, StepPtr step);
   void ask(size_t last, StepPtr step, absl::Status failure);
+  absl::Status unknown_at(size_t shard, const Step& step, const absl::Status& why) const;
   void commit(StepPtr step);
   void abort(StepPtr step, absl::Status why);
   void apply(StepPtr step);
@@ -326,6 +329,10 @@ void DistributedOptimizerBase::Core::decide_at(size_t last, StepPtr step) {
 // The answer to PREPARE and COMMIT is lost or a refusal: the owner says which, and from then on
 // the step cannot be applied there any more.
 void DistributedOptimizerBase::Core::ask(size_t last, StepPtr step, absl::Status failure) {
+  if (ran_of(failure) == Ran::kNo) {
+    abort(std::move(step), std::move(failure));
+    return;
+  }
   if (failure.code() == absl::StatusCode::kDataLoss) {
     step->result.outcome = StepResult::Outcome::kDataLoss;
     step->result.status = failure;
@@ -335,7 +342,7 @@ void DistributedOptimizerBase::Core::ask(size_t last, StepPtr step, absl::Status
   std::vector<Future<Verdict>> answer;
   answer.push_back(decide<Verdict>(last, *step, &OptimizerShard::settle, step->request.step));
   when_all(executor(*step), std::move(answer),
-           [self = shared_from_this(), step, failure](Results<Verdict> verdict) mutable {
+           [self = shared_from_this(), step, last, failure](Results<Verdict> verdict) mutable {
              if (verdict[0].ok() && verdict[0]->outcome == StepOutcome::kApplied) {
                step->result.clip = verdict[0]->clip;
                step->result.gradient_norm = std::sqrt(step->norm2 + verdict[0]->norm2);
@@ -345,9 +352,17 @@ void DistributedOptimizerBase::Core::ask(size_t last, StepPtr step, absl::Status
              // Aborted there, or that owner is dead and does not count.
              if (!verdict[0].ok() && verdict[0].status().code() != absl::StatusCode::kUnavailable) {
                step->result.outcome = StepResult::Outcome::kDataLoss;
+               failure = self->unknown_at(last, *step, failure);
              }
              self->abort(std::move(step), std::move(failure));
            });
+}
+
+absl::Status DistributedOptimizerBase::Core::unknown_at(size_t shard, const Step& step,
+                                                        const absl::Status& why) const {
+  return absl::DataLossError(absl::StrCat(step.request.step.to_string(),
+                                          " is not known to be applied by ",
+                                          shards[shard].rref.owner_name(), ": ", why.ToString()));
 }
 
 void DistributedOptimizerBase::Core::commit(StepPtr step) {
@@ -361,11 +376,9 @@ void DistributedOptimizerBase::Core::commit(StepPtr step) {
            [self = shared_from_this(), step](Results<void> answers) {
              for (size_t i = 0; i < answers.size(); ++i) {
                if (answers[i].ok()) continue;
-               const auto& owner = self->shards[step->prepared[i]].rref;
                step->result.outcome = StepResult::Outcome::kDataLoss;
-               step->result.status = absl::DataLossError(
-                   absl::StrCat(step->request.step.to_string(), " is not known to be applied by ",
-                                owner.owner_name(), ": ", answers[i].status().ToString()));
+               step->result.status =
+                   self->unknown_at(step->prepared[i], *step, answers[i].status());
              }
              self->end(step);
            });
@@ -534,19 +547,33 @@ TensorMap DistributedOptimizerBase::state_dict() const {
 
 void DistributedOptimizerBase::load_state_dict(const TensorMap& state) {
   const auto steps = state.find("steps");
-  if (steps == state.end() || steps->second.numel() != 1) {
-    throw RpcError(absl::InvalidArgumentError("the optimizer's state lacks \"steps\""));
+  if (steps == state.end() || steps->second.numel() != 1 ||
+      steps->second.scalar_type() != at::kLong) {
+    throw RpcError(absl::InvalidArgumentError("the optimizer's state lacks \"steps\", one int64"));
   }
-  for (size_t i = 0; i < core_->shards.size(); ++i) {
-    TensorMap part;
-    const std::string prefix = absl::StrCat(i, "/");
-    for (const auto& [name, tensor] : state) {
-      if (name.starts_with(prefix)) part[name.substr(prefix.size())] = tensor;
+  const int64_t finished = steps->second.item<int64_t>();
+  std::vector<TensorMap> parts(core_->shards.size());
+  for (const auto& [name, tensor] : state) {
+    if (name == "steps") continue;
+    const size_t slash = std::min(name.find('/'), name.size());
+    size_t place = 0;
+    if (!absl::SimpleAtoi(name.substr(0, slash), &place) || place >= parts.size()) {
+      throw RpcError(absl::InvalidArgumentError(absl::StrCat(
+          "the state has ", name, ", and the optimizer has ", parts.size(), " parameter sets")));
     }
-    core_->shards[i].rref.rpc_sync(&OptimizerShard::load_state, std::move(part));
+    parts[place][name.substr(std::min(slash + 1, name.size()))] = tensor;
+  }
+  // All owners or none, unless one dies.
+  if (parts.size() > 1) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      core_->shards[i].rref.rpc_sync(&OptimizerShard::check_state, parts[i]);
+    }
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    core_->shards[i].rref.rpc_sync(&OptimizerShard::load_state, std::move(parts[i]));
   }
   MutexLock lock(core_->mutex);
-  core_->finished = steps->second.item<int64_t>();
+  core_->finished = finished;
 }
 
 namespace internal {

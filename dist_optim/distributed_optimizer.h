@@ -17,7 +17,8 @@
 // Errors: RpcError: FailedPrecondition, InvalidArgument, Unavailable and so on with the outcome
 // NotApplied (Aborted: no owner applied a hogwild step); DataLoss if an owner may or may not have
 // applied what others did. StepResult says which. An owner that refuses the options says so at the
-// first step. std::invalid_argument: no parameters. std::out_of_range: a group's number.
+// first step, or in mode locked over several sets at construction. std::invalid_argument: no
+// parameters, options of another optimizer. std::out_of_range: a group's number.
 // Protocol: internal/shard_stepper.h, internal/optimizer_shard.h.
 #pragma once
 
@@ -54,7 +55,8 @@ struct OptimizerOptions {
 };
 
 struct StepOptions {
-  // For all groups; else each group's own, times the schedule. InvalidArgument: below 0, not finite.
+  // For all groups; else each group's own, times the schedule. InvalidArgument: below 0, not
+  // finite.
   std::optional<double> lr = {};
   // 0: no clipping. Of all gradients on all owners together; not in mode hogwild.
   double max_norm = 0;
@@ -129,6 +131,8 @@ class DistributedOptimizerBase {
   // Everything that the owners remember, and where the schedule stands:
   // "<set's place>/<parameter>/<field>", "steps".
   TensorMap state_dict() const;
+  // InvalidArgument, and nothing has changed on any owner: an entry is missing, misshapen or
+  // unknown, and is named.
   void load_state_dict(const TensorMap& state);
 
  private:
@@ -150,9 +154,17 @@ class DistributedOptimizer : public DistributedOptimizerBase {
       : DistributedOptimizer(sets_of(leaves), options, std::move(more)) {}
   // The groups' settings: settings_of(Options).
   explicit DistributedOptimizer(std::vector<ParameterGroup> groups, OptimizerOptions more = {})
-      : DistributedOptimizerBase(std::move(groups), std::move(more)) {}
+      : DistributedOptimizerBase(of_this_kind(std::move(groups)), std::move(more)) {}
 
  private:
+  static std::vector<ParameterGroup> of_this_kind(std::vector<ParameterGroup> groups) {
+    const size_t kind = settings_of(Options(0.0)).index();
+    for (const ParameterGroup& group : groups) {
+      if (group.settings.index() == kind) continue;
+      throw std::invalid_argument("a parameter group has the options of another optimizer");
+    }
+    return groups;
+  }
   // One set per owner.
   static std::vector<RRef<ParameterSet>> sets_of(const std::vector<RRef<at::Tensor>>& leaves);
 };

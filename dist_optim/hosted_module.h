@@ -23,17 +23,19 @@
 // Thread safety: all methods may be called from any thread; forwards run concurrently.
 // Lifetime: the module lives until no worker refers to it.
 // Blocking: everything but forward_async, creation and parameters().
-// Errors: RpcError, with what the module threw.
+// Errors: RpcError, with what the module threw; InvalidArgument (another number of inputs than
+// forward takes; a state whose entry is missing, misshapen or unknown).
 #pragma once
 
+#include <functional>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "weft/dist_optim/internal/module_host.h"
 #include "weft/rref/rref.h"
 
@@ -50,17 +52,26 @@ std::vector<at::Tensor> outputs_of(std::tuple<T...> outputs) {
   return std::apply([](auto&... output) { return std::vector<at::Tensor>{output...}; }, outputs);
 }
 
+template <class... A, class Forward>
+std::vector<at::Tensor> spread(const std::vector<at::Tensor>& inputs, const Forward& forward) {
+  if (inputs.size() != sizeof...(A)) {
+    throw RpcError(absl::InvalidArgumentError(
+        absl::StrCat("forward takes ", sizeof...(A), " tensors and was given ", inputs.size())));
+  }
+  return [&]<size_t... i>(std::index_sequence<i...>) {
+    return outputs_of(forward(std::remove_cvref_t<A>(inputs[i])...));
+  }
+  (std::index_sequence_for<A...>());
+}
 template <class M, class R, class C, class... A>
 std::vector<at::Tensor> run_forward(M& module, R (C::*forward)(A...),
                                     const std::vector<at::Tensor>& inputs) {
-  if (inputs.size() != sizeof...(A)) {
-    throw std::invalid_argument("forward takes " + std::to_string(sizeof...(A)) +
-                                " tensors and was given " + std::to_string(inputs.size()));
-  }
-  return [&]<size_t... i>(std::index_sequence<i...>) {
-    return outputs_of((module.*forward)(std::remove_cvref_t<A>(inputs[i])...));
-  }
-  (std::index_sequence_for<A...>());
+  return spread<A...>(inputs, std::bind_front(forward, &module));
+}
+template <class M, class R, class C, class... A>
+std::vector<at::Tensor> run_forward(M& module, R (C::*forward)(A...) const,
+                                    const std::vector<at::Tensor>& inputs) {
+  return spread<A...>(inputs, std::bind_front(forward, &module));
 }
 
 template <class M, class... P>
@@ -121,7 +132,8 @@ class HostedModule {
   // For DistributedOptimizer.
   const RRef<ParameterSet>& parameters() const { return parameters_; }
   WorkerId owner() const { return host_.owner(); }
-  // Complete when the module exists, or with why it never will.
+  // Complete when the owner has accepted the creation. A constructor that throws there is told by
+  // the first use.
   Future<void> creation() const { return host_.creation(); }
 
   // For everybody who runs it, from their next forward on.

@@ -28,11 +28,7 @@ struct LiveRuntimes {
 };
 
 LiveRuntimes& live_runtimes() {
-  static LiveRuntimes* live = [] {
-    static CallScopeCarrier carrier;
-    ScopeCarrier::install(&carrier);
-    return new LiveRuntimes;  // never destroyed: workers may end after static destructors began
-  }();
+  static auto* live = new LiveRuntimes;  // workers may end after static destructors began
   return *live;
 }
 
@@ -109,6 +105,11 @@ absl::StatusOr<std::shared_ptr<RpcRuntime>> current_runtime() {
   return absl::FailedPreconditionError(
       absl::StrCat(live.list.size(),
                    " workers live in this process: choose one with WorkerScope or worker.to(...)"));
+}
+
+void let_futures_carry_scopes() {
+  static auto* carrier = new CallScopeCarrier;  // like the live runtimes
+  ScopeCarrier::install(carrier);
 }
 
 void add_live_runtime(const std::shared_ptr<RpcRuntime>& runtime) {

@@ -107,6 +107,8 @@ namespace internal {
 // The worker that a verb without a worker means: the scope's, else the only live one of this
 // process. FailedPrecondition: none, or several.
 absl::StatusOr<std::shared_ptr<RpcRuntime>> current_runtime();
+// From now on continuations run in the scope of whoever made them. Comes before any handler runs.
+void let_futures_carry_scopes();
 void add_live_runtime(const std::shared_ptr<RpcRuntime>& runtime);
 void remove_live_runtime(const RpcRuntime* runtime);
 

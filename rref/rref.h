@@ -201,13 +201,14 @@ class RRef : public internal::RRefVerbs<T, RRef<T>> {
   explicit RRef(internal::RRefHandlePtr handle) : handle_(std::move(handle)) {}
 
   explicit operator bool() const { return handle_ != nullptr; }
-  // The worker where the value lives. Plain facts: these four hold after any failure too.
+  // The worker where the value lives. Plain facts: these five hold after any failure too; after
+  // this worker's shutdown the name is the id's text.
   WorkerId owner() const { return checked()->owner(); }
+  std::string owner_name() const { return checked()->owner_name(); }
   bool is_owner() const { return checked()->is_owner(); }
   RRefId id() const { return checked()->rref(); }
   std::string str() const { return internal::describe(handle_.get()); }
 
-  std::string owner_name() const { return internal::owner_name(handle_); }
   // From then on the value is kept for this worker, whatever happens to other users.
   bool confirmed_by_owner() const { return internal::confirmed(handle_); }
   // Complete when the owner has confirmed this reference (a `remote` call is accepted, its function

@@ -189,6 +189,7 @@ absl::Status AutogradDriver::check_settled(const ContextId& context) const {
 
 AutogradDriver::Gauges AutogradDriver::gauges() const {
   MutexLock lock(mutex_);
+  if (stopped_) return {};
   Gauges gauges{core_.size(), passes_.size(), 0, timers_.size()};
   for (const auto& [id, context] : contexts_) gauges.sends += context.sends.size();
   return gauges;

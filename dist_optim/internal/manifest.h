@@ -9,33 +9,15 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "weft/dist_optim/checkpoint_info.h"
 
-namespace weft {
-
-// Where a run stood when its state was saved.
-struct CheckpointInfo {
-  int64_t step = 0;
-  int64_t epoch = 0;
-  int64_t world_size = 1;
-  uint64_t seed = 0;
-  std::map<std::string, std::string> metadata = {};  // UTF-8; whatever else the program must know
-};
-
-// One file of a checkpoint, as its writer saw it.
-struct ShardRecord {
-  std::string file;  // its name inside the checkpoint's folder
-  uint64_t bytes = 0;
-  uint32_t crc32 = 0;
-};
-
-namespace internal {
+namespace weft::internal {
 
 struct Manifest {
   CheckpointInfo info;
@@ -54,5 +36,4 @@ absl::StatusOr<Manifest> parse_manifest(std::string_view text);
 // ".safetensors", at most 200 characters. Nothing that could leave the checkpoint's folder.
 absl::Status check_shard_file(std::string_view file);
 
-}  // namespace internal
-}  // namespace weft
+}  // namespace weft::internal

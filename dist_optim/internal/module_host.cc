@@ -9,6 +9,7 @@
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "weft/base/rpc_error.h"
 #include "weft/dist_autograd/internal/autograd_driver.h"
 
@@ -30,6 +31,18 @@ std::vector<NamedParameter> buffers_of(const torch::nn::Module& module) {
   std::vector<NamedParameter> result;
   for (const auto& item : module.named_buffers()) result.push_back({item.key(), item.value()});
   return result;
+}
+// Names, types and shapes, to compare.
+std::string layout_of(const torch::nn::Module& module) {
+  std::string layout;
+  for (const auto& entries : {parameters_of(module), buffers_of(module)}) {
+    for (const NamedParameter& entry : entries) {
+      absl::StrAppend(&layout, entry.name, " ", c10::toString(entry.value.scalar_type()), "[",
+                      absl::StrJoin(entry.value.sizes(), ","), "] ");
+    }
+    absl::StrAppend(&layout, "; ");
+  }
+  return layout;
 }
 
 }  // namespace
@@ -54,6 +67,7 @@ ModuleHost::ModuleHost(ModuleType type) : type_(std::move(type)) {
   module_ = type_.make();
   set_ = std::make_shared<ParameterSet>(parameters_of(*module_));
   buffers_ = buffers_of(*module_);
+  layout_ = layout_of(*module_);
 }
 
 ModuleHost::~ModuleHost() = default;
@@ -79,14 +93,14 @@ ModuleHost::ReplicaPtr ModuleHost::take_spare() {
   const at::Tensor random_state = generator.get_state();
   replica->module = type_.make();
   generator.set_state(random_state);
+  if (layout_of(*replica->module) != layout_) {
+    throw RpcError(absl::FailedPreconditionError(
+        "a hosted module's constructor made other parameters or buffers than before"));
+  }
   for (NamedParameter& parameter : parameters_of(*replica->module)) {
     replica->leaves.push_back(std::move(parameter.value));
   }
   const std::vector<NamedParameter> buffers = buffers_of(*replica->module);
-  if (replica->leaves.size() != set_->size() || buffers.size() != buffers_.size()) {
-    throw RpcError(absl::FailedPreconditionError(
-        "a hosted module's constructor made other parameters than before"));
-  }
   for (size_t i = 0; i < replica->leaves.size(); ++i) {
     replica->leaves[i].requires_grad_(set_->live()[i].requires_grad());
   }
@@ -176,9 +190,11 @@ absl::Status ModuleHost::load_state(TensorMap state) {
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers;
   for (const NamedParameter& buffer : buffers_) {
     const auto found = state.find(buffer.name);
-    if (found == state.end() || found->second.sizes() != buffer.value.sizes()) {
+    if (found == state.end() || !found->second.defined() ||
+        found->second.sizes() != buffer.value.sizes() ||
+        found->second.scalar_type() != buffer.value.scalar_type()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the state lacks buffer ", buffer.name, " in its shape"));
+          absl::StrCat("the state lacks buffer ", buffer.name, " in its shape and type"));
     }
     buffers.emplace_back(buffer.value, std::move(found->second));
     state.erase(found);

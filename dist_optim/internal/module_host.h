@@ -3,8 +3,9 @@
 //
 // LibTorch modules keep their parameters in members, so a forward at an older version needs a
 // module whose members are that version's aliases. Such a replica is made by the module's own
-// constructor (the random state is put back afterwards), given to a context at its first forward,
-// and used again when the context has ended. Buffers are shared by all replicas: what a forward
+// constructor, given to a context at its first forward, and used again when the context has ended.
+// LibTorch's random state is put back after the constructor; other threads that draw meanwhile may
+// see numbers twice. Buffers are shared by all replicas: what a forward
 // writes into them is seen by every other one, as on one machine.
 //
 // Thread safety: all methods may be called from any thread; forwards run concurrently.
@@ -66,6 +67,7 @@ class ModuleHost : public std::enable_shared_from_this<ModuleHost> {
   std::shared_ptr<torch::nn::Module> module_;  // holds the live parameters and the buffers
   std::shared_ptr<ParameterSet> set_;          // shared with optimizer shards
   std::vector<NamedParameter> buffers_;
+  std::string layout_;  // of the module, to which replicas are held
   std::atomic<bool> training_{true};
   mutable Mutex mutex_;  // taken before the set's
   std::map<ContextId, ReplicaPtr> in_use_ ABSL_GUARDED_BY(mutex_);

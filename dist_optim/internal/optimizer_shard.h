@@ -81,6 +81,7 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
   void part() ABSL_LOCKS_EXCLUDED(mutex_);
 
   TensorMap state() const { return stepper_->state(); }
+  absl::Status check_state(TensorMap state) const { return stepper_->check_state(state); }
   absl::Status load_state(TensorMap state) { return stepper_->load_state(state); }
 
  private:
@@ -124,6 +125,7 @@ namespace internal {
 WEFT_REGISTER_CLASS(OptimizerShard, &OptimizerShard::prepare, &OptimizerShard::commit,
                     &OptimizerShard::abort, &OptimizerShard::finish, &OptimizerShard::apply,
                     &OptimizerShard::settle, &OptimizerShard::inquire, &OptimizerShard::meet,
-                    &OptimizerShard::part, &OptimizerShard::state, &OptimizerShard::load_state);
+                    &OptimizerShard::part, &OptimizerShard::state, &OptimizerShard::check_state,
+                    &OptimizerShard::load_state);
 }  // namespace internal
 }  // namespace weft

@@ -113,33 +113,53 @@ std::vector<const char*> needed_fields(const RmspropSettings& s) {
   return fields;
 }
 
+struct CheckField {
+  const std::string& name;
+  const TensorMap& state;
+  const at::Tensor& parameter;
+  std::set<std::string>& known;
+  bool found = false;
+  absl::Status status = {};
+
+  const at::Tensor* entry(const char* field) {
+    const auto [key, first] = known.insert(absl::StrCat(name, "/", field));
+    const auto entry = state.find(*key);
+    if (entry == state.end()) return nullptr;
+    found = true;
+    return &entry->second;
+  }
+  void count(int64_t&) {
+    const at::Tensor* value = entry("step");
+    if (value == nullptr || (value->numel() == 1 && value->scalar_type() == at::kLong)) return;
+    status = absl::InvalidArgumentError(absl::StrCat(name, "/step is not one int64"));
+  }
+  void tensor(const char* field, at::Tensor&) {
+    const at::Tensor* value = entry(field);
+    if (value == nullptr ||
+        (value->sizes() == parameter.sizes() && value->scalar_type() == parameter.scalar_type())) {
+      return;
+    }
+    status = absl::InvalidArgumentError(
+        absl::StrCat(name, "/", field, " has another shape or type than the parameter"));
+  }
+};
+
 struct LoadField {
   const std::string& name;
   const TensorMap& state;
   const at::Tensor& parameter;
   bool found = false;
-  absl::Status status = {};
 
   void count(int64_t& value) {
     const auto entry = state.find(absl::StrCat(name, "/step"));
     if (entry == state.end()) return;
     found = true;
-    if (entry->second.numel() != 1 || entry->second.scalar_type() != at::kLong) {
-      status = absl::InvalidArgumentError(absl::StrCat(name, "/step is not one int64"));
-      return;
-    }
     value = entry->second.item<int64_t>();
   }
   void tensor(const char* field, at::Tensor& value) {
     const auto entry = state.find(absl::StrCat(name, "/", field));
     if (entry == state.end()) return;
     found = true;
-    if (entry->second.sizes() != parameter.sizes() ||
-        entry->second.scalar_type() != parameter.scalar_type()) {
-      status = absl::InvalidArgumentError(
-          absl::StrCat(name, "/", field, " has another shape or type than the parameter"));
-      return;
-    }
     value = zeros_like_parameter(parameter);
     value.copy_(entry->second);
   }
@@ -194,27 +214,45 @@ void save_state(torch::optim::Optimizer& optimizer, const OptimizerSettings& set
       settings);
 }
 
-absl::Status load_state(torch::optim::Optimizer& optimizer, const OptimizerSettings& settings,
-                        const at::Tensor& parameter, const std::string& name,
-                        const TensorMap& state, bool apply) {
+absl::Status check_state(const OptimizerSettings& settings, const at::Tensor& parameter,
+                         const std::string& name, const TensorMap& state,
+                         std::set<std::string>& known) {
   return std::visit(
       [&]<class Settings>(const Settings& own) {
-        auto loaded = std::make_unique<typename StateOf<Settings>::Type>();
-        LoadField field{name, state, parameter};
-        visit_fields(*loaded, field);
+        typename StateOf<Settings>::Type unused;
+        CheckField field{name, state, parameter, known};
+        visit_fields(unused, field);
         WEFT_RETURN_IF_ERROR(field.status);
         for (const char* needed : needed_fields(own)) {
           if (field.found && !state.contains(absl::StrCat(name, "/", needed))) {
             return absl::InvalidArgumentError(absl::StrCat(name, "/", needed, " is missing"));
           }
         }
-        if (!apply) return absl::OkStatus();
-        if (field.found) {
-          optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(loaded);
-        } else if (!std::is_same_v<Settings, AdagradSettings>) {
-          optimizer.state().erase(parameter.unsafeGetTensorImpl());
-        }
         return absl::OkStatus();
+      },
+      settings);
+}
+
+void load_state(torch::optim::Optimizer& optimizer, const OptimizerSettings& settings,
+                const at::Tensor& parameter, const std::string& name, const TensorMap& state) {
+  void* const key = parameter.unsafeGetTensorImpl();
+  std::visit(
+      [&]<class Settings>(const Settings& own) {
+        auto loaded = std::make_unique<typename StateOf<Settings>::Type>();
+        LoadField field{name, state, parameter};
+        visit_fields(*loaded, field);
+        if constexpr (std::is_same_v<Settings, AdagradSettings>) {
+          if (!field.found) {  // LibTorch makes this state with the optimizer
+            loaded->step(0);
+            loaded->sum(zeros_like_parameter(parameter).fill_(own.initial_accumulator_value));
+            field.found = true;
+          }
+        }
+        if (field.found) {
+          optimizer.state()[key] = std::move(loaded);
+        } else {
+          optimizer.state().erase(key);
+        }
       },
       settings);
 }

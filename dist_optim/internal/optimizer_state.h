@@ -3,6 +3,7 @@
 // Thread safety: plain functions; the caller holds whatever guards the optimizer.
 #pragma once
 
+#include <set>
 #include <string>
 
 #include <ATen/core/Tensor.h>
@@ -22,10 +23,13 @@ void allocate_state(torch::optim::Optimizer& optimizer, const OptimizerSettings&
 void save_state(torch::optim::Optimizer& optimizer, const OptimizerSettings& settings,
                 const at::Tensor& parameter, const std::string& name, TensorMap& out);
 
-// The opposite. InvalidArgument: a field of another shape, or missing beside others; a parameter
-// without fields starts anew. With `apply` false it only checks.
-absl::Status load_state(torch::optim::Optimizer& optimizer, const OptimizerSettings& settings,
-                        const at::Tensor& parameter, const std::string& name,
-                        const TensorMap& state, bool apply);
+// InvalidArgument: a field of another shape, or missing beside others. Adds to `known` what the
+// parameter's fields may be called.
+absl::Status check_state(const OptimizerSettings& settings, const at::Tensor& parameter,
+                         const std::string& name, const TensorMap& state,
+                         std::set<std::string>& known);
+// The opposite of save_state, once that was checked; a parameter without fields starts anew.
+void load_state(torch::optim::Optimizer& optimizer, const OptimizerSettings& settings,
+                const at::Tensor& parameter, const std::string& name, const TensorMap& state);
 
 }  // namespace weft::internal

@@ -1,6 +1,7 @@
 #include "weft/dist_optim/internal/shard_stepper.h"
 
 #include <exception>
+#include <set>
 #include <utility>
 
 #include <ATen/ops/empty_like.h>
@@ -118,8 +119,7 @@ StepOutcome ShardStepper::outcome_of(const Instance& instance, uint64_t number) 
 }
 
 absl::StatusOr<double> ShardStepper::prepare(const StepId& step, std::vector<at::Tensor> gradients,
-                                             std::vector<double> learning_rates,
-                                             bool may_clip) {
+                                             std::vector<double> learning_rates, bool may_clip) {
   if (!learning_rates.empty()) WEFT_RETURN_IF_ERROR(check_rates(learning_rates));
   MutexLock lock(mutex_);
   WEFT_ASSIGN_OR_RETURN(const double norm, prepare_locked(step, std::move(gradients), may_clip));
@@ -347,14 +347,29 @@ TensorMap ShardStepper::state() const {
   return state;
 }
 
+absl::Status ShardStepper::check_state(const TensorMap& state) const {
+  std::set<std::string> known;
+  for (const Group& group : groups_) {
+    for (const size_t place : group.parameters) {
+      WEFT_RETURN_IF_ERROR(internal::check_state(group.settings, handles_[place],
+                                                 set_->names()[place], state, known));
+    }
+  }
+  for (const auto& [name, tensor] : state) {
+    if (known.contains(name)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is nothing that this optimizer remembers"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ShardStepper::load_state(const TensorMap& state) {
+  WEFT_RETURN_IF_ERROR(check_state(state));
   MutexLock lock(mutex_);
-  for (const bool apply : {false, true}) {
-    for (const Group& group : groups_) {
-      for (const size_t place : group.parameters) {
-        WEFT_RETURN_IF_ERROR(internal::load_state(*optimizer_, group.settings, handles_[place],
-                                                  set_->names()[place], state, apply));
-      }
+  for (const Group& group : groups_) {
+    for (const size_t place : group.parameters) {
+      internal::load_state(*optimizer_, group.settings, handles_[place], set_->names()[place],
+                           state);
     }
   }
   return absl::OkStatus();

@@ -95,6 +95,8 @@ class ShardStepper {
 
   // What the optimizer remembers, as "<parameter>/<field>".
   TensorMap state() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether load_state would take it. InvalidArgument: an entry is missing, misshapen or unknown.
+  absl::Status check_state(const TensorMap& state) const;
   absl::Status load_state(const TensorMap& state) ABSL_LOCKS_EXCLUDED(mutex_);
 
   ParameterSet& parameters() const { return *set_; }

@@ -119,6 +119,8 @@ class Agent final : public TransportSink {
   PeerPtr find(WorkerId worker) const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<PeerPtr> all_peers() const ABSL_LOCKS_EXCLUDED(mutex_);
   void dial(const PeerPtr& peer, Nanoseconds timeout);
+  void dial_until(const PeerPtr& peer, TimePoint deadline, int redials);
+  void redial(const PeerPtr& peer, TimePoint deadline, int redials);
   void adopt(const PeerPtr& peer, const ConnectionPtr& connection);
   // What is to be put on a connection once the peer's lock is let go.
   struct Departure {

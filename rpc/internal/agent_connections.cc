@@ -14,6 +14,10 @@ namespace {
 
 constexpr size_t kMaxGaps = size_t{1} << 20;  // out-of-order frames a peer may leave open
 
+// A connection may be cut while it is made; one that lives answers one of the next.
+constexpr int kRedials = 3;
+constexpr Nanoseconds kRedialPause = std::chrono::milliseconds(20);
+
 }  // namespace
 
 // What has arrived and is no duplicate, on its way to whom it is for.
@@ -65,27 +69,45 @@ void Agent::dial(const PeerPtr& peer, Nanoseconds timeout) {
     }
     peer->dialling = true;
   }
-  transport_.connect(peer->info.address, {options_.group, peer->info.name, peer->info.id},
-                     clock_.now() + timeout,
-                     [this, peer](absl::StatusOr<ConnectionPtr> connection) {
-                       {
-                         MutexLock lock(peer->mutex);
-                         peer->dialling = false;
-                       }
-                       if (connection.ok()) {
-                         adopt(peer, *connection);
-                         return;
-                       }
-                       {
-                         MutexLock lock(peer->mutex);
-                         if (peer->connection != nullptr)
-                           return;  // it dialled this worker meanwhile
-                       }
-                       if (stopping_.load()) return;
-                       declare_dead(peer->info.id, absl::UnavailableError(absl::StrCat(
-                                                       "cannot be reached at ", peer->info.address,
+  dial_until(peer, clock_.now() + timeout, kRedials);
+}
+
+void Agent::dial_until(const PeerPtr& peer, TimePoint deadline, int redials) {
+  transport_.connect(
+      peer->info.address, {options_.group, peer->info.name, peer->info.id}, deadline,
+      [=, this](const absl::StatusOr<ConnectionPtr>& connection) {
+        bool again = false;
+        {
+          MutexLock lock(peer->mutex);
+          // A connection is there if it dialled this worker meanwhile.
+          again = connection.status().code() == absl::StatusCode::kUnavailable && redials > 0 &&
+                  peer->connection == nullptr && !peer->gone.load();
+          peer->dialling = again;
+          if (!connection.ok() && peer->connection != nullptr) return;
+        }
+        if (connection.ok()) {
+          adopt(peer, *connection);
+        } else if (stopping_.load()) {
+          return;
+        } else if (again) {
+          clock_.call_at(clock_.now() + kRedialPause, [=, gate = gate_] {
+            gate->enter([&](Agent& agent) { agent.redial(peer, deadline, redials - 1); });
+          });
+        } else {
+          declare_dead(peer->info.id, absl::UnavailableError(
+                                          absl::StrCat("cannot be reached at ", peer->info.address,
                                                        ": ", connection.status().message())));
-                     });
+        }
+      });
+}
+
+void Agent::redial(const PeerPtr& peer, TimePoint deadline, int redials) {
+  {
+    MutexLock lock(peer->mutex);
+    peer->dialling = peer->connection == nullptr && !peer->gone.load() && !stopping_.load();
+    if (!peer->dialling) return;
+  }
+  dial_until(peer, deadline, redials);
 }
 
 void Agent::adopt(const PeerPtr& peer, const ConnectionPtr& connection) {

@@ -30,7 +30,10 @@ bool PeerCore::has_credit(const Frame& frame) const {
   const uint64_t calls = charged_calls_ - returned_calls_;
   const uint64_t bytes = charged_bytes_ - returned_bytes_;
   if (counts_as_call(frame.header) && calls >= window_.calls) return false;
-  return bytes == 0 || bytes + frame.cost() <= window_.bytes;
+  if (bytes == 0) return true;
+  // What was taken is still retained here while an earlier frame has not arrived.
+  return bytes + frame.cost() <= window_.bytes &&
+         session_.retained_bytes_but_results() + frame.cost() <= 2 * window_.bytes;
 }
 
 bool PeerCore::add_call(uint64_t call, Frame& frame, PendingCall&& pending, TimePoint now) {

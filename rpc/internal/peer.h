@@ -31,7 +31,7 @@ inline constexpr size_t kTopics = 5;
 
 struct CreditWindow {
   uint64_t calls = 4096;
-  uint64_t bytes = uint64_t{256} << 20;
+  uint64_t bytes = uint64_t{256} << 20;  // not taken yet; twice as many may be unacknowledged
   size_t max_queued_calls = 65536;
   size_t max_queued_bytes = size_t{1} << 30;
   size_t max_result_bytes = size_t{64} << 20;  // of replies, kept for resending

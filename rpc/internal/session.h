@@ -40,6 +40,7 @@ class SessionCore {
   // What was retained and need not be any more: dies where the caller wants it to.
   std::vector<FramePtr> take_released() { return std::exchange(released_, {}); }
   size_t retained_bytes() const { return retained_bytes_; }
+  size_t retained_bytes_but_results() const { return retained_bytes_ - result_bytes_; }
   uint64_t last_sequence() const { return next_ - 1; }
 
  private:

@@ -123,6 +123,7 @@ void WorkerRuntime::set_hooks(ReferenceHook* references, AutogradHook* autograd)
 }
 
 void WorkerRuntime::attach() {
+  let_futures_carry_scopes();
   // The agent is stopped before the runtime's owner lets go of it.
   agent_.set_call_handler([this](const std::shared_ptr<IncomingCall>& call) { on_call(call); });
   agent_.set_late_reply_handler(

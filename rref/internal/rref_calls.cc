@@ -194,10 +194,6 @@ Future<void> accepted(const RRefHandlePtr& handle) {
   return future;
 }
 
-std::string owner_name(const RRefHandlePtr& handle) {
-  return driver_or_throw(handle)->name_of(handle->owner());
-}
-
 std::string describe(const RRefHandle* handle) {
   if (handle == nullptr) return "RRef(empty)";
   return absl::StrCat("RRef<", handle->type().name, ">(", handle->rref().to_string(), " of ",

@@ -35,7 +35,6 @@ void check_owner(const RRefHandlePtr& handle);
 Executor& executor_of(const RRefHandlePtr& handle);
 bool confirmed(const RRefHandlePtr& handle);
 Future<void> accepted(const RRefHandlePtr& handle);
-std::string owner_name(const RRefHandlePtr& handle);
 std::string describe(const RRefHandle* handle);
 
 // The handle in a message, if it is of this type; else `reader` fails and this is null.

@@ -211,6 +211,11 @@ absl::StatusOr<std::shared_ptr<RRefDriver>> RRefHandle::driver() const {
   return driver;
 }
 
+std::string RRefHandle::owner_name() const {
+  const std::shared_ptr<RRefDriver> driver = driver_.lock();
+  return driver != nullptr && driver->is_open() ? driver->name_of(owner_) : owner_.to_string();
+}
+
 RRefDriver::RRefDriver(Agent& agent, Executor& executor, OwnershipLimits limits)
     : agent_(agent),
       executor_(executor),
@@ -495,6 +500,11 @@ absl::Status RRefDriver::with_name_of(WorkerId worker, const absl::Status& statu
   status.ForEachPayload(
       [&](absl::string_view url, const absl::Cord& payload) { named.SetPayload(url, payload); });
   return raised_at(std::move(named), name);
+}
+
+bool RRefDriver::is_open() const {
+  MutexLock lock(mutex_);
+  return !closed_;
 }
 
 absl::Status RRefDriver::usable(const Handle& handle) const {

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/dist_autograd/internal/autograd_driver.h"
+#include "weft/tests/support/attach_autograd.h"
 #include "weft/tests/support/error_of.h"
 #include "weft/tests/support/test_world.h"
 
@@ -84,24 +85,15 @@ class RRefBackward : public ::testing::TestWithParam<TransportKind> {
     TestWorld::Options options;
     options.kind = GetParam();
     options.workers = 3;
-    options.make_autograd = [this](TestWorld::Node& node) -> std::shared_ptr<weft::AutogradHook> {
-      drivers_.push_back(weft::internal::AutogradDriver::attach(node.runtime));
-      return drivers_.back();
-    };
+    options.make_autograd = weft::testing::attach_autograd;
     world_ = std::make_unique<TestWorld>(options);
     scope_ = std::make_unique<weft::CallScopeGuard>(world_->scope(0));
   }
-  ~RRefBackward() override {
-    scope_.reset();
-    for (const auto& driver : drivers_) {
-      EXPECT_TRUE(eventually([&] { return driver->gauges().contexts == 0; }));
-    }
-    for (const auto& driver : drivers_) driver->stop();
+  weft::internal::AutogradDriver& driver(size_t i) {
+    return static_cast<weft::internal::AutogradDriver&>(*world_->node(i).autograd);
   }
-  weft::internal::AutogradDriver& driver(size_t i) { return *drivers_[i]; }
 
  private:
-  std::vector<std::shared_ptr<weft::internal::AutogradDriver>> drivers_;
   std::unique_ptr<TestWorld> world_;
   std::unique_ptr<weft::CallScopeGuard> scope_;
 };

@@ -12,6 +12,7 @@
 #include "weft/dist_autograd/internal/autograd_driver.h"
 #include "weft/dist_optim/distributed_optimizer.h"
 #include "weft/dist_optim/hosted_module.h"
+#include "weft/tests/support/attach_autograd.h"
 #include "weft/tests/support/test_world.h"
 
 namespace weft::testing {
@@ -31,11 +32,7 @@ WEFT_REGISTER_MODULE(Layer, int64_t, int64_t, int64_t);
 inline TestWorld::Options with_autograd(size_t workers) {
   TestWorld::Options options;
   options.workers = workers;
-  options.make_autograd = [](TestWorld::Node& node) -> std::shared_ptr<AutogradHook> {
-    auto driver = internal::AutogradDriver::attach(node.runtime);
-    node.stop_autograd = [driver = driver.get()] { driver->stop(); };
-    return driver;
-  };
+  options.make_autograd = attach_autograd;
   return options;
 }
 

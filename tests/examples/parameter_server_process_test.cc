@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,6 +21,8 @@
 #include "absl/strings/str_split.h"
 #include "weft/dist_optim/checkpoint.h"
 #include "weft/examples/support/fashion_mnist.h"
+#include "weft/tests/examples/data_files.h"
+#include "weft/tests/examples/whole_model.h"
 
 extern char** environ;
 
@@ -172,6 +175,29 @@ TEST_F(ParameterServerJob, TwoTrainersLearnAndLeaveCurvesAndACheckpoint) {
   EXPECT_TRUE(saved->shards.contains("trainer"));
   EXPECT_TRUE(saved->shards.contains("server"));
   EXPECT_TRUE(saved->shards.contains("optimizer"));
+}
+
+// So much dropout that an evaluation in training mode would show.
+TEST_F(ParameterServerJob, LearnsFromATenthOfThePicturesAndIsTestedOnAllWithNothingDropped) {
+  const absl::StatusOr<FashionMnist> real = load_fashion_mnist();
+  ASSERT_TRUE(real.ok()) << real.status();
+  ASSERT_EQ(real->test.size(), 10'000);
+  const std::filesystem::path data = folder_ / "data";
+  std::filesystem::create_directories(data);
+  testing::write_data_part(
+      data, "train",
+      {real->train.images.narrow(0, 0, 6000), real->train.labels.narrow(0, 0, 6000)});
+  testing::write_data_part(data, "t10k", real->test);
+
+  ASSERT_EQ(run(2, {"--data", data, "--epochs", "3", "--eval-every", "3", "--dropout", "0.5"}), 0)
+      << errors_;
+  EXPECT_THAT(last_line(), HasSubstr("after 3 epochs, 3 workers, "));
+  EXPECT_GT(accuracy(), 0.7);
+  const absl::StatusOr<Checkpoint> saved =
+      CheckpointFolder(folder_ / "out/checkpoint").load_newest();
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  at::set_num_threads(1);  // as in the job: sums of the same numbers in the same order
+  EXPECT_NEAR(accuracy(), testing::accuracy_of(*saved, real->test), 5e-4);
 }
 
 TEST_F(ParameterServerJob, ResumesAfterTheLastFinishedEpoch) {

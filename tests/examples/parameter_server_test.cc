@@ -3,22 +3,24 @@
 #include <thread>
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/argmax.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/nll_loss.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/optim/adam.h>
 #include <torch/utils.h>
 
 #include "weft/examples/parameter_server/trainer.h"
 #include "weft/examples/parameter_server/trainer_group.h"
-#include "weft/tests/support/worker_world.h"
+#include "weft/tests/examples/job_world.h"
 
 namespace weft::examples {
 namespace {
 
-using testing::WorkerWorld;
+using testing::JobWorld;
 
 JobOptions without_dropout() {
   JobOptions options;
@@ -26,27 +28,6 @@ JobOptions without_dropout() {
   options.seed = 11;
   return options;
 }
-
-// A server and its trainers in this process.
-class JobWorld {
- public:
-  JobWorld(uint32_t trainers, const JobOptions& job)
-      : objects_(job), world_(1 + trainers, [&](size_t rank, WorkerOptions& options) {
-          options.name = worker_name(static_cast<uint32_t>(rank));
-          if (rank == 0) objects_.offer(options);
-        }) {}
-
-  Worker& operator[](size_t rank) { return world_[rank]; }
-  void kill(size_t rank) { world_.kill(rank); }
-  void shutdown() {
-    objects_.clear();
-    world_.shutdown_all();
-  }
-
- private:
-  ServerObjects objects_;
-  WorkerWorld world_;
-};
 
 std::vector<Batch> random_batches(int64_t count) {
   at::manual_seed(3);
@@ -117,6 +98,42 @@ TEST(ParameterServerTest, AStateLoadedIsTheStateSaved) {
     for (int step = 3; step < 6; ++step) {
       EXPECT_NEAR(trainer.step(batches[step], 0.1), losses[step - 3], 1e-6);
     }
+  }
+  world.shutdown();
+}
+
+TEST(ParameterServerTest, AllTrainersStartWithTheSameLayers) {
+  const JobOptions options = without_dropout();
+  JobWorld world(2, options);
+  const std::vector<at::Tensor> one = Trainer(world[1], options, 2).own_layers();
+  const std::vector<at::Tensor> two = Trainer(world[2], options, 2).own_layers();
+  ASSERT_EQ(one.size(), two.size());
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(one[i].equal(two[i])) << i;
+  world.shutdown();
+}
+
+// The labels are the network's own answers with nothing dropped: every answer is right unless
+// something is dropped, as nine tenths of the hidden layer are in training.
+TEST(ParameterServerTest, NothingIsDroppedInAnEvaluationAndAgainAfterIt) {
+  constexpr int64_t kPictures = 600;  // more than one batch of the evaluation
+  JobOptions options = without_dropout();
+  options.dropout = 0.9;
+  at::set_num_threads(1);
+  at::manual_seed(4);
+  LabelledImages pictures{at::randint(200, {kPictures, kImageSide, kImageSide}, at::kByte),
+                          at::zeros({kPictures}, at::kLong)};
+  FeatureLayers features(options.seed);
+  ClassifierLayers classifier(options.seed);
+  classifier.eval();
+  const at::Tensor cut = features.forward(make_batch(pictures, 0, kPictures).images).detach();
+  pictures.labels = at::argmax(classifier.forward(cut), 1);
+
+  JobWorld world(1, options);
+  {
+    Trainer trainer(world[1], options, 1);
+    EXPECT_GT(trainer.evaluate(pictures), 0.99);
+    const Classifier hosted = find_classifier(world[1].to(kServerName));
+    EXPECT_LT(count_correct(hosted.forward(cut), pictures.labels), 0.95 * kPictures);
   }
   world.shutdown();
 }

@@ -112,6 +112,22 @@ TEST_F(PeerTest, ALargeCallGoesAtOnceWhenNothingElseIsOutstanding) {
   EXPECT_EQ(sent_calls(), (Calls{1}));
 }
 
+TEST_F(PeerTest, CallsWaitWhereTooMuchIsUnacknowledgedThoughItWasTaken) {
+  for (uint64_t i = 1; i <= 4; ++i) {  // the first never arrives, the others are taken at once
+    EXPECT_TRUE(call(i, 1900 - kSmall));
+    EXPECT_TRUE(credit(i - 1, 1900 * (i - 1)));
+  }
+  EXPECT_EQ(sent_calls(), (Calls{1, 2, 3, 4}));
+  EXPECT_TRUE(call(5, 1900 - kSmall));
+  EXPECT_TRUE(sent_calls().empty()) << "beyond twice the window";
+  FrameHeader header;
+  header.acknowledged = 4;
+  header.credit_calls = 3;
+  header.credit_bytes = 3 * 1900;
+  EXPECT_TRUE(peer_.on_header(header, kNow));
+  EXPECT_EQ(sent_calls(), (Calls{5}));
+}
+
 TEST_F(PeerTest, TheQueueIsBoundedInCalls) {
   for (uint64_t i = 1; i <= 7; ++i) EXPECT_TRUE(call(i)) << i;
   EXPECT_FALSE(call(8));

@@ -519,6 +519,7 @@ TEST_P(RRefTest, IsLostWhenItsOwnerDies) {
   EXPECT_THAT(status.message(), HasSubstr("worker 'w1'"));
   EXPECT_TRUE(weft::is_rref_lost(error_of([&] { weft::rpc_sync("w2", read, value); })));
   EXPECT_EQ(value.owner(), world.id(1));
+  EXPECT_EQ(value.owner_name(), "w1");
   const absl::Status too_late = error_of([&] { weft::remote("w1", later); });
   EXPECT_EQ(weft::worker_of(too_late), "w1") << too_late;
 }
@@ -575,6 +576,7 @@ TEST_P(RRefTest, RefersToNothingAfterItsWorkersEnd) {
   const RRef<int> orphan = theirs;
   stop();
   EXPECT_EQ(error_of([&] { orphan.to_here(); }).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(orphan.owner_name(), orphan.owner().to_string());
   EXPECT_EQ(error_of([&] { orphan.creation().wait(); }).code(),
             absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(orphan.str(), HasSubstr("RRef<i32>"));

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -63,9 +64,13 @@ class AgentWorld {
 
   // After handlers were set.
   void start() {
+    for (size_t i = 0; i < nodes_.size(); ++i) start(i);
+  }
+  // One alone: what it sends to others waits until they have started, too.
+  void start(size_t i) {
     std::vector<WorkerInfo> members;
     for (auto& node : nodes_) members.push_back(node->info);
-    for (auto& node : nodes_) ASSERT_TRUE(node->agent->start(members).ok());
+    ASSERT_TRUE(nodes_[i]->agent->start(std::move(members)).ok());
   }
 
   internal::Agent& agent(size_t i) { return *nodes_[i]->agent; }

@@ -1,18 +1,23 @@
 // Several workers with distributed autograd in one process, without names to look up or a launcher.
+// At the end of a test none of them may hold a context, a pass, a recorded send or a timer.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "weft/dist_autograd/context.h"
 #include "weft/dist_autograd/internal/autograd_driver.h"
 #include "weft/dist_autograd/leaf_observer.h"
 #include "weft/rpc/verbs.h"
 #include "weft/tests/support/agent_world.h"
+#include "weft/tests/support/autograd_left.h"
 
 namespace weft::testing {
 
@@ -53,13 +58,15 @@ class HeldTimers final : public Clock {
 class AutogradWorld {
  public:
   struct Options {
+    TransportKind kind = TransportKind::kInproc;
     std::map<size_t, LeafObserver*> observers = {};  // by worker
-    Clock* clock = nullptr;                          // of the drivers; null: the machine's
+    HeldTimers* clock = nullptr;                     // of the drivers; null: the machine's
+    bool started = true;                             // false: each worker by start(i)
   };
 
   explicit AutogradWorld(size_t workers) : AutogradWorld(workers, Options()) {}
   AutogradWorld(size_t workers, const Options& world)
-      : agents_(std::make_unique<AgentWorld>(TransportKind::kInproc, workers)) {
+      : agents_(std::make_unique<AgentWorld>(world.kind, workers)), held_timers_(world.clock) {
     agents_->network().set_filter([this](const FrameHeader& header) {
       posts_ += header.kind == FrameKind::kPost &&
                 header.function == static_cast<uint64_t>(internal::Topic::kAutograd);
@@ -69,20 +76,21 @@ class AutogradWorld {
     if (!registry.ok()) throw RpcError(registry.status());
     internal::RuntimeOptions options;
     options.default_timeout = std::chrono::seconds(20);
+    Clock& clock = world.clock != nullptr ? static_cast<Clock&>(*world.clock) : agents_->clock();
     for (size_t i = 0; i < workers; ++i) {
       auto runtime = std::make_shared<internal::WorkerRuntime>(
-          agents_->agent(i), agents_->executor(i),
-          world.clock != nullptr ? *world.clock : agents_->clock(), *registry, options);
+          agents_->agent(i), agents_->executor(i), clock, *registry, options);
       const auto observer = world.observers.find(i);
       auto driver = internal::AutogradDriver::attach(
           runtime, observer == world.observers.end() ? nullptr : observer->second);
       runtime->set_hooks(nullptr, driver.get());
       runtime->attach();
-      nodes_.push_back({std::move(runtime), std::move(driver)});
+      nodes_.push_back({std::move(runtime), std::move(driver), /*killed=*/false});
     }
-    agents_->start();
+    if (world.started) agents_->start();
   }
   ~AutogradWorld() {
+    if (check_at_end_) expect_nothing_left();
     for (Node& node : nodes_) node.driver->stop();
     for (size_t i = 0; i < nodes_.size(); ++i) agents_->agent(i).stop();
     agents_.reset();
@@ -92,11 +100,15 @@ class AutogradWorld {
   internal::AutogradDriver& driver(size_t i) { return *nodes_[i].driver; }
   WorkerId id(size_t i) const { return agents_->id(i); }
   size_t size() const { return nodes_.size(); }
-  size_t posts() const { return posts_.load(); }  // of autograd, sent by anyone so far
+  // Of autograd, sent by anyone so far; counted on inproc alone.
+  size_t posts() const { return posts_.load(); }
+  // Calls to a worker that has not started wait for it.
+  void start(size_t i) { agents_->start(i); }
 
   // As if the process had died; everybody else hears of it.
   void kill(size_t victim) {
     agents_->kill(victim);
+    nodes_[victim].killed = true;
     for (size_t i = 0; i < nodes_.size(); ++i) {
       if (i == victim) continue;
       agents_->agent(i).declare_dead(agents_->id(victim), absl::UnavailableError("was killed"));
@@ -126,28 +138,39 @@ class AutogradWorld {
   ::testing::AssertionResult nothing_left(size_t except = SIZE_MAX) {
     for (size_t i = 0; i < nodes_.size(); ++i) {
       if (i == except) continue;
-      const auto empty = [&] {
-        const auto gauges = driver(i).gauges();
-        return gauges.contexts + gauges.passes + gauges.sends + gauges.timers == 0;
-      };
-      if (eventually(empty)) continue;
-      const auto left = driver(i).gauges();
+      if (eventually([&] { return autograd_left(driver(i)).empty(); })) continue;
       return ::testing::AssertionFailure()
-             << "worker " << i << " still has " << left.contexts << " contexts, " << left.passes
-             << " passes, " << left.sends << " sends, " << left.timers << " timers";
+             << "worker " << i << " still has " << autograd_left(driver(i));
     }
     return ::testing::AssertionSuccess();
   }
+  // For tests that leave something on purpose.
+  void allow_leftovers() { check_at_end_ = false; }
 
  private:
   struct Node {
     std::shared_ptr<internal::WorkerRuntime> runtime;
     std::shared_ptr<internal::AutogradDriver> driver;
+    bool killed = false;
   };
+
+  // Releases may wait for a ride on timers that stand still.
+  void expect_nothing_left() {
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      if (nodes_[i].killed) continue;
+      EXPECT_TRUE(eventually([&] {
+        if (held_timers_ != nullptr) held_timers_->fire(std::chrono::seconds(1));
+        return autograd_left(driver(i)).empty();
+      })) << "at its end worker "
+          << i << " keeps " << autograd_left(driver(i));
+    }
+  }
 
   std::atomic<size_t> posts_{0};
   std::unique_ptr<AgentWorld> agents_;
+  HeldTimers* const held_timers_;  // null: the machine's clock runs by itself
   std::vector<Node> nodes_;
+  bool check_at_end_ = true;
 };
 
 }  // namespace weft::testing

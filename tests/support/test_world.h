@@ -2,7 +2,8 @@
 // runs its calls in.
 //
 // Each worker has a transport, an executor, an agent, a runtime and a driver for its references. At
-// the end of a test everything must be let go: no value, reference or call may be left.
+// the end of a test everything must be let go: no value, reference or call may be left, nor, where
+// attach_autograd.h gave the workers distributed autograd, a context, pass or recorded send.
 #pragma once
 
 #include <functional>
@@ -46,7 +47,8 @@ class TestWorld {
     std::shared_ptr<internal::RRefDriver> references;
     // Set by Options::make_autograd; ends before the references do.
     std::shared_ptr<AutogradHook> autograd;
-    std::function<void()> stop_autograd;  // set with it; runs before the agent stops
+    std::function<void()> stop_autograd;         // set with it; runs before the agent stops
+    std::function<std::string()> autograd_left;  // set with it; what it holds, empty for nothing
     bool killed = false;
   };
   struct Options {
@@ -124,7 +126,7 @@ class TestWorld {
     return g.owners + g.forks + g.users + g.pending_users + g.pending_children + g.tombstones +
                    g.parked_fetches + g.parked_forks + info.pending_calls + info.running_calls ==
                0 &&
-           node.references->drained();
+           node.references->drained() && (!node.autograd_left || node.autograd_left().empty());
   }
   static std::string leftovers(Node& node) {
     const internal::OwnershipGauges g = node.references->gauges();
@@ -137,6 +139,7 @@ class TestWorld {
     for (const internal::Leak& leak : node.references->leaks()) {
       absl::StrAppend(&text, "\n  ", leak.to_string());
     }
+    if (node.autograd_left) absl::StrAppend(&text, "\n  ", node.autograd_left());
     return text;
   }
 

@@ -1,0 +1,19 @@
+// Gives the workers of a TestWorld distributed autograd, which must hold nothing at its end.
+#pragma once
+
+#include <memory>
+
+#include "weft/tests/support/autograd_left.h"
+#include "weft/tests/support/test_world.h"
+
+namespace weft::testing {
+
+// A TestWorld::Options::make_autograd.
+inline std::shared_ptr<AutogradHook> attach_autograd(TestWorld::Node& node) {
+  auto driver = internal::AutogradDriver::attach(node.runtime);
+  node.stop_autograd = [driver = driver.get()] { driver->stop(); };
+  node.autograd_left = [driver = driver.get()] { return autograd_left(*driver); };
+  return driver;
+}
+
+}  // namespace weft::testing

@@ -1,0 +1,21 @@
+// What a worker's distributed autograd still holds: nothing, at the end of every test.
+//
+// Thread safety: free functions.
+#pragma once
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "weft/dist_autograd/internal/autograd_driver.h"
+
+namespace weft::testing {
+
+// Empty: nothing.
+inline std::string autograd_left(const internal::AutogradDriver& driver) {
+  const internal::AutogradDriver::Gauges left = driver.gauges();
+  if (left.contexts + left.passes + left.sends + left.timers == 0) return "";
+  return absl::StrCat(left.contexts, " contexts, ", left.passes, " passes, ", left.sends,
+                      " sends, ", left.timers, " timers");
+}
+
+}  // namespace weft::testing
