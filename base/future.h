@@ -42,7 +42,7 @@ class ScopeCarrier {
   using Task = Executor::Task;
   virtual ~ScopeCarrier() = default;
   virtual Task carry(Task task) = 0;
-  // Null until a room installs one; set once, before any worker starts.
+  // Null until a room installs one; set before any worker starts.
   static ScopeCarrier* installed();
   static void install(ScopeCarrier* carrier);
 };
@@ -79,11 +79,9 @@ class FutureCore : public std::enable_shared_from_this<FutureCore> {
   // state's own reference count cannot say who else will read.
   void add_reader() { readers_.fetch_add(1, std::memory_order_relaxed); }
   void drop_reader() { readers_.fetch_sub(1, std::memory_order_release); }
+  bool has_one_reader() const { return readers_.load(std::memory_order_acquire) == 1; }
   // True once, and only for a reader that is the only one: it may move the result out.
-  bool take() {
-    return readers_.load(std::memory_order_acquire) == 1 &&
-           !taken_.exchange(true, std::memory_order_acq_rel);
-  }
+  bool take() { return has_one_reader() && !taken_.exchange(true, std::memory_order_acq_rel); }
 
  protected:
   virtual void fail(absl::Status status) = 0;

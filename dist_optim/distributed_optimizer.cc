@@ -10,6 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "weft/base/log.h"
 #include "weft/base/mutex.h"
 #include "weft/base/status.h"
@@ -127,6 +128,8 @@ struct DistributedOptimizerBase::Core : std::enable_shared_from_this<Core> {
     std::vector<size_t> groups;  // of this optimizer, in the shard's order
   };
   struct Step {
+    Step(const StepOptions& step_options, Executor* executor)
+        : options(step_options), scope(CallScope::current()), promise(executor) {}
     StepRequest request;  // but for the learning rates
     std::vector<double> rates;
     StepOptions options;
@@ -135,7 +138,14 @@ struct DistributedOptimizerBase::Core : std::enable_shared_from_this<Core> {
     double norm2 = 0;
     std::vector<size_t> prepared;  // places of shards
     bool committed = false;        // that is the decision, whoever has carried it out
+    std::optional<TimerId> late = {};
+    std::atomic<bool> told{false};
     Promise<StepResult> promise;
+
+    // The caller waits no longer; what was not told yet is.
+    void tell(StepResult outcome) {
+      if (!told.exchange(true)) promise.set(std::move(outcome));
+    }
   };
   using StepPtr = std::shared_ptr<Step>;
 
@@ -164,12 +174,30 @@ struct DistributedOptimizerBase::Core : std::enable_shared_from_this<Core> {
   }
   // Without a limit of its own: the owner has the decision, or is dead.
   template <class R, class... P, class Method>
-  Future<R> decide(size_t shard, const Step& step, Method method, P... argument) const {
+  Future<R> decide(size_t shard, const Step& step, Timeout limit, Method method,
+                   P... argument) const {
     return insist<R>(
-        decision_scope(step), step.options.timeout.or_else(kDecisionWait),
-        [shard = shards[shard].rref, method, argument...] {
+        decision_scope(step), limit, [shard = shards[shard].rref, method, argument...] {
           return shard.with({.timeout = absl::InfiniteDuration()}).rpc_async(method, argument...);
         });
+  }
+  // The caller of step() hears of a decision that owners are slow to take; the step goes on.
+  void wait_no_longer_than_limit(const StepPtr& step, const std::vector<size_t>& asked) const {
+    const Timeout limit = step->options.timeout.or_else(kDecisionWait);
+    if (step->late.has_value() || limit.infinite()) return;
+    std::vector<std::string> owners;
+    for (const size_t shard : asked) owners.push_back(shards[shard].rref.owner_name());
+    Clock& clock = step->scope.runtime->clock();
+    step->late = clock.call_at(limit.deadline_from(clock.now()), [step, limit, owners] {
+      StepResult result;
+      result.outcome = StepResult::Outcome::kDataLoss;
+      result.number = step->request.step.number;
+      result.status = absl::DataLossError(
+          absl::StrCat(step->request.step.to_string(), " is not known to be applied by ",
+                       absl::StrJoin(owners, ", "), ": no answer within ",
+                       absl::FormatDuration(absl::FromChrono(limit.limit()))));
+      step->tell(std::move(result));
+    });
   }
   auto call(size_t shard, const StepPtr& step) const {
     return shards[shard].rref.with({.timeout = step->options.timeout});
@@ -209,22 +237,14 @@ Future<StepResult> DistributedOptimizerBase::Core::start(const ContextId& contex
     return Future<StepResult>::ready(
         with_ran(absl::FailedPreconditionError("the optimizer's worker has ended"), Ran::kNo));
   }
-  auto step = std::make_shared<Step>(Step{.request = {},
-                                          .rates = {},
-                                          .options = options,
-                                          .scope = CallScope::current(),
-                                          .result = {},
-                                          .norm2 = 0,
-                                          .prepared = {},
-                                          .committed = false,
-                                          .promise = Promise<StepResult>(&worker->executor())});
+  auto step = std::make_shared<Step>(options, &worker->executor());
   Future<StepResult> future = step->promise.future();
   step->scope.runtime = worker;
   step->scope.context = context;
   if (absl::Status refused = begin(*step); !refused.ok()) {
     step->result.outcome = StepResult::Outcome::kNotApplied;
     step->result.status = with_ran(std::move(refused), Ran::kNo);
-    step->promise.set(step->result);
+    step->tell(step->result);
     return future;
   }
   step->request.step = {id, step->result.number};
@@ -253,9 +273,10 @@ absl::Status DistributedOptimizerBase::Core::begin(Step& step) {
   {
     MutexLock lock(mutex);
     if (stepping) return absl::FailedPreconditionError("a step of this optimizer is under way");
-    stepping = true;
     factor_of = schedule;
+    step.rates.reserve(rates.size());
     done = finished;
+    stepping = true;
   }
   double factor = 1;
   absl::Status status = prepend("the learning-rate schedule failed: ",
@@ -339,8 +360,10 @@ void DistributedOptimizerBase::Core::ask(size_t last, StepPtr step, absl::Status
     abort(std::move(step), std::move(failure));
     return;
   }
+  wait_no_longer_than_limit(step, {last});
   std::vector<Future<Verdict>> answer;
-  answer.push_back(decide<Verdict>(last, *step, &OptimizerShard::settle, step->request.step));
+  answer.push_back(decide<Verdict>(last, *step, absl::InfiniteDuration(), &OptimizerShard::settle,
+                                   step->request.step));
   when_all(executor(*step), std::move(answer),
            [self = shared_from_this(), step, last, failure](Results<Verdict> verdict) mutable {
              if (verdict[0].ok() && verdict[0]->outcome == StepOutcome::kApplied) {
@@ -367,10 +390,11 @@ absl::Status DistributedOptimizerBase::Core::unknown_at(size_t shard, const Step
 
 void DistributedOptimizerBase::Core::commit(StepPtr step) {
   step->committed = true;
+  wait_no_longer_than_limit(step, step->prepared);
   std::vector<Future<void>> answers;
   for (const size_t i : step->prepared) {
-    answers.push_back(
-        decide<void>(i, *step, &OptimizerShard::commit, step->request.step, update_for(i, *step)));
+    answers.push_back(decide<void>(i, *step, absl::InfiniteDuration(), &OptimizerShard::commit,
+                                   step->request.step, update_for(i, *step)));
   }
   when_all(executor(*step), std::move(answers),
            [self = shared_from_this(), step](Results<void> answers) {
@@ -391,7 +415,8 @@ void DistributedOptimizerBase::Core::abort(StepPtr step, absl::Status why) {
   step->result.status = std::move(why);
   std::vector<Future<void>> answers;
   for (const size_t i : step->prepared) {
-    answers.push_back(decide<void>(i, *step, &OptimizerShard::abort, step->request.step));
+    answers.push_back(decide<void>(i, *step, step->options.timeout.or_else(kDecisionWait),
+                                   &OptimizerShard::abort, step->request.step));
   }
   // An abort that is lost harms nobody: the next PREPARE gives the step up as well.
   when_all(executor(*step), std::move(answers),
@@ -410,7 +435,8 @@ void DistributedOptimizerBase::Core::apply(StepPtr step) {
              bool any_failed = false, any_applied = false;
              for (size_t i = 0; i < answers.size(); ++i) {
                const absl::Status& status = answers[i].status();
-               const bool maybe = !status.ok() && ran_of(status) == Ran::kMaybe;
+               const bool maybe =
+                   !status.ok() && (ran_of(status) == Ran::kMaybe || absl::IsDataLoss(status));
                any_failed |= !status.ok();
                any_applied |= status.ok() || maybe;
                absl::StrAppend(&report, i == 0 ? "" : "; ", self->shards[i].rref.owner_name(), ": ",
@@ -435,7 +461,8 @@ void DistributedOptimizerBase::Core::end(const StepPtr& step) {
     stepping = false;
     if (step->committed || step->result.outcome == StepResult::Outcome::kApplied) ++finished;
   }
-  step->promise.set(step->result);
+  if (step->late.has_value()) step->scope.runtime->clock().cancel(*step->late);
+  step->tell(step->result);
 }
 
 DistributedOptimizerBase::DistributedOptimizerBase(std::vector<ParameterGroup> groups,
@@ -511,9 +538,10 @@ StepResult DistributedOptimizerBase::step(const dist_autograd::Context& context,
                                           StepOptions options) {
   StepResult result = step_async(context, options).wait();
   if (result.outcome == StepResult::Outcome::kApplied) return result;
+  const std::string step = result.number == 0 ? "the step" : absl::StrCat("step ", result.number);
   throw RpcError(prepend(result.outcome == StepResult::Outcome::kNotApplied
-                             ? absl::StrCat("step ", result.number, " was not applied: ")
-                             : absl::StrCat("step ", result.number, " is lost on an owner: "),
+                             ? absl::StrCat(step, " was not applied: ")
+                             : absl::StrCat(step, " is lost on an owner: "),
                          result.status));
 }
 
@@ -547,9 +575,10 @@ TensorMap DistributedOptimizerBase::state_dict() const {
 
 void DistributedOptimizerBase::load_state_dict(const TensorMap& state) {
   const auto steps = state.find("steps");
-  if (steps == state.end() || steps->second.numel() != 1 ||
-      steps->second.scalar_type() != at::kLong) {
-    throw RpcError(absl::InvalidArgumentError("the optimizer's state lacks \"steps\", one int64"));
+  if (steps == state.end() || !steps->second.defined() || steps->second.numel() != 1 ||
+      steps->second.scalar_type() != at::kLong || steps->second.item<int64_t>() < 0) {
+    throw RpcError(
+        absl::InvalidArgumentError("the optimizer's state lacks \"steps\", one int64 from 0"));
   }
   const int64_t finished = steps->second.item<int64_t>();
   std::vector<TensorMap> parts(core_->shards.size());
@@ -557,13 +586,14 @@ void DistributedOptimizerBase::load_state_dict(const TensorMap& state) {
     if (name == "steps") continue;
     const size_t slash = std::min(name.find('/'), name.size());
     size_t place = 0;
-    if (!absl::SimpleAtoi(name.substr(0, slash), &place) || place >= parts.size()) {
+    if (!absl::SimpleAtoi(name.substr(0, slash), &place) || place >= parts.size() ||
+        absl::StrCat(place) != name.substr(0, slash)) {
       throw RpcError(absl::InvalidArgumentError(absl::StrCat(
           "the state has ", name, ", and the optimizer has ", parts.size(), " parameter sets")));
     }
     parts[place][name.substr(std::min(slash + 1, name.size()))] = tensor;
   }
-  // All owners or none, unless one dies.
+  // What can be refused is refused before anything changes.
   if (parts.size() > 1) {
     for (size_t i = 0; i < parts.size(); ++i) {
       core_->shards[i].rref.rpc_sync(&OptimizerShard::check_state, parts[i]);

@@ -60,8 +60,8 @@ struct StepOptions {
   std::optional<double> lr = {};
   // 0: no clipping. Of all gradients on all owners together; not in mode hogwild.
   double max_norm = 0;
-  // For each owner's answer. Unset: the worker's default, and 60 s for decisions, which go on after
-  // that while the step says DataLoss.
+  // For each owner's answer. Unset: the worker's default, and 60 s for decisions. After that the
+  // step says DataLoss, but goes on: until it is decided, other steps are refused.
   Timeout timeout = {};
 };
 
@@ -117,7 +117,8 @@ class DistributedOptimizerBase {
   DistributedOptimizerBase(DistributedOptimizerBase&&) noexcept;
   DistributedOptimizerBase& operator=(DistributedOptimizerBase&&) noexcept;
 
-  // Applies the gradients that the context's passes left. Throws unless it was applied.
+  // Applies the gradients that the context's passes left; where they left none, nothing changes, as
+  // in LibTorch. Throws unless it was applied.
   StepResult step(const dist_autograd::Context& context, StepOptions options = {});
   // Completes with the result, whichever it is. The context must outlive the future.
   Future<StepResult> step_async(const dist_autograd::Context& context, StepOptions options = {});
@@ -131,8 +132,9 @@ class DistributedOptimizerBase {
   // Everything that the owners remember, and where the schedule stands:
   // "<set's place>/<parameter>/<field>", "steps".
   TensorMap state_dict() const;
-  // InvalidArgument, and nothing has changed on any owner: an entry is missing, misshapen or
-  // unknown, and is named.
+  // A parameter without entries starts anew. InvalidArgument, and nothing has changed on any owner:
+  // an entry is misshapen, unknown or missing beside others, and is named. An owner that dies or is
+  // late meanwhile leaves the others loaded: load again.
   void load_state_dict(const TensorMap& state);
 
  private:

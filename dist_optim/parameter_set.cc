@@ -20,10 +20,6 @@ Mutex& leaf_steps() {
   return mutex;
 }
 
-bool same_kind(const at::Tensor& a, const at::Tensor& b) {
-  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type();
-}
-
 }  // namespace
 
 ParameterSet::ParameterSet(std::vector<NamedParameter> parameters, Reading reading)
@@ -48,6 +44,21 @@ absl::StatusOr<size_t> ParameterSet::index_of(std::string_view name) const {
                                             "; there are ", absl::StrJoin(names_, ", ")));
   }
   return static_cast<size_t>(found - names_.begin());
+}
+
+ParameterKind ParameterSet::kind(size_t place) const {
+  MutexLock lock(mutex_);
+  return {live_[place].sizes().vec(), live_[place].scalar_type()};
+}
+
+at::Tensor ParameterSet::make_spare(size_t place) const {
+  at::Tensor alias;
+  {
+    MutexLock lock(mutex_);
+    alias = live_[place].variable_data();
+  }
+  c10::AutoGradMode no_grad(false);
+  return at::empty_like(alias, at::MemoryFormat::Preserve);
 }
 
 std::vector<at::Tensor> ParameterSet::aliases(bool requires_grad) const {
@@ -146,12 +157,12 @@ absl::Status ParameterSet::load_state(const TensorMap& state) {
   for (const auto& [name, value] : state) {
     const absl::StatusOr<size_t> index = index_of(name);
     if (!index.ok()) return absl::InvalidArgumentError(index.status().message());
-    if (!value.defined() || !same_kind(value, live_[*index])) {
+    if (!kind(*index).fits(value)) {
       return absl::InvalidArgumentError(
           absl::StrCat("parameter ", name, " has another shape or type than the state's"));
     }
     touched.push_back(*index);
-    spares.push_back(at::empty_like(live_[*index].detach()));
+    spares.push_back(make_spare(*index));
   }
   if (touched.size() != live_.size()) {
     for (const std::string& name : names_) {
@@ -184,7 +195,8 @@ void ParameterSet::update(const std::vector<size_t>& touched, std::vector<at::Te
   MutexLock lock(mutex_);
   for (size_t i = 0; i < touched.size() && mode_ == UpdateMode::kLocked; ++i) {
     at::Tensor& live = live_[touched[i]];
-    // Aliases are made under this lock only, so a count of one stays one.
+    // Aliases are made under this lock only, so a count of one stays one. One that make_spare holds
+    // for a moment costs a copy.
     if (live.storage().use_count() == 1) continue;
     spares[i].copy_(live);
     live.set_data(std::exchange(spares[i], at::Tensor()));

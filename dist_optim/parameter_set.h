@@ -43,6 +43,14 @@ struct NamedParameter {
   at::Tensor value;
 };
 
+struct ParameterKind {
+  std::vector<int64_t> sizes;
+  at::ScalarType type = at::kFloat;
+  bool fits(const at::Tensor& value) const {
+    return value.defined() && value.sizes() == sizes && value.scalar_type() == type;
+  }
+};
+
 class ParameterSet : public std::enable_shared_from_this<ParameterSet> {
  public:
   enum class Reading { kVersions, kLeaves };
@@ -98,6 +106,10 @@ class ParameterSet : public std::enable_shared_from_this<ParameterSet> {
   // The parameters themselves; written only inside `update`, or at any time under hogwild.
   const std::vector<at::Tensor>& live() const { return live_; }
   Reading reading() const { return reading_; }
+  // `live` is not to be asked while others step.
+  ParameterKind kind(size_t place) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Like the parameter, uninitialized.
+  at::Tensor make_spare(size_t place) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Read {

@@ -71,8 +71,9 @@ struct CallScope {
   ContextId context;                    // invalid: no distributed autograd context
   ChainId chain;                        // invalid: outside any handler
   uint32_t depth = 0;                   // handlers above this one in the chain, plus one
-  // The calls of the chain that are inside a serial object, named like a chain by who made them.
-  // Shared with the calls below; null: none.
+  // The newest kMostHeld calls of the chain that are, or were, inside a serial object, named like a
+  // chain by who made them. Shared with the calls below; null: none.
+  static constexpr size_t kMostHeld = 128;
   std::shared_ptr<const std::vector<ChainId>> held;
   TimePoint deadline = kNever;                // of the handler that runs
   std::shared_ptr<CallContext> call_context;  // of the handler that runs; shared with the agent

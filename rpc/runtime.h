@@ -38,6 +38,8 @@ class ResultSink {
   virtual ~ResultSink() = default;
   // True: the result is to stay here as an object (`remote`); finish with an Object.
   virtual bool wants_object() const = 0;
+  // The value to come is in a future, too, which nobody else reads.
+  virtual void held_by_future() {}
   virtual void finish(Writer value) = 0;
   virtual void finish(Object value) = 0;
   virtual void fail(absl::Status status) = 0;

@@ -126,7 +126,8 @@ absl::Status encode_sparse(const at::Tensor& tensor, const TensorSendOptions& op
   append_tensor_header(header, false, frame.body);
   for (const at::Tensor& part : {tensor._indices(), tensor._values()}) {
     at::Tensor plain = part.contiguous();
-    frame.payloads.push_back(payload_of(std::move(plain), false, options));
+    const bool fresh = !plain.is_same(part);
+    frame.payloads.push_back(payload_of(std::move(plain), fresh, options));
   }
   return absl::OkStatus();
 }
@@ -153,7 +154,7 @@ absl::Status encode_one(size_t index, at::Tensor tensor, const TensorSendOptions
   }
   header.type = *type;
   header.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
-  const bool sole_holder = tensor.use_count() == 1 && !tensor.is_view();
+  const bool sole_holder = tensor.use_count() <= options.holders && !tensor.is_view();
   if (tensor.layout() == at::kSparse) {
     header.layout = WireLayout::kSparseCoo;
     return encode_sparse(tensor, options, header, frame);

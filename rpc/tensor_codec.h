@@ -16,6 +16,8 @@ namespace weft {
 struct TensorSendOptions {
   // Storage that others may write to is copied up to this size, above it is sent in place.
   size_t copy_up_to = size_t{1} << 20;
+  // Storage whose tensor has no more handles than this is nobody else's.
+  size_t holders = 1;
 };
 
 // Appends headers to frame.body and data to frame.payloads. Call after the values are in the body.

@@ -160,6 +160,7 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
   quiescence_->attach();
 
   internal::RuntimeOptions runtime_options;
+  runtime_options.parking = {options_.max_queued_calls, options_.byte_credits};
   runtime_options.default_timeout = options_.default_timeout;
   // Handles hold the runtime and may outlive the Worker: what it uses lives as long.
   std::shared_ptr<internal::WorkerRuntime> runtime(

@@ -1,5 +1,6 @@
 #include "weft/dist_optim/internal/module_host.h"
 
+#include <mutex>
 #include <set>
 #include <utility>
 
@@ -27,6 +28,23 @@ std::vector<NamedParameter> parameters_of(const torch::nn::Module& module) {
   }
   return result;
 }
+// Puts LibTorch's random state back at its end.
+class KeepRandomState {
+ public:
+  KeepRandomState() {
+    const std::lock_guard<std::mutex> lock(generator_.mutex());
+    state_ = generator_.get_state();
+  }
+  ~KeepRandomState() {
+    const std::lock_guard<std::mutex> lock(generator_.mutex());
+    generator_.set_state(state_);
+  }
+
+ private:
+  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
+  at::Tensor state_;
+};
+
 std::vector<NamedParameter> buffers_of(const torch::nn::Module& module) {
   std::vector<NamedParameter> result;
   for (const auto& item : module.named_buffers()) result.push_back({item.key(), item.value()});
@@ -89,10 +107,10 @@ ModuleHost::ReplicaPtr ModuleHost::take_spare() {
   auto replica = std::make_shared<Replica>();
   // A constructor draws its initial values: they are not wanted, and must not shift anybody's
   // random numbers.
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const at::Tensor random_state = generator.get_state();
-  replica->module = type_.make();
-  generator.set_state(random_state);
+  {
+    const KeepRandomState keep;
+    replica->module = type_.make();
+  }
   if (layout_of(*replica->module) != layout_) {
     throw RpcError(absl::FailedPreconditionError(
         "a hosted module's constructor made other parameters or buffers than before"));
@@ -134,7 +152,14 @@ ModuleHost::ReplicaPtr ModuleHost::replica_of(const ContextId& context) {
     MutexLock lock(mutex_);
     const auto [place, first] = in_use_.try_emplace(context, made);
     replica = place->second;
-    if (first) (void)set_->bind(context, made->leaves);
+    if (first) {
+      const std::vector<at::Tensor> bound = set_->bind(context, made->leaves);
+      if (!bound.empty() && !bound.front().is_same(made->leaves.front())) {
+        in_use_.erase(place);
+        throw RpcError(absl::FailedPreconditionError(
+            "the context has read the parameters of this hosted module without it before"));
+      }
+    }
   }
   if (replica != made) {
     give_back(std::move(made));

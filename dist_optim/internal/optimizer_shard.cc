@@ -80,7 +80,8 @@ absl::StatusOr<double> OptimizerShard::prepare(CallContext&, StepRequest request
 
 absl::StatusOr<StepSummary> OptimizerShard::finish(StepRequest request) {
   WEFT_ASSIGN_OR_RETURN(std::vector<at::Tensor> found, gradients(request.context));
-  WEFT_ASSIGN_OR_RETURN(const double own, stepper_->prepare(request.step, std::move(found)));
+  WEFT_ASSIGN_OR_RETURN(const double own, stepper_->prepare(request.step, std::move(found), {},
+                                                            request.max_norm > 0));
   StepSummary summary;
   summary.norm2 = own + request.others_norm2;
   summary.clip = clip_factor(summary.norm2, request.max_norm);
@@ -111,7 +112,10 @@ Verdict OptimizerShard::verdict(const StepId& step, StepOutcome outcome) const {
   return verdict;
 }
 
-Verdict OptimizerShard::settle(StepId step) { return verdict(step, stepper_->settle(step)); }
+absl::StatusOr<Verdict> OptimizerShard::settle(StepId step) {
+  WEFT_ASSIGN_OR_RETURN(const StepOutcome outcome, stepper_->settle(step));
+  return verdict(step, outcome);
+}
 Verdict OptimizerShard::inquire(StepId step) { return verdict(step, stepper_->fence(step)); }
 
 void OptimizerShard::meet(CallContext& caller, uint64_t optimizer,
@@ -254,6 +258,7 @@ std::shared_ptr<OptimizerShard> make_optimizer_shard(ParameterSet& set,
       if (!place.ok()) throw RpcError(place.status());
       target.parameters.push_back(*place);
     }
+    std::sort(target.parameters.begin(), target.parameters.end());
   }
   const auto make = [&]() -> std::shared_ptr<ShardStepper> {
     absl::StatusOr<std::shared_ptr<ShardStepper>> stepper =

@@ -71,7 +71,7 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
   // hogwild.
   absl::Status apply(StepRequest request);
   // The caller asks: what is not applied here never will be.
-  Verdict settle(StepId step);
+  absl::StatusOr<Verdict> settle(StepId step);
   // Another owner asks, for the caller is dead: whose COMMIT is refused from now on.
   Verdict inquire(StepId step);
 

@@ -80,8 +80,8 @@ void visit_fields(RMSpropParamState& s, Visitor&& v) {
   v.tensor("grad_avg", s.grad_avg());
 }
 
-at::Tensor zeros_like_parameter(const at::Tensor& parameter) {
-  return at::zeros_like(parameter.detach(), at::MemoryFormat::Preserve);
+at::Tensor zeros(const at::Tensor& like) {
+  return at::zeros_like(like, at::MemoryFormat::Preserve);
 }
 
 struct SaveField {
@@ -116,7 +116,7 @@ std::vector<const char*> needed_fields(const RmspropSettings& s) {
 struct CheckField {
   const std::string& name;
   const TensorMap& state;
-  const at::Tensor& parameter;
+  const ParameterKind& kind;
   std::set<std::string>& known;
   bool found = false;
   absl::Status status = {};
@@ -130,15 +130,14 @@ struct CheckField {
   }
   void count(int64_t&) {
     const at::Tensor* value = entry("step");
-    if (value == nullptr || (value->numel() == 1 && value->scalar_type() == at::kLong)) return;
-    status = absl::InvalidArgumentError(absl::StrCat(name, "/step is not one int64"));
+    if (value == nullptr) return;
+    const bool one = value->defined() && value->numel() == 1 && value->scalar_type() == at::kLong;
+    if (one && value->item<int64_t>() >= 0) return;
+    status = absl::InvalidArgumentError(absl::StrCat(name, "/step is not one int64 from 0"));
   }
   void tensor(const char* field, at::Tensor&) {
     const at::Tensor* value = entry(field);
-    if (value == nullptr ||
-        (value->sizes() == parameter.sizes() && value->scalar_type() == parameter.scalar_type())) {
-      return;
-    }
+    if (value == nullptr || (kind.fits(*value) && value->layout() == at::kStrided)) return;
     status = absl::InvalidArgumentError(
         absl::StrCat(name, "/", field, " has another shape or type than the parameter"));
   }
@@ -147,7 +146,7 @@ struct CheckField {
 struct LoadField {
   const std::string& name;
   const TensorMap& state;
-  const at::Tensor& parameter;
+  const at::Tensor& like;
   bool found = false;
 
   void count(int64_t& value) {
@@ -160,7 +159,7 @@ struct LoadField {
     const auto entry = state.find(absl::StrCat(name, "/", field));
     if (entry == state.end()) return;
     found = true;
-    value = zeros_like_parameter(parameter);
+    value = zeros(like);
     value.copy_(entry->second);
   }
 };
@@ -168,9 +167,9 @@ struct LoadField {
 }  // namespace
 
 void allocate_state(torch::optim::Optimizer& optimizer, const OptimizerSettings& settings,
-                    const at::Tensor& parameter) {
+                    const at::Tensor& parameter, const std::function<at::Tensor()>& spare) {
   if (optimizer.state().count(parameter.unsafeGetTensorImpl()) != 0) return;
-  const auto zeros = [&] { return zeros_like_parameter(parameter); };
+  const auto zeros = [&] { return spare().zero_(); };
   std::unique_ptr<torch::optim::OptimizerParamState> made;
   const auto adam = [&](auto state, bool amsgrad) {
     state->step(0);
@@ -214,13 +213,13 @@ void save_state(torch::optim::Optimizer& optimizer, const OptimizerSettings& set
       settings);
 }
 
-absl::Status check_state(const OptimizerSettings& settings, const at::Tensor& parameter,
+absl::Status check_state(const OptimizerSettings& settings, const ParameterKind& kind,
                          const std::string& name, const TensorMap& state,
                          std::set<std::string>& known) {
   return std::visit(
       [&]<class Settings>(const Settings& own) {
         typename StateOf<Settings>::Type unused;
-        CheckField field{name, state, parameter, known};
+        CheckField field{name, state, kind, known};
         visit_fields(unused, field);
         WEFT_RETURN_IF_ERROR(field.status);
         for (const char* needed : needed_fields(own)) {
@@ -233,28 +232,34 @@ absl::Status check_state(const OptimizerSettings& settings, const at::Tensor& pa
       settings);
 }
 
-void load_state(torch::optim::Optimizer& optimizer, const OptimizerSettings& settings,
-                const at::Tensor& parameter, const std::string& name, const TensorMap& state) {
-  void* const key = parameter.unsafeGetTensorImpl();
-  std::visit(
-      [&]<class Settings>(const Settings& own) {
-        auto loaded = std::make_unique<typename StateOf<Settings>::Type>();
-        LoadField field{name, state, parameter};
-        visit_fields(*loaded, field);
+ParameterStatePtr make_state(const OptimizerSettings& settings, const std::string& name,
+                             const TensorMap& state, const at::Tensor& like) {
+  return std::visit(
+      [&]<class Settings>([[maybe_unused]] const Settings& own) -> ParameterStatePtr {
+        auto made = std::make_unique<typename StateOf<Settings>::Type>();
+        LoadField field{name, state, like};
+        visit_fields(*made, field);
         if constexpr (std::is_same_v<Settings, AdagradSettings>) {
           if (!field.found) {  // LibTorch makes this state with the optimizer
-            loaded->step(0);
-            loaded->sum(zeros_like_parameter(parameter).fill_(own.initial_accumulator_value));
+            made->step(0);
+            made->sum(zeros(like).fill_(own.initial_accumulator_value));
             field.found = true;
           }
         }
-        if (field.found) {
-          optimizer.state()[key] = std::move(loaded);
-        } else {
-          optimizer.state().erase(key);
-        }
+        if (!field.found) return nullptr;
+        return made;
       },
       settings);
+}
+
+void replace_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
+                   ParameterStatePtr state) {
+  void* const key = parameter.unsafeGetTensorImpl();
+  if (state != nullptr) {
+    optimizer.state()[key] = std::move(state);
+  } else {
+    optimizer.state().erase(key);
+  }
 }
 
 }  // namespace weft::internal

@@ -3,6 +3,8 @@
 // Thread safety: plain functions; the caller holds whatever guards the optimizer.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <set>
 #include <string>
 
@@ -10,26 +12,36 @@
 
 #include "absl/status/status.h"
 #include "weft/dist_optim/optimizer_settings.h"
+#include "weft/dist_optim/parameter_set.h"
 #include "weft/dist_optim/state_file.h"
+
+namespace torch::optim {
+class OptimizerParamState;
+}
 
 namespace weft::internal {
 
 // Makes the state that the first step would make, so that the step need not. The exception is SGD
 // with momentum and dampening, whose momentum begins as a copy of the first gradient.
+// `spare` makes a tensor like the parameter, whose own handle is only a key here.
 void allocate_state(torch::optim::Optimizer& optimizer, const OptimizerSettings& settings,
-                    const at::Tensor& parameter);
+                    const at::Tensor& parameter, const std::function<at::Tensor()>& spare);
 
-// Adds copies as "<name>/<field>"; a parameter that was never stepped adds nothing.
+// Adds copies as "<name>/<field>"; a parameter without state adds nothing.
 void save_state(torch::optim::Optimizer& optimizer, const OptimizerSettings& settings,
                 const at::Tensor& parameter, const std::string& name, TensorMap& out);
 
 // InvalidArgument: a field of another shape, or missing beside others. Adds to `known` what the
 // parameter's fields may be called.
-absl::Status check_state(const OptimizerSettings& settings, const at::Tensor& parameter,
+absl::Status check_state(const OptimizerSettings& settings, const ParameterKind& kind,
                          const std::string& name, const TensorMap& state,
                          std::set<std::string>& known);
-// The opposite of save_state, once that was checked; a parameter without fields starts anew.
-void load_state(torch::optim::Optimizer& optimizer, const OptimizerSettings& settings,
-                const at::Tensor& parameter, const std::string& name, const TensorMap& state);
+// The opposite of save_state, once that was checked. Null: the parameter has no fields and starts
+// anew.
+using ParameterStatePtr = std::unique_ptr<torch::optim::OptimizerParamState>;
+ParameterStatePtr make_state(const OptimizerSettings& settings, const std::string& name,
+                             const TensorMap& state, const at::Tensor& like);
+void replace_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
+                   ParameterStatePtr state);
 
 }  // namespace weft::internal

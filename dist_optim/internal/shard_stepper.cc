@@ -4,7 +4,6 @@
 #include <set>
 #include <utility>
 
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/mul.h>
 #include <c10/core/GradMode.h>
@@ -21,6 +20,11 @@ double squared_norm(const at::Tensor& gradient) {
   const at::Tensor values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
   const double norm = at::linalg_vector_norm(values, 2, std::nullopt, false).item<double>();
   return norm * norm;
+}
+
+bool has_momentum(const OptimizerSettings& settings) {
+  const auto* sgd = std::get_if<SgdSettings>(&settings);
+  return sgd != nullptr && sgd->momentum != 0;
 }
 
 // LibTorch's optimizers say so themselves, but in the midst of a step.
@@ -86,9 +90,7 @@ absl::Status ShardStepper::check(const std::vector<at::Tensor>& gradients) const
   for (size_t place = 0; place < gradients.size(); ++place) {
     const at::Tensor& gradient = gradients[place];
     if (!gradient.defined()) continue;
-    const at::Tensor& parameter = handles_[place];
-    if (gradient.sizes() != parameter.sizes() ||
-        gradient.scalar_type() != parameter.scalar_type()) {
+    if (!set_->kind(place).fits(gradient)) {
       return absl::InvalidArgumentError(
           absl::StrCat("the gradient of ", set_->names()[place], " has another shape or type"));
     }
@@ -161,7 +163,12 @@ absl::StatusOr<double> ShardStepper::prepare_locked(const StepId& step,
       }
       slot.touched.push_back(place);
       slot.squared_norm += squared_norm(gradient);
-      if (may_clip) gradient = gradient.clone();
+      // Buffers that mix layouts fail half-way.
+      if (gradient.is_sparse() && has_momentum(groups_[group_of_[place]].settings)) {
+        gradient = gradient.to_dense();
+      } else if (may_clip) {
+        gradient = gradient.clone();
+      }
     }
     reserve(slot);
   } catch (const std::exception& failed) {
@@ -177,13 +184,14 @@ absl::StatusOr<double> ShardStepper::prepare_locked(const StepId& step,
 void ShardStepper::reserve(Slot& slot) {
   for (const size_t place : slot.touched) {
     if (!slot.gradients[place].is_sparse()) {
-      allocate_state(*optimizer_, groups_[group_of_[place]].settings, handles_[place]);
+      allocate_state(*optimizer_, groups_[group_of_[place]].settings, handles_[place],
+                     [&] { return set_->make_spare(place); });
     }
     // Each slot its own: several instances may be prepared, and every commit may need one.
     at::Tensor& spare = slot.spares.emplace_back(std::exchange(spares_[place], at::Tensor()));
     if (mode_ == UpdateMode::kLocked && set_->reading() == ParameterSet::Reading::kVersions &&
         !spare.defined()) {
-      spare = at::empty_like(handles_[place].detach(), at::MemoryFormat::Preserve);
+      spare = set_->make_spare(place);
     }
   }
 }
@@ -210,7 +218,7 @@ absl::Status ShardStepper::commit_fenced(const StepId& step, double clip) {
 absl::Status ShardStepper::commit_locked(const StepId& step, const StepUpdate& update) {
   Instance& instance = instances_[step.optimizer];
   const StepOutcome outcome = outcome_of(instance, step.number);
-  if (outcome == StepOutcome::kApplied) return absl::OkStatus();
+  if (outcome == StepOutcome::kApplied) return step == damaged_ ? damage_ : absl::OkStatus();
   WEFT_RETURN_IF_ERROR(damage_);
   if (outcome != StepOutcome::kPrepared) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -219,16 +227,17 @@ absl::Status ShardStepper::commit_locked(const StepId& step, const StepUpdate& u
   WEFT_RETURN_IF_ERROR(check_rates(update.learning_rates));
   Slot slot = *std::exchange(instance.slot, std::nullopt);
   instance.decided = step.number;
+  absl::Status done;
   try {
     run(slot, update);
   } catch (const std::exception& failed) {
-    damage_ =
+    done = damage_ =
         absl::DataLossError(absl::StrCat(step.to_string(), " failed half-way: ", failed.what()));
-    return damage_;
+    damaged_ = step;
   }
   instance.applied[step.number] = {slot.squared_norm, update};
   if (instance.applied.size() > kRemembered) instance.applied.erase(instance.applied.begin());
-  return absl::OkStatus();
+  return done;
 }
 
 void ShardStepper::run(Slot& slot, const StepUpdate& update) {
@@ -239,19 +248,20 @@ void ShardStepper::run(Slot& slot, const StepUpdate& update) {
     c10::AutoGradMode no_grad(false);
     // The user's own leaves may hold a .grad: it is put back as it was.
     std::vector<std::pair<size_t, at::Tensor>> kept;
-    for (size_t place = 0; place < handles_.size(); ++place) {
-      if (group_of_[place] == groups_.size()) continue;
-      at::Tensor& gradient = slot.gradients[place];
-      if (gradient.defined() && update.clip != 1.0) {
-        gradient = slot.own_gradients ? gradient.mul_(update.clip) : at::mul(gradient, update.clip);
-      }
-      kept.emplace_back(place, handles_[place].grad());
-      handles_[place].mutable_grad() = std::move(gradient);
-    }
     const auto restore = [&] {
       for (auto& [place, gradient] : kept) handles_[place].mutable_grad() = std::move(gradient);
     };
     try {
+      for (size_t place = 0; place < handles_.size(); ++place) {
+        if (group_of_[place] == groups_.size()) continue;
+        at::Tensor& gradient = slot.gradients[place];
+        if (gradient.defined() && update.clip != 1.0) {
+          gradient =
+              slot.own_gradients ? gradient.mul_(update.clip) : at::mul(gradient, update.clip);
+        }
+        kept.emplace_back(place, handles_[place].grad());
+        handles_[place].mutable_grad() = std::move(gradient);
+      }
       optimizer_->step();
     } catch (...) {
       restore();
@@ -294,9 +304,12 @@ StepOutcome ShardStepper::outcome(const StepId& step) const {
   return found == instances_.end() ? StepOutcome::kUnknown : outcome_of(found->second, step.number);
 }
 
-StepOutcome ShardStepper::settle(const StepId& step) {
+absl::StatusOr<StepOutcome> ShardStepper::settle(const StepId& step) {
   const absl::Status aborted = abort(step);
-  return aborted.ok() ? outcome(step) : StepOutcome::kApplied;
+  if (aborted.ok()) return outcome(step);
+  MutexLock lock(mutex_);
+  if (step == damaged_) return damage_;
+  return StepOutcome::kApplied;
 }
 
 StepOutcome ShardStepper::fence(const StepId& step) {
@@ -351,7 +364,7 @@ absl::Status ShardStepper::check_state(const TensorMap& state) const {
   std::set<std::string> known;
   for (const Group& group : groups_) {
     for (const size_t place : group.parameters) {
-      WEFT_RETURN_IF_ERROR(internal::check_state(group.settings, handles_[place],
+      WEFT_RETURN_IF_ERROR(internal::check_state(group.settings, set_->kind(place),
                                                  set_->names()[place], state, known));
     }
   }
@@ -365,13 +378,16 @@ absl::Status ShardStepper::check_state(const TensorMap& state) const {
 
 absl::Status ShardStepper::load_state(const TensorMap& state) {
   WEFT_RETURN_IF_ERROR(check_state(state));
-  MutexLock lock(mutex_);
+  // All that can fail comes before the first change.
+  std::vector<std::pair<size_t, ParameterStatePtr>> loaded;
   for (const Group& group : groups_) {
     for (const size_t place : group.parameters) {
-      internal::load_state(*optimizer_, group.settings, handles_[place], set_->names()[place],
-                           state);
+      loaded.emplace_back(
+          place, make_state(group.settings, set_->names()[place], state, set_->make_spare(place)));
     }
   }
+  MutexLock lock(mutex_);
+  for (auto& [place, one] : loaded) replace_state(*optimizer_, handles_[place], std::move(one));
   return absl::OkStatus();
 }
 

@@ -34,6 +34,7 @@ struct StepId {
   OptimizerId optimizer;
   uint64_t number = 0;  // from 1
   std::string to_string() const { return absl::StrCat(optimizer.to_string(), " step ", number); }
+  bool operator==(const StepId&) const = default;
 };
 struct StepUpdate {
   std::vector<double> learning_rates;  // one per group
@@ -74,7 +75,8 @@ class ShardStepper {
   absl::Status abort(const StepId& step) ABSL_LOCKS_EXCLUDED(mutex_);
   StepOutcome outcome(const StepId& step) const ABSL_LOCKS_EXCLUDED(mutex_);
   // For a caller that does not know: what is not applied here never will be.
-  StepOutcome settle(const StepId& step) ABSL_LOCKS_EXCLUDED(mutex_);
+  // DataLoss: it failed half-way.
+  absl::StatusOr<StepOutcome> settle(const StepId& step) ABSL_LOCKS_EXCLUDED(mutex_);
   // Its caller is dead: from now on the owners decide. A prepared step stays prepared, but commit()
   // is refused; an unknown one never will be applied.
   StepOutcome fence(const StepId& step) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -141,6 +143,7 @@ class ShardStepper {
   std::vector<at::Tensor> spares_ ABSL_GUARDED_BY(mutex_);  // by place; for slots to come
   std::map<OptimizerId, Instance> instances_ ABSL_GUARDED_BY(mutex_);
   absl::Status damage_ ABSL_GUARDED_BY(mutex_);
+  StepId damaged_ ABSL_GUARDED_BY(mutex_);  // the step that did it; for others it was applied
 };
 
 inline auto weft_fields(StepId& s) {

@@ -31,6 +31,7 @@ class IncomingCall {
   // What was sent; the taker may move parts out.
   Frame& frame() { return frame_; }
   const std::shared_ptr<CallContext>& context() const { return context_; }
+  size_t cost() const { return cost_; }  // in bytes, as its caller charged it
 
   // The call leaves the queue: its credit returns to the caller. Idempotent.
   void taken();

@@ -108,6 +108,7 @@ void deliver_future(const FunctionEntry& entry, const Future<T>& future, std::sh
         } else if constexpr (std::is_void_v<T>) {
           deliver_void(std::move(sink));
         } else if constexpr (std::is_copy_constructible_v<T>) {
+          if (future.state()->has_one_reader()) sink->held_by_future();
           deliver<T>(entry, static_cast<const T&>(*result), std::move(sink));
         } else {
           deliver<T>(entry, *std::move(result), std::move(sink));

@@ -30,16 +30,20 @@ bool PeerCore::has_credit(const Frame& frame) const {
   const uint64_t calls = charged_calls_ - returned_calls_;
   const uint64_t bytes = charged_bytes_ - returned_bytes_;
   if (counts_as_call(frame.header) && calls >= window_.calls) return false;
-  if (bytes == 0) return true;
   // What was taken is still retained here while an earlier frame has not arrived.
-  return bytes + frame.cost() <= window_.bytes &&
-         session_.retained_bytes_but_results() + frame.cost() <= 2 * window_.bytes;
+  const uint64_t retained = session_.retained_call_bytes();
+  if (bytes == 0) return retained <= 2 * window_.bytes;
+  if (bytes + frame.cost() <= window_.bytes) return retained + frame.cost() <= 2 * window_.bytes;
+  // What holds the window may wait for this one, which therefore has a window of its own.
+  if (counts_as_call(frame.header)) return false;
+  return nested_bytes_ == 0 || nested_bytes_ + frame.cost() <= window_.bytes;
 }
 
 bool PeerCore::add_call(uint64_t call, Frame& frame, PendingCall&& pending, TimePoint now) {
   // Nested calls overtake the queue: what waits in it may be waiting for them.
   const bool nested = !counts_as_call(frame.header);
-  const bool send_now = has_credit(frame) && (queued_ == 0 || nested);
+  std::deque<Queued>& queue = nested ? nested_queue_ : queue_;
+  const bool send_now = queue.empty() && has_credit(frame);
   if (!send_now && !pending.waited_for) {
     if (queued_ >= window_.max_queued_calls ||
         queued_bytes_ + frame.cost() > window_.max_queued_bytes) {
@@ -53,7 +57,7 @@ bool PeerCore::add_call(uint64_t call, Frame& frame, PendingCall&& pending, Time
   } else {
     ++queued_;
     queued_bytes_ += frame.cost();
-    queue_.push_back({call, std::move(frame)});
+    queue.push_back({call, std::move(frame)});
   }
   return true;
 }
@@ -61,21 +65,27 @@ bool PeerCore::add_call(uint64_t call, Frame& frame, PendingCall&& pending, Time
 void PeerCore::send_call(uint64_t call, Frame frame, TimePoint now) {
   PendingCall& pending = pending_.at(call);
   pending.sent = true;
-  if (counts_as_call(frame.header)) ++charged_calls_;
+  if (counts_as_call(frame.header)) {
+    ++charged_calls_;
+  } else {
+    nested_bytes_ += pending.nested_bytes = frame.cost();
+  }
   charged_bytes_ += frame.cost();
   frame.header.budget_us = budget_us(pending.deadline, now);
   post(std::move(frame));
 }
 
 void PeerCore::release_queued(TimePoint now) {
-  while (!queue_.empty()) {
-    Queued& front = queue_.front();
-    const bool wanted = pending_.contains(front.call);
-    if (wanted && !has_credit(front.frame)) return;
-    --queued_;
-    queued_bytes_ -= front.frame.cost();
-    if (wanted) send_call(front.call, std::move(front.frame), now);
-    queue_.pop_front();
+  for (std::deque<Queued>* queue : {&nested_queue_, &queue_}) {
+    while (!queue->empty()) {
+      Queued& front = queue->front();
+      const bool wanted = pending_.contains(front.call);
+      if (wanted && !has_credit(front.frame)) break;
+      --queued_;
+      queued_bytes_ -= front.frame.cost();
+      if (wanted) send_call(front.call, std::move(front.frame), now);
+      queue->pop_front();
+    }
   }
 }
 
@@ -84,6 +94,7 @@ std::optional<PendingCall> PeerCore::take_call(uint64_t call) {
   if (found == pending_.end()) return std::nullopt;
   std::optional<PendingCall> taken = std::move(found->second);
   if (taken->deadline != kNever) deadlines_.erase({taken->deadline, call});
+  nested_bytes_ -= taken->nested_bytes;
   pending_.erase(found);
   return taken;
 }
@@ -105,8 +116,10 @@ std::vector<std::pair<uint64_t, PendingCall>> PeerCore::take_all_calls() {
   pending_.clear();
   deadlines_.clear();
   queue_.clear();
+  nested_queue_.clear();
   queued_ = 0;
   queued_bytes_ = 0;
+  nested_bytes_ = 0;
   return all;
 }
 

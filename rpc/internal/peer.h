@@ -1,10 +1,11 @@
 // What one worker knows of another: the session, the calls in both directions, and the credit that
 // bounds them. A state machine without lock, clock or connection; the agent drives it under a lock.
 //
-// Credit (RULES of flow control). Every call is charged with its cost until the callee takes it off
-// its queue to run it; the callee says so in cumulative counters on every frame. A call made inside
-// a handler is not charged as a call (or nested calls could starve each other), only its bytes. A
-// call that alone exceeds the byte window is admitted when nothing else is outstanding.
+// Credit. Every call is charged with its cost until the callee takes it off its queue to run it, or
+// parks it (parking.h); the callee says so in cumulative counters on every frame. A call made
+// inside a handler is not charged as a call, only its bytes, and those that are not answered may
+// fill a window of their own: what fills the other may be waiting for them. A call that alone
+// exceeds the byte window is admitted when nothing else is outstanding.
 #pragma once
 
 #include <deque>
@@ -31,7 +32,9 @@ inline constexpr size_t kTopics = 5;
 
 struct CreditWindow {
   uint64_t calls = 4096;
-  uint64_t bytes = uint64_t{256} << 20;  // not taken yet; twice as many may be unacknowledged
+  // Of calls that the peer has not taken. Nested calls have as many again for themselves, and twice
+  // as many may be unacknowledged.
+  uint64_t bytes = uint64_t{256} << 20;
   size_t max_queued_calls = 65536;
   size_t max_queued_bytes = size_t{1} << 30;
   size_t max_result_bytes = size_t{64} << 20;  // of replies, kept for resending
@@ -47,6 +50,7 @@ struct PendingCall {
   bool sent = false;
   // A thread waits for the reply: the call may stand in the queue beyond its bounds.
   bool waited_for = false;
+  size_t nested_bytes = 0;  // its cost, if it was sent and is nested
 };
 
 class PeerCore {
@@ -119,8 +123,10 @@ class PeerCore {
   absl::flat_hash_map<uint64_t, PendingCall> pending_;
   absl::btree_set<std::pair<TimePoint, uint64_t>> deadlines_;
   std::deque<Queued> queue_;
-  size_t queued_ = 0;
+  std::deque<Queued> nested_queue_;  // overtakes the other
+  size_t queued_ = 0;                // in both
   size_t queued_bytes_ = 0;
+  size_t nested_bytes_ = 0;  // of nested calls that were sent and not answered
   uint64_t charged_calls_ = 0, charged_bytes_ = 0;    // cumulative
   uint64_t returned_calls_ = 0, returned_bytes_ = 0;  // what the peer has reported
   uint64_t taken_calls_ = 0, taken_bytes_ = 0;        // what this worker took off its queue

@@ -49,6 +49,17 @@ class SerialGate {
     return std::move(task);
   }
 
+  // Takes a call out of the queue; null if it is not there (any more).
+  Executor::Task withdraw(ChainId call) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    const auto found = std::find_if(queue_.begin(), queue_.end(),
+                                    [&](const auto& queued) { return queued.first == call; });
+    if (found == queue_.end()) return nullptr;
+    Executor::Task task = std::move(found->second);
+    queue_.erase(found);
+    return task;
+  }
+
  private:
   Mutex mutex_;
   bool inside_ ABSL_GUARDED_BY(mutex_) = false;

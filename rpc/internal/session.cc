@@ -45,6 +45,7 @@ FramePtr SessionCore::number(Frame frame) {
   const size_t cost = frame.cost();
   FramePtr numbered = std::make_shared<const Frame>(std::move(frame));
   retained_bytes_ += cost;
+  if (numbered->header.kind == FrameKind::kCall) call_bytes_ += cost;
   retained_.push_back(numbered);
   if (is_large_result(*numbered)) {
     results_.push_back(numbered->header.sequence);
@@ -83,6 +84,7 @@ bool SessionCore::on_acknowledged(uint64_t sequence) {
   while (!retained_.empty() && retained_.front()->header.sequence <= sequence) {
     const Frame& frame = *retained_.front();
     retained_bytes_ -= frame.cost();
+    if (frame.header.kind == FrameKind::kCall) call_bytes_ -= frame.cost();
     if (!results_.empty() && results_.front() == frame.header.sequence) {
       result_bytes_ -= frame.cost();
       results_.pop_front();

@@ -40,7 +40,7 @@ class SessionCore {
   // What was retained and need not be any more: dies where the caller wants it to.
   std::vector<FramePtr> take_released() { return std::exchange(released_, {}); }
   size_t retained_bytes() const { return retained_bytes_; }
-  size_t retained_bytes_but_results() const { return retained_bytes_ - result_bytes_; }
+  size_t retained_call_bytes() const { return call_bytes_; }
   uint64_t last_sequence() const { return next_ - 1; }
 
  private:
@@ -57,6 +57,7 @@ class SessionCore {
   size_t retained_bytes_ = 0;
   std::deque<uint64_t> results_;  // retained replies whose loss would save memory
   size_t result_bytes_ = 0;       // of them
+  size_t call_bytes_ = 0;         // of the retained calls
   uint64_t watermark_ = 0;
   std::set<uint64_t> beyond_;  // arrived, above the watermark + 1
 };

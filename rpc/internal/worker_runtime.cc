@@ -37,6 +37,10 @@ struct WorkerRuntime::Arrival {
   ChainId chain;
   std::vector<ChainId> held;  // calls above this one that are inside serial objects
 
+  // What it has in the parking; kUnparked once it may not enter any more.
+  static constexpr size_t kUnparked = SIZE_MAX;
+  std::atomic<size_t> parked{0};
+
   // The call by its maker and number.
   ChainId identity() const { return {call->from(), call->header().call}; }
 };
@@ -65,7 +69,9 @@ class WorkerRuntime::Sink final : public ResultSink {
     absl::Status status = run_user_code([&] {
       if (packed.ok()) {
         // The handler's own tensors may be written again as soon as its task has ended.
-        packed = runtime_->pack(std::move(value), arrival->call->from(), context_, true, meta,
+        const TensorSendOptions tensors{.copy_up_to = SIZE_MAX,
+                                        .holders = in_future_ ? size_t{2} : 1};
+        packed = runtime_->pack(std::move(value), arrival->call->from(), context_, tensors, meta,
                                 has_meta, frame, carried);
       }
     });
@@ -83,6 +89,7 @@ class WorkerRuntime::Sink final : public ResultSink {
     for (const CarriedReferencePtr& reference : carried) reference->delivered();
   }
 
+  void held_by_future() override { in_future_ = true; }
   void finish(Object object) override {
     const std::shared_ptr<Arrival> arrival = std::move(arrival_);
     arrival->slot->set(std::move(object));
@@ -104,6 +111,7 @@ class WorkerRuntime::Sink final : public ResultSink {
   const std::shared_ptr<WorkerRuntime> runtime_;
   std::shared_ptr<Arrival> arrival_;  // null once answered
   const ContextId context_;
+  bool in_future_ = false;
 };
 
 WorkerRuntime::WorkerRuntime(Agent& agent, ThreadExecutor& executor, Clock& clock,
@@ -113,6 +121,7 @@ WorkerRuntime::WorkerRuntime(Agent& agent, ThreadExecutor& executor, Clock& cloc
       clock_(clock),
       registry_(std::move(registry)),
       options_(options),
+      parking_(options.parking),
       default_timeout_ns_(options.default_timeout.limit().count()) {
   for (const auto& entry : registry_->entries()) run_lengths_.try_emplace(entry.get());
 }
@@ -138,9 +147,9 @@ void WorkerRuntime::set_default_timeout(Timeout timeout) {
   default_timeout_ns_.store(timeout.limit().count());
 }
 
-absl::Status WorkerRuntime::pack(Writer message, WorkerId to, ContextId context, bool snapshot,
-                                 wire::Meta& meta, bool& has_meta, Frame& frame,
-                                 std::vector<CarriedReferencePtr>& carried) {
+absl::Status WorkerRuntime::pack(Writer message, WorkerId to, ContextId context,
+                                 const TensorSendOptions& tensors, wire::Meta& meta, bool& has_meta,
+                                 Frame& frame, std::vector<CarriedReferencePtr>& carried) {
   for (const AnyReferencePtr& reference : message.references()) {
     if (references_ == nullptr) {
       return absl::FailedPreconditionError("this worker has no references to send");
@@ -159,8 +168,6 @@ absl::Status WorkerRuntime::pack(Writer message, WorkerId to, ContextId context,
     }
   }
   frame.body = std::move(message.body());
-  TensorSendOptions tensors = options_.tensors;
-  if (snapshot) tensors.copy_up_to = SIZE_MAX;
   return encode_tensors(std::move(message.tensors()), tensors, frame);
 }
 
@@ -212,10 +219,12 @@ CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
   std::vector<CarriedReferencePtr> carried;
   absl::Status packed = request.arguments.status();
   if (packed.ok()) {
+    TensorSendOptions tensors = options_.tensors;
+    if (request.options.snapshot) tensors.copy_up_to = SIZE_MAX;
     absl::Status status = run_user_code([&] {
       packed =
           pack(std::move(request.arguments), request.to, own_scope ? scope.context : ContextId(),
-               request.options.snapshot, meta, has_meta, frame, carried);
+               tensors, meta, has_meta, frame, carried);
     });
     if (!status.ok()) packed = status;
   }
@@ -322,7 +331,8 @@ void WorkerRuntime::on_late_reply(WorkerId from, Frame frame) {
   discard_references(from, meta);
 }
 
-void WorkerRuntime::refuse(const Arrival& arrival, absl::Status status) {
+void WorkerRuntime::refuse(Arrival& arrival, absl::Status status) {
+  unpark(arrival);
   status = raised_at(with_ran(std::move(status), Ran::kNo), name());
   if (arrival.slot != nullptr) {
     arrival.call->taken();
@@ -331,6 +341,16 @@ void WorkerRuntime::refuse(const Arrival& arrival, absl::Status status) {
   } else {
     arrival.call->reply(std::move(status));
   }
+}
+
+// Its time is over or nobody waits for it any more, and it has not begun.
+void WorkerRuntime::refuse_ended(Arrival& arrival) {
+  const TimePoint deadline = arrival.call->context()->deadline();
+  const bool late = deadline != kNever && clock_.now() >= deadline;
+  const std::string text =
+      absl::StrCat("call to '", arrival.entry->name, "' on worker '", name(), "' ",
+                   late ? "reached its deadline before it began" : "was cancelled");
+  refuse(arrival, late ? absl::DeadlineExceededError(text) : absl::CancelledError(text));
 }
 
 void WorkerRuntime::on_call(const std::shared_ptr<IncomingCall>& call) {
@@ -346,7 +366,7 @@ void WorkerRuntime::on_call(const std::shared_ptr<IncomingCall>& call) {
                        ? ChainId{WorkerId::from_bits(meta.chain_creator()), meta.chain_number()}
                        : arrival->identity();
   const int held = std::min(meta.held_sources_size(), meta.held_calls_size());
-  for (int i = 0; i < held; ++i) {
+  for (int i = std::max(held - static_cast<int>(CallScope::kMostHeld), 0); i < held; ++i) {
     arrival->held.push_back({WorkerId::from_bits(meta.held_sources(i)), meta.held_calls(i)});
   }
   const auto refuse_unread = [&](absl::Status status) {
@@ -420,7 +440,9 @@ void WorkerRuntime::find_target(std::shared_ptr<Arrival> arrival) {
         arrival->target = *std::move(object);
         self->schedule(arrival);
       });
-  if (found->load() || arrival->slot != nullptr) return;
+  if (found->load()) return;
+  park(*arrival);
+  if (arrival->slot != nullptr) return;
   // The object may take for ever; the caller does not wait that long.
   arrival->call->context()->on_cancel([weak = weak_from_this(), number] {
     if (const auto self = weak.lock()) self->references_->forget_target(number);
@@ -456,13 +478,16 @@ void WorkerRuntime::run(const std::shared_ptr<Arrival>& arrival) {
     self->run_inside_gate(arrival);
     if (gate != nullptr) self->leave(gate);
   };
-  std::vector<ChainId> above = arrival->held;
+  const std::vector<ChainId> above = arrival->held;
+  if (arrival->held.size() >= CallScope::kMostHeld) arrival->held.erase(arrival->held.begin());
   arrival->held.push_back(arrival->identity());
   switch (gate->enter(arrival->identity(), above, queued)) {
     case SerialGate::Entry::kRun:
       queued();
       return;
     case SerialGate::Entry::kQueued:
+      park(*arrival);
+      if (arrival->slot == nullptr) leave_when_cancelled(gate, arrival);
       return;
     case SerialGate::Entry::kReentrant:
       refuse(*arrival, absl::FailedPreconditionError(absl::StrCat(
@@ -470,6 +495,36 @@ void WorkerRuntime::run(const std::shared_ptr<Arrival>& arrival) {
                            "' was called from inside another method of the same serial object")));
       return;
   }
+}
+
+// A call that nobody waits for any more leaves the queue, and what it holds is free.
+void WorkerRuntime::leave_when_cancelled(const std::shared_ptr<SerialGate>& gate,
+                                         const std::shared_ptr<Arrival>& arrival) {
+  arrival->call->context()->on_explicit_cancel([weak = weak_from_this(),
+                                                weak_gate = std::weak_ptr(gate),
+                                                weak_arrival = std::weak_ptr(arrival)] {
+    const auto self = weak.lock();
+    const auto gate = weak_gate.lock();
+    const auto arrival = weak_arrival.lock();
+    if (self == nullptr || gate == nullptr || arrival == nullptr) return;
+    if (gate->withdraw(arrival->identity()) != nullptr) self->refuse_ended(*arrival);
+  });
+}
+
+void WorkerRuntime::park(Arrival& arrival) {
+  const size_t cost = arrival.call->cost();
+  if (!parking_.enter(cost)) return;
+  size_t expected = 0;
+  if (arrival.parked.compare_exchange_strong(expected, cost)) {
+    arrival.call->taken();
+  } else {
+    parking_.leave(cost);  // parked already, or it runs meanwhile
+  }
+}
+
+void WorkerRuntime::unpark(Arrival& arrival) {
+  const size_t cost = arrival.parked.exchange(Arrival::kUnparked);
+  if (cost != 0 && cost != Arrival::kUnparked) parking_.leave(cost);
 }
 
 // The gate lives at least until the task that is inside has run.
@@ -481,15 +536,12 @@ void WorkerRuntime::leave(const std::shared_ptr<SerialGate>& gate) {
 
 void WorkerRuntime::run_inside_gate(const std::shared_ptr<Arrival>& arrival) {
   IncomingCall& call = *arrival->call;
+  unpark(*arrival);
   call.taken();
   const bool detached = arrival->slot != nullptr;  // `remote`: no deadline, nobody to cancel it
   CallContext& context = *call.context();
   if (!detached && context.cancelled()) {
-    const bool late = context.deadline() != kNever && clock_.now() >= context.deadline();
-    const std::string text =
-        absl::StrCat("call to '", arrival->entry->name, "' on worker '", name(), "' ",
-                     late ? "reached its deadline before it began" : "was cancelled");
-    refuse(*arrival, late ? absl::DeadlineExceededError(text) : absl::CancelledError(text));
+    refuse_ended(*arrival);
     return;
   }
   CallScope scope;

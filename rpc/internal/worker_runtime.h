@@ -13,6 +13,7 @@
 
 #include "weft/rpc/hooks.h"
 #include "weft/rpc/internal/agent.h"
+#include "weft/rpc/internal/parking.h"
 #include "weft/rpc/internal/run_lengths.h"
 #include "weft/rpc/registry.h"
 #include "weft/rpc/runtime.h"
@@ -27,6 +28,7 @@ namespace weft::internal {
 struct RuntimeOptions {
   Timeout default_timeout = std::chrono::seconds(60);
   TensorSendOptions tensors;
+  ParkingLimits parking = {};
 };
 
 class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_this<WorkerRuntime> {
@@ -65,8 +67,9 @@ class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_th
   // Of a call with these options, made inside a handler with that deadline.
   TimePoint deadline_of(const CallOptions& options, TimePoint handler) const;
   // Adds references, autograd record and tensors to a frame whose body is `message`'s.
-  absl::Status pack(Writer message, WorkerId to, ContextId context, bool snapshot, wire::Meta& meta,
-                    bool& has_meta, Frame& frame, std::vector<CarriedReferencePtr>& carried);
+  absl::Status pack(Writer message, WorkerId to, ContextId context,
+                    const TensorSendOptions& tensors, wire::Meta& meta, bool& has_meta,
+                    Frame& frame, std::vector<CarriedReferencePtr>& carried);
   // The opposite, once the frame's sender is known.
   absl::StatusOr<Reader> unpack(WorkerId from, const wire::Meta& meta, Frame& frame,
                                 std::vector<AnyReferencePtr> references, ContextId* context);
@@ -83,7 +86,12 @@ class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_th
   void run(const std::shared_ptr<Arrival>& arrival);
   void leave(const std::shared_ptr<SerialGate>& gate);
   void run_inside_gate(const std::shared_ptr<Arrival>& arrival);
-  void refuse(const Arrival& arrival, absl::Status status);
+  void leave_when_cancelled(const std::shared_ptr<SerialGate>& gate,
+                            const std::shared_ptr<Arrival>& arrival);
+  void park(Arrival& arrival);
+  void unpark(Arrival& arrival);
+  void refuse(Arrival& arrival, absl::Status status);
+  void refuse_ended(Arrival& arrival);
 
   Agent& agent_;
   ThreadExecutor& executor_;
@@ -94,6 +102,7 @@ class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_th
   const RuntimeOptions options_;
   ReferenceHook* references_ = nullptr;
   AutogradHook* autograd_ = nullptr;
+  Parking parking_;
   std::atomic<int64_t> default_timeout_ns_;
 };
 

@@ -213,7 +213,9 @@ absl::StatusOr<std::shared_ptr<RRefDriver>> RRefHandle::driver() const {
 
 std::string RRefHandle::owner_name() const {
   const std::shared_ptr<RRefDriver> driver = driver_.lock();
-  return driver != nullptr && driver->is_open() ? driver->name_of(owner_) : owner_.to_string();
+  // The runtime keeps the agent, which knows the names.
+  const std::shared_ptr<RpcRuntime> runtime = driver != nullptr ? driver->runtime() : nullptr;
+  return runtime != nullptr ? runtime->name_of(owner_) : owner_.to_string();
 }
 
 RRefDriver::RRefDriver(Agent& agent, Executor& executor, OwnershipLimits limits)
@@ -500,11 +502,6 @@ absl::Status RRefDriver::with_name_of(WorkerId worker, const absl::Status& statu
   status.ForEachPayload(
       [&](absl::string_view url, const absl::Cord& payload) { named.SetPayload(url, payload); });
   return raised_at(std::move(named), name);
-}
-
-bool RRefDriver::is_open() const {
-  MutexLock lock(mutex_);
-  return !closed_;
 }
 
 absl::Status RRefDriver::usable(const Handle& handle) const {

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -11,6 +12,7 @@
 #include <torch/nn/utils/clip_grad.h>
 
 #include "weft/tests/dist_optim/optimizer_world.h"
+#include "weft/tests/support/error_of.h"
 
 namespace weft::testing {
 
@@ -223,6 +225,44 @@ TEST_F(DistributedOptimizerTest, StateSavedAndLoadedContinuesAsIfNothingHappened
   step(module, first, 2);
   step(again, second, 2);
   EXPECT_TRUE(at::equal(module.state().at("weight"), again.state().at("weight")));
+}
+
+TEST_F(DistributedOptimizerTest, AStateThatOneOwnerRefusesIsLoadedByNone) {
+  const HostedModule<Layer> a(Destination(world_.id(1)), 3, 5, 1);
+  const HostedModule<Layer> b(Destination(world_.id(2)), 3, 5, 2);
+  DistributedOptimizer<torch::optim::Adam> optimizer({a.parameters(), b.parameters()},
+                                                     torch::optim::AdamOptions(0.1));
+  const auto step = [&](int i) {
+    Context context;
+    context.backward({(a.forward(batch(i)).sum() + b.forward(batch(i)).square().sum())});
+    optimizer.step(context);
+  };
+  step(0);
+  weft::TensorMap state = optimizer.state_dict();
+  step(1);
+  const weft::TensorMap now = optimizer.state_dict();
+  const auto refused = [&](const char* named) {
+    const absl::Status status = weft::testing::error_of([&] { optimizer.load_state_dict(state); });
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_NE(status.message().find(named), absl::string_view::npos) << status;
+    const weft::TensorMap after = optimizer.state_dict();
+    EXPECT_EQ(after.size(), now.size());
+    for (const auto& [name, value] : now) EXPECT_TRUE(at::equal(after.at(name), value)) << name;
+  };
+  const at::Tensor average = state.at("1/bias/exp_avg");
+  state["1/bias/exp_avg"] = at::zeros({2});
+  refused("bias/exp_avg");
+  state.erase("1/bias/exp_avg");
+  refused("bias/exp_avg is missing");
+  state["1/bias/exp_avg"] = average;
+  state["1/bias/momentum_buffer"] = average;
+  refused("bias/momentum_buffer");
+  state.erase("1/bias/momentum_buffer");
+  state["2/bias/exp_avg"] = average;
+  refused("2/bias/exp_avg");
+  state.erase("2/bias/exp_avg");
+  state["steps"] = at::full({}, -1, at::kLong);
+  refused("steps");
 }
 
 TEST_F(DistributedOptimizerTest, AnotherModeOnTheSameParametersIsRefused) {

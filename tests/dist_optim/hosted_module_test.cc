@@ -112,7 +112,7 @@ WEFT_REGISTER_MODULE(Fickle);
 class Noisy : public torch::nn::Module {
  public:
   Noisy() { weight = register_parameter("weight", at::randn({2})); }
-  at::Tensor forward(at::Tensor x) { return x.mul(weight); }
+  at::Tensor forward(at::Tensor x) const { return x.mul(weight); }
 
   at::Tensor weight;
 };

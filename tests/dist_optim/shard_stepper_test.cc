@@ -190,13 +190,13 @@ TEST(ShardStepper, ANewerPrepareGivesUpTheOlderOne) {
 TEST(ShardStepper, SettlingAQuestionRefusesTheDeadCallersCommit) {
   const auto stepper = stepper_of(start_set(), settings_of(SGDOptions(0.1)));
   ASSERT_TRUE(stepper->prepare(id(1), gradients(1)).ok());
-  EXPECT_EQ(stepper->settle(id(1)), StepOutcome::kAborted);
+  EXPECT_EQ(*stepper->settle(id(1)), StepOutcome::kAborted);
   EXPECT_FALSE(stepper->commit(id(1), {{0.1}, 1.0}).ok());
-  EXPECT_EQ(stepper->settle(id(2)), StepOutcome::kAborted);  // never heard of: refused from now on
+  EXPECT_EQ(*stepper->settle(id(2)), StepOutcome::kAborted);  // never heard of: refused from now on
   EXPECT_FALSE(stepper->prepare(id(2), gradients(2)).ok());
   ASSERT_TRUE(stepper->prepare(id(3), gradients(3)).ok());
   ASSERT_TRUE(stepper->commit(id(3), {{0.1}, 1.0}).ok());
-  EXPECT_EQ(stepper->settle(id(3)), StepOutcome::kApplied);
+  EXPECT_EQ(*stepper->settle(id(3)), StepOutcome::kApplied);
 }
 
 TEST(ShardStepper, AFencedStepIsDecidedByItsOwnersAlone) {
@@ -269,6 +269,25 @@ TEST(ShardStepper, SparseGradientsAreRefusedWhereACommitWouldThrow) {
   }
 }
 
+TEST(ShardStepper, SparseAndDenseGradientsMayFollowEachOther) {
+  for (const bool nesterov : {false, true}) {
+    const OptimizerSettings settings =
+        settings_of(SGDOptions(0.1).momentum(0.9).nesterov(nesterov));
+    std::shared_ptr<ParameterSet> dense_set = start_set(), mixed_set = start_set();
+    const auto dense = stepper_of(dense_set, settings), mixed = stepper_of(mixed_set, settings);
+    const bool sparse_first = !nesterov;
+    for (uint64_t n = 1; n <= 6; ++n) {
+      step(*dense, n, 0.1);
+      std::vector<at::Tensor> g = gradients(n);
+      if ((n % 2 == 1) == sparse_first) g[0] = g[0].to_sparse(1);
+      ASSERT_TRUE(mixed->prepare(id(n), g).ok());
+      ASSERT_EQ(mixed->commit(id(n), {{0.1}}), absl::OkStatus());
+    }
+    EXPECT_TRUE(at::allclose(mixed_set->live()[0], dense_set->live()[0]));
+    EXPECT_EQ(mixed->load_state(mixed->state()), absl::OkStatus());
+  }
+}
+
 TEST(ShardStepper, WhatACommitNeedsIsAllocatedWhenItIsPrepared) {
   const auto stepper = stepper_of(start_set(), settings_of(SGDOptions(0.1).momentum(0.9)));
   const std::vector<at::Tensor> g = gradients(1);
@@ -298,6 +317,19 @@ TEST(ShardStepper, BadOptionsAreRefusedWithTorchsWords) {
                                   {{{0}, SgdSettings{.lr = 1}}, {{0}, SgdSettings{.lr = 1}}},
                                   UpdateMode::kLocked)
                    .ok());
+}
+
+TEST(ShardStepper, ACommitThatFailsHalfWayIsNeitherDoneNorUndone) {
+  const std::shared_ptr<ParameterSet> set = start_set();
+  const auto stepper = stepper_of(set, settings_of(SGDOptions(0.1)));
+  ASSERT_TRUE(stepper->prepare(id(1), gradients(1)).ok());
+  at::Tensor(set->live()[1]).set_data(at::zeros({2}));  // somebody does what nobody may
+  const absl::Status failed = stepper->commit(id(1), {{0.1}});
+  EXPECT_EQ(failed.code(), absl::StatusCode::kDataLoss) << failed;
+  EXPECT_EQ(stepper->commit(id(1), {{0.1}}), failed);
+  EXPECT_EQ(stepper->settle(id(1)).status(), failed) << "it is not aborted";
+  EXPECT_EQ(stepper->fence(id(1)), StepOutcome::kApplied) << "the others must apply it";
+  EXPECT_EQ(stepper->prepare(id(2), gradients(2)).status(), failed);
 }
 
 TEST(ShardStepper, InstancesThatShareAStepperHaveTheirOwnNumbers) {

@@ -558,8 +558,47 @@ TEST_F(StepCutOffTest, AnOnlyOwnerThatDoesNotSayInTimeIsDataLoss) {
   EXPECT_EQ(result.outcome, Outcome::kDataLoss) << result.status;
   EXPECT_THAT(text_of(result), HasSubstr("worker1"));
   ASSERT_TRUE(eventually([&] { return loss->lost == 2; }));
+  // It still goes on.
+  expect_not_applied(optimizer.step_async(context).wait(), absl::StatusCode::kFailedPrecondition,
+                     "under way");
   let_through({1});
-  EXPECT_EQ(optimizer.step(context).number, 2u);
+  StepResult next;
+  ASSERT_TRUE(eventually([&] {
+    next = optimizer.step_async(context).wait();
+    return next.outcome == Outcome::kApplied;
+  })) << next.status;
+  EXPECT_EQ(next.number, 2u);
+}
+
+// The caller has given up waiting, but not its decision.
+TEST_F(StepCutOffTest, AnAnswerThatComesAfterTheStepsTimeStillDecidesIt) {
+  const Models models({world_[kCaller].id(), world_[2].id()});
+  Sgd optimizer(models.sets, SGDOptions(kRate), {.shared_name = kShared});
+  Context context;
+  context.backward({models.loss()});
+  weft::RpcRuntime& caller = *world_[kCaller].runtime();
+  const auto handler =
+      std::make_shared<weft::CallContext>(caller.clock(), caller.id(), caller.name(), weft::kNever);
+  const auto loss =
+      lose({id_of(&OptimizerShard::finish), id_of(&OptimizerShard::settle)}, {2}, true);
+  Future<StepResult> step;
+  {
+    weft::CallScope scope = weft::CallScope::current();
+    scope.call_context = handler;
+    weft::CallScopeGuard guard(std::move(scope));
+    step = optimizer.step_async(context, {.timeout = std::chrono::seconds(1)});
+  }
+  ASSERT_TRUE(eventually([&] { return loss->lost > 0; }));
+  handler->cancel();
+  const StepResult result = step.wait();
+  EXPECT_EQ(result.outcome, Outcome::kDataLoss) << result.status;
+  EXPECT_THAT(text_of(result), HasSubstr("worker2"));
+  EXPECT_EQ(steps_applied(2), 1);
+  EXPECT_EQ(undecided(kCaller), 1u);
+  EXPECT_EQ(steps_applied(kCaller), 0);
+  let_through({2});
+  EXPECT_TRUE(eventually([&] { return steps_applied(kCaller) == 1; }));
+  EXPECT_EQ(undecided(kCaller), 0u);
 }
 
 TEST_F(StepCutOffTest, HogwildSaysMaybeOfAnOwnerWhoseAnswerDiedWithIt) {

@@ -131,6 +131,7 @@ TEST_F(TrainingJobTest, OwnLayersAreAveragedEveryTwentyStepsAndBeforeTheEvaluati
 
 // Trainer 3's last word is so loud that the average is nothing like the leader's own layers.
 TEST_F(TrainingJobTest, EvaluationAndCheckpointUseTheAverage) {
+  at::set_num_threads(1);  // as in the job
   run_epoch(25, some_layers(options_.seed + 1, 10));
   ASSERT_FALSE(HasFailure());
   const absl::StatusOr<Checkpoint> saved =

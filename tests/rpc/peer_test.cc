@@ -87,12 +87,26 @@ TEST_F(PeerTest, NestedCallsTakeNoCallCreditAndOvertakeTheQueue) {
   EXPECT_EQ(sent_calls(), (Calls{4}));
 }
 
-TEST_F(PeerTest, NestedCallsAreStillBoundByBytes) {
-  EXPECT_TRUE(call(1, 3900 - kSmall));
-  EXPECT_TRUE(call(2, 200, kFlagNested));
-  EXPECT_EQ(sent_calls(), (Calls{1}));
-  EXPECT_TRUE(credit(1, 3900));
-  EXPECT_EQ(sent_calls(), (Calls{2}));
+// What holds the window may wait for them.
+TEST_F(PeerTest, NestedCallsHaveAWindowOfBytesOfTheirOwn) {
+  EXPECT_TRUE(call(1, 9000));
+  EXPECT_TRUE(call(2, 2000 - kSmall, kFlagNested));
+  EXPECT_TRUE(call(3));  // waits
+  EXPECT_TRUE(call(4, 2001 - kSmall, kFlagNested));
+  EXPECT_TRUE(call(5, 2000 - kSmall, kFlagNested));  // would fit, but must not pass 4
+  EXPECT_EQ(sent_calls(), (Calls{1, 2}));
+  (void)peer_.take_call(2);  // answered
+  EXPECT_TRUE(credit(0, 2000));
+  EXPECT_EQ(sent_calls(), (Calls{4}));
+  (void)peer_.take_call(4);
+  EXPECT_TRUE(credit(0, 4001));
+  EXPECT_EQ(sent_calls(), (Calls{5})) << "though 3 has waited for longer";
+  FrameHeader all;
+  all.acknowledged = 4;
+  all.credit_calls = 1;
+  all.credit_bytes = 9000 + kSmall + 4001;
+  EXPECT_TRUE(peer_.on_header(all, kNow));
+  EXPECT_EQ(sent_calls(), (Calls{3}));
 }
 
 TEST_F(PeerTest, ACallLargerThanTheWindowGoesAlone) {

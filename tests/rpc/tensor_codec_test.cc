@@ -210,6 +210,17 @@ TEST(TensorCodecTest, SharedMemoryUpToTheBoundIsCopiedAndAboveSentInPlace) {
   EXPECT_NE(snapshot.payloads.at(0).data, large.data_ptr());
 }
 
+TEST(TensorCodecTest, HandlesThatNobodyWritesThroughDoNotMakeACopy) {
+  const at::Tensor kept = at::ones({5000});
+  const TensorSendOptions options{.copy_up_to = SIZE_MAX, .holders = 2};
+  const auto sent = [&] {
+    return encoded(std::vector<at::Tensor>(1, kept), options).payloads.at(0).data;
+  };
+  EXPECT_EQ(sent(), kept.data_ptr());
+  const at::Tensor third = kept;
+  EXPECT_NE(sent(), kept.data_ptr());
+}
+
 TEST(TensorCodecTest, MemoryThatNobodyElseHoldsIsNeverCopied) {
   at::Tensor mine = at::ones({5000});
   const void* const data = mine.data_ptr();

@@ -143,6 +143,21 @@ class Turnstile {
 WEFT_REGISTER_CLASS(Turnstile, weft::constructor<>(), &Turnstile::pass, &Turnstile::collisions,
                     &Turnstile::again, weft::serial);
 
+// Hands a token on to a new one, without waiting for it.
+class Stop {
+ public:
+  void hand_on(int left);
+  static inline weft::Promise<int64_t>* end = nullptr;
+};
+WEFT_REGISTER_CLASS(Stop, weft::constructor<>(), &Stop::hand_on, weft::serial);
+void Stop::hand_on(int left) {
+  if (left == 0) {
+    end->set(static_cast<int64_t>(weft::CallScope::current().held->size()));
+  } else {
+    (void)weft::remote<Stop>(left % 2 == 0 ? "w0" : "w1").rpc_async(&Stop::hand_on, left - 1);
+  }
+}
+
 int pass_for(RRef<Turnstile> turnstile) { return turnstile.rpc_sync(&Turnstile::pass); }
 WEFT_REGISTER_FUNCTION(pass_for);
 // Branches of one handler, two of them a level deeper. Returns the last number.
@@ -347,6 +362,14 @@ TEST_P(RRefTest, RunsTheMethodsOfASerialObjectOneAtATime) {
   EXPECT_EQ(turnstile.rpc_sync(&Turnstile::collisions), 0);
   const absl::Status nested = error_of([&] { turnstile.rpc_sync(&Turnstile::again, turnstile); });
   EXPECT_EQ(nested.code(), absl::StatusCode::kFailedPrecondition) << nested;
+}
+
+TEST_P(RRefTest, ALongChainOfCallsToSerialObjectsCarriesNoMoreThanItsNewest) {
+  start(2);
+  weft::Promise<int64_t> end;
+  Stop::end = &end;
+  weft::remote<Stop>("w1").rpc_sync(&Stop::hand_on, 200);
+  EXPECT_EQ(end.future().wait(), static_cast<int64_t>(weft::CallScope::kMostHeld));
 }
 
 TEST_P(RRefTest, CallsOfOneHandlerThatAreNotNestedWaitForEachOtherAtASerialObject) {

@@ -303,6 +303,7 @@ TEST_F(BrokenStreamTest, AWorkerThatCannotBeDialledAnyMoreIsDeadByName) {
   WorkerWorld world(2, [&](size_t rank, WorkerOptions& options) {
     through(network_)(rank, options);
     options.call_credits = 1;
+    options.max_queued_calls = 1;  // at a serial object as well
   });
   reconnect(world, 2);
   const weft::Destination there = world[0].to("worker1");
@@ -310,8 +311,15 @@ TEST_F(BrokenStreamTest, AWorkerThatCannotBeDialledAnyMoreIsDeadByName) {
   const Future<void> running = booth.rpc_async(&Booth::hold);
   const Future<void> back = weft::rpc_async(world[1].to("worker0"), hold);
   latch.wait_for_arrivals(2);
-  // The first of these has the only credit as long as the booth is held; the second does not leave.
+  // The first of these waits at the booth, the second has the only credit as long as that is held,
+  // the third does not leave.
+  const auto has_left = [&] {
+    return eventually([&] { return world[0].debug_info().agent.queued_calls == 0; });
+  };
   const Future<void> waiting = booth.rpc_async(&Booth::hold);
+  ASSERT_TRUE(has_left());
+  const Future<void> holding = booth.rpc_async(&Booth::hold);
+  ASSERT_TRUE(has_left());
   const Future<void> unsent = booth.rpc_async(&Booth::hold);
 
   network_->proxy().refuse();
@@ -325,7 +333,8 @@ TEST_F(BrokenStreamTest, AWorkerThatCannotBeDialledAnyMoreIsDeadByName) {
     return weft::ran_of(status);
   };
   EXPECT_EQ(expect_dead(running, "worker1"), Ran::kMaybe);
-  (void)expect_dead(waiting, "worker1");  // sent or not, as the credit came back
+  EXPECT_EQ(expect_dead(waiting, "worker1"), Ran::kMaybe);
+  EXPECT_EQ(expect_dead(holding, "worker1"), Ran::kMaybe);
   EXPECT_EQ(expect_dead(unsent, "worker1"), Ran::kNo);
   EXPECT_EQ(expect_dead(back, "worker0"), Ran::kMaybe);
   EXPECT_EQ(expect_dead(weft::rpc_async(there, hold), "worker1"), Ran::kNo);
