@@ -208,7 +208,9 @@ class [[nodiscard]] Future {
   void cancel() const { state_->cancel(); }
 
   // Runs `f(const Future<T>&)` on `executor` once this is complete; its result (or exception, or
-  // the future it returns, unwrapped) completes the returned future.
+  // the future it returns, unwrapped) completes the returned future. Without an executor it is that
+  // of the worker that made this future, or the current one; if there is none (a call that failed
+  // before it had a worker), f does not run, and the returned future fails as this one.
   template <class F>
   auto then(Executor* executor, F f) const;
   template <class F>

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/ops/randint.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
