@@ -64,11 +64,24 @@ void give_news(int64_t value) { news->set(value); }
 WEFT_REGISTER_FUNCTION(give_news);
 class Reader {
  public:
-  int64_t wait_for_news() { return news->future().wait(); }
+  int64_t wait_for_news() {
+    waits = true;
+    return news->future().wait();
+  }
   int64_t size(const std::string& text) { return static_cast<int64_t>(text.size()); }
+
+  static inline std::atomic<bool> waits{false};
 };
 WEFT_REGISTER_CLASS(Reader, weft::constructor<>(), &Reader::wait_for_news, &Reader::size,
                     weft::serial);
+
+// Its calls may overtake each other: whoever comes later finds it inside.
+Future<int64_t> begin_reading(const weft::RRef<Reader>& reader) {
+  Reader::waits = false;
+  Future<int64_t> reading = reader.rpc_async(&Reader::wait_for_news);
+  EXPECT_TRUE(weft::testing::eventually([] { return Reader::waits.load(); }));
+  return reading;
+}
 
 class FloodTest : public ::testing::TestWithParam<TransportKind> {
  protected:
@@ -161,7 +174,7 @@ TEST_P(FloodTest, CallsThatWaitForAnObjectDoNotHoldUpWhatTheObjectWaitsFor) {
   news.emplace(nullptr);
   const weft::Destination to = world_[0].to("worker1");
   const weft::RRef<Reader> reader = weft::remote<Reader>(to);
-  const Future<int64_t> reading = reader.rpc_async(&Reader::wait_for_news);
+  const Future<int64_t> reading = begin_reading(reader);
   // A window of them waits at the object, the others hold credit.
   std::vector<Future<int64_t>> parked;
   const std::string text(kText, 'x');
@@ -180,7 +193,7 @@ TEST_P(FloodTest, ACallThatWaitsForAnObjectLeavesItsQueueWhenItsCallerDoesNotWai
   news.emplace(nullptr);
   const weft::Destination to = world_[0].to("worker1");
   const weft::RRef<Reader> reader = weft::remote<Reader>(to);
-  const Future<int64_t> reading = reader.rpc_async(&Reader::wait_for_news);
+  const Future<int64_t> reading = begin_reading(reader);
   Future<int64_t> parked = reader.rpc_async(&Reader::size, std::string(kText, 'x'));
   const auto at_work = [&](size_t calls) {
     return weft::testing::eventually(
