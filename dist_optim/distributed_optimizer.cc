@@ -14,12 +14,15 @@
 #include "weft/base/log.h"
 #include "weft/base/mutex.h"
 #include "weft/base/status.h"
+#include "weft/dist_optim/internal/step_answers.h"
 #include "weft/rpc/internal/user_call.h"
 
 namespace weft {
 namespace {
 
+using internal::insist;
 using internal::OptimizerShard;
+using internal::Results;
 using internal::ShardGroup;
 using internal::StepId;
 using internal::StepOutcome;
@@ -27,6 +30,7 @@ using internal::StepRequest;
 using internal::StepSummary;
 using internal::StepUpdate;
 using internal::Verdict;
+using internal::when_all;
 
 // Optimizers of one process need distinct numbers only within one life of one worker.
 uint64_t next_number() {
@@ -34,91 +38,8 @@ uint64_t next_number() {
   return ++last;
 }
 
-template <class T>
-using Results = std::vector<absl::StatusOr<internal::Stored<T>>>;
-
-// Runs `then(results)` on `executor` once all futures are complete, whatever they hold.
-template <class T, class Then>
-void when_all(Executor* executor, std::vector<Future<T>> futures, Then then) {
-  struct Gather {
-    std::vector<Future<T>> futures;
-    std::atomic<size_t> open;
-    Executor* executor;
-    std::optional<Then> then;
-  };
-  auto gather = std::make_shared<Gather>();
-  gather->futures = std::move(futures);
-  gather->open = gather->futures.size() + 1;
-  gather->executor = executor;
-  gather->then.emplace(std::move(then));
-  const auto one_less = [gather] {
-    if (gather->open.fetch_sub(1) != 1) return;
-    gather->executor->schedule([gather] {
-      Results<T> results;
-      for (const Future<T>& future : gather->futures) results.push_back(future.result());
-      gather->futures.clear();
-      Then then = std::move(*gather->then);
-      gather->then.reset();
-      then(std::move(results));
-    });
-  };
-  for (const Future<T>& future : gather->futures) future.state()->on_complete_inline(one_less);
-  one_less();
-}
-
-// How soon a decision that an owner had no room for is sent again.
-constexpr Nanoseconds kAgain = std::chrono::milliseconds(20);
 // How long step() waits for owners that live and do not say that they have applied it.
 constexpr absl::Duration kDecisionWait = absl::Seconds(60);
-
-// Sends a decision, in `scope`, again and again while it is refused for want of room. After `limit`
-// the future fails; the decision goes on.
-template <class R, class Send>
-Future<R> insist(CallScope scope, Timeout limit, Send send) {
-  struct Attempts : std::enable_shared_from_this<Attempts> {
-    Attempts(CallScope s, Send f) : scope(std::move(s)), send(std::move(f)) {}
-    void go() {
-      Future<R> answer = Future<R>::ready(absl::CancelledError("not sent"));
-      try {
-        CallScopeGuard guard(scope);
-        answer = send();
-      } catch (const RpcError& refused) {
-        answer = Future<R>::ready(refused.status());
-      }
-      answer.state()->on_complete_inline([self = this->shared_from_this(), answer] {
-        const absl::Status& status = answer.result().status();
-        if (absl::IsResourceExhausted(status) && ran_of(status) == Ran::kNo) {
-          Clock& clock = self->scope.runtime->clock();
-          clock.call_at(clock.now() + kAgain, [self] {
-            self->scope.runtime->executor().schedule([self] { self->go(); });
-          });
-        } else {
-          self->tell(answer.result());
-        }
-      });
-    }
-    void tell(const absl::StatusOr<internal::Stored<R>>& result) {
-      if (!told.exchange(true)) promise.set(result);
-    }
-    const CallScope scope;
-    Send send;
-    std::atomic<bool> told{false};
-    Promise<R> promise{nullptr};
-  };
-  Clock& clock = scope.runtime->clock();
-  auto attempts = std::make_shared<Attempts>(std::move(scope), std::move(send));
-  Future<R> future = attempts->promise.future();
-  if (!limit.infinite()) {
-    const TimerId late = clock.call_at(limit.deadline_from(clock.now()), [attempts, limit] {
-      const std::string span = absl::FormatDuration(absl::FromChrono(limit.limit()));
-      attempts->tell(with_ran(absl::DeadlineExceededError(absl::StrCat("no answer within ", span)),
-                              Ran::kMaybe));
-    });
-    future.state()->on_complete_inline([&clock, late] { clock.cancel(late); });
-  }
-  attempts->go();
-  return future;
-}
 
 }  // namespace
 
@@ -185,19 +106,16 @@ struct DistributedOptimizerBase::Core : std::enable_shared_from_this<Core> {
   void wait_no_longer_than_limit(const StepPtr& step, const std::vector<size_t>& asked) const {
     const Timeout limit = step->options.timeout.or_else(kDecisionWait);
     if (step->late.has_value() || limit.infinite()) return;
-    std::vector<std::string> owners;
-    for (const size_t shard : asked) owners.push_back(shards[shard].rref.owner_name());
     Clock& clock = step->scope.runtime->clock();
-    step->late = clock.call_at(limit.deadline_from(clock.now()), [step, limit, owners] {
-      StepResult result;
-      result.outcome = StepResult::Outcome::kDataLoss;
-      result.number = step->request.step.number;
-      result.status = absl::DataLossError(
-          absl::StrCat(step->request.step.to_string(), " is not known to be applied by ",
-                       absl::StrJoin(owners, ", "), ": no answer within ",
-                       absl::FormatDuration(absl::FromChrono(limit.limit()))));
-      step->tell(std::move(result));
-    });
+    step->late = clock.call_at(
+        limit.deadline_from(clock.now()), [self = shared_from_this(), step, asked, limit] {
+          StepResult result;
+          result.outcome = StepResult::Outcome::kDataLoss;
+          result.number = step->request.step.number;
+          const std::string span = absl::FormatDuration(absl::FromChrono(limit.limit()));
+          result.status = self->unknown_at(asked, *step, absl::StrCat("no answer within ", span));
+          step->tell(std::move(result));
+        });
   }
   auto call(size_t shard, const StepPtr& step) const {
     return shards[shard].rref.with({.timeout = step->options.timeout});
@@ -223,7 +141,8 @@ struct DistributedOptimizerBase::Core : std::enable_shared_from_this<Core> {
   void prepare(StepPtr step);
   void decide_at(size_t last, StepPtr step);
   void ask(size_t last, StepPtr step, absl::Status failure);
-  absl::Status unknown_at(size_t shard, const Step& step, const absl::Status& why) const;
+  absl::Status unknown_at(const std::vector<size_t>& asked, const Step& step,
+                          const std::string& why) const;
   void commit(StepPtr step);
   void abort(StepPtr step, absl::Status why);
   void apply(StepPtr step);
@@ -375,17 +294,20 @@ void DistributedOptimizerBase::Core::ask(size_t last, StepPtr step, absl::Status
              // Aborted there, or that owner is dead and does not count.
              if (!verdict[0].ok() && verdict[0].status().code() != absl::StatusCode::kUnavailable) {
                step->result.outcome = StepResult::Outcome::kDataLoss;
-               failure = self->unknown_at(last, *step, failure);
+               failure = self->unknown_at({last}, *step, failure.ToString());
              }
              self->abort(std::move(step), std::move(failure));
            });
 }
 
-absl::Status DistributedOptimizerBase::Core::unknown_at(size_t shard, const Step& step,
-                                                        const absl::Status& why) const {
+absl::Status DistributedOptimizerBase::Core::unknown_at(const std::vector<size_t>& asked,
+                                                        const Step& step,
+                                                        const std::string& why) const {
+  std::vector<std::string> owners;
+  for (const size_t shard : asked) owners.push_back(shards[shard].rref.owner_name());
   return absl::DataLossError(absl::StrCat(step.request.step.to_string(),
                                           " is not known to be applied by ",
-                                          shards[shard].rref.owner_name(), ": ", why.ToString()));
+                                          absl::StrJoin(owners, ", "), ": ", why));
 }
 
 void DistributedOptimizerBase::Core::commit(StepPtr step) {
@@ -402,7 +324,7 @@ void DistributedOptimizerBase::Core::commit(StepPtr step) {
                if (answers[i].ok()) continue;
                step->result.outcome = StepResult::Outcome::kDataLoss;
                step->result.status =
-                   self->unknown_at(step->prepared[i], *step, answers[i].status());
+                   self->unknown_at({step->prepared[i]}, *step, answers[i].status().ToString());
              }
              self->end(step);
            });
