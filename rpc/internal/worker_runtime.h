@@ -64,6 +64,9 @@ class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_th
   class Sink;
   struct Arrival;
 
+  // The references that a message carries, as they travel.
+  static std::vector<std::string> wires_of(const wire::Meta& meta);
+  static absl::Status no_references();
   // Of a call with these options, made inside a handler with that deadline.
   TimePoint deadline_of(const CallOptions& options, TimePoint handler) const;
   // Adds references, autograd record and tensors to a frame whose body is `message`'s.
