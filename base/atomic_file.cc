@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/fail_point.h"
 #include "weft/base/status.h"
 
 namespace weft {
@@ -56,7 +57,7 @@ absl::StatusCode code_of(int error_number) {
 }  // namespace
 
 const FileCalls& FileCalls::system() {
-  static const FileCalls calls = {::write, ::fsync, ::rename};
+  static const FileCalls calls = {::write, ::fsync, ::rename, ::mkdir, ::remove};
   return calls;
 }
 
@@ -133,7 +134,9 @@ absl::Status AtomicFile::commit() {
   // tried.
   if (calls_->fsync(descriptor_) != 0) return fail("cannot flush");
   if (::close(std::exchange(descriptor_, -1)) != 0) return fail("cannot close");
+  WEFT_FAIL_POINT("file.rename.next");
   if (calls_->rename(temporary_.c_str(), path_.c_str()) != 0) return fail("cannot replace");
+  WEFT_FAIL_POINT("file.renamed");
   temporary_.clear();
   absl::Status flushed = flush_folder(folder_of(path_), *calls_);
   if (flushed.ok()) return flushed;

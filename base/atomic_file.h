@@ -12,8 +12,10 @@
 #pragma once
 
 #include <cstddef>
+#include <stdio.h>
 #include <string>
 #include <string_view>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include "absl/status/status.h"
@@ -26,6 +28,8 @@ struct FileCalls {
   ssize_t (*write)(int descriptor, const void* data, size_t size);
   int (*fsync)(int descriptor);
   int (*rename)(const char* from, const char* to);
+  int (*mkdir)(const char* path, mode_t mode) = ::mkdir;
+  int (*remove)(const char* path) = ::remove;
 
   static const FileCalls& system();
 };

@@ -300,10 +300,20 @@ bool ManualExecutor::run_one() {
     if (queue_.empty()) return false;
     task = std::move(queue_.front());
     queue_.pop_front();
+    ++running_;
   }
-  Enter enter(this);
-  task();
+  {
+    Enter enter(this);
+    task();
+  }
+  MutexLock lock(mutex_);
+  --running_;
   return true;
+}
+
+bool ManualExecutor::idle() const {
+  MutexLock lock(mutex_);
+  return queue_.empty() && running_ == 0;
 }
 
 size_t ManualExecutor::run_all() {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -29,6 +30,13 @@ class Executor {
 
   // Runs `task` once, soon, never inside this call. After `stop` tasks are destroyed unrun.
   virtual void schedule(Task task) = 0;
+  // For tasks that are expected to be short: as schedule, but where the executor can, `task` runs
+  // on this thread after the piece of work that it is doing.
+  virtual void schedule_near(Task task, Nanoseconds /*expected*/) { schedule(std::move(task)); }
+  // True while what comes now may never get its turn, so that new work should be refused.
+  virtual bool saturated() const { return false; }
+  // Nothing is queued and no task runs; one that waits still runs.
+  virtual bool idle() const = 0;
 
   // The executor whose task runs on this thread; null elsewhere.
   static Executor* current();
@@ -80,17 +88,13 @@ class ThreadExecutor final : public Executor {
   ~ThreadExecutor() override;
 
   void schedule(Task task) override ABSL_LOCKS_EXCLUDED(mutex_);
-  // For tasks that are expected to be short: as schedule, but if this thread is one of
-  // ServingThreads, `task` may run on it after the piece of work that it is doing. Those threads
-  // must end before this executor.
-  void schedule_near(Task task, Nanoseconds expected) ABSL_LOCKS_EXCLUDED(mutex_);
+  // On ServingThreads, which must end before this executor.
+  void schedule_near(Task task, Nanoseconds expected) override ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // True while every thread that the bound allows exists, all are taken, and tasks wait: what comes
-  // now may never get its turn, so new work should be refused.
-  bool saturated() const { return saturated_.load(std::memory_order_relaxed); }
+  // While every thread that the bound allows exists, all are taken, and tasks wait.
+  bool saturated() const override { return saturated_.load(std::memory_order_relaxed); }
   size_t thread_count() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Nothing is queued and no task runs; one that waits still runs.
-  bool idle() const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool idle() const override ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Lets running tasks end, drops queued ones, joins all threads. Idempotent.
   void stop() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -153,13 +157,15 @@ class Strand {
 class ManualExecutor final : public Executor {
  public:
   void schedule(Task task) override ABSL_LOCKS_EXCLUDED(mutex_);
+  bool idle() const override ABSL_LOCKS_EXCLUDED(mutex_);
   // Runs until nothing is queued; returns how many ran.
   size_t run_all() ABSL_LOCKS_EXCLUDED(mutex_);
   bool run_one() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::deque<Task> queue_ ABSL_GUARDED_BY(mutex_);
+  size_t running_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace weft

@@ -40,8 +40,8 @@ absl::StatusOr<ProcessPair::Process> ProcessPair::spawn(const std::string& role,
                                                         int processor) const {
   absl::StatusOr<std::pair<Channel, Channel>> ends = Channel::make_pair();
   if (!ends.ok()) return ends.status();
-  std::vector<std::string> words = {options_.program, "contestant", "--name",
-                                    options_.name,    "--role",     role};
+  const std::string& name = options_.child_name.empty() ? options_.name : options_.child_name;
+  std::vector<std::string> words = {options_.program, "contestant", "--name", name, "--role", role};
   if (options_.pin) words.insert(words.end(), {"--processor", absl::StrCat(processor)});
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());

@@ -2,6 +2,7 @@
 //
 //   weft_bench rpc --json result.json               all rows, 15 rounds of 0.3 s blocks
 //   weft_bench rpc --quick --rows "small call"      a look in seconds, too short to report
+//   weft_bench rpc --beside before=OLD/weft_bench   another build of this program as one more peer
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -34,6 +35,7 @@ struct CompareOptions {
   std::vector<std::string> rows;
   std::vector<std::string> contestants;
   std::string subject = "weft";
+  std::vector<std::string> beside;  // NAME=PROGRAM
   Harness::Options harness;
   bool quick = false;
   bool pin = false;
@@ -128,6 +130,28 @@ bool start_pairs(const std::vector<Contestant>& contestants, bool pin,
   return all_started;
 }
 
+// Other builds of this program, each measured as its "weft".
+bool start_beside(const CompareOptions& options, std::vector<std::unique_ptr<Pair>>& pairs) {
+  for (const std::string& entry : options.beside) {
+    const size_t equals = entry.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      std::cerr << "--beside " << entry << ": not NAME=PROGRAM\n";
+      return false;
+    }
+    auto pair =
+        std::make_unique<ProcessPair>(ProcessPair::Options{.name = entry.substr(0, equals),
+                                                           .pin = options.pin,
+                                                           .program = entry.substr(equals + 1),
+                                                           .child_name = "weft"});
+    if (const absl::Status started = pair->start(); !started.ok()) {
+      std::cerr << pair->name() << " does not start: " << started << "\n";
+      return false;
+    }
+    pairs.push_back(std::move(pair));
+  }
+  return true;
+}
+
 void print_conditions(const CompareOptions& options) {
   const Harness::Options& harness = options.harness;
   std::printf("%d rounds of %.2f s blocks in random order, seed %llu; %u processors, %s, %s%s\n",
@@ -172,7 +196,8 @@ int run_comparison(CompareOptions options) {
   setenv("OMP_NUM_THREADS", "1", /*overwrite=*/1);
   print_conditions(options);
   std::vector<std::unique_ptr<Pair>> pairs;
-  all_well = start_pairs(*contestants, options.pin, pairs) && all_well;
+  all_well =
+      start_pairs(*contestants, options.pin, pairs) && start_beside(options, pairs) && all_well;
   if (options.busy) keep_processors_busy();
   Harness harness(pairs, options.harness);
   std::vector<RowResult> results;
@@ -204,6 +229,8 @@ int run(int argc, char** argv) {
   compare_command
       ->add_option("--contestants", options.contestants, "only these, separated by commas")
       ->delimiter(',');
+  compare_command->add_option("--beside", options.beside,
+                              "NAME=PROGRAM, another build of this program as a peer; repeatable");
   compare_command->add_option("--subject", options.subject, "whose ratios are told")
       ->capture_default_str();
   compare_command->add_option("--rounds", options.harness.rounds, "counted rounds")

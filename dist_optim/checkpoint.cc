@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "weft/base/atomic_file.h"
+#include "weft/base/fail_point.h"
 #include "weft/base/status.h"
 #include "weft/dist_optim/internal/manifest.h"
 #include "weft/dist_optim/internal/regular_file.h"
@@ -44,13 +45,16 @@ std::string file_of(const std::string& name) {
   return absl::StrCat(name, absl::string_view(kShardSuffix.data(), kShardSuffix.size()));
 }
 
-absl::Status make_folder(const fs::path& folder) {
-  std::error_code error;
-  if (fs::create_directories(folder, error) && !error) {
-    return flush_folder(folder.has_parent_path() ? folder.parent_path().string() : ".");
+// With the folders above it.
+absl::Status make_folder(const fs::path& folder, const FileCalls& calls) {
+  std::error_code ignored;
+  if (folder.empty() || fs::is_directory(folder, ignored)) return absl::OkStatus();
+  const fs::path parent = folder.parent_path();
+  WEFT_RETURN_IF_ERROR(make_folder(parent, calls));
+  if (calls.mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) {
+    return file_error("cannot make folder", folder.string(), errno);
   }
-  if (error) return file_error("cannot make folder", folder.string(), error.value());
-  return absl::OkStatus();
+  return flush_folder(parent.empty() ? "." : parent.string(), calls);
 }
 
 // Folders named after a step that `wanted` accepts, ascending.
@@ -75,11 +79,21 @@ bool has_manifest(const fs::path& folder) {
 }
 
 // The manifest goes first: a removal that is cut off leaves an incomplete step, not a damaged one.
-absl::Status remove_step(const fs::path& folder) {
+absl::Status remove_step(const fs::path& folder, const FileCalls& calls) {
+  std::vector<fs::path> files;
   std::error_code error;
-  fs::remove(folder / kManifestFile, error);
-  if (!error) fs::remove_all(folder, error);
-  if (error) return file_error("cannot remove", folder.string(), error.value());
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    files.push_back(it->path());
+  }
+  if (error == std::errc::no_such_file_or_directory) return absl::OkStatus();
+  if (error) return file_error("cannot list", folder.string(), error.value());
+  std::partition(files.begin(), files.end(),
+                 [](const fs::path& file) { return file.filename() == kManifestFile; });
+  files.push_back(folder);
+  for (const fs::path& file : files) {
+    if (calls.remove(file.c_str()) == 0 || errno == ENOENT) continue;
+    return file_error("cannot remove", file.string(), errno);
+  }
   return absl::OkStatus();
 }
 
@@ -117,12 +131,13 @@ absl::StatusOr<ShardRecord> CheckpointFolder::save_shard(int64_t step, const std
   if (has_manifest(folder)) {
     return absl::AlreadyExistsError(absl::StrCat(folder, " is a complete checkpoint already"));
   }
-  WEFT_RETURN_IF_ERROR(make_folder(folder));
+  WEFT_RETURN_IF_ERROR(make_folder(folder, calls()));
   const std::string path = absl::StrCat(folder, "/", record.file);
-  WEFT_RETURN_IF_ERROR(save_tensors(path, tensors, metadata));
+  WEFT_RETURN_IF_ERROR(save_tensors(path, tensors, metadata, calls()));
   WEFT_ASSIGN_OR_RETURN(RegularFile file, RegularFile::open(path, RegularFile::Links::kRefuse));
   record.bytes = file.size();
   WEFT_ASSIGN_OR_RETURN(record.crc32, internal::crc32_of_file(path, RegularFile::Links::kRefuse));
+  WEFT_FAIL_POINT("checkpoint.shard.written");
   return record;
 }
 
@@ -141,8 +156,11 @@ absl::Status CheckpointFolder::commit(const CheckpointInfo& info,
           absl::StrCat(path, " has ", file.size(), " bytes, its writer saw ", shard.bytes));
     }
   }
-  WEFT_RETURN_IF_ERROR(make_folder(folder));
-  WEFT_RETURN_IF_ERROR(write_file_atomically(absl::StrCat(folder, "/", kManifestFile), text));
+  WEFT_RETURN_IF_ERROR(make_folder(folder, calls()));
+  WEFT_FAIL_POINT("checkpoint.manifest.next");
+  WEFT_RETURN_IF_ERROR(
+      write_file_atomically(absl::StrCat(folder, "/", kManifestFile), text, calls()));
+  WEFT_FAIL_POINT("checkpoint.prune.next");
   const absl::Status pruned = prune(info.step);
   if (pruned.ok()) return pruned;
   return absl::AbortedError(absl::StrCat(folder, " is saved, but: ", pruned.message()));
@@ -152,16 +170,25 @@ absl::Status CheckpointFolder::prune(int64_t committed) const {
   WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> complete, steps());
   const size_t keep = options_.keep <= 0 ? complete.size() : static_cast<size_t>(options_.keep);
   for (size_t i = 0; i + keep < complete.size(); ++i) {
-    if (complete[i] != committed) WEFT_RETURN_IF_ERROR(remove_step(step_folder(complete[i])));
+    if (complete[i] != committed)
+      WEFT_RETURN_IF_ERROR(remove_step(step_folder(complete[i]), calls()));
   }
   // Incomplete steps after the committed one may be in the making.
   WEFT_ASSIGN_OR_RETURN(
       const std::vector<int64_t> remains,
       step_folders(root_, [](const fs::path& folder) { return !has_manifest(folder); }));
   for (const int64_t step : remains) {
-    if (step < committed) WEFT_RETURN_IF_ERROR(remove_step(step_folder(step)));
+    if (step < committed) WEFT_RETURN_IF_ERROR(remove_step(step_folder(step), calls()));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckpointFolder::discard(int64_t step) const {
+  const std::string folder = step_folder(step);
+  if (has_manifest(folder)) {
+    return absl::FailedPreconditionError(absl::StrCat(folder, " is a complete checkpoint"));
+  }
+  return remove_step(folder, calls());
 }
 
 absl::StatusOr<std::vector<int64_t>> CheckpointFolder::steps() const {

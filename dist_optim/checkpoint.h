@@ -39,6 +39,7 @@ class CheckpointFolder {
  public:
   struct Options {
     int keep = 3;  // complete steps that a commit leaves; 0 keeps all
+    const FileCalls* calls = &FileCalls::system();  // outlive this
   };
 
   // `root` is made by the first save.
@@ -59,6 +60,9 @@ class CheckpointFolder {
   // with code Aborted.
   absl::Status commit(const CheckpointInfo& info, const std::vector<ShardRecord>& shards) const;
 
+  // Removes what was written of a step that is not complete.
+  absl::Status discard(int64_t step) const;
+
   // Complete steps, ascending; empty if there is no such folder.
   absl::StatusOr<std::vector<int64_t>> steps() const;
   // Each shard is compared with the manifest's size and sum before it is parsed. A damaged step is
@@ -76,6 +80,7 @@ class CheckpointFolder {
   absl::StatusOr<internal::Manifest> manifest(int64_t step) const;
   absl::StatusOr<StateFile> checked_shard(int64_t step, const ShardRecord& shard) const;
   absl::Status prune(int64_t committed) const;
+  const FileCalls& calls() const { return *options_.calls; }
 
   std::string root_;
   Options options_;

@@ -16,10 +16,11 @@
 // Blocking: construction in mode locked over several sets, step, state_dict, load_state_dict.
 // Errors: RpcError: FailedPrecondition, InvalidArgument, Unavailable and so on with the outcome
 // NotApplied (Aborted: no owner applied a hogwild step); DataLoss if an owner may or may not have
-// applied what others did. StepResult says which. An owner that refuses the options says so at the
+// applied what others did, or came back from a checkpoint (docs/durable_steps.md): then every step
+// until resume(). StepResult says which. An owner that refuses the options says so at the
 // first step, or in mode locked over several sets at construction. std::invalid_argument: no
 // parameters, options of another optimizer. std::out_of_range: a group's number.
-// Protocol: internal/shard_stepper.h, internal/optimizer_shard.h.
+// Protocol: internal/step_caller_core.h, internal/step_owner_core.h, docs/durable_steps.md.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +36,7 @@
 #include "weft/dist_optim/lr_scheduler.h"
 #include "weft/dist_optim/optimizer_settings.h"
 #include "weft/dist_optim/parameter_set.h"
+#include "weft/dist_optim/step_result.h"
 #include "weft/rref/rref.h"
 
 namespace torch::optim {
@@ -50,7 +52,8 @@ namespace weft {
 struct OptimizerOptions {
   UpdateMode mode = UpdateMode::kLocked;
   // Not empty: instances of this name share state on each owner. Their groups and options must be
-  // equal, but for learning rates.
+  // equal, but for learning rates. Those of one worker name, also of its later lives, follow each
+  // other (one at a time) and number their steps in one line.
   std::string shared_name = {};
 };
 
@@ -65,15 +68,6 @@ struct StepOptions {
   Timeout timeout = {};
 };
 
-struct StepResult {
-  enum class Outcome : uint8_t { kApplied, kNotApplied, kDataLoss };
-  Outcome outcome = Outcome::kApplied;
-  absl::Status status;       // why not
-  uint64_t number = 0;       // of this optimizer's steps, from 1
-  double gradient_norm = 0;  // before clipping; 0 under hogwild
-  double clip = 1;           // what every gradient was multiplied by
-};
-
 // Some parameters with their own options. `names` empty: all of each set.
 struct ParameterGroup {
   std::vector<RRef<ParameterSet>> sets;
@@ -82,6 +76,8 @@ struct ParameterGroup {
 };
 
 namespace internal {
+
+class StepCaller;
 
 // Opt's options. LibTorch's headers are the user's to include.
 template <class Opt>
@@ -129,6 +125,17 @@ class DistributedOptimizerBase {
   void set_schedule(LrSchedule schedule);
   int64_t finished_steps() const;
 
+  // For an optimizer with a shared_name, between steps: the program has gone back to this step, and
+  // the next one is the one after it. Not set: the last step that every owner which came back from
+  // a checkpoint holds; if none did, the last one known. Owners that keep checkpoints and are
+  // elsewhere go back too; those that keep none the program has brought there itself. Returns the
+  // step. RpcError, NotFound: an owner has no checkpoint of it.
+  uint64_t resume(std::optional<uint64_t> number = {});
+
+  // What the owner of the parameter set at this place, in the order of the groups, remembers:
+  // "<parameter>/<field>".
+  TensorMap set_state(size_t set) const;
+  void load_set_state(size_t set, const TensorMap& state);
   // Everything that the owners remember, and where the schedule stands:
   // "<set's place>/<parameter>/<field>", "steps".
   TensorMap state_dict() const;
@@ -138,8 +145,7 @@ class DistributedOptimizerBase {
   void load_state_dict(const TensorMap& state);
 
  private:
-  struct Core;
-  std::shared_ptr<Core> core_;  // shared with the continuations of a step
+  std::shared_ptr<internal::StepCaller> steps_;  // shared with the answers of a step
 };
 
 template <class Opt>

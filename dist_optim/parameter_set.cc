@@ -143,6 +143,20 @@ std::shared_ptr<void> ParameterSet::shared(const std::string& name,
   return object;
 }
 
+absl::Status ParameterSet::keep_steps(const std::shared_ptr<internal::StepKeeper>& keeper) {
+  MutexLock lock(mutex_);
+  if (mode_fixed_) {
+    return absl::FailedPreconditionError("these parameters have an optimizer already");
+  }
+  keeper_ = keeper;
+  return absl::OkStatus();
+}
+
+std::shared_ptr<internal::StepKeeper> ParameterSet::keeper() const {
+  MutexLock lock(mutex_);
+  return keeper_.lock();
+}
+
 TensorMap ParameterSet::state() const {
   c10::AutoGradMode no_grad(false);
   MutexLock lock(mutex_);

@@ -32,6 +32,10 @@
 
 namespace weft {
 
+namespace internal {
+class StepKeeper;
+}
+
 // How steps meet forwards and each other.
 enum class UpdateMode : uint8_t {
   kLocked = 0,   // whole steps, one at a time, one version per context
@@ -92,6 +96,11 @@ class ParameterSet : public std::enable_shared_from_this<ParameterSet> {
                                const std::function<std::shared_ptr<void>()>& make)
       ABSL_LOCKS_EXCLUDED(shared_mutex_);
 
+  // Who makes the steps durable; kept weakly. FailedPrecondition: there was an optimizer already.
+  absl::Status keep_steps(const std::shared_ptr<internal::StepKeeper>& keeper)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<internal::StepKeeper> keeper() const ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Copies of all current values by name, of one version.
   TensorMap state() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Replaces values, all or none; as a step does it, contexts keep what they read. InvalidArgument
@@ -127,6 +136,7 @@ class ParameterSet : public std::enable_shared_from_this<ParameterSet> {
   UpdateMode mode_ ABSL_GUARDED_BY(mutex_) = UpdateMode::kLocked;
   uint64_t version_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<ContextId, Read> reads_ ABSL_GUARDED_BY(mutex_);
+  std::weak_ptr<internal::StepKeeper> keeper_ ABSL_GUARDED_BY(mutex_);
   Mutex shared_mutex_;  // taken before mutex_
   std::map<std::string, std::weak_ptr<void>> shared_ ABSL_GUARDED_BY(shared_mutex_);
 };

@@ -119,7 +119,7 @@ absl::Status fill(at::Tensor& tensor, const TensorEntry& entry, RegularFile& fil
 }  // namespace
 
 absl::Status save_tensors(const std::string& path, const TensorMap& tensors,
-                          const Metadata& metadata) {
+                          const Metadata& metadata, const FileCalls& calls) {
   const std::string place = absl::StrCat("cannot save ", path, ": ");
   absl::StatusOr<std::vector<Item>> items = lay_out(tensors);
   if (!items.ok()) return prepend(place, items.status());
@@ -129,7 +129,7 @@ absl::Status save_tensors(const std::string& path, const TensorMap& tensors,
   absl::StatusOr<std::string> text = render_header(header);
   if (!text.ok()) return prepend(place, text.status());
 
-  WEFT_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
+  WEFT_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path, calls));
   WEFT_RETURN_IF_ERROR(file.append(*text));
   for (const Item& item : *items) {
     const char* data = static_cast<const char*>(item.tensor.const_data_ptr());

@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "weft/base/atomic_file.h"
 
 namespace weft {
 
@@ -31,7 +32,8 @@ struct StateFile {
 
 // Dense tensors of F64, F32, F16, BF16, I64, I32, I16, I8, U8 and BOOL; any strides and device.
 absl::Status save_tensors(const std::string& path, const TensorMap& tensors,
-                          const Metadata& metadata = {});
+                          const Metadata& metadata = {},
+                          const FileCalls& calls = FileCalls::system());
 
 absl::StatusOr<StateFile> load_tensors(const std::string& path);
 

@@ -113,6 +113,14 @@ class GrpcTransport::Impl {
         shared_, address, connection, 0,
         [shared = shared_, address, connection,
          callback = std::move(callback)](absl::Status status) mutable {
+          if (status.ok()) {
+            connection->set_beats_dialler([shared, address, weak = std::weak_ptr(connection)] {
+              if (auto alive = weak.lock()) {
+                internal::dial_lane(shared, address, alive, StreamService::kBeats,
+                                    [](absl::Status) {});
+              }
+            });
+          }
           shared->with_sink([&](TransportSink&) {
             if (!status.ok()) {
               callback(std::move(status));
@@ -123,7 +131,8 @@ class GrpcTransport::Impl {
           if (status.ok()) {
             // Small frames need not wait for it, and without it all travel on
             // the first.
-            internal::dial_lane(shared, address, connection, 1, [](absl::Status) {});
+            internal::dial_lane(shared, address, connection, StreamService::kBulk,
+                                [](absl::Status) {});
           }
         });
     if (deadline != kNever) {

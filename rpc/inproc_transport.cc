@@ -290,8 +290,12 @@ void InprocTransport::connect(const std::string& address, const PeerIdentity& ex
       internal::answer(dial, absl::UnavailableError(absl::StrCat("nobody listens at ", address)));
       return;
     }
-    bool waits = false;
-    {
+    FrameHeader hello;
+    hello.kind = FrameKind::kHello;
+    hello.source = dial.from.id;
+    hello.destination = dial.expected.id;
+    bool waits = network.fate_of(hello) == InprocNetwork::Fate::kDrop;  // nobody hears it
+    if (!waits) {
       MutexLock lock(far->mutex);
       waits = far->sink == nullptr && !far->stopped;
       if (waits) far->waiting.push_back(dial);

@@ -40,7 +40,8 @@ class InprocNetwork {
 
   // What happens to a frame on its way.
   enum class Fate { kDeliver, kDrop, kDuplicate };
-  // Asked for each frame; null delivers all. May be called from any thread.
+  // Asked for each frame, and for each dial as for a HELLO: one that is dropped is not answered
+  // before its deadline. Null delivers all. May be called from any thread.
   using Filter = std::function<Fate(const FrameHeader& header)>;
   void set_filter(Filter filter) ABSL_LOCKS_EXCLUDED(mutex_);
 

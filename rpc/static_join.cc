@@ -1,7 +1,6 @@
 #include "weft/rpc/static_join.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <random>
 #include <utility>
@@ -11,60 +10,22 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "weft/base/status.h"
+#include "weft/rpc/internal/join_records.h"
 
 namespace weft {
 namespace {
 
+using internal::JoinKeys;
+using internal::MemberRecord;
+
 constexpr size_t kMaxNameLength = 127;
-constexpr size_t kMaxAddressLength = 4096;
 constexpr uint32_t kMaxWorldSize = 1u << 16;
 constexpr size_t kMaxRanksListed = 16;
 // Between looks at the failure key; also the longest that one wait holds the store.
 constexpr absl::Duration kWaitSlice = absl::Milliseconds(100);
 
-struct Keys {
-  explicit Keys(const JoinRequest& request)
-      : group(absl::StrCat("weft/", request.group, "/")),
-        epoch(absl::StrCat(group, request.epoch, "/")) {}
-
-  // The incarnation outlives the epoch: no two lives of a rank ever share one.
-  std::string incarnation(uint32_t rank) const { return absl::StrCat(group, "incarnation/", rank); }
-  std::string claim(uint32_t rank, uint32_t attempt) const {
-    return absl::StrCat(epoch, "claim/", rank, "/", attempt);
-  }
-  std::string name(const std::string& name) const { return absl::StrCat(epoch, "name/", name); }
-  std::string member(uint32_t rank) const { return absl::StrCat(epoch, "member/", rank); }
-  std::string world_size() const { return absl::StrCat(epoch, "world_size"); }
-  std::string failure() const { return absl::StrCat(epoch, "failure"); }
-
-  std::string group;
-  std::string epoch;
-};
-
-// A member record: "incarnation name address"; a name holds no space, an address may.
-std::string encode(const MemberInfo& member) {
-  return absl::StrCat(member.id.incarnation, " ", member.name, " ", member.address);
-}
-
-absl::StatusOr<MemberInfo> decode(const RendezvousStore& store, const std::string& key,
-                                  uint32_t rank, const std::string& text) {
-  const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 2));
-  MemberInfo member;
-  member.rank = rank;
-  member.id.index = rank;
-  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &member.id.incarnation) ||
-      !member.id.valid() || !check_worker_name(parts[1]).ok() ||
-      parts[2].size() > kMaxAddressLength) {
-    return absl::InternalError(
-        absl::StrCat(store.description(), ": '", key, "' is not a member record"));
-  }
-  member.name = parts[1];
-  member.address = parts[2];
-  return member;
-}
-
 absl::Status check(const JoinRequest& request) {
-  WEFT_RETURN_IF_ERROR(check_worker_name(request.name));
+  WEFT_RETURN_IF_ERROR(internal::check_joiner(request));
   if (request.world_size == 0 || request.world_size > kMaxWorldSize) {
     return absl::InvalidArgumentError(
         absl::StrCat("world size ", request.world_size, " is not within 1 to ", kMaxWorldSize));
@@ -73,11 +34,6 @@ absl::Status check(const JoinRequest& request) {
     return absl::InvalidArgumentError(absl::StrCat(
         "rank ", request.rank, " is out of range for world size ", request.world_size));
   }
-  if (request.address.empty() || request.address.size() > kMaxAddressLength) {
-    return absl::InvalidArgumentError(absl::StrCat("worker '", request.name, "': an address of ",
-                                                   request.address.size(), " bytes"));
-  }
-  if (request.group.empty()) return absl::InvalidArgumentError("the group's name is empty");
   return absl::OkStatus();
 }
 
@@ -97,23 +53,27 @@ absl::Status parse_failure(const std::string& text) {
 }
 
 // Makes `status` the group's failure unless there is one already; returns the one that stands.
-absl::Status fail_group(RendezvousStore& store, const Keys& keys, const absl::Status& status) {
+absl::Status fail_group(RendezvousStore& store, const JoinKeys& keys, const absl::Status& status) {
   auto standing = store.compare_set(
       keys.failure(), "", absl::StrCat(static_cast<int>(status.code()), " ", status.message()));
   return standing.ok() ? parse_failure(*standing) : status;
 }
 
-absl::Status check_failure(RendezvousStore& store, const Keys& keys) {
+absl::Status check_failure(RendezvousStore& store, const JoinKeys& keys) {
   WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> failure, store.try_get(keys.failure()));
   return failure ? parse_failure(*failure) : absl::OkStatus();
 }
 
-absl::Status agree_on_world_size(RendezvousStore& store, const Keys& keys,
+absl::Status agree_on_world_size(RendezvousStore& store, const JoinKeys& keys,
                                  const JoinRequest& request) {
   const std::string mine = absl::StrCat(request.world_size, " ", request.rank);
   WEFT_ASSIGN_OR_RETURN(const std::string first, store.compare_set(keys.world_size(), "", mine));
   const std::pair<std::string, std::string> parts = absl::StrSplit(first, absl::MaxSplits(' ', 1));
   if (parts.first == absl::StrCat(request.world_size)) return absl::OkStatus();
+  if (parts.second.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("group '", request.group, "' is ", parts.first, ": it has no ranks to join"));
+  }
   return fail_group(
       store, keys,
       absl::InvalidArgumentError(absl::StrCat(
@@ -123,7 +83,7 @@ absl::Status agree_on_world_size(RendezvousStore& store, const Keys& keys,
 
 // Two processes with one rank cannot be told from a restart by looking at the store alone, so a
 // restarted process must come with a higher attempt, as both launchers see to.
-absl::Status claim_rank(RendezvousStore& store, const Keys& keys, const JoinRequest& request) {
+absl::Status claim_rank(RendezvousStore& store, const JoinKeys& keys, const JoinRequest& request) {
   const std::string mine =
       absl::StrCat(random_token(), " '", request.name, "' at ", request.address);
   WEFT_ASSIGN_OR_RETURN(const std::string holder,
@@ -135,7 +95,7 @@ absl::Status claim_rank(RendezvousStore& store, const Keys& keys, const JoinRequ
       "; a restarted process needs a higher restart count than ", request.attempt));
 }
 
-absl::Status claim_name(RendezvousStore& store, const Keys& keys, const JoinRequest& request) {
+absl::Status claim_name(RendezvousStore& store, const JoinKeys& keys, const JoinRequest& request) {
   const std::string mine = absl::StrCat(request.rank);
   WEFT_ASSIGN_OR_RETURN(const std::string holder,
                         store.compare_set(keys.name(request.name), "", mine));
@@ -147,23 +107,24 @@ absl::Status claim_name(RendezvousStore& store, const Keys& keys, const JoinRequ
 }
 
 // Writes this life's record unless a later life of the rank has written its own already.
-absl::Status publish(RendezvousStore& store, const Keys& keys, const MemberInfo& self) {
-  const std::string key = keys.member(self.rank);
-  const std::string mine = encode(self);
+absl::Status publish(RendezvousStore& store, const JoinKeys& keys, const MemberRecord& self) {
+  const uint32_t rank = self.member.rank;
+  const std::string key = keys.member(rank);
+  const std::string mine = self.encode();
   std::string expected;
   while (true) {
     WEFT_ASSIGN_OR_RETURN(const std::string held, store.compare_set(key, expected, mine));
     if (held == mine) return absl::OkStatus();
-    WEFT_ASSIGN_OR_RETURN(const MemberInfo other, decode(store, key, self.rank, held));
-    if (other.id.incarnation > self.id.incarnation) {
-      return absl::AlreadyExistsError(absl::StrCat("rank ", self.rank, " was taken over by '",
-                                                   other.name, "' at ", other.address));
+    WEFT_ASSIGN_OR_RETURN(const MemberRecord other, MemberRecord::decode(store, key, rank, held));
+    if (other.member.id.incarnation > self.member.id.incarnation) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          "rank ", rank, " was taken over by '", other.member.name, "' at ", other.member.address));
     }
     expected = held;
   }
 }
 
-absl::Status missing_ranks_error(RendezvousStore& store, const Keys& keys,
+absl::Status missing_ranks_error(RendezvousStore& store, const JoinKeys& keys,
                                  const JoinRequest& request) {
   std::string ranks;
   size_t missing = 0;
@@ -184,7 +145,8 @@ absl::Status missing_ranks_error(RendezvousStore& store, const Keys& keys,
 }
 
 // The time that passes is counted in slices that the store has waited, so no clock is needed here.
-absl::Status wait_for_all(RendezvousStore& store, const Keys& keys, const JoinRequest& request) {
+absl::Status wait_for_all(RendezvousStore& store, const JoinKeys& keys,
+                          const JoinRequest& request) {
   std::vector<std::string> records;
   for (uint32_t rank = 0; rank < request.world_size; ++rank) records.push_back(keys.member(rank));
   absl::Duration left =
@@ -216,32 +178,30 @@ absl::Status check_worker_name(std::string_view name) {
 
 absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinRequest& request) {
   WEFT_RETURN_IF_ERROR(check(request));
-  const Keys keys(request);
+  const JoinKeys keys(request.group, request.epoch);
   WEFT_RETURN_IF_ERROR(check_failure(store, keys));
   WEFT_RETURN_IF_ERROR(agree_on_world_size(store, keys, request));
   WEFT_RETURN_IF_ERROR(claim_rank(store, keys, request));
   WEFT_RETURN_IF_ERROR(claim_name(store, keys, request));
 
-  WEFT_ASSIGN_OR_RETURN(const int64_t incarnation, store.add(keys.incarnation(request.rank), 1));
-  if (incarnation < 1 || incarnation > std::numeric_limits<uint32_t>::max()) {
-    return absl::InternalError(absl::StrCat(
-        store.description(), ": '", keys.incarnation(request.rank), "' reached ", incarnation));
-  }
-  MemberInfo self;
-  self.id = {request.rank, static_cast<uint32_t>(incarnation)};
+  MemberRecord record;
+  record.attempt = request.attempt;
+  MemberInfo& self = record.member;
+  WEFT_ASSIGN_OR_RETURN(self.id, internal::new_life(store, keys, request.rank));
   self.name = request.name;
   self.rank = request.rank;
   self.address = request.address;
-  WEFT_RETURN_IF_ERROR(publish(store, keys, self));
+  WEFT_RETURN_IF_ERROR(publish(store, keys, record));
   WEFT_RETURN_IF_ERROR(wait_for_all(store, keys, request));
 
   JoinResult result;
   result.self = self.id;
   for (uint32_t rank = 0; rank < request.world_size; ++rank) {
     const std::string key = keys.member(rank);
-    WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> record, store.try_get(key));
-    if (!record) return absl::InternalError(absl::StrCat("'", key, "' vanished from the store"));
-    WEFT_ASSIGN_OR_RETURN(MemberInfo member, decode(store, key, rank, *record));
+    WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> text, store.try_get(key));
+    if (!text) return absl::InternalError(absl::StrCat("'", key, "' vanished from the store"));
+    WEFT_ASSIGN_OR_RETURN(MemberRecord found, MemberRecord::decode(store, key, rank, *text));
+    MemberInfo& member = found.member;
     if (rank == self.rank && member.id != self.id) {
       return absl::AlreadyExistsError(absl::StrCat("rank ", rank, " was taken over by '",
                                                    member.name, "' at ", member.address));

@@ -29,6 +29,7 @@ struct PeerIdentity {
   std::string group;  // group prefix of the rendezvous: workers of other jobs are refused
   std::string name;
   WorkerId id;
+  std::string address = {};  // where it can be dialled; not asked of whom one dials
 };
 
 // One duplex link between two workers.
@@ -88,8 +89,9 @@ class Transport {
   virtual absl::Status start(PeerIdentity self, TransportSink* sink) = 0;
   // Dials; `callback` runs once, on a transport thread, never inside this call: the connection
   // after the handshake, or Unavailable (nobody there), FailedPrecondition (somebody else there),
-  // DeadlineExceeded. Frames may arrive at the sink before the callback returns, not before it
-  // runs.
+  // DeadlineExceeded, ResourceExhausted (this process has no descriptor left for it), or what the
+  // far end's on_accept said. Frames may arrive at the sink before the callback returns, not before
+  // it runs.
   virtual void connect(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
                        ConnectCallback callback) = 0;
   // Ends every connection and waits for running callbacks. Idempotent.

@@ -18,6 +18,12 @@ struct WorkerInfo {
   friend bool operator==(const WorkerInfo&, const WorkerInfo&) = default;
 };
 
+enum class MemberChange {
+  kJoined,
+  kLeft,  // in good order
+  kDied,  // a verdict, never revised
+};
+
 // Gauges of one worker's agent, for people and for tests that look for leaks.
 struct AgentInfo {
   size_t pending_calls = 0;    // made here, not answered yet (queued ones included)

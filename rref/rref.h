@@ -212,7 +212,7 @@ class RRef : public internal::RRefVerbs<T, RRef<T>> {
   // From then on the value is kept for this worker, whatever happens to other users.
   bool confirmed_by_owner() const { return internal::confirmed(handle_); }
   // Complete when the owner has confirmed this reference (a `remote` call is accepted, its function
-  // may still run), or with why it never will be.
+  // may still run), or with why it never will be: if the owner is lost, it may have run.
   Future<void> creation() const { return internal::accepted(handle_); }
 
   // The verbs with options: rref.with({.timeout = 5s}).rpc_sync(&Class::method, ...).

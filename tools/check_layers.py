@@ -28,7 +28,7 @@ BELOW = {
     "examples": ["base", "rpc", "rref", "dist_autograd", "dist_optim", "worker"],
 }
 FREE = ["tests", "bench"]
-STATE_MACHINES = ["rref_core", "dist_autograd_core"]
+STATE_MACHINES = ["rref_core", "dist_autograd_core", "step_core"]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 LIBRARY = re.compile(r"weft_library\(\s*(\w+)\s+(\S+)\s([^)]*)\)")

@@ -9,6 +9,7 @@ packages=(
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libabsl-dev
   zlib1g-dev libgd-dev nlohmann-json3-dev libcli11-dev
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev
+  spin iproute2 nftables
   dataset-fashion-mnist
 )
 # The wheel's libtorch_cpu needs these two beside it, and no CUDA toolkit.

@@ -11,11 +11,15 @@
 #include "weft/base/log.h"
 #include "weft/base/rpc_error.h"
 #include "weft/dist_autograd/internal/autograd_driver.h"
+#include "weft/rpc/dynamic_join.h"
 #include "weft/rpc/grpc_transport.h"
 #include "weft/rpc/internal/aten_operators.h"
+#include "weft/rpc/internal/membership.h"
 #include "weft/rpc/internal/quiescence.h"
+#include "weft/rpc/internal/store_thread.h"
 #include "weft/rpc/internal/worker_runtime.h"
 #include "weft/rpc/static_join.h"
+#include "weft/rpc/verdict_list.h"
 #include "weft/rref/internal/rref_driver.h"
 #include "weft/worker/rendezvous.h"
 
@@ -24,6 +28,8 @@ namespace {
 
 // How long a worker that ends waits for handlers that run, once it waits for nobody else.
 constexpr Nanoseconds kLeaveTime = std::chrono::seconds(1);
+// How long a worker that ends waits for the store.
+constexpr Nanoseconds kStoreTime = std::chrono::milliseconds(500);
 
 absl::Status has_ended() {
   return with_ran(absl::FailedPreconditionError("this worker has been shut down"), Ran::kNo);
@@ -96,12 +102,18 @@ class Worker::Stack {
   Executor& executor() { return executor_; }
   internal::Agent& agent() const { return *agent_; }
   internal::Quiescence& quiescence() { return *quiescence_; }
+  internal::Membership& membership() { return *membership_; }
+  // In a dynamic group: shutdown has begun.
+  Future<void> begun() const { return begun_.future(); }
   DebugInfo debug_info() const;
   Future<void> ended() const { return outcome_->promise.future(); }
 
  private:
   void end(ShutdownOptions options, const RpcRuntime* runtime);
+  internal::Membership::Options membership_options();
+  absl::Status be_welcomed();
   absl::Status drain(Timeout timeout);
+  void wait_until_drained();
   void stop_traffic();
 
   const WorkerOptions options_;
@@ -111,9 +123,14 @@ class Worker::Stack {
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<internal::Agent> agent_;
   std::unique_ptr<internal::Quiescence> quiescence_;
+  std::unique_ptr<internal::Membership> membership_;
+  // Shared with its thread, which a store that does not answer may hold.
+  const std::shared_ptr<internal::StoreThread> store_thread_ =
+      std::make_shared<internal::StoreThread>();
   // Shared with the handles and contexts that are in use.
   std::shared_ptr<internal::RRefDriver> references_;
   std::shared_ptr<internal::AutogradDriver> autograd_;
+  Promise<void> begun_{nullptr};
   mutable Mutex mutex_;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread end_ ABSL_GUARDED_BY(mutex_);
@@ -143,8 +160,12 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
   }
   transport_ = make_transport(options_, clock_);
   WEFT_RETURN_IF_ERROR(transport_->listen());
-  WEFT_ASSIGN_OR_RETURN(JoinResult joined,
-                        join_static_group(*store_, join_request(options_, transport_->address())));
+  const JoinRequest request = join_request(options_, transport_->address());
+  const auto list = std::make_shared<VerdictList>(store_, request.group, request.epoch);
+  WEFT_ASSIGN_OR_RETURN(const std::vector<Verdict> verdicts, list->read());
+  WEFT_ASSIGN_OR_RETURN(JoinResult joined, options_.dynamic
+                                               ? join_dynamic_group(*store_, request, verdicts)
+                                               : join_static_group(*store_, request));
 
   std::vector<WorkerInfo> members;
   for (const MemberInfo& member : joined.members) {
@@ -155,9 +176,18 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
   agent.self = {joined.self, options_.effective_name(), transport_->address()};
   agent.credit = {options_.call_credits, options_.byte_credits, options_.max_queued_calls,
                   options_.max_queued_bytes};
+  const bool is_newcomer = options_.dynamic || options_.place.restart_count > 0;
+  agent.dial_all = is_newcomer;
   agent_ = std::make_unique<internal::Agent>(std::move(agent), *transport_, clock_, executor_);
-  quiescence_ = std::make_unique<internal::Quiescence>(*agent_, executor_, clock_, members);
+  quiescence_ = std::make_unique<internal::Quiescence>(
+      *agent_, executor_, clock_,
+      options_.dynamic ? std::vector<WorkerInfo>{agent_->self()} : members, options_.dynamic);
   quiescence_->attach();
+  membership_ = std::make_unique<internal::Membership>(*agent_, *quiescence_, clock_, list,
+                                                       *store_thread_, membership_options());
+  membership_->add_ties([this](std::vector<WorkerId>& ties) { references_->append_ties(ties); });
+  membership_->add_ties([this](std::vector<WorkerId>& ties) { autograd_->append_ties(ties); });
+  membership_->attach(members);
 
   internal::RuntimeOptions runtime_options;
   runtime_options.parking = {options_.max_queued_calls, options_.byte_credits};
@@ -176,7 +206,30 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
   runtime->set_hooks(references_.get(), autograd_.get());
   runtime->attach();
   WEFT_RETURN_IF_ERROR(agent_->start(std::move(members)));
+  membership_->start(verdicts, is_newcomer);
+  if (is_newcomer) WEFT_RETURN_IF_ERROR(be_welcomed());
   return runtime;
+}
+
+internal::Membership::Options Worker::Stack::membership_options() {
+  internal::Membership::Options options;
+  options.lease = options_.lease;
+  if (options_.on_member_change == nullptr) return options;
+  options.listener = [this](const WorkerInfo& worker, MemberChange change,
+                            const absl::Status& why) {
+    executor_.schedule(
+        [tell = options_.on_member_change, worker, change, why] { tell(worker, change, why); });
+  };
+  return options;
+}
+
+// A newcomer is a member once those who were there before know it.
+absl::Status Worker::Stack::be_welcomed() {
+  const Future<void> joined = membership_->joined();
+  if (joined.wait_for(options_.join_timeout)) return joined.result().status();
+  return absl::DeadlineExceededError(
+      absl::StrCat("worker '", options_.effective_name(),
+                   "' could not meet all members of the group within the time to join"));
 }
 
 DebugInfo Worker::Stack::debug_info() const {
@@ -192,6 +245,7 @@ DebugInfo Worker::Stack::debug_info() const {
   info.contexts = autograd.contexts;
   info.passes = autograd.passes;
   info.recorded_sends = autograd.sends;
+  info.leases = membership_->leases();
   return info;
 }
 
@@ -199,6 +253,7 @@ bool Worker::Stack::begin_end(ShutdownOptions options, std::shared_ptr<Stack> se
                               std::shared_ptr<RpcRuntime> runtime) {
   MutexLock lock(mutex_);
   if (std::exchange(ending_, true)) return false;
+  begun_.set_value();
   end_ = std::thread([self = std::move(self), runtime = std::move(runtime), options] {
     self->end(options, runtime.get());
   });
@@ -228,18 +283,40 @@ absl::Status Worker::Stack::drain(Timeout timeout) {
   quiescence_->enter(timeout);
   (void)quiescence_->calls_drained().result();
   references_->begin_shutdown();
+  if (options_.dynamic) wait_until_drained();
   quiescence_->references_dropped();
-  const absl::Status status = quiescence_->ended().result().status();
+  absl::Status status = quiescence_->ended().result().status();
   for (const internal::Leak& leak : references_->leaks()) {
-    log_warning("worker '", agent_->self().name, "' ends with a reference left: ", leak.to_string(),
-                " (worker '", agent_->name_of(leak.worker), "')");
+    const std::string what =
+        absl::StrCat(leak.to_string(), " (worker '", agent_->name_of(leak.worker), "')");
+    log_warning("worker '", agent_->self().name, "' ends with a reference left: ", what);
+    if (!status.ok() && options_.dynamic) {
+      status = with_ran(absl::Status(status.code(), absl::StrCat(status.message(),
+                                                                 "; a reference is left: ", what)),
+                        Ran::kNo);
+    }
   }
   return status;
+}
+
+// Nobody refers to what lives here, and nothing here to what lives elsewhere; or the time is over.
+void Worker::Stack::wait_until_drained() {
+  const auto either = std::make_shared<Promise<void>>(nullptr);  // shared by what completes it
+  references_->when_drained([either] { either->set_value(); });
+  quiescence_->ended().state()->on_complete_inline([either] { either->set_value(); });
+  (void)either->future().result();
 }
 
 void Worker::Stack::end(ShutdownOptions options, const RpcRuntime* runtime) {
   absl::Status status;
   if (options.graceful) status = drain(options.timeout.or_else(options_.shutdown_timeout));
+  if (options_.dynamic && membership_ != nullptr && membership_->standing().ok()) {
+    store_thread_->run(
+        [store = store_, place = options_.place, self = agent_->self().id] {
+          (void)mark_left(*store, place.run_id, place.group_epoch, self);
+        },
+        kStoreTime);
+  }
   internal::remove_live_runtime(runtime);
   // Handlers keep threads of the transport, too.
   const TimerId late = clock_.call_at(
@@ -255,6 +332,8 @@ void Worker::Stack::end(ShutdownOptions options, const RpcRuntime* runtime) {
 }
 
 void Worker::Stack::stop_traffic() {
+  if (membership_ != nullptr) membership_->stop();
+  store_thread_->stop();
   if (quiescence_ != nullptr) quiescence_->stop();
   if (autograd_ != nullptr) autograd_->stop();
   if (references_ != nullptr) references_->close();
@@ -306,6 +385,8 @@ const std::string& Worker::name() const { return stack_->agent().self().name; }
 std::vector<WorkerInfo> Worker::workers() const { return stack_->agent().members(); }
 DebugInfo Worker::debug_info() const { return stack_->debug_info(); }
 
+absl::Status Worker::standing() const { return stack_->membership().standing(); }
+
 Destination Worker::to(std::string_view worker, CallOptions options) const {
   if (stack_->has_ended()) throw RpcError(has_ended());
   return Destination(runtime_, worker, options);
@@ -315,9 +396,22 @@ void Worker::set_default_timeout(Timeout timeout) {
   static_cast<internal::WorkerRuntime&>(*runtime_).set_default_timeout(timeout);
 }
 
+WorkerInfo Worker::wait_for(std::string_view worker, Timeout timeout) const {
+  return wait_for_async(worker, timeout).wait();
+}
+
+Future<WorkerInfo> Worker::wait_for_async(std::string_view worker, Timeout timeout) const {
+  if (stack_->has_ended()) throw RpcError(has_ended());
+  return stack_->membership().when_live(worker, timeout);
+}
+
 void Worker::serve() {
   if (stack_->has_ended()) throw RpcError(has_ended());
-  stack_->quiescence().others_entered().wait();
+  if (stack_->options().dynamic) {
+    stack_->begun().wait();
+  } else {
+    stack_->quiescence().others_entered().wait();
+  }
 }
 
 void Worker::shutdown(ShutdownOptions options) {

@@ -47,6 +47,7 @@ struct DebugInfo {
   size_t contexts = 0;            // of distributed autograd
   size_t passes = 0;              // backward passes that run
   size_t recorded_sends = 0;      // transfers of tensors that a backward pass may need
+  size_t leases = 0;              // workers that this one exchanges beats with
 };
 
 class Worker {
@@ -64,21 +65,33 @@ class Worker {
 
   WorkerId id() const;
   const std::string& name() const;
-  // All members, this one included, by rank.
+  // All members, this one included, by rank; of each the newest life, dead ones too.
   std::vector<WorkerInfo> workers() const;
   DebugInfo debug_info() const;
+  // OK while this worker is a member. Unavailable: the others hold it for dead, and who declared it
+  // so; all its calls fail, and the process may join again as a new life.
+  absl::Status standing() const;
 
   // For the verbs: rpc_sync(worker.to("worker1"), ...).
   Destination to(std::string_view worker, CallOptions options = {}) const;
   void set_default_timeout(Timeout timeout);
 
-  // Returns when every other live worker has entered shutdown or left.
+  // A live worker of this name: at once, or when one joins (a restarted one is a new life with the
+  // old name). Errors: DeadlineExceeded; zero waits without limit.
+  WorkerInfo wait_for(std::string_view worker, Timeout timeout) const;
+  Future<WorkerInfo> wait_for_async(std::string_view worker, Timeout timeout) const;
+
+  // Returns when every other live worker has entered shutdown or left. In a dynamic group: when
+  // this worker's shutdown has begun.
   void serve();
 
   // Waits until the whole group is quiet: every live worker has entered, no call runs, nested ones
   // and continuations included, no reference is on its way. Then leaves. Not from a handler.
-  // Errors: DeadlineExceeded naming the workers that were not quiet in time. This worker has left
-  // even then; handlers that still run a second later are left behind with all that they use.
+  // In a dynamic group it waits for this worker alone: until it has no calls in either direction,
+  // and nobody refers to its values.
+  // Errors: DeadlineExceeded naming the workers that were not quiet in time, or who refers to what.
+  // This worker has left even then; handlers that still run a second later are left behind with all
+  // that they use.
   void shutdown(ShutdownOptions options = {});
   void shutdown(Timeout timeout) { shutdown(ShutdownOptions{.timeout = timeout}); }
   // Without waiting. The future has no executor of its own; this object must live until it is

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/rpc_error.h"
+#include "weft/base/status.h"
 #include "weft/rpc/static_join.h"
 
 namespace weft {
@@ -33,6 +34,10 @@ std::string WorkerOptions::effective_listen_host() const {
 
 absl::Status WorkerOptions::validate() const {
   if (absl::Status status = check_worker_name(effective_name()); !status.ok()) return status;
+  WEFT_RETURN_IF_ERROR(lease.validate());
+  if (dynamic && name.empty()) {
+    return absl::InvalidArgumentError("a worker of a dynamic group needs a name of its own");
+  }
   if (place.world_size == 0 || place.rank >= place.world_size) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", place.rank, " is not below world size ", place.world_size));

@@ -13,9 +13,11 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "weft/base/clock.h"
+#include "weft/rpc/lease_limits.h"
 #include "weft/rpc/registry.h"
 #include "weft/rpc/rendezvous_store.h"
 #include "weft/rpc/transport.h"
+#include "weft/rpc/worker_info.h"
 #include "weft/worker/launch_environment.h"
 
 namespace weft {
@@ -46,6 +48,16 @@ struct WorkerOptions {
   // How long the thread that reads messages looks for the next one before it sleeps, where they
   // come quickly and nobody else needs the processor (docs/threading.md); 0: never.
   Nanoseconds spin = std::chrono::microseconds(100);
+
+  // A group without a size: workers join it at any time under their `name`, and shutdown concerns
+  // one worker alone. Rank and world size do not count, but rank 0 hosts the store unless the
+  // launcher does (place.agent_hosts_store).
+  bool dynamic = false;
+  // How long a worker may be silent before the others hold it for dead.
+  LeaseLimits lease = {};
+  // Told of workers that join, leave and die, on this worker's executor; why, for those that died.
+  std::function<void(const WorkerInfo& worker, MemberChange change, const absl::Status& why)>
+      on_member_change = nullptr;
 
   // Where peers reach this worker. Empty: loopback if the store is there too, else the host's name.
   std::string listen_host = {};

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/fail_point.h"
 #include "weft/base/status.h"
 #include "weft/dist_autograd/internal/near_executor.h"
 
@@ -114,6 +115,7 @@ bool AutogradDriver::step(Event event, On thread, Start* start) {
     event(core_, actions);
     act(actions, start, outbox);
   }
+  WEFT_FAIL_POINT("autograd.decided");
   deliver(std::move(outbox), thread);
   return true;
 }
@@ -177,6 +179,7 @@ void AutogradDriver::engage(EngageLocal& action, Start* start) {
   auto pass = std::make_shared<LocalPass>(std::move(setup), runtime_, listener_);
   pass->engage();
   passes_.emplace(action.pass, std::move(pass));
+  WEFT_FAIL_POINT("autograd.pass.engaged");
 }
 
 void AutogradDriver::merge(const StageMerge& action, Outbox& outbox) {
@@ -194,6 +197,7 @@ void AutogradDriver::merge(const StageMerge& action, Outbox& outbox) {
   }
   outbox.dropped.push_back(std::move(found->second));
   passes_.erase(found);
+  WEFT_FAIL_POINT("autograd.pass.merged");
 }
 
 void AutogradDriver::drop_pass(const PassId& pass, Outbox& outbox) {
@@ -211,6 +215,7 @@ void AutogradDriver::drop_context(const ContextId& context, Outbox& outbox) {
   found->second.kept.clear();
   outbox.dropped.push_back(std::make_shared<Context>(std::move(found->second)));
   contexts_.erase(found);
+  WEFT_FAIL_POINT("autograd.context.dropped");
 }
 
 // ---- deadlines

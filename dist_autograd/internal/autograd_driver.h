@@ -79,6 +79,8 @@ class AutogradDriver final : public AutogradHook,
   ContextCore::PassStanding standing(const PassId& pass) const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status check_settled(const ContextId& context) const ABSL_LOCKS_EXCLUDED(mutex_);
   Gauges gauges() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The workers that contexts tie this one to.
+  void append_ties(std::vector<WorkerId>& workers) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // AutogradHook.
   absl::StatusOr<std::string> record_send(ContextId context, WorkerId to,

@@ -187,6 +187,11 @@ absl::Status AutogradDriver::check_settled(const ContextId& context) const {
   return here(core_.check_settled(context));
 }
 
+void AutogradDriver::append_ties(std::vector<WorkerId>& workers) const {
+  MutexLock lock(mutex_);
+  if (!stopped_) core_.append_ties(workers);
+}
+
 AutogradDriver::Gauges AutogradDriver::gauges() const {
   MutexLock lock(mutex_);
   if (stopped_) return {};

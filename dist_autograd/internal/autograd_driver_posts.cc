@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/fail_point.h"
 #include "weft/base/status.h"
 #include "weft/dist_autograd/internal/autograd_driver.h"
 
@@ -123,10 +124,11 @@ void AutogradDriver::on_post(WorkerId from, Frame frame) {
   absl::StatusOr<AutogradParcel> parcel = from_frame(frame);
   if (!parcel.ok()) {
     // Whoever waits for what was in it would wait until the deadline.
-    agent_.declare_dead(from, absl::UnavailableError(absl::StrCat("broke the autograd protocol: ",
-                                                                  parcel.status().message())));
+    agent_.suspect(from, absl::UnavailableError(absl::StrCat("broke the autograd protocol: ",
+                                                             parcel.status().message())));
     return;
   }
+  WEFT_FAIL_POINT("autograd.arrived");
   step([&](ContextCore& core, AutogradActions& out) {
     for (AutogradMessage& rider : parcel->riders) core.on_message(from, std::move(rider), out);
     core.on_message(from, std::move(parcel->message), out);

@@ -21,12 +21,21 @@ void CallerExecutor::schedule(Task task) {
 
 bool CallerExecutor::next(Task& task) {
   MutexLock lock(mutex_);
+  running_ = !closed_ && !queue_.empty();
   if (closed_) return false;
-  if (!queue_.empty()) {
+  if (running_) {
     task = std::move(queue_.front());
     queue_.pop_front();
   }
   return true;
+}
+
+bool CallerExecutor::idle() const {
+  {
+    MutexLock lock(mutex_);
+    if (running_ || !queue_.empty()) return false;
+  }
+  return later_.idle();
 }
 
 void CallerExecutor::wait() {

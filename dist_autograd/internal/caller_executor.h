@@ -19,6 +19,7 @@ class CallerExecutor final : public Executor {
   explicit CallerExecutor(Executor& later) : later_(later) {}
 
   void schedule(Task task) override ABSL_LOCKS_EXCLUDED(mutex_);
+  bool idle() const override ABSL_LOCKS_EXCLUDED(mutex_);
   // Runs tasks on the calling thread until close(). Once.
   void run() ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends run(), also from inside a task. What is queued, and whatever comes, goes to `later`.
@@ -29,9 +30,10 @@ class CallerExecutor final : public Executor {
   void wait() ABSL_LOCKS_EXCLUDED(mutex_);
 
   Executor& later_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;
   std::deque<Task> queue_ ABSL_GUARDED_BY(mutex_);
+  bool running_ ABSL_GUARDED_BY(mutex_) = false;  // a task
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "weft/base/breakage.h"
 #include "weft/base/status.h"
 
 namespace weft::internal {
@@ -44,7 +45,7 @@ absl::Status ContextCore::why_unknown(const ContextId& context) const {
   if (is_dead(context.creator)) {
     return with_ran(absl::UnavailableError(absl::StrCat(name, ": its creator is dead")), Ran::kNo);
   }
-  if (released_.contains(context)) {
+  if (released_.contains(context) && !WEFT_BREAK(released_context_made_again)) {
     return with_ran(absl::FailedPreconditionError(absl::StrCat(name, " is released")), Ran::kNo);
   }
   if (context.creator == self_) {
@@ -96,6 +97,7 @@ void ContextCore::drop_context(const ContextId& context, std::optional<WorkerId>
   if (context.creator == self_) released_.add_until(self_, own_watermark());
   out.push_back(DropContext{context});
   for (WorkerId peer : peers) {
+    if (WEFT_BREAK(release_not_passed_on) && told_by) continue;
     if (peer == told_by || is_dead(peer)) continue;
     out.push_back(Send{peer, ReleaseContextMessage{context, released_.watermark(context.creator)}});
   }
@@ -177,6 +179,7 @@ std::vector<PassHistory> ContextCore::histories(const Entry& entry) const {
 // A history is written by its initiator alone, so the longer one contains the shorter one.
 void ContextCore::learn(Entry& entry, const std::vector<PassHistory>& histories,
                         AutogradActions& out) {
+  if (WEFT_BREAK(histories_not_read)) return;
   for (const PassHistory& news : histories) {
     if (news.initiator == self_) continue;
     Initiator& initiator = entry.initiators[news.initiator];
@@ -346,7 +349,7 @@ void ContextCore::on_deadline(const PassId& id, AutogradActions& out) {
 // ---- messages
 
 void ContextCore::on_message(WorkerId from, AutogradMessage&& message, AutogradActions& out) {
-  if (is_dead(from)) return;
+  if (is_dead(from) && !WEFT_BREAK(ended_peer_heard)) return;
   if (auto* release = std::get_if<ReleaseContextMessage>(&message)) {
     return on_release(from, *release, out);
   }
@@ -361,7 +364,8 @@ void ContextCore::on_message(WorkerId from, AutogradMessage&& message, AutogradA
   const PassId& id = *pass_of(message);
   if (entry->pass == nullptr || entry->pass->id() != id) {
     PassHeader* header = header_of(message);
-    const bool late = id.k <= entry->initiators[id.initiator].settled;
+    const bool late =
+        id.k <= entry->initiators[id.initiator].settled && !WEFT_BREAK(ended_pass_joined);
     if (header == nullptr || late || id.initiator == self_ || !engage(*entry, from, *header, out)) {
       return on_other_pass(*entry, from, message, out);
     }
@@ -446,7 +450,7 @@ void ContextCore::on_other_pass(Entry& entry, WorkerId from, AutogradMessage& me
   // Whoever still works for a pass that this initiator aborted was not known to be engaged.
   if (id.initiator == self_) {
     auto aborted = initiator.aborted_here.find(id.k);
-    if (aborted != initiator.aborted_here.end()) {
+    if (aborted != initiator.aborted_here.end() && !WEFT_BREAK(late_message_unanswered)) {
       out.push_back(Send{from, AbortMessage{id, aborted->second}});
     }
   }
@@ -459,9 +463,10 @@ void ContextCore::on_peer_dead(WorkerId dead, AutogradActions& out) {
   for (const ContextId& context : contexts()) {
     Entry& entry = contexts_.at(context);
     step(entry, out, [&](PassCore& pass) { pass.on_peer_dead(dead, out); });
-    if (context.creator == dead) {
+    if (context.creator == dead && !WEFT_BREAK(dead_creator_ignored)) {
       drop_context(context, std::nullopt, out);
-    } else if (entry.peers.erase(dead) > 0 && context.creator != self_) {
+    } else if (entry.peers.erase(dead) > 0 && context.creator != self_ &&
+               !WEFT_BREAK(lost_peer_not_told)) {
       out.push_back(Send{context.creator, HoldsContextMessage{context}});
     }
   }
@@ -478,6 +483,12 @@ std::vector<WorkerId> ContextCore::peers(const ContextId& context) const {
   const Entry* entry = find(context);
   if (entry == nullptr) return {};
   return {entry->peers.begin(), entry->peers.end()};
+}
+
+void ContextCore::append_ties(std::vector<WorkerId>& workers) const {
+  for (const auto& [id, entry] : contexts_) {
+    workers.insert(workers.end(), entry.peers.begin(), entry.peers.end());
+  }
 }
 
 }  // namespace weft::internal

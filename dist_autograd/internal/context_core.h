@@ -91,6 +91,8 @@ class ContextCore {
   size_t size() const { return contexts_.size(); }
   std::vector<ContextId> contexts() const;
   std::vector<WorkerId> peers(const ContextId& context) const;
+  // The workers that contexts tie this one to; some several times.
+  void append_ties(std::vector<WorkerId>& workers) const;
 
  private:
   // What is known about the passes of one initiator in one context.

@@ -15,24 +15,23 @@ namespace weft::internal {
 
 class NearExecutor final : public Executor {
  public:
-  explicit NearExecutor(Executor& executor)
-      : executor_(executor), threads_(dynamic_cast<ThreadExecutor*>(&executor)) {}
+  explicit NearExecutor(Executor& executor) : executor_(executor) {}
 
   void schedule(Task task) override {
     Task measured = [lengths = lengths_, task = std::move(task)]() mutable {
       const RunLengths::Measure measure(*lengths);
       task();
     };
-    if (threads_ != nullptr && lengths_->short_lately()) {
-      threads_->schedule_near(std::move(measured), lengths_->usual());
+    if (lengths_->short_lately()) {
+      executor_.schedule_near(std::move(measured), lengths_->usual());
     } else {
       executor_.schedule(std::move(measured));
     }
   }
+  bool idle() const override { return executor_.idle(); }
 
  private:
   Executor& executor_;
-  ThreadExecutor* const threads_;  // the same; null if it is of another kind
   const std::shared_ptr<RunLengths> lengths_ = std::make_shared<RunLengths>();  // with queued tasks
 };
 

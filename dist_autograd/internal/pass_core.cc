@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
+#include "weft/base/breakage.h"
 #include "weft/base/status.h"
 
 namespace weft::internal {
@@ -59,7 +60,7 @@ bool PassCore::reachable(WorkerId to, AutogradActions& out) {
 bool PassCore::take_counted(WorkerId from, uint64_t number, std::vector<PassReport>& reports) {
   if (state_ != State::kRunning || !counts_.count_received(from, number)) return false;
   changed_ = true;
-  carry(reports);
+  if (!WEFT_BREAK(carried_reports_dropped)) carry(reports);
   return true;
 }
 
@@ -108,7 +109,7 @@ void PassCore::on_message(WorkerId from, FailMessage& message, AutogradActions& 
 }
 
 void PassCore::on_message(WorkerId from, AbortMessage& message, AutogradActions& out) {
-  if (ended() || initiator()) return;
+  if (ended() || initiator() || WEFT_BREAK(abort_not_heard)) return;
   failure_ = std::move(message.failure);
   forward_abort(from, out);
   end(State::kAborted, out);
@@ -180,7 +181,8 @@ void PassCore::cancel_inactive(AutogradActions& out) {
   sealed_ = true;
   CancelSends action{.pass = id()};
   for (auto& [send, source] : sources_) {
-    if (source.active || source.fed || source.cancelled) continue;
+    const bool active = source.active && !WEFT_BREAK(seal_cancels_active);
+    if (active || source.fed || source.cancelled) continue;
     source.cancelled = true;
     action.sources.push_back(send);
   }
@@ -192,6 +194,7 @@ void PassCore::cancel_inactive(AutogradActions& out) {
 // "No gradient will come" is news for the holder of a send unless it cancelled it itself, and that
 // it did once the pass is sealed if no walk reached the send's recv.
 bool PassCore::needless(const GradEntry& entry) const {
+  if (WEFT_BREAK(empty_answers_not_sent)) return entry.present.empty();
   return sealed_ && entry.present.empty() && !reached_.contains(entry.send);
 }
 
@@ -243,10 +246,12 @@ void PassCore::on_local_failure(PassFailure failure, AutogradActions& out) {
   fail(std::move(failure), out);
 }
 
-void PassCore::on_hold() { ++holds_; }
+void PassCore::on_hold() {
+  if (!WEFT_BREAK(holds_not_counted)) ++holds_;
+}
 
 void PassCore::on_hold_released(AutogradActions& out) {
-  --holds_;
+  if (!WEFT_BREAK(holds_not_counted)) --holds_;
   if (state_ == State::kRunning) settle(out.size(), out);
 }
 
@@ -255,7 +260,7 @@ void PassCore::on_hold_released(AutogradActions& out) {
 // Every event that may have made this worker idle ends here. Actions from `first_new` on are its
 // own and not yet on their way, so a report can still ride on one of their messages.
 void PassCore::settle(size_t first_new, AutogradActions& out) {
-  if (state_ != State::kRunning || !idle()) return;
+  if (state_ != State::kRunning || (!idle() && !WEFT_BREAK(reports_while_working))) return;
   if (initiator()) {
     decide_if_quiet(out);
   } else {
@@ -306,12 +311,12 @@ void PassCore::decide_if_quiet(AutogradActions& out) {
   PassReport own = own_report();
   detector_.update(own.counts);
   reports_[setup_.self] = std::move(own);
-  if (!detector_.quiet()) return;
+  if (!detector_.quiet() && !WEFT_BREAK(commits_before_quiet)) return;
   const bool waiting = std::any_of(reports_.begin(), reports_.end(),
                                    [](const auto& report) { return report.second.waiting; });
   switch (phase_) {
     case Phase::kFeed:
-      if (!waiting) return commit(out);
+      if (!waiting || WEFT_BREAK(commits_while_waiting)) return commit(out);
       if (setup_.mode != BackwardMode::kAllSends) return begin_discovery(out);
       return abort(failure_here(absl::FailedPreconditionError(absl::StrCat(
                        "backward in mode all_sends waits for calls that the loss does not use: ",
@@ -347,6 +352,7 @@ void PassCore::begin_discovery(AutogradActions& out) {
 void PassCore::seal(AutogradActions& out) {
   phase_ = Phase::kSealed;
   for (WorkerId worker : others()) {
+    if (worker == others().back() && WEFT_BREAK(seal_misses_one)) continue;
     if (!reachable(worker, out)) return;
     out.push_back(Send{worker, SealMessage{id(), counts_.count_sent(worker)}});
   }
@@ -359,7 +365,10 @@ void PassCore::seal(AutogradActions& out) {
 }
 
 void PassCore::commit(AutogradActions& out) {
-  for (WorkerId worker : others()) out.push_back(Send{worker, PublishMessage{.pass = id()}});
+  for (WorkerId worker : others()) {
+    if (WEFT_BREAK(commit_not_published)) break;
+    out.push_back(Send{worker, PublishMessage{.pass = id()}});
+  }
   end(State::kCommitted, out);
 }
 
@@ -397,6 +406,7 @@ void PassCore::abort(PassFailure failure, AutogradActions& out) {
 // never learned that it is engaged.
 void PassCore::forward_abort(WorkerId except, AutogradActions& out) {
   for (WorkerId worker : counts_.receivers()) {
+    if (WEFT_BREAK(abort_not_passed_on)) break;
     if (worker == except || worker == id().initiator) continue;
     if (setup_.dead != nullptr && setup_.dead->contains(worker)) continue;
     out.push_back(Send{worker, AbortMessage{id(), failure_}});
@@ -405,7 +415,8 @@ void PassCore::forward_abort(WorkerId except, AutogradActions& out) {
 
 void PassCore::end(State state, AutogradActions& out) {
   state_ = state;
-  if (state == State::kCommitted) {
+  if (state == State::kCommitted ||
+      (state == State::kAborted && WEFT_BREAK(aborted_stage_merged))) {
     StageMerge merge{.pass = id()};
     for (const auto& [send, source] : sources_) {
       if (source.fed && !setup_.retain_graph) merge.spent.push_back(send);
@@ -419,7 +430,7 @@ void PassCore::end(State state, AutogradActions& out) {
 }
 
 void PassCore::on_peer_dead(WorkerId dead, AutogradActions& out) {
-  if (ended()) return;
+  if (ended() || WEFT_BREAK(death_in_pass_ignored)) return;
   const bool is_peer = counts_.exchanged_with(dead) || detector_.knows(dead);
   if (dead != id().initiator && !is_peer) return;
   PassFailure failure = failure_here(absl::UnavailableError(

@@ -1,15 +1,13 @@
 #include "weft/dist_optim/internal/optimizer_shard.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cmath>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "weft/base/log.h"
+#include "weft/base/fail_point.h"
 #include "weft/base/status.h"
 #include "weft/dist_autograd/internal/autograd_driver.h"
+#include "weft/dist_optim/internal/step_keeper.h"
 #include "weft/rpc/internal/worker_runtime.h"
 
 namespace weft {
@@ -22,11 +20,6 @@ constexpr Nanoseconds kLook = std::chrono::milliseconds(50);
 bool is_live(RpcRuntime& runtime, WorkerId worker) {
   auto* full = dynamic_cast<WorkerRuntime*>(&runtime);
   return worker == runtime.id() || (full != nullptr && full->agent().is_live(worker));
-}
-
-void report(const StepId& step, const absl::Status& outcome) {
-  if (outcome.ok()) return;
-  log_warning(step.to_string(), " of a dead caller: ", outcome.ToString());
 }
 
 OptimizerSettings without_rate(OptimizerSettings settings) {
@@ -44,11 +37,6 @@ bool alike(const std::vector<ShardStepper::Group>& a, const std::vector<ShardSte
 
 }  // namespace
 
-double clip_factor(double norm2, double max_norm) {
-  if (max_norm <= 0) return 1.0;
-  return std::min(1.0, max_norm / (std::sqrt(norm2) + 1e-6));
-}
-
 absl::StatusOr<std::vector<at::Tensor>> OptimizerShard::gradients(const ContextId& context) const {
   std::vector<at::Tensor> result(stepper_->parameters().size());
   const std::vector<at::Tensor> leaves = stepper_->parameters().leaves(context);
@@ -64,59 +52,88 @@ absl::StatusOr<std::vector<at::Tensor>> OptimizerShard::gradients(const ContextI
   return result;
 }
 
-absl::StatusOr<double> OptimizerShard::prepare(CallContext&, StepRequest request) {
+absl::StatusOr<double> OptimizerShard::prepare(StepRequest request) {
   WEFT_ASSIGN_OR_RETURN(std::vector<at::Tensor> found, gradients(request.context));
-  WEFT_ASSIGN_OR_RETURN(
-      const double norm,
+  absl::StatusOr<double> norm2 =
       stepper_->prepare(request.step, std::move(found), std::move(request.update.learning_rates),
-                        request.max_norm > 0));
-  MutexLock lock(mutex_);
-  if (caller_dead_) {  // nobody would decide it
-    (void)stepper_->abort(request.step);
-    return absl::CancelledError(absl::StrCat("the caller of ", request.step.to_string(), " died"));
-  }
-  return norm;
+                        request.max_norm > 0);
+  WEFT_FAIL_POINT("shard.prepared");
+  return norm2;
 }
 
-absl::StatusOr<StepSummary> OptimizerShard::finish(StepRequest request) {
-  WEFT_ASSIGN_OR_RETURN(std::vector<at::Tensor> found, gradients(request.context));
-  WEFT_ASSIGN_OR_RETURN(const double own, stepper_->prepare(request.step, std::move(found), {},
-                                                            request.max_norm > 0));
+Future<StepDurable> OptimizerShard::durable_after(const StepId& step) const {
+  const std::shared_ptr<StepKeeper> keeper = stepper_->parameters().keeper();
+  if (keeper == nullptr) return Future<StepDurable>::ready(StepDurable());
+  return keeper->after_step(step, stepper_->line_of(step.optimizer));
+}
+
+Future<StepDurable> OptimizerShard::commit(StepId step, StepUpdate update) {
+  absl::Status committed = stepper_->commit(step, update);
+  if (!committed.ok()) return Future<StepDurable>::ready(std::move(committed));
+  return durable_after(step);
+}
+
+Future<StepSummary> OptimizerShard::finish(StepRequest request) {
+  using Answer = Future<StepSummary>;
+  absl::StatusOr<std::vector<at::Tensor>> found = gradients(request.context);
+  if (!found.ok()) return Answer::ready(found.status());
+  const absl::StatusOr<double> own =
+      stepper_->prepare(request.step, *std::move(found), {}, request.max_norm > 0);
+  if (!own.ok()) return Answer::ready(own.status());
   StepSummary summary;
-  summary.norm2 = own + request.others_norm2;
+  summary.norm2 = *own + request.others_norm2;
   summary.clip = clip_factor(summary.norm2, request.max_norm);
   request.update.clip = summary.clip;
   const absl::Status committed = stepper_->commit(request.step, request.update);
   if (!committed.ok()) {
     (void)stepper_->abort(request.step);
-    return committed;
+    return Answer::ready(committed);
   }
-  return summary;
+  if (stepper_->parameters().keeper() == nullptr) return Answer::ready(summary);
+  return durable_after(request.step).then([summary](const Future<StepDurable>& durable) mutable {
+    summary.durable = durable.wait();
+    return summary;
+  });
 }
 
-absl::Status OptimizerShard::apply(StepRequest request) {
-  WEFT_ASSIGN_OR_RETURN(std::vector<at::Tensor> found, gradients(request.context));
-  return stepper_->apply(request.step, std::move(found), request.update);
+Future<StepDurable> OptimizerShard::apply(StepRequest request) {
+  absl::StatusOr<std::vector<at::Tensor>> found = gradients(request.context);
+  if (!found.ok()) return Future<StepDurable>::ready(found.status());
+  absl::Status applied = stepper_->apply(request.step, *std::move(found), request.update);
+  if (!applied.ok()) return Future<StepDurable>::ready(std::move(applied));
+  return durable_after(request.step);
 }
 
-Verdict OptimizerShard::verdict(const StepId& step, StepOutcome outcome) const {
-  Verdict verdict;
-  verdict.outcome = outcome;
-  if (outcome == StepOutcome::kApplied) {
-    const absl::StatusOr<ShardStepper::Applied> applied = stepper_->applied(step);
-    if (applied.ok()) {
-      verdict.clip = applied->update.clip;
-      verdict.norm2 = applied->squared_norm;
-    }
-  }
-  return verdict;
+absl::Status OptimizerShard::load_state(TensorMap state) {
+  WEFT_RETURN_IF_ERROR(stepper_->load_state(state));
+  // If that fails the next step says so.
+  const std::shared_ptr<StepKeeper> keeper = stepper_->parameters().keeper();
+  if (keeper != nullptr) (void)keeper->save().result();
+  return absl::OkStatus();
 }
 
-absl::StatusOr<Verdict> OptimizerShard::settle(StepId step) {
-  WEFT_ASSIGN_OR_RETURN(const StepOutcome outcome, stepper_->settle(step));
-  return verdict(step, outcome);
+// ---- lines
+
+absl::StatusOr<LineStanding> OptimizerShard::join(CallContext& caller, uint64_t optimizer,
+                                                  std::string line) {
+  return stepper_->join({caller.caller(), optimizer}, line);
 }
-Verdict OptimizerShard::inquire(StepId step) { return verdict(step, stepper_->fence(step)); }
+
+absl::Status OptimizerShard::go_back(CallContext& caller, uint64_t optimizer, std::string line,
+                                     uint64_t number) {
+  WEFT_ASSIGN_OR_RETURN(const LineStanding standing,
+                        stepper_->join({caller.caller(), optimizer}, line));
+  const std::shared_ptr<StepKeeper> keeper = stepper_->parameters().keeper();
+  if (keeper == nullptr || standing.applied == number) return absl::OkStatus();
+  return keeper->go_back(line, number);
+}
+
+absl::Status OptimizerShard::resume(CallContext& caller, uint64_t optimizer, uint64_t number) {
+  const bool brought_back = stepper_->parameters().keeper() == nullptr;
+  return stepper_->resume({caller.caller(), optimizer}, number, brought_back);
+}
+
+// ---- without the caller
 
 void OptimizerShard::meet(CallContext& caller, uint64_t optimizer,
                           std::vector<RRef<OptimizerShard>> others) {
@@ -124,9 +141,12 @@ void OptimizerShard::meet(CallContext& caller, uint64_t optimizer,
   if (!runtime.ok()) throw RpcError(runtime.status());
   bool start = false;
   {
+    std::vector<WorkerId> owners;
+    for (const RRef<OptimizerShard>& other : others) owners.push_back(other.owner());
     MutexLock lock(mutex_);
     optimizer_ = {caller.caller(), optimizer};
     others_.swap(others);
+    stepper_->meet(optimizer_, std::move(owners));
     start = !std::exchange(watching_, true);
   }
   if (start) watch(*runtime);
@@ -154,7 +174,6 @@ void OptimizerShard::watch(std::shared_ptr<RpcRuntime> runtime) {
         return;
       }
       caller_dead = !is_live(*live, self->optimizer_.creator);
-      self->caller_dead_ = caller_dead;
       if (caller_dead) self->watching_ = false;
     }
     if (!caller_dead) {
@@ -166,83 +185,96 @@ void OptimizerShard::watch(std::shared_ptr<RpcRuntime> runtime) {
 }
 
 void OptimizerShard::caller_died(const std::weak_ptr<RpcRuntime>& runtime) {
-  std::vector<RRef<OptimizerShard>> others;
+  WEFT_FAIL_POINT("shard.caller.died");
+  // Held by the questions alone: the shards hold each other no longer than these are open.
+  auto others = std::make_shared<Others>();
   OptimizerId optimizer;
   {
     MutexLock lock(mutex_);
-    others = others_;
-    optimizer = optimizer_;
+    others->swap(others_);
+    asked_ = others;
+    optimizer = std::exchange(optimizer_, {});
   }
-  for (const StepId& step : stepper_->undecided()) {
-    if (step.optimizer == optimizer) resolve(step, others, runtime);
-  }
-  part();
+  ShardStepper::Asks asks;
+  stepper_->on_worker_dead(optimizer, optimizer.creator, asks);
+  send(std::move(asks), others, runtime);
 }
 
-struct OptimizerShard::Question {
-  std::shared_ptr<OptimizerShard> self;
-  StepId step;
-  std::weak_ptr<RpcRuntime> runtime;  // weak: the question may outlast the worker
-  std::atomic<size_t> open{1};
-  std::atomic<bool> applied{false};  // by one of those asked
-};
-
-void OptimizerShard::resolve(const StepId& step, const std::vector<RRef<OptimizerShard>>& others,
-                             const std::weak_ptr<RpcRuntime>& runtime) {
-  if (stepper_->fence(step) != StepOutcome::kPrepared) return;
-  auto question = std::make_shared<Question>();
-  question->self = shared_from_this();
-  question->step = step;
-  question->runtime = runtime;
-  question->open += others.size();
-  for (const RRef<OptimizerShard>& other : others) ask(question, other);
-  answered(question);
+Verdict OptimizerShard::inquire(StepInquiry inquiry) {
+  std::vector<WorkerId> dead;
+  for (const uint64_t bits : inquiry.dead) dead.push_back(WorkerId::from_bits(bits));
+  ShardStepper::Asks asks;
+  const Verdict verdict = stepper_->inquire(inquiry.step, dead, asks);
+  if (asks.empty()) return verdict;
+  std::shared_ptr<const Others> others;
+  {
+    MutexLock lock(mutex_);
+    others = asked_.lock();
+  }
+  const absl::StatusOr<std::shared_ptr<RpcRuntime>> runtime = current_runtime();
+  if (others != nullptr && runtime.ok()) send(std::move(asks), others, *runtime);
+  return verdict;
 }
 
-void OptimizerShard::ask(const std::shared_ptr<Question>& question, RRef<OptimizerShard> other) {
-  const auto live = question->runtime.lock();
+void OptimizerShard::send(ShardStepper::Asks asks, const std::shared_ptr<const Others>& others,
+                          const std::weak_ptr<RpcRuntime>& runtime) {
+  for (const step::Ask& question : asks) ask(question, others, runtime);
+}
+
+void OptimizerShard::ask(const step::Ask& question, const std::shared_ptr<const Others>& others,
+                         const std::weak_ptr<RpcRuntime>& runtime) {
+  const auto live = runtime.lock();
   if (live == nullptr) return;
   Future<Verdict> verdict = Future<Verdict>::ready(absl::CancelledError("not asked"));
   try {
     CallScope scope;
     scope.runtime = live;
     CallScopeGuard guard(std::move(scope));
-    verdict = other.with({.timeout = absl::InfiniteDuration()})
-                  .rpc_async(&OptimizerShard::inquire, question->step);
+    StepInquiry inquiry{question.step, {}};
+    for (const WorkerId dead : question.dead) inquiry.dead.push_back(dead.bits());
+    verdict = others->at(question.other)
+                  .with({.timeout = absl::InfiniteDuration()})
+                  .rpc_async(&OptimizerShard::inquire, std::move(inquiry));
   } catch (const RpcError& refused) {
     verdict = Future<Verdict>::ready(refused.status());
   }
-  verdict.state()->on_complete_inline([question, verdict, other = std::move(other)] {
-    const absl::StatusOr<Verdict>& result = verdict.result();
-    const auto live = question->runtime.lock();
-    if (live == nullptr) return;
-    if (!result.ok() && is_live(*live, other.owner()) && !is_rref_lost(result.status())) {
-      // It lives and has not said: perhaps it applied the step.
-      Clock& clock = live->clock();
-      clock.call_at(clock.now() + kLook, [question, other] {
-        const auto live = question->runtime.lock();
+  // An answer may apply the step.
+  verdict.state()->on_complete_inline(
+      [self = shared_from_this(), question, verdict, others, runtime] {
+        const auto live = runtime.lock();
         if (live == nullptr) return;
-        live->executor().schedule([question, other] { ask(question, other); });
+        live->executor().schedule([self, question, verdict, others, runtime] {
+          self->answered(question, verdict.result(), others, runtime);
+        });
       });
-      return;
-    }
-    if (result.ok() && result->outcome == StepOutcome::kApplied) {
-      question->applied = true;
-      // At once: who asks this owner must hear of it, and another answer may never come.
-      live->executor().schedule([question, clip = result->clip] {
-        report(question->step, question->self->stepper_->commit_fenced(question->step, clip));
-      });
-    }
-    answered(question);
-  });
 }
 
-void OptimizerShard::answered(const std::shared_ptr<Question>& question) {
-  if (question->open.fetch_sub(1) != 1 || question->applied) return;
-  const auto live = question->runtime.lock();
-  if (live == nullptr) return;
-  live->executor().schedule(
-      [question] { report(question->step, question->self->stepper_->abort(question->step)); });
+void OptimizerShard::answered(const step::Ask& question, const absl::StatusOr<Verdict>& verdict,
+                              const std::shared_ptr<const Others>& others,
+                              const std::weak_ptr<RpcRuntime>& runtime) {
+  const auto live = runtime.lock();
+  if (live == nullptr || stepper_->outcome(question.step) != StepOutcome::kPrepared) return;
+  const WorkerId owner = others->at(question.other).owner();
+  ShardStepper::Asks asks;
+  if (verdict.ok()) {
+    stepper_->on_answer(question.step, question.other, question.round, *verdict, asks);
+    if (stepper_->outcome(question.step) == StepOutcome::kApplied) {
+      (void)durable_after(question.step);  // no caller waits for it
+    }
+  } else if (!is_live(*live, owner) || is_rref_lost(verdict.status())) {
+    stepper_->on_worker_dead(question.step.optimizer, owner, asks);
+  } else {
+    // It lives and has not said: perhaps it applied the step.
+    Clock& clock = live->clock();
+    clock.call_at(clock.now() + kLook, [self = shared_from_this(), question, others, runtime] {
+      const auto live = runtime.lock();
+      if (live == nullptr) return;
+      live->executor().schedule(
+          [self, question, others, runtime] { self->ask(question, others, runtime); });
+    });
+    return;
+  }
+  send(std::move(asks), others, runtime);
 }
 
 std::shared_ptr<OptimizerShard> make_optimizer_shard(ParameterSet& set,
@@ -266,8 +298,16 @@ std::shared_ptr<OptimizerShard> make_optimizer_shard(ParameterSet& set,
     if (!stepper.ok()) throw RpcError(stepper.status());
     return *std::move(stepper);
   };
-  if (shared_name.empty()) return std::make_shared<OptimizerShard>(make());
-  auto stepper = std::static_pointer_cast<ShardStepper>(set.shared(shared_name, make));
+  const auto make_kept = [&]() -> std::shared_ptr<ShardStepper> {
+    std::shared_ptr<ShardStepper> stepper = make();
+    const std::shared_ptr<StepKeeper> keeper = set.keeper();
+    const absl::Status kept =
+        keeper == nullptr ? absl::OkStatus() : keeper->add(shared_name, stepper);
+    if (!kept.ok()) throw RpcError(kept);
+    return stepper;
+  };
+  if (shared_name.empty()) return std::make_shared<OptimizerShard>(make_kept());
+  auto stepper = std::static_pointer_cast<ShardStepper>(set.shared(shared_name, make_kept));
   if (stepper->mode() != mode || !alike(stepper->groups(), placed)) {
     throw RpcError(absl::FailedPreconditionError(
         absl::StrCat("the optimizer ", shared_name, " has another mode, other groups or options")));

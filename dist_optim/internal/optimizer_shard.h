@@ -1,13 +1,11 @@
 // What a DistributedOptimizer keeps on each owner: takes its messages, finds the gradients of the
-// context, and decides for itself when the caller died between PREPARE and COMMIT.
+// context, and asks the others when the caller died between PREPARE and COMMIT.
 //
 // Thread safety: all methods may be called from any thread. None blocks.
 // Lifetime: created by the caller through the set's RRef; dies with the caller's references. One
 // that has met others lives until the optimizer parts them, or until its caller is dead and what it
 // left prepared is decided. Errors: those of ShardStepper, and of reading gradients (a released or
-// failed context). Protocol: a shard left prepared whose caller died refuses that caller's COMMIT
-// and asks the other shards of the optimizer, which refuse it too before they answer. Each answers
-// or is dead. Any applied: it commits with that one's clip factor. Else it aborts.
+// failed context). Protocol: internal/step_owner_core.h.
 #pragma once
 
 #include <map>
@@ -41,39 +39,38 @@ inline auto weft_fields(StepRequest& r) {
                   r.update, r.max_norm, r.others_norm2);
 }
 
-// What a finished step says: the norm of all gradients and the factor that they were clipped by.
-struct StepSummary {
-  double norm2 = 0;
-  double clip = 1;
+// What an owner asks another one, of a step whose caller is dead.
+struct StepInquiry {
+  StepId step;
+  std::vector<uint64_t> dead;  // WorkerId::bits of the owners that it knows dead
 };
-inline auto weft_fields(StepSummary& s) { return std::tie(s.norm2, s.clip); }
-
-struct Verdict {
-  StepOutcome outcome = StepOutcome::kUnknown;
-  double clip = 1;   // it was applied with
-  double norm2 = 0;  // of this shard's gradients then
-};
-inline auto weft_fields(Verdict& v) { return std::tie(v.outcome, v.clip, v.norm2); }
-
-// As LibTorch's clip_grad_norm_.
-double clip_factor(double norm2, double max_norm);
+inline auto weft_fields(StepInquiry& i) { return std::tie(i.step, i.dead); }
 
 class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
  public:
   explicit OptimizerShard(std::shared_ptr<ShardStepper> stepper) : stepper_(std::move(stepper)) {}
 
   // The squared norm of this shard's gradients.
-  absl::StatusOr<double> prepare(CallContext& caller, StepRequest request);
-  absl::Status commit(StepId step, StepUpdate update) { return stepper_->commit(step, update); }
+  absl::StatusOr<double> prepare(StepRequest request);
+  // Complete once the step is as durable as the owner promises; so are finish and apply.
+  Future<StepDurable> commit(StepId step, StepUpdate update);
   absl::Status abort(StepId step) { return stepper_->abort(step); }
   // PREPARE and COMMIT in one, for the last shard: the others are prepared.
-  absl::StatusOr<StepSummary> finish(StepRequest request);
+  Future<StepSummary> finish(StepRequest request);
   // hogwild.
-  absl::Status apply(StepRequest request);
+  Future<StepDurable> apply(StepRequest request);
   // The caller asks: what is not applied here never will be.
-  absl::StatusOr<Verdict> settle(StepId step);
+  absl::StatusOr<Verdict> settle(StepId step) { return stepper_->settle(step); }
   // Another owner asks, for the caller is dead: whose COMMIT is refused from now on.
-  Verdict inquire(StepId step);
+  Verdict inquire(StepInquiry inquiry) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The caller's optimizer goes on with a line of steps (docs/durable_steps.md).
+  absl::StatusOr<LineStanding> join(CallContext& caller, uint64_t optimizer, std::string line);
+  // An owner that keeps checkpoints and is elsewhere in that line goes back to the one of this
+  // step; one that keeps none is brought there by the program.
+  absl::Status go_back(CallContext& caller, uint64_t optimizer, std::string line, uint64_t number);
+  // The program goes on behind step `number` of that line; every owner is there.
+  absl::Status resume(CallContext& caller, uint64_t optimizer, uint64_t number);
 
   // The optimizer's other shards, from its caller; forgotten when that says so or is dead.
   void meet(CallContext& caller, uint64_t optimizer, std::vector<RRef<OptimizerShard>> others)
@@ -82,25 +79,29 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
 
   TensorMap state() const { return stepper_->state(); }
   absl::Status check_state(TensorMap state) const { return stepper_->check_state(state); }
-  absl::Status load_state(TensorMap state) { return stepper_->load_state(state); }
+  // With a keeper: and written.
+  absl::Status load_state(TensorMap state);
 
  private:
-  struct Question;
+  using Others = std::vector<RRef<OptimizerShard>>;
 
   absl::StatusOr<std::vector<at::Tensor>> gradients(const ContextId& context) const;
+  Future<StepDurable> durable_after(const StepId& step) const;
   void watch(std::shared_ptr<RpcRuntime> runtime) ABSL_LOCKS_EXCLUDED(mutex_);
   void caller_died(const std::weak_ptr<RpcRuntime>& runtime) ABSL_LOCKS_EXCLUDED(mutex_);
-  void resolve(const StepId& step, const std::vector<RRef<OptimizerShard>>& others,
-               const std::weak_ptr<RpcRuntime>& runtime);
-  static void ask(const std::shared_ptr<Question>& question, RRef<OptimizerShard> other);
-  static void answered(const std::shared_ptr<Question>& question);
-  Verdict verdict(const StepId& step, StepOutcome outcome) const;
+  void send(ShardStepper::Asks asks, const std::shared_ptr<const Others>& others,
+            const std::weak_ptr<RpcRuntime>& runtime);
+  void ask(const step::Ask& question, const std::shared_ptr<const Others>& others,
+           const std::weak_ptr<RpcRuntime>& runtime);
+  void answered(const step::Ask& question, const absl::StatusOr<Verdict>& verdict,
+                const std::shared_ptr<const Others>& others,
+                const std::weak_ptr<RpcRuntime>& runtime);
 
   const std::shared_ptr<ShardStepper> stepper_;  // shared by optimizers of one shared_name
   Mutex mutex_;
   OptimizerId optimizer_ ABSL_GUARDED_BY(mutex_);  // invalid: has met nobody
-  bool caller_dead_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<RRef<OptimizerShard>> others_ ABSL_GUARDED_BY(mutex_);
+  Others others_ ABSL_GUARDED_BY(mutex_);
+  std::weak_ptr<const Others> asked_ ABSL_GUARDED_BY(mutex_);  // while questions are open
   bool watching_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
@@ -125,7 +126,8 @@ namespace internal {
 WEFT_REGISTER_CLASS(OptimizerShard, &OptimizerShard::prepare, &OptimizerShard::commit,
                     &OptimizerShard::abort, &OptimizerShard::finish, &OptimizerShard::apply,
                     &OptimizerShard::settle, &OptimizerShard::inquire, &OptimizerShard::meet,
-                    &OptimizerShard::part, &OptimizerShard::state, &OptimizerShard::check_state,
+                    &OptimizerShard::part, &OptimizerShard::join, &OptimizerShard::go_back,
+                    &OptimizerShard::resume, &OptimizerShard::state, &OptimizerShard::check_state,
                     &OptimizerShard::load_state);
 }  // namespace internal
 }  // namespace weft

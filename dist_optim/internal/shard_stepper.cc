@@ -1,6 +1,7 @@
 #include "weft/dist_optim/internal/shard_stepper.h"
 
 #include <exception>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -10,6 +11,8 @@
 #include <torch/optim/optimizer.h>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/fail_point.h"
+#include "weft/base/log.h"
 #include "weft/base/status.h"
 #include "weft/dist_optim/internal/optimizer_state.h"
 
@@ -110,48 +113,40 @@ absl::Status ShardStepper::check_rates(const std::vector<double>& rates) const {
       absl::StrCat(rates.size(), " learning rates for ", groups_.size(), " groups"));
 }
 
-StepOutcome ShardStepper::outcome_of(const Instance& instance, uint64_t number) const {
-  if (instance.slot.has_value() && instance.slot->number == number) return StepOutcome::kPrepared;
-  if (instance.applied.contains(number)) return StepOutcome::kApplied;
-  if (number > instance.decided) return StepOutcome::kUnknown;
-  // What left `applied` for room is older than all that is in it.
-  const bool complete = instance.applied.size() < kRemembered;
-  if (complete || number > instance.applied.begin()->first) return StepOutcome::kAborted;
-  return StepOutcome::kForgotten;
-}
+// ---- steps
 
 absl::StatusOr<double> ShardStepper::prepare(const StepId& step, std::vector<at::Tensor> gradients,
                                              std::vector<double> learning_rates, bool may_clip) {
   if (!learning_rates.empty()) WEFT_RETURN_IF_ERROR(check_rates(learning_rates));
   MutexLock lock(mutex_);
-  WEFT_ASSIGN_OR_RETURN(const double norm, prepare_locked(step, std::move(gradients), may_clip));
-  Instance& instance = instances_[step.optimizer];
-  if (instance.slot.has_value()) instance.slot->learning_rates = std::move(learning_rates);
-  return norm;
+  return prepare_locked(step, std::move(gradients), std::move(learning_rates), may_clip);
 }
 
 absl::StatusOr<double> ShardStepper::prepare_locked(const StepId& step,
                                                     std::vector<at::Tensor> gradients,
+                                                    std::vector<double> learning_rates,
                                                     bool may_clip) {
-  WEFT_RETURN_IF_ERROR(damage_);
-  Instance& instance = instances_[step.optimizer];
-  switch (outcome_of(instance, step.number)) {
-    case StepOutcome::kPrepared:
-      return instance.slot->squared_norm;
-    case StepOutcome::kApplied:
-      return instance.applied.at(step.number).squared_norm;
-    case StepOutcome::kUnknown:
-      break;
-    case StepOutcome::kAborted:
-    case StepOutcome::kForgotten:
-      return absl::FailedPreconditionError(absl::StrCat(
-          step.to_string(), " was given up; the last decided one is ", instance.decided));
-  }
+  WEFT_ASSIGN_OR_RETURN(const std::optional<double> before, core_.prepare(step));
+  if (before.has_value()) return *before;
   WEFT_RETURN_IF_ERROR(check(gradients));
   Slot slot;
   slot.number = step.number;
   slot.gradients = std::move(gradients);
   slot.own_gradients = may_clip;
+  const absl::StatusOr<double> norm = fill(slot);
+  if (!norm.ok()) {
+    return prepend(absl::StrCat(step.to_string(), " could not be prepared: "), norm.status());
+  }
+  OwnerActions actions;
+  core_.on_prepared(step, *norm, std::move(learning_rates), actions);
+  carry_out(std::move(actions), nullptr);
+  slots_[step.optimizer] = std::move(slot);
+  return norm;
+}
+
+// All that may fail is done here; returns the squared norm.
+absl::StatusOr<double> ShardStepper::fill(Slot& slot) {
+  double norm = 0;
   try {
     c10::AutoGradMode no_grad(false);
     for (size_t place = 0; place < slot.gradients.size(); ++place) {
@@ -162,23 +157,19 @@ absl::StatusOr<double> ShardStepper::prepare_locked(const StepId& step,
         continue;
       }
       slot.touched.push_back(place);
-      slot.squared_norm += squared_norm(gradient);
+      norm += squared_norm(gradient);
       // Buffers that mix layouts fail half-way.
       if (gradient.is_sparse() && has_momentum(groups_[group_of_[place]].settings)) {
         gradient = gradient.to_dense();
-      } else if (may_clip) {
+      } else if (slot.own_gradients) {
         gradient = gradient.clone();
       }
     }
     reserve(slot);
   } catch (const std::exception& failed) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(step.to_string(), " could not be prepared: ", failed.what()));
+    return absl::ResourceExhaustedError(failed.what());
   }
-  // The caller decides one step before it begins the next: an older one was given up.
-  instance.slot = std::move(slot);
-  instance.decided = step.number - 1;
-  return instance.slot->squared_norm;
+  return norm;
 }
 
 void ShardStepper::reserve(Slot& slot) {
@@ -198,45 +189,44 @@ void ShardStepper::reserve(Slot& slot) {
 
 absl::Status ShardStepper::commit(const StepId& step, const StepUpdate& update) {
   MutexLock lock(mutex_);
-  const Instance& instance = instances_[step.optimizer];
-  if (instance.slot.has_value() && instance.slot->number == step.number && instance.slot->fenced) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(step.to_string(), " is decided by its owners, for its caller died"));
-  }
-  return commit_locked(step, update);
-}
-
-absl::Status ShardStepper::commit_fenced(const StepId& step, double clip) {
-  MutexLock lock(mutex_);
-  const Instance& instance = instances_[step.optimizer];
-  StepUpdate update;
-  update.clip = clip;
-  if (instance.slot.has_value()) update.learning_rates = instance.slot->learning_rates;
   return commit_locked(step, update);
 }
 
 absl::Status ShardStepper::commit_locked(const StepId& step, const StepUpdate& update) {
-  Instance& instance = instances_[step.optimizer];
-  const StepOutcome outcome = outcome_of(instance, step.number);
-  if (outcome == StepOutcome::kApplied) return step == damaged_ ? damage_ : absl::OkStatus();
-  WEFT_RETURN_IF_ERROR(damage_);
-  if (outcome != StepOutcome::kPrepared) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        step.to_string(), " is not prepared; the last decided one is ", instance.decided));
+  if (core_.outcome(step) == StepOutcome::kPrepared) {
+    WEFT_RETURN_IF_ERROR(check_rates(update.learning_rates));
   }
-  WEFT_RETURN_IF_ERROR(check_rates(update.learning_rates));
-  Slot slot = *std::exchange(instance.slot, std::nullopt);
-  instance.decided = step.number;
-  absl::Status done;
+  OwnerActions actions;
+  WEFT_RETURN_IF_ERROR(core_.commit(step, update, actions));
+  return actions.empty() ? absl::OkStatus() : apply_now(std::get<step::Apply>(actions.front()));
+}
+
+void ShardStepper::carry_out(OwnerActions actions, Asks* asks) {
+  for (OwnerAction& action : actions) {
+    if (const auto* apply = std::get_if<step::Apply>(&action)) {
+      const absl::Status applied = apply_now(*apply);
+      if (!applied.ok()) log_warning("a step of a dead caller: ", applied.ToString());
+    } else if (const auto* drop = std::get_if<step::Drop>(&action)) {
+      slots_.erase(drop->step.optimizer);
+    } else if (asks != nullptr) {
+      asks->push_back(std::get<step::Ask>(std::move(action)));
+    }
+  }
+}
+
+absl::Status ShardStepper::apply_now(const step::Apply& action) {
+  Slot slot = std::move(slots_[action.step.optimizer]);
+  slots_.erase(action.step.optimizer);
+  absl::Status done = check_rates(action.update.learning_rates);
+  WEFT_FAIL_POINT("shard.commit.begins");
   try {
-    run(slot, update);
+    if (done.ok()) run(slot, action.update);
   } catch (const std::exception& failed) {
-    done = damage_ =
-        absl::DataLossError(absl::StrCat(step.to_string(), " failed half-way: ", failed.what()));
-    damaged_ = step;
+    done = absl::DataLossError(
+        absl::StrCat(action.step.to_string(), " failed half-way: ", failed.what()));
   }
-  instance.applied[step.number] = {slot.squared_norm, update};
-  if (instance.applied.size() > kRemembered) instance.applied.erase(instance.applied.begin());
+  if (!done.ok()) core_.on_damage(action.step, done);
+  WEFT_FAIL_POINT("shard.commit.ended");
   return done;
 }
 
@@ -281,77 +271,96 @@ void ShardStepper::run(Slot& slot, const StepUpdate& update) {
 
 absl::Status ShardStepper::abort(const StepId& step) {
   MutexLock lock(mutex_);
-  Instance& instance = instances_[step.optimizer];
-  switch (outcome_of(instance, step.number)) {
-    case StepOutcome::kApplied:
-      return absl::FailedPreconditionError(absl::StrCat(step.to_string(), " was applied"));
-    case StepOutcome::kPrepared:
-      instance.slot.reset();
-      [[fallthrough]];
-    case StepOutcome::kUnknown:
-      instance.slot.reset();
-      instance.decided = step.number;
-      break;
-    default:
-      break;
-  }
-  return absl::OkStatus();
+  OwnerActions actions;
+  const absl::Status done = core_.abort(step, actions);
+  carry_out(std::move(actions), nullptr);
+  return done;
+}
+
+absl::StatusOr<Verdict> ShardStepper::settle(const StepId& step) {
+  MutexLock lock(mutex_);
+  OwnerActions actions;
+  absl::StatusOr<Verdict> verdict = core_.settle(step, actions);
+  carry_out(std::move(actions), nullptr);
+  return verdict;
+}
+
+void ShardStepper::meet(const OptimizerId& optimizer, std::vector<WorkerId> others) {
+  MutexLock lock(mutex_);
+  core_.meet(optimizer, std::move(others));
+}
+
+void ShardStepper::on_worker_dead(const OptimizerId& optimizer, WorkerId dead, Asks& asks) {
+  MutexLock lock(mutex_);
+  OwnerActions actions;
+  core_.on_worker_dead(optimizer, dead, actions);
+  carry_out(std::move(actions), &asks);
+}
+
+Verdict ShardStepper::inquire(const StepId& step, const std::vector<WorkerId>& dead, Asks& asks) {
+  MutexLock lock(mutex_);
+  OwnerActions actions;
+  const Verdict verdict = core_.inquire(step, dead, actions);
+  carry_out(std::move(actions), &asks);
+  return verdict;
+}
+
+void ShardStepper::on_answer(const StepId& step, size_t other, uint64_t round,
+                             const Verdict& verdict, Asks& asks) {
+  MutexLock lock(mutex_);
+  OwnerActions actions;
+  core_.on_answer(step, other, round, verdict, actions);
+  carry_out(std::move(actions), &asks);
 }
 
 StepOutcome ShardStepper::outcome(const StepId& step) const {
   MutexLock lock(mutex_);
-  const auto found = instances_.find(step.optimizer);
-  return found == instances_.end() ? StepOutcome::kUnknown : outcome_of(found->second, step.number);
+  return core_.outcome(step);
 }
 
-absl::StatusOr<StepOutcome> ShardStepper::settle(const StepId& step) {
-  const absl::Status aborted = abort(step);
-  if (aborted.ok()) return outcome(step);
+absl::StatusOr<AppliedStep> ShardStepper::applied(const StepId& step) const {
   MutexLock lock(mutex_);
-  if (step == damaged_) return damage_;
-  return StepOutcome::kApplied;
-}
-
-StepOutcome ShardStepper::fence(const StepId& step) {
-  MutexLock lock(mutex_);
-  Instance& instance = instances_[step.optimizer];
-  const StepOutcome outcome = outcome_of(instance, step.number);
-  if (outcome == StepOutcome::kPrepared) instance.slot->fenced = true;
-  if (outcome != StepOutcome::kUnknown) return outcome;
-  instance.slot.reset();
-  instance.decided = step.number;
-  return StepOutcome::kAborted;
-}
-
-absl::StatusOr<ShardStepper::Applied> ShardStepper::applied(const StepId& step) const {
-  MutexLock lock(mutex_);
-  const auto instance = instances_.find(step.optimizer);
-  if (instance != instances_.end()) {
-    const auto applied = instance->second.applied.find(step.number);
-    if (applied != instance->second.applied.end()) return applied->second;
-  }
-  return absl::NotFoundError(absl::StrCat(step.to_string(), " is not known as applied"));
+  return core_.applied(step);
 }
 
 std::vector<StepId> ShardStepper::undecided() const {
   MutexLock lock(mutex_);
-  std::vector<StepId> steps;
-  for (const auto& [optimizer, instance] : instances_) {
-    if (instance.slot.has_value()) steps.push_back({optimizer, instance.slot->number});
-  }
-  return steps;
+  return core_.undecided();
+}
+
+absl::StatusOr<LineStanding> ShardStepper::join(const OptimizerId& optimizer,
+                                                const std::string& line) {
+  MutexLock lock(mutex_);
+  return core_.join(optimizer, line);
+}
+
+std::string ShardStepper::line_of(const OptimizerId& optimizer) const {
+  MutexLock lock(mutex_);
+  return core_.line_of(optimizer);
+}
+
+absl::Status ShardStepper::resume(const OptimizerId& optimizer, uint64_t number,
+                                  bool brought_back) {
+  MutexLock lock(mutex_);
+  return core_.resume(optimizer, number, brought_back);
 }
 
 absl::Status ShardStepper::apply(const StepId& step, std::vector<at::Tensor> gradients,
                                  const StepUpdate& update) {
   MutexLock lock(mutex_);
-  WEFT_RETURN_IF_ERROR(prepare_locked(step, std::move(gradients), false).status());
+  WEFT_RETURN_IF_ERROR(prepare_locked(step, std::move(gradients), {}, false).status());
   return commit_locked(step, update);
 }
 
+// ---- state
+
 TensorMap ShardStepper::state() const {
-  TensorMap state;
   MutexLock lock(mutex_);
+  return state_while_held();
+}
+
+TensorMap ShardStepper::state_while_held() const {
+  TensorMap state;
   for (const Group& group : groups_) {
     for (const size_t place : group.parameters) {
       save_state(*optimizer_, group.settings, handles_[place], set_->names()[place], state);
@@ -378,6 +387,20 @@ absl::Status ShardStepper::check_state(const TensorMap& state) const {
 
 absl::Status ShardStepper::load_state(const TensorMap& state) {
   WEFT_RETURN_IF_ERROR(check_state(state));
+  MutexLock lock(mutex_);
+  load_checked(state);
+  return absl::OkStatus();
+}
+
+void ShardStepper::restore_while_held(const TensorMap& state,
+                                      const std::map<std::string, uint64_t>& lines) {
+  load_checked(state);
+  OwnerActions actions;
+  core_.restore(lines, actions);
+  carry_out(std::move(actions), nullptr);
+}
+
+void ShardStepper::load_checked(const TensorMap& state) {
   // All that can fail comes before the first change.
   std::vector<std::pair<size_t, ParameterStatePtr>> loaded;
   for (const Group& group : groups_) {
@@ -386,9 +409,7 @@ absl::Status ShardStepper::load_state(const TensorMap& state) {
           place, make_state(group.settings, set_->names()[place], state, set_->make_spare(place)));
     }
   }
-  MutexLock lock(mutex_);
   for (auto& [place, one] : loaded) replace_state(*optimizer_, handles_[place], std::move(one));
-  return absl::OkStatus();
 }
 
 }  // namespace weft::internal

@@ -1,23 +1,21 @@
 // One optimizer's share on one owner: takes part in steps that all owners apply or none.
 //
 // A step is prepared (everything that can be refused is refused then), then committed or aborted.
-// Numbers of one instance grow; a number that was passed over counts as aborted. Several instances
-// may share one stepper and its state, each with its own numbers.
+// Which of these may happen is decided by a StepOwnerCore; this holds its lock, the gradients that
+// were prepared, and LibTorch's optimizer. Several optimizers may share one stepper and its state.
 //
 // Thread safety: all methods may be called from any thread; steps of one stepper run one at a time.
 // Lifetime: shares its ParameterSet.
-// Errors: InvalidArgument (a gradient does not fit), FailedPrecondition (a number that was decided
-// otherwise), DataLoss (an earlier commit failed half-way: LibTorch's temporaries are the only
-// allocations left to a commit).
-// Protocol: mode locked of the optimizer's step.
+// Errors: those of StepOwnerCore; InvalidArgument (a gradient does not fit), DataLoss (a commit
+// failed half-way: LibTorch's temporaries are the only allocations left to it).
+// Protocol: internal/step_owner_core.h.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
+#include <mutex>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -25,28 +23,11 @@
 #include "absl/status/statusor.h"
 #include "weft/base/ids.h"
 #include "weft/base/mutex.h"
+#include "weft/dist_optim/internal/step_owner_core.h"
 #include "weft/dist_optim/optimizer_settings.h"
 #include "weft/dist_optim/parameter_set.h"
 
 namespace weft::internal {
-
-struct StepId {
-  OptimizerId optimizer;
-  uint64_t number = 0;  // from 1
-  std::string to_string() const { return absl::StrCat(optimizer.to_string(), " step ", number); }
-  bool operator==(const StepId&) const = default;
-};
-struct StepUpdate {
-  std::vector<double> learning_rates;  // one per group
-  double clip = 1.0;                   // times each gradient
-};
-enum class StepOutcome : uint8_t {
-  kUnknown = 0,   // never heard of
-  kPrepared = 1,  // undecided here
-  kApplied = 2,
-  kAborted = 3,
-  kForgotten = 4,  // decided too long ago
-};
 
 class ShardStepper {
  public:
@@ -54,8 +35,8 @@ class ShardStepper {
     std::vector<size_t> parameters;  // places in the set
     OptimizerSettings settings;
   };
-  // How many outcomes of an instance are kept for questions.
-  static constexpr uint64_t kRemembered = 64;
+  using Applied = AppliedStep;
+  static constexpr uint64_t kRemembered = StepOwnerCore::kRemembered;
 
   static absl::StatusOr<std::shared_ptr<ShardStepper>> make(std::shared_ptr<ParameterSet> set,
                                                             std::vector<Group> groups,
@@ -66,30 +47,31 @@ class ShardStepper {
 
   // `gradients`: one per parameter of the set, undefined where the loss did not reach. Returns the
   // squared norm of those that belong to this stepper. The same number again: the same answer.
-  // `learning_rates`: what commit_fenced uses. `may_clip`: room for clipped gradients is made now.
+  // `learning_rates`: for a decision without the caller. `may_clip`: room for clipped gradients is
+  // made now.
   absl::StatusOr<double> prepare(const StepId& step, std::vector<at::Tensor> gradients,
                                  std::vector<double> learning_rates = {}, bool may_clip = false)
       ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // As in StepOwnerCore. Questions to other owners are added to `asks`.
+  using Asks = std::vector<step::Ask>;
   absl::Status commit(const StepId& step, const StepUpdate& update) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Not prepared yet: it will be refused.
   absl::Status abort(const StepId& step) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Verdict> settle(const StepId& step) ABSL_LOCKS_EXCLUDED(mutex_);
+  void meet(const OptimizerId& optimizer, std::vector<WorkerId> others) ABSL_LOCKS_EXCLUDED(mutex_);
+  void on_worker_dead(const OptimizerId& optimizer, WorkerId dead, Asks& asks)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  Verdict inquire(const StepId& step, const std::vector<WorkerId>& dead, Asks& asks)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void on_answer(const StepId& step, size_t other, uint64_t round, const Verdict& verdict,
+                 Asks& asks) ABSL_LOCKS_EXCLUDED(mutex_);
   StepOutcome outcome(const StepId& step) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // For a caller that does not know: what is not applied here never will be.
-  // DataLoss: it failed half-way.
-  absl::StatusOr<StepOutcome> settle(const StepId& step) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Its caller is dead: from now on the owners decide. A prepared step stays prepared, but commit()
-  // is refused; an unknown one never will be applied.
-  StepOutcome fence(const StepId& step) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What the owners decided, if that is not abort().
-  absl::Status commit_fenced(const StepId& step, double clip) ABSL_LOCKS_EXCLUDED(mutex_);
-  // With what a step was applied, and the squared norm here; for those who do not know.
-  struct Applied {
-    double squared_norm = 0;
-    StepUpdate update;
-  };
   absl::StatusOr<Applied> applied(const StepId& step) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Steps that are prepared and undecided.
   std::vector<StepId> undecided() const ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<LineStanding> join(const OptimizerId& optimizer, const std::string& line)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status resume(const OptimizerId& optimizer, uint64_t number, bool brought_back)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // hogwild: prepare and commit in one, in place.
   absl::Status apply(const StepId& step, std::vector<at::Tensor> gradients,
@@ -101,35 +83,51 @@ class ShardStepper {
   absl::Status check_state(const TensorMap& state) const;
   absl::Status load_state(const TensorMap& state) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  std::string line_of(const OptimizerId& optimizer) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ---- checkpoints: while it is held, no step is applied here and none is prepared
+  std::unique_lock<Mutex> hold() const { return std::unique_lock<Mutex>(mutex_); }
+  // Not OK: a step failed half-way, so this is nothing to keep.
+  absl::Status damage_while_held() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return core_.damage();
+  }
+  TensorMap state_while_held() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::map<std::string, uint64_t> lines_while_held() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return core_.lines();
+  }
+  std::map<OptimizerId, uint64_t> newest_while_held() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return core_.newest();
+  }
+  // Goes back to this state, which check_state has taken, after these steps.
+  void restore_while_held(const TensorMap& state, const std::map<std::string, uint64_t>& lines)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   ParameterSet& parameters() const { return *set_; }
   const std::vector<Group>& groups() const { return groups_; }
   UpdateMode mode() const { return mode_; }
 
  private:
+  // What a PREPARE brought, and what its commit needs.
   struct Slot {
     uint64_t number = 0;
-    double squared_norm = 0;
     std::vector<at::Tensor> gradients;  // by place in the set
     bool own_gradients = false;         // copies: nobody else reads them
     std::vector<size_t> touched;        // places with a gradient
-    std::vector<double> learning_rates;
-    bool fenced = false;
-    std::vector<at::Tensor> spares;  // fresh storage for these, if a step needs it
-  };
-  struct Instance {
-    uint64_t decided = 0;                 // numbers up to here have an outcome
-    std::map<uint64_t, Applied> applied;  // the newest
-    std::optional<Slot> slot;
+    std::vector<at::Tensor> spares;     // fresh storage for these, if a step needs it
   };
 
   ShardStepper(std::shared_ptr<ParameterSet> set, std::vector<Group> groups, UpdateMode mode);
   absl::Status check(const std::vector<at::Tensor>& gradients) const;
   absl::Status check_rates(const std::vector<double>& rates) const;
-  StepOutcome outcome_of(const Instance& instance, uint64_t number) const;
   absl::StatusOr<double> prepare_locked(const StepId& step, std::vector<at::Tensor> gradients,
-                                        bool may_clip) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+                                        std::vector<double> learning_rates, bool may_clip)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status commit_locked(const StepId& step, const StepUpdate& update)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void load_checked(const TensorMap& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<double> fill(Slot& slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void carry_out(OwnerActions actions, Asks* asks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status apply_now(const step::Apply& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void reserve(Slot& slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void run(Slot& slot, const StepUpdate& update) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -141,15 +139,8 @@ class ShardStepper {
   mutable Mutex mutex_;              // taken before the set's
   std::unique_ptr<torch::optim::Optimizer> optimizer_ ABSL_GUARDED_BY(mutex_);
   std::vector<at::Tensor> spares_ ABSL_GUARDED_BY(mutex_);  // by place; for slots to come
-  std::map<OptimizerId, Instance> instances_ ABSL_GUARDED_BY(mutex_);
-  absl::Status damage_ ABSL_GUARDED_BY(mutex_);
-  StepId damaged_ ABSL_GUARDED_BY(mutex_);  // the step that did it; for others it was applied
+  StepOwnerCore core_ ABSL_GUARDED_BY(mutex_);
+  std::map<OptimizerId, Slot> slots_ ABSL_GUARDED_BY(mutex_);  // the prepared ones
 };
-
-inline auto weft_fields(StepId& s) {
-  return std::tie(s.optimizer.creator.index, s.optimizer.creator.incarnation, s.optimizer.number,
-                  s.number);
-}
-inline auto weft_fields(StepUpdate& u) { return std::tie(u.learning_rates, u.clip); }
 
 }  // namespace weft::internal

@@ -57,6 +57,17 @@ JobCommandLine parse_job_options(int argc, const char* const* argv) {
   app.add_option("--checkpoint", options.checkpoint,
                  "folder for the state after each epoch; must be empty without --resume "
                  "(default: OUT/checkpoint, which a run without --resume clears)");
+  app.add_option("--checkpoint-every", options.checkpoint_every,
+                 "the server also saves itself after every so many steps of a trainer, beside "
+                 "the checkpoint folder, and comes back from there when it is started again "
+                 "(default: not)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
+  std::string durable = "checkpoint";
+  app.add_option("--durable", durable,
+                 "checkpoint: the steps since the last one are lost with the server; every-step: "
+                 "none is, and each waits for the disk")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"checkpoint", "every-step"}));
   app.add_flag("--resume", options.resume,
                "go on from the newest checkpoint, with the same --seed");
 
@@ -69,6 +80,7 @@ JobCommandLine parse_job_options(int argc, const char* const* argv) {
     result.text = text.str();
     return result;
   }
+  options.every_step_durable = durable == "every-step";
   result.options = std::move(options);
   return result;
 }

@@ -23,11 +23,17 @@ struct JobOptions {
   double dropout = kDropout;
   int64_t limit = 0;       // training pictures, and as many test pictures; 0: all
   int64_t eval_every = 1;  // epochs; the last one is always evaluated
+  // What the server keeps of itself. 0 and false: nothing.
+  int64_t checkpoint_every = 0;     // of each trainer's steps
+  bool every_step_durable = false;  // a step is answered when it is on disk
 
   // Every trainer adds its own step, so that one alone takes smaller ones.
   double learning_rate(size_t trainers) const;
   // Without --checkpoint a folder of the output's, which a fresh run clears.
   std::string checkpoint_folder() const;
+  // The server's own, beside it.
+  bool server_keeps_itself() const { return checkpoint_every > 0 || every_step_durable; }
+  std::string server_folder() const { return checkpoint_folder() + "-server"; }
 };
 
 struct JobCommandLine {

@@ -1,6 +1,12 @@
 #include "weft/examples/parameter_server/server.h"
 
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "weft/base/rpc_error.h"
 #include "weft/rpc/function.h"
 
 namespace weft::examples {
@@ -23,14 +29,12 @@ std::vector<std::string> trainer_names(uint32_t world_size) {
   return names;
 }
 
-// Handlers run with the server as the current worker: what they make lives there. They hold the
-// lock for a moment only, for neither `remote` nor making a HostedModule waits.
+// Handlers run with the server as the current worker: what they make lives there.
 void ServerObjects::offer(WorkerOptions& worker) {
+  later_life_ = worker.place.restart_count > worker.place.group_epoch;
   worker.registry.add("parameter_server/classifier", [this] {
     MutexLock lock(mutex_);
-    if (!classifier_) {
-      classifier_.emplace(kServerName, options_.seed, options_.dropout);
-    }
+    if (!classifier_) make_classifier();
     return *classifier_;
   });
   worker.registry.add("parameter_server/averager",
@@ -43,8 +47,40 @@ void ServerObjects::offer(WorkerOptions& worker) {
                       });
 }
 
+void ServerObjects::make_classifier() {
+  Classifier classifier(kServerName, options_.seed, options_.dropout);
+  if (options_.server_keeps_itself()) {
+    const std::string folder = options_.server_folder();
+    if (!later_life_) std::filesystem::remove_all(folder);
+    CheckpointerOptions how{.folder = folder};
+    if (options_.checkpoint_every > 0) how.every = static_cast<uint64_t>(options_.checkpoint_every);
+    if (options_.every_step_durable) how.durability = Durability::kEveryStep;
+    const RRef<ParameterSet>& parameters = classifier.parameters();
+    auto opened = Checkpointer::open(parameters.local_value().shared_from_this(), how);
+    if (!opened.ok()) throw RpcError(opened.status());
+    checkpointer_ = *std::move(opened);
+  }
+  classifier_ = std::move(classifier);
+}
+
+std::string ServerObjects::cost() const {
+  MutexLock lock(mutex_);
+  if (checkpointer_ == nullptr) return "";
+  const Checkpointer::Cost cost = checkpointer_->cost();
+  const auto ms = [](Nanoseconds time) {
+    return std::chrono::duration<double, std::milli>(time).count();
+  };
+  const double each = 1.0 / static_cast<double>(std::max<uint64_t>(1, cost.written + cost.failed));
+  return absl::StrFormat(
+      "the server saved itself %d times (%d failed): %.2f ms on disk each, while training waited "
+      "%.2f ms for a copy, at most %.2f ms",
+      cost.written, cost.failed, ms(cost.writing) * each, ms(cost.copying) * each,
+      ms(cost.longest_copy));
+}
+
 void ServerObjects::clear() {
   MutexLock lock(mutex_);
+  checkpointer_.reset();
   classifier_.reset();
   averager_ = {};
 }

@@ -1,16 +1,20 @@
 // What lives on the parameter server: the classifier and the average of the trainers' own layers.
 //
 // Both are made for the first trainer that asks; every trainer gets a reference to the same ones.
+// With --checkpoint-every or --durable every-step the classifier is saved while it is trained; a
+// server that is started again in the same job comes back with what was saved last.
 //
 // Thread safety: everything may be called from any thread.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "weft/base/mutex.h"
+#include "weft/dist_optim/checkpointer.h"
 #include "weft/dist_optim/hosted_module.h"
 #include "weft/dist_optim/parameter_averager.h"
 #include "weft/examples/parameter_server/model.h"
@@ -38,11 +42,17 @@ class ServerObjects {
   void offer(WorkerOptions& worker);
   // Before it shuts down: nothing is held any more.
   void clear() ABSL_LOCKS_EXCLUDED(mutex_);
+  // What being durable has cost; empty if nothing was saved.
+  std::string cost() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  void make_classifier() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const JobOptions options_;
-  Mutex mutex_;
+  bool later_life_ = false;  // started again in the same job
+  mutable Mutex mutex_;
   std::optional<Classifier> classifier_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Checkpointer> checkpointer_ ABSL_GUARDED_BY(mutex_);
   RRef<ParameterAverager> averager_ ABSL_GUARDED_BY(mutex_);
 };
 

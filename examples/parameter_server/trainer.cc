@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numbers>
 
 #include <ATen/ops/nll_loss.h>
 #include <c10/core/GradMode.h>
 #include <torch/optim/adam.h>
 
+#include "absl/strings/str_cat.h"
 #include "weft/dist_autograd/context.h"
 
 namespace weft::examples {
@@ -28,22 +30,66 @@ std::shared_ptr<ParameterSet> parameters_of(const torch::nn::Module& layers) {
 }  // namespace
 
 Trainer::Trainer(const Worker& worker, const JobOptions& options, size_t trainers)
-    : scope_(worker),
+    : options_(options),
+      scope_(worker),
       classifier_(find_classifier(kServerName)),
       layers_(options.seed),
       own_(parameters_of(layers_)),
       learning_rate_(options.learning_rate(trainers)),
-      // The trainers share what Adam remembers of the server's parameters.
-      optimizer_({make_rref(own_), classifier_.parameters()},
-                 torch::optim::AdamOptions(learning_rate_), {.shared_name = "adam"}) {}
+      optimizer_(make_optimizer()) {
+  keep_moment();
+}
+
+// The trainers share what Adam remembers of the server's parameters.
+Trainer::Optimizer Trainer::make_optimizer() const {
+  return Optimizer({make_rref(own_), classifier_.parameters()},
+                   torch::optim::AdamOptions(learning_rate_), {.shared_name = "adam"});
+}
 
 double Trainer::step(const Batch& batch, double progress) {
   dist_autograd::Context context;
   const at::Tensor answer = classifier_.forward(layers_.forward(batch.images));
   const at::Tensor loss = at::nll_loss(answer, batch.labels);
   context.backward({loss});
-  optimizer_.step(context, {.lr = learning_rate_ * cosine(progress)});
+  step_ = optimizer_->step(context, {.lr = learning_rate_ * cosine(progress)}).number;
+  keep_moment();
   return loss.item<double>();
+}
+
+void Trainer::keep_moment() {
+  if (!options_.server_keeps_itself()) return;
+  moments_[step_] = {own_->state(), optimizer_->set_state(0)};
+  // Less than two intervals are lost with the server; of durable steps, the one under way.
+  const uint64_t reach =
+      options_.every_step_durable ? 2 : 2 * static_cast<uint64_t>(options_.checkpoint_every);
+  while (moments_.begin()->first + reach < step_) moments_.erase(moments_.begin());
+}
+
+uint64_t Trainer::reconnect() {
+  optimizer_.reset();
+  classifier_ = find_classifier(kServerName);
+  optimizer_.emplace(make_optimizer());
+  step_ = optimizer_->resume();
+  auto moment = moments_.find(step_);
+  if (moment == moments_.end() && moments_.contains(step_ - 1)) {
+    moment = moments_.find(step_ - 1);
+    try {
+      step_ = optimizer_->resume(step_ - 1);
+    } catch (const RpcError& not_there) {
+      if (not_there.code() != absl::StatusCode::kNotFound) throw;
+      step_ = optimizer_->resume(step_);
+    }
+  }
+  if (moment == moments_.end()) {
+    throw RpcError(absl::DataLossError(absl::StrCat("the server came back after step ", step_,
+                                                    ", of which nothing is kept here")));
+  }
+  if (absl::Status status = own_->load_state(moment->second.layers); !status.ok()) {
+    throw RpcError(status);
+  }
+  optimizer_->load_set_state(0, moment->second.adam);
+  moments_.erase(std::next(moment), moments_.end());
+  return step_;
 }
 
 std::vector<at::Tensor> Trainer::own_layers() const {
@@ -55,6 +101,7 @@ std::vector<at::Tensor> Trainer::own_layers() const {
 void Trainer::set_own_layers(const std::vector<at::Tensor>& values) {
   const std::vector<at::Tensor> own = own_layers();
   for (size_t i = 0; i < own.size(); ++i) own[i].copy_(values.at(i));
+  keep_moment();
 }
 
 double Trainer::evaluate(const LabelledImages& data) {
@@ -71,13 +118,14 @@ double Trainer::evaluate(const LabelledImages& data) {
 }
 
 Trainer::State Trainer::state() const {
-  return {own_->state(), classifier_.state(), optimizer_.state_dict()};
+  return {own_->state(), classifier_.state(), optimizer_->state_dict()};
 }
 
 void Trainer::load_state(const State& state) {
   if (absl::Status status = own_->load_state(state.trainer); !status.ok()) throw RpcError(status);
   classifier_.load_state(state.server);
-  optimizer_.load_state_dict(state.optimizer);
+  optimizer_->load_state_dict(state.optimizer);
+  keep_moment();
 }
 
 }  // namespace weft::examples

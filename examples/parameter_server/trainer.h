@@ -5,7 +5,9 @@
 // Errors: RpcError.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "weft/dist_optim/distributed_optimizer.h"
@@ -42,13 +44,33 @@ class Trainer {
   State state() const;
   void load_state(const State& state);
 
+  // The server that keeps itself (server.h) has come back, `step` was refused: finds it again, goes
+  // back to the last step that it still has, this trainer's layers included, and returns its
+  // number: the next step is the one after. A step that the server has and whose answer was lost
+  // with it is redone; if the server cannot go back behind it, it counts there alone. RpcError,
+  // DataLoss: that was too long ago.
+  uint64_t reconnect();
+
  private:
+  using Optimizer = DistributedOptimizer<torch::optim::Adam>;
+  // This trainer's half as it was after a step.
+  struct Moment {
+    TensorMap layers;
+    TensorMap adam;
+  };
+
+  Optimizer make_optimizer() const;
+  void keep_moment();
+
+  const JobOptions options_;
   const WorkerScope scope_;  // this thread works for it
-  const Classifier classifier_;
+  Classifier classifier_;
   FeatureLayers layers_;
   const std::shared_ptr<ParameterSet> own_;  // shared with the optimizer's shard here
   const double learning_rate_;
-  DistributedOptimizer<torch::optim::Adam> optimizer_;
+  std::optional<Optimizer> optimizer_;
+  uint64_t step_ = 0;
+  std::map<uint64_t, Moment> moments_;  // of steps that the server may go back to
 };
 
 }  // namespace weft::examples

@@ -6,6 +6,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "weft/base/fail_point.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
 #include "weft/rpc/internal/agent_peer.h"
@@ -15,6 +16,8 @@
 
 namespace weft::internal {
 namespace {
+
+constexpr size_t kMostEnded = 1024;  // lives that are remembered after their end
 
 // What the calls to a peer that is gone fail with.
 absl::Status gone_status(const WorkerInfo& peer, const absl::Status& reason, Ran ran) {
@@ -56,7 +59,7 @@ void Agent::set_post_handler(Topic topic, PostHandler handler) {
 }
 
 PeerIdentity Agent::identity() const {
-  return {options_.group, options_.self.name, options_.self.id};
+  return {options_.group, options_.self.name, options_.self.id, options_.self.address};
 }
 
 absl::Status Agent::start(std::vector<WorkerInfo> members) {
@@ -82,7 +85,7 @@ absl::Status Agent::start(std::vector<WorkerInfo> members) {
   }
   WEFT_RETURN_IF_ERROR(transport_.start(identity(), this));
   for (const PeerPtr& peer : all_peers()) {
-    if (peer->info.id < options_.self.id) dial(peer, options_.connect_timeout);
+    if (peer->info.id < options_.self.id || options_.dial_all) dial(peer, options_.connect_timeout);
   }
   // The others dial this worker. One that died before it came to that would never be missed.
   clock_.call_at(clock_.now() + options_.connect_timeout, [gate = gate_] {
@@ -109,11 +112,60 @@ std::vector<Agent::PeerPtr> Agent::all_peers() const {
   return all;
 }
 
+void Agent::add_member(WorkerInfo member) {
+  MutexLock lock(mutex_);
+  if (peers_.contains(member.id.bits())) return;  // it has dialled twice
+  const auto place =
+      std::upper_bound(members_.begin(), members_.end(), member,
+                       [](const WorkerInfo& a, const WorkerInfo& b) { return a.id < b.id; });
+  auto peer = std::make_shared<Peer>(member, options_.self.id, options_.credit);
+  peer->nameless.store(true);
+  peers_[member.id.bits()] = std::move(peer);
+  members_.insert(place, std::move(member));
+}
+
+bool Agent::name_member(WorkerId member) {
+  MutexLock lock(mutex_);
+  auto found = peers_.find(member.bits());
+  if (found == peers_.end() || !found->second->nameless.exchange(false)) return false;
+  drop_superseded();
+  return true;
+}
+
+// Of a place in the group the newest life stays, so that errors can say what became of it.
+void Agent::drop_superseded() {
+  for (auto next = members_.begin(); next != members_.end();) {
+    const auto member = next++;
+    const bool superseded = next != members_.end() && next->id.index == member->id.index &&
+                            !peers_.at(next->id.bits())->nameless.load() &&
+                            peers_.at(member->id.bits())->gone.load();
+    if (superseded) next = members_.erase(member);
+  }
+}
+
+void Agent::forget_lives(WorkerId ended) {
+  std::vector<PeerPtr> dropped;  // dies outside the lock
+  MutexLock lock(mutex_);
+  drop_superseded();
+  ended_.push_back(ended);
+  while (ended_.size() > kMostEnded) {
+    const WorkerId oldest = ended_.front();
+    ended_.pop_front();
+    std::erase_if(members_, [&](const WorkerInfo& member) { return member.id == oldest; });
+    auto found = peers_.find(oldest.bits());
+    if (found == peers_.end()) continue;
+    dropped.push_back(std::move(found->second));
+    peers_.erase(found);
+  }
+}
+
 absl::StatusOr<WorkerId> Agent::resolve(std::string_view name) const {
   MutexLock lock(mutex_);
+  WorkerId newest;
   for (const WorkerInfo& member : members_) {
-    if (member.name == name) return member.id;
+    if (member.name == name && !peers_.at(member.id.bits())->nameless.load()) newest = member.id;
   }
+  if (newest.valid()) return newest;
   std::string known;
   for (const WorkerInfo& member : members_)
     absl::StrAppend(&known, known.empty() ? "" : ", ", member.name);
@@ -126,6 +178,11 @@ absl::StatusOr<WorkerId> Agent::resolve(std::string_view name) const {
 std::string Agent::name_of(WorkerId worker) const {
   PeerPtr peer = find(worker);
   return peer == nullptr ? worker.to_string() : peer->info.name;
+}
+
+WorkerInfo Agent::info_of(WorkerId worker) const {
+  PeerPtr peer = find(worker);
+  return peer == nullptr ? WorkerInfo{worker, worker.to_string(), ""} : peer->info;
 }
 
 std::vector<WorkerInfo> Agent::members() const {
@@ -196,7 +253,9 @@ CallId Agent::call(WorkerId to, Frame frame, std::string_view function, TimePoin
     return id;
   }
   if (arm) arm_deadline(peer);
+  WEFT_FAIL_POINT("agent.call.numbered");
   send(peer, std::move(departure));
+  WEFT_FAIL_POINT("agent.call.sent");
   return id;
 }
 
@@ -216,6 +275,7 @@ void Agent::cancel(WorkerId to, CallId call) {
     if (!pending) return;
     if (pending->sent && !peer->gone.load()) peer->core.cancel(call.number);
   }
+  WEFT_FAIL_POINT("agent.cancel.numbered");
   flush(peer);
   pending->on_reply(
       with_ran(absl::CancelledError(absl::StrCat(
@@ -250,6 +310,7 @@ bool Agent::post(WorkerId to, Topic topic, Frame frame) {
     peer->core.post(std::move(frame));
     departure = peer->depart();
   }
+  WEFT_FAIL_POINT("agent.post.numbered");
   send(peer, std::move(departure));
   return true;
 }
@@ -362,6 +423,7 @@ void Agent::call_taken(const IncomingCall& call, size_t cost) {
 }
 
 void Agent::finish_call(IncomingCall& call, absl::StatusOr<Frame> result) {
+  WEFT_FAIL_POINT("agent.reply.finished");
   activity_.fetch_add(1);
   PeerPtr peer = find(call.from());
   if (peer == nullptr) return;
@@ -384,6 +446,7 @@ void Agent::finish_call(IncomingCall& call, absl::StatusOr<Frame> result) {
     }
     if (!peer->gone.load()) peer->core.post(std::move(frame));
   }
+  WEFT_FAIL_POINT("agent.reply.numbered");
   flush_soon(peer);
 }
 
@@ -395,6 +458,71 @@ void Agent::declare_dead(WorkerId worker, absl::Status reason) {
   end_peer(peer, std::move(reason), false);
 }
 
+void Agent::suspect(WorkerId worker, const absl::Status& reason) {
+  if (stopping_.load() || worker == options_.self.id) return;
+  if (membership_.suspect != nullptr) {
+    membership_.suspect(worker, reason);
+  } else {
+    declare_dead(worker, reason);
+  }
+}
+
+void Agent::fence(const absl::Status& why) {
+  log_warning("fenced: ", why.message());
+  const absl::Status reason(why.code(), absl::StrCat("is out of reach: ", why.message()));
+  for (const PeerPtr& peer : all_peers()) {
+    if (peer->info.id != options_.self.id) end_peer(peer, reason, false);
+  }
+}
+
+void Agent::beat(WorkerId worker, uint64_t number) {
+  PeerPtr peer = find(worker);
+  if (peer == nullptr) return;
+  Departure departure;
+  {
+    MutexLock lock(peer->mutex);
+    if (peer->connection == nullptr) return;
+    Frame beat;
+    beat.header.kind = FrameKind::kBeat;
+    beat.header.call = number;
+    peer->core.send_unnumbered(std::move(beat));
+    departure = peer->depart();
+  }
+  send(peer, std::move(departure));
+}
+
+std::vector<Agent::PeerLook> Agent::look_at_peers() {
+  std::vector<PeerLook> looks;
+  for (const PeerPtr& peer : all_peers()) {
+    if (peer->gone.load() || peer->info.id == options_.self.id) continue;
+    PeerLook look;
+    look.peer = peer->info.id;
+    look.heard = TimePoint(TimePoint::duration(peer->heard.load(std::memory_order_relaxed)));
+    ConnectionPtr stuck;
+    const TimePoint now = clock_.now();
+    {
+      MutexLock lock(peer->mutex);
+      if (peer->is_stuck(now, options_.stuck_after)) {
+        stuck = peer->connection;
+        peer->moved_at = now;
+      }
+    }
+    if (stuck != nullptr) {
+      log_warning("nothing has moved on the connection to '", peer->info.name,
+                  "', which answers; making a new one");
+      stuck->close();
+    }
+    MutexLock lock(peer->mutex);
+    if (peer->cannot_dial) look.heard = now;  // that silence is this worker's own
+    const uint64_t traffic = peer->core.counted_sent() + peer->core.counted_received();
+    look.busy = traffic != std::exchange(peer->looked_at, traffic) ||
+                peer->core.pending_calls() > 0 || !peer->core.incoming().empty() ||
+                !peer->core.session().unacknowledged().empty();
+    looks.push_back(look);
+  }
+  return looks;
+}
+
 void Agent::end_peer(const PeerPtr& peer, absl::Status reason, bool left) {
   // Not quiet until whoever waits has been told.
   handling_.fetch_add(1);
@@ -403,7 +531,7 @@ void Agent::end_peer(const PeerPtr& peer, absl::Status reason, bool left) {
     handling_.fetch_sub(1);
   };
   std::vector<std::pair<uint64_t, PendingCall>> pending;
-  absl::flat_hash_map<uint64_t, std::shared_ptr<IncomingCall>> incoming;
+  std::vector<std::pair<uint64_t, std::shared_ptr<IncomingCall>>> incoming;
   std::vector<ConnectionPtr> connections;
   FrameBatch last;  // of a worker that leaves: what it has said is still sent
   {
@@ -412,11 +540,13 @@ void Agent::end_peer(const PeerPtr& peer, absl::Status reason, bool left) {
     if (stopping_.load()) last = peer->core.take_outgoing();
     peer->fate = reason;
     pending = peer->core.take_all_calls();
-    incoming.swap(peer->core.incoming());
+    incoming.assign(peer->core.incoming().begin(), peer->core.incoming().end());
+    peer->core.incoming().clear();
     connections.swap(peer->others);
     if (peer->connection != nullptr) connections.push_back(std::move(peer->connection));
     peer->connection = nullptr;
   }
+  WEFT_FAIL_POINT("agent.peer.ended");
   activity_.fetch_add(1);
   if (!connections.empty() && !last.empty()) (void)connections.back()->send(std::move(last));
   for (const ConnectionPtr& connection : connections) connection->close();
@@ -427,8 +557,12 @@ void Agent::end_peer(const PeerPtr& peer, absl::Status reason, bool left) {
                              absl::string_view(call.function.data(), call.function.size()), "': "),
                 status));
   }
+  // In an order that does not depend on the table's.
+  std::sort(incoming.begin(), incoming.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
   for (auto& [id, call] : incoming) call->context()->cancel();
   if (stopping_.load()) return;
+  forget_lives(peer->info.id);
   for (const GoneListener& listener : gone_listeners_) listener(peer->info.id, reason, left);
 }
 

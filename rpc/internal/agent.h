@@ -9,6 +9,7 @@
 
 #include <array>
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -32,7 +33,25 @@ struct AgentOptions {
   TransportLimits limits;  // of the members' transports
   Nanoseconds connect_timeout = std::chrono::seconds(10);
   Nanoseconds reconnect_timeout = std::chrono::seconds(1);
+  // All members are dialled at start, not only those that will not dial: they may not know of this
+  // worker yet.
+  bool dial_all = false;
   Nanoseconds ack_delay = std::chrono::milliseconds(20);
+  // A connection on which nothing has moved for so long, while something waits to be acknowledged,
+  // is given up: beats may travel where a lane hangs.
+  Nanoseconds stuck_after = std::chrono::seconds(30);
+};
+
+// What decides about members (membership.h). Without it, who cannot be reached is dead, and nobody
+// may join.
+struct MembershipHooks {
+  // Somebody unknown dials this worker. OK: was given to `add_member`.
+  std::function<absl::Status(const WorkerInfo& newcomer)> admit;
+  // The first connection with a peer stands.
+  std::function<void(WorkerId peer)> opened;
+  // Cannot be reached, breaks the protocol, or refuses this worker (PermissionDenied).
+  std::function<void(WorkerId peer, const absl::Status& why)> suspect;
+  std::function<void(WorkerId peer, uint64_t number)> beat_answered;
 };
 
 class Agent final : public TransportSink {
@@ -52,10 +71,16 @@ class Agent final : public TransportSink {
   // Replies that nobody waits for any more: what they carry must still be let go.
   void set_late_reply_handler(PostHandler handler) { late_reply_handler_ = std::move(handler); }
   void add_gone_listener(GoneListener listener) { gone_listeners_.push_back(std::move(listener)); }
+  void set_membership(MembershipHooks hooks) { membership_ = std::move(hooks); }
 
   // From now on `members` (self included) are known. Those with a lower id than this worker's are
   // dialled at once, so that every pair notices the other's death. The transport listens already.
   absl::Status start(std::vector<WorkerInfo> members);
+  // One more, or a later life of one. It dials this worker. Its name means nothing before
+  // `name_member`.
+  void add_member(WorkerInfo member) ABSL_LOCKS_EXCLUDED(mutex_);
+  // False: it has a name already, or is not known.
+  bool name_member(WorkerId member) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // `frame` holds flags, function, fingerprint, meta, body and payloads. `function` outlives the
   // call. `on_reply` runs exactly once: inside this method only for refusals. `waited_for`: by a
@@ -74,6 +99,8 @@ class Agent final : public TransportSink {
   const WorkerInfo& self() const { return options_.self; }
   absl::StatusOr<WorkerId> resolve(std::string_view name) const ABSL_LOCKS_EXCLUDED(mutex_);
   std::string name_of(WorkerId worker) const ABSL_LOCKS_EXCLUDED(mutex_);
+  WorkerInfo info_of(WorkerId worker) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The newest known life of each, dead ones too.
   std::vector<WorkerInfo> members() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool is_live(WorkerId worker) const;
   // Members that are neither dead nor gone, self included, by id.
@@ -81,6 +108,22 @@ class Agent final : public TransportSink {
 
   // A verdict: never revised. Pending calls fail, listeners hear of it.
   void declare_dead(WorkerId peer, absl::Status reason);
+  // Leads to a verdict, sooner or later.
+  void suspect(WorkerId peer, const absl::Status& reason);
+  // The others hold this worker for dead: all of them are gone, with this reason.
+  void fence(const absl::Status& why);
+
+  // Asks a peer whether it is there; nothing happens without a connection.
+  void beat(WorkerId peer, uint64_t number);
+  struct PeerLook {
+    WorkerId peer;
+    bool busy = false;  // calls, frames without acknowledgement, or traffic since the last look
+    TimePoint heard;    // of the last frame; the past if there was none; now if this worker has
+                        // nothing left to make a connection with
+  };
+  // All live peers but this worker; gives up connections that are stuck. For one caller, regularly:
+  // "since the last look" is its.
+  std::vector<PeerLook> look_at_peers();
 
   // Counted traffic (calls, replies and posts other than membership) with one peer.
   struct Traffic {
@@ -143,6 +186,9 @@ class Agent final : public TransportSink {
   void handle_call(const std::shared_ptr<IncomingCall>& call);
   void handle_cancel(const PeerPtr& peer, uint64_t call);
   void end_peer(const PeerPtr& peer, absl::Status reason, bool left);
+  void drop_superseded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Drops what is kept of lives that ended long ago, or whose place has a new one.
+  void forget_lives(WorkerId ended) ABSL_LOCKS_EXCLUDED(mutex_);
   void finish_call(IncomingCall& call, absl::StatusOr<Frame> result);
   void call_taken(const IncomingCall& call, size_t cost);
   PeerIdentity identity() const;
@@ -155,6 +201,7 @@ class Agent final : public TransportSink {
   std::array<PostHandler, kTopics> post_handlers_;
   PostHandler late_reply_handler_;
   std::vector<GoneListener> gone_listeners_;
+  MembershipHooks membership_;
   std::atomic<uint64_t> next_call_{1};
   std::atomic<uint64_t> activity_{0};
   std::atomic<int64_t> handling_{0};
@@ -162,8 +209,9 @@ class Agent final : public TransportSink {
   std::atomic<bool> stopping_{false};
   const std::shared_ptr<Gate> gate_;  // shared with timers, which may fire after the agent's end
   mutable Mutex mutex_;
-  std::vector<WorkerInfo> members_ ABSL_GUARDED_BY(mutex_);
+  std::vector<WorkerInfo> members_ ABSL_GUARDED_BY(mutex_);               // by id
   absl::flat_hash_map<uint64_t, PeerPtr> peers_ ABSL_GUARDED_BY(mutex_);  // by WorkerId bits
+  std::deque<WorkerId> ended_ ABSL_GUARDED_BY(mutex_);  // peers that are gone, oldest first
 };
 
 }  // namespace weft::internal

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/fail_point.h"
 #include "weft/base/log.h"
 #include "weft/base/serving_threads.h"
 #include "weft/base/status.h"
@@ -76,13 +77,17 @@ void Agent::dial_until(const PeerPtr& peer, TimePoint deadline, int redials) {
   transport_.connect(
       peer->info.address, {options_.group, peer->info.name, peer->info.id}, deadline,
       [=, this](const absl::StatusOr<ConnectionPtr>& connection) {
+        const absl::Status& status = connection.status();
+        // Nobody but this worker is to blame for that: it goes on trying.
+        const bool exhausted = absl::IsResourceExhausted(status);
         bool again = false;
         {
           MutexLock lock(peer->mutex);
           // A connection is there if it dialled this worker meanwhile.
-          again = connection.status().code() == absl::StatusCode::kUnavailable && redials > 0 &&
-                  peer->connection == nullptr && !peer->gone.load();
+          again = (exhausted || (absl::IsUnavailable(status) && redials > 0)) &&
+                  peer->connection == nullptr && !peer->gone.load() && !stopping_.load();
           peer->dialling = again;
+          peer->cannot_dial = exhausted && again;
           if (!connection.ok() && peer->connection != nullptr) return;
         }
         if (connection.ok()) {
@@ -90,13 +95,19 @@ void Agent::dial_until(const PeerPtr& peer, TimePoint deadline, int redials) {
         } else if (stopping_.load()) {
           return;
         } else if (again) {
+          const TimePoint until = exhausted ? clock_.now() + options_.reconnect_timeout : deadline;
           clock_.call_at(clock_.now() + kRedialPause, [=, gate = gate_] {
-            gate->enter([&](Agent& agent) { agent.redial(peer, deadline, redials - 1); });
+            gate->enter([&](Agent& agent) {
+              agent.redial(peer, until, exhausted ? kRedials : redials - 1);
+            });
           });
         } else {
-          declare_dead(peer->info.id, absl::UnavailableError(
-                                          absl::StrCat("cannot be reached at ", peer->info.address,
-                                                       ": ", connection.status().message())));
+          const bool refused = absl::IsPermissionDenied(status);
+          const std::string why =
+              absl::StrCat(refused ? "refuses this worker" : "cannot be reached", " at ",
+                           peer->info.address, ": ", status.message());
+          suspect(peer->info.id,
+                  refused ? absl::PermissionDeniedError(why) : absl::UnavailableError(why));
         }
       });
 }
@@ -127,7 +138,11 @@ void Agent::adopt(const PeerPtr& peer, const ConnectionPtr& connection) {
     connection->close();
     return;
   }
+  WEFT_FAIL_POINT("agent.resend");
   (void)connection->send(std::move(frames));
+  if (!peer->met.exchange(true) && membership_.opened != nullptr) {
+    membership_.opened(peer->info.id);
+  }
 }
 
 absl::Status Agent::on_accept(const PeerIdentity& identity) {
@@ -137,13 +152,16 @@ absl::Status Agent::on_accept(const PeerIdentity& identity) {
                                                       "', not to '", identity.group, "'"));
   }
   PeerPtr peer = find(identity.id);
+  if (peer == nullptr && membership_.admit != nullptr && !stopping_.load()) {
+    return membership_.admit({identity.id, identity.name, identity.address});
+  }
   if (peer == nullptr || peer->info.name != identity.name) {
     return absl::FailedPreconditionError(absl::StrCat("worker '", identity.name, "' (",
                                                       identity.id.to_string(),
                                                       ") is not a member of the group"));
   }
   if (peer->gone.load()) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return absl::PermissionDeniedError(absl::StrCat(
         "worker '", identity.name, "' (", identity.id.to_string(), ") was declared dead"));
   }
   return absl::OkStatus();
@@ -191,12 +209,14 @@ void Agent::on_closed(const ConnectionPtr& connection, absl::Status reason) {
 void Agent::on_frames(const ConnectionPtr& connection, std::vector<Frame> frames) {
   PeerPtr peer = find(connection->peer().id);
   if (peer == nullptr || peer->gone.load()) return;
+  WEFT_FAIL_POINT("agent.frames.arrived");
   handling_.fetch_add(1);
   activity_.fetch_add(1);
   std::vector<Arrived> arrived;
   arrived.reserve(frames.size());
   bool foreign = false, honest = true, ack_now = false, ack_later = false;
   const TimePoint now = clock_.now();
+  peer->heard.store(now.time_since_epoch().count(), std::memory_order_relaxed);
   std::vector<FramePtr> released;  // die outside the lock
   {
     MutexLock lock(peer->mutex);
@@ -213,6 +233,14 @@ void Agent::on_frames(const ConnectionPtr& connection, std::vector<Frame> frames
       if (!honest) break;
       if (header.kind == FrameKind::kGoodbye) peer->said_goodbye = true;
       if (!fresh) continue;
+      if (header.kind == FrameKind::kBeat && (header.flags & kFlagAnswer) == 0) {
+        Frame answer;
+        answer.header.kind = FrameKind::kBeat;
+        answer.header.flags = kFlagAnswer;
+        answer.header.call = header.call;
+        peer->core.send_unnumbered(std::move(answer));
+        continue;
+      }
       Arrived& next = arrived.emplace_back(std::move(frame));
       if (next.frame.header.kind == FrameKind::kReply) {
         next.pending = peer->core.take_call(next.frame.header.call);
@@ -223,14 +251,16 @@ void Agent::on_frames(const ConnectionPtr& connection, std::vector<Frame> frames
     ack_later = !ack_now && peer->core.ack_owed() && !peer->ack_armed;
     if (ack_now) peer->core.send_ack();
   }
+  WEFT_FAIL_POINT("agent.frames.accepted");
   admit(peer, arrived);
+  WEFT_FAIL_POINT("agent.frames.admitted");
   for (Arrived& each : arrived) handle(peer, std::move(each));
   if (foreign) {
     log_warning("'", peer->info.name, "' sent a frame that is not from itself to '",
                 options_.self.name, "'; closing its connection");
     connection->close();
   } else if (!honest) {
-    declare_dead(peer->info.id, absl::UnavailableError("broke the session protocol"));
+    suspect(peer->info.id, absl::UnavailableError("broke the session protocol"));
     connection->close();
   }
   if (ack_later) arm_ack(peer);
@@ -290,7 +320,12 @@ void Agent::handle(const PeerPtr& peer, Arrived arrived) {
       handle_cancel(peer, frame.header.call);
       break;
     case FrameKind::kAbort:
-      declare_dead(peer->info.id, absl::UnavailableError("ended the session"));
+      suspect(peer->info.id, absl::UnavailableError("ended the session"));
+      break;
+    case FrameKind::kBeat:
+      if (membership_.beat_answered != nullptr) {
+        membership_.beat_answered(peer->info.id, frame.header.call);
+      }
       break;
     case FrameKind::kHello:
     case FrameKind::kAck:

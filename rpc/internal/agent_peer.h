@@ -17,16 +17,38 @@ struct Agent::Peer {
 
   const WorkerInfo info;
   std::atomic<bool> gone{false};
+  std::atomic<bool> met{false};       // there was a connection
+  std::atomic<bool> nameless{false};  // a newcomer that has not met all: resolve() passes it over
+  std::atomic<TimePoint::rep> heard{TimePoint::min().time_since_epoch().count()};  // last frame
+  // Of look_at_peers() alone: the traffic at the last look, and since when nothing has moved.
+  uint64_t looked_at = 0;
+  std::pair<uint64_t, size_t> moved_to{0, 0};  // oldest frame without acknowledgement, bytes queued
+  TimePoint moved_at;
   Mutex mutex;
   PeerCore core ABSL_GUARDED_BY(mutex);
   ConnectionPtr connection ABSL_GUARDED_BY(mutex);           // the one that is written to
   std::vector<ConnectionPtr> others ABSL_GUARDED_BY(mutex);  // both ends dialled at once
   bool dialling ABSL_GUARDED_BY(mutex) = false;
+  bool cannot_dial ABSL_GUARDED_BY(mutex) = false;  // for want of descriptors here
   bool said_goodbye ABSL_GUARDED_BY(mutex) = false;
   absl::Status fate ABSL_GUARDED_BY(mutex);  // why it is gone
   TimePoint deadline_armed ABSL_GUARDED_BY(mutex) = kNever;
   bool ack_armed ABSL_GUARDED_BY(mutex) = false;
   std::atomic<bool> flush_put_off{false};  // a serving thread will flush
+
+  // Something waits to be acknowledged, and nothing has moved since `moved_at`.
+  bool is_stuck(TimePoint now, Nanoseconds limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    const auto& waiting = core.session().unacknowledged();
+    std::pair<uint64_t, size_t> reached{0, 0};
+    if (!waiting.empty() && connection != nullptr) {
+      reached = {waiting.front()->header.sequence, connection->queued_bytes()};
+    }
+    if (reached.first == 0 || reached != moved_to) {
+      moved_to = reached;
+      moved_at = now;
+    }
+    return now - moved_at >= limit;
+  }
 
   // With the lock; what it gives is sent without it.
   Departure depart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {

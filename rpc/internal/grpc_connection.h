@@ -1,4 +1,5 @@
-// One connection between two workers: a control stream, and a bulk stream as soon as it stands.
+// One connection between two workers: a stream for small frames, one for large frames as soon as it
+// stands, and one for beats from the first beat on.
 //
 // Thread safety: all methods may be called from any thread.
 // Lifetime: connections and streams share what they have in common with the transport.
@@ -74,7 +75,8 @@ struct GrpcShared {
 };
 using GrpcSharedPtr = std::shared_ptr<GrpcShared>;
 
-// One connection at either end: a control stream, and a bulk stream as soon as it stands.
+// One connection at either end. What a further stream would carry travels on the first one until
+// it stands.
 class GrpcConnection final : public Connection,
                              public std::enable_shared_from_this<GrpcConnection> {
  public:
@@ -88,17 +90,28 @@ class GrpcConnection final : public Connection,
       std::copy(std::begin(lanes_), std::end(lanes_), lanes);
     }
     if (lanes[0] == nullptr) return false;
-    FrameBatch bulk;
-    if (lanes[1] != nullptr) {
-      const auto small_end =
-          std::stable_partition(frames.begin(), frames.end(), [&](const FramePtr& frame) {
-            return frame->payload_bytes() + frame->body.size() <= shared_->options.bulk_from;
-          });
-      std::move(small_end, frames.end(), std::back_inserter(bulk));
-      frames.erase(small_end, frames.end());
+    FrameBatch bulk, beats;
+    if (lanes[StreamService::kBulk] != nullptr) {
+      bulk = take_if(frames, [&](const FramePtr& frame) {
+        return frame->payload_bytes() + frame->body.size() > shared_->options.bulk_from;
+      });
+    }
+    const auto is_beat = [](const FramePtr& frame) {
+      return frame->header.kind == FrameKind::kBeat;
+    };
+    if (lanes[StreamService::kBeats] != nullptr) {
+      beats = take_if(frames, is_beat);
+    } else if (std::any_of(frames.begin(), frames.end(), is_beat)) {
+      dial_beats();
     }
     const bool taken = frames.empty() || lanes[0]->send(std::move(frames));
-    return taken && (bulk.empty() || lanes[1]->send(std::move(bulk)));
+    return taken && (bulk.empty() || lanes[StreamService::kBulk]->send(std::move(bulk))) &&
+           (beats.empty() || lanes[StreamService::kBeats]->send(std::move(beats)));
+  }
+  // At the dialling end: how the stream for beats is dialled. Runs at most once.
+  void set_beats_dialler(std::function<void()> dial) {
+    MutexLock lock(mutex_);
+    beats_dialler_ = std::move(dial);
   }
   void close() override {
     for (const auto& stream : lanes()) stream->end();
@@ -135,8 +148,8 @@ class GrpcConnection final : public Connection,
     }
     report_closed();
   }
-  // The control lane's end is the connection's; so is a bulk lane that was cut, since what was on
-  // it is lost. A bulk lane that ends in order has delivered everything.
+  // The first lane's end is the connection's; so is another one's that was cut, since what was on
+  // it is lost. One that ends in order has delivered everything.
   void lane_ended(GrpcStream& ended, absl::Status reason) {
     std::vector<std::shared_ptr<GrpcStream>> rest;
     bool report = false;
@@ -144,7 +157,9 @@ class GrpcConnection final : public Connection,
       MutexLock lock(mutex_);
       if (closed_) return;
       if (lanes_[0].get() != &ended && reason.ok()) {
-        if (lanes_[1].get() == &ended) lanes_[1] = nullptr;
+        for (auto& stream : lanes_) {
+          if (stream.get() == &ended) stream = nullptr;
+        }
         return;
       }
       closed_ = true;
@@ -173,6 +188,25 @@ class GrpcConnection final : public Connection,
     return all;
   }
 
+  // Moves out what `is_taken`; keeps the order of both parts.
+  template <class IsTaken>
+  static FrameBatch take_if(FrameBatch& frames, IsTaken is_taken) {
+    FrameBatch taken;
+    const auto rest = std::stable_partition(
+        frames.begin(), frames.end(), [&](const FramePtr& frame) { return !is_taken(frame); });
+    std::move(rest, frames.end(), std::back_inserter(taken));
+    frames.erase(rest, frames.end());
+    return taken;
+  }
+  void dial_beats() {
+    std::function<void()> dial;
+    {
+      MutexLock lock(mutex_);
+      dial.swap(beats_dialler_);
+    }
+    if (dial) dial();
+  }
+
   // Once: by the lane that ended, or by the last frame that was being delivered then.
   void report_closed() {
     absl::Status reason;
@@ -189,6 +223,7 @@ class GrpcConnection final : public Connection,
   const uint64_t number_;
   mutable Mutex mutex_;
   std::shared_ptr<GrpcStream> lanes_[StreamService::kLanes] ABSL_GUARDED_BY(mutex_);
+  std::function<void()> beats_dialler_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status reason_ ABSL_GUARDED_BY(mutex_);  // of the end
   int delivering_ ABSL_GUARDED_BY(mutex_) = 0;   // frames that the sink has and has not returned

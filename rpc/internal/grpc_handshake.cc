@@ -1,5 +1,8 @@
 #include "weft/rpc/internal/grpc_handshake.h"
 
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
 #include "weft/proto/weft.pb.h"
@@ -24,6 +27,14 @@ grpc::ChannelArguments channel_arguments(bool bulk) {
     arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
   }
   return arguments;
+}
+
+// Whether a socket could be made now; gRPC says only in words why one could not.
+bool has_descriptors() {
+  const int probe = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (probe < 0) return false;
+  ::close(probe);
+  return true;
 }
 
 absl::StatusOr<wire::Hello> parse_hello(const std::string& text) {
@@ -113,7 +124,8 @@ class AcceptHandler final : public StreamHandler,
     GrpcConnectionPtr connection;
     bool opened = false;
     if (refused.ok()) {
-      const PeerIdentity peer{hello->group(), hello->name(), WorkerId::from_bits(hello->worker())};
+      const PeerIdentity peer{hello->group(), hello->name(), WorkerId::from_bits(hello->worker()),
+                              hello->address()};
       if (WorkerId::from_bits(hello->expected()) != self.id) {
         refused = absl::FailedPreconditionError(
             absl::StrCat("worker '", self.name, "' (", self.id.to_string(), ") answers there"));
@@ -130,8 +142,8 @@ class AcceptHandler final : public StreamHandler,
         MutexLock lock(accepted_->mutex);
         auto found = accepted_->by_number.find({peer.id.bits(), hello->connection()});
         if (found != accepted_->by_number.end()) connection = found->second.lock();
-        if (connection == nullptr || hello->lane() != 1) {
-          refused = absl::FailedPreconditionError("a bulk stream of no connection");
+        if (connection == nullptr || hello->lane() >= StreamService::kLanes) {
+          refused = absl::FailedPreconditionError("a further stream of no connection");
         }
       }
     }
@@ -200,6 +212,9 @@ void DialHandler::on_end(GrpcStream& stream, absl::Status reason) {
     connection_->lane_ended(stream, std::move(reason));
   } else if (auto ready = std::exchange(ready_, nullptr)) {
     if (late_.load()) reason = absl::DeadlineExceededError("no answer before the deadline");
+    if (!reason.ok() && !has_descriptors()) {
+      reason = absl::ResourceExhaustedError("this process has no file descriptor left");
+    }
     ready(reason.ok() ? absl::UnavailableError("the stream ended before its first answer")
                       : std::move(reason));
   }
@@ -210,7 +225,7 @@ std::shared_ptr<DialHandler> dial_lane(const GrpcSharedPtr& shared, const std::s
                                        const GrpcConnectionPtr& connection, size_t lane,
                                        DialHandler::Ready ready) {
   auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
-                                           channel_arguments(lane == 1));
+                                           channel_arguments(lane == StreamService::kBulk));
   auto stream = std::make_shared<ClientStream>(
       channel, StreamService::kMethods[lane], *shared->queue, shared->options.limits, shared->pool);
   auto handler = std::make_shared<DialHandler>(shared, connection, lane, std::move(ready));
@@ -226,6 +241,7 @@ std::shared_ptr<DialHandler> dial_lane(const GrpcSharedPtr& shared, const std::s
     hello.set_group(shared->self.group);
     hello.set_name(shared->self.name);
     hello.set_worker(shared->self.id.bits());
+    hello.set_address(shared->self.address);
     if (shared->stopped) return handler;
     shared->streams.emplace(stream.get(), stream);
   }

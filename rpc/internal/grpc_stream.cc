@@ -272,10 +272,10 @@ absl::Status ClientStream::verdict() const {
 }
 
 StreamService::StreamService() {
-  for (int lane = 0; lane < 2; ++lane) {
+  for (size_t lane = 0; lane < kLanes; ++lane) {
     AddMethod(new grpc::internal::RpcServiceMethod(
         kMethods[lane], grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
-    MarkMethodAsync(lane);
+    MarkMethodAsync(static_cast<int>(lane));
   }
 }
 

@@ -170,8 +170,9 @@ class ClientStream final : public GrpcStream {
 // The service that the accepting end offers: one method per lane.
 class StreamService final : public grpc::Service {
  public:
-  static constexpr size_t kLanes = 2;
-  static constexpr const char* kMethods[kLanes] = {"/weft.Worker/Stream", "/weft.Worker/Bulk"};
+  enum Lane : size_t { kSmall, kBulk, kBeats, kLanes };
+  static constexpr const char* kMethods[kLanes] = {"/weft.Worker/Stream", "/weft.Worker/Bulk",
+                                                   "/weft.Worker/Beats"};
 
   StreamService();
   void request(size_t lane, grpc::ServerContext* context,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "weft/base/breakage.h"
+
 namespace weft::internal {
 namespace {
 
@@ -64,7 +66,7 @@ bool PeerCore::add_call(uint64_t call, Frame& frame, PendingCall&& pending, Time
 
 void PeerCore::send_call(uint64_t call, Frame frame, TimePoint now) {
   PendingCall& pending = pending_.at(call);
-  pending.sent = true;
+  pending.sent = !WEFT_BREAK(sent_call_counts_as_unsent);
   if (counts_as_call(frame.header)) {
     ++charged_calls_;
   } else {
@@ -81,6 +83,7 @@ void PeerCore::release_queued(TimePoint now) {
       Queued& front = queue->front();
       const bool wanted = pending_.contains(front.call);
       if (wanted && !has_credit(front.frame)) break;
+      if (!wanted && WEFT_BREAK(cancelled_call_leaves_queue)) post(front.frame);
       --queued_;
       queued_bytes_ -= front.frame.cost();
       if (wanted) send_call(front.call, std::move(front.frame), now);
@@ -95,7 +98,7 @@ std::optional<PendingCall> PeerCore::take_call(uint64_t call) {
   std::optional<PendingCall> taken = std::move(found->second);
   if (taken->deadline != kNever) deadlines_.erase({taken->deadline, call});
   nested_bytes_ -= taken->nested_bytes;
-  pending_.erase(found);
+  if (!WEFT_BREAK(answered_call_stays_open)) pending_.erase(found);
   return taken;
 }
 
@@ -163,7 +166,10 @@ void PeerCore::send_ack() {
 
 FrameBatch PeerCore::resend() {
   FrameBatch waiting = take_outgoing();
-  send_ack();  // credit that was told on a lost frame must not be lost
+  if (WEFT_BREAK(not_resent)) return waiting;
+  if (!WEFT_BREAK(credit_lost_with_connection)) {
+    send_ack();  // credit that was told on a lost frame must not be lost
+  }
   FrameBatch frames = take_outgoing();
   frames.insert(frames.end(), session_.unacknowledged().begin(), session_.unacknowledged().end());
   // Numbered frames are among the unacknowledged ones; what else waits follows them.
@@ -191,6 +197,7 @@ bool PeerCore::accept(const Frame& frame) {
 }
 
 void PeerCore::call_taken(const FrameHeader& header, size_t cost) {
+  if (WEFT_BREAK(credit_not_returned)) return;
   if (counts_as_call(header)) ++taken_calls_;
   taken_bytes_ += cost;
 }

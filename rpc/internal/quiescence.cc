@@ -28,11 +28,12 @@ struct Quiescence::Gate {
   Quiescence* driver ABSL_GUARDED_BY(mutex) = nullptr;
 };
 
-Quiescence::Quiescence(Agent& agent, ThreadExecutor& executor, Clock& clock,
-                       const std::vector<WorkerInfo>& members)
+Quiescence::Quiescence(Agent& agent, Executor& executor, Clock& clock,
+                       const std::vector<WorkerInfo>& members, bool alone)
     : agent_(agent),
       executor_(executor),
       clock_(clock),
+      alone_(alone),
       gate_(std::make_shared<Gate>()),
       core_(agent.self().id, ids_of(members)) {
   MutexLock lock(gate_->mutex);
@@ -42,23 +43,32 @@ Quiescence::Quiescence(Agent& agent, ThreadExecutor& executor, Clock& clock,
 Quiescence::~Quiescence() { stop(); }
 
 void Quiescence::attach() {
-  agent_.set_post_handler(Topic::kMembership, [this](WorkerId from, Frame frame) {
-    wire::MembershipPost post;
-    if (!post.ParseFromString(frame.body)) {
-      agent_.declare_dead(from, absl::UnavailableError("sent a membership post that is malformed"));
-      return;
-    }
-    step([&](QuiescenceCore& core, TimePoint now, MembershipMessages& out) {
-      core.receive(from, post, now, out);
-    });
-  });
-  agent_.add_gone_listener([this](WorkerId peer, const absl::Status&, bool) {
-    step([&](QuiescenceCore& core, TimePoint now, MembershipMessages& out) {
-      core.gone(peer, now, out);
-    });
-  });
+  agent_.add_gone_listener([this](WorkerId peer, const absl::Status&, bool) { gone(peer); });
   step([](QuiescenceCore&, TimePoint, MembershipMessages&) {
   });  // a group of one: others_entered at once
+}
+
+void Quiescence::receive(WorkerId from, const wire::MembershipPost& post) {
+  step([&](QuiescenceCore& core, TimePoint now, MembershipMessages& out) {
+    core.receive(from, post, now, out);
+  });
+}
+
+void Quiescence::joined(WorkerId worker) {
+  if (alone_) return;
+  step([&](QuiescenceCore& core, TimePoint, MembershipMessages& out) { core.joined(worker, out); });
+  if (!agent_.is_live(worker)) gone(worker);  // its end may have been reported before
+}
+
+void Quiescence::gone(WorkerId worker) {
+  step([&](QuiescenceCore& core, TimePoint now, MembershipMessages& out) {
+    core.gone(worker, now, out);
+  });
+}
+
+bool Quiescence::admits() const {
+  MutexLock lock(mutex_);
+  return core_.admits();
 }
 
 void Quiescence::enter(Timeout timeout) {
@@ -138,6 +148,7 @@ std::optional<std::vector<PeerTraffic>> Quiescence::look() const {
   const std::vector<WorkerId> live = agent_.live();
   std::vector<PeerTraffic> traffic;
   for (const Agent::Traffic& peer : agent_.traffic()) {
+    if (alone_ && peer.peer != agent_.self().id) continue;
     if (std::find(live.begin(), live.end(), peer.peer) == live.end()) continue;
     traffic.push_back({peer.peer, peer.sent, peer.received});
   }

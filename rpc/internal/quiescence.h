@@ -20,14 +20,22 @@ namespace weft::internal {
 
 class Quiescence {
  public:
-  Quiescence(Agent& agent, ThreadExecutor& executor, Clock& clock,
-             const std::vector<WorkerInfo>& members);
+  // `members`: the group that ends together; this worker alone in a dynamic group.
+  Quiescence(Agent& agent, Executor& executor, Clock& clock, const std::vector<WorkerInfo>& members,
+             bool alone = false);
   ~Quiescence();
   Quiescence(const Quiescence&) = delete;
   Quiescence& operator=(const Quiescence&) = delete;
 
   // Listens to the agent. Once, before the agent starts.
   void attach();
+
+  // A post about the end of the group.
+  void receive(WorkerId from, const wire::MembershipPost& post);
+  // Somebody has joined; harmless for known members.
+  void joined(WorkerId worker);
+  // False: the end has come too far for newcomers.
+  bool admits() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // This worker wants to end, and waits `timeout` from when the last live worker wants to.
   // Idempotent.
@@ -49,6 +57,7 @@ class Quiescence {
  private:
   struct Gate;
 
+  void gone(WorkerId worker);
   // Steps the core under the lock, then does what it asks for.
   template <class Event>
   void step(Event event) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -59,13 +68,14 @@ class Quiescence {
   absl::Status verdict() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Agent& agent_;
-  ThreadExecutor& executor_;
+  Executor& executor_;
   Clock& clock_;
+  const bool alone_;
   const std::shared_ptr<Gate> gate_;  // shared with timers, which may fire after the end
   Promise<void> others_entered_{nullptr};
   Promise<void> calls_drained_{nullptr};
   Promise<void> ended_{nullptr};
-  Mutex mutex_;
+  mutable Mutex mutex_;
   QuiescenceCore core_ ABSL_GUARDED_BY(mutex_);
   TimerId timer_ ABSL_GUARDED_BY(mutex_);
   Nanoseconds interval_ ABSL_GUARDED_BY(mutex_){0};

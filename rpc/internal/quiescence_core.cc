@@ -33,11 +33,23 @@ void QuiescenceCore::enter(Timeout timeout, TimePoint now, MembershipMessages& o
   if (stage_ != Stage::kOpen) return;
   stage_ = Stage::kCalls;
   live_[self_] = {true, timeout};
+  send_to_all(entry(), out);
+  check(now, out);
+}
+
+// Says that this worker has entered.
+wire::MembershipPost QuiescenceCore::entry() const {
   wire::MembershipPost post;
   post.mutable_report()->set_phase(1);
-  post.mutable_report()->set_timeout_us(wire_timeout(timeout));
-  send_to_all(post, out);
-  check(now, out);
+  post.mutable_report()->set_timeout_us(wire_timeout(live_.at(self_).timeout));
+  return post;
+}
+
+void QuiescenceCore::joined(WorkerId worker, MembershipMessages& out) {
+  if (!admits() || live_.contains(worker)) return;
+  live_[worker];
+  members_.push_back(worker);
+  if (stage_ == Stage::kCalls) out.push_back({worker, entry()});
 }
 
 void QuiescenceCore::references_dropped(TimePoint now, MembershipMessages& out) {
@@ -49,8 +61,7 @@ void QuiescenceCore::references_dropped(TimePoint now, MembershipMessages& out) 
 
 void QuiescenceCore::idle(std::vector<PeerTraffic> traffic, TimePoint now,
                           MembershipMessages& out) {
-  if (!draining()) return;
-  if (last_ != traffic) {
+  if (draining() && last_ != traffic) {
     last_ = std::move(traffic);
     ++version_;
     report(out);

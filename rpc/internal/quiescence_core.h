@@ -57,6 +57,9 @@ class QuiescenceCore {
   void idle(std::vector<PeerTraffic> traffic, TimePoint now, MembershipMessages& out);
   void receive(WorkerId from, const wire::MembershipPost& post, TimePoint now,
                MembershipMessages& out);
+  // A member that was not there from the start. Harmless for one that was.
+  void joined(WorkerId worker, MembershipMessages& out);
+  bool admits() const { return stage_ == Stage::kOpen || stage_ == Stage::kCalls; }
   // Dead, or left.
   void gone(WorkerId worker, TimePoint now, MembershipMessages& out);
   void tick(TimePoint now, MembershipMessages& out);
@@ -79,6 +82,7 @@ class QuiescenceCore {
 
   uint32_t phase() const { return stage_ == Stage::kMessages ? 2 : 1; }
   bool draining() const { return stage_ == Stage::kCalls || stage_ == Stage::kMessages; }
+  wire::MembershipPost entry() const;
   void send_to_all(const wire::MembershipPost& post, MembershipMessages& out) const;
   void report(MembershipMessages& out);
   void take_report(WorkerId from, const wire::MembershipPost::QuiescenceReport& report);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/breakage.h"
 #include "weft/base/status.h"
 #include "weft/proto/weft.pb.h"
 #include "weft/rpc/internal/status_wire.h"
@@ -31,7 +32,7 @@ FramePtr fact_of(const Frame& result, size_t bound) {
       with_ran(absl::DataLossError(absl::StrCat(
                    "executed, result lost: the connection ended, and of ", result.cost(),
                    " bytes more than the ", bound, " that are kept for resending were under way")),
-               Ran::kYes),
+               WEFT_BREAK(lost_result_says_not_run) ? Ran::kNo : Ran::kYes),
       *meta.mutable_status());
   fact.meta = meta.SerializeAsString();
   return std::make_shared<const Frame>(std::move(fact));
@@ -67,21 +68,24 @@ void SessionCore::forget_results() {
 }
 
 bool SessionCore::accept(uint64_t sequence) {
-  if (sequence <= watermark_) return false;
+  if (sequence <= watermark_) return WEFT_BREAK(duplicates_accepted);
   if (sequence == watermark_ + 1) {
     ++watermark_;
-    while (!beyond_.empty() && *beyond_.begin() == watermark_ + 1) {
+    while (!WEFT_BREAK(gap_never_closes) && !beyond_.empty() &&
+           *beyond_.begin() == watermark_ + 1) {
       beyond_.erase(beyond_.begin());
       ++watermark_;
     }
     return true;
   }
+  if (WEFT_BREAK(gap_acknowledged)) watermark_ = sequence;
   return beyond_.insert(sequence).second;
 }
 
 bool SessionCore::on_acknowledged(uint64_t sequence) {
   if (sequence >= next_) return false;
-  while (!retained_.empty() && retained_.front()->header.sequence <= sequence) {
+  const uint64_t last = sequence + (WEFT_BREAK(unacknowledged_forgotten) ? 1 : 0);
+  while (!retained_.empty() && retained_.front()->header.sequence <= last) {
     const Frame& frame = *retained_.front();
     retained_bytes_ -= frame.cost();
     if (frame.header.kind == FrameKind::kCall) call_bytes_ -= frame.cost();

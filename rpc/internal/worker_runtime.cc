@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/fail_point.h"
 #include "weft/base/status.h"
 #include "weft/proto/weft.pb.h"
 #include "weft/rpc/internal/status_wire.h"
@@ -19,7 +20,7 @@ absl::Status WorkerRuntime::no_references() {
   return absl::FailedPreconditionError("this worker keeps no objects for others");
 }
 
-WorkerRuntime::WorkerRuntime(Agent& agent, ThreadExecutor& executor, Clock& clock,
+WorkerRuntime::WorkerRuntime(Agent& agent, Executor& executor, Clock& clock,
                              std::shared_ptr<const Registry> registry, RuntimeOptions options)
     : agent_(agent),
       executor_(executor),
@@ -163,6 +164,7 @@ CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
   }
   frame.header.function = request.function.id;
   frame.header.fingerprint = request.function.fingerprint;
+  WEFT_FAIL_POINT("runtime.call.packed");
 
   const TimePoint deadline = deadline_of(request.options, own_scope ? scope.deadline : kNever);
   // Inside a handler: cancelling the handler's call cancels this one.

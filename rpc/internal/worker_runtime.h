@@ -33,7 +33,7 @@ struct RuntimeOptions {
 
 class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_this<WorkerRuntime> {
  public:
-  WorkerRuntime(Agent& agent, ThreadExecutor& executor, Clock& clock,
+  WorkerRuntime(Agent& agent, Executor& executor, Clock& clock,
                 std::shared_ptr<const Registry> registry, RuntimeOptions options);
 
   // Both may be null. Before the agent starts.
@@ -97,7 +97,7 @@ class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_th
   void refuse_ended(Arrival& arrival);
 
   Agent& agent_;
-  ThreadExecutor& executor_;
+  Executor& executor_;
   Clock& clock_;
   const std::shared_ptr<const Registry> registry_;
   // Of every function; which ones there are never changes.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/fail_point.h"
 #include "weft/base/status.h"
 #include "weft/proto/weft.pb.h"
 #include "weft/rpc/internal/serial_gate.h"
@@ -46,6 +47,7 @@ class WorkerRuntime::Sink final : public ResultSink {
   bool wants_object() const override { return arrival_->slot != nullptr; }
 
   void finish(Writer value) override {
+    WEFT_FAIL_POINT("runtime.function.ended");
     const std::shared_ptr<Arrival> arrival = std::move(arrival_);
     wire::Meta meta;
     bool has_meta = false;
@@ -168,6 +170,7 @@ void WorkerRuntime::on_call(const std::shared_ptr<IncomingCall>& call) {
       return;
     }
     arrival->slot = *std::move(slot);
+    WEFT_FAIL_POINT("runtime.creation.accepted");
     agent_.hold_work();
     call->accept();  // the run itself is not waited for
   }
@@ -333,6 +336,7 @@ void WorkerRuntime::run_inside_gate(const std::shared_ptr<Arrival>& arrival) {
   const ContextId autograd_context = scope.context;
   CallScopeGuard guard(std::move(scope));
   const RunLengths::Measure measure(run_lengths_.at(arrival->entry));
+  WEFT_FAIL_POINT("runtime.function.begins");
   arrival->entry->invoke(*arrival->entry, *reader,
                          arrival->target.type == nullptr ? nullptr : &arrival->target, context,
                          std::make_unique<Sink>(shared_from_this(), arrival, autograd_context));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/breakage.h"
 
 namespace weft::internal {
 namespace {
@@ -31,19 +32,21 @@ Acceptance OwnerTable::accept_creation(WorkerId from, RRefId rref, ForkId fork, 
     if (it->second.forks.contains(fork)) step.send(from, ForkAccept{rref, fork});
     return Acceptance::kDuplicate;
   }
-  if (ended(rref, step)) return Acceptance::kRefused;  // BX2: the cancel overtook the creation
+  if (ended(rref, step) && !WEFT_BREAK(withdrawn_creation_runs)) {
+    return Acceptance::kRefused;  // BX2: the cancel overtook the creation
+  }
   if (it == entries_.end()) it = entries_.emplace(rref, Entry()).first;
   placeholders_.erase(rref);
   Entry& entry = it->second;
   entry.created = true;
   entry.type = type;
-  entry.forks[fork] = Fork{from};
-  ++forks_;
+  list(entry, fork, from);
   step.send(from, ForkAccept{rref, fork});
   // B6: what came before the creation is decided now.
   for (const auto& [parked_fork, parked] : entry.parked) {
     unpark(parked.from);
     --parked_forks_;
+    if (WEFT_BREAK(parked_shares_forgotten)) continue;
     if (parked.is_reference) {
       if (parked.type == type) {
         step.confirm(Handle{rref, {}}, parked.waiter);
@@ -52,8 +55,7 @@ Acceptance OwnerTable::accept_creation(WorkerId from, RRefId rref, ForkId fork, 
       }
       step.send(parked.from, ChildAccept{rref, parked_fork});
     } else {
-      entry.forks[parked_fork] = Fork{parked.from};
-      ++forks_;
+      list(entry, parked_fork, parked.from);
       step.send(parked.from, ForkAccept{rref, parked_fork});
     }
   }
@@ -86,8 +88,7 @@ absl::StatusOr<Reference> OwnerTable::lend(RRefId rref, ForkId fork, WorkerId to
   if (it == entries_.end() || !it->second.created) {
     return lost(rref, RejectReason::kFreed);
   }
-  it->second.forks[fork] = Fork{to};
-  ++forks_;
+  if (!WEFT_BREAK(lent_share_not_listed)) list(it->second, fork, to);
   return Reference{self_, rref, fork, ForkId(), it->second.type};
 }
 
@@ -242,8 +243,7 @@ bool OwnerTable::on_fork_request(WorkerId from, const ForkRequest& message, Step
     return true;
   }
   if (created) {
-    it->second.forks[message.fork] = Fork{from};
-    ++forks_;
+    list(it->second, message.fork, from);
     step.send(from, ForkAccept{message.rref, message.fork});
     return true;
   }
@@ -263,7 +263,7 @@ bool OwnerTable::on_user_delete(WorkerId from, const UserDelete& message, Step& 
   if (listed) {
     if (it->second.forks[message.fork].recalled) read_while_recalled_[message.fork] = from;
     bury(message.fork.creator, message.fork.number, step);
-    unlist(it, message.fork, step);
+    if (!WEFT_BREAK(delete_not_struck_out)) unlist(it, message.fork, step);
   }
   // An unlisted fork of our own making: a repeat, or the holder read it and then denied it to our
   // CANCEL_FORK because it had dropped it. The answer ends its tombstone.
@@ -291,7 +291,7 @@ bool OwnerTable::on_cancel_fork(WorkerId from, const CancelFork& message, Step& 
     } else if (!created) {
       bury(message.rref.creator, message.rref.number, step);
       auto waiting = entries_.find(message.rref);  // burying may have refused it already
-      if (waiting != entries_.end()) {
+      if (waiting != entries_.end() && !WEFT_BREAK(cancelled_creation_keeps_waiting)) {
         refuse_placeholder(waiting, RejectReason::kWithdrawn, step);
       }
     }
@@ -320,6 +320,7 @@ bool OwnerTable::on_cancel_ack(WorkerId from, const CancelAck& message, Step& st
 }
 
 void OwnerTable::on_settled_below(WorkerId from, uint64_t settled_below, Step& step) {
+  if (WEFT_BREAK(watermark_not_taken)) return;
   if (ledger_.raise(from, settled_below)) refuse_placeholders(from, settled_below, step);
 }
 
@@ -327,15 +328,15 @@ void OwnerTable::on_settled_below(WorkerId from, uint64_t settled_below, Step& s
 void OwnerTable::peer_dead(WorkerId worker, Step& step) {
   const absl::Status gone = absl::UnavailableError(absl::StrCat(worker.to_string(), " is dead"));
   refuse_placeholders(worker, UINT64_MAX, step);
+  holders_.erase(worker);
   for (const RRefId& rref : listed()) {
     auto it = entries_.find(rref);
     if (it == entries_.end()) continue;
     Entry& entry = it->second;
     for (auto fork = entry.forks.begin(); fork != entry.forks.end();) {
-      if (fork->second.holder == worker) {
+      if (fork->second.holder == worker && !WEFT_BREAK(dead_user_not_reaped)) {
         bury(fork->first.creator, fork->first.number, step);
         fork = entry.forks.erase(fork);
-        --forks_;
       } else {
         ++fork;
       }
@@ -379,7 +380,8 @@ void OwnerTable::close(Step& step) {
   placeholders_.clear();
   parked_.clear();
   read_while_recalled_.clear();
-  forks_ = parked_forks_ = parked_fetches_ = 0;
+  holders_.clear();
+  parked_forks_ = parked_fetches_ = 0;
 }
 
 bool OwnerTable::created(RRefId rref) const {
@@ -389,7 +391,8 @@ bool OwnerTable::created(RRefId rref) const {
 
 void OwnerTable::fill(OwnershipGauges& gauges) const {
   gauges.owners = entries_.size() - placeholders_.size();
-  gauges.forks = forks_;
+  gauges.forks = 0;
+  for (const auto& [holder, forks] : holders_) gauges.forks += forks;
   gauges.tombstones += ledger_.tombstones() + read_while_recalled_.size();
   gauges.parked_fetches = parked_fetches_;
   gauges.parked_forks = parked_forks_;
@@ -449,6 +452,7 @@ void OwnerTable::unpark(WorkerId from) {
 }
 
 void OwnerTable::bury(WorkerId creator, uint64_t number, Step& step) {
+  if (WEFT_BREAK(no_tombstones)) return;
   if (creator == self_ || step.dead(creator)) return;  // ended() knows those without a tombstone
   if (ledger_.bury(creator, number)) {
     refuse_placeholders(creator, ledger_.watermark(creator), step);
@@ -483,9 +487,17 @@ void OwnerTable::refuse_placeholder(Entries::iterator it, RejectReason reason, S
 }
 
 void OwnerTable::unlist(Entries::iterator it, ForkId fork, Step& step) {
-  if (it->second.forks.erase(fork) == 0) return;
-  --forks_;
+  auto found = it->second.forks.find(fork);
+  if (found == it->second.forks.end()) return;
+  const WorkerId holder = found->second.holder;
+  it->second.forks.erase(found);
+  if (--holders_[holder] == 0) holders_.erase(holder);
   settle(it, step);
+}
+
+void OwnerTable::list(Entry& entry, ForkId fork, WorkerId holder) {
+  entry.forks[fork] = Fork{holder};
+  ++holders_[holder];
 }
 
 // B4: the value dies when no fork and no handle is left and no call waits for it; S3: and never
@@ -493,7 +505,9 @@ void OwnerTable::unlist(Entries::iterator it, ForkId fork, Step& step) {
 void OwnerTable::settle(Entries::iterator it, Step& step) {
   Entry& entry = it->second;
   const RRefId rref = it->first;
-  if (entry.handles > 0 || !entry.forks.empty() || !entry.fetches.empty()) return;
+  const bool shared = !entry.forks.empty() && !WEFT_BREAK(freed_with_shares);
+  const bool awaited = !entry.fetches.empty() && !WEFT_BREAK(freed_while_awaited);
+  if (entry.handles > 0 || shared || awaited) return;
   if (!entry.created) {
     if (!entry.parked.empty()) return;
     placeholders_.erase(rref);

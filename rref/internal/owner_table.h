@@ -60,6 +60,10 @@ class OwnerTable {
   bool created(RRefId rref) const;
   bool empty() const { return entries_.empty(); }
   void fill(OwnershipGauges& gauges) const;
+  // Who holds forks.
+  void append_ties(std::vector<WorkerId>& workers) const {
+    for (const auto& [holder, forks] : holders_) workers.push_back(holder);
+  }
   void report(std::vector<Leak>& leaks) const;
 
  private:
@@ -100,6 +104,7 @@ class OwnerTable {
   void bury(WorkerId creator, uint64_t number, Step& step);
   void refuse_placeholders(WorkerId creator, uint64_t below, Step& step);
   void refuse_placeholder(Entries::iterator it, RejectReason reason, Step& step);
+  void list(Entry& entry, ForkId fork, WorkerId holder);
   void unlist(Entries::iterator it, ForkId fork, Step& step);
   void settle(Entries::iterator it, Step& step);
   void fail_fetches(Entry& entry, RRefId rref, const absl::Status& status, Step& step);
@@ -114,7 +119,7 @@ class OwnerTable {
   // Forks that were recalled and whose holder's USER_DELETE came before its CANCEL_ACK. The holder
   // keeps a tombstone that no carrier will ever use up, so the CANCEL_ACK is answered.
   std::map<ForkId, WorkerId> read_while_recalled_;
-  uint64_t forks_ = 0;
+  std::map<WorkerId, uint64_t> holders_;  // how many forks each holds
   uint64_t parked_forks_ = 0;
   uint64_t parked_fetches_ = 0;
 };

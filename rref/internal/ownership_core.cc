@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/breakage.h"
 
 namespace weft::internal {
 
@@ -131,7 +132,8 @@ void OwnershipCore::cancel_fetch(RRefId rref, FetchTicket ticket, Actions& out) 
 
 void OwnershipCore::on_message(WorkerId from, WorkerId to, const Message& message, Actions& out) {
   // S7: an ended life has no say here, and what was meant for another life is not for this one.
-  if (to != self_ || from == self_ || !from.valid() || lives_.dead(from)) {
+  const bool ended = lives_.dead(from) && !WEFT_BREAK(ended_life_heard);
+  if (to != self_ || from == self_ || !from.valid() || ended) {
     ++stale_messages_;
     return;
   }

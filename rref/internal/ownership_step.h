@@ -5,8 +5,10 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
+#include "weft/base/breakage.h"
 #include "weft/rref/internal/ownership_types.h"
 
 namespace weft::internal {
@@ -28,20 +30,19 @@ class IdSource {
 // incarnation (BN3).
 class PeerLives {
  public:
-  // Returns false if that was known.
+  // Returns false if that was known. The verdict on a later life may come before that on an
+  // earlier one, so each life counts for itself.
   bool bury(WorkerId worker) {
-    uint32_t& last = ended_[worker.index];
-    if (worker.incarnation <= last) return false;
-    last = worker.incarnation;
-    return true;
+    if (WEFT_BREAK(earlier_life_not_buried)) {
+      const auto later = ended_.lower_bound(worker);
+      if (later != ended_.end() && later->index == worker.index) return false;
+    }
+    return ended_.insert(worker).second;
   }
-  bool dead(WorkerId worker) const {
-    auto found = ended_.find(worker.index);
-    return found != ended_.end() && worker.incarnation <= found->second;
-  }
+  bool dead(WorkerId worker) const { return ended_.contains(worker); }
 
  private:
-  std::map<uint32_t, uint32_t> ended_;  // worker index -> its last ended incarnation
+  std::set<WorkerId> ended_;
 };
 
 // Counts, for each received carrier, the references that are still undecided (B5).
@@ -53,7 +54,7 @@ class Waiters {
     auto found = waiting_.find(waiter);
     if (found == waiting_.end()) return;
     found->second.status.Update(status);  // the first error stays
-    if (--found->second.undecided > 0) return;
+    if (--found->second.undecided > 0 && !WEFT_BREAK(starts_at_first_confirmation)) return;
     out.push_back(AllConfirmed{waiter, std::move(found->second.status)});
     waiting_.erase(found);
   }

@@ -185,6 +185,9 @@ Future<void> accepted(const RRefHandlePtr& handle) {
   // The handle is kept: an answer is owed even if every RRef is dropped.
   driver->when_decided(handle->handle(),
                        [handle, promise = std::move(promise)](absl::Status status) mutable {
+                         // What made the value may have run on an owner that is lost.
+                         if (is_rref_lost(status))
+                           status = with_ran(std::move(status), Ran::kMaybe);
                          if (status.ok()) {
                            promise.set_value();
                          } else {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/fail_point.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
 #include "weft/rref/internal/rref_wire.h"
@@ -138,6 +139,7 @@ class ABSL_SCOPED_LOCKABLE RRefDriver::Event {
     if (!effects.empty()) ++driver_.performing_;
     driver_.mutex_.unlock();
     if (effects.empty()) return;
+    WEFT_FAIL_POINT("rref.decided");
     for (Effect& effect : effects) effect();
     effects.clear();
     MutexLock lock(driver_.mutex_);
@@ -266,6 +268,7 @@ absl::StatusOr<CarriedReferencePtr> RRefDriver::carry(const AnyReferencePtr& ref
     Event event(*this);
     fork = core_.fork(handle->handle(), to);
   }
+  WEFT_FAIL_POINT("rref.forked");
   if (!fork.ok()) return named(std::move(fork).status());
   return std::make_unique<Carried>(weak_from_this(), *std::move(fork));
 }
@@ -295,6 +298,7 @@ absl::StatusOr<ReferenceHook::References> RRefDriver::adopt(WorkerId from,
     if (then) then(status);
     return status;
   }
+  WEFT_FAIL_POINT("rref.arrived");
   References handles;
   absl::Status refused;
   bool too_late = false;
@@ -318,6 +322,7 @@ absl::StatusOr<ReferenceHook::References> RRefDriver::adopt(WorkerId from,
       handles.clear();
     }
   }
+  WEFT_FAIL_POINT("rref.adopted");
   if (too_late && then) then(refused);
   if (!refused.ok()) return named(std::move(refused));
   return handles;
@@ -357,6 +362,7 @@ absl::StatusOr<std::shared_ptr<ObjectSlot>> RRefDriver::accept_creation(WorkerId
 }
 
 void RRefDriver::set_value(RRefId rref, absl::StatusOr<Object> value) {
+  WEFT_FAIL_POINT("rref.value.next");
   Event event(*this);
   // A value that nobody wants any more dies with the parameter, where its function ended.
   const bool wanted = core_.set_value(rref, value.status(), event.actions);
@@ -475,6 +481,7 @@ RRefHandlePtr RRefDriver::add_handle(const Handle& handle, WorkerId owner, TypeT
 }
 
 void RRefDriver::release(const Handle& handle) {
+  WEFT_FAIL_POINT("rref.release.next");
   Event event(*this);
   const auto found = handles_.find(handle);
   if (found == handles_.end()) return;
@@ -562,6 +569,11 @@ bool RRefDriver::drained() const {
 void RRefDriver::when_drained(Executor::Task then) {
   Event event(*this);
   drained_.push_back(std::move(then));
+}
+
+void RRefDriver::append_ties(std::vector<WorkerId>& workers) const {
+  MutexLock lock(mutex_);
+  core_.append_ties(workers);
 }
 
 std::vector<Leak> RRefDriver::leaks() const {

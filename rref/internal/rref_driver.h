@@ -94,6 +94,8 @@ class RRefDriver final : public ReferenceHook, public std::enable_shared_from_th
   // Returns once no other thread is inside the agent or the executor on this driver's behalf.
   void close() ABSL_LOCKS_EXCLUDED(mutex_);
   OwnershipGauges gauges() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The workers that references tie this one to.
+  void append_ties(std::vector<WorkerId>& workers) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   class Event;

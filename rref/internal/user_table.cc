@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/breakage.h"
 
 namespace weft::internal {
 
@@ -33,7 +34,9 @@ bool UserTable::creation_failed(ForkId fork, const absl::Status& status, Step& s
   if (!it->second.dropped) step.lose(Handle{it->second.rref, fork}, status, it->second.waiter);
   it->second.dropped = true;
   const WorkerId owner = it->second.owner;
-  step.send(owner, CancelFork{owner, it->second.rref, fork, true, settled_below(owner)});
+  if (!WEFT_BREAK(creation_not_cancelled)) {
+    step.send(owner, CancelFork{owner, it->second.rref, fork, true, settled_below(owner)});
+  }
   return true;
 }
 
@@ -54,7 +57,7 @@ void UserTable::carrier_failed(const Reference& reference, Delivery delivery, St
   auto it = children_.find(reference.fork);
   if (it == children_.end()) return;
   if (delivery == Delivery::kNeverSent) {
-    release_child(it, step);
+    if (!WEFT_BREAK(unsent_child_stays)) release_child(it, step);
   } else if (!it->second.cancelling) {
     it->second.cancelling = true;
     const WorkerId owner = it->second.owner;
@@ -143,7 +146,7 @@ bool UserTable::on_fork_reject(WorkerId from, const ForkReject& message, Step& s
   const absl::Status status = rref_lost_error(message.rref, from, to_string(message.reason));
   const WorkerId owner = it->second.owner;
   lose(it, status, step);
-  tell_parent(message.rref, message.fork, owner, step);
+  if (!WEFT_BREAK(refused_child_not_told)) tell_parent(message.rref, message.fork, owner, step);
   return true;
 }
 
@@ -206,7 +209,7 @@ void UserTable::peer_dead(WorkerId worker, Step& step) {
   // BN1: the owner is dead. Its forks and everything that waits for it end here.
   for (auto it = forks_.begin(); it != forks_.end();) {
     auto next = std::next(it);
-    if (it->second.owner == worker) {
+    if (it->second.owner == worker && !WEFT_BREAK(dead_owner_ignored)) {
       lose(it, rref_lost_error(it->second.rref, worker, "its owner is dead"), step);
     }
     it = next;
@@ -215,7 +218,7 @@ void UserTable::peer_dead(WorkerId worker, Step& step) {
     auto next = std::next(it);
     if (it->second.owner == worker) {
       children_.erase(it);
-    } else if (it->second.to == worker) {
+    } else if (it->second.to == worker && !WEFT_BREAK(dead_child_holder_ignored)) {
       release_child(it, step);  // S9: its requests are refused from here on, or its fork reaped
     }
     it = next;
@@ -287,7 +290,9 @@ bool UserTable::use_up_recall(ForkId fork) {
 // The watermark for the next message to this owner; whoever asks sends it.
 uint64_t UserTable::settled_below(WorkerId owner) {
   Exposure& exposure = exposures_[owner];
-  exposure.announced = exposure.open.empty() ? ids_.next() : *exposure.open.begin();
+  exposure.announced = exposure.open.empty() || WEFT_BREAK(watermark_ignores_undecided)
+                           ? ids_.next()
+                           : *exposure.open.begin();
   return exposure.announced;
 }
 
@@ -311,7 +316,8 @@ void UserTable::announce_last(WorkerId owner, Step& step) {
   if (it == exposures_.end()) return;
   Exposure& exposure = it->second;
   if (exposure.forks > 0 || !exposure.open.empty()) return;
-  if (exposure.highest > 0 && exposure.highest >= exposure.announced) {
+  if (exposure.highest > 0 && exposure.highest >= exposure.announced &&
+      !WEFT_BREAK(no_last_watermark)) {
     step.send(owner, Settled{ids_.next()});
   }
   exposures_.erase(it);
@@ -350,7 +356,9 @@ void UserTable::lose(Forks::iterator it, const absl::Status& status, Step& step)
 // B2 and B3: one USER_DELETE, when the owner knows the fork and no child of it is undecided.
 void UserTable::delete_if_done(Forks::iterator it, Step& step) {
   Fork& fork = it->second;
-  if (!fork.dropped || fork.children > 0 || fork.state != State::kConfirmed) return;
+  const bool has_children = fork.children > 0 && !WEFT_BREAK(deleted_before_children);
+  const bool confirmed = fork.state == State::kConfirmed || WEFT_BREAK(deleted_unconfirmed);
+  if (!fork.dropped || has_children || !confirmed) return;
   const WorkerId owner = fork.owner;
   step.send(owner, UserDelete{fork.rref, it->first, draining_, settled_below(owner)});
   if (draining_) {
@@ -387,7 +395,7 @@ void UserTable::release_child(Children::iterator it, Step& step) {
 
 void UserTable::tell_parent(RRefId rref, ForkId fork, WorkerId owner, Step& step) {
   if (fork.creator != self_) {
-    step.send(fork.creator, ChildAccept{rref, fork});
+    if (!WEFT_BREAK(child_accept_not_sent)) step.send(fork.creator, ChildAccept{rref, fork});
   } else if (auto child = children_.find(fork); child != children_.end()) {
     release_child(child, step);  // sent to itself
   } else {

@@ -48,6 +48,10 @@ class UserTable {
   bool confirmed(ForkId fork) const;
   bool empty() const { return forks_.empty() && children_.empty(); }
   void fill(OwnershipGauges& gauges) const;
+  // Owners of what is held here.
+  void append_ties(std::vector<WorkerId>& workers) const {
+    for (const auto& [owner, exposure] : exposures_) workers.push_back(owner);
+  }
   void report(std::vector<Leak>& leaks) const;
 
  private:

@@ -119,12 +119,12 @@ Program Program::random(Random& random, int workers) {
   return program;
 }
 
-std::map<int, uint64_t> Program::truth() const {
+std::map<int, uint64_t> Program::truth(const std::vector<Root>& from) const {
   std::vector<std::optional<uint64_t>> gradients(values.size());
   auto add = [&](int value, uint64_t gradient) {
     gradients[value] = gradients[value].value_or(0) + gradient;
   };
-  for (const Root& root : roots) add(root.value, root.gradient);
+  for (const Root& root : from) add(root.value, root.gradient);
   std::map<int, uint64_t> leaves;
   for (int i = static_cast<int>(values.size()) - 1; i >= 0; --i) {
     if (!gradients[i]) continue;
@@ -145,15 +145,23 @@ std::map<int, uint64_t> Program::truth() const {
 
 FakeGraph::FakeGraph(const Program& program, int worker, const std::vector<SendId>& sources,
                      std::string* broken)
-    : program_(program), worker_(worker), broken_(broken), nodes_(program.values.size()) {
+    : FakeGraph(program, worker,
+                worker == program.initiator ? program.roots : std::vector<Program::Root>(), sources,
+                broken) {}
+
+FakeGraph::FakeGraph(const Program& program, int worker, std::vector<Program::Root> roots,
+                     const std::vector<SendId>& sources, std::string* broken)
+    : program_(program),
+      worker_(worker),
+      roots_(std::move(roots)),
+      broken_(broken),
+      nodes_(program.values.size()) {
   auto enter = [&](int value, size_t source) {
     ++nodes_[value].waits_for;
     visit(value);
     mark(value, source);
   };
-  if (worker == program.initiator) {
-    for (const Program::Root& root : program.roots) enter(root.value, 0);
-  }
+  for (const Program::Root& root : roots_) enter(root.value, 0);
   for (const SendId& send : sources) {
     const size_t index = source_index_.size() + 1;
     source_index_[send] = index;
@@ -208,7 +216,7 @@ void FakeGraph::resolve_source(const SendId& send, bool fed) {
 
 void FakeGraph::feed_roots() {
   resolved_sources_[0] = true;
-  for (const Program::Root& root : program_.roots) give(root.value, root.gradient);
+  for (const Program::Root& root : roots_) give(root.value, root.gradient);
   run_ready();
 }
 
@@ -287,7 +295,7 @@ void FakeGraph::answer(int index) {
     gradients.push_back(node.gradient);
   }
   entry.gradients = std::make_unique<IntGradients>(std::move(gradients));
-  outputs_[worker_id(transfer.from)].push_back(std::move(entry));
+  outputs_[transfer.id.creator].push_back(std::move(entry));
 }
 
 std::vector<PeerGradients> FakeGraph::take_outputs() {
@@ -317,7 +325,7 @@ void FakeGraph::walk(int value, std::map<WorkerId, std::vector<SendId>>& found) 
     const Program::Value& what = program_.values[next];
     if (what.transfer >= 0 && !std::exchange(groups_.at(what.transfer).walked, true)) {
       const Program::Transfer& transfer = program_.transfers[what.transfer];
-      found[worker_id(transfer.from)].push_back(transfer.id);
+      found[transfer.id.creator].push_back(transfer.id);
     }
     for (const Program::Input& input : what.inputs) todo.push_back(input.value);
   }
@@ -326,7 +334,7 @@ void FakeGraph::walk(int value, std::map<WorkerId, std::vector<SendId>>& found) 
 std::vector<PeerSends> FakeGraph::discover(bool from_roots, const std::vector<SendId>& sources) {
   std::map<WorkerId, std::vector<SendId>> found;
   if (from_roots) {
-    for (const Program::Root& root : program_.roots) walk(root.value, found);
+    for (const Program::Root& root : roots_) walk(root.value, found);
   }
   for (const SendId& send : sources) {
     for (int value : transfer(send).sources) walk(value, found);

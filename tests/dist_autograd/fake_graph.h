@@ -58,8 +58,9 @@ class Program {
   // of the calls unused, failed or cancelled.
   static Program random(Random& random, int workers);
 
-  // The gradient of every leaf that the roots define.
-  std::map<int, uint64_t> truth() const;
+  // The gradient of every leaf that these roots define.
+  std::map<int, uint64_t> truth(const std::vector<Root>& from) const;
+  std::map<int, uint64_t> truth() const { return truth(roots); }
 
   int initiator = 0;
   std::vector<Root> roots;
@@ -75,6 +76,9 @@ class FakeGraph {
  public:
   FakeGraph(const Program& program, int worker, const std::vector<SendId>& sources,
             std::string* broken);
+  // From these roots instead of the program's. The program may grow while the pass runs.
+  FakeGraph(const Program& program, int worker, std::vector<Program::Root> roots,
+            const std::vector<SendId>& sources, std::string* broken);
 
   void feed_roots();
   void feed(const GradEntry& entry);
@@ -116,6 +120,7 @@ class FakeGraph {
 
   const Program& program_;
   const int worker_;
+  const std::vector<Program::Root> roots_;  // none on other workers than the initiator
   std::string* const broken_;
   std::map<SendId, size_t> source_index_;  // 0 is the roots
   Mask resolved_sources_;

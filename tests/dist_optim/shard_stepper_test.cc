@@ -58,6 +58,11 @@ void step(ShardStepper& stepper, uint64_t number, double lr, double clip = 1.0) 
   ASSERT_TRUE(stepper.prepare(id(number), gradients(number)).ok());
   ASSERT_TRUE(stepper.commit(id(number), {{lr}, clip}).ok());
 }
+// What another owner is told who asks, for the caller is dead.
+StepOutcome fence(ShardStepper& stepper, const StepId& step) {
+  ShardStepper::Asks asks;
+  return stepper.inquire(step, {}, asks).outcome;
+}
 bool same(const ParameterSet& set, const std::vector<at::Tensor>& values) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (!at::equal(set.live()[i].detach(), values[i].detach())) return false;
@@ -190,25 +195,31 @@ TEST(ShardStepper, ANewerPrepareGivesUpTheOlderOne) {
 TEST(ShardStepper, SettlingAQuestionRefusesTheDeadCallersCommit) {
   const auto stepper = stepper_of(start_set(), settings_of(SGDOptions(0.1)));
   ASSERT_TRUE(stepper->prepare(id(1), gradients(1)).ok());
-  EXPECT_EQ(*stepper->settle(id(1)), StepOutcome::kAborted);
+  EXPECT_EQ(stepper->settle(id(1))->outcome, StepOutcome::kAborted);
   EXPECT_FALSE(stepper->commit(id(1), {{0.1}, 1.0}).ok());
-  EXPECT_EQ(*stepper->settle(id(2)), StepOutcome::kAborted);  // never heard of: refused from now on
+  EXPECT_EQ(stepper->settle(id(2))->outcome, StepOutcome::kAborted)
+      << "never heard of: refused from now on";
   EXPECT_FALSE(stepper->prepare(id(2), gradients(2)).ok());
   ASSERT_TRUE(stepper->prepare(id(3), gradients(3)).ok());
   ASSERT_TRUE(stepper->commit(id(3), {{0.1}, 1.0}).ok());
-  EXPECT_EQ(*stepper->settle(id(3)), StepOutcome::kApplied);
+  EXPECT_EQ(stepper->settle(id(3))->outcome, StepOutcome::kApplied);
 }
 
 TEST(ShardStepper, AFencedStepIsDecidedByItsOwnersAlone) {
   std::shared_ptr<ParameterSet> set = start_set(), truth = start_set();
   const auto stepper = stepper_of(set, settings_of(SGDOptions(0.1)));
   const auto other = stepper_of(truth, settings_of(SGDOptions(0.1)));
+  const WorkerId caller = id(1).optimizer.creator, asked{7, 1};
+  stepper->meet(id(1).optimizer, {asked});
   ASSERT_TRUE(stepper->prepare(id(1), gradients(1), {0.1}).ok());
-  EXPECT_EQ(stepper->fence(id(1)), StepOutcome::kPrepared);
+  EXPECT_EQ(fence(*stepper, id(1)), StepOutcome::kPrepared);
   EXPECT_EQ(stepper->commit(id(1), {{0.1}, 0.5}).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(stepper->undecided().size(), 1u);
-  ASSERT_TRUE(stepper->commit_fenced(id(1), 0.5).ok());
-  EXPECT_EQ(stepper->fence(id(1)), StepOutcome::kApplied);
+  ShardStepper::Asks asks;
+  stepper->on_worker_dead(id(1).optimizer, caller, asks);
+  ASSERT_EQ(asks.size(), 1u);
+  stepper->on_answer(id(1), 0, asks[0].round, {StepOutcome::kApplied, 0.5, 0}, asks);
+  EXPECT_EQ(fence(*stepper, id(1)), StepOutcome::kApplied);
   EXPECT_EQ(stepper->applied(id(1))->update.clip, 0.5);
   ASSERT_TRUE(other->prepare(id(1), gradients(1)).ok());
   ASSERT_TRUE(other->commit(id(1), {{0.1}, 0.5}).ok());
@@ -216,12 +227,12 @@ TEST(ShardStepper, AFencedStepIsDecidedByItsOwnersAlone) {
     EXPECT_TRUE(at::equal(set->live()[i], truth->live()[i]));
   }
 
-  EXPECT_EQ(stepper->fence(id(2)), StepOutcome::kAborted);  // never heard of
-  EXPECT_FALSE(stepper->prepare(id(2), gradients(2)).ok());
-  ASSERT_TRUE(stepper->prepare(id(3), gradients(3), {0.1}).ok());
-  EXPECT_EQ(stepper->fence(id(3)), StepOutcome::kPrepared);
-  ASSERT_TRUE(stepper->abort(id(3)).ok());
-  EXPECT_EQ(stepper->fence(id(3)), StepOutcome::kAborted);
+  EXPECT_EQ(fence(*stepper, id(2, 2)), StepOutcome::kAborted);  // never heard of
+  EXPECT_FALSE(stepper->prepare(id(2, 2), gradients(2)).ok());
+  ASSERT_TRUE(stepper->prepare(id(3, 2), gradients(3), {0.1}).ok());
+  EXPECT_EQ(fence(*stepper, id(3, 2)), StepOutcome::kPrepared);
+  ASSERT_TRUE(stepper->abort(id(3, 2)).ok());
+  EXPECT_EQ(fence(*stepper, id(3, 2)), StepOutcome::kAborted);
 }
 
 TEST(ShardStepper, RefusesWhatDoesNotFitBeforeAnythingChanges) {
@@ -328,7 +339,7 @@ TEST(ShardStepper, ACommitThatFailsHalfWayIsNeitherDoneNorUndone) {
   EXPECT_EQ(failed.code(), absl::StatusCode::kDataLoss) << failed;
   EXPECT_EQ(stepper->commit(id(1), {{0.1}}), failed);
   EXPECT_EQ(stepper->settle(id(1)).status(), failed) << "it is not aborted";
-  EXPECT_EQ(stepper->fence(id(1)), StepOutcome::kApplied) << "the others must apply it";
+  EXPECT_EQ(fence(*stepper, id(1)), StepOutcome::kApplied) << "the others must apply it";
   EXPECT_EQ(stepper->prepare(id(2), gradients(2)).status(), failed);
 }
 

@@ -20,9 +20,10 @@ TEST(JobOptionsTest, HelpNamesEveryOptionItsDefaultAndHowToStart) {
   const JobCommandLine help = parse({"--help"});
   EXPECT_FALSE(help.options.has_value());
   EXPECT_EQ(help.exit_code, 0);
-  for (const char* option : {"--data [^\n]*=/usr/share/datasets/fashion-mnist", "--epochs [^\n]*=3",
-                             "--batch [^\n]*=64", "--dropout [^\n]*=0.2", "--seed [^\n]*=1",
-                             "--eval-every [^\n]*=1", "--out [^\n]*=build/train"}) {
+  for (const char* option :
+       {"--data [^\n]*=/usr/share/datasets/fashion-mnist", "--epochs [^\n]*=3", "--batch [^\n]*=64",
+        "--dropout [^\n]*=0.2", "--seed [^\n]*=1", "--eval-every [^\n]*=1",
+        "--out [^\n]*=build/train", "--durable [^\n]*=checkpoint"}) {
     EXPECT_THAT(help.text, ContainsRegex(option));
   }
   for (const char* text :
@@ -34,10 +35,31 @@ TEST(JobOptionsTest, HelpNamesEveryOptionItsDefaultAndHowToStart) {
 }
 
 TEST(JobOptionsTest, EveryOptionArrivesInItsField) {
-  const JobCommandLine line =
-      parse({"--data",    "d",    "--epochs",     "4", "--batch", "5", "--lr",         "0.5",
-             "--dropout", "0.25", "--seed",       "6", "--limit", "7", "--eval-every", "8",
-             "--out",     "o",    "--checkpoint", "c", "--resume"});
+  const JobCommandLine line = parse({"--data",
+                                     "d",
+                                     "--epochs",
+                                     "4",
+                                     "--batch",
+                                     "5",
+                                     "--lr",
+                                     "0.5",
+                                     "--dropout",
+                                     "0.25",
+                                     "--seed",
+                                     "6",
+                                     "--limit",
+                                     "7",
+                                     "--eval-every",
+                                     "8",
+                                     "--out",
+                                     "o",
+                                     "--checkpoint",
+                                     "c",
+                                     "--resume",
+                                     "--checkpoint-every",
+                                     "9",
+                                     "--durable",
+                                     "every-step"});
   ASSERT_TRUE(line.options.has_value()) << line.text;
   const JobOptions& options = *line.options;
   EXPECT_EQ(options.data, "d");
@@ -52,6 +74,9 @@ TEST(JobOptionsTest, EveryOptionArrivesInItsField) {
   EXPECT_EQ(options.out, "o");
   EXPECT_EQ(options.checkpoint_folder(), "c");
   EXPECT_TRUE(options.resume);
+  EXPECT_EQ(options.checkpoint_every, 9);
+  EXPECT_TRUE(options.every_step_durable);
+  EXPECT_EQ(options.server_folder(), "c-server");
 }
 
 TEST(JobOptionsTest, MistakesAreNamedAndEndTheProgramWithTwo) {

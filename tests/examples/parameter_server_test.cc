@@ -4,6 +4,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/argmax.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/nll_loss.h>
 #include <ATen/ops/randint.h>
@@ -15,7 +16,9 @@
 
 #include "weft/examples/parameter_server/trainer.h"
 #include "weft/examples/parameter_server/trainer_group.h"
+#include "weft/tests/dist_optim/step_ledger.h"
 #include "weft/tests/examples/job_world.h"
+#include "weft/tests/support/error_of.h"
 
 namespace weft::examples {
 namespace {
@@ -99,6 +102,41 @@ TEST(ParameterServerTest, AStateLoadedIsTheStateSaved) {
       EXPECT_NEAR(trainer.step(batches[step], 0.1), losses[step - 3], 1e-6);
     }
   }
+  world.shutdown();
+}
+
+TEST(ParameterServerTest, AfterTheServersReturnATrainerRedoesWhatWasLostAndNoMore) {
+  JobOptions options = without_dropout();
+  const testing::ScratchFolder scratch;
+  options.checkpoint = scratch / "job";
+  options.checkpoint_every = 5;
+  const std::vector<Batch> batches = random_batches(13);
+  at::set_num_threads(1);
+  JobWorld world(1, options);
+  Trainer trainer(world[1], options, 1);
+  const auto train = [&](size_t first, size_t last) {
+    for (size_t n = first; n <= last; ++n) trainer.step(batches[n - 1], 0.01 * double(n));
+  };
+  train(1, 12);
+  const Trainer::State truth = trainer.state();
+  // As a server does that was started again.
+  const auto set_back = [&](uint64_t number) {
+    const WorkerScope server(world[0]);
+    ParameterSet& set = find_classifier(kServerName).parameters().local_value();
+    ASSERT_EQ(set.keeper()->go_back("adam@trainer1", number), absl::OkStatus());
+  };
+  set_back(5);
+  EXPECT_EQ(testing::error_of([&] { return trainer.step(batches[12], 0.13); }).code(),
+            absl::StatusCode::kDataLoss);
+  EXPECT_EQ(trainer.reconnect(), 5u);
+  train(6, 12);
+  const Trainer::State again = trainer.state();
+  for (const auto& [one, other] :
+       {std::pair(truth.trainer, again.trainer), std::pair(truth.server, again.server)}) {
+    for (const auto& [name, value] : one) EXPECT_TRUE(at::equal(value, other.at(name))) << name;
+  }
+  EXPECT_TRUE(at::equal(truth.optimizer.at("1/hidden.weight/exp_avg_sq"),
+                        again.optimizer.at("1/hidden.weight/exp_avg_sq")));
   world.shutdown();
 }
 

@@ -226,11 +226,11 @@ TEST(StaticJoin, ASecondProcessWithOneRankIsRefusedAndTheFirstIsUnharmed) {
 
 TEST(StaticJoin, ALateEarlierLifeDoesNotHideTheLaterOne) {
   ImpatientStore store;
-  ASSERT_TRUE(store.set("weft/weft/0/member/0", "9 worker0 newer:1").ok());
+  ASSERT_TRUE(store.set("weft/weft/0/member/0", "9 0 worker0 newer:1").ok());
   const absl::Status status = join_static_group(store, request(0, 1)).status();
   EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
   EXPECT_THAT(message(status), HasSubstr("newer:1"));
-  EXPECT_EQ(**store.try_get("weft/weft/0/member/0"), "9 worker0 newer:1");
+  EXPECT_EQ(**store.try_get("weft/weft/0/member/0"), "9 0 worker0 newer:1");
 }
 
 TEST(StaticJoin, RefusesBadRequestsBeforeTouchingTheStore) {
@@ -257,8 +257,9 @@ TEST(StaticJoin, RefusesBadRequestsBeforeTouchingTheStore) {
 }
 
 TEST(StaticJoin, ADamagedRecordIsAnError) {
-  for (const char* damage : {"", "x", "0 worker1 host:1", "1 bad/name host:1", "-1 worker1 h:1",
-                             "99999999999 worker1 host:1", "1 worker1"}) {
+  for (const char* damage :
+       {"", "x", "0 0 worker1 host:1", "1 0 bad/name host:1", "-1 0 worker1 h:1", "1 x worker1 h:1",
+        "99999999999 0 worker1 host:1", "1 0 worker1"}) {
     ImpatientStore store;
     ASSERT_TRUE(store.set("weft/weft/0/member/1", damage).ok());
     const absl::Status status = join_static_group(store, request(0, 2)).status();

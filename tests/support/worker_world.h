@@ -10,6 +10,7 @@
 
 #include "weft/rpc/inproc_transport.h"
 #include "weft/rpc/memory_store.h"
+#include "weft/tests/support/cuttable_store.h"
 #include "weft/tests/support/transport_kind.h"
 #include "weft/worker/worker.h"
 
@@ -51,6 +52,8 @@ class WorkerWorld {
     std::vector<WorkerOptions> options;
     for (size_t rank = 0; rank < workers; ++rank) {
       options.push_back(options_of(rank, workers));
+      stores_.push_back(std::make_shared<CuttableStore>(store_));
+      options.back().store = stores_.back();
       if (customize) customize(rank, options.back());
     }
     workers_.resize(workers);
@@ -73,8 +76,12 @@ class WorkerWorld {
   Worker& operator[](size_t rank) { return *workers_[rank]; }
   static std::string name(size_t rank) { return "worker" + std::to_string(rank); }
   InprocNetwork& network() { return wires_->network; }
+  const std::shared_ptr<MemoryStore>& store() const { return store_; }
   // As if the process had died: no goodbye.
-  void kill(size_t rank) { wires_->network.kill((*this)[rank].workers()[rank].address); }
+  void kill(size_t rank) {
+    stores_[rank]->cut();
+    wires_->network.kill((*this)[rank].workers()[rank].address);
+  }
   // Destroys the Worker object.
   void destroy(size_t rank) { workers_[rank] = nullptr; }
 
@@ -102,6 +109,7 @@ class WorkerWorld {
  private:
   const std::shared_ptr<Wires> wires_ = std::make_shared<Wires>();
   const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
+  std::vector<std::shared_ptr<CuttableStore>> stores_;  // of the first lives
   std::vector<std::unique_ptr<Worker>> workers_;
 };
 

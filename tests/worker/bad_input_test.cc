@@ -209,10 +209,10 @@ TEST_F(LiesTest, AnAcknowledgementOfWhatWasNeverSentEndsIt) {
   Frame frame;
   frame.header.acknowledged = 1000;
   expect_end(std::move(frame));
-  EXPECT_EQ(peer_.worker().debug_info().agent.live_peers, 1u);
   const absl::Status status = weft::rpc_async(peer_.worker().to("raw"), ping).result().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("'raw' (w0.1) broke the session protocol"));
+  EXPECT_EQ(peer_.worker().debug_info().agent.live_peers, 1u);
 }
 
 TEST_F(LiesTest, CreditForWhatWasNeverChargedEndsIt) {

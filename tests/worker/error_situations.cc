@@ -8,6 +8,7 @@
 #include "weft/rpc/aten.h"
 #include "weft/rpc/class.h"
 #include "weft/rpc/verbs.h"
+#include "weft/rpc/verdict_list.h"
 #include "weft/rref/internal/ownership_types.h"
 #include "weft/rref/rref.h"
 #include "weft/tests/support/worker_world.h"
@@ -204,6 +205,12 @@ void die(WorkerWorld& world) { world.kill(1); }
 void leave(WorkerWorld& world) {
   // Not waited for: its handler runs until the latch opens.
   (void)world[1].shutdown_async({.graceful = false});
+}
+// The list of verdicts names worker0, which looks there when it misses worker1.
+void be_fenced(WorkerWorld& world) {
+  weft::VerdictList list(world.store(), "weft", 0);
+  ASSERT_TRUE(list.condemn(world[1].id(), world[0].id(), "was silent").ok());
+  world.kill(1);
 }
 void end_here(WorkerWorld& world) { world[0].shutdown({.graceful = false}); }
 
@@ -474,6 +481,10 @@ const std::map<std::string, Situation>& situations() {
        {.run = [] { return around(kMadeAfter, leave); }}},
       {"the worker has left the group, the call was sent",
        {.run = [] { return around(kSentBefore, leave); }}},
+      {"the others hold this worker for dead, the call was not sent",
+       {.run = [] { return around(kMadeAfter, be_fenced); }, .names = "was declared dead"}},
+      {"the others hold this worker for dead, the call was sent",
+       {.run = [] { return around(kSentBefore, be_fenced); }, .names = "was declared dead"}},
       {"this worker has shut down, the call was not sent",
        {.run = [] { return around(kMadeAfter, end_here); }}},
       {"this worker has shut down, the call was sent",

@@ -80,6 +80,36 @@ TEST(WorkerProcessTest, AKilledRankIsAnErrorWithItsNameAndTheOthersEndInGoodOrde
   }
 }
 
+TEST(WorkerProcessTest, AStoppedProcessIsDeadToTheOthersAndLearnsIt) {
+  for (int victim : {2, 1}) {
+    const Outcome outcome = launch(3, absl::StrCat("stopped ", victim));
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == victim) continue;
+      EXPECT_THAT(outcome.output,
+                  AllOf(HasSubstr(absl::StrCat("worker", rank, " heard: UNAVAILABLE")),
+                        HasSubstr(absl::StrCat("worker", rank, " ended"))));
+    }
+    EXPECT_THAT(outcome.output,
+                AllOf(HasSubstr("was not heard of for 1.8s"),
+                      HasSubstr(absl::StrCat("worker", victim, " learned: UNAVAILABLE")),
+                      HasSubstr(absl::StrCat("worker 'worker", victim, "' (w", victim,
+                                             ".1) was declared dead by worker"))));
+  }
+}
+
+TEST(WorkerProcessTest, TheOthersGoOnWithTheNextLifeOfARank) {
+  for (int victim : {2, 1}) {
+    const Outcome outcome = launch(3, absl::StrCat("restarts ", victim), "--on-failure=restart");
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == victim) continue;
+      EXPECT_THAT(outcome.output,
+                  HasSubstr(absl::StrCat("worker", rank, " went on with w", victim, ".2")));
+    }
+  }
+}
+
 TEST(WorkerProcessTest, ShutdownWaitsForNestedCallsAndContinuationsOfAllRanks) {
   const Outcome outcome = launch(3, "busy");
   EXPECT_EQ(outcome.code, 0) << outcome.output;

@@ -3,6 +3,8 @@
 //   ring           calls every other rank, nests calls both ways, shuts down
 //   victim RANK    that rank kills itself with SIGKILL as soon as one of the others tells it to
 //   pending RANK   the same once a call of every other rank runs there, and never returns
+//   stopped RANK   that rank's process is stopped; it goes on once the others hold it for dead
+//   restarts RANK  that rank kills itself; the others go on with its next life
 //   busy           shuts down at once, with nested calls and continuations of every rank under way
 //   stuck RANK     shuts down while a handler of that rank never returns
 //   near RANK      the same with a handler that runs on the thread that reads messages
@@ -116,6 +118,58 @@ int lose(weft::Worker& worker, const std::string& victim, bool wait_for_all) {
                                   : weft::rpc_async(victim, die));
 }
 
+int64_t process() { return getpid(); }
+WEFT_REGISTER_FUNCTION(process);
+void stop_here() { kill(getpid(), SIGSTOP); }
+WEFT_REGISTER_FUNCTION(stop_here);
+
+// The others hold the victim for dead while it is stopped; when it goes on it learns that.
+int stopped(weft::Worker& worker, const std::string& victim) {
+  if (worker.name() == victim) {
+    while (true) {
+      const absl::Status status = weft::rpc_async("worker0", plus_one, 1).result().status();
+      if (status.ok()) continue;
+      say(absl::StrCat(worker.name(), " learned: ", status.ToString()));
+      worker.shutdown({.graceful = false});  // its handlers never return
+      return 0;
+    }
+  }
+  const auto pid = static_cast<pid_t>(weft::rpc_sync(victim, process));
+  // Nobody stops it before all have called.
+  weft::Future<void> call = weft::rpc_async(victim, never_return, true);
+  for (const weft::WorkerInfo& peer : worker.workers()) {
+    if (peer.name != victim) weft::rpc_sync(peer.id, plus_one, 1);
+  }
+  if (worker.id().index == 0) (void)weft::rpc_async(victim, stop_here);
+  const absl::Status status = call.result().status();
+  if (status.code() != absl::StatusCode::kUnavailable || weft::worker_of(status) != victim)
+    return 7;
+  say(absl::StrCat(worker.name(), " heard: ", status.ToString()));
+  if (worker.id().index == 0) kill(pid, SIGCONT);
+  worker.shutdown();
+  say(absl::StrCat(worker.name(), " ended"));
+  return 0;
+}
+
+int restarts(weft::Worker& worker, const std::string& victim) {
+  if (worker.name() == victim) {
+    if (worker.id().incarnation == 1) worker.serve();  // until it is killed
+    worker.shutdown();
+    return 0;
+  }
+  const weft::WorkerId first = worker.wait_for(victim, kAtOnce).id;
+  if (worker.id().index == 0) (void)weft::rpc_async(victim, die).result();
+  weft::WorkerId now = first;
+  const auto start = std::chrono::steady_clock::now();
+  while (now == first && std::chrono::steady_clock::now() - start < kAtOnce) {
+    now = worker.wait_for(victim, kAtOnce).id;
+  }
+  if (weft::rpc_sync(victim, plus_one, 41) != 42) return 2;
+  say(absl::StrCat(worker.name(), " went on with ", now.to_string()));
+  worker.shutdown();
+  return 0;
+}
+
 int busy(weft::Worker& worker) {
   const std::vector<weft::WorkerInfo> all = worker.workers();
   const std::string next = all[(worker.id().index + 1) % all.size()].name;
@@ -168,6 +222,8 @@ int run(int argc, char** argv) {
     if (task == "ring") return ring(worker);
     if (task == "victim") return lose(worker, chosen, false);
     if (task == "pending") return lose(worker, chosen, true);
+    if (task == "stopped") return stopped(worker, chosen);
+    if (task == "restarts") return restarts(worker, chosen);
     if (task == "busy") return busy(worker);
     if (task == "stuck") return stuck(worker, chosen, false);
     if (task == "near") return stuck(worker, chosen, true);

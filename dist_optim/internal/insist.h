@@ -1,15 +1,12 @@
-// What the caller of an optimizer's step does with its owners' answers: waits for all of them, and
-// repeats decisions until they are heard.
+// Repeats a decision until its receiver has room for it.
 //
-// Thread safety: free functions, from any thread. Nothing here blocks.
+// Thread safety: from any thread. Nothing here blocks.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -20,38 +17,6 @@
 #include "weft/rpc/runtime.h"
 
 namespace weft::internal {
-
-template <class T>
-using Results = std::vector<absl::StatusOr<Stored<T>>>;
-
-// Runs `then(results)` on `executor` once all futures are complete, whatever they hold.
-template <class T, class Then>
-void when_all(Executor* executor, std::vector<Future<T>> futures, Then then) {
-  struct Gather {
-    std::vector<Future<T>> futures;
-    std::atomic<size_t> open;
-    Executor* executor;
-    std::optional<Then> then;
-  };
-  auto gather = std::make_shared<Gather>();
-  gather->futures = std::move(futures);
-  gather->open = gather->futures.size() + 1;
-  gather->executor = executor;
-  gather->then.emplace(std::move(then));
-  const auto one_less = [gather] {
-    if (gather->open.fetch_sub(1) != 1) return;
-    gather->executor->schedule([gather] {
-      Results<T> results;
-      for (const Future<T>& future : gather->futures) results.push_back(future.result());
-      gather->futures.clear();
-      Then then = std::move(*gather->then);
-      gather->then.reset();
-      then(std::move(results));
-    });
-  };
-  for (const Future<T>& future : gather->futures) future.state()->on_complete_inline(one_less);
-  one_less();
-}
 
 // How soon a decision that an owner had no room for is sent again.
 inline constexpr Nanoseconds kAgain = std::chrono::milliseconds(20);

@@ -1,0 +1,364 @@
+#include "weft/dist_optim/checkpointer.h"
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/future.h"
+#include "weft/base/mutex.h"
+#include "weft/base/status.h"
+#include "weft/dist_optim/internal/shard_stepper.h"
+#include "weft/dist_optim/internal/step_keeper.h"
+#include "weft/dist_optim/internal/step_snapshot.h"
+
+namespace weft {
+namespace {
+
+using internal::SavedOptimizer;
+using internal::ShardStepper;
+using internal::StepDurable;
+using internal::StepId;
+using internal::StepSnapshot;
+
+using Lines = std::map<std::string, uint64_t>;
+
+Nanoseconds since(std::chrono::steady_clock::time_point begun) {
+  return std::chrono::duration_cast<Nanoseconds>(std::chrono::steady_clock::now() - begun);
+}
+
+absl::Status check(const CheckpointerOptions& options) {
+  if (options.folder.empty()) return absl::InvalidArgumentError("a checkpointer without folder");
+  if (options.every == 0) return absl::InvalidArgumentError("checkpoints every 0 steps");
+  if (options.keep < 1) return absl::InvalidArgumentError("a checkpointer that keeps none");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// Locks are taken in the order of their declaration; the steppers' after optimizers_mutex_, each
+// before the set's.
+class Checkpointer::Core final : public internal::StepKeeper {
+ public:
+  Core(std::shared_ptr<ParameterSet> set, CheckpointerOptions options)
+      : set_(std::move(set)),
+        options_(std::move(options)),
+        folder_(options_.folder, {.keep = options_.keep, .calls = options_.calls}) {}
+  ~Core() override { stop(); }
+
+  absl::Status load() ABSL_LOCKS_EXCLUDED(disk_mutex_, optimizers_mutex_, mutex_);
+  void start() {
+    writer_ = std::thread([this] { run(); });
+  }
+  void stop() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  absl::Status add(const std::string& shared_name,
+                   const std::shared_ptr<ShardStepper>& stepper) override
+      ABSL_LOCKS_EXCLUDED(optimizers_mutex_);
+  Future<StepDurable> after_step(const StepId& step, const std::string& line) override
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status go_back(const std::string& line, uint64_t number) override
+      ABSL_LOCKS_EXCLUDED(disk_mutex_, optimizers_mutex_, mutex_);
+
+  Future<StepDurable> save() override ABSL_LOCKS_EXCLUDED(mutex_);
+  Cost cost() const ABSL_LOCKS_EXCLUDED(mutex_);
+  const std::optional<Lines>& restored() const { return restored_; }
+
+ private:
+  // Of one moment: what is written, and which steps of every optimizer it holds.
+  struct Copy {
+    StepSnapshot snapshot;
+    Lines lines;
+    std::map<OptimizerId, uint64_t> newest;
+  };
+  struct Waiter {
+    StepId step;
+    std::string line;
+    bool until_written = false;
+    Promise<StepDurable> promise{nullptr};
+  };
+
+  void run() ABSL_LOCKS_EXCLUDED(disk_mutex_, optimizers_mutex_, mutex_);
+  absl::StatusOr<Copy> copy() ABSL_LOCKS_EXCLUDED(optimizers_mutex_, mutex_);
+  // Notes what became of it.
+  absl::Status write(const absl::StatusOr<Copy>& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  StepDurable durable(const StepId& step, const std::string& line) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Future<StepDurable> wait(Waiter waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<std::shared_ptr<ShardStepper>> steppers() const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(optimizers_mutex_);
+  absl::Status replace(StepSnapshot snapshot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(optimizers_mutex_);
+
+  const std::shared_ptr<ParameterSet> set_;  // shared with its module
+  const CheckpointerOptions options_;
+  const CheckpointFolder folder_;
+  std::optional<Lines> restored_;
+  Mutex disk_mutex_;  // one thread writes, or goes back
+  mutable Mutex optimizers_mutex_;
+  std::map<std::string, std::shared_ptr<ShardStepper>> named_ ABSL_GUARDED_BY(optimizers_mutex_);
+  std::vector<std::weak_ptr<ShardStepper>> unnamed_ ABSL_GUARDED_BY(optimizers_mutex_);
+  // Loaded, for optimizers that have not come yet.
+  std::map<std::string, SavedOptimizer> to_come_ ABSL_GUARDED_BY(optimizers_mutex_);
+  bool set_back_ ABSL_GUARDED_BY(optimizers_mutex_) = false;  // to some checkpoint
+  mutable Mutex mutex_;
+  CondVar wake_;
+  std::vector<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
+  Lines lines_ ABSL_GUARDED_BY(mutex_);  // in the newest checkpoint
+  std::map<OptimizerId, uint64_t> newest_ ABSL_GUARDED_BY(mutex_);
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // of the last one
+  Cost cost_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread writer_;
+};
+
+// ---- steps
+
+StepDurable Checkpointer::Core::durable(const StepId& step, const std::string& line) const {
+  StepDurable durable;
+  if (line.empty()) {
+    const auto found = newest_.find(step.optimizer);
+    if (found != newest_.end()) durable.number = found->second;
+  } else if (const auto found = lines_.find(line); found != lines_.end()) {
+    durable.number = found->second;
+  }
+  durable.code = static_cast<int32_t>(failure_.code());
+  durable.why = std::string(failure_.message());
+  return durable;
+}
+
+Future<StepDurable> Checkpointer::Core::wait(Waiter waiter) {
+  Future<StepDurable> future = waiter.promise.future();
+  waiters_.push_back(std::move(waiter));
+  wake_.notify_one();
+  return future;
+}
+
+Future<StepDurable> Checkpointer::Core::after_step(const StepId& step, const std::string& line) {
+  const bool each = options_.durability == Durability::kEveryStep;
+  MutexLock lock(mutex_);
+  if (stopping_ || (!each && step.number % options_.every != 0)) {
+    return Future<StepDurable>::ready(durable(step, line));
+  }
+  return wait({step, line, each});
+}
+
+Future<StepDurable> Checkpointer::Core::save() {
+  MutexLock lock(mutex_);
+  if (stopping_) return Future<StepDurable>::ready(durable({}, {}));
+  return wait({{}, {}, true});
+}
+
+void Checkpointer::Core::run() {
+  for (;;) {
+    std::vector<Waiter> waiters;
+    {
+      MutexLock lock(mutex_);
+      while (waiters_.empty() && !stopping_) wake_.wait(mutex_);
+      if (waiters_.empty()) return;
+      waiters.swap(waiters_);
+    }
+    MutexLock disk(disk_mutex_);
+    const auto tell = [&](bool written) {
+      for (Waiter& waiter : waiters) {
+        if (waiter.until_written != written) continue;
+        std::optional<StepDurable> answer;
+        {
+          MutexLock lock(mutex_);
+          answer = durable(waiter.step, waiter.line);
+        }
+        waiter.promise.set(*std::move(answer));
+      }
+    };
+    const absl::StatusOr<Copy> moment = copy();
+    tell(false);
+    (void)write(moment);
+    tell(true);
+  }
+}
+
+void Checkpointer::Core::stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    wake_.notify_all();
+  }
+  if (writer_.joinable()) writer_.join();
+}
+
+// ---- copies and files
+
+std::vector<std::shared_ptr<ShardStepper>> Checkpointer::Core::steppers() const {
+  std::vector<std::shared_ptr<ShardStepper>> all;
+  for (const auto& [name, stepper] : named_) all.push_back(stepper);
+  for (const auto& weak : unnamed_) {
+    if (auto stepper = weak.lock()) all.push_back(std::move(stepper));
+  }
+  return all;
+}
+
+absl::StatusOr<Checkpointer::Core::Copy> Checkpointer::Core::copy() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const auto begun = std::chrono::steady_clock::now();
+  Copy copy;
+  try {
+    MutexLock lock(optimizers_mutex_);
+    const std::vector<std::shared_ptr<ShardStepper>> all = steppers();
+    std::vector<std::unique_lock<Mutex>> held;
+    for (const auto& stepper : all) {
+      held.push_back(stepper->hold());
+      WEFT_RETURN_IF_ERROR(stepper->damage_while_held());
+    }
+    copy.snapshot.optimizers = to_come_;
+    for (const auto& [name, stepper] : named_) {
+      copy.snapshot.optimizers[name] = {stepper->state_while_held(), stepper->lines_while_held()};
+    }
+    for (const auto& stepper : all) copy.newest.merge(stepper->newest_while_held());
+    copy.snapshot.parameters = set_->state();
+  } catch (const std::exception& failed) {  // no memory for it
+    return absl::ResourceExhaustedError(failed.what());
+  }
+  for (const auto& [name, optimizer] : copy.snapshot.optimizers) {
+    copy.lines.insert(optimizer.lines.begin(), optimizer.lines.end());
+  }
+  const Nanoseconds took = since(begun);
+  MutexLock lock(mutex_);
+  cost_.copying += took;
+  cost_.longest_copy = std::max(cost_.longest_copy, took);
+  return copy;
+}
+
+absl::Status Checkpointer::Core::write(const absl::StatusOr<Copy>& copy) {
+  const auto begun = std::chrono::steady_clock::now();
+  const absl::Status written =
+      copy.ok() ? internal::write_snapshot(folder_, copy->snapshot).status() : copy.status();
+  const Nanoseconds took = since(begun);
+  MutexLock lock(mutex_);
+  cost_.writing += took;
+  ++(written.ok() ? cost_.written : cost_.failed);
+  if (written.ok()) {
+    lines_ = copy->lines;
+    newest_ = copy->newest;
+  }
+  failure_ = written;
+  return written;
+}
+
+absl::Status Checkpointer::Core::load() {
+  MutexLock disk(disk_mutex_);
+  WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> complete, folder_.steps());
+  if (complete.empty()) {
+    return write(copy());  // so that a crash before the next one is noticed as well
+  }
+  WEFT_ASSIGN_OR_RETURN(StepSnapshot snapshot, internal::read_snapshot(folder_, complete.back()));
+  Lines lines;
+  for (const auto& [name, optimizer] : snapshot.optimizers) {
+    lines.insert(optimizer.lines.begin(), optimizer.lines.end());
+  }
+  restored_ = lines;
+  {
+    MutexLock lock(mutex_);
+    lines_ = std::move(lines);
+  }
+  MutexLock lock(optimizers_mutex_);
+  return replace(std::move(snapshot));
+}
+
+// What can be refused is refused before anything changes.
+absl::Status Checkpointer::Core::replace(StepSnapshot snapshot) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const std::vector<std::shared_ptr<ShardStepper>> all = steppers();
+  std::vector<std::unique_lock<Mutex>> held;
+  for (const auto& stepper : all) held.push_back(stepper->hold());
+  for (const auto& [name, stepper] : named_) {
+    WEFT_RETURN_IF_ERROR(stepper->check_state(snapshot.optimizers[name].state));
+  }
+  WEFT_RETURN_IF_ERROR(set_->load_state(snapshot.parameters));
+  for (const auto& weak : unnamed_) {
+    if (const auto stepper = weak.lock()) stepper->restore_while_held({}, {});
+  }
+  for (const auto& [name, stepper] : named_) {
+    const SavedOptimizer& saved = snapshot.optimizers[name];
+    stepper->restore_while_held(saved.state, saved.lines);
+    snapshot.optimizers.erase(name);
+  }
+  to_come_ = std::move(snapshot.optimizers);
+  set_back_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status Checkpointer::Core::go_back(const std::string& line, uint64_t number) {
+  MutexLock disk(disk_mutex_);
+  WEFT_ASSIGN_OR_RETURN(std::vector<int64_t> complete, folder_.steps());
+  std::reverse(complete.begin(), complete.end());
+  for (const int64_t step : complete) {
+    WEFT_ASSIGN_OR_RETURN(StepSnapshot snapshot, internal::read_snapshot(folder_, step));
+    uint64_t there = 0;
+    for (const auto& [name, optimizer] : snapshot.optimizers) {
+      const auto found = optimizer.lines.find(line);
+      if (found != optimizer.lines.end()) there = found->second;
+    }
+    if (there != number) continue;
+    {
+      MutexLock lock(optimizers_mutex_);
+      WEFT_RETURN_IF_ERROR(replace(std::move(snapshot)));
+    }
+    // The newest one must not bring back what was given up.
+    return write(copy());
+  }
+  return absl::NotFoundError(absl::StrCat("no checkpoint in ", options_.folder, " holds ", line,
+                                          " up to step ", number, " and no further"));
+}
+
+absl::Status Checkpointer::Core::add(const std::string& shared_name,
+                                     const std::shared_ptr<ShardStepper>& stepper)
+    ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  MutexLock lock(optimizers_mutex_);
+  std::erase_if(unnamed_, [](const auto& weak) { return weak.expired(); });
+  if (shared_name.empty()) {
+    unnamed_.push_back(stepper);
+    return absl::OkStatus();
+  }
+  const auto saved = to_come_.find(shared_name);
+  if (saved != to_come_.end()) {
+    const std::unique_lock<Mutex> held = stepper->hold();
+    WEFT_RETURN_IF_ERROR(stepper->check_state(saved->second.state));
+    stepper->restore_while_held(saved->second.state, saved->second.lines);
+    to_come_.erase(saved);
+  } else if (set_back_) {  // what it had was never written
+    const std::unique_lock<Mutex> held = stepper->hold();
+    stepper->restore_while_held({}, {});
+  }
+  named_[shared_name] = stepper;
+  return absl::OkStatus();
+}
+
+Checkpointer::Cost Checkpointer::Core::cost() const {
+  MutexLock lock(mutex_);
+  return cost_;
+}
+
+// ---- the door
+
+absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::open(std::shared_ptr<ParameterSet> set,
+                                                                 CheckpointerOptions options) {
+  WEFT_RETURN_IF_ERROR(check(options));
+  const auto core = std::make_shared<Core>(set, std::move(options));
+  WEFT_RETURN_IF_ERROR(set->keep_steps(core));
+  WEFT_RETURN_IF_ERROR(core->load());
+  core->start();
+  return std::unique_ptr<Checkpointer>(new Checkpointer(core));
+}
+
+Checkpointer::Checkpointer(std::shared_ptr<Core> core) : core_(std::move(core)) {}
+Checkpointer::~Checkpointer() { core_->stop(); }
+
+bool Checkpointer::restored() const { return core_->restored().has_value(); }
+std::map<std::string, uint64_t> Checkpointer::restored_lines() const {
+  return core_->restored().value_or(Lines());
+}
+absl::Status Checkpointer::save() { return core_->save().wait().status(); }
+Checkpointer::Cost Checkpointer::cost() const { return core_->cost(); }
+
+}  // namespace weft

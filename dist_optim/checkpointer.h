@@ -1,0 +1,78 @@
+// Makes the optimizer's steps on an owner durable: writes its parameters while it trains, and
+// brings them back when it is started again.
+//
+//   auto checkpointer = weft::Checkpointer::open(set, {.folder = "run/ps", .every = 100});
+//   if (!checkpointer.ok()) ...           // before the first optimizer on the set
+//   ...                                   // optimizers with a shared_name step as ever
+//   weft::StepResult result = optimizer.step(context);
+//   result.durable                        // up to here a crash of the owners costs nothing
+//
+// An owner that came back says so: `step` is DataLoss until the program goes back to the step that
+// it came back after and calls optimizer.resume() (docs/durable_steps.md).
+//
+// Thread safety: all methods may be called from any thread.
+// Lifetime: shares the set; keeps the state of optimizers with a shared_name, also when none is
+// left. One per set and folder. The destructor ends what is being written. Blocking: open, save and
+// the destructor do file I/O. Steps wait for copies, under kEveryStep for files; the files are
+// written by a thread of its own. Errors: open: InvalidArgument (options; the checkpoint is of
+// other parameters), DataLoss (the newest checkpoint is damaged), FailedPrecondition (an optimizer
+// came before), those of CheckpointFolder. Later ones are told in StepResult::checkpoint.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "weft/base/atomic_file.h"
+#include "weft/base/clock.h"
+#include "weft/dist_optim/parameter_set.h"
+
+namespace weft {
+
+enum class Durability {
+  kCheckpoint,  // now and then, beside the training
+  kEveryStep,   // a step is answered when it is written
+};
+
+struct CheckpointerOptions {
+  std::string folder;  // this set's alone; made if need be
+  Durability durability = Durability::kCheckpoint;
+  uint64_t every = 100;  // kCheckpoint: after steps whose number is a multiple of it
+  int keep = 2;          // checkpoints
+  const FileCalls* calls = &FileCalls::system();  // outlive the Checkpointer
+};
+
+class Checkpointer {
+ public:
+  // What it has cost so far.
+  struct Cost {
+    uint64_t written = 0, failed = 0;  // checkpoints
+    Nanoseconds copying{}, longest_copy{}, writing{};
+  };
+
+  // Loads the newest complete checkpoint into the set, or writes a first one.
+  static absl::StatusOr<std::unique_ptr<Checkpointer>> open(std::shared_ptr<ParameterSet> set,
+                                                            CheckpointerOptions options);
+  ~Checkpointer();
+  Checkpointer(const Checkpointer&) = delete;
+  Checkpointer& operator=(const Checkpointer&) = delete;
+
+  // Whether open found a checkpoint, and how far it held each line of steps.
+  bool restored() const;
+  std::map<std::string, uint64_t> restored_lines() const;
+  // Writes one now. What is loaded into the set (ParameterSet::load_state) is not durable before;
+  // DistributedOptimizer::load_state_dict sees to it itself.
+  absl::Status save();
+  Cost cost() const;
+
+ private:
+  class Core;
+  explicit Checkpointer(std::shared_ptr<Core> core);
+  const std::shared_ptr<Core> core_;  // shared with the set's steps under way
+};
+
+}  // namespace weft

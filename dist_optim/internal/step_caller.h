@@ -1,0 +1,96 @@
+// Takes an optimizer's steps: what a StepCallerCore decides, this sends to the owners.
+//
+// Thread safety: all methods may be called from any thread.
+// Lifetime: shared with the answers that it waits for. Keeps its worker's runtime weakly.
+// Blocking: introduce_shards. Errors: in the StepResult; set_learning_rate and learning_rate throw
+// std::out_of_range, introduce_shards RpcError.
+// Protocol: internal/step_caller_core.h.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "weft/base/clock.h"
+#include "weft/base/future.h"
+#include "weft/base/mutex.h"
+#include "weft/dist_optim/distributed_optimizer.h"
+#include "weft/dist_optim/internal/optimizer_shard.h"
+#include "weft/dist_optim/internal/step_caller_core.h"
+#include "weft/rpc/call_scope.h"
+#include "weft/rpc/runtime.h"
+#include "weft/rref/rref.h"
+
+namespace weft::internal {
+
+class StepCaller : public std::enable_shared_from_this<StepCaller> {
+ public:
+  struct Shard {
+    RRef<OptimizerShard> rref;
+    std::vector<size_t> groups;  // of this optimizer, in the shard's order
+  };
+  struct Options {
+    std::weak_ptr<RpcRuntime> runtime;  // weak: an optimizer may outlive its worker
+    OptimizerId id;
+    UpdateMode mode = UpdateMode::kLocked;
+    std::string line = {};
+    std::vector<Shard> shards;
+    std::vector<double> rates;  // by group
+  };
+  explicit StepCaller(Options options);
+  ~StepCaller();  // tells the shards, without waiting
+
+  // Before the first step. Shards that may be left prepared know whom to ask (waits for them); all
+  // are asked how far they are with the line.
+  void introduce_shards() ABSL_LOCKS_EXCLUDED(mutex_);
+  Future<StepResult> start(const ContextId& context, const StepOptions& options)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  void set_learning_rate(size_t group, double lr) ABSL_LOCKS_EXCLUDED(mutex_);
+  double learning_rate(size_t group) const ABSL_LOCKS_EXCLUDED(mutex_);
+  void set_schedule(LrSchedule schedule) ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t finished() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void set_finished(int64_t steps) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The owners and the program stand at this step of the line.
+  absl::Status resumed(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Options& options() const { return options_; }
+  // std::out_of_range: no such place.
+  const RRef<OptimizerShard>& shard(size_t place) const { return options_.shards.at(place).rref; }
+  size_t size() const { return options_.shards.size(); }
+
+ private:
+  struct Step;
+  using StepPtr = std::shared_ptr<Step>;  // shared by the answers to come
+
+  absl::Status check(Step& step) ABSL_LOCKS_EXCLUDED(mutex_);
+  void carry_out(const StepPtr& step, CallerActions actions) ABSL_LOCKS_EXCLUDED(mutex_);
+  void carry_out(const StepPtr& step, const CallerAction& action) ABSL_LOCKS_EXCLUDED(mutex_);
+  StepUpdate update_for(size_t place, const Step& step, double clip) const;
+  StepRequest request_for(size_t place, Step& step, double others_norm2)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  Future<LineStanding> standing(size_t place, const Step& step) ABSL_LOCKS_EXCLUDED(mutex_);
+  void limit_wait(const StepPtr& step) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  template <class R, class Argument, class Method, class Event>
+  void call(size_t place, const StepPtr& step, Method method, Argument argument, Event event);
+  template <class R, class Method, class Event, class... Argument>
+  void decide(size_t place, const StepPtr& step, Timeout limit, Method method, Event event,
+              Argument... argument);
+  template <class R, class Event>
+  void await(const StepPtr& step, const Future<R>& answer, Event event) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Options options_;
+  bool introduced_ = false;  // the shards know, and so hold, each other
+  mutable Mutex mutex_;
+  StepCallerCore core_ ABSL_GUARDED_BY(mutex_);
+  std::vector<double> rates_ ABSL_GUARDED_BY(mutex_);
+  LrSchedule schedule_ ABSL_GUARDED_BY(mutex_) = constant_lr();
+  bool checking_ ABSL_GUARDED_BY(mutex_) = false;          // a step runs the user's schedule
+  const Step* current_ ABSL_GUARDED_BY(mutex_) = nullptr;  // only compared
+  std::map<size_t, Future<LineStanding>> standings_ ABSL_GUARDED_BY(mutex_);  // asked for at first
+};
+
+}  // namespace weft::internal

@@ -1,0 +1,79 @@
+#include "weft/rpc/internal/join_records.h"
+
+#include <limits>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "weft/base/status.h"
+
+namespace weft::internal {
+namespace {
+
+constexpr size_t kMaxAddressLength = 4096;
+
+}  // namespace
+
+JoinKeys::JoinKeys(const std::string& group_name, uint32_t epoch_number)
+    : group(absl::StrCat("weft/", group_name, "/")),
+      epoch(absl::StrCat(group, epoch_number, "/")) {}
+
+std::string JoinKeys::incarnation(uint32_t index) const {
+  return absl::StrCat(group, "incarnation/", index);
+}
+std::string JoinKeys::claim(uint32_t rank, uint32_t attempt) const {
+  return absl::StrCat(epoch, "claim/", rank, "/", attempt);
+}
+std::string JoinKeys::name(const std::string& name) const {
+  return absl::StrCat(epoch, "name/", name);
+}
+std::string JoinKeys::member(uint32_t index) const { return absl::StrCat(epoch, "member/", index); }
+std::string JoinKeys::world_size() const { return absl::StrCat(epoch, "world_size"); }
+std::string JoinKeys::failure() const { return absl::StrCat(epoch, "failure"); }
+std::string JoinKeys::indices() const { return absl::StrCat(epoch, "indices"); }
+std::string JoinKeys::left(uint32_t index) const { return absl::StrCat(epoch, "left/", index); }
+
+std::string MemberRecord::encode() const {
+  return absl::StrCat(member.id.incarnation, " ", attempt, " ", member.name, " ", member.address);
+}
+
+absl::StatusOr<MemberRecord> MemberRecord::decode(const RendezvousStore& store,
+                                                  const std::string& key, uint32_t index,
+                                                  const std::string& text) {
+  const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 3));
+  MemberRecord record;
+  MemberInfo& member = record.member;
+  member.rank = index;
+  member.id.index = index;
+  if (parts.size() != 4 || !absl::SimpleAtoi(parts[0], &member.id.incarnation) ||
+      !member.id.valid() || !absl::SimpleAtoi(parts[1], &record.attempt) ||
+      !check_worker_name(parts[2]).ok() || parts[3].size() > kMaxAddressLength) {
+    return absl::InternalError(
+        absl::StrCat(store.description(), ": '", key, "' is not a member record"));
+  }
+  member.name = parts[2];
+  member.address = parts[3];
+  return record;
+}
+
+absl::Status check_joiner(const JoinRequest& request) {
+  WEFT_RETURN_IF_ERROR(check_worker_name(request.name));
+  if (request.address.empty() || request.address.size() > kMaxAddressLength) {
+    return absl::InvalidArgumentError(absl::StrCat("worker '", request.name, "': an address of ",
+                                                   request.address.size(), " bytes"));
+  }
+  if (request.group.empty()) return absl::InvalidArgumentError("the group's name is empty");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<WorkerId> new_life(RendezvousStore& store, const JoinKeys& keys, uint32_t index) {
+  WEFT_ASSIGN_OR_RETURN(const int64_t incarnation, store.add(keys.incarnation(index), 1));
+  if (incarnation < 1 || incarnation > std::numeric_limits<uint32_t>::max()) {
+    return absl::InternalError(absl::StrCat(store.description(), ": '", keys.incarnation(index),
+                                            "' reached ", incarnation));
+  }
+  return WorkerId{index, static_cast<uint32_t>(incarnation)};
+}
+
+}  // namespace weft::internal

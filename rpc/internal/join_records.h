@@ -1,0 +1,51 @@
+// What workers that join write to the rendezvous store: keys and records.
+//
+// Thread safety: plain values and functions.
+// Protocol: docs/launch.md has the keys.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "weft/rpc/rendezvous_store.h"
+#include "weft/rpc/static_join.h"
+
+namespace weft::internal {
+
+struct JoinKeys {
+  JoinKeys(const std::string& group_name, uint32_t epoch_number);
+
+  // The incarnation outlives the epoch: no two lives of an index ever share one.
+  std::string incarnation(uint32_t index) const;
+  std::string claim(uint32_t rank, uint32_t attempt) const;
+  std::string name(const std::string& name) const;
+  std::string member(uint32_t index) const;
+  std::string world_size() const;
+  std::string failure() const;
+  // Dynamic groups: how many indices are given out, and the last life of one that left.
+  std::string indices() const;
+  std::string left(uint32_t index) const;
+
+  std::string group;
+  std::string epoch;
+};
+
+// A member record: "incarnation attempt name address"; a name holds no space, an address may.
+struct MemberRecord {
+  MemberInfo member;
+  uint32_t attempt = 0;
+
+  std::string encode() const;
+  // Internal: the store holds something else under `key`.
+  static absl::StatusOr<MemberRecord> decode(const RendezvousStore& store, const std::string& key,
+                                             uint32_t index, const std::string& text);
+};
+
+// InvalidArgument: name, address or group.
+absl::Status check_joiner(const JoinRequest& request);
+// The next life of this index.
+absl::StatusOr<WorkerId> new_life(RendezvousStore& store, const JoinKeys& keys, uint32_t index);
+
+}  // namespace weft::internal

@@ -1,0 +1,330 @@
+#include "weft/rpc/internal/membership.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "weft/base/fail_point.h"
+#include "weft/proto/weft.pb.h"
+
+namespace weft::internal {
+
+// Lets timers and answers in while the driver lives; `stop` waits for those that are inside.
+struct Membership::Gate {
+  Mutex mutex;
+  CondVar left;
+  Membership* driver ABSL_GUARDED_BY(mutex) = nullptr;
+  int inside ABSL_GUARDED_BY(mutex) = 0;
+
+  template <class F>
+  void enter(F f) ABSL_LOCKS_EXCLUDED(mutex) {
+    Membership* open = nullptr;
+    {
+      MutexLock lock(mutex);
+      if (driver == nullptr) return;
+      open = driver;
+      ++inside;
+    }
+    f(*open);
+    MutexLock lock(mutex);
+    if (--inside == 0) left.notify_all();
+  }
+  void close() ABSL_LOCKS_EXCLUDED(mutex) {
+    MutexLock lock(mutex);
+    driver = nullptr;
+    while (inside > 0) left.wait(mutex);
+  }
+};
+
+Membership::Membership(Agent& agent, Quiescence& quiescence, Clock& clock,
+                       std::shared_ptr<VerdictList> list, Executor& store_thread, Options options)
+    : agent_(agent),
+      quiescence_(quiescence),
+      clock_(clock),
+      list_(std::move(list)),
+      store_thread_(store_thread),
+      options_(std::move(options)),
+      gate_(std::make_shared<Gate>()),
+      core_(agent.self(), options_.lease, clock.now()) {
+  MutexLock lock(gate_->mutex);
+  gate_->driver = this;
+}
+
+Membership::~Membership() { stop(); }
+
+void Membership::attach(const std::vector<WorkerInfo>& members) {
+  {
+    MutexLock lock(mutex_);
+    for (const WorkerInfo& member : members) {
+      if (member.id == agent_.self().id) continue;
+      core_.add(member);
+      unmet_.insert(member.id);
+      unwelcome_.insert(member.id);
+    }
+  }
+  agent_.set_post_handler(Topic::kMembership, [this](WorkerId from, Frame frame) {
+    wire::MembershipPost post;
+    if (!post.ParseFromString(frame.body)) {
+      on_suspicion(from, absl::UnavailableError("sent a membership post that is malformed"));
+    } else if (post.has_death()) {
+      const Verdict verdict{WorkerId::from_bits(post.death().worker()),
+                            WorkerId::from_bits(post.death().by()), post.death().reason()};
+      step([&](MembershipCore& core, MembershipActions& out) { core.on_notice(verdict, out); });
+    } else if (post.has_joined()) {
+      on_joined(from);
+      wire::MembershipPost answer;
+      answer.mutable_welcome();
+      agent_.post(from, Topic::kMembership, answer.SerializeAsString());
+    } else if (post.has_welcome()) {
+      welcomed(from);
+    } else {
+      quiescence_.receive(from, post);
+    }
+  });
+  agent_.set_membership({
+      .admit = [this](const WorkerInfo& newcomer) { return admit(newcomer); },
+      .opened = [this](WorkerId peer) { on_opened(peer); },
+      .suspect = [this](WorkerId peer, const absl::Status& why) { on_suspicion(peer, why); },
+      .beat_answered =
+          [this](WorkerId peer, uint64_t number) {
+            MutexLock lock(mutex_);
+            core_.on_beat_answer(peer, number);
+          },
+  });
+  agent_.add_gone_listener([this](WorkerId peer, const absl::Status& reason, bool left) {
+    on_gone(peer, reason, left);
+  });
+}
+
+void Membership::start(const std::vector<Verdict>& verdicts, bool newcomer) {
+  {
+    MutexLock lock(mutex_);
+    newcomer_ = newcomer;
+  }
+  step([&](MembershipCore& core, MembershipActions& out) { core.learn(verdicts, out); });
+  met({});
+  welcomed({});
+  arm();
+}
+
+template <class Event>
+void Membership::step(Event event) {
+  MembershipActions actions;
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) return;
+    event(core_, actions);
+  }
+  act(actions);
+}
+
+void Membership::act(MembershipActions& actions) {
+  for (const MembershipActions::Beat& beat : actions.beats) agent_.beat(beat.to, beat.number);
+  for (const MembershipActions::Notice& notice : actions.notices) {
+    wire::MembershipPost post;
+    wire::MembershipPost::Death& death = *post.mutable_death();
+    death.set_worker(notice.verdict.dead.bits());
+    death.set_by(notice.verdict.by.bits());
+    death.set_reason(notice.verdict.reason);
+    agent_.post(notice.to, Topic::kMembership, post.SerializeAsString());
+    WEFT_FAIL_POINT("verdict.one.told");
+  }
+  for (MembershipActions::Gone& gone : actions.gone) {
+    agent_.declare_dead(gone.worker, std::move(gone.reason));
+  }
+  if (!actions.fenced.ok()) {
+    agent_.fence(actions.fenced);
+    fail_awaiting(actions.fenced);
+  }
+  for (const MembershipActions::Question& question : actions.questions) ask(question);
+}
+
+void Membership::ask(const MembershipActions::Question& question) {
+  const auto answered = [gate = gate_, suspect = question.suspect, number = question.number](
+                            const absl::StatusOr<std::vector<Verdict>>& verdicts) {
+    gate->enter([&](Membership& driver) {
+      driver.step([&](MembershipCore& core, MembershipActions& out) {
+        core.answer(suspect, number, verdicts, out);
+      });
+    });
+  };
+  if (list_ == nullptr) {
+    answered(absl::UnavailableError("this group has no list of verdicts"));
+    return;
+  }
+  store_thread_.schedule([list = list_, self = agent_.self().id, question, answered] {
+    answered(question.condemn ? list->condemn(self, question.suspect, question.reason)
+                              : list->read());
+  });
+  clock_.call_at(clock_.now() + options_.store_timeout, [answered] {
+    answered(absl::DeadlineExceededError("the rendezvous store did not answer in time"));
+  });
+}
+
+absl::Status Membership::admit(const WorkerInfo& newcomer) {
+  if (!quiescence_.admits()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("the group of worker '", agent_.self().name, "' is shutting down"));
+  }
+  absl::Status admitted;
+  step([&](MembershipCore& core, MembershipActions& out) {
+    admitted = core.admit(newcomer, out);
+    // Under the lock: nobody may end it before it is there.
+    if (admitted.ok()) agent_.add_member(newcomer);
+  });
+  WEFT_FAIL_POINT("member.admitted");
+  return admitted;
+}
+
+std::optional<WorkerInfo> Membership::live_member(std::string_view name) const {
+  const absl::StatusOr<WorkerId> id = agent_.resolve(name);
+  if (!id.ok() || !agent_.is_live(*id)) return std::nullopt;
+  return agent_.info_of(*id);
+}
+
+Future<WorkerInfo> Membership::when_live(std::string_view name, Timeout timeout) {
+  auto answer = std::make_shared<Future<WorkerInfo>::State>(nullptr);
+  Future<WorkerInfo> future(answer);
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) {
+      answer->complete(absl::CancelledError("the worker leaves"));
+      return future;
+    }
+    awaited_.push_back({std::string(name), answer});
+  }
+  tell_awaiting();
+  const TimePoint deadline = timeout.deadline_from(clock_.now());
+  if (future.done() || deadline == kNever) return future;
+  clock_.call_at(deadline, [answer, name = std::string(name), timeout] {
+    answer->complete(absl::DeadlineExceededError(
+        absl::StrCat("no worker '", name, "' joined within ",
+                     absl::FormatDuration(absl::FromChrono(timeout.limit())))));
+  });
+  return future;
+}
+
+void Membership::tell_awaiting() {
+  std::vector<std::pair<std::shared_ptr<Future<WorkerInfo>::State>, WorkerInfo>> live;
+  {
+    MutexLock lock(mutex_);
+    std::erase_if(awaited_, [&](const Awaited& awaited) {
+      if (awaited.answer->done()) return true;  // late, or cancelled
+      std::optional<WorkerInfo> member = live_member(awaited.name);
+      if (member) live.emplace_back(awaited.answer, *std::move(member));
+      return member.has_value();
+    });
+  }
+  for (auto& [answer, member] : live) answer->complete(std::move(member));
+}
+
+void Membership::fail_awaiting(const absl::Status& status) {
+  std::vector<Awaited> awaited;
+  {
+    MutexLock lock(mutex_);
+    awaited.swap(awaited_);
+  }
+  for (const Awaited& one : awaited) one.answer->complete(status);
+}
+
+void Membership::on_opened(WorkerId peer) {
+  quiescence_.joined(peer);
+  met(peer);
+}
+
+void Membership::on_joined(WorkerId newcomer) {
+  if (!agent_.name_member(newcomer)) return;
+  tell_awaiting();
+  if (options_.listener != nullptr) {
+    options_.listener(agent_.info_of(newcomer), MemberChange::kJoined, absl::OkStatus());
+  }
+}
+
+void Membership::on_gone(WorkerId peer, const absl::Status& reason, bool left) {
+  {
+    MutexLock lock(mutex_);
+    core_.left(peer);
+  }
+  met(peer);
+  welcomed(peer);
+  if (options_.listener != nullptr) {
+    options_.listener(agent_.info_of(peer), left ? MemberChange::kLeft : MemberChange::kDied,
+                      reason);
+  }
+}
+
+void Membership::on_suspicion(WorkerId peer, const absl::Status& reason) {
+  if (absl::IsPermissionDenied(reason)) {
+    joined_.set_error(reason);
+    step([&](MembershipCore& core, MembershipActions& out) { core.refused(peer, reason, out); });
+  } else {
+    step([&](MembershipCore& core, MembershipActions& out) { core.suspect(peer, reason, out); });
+  }
+}
+
+void Membership::met(WorkerId peer) {
+  {
+    MutexLock lock(mutex_);
+    unmet_.erase(peer);
+    if (!newcomer_ || !unmet_.empty() || std::exchange(announced_, true)) return;
+  }
+  wire::MembershipPost post;
+  post.mutable_joined();
+  const std::string text = post.SerializeAsString();
+  for (WorkerId member : agent_.live()) {
+    if (member != agent_.self().id) agent_.post(member, Topic::kMembership, text);
+  }
+}
+
+void Membership::welcomed(WorkerId by) {
+  {
+    MutexLock lock(mutex_);
+    unwelcome_.erase(by);
+    if (!newcomer_ || !unwelcome_.empty()) return;
+  }
+  joined_.set_value();
+}
+
+absl::Status Membership::standing() const {
+  MutexLock lock(mutex_);
+  return core_.standing();
+}
+
+size_t Membership::leases() const {
+  MutexLock lock(mutex_);
+  return core_.leases();
+}
+
+void Membership::arm() {
+  clock_.call_at(clock_.now() + options_.lease.interval, [gate = gate_] {
+    gate->enter([](Membership& driver) {
+      driver.tick();
+      driver.arm();
+    });
+  });
+}
+
+void Membership::tick() {
+  std::vector<WorkerId> tied;
+  for (const Ties& ties : ties_) ties(tied);
+  std::sort(tied.begin(), tied.end());
+  std::vector<MembershipCore::Look> looks;
+  for (const Agent::PeerLook& look : agent_.look_at_peers()) {
+    const bool busy = look.busy || std::binary_search(tied.begin(), tied.end(), look.peer);
+    looks.push_back({look.peer, busy, look.heard});
+  }
+  step([&](MembershipCore& core, MembershipActions& out) { core.tick(clock_.now(), looks, out); });
+}
+
+void Membership::stop() {
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(stopped_, true)) return;
+  }
+  gate_->close();
+  fail_awaiting(absl::CancelledError("the worker leaves"));
+  joined_.set_error(absl::CancelledError("the worker leaves"));
+}
+
+}  // namespace weft::internal

@@ -1,0 +1,255 @@
+#include "weft/rpc/internal/membership_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+namespace weft::internal {
+namespace {
+
+// More unanswered beats say nothing: they are older than any trust.
+constexpr size_t kMostUnanswered = 64;
+
+absl::Status refusal(const std::string& why) { return absl::PermissionDeniedError(why); }
+
+}  // namespace
+
+MembershipCore::MembershipCore(WorkerInfo self, LeaseLimits limits, TimePoint now)
+    : self_(std::move(self)), limits_(limits), last_tick_(now) {}
+
+bool MembershipCore::ended(WorkerId worker) const {
+  auto found = ended_.find(worker.index);
+  return found != ended_.end() && worker.incarnation <= found->second.incarnation;
+}
+
+std::string MembershipCore::named(WorkerId worker) const {
+  if (worker == self_.id) return absl::StrCat("'", self_.name, "' (", worker.to_string(), ")");
+  if (auto peer = peers_.find(worker); peer != peers_.end()) {
+    return absl::StrCat("'", peer->second.name, "' (", worker.to_string(), ")");
+  }
+  auto found = ended_.find(worker.index);
+  if (found != ended_.end() && !found->second.name.empty()) {
+    return absl::StrCat("'", found->second.name, "' (", worker.to_string(), ")");
+  }
+  return worker.to_string();
+}
+
+// ---- the group
+
+void MembershipCore::add(const WorkerInfo& member) {
+  if (member.id == self_.id || ended(member.id)) return;
+  peers_[member.id].name = member.name;
+}
+
+absl::Status MembershipCore::admit(const WorkerInfo& newcomer, MembershipActions& out) {
+  const std::string who = absl::StrCat("'", newcomer.name, "' (", newcomer.id.to_string(), ")");
+  if (is_fenced()) return refusal(absl::StrCat(named(self_.id), " was declared dead itself"));
+  if (ended(newcomer.id)) {
+    return refusal(absl::StrCat("worker ", who, " was declared dead, or has left"));
+  }
+  if (newcomer.id.index == self_.id.index) {
+    return refusal(absl::StrCat("worker ", who, " has the place of ", named(self_.id)));
+  }
+  for (const auto& [id, peer] : peers_) {
+    if (id.index == newcomer.id.index) {
+      if (id.incarnation > newcomer.id.incarnation) {
+        return refusal(absl::StrCat("worker ", who, " is an earlier life of ", named(id)));
+      }
+    } else if (peer.name == newcomer.name) {
+      return refusal(absl::StrCat("worker ", named(id), " has that name already"));
+    }
+  }
+  if (newcomer.name == self_.name) {
+    return refusal(absl::StrCat("worker ", named(self_.id), " has that name already"));
+  }
+  std::vector<WorkerId> earlier;
+  for (const auto& [id, peer] : peers_) {
+    if (id.index == newcomer.id.index && id != newcomer.id) earlier.push_back(id);
+  }
+  peers_[newcomer.id].name = newcomer.name;
+  for (WorkerId life : earlier) suspect(life, absl::UnavailableError("was restarted"), out);
+  return absl::OkStatus();
+}
+
+void MembershipCore::left(WorkerId worker) {
+  MembershipActions none;
+  end(worker, absl::OkStatus(), none);
+}
+
+void MembershipCore::learn(const std::vector<Verdict>& verdicts, MembershipActions& out) {
+  for (const Verdict& verdict : verdicts) take(verdict, out);
+}
+
+// ---- leases
+
+void MembershipCore::tick(TimePoint now, const std::vector<Look>& looks, MembershipActions& out) {
+  // What passed while this worker did not run is not the peers' silence.
+  const Nanoseconds awake = std::min<Nanoseconds>(now - last_tick_, 2 * limits_.interval);
+  last_tick_ = now;
+  size_t beaten = 0, silent = 0, heard = 0;
+  for (const Look& look : looks) {
+    auto found = peers_.find(look.peer);
+    if (found == peers_.end()) continue;
+    Peer& peer = found->second;
+    if (look.busy) peer.interest_until = now + limits_.linger;
+    listen(peer, look, now, awake);
+    if (!peer.beaten) continue;
+    ++beaten;
+    if (peer.silence >= limits_.patience) ++silent;
+    if (peer.silence < limits_.patience / 2) ++heard;
+    peer.unanswered.emplace_back(next_beat_, now);
+    if (peer.unanswered.size() > kMostUnanswered) peer.unanswered.pop_front();
+    out.beats.push_back({look.peer, next_beat_++});
+  }
+  if (silent == 0) return;
+  // Who hears nobody is more likely to be cut off itself: the others may judge first.
+  const bool deaf = beaten > 1 && heard == 0;
+  const Nanoseconds patience = limits_.patience + (deaf ? 2 * limits_.interval : Nanoseconds(0));
+  const absl::Status why = absl::UnavailableError(absl::StrCat(
+      "was not heard of for ", absl::FormatDuration(absl::FromChrono(limits_.patience))));
+  for (const Look& look : looks) {
+    auto found = peers_.find(look.peer);
+    if (found == peers_.end() || !found->second.beaten) continue;
+    if (found->second.silence >= patience) suspect(look.peer, why, out);
+  }
+}
+
+// Begins, goes on with or ends a peer's lease.
+void MembershipCore::listen(Peer& peer, const Look& look, TimePoint now, Nanoseconds awake) const {
+  if (now >= peer.interest_until) {
+    peer.beaten = false;
+  } else if (!peer.beaten) {
+    peer.beaten = true;
+    peer.silence = Nanoseconds(0);
+    peer.heard = look.heard;
+    peer.unanswered.clear();
+    peer.trusted_until = now + limits_.trust;
+  } else if (look.heard > peer.heard) {
+    peer.heard = look.heard;
+    peer.silence = std::min<Nanoseconds>(now - look.heard, awake);
+  } else {
+    peer.silence += awake;
+  }
+}
+
+void MembershipCore::on_beat_answer(WorkerId from, uint64_t number) {
+  auto found = peers_.find(from);
+  if (found == peers_.end()) return;
+  auto& unanswered = found->second.unanswered;
+  while (!unanswered.empty() && unanswered.front().first <= number) {
+    if (unanswered.front().first == number) {
+      found->second.trusted_until = unanswered.front().second + limits_.trust;
+    }
+    unanswered.pop_front();
+  }
+}
+
+bool MembershipCore::trusts(WorkerId peer, TimePoint now) const {
+  auto found = peers_.find(peer);
+  return found != peers_.end() && (!found->second.beaten || now < found->second.trusted_until);
+}
+
+size_t MembershipCore::leases() const {
+  return static_cast<size_t>(std::count_if(peers_.begin(), peers_.end(),
+                                           [](const auto& entry) { return entry.second.beaten; }));
+}
+
+// ---- suspicion and verdict
+
+void MembershipCore::ask(WorkerId worker, const absl::Status& reason, bool condemn,
+                         MembershipActions& out) {
+  auto found = peers_.find(worker);
+  if (found == peers_.end() || found->second.question != 0) return;
+  found->second.question = next_question_++;
+  found->second.suspicion = std::string(reason.message());
+  out.questions.push_back({worker, found->second.question, found->second.suspicion, condemn});
+}
+
+void MembershipCore::suspect(WorkerId worker, const absl::Status& reason, MembershipActions& out) {
+  ask(worker, reason, true, out);
+}
+
+void MembershipCore::refused(WorkerId by, const absl::Status& reason, MembershipActions& out) {
+  ask(by, reason, false, out);
+}
+
+void MembershipCore::answer(WorkerId suspect, uint64_t question,
+                            const absl::StatusOr<std::vector<Verdict>>& verdicts,
+                            MembershipActions& out) {
+  if (verdicts.ok()) {
+    for (const Verdict& verdict : *verdicts) take(verdict, out);
+  }
+  auto found = peers_.find(suspect);
+  if (is_fenced() || found == peers_.end() || found->second.question != question) return;
+  // The list does not decide it: for this pair alone it is over.
+  end(suspect, absl::UnavailableError(found->second.suspicion), out);
+}
+
+void MembershipCore::on_notice(const Verdict& verdict, MembershipActions& out) {
+  if (verdict.dead == self_.id) {
+    fence(verdict, out);
+  } else {
+    end(verdict.dead,
+        absl::UnavailableError(
+            absl::StrCat("was declared dead by worker ", named(verdict.by), ": ", verdict.reason)),
+        out);
+    remember(verdict);
+  }
+}
+
+void MembershipCore::take(const Verdict& verdict, MembershipActions& out) {
+  if (is_fenced()) return;
+  if (verdict.by != self_.id || verdict.dead == self_.id) {
+    on_notice(verdict, out);
+    return;
+  }
+  end(verdict.dead, absl::UnavailableError(verdict.reason), out);
+  remember(verdict);
+  tell_others(verdict, out);
+  tell_what_it_wrote(verdict.dead, out);
+}
+
+void MembershipCore::remember(const Verdict& verdict) {
+  Ended& last = ended_[verdict.dead.index];
+  if (last.incarnation != verdict.dead.incarnation) return;
+  last.by = verdict.by;
+  last.reason = verdict.reason;
+}
+
+void MembershipCore::tell_others(const Verdict& verdict, MembershipActions& out) const {
+  for (const auto& [id, peer] : peers_) out.notices.push_back({id, verdict});
+}
+
+// A writer may have died before it told everybody. Those whom it condemned may have written, too.
+void MembershipCore::tell_what_it_wrote(WorkerId writer, MembershipActions& out) const {
+  for (const auto& [index, last] : ended_) {
+    if (last.by != writer) continue;
+    const WorkerId dead{index, last.incarnation};
+    tell_others({dead, writer, last.reason}, out);
+    tell_what_it_wrote(dead, out);
+  }
+}
+
+void MembershipCore::end(WorkerId worker, absl::Status reason, MembershipActions& out) {
+  Ended& last = ended_[worker.index];
+  auto found = peers_.find(worker);
+  if (worker.incarnation > last.incarnation) {
+    last = {worker.incarnation, found == peers_.end() ? std::string() : found->second.name, {}, {}};
+  }
+  if (found == peers_.end()) return;
+  peers_.erase(found);
+  out.gone.push_back({worker, std::move(reason)});
+}
+
+void MembershipCore::fence(const Verdict& verdict, MembershipActions& out) {
+  if (is_fenced()) return;
+  standing_ = absl::UnavailableError(absl::StrCat("worker ", named(self_.id),
+                                                  " was declared dead by worker ",
+                                                  named(verdict.by), ": it ", verdict.reason));
+  out.fenced = standing_;
+  peers_.clear();
+}
+
+}  // namespace weft::internal

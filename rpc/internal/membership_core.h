@@ -1,0 +1,142 @@
+// Decides who is in the group and who is dead: leases between pairs, suspicions, verdicts. Pure:
+// events in, actions out; no lock, clock, socket or store.
+//
+// The driver looks at its peers once per interval and reports what it saw (`tick`); it sends the
+// beats that come out, puts the questions to the group's verdict list, and tells of gone workers.
+//
+// Thread safety: none; the driver's lock guards it. Deterministic: same events, same actions.
+// Protocol: docs/membership.md.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "weft/base/clock.h"
+#include "weft/rpc/lease_limits.h"
+#include "weft/rpc/verdict_list.h"
+#include "weft/rpc/worker_info.h"
+
+namespace weft::internal {
+
+struct MembershipActions {
+  struct Beat {
+    WorkerId to;
+    uint64_t number;
+  };
+  // To the verdict list, within bounded time; `answer` follows. At most one per worker at a time.
+  struct Question {
+    WorkerId suspect;
+    uint64_t number;
+    std::string reason;
+    bool condemn;  // else the list is only read
+  };
+  // Is gone here, from now on.
+  struct Gone {
+    WorkerId worker;
+    absl::Status reason;
+  };
+  struct Notice {
+    WorkerId to;
+    Verdict verdict;
+  };
+  std::vector<Beat> beats;
+  std::vector<Question> questions;
+  std::vector<Gone> gone;
+  std::vector<Notice> notices;
+  // This worker itself is dead to the others: all of them are gone, and `gone` does not say so.
+  absl::Status fenced;
+};
+
+class MembershipCore {
+ public:
+  // What the driver saw of a live peer.
+  struct Look {
+    WorkerId peer;
+    bool busy;        // a call, frame, reference or context stands between them
+    TimePoint heard;  // when the last frame came; the past if none did
+  };
+
+  MembershipCore(WorkerInfo self, LeaseLimits limits, TimePoint now);
+
+  // ---- the group
+  // A member that the rendezvous named.
+  void add(const WorkerInfo& member);
+  // Somebody who is not known asks to be a member. OK: is one now. PermissionDenied says why not.
+  absl::Status admit(const WorkerInfo& newcomer, MembershipActions& out);
+  // It said goodbye.
+  void left(WorkerId worker);
+  // What the list held when this worker joined.
+  void learn(const std::vector<Verdict>& verdicts, MembershipActions& out);
+
+  // ---- leases
+  void tick(TimePoint now, const std::vector<Look>& looks, MembershipActions& out);
+  void on_beat_answer(WorkerId from, uint64_t number);
+  // False: what the peer holds for this worker may be given away already.
+  bool trusts(WorkerId peer, TimePoint now) const;
+
+  // ---- suspicion and verdict
+  // Unreachable, in breach of the protocol, or silent.
+  void suspect(WorkerId worker, const absl::Status& reason, MembershipActions& out);
+  // A peer refuses connections: this worker may be dead to it, or to all.
+  void refused(WorkerId by, const absl::Status& reason, MembershipActions& out);
+  // What the list said, or why nothing was heard of it in time; an answer may follow even then.
+  void answer(WorkerId suspect, uint64_t question,
+              const absl::StatusOr<std::vector<Verdict>>& verdicts, MembershipActions& out);
+  void on_notice(const Verdict& verdict, MembershipActions& out);
+
+  bool is_live(WorkerId worker) const { return peers_.contains(worker); }
+  // OK while the others hold this worker for one of them.
+  const absl::Status& standing() const { return standing_; }
+  bool is_fenced() const { return !standing_.ok(); }
+  // Pairs with a lease now.
+  size_t leases() const;
+
+ private:
+  struct Peer {
+    std::string name;
+    TimePoint interest_until;
+    bool beaten = false;  // a lease runs
+    Nanoseconds silence{0};
+    TimePoint heard;
+    std::deque<std::pair<uint64_t, TimePoint>> unanswered;  // beats, oldest first
+    TimePoint trusted_until;
+    uint64_t question = 0;  // open; 0: none
+    std::string suspicion;
+  };
+
+  void listen(Peer& peer, const Look& look, TimePoint now, Nanoseconds awake) const;
+  void ask(WorkerId worker, const absl::Status& reason, bool condemn, MembershipActions& out);
+  // Takes an entry of the list, or of a notice.
+  void take(const Verdict& verdict, MembershipActions& out);
+  void remember(const Verdict& verdict);
+  void tell_others(const Verdict& verdict, MembershipActions& out) const;
+  void tell_what_it_wrote(WorkerId writer, MembershipActions& out) const;
+  void end(WorkerId worker, absl::Status reason, MembershipActions& out);
+  void fence(const Verdict& verdict, MembershipActions& out);
+  bool ended(WorkerId worker) const;
+  std::string named(WorkerId worker) const;
+
+  const WorkerInfo self_;
+  const LeaseLimits limits_;
+  std::map<WorkerId, Peer> peers_;  // live ones, without self
+  // The last life of each index that is known to have ended.
+  struct Ended {
+    uint32_t incarnation = 0;
+    std::string name;    // if it was a member
+    WorkerId by;         // who wrote its verdict; not valid: nobody that is known
+    std::string reason;  // in the verdict
+  };
+  std::map<uint32_t, Ended> ended_;
+  TimePoint last_tick_;
+  uint64_t next_beat_ = 1;
+  uint64_t next_question_ = 1;
+  absl::Status standing_;
+};
+
+}  // namespace weft::internal

@@ -1,0 +1,231 @@
+// Runs a group of workers under faults drawn from a seed, and says what became of its promises.
+//
+//   tools/chaos.sh --minutes 10 --seed 7
+//
+// Shows faults injected and effective by kind, the calls made, and how many of them hung, were
+// executed twice or reported wrongly (0 each), what was left behind (0), and how soon deaths were
+// noticed. The last line is "chaos: passed" (exit code 0) or "chaos: failed" (1); 2: wrong options,
+// or a machine on which it cannot run. docs/chaos.md says what each figure means.
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "weft/base/fail_point.h"
+#include "weft/tests/chaos/arena.h"
+#include "weft/tests/chaos/network.h"
+#include "weft/tests/chaos/oracle.h"
+#include "weft/tests/chaos/plan.h"
+#include "weft/tests/chaos/summary.h"
+#include "weft/worker/rendezvous.h"
+
+namespace weft::chaos {
+namespace {
+
+std::atomic<bool> interrupted{false};
+
+struct Options {
+  std::string program;
+  uint64_t seed = 1;
+  double seconds = 60;
+  size_t workers = 5;
+  std::string keep;  // where the run's files go if it fails; empty: nowhere
+  bool loopback = false;
+  bool flips = true;
+};
+
+// Bits are flipped in a run of their own, of so much of the time: no checksum protects what passes
+// yet, so that only crashes and hangs can be held against a worker then.
+constexpr double kFlipShare = 0.1;
+
+std::vector<FaultKind> kinds_for(const Network& network) {
+  std::vector<FaultKind> kinds = {FaultKind::kKill,       FaultKind::kStop,
+                                  FaultKind::kProxyDelay, FaultKind::kProxyTruncate,
+                                  FaultKind::kFileLimit,  FaultKind::kMemoryLimit,
+                                  FaultKind::kLeave};
+  if (network.isolated()) {
+    kinds.insert(kinds.end(),
+                 {FaultKind::kPartition, FaultKind::kOneWay, FaultKind::kIsolate,
+                  FaultKind::kStoreCut, FaultKind::kLoss, FaultKind::kReset, FaultKind::kFullDisk});
+  }
+  return kinds;
+}
+
+// Every other slot is reached through a proxy, but for the last.
+std::vector<size_t> proxied_slots(size_t workers) {
+  std::vector<size_t> slots;
+  for (size_t slot = 0; slot + 1 < workers; slot += 2) slots.push_back(slot);
+  return slots;
+}
+
+uint64_t children_of_this_process() {
+  uint64_t count = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    std::ifstream file(entry.path() / "stat");
+    std::string text;
+    if (!std::getline(file, text)) continue;
+    // "pid (name) state parent ...": a name may hold anything.
+    const std::vector<std::string> fields =
+        absl::StrSplit(text.substr(text.rfind(')') + 1), ' ', absl::SkipEmpty());
+    if (fields.size() > 1 && fields[1] == absl::StrCat(::getpid()) && fields[0] != "Z") ++count;
+  }
+  return count;
+}
+
+// What lies in the run's folder and is neither a ledger, nor a log, nor a port, nor the disk.
+uint64_t unknown_files(const Network& network) {
+  uint64_t count = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(network.folder(), error)) {
+    const std::string name = entry.path().filename();
+    if (absl::StartsWith(name, "ledger.") || absl::StartsWith(name, "log.")) continue;
+    if (absl::StartsWith(name, "port.") || entry.path() == network.disk()) continue;
+    std::cerr << "chaos: nobody knows of the file " << entry.path() << "\n";
+    ++count;
+  }
+  return count;
+}
+
+class Controller {
+ public:
+  Controller(Options options, Network& network) : options_(std::move(options)), network_(network) {}
+
+  bool run() {
+    absl::StatusOr<HostedStore> store =
+        host_rendezvous_store({.host = network_.store_host(), .port = 0});
+    if (!store.ok()) throw std::runtime_error(store.status().ToString());
+    store_ = absl::StrCat(network_.store_host(), ":", store->port);
+    const double flipping = options_.flips ? options_.seconds * kFlipShare : 0;
+    bool good = run_one("exact", options_.seconds - flipping, kinds_for(network_), true);
+    if (flipping > 0 && !interrupted.load()) {
+      good &= run_one("flips", flipping, {FaultKind::kProxyFlip}, false);
+    }
+    if (!good && !options_.keep.empty()) keep_files();
+    return good;
+  }
+
+ private:
+  bool run_one(const std::string& name, double seconds, std::vector<FaultKind> kinds, bool exact) {
+    const std::chrono::milliseconds length(static_cast<int64_t>(seconds * 1000));
+    ArenaOptions options;
+    options.seed = options_.seed;
+    options.workers = options_.workers;
+    options.program = options_.program;
+    options.store = store_;
+    options.run_id = absl::StrCat("chaos-", options_.seed, "-", name);
+    options.proxied = proxied_slots(options_.workers);
+    options.fail_points = exact && internal::kHasFailPoints;
+    options.first_spawn = next_spawn_;
+    options.exact = exact;
+    PlanOptions plan;
+    plan.seed = options_.seed;
+    plan.length = length;
+    plan.workers = options_.workers;
+    plan.kinds = std::move(kinds);
+    plan.proxied = options.proxied;
+    RunReport report;
+    report.exact = exact;
+    {
+      Arena arena(network_, options);
+      arena.start();
+      if (arena.failures().empty()) arena.run(make_plan(plan), length, interrupted);
+      arena.finish();
+      report.findings = judge(arena.lives(), arena.injections(), {.exact = exact});
+      report.failures = arena.failures();
+      report.limit_deaths = arena.limit_deaths();
+      next_spawn_ = arena.next_spawn();
+    }
+    report.processes_left = children_of_this_process();
+    report.files_left = unknown_files(network_);
+    std::cout << (exact ? "every promise:\n" : "flipped bits, only crashes and hangs count:\n")
+              << describe(report) << std::flush;
+    return report.passed();
+  }
+
+  void keep_files() const {
+    std::error_code error;
+    std::filesystem::create_directories(options_.keep, error);
+    const auto how = std::filesystem::copy_options::overwrite_existing;
+    for (const auto& entry : std::filesystem::directory_iterator(network_.folder(), error)) {
+      if (!entry.is_regular_file()) continue;
+      std::filesystem::copy_file(
+          entry.path(), std::filesystem::path(options_.keep) / entry.path().filename(), how, error);
+    }
+    std::cout << "  ledgers and logs are in " << options_.keep << "\n";
+  }
+
+  const Options options_;
+  Network& network_;
+  std::string store_;
+  uint32_t next_spawn_ = 1;
+};
+
+int run(const Options& options) {
+  // What a worker leaves behind becomes a child of this process, and is counted.
+  (void)::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  const std::unique_ptr<Network> network = Network::enter(options.workers, !options.loopback);
+  std::cout << "chaos: seed " << options.seed << ", " << options.seconds << " s, "
+            << options.workers << " workers, "
+            << (network->isolated()
+                    ? "a network namespace each"
+                    : absl::StrCat("all on loopback, without partitions and full disks: ",
+                                   network->reason()))
+            << (internal::kHasFailPoints ? "" : ", without fail points: they are not compiled in")
+            << std::endl;
+  const bool good = Controller(options, *network).run();
+  std::cout << (interrupted.load() ? "chaos: it was interrupted\n" : "")
+            << (good ? "chaos: passed" : "chaos: failed") << std::endl;
+  return good ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace weft::chaos
+
+int main(int argc, char** argv) {
+  weft::chaos::Options options;
+  options.program = std::filesystem::path(argv[0]).parent_path() / "chaos_worker";
+  double minutes = 0;
+  CLI::App app("Runs a group of workers under faults and checks what Weft promises.",
+               "chaos_controller");
+  app.add_option("--seed", options.seed, "of the faults and the workload")->capture_default_str();
+  app.add_option("--minutes", minutes, "how long faults go on")->check(CLI::PositiveNumber);
+  app.add_option("--seconds", options.seconds, "the same in seconds")
+      ->capture_default_str()
+      ->check(CLI::Range(5.0, 604800.0));
+  app.add_option("--workers", options.workers, "in the group")
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{3}, size_t{32}));
+  app.add_option("--worker", options.program,
+                 "path of chaos_worker (default: beside this program)");
+  app.add_option("--keep", options.keep, "folder for ledgers and logs of a run that failed");
+  app.add_flag("--loopback", options.loopback, "use no namespaces, as where one may not make them");
+  app.add_flag("!--no-flips", options.flips, "flip no bits");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (minutes > 0) options.seconds = minutes * 60;
+  const auto interrupt = [](int) { weft::chaos::interrupted.store(true); };
+  std::signal(SIGINT, interrupt);
+  std::signal(SIGTERM, interrupt);
+  try {
+    return weft::chaos::run(options);
+  } catch (const std::exception& error) {
+    std::cerr << "chaos: " << error.what() << std::endl;
+    return 2;
+  }
+}

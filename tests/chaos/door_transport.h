@@ -1,0 +1,50 @@
+// gRPC behind a proxy that somebody else runs: peers are told the proxy's address, and the proxy
+// where this transport listens.
+//
+// Thread safety: all methods may be called from any thread.
+#pragma once
+
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "weft/base/clock.h"
+#include "weft/base/status.h"
+#include "weft/rpc/grpc_transport.h"
+
+namespace weft::chaos {
+
+class DoorTransport final : public Transport {
+ public:
+  // `door`: what peers dial. `port_file`: where the proxy looks for this transport's port.
+  DoorTransport(Clock& clock, std::string door, std::string port_file)
+      : door_(std::move(door)), port_file_(std::move(port_file)), inner_(clock) {}
+
+  absl::Status listen() override {
+    WEFT_RETURN_IF_ERROR(inner_.listen());
+    const std::string address = inner_.address();
+    const std::string fresh = port_file_ + ".new";
+    std::ofstream(fresh) << address.substr(address.rfind(':') + 1) << "\n";
+    // At once: the proxy reads it for each connection.
+    if (std::rename(fresh.c_str(), port_file_.c_str()) == 0) return absl::OkStatus();
+    return absl::InternalError("cannot write " + port_file_);
+  }
+  std::string address() const override { return door_; }
+  absl::Status start(PeerIdentity self, TransportSink* sink) override {
+    return inner_.start(std::move(self), sink);
+  }
+  void connect(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
+               ConnectCallback callback) override {
+    inner_.connect(address, expected, deadline, std::move(callback));
+  }
+  void stop() override { inner_.stop(); }
+
+ private:
+  const std::string door_;
+  const std::string port_file_;
+  GrpcTransport inner_;
+};
+
+}  // namespace weft::chaos

@@ -1,0 +1,99 @@
+// A TCP proxy before one worker that holds back, cuts off and damages what passes.
+//
+// Unlike tests/rpc/tcp_proxy.h, which breaks connections at exact places, it does its harm by
+// chance, for as long as it is told to, and stands in the worker's own network namespace: what is
+// dropped on the way to the worker's address is dropped before the proxy too.
+//
+// Thread safety: all methods may be called from any thread. One thread serves all connections.
+// Lifetime: the destructor closes everything and joins the thread.
+// Blocking: the constructor, until it listens.
+// Errors: std::system_error from the constructor.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "weft/base/mutex.h"
+
+namespace weft::chaos {
+
+class FaultyProxy {
+ public:
+  struct Options {
+    int name_space = -1;             // descriptor of a network namespace; -1: the caller's
+    std::string host = "127.0.0.1";  // where it listens, on a free port
+    // The port that the worker listens on, on 127.0.0.1; 0: nobody does. Asked for each connection.
+    std::function<uint16_t()> target;
+    uint64_t seed = 1;
+  };
+  struct Counts {
+    uint64_t connections = 0;
+    uint64_t delayed = 0;    // pieces
+    uint64_t truncated = 0;  // connections
+    uint64_t flipped = 0;    // bits
+  };
+
+  explicit FaultyProxy(Options options);
+  ~FaultyProxy();
+  FaultyProxy(const FaultyProxy&) = delete;
+  FaultyProxy& operator=(const FaultyProxy&) = delete;
+
+  const std::string& address() const { return address_; }  // host:port
+
+  // Until changed: each piece is held back 1 to `most`. Zero: none.
+  void delay(std::chrono::milliseconds most) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Until changed: one of so many pieces is cut short, and its connection with it, by RST or FIN.
+  // 0: none.
+  void truncate_one_in(uint64_t pieces) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Until changed: one bit is flipped in one of so many pieces. 0: none.
+  void flip_one_in(uint64_t pieces) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  Counts counts() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  struct Piece;
+  struct Pipe;
+  struct Link;
+  struct Faults {
+    std::chrono::milliseconds delay{0};
+    uint64_t truncate = 0;
+    uint64_t flip = 0;
+  };
+
+  void listen();
+  void change(const std::function<void(Faults&)>& how) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The thread's part.
+  void serve();
+  void accept();
+  // False: the connection has ended.
+  bool pass(Pipe& pipe, TimePoint now) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes one piece in. False: the connection is broken.
+  bool take_in(Pipe& pipe, TimePoint now) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool hand_on(Pipe& pipe, TimePoint now);
+  int wait_time(TimePoint now) const;  // ms; -1: for ever
+  bool chance(uint64_t one_in) { return one_in != 0 && random_() % one_in == 0; }
+
+  const Options options_;
+  std::string address_;
+  const int wake_;  // an eventfd
+  int door_ = -1;
+  std::atomic<bool> stopping_{false};
+  mutable Mutex mutex_;
+  Faults faults_ ABSL_GUARDED_BY(mutex_);
+  Counts counts_ ABSL_GUARDED_BY(mutex_);
+  // The thread's own.
+  std::mt19937_64 random_;
+  std::vector<std::unique_ptr<Link>> links_;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace weft::chaos

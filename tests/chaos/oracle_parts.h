@@ -1,0 +1,14 @@
+// The parts of `judge`.
+#pragma once
+
+#include "weft/tests/chaos/oracle.h"
+
+namespace weft::chaos {
+
+// Calls, executions and steps: each told once, in time, and truly.
+void judge_calls(const std::vector<Life>& lives, const OracleOptions& options, Findings& findings);
+// Who noticed which death, and how soon; which faults met traffic; who was given up without reason.
+void judge_deaths(const std::vector<Life>& lives, const std::vector<Injection>& injections,
+                  Findings& findings);
+
+}  // namespace weft::chaos

@@ -1,0 +1,262 @@
+// The oracle finds each kind of broken promise in ledgers made by hand, and nothing in good ones.
+#include "weft/tests/chaos/oracle.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace weft::chaos {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kMs = 1'000'000;
+constexpr uint64_t kSecond = 1000 * kMs;
+constexpr uint64_t kToken = 77;
+
+// Two workers that live from 0 to 100 s, called 10 and 20 in WorkerIds; the tests write their
+// ledgers.
+class OracleTest : public ::testing::Test {
+ protected:
+  OracleTest() {
+    for (uint32_t spawn : {1, 2}) {
+      Life& life = lives_.emplace_back();
+      life.spawn = spawn;
+      life.slot = spawn - 1;
+      life.id = 10 * spawn;
+      life.joined = 1;
+      life.ended = 100 * kSecond;
+      life.end = Life::End::kInOrder;
+    }
+  }
+
+  void enter(size_t life, Record record) { lives_[life].records.push_back(record); }
+  void call(uint64_t time = kSecond, uint32_t allowed_ms = 1000, Flavour flavour = Flavour::kCall) {
+    enter(0, {.time = time,
+              .token = kToken,
+              .value = 20,
+              .detail = allowed_ms,
+              .kind = RecordKind::kCalled,
+              .code = static_cast<uint16_t>(flavour)});
+  }
+  void tell(uint64_t time, uint16_t code, uint32_t ran) {
+    enter(0,
+          {.time = time, .token = kToken, .detail = ran, .kind = RecordKind::kTold, .code = code});
+  }
+  void execute(size_t life = 1) {
+    enter(life, {.time = kSecond + 1, .token = kToken, .value = 10, .kind = RecordKind::kExecuted});
+  }
+  void see_death(size_t life, uint64_t time, uint64_t id) {
+    enter(life, {.time = time, .token = id, .kind = RecordKind::kDeath});
+  }
+  Findings judged() const { return judge(lives_, injections_); }
+
+  std::vector<Life> lives_;
+  std::vector<Injection> injections_;
+};
+
+TEST_F(OracleTest, FindsNothingInACallThatRanOnceAndWasAnswered) {
+  call();
+  execute();
+  tell(kSecond + 5, 0, 1);
+  const Findings findings = judged();
+  EXPECT_THAT(findings.violations, ElementsAre());
+  EXPECT_EQ(findings.calls, 1u);
+  EXPECT_EQ(findings.ok, 1u);
+}
+
+TEST_F(OracleTest, FindsNothingInACallWhoseAnswerWasLostHoweverItRan) {
+  call();
+  tell(2 * kSecond, 4, 2);
+  EXPECT_THAT(judged().violations, ElementsAre());
+  execute();
+  EXPECT_THAT(judged().violations, ElementsAre());
+}
+
+TEST_F(OracleTest, FindsAFunctionThatWasExecutedTwice) {
+  call();
+  execute();
+  execute();
+  tell(kSecond + 5, 0, 1);
+  EXPECT_EQ(judged().twice, 1u);
+}
+
+TEST_F(OracleTest, FindsAnExecutionThatItsCallerWasToldDidNotHappen) {
+  call();
+  execute();
+  tell(kSecond + 5, 14, 0);
+  EXPECT_EQ(judged().wrong_told, 1u);
+}
+
+TEST_F(OracleTest, FindsAnAnswerToWhatWasNeverExecuted) {
+  call();
+  tell(kSecond + 5, 0, 1);
+  EXPECT_EQ(judged().wrong_told, 1u);
+}
+
+TEST_F(OracleTest, FindsAnExecutionThatNobodyAskedFor) {
+  execute();
+  EXPECT_EQ(judged().wrong_told, 1u);
+}
+
+TEST_F(OracleTest, FindsACallThatWasToldTwice) {
+  call();
+  execute();
+  tell(kSecond + 5, 0, 1);
+  tell(kSecond + 6, 0, 1);
+  EXPECT_EQ(judged().wrong_told, 1u);
+}
+
+TEST_F(OracleTest, FindsACallThatWasToldTooLate) {
+  call();
+  execute();
+  tell(5 * kSecond, 0, 1);
+  EXPECT_EQ(judged().hanging, 1u);
+}
+
+TEST_F(OracleTest, DoesNotHoldTheCallersOwnStopAgainstACall) {
+  call();
+  execute();
+  tell(5 * kSecond, 0, 1);
+  lives_[0].stopped.push_back({kSecond, 4 * kSecond});
+  EXPECT_EQ(judged().hanging, 0u);
+}
+
+TEST_F(OracleTest, FindsACallThatWasNeverToldUnlessItsCallerDiedFirst) {
+  call();
+  EXPECT_EQ(judged().hanging, 1u);
+  lives_[0].end = Life::End::kKilled;
+  EXPECT_EQ(judged().hanging, 1u) << "it lived long enough to be told";
+  lives_[0].ended = kSecond + 500 * kMs;
+  EXPECT_EQ(judged().hanging, 0u);
+}
+
+TEST_F(OracleTest, FindsACreationThatRanAlthoughItWasRefusedButNotOneThatRanLate) {
+  call(kSecond, 1000, Flavour::kCreate);
+  tell(kSecond + 5, 0, 1);
+  EXPECT_EQ(judged().wrong_told, 0u) << "accepted, and its owner died";
+  lives_[0].records.clear();
+  call(kSecond, 1000, Flavour::kCreate);
+  tell(kSecond + 5, 14, 0);
+  execute();
+  EXPECT_EQ(judged().wrong_told, 1u);
+}
+
+TEST_F(OracleTest, HoldsACounterToWhatItsTrainersWereTold) {
+  call(kSecond, 1000, Flavour::kStep);
+  tell(kSecond + 5, 0, 1);
+  const auto with_counter = [this](uint64_t value) {
+    std::vector<Life> lives = lives_;
+    lives[1].records.push_back({.time = 90 * kSecond,
+                                .value = value,
+                                .kind = RecordKind::kGauge,
+                                .code = static_cast<uint16_t>(Gauge::kCounter)});
+    return judge(lives, {}).counters;
+  };
+  EXPECT_EQ(with_counter(0), 1u) << "an acknowledged step is lost";
+  EXPECT_EQ(with_counter(1), 0u);
+  EXPECT_EQ(with_counter(2), 1u) << "applied twice";
+}
+
+TEST_F(OracleTest, FindsWhatAWorkerKeepsAtTheEnd) {
+  lives_[0].until_the_end = true;
+  EXPECT_EQ(judged().leaked, 1u) << "it never came to rest";
+  enter(
+      0,
+      {.value = 3, .kind = RecordKind::kGauge, .code = static_cast<uint16_t>(Gauge::kReferences)});
+  enter(0, {.detail = 0, .kind = RecordKind::kQuiet});
+  EXPECT_EQ(judged().leaked, 3u);
+  lives_[0].records.clear();
+  enter(0, {.detail = 1, .kind = RecordKind::kQuiet});
+  EXPECT_EQ(judged().leaked, 0u);
+}
+
+TEST_F(OracleTest, FindsThreadsThatAWorkerLeavesBehind) {
+  const auto gauge = [this](Gauge which, uint64_t value) {
+    enter(0, {.value = value, .kind = RecordKind::kGauge, .code = static_cast<uint16_t>(which)});
+  };
+  gauge(Gauge::kThreadsBefore, 2);
+  EXPECT_EQ(judged().threads, 0u) << "it was killed";
+  gauge(Gauge::kThreadsAfter, 5);
+  EXPECT_EQ(judged().threads, 3u);
+}
+
+// ---- Deaths
+
+class OracleDeathTest : public OracleTest {
+ protected:
+  // Worker 2 is killed at 10 s, and worker 1 has just called it.
+  void kill_the_callee() {
+    call(10 * kSecond - kMs);
+    tell(10 * kSecond + 300 * kMs, 14, 2);
+    lives_[1].end = Life::End::kKilled;
+    lives_[1].ended = 10 * kSecond;
+    injections_.push_back({FaultKind::kKill, 1, 2, {10 * kSecond, 10 * kSecond}});
+    // The fault met traffic: something was executed there.
+    enter(1, {.time = 10 * kSecond - kMs / 2,
+              .token = kToken,
+              .value = 10,
+              .kind = RecordKind::kExecuted});
+  }
+};
+
+TEST_F(OracleDeathTest, MeasuresHowSoonASurvivorNoticed) {
+  kill_the_callee();
+  see_death(0, 10 * kSecond + 250 * kMs, 20);
+  const Findings findings = judged();
+  EXPECT_THAT(findings.violations, ElementsAre());
+  EXPECT_THAT(findings.crash_ms, ElementsAre(250.0));
+  EXPECT_EQ(findings.injected[static_cast<int>(FaultKind::kKill)], 1u);
+  EXPECT_EQ(findings.effective[static_cast<int>(FaultKind::kKill)], 1u);
+}
+
+TEST_F(OracleDeathTest, MeasuresNothingWhileAnotherFaultGoesOn) {
+  kill_the_callee();
+  see_death(0, 10 * kSecond + 250 * kMs, 20);
+  injections_.push_back({FaultKind::kStop, 0, 1, {9 * kSecond, 11 * kSecond}});
+  EXPECT_THAT(judged().crash_ms, ElementsAre());
+}
+
+TEST_F(OracleDeathTest, FindsADeathThatAWorkerInTouchNeverNoticed) {
+  kill_the_callee();
+  const Findings findings = judged();
+  EXPECT_EQ(findings.unnoticed, 1u);
+  EXPECT_THAT(findings.violations, ElementsAre(HasSubstr("never noticed")));
+}
+
+TEST_F(OracleDeathTest, CountsAFaultThatMetNoTrafficAsWithoutEffect) {
+  injections_.push_back({FaultKind::kKill, 1, 2, {50 * kSecond, 50 * kSecond}});
+  EXPECT_EQ(judged().effective[static_cast<int>(FaultKind::kKill)], 0u);
+}
+
+TEST_F(OracleDeathTest, FindsAWorkerThatWasGivenUpWithoutAReason) {
+  lives_[0].fenced = true;
+  EXPECT_EQ(judged().false_deaths, 1u);
+  injections_.push_back({FaultKind::kStop, 0, 1, {95 * kSecond, 95 * kSecond + 900 * kMs}});
+  EXPECT_EQ(judged().false_deaths, 1u) << "so short a stop is no reason";
+  injections_.push_back({FaultKind::kPartition, 1, 2, {90 * kSecond, 95 * kSecond}});
+  EXPECT_EQ(judged().false_deaths, 0u);
+}
+
+TEST_F(OracleDeathTest, AsksOnlyForAnEndOfAllCallsWhereBitsWereFlipped) {
+  call();
+  execute();
+  execute();
+  tell(kSecond + 5, 0, 1);
+  const Findings findings = judge(lives_, injections_, {.exact = false});
+  EXPECT_EQ(findings.twice, 1u);
+  EXPECT_THAT(findings.violations, ElementsAre());
+}
+
+TEST(PercentileTest, IsTheSmallestSampleThatSoManyDoNotExceed) {
+  EXPECT_EQ(percentile({}, 0.5), 0);
+  EXPECT_EQ(percentile({1, 2, 3, 4}, 0.5), 2);
+  EXPECT_EQ(percentile({1, 2, 3, 4}, 0.99), 4);
+  EXPECT_EQ(percentile({1, 2, 3, 4}, 0), 1);
+}
+
+}  // namespace
+}  // namespace weft::chaos

@@ -1,0 +1,70 @@
+// Turns a wait that is far too long into the stacks of all threads and exit code 3.
+//
+// Every wait of a chaos worker is announced with its bound; one that lasts more than twice that is
+// a hang. Only time in which this process ran counts: SIGSTOP, or a machine that sleeps, is no
+// hang. The stacks go to standard error, one thread after the other, as backtrace_symbols_fd
+// writes them (c++filt and addr2line read them).
+//
+// Thread safety: all methods may be called from any thread. One in a process: it owns a signal.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "weft/base/mutex.h"
+
+namespace weft::chaos {
+
+class Watchdog {
+ public:
+  using Nanoseconds = std::chrono::nanoseconds;
+
+  Watchdog();
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  // `what` outlives the wait, `token` says which of its kind it is. Returns a number to end it by.
+  uint64_t begin(const char* what, uint64_t token, Nanoseconds bound) ABSL_LOCKS_EXCLUDED(mutex_);
+  void end(uint64_t wait) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A wait of this thread, as long as this lives.
+  class Scope {
+   public:
+    Scope(Watchdog& watchdog, const char* what, Nanoseconds bound)
+        : watchdog_(watchdog), wait_(watchdog.begin(what, 0, bound)) {}
+    ~Scope() { watchdog_.end(wait_); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Watchdog& watchdog_;
+    const uint64_t wait_;
+  };
+
+  // The stacks of all other threads of this process, on standard error.
+  static void dump_stacks();
+
+ private:
+  struct Wait {
+    const char* what;
+    uint64_t token;
+    Nanoseconds bound;
+    Nanoseconds begun;  // on the clock of time awake
+  };
+
+  void watch() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  Mutex mutex_;
+  CondVar stopped_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  Nanoseconds awake_ ABSL_GUARDED_BY(mutex_){0};
+  uint64_t next_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::map<uint64_t, Wait> waits_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace weft::chaos

@@ -1,0 +1,204 @@
+// A Checkpointer whose disk fails, fills up, or stops in the midst of everything.
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <set>
+#include <string>
+#include <sys/mount.h>
+#include <unistd.h>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "weft/tests/dist_optim/step_ledger.h"
+
+namespace weft::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Every call to the file system is announced before and after it; `fail` may refuse it. Writes are
+// done in two halves.
+struct Disk {
+  std::function<void()> at = [] {};
+  std::function<int()> fail = [] { return 0; };  // an errno
+};
+Disk* disk = nullptr;
+
+template <class Call>
+auto watched(Call call) {
+  disk->at();
+  const int refused = disk->fail();
+  if (refused != 0) {
+    errno = refused;
+    return decltype(call())(-1);
+  }
+  const auto result = call();
+  const int saved = errno;
+  disk->at();
+  errno = saved;
+  return result;
+}
+
+const FileCalls kWatched = {
+    [](int file, const void* data, size_t size) -> ssize_t {
+      return watched([&] { return ::write(file, data, size > 1 ? size / 2 : size); });
+    },
+    [](int file) { return watched([&] { return ::fsync(file); }); },
+    [](const char* from, const char* to) { return watched([&] { return ::rename(from, to); }); },
+    [](const char* path, mode_t mode) { return watched([&] { return ::mkdir(path, mode); }); },
+    [](const char* path) { return watched([&] { return ::remove(path); }); },
+};
+
+class CheckpointerFaultsTest : public ::testing::Test {
+ protected:
+  CheckpointerFaultsTest() { disk = &disk_; }
+  ~CheckpointerFaultsTest() override { disk = nullptr; }
+  CheckpointerOptions options() const {
+    return {.folder = scratch_ / "owner", .durability = Durability::kEveryStep, .calls = &kWatched};
+  }
+  Disk disk_;
+  const ScratchFolder scratch_;
+};
+
+TEST_F(CheckpointerFaultsTest, WhereverItIsCutOffAWholeCheckpointIsLoaded) {
+  std::vector<std::pair<std::string, uint64_t>> moments;  // the disk, and what was answered by then
+  uint64_t answered = 0, begun = 0;
+  {
+    LedgerOwner owner(options());
+    disk_.at = [&] {
+      const std::string copy = scratch_ / absl::StrCat("moment", moments.size());
+      fs::copy(scratch_ / "owner", copy, fs::copy_options::recursive);
+      moments.emplace_back(copy, answered);
+    };
+    for (begun = 1; begun <= 4; ++begun) {
+      ASSERT_EQ(owner.step(begun).number, begun);
+      answered = begun;
+    }
+    disk_.at = [] {};
+  }
+  EXPECT_GT(moments.size(), 150u);
+  std::set<uint64_t> found;
+  for (const auto& [moment, least] : moments) {
+    LedgerOwner owner({.folder = moment});
+    ASSERT_EQ(owner.status(), absl::OkStatus()) << moment;
+    const uint64_t there = owner.standing().applied;
+    ASSERT_GE(there, least) << moment << ": an answered step is lost";
+    ASSERT_LE(there, least + 1) << moment;
+    ASSERT_EQ(times_applied(owner.set()), once_up_to(there)) << moment;
+    found.insert(there);
+    // And it goes on from there, over what the cut has left.
+    ASSERT_EQ(owner.resume(there), absl::OkStatus());
+    owner.step(there + 1);
+    ASSERT_EQ(owner.checkpointer().save(), absl::OkStatus()) << moment;
+  }
+  EXPECT_EQ(found, (std::set<uint64_t>{0, 1, 2, 3, 4}));
+}
+
+TEST_F(CheckpointerFaultsTest, AFailureAtAnyCallLeavesTheOldOneAndTrainingGoesOn) {
+  for (const int reason : {ENOSPC, EIO}) {
+    bool failed = true;
+    for (size_t call = 0; failed; ++call) {
+      fs::remove_all(scratch_ / "owner");
+      LedgerOwner owner(options());
+      ASSERT_EQ(owner.step(1).number, 1u);
+      ASSERT_EQ(owner.step(2).number, 2u);
+      size_t calls = 0;
+      failed = false;
+      disk_.fail = [&] {
+        if (calls++ != call) return 0;
+        failed = true;
+        return reason;
+      };
+      const internal::StepDurable third = owner.step(3);
+      disk_.fail = [] { return 0; };
+      EXPECT_EQ(times_applied(owner.set()), once_up_to(3)) << "it is applied";
+      // An old checkpoint that cannot be removed is a warning.
+      if (third.number != 3) {
+        EXPECT_EQ(third.number, 2u);
+        EXPECT_EQ(third.status().code(), reason == ENOSPC ? absl::StatusCode::kResourceExhausted
+                                                          : absl::StatusCode::kInternal)
+            << third.why;
+        EXPECT_THAT(third.why, HasSubstr(scratch_ / "owner"));
+      } else {
+        EXPECT_EQ(third.code, 0) << third.why;
+      }
+      const std::string copy = scratch_ / absl::StrCat(reason, "at", call);
+      fs::copy(scratch_ / "owner", copy, fs::copy_options::recursive);
+      LedgerOwner later({.folder = copy});
+      ASSERT_EQ(later.status(), absl::OkStatus());
+      EXPECT_GE(later.standing().applied, third.number) << "call " << call;
+      EXPECT_EQ(times_applied(later.set()), once_up_to(later.standing().applied));
+      const internal::StepDurable fourth = owner.step(4);
+      EXPECT_EQ(fourth.number, 4u) << "the next one is whole again";
+      EXPECT_EQ(fourth.code, 0);
+    }
+  }
+}
+
+TEST_F(CheckpointerFaultsTest, EveryBitFlipAndEveryTruncationIsNoticedAndNamed) {
+  {
+    LedgerOwner owner({.folder = scratch_ / "owner"}, 4);
+    ASSERT_EQ(owner.checkpointer().save(), absl::OkStatus());
+  }
+  for (const char* file : {"manifest.json", "owner.safetensors"}) {
+    const fs::path path = scratch_.path() / "owner" / "step-000002" / file;
+    std::ifstream in(path, std::ios::binary);
+    const std::string whole{std::istreambuf_iterator<char>(in), {}};
+    ASSERT_FALSE(whole.empty()) << path;
+    const auto expect_noticed = [&](const std::string& content, const std::string& what) {
+      std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+      const absl::Status status =
+          Checkpointer::open(ledger_set(4), {.folder = scratch_ / "owner"}).status();
+      ASSERT_THAT(status.ToString(), AllOf(HasSubstr("DATA_LOSS"), HasSubstr(path.string())))
+          << what;
+    };
+    for (size_t bit = 0; bit < whole.size() * 8; ++bit) {
+      std::string flipped = whole;
+      flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
+      expect_noticed(flipped, absl::StrCat("bit ", bit));
+    }
+    for (size_t size = 0; size < whole.size(); ++size) {
+      expect_noticed(whole.substr(0, size), absl::StrCat("cut to ", size));
+    }
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << whole;
+  }
+  EXPECT_EQ(Checkpointer::open(ledger_set(4), {.folder = scratch_ / "owner"}).status(),
+            absl::OkStatus());
+}
+
+// A real file system of 1 MiB; each checkpoint takes 400 KB.
+TEST_F(CheckpointerFaultsTest, AFullDiskLeavesTheOldOneAndTrainingGoesOn) {
+  const std::string small = scratch_ / "small";
+  fs::create_directory(small);
+  if (::mount("tmpfs", small.c_str(), "tmpfs", 0, "size=1m") != 0) {
+    GTEST_SKIP() << "only root may mount: the seam's ENOSPC has to do";
+  }
+  {
+    constexpr int64_t kSize = 50'000;
+    const CheckpointerOptions full{.folder = small + "/owner",
+                                   .durability = Durability::kEveryStep};
+    LedgerOwner owner(full, kSize);
+    EXPECT_EQ(owner.step(1).number, 1u);
+    const internal::StepDurable second = owner.step(2);  // a third one does not fit
+    EXPECT_EQ(second.number, 1u);
+    EXPECT_EQ(second.status().code(), absl::StatusCode::kResourceExhausted) << second.why;
+    EXPECT_EQ(owner.step(3).number, 1u);
+    LedgerOwner later({.folder = small + "/owner"}, kSize);
+    ASSERT_EQ(later.status(), absl::OkStatus());
+    EXPECT_EQ(later.standing().applied, 1u);
+    // Somebody makes room.
+    fs::remove_all(small + "/owner/step-000001");
+    EXPECT_EQ(owner.step(4).number, 4u);
+  }
+  EXPECT_EQ(::umount(small.c_str()), 0);
+}
+
+}  // namespace
+}  // namespace weft::testing

@@ -1,0 +1,182 @@
+// What a Checkpointer writes after which steps, and what it brings back.
+#include "weft/dist_optim/checkpointer.h"
+
+#include <algorithm>
+#include <iostream>
+
+#include <ATen/ops/equal.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "weft/dist_optim/checkpoint.h"
+#include "weft/tests/dist_optim/step_ledger.h"
+
+namespace weft::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+class CheckpointerTest : public ::testing::Test {
+ protected:
+  CheckpointerOptions options(Durability durability, uint64_t every = 5) const {
+    return {.folder = scratch_ / "owner", .durability = durability, .every = every};
+  }
+  const ScratchFolder scratch_;
+};
+
+TEST_F(CheckpointerTest, AnOwnerComesBackAtItsLastCheckpointAndRedoesLessThanAnInterval) {
+  uint64_t durable = 0;
+  {
+    LedgerOwner owner(options(Durability::kCheckpoint));
+    ASSERT_EQ(owner.status(), absl::OkStatus());
+    EXPECT_FALSE(owner.checkpointer().restored());
+    for (uint64_t n = 1; n <= 12; ++n) {
+      const internal::StepDurable now = owner.step(n);
+      EXPECT_LE(now.number, n);
+      EXPECT_GE(now.number + 10, n) << "at most two intervals are at risk";
+      EXPECT_GE(now.number, durable);
+      durable = now.number;
+    }
+  }
+  for (const uint64_t back : {10, 20, 30}) {  // and again and again
+    LedgerOwner owner(options(Durability::kCheckpoint));
+    ASSERT_EQ(owner.status(), absl::OkStatus());
+    EXPECT_THAT(owner.checkpointer().restored_lines(), ElementsAre(Pair("adam@trainer", back)));
+    EXPECT_EQ(owner.standing().applied, back);
+    EXPECT_TRUE(owner.standing().restored);
+    EXPECT_EQ(times_applied(owner.set()), once_up_to(back));
+    EXPECT_EQ(owner.prepare(back + 3).code(), absl::StatusCode::kDataLoss) << "until it resumes";
+    ASSERT_EQ(owner.resume(back), absl::OkStatus());
+    EXPECT_EQ(owner.step(back + 1).number, back) << "durable since before the crash";
+    for (uint64_t n = back + 2; n <= back + 12; ++n) owner.step(n);
+    EXPECT_EQ(times_applied(owner.set()), once_up_to(back + 12));
+  }
+}
+
+TEST_F(CheckpointerTest, EveryStepIsOnDiskBeforeItIsAnswered) {
+  LedgerOwner owner(options(Durability::kEveryStep));
+  for (uint64_t n = 1; n <= 20; ++n) {
+    ASSERT_EQ(owner.step(n).number, n);
+    // The disk as it is now, in another life.
+    const std::string copy = scratch_ / absl::StrCat("copy", n);
+    std::filesystem::copy(scratch_ / "owner", copy, std::filesystem::copy_options::recursive);
+    LedgerOwner later({.folder = copy});
+    ASSERT_EQ(later.status(), absl::OkStatus());
+    EXPECT_EQ(later.standing().applied, n);
+    EXPECT_EQ(times_applied(later.set()), once_up_to(n));
+  }
+  const Checkpointer::Cost cost = owner.checkpointer().cost();
+  EXPECT_EQ(cost.written, 21u) << "one when it began";
+  EXPECT_EQ(cost.failed, 0u);
+  const auto us = [](Nanoseconds time) { return static_cast<double>(time.count()) / 1000; };
+  std::cout << "a durable step: " << us(cost.writing) / 21 << " us writing, "
+            << us(cost.copying) / 21 << " us copying (at most " << us(cost.longest_copy) << ")\n";
+}
+
+TEST_F(CheckpointerTest, TwoCheckpointsAreKept) {
+  LedgerOwner owner(options(Durability::kEveryStep));
+  for (uint64_t n = 1; n <= 5; ++n) owner.step(n);
+  EXPECT_THAT(CheckpointFolder(scratch_ / "owner").steps().value(), ElementsAre(5, 6));
+}
+
+TEST_F(CheckpointerTest, OptimizerStateComesBackBitForBit) {
+  const OptimizerSettings adam = AdamSettings{.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
+  LedgerOwner uninterrupted({.folder = scratch_ / "other"}, kLedger, adam);
+  for (uint64_t n = 1; n <= 15; ++n) uninterrupted.step(n);
+  {
+    LedgerOwner owner(options(Durability::kEveryStep), kLedger, adam);
+    for (uint64_t n = 1; n <= 7; ++n) owner.step(n);
+  }
+  LedgerOwner owner(options(Durability::kEveryStep), kLedger, adam);
+  ASSERT_EQ(owner.resume(7), absl::OkStatus());
+  for (uint64_t n = 8; n <= 15; ++n) owner.step(n);
+  EXPECT_TRUE(
+      at::equal(owner.set().state().at("ledger"), uninterrupted.set().state().at("ledger")));
+  const TensorMap one = owner.stepper().state(), other = uninterrupted.stepper().state();
+  ASSERT_EQ(one.size(), other.size());
+  for (const auto& [name, value] : one) EXPECT_TRUE(at::equal(value, other.at(name))) << name;
+}
+
+TEST_F(CheckpointerTest, AnOptimizerThatHasNotComeBackYetIsNotForgotten) {
+  {
+    LedgerOwner owner(options(Durability::kEveryStep));
+    for (uint64_t n = 1; n <= 3; ++n) owner.step(n);
+  }
+  for (int life = 0; life < 3; ++life) {  // nobody comes, and it writes
+    std::shared_ptr<ParameterSet> set = ledger_set();
+    auto checkpointer = Checkpointer::open(set, options(Durability::kEveryStep));
+    ASSERT_EQ(checkpointer.status(), absl::OkStatus());
+    EXPECT_EQ((*checkpointer)->save(), absl::OkStatus());
+  }
+  LedgerOwner owner(options(Durability::kEveryStep));
+  EXPECT_EQ(owner.standing().applied, 3u);
+  EXPECT_TRUE(owner.standing().restored);
+}
+
+TEST_F(CheckpointerTest, StepsThatWereNeverWrittenAreMissedToo) {
+  {
+    LedgerOwner owner(options(Durability::kCheckpoint));
+    for (uint64_t n = 1; n <= 3; ++n) EXPECT_EQ(owner.step(n).number, 0u);
+  }
+  LedgerOwner owner(options(Durability::kCheckpoint));
+  EXPECT_TRUE(owner.checkpointer().restored());
+  EXPECT_EQ(owner.standing().applied, 0u);
+  EXPECT_TRUE(owner.standing().restored) << "the trainer believes in three";
+  EXPECT_EQ(times_applied(owner.set()), once_up_to(0));
+}
+
+TEST_F(CheckpointerTest, AnOwnerGoesBackToTheCheckpointOfAStepOrStaysWhereItIs) {
+  LedgerOwner owner(options(Durability::kCheckpoint));
+  for (uint64_t n = 1; n <= 12; ++n) owner.step(n);
+  const auto keeper = owner.set().keeper();
+  EXPECT_EQ(keeper->go_back("adam@trainer", 9).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(times_applied(owner.set()), once_up_to(12));
+  EXPECT_EQ(owner.prepare(13), absl::OkStatus());
+
+  ASSERT_EQ(keeper->go_back("adam@trainer", 5), absl::OkStatus());
+  EXPECT_EQ(times_applied(owner.set()), once_up_to(5));
+  EXPECT_EQ(owner.prepare(14).code(), absl::StatusCode::kDataLoss);
+  ASSERT_EQ(owner.resume(5), absl::OkStatus());
+  EXPECT_EQ(owner.step(6).number, 5u);
+  // What was given up does not come back.
+  LedgerOwner later(options(Durability::kCheckpoint));
+  EXPECT_EQ(later.standing().applied, 5u);
+  EXPECT_EQ(times_applied(later.set()), once_up_to(5));
+}
+
+TEST_F(CheckpointerTest, AStepThatFailedHalfWayIsNotWritten) {
+  LedgerOwner owner(options(Durability::kEveryStep));
+  ASSERT_EQ(owner.step(1).number, 1u);
+  ASSERT_EQ(owner.prepare(2), absl::OkStatus());
+  const at::Tensor odd = at::zeros({3}, at::kDouble);
+  std::vector<at::Tensor> none;
+  owner.set().update({}, none, [&] { owner.set().live()[0].set_data(odd); });
+  EXPECT_FALSE(owner.commit(2).ok());
+  EXPECT_EQ(owner.checkpointer().save().code(), absl::StatusCode::kDataLoss);
+  LedgerOwner later(options(Durability::kEveryStep));
+  EXPECT_EQ(later.standing().applied, 1u);
+}
+
+TEST_F(CheckpointerTest, WhatDoesNotFitIsRefusedByName) {
+  { LedgerOwner owner(options(Durability::kEveryStep)); }
+  LedgerOwner larger(options(Durability::kEveryStep), 2 * kLedger);
+  EXPECT_EQ(larger.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(larger.status().message()), HasSubstr("parameter ledger"));
+
+  for (const CheckpointerOptions& wrong :
+       {CheckpointerOptions{}, CheckpointerOptions{.folder = "x", .every = 0},
+        CheckpointerOptions{.folder = "x", .keep = 0}}) {
+    EXPECT_EQ(Checkpointer::open(ledger_set(), wrong).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  const auto set = ledger_set();
+  const auto stepper =
+      internal::ShardStepper::make(set, {{{0}, SgdSettings{.lr = 1}}}, UpdateMode::kLocked);
+  EXPECT_EQ(Checkpointer::open(set, options(Durability::kEveryStep)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace weft::testing

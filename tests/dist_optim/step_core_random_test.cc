@@ -1,0 +1,36 @@
+// The optimizer's step under seeded random schedules. Of the owner lives that outlive a step all
+// have applied it exactly once, with one clip factor, or none has; and what the caller was told is
+// true. A failing seed is in the message; WEFT_STEP_SEED=n runs that one alone.
+#include <cstdlib>
+
+#include <gtest/gtest.h>
+
+#include "weft/tests/dist_optim/step_world.h"
+
+namespace weft::internal {
+namespace {
+
+TEST(StepCoreRandom, OwnersThatOutliveAStepApplyItAllOnceOrNone) {
+  const char* const one = std::getenv("WEFT_STEP_SEED");
+  const uint64_t first = one == nullptr ? 1 : std::strtoull(one, nullptr, 10);
+  const uint64_t last = one == nullptr ? 60'000 : first;
+  size_t told = 0, losses = 0, asked = 0, resumed = 0;
+  for (uint64_t seed = first; seed <= last && !::testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(absl::StrCat("WEFT_STEP_SEED=", seed));
+    StepWorld world(seed);
+    world.run();
+    told += world.steps_told;
+    losses += world.losses;
+    asked += world.asked;
+    resumed += world.resumed;
+  }
+  if (one != nullptr) return;
+  // The schedules reach what they are about.
+  EXPECT_GT(told, 100'000u);
+  EXPECT_GT(losses, 20'000u);
+  EXPECT_GT(asked, 20'000u);
+  EXPECT_GT(resumed, 500u);
+}
+
+}  // namespace
+}  // namespace weft::internal

@@ -1,0 +1,490 @@
+// A world of owners and callers of optimizer steps on one seed: they die at any point, are started
+// again, messages arrive in any order and some twice.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "weft/base/status.h"
+#include "weft/dist_optim/internal/step_caller_core.h"
+#include "weft/dist_optim/internal/step_owner_core.h"
+
+namespace weft::internal {
+
+class StepWorld {
+ public:
+  explicit StepWorld(uint64_t seed) : random_(seed) {
+    owners_ = 1 + draw(4);
+    callers_ = 1 + draw(3);
+    deaths_ = draw(4);
+    spiteful_ = draw(2) == 0;
+    restarts_ = draw(3);
+    repeats_ = draw(2) == 0;
+    with_local_ = draw(2) == 0;  // the first caller owns parameters too
+    for (size_t i = 0; i < owners_; ++i) start(i);
+    for (size_t i = with_local_ ? 1 : 0; i < callers_; ++i) start(100 + i);
+    for (size_t i = 0; i < callers_; ++i) {
+      steps_left_[i] = 3 + draw(5);
+      make_optimizer(i);
+    }
+  }
+
+  void run() {
+    for (size_t events = 0; events < 20'000; ++events) {
+      if (!one_event()) {
+        check();
+        return;
+      }
+    }
+    FAIL() << "does not come to rest";
+  }
+
+  size_t steps_told = 0, losses = 0, asked = 0, resumed = 0;
+
+ private:
+  using Key = std::pair<OptimizerId, uint64_t>;
+  static Key key(const StepId& step) { return {step.optimizer, step.number}; }
+
+  struct Life {
+    StepOwnerCore core;  // of owners
+    std::map<Key, int> applied;
+    std::map<Key, double> clips;
+    std::map<std::string, uint64_t> checkpoint;
+    bool alive = true;
+    std::set<WorkerId> knows_dead;
+  };
+  struct Optimizer {
+    std::vector<WorkerId> owners;
+    std::unique_ptr<StepCallerCore> core;
+    bool waits = false;  // for its on_late
+    std::vector<std::pair<uint64_t, StepResult>> results;
+  };
+  // A call; or, `fail` empty, a message that nobody answers.
+  struct Call {
+    WorkerId from, to;
+    std::function<std::function<void()>()> run;  // there; what its answer does at the caller
+    std::function<void()> fail;                  // the receiver is dead
+    std::function<void()> answer = {};           // under way back
+    bool over = false;
+  };
+
+  size_t draw(size_t below) { return random_() % below; }
+  WorkerId now(size_t index) const {
+    return {static_cast<uint32_t>(index), incarnations_.at(index)};
+  }
+  Life& life(WorkerId id) { return lives_.at(id); }
+  size_t place(size_t caller) const { return with_local_ && caller == 0 ? 0 : 100 + caller; }
+  bool alive(WorkerId id) { return life(id).alive; }
+
+  void start(size_t index) {
+    ++incarnations_[index];
+    lives_[now(index)];
+  }
+
+  // ---- messages
+
+  void call(WorkerId from, WorkerId to, std::function<std::function<void()>()> run,
+            std::function<void()> fail) {
+    if (life(from).knows_dead.contains(to)) {
+      fail();
+      return;
+    }
+    wire_.push_back(std::make_shared<Call>(Call{from, to, std::move(run), std::move(fail)}));
+  }
+
+  void arrive(size_t place_on_wire) {
+    const std::shared_ptr<Call> one = wire_[place_on_wire];
+    const bool back = static_cast<bool>(one->answer);
+    const WorkerId receiver = back ? one->from : one->to;
+    if (!alive(receiver)) {
+      if (back) one->over = true;  // else it fails when the sender learns of the death
+      if (back || !alive(one->from)) wire_.erase(wire_.begin() + place_on_wire);
+      return;
+    }
+    if (back) {
+      wire_.erase(wire_.begin() + place_on_wire);
+      one->over = true;
+      one->answer();
+      return;
+    }
+    if (repeats_ && draw(8) == 0) (void)one->run();  // and it arrives again
+    one->answer = one->run();
+  }
+
+  void learn(WorkerId observer, WorkerId dead) {
+    life(observer).knows_dead.insert(dead);
+    std::vector<std::shared_ptr<Call>> failed;
+    std::erase_if(wire_, [&](const std::shared_ptr<Call>& one) {
+      if (one->from == observer && one->to == dead) failed.push_back(one);
+      return (one->from == observer && one->to == dead) ||
+             (one->from == dead && one->to == observer);
+    });
+    OwnerActions actions;
+    life(observer).core.on_worker_dead(dead, actions);
+    carry_out(observer, std::move(actions));
+    for (const auto& one : failed) one->fail();
+  }
+
+  // ---- owners
+
+  void carry_out(WorkerId owner, OwnerActions actions) {
+    for (const OwnerAction& action : actions) {
+      if (const auto* apply = std::get_if<step::Apply>(&action)) {
+        ++life(owner).applied[key(apply->step)];
+        life(owner).clips[key(apply->step)] = apply->update.clip;
+        if (draw(3) == 0) life(owner).checkpoint = life(owner).core.lines();
+      } else if (const auto* ask = std::get_if<step::Ask>(&action)) {
+        ++asked;
+        const step::Ask question = *ask;
+        const WorkerId other = others_.at({owner, question.step.optimizer}).at(question.other);
+        call(
+            owner, other,
+            [this, owner, other, question] {
+              OwnerActions out;
+              const Verdict verdict = life(other).core.inquire(question.step, question.dead, out);
+              carry_out(other, std::move(out));
+              return [this, owner, question, verdict] {
+                OwnerActions out;
+                life(owner).core.on_answer(question.step, question.other, question.round, verdict,
+                                           out);
+                carry_out(owner, std::move(out));
+              };
+            },
+            [] {});  // learn() has told the core
+      }
+    }
+  }
+
+  // ---- callers
+
+  void make_optimizer(size_t caller) {
+    const auto optimizer = std::make_shared<Optimizer>();
+    StepCallerCore::Options options;
+    options.optimizer = {now(place(caller)), ++last_optimizer_};
+    options.line = absl::StrCat("line", caller);
+    for (size_t i = 0; i < owners_; ++i) {
+      optimizer->owners.push_back(now(i));
+      options.owners.push_back({now(i).to_string(), now(i) == now(place(caller))});
+    }
+    for (const WorkerId owner : optimizer->owners) {
+      std::vector<WorkerId> others;
+      for (const WorkerId other : optimizer->owners) {
+        if (other != owner) others.push_back(other);
+      }
+      others_[{owner, options.optimizer}] = others;
+      life(owner).core.meet(options.optimizer, others);
+      // Its caller knew of these deaths when it introduced them.
+      OwnerActions actions;
+      for (const WorkerId dead : life(owner).knows_dead) {
+        life(owner).core.on_worker_dead(options.optimizer, dead, actions);
+      }
+      carry_out(owner, std::move(actions));
+    }
+    optimizer->core = std::make_unique<StepCallerCore>(std::move(options));
+    current_[caller] = optimizer;
+    all_.push_back(optimizer);
+  }
+
+  template <class Make>
+  void send(size_t caller, size_t owner, Make make) {
+    const std::shared_ptr<Optimizer> optimizer = current_[caller];
+    const WorkerId from = now(place(caller)), to = optimizer->owners[owner];
+    auto event = [this, caller, optimizer](auto&& tell) {
+      CallerActions out;
+      tell(*optimizer->core, out);
+      carry_out(caller, optimizer, std::move(out));
+    };
+    make(from, to, event, with_ran(absl::UnavailableError("dead"), Ran::kMaybe));
+  }
+
+  // `run(core, out)` at the owner; its result goes to `take(caller core, result, out)`.
+  template <class R, class Run, class Take>
+  void exchange(size_t caller, size_t owner, Run run, Take take) {
+    send(caller, owner, [&](WorkerId from, WorkerId to, auto event, absl::Status dead) {
+      call(
+          from, to,
+          [this, to, run, event, take] {
+            OwnerActions out;
+            const absl::StatusOr<R> result = run(life(to).core, out);
+            carry_out(to, std::move(out));
+            return [event, take, result] {
+              event([&](StepCallerCore& core, CallerActions& out) { take(core, result, out); });
+            };
+          },
+          [event, take, dead] {
+            event([&](StepCallerCore& core, CallerActions& out) {
+              take(core, absl::StatusOr<R>(dead), out);
+            });
+          });
+    });
+  }
+
+  static absl::StatusOr<double> prepare(StepOwnerCore& core, const StepId& step, bool refuse,
+                                        OwnerActions& out) {
+    WEFT_ASSIGN_OR_RETURN(const std::optional<double> before, core.prepare(step));
+    if (before.has_value()) return *before;
+    if (refuse) return with_ran(absl::InvalidArgumentError("does not fit"), Ran::kYes);
+    core.on_prepared(step, 4, {0.1}, out);
+    return 4.0;
+  }
+
+  void carry_out(size_t caller, const std::shared_ptr<Optimizer>& optimizer,
+                 CallerActions actions) {
+    const StepId step = optimizer->core->step();
+    for (const CallerAction& action : actions) {
+      if (const auto* join = std::get_if<step::Join>(&action)) {
+        const std::string line = absl::StrCat("line", caller);
+        exchange<LineStanding>(
+            caller, join->owner,
+            [step, line](auto& core, auto&) { return core.join(step.optimizer, line); },
+            [i = join->owner](auto& core, const auto& r, auto& out) { core.on_joined(i, r, out); });
+      } else if (const auto* one = std::get_if<step::Prepare>(&action)) {
+        exchange<double>(
+            caller, one->owner,
+            [step, refuse = draw(20) == 0](auto& core, auto& out) {
+              return prepare(core, step, refuse, out);
+            },
+            [i = one->owner](auto& core, const auto& r, auto& out) {
+              core.on_prepared(i, r, out);
+            });
+      } else if (const auto* finish = std::get_if<step::Finish>(&action)) {
+        const bool lost = draw(10) == 0;  // its answer: a deadline
+        exchange<StepSummary>(
+            caller, finish->owner,
+            [step, refuse = draw(20) == 0, norm2 = finish->others_norm2](
+                auto& core, auto& out) -> absl::StatusOr<StepSummary> {
+              WEFT_ASSIGN_OR_RETURN(const double own, prepare(core, step, refuse, out));
+              StepSummary summary{own + norm2, clip_factor(own + norm2, 1)};
+              const absl::Status done = core.commit(step, {{0.1}, summary.clip}, out);
+              if (!done.ok()) (void)core.abort(step, out);
+              if (!done.ok()) return done;
+              return summary;
+            },
+            [i = finish->owner, lost](auto& core, const auto& r, auto& out) {
+              if (lost) {
+                const absl::Status late =
+                    with_ran(absl::DeadlineExceededError("late"), Ran::kMaybe);
+                core.on_finished(i, late, out);
+              } else {
+                core.on_finished(i, r, out);
+              }
+            });
+      } else if (const auto* settle = std::get_if<step::Settle>(&action)) {
+        exchange<Verdict>(
+            caller, settle->owner, [step](auto& core, auto& out) { return core.settle(step, out); },
+            [i = settle->owner](auto& core, const auto& r, auto& out) {
+              core.on_settled(i, r, out);
+            });
+      } else if (const auto* commit = std::get_if<step::Commit>(&action)) {
+        exchange<StepDurable>(
+            caller, commit->owner,
+            [step, clip = commit->clip](auto& core, auto& out) -> absl::StatusOr<StepDurable> {
+              WEFT_RETURN_IF_ERROR(core.commit(step, {{0.1}, clip}, out));
+              return StepDurable{};
+            },
+            [i = commit->owner](auto& core, const auto& r, auto& out) {
+              core.on_committed(i, r, out);
+            });
+      } else if (const auto* abort = std::get_if<step::Abort>(&action)) {
+        exchange<StepDurable>(
+            caller, abort->owner,
+            [step](auto& core, auto& out) -> absl::StatusOr<StepDurable> {
+              (void)core.abort(step, out);
+              return StepDurable{};
+            },
+            [i = abort->owner](auto& core, const auto&, auto& out) { core.on_aborted(i, out); });
+      } else if (const auto* tell = std::get_if<step::Tell>(&action)) {
+        ++steps_told;
+        losses += tell->result.outcome == StepResult::Outcome::kDataLoss ? 1 : 0;
+        optimizer->results.emplace_back(step.number, tell->result);
+      } else if (std::holds_alternative<step::LimitWait>(action)) {
+        optimizer->waits = draw(4) == 0;
+      } else {
+        optimizer->waits = false;  // End
+      }
+    }
+  }
+
+  void begin(size_t caller) {
+    --steps_left_[caller];
+    CallerActions out;
+    ASSERT_TRUE(current_[caller]->core->begin(1, out).ok());
+    carry_out(caller, current_[caller], std::move(out));
+  }
+
+  // The program has heard of the loss: it goes back to what all owners have, those that are ahead
+  // with what it saved itself.
+  void resume(size_t caller) {
+    Optimizer& optimizer = *current_[caller];
+    const std::string line = absl::StrCat("line", caller);
+    const OptimizerId id = optimizer.core->step().optimizer;
+    uint64_t target = UINT64_MAX;
+    for (const WorkerId owner : optimizer.owners) {
+      if (!alive(owner)) return;
+      const absl::StatusOr<LineStanding> standing = life(owner).core.join(id, line);
+      if (!standing.ok()) return;
+      if (standing->restored) target = std::min(target, standing->applied);
+    }
+    if (target == UINT64_MAX) return;
+    for (const WorkerId owner : optimizer.owners) {
+      ASSERT_TRUE(life(owner).core.resume(id, target, true).ok());
+    }
+    ASSERT_TRUE(optimizer.core->resumed(target).ok());
+    ++resumed;
+  }
+
+  // ---- the schedule
+
+  bool one_event() {
+    std::vector<std::function<void()>> possible;
+    for (size_t i = 0; i < wire_.size(); ++i) possible.push_back([this, i] { arrive(i); });
+    for (const auto& [observer, its_life] : lives_) {
+      if (!its_life.alive) continue;
+      for (const WorkerId dead : dead_) {
+        if (its_life.knows_dead.contains(dead)) continue;
+        possible.push_back([this, o = observer, dead] { learn(o, dead); });
+      }
+    }
+    for (size_t caller = 0; caller < callers_; ++caller) {
+      Optimizer& optimizer = *current_[caller];
+      if (!alive(now(place(caller)))) continue;
+      if (optimizer.waits) {
+        possible.push_back([this, caller, &optimizer] {
+          optimizer.waits = false;
+          CallerActions out;
+          optimizer.core->on_late("late", out);
+          carry_out(caller, current_[caller], std::move(out));
+        });
+      }
+      if (steps_left_[caller] == 0 || optimizer.core->stepping()) continue;
+      possible.push_back([this, caller] { begin(caller); });
+      possible.push_back([this, caller] { resume(caller); });
+      for (size_t i = 0; i < owners_; ++i) {  // an owner was started again: a new optimizer
+        if (optimizer.owners[i] == now(i)) continue;
+        possible.push_back([this, caller] { make_optimizer(caller); });
+        break;
+      }
+    }
+    if (possible.empty()) return false;
+    if (deaths_ > 0 && spiteful_ && kill_who_knows_most()) return true;
+    if (deaths_ > 0 && draw(20) == 0) {
+      kill();
+    } else if (restarts_ > 0 && draw(8) == 0) {
+      start_again();
+    } else {
+      possible[draw(possible.size())]();
+    }
+    return true;
+  }
+
+  void kill() {
+    std::vector<WorkerId> living;
+    for (const auto& [id, its_life] : lives_) {
+      if (its_life.alive) living.push_back(id);
+    }
+    if (!living.empty()) kill(living[draw(living.size())]);
+  }
+
+  void kill(WorkerId victim) {
+    --deaths_;
+    life(victim).alive = false;
+    dead_.insert(victim);
+  }
+
+  // The caller of a step, or an owner that has applied it, while another owner is still undecided.
+  bool kill_who_knows_most() {
+    for (const auto& [undecided, its_life] : lives_) {
+      if (!its_life.alive) continue;
+      for (const StepId& step : its_life.core.undecided()) {
+        for (const auto& [owner, other] : lives_) {
+          if (!other.alive || !other.applied.contains(key(step))) continue;
+          const WorkerId caller = step.optimizer.creator;
+          if (draw(alive(caller) ? 4 : 16) != 0) continue;  // the owner has time to tell somebody
+          kill(alive(caller) ? caller : owner);
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  void start_again() {
+    const size_t index = draw(owners_);
+    if (alive(now(index)) || (with_local_ && index == 0)) return;
+    --restarts_;
+    const std::map<std::string, uint64_t> saved = life(now(index)).checkpoint;
+    start(index);
+    OwnerActions out;
+    life(now(index)).core.restore(saved, out);
+  }
+
+  // ---- the promise
+
+  void check() {
+    for (const auto& optimizer : all_) {
+      const OptimizerId id = optimizer->core->step().optimizer;
+      std::set<uint64_t> numbers;
+      for (const auto& [owner, its_life] : lives_) {
+        for (const auto& [step, times] : its_life.applied) {
+          EXPECT_EQ(times, 1) << owner << " applied "
+                              << StepId{step.first, step.second}.to_string();
+          if (step.first == id) numbers.insert(step.second);
+        }
+        if (its_life.alive) {
+          for (const StepId& step : its_life.core.undecided()) {
+            EXPECT_NE(step.optimizer, id) << owner << " is left with " << step.to_string();
+          }
+        }
+      }
+      for (const auto& [number, result] : optimizer->results) numbers.insert(number);
+      for (const uint64_t number : numbers) check_step(*optimizer, {id, number});
+    }
+  }
+
+  void check_step(const Optimizer& optimizer, const StepId& step) {
+    std::optional<bool> applied;
+    std::optional<double> clip;
+    for (const WorkerId owner : optimizer.owners) {
+      if (!alive(owner)) continue;
+      const bool here = life(owner).applied.contains(key(step));
+      EXPECT_EQ(applied.value_or(here), here) << step.to_string() << " differs at " << owner;
+      applied = here;
+      if (!here) continue;
+      EXPECT_EQ(clip.value_or(life(owner).clips[key(step)]), life(owner).clips[key(step)]);
+      clip = life(owner).clips[key(step)];
+    }
+    if (!applied.has_value()) return;
+    for (const auto& [number, result] : optimizer.results) {
+      if (number != step.number || result.number == 0) continue;
+      if (result.outcome == StepResult::Outcome::kApplied) {
+        EXPECT_TRUE(*applied) << step.to_string();
+      } else if (result.outcome == StepResult::Outcome::kNotApplied) {
+        EXPECT_FALSE(*applied) << step.to_string() << ": " << result.status;
+      }
+    }
+  }
+
+  std::mt19937_64 random_;
+  size_t owners_ = 0, callers_ = 0, deaths_ = 0, restarts_ = 0;
+  bool repeats_ = false, with_local_ = false, spiteful_ = false;
+  std::map<size_t, uint32_t> incarnations_;  // by index
+  std::map<WorkerId, Life> lives_;
+  std::set<WorkerId> dead_;
+  std::vector<std::shared_ptr<Call>> wire_;
+  std::map<std::pair<WorkerId, OptimizerId>, std::vector<WorkerId>> others_;
+  std::map<size_t, std::shared_ptr<Optimizer>> current_;  // by caller
+  std::vector<std::shared_ptr<Optimizer>> all_;
+  std::map<size_t, size_t> steps_left_;
+  uint64_t last_optimizer_ = 0;
+};
+
+}  // namespace weft::internal

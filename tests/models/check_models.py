@@ -1,0 +1,295 @@
+#!/usr/bin/env python3
+"""Runs Spin over the protocols' models: what they promise holds, and every mutant breaks it.
+
+    check_models.py [--quick] [--only TEXT] [--list]
+
+Each run is one line: what it is, its states and seconds (of CPU), the verdict. A run that holds must be
+complete (all states, no bound reached); a mutant must break the very promise that the table names.
+--quick leaves out the runs marked FULL. docs/models.md says what the models cover.
+"""
+
+import argparse
+import dataclasses
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FULL = True       # too long for the test suite
+LIMIT_S = 900     # for one run
+MEMORY_MB = 8000  # for one run
+
+
+@dataclasses.dataclass
+class Run:
+    name: str
+    model: str
+    defines: str
+    claim: str = ''   # an LTL formula or claim, under weak fairness; none: assertions
+    breaks: str = ''  # the promise that must fail, CYCLE for a claim; none: it holds
+    full: bool = False
+    depth: int = 20000
+
+
+CYCLE = 'acceptance cycle'
+RREF = 'rref.pml'
+LEASE = 'lease.pml'
+STEP = 'step.pml'
+
+RUNS = [
+    # ---- References: safety under messages that are lost, repeated and reordered at will ----
+    Run('no faults, 3 forks', RREF, 'NF=3'),
+    Run('no faults, 4 forks', RREF, 'NF=4', full=FULL),
+    Run('1 failed carrier, 3 forks', RREF, 'NF=3 FAILS=1', full=FULL),
+    Run('2 failed carriers, 3 forks', RREF, 'NF=3 FAILS=2', full=FULL),
+    Run('1 death, 3 forks', RREF, 'NF=3 DEATHS=1', full=FULL),
+    Run('2 deaths, 3 forks', RREF, 'NF=3 DEATHS=2', full=FULL),
+    Run('1 death, 1 failed carrier, 3 forks', RREF, 'NF=3 DEATHS=1 FAILS=1', full=FULL),
+    Run('1 death, 1 failed carrier, 2 forks', RREF, 'NF=2 DEATHS=1 FAILS=1'),
+    Run('made by the owner, 1 failed carrier, 3 forks', RREF, 'BY_OWNER NF=3 FAILS=1', full=FULL),
+    Run('made by the owner, 1 death, 3 forks', RREF, 'BY_OWNER NF=3 DEATHS=1', full=FULL),
+    Run('made by the owner, 1 death, 1 failed carrier, 2 forks', RREF,
+        'BY_OWNER NF=2 DEATHS=1 FAILS=1', full=FULL),
+    Run('made by the owner, 1 failed carrier, 2 forks', RREF, 'BY_OWNER NF=2 FAILS=1'),
+    Run('a call on the value, 1 failed carrier, 3 forks', RREF, 'FETCH NF=3 FAILS=1', full=FULL),
+    Run('a call on the value, 1 death, 3 forks', RREF, 'FETCH NF=3 DEATHS=1', full=FULL),
+    Run('a call on the value, 1 death, 1 failed carrier, 2 forks', RREF,
+        'FETCH NF=2 DEATHS=1 FAILS=1', full=FULL),
+    # ---- References: liveness ----
+    Run('ends, no faults, 3 forks', RREF, 'ONCE NF=3', 'all', full=FULL),
+    Run('ends, 2 repeats, 3 forks', RREF, 'ONCE NF=3 REPEATS=2', 'all', full=FULL),
+    Run('ends, 1 failed carrier, 3 forks', RREF, 'ONCE NF=3 FAILS=1', 'all', full=FULL),
+    Run('ends, 1 death, 3 forks', RREF, 'ONCE NF=3 DEATHS=1', 'all', full=FULL),
+    Run('ends, 1 death, 2 users, 2 forks', RREF, 'ONCE NF=2 NU=2 DEATHS=1', 'all'),
+    Run('ends, 2 deaths, 2 forks', RREF, 'ONCE NF=2 DEATHS=2', 'all', full=FULL),
+    Run('ends, 1 death, 1 failed carrier, 1 repeat, 2 forks', RREF,
+        'ONCE NF=2 DEATHS=1 FAILS=1 REPEATS=1', 'all', full=FULL),
+    Run('ends, made by the owner, 1 failed carrier, 2 users, 2 forks', RREF,
+        'ONCE BY_OWNER NF=2 NU=2 FAILS=1', 'all'),
+    Run('ends, made by the owner, 1 death, 1 failed carrier, 2 forks', RREF,
+        'ONCE BY_OWNER NF=2 DEATHS=1 FAILS=1', 'all', full=FULL),
+    Run('ends, a call on the value, 1 death, 1 failed carrier, 2 forks', RREF,
+        'ONCE FETCH NF=2 DEATHS=1 FAILS=1', 'all', full=FULL),
+    # ---- References: mutants ----
+    Run('parent deleted before its child is decided', RREF, 'EARLY_DROP NF=2 NU=2', breaks='S4'),
+    Run('parent deleted early, seen at the value', RREF, 'EARLY_DROP NO_S4 NF=2 NU=2',
+        breaks='S1'),
+    Run('no tombstones', RREF, 'NO_TOMBSTONES NF=2 NU=2', breaks='S3'),
+    Run('watermark ignores undecided ids', RREF, 'HIGH_WATERMARK NF=3', breaks='G2'),
+    Run('a failed carrier lets its parent go', RREF, 'RELEASE_ON_TIMEOUT NF=2 NU=2 FAILS=1',
+        breaks='S4'),
+    Run('value freed with a fork left', RREF, 'FREED_EARLY NF=2 NU=2', breaks='S2'),
+    Run('a repeated USER_DELETE counted twice', RREF, 'COUNTED_TWICE NF=2 NU=2', breaks='S2'),
+    Run('a repeated FORK_REQUEST listed twice', RREF, 'LISTED_TWICE NF=2 NU=2', breaks='S8'),
+    Run('messages of ended lives accepted', RREF, 'STALE_ACCEPTED NF=2 NU=2 DEATHS=1',
+        breaks='S7'),
+    Run('orphans of a dead creator accepted', RREF, 'ORPHANS_ACCEPTED NF=3 NU=3 DEATHS=1',
+        breaks='S3', full=FULL),
+    Run('creation ignores its cancel', RREF, 'CREATION_IGNORES_CANCEL NF=2 NU=2 FAILS=1',
+        breaks='S3'),
+    Run('a child decided twice', RREF, 'CHILD_DEATH_TWICE NF=3 DEATHS=1', breaks='S9',
+        full=FULL),
+    Run('recall not asked', RREF, 'RECALL_NOT_ASKED BY_OWNER NF=2 NU=2 FAILS=1', breaks='S2'),
+    Run('a call lets go before it is accepted', RREF, 'LET_GO_EARLY FETCH NF=2 NU=2', breaks='S5'),
+    Run('a waiting call holds nothing', RREF, 'CALL_HOLDS_NOTHING FETCH NF=2 NU=2', breaks='S5'),
+    Run('delete before confirmation', RREF, 'ONCE DELETE_UNCONFIRMED NF=2 NU=2', 'freed', CYCLE),
+    Run('no CANCEL_FORK', RREF, 'ONCE NO_CANCEL_FORK NF=2 NU=2 FAILS=1', 'decided', CYCLE),
+    Run('creation not cancelled', RREF, 'ONCE CREATION_NOT_CANCELLED NF=2 NU=2 FAILS=1', 'freed',
+        CYCLE),
+    Run('death of a user not reaped', RREF, 'ONCE NO_REAP NF=2 NU=2 DEATHS=1', 'freed', CYCLE),
+    Run("death of the child's worker ignored", RREF, 'ONCE CHILD_DEATH_IGNORED NF=2 NU=2 DEATHS=1',
+        'decided', CYCLE),
+    Run('no CHILD_ACCEPT', RREF, 'ONCE NO_CHILD_ACCEPT NF=2 NU=2', 'freed', CYCLE),
+    Run('a refused fork does not tell its parent', RREF, 'ONCE LOST_IN_SILENCE NF=3 FAILS=1',
+        'decided', CYCLE, full=FULL),
+    Run('a refused fork asks again', RREF, 'ONCE ASK_AGAIN NF=2 NU=2 FAILS=1', 'quiet', CYCLE),
+    Run('no last watermark', RREF, 'ONCE NO_SETTLED NF=2 NU=2 FAILS=1', 'forgotten', CYCLE),
+    # ---- References: what is not promised ----
+    Run('limit: a recall whose carrier is lost is remembered', RREF,
+        'ONCE LOST_RECALL_COUNTS BY_OWNER NF=2 NU=2 FAILS=1', 'forgotten', CYCLE),
+    # ---- Leases and verdicts ----
+    Run('a pair, ticks of 200 ms', LEASE, 'TIMED', depth=100000),
+    Run('a pair, ticks of 100 ms', LEASE, 'TIMED FINE', depth=200000, full=FULL),
+    Run('a pair, the judge is stopped', LEASE, 'TIMED FINE RELIABLE'),
+    Run('3 workers, 1 crash, 1 wrong suspicion, 1 cut', LEASE, ''),
+    Run('3 workers, 2 crashes, 2 wrong suspicions, 2 cuts', LEASE, 'CRASHES=2 WRONG=2 CUTS=2',
+        full=FULL),
+    Run('3 workers, the store is lost', LEASE, 'STORE_LOST STORE_LATE=1', full=FULL),
+    Run('ends, 1 crash, 1 wrong suspicion', LEASE, 'LIVENESS CUTS=0', 'all'),
+    Run('ends, 1 crash, 1 wrong suspicion, 1 cut', LEASE, 'LIVENESS', 'all', full=FULL),
+    Run('ends, 2 crashes, 1 wrong suspicion, 1 cut', LEASE, 'LIVENESS CRASHES=2', 'all',
+        full=FULL),
+    Run('known dead, the store is lost', LEASE, 'LIVENESS STORE_LOST CUTS=0', 'known_dead'),
+    Run('part both, the store is lost', LEASE, 'LIVENESS STORE_LOST CUTS=0', 'part_both'),
+    Run('part both, the store answers late', LEASE, 'LIVENESS STORE_LATE=1', 'part_both',
+        full=FULL),
+    Run('patience shorter than trust', LEASE, 'TIMED PATIENCE=6', breaks='S6', depth=100000),
+    Run("trust from the answer's arrival", LEASE, 'TIMED FROM_ARRIVAL', breaks='S6', depth=100000),
+    Run('clocks 25 % apart', LEASE, 'TIMED DRIFT=4', breaks='S6', depth=100000),
+    Run('judges for the time it was stopped', LEASE, 'TIMED RELIABLE JUDGES_ASLEEP',
+        breaks='JUDGES_AWAKE'),
+    Run('writes a verdict without reading first', LEASE, 'NO_READ_FIRST', breaks='NOT_BOTH'),
+    Run('writes a verdict without comparing', LEASE, 'NO_COMPARE', breaks='ONE_ORDER'),
+    Run('no fencing', LEASE, 'NO_FENCING', breaks='NOT_BOTH'),
+    Run('a verdict revised', LEASE, 'REVISED', breaks='NOT_REVISED'),
+    Run('who is refused does not ask', LEASE, 'LIVENESS REFUSAL_IGNORED', 'fences', CYCLE),
+    Run('limit: stopped again before it has read', LEASE, 'TIMED RELIABLE STOPS_AGAIN',
+        breaks='JUDGES_AWAKE'),
+    Run('limit: the store answers late, once', LEASE, 'LIVENESS STORE_LATE=1', 'fences', CYCLE),
+    Run('limit closed: who had no answer asks again', LEASE, 'LIVENESS STORE_LATE=1 ASKS_AGAIN',
+        'all', full=FULL),
+    # ---- The optimizer's step ----
+    Run('2 remote owners, 1 death', STEP, 'K=2'),
+    Run('2 remote owners, 2 deaths', STEP, 'K=2 DEATHS=2'),
+    Run('3 remote owners, 1 death', STEP, 'K=3', full=FULL),
+    Run('a local and a remote owner, 2 deaths', STEP, 'K=2 LAST DEATHS=2'),
+    Run('decided, 2 remote owners', STEP, 'LIVENESS K=2', 'decided'),
+    Run('decided, 3 remote owners', STEP, 'LIVENESS K=3 TIMEOUTS=0 REFUSALS=0', 'decided',
+        full=FULL),
+    Run('decided, a local and a remote owner', STEP, 'LIVENESS K=2 LAST', 'decided', full=FULL),
+    Run('says an outcome, 2 remote owners', STEP, 'LIVENESS K=2', 'says', full=FULL),
+    Run('says an outcome, a local and a remote owner', STEP, 'LIVENESS K=2 LAST', 'says'),
+    Run('question without fence', STEP, 'K=2 NO_QUESTION_FENCE', breaks='ALL_OR_NONE'),
+    Run('commit not idempotent', STEP, 'K=2 COMMIT_AGAIN', breaks='APPLIED_ONCE'),
+    Run('an owner aborts and asks nobody', STEP, 'K=2 ASKS_NOBODY', breaks='ALL_OR_NONE'),
+    Run('commits after one PREPARE', STEP, 'K=2 ONE_PREPARED', breaks='ALL_OR_NONE'),
+    Run('says Applied after one answer', STEP, 'K=2 ONE_ANSWER', breaks='TRUE_OUTCOME'),
+    Run('a lost FINISH is taken for a no', STEP, 'K=2 LAST NOT_SETTLED', breaks='ALL_OR_NONE'),
+    Run('an abort before its PREPARE is forgotten', STEP, 'LIVENESS K=2 ABORT_FORGETS', 'decided',
+        CYCLE),
+    Run('limit: caller dead, then an owner that has answered', STEP,
+        'TWO_DEATHS TIMEOUTS=0 REFUSALS=0', breaks='ALL_OR_NONE', full=FULL),
+    Run('limit closed: who counts a dead owner asks again', STEP,
+        'TWO_DEATHS ASKS_AGAIN TIMEOUTS=0 REFUSALS=0', full=FULL),
+]
+
+
+class Failure(Exception):
+    pass
+
+
+def call(command, folder, limit=LIMIT_S):
+    try:
+        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, timeout=limit,
+                              stderr=subprocess.STDOUT, text=True, errors='replace')
+    except subprocess.TimeoutExpired:
+        raise Failure(f'{command[0]}: more than {limit} s') from None
+    return done.stdout
+
+
+def cpu_seconds():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+class Verifiers:
+    """One folder with a verifier for each model and set of defines."""
+
+    def __init__(self, folder, cc):
+        self.folder, self.cc, self.made = folder, cc, {}
+
+    def make(self, run):
+        key = (run.model, run.defines, bool(run.claim))
+        if key in self.made:
+            return self.made[key]
+        folder = tempfile.mkdtemp(dir=self.folder)
+        for name in os.listdir(HERE):
+            if name.endswith('.pml'):
+                shutil.copy(os.path.join(HERE, name), folder)
+        said = call(['spin', '-a', *('-D' + d for d in run.defines.split()), run.model], folder)
+        if not os.path.exists(os.path.join(folder, 'pan.c')):
+            raise Failure('spin: ' + said.strip())
+        flags = ['-DNFAIR=3'] if run.claim else ['-DSAFETY']
+        # Where the search is short, the compiler is what takes the time.
+        level = '-O1' if run.full and not run.breaks else '-O0'
+        said = call([*self.cc, level, '-w', f'-DMEMLIM={MEMORY_MB}', *flags, '-o', 'pan', 'pan.c'],
+                    folder)
+        if not os.path.exists(os.path.join(folder, 'pan')):
+            raise Failure('cc: ' + said.strip())
+        self.made[key] = folder
+        return folder
+
+
+def search(run, folder):
+    # A small table of states for small searches: it is cleared first.
+    command = ['./pan', f'-m{run.depth}', '-w24' if run.full else '-w20']
+    if run.claim:
+        command += ['-a', '-f', '-N', run.claim]
+    return call(command, folder)
+
+
+def judge(run, said):
+    """Raises Failure unless the search found what the table says. Returns its count of states."""
+    states = re.search(r'(\d+(?:\.\d+)?(?:e\+\d+)?) states, stored', said)
+    errors = re.search(r'errors: (\d+)', said)
+    if not states or not errors:
+        raise Failure('no result: ' + said.strip()[-300:])
+    found = re.search(r'^pan:\d+: (.*)$', said, re.MULTILINE)
+    found = found.group(1) if found else ''
+    if not run.breaks:
+        if errors.group(1) != '0' or found:
+            raise Failure(f'broken: {found}')
+        for trouble in ('max search depth too small', 'Search not completed', 'out of memory',
+                        'reached -DMEMLIM', 'truncated', 'interrupted', 'VECTORSZ', 'too many'):
+            if trouble in said:
+                raise Failure(f'incomplete: {trouble}')
+        if 'Full statespace search' not in said:
+            raise Failure('incomplete: not all states were kept')
+    elif errors.group(1) == '0':
+        raise Failure(f'holds, and should break {run.breaks}')
+    elif run.breaks == CYCLE:
+        if not found.startswith(CYCLE):
+            raise Failure(f'broken otherwise: {found}')
+    elif not re.match(r'assertion violated[\s(]*' + run.breaks + r'\b', found):
+        raise Failure(f'broken otherwise: {found}')
+    return int(float(states.group(1)))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--quick', action='store_true', help='what the test suite runs')
+    parser.add_argument('--only', default='', help='runs whose model, name or defines hold this')
+    parser.add_argument('--list', action='store_true', help='print the table and stop')
+    options = parser.parse_args()
+    runs = [run for run in RUNS
+            if not (options.quick and run.full)
+            and options.only in f'{run.model} {run.name} {run.defines} {run.claim}']
+    if options.list:
+        for run in runs:
+            print(f'{run.model:10} {run.name:62} {run.defines} {run.claim} {run.breaks}')
+        return 0
+    cc = next((c for c in ('gcc', 'cc', 'clang') if shutil.which(c)), None)
+    if not shutil.which('spin') or cc is None:
+        print('check_models: needs spin (Debian: apt-get install spin) and a C compiler',
+              file=sys.stderr)
+        return 2
+    failed = 0
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix='weft_models_') as folder:
+        verifiers = Verifiers(folder, [cc])
+        for run in runs:
+            states, seconds = 0, 0.0
+            try:
+                made = verifiers.make(run)
+                start = cpu_seconds()
+                said = search(run, made)
+                seconds = cpu_seconds() - start
+                states = judge(run, said)
+                verdict = f'ok, breaks {run.breaks}' if run.breaks else 'ok, holds'
+            except Failure as failure:
+                failed += 1
+                verdict = f'FAILED: {failure}'
+            print(f'{run.model[:-4]:6} {run.name:62} {states:>9} states {seconds:6.1f} s  {verdict}',
+                  flush=True)
+    print(f'{len(runs)} runs, {failed} failed, {time.monotonic() - began:.0f} s, '
+          f'of CPU {cpu_seconds():.0f} s')
+    return 1 if failed or not runs else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

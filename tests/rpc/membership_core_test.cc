@@ -1,0 +1,284 @@
+#include "weft/rpc/internal/membership_core.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace weft::internal {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr WorkerId kSelf{0, 1};
+constexpr WorkerId kOne{1, 1};
+constexpr WorkerId kTwo{2, 1};
+constexpr WorkerId kThree{3, 1};
+
+std::string text(const absl::Status& status) { return std::string(status.message()); }
+absl::Status silent() { return absl::UnavailableError("cannot be reached"); }
+
+class MembershipCoreTest : public ::testing::Test {
+ protected:
+  MembershipCoreTest() {
+    core_.add({kSelf, "me", "a0"});
+    core_.add({kOne, "one", "a1"});
+    core_.add({kTwo, "two", "a2"});
+    core_.add({kThree, "three", "a3"});
+  }
+
+  // One interval later; `heard`: the peer's last frame.
+  MembershipActions tick(bool busy, TimePoint heard, milliseconds step = milliseconds(200)) {
+    now_ += step;
+    MembershipActions out;
+    core_.tick(now_, {{kOne, busy, heard}}, out);
+    return out;
+  }
+  uint64_t suspect(WorkerId worker) {
+    MembershipActions out;
+    core_.suspect(worker, silent(), out);
+    return out.questions.empty() ? 0 : out.questions.front().number;
+  }
+  MembershipActions answer(WorkerId worker, uint64_t question, std::vector<Verdict> verdicts) {
+    MembershipActions out;
+    core_.answer(worker, question, std::move(verdicts), out);
+    return out;
+  }
+
+  TimePoint now_ = TimePoint() + seconds(100);
+  MembershipCore core_{{kSelf, "me", "a0"}, LeaseLimits{}, now_};
+};
+
+TEST_F(MembershipCoreTest, APairWithNothingBetweenThemExchangesNothing) {
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(tick(false, TimePoint()).beats.empty());
+  EXPECT_EQ(core_.leases(), 0u);
+  EXPECT_TRUE(core_.trusts(kOne, now_));
+}
+
+TEST_F(MembershipCoreTest, BeatsGoOnForAWhileAfterTheLastCall) {
+  EXPECT_EQ(tick(true, now_).beats.size(), 1u);
+  EXPECT_EQ(core_.leases(), 1u);
+  const TimePoint last = now_;
+  while (now_ < last + seconds(10) - milliseconds(200)) {
+    EXPECT_EQ(tick(false, now_).beats.size(), 1u);
+  }
+  EXPECT_TRUE(tick(false, now_).beats.empty());
+  EXPECT_EQ(core_.leases(), 0u);
+}
+
+TEST_F(MembershipCoreTest, SilenceIsSuspectOnceItLastsLongerThanPatience) {
+  const TimePoint heard = now_;
+  tick(true, heard);
+  const TimePoint begun = now_;
+  MembershipActions out;
+  while (out.questions.empty()) out = tick(true, heard);
+  EXPECT_EQ(now_ - begun, milliseconds(1800));
+  ASSERT_EQ(out.questions.size(), 1u);
+  EXPECT_EQ(out.questions[0].suspect, kOne);
+  EXPECT_TRUE(out.questions[0].condemn);
+  EXPECT_THAT(out.questions[0].reason, HasSubstr("was not heard of for 1.8s"));
+  // It is asked once.
+  EXPECT_TRUE(tick(true, heard).questions.empty());
+}
+
+// A worker that hears nobody lets the others judge first.
+TEST_F(MembershipCoreTest, WhoHearsNobodyWaitsLonger) {
+  const TimePoint heard = now_;
+  const auto both = [&](bool one_is_heard) {
+    now_ += milliseconds(200);
+    MembershipActions out;
+    core_.tick(now_, {{kOne, true, one_is_heard ? now_ : heard}, {kTwo, true, heard}}, out);
+    return out;
+  };
+  both(false);
+  const TimePoint begun = now_;
+  MembershipActions out;
+  while (out.questions.empty()) out = both(false);
+  EXPECT_EQ(now_ - begun, milliseconds(2200));
+  EXPECT_EQ(out.questions.size(), 2u);
+  // One that is heard shows that the other is the silent one.
+  MembershipCore other({kSelf, "me", "a0"}, LeaseLimits{}, now_);
+  other.add({kOne, "one", "a1"});
+  other.add({kTwo, "two", "a2"});
+  const TimePoint start = now_;
+  out = {};
+  while (out.questions.empty()) {
+    now_ += milliseconds(200);
+    out = {};
+    other.tick(now_, {{kOne, true, now_}, {kTwo, true, heard}}, out);
+  }
+  EXPECT_EQ(now_ - start, milliseconds(2000));
+  ASSERT_EQ(out.questions.size(), 1u);
+  EXPECT_EQ(out.questions[0].suspect, kTwo);
+}
+
+TEST_F(MembershipCoreTest, AnyFrameShowsThatItsSenderLives) {
+  for (int i = 0; i < 100; ++i) {
+    const TimePoint heard = now_;
+    EXPECT_TRUE(tick(true, heard).questions.empty());
+  }
+}
+
+TEST_F(MembershipCoreTest, WhoWasStoppedJudgesNobodyForIt) {
+  const TimePoint heard = now_;
+  tick(true, heard);
+  EXPECT_TRUE(tick(true, heard, milliseconds(30000)).questions.empty());
+  int more = 0;
+  while (tick(true, heard).questions.empty()) ++more;
+  EXPECT_EQ(more, 6);  // 400 ms of the stop count, then 200 each
+}
+
+TEST_F(MembershipCoreTest, TrustCountsFromWhenTheAnsweredBeatWasSent) {
+  const uint64_t first = tick(true, now_).beats[0].number;
+  const TimePoint sent = now_;
+  const uint64_t second = tick(true, now_).beats[0].number;
+  tick(true, now_);
+  core_.on_beat_answer(kOne, second);
+  EXPECT_TRUE(core_.trusts(kOne, sent + milliseconds(200 + 1399)));
+  EXPECT_FALSE(core_.trusts(kOne, sent + milliseconds(200 + 1400)));
+  core_.on_beat_answer(kOne, first);  // a late answer to an earlier beat takes nothing back
+  EXPECT_TRUE(core_.trusts(kOne, sent + milliseconds(200 + 1399)));
+  core_.on_beat_answer(kOne, 1u << 30);  // never sent
+  EXPECT_FALSE(core_.trusts(kOne, sent + milliseconds(200 + 1400)));
+}
+
+TEST_F(MembershipCoreTest, WhoWritesTheVerdictTellsAllOthers) {
+  const uint64_t question = suspect(kOne);
+  ASSERT_NE(question, 0u);
+  const auto out = answer(kOne, question, {{kOne, kSelf, "cannot be reached"}});
+  ASSERT_EQ(out.gone.size(), 1u);
+  EXPECT_EQ(out.gone[0].worker, kOne);
+  EXPECT_EQ(out.gone[0].reason, silent());
+  ASSERT_EQ(out.notices.size(), 2u);
+  EXPECT_EQ(out.notices[0].to, kTwo);
+  EXPECT_EQ(out.notices[1].to, kThree);
+  EXPECT_EQ(out.notices[0].verdict, (Verdict{kOne, kSelf, "cannot be reached"}));
+  EXPECT_FALSE(core_.is_live(kOne));
+}
+
+TEST_F(MembershipCoreTest, AVerdictOfAnotherIsNotRepeated) {
+  const uint64_t question = suspect(kOne);
+  const auto out = answer(kOne, question, {{kOne, kTwo, "was silent"}});
+  ASSERT_EQ(out.gone.size(), 1u);
+  EXPECT_THAT(text(out.gone[0].reason),
+              AllOf(HasSubstr("declared dead by worker 'two' (w2.1)"), HasSubstr("was silent")));
+  EXPECT_TRUE(out.notices.empty());
+}
+
+TEST_F(MembershipCoreTest, WhatACondemnedWriterHadWrittenIsToldInItsPlace) {
+  // Two condemned One, Three condemned Two, and both died before they told anybody.
+  const uint64_t question = suspect(kThree);
+  const WorkerId four{4, 1};
+  core_.add({four, "four", "a4"});
+  const auto out =
+      answer(kThree, question, {{kOne, kTwo, "x"}, {kTwo, kThree, "y"}, {kThree, kSelf, "z"}});
+  EXPECT_EQ(out.gone.size(), 3u);
+  std::vector<WorkerId> told;
+  for (const auto& notice : out.notices) {
+    EXPECT_EQ(notice.to, four);
+    told.push_back(notice.verdict.dead);
+  }
+  EXPECT_THAT(told, ::testing::UnorderedElementsAre(kOne, kTwo, kThree));
+}
+
+TEST_F(MembershipCoreTest, WhoFindsItselfInTheListIsFenced) {
+  const uint64_t question = suspect(kOne);
+  const auto out = answer(kOne, question, {{kSelf, kOne, "was silent"}});
+  EXPECT_TRUE(core_.is_fenced());
+  EXPECT_THAT(text(out.fenced), AllOf(HasSubstr("'me' (w0.1) was declared dead by worker 'one'"),
+                                      HasSubstr("was silent")));
+  EXPECT_TRUE(out.gone.empty());
+  // Nothing is asked, admitted or judged any more.
+  EXPECT_EQ(suspect(kTwo), 0u);
+  MembershipActions none;
+  EXPECT_TRUE(absl::IsPermissionDenied(core_.admit({{9, 1}, "nine", "a9"}, none)));
+  EXPECT_TRUE(tick(true, TimePoint()).beats.empty());
+}
+
+TEST_F(MembershipCoreTest, ANoticeAboutItselfFences) {
+  MembershipActions out;
+  core_.on_notice({kSelf, kTwo, "was silent"}, out);
+  EXPECT_TRUE(core_.is_fenced());
+  EXPECT_FALSE(out.fenced.ok());
+}
+
+TEST_F(MembershipCoreTest, WithoutTheStoreThePairAloneIsOver) {
+  const uint64_t question = suspect(kOne);
+  MembershipActions out;
+  core_.answer(kOne, question, absl::DeadlineExceededError("no store"), out);
+  ASSERT_EQ(out.gone.size(), 1u);
+  EXPECT_EQ(out.gone[0].reason, silent());
+  EXPECT_TRUE(out.notices.empty());
+  // The store's answer may come late: then all hear of it.
+  const auto late = answer(kOne, question, {{kOne, kSelf, "cannot be reached"}});
+  EXPECT_TRUE(late.gone.empty());
+  EXPECT_EQ(late.notices.size(), 2u);
+}
+
+TEST_F(MembershipCoreTest, ARefusedWorkerOnlyReads) {
+  MembershipActions out;
+  core_.refused(kOne, absl::PermissionDeniedError("was declared dead"), out);
+  ASSERT_EQ(out.questions.size(), 1u);
+  EXPECT_FALSE(out.questions[0].condemn);
+  const auto after = answer(kOne, out.questions[0].number, {});
+  ASSERT_EQ(after.gone.size(), 1u);
+  EXPECT_TRUE(after.notices.empty());
+}
+
+TEST_F(MembershipCoreTest, ALaterLifeIsAdmittedAndTheEarlierOneSuspected) {
+  MembershipActions out;
+  const WorkerId later{1, 2};
+  ASSERT_TRUE(core_.admit({later, "one", "b1"}, out).ok());
+  ASSERT_EQ(out.questions.size(), 1u);
+  EXPECT_EQ(out.questions[0].suspect, kOne);
+  EXPECT_EQ(out.questions[0].reason, "was restarted");
+  EXPECT_TRUE(core_.is_live(later));
+  answer(kOne, out.questions[0].number, {{kOne, kSelf, "was restarted"}});
+  EXPECT_TRUE(core_.is_live(later));
+  EXPECT_FALSE(core_.is_live(kOne));
+  // What ended stays ended.
+  const absl::Status again = core_.admit({kOne, "one", "a1"}, out);
+  EXPECT_TRUE(absl::IsPermissionDenied(again));
+  EXPECT_THAT(text(again), HasSubstr("'one' (w1.1) was declared dead"));
+}
+
+TEST_F(MembershipCoreTest, RefusesWhoCannotBeAMember) {
+  const auto refusal = [&](const WorkerInfo& newcomer) {
+    MembershipActions out;
+    const absl::Status status = core_.admit(newcomer, out);
+    EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+    EXPECT_TRUE(out.questions.empty());
+    return text(status);
+  };
+  EXPECT_THAT(refusal({{7, 1}, "two", "b"}), HasSubstr("'two' (w2.1) has that name already"));
+  EXPECT_THAT(refusal({{7, 1}, "me", "b"}), HasSubstr("has that name already"));
+  EXPECT_THAT(refusal({{0, 2}, "me", "b"}), HasSubstr("has the place of"));
+  MembershipActions out;
+  ASSERT_TRUE(core_.admit({{1, 3}, "one", "b"}, out).ok());
+  EXPECT_THAT(refusal({{1, 2}, "one", "b"}), HasSubstr("an earlier life"));
+}
+
+TEST_F(MembershipCoreTest, WhoLeftIsNotAdmittedAgain) {
+  core_.left(kTwo);
+  MembershipActions out;
+  EXPECT_TRUE(absl::IsPermissionDenied(core_.admit({kTwo, "two", "a2"}, out)));
+  EXPECT_TRUE(core_.admit({{2, 2}, "two", "a2"}, out).ok());
+  EXPECT_TRUE(out.questions.empty());
+}
+
+TEST(LeaseLimits, NamesWhatIsWrong) {
+  EXPECT_TRUE(LeaseLimits{}.validate().ok());
+  LeaseLimits bad;
+  bad.trust = bad.patience;
+  EXPECT_THAT(text(bad.validate()), HasSubstr("trust 1.8s"));
+  bad = {};
+  bad.interval = milliseconds(0);
+  EXPECT_FALSE(bad.validate().ok());
+}
+
+}  // namespace
+}  // namespace weft::internal

@@ -1,0 +1,150 @@
+// The rules that can be broken, and the search for a run that notices.
+#include <iomanip>
+#include <map>
+
+#include "weft/base/breakage.h"
+#include "weft/tests/sim/runs.h"
+
+#ifdef WEFT_BREAKAGES
+
+namespace weft {
+namespace {
+
+std::map<std::string, bool>& switches() {
+  static std::map<std::string, bool> all;
+  return all;
+}
+
+}  // namespace
+
+const bool& breakage(const char* name) { return switches()[name]; }
+
+}  // namespace weft
+
+namespace weft::sim {
+namespace {
+
+struct Rule {
+  const char* name;
+  const char* broken;  // what the core does instead
+};
+
+constexpr Rule kRules[] = {
+    // session and peer
+    {"duplicates_accepted", "a frame that was seen before is let through"},
+    {"gap_acknowledged", "a frame ahead acknowledges those before it"},
+    {"gap_never_closes", "what came ahead is not acknowledged when the gap closes"},
+    {"unacknowledged_forgotten", "one frame more than acknowledged is forgotten"},
+    {"not_resent", "a new connection gets nothing again"},
+    {"credit_lost_with_connection", "credit told on a lost frame is not told again"},
+    {"credit_not_returned", "the callee never gives credit back"},
+    {"lost_result_says_not_run", "a result too large to keep is reported as not run"},
+    {"sent_call_counts_as_unsent", "a call that left is called unsent when it fails"},
+    {"cancelled_call_leaves_queue", "a call that was cancelled in the queue is sent"},
+    {"answered_call_stays_open", "an ended call can end again"},
+    // references, the owner
+    {"no_tombstones", "ended ids are not remembered"},
+    {"withdrawn_creation_runs", "a creation that was cancelled before it came runs"},
+    {"cancelled_creation_keeps_waiting", "what waits for a cancelled creation waits on"},
+    {"parked_shares_forgotten", "shares that came before the creation are forgotten"},
+    {"lent_share_not_listed", "a share the owner sends is not listed"},
+    {"delete_not_struck_out", "a deleted share stays listed"},
+    {"freed_with_shares", "a value is freed although shares are listed"},
+    {"freed_while_awaited", "a value is freed although calls wait for it"},
+    {"dead_user_not_reaped", "a dead user's shares stay"},
+    {"watermark_not_taken", "the users' watermark is ignored"},
+    {"earlier_life_not_buried", "a death known after that of a later life is ignored"},
+    {"ended_life_heard", "messages of ended lives are taken"},
+    // references, the user
+    {"creation_not_cancelled", "a creation given up is not cancelled at the owner"},
+    {"unsent_child_stays", "a child that never left holds its parent"},
+    {"dead_owner_ignored", "shares of a dead owner's values stay"},
+    {"dead_child_holder_ignored", "a child sent to a dead worker holds its parent"},
+    {"watermark_ignores_undecided", "the watermark passes undecided ids"},
+    {"no_last_watermark", "the last watermark is not sent"},
+    {"deleted_before_children", "a share is deleted with undecided children"},
+    {"deleted_unconfirmed", "a share is deleted before it is confirmed"},
+    {"child_accept_not_sent", "the parent is not told that its child is decided"},
+    {"refused_child_not_told", "the parent is not told that its child was refused"},
+    {"starts_at_first_confirmation", "a call starts when one of its references is confirmed"},
+    // contexts
+    {"released_context_made_again", "a late call makes a released context again"},
+    {"release_not_passed_on", "who hears of a release tells nobody"},
+    {"histories_not_read", "decisions that ride on messages are ignored"},
+    {"ended_pass_joined", "a pass that has ended here is joined again"},
+    {"late_message_unanswered", "late messages of an aborted pass get no ABORT"},
+    {"dead_creator_ignored", "contexts of a dead creator stay"},
+    {"lost_peer_not_told", "the creator does not hear who lost a peer"},
+    {"ended_peer_heard", "messages of a dead peer are taken"},
+    // passes
+    {"unreceived_ignored", "what was sent and not received does not count"},
+    {"commits_before_quiet", "the initiator decides when it is idle itself"},
+    {"commits_while_waiting", "commit although a gradient is held up"},
+    {"reports_while_working", "a worker reports, or decides, while it works"},
+    {"holds_not_counted", "holds do not keep a worker busy"},
+    {"carried_reports_dropped", "reports that ride on messages are lost"},
+    {"seal_cancels_active", "the seal cancels sends that will get gradients"},
+    {"seal_misses_one", "one worker is not sealed"},
+    {"empty_answers_not_sent", "no answer where no gradient comes"},
+    {"commit_not_published", "participants are not told of the commit"},
+    {"aborted_stage_merged", "gradients of an aborted pass become readable"},
+    {"abort_not_passed_on", "an abort does not follow the gradients"},
+    {"abort_not_heard", "a participant ignores ABORT"},
+    {"death_in_pass_ignored", "the death of a worker does not end a pass"},
+};
+
+}  // namespace
+
+bool break_rule(const std::string& name) {
+  for (const Rule& rule : kRules) {
+    if (name != rule.name) continue;
+    switches()[name] = true;
+    return true;
+  }
+  return false;
+}
+
+void mend_rules() {
+  for (auto& [name, broken] : switches()) broken = false;
+}
+
+int find_breakages(uint64_t at_most, std::ostream& out) {
+  size_t missed = 0;
+  out << std::left << std::setw(34) << "breakage" << std::setw(62) << "what the core does"
+      << std::right << std::setw(8) << "runs"
+      << "  invariant\n";
+  for (const Rule& rule : kRules) {
+    break_rule(rule.name);
+    Report report;
+    RunResult result;
+    while (report.runs < at_most && result.violation.invariant.empty()) {
+      result = run_seed(report.runs + 1, report);
+    }
+    mend_rules();
+    const bool found = !result.violation.invariant.empty();
+    missed += found ? 0 : 1;
+    out << std::left << std::setw(34) << rule.name << std::setw(62) << rule.broken << std::right
+        << std::setw(8) << report.runs << "  " << (found ? result.violation.invariant : "NOT FOUND")
+        << std::endl;
+  }
+  out << std::size(kRules) << " breakages, " << missed << " not found\n";
+  return missed == 0 ? 0 : 1;
+}
+
+}  // namespace weft::sim
+
+#else
+
+namespace weft::sim {
+
+bool break_rule(const std::string&) { return false; }
+void mend_rules() {}
+
+int find_breakages(uint64_t, std::ostream& out) {
+  out << "this executable has the libraries' own cores: use weft_sim_breakages\n";
+  return 2;
+}
+
+}  // namespace weft::sim
+
+#endif

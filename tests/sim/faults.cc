@@ -1,0 +1,214 @@
+// What breaks, when, and how it is mended.
+#include <algorithm>
+#include <utility>
+
+#include "weft/tests/sim/world.h"
+
+namespace weft::sim {
+namespace {
+
+// call, nested, forward, remote, method, to_here, cancel, own, drop, open, backward, cancel pass,
+// release, probe
+constexpr uint32_t kWeights[][kOperations] = {
+    {16, 0, 14, 12, 10, 8, 5, 6, 12, 4, 9, 1, 2, 0},   // everything
+    {30, 0, 0, 10, 12, 8, 12, 4, 10, 0, 0, 0, 0, 0},   // calls
+    {20, 0, 0, 20, 15, 15, 6, 10, 20, 0, 0, 0, 0, 0},  // references
+    {3, 0, 45, 3, 2, 2, 4, 1, 2, 5, 25, 2, 4, 0},      // passes
+};
+
+// cut, duplicate, overtake, partition, one-way, flapping, crash, restart, pause, node, store
+constexpr uint32_t kFaultWeights[][kFaults] = {
+    {60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},     // lost connections only: nobody may die
+    {20, 0, 0, 0, 0, 0, 30, 0, 5, 0, 2},    // crashes
+    {15, 0, 0, 10, 10, 8, 5, 0, 20, 0, 4},  // silence
+    {20, 0, 0, 6, 6, 5, 15, 0, 10, 0, 3},   // everything
+};
+
+}  // namespace
+
+void World::plan_faults(Nanoseconds span) {
+  const auto& weights = kWeights[dice.below(std::size(kWeights))];
+  step_weights_.assign(std::begin(weights), std::end(weights));
+  step_weight_sum_ = 0;
+  for (const uint32_t weight : step_weights_) step_weight_sum_ += weight;
+  if (dice.chance(15)) return;  // a quiet run
+  const auto& faults = kFaultWeights[dice.below(std::size(kFaultWeights))];
+  fault_weights_.assign(std::begin(faults), std::end(faults));
+  for (const uint32_t weight : fault_weights_) fault_weight_sum_ += weight;
+  for (size_t i = 0, count = 1 + dice.below(5); i < count; ++i) {
+    schedule.in(Nanoseconds(static_cast<int64_t>(dice.below(span.count()))), EventKind::kFault,
+                kNobody);
+  }
+}
+
+void World::strike() {
+  if (winding_down) return;
+  uint64_t pick = dice.below(fault_weight_sum_);
+  size_t fault = 0;
+  while (pick >= fault_weights_[fault]) pick -= fault_weights_[fault++];
+  std::vector<Slot> up;
+  for (Slot slot = 0; slot < lives_.size(); ++slot) {
+    if (lives_[slot].worker != nullptr) up.push_back(slot);
+  }
+  switch (static_cast<Fault>(fault)) {
+    case Fault::kCut: {
+      const std::vector<int> open = network.open_connections();
+      if (open.empty()) return;
+      report.inject(Fault::kCut);
+      return network.cut(open[dice.below(open.size())], dice.chance(60), true);
+    }
+    case Fault::kCrash:
+      if (up.size() > 2) crash(up[dice.below(up.size())]);
+      return;
+    case Fault::kPause:
+      return pause(up[dice.below(up.size())]);
+    case Fault::kPartition:
+    case Fault::kOneWay:
+    case Fault::kFlapping:
+      return silence_some(static_cast<Fault>(fault));
+    case Fault::kSlowStore:
+      report.inject(Fault::kSlowStore);
+      slow_store = true;
+      slow_store_fault = mend_in(dice.millis(100, 3000), {.fault = Fault::kSlowStore});
+      return;
+    default:
+      return;
+  }
+}
+
+size_t World::mend_in(Nanoseconds delay, Mending what) {
+  mendings_.push_back(std::move(what));
+  schedule.in(delay, EventKind::kMend, kNobody, mendings_.size() - 1);
+  last_mend_ = std::max(last_mend_, schedule.now() + delay);
+  return mendings_.size() - 1;
+}
+
+void World::felt(size_t fault) {
+  if (!std::exchange(mendings_[fault].felt, true)) report.effect(mendings_[fault].fault);
+}
+
+void World::crash(Slot victim) {
+  report.inject(Fault::kCrash);
+  Life& life = lives_[victim];
+  const Worker& worker = *life.worker;
+  const bool matters = worker.sessions.left().calls > 0 || worker.calls.running() > 0 ||
+                       !worker.references.leftovers().empty() || worker.passes.core().size() > 0;
+  if (matters) report.effect(Fault::kCrash);
+  any_ended_ = true;
+  network.cut_all(victim, dice.chance(50));
+  life.worker.reset();
+  life.deferred.clear();
+  life.paused = false;
+  membership->disturb();
+  if (dice.chance(60) && newest(life.id.index) == life.id && life.id.incarnation < 3) {
+    mend_in(dice.chance(50) ? dice.micros(200, 5000) : dice.millis(5, 300),
+            {.fault = Fault::kRestart, .place = life.id.index});
+  }
+}
+
+void World::pause(Slot victim) {
+  if (lives_[victim].paused) return;
+  report.inject(Fault::kPause);
+  lives_[victim].paused = true;
+  membership->disturb();
+  const Nanoseconds length = dice.chance(50) ? dice.millis(1, 400) : dice.millis(400, 4000);
+  mend_in(length, {.fault = Fault::kPause, .slot = victim});
+}
+
+void World::resume(Slot slot) {
+  Life& life = lives_[slot];
+  if (!std::exchange(life.paused, false)) return;
+  if (!life.deferred.empty()) report.effect(Fault::kPause);
+  for (const Event& event : std::exchange(life.deferred, {})) {
+    // Under its old time, which says what it was armed for.
+    schedule.at(schedule.now(), event.kind, event.slot, event.a, event.b);
+  }
+  if (life.worker != nullptr) membership->on_resume(*life.worker);
+}
+
+void World::silence_some(Fault fault) {
+  Mending mending{.fault = fault};
+  if (fault == Fault::kPartition) {
+    // Two sides, often one worker against the rest.
+    std::vector<bool> side(places_);
+    if (dice.chance(60)) {
+      side[dice.below(places_)] = true;
+    } else {
+      for (uint32_t i = 0; i < places_; ++i) side[i] = dice.chance(50);
+    }
+    for (uint32_t a = 0; a < places_; ++a) {
+      for (uint32_t b = 0; b < places_; ++b) {
+        if (side[a] != side[b]) mending.silences.emplace_back(a, b);
+      }
+    }
+  } else {
+    const uint32_t a = static_cast<uint32_t>(dice.below(places_));
+    const uint32_t b = (a + 1 + static_cast<uint32_t>(dice.below(places_ - 1))) % places_;
+    mending.silences.emplace_back(a, b);
+    if (fault == Fault::kFlapping) {
+      mending.silences.emplace_back(b, a);
+      mending.times = static_cast<int>(dice.between(2, 6));
+    }
+  }
+  if (mending.silences.empty()) return;  // all on one side
+  report.inject(fault);
+  membership->disturb();
+  const Nanoseconds length = fault == Fault::kFlapping ? dice.millis(20, 300)
+                             : dice.chance(50)         ? dice.millis(1, 500)
+                                                       : dice.millis(500, 4000);
+  const size_t number = mend_in(length, mending);
+  for (const auto& [from, to] : mending.silences) network.silence(from, to, number);
+}
+
+void World::mend(size_t number) {
+  const Mending what = mendings_[number];
+  if (winding_down && what.fault != Fault::kRestart) return;
+  switch (what.fault) {
+    case Fault::kPause:
+      return resume(what.slot);
+    case Fault::kSlowStore:
+      slow_store = false;
+      return;
+    case Fault::kRestart: {
+      if (winding_down) return;
+      const WorkerId last = newest(what.place);
+      if (worker(last) != nullptr) return;
+      report.inject(Fault::kRestart);
+      report.effect(Fault::kRestart);
+      Worker& born = start(what.place, last.incarnation + 1);
+      membership->on_join(born);
+      for (uint32_t index = 0; index < places_; ++index) {
+        const WorkerId other = newest(index);
+        if (other != born.id && !born.known_dead.contains(other)) {
+          born.sessions.add_peer(slot_of(other), true);
+        }
+      }
+      return;
+    }
+    default:
+      break;
+  }
+  const bool silent = network.silent(what.silences[0].first, what.silences[0].second);
+  for (const auto& [from, to] : what.silences) {
+    if (silent) {
+      network.restore(from, to);
+    } else {
+      network.silence(from, to, number);
+    }
+  }
+  if (!silent) membership->disturb();
+  if (mendings_[number].times-- <= 0) return;
+  schedule.in(dice.millis(20, 300), EventKind::kMend, kNobody, number);
+}
+
+void World::mend_all() {
+  Network::Manner manner = network.manner();
+  manner.duplicates = manner.overtaking = 0;
+  network.set_manner(manner);
+  slow_store = false;
+  network.restore_all();
+  for (Slot slot = 0; slot < lives_.size(); ++slot) resume(slot);
+  membership->disturb();
+}
+
+}  // namespace weft::sim

@@ -1,0 +1,126 @@
+#include "weft/tests/sim/membership.h"
+
+#include "weft/tests/sim/world.h"
+
+namespace weft::sim {
+namespace {
+
+constexpr Nanoseconds kInterval = std::chrono::milliseconds(200);
+constexpr Nanoseconds kPatience = std::chrono::milliseconds(1800);
+
+}  // namespace
+
+// Of a place that has a later life, every earlier one is suspected at once.
+void OracleMembership::on_join(Worker& worker) {
+  for (const WorkerId dead : list_) learn(worker, dead);
+  for (const Life& life : world_.lives()) {
+    if (world_.newest(life.id.index) != life.id) suspect(worker, life.id);
+  }
+}
+
+// The earlier life is suspected at once, and the newcomer may have read the list before its last
+// entries, which were posted before anybody knew it.
+void OracleMembership::on_newcomer(Worker& at, WorkerId newcomer) {
+  auto post = std::make_shared<VerdictPost>();
+  post->dead.assign(at.known_dead.begin(), at.known_dead.end());
+  if (!post->dead.empty()) {
+    at.sessions.post(newcomer, internal::Topic::kMembership, std::move(post), 40);
+  }
+  for (uint32_t incarnation = 1; incarnation < newcomer.incarnation; ++incarnation) {
+    suspect(at, {newcomer.index, incarnation});
+  }
+}
+
+void OracleMembership::suspect(Worker& by, WorkerId whom) {
+  if (by.fenced || by.known_dead.contains(whom)) return;
+  if (!asked_.emplace(by.id, whom).second) return;
+  Nanoseconds delay = world_.dice.micros(200, 3000);
+  if (world_.slow_store) {
+    delay += world_.dice.millis(20, 400);
+    world_.felt(world_.slow_store_fault);
+  }
+  questions_.push_back({by.id, whom});
+  world_.schedule.in(delay, EventKind::kStore, by.slot, questions_.size() - 1);
+}
+
+// The first writer wins; who finds itself in the list fences itself.
+void OracleMembership::on_answer(Worker& by, const Question& question) {
+  asked_.erase({question.by, question.about});
+  if (by.fenced) return;
+  if (verdicts_.contains(by.id)) return by.fence();
+  if (verdicts_.insert(question.about).second) {
+    list_.push_back(question.about);
+    world_.note_end();
+    world_.report.count(Effect::kVerdicts);
+    const Worker* accused = world_.worker(question.about);
+    if (accused != nullptr) world_.report.count(Effect::kFalseVerdicts);
+    auto post = std::make_shared<VerdictPost>();
+    post->dead = {question.about};
+    for (const WorkerId peer : by.sessions.live_peers()) {
+      if (peer != question.about) {
+        by.sessions.post(peer, internal::Topic::kMembership, post, 40);
+      }
+    }
+  }
+  learn(by, question.about);
+}
+
+void OracleMembership::learn(Worker& at, WorkerId dead) {
+  if (dead == at.id) return at.fence();
+  at.on_verdict(dead);
+}
+
+void OracleMembership::on_post(Worker& at, WorkerId, const std::shared_ptr<void>& body) {
+  const std::shared_ptr<void> kept = body;
+  for (const WorkerId dead : static_cast<const VerdictPost*>(kept.get())->dead) {
+    if (!at.known_dead.contains(dead)) learn(at, dead);
+  }
+}
+
+void OracleMembership::disturb() {
+  if (std::exchange(looking_, true)) return;
+  world_.schedule.in(kInterval, EventKind::kLease, kNobody);
+}
+
+void OracleMembership::on_resume(Worker& worker) {
+  // Time in which this worker's own timer did not run counts for at most two intervals.
+  for (const WorkerId peer : worker.sessions.live_peers()) {
+    worker.sessions.set_heard(
+        peer, std::max(worker.sessions.heard(peer), world_.schedule.now() - 2 * kInterval));
+  }
+}
+
+void OracleMembership::on_event(const Event& event) {
+  if (event.kind == EventKind::kLease) return look();
+  const Question question = questions_[event.a];
+  if (Worker* by = world_.worker(question.by)) on_answer(*by, question);
+}
+
+// What beats and their answers would have told each pair.
+void OracleMembership::look() {
+  bool wanted = world_.network.any_silent();
+  std::vector<std::pair<Worker*, WorkerId>> suspicions;
+  const TimePoint now = world_.schedule.now();
+  for (const Life& life : world_.lives()) {
+    wanted = wanted || life.paused;
+    if (life.worker == nullptr || life.worker->fenced) continue;
+    Worker& worker = *life.worker;
+    for (const WorkerId peer : worker.sessions.live_peers()) {
+      const Life& other = world_.life(world_.slot_of(peer));
+      const bool answers = other.worker != nullptr && !other.paused && !life.paused &&
+                           !world_.network.silent(life.id.index, peer.index) &&
+                           !world_.network.silent(peer.index, life.id.index) &&
+                           other.worker->sessions.is_live(life.id);
+      wanted = wanted || !answers;
+      if (answers) worker.sessions.set_heard(peer, now);
+      if (!life.paused && now - worker.sessions.heard(peer) > kPatience) {
+        suspicions.emplace_back(&worker, peer);
+      }
+    }
+  }
+  for (const auto& [worker, peer] : suspicions) suspect(*worker, peer);
+  looking_ = false;
+  if (wanted) disturb();
+}
+
+}  // namespace weft::sim

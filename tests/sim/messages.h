@@ -1,0 +1,67 @@
+// What the frames of the simulator carry: plain structs, owned by the frame's only payload.
+//
+// Headers, sequences, credit and acknowledgements are the library's own; only the encoding of
+// bodies is left out. A payload's size is what the frame is said to weigh.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "weft/base/status.h"
+#include "weft/dist_autograd/internal/pass_messages.h"
+#include "weft/rpc/internal/peer.h"
+#include "weft/rref/internal/ownership_types.h"
+
+namespace weft::sim {
+
+enum class CallKind : uint8_t {
+  kPlain,
+  kCreate,  // remote(): the result stays with the callee
+  kMethod,  // on an object at the callee
+  kFetch,   // to_here()
+};
+
+struct CallBody {
+  uint64_t ledger = 0;  // the call's place in the checker's book
+  CallKind kind = CallKind::kPlain;
+  std::vector<internal::Reference> references;
+  RRefId rref;  // creation: the new object; method, fetch: the target
+  ForkId fork;  // creation: the caller's share
+  ContextId context;
+  internal::AutogradMetadata metadata;
+  size_t transfer = 0;  // of the context's recorded program, if metadata.send is valid
+  uint32_t depth = 0;
+};
+
+struct ReplyBody {
+  uint64_t ledger = 0;
+  bool ok = true;
+  Ran ran = Ran::kYes;  // of an error
+  std::vector<internal::Reference> references;
+  ContextId context;
+  internal::AutogradMetadata metadata;
+  size_t transfer = 0;
+};
+
+// Messages that nobody waits for ride with the last one.
+struct AutogradPost {
+  std::vector<internal::AutogradMessage> messages;
+};
+
+// These lives are dead; the writer of the newest verdict says so.
+struct VerdictPost {
+  std::vector<WorkerId> dead;
+};
+
+template <class Body>
+Payload pack(std::shared_ptr<Body> body, size_t bytes) {
+  return Payload{nullptr, bytes, std::move(body)};
+}
+template <class Body>
+std::shared_ptr<Body> unpack(const Frame& frame) {
+  return frame.payloads.empty() ? nullptr
+                                : std::static_pointer_cast<Body>(frame.payloads.front().owner);
+}
+
+}  // namespace weft::sim

@@ -1,0 +1,106 @@
+// A worker's AutogradDriver in the simulator: recording, local graphs, stages and timers around the
+// library's ContextCore. Graphs are tests/dist_autograd/fake_graph.h: integers, exactly known.
+//
+// Thread safety: none.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "weft/dist_autograd/internal/context_core.h"
+#include "weft/tests/dist_autograd/fake_graph.h"
+#include "weft/tests/sim/messages.h"
+#include "weft/tests/sim/room.h"
+
+namespace weft::sim {
+
+class Worker;
+class World;
+
+// What was recorded under a context, on all workers together. A value's worker is a slot.
+struct ContextFacts {
+  ContextId id;
+  Slot creator = kNobody;
+  internal::Program program;
+  std::map<Slot, std::vector<int>> usable;  // what later work of a worker may build on
+  bool released = false;
+};
+
+class Passes final : public Room {
+ public:
+  explicit Passes(Worker& worker);
+  ~Passes() override;
+
+  // ---- the program
+  void open_context();
+  ContextId some_context();  // live here; invalid if there is none
+  void release_one();
+  void backward();
+  void cancel_one();
+
+  // ---- for calls. False: refused, nothing happened. `values` (may be null: the program's) are
+  // what the handler has made so far under the context.
+  bool record_send(const ContextId& context, WorkerId to, std::vector<int>* values,
+                   internal::AutogradMetadata* metadata, size_t* transfer);
+  bool record_receive(WorkerId from, const ContextId& context,
+                      const internal::AutogradMetadata& metadata, size_t transfer,
+                      std::vector<int>* values);
+
+  // Room.
+  void on_post(WorkerId from, const std::shared_ptr<void>& body) override;
+  void on_stale_post(WorkerId from, const std::shared_ptr<void>& body) override;
+  void on_peer_dead(WorkerId dead) override;
+  void on_event(const Event& event) override;
+  void let_go() override;
+  void check() const override;
+  std::string leftovers() const override;
+
+  const internal::ContextCore& core() const { return core_; }
+  size_t running() const { return runs_.size(); }
+  bool works(const internal::PassId& pass) const;
+  bool holds(const internal::PassId& pass) const;
+  // What is readable of a context here.
+  const std::map<ContextId, std::map<int, uint64_t>>& readable() const { return readable_; }
+
+ private:
+  struct LocalRun {
+    std::unique_ptr<internal::FakeGraph> graph;
+    std::deque<internal::AutogradAction> strand;
+    bool stopped = false;
+    int holds = 0;
+  };
+
+  struct Timer {
+    uint64_t number = 0;
+    TimePoint deadline;
+  };
+
+  void act(internal::AutogradActions& actions);
+  void local(const internal::PassId& pass, internal::AutogradAction action);
+  void merge(const internal::PassId& pass, LocalRun& run);
+  void run_local(const internal::PassId& pass);
+  void hand_out(internal::backward::Send send);
+  void send_riders();
+  void post(WorkerId to, std::shared_ptr<AutogradPost> parcel);
+  int make_value(ContextFacts& facts, const std::vector<int>& from);
+  std::vector<int>& usable(ContextFacts& facts);
+
+  Worker& worker_;
+  World& world_;
+  internal::ContextCore core_;
+  std::map<internal::PassId, LocalRun> runs_;
+  std::map<internal::PassId, Timer> timers_;
+  std::map<ContextId, std::map<int, uint64_t>> readable_;
+  std::map<WorkerId, std::vector<internal::AutogradMessage>> riders_;
+  bool riders_armed_ = false;
+  uint64_t last_timer_ = 0;
+  std::vector<internal::PassId> started_;  // here, newest last
+  std::set<ContextId> open_;               // created here and not released
+  std::string broken_;                     // what a graph complains of
+};
+
+}  // namespace weft::sim

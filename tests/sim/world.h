@@ -1,0 +1,156 @@
+// One run of the simulator: workers on a virtual clock and network, a random program, random
+// faults, and the books that know what must be true. All of it follows from one seed.
+//
+// A run goes through these parts: program and faults; then both stop, everything is mended, and
+// within kBound every call and pass must have ended; sometimes calls probe whether all credit has
+// come home; then the program lets go of everything, and within kBound no table of a live worker
+// may hold anything.
+//
+// Thread safety: none.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "weft/tests/sim/checker.h"
+#include "weft/tests/sim/dice.h"
+#include "weft/tests/sim/membership.h"
+#include "weft/tests/sim/network.h"
+#include "weft/tests/sim/report.h"
+#include "weft/tests/sim/schedule.h"
+#include "weft/tests/sim/trace.h"
+#include "weft/tests/sim/worker.h"
+
+namespace weft::sim {
+
+struct Life {
+  WorkerId id;
+  std::unique_ptr<Worker> worker;  // none: crashed
+  bool paused = false;
+  std::vector<Event> deferred;  // what came while it was paused
+};
+
+struct Violation {
+  std::string invariant;  // empty: none
+  std::string text;
+  uint64_t event = 0;
+};
+
+class World {
+ public:
+  // Twice what the longest deadline (0.7 s and 1 s of grace) or a lease (1.8 s and a look) takes.
+  static constexpr Nanoseconds kBound = std::chrono::milliseconds(4400);
+  // Above this a table grows without bound in runs as short as these.
+  static constexpr size_t kMostFrames = 2000;
+
+  World(uint64_t seed, Report& report_in, Trace& trace_in);
+  ~World();
+
+  // The first violation, if there is one.
+  Violation run();
+  uint64_t events() const { return events_; }
+  uint64_t hash() const { return hash_; }
+
+  void violate(const char* invariant, const std::string& text);
+
+  const std::vector<Life>& lives() const { return lives_; }
+  const Life& life(Slot slot) const { return lives_[slot]; }
+  Life& life(Slot slot) { return lives_[slot]; }
+  Slot slot_of(WorkerId id) const;
+  Worker* worker(WorkerId id) const;
+  WorkerId newest(uint32_t index) const;
+  // Dead for those who must be right: crashed, or a verdict stands.
+  bool ended(WorkerId id) const;
+  bool any_ended() const { return any_ended_; }
+  void note_end() { any_ended_ = true; }
+  std::vector<Slot> awake() const;  // lives that take part in the program
+  ContextFacts& add_context(const ContextId& id);
+
+  Report& report;
+  Trace& trace;
+  Dice dice;
+  Schedule schedule;
+  Network network;
+  Checker checker;
+  std::unique_ptr<Membership> membership;
+  std::map<ContextId, ContextFacts> contexts;
+
+  // Of this run.
+  internal::CreditWindow window;
+  internal::OwnershipLimits ownership_limits;
+  bool tight_ownership = false;  // bounds that are reached: references may be refused as too many
+  unsigned failing_nodes = 0;    // percent of graphs
+  unsigned holds = 0;            // percent of actions that reach leaves
+  size_t parking = 0;            // calls that may wait for their object without credit
+  bool slow_store = false;
+  size_t slow_store_fault = 0;
+  bool shutdown_at_end = false;
+  bool winding_down = false;
+
+  // This fault made a difference to someone.
+  void felt(size_t fault);
+
+ private:
+  struct Mending {
+    Fault fault = Fault::kPause;
+    Slot slot = kNobody;
+    uint32_t place = 0;
+    std::vector<std::pair<uint32_t, uint32_t>> silences{};
+    int times = 0;
+    bool felt = false;
+  };
+
+  // How a run ends; kBound lies between two stages.
+  enum class Stage : uint64_t {
+    kMend,   // faults and program have stopped
+    kProbe,  // calls and passes have ended
+    kLetGo,  // all credit has come home
+    kEnd,    // nothing is left
+  };
+
+  void set_up();
+  Worker& start(uint32_t index, uint32_t incarnation);
+  void handle(const Event& event);
+  void settle(Stage stage);
+  void probe();
+  void check_all();
+
+  // program.cc
+  void step();
+  void step_at(Worker& worker);
+
+  // faults.cc
+  void plan_faults(Nanoseconds span);
+  void strike();
+  void mend(size_t number);
+  // Returns its number.
+  size_t mend_in(Nanoseconds delay, Mending what);
+  void crash(Slot victim);
+  void pause(Slot victim);
+  void resume(Slot slot);
+  void silence_some(Fault fault);
+  void mend_all();
+
+  std::vector<Life> lives_;
+  uint32_t places_ = 0;
+  Violation violation_;
+  uint64_t events_ = 0;
+  uint64_t hash_ = 1469598103934665603ull;
+  bool any_ended_ = false;
+
+  uint64_t steps_left_ = 0;
+  Nanoseconds step_gap_{};
+  std::vector<uint32_t> step_weights_;
+  uint64_t step_weight_sum_ = 0;
+  std::vector<uint32_t> fault_weights_;
+  uint64_t fault_weight_sum_ = 0;
+  std::vector<Mending> mendings_;
+  TimePoint last_mend_{};
+};
+
+std::string describe(const Event& event, const World& world);
+std::string describe(const Frame& frame);
+
+}  // namespace weft::sim

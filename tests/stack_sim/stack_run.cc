@@ -1,0 +1,540 @@
+#include "weft/tests/stack_sim/stack_run.h"
+
+#include <cmath>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <random>
+
+#include <ATen/ATen.h>
+
+#include "absl/strings/str_cat.h"
+#include "weft/rpc/class.h"
+#include "weft/rpc/function.h"
+#include "weft/rpc/verbs.h"
+#include "weft/rref/internal/ownership_types.h"
+#include "weft/rref/rref.h"
+#include "weft/tests/stack_sim/ledger.h"
+#include "weft/tests/stack_sim/stack_world.h"
+
+namespace weft::sim {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class Run;
+Run* running = nullptr;
+
+}  // namespace
+
+// A value that lives on one worker and counts those that live.
+class Cell {
+ public:
+  explicit Cell(int64_t value);
+  ~Cell();
+  Cell(const Cell&) = delete;
+  Cell& operator=(const Cell&) = delete;
+  int64_t get(uint64_t call) const;
+
+ private:
+  const int64_t value_;
+  const RpcRuntime* const home_;
+};
+WEFT_REGISTER_CLASS(Cell, weft::constructor<int64_t>(), &Cell::get);
+
+int64_t record(uint64_t call);
+WEFT_REGISTER_FUNCTION(record);
+Future<int64_t> slow(uint64_t call, int64_t milliseconds);
+WEFT_REGISTER_FUNCTION(slow);
+// Each hop is a call of its own, told of to the ledger by who made it.
+Future<int64_t> relay(uint64_t call, std::vector<uint32_t> path);
+WEFT_REGISTER_FUNCTION(relay);
+void keep(uint64_t call, RRef<Cell> cell);
+WEFT_REGISTER_FUNCTION(keep);
+Future<at::Tensor> chain(at::Tensor x, std::vector<uint32_t> path);
+WEFT_REGISTER_FUNCTION(chain);
+
+namespace {
+
+class Run {
+ public:
+  explicit Run(const RunOptions& options)
+      : options_(options), random_(options.seed), world_(3 + static_cast<uint32_t>(random_() % 3)) {
+    running = this;
+    pools_.resize(world_.size());
+    report_.operations.clear();
+    if (options_.faults && pick(3) == 0) {
+      world_.set_frame_faults(1000, pick(3) == 0 ? 300 : 0, random_());
+    }
+  }
+  ~Run() {
+    pools_.clear();
+    running = nullptr;
+  }
+
+  RunReport run() {
+    for (uint32_t step = 0; step < options_.steps;) {
+      if (pick(100) < 85 && world_.ready() > 0) {
+        task();
+      } else if (pick(100) < 60) {
+        // Mostly while nothing is left to do: else deadlines pass before anything has happened.
+        if (world_.ready() == 0 || pick(20) == 0) pass_time(seconds(5));
+      } else if (options_.faults && pick(100) < 12) {
+        fault();
+      } else {
+        program_step();
+        ++step;
+      }
+    }
+    stop_faults();
+    settle(seconds(60));  // a frame that vanished is missed after 30 s
+    check_end();
+    return finish();
+  }
+
+  // ---- for handlers
+  Ledger& ledger() { return ledger_; }
+  Life* here() { return world_.find(CallScope::current().runtime.get()); }
+  void keep(RRef<Cell> cell) {
+    if (Life* life = here()) pool_of(*life).push_back(std::move(cell));
+  }
+  std::map<const RpcRuntime*, int64_t>& cells() { return cells_; }
+
+  // A call of `caller`, told of when it is answered.
+  template <class T>
+  void watch(uint64_t call, const Future<T>& future, std::optional<int64_t> expected) {
+    future.state()->on_complete_inline([this, call, future, expected] {
+      const auto& result = future.state()->result();
+      bool right = true;
+      if constexpr (std::is_same_v<T, int64_t>) {
+        right = !result.ok() || !expected || *result == *expected;
+      }
+      ledger_.told(call, result.status(), right);
+      mix(call * 31 + static_cast<uint64_t>(result.status().code()));
+    });
+  }
+  CallOptions call_options() {
+    static constexpr int64_t kTimes[] = {0, 30, 300, 3000};
+    const int64_t time = kTimes[pick(4)];
+    CallOptions options;
+    if (time > 0) options.timeout = milliseconds(time);
+    return options;
+  }
+  uint64_t pick(uint64_t bound) { return random_() % bound; }
+
+ private:
+  using Pool = std::vector<RRef<Cell>>;
+
+  Pool& pool_of(Life& life) { return pools_[life.rank]; }
+  void mix(uint64_t value) { report_.hash = (report_.hash ^ value) * 0x100000001b3u; }
+  void trace(const std::string& what) {
+    if (options_.trace) {
+      std::cerr << world_.now().count() / 1000000.0 << " ms  " << what << "\n";
+    }
+  }
+  void count(const std::string& operation) { ++report_.operations[operation]; }
+
+  void task() {
+    const uint64_t choice = pick(world_.ready());
+    mix(choice);
+    ++report_.events;
+    world_.run_one(choice);
+  }
+  void pass_time(Nanoseconds at_most) {
+    if (world_.advance(world_.now() + at_most)) mix(static_cast<uint64_t>(world_.now().count()));
+    ++report_.events;
+  }
+  // Everybody runs until `span` of virtual time has passed.
+  void settle(Nanoseconds span) {
+    const Nanoseconds end = world_.now() + span;
+    while (true) {
+      if (world_.ready() > 0) {
+        task();
+      } else if (!world_.advance(end)) {
+        return;
+      } else {
+        ++report_.events;
+      }
+    }
+  }
+
+  Life* someone() {
+    Life& life = world_.life(static_cast<uint32_t>(pick(world_.size())));
+    return life.alive && life.joined ? &life : nullptr;
+  }
+  std::string anyone() { return absl::StrCat("w", pick(world_.size())); }
+  std::vector<uint32_t> path(size_t longest) {
+    std::vector<uint32_t> path(pick(longest + 1));
+    for (uint32_t& hop : path) hop = static_cast<uint32_t>(pick(world_.size()));
+    return path;
+  }
+
+  template <class F>
+  static void in_scope(Life& life, ContextId context, F f) {
+    CallScope scope;
+    scope.runtime = life.runtime;
+    scope.context = context;
+    CallScopeGuard guard(std::move(scope));
+    f();
+  }
+
+  void program_step() {
+    Life* life = someone();
+    if (life == nullptr) return;
+    in_scope(*life, {}, [&] {
+      switch (pick(10)) {
+        case 0:
+        case 1:
+          return plain(*life);
+        case 2:
+          return cancelled(*life);
+        case 3:
+          return relayed(*life);
+        case 4:
+          return create(*life);
+        case 5:
+          return send_reference(*life);
+        case 6:
+          return use_reference(*life);
+        case 7:
+          return drop(*life);
+        default:
+          return backward(*life);
+      }
+    });
+  }
+
+  void plain(Life& life) {
+    count("call");
+    const uint64_t call = ledger_.ask(life.info.id);
+    const std::string to = anyone();
+    trace(absl::StrCat(life.info.name, " calls ", to, ": ", call));
+    watch(call, rpc_async({to, call_options()}, record, call), static_cast<int64_t>(call) + 1);
+  }
+  void cancelled(Life& life) {
+    count("cancel");
+    const uint64_t call = ledger_.ask(life.info.id);
+    const auto time = static_cast<int64_t>(pick(400));
+    const Future<int64_t> future = rpc_async({anyone(), call_options()}, slow, call, time);
+    watch(call, future, std::nullopt);
+    life.clock.call_at(life.clock.now() + milliseconds(pick(400)), [future] { future.cancel(); });
+  }
+  void relayed(Life& life) {
+    count("relay");
+    const uint64_t call = ledger_.ask(life.info.id);
+    const auto hops = path(4);
+    watch(call, rpc_async({anyone(), call_options()}, relay, call, hops),
+          static_cast<int64_t>(hops.size()));
+  }
+  void create(Life& life) {
+    count("remote");
+    const std::string to = anyone();
+    const CallOptions options = call_options();
+    const auto value = static_cast<int64_t>(pick(1000));
+    try {
+      pool_of(life).push_back(remote<Cell>({to, options}, value));
+    } catch (const RpcError&) {
+      count("remote: refused");
+    }
+  }
+  void send_reference(Life& life) {
+    Pool& pool = pool_of(life);
+    if (pool.empty()) return;
+    count("send reference");
+    const uint64_t call = ledger_.ask(life.info.id);
+    watch(call, rpc_async({anyone(), call_options()}, sim::keep, call, pool[pick(pool.size())]),
+          std::nullopt);
+  }
+  void use_reference(Life& life) {
+    Pool& pool = pool_of(life);
+    if (pool.empty()) return;
+    count("use reference");
+    const uint64_t call = ledger_.ask(life.info.id);
+    watch(call, pool[pick(pool.size())].with(call_options()).rpc_async(&Cell::get, call),
+          std::nullopt);
+  }
+  void drop(Life& life) {
+    Pool& pool = pool_of(life);
+    if (pool.empty()) return;
+    count("drop");
+    std::swap(pool[pick(pool.size())], pool.back());
+    pool.pop_back();
+  }
+
+  // loss = sum(a * chain1(x) + b * chain2(x)); each hop doubles, so the gradient is known.
+  struct Backward {
+    Life* life;
+    ContextId context;
+    at::Tensor x;
+    double expected = 0;
+    std::vector<Future<at::Tensor>> parts;
+    std::vector<double> factors;
+    size_t waiting = 0;
+    bool unused = false;
+  };
+  void backward(Life& life) {
+    if (!life.in_group()) return;
+    const absl::StatusOr<ContextId> context = life.autograd->create_context();
+    if (!context.ok()) return;
+    count("backward");
+    auto state = std::make_shared<Backward>();
+    state->life = &life;
+    state->context = *context;
+    state->x = at::full({2}, 1.0, at::kDouble).requires_grad_();
+    state->unused = pick(4) == 0;
+    in_scope(life, *context, [&] {
+      const size_t parts = 1 + pick(3);
+      for (size_t part = 0; part < parts; ++part) {
+        const auto hops = path(3);
+        state->factors.push_back(static_cast<double>(pick(5)) + 1);
+        state->expected += state->factors.back() * std::pow(2.0, hops.size() + 1.0);
+        state->parts.push_back(rpc_async({anyone(), call_options()}, chain, state->x, hops));
+      }
+      if (state->unused) (void)rpc_async({anyone(), call_options()}, chain, state->x, path(2));
+      state->waiting = state->parts.size();
+      for (const Future<at::Tensor>& part : state->parts) {
+        part.state()->on_complete_inline([this, state] {
+          if (--state->waiting > 0) return;
+          state->life->executor.schedule([this, state] { start_pass(state); });
+        });
+      }
+    });
+  }
+  void start_pass(const std::shared_ptr<Backward>& state) {
+    at::Tensor loss;
+    for (size_t i = 0; i < state->parts.size(); ++i) {
+      const auto& result = state->parts[i].state()->result();
+      if (!result.ok()) {
+        count("backward: a call failed");
+        (void)state->life->autograd->release(state->context);
+        return;
+      }
+      const at::Tensor term = (*result * state->factors[i]).sum();
+      loss = loss.defined() ? loss + term : term;
+    }
+    state->parts.clear();
+    internal::AutogradDriver::PassOptions options;
+    options.mode = static_cast<internal::BackwardMode>(state->unused ? 0 : pick(3));
+    options.timeout = milliseconds(500 + pick(5000));
+    const Future<void> pass = state->life->autograd->backward(state->context, {loss}, options);
+    pass.state()->on_complete_inline([this, state, pass] {
+      state->life->executor.schedule([this, state, pass] { end_pass(state, pass); });
+    });
+  }
+  void end_pass(const std::shared_ptr<Backward>& state, const Future<void>& pass) {
+    const absl::Status status = pass.state()->result().status();
+    internal::AutogradDriver& driver = *state->life->autograd;
+    const absl::StatusOr<at::Tensor> gradient = driver.gradient(state->context, state->x);
+    mix(static_cast<uint64_t>(status.code()) + 7);
+    if (status.ok()) {
+      count("backward: committed");
+      const bool right =
+          gradient.ok() && gradient->defined() && (*gradient == state->expected).all().item<bool>();
+      if (!right) {
+        ledger_.violation(
+            absl::StrCat(state->context.to_string(), " committed a wrong gradient: ",
+                         gradient.ok() ? "other values" : gradient.status().ToString()));
+      }
+    } else {
+      count(absl::StrCat("backward: ", absl::StatusCodeToString(status.code())));
+      if (gradient.ok() && gradient->defined()) {
+        ledger_.violation(absl::StrCat(state->context.to_string(),
+                                       " failed and shows a gradient: ", status.ToString()));
+      }
+    }
+    driver.release(state->context);
+  }
+
+  // ---- faults
+  void fault() {
+    const auto a = static_cast<uint32_t>(pick(world_.size()));
+    const auto b = static_cast<uint32_t>((a + 1 + pick(world_.size() - 1)) % world_.size());
+    switch (pick(8)) {
+      case 0:
+        if (living() <= 2) return;
+        ++report_.faults["kill"];
+        trace(absl::StrCat("kill w", a));
+        pools_[a].clear();
+        world_.kill(a);
+        return;
+      case 1:
+      case 2:
+        if (world_.life(a).in_group() || joining(a)) return;
+        ++report_.faults["restart"];
+        trace(absl::StrCat("restart w", a));
+        pools_[a].clear();
+        world_.restart(a);
+        return;
+      case 3:
+      case 4:
+        ++report_.faults["sever"];
+        trace(absl::StrCat("sever w", a, " w", b));
+        world_.sever(a, b);
+        return;
+      case 5:
+        ++report_.faults["cut one way"];
+        trace(absl::StrCat("cut w", a, " -> w", b));
+        world_.cut(a, b);
+        return heal_later(a, b);
+      case 6:
+        ++report_.faults["partition"];
+        trace(absl::StrCat("cut w", a, " <-> w", b));
+        world_.cut(a, b);
+        world_.cut(b, a);
+        heal_later(b, a);
+        return heal_later(a, b);
+      default:
+        world_.heal(a, b);
+        return;
+    }
+  }
+  // Most partitions are shorter than the others' patience.
+  void heal_later(uint32_t a, uint32_t b) {
+    const milliseconds time(pick(5) == 0 ? pick(6000) : pick(1200));
+    // On the clock of somebody who is alive, else at the end.
+    for (const auto& life : world_.lives()) {
+      if (!life->alive) continue;
+      life->clock.call_at(life->clock.now() + time, [this, a, b] { world_.heal(a, b); });
+      return;
+    }
+  }
+  bool joining(uint32_t rank) {
+    Life& life = world_.life(rank);
+    return life.alive && !life.joined && life.membership->standing().ok();
+  }
+  uint32_t living() {
+    uint32_t living = 0;
+    for (uint32_t rank = 0; rank < world_.size(); ++rank) living += world_.life(rank).in_group();
+    return living;
+  }
+  void stop_faults() {
+    world_.heal_all();
+    world_.set_frame_faults(0, 0, 1);
+  }
+
+  // ---- the end
+  void check_end() {
+    for (Pool& pool : pools_) pool.clear();
+    settle(seconds(25));
+    for (const auto& life : world_.lives()) {
+      if (!life->in_group()) continue;
+      if (const std::string left = life->left(); !left.empty()) ledger_.violation(left);
+      if (const int64_t cells = cells_[life->runtime.get()]; cells != 0) {
+        ledger_.violation(absl::StrCat(life->info.name, " has ", cells, " cells left"));
+      }
+      if (life->membership->leases() != 0) {
+        ledger_.violation(absl::StrCat(life->info.name, " has leases left"));
+      }
+    }
+    ledger_.close([&](WorkerId caller) {
+      for (const auto& life : world_.lives()) {
+        if (life->info.id == caller) return !life->alive;
+      }
+      return true;
+    });
+    shut_down();
+  }
+  void shut_down() {
+    std::vector<std::pair<Life*, Future<void>>> ends;
+    for (const auto& life : world_.lives()) {
+      if (!life->in_group()) continue;
+      life->quiescence->enter(seconds(20));
+      Life* one = life.get();
+      life->quiescence->calls_drained().state()->on_complete_inline([one] {
+        one->executor.schedule([one] {
+          one->references->begin_shutdown();
+          one->quiescence->references_dropped();
+        });
+      });
+      ends.emplace_back(one, life->quiescence->ended());
+    }
+    settle(seconds(30));
+    for (auto& [life, end] : ends) {
+      if (!end.done()) {
+        ledger_.violation(absl::StrCat(life->info.name, " did not end its shutdown"));
+      } else if (!end.state()->result().ok()) {
+        ledger_.violation(
+            absl::StrCat(life->info.name, ": ", end.state()->result().status().ToString()));
+      }
+    }
+  }
+  RunReport finish() {
+    report_.violations = ledger_.violations();
+    report_.calls = ledger_.calls();
+    report_.errors = ledger_.errors();
+    report_.frames = world_.counts().frames;
+    report_.faults["frames lost"] += world_.counts().dropped;
+    report_.faults["frames twice"] += world_.counts().duplicated;
+    report_.faults["frames vanished"] += world_.counts().vanished;
+    report_.virtual_seconds = static_cast<double>(world_.now().count()) / 1e9;
+    return report_;
+  }
+
+  const RunOptions options_;
+  std::mt19937_64 random_;
+  RunReport report_;
+  Ledger ledger_;
+  std::map<const RpcRuntime*, int64_t> cells_;
+  StackWorld world_;
+  std::vector<Pool> pools_;  // by rank
+};
+
+}  // namespace
+
+Cell::Cell(int64_t value) : value_(value), home_(CallScope::current().runtime.get()) {
+  ++running->cells()[home_];
+}
+Cell::~Cell() {
+  if (running != nullptr) --running->cells()[home_];
+}
+int64_t Cell::get(uint64_t call) const {
+  running->ledger().executed(call);
+  return value_;
+}
+
+int64_t record(uint64_t call) {
+  running->ledger().executed(call);
+  return static_cast<int64_t>(call) + 1;
+}
+
+Future<int64_t> slow(uint64_t call, int64_t time) {
+  running->ledger().executed(call);
+  auto promise = std::make_shared<Promise<int64_t>>();  // shared with the timer
+  Future<int64_t> future = promise->future();
+  Life* life = running->here();
+  life->kept.push_back(promise);
+  life->clock.call_at(life->clock.now() + milliseconds(time), [promise = std::weak_ptr(promise)] {
+    if (auto waiting = promise.lock()) waiting->set(0);
+  });
+  return future;
+}
+
+Future<int64_t> relay(uint64_t call, std::vector<uint32_t> path) {
+  running->ledger().executed(call);
+  if (path.empty()) return Future<int64_t>::ready(0);
+  const std::string next = absl::StrCat("w", path.back());
+  path.pop_back();
+  const uint64_t hop = running->ledger().ask(running->here()->info.id);
+  const Future<int64_t> rest = rpc_async({next, running->call_options()}, relay, hop, path);
+  running->watch(hop, rest, static_cast<int64_t>(path.size()));
+  return rest.then([](const Future<int64_t>& depth) { return depth.wait() + 1; });
+}
+
+void keep(uint64_t call, RRef<Cell> cell) {
+  running->ledger().executed(call);
+  running->keep(std::move(cell));
+}
+
+Future<at::Tensor> chain(at::Tensor x, std::vector<uint32_t> path) {
+  const at::Tensor doubled = x * 2;
+  if (path.empty()) return Future<at::Tensor>::ready(doubled);
+  const std::string next = absl::StrCat("w", path.back());
+  path.pop_back();
+  return rpc_async({next, running->call_options()}, chain, doubled, path);
+}
+
+RunReport simulate(const RunOptions& options) { return Run(options).run(); }
+
+}  // namespace weft::sim

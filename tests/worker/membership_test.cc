@@ -1,0 +1,378 @@
+// Workers that die, hang, come back, join late and leave, over both transports.
+#include <atomic>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "weft/rpc/function.h"
+#include "weft/rpc/verbs.h"
+#include "weft/rpc/verdict_list.h"
+#include "weft/rref/rref.h"
+#include "weft/tests/support/cuttable_store.h"
+#include "weft/tests/support/error_of.h"
+#include "weft/tests/support/worker_world.h"
+
+namespace weft::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+int64_t one_more(int64_t x) { return x + 1; }
+WEFT_REGISTER_FUNCTION(one_more);
+
+class Counter {
+ public:
+  explicit Counter(int64_t start) : value_(start) {}
+  int64_t value() const { return value_; }
+
+ private:
+  int64_t value_;
+};
+WEFT_REGISTER_CLASS(Counter, weft::constructor<int64_t>(), &Counter::value);
+
+// Members of a dynamic group in this process.
+class DynamicWorld {
+ public:
+  explicit DynamicWorld(TransportKind kind = TransportKind::kInproc) : kind_(kind) {}
+  ~DynamicWorld() { workers_.clear(); }
+
+  WorkerOptions options_of(const std::string& name) {
+    WorkerOptions options;
+    options.name = name;
+    options.dynamic = true;
+    options.store = store_;
+    options.join_timeout = absl::Seconds(20);
+    options.shutdown_timeout = seconds(20);
+    if (kind_ == TransportKind::kInproc) {
+      options.transport = [wires = wires_](Clock&) {
+        return std::make_unique<WiredTransport>(wires);
+      };
+    }
+    return options;
+  }
+  Worker& join(const std::string& name) { return join(options_of(name)); }
+  Worker& join(WorkerOptions options) {
+    const auto store = std::make_shared<CuttableStore>(store_);
+    options.store = store;
+    workers_.push_back(std::make_unique<Worker>(Worker::join(std::move(options))));
+    stores_[workers_.back()->id()] = store;
+    return *workers_.back();
+  }
+  // As if its process had died: no goodbye.
+  void kill(Worker& worker) {
+    stores_.at(worker.id())->cut();
+    for (const WorkerInfo& member : worker.workers()) {
+      if (member.id == worker.id()) wires_->network.kill(member.address);
+    }
+  }
+  InprocNetwork& network() { return wires_->network; }
+  const std::shared_ptr<MemoryStore>& store() { return store_; }
+
+ private:
+  const TransportKind kind_;
+  const std::shared_ptr<Wires> wires_ = std::make_shared<Wires>();
+  const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
+  std::map<WorkerId, std::shared_ptr<CuttableStore>> stores_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+};
+
+class DynamicGroupTest : public ::testing::TestWithParam<TransportKind> {
+ protected:
+  DynamicWorld world_{GetParam()};
+};
+
+TEST_P(DynamicGroupTest, WorkersJoinAtAnyTime) {
+  Worker& a = world_.join("a");
+  EXPECT_EQ(rpc_sync(a.to("a"), one_more, 1), 2);
+  Worker& b = world_.join("b");
+  EXPECT_EQ(rpc_sync(b.to("a"), one_more, 2), 3);
+  EXPECT_EQ(rpc_sync(a.to("b"), one_more, 3), 4);
+  Worker& c = world_.join("c");
+  EXPECT_EQ(rpc_sync(c.to("a"), one_more, 4), 5);
+  EXPECT_EQ(rpc_sync(b.to("c"), one_more, 5), 6);
+  EXPECT_EQ(a.workers().size(), 3u);
+}
+
+TEST_P(DynamicGroupTest, ManyJoinAtOnce) {
+  std::vector<std::unique_ptr<Worker>> workers(6);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < workers.size(); ++i) {
+    threads.emplace_back([&, i] {
+      workers[i] =
+          std::make_unique<Worker>(Worker::join(world_.options_of("worker" + std::to_string(i))));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (auto& caller : workers) {
+    for (size_t i = 0; i < workers.size(); ++i) {
+      const std::string name = "worker" + std::to_string(i);
+      caller->wait_for(name, seconds(20));
+      EXPECT_EQ(rpc_sync(caller->to(name), one_more, 7), 8);
+    }
+  }
+}
+
+TEST_P(DynamicGroupTest, LeavingEndsCleanly) {
+  Worker& a = world_.join("a");
+  Worker& b = world_.join("b");
+  {
+    const RRef<Counter> mine = remote<Counter>(b.to("a"), 5);
+    EXPECT_EQ(mine.rpc_sync(&Counter::value), 5);
+    b.shutdown();
+    // What it held is gone on the owner.
+    EXPECT_EQ(a.debug_info().owned_values, 0u);
+    EXPECT_EQ(a.debug_info().forks, 0u);
+  }
+  while (a.debug_info().agent.live_peers > 1) std::this_thread::yield();
+  const absl::Status error = error_of([&] { rpc_sync(a.to("b"), one_more, 1); });
+  EXPECT_EQ(error.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ran_of(error), Ran::kNo);
+  // Its name is free again at once.
+  Worker& again = world_.join("b");
+  EXPECT_EQ(rpc_sync(a.to("b"), one_more, 1), 2);
+  EXPECT_GT(again.id().incarnation, 1u);
+}
+
+TEST_P(DynamicGroupTest, LeavingWaitsForThoseWhoReferToItsValues) {
+  Worker& a = world_.join("a");
+  Worker& b = world_.join("b");
+  auto held = std::make_unique<RRef<Counter>>(remote<Counter>(b.to("a"), 9));
+  EXPECT_EQ(held->rpc_sync(&Counter::value), 9);
+  const Future<void> left = a.shutdown_async();
+  EXPECT_FALSE(left.wait_for(milliseconds(100)));
+  EXPECT_EQ(held->rpc_sync(&Counter::value), 9);
+  held = nullptr;
+  left.wait();
+}
+
+TEST_P(DynamicGroupTest, WhatIsStillReferredToAtTheTimeoutIsNamed) {
+  Worker& a = world_.join("a");
+  Worker& b = world_.join("b");
+  const RRef<Counter> held = remote<Counter>(b.to("a"), 9);
+  EXPECT_EQ(held.rpc_sync(&Counter::value), 9);
+  const absl::Status error = error_of([&] { a.shutdown(milliseconds(100)); });
+  EXPECT_EQ(error.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(error.message()),
+              AllOf(HasSubstr("a reference is left"), HasSubstr("worker 'b'")));
+  EXPECT_TRUE(is_rref_lost(error_of([&] { held.rpc_sync(&Counter::value); })));
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, DynamicGroupTest,
+                         ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc),
+                         [](const auto& info) { return to_string(info.param); });
+
+class Deaths : public ::testing::Test {
+ protected:
+  // Whoever `worker` was told has died, by name.
+  struct Log {
+    std::mutex mutex;
+    std::map<std::string, absl::Status> died;
+    std::atomic<int> joined{0};
+  };
+  Worker& join(const std::string& name) {
+    WorkerOptions options = world_.options_of(name);
+    auto log = std::make_shared<Log>();
+    logs_[name] = log;
+    options.on_member_change = [log](const WorkerInfo& worker, MemberChange change,
+                                     const absl::Status& why) {
+      if (change == MemberChange::kJoined) ++log->joined;
+      if (change != MemberChange::kDied) return;
+      const std::lock_guard<std::mutex> lock(log->mutex);
+      log->died[worker.name] = why;
+    };
+    return world_.join(std::move(options));
+  }
+  std::optional<absl::Status> death(const std::string& at, const std::string& of) {
+    const std::lock_guard<std::mutex> lock(logs_[at]->mutex);
+    auto found = logs_[at]->died.find(of);
+    if (found == logs_[at]->died.end()) return std::nullopt;
+    return found->second;
+  }
+  // Waits until `at` has heard of the death of `of`.
+  absl::Status wait_for_death(const std::string& at, const std::string& of) {
+    const auto deadline = std::chrono::steady_clock::now() + seconds(20);
+    while (std::chrono::steady_clock::now() < deadline) {
+      if (auto why = death(at, of)) return *why;
+      std::this_thread::yield();
+    }
+    return absl::DeadlineExceededError("did not hear of it");
+  }
+
+  DynamicWorld world_;
+  std::map<std::string, std::shared_ptr<Log>> logs_;
+};
+
+TEST_F(Deaths, AVerdictReachesEverybody) {
+  Worker& a = join("a");
+  join("b");
+  join("c");
+  Worker& victim = join("victim");
+  const RRef<Counter> held = remote<Counter>(a.to("victim"), 1);
+  EXPECT_EQ(held.rpc_sync(&Counter::value), 1);
+  world_.kill(victim);
+  for (const char* name : {"a", "b", "c"}) {
+    EXPECT_EQ(wait_for_death(name, "victim").code(), absl::StatusCode::kUnavailable) << name;
+  }
+  EXPECT_TRUE(is_rref_lost(error_of([&] { held.rpc_sync(&Counter::value); })));
+  VerdictList list(world_.store(), "weft", 0);
+  const auto verdicts = list.read();
+  EXPECT_EQ(verdicts->size(), 1u);
+}
+
+// Two workers are cut from each other and from nobody else: one of them is dead, for all.
+TEST_F(Deaths, OfTwoThatAreCutApartOneIsFenced) {
+  Worker& a = join("a");
+  Worker& b = join("b");
+  Worker& c = join("c");
+  std::map<WorkerId, std::string> names{{a.id(), "a"}, {b.id(), "b"}};
+  world_.network().set_filter([x = a.id(), y = b.id()](const FrameHeader& header) {
+    const bool cut = (header.source == x && header.destination == y) ||
+                     (header.source == y && header.destination == x);
+    return cut ? InprocNetwork::Fate::kDrop : InprocNetwork::Fate::kDeliver;
+  });
+  const absl::Status error =
+      error_of([&] { rpc_sync(a.to("b", {.timeout = seconds(30)}), one_more, 1); });
+  EXPECT_EQ(error.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ran_of(error), Ran::kMaybe);
+  VerdictList list(world_.store(), "weft", 0);
+  const auto verdicts = list.read();
+  ASSERT_EQ(verdicts->size(), 1u);
+  const WorkerId dead = verdicts->front().dead;
+  ASSERT_TRUE(names.contains(dead)) << dead;
+  EXPECT_EQ(wait_for_death("c", names[dead]).code(), absl::StatusCode::kUnavailable);
+  Worker& survivor = dead == a.id() ? b : a;
+  Worker& fenced = dead == a.id() ? a : b;
+  EXPECT_EQ(rpc_sync(survivor.to("c"), one_more, 1), 2);
+  EXPECT_EQ(wait_for_death(names[dead], "c").code(), absl::StatusCode::kUnavailable);
+  const absl::Status own = error_of([&] { rpc_sync(fenced.to("c"), one_more, 1); });
+  EXPECT_THAT(std::string(own.message()),
+              AllOf(HasSubstr("is out of reach"), HasSubstr("was declared dead by worker")));
+  EXPECT_EQ(ran_of(own), Ran::kNo);
+  (void)c;
+}
+
+// One direction only: requests arrive, replies do not.
+TEST_F(Deaths, AOneWayCutEndsTheCall) {
+  Worker& a = join("a");
+  Worker& b = join("b");
+  world_.network().set_filter([from = b.id(), to = a.id()](const FrameHeader& header) {
+    const bool cut = header.source == from && header.destination == to;
+    return cut ? InprocNetwork::Fate::kDrop : InprocNetwork::Fate::kDeliver;
+  });
+  const absl::Status error =
+      error_of([&] { rpc_sync(a.to("b", {.timeout = seconds(30)}), one_more, 1); });
+  EXPECT_EQ(error.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ran_of(error), Ran::kMaybe);
+}
+
+TEST_F(Deaths, ADeadWorkersNameReturnsAsANewLife) {
+  Worker& a = join("a");
+  Worker& first = join("b");
+  const RRef<Counter> lost = remote<Counter>(a.to("b"), 1);
+  EXPECT_EQ(lost.rpc_sync(&Counter::value), 1);
+  world_.kill(first);
+  EXPECT_EQ(wait_for_death("a", "b").code(), absl::StatusCode::kUnavailable);
+  const Future<WorkerInfo> back = a.wait_for_async("b", seconds(20));
+  EXPECT_FALSE(back.done());
+  Worker& second = join("b");
+  EXPECT_EQ(back.wait().id, second.id());
+  EXPECT_EQ(second.id().index, first.id().index);
+  EXPECT_EQ(rpc_sync(a.to("b"), one_more, 1), 2);
+  EXPECT_EQ(a.workers().size(), 2u);
+  // What referred to the earlier life never means the later one.
+  EXPECT_TRUE(is_rref_lost(error_of([&] { lost.rpc_sync(&Counter::value); })));
+  EXPECT_TRUE(is_rref_lost(error_of([&] { lost.rpc_sync(&Counter::value); })));
+}
+
+TEST_F(Deaths, ANameIsNotTakenFromAWorkerThatLives) {
+  Worker& a = join("a");
+  const absl::Status error = error_of([&] { Worker::join(world_.options_of("a")); });
+  EXPECT_EQ(error.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(rpc_sync(a.to("a"), one_more, 1), 2);
+}
+
+TEST_F(Deaths, WaitingForAWorkerEnds) {
+  Worker& a = join("a");
+  const absl::Status late = error_of([&] { a.wait_for("nobody", milliseconds(20)); });
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(late.message()), HasSubstr("'nobody'"));
+  const Future<WorkerInfo> never = a.wait_for_async("nobody", absl::InfiniteDuration());
+  a.shutdown();
+  EXPECT_EQ(never.result().status().code(), absl::StatusCode::kCancelled);
+}
+
+// A lease stands while something is shared, and no longer.
+TEST_F(Deaths, IdleWorkersExchangeNothing) {
+  WorkerOptions options = world_.options_of("a");
+  options.lease = {milliseconds(10), milliseconds(1000), milliseconds(500), milliseconds(50)};
+  Worker& a = world_.join(std::move(options));
+  options = world_.options_of("b");
+  options.lease = {milliseconds(10), milliseconds(1000), milliseconds(500), milliseconds(50)};
+  Worker& b = world_.join(std::move(options));
+  auto beats = std::make_shared<std::atomic<int>>(0);
+  world_.network().set_filter([beats](const FrameHeader& header) {
+    if (header.kind == FrameKind::kBeat) ++*beats;
+    return InprocNetwork::Fate::kDeliver;
+  });
+  {
+    const RRef<Counter> held = remote<Counter>(a.to("b"), 1);
+    EXPECT_EQ(held.rpc_sync(&Counter::value), 1);
+    while (a.debug_info().leases == 0 || b.debug_info().leases == 0) std::this_thread::yield();
+    // The reference keeps it, long after the last call.
+    const int before = *beats;
+    while (*beats < before + 100) std::this_thread::yield();
+    EXPECT_EQ(a.debug_info().leases, 1u);
+  }
+  while (a.debug_info().leases + b.debug_info().leases > 0) std::this_thread::yield();
+  const int after = *beats;
+  const auto until = std::chrono::steady_clock::now() + milliseconds(100);
+  while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  EXPECT_EQ(*beats, after);
+}
+
+// Static groups: a rank that comes back finds those that lived on.
+TEST(StaticGroup, ARestartedRankIsANewLifeOfTheGroup) {
+  WorkerWorld world(3);
+  const RRef<Counter> lost = remote<Counter>(world[0].to("worker2"), 1);
+  EXPECT_EQ(lost.rpc_sync(&Counter::value), 1);
+  world.kill(2);
+  WorkerOptions again = world.options_of(2, 3);
+  again.place.restart_count = 1;
+  Worker second = Worker::join(std::move(again));
+  EXPECT_EQ(rpc_sync(second.to("worker0"), one_more, 1), 2);
+  EXPECT_EQ(world[0].wait_for("worker2", seconds(20)).id, second.id());
+  EXPECT_EQ(rpc_sync(world[0].to("worker2"), one_more, 2), 3);
+  EXPECT_EQ(rpc_sync(world[1].to("worker2"), one_more, 3), 4);
+  EXPECT_TRUE(is_rref_lost(error_of([&] { lost.rpc_sync(&Counter::value); })));
+  std::vector<Future<void>> ends;
+  ends.push_back(world[0].shutdown_async());
+  ends.push_back(world[1].shutdown_async());
+  ends.push_back(second.shutdown_async());
+  wait_all(ends);
+}
+
+// A rank that comes back while others wait for the end of the group is waited for.
+TEST(StaticGroup, ARankMayComeBackWhileOthersWaitForTheEnd) {
+  WorkerWorld world(3);
+  world.kill(2);
+  const Future<void> end = world[0].shutdown_async();
+  WorkerOptions again = world.options_of(2, 3);
+  again.place.restart_count = 1;
+  Worker second = Worker::join(std::move(again));
+  EXPECT_EQ(rpc_sync(second.to("worker1"), one_more, 1), 2);
+  EXPECT_FALSE(end.done());
+  std::vector<Future<void>> ends{end, world[1].shutdown_async(), second.shutdown_async()};
+  wait_all(ends);
+}
+
+}  // namespace
+}  // namespace weft::testing

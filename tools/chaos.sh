@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Runs a group of workers under kills, stops, partitions, resets, full disks and limits, and checks
+# what Weft promises (docs/chaos.md):
+#
+#   tools/chaos.sh [--minutes N (default 10)] [--seed S] [options of chaos_controller ...]
+#
+# Builds in build/chaos, as the release preset does but with fail points. As root, or where users may
+# make namespaces, each worker has a network of its own; elsewhere packets are not dropped. What a
+# failed run leaves to look at lies in build/chaos/run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+folder=build/chaos
+arguments=("$@")
+if ! printf '%s\n' "$@" | grep -qE '^--(minutes|seconds)(=|$)'; then
+  arguments+=(--minutes 10)
+fi
+[[ -x $folder/tests/chaos/chaos_controller ]] || echo "chaos.sh: building, some minutes the first time"
+
+tools/setup.sh
+mkdir -p "$folder"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! { cmake --preset release -B "$folder" -DWEFT_FAIL_POINTS=ON -DWEFT_BUILD_BENCH=OFF &&
+  cmake --build "$folder" --target chaos_controller chaos_worker -- -j "$(nproc)"; } >"$log" 2>&1; then
+  cat "$log" >&2
+  echo "chaos.sh: the build failed, see above" >&2
+  exit 2
+fi
+rm -f "$log"
+
+rm -rf "$folder/run"
+exec "$folder/tests/chaos/chaos_controller" --keep "$folder/run" "${arguments[@]}"
