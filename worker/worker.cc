@@ -14,6 +14,7 @@
 #include "weft/rpc/dynamic_join.h"
 #include "weft/rpc/grpc_transport.h"
 #include "weft/rpc/internal/aten_operators.h"
+#include "weft/rpc/internal/join_records.h"
 #include "weft/rpc/internal/membership.h"
 #include "weft/rpc/internal/quiescence.h"
 #include "weft/rpc/internal/store_thread.h"
@@ -110,7 +111,7 @@ class Worker::Stack {
 
  private:
   void end(ShutdownOptions options, const RpcRuntime* runtime);
-  internal::Membership::Options membership_options();
+  internal::Membership::Options membership_options(const JoinRequest& request);
   absl::Status be_welcomed();
   absl::Status drain(Timeout timeout);
   void wait_until_drained();
@@ -184,7 +185,7 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
       options_.dynamic ? std::vector<WorkerInfo>{agent_->self()} : members, options_.dynamic);
   quiescence_->attach();
   membership_ = std::make_unique<internal::Membership>(*agent_, *quiescence_, clock_, list,
-                                                       *store_thread_, membership_options());
+                                                       *store_thread_, membership_options(request));
   membership_->add_ties([this](std::vector<WorkerId>& ties) { references_->append_ties(ties); });
   membership_->add_ties([this](std::vector<WorkerId>& ties) { autograd_->append_ties(ties); });
   membership_->attach(members);
@@ -211,9 +212,11 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
   return runtime;
 }
 
-internal::Membership::Options Worker::Stack::membership_options() {
+internal::Membership::Options Worker::Stack::membership_options(const JoinRequest& request) {
   internal::Membership::Options options;
   options.lease = options_.lease;
+  options.find_life = [store = store_, keys = internal::JoinKeys(request.group, request.epoch)](
+                          WorkerId life) { return internal::find_life(*store, keys, life); };
   if (options_.on_member_change == nullptr) return options;
   options.listener = [this](const WorkerInfo& worker, MemberChange change,
                             const absl::Status& why) {

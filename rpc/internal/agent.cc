@@ -17,7 +17,8 @@
 namespace weft::internal {
 namespace {
 
-constexpr size_t kMostEnded = 1024;  // lives that are remembered after their end
+constexpr size_t kMostEnded = 1024;   // lives that are remembered after their end
+constexpr size_t kMostParked = 4096;  // posts that wait for one life to become known
 
 // What the calls to a peer that is gone fail with.
 absl::Status gone_status(const WorkerInfo& peer, const absl::Status& reason, Ran ran) {
@@ -120,8 +121,16 @@ void Agent::add_member(WorkerInfo member) {
                        [](const WorkerInfo& a, const WorkerInfo& b) { return a.id < b.id; });
   auto peer = std::make_shared<Peer>(member, options_.self.id, options_.credit);
   peer->nameless.store(true);
+  if (auto waiting = strangers_.extract(member.id.bits()); !waiting.empty()) {
+    MutexLock unshared(peer->mutex);
+    for (Frame& frame : waiting.mapped()) peer->core.post(std::move(frame));
+  }
   peers_[member.id.bits()] = std::move(peer);
   members_.insert(place, std::move(member));
+}
+
+void Agent::reach(WorkerId member) {
+  if (PeerPtr peer = find(member)) dial(peer, options_.connect_timeout);
 }
 
 bool Agent::name_member(WorkerId member) {
@@ -296,13 +305,14 @@ bool Agent::post(WorkerId to, Topic topic, std::string body, std::vector<Payload
 bool Agent::post(WorkerId to, Topic topic, Frame frame) {
   activity_.fetch_add(1);
   PeerPtr peer = find(to);
-  if (peer == nullptr || peer->gone.load()) return false;
+  if (peer != nullptr && peer->gone.load()) return false;
   if (absl::Status size = check_size(frame); !size.ok()) {
-    log_error("a post to '", peer->info.name, "' is not sent: ", size.message());
+    log_error("a post to '", name_of(to), "' is not sent: ", size.message());
     return false;
   }
   frame.header.kind = FrameKind::kPost;
   frame.header.function = static_cast<uint64_t>(topic);
+  if (peer == nullptr) return post_to_stranger(to, std::move(frame));
   Departure departure;
   {
     MutexLock lock(peer->mutex);
@@ -312,6 +322,39 @@ bool Agent::post(WorkerId to, Topic topic, Frame frame) {
   }
   WEFT_FAIL_POINT("agent.post.numbered");
   send(peer, std::move(departure));
+  return true;
+}
+
+bool Agent::post_to_stranger(WorkerId to, Frame frame) {
+  if (membership_.stranger == nullptr || stopping_.load() || !to.valid()) return false;
+  bool too_many = false;
+  PeerPtr peer;
+  {
+    MutexLock lock(mutex_);
+    auto found = peers_.find(to.bits());
+    if (found != peers_.end()) {  // became known meanwhile
+      peer = found->second;
+    } else {
+      std::vector<Frame>& waiting = strangers_[to.bits()];
+      too_many = waiting.size() >= kMostParked;
+      if (!too_many) waiting.push_back(std::move(frame));
+    }
+  }
+  if (too_many) {
+    declare_dead(to, absl::ResourceExhaustedError(
+                         absl::StrCat(kMostParked, " posts wait for it to become known")));
+    return false;
+  }
+  if (peer == nullptr) {
+    membership_.stranger(to);
+    return true;
+  }
+  {
+    MutexLock lock(peer->mutex);
+    if (peer->gone.load()) return false;
+    peer->core.post(std::move(frame));
+  }
+  flush(peer);
   return true;
 }
 
@@ -451,8 +494,17 @@ void Agent::finish_call(IncomingCall& call, absl::StatusOr<Frame> result) {
 }
 
 void Agent::declare_dead(WorkerId worker, absl::Status reason) {
+  if (worker == options_.self.id) return;
   PeerPtr peer = find(worker);
-  if (peer == nullptr || worker == options_.self.id) return;
+  if (peer == nullptr) {
+    {
+      MutexLock lock(mutex_);
+      strangers_.erase(worker.bits());
+    }
+    if (stopping_.load()) return;
+    for (const GoneListener& listener : gone_listeners_) listener(worker, reason, false);
+    return;
+  }
   log_warning("worker '", options_.self.name, "' lost worker '", peer->info.name,
               "': ", reason.message());
   end_peer(peer, std::move(reason), false);
@@ -577,6 +629,10 @@ std::vector<Agent::Traffic> Agent::traffic() const {
 
 bool Agent::quiet() const {
   if (held_.load() != 0) return false;
+  {
+    MutexLock lock(mutex_);
+    if (!strangers_.empty()) return false;
+  }
   for (const PeerPtr& peer : all_peers()) {
     MutexLock lock(peer->mutex);
     if (peer->core.pending_calls() != 0 || !peer->core.incoming().empty()) return false;

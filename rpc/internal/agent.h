@@ -47,6 +47,8 @@ struct AgentOptions {
 struct MembershipHooks {
   // Somebody unknown dials this worker. OK: was given to `add_member`.
   std::function<absl::Status(const WorkerInfo& newcomer)> admit;
+  // A post is meant for a life that is not known here; it waits for `add_member` or `declare_dead`.
+  std::function<void(WorkerId stranger)> stranger;
   // The first connection with a peer stands.
   std::function<void(WorkerId peer)> opened;
   // Cannot be reached, breaks the protocol, or refuses this worker (PermissionDenied).
@@ -76,9 +78,10 @@ class Agent final : public TransportSink {
   // From now on `members` (self included) are known. Those with a lower id than this worker's are
   // dialled at once, so that every pair notices the other's death. The transport listens already.
   absl::Status start(std::vector<WorkerInfo> members);
-  // One more, or a later life of one. It dials this worker. Its name means nothing before
-  // `name_member`.
+  // One more, or a later life of one. Its name means nothing before `name_member`. It dials this
+  // worker, or `reach` dials it.
   void add_member(WorkerInfo member) ABSL_LOCKS_EXCLUDED(mutex_);
+  void reach(WorkerId member);
   // False: it has a name already, or is not known.
   bool name_member(WorkerId member) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -90,8 +93,8 @@ class Agent final : public TransportSink {
   // InvalidArgument for a frame that no member's transport would take.
   absl::Status check_size(const Frame& frame) const;
   void cancel(WorkerId to, CallId call);
-  // Exactly once, in any order, or the peer is declared gone. False: it is gone already, or the
-  // frame is larger than any transport takes.
+  // Exactly once, in any order, or the peer is declared gone, also if it is not known yet. False:
+  // it is gone already, or the frame is larger than any transport takes.
   bool post(WorkerId to, Topic topic, std::string body, std::vector<Payload> payloads = {});
   // The same for a frame with tensors: body, value_bytes and payloads are the caller's.
   bool post(WorkerId to, Topic topic, Frame frame);
@@ -103,10 +106,13 @@ class Agent final : public TransportSink {
   // The newest known life of each, dead ones too.
   std::vector<WorkerInfo> members() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool is_live(WorkerId worker) const;
+  // Is, or was, a member here.
+  bool knows(WorkerId worker) const { return find(worker) != nullptr; }
   // Members that are neither dead nor gone, self included, by id.
   std::vector<WorkerId> live() const;
 
-  // A verdict: never revised. Pending calls fail, listeners hear of it.
+  // A verdict: never revised. Pending calls fail, listeners hear of it; those of the rooms above
+  // also if it never was a member here, for they may have been told of it.
   void declare_dead(WorkerId peer, absl::Status reason);
   // Leads to a verdict, sooner or later.
   void suspect(WorkerId peer, const absl::Status& reason);
@@ -186,6 +192,7 @@ class Agent final : public TransportSink {
   void handle_call(const std::shared_ptr<IncomingCall>& call);
   void handle_cancel(const PeerPtr& peer, uint64_t call);
   void end_peer(const PeerPtr& peer, absl::Status reason, bool left);
+  bool post_to_stranger(WorkerId to, Frame frame) ABSL_LOCKS_EXCLUDED(mutex_);
   void drop_superseded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops what is kept of lives that ended long ago, or whose place has a new one.
   void forget_lives(WorkerId ended) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -212,6 +219,8 @@ class Agent final : public TransportSink {
   std::vector<WorkerInfo> members_ ABSL_GUARDED_BY(mutex_);               // by id
   absl::flat_hash_map<uint64_t, PeerPtr> peers_ ABSL_GUARDED_BY(mutex_);  // by WorkerId bits
   std::deque<WorkerId> ended_ ABSL_GUARDED_BY(mutex_);  // peers that are gone, oldest first
+  // Posts to lives that are not known yet, by WorkerId bits.
+  absl::flat_hash_map<uint64_t, std::vector<Frame>> strangers_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::internal

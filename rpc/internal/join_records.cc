@@ -67,6 +67,19 @@ absl::Status check_joiner(const JoinRequest& request) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::optional<WorkerInfo>> find_life(RendezvousStore& store, const JoinKeys& keys,
+                                                    WorkerId life) {
+  const std::string key = keys.member(life.index);
+  WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> text, store.try_get(key));
+  if (!text) return std::nullopt;
+  WEFT_ASSIGN_OR_RETURN(const MemberRecord record,
+                        MemberRecord::decode(store, key, life.index, *text));
+  if (record.member.id != life) return std::nullopt;
+  WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> left, store.try_get(keys.left(life.index)));
+  if (left && *left == absl::StrCat(life.incarnation)) return std::nullopt;
+  return WorkerInfo{life, record.member.name, record.member.address};
+}
+
 absl::StatusOr<WorkerId> new_life(RendezvousStore& store, const JoinKeys& keys, uint32_t index) {
   WEFT_ASSIGN_OR_RETURN(const int64_t incarnation, store.add(keys.incarnation(index), 1));
   if (incarnation < 1 || incarnation > std::numeric_limits<uint32_t>::max()) {

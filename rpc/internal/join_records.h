@@ -5,12 +5,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "weft/rpc/rendezvous_store.h"
 #include "weft/rpc/static_join.h"
+#include "weft/rpc/worker_info.h"
 
 namespace weft::internal {
 
@@ -43,6 +45,9 @@ struct MemberRecord {
                                              uint32_t index, const std::string& text);
 };
 
+// The record of this life; nullopt if its index has another one, or it has left.
+absl::StatusOr<std::optional<WorkerInfo>> find_life(RendezvousStore& store, const JoinKeys& keys,
+                                                    WorkerId life);
 // InvalidArgument: name, address or group.
 absl::Status check_joiner(const JoinRequest& request);
 // The next life of this index.

@@ -84,6 +84,10 @@ void Membership::attach(const std::vector<WorkerInfo>& members) {
   });
   agent_.set_membership({
       .admit = [this](const WorkerInfo& newcomer) { return admit(newcomer); },
+      .stranger =
+          [this](WorkerId stranger) {
+            step([&](MembershipCore& core, MembershipActions& out) { core.meet(stranger, out); });
+          },
       .opened = [this](WorkerId peer) { on_opened(peer); },
       .suspect = [this](WorkerId peer, const absl::Status& why) { on_suspicion(peer, why); },
       .beat_answered =
@@ -131,13 +135,16 @@ void Membership::act(MembershipActions& actions) {
     WEFT_FAIL_POINT("verdict.one.told");
   }
   for (MembershipActions::Gone& gone : actions.gone) {
+    if (absl::IsPermissionDenied(gone.reason)) joined_.set_error(gone.reason);
     agent_.declare_dead(gone.worker, std::move(gone.reason));
   }
   if (!actions.fenced.ok()) {
+    joined_.set_error(actions.fenced);
     agent_.fence(actions.fenced);
     fail_awaiting(actions.fenced);
   }
   for (const MembershipActions::Question& question : actions.questions) ask(question);
+  for (WorkerId stranger : actions.lookups) look_up(stranger);
 }
 
 void Membership::ask(const MembershipActions::Question& question) {
@@ -160,6 +167,32 @@ void Membership::ask(const MembershipActions::Question& question) {
   clock_.call_at(clock_.now() + options_.store_timeout, [answered] {
     answered(absl::DeadlineExceededError("the rendezvous store did not answer in time"));
   });
+}
+
+void Membership::look_up(WorkerId stranger) {
+  const auto answered = [gate = gate_,
+                         stranger](const absl::StatusOr<std::optional<WorkerInfo>>& record) {
+    gate->enter([&](Membership& driver) { driver.on_found(stranger, record); });
+  };
+  if (options_.find_life == nullptr) {
+    answered(absl::UnavailableError("this group keeps no records"));
+    return;
+  }
+  store_thread_.schedule(
+      [find = options_.find_life, stranger, answered] { answered(find(stranger)); });
+  clock_.call_at(clock_.now() + options_.store_timeout, [answered] {
+    answered(absl::DeadlineExceededError("the rendezvous store did not answer in time"));
+  });
+}
+
+void Membership::on_found(WorkerId stranger,
+                          const absl::StatusOr<std::optional<WorkerInfo>>& record) {
+  bool member = false;
+  step([&](MembershipCore& core, MembershipActions& out) {
+    member = core.found(stranger, record, out);
+    if (member) agent_.add_member(**record);  // under the lock, as in `admit`
+  });
+  if (member) agent_.reach(stranger);
 }
 
 absl::Status Membership::admit(const WorkerInfo& newcomer) {
@@ -248,7 +281,7 @@ void Membership::on_gone(WorkerId peer, const absl::Status& reason, bool left) {
   }
   met(peer);
   welcomed(peer);
-  if (options_.listener != nullptr) {
+  if (options_.listener != nullptr && agent_.knows(peer)) {
     options_.listener(agent_.info_of(peer), left ? MemberChange::kLeft : MemberChange::kDied,
                       reason);
   }
@@ -256,7 +289,6 @@ void Membership::on_gone(WorkerId peer, const absl::Status& reason, bool left) {
 
 void Membership::on_suspicion(WorkerId peer, const absl::Status& reason) {
   if (absl::IsPermissionDenied(reason)) {
-    joined_.set_error(reason);
     step([&](MembershipCore& core, MembershipActions& out) { core.refused(peer, reason, out); });
   } else {
     step([&](MembershipCore& core, MembershipActions& out) { core.suspect(peer, reason, out); });

@@ -33,6 +33,9 @@ class Membership {
   struct Options {
     LeaseLimits lease;
     Nanoseconds store_timeout = std::chrono::milliseconds(500);
+    // The record of a life that others speak of; nullopt if the group has it no more. A task of the
+    // store thread. Null: nothing is known of strangers.
+    std::function<absl::StatusOr<std::optional<WorkerInfo>>(WorkerId life)> find_life;
     // Runs where the change was noticed, without locks.
     Listener listener;
   };
@@ -73,6 +76,8 @@ class Membership {
   void step(Event event) ABSL_LOCKS_EXCLUDED(mutex_);
   void act(MembershipActions& actions);
   void ask(const MembershipActions::Question& question);
+  void look_up(WorkerId stranger);
+  void on_found(WorkerId stranger, const absl::StatusOr<std::optional<WorkerInfo>>& record);
   absl::Status admit(const WorkerInfo& newcomer);
   std::optional<WorkerInfo> live_member(std::string_view name) const;
   void tell_awaiting() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -69,6 +69,7 @@ absl::Status MembershipCore::admit(const WorkerInfo& newcomer, MembershipActions
     if (id.index == newcomer.id.index && id != newcomer.id) earlier.push_back(id);
   }
   peers_[newcomer.id].name = newcomer.name;
+  strangers_.erase(newcomer.id);
   for (WorkerId life : earlier) suspect(life, absl::UnavailableError("was restarted"), out);
   return absl::OkStatus();
 }
@@ -76,6 +77,32 @@ absl::Status MembershipCore::admit(const WorkerInfo& newcomer, MembershipActions
 void MembershipCore::left(WorkerId worker) {
   MembershipActions none;
   end(worker, absl::OkStatus(), none);
+}
+
+void MembershipCore::meet(WorkerId stranger, MembershipActions& out) {
+  if (stranger == self_.id || peers_.contains(stranger)) return;
+  if (is_fenced() || ended(stranger)) {
+    out.gone.push_back({stranger, absl::UnavailableError("has ended")});
+  } else if (strangers_.insert(stranger).second) {
+    out.lookups.push_back(stranger);
+  }
+}
+
+bool MembershipCore::found(WorkerId stranger,
+                           const absl::StatusOr<std::optional<WorkerInfo>>& record,
+                           MembershipActions& out) {
+  if (!strangers_.contains(stranger)) return false;
+  std::string why = "is not in the group any more";
+  if (!record.ok()) {
+    why = absl::StrCat("is not known here, and nothing was heard of it: ",
+                       record.status().message());
+  } else if (*record) {
+    const absl::Status admitted = admit(**record, out);
+    if (admitted.ok()) return true;
+    why = std::string(admitted.message());
+  }
+  end(stranger, absl::UnavailableError(why), out);
+  return false;
 }
 
 void MembershipCore::learn(const std::vector<Verdict>& verdicts, MembershipActions& out) {
@@ -172,6 +199,7 @@ void MembershipCore::suspect(WorkerId worker, const absl::Status& reason, Member
 }
 
 void MembershipCore::refused(WorkerId by, const absl::Status& reason, MembershipActions& out) {
+  if (auto peer = peers_.find(by); peer != peers_.end()) peer->second.refuses = true;
   ask(by, reason, false, out);
 }
 
@@ -184,7 +212,11 @@ void MembershipCore::answer(WorkerId suspect, uint64_t question,
   auto found = peers_.find(suspect);
   if (is_fenced() || found == peers_.end() || found->second.question != question) return;
   // The list does not decide it: for this pair alone it is over.
-  end(suspect, absl::UnavailableError(found->second.suspicion), out);
+  const Peer& peer = found->second;
+  end(suspect,
+      peer.refuses ? absl::PermissionDeniedError(peer.suspicion)
+                   : absl::UnavailableError(peer.suspicion),
+      out);
 }
 
 void MembershipCore::on_notice(const Verdict& verdict, MembershipActions& out) {
@@ -238,8 +270,9 @@ void MembershipCore::end(WorkerId worker, absl::Status reason, MembershipActions
   if (worker.incarnation > last.incarnation) {
     last = {worker.incarnation, found == peers_.end() ? std::string() : found->second.name, {}, {}};
   }
-  if (found == peers_.end()) return;
-  peers_.erase(found);
+  const bool looked_up = strangers_.erase(worker) > 0;
+  if (found == peers_.end() && !looked_up) return;
+  if (found != peers_.end()) peers_.erase(found);
   out.gone.push_back({worker, std::move(reason)});
 }
 
@@ -250,6 +283,8 @@ void MembershipCore::fence(const Verdict& verdict, MembershipActions& out) {
                                                   named(verdict.by), ": it ", verdict.reason));
   out.fenced = standing_;
   peers_.clear();
+  for (WorkerId stranger : strangers_) out.gone.push_back({stranger, standing_});
+  strangers_.clear();
 }
 
 }  // namespace weft::internal

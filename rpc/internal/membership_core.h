@@ -12,6 +12,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,7 @@ struct MembershipActions {
     std::string reason;
     bool condemn;  // else the list is only read
   };
-  // Is gone here, from now on.
+  // Is gone here, from now on. PermissionDenied: it refuses this worker, and lives.
   struct Gone {
     WorkerId worker;
     absl::Status reason;
@@ -49,6 +50,8 @@ struct MembershipActions {
   std::vector<Question> questions;
   std::vector<Gone> gone;
   std::vector<Notice> notices;
+  // Ask the group's records who that is, within bounded time; `found` follows.
+  std::vector<WorkerId> lookups;
   // This worker itself is dead to the others: all of them are gone, and `gone` does not say so.
   absl::Status fenced;
 };
@@ -71,6 +74,12 @@ class MembershipCore {
   absl::Status admit(const WorkerInfo& newcomer, MembershipActions& out);
   // It said goodbye.
   void left(WorkerId worker);
+  // Something is meant for a life that is not known here: others have met it and speak of it.
+  void meet(WorkerId stranger, MembershipActions& out);
+  // Whose record that is: nullopt if the group has no such life any more; an error if nothing was
+  // heard in time. True: is a member now. An answer may follow even after an error.
+  bool found(WorkerId stranger, const absl::StatusOr<std::optional<WorkerInfo>>& record,
+             MembershipActions& out);
   // What the list held when this worker joined.
   void learn(const std::vector<Verdict>& verdicts, MembershipActions& out);
 
@@ -108,6 +117,7 @@ class MembershipCore {
     TimePoint trusted_until;
     uint64_t question = 0;  // open; 0: none
     std::string suspicion;
+    bool refuses = false;  // this worker, it said
   };
 
   void listen(Peer& peer, const Look& look, TimePoint now, Nanoseconds awake) const;
@@ -125,6 +135,7 @@ class MembershipCore {
   const WorkerInfo self_;
   const LeaseLimits limits_;
   std::map<WorkerId, Peer> peers_;  // live ones, without self
+  std::set<WorkerId> strangers_;    // looked up now
   // The last life of each index that is known to have ended.
   struct Ended {
     uint32_t incarnation = 0;

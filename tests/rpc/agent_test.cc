@@ -22,6 +22,7 @@ using internal::IncomingCall;
 using internal::Topic;
 using testing::AgentWorld;
 using testing::frame_of;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::TransportKind;
 
@@ -231,6 +232,61 @@ TEST_P(AgentTest, LeavesInGoodOrder) {
   world.call(0, 1, frame_of("")).wait();
   world.agent(1).stop();
   EXPECT_TRUE(heard.wait());
+}
+
+// Others speak of a worker that this one has not met: what is meant for it waits.
+TEST_P(AgentTest, PostsToAStrangerWaitUntilItIsKnown) {
+  AgentWorld world(GetParam(), 2);
+  Mutex mutex;
+  CondVar arrived;
+  std::multiset<std::string> bodies;
+  world.agent(1).set_post_handler(Topic::kRRef, [&](WorkerId, Frame frame) {
+    MutexLock lock(mutex);
+    bodies.insert(frame.body);
+    arrived.notify_all();
+  });
+  internal::Agent& agent = world.agent(0);
+  const WorkerInfo& late = world.agent(1).self();
+  std::vector<WorkerId> strangers, gone;
+  agent.set_membership({.stranger = [&](WorkerId stranger) { strangers.push_back(stranger); }});
+  agent.add_gone_listener([&](WorkerId peer, const absl::Status&, bool) { gone.push_back(peer); });
+  ASSERT_TRUE(agent.start({agent.self()}).ok());
+  const WorkerId never{9, 9};
+  for (const char* body : {"one", "two"}) {
+    EXPECT_TRUE(agent.post(late.id, Topic::kRRef, body));
+    EXPECT_TRUE(agent.post(never, Topic::kRRef, body));
+  }
+  EXPECT_THAT(strangers, ElementsAre(late.id, never, late.id, never));
+  EXPECT_FALSE(agent.quiet());
+  agent.declare_dead(never, absl::UnavailableError("is not in the group"));
+  EXPECT_THAT(gone, ElementsAre(never));
+
+  agent.add_member(late);
+  EXPECT_TRUE(agent.quiet());
+  world.start(1);
+  agent.reach(late.id);
+  {
+    MutexLock lock(mutex);
+    while (bodies.size() < 2) arrived.wait(mutex);
+    EXPECT_EQ(bodies, (std::multiset<std::string>{"one", "two"}));
+  }
+  world.stop_agents();
+}
+
+TEST_P(AgentTest, MorePostsThanAreKeptForAStrangerAreItsEnd) {
+  AgentWorld world(GetParam(), 1);
+  internal::Agent& agent = world.agent(0);
+  std::vector<absl::Status> gone;
+  agent.set_membership({.stranger = [](WorkerId) {}});
+  agent.add_gone_listener(
+      [&](WorkerId, const absl::Status& reason, bool) { gone.push_back(reason); });
+  world.start();
+  while (gone.empty() && agent.post({9, 9}, Topic::kRRef, "x")) {
+  }
+  ASSERT_EQ(gone.size(), 1u);
+  EXPECT_THAT(std::string(gone[0].message()), HasSubstr("4096 posts"));
+  EXPECT_TRUE(agent.quiet());
+  world.stop_agents();
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, AgentTest,

@@ -229,6 +229,71 @@ TEST_F(MembershipCoreTest, ARefusedWorkerOnlyReads) {
   EXPECT_TRUE(after.notices.empty());
 }
 
+// Undecided, the refusal stands; decided, the one that refused was not entitled to it.
+TEST_F(MembershipCoreTest, ARefusalCountsUnlessTheRefuserIsDead) {
+  const absl::Status refusal = absl::PermissionDeniedError("refuses this worker");
+  MembershipActions out;
+  core_.refused(kOne, refusal, out);
+  const auto alive = answer(kOne, out.questions.at(0).number, {});
+  EXPECT_TRUE(absl::IsPermissionDenied(alive.gone.at(0).reason));
+  out = {};
+  core_.refused(kTwo, refusal, out);
+  const auto dead = answer(kTwo, out.questions.at(0).number, {{kTwo, kThree, "was silent"}});
+  EXPECT_TRUE(absl::IsUnavailable(dead.gone.at(0).reason));
+}
+
+constexpr WorkerId kStranger{5, 3};
+
+TEST_F(MembershipCoreTest, AStrangerIsLookedUpOnceAndBecomesAMember) {
+  MembershipActions out;
+  core_.meet(kStranger, out);
+  core_.meet(kStranger, out);
+  EXPECT_THAT(out.lookups, ::testing::ElementsAre(kStranger));
+  EXPECT_TRUE(core_.found(kStranger, WorkerInfo{kStranger, "five", "a5"}, out));
+  EXPECT_TRUE(core_.is_live(kStranger));
+  EXPECT_TRUE(out.gone.empty());
+  // The time limit's word comes after the answer.
+  EXPECT_FALSE(core_.found(kStranger, absl::DeadlineExceededError("late"), out));
+  EXPECT_TRUE(core_.is_live(kStranger));
+}
+
+TEST_F(MembershipCoreTest, AStrangerOfWhomThereIsNoRecordIsGone) {
+  const std::vector<absl::StatusOr<std::optional<WorkerInfo>>> answers = {
+      std::optional<WorkerInfo>(), absl::UnavailableError("no store"),
+      WorkerInfo{kStranger, "two", "a5"}};  // somebody has that name
+  for (const auto& record : answers) {
+    MembershipCore core({kSelf, "me", "a0"}, LeaseLimits{}, now_);
+    core.add({kTwo, "two", "a2"});
+    MembershipActions out;
+    core.meet(kStranger, out);
+    EXPECT_FALSE(core.found(kStranger, record, out));
+    ASSERT_EQ(out.gone.size(), 1u);
+    EXPECT_EQ(out.gone[0].worker, kStranger);
+    EXPECT_TRUE(absl::IsUnavailable(out.gone[0].reason));
+    // From now on that is known without asking.
+    MembershipActions again;
+    core.meet(kStranger, again);
+    EXPECT_TRUE(again.lookups.empty());
+    EXPECT_EQ(again.gone.size(), 1u);
+  }
+}
+
+TEST_F(MembershipCoreTest, WhatIsHeardOfAStrangerEndsItsLookup) {
+  MembershipActions out;
+  core_.meet(kStranger, out);
+  core_.on_notice({kStranger, kOne, "was silent"}, out);
+  ASSERT_EQ(out.gone.size(), 1u);
+  EXPECT_FALSE(core_.found(kStranger, WorkerInfo{kStranger, "five", "a5"}, out));
+  EXPECT_FALSE(core_.is_live(kStranger));
+  // Who is fenced takes those that it never met for dead as well.
+  const WorkerId other{6, 1};
+  out = {};
+  core_.meet(other, out);
+  core_.on_notice({kSelf, kOne, "was silent"}, out);
+  ASSERT_EQ(out.gone.size(), 1u);
+  EXPECT_EQ(out.gone[0].worker, other);
+}
+
 TEST_F(MembershipCoreTest, ALaterLifeIsAdmittedAndTheEarlierOneSuspected) {
   MembershipActions out;
   const WorkerId later{1, 2};

@@ -1,5 +1,6 @@
 #include "weft/tests/stack_sim/stack_run.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <iostream>
@@ -351,7 +352,7 @@ class Run {
   void fault() {
     const auto a = static_cast<uint32_t>(pick(world_.size()));
     const auto b = static_cast<uint32_t>((a + 1 + pick(world_.size() - 1)) % world_.size());
-    switch (pick(8)) {
+    switch (pick(9)) {
       case 0:
         if (living() <= 2) return;
         ++report_.faults["kill"];
@@ -366,6 +367,16 @@ class Run {
         trace(absl::StrCat("restart w", a));
         pools_[a].clear();
         world_.restart(a);
+        if (!store_cuts_ || pick(2) > 0) return;
+        // It may part from one that never met it, and others will speak of it there.
+        world_.cut_store(a);
+        world_.cut(a, b);
+        world_.cut(b, a);
+        world_.life(a).clock.call_at(world_.life(a).clock.now() + seconds(11), [this, a, b] {
+          world_.mend_stores();
+          world_.heal(a, b);
+          world_.heal(b, a);
+        });
         return;
       case 3:
       case 4:
@@ -385,6 +396,12 @@ class Run {
         world_.cut(b, a);
         heal_later(b, a);
         return heal_later(a, b);
+      case 7:
+        if (!store_cuts_) return world_.heal(a, b);
+        ++report_.faults["store cut"];
+        trace(absl::StrCat("cut the store from w", a));
+        world_.cut_store(a);
+        return mend_stores_later();
       default:
         world_.heal(a, b);
         return;
@@ -400,6 +417,14 @@ class Run {
       return;
     }
   }
+  void mend_stores_later() {
+    for (const auto& life : world_.lives()) {
+      if (!life->alive) continue;
+      life->clock.call_at(life->clock.now() + milliseconds(pick(8000)),
+                          [this] { world_.mend_stores(); });
+      return;
+    }
+  }
   bool joining(uint32_t rank) {
     Life& life = world_.life(rank);
     return life.alive && !life.joined && life.membership->standing().ok();
@@ -411,6 +436,7 @@ class Run {
   }
   void stop_faults() {
     world_.heal_all();
+    world_.mend_stores();
     world_.set_frame_faults(0, 0, 1);
   }
 
@@ -451,10 +477,13 @@ class Run {
       ends.emplace_back(one, life->quiescence->ended());
     }
     settle(seconds(30));
+    // Without the store pairs part, and others still see both: they wait until the limit.
+    const bool parted = std::any_of(world_.lives().begin(), world_.lives().end(),
+                                    [](const auto& life) { return life->alone; });
     for (auto& [life, end] : ends) {
       if (!end.done()) {
         ledger_.violation(absl::StrCat(life->info.name, " did not end its shutdown"));
-      } else if (!end.state()->result().ok()) {
+      } else if (!end.state()->result().ok() && !parted) {
         ledger_.violation(
             absl::StrCat(life->info.name, ": ", end.state()->result().status().ToString()));
       }
@@ -479,6 +508,7 @@ class Run {
   std::map<const RpcRuntime*, int64_t> cells_;
   StackWorld world_;
   std::vector<Pool> pools_;  // by rank
+  const bool store_cuts_ = options_.faults && pick(4) == 0;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "absl/strings/str_cat.h"
+#include "weft/rpc/internal/join_records.h"
 #include "weft/rpc/registry.h"
 
 namespace weft::sim {
@@ -76,6 +77,11 @@ Life& StackWorld::add(uint32_t rank, uint32_t incarnation) {
   life.transport = std::make_unique<InprocTransport>(network_);
   check(life.transport->listen());
   life.info = {{rank, incarnation}, absl::StrCat("w", rank), life.transport->address()};
+  internal::MemberRecord record;
+  record.member.id = life.info.id;
+  record.member.name = life.info.name;
+  record.member.address = life.info.address;
+  check(store_->set(internal::JoinKeys(kGroup, 0).member(rank), record.encode()));
   return life;
 }
 
@@ -91,9 +97,12 @@ void StackWorld::start(Life& life, std::vector<WorkerInfo> members, bool newcome
   life.quiescence->attach();
   auto list = std::make_shared<VerdictList>(life.store, kGroup, 0);
   const std::vector<Verdict> verdicts = value_of(list->read());
-  life.membership =
-      std::make_unique<internal::Membership>(*life.agent, *life.quiescence, life.clock, list,
-                                             life.executor, internal::Membership::Options{});
+  internal::Membership::Options how;
+  how.find_life = [store = life.store](WorkerId who) {
+    return internal::find_life(*store, internal::JoinKeys(kGroup, 0), who);
+  };
+  life.membership = std::make_unique<internal::Membership>(
+      *life.agent, *life.quiescence, life.clock, list, life.executor, std::move(how));
   life.membership->add_ties(
       [&life](std::vector<WorkerId>& ties) { life.references->append_ties(ties); });
   life.membership->add_ties(
@@ -190,6 +199,17 @@ void StackWorld::cut(uint32_t from, uint32_t to) { cuts_.insert({from, to}); }
 // What was lost meanwhile is noticed by the connection's end, as after TCP gave up.
 void StackWorld::heal(uint32_t from, uint32_t to) {
   if (cuts_.erase({from, to}) > 0) sever(from, to);
+}
+
+void StackWorld::cut_store(uint32_t rank) {
+  newest_[rank]->store->cut();
+  newest_[rank]->alone = true;
+}
+
+void StackWorld::mend_stores() {
+  for (auto& life : lives_) {
+    if (life->alive) life->store->mend();
+  }
 }
 
 void StackWorld::heal_all() {

@@ -43,6 +43,7 @@ struct Life {
   std::shared_ptr<internal::AutogradDriver> autograd;
   bool alive = true;
   bool joined = true;  // its program may run
+  bool alone = false;  // was cut from the store: may have parted from one and not from another
   // What handlers left to timers; goes before the agent does.
   std::vector<std::shared_ptr<void>> kept;
 
@@ -80,6 +81,9 @@ class StackWorld {
   void cut(uint32_t from, uint32_t to);
   void heal(uint32_t from, uint32_t to);
   void heal_all();
+  // The rendezvous store answers this worker no more, for a while: verdicts hold for pairs alone.
+  void cut_store(uint32_t rank);
+  void mend_stores();
   bool is_cut(uint32_t from, uint32_t to) const { return cuts_.contains({from, to}); }
   // Of a hundred thousand frames. Those that vanish do so on connections that live on.
   void set_frame_faults(uint32_t duplicates, uint32_t vanishing, uint64_t seed);

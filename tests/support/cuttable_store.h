@@ -16,6 +16,7 @@ class CuttableStore final : public RendezvousStore {
   explicit CuttableStore(std::shared_ptr<RendezvousStore> store) : store_(std::move(store)) {}
 
   void cut() { cut_.store(true); }
+  void mend() { cut_.store(false); }
 
   absl::Status set(const std::string& key, const std::string& value) override {
     return cut_ ? gone() : store_->set(key, value);
