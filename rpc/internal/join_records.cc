@@ -75,7 +75,8 @@ absl::StatusOr<std::optional<WorkerInfo>> find_life(RendezvousStore& store, cons
   WEFT_ASSIGN_OR_RETURN(const MemberRecord record,
                         MemberRecord::decode(store, key, life.index, *text));
   if (record.member.id != life) return std::nullopt;
-  WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> left, store.try_get(keys.left(life.index)));
+  WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> left,
+                        store.try_get(keys.left(life.index)));
   if (left && *left == absl::StrCat(life.incarnation)) return std::nullopt;
   return WorkerInfo{life, record.member.name, record.member.address};
 }

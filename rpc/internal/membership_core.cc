@@ -94,8 +94,8 @@ bool MembershipCore::found(WorkerId stranger,
   if (!strangers_.contains(stranger)) return false;
   std::string why = "is not in the group any more";
   if (!record.ok()) {
-    why = absl::StrCat("is not known here, and nothing was heard of it: ",
-                       record.status().message());
+    why =
+        absl::StrCat("is not known here, and nothing was heard of it: ", record.status().message());
   } else if (*record) {
     const absl::Status admitted = admit(**record, out);
     if (admitted.ok()) return true;

@@ -21,8 +21,8 @@ namespace {
 using internal::IncomingCall;
 using internal::Topic;
 using testing::AgentWorld;
-using testing::frame_of;
 using ::testing::ElementsAre;
+using testing::frame_of;
 using ::testing::HasSubstr;
 using testing::TransportKind;
 
