@@ -11,7 +11,8 @@ namespace weft::internal {
 
 using namespace backward;  // NOLINT: the actions, in the file that gives them
 
-ContextCore::ContextCore(WorkerId self) : self_(self) {}
+ContextCore::ContextCore(WorkerId self, size_t contexts_per_creator)
+    : self_(self), contexts_per_creator_(contexts_per_creator) {}
 ContextCore::~ContextCore() = default;
 
 // ---- contexts
@@ -93,6 +94,9 @@ void ContextCore::drop_context(const ContextId& context, std::optional<WorkerId>
   });
   const std::set<WorkerId> peers = std::move(entry.peers);
   contexts_.erase(context);
+  if (auto joined = joined_.find(context.creator); joined != joined_.end()) {
+    if (--joined->second == 0) joined_.erase(joined);
+  }
   released_.add(context);
   if (context.creator == self_) released_.add_until(self_, own_watermark());
   out.push_back(DropContext{context});
@@ -152,13 +156,21 @@ absl::StatusOr<AutogradMetadata> ContextCore::metadata(const ContextId& context)
 absl::Status ContextCore::on_call(WorkerId from, const AutogradMetadata& metadata,
                                   AutogradActions& out) {
   Entry* entry = find(metadata.context);
+  const WorkerId creator = metadata.context.creator;
   if (entry == nullptr) {
     WEFT_RETURN_IF_ERROR(why_unknown(metadata.context));
+    if (joined_[creator] >= contexts_per_creator_) {
+      return with_ran(
+          absl::ResourceExhaustedError(absl::StrCat(
+              metadata.context.to_string(), ": ", contexts_per_creator_,
+              " contexts of its creator are open here, as many as one worker may have")),
+          Ran::kNo);
+    }
+    ++joined_[creator];
     entry = &contexts_[metadata.context];
   }
   add_peer(*entry, from);
   // Its release would have told this worker. The creator, who may not know of it, does instead.
-  const WorkerId creator = metadata.context.creator;
   if (is_dead(from) && creator != self_) {
     out.push_back(Send{creator, HoldsContextMessage{metadata.context}});
   }

@@ -46,7 +46,8 @@ class ContextCore {
     kDropped,  // took part, then dropped its stage without knowing the decision
   };
 
-  explicit ContextCore(WorkerId self);
+  // `contexts_per_creator`: of each other worker, open here at a time; more are refused.
+  explicit ContextCore(WorkerId self, size_t contexts_per_creator = 4096);
   ~ContextCore();
   ContextCore(const ContextCore&) = delete;
   ContextCore& operator=(const ContextCore&) = delete;
@@ -136,8 +137,10 @@ class ContextCore {
   bool is_dead(WorkerId worker) const { return dead_.contains(worker); }
 
   const WorkerId self_;
+  const size_t contexts_per_creator_;
   uint64_t last_number_ = 0;
   std::map<ContextId, Entry> contexts_;
+  std::map<WorkerId, size_t> joined_;  // of them, by creators that are not this worker
   ReleasedContexts released_;
   std::set<WorkerId> dead_;
 };

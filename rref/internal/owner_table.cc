@@ -35,6 +35,10 @@ Acceptance OwnerTable::accept_creation(WorkerId from, RRefId rref, ForkId fork, 
   if (ended(rref, step) && !WEFT_BREAK(withdrawn_creation_runs)) {
     return Acceptance::kRefused;  // BX2: the cancel overtook the creation
   }
+  if (auto held = holders_.find(from);
+      held != holders_.end() && held->second >= limits_.forks_per_worker) {
+    return Acceptance::kOverQuota;
+  }
   if (it == entries_.end()) it = entries_.emplace(rref, Entry()).first;
   placeholders_.erase(rref);
   Entry& entry = it->second;

@@ -24,6 +24,7 @@ enum class Acceptance {
   kRun,        // registered and confirmed: run the function
   kDuplicate,  // was accepted before: do not run it again
   kRefused,    // withdrawn, or from an ended life: do not run it, answer "not executed"
+  kOverQuota,  // its creator holds as much as one worker may: the same
 };
 
 class OwnerTable {

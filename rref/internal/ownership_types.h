@@ -145,6 +145,9 @@ struct OwnershipLimits {
   uint32_t tombstones_per_creator = 65536;  // then the watermark is forced up: undecided ids end
   uint32_t withdrawn_per_owner = 65536;     // then an unread carrier is not withdrawn any more
   uint32_t parked_per_worker = 4096;        // fetches, requests and references before creation
+  // Of values here that one worker may hold: then it creates no more. References that others send
+  // it are not refused: they would be lost.
+  uint64_t forks_per_worker = 1'000'000;
 };
 
 struct OwnershipGauges {

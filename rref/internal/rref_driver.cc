@@ -355,6 +355,10 @@ absl::StatusOr<std::shared_ptr<ObjectSlot>> RRefDriver::accept_creation(WorkerId
       return std::make_shared<Slot>(weak_from_this(), std::move(made));
     case Acceptance::kDuplicate:
       return absl::AlreadyExistsError(absl::StrCat(made.rref.to_string(), " exists already"));
+    case Acceptance::kOverQuota:
+      return absl::ResourceExhaustedError(absl::StrCat("worker '", agent_.name_of(from),
+                                                       "' holds as many references to values of '",
+                                                       name_, "' as one worker may"));
     case Acceptance::kRefused:
       break;
   }

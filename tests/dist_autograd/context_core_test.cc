@@ -133,6 +133,20 @@ TEST(ContextCore, AWatermarkReleasesWhatItCovers) {
   EXPECT_EQ(receivers<ReleaseContextMessage>(out), (std::vector<WorkerId>{kC}));
 }
 
+TEST(ContextCore, OneCreatorHasSoManyOpenAndOthersAreNotConcerned) {
+  ContextCore core(kSelf, 2);
+  AutogradActions out;
+  EXPECT_TRUE(core.on_call(kB, metadata_of({kB, 1}), out).ok());
+  EXPECT_TRUE(core.on_call(kB, metadata_of({kB, 2}), out).ok());
+  const absl::Status refused = core.on_call(kC, metadata_of({kB, 3}), out);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ran_of(refused), Ran::kNo);
+  EXPECT_TRUE(core.on_call(kB, metadata_of({kB, 2}), out).ok()) << "it is open already";
+  EXPECT_TRUE(core.on_call(kC, metadata_of({kC, 1}), out).ok());
+  core.on_message(kB, ReleaseContextMessage{{kB, 1}, 0}, out);
+  EXPECT_TRUE(core.on_call(kC, metadata_of({kB, 3}), out).ok());
+}
+
 TEST(ReleasedContexts, KeepsOneNumberPerCreatorWhenNothingOldLives) {
   ReleasedContexts released;
   for (uint64_t number = 1000; number > 0; --number) released.add({kB, number});

@@ -248,7 +248,9 @@ TEST_P(AgentTest, PostsToAStrangerWaitUntilItIsKnown) {
   internal::Agent& agent = world.agent(0);
   const WorkerInfo& late = world.agent(1).self();
   std::vector<WorkerId> strangers, gone;
-  agent.set_membership({.stranger = [&](WorkerId stranger) { strangers.push_back(stranger); }});
+  internal::MembershipHooks hooks;
+  hooks.stranger = [&](WorkerId stranger) { strangers.push_back(stranger); };
+  agent.set_membership(hooks);
   agent.add_gone_listener([&](WorkerId peer, const absl::Status&, bool) { gone.push_back(peer); });
   ASSERT_TRUE(agent.start({agent.self()}).ok());
   const WorkerId never{9, 9};
@@ -277,7 +279,9 @@ TEST_P(AgentTest, MorePostsThanAreKeptForAStrangerAreItsEnd) {
   AgentWorld world(GetParam(), 1);
   internal::Agent& agent = world.agent(0);
   std::vector<absl::Status> gone;
-  agent.set_membership({.stranger = [](WorkerId) {}});
+  internal::MembershipHooks hooks;
+  hooks.stranger = [](WorkerId) {};
+  agent.set_membership(hooks);
   agent.add_gone_listener(
       [&](WorkerId, const absl::Status& reason, bool) { gone.push_back(reason); });
   world.start();
