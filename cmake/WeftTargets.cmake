@@ -1,4 +1,4 @@
-# weft_library, weft_executable, weft_test, weft_command_test: how every target of the tree is made.
+# weft_library, weft_executable, weft_test, weft_fuzz, weft_command_test: how every target of the tree is made.
 include(GNUInstallDirs)
 
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
@@ -16,6 +16,12 @@ if(WEFT_SANITIZE)
   target_compile_options(weft_flags INTERFACE -fsanitize=${WEFT_SANITIZE} -fno-omit-frame-pointer
                                               -fno-sanitize-recover=undefined)
   target_link_options(weft_flags INTERFACE -fsanitize=${WEFT_SANITIZE})
+endif()
+if(WEFT_FUZZING)
+  # All code is counted where it has been; only the targets get libFuzzer's main. The standard
+  # library's own checks see what AddressSanitizer cannot: an empty optional, a bit past the end.
+  target_compile_options(weft_flags INTERFACE -fsanitize=fuzzer-no-link)
+  target_compile_definitions(weft_flags INTERFACE _GLIBCXX_ASSERTIONS)
 endif()
 if(WEFT_FAIL_POINTS)
   target_compile_definitions(weft_flags INTERFACE WEFT_FAIL_POINTS)
@@ -229,6 +235,33 @@ function(weft_test name)
   endif()
 endfunction()
 
+# weft_fuzz(NAME [TORCH] [DEPS target...])
+#
+# Makes NAME_fuzz from NAME_fuzz.cc. With WEFT_FUZZING it is libFuzzer's, and tools/fuzz.sh runs it;
+# else a test runs it over tests/fuzz/corpus/NAME.
+function(weft_fuzz name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "DEPS")
+  weft_check_arguments("weft_fuzz(${name})")
+  set(torch "")
+  if(arg_TORCH)
+    set(torch TORCH)
+  endif()
+  set(target ${name}_fuzz)
+  weft_executable(${target} ${torch} SRCS ${CMAKE_CURRENT_SOURCE_DIR}/${target}.cc
+                  DEPS weft::fuzz_support ${arg_DEPS})
+  if(NOT TARGET ${target})
+    return()
+  endif()
+  if(WEFT_FUZZING)
+    target_link_options(${target} PRIVATE -fsanitize=fuzzer)
+    add_dependencies(weft_fuzz_targets ${target})
+  else()
+    target_link_libraries(${target} PRIVATE weft::fuzz_replay)
+    weft_command_test(fuzz/${name} LABEL unit
+                      COMMAND ${target} ${CMAKE_CURRENT_SOURCE_DIR}/corpus/${name})
+  endif()
+endfunction()
+
 # weft_command_test(NAME LABEL unit|world|process|gpu COMMAND command... [EXPECT regex])
 #
 # A test that is a program: passes when it ends with 0 and, with EXPECT, its output matches.
@@ -266,7 +299,8 @@ function(weft_check_registered)
   if(NOT WEFT_BUILD_TESTS)
     return()
   endif()
-  file(GLOB_RECURSE files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/*_test.cc)
+  file(GLOB_RECURSE files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/*_test.cc
+       ${PROJECT_SOURCE_DIR}/tests/*_fuzz.cc)
   get_property(registered GLOBAL PROPERTY WEFT_REGISTERED)
   list(REMOVE_ITEM files ${registered})
   if(files)
@@ -276,7 +310,7 @@ function(weft_check_registered)
     else()
       set(severity FATAL_ERROR)
     endif()
-    message(${severity} "Not registered with weft_test in any CMakeLists.txt:\n  ${files}\n"
+    message(${severity} "Not registered with weft_test or weft_fuzz in any CMakeLists.txt:\n  ${files}\n"
                         "(while you are writing one: -DWEFT_ALLOW_UNREGISTERED=ON)")
   endif()
 endfunction()

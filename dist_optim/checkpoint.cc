@@ -35,7 +35,7 @@ std::string step_name(int64_t step) { return absl::StrFormat("step-%06d", step);
 std::optional<int64_t> step_of(const std::string& name) {
   int64_t step = 0;
   if (!name.starts_with(kStepPrefix) || !absl::SimpleAtoi(name.substr(kStepPrefix.size()), &step) ||
-      step_name(step) != name) {
+      step < 0 || step_name(step) != name) {
     return std::nullopt;
   }
   return step;

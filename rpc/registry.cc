@@ -148,7 +148,8 @@ void name_overloads(std::vector<Declaration>& declarations) {
   for (Declaration& each : declarations) {
     if (each.type->kind == internal::FunctionKind::kMethod) methods[each.name].push_back(&each);
   }
-  for (auto& [name, same] : methods) {
+  for (auto& method : methods) {
+    std::vector<Declaration*>& same = method.second;
     const bool overloaded = std::any_of(same.begin(), same.end(), [&](const Declaration* each) {
       return each->callable != same.front()->callable;
     });

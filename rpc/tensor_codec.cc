@@ -12,6 +12,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
 #include "weft/rpc/tensor_header.h"
 
 namespace weft {
@@ -198,6 +199,20 @@ absl::Status check_bools(size_t index, const TensorHeader& header, const at::Ten
   return absl::OkStatus();
 }
 
+// LibTorch's kernels believe the flag: they search such indices, and merge them.
+absl::Status check_coalesced(size_t index, const TensorHeader& header, const int64_t* positions) {
+  for (int64_t i = 1; header.coalesced && i < header.nnz; ++i) {
+    bool ascends = false;
+    for (int64_t d = 0; d < header.sparse_dimensions && !ascends; ++d) {
+      const int64_t* at = positions + d * header.nnz + i;
+      if (at[0] < at[-1]) break;
+      ascends = at[0] > at[-1];
+    }
+    if (!ascends) return bad(index, "says it is coalesced, but its indices do not ascend");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<at::Tensor> decode_sparse(size_t index, const TensorHeader& header,
                                          const Frame& frame) {
   at::Tensor indices = adopt(frame.payloads[header.first_payload],
@@ -209,6 +224,7 @@ absl::StatusOr<at::Tensor> decode_sparse(size_t index, const TensorHeader& heade
       adopt(frame.payloads[header.first_payload + 1], value_sizes, scalar_type(header.type));
   if (absl::Status status = check_bools(index, header, values); !status.ok()) return status;
   const auto* position = static_cast<const int64_t*>(indices.const_data_ptr());
+  WEFT_RETURN_IF_ERROR(check_coalesced(index, header, position));
   for (int64_t d = 0; d < header.sparse_dimensions; ++d) {
     for (int64_t i = 0; i < header.nnz; ++i, ++position) {
       if (*position < 0 || *position >= header.sizes[d]) {

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Installs what Weft is built with and this machine lacks: Debian packages, and LibTorch into
 # .deps/site (1.3 GB, ignored by git). Does and prints nothing when all is there.
+#
+#   tools/setup.sh [fuzz]     fuzz: libFuzzer and clang's sanitizers as well
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,6 +14,7 @@ packages=(
   spin iproute2 nftables
   dataset-fashion-mnist
 )
+if [[ ${1:-} == fuzz ]]; then packages+=(libclang-rt-14-dev); fi
 # The wheel's libtorch_cpu needs these two beside it, and no CUDA toolkit.
 wheels=(torch==2.11.0 "nvidia-cuda-cupti==13.0.*" "nvidia-cuda-runtime==13.0.*")
 site=.deps/site

@@ -1,6 +1,7 @@
 #include "weft/dist_autograd/internal/gradient_frame.h"
 
 #include <iterator>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -54,8 +55,9 @@ absl::StatusOr<Frame> to_frame(AutogradMessage message, const Riders& riders) {
 absl::StatusOr<AutogradParcel> from_frame(const Frame& frame) {
   MessageMemory memory;
   auto& post = *memory.make<wire::AutogradPost>();
-  if (frame.header.value_bytes > frame.body.size() ||
-      !post.ParseFromArray(frame.body.data(), static_cast<int>(frame.header.value_bytes))) {
+  const uint32_t size = frame.header.value_bytes;
+  if (size > frame.body.size() || size > std::numeric_limits<int>::max() ||
+      !post.ParseFromArray(frame.body.data(), static_cast<int>(size))) {
     return absl::InvalidArgumentError("autograd message: cannot be parsed");
   }
   WEFT_ASSIGN_OR_RETURN(AutogradMessage message, from_wire(post));

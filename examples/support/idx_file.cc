@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint32_t kUnsignedByte = 0x08;
 constexpr uint64_t kMaxValues = uint64_t{1} << 30;
+constexpr uint64_t kStep = uint64_t{1} << 24;
 
 class GzReader {
  public:
@@ -79,8 +80,12 @@ absl::StatusOr<IdxFile> read_idx_file(const std::string& path, int dimensions) {
     }
     count *= size;
   }
-  file.values.resize(count);
-  WEFT_RETURN_IF_ERROR(reader.read(file.values.data(), count));
+  // As values really come: a header of sixteen bytes can promise a gigabyte.
+  while (file.values.size() < count) {
+    const size_t have = file.values.size();
+    file.values.resize(std::min(count, have + kStep));
+    WEFT_RETURN_IF_ERROR(reader.read(file.values.data() + have, file.values.size() - have));
+  }
   WEFT_RETURN_IF_ERROR(reader.expect_end());
   return file;
 }

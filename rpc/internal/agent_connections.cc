@@ -19,6 +19,12 @@ constexpr size_t kMaxGaps = size_t{1} << 20;  // out-of-order frames a peer may 
 constexpr int kRedials = 3;
 constexpr Nanoseconds kRedialPause = std::chrono::milliseconds(20);
 
+// Without its number such a frame would be taken as often as it comes.
+bool must_be_numbered(FrameKind kind) {
+  return kind == FrameKind::kCall || kind == FrameKind::kReply || kind == FrameKind::kPost ||
+         kind == FrameKind::kCancel;
+}
+
 }  // namespace
 
 // What has arrived and is no duplicate, on its way to whom it is for.
@@ -224,7 +230,8 @@ void Agent::on_frames(const ConnectionPtr& connection, std::vector<Frame> frames
       const FrameHeader& header = frame.header;
       foreign = header.source != peer->info.id || header.destination != options_.self.id;
       if (foreign) break;
-      honest = peer->core.on_header(header, now);
+      honest = (header.sequence != 0 || !must_be_numbered(header.kind)) &&
+               peer->core.on_header(header, now);
       bool fresh = true;
       if (honest && header.sequence != 0) {
         fresh = peer->core.accept(frame);

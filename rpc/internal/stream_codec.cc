@@ -226,17 +226,18 @@ absl::Status FrameReader::read(const grpc::ByteBuffer& message,
       } else {
         partial_ = std::move(frame);
         payload_ = offset_ = 0;
+        missing_ = partial_.payload_bytes();
         filling_ = true;
       }
     } else if (kind == kChunk) {
-      size_t left = size;
-      while (left > 0) {
-        while (payload_ < partial_.payloads.size() && offset_ == partial_.payloads[payload_].size) {
+      if (size > missing_) {
+        return absl::InvalidArgumentError("a frame has more bytes than its payloads");
+      }
+      missing_ -= size;
+      for (size_t left = size; left > 0;) {
+        while (offset_ == partial_.payloads[payload_].size) {
           ++payload_;
           offset_ = 0;
-        }
-        if (payload_ == partial_.payloads.size()) {
-          return absl::InvalidArgumentError("a frame has more bytes than its payloads");
         }
         Payload& payload = partial_.payloads[payload_];
         const size_t part = std::min(left, payload.size - offset_);
@@ -244,11 +245,7 @@ absl::Status FrameReader::read(const grpc::ByteBuffer& message,
         offset_ += part;
         left -= part;
       }
-      size_t missing = 0;
-      for (size_t i = payload_; i < partial_.payloads.size(); ++i) {
-        missing += partial_.payloads[i].size;
-      }
-      if (missing == offset_) {
+      if (missing_ == 0) {
         filling_ = false;
         frames.push_back(std::exchange(partial_, Frame()));
       }

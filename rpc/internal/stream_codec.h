@@ -69,6 +69,7 @@ class FrameReader {
   Frame partial_;
   size_t payload_ = 0;
   size_t offset_ = 0;
+  size_t missing_ = 0;  // bytes of its payloads that have not come
 };
 
 }  // namespace weft::internal

@@ -64,6 +64,13 @@ TEST_F(CheckpointTest, GivesBackTheNewestStep) {
   EXPECT_EQ(folder().load(10)->info.step, 10);
 }
 
+TEST_F(CheckpointTest, AFolderOfANegativeStepIsNone) {
+  save(10);
+  fs::create_directories(step("step--00007"));
+  std::ofstream(step("step--00007") / "manifest.json") << "{}";
+  EXPECT_EQ(folder().steps().value(), std::vector<int64_t>{10});
+}
+
 TEST_F(CheckpointTest, SaysThatThereIsNothingYet) {
   EXPECT_THAT(load_error(), AllOf(HasSubstr("NOT_FOUND"), HasSubstr(root())));
   EXPECT_THAT(folder().steps().value(), IsEmpty());

@@ -107,6 +107,17 @@ TEST(ManifestTest, RefusesPagesOfWrongContentWithARightChecksum) {
   }
 }
 
+// Reading once took a time that grew with the square of the keys: hours for what may be read.
+TEST(ManifestTest, ReadsAPageOfManyKeysInTime) {
+  constexpr int kKeys = 200000;
+  std::string keys;
+  for (int i = 0; i < kKeys; ++i) absl::StrAppend(&keys, "\"", i, "\":\"\",");
+  const absl::StatusOr<Manifest> read =
+      parse_manifest(forged("\"metadata\": {", "\"metadata\": {" + keys));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->info.metadata.size(), kKeys + example().info.metadata.size());
+}
+
 TEST(ManifestTest, RefusesFileNamesThatCouldLeaveTheFolder) {
   for (const char* name : {"a.safetensors", "trainer-0.safetensors", "A_b.c.safetensors"}) {
     EXPECT_TRUE(check_shard_file(name).ok()) << name;

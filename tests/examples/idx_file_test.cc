@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -80,6 +81,19 @@ TEST_F(IdxFileTest, RefusesSizesThatDoNotFit) {
   none[7] = 0;
   write(none);
   EXPECT_THAT(error(), HasSubstr("dimension 0 of size 0"));
+}
+
+TEST_F(IdxFileTest, APromisedGigabyteTakesNoMemoryBeforeItComes) {
+  std::string promise = kTwoByTwo;
+  promise[4] = '\x40';  // 2^30 values: as many as are allowed
+  promise[7] = 0;
+  promise[11] = promise[15] = 1;
+  write(promise);
+  struct rusage before, after;
+  ::getrusage(RUSAGE_SELF, &before);
+  EXPECT_THAT(error(), HasSubstr("early"));
+  ::getrusage(RUSAGE_SELF, &after);
+  EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 512 << 10);  // in KiB
 }
 
 TEST_F(IdxFileTest, NeverTakesOtherValuesFromADamagedFile) {

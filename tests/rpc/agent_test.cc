@@ -522,6 +522,17 @@ TEST_F(AgentBatchTest, ALyingAcknowledgementIsTheEndOfThePeer) {
   EXPECT_FALSE(agent_->is_live(kPeer));
 }
 
+TEST_F(AgentBatchTest, ACallWithoutANumberIsTheEndOfThePeer) {
+  for (const FrameKind kind :
+       {FrameKind::kAck, FrameKind::kCall, FrameKind::kBeat, FrameKind::kCall}) {
+    Frame bare = frame(kind, 1);
+    bare.header.sequence = 0;
+    deliver({bare});
+  }
+  EXPECT_EQ(seen_, "gone ");
+  EXPECT_FALSE(agent_->is_live(kPeer));
+}
+
 TEST_F(AgentBatchTest, RepliesToCallsThatCameTogetherLeaveTogether) {
   constexpr uint64_t kCalls = 10;
   deliver({frame(FrameKind::kCall, 1)});  // before the test's own handler: a frame by itself

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "weft/proto/weft.pb.h"
+
 namespace weft::internal {
 namespace {
 
@@ -52,6 +54,15 @@ class MembershipCoreTest : public ::testing::Test {
   TimePoint now_ = TimePoint() + seconds(100);
   MembershipCore core_{{kSelf, "me", "a0"}, LeaseLimits{}, now_};
 };
+
+// A reason may be text of anybody, cut anywhere. Who gets a post that cannot be read suspects its
+// sender.
+TEST(MembershipPost, ANoticeCarriesAReasonThatIsNoText) {
+  wire::MembershipPost post, read;
+  post.mutable_death()->set_reason("broke off inside \xc3");
+  ASSERT_TRUE(read.ParseFromString(post.SerializeAsString()));
+  EXPECT_EQ(read.death().reason(), "broke off inside \xc3");
+}
 
 TEST_F(MembershipCoreTest, APairWithNothingBetweenThemExchangesNothing) {
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(tick(false, TimePoint()).beats.empty());

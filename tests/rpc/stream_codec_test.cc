@@ -214,6 +214,17 @@ TEST_F(StreamCodecTest, RecordsOutOfPlaceAreRefused) {
   EXPECT_EQ(static_cast<char>(frames_[0].payloads[0].data[99]), 'y');
 }
 
+// Each chunk once cost as much as the frame has payloads.
+TEST_F(StreamCodecTest, ManyEmptyChunksOfManyPayloadsAreReadInTime) {
+  const std::string head = encode_head(*frame_of(1, 3, std::vector<size_t>(65536, 1)));
+  const auto size = static_cast<uint32_t>(head.size());
+  std::string text = "\2" + std::string(reinterpret_cast<const char*>(&size), 4) + head;
+  for (int i = 0; i < 1000000; ++i) text.append("\3\0\0\0\0", 5);
+  FrameReader reader(limits_, pool_);
+  EXPECT_TRUE(read(reader, message_of(text)).ok());
+  EXPECT_TRUE(frames_.empty());
+}
+
 TEST_F(StreamCodecTest, CorruptedMessagesAreRefusedOrReadButNeverHarm) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);

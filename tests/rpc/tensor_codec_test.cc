@@ -1,6 +1,7 @@
 #include "weft/rpc/tensor_codec.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include <ATen/Context.h>
@@ -168,6 +169,22 @@ TEST(TensorCodecTest, SparseIndicesOutsideTheTensorAreRefused) {
     const absl::Status status = decode_tensors(frame).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr("index " + std::to_string(bad)));
+  }
+}
+
+TEST(TensorCodecTest, WhoSaysThatItIsCoalescedMustBe) {
+  const std::array<int64_t, 6> places{0, 1, 1, 2, 0, 3};  // (0, 2), (1, 0), (1, 3)
+  const at::Tensor indices = at::empty({2, 3}, at::kLong);
+  std::memcpy(indices.mutable_data_ptr(), places.data(), sizeof(places));
+  const at::Tensor sent = at::sparse_coo_tensor(indices, at::ones({3}), {2, 4}).coalesce();
+  Frame frame = carried(encoded({sent}));
+  EXPECT_TRUE(decode_tensors(frame).ok());
+  // The last two become one and the same, then change places.
+  for (const auto& columns : {std::array<int64_t, 2>{0, 0}, std::array<int64_t, 2>{3, 0}}) {
+    std::memcpy(frame.payloads[0].data + 4 * 8, columns.data(), 2 * 8);
+    const absl::Status status = decode_tensors(frame).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("coalesced"));
   }
 }
 

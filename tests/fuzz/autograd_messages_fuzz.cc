@@ -1,0 +1,77 @@
+// What workers say about backward passes: the first byte says whether the rest is a post or what
+// rides on a call. What is accepted must be written so that it is read as the same.
+#include "weft/dist_autograd/internal/autograd_wire.h"
+#include "weft/tests/fuzz/fuzz.h"
+
+namespace weft::fuzz {
+namespace {
+
+using namespace weft::internal;
+
+constexpr uint32_t kTensors = 16;
+
+wire::AutogradPost written(const AutogradMessage& message,
+                           const std::vector<AutogradMessage>& riders) {
+  wire::AutogradPost post;
+  to_wire(message, post);
+  for (const AutogradMessage& rider : riders) to_wire(rider, *post.add_riders());
+  return post;
+}
+
+absl::Status check_post(std::string_view bytes) {
+  wire::AutogradPost post;
+  if (!post.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::InvalidArgumentError("not parsed");
+  }
+  const auto message = from_wire(post);
+  if (!message.ok()) return message.status();
+  const auto riders = riders_from_wire(post);
+  if (!riders.ok()) return riders.status();
+  require(context_of(*message).valid(), "a message of no context");
+  const PassId* pass = pass_of(*message);
+  require(pass == nullptr || pass->valid(), "a message of no pass");
+
+  const std::string first = written(*message, *riders).SerializeAsString();
+  wire::AutogradPost parsed;
+  require(parsed.ParseFromString(first), "what was written cannot be parsed");
+  const auto again = from_wire(parsed);
+  const auto riders_again = riders_from_wire(parsed);
+  require(again.ok() && riders_again.ok(), "what was written is refused");
+  require(tensors_expected(*again) == tensors_expected(*message), "other tensors are expected");
+  require(written(*again, *riders_again).SerializeAsString() == first,
+          "what was written is read as something else");
+  return absl::OkStatus();
+}
+
+absl::Status check_metadata(std::string_view bytes) {
+  wire::AutogradMetadata in;
+  if (!in.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::InvalidArgumentError("not parsed");
+  }
+  const auto metadata = from_wire(in, kTensors);
+  if (!metadata.ok()) return metadata.status();
+  for (const uint32_t tensor : metadata->requires_grad) {
+    require(tensor < kTensors, "a tensor that the call does not have");
+  }
+  wire::AutogradMetadata out;
+  to_wire(*metadata, out);
+  const auto again = from_wire(out, kTensors);
+  require(again.ok(), "what was written is refused");
+  wire::AutogradMetadata out_again;
+  to_wire(*again, out_again);
+  require(out.SerializeAsString() == out_again.SerializeAsString(),
+          "what was written is read as something else");
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace weft::fuzz
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace weft::fuzz;
+  Bytes input(data, size);
+  const absl::Status status =
+      input.flag() ? check_metadata(input.rest()) : check_post(input.rest());
+  if (!status.ok()) require_refusal(status);
+  return 0;
+}

@@ -1,0 +1,269 @@
+// The core of distributed autograd under messages of peers that say anything at all, among the
+// events of an honest driver. A backward must end once, a context must not come back, and what the
+// core sends must be well formed. Input is a sequence of events.
+#include <deque>
+#include <set>
+
+#include "weft/dist_autograd/internal/autograd_wire.h"
+#include "weft/dist_autograd/internal/context_core.h"
+#include "weft/tests/fuzz/fuzz.h"
+
+namespace weft::fuzz {
+namespace {
+
+using namespace weft::internal;
+
+constexpr WorkerId kSelf{0, 1};
+constexpr WorkerId kWorkers[] = {{1, 1}, {2, 1}, {1, 2}, kSelf};
+
+// As it would arrive; an error if it would be refused there.
+template <class M>
+absl::StatusOr<AutogradMessage> over_the_wire(const M& message) {
+  wire::AutogradPost post;
+  to_wire(message, post);
+  return from_wire(post);
+}
+
+class Run {
+ public:
+  explicit Run(Bytes input) : input_(input), core_(kSelf) {}
+
+  void play() {
+    while (!input_.empty()) {
+      event();
+      take();
+    }
+  }
+
+ private:
+  WorkerId worker() { return kWorkers[input_.below(4)]; }
+  WorkerId peer() { return kWorkers[input_.below(3)]; }
+  ContextId context() { return {worker(), 1 + input_.below(4)}; }
+  SendId send() { return {worker(), 1 + input_.below(8)}; }
+  PassId pass() {
+    if (!passes_.empty() && input_.flag()) return passes_[input_.below(256) % passes_.size()];
+    return {context(), worker(), 1 + input_.below(3)};
+  }
+
+  void event() {
+    switch (input_.below(16)) {
+      case 0:
+        core_.create();
+        break;
+      case 1: {
+        const ContextId released{kSelf, 1 + input_.below(4)};
+        (void)core_.release(released, actions_);
+        break;
+      }
+      case 2: {
+        const ContextId id = context();
+        (void)core_.note_peer(id, peer());
+        break;
+      }
+      case 3: {
+        const ContextId id = context();
+        const SendId recorded = send();
+        (void)core_.note_send(id, recorded, peer());
+        break;
+      }
+      case 4:
+        arrived_call();
+        break;
+      case 5:
+        start();
+        break;
+      case 6:
+      case 7:
+        answer();
+        break;
+      case 8: {
+        const PassId of = pass();
+        core_.on_local_failure(of, failure(), actions_);
+        break;
+      }
+      case 9:
+        hold();
+        break;
+      case 10:
+        core_.on_deadline(pass(), actions_);
+        break;
+      case 11:
+        if (input_.below(8) == 0) core_.on_peer_dead(peer(), actions_);
+        break;
+      default:
+        message();
+    }
+  }
+
+  void arrived_call() {
+    const WorkerId from = peer();
+    AutogradMetadata metadata{.context = context()};
+    if (input_.flag()) {
+      metadata.send = send();
+      metadata.requires_grad = {0};
+    }
+    metadata.histories = histories();
+    wire::AutogradMetadata wire;
+    to_wire(metadata, wire);
+    const auto arrived = from_wire(wire, 1);
+    if (arrived.ok()) (void)core_.on_call(from, *arrived, actions_);
+  }
+  void start() {
+    const ContextId of = context();
+    ContextCore::StartOptions options;
+    options.mode = static_cast<BackwardMode>(input_.below(3));
+    options.retain_graph = input_.flag();
+    const auto started = core_.start(of, options, actions_);
+    if (!started.ok()) return;
+    passes_.push_back(*started);
+    require(open_.insert(*started).second, "one pass starts twice");
+  }
+  // What the local graph was asked to do is done.
+  void answer() {
+    if (asked_.empty()) return;
+    const auto [of, discovers] = asked_.front();
+    asked_.pop_front();
+    if (discovers) {
+      core_.on_discovered(of, {{peer(), {send()}}}, actions_);
+      return;
+    }
+    LocalProgress progress;
+    for (size_t outputs = input_.below(3); outputs > 0; --outputs) {
+      PeerGradients& output = progress.outputs.emplace_back();
+      output.peer = worker();
+      output.entries.push_back(entry());
+    }
+    progress.waiting = input_.flag();
+    core_.on_local_progress(of, std::move(progress), actions_);
+  }
+  void hold() {
+    if (held_ && input_.flag()) {
+      core_.on_hold_released(*held_, actions_);
+      held_.reset();
+    } else if (!held_) {
+      held_ = pass();
+      core_.on_hold(*held_);
+    }
+  }
+
+  GradEntry entry() {
+    GradEntry entry{.send = send(), .slots = 1};
+    if (input_.flag()) entry.present = {0};
+    return entry;
+  }
+  PassFailure failure() {
+    PassFailure failure{.status = absl::UnknownError("failed"), .worker = worker()};
+    if (input_.flag()) failure.died = peer();
+    return failure;
+  }
+  std::vector<PassHistory> histories() {
+    std::vector<PassHistory> histories;
+    for (size_t left = input_.below(3); left > 0; --left) {
+      PassHistory& history = histories.emplace_back();
+      history.initiator = worker();
+      history.decided = input_.below(4);
+      history.complete_from = input_.below(4);
+      if (input_.flag()) history.aborted = {input_.below(4)};
+    }
+    return histories;
+  }
+  std::vector<PassReport> reports() {
+    std::vector<PassReport> reports;
+    for (size_t left = input_.below(3); left > 0; --left) {
+      PassReport& report = reports.emplace_back();
+      report.counts.worker = worker();
+      report.counts.version = input_.below(8);
+      if (input_.flag()) report.counts.sent = {{worker(), input_.below(4)}};
+      if (input_.flag()) report.counts.received = {{worker(), input_.below(4)}};
+      report.waiting = input_.flag();
+    }
+    return reports;
+  }
+  PassHeader header() {
+    return {pass(), static_cast<BackwardMode>(input_.below(3)), input_.flag(),
+            absl::Microseconds(1 + input_.below(8)), histories()};
+  }
+  void message() {
+    const WorkerId from = peer();
+    auto message = any_message();
+    if (message.ok()) core_.on_message(from, *std::move(message), actions_);
+  }
+  absl::StatusOr<AutogradMessage> any_message() {
+    switch (input_.below(9)) {
+      case 0: {
+        GradMessage grad{.header = header(), .number = input_.below(8)};
+        grad.entries.push_back(entry());
+        grad.reports = reports();
+        return over_the_wire(AutogradMessage(std::move(grad)));
+      }
+      case 1:
+        return over_the_wire(
+            AutogradMessage(ActivateMessage{header(), input_.below(8), {send()}, reports()}));
+      case 2:
+        return over_the_wire(AutogradMessage(SealMessage{pass(), input_.below(8)}));
+      case 3:
+        return over_the_wire(AutogradMessage(ReportMessage{pass(), reports()}));
+      case 4:
+        return over_the_wire(AutogradMessage(PublishMessage{pass(), histories()}));
+      case 5:
+        return over_the_wire(AutogradMessage(FailMessage{pass(), failure()}));
+      case 6:
+        return over_the_wire(AutogradMessage(AbortMessage{pass(), failure()}));
+      case 7:
+        return over_the_wire(AutogradMessage(ReleaseContextMessage{context(), input_.below(6)}));
+      default:
+        return over_the_wire(AutogradMessage(HoldsContextMessage{context()}));
+    }
+  }
+
+  void take() {
+    AutogradActions actions;
+    actions.swap(actions_);
+    for (const AutogradAction& action : actions) std::visit(*this, action);
+  }
+  void ask(const PassId& of, bool discovers) { asked_.emplace_back(of, discovers); }
+  void forget(const PassId& of) {
+    std::erase_if(asked_, [&](const auto& one) { return one.first == of; });
+  }
+
+ public:
+  void operator()(const backward::Send& send) {
+    require(send.to != kSelf && send.to.valid(), "a message to nobody else");
+    require(over_the_wire(send.message).ok(), "a malformed message is sent");
+  }
+  void operator()(const backward::EngageLocal&) {}
+  void operator()(const backward::FeedRoots& action) { ask(action.pass, false); }
+  void operator()(const backward::Feed& action) { ask(action.pass, false); }
+  void operator()(const backward::CancelSends& action) { ask(action.pass, false); }
+  void operator()(const backward::Discover& action) { ask(action.pass, true); }
+  void operator()(const backward::StopLocal& action) { forget(action.pass); }
+  void operator()(const backward::DropStage& action) { forget(action.pass); }
+  void operator()(const backward::StageMerge&) {}
+  void operator()(const backward::CompleteBackward& action) {
+    require(open_.erase(action.pass) == 1, "a backward ends twice");
+  }
+  void operator()(const backward::ArmDeadline& action) { passes_.push_back(action.pass); }
+  void operator()(const backward::CancelDeadline&) {}
+  void operator()(const backward::DropContext& action) {
+    require(dropped_.insert(action.context).second, "a context has come back");
+    require(!core_.check(action.context).ok(), "a dropped context is live");
+  }
+
+ private:
+  Bytes input_;
+  ContextCore core_;
+  AutogradActions actions_;
+  std::vector<PassId> passes_;
+  std::set<PassId> open_;
+  std::set<ContextId> dropped_;
+  std::deque<std::pair<PassId, bool>> asked_;  // pass, whether it discovers
+  std::optional<PassId> held_;
+};
+
+}  // namespace
+}  // namespace weft::fuzz
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  weft::fuzz::Run(weft::fuzz::Bytes(data, size)).play();
+  return 0;
+}

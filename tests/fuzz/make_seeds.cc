@@ -1,0 +1,363 @@
+// Writes the first inputs of the fuzz targets, made by the code that writes what they read:
+//
+//   weft_fuzz_seeds tests/fuzz/corpus
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+#include <zlib.h>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
+#include "weft/dist_autograd/internal/autograd_wire.h"
+#include "weft/dist_optim/internal/manifest.h"
+#include "weft/dist_optim/internal/safetensors_header.h"
+#include "weft/proto/weft.pb.h"
+#include "weft/rpc/internal/frame_codec.h"
+#include "weft/rpc/internal/join_records.h"
+#include "weft/rpc/internal/status_wire.h"
+#include "weft/rpc/tensor_header.h"
+#include "weft/rref/internal/rref_wire.h"
+
+namespace weft::fuzz {
+namespace {
+
+using namespace weft::internal;
+using Seeds = std::map<std::string, std::string>;  // by file name
+
+constexpr WorkerId kA{0, 1}, kB{1, 1};
+
+template <class T>
+std::string number(T value) {
+  return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+std::string chunk(const std::string& text) {
+  return number(static_cast<uint16_t>(text.size())) + text;
+}
+// The same, ending too early.
+std::string cut(const std::string& text) { return text.substr(0, text.size() * 2 / 3); }
+
+// ---- frames
+
+wire::Meta meta() {
+  wire::Meta meta;
+  meta.set_chain_creator(kA.bits());
+  meta.set_chain_number(3);
+  meta.set_chain_depth(2);
+  meta.add_references(encode(Reference{kB, {kA, 1}, {kA, 2}, {kA, 3}, {7, "at::Tensor"}}));
+  meta.set_creation(encode(Creation{{kA, 4}, {kA, 5}, {7, "at::Tensor"}}));
+  meta.set_target(encode(Target{{kA, 4}, {7, "at::Tensor"}}));
+  wire::AutogradMetadata autograd;
+  to_wire({.context = {kA, 1},
+           .send = {kB, 2},
+           .requires_grad = {0, 2},
+           .histories = {{kA, 2, 1, {2}}}},
+          autograd);
+  meta.set_autograd(autograd.SerializeAsString());
+  meta.add_held_sources(kA.bits());
+  meta.add_held_calls(9);
+  return meta;
+}
+
+absl::Status failure() {
+  return add_hop(raised_at(with_ran(absl::UnknownError("threw \xff"), Ran::kYes), "worker1"),
+                 "worker1/train");
+}
+
+Frame frame(FrameKind kind, std::vector<size_t> payloads) {
+  Frame frame;
+  frame.header.kind = kind;
+  frame.header.source = kA;
+  frame.header.destination = kB;
+  frame.header.sequence = 5;
+  frame.header.acknowledged = 4;
+  frame.header.call = 3;
+  frame.header.function = 0x1234567890abcdef;
+  frame.header.budget_us = 1000000;
+  frame.meta =
+      kind == FrameKind::kReply ? encode_status_meta(failure()) : meta().SerializeAsString();
+  frame.body = "values";
+  frame.header.value_bytes = 4;
+  for (const size_t size : payloads) {
+    auto block = std::make_shared<std::string>(size, 'p');
+    frame.payloads.push_back({reinterpret_cast<std::byte*>(block->data()), size, block});
+  }
+  return frame;
+}
+
+std::string record(uint8_t kind, const std::string& content) {
+  return number(kind) + number(static_cast<uint32_t>(content.size())) + content;
+}
+std::string message(const std::string& text, uint8_t cut_at) {
+  return number(static_cast<uint16_t>(text.size())) + number(cut_at) + text;
+}
+
+std::string hello(bool refused) {
+  wire::Hello hello;
+  hello.set_protocol(1);
+  hello.set_group("job");
+  hello.set_name("worker0");
+  hello.set_worker(kA.bits());
+  hello.set_expected(kB.bits());
+  hello.set_address("127.0.0.1:1");
+  if (refused) encode_status(failure(), *hello.mutable_refused());
+  return hello.SerializeAsString();
+}
+
+void add_frames(std::map<std::string, Seeds>& all) {
+  const std::string call = encode_head(frame(FrameKind::kCall, {}));
+  const std::string tensors = encode_head(frame(FrameKind::kPost, {8, 0, 16}));
+  const std::string reply = encode_head(frame(FrameKind::kReply, {}));
+  all["frame_codec"] = {{"call", call}, {"post", tensors}, {"reply", reply}, {"cut", cut(call)}};
+  all["frame_stream"] = {
+      {"hello", message(record(0, hello(false)), 3) + message(record(0, hello(true)), 200)},
+      {"packed", message(record(1, call) + record(1, tensors + std::string(24, 'p')), 7)},
+      {"chunks", message(record(2, tensors) + record(3, std::string(8, 'p')), 50) +
+                     message(record(3, std::string(10, 'p')), 0) +
+                     message(record(3, std::string(6, 'p')) + record(1, reply), 9)},
+      {"empty_chunks", message(record(2, tensors) + record(3, "") + record(3, ""), 1)},
+      {"cut", message(cut(record(1, call)), 1)}};
+  wire::Meta error;
+  error.ParseFromString(encode_status_meta(failure()));
+  all["meta"] = {{"call", meta().SerializeAsString()},
+                 {"error", error.SerializeAsString()},
+                 {"cut", cut(meta().SerializeAsString())}};
+}
+
+// ---- tensors
+
+std::string headers(const std::vector<std::pair<TensorHeader, bool>>& list) {
+  std::string body;
+  for (const auto& [header, inlined] : list) append_tensor_header(header, inlined, body);
+  return body;
+}
+
+TensorHeader tensor(WireType type, std::vector<int64_t> sizes) {
+  TensorHeader header;
+  header.type = type;
+  header.sizes = std::move(sizes);
+  return header;
+}
+
+void add_tensors(std::map<std::string, Seeds>& all) {
+  TensorHeader scalar;
+  scalar.inlined = "abcd";
+  TensorHeader image = tensor(WireType::kUint8, {1, 3, 2, 2});
+  image.format = WireFormat::kChannelsLast;
+  TensorHeader volume = tensor(WireType::kBFloat16, {1, 2, 1, 2, 2});
+  volume.format = WireFormat::kChannelsLast3d;
+  TensorHeader flags = tensor(WireType::kBool, {2});
+  flags.inlined = std::string_view("\0\1", 2);
+  TensorHeader sparse = tensor(WireType::kFloat32, {4, 2});
+  sparse.layout = WireLayout::kSparseCoo;
+  sparse.coalesced = true;
+  sparse.sparse_dimensions = 1;
+  sparse.nnz = 2;
+  TensorHeader undefined;
+  undefined.layout = WireLayout::kUndefined;
+  const TensorHeader empty = tensor(WireType::kComplex128, {0, 5});
+
+  const std::string dense = headers({{scalar, true}, {image, false}, {volume, false}});
+  const std::string rest =
+      headers({{flags, true}, {undefined, false}, {empty, true}, {sparse, false}});
+  const auto payloads = [](std::vector<uint16_t> sizes) {
+    std::string text = number(static_cast<uint8_t>(sizes.size()));
+    for (const uint16_t size : sizes) text += number(size);
+    return text;
+  };
+  all["tensor_header"] = {{"dense", payloads({12, 16}) + dense},
+                          {"rest", payloads({16, 16}) + rest},
+                          {"cut", payloads({12, 16}) + cut(dense)}};
+  const std::string two = number(uint8_t{2});
+  const auto indices = [](int64_t a, int64_t b) { return chunk(number(a) + number(b)); };
+  const std::string values = chunk(std::string(16, 'v'));
+  all["tensor_codec"] = {
+      {"dense", two + chunk(std::string(12, 'i')) + chunk(std::string(16, 'v')) + dense},
+      {"sparse", two + indices(1, 3) + values + rest},
+      {"sparse_not_coalesced", two + indices(3, 3) + values + rest},
+      {"sparse_index_outside", two + indices(1, 4) + values + rest}};
+}
+
+// ---- messages
+
+void add_messages(std::map<std::string, Seeds>& all) {
+  const RRefId rref{kA, 1};
+  const ForkId fork{kB, 2};
+  Seeds& references = all["rref_messages"];
+  const Message messages[] = {ForkRequest{rref, fork, 3},
+                              ForkAccept{rref, fork},
+                              ForkReject{rref, fork, RejectReason::kWithdrawn},
+                              ChildAccept{rref, fork},
+                              UserDelete{rref, fork, true, 4},
+                              DeleteAck{rref, fork},
+                              CancelFork{kB, rref, ForkId{kA, 3}, true, 5},
+                              CancelAck{kB, rref, fork, true},
+                              Settled{6}};
+  for (size_t i = 0; i < std::size(messages); ++i) {
+    references[absl::StrCat("message", i)] = number(uint8_t{0}) + encode(messages[i]);
+  }
+  const TypeTag type{7, "std::vector<float>"};
+  references["reference"] =
+      number(uint8_t{1}) + encode(Reference{kB, rref, {kA, 2}, {kA, 3}, type});
+  references["creation"] = number(uint8_t{2}) + encode(Creation{rref, {kA, 2}, type});
+  references["target"] = number(uint8_t{3}) + encode(Target{rref, type});
+
+  const PassId pass{{kA, 1}, kA, 1};
+  const std::vector<PassHistory> histories{{kA, 3, 1, {2}}};
+  PassReport report;
+  report.counts = {kB, 2, {{kA, 1}}, {{kA, 2}}};
+  report.waiting = true;
+  report.unfed = {{kA, 9}};
+  const PassHeader header{pass, BackwardMode::kEager, true, absl::Seconds(1), histories};
+  const PassFailure why{failure(), kB, kA, "MulBackward0", {kA, 2}};
+  std::vector<AutogradMessage> posts;
+  GradMessage grad{.header = header, .number = 1};
+  grad.entries.push_back({.send = {kB, 2}, .slots = 3, .present = {0, 2}});
+  grad.reports = {report};
+  posts.emplace_back(std::move(grad));
+  posts.emplace_back(ActivateMessage{header, 2, {{kB, 2}, {kB, 3}}, {report}});
+  posts.emplace_back(SealMessage{pass, 3});
+  posts.emplace_back(ReportMessage{pass, {report}});
+  posts.emplace_back(PublishMessage{pass, histories});
+  posts.emplace_back(FailMessage{pass, why});
+  posts.emplace_back(AbortMessage{pass, why});
+  posts.emplace_back(ReleaseContextMessage{{kA, 1}, 1});
+  posts.emplace_back(HoldsContextMessage{{kA, 1}});
+  Seeds& autograd = all["autograd_messages"];
+  for (size_t i = 0; i < posts.size(); ++i) {
+    wire::AutogradPost post;
+    to_wire(posts[i], post);
+    if (i == 3) to_wire(posts[4], *post.add_riders());
+    autograd[absl::StrCat("post", i)] = number(uint8_t{0}) + post.SerializeAsString();
+  }
+  autograd["metadata"] = number(uint8_t{1}) + meta().autograd();
+
+  Seeds& records = all["store_records"];
+  const MemberRecord member{{{3, 2}, "worker3", 3, "127.0.0.1:29500"}, 1};
+  records["member"] = number(uint8_t{0}) + member.encode();
+  records["verdicts"] =
+      number(uint8_t{1}) + absl::StrCat(kA.bits(), " ", kB.bits(), " was not heard of\n",
+                                        WorkerId{2, 1}.bits(), " ", kB.bits(), " left \xc3");
+  wire::MembershipPost quiet;
+  quiet.mutable_quiet()->set_phase(1);
+  all["quiescence_core"] = {
+      {"bytes", std::string("\0\0\2\6\1", 5) + chunk(quiet.SerializeAsString())}};
+  all["launch_environment"] = {
+      {"torchrun",
+       "RANK=1\nWORLD_SIZE=4\nLOCAL_RANK=1\nLOCAL_WORLD_SIZE=2\nMASTER_ADDR=host\n"
+       "MASTER_PORT=29500\nTORCHELASTIC_RUN_ID=job\nTORCHELASTIC_RESTART_COUNT=2\n"
+       "TORCHELASTIC_USE_AGENT_STORE=True\nROLE_NAME=x\nWEFT_GROUP_EPOCH=1"},
+      {"bad", "RANK=5\nWORLD_SIZE=4\nMASTER_ADDR=\nMASTER_PORT=99999"}};
+}
+
+// ---- typed values: a type's number, then what its codec writes
+
+void add_values(std::map<std::string, Seeds>& all) {
+  const auto text = [](const std::string& s) { return number(uint64_t{s.size()}) + s; };
+  const std::string strings = number(uint64_t{2}) + text("a") + text("bc");
+  const auto of = [](uint8_t type, const std::string& value) { return number(type) + value; };
+  all["typed_values"] = {
+      {"doubles", of(0, number(uint64_t{2}) + number(1.0) + number(-2.5))},
+      {"strings", of(1, strings)},
+      {"bools", of(2, number(uint64_t{3}) + std::string("\1\0\1", 3))},
+      {"map", of(3, number(uint64_t{1}) + text("key") + number(uint64_t{1}) + number(int32_t{5}))},
+      {"map_key_twice", of(4, number(uint64_t{2}) + number(int64_t{1}) + text("a") +
+                                  number(int64_t{1}) + text("b"))},
+      {"tuple", of(6, number(int32_t{1}) + number(uint8_t{1}) + text("x") + number(uint64_t{0}))},
+      {"list_of_nothing", of(7, number(uint64_t{3}) + std::string(3, '\0'))},
+      {"tree", of(12, text("root") + number(uint64_t{1}) + text("leaf") + number(uint64_t{0}))},
+      {"step_id", of(13, number(uint32_t{1}) + number(uint32_t{1}) + number(uint64_t{2}) +
+                             number(uint64_t{3}))},
+      {"step_update", of(14, number(uint64_t{1}) + number(0.1) + number(1.0))},
+      {"verdict", of(15, number(uint8_t{2}) + number(1.0) + number(2.0))},
+      {"durable", of(17, number(uint64_t{4}) + number(int32_t{8}) + text("disk full"))}};
+}
+
+// ---- files
+
+std::string gzip(const std::string& text) {
+  std::string out(::compressBound(text.size()) + 64, '\0');
+  z_stream stream = {};
+  ::deflateInit2(&stream, 9, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  ::deflate(&stream, Z_FINISH);
+  out.resize(stream.total_out);
+  ::deflateEnd(&stream);
+  return out;
+}
+
+void add_files(std::map<std::string, Seeds>& all) {
+  SafetensorsHeader header;
+  header.metadata = {{"format", "pt"}, {"k\"ey", "\u00e4"}};
+  header.tensors = {{"parameter/a", StateDtype::kF32, {2, 1}, 0, 8},
+                    {"optimizer/0/momentum", StateDtype::kI64, {}, 8, 16},
+                    {"parameter/b", StateDtype::kBool, {2}, 16, 18},
+                    {"parameter/none", StateDtype::kF16, {0, 7}, 18, 18}};
+  const std::string state = render_header(header).value();
+  const std::string json = state.substr(8);
+  const std::string data = std::string(16, 'd') + std::string("\0\1", 2);
+  all["safetensors_header"] = {
+      {"all", number(uint32_t{18}) + json},
+      {"other_size", number(uint32_t{17}) + json},
+      {"cut", number(uint32_t{18}) + cut(json)},
+      {"overflow", number(uint32_t{16}) +
+                       "{\"x\":{\"dtype\":\"F32\",\"shape\":[4194305,4194305,211106198978564],"
+                       "\"data_offsets\":[0,16]}}"}};
+
+  const std::string shard = state + data;
+  Manifest manifest;
+  manifest.info.step = 3;
+  manifest.info.seed = 77;
+  manifest.info.metadata["note"] = "x";
+  manifest.shards = {{"owner.safetensors", shard.size(), 0x1234abcd}, {"b-2.safetensors", 0, 0}};
+  const std::string page = render_manifest(manifest).value();
+  const std::string body = page.substr(0, page.rfind(",\n  \"crc32\""));
+  all["manifest"] = {{"page", page}, {"body", body}, {"empty", "{"}, {"cut", cut(body)}};
+
+  const auto text = [](const std::string& s) { return number(static_cast<uint8_t>(s.size())) + s; };
+  const std::string metadata =
+      text("optimizer/0/name") + text("sgd") + text("optimizer/0/line/l") + text("12");
+  all["checkpoint"] = {{"whole", number(uint8_t{2}) + chunk(metadata) + shard},
+                       {"cut_shard", number(uint8_t{2}) + chunk(metadata) + cut(shard)},
+                       {"other_shard", number(uint8_t{1}) + chunk(body) + shard},
+                       {"as_it_is", number(uint8_t{0}) + chunk(page) + shard}};
+
+  const std::string labels = std::string("\0\0\x08\1\0\0\0\3", 8) + "abc";
+  const std::string images = std::string("\0\0\x08\3\0\0\0\1\0\0\0\2\0\0\0\2", 16) + "abcd";
+  const auto file = [](bool pack, uint8_t dimensions, const std::string& content) {
+    return number(static_cast<uint8_t>(pack)) + number(static_cast<uint8_t>(dimensions - 1)) +
+           content;
+  };
+  all["idx_file"] = {{"labels", file(true, 1, labels)},
+                     {"images", file(true, 3, images)},
+                     {"gzip", file(false, 3, gzip(images))},
+                     {"gzip_damaged", file(false, 3, cut(gzip(images)))},
+                     {"not_packed", file(false, 1, labels)},
+                     {"huge", file(true, 1, std::string("\0\0\x08\1\x40\0\0\0", 8))}};
+}
+
+}  // namespace
+}  // namespace weft::fuzz
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  std::map<std::string, weft::fuzz::Seeds> all;
+  weft::fuzz::add_frames(all);
+  weft::fuzz::add_tensors(all);
+  weft::fuzz::add_messages(all);
+  weft::fuzz::add_values(all);
+  weft::fuzz::add_files(all);
+  for (const auto& [target, seeds] : all) {
+    const std::filesystem::path folder = std::filesystem::path(argv[1]) / target;
+    std::filesystem::create_directories(folder);
+    for (const auto& [name, content] : seeds) {
+      std::ofstream(folder / ("seed_" + name), std::ios::binary) << content;
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,67 @@
+// What the rendezvous store holds: the first byte chooses between a member's record and a list of
+// verdicts, one per line. What is accepted must be written so that it is read as the same.
+#include "absl/strings/str_split.h"
+#include "weft/proto/weft.pb.h"
+#include "weft/rpc/internal/join_records.h"
+#include "weft/rpc/memory_store.h"
+#include "weft/rpc/verdict_list.h"
+#include "weft/tests/fuzz/fuzz.h"
+
+namespace weft::fuzz {
+namespace {
+
+using namespace weft::internal;
+
+void check_record(const std::string& text) {
+  const MemoryStore store;
+  const auto record = MemberRecord::decode(store, "key", 3, text);
+  if (!record.ok()) {
+    require_refusal(record.status());
+    return;
+  }
+  require(record->member.id.valid() && check_worker_name(record->member.name).ok(),
+          "a member that cannot be");
+  const auto again = MemberRecord::decode(store, "key", 3, record->encode());
+  require(again.ok() && again->encode() == record->encode() &&
+              again->member.address == record->member.address,
+          "a record is read as something else");
+}
+
+void check_verdicts(std::string_view text) {
+  const auto store = std::make_shared<MemoryStore>();
+  uint64_t place = 0;
+  for (const absl::string_view line :
+       absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
+    const std::string key = absl::StrCat("weft/group/0/verdict/", ++place);
+    require(store->set(key, std::string(line)).ok(), "the store has failed");
+  }
+  VerdictList list(store, "group", 0);
+  const auto verdicts = list.read();
+  if (!verdicts.ok()) require_refusal(verdicts.status());
+  if (verdicts.ok()) {
+    require(verdicts->size() == place, "verdicts are lost");
+    for (const Verdict& verdict : *verdicts) {
+      require(verdict.dead.valid(), "nobody is dead");
+      // It will be told to others.
+      wire::MembershipPost post, parsed;
+      post.mutable_death()->set_reason(verdict.reason);
+      require(parsed.ParseFromString(post.SerializeAsString()), "a reason that cannot be told");
+    }
+  }
+  const auto decided = list.condemn({1, 1}, {2, 1}, text);
+  if (!decided.ok()) require_refusal(decided.status());
+}
+
+}  // namespace
+}  // namespace weft::fuzz
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace weft::fuzz;
+  Bytes input(data, size);
+  if (input.flag()) {
+    check_verdicts(input.rest());
+  } else {
+    check_record(std::string(input.rest()));
+  }
+  return 0;
+}
