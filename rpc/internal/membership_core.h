@@ -49,6 +49,8 @@ struct MembershipActions {
   std::vector<Question> questions;
   std::vector<Gone> gone;
   std::vector<Notice> notices;
+  // A worker refuses this one, and the list does not say that either is dead.
+  absl::Status refused;
   // This worker itself is dead to the others: all of them are gone, and `gone` does not say so.
   absl::Status fenced;
 };
@@ -67,7 +69,8 @@ class MembershipCore {
   // ---- the group
   // A member that the rendezvous named.
   void add(const WorkerInfo& member);
-  // Somebody who is not known asks to be a member. OK: is one now. PermissionDenied says why not.
+  // Somebody who is not known asks to be a member. OK: is one now, and is told of the deaths that
+  // it may have missed. PermissionDenied says why not.
   absl::Status admit(const WorkerInfo& newcomer, MembershipActions& out);
   // It said goodbye.
   void left(WorkerId worker);
@@ -77,18 +80,22 @@ class MembershipCore {
   // ---- leases
   void tick(TimePoint now, const std::vector<Look>& looks, MembershipActions& out);
   void on_beat_answer(WorkerId from, uint64_t number);
-  // False: what the peer holds for this worker may be given away already.
+  // False: what the peer holds for this worker may be given away already. So it is from when their
+  // lease begins until the first answer.
   bool trusts(WorkerId peer, TimePoint now) const;
 
   // ---- suspicion and verdict
   // Unreachable, in breach of the protocol, or silent.
   void suspect(WorkerId worker, const absl::Status& reason, MembershipActions& out);
-  // A peer refuses connections: this worker may be dead to it, or to all.
+  // A peer refuses connections: this worker may be dead to it, or to all, or the peer itself is dead.
   void refused(WorkerId by, const absl::Status& reason, MembershipActions& out);
   // What the list said, or why nothing was heard of it in time; an answer may follow even then.
   void answer(WorkerId suspect, uint64_t question,
               const absl::StatusOr<std::vector<Verdict>>& verdicts, MembershipActions& out);
   void on_notice(const Verdict& verdict, MembershipActions& out);
+
+  // References and contexts here name these. Who has ended and was never a peer is gone too.
+  void bury(const std::vector<WorkerId>& tied, MembershipActions& out) const;
 
   bool is_live(WorkerId worker) const { return peers_.contains(worker); }
   // OK while the others hold this worker for one of them.
@@ -108,6 +115,7 @@ class MembershipCore {
     TimePoint trusted_until;
     uint64_t question = 0;  // open; 0: none
     std::string suspicion;
+    bool refuses = false;  // that is why the list was asked
   };
 
   void listen(Peer& peer, const Look& look, TimePoint now, Nanoseconds awake) const;
@@ -120,6 +128,7 @@ class MembershipCore {
   void end(WorkerId worker, absl::Status reason, MembershipActions& out);
   void fence(const Verdict& verdict, MembershipActions& out);
   bool ended(WorkerId worker) const;
+  bool outlived(WorkerId worker) const;
   std::string named(WorkerId worker) const;
 
   const WorkerInfo self_;

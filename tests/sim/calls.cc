@@ -424,6 +424,10 @@ void Calls::cancel_all_from(WorkerId gone) {
   for (const uint64_t call : calls) on_cancel(gone, call);
 }
 
+void Calls::append_callers(std::vector<WorkerId>& workers) const {
+  for (const auto& [number, incoming] : incoming_) workers.push_back(incoming.from);
+}
+
 // A call that fills the window alone leaves only if all credit has come home.
 void Calls::probe(WorkerId to) {
   CallPlan plan;

@@ -60,6 +60,8 @@ class Calls {
   void on_target(uint64_t incoming, bool ok);
 
   void on_event(const Event& event);
+  // Whose calls are here.
+  void append_callers(std::vector<WorkerId>& workers) const;
   size_t running() const { return incoming_.size(); }
   std::string leftovers() const;
 

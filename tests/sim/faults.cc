@@ -16,12 +16,14 @@ constexpr uint32_t kWeights[][kOperations] = {
     {3, 0, 45, 3, 2, 2, 4, 1, 2, 5, 25, 2, 4, 0},      // passes
 };
 
-// cut, duplicate, overtake, partition, one-way, flapping, crash, restart, pause, node, store
+// cut, duplicate, overtake, partition, one-way, flapping, crash, restart, pause, node, store,
+// silent store
 constexpr uint32_t kFaultWeights[][kFaults] = {
-    {60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},     // lost connections only: nobody may die
-    {20, 0, 0, 0, 0, 0, 30, 0, 5, 0, 2},    // crashes
-    {15, 0, 0, 10, 10, 8, 5, 0, 20, 0, 4},  // silence
-    {20, 0, 0, 6, 6, 5, 15, 0, 10, 0, 3},   // everything
+    {60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},     // lost connections only: nobody may die
+    {20, 0, 0, 0, 0, 0, 30, 0, 5, 0, 2, 0},    // crashes
+    {15, 0, 0, 10, 10, 8, 5, 0, 20, 0, 4, 0},  // silence
+    {20, 0, 0, 6, 6, 5, 15, 0, 10, 0, 3, 0},   // everything
+    {10, 0, 0, 8, 6, 4, 20, 0, 10, 0, 8, 20},  // and a store that fails
 };
 
 }  // namespace
@@ -71,6 +73,11 @@ void World::strike() {
       slow_store = true;
       slow_store_fault = mend_in(dice.millis(100, 3000), {.fault = Fault::kSlowStore});
       return;
+    case Fault::kSilentStore:
+      report.inject(Fault::kSilentStore);
+      silent_store = true;
+      silent_store_fault = mend_in(dice.millis(100, 4000), {.fault = Fault::kSilentStore});
+      return;
     default:
       return;
   }
@@ -94,22 +101,28 @@ void World::crash(Slot victim) {
   const bool matters = worker.sessions.left().calls > 0 || worker.calls.running() > 0 ||
                        !worker.references.leftovers().empty() || worker.passes.core().size() > 0;
   if (matters) report.effect(Fault::kCrash);
-  any_ended_ = true;
-  network.cut_all(victim, dice.chance(50));
-  life.worker.reset();
-  life.deferred.clear();
-  life.paused = false;
-  membership->disturb();
+  leave(victim);
   if (dice.chance(60) && newest(life.id.index) == life.id && life.id.incarnation < 3) {
     mend_in(dice.chance(50) ? dice.micros(200, 5000) : dice.millis(5, 300),
             {.fault = Fault::kRestart, .place = life.id.index});
   }
 }
 
+void World::leave(Slot slot) {
+  Life& life = lives_[slot];
+  any_ended_ = true;
+  network.cut_all(slot, dice.chance(50));
+  life.worker.reset();
+  life.deferred.clear();
+  life.paused = false;
+  membership->disturb();
+}
+
 void World::pause(Slot victim) {
   if (lives_[victim].paused) return;
   report.inject(Fault::kPause);
   lives_[victim].paused = true;
+  lives_[victim].paused_at = schedule.now();
   membership->disturb();
   const Nanoseconds length = dice.chance(50) ? dice.millis(1, 400) : dice.millis(400, 4000);
   mend_in(length, {.fault = Fault::kPause, .slot = victim});
@@ -118,6 +131,7 @@ void World::pause(Slot victim) {
 void World::resume(Slot slot) {
   Life& life = lives_[slot];
   if (!std::exchange(life.paused, false)) return;
+  absences.push_back({life.id.index, life.id.index, life.paused_at, schedule.now()});
   if (!life.deferred.empty()) report.effect(Fault::kPause);
   for (const Event& event : std::exchange(life.deferred, {})) {
     // Under its old time, which says what it was armed for.
@@ -169,20 +183,16 @@ void World::mend(size_t number) {
     case Fault::kSlowStore:
       slow_store = false;
       return;
+    case Fault::kSilentStore:
+      silent_store = false;
+      return;
     case Fault::kRestart: {
       if (winding_down) return;
       const WorkerId last = newest(what.place);
       if (worker(last) != nullptr) return;
       report.inject(Fault::kRestart);
       report.effect(Fault::kRestart);
-      Worker& born = start(what.place, last.incarnation + 1);
-      membership->on_join(born);
-      for (uint32_t index = 0; index < places_; ++index) {
-        const WorkerId other = newest(index);
-        if (other != born.id && !born.known_dead.contains(other)) {
-          born.sessions.add_peer(slot_of(other), true);
-        }
-      }
+      membership->on_join(start(what.place, last.incarnation + 1));
       return;
     }
     default:
@@ -205,7 +215,7 @@ void World::mend_all() {
   Network::Manner manner = network.manner();
   manner.duplicates = manner.overtaking = 0;
   network.set_manner(manner);
-  slow_store = false;
+  slow_store = silent_store = false;
   network.restore_all();
   for (Slot slot = 0; slot < lives_.size(); ++slot) resume(slot);
   membership->disturb();

@@ -8,7 +8,7 @@ namespace {
 constexpr std::string_view kFaultNames[] = {"cut connection", "duplicate frame", "frame overtaken",
                                             "partition",      "one-way silence", "flapping link",
                                             "crash",          "restart",         "pause",
-                                            "failing node",   "slow store"};
+                                            "failing node",   "slow store",      "silent store"};
 static_assert(std::size(kFaultNames) == kFaults);
 
 constexpr std::string_view kOperationNames[] = {
@@ -32,6 +32,12 @@ constexpr std::string_view kEffectNames[] = {"frames lost",
                                              "verdicts",
                                              "of them false",
                                              "fenced",
+                                             "beats",
+                                             "verdicts told",
+                                             "pairs severed",
+                                             "newcomers joined",
+                                             "not joined",
+                                             "strangers buried",
                                              "stale messages",
                                              "references lost",
                                              "values freed",

@@ -22,8 +22,9 @@ enum class Fault : uint8_t {
   kPause,    // as SIGSTOP
   kNodeFailure,
   kSlowStore,
+  kSilentStore,  // what it is asked, or what it answers, is lost
 };
-inline constexpr size_t kFaults = static_cast<size_t>(Fault::kSlowStore) + 1;
+inline constexpr size_t kFaults = static_cast<size_t>(Fault::kSilentStore) + 1;
 std::string_view name_of(Fault fault);
 
 enum class Operation : uint8_t {
@@ -65,6 +66,12 @@ enum class Effect : uint8_t {
   kVerdicts,
   kFalseVerdicts,  // of workers that lived
   kFenced,
+  kBeats,
+  kTold,        // verdicts that others posted
+  kSevered,     // pairs that are over without a verdict
+  kJoined,      // newcomers whom all know
+  kNotJoined,   // newcomers that were refused, or had no store
+  kStrangers,   // lives that ended, known from references and contexts alone
   kStaleMessages,  // of ended lives, offered to the cores
   kReferencesLost,
   kValuesFreed,

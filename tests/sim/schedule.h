@@ -31,6 +31,7 @@ enum class EventKind : uint8_t {
   kRiders,     // messages that waited for a ride leave `slot`
   kStore,      // `slot` gets an answer of the store; a: the question
   kLease,      // everybody looks who was heard
+  kLook,       // `slot` looks at its peers
   kStep,       // the program does something
   kFault,      // something breaks
   kMend,       // a fault ends; a: which

@@ -38,8 +38,6 @@ void Worker::on_event(const Event& event) {
     case EventKind::kHold:
     case EventKind::kRiders:
       return passes.on_event(event);
-    case EventKind::kStore:
-      return world.membership->on_event(event);
     default:
       return;
   }
@@ -68,12 +66,12 @@ void Worker::on_verdict(WorkerId dead) {
   }
 }
 
-void Worker::fence() {
+void Worker::fence(const std::vector<WorkerId>& all) {
   if (std::exchange(fenced, true)) return;
   world.report.count(Effect::kFenced);
-  // Also lives that messages have named and that it never met.
-  for (const Life& life : world.lives()) {
-    if (life.id != id) on_verdict(life.id);
+  if (world.trace.on()) world.trace.add(absl::StrCat("  ", id.to_string(), " fences itself"));
+  for (const WorkerId worker : all) {
+    if (worker != id) on_verdict(worker);
   }
 }
 
@@ -102,6 +100,7 @@ std::string Worker::leftovers() const {
   };
   add("sessions", sessions.leftovers());
   add("calls", calls.leftovers());
+  if (world.membership->any_severed()) return all;
   add("references", references.leftovers());
   add("passes", passes.leftovers());
   return all;

@@ -6,6 +6,7 @@
 #include <array>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "weft/tests/sim/calls.h"
 #include "weft/tests/sim/passes.h"
@@ -26,8 +27,8 @@ class Worker {
 
   // This life is dead, for good.
   void on_verdict(WorkerId dead);
-  // This worker was declared dead: every peer is gone for it.
-  void fence();
+  // This worker was declared dead: all these are gone for it.
+  void fence(const std::vector<WorkerId>& all);
 
   void settle();
   void let_go();

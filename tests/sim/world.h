@@ -29,7 +29,14 @@ struct Life {
   WorkerId id;
   std::unique_ptr<Worker> worker;  // none: crashed
   bool paused = false;
+  TimePoint paused_at{};
   std::vector<Event> deferred;  // what came while it was paused
+};
+
+// From `from` to `to` (places; equal: the place stood still) nothing passed.
+struct Absence {
+  uint32_t from = 0, to = 0;
+  TimePoint begin, end;
 };
 
 struct Violation {
@@ -60,6 +67,7 @@ class World {
   Life& life(Slot slot) { return lives_[slot]; }
   Slot slot_of(WorkerId id) const;
   Worker* worker(WorkerId id) const;
+  uint32_t places() const { return places_; }
   WorkerId newest(uint32_t index) const;
   // Dead for those who must be right: crashed, or a verdict stands.
   bool ended(WorkerId id) const;
@@ -76,6 +84,7 @@ class World {
   Checker checker;
   std::unique_ptr<Membership> membership;
   std::map<ContextId, ContextFacts> contexts;
+  std::vector<Absence> absences;  // that have ended; they may explain a verdict
 
   // Of this run.
   internal::CreditWindow window;
@@ -86,11 +95,16 @@ class World {
   size_t parking = 0;            // calls that may wait for their object without credit
   bool slow_store = false;
   size_t slow_store_fault = 0;
+  bool silent_store = false;  // questions, or their answers, are lost
+  size_t silent_store_fault = 0;
   bool shutdown_at_end = false;
   bool winding_down = false;
+  bool over = false;  // nobody looks any more
 
   // This fault made a difference to someone.
   void felt(size_t fault);
+  // The process ends by itself.
+  void leave(Slot slot);
 
  private:
   struct Mending {
