@@ -36,6 +36,7 @@ class LeaseMembership final : public Membership {
   void refused(Worker& by, WorkerId whom) override;
   void on_post(Worker& at, WorkerId from, const std::shared_ptr<void>& body) override;
   void on_event(const Event& event) override;
+  bool looks_up_strangers() const override { return false; }
   bool takes_part(const Worker& worker) const override;
   void check_ended() override;
   bool condemned(WorkerId worker) const override { return book_.condemned(worker); }

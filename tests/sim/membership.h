@@ -43,6 +43,8 @@ class Membership {
   // Something happened that leases may have to find out about.
   virtual void disturb() {}
   virtual void on_resume(Worker& /*worker*/) {}
+  // A life that a message names and that is not known is looked up and dialled.
+  virtual bool looks_up_strangers() const { return true; }
   // Its program runs: it has joined, and is not known to be dead.
   virtual bool takes_part(const Worker& worker) const = 0;
   // When programs have stopped and all has been mended: verdicts are known, newcomers have joined.

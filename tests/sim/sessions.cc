@@ -51,6 +51,7 @@ Sessions::Peer* Sessions::find(WorkerId worker) const {
 Sessions::Peer* Sessions::find_or_meet(WorkerId worker) {
   if (Peer* peer = find(worker)) return peer;
   if (worker_.fenced || worker_.known_dead.contains(worker)) return nullptr;
+  if (!world_.membership->looks_up_strangers()) return nullptr;
   world_.report.count(Effect::kStrangersMet);
   add_peer(world_.slot_of(worker), true);
   return find(worker);
