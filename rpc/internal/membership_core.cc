@@ -47,7 +47,7 @@ void MembershipCore::add(const WorkerInfo& member) {
 absl::Status MembershipCore::admit(const WorkerInfo& newcomer, MembershipActions& out) {
   const std::string who = absl::StrCat("'", newcomer.name, "' (", newcomer.id.to_string(), ")");
   if (is_fenced()) return refusal(absl::StrCat(named(self_.id), " was declared dead itself"));
-  if (ended(newcomer.id)) {
+  if (ended(newcomer.id) && !WEFT_BREAK(ended_life_admitted)) {
     return refusal(absl::StrCat("worker ", who, " was declared dead, or has left"));
   }
   if (newcomer.id.index == self_.id.index) {
@@ -70,9 +70,7 @@ absl::Status MembershipCore::admit(const WorkerInfo& newcomer, MembershipActions
     if (id.index == newcomer.id.index && id != newcomer.id) earlier.push_back(id);
   }
   peers_[newcomer.id].name = newcomer.name;
-  if (!WEFT_BREAK(restart_not_suspected)) {
-    for (WorkerId life : earlier) suspect(life, absl::UnavailableError("was restarted"), out);
-  }
+  for (WorkerId life : earlier) suspect(life, absl::UnavailableError("was restarted"), out);
   // It read the list before it was known here: who wrote since did not tell it.
   for (const auto& [index, last] : ended_) {
     if (!last.by.valid() || WEFT_BREAK(newcomer_not_told)) continue;
@@ -186,6 +184,7 @@ void MembershipCore::refused(WorkerId by, const absl::Status& reason, Membership
   ask(by, reason, WEFT_BREAK(refusal_condemns), out);
   auto found = peers_.find(by);
   if (found != peers_.end()) found->second.refuses = true;
+  if (WEFT_BREAK(refusal_not_checked)) out.refused = reason;
 }
 
 void MembershipCore::answer(WorkerId suspect, uint64_t question,

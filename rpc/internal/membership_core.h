@@ -43,7 +43,7 @@ struct MembershipActions {
   };
   struct Notice {
     WorkerId to;
-    Verdict verdict;
+    weft::Verdict verdict;  // internal::Verdict is that of a step
   };
   std::vector<Beat> beats;
   std::vector<Question> questions;
@@ -75,7 +75,7 @@ class MembershipCore {
   // It said goodbye.
   void left(WorkerId worker);
   // What the list held when this worker joined.
-  void learn(const std::vector<Verdict>& verdicts, MembershipActions& out);
+  void learn(const std::vector<weft::Verdict>& verdicts, MembershipActions& out);
 
   // ---- leases
   void tick(TimePoint now, const std::vector<Look>& looks, MembershipActions& out);
@@ -91,8 +91,8 @@ class MembershipCore {
   void refused(WorkerId by, const absl::Status& reason, MembershipActions& out);
   // What the list said, or why nothing was heard of it in time; an answer may follow even then.
   void answer(WorkerId suspect, uint64_t question,
-              const absl::StatusOr<std::vector<Verdict>>& verdicts, MembershipActions& out);
-  void on_notice(const Verdict& verdict, MembershipActions& out);
+              const absl::StatusOr<std::vector<weft::Verdict>>& verdicts, MembershipActions& out);
+  void on_notice(const weft::Verdict& verdict, MembershipActions& out);
 
   // References and contexts here name these. Who has ended and was never a peer is gone too.
   void bury(const std::vector<WorkerId>& tied, MembershipActions& out) const;
@@ -121,12 +121,12 @@ class MembershipCore {
   void listen(Peer& peer, const Look& look, TimePoint now, Nanoseconds awake) const;
   void ask(WorkerId worker, const absl::Status& reason, bool condemn, MembershipActions& out);
   // Takes an entry of the list, or of a notice.
-  void take(const Verdict& verdict, MembershipActions& out);
-  void remember(const Verdict& verdict);
-  void tell_others(const Verdict& verdict, MembershipActions& out) const;
+  void take(const weft::Verdict& verdict, MembershipActions& out);
+  void remember(const weft::Verdict& verdict);
+  void tell_others(const weft::Verdict& verdict, MembershipActions& out) const;
   void tell_what_it_wrote(WorkerId writer, MembershipActions& out) const;
   void end(WorkerId worker, absl::Status reason, MembershipActions& out);
-  void fence(const Verdict& verdict, MembershipActions& out);
+  void fence(const weft::Verdict& verdict, MembershipActions& out);
   bool ended(WorkerId worker) const;
   bool outlived(WorkerId worker) const;
   std::string named(WorkerId worker) const;

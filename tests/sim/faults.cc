@@ -7,15 +7,6 @@
 namespace weft::sim {
 namespace {
 
-// call, nested, forward, remote, method, to_here, cancel, own, drop, open, backward, cancel pass,
-// release, probe
-constexpr uint32_t kWeights[][kOperations] = {
-    {16, 0, 14, 12, 10, 8, 5, 6, 12, 4, 9, 1, 2, 0},   // everything
-    {30, 0, 0, 10, 12, 8, 12, 4, 10, 0, 0, 0, 0, 0},   // calls
-    {20, 0, 0, 20, 15, 15, 6, 10, 20, 0, 0, 0, 0, 0},  // references
-    {3, 0, 45, 3, 2, 2, 4, 1, 2, 5, 25, 2, 4, 0},      // passes
-};
-
 // cut, duplicate, overtake, partition, one-way, flapping, crash, restart, pause, node, store,
 // silent store
 constexpr uint32_t kFaultWeights[][kFaults] = {
@@ -29,10 +20,6 @@ constexpr uint32_t kFaultWeights[][kFaults] = {
 }  // namespace
 
 void World::plan_faults(Nanoseconds span) {
-  const auto& weights = kWeights[dice.below(std::size(kWeights))];
-  step_weights_.assign(std::begin(weights), std::end(weights));
-  step_weight_sum_ = 0;
-  for (const uint32_t weight : step_weights_) step_weight_sum_ += weight;
   if (dice.chance(15)) return;  // a quiet run
   const auto& faults = kFaultWeights[dice.below(std::size(kFaultWeights))];
   fault_weights_.assign(std::begin(faults), std::end(faults));
@@ -92,6 +79,13 @@ size_t World::mend_in(Nanoseconds delay, Mending what) {
 
 void World::felt(size_t fault) {
   if (!std::exchange(mendings_[fault].felt, true)) report.effect(mendings_[fault].fault);
+}
+
+bool World::may_crash() const {
+  if (winding_down || fault_weights_.empty()) return false;
+  const auto up = std::count_if(lives_.begin(), lives_.end(),
+                                [](const Life& life) { return life.worker != nullptr; });
+  return up > 2 && fault_weights_[static_cast<size_t>(Fault::kCrash)] > 0;
 }
 
 void World::crash(Slot victim) {

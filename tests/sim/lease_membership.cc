@@ -138,16 +138,21 @@ void LeaseMembership::reach(Question& question) {
     store_->set_mood(world_.dice.chance(50) ? VirtualStore::Mood::kLosesQuestions
                                             : VirtualStore::Mood::kLosesAnswers);
   }
+  const size_t before = book_.list().size();
   VerdictList& list = members_[question.by]->list;
   question.answer = question.what.condemn
                         ? list.condemn(world_.life(question.by).id, question.what.suspect,
                                        question.what.reason)
                         : list.read();
   store_->set_mood(VirtualStore::Mood::kWell);
-  note_appended(question);
+  note_appended();
+  // The worst moment for a writer to die is before it has told anybody.
+  if (book_.list().size() > before && world_.may_crash() && world_.dice.chance(5)) {
+    world_.crash(question.by);
+  }
 }
 
-void LeaseMembership::note_appended(const Question& question) {
+void LeaseMembership::note_appended() {
   const absl::StatusOr<std::vector<Verdict>> fresh = all_.read();
   if (!fresh.ok()) return world_.violate("one order", fresh.status().ToString());
   for (const Verdict& verdict : *fresh) {
@@ -163,7 +168,6 @@ void LeaseMembership::note_appended(const Question& question) {
     book_.append(verdict, limits_.patience, limits_.interval, trusted);
   }
   if (fresh->size() > 1) world_.violate("one order", "one question, two verdicts");
-  (void)question;
 }
 
 void LeaseMembership::on_event(const Event& event) {
@@ -178,18 +182,60 @@ void LeaseMembership::on_event(const Event& event) {
         world_.leave(static_cast<Slot>(event.a));
       }
       return;
+    case Phase::kSpread:
+      return check_spread(spreads_[event.a]);
     case Phase::kAnswered:
-    case Phase::kLate: {
-      const Question& question = questions_[event.a];
-      const bool late = static_cast<Phase>(event.b) == Phase::kLate;
-      const absl::StatusOr<std::vector<Verdict>> answer =
-          late ? absl::DeadlineExceededError("the rendezvous store did not answer in time")
-               : question.answer;
-      if (answer.ok()) book_.read(*answer);
-      return step(*world_.life(event.slot).worker, [&](MembershipCore& core, auto& out) {
-        core.answer(question.what.suspect, question.what.number, answer, out);
-      });
+    case Phase::kLate:
+      return on_answer(questions_[event.a], static_cast<Phase>(event.b) == Phase::kLate);
+  }
+}
+
+void LeaseMembership::on_answer(const Question& question, bool late) {
+  const absl::StatusOr<std::vector<Verdict>> answer =
+      late ? absl::DeadlineExceededError("the rendezvous store did not answer in time")
+           : question.answer;
+  Worker& worker = *world_.life(question.by).worker;
+  const auto has = [&](WorkerId dead) {
+    return answer.ok() && std::any_of(answer->begin(), answer->end(),
+                                      [&](const Verdict& v) { return v.dead == dead; });
+  };
+  // Who wrote a verdict tells it, and what the dead one had written.
+  if (answer.ok() && !answer->empty() && answer->back().by == worker.id && !worker.fenced) {
+    watch_spread(worker.id, worker.sessions.all_live(), answer->back().dead);
+    for (const Verdict& verdict : *answer) {
+      if (verdict.by == answer->back().dead) {
+        watch_spread(worker.id, worker.sessions.all_live(), verdict.dead);
+      }
     }
+  }
+  if (answer.ok()) book_.read(*answer);
+  step(worker, [&](MembershipCore& core, auto& out) {
+    core.answer(question.what.suspect, question.what.number, answer, out);
+  });
+  if (has(worker.id) && !worker.fenced) {
+    world_.violate("fence", worker.id.to_string() + " has read of its own death and goes on");
+  }
+}
+
+void LeaseMembership::watch_spread(WorkerId teller, std::vector<WorkerId> told, WorkerId dead) {
+  spreads_.push_back({dead, teller, std::move(told), world_.schedule.now()});
+  world_.schedule.in(std::chrono::milliseconds(500), EventKind::kStore, kNobody,
+                     spreads_.size() - 1, static_cast<uint64_t>(Phase::kSpread));
+}
+
+// By post it takes no longer than a connection that is made again.
+void LeaseMembership::check_spread(const Spread& spread) {
+  const Worker* teller = world_.worker(spread.teller);
+  if (teller == nullptr || teller->fenced) return;
+  for (const WorkerId told : spread.told) {
+    const Worker* worker = world_.worker(told);
+    if (worker == nullptr || worker->fenced || told == spread.dead) continue;
+    if (!teller->sessions.is_live(told) || !at(*worker).core.is_live(spread.dead)) continue;
+    const bool apart = book_.cut_off(told, spread.teller, spread.since).count() > 0 ||
+                       book_.cut_off(spread.teller, told, spread.since).count() > 0;
+    if (apart || condemned(told)) continue;
+    world_.violate("verdict reaches all", absl::StrCat(told.to_string(), " was not told that ",
+                                                       spread.dead.to_string(), " is dead"));
   }
 }
 
@@ -273,7 +319,11 @@ bool LeaseMembership::accepts(Worker& worker, WorkerId dialler) {
     admitted = core.admit(info(dialler), out);
     if (admitted.ok()) worker.sessions.admit(dialler);
   });
-  return admitted.ok();
+  if (!admitted.ok()) return false;
+  for (const WorkerId dead : worker.known_dead) {
+    if (condemned(dead) && !book_.any_severed()) watch_spread(worker.id, {dialler}, dead);
+  }
+  return true;
 }
 
 void LeaseMembership::opened(Worker& worker, WorkerId peer) { met(worker, peer); }
@@ -299,6 +349,10 @@ void LeaseMembership::fail_to_join(Worker& worker) {
   Member& member = at(worker);
   if (!member.newcomer || member.joined || std::exchange(member.failed, true)) return;
   world_.report.count(Effect::kNotJoined);
+  const bool outlived = world_.newest(worker.id.index) != worker.id;
+  if (!book_.any_severed() && !outlived && !book_.condemned(worker.id)) {
+    world_.violate("newcomer", worker.id.to_string() + " was refused by nobody that lives");
+  }
   if (world_.trace.on()) world_.trace.add("  could not join");
   world_.schedule.in(std::chrono::microseconds(100), EventKind::kStore, kNobody, worker.slot,
                      static_cast<uint64_t>(Phase::kLeave));

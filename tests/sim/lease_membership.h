@@ -66,7 +66,13 @@ class LeaseMembership final : public Membership {
     absl::StatusOr<std::vector<Verdict>> answer;
   };
   // What happens to a question, or to a newcomer.
-  enum class Phase : uint64_t { kReaches, kAnswered, kLate, kPublish, kLeave };
+  enum class Phase : uint64_t { kReaches, kAnswered, kLate, kSpread, kPublish, kLeave };
+  // Who has been told this verdict, or should have been.
+  struct Spread {
+    WorkerId dead, teller;
+    std::vector<WorkerId> told;
+    TimePoint since;
+  };
   struct Parcel {  // a post
     enum class Kind { kDeath, kJoined, kWelcome } kind = Kind::kDeath;
     Verdict verdict;
@@ -83,7 +89,10 @@ class LeaseMembership final : public Membership {
   void lose(Worker& worker, WorkerId gone);
   void ask(Worker& worker, const internal::MembershipActions::Question& question);
   void reach(Question& question);
-  void note_appended(const Question& question);
+  void note_appended();
+  void on_answer(const Question& question, bool late);
+  void watch_spread(WorkerId teller, std::vector<WorkerId> told, WorkerId dead);
+  void check_spread(const Spread& spread);
   void look(Worker& worker);
   void arm(const Worker& worker, Nanoseconds within);
   void publish(Worker& worker);
@@ -98,6 +107,7 @@ class LeaseMembership final : public Membership {
   VerdictList all_;                                // the checker's own eyes
   std::vector<std::unique_ptr<Member>> members_;   // by slot
   std::vector<Question> questions_;
+  std::vector<Spread> spreads_;
   std::map<uint32_t, WorkerId> records_;  // in the store, by place
   std::vector<WorkerId> tied_;
   std::vector<internal::MembershipCore::Look> looks_;

@@ -28,6 +28,8 @@ class MembershipBook {
   // For `at`, `gone` is gone.
   void part(WorkerId at, WorkerId gone);
 
+  // How long, since `since`, `about` could not be heard by `by`.
+  Nanoseconds cut_off(WorkerId by, WorkerId about, TimePoint since) const;
   bool condemned(WorkerId worker) const { return dead_.contains(worker); }
   // The two hold each other for gone without a verdict.
   bool severed(WorkerId worker) const { return severed_.contains(worker); }
@@ -37,9 +39,6 @@ class MembershipBook {
   const std::vector<Verdict>& list() const { return list_; }
 
  private:
-  // How long, since `since`, `about` could not be heard by `by`.
-  Nanoseconds cut_off(WorkerId by, WorkerId about, TimePoint since) const;
-
   World& world_;
   std::vector<Verdict> list_;
   std::set<WorkerId> dead_;

@@ -13,7 +13,8 @@ static_assert(std::size(kFaultNames) == kFaults);
 
 constexpr std::string_view kOperationNames[] = {
     "call", "nested call", "forward call", "remote",   "method call", "to_here",         "cancel",
-    "own",  "drop",        "open context", "backward", "cancel pass", "release context", "probe"};
+    "own",  "drop",        "open context", "backward", "cancel pass", "release context", "probe",
+    "step", "step message"};
 static_assert(std::size(kOperationNames) == kOperations);
 
 constexpr std::string_view kOutcomeNames[] = {"value", "not run", "ran", "maybe", "unresolved"};
@@ -47,6 +48,10 @@ constexpr std::string_view kEffectNames[] = {"frames lost",
                                              "parts dropped",
                                              "discoveries",
                                              "contexts refused",
+                                             "steps applied",
+                                             "owners asked",
+                                             "owners restored",
+                                             "lines resumed",
                                              "parts merged"};
 static_assert(std::size(kEffectNames) == kEffects);
 

@@ -14,9 +14,11 @@ Worker::Worker(World& world_in, WorkerId id_in, Slot slot_in)
       sessions(*this),
       references(*this),
       passes(*this),
+      steps(*this),
       calls(*this) {
   rooms_[static_cast<size_t>(Topic::kRRef)] = &references;
   rooms_[static_cast<size_t>(Topic::kAutograd)] = &passes;
+  rooms_[static_cast<size_t>(Topic::kOptimizer)] = &steps;
 }
 
 void Worker::on_event(const Event& event) {
@@ -31,6 +33,8 @@ void Worker::on_event(const Event& event) {
     case EventKind::kRun:
     case EventKind::kFinish:
       return calls.on_event(event);
+    case EventKind::kStepTimer:
+      return steps.on_event(event);
     case EventKind::kValue:
       return references.on_event(event);
     case EventKind::kPassWork:
@@ -100,6 +104,7 @@ std::string Worker::leftovers() const {
   };
   add("sessions", sessions.leftovers());
   add("calls", calls.leftovers());
+  add("steps", steps.leftovers());
   if (world.membership->any_severed()) return all;
   add("references", references.leftovers());
   add("passes", passes.leftovers());

@@ -12,6 +12,7 @@
 #include "weft/tests/sim/passes.h"
 #include "weft/tests/sim/references.h"
 #include "weft/tests/sim/sessions.h"
+#include "weft/tests/sim/steps.h"
 
 namespace weft::sim {
 
@@ -44,6 +45,7 @@ class Worker {
   Sessions sessions;
   References references;
   Passes passes;
+  Steps steps;
   Calls calls;  // last: its calls hold handles
 
  private:

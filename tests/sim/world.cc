@@ -1,5 +1,6 @@
 #include "weft/tests/sim/world.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,7 +20,8 @@ World::World(uint64_t seed, Report& report_in, Trace& trace_in)
       trace(trace_in),
       dice(seed),
       network(*this),
-      checker(*this) {
+      checker(*this),
+      steps(*this) {
   // The other half is cheaper, and so reaches more of the other protocols.
   if (seed % 2 == 0) {
     membership = std::make_unique<LeaseMembership>(*this);
@@ -110,6 +112,7 @@ void World::set_up() {
   failing_nodes = dice.chance(25) ? static_cast<unsigned>(dice.between(5, 30)) : 0;
   holds = dice.chance(40) ? 25 : 0;
   shutdown_at_end = dice.chance(30);
+  plan_program();
 
   for (uint32_t index = 0; index < places_; ++index) start(index, 1);
   for (Slot a = 0; a < places_; ++a) {
@@ -197,6 +200,7 @@ void World::settle(Stage stage) {
       checker.calls.check_all_resolved();
       checker.passes.check_ended();
       membership->check_ended();
+      check_steps();
       each([this](Worker& worker) {
         if (worker.passes.running() > 0) {
           violate("I6", worker.id.to_string() + " still takes part in a pass");
@@ -220,6 +224,20 @@ void World::settle(Stage stage) {
       return;
   }
   schedule.in(kBound, EventKind::kSettle, kNobody, static_cast<uint64_t>(stage) + 1);
+}
+
+// At rest, all owners that take steps of a line hold the same.
+void World::check_steps() {
+  for (const auto& [caller, places] : step_owners) {
+    const std::string line = line_of(caller);
+    std::vector<WorkerId> owners;
+    for (const Life& life : lives_) {
+      const bool owns = std::find(places.begin(), places.end(), life.id.index) != places.end();
+      if (!owns || life.worker == nullptr || ended(life.id)) continue;
+      if (!life.worker->steps.owner().restored(line)) owners.push_back(life.id);
+    }
+    if (!owners.empty()) steps.check_same(line, owners);
+  }
 }
 
 // One way between each pair: an answer would bring credit the other way along.
@@ -250,7 +268,7 @@ namespace {
 
 constexpr const char* kEventNames[] = {
     "arrive", "closed", "dialled", "ack",        "deadlines", "run",  "finish", "value", "work",
-    "timer",  "hold",   "riders",  "store says", "lease",     "look", "step", "fault",  "mend",  "settle"};
+    "timer",  "hold",   "step timer", "riders",  "store says", "lease",     "look", "step", "fault",  "mend",  "settle"};
 static_assert(std::size(kEventNames) == kEventKinds);
 
 }  // namespace
