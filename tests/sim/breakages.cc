@@ -105,6 +105,20 @@ constexpr Rule kRules[] = {
     {"abort_not_passed_on", "an abort does not follow the gradients"},
     {"abort_not_heard", "a participant ignores ABORT"},
     {"death_in_pass_ignored", "the death of a worker does not end a pass"},
+    // steps, the owner
+    {"restored_line_taken", "an owner that came back takes steps before it is resumed"},
+    {"abort_ignored", "a step that was given up stays prepared"},
+    {"settle_leaves_it_open", "a step is called not applied and may be applied later"},
+    {"others_not_asked", "an owner whose caller died gives the step up alone"},
+    {"applied_elsewhere_ignored", "that another owner applied the step does not count"},
+    {"undecided_line_joined", "an optimizer joins a line with an undecided step"},
+    {"line_begins_anew", "an owner does not know how far a line is"},
+    {"later_steps_stay", "steps behind the one that is resumed count as applied"},
+    // steps, the caller
+    {"refusal_does_not_count", "the step is committed although an owner refused it"},
+    {"lost_answer_not_asked_for", "an answer that was lost counts as not applied"},
+    {"durable_of_the_furthest", "durable is what one owner has written"},
+    {"durable_not_reset", "what was durable before going back still counts"},
 };
 
 }  // namespace

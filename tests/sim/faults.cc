@@ -88,6 +88,11 @@ bool World::may_crash() const {
   return up > 2 && fault_weights_[static_cast<size_t>(Fault::kCrash)] > 0;
 }
 
+void World::doom(Slot victim, unsigned percent) {
+  if (!may_crash() || !dice.chance(percent)) return;
+  mend_in(dice.micros(0, 400), {.fault = Fault::kCrash, .slot = victim});
+}
+
 void World::crash(Slot victim) {
   report.inject(Fault::kCrash);
   Life& life = lives_[victim];
@@ -174,6 +179,9 @@ void World::mend(size_t number) {
   switch (what.fault) {
     case Fault::kPause:
       return resume(what.slot);
+    case Fault::kCrash:
+      if (lives_[what.slot].worker != nullptr && may_crash()) crash(what.slot);
+      return;
     case Fault::kSlowStore:
       slow_store = false;
       return;

@@ -31,7 +31,7 @@ void StepBook::apply(WorkerId owner, const std::string& line, const StepId& step
   if (clip_before != clip) world_.violate("all owners alike", what + " with another clip factor");
 }
 
-void StepBook::restore(WorkerId owner, const StepCheckpoint& from) {
+void StepBook::restore(WorkerId owner, const StepCheckpoint& from, bool restarted) {
   parameters_[owner] = from.parameters;
   world_.report.count(Effect::kOwnersRestored);
   for (const auto& [caller, places] : world_.step_owners) {
@@ -39,6 +39,7 @@ void StepBook::restore(WorkerId owner, const StepCheckpoint& from) {
     const std::string line = world_.line_of(caller);
     const auto found = from.lines.find(line);
     const uint64_t there = found == from.lines.end() ? 0 : found->second;
+    if (!restarted) lines_[line].durable = std::min(lines_[line].durable, there);
     if (there < lines_[line].durable) {
       world_.violate("durable", absl::StrCat(owner.to_string(), " comes back at step ", there,
                                              " of ", line, ", of which ", lines_[line].durable,

@@ -35,7 +35,8 @@ class StepBook {
   explicit StepBook(World& world) : world_(world) {}
 
   void apply(WorkerId owner, const std::string& line, const internal::StepId& step, double clip);
-  void restore(WorkerId owner, const StepCheckpoint& from);
+  // `restarted`: else the program goes back, with all lines that the owner has.
+  void restore(WorkerId owner, const StepCheckpoint& from, bool restarted);
   // The caller of `line` was told this of a step of these owners.
   void tell(WorkerId caller, const std::string& line, const std::vector<WorkerId>& owners,
             const internal::StepId& step, const StepResult& result);

@@ -26,15 +26,15 @@ StepOwner::StepOwner(Worker& worker, Steps& room)
   if (disk.empty()) {  // so that a crash before the next one is noticed as well
     disk.emplace_back();
   } else {
-    restore(disk.back());
+    restore(disk.back(), true);
   }
 }
 
-void StepOwner::restore(const StepCheckpoint& from) {
+void StepOwner::restore(const StepCheckpoint& from, bool restarted) {
   OwnerActions actions;
   core_.restore(from.lines, actions);
   carry_out(std::move(actions));
-  world_.steps.restore(worker_.id, from);
+  world_.steps.restore(worker_.id, from, restarted);
   restored_ = world_.step_lines();
 }
 
@@ -179,7 +179,7 @@ absl::Status StepOwner::go_back(const StepRequest& request) {
   for (auto checkpoint = disk.rbegin(); checkpoint != disk.rend(); ++checkpoint) {
     const auto found = checkpoint->lines.find(request.line);
     if ((found == checkpoint->lines.end() ? 0 : found->second) != request.number) continue;
-    restore(*checkpoint);
+    restore(*checkpoint, false);
     // The newest one must not bring back what was given up.
     world_.steps.written(worker_.id.index, *checkpoint);
     return absl::OkStatus();
@@ -207,6 +207,7 @@ void StepOwner::caller_died(const OptimizerId& optimizer) {
 void StepOwner::carry_out(OwnerActions actions) {
   for (const OwnerAction& action : actions) {
     if (const auto* apply = std::get_if<step::Apply>(&action)) {
+      world_.doom(worker_.slot, 2);
       world_.steps.apply(worker_.id, core_.line_of(apply->step.optimizer), apply->step,
                          apply->update.clip);
     } else if (const auto* question = std::get_if<step::Ask>(&action)) {

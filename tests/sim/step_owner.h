@@ -38,7 +38,7 @@ class StepOwner {
     StepReply reply;
   };
 
-  void restore(const StepCheckpoint& from);
+  void restore(const StepCheckpoint& from, bool restarted);
   absl::StatusOr<double> prepare(const StepRequest& request);
   absl::Status commit(const StepRequest& request, double clip);
   absl::Status go_back(const StepRequest& request);

@@ -210,6 +210,7 @@ void Steps::carry_out(const OptimizerPtr& o, const CallerAction& action) {
     to(settle->owner, Kind::kSettle, kNever, same,
        tell(&StepCallerCore::on_settled, settle->owner, [](const auto& r) { return r.verdict; }));
   } else if (const auto* commit = std::get_if<step::Commit>(&action)) {
+    world_.doom(worker_.slot, 3);
     to(commit->owner, Kind::kCommit, kNever,
        [&](StepRequest& message) { message.clip = commit->clip; },
        tell(&StepCallerCore::on_committed, commit->owner, [](const auto& r) { return r.durable; }));

@@ -118,6 +118,8 @@ class World {
   // The process ends by itself.
   void leave(Slot slot);
   bool may_crash() const;  // now, as planned faults go
+  // It crashes soon, some percent of the times: the worst moments are rare by chance alone.
+  void doom(Slot victim, unsigned percent);
   void crash(Slot victim);
 
  private:
