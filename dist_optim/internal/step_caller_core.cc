@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
+#include "weft/base/breakage.h"
 #include "weft/base/status.h"
 
 namespace weft::internal {
@@ -73,7 +74,7 @@ absl::Status StepCallerCore::resumed(uint64_t number) {
   if (stepping()) return absl::FailedPreconditionError("a step of this optimizer is under way");
   number_ = number;
   joined_ = true;
-  std::fill(durable_.begin(), durable_.end(), 0);
+  if (!WEFT_BREAK(durable_not_reset)) std::fill(durable_.begin(), durable_.end(), 0);
   return absl::OkStatus();
 }
 
@@ -119,6 +120,7 @@ void StepCallerCore::on_prepared(size_t owner, absl::StatusOr<double> norm2, Cal
 void StepCallerCore::prepared(CallerActions& out) {
   for (const size_t i : places_) {
     const absl::StatusOr<double>& norm2 = *norms_[i];
+    if (!norm2.ok() && WEFT_BREAK(refusal_does_not_count)) continue;
     if (!norm2.ok()) {
       // Of a line: that owner was set back, and the owners are asked again how far they are.
       const bool lost = absl::IsDataLoss(norm2.status()) && !options_.line.empty();
@@ -153,7 +155,7 @@ void StepCallerCore::on_finished(size_t owner, const absl::StatusOr<StepSummary>
     abort(Outcome::kDataLoss, failure, out);
     return;
   }
-  if (ran_of(failure) == Ran::kNo) {
+  if (ran_of(failure) == Ran::kNo || WEFT_BREAK(lost_answer_not_asked_for)) {
     abort(Outcome::kNotApplied, failure, out);
     return;
   }
@@ -287,6 +289,9 @@ void StepCallerCore::end(CallerActions& out) {
   phase_ = Phase::kIdle;
   if (committed_ || result_.outcome == Outcome::kApplied) ++finished_;
   if (joined_) result_.durable = *std::min_element(durable_.begin(), durable_.end());
+  if (WEFT_BREAK(durable_of_the_furthest)) {
+    result_.durable = *std::max_element(durable_.begin(), durable_.end());
+  }
   tell(result_, out);
   out.push_back(step::End{});
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "weft/base/breakage.h"
 #include "weft/base/status.h"
 
 namespace weft::internal {
@@ -71,7 +72,8 @@ absl::StatusOr<std::optional<double>> StepOwnerCore::prepare(const StepId& step)
     return absl::CancelledError(absl::StrCat("the caller of ", step.to_string(), " died"));
   }
   const auto line = lines_.find(instance.line);
-  if (instance.set_back || (line != lines_.end() && line->second.restored)) {
+  const bool restored = instance.set_back || (line != lines_.end() && line->second.restored);
+  if (restored && !WEFT_BREAK(restored_line_taken)) {
     const uint64_t there = line == lines_.end() ? 0 : line->second.applied;
     return absl::DataLossError(absl::StrCat(
         "its parameters are those after step ", there, " of ",
@@ -151,6 +153,7 @@ void StepOwnerCore::on_damage(const StepId& step, absl::Status why) {
 }
 
 absl::Status StepOwnerCore::abort(const StepId& step, OwnerActions& out) {
+  if (WEFT_BREAK(abort_ignored)) return absl::OkStatus();
   Instance& instance = instances_[step.optimizer];
   switch (outcome_of(instance, step.number)) {
     case StepOutcome::kApplied:
@@ -166,6 +169,7 @@ absl::Status StepOwnerCore::abort(const StepId& step, OwnerActions& out) {
 }
 
 absl::StatusOr<Verdict> StepOwnerCore::settle(const StepId& step, OwnerActions& out) {
+  if (WEFT_BREAK(settle_leaves_it_open)) return verdict(instances_[step.optimizer], step);
   const absl::Status aborted = abort(step, out);
   if (!aborted.ok() && step == damaged_) return damage_;
   return verdict(instances_[step.optimizer], step);
@@ -188,6 +192,7 @@ void StepOwnerCore::on_worker_dead(const OptimizerId& optimizer, WorkerId dead, 
   if (!instance.slot.has_value()) return;
   const StepId step{optimizer, instance.slot->number};
   const bool begin = caller && !instance.slot->asking;
+  if (begin && WEFT_BREAK(others_not_asked)) return void(abort(step, out));
   if (begin) instance.slot->fenced = instance.slot->asking = true;
   const bool news = add_dead(step, dead);
   if (begin || (news && instance.slot->asking)) ask_others(step, out);
@@ -236,7 +241,7 @@ void StepOwnerCore::on_answer(const StepId& step, size_t other, uint64_t round,
   if (outcome_of(instance, step.number) != StepOutcome::kPrepared) return;
   Slot& slot = *instance.slot;
   if (other >= instance.others.size() || slot.dead.contains(instance.others[other])) return;
-  if (verdict.outcome == StepOutcome::kApplied) {
+  if (verdict.outcome == StepOutcome::kApplied && !WEFT_BREAK(applied_elsewhere_ignored)) {
     // At once: who asks this owner must hear of it, and another answer may never come.
     (void)commit_decided(step, {slot.learning_rates, verdict.clip}, out);
   } else if (slot.asking && round == slot.round) {
@@ -276,12 +281,14 @@ absl::StatusOr<LineStanding> StepOwnerCore::join(const OptimizerId& optimizer,
                                                  const std::string& line) {
   for (const auto& [other, instance] : instances_) {
     if (other == optimizer || instance.line != line || !instance.slot.has_value()) continue;
+    if (WEFT_BREAK(undecided_line_joined)) continue;
     return absl::UnavailableError(
         absl::StrCat(StepId{other, instance.slot->number}.to_string(), " of ", line,
                      " is undecided, and its caller may be dead; try again"));
   }
   Instance& instance = instances_[optimizer];
   const Line& known = lines_.try_emplace(line, Line{0, restored_}).first->second;
+  if (WEFT_BREAK(line_begins_anew)) return LineStanding{};
   if (instance.line != line) instance.decided = std::max(instance.decided, known.applied);
   instance.line = line;
   return LineStanding{known.applied, known.restored || instance.set_back};
@@ -305,6 +312,7 @@ absl::Status StepOwnerCore::resume(const OptimizerId& optimizer, uint64_t number
   }
   line = {number, false};
   instance.set_back = false;
+  if (WEFT_BREAK(later_steps_stay)) return absl::OkStatus();
   instance.decided = instance.last_applied = number;
   instance.applied.erase(instance.applied.upper_bound(number), instance.applied.end());
   return absl::OkStatus();

@@ -134,8 +134,8 @@ void Membership::act(MembershipActions& actions) {
     agent_.post(notice.to, Topic::kMembership, post.SerializeAsString());
     WEFT_FAIL_POINT("verdict.one.told");
   }
+  if (!actions.refused.ok()) joined_.set_error(actions.refused);
   for (MembershipActions::Gone& gone : actions.gone) {
-    if (absl::IsPermissionDenied(gone.reason)) joined_.set_error(gone.reason);
     agent_.declare_dead(gone.worker, std::move(gone.reason));
   }
   if (!actions.fenced.ok()) {
@@ -346,7 +346,10 @@ void Membership::tick() {
     const bool busy = look.busy || std::binary_search(tied.begin(), tied.end(), look.peer);
     looks.push_back({look.peer, busy, look.heard});
   }
-  step([&](MembershipCore& core, MembershipActions& out) { core.tick(clock_.now(), looks, out); });
+  step([&](MembershipCore& core, MembershipActions& out) {
+    core.tick(clock_.now(), looks, out);
+    core.bury(tied, out);
+  });
 }
 
 void Membership::stop() {

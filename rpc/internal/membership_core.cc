@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "weft/base/breakage.h"
 
 namespace weft::internal {
 namespace {
@@ -46,7 +47,7 @@ void MembershipCore::add(const WorkerInfo& member) {
 absl::Status MembershipCore::admit(const WorkerInfo& newcomer, MembershipActions& out) {
   const std::string who = absl::StrCat("'", newcomer.name, "' (", newcomer.id.to_string(), ")");
   if (is_fenced()) return refusal(absl::StrCat(named(self_.id), " was declared dead itself"));
-  if (ended(newcomer.id)) {
+  if (ended(newcomer.id) && !WEFT_BREAK(ended_life_admitted)) {
     return refusal(absl::StrCat("worker ", who, " was declared dead, or has left"));
   }
   if (newcomer.id.index == self_.id.index) {
@@ -71,6 +72,11 @@ absl::Status MembershipCore::admit(const WorkerInfo& newcomer, MembershipActions
   peers_[newcomer.id].name = newcomer.name;
   strangers_.erase(newcomer.id);
   for (WorkerId life : earlier) suspect(life, absl::UnavailableError("was restarted"), out);
+  // It read the list before it was known here: who wrote since did not tell it.
+  for (const auto& [index, last] : ended_) {
+    if (!last.by.valid() || WEFT_BREAK(newcomer_not_told)) continue;
+    out.notices.push_back({newcomer.id, {{index, last.incarnation}, last.by, last.reason}});
+  }
   return absl::OkStatus();
 }
 
@@ -113,7 +119,9 @@ void MembershipCore::learn(const std::vector<Verdict>& verdicts, MembershipActio
 
 void MembershipCore::tick(TimePoint now, const std::vector<Look>& looks, MembershipActions& out) {
   // What passed while this worker did not run is not the peers' silence.
-  const Nanoseconds awake = std::min<Nanoseconds>(now - last_tick_, 2 * limits_.interval);
+  const Nanoseconds awake = WEFT_BREAK(stopped_time_counts)
+                                ? now - last_tick_
+                                : std::min<Nanoseconds>(now - last_tick_, 2 * limits_.interval);
   last_tick_ = now;
   size_t beaten = 0, silent = 0, heard = 0;
   for (const Look& look : looks) {
@@ -152,8 +160,8 @@ void MembershipCore::listen(Peer& peer, const Look& look, TimePoint now, Nanosec
     peer.silence = Nanoseconds(0);
     peer.heard = look.heard;
     peer.unanswered.clear();
-    peer.trusted_until = now + limits_.trust;
-  } else if (look.heard > peer.heard) {
+    peer.trusted_until = WEFT_BREAK(trusted_before_any_answer) ? now + limits_.trust : now;
+  } else if (look.heard > peer.heard && !WEFT_BREAK(frames_not_heard)) {
     peer.heard = look.heard;
     peer.silence = std::min<Nanoseconds>(now - look.heard, awake);
   } else {
@@ -168,6 +176,7 @@ void MembershipCore::on_beat_answer(WorkerId from, uint64_t number) {
   while (!unanswered.empty() && unanswered.front().first <= number) {
     if (unanswered.front().first == number) {
       found->second.trusted_until = unanswered.front().second + limits_.trust;
+      if (WEFT_BREAK(trust_longer_than_patience)) found->second.trusted_until += limits_.patience;
     }
     unanswered.pop_front();
   }
@@ -199,8 +208,10 @@ void MembershipCore::suspect(WorkerId worker, const absl::Status& reason, Member
 }
 
 void MembershipCore::refused(WorkerId by, const absl::Status& reason, MembershipActions& out) {
-  if (auto peer = peers_.find(by); peer != peers_.end()) peer->second.refuses = true;
-  ask(by, reason, false, out);
+  ask(by, reason, WEFT_BREAK(refusal_condemns), out);
+  auto found = peers_.find(by);
+  if (found != peers_.end()) found->second.refuses = true;
+  if (WEFT_BREAK(refusal_not_checked)) out.refused = reason;
 }
 
 void MembershipCore::answer(WorkerId suspect, uint64_t question,
@@ -211,17 +222,16 @@ void MembershipCore::answer(WorkerId suspect, uint64_t question,
   }
   auto found = peers_.find(suspect);
   if (is_fenced() || found == peers_.end() || found->second.question != question) return;
+  if (WEFT_BREAK(unknown_decides_nothing)) return;
   // The list does not decide it: for this pair alone it is over.
-  const Peer& peer = found->second;
-  end(suspect,
-      peer.refuses ? absl::PermissionDeniedError(peer.suspicion)
-                   : absl::UnavailableError(peer.suspicion),
-      out);
+  const absl::Status why = absl::UnavailableError(found->second.suspicion);
+  if (found->second.refuses) out.refused = refusal(found->second.suspicion);
+  end(suspect, why, out);
 }
 
 void MembershipCore::on_notice(const Verdict& verdict, MembershipActions& out) {
   if (verdict.dead == self_.id) {
-    fence(verdict, out);
+    if (!WEFT_BREAK(own_death_ignored)) fence(verdict, out);
   } else {
     end(verdict.dead,
         absl::UnavailableError(
@@ -251,11 +261,13 @@ void MembershipCore::remember(const Verdict& verdict) {
 }
 
 void MembershipCore::tell_others(const Verdict& verdict, MembershipActions& out) const {
+  if (WEFT_BREAK(verdict_not_told)) return;
   for (const auto& [id, peer] : peers_) out.notices.push_back({id, verdict});
 }
 
 // A writer may have died before it told everybody. Those whom it condemned may have written, too.
 void MembershipCore::tell_what_it_wrote(WorkerId writer, MembershipActions& out) const {
+  if (WEFT_BREAK(last_words_not_told)) return;
   for (const auto& [index, last] : ended_) {
     if (last.by != writer) continue;
     const WorkerId dead{index, last.incarnation};
@@ -274,6 +286,25 @@ void MembershipCore::end(WorkerId worker, absl::Status reason, MembershipActions
   if (found == peers_.end() && !looked_up) return;
   if (found != peers_.end()) peers_.erase(found);
   out.gone.push_back({worker, std::move(reason)});
+}
+
+// Lives that other workers' messages have named. Of an index an earlier life ends with the later.
+void MembershipCore::bury(const std::vector<WorkerId>& tied, MembershipActions& out) const {
+  if (WEFT_BREAK(strangers_stay)) return;
+  for (const WorkerId worker : tied) {
+    if (worker == self_.id || peers_.contains(worker)) continue;
+    if (is_fenced()) {
+      out.gone.push_back({worker, standing_});
+    } else if (ended(worker) || outlived(worker)) {
+      out.gone.push_back({worker, absl::UnavailableError("had ended")});
+    }
+  }
+}
+
+bool MembershipCore::outlived(WorkerId worker) const {
+  const auto later = peers_.upper_bound(worker);
+  return (later != peers_.end() && later->first.index == worker.index) ||
+         (worker.index == self_.id.index && worker.incarnation < self_.id.incarnation);
 }
 
 void MembershipCore::fence(const Verdict& verdict, MembershipActions& out) {

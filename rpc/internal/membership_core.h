@@ -37,14 +37,14 @@ struct MembershipActions {
     std::string reason;
     bool condemn;  // else the list is only read
   };
-  // Is gone here, from now on. PermissionDenied: it refuses this worker, and lives.
+  // Is gone here, from now on.
   struct Gone {
     WorkerId worker;
     absl::Status reason;
   };
   struct Notice {
     WorkerId to;
-    Verdict verdict;
+    weft::Verdict verdict;  // internal::Verdict is that of a step
   };
   std::vector<Beat> beats;
   std::vector<Question> questions;
@@ -52,6 +52,8 @@ struct MembershipActions {
   std::vector<Notice> notices;
   // Ask the group's records who that is, within bounded time; `found` follows.
   std::vector<WorkerId> lookups;
+  // A worker refuses this one, and the list does not say that either is dead.
+  absl::Status refused;
   // This worker itself is dead to the others: all of them are gone, and `gone` does not say so.
   absl::Status fenced;
 };
@@ -70,7 +72,8 @@ class MembershipCore {
   // ---- the group
   // A member that the rendezvous named.
   void add(const WorkerInfo& member);
-  // Somebody who is not known asks to be a member. OK: is one now. PermissionDenied says why not.
+  // Somebody who is not known asks to be a member. OK: is one now, and is told of the deaths that
+  // it may have missed. PermissionDenied says why not.
   absl::Status admit(const WorkerInfo& newcomer, MembershipActions& out);
   // It said goodbye.
   void left(WorkerId worker);
@@ -81,23 +84,28 @@ class MembershipCore {
   bool found(WorkerId stranger, const absl::StatusOr<std::optional<WorkerInfo>>& record,
              MembershipActions& out);
   // What the list held when this worker joined.
-  void learn(const std::vector<Verdict>& verdicts, MembershipActions& out);
+  void learn(const std::vector<weft::Verdict>& verdicts, MembershipActions& out);
 
   // ---- leases
   void tick(TimePoint now, const std::vector<Look>& looks, MembershipActions& out);
   void on_beat_answer(WorkerId from, uint64_t number);
-  // False: what the peer holds for this worker may be given away already.
+  // False: what the peer holds for this worker may be given away already. So it is from when their
+  // lease begins until the first answer.
   bool trusts(WorkerId peer, TimePoint now) const;
 
   // ---- suspicion and verdict
   // Unreachable, in breach of the protocol, or silent.
   void suspect(WorkerId worker, const absl::Status& reason, MembershipActions& out);
-  // A peer refuses connections: this worker may be dead to it, or to all.
+  // A peer refuses connections: this worker may be dead to it, or to all, or the peer itself is
+  // dead.
   void refused(WorkerId by, const absl::Status& reason, MembershipActions& out);
   // What the list said, or why nothing was heard of it in time; an answer may follow even then.
   void answer(WorkerId suspect, uint64_t question,
-              const absl::StatusOr<std::vector<Verdict>>& verdicts, MembershipActions& out);
-  void on_notice(const Verdict& verdict, MembershipActions& out);
+              const absl::StatusOr<std::vector<weft::Verdict>>& verdicts, MembershipActions& out);
+  void on_notice(const weft::Verdict& verdict, MembershipActions& out);
+
+  // References and contexts here name these. Who has ended and was never a peer is gone too.
+  void bury(const std::vector<WorkerId>& tied, MembershipActions& out) const;
 
   bool is_live(WorkerId worker) const { return peers_.contains(worker); }
   // OK while the others hold this worker for one of them.
@@ -117,19 +125,20 @@ class MembershipCore {
     TimePoint trusted_until;
     uint64_t question = 0;  // open; 0: none
     std::string suspicion;
-    bool refuses = false;  // this worker, it said
+    bool refuses = false;  // that is why the list was asked
   };
 
   void listen(Peer& peer, const Look& look, TimePoint now, Nanoseconds awake) const;
   void ask(WorkerId worker, const absl::Status& reason, bool condemn, MembershipActions& out);
   // Takes an entry of the list, or of a notice.
-  void take(const Verdict& verdict, MembershipActions& out);
-  void remember(const Verdict& verdict);
-  void tell_others(const Verdict& verdict, MembershipActions& out) const;
+  void take(const weft::Verdict& verdict, MembershipActions& out);
+  void remember(const weft::Verdict& verdict);
+  void tell_others(const weft::Verdict& verdict, MembershipActions& out) const;
   void tell_what_it_wrote(WorkerId writer, MembershipActions& out) const;
   void end(WorkerId worker, absl::Status reason, MembershipActions& out);
-  void fence(const Verdict& verdict, MembershipActions& out);
+  void fence(const weft::Verdict& verdict, MembershipActions& out);
   bool ended(WorkerId worker) const;
+  bool outlived(WorkerId worker) const;
   std::string named(WorkerId worker) const;
 
   const WorkerInfo self_;

@@ -246,11 +246,29 @@ TEST_F(MembershipCoreTest, ARefusalCountsUnlessTheRefuserIsDead) {
   MembershipActions out;
   core_.refused(kOne, refusal, out);
   const auto alive = answer(kOne, out.questions.at(0).number, {});
-  EXPECT_TRUE(absl::IsPermissionDenied(alive.gone.at(0).reason));
+  EXPECT_TRUE(absl::IsPermissionDenied(alive.refused));
+  EXPECT_EQ(alive.gone.size(), 1u);
   out = {};
   core_.refused(kTwo, refusal, out);
   const auto dead = answer(kTwo, out.questions.at(0).number, {{kTwo, kThree, "was silent"}});
-  EXPECT_TRUE(absl::IsUnavailable(dead.gone.at(0).reason));
+  EXPECT_TRUE(dead.refused.ok());
+  EXPECT_EQ(dead.gone.size(), 1u);
+}
+
+// References and contexts name lives that were never peers here.
+TEST_F(MembershipCoreTest, WhoIsTiedAndHasEndedIsGone) {
+  const WorkerId never{8, 1}, open{9, 1};
+  MembershipActions out;
+  core_.on_notice({never, kOne, "was silent"}, out);
+  EXPECT_TRUE(out.gone.empty());
+  const std::vector<WorkerId> tied = {kSelf, kOne, never, open};
+  core_.bury(tied, out);
+  ASSERT_EQ(out.gone.size(), 1u);
+  EXPECT_EQ(out.gone[0].worker, never);
+  out = {};
+  core_.on_notice({kSelf, kOne, "was silent"}, out);
+  core_.bury(tied, out);
+  EXPECT_EQ(out.gone.size(), 3u);  // all but itself
 }
 
 constexpr WorkerId kStranger{5, 3};

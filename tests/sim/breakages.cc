@@ -42,6 +42,20 @@ constexpr Rule kRules[] = {
     {"sent_call_counts_as_unsent", "a call that left is called unsent when it fails"},
     {"cancelled_call_leaves_queue", "a call that was cancelled in the queue is sent"},
     {"answered_call_stays_open", "an ended call can end again"},
+    // membership
+    {"frames_not_heard", "only silence is counted, not what is heard"},
+    {"stopped_time_counts", "the time in which a worker stood still is its peers' silence"},
+    {"trust_longer_than_patience", "a holder relies on its peer longer than that waits"},
+    {"trusted_before_any_answer", "a lease begins with trust"},
+    {"verdict_not_told", "who writes a verdict tells nobody"},
+    {"last_words_not_told", "what a dead writer wrote is not told in its place"},
+    {"own_death_ignored", "who finds itself in the list goes on"},
+    {"unknown_decides_nothing", "a pair that the store does not answer goes on"},
+    {"refusal_condemns", "who is refused condemns"},
+    {"refusal_not_checked", "a newcomer that is refused fails without reading the list"},
+    {"newcomer_not_told", "a newcomer does not hear of deaths since it read the list"},
+    {"ended_life_admitted", "a life that has ended is admitted again"},
+    {"strangers_stay", "lives that were never met do not end"},
     // references, the owner
     {"no_tombstones", "ended ids are not remembered"},
     {"withdrawn_creation_runs", "a creation that was cancelled before it came runs"},
@@ -91,6 +105,20 @@ constexpr Rule kRules[] = {
     {"abort_not_passed_on", "an abort does not follow the gradients"},
     {"abort_not_heard", "a participant ignores ABORT"},
     {"death_in_pass_ignored", "the death of a worker does not end a pass"},
+    // steps, the owner
+    {"restored_line_taken", "an owner that came back takes steps before it is resumed"},
+    {"abort_ignored", "a step that was given up stays prepared"},
+    {"settle_leaves_it_open", "a step is called not applied and may be applied later"},
+    {"others_not_asked", "an owner whose caller died gives the step up alone"},
+    {"applied_elsewhere_ignored", "that another owner applied the step does not count"},
+    {"undecided_line_joined", "an optimizer joins a line with an undecided step"},
+    {"line_begins_anew", "an owner does not know how far a line is"},
+    {"later_steps_stay", "steps behind the one that is resumed count as applied"},
+    // steps, the caller
+    {"refusal_does_not_count", "the step is committed although an owner refused it"},
+    {"lost_answer_not_asked_for", "an answer that was lost counts as not applied"},
+    {"durable_of_the_furthest", "durable is what one owner has written"},
+    {"durable_not_reset", "what was durable before going back still counts"},
 };
 
 }  // namespace

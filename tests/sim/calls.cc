@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
 #include "weft/proto/weft.pb.h"
 #include "weft/rpc/internal/status_wire.h"
 #include "weft/tests/sim/world.h"
@@ -15,6 +16,17 @@ using internal::Delivery;
 namespace {
 
 constexpr uint32_t kMaxDepth = 3;
+
+// What the caller of a step's message gets instead of an answer.
+absl::Status failure_of(Outcome outcome, Calls::Where where, TimePoint deadline) {
+  if (outcome == Outcome::kValue) return absl::OkStatus();
+  if (outcome == Outcome::kRan) return with_ran(absl::DataLossError("result lost"), Ran::kYes);
+  const Ran ran = outcome == Outcome::kNotRun ? Ran::kNo : Ran::kMaybe;
+  if (where == Calls::Where::kPeerGone) return with_ran(absl::UnavailableError("is gone"), ran);
+  const bool no_room = ran == Ran::kNo && where == Calls::Where::kHere && deadline == kNever;
+  return with_ran(
+      no_room ? absl::ResourceExhaustedError("no room") : absl::DeadlineExceededError("late"), ran);
+}
 
 uint64_t budget_to_deadline(uint64_t budget_us) { return budget_us * 1000; }
 
@@ -56,6 +68,7 @@ bool Calls::pack(const CallPlan& plan, CallBody& body, HandlePtr& created) {
 void Calls::start(CallPlan plan) {
   auto body = std::make_shared<CallBody>();
   body->kind = plan.kind;
+  body->step = plan.step;
   body->ledger = world_.checker.calls.open(worker_.slot, plan.to, plan.operation);
   Outgoing out;
   const uint64_t call = next_call_++;
@@ -95,6 +108,7 @@ void Calls::cancel_one() {
   if (outgoing_.empty()) return;
   auto it =
       std::next(outgoing_.begin(), static_cast<ptrdiff_t>(world_.dice.below(outgoing_.size())));
+  if (it->second.plan.ticket != 0) return;  // nobody cancels those
   bool sent = false;
   const uint64_t call = it->first;
   if (!worker_.sessions.cancel(it->second.plan.to, call, &sent)) return;
@@ -150,6 +164,7 @@ void Calls::on_reply(WorkerId from, const Frame& frame, bool pending) {
     ok = worker_.passes.record_receive(from, body->context, body->metadata, body->transfer,
                                        parent != nullptr ? &parent->values : nullptr);
   }
+  out.step = body->step;
   resolve(frame.header.call, std::move(out), ok ? Outcome::kValue : Outcome::kRan, Where::kReply);
 }
 
@@ -165,6 +180,17 @@ void Calls::resolve(uint64_t /*call*/, Outgoing out, Outcome outcome, Where wher
     worker_.references.creation_failed(out.created, out.plan.to);
   }
   if (out.plan.parent != 0) nested_done(out.plan.parent);
+  if (out.plan.ticket != 0) {
+    worker_.steps.on_end(out.plan.ticket, failure_of(outcome, where, out.plan.deadline),
+                         out.step.get());
+  }
+}
+
+void Calls::answer_step(uint64_t number, StepReply reply) {
+  auto found = incoming_.extract(number);
+  auto body = std::make_shared<ReplyBody>();
+  body->step = std::make_shared<StepReply>(std::move(reply));
+  answer(found.mapped(), std::move(body), 100);
 }
 
 // ---- the callee
@@ -308,6 +334,9 @@ void Calls::run(uint64_t number) {
     incoming.worked = true;
     return finish(number);
   }
+  if (incoming.body->kind == CallKind::kStep) {
+    return worker_.steps.serve(number, incoming.from, *incoming.body->step);
+  }
   ++incoming.open;  // until all nested calls are made
   make_nested(number);
   auto found = incoming_.find(number);
@@ -422,6 +451,10 @@ void Calls::cancel_all_from(WorkerId gone) {
     if (incoming.from == gone) calls.push_back(incoming.header.call);
   }
   for (const uint64_t call : calls) on_cancel(gone, call);
+}
+
+void Calls::append_callers(std::vector<WorkerId>& workers) const {
+  for (const auto& [number, incoming] : incoming_) workers.push_back(incoming.from);
 }
 
 // A call that fills the window alone leaves only if all credit has come home.

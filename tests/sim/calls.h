@@ -32,6 +32,8 @@ struct CallPlan {
   TimePoint deadline = kNever;
   size_t bytes = 0;
   bool waited_for = false;
+  std::shared_ptr<StepRequest> step;  // shared with the message
+  uint64_t ticket = 0;                // of the step's message
 };
 
 class Calls {
@@ -55,11 +57,16 @@ class Calls {
   void on_failed(uint64_t call, Ran ran, Where where);
   void cancel_all_from(WorkerId gone);
 
+  // From the owner of parameters.
+  void answer_step(uint64_t incoming, StepReply reply);
+
   // From the references.
   void on_confirmed(uint64_t incoming, bool ok);
   void on_target(uint64_t incoming, bool ok);
 
   void on_event(const Event& event);
+  // Whose calls are here.
+  void append_callers(std::vector<WorkerId>& workers) const;
   size_t running() const { return incoming_.size(); }
   std::string leftovers() const;
 
@@ -68,6 +75,7 @@ class Calls {
     CallPlan plan;
     std::shared_ptr<CallBody> body;
     HandlePtr created;
+    std::shared_ptr<StepReply> step;  // shared with the message that brought it
   };
   struct Incoming {
     std::shared_ptr<CallBody> body;

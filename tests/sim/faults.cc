@@ -7,30 +7,19 @@
 namespace weft::sim {
 namespace {
 
-// call, nested, forward, remote, method, to_here, cancel, own, drop, open, backward, cancel pass,
-// release, probe
-constexpr uint32_t kWeights[][kOperations] = {
-    {16, 0, 14, 12, 10, 8, 5, 6, 12, 4, 9, 1, 2, 0},   // everything
-    {30, 0, 0, 10, 12, 8, 12, 4, 10, 0, 0, 0, 0, 0},   // calls
-    {20, 0, 0, 20, 15, 15, 6, 10, 20, 0, 0, 0, 0, 0},  // references
-    {3, 0, 45, 3, 2, 2, 4, 1, 2, 5, 25, 2, 4, 0},      // passes
-};
-
-// cut, duplicate, overtake, partition, one-way, flapping, crash, restart, pause, node, store
+// cut, duplicate, overtake, partition, one-way, flapping, crash, restart, pause, node, store,
+// silent store
 constexpr uint32_t kFaultWeights[][kFaults] = {
-    {60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},     // lost connections only: nobody may die
-    {20, 0, 0, 0, 0, 0, 30, 0, 5, 0, 2},    // crashes
-    {15, 0, 0, 10, 10, 8, 5, 0, 20, 0, 4},  // silence
-    {20, 0, 0, 6, 6, 5, 15, 0, 10, 0, 3},   // everything
+    {60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},     // lost connections only: nobody may die
+    {20, 0, 0, 0, 0, 0, 30, 0, 5, 0, 2, 0},    // crashes
+    {15, 0, 0, 10, 10, 8, 5, 0, 20, 0, 4, 0},  // silence
+    {20, 0, 0, 6, 6, 5, 15, 0, 10, 0, 3, 0},   // everything
+    {10, 0, 0, 8, 6, 4, 20, 0, 10, 0, 8, 20},  // and a store that fails
 };
 
 }  // namespace
 
 void World::plan_faults(Nanoseconds span) {
-  const auto& weights = kWeights[dice.below(std::size(kWeights))];
-  step_weights_.assign(std::begin(weights), std::end(weights));
-  step_weight_sum_ = 0;
-  for (const uint32_t weight : step_weights_) step_weight_sum_ += weight;
   if (dice.chance(15)) return;  // a quiet run
   const auto& faults = kFaultWeights[dice.below(std::size(kFaultWeights))];
   fault_weights_.assign(std::begin(faults), std::end(faults));
@@ -71,6 +60,11 @@ void World::strike() {
       slow_store = true;
       slow_store_fault = mend_in(dice.millis(100, 3000), {.fault = Fault::kSlowStore});
       return;
+    case Fault::kSilentStore:
+      report.inject(Fault::kSilentStore);
+      silent_store = true;
+      silent_store_fault = mend_in(dice.millis(100, 4000), {.fault = Fault::kSilentStore});
+      return;
     default:
       return;
   }
@@ -87,6 +81,18 @@ void World::felt(size_t fault) {
   if (!std::exchange(mendings_[fault].felt, true)) report.effect(mendings_[fault].fault);
 }
 
+bool World::may_crash() const {
+  if (winding_down || fault_weights_.empty()) return false;
+  const auto up = std::count_if(lives_.begin(), lives_.end(),
+                                [](const Life& life) { return life.worker != nullptr; });
+  return up > 2 && fault_weights_[static_cast<size_t>(Fault::kCrash)] > 0;
+}
+
+void World::doom(Slot victim, unsigned percent) {
+  if (!may_crash() || !dice.chance(percent)) return;
+  mend_in(dice.micros(0, 400), {.fault = Fault::kCrash, .slot = victim});
+}
+
 void World::crash(Slot victim) {
   report.inject(Fault::kCrash);
   Life& life = lives_[victim];
@@ -94,22 +100,28 @@ void World::crash(Slot victim) {
   const bool matters = worker.sessions.left().calls > 0 || worker.calls.running() > 0 ||
                        !worker.references.leftovers().empty() || worker.passes.core().size() > 0;
   if (matters) report.effect(Fault::kCrash);
-  any_ended_ = true;
-  network.cut_all(victim, dice.chance(50));
-  life.worker.reset();
-  life.deferred.clear();
-  life.paused = false;
-  membership->disturb();
+  leave(victim);
   if (dice.chance(60) && newest(life.id.index) == life.id && life.id.incarnation < 3) {
     mend_in(dice.chance(50) ? dice.micros(200, 5000) : dice.millis(5, 300),
             {.fault = Fault::kRestart, .place = life.id.index});
   }
 }
 
+void World::leave(Slot slot) {
+  Life& life = lives_[slot];
+  any_ended_ = true;
+  network.cut_all(slot, dice.chance(50));
+  life.worker.reset();
+  life.deferred.clear();
+  life.paused = false;
+  membership->disturb();
+}
+
 void World::pause(Slot victim) {
   if (lives_[victim].paused) return;
   report.inject(Fault::kPause);
   lives_[victim].paused = true;
+  lives_[victim].paused_at = schedule.now();
   membership->disturb();
   const Nanoseconds length = dice.chance(50) ? dice.millis(1, 400) : dice.millis(400, 4000);
   mend_in(length, {.fault = Fault::kPause, .slot = victim});
@@ -118,6 +130,7 @@ void World::pause(Slot victim) {
 void World::resume(Slot slot) {
   Life& life = lives_[slot];
   if (!std::exchange(life.paused, false)) return;
+  absences.push_back({life.id.index, life.id.index, life.paused_at, schedule.now()});
   if (!life.deferred.empty()) report.effect(Fault::kPause);
   for (const Event& event : std::exchange(life.deferred, {})) {
     // Under its old time, which says what it was armed for.
@@ -166,8 +179,14 @@ void World::mend(size_t number) {
   switch (what.fault) {
     case Fault::kPause:
       return resume(what.slot);
+    case Fault::kCrash:
+      if (lives_[what.slot].worker != nullptr && may_crash()) crash(what.slot);
+      return;
     case Fault::kSlowStore:
       slow_store = false;
+      return;
+    case Fault::kSilentStore:
+      silent_store = false;
       return;
     case Fault::kRestart: {
       if (winding_down) return;
@@ -175,14 +194,7 @@ void World::mend(size_t number) {
       if (worker(last) != nullptr) return;
       report.inject(Fault::kRestart);
       report.effect(Fault::kRestart);
-      Worker& born = start(what.place, last.incarnation + 1);
-      membership->on_join(born);
-      for (uint32_t index = 0; index < places_; ++index) {
-        const WorkerId other = newest(index);
-        if (other != born.id && !born.known_dead.contains(other)) {
-          born.sessions.add_peer(slot_of(other), true);
-        }
-      }
+      membership->on_join(start(what.place, last.incarnation + 1));
       return;
     }
     default:
@@ -205,7 +217,7 @@ void World::mend_all() {
   Network::Manner manner = network.manner();
   manner.duplicates = manner.overtaking = 0;
   network.set_manner(manner);
-  slow_store = false;
+  slow_store = silent_store = false;
   network.restore_all();
   for (Slot slot = 0; slot < lives_.size(); ++slot) resume(slot);
   membership->disturb();

@@ -16,11 +16,26 @@ void OracleMembership::on_join(Worker& worker) {
   for (const Life& life : world_.lives()) {
     if (world_.newest(life.id.index) != life.id) suspect(worker, life.id);
   }
+  for (uint32_t index = 0; index < world_.places(); ++index) {
+    const WorkerId other = world_.newest(index);
+    if (other != worker.id && !worker.known_dead.contains(other)) {
+      worker.sessions.add_peer(world_.slot_of(other), true);
+    }
+  }
+}
+
+bool OracleMembership::takes_part(const Worker& worker) const { return !worker.fenced; }
+
+bool OracleMembership::accepts(Worker& at, WorkerId dialler) {
+  if (at.fenced || at.known_dead.contains(dialler)) return false;
+  at.sessions.add_peer(world_.slot_of(dialler), false);
+  if (dialler.incarnation > 1) greet(at, dialler);
+  return true;
 }
 
 // The earlier life is suspected at once, and the newcomer may have read the list before its last
 // entries, which were posted before anybody knew it.
-void OracleMembership::on_newcomer(Worker& at, WorkerId newcomer) {
+void OracleMembership::greet(Worker& at, WorkerId newcomer) {
   auto post = std::make_shared<VerdictPost>();
   post->dead.assign(at.known_dead.begin(), at.known_dead.end());
   if (!post->dead.empty()) {
@@ -43,11 +58,18 @@ void OracleMembership::suspect(Worker& by, WorkerId whom) {
   world_.schedule.in(delay, EventKind::kStore, by.slot, questions_.size() - 1);
 }
 
+// Every peer is gone for it; also lives that messages have named and that it never met.
+void OracleMembership::fence(Worker& worker) {
+  std::vector<WorkerId> all;
+  for (const Life& life : world_.lives()) all.push_back(life.id);
+  worker.fence(all);
+}
+
 // The first writer wins; who finds itself in the list fences itself.
 void OracleMembership::on_answer(Worker& by, const Question& question) {
   asked_.erase({question.by, question.about});
   if (by.fenced) return;
-  if (verdicts_.contains(by.id)) return by.fence();
+  if (verdicts_.contains(by.id)) return fence(by);
   if (verdicts_.insert(question.about).second) {
     list_.push_back(question.about);
     world_.note_end();
@@ -66,7 +88,7 @@ void OracleMembership::on_answer(Worker& by, const Question& question) {
 }
 
 void OracleMembership::learn(Worker& at, WorkerId dead) {
-  if (dead == at.id) return at.fence();
+  if (dead == at.id) return fence(at);
   at.on_verdict(dead);
 }
 

@@ -1,8 +1,9 @@
 // Who is in the group, as the simulated workers learn of it: a plug point.
 //
 // The world tells what a membership protocol would see (frames, refused connections, time), and
-// is told of verdicts. OracleMembership is the first implementation: it knows leases without
-// sending beats, and keeps the list of verdicts of docs/membership.md in a virtual store.
+// is told of verdicts. LeaseMembership (lease_membership.h) runs the library's own core at every
+// worker. OracleMembership, which is cheaper, knows leases without sending beats, and keeps the list
+// of verdicts of docs/membership.md in a virtual store.
 //
 // Thread safety: none.
 #pragma once
@@ -23,20 +24,37 @@ class Membership {
  public:
   virtual ~Membership() = default;
 
-  // A new life starts and reads what the store says; before it talks to anybody.
+  // All that are there from the beginning have met.
+  virtual void on_start() {}
+  // A new life starts: it reads what the store says, then dials the others.
   virtual void on_join(Worker& worker) = 0;
-  // A connection with a later life of a known place was made.
-  virtual void on_newcomer(Worker& at, WorkerId newcomer) = 0;
-  // Its connections have ended and it refuses new ones.
+  // Somebody dials `at`. False: refused; else both are peers now.
+  virtual bool accepts(Worker& at, WorkerId dialler) = 0;
+  // The first connection of two is there, at this end.
+  virtual void opened(Worker& /*at*/, WorkerId /*peer*/) {}
+  virtual void on_beat_answer(Worker& /*at*/, WorkerId /*from*/, uint64_t /*number*/) {}
+  // Its connections have ended and nobody answers at its address.
   virtual void suspect(Worker& by, WorkerId whom) = 0;
+  // It refuses connections.
+  virtual void refused(Worker& by, WorkerId whom) = 0;
   virtual void on_post(Worker& at, WorkerId from, const std::shared_ptr<void>& body) = 0;
   // kStore and kLease.
   virtual void on_event(const Event& event) = 0;
   // Something happened that leases may have to find out about.
-  virtual void disturb() = 0;
-  virtual void on_resume(Worker& worker) = 0;
+  virtual void disturb() {}
+  virtual void on_resume(Worker& /*worker*/) {}
+  // A life that a message names and that is not known is looked up and dialled.
+  virtual bool looks_up_strangers() const { return true; }
+  // Its program runs: it has joined, and is not known to be dead.
+  virtual bool takes_part(const Worker& worker) const = 0;
+  // When programs have stopped and all has been mended: verdicts are known, newcomers have joined.
+  virtual void check_ended() {}
   // A verdict about this life stands, whoever has heard of it.
   virtual bool condemned(WorkerId worker) const = 0;
+  // This life and another hold each other for gone, and no verdict says which is right.
+  virtual bool severed(WorkerId /*worker*/) const { return false; }
+  // Two that are over for each other alone may leave a third waiting for them.
+  virtual bool any_severed() const { return false; }
 };
 
 class OracleMembership final : public Membership {
@@ -44,18 +62,22 @@ class OracleMembership final : public Membership {
   explicit OracleMembership(World& world) : world_(world) {}
 
   void on_join(Worker& worker) override;
-  void on_newcomer(Worker& at, WorkerId newcomer) override;
+  bool accepts(Worker& at, WorkerId dialler) override;
   void suspect(Worker& by, WorkerId whom) override;
+  void refused(Worker& by, WorkerId whom) override { suspect(by, whom); }
   void on_post(Worker& at, WorkerId from, const std::shared_ptr<void>& body) override;
   void on_event(const Event& event) override;
   void disturb() override;
   void on_resume(Worker& worker) override;
+  bool takes_part(const Worker& worker) const override;
   bool condemned(WorkerId worker) const override { return verdicts_.contains(worker); }
 
  private:
   struct Question {
     WorkerId by, about;
   };
+  void greet(Worker& at, WorkerId newcomer);
+  void fence(Worker& worker);
   void on_answer(Worker& by, const Question& question);
   void look();
   void learn(Worker& at, WorkerId dead);

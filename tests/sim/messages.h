@@ -12,6 +12,7 @@
 #include "weft/dist_autograd/internal/pass_messages.h"
 #include "weft/rpc/internal/peer.h"
 #include "weft/rref/internal/ownership_types.h"
+#include "weft/tests/sim/step_messages.h"
 
 namespace weft::sim {
 
@@ -20,6 +21,7 @@ enum class CallKind : uint8_t {
   kCreate,  // remote(): the result stays with the callee
   kMethod,  // on an object at the callee
   kFetch,   // to_here()
+  kStep,    // of an optimizer, to an owner of parameters
 };
 
 struct CallBody {
@@ -32,6 +34,7 @@ struct CallBody {
   internal::AutogradMetadata metadata;
   size_t transfer = 0;  // of the context's recorded program, if metadata.send is valid
   uint32_t depth = 0;
+  std::shared_ptr<StepRequest> step;  // shared with the sender's session, as all of this is
 };
 
 struct ReplyBody {
@@ -42,6 +45,7 @@ struct ReplyBody {
   ContextId context;
   internal::AutogradMetadata metadata;
   size_t transfer = 0;
+  std::shared_ptr<StepReply> step;  // the same
 };
 
 // Messages that nobody waits for ride with the last one.

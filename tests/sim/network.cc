@@ -24,7 +24,9 @@ void Network::send(int number, Slot from, FramePtr frame) {
   }
   const TimePoint now = world_.schedule.now();
   if (from == to) {
-    return take_off(number, from, to, {std::move(frame)}, now + std::chrono::microseconds(2));
+    Arrived what;
+    what.frame = std::move(frame);
+    return take_off(number, from, to, std::move(what), now + std::chrono::microseconds(2));
   }
   Dice& dice = world_.dice;
   const size_t end = connection.ends[1] == to ? 1 : 0;
@@ -32,7 +34,8 @@ void Network::send(int number, Slot from, FramePtr frame) {
   const Nanoseconds delay =
       manner_.delay_low + Nanoseconds(static_cast<int64_t>(dice.below(width.count() + 1)));
   TimePoint arrival = now + delay;
-  Arrived what{std::move(frame)};
+  Arrived what;
+  what.frame = std::move(frame);
   if (dice.below(1000) < manner_.overtaking) {
     arrival += delay * 4;
     what.overtaken = true;
@@ -46,6 +49,17 @@ void Network::send(int number, Slot from, FramePtr frame) {
     take_off(number, from, to, what, arrival + delay * static_cast<int64_t>(dice.below(6)));
   }
   take_off(number, from, to, std::move(what), arrival);
+}
+
+void Network::send_beat(int number, Slot from, uint64_t beat, bool answer) {
+  if (!connections_[number].open) return;
+  Arrived what;
+  what.beat = beat;
+  what.answer = answer;
+  const Nanoseconds width = manner_.delay_high - manner_.delay_low;
+  take_off(number, from, other_end(number, from), std::move(what),
+           world_.schedule.now() + manner_.delay_low +
+               Nanoseconds(static_cast<int64_t>(world_.dice.below(width.count() + 1))));
 }
 
 void Network::take_off(int connection, Slot from, Slot to, Arrived what, TimePoint arrival) {
@@ -68,18 +82,22 @@ void Network::drop(uint64_t number) {
 
 Network::Arrived Network::arrive(uint64_t number) {
   Flight& flight = flights_[number];
+  flight.what.from = flight.from;
+  flight.what.connection = flight.connection;
   const Connection& over = connections_[flight.connection];
   const size_t end = over.ends[1] == flight.to ? 1 : 0;
   if (world_.schedule.now() > over.reads_until[end]) {
-    world_.report.count(Effect::kFramesLost);
-    felt_cut(flight.connection);
+    if (flight.what.beat == 0) {
+      world_.report.count(Effect::kFramesLost);
+      felt_cut(flight.connection);
+    }
     flight.what.lost = true;
     Arrived what = std::move(flight.what);
     drop(number);
     return what;
   }
   if (flight.from != flight.to && hits_silence(place(flight.from), place(flight.to))) {
-    world_.report.count(Effect::kFramesStalled);
+    if (flight.what.beat == 0) world_.report.count(Effect::kFramesStalled);
     stalled_.push_back(number);
     return {};
   }
@@ -91,7 +109,7 @@ Network::Arrived Network::arrive(uint64_t number) {
 bool Network::hits_silence(uint32_t from, uint32_t to) {
   auto found = silent_.find({from, to});
   if (found == silent_.end()) return false;
-  world_.felt(found->second);
+  world_.felt(found->second.fault);
   return true;
 }
 
@@ -134,8 +152,19 @@ std::vector<int> Network::open_connections() const {
   return all;
 }
 
+void Network::silence(uint32_t from, uint32_t to, size_t fault) {
+  silent_.try_emplace({from, to}, Silence{fault, world_.schedule.now()}).first->second.fault = fault;
+}
+
+TimePoint Network::silent_since(uint32_t from, uint32_t to) const {
+  auto found = silent_.find({from, to});
+  return found == silent_.end() ? kNever : found->second.since;
+}
+
 void Network::restore(uint32_t from, uint32_t to) {
-  if (silent_.erase({from, to}) == 0) return;
+  auto ended = silent_.extract({from, to});
+  if (ended.empty()) return;
+  world_.absences.push_back({from, to, ended.mapped().since, world_.schedule.now()});
   std::vector<uint64_t> waiting;
   waiting.swap(stalled_);
   for (const uint64_t number : waiting) {

@@ -41,9 +41,15 @@ class Network {
     return ends[0] == end ? ends[1] : ends[0];
   }
   void send(int connection, Slot from, FramePtr frame);
+  // Beats have a lane of their own: nothing is numbered, and they overtake each other.
+  void send_beat(int connection, Slot from, uint64_t number, bool answer);
   // The frame, or nothing if it waits for a silence to end.
   struct Arrived {
     FramePtr frame;
+    uint64_t beat = 0;  // its number, instead of a frame
+    bool answer = false;
+    Slot from = kNobody;
+    int connection = -1;
     bool repeated = false;   // one of two copies
     bool overtaken = false;  // made late on purpose
     bool lost = false;       // its connection has ended
@@ -60,7 +66,9 @@ class Network {
   std::vector<int> open_connections() const;
 
   // Directions between places (indices of workers) that are silent.
-  void silence(uint32_t from, uint32_t to, size_t fault) { silent_[{from, to}] = fault; }
+  void silence(uint32_t from, uint32_t to, size_t fault);
+  // When the silence between them that lasts began; kNever: there is none.
+  TimePoint silent_since(uint32_t from, uint32_t to) const;
   void restore(uint32_t from, uint32_t to);
   void restore_all();
   bool silent(uint32_t from, uint32_t to) const { return silent_.contains({from, to}); }
@@ -91,7 +99,11 @@ class Network {
   std::vector<Flight> flights_;
   std::vector<uint64_t> free_;
   std::vector<uint64_t> stalled_;
-  std::map<std::pair<uint32_t, uint32_t>, size_t> silent_;  // by which fault
+  struct Silence {
+    size_t fault = 0;
+    TimePoint since;
+  };
+  std::map<std::pair<uint32_t, uint32_t>, Silence> silent_;
 };
 
 }  // namespace weft::sim

@@ -1,10 +1,21 @@
 // What the simulated programs do: one random operation at a random worker per step.
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "weft/tests/sim/world.h"
 
 namespace weft::sim {
 namespace {
+
+// call, nested, forward, remote, method, to_here, cancel, own, drop, open, backward, cancel pass,
+// release, probe, step, message of a step
+constexpr uint32_t kWeights[][kOperations] = {
+    {16, 0, 14, 12, 10, 8, 5, 6, 12, 4, 9, 1, 2, 0, 8, 0},   // everything
+    {30, 0, 0, 10, 12, 8, 12, 4, 10, 0, 0, 0, 0, 0, 0, 0},   // calls
+    {20, 0, 0, 20, 15, 15, 6, 10, 20, 0, 0, 0, 0, 0, 0, 0},  // references
+    {3, 0, 45, 3, 2, 2, 4, 1, 2, 5, 25, 2, 4, 0, 0, 0},      // passes
+    {6, 0, 0, 2, 2, 0, 0, 0, 2, 0, 0, 0, 0, 0, 60, 0},       // steps
+};
 
 CallPlan plan_call(World& world, Worker& worker, Operation operation) {
   Dice& dice = world.dice;
@@ -41,6 +52,37 @@ void call_on_object(World& world, Worker& worker, Operation operation) {
 }
 
 }  // namespace
+
+void World::plan_program() {
+  const auto& weights = kWeights[dice.below(std::size(kWeights))];
+  step_weights_.assign(std::begin(weights), std::end(weights));
+  step_weight_sum_ = 0;
+  for (const uint32_t weight : step_weights_) step_weight_sum_ += weight;
+  if (weights[static_cast<size_t>(Operation::kStep)] > 0) plan_optimizers();
+}
+
+// One or two workers step, over one to three owners each, itself perhaps among them.
+void World::plan_optimizers() {
+  durable_every = dice.between(1, 4);
+  every_step_durable = dice.chance(30);
+  for (uint64_t i = 0, count = dice.between(1, 2); i < count; ++i) {
+    std::set<uint32_t> owners;
+    const uint64_t wanted = dice.between(1, 3);
+    while (owners.size() < wanted) owners.insert(static_cast<uint32_t>(dice.below(places_)));
+    step_owners[static_cast<uint32_t>(dice.below(places_))] = {owners.begin(), owners.end()};
+  }
+}
+
+std::string World::line_of(uint32_t caller) const {
+  const auto found = line_numbers_.find(caller);
+  return absl::StrCat("line", found == line_numbers_.end() ? 0 : found->second, "@w", caller);
+}
+
+std::set<std::string> World::step_lines() const {
+  std::set<std::string> lines;
+  for (const auto& [caller, owners] : step_owners) lines.insert(line_of(caller));
+  return lines;
+}
 
 void World::step() {
   if (steps_left_ == 0) {
@@ -104,6 +146,9 @@ void World::step_at(Worker& worker) {
       return worker.passes.cancel_one();
     case Operation::kReleaseContext:
       return worker.passes.release_one();
+    case Operation::kStep:
+      return worker.steps.step();
+    case Operation::kStepMessage:
     case Operation::kNestedCall:  // handlers make them
     case Operation::kProbe:
       return;

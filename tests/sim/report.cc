@@ -8,12 +8,13 @@ namespace {
 constexpr std::string_view kFaultNames[] = {"cut connection", "duplicate frame", "frame overtaken",
                                             "partition",      "one-way silence", "flapping link",
                                             "crash",          "restart",         "pause",
-                                            "failing node",   "slow store"};
+                                            "failing node",   "slow store",      "silent store"};
 static_assert(std::size(kFaultNames) == kFaults);
 
 constexpr std::string_view kOperationNames[] = {
     "call", "nested call", "forward call", "remote",   "method call", "to_here",         "cancel",
-    "own",  "drop",        "open context", "backward", "cancel pass", "release context", "probe"};
+    "own",  "drop",        "open context", "backward", "cancel pass", "release context", "probe",
+    "step", "step message"};
 static_assert(std::size(kOperationNames) == kOperations);
 
 constexpr std::string_view kOutcomeNames[] = {"value", "not run", "ran", "maybe", "unresolved"};
@@ -32,6 +33,12 @@ constexpr std::string_view kEffectNames[] = {"frames lost",
                                              "verdicts",
                                              "of them false",
                                              "fenced",
+                                             "beats",
+                                             "verdicts told",
+                                             "pairs severed",
+                                             "newcomers joined",
+                                             "not joined",
+                                             "strangers buried",
                                              "stale messages",
                                              "references lost",
                                              "values freed",
@@ -41,6 +48,10 @@ constexpr std::string_view kEffectNames[] = {"frames lost",
                                              "parts dropped",
                                              "discoveries",
                                              "contexts refused",
+                                             "steps applied",
+                                             "owners asked",
+                                             "owners restored",
+                                             "lines resumed",
                                              "parts merged"};
 static_assert(std::size(kEffectNames) == kEffects);
 

@@ -22,8 +22,9 @@ enum class Fault : uint8_t {
   kPause,    // as SIGSTOP
   kNodeFailure,
   kSlowStore,
+  kSilentStore,  // what it is asked, or what it answers, is lost
 };
-inline constexpr size_t kFaults = static_cast<size_t>(Fault::kSlowStore) + 1;
+inline constexpr size_t kFaults = static_cast<size_t>(Fault::kSilentStore) + 1;
 std::string_view name_of(Fault fault);
 
 enum class Operation : uint8_t {
@@ -41,8 +42,10 @@ enum class Operation : uint8_t {
   kCancelPass,
   kReleaseContext,
   kProbe,  // at the end: all credit must have come home
+  kStep,   // of an optimizer: applied, not applied, or data loss
+  kStepMessage,
 };
-inline constexpr size_t kOperations = static_cast<size_t>(Operation::kProbe) + 1;
+inline constexpr size_t kOperations = static_cast<size_t>(Operation::kStepMessage) + 1;
 std::string_view name_of(Operation operation);
 
 // How an operation ended for who asked for it.
@@ -65,6 +68,12 @@ enum class Effect : uint8_t {
   kVerdicts,
   kFalseVerdicts,  // of workers that lived
   kFenced,
+  kBeats,
+  kTold,        // verdicts that others posted
+  kSevered,     // pairs that are over without a verdict
+  kJoined,      // newcomers whom all know
+  kNotJoined,   // newcomers that were refused, or had no store
+  kStrangers,   // lives that ended, known from references and contexts alone
   kStaleMessages,  // of ended lives, offered to the cores
   kReferencesLost,
   kValuesFreed,
@@ -74,6 +83,10 @@ enum class Effect : uint8_t {
   kPassesDropped,  // a part of a pass given up without knowing the decision
   kDiscoveries,
   kContextsRefused,  // calls for released contexts
+  kStepsApplied,     // by one owner
+  kOwnersAsked,      // by others that were left with an undecided step
+  kOwnersRestored,   // from a checkpoint
+  kResumes,          // of a line, on all its owners
   kHeldCommits,      // gradients that a worker of a committed pass merged
 };
 inline constexpr size_t kEffects = static_cast<size_t>(Effect::kHeldCommits) + 1;

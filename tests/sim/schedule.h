@@ -28,9 +28,11 @@ enum class EventKind : uint8_t {
   kPassWork,   // one action of a pass's local graph at `slot`; a: the pass's number
   kPassTimer,  // deadline of a pass at `slot`; a: the pass's number, b: the timer's
   kHold,       // a hold on a pass at `slot` ends; a: the pass's number
+  kStepTimer,  // for an optimizer or an owner at `slot`; a: its number there
   kRiders,     // messages that waited for a ride leave `slot`
   kStore,      // `slot` gets an answer of the store; a: the question
   kLease,      // everybody looks who was heard
+  kLook,       // `slot` looks at its peers
   kStep,       // the program does something
   kFault,      // something breaks
   kMend,       // a fault ends; a: which

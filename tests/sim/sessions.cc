@@ -1,5 +1,6 @@
 #include "weft/tests/sim/sessions.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -50,6 +51,7 @@ Sessions::Peer* Sessions::find(WorkerId worker) const {
 Sessions::Peer* Sessions::find_or_meet(WorkerId worker) {
   if (Peer* peer = find(worker)) return peer;
   if (worker_.fenced || worker_.known_dead.contains(worker)) return nullptr;
+  if (!world_.membership->looks_up_strangers()) return nullptr;
   world_.report.count(Effect::kStrangersMet);
   add_peer(world_.slot_of(worker), true);
   return find(worker);
@@ -68,6 +70,14 @@ bool Sessions::is_gone(WorkerId worker) const {
 }
 
 std::vector<WorkerId> Sessions::live_peers() const {
+  std::vector<WorkerId> all;
+  for (const auto& peer : peers_) {
+    if (!peer->gone && !peer->nameless && peer->slot != worker_.slot) all.push_back(peer->id);
+  }
+  return all;
+}
+
+std::vector<WorkerId> Sessions::all_live() const {
   std::vector<WorkerId> all;
   for (const auto& peer : peers_) {
     if (!peer->gone && peer->slot != worker_.slot) all.push_back(peer->id);
@@ -193,17 +203,13 @@ void Sessions::on_dialled(Peer& peer) {
   }
   if (other.paused) return again(kNoAnswer);
   Sessions& there = other.worker->sessions;
-  if (other.worker->fenced || other.worker->known_dead.contains(worker_.id)) {
+  if (!world_.membership->accepts(*other.worker, worker_.id)) {
     peer.dialling = false;
     world_.report.count(Effect::kRefusedAsDead);
-    world_.membership->suspect(worker_, peer.id);
+    world_.membership->refused(worker_, peer.id);
     return;
   }
-  there.add_peer(worker_.slot, false);
   Peer& me = *there.find(worker_.id);
-  if (world_.life(worker_.slot).id.incarnation > 1) {
-    world_.membership->on_newcomer(*other.worker, worker_.id);
-  }
   const int connection = world_.network.connect(worker_.slot, peer.slot);
   there.adopt(me, connection);
   peer.dialling = false;
@@ -217,6 +223,7 @@ void Sessions::adopt(Peer& peer, int connection) {
   for (FramePtr& frame : peer.core.resend()) {
     world_.network.send(connection, worker_.slot, std::move(frame));
   }
+  if (!std::exchange(peer.met, true)) world_.membership->opened(worker_, peer.id);
 }
 
 void Sessions::on_closed(int connection) {
@@ -282,6 +289,7 @@ void Sessions::on_event(const Event& event) {
 void Sessions::on_frame(uint64_t flight) {
   const Network::Arrived arrived = world_.network.arrive(flight);
   const FramePtr& frame = arrived.frame;
+  if (arrived.beat != 0) return on_beat(arrived);
   if (frame == nullptr) return;
   const FrameHeader& header = frame->header;
   if (world_.trace.on()) world_.trace.add(describe(*frame));
@@ -295,7 +303,7 @@ void Sessions::on_frame(uint64_t flight) {
     }
     return;
   }
-  peer->heard = world_.schedule.now();
+  peer->heard = peer->read = world_.schedule.now();
   if (header.destination != worker_.id) {
     return world_.violate("S7", "a frame of another life arrived");
   }
@@ -326,6 +334,19 @@ void Sessions::on_frame(uint64_t flight) {
   flush(*peer);
 }
 
+// Answered where it was read.
+void Sessions::on_beat(const Network::Arrived& beat) {
+  Peer* peer = at(beat.from);
+  if (beat.lost || peer == nullptr || peer->gone) return;
+  peer->read = world_.schedule.now();
+  if (world_.trace.on()) {
+    world_.trace.add(absl::StrCat("beat ", beat.beat, beat.answer ? " answered by " : " of ",
+                                  peer->id.to_string()));
+  }
+  if (beat.answer) return world_.membership->on_beat_answer(worker_, peer->id, beat.beat);
+  if (!peer->suspected) world_.network.send_beat(beat.connection, worker_.slot, beat.beat, true);
+}
+
 void Sessions::handle(Peer& peer, const FramePtr& frame) {
   switch (frame->header.kind) {
     case FrameKind::kCall:
@@ -340,6 +361,45 @@ void Sessions::handle(Peer& peer, const FramePtr& frame) {
       return worker_.calls.on_cancel(peer.id, frame->header.call);
     default:
       return;
+  }
+}
+
+// ---- for the library's membership
+
+void Sessions::admit(WorkerId newcomer) {
+  if (find(newcomer) != nullptr) return;  // it has dialled twice
+  add_peer(world_.slot_of(newcomer), false);
+  find(newcomer)->nameless = true;
+}
+
+bool Sessions::name(WorkerId newcomer) {
+  Peer* peer = find(newcomer);
+  return peer != nullptr && std::exchange(peer->nameless, false);
+}
+
+void Sessions::beat(WorkerId to, uint64_t number) {
+  const Peer* peer = find(to);
+  if (peer == nullptr || peer->connection < 0) return;
+  world_.report.count(Effect::kBeats);
+  world_.network.send_beat(peer->connection, worker_.slot, number, false);
+}
+
+void Sessions::answer_no_beats_of(WorkerId peer) {
+  if (Peer* found = find(peer)) found->suspected = true;
+}
+
+// As Agent::look_at_peers, with the ties of Membership::tick.
+void Sessions::append_looks(const std::vector<WorkerId>& tied,
+                            std::vector<internal::MembershipCore::Look>& looks,
+                            const LocalClock& clock) {
+  for (const auto& peer : peers_) {
+    if (peer->gone || peer->slot == worker_.slot) continue;
+    const uint64_t traffic = peer->core.counted_sent() + peer->core.counted_received();
+    const bool busy = traffic != std::exchange(peer->looked_at, traffic) ||
+                      peer->core.pending_calls() > 0 ||
+                      !peer->core.session().unacknowledged().empty() ||
+                      std::binary_search(tied.begin(), tied.end(), peer->id);
+    looks.push_back({peer->id, busy, clock.at(peer->read)});
   }
 }
 

@@ -8,7 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "weft/rpc/internal/membership_core.h"
 #include "weft/rpc/internal/peer.h"
+#include "weft/tests/sim/local_clock.h"
+#include "weft/tests/sim/network.h"
 #include "weft/tests/sim/schedule.h"
 
 namespace weft::sim {
@@ -39,10 +42,22 @@ class Sessions {
   bool is_live(WorkerId worker) const;
   bool knows(WorkerId worker) const { return find(worker) != nullptr; }
   bool is_gone(WorkerId worker) const;
-  std::vector<WorkerId> live_peers() const;  // this worker not among them, in order of arrival
+  // This worker not among them, in order of arrival; without newcomers that have no name yet.
+  std::vector<WorkerId> live_peers() const;
   // When anything was heard of it last.
   TimePoint heard(WorkerId peer) const;
   void set_heard(WorkerId peer, TimePoint when);
+
+  // ---- for the library's membership
+  // Somebody who dials is a member from now on; nobody is told its name before `name`.
+  void admit(WorkerId newcomer);
+  bool name(WorkerId newcomer);  // false: it has one
+  void beat(WorkerId to, uint64_t number);
+  // It is suspected: an answer would renew its trust.
+  void answer_no_beats_of(WorkerId peer);
+  void append_looks(const std::vector<WorkerId>& tied,
+                    std::vector<internal::MembershipCore::Look>& looks, const LocalClock& clock);
+  std::vector<WorkerId> all_live() const;  // newcomers too
 
   // A verdict: the peer's calls fail, then the worker's rooms hear of it.
   void end_peer(WorkerId peer);
@@ -71,6 +86,11 @@ class Sessions {
     bool ack_armed = false;
     TimePoint deadline_armed = kNever;
     TimePoint heard{};
+    TimePoint read{};  // when the last frame or beat came
+    uint64_t looked_at = 0;
+    bool nameless = false;
+    bool met = false;
+    bool suspected = false;
   };
 
   Peer* find(WorkerId worker) const;
@@ -85,6 +105,7 @@ class Sessions {
   void arm_deadline(Peer& peer);
   void expire_calls(Peer& peer);
   void handle(Peer& peer, const FramePtr& frame);
+  void on_beat(const Network::Arrived& beat);
 
   Worker& worker_;
   World& world_;

@@ -14,9 +14,11 @@ Worker::Worker(World& world_in, WorkerId id_in, Slot slot_in)
       sessions(*this),
       references(*this),
       passes(*this),
+      steps(*this),
       calls(*this) {
   rooms_[static_cast<size_t>(Topic::kRRef)] = &references;
   rooms_[static_cast<size_t>(Topic::kAutograd)] = &passes;
+  rooms_[static_cast<size_t>(Topic::kOptimizer)] = &steps;
 }
 
 void Worker::on_event(const Event& event) {
@@ -31,6 +33,8 @@ void Worker::on_event(const Event& event) {
     case EventKind::kRun:
     case EventKind::kFinish:
       return calls.on_event(event);
+    case EventKind::kStepTimer:
+      return steps.on_event(event);
     case EventKind::kValue:
       return references.on_event(event);
     case EventKind::kPassWork:
@@ -38,8 +42,6 @@ void Worker::on_event(const Event& event) {
     case EventKind::kHold:
     case EventKind::kRiders:
       return passes.on_event(event);
-    case EventKind::kStore:
-      return world.membership->on_event(event);
     default:
       return;
   }
@@ -68,12 +70,12 @@ void Worker::on_verdict(WorkerId dead) {
   }
 }
 
-void Worker::fence() {
+void Worker::fence(const std::vector<WorkerId>& all) {
   if (std::exchange(fenced, true)) return;
   world.report.count(Effect::kFenced);
-  // Also lives that messages have named and that it never met.
-  for (const Life& life : world.lives()) {
-    if (life.id != id) on_verdict(life.id);
+  if (world.trace.on()) world.trace.add(absl::StrCat("  ", id.to_string(), " fences itself"));
+  for (const WorkerId worker : all) {
+    if (worker != id) on_verdict(worker);
   }
 }
 
@@ -102,6 +104,8 @@ std::string Worker::leftovers() const {
   };
   add("sessions", sessions.leftovers());
   add("calls", calls.leftovers());
+  add("steps", steps.leftovers());
+  if (world.membership->any_severed()) return all;
   add("references", references.leftovers());
   add("passes", passes.leftovers());
   return all;

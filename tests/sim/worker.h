@@ -6,11 +6,13 @@
 #include <array>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "weft/tests/sim/calls.h"
 #include "weft/tests/sim/passes.h"
 #include "weft/tests/sim/references.h"
 #include "weft/tests/sim/sessions.h"
+#include "weft/tests/sim/steps.h"
 
 namespace weft::sim {
 
@@ -26,8 +28,8 @@ class Worker {
 
   // This life is dead, for good.
   void on_verdict(WorkerId dead);
-  // This worker was declared dead: every peer is gone for it.
-  void fence();
+  // This worker was declared dead: all these are gone for it.
+  void fence(const std::vector<WorkerId>& all);
 
   void settle();
   void let_go();
@@ -43,6 +45,7 @@ class Worker {
   Sessions sessions;
   References references;
   Passes passes;
+  Steps steps;
   Calls calls;  // last: its calls hold handles
 
  private:

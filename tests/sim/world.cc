@@ -1,9 +1,11 @@
 #include "weft/tests/sim/world.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "weft/tests/sim/lease_membership.h"
 
 namespace weft::sim {
 namespace {
@@ -19,7 +21,14 @@ World::World(uint64_t seed, Report& report_in, Trace& trace_in)
       dice(seed),
       network(*this),
       checker(*this),
-      membership(std::make_unique<OracleMembership>(*this)) {}
+      steps(*this) {
+  // The other half is cheaper, and so reaches more of the other protocols.
+  if (seed % 2 == 0) {
+    membership = std::make_unique<LeaseMembership>(*this);
+  } else {
+    membership = std::make_unique<OracleMembership>(*this);
+  }
+}
 
 World::~World() = default;
 
@@ -47,13 +56,17 @@ WorkerId World::newest(uint32_t index) const {
   return newest;
 }
 
-bool World::ended(WorkerId id) const { return worker(id) == nullptr || membership->condemned(id); }
+bool World::ended(WorkerId id) const {
+  return worker(id) == nullptr || membership->condemned(id) || membership->severed(id);
+}
 
 std::vector<Slot> World::awake() const {
   std::vector<Slot> all;
   for (Slot slot = 0; slot < lives_.size(); ++slot) {
     const Life& life = lives_[slot];
-    if (life.worker != nullptr && !life.paused && !life.worker->fenced) all.push_back(slot);
+    if (life.worker != nullptr && !life.paused && membership->takes_part(*life.worker)) {
+      all.push_back(slot);
+    }
   }
   return all;
 }
@@ -99,6 +112,7 @@ void World::set_up() {
   failing_nodes = dice.chance(25) ? static_cast<unsigned>(dice.between(5, 30)) : 0;
   holds = dice.chance(40) ? 25 : 0;
   shutdown_at_end = dice.chance(30);
+  plan_program();
 
   for (uint32_t index = 0; index < places_; ++index) start(index, 1);
   for (Slot a = 0; a < places_; ++a) {
@@ -108,6 +122,7 @@ void World::set_up() {
       lives_[b].worker->sessions.meet(a, connection);
     }
   }
+  membership->on_start();
   steps_left_ = dice.between(20, 110);
   const uint64_t pace = dice.below(100);
   step_gap_ = dice.micros(20, pace < 65 ? 600 : pace < 85 ? 8000 : 60000);
@@ -150,6 +165,9 @@ Violation World::run() {
 }
 
 void World::handle(const Event& event) {
+  if (event.kind == EventKind::kStore || event.kind == EventKind::kLook) {
+    return membership->on_event(event);
+  }
   if (event.slot != kNobody) return lives_[event.slot].worker->on_event(event);
   switch (event.kind) {
     case EventKind::kStep:
@@ -181,6 +199,8 @@ void World::settle(Stage stage) {
     case Stage::kProbe:
       checker.calls.check_all_resolved();
       checker.passes.check_ended();
+      membership->check_ended();
+      check_steps();
       each([this](Worker& worker) {
         if (worker.passes.running() > 0) {
           violate("I6", worker.id.to_string() + " still takes part in a pass");
@@ -196,6 +216,7 @@ void World::settle(Stage stage) {
       });
       break;
     case Stage::kEnd:
+      over = true;
       each([this](Worker& worker) {
         const std::string left = worker.leftovers();
         if (!left.empty()) violate("nothing left", worker.id.to_string() + left);
@@ -203,6 +224,20 @@ void World::settle(Stage stage) {
       return;
   }
   schedule.in(kBound, EventKind::kSettle, kNobody, static_cast<uint64_t>(stage) + 1);
+}
+
+// At rest, all owners that take steps of a line hold the same.
+void World::check_steps() {
+  for (const auto& [caller, places] : step_owners) {
+    const std::string line = line_of(caller);
+    std::vector<WorkerId> owners;
+    for (const Life& life : lives_) {
+      const bool owns = std::find(places.begin(), places.end(), life.id.index) != places.end();
+      if (!owns || life.worker == nullptr || ended(life.id)) continue;
+      if (!life.worker->steps.owner().restored(line)) owners.push_back(life.id);
+    }
+    if (!owners.empty()) steps.check_same(line, owners);
+  }
 }
 
 // One way between each pair: an answer would bring credit the other way along.
@@ -233,7 +268,7 @@ namespace {
 
 constexpr const char* kEventNames[] = {
     "arrive", "closed", "dialled", "ack",        "deadlines", "run",  "finish", "value", "work",
-    "timer",  "hold",   "riders",  "store says", "lease",     "step", "fault",  "mend",  "settle"};
+    "timer",  "hold",   "step timer", "riders",  "store says", "lease",     "look", "step", "fault",  "mend",  "settle"};
 static_assert(std::size(kEventNames) == kEventKinds);
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "weft/tests/sim/network.h"
 #include "weft/tests/sim/report.h"
 #include "weft/tests/sim/schedule.h"
+#include "weft/tests/sim/step_book.h"
 #include "weft/tests/sim/trace.h"
 #include "weft/tests/sim/worker.h"
 
@@ -29,7 +31,14 @@ struct Life {
   WorkerId id;
   std::unique_ptr<Worker> worker;  // none: crashed
   bool paused = false;
+  TimePoint paused_at{};
   std::vector<Event> deferred;  // what came while it was paused
+};
+
+// From `from` to `to` (places; equal: the place stood still) nothing passed.
+struct Absence {
+  uint32_t from = 0, to = 0;
+  TimePoint begin, end;
 };
 
 struct Violation {
@@ -60,6 +69,7 @@ class World {
   Life& life(Slot slot) { return lives_[slot]; }
   Slot slot_of(WorkerId id) const;
   Worker* worker(WorkerId id) const;
+  uint32_t places() const { return places_; }
   WorkerId newest(uint32_t index) const;
   // Dead for those who must be right: crashed, or a verdict stands.
   bool ended(WorkerId id) const;
@@ -76,6 +86,8 @@ class World {
   Checker checker;
   std::unique_ptr<Membership> membership;
   std::map<ContextId, ContextFacts> contexts;
+  StepBook steps;
+  std::vector<Absence> absences;  // that have ended; they may explain a verdict
 
   // Of this run.
   internal::CreditWindow window;
@@ -86,11 +98,29 @@ class World {
   size_t parking = 0;            // calls that may wait for their object without credit
   bool slow_store = false;
   size_t slow_store_fault = 0;
+  bool silent_store = false;  // questions, or their answers, are lost
+  size_t silent_store_fault = 0;
   bool shutdown_at_end = false;
+  // Whose optimizers step, over the owners at which places; the lines are theirs.
+  std::map<uint32_t, std::vector<uint32_t>> step_owners;
+  uint64_t durable_every = 1;
+  bool every_step_durable = false;  // COMMIT is answered when it is written
   bool winding_down = false;
+  bool over = false;  // nobody looks any more
+
+  std::string line_of(uint32_t caller) const;
+  std::set<std::string> step_lines() const;
+  // Its line has nowhere to go back to.
+  void new_line(uint32_t caller) { ++line_numbers_[caller]; }
 
   // This fault made a difference to someone.
   void felt(size_t fault);
+  // The process ends by itself.
+  void leave(Slot slot);
+  bool may_crash() const;  // now, as planned faults go
+  // It crashes soon, some percent of the times: the worst moments are rare by chance alone.
+  void doom(Slot victim, unsigned percent);
+  void crash(Slot victim);
 
  private:
   struct Mending {
@@ -115,11 +145,14 @@ class World {
   void handle(const Event& event);
   void settle(Stage stage);
   void probe();
+  void check_steps();
   void check_all();
 
   // program.cc
   void step();
   void step_at(Worker& worker);
+  void plan_program();
+  void plan_optimizers();
 
   // faults.cc
   void plan_faults(Nanoseconds span);
@@ -127,7 +160,6 @@ class World {
   void mend(size_t number);
   // Returns its number.
   size_t mend_in(Nanoseconds delay, Mending what);
-  void crash(Slot victim);
   void pause(Slot victim);
   void resume(Slot slot);
   void silence_some(Fault fault);
@@ -142,6 +174,7 @@ class World {
 
   uint64_t steps_left_ = 0;
   Nanoseconds step_gap_{};
+  std::map<uint32_t, int> line_numbers_;
   std::vector<uint32_t> step_weights_;
   uint64_t step_weight_sum_ = 0;
   std::vector<uint32_t> fault_weights_;

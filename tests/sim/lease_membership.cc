@@ -1,0 +1,417 @@
+#include "weft/tests/sim/lease_membership.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "weft/tests/sim/world.h"
+
+namespace weft::sim {
+
+using internal::MembershipActions;
+using internal::MembershipCore;
+using internal::Topic;
+
+namespace {
+
+constexpr Nanoseconds kStoreTimeout = std::chrono::milliseconds(500);
+
+}  // namespace
+
+LeaseMembership::Member::Member(WorkerId id, const LeaseLimits& limits, LocalClock clock_in,
+                                TimePoint now, std::shared_ptr<RendezvousStore> store)
+    : core({id, absl::StrCat("worker", id.index), ""}, limits, clock_in.at(now)),
+      list(std::move(store), "sim", 1),
+      clock(clock_in) {}
+
+LeaseMembership::LeaseMembership(World& world)
+    : world_(world), book_(world), all_(store_, "sim", 1) {
+  // Longer than by default, and with less linger: beats are most of what happens in idle time.
+  limits_.interval = world_.dice.chance(30) ? std::chrono::milliseconds(200)
+                                            : std::chrono::milliseconds(400);
+  limits_.linger = limits_.interval * static_cast<int64_t>(world_.dice.between(1, 4));
+}
+
+LeaseMembership::Member& LeaseMembership::at(const Worker& worker) const {
+  return *members_[worker.slot];
+}
+
+TimePoint LeaseMembership::now(const Member& member) const {
+  return member.clock.at(world_.schedule.now());
+}
+
+WorkerInfo LeaseMembership::info(WorkerId worker) const {
+  return {worker, absl::StrCat("worker", worker.index), ""};
+}
+
+void LeaseMembership::add_member(Slot slot) {
+  const int drift = static_cast<int>(world_.dice.below(2 * LocalClock::kMostDrift + 1));
+  members_.push_back(std::make_unique<Member>(world_.life(slot).id, limits_,
+                                              LocalClock{drift - LocalClock::kMostDrift},
+                                              world_.schedule.now(), store_));
+}
+
+void LeaseMembership::on_start() {
+  for (Slot slot = 0; slot < world_.lives().size(); ++slot) {
+    add_member(slot);
+    for (const Life& life : world_.lives()) members_[slot]->core.add(info(life.id));
+    records_[world_.life(slot).id.index] = world_.life(slot).id;
+    const Nanoseconds within = limits_.interval * static_cast<int64_t>(world_.dice.below(100)) / 100;
+    arm(*world_.life(slot).worker, within);
+  }
+}
+
+// ---- what the core asks for, in the order of Membership::act
+
+template <class Event>
+void LeaseMembership::step(Worker& worker, Event event) {
+  MembershipActions actions;
+  event(at(worker).core, actions);
+  act(worker, actions);
+}
+
+void LeaseMembership::act(Worker& worker, MembershipActions& actions) {
+  for (const MembershipActions::Beat& beat : actions.beats) {
+    worker.sessions.beat(beat.to, beat.number);
+  }
+  for (const MembershipActions::Notice& notice : actions.notices) {
+    post(worker, notice.to, {Parcel::Kind::kDeath, notice.verdict});
+  }
+  for (const MembershipActions::Gone& gone : actions.gone) lose(worker, gone.worker);
+  if (!actions.refused.ok()) fail_to_join(worker);
+  if (!actions.fenced.ok()) {
+    const std::vector<WorkerId> all = worker.sessions.all_live();
+    worker.fence(all);
+    for (const WorkerId peer : all) {
+      met(worker, peer);
+      welcomed(worker, peer);
+    }
+  }
+  for (const MembershipActions::Question& question : actions.questions) ask(worker, question);
+}
+
+void LeaseMembership::post(Worker& from, WorkerId to, Parcel parcel) {
+  from.sessions.post(to, Topic::kMembership, std::make_shared<Parcel>(std::move(parcel)), 40);
+}
+
+void LeaseMembership::lose(Worker& worker, WorkerId gone) {
+  if (!worker.sessions.knows(gone)) world_.report.count(Effect::kStrangers);
+  book_.part(worker.id, gone);
+  worker.on_verdict(gone);
+  at(worker).core.left(gone);
+  met(worker, gone);
+  welcomed(worker, gone);
+}
+
+// ---- the store
+
+void LeaseMembership::ask(Worker& worker, const MembershipActions::Question& question) {
+  const TimePoint now = world_.schedule.now();
+  Nanoseconds there = world_.dice.micros(100, 1500), back = world_.dice.micros(100, 1500);
+  if (world_.slow_store) {
+    there += world_.dice.millis(10, 300);
+    back += world_.dice.millis(10, 300);
+    world_.felt(world_.slow_store_fault);
+  }
+  if (question.condemn) worker.sessions.answer_no_beats_of(question.suspect);
+  Member& member = at(worker);
+  const TimePoint reaches = std::max(now, member.store_free) + there;
+  member.store_free = reaches + back;
+  const uint64_t number = questions_.size();
+  questions_.push_back({worker.slot, question, absl::UnavailableError("not asked")});
+  if (world_.trace.on()) {
+    world_.trace.add(absl::StrCat("  ", worker.id.to_string(), " asks the list about ", question.suspect.to_string(), ": ",
+                                  question.reason, question.condemn ? "" : " (reads)"));
+  }
+  const auto later = [&](TimePoint when, Slot slot, Phase phase) {
+    world_.schedule.at(when, EventKind::kStore, slot, number, static_cast<uint64_t>(phase));
+  };
+  later(reaches, kNobody, Phase::kReaches);
+  later(reaches + back, worker.slot, Phase::kAnswered);
+  later(now + kStoreTimeout, worker.slot, Phase::kLate);
+}
+
+void LeaseMembership::reach(Question& question) {
+  if (world_.life(question.by).worker == nullptr) return;
+  if (world_.silent_store) {
+    world_.felt(world_.silent_store_fault);
+    store_->set_mood(world_.dice.chance(50) ? VirtualStore::Mood::kLosesQuestions
+                                            : VirtualStore::Mood::kLosesAnswers);
+  }
+  const size_t before = book_.list().size();
+  VerdictList& list = members_[question.by]->list;
+  question.answer = question.what.condemn
+                        ? list.condemn(world_.life(question.by).id, question.what.suspect,
+                                       question.what.reason)
+                        : list.read();
+  store_->set_mood(VirtualStore::Mood::kWell);
+  note_appended();
+  // The worst moment for a writer to die is before it has told anybody.
+  if (book_.list().size() > before && world_.may_crash() && world_.dice.chance(5)) {
+    world_.crash(question.by);
+  }
+}
+
+void LeaseMembership::note_appended() {
+  const absl::StatusOr<std::vector<Verdict>> fresh = all_.read();
+  if (!fresh.ok()) return world_.violate("one order", fresh.status().ToString());
+  for (const Verdict& verdict : *fresh) {
+    if (world_.trace.on()) {
+      world_.trace.add(absl::StrCat("  the list: ", verdict.dead.to_string(), " is dead, by ",
+                                    verdict.by.to_string()));
+    }
+    bool trusted = false;
+    if (const Worker* accused = world_.worker(verdict.dead); accused != nullptr) {
+      const Member& member = at(*accused);
+      trusted = member.beaten.contains(verdict.by) && member.core.trusts(verdict.by, now(member));
+    }
+    book_.append(verdict, limits_.patience, limits_.interval, trusted);
+  }
+  if (fresh->size() > 1) world_.violate("one order", "one question, two verdicts");
+}
+
+void LeaseMembership::on_event(const Event& event) {
+  if (event.kind == EventKind::kLook) return look(*world_.life(event.slot).worker);
+  switch (static_cast<Phase>(event.b)) {
+    case Phase::kReaches:
+      return reach(questions_[event.a]);
+    case Phase::kPublish:
+      return publish(*world_.life(event.slot).worker);
+    case Phase::kLeave:
+      if (world_.life(static_cast<Slot>(event.a)).worker != nullptr) {
+        world_.leave(static_cast<Slot>(event.a));
+      }
+      return;
+    case Phase::kSpread:
+      return check_spread(spreads_[event.a]);
+    case Phase::kAnswered:
+    case Phase::kLate:
+      return on_answer(questions_[event.a], static_cast<Phase>(event.b) == Phase::kLate);
+  }
+}
+
+void LeaseMembership::on_answer(const Question& question, bool late) {
+  const absl::StatusOr<std::vector<Verdict>> answer =
+      late ? absl::DeadlineExceededError("the rendezvous store did not answer in time")
+           : question.answer;
+  Worker& worker = *world_.life(question.by).worker;
+  const auto has = [&](WorkerId dead) {
+    return answer.ok() && std::any_of(answer->begin(), answer->end(),
+                                      [&](const Verdict& v) { return v.dead == dead; });
+  };
+  // Who wrote a verdict tells it, and what the dead one had written.
+  if (answer.ok() && !answer->empty() && answer->back().by == worker.id && !worker.fenced) {
+    watch_spread(worker.id, worker.sessions.all_live(), answer->back().dead);
+    for (const Verdict& verdict : *answer) {
+      if (verdict.by == answer->back().dead) {
+        watch_spread(worker.id, worker.sessions.all_live(), verdict.dead);
+      }
+    }
+  }
+  if (answer.ok()) book_.read(*answer);
+  step(worker, [&](MembershipCore& core, auto& out) {
+    core.answer(question.what.suspect, question.what.number, answer, out);
+  });
+  if (has(worker.id) && !worker.fenced) {
+    world_.violate("fence", worker.id.to_string() + " has read of its own death and goes on");
+  }
+}
+
+void LeaseMembership::watch_spread(WorkerId teller, std::vector<WorkerId> told, WorkerId dead) {
+  spreads_.push_back({dead, teller, std::move(told), world_.schedule.now()});
+  world_.schedule.in(std::chrono::milliseconds(500), EventKind::kStore, kNobody,
+                     spreads_.size() - 1, static_cast<uint64_t>(Phase::kSpread));
+}
+
+// By post it takes no longer than a connection that is made again.
+void LeaseMembership::check_spread(const Spread& spread) {
+  const Worker* teller = world_.worker(spread.teller);
+  if (teller == nullptr || teller->fenced) return;
+  for (const WorkerId told : spread.told) {
+    const Worker* worker = world_.worker(told);
+    if (worker == nullptr || worker->fenced || told == spread.dead) continue;
+    if (!teller->sessions.is_live(told) || !at(*worker).core.is_live(spread.dead)) continue;
+    const bool apart = book_.cut_off(told, spread.teller, spread.since).count() > 0 ||
+                       book_.cut_off(spread.teller, told, spread.since).count() > 0;
+    if (apart || condemned(told)) continue;
+    world_.violate("verdict reaches all", absl::StrCat(told.to_string(), " was not told that ",
+                                                       spread.dead.to_string(), " is dead"));
+  }
+}
+
+// ---- leases
+
+void LeaseMembership::arm(const Worker& worker, Nanoseconds within) {
+  if (!world_.over) world_.schedule.in(within, EventKind::kLook, worker.slot);
+}
+
+void LeaseMembership::look(Worker& worker) {
+  Member& member = at(worker);
+  tied_.clear();
+  looks_.clear();
+  worker.references.core().append_ties(tied_);
+  worker.passes.core().append_ties(tied_);
+  const std::vector<WorkerId> strangers = tied_;
+  worker.calls.append_callers(tied_);
+  std::sort(tied_.begin(), tied_.end());
+  worker.sessions.append_looks(tied_, looks_, member.clock);
+  MembershipActions actions;
+  member.core.tick(now(member), looks_, actions);
+  member.core.bury(strangers, actions);
+  member.beaten.clear();
+  for (const MembershipActions::Beat& beat : actions.beats) member.beaten.insert(beat.to);
+  act(worker, actions);
+  arm(worker, member.clock.span(limits_.interval));
+}
+
+void LeaseMembership::on_beat_answer(Worker& worker, WorkerId from, uint64_t number) {
+  at(worker).core.on_beat_answer(from, number);
+}
+
+void LeaseMembership::suspect(Worker& by, WorkerId whom) {
+  step(by, [&](MembershipCore& core, auto& out) {
+    core.suspect(whom, absl::UnavailableError("cannot be reached"), out);
+  });
+}
+
+void LeaseMembership::refused(Worker& by, WorkerId whom) {
+  step(by, [&](MembershipCore& core, auto& out) {
+    core.refused(whom, absl::PermissionDeniedError("refuses this worker"), out);
+  });
+}
+
+// ---- newcomers
+
+// The list is read before the record is written, and the others' records after it.
+void LeaseMembership::on_join(Worker& worker) {
+  add_member(worker.slot);
+  Member& member = at(worker);
+  member.newcomer = true;
+  member.joined = false;
+  const absl::StatusOr<std::vector<Verdict>> read = member.list.read();
+  if (read.ok()) member.read = *read;
+  book_.read(member.read);
+  world_.schedule.in(world_.dice.micros(200, 20000), EventKind::kStore, worker.slot, 0,
+                     static_cast<uint64_t>(Phase::kPublish));
+}
+
+void LeaseMembership::publish(Worker& worker) {
+  Member& member = at(worker);
+  records_[worker.id.index] = worker.id;
+  for (const auto& [index, newest] : records_) {
+    const auto ended = [&](const Verdict& verdict) { return verdict.dead == newest; };
+    if (newest == worker.id || std::any_of(member.read.begin(), member.read.end(), ended)) continue;
+    member.core.add(info(newest));
+    member.unmet.insert(newest);
+    member.unwelcome.insert(newest);
+    worker.sessions.add_peer(world_.slot_of(newest), true);
+  }
+  step(worker, [&](MembershipCore& core, auto& out) { core.learn(member.read, out); });
+  met(worker, {});
+  welcomed(worker, {});
+  arm(worker, limits_.interval);
+}
+
+bool LeaseMembership::accepts(Worker& worker, WorkerId dialler) {
+  if (worker.sessions.knows(dialler)) return !worker.sessions.is_gone(dialler);
+  absl::Status admitted;
+  step(worker, [&](MembershipCore& core, auto& out) {
+    admitted = core.admit(info(dialler), out);
+    if (admitted.ok()) worker.sessions.admit(dialler);
+  });
+  if (!admitted.ok()) return false;
+  for (const WorkerId dead : worker.known_dead) {
+    if (condemned(dead) && !book_.any_severed()) watch_spread(worker.id, {dialler}, dead);
+  }
+  return true;
+}
+
+void LeaseMembership::opened(Worker& worker, WorkerId peer) { met(worker, peer); }
+
+void LeaseMembership::met(Worker& worker, WorkerId peer) {
+  Member& member = at(worker);
+  member.unmet.erase(peer);
+  if (!member.newcomer || !member.unmet.empty() || std::exchange(member.announced, true)) return;
+  for (const WorkerId other : worker.sessions.all_live()) {
+    post(worker, other, {Parcel::Kind::kJoined, {}});
+  }
+}
+
+void LeaseMembership::welcomed(Worker& worker, WorkerId by) {
+  Member& member = at(worker);
+  member.unwelcome.erase(by);
+  if (!member.newcomer || !member.unwelcome.empty() || member.failed) return;
+  if (!std::exchange(member.joined, true)) world_.report.count(Effect::kJoined);
+}
+
+// Worker::join has failed: the process ends.
+void LeaseMembership::fail_to_join(Worker& worker) {
+  Member& member = at(worker);
+  if (!member.newcomer || member.joined || std::exchange(member.failed, true)) return;
+  world_.report.count(Effect::kNotJoined);
+  const bool outlived = world_.newest(worker.id.index) != worker.id;
+  if (!book_.any_severed() && !outlived && !book_.condemned(worker.id)) {
+    world_.violate("newcomer", worker.id.to_string() + " was refused by nobody that lives");
+  }
+  if (world_.trace.on()) world_.trace.add("  could not join");
+  world_.schedule.in(std::chrono::microseconds(100), EventKind::kStore, kNobody, worker.slot,
+                     static_cast<uint64_t>(Phase::kLeave));
+}
+
+void LeaseMembership::on_post(Worker& worker, WorkerId from, const std::shared_ptr<void>& body) {
+  const std::shared_ptr<void> kept = body;
+  const Parcel& parcel = *static_cast<const Parcel*>(kept.get());
+  switch (parcel.kind) {
+    case Parcel::Kind::kDeath:
+      world_.report.count(Effect::kTold);
+      return step(worker, [&](MembershipCore& core, auto& out) {
+        core.on_notice(parcel.verdict, out);
+      });
+    case Parcel::Kind::kJoined:
+      worker.sessions.name(from);
+      return post(worker, from, {Parcel::Kind::kWelcome, {}});
+    case Parcel::Kind::kWelcome:
+      return welcomed(worker, from);
+  }
+}
+
+bool LeaseMembership::takes_part(const Worker& worker) const {
+  return !worker.fenced && at(worker).joined;
+}
+
+// ---- when all is mended
+
+void LeaseMembership::check_ended() {
+  const auto settled = [this](WorkerId id) { return !book_.severed(id); };
+  for (const Life& life : world_.lives()) {
+    if (life.worker == nullptr) continue;
+    const Worker& worker = *life.worker;
+    const Member& member = at(worker);
+    // Alone, it has nobody who would tell it, and nobody whom it could harm.
+    const bool alone = worker.sessions.all_live().empty();
+    if (book_.must_be_known(life.id) && settled(life.id) && !worker.fenced && !alone) {
+      world_.violate("fence", life.id.to_string() + " is dead to the others and does not know it");
+    }
+    if (worker.fenced && !book_.condemned(life.id)) {
+      world_.violate("fence", life.id.to_string() + " fenced itself without a verdict");
+    }
+    if (!member.joined && !member.failed) {
+      world_.violate("newcomer", life.id.to_string() + " neither joined nor failed");
+    }
+    if (worker.fenced || alone || !settled(life.id)) continue;
+    for (const Verdict& verdict : book_.list()) {
+      if (!settled(verdict.by) || !book_.must_be_known(verdict.dead)) continue;
+      if (!member.core.is_live(verdict.dead)) continue;
+      world_.violate("verdict reaches all", absl::StrCat(life.id.to_string(), " does not know that ",
+                                                         verdict.dead.to_string(), " is dead"));
+    }
+    for (const Life& other : world_.lives()) {
+      if (other.worker == nullptr || condemned(other.id) || !settled(other.id)) continue;
+      if (other.id == life.id || member.core.is_live(other.id)) continue;
+      world_.violate("members", absl::StrCat(life.id.to_string(), " has lost ",
+                                             other.id.to_string(), " and both live"));
+    }
+  }
+}
+
+}  // namespace weft::sim

@@ -1,0 +1,116 @@
+// The library's membership at every simulated worker: beats, leases, suspicion, the list of
+// verdicts, fencing and newcomers, wired as rpc/internal/membership.cc and worker/worker.cc do it.
+//
+// Each worker has a MembershipCore and a VerdictList over one store that may be slow or silent, and
+// a clock of its own rate.
+//
+// Thread safety: none. Protocol: docs/membership.md.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "weft/rpc/internal/membership_core.h"
+#include "weft/rpc/lease_limits.h"
+#include "weft/rpc/verdict_list.h"
+#include "weft/tests/sim/local_clock.h"
+#include "weft/tests/sim/membership.h"
+#include "weft/tests/sim/membership_book.h"
+#include "weft/tests/sim/virtual_store.h"
+
+namespace weft::sim {
+
+class LeaseMembership final : public Membership {
+ public:
+  explicit LeaseMembership(World& world);
+
+  void on_start() override;
+  void on_join(Worker& worker) override;
+  bool accepts(Worker& at, WorkerId dialler) override;
+  void opened(Worker& at, WorkerId peer) override;
+  void on_beat_answer(Worker& at, WorkerId from, uint64_t number) override;
+  void suspect(Worker& by, WorkerId whom) override;
+  void refused(Worker& by, WorkerId whom) override;
+  void on_post(Worker& at, WorkerId from, const std::shared_ptr<void>& body) override;
+  void on_event(const Event& event) override;
+  bool looks_up_strangers() const override { return false; }
+  bool takes_part(const Worker& worker) const override;
+  void check_ended() override;
+  bool condemned(WorkerId worker) const override { return book_.condemned(worker); }
+  bool severed(WorkerId worker) const override { return book_.severed(worker); }
+  bool any_severed() const override { return book_.any_severed(); }
+
+ private:
+  struct Member {
+    Member(WorkerId id, const LeaseLimits& limits, LocalClock clock_in, TimePoint now,
+           std::shared_ptr<RendezvousStore> store);
+    internal::MembershipCore core;
+    VerdictList list;
+    const LocalClock clock;
+    std::set<WorkerId> beaten;  // at the last look
+    TimePoint store_free{};     // its store thread asks one question after the other
+    // A newcomer.
+    std::vector<Verdict> read;  // when it joined
+    bool newcomer = false;
+    bool announced = false;
+    bool joined = true;
+    bool failed = false;
+    std::set<WorkerId> unmet, unwelcome;
+  };
+  struct Question {
+    Slot by = kNobody;
+    internal::MembershipActions::Question what;
+    absl::StatusOr<std::vector<Verdict>> answer;
+  };
+  // What happens to a question, or to a newcomer.
+  enum class Phase : uint64_t { kReaches, kAnswered, kLate, kSpread, kPublish, kLeave };
+  // Who has been told this verdict, or should have been.
+  struct Spread {
+    WorkerId dead, teller;
+    std::vector<WorkerId> told;
+    TimePoint since;
+  };
+  struct Parcel {  // a post
+    enum class Kind { kDeath, kJoined, kWelcome } kind = Kind::kDeath;
+    Verdict verdict;
+  };
+
+  Member& at(const Worker& worker) const;
+  TimePoint now(const Member& member) const;
+  WorkerInfo info(WorkerId worker) const;
+  void add_member(Slot slot);
+  template <class Event>
+  void step(Worker& worker, Event event);
+  void act(Worker& worker, internal::MembershipActions& actions);
+  void post(Worker& from, WorkerId to, Parcel parcel);
+  void lose(Worker& worker, WorkerId gone);
+  void ask(Worker& worker, const internal::MembershipActions::Question& question);
+  void reach(Question& question);
+  void note_appended();
+  void on_answer(const Question& question, bool late);
+  void watch_spread(WorkerId teller, std::vector<WorkerId> told, WorkerId dead);
+  void check_spread(const Spread& spread);
+  void look(Worker& worker);
+  void arm(const Worker& worker, Nanoseconds within);
+  void publish(Worker& worker);
+  void met(Worker& worker, WorkerId peer);
+  void welcomed(Worker& worker, WorkerId by);
+  void fail_to_join(Worker& worker);
+
+  World& world_;
+  MembershipBook book_;
+  LeaseLimits limits_;
+  std::shared_ptr<VirtualStore> store_ = std::make_shared<VirtualStore>();
+  VerdictList all_;                                // the checker's own eyes
+  std::vector<std::unique_ptr<Member>> members_;   // by slot
+  std::vector<Question> questions_;
+  std::vector<Spread> spreads_;
+  std::map<uint32_t, WorkerId> records_;  // in the store, by place
+  std::vector<WorkerId> tied_;
+  std::vector<internal::MembershipCore::Look> looks_;
+};
+
+}  // namespace weft::sim
