@@ -23,12 +23,12 @@ namespace weft::examples {
 namespace {
 
 int run(int argc, char** argv) {
-  const JobCommandLine command = parse_job_options(argc, argv);
+  JobCommandLine command = parse_job_options(argc, argv);
   if (!command.options) {
     (command.exit_code == 0 ? std::cout : std::cerr) << command.text;
     return command.exit_code;
   }
-  const JobOptions& job = *command.options;
+  JobOptions& job = *command.options;
 
   WorkerOptions options = WorkerOptions::from_env();
   if (options.place.world_size < 2) {
@@ -37,6 +37,9 @@ int run(int argc, char** argv) {
         "with tools/train.sh, or with weft_launch -n 3 -- parameter_server"));
   }
   options.name = worker_name(options.place.rank);
+  job.run = options.place.run_id;
+  const bool later_life = is_later_life(options.place);
+  if (later_life && TrainingJob::is_over(job)) return 0;
   const bool is_server = options.place.rank == 0;
   ServerObjects objects(job);
   if (is_server) objects.offer(options);
@@ -51,7 +54,7 @@ int run(int argc, char** argv) {
   SystemClock clock;
   std::optional<std::string> last_line;
   try {
-    last_line = TrainingJob(worker, job, clock).run();
+    last_line = TrainingJob(worker, job, clock, later_life).run();
     worker.shutdown();
   } catch (const RpcError& error) {
     // All trainers write to one terminal, and the server is the only worker that they call.
