@@ -12,7 +12,7 @@ namespace weft::internal {
 StepCallerCore::StepCallerCore(Options options)
     : options_(std::move(options)),
       joined_(options_.line.empty()),
-      durable_(options_.owners.size(), 0) {}
+      durable_(options_.owners.size()) {}
 
 absl::Status StepCallerCore::begin(double max_norm, CallerActions& out) {
   if (stepping()) return absl::FailedPreconditionError("a step of this optimizer is under way");
@@ -73,7 +73,7 @@ absl::Status StepCallerCore::resumed(uint64_t number) {
   if (stepping()) return absl::FailedPreconditionError("a step of this optimizer is under way");
   number_ = number;
   joined_ = true;
-  std::fill(durable_.begin(), durable_.end(), 0);
+  durable_.assign(durable_.size(), {});
   return absl::OkStatus();
 }
 
@@ -272,7 +272,7 @@ absl::Status StepCallerCore::unknown_at(const std::vector<size_t>& asked,
 }
 
 void StepCallerCore::note_durable(size_t owner, const StepDurable& durable) {
-  durable_[owner] = durable.number;
+  durable_[owner] = durable;
   if (durable.code == 0) return;
   result_.checkpoint = prepend(absl::StrCat(options_.owners[owner].name, ": "), durable.status());
 }
@@ -286,7 +286,15 @@ void StepCallerCore::tell(StepResult result, CallerActions& out) {
 void StepCallerCore::end(CallerActions& out) {
   phase_ = Phase::kIdle;
   if (committed_ || result_.outcome == Outcome::kApplied) ++finished_;
-  if (joined_) result_.durable = *std::min_element(durable_.begin(), durable_.end());
+  if (joined_) {
+    const auto least = [](const StepDurable& a, const StepDurable& b) { return a.number < b.number; };
+    result_.durable = std::min_element(durable_.begin(), durable_.end(), least)->number;
+    std::vector<StepDurable> keepers;
+    std::copy_if(durable_.begin(), durable_.end(), std::back_inserter(keepers),
+                 [](const StepDurable& one) { return one.keeps; });
+    if (!keepers.empty())
+      result_.kept = std::min_element(keepers.begin(), keepers.end(), least)->number;
+  }
   tell(result_, out);
   out.push_back(step::End{});
 }

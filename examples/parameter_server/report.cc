@@ -39,7 +39,10 @@ void Report::note_step(int64_t step, double epoch, double loss, bool show) {
   if (step % kCurveSpacing == 0) {
     curves_.add({step, epoch, loss, std::nullopt, seconds()});
   }
-  if (!show) return;
+  if (!show) {
+    progress_.reset();  // another one's bar
+    return;
+  }
   if (progress_ == nullptr) {
     Progress::Options bar = Progress::Options::for_stdout("train", options_.epochs * pictures_);
     bar.start = resumed_at_;

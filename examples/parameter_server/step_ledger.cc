@@ -18,7 +18,7 @@ StepLedger::StepLedger(const std::string& folder, const std::string& trainer, ui
 }
 
 void StepLedger::applied(const StepResult& step) {
-  write(absl::StrCat("applied,", step.number, ",", step.durable));
+  write(absl::StrCat("applied,", step.number, ",", step.kept));
 }
 void StepLedger::resumed(uint64_t step) { write(absl::StrCat("resumed,", step, ",")); }
 void StepLedger::loaded(uint64_t step) { write(absl::StrCat("loaded,", step, ",")); }
