@@ -189,13 +189,15 @@ def check_ledger(path, most_redone):
     return last, redone, times, loaded
 
 
-def check(job, options):
+def check(job, options, server_kills):
     """Prints and returns how many steps were done again."""
     most = 0 if options.durable == "every-step" else options.checkpoint_every
     total = redone = 0
     loaded = False
     for path in sorted((job.folder / "ledger").glob("*.csv")):
         last, again, times, reset = check_ledger(path, most)
+        if times > server_kills:
+            raise Failed(f"{path.name}: steps were lost {times} times, the server was killed {server_kills} times")
         print(f"  {path.stem}: {last} steps, each counted once; {again} of them done again after {times} losses")
         total += last
         redone += again
@@ -270,6 +272,11 @@ def main():
         plain = job.accuracy()
         print(f"undisturbed, nothing durable: test accuracy {plain:.4f} in {job.seconds:.0f} s", flush=True)
 
+    if options.durable == "every-step":
+        job = Job(options, options.out / "durable", options.trainers, durability(options))
+        job.finish(3600)
+        print(f"undisturbed, every step durable: test accuracy {job.accuracy():.4f} in {job.seconds:.0f} s; "
+              f"{' '.join(job.cost())}", flush=True)
     kills = collections.Counter()
     job = Job(options, options.out / "killed", options.trainers, durability(options))
     try:
@@ -283,7 +290,7 @@ def main():
     trainers = sum(count for rank, count in kills.items() if rank > 0)
     print(f"under kills: test accuracy {job.accuracy():.4f} in {job.seconds:.0f} s; "
           f"{kills[0]} kills of the server, {trainers} of trainers", flush=True)
-    redone = check(job, options)
+    redone = check(job, options, kills[0])
     print(f"  {redone} steps done again in all")
     for line in job.cost():
         print(f"  since its last start {line}")

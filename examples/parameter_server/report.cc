@@ -1,6 +1,7 @@
 #include "weft/examples/parameter_server/report.h"
 
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
@@ -61,6 +62,7 @@ void Report::note_accuracy(int64_t step, double epoch, double accuracy) {
     progress_->print(line);
   } else {
     absl::PrintF("%s\n", line);
+    std::fflush(stdout);
   }
 }
 
