@@ -182,10 +182,10 @@ Future<AveragedRound> ParameterAverager::State::enter(WorkerId id, const std::st
     if (participant == nullptr) return Future<AveragedRound>::ready(not_a_participant(name));
     if (!ended.empty()) {
       const int64_t number = participant->reached = ended.rbegin()->first;
-      result = ended.rbegin()->second.then(
-          &surroundings.executor, [number](const Future<Tensors>& average) {
-            return AveragedRound{number, average.wait()};
-          });
+      result = ended.rbegin()->second.then(&surroundings.executor,
+                                           [number](const Future<Tensors>& average) {
+                                             return AveragedRound{number, average.wait()};
+                                           });
     } else {
       participant->entering = true;
       Entrance entrance{deadline(), Promise<AveragedRound>(&surroundings.executor)};

@@ -287,7 +287,9 @@ void StepCallerCore::end(CallerActions& out) {
   phase_ = Phase::kIdle;
   if (committed_ || result_.outcome == Outcome::kApplied) ++finished_;
   if (joined_) {
-    const auto least = [](const StepDurable& a, const StepDurable& b) { return a.number < b.number; };
+    const auto least = [](const StepDurable& a, const StepDurable& b) {
+      return a.number < b.number;
+    };
     result_.durable = std::min_element(durable_.begin(), durable_.end(), least)->number;
     std::vector<StepDurable> keepers;
     std::copy_if(durable_.begin(), durable_.end(), std::back_inserter(keepers),

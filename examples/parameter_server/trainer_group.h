@@ -2,10 +2,10 @@
 //
 // Everything is a round of the server's ParameterAverager. To the tensors that a trainer gives it
 // adds where it stands, and a table with its own column set: that it takes part, the number of its
-// last step, and a flag. Where the average of the first is above 0, a trainer took part. All who take part
-// in a round see the same result, so they agree without a further message on who leads, also after
-// one of them has died; and who gets a round's result without having taken part knows where all
-// stand.
+// last step, and a flag. Where the average of the first is above 0, a trainer took part. All who
+// take part in a round see the same result, so they agree without a further message on who leads,
+// also after one of them has died; and who gets a round's result without having taken part knows
+// where all stand.
 //
 // Rounds outlive the server: each trainer keeps the results of those that another may yet need, and
 // tells them to the server's next life.

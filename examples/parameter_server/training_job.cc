@@ -52,7 +52,8 @@ TensorMap parameters_of(const torch::nn::Module& layers) {
 }
 
 Trainer::State first_state(const JobOptions& options) {
-  return {parameters_of(FeatureLayers(options.seed)), parameters_of(ClassifierLayers(options.seed)),
+  return {parameters_of(FeatureLayers(options.seed)),
+          parameters_of(ClassifierLayers(options.seed)),
           {{"steps", at::zeros({}, at::kLong)}}};
 }
 

@@ -79,7 +79,7 @@ class TrainingJob {
   Report report_;
   Position position_;
   std::optional<ShardedSampler> sampler_;
-  WorkerId server_;      // the life that this trainer works with
+  WorkerId server_;     // the life that this trainer works with
   bool begun_ = false;  // trainer and position are the job's
   bool connected_ = false;
   std::optional<TimePoint> trouble_;  // since when nothing succeeds

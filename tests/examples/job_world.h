@@ -15,9 +15,9 @@ namespace weft::testing {
 class JobWorld {
  public:
   JobWorld(uint32_t trainers, const examples::JobOptions& job)
-      : job_(job), size_(1 + trainers), world_(size_, [&](size_t rank, WorkerOptions& options) {
-          name(rank, options);
-        }) {
+      : job_(job),
+        size_(1 + trainers),
+        world_(size_, [&](size_t rank, WorkerOptions& options) { name(rank, options); }) {
     for (size_t rank = 0; rank < size_; ++rank) newest_.push_back(&world_[rank]);
   }
   ~JobWorld() {

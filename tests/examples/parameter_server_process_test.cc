@@ -128,10 +128,11 @@ class ParameterServerJob : public ::testing::Test {
 
   // A job whose processes are started again; each of `victims` is killed two epochs after the one
   // before.
-  void run_under_kills(const std::vector<int>& victims, std::vector<std::string> job) {
+  void run_under_kills(int trainers, const std::vector<int>& victims,
+                       std::vector<std::string> job) {
     job.insert(job.end(), {"--limit", "2000", "--epochs", absl::StrCat(2 + 2 * victims.size()),
                            "--ledger", folder_ / "ledger"});
-    start(2, job, "restart=9");
+    start(trainers, job, "restart=9");
     int epoch = 1;
     for (const int victim : victims) {
       read_until(absl::StrCat("epoch ", epoch, " of"));
@@ -299,7 +300,7 @@ TEST_F(ParameterServerJob, AKilledServerIsAnErrorOnEveryTrainerWithinThreeSecond
 }
 
 TEST_F(ParameterServerJob, KilledProcessesComeBackAndNoStepCountsTwiceOrIsLost) {
-  run_under_kills({0, 1, 2}, {"--checkpoint-every", "10"});
+  run_under_kills(2, {0, 1, 2}, {"--checkpoint-every", "10"});
   const Line one = follow_ledger(1), two = follow_ledger(2);
   EXPECT_EQ(adam_steps(), static_cast<double>(one.last + two.last));
   EXPECT_GE(one.returns, 2);  // the server's and its own
@@ -308,8 +309,17 @@ TEST_F(ParameterServerJob, KilledProcessesComeBackAndNoStepCountsTwiceOrIsLost) 
   EXPECT_GT(accuracy(), 0.6);
 }
 
+// While it is dead, the server has nobody to serve.
+TEST_F(ParameterServerJob, AnOnlyTrainerComesBackToItsServer) {
+  run_under_kills(1, {1, 1}, {"--checkpoint-every", "10"});
+  const Line line = follow_ledger(1);
+  EXPECT_EQ(adam_steps(), static_cast<double>(line.last));
+  EXPECT_EQ(line.last, 6u * 32);  // no batch came twice, and none was passed over
+  EXPECT_EQ(line.most_redone, 0u);
+}
+
 TEST_F(ParameterServerJob, WithEveryStepDurableNoneIsDoneAgain) {
-  run_under_kills({0, 0}, {"--durable", "every-step"});
+  run_under_kills(2, {0, 0}, {"--durable", "every-step"});
   const Line one = follow_ledger(1), two = follow_ledger(2);
   EXPECT_EQ(adam_steps(), static_cast<double>(one.last + two.last));
   EXPECT_GE(one.returns, 2);
