@@ -119,6 +119,7 @@ class Checkpointer::Core final : public internal::StepKeeper {
 
 StepDurable Checkpointer::Core::durable(const StepId& step, const std::string& line) const {
   StepDurable durable;
+  durable.keeps = true;
   if (line.empty()) {
     const auto found = newest_.find(step.optimizer);
     if (found != newest_.end()) durable.number = found->second;

@@ -1,6 +1,7 @@
 #include "weft/dist_optim/parameter_averager.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <stdexcept>
 #include <utility>
@@ -19,7 +20,8 @@ using Tensors = std::vector<at::Tensor>;
 
 // Deaths are looked for while a round is open: nobody announces them to an object.
 constexpr Nanoseconds kLook = std::chrono::milliseconds(20);
-constexpr size_t kKeptRounds = 4;
+constexpr size_t kKeptRounds = 8;
+constexpr int64_t kBeforeAll = std::numeric_limits<int64_t>::min();
 
 ParameterAverager::Surroundings current_surroundings() {
   auto runtime = internal::current_runtime();
@@ -46,6 +48,10 @@ bool same_shapes(const Tensors& a, const Tensors& b) {
   });
 }
 
+absl::Status not_a_participant(const std::string& name) {
+  return absl::InvalidArgumentError(absl::StrCat(name, " is not a participant of the average"));
+}
+
 Tensors mean(const std::vector<const Tensors*>& contributions) {
   c10::AutoGradMode no_grad(false);
   Tensors sums;
@@ -63,28 +69,55 @@ struct ParameterAverager::State : std::enable_shared_from_this<State> {
   struct Participant {
     WorkerId id;  // invalid until heard of
     bool left = false;
+    bool entering = false;
+    int64_t reached = kBeforeAll;  // earlier rounds, and this one, do not wait for it
   };
   struct Round {
     TimePoint deadline;
     std::map<std::string, Tensors> values;  // by participant
     std::vector<Promise<Tensors>> waiting;
   };
+  struct Entrance {
+    TimePoint deadline;
+    Promise<AveragedRound> promise;
+  };
   struct Ending {  // a round to end once the lock is free
     int64_t number = 0;
     Round round;
     absl::Status failure;
+    std::vector<Promise<AveragedRound>> entering;  // with this round
+  };
+  struct Refusal {
+    Promise<AveragedRound> promise;
+    absl::Status why;
   };
 
   State(Surroundings s, Nanoseconds timeout) : surroundings(std::move(s)), limit(timeout) {}
 
   Future<Tensors> add(WorkerId id, const std::string& name, int64_t number, Tensors values);
+  Future<AveragedRound> enter(WorkerId id, const std::string& name);
+  void restore(WorkerId id, const std::string& name, std::vector<AveragedRound> rounds);
   void leave(const std::string& name);
-  // Ends every round that is complete or late.
+  // Ends every round that is complete or late, and tells those who enter.
   void review();
   void look_later();
   void end(Ending ending);
+  TimePoint deadline() const {
+    return limit == Nanoseconds::max() ? kNever : surroundings.clock.now() + limit;
+  }
+  // Null: it is none.
+  Participant* heard_of(WorkerId id, const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  bool is_dead(Participant& participant, const std::string& name) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Who is alive and has not contributed; drops the values of the dead.
-  std::vector<std::string> missing(Round& round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  std::vector<std::string> missing(int64_t number, Round& round)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void remember(int64_t number, Future<Tensors> average) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Those who enter get the round that has just ended.
+  std::vector<Promise<AveragedRound>> let_enter(int64_t number)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Whose entrance comes to nothing.
+  std::vector<Refusal> refuse_entrances() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   const Surroundings surroundings;
   const Nanoseconds limit;
@@ -93,40 +126,103 @@ struct ParameterAverager::State : std::enable_shared_from_this<State> {
   std::map<int64_t, Round> open ABSL_GUARDED_BY(mutex);
   // Ended ones: the future of the average, which may still be being computed.
   std::map<int64_t, Future<Tensors>> ended ABSL_GUARDED_BY(mutex);
+  int64_t forgotten ABSL_GUARDED_BY(mutex) = kBeforeAll;  // the newest that left `ended`
+  std::map<std::string, Entrance> entrances ABSL_GUARDED_BY(mutex);
   bool looking ABSL_GUARDED_BY(mutex) = false;
 };
+
+ParameterAverager::State::Participant* ParameterAverager::State::heard_of(WorkerId id,
+                                                                          const std::string& name) {
+  const auto found = participants.find(name);
+  if (found == participants.end()) return nullptr;
+  Participant& participant = found->second;
+  if (participant.id != id) {  // what an earlier life gave is not its own
+    for (auto& [number, round] : open) round.values.erase(name);
+    participant = {id};
+  }
+  participant.left = participant.entering = false;
+  return &participant;
+}
 
 Future<Tensors> ParameterAverager::State::add(WorkerId id, const std::string& name, int64_t number,
                                               Tensors values) {
   Future<Tensors> result;
   {
     MutexLock lock(mutex);
-    const auto participant = participants.find(name);
-    if (participant == participants.end()) {
-      return Future<Tensors>::ready(
-          absl::InvalidArgumentError(absl::StrCat(name, " is not a participant of the average")));
-    }
-    participant->second = {id, false};
-    if (const auto late = ended.find(number); late != ended.end()) return late->second;
-    if (!ended.empty() && number < ended.begin()->first) {
+    Participant* participant = heard_of(id, name);
+    if (participant == nullptr) return Future<Tensors>::ready(not_a_participant(name));
+    if (const auto late = ended.find(number); late != ended.end()) {
+      result = late->second;
+    } else if (number <= forgotten) {
       return Future<Tensors>::ready(
           absl::FailedPreconditionError(absl::StrCat("round ", number, " is over")));
+    } else {
+      const auto [place, first] = open.try_emplace(number);
+      Round& round = place->second;
+      if (first) round.deadline = deadline();
+      if (!round.values.empty() && !same_shapes(round.values.begin()->second, values)) {
+        return Future<Tensors>::ready(absl::InvalidArgumentError(
+            absl::StrCat("the values of ", name, " have other shapes than those of ",
+                         round.values.begin()->first, " in round ", number)));
+      }
+      round.values.try_emplace(name, std::move(values));
+      result = round.waiting.emplace_back(&surroundings.executor).future();
     }
-    const auto [place, first] = open.try_emplace(number);
-    Round& round = place->second;
-    if (first) {
-      round.deadline = limit == Nanoseconds::max() ? kNever : surroundings.clock.now() + limit;
+    participant->reached = std::max(participant->reached, number);
+  }
+  review();  // also of earlier rounds, which do not wait for it any more
+  return result;
+}
+
+Future<AveragedRound> ParameterAverager::State::enter(WorkerId id, const std::string& name) {
+  Future<AveragedRound> result;
+  {
+    MutexLock lock(mutex);
+    Participant* participant = heard_of(id, name);
+    if (participant == nullptr) return Future<AveragedRound>::ready(not_a_participant(name));
+    if (!ended.empty()) {
+      const int64_t number = participant->reached = ended.rbegin()->first;
+      result = ended.rbegin()->second.then(&surroundings.executor,
+                                           [number](const Future<Tensors>& average) {
+                                             return AveragedRound{number, average.wait()};
+                                           });
+    } else {
+      participant->entering = true;
+      Entrance entrance{deadline(), Promise<AveragedRound>(&surroundings.executor)};
+      result = entrance.promise.future();
+      entrances.insert_or_assign(name, std::move(entrance));
     }
-    if (!round.values.empty() && !same_shapes(round.values.begin()->second, values)) {
-      return Future<Tensors>::ready(absl::InvalidArgumentError(
-          absl::StrCat("the values of ", name, " have other shapes than those of ",
-                       round.values.begin()->first, " in round ", number)));
-    }
-    round.values.try_emplace(name, std::move(values));
-    result = round.waiting.emplace_back(&surroundings.executor).future();
   }
   review();
   return result;
+}
+
+void ParameterAverager::State::restore(WorkerId id, const std::string& name,
+                                       std::vector<AveragedRound> rounds) {
+  std::vector<std::pair<Promise<Tensors>, Tensors>> answers;
+  std::vector<Promise<AveragedRound>> entering;
+  AveragedRound newest;
+  {
+    MutexLock lock(mutex);
+    Participant* participant = heard_of(id, name);
+    if (participant == nullptr) throw RpcError(not_a_participant(name));
+    for (AveragedRound& round : rounds) {
+      participant->reached = std::max(participant->reached, round.number);
+      if (ended.contains(round.number) || round.number <= forgotten) continue;
+      if (const auto place = open.find(round.number); place != open.end()) {
+        for (Promise<Tensors>& promise : place->second.waiting) {
+          answers.emplace_back(std::move(promise), round.average);
+        }
+        open.erase(place);
+      }
+      remember(round.number, Future<Tensors>::ready(round.average));
+      if (newest.average.empty() || round.number > newest.number) newest = std::move(round);
+    }
+    if (!newest.average.empty()) entering = let_enter(newest.number);
+  }
+  for (auto& [promise, average] : answers) promise.set(std::move(average));
+  for (Promise<AveragedRound>& promise : entering) promise.set(newest);
+  review();
 }
 
 void ParameterAverager::State::leave(const std::string& name) {
@@ -139,32 +235,79 @@ void ParameterAverager::State::leave(const std::string& name) {
   review();
 }
 
-std::vector<std::string> ParameterAverager::State::missing(Round& round) {
+bool ParameterAverager::State::is_dead(Participant& participant, const std::string& name) const {
+  if (!participant.id.valid()) {
+    const absl::StatusOr<WorkerId> id = surroundings.resolve(name);
+    if (id.ok()) participant.id = *id;
+  }
+  // Never heard of by this worker: it has yet to join, and the round's deadline bounds the wait.
+  return participant.id.valid() && !surroundings.is_live(participant.id);
+}
+
+std::vector<std::string> ParameterAverager::State::missing(int64_t number, Round& round) {
   std::vector<std::string> names;
   for (auto& [name, participant] : participants) {
-    if (!participant.id.valid()) {
-      const absl::StatusOr<WorkerId> id = surroundings.resolve(name);
-      if (id.ok()) participant.id = *id;
-    }
-    // Never heard of by this worker: it has yet to join, and the round's deadline bounds the wait.
-    const bool dead = participant.id.valid() && !surroundings.is_live(participant.id);
-    if (dead) {
+    if (is_dead(participant, name)) {
       round.values.erase(name);
-    } else if (!participant.left && !round.values.contains(name)) {
+    } else if (!participant.left && !participant.entering && participant.reached < number) {
       names.push_back(name);
     }
   }
   return names;
 }
 
+void ParameterAverager::State::remember(int64_t number, Future<Tensors> average) {
+  ended.emplace(number, std::move(average));
+  while (ended.size() > kKeptRounds) {
+    forgotten = std::max(forgotten, ended.begin()->first);
+    ended.erase(ended.begin());
+  }
+}
+
+std::vector<Promise<AveragedRound>> ParameterAverager::State::let_enter(int64_t number) {
+  std::vector<Promise<AveragedRound>> entering;
+  for (auto& [name, entrance] : entrances) {
+    Participant& participant = participants.at(name);
+    participant.entering = false;
+    participant.reached = number;
+    entering.push_back(std::move(entrance.promise));
+  }
+  entrances.clear();
+  return entering;
+}
+
+std::vector<ParameterAverager::State::Refusal> ParameterAverager::State::refuse_entrances() {
+  std::vector<Refusal> refusals;
+  if (entrances.empty()) return refusals;
+  // Who may yet bring a round that ends.
+  const bool hope = std::any_of(participants.begin(), participants.end(), [this](auto& one) {
+    return !one.second.left && !one.second.entering && !is_dead(one.second, one.first);
+  });
+  for (auto place = entrances.begin(); place != entrances.end();) {
+    Participant& participant = participants.at(place->first);
+    const bool late = surroundings.clock.now() >= place->second.deadline;
+    if (hope && !late && !is_dead(participant, place->first)) {
+      ++place;
+      continue;
+    }
+    participant.entering = false;
+    refusals.push_back({std::move(place->second.promise),
+                        hope ? absl::DeadlineExceededError("no round has ended in time")
+                             : absl::NotFoundError("no participant knows a round")});
+    place = entrances.erase(place);
+  }
+  return refusals;
+}
+
 void ParameterAverager::State::review() {
   std::vector<Ending> endings;
+  std::vector<Refusal> refusals;
   bool look = false;
   {
     MutexLock lock(mutex);
     for (auto place = open.begin(); place != open.end();) {
       Round& round = place->second;
-      const std::vector<std::string> names = missing(round);
+      const std::vector<std::string> names = missing(place->first, round);
       const bool late = surroundings.clock.now() >= round.deadline;
       if (!names.empty() && !late) {
         ++place;
@@ -176,15 +319,21 @@ void ParameterAverager::State::review() {
         ending.failure = absl::DeadlineExceededError(
             absl::StrCat("round ", place->first, " waited for ", absl::StrJoin(names, ", ")));
       }
-      // One more promise, whose future is the round's memory.
-      ended.emplace(place->first, round.waiting.emplace_back(&surroundings.executor).future());
+      // Of values whose givers are all dead there is nothing to remember.
+      if (!names.empty() || !round.values.empty()) {
+        // One more promise, whose future is the round's memory.
+        remember(place->first, round.waiting.emplace_back(&surroundings.executor).future());
+        if (names.empty()) ending.entering = let_enter(place->first);
+      }
       ending.round = std::move(round);
       place = open.erase(place);
     }
-    while (ended.size() > kKeptRounds) ended.erase(ended.begin());
-    look = !open.empty() && !std::exchange(looking, !open.empty());
+    refusals = refuse_entrances();
+    const bool waiting = !open.empty() || !entrances.empty();
+    look = waiting && !std::exchange(looking, waiting);
   }
   for (Ending& ending : endings) end(std::move(ending));
+  for (Refusal& refusal : refusals) refusal.promise.set(std::move(refusal.why));
   if (look) look_later();
 }
 
@@ -215,6 +364,10 @@ void ParameterAverager::State::end(Ending ending) {
       }
     }
     for (Promise<Tensors>& promise : ending.round.waiting) promise.set(average);
+    for (Promise<AveragedRound>& promise : ending.entering) {
+      promise.set(average.ok() ? AveragedRound{ending.number, *average}
+                               : absl::StatusOr<AveragedRound>(average.status()));
+    }
   });
 }
 
@@ -234,6 +387,14 @@ ParameterAverager::~ParameterAverager() = default;
 
 Future<Tensors> ParameterAverager::average(CallContext& caller, int64_t round, Tensors values) {
   return state_->add(caller.caller(), caller.caller_name(), round, std::move(values));
+}
+
+Future<AveragedRound> ParameterAverager::enter(CallContext& caller) {
+  return state_->enter(caller.caller(), caller.caller_name());
+}
+
+void ParameterAverager::restore(CallContext& caller, std::vector<AveragedRound> rounds) {
+  state_->restore(caller.caller(), caller.caller_name(), std::move(rounds));
 }
 
 void ParameterAverager::leave(CallContext& caller) { state_->leave(caller.caller_name()); }

@@ -22,6 +22,9 @@ struct StepResult {
   // Steps up to this one survive a crash of every owner (docs/durable_steps.md). 0: none, or an
   // owner keeps no checkpoints.
   uint64_t durable = 0;
+  // The same of the owners that keep checkpoints alone; what the others hold is the program's own
+  // to bring back.
+  uint64_t kept = 0;
   // Why an owner's newest checkpoint could not be written; the step is not affected.
   absl::Status checkpoint;
 };

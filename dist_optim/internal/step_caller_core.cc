@@ -13,7 +13,7 @@ namespace weft::internal {
 StepCallerCore::StepCallerCore(Options options)
     : options_(std::move(options)),
       joined_(options_.line.empty()),
-      durable_(options_.owners.size(), 0) {}
+      durable_(options_.owners.size()) {}
 
 absl::Status StepCallerCore::begin(double max_norm, CallerActions& out) {
   if (stepping()) return absl::FailedPreconditionError("a step of this optimizer is under way");
@@ -74,7 +74,7 @@ absl::Status StepCallerCore::resumed(uint64_t number) {
   if (stepping()) return absl::FailedPreconditionError("a step of this optimizer is under way");
   number_ = number;
   joined_ = true;
-  if (!WEFT_BREAK(durable_not_reset)) std::fill(durable_.begin(), durable_.end(), 0);
+  if (!WEFT_BREAK(durable_not_reset)) durable_.assign(durable_.size(), {});
   return absl::OkStatus();
 }
 
@@ -274,7 +274,7 @@ absl::Status StepCallerCore::unknown_at(const std::vector<size_t>& asked,
 }
 
 void StepCallerCore::note_durable(size_t owner, const StepDurable& durable) {
-  durable_[owner] = durable.number;
+  durable_[owner] = durable;
   if (durable.code == 0) return;
   result_.checkpoint = prepend(absl::StrCat(options_.owners[owner].name, ": "), durable.status());
 }
@@ -288,9 +288,17 @@ void StepCallerCore::tell(StepResult result, CallerActions& out) {
 void StepCallerCore::end(CallerActions& out) {
   phase_ = Phase::kIdle;
   if (committed_ || result_.outcome == Outcome::kApplied) ++finished_;
-  if (joined_) result_.durable = *std::min_element(durable_.begin(), durable_.end());
-  if (WEFT_BREAK(durable_of_the_furthest)) {
-    result_.durable = *std::max_element(durable_.begin(), durable_.end());
+  if (joined_) {
+    const auto [least, most] = std::minmax_element(
+        durable_.begin(), durable_.end(),
+        [](const StepDurable& a, const StepDurable& b) { return a.number < b.number; });
+    result_.durable = (WEFT_BREAK(durable_of_the_furthest) ? most : least)->number;
+    bool any = false;
+    for (const StepDurable& one : durable_) {
+      if (!one.keeps) continue;
+      result_.kept = any ? std::min(result_.kept, one.number) : one.number;
+      any = true;
+    }
   }
   tell(result_, out);
   out.push_back(step::End{});

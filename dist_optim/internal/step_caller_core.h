@@ -94,7 +94,7 @@ class StepCallerCore {
   uint64_t number_ = 0;
   int64_t finished_ = 0;
   bool joined_ = false;
-  std::vector<uint64_t> durable_;  // by owner
+  std::vector<StepDurable> durable_;  // what each owner said last
 
   // ---- of the step under way
   Phase phase_ = Phase::kIdle;

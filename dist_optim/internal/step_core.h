@@ -68,9 +68,10 @@ struct StepDurable {
   uint64_t number = 0;
   int32_t code = 0;  // absl::StatusCode of the last failure, 0 once a later one was written
   std::string why = {};
+  bool keeps = false;  // the owner has a keeper, and this is not merely nothing
   absl::Status status() const { return absl::Status(static_cast<absl::StatusCode>(code), why); }
 };
-inline auto weft_fields(StepDurable& d) { return std::tie(d.number, d.code, d.why); }
+inline auto weft_fields(StepDurable& d) { return std::tie(d.number, d.code, d.why, d.keeps); }
 
 // What PREPARE and COMMIT in one say: the norm of all gradients and the factor they were clipped
 // by.

@@ -26,6 +26,8 @@ struct JobOptions {
   // What the server keeps of itself. 0 and false: nothing.
   int64_t checkpoint_every = 0;     // of each trainer's steps
   bool every_step_durable = false;  // a step is answered when it is on disk
+  std::string ledger;               // folder; empty: none
+  std::string run;                  // the launcher's name of this run, over all restarts
 
   // Every trainer adds its own step, so that one alone takes smaller ones.
   double learning_rate(size_t trainers) const;

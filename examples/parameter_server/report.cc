@@ -1,6 +1,7 @@
 #include "weft/examples/parameter_server/report.h"
 
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
@@ -39,7 +40,10 @@ void Report::note_step(int64_t step, double epoch, double loss, bool show) {
   if (step % kCurveSpacing == 0) {
     curves_.add({step, epoch, loss, std::nullopt, seconds()});
   }
-  if (!show) return;
+  if (!show) {
+    progress_.reset();  // another one's bar
+    return;
+  }
   if (progress_ == nullptr) {
     Progress::Options bar = Progress::Options::for_stdout("train", options_.epochs * pictures_);
     bar.start = resumed_at_;
@@ -58,6 +62,7 @@ void Report::note_accuracy(int64_t step, double epoch, double accuracy) {
     progress_->print(line);
   } else {
     absl::PrintF("%s\n", line);
+    std::fflush(stdout);
   }
 }
 

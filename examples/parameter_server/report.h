@@ -20,6 +20,8 @@ class Report {
 
   // Goes on behind an interrupted run, if its curves are still there.
   void resume(int64_t step, int64_t epochs_done);
+  // The job has gone back to this step.
+  void go_back(int64_t step) { curves_.drop_after(step); }
   // One training step of the trainer that reports; `epoch` is 1.5 in the middle of the second one.
   // Every trainer notes its steps, so that each can take over; only the leader shows them.
   void note_step(int64_t step, double epoch, double loss, bool show);

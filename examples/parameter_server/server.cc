@@ -29,9 +29,16 @@ std::vector<std::string> trainer_names(uint32_t world_size) {
   return names;
 }
 
+bool is_later_life(const LaunchEnvironment& place) {
+  return place.restart_count > place.group_epoch;
+}
+
 // Handlers run with the server as the current worker: what they make lives there.
 void ServerObjects::offer(WorkerOptions& worker) {
-  later_life_ = worker.place.restart_count > worker.place.group_epoch;
+  // A server that was started again finds what it has saved; the first one clears the folder.
+  if (options_.server_keeps_itself() && !is_later_life(worker.place)) {
+    std::filesystem::remove_all(options_.server_folder());
+  }
   worker.registry.add("parameter_server/classifier", [this] {
     MutexLock lock(mutex_);
     if (!classifier_) make_classifier();
@@ -50,9 +57,7 @@ void ServerObjects::offer(WorkerOptions& worker) {
 void ServerObjects::make_classifier() {
   Classifier classifier(kServerName, options_.seed, options_.dropout);
   if (options_.server_keeps_itself()) {
-    const std::string folder = options_.server_folder();
-    if (!later_life_) std::filesystem::remove_all(folder);
-    CheckpointerOptions how{.folder = folder};
+    CheckpointerOptions how{.folder = options_.server_folder()};
     if (options_.checkpoint_every > 0) how.every = static_cast<uint64_t>(options_.checkpoint_every);
     if (options_.every_step_durable) how.durability = Durability::kEveryStep;
     const RRef<ParameterSet>& parameters = classifier.parameters();

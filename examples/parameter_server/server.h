@@ -33,6 +33,9 @@ WEFT_REGISTER_MODULE(ClassifierLayers, uint64_t, double);
 std::string worker_name(uint32_t rank);
 std::vector<std::string> trainer_names(uint32_t world_size);
 
+// A process that the launcher has started again in a job that goes on.
+bool is_later_life(const LaunchEnvironment& place);
+
 // What the server gives to every trainer that asks.
 class ServerObjects {
  public:
@@ -49,7 +52,6 @@ class ServerObjects {
   void make_classifier() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const JobOptions options_;
-  bool later_life_ = false;  // started again in the same job
   mutable Mutex mutex_;
   std::optional<Classifier> classifier_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Checkpointer> checkpointer_ ABSL_GUARDED_BY(mutex_);

@@ -36,8 +36,9 @@ Trainer::Trainer(const Worker& worker, const JobOptions& options, size_t trainer
       layers_(options.seed),
       own_(parameters_of(layers_)),
       learning_rate_(options.learning_rate(trainers)),
+      ledger_(options.ledger, worker.name(), worker.id().incarnation),
       optimizer_(make_optimizer()) {
-  keep_moment();
+  stand_at({});
 }
 
 // The trainers share what Adam remembers of the server's parameters.
@@ -46,40 +47,53 @@ Trainer::Optimizer Trainer::make_optimizer() const {
                    torch::optim::AdamOptions(learning_rate_), {.shared_name = "adam"});
 }
 
-double Trainer::step(const Batch& batch, double progress) {
+double Trainer::step(const Batch& batch, double progress, const Position& then) {
+  expected_ = then;
   dist_autograd::Context context;
   const at::Tensor answer = classifier_.forward(layers_.forward(batch.images));
   const at::Tensor loss = at::nll_loss(answer, batch.labels);
   context.backward({loss});
-  step_ = optimizer_->step(context, {.lr = learning_rate_ * cosine(progress)}).number;
-  keep_moment();
+  const StepResult result = optimizer_->step(context, {.lr = learning_rate_ * cosine(progress)});
+  ledger_.applied(result);
+  step_ = result.number;
+  keep_moment(then);
   return loss.item<double>();
 }
 
-void Trainer::keep_moment() {
+void Trainer::keep_moment(const Position& position) {
   if (!options_.server_keeps_itself()) return;
-  moments_[step_] = {own_->state(), optimizer_->set_state(0)};
+  moments_[step_] = {position, own_->state(), optimizer_->set_state(0)};
   // Less than two intervals are lost with the server; of durable steps, the one under way.
   const uint64_t reach =
       options_.every_step_durable ? 2 : 2 * static_cast<uint64_t>(options_.checkpoint_every);
-  while (moments_.begin()->first + reach < step_) moments_.erase(moments_.begin());
+  while (moments_.begin()->first + reach < step_) {
+    moments_.erase(moments_.begin());
+    knows_all_ = false;
+  }
 }
 
-uint64_t Trainer::reconnect() {
+void Trainer::stand_at(const Position& position) {
+  moments_.clear();
+  knows_all_ = true;
+  keep_moment(position);
+}
+
+Position Trainer::reconnect() {
+  const uint64_t last = moments_.rbegin()->first;
   optimizer_.reset();
   classifier_ = find_classifier(kServerName);
   optimizer_.emplace(make_optimizer());
   step_ = optimizer_->resume();
-  auto moment = moments_.find(step_);
-  if (moment == moments_.end() && moments_.contains(step_ - 1)) {
-    moment = moments_.find(step_ - 1);
-    try {
-      step_ = optimizer_->resume(step_ - 1);
-    } catch (const RpcError& not_there) {
-      if (not_there.code() != absl::StatusCode::kNotFound) throw;
-      step_ = optimizer_->resume(step_);
-    }
+  if (step_ == last + 1) {  // its answer was lost
+    Moment alone = moments_.at(last);
+    alone.position = expected_;
+    moments_[step_] = std::move(alone);
+  } else if (step_ < moments_.begin()->first && knows_all_) {
+    auto first = moments_.extract(moments_.begin());
+    first.key() = step_;
+    moments_.insert(std::move(first));
   }
+  const auto moment = moments_.find(step_);
   if (moment == moments_.end()) {
     throw RpcError(absl::DataLossError(absl::StrCat("the server came back after step ", step_,
                                                     ", of which nothing is kept here")));
@@ -89,7 +103,13 @@ uint64_t Trainer::reconnect() {
   }
   optimizer_->load_set_state(0, moment->second.adam);
   moments_.erase(std::next(moment), moments_.end());
-  return step_;
+  ledger_.resumed(step_);
+  return moment->second.position;
+}
+
+void Trainer::come_back() {
+  step_ = optimizer_->resume();
+  ledger_.resumed(step_);
 }
 
 std::vector<at::Tensor> Trainer::own_layers() const {
@@ -101,7 +121,6 @@ std::vector<at::Tensor> Trainer::own_layers() const {
 void Trainer::set_own_layers(const std::vector<at::Tensor>& values) {
   const std::vector<at::Tensor> own = own_layers();
   for (size_t i = 0; i < own.size(); ++i) own[i].copy_(values.at(i));
-  keep_moment();
 }
 
 double Trainer::evaluate(const LabelledImages& data) {
@@ -125,7 +144,7 @@ void Trainer::load_state(const State& state) {
   if (absl::Status status = own_->load_state(state.trainer); !status.ok()) throw RpcError(status);
   classifier_.load_state(state.server);
   optimizer_->load_state_dict(state.optimizer);
-  keep_moment();
+  ledger_.loaded(step_);
 }
 
 }  // namespace weft::examples

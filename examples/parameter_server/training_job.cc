@@ -3,16 +3,23 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
+#include <thread>
 
+#include <ATen/ops/zeros.h>
+
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "weft/base/rpc_error.h"
-#include "weft/examples/support/sharded_sampler.h"
 
 namespace weft::examples {
 namespace {
 
-constexpr int64_t kAverageEvery = 20;  // steps
+constexpr const char* kRun = "run";            // in a checkpoint's metadata: which run saved it
+constexpr const char* kAccuracy = "accuracy";  // and to what it was evaluated
+// How long a server may take to come back, and how soon what it refused is tried again.
+constexpr auto kPatience = std::chrono::seconds(60);
+constexpr auto kAgain = std::chrono::milliseconds(50);
 constexpr const char* kTrainerShard = "trainer";
 constexpr const char* kServerShard = "server";
 constexpr const char* kOptimizerShard = "optimizer";
@@ -38,49 +45,197 @@ FashionMnist load_data(const JobOptions& options) {
 
 uint32_t world_size(const Worker& worker) { return static_cast<uint32_t>(worker.workers().size()); }
 
+TensorMap parameters_of(const torch::nn::Module& layers) {
+  TensorMap values;
+  for (const auto& item : layers.named_parameters()) values[item.key()] = item.value().detach();
+  return values;
+}
+
+Trainer::State first_state(const JobOptions& options) {
+  return {parameters_of(FeatureLayers(options.seed)),
+          parameters_of(ClassifierLayers(options.seed)),
+          {{"steps", at::zeros({}, at::kLong)}}};
+}
+
 }  // namespace
 
-TrainingJob::TrainingJob(const Worker& worker, const JobOptions& options, Clock& clock)
+TrainingJob::TrainingJob(const Worker& worker, const JobOptions& options, Clock& clock,
+                         bool later_life)
     : worker_(worker),
       options_(options),
+      clock_(clock),
+      later_life_(later_life),
       data_(load_data(options)),
       checkpoints_(options.checkpoint_folder()),
-      group_(find_averager(worker.to(kServerName)), trainer_names(world_size(worker)),
-             worker.name(), [this](const auto& lost) { name_the_lost(lost); }),
-      trainer_(worker, options, world_size(worker) - 1),
-      report_(options, data_.train.size(), clock) {}
+      group_(trainer_names(world_size(worker)), worker.name(),
+             [this](const auto& lost) { name_the_lost(lost); }),
+      report_(options, data_.train.size(), clock) {
+  if (!later_life) look_at_folder();
+}
 
 std::optional<std::string> TrainingJob::run() {
-  begin();
-  if (epoch_ == options_.epochs) finish_epoch();  // resumed behind the end: only evaluated
-  while (epoch_ < options_.epochs) {
-    train_epoch();
-    finish_epoch();
+  while (position_.next != Next::kDone) {
+    try {
+      if (!connected_) connect();
+      advance();
+      trouble_.reset();
+    } catch (const RpcError& error) {
+      survive(error);
+    }
   }
   report_.finish_progress();
-  group_.leave();
+  try {
+    group_.leave();
+  } catch (const RpcError&) {  // the server has died: there is nobody to tell
+    if (!options_.server_keeps_itself()) throw;
+  }
   if (!group_.leads()) return std::nullopt;
   return report_.last_line(accuracy_, world_size(worker_));
 }
 
-void TrainingJob::begin() {
-  // All look at the folder before one of them changes it, so that all refuse it or none.
-  const std::vector<int64_t> saved = must(checkpoints_.steps());
-  if (options_.resume) {
-    restore();
-  } else if (!saved.empty() && !options_.checkpoint.empty()) {
-    throw RpcError(absl::AlreadyExistsError(
-        absl::StrCat("folder ", checkpoints_.root(),
-                     " holds the checkpoints of another run; go on from them with --resume, or "
-                     "choose an empty folder")));
-  }
-  group_.meet();
-  if (!options_.resume && !saved.empty() && group_.leads()) {
-    std::filesystem::remove_all(checkpoints_.root());
+// ---- from one position to the next
+
+void TrainingJob::advance() {
+  switch (position_.next) {
+    case Next::kBegin:
+      return meet(&TrainingJob::make_folder);
+    case Next::kStep:
+      return train_step();
+    case Next::kAverage:
+    case Next::kLastAverage:
+      return take_part(false);
+    case Next::kEvaluate:
+      return meet(&TrainingJob::evaluate_and_save);
+    case Next::kDone:
+      return;
   }
 }
 
+void TrainingJob::train_step() {
+  ShardedSampler& sampler = share();
+  if (sampler.position() != ShardedSampler::Position{position_.epoch, position_.step}) {
+    sampler.seek({.epoch = position_.epoch, .step = position_.step});
+  }
+  const int64_t length = sampler.steps_per_epoch();
+  const auto epochs = [&](int64_t done) {
+    return static_cast<double>(position_.epoch) +
+           static_cast<double>(done) / static_cast<double>(length);
+  };
+  const Position then = position_.after_step(length);
+  const double loss =
+      trainer_->step(make_batch(data_.train, sampler.next()),
+                     epochs(position_.step) / static_cast<double>(options_.epochs), then);
+  report_.note_step(then.steps, epochs(position_.step + 1), loss, group_.leads());
+  position_ = then;
+  if (options_.server_keeps_itself()) group_.forget_before(trainer_->earliest().round);
+}
+
+void TrainingJob::meet(void (TrainingJob::*work)()) {
+  const bool mine = group_.leads();
+  if (mine) (this->*work)();
+  take_part(mine);
+}
+
+// All rounds bring the trainers' own layers, so that one that was started again can enter at any.
+void TrainingJob::take_part(bool done) {
+  const TrainerGroup::Round round =
+      group_.average(position_, trainer_->number(), trainer_->own_layers(), done);
+  const Next was = round.position.next;
+  position_ = round.position.after_round(round.flag, share().steps_per_epoch(), options_.epochs);
+  if (was == Next::kAverage || was == Next::kLastAverage) {
+    trainer_->set_own_layers(round.average);
+  } else if (!options_.server_keeps_itself()) {
+    sampler_.reset();  // who is there shares the next epoch
+  }
+}
+
+void TrainingJob::make_folder() {
+  if (old_folder_) std::filesystem::remove_all(checkpoints_.root());
+}
+
+void TrainingJob::evaluate_and_save() {
+  const std::vector<int64_t> saved = must(checkpoints_.steps());
+  const bool is_saved = std::find(saved.begin(), saved.end(), position_.steps) != saved.end();
+  CheckpointInfo info;
+  if (is_saved) info = must(checkpoints_.info(position_.steps));
+  if (position_.epoch % options_.eval_every == 0 || position_.epoch == options_.epochs) {
+    const bool known = is_saved && info.metadata[kRun] == options_.run &&
+                       absl::SimpleAtod(info.metadata[kAccuracy], &accuracy_);
+    if (!known) accuracy_ = trainer_->evaluate(data_.test);
+    report_.note_accuracy(position_.steps, static_cast<double>(position_.epoch), accuracy_);
+  }
+  report_.write_curves();
+  if (is_saved) return;
+  info = {.step = position_.steps,
+          .epoch = position_.epoch,
+          .world_size = static_cast<int64_t>(world_size(worker_)),
+          .seed = options_.seed,
+          .metadata = {{kRun, options_.run}, {kAccuracy, absl::StrCat(accuracy_)}}};
+  const Trainer::State state = trainer_->state();
+  const absl::Status status = checkpoints_.save(info, {{kTrainerShard, state.trainer},
+                                                       {kServerShard, state.server},
+                                                       {kOptimizerShard, state.optimizer}});
+  if (!status.ok()) throw RpcError(status);
+}
+
+ShardedSampler& TrainingJob::share() {
+  if (sampler_) return *sampler_;
+  ShardedSampler::Options shares{
+      .size = data_.train.size(), .batch = options_.batch, .seed = options_.seed};
+  if (options_.server_keeps_itself()) {  // who dies comes back to its share
+    shares.shard = static_cast<int64_t>(worker_.id().index) - 1;
+    shares.shards = static_cast<int64_t>(world_size(worker_)) - 1;
+  } else {
+    shares.shard = static_cast<int64_t>(group_.place());
+    shares.shards = static_cast<int64_t>(group_.present().size());
+  }
+  if (absl::Status status = shares.validate(); !status.ok()) throw RpcError(status);
+  return sampler_.emplace(shares);
+}
+
+// ---- the first step, and those after a loss
+
+void TrainingJob::connect() {
+  server_ = worker_.wait_for(kServerName, kPatience).id;
+  const RRef<ParameterAverager> averager = find_averager(worker_.to(kServerName));
+  if (begun_) {
+    position_ = trainer_->reconnect();
+    group_.connect(averager, position_.round);
+    report_.go_back(position_.steps);
+  } else {
+    trainer_.reset();  // one at a time is the thread's
+    trainer_ = std::make_unique<Trainer>(worker_, options_, world_size(worker_) - 1);
+    group_.connect(averager, 0);
+    if (later_life_) {
+      enter();
+    } else if (options_.resume) {
+      restore();
+    }
+    trainer_->stand_at(position_);
+    begun_ = true;
+  }
+  connected_ = true;
+}
+
+void TrainingJob::enter() {
+  trainer_->come_back();
+  const std::optional<TrainerGroup::Round> round = group_.enter();
+  if (!round) return restore();  // nobody knows more than the checkpoint of the last epoch
+  trainer_->set_own_layers(round->average);
+  const int64_t length = share().steps_per_epoch();
+  position_ = round->position.after_round(round->flag, length, options_.epochs);
+  // What its earlier life has trained since that round is trained.
+  const uint64_t trained = trainer_->number() - round->number.value_or(trainer_->number());
+  for (uint64_t n = 0; n < trained && position_.next == Next::kStep; ++n) {
+    position_ = position_.after_step(length);
+  }
+  report_.resume(position_.steps, position_.epoch);
+}
+
 void TrainingJob::restore() {
+  if (later_life_ && must(checkpoints_.steps()).empty()) {
+    return trainer_->load_state(first_state(options_));
+  }
   const Checkpoint checkpoint = must(checkpoints_.load_newest());
   if (checkpoint.info.seed != options_.seed) {
     throw RpcError(absl::InvalidArgumentError(
@@ -103,66 +258,46 @@ void TrainingJob::restore() {
     }
     *tensors = shard->second.tensors;
   }
-  trainer_.load_state(state);  // every trainer loads the same into the server
-  epoch_ = checkpoint.info.epoch;
-  step_ = checkpoint.info.step;
-  report_.resume(step_, epoch_);
+  trainer_->load_state(state);  // every trainer loads the same into the server
+  position_ = {.epoch = checkpoint.info.epoch, .steps = checkpoint.info.step};
+  report_.resume(position_.steps, position_.epoch);
 }
 
-void TrainingJob::train_epoch() {
-  const ShardedSampler::Options shares{.size = data_.train.size(),
-                                       .shard = static_cast<int64_t>(group_.place()),
-                                       .shards = static_cast<int64_t>(group_.present().size()),
-                                       .batch = options_.batch,
-                                       .seed = options_.seed};
-  if (absl::Status status = shares.validate(); !status.ok()) throw RpcError(status);
-  ShardedSampler sampler(shares);
-  sampler.seek({.epoch = epoch_, .step = 0});
-  const int64_t steps = sampler.steps_per_epoch();
-  for (int64_t step = 0; step < steps; ++step) {
-    const auto epochs = [&](int64_t done) {
-      return static_cast<double>(epoch_) + static_cast<double>(done) / static_cast<double>(steps);
-    };
-    const double loss = trainer_.step(make_batch(data_.train, sampler.next()),
-                                      epochs(step) / static_cast<double>(options_.epochs));
-    report_.note_step(++step_, epochs(step + 1), loss, group_.leads());
-    if ((step + 1) % kAverageEvery == 0) average_own_layers();
+void TrainingJob::survive(const RpcError& error) {
+  const Future<WorkerInfo> server = worker_.wait_for_async(kServerName, kPatience);
+  const bool lives = server.done() && server.result().ok() && server.result()->id == server_;
+  const bool again = !lives || error.code() == absl::StatusCode::kUnavailable ||
+                     error.code() == absl::StatusCode::kDataLoss;
+  if (!options_.server_keeps_itself() || !worker_.standing().ok()) throw;
+  if (is_over(options_)) {
+    position_.next = Next::kDone;
+    const std::vector<int64_t> saved = must(checkpoints_.steps());
+    (void)absl::SimpleAtod(must(checkpoints_.info(saved.back())).metadata[kAccuracy], &accuracy_);
+    return;
   }
-  ++epoch_;
+  if (!trouble_) trouble_ = clock_.now();
+  if (!again || clock_.now() - *trouble_ > kPatience) throw;
+  connected_ = false;
+  if (lives) std::this_thread::sleep_for(kAgain);
 }
 
-void TrainingJob::finish_epoch() {
-  average_own_layers();
-  bool done = false;
-  while (!done) {
-    const bool mine = group_.leads();
-    if (mine) evaluate_and_save();
-    done = group_.meet(mine);
+bool TrainingJob::is_over(const JobOptions& options) {
+  const CheckpointFolder folder(options.checkpoint_folder());
+  const std::vector<int64_t> saved = must(folder.steps());
+  if (saved.empty()) return false;
+  CheckpointInfo info = must(folder.info(saved.back()));
+  return info.epoch == options.epochs && info.metadata[kRun] == options.run;
+}
+
+void TrainingJob::look_at_folder() {
+  // All look at the folder before one of them changes it, so that all refuse it or none.
+  old_folder_ = !options_.resume && !must(checkpoints_.steps()).empty();
+  if (old_folder_ && !options_.checkpoint.empty()) {
+    throw RpcError(absl::AlreadyExistsError(
+        absl::StrCat("folder ", checkpoints_.root(),
+                     " holds the checkpoints of another run; go on from them with --resume, or "
+                     "choose an empty folder")));
   }
-}
-
-void TrainingJob::evaluate_and_save() {
-  if (epoch_ % options_.eval_every == 0 || epoch_ == options_.epochs) {
-    accuracy_ = trainer_.evaluate(data_.test);
-    report_.note_accuracy(step_, static_cast<double>(epoch_), accuracy_);
-  }
-  report_.write_curves();
-  const std::vector<int64_t> saved = must(checkpoints_.steps());
-  if (std::find(saved.begin(), saved.end(), step_) != saved.end()) return;
-  const Trainer::State state = trainer_.state();
-  const absl::Status status =
-      checkpoints_.save({.step = step_,
-                         .epoch = epoch_,
-                         .world_size = static_cast<int64_t>(world_size(worker_)),
-                         .seed = options_.seed},
-                        {{kTrainerShard, state.trainer},
-                         {kServerShard, state.server},
-                         {kOptimizerShard, state.optimizer}});
-  if (!status.ok()) throw RpcError(status);
-}
-
-void TrainingJob::average_own_layers() {
-  trainer_.set_own_layers(group_.average(trainer_.own_layers()));
 }
 
 void TrainingJob::name_the_lost(const std::vector<std::string>& lost) const {

@@ -34,6 +34,10 @@ class Curves {
   explicit Curves(std::string title) : title_(std::move(title)) {}
 
   void add(const CurvePoint& point) { points_.push_back(point); }
+  // The run has gone back to this step.
+  void drop_after(int64_t step) {
+    std::erase_if(points_, [step](const CurvePoint& point) { return point.step > step; });
+  }
   const std::vector<CurvePoint>& points() const { return points_; }
 
   // Columns step,epoch,loss,accuracy,seconds; what was not measured is empty.

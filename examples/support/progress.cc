@@ -96,10 +96,11 @@ Progress::~Progress() { finish(); }
 
 void Progress::update(int64_t done, std::string note) {
   if (finished_) return;
-  done_ = std::clamp<int64_t>(done, 0, options_.total);
+  const int64_t before = std::exchange(done_, std::clamp<int64_t>(done, 0, options_.total));
   note_ = std::move(note);
   up_to_date_ = false;
   const TimePoint now = clock_.now();
+  if (done_ < before) samples_ = {{now, done_}};  // work was lost
   if (now - samples_.back().when >= kSampleSpacing) samples_.push_back({now, done_});
   while (samples_.size() > 2 && now - samples_[1].when >= kRateWindow) samples_.pop_front();
   const Nanoseconds interval = options_.terminal ? kRedraw : options_.line_interval;

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <set>
+#include <utility>
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -33,6 +34,16 @@ class ParameterAveragerTest : public ::testing::Test {
     CallContext caller(clock_, ids_.at(name), name, kNever);
     return averager_->average(caller, round, {at::full({size}, value)});
   }
+  Future<AveragedRound> enter(const std::string& name) {
+    CallContext caller(clock_, ids_.at(name), name, kNever);
+    return averager_->enter(caller);
+  }
+  void restore(const std::string& name, const std::map<int64_t, double>& rounds) {
+    CallContext caller(clock_, ids_.at(name), name, kNever);
+    std::vector<AveragedRound> told;
+    for (const auto& [number, value] : rounds) told.push_back({number, {at::full({2}, value)}});
+    averager_->restore(caller, std::move(told));
+  }
   void leave(const std::string& name) {
     CallContext caller(clock_, ids_.at(name), name, kNever);
     averager_->leave(caller);
@@ -40,6 +51,14 @@ class ParameterAveragerTest : public ::testing::Test {
   void kill(const std::string& name) {
     dead_.insert(ids_.at(name));
     clock_.advance(std::chrono::seconds(1));
+  }
+  void restart(const std::string& name) {
+    kill(name);
+    ++ids_.at(name).incarnation;
+  }
+  static std::pair<int64_t, double> entered(const Future<AveragedRound>& future) {
+    const AveragedRound round = future.wait();
+    return {round.number, round.average.at(0)[0].item<double>()};
   }
   static double first(const Future<Tensors>& future) { return future.wait()[0][0].item<double>(); }
 
@@ -133,10 +152,13 @@ TEST_F(ParameterAveragerTest, TheSameValuesTwiceCountOnce) {
 TEST_F(ParameterAveragerTest, RoundsAreIndependent) {
   const auto a1 = average("a", 1, 1);
   const auto a2 = average("a", 2, 10);
-  (void)average("b", 2, 10);
-  (void)average("c", 2, 10);
-  EXPECT_EQ(first(a2), 10);
+  (void)average("b", 2, 20);
   EXPECT_FALSE(a1.done());
+  (void)average("c", 1, 3);
+  EXPECT_EQ(first(a1), 2);
+  EXPECT_FALSE(a2.done());
+  (void)average("c", 2, 30);
+  EXPECT_EQ(first(a2), 20);
 }
 
 TEST_F(ParameterAveragerTest, RefusesStrangersAndOtherShapes) {
@@ -144,6 +166,120 @@ TEST_F(ParameterAveragerTest, RefusesStrangersAndOtherShapes) {
   const auto a = average("a", 1, 1);
   EXPECT_EQ(average("b", 1, 1, 3).result().status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_FALSE(a.done());
+}
+
+TEST_F(ParameterAveragerTest, WhoHasComeToALaterRoundIsNotWaitedFor) {
+  const auto b = average("b", 1, 2);
+  const auto c = average("c", 1, 4);
+  EXPECT_FALSE(b.done());
+  const auto a = average("a", 2, 9);
+  EXPECT_EQ(first(b), 3);
+  EXPECT_EQ(first(c), 3);
+  EXPECT_FALSE(a.done());
+}
+
+TEST_F(ParameterAveragerTest, ARestartedTrainerIsWaitedForOnceItEnters) {
+  (void)average("a", 1, 1);
+  restart("b");
+  EXPECT_EQ(first(average("c", 1, 3)), 2);
+  EXPECT_EQ(entered(enter("b")), std::pair(int64_t{1}, 2.0));
+  const auto a = average("a", 2, 1);
+  const auto c = average("c", 2, 2);
+  EXPECT_FALSE(a.done());
+  (void)average("b", 2, 6);
+  EXPECT_EQ(first(a), 3);
+}
+
+TEST_F(ParameterAveragerTest, WhoEntersBeforeARoundHasEndedGetsTheFirstThatDoes) {
+  const auto b = enter("b");
+  const auto a = average("a", 7, 1);
+  EXPECT_FALSE(b.done());
+  (void)average("c", 7, 3);
+  EXPECT_EQ(first(a), 2) << "b does not know enough to be waited for";
+  EXPECT_EQ(entered(b), std::pair(int64_t{7}, 2.0));
+  const auto next = average("a", 8, 1);
+  (void)average("c", 8, 1);
+  EXPECT_FALSE(next.done());
+  (void)average("b", 8, 1);
+  EXPECT_EQ(first(next), 1);
+}
+
+TEST_F(ParameterAveragerTest, WhatAnEarlierLifeGaveIsNotCounted) {
+  (void)average("b", 1, 100);
+  const auto a = average("a", 1, 1);
+  restart("b");
+  const auto b = enter("b");
+  EXPECT_FALSE(a.done());
+  (void)average("c", 1, 3);
+  EXPECT_EQ(first(a), 2);
+  EXPECT_EQ(entered(b), std::pair(int64_t{1}, 2.0));
+}
+
+TEST_F(ParameterAveragerTest, IfAllWhoLiveEnterNobodyKnowsARoundAndTheyBeginTogether) {
+  kill("c");
+  const auto a = enter("a");
+  EXPECT_FALSE(a.done());
+  const auto b = enter("b");
+  EXPECT_EQ(a.result().status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(b.result().status().code(), absl::StatusCode::kNotFound);
+  const auto first_round = average("a", 1, 1);
+  EXPECT_FALSE(first_round.done());
+  (void)average("b", 1, 3);
+  EXPECT_EQ(first(first_round), 2);
+}
+
+TEST_F(ParameterAveragerTest, ADeathMayLeaveNobodyWhoKnowsARound) {
+  const auto a = enter("a");
+  leave("c");
+  EXPECT_FALSE(a.done());
+  kill("b");
+  EXPECT_EQ(a.result().status().code(), absl::StatusCode::kNotFound);
+}
+
+// A round that ends without anybody's values must not be what the next one enters with.
+TEST_F(ParameterAveragerTest, ARoundWhoseGiversHaveAllDiedIsNoRound) {
+  const auto a = average("a", 1, 1);
+  dead_.insert(ids_.at("a"));
+  dead_.insert(ids_.at("b"));
+  kill("c");
+  EXPECT_EQ(a.result().status().code(), absl::StatusCode::kUnavailable);
+  restart("a");
+  EXPECT_EQ(enter("a").result().status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(first(average("a", 1, 4)), 4);
+}
+
+// A server that was started again hears of the rounds of before from whoever was past them.
+TEST_F(ParameterAveragerTest, ARestoredRoundIsWhatItWasForAllWhoComeToIt) {
+  const auto early = average("b", 4, 50);
+  EXPECT_FALSE(early.done());
+  restore("a", {{5, 5}, {4, 4}});
+  EXPECT_EQ(first(early), 4);
+  EXPECT_EQ(first(average("c", 4, 60)), 4);
+  EXPECT_EQ(first(average("b", 5, 60)), 5);
+  restore("c", {{5, 77}});
+  EXPECT_EQ(first(average("b", 5, 60)), 5) << "all must see the same";
+  const auto next = average("b", 6, 2);
+  (void)average("c", 6, 2);
+  EXPECT_FALSE(next.done());
+  (void)average("a", 6, 2);
+  EXPECT_EQ(first(next), 2);
+}
+
+TEST_F(ParameterAveragerTest, WhoEntersGetsARestoredRound) {
+  const auto b = enter("b");
+  EXPECT_FALSE(b.done());
+  restore("a", {{3, 3}, {5, 5}});
+  EXPECT_EQ(entered(b), std::pair(int64_t{5}, 5.0));
+  const auto earlier = average("c", 4, 4);
+  EXPECT_EQ(first(earlier), 4) << "the others are past it";
+}
+
+TEST_F(ParameterAveragerTest, OnlyTheNewestRoundsAreKept) {
+  leave("b");
+  leave("c");
+  for (int64_t round = 1; round <= 10; ++round) (void)average("a", round, 1).wait();
+  EXPECT_EQ(first(average("b", 3, 9)), 1);
+  EXPECT_EQ(average("b", 2, 9).result().status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(ParameterAveragerTest, ItsEndCancelsOpenRounds) {

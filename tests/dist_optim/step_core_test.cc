@@ -282,6 +282,17 @@ TEST_F(StepCallerCoreTest, AllOwnersPrepareThenAllCommitWithOneFactor) {
   EXPECT_EQ(core.finished(), 1);
 }
 
+TEST_F(StepCallerCoreTest, KeptLeavesOutTheOwnersWithoutCheckpoints) {
+  StepCallerCore core = make(3);
+  ASSERT_TRUE(core.begin(0, out_).ok());
+  for (size_t owner = 0; owner < 3; ++owner) core.on_prepared(owner, 1.0, out_);
+  core.on_committed(0, StepDurable{}, out_);
+  core.on_committed(1, StepDurable{.number = 5, .keeps = true}, out_);
+  core.on_committed(2, StepDurable{.number = 3, .keeps = true}, out_);
+  EXPECT_EQ(told().durable, 0u);
+  EXPECT_EQ(told().kept, 3u);
+}
+
 TEST_F(StepCallerCoreTest, OneRefusalAbortsAllAndIsNamed) {
   StepCallerCore core = make(2);
   ASSERT_TRUE(core.begin(0, out_).ok());

@@ -52,12 +52,13 @@ class ParameterServerJob : public ::testing::Test {
   }
 
   // weft_launch with one server and `trainers` trainers.
-  void start(int trainers, const std::vector<std::string>& job) {
+  void start(int trainers, const std::vector<std::string>& job,
+             const std::string& on_failure = "continue") {
     std::vector<std::string> command = {
         absl::StrCat(WEFT_BUILD_DIR, "/worker/weft_launch"),
         "--no-prefix",
         "--on-failure",
-        "continue",
+        on_failure,
         "-n",
         absl::StrCat(1 + trainers),
         "--",
@@ -123,6 +124,56 @@ class ParameterServerJob : public ::testing::Test {
       }
     }
     return -1;
+  }
+
+  // A job whose processes are started again; each of `victims` is killed two epochs after the one
+  // before.
+  void run_under_kills(int trainers, const std::vector<int>& victims,
+                       std::vector<std::string> job) {
+    job.insert(job.end(), {"--limit", "2000", "--epochs", absl::StrCat(2 + 2 * victims.size()),
+                           "--ledger", folder_ / "ledger"});
+    start(trainers, job, "restart=9");
+    int epoch = 1;
+    for (const int victim : victims) {
+      read_until(absl::StrCat("epoch ", epoch, " of"));
+      ASSERT_EQ(kill(process_of_rank(victim), SIGKILL), 0) << output_ << errors_;
+      epoch += 2;
+    }
+    ASSERT_EQ(finish(), 0) << output_ << errors_;
+    EXPECT_THAT(last_line(), MatchesRegex(kLastLine)) << errors_;
+  }
+
+  struct Line {
+    uint64_t last = 0;         // step
+    uint64_t most_redone = 0;  // after one loss
+    int returns = 0;
+  };
+  // Follows a trainer's line of steps: one after the other, and never back behind a durable one.
+  Line follow_ledger(int trainer) const {
+    Line line;
+    uint64_t durable = 0;
+    std::ifstream file(folder_ / absl::StrCat("ledger/trainer", trainer, ".csv"));
+    for (std::string text; std::getline(file, text);) {
+      const std::vector<std::string> fields = absl::StrSplit(text, ',');
+      const uint64_t step = std::stoull(fields.at(2));
+      if (fields.at(1) == "applied") {
+        EXPECT_EQ(step, line.last + 1) << text;
+        durable = std::max<uint64_t>(durable, std::stoull(fields.at(3)));
+      } else {
+        EXPECT_GE(step, durable) << text;
+        EXPECT_LE(step, line.last + 1) << text;  // an answer may be lost, but nothing else is there
+        if (step < line.last) line.most_redone = std::max(line.most_redone, line.last - step);
+        ++line.returns;
+      }
+      line.last = step;
+    }
+    EXPECT_GT(durable, 0u);
+    return line;
+  }
+  double adam_steps() const {
+    const auto saved = CheckpointFolder(folder_ / "out/checkpoint").load_newest();
+    if (!saved.ok()) return -1;
+    return saved->shards.at("optimizer").tensors.at("1/hidden.weight/step").item<double>();
   }
 
   std::string last_line() const {
@@ -246,6 +297,34 @@ TEST_F(ParameterServerJob, AKilledServerIsAnErrorOnEveryTrainerWithinThreeSecond
   EXPECT_LT(std::chrono::steady_clock::now() - killed_at, std::chrono::seconds(3));
   EXPECT_TRUE(all_said()) << errors_;
   EXPECT_NE(finish(), 0);
+}
+
+TEST_F(ParameterServerJob, KilledProcessesComeBackAndNoStepCountsTwiceOrIsLost) {
+  run_under_kills(2, {0, 1, 2}, {"--checkpoint-every", "10"});
+  const Line one = follow_ledger(1), two = follow_ledger(2);
+  EXPECT_EQ(adam_steps(), static_cast<double>(one.last + two.last));
+  EXPECT_GE(one.returns, 2);  // the server's and its own
+  EXPECT_GE(two.returns, 2);
+  EXPECT_LT(std::max(one.most_redone, two.most_redone), 2 * 10u);
+  EXPECT_GT(accuracy(), 0.6);
+}
+
+// While it is dead, the server has nobody to serve.
+TEST_F(ParameterServerJob, AnOnlyTrainerComesBackToItsServer) {
+  run_under_kills(1, {1, 1}, {"--checkpoint-every", "10"});
+  const Line line = follow_ledger(1);
+  EXPECT_EQ(adam_steps(), static_cast<double>(line.last));
+  EXPECT_EQ(line.last, 6u * 32);  // no batch came twice, and none was passed over
+  EXPECT_EQ(line.most_redone, 0u);
+}
+
+TEST_F(ParameterServerJob, WithEveryStepDurableNoneIsDoneAgain) {
+  run_under_kills(2, {0, 0}, {"--durable", "every-step"});
+  const Line one = follow_ledger(1), two = follow_ledger(2);
+  EXPECT_EQ(adam_steps(), static_cast<double>(one.last + two.last));
+  EXPECT_GE(one.returns, 2);
+  EXPECT_EQ(one.most_redone + two.most_redone, 0u);
+  EXPECT_THAT(errors_, HasSubstr("the server saved itself"));
 }
 
 TEST_F(ParameterServerJob, MissingAndDamagedDataFilesAreNamed) {

@@ -115,7 +115,9 @@ TEST(ParameterServerTest, AfterTheServersReturnATrainerRedoesWhatWasLostAndNoMor
   JobWorld world(1, options);
   Trainer trainer(world[1], options, 1);
   const auto train = [&](size_t first, size_t last) {
-    for (size_t n = first; n <= last; ++n) trainer.step(batches[n - 1], 0.01 * double(n));
+    for (size_t n = first; n <= last; ++n) {
+      trainer.step(batches[n - 1], 0.01 * double(n), {.steps = static_cast<int64_t>(n)});
+    }
   };
   train(1, 12);
   const Trainer::State truth = trainer.state();
@@ -128,7 +130,8 @@ TEST(ParameterServerTest, AfterTheServersReturnATrainerRedoesWhatWasLostAndNoMor
   set_back(5);
   EXPECT_EQ(testing::error_of([&] { return trainer.step(batches[12], 0.13); }).code(),
             absl::StatusCode::kDataLoss);
-  EXPECT_EQ(trainer.reconnect(), 5u);
+  EXPECT_EQ(trainer.reconnect().steps, 5);
+  EXPECT_EQ(trainer.number(), 5u);
   train(6, 12);
   const Trainer::State again = trainer.state();
   for (const auto& [one, other] :
@@ -181,25 +184,31 @@ TEST(TrainerGroupTest, TheAverageIsEveryonesAndADeadTrainerIsNamed) {
   const std::vector<std::string> names = trainer_names(4);
   std::vector<std::string> lost;
   const auto group_of = [&](size_t rank) {
-    return std::make_unique<TrainerGroup>(find_averager(world[rank].to(kServerName)), names,
-                                          names[rank - 1],
-                                          [&lost, rank](const std::vector<std::string>& gone) {
-                                            if (rank == 2) lost = gone;
-                                          });
+    auto group = std::make_unique<TrainerGroup>(
+        names, names[rank - 1], [&lost, rank](const std::vector<std::string>& gone) {
+          if (rank == 2) lost = gone;
+        });
+    group->connect(find_averager(world[rank].to(kServerName)), 0);
+    return group;
   };
   std::vector<std::unique_ptr<TrainerGroup>> groups;
   for (size_t rank = 1; rank <= 3; ++rank) groups.push_back(group_of(rank));
+  Position position;
   const auto round = [&](const std::vector<size_t>& members) {
     std::vector<double> seen(3, -1);
     std::vector<std::thread> threads;
     for (const size_t member : members) {
       threads.emplace_back([&, member] {
-        const std::vector<at::Tensor> average =
-            groups[member]->average({at::full({2}, static_cast<double>(member))});
-        seen[member] = average.at(0)[1].item<double>();
+        const TrainerGroup::Round ended = groups[member]->average(
+            position, 10 * member, {at::full({2}, static_cast<double>(member))}, member == 2);
+        EXPECT_TRUE(ended.flag);
+        EXPECT_EQ(ended.number, 10 * member);
+        EXPECT_EQ(ended.position, position);
+        seen[member] = ended.average.at(0)[1].item<double>();
       });
     }
     for (std::thread& thread : threads) thread.join();
+    ++position.round;
     return seen;
   };
   EXPECT_EQ(round({0, 1, 2}), (std::vector<double>{1, 1, 1}));

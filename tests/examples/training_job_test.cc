@@ -11,13 +11,13 @@
 #include <vector>
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/randint.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_format.h"
 #include "weft/base/clock.h"
 #include "weft/examples/support/fashion_mnist.h"
+#include "weft/tests/examples/bands.h"
 #include "weft/tests/examples/data_files.h"
 #include "weft/tests/examples/job_world.h"
 #include "weft/tests/examples/whole_model.h"
@@ -26,22 +26,14 @@ namespace weft::examples {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::bands;
 using testing::JobWorld;
 using ::testing::StartsWith;
 
 constexpr uint32_t kTrainers = 3;
 constexpr int64_t kBatch = 2;
 constexpr int64_t kAverageEvery = 20;  // steps, as the job promises
-
-// Noise, and a bright band whose height is the label.
-LabelledImages bands(int64_t count) {
-  LabelledImages data{at::randint(100, {count, kImageSide, kImageSide}, at::kByte),
-                      at::randint(kClasses, {count}, at::kLong)};
-  for (int64_t i = 0; i < count; ++i) {
-    data.images[i].narrow(0, 4 + 2 * data.labels[i].item<int64_t>(), 2).fill_(255);
-  }
-  return data;
-}
+using Next = Position::Next;
 
 std::vector<at::Tensor> some_layers(uint64_t seed, double scale) {
   std::vector<at::Tensor> values;
@@ -100,14 +92,25 @@ class TrainingJobTest : public ::testing::Test {
 
   void come_to_the_rounds(const Worker& worker, int64_t steps,
                           const std::vector<at::Tensor>& last) {
-    TrainerGroup group(find_averager(worker.to(kServerName)), trainer_names(1 + kTrainers),
-                       worker.name(), nullptr);
-    group.meet();  // all have looked at the folder of checkpoints
-    for (int64_t round = 0; round < steps / kAverageEvery; ++round) {
-      group.average(some_layers(options_.seed, 1));
+    TrainerGroup group(trainer_names(1 + kTrainers), worker.name(), nullptr);
+    group.connect(find_averager(worker.to(kServerName)), 0);
+    Position at;
+    // All must stand where this trainer says; else their mean does not.
+    const auto round = [&](const std::vector<at::Tensor>& values) {
+      const TrainerGroup::Round ended = group.average(at, 0, values);
+      EXPECT_EQ(ended.position, at) << "round " << at.round + 1;
+      at = at.after_round(ended.flag, steps, options_.epochs);
+      return ended.average;
+    };
+    const std::vector<at::Tensor> first = some_layers(options_.seed, 1);
+    round(first);  // all have looked at the folder of checkpoints
+    for (int64_t step = 1; step <= steps; ++step) {
+      at = at.after_step(steps);
+      if (step % kAverageEvery == 0) round(first);
     }
-    average_ = group.average(last);
-    group.meet();  // the leader has evaluated and saved
+    average_ = round(last);
+    round(last);  // the leader has evaluated and saved
+    EXPECT_EQ(at.next, Next::kDone);
     group.leave();
   }
 

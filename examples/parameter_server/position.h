@@ -1,0 +1,66 @@
+// Where a job stands. All its trainers go through one sequence of steps and rounds of averages, so
+// this is the same for all, but for the steps that one is ahead between two rounds.
+//
+// Thread safety: plain values.
+#pragma once
+
+#include <cstdint>
+
+namespace weft::examples {
+
+struct Position {
+  static constexpr int64_t kAverageEvery = 20;  // steps
+
+  enum class Next : int64_t {
+    kBegin,        // the trainers meet, when all have looked at the folders
+    kStep,         //
+    kAverage,      // of the trainers' own layers
+    kLastAverage,  // before an evaluation
+    kEvaluate,     // by one of them; the others wait
+    kDone,
+  };
+  Next next = Next::kBegin;
+  int64_t epoch = 0;  // whose steps are finished
+  int64_t step = 0;   // finished ones of each trainer, in this epoch
+  int64_t steps = 0;  // in all epochs
+  int64_t round = 0;  // the last one that has ended
+
+  // `length`: steps of one epoch.
+  Position after_step(int64_t length) const {
+    Position then = *this;
+    ++then.steps;
+    ++then.step;
+    if (then.step % kAverageEvery == 0) {
+      then.next = Next::kAverage;
+    } else if (then.step == length) {
+      then.end_epoch();
+    }
+    return then;
+  }
+  // `done`: who had to evaluate, or to make the folders, has done it; else another one will.
+  Position after_round(bool done, int64_t length, int64_t epochs) const {
+    Position then = *this;
+    ++then.round;
+    if (next == Next::kAverage) {
+      then.next = Next::kStep;
+      if (step == length) then.end_epoch();
+    } else if (next == Next::kLastAverage) {
+      then.next = Next::kEvaluate;
+    } else if (done) {
+      const bool over = epoch == epochs;  // a resumed job may begin there: it is evaluated again
+      then.next = !over ? Next::kStep : next == Next::kBegin ? Next::kLastAverage : Next::kDone;
+    }
+    return then;
+  }
+
+  friend bool operator==(const Position&, const Position&) = default;
+
+ private:
+  void end_epoch() {
+    ++epoch;
+    step = 0;
+    next = Next::kLastAverage;
+  }
+};
+
+}  // namespace weft::examples
