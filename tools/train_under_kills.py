@@ -26,6 +26,7 @@ import sys
 import threading
 import time
 
+LONGEST = 3600  # seconds that a run may take after the kills
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -55,6 +56,14 @@ class Job:
         self.lines = []
         self.reader = threading.Thread(target=self.read, args=(options.verbose,), daemon=True)
         self.reader.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.runs():
+            self.process.terminate()
+            self.process.wait()
 
     def read(self, verbose):
         with open(self.folder / "log", "w") as log:
@@ -88,8 +97,6 @@ class Job:
         try:
             code = self.process.wait(limit)
         except subprocess.TimeoutExpired:
-            self.process.terminate()
-            self.process.wait()
             raise Failed(f"the job did not end within {limit} s more; see {self.folder}/log")
         self.reader.join()
         self.seconds = time.monotonic() - self.begun
@@ -267,26 +274,21 @@ def main():
           f"{' '.join(map(str, durability(options)))}", flush=True)
     plain = None
     if not options.no_plain:
-        job = Job(options, options.out / "plain", options.trainers, [])
-        job.finish(3600)
+        with Job(options, options.out / "plain", options.trainers, []) as job:
+            job.finish(LONGEST)
         plain = job.accuracy()
         print(f"undisturbed, nothing durable: test accuracy {plain:.4f} in {job.seconds:.0f} s", flush=True)
 
     if options.durable == "every-step":
-        job = Job(options, options.out / "durable", options.trainers, durability(options))
-        job.finish(3600)
+        with Job(options, options.out / "durable", options.trainers, durability(options)) as job:
+            job.finish(LONGEST)
         print(f"undisturbed, every step durable: test accuracy {job.accuracy():.4f} in {job.seconds:.0f} s; "
               f"{' '.join(job.cost())}", flush=True)
     kills = collections.Counter()
-    job = Job(options, options.out / "killed", options.trainers, durability(options))
-    try:
+    with Job(options, options.out / "killed", options.trainers, durability(options)) as job:
         kill_now_and_then(job, options, kills)
         print(f"after {options.minutes:g} minutes of kills: to the end", flush=True)
-        job.finish(3600)
-    finally:
-        if job.runs():
-            job.process.terminate()
-            job.process.wait()
+        job.finish(LONGEST)
     trainers = sum(count for rank, count in kills.items() if rank > 0)
     print(f"under kills: test accuracy {job.accuracy():.4f} in {job.seconds:.0f} s; "
           f"{kills[0]} kills of the server, {trainers} of trainers", flush=True)
@@ -300,6 +302,7 @@ def main():
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the job ends with this
     try:
         main()
     except Failed as failure:
