@@ -451,8 +451,13 @@ void Agent::finish_call(IncomingCall& call, absl::StatusOr<Frame> result) {
 }
 
 void Agent::declare_dead(WorkerId worker, absl::Status reason) {
+  if (worker == options_.self.id) return;
   PeerPtr peer = find(worker);
-  if (peer == nullptr || worker == options_.self.id) return;
+  if (peer == nullptr) {
+    if (stopping_.load()) return;
+    for (const GoneListener& listener : gone_listeners_) listener(worker, reason, false);
+    return;
+  }
   log_warning("worker '", options_.self.name, "' lost worker '", peer->info.name,
               "': ", reason.message());
   end_peer(peer, std::move(reason), false);
@@ -489,6 +494,10 @@ void Agent::beat(WorkerId worker, uint64_t number) {
     departure = peer->depart();
   }
   send(peer, std::move(departure));
+}
+
+void Agent::answer_no_beats_of(WorkerId worker) {
+  if (PeerPtr peer = find(worker)) peer->suspected.store(true);
 }
 
 std::vector<Agent::PeerLook> Agent::look_at_peers() {

@@ -133,11 +133,15 @@ void Membership::act(MembershipActions& actions) {
   for (MembershipActions::Gone& gone : actions.gone) {
     agent_.declare_dead(gone.worker, std::move(gone.reason));
   }
+  if (!actions.refused.ok()) joined_.set_error(actions.refused);
   if (!actions.fenced.ok()) {
     agent_.fence(actions.fenced);
     fail_awaiting(actions.fenced);
   }
-  for (const MembershipActions::Question& question : actions.questions) ask(question);
+  for (const MembershipActions::Question& question : actions.questions) {
+    if (question.condemn) agent_.answer_no_beats_of(question.suspect);
+    ask(question);
+  }
 }
 
 void Membership::ask(const MembershipActions::Question& question) {
@@ -248,15 +252,14 @@ void Membership::on_gone(WorkerId peer, const absl::Status& reason, bool left) {
   }
   met(peer);
   welcomed(peer);
-  if (options_.listener != nullptr) {
-    options_.listener(agent_.info_of(peer), left ? MemberChange::kLeft : MemberChange::kDied,
-                      reason);
+  const WorkerInfo info = agent_.info_of(peer);
+  if (options_.listener != nullptr && !info.address.empty()) {  // else nobody was told of it
+    options_.listener(info, left ? MemberChange::kLeft : MemberChange::kDied, reason);
   }
 }
 
 void Membership::on_suspicion(WorkerId peer, const absl::Status& reason) {
   if (absl::IsPermissionDenied(reason)) {
-    joined_.set_error(reason);
     step([&](MembershipCore& core, MembershipActions& out) { core.refused(peer, reason, out); });
   } else {
     step([&](MembershipCore& core, MembershipActions& out) { core.suspect(peer, reason, out); });
@@ -314,7 +317,10 @@ void Membership::tick() {
     const bool busy = look.busy || std::binary_search(tied.begin(), tied.end(), look.peer);
     looks.push_back({look.peer, busy, look.heard});
   }
-  step([&](MembershipCore& core, MembershipActions& out) { core.tick(clock_.now(), looks, out); });
+  step([&](MembershipCore& core, MembershipActions& out) {
+    core.tick(clock_.now(), looks, out);
+    core.bury(tied, out);
+  });
 }
 
 void Membership::stop() {

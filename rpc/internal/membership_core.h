@@ -87,7 +87,8 @@ class MembershipCore {
   // ---- suspicion and verdict
   // Unreachable, in breach of the protocol, or silent.
   void suspect(WorkerId worker, const absl::Status& reason, MembershipActions& out);
-  // A peer refuses connections: this worker may be dead to it, or to all, or the peer itself is dead.
+  // A peer refuses connections: this worker may be dead to it, or to all, or the peer itself is
+  // dead.
   void refused(WorkerId by, const absl::Status& reason, MembershipActions& out);
   // What the list said, or why nothing was heard of it in time; an answer may follow even then.
   void answer(WorkerId suspect, uint64_t question,
