@@ -543,6 +543,10 @@ void Agent::beat(WorkerId worker, uint64_t number) {
   send(peer, std::move(departure));
 }
 
+void Agent::answer_no_beats_of(WorkerId worker) {
+  if (PeerPtr peer = find(worker)) peer->suspected.store(true);
+}
+
 std::vector<Agent::PeerLook> Agent::look_at_peers() {
   std::vector<PeerLook> looks;
   for (const PeerPtr& peer : all_peers()) {

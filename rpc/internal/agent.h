@@ -111,8 +111,8 @@ class Agent final : public TransportSink {
   // Members that are neither dead nor gone, self included, by id.
   std::vector<WorkerId> live() const;
 
-  // A verdict: never revised. Pending calls fail, listeners hear of it; those of the rooms above
-  // also if it never was a member here, for they may have been told of it.
+  // A verdict: never revised. Pending calls fail, listeners hear of it; they also do of a life that
+  // was never a peer and that references or contexts name.
   void declare_dead(WorkerId peer, absl::Status reason);
   // Leads to a verdict, sooner or later.
   void suspect(WorkerId peer, const absl::Status& reason);
@@ -121,6 +121,8 @@ class Agent final : public TransportSink {
 
   // Asks a peer whether it is there; nothing happens without a connection.
   void beat(WorkerId peer, uint64_t number);
+  // It is suspected: an answer would renew its trust in this worker, just before the verdict.
+  void answer_no_beats_of(WorkerId peer);
   struct PeerLook {
     WorkerId peer;
     bool busy = false;  // calls, frames without acknowledgement, or traffic since the last look

@@ -241,6 +241,7 @@ void Agent::on_frames(const ConnectionPtr& connection, std::vector<Frame> frames
       if (header.kind == FrameKind::kGoodbye) peer->said_goodbye = true;
       if (!fresh) continue;
       if (header.kind == FrameKind::kBeat && (header.flags & kFlagAnswer) == 0) {
+        if (peer->suspected.load()) continue;
         Frame answer;
         answer.header.kind = FrameKind::kBeat;
         answer.header.flags = kFlagAnswer;

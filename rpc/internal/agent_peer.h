@@ -17,6 +17,7 @@ struct Agent::Peer {
 
   const WorkerInfo info;
   std::atomic<bool> gone{false};
+  std::atomic<bool> suspected{false};
   std::atomic<bool> met{false};       // there was a connection
   std::atomic<bool> nameless{false};  // a newcomer that has not met all: resolve() passes it over
   std::atomic<TimePoint::rep> heard{TimePoint::min().time_since_epoch().count()};  // last frame

@@ -134,6 +134,7 @@ void Membership::act(MembershipActions& actions) {
     agent_.post(notice.to, Topic::kMembership, post.SerializeAsString());
     WEFT_FAIL_POINT("verdict.one.told");
   }
+  // First: the end of the last who has not welcomed this worker is a welcome.
   if (!actions.refused.ok()) joined_.set_error(actions.refused);
   for (MembershipActions::Gone& gone : actions.gone) {
     agent_.declare_dead(gone.worker, std::move(gone.reason));
@@ -143,7 +144,10 @@ void Membership::act(MembershipActions& actions) {
     agent_.fence(actions.fenced);
     fail_awaiting(actions.fenced);
   }
-  for (const MembershipActions::Question& question : actions.questions) ask(question);
+  for (const MembershipActions::Question& question : actions.questions) {
+    if (question.condemn) agent_.answer_no_beats_of(question.suspect);
+    ask(question);
+  }
   for (WorkerId stranger : actions.lookups) look_up(stranger);
 }
 

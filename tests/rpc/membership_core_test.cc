@@ -240,37 +240,6 @@ TEST_F(MembershipCoreTest, ARefusedWorkerOnlyReads) {
   EXPECT_TRUE(after.notices.empty());
 }
 
-// Undecided, the refusal stands; decided, the one that refused was not entitled to it.
-TEST_F(MembershipCoreTest, ARefusalCountsUnlessTheRefuserIsDead) {
-  const absl::Status refusal = absl::PermissionDeniedError("refuses this worker");
-  MembershipActions out;
-  core_.refused(kOne, refusal, out);
-  const auto alive = answer(kOne, out.questions.at(0).number, {});
-  EXPECT_TRUE(absl::IsPermissionDenied(alive.refused));
-  EXPECT_EQ(alive.gone.size(), 1u);
-  out = {};
-  core_.refused(kTwo, refusal, out);
-  const auto dead = answer(kTwo, out.questions.at(0).number, {{kTwo, kThree, "was silent"}});
-  EXPECT_TRUE(dead.refused.ok());
-  EXPECT_EQ(dead.gone.size(), 1u);
-}
-
-// References and contexts name lives that were never peers here.
-TEST_F(MembershipCoreTest, WhoIsTiedAndHasEndedIsGone) {
-  const WorkerId never{8, 1}, open{9, 1};
-  MembershipActions out;
-  core_.on_notice({never, kOne, "was silent"}, out);
-  EXPECT_TRUE(out.gone.empty());
-  const std::vector<WorkerId> tied = {kSelf, kOne, never, open};
-  core_.bury(tied, out);
-  ASSERT_EQ(out.gone.size(), 1u);
-  EXPECT_EQ(out.gone[0].worker, never);
-  out = {};
-  core_.on_notice({kSelf, kOne, "was silent"}, out);
-  core_.bury(tied, out);
-  EXPECT_EQ(out.gone.size(), 3u);  // all but itself
-}
-
 constexpr WorkerId kStranger{5, 3};
 
 TEST_F(MembershipCoreTest, AStrangerIsLookedUpOnceAndBecomesAMember) {
@@ -321,6 +290,57 @@ TEST_F(MembershipCoreTest, WhatIsHeardOfAStrangerEndsItsLookup) {
   core_.on_notice({kSelf, kOne, "was silent"}, out);
   ASSERT_EQ(out.gone.size(), 1u);
   EXPECT_EQ(out.gone[0].worker, other);
+}
+
+// Of the two the refusing one may be dead: then the refusal says nothing.
+TEST_F(MembershipCoreTest, OnlyAWorkerThatTheListDoesNotNameRefuses) {
+  const auto refused = [&](WorkerId by, std::vector<Verdict> list) {
+    MembershipActions out;
+    core_.refused(by, absl::PermissionDeniedError("was declared dead itself"), out);
+    EXPECT_TRUE(out.refused.ok());
+    return answer(by, out.questions.front().number, std::move(list)).refused;
+  };
+  EXPECT_TRUE(refused(kOne, {{kOne, kTwo, "was silent"}}).ok());
+  EXPECT_TRUE(absl::IsPermissionDenied(refused(kTwo, {})));
+  EXPECT_TRUE(refused(kThree, {{kSelf, kTwo, "was silent"}}).ok());
+}
+
+TEST_F(MembershipCoreTest, ANewcomerIsToldOfTheDeathsThatItMayHaveMissed) {
+  MembershipActions out;
+  core_.on_notice({kTwo, kOne, "was silent"}, out);
+  core_.left(kThree);  // that is in the store
+  out = {};
+  ASSERT_TRUE(core_.admit({{4, 1}, "four", "a4"}, out).ok());
+  ASSERT_EQ(out.notices.size(), 1u);
+  EXPECT_EQ(out.notices[0].to, (WorkerId{4, 1}));
+  EXPECT_EQ(out.notices[0].verdict, (Verdict{kTwo, kOne, "was silent"}));
+}
+
+TEST_F(MembershipCoreTest, LivesThatEndedAndWereNeverPeersAreBuried) {
+  const auto buried = [&](std::vector<WorkerId> tied) {
+    MembershipActions out;
+    core_.bury(tied, out);
+    std::vector<WorkerId> gone;
+    for (const auto& one : out.gone) gone.push_back(one.worker);
+    return gone;
+  };
+  MembershipActions out;
+  core_.on_notice({{7, 2}, kOne, "was silent"}, out);
+  EXPECT_TRUE(out.gone.empty());
+  ASSERT_TRUE(core_.admit({{1, 3}, "one", "b"}, out).ok());
+  // A peer, this worker, and a life that nobody has said anything about are left alone.
+  EXPECT_TRUE(buried({kTwo, kSelf, {1, 3}, {8, 1}}).empty());
+  const std::vector<WorkerId> over = {{7, 2}, {7, 1}, {1, 2}};
+  EXPECT_EQ(buried(over), over);
+  core_.on_notice({kSelf, kTwo, "was silent"}, out);
+  EXPECT_EQ(buried({kTwo, {8, 1}}).size(), 2u);
+}
+
+TEST_F(MembershipCoreTest, ALeaseBeginsWithoutTrust) {
+  const uint64_t beat = tick(true, now_).beats[0].number;
+  EXPECT_FALSE(core_.trusts(kOne, now_));
+  core_.on_beat_answer(kOne, beat);
+  EXPECT_TRUE(core_.trusts(kOne, now_));
 }
 
 TEST_F(MembershipCoreTest, ALaterLifeIsAdmittedAndTheEarlierOneSuspected) {

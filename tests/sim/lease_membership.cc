@@ -27,8 +27,8 @@ LeaseMembership::Member::Member(WorkerId id, const LeaseLimits& limits, LocalClo
 LeaseMembership::LeaseMembership(World& world)
     : world_(world), book_(world), all_(store_, "sim", 1) {
   // Longer than by default, and with less linger: beats are most of what happens in idle time.
-  limits_.interval = world_.dice.chance(30) ? std::chrono::milliseconds(200)
-                                            : std::chrono::milliseconds(400);
+  limits_.interval =
+      world_.dice.chance(30) ? std::chrono::milliseconds(200) : std::chrono::milliseconds(400);
   limits_.linger = limits_.interval * static_cast<int64_t>(world_.dice.between(1, 4));
 }
 
@@ -56,7 +56,8 @@ void LeaseMembership::on_start() {
     add_member(slot);
     for (const Life& life : world_.lives()) members_[slot]->core.add(info(life.id));
     records_[world_.life(slot).id.index] = world_.life(slot).id;
-    const Nanoseconds within = limits_.interval * static_cast<int64_t>(world_.dice.below(100)) / 100;
+    const Nanoseconds within =
+        limits_.interval * static_cast<int64_t>(world_.dice.below(100)) / 100;
     arm(*world_.life(slot).worker, within);
   }
 }
@@ -120,8 +121,9 @@ void LeaseMembership::ask(Worker& worker, const MembershipActions::Question& que
   const uint64_t number = questions_.size();
   questions_.push_back({worker.slot, question, absl::UnavailableError("not asked")});
   if (world_.trace.on()) {
-    world_.trace.add(absl::StrCat("  ", worker.id.to_string(), " asks the list about ", question.suspect.to_string(), ": ",
-                                  question.reason, question.condemn ? "" : " (reads)"));
+    world_.trace.add(absl::StrCat("  ", worker.id.to_string(), " asks the list about ",
+                                  question.suspect.to_string(), ": ", question.reason,
+                                  question.condemn ? "" : " (reads)"));
   }
   const auto later = [&](TimePoint when, Slot slot, Phase phase) {
     world_.schedule.at(when, EventKind::kStore, slot, number, static_cast<uint64_t>(phase));
@@ -140,10 +142,10 @@ void LeaseMembership::reach(Question& question) {
   }
   const size_t before = book_.list().size();
   VerdictList& list = members_[question.by]->list;
-  question.answer = question.what.condemn
-                        ? list.condemn(world_.life(question.by).id, question.what.suspect,
-                                       question.what.reason)
-                        : list.read();
+  question.answer =
+      question.what.condemn
+          ? list.condemn(world_.life(question.by).id, question.what.suspect, question.what.reason)
+          : list.read();
   store_->set_mood(VirtualStore::Mood::kWell);
   note_appended();
   // The worst moment for a writer to die is before it has told anybody.
@@ -364,9 +366,8 @@ void LeaseMembership::on_post(Worker& worker, WorkerId from, const std::shared_p
   switch (parcel.kind) {
     case Parcel::Kind::kDeath:
       world_.report.count(Effect::kTold);
-      return step(worker, [&](MembershipCore& core, auto& out) {
-        core.on_notice(parcel.verdict, out);
-      });
+      return step(worker,
+                  [&](MembershipCore& core, auto& out) { core.on_notice(parcel.verdict, out); });
     case Parcel::Kind::kJoined:
       worker.sessions.name(from);
       return post(worker, from, {Parcel::Kind::kWelcome, {}});
@@ -402,8 +403,9 @@ void LeaseMembership::check_ended() {
     for (const Verdict& verdict : book_.list()) {
       if (!settled(verdict.by) || !book_.must_be_known(verdict.dead)) continue;
       if (!member.core.is_live(verdict.dead)) continue;
-      world_.violate("verdict reaches all", absl::StrCat(life.id.to_string(), " does not know that ",
-                                                         verdict.dead.to_string(), " is dead"));
+      world_.violate("verdict reaches all",
+                     absl::StrCat(life.id.to_string(), " does not know that ",
+                                  verdict.dead.to_string(), " is dead"));
     }
     for (const Life& other : world_.lives()) {
       if (other.worker == nullptr || condemned(other.id) || !settled(other.id)) continue;

@@ -104,8 +104,8 @@ class LeaseMembership final : public Membership {
   MembershipBook book_;
   LeaseLimits limits_;
   std::shared_ptr<VirtualStore> store_ = std::make_shared<VirtualStore>();
-  VerdictList all_;                                // the checker's own eyes
-  std::vector<std::unique_ptr<Member>> members_;   // by slot
+  VerdictList all_;                               // the checker's own eyes
+  std::vector<std::unique_ptr<Member>> members_;  // by slot
   std::vector<Question> questions_;
   std::vector<Spread> spreads_;
   std::map<uint32_t, WorkerId> records_;  // in the store, by place

@@ -2,8 +2,8 @@
 //
 // The world tells what a membership protocol would see (frames, refused connections, time), and
 // is told of verdicts. LeaseMembership (lease_membership.h) runs the library's own core at every
-// worker. OracleMembership, which is cheaper, knows leases without sending beats, and keeps the list
-// of verdicts of docs/membership.md in a virtual store.
+// worker. OracleMembership, which is cheaper, knows leases without sending beats, and keeps the
+// list of verdicts of docs/membership.md in a virtual store.
 //
 // Thread safety: none.
 #pragma once

@@ -31,8 +31,7 @@ void MembershipBook::append(const Verdict& verdict, Nanoseconds patience, Nanose
   }
   // What the writer did not hear, and a little of what it may have missed at both ends of it.
   const Nanoseconds window = patience + 6 * interval;
-  const Nanoseconds silence =
-      cut_off(verdict.by, verdict.dead, world_.schedule.now() - window);
+  const Nanoseconds silence = cut_off(verdict.by, verdict.dead, world_.schedule.now() - window);
   if (silence < patience - 2 * interval) {
     world_.violate("no false death", absl::StrCat("nothing explains the verdict of ", what));
   }
@@ -78,8 +77,7 @@ void MembershipBook::read(const std::vector<Verdict>& verdicts) {
 // A question, a refusal and another question, each with its time to the store.
 bool MembershipBook::must_be_known(WorkerId dead) const {
   const auto found = read_.find(dead);
-  return found != read_.end() &&
-         found->second + std::chrono::seconds(3) <= world_.schedule.now();
+  return found != read_.end() && found->second + std::chrono::seconds(3) <= world_.schedule.now();
 }
 
 void MembershipBook::part(WorkerId at, WorkerId gone) {

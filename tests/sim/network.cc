@@ -153,7 +153,8 @@ std::vector<int> Network::open_connections() const {
 }
 
 void Network::silence(uint32_t from, uint32_t to, size_t fault) {
-  silent_.try_emplace({from, to}, Silence{fault, world_.schedule.now()}).first->second.fault = fault;
+  silent_.try_emplace({from, to}, Silence{fault, world_.schedule.now()}).first->second.fault =
+      fault;
 }
 
 TimePoint Network::silent_since(uint32_t from, uint32_t to) const {

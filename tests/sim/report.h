@@ -69,11 +69,11 @@ enum class Effect : uint8_t {
   kFalseVerdicts,  // of workers that lived
   kFenced,
   kBeats,
-  kTold,        // verdicts that others posted
-  kSevered,     // pairs that are over without a verdict
-  kJoined,      // newcomers whom all know
-  kNotJoined,   // newcomers that were refused, or had no store
-  kStrangers,   // lives that ended, known from references and contexts alone
+  kTold,           // verdicts that others posted
+  kSevered,        // pairs that are over without a verdict
+  kJoined,         // newcomers whom all know
+  kNotJoined,      // newcomers that were refused, or had no store
+  kStrangers,      // lives that ended, known from references and contexts alone
   kStaleMessages,  // of ended lives, offered to the cores
   kReferencesLost,
   kValuesFreed,

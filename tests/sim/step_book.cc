@@ -41,9 +41,9 @@ void StepBook::restore(WorkerId owner, const StepCheckpoint& from, bool restarte
     const uint64_t there = found == from.lines.end() ? 0 : found->second;
     if (!restarted) lines_[line].durable = std::min(lines_[line].durable, there);
     if (there < lines_[line].durable) {
-      world_.violate("durable", absl::StrCat(owner.to_string(), " comes back at step ", there,
-                                             " of ", line, ", of which ", lines_[line].durable,
-                                             " were durable"));
+      world_.violate("durable",
+                     absl::StrCat(owner.to_string(), " comes back at step ", there, " of ", line,
+                                  ", of which ", lines_[line].durable, " were durable"));
     }
   }
 }
@@ -88,12 +88,15 @@ void StepBook::tell(WorkerId caller, const std::string& line, const std::vector<
     const uint64_t written =
         disk.empty() || !disk.back().lines.contains(line) ? 0 : disk.back().lines.at(line);
     if (result.durable > written) {
-      world_.violate("durable", absl::StrCat(result.durable, " steps of ", line,
-                                             " are told as durable; at ", owner.to_string(), " ",
-                                             written, " are"));
+      world_.violate("durable",
+                     absl::StrCat(result.durable, " steps of ", line, " are told as durable; at ",
+                                  owner.to_string(), " ", written, " are"));
     }
   }
-  known.durable = std::max(known.durable, result.durable);
+  // Of a line that was set back it says where that owner is.
+  if (result.outcome == StepResult::Outcome::kApplied) {
+    known.durable = std::max(known.durable, result.durable);
+  }
 }
 
 void StepBook::check_same(const std::string& line, const std::vector<WorkerId>& owners) {

@@ -52,7 +52,7 @@ class StepBook {
 
  private:
   struct Line {
-    std::map<uint64_t, double> clips;   // of the steps since the last resume
+    std::map<uint64_t, double> clips;                    // of the steps since the last resume
     std::set<std::pair<OptimizerId, uint64_t>> refused;  // told as not applied
     uint64_t durable = 0;
   };

@@ -27,8 +27,7 @@ absl::StatusOr<T> answer(const absl::Status& failure, const T& value) {
 
 }  // namespace
 
-Steps::Steps(Worker& worker)
-    : worker_(worker), world_(worker.world), owner_(worker, *this) {}
+Steps::Steps(Worker& worker) : worker_(worker), world_(worker.world), owner_(worker, *this) {}
 
 bool Steps::stepping() const {
   return current_ != nullptr && (current_->open > 0 || current_->core->stepping());
@@ -112,9 +111,8 @@ void Steps::begin(const OptimizerPtr& optimizer) {
   Dice& dice = world_.dice;
   optimizer->max_norm = dice.chance(50) ? static_cast<double>(dice.between(1, 3)) : 0;
   optimizer->timeout = dice.chance(60) ? dice.micros(500, 400000) : Nanoseconds(0);
-  optimizer->deadline = optimizer->timeout.count() > 0
-                            ? world_.schedule.now() + optimizer->timeout
-                            : kNever;
+  optimizer->deadline =
+      optimizer->timeout.count() > 0 ? world_.schedule.now() + optimizer->timeout : kNever;
   ++optimizer->steps;
   if (!std::exchange(optimizer->told, false)) {
     world_.violate("told truly", "a step ended without a result");
@@ -203,17 +201,20 @@ void Steps::carry_out(const OptimizerPtr& o, const CallerAction& action) {
     to(prepare->owner, Kind::kPrepare, o->deadline, same,
        tell(&StepCallerCore::on_prepared, prepare->owner, [](const auto& r) { return r.norm2; }));
   } else if (const auto* finish = std::get_if<step::Finish>(&action)) {
-    to(finish->owner, Kind::kFinish, o->deadline,
-       [&](StepRequest& message) { message.others_norm2 = finish->others_norm2; },
-       tell(&StepCallerCore::on_finished, finish->owner, [](const auto& r) { return r.summary; }));
+    to(
+        finish->owner, Kind::kFinish, o->deadline,
+        [&](StepRequest& message) { message.others_norm2 = finish->others_norm2; },
+        tell(&StepCallerCore::on_finished, finish->owner, [](const auto& r) { return r.summary; }));
   } else if (const auto* settle = std::get_if<step::Settle>(&action)) {
     to(settle->owner, Kind::kSettle, kNever, same,
        tell(&StepCallerCore::on_settled, settle->owner, [](const auto& r) { return r.verdict; }));
   } else if (const auto* commit = std::get_if<step::Commit>(&action)) {
     world_.doom(worker_.slot, 3);
-    to(commit->owner, Kind::kCommit, kNever,
-       [&](StepRequest& message) { message.clip = commit->clip; },
-       tell(&StepCallerCore::on_committed, commit->owner, [](const auto& r) { return r.durable; }));
+    to(
+        commit->owner, Kind::kCommit, kNever,
+        [&](StepRequest& message) { message.clip = commit->clip; },
+        tell(&StepCallerCore::on_committed, commit->owner,
+             [](const auto& r) { return r.durable; }));
   } else if (const auto* abort = std::get_if<step::Abort>(&action)) {
     const auto over = std::make_shared<bool>(false);  // by the answer and by the time limit
     const auto done = [this, o, over, i = abort->owner] {

@@ -16,12 +16,7 @@ constexpr uint64_t kMostEvents = 200000;
 }  // namespace
 
 World::World(uint64_t seed, Report& report_in, Trace& trace_in)
-    : report(report_in),
-      trace(trace_in),
-      dice(seed),
-      network(*this),
-      checker(*this),
-      steps(*this) {
+    : report(report_in), trace(trace_in), dice(seed), network(*this), checker(*this), steps(*this) {
   // The other half is cheaper, and so reaches more of the other protocols.
   if (seed % 2 == 0) {
     membership = std::make_unique<LeaseMembership>(*this);
@@ -266,9 +261,10 @@ void World::check_all() {
 
 namespace {
 
-constexpr const char* kEventNames[] = {
-    "arrive", "closed", "dialled", "ack",        "deadlines", "run",  "finish", "value", "work",
-    "timer",  "hold",   "step timer", "riders",  "store says", "lease",     "look", "step", "fault",  "mend",  "settle"};
+constexpr const char* kEventNames[] = {"arrive", "closed",     "dialled", "ack",        "deadlines",
+                                       "run",    "finish",     "value",   "work",       "timer",
+                                       "hold",   "step timer", "riders",  "store says", "lease",
+                                       "look",   "step",       "fault",   "mend",       "settle"};
 static_assert(std::size(kEventNames) == kEventKinds);
 
 }  // namespace
