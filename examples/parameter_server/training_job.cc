@@ -90,6 +90,10 @@ std::optional<std::string> TrainingJob::run() {
     if (!options_.server_keeps_itself()) throw;
   }
   if (!group_.leads()) return std::nullopt;
+  if (is_over(options_)) {  // another one may have led when it was evaluated
+    CheckpointInfo last = must(checkpoints_.info(must(checkpoints_.steps()).back()));
+    (void)absl::SimpleAtod(last.metadata[kAccuracy], &accuracy_);
+  }
   return report_.last_line(accuracy_, world_size(worker_));
 }
 
@@ -271,8 +275,6 @@ void TrainingJob::survive(const RpcError& error) {
   if (!options_.server_keeps_itself() || !worker_.standing().ok()) throw;
   if (is_over(options_)) {
     position_.next = Next::kDone;
-    const std::vector<int64_t> saved = must(checkpoints_.steps());
-    (void)absl::SimpleAtod(must(checkpoints_.info(saved.back())).metadata[kAccuracy], &accuracy_);
     return;
   }
   if (!trouble_) trouble_ = clock_.now();

@@ -222,5 +222,41 @@ TEST(TrainerGroupTest, TheAverageIsEveryonesAndADeadTrainerIsNamed) {
   EXPECT_EQ(groups[2]->place(), 1u);
 }
 
+// One trainer has its result and went on when the server died, the other one had none.
+TEST(TrainerGroupTest, ARoundThatATrainerHasPassedIsTheSameOnTheServersNextLife) {
+  JobWorld world(2, without_dropout());
+  const std::vector<std::string> names = trainer_names(3);
+  TrainerGroup ahead(names, names[0], nullptr);
+  TrainerGroup behind(names, names[1], nullptr);
+  const auto connect = [&](TrainerGroup& group, size_t rank, int64_t round) {
+    world[rank].wait_for(kServerName, std::chrono::seconds(20));
+    group.connect(find_averager(world[rank].to(kServerName)), round);
+  };
+  const auto give = [](TrainerGroup& group, int64_t round, double value) {
+    return group.average({.round = round - 1}, 7, {at::full({1}, value)});
+  };
+  connect(ahead, 1, 0);
+  connect(behind, 2, 0);
+  for (int64_t round = 1; round <= 2; ++round) {
+    std::thread other([&] { give(behind, round, 6); });
+    give(ahead, round, 2);
+    other.join();
+  }
+  world.kill(0);
+  world.revive(0);
+  connect(behind, 2, 0);
+  std::vector<double> seen;
+  std::thread other([&] {
+    for (int64_t round = 1; round <= 2; ++round) {
+      seen.push_back(give(behind, round, 100).average[0].item<double>());
+    }
+  });
+  connect(ahead, 1, 2);
+  other.join();
+  EXPECT_EQ(seen, (std::vector<double>{4, 4}));
+  EXPECT_TRUE(ahead.leads());
+  world.shutdown();
+}
+
 }  // namespace
 }  // namespace weft::examples
