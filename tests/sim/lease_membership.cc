@@ -149,7 +149,7 @@ void LeaseMembership::reach(Question& question) {
   store_->set_mood(VirtualStore::Mood::kWell);
   note_appended();
   // The worst moment for a writer to die is before it has told anybody.
-  if (book_.list().size() > before && world_.may_crash() && world_.dice.chance(5)) {
+  if (book_.list().size() > before && world_.may_crash() && world_.dice.chance(15)) {
     world_.crash(question.by);
   }
 }

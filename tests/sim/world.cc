@@ -201,7 +201,7 @@ void World::settle(Stage stage) {
           violate("I6", worker.id.to_string() + " still takes part in a pass");
         }
       });
-      if (dice.chance(50)) probe();
+      if (dice.chance(90)) probe();
       break;
     case Stage::kLetGo:
       checker.calls.check_all_resolved();
