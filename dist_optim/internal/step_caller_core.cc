@@ -74,7 +74,7 @@ absl::Status StepCallerCore::resumed(uint64_t number) {
   if (stepping()) return absl::FailedPreconditionError("a step of this optimizer is under way");
   number_ = number;
   joined_ = true;
-  if (!WEFT_BREAK(durable_not_reset)) durable_.assign(durable_.size(), {});
+  durable_.assign(durable_.size(), {});
   return absl::OkStatus();
 }
 

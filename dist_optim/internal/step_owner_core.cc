@@ -73,7 +73,7 @@ absl::StatusOr<std::optional<double>> StepOwnerCore::prepare(const StepId& step)
   }
   const auto line = lines_.find(instance.line);
   const bool restored = instance.set_back || (line != lines_.end() && line->second.restored);
-  if (restored && !WEFT_BREAK(restored_line_taken)) {
+  if (restored) {
     const uint64_t there = line == lines_.end() ? 0 : line->second.applied;
     return absl::DataLossError(absl::StrCat(
         "its parameters are those after step ", there, " of ",

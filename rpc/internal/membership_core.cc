@@ -47,7 +47,7 @@ void MembershipCore::add(const WorkerInfo& member) {
 absl::Status MembershipCore::admit(const WorkerInfo& newcomer, MembershipActions& out) {
   const std::string who = absl::StrCat("'", newcomer.name, "' (", newcomer.id.to_string(), ")");
   if (is_fenced()) return refusal(absl::StrCat(named(self_.id), " was declared dead itself"));
-  if (ended(newcomer.id) && !WEFT_BREAK(ended_life_admitted)) {
+  if (ended(newcomer.id)) {
     return refusal(absl::StrCat("worker ", who, " was declared dead, or has left"));
   }
   if (newcomer.id.index == self_.id.index) {
@@ -74,7 +74,7 @@ absl::Status MembershipCore::admit(const WorkerInfo& newcomer, MembershipActions
   for (WorkerId life : earlier) suspect(life, absl::UnavailableError("was restarted"), out);
   // It read the list before it was known here: who wrote since did not tell it.
   for (const auto& [index, last] : ended_) {
-    if (!last.by.valid() || WEFT_BREAK(newcomer_not_told)) continue;
+    if (!last.by.valid()) continue;
     out.notices.push_back({newcomer.id, {{index, last.incarnation}, last.by, last.reason}});
   }
   return absl::OkStatus();
@@ -290,7 +290,6 @@ void MembershipCore::end(WorkerId worker, absl::Status reason, MembershipActions
 
 // Lives that other workers' messages have named. Of an index an earlier life ends with the later.
 void MembershipCore::bury(const std::vector<WorkerId>& tied, MembershipActions& out) const {
-  if (WEFT_BREAK(strangers_stay)) return;
   for (const WorkerId worker : tied) {
     if (worker == self_.id || peers_.contains(worker)) continue;
     if (is_fenced()) {

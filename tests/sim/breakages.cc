@@ -53,9 +53,6 @@ constexpr Rule kRules[] = {
     {"unknown_decides_nothing", "a pair that the store does not answer goes on"},
     {"refusal_condemns", "who is refused condemns"},
     {"refusal_not_checked", "a newcomer that is refused fails without reading the list"},
-    {"newcomer_not_told", "a newcomer does not hear of deaths since it read the list"},
-    {"ended_life_admitted", "a life that has ended is admitted again"},
-    {"strangers_stay", "lives that were never met do not end"},
     // references, the owner
     {"no_tombstones", "ended ids are not remembered"},
     {"withdrawn_creation_runs", "a creation that was cancelled before it came runs"},
@@ -106,7 +103,6 @@ constexpr Rule kRules[] = {
     {"abort_not_heard", "a participant ignores ABORT"},
     {"death_in_pass_ignored", "the death of a worker does not end a pass"},
     // steps, the owner
-    {"restored_line_taken", "an owner that came back takes steps before it is resumed"},
     {"abort_ignored", "a step that was given up stays prepared"},
     {"settle_leaves_it_open", "a step is called not applied and may be applied later"},
     {"others_not_asked", "an owner whose caller died gives the step up alone"},
@@ -118,7 +114,6 @@ constexpr Rule kRules[] = {
     {"refusal_does_not_count", "the step is committed although an owner refused it"},
     {"lost_answer_not_asked_for", "an answer that was lost counts as not applied"},
     {"durable_of_the_furthest", "durable is what one owner has written"},
-    {"durable_not_reset", "what was durable before going back still counts"},
 };
 
 }  // namespace

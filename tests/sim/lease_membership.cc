@@ -390,7 +390,11 @@ void LeaseMembership::check_ended() {
     const Member& member = at(worker);
     // Alone, it has nobody who would tell it, and nobody whom it could harm.
     const bool alone = worker.sessions.all_live().empty();
-    if (book_.must_be_known(life.id) && settled(life.id) && !worker.fenced && !alone) {
+    // Who wrote of it may have died before it told, and whoever found that had no store.
+    const bool told = std::all_of(
+        book_.list().begin(), book_.list().end(),
+        [&](const Verdict& verdict) { return verdict.dead != life.id || settled(verdict.by); });
+    if (told && book_.must_be_known(life.id) && settled(life.id) && !worker.fenced && !alone) {
       world_.violate("fence", life.id.to_string() + " is dead to the others and does not know it");
     }
     if (worker.fenced && !book_.condemned(life.id)) {

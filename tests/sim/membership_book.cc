@@ -82,7 +82,10 @@ bool MembershipBook::must_be_known(WorkerId dead) const {
 
 void MembershipBook::part(WorkerId at, WorkerId gone) {
   if (read_.contains(at) || read_.contains(gone)) return;
-  if (world_.newest(gone.index) != gone) return;  // its verdict is under way
+  if (world_.newest(gone.index) != gone) {  // its verdict is under way, what it wrote may be lost
+    severed_.insert(gone);
+    return;
+  }
   world_.note_end();
   world_.report.count(Effect::kSevered);
   severed_.insert(at);
