@@ -403,7 +403,7 @@ void LeaseMembership::check_ended() {
     if (!member.joined && !member.failed) {
       world_.violate("newcomer", life.id.to_string() + " neither joined nor failed");
     }
-    if (worker.fenced || alone || !settled(life.id)) continue;
+    if (worker.fenced || alone || condemned(life.id) || !settled(life.id)) continue;
     for (const Verdict& verdict : book_.list()) {
       if (!settled(verdict.by) || !book_.must_be_known(verdict.dead)) continue;
       if (!member.core.is_live(verdict.dead)) continue;
