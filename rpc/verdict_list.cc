@@ -63,15 +63,21 @@ absl::StatusOr<std::vector<Verdict>> VerdictList::condemn(WorkerId self, WorkerI
   const std::string mine = encode({suspect, self, std::string(reason.substr(0, kMaxReason))});
   std::vector<Verdict> read;
   bool decided = dead_.contains(suspect) || dead_.contains(self);
+  bool appended = false;
   while (!decided) {
     const std::string next = key(known_ + read.size() + 1);
     WEFT_ASSIGN_OR_RETURN(const std::string held, store_->compare_set(next, "", mine));
     WEFT_ASSIGN_OR_RETURN(Verdict verdict, decode(held, next));
     decided = verdict.dead == suspect || verdict.dead == self;
+    appended = held == mine;
     read.push_back(std::move(verdict));
   }
   WEFT_FAIL_POINT("verdict.appended");
   note(read);
+  if (appended) return read;
+  // Further on this worker's own death may stand.
+  absl::StatusOr<std::vector<Verdict>> rest = this->read();
+  if (rest.ok()) read.insert(read.end(), rest->begin(), rest->end());
   return read;
 }
 

@@ -34,9 +34,8 @@ class VerdictList {
 
   // What was written since this object last looked, oldest first.
   absl::StatusOr<std::vector<Verdict>> read();
-  // The same up to an entry about `suspect` or `self`. Without one, now or before, appends that
-  // `suspect` is dead; then the last entry is the new one. Safe to repeat when the store did not
-  // answer.
+  // The same. Without an entry about `suspect` or `self`, now or before, appends that `suspect` is
+  // dead; then the last entry is the new one. Safe to repeat when the store did not answer.
   absl::StatusOr<std::vector<Verdict>> condemn(WorkerId self, WorkerId suspect,
                                                std::string_view reason);
 

@@ -50,6 +50,16 @@ TEST(VerdictList, WhoHasReadItsOwnEndWritesNothingMore) {
   EXPECT_EQ(list_of(store).read()->size(), 1u);
 }
 
+// Who was cut off for long asks about somebody, and learns that it is dead itself.
+TEST(VerdictList, WhoFindsItsSuspectReadsOnToTheEnd) {
+  const auto store = std::make_shared<MemoryStore>();
+  VerdictList a = list_of(store), b = list_of(store);
+  ASSERT_TRUE(a.condemn(kA, kC, "x").ok());
+  ASSERT_TRUE(a.condemn(kA, kB, "y").ok());
+  EXPECT_EQ(*b.condemn(kB, kC, "z"), (std::vector<Verdict>{{kC, kA, "x"}, {kB, kA, "y"}}));
+  EXPECT_EQ(list_of(store).read()->size(), 2u);
+}
+
 TEST(VerdictList, EachEntryIsReadOnce) {
   const auto store = std::make_shared<MemoryStore>();
   VerdictList a = list_of(store), b = list_of(store);
