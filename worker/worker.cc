@@ -206,10 +206,16 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
   autograd_ = internal::AutogradDriver::attach(runtime, options_.leaf_observer.get());
   runtime->set_hooks(references_.get(), autograd_.get());
   runtime->attach();
-  WEFT_RETURN_IF_ERROR(agent_->start(std::move(members)));
-  membership_->start(verdicts, is_newcomer);
-  if (is_newcomer) WEFT_RETURN_IF_ERROR(be_welcomed());
-  return runtime;
+  absl::Status started = agent_->start(std::move(members));
+  if (started.ok()) {
+    membership_->start(verdicts, is_newcomer);
+    if (is_newcomer) started = be_welcomed();
+  }
+  if (started.ok()) return runtime;
+  // The others may be at work in the runtime, which ends with this scope.
+  stop_traffic();
+  executor_.stop();
+  return started;
 }
 
 internal::Membership::Options Worker::Stack::membership_options(const JoinRequest& request) {

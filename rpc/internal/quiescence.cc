@@ -67,6 +67,8 @@ void Quiescence::gone(WorkerId worker) {
 }
 
 bool Quiescence::admits() const {
+  // Who leaves alone is met by newcomers until it says goodbye, and then is one who has left.
+  if (alone_) return true;
   MutexLock lock(mutex_);
   return core_.admits();
 }

@@ -300,7 +300,8 @@ void LeaseMembership::on_join(Worker& worker) {
 void LeaseMembership::publish(Worker& worker) {
   Member& member = at(worker);
   records_[worker.id.index] = worker.id;
-  for (const auto& [index, newest] : records_) {
+  for (const auto& record : records_) {
+    const WorkerId newest = record.second;
     const auto ended = [&](const Verdict& verdict) { return verdict.dead == newest; };
     if (newest == worker.id || std::any_of(member.read.begin(), member.read.end(), ended)) continue;
     member.core.add(info(newest));

@@ -171,6 +171,20 @@ TEST_P(DynamicGroupTest, WhatIsStillReferredToAtTheTimeoutIsNamed) {
   } while (!is_rref_lost(lost));
 }
 
+TEST_P(DynamicGroupTest, ANewcomerMeetsWhoIsLeaving) {
+  Worker& a = world_.join("a");
+  Worker& b = world_.join("b");
+  auto held = std::make_unique<RRef<Counter>>(remote<Counter>(b.to("a"), 9));
+  EXPECT_EQ(held->rpc_sync(&Counter::value), 9);
+  const Future<void> left = a.shutdown_async();
+  EXPECT_FALSE(left.wait_for(milliseconds(50)));
+  Worker& c = world_.join("c");
+  EXPECT_EQ(rpc_sync(c.to("b"), one_more, 4), 5);
+  EXPECT_EQ(held->rpc_sync(&Counter::value), 9);
+  held = nullptr;
+  left.wait();
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, DynamicGroupTest,
                          ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc),
                          [](const auto& info) { return to_string(info.param); });
@@ -231,6 +245,30 @@ TEST_F(Deaths, AVerdictReachesEverybody) {
   VerdictList list(world_.store(), "weft", 0);
   const auto verdicts = list.read();
   EXPECT_EQ(verdicts->size(), 1u);
+}
+
+// One member never hears that the newcomer has met all; the other calls it while its join fails.
+TEST_F(Deaths, AJoinThatFailsEndsWhatCallsHaveBegun) {
+  Worker& a = join("a");
+  Worker& b = join("b");
+  world_.network().set_filter([to = a.id()](const FrameHeader& header) {
+    const bool cut =
+        header.kind == FrameKind::kPost && header.source.index > 1 && header.destination == to;
+    return cut ? InprocNetwork::Fate::kDrop : InprocNetwork::Fate::kDeliver;
+  });
+  for (int i = 0; i < 5; ++i) {
+    std::atomic<bool> over{false};
+    std::thread caller([&] {
+      while (!over) (void)error_of([&] { rpc_sync(b.to("late"), one_more, 1); });
+    });
+    WorkerOptions options = world_.options_of("late");
+    options.place.restart_count = static_cast<uint32_t>(i);
+    options.join_timeout = absl::Milliseconds(200);
+    const absl::Status error = error_of([&] { Worker::join(std::move(options)); });
+    EXPECT_EQ(error.code(), absl::StatusCode::kDeadlineExceeded) << error;
+    over = true;
+    caller.join();
+  }
 }
 
 // Two workers are cut from each other and from nobody else: one of them is dead, for all.
