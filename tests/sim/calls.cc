@@ -422,8 +422,9 @@ void Calls::finish(uint64_t number) {
       body->ran = Ran::kYes;
     }
   }
-  const size_t bytes = dice.chance(15) ? 5000 + dice.below(4000) : dice.below(300);
-  answer(incoming, std::move(body), body->ok ? bytes : 0);
+  const size_t drawn = dice.chance(15) ? 5000 + dice.below(4000) : dice.below(300);
+  const size_t bytes = body->ok ? drawn : 0;
+  answer(incoming, std::move(body), bytes);
 }
 
 // ---- cancelling
