@@ -12,6 +12,10 @@ endmacro()
 
 weft_find(Threads libc6-dev)
 weft_find(ZLIB zlib1g-dev)
+find_path(XXHASH_INCLUDE_DIR xxhash.h)  # used inline, not linked
+if(NOT XXHASH_INCLUDE_DIR)
+  list(APPEND WEFT_MISSING "xxhash.h: Debian package libxxhash-dev")
+endif()
 weft_find(absl libabsl-dev CONFIG)
 weft_find(Protobuf "libprotobuf-dev and protobuf-compiler" MODULE)
 if(Protobuf_FOUND AND NOT Protobuf_PROTOC_EXECUTABLE)

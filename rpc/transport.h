@@ -89,7 +89,7 @@ class Transport {
   virtual absl::Status start(PeerIdentity self, TransportSink* sink) = 0;
   // Dials; `callback` runs once, on a transport thread, never inside this call: the connection
   // after the handshake, or Unavailable (nobody there), FailedPrecondition (somebody else there),
-  // DeadlineExceeded, ResourceExhausted (this process has no descriptor left for it), or what the
+  // DeadlineExceeded (nothing was heard of it), ResourceExhausted (this process has no descriptor left for it), or what the
   // far end's on_accept said. Frames may arrive at the sink before the callback returns, not before
   // it runs.
   virtual void connect(const std::string& address, const PeerIdentity& expected, TimePoint deadline,

@@ -188,7 +188,7 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
                                                        *store_thread_, membership_options(request));
   membership_->add_ties([this](std::vector<WorkerId>& ties) { references_->append_ties(ties); });
   membership_->add_ties([this](std::vector<WorkerId>& ties) { autograd_->append_ties(ties); });
-  membership_->attach(members);
+  membership_->attach(members, is_newcomer);
 
   internal::RuntimeOptions runtime_options;
   runtime_options.parking = {options_.max_queued_calls, options_.byte_credits};
@@ -208,7 +208,7 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
   runtime->attach();
   absl::Status started = agent_->start(std::move(members));
   if (started.ok()) {
-    membership_->start(verdicts, is_newcomer);
+    membership_->start(verdicts);
     if (is_newcomer) started = be_welcomed();
   }
   if (started.ok()) return runtime;

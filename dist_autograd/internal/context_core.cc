@@ -462,7 +462,7 @@ void ContextCore::on_other_pass(Entry& entry, WorkerId from, AutogradMessage& me
   // Whoever still works for a pass that this initiator aborted was not known to be engaged.
   if (id.initiator == self_) {
     auto aborted = initiator.aborted_here.find(id.k);
-    if (aborted != initiator.aborted_here.end() && !WEFT_BREAK(late_message_unanswered)) {
+    if (aborted != initiator.aborted_here.end()) {
       out.push_back(Send{from, AbortMessage{id, aborted->second}});
     }
   }

@@ -112,8 +112,9 @@ void Agent::dial_until(const PeerPtr& peer, TimePoint deadline, int redials) {
           const std::string why =
               absl::StrCat(refused ? "refuses this worker" : "cannot be reached", " at ",
                            peer->info.address, ": ", status.message());
-          suspect(peer->info.id,
-                  refused ? absl::PermissionDeniedError(why) : absl::UnavailableError(why));
+          const bool told = refused || absl::IsDeadlineExceeded(status);
+          suspect(peer->info.id, absl::Status(told ? status.code() : absl::StatusCode::kUnavailable,
+                                              why));
         }
       });
 }

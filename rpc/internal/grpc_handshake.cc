@@ -3,6 +3,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <system_error>
+
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
 #include "weft/proto/weft.pb.h"
@@ -11,7 +15,7 @@
 namespace weft::internal {
 namespace {
 
-constexpr uint32_t kProtocolVersion = 1;
+constexpr uint32_t kProtocolVersion = 2;
 
 grpc::ChannelArguments channel_arguments(bool bulk) {
   grpc::ChannelArguments arguments;
@@ -35,6 +39,14 @@ bool has_descriptors() {
   if (probe < 0) return false;
   ::close(probe);
   return true;
+}
+
+// This end's network says so: nothing was heard of the far end. gRPC has only words for it.
+bool has_no_route(const absl::Status& status) {
+  for (const int error : {ENETUNREACH, ENETDOWN, EHOSTUNREACH, EHOSTDOWN, ETIMEDOUT}) {
+    if (absl::StrContains(status.message(), std::generic_category().message(error))) return true;
+  }
+  return false;
 }
 
 absl::StatusOr<wire::Hello> parse_hello(const std::string& text) {
@@ -212,6 +224,7 @@ void DialHandler::on_end(GrpcStream& stream, absl::Status reason) {
     connection_->lane_ended(stream, std::move(reason));
   } else if (auto ready = std::exchange(ready_, nullptr)) {
     if (late_.load()) reason = absl::DeadlineExceededError("no answer before the deadline");
+    if (has_no_route(reason)) reason = absl::DeadlineExceededError(reason.message());
     if (!reason.ok() && !has_descriptors()) {
       reason = absl::ResourceExhaustedError("this process has no file descriptor left");
     }

@@ -53,9 +53,10 @@ Membership::Membership(Agent& agent, Quiescence& quiescence, Clock& clock,
 
 Membership::~Membership() { stop(); }
 
-void Membership::attach(const std::vector<WorkerInfo>& members) {
+void Membership::attach(const std::vector<WorkerInfo>& members, bool newcomer) {
   {
     MutexLock lock(mutex_);
+    newcomer_ = newcomer;
     for (const WorkerInfo& member : members) {
       if (member.id == agent_.self().id) continue;
       core_.add(member);
@@ -78,6 +79,9 @@ void Membership::attach(const std::vector<WorkerInfo>& members) {
       agent_.post(from, Topic::kMembership, answer.SerializeAsString());
     } else if (post.has_welcome()) {
       welcomed(from);
+    } else if (post.has_doubt()) {
+      MutexLock lock(mutex_);
+      core_.look_after(WorkerId::from_bits(post.doubt().worker()), clock_.now());
     } else {
       quiescence_.receive(from, post);
     }
@@ -101,11 +105,7 @@ void Membership::attach(const std::vector<WorkerInfo>& members) {
   });
 }
 
-void Membership::start(const std::vector<Verdict>& verdicts, bool newcomer) {
-  {
-    MutexLock lock(mutex_);
-    newcomer_ = newcomer;
-  }
+void Membership::start(const std::vector<Verdict>& verdicts) {
   step([&](MembershipCore& core, MembershipActions& out) { core.learn(verdicts, out); });
   met({});
   welcomed({});
@@ -149,6 +149,22 @@ void Membership::act(MembershipActions& actions) {
     ask(question);
   }
   for (WorkerId stranger : actions.lookups) look_up(stranger);
+  for (WorkerId doubted : actions.doubts) doubt(doubted);
+}
+
+void Membership::doubt(WorkerId worker) {
+  wire::MembershipPost post;
+  post.mutable_doubt()->set_worker(worker.bits());
+  const std::string text = post.SerializeAsString();
+  for (WorkerId member : agent_.live()) {
+    if (member == worker || member == agent_.self().id) continue;
+    {
+      MutexLock lock(mutex_);
+      if (unmet_.contains(member)) continue;
+    }
+    agent_.post(member, Topic::kMembership, text);
+  }
+  agent_.reach(worker);
 }
 
 void Membership::ask(const MembershipActions::Question& question) {
@@ -266,6 +282,10 @@ void Membership::fail_awaiting(const absl::Status& status) {
 }
 
 void Membership::on_opened(WorkerId peer) {
+  {
+    MutexLock lock(mutex_);
+    if (!newcomer_) core_.established();
+  }
   quiescence_.joined(peer);
   met(peer);
 }
@@ -292,11 +312,15 @@ void Membership::on_gone(WorkerId peer, const absl::Status& reason, bool left) {
 }
 
 void Membership::on_suspicion(WorkerId peer, const absl::Status& reason) {
-  if (absl::IsPermissionDenied(reason)) {
-    step([&](MembershipCore& core, MembershipActions& out) { core.refused(peer, reason, out); });
-  } else {
-    step([&](MembershipCore& core, MembershipActions& out) { core.suspect(peer, reason, out); });
-  }
+  step([&](MembershipCore& core, MembershipActions& out) {
+    if (absl::IsPermissionDenied(reason)) {
+      core.refused(peer, reason, out);
+    } else if (absl::IsDeadlineExceeded(reason)) {
+      core.unanswered(peer, reason, out);
+    } else {
+      core.suspect(peer, reason, out);
+    }
+  });
 }
 
 void Membership::met(WorkerId peer) {
@@ -318,6 +342,7 @@ void Membership::welcomed(WorkerId by) {
     MutexLock lock(mutex_);
     unwelcome_.erase(by);
     if (!newcomer_ || !unwelcome_.empty()) return;
+    core_.established();
   }
   joined_.set_value();
 }

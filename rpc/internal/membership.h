@@ -50,11 +50,11 @@ class Membership {
 
   // Before the agent starts.
   void add_ties(Ties ties) { ties_.push_back(std::move(ties)); }
-  void attach(const std::vector<WorkerInfo>& members);
+  // `newcomer`: the others have to learn of this worker.
+  void attach(const std::vector<WorkerInfo>& members, bool newcomer);
 
   // After the agent has started: looks at the peers from now on. `verdicts`: what the list holds.
-  // `newcomer`: the others have to learn of this worker.
-  void start(const std::vector<Verdict>& verdicts, bool newcomer);
+  void start(const std::vector<Verdict>& verdicts);
   // For a newcomer: every member that was given to `attach` knows its name, has left or is dead.
   // PermissionDenied: one of them refuses this worker.
   Future<void> joined() const { return joined_.future(); }
@@ -76,6 +76,7 @@ class Membership {
   void step(Event event) ABSL_LOCKS_EXCLUDED(mutex_);
   void act(MembershipActions& actions);
   void ask(const MembershipActions::Question& question);
+  void doubt(WorkerId worker) ABSL_LOCKS_EXCLUDED(mutex_);
   void look_up(WorkerId stranger);
   void on_found(WorkerId stranger, const absl::StatusOr<std::optional<WorkerInfo>>& record);
   absl::Status admit(const WorkerInfo& newcomer);

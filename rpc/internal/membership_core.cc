@@ -138,16 +138,32 @@ void MembershipCore::tick(TimePoint now, const std::vector<Look>& looks, Members
     if (peer.unanswered.size() > kMostUnanswered) peer.unanswered.pop_front();
     out.beats.push_back({look.peer, next_beat_++});
   }
-  if (silent == 0) return;
   // Who hears nobody is more likely to be cut off itself: the others may judge first.
-  const bool deaf = beaten > 1 && heard == 0;
+  if (silent > 0) judge_silence(looks, beaten > 1 && heard == 0, out);
+  for (const Look& look : looks) settle_doubt(look, now, out);
+}
+
+void MembershipCore::judge_silence(const std::vector<Look>& looks, bool deaf,
+                                   MembershipActions& out) {
   const Nanoseconds patience = limits_.patience + (deaf ? 2 * limits_.interval : Nanoseconds(0));
   const absl::Status why = absl::UnavailableError(absl::StrCat(
       "was not heard of for ", absl::FormatDuration(absl::FromChrono(limits_.patience))));
   for (const Look& look : looks) {
     auto found = peers_.find(look.peer);
     if (found == peers_.end() || !found->second.beaten) continue;
-    if (found->second.silence >= patience) suspect(look.peer, why, out);
+    if (found->second.silence >= patience) unanswered(look.peer, why, out);
+  }
+}
+
+// The others take `patience`, and a moment more, for their verdict.
+void MembershipCore::settle_doubt(const Look& look, TimePoint now, MembershipActions& out) {
+  auto found = peers_.find(look.peer);
+  if (found == peers_.end() || found->second.doubt.ok()) return;
+  Peer& peer = found->second;
+  if (look.heard > peer.doubted) {
+    peer.doubt = absl::OkStatus();
+  } else if (now >= peer.doubted + 2 * limits_.patience) {
+    ask_only(look.peer, peer.doubt, out);
   }
 }
 
@@ -207,11 +223,31 @@ void MembershipCore::suspect(WorkerId worker, const absl::Status& reason, Member
   ask(worker, reason, true, out);
 }
 
-void MembershipCore::refused(WorkerId by, const absl::Status& reason, MembershipActions& out) {
-  ask(by, reason, WEFT_BREAK(refusal_condemns), out);
+void MembershipCore::unanswered(WorkerId by, const absl::Status& reason, MembershipActions& out) {
+  if (established_ || WEFT_BREAK(newcomer_condemns)) return suspect(by, reason, out);
   auto found = peers_.find(by);
-  if (found != peers_.end()) found->second.refuses = true;
+  if (found == peers_.end() || !found->second.doubt.ok()) return;
+  found->second.doubt = reason;
+  found->second.doubted = last_tick_;
+  out.doubts.push_back(by);
+}
+
+void MembershipCore::look_after(WorkerId worker, TimePoint now) {
+  auto found = peers_.find(worker);
+  if (found == peers_.end()) return;
+  found->second.interest_until = std::max(found->second.interest_until, now + limits_.linger);
+}
+
+void MembershipCore::refused(WorkerId by, const absl::Status& reason, MembershipActions& out) {
+  if (WEFT_BREAK(refusal_condemns)) ask(by, reason, true, out);
+  ask_only(by, reason, out);
   if (WEFT_BREAK(refusal_not_checked)) out.refused = reason;
+}
+
+void MembershipCore::ask_only(WorkerId worker, const absl::Status& reason, MembershipActions& out) {
+  ask(worker, reason, false, out);
+  auto found = peers_.find(worker);
+  if (found != peers_.end()) found->second.undecided = reason;
 }
 
 void MembershipCore::answer(WorkerId suspect, uint64_t question,
@@ -225,7 +261,7 @@ void MembershipCore::answer(WorkerId suspect, uint64_t question,
   if (WEFT_BREAK(unknown_decides_nothing)) return;
   // The list does not decide it: for this pair alone it is over.
   const absl::Status why = absl::UnavailableError(found->second.suspicion);
-  if (found->second.refuses) out.refused = refusal(found->second.suspicion);
+  if (!found->second.undecided.ok()) out.refused = found->second.undecided;
   end(suspect, why, out);
 }
 

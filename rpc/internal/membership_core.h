@@ -50,9 +50,11 @@ struct MembershipActions {
   std::vector<Question> questions;
   std::vector<Gone> gone;
   std::vector<Notice> notices;
+  // To be told to the members that are met: somebody who is none yet is not answered by this one.
+  std::vector<WorkerId> doubts;
   // Ask the group's records who that is, within bounded time; `found` follows.
   std::vector<WorkerId> lookups;
-  // A worker refuses this one, and the list does not say that either is dead.
+  // A worker refuses this one, or does not answer, and the list does not say that either is dead.
   absl::Status refused;
   // This worker itself is dead to the others: all of them are gone, and `gone` does not say so.
   absl::Status fenced;
@@ -94,8 +96,15 @@ class MembershipCore {
   bool trusts(WorkerId peer, TimePoint now) const;
 
   // ---- suspicion and verdict
-  // Unreachable, in breach of the protocol, or silent.
+  // This worker is known: to one member, of those that a static group began with; to all, if it came
+  // later. Before, nobody would learn of its verdicts, and it is the one that is more likely cut off.
+  void established() { established_ = true; }
+  // Nobody listens at its address, or it is in breach of the protocol.
   void suspect(WorkerId worker, const absl::Status& reason, MembershipActions& out);
+  // It does not answer. Who is not established leaves that to the others, for a while.
+  void unanswered(WorkerId by, const absl::Status& reason, MembershipActions& out);
+  // A newcomer has such doubts: a lease will tell.
+  void look_after(WorkerId worker, TimePoint now);
   // A peer refuses connections: this worker may be dead to it, or to all, or the peer itself is
   // dead.
   void refused(WorkerId by, const absl::Status& reason, MembershipActions& out);
@@ -125,11 +134,16 @@ class MembershipCore {
     TimePoint trusted_until;
     uint64_t question = 0;  // open; 0: none
     std::string suspicion;
-    bool refuses = false;  // that is why the list was asked
+    absl::Status undecided;  // what it means to a join if the list decides nothing
+    absl::Status doubt;      // why others have been asked to look after it
+    TimePoint doubted;
   };
 
+  void judge_silence(const std::vector<Look>& looks, bool deaf, MembershipActions& out);
+  void settle_doubt(const Look& look, TimePoint now, MembershipActions& out);
   void listen(Peer& peer, const Look& look, TimePoint now, Nanoseconds awake) const;
   void ask(WorkerId worker, const absl::Status& reason, bool condemn, MembershipActions& out);
+  void ask_only(WorkerId worker, const absl::Status& reason, MembershipActions& out);
   // Takes an entry of the list, or of a notice.
   void take(const weft::Verdict& verdict, MembershipActions& out);
   void remember(const weft::Verdict& verdict);
@@ -153,6 +167,7 @@ class MembershipCore {
     std::string reason;  // in the verdict
   };
   std::map<uint32_t, Ended> ended_;
+  bool established_ = false;
   TimePoint last_tick_;
   uint64_t next_beat_ = 1;
   uint64_t next_question_ = 1;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/rpc/internal/frame_codec.h"
+#include "weft/rpc/internal/record_checksum.h"
 
 namespace weft::internal {
 namespace {
@@ -20,10 +21,25 @@ constexpr size_t kMessage = size_t{64} << 10;
 constexpr size_t kReserved = size_t{60} << 10;
 constexpr size_t kChunkBytes = size_t{1} << 20;
 
-void append_record_header(std::string& out, Record kind, size_t size) {
+constexpr size_t kChecksumAt = 5;  // after kind and size
+
+void append_record_header(std::string& out, Record kind, size_t size, uint32_t checksum) {
   const auto length = static_cast<uint32_t>(size);
   out.push_back(static_cast<char>(kind));
   out.append(reinterpret_cast<const char*>(&length), sizeof(length));
+  out.append(reinterpret_cast<const char*>(&checksum), sizeof(checksum));
+}
+
+// Appends a record whose content `append` appends.
+template <class Append>
+void append_record(std::string& out, Record kind, size_t size, Append append) {
+  const size_t record = out.size();
+  append_record_header(out, kind, size, 0);
+  const size_t content = out.size();
+  append();
+  const uint32_t checksum = record_checksum(kind, static_cast<uint32_t>(size),
+                                            std::string_view(out).substr(content));
+  std::memcpy(out.data() + record + kChecksumAt, &checksum, sizeof(checksum));
 }
 
 grpc::Slice slice_of(std::string text) {
@@ -54,8 +70,8 @@ grpc::ByteBuffer FrameWriter::next() {
   std::vector<grpc::Slice> slices;
   std::string packed;
   if (!hello_.empty()) {
-    append_record_header(packed, kHello, hello_.size());
-    packed += std::exchange(hello_, {});
+    append_record(packed, kHello, hello_.size(), [&] { packed += hello_; });
+    hello_.clear();
   }
   while (!queue_.empty() && packed.size() < kMessage) {
     const Frame& frame = *queue_.front();
@@ -63,11 +79,12 @@ grpc::ByteBuffer FrameWriter::next() {
     const size_t whole = head + frame.payload_bytes();
     if (whole > kPackedFrame) break;
     if (packed.empty()) packed.reserve(std::min(queued_bytes_, kReserved));
-    append_record_header(packed, kFrame, whole);
-    append_head(frame, packed);
-    for (const Payload& payload : frame.payloads) {
-      packed.append(reinterpret_cast<const char*>(payload.data), payload.size);
-    }
+    append_record(packed, kFrame, whole, [&] {
+      append_head(frame, packed);
+      for (const Payload& payload : frame.payloads) {
+        packed.append(reinterpret_cast<const char*>(payload.data), payload.size);
+      }
+    });
     queued_bytes_ -= frame.cost();
     queue_.pop_front();
   }
@@ -83,8 +100,7 @@ void FrameWriter::add_chunk(std::vector<grpc::Slice>& slices) {
   const FramePtr frame = queue_.front();
   if (!progress_.head_written) {
     std::string text;
-    append_record_header(text, kHead, head_bytes(*frame));
-    append_head(*frame, text);
+    append_record(text, kHead, head_bytes(*frame), [&] { append_head(*frame, text); });
     slices.push_back(slice_of(std::move(text)));
     progress_.head_written = true;
   }
@@ -94,7 +110,8 @@ void FrameWriter::add_chunk(std::vector<grpc::Slice>& slices) {
     const size_t size = std::min(room, payload.size - progress_.offset);
     if (size > 0) {
       std::string header;
-      append_record_header(header, kChunk, size);
+      append_record_header(header, kChunk, size,
+                           record_checksum(kChunk, static_cast<uint32_t>(size), {}));
       slices.push_back(grpc::Slice(header));
       // The slice keeps the frame, the frame its payloads.
       slices.push_back(grpc::Slice(
@@ -156,24 +173,6 @@ class FrameReader::Cursor {
   bool ok_ = false;
 };
 
-absl::Status FrameReader::read_head(Cursor& cursor, size_t record, Frame& frame, size_t& head) {
-  if (record < kFixedHeaderBytes) {
-    return absl::InvalidArgumentError("a frame ends inside its header");
-  }
-  std::string text(kFixedHeaderBytes, '\0');
-  cursor.copy(text.data(), kFixedHeaderBytes);
-  auto size = head_size(text, limits_);
-  if (!size.ok()) return size.status();
-  if (*size > record) return absl::InvalidArgumentError("a frame's head exceeds its record");
-  head = *size;
-  text.resize(head);
-  cursor.copy(text.data() + kFixedHeaderBytes, head - kFixedHeaderBytes);
-  auto decoded = decode_head(text, limits_);
-  if (!decoded.ok()) return decoded.status();
-  frame = *std::move(decoded);
-  return absl::OkStatus();
-}
-
 absl::Status FrameReader::allocate(Frame& frame) {
   for (Payload& payload : frame.payloads) {
     const size_t size = payload.size;
@@ -186,6 +185,64 @@ absl::Status FrameReader::allocate(Frame& frame) {
   return absl::OkStatus();
 }
 
+absl::Status FrameReader::take_frame(std::string_view record, std::vector<Frame>& frames) {
+  const auto head = head_size(record, limits_);
+  if (!head.ok()) return head.status();
+  if (*head > record.size()) return absl::InvalidArgumentError("a frame ends inside its head");
+  auto frame = decode_head(record.substr(0, *head), limits_);
+  if (!frame.ok()) return frame.status();
+  record.remove_prefix(*head);
+  if (frame->payload_bytes() != record.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("payloads of ", frame->payload_bytes(),
+                                                   " bytes in a record with ", record.size()));
+  }
+  if (absl::Status status = allocate(*frame); !status.ok()) return status;
+  for (Payload& payload : frame->payloads) {
+    if (payload.size > 0) std::memcpy(payload.data, record.data(), payload.size);
+    record.remove_prefix(payload.size);
+  }
+  frames.push_back(*std::move(frame));
+  return absl::OkStatus();
+}
+
+absl::Status FrameReader::take_head(std::string_view record, std::vector<Frame>& frames) {
+  auto frame = decode_head(record, limits_);
+  if (!frame.ok()) return frame.status();
+  if (absl::Status status = allocate(*frame); !status.ok()) return status;
+  missing_ = frame->payload_bytes();
+  filling_ = missing_ > 0;
+  if (!filling_) {
+    frames.push_back(*std::move(frame));
+    return absl::OkStatus();
+  }
+  partial_ = *std::move(frame);
+  payload_ = offset_ = 0;
+  return absl::OkStatus();
+}
+
+absl::Status FrameReader::take_chunk(Cursor& cursor, size_t size, std::vector<Frame>& frames) {
+  if (size > missing_) {
+    return absl::InvalidArgumentError("a frame has more bytes than its payloads");
+  }
+  missing_ -= size;
+  for (size_t left = size; left > 0;) {
+    while (offset_ == partial_.payloads[payload_].size) {
+      ++payload_;
+      offset_ = 0;
+    }
+    Payload& payload = partial_.payloads[payload_];
+    const size_t part = std::min(left, payload.size - offset_);
+    cursor.copy(payload.data + offset_, part);
+    offset_ += part;
+    left -= part;
+  }
+  if (missing_ == 0) {
+    filling_ = false;
+    frames.push_back(std::exchange(partial_, Frame()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status FrameReader::read(const grpc::ByteBuffer& message,
                                const std::function<absl::Status(std::string hello)>& on_hello,
                                std::vector<Frame>& frames) {
@@ -193,65 +250,38 @@ absl::Status FrameReader::read(const grpc::ByteBuffer& message,
   if (!cursor.ok()) return absl::InvalidArgumentError("a message cannot be read");
   while (!cursor.at_end()) {
     uint8_t kind = 0;
-    uint32_t size = 0;
-    if (!cursor.copy(&kind, 1) || !cursor.copy(&size, 4) || size > cursor.remaining()) {
+    uint32_t size = 0, checksum = 0;
+    if (!cursor.copy(&kind, 1) || !cursor.copy(&size, 4) || !cursor.copy(&checksum, 4) ||
+        size > cursor.remaining()) {
       return absl::InvalidArgumentError("a record is truncated");
+    }
+    std::string content(kind == kChunk ? 0 : size, '\0');
+    cursor.copy(content.data(), content.size());
+    if (record_checksum(kind, size, content) != checksum) {
+      return absl::DataLossError("a record was changed on its way: its checksum does not fit");
     }
     if (filling_ != (kind == kChunk)) {
       return absl::InvalidArgumentError(
           absl::StrCat("a record of kind ", kind, " is out of place"));
     }
-    if (kind == kHello) {
-      std::string hello(size, '\0');
-      cursor.copy(hello.data(), size);
-      if (absl::Status status = on_hello(std::move(hello)); !status.ok()) return status;
-    } else if (kind == kFrame || kind == kHead) {
-      Frame frame;
-      size_t head = 0;
-      if (absl::Status status = read_head(cursor, size, frame, head); !status.ok()) return status;
-      const size_t inside = kind == kFrame ? size - head : 0;
-      if (kind == kHead && head != size) {
-        return absl::InvalidArgumentError("a head record holds more than a head");
-      }
-      if (kind == kFrame && frame.payload_bytes() != inside) {
-        return absl::InvalidArgumentError(absl::StrCat("payloads of ", frame.payload_bytes(),
-                                                       " bytes in a record with ", inside));
-      }
-      if (absl::Status status = allocate(frame); !status.ok()) return status;
-      if (kind == kFrame) {
-        for (Payload& payload : frame.payloads) cursor.copy(payload.data, payload.size);
-        frames.push_back(std::move(frame));
-      } else if (frame.payload_bytes() == 0) {
-        frames.push_back(std::move(frame));
-      } else {
-        partial_ = std::move(frame);
-        payload_ = offset_ = 0;
-        missing_ = partial_.payload_bytes();
-        filling_ = true;
-      }
-    } else if (kind == kChunk) {
-      if (size > missing_) {
-        return absl::InvalidArgumentError("a frame has more bytes than its payloads");
-      }
-      missing_ -= size;
-      for (size_t left = size; left > 0;) {
-        while (offset_ == partial_.payloads[payload_].size) {
-          ++payload_;
-          offset_ = 0;
-        }
-        Payload& payload = partial_.payloads[payload_];
-        const size_t part = std::min(left, payload.size - offset_);
-        cursor.copy(payload.data + offset_, part);
-        offset_ += part;
-        left -= part;
-      }
-      if (missing_ == 0) {
-        filling_ = false;
-        frames.push_back(std::exchange(partial_, Frame()));
-      }
-    } else {
-      return absl::InvalidArgumentError(absl::StrCat("a record of kind ", kind, " is unknown"));
+    absl::Status taken;
+    switch (kind) {
+      case kHello:
+        taken = on_hello(std::move(content));
+        break;
+      case kFrame:
+        taken = take_frame(content, frames);
+        break;
+      case kHead:
+        taken = take_head(content, frames);
+        break;
+      case kChunk:
+        taken = take_chunk(cursor, size, frames);
+        break;
+      default:
+        taken = absl::InvalidArgumentError(absl::StrCat("a record of kind ", kind, " is unknown"));
     }
+    if (!taken.ok()) return taken;
   }
   return absl::OkStatus();
 }

@@ -3,9 +3,11 @@
 //
 // Thread safety: none; a FrameWriter belongs to the write slot of its stream, a FrameReader to the
 // read slot.
-// Wire: a message is a sequence of records, u8 kind, u32 size, content. kHello: wire::Hello.
-// kFrame: a whole frame, its head and then its payloads. kHead: the head of a frame whose payloads
-// follow, in order, as kChunk records of this and the next messages; no other record comes between.
+// Wire: a message is a sequence of records, u8 kind, u32 size, u32 checksum, content. kHello:
+// wire::Hello. kFrame: a whole frame, its head and then its payloads. kHead: the head of a frame
+// whose payloads follow, in order, as kChunk records of this and the next messages; no other record
+// comes between. The checksum (record_checksum.h) covers kind, size and content; of a chunk not the
+// content, which would cost a pass over large tensors at both ends.
 #pragma once
 
 #include <deque>
@@ -59,8 +61,9 @@ class FrameReader {
 
  private:
   class Cursor;
-  // `record` bytes are left of the record; `head` becomes how many of them were the head.
-  absl::Status read_head(Cursor& cursor, size_t record, Frame& frame, size_t& head);
+  absl::Status take_frame(std::string_view record, std::vector<Frame>& frames);
+  absl::Status take_head(std::string_view record, std::vector<Frame>& frames);
+  absl::Status take_chunk(Cursor& cursor, size_t size, std::vector<Frame>& frames);
   absl::Status allocate(Frame& frame);
 
   const TransportLimits& limits_;

@@ -241,6 +241,21 @@ TEST(ContextCore, AnAbortThatOvertakesTheFirstGradientKeepsTheWorkerOut) {
   EXPECT_EQ(count<EngageLocal>(out), 1) << "the next pass is welcome";
 }
 
+// Its initiator had aborted the pass before it knew that this worker would take part.
+TEST(ContextCore, ALateMessageOfAnAbortedPassIsAnsweredWithTheAbort) {
+  ContextCore core(kSelf);
+  AutogradActions out;
+  const ContextId context = core.create();
+  ASSERT_TRUE(core.note_peer(context, kB).ok());
+  const auto pass = core.start(context, {}, out);
+  ASSERT_TRUE(pass.ok());
+  core.on_local_failure(*pass, {.status = absl::UnknownError("x"), .worker = kSelf}, out);
+  ASSERT_EQ(core.standing(*pass), Standing::kAborted);
+  out.clear();
+  core.on_message(kC, ReportMessage{.pass = *pass}, out);
+  EXPECT_EQ(receivers<AbortMessage>(out), (std::vector<WorkerId>{kC}));
+}
+
 TEST(ContextCore, AHistoryThatKnowsAPassIsOverKeepsTheWorkerOut) {
   ContextCore core(kSelf);
   AutogradActions out;

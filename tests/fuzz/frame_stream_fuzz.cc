@@ -1,4 +1,5 @@
-// The messages of one stream: input is a sequence of them, each u16 size, u8 place of a cut, bytes.
+// The messages of one stream: input is a sequence of them, each u16 size, u8 place of a cut, then
+// records, to which the checksums are added: else nothing would pass them.
 // What arrives must arrive again when it is sent on.
 #include <grpcpp/support/byte_buffer.h>
 
@@ -7,6 +8,7 @@
 #include "weft/rpc/internal/status_wire.h"
 #include "weft/rpc/internal/stream_codec.h"
 #include "weft/tests/fuzz/fuzz.h"
+#include "weft/tests/rpc/support/records.h"
 
 namespace weft::fuzz {
 namespace {
@@ -70,7 +72,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   while (!input.empty()) {
     const size_t length = input.number<uint16_t>();
     const size_t cut = input.number<uint8_t>();
-    const absl::Status read = reader.read(message_of(input.take(length), cut), take_hello, frames);
+    const std::string text = weft::internal::sealed(input.take(length));
+    const absl::Status read = reader.read(message_of(text, cut), take_hello, frames);
     if (read.ok()) continue;
     require_refusal(read);
     break;

@@ -43,6 +43,7 @@ class Run {
 
   void event() {
     now_ += std::chrono::milliseconds(100);
+    if (input_.flag()) core_.established();
     switch (input_.below(10)) {
       case 0: {
         const WorkerInfo newcomer{worker(), text(), "there"};
@@ -70,7 +71,12 @@ class Run {
       }
       case 5: {
         const WorkerId of = worker();
-        core_.suspect(of, absl::UnavailableError(text()), out_);
+        const std::string why = text();
+        if (input_.flag()) {
+          core_.unanswered(of, absl::DeadlineExceededError(why), out_);
+        } else {
+          core_.suspect(of, absl::UnavailableError(why), out_);
+        }
         break;
       }
       case 6: {

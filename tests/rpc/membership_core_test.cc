@@ -31,6 +31,7 @@ class MembershipCoreTest : public ::testing::Test {
     core_.add({kOne, "one", "a1"});
     core_.add({kTwo, "two", "a2"});
     core_.add({kThree, "three", "a3"});
+    core_.established();
   }
 
   // One interval later; `heard`: the peer's last frame.
@@ -115,6 +116,7 @@ TEST_F(MembershipCoreTest, WhoHearsNobodyWaitsLonger) {
   MembershipCore other({kSelf, "me", "a0"}, LeaseLimits{}, now_);
   other.add({kOne, "one", "a1"});
   other.add({kTwo, "two", "a2"});
+  other.established();
   const TimePoint start = now_;
   out = {};
   while (out.questions.empty()) {
@@ -238,6 +240,92 @@ TEST_F(MembershipCoreTest, ARefusedWorkerOnlyReads) {
   const auto after = answer(kOne, out.questions[0].number, {});
   ASSERT_EQ(after.gone.size(), 1u);
   EXPECT_TRUE(after.notices.empty());
+}
+
+absl::Status unheard() { return absl::DeadlineExceededError("no answer before the deadline"); }
+
+TEST_F(MembershipCoreTest, WhoDoesNotAnswerIsCondemned) {
+  MembershipActions out;
+  core_.unanswered(kOne, unheard(), out);
+  ASSERT_EQ(out.questions.size(), 1u);
+  EXPECT_TRUE(out.questions[0].condemn);
+}
+
+// Nobody would learn of its verdicts, and it may be cut off itself: a group is not to die of a
+// newcomer without a network.
+class NewcomerCoreTest : public ::testing::Test {
+ protected:
+  NewcomerCoreTest() {
+    core_.add({kOne, "one", "a1"});
+    core_.add({kTwo, "two", "a2"});
+  }
+  // Ticks in which two was heard and one was not, until something is asked or the time is over.
+  void tick_for(Nanoseconds time) {
+    for (const TimePoint end = now_ + time; now_ < end && out_.questions.empty();) {
+      now_ += milliseconds(200);
+      core_.tick(now_, {{kOne, true, TimePoint()}, {kTwo, true, now_}}, out_);
+    }
+  }
+  TimePoint now_ = TimePoint() + seconds(100);
+  MembershipCore core_{{kSelf, "me", "a0"}, LeaseLimits{}, now_};
+  MembershipActions out_;
+};
+
+TEST_F(NewcomerCoreTest, DoesNotCondemnForSilenceButTellsTheOthers) {
+  tick_for(milliseconds(3000));
+  EXPECT_TRUE(out_.questions.empty());
+  EXPECT_EQ(out_.doubts, std::vector<WorkerId>{kOne});
+  // Welcomed by all, it judges.
+  core_.established();
+  tick_for(milliseconds(200));
+  ASSERT_EQ(out_.questions.size(), 1u);
+  EXPECT_TRUE(out_.questions[0].condemn);
+}
+
+TEST_F(NewcomerCoreTest, FailsToJoinWhereNobodyAnswersAndNobodyIsCondemned) {
+  core_.unanswered(kOne, unheard(), out_);
+  EXPECT_EQ(out_.doubts, std::vector<WorkerId>{kOne});
+  tick_for(seconds(10));
+  EXPECT_GE(now_ - TimePoint() - seconds(100), 2 * LeaseLimits{}.patience);
+  ASSERT_EQ(out_.questions.size(), 1u);
+  EXPECT_FALSE(out_.questions[0].condemn);
+  core_.answer(kOne, out_.questions[0].number, std::vector<Verdict>{}, out_);
+  EXPECT_EQ(out_.refused, unheard());
+  EXPECT_EQ(out_.gone.size(), 1u);
+}
+
+TEST_F(NewcomerCoreTest, GoesOnWhenTheOthersCondemnWhoDoesNotAnswer) {
+  core_.unanswered(kOne, unheard(), out_);
+  core_.on_notice({kOne, kTwo, "was silent"}, out_);
+  tick_for(seconds(10));
+  EXPECT_TRUE(out_.questions.empty());
+  EXPECT_TRUE(out_.refused.ok());
+  EXPECT_FALSE(core_.is_live(kOne));
+}
+
+TEST_F(NewcomerCoreTest, GoesOnWhenTheOtherIsHeardAfterAll) {
+  core_.unanswered(kOne, unheard(), out_);
+  for (int i = 0; i < 100; ++i) {
+    now_ += milliseconds(200);
+    core_.tick(now_, {{kOne, true, now_}, {kTwo, true, now_}}, out_);
+  }
+  EXPECT_TRUE(out_.questions.empty());
+}
+
+TEST_F(NewcomerCoreTest, CondemnsWhereNobodyListensAnymore) {
+  core_.suspect(kOne, silent(), out_);
+  ASSERT_EQ(out_.questions.size(), 1u);
+  EXPECT_TRUE(out_.questions[0].condemn);
+}
+
+TEST_F(MembershipCoreTest, LooksAfterSomebodyWhomANewcomerDoubts) {
+  EXPECT_TRUE(tick(false, now_).beats.empty());
+  core_.look_after(kOne, now_);
+  core_.look_after({9, 9}, now_);
+  EXPECT_EQ(tick(false, now_).beats.size(), 1u);
+  size_t questions = 0;
+  for (int i = 0; i < 12; ++i) questions += tick(false, TimePoint()).questions.size();
+  EXPECT_EQ(questions, 1u);
 }
 
 constexpr WorkerId kStranger{5, 3};

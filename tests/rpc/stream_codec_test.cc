@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/rpc/internal/frame_codec.h"
+#include "weft/tests/rpc/support/records.h"
 
 namespace weft::internal {
 namespace {
@@ -178,11 +179,8 @@ TEST_F(StreamCodecTest, ARefusedHelloEndsTheStream) {
 }
 
 TEST_F(StreamCodecTest, RecordsOutOfPlaceAreRefused) {
-  auto record = [](uint8_t kind, const std::string& content) {
-    const auto size = static_cast<uint32_t>(content.size());
-    std::string text(1, static_cast<char>(kind));
-    text.append(reinterpret_cast<const char*>(&size), 4);
-    return text + content;
+  const auto record = [](uint8_t kind, const std::string& content) {
+    return sealed(unsealed_record(kind, content));
   };
   const std::string small = encode_head(*frame_of(1, 3, {}));
   const std::string large = encode_head(*frame_of(1, 3, {100}));
@@ -217,12 +215,32 @@ TEST_F(StreamCodecTest, RecordsOutOfPlaceAreRefused) {
 // Each chunk once cost as much as the frame has payloads.
 TEST_F(StreamCodecTest, ManyEmptyChunksOfManyPayloadsAreReadInTime) {
   const std::string head = encode_head(*frame_of(1, 3, std::vector<size_t>(65536, 1)));
-  const auto size = static_cast<uint32_t>(head.size());
-  std::string text = "\2" + std::string(reinterpret_cast<const char*>(&size), 4) + head;
-  for (int i = 0; i < 1000000; ++i) text.append("\3\0\0\0\0", 5);
+  const std::string empty = sealed(unsealed_record(3, ""));
+  std::string text = sealed(unsealed_record(2, head));
+  for (int i = 0; i < 1000000; ++i) text += empty;
   FrameReader reader(limits_, pool_);
   EXPECT_TRUE(read(reader, message_of(text)).ok());
   EXPECT_TRUE(frames_.empty());
+}
+
+// But in the content of chunks. What came before it is delivered.
+TEST_F(StreamCodecTest, ABitThatChangedOnTheWayIsNoticed) {
+  FrameWriter writer;
+  writer.push_hello("hello");
+  writer.push(frame_of(1, 20, {30, 0, 7}));
+  writer.push(frame_of(2, 10, {40000, 100}));
+  const std::string packed = text_of(writer.next());
+  const std::string cut = text_of(writer.next());
+  const auto expect_noticed = [this](std::string text, size_t bit) {
+    frames_.clear();
+    text[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    FrameReader reader(limits_, pool_);
+    EXPECT_FALSE(read(reader, message_of(text)).ok()) << "bit " << bit;
+    EXPECT_TRUE(frames_.empty()) << "bit " << bit;
+  };
+  for (size_t bit = 0; bit < 8 * packed.size(); ++bit) expect_noticed(packed, bit);
+  const size_t chunk = cut.size() - 40100 - 9 - 9;  // each payload has one of its own
+  for (size_t bit = 0; bit < 8 * (chunk + 9); ++bit) expect_noticed(cut, bit);
 }
 
 TEST_F(StreamCodecTest, CorruptedMessagesAreRefusedOrReadButNeverHarm) {
@@ -230,23 +248,23 @@ TEST_F(StreamCodecTest, CorruptedMessagesAreRefusedOrReadButNeverHarm) {
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);
   limits_.max_frame_bytes = 1 << 20;  // what a lie may cost in memory
-  FrameWriter writer;
-  writer.push_hello("hello");
-  for (uint64_t i = 1; i <= 4; ++i) writer.push(frame_of(i, 20, {30, 0, 7}));
-  writer.push(frame_of(5, 10, {40000, 100}));
-  std::vector<std::string> good;
-  while (!writer.empty()) good.push_back(text_of(writer.next()));
+  std::string packed = unsealed_record(0, "hello");
+  for (uint64_t i = 1; i <= 4; ++i) {
+    packed += unsealed_record(1, encode_head(*frame_of(i, 20, {30, 0, 7})) + std::string(37, 'p'));
+  }
+  const std::string cut = unsealed_record(2, encode_head(*frame_of(5, 10, {40000, 100}))) +
+                          unsealed_record(3, std::string(40100, 'p'));
   size_t refused = 0;
   for (int i = 0; i < 20000; ++i) {
     FrameReader reader(limits_, pool_);
     frames_.clear();
-    for (std::string text : good) {
+    for (std::string text : {packed, cut}) {
       const size_t reach = std::min<size_t>(text.size(), 1200);  // where the structure is
       for (uint64_t n = 1 + random() % 3; n > 0; --n) {
         text[random() % reach] = static_cast<char>(random());
       }
       if (random() % 8 == 0) text.resize(random() % text.size());
-      if (absl::Status status = read(reader, message_of(text)); !status.ok()) {
+      if (absl::Status status = read(reader, message_of(sealed(text))); !status.ok()) {
         EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
         ++refused;
         break;

@@ -51,6 +51,7 @@ constexpr Rule kRules[] = {
     {"last_words_not_told", "what a dead writer wrote is not told in its place"},
     {"own_death_ignored", "who finds itself in the list goes on"},
     {"unknown_decides_nothing", "a pair that the store does not answer goes on"},
+    {"newcomer_condemns", "who is not known yet condemns who does not answer"},
     {"refusal_condemns", "who is refused condemns"},
     {"refusal_not_checked", "a newcomer that is refused fails without reading the list"},
     // references, the owner
@@ -83,7 +84,6 @@ constexpr Rule kRules[] = {
     {"release_not_passed_on", "who hears of a release tells nobody"},
     {"histories_not_read", "decisions that ride on messages are ignored"},
     {"ended_pass_joined", "a pass that has ended here is joined again"},
-    {"late_message_unanswered", "late messages of an aborted pass get no ABORT"},
     {"dead_creator_ignored", "contexts of a dead creator stay"},
     {"lost_peer_not_told", "the creator does not hear who lost a peer"},
     {"ended_peer_heard", "messages of a dead peer are taken"},

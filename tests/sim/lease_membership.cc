@@ -89,6 +89,15 @@ void LeaseMembership::act(Worker& worker, MembershipActions& actions) {
     }
   }
   for (const MembershipActions::Question& question : actions.questions) ask(worker, question);
+  for (const WorkerId stranger : actions.lookups) look_up(worker, stranger);
+  for (const WorkerId doubted : actions.doubts) {
+    world_.report.count(Effect::kDoubts);
+    for (const WorkerId member : worker.sessions.all_live()) {
+      if (member == doubted || at(worker).unmet.contains(member)) continue;
+      post(worker, member, {Parcel::Kind::kDoubt, {doubted, {}, {}}});
+    }
+    worker.sessions.reach(doubted);
+  }
 }
 
 void LeaseMembership::post(Worker& from, WorkerId to, Parcel parcel) {
@@ -154,6 +163,33 @@ void LeaseMembership::reach(Question& question) {
   }
 }
 
+void LeaseMembership::meet(Worker& at, WorkerId stranger) {
+  at.sessions.add_stranger(world_.slot_of(stranger));
+  step(at, [&](MembershipCore& core, auto& out) { core.meet(stranger, out); });
+}
+
+void LeaseMembership::look_up(const Worker& worker, WorkerId stranger) {
+  if (world_.silent_store) world_.felt(world_.silent_store_fault);
+  world_.schedule.in(world_.silent_store ? kStoreTimeout : world_.dice.micros(200, 3000),
+                     EventKind::kStore, worker.slot, stranger.bits(),
+                     static_cast<uint64_t>(Phase::kFound));
+}
+
+void LeaseMembership::on_found(Worker& worker, WorkerId stranger) {
+  absl::StatusOr<std::optional<WorkerInfo>> record;
+  if (world_.silent_store) {
+    record = absl::DeadlineExceededError("the rendezvous store did not answer in time");
+  } else {
+    auto found = records_.find(stranger.index);
+    record = found != records_.end() && found->second == stranger ? std::optional(info(stranger))
+                                                                  : std::nullopt;
+  }
+  bool member = false;
+  step(worker,
+       [&](MembershipCore& core, auto& out) { member = core.found(stranger, record, out); });
+  if (member) worker.sessions.reach(stranger);
+}
+
 void LeaseMembership::note_appended() {
   const absl::StatusOr<std::vector<Verdict>> fresh = all_.read();
   if (!fresh.ok()) return world_.violate("one order", fresh.status().ToString());
@@ -184,6 +220,8 @@ void LeaseMembership::on_event(const Event& event) {
         world_.leave(static_cast<Slot>(event.a));
       }
       return;
+    case Phase::kFound:
+      return on_found(*world_.life(event.slot).worker, WorkerId::from_bits(event.a));
     case Phase::kSpread:
       return check_spread(spreads_[event.a]);
     case Phase::kAnswered:
@@ -276,6 +314,12 @@ void LeaseMembership::suspect(Worker& by, WorkerId whom) {
   });
 }
 
+void LeaseMembership::unanswered(Worker& by, WorkerId whom) {
+  step(by, [&](MembershipCore& core, auto& out) {
+    core.unanswered(whom, absl::DeadlineExceededError("does not answer"), out);
+  });
+}
+
 void LeaseMembership::refused(Worker& by, WorkerId whom) {
   step(by, [&](MembershipCore& core, auto& out) {
     core.refused(whom, absl::PermissionDeniedError("refuses this worker"), out);
@@ -329,7 +373,10 @@ bool LeaseMembership::accepts(Worker& worker, WorkerId dialler) {
   return true;
 }
 
-void LeaseMembership::opened(Worker& worker, WorkerId peer) { met(worker, peer); }
+void LeaseMembership::opened(Worker& worker, WorkerId peer) {
+  if (!at(worker).newcomer) at(worker).core.established();
+  met(worker, peer);
+}
 
 void LeaseMembership::met(Worker& worker, WorkerId peer) {
   Member& member = at(worker);
@@ -344,6 +391,7 @@ void LeaseMembership::welcomed(Worker& worker, WorkerId by) {
   Member& member = at(worker);
   member.unwelcome.erase(by);
   if (!member.newcomer || !member.unwelcome.empty() || member.failed) return;
+  member.core.established();
   if (!std::exchange(member.joined, true)) world_.report.count(Effect::kJoined);
 }
 
@@ -369,6 +417,8 @@ void LeaseMembership::on_post(Worker& worker, WorkerId from, const std::shared_p
       world_.report.count(Effect::kTold);
       return step(worker,
                   [&](MembershipCore& core, auto& out) { core.on_notice(parcel.verdict, out); });
+    case Parcel::Kind::kDoubt:
+      return at(worker).core.look_after(parcel.verdict.dead, now(at(worker)));
     case Parcel::Kind::kJoined:
       worker.sessions.name(from);
       return post(worker, from, {Parcel::Kind::kWelcome, {}});

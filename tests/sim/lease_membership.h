@@ -33,10 +33,11 @@ class LeaseMembership final : public Membership {
   void opened(Worker& at, WorkerId peer) override;
   void on_beat_answer(Worker& at, WorkerId from, uint64_t number) override;
   void suspect(Worker& by, WorkerId whom) override;
+  void unanswered(Worker& by, WorkerId whom) override;
   void refused(Worker& by, WorkerId whom) override;
   void on_post(Worker& at, WorkerId from, const std::shared_ptr<void>& body) override;
   void on_event(const Event& event) override;
-  bool looks_up_strangers() const override { return false; }
+  void meet(Worker& at, WorkerId stranger) override;
   bool takes_part(const Worker& worker) const override;
   void check_ended() override;
   bool condemned(WorkerId worker) const override { return book_.condemned(worker); }
@@ -66,7 +67,7 @@ class LeaseMembership final : public Membership {
     absl::StatusOr<std::vector<Verdict>> answer;
   };
   // What happens to a question, or to a newcomer.
-  enum class Phase : uint64_t { kReaches, kAnswered, kLate, kSpread, kPublish, kLeave };
+  enum class Phase : uint64_t { kReaches, kAnswered, kLate, kSpread, kPublish, kLeave, kFound };
   // Who has been told this verdict, or should have been.
   struct Spread {
     WorkerId dead, teller;
@@ -74,7 +75,7 @@ class LeaseMembership final : public Membership {
     TimePoint since;
   };
   struct Parcel {  // a post
-    enum class Kind { kDeath, kJoined, kWelcome } kind = Kind::kDeath;
+    enum class Kind { kDeath, kJoined, kWelcome, kDoubt } kind = Kind::kDeath;
     Verdict verdict;
   };
 
@@ -89,6 +90,8 @@ class LeaseMembership final : public Membership {
   void lose(Worker& worker, WorkerId gone);
   void ask(Worker& worker, const internal::MembershipActions::Question& question);
   void reach(Question& question);
+  void look_up(const Worker& worker, WorkerId stranger);
+  void on_found(Worker& worker, WorkerId stranger);
   void note_appended();
   void on_answer(const Question& question, bool late);
   void watch_spread(WorkerId teller, std::vector<WorkerId> told, WorkerId dead);

@@ -46,6 +46,10 @@ void OracleMembership::greet(Worker& at, WorkerId newcomer) {
   }
 }
 
+void OracleMembership::meet(Worker& at, WorkerId stranger) {
+  at.sessions.add_peer(world_.slot_of(stranger), true);
+}
+
 void OracleMembership::suspect(Worker& by, WorkerId whom) {
   if (by.fenced || by.known_dead.contains(whom)) return;
   if (!asked_.emplace(by.id, whom).second) return;

@@ -35,6 +35,8 @@ class Membership {
   virtual void on_beat_answer(Worker& /*at*/, WorkerId /*from*/, uint64_t /*number*/) {}
   // Its connections have ended and nobody answers at its address.
   virtual void suspect(Worker& by, WorkerId whom) = 0;
+  // A dial has taken its whole time.
+  virtual void unanswered(Worker& by, WorkerId whom) = 0;
   // It refuses connections.
   virtual void refused(Worker& by, WorkerId whom) = 0;
   virtual void on_post(Worker& at, WorkerId from, const std::shared_ptr<void>& body) = 0;
@@ -43,8 +45,8 @@ class Membership {
   // Something happened that leases may have to find out about.
   virtual void disturb() {}
   virtual void on_resume(Worker& /*worker*/) {}
-  // A life that a message names and that is not known is looked up and dialled.
-  virtual bool looks_up_strangers() const { return true; }
+  // Something is meant for a life that a message has named and that is not known.
+  virtual void meet(Worker& at, WorkerId stranger) = 0;
   // Its program runs: it has joined, and is not known to be dead.
   virtual bool takes_part(const Worker& worker) const = 0;
   // When programs have stopped and all has been mended: verdicts are known, newcomers have joined.
@@ -63,7 +65,9 @@ class OracleMembership final : public Membership {
 
   void on_join(Worker& worker) override;
   bool accepts(Worker& at, WorkerId dialler) override;
+  void meet(Worker& at, WorkerId stranger) override;
   void suspect(Worker& by, WorkerId whom) override;
+  void unanswered(Worker& /*by*/, WorkerId /*whom*/) override {}  // time brings the verdict
   void refused(Worker& by, WorkerId whom) override { suspect(by, whom); }
   void on_post(Worker& at, WorkerId from, const std::shared_ptr<void>& body) override;
   void on_event(const Event& event) override;

@@ -72,6 +72,7 @@ enum class Effect : uint8_t {
   kTold,           // verdicts that others posted
   kSevered,        // pairs that are over without a verdict
   kJoined,         // newcomers whom all know
+  kDoubts,         // newcomers told of a member that does not answer them
   kNotJoined,      // newcomers that were refused, or had no store
   kStrangers,      // lives that ended, known from references and contexts alone
   kStaleMessages,  // of ended lives, offered to the cores

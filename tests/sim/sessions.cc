@@ -17,6 +17,7 @@ constexpr Nanoseconds kAckDelay = std::chrono::milliseconds(20);
 constexpr int kRedials = 3;
 constexpr Nanoseconds kRedialPause = std::chrono::milliseconds(20);
 constexpr Nanoseconds kNoAnswer = std::chrono::milliseconds(100);
+constexpr Nanoseconds kDialTimeout = std::chrono::seconds(3);
 
 }  // namespace
 
@@ -47,13 +48,11 @@ Sessions::Peer* Sessions::find(WorkerId worker) const {
   return nullptr;
 }
 
-// A message may name a life that this worker has not met: it looks it up and dials it.
 Sessions::Peer* Sessions::find_or_meet(WorkerId worker) {
   if (Peer* peer = find(worker)) return peer;
   if (worker_.fenced || worker_.known_dead.contains(worker)) return nullptr;
-  if (!world_.membership->looks_up_strangers()) return nullptr;
   world_.report.count(Effect::kStrangersMet);
-  add_peer(world_.slot_of(worker), true);
+  world_.membership->meet(worker_, worker);
   return find(worker);
 }
 
@@ -179,7 +178,21 @@ void Sessions::dial(Peer& peer) {
   if (peer.dialling || peer.gone) return;
   peer.dialling = true;
   peer.redials = kRedials;
+  peer.dial_until = world_.schedule.now() + kDialTimeout;
   world_.schedule.in(world_.dice.micros(200, 1500), EventKind::kDialled, worker_.slot, peer.slot);
+}
+
+void Sessions::add_stranger(Slot slot) {
+  add_peer(slot, false);
+  Peer& peer = *at(slot);
+  peer.looked_up = peer.dialling = true;
+}
+
+void Sessions::reach(WorkerId peer) {
+  Peer* found = find(peer);
+  if (found == nullptr || found->connection >= 0) return;
+  if (std::exchange(found->looked_up, false)) found->dialling = false;
+  dial(*found);
 }
 
 void Sessions::on_dialled(Peer& peer) {
@@ -191,9 +204,14 @@ void Sessions::on_dialled(Peer& peer) {
   const auto again = [&](Nanoseconds pause) {
     world_.schedule.in(pause, EventKind::kDialled, worker_.slot, peer.slot);
   };
+  const auto unanswered = [&] {
+    if (world_.schedule.now() < peer.dial_until) return again(kNoAnswer);
+    peer.dialling = false;
+    world_.membership->unanswered(worker_, peer.id);
+  };
   if (world_.network.hits_silence(worker_.id.index, peer.id.index) ||
       world_.network.hits_silence(peer.id.index, worker_.id.index)) {
-    return again(kNoAnswer);
+    return unanswered();
   }
   if (other.worker == nullptr) {
     if (peer.redials-- > 0) return again(kRedialPause);
@@ -201,7 +219,7 @@ void Sessions::on_dialled(Peer& peer) {
     world_.membership->suspect(worker_, peer.id);
     return;
   }
-  if (other.paused) return again(kNoAnswer);
+  if (other.paused) return unanswered();
   Sessions& there = other.worker->sessions;
   if (!world_.membership->accepts(*other.worker, worker_.id)) {
     peer.dialling = false;

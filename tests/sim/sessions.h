@@ -52,6 +52,9 @@ class Sessions {
   // Somebody who dials is a member from now on; nobody is told its name before `name`.
   void admit(WorkerId newcomer);
   bool name(WorkerId newcomer);  // false: it has one
+  // What is meant for it waits until `reach`, or until it dials.
+  void add_stranger(Slot slot);
+  void reach(WorkerId peer);  // dials
   void beat(WorkerId to, uint64_t number);
   // It is suspected: an answer would renew its trust.
   void answer_no_beats_of(WorkerId peer);
@@ -83,6 +86,7 @@ class Sessions {
     int connection = -1;
     bool dialling = false;
     int redials = 0;
+    TimePoint dial_until{};
     bool ack_armed = false;
     TimePoint deadline_armed = kNever;
     TimePoint heard{};
@@ -90,6 +94,7 @@ class Sessions {
     uint64_t looked_at = 0;
     bool nameless = false;
     bool met = false;
+    bool looked_up = false;  // now
     bool suspected = false;
   };
 

@@ -107,7 +107,7 @@ void StackWorld::start(Life& life, std::vector<WorkerInfo> members, bool newcome
       [&life](std::vector<WorkerId>& ties) { life.references->append_ties(ties); });
   life.membership->add_ties(
       [&life](std::vector<WorkerId>& ties) { life.autograd->append_ties(ties); });
-  life.membership->attach(members);
+  life.membership->attach(members, newcomer);
   life.runtime = std::make_shared<internal::WorkerRuntime>(
       *life.agent, life.executor, life.clock, value_of(RegistryBuilder().build()),
       internal::RuntimeOptions{std::chrono::seconds(20), {}});
@@ -117,7 +117,7 @@ void StackWorld::start(Life& life, std::vector<WorkerInfo> members, bool newcome
   life.runtime->set_hooks(life.references.get(), life.autograd.get());
   life.runtime->attach();
   check(life.agent->start(std::move(members)));
-  life.membership->start(verdicts, newcomer);
+  life.membership->start(verdicts);
   if (!newcomer) return;
   life.joined = false;
   const Future<void> joined = life.membership->joined();
