@@ -4,10 +4,12 @@ or counted twice:
 
   tools/train_under_kills.py [--minutes 5] [--every 15] [--trainers 2] [--durable every-step] ...
 
-Builds build/release if need be. Runs the job once undisturbed and once under kills: every so many
-seconds a random process, a trainer or the server, gets SIGKILL, and weft_launch starts it again.
-Then it reads each trainer's ledger (examples/parameter_server/step_ledger.h) and the checkpoints
-that the job and the server have left, and prints what it found. Exit code 0: every check holds.
+Builds build/release if need be. Runs the job once undisturbed and once, with the same options, under
+kills: every so many seconds a random process, a trainer or the server, gets SIGKILL, and weft_launch
+starts it again. Then it reads each trainer's ledger (examples/parameter_server/step_ledger.h) and the
+checkpoints that the job and the server have left, and prints what it found: with --durable every-step
+that no step was done again, and what that costs an undisturbed run. The two test accuracies may
+differ by --tolerance. Exit code 0: every check holds.
 """
 import argparse
 import collections
@@ -164,9 +166,9 @@ def only(values, what):
     return values.pop()
 
 
-def check_ledger(path, most_redone):
-    """Follows one trainer's line of steps. Returns its last step, how many steps were done again, and
-    how often that was."""
+def check_ledger(path, every_step, most_redone):
+    """Follows one trainer's line of steps. Returns its last step, how many steps were done again, how
+    often that was, and whether the job went back to its own checkpoint."""
     last = durable = redone = times = 0
     loaded = False
     with open(path, newline="") as file:
@@ -179,6 +181,8 @@ def check_ledger(path, most_redone):
                 last = step
                 if int(kept) > step:
                     raise Failed(f"{where}step {kept} is durable before it was applied")
+                if every_step and int(kept) < step:
+                    raise Failed(f"{where}step {step} was answered when only {kept} was durable")
                 durable = max(durable, int(kept))
             elif event == "resumed":
                 if step < durable:
@@ -198,17 +202,20 @@ def check_ledger(path, most_redone):
 
 def check(job, options, server_kills):
     """Prints and returns how many steps were done again."""
-    most = 0 if options.durable == "every-step" else options.checkpoint_every
+    every_step = options.durable == "every-step"
+    most = 0 if every_step else options.checkpoint_every
     total = redone = 0
     loaded = False
     for path in sorted((job.folder / "ledger").glob("*.csv")):
-        last, again, times, reset = check_ledger(path, most)
+        last, again, times, reset = check_ledger(path, every_step, most)
         if times > server_kills:
             raise Failed(f"{path.name}: steps were lost {times} times, the server was killed {server_kills} times")
         print(f"  {path.stem}: {last} steps, each counted once; {again} of them done again after {times} losses")
         total += last
         redone += again
         loaded |= reset
+    if loaded and every_step:
+        raise Failed("all were dead at once, and what the server had saved was given up")
     if loaded:
         print("  the job went on from its own checkpoint once: Adam's count says nothing")
         return redone
@@ -232,10 +239,16 @@ def check(job, options, server_kills):
     return redone
 
 
-def durability(options):
-    if options.durable == "every-step":
-        return ["--durable", "every-step"]
-    return ["--checkpoint-every", options.checkpoint_every]
+def durability(kind, options):
+    return ["--durable", kind] if kind == "every-step" else ["--checkpoint-every", options.checkpoint_every]
+
+
+def run_undisturbed(kind, options):
+    with Job(options, options.out / f"undisturbed-{kind}", options.trainers, durability(kind, options)) as job:
+        job.finish(LONGEST)
+    print(f"undisturbed, {' '.join(map(str, durability(kind, options)))}: test accuracy {job.accuracy():.4f} "
+          f"in {job.seconds:.1f} s", flush=True)
+    return job
 
 
 def parse():
@@ -248,8 +261,11 @@ def parse():
     parser.add_argument("--checkpoint-every", type=int, default=100, help="of each trainer's steps (100)")
     parser.add_argument("--durable", choices=["checkpoint", "every-step"], default="checkpoint")
     parser.add_argument("--seed", type=int, default=0, help="of victims, weights and order (random)")
+    # The order in which steps arrive is chance: two undisturbed runs of one seed were 0.003 apart, one under kills
+    # 0.002 to 0.004 from its undisturbed one (--limit 5000 and 20000).
     parser.add_argument("--tolerance", type=float, default=0.01, help="between the two accuracies (0.01)")
-    parser.add_argument("--no-plain", action="store_true", help="leave out the undisturbed run")
+    parser.add_argument("--no-plain", action="store_true",
+                        help="leave out what is undisturbed: no accuracy to compare with, no cost")
     parser.add_argument("--build", default=ROOT / "build/release", help="folder of the programs (build/release)")
     parser.add_argument("--out", default=ROOT / "build/kills", type=pathlib.Path)
     parser.add_argument("--verbose", action="store_true")
@@ -271,21 +287,16 @@ def main():
     if pathlib.Path(options.build) == ROOT / "build/release":
         build(options.build)
     print(f"seed {options.seed}, {options.trainers} trainers, {options.epochs} epochs, "
-          f"{' '.join(map(str, durability(options)))}", flush=True)
-    plain = None
-    if not options.no_plain:
-        with Job(options, options.out / "plain", options.trainers, []) as job:
-            job.finish(LONGEST)
-        plain = job.accuracy()
-        print(f"undisturbed, nothing durable: test accuracy {plain:.4f} in {job.seconds:.0f} s", flush=True)
-
-    if options.durable == "every-step":
-        with Job(options, options.out / "durable", options.trainers, durability(options)) as job:
-            job.finish(LONGEST)
-        print(f"undisturbed, every step durable: test accuracy {job.accuracy():.4f} in {job.seconds:.0f} s; "
-              f"{' '.join(job.cost())}", flush=True)
+          f"{' '.join(map(str, durability(options.durable, options)))}", flush=True)
+    undisturbed = None if options.no_plain else run_undisturbed(options.durable, options)
+    if undisturbed and options.durable == "every-step":
+        usual = run_undisturbed("checkpoint", options)
+        print(f"every step durable: {undisturbed.seconds:.1f} s instead of {usual.seconds:.1f} s, "
+              f"{undisturbed.seconds / usual.seconds:.1f} times as long", flush=True)
+        for line in undisturbed.cost():
+            print(f"  {line}", flush=True)
     kills = collections.Counter()
-    with Job(options, options.out / "killed", options.trainers, durability(options)) as job:
+    with Job(options, options.out / "killed", options.trainers, durability(options.durable, options)) as job:
         kill_now_and_then(job, options, kills)
         print(f"after {options.minutes:g} minutes of kills: to the end", flush=True)
         job.finish(LONGEST)
@@ -296,8 +307,11 @@ def main():
     print(f"  {redone} steps done again in all")
     for line in job.cost():
         print(f"  since its last start {line}")
-    if plain is not None and abs(job.accuracy() - plain) > options.tolerance:
-        raise Failed(f"the accuracies {plain:.4f} and {job.accuracy():.4f} are not the same")
+    if undisturbed:
+        difference = job.accuracy() - undisturbed.accuracy()
+        print(f"  test accuracy {difference:+.4f} against the undisturbed run, {options.tolerance:g} is allowed")
+        if abs(difference) > options.tolerance:
+            raise Failed("the two accuracies are not the same")
     print("all checks hold")
 
 

@@ -141,9 +141,7 @@ void Arena::cut(const Fault& fault, size_t injection) {
       if (other != fault.slot) rules.peers.push_back(network_.host_of(other));
     }
   }
-  if (fault.kind == FaultKind::kIsolate || fault.kind == FaultKind::kStoreCut) {
-    rules.peers.push_back(network_.store_host());
-  }
+  if (cuts_store(fault.kind)) rules.peers.push_back(network_.store_host());
   if (fault.kind == FaultKind::kLoss) rules.permille = fault.number;
   if (fault.kind == FaultKind::kOneWay) {
     rules.in = fault.number % 2 == 0;

@@ -44,7 +44,10 @@ constexpr milliseconds kGaugeEvery{1000};
 constexpr seconds kJoinTimeout{30};
 constexpr seconds kShutdownTimeout{15};
 constexpr seconds kRestBound{20};
-constexpr seconds kThreadsEnd{5};
+// A connection that cannot write, as under isolation, has a thread of gRPC's look after it for 10 s
+// at a time. The end may have to wait for that twice: before its streams end, and before its
+// threads do.
+constexpr seconds kThreadsEnd{25};
 
 class Arguments {
  public:

@@ -26,6 +26,7 @@ Findings judge(const std::vector<Life>& lives, const std::vector<Injection>& inj
     findings.fenced += life.fenced ? 1 : 0;
   }
   judge_calls(lives, options, findings);
+  judge_leftovers(lives, injections, findings);
   judge_deaths(lives, injections, findings);
   if (options.exact) return findings;
   // What was told of may be what the flipped bits said.

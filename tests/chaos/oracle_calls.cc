@@ -134,47 +134,6 @@ void judge_counters(const std::vector<Life>& lives, const Tokens& tokens, Findin
   }
 }
 
-void judge_leftovers(const Life& life, Findings& findings) {
-  std::array<uint64_t, kGauges> last{};
-  bool quiet = false, seen_after = false;
-  uint32_t empty = 0;
-  for (const Record& record : life.records) {
-    if (record.kind == RecordKind::kGauge && record.code < kGauges) {
-      last[record.code] = record.value;
-      seen_after |= record.code == static_cast<uint16_t>(Gauge::kThreadsAfter);
-    } else if (record.kind == RecordKind::kQuiet) {
-      quiet = true;
-      empty = record.detail;
-    }
-  }
-  const auto gauge = [&last](Gauge which) { return last[static_cast<size_t>(which)]; };
-  if (life.until_the_end && !(quiet && empty == 1)) {
-    uint64_t left = 0;
-    std::string which;
-    for (int i = 0; i <= static_cast<int>(Gauge::kCells); ++i) {
-      left += last[i];
-      if (last[i] != 0) absl::StrAppend(&which, " gauge ", i, " = ", last[i]);
-    }
-    findings.leaked += std::max<uint64_t>(left, 1);
-    findings.violate(absl::StrCat("process ", life.spawn,
-                                  quiet ? " keeps at the end:" : " never came to rest", which));
-  }
-  if (!seen_after) return;
-  const auto above = [&](Gauge after, Gauge before, const char* what, uint64_t& count) {
-    if (gauge(after) <= gauge(before)) return;
-    count += gauge(after) - gauge(before);
-    findings.violate(absl::StrCat("process ", life.spawn, " ended with ", gauge(after), " ", what,
-                                  ", it began with ", gauge(before)));
-  };
-  above(Gauge::kThreadsAfter, Gauge::kThreadsBefore, "threads", findings.threads);
-  above(Gauge::kDescriptorsAfter, Gauge::kDescriptorsBefore, "descriptors", findings.descriptors);
-  if (gauge(Gauge::kFilesLeft) > 0) {
-    findings.files += gauge(Gauge::kFilesLeft);
-    findings.violate(absl::StrCat("process ", life.spawn, " left ", gauge(Gauge::kFilesLeft),
-                                  " files beside its checkpoints"));
-  }
-}
-
 }  // namespace
 
 void judge_calls(const std::vector<Life>& lives, const OracleOptions& options, Findings& findings) {
@@ -188,7 +147,6 @@ void judge_calls(const std::vector<Life>& lives, const OracleOptions& options, F
     judge_truth(number, token, findings);
   }
   judge_counters(lives, tokens, findings);
-  for (const Life& life : lives) judge_leftovers(life, findings);
 }
 
 }  // namespace weft::chaos

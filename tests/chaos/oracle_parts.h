@@ -7,6 +7,9 @@ namespace weft::chaos {
 
 // Calls, executions and steps: each told once, in time, and truly.
 void judge_calls(const std::vector<Life>& lives, const OracleOptions& options, Findings& findings);
+// What a life kept at its end: references, threads, descriptors, files.
+void judge_leftovers(const std::vector<Life>& lives, const std::vector<Injection>& injections,
+                     Findings& findings);
 // Who noticed which death, and how soon; which faults met traffic; who was given up without reason.
 void judge_deaths(const std::vector<Life>& lives, const std::vector<Injection>& injections,
                   Findings& findings);

@@ -2,6 +2,7 @@
 #include "weft/tests/chaos/oracle.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -12,6 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 constexpr uint64_t kMs = 1'000'000;
 constexpr uint64_t kSecond = 1000 * kMs;
@@ -174,14 +176,63 @@ TEST_F(OracleTest, FindsWhatAWorkerKeepsAtTheEnd) {
   EXPECT_EQ(judged().leaked, 0u);
 }
 
-TEST_F(OracleTest, FindsThreadsThatAWorkerLeavesBehind) {
-  const auto gauge = [this](Gauge which, uint64_t value) {
+// ---- Threads and descriptors that a worker leaves behind
+
+class OracleLeftoversTest : public OracleTest {
+ protected:
+  void gauge(Gauge which, uint64_t value) {
     enter(0, {.value = value, .kind = RecordKind::kGauge, .code = static_cast<uint16_t>(which)});
-  };
+  }
+  void leave_behind(uint64_t threads, uint64_t descriptors) {
+    gauge(Gauge::kThreadsBefore, 2);
+    gauge(Gauge::kThreadsAfter, 2 + threads);
+    gauge(Gauge::kDescriptorsBefore, 8);
+    gauge(Gauge::kDescriptorsAfter, 8 + descriptors);
+  }
+  // Threads and descriptors found if this alone was done to the slot; the worker ends at 100 s.
+  std::pair<uint64_t, uint64_t> found_after(FaultKind kind, Span span, size_t slot = 0) {
+    injections_ = {{kind, slot, 1, span}};
+    const Findings findings = judged();
+    return {findings.threads, findings.descriptors};
+  }
+};
+
+TEST_F(OracleLeftoversTest, AreNoneOfWhoWasKilled) {
   gauge(Gauge::kThreadsBefore, 2);
-  EXPECT_EQ(judged().threads, 0u) << "it was killed";
-  gauge(Gauge::kThreadsAfter, 5);
-  EXPECT_EQ(judged().threads, 3u);
+  gauge(Gauge::kDescriptorsBefore, 8);
+  EXPECT_EQ(judged().threads + judged().descriptors, 0u);
+}
+
+TEST_F(OracleLeftoversTest, AreFoundWhereNothingWasDone) {
+  leave_behind(2, 1);
+  EXPECT_EQ(judged().threads, 2u);
+  EXPECT_EQ(judged().descriptors, 1u);
+}
+
+TEST_F(OracleLeftoversTest, MayBeACallThatHangsInAStoreThatIsCutOff) {
+  leave_behind(2, 1);
+  for (const FaultKind kind : {FaultKind::kStoreCut, FaultKind::kIsolate}) {
+    EXPECT_THAT(found_after(kind, {90 * kSecond, 101 * kSecond}), Pair(0, 0)) << to_string(kind);
+    EXPECT_THAT(found_after(kind, {85 * kSecond, 95 * kSecond}), Pair(0, 0)) << "not resent yet";
+  }
+}
+
+TEST_F(OracleLeftoversTest, AreFoundWhereMoreIsLeftThanSuchACall) {
+  leave_behind(3, 2);
+  EXPECT_THAT(found_after(FaultKind::kIsolate, {90 * kSecond, 101 * kSecond}), Pair(1, 1));
+}
+
+TEST_F(OracleLeftoversTest, AreFoundWhereTheStoreWasNotCutOffFromThisLife) {
+  leave_behind(2, 1);
+  const Span span{90 * kSecond, 101 * kSecond};
+  EXPECT_THAT(found_after(FaultKind::kPartition, span), Pair(2, 1));
+  EXPECT_THAT(found_after(FaultKind::kStop, span), Pair(2, 1));
+  EXPECT_THAT(found_after(FaultKind::kIsolate, span, 1), Pair(2, 1)) << "another worker";
+  EXPECT_THAT(found_after(FaultKind::kIsolate, {60 * kSecond, 70 * kSecond}), Pair(2, 1))
+      << "the call has got through";
+  lives_[0].joined = 96 * kSecond;
+  EXPECT_THAT(found_after(FaultKind::kIsolate, {85 * kSecond, 95 * kSecond}), Pair(2, 1))
+      << "the life before it";
 }
 
 // ---- Deaths

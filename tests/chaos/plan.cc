@@ -106,6 +106,10 @@ std::string_view to_string(FaultKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
+bool cuts_store(FaultKind kind) {
+  return kind == FaultKind::kIsolate || kind == FaultKind::kStoreCut;
+}
+
 std::vector<Fault> make_plan(const PlanOptions& options) {
   Dice dice(options.seed);
   std::vector<Fault> plan;

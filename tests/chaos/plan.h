@@ -32,6 +32,8 @@ enum class FaultKind {
 };
 inline constexpr int kFaultKinds = 16;
 std::string_view to_string(FaultKind kind);
+// Whether nothing passes between the victim and the store.
+bool cuts_store(FaultKind kind);
 
 struct Fault {
   FaultKind kind = FaultKind::kKill;

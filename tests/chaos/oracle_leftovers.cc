@@ -1,0 +1,80 @@
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "weft/tests/chaos/oracle_parts.h"
+
+namespace weft::chaos {
+namespace {
+
+// What a call that hangs in LibTorch's store client keeps: the thread of worker/rendezvous.cc, the
+// worker's own that waits for it, and the socket.
+constexpr uint64_t kHungThreads = 2;
+constexpr uint64_t kHungDescriptors = 1;
+// The first pause of TCP before it sends again, and what a busy machine adds.
+constexpr uint64_t kResent = 2'000'000'000;
+
+// Whether a call to the store may hang at the end of this life: one that was made during a cut. TCP
+// doubles its pauses, so the call gets through at the latest as long after the cut as that lasted.
+bool store_may_hang(const Life& life, const std::vector<Injection>& injections) {
+  return std::any_of(injections.begin(), injections.end(), [&life](const Injection& injection) {
+    const auto [begin, end] = injection.span;
+    return cuts_store(injection.kind) && injection.slot == life.slot && life.joined < end &&
+           life.ended > begin && life.ended < end + (end - begin) + kResent;
+  });
+}
+
+void judge_leftovers(const Life& life, const std::vector<Injection>& injections,
+                     Findings& findings) {
+  std::array<uint64_t, kGauges> last{};
+  bool quiet = false, seen_after = false;
+  uint32_t empty = 0;
+  for (const Record& record : life.records) {
+    if (record.kind == RecordKind::kGauge && record.code < kGauges) {
+      last[record.code] = record.value;
+      seen_after |= record.code == static_cast<uint16_t>(Gauge::kThreadsAfter);
+    } else if (record.kind == RecordKind::kQuiet) {
+      quiet = true;
+      empty = record.detail;
+    }
+  }
+  const auto gauge = [&last](Gauge which) { return last[static_cast<size_t>(which)]; };
+  if (life.until_the_end && !(quiet && empty == 1)) {
+    uint64_t left = 0;
+    std::string which;
+    for (int i = 0; i <= static_cast<int>(Gauge::kCells); ++i) {
+      left += last[i];
+      if (last[i] != 0) absl::StrAppend(&which, " gauge ", i, " = ", last[i]);
+    }
+    findings.leaked += std::max<uint64_t>(left, 1);
+    findings.violate(absl::StrCat("process ", life.spawn,
+                                  quiet ? " keeps at the end:" : " never came to rest", which));
+  }
+  if (!seen_after) return;
+  const bool hung = store_may_hang(life, injections);
+  const auto above = [&](Gauge after, Gauge before, uint64_t allowed, const char* what,
+                         uint64_t& count) {
+    const uint64_t most = gauge(before) + (hung ? allowed : 0);
+    if (gauge(after) <= most) return;
+    count += gauge(after) - most;
+    findings.violate(absl::StrCat("process ", life.spawn, " ended with ", gauge(after), " ", what,
+                                  ", it began with ", gauge(before),
+                                  hung ? ", and the store was cut off from it" : ""));
+  };
+  above(Gauge::kThreadsAfter, Gauge::kThreadsBefore, kHungThreads, "threads", findings.threads);
+  above(Gauge::kDescriptorsAfter, Gauge::kDescriptorsBefore, kHungDescriptors, "descriptors",
+        findings.descriptors);
+  if (gauge(Gauge::kFilesLeft) > 0) {
+    findings.files += gauge(Gauge::kFilesLeft);
+    findings.violate(absl::StrCat("process ", life.spawn, " left ", gauge(Gauge::kFilesLeft),
+                                  " files beside its checkpoints"));
+  }
+}
+
+}  // namespace
+
+void judge_leftovers(const std::vector<Life>& lives, const std::vector<Injection>& injections,
+                     Findings& findings) {
+  for (const Life& life : lives) judge_leftovers(life, injections, findings);
+}
+
+}  // namespace weft::chaos
