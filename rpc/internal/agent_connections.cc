@@ -113,8 +113,8 @@ void Agent::dial_until(const PeerPtr& peer, TimePoint deadline, int redials) {
               absl::StrCat(refused ? "refuses this worker" : "cannot be reached", " at ",
                            peer->info.address, ": ", status.message());
           const bool told = refused || absl::IsDeadlineExceeded(status);
-          suspect(peer->info.id, absl::Status(told ? status.code() : absl::StatusCode::kUnavailable,
-                                              why));
+          suspect(peer->info.id,
+                  absl::Status(told ? status.code() : absl::StatusCode::kUnavailable, why));
         }
       });
 }

@@ -1,10 +1,9 @@
 #include "weft/rpc/internal/grpc_handshake.h"
 
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <cerrno>
+#include <sys/socket.h>
 #include <system_error>
+#include <unistd.h>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

@@ -96,8 +96,9 @@ class MembershipCore {
   bool trusts(WorkerId peer, TimePoint now) const;
 
   // ---- suspicion and verdict
-  // This worker is known: to one member, of those that a static group began with; to all, if it came
-  // later. Before, nobody would learn of its verdicts, and it is the one that is more likely cut off.
+  // This worker is known: to one member, of those that a static group began with; to all, if it
+  // came later. Before, nobody would learn of its verdicts, and it is the one that is more likely
+  // cut off.
   void established() { established_ = true; }
   // Nobody listens at its address, or it is in breach of the protocol.
   void suspect(WorkerId worker, const absl::Status& reason, MembershipActions& out);

@@ -37,8 +37,8 @@ void append_record(std::string& out, Record kind, size_t size, Append append) {
   append_record_header(out, kind, size, 0);
   const size_t content = out.size();
   append();
-  const uint32_t checksum = record_checksum(kind, static_cast<uint32_t>(size),
-                                            std::string_view(out).substr(content));
+  const uint32_t checksum =
+      record_checksum(kind, static_cast<uint32_t>(size), std::string_view(out).substr(content));
   std::memcpy(out.data() + record + kChecksumAt, &checksum, sizeof(checksum));
 }
 

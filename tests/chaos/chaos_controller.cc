@@ -46,8 +46,8 @@ struct Options {
   bool flips = true;
 };
 
-// Bits are flipped in a run of their own, of so much of the time: no checksum protects what passes
-// yet, so that only crashes and hangs can be held against a worker then.
+// Bits are flipped in a run of their own, of so much of the time: no checksum covers what large
+// tensors consist of, so that only crashes and hangs can be held against a worker then.
 constexpr double kFlipShare = 0.1;
 
 std::vector<FaultKind> kinds_for(const Network& network) {

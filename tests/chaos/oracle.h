@@ -76,8 +76,7 @@ struct Findings {
 struct OracleOptions {
   // What a call may take beyond its limit. The workers share few processors.
   std::chrono::nanoseconds slack = std::chrono::seconds(2);
-  // False after bits were flipped: without TLS anything may have become of what was sent, but for
-  // crashes and hangs.
+  // False after bits were flipped: large tensors have no checksum, so only crashes and hangs count.
   bool exact = true;
 };
 
