@@ -233,8 +233,12 @@ absl::StatusOr<Checkpointer::Core::Copy> Checkpointer::Core::copy() ABSL_NO_THRE
 
 absl::Status Checkpointer::Core::write(const absl::StatusOr<Copy>& copy) {
   const auto begun = std::chrono::steady_clock::now();
-  const absl::Status written =
-      copy.ok() ? internal::write_snapshot(folder_, copy->snapshot).status() : copy.status();
+  absl::Status written = copy.status();
+  try {
+    if (copy.ok()) written = internal::write_snapshot(folder_, copy->snapshot).status();
+  } catch (const std::exception& failed) {  // no memory for what is not contiguous
+    written = absl::ResourceExhaustedError(failed.what());
+  }
   const Nanoseconds took = since(begun);
   MutexLock lock(mutex_);
   cost_.writing += took;

@@ -104,6 +104,25 @@ absl::Status publish(RendezvousStore& store, const JoinKeys& keys, const Lives& 
       absl::StrCat("worker '", self.member.name, "' is taken over again and again by others"));
 }
 
+// Whoever publishes after this sees the record that was just published.
+absl::StatusOr<JoinResult> read_members(RendezvousStore& store, const JoinKeys& keys,
+                                        const Lives& lives, const MemberInfo& self) {
+  JoinResult result;
+  result.self = self.id;
+  WEFT_ASSIGN_OR_RETURN(const uint32_t indices, read_number(store, keys.indices()));
+  for (uint32_t other = 0; other < indices; ++other) {
+    if (other == self.id.index) {
+      result.members.push_back(self);
+      continue;
+    }
+    WEFT_ASSIGN_OR_RETURN(const std::optional<MemberRecord> record, lives.newest(other));
+    if (!record) continue;
+    WEFT_ASSIGN_OR_RETURN(const bool ended, lives.ended(record->member.id));
+    if (!ended) result.members.push_back(record->member);
+  }
+  return result;
+}
+
 }  // namespace
 
 absl::StatusOr<JoinResult> join_dynamic_group(RendezvousStore& store, const JoinRequest& request,
@@ -121,22 +140,9 @@ absl::StatusOr<JoinResult> join_dynamic_group(RendezvousStore& store, const Join
   self.member.address = request.address;
   WEFT_RETURN_IF_ERROR(publish(store, keys, lives, self));
   WEFT_FAIL_POINT("join.published");
-
-  // Whoever publishes after this sees the record that was just published.
-  JoinResult result;
-  result.self = self.member.id;
-  WEFT_ASSIGN_OR_RETURN(const uint32_t indices, read_number(store, keys.indices()));
-  for (uint32_t other = 0; other < indices; ++other) {
-    if (other == index) {
-      result.members.push_back(self.member);
-      continue;
-    }
-    WEFT_ASSIGN_OR_RETURN(const std::optional<MemberRecord> record, lives.newest(other));
-    if (!record) continue;
-    WEFT_ASSIGN_OR_RETURN(const bool ended, lives.ended(record->member.id));
-    if (!ended) result.members.push_back(record->member);
-  }
-  return result;
+  absl::StatusOr<JoinResult> members = read_members(store, keys, lives, self.member);
+  if (!members.ok()) (void)mark_left(store, request.group, request.epoch, self.member.id);
+  return members;
 }
 
 absl::Status mark_left(RendezvousStore& store, const std::string& group, uint32_t epoch,

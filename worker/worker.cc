@@ -212,9 +212,10 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
     if (is_newcomer) started = be_welcomed();
   }
   if (started.ok()) return runtime;
-  // The others may be at work in the runtime, which ends with this scope.
-  stop_traffic();
-  executor_.stop();
+  // The others may have met it and be at work in it already.
+  (void)begin_end({.graceful = false}, self, runtime);
+  (void)ended().result();
+  let_go_of_end();
   return started;
 }
 
@@ -319,7 +320,7 @@ void Worker::Stack::wait_until_drained() {
 void Worker::Stack::end(ShutdownOptions options, const RpcRuntime* runtime) {
   absl::Status status;
   if (options.graceful) status = drain(options.timeout.or_else(options_.shutdown_timeout));
-  if (options_.dynamic && membership_ != nullptr && membership_->standing().ok()) {
+  if (options_.dynamic && membership_ != nullptr) {
     store_thread_->run(
         [store = store_, place = options_.place, self = agent_->self().id] {
           (void)mark_left(*store, place.run_id, place.group_epoch, self);

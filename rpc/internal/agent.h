@@ -49,6 +49,8 @@ struct MembershipHooks {
   std::function<absl::Status(const WorkerInfo& newcomer)> admit;
   // A post is meant for a life that is not known here; it waits for `add_member` or `declare_dead`.
   std::function<void(WorkerId stranger)> stranger;
+  // More is meant for it than is kept: it is gone here.
+  std::function<void(WorkerId stranger, const absl::Status& why)> give_up;
   // The first connection with a peer stands.
   std::function<void(WorkerId peer)> opened;
   // Cannot be reached, breaks the protocol, or refuses this worker (PermissionDenied).
@@ -171,7 +173,9 @@ class Agent final : public TransportSink {
   std::vector<PeerPtr> all_peers() const ABSL_LOCKS_EXCLUDED(mutex_);
   void dial(const PeerPtr& peer, Nanoseconds timeout);
   void dial_until(const PeerPtr& peer, TimePoint deadline, int redials);
+  void dial_after(const PeerPtr& peer, Nanoseconds pause);
   void redial(const PeerPtr& peer, TimePoint deadline, int redials);
+  static absl::Status dial_failure(const Peer& peer, const absl::Status& status);
   void adopt(const PeerPtr& peer, const ConnectionPtr& connection);
   // What is to be put on a connection once the peer's lock is let go.
   struct Departure {

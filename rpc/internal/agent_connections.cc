@@ -86,12 +86,14 @@ void Agent::dial_until(const PeerPtr& peer, TimePoint deadline, int redials) {
         const absl::Status& status = connection.status();
         // Nobody but this worker is to blame for that: it goes on trying.
         const bool exhausted = absl::IsResourceExhausted(status);
+        const bool told = absl::IsPermissionDenied(status) || absl::IsFailedPrecondition(status);
+        const bool in_time = redials > 0 && clock_.now() < deadline;
         bool again = false;
         {
           MutexLock lock(peer->mutex);
           // A connection is there if it dialled this worker meanwhile.
-          again = (exhausted || (absl::IsUnavailable(status) && redials > 0)) &&
-                  peer->connection == nullptr && !peer->gone.load() && !stopping_.load();
+          again = (exhausted || (in_time && !told)) && peer->connection == nullptr &&
+                  !peer->gone.load() && !stopping_.load();
           peer->dialling = again;
           peer->cannot_dial = exhausted && again;
           if (!connection.ok() && peer->connection != nullptr) return;
@@ -108,15 +110,35 @@ void Agent::dial_until(const PeerPtr& peer, TimePoint deadline, int redials) {
             });
           });
         } else {
-          const bool refused = absl::IsPermissionDenied(status);
-          const std::string why =
-              absl::StrCat(refused ? "refuses this worker" : "cannot be reached", " at ",
-                           peer->info.address, ": ", status.message());
-          const bool told = refused || absl::IsDeadlineExceeded(status);
-          suspect(peer->info.id,
-                  absl::Status(told ? status.code() : absl::StatusCode::kUnavailable, why));
+          suspect(peer->info.id, dial_failure(*peer, status));
         }
       });
+}
+
+// PermissionDenied: it refuses this worker. Unavailable: nobody, or somebody else, is there.
+// DeadlineExceeded: nothing was heard that could be understood.
+absl::Status Agent::dial_failure(const Peer& peer, const absl::Status& status) {
+  const bool refused = absl::IsPermissionDenied(status);
+  const bool nobody = absl::IsUnavailable(status) || absl::IsFailedPrecondition(status);
+  return absl::Status(refused  ? absl::StatusCode::kPermissionDenied
+                      : nobody ? absl::StatusCode::kUnavailable
+                               : absl::StatusCode::kDeadlineExceeded,
+                      absl::StrCat(refused ? "refuses this worker" : "cannot be reached", " at ",
+                                   peer.info.address, ": ", status.message()));
+}
+
+void Agent::dial_after(const PeerPtr& peer, Nanoseconds pause) {
+  if (pause <= Nanoseconds(0)) return dial(peer, options_.reconnect_timeout);
+  {
+    MutexLock lock(peer->mutex);
+    if (peer->dialling || peer->connection != nullptr) return;
+    peer->dialling = true;
+  }
+  clock_.call_at(clock_.now() + pause, [this, gate = gate_, peer] {
+    gate->enter([&](Agent& agent) {
+      agent.redial(peer, clock_.now() + options_.reconnect_timeout, kRedials);
+    });
+  });
 }
 
 void Agent::redial(const PeerPtr& peer, TimePoint deadline, int redials) {
@@ -139,6 +161,7 @@ void Agent::adopt(const PeerPtr& peer, const ConnectionPtr& connection) {
       }
       peer->connection = connection;
       frames = peer->core.resend();
+      peer->note_resent();
     }
   }
   if (peer->gone.load()) {
@@ -162,8 +185,11 @@ absl::Status Agent::on_accept(const PeerIdentity& identity) {
   if (peer == nullptr && membership_.admit != nullptr && !stopping_.load()) {
     return membership_.admit({identity.id, identity.name, identity.address});
   }
+  if (peer == nullptr && stopping_.load()) {
+    return absl::UnavailableError(absl::StrCat("worker '", options_.self.name, "' leaves"));
+  }
   if (peer == nullptr || peer->info.name != identity.name) {
-    return absl::FailedPreconditionError(absl::StrCat("worker '", identity.name, "' (",
+    return absl::PermissionDeniedError(absl::StrCat("worker '", identity.name, "' (",
                                                       identity.id.to_string(),
                                                       ") is not a member of the group"));
   }
@@ -182,6 +208,7 @@ void Agent::on_closed(const ConnectionPtr& connection, absl::Status reason) {
   PeerPtr peer = find(connection->peer().id);
   if (peer == nullptr) return;
   bool lost = false, left = false;
+  Nanoseconds pause{0};
   ConnectionPtr spare;
   FrameBatch frames;
   {
@@ -191,6 +218,7 @@ void Agent::on_closed(const ConnectionPtr& connection, absl::Status reason) {
       peer->connection = nullptr;
       lost = true;
       left = peer->said_goodbye;
+      pause = peer->redial_pause(kRedialPause);
       if (!peer->others.empty()) {
         // Under this lock: its own end must find it in its place.
         spare = peer->others.back();
@@ -209,7 +237,7 @@ void Agent::on_closed(const ConnectionPtr& connection, absl::Status reason) {
     // A process that died refuses this at once; one that lives gets its frames again.
     log_info("connection to '", peer->info.name, "' ended (", reason.ToString(),
              "), dialling again");
-    dial(peer, options_.reconnect_timeout);
+    dial_after(peer, pause);
   }
 }
 

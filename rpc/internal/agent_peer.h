@@ -3,6 +3,7 @@
 // Thread safety: the fields say what guards them.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 #include <vector>
@@ -31,6 +32,8 @@ struct Agent::Peer {
   std::vector<ConnectionPtr> others ABSL_GUARDED_BY(mutex);  // both ends dialled at once
   bool dialling ABSL_GUARDED_BY(mutex) = false;
   bool cannot_dial ABSL_GUARDED_BY(mutex) = false;  // for want of descriptors here
+  uint64_t resent_from ABSL_GUARDED_BY(mutex) = 0;
+  int futile ABSL_GUARDED_BY(mutex) = 0;  // connections that began there and got no further
   bool said_goodbye ABSL_GUARDED_BY(mutex) = false;
   absl::Status fate ABSL_GUARDED_BY(mutex);  // why it is gone
   TimePoint deadline_armed ABSL_GUARDED_BY(mutex) = kNever;
@@ -49,6 +52,18 @@ struct Agent::Peer {
       moved_at = now;
     }
     return now - moved_at >= limit;
+  }
+
+  // A new connection begins with the oldest frame that was not acknowledged. Where one after the
+  // other ends without getting it across, the next waits longer.
+  void note_resent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    const auto& waiting = core.session().unacknowledged();
+    const uint64_t oldest = waiting.empty() ? 0 : waiting.front()->header.sequence;
+    futile = oldest != 0 && oldest == resent_from ? std::min(futile + 1, 6) : 0;
+    resent_from = oldest;
+  }
+  Nanoseconds redial_pause(Nanoseconds unit) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return futile == 0 ? Nanoseconds(0) : unit * (1 << futile);
   }
 
   // With the lock; what it gives is sent without it.

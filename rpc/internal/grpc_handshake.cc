@@ -23,6 +23,7 @@ grpc::ChannelArguments channel_arguments(bool bulk) {
   // A connection of its own for each stream; nothing is retried below the session.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
   if (bulk) {
@@ -40,20 +41,23 @@ bool has_descriptors() {
   return true;
 }
 
-// This end's network says so: nothing was heard of the far end. gRPC has only words for it.
-bool has_no_route(const absl::Status& status) {
-  for (const int error : {ENETUNREACH, ENETDOWN, EHOSTUNREACH, EHOSTDOWN, ETIMEDOUT}) {
+// Whether the far end's machine said it: nobody listens, or the stream was there and ended. What
+// this end's network, resolver or proxy says is no sign of a death. gRPC has only words for it.
+bool was_heard(const absl::Status& status) {
+  if (!absl::IsUnavailable(status)) return true;
+  for (const int error : {ECONNREFUSED, ECONNRESET, EPIPE}) {
     if (absl::StrContains(status.message(), std::generic_category().message(error))) return true;
   }
-  return false;
+  return absl::StrContains(status.message(), "Socket closed") ||
+         absl::StrContains(status.message(), "GOAWAY");
 }
 
 absl::StatusOr<wire::Hello> parse_hello(const std::string& text) {
   wire::Hello hello;
   if (!hello.ParseFromString(text)) return absl::InvalidArgumentError("a hello cannot be parsed");
   if (hello.protocol() != kProtocolVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("protocol version ", hello.protocol(),
-                                                      ", this program speaks ", kProtocolVersion));
+    return absl::PermissionDeniedError(absl::StrCat("protocol version ", hello.protocol(),
+                                                    ", this program speaks ", kProtocolVersion));
   }
   return hello;
 }
@@ -223,7 +227,7 @@ void DialHandler::on_end(GrpcStream& stream, absl::Status reason) {
     connection_->lane_ended(stream, std::move(reason));
   } else if (auto ready = std::exchange(ready_, nullptr)) {
     if (late_.load()) reason = absl::DeadlineExceededError("no answer before the deadline");
-    if (has_no_route(reason)) reason = absl::DeadlineExceededError(reason.message());
+    if (!was_heard(reason)) reason = absl::DeadlineExceededError(reason.message());
     if (!reason.ok() && !has_descriptors()) {
       reason = absl::ResourceExhaustedError("this process has no file descriptor left");
     }

@@ -1,6 +1,7 @@
 #include "weft/rpc/internal/membership.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -80,8 +81,8 @@ void Membership::attach(const std::vector<WorkerInfo>& members, bool newcomer) {
     } else if (post.has_welcome()) {
       welcomed(from);
     } else if (post.has_doubt()) {
-      MutexLock lock(mutex_);
-      core_.look_after(WorkerId::from_bits(post.doubt().worker()), clock_.now());
+      const WorkerId doubted = WorkerId::from_bits(post.doubt().worker());
+      step([&](MembershipCore& core, MembershipActions& out) { core.look_after(doubted, out); });
     } else {
       quiescence_.receive(from, post);
     }
@@ -91,6 +92,12 @@ void Membership::attach(const std::vector<WorkerInfo>& members, bool newcomer) {
       .stranger =
           [this](WorkerId stranger) {
             step([&](MembershipCore& core, MembershipActions& out) { core.meet(stranger, out); });
+          },
+      .give_up =
+          [this](WorkerId stranger, const absl::Status& why) {
+            step([&](MembershipCore& core, MembershipActions& out) {
+              core.give_up(stranger, why, out);
+            });
           },
       .opened = [this](WorkerId peer) { on_opened(peer); },
       .suspect = [this](WorkerId peer, const absl::Status& why) { on_suspicion(peer, why); },
@@ -150,6 +157,7 @@ void Membership::act(MembershipActions& actions) {
   }
   for (WorkerId stranger : actions.lookups) look_up(stranger);
   for (WorkerId doubted : actions.doubts) doubt(doubted);
+  for (WorkerId silent : actions.redials) agent_.reach(silent);
 }
 
 void Membership::doubt(WorkerId worker) {
@@ -164,7 +172,6 @@ void Membership::doubt(WorkerId worker) {
     }
     agent_.post(member, Topic::kMembership, text);
   }
-  agent_.reach(worker);
 }
 
 void Membership::ask(const MembershipActions::Question& question) {
@@ -180,11 +187,15 @@ void Membership::ask(const MembershipActions::Question& question) {
     answered(absl::UnavailableError("this group has no list of verdicts"));
     return;
   }
-  store_thread_.schedule([list = list_, self = agent_.self().id, question, answered] {
+  // Shared by both; a verdict that comes late would be about a pair that is over.
+  const auto late = std::make_shared<std::atomic<bool>>(false);
+  store_thread_.schedule([list = list_, self = agent_.self().id, question, answered, late] {
+    if (late->load()) return;
     answered(question.condemn ? list->condemn(self, question.suspect, question.reason)
                               : list->read());
   });
-  clock_.call_at(clock_.now() + options_.store_timeout, [answered] {
+  clock_.call_at(clock_.now() + options_.store_timeout, [answered, late] {
+    late->store(true);
     answered(absl::DeadlineExceededError("the rendezvous store did not answer in time"));
   });
 }
@@ -220,7 +231,8 @@ absl::Status Membership::admit(const WorkerInfo& newcomer) {
     return absl::PermissionDeniedError(
         absl::StrCat("the group of worker '", agent_.self().name, "' is shutting down"));
   }
-  absl::Status admitted;
+  absl::Status admitted =
+      absl::UnavailableError(absl::StrCat("worker '", agent_.self().name, "' leaves"));
   step([&](MembershipCore& core, MembershipActions& out) {
     admitted = core.admit(newcomer, out);
     // Under the lock: nobody may end it before it is there.
@@ -241,8 +253,8 @@ Future<WorkerInfo> Membership::when_live(std::string_view name, Timeout timeout)
   Future<WorkerInfo> future(answer);
   {
     MutexLock lock(mutex_);
-    if (stopped_) {
-      answer->complete(absl::CancelledError("the worker leaves"));
+    if (stopped_ || core_.is_fenced()) {
+      answer->complete(stopped_ ? absl::CancelledError("the worker leaves") : core_.standing());
       return future;
     }
     awaited_.push_back({std::string(name), answer});

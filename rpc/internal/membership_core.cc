@@ -111,6 +111,10 @@ bool MembershipCore::found(WorkerId stranger,
   return false;
 }
 
+void MembershipCore::give_up(WorkerId stranger, const absl::Status& why, MembershipActions& out) {
+  end(stranger, why, out);
+}
+
 void MembershipCore::learn(const std::vector<Verdict>& verdicts, MembershipActions& out) {
   for (const Verdict& verdict : verdicts) take(verdict, out);
 }
@@ -140,7 +144,7 @@ void MembershipCore::tick(TimePoint now, const std::vector<Look>& looks, Members
   }
   // Who hears nobody is more likely to be cut off itself: the others may judge first.
   if (silent > 0) judge_silence(looks, beaten > 1 && heard == 0, out);
-  for (const Look& look : looks) settle_doubt(look, now, out);
+  for (const Look& look : looks) settle_doubt(look, awake, out);
 }
 
 void MembershipCore::judge_silence(const std::vector<Look>& looks, bool deaf,
@@ -151,18 +155,28 @@ void MembershipCore::judge_silence(const std::vector<Look>& looks, bool deaf,
   for (const Look& look : looks) {
     auto found = peers_.find(look.peer);
     if (found == peers_.end() || !found->second.beaten) continue;
-    if (found->second.silence >= patience) unanswered(look.peer, why, out);
+    if (found->second.silence < patience) continue;
+    if (established_ || WEFT_BREAK(newcomer_condemns)) {
+      suspect(look.peer, why, out);
+    } else {
+      doubt(look.peer, why, out);
+    }
   }
 }
 
 // The others take `patience`, and a moment more, for their verdict.
-void MembershipCore::settle_doubt(const Look& look, TimePoint now, MembershipActions& out) {
+void MembershipCore::settle_doubt(const Look& look, Nanoseconds awake, MembershipActions& out) {
   auto found = peers_.find(look.peer);
   if (found == peers_.end() || found->second.doubt.ok()) return;
   Peer& peer = found->second;
-  if (look.heard > peer.doubted) {
+  peer.doubt_age += awake;
+  if (look.heard > peer.doubted || established_) {  // from now on its lease tells
+    if (peer.undecided == peer.doubt) {
+      peer.undecided = absl::OkStatus();
+      peer.question = 0;
+    }
     peer.doubt = absl::OkStatus();
-  } else if (now >= peer.doubted + 2 * limits_.patience) {
+  } else if (peer.doubt_age >= 2 * limits_.patience) {
     ask_only(look.peer, peer.doubt, out);
   }
 }
@@ -224,18 +238,33 @@ void MembershipCore::suspect(WorkerId worker, const absl::Status& reason, Member
 }
 
 void MembershipCore::unanswered(WorkerId by, const absl::Status& reason, MembershipActions& out) {
-  if (established_ || WEFT_BREAK(newcomer_condemns)) return suspect(by, reason, out);
-  auto found = peers_.find(by);
-  if (found == peers_.end() || !found->second.doubt.ok()) return;
-  found->second.doubt = reason;
-  found->second.doubted = last_tick_;
-  out.doubts.push_back(by);
+  if (!peers_.contains(by)) return;
+  if (WEFT_BREAK(newcomer_condemns)) return suspect(by, reason, out);
+  if (established_) {
+    look_after(by, out);
+  } else {
+    doubt(by, reason, out);
+  }
+  out.redials.push_back(by);
 }
 
-void MembershipCore::look_after(WorkerId worker, TimePoint now) {
+void MembershipCore::doubt(WorkerId worker, const absl::Status& reason, MembershipActions& out) {
+  Peer& peer = peers_.at(worker);
+  if (!peer.doubt.ok()) return;
+  peer.doubt = reason;
+  peer.doubted = last_tick_;
+  peer.doubt_age = Nanoseconds(0);
+  out.doubts.push_back(worker);
+}
+
+void MembershipCore::look_after(WorkerId worker, MembershipActions& out) {
   auto found = peers_.find(worker);
-  if (found == peers_.end()) return;
-  found->second.interest_until = std::max(found->second.interest_until, now + limits_.linger);
+  if (found == peers_.end()) {
+    if (!is_fenced() && !ended(worker)) meet(worker, out);
+    return;
+  }
+  found->second.interest_until =
+      std::max(found->second.interest_until, last_tick_ + limits_.linger);
 }
 
 void MembershipCore::refused(WorkerId by, const absl::Status& reason, MembershipActions& out) {
@@ -263,6 +292,8 @@ void MembershipCore::answer(WorkerId suspect, uint64_t question,
   const absl::Status why = absl::UnavailableError(found->second.suspicion);
   if (!found->second.undecided.ok()) out.refused = found->second.undecided;
   end(suspect, why, out);
+  // Alone from the start: nobody will ever tell it what the group thinks of it.
+  if (!established_ && peers_.empty() && !out.refused.ok()) standing_ = out.fenced = out.refused;
 }
 
 void MembershipCore::on_notice(const Verdict& verdict, MembershipActions& out) {

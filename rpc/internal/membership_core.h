@@ -52,6 +52,7 @@ struct MembershipActions {
   std::vector<Notice> notices;
   // To be told to the members that are met: somebody who is none yet is not answered by this one.
   std::vector<WorkerId> doubts;
+  std::vector<WorkerId> redials;
   // Ask the group's records who that is, within bounded time; `found` follows.
   std::vector<WorkerId> lookups;
   // A worker refuses this one, or does not answer, and the list does not say that either is dead.
@@ -85,6 +86,8 @@ class MembershipCore {
   // heard in time. True: is a member now. An answer may follow even after an error.
   bool found(WorkerId stranger, const absl::StatusOr<std::optional<WorkerInfo>>& record,
              MembershipActions& out);
+  // A stranger for whom too much waits, say.
+  void give_up(WorkerId stranger, const absl::Status& why, MembershipActions& out);
   // What the list held when this worker joined.
   void learn(const std::vector<weft::Verdict>& verdicts, MembershipActions& out);
 
@@ -102,10 +105,11 @@ class MembershipCore {
   void established() { established_ = true; }
   // Nobody listens at its address, or it is in breach of the protocol.
   void suspect(WorkerId worker, const absl::Status& reason, MembershipActions& out);
-  // It does not answer. Who is not established leaves that to the others, for a while.
+  // A dial has failed, and nothing was heard of it: a lease will tell. Who is not established leaves
+  // that to the others, for a while.
   void unanswered(WorkerId by, const absl::Status& reason, MembershipActions& out);
-  // A newcomer has such doubts: a lease will tell.
-  void look_after(WorkerId worker, TimePoint now);
+  // A newcomer has such doubts.
+  void look_after(WorkerId worker, MembershipActions& out);
   // A peer refuses connections: this worker may be dead to it, or to all, or the peer itself is
   // dead.
   void refused(WorkerId by, const absl::Status& reason, MembershipActions& out);
@@ -138,10 +142,12 @@ class MembershipCore {
     absl::Status undecided;  // what it means to a join if the list decides nothing
     absl::Status doubt;      // why others have been asked to look after it
     TimePoint doubted;
+    Nanoseconds doubt_age{0};
   };
 
   void judge_silence(const std::vector<Look>& looks, bool deaf, MembershipActions& out);
-  void settle_doubt(const Look& look, TimePoint now, MembershipActions& out);
+  void doubt(WorkerId worker, const absl::Status& reason, MembershipActions& out);
+  void settle_doubt(const Look& look, Nanoseconds awake, MembershipActions& out);
   void listen(Peer& peer, const Look& look, TimePoint now, Nanoseconds awake) const;
   void ask(WorkerId worker, const absl::Status& reason, bool condemn, MembershipActions& out);
   void ask_only(WorkerId worker, const absl::Status& reason, MembershipActions& out);

@@ -281,6 +281,9 @@ TEST_P(AgentTest, MorePostsThanAreKeptForAStrangerAreItsEnd) {
   std::vector<absl::Status> gone;
   internal::MembershipHooks hooks;
   hooks.stranger = [](WorkerId) {};
+  hooks.give_up = [&](WorkerId stranger, const absl::Status& why) {
+    agent.declare_dead(stranger, why);
+  };
   agent.set_membership(hooks);
   agent.add_gone_listener(
       [&](WorkerId, const absl::Status& reason, bool) { gone.push_back(reason); });

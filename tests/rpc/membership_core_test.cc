@@ -244,11 +244,20 @@ TEST_F(MembershipCoreTest, ARefusedWorkerOnlyReads) {
 
 absl::Status unheard() { return absl::DeadlineExceededError("no answer before the deadline"); }
 
-TEST_F(MembershipCoreTest, WhoDoesNotAnswerIsCondemned) {
+// One lost packet may cost a dial: its lease decides, from then on.
+TEST_F(MembershipCoreTest, WhoDoesNotAnswerADialIsDialledAgainAndLeasedNotCondemned) {
+  (void)tick(false, now_);
   MembershipActions out;
   core_.unanswered(kOne, unheard(), out);
-  ASSERT_EQ(out.questions.size(), 1u);
-  EXPECT_TRUE(out.questions[0].condemn);
+  EXPECT_TRUE(out.questions.empty());
+  EXPECT_TRUE(out.doubts.empty());
+  EXPECT_EQ(out.redials, std::vector<WorkerId>{kOne});
+  const TimePoint begun = now_, heard = now_;
+  std::vector<MembershipActions::Question> questions;
+  while (questions.empty() && now_ < begun + seconds(5)) questions = tick(false, heard).questions;
+  ASSERT_EQ(questions.size(), 1u);
+  EXPECT_TRUE(questions[0].condemn);
+  EXPECT_EQ(now_ - begun, milliseconds(2000));
 }
 
 // Nobody would learn of its verdicts, and it may be cut off itself: a group is not to die of a
@@ -312,6 +321,45 @@ TEST_F(NewcomerCoreTest, GoesOnWhenTheOtherIsHeardAfterAll) {
   EXPECT_TRUE(out_.questions.empty());
 }
 
+// It was heard while the list was read for the doubt's sake.
+TEST_F(NewcomerCoreTest, AnAnswerToASettledDoubtEndsNothing) {
+  core_.unanswered(kOne, unheard(), out_);
+  tick_for(seconds(10));
+  ASSERT_EQ(out_.questions.size(), 1u);
+  now_ += milliseconds(200);
+  core_.tick(now_, {{kOne, true, now_}, {kTwo, true, now_}}, out_);
+  core_.answer(kOne, out_.questions[0].number, std::vector<Verdict>{}, out_);
+  EXPECT_TRUE(out_.refused.ok());
+  EXPECT_TRUE(core_.is_live(kOne));
+}
+
+TEST_F(NewcomerCoreTest, StoppedTimeSettlesNoDoubt) {
+  core_.unanswered(kOne, unheard(), out_);
+  now_ += seconds(10);
+  core_.tick(now_, {{kOne, true, TimePoint()}, {kTwo, true, now_}}, out_);
+  EXPECT_TRUE(out_.questions.empty());
+}
+
+// Else it would never hear what the group thinks of it.
+TEST_F(NewcomerCoreTest, WhoIsAnsweredByNobodyIsOutOfTheGroup) {
+  core_.left(kTwo);
+  core_.unanswered(kOne, unheard(), out_);
+  tick_for(seconds(10));
+  ASSERT_EQ(out_.questions.size(), 1u);
+  core_.answer(kOne, out_.questions[0].number, std::vector<Verdict>{}, out_);
+  EXPECT_EQ(out_.fenced, unheard());
+  EXPECT_TRUE(core_.is_fenced());
+}
+
+TEST_F(MembershipCoreTest, AStrangerThatIsGivenUpIsNotFoundAnymore) {
+  MembershipActions out;
+  core_.meet({5, 3}, out);
+  core_.give_up({5, 3}, absl::ResourceExhaustedError("too many posts"), out);
+  ASSERT_EQ(out.gone.size(), 1u);
+  EXPECT_FALSE(core_.found({5, 3}, WorkerInfo{{5, 3}, "five", "a5"}, out));
+  EXPECT_FALSE(core_.is_live({5, 3}));
+}
+
 TEST_F(NewcomerCoreTest, CondemnsWhereNobodyListensAnymore) {
   core_.suspect(kOne, silent(), out_);
   ASSERT_EQ(out_.questions.size(), 1u);
@@ -320,8 +368,11 @@ TEST_F(NewcomerCoreTest, CondemnsWhereNobodyListensAnymore) {
 
 TEST_F(MembershipCoreTest, LooksAfterSomebodyWhomANewcomerDoubts) {
   EXPECT_TRUE(tick(false, now_).beats.empty());
-  core_.look_after(kOne, now_);
-  core_.look_after({9, 9}, now_);
+  MembershipActions out;
+  core_.look_after(kOne, out);
+  EXPECT_TRUE(out.lookups.empty());
+  core_.look_after({9, 9}, out);
+  EXPECT_EQ(out.lookups, (std::vector<WorkerId>{{9, 9}})) << "nobody else may know it";
   EXPECT_EQ(tick(false, now_).beats.size(), 1u);
   size_t questions = 0;
   for (int i = 0; i < 12; ++i) questions += tick(false, TimePoint()).questions.size();

@@ -96,8 +96,8 @@ void LeaseMembership::act(Worker& worker, MembershipActions& actions) {
       if (member == doubted || at(worker).unmet.contains(member)) continue;
       post(worker, member, {Parcel::Kind::kDoubt, {doubted, {}, {}}});
     }
-    worker.sessions.reach(doubted);
   }
+  for (const WorkerId silent : actions.redials) worker.sessions.reach(silent);
 }
 
 void LeaseMembership::post(Worker& from, WorkerId to, Parcel parcel) {
@@ -168,7 +168,8 @@ void LeaseMembership::meet(Worker& at, WorkerId stranger) {
   step(at, [&](MembershipCore& core, auto& out) { core.meet(stranger, out); });
 }
 
-void LeaseMembership::look_up(const Worker& worker, WorkerId stranger) {
+void LeaseMembership::look_up(Worker& worker, WorkerId stranger) {
+  if (!worker.sessions.knows(stranger)) worker.sessions.add_stranger(world_.slot_of(stranger));
   if (world_.silent_store) world_.felt(world_.silent_store_fault);
   world_.schedule.in(world_.silent_store ? kStoreTimeout : world_.dice.micros(200, 3000),
                      EventKind::kStore, worker.slot, stranger.bits(),
@@ -374,6 +375,7 @@ bool LeaseMembership::accepts(Worker& worker, WorkerId dialler) {
 }
 
 void LeaseMembership::opened(Worker& worker, WorkerId peer) {
+  at(worker).met_anybody = true;
   if (!at(worker).newcomer) at(worker).core.established();
   met(worker, peer);
 }
@@ -418,7 +420,9 @@ void LeaseMembership::on_post(Worker& worker, WorkerId from, const std::shared_p
       return step(worker,
                   [&](MembershipCore& core, auto& out) { core.on_notice(parcel.verdict, out); });
     case Parcel::Kind::kDoubt:
-      return at(worker).core.look_after(parcel.verdict.dead, now(at(worker)));
+      return step(worker, [&](MembershipCore& core, auto& out) {
+        core.look_after(parcel.verdict.dead, out);
+      });
     case Parcel::Kind::kJoined:
       worker.sessions.name(from);
       return post(worker, from, {Parcel::Kind::kWelcome, {}});
@@ -448,7 +452,7 @@ void LeaseMembership::check_ended() {
     if (told && book_.must_be_known(life.id) && settled(life.id) && !worker.fenced && !alone) {
       world_.violate("fence", life.id.to_string() + " is dead to the others and does not know it");
     }
-    if (worker.fenced && !book_.condemned(life.id)) {
+    if (worker.fenced && !book_.condemned(life.id) && member.met_anybody) {
       world_.violate("fence", life.id.to_string() + " fenced itself without a verdict");
     }
     if (!member.joined && !member.failed) {

@@ -52,6 +52,7 @@ class LeaseMembership final : public Membership {
     VerdictList list;
     const LocalClock clock;
     std::set<WorkerId> beaten;  // at the last look
+    bool met_anybody = false;   // else it fences itself when nobody answers
     TimePoint store_free{};     // its store thread asks one question after the other
     // A newcomer.
     std::vector<Verdict> read;  // when it joined
@@ -90,7 +91,7 @@ class LeaseMembership final : public Membership {
   void lose(Worker& worker, WorkerId gone);
   void ask(Worker& worker, const internal::MembershipActions::Question& question);
   void reach(Question& question);
-  void look_up(const Worker& worker, WorkerId stranger);
+  void look_up(Worker& worker, WorkerId stranger);
   void on_found(Worker& worker, WorkerId stranger);
   void note_appended();
   void on_answer(const Question& question, bool late);

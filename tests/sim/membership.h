@@ -35,7 +35,7 @@ class Membership {
   virtual void on_beat_answer(Worker& /*at*/, WorkerId /*from*/, uint64_t /*number*/) {}
   // Its connections have ended and nobody answers at its address.
   virtual void suspect(Worker& by, WorkerId whom) = 0;
-  // A dial has taken its whole time.
+  // A dial has taken its whole time, and nothing was heard.
   virtual void unanswered(Worker& by, WorkerId whom) = 0;
   // It refuses connections.
   virtual void refused(Worker& by, WorkerId whom) = 0;
