@@ -35,7 +35,9 @@ namespace weft {
 
 enum class Durability {
   kCheckpoint,  // now and then, beside the training
-  kEveryStep,   // a step is answered when it is written
+  // A step is answered when it is written, or when that has failed: it is Applied all the same, and
+  // StepResult::checkpoint says why. No step is lost here that was Applied with `checkpoint` OK.
+  kEveryStep,
 };
 
 struct CheckpointerOptions {

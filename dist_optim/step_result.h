@@ -22,8 +22,8 @@ struct StepResult {
   // Steps up to this one survive a crash of every owner (docs/durable_steps.md). 0: none, or an
   // owner keeps no checkpoints.
   uint64_t durable = 0;
-  // The same of the owners that keep checkpoints alone; what the others hold is the program's own
-  // to bring back.
+  // The same of the owners that keep checkpoints; those that keep none do not count, and what they
+  // hold is the program's own to bring back. 0 also if no owner keeps any.
   uint64_t kept = 0;
   // Why an owner's newest checkpoint could not be written; the step is not affected.
   absl::Status checkpoint;

@@ -1,5 +1,8 @@
 // How long a worker may be silent before the others hold it for dead.
 //
+// All workers of a group need the same limits: the `trust` of one is safe only below the `patience`
+// of the others, and nothing compares them.
+//
 // Thread safety: a plain value. Protocol: docs/membership.md, "Leases".
 #pragma once
 

@@ -2,12 +2,24 @@
 # Runs a group of workers under kills, stops, partitions, resets, full disks and limits, and checks
 # what Weft promises (docs/chaos.md):
 #
-#   tools/chaos.sh [--minutes N (default 10)] [--seed S] [options of chaos_controller ...]
+#   tools/chaos.sh [--minutes N | --seconds N] [--seed S] [--workers N] [--loopback] [--no-flips]
 #
-# Builds in build/chaos, as the release preset does but with fail points. As root, or where users may
-# make namespaces, each worker has a network of its own; elsewhere packets are not dropped. What a
-# failed run leaves to look at lies in build/chaos/run.
+#   --minutes N    how long faults go on (10)
+#   --seconds N    the same in seconds, at least 5
+#   --seed S       of the plan of faults and of the workload (1)
+#   --workers N    in the group, 3 to 32 (5)
+#   --loopback     use no namespaces, as where one may not make them
+#   --no-flips     flip no bits
+#
+# Builds in build/chaos, as the release preset does but with fail points. As root, or where users
+# may make namespaces, each worker has a network of its own; elsewhere all is on loopback: no packets
+# are dropped, no connection is reset and no disk is full. The ledgers and logs of a failed run lie
+# in build/chaos/run until the next run.
 set -euo pipefail
+if [[ " $* " =~ " "(-h|--help)" " ]]; then
+  sed -nE '2,/^set /s/^# ?//p' "$0"
+  exit
+fi
 cd "$(dirname "$0")/.."
 
 folder=build/chaos

@@ -7,6 +7,10 @@
 # build/fuzz/findings/TARGET, what it learned in build/fuzz/corpus/TARGET. Fails on a finding.
 # docs/fuzzing.md says what each target checks.
 set -euo pipefail
+if [[ " $* " =~ " "(-h|--help)" " ]]; then
+  sed -nE '2,/^set /s/^# ?//p' "$0"
+  exit
+fi
 cd "$(dirname "$0")/.."
 
 seconds=600

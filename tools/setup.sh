@@ -4,6 +4,10 @@
 #
 #   tools/setup.sh [fuzz]     fuzz: libFuzzer and clang's sanitizers as well
 set -euo pipefail
+if [[ " $* " =~ " "(-h|--help)" " ]]; then
+  sed -nE '2,/^set /s/^# ?//p' "$0"
+  exit
+fi
 cd "$(dirname "$0")/.."
 
 packages=(

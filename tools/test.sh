@@ -5,6 +5,10 @@
 #
 # dev, the default, also checks layers and formatting. The last line is ctest's own verdict.
 set -euo pipefail
+if [[ " $* " =~ " "(-h|--help)" " ]]; then
+  sed -nE '2,/^set /s/^# ?//p' "$0"
+  exit
+fi
 cd "$(dirname "$0")/.."
 
 preset=dev

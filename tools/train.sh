@@ -3,8 +3,14 @@
 #
 #   tools/train.sh [--trainers N] [options of examples/parameter_server ...]
 #
-# N, 1 to 1023, is 2 unless said otherwise. `tools/train.sh --help` lists the other options.
+# N, 1 to 1023, is 2 unless said otherwise. examples/parameter_server/README.md is about the job.
+# Once it is built, build/release/examples/parameter_server/parameter_server --help lists its
+# options.
 set -euo pipefail
+if [[ " $* " =~ " "(-h|--help)" " ]]; then
+  sed -nE '2,/^set /s/^# ?//p' "$0"
+  exit
+fi
 cd "$(dirname "$0")/.."
 
 trainers=2
@@ -33,12 +39,6 @@ if ! { cmake --preset release && cmake --build --preset release --target weft_la
 fi
 
 rm -f "$log"
-for argument in "${arguments[@]}"; do
-  if [[ $argument == --help || $argument == -h ]]; then
-    echo "tools/train.sh [--trainers N (default 2)] [options of the job, below]"
-    exec "$job" --help
-  fi
-done
 # Without prefixes the last line is the job's own. The death of one trainer ends only that one.
 exec build/release/worker/weft_launch --nproc-per-node $((1 + trainers)) --no-prefix \
   --on-failure continue -- "$job" "${arguments[@]}"

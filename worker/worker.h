@@ -52,11 +52,17 @@ struct DebugInfo {
 
 class Worker {
  public:
-  // Joins the group and returns when every member of it is known. Changes the whole process:
-  // LibTorch computes on one thread (at::set_num_threads) unless OMP_NUM_THREADS is set; with gRPC,
-  // malloc keeps what is freed, and in release builds abseil's deadlock detection is off. Errors:
-  // what join_static_group says (a missing rank is named), InvalidArgument (an option, a
-  // registration).
+  // Joins the group. In a static group it returns when every rank is known. A newcomer, that is a
+  // worker of a dynamic group or a rank that was started again, has joined when every member that
+  // lives has welcomed it. Changes the whole process: LibTorch computes on one thread
+  // (at::set_num_threads) unless OMP_NUM_THREADS is set; with gRPC, malloc keeps what is freed, and
+  // in release builds abseil's deadlock detection is off.
+  // Errors: InvalidArgument (an option, a registration); those of the store, and of the address to
+  // listen on (Unavailable, DeadlineExceeded and others). In a static group: what join_static_group
+  // says (a missing rank is named). In a dynamic one: what join_dynamic_group says (AlreadyExists:
+  // a worker of that name lives). Of a newcomer besides: PermissionDenied (a member refuses it, and
+  // says why); DeadlineExceeded or Unavailable (a member does not answer it, or it was declared
+  // dead meanwhile).
   static Worker join(WorkerOptions options);
 
   Worker(Worker&&) noexcept;

@@ -53,7 +53,8 @@ struct WorkerOptions {
   // one worker alone. Rank and world size do not count, but rank 0 hosts the store unless the
   // launcher does (place.agent_hosts_store).
   bool dynamic = false;
-  // How long a worker may be silent before the others hold it for dead.
+  // How long a worker may be silent before the others hold it for dead. The same on all workers of
+  // the group: nothing compares them (rpc/lease_limits.h).
   LeaseLimits lease = {};
   // Told of workers that join, leave and die, on this worker's executor; why, for those that died.
   std::function<void(const WorkerInfo& worker, MemberChange change, const absl::Status& why)>

@@ -67,7 +67,7 @@ JobCommandLine parse_job_options(int argc, const char* const* argv) {
   std::string durable = "checkpoint";
   app.add_option("--durable", durable,
                  "checkpoint: the steps since the last one are lost with the server; every-step: "
-                 "none is, and each waits for the disk")
+                 "each waits for the disk, and none is lost that could be written")
       ->capture_default_str()
       ->check(CLI::IsMember({"checkpoint", "every-step"}));
   app.add_option("--ledger", options.ledger,

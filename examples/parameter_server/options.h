@@ -25,7 +25,7 @@ struct JobOptions {
   int64_t eval_every = 1;  // epochs; the last one is always evaluated
   // What the server keeps of itself. 0 and false: nothing.
   int64_t checkpoint_every = 0;     // of each trainer's steps
-  bool every_step_durable = false;  // a step is answered when it is on disk
+  bool every_step_durable = false;  // a step is answered once it is on disk, or that failed
   std::string ledger;               // folder; empty: none
   std::string run;                  // the launcher's name of this run, over all restarts
 

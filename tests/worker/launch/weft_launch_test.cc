@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdexcept>
 #include <stdlib.h>
 #include <string>
 #include <sys/prctl.h>
@@ -85,7 +86,19 @@ class Launch : public ::testing::Test {
     }
   }
 
-  void send(int signal) { kill(launcher_, signal); }
+  void send(int signal) {
+    ASSERT_GT(launcher_, 0);
+    kill(launcher_, signal);
+  }
+
+  // The pid that was printed after `text`. Throws, and so fails the test, if there is none: kill(0)
+  // and kill(-1) would hit other processes.
+  pid_t pid_after(const std::string& text) const {
+    const size_t at = output_.find(text);
+    const pid_t pid = at == std::string::npos ? 0 : atoi(output_.c_str() + at + text.size());
+    if (pid <= 0) throw std::runtime_error(absl::StrCat("no pid after '", text, "' in ", output_));
+    return pid;
+  }
 
   // The exit code of the launcher; checks that no process is left.
   int finish() {
@@ -189,9 +202,7 @@ TEST_F(Launch, TheOthersAreAskedToEndByTheFailure) {
   // Rank 1 waits; rank 0 waits too until the test ends it.
   start({"-n", "2"}, {"catch", "TERM", "pid", "await", "exit", "0"});
   read_until("waiting", 2);
-  const size_t at = output_.find("[0] pid ");
-  ASSERT_NE(at, std::string::npos) << output_;
-  kill(atoi(output_.c_str() + at + 8), SIGKILL);
+  kill(pid_after("[0] pid "), SIGKILL);
   EXPECT_EQ(finish(), 128 + SIGKILL);
   EXPECT_THAT(output_, HasSubstr("[1] got TERM"));
   EXPECT_THAT(errors_, AllOf(HasSubstr("rank 0 (pid "), HasSubstr("was ended by SIGKILL"),
@@ -201,7 +212,7 @@ TEST_F(Launch, TheOthersAreAskedToEndByTheFailure) {
 TEST_F(Launch, WhoOutlivesTheGraceIsKilled) {
   start({"-n", "2", "--grace", "0.05"}, {"ignore", "TERM", "pid", "forever"});
   read_until("waiting", 2);
-  kill(atoi(output_.c_str() + output_.find("[1] pid ") + 8), SIGABRT);
+  kill(pid_after("[1] pid "), SIGABRT);
   EXPECT_EQ(finish(), 128 + SIGABRT);
   EXPECT_THAT(errors_, HasSubstr("rank 1"));
 }
@@ -209,11 +220,11 @@ TEST_F(Launch, WhoOutlivesTheGraceIsKilled) {
 TEST_F(Launch, ContinueLetsTheOthersFinish) {
   start({"-n", "2", "--on-failure", "continue"}, {"catch", "TERM", "pid", "await", "exit", "0"});
   read_until("waiting", 2);
-  kill(atoi(output_.c_str() + output_.find("[0] pid ") + 8), SIGKILL);
+  kill(pid_after("[0] pid "), SIGKILL);
   while (errors_.find("rank 0") == std::string::npos && read_some()) {
   }
   EXPECT_THAT(output_, Not(HasSubstr("got TERM")));
-  kill(atoi(output_.c_str() + output_.find("[1] pid ") + 8), SIGTERM);
+  kill(pid_after("[1] pid "), SIGTERM);
   EXPECT_EQ(finish(), 128 + SIGKILL);
   EXPECT_THAT(output_, HasSubstr("[1] got TERM"));
 }
@@ -279,10 +290,10 @@ TEST_F(Launch, WhatAProcessStartedGoesAsSoonAsTheProcessDoes) {
   start({"-n", "2"}, {"catch", "TERM", "pid", "spawn", "await"});
   read_until("spawned", 2);
   read_until("waiting", 2);
-  const pid_t helper = atoi(output_.c_str() + output_.find("[0] spawned ") + 12);
+  const pid_t helper = pid_after("[0] spawned ");
   const internal::Descriptor handle(static_cast<int>(syscall(SYS_pidfd_open, helper, 0)));
   ASSERT_TRUE(handle.valid());
-  kill(atoi(output_.c_str() + output_.find("[0] pid ") + 8), SIGTERM);
+  kill(pid_after("[0] pid "), SIGTERM);
   pollfd ended = {handle.get(), POLLIN, 0};
   EXPECT_EQ(poll(&ended, 1, 30000), 1) << "rank 1 still runs, but rank 0's helper must be gone";
   send(SIGTERM);
