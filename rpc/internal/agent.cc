@@ -341,8 +341,8 @@ bool Agent::post_to_stranger(WorkerId to, Frame frame) {
     }
   }
   if (too_many) {
-    membership_.give_up(to, absl::ResourceExhaustedError(absl::StrCat(
-                                kMostParked, " posts wait for it to become known")));
+    membership_.give_up(to, absl::ResourceExhaustedError(
+                                absl::StrCat(kMostParked, " posts wait for it to become known")));
     return false;
   }
   if (peer == nullptr) {
@@ -569,7 +569,8 @@ std::vector<Agent::PeerLook> Agent::look_at_peers() {
       stuck->close();
     }
     MutexLock lock(peer->mutex);
-    if (peer->cannot_dial && peer->connection == nullptr) look.heard = now;  // that silence is this worker's own
+    if (peer->cannot_dial && peer->connection == nullptr)
+      look.heard = now;  // that silence is this worker's own
     const uint64_t traffic = peer->core.counted_sent() + peer->core.counted_received();
     look.busy = traffic != std::exchange(peer->looked_at, traffic) ||
                 peer->core.pending_calls() > 0 || !peer->core.incoming().empty() ||

@@ -190,8 +190,8 @@ absl::Status Agent::on_accept(const PeerIdentity& identity) {
   }
   if (peer == nullptr || peer->info.name != identity.name) {
     return absl::PermissionDeniedError(absl::StrCat("worker '", identity.name, "' (",
-                                                      identity.id.to_string(),
-                                                      ") is not a member of the group"));
+                                                    identity.id.to_string(),
+                                                    ") is not a member of the group"));
   }
   if (peer->gone.load()) {
     return absl::PermissionDeniedError(absl::StrCat(

@@ -105,8 +105,8 @@ class MembershipCore {
   void established() { established_ = true; }
   // Nobody listens at its address, or it is in breach of the protocol.
   void suspect(WorkerId worker, const absl::Status& reason, MembershipActions& out);
-  // A dial has failed, and nothing was heard of it: a lease will tell. Who is not established leaves
-  // that to the others, for a while.
+  // A dial has failed, and nothing was heard of it: a lease will tell. Who is not established
+  // leaves that to the others, for a while.
   void unanswered(WorkerId by, const absl::Status& reason, MembershipActions& out);
   // A newcomer has such doubts.
   void look_after(WorkerId worker, MembershipActions& out);

@@ -528,6 +528,16 @@ TEST_P(SocketTransportTest, APortInUseIsUnavailableAndNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(a->transport->address()));
 }
 
+// What the resolver says is no sign that the far end is dead.
+TEST_P(SocketTransportTest, DiallingAHostWithoutAnAddressIsNoAnswer) {
+  auto a = started(1);
+  const Future<ConnectionPtr> future =
+      dial(*a, "weft.invalid:1", {"group", "w2", {2, 1}}, std::chrono::seconds(3));
+  ASSERT_TRUE(future.wait_for(seconds(20)));
+  EXPECT_EQ(future.result().status().code(), absl::StatusCode::kDeadlineExceeded)
+      << future.result().status();
+}
+
 TEST_P(SocketTransportTest, AnAddressWithoutAPortIsInvalidAndNamed) {
   for (const char* address : {"localhost", ":80", ""}) {
     GrpcTransportOptions options;
