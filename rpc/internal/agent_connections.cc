@@ -92,8 +92,8 @@ void Agent::dial_until(const PeerPtr& peer, TimePoint deadline, int redials) {
         {
           MutexLock lock(peer->mutex);
           // A connection is there if it dialled this worker meanwhile.
-          again = (exhausted || (in_time && !told)) && peer->connection == nullptr &&
-                  !peer->gone.load() && !stopping_.load();
+          again = !connection.ok() && (exhausted || (in_time && !told)) &&
+                  peer->connection == nullptr && !peer->gone.load() && !stopping_.load();
           peer->dialling = again;
           peer->cannot_dial = exhausted && again;
           if (!connection.ok() && peer->connection != nullptr) return;
@@ -151,6 +151,8 @@ void Agent::redial(const PeerPtr& peer, TimePoint deadline, int redials) {
 }
 
 void Agent::adopt(const PeerPtr& peer, const ConnectionPtr& connection) {
+  // The handshake was a sign of life.
+  peer->heard.store(clock_.now().time_since_epoch().count(), std::memory_order_relaxed);
   FrameBatch frames;
   {
     MutexLock lock(peer->mutex);

@@ -54,16 +54,16 @@ struct Agent::Peer {
     return now - moved_at >= limit;
   }
 
-  // A new connection begins with the oldest frame that was not acknowledged. Where one after the
-  // other ends without getting it across, the next waits longer.
+  // A new connection begins with the oldest frame that was not acknowledged. Where several, one
+  // after the other, end without getting it across, the next waits: shorter than leases notice.
   void note_resent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     const auto& waiting = core.session().unacknowledged();
     const uint64_t oldest = waiting.empty() ? 0 : waiting.front()->header.sequence;
-    futile = oldest != 0 && oldest == resent_from ? std::min(futile + 1, 6) : 0;
+    futile = oldest != 0 && oldest == resent_from ? std::min(futile + 1, 6) : 0;  // 160 ms
     resent_from = oldest;
   }
   Nanoseconds redial_pause(Nanoseconds unit) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    return futile == 0 ? Nanoseconds(0) : unit * (1 << futile);
+    return futile <= 3 ? Nanoseconds(0) : unit * (1 << (futile - 3));
   }
 
   // With the lock; what it gives is sent without it.
