@@ -569,8 +569,8 @@ std::vector<Agent::PeerLook> Agent::look_at_peers() {
       stuck->close();
     }
     MutexLock lock(peer->mutex);
-    if (peer->cannot_dial && peer->connection == nullptr)
-      look.heard = now;  // that silence is this worker's own
+    // That silence is this worker's own.
+    if (peer->cannot_dial && peer->connection == nullptr) look.heard = now;
     const uint64_t traffic = peer->core.counted_sent() + peer->core.counted_received();
     look.busy = traffic != std::exchange(peer->looked_at, traffic) ||
                 peer->core.pending_calls() > 0 || !peer->core.incoming().empty() ||

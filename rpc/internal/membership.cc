@@ -187,7 +187,8 @@ void Membership::ask(const MembershipActions::Question& question) {
     answered(absl::UnavailableError("this group has no list of verdicts"));
     return;
   }
-  // Shared by both; a verdict that comes late would be about a pair that is over.
+  // Shared by both. A question that is still queued then is not asked: its pair is over, and a
+  // verdict would kill who lives on with the others.
   const auto late = std::make_shared<std::atomic<bool>>(false);
   store_thread_.schedule([list = list_, self = agent_.self().id, question, answered, late] {
     if (late->load()) return;

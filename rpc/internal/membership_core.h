@@ -108,7 +108,7 @@ class MembershipCore {
   // A dial has failed, and nothing was heard of it: a lease will tell. Who is not established
   // leaves that to the others, for a while.
   void unanswered(WorkerId by, const absl::Status& reason, MembershipActions& out);
-  // A newcomer has such doubts.
+  // One who is not established has such doubts.
   void look_after(WorkerId worker, MembershipActions& out);
   // A peer refuses connections: this worker may be dead to it, or to all, or the peer itself is
   // dead.
