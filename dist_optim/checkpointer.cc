@@ -84,7 +84,7 @@ class Checkpointer::Core final : public internal::StepKeeper {
   void run() ABSL_LOCKS_EXCLUDED(disk_mutex_, optimizers_mutex_, mutex_);
   absl::StatusOr<Copy> copy() ABSL_LOCKS_EXCLUDED(optimizers_mutex_, mutex_);
   // Notes what became of it.
-  absl::Status write(const absl::StatusOr<Copy>& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_)
+  absl::Status write(absl::StatusOr<Copy> copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_)
       ABSL_LOCKS_EXCLUDED(mutex_);
   StepDurable durable(const StepId& step, const std::string& line) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -174,9 +174,9 @@ void Checkpointer::Core::run() {
         waiter.promise.set(*std::move(answer));
       }
     };
-    const absl::StatusOr<Copy> moment = copy();
+    absl::StatusOr<Copy> moment = copy();
     tell(false);
-    (void)write(moment);
+    (void)write(std::move(moment));
     tell(true);
   }
 }
@@ -218,11 +218,11 @@ absl::StatusOr<Checkpointer::Core::Copy> Checkpointer::Core::copy() ABSL_NO_THRE
     }
     for (const auto& stepper : all) copy.newest.merge(stepper->newest_while_held());
     copy.snapshot.parameters = set_->state();
+    for (const auto& [name, optimizer] : copy.snapshot.optimizers) {
+      copy.lines.insert(optimizer.lines.begin(), optimizer.lines.end());
+    }
   } catch (const std::exception& failed) {  // no memory for it
     return absl::ResourceExhaustedError(failed.what());
-  }
-  for (const auto& [name, optimizer] : copy.snapshot.optimizers) {
-    copy.lines.insert(optimizer.lines.begin(), optimizer.lines.end());
   }
   const Nanoseconds took = since(begun);
   MutexLock lock(mutex_);
@@ -231,7 +231,7 @@ absl::StatusOr<Checkpointer::Core::Copy> Checkpointer::Core::copy() ABSL_NO_THRE
   return copy;
 }
 
-absl::Status Checkpointer::Core::write(const absl::StatusOr<Copy>& copy) {
+absl::Status Checkpointer::Core::write(absl::StatusOr<Copy> copy) {
   const auto begun = std::chrono::steady_clock::now();
   absl::Status written = copy.status();
   try {
@@ -244,8 +244,8 @@ absl::Status Checkpointer::Core::write(const absl::StatusOr<Copy>& copy) {
   cost_.writing += took;
   ++(written.ok() ? cost_.written : cost_.failed);
   if (written.ok()) {
-    lines_ = copy->lines;
-    newest_ = copy->newest;
+    lines_.swap(copy->lines);
+    newest_.swap(copy->newest);
   }
   failure_ = written;
   return written;

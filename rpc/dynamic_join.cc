@@ -123,6 +123,23 @@ absl::StatusOr<JoinResult> read_members(RendezvousStore& store, const JoinKeys& 
   return result;
 }
 
+absl::StatusOr<JoinResult> publish_and_read(RendezvousStore& store, const JoinKeys& keys,
+                                            const Lives& lives, const MemberRecord& self) {
+  WEFT_RETURN_IF_ERROR(publish(store, keys, lives, self));
+  WEFT_FAIL_POINT("join.published");
+  return read_members(store, keys, lives, self.member);
+}
+
+// A record that nobody stands behind would keep the name. It may be there although writing it
+// failed: the answer was lost.
+void withdraw(RendezvousStore& store, const JoinKeys& keys, const Lives& lives,
+              const MemberRecord& self) {
+  const WorkerId id = self.member.id;
+  const absl::StatusOr<std::optional<MemberRecord>> held = lives.newest(id.index);
+  if (!held.ok() || !*held || (*held)->member.id != id) return;
+  (void)store.set(keys.left(id.index), absl::StrCat(id.incarnation));
+}
+
 }  // namespace
 
 absl::StatusOr<JoinResult> join_dynamic_group(RendezvousStore& store, const JoinRequest& request,
@@ -138,11 +155,9 @@ absl::StatusOr<JoinResult> join_dynamic_group(RendezvousStore& store, const Join
   self.member.name = request.name;
   self.member.rank = index;
   self.member.address = request.address;
-  WEFT_RETURN_IF_ERROR(publish(store, keys, lives, self));
-  WEFT_FAIL_POINT("join.published");
-  absl::StatusOr<JoinResult> members = read_members(store, keys, lives, self.member);
-  if (!members.ok()) (void)mark_left(store, request.group, request.epoch, self.member.id);
-  return members;
+  absl::StatusOr<JoinResult> result = publish_and_read(store, keys, lives, self);
+  if (!result.ok() && !absl::IsAlreadyExists(result.status())) withdraw(store, keys, lives, self);
+  return result;
 }
 
 absl::Status mark_left(RendezvousStore& store, const std::string& group, uint32_t epoch,

@@ -1,5 +1,5 @@
-// Connects workers over gRPC: two long-lived bidirectional streams per connection, one for small
-// frames and one, on a channel of its own, for large ones.
+// Connects workers over gRPC: up to three long-lived bidirectional streams per connection, each on
+// a channel of its own: one for small frames, one for large ones, one for beats.
 //
 // Thread safety: all methods may be called from any thread.
 // Lifetime: the clock outlives the transport. `stop` (or the destructor) ends all streams and joins

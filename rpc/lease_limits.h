@@ -16,7 +16,8 @@ struct LeaseLimits {
   Nanoseconds interval = std::chrono::milliseconds(200);
   // Silence after which a worker that was beaten is suspected.
   Nanoseconds patience = std::chrono::milliseconds(1800);
-  // How long after its sending a beat that was answered is relied on.
+  // How long after its sending a beat that was answered is relied on. Later calls wait, unsent, for
+  // the next answer.
   Nanoseconds trust = std::chrono::milliseconds(1400);
   // How long two workers keep their lease after the last call, reference and context between them.
   Nanoseconds linger = std::chrono::seconds(10);

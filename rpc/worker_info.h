@@ -21,7 +21,9 @@ struct WorkerInfo {
 enum class MemberChange {
   kJoined,
   kLeft,  // in good order
-  kDied,  // a verdict, never revised
+  // Is gone here, for good: by a verdict, or because this pair has parted without the store, or
+  // because this worker was fenced.
+  kDied,
 };
 
 // Gauges of one worker's agent, for people and for tests that look for leaks.

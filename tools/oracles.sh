@@ -2,6 +2,10 @@
 # Makes .deps/oracles, a Python environment with the whole torch 2.11 wheel (4.7 GB), for the tests
 # that compare with Python's torch or run under torchrun. They are skipped where it does not exist.
 set -euo pipefail
+if [[ " $* " =~ " "(-h|--help)" " ]]; then
+  sed -nE '2,/^set /s/^# ?//p' "$0"
+  exit
+fi
 cd "$(dirname "$0")/.."
 
 folder=.deps/oracles

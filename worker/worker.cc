@@ -111,6 +111,12 @@ class Worker::Stack {
 
  private:
   void end(ShutdownOptions options, const RpcRuntime* runtime);
+  // The others may not expect this life.
+  bool is_newcomer() const { return options_.dynamic || options_.place.restart_count > 0; }
+  void make_agent(WorkerId self, const std::vector<WorkerInfo>& members, const JoinRequest& request,
+                  const std::shared_ptr<VerdictList>& list);
+  std::shared_ptr<internal::WorkerRuntime> make_runtime(const std::shared_ptr<Stack>& self,
+                                                        std::shared_ptr<const Registry> registry);
   internal::Membership::Options membership_options(const JoinRequest& request);
   absl::Status be_welcomed();
   absl::Status drain(Timeout timeout);
@@ -172,13 +178,30 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
   for (const MemberInfo& member : joined.members) {
     members.push_back({member.id, member.name, member.address});
   }
+  make_agent(joined.self, members, request, list);
+  const std::shared_ptr<internal::WorkerRuntime> runtime = make_runtime(self, std::move(registry));
+  absl::Status started = agent_->start(std::move(members));
+  if (started.ok()) {
+    membership_->start(verdicts);
+    if (is_newcomer()) started = be_welcomed();
+  }
+  if (started.ok()) return runtime;
+  // The others may have met it and be at work in it already.
+  (void)begin_end({.graceful = false}, self, runtime);
+  (void)ended().result();
+  let_go_of_end();
+  return started;
+}
+
+void Worker::Stack::make_agent(WorkerId self, const std::vector<WorkerInfo>& members,
+                               const JoinRequest& request,
+                               const std::shared_ptr<VerdictList>& list) {
   internal::AgentOptions agent;
   agent.group = absl::StrCat(options_.place.run_id, "/", options_.place.group_epoch);
-  agent.self = {joined.self, options_.effective_name(), transport_->address()};
+  agent.self = {self, options_.effective_name(), transport_->address()};
   agent.credit = {options_.call_credits, options_.byte_credits, options_.max_queued_calls,
                   options_.max_queued_bytes};
-  const bool is_newcomer = options_.dynamic || options_.place.restart_count > 0;
-  agent.dial_all = is_newcomer;
+  agent.dial_all = is_newcomer();
   agent_ = std::make_unique<internal::Agent>(std::move(agent), *transport_, clock_, executor_);
   quiescence_ = std::make_unique<internal::Quiescence>(
       *agent_, executor_, clock_,
@@ -188,8 +211,11 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
                                                        *store_thread_, membership_options(request));
   membership_->add_ties([this](std::vector<WorkerId>& ties) { references_->append_ties(ties); });
   membership_->add_ties([this](std::vector<WorkerId>& ties) { autograd_->append_ties(ties); });
-  membership_->attach(members, is_newcomer);
+  membership_->attach(members, is_newcomer());
+}
 
+std::shared_ptr<internal::WorkerRuntime> Worker::Stack::make_runtime(
+    const std::shared_ptr<Stack>& self, std::shared_ptr<const Registry> registry) {
   internal::RuntimeOptions runtime_options;
   runtime_options.parking = {options_.max_queued_calls, options_.byte_credits};
   runtime_options.default_timeout = options_.default_timeout;
@@ -206,17 +232,7 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
   autograd_ = internal::AutogradDriver::attach(runtime, options_.leaf_observer.get());
   runtime->set_hooks(references_.get(), autograd_.get());
   runtime->attach();
-  absl::Status started = agent_->start(std::move(members));
-  if (started.ok()) {
-    membership_->start(verdicts);
-    if (is_newcomer) started = be_welcomed();
-  }
-  if (started.ok()) return runtime;
-  // The others may have met it and be at work in it already.
-  (void)begin_end({.graceful = false}, self, runtime);
-  (void)ended().result();
-  let_go_of_end();
-  return started;
+  return runtime;
 }
 
 internal::Membership::Options Worker::Stack::membership_options(const JoinRequest& request) {

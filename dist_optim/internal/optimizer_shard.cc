@@ -37,6 +37,16 @@ bool alike(const std::vector<ShardStepper::Group>& a, const std::vector<ShardSte
 
 }  // namespace
 
+OptimizerShard::~OptimizerShard() {
+  MutexLock lock(mutex_);
+  for (const OptimizerId& optimizer : noted_) stepper_->forget(optimizer);
+}
+
+void OptimizerShard::note(const OptimizerId& optimizer) {
+  MutexLock lock(mutex_);
+  noted_.insert(optimizer);
+}
+
 absl::StatusOr<std::vector<at::Tensor>> OptimizerShard::gradients(const ContextId& context) const {
   std::vector<at::Tensor> result(stepper_->parameters().size());
   const std::vector<at::Tensor> leaves = stepper_->parameters().leaves(context);
@@ -53,6 +63,7 @@ absl::StatusOr<std::vector<at::Tensor>> OptimizerShard::gradients(const ContextI
 }
 
 absl::StatusOr<double> OptimizerShard::prepare(StepRequest request) {
+  note(request.step.optimizer);
   WEFT_ASSIGN_OR_RETURN(std::vector<at::Tensor> found, gradients(request.context));
   absl::StatusOr<double> norm2 =
       stepper_->prepare(request.step, std::move(found), std::move(request.update.learning_rates),
@@ -75,6 +86,7 @@ Future<StepDurable> OptimizerShard::commit(StepId step, StepUpdate update) {
 
 Future<StepSummary> OptimizerShard::finish(StepRequest request) {
   using Answer = Future<StepSummary>;
+  note(request.step.optimizer);
   absl::StatusOr<std::vector<at::Tensor>> found = gradients(request.context);
   if (!found.ok()) return Answer::ready(found.status());
   const absl::StatusOr<double> own =
@@ -97,11 +109,22 @@ Future<StepSummary> OptimizerShard::finish(StepRequest request) {
 }
 
 Future<StepDurable> OptimizerShard::apply(StepRequest request) {
+  note(request.step.optimizer);
   absl::StatusOr<std::vector<at::Tensor>> found = gradients(request.context);
   if (!found.ok()) return Future<StepDurable>::ready(found.status());
   absl::Status applied = stepper_->apply(request.step, *std::move(found), request.update);
   if (!applied.ok()) return Future<StepDurable>::ready(std::move(applied));
   return durable_after(request.step);
+}
+
+absl::Status OptimizerShard::abort(StepId step) {
+  note(step.optimizer);
+  return stepper_->abort(step);
+}
+
+absl::StatusOr<Verdict> OptimizerShard::settle(StepId step) {
+  note(step.optimizer);
+  return stepper_->settle(step);
 }
 
 absl::Status OptimizerShard::load_state(TensorMap state) {
@@ -116,11 +139,13 @@ absl::Status OptimizerShard::load_state(TensorMap state) {
 
 absl::StatusOr<LineStanding> OptimizerShard::join(CallContext& caller, uint64_t optimizer,
                                                   std::string line) {
+  note({caller.caller(), optimizer});
   return stepper_->join({caller.caller(), optimizer}, line);
 }
 
 absl::Status OptimizerShard::go_back(CallContext& caller, uint64_t optimizer, std::string line,
                                      uint64_t number) {
+  note({caller.caller(), optimizer});
   WEFT_ASSIGN_OR_RETURN(const LineStanding standing,
                         stepper_->join({caller.caller(), optimizer}, line));
   const std::shared_ptr<StepKeeper> keeper = stepper_->parameters().keeper();
@@ -129,6 +154,7 @@ absl::Status OptimizerShard::go_back(CallContext& caller, uint64_t optimizer, st
 }
 
 absl::Status OptimizerShard::resume(CallContext& caller, uint64_t optimizer, uint64_t number) {
+  note({caller.caller(), optimizer});
   const bool brought_back = stepper_->parameters().keeper() == nullptr;
   return stepper_->resume({caller.caller(), optimizer}, number, brought_back);
 }
@@ -140,6 +166,7 @@ void OptimizerShard::meet(CallContext& caller, uint64_t optimizer,
   const absl::StatusOr<std::shared_ptr<RpcRuntime>> runtime = current_runtime();
   if (!runtime.ok()) throw RpcError(runtime.status());
   bool start = false;
+  note({caller.caller(), optimizer});
   {
     std::vector<WorkerId> owners;
     for (const RRef<OptimizerShard>& other : others) owners.push_back(other.owner());
@@ -201,6 +228,7 @@ void OptimizerShard::caller_died(const std::weak_ptr<RpcRuntime>& runtime) {
 }
 
 Verdict OptimizerShard::inquire(StepInquiry inquiry) {
+  note(inquiry.step.optimizer);
   std::vector<WorkerId> dead;
   for (const uint64_t bits : inquiry.dead) dead.push_back(WorkerId::from_bits(bits));
   ShardStepper::Asks asks;

@@ -10,6 +10,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -49,18 +50,22 @@ inline auto weft_fields(StepInquiry& i) { return std::tie(i.step, i.dead); }
 class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
  public:
   explicit OptimizerShard(std::shared_ptr<ShardStepper> stepper) : stepper_(std::move(stepper)) {}
+  // Whoever could name its optimizer's steps named them through this.
+  ~OptimizerShard();
+  OptimizerShard(const OptimizerShard&) = delete;
+  OptimizerShard& operator=(const OptimizerShard&) = delete;
 
   // The squared norm of this shard's gradients.
   absl::StatusOr<double> prepare(StepRequest request);
   // Complete once the step is as durable as the owner promises; so are finish and apply.
   Future<StepDurable> commit(StepId step, StepUpdate update);
-  absl::Status abort(StepId step) { return stepper_->abort(step); }
+  absl::Status abort(StepId step);
   // PREPARE and COMMIT in one, for the last shard: the others are prepared.
   Future<StepSummary> finish(StepRequest request);
   // hogwild.
   Future<StepDurable> apply(StepRequest request);
   // The caller asks: what is not applied here never will be.
-  absl::StatusOr<Verdict> settle(StepId step) { return stepper_->settle(step); }
+  absl::StatusOr<Verdict> settle(StepId step);
   // Another owner asks, for the caller is dead: whose COMMIT is refused from now on.
   Verdict inquire(StepInquiry inquiry) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -85,6 +90,8 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
  private:
   using Others = std::vector<RRef<OptimizerShard>>;
 
+  // To be forgotten with this shard.
+  void note(const OptimizerId& optimizer) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::vector<at::Tensor>> gradients(const ContextId& context) const;
   Future<StepDurable> durable_after(const StepId& step) const;
   void watch(std::shared_ptr<RpcRuntime> runtime) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -99,7 +106,8 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
 
   const std::shared_ptr<ShardStepper> stepper_;  // shared by optimizers of one shared_name
   Mutex mutex_;
-  OptimizerId optimizer_ ABSL_GUARDED_BY(mutex_);  // invalid: has met nobody
+  std::set<OptimizerId> noted_ ABSL_GUARDED_BY(mutex_);  // one, of a caller that keeps the rules
+  OptimizerId optimizer_ ABSL_GUARDED_BY(mutex_);        // invalid: has met nobody
   Others others_ ABSL_GUARDED_BY(mutex_);
   std::weak_ptr<const Others> asked_ ABSL_GUARDED_BY(mutex_);  // while questions are open
   bool watching_ ABSL_GUARDED_BY(mutex_) = false;

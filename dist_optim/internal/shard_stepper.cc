@@ -126,6 +126,7 @@ absl::StatusOr<double> ShardStepper::prepare_locked(const StepId& step,
                                                     std::vector<at::Tensor> gradients,
                                                     std::vector<double> learning_rates,
                                                     bool may_clip) {
+  let_forgotten_go();
   WEFT_ASSIGN_OR_RETURN(const std::optional<double> before, core_.prepare(step));
   if (before.has_value()) return *before;
   WEFT_RETURN_IF_ERROR(check(gradients));
@@ -331,7 +332,30 @@ std::vector<StepId> ShardStepper::undecided() const {
 absl::StatusOr<LineStanding> ShardStepper::join(const OptimizerId& optimizer,
                                                 const std::string& line) {
   MutexLock lock(mutex_);
+  let_forgotten_go();
   return core_.join(optimizer, line);
+}
+
+void ShardStepper::forget(const OptimizerId& optimizer) {
+  MutexLock lock(forgotten_mutex_);
+  forgotten_.push_back(optimizer);
+}
+
+void ShardStepper::let_forgotten_go() {
+  std::vector<OptimizerId> forgotten;
+  {
+    MutexLock lock(forgotten_mutex_);
+    forgotten.swap(forgotten_);
+  }
+  OwnerActions actions;
+  for (const OptimizerId& optimizer : forgotten) core_.forget(optimizer, actions);
+  carry_out(std::move(actions), nullptr);
+}
+
+size_t ShardStepper::optimizers() {
+  MutexLock lock(mutex_);
+  let_forgotten_go();
+  return core_.newest().size();
 }
 
 std::string ShardStepper::line_of(const OptimizerId& optimizer) const {

@@ -73,6 +73,10 @@ class ShardStepper {
   absl::Status resume(const OptimizerId& optimizer, uint64_t number, bool brought_back)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Nobody asks for this optimizer's steps any more; never waits for a step that is under way.
+  void forget(const OptimizerId& optimizer) ABSL_LOCKS_EXCLUDED(forgotten_mutex_);
+  size_t optimizers() ABSL_LOCKS_EXCLUDED(mutex_);  // whose steps are remembered
+
   // hogwild: prepare and commit in one, in place.
   absl::Status apply(const StepId& step, std::vector<at::Tensor> gradients,
                      const StepUpdate& update) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -126,6 +130,7 @@ class ShardStepper {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void load_checked(const TensorMap& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<double> fill(Slot& slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void let_forgotten_go() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void carry_out(OwnerActions actions, Asks* asks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status apply_now(const step::Apply& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void reserve(Slot& slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -141,6 +146,9 @@ class ShardStepper {
   std::vector<at::Tensor> spares_ ABSL_GUARDED_BY(mutex_);  // by place; for slots to come
   StepOwnerCore core_ ABSL_GUARDED_BY(mutex_);
   std::map<OptimizerId, Slot> slots_ ABSL_GUARDED_BY(mutex_);  // the prepared ones
+  Mutex forgotten_mutex_;                                      // taken after mutex_
+  std::vector<OptimizerId> forgotten_
+      ABSL_GUARDED_BY(forgotten_mutex_);  // until the next one comes
 };
 
 }  // namespace weft::internal

@@ -198,6 +198,13 @@ void StepOwnerCore::on_worker_dead(const OptimizerId& optimizer, WorkerId dead, 
   if (begin || (news && instance.slot->asking)) ask_others(step, out);
 }
 
+void StepOwnerCore::forget(const OptimizerId& optimizer, OwnerActions& out) {
+  const auto found = instances_.find(optimizer);
+  if (found == instances_.end()) return;
+  if (found->second.slot.has_value()) drop_slot({optimizer, found->second.slot->number}, out);
+  instances_.erase(found);
+}
+
 Verdict StepOwnerCore::inquire(const StepId& step, const std::vector<WorkerId>& dead,
                                OwnerActions& out) {
   Instance& instance = instances_[step.optimizer];

@@ -69,6 +69,8 @@ class StepOwnerCore {
   // have met; also when an Ask cannot be sent, for the worker was dead before.
   void on_worker_dead(const OptimizerId& optimizer, WorkerId dead, OwnerActions& out);
   void on_worker_dead(WorkerId dead, OwnerActions& out);
+  // Nobody asks for this optimizer's steps any more. What it left prepared is given up.
+  void forget(const OptimizerId& optimizer, OwnerActions& out);
   // Another owner asks, knowing these dead.
   Verdict inquire(const StepId& step, const std::vector<WorkerId>& dead, OwnerActions& out);
   void on_answer(const StepId& step, size_t other, uint64_t round, const Verdict& verdict,

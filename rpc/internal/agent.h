@@ -19,6 +19,7 @@
 #include "weft/base/clock.h"
 #include "weft/base/executor.h"
 #include "weft/base/mutex.h"
+#include "weft/rpc/internal/gate.h"
 #include "weft/rpc/internal/incoming_call.h"
 #include "weft/rpc/internal/peer.h"
 #include "weft/rpc/transport.h"
@@ -86,6 +87,7 @@ class Agent final : public TransportSink {
   void reach(WorkerId member);
   // False: it has a name already, or is not known.
   bool name_member(WorkerId member) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool has_name(WorkerId member) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // `frame` holds flags, function, fingerprint, meta, body and payloads. `function` outlives the
   // call. `on_reply` runs exactly once: inside this method only for refusals. `waited_for`: by a
@@ -123,6 +125,8 @@ class Agent final : public TransportSink {
 
   // Asks a peer whether it is there; nothing happens without a connection.
   void beat(WorkerId peer, uint64_t number);
+  // Calls to this peer that begin at `until` or later wait here for the next `trust`.
+  void trust(WorkerId peer, TimePoint until);
   // It is suspected: an answer would renew its trust in this worker, just before the verdict.
   void answer_no_beats_of(WorkerId peer);
   struct PeerLook {
@@ -166,7 +170,6 @@ class Agent final : public TransportSink {
  private:
   friend class IncomingCall;
   struct Peer;
-  struct Gate;
   using PeerPtr = std::shared_ptr<Peer>;  // shared by the table and by callbacks under way
 
   PeerPtr find(WorkerId worker) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -220,7 +223,8 @@ class Agent final : public TransportSink {
   std::atomic<int64_t> handling_{0};
   std::atomic<int64_t> held_{0};
   std::atomic<bool> stopping_{false};
-  const std::shared_ptr<Gate> gate_;  // shared with timers, which may fire after the agent's end
+  const std::shared_ptr<Gate<Agent>>
+      gate_;  // shared with timers, which may fire after the agent's end
   mutable Mutex mutex_;
   std::vector<WorkerInfo> members_ ABSL_GUARDED_BY(mutex_);               // by id
   absl::flat_hash_map<uint64_t, PeerPtr> peers_ ABSL_GUARDED_BY(mutex_);  // by WorkerId bits

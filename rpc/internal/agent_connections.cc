@@ -80,6 +80,7 @@ void Agent::dial(const PeerPtr& peer, Nanoseconds timeout) {
 }
 
 void Agent::dial_until(const PeerPtr& peer, TimePoint deadline, int redials) {
+  // The callback runs before the transport has stopped, and that before this agent ends.
   transport_.connect(
       peer->info.address, {options_.group, peer->info.name, peer->info.id}, deadline,
       [=, this](const absl::StatusOr<ConnectionPtr>& connection) {
@@ -134,9 +135,9 @@ void Agent::dial_after(const PeerPtr& peer, Nanoseconds pause) {
     if (peer->dialling || peer->connection != nullptr) return;
     peer->dialling = true;
   }
-  clock_.call_at(clock_.now() + pause, [this, gate = gate_, peer] {
+  clock_.call_at(clock_.now() + pause, [gate = gate_, peer] {
     gate->enter([&](Agent& agent) {
-      agent.redial(peer, clock_.now() + options_.reconnect_timeout, kRedials);
+      agent.redial(peer, agent.clock_.now() + agent.options_.reconnect_timeout, kRedials);
     });
   });
 }
@@ -162,6 +163,7 @@ void Agent::adopt(const PeerPtr& peer, const ConnectionPtr& connection) {
         return;
       }
       peer->connection = connection;
+      peer->cannot_dial = false;
       frames = peer->core.resend();
       peer->note_resent();
     }

@@ -1,4 +1,4 @@
-// What an agent keeps of each peer, and what lets its timers in.
+// What an agent keeps of each peer.
 //
 // Thread safety: the fields say what guards them.
 #pragma once
@@ -72,34 +72,6 @@ struct Agent::Peer {
     // Without a connection everything waits for one: adopt() sends it.
     if (connection == nullptr) return {nullptr, {}, !dialling};
     return {connection, core.take_outgoing(), false};
-  }
-};
-
-// Lets timers and what was put off in while the agent lives.
-struct Agent::Gate {
-  Mutex mutex;
-  CondVar left;
-  Agent* agent ABSL_GUARDED_BY(mutex) = nullptr;
-  int inside ABSL_GUARDED_BY(mutex) = 0;
-
-  template <class F>
-  void enter(F f) ABSL_LOCKS_EXCLUDED(mutex) {
-    Agent* open = nullptr;
-    {
-      MutexLock lock(mutex);
-      if (agent == nullptr) return;
-      open = agent;
-      ++inside;
-    }
-    f(*open);
-    MutexLock lock(mutex);
-    if (--inside == 0) left.notify_all();
-  }
-  // Waits for those that are inside.
-  void close() ABSL_LOCKS_EXCLUDED(mutex) {
-    MutexLock lock(mutex);
-    agent = nullptr;
-    while (inside > 0) left.wait(mutex);
   }
 };
 

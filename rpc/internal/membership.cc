@@ -11,33 +11,6 @@
 
 namespace weft::internal {
 
-// Lets timers and answers in while the driver lives; `stop` waits for those that are inside.
-struct Membership::Gate {
-  Mutex mutex;
-  CondVar left;
-  Membership* driver ABSL_GUARDED_BY(mutex) = nullptr;
-  int inside ABSL_GUARDED_BY(mutex) = 0;
-
-  template <class F>
-  void enter(F f) ABSL_LOCKS_EXCLUDED(mutex) {
-    Membership* open = nullptr;
-    {
-      MutexLock lock(mutex);
-      if (driver == nullptr) return;
-      open = driver;
-      ++inside;
-    }
-    f(*open);
-    MutexLock lock(mutex);
-    if (--inside == 0) left.notify_all();
-  }
-  void close() ABSL_LOCKS_EXCLUDED(mutex) {
-    MutexLock lock(mutex);
-    driver = nullptr;
-    while (inside > 0) left.wait(mutex);
-  }
-};
-
 Membership::Membership(Agent& agent, Quiescence& quiescence, Clock& clock,
                        std::shared_ptr<VerdictList> list, Executor& store_thread, Options options)
     : agent_(agent),
@@ -46,11 +19,8 @@ Membership::Membership(Agent& agent, Quiescence& quiescence, Clock& clock,
       list_(std::move(list)),
       store_thread_(store_thread),
       options_(std::move(options)),
-      gate_(std::make_shared<Gate>()),
-      core_(agent.self(), options_.lease, clock.now()) {
-  MutexLock lock(gate_->mutex);
-  gate_->driver = this;
-}
+      gate_(std::make_shared<Gate<Membership>>(*this)),
+      core_(agent.self(), options_.lease, clock.now()) {}
 
 Membership::~Membership() { stop(); }
 
@@ -103,8 +73,9 @@ void Membership::attach(const std::vector<WorkerInfo>& members, bool newcomer) {
       .suspect = [this](WorkerId peer, const absl::Status& why) { on_suspicion(peer, why); },
       .beat_answered =
           [this](WorkerId peer, uint64_t number) {
-            MutexLock lock(mutex_);
-            core_.on_beat_answer(peer, number);
+            step([&](MembershipCore& core, MembershipActions& out) {
+              core.on_beat_answer(peer, number, out);
+            });
           },
   });
   agent_.add_gone_listener([this](WorkerId peer, const absl::Status& reason, bool left) {
@@ -132,6 +103,9 @@ void Membership::step(Event event) {
 
 void Membership::act(MembershipActions& actions) {
   for (const MembershipActions::Beat& beat : actions.beats) agent_.beat(beat.to, beat.number);
+  // Not in order when two threads are here; the next beat's answer, or the next look, corrects it.
+  for (const MembershipActions::Trust& trust : actions.trusts)
+    agent_.trust(trust.peer, trust.until);
   for (const MembershipActions::Notice& notice : actions.notices) {
     wire::MembershipPost post;
     wire::MembershipPost::Death& death = *post.mutable_death();
@@ -210,9 +184,12 @@ void Membership::look_up(WorkerId stranger) {
     answered(absl::UnavailableError("this group keeps no records"));
     return;
   }
-  store_thread_.schedule(
-      [find = options_.find_life, stranger, answered] { answered(find(stranger)); });
-  clock_.call_at(clock_.now() + options_.store_timeout, [answered] {
+  const auto late = std::make_shared<std::atomic<bool>>(false);  // as in `ask`
+  store_thread_.schedule([find = options_.find_life, stranger, answered, late] {
+    if (!late->load()) answered(find(stranger));
+  });
+  clock_.call_at(clock_.now() + options_.store_timeout, [answered, late] {
+    late->store(true);
     answered(absl::DeadlineExceededError("the rendezvous store did not answer in time"));
   });
 }
@@ -224,7 +201,9 @@ void Membership::on_found(WorkerId stranger,
     member = core.found(stranger, record, out);
     if (member) agent_.add_member(**record);  // under the lock, as in `admit`
   });
-  if (member) agent_.reach(stranger);
+  if (!member) return;
+  quiescence_.joined(stranger);
+  agent_.reach(stranger);
 }
 
 absl::Status Membership::admit(const WorkerInfo& newcomer) {
@@ -239,6 +218,8 @@ absl::Status Membership::admit(const WorkerInfo& newcomer) {
     // Under the lock: nobody may end it before it is there.
     if (admitted.ok()) agent_.add_member(newcomer);
   });
+  // Before its first frame, which may say that it wants to end.
+  if (admitted.ok()) quiescence_.joined(newcomer.id);
   WEFT_FAIL_POINT("member.admitted");
   return admitted;
 }
@@ -299,7 +280,6 @@ void Membership::on_opened(WorkerId peer) {
     MutexLock lock(mutex_);
     if (!newcomer_) core_.established();
   }
-  quiescence_.joined(peer);
   met(peer);
 }
 
@@ -318,7 +298,7 @@ void Membership::on_gone(WorkerId peer, const absl::Status& reason, bool left) {
   }
   met(peer);
   welcomed(peer);
-  if (options_.listener != nullptr && agent_.knows(peer)) {
+  if (options_.listener != nullptr && agent_.has_name(peer)) {
     options_.listener(agent_.info_of(peer), left ? MemberChange::kLeft : MemberChange::kDied,
                       reason);
   }

@@ -19,6 +19,7 @@
 #include "weft/base/future.h"
 #include "weft/base/mutex.h"
 #include "weft/rpc/internal/agent.h"
+#include "weft/rpc/internal/gate.h"
 #include "weft/rpc/internal/membership_core.h"
 #include "weft/rpc/internal/quiescence.h"
 
@@ -70,8 +71,6 @@ class Membership {
   void stop();
 
  private:
-  struct Gate;
-
   template <class Event>
   void step(Event event) ABSL_LOCKS_EXCLUDED(mutex_);
   void act(MembershipActions& actions);
@@ -100,8 +99,8 @@ class Membership {
   Executor& store_thread_;
   const Options options_;
   std::vector<Ties> ties_;
-  const std::shared_ptr<Gate>
-      gate_;  // shared with timers and answers, which may come after the end
+  // Shared with timers and answers, which may come after the end.
+  const std::shared_ptr<Gate<Membership>> gate_;
   Promise<void> joined_{nullptr};
   mutable Mutex mutex_;
   MembershipCore core_ ABSL_GUARDED_BY(mutex_);

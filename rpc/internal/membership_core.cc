@@ -12,6 +12,7 @@ namespace {
 
 // More unanswered beats say nothing: they are older than any trust.
 constexpr size_t kMostUnanswered = 64;
+constexpr size_t kMostStrangers = 4096;  // looked up at a time
 
 absl::Status refusal(const std::string& why) { return absl::PermissionDeniedError(why); }
 
@@ -89,6 +90,10 @@ void MembershipCore::meet(WorkerId stranger, MembershipActions& out) {
   if (stranger == self_.id || peers_.contains(stranger)) return;
   if (is_fenced() || ended(stranger)) {
     out.gone.push_back({stranger, absl::UnavailableError("has ended")});
+  } else if (!strangers_.contains(stranger) && strangers_.size() == kMostStrangers) {
+    out.gone.push_back({stranger, absl::ResourceExhaustedError(
+                                      absl::StrCat("is not known here, and ", kMostStrangers,
+                                                   " others are looked up already"))});
   } else if (strangers_.insert(stranger).second) {
     out.lookups.push_back(stranger);
   }
@@ -133,7 +138,7 @@ void MembershipCore::tick(TimePoint now, const std::vector<Look>& looks, Members
     if (found == peers_.end()) continue;
     Peer& peer = found->second;
     if (look.busy) peer.interest_until = now + limits_.linger;
-    listen(peer, look, now, awake);
+    listen(peer, look, now, awake, out);
     if (!peer.beaten) continue;
     ++beaten;
     if (peer.silence >= limits_.patience) ++silent;
@@ -182,11 +187,13 @@ void MembershipCore::settle_doubt(const Look& look, Nanoseconds awake, Membershi
 }
 
 // Begins, goes on with or ends a peer's lease.
-void MembershipCore::listen(Peer& peer, const Look& look, TimePoint now, Nanoseconds awake) const {
+void MembershipCore::listen(Peer& peer, const Look& look, TimePoint now, Nanoseconds awake,
+                            MembershipActions& out) const {
   if (now >= peer.interest_until) {
-    peer.beaten = false;
+    if (std::exchange(peer.beaten, false)) out.trusts.push_back({look.peer, kNever});
   } else if (!peer.beaten) {
     peer.beaten = true;
+    out.trusts.push_back({look.peer, now + limits_.trust});
     peer.silence = Nanoseconds(0);
     peer.heard = look.heard;
     peer.unanswered.clear();
@@ -199,7 +206,7 @@ void MembershipCore::listen(Peer& peer, const Look& look, TimePoint now, Nanosec
   }
 }
 
-void MembershipCore::on_beat_answer(WorkerId from, uint64_t number) {
+void MembershipCore::on_beat_answer(WorkerId from, uint64_t number, MembershipActions& out) {
   auto found = peers_.find(from);
   if (found == peers_.end()) return;
   auto& unanswered = found->second.unanswered;
@@ -207,6 +214,7 @@ void MembershipCore::on_beat_answer(WorkerId from, uint64_t number) {
     if (unanswered.front().first == number) {
       found->second.trusted_until = unanswered.front().second + limits_.trust;
       if (WEFT_BREAK(trust_longer_than_patience)) found->second.trusted_until += limits_.patience;
+      if (found->second.beaten) out.trusts.push_back({from, found->second.trusted_until});
     }
     unanswered.pop_front();
   }

@@ -46,7 +46,13 @@ struct MembershipActions {
     WorkerId to;
     weft::Verdict verdict;  // internal::Verdict is that of a step
   };
+  // Calls to this peer that begin later wait until it is trusted again. kNever: there is no lease.
+  struct Trust {
+    WorkerId peer;
+    TimePoint until;
+  };
   std::vector<Beat> beats;
+  std::vector<Trust> trusts;
   std::vector<Question> questions;
   std::vector<Gone> gone;
   std::vector<Notice> notices;
@@ -93,9 +99,9 @@ class MembershipCore {
 
   // ---- leases
   void tick(TimePoint now, const std::vector<Look>& looks, MembershipActions& out);
-  void on_beat_answer(WorkerId from, uint64_t number);
+  void on_beat_answer(WorkerId from, uint64_t number, MembershipActions& out);
   // False: what the peer holds for this worker may be given away already. So it is from when their
-  // lease begins until the first answer.
+  // lease begins until the first answer; calls do not wait for that one (MembershipActions::Trust).
   bool trusts(WorkerId peer, TimePoint now) const;
 
   // ---- suspicion and verdict
@@ -148,7 +154,8 @@ class MembershipCore {
   void judge_silence(const std::vector<Look>& looks, bool deaf, MembershipActions& out);
   void doubt(WorkerId worker, const absl::Status& reason, MembershipActions& out);
   void settle_doubt(const Look& look, Nanoseconds awake, MembershipActions& out);
-  void listen(Peer& peer, const Look& look, TimePoint now, Nanoseconds awake) const;
+  void listen(Peer& peer, const Look& look, TimePoint now, Nanoseconds awake,
+              MembershipActions& out) const;
   void ask(WorkerId worker, const absl::Status& reason, bool condemn, MembershipActions& out);
   void ask_only(WorkerId worker, const absl::Status& reason, MembershipActions& out);
   // Takes an entry of the list, or of a notice.

@@ -45,7 +45,7 @@ bool PeerCore::add_call(uint64_t call, Frame& frame, PendingCall&& pending, Time
   // Nested calls overtake the queue: what waits in it may be waiting for them.
   const bool nested = !counts_as_call(frame.header);
   std::deque<Queued>& queue = nested ? nested_queue_ : queue_;
-  const bool send_now = queue.empty() && has_credit(frame);
+  const bool send_now = queue.empty() && trusted(now) && has_credit(frame);
   if (!send_now && !pending.waited_for) {
     if (queued_ >= window_.max_queued_calls ||
         queued_bytes_ + frame.cost() > window_.max_queued_bytes) {
@@ -77,12 +77,21 @@ void PeerCore::send_call(uint64_t call, Frame frame, TimePoint now) {
   post(std::move(frame));
 }
 
+bool PeerCore::trusted(TimePoint now) const {
+  return now < trusted_until_ || WEFT_BREAK(untrusted_are_called);
+}
+
+void PeerCore::trust_until(TimePoint until, TimePoint now) {
+  trusted_until_ = until;
+  release_queued(now);
+}
+
 void PeerCore::release_queued(TimePoint now) {
   for (std::deque<Queued>* queue : {&nested_queue_, &queue_}) {
     while (!queue->empty()) {
       Queued& front = queue->front();
       const bool wanted = pending_.contains(front.call);
-      if (wanted && !has_credit(front.frame)) break;
+      if (wanted && (!trusted(now) || !has_credit(front.frame))) break;
       if (!wanted && WEFT_BREAK(cancelled_call_leaves_queue)) post(front.frame);
       --queued_;
       queued_bytes_ -= front.frame.cost();

@@ -11,6 +11,46 @@
 #include "weft/rpc/internal/user_call.h"
 
 namespace weft::internal {
+namespace {
+
+// Of a call made inside a handler.
+void add_chain(const CallScope& scope, wire::Meta& meta) {
+  meta.set_chain_creator(scope.chain.creator.bits());
+  meta.set_chain_number(scope.chain.number);
+  meta.set_chain_depth(scope.depth);
+  if (scope.held == nullptr) return;
+  for (const ChainId& held : *scope.held) {
+    meta.add_held_sources(held.creator.bits());
+    meta.add_held_calls(held.number);
+  }
+}
+
+// The handler's call, whose cancellation cancels the call that the handler has made, until that is
+// answered. Shared with the call's reply, which may come before `on_cancel`.
+class Upstream {
+ public:
+  explicit Upstream(const std::shared_ptr<CallContext>& context) : context_(context) {}
+
+  template <class Cancel>
+  void on_cancel(Cancel cancel) {
+    const std::shared_ptr<CallContext> context = context_.lock();
+    if (context == nullptr) return;
+    const uint64_t hook = context->on_explicit_cancel(std::move(cancel));
+    hook_.store(hook);
+    if (answered_.load()) context->forget(hook);
+  }
+  void answered() {
+    answered_.store(true);
+    if (const auto context = context_.lock()) context->forget(hook_.load());
+  }
+
+ private:
+  const std::weak_ptr<CallContext> context_;
+  std::atomic<uint64_t> hook_{0};
+  std::atomic<bool> answered_{false};
+};
+
+}  // namespace
 
 std::vector<std::string> WorkerRuntime::wires_of(const wire::Meta& meta) {
   return {meta.references().begin(), meta.references().end()};
@@ -140,15 +180,7 @@ CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
   }
   if (own_scope && scope.chain.valid()) {
     frame.header.flags |= kFlagNested;
-    meta.set_chain_creator(scope.chain.creator.bits());
-    meta.set_chain_number(scope.chain.number);
-    meta.set_chain_depth(scope.depth);
-    if (scope.held != nullptr) {
-      for (const ChainId& held : *scope.held) {
-        meta.add_held_sources(held.creator.bits());
-        meta.add_held_calls(held.number);
-      }
-    }
+    add_chain(scope, meta);
     has_meta = true;
   }
   if (!request.target.empty() || !request.creation.empty()) {
@@ -167,26 +199,16 @@ CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
   WEFT_FAIL_POINT("runtime.call.packed");
 
   const TimePoint deadline = deadline_of(request.options, own_scope ? scope.deadline : kNever);
-  // Inside a handler: cancelling the handler's call cancels this one.
-  struct Downstream {
-    std::weak_ptr<CallContext> context;
-    std::atomic<uint64_t> hook{0};
-    std::atomic<bool> answered{false};
-  };
-  std::shared_ptr<Downstream> downstream;
+  std::shared_ptr<Upstream> upstream;
   if (own_scope && scope.call_context != nullptr) {
-    downstream = std::make_shared<Downstream>();
-    downstream->context = scope.call_context;
+    upstream = std::make_shared<Upstream>(scope.call_context);
   }
   const CallId id = agent_.call(
       request.to, std::move(frame), request.function.name, deadline,
-      [self = shared_from_this(), to = request.to, downstream, carried = std::move(carried),
+      [self = shared_from_this(), to = request.to, upstream, carried = std::move(carried),
        target = std::move(request.target_holder),
        on_reply = std::move(on_reply)](absl::StatusOr<Frame> reply) mutable {
-        if (downstream != nullptr) {
-          downstream->answered.store(true);
-          if (auto context = downstream->context.lock()) context->forget(downstream->hook.load());
-        }
+        if (upstream != nullptr) upstream->answered();
         // Sent messages arrive exactly once or their receiver is dead; only a call that
         // never left takes its references back.
         if (reply.ok() || ran_of(reply.status()) != Ran::kNo ||
@@ -200,13 +222,10 @@ CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
         }
       },
       request.waited_for);
-  if (downstream != nullptr) {
-    const uint64_t hook =
-        scope.call_context->on_explicit_cancel([weak = weak_from_this(), to = request.to, id] {
-          if (auto self = weak.lock()) self->cancel(to, id);
-        });
-    downstream->hook.store(hook);
-    if (downstream->answered.load()) scope.call_context->forget(hook);
+  if (upstream != nullptr) {
+    upstream->on_cancel([weak = weak_from_this(), to = request.to, id] {
+      if (auto self = weak.lock()) self->cancel(to, id);
+    });
   }
   return id;
 }

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <new>
 #include <set>
 #include <string>
 #include <sys/mount.h>
@@ -139,6 +140,35 @@ TEST_F(CheckpointerFaultsTest, AFailureAtAnyCallLeavesTheOldOneAndTrainingGoesOn
       EXPECT_EQ(fourth.number, 4u) << "the next one is whole again";
       EXPECT_EQ(fourth.code, 0);
     }
+  }
+}
+
+TEST_F(CheckpointerFaultsTest, WhereverMemoryRunsOutTheStepSaysSoAndTheNextIsWhole) {
+  for (int at = 0;; ++at) {
+    SCOPED_TRACE(at);
+    const ScratchFolder folder;
+    CheckpointerOptions here = options();
+    here.folder = folder / "owner";
+    disk_.fail = [] { return 0; };
+    LedgerOwner owner(here);
+    int left = at;
+    bool thrown = false;
+    disk_.fail = [&]() -> int {
+      if (left-- != 0) return 0;
+      thrown = true;
+      throw std::bad_alloc();
+    };
+    const internal::StepDurable first = owner.step(1);
+    if (!thrown) {
+      EXPECT_EQ(first.number, 1u);
+      EXPECT_GT(at, 3);
+      return;
+    }
+    EXPECT_EQ(first.number, 0u);
+    EXPECT_EQ(first.code, static_cast<int32_t>(absl::StatusCode::kResourceExhausted)) << first.why;
+    const internal::StepDurable second = owner.step(2);
+    EXPECT_EQ(second.number, 2u);
+    EXPECT_EQ(second.code, 0) << second.why;
   }
 }
 

@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/nn/utils/clip_grad.h>
 
+#include "weft/dist_optim/internal/shard_stepper.h"
 #include "weft/tests/dist_optim/optimizer_world.h"
 #include "weft/tests/support/error_of.h"
 
@@ -49,6 +50,13 @@ void train_once(const HostedModule<Layer>& module, int64_t number) {
   optimizer.step(context);
 }
 WEFT_REGISTER_FUNCTION(train_once);
+// Optimizers whose steps the owner remembers under this name.
+int64_t remembered(const RRef<ParameterSet>& set, const std::string& shared_name) {
+  const auto stepper = std::static_pointer_cast<internal::ShardStepper>(
+      set.local_value().shared(shared_name, [] { return std::shared_ptr<void>(); }));
+  return static_cast<int64_t>(stepper->optimizers());
+}
+WEFT_REGISTER_FUNCTION(remembered);
 
 namespace {
 
@@ -108,6 +116,25 @@ TEST_F(DistributedOptimizerTest, TrainingOverTwoOwnersEqualsOneProcess) {
     alone.step();
     pair.expect_equal(absl::StrCat("step ", i));
   }
+}
+
+TEST_F(DistributedOptimizerTest, OwnersForgetTheOptimizersThatEndedUnderASharedName) {
+  const Pair pair(world_);
+  const std::vector<RRef<ParameterSet>> sets{pair.first.parameters(), pair.second.parameters()};
+  const auto step = [&](DistributedOptimizer<SGD>& optimizer) {
+    Context context;
+    context.backward({pair.loss(batch(0))});
+    return optimizer.step(context).number;
+  };
+  // Keeps the state that all share.
+  DistributedOptimizer<SGD> first(sets, SGDOptions(0.1), {.shared_name = "one"});
+  EXPECT_EQ(step(first), 1u);
+  for (uint64_t i = 2; i <= 10; ++i) {
+    DistributedOptimizer<SGD> optimizer(sets, SGDOptions(0.1), {.shared_name = "one"});
+    EXPECT_EQ(step(optimizer), i);
+  }
+  EXPECT_TRUE(eventually(
+      [&] { return rpc_sync(world_.id(1), remembered, sets[0], std::string("one")) == 1; }));
 }
 
 TEST_F(DistributedOptimizerTest, ClippingByTheNormOverOwnersEqualsOneProcess) {

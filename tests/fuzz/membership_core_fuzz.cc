@@ -66,7 +66,7 @@ class Run {
         break;
       case 4: {
         const WorkerId from = worker();
-        core_.on_beat_answer(from, input_.number<uint8_t>());
+        core_.on_beat_answer(from, input_.number<uint8_t>(), out_);
         break;
       }
       case 5: {

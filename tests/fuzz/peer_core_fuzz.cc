@@ -1,5 +1,6 @@
 // The session and the credit of one peer, under frame headers that say anything at all. A sequence
-// must be let through once, a call answered once, and the sums must be those of what is kept.
+// must be let through once, a call answered once, no call sent without trust, and the sums must be
+// those of what is kept.
 // Input is a sequence of events.
 #include <set>
 
@@ -69,10 +70,18 @@ class Run {
         core_.note_early_cancel(input_.below(8));
         (void)core_.was_cancelled_early(input_.below(8));
         break;
+      case 9:
+        trusted_until_ = input_.flag() ? kNever : now_ + std::chrono::milliseconds(input_.below(8));
+        core_.trust_until(trusted_until_, now_);
+        break;
       default:
         header();
     }
-    for (const auto& frame : core_.take_outgoing()) require_stamped(*frame);
+    for (const auto& frame : core_.take_outgoing()) {
+      require_stamped(*frame);
+      require(frame->header.kind != FrameKind::kCall || now_ < trusted_until_,
+              "a call goes to whom is not trusted");
+    }
     if (core_.ack_due()) core_.send_ack();
     (void)core_.take_released();
   }
@@ -142,6 +151,7 @@ class Run {
   }
 
   Bytes input_;
+  TimePoint trusted_until_ = kNever;
   PeerCore core_;
   TimePoint now_;
   uint64_t last_call_ = 0;

@@ -101,9 +101,19 @@ class Run {
         break;
       }
       default:
-        if (input_.below(16) == 0) {
-          core_.restore({{line(), input_.below(8)}}, out_);
-          decided_.clear();
+        switch (input_.below(16)) {
+          case 0:
+            core_.restore({{line(), input_.below(8)}}, out_);
+            decided_.clear();
+            break;
+          case 1: {
+            const OptimizerId of = optimizer();
+            core_.forget(of, out_);
+            std::erase_if(decided_, [&](const auto& one) { return one.first.first == of; });
+            break;
+          }
+          default:
+            break;
         }
     }
   }

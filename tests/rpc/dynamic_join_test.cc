@@ -94,6 +94,95 @@ TEST(DynamicJoin, ANameIsTakenOverOnceItsLifeHasEnded) {
   EXPECT_TRUE(absl::IsAlreadyExists(join_dynamic_group(store, again, {}).status()));
 }
 
+// Fails in one round trip: before it has an effect, or after.
+class FailingStore final : public RendezvousStore {
+ public:
+  FailingStore(RendezvousStore& store, int fails_at, bool with_effect)
+      : store_(store), left_(fails_at), with_effect_(with_effect) {}
+
+  bool has_failed() const { return left_ < 0; }
+
+  absl::Status set(const std::string& key, const std::string& value) override {
+    return trip<absl::Status>([&] { return store_.set(key, value); });
+  }
+  absl::StatusOr<std::string> get(const std::string& key, absl::Duration timeout) override {
+    return trip<absl::StatusOr<std::string>>([&] { return store_.get(key, timeout); });
+  }
+  absl::StatusOr<std::optional<std::string>> try_get(const std::string& key) override {
+    return trip<absl::StatusOr<std::optional<std::string>>>([&] { return store_.try_get(key); });
+  }
+  absl::StatusOr<int64_t> add(const std::string& key, int64_t amount) override {
+    return trip<absl::StatusOr<int64_t>>([&] { return store_.add(key, amount); });
+  }
+  absl::StatusOr<std::string> compare_set(const std::string& key, const std::string& expected,
+                                          const std::string& desired) override {
+    return trip<absl::StatusOr<std::string>>(
+        [&] { return store_.compare_set(key, expected, desired); });
+  }
+  absl::Status wait(const std::vector<std::string>& keys, absl::Duration timeout) override {
+    return trip<absl::Status>([&] { return store_.wait(keys, timeout); });
+  }
+  std::string description() const override { return store_.description(); }
+
+ private:
+  template <class Result, class Call>
+  Result trip(Call call) {
+    const absl::Status lost = absl::UnavailableError("the store's answer was lost");
+    if (left_-- != 0) return call();
+    if (with_effect_) (void)call();
+    return lost;
+  }
+
+  RendezvousStore& store_;
+  int left_;
+  const bool with_effect_;
+};
+
+TEST(DynamicJoin, WhereverTheStoreFailsTheNameStaysFree) {
+  for (bool with_effect : {false, true}) {
+    for (bool successor : {false, true}) {
+      for (int at = 0;; ++at) {
+        SCOPED_TRACE(::testing::Message() << "round trip " << at << ", with effect " << with_effect
+                                          << ", after an earlier life " << successor);
+        MemoryStore store;
+        ASSERT_TRUE(join_dynamic_group(store, request("b"), {}).ok());
+        if (successor) {
+          const WorkerId earlier = join_dynamic_group(store, request("a"), {})->self;
+          ASSERT_TRUE(mark_left(store, "weft", 0, earlier).ok());
+        }
+        FailingStore failing(store, at, with_effect);
+        const absl::Status failed = join_dynamic_group(failing, request("a"), {}).status();
+        if (!failing.has_failed()) {
+          EXPECT_TRUE(failed.ok());
+          EXPECT_GT(at, 5);
+          break;
+        }
+        EXPECT_TRUE(absl::IsUnavailable(failed)) << failed;
+        EXPECT_EQ(names(*join_dynamic_group(store, request("c"), {})),
+                  (std::vector<std::string>{"b", "c"}));
+        const auto again = join_dynamic_group(store, request("a"), {});
+        EXPECT_TRUE(again.ok()) << again.status();
+      }
+    }
+  }
+}
+
+TEST(DynamicJoin, AFailedTakeoverDoesNotEndTheLifeThatHoldsTheName) {
+  for (int at = 0;; ++at) {
+    SCOPED_TRACE(at);
+    MemoryStore store;
+    const WorkerId holder = join_dynamic_group(store, request("a"), {})->self;
+    FailingStore failing(store, at, false);
+    const absl::Status refused = join_dynamic_group(failing, request("a"), {}).status();
+    EXPECT_FALSE(refused.ok());
+    const auto other = join_dynamic_group(store, request("b"), {});
+    ASSERT_TRUE(other.ok()) << other.status();
+    ASSERT_EQ(names(*other), (std::vector<std::string>{"a", "b"}));
+    EXPECT_EQ(other->members[0].id, holder);
+    if (!failing.has_failed()) break;
+  }
+}
+
 TEST(DynamicJoin, AGroupHasASizeOrHasNone) {
   MemoryStore fixed;
   JoinRequest one = request("a");

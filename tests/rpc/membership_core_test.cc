@@ -14,6 +14,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr WorkerId kSelf{0, 1};
@@ -49,6 +50,12 @@ class MembershipCoreTest : public ::testing::Test {
   MembershipActions answer(WorkerId worker, uint64_t question, std::vector<Verdict> verdicts) {
     MembershipActions out;
     core_.answer(worker, question, std::move(verdicts), out);
+    return out;
+  }
+
+  MembershipActions answer_beat(WorkerId from, uint64_t number) {
+    MembershipActions out;
+    core_.on_beat_answer(from, number, out);
     return out;
   }
 
@@ -145,17 +152,51 @@ TEST_F(MembershipCoreTest, WhoWasStoppedJudgesNobodyForIt) {
   EXPECT_EQ(more, 6);  // 400 ms of the stop count, then 200 each
 }
 
+// Time until which calls are sent, as far as the actions say.
+std::vector<TimePoint> trusted(const MembershipActions& out) {
+  std::vector<TimePoint> until;
+  for (const MembershipActions::Trust& trust : out.trusts) until.push_back(trust.until);
+  return until;
+}
+
+TEST_F(MembershipCoreTest, OnlySoManyStrangersAreLookedUpAtATime) {
+  MembershipActions out;
+  for (uint32_t index = 10; index < 10 + 5000; ++index) core_.meet({index, 1}, out);
+  EXPECT_EQ(out.lookups.size(), 4096u);
+  ASSERT_EQ(out.gone.size(), 5000u - 4096u);
+  EXPECT_TRUE(absl::IsResourceExhausted(out.gone[0].reason)) << out.gone[0].reason;
+  // One that is found, or is not, makes room.
+  EXPECT_FALSE(core_.found({10, 1}, std::optional<WorkerInfo>(), out));
+  MembershipActions more;
+  core_.meet({9000, 1}, more);
+  EXPECT_EQ(more.lookups.size(), 1u);
+}
+
+TEST_F(MembershipCoreTest, CallsAreSentWhileBeatsAreAnsweredAndWhereThereIsNoLease) {
+  EXPECT_THAT(trusted(tick(false, now_)), ElementsAre());
+  const MembershipActions begun = tick(true, now_);
+  EXPECT_THAT(trusted(begun), ElementsAre(now_ + milliseconds(1400)));
+  const uint64_t second = tick(true, now_).beats[0].number;
+  const TimePoint sent = now_;
+  EXPECT_THAT(trusted(tick(true, now_)), ElementsAre());
+  EXPECT_THAT(trusted(answer_beat(kOne, second)), ElementsAre(sent + milliseconds(1400)));
+  EXPECT_THAT(trusted(answer_beat(kOne, begun.beats[0].number)), ElementsAre());
+  for (int i = 0; i < 49; ++i) EXPECT_THAT(trusted(tick(false, now_)), ElementsAre());
+  EXPECT_THAT(trusted(tick(false, now_)), ElementsAre(kNever));
+  EXPECT_THAT(trusted(tick(false, now_)), ElementsAre());
+}
+
 TEST_F(MembershipCoreTest, TrustCountsFromWhenTheAnsweredBeatWasSent) {
   const uint64_t first = tick(true, now_).beats[0].number;
   const TimePoint sent = now_;
   const uint64_t second = tick(true, now_).beats[0].number;
   tick(true, now_);
-  core_.on_beat_answer(kOne, second);
+  answer_beat(kOne, second);
   EXPECT_TRUE(core_.trusts(kOne, sent + milliseconds(200 + 1399)));
   EXPECT_FALSE(core_.trusts(kOne, sent + milliseconds(200 + 1400)));
-  core_.on_beat_answer(kOne, first);  // a late answer to an earlier beat takes nothing back
+  answer_beat(kOne, first);  // a late answer to an earlier beat takes nothing back
   EXPECT_TRUE(core_.trusts(kOne, sent + milliseconds(200 + 1399)));
-  core_.on_beat_answer(kOne, 1u << 30);  // never sent
+  answer_beat(kOne, 1u << 30);  // never sent
   EXPECT_FALSE(core_.trusts(kOne, sent + milliseconds(200 + 1400)));
 }
 
@@ -478,7 +519,7 @@ TEST_F(MembershipCoreTest, LivesThatEndedAndWereNeverPeersAreBuried) {
 TEST_F(MembershipCoreTest, ALeaseBeginsWithoutTrust) {
   const uint64_t beat = tick(true, now_).beats[0].number;
   EXPECT_FALSE(core_.trusts(kOne, now_));
-  core_.on_beat_answer(kOne, beat);
+  answer_beat(kOne, beat);
   EXPECT_TRUE(core_.trusts(kOne, now_));
 }
 

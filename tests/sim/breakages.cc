@@ -45,6 +45,7 @@ constexpr Rule kRules[] = {
     // membership
     {"frames_not_heard", "only silence is counted, not what is heard"},
     {"stopped_time_counts", "the time in which a worker stood still is its peers' silence"},
+    {"untrusted_are_called", "calls to whom is not trusted are sent"},
     {"trust_longer_than_patience", "a holder relies on its peer longer than that waits"},
     {"trusted_before_any_answer", "a lease begins with trust"},
     {"verdict_not_told", "who writes a verdict tells nobody"},

@@ -75,6 +75,17 @@ void LeaseMembership::act(Worker& worker, MembershipActions& actions) {
   for (const MembershipActions::Beat& beat : actions.beats) {
     worker.sessions.beat(beat.to, beat.number);
   }
+  for (const MembershipActions::Trust& trust : actions.trusts) {
+    Member& member = at(worker);
+    if (trust.until == kNever) {
+      member.leases.erase(trust.peer);
+      worker.sessions.trust(trust.peer, kNever);
+    } else {
+      member.leases.try_emplace(trust.peer, now(member));
+      worker.sessions.trust(trust.peer,
+                            world_.schedule.now() + member.clock.span(trust.until - now(member)));
+    }
+  }
   for (const MembershipActions::Notice& notice : actions.notices) {
     post(worker, notice.to, {Parcel::Kind::kDeath, notice.verdict});
   }
@@ -306,7 +317,22 @@ void LeaseMembership::look(Worker& worker) {
 }
 
 void LeaseMembership::on_beat_answer(Worker& worker, WorkerId from, uint64_t number) {
-  at(worker).core.on_beat_answer(from, number);
+  step(worker, [&](MembershipCore& core, auto& out) { core.on_beat_answer(from, number, out); });
+}
+
+// Who has had time to earn trust and has lost it sends no calls to whom it does not trust.
+void LeaseMembership::call_sent(const Worker& by, WorkerId to) {
+  if (!condemned(by.id)) return;
+  const bool condemned_there = std::any_of(
+      book_.list().begin(), book_.list().end(),
+      [&](const Verdict& verdict) { return verdict.dead == by.id && verdict.by == to; });
+  const Member& member = at(by);
+  const auto lease = member.leases.find(to);
+  if (condemned_there && lease != member.leases.end() &&
+      now(member) - lease->second >= limits_.trust) {
+    world_.violate("S6", absl::StrCat(by.id.to_string(), " calls ", to.to_string(),
+                                      ", which has condemned it"));
+  }
 }
 
 void LeaseMembership::suspect(Worker& by, WorkerId whom) {

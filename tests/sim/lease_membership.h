@@ -40,6 +40,7 @@ class LeaseMembership final : public Membership {
   void meet(Worker& at, WorkerId stranger) override;
   bool takes_part(const Worker& worker) const override;
   void check_ended() override;
+  void call_sent(const Worker& by, WorkerId to) override;
   bool condemned(WorkerId worker) const override { return book_.condemned(worker); }
   bool severed(WorkerId worker) const override { return book_.severed(worker); }
   bool any_severed() const override { return book_.any_severed(); }
@@ -51,9 +52,10 @@ class LeaseMembership final : public Membership {
     internal::MembershipCore core;
     VerdictList list;
     const LocalClock clock;
-    std::set<WorkerId> beaten;  // at the last look
-    bool met_anybody = false;   // else it fences itself when nobody answers
-    TimePoint store_free{};     // its store thread asks one question after the other
+    std::set<WorkerId> beaten;             // at the last look
+    std::map<WorkerId, TimePoint> leases;  // since when, by this clock
+    bool met_anybody = false;              // else it fences itself when nobody answers
+    TimePoint store_free{};                // its store thread asks one question after the other
     // A newcomer.
     std::vector<Verdict> read;  // when it joined
     bool newcomer = false;

@@ -26,6 +26,8 @@ class Membership {
 
   // All that are there from the beginning have met.
   virtual void on_start() {}
+  // A call has left for that worker.
+  virtual void call_sent(const Worker& /*by*/, WorkerId /*to*/) {}
   // A new life starts: it reads what the store says, then dials the others.
   virtual void on_join(Worker& worker) = 0;
   // Somebody dials `at`. False: refused; else both are peers now.

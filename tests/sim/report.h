@@ -61,6 +61,7 @@ enum class Effect : uint8_t {
   kArrivedAhead,   // a frame before one that was sent earlier
   kFramesStalled,  // by a partition
   kCallsQueued,    // for credit
+  kCallsHeld,      // for trust
   kQueueFull,
   kResultsLost,    // ran, but the result was too large to keep for resending
   kStrangersMet,   // a message named a life that was not known yet

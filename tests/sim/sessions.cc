@@ -103,7 +103,12 @@ Sessions::Sent Sessions::call(uint64_t call, WorkerId to, Frame frame, TimePoint
     world_.report.count(Effect::kQueueFull);
     return Sent::kQueueFull;
   }
-  if (peer->core.queued_calls() > queued) world_.report.count(Effect::kCallsQueued);
+  if (peer->core.queued_calls() == queued) {
+    world_.membership->call_sent(worker_, to);
+  } else {
+    world_.report.count(world_.schedule.now() < peer->trusted_until ? Effect::kCallsQueued
+                                                                    : Effect::kCallsHeld);
+  }
   if (deadline < peer->deadline_armed) arm_deadline(*peer);
   flush(*peer);
   return Sent::kYes;
@@ -400,6 +405,14 @@ void Sessions::beat(WorkerId to, uint64_t number) {
   if (peer == nullptr || peer->connection < 0) return;
   world_.report.count(Effect::kBeats);
   world_.network.send_beat(peer->connection, worker_.slot, number, false);
+}
+
+void Sessions::trust(WorkerId id, TimePoint until) {
+  Peer* peer = find(id);
+  if (peer == nullptr || peer->gone) return;
+  peer->trusted_until = until;
+  peer->core.trust_until(until, world_.schedule.now());
+  flush(*peer);
 }
 
 void Sessions::answer_no_beats_of(WorkerId peer) {

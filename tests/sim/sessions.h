@@ -56,6 +56,8 @@ class Sessions {
   void add_stranger(Slot slot);
   void reach(WorkerId peer);  // dials
   void beat(WorkerId to, uint64_t number);
+  // Calls that begin later wait.
+  void trust(WorkerId peer, TimePoint until);
   // It is suspected: an answer would renew its trust.
   void answer_no_beats_of(WorkerId peer);
   void append_looks(const std::vector<WorkerId>& tied,
@@ -90,6 +92,7 @@ class Sessions {
     bool ack_armed = false;
     TimePoint deadline_armed = kNever;
     TimePoint heard{};
+    TimePoint trusted_until = kNever;
     TimePoint read{};  // when the last frame or beat came
     uint64_t looked_at = 0;
     bool nameless = false;

@@ -1,0 +1,102 @@
+// How an agent dials again, on a clock that the test moves.
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "weft/base/executor.h"
+#include "weft/rpc/internal/agent.h"
+#include "weft/tests/support/scripted_transport.h"
+
+namespace weft::testing {
+namespace {
+
+using internal::Agent;
+using internal::AgentOptions;
+using internal::Topic;
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+
+class AgentDialling : public ::testing::Test {
+ protected:
+  AgentDialling() {
+    AgentOptions options;
+    options.group = "test";
+    options.self = {me_, "w1", "script:1"};
+    agent_ = std::make_unique<Agent>(options, transport_, clock_, executor_);
+    EXPECT_TRUE(agent_->start({{peer_, "w0", "script:0"}, {me_, "w1", "script:1"}}).ok());
+  }
+  void lose(const ConnectionPtr& connection) {
+    transport_.sink().on_closed(connection, absl::UnavailableError("reset"));
+  }
+  // How long it waits before it dials.
+  milliseconds pause() {
+    milliseconds waited{0};
+    for (; transport_.dials() == 0 && waited < milliseconds(5000); ++waited) {
+      clock_.advance(milliseconds(1));
+    }
+    return waited;
+  }
+  TimePoint heard() { return agent_->look_at_peers().at(0).heard; }
+  void acknowledge(const ConnectionPtr& connection, uint64_t sequence) {
+    Frame ack;
+    ack.header.kind = FrameKind::kAck;
+    ack.header.source = peer_;
+    ack.header.destination = me_;
+    ack.header.acknowledged = sequence;
+    std::vector<Frame> frames;
+    frames.push_back(std::move(ack));
+    transport_.sink().on_frames(connection, std::move(frames));
+  }
+
+  const WorkerId peer_{0, 1};
+  const WorkerId me_{1, 1};
+  ManualClock clock_;
+  ManualExecutor executor_;
+  ScriptedTransport transport_;
+  std::unique_ptr<Agent> agent_;
+};
+
+TEST_F(AgentDialling, ConnectionsThatCarryNothingAreMadeAtGrowingPauses) {
+  ConnectionPtr connection = transport_.answer_dial();
+  ASSERT_TRUE(agent_->post(peer_, Topic::kRRef, "never acknowledged"));
+  std::vector<milliseconds> pauses;
+  for (int i = 0; i < 9; ++i) {
+    lose(connection);
+    pauses.push_back(pause());
+    connection = transport_.answer_dial();
+  }
+  using ms = milliseconds;
+  EXPECT_THAT(pauses,
+              ElementsAre(ms(0), ms(0), ms(0), ms(0), ms(0), ms(40), ms(80), ms(160), ms(160)));
+  // One that carries something across is followed at once.
+  acknowledge(connection, 1);
+  ASSERT_TRUE(agent_->post(peer_, Topic::kRRef, "the next"));
+  lose(connection);
+  (void)pause();
+  connection = transport_.answer_dial();
+  lose(connection);
+  EXPECT_EQ(pause(), ms(0));
+}
+
+TEST_F(AgentDialling, SilenceIsItsOwnOnlyWhileItHasNoDescriptors) {
+  lose(transport_.answer_dial());
+  transport_.fail_dial(absl::ResourceExhaustedError("too many open files"));
+  clock_.advance(milliseconds(10));
+  EXPECT_EQ(heard(), clock_.now());
+  // The peer makes the connection, and loses it: now it is the peer who does not answer.
+  const auto connection =
+      std::make_shared<ScriptedConnection>(PeerIdentity{"test", "w0", peer_, "script:0"});
+  ASSERT_TRUE(transport_.sink().on_accept(connection->peer()).ok());
+  transport_.sink().on_open(connection);
+  const TimePoint opened = clock_.now();
+  clock_.advance(milliseconds(500));
+  EXPECT_EQ(heard(), opened);
+  lose(connection);
+  clock_.advance(milliseconds(500));
+  ASSERT_EQ(transport_.dials(), 1u);
+  EXPECT_EQ(heard(), opened);
+}
+
+}  // namespace
+}  // namespace weft::testing

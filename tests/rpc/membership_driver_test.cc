@@ -1,0 +1,228 @@
+// One worker's membership among far ends that the test speaks for: orders of events that a real
+// group shows once in a million joins.
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "weft/base/executor.h"
+#include "weft/base/status.h"
+#include "weft/rpc/internal/membership.h"
+#include "weft/rpc/memory_store.h"
+#include "weft/tests/support/scripted_transport.h"
+
+namespace weft::testing {
+namespace {
+
+using internal::Agent;
+using internal::AgentOptions;
+using internal::Membership;
+using internal::Quiescence;
+using internal::Topic;
+using std::chrono::milliseconds;
+
+class MembershipDriver : public ::testing::Test {
+ protected:
+  // This worker, and `peer_` if there are two.
+  void start(size_t workers) {
+    std::vector<WorkerInfo> members{{me_, "w0", "script:0"}, {peer_, "w1", "script:1"}};
+    members.resize(workers);
+    AgentOptions options;
+    options.group = "test";
+    options.self = members[0];
+    options.connect_timeout = milliseconds(100);
+    agent_ = std::make_unique<Agent>(options, transport_, clock_, executor_);
+    quiescence_ = std::make_unique<Quiescence>(*agent_, executor_, clock_, members);
+    quiescence_->attach();
+    membership_ = std::make_unique<Membership>(*agent_, *quiescence_, clock_,
+                                               std::make_shared<VerdictList>(store_, "test", 0),
+                                               store_thread_, options_);
+    membership_->attach(members, false);
+    ASSERT_TRUE(agent_->start(members).ok());
+    membership_->start({});
+  }
+  ~MembershipDriver() override {
+    agent_->stop();
+    membership_->stop();
+    quiescence_->stop();
+  }
+  ScriptedConnectionPtr connection() const {
+    return std::make_shared<ScriptedConnection>(PeerIdentity{"test", "w1", peer_, "script:1"});
+  }
+  size_t verdicts() const { return VerdictList(store_, "test", 0).read()->size(); }
+  void say(const ConnectionPtr& connection, const wire::MembershipPost& post) {
+    Frame frame;
+    frame.header.kind = FrameKind::kPost;
+    frame.header.function = static_cast<uint64_t>(Topic::kMembership);
+    frame.header.source = peer_;
+    frame.header.destination = me_;
+    frame.header.sequence = ++said_;
+    frame.body = post.SerializeAsString();
+    std::vector<Frame> frames;
+    frames.push_back(std::move(frame));
+    transport_.sink().on_frames(connection, std::move(frames));
+  }
+
+  // The far end's answer to this worker's newest beat.
+  void answer_beat(const ScriptedConnectionPtr& connection) {
+    uint64_t newest = 0;
+    for (const FramePtr& frame : connection->sent) {
+      if (frame->header.kind == FrameKind::kBeat) newest = frame->header.call;
+    }
+    ASSERT_NE(newest, 0u);
+    Frame answer;
+    answer.header.kind = FrameKind::kBeat;
+    answer.header.flags = kFlagAnswer;
+    answer.header.call = newest;
+    answer.header.source = peer_;
+    answer.header.destination = me_;
+    std::vector<Frame> frames;
+    frames.push_back(std::move(answer));
+    transport_.sink().on_frames(connection, std::move(frames));
+  }
+  static size_t calls_on(const ScriptedConnectionPtr& connection) {
+    return std::count_if(
+        connection->sent.begin(), connection->sent.end(),
+        [](const FramePtr& frame) { return frame->header.kind == FrameKind::kCall; });
+  }
+  std::shared_ptr<absl::Status> call() {
+    auto result = std::make_shared<absl::Status>();
+    agent_->call(peer_, Frame(), "f", kNever,
+                 [result](const absl::StatusOr<Frame>& reply) { *result = reply.status(); });
+    return result;
+  }
+
+  Membership::Options options_;
+  const WorkerId me_{0, 1};
+  const WorkerId peer_{1, 1};
+  ManualClock clock_;
+  ManualExecutor executor_;
+  ManualExecutor store_thread_;
+  const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
+  ScriptedTransport transport_;
+  uint64_t said_ = 0;
+  std::unique_ptr<Agent> agent_;
+  std::unique_ptr<Quiescence> quiescence_;
+  std::unique_ptr<Membership> membership_;
+};
+
+// Its second connection is quicker than its first.
+TEST_F(MembershipDriver, HearsThatANewcomerWantsToEndBeforeItsFirstConnectionStands) {
+  start(1);
+  const Future<void> drained = quiescence_->calls_drained();
+  quiescence_->enter(std::chrono::seconds(30));
+  const ScriptedConnectionPtr first = connection(), second = connection();
+  ASSERT_TRUE(transport_.sink().on_accept(first->peer()).ok());
+  ASSERT_TRUE(transport_.sink().on_accept(second->peer()).ok());
+  first->on_first_send = [&] {
+    transport_.sink().on_open(second);
+    wire::MembershipPost entered;
+    entered.mutable_report()->set_phase(1);
+    say(second, entered);
+  };
+  transport_.sink().on_open(first);
+  clock_.advance(std::chrono::seconds(1));
+  EXPECT_FALSE(drained.done());  // the newcomer is one of those who have to be idle
+  wire::MembershipPost idle;
+  idle.mutable_report()->set_phase(1);
+  idle.mutable_report()->set_version(1);
+  say(second, idle);
+  clock_.advance(std::chrono::seconds(1));
+  EXPECT_TRUE(drained.done());
+}
+
+TEST_F(MembershipDriver, CallsToWhomTheLeaseDoesNotTrustWaitUntilABeatIsAnswered) {
+  start(2);
+  const ScriptedConnectionPtr peer = connection();
+  transport_.sink().on_open(peer);
+  const auto first = call();  // without a lease: sent at once
+  EXPECT_EQ(calls_on(peer), 1u);
+  clock_.advance(milliseconds(200));  // the lease begins
+  (void)call();                       // and is given time to be answered
+  EXPECT_EQ(calls_on(peer), 2u);
+  clock_.advance(milliseconds(200));
+  const TimePoint sent = clock_.now();
+  answer_beat(peer);
+  clock_.advance(milliseconds(1399));
+  (void)call();
+  EXPECT_EQ(calls_on(peer), 3u);
+  clock_.advance(sent + milliseconds(1400) - clock_.now());
+  const auto held = call();
+  wire::MembershipPost welcome;  // a sign of life is no answer
+  welcome.mutable_welcome();
+  say(peer, welcome);
+  EXPECT_EQ(calls_on(peer), 3u);
+  answer_beat(peer);
+  EXPECT_EQ(calls_on(peer), 4u);
+}
+
+TEST_F(MembershipDriver, CallsThatWaitedForTrustHaveNotRunWhenThePeerIsGone) {
+  start(2);
+  const ScriptedConnectionPtr peer = connection();
+  transport_.sink().on_open(peer);
+  const auto sent = call();
+  clock_.advance(milliseconds(1700));  // a lease, and no answer
+  const auto held = call();
+  EXPECT_EQ(calls_on(peer), 1u);
+  clock_.advance(milliseconds(600));
+  store_thread_.run_all();
+  EXPECT_FALSE(agent_->is_live(peer_));
+  EXPECT_EQ(ran_of(*sent), Ran::kMaybe) << *sent;
+  EXPECT_EQ(ran_of(*held), Ran::kNo) << *held;
+}
+
+TEST_F(MembershipDriver, NobodyHearsOfTheEndOfOneWhoseJoinNobodyHeardOf) {
+  std::vector<MemberChange> heard;
+  options_.listener = [&](const WorkerInfo&, MemberChange change, const absl::Status&) {
+    heard.push_back(change);
+  };
+  start(1);
+  const ScriptedConnectionPtr newcomer = connection();
+  ASSERT_TRUE(transport_.sink().on_accept(newcomer->peer()).ok());
+  transport_.sink().on_open(newcomer);
+  const absl::Status unknown = agent_->resolve("w1").status();
+  EXPECT_TRUE(absl::IsNotFound(unknown));
+  EXPECT_TRUE(absl::EndsWith(unknown.message(), "the group has: w0")) << unknown;
+  agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
+  store_thread_.run_all();
+  EXPECT_FALSE(agent_->is_live(peer_));
+  EXPECT_TRUE(heard.empty());
+}
+
+TEST_F(MembershipDriver, AQuestionThatTheStoreThreadReachesInTimeCondemns) {
+  start(2);
+  agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
+  store_thread_.run_all();
+  EXPECT_FALSE(agent_->is_live(peer_));
+  EXPECT_EQ(verdicts(), 1u);
+}
+
+TEST_F(MembershipDriver, AQuestionThatItReachesTooLateCondemnsNobody) {
+  start(2);
+  agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
+  clock_.advance(Membership::Options{}.store_timeout);
+  EXPECT_FALSE(agent_->is_live(peer_));  // for this worker
+  store_thread_.run_all();
+  EXPECT_EQ(verdicts(), 0u);
+}
+
+TEST_F(MembershipDriver, AStrangerIsNotLookedUpTooLate) {
+  int looked_up = 0;
+  options_.find_life = [&](WorkerId) -> absl::StatusOr<std::optional<WorkerInfo>> {
+    ++looked_up;
+    return std::nullopt;
+  };
+  start(1);
+  EXPECT_TRUE(agent_->post({7, 1}, Topic::kRRef, "for somebody"));
+  clock_.advance(options_.store_timeout);
+  store_thread_.run_all();
+  EXPECT_EQ(looked_up, 0);
+  EXPECT_TRUE(agent_->post({8, 1}, Topic::kRRef, "for somebody else"));
+  store_thread_.run_all();
+  EXPECT_EQ(looked_up, 1);
+}
+
+}  // namespace
+}  // namespace weft::testing

@@ -1,0 +1,79 @@
+// A transport without wires: the test answers each dial, and speaks for the far ends.
+//
+// Thread safety: none; for agents on a ManualClock and a ManualExecutor.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "weft/rpc/transport.h"
+
+namespace weft::testing {
+
+class ScriptedConnection final : public Connection {
+ public:
+  explicit ScriptedConnection(PeerIdentity peer) : peer_(std::move(peer)) {}
+
+  std::vector<FramePtr> sent;
+  std::function<void()> on_first_send;  // runs once
+
+  bool send(FrameBatch frames) override {
+    for (FramePtr& frame : frames) sent.push_back(std::move(frame));
+    if (on_first_send) std::exchange(on_first_send, nullptr)();
+    return true;
+  }
+  void close() override {}
+  const PeerIdentity& peer() const override { return peer_; }
+  size_t queued_bytes() const override { return 0; }
+
+ private:
+  const PeerIdentity peer_;
+};
+using ScriptedConnectionPtr = std::shared_ptr<ScriptedConnection>;
+
+class ScriptedTransport final : public Transport {
+ public:
+  // Not answered yet.
+  size_t dials() const { return dials_.size(); }
+  // Answers the oldest: with a connection, which it returns, or with an error.
+  ScriptedConnectionPtr answer_dial() {
+    Dial dial = take();
+    auto connection = std::make_shared<ScriptedConnection>(std::move(dial.expected));
+    dial.callback(ConnectionPtr(connection));
+    return connection;
+  }
+  void fail_dial(absl::Status why) { take().callback(std::move(why)); }
+  TransportSink& sink() { return *sink_; }
+
+  absl::Status listen() override { return absl::OkStatus(); }
+  std::string address() const override { return "script:0"; }
+  absl::Status start(PeerIdentity, TransportSink* sink) override {
+    sink_ = sink;
+    return absl::OkStatus();
+  }
+  void connect(const std::string&, const PeerIdentity& expected, TimePoint,
+               ConnectCallback callback) override {
+    dials_.push_back({expected, std::move(callback)});
+  }
+  void stop() override { dials_.clear(); }
+
+ private:
+  struct Dial {
+    PeerIdentity expected;
+    ConnectCallback callback;
+  };
+  Dial take() {
+    Dial dial = std::move(dials_.front());
+    dials_.pop_front();
+    return dial;
+  }
+
+  TransportSink* sink_ = nullptr;
+  std::deque<Dial> dials_;
+};
+
+}  // namespace weft::testing
