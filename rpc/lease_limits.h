@@ -22,7 +22,8 @@ struct LeaseLimits {
   // How long two workers keep their lease after the last call, reference and context between them.
   Nanoseconds linger = std::chrono::seconds(10);
 
-  // InvalidArgument: not 0 < 2 interval < trust, trust + interval <= patience, interval <= linger.
+  // InvalidArgument: not 0 < 2 interval < trust <= 1000 interval, trust + interval <= patience,
+  // interval <= linger.
   absl::Status validate() const;
 };
 

@@ -126,12 +126,13 @@ CallId Agent::call(WorkerId to, Frame frame, std::string_view function, TimePoin
                           waited_for};
       if (!peer->core.add_call(id.number, frame, std::move(pending), now)) {
         on_reply = std::move(pending.on_reply);
-        refused = with_ran(
-            absl::ResourceExhaustedError(absl::StrCat(
-                "call to '", absl::string_view(function.data(), function.size()), "' on worker '",
-                peer->info.name, "': ", options_.credit.max_queued_calls, " calls or ",
-                options_.credit.max_queued_bytes, " bytes wait for credit already")),
-            Ran::kNo);
+        refused =
+            with_ran(absl::ResourceExhaustedError(absl::StrCat(
+                         "call to '", absl::string_view(function.data(), function.size()),
+                         "' on worker '", peer->info.name, "': ", options_.credit.max_queued_calls,
+                         " calls or ", options_.credit.max_queued_bytes,
+                         " bytes wait for credit, or for the answer to a beat, already")),
+                     Ran::kNo);
       } else {
         arm = deadline < peer->deadline_armed;
         departure = peer->depart();
@@ -396,6 +397,7 @@ void Agent::trust(WorkerId worker, TimePoint until) {
   if (peer == nullptr) return;
   {
     MutexLock lock(peer->mutex);
+    peer->trusted_until = until;
     peer->core.trust_until(until, clock_.now());
   }
   flush(peer);

@@ -14,6 +14,8 @@ namespace {
 
 constexpr size_t kMostEnded = 1024;   // lives that are remembered after their end
 constexpr size_t kMostParked = 4096;  // posts that wait for one life to become known
+// Beats without answer from a peer that is heard, after the time for which the last was relied on.
+constexpr Nanoseconds kMuteAfter = std::chrono::seconds(3);
 
 }  // namespace
 
@@ -54,7 +56,9 @@ void Agent::reach(WorkerId member) {
 bool Agent::name_member(WorkerId member) {
   MutexLock lock(mutex_);
   auto found = peers_.find(member.bits());
-  if (found == peers_.end() || !found->second->nameless.exchange(false)) return false;
+  // Of whom is gone nobody is told that it has joined, nor that it is gone (has_name).
+  if (found == peers_.end() || found->second->gone.load()) return false;
+  if (!found->second->nameless.exchange(false)) return false;
   drop_superseded();
   return true;
 }
@@ -182,14 +186,15 @@ std::vector<Agent::PeerLook> Agent::look_at_peers() {
     const TimePoint now = clock_.now();
     {
       MutexLock lock(peer->mutex);
-      if (peer->is_stuck(now, options_.stuck_after)) {
+      if (peer->is_stuck(now, options_.stuck_after) || peer->is_mute(now, kMuteAfter)) {
         stuck = peer->connection;
         peer->moved_at = now;
+        peer->unanswered_since = kNever;
       }
     }
     if (stuck != nullptr) {
-      log_warning("nothing has moved on the connection to '", peer->info.name,
-                  "', which answers; making a new one");
+      log_warning("a lane of the connection to '", peer->info.name,
+                  "', which is heard, hangs; making a new one");
       stuck->close();
     }
     MutexLock lock(peer->mutex);

@@ -26,6 +26,8 @@ struct Agent::Peer {
   uint64_t looked_at = 0;
   std::pair<uint64_t, size_t> moved_to{0, 0};  // oldest frame without acknowledgement, bytes queued
   TimePoint moved_at;
+  TimePoint trusted_until ABSL_GUARDED_BY(mutex) = kNever;
+  TimePoint unanswered_since ABSL_GUARDED_BY(mutex) = kNever;
   Mutex mutex;
   PeerCore core ABSL_GUARDED_BY(mutex);
   ConnectionPtr connection ABSL_GUARDED_BY(mutex);           // the one that is written to
@@ -52,6 +54,17 @@ struct Agent::Peer {
       moved_at = now;
     }
     return now - moved_at >= limit;
+  }
+
+  // Beats are not answered, and the peer is heard: they may travel where a lane hangs. What keeps
+  // waiting for an answer would wait as long as that lane.
+  bool is_mute(TimePoint now, Nanoseconds limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    if (now < trusted_until || connection == nullptr) {
+      unanswered_since = kNever;
+    } else if (unanswered_since == kNever) {
+      unanswered_since = now;
+    }
+    return unanswered_since != kNever && now - unanswered_since >= limit;
   }
 
   // A new connection begins with the oldest frame that was not acknowledged. Where several, one

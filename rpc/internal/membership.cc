@@ -54,6 +54,7 @@ void Membership::attach(const std::vector<WorkerInfo>& members, bool newcomer) {
       const WorkerId doubted = WorkerId::from_bits(post.doubt().worker());
       step([&](MembershipCore& core, MembershipActions& out) { core.look_after(doubted, out); });
     } else {
+      quiescence_.joined(from);  // `admit` may not have come to that yet
       quiescence_.receive(from, post);
     }
   });
@@ -103,7 +104,8 @@ void Membership::step(Event event) {
 
 void Membership::act(MembershipActions& actions) {
   for (const MembershipActions::Beat& beat : actions.beats) agent_.beat(beat.to, beat.number);
-  // Not in order when two threads are here; the next beat's answer, or the next look, corrects it.
+  // Out of order if two threads are here: the next answer, or the next look after a call, corrects
+  // it.
   for (const MembershipActions::Trust& trust : actions.trusts)
     agent_.trust(trust.peer, trust.until);
   for (const MembershipActions::Notice& notice : actions.notices) {

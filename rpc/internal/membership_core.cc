@@ -10,8 +10,6 @@
 namespace weft::internal {
 namespace {
 
-// More unanswered beats say nothing: they are older than any trust.
-constexpr size_t kMostUnanswered = 64;
 constexpr size_t kMostStrangers = 4096;  // looked up at a time
 
 absl::Status refusal(const std::string& why) { return absl::PermissionDeniedError(why); }
@@ -91,9 +89,11 @@ void MembershipCore::meet(WorkerId stranger, MembershipActions& out) {
   if (is_fenced() || ended(stranger)) {
     out.gone.push_back({stranger, absl::UnavailableError("has ended")});
   } else if (!strangers_.contains(stranger) && strangers_.size() == kMostStrangers) {
-    out.gone.push_back({stranger, absl::ResourceExhaustedError(
-                                      absl::StrCat("is not known here, and ", kMostStrangers,
-                                                   " others are looked up already"))});
+    strangers_.insert(stranger);
+    end(stranger,
+        absl::ResourceExhaustedError(absl::StrCat("is not known here, and ", kMostStrangers,
+                                                  " others are looked up already")),
+        out);
   } else if (strangers_.insert(stranger).second) {
     out.lookups.push_back(stranger);
   }
@@ -144,7 +144,8 @@ void MembershipCore::tick(TimePoint now, const std::vector<Look>& looks, Members
     if (peer.silence >= limits_.patience) ++silent;
     if (peer.silence < limits_.patience / 2) ++heard;
     peer.unanswered.emplace_back(next_beat_, now);
-    if (peer.unanswered.size() > kMostUnanswered) peer.unanswered.pop_front();
+    // An answer to an older one would say nothing any more.
+    while (peer.unanswered.front().second + limits_.trust <= now) peer.unanswered.pop_front();
     out.beats.push_back({look.peer, next_beat_++});
   }
   // Who hears nobody is more likely to be cut off itself: the others may judge first.
@@ -178,7 +179,7 @@ void MembershipCore::settle_doubt(const Look& look, Nanoseconds awake, Membershi
   if (look.heard > peer.doubted || established_) {  // from now on its lease tells
     if (peer.undecided == peer.doubt) {
       peer.undecided = absl::OkStatus();
-      peer.question = 0;
+      if (!peer.condemning) peer.question = 0;
     }
     peer.doubt = absl::OkStatus();
   } else if (peer.doubt_age >= 2 * limits_.patience) {
@@ -237,6 +238,7 @@ void MembershipCore::ask(WorkerId worker, const absl::Status& reason, bool conde
   auto found = peers_.find(worker);
   if (found == peers_.end() || found->second.question != 0) return;
   found->second.question = next_question_++;
+  found->second.condemning = condemn;
   found->second.suspicion = std::string(reason.message());
   out.questions.push_back({worker, found->second.question, found->second.suspicion, condemn});
 }

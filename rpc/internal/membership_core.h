@@ -143,7 +143,8 @@ class MembershipCore {
     TimePoint heard;
     std::deque<std::pair<uint64_t, TimePoint>> unanswered;  // beats, oldest first
     TimePoint trusted_until;
-    uint64_t question = 0;  // open; 0: none
+    uint64_t question = 0;    // open; 0: none
+    bool condemning = false;  // it
     std::string suspicion;
     absl::Status undecided;  // what it means to a join if the list decides nothing
     absl::Status doubt;      // why others have been asked to look after it

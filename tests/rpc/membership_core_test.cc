@@ -159,6 +159,28 @@ std::vector<TimePoint> trusted(const MembershipActions& out) {
   return until;
 }
 
+TEST_F(MembershipCoreTest, ADoubtThatIsOverTakesNoSuspicionBack) {
+  MembershipCore newcomer{{kSelf, "me", "a0"}, LeaseLimits{}, now_};
+  newcomer.add({kOne, "one", "a1"});
+  MembershipActions out;
+  newcomer.unanswered(kOne, absl::DeadlineExceededError("does not answer"), out);
+  const auto tick = [&](TimePoint heard) {
+    now_ += milliseconds(200);
+    newcomer.tick(now_, {{kOne, true, heard}}, out);
+  };
+  for (int i = 0; i < 17; ++i) tick(TimePoint());
+  ASSERT_TRUE(out.questions.empty());
+  newcomer.suspect(kOne, silent(), out);
+  ASSERT_EQ(out.questions.size(), 1u);
+  EXPECT_TRUE(out.questions[0].condemn);
+  tick(TimePoint());
+  tick(now_ + milliseconds(100));  // it is heard, but its beats are not answered from here any more
+  MembershipActions decided;
+  newcomer.answer(kOne, out.questions[0].number, absl::DeadlineExceededError("no store"), decided);
+  ASSERT_EQ(decided.gone.size(), 1u);
+  EXPECT_EQ(decided.gone[0].worker, kOne);
+}
+
 TEST_F(MembershipCoreTest, OnlySoManyStrangersAreLookedUpAtATime) {
   MembershipActions out;
   for (uint32_t index = 10; index < 10 + 5000; ++index) core_.meet({index, 1}, out);

@@ -173,6 +173,32 @@ TEST_F(MembershipDriver, CallsThatWaitedForTrustHaveNotRunWhenThePeerIsGone) {
   EXPECT_EQ(ran_of(*held), Ran::kNo) << *held;
 }
 
+// Calls would wait for that lane as long as TCP tries.
+TEST_F(MembershipDriver, AConnectionWhoseBeatsAreLostWhileTheRestArrivesIsMadeAnew) {
+  start(2);
+  const ScriptedConnectionPtr peer = connection();
+  transport_.sink().on_open(peer);
+  (void)call();
+  wire::MembershipPost welcome;
+  welcome.mutable_welcome();
+  for (int i = 0; i < 22; ++i) {  // 1.4 s of trust, 3 s without
+    clock_.advance(milliseconds(200));
+    EXPECT_EQ(peer->closed, 0) << i;
+    say(peer, welcome);
+  }
+  const auto held = call();
+  EXPECT_EQ(calls_on(peer), 1u);
+  clock_.advance(milliseconds(400));
+  EXPECT_EQ(peer->closed, 1);
+  transport_.sink().on_closed(peer, absl::OkStatus());
+  const ScriptedConnectionPtr next = transport_.answer_dial();
+  say(next, welcome);
+  clock_.advance(milliseconds(200));
+  answer_beat(next);
+  EXPECT_EQ(calls_on(next), 2u);  // the first again
+  EXPECT_TRUE(agent_->is_live(peer_));
+}
+
 TEST_F(MembershipDriver, NobodyHearsOfTheEndOfOneWhoseJoinNobodyHeardOf) {
   std::vector<MemberChange> heard;
   options_.listener = [&](const WorkerInfo&, MemberChange change, const absl::Status&) {

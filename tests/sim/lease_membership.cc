@@ -320,18 +320,14 @@ void LeaseMembership::on_beat_answer(Worker& worker, WorkerId from, uint64_t num
   step(worker, [&](MembershipCore& core, auto& out) { core.on_beat_answer(from, number, out); });
 }
 
-// Who has had time to earn trust and has lost it sends no calls to whom it does not trust.
+// Who has had time to be answered calls nobody whom it does not trust.
 void LeaseMembership::call_sent(const Worker& by, WorkerId to) {
-  if (!condemned(by.id)) return;
-  const bool condemned_there = std::any_of(
-      book_.list().begin(), book_.list().end(),
-      [&](const Verdict& verdict) { return verdict.dead == by.id && verdict.by == to; });
   const Member& member = at(by);
   const auto lease = member.leases.find(to);
-  if (condemned_there && lease != member.leases.end() &&
-      now(member) - lease->second >= limits_.trust) {
+  if (lease == member.leases.end() || now(member) - lease->second < limits_.trust) return;
+  if (!member.core.trusts(to, now(member))) {
     world_.violate("S6", absl::StrCat(by.id.to_string(), " calls ", to.to_string(),
-                                      ", which has condemned it"));
+                                      ", which it does not trust"));
   }
 }
 

@@ -103,9 +103,7 @@ Sessions::Sent Sessions::call(uint64_t call, WorkerId to, Frame frame, TimePoint
     world_.report.count(Effect::kQueueFull);
     return Sent::kQueueFull;
   }
-  if (peer->core.queued_calls() == queued) {
-    world_.membership->call_sent(worker_, to);
-  } else {
+  if (peer->core.queued_calls() > queued) {
     world_.report.count(world_.schedule.now() < peer->trusted_until ? Effect::kCallsQueued
                                                                     : Effect::kCallsHeld);
   }
@@ -173,6 +171,7 @@ void Sessions::flush(Peer& peer) {
     return;
   }
   for (FramePtr& frame : peer.core.take_outgoing()) {
+    if (frame->header.kind == FrameKind::kCall) world_.membership->call_sent(worker_, peer.id);
     world_.network.send(peer.connection, worker_.slot, std::move(frame));
   }
 }

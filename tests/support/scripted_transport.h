@@ -20,13 +20,14 @@ class ScriptedConnection final : public Connection {
 
   std::vector<FramePtr> sent;
   std::function<void()> on_first_send;  // runs once
+  int closed = 0;                       // `on_closed` is left to the test
 
   bool send(FrameBatch frames) override {
     for (FramePtr& frame : frames) sent.push_back(std::move(frame));
     if (on_first_send) std::exchange(on_first_send, nullptr)();
     return true;
   }
-  void close() override {}
+  void close() override { ++closed; }
   const PeerIdentity& peer() const override { return peer_; }
   size_t queued_bytes() const override { return 0; }
 
