@@ -97,6 +97,12 @@ std::shared_ptr<RRefDriver> driver_or_throw(const RRefHandlePtr& handle) {
   return *std::move(driver);
 }
 
+// What made the value may have run on an owner that is lost, whatever a reference to it is good
+// for.
+absl::Status of_creation(absl::Status status) {
+  return is_rref_lost(status) ? with_ran(std::move(status), Ran::kMaybe) : status;
+}
+
 }  // namespace
 
 void throw_empty() { throw RpcError(empty_rref()); }
@@ -177,7 +183,7 @@ bool confirmed(const RRefHandlePtr& handle) {
 Future<void> accepted(const RRefHandlePtr& handle) {
   if (handle == nullptr) return Future<void>::ready(empty_rref());
   const absl::StatusOr<std::shared_ptr<RRefDriver>> open = handle->driver();
-  if (!open.ok()) return Future<void>::ready(open.status());  // a lost one says why
+  if (!open.ok()) return Future<void>::ready(of_creation(open.status()));  // a lost one says why
   const std::shared_ptr<RRefDriver>& driver = *open;
   const std::shared_ptr<RpcRuntime> runtime = driver->runtime();
   Promise<void> promise(runtime == nullptr ? nullptr : &runtime->executor());
@@ -185,13 +191,10 @@ Future<void> accepted(const RRefHandlePtr& handle) {
   // The handle is kept: an answer is owed even if every RRef is dropped.
   driver->when_decided(handle->handle(),
                        [handle, promise = std::move(promise)](absl::Status status) mutable {
-                         // What made the value may have run on an owner that is lost.
-                         if (is_rref_lost(status))
-                           status = with_ran(std::move(status), Ran::kMaybe);
                          if (status.ok()) {
                            promise.set_value();
                          } else {
-                           promise.set_error(std::move(status));
+                           promise.set_error(of_creation(std::move(status)));
                          }
                        });
   return future;

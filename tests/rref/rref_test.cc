@@ -431,6 +431,20 @@ TEST_P(RRefTest, FailsIfTheFunctionIsNotKnownThere) {
   EXPECT_EQ(error_of([&] { never.to_here(); }).code(), absl::StatusCode::kUnimplemented);
 }
 
+// Nothing is asked of a lost owner any more, but what made the value has run there.
+TEST_P(RRefTest, MayHaveBeenMadeIfItsOwnerIsLost) {
+  TestWorld& world = start(2);
+  const RRef<int> value = weft::remote("w1", add, 1, 2);
+  EXPECT_EQ(value.to_here(), 3);
+  world.kill(1);
+  const absl::Status used = error_of([&] { value.to_here(); });
+  EXPECT_TRUE(weft::is_rref_lost(used)) << used;
+  EXPECT_EQ(weft::ran_of(used), weft::Ran::kNo);
+  const absl::Status made = value.creation().result().status();
+  EXPECT_TRUE(weft::is_rref_lost(made)) << made;
+  EXPECT_EQ(weft::ran_of(made), weft::Ran::kMaybe);
+}
+
 // BX2, BN6: whatever won, both sides agree.
 TEST_P(RRefTest, IsConfirmedOrAbsentAfterACreationThatTimedOut) {
   start(2);
