@@ -62,7 +62,9 @@ Verdict StepOwnerCore::verdict(const Instance& instance, const StepId& step) {
 // ---- the caller
 
 void StepOwnerCore::meet(const OptimizerId& optimizer, std::vector<WorkerId> others) {
-  instances_[optimizer].others = std::move(others);
+  Instance& instance = instances_[optimizer];
+  // Of a dead caller nothing counts any more; these may be asked already, by place.
+  if (!instance.caller_dead) instance.others = std::move(others);
 }
 
 absl::StatusOr<std::optional<double>> StepOwnerCore::prepare(const StepId& step) {

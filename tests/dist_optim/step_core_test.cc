@@ -171,6 +171,27 @@ TEST_F(StepOwnerCoreTest, AnAnswerThatCameBeforeTheDeathIsKnownCounts) {
       << "so C applies it too";
 }
 
+TEST_F(StepOwnerCoreTest, WhomItAsksIsNotChangedAfterItsCallersDeath) {
+  core_.meet(id(1).optimizer, {kB, kC});
+  prepare(id(1));
+  core_.on_worker_dead(kCaller, out_);
+  const std::vector<step::Ask> asks = take_asks();
+  core_.meet(id(1).optimizer, {kB});
+  core_.on_answer(id(1), 0, asks[0].round, kNot, out_);
+  EXPECT_EQ(core_.outcome(id(1)), StepOutcome::kPrepared) << "C has not answered";
+}
+
+TEST_F(StepOwnerCoreTest, AnEndedOptimizerIsForgottenWithWhatItLeftPrepared) {
+  prepare(id(1));
+  ASSERT_TRUE(core_.commit(id(1), kUpdate, out_).ok());
+  prepare(id(2));
+  out_.clear();
+  core_.forget(id(1).optimizer, out_);
+  EXPECT_EQ(all_of<step::Drop>(out_).size(), 1u);
+  EXPECT_TRUE(core_.newest().empty());
+  EXPECT_EQ(core_.outcome(id(1)), StepOutcome::kUnknown);
+}
+
 TEST_F(StepOwnerCoreTest, AnOwnerAloneWithADeadCallerAborts) {
   core_.meet(id(1).optimizer, {});
   prepare(id(1));
