@@ -44,9 +44,7 @@ class AgentDialling : public ::testing::Test {
     ack.header.source = peer_;
     ack.header.destination = me_;
     ack.header.acknowledged = sequence;
-    std::vector<Frame> frames;
-    frames.push_back(std::move(ack));
-    transport_.sink().on_frames(connection, std::move(frames));
+    transport_.deliver(connection, std::move(ack));
   }
 
   const WorkerId peer_{0, 1};

@@ -60,9 +60,7 @@ class MembershipDriver : public ::testing::Test {
     frame.header.destination = me_;
     frame.header.sequence = ++said_;
     frame.body = post.SerializeAsString();
-    std::vector<Frame> frames;
-    frames.push_back(std::move(frame));
-    transport_.sink().on_frames(connection, std::move(frames));
+    transport_.deliver(connection, std::move(frame));
   }
 
   // The far end's answer to this worker's newest beat.
@@ -78,9 +76,7 @@ class MembershipDriver : public ::testing::Test {
     answer.header.call = newest;
     answer.header.source = peer_;
     answer.header.destination = me_;
-    std::vector<Frame> frames;
-    frames.push_back(std::move(answer));
-    transport_.sink().on_frames(connection, std::move(frames));
+    transport_.deliver(connection, std::move(answer));
   }
   static size_t calls_on(const ScriptedConnectionPtr& connection) {
     return std::count_if(

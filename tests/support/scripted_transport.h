@@ -49,6 +49,11 @@ class ScriptedTransport final : public Transport {
   }
   void fail_dial(absl::Status why) { take().callback(std::move(why)); }
   TransportSink& sink() { return *sink_; }
+  void deliver(const ConnectionPtr& connection, Frame frame) {
+    std::vector<Frame> frames;
+    frames.push_back(std::move(frame));
+    sink_->on_frames(connection, std::move(frames));
+  }
 
   absl::Status listen() override { return absl::OkStatus(); }
   std::string address() const override { return "script:0"; }
