@@ -3,6 +3,7 @@
 # what Weft promises (docs/chaos.md):
 #
 #   tools/chaos.sh [--minutes N | --seconds N] [--seed S] [--workers N] [--loopback] [--no-flips]
+#                  [--only KIND,KIND] [--apart S]
 #
 #   --minutes N    how long faults go on (10)
 #   --seconds N    the same in seconds, at least 5
@@ -10,6 +11,10 @@
 #   --workers N    in the group, 3 to 32 (5)
 #   --loopback     use no namespaces, as where one may not make them
 #   --no-flips     flip no bits
+#   --only KINDS   these kinds of faults alone: kill, stop, partition, one-way, isolate, store-cut,
+#                  loss, reset, proxy-delay, proxy-truncate, full-disk, file-limit, memory-limit,
+#                  leave; no fail points, no flipped bits
+#   --apart S      seconds between the end of a fault and the next one (they overlap)
 #
 # Builds in build/chaos, as the release preset does but with fail points. As root, or where users
 # may make namespaces, each worker has a network of its own; elsewhere all is on loopback: no packets

@@ -6,6 +6,7 @@
 // executed twice or reported wrongly (0 each), what was left behind (0), and how soon deaths were
 // noticed. The last line is "chaos: passed" (exit code 0) or "chaos: failed" (1); 2: wrong options,
 // or a machine on which it cannot run. docs/chaos.md says what each figure means.
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <filesystem>
@@ -44,6 +45,8 @@ struct Options {
   std::string keep;  // where the run's files go if it fails; empty: nowhere
   bool loopback = false;
   bool flips = true;
+  std::vector<std::string> only;  // kinds of faults, by name; none: all
+  double apart = 0;               // seconds between a fault's end and the next; 0: they overlap
 };
 
 // Bits are flipped in a run of their own, of so much of the time: no checksum covers what large
@@ -59,6 +62,22 @@ std::vector<FaultKind> kinds_for(const Network& network) {
     kinds.insert(kinds.end(),
                  {FaultKind::kPartition, FaultKind::kOneWay, FaultKind::kIsolate,
                   FaultKind::kStoreCut, FaultKind::kLoss, FaultKind::kReset, FaultKind::kFullDisk});
+  }
+  return kinds;
+}
+
+// Throws std::invalid_argument for a kind that this machine does not allow.
+std::vector<FaultKind> chosen_kinds(const Options& options, const Network& network) {
+  const std::vector<FaultKind> possible = kinds_for(network);
+  if (options.only.empty()) return possible;
+  std::vector<FaultKind> kinds;
+  for (const std::string& name : options.only) {
+    const FaultKind kind = *named_fault(name);  // CLI11 has let no other name through
+    if (std::find(possible.begin(), possible.end(), kind) == possible.end()) {
+      throw std::invalid_argument(
+          absl::StrCat("--only ", name, " needs namespaces: ", network.reason()));
+    }
+    kinds.push_back(kind);
   }
   return kinds;
 }
@@ -108,8 +127,10 @@ class Controller {
         host_rendezvous_store({.host = network_.store_host(), .port = 0});
     if (!store.ok()) throw std::runtime_error(store.status().ToString());
     store_ = absl::StrCat(network_.store_host(), ":", store->port);
-    const double flipping = options_.flips ? options_.seconds * kFlipShare : 0;
-    bool good = run_one("exact", options_.seconds - flipping, kinds_for(network_), true);
+    const bool all = options_.only.empty();
+    const double flipping = all && options_.flips ? options_.seconds * kFlipShare : 0;
+    bool good =
+        run_one("exact", options_.seconds - flipping, chosen_kinds(options_, network_), true);
     if (flipping > 0 && !interrupted.load()) {
       good &= run_one("flips", flipping, {FaultKind::kProxyFlip}, false);
     }
@@ -127,7 +148,7 @@ class Controller {
     options.store = store_;
     options.run_id = absl::StrCat("chaos-", options_.seed, "-", name);
     options.proxied = proxied_slots(options_.workers);
-    options.fail_points = exact && internal::kHasFailPoints;
+    options.fail_points = exact && options_.only.empty() && internal::kHasFailPoints;
     options.first_spawn = next_spawn_;
     options.exact = exact;
     PlanOptions plan;
@@ -136,6 +157,9 @@ class Controller {
     plan.workers = options_.workers;
     plan.kinds = std::move(kinds);
     plan.proxied = options.proxied;
+    if (options_.apart > 0) {
+      plan.apart = std::chrono::milliseconds(static_cast<int64_t>(options_.apart * 1000));
+    }
     RunReport report;
     report.exact = exact;
     {
@@ -213,6 +237,11 @@ int main(int argc, char** argv) {
   app.add_option("--keep", options.keep, "folder for ledgers and logs of a run that failed");
   app.add_flag("--loopback", options.loopback, "use no namespaces, as where one may not make them");
   app.add_flag("!--no-flips", options.flips, "flip no bits");
+  app.add_option("--only", options.only, "these kinds of faults alone, joined by commas")
+      ->delimiter(',')
+      ->check(CLI::IsMember(weft::chaos::fault_names()));
+  app.add_option("--apart", options.apart, "seconds between a fault's end and the next")
+      ->check(CLI::Range(0.0, 3600.0));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -13,6 +13,30 @@ using std::chrono::milliseconds;
 // How long a victim may need until it is as good as new: verdict, new life, join.
 constexpr milliseconds kRecovery{3000};
 
+struct Names {
+  std::string_view shown, option;  // no option: cannot be had alone
+};
+
+// By FaultKind.
+constexpr std::array<Names, kFaultKinds> kNames = {{
+    {"kill -9", "kill"},
+    {"kill -9, stop, delay at a fail point", ""},
+    {"SIGSTOP", "stop"},
+    {"partition", "partition"},
+    {"one-way cut", "one-way"},
+    {"isolation", "isolate"},
+    {"store cut off", "store-cut"},
+    {"packet loss", "loss"},
+    {"TCP reset", "reset"},
+    {"proxy delays", "proxy-delay"},
+    {"proxy truncates", "proxy-truncate"},
+    {"proxy flips bits", ""},
+    {"full disk", "full-disk"},
+    {"file descriptor limit", "file-limit"},
+    {"memory limit", "memory-limit"},
+    {"leave and join", "leave"},
+}};
+
 // How often a kind is drawn beside the others.
 uint64_t weight_of(FaultKind kind) {
   switch (kind) {
@@ -93,17 +117,21 @@ uint64_t draw_number(Dice& dice, FaultKind kind) {
 
 }  // namespace
 
-std::string_view to_string(FaultKind kind) {
-  static constexpr std::array<std::string_view, kFaultKinds> kNames = {
-      "kill -9",         "kill -9, stop, delay at a fail point",
-      "SIGSTOP",         "partition",
-      "one-way cut",     "isolation",
-      "store cut off",   "packet loss",
-      "TCP reset",       "proxy delays",
-      "proxy truncates", "proxy flips bits",
-      "full disk",       "file descriptor limit",
-      "memory limit",    "leave and join"};
-  return kNames[static_cast<size_t>(kind)];
+std::string_view to_string(FaultKind kind) { return kNames[static_cast<size_t>(kind)].shown; }
+
+std::optional<FaultKind> named_fault(std::string_view name) {
+  for (size_t kind = 0; kind < kNames.size(); ++kind) {
+    if (!name.empty() && kNames[kind].option == name) return static_cast<FaultKind>(kind);
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> fault_names() {
+  std::vector<std::string> names;
+  for (const Names& kind : kNames) {
+    if (!kind.option.empty()) names.emplace_back(kind.option);
+  }
+  return names;
 }
 
 bool cuts_store(FaultKind kind) {
@@ -140,6 +168,7 @@ std::vector<Fault> make_plan(const PlanOptions& options) {
       if (fault.others.empty()) fault.others.push_back((fault.slot + 1) % options.workers);
     }
     free_at[fault.slot] = now + fault.length + kRecovery;
+    if (options.apart) now += fault.length + *options.apart;
     plan.push_back(std::move(fault));
   }
 }

@@ -32,6 +32,11 @@ enum class FaultKind {
 };
 inline constexpr int kFaultKinds = 16;
 std::string_view to_string(FaultKind kind);
+// Of `--only kill,stop`; none if it names no kind.
+std::optional<FaultKind> named_fault(std::string_view name);
+// What --only takes, in the order of the kinds: all but fail points, which come with processes, and
+// flipped bits, which have a run of their own.
+std::vector<std::string> fault_names();
 // Whether nothing passes between the victim and the store.
 bool cuts_store(FaultKind kind);
 
@@ -50,10 +55,12 @@ struct PlanOptions {
   size_t workers = 5;
   std::vector<FaultKind> kinds;  // allowed ones
   std::vector<size_t> proxied;   // slots that are reached through a proxy
+  // Between the end of a fault and the next one; none: they overlap.
+  std::optional<std::chrono::milliseconds> apart;
 };
 
 // In order of time. A victim is left alone until it can have recovered from its last fault, and at
-// any time less than half of the workers suffer. Nothing begins in the last fifth of a run, but for
+// any time at most half of the workers suffer. Nothing begins in the last fifth of a run, but for
 // runs of more than a minute in the last 12 s.
 std::vector<Fault> make_plan(const PlanOptions& options);
 

@@ -74,6 +74,32 @@ TEST(PlanTest, HasEveryKindAndKeepsHalfOfTheWorkersWell) {
   }
 }
 
+TEST(PlanTest, KeepsFaultsApart) {
+  PlanOptions asked = options(1);
+  asked.kinds = {FaultKind::kStop, FaultKind::kIsolate};
+  asked.apart = milliseconds(4000);
+  const std::vector<Fault> plan = make_plan(asked);
+  ASSERT_GT(plan.size(), 20u);
+  for (size_t i = 1; i < plan.size(); ++i) {
+    EXPECT_GE(plan[i].at - (plan[i - 1].at + plan[i - 1].length), *asked.apart) << i;
+  }
+}
+
+TEST(PlanTest, NamesEveryKindThatCanBeHadAlone) {
+  const std::vector<std::string> names = fault_names();
+  EXPECT_EQ(names.size(), static_cast<size_t>(kFaultKinds) - 2);
+  std::set<FaultKind> kinds;
+  for (const std::string& name : names) {
+    ASSERT_TRUE(named_fault(name).has_value()) << name;
+    kinds.insert(*named_fault(name));
+  }
+  EXPECT_EQ(kinds.size(), names.size());
+  EXPECT_EQ(kinds.count(FaultKind::kFailPoint) + kinds.count(FaultKind::kProxyFlip), 0u);
+  EXPECT_EQ(named_fault("stop"), FaultKind::kStop);
+  EXPECT_EQ(named_fault(""), std::nullopt);
+  EXPECT_EQ(named_fault("flood"), std::nullopt);
+}
+
 TEST(PlanTest, ArmsFailPointsThatCanBeRead) {
   size_t armed = 0;
   for (uint64_t spawn = 0; spawn < 300; ++spawn) {
