@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -25,6 +26,21 @@ using internal::StepId;
 using internal::StepSnapshot;
 
 using Lines = std::map<std::string, uint64_t>;
+
+// The newest applied step of each line, and of each optimizer, at one moment.
+struct Reach {
+  Lines lines;
+  std::map<OptimizerId, uint64_t> newest;
+
+  uint64_t of(const StepId& step, const std::string& line) const {
+    if (line.empty()) {
+      const auto found = newest.find(step.optimizer);
+      return found == newest.end() ? 0 : found->second;
+    }
+    const auto found = lines.find(line);
+    return found == lines.end() ? 0 : found->second;
+  }
+};
 
 Nanoseconds since(std::chrono::steady_clock::time_point begun) {
   return std::chrono::duration_cast<Nanoseconds>(std::chrono::steady_clock::now() - begun);
@@ -71,8 +87,7 @@ class Checkpointer::Core final : public internal::StepKeeper {
   // Of one moment: what is written, and which steps of every optimizer it holds.
   struct Copy {
     StepSnapshot snapshot;
-    Lines lines;
-    std::map<OptimizerId, uint64_t> newest;
+    Reach reach;
   };
   struct Waiter {
     StepId step;
@@ -106,10 +121,12 @@ class Checkpointer::Core final : public internal::StepKeeper {
   bool set_back_ ABSL_GUARDED_BY(optimizers_mutex_) = false;  // to some checkpoint
   mutable Mutex mutex_;
   CondVar wake_;
-  std::vector<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
-  Lines lines_ ABSL_GUARDED_BY(mutex_);  // in the newest checkpoint
-  std::map<OptimizerId, uint64_t> newest_ ABSL_GUARDED_BY(mutex_);
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // of the last one
+  std::vector<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);  // for a copy, some for it to be written
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Waiter> behind_ ABSL_GUARDED_BY(mutex_);  // for the end of what is being written
+  Reach copied_ ABSL_GUARDED_BY(mutex_);                // in the newest copy
+  Reach written_ ABSL_GUARDED_BY(mutex_);               // in the newest checkpoint
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);        // of the last one
   Cost cost_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread writer_;
@@ -120,12 +137,7 @@ class Checkpointer::Core final : public internal::StepKeeper {
 StepDurable Checkpointer::Core::durable(const StepId& step, const std::string& line) const {
   StepDurable durable;
   durable.keeps = true;
-  if (line.empty()) {
-    const auto found = newest_.find(step.optimizer);
-    if (found != newest_.end()) durable.number = found->second;
-  } else if (const auto found = lines_.find(line); found != lines_.end()) {
-    durable.number = found->second;
-  }
+  durable.number = written_.of(step, line);
   durable.code = static_cast<int32_t>(failure_.code());
   durable.why = std::string(failure_.message());
   return durable;
@@ -139,12 +151,19 @@ Future<StepDurable> Checkpointer::Core::wait(Waiter waiter) {
 }
 
 Future<StepDurable> Checkpointer::Core::after_step(const StepId& step, const std::string& line) {
-  const bool each = options_.durability == Durability::kEveryStep;
   MutexLock lock(mutex_);
-  if (stopping_ || (!each && step.number % options_.every != 0)) {
-    return Future<StepDurable>::ready(durable(step, line));
+  if (stopping_) return Future<StepDurable>::ready(durable(step, line));
+  if (options_.durability == Durability::kEveryStep) return wait({step, line, true});
+  const uint64_t every = options_.every;
+  // Also where the multiple itself was not applied.
+  if (step.number / every > copied_.of(step, line) / every) return wait({step, line, false});
+  // More than `every` steps would be lost now; this is over when the last copy is written, or not
+  // to be mended by waiting.
+  if (writing_ && step.number > written_.of(step, line) + every) {
+    behind_.push_back({step, line, true});
+    return behind_.back().promise.future();
   }
-  return wait({step, line, each});
+  return Future<StepDurable>::ready(durable(step, line));
 }
 
 Future<StepDurable> Checkpointer::Core::save() {
@@ -161,6 +180,7 @@ void Checkpointer::Core::run() {
       while (waiters_.empty() && !stopping_) wake_.wait(mutex_);
       if (waiters_.empty()) return;
       waiters.swap(waiters_);
+      writing_ = true;
     }
     MutexLock disk(disk_mutex_);
     const auto tell = [&](bool written) {
@@ -177,6 +197,12 @@ void Checkpointer::Core::run() {
     absl::StatusOr<Copy> moment = copy();
     tell(false);
     (void)write(std::move(moment));
+    {
+      MutexLock lock(mutex_);
+      writing_ = false;
+      std::move(behind_.begin(), behind_.end(), std::back_inserter(waiters));
+      behind_.clear();
+    }
     tell(true);
   }
 }
@@ -216,10 +242,10 @@ absl::StatusOr<Checkpointer::Core::Copy> Checkpointer::Core::copy() ABSL_NO_THRE
     for (const auto& [name, stepper] : named_) {
       copy.snapshot.optimizers[name] = {stepper->state_while_held(), stepper->lines_while_held()};
     }
-    for (const auto& stepper : all) copy.newest.merge(stepper->newest_while_held());
+    for (const auto& stepper : all) copy.reach.newest.merge(stepper->newest_while_held());
     copy.snapshot.parameters = set_->state();
     for (const auto& [name, optimizer] : copy.snapshot.optimizers) {
-      copy.lines.insert(optimizer.lines.begin(), optimizer.lines.end());
+      copy.reach.lines.insert(optimizer.lines.begin(), optimizer.lines.end());
     }
   } catch (const std::exception& failed) {  // no memory for it
     return absl::ResourceExhaustedError(failed.what());
@@ -228,6 +254,7 @@ absl::StatusOr<Checkpointer::Core::Copy> Checkpointer::Core::copy() ABSL_NO_THRE
   MutexLock lock(mutex_);
   cost_.copying += took;
   cost_.longest_copy = std::max(cost_.longest_copy, took);
+  copied_ = copy.reach;
   return copy;
 }
 
@@ -243,10 +270,7 @@ absl::Status Checkpointer::Core::write(absl::StatusOr<Copy> copy) {
   MutexLock lock(mutex_);
   cost_.writing += took;
   ++(written.ok() ? cost_.written : cost_.failed);
-  if (written.ok()) {
-    lines_.swap(copy->lines);
-    newest_.swap(copy->newest);
-  }
+  if (written.ok()) written_ = std::move(copy->reach);
   failure_ = written;
   return written;
 }
@@ -265,7 +289,8 @@ absl::Status Checkpointer::Core::load() {
   restored_ = lines;
   {
     MutexLock lock(mutex_);
-    lines_ = std::move(lines);
+    written_.lines = std::move(lines);
+    copied_ = written_;
   }
   MutexLock lock(optimizers_mutex_);
   return replace(std::move(snapshot));

@@ -34,7 +34,9 @@
 namespace weft {
 
 enum class Durability {
-  kCheckpoint,  // now and then, beside the training
+  // Now and then, beside the training. A step is answered when no more than `every` of its line
+  // would be lost in a crash; so the one after a checkpoint waits until that is written.
+  kCheckpoint,
   // A step is answered when it is written, or when that has failed: it is Applied all the same, and
   // StepResult::checkpoint says why. No step is lost here that was Applied with `checkpoint` OK.
   kEveryStep,

@@ -61,7 +61,7 @@ DistributedOptimizerBase::DistributedOptimizerBase(std::vector<ParameterGroup> g
                                                 options.mode, options.shared_name);
   }
   steps_ = std::make_shared<StepCaller>(std::move(steps));
-  steps_->introduce_shards();
+  wait_all(steps_->introduce_shards());
 }
 
 DistributedOptimizerBase::DistributedOptimizerBase(DistributedOptimizerBase&&) noexcept = default;

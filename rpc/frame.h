@@ -17,14 +17,14 @@
 namespace weft {
 
 enum class FrameKind : uint8_t {
-  kHello = 1,    // first frame on a connection, both ways: who I am
+  kHello = 1,    // never sent: streams begin with a Hello record; to InprocNetwork's filter, a dial
   kCall = 2,     // run a function
   kReply = 3,    // the result of a call
-  kPost = 4,     // one-way message to a room (references, autograd, optimizer, membership)
+  kPost = 4,     // one-way message to a room (membership, references, autograd)
   kAck = 5,      // carries only the acknowledgement and credit fields
   kCancel = 6,   // the caller gave up on a call
   kGoodbye = 7,  // the sender leaves in good order; its connection's end is no death
-  kAbort = 8,    // the sender declares the receiver's session dead
+  kAbort = 8,    // the sender holds the session for broken; sent by nobody yet
   kBeat = 9,     // are you there, or the answer to it
 };
 inline constexpr uint8_t kLastFrameKind = 9;

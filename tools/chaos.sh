@@ -3,7 +3,7 @@
 # what Weft promises (docs/chaos.md):
 #
 #   tools/chaos.sh [--minutes N | --seconds N] [--seed S] [--workers N] [--loopback] [--no-flips]
-#                  [--only KIND,KIND] [--apart S]
+#                  [--only KIND,KIND] [--apart S] [--busy N]
 #
 #   --minutes N    how long faults go on (10)
 #   --seconds N    the same in seconds, at least 5
@@ -14,7 +14,9 @@
 #   --only KINDS   these kinds of faults alone: kill, stop, partition, one-way, isolate, store-cut,
 #                  loss, reset, proxy-delay, proxy-truncate, full-disk, file-limit, memory-limit,
 #                  leave; no fail points, no flipped bits
-#   --apart S      seconds between the end of a fault and the next one (they overlap)
+#   --apart S      seconds between the end of a fault and the next one (they overlap); deaths must
+#                  then be noticed within 0.5 s, hangs within 2.4 s (99 %)
+#   --busy N       threads per processor that compute all the time (0)
 #
 # Builds in build/chaos, as the release preset does but with fail points. As root, or where users
 # may make namespaces, each worker has a network of its own; elsewhere all is on loopback: no packets

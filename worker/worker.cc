@@ -211,6 +211,7 @@ void Worker::Stack::make_agent(WorkerId self, const std::vector<WorkerInfo>& mem
                                                        *store_thread_, membership_options(request));
   membership_->add_ties([this](std::vector<WorkerId>& ties) { references_->append_ties(ties); });
   membership_->add_ties([this](std::vector<WorkerId>& ties) { autograd_->append_ties(ties); });
+  membership_->add_ties([this](std::vector<WorkerId>& ties) { quiescence_->append_awaited(ties); });
   membership_->attach(members, is_newcomer());
 }
 

@@ -61,22 +61,24 @@ struct StepCaller::Step {
 StepCaller::StepCaller(Options options)
     : options_(std::move(options)), core_(core_options(options_)), rates_(options_.rates) {}
 
-void StepCaller::introduce_shards() {
+std::vector<Future<void>> StepCaller::introduce_shards() {
   for (size_t i = 0; i < size() && !options_.line.empty(); ++i) {
     Future<LineStanding> answer =
         shard(i).rpc_async(&OptimizerShard::join, options_.id.number, options_.line);
     MutexLock lock(mutex_);
     standings_.emplace(i, std::move(answer));
   }
-  if (options_.mode == UpdateMode::kHogwild || size() < 2) return;
+  std::vector<Future<void>> met;
+  if (options_.mode == UpdateMode::kHogwild || size() < 2) return met;
   introduced_ = true;
   for (size_t i = 0; i < size(); ++i) {
     std::vector<RRef<OptimizerShard>> others;
     for (size_t j = 0; j < size(); ++j) {
       if (j != i) others.push_back(shard(j));
     }
-    shard(i).rpc_sync(&OptimizerShard::meet, options_.id.number, std::move(others));
+    met.push_back(shard(i).rpc_async(&OptimizerShard::meet, options_.id.number, std::move(others)));
   }
+  return met;
 }
 
 StepCaller::~StepCaller() {

@@ -2,7 +2,7 @@
 //
 // Thread safety: all methods may be called from any thread.
 // Lifetime: shared with the answers that it waits for. Keeps its worker's runtime weakly.
-// Blocking: introduce_shards. Errors: in the StepResult; set_learning_rate and learning_rate throw
+// Blocking: never. Errors: in the StepResult; set_learning_rate and learning_rate throw
 // std::out_of_range, introduce_shards RpcError.
 // Protocol: internal/step_caller_core.h.
 #pragma once
@@ -42,9 +42,9 @@ class StepCaller : public std::enable_shared_from_this<StepCaller> {
   explicit StepCaller(Options options);
   ~StepCaller();  // tells the shards, without waiting
 
-  // Before the first step. Shards that may be left prepared know whom to ask (waits for them); all
-  // are asked how far they are with the line.
-  void introduce_shards() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Before the first step. Shards that may be left prepared learn whom to ask: no step before all
+  // have answered. All are asked how far they are with the line.
+  std::vector<Future<void>> introduce_shards() ABSL_LOCKS_EXCLUDED(mutex_);
   Future<StepResult> start(const ContextId& context, const StepOptions& options)
       ABSL_LOCKS_EXCLUDED(mutex_);
 

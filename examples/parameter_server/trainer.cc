@@ -63,7 +63,8 @@ double Trainer::step(const Batch& batch, double progress, const Position& then) 
 void Trainer::keep_moment(const Position& position) {
   if (!options_.server_keeps_itself()) return;
   moments_[step_] = {position, own_->state(), optimizer_->set_state(0)};
-  // Less than two intervals are lost with the server; of durable steps, the one under way.
+  // One interval is lost with the server, and more after its disk has failed; of durable steps, the
+  // one under way.
   const uint64_t reach =
       options_.every_step_durable ? 2 : 2 * static_cast<uint64_t>(options_.checkpoint_every);
   while (moments_.begin()->first + reach < step_) {

@@ -23,9 +23,10 @@ struct Agent::Peer {
   std::atomic<bool> nameless{false};  // a newcomer that has not met all: resolve() passes it over
   std::atomic<TimePoint::rep> heard{TimePoint::min().time_since_epoch().count()};  // last frame
   // Of look_at_peers() alone: the traffic at the last look, and since when nothing has moved.
-  uint64_t looked_at = 0;
-  std::pair<uint64_t, size_t> moved_to{0, 0};  // oldest frame without acknowledgement, bytes queued
-  TimePoint moved_at;
+  uint64_t looked_at ABSL_GUARDED_BY(mutex) = 0;
+  // Oldest frame without acknowledgement, bytes queued.
+  std::pair<uint64_t, size_t> moved_to ABSL_GUARDED_BY(mutex) = {0, 0};
+  TimePoint moved_at ABSL_GUARDED_BY(mutex);
   TimePoint trusted_until ABSL_GUARDED_BY(mutex) = kNever;
   TimePoint unanswered_since ABSL_GUARDED_BY(mutex) = kNever;
   Mutex mutex;

@@ -1,11 +1,13 @@
 // What one worker knows of another: the session, the calls in both directions, and the credit that
-// bounds them. A state machine without lock, clock or connection; the agent drives it under a lock.
+// bounds them. A state machine without lock, clock or connection.
 //
 // Credit. Every call is charged with its cost until the callee takes it off its queue to run it, or
 // parks it (parking.h); the callee says so in cumulative counters on every frame. A call made
 // inside a handler is not charged as a call, only its bytes, and those that are not answered may
 // fill a window of their own: what fills the other may be waiting for them. A call that alone
 // exceeds the byte window is admitted when nothing else is outstanding.
+//
+// Thread safety: none; the agent's lock for this peer (agent_peer.h) guards it.
 #pragma once
 
 #include <deque>

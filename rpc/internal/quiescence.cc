@@ -73,6 +73,17 @@ bool Quiescence::admits() const {
   return core_.admits();
 }
 
+Future<void> Quiescence::others_entered() {
+  MutexLock lock(mutex_);
+  waits_ = true;
+  return others_entered_.future();
+}
+
+void Quiescence::append_awaited(std::vector<WorkerId>& out) const {
+  MutexLock lock(mutex_);
+  if (waits_ || core_.stage() != QuiescenceCore::Stage::kOpen) core_.append_missing(out);
+}
+
 void Quiescence::enter(Timeout timeout) {
   step([&](QuiescenceCore& core, TimePoint now, MembershipMessages& out) {
     core.enter(timeout, now, out);

@@ -44,8 +44,11 @@ class Quiescence {
   // be by tasks of the executor.
   void references_dropped();
 
-  // Every other live worker has entered or is gone.
-  Future<void> others_entered() const { return others_entered_.future(); }
+  // Every other live worker has entered or is gone. From now on this worker waits for them.
+  Future<void> others_entered() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Appends whom this worker waits for to enter: somebody must look after them, for one that hangs
+  // never will.
+  void append_awaited(std::vector<WorkerId>& out) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Phase 1 has ended, or everything has.
   Future<void> calls_drained() const { return calls_drained_.future(); }
   // DeadlineExceeded names the workers that did not become quiet.
@@ -77,6 +80,7 @@ class Quiescence {
   Promise<void> ended_{nullptr};
   mutable Mutex mutex_;
   QuiescenceCore core_ ABSL_GUARDED_BY(mutex_);
+  bool waits_ ABSL_GUARDED_BY(mutex_) = false;  // without having entered
   TimerId timer_ ABSL_GUARDED_BY(mutex_);
   Nanoseconds interval_ ABSL_GUARDED_BY(mutex_){0};
   uint64_t seen_activity_ ABSL_GUARDED_BY(mutex_) = 0;

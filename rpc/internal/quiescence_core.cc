@@ -155,6 +155,12 @@ bool QuiescenceCore::others_entered() const {
   });
 }
 
+void QuiescenceCore::append_missing(std::vector<WorkerId>& out) const {
+  for (const auto& [worker, member] : live_) {
+    if (worker != self_ && !member.entered) out.push_back(worker);
+  }
+}
+
 void QuiescenceCore::start_clock(TimePoint now) {
   if (stage_ == Stage::kOpen || deadline_ != kNever || !others_entered()) return;
   for (const auto& [worker, member] : live_) {

@@ -70,6 +70,8 @@ class QuiescenceCore {
   bool timed_out() const { return timed_out_; }
   const std::vector<WorkerId>& not_quiet() const { return not_quiet_; }
   bool others_entered() const;
+  // Those that have not.
+  void append_missing(std::vector<WorkerId>& out) const;
   WorkerId leader() const { return live_.begin()->first; }
   // kNever until the last live worker has entered.
   TimePoint deadline() const { return deadline_; }

@@ -7,6 +7,8 @@
 // Invariants. (1) Sequences are dense from 1. (2) `accept` is true once per sequence. (3) A frame
 // is dropped from the retained ones only after the peer's acknowledgement covers it; of results
 // beyond a bound only the fact is kept: sent again, they are DataLoss (the function ran).
+//
+// Thread safety: none; the driver's lock guards it.
 #pragma once
 
 #include <cstdint>

@@ -268,6 +268,9 @@ bool OwnerTable::on_user_delete(WorkerId from, const UserDelete& message, Step& 
     if (it->second.forks[message.fork].recalled) read_while_recalled_[message.fork] = from;
     bury(message.fork.creator, message.fork.number, step);
     if (!WEFT_BREAK(delete_not_struck_out)) unlist(it, message.fork, step);
+  } else if (WEFT_BREAK(repeat_strikes_another) && it != entries_.end() &&
+             !it->second.forks.empty()) {
+    unlist(it, it->second.forks.begin()->first, step);
   }
   // An unlisted fork of our own making: a repeat, or the holder read it and then denied it to our
   // CANCEL_FORK because it had dropped it. The answer ends its tombstone.

@@ -16,6 +16,7 @@
 #include <string>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 #include <vector>
 
@@ -47,6 +48,7 @@ struct Options {
   bool flips = true;
   std::vector<std::string> only;  // kinds of faults, by name; none: all
   double apart = 0;               // seconds between a fault's end and the next; 0: they overlap
+  unsigned busy = 0;              // threads per processor that only compute
 };
 
 // Bits are flipped in a run of their own, of so much of the time: no checksum covers what large
@@ -118,6 +120,29 @@ uint64_t unknown_files(const Network& network) {
   return count;
 }
 
+// Threads that keep the processors busy while it lives.
+class Load {
+ public:
+  explicit Load(unsigned per_processor) {
+    for (unsigned i = per_processor * std::thread::hardware_concurrency(); i > 0; --i) {
+      threads_.emplace_back([this] {
+        while (!over_.load(std::memory_order_relaxed)) {
+        }
+      });
+    }
+  }
+  ~Load() {
+    over_.store(true);
+    for (std::thread& thread : threads_) thread.join();
+  }
+  Load(const Load&) = delete;
+  Load& operator=(const Load&) = delete;
+
+ private:
+  std::atomic<bool> over_{false};
+  std::vector<std::thread> threads_;
+};
+
 class Controller {
  public:
   Controller(Options options, Network& network) : options_(std::move(options)), network_(network) {}
@@ -162,6 +187,7 @@ class Controller {
     }
     RunReport report;
     report.exact = exact;
+    report.apart = plan.apart.has_value();
     {
       Arena arena(network_, options);
       arena.start();
@@ -209,6 +235,7 @@ int run(const Options& options) {
                                    network->reason()))
             << (internal::kHasFailPoints ? "" : ", without fail points: they are not compiled in")
             << std::endl;
+  const Load load(options.busy);
   const bool good = Controller(options, *network).run();
   std::cout << (interrupted.load() ? "chaos: it was interrupted\n" : "")
             << (good ? "chaos: passed" : "chaos: failed") << std::endl;
@@ -242,6 +269,8 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember(weft::chaos::fault_names()));
   app.add_option("--apart", options.apart, "seconds between a fault's end and the next")
       ->check(CLI::Range(0.0, 3600.0));
+  app.add_option("--busy", options.busy, "threads per processor that compute all the time")
+      ->check(CLI::Range(0u, 64u));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

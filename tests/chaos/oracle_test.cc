@@ -8,6 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "weft/tests/chaos/summary.h"
+
 namespace weft::chaos {
 namespace {
 
@@ -300,6 +302,21 @@ TEST_F(OracleDeathTest, AsksOnlyForAnEndOfAllCallsWhereBitsWereFlipped) {
   const Findings findings = judge(lives_, injections_, {.exact = false});
   EXPECT_EQ(findings.twice, 1u);
   EXPECT_THAT(findings.violations, ElementsAre());
+}
+
+TEST(RunReportTest, HoldsTimesAgainstTheirLimitsWhereFaultsLieApart) {
+  RunReport report;
+  report.findings.crash_ms.assign(100, 100);
+  report.findings.hang_ms = {1900};
+  report.apart = true;
+  EXPECT_TRUE(report.passed());
+  report.findings.crash_ms.back() = 600;  // one of a hundred
+  EXPECT_TRUE(report.passed());
+  report.findings.hang_ms = {2500};
+  EXPECT_FALSE(report.passed());
+  EXPECT_THAT(describe(report), HasSubstr("too late"));
+  report.apart = false;
+  EXPECT_TRUE(report.passed());
 }
 
 TEST(PercentileTest, IsTheSmallestSampleThatSoManyDoNotExceed) {

@@ -15,10 +15,18 @@ std::string percentiles(const char* what, const std::vector<double>& sorted) {
 
 }  // namespace
 
+bool RunReport::in_time() const {
+  const auto within = [](const std::vector<double>& sorted, double limit) {
+    return sorted.empty() || percentile(sorted, 0.99) <= limit;
+  };
+  return within(findings.crash_ms, kCrashNoticedMs) && within(findings.hang_ms, kHangNoticedMs);
+}
+
 bool RunReport::passed() const {
   const Findings& f = findings;
   if (!failures.empty() || f.hanging != 0 || processes_left != 0) return false;
   if (!exact) return true;
+  if (apart && !in_time()) return false;
   return f.twice + f.wrong_told + f.broken + f.leaked + f.counters + f.unnoticed + f.false_deaths +
              f.threads + f.descriptors + f.files + files_left ==
          0;
@@ -53,6 +61,10 @@ std::string describe(const RunReport& report) {
   count("workers given up without a reason", f.false_deaths);
   text += percentiles("a killed worker was noticed after", f.crash_ms);
   text += percentiles("one that hung or was cut off, after", f.hang_ms);
+  if (report.apart && !report.in_time()) {
+    absl::StrAppendFormat(&text, "  - too late: %.0f ms and %.0f ms are the limits, at 99 %%\n",
+                          kCrashNoticedMs, kHangNoticedMs);
+  }
   for (const std::string& violation : f.violations) absl::StrAppend(&text, "  - ", violation, "\n");
   for (const std::string& failure : report.failures) absl::StrAppend(&text, "  - ", failure, "\n");
   return text;

@@ -80,15 +80,17 @@ class LedgerOwner {
   }
 
   // What became of the step's durability.
-  internal::StepDurable step(uint64_t number) {
+  internal::StepDurable step(uint64_t number) { return step_async(number).wait(); }
+  Future<internal::StepDurable> step_async(uint64_t number) {
     EXPECT_EQ(prepare(number), absl::OkStatus());
     EXPECT_EQ(commit(number), absl::OkStatus());
-    return set_->keeper()->after_step(id(number), "adam@trainer").wait();
+    return set_->keeper()->after_step(id(number), "adam@trainer");
   }
   absl::Status resume(uint64_t number) { return stepper_->resume(id(0).optimizer, number, false); }
   absl::Status prepare(uint64_t number) {
     return stepper_->prepare(id(number), {ledger_gradient(number, size_)}).status();
   }
+  void abort(uint64_t number) { EXPECT_EQ(stepper_->abort(id(number)), absl::OkStatus()); }
   absl::Status commit(uint64_t number) { return stepper_->commit(id(number), {{1.0}, 1.0}); }
 
   const absl::Status& status() const { return status_; }

@@ -62,6 +62,7 @@ constexpr Rule kRules[] = {
     {"parked_shares_forgotten", "shares that came before the creation are forgotten"},
     {"lent_share_not_listed", "a share the owner sends is not listed"},
     {"delete_not_struck_out", "a deleted share stays listed"},
+    {"repeat_strikes_another", "a repeated USER_DELETE strikes out another share"},
     {"freed_with_shares", "a value is freed although shares are listed"},
     {"freed_while_awaited", "a value is freed although calls wait for it"},
     {"dead_user_not_reaped", "a dead user's shares stay"},

@@ -1,6 +1,7 @@
 #include "weft/tests/sim/references.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -272,12 +273,32 @@ void References::perform(Actions& actions) {
 
 // ---- Room
 
+// Of so many messages one is repeated.
+constexpr uint64_t kRepeated = 16;
+
 void References::on_post(WorkerId from, const std::shared_ptr<void>& body) {
   const auto& message = *static_cast<const Message*>(body.get());
   if (world_.trace.on()) world_.trace.add(absl::StrCat("  reads ", to_string(message)));
   Actions actions;
   core_.on_message(from, worker_.id, message, actions);
   perform(actions);
+  if (++read_ % kRepeated == 0) repeat(from, message);
+}
+
+// S8. Sessions repeat nothing; so what it answers is thrown away.
+void References::repeat(WorkerId from, const Message& message) {
+  if (std::holds_alternative<internal::CancelFork>(message))
+    return;  // docs/rref_protocol.md, "Repeats"
+  const OwnershipGauges before = core_.gauges();
+  Actions actions;
+  core_.on_message(from, worker_.id, message, actions);
+  const OwnershipGauges after = core_.gauges();
+  const auto tables = [](const OwnershipGauges& g) {
+    return std::tie(g.owners, g.forks, g.users, g.pending_users, g.pending_children, g.tombstones,
+                    g.parked_fetches, g.parked_forks);
+  };
+  if (tables(before) == tables(after)) return;
+  world_.violate("S8", "a repeated message changed something: " + to_string(message));
 }
 
 void References::on_stale_post(WorkerId from, const std::shared_ptr<void>& body) {

@@ -95,6 +95,7 @@ class References final : public Room {
   std::vector<HandlePtr> adopt(WorkerId from, const std::vector<internal::Reference>& references,
                                internal::WaiterId waiter, internal::Actions& actions, bool* ok);
   void perform(internal::Actions& actions);
+  void repeat(WorkerId from, const internal::Message& message);
 
   Worker& worker_;
   World& world_;
@@ -109,6 +110,7 @@ class References final : public Room {
   std::set<RRefId> own_creations_;
   std::set<RRefId> making_;  // own(): the value comes later
   std::vector<internal::Handle> released_;
+  uint64_t read_ = 0;  // messages
   uint64_t next_ticket_ = 1;
   uint64_t next_waiter_ = 1;
 };

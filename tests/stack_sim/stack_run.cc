@@ -18,6 +18,7 @@
 #include "weft/rref/rref.h"
 #include "weft/tests/stack_sim/ledger.h"
 #include "weft/tests/stack_sim/stack_world.h"
+#include "weft/tests/stack_sim/training.h"
 
 namespace weft::sim {
 namespace {
@@ -71,6 +72,7 @@ class Run {
     }
   }
   ~Run() {
+    trainings_.clear();
     pools_.clear();
     running = nullptr;
   }
@@ -185,7 +187,7 @@ class Run {
     Life* life = someone();
     if (life == nullptr) return;
     in_scope(*life, {}, [&] {
-      switch (pick(10)) {
+      switch (pick(11)) {
         case 0:
         case 1:
           return plain(*life);
@@ -201,6 +203,8 @@ class Run {
           return use_reference(*life);
         case 7:
           return drop(*life);
+        case 8:
+          return train(*life);
         default:
           return backward(*life);
       }
@@ -348,6 +352,28 @@ class Run {
     driver.release(state->context);
   }
 
+  void train(Life& life) {
+    if (!life.in_group()) return;
+    count("train");
+    Training::Options options;
+    options.number = ++last_training_;
+    for (size_t owners = 1 + pick(3); owners > 0; --owners) options.owners.push_back(anyone());
+    options.rounds = static_cast<uint32_t>(1 + pick(4));
+    options.step_timeout = pick(3) == 0 ? milliseconds(1 + pick(300)) : milliseconds(0);
+    options.note = [this](const std::string& what) {
+      count(what);
+      mix(what.size());
+    };
+    trace(absl::StrCat(life.info.name, " trains ", options.number));
+    auto training = std::make_shared<Training>(life, book_, std::move(options));
+    trainings_.emplace(&life, training);
+    try {
+      training->begin();
+    } catch (const RpcError&) {
+      count("train: refused");
+    }
+  }
+
   // ---- faults
   void fault() {
     const auto a = static_cast<uint32_t>(pick(world_.size()));
@@ -358,6 +384,7 @@ class Run {
         ++report_.faults["kill"];
         trace(absl::StrCat("kill w", a));
         pools_[a].clear();
+        trainings_.erase(&world_.life(a));
         world_.kill(a);
         return;
       case 1:
@@ -366,6 +393,7 @@ class Run {
         ++report_.faults["restart"];
         trace(absl::StrCat("restart w", a));
         pools_[a].clear();
+        trainings_.erase(&world_.life(a));
         world_.restart(a);
         if (!store_cuts_ || pick(2) > 0) return;
         // It may part from one that never met it, and others will speak of it there.
@@ -443,9 +471,11 @@ class Run {
   // ---- the end
   void check_end() {
     for (Pool& pool : pools_) pool.clear();
+    trainings_.clear();
     settle(seconds(25));
     for (const auto& life : world_.lives()) {
-      if (!life->in_group()) continue;
+      // A third worker may wait for what the two of a pair that is over would have told each other.
+      if (!life->in_group() || a_pair_is_over()) continue;
       if (const std::string left = life->left(); !left.empty()) ledger_.violation(left);
       if (const int64_t cells = cells_[life->runtime.get()]; cells != 0) {
         ledger_.violation(absl::StrCat(life->info.name, " has ", cells, " cells left"));
@@ -454,6 +484,15 @@ class Run {
         ledger_.violation(absl::StrCat(life->info.name, " has leases left"));
       }
     }
+    // Without the store pairs part, and an owner that one has given up may live for others.
+    if (!parted()) {
+      const auto lives = [this](WorkerId who) {
+        return std::any_of(world_.lives().begin(), world_.lives().end(), [who](const auto& life) {
+          return life->info.id == who && life->in_group();
+        });
+      };
+      for (const std::string& what : book_.violations(lives)) ledger_.violation(what);
+    }
     ledger_.close([&](WorkerId caller) {
       for (const auto& life : world_.lives()) {
         if (life->info.id == caller) return !life->alive;
@@ -461,6 +500,20 @@ class Run {
       return true;
     });
     shut_down();
+  }
+  // Without the store nobody but the two may have heard of it, and both live.
+  bool a_pair_is_over() const {
+    for (const auto& one : world_.lives()) {
+      for (const auto& other : world_.lives()) {
+        if (!one->in_group() || !other->in_group() || one == other) continue;
+        if (!one->agent->is_live(other->info.id)) return true;
+      }
+    }
+    return false;
+  }
+  bool parted() const {
+    return std::any_of(world_.lives().begin(), world_.lives().end(),
+                       [](const auto& life) { return life->alone; });
   }
   void shut_down() {
     std::vector<std::pair<Life*, Future<void>>> ends;
@@ -477,13 +530,11 @@ class Run {
       ends.emplace_back(one, life->quiescence->ended());
     }
     settle(seconds(30));
-    // Without the store pairs part, and others still see both: they wait until the limit.
-    const bool parted = std::any_of(world_.lives().begin(), world_.lives().end(),
-                                    [](const auto& life) { return life->alone; });
     for (auto& [life, end] : ends) {
       if (!end.done()) {
         ledger_.violation(absl::StrCat(life->info.name, " did not end its shutdown"));
-      } else if (!end.state()->result().ok() && !parted) {
+      } else if (!end.state()->result().ok() && !parted()) {
+        // Pairs that parted without the store are still seen by others, who wait until the limit.
         ledger_.violation(
             absl::StrCat(life->info.name, ": ", end.state()->result().status().ToString()));
       }
@@ -506,8 +557,11 @@ class Run {
   RunReport report_;
   Ledger ledger_;
   std::map<const RpcRuntime*, int64_t> cells_;
+  StepBook book_;
   StackWorld world_;
-  std::vector<Pool> pools_;  // by rank
+  std::vector<Pool> pools_;                                          // by rank
+  std::multimap<const Life*, std::shared_ptr<Training>> trainings_;  // shared with their rounds
+  uint64_t last_training_ = 0;
   const bool store_cuts_ = options_.faults && pick(4) == 0;
 };
 

@@ -2,9 +2,10 @@
 // invariants that hold whatever they do.
 //
 // Invariants: every call is answered once and its `ran` is true; no function runs twice; committed
-// gradients are one process's; once faults have stopped and everything was let go, no worker that
-// is in the group holds a call, reference, value, context, pass or send; all survivors agree on who
-// is dead; a shutdown ends in good order.
+// gradients are one process's; owners that outlive an optimizer's steps have applied the same ones,
+// and those that the trainer was told of; once faults have stopped and everything was let go, no
+// worker that is in the group holds a call, reference, value, context, pass or send; all survivors
+// agree on who is dead; a shutdown ends in good order.
 //
 // Thread safety: none; one run at a time in a process (handlers find their run by a global).
 #pragma once

@@ -1,4 +1,4 @@
-// Some hundred simulated runs of whole workers, and those that once went wrong.
+// Some hundred simulated runs of whole workers.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_join.h"

@@ -107,6 +107,8 @@ void StackWorld::start(Life& life, std::vector<WorkerInfo> members, bool newcome
       [&life](std::vector<WorkerId>& ties) { life.references->append_ties(ties); });
   life.membership->add_ties(
       [&life](std::vector<WorkerId>& ties) { life.autograd->append_ties(ties); });
+  life.membership->add_ties(
+      [&life](std::vector<WorkerId>& ties) { life.quiescence->append_awaited(ties); });
   life.membership->attach(members, newcomer);
   life.runtime = std::make_shared<internal::WorkerRuntime>(
       *life.agent, life.executor, life.clock, value_of(RegistryBuilder().build()),

@@ -404,6 +404,46 @@ TEST(StaticGroup, ARestartedRankIsANewLifeOfTheGroup) {
   wait_all(ends);
 }
 
+// Static groups whose workers share nothing: nobody else would notice that one hangs.
+class HangingTest : public ::testing::Test {
+ protected:
+  static void quickly(size_t, WorkerOptions& options) {
+    options.lease = {milliseconds(10), milliseconds(1000), milliseconds(500), milliseconds(50)};
+  }
+  // Long after the last thing that they shared, then neither hears nor says anything any more.
+  void hang(WorkerWorld& world, size_t rank) {
+    auto beats = std::make_shared<std::atomic<int>>(0);
+    world.network().set_filter([beats](const FrameHeader& header) {
+      if (header.kind == FrameKind::kBeat) ++*beats;
+      return InprocNetwork::Fate::kDeliver;
+    });
+    const auto end = std::chrono::steady_clock::now() + seconds(20);
+    while (*beats < 100) {
+      ASSERT_LT(std::chrono::steady_clock::now(), end) << "nobody looks after it";
+      std::this_thread::yield();
+    }
+    world.network().set_filter([who = world[rank].id()](const FrameHeader& header) {
+      const bool lost = header.source == who || header.destination == who;
+      return lost ? InprocNetwork::Fate::kDrop : InprocNetwork::Fate::kDeliver;
+    });
+  }
+};
+
+TEST_F(HangingTest, AShutdownDoesNotWaitForOneThatHangs) {
+  WorkerWorld world(3, quickly);
+  std::vector<Future<void>> ends{world[0].shutdown_async(), world[1].shutdown_async()};
+  hang(world, 2);
+  wait_all(ends);
+}
+
+TEST_F(HangingTest, ServingDoesNotWaitForOneThatHangs) {
+  WorkerWorld world(2, quickly);
+  std::thread serving([&] { world[0].serve(); });
+  hang(world, 1);
+  serving.join();
+  world[0].shutdown();
+}
+
 // A rank that comes back while others wait for the end of the group is waited for.
 TEST(StaticGroup, ARankMayComeBackWhileOthersWaitForTheEnd) {
   WorkerWorld world(3);

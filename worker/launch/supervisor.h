@@ -1,8 +1,11 @@
 // Runs one launch: starts the processes, merges their output, passes signals on, reports failures.
 //
-// One thread and one poll loop; the decisions are SupervisorCore's. Blocking: run() returns when
-// the last process has ended. Bounds: output that nobody takes is kept up to 1 MiB per stream, then
-// the processes wait in their own writes.
+// One poll loop; the decisions are SupervisorCore's. Bounds: output that nobody takes is kept up to
+// 1 MiB per stream, then the processes wait in their own writes.
+//
+// Thread safety: none; one thread drives it. It reaps every child of its process, and kills those
+// that are left at the end.
+// Blocking: run() returns when the last process has ended.
 #pragma once
 
 #include <array>
