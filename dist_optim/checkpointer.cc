@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <iterator>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -121,12 +120,10 @@ class Checkpointer::Core final : public internal::StepKeeper {
   bool set_back_ ABSL_GUARDED_BY(optimizers_mutex_) = false;  // to some checkpoint
   mutable Mutex mutex_;
   CondVar wake_;
-  std::vector<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);  // for a copy, some for it to be written
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<Waiter> behind_ ABSL_GUARDED_BY(mutex_);  // for the end of what is being written
-  Reach copied_ ABSL_GUARDED_BY(mutex_);                // in the newest copy
-  Reach written_ ABSL_GUARDED_BY(mutex_);               // in the newest checkpoint
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);        // of the last one
+  std::vector<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
+  Reach copied_ ABSL_GUARDED_BY(mutex_);          // in the newest copy
+  Reach written_ ABSL_GUARDED_BY(mutex_);         // in the newest checkpoint
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // of the last one
   Cost cost_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread writer_;
@@ -154,15 +151,10 @@ Future<StepDurable> Checkpointer::Core::after_step(const StepId& step, const std
   MutexLock lock(mutex_);
   if (stopping_) return Future<StepDurable>::ready(durable(step, line));
   if (options_.durability == Durability::kEveryStep) return wait({step, line, true});
-  const uint64_t every = options_.every;
-  // Also where the multiple itself was not applied.
-  if (step.number / every > copied_.of(step, line) / every) return wait({step, line, false});
-  // More than `every` steps would be lost now; this is over when the last copy is written, or not
-  // to be mended by waiting.
-  if (writing_ && step.number > written_.of(step, line) + every) {
-    behind_.push_back({step, line, true});
-    return behind_.back().promise.future();
-  }
+  // A copy is made when the one before it is written. So with two of them in `every` steps, that
+  // many are at risk and no more. Also where the multiple itself was not applied.
+  const uint64_t period = (options_.every + 1) / 2;
+  if (step.number / period > copied_.of(step, line) / period) return wait({step, line, false});
   return Future<StepDurable>::ready(durable(step, line));
 }
 
@@ -180,7 +172,6 @@ void Checkpointer::Core::run() {
       while (waiters_.empty() && !stopping_) wake_.wait(mutex_);
       if (waiters_.empty()) return;
       waiters.swap(waiters_);
-      writing_ = true;
     }
     MutexLock disk(disk_mutex_);
     const auto tell = [&](bool written) {
@@ -197,12 +188,6 @@ void Checkpointer::Core::run() {
     absl::StatusOr<Copy> moment = copy();
     tell(false);
     (void)write(std::move(moment));
-    {
-      MutexLock lock(mutex_);
-      writing_ = false;
-      std::move(behind_.begin(), behind_.end(), std::back_inserter(waiters));
-      behind_.clear();
-    }
     tell(true);
   }
 }

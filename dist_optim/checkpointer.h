@@ -34,8 +34,8 @@
 namespace weft {
 
 enum class Durability {
-  // Now and then, beside the training. A step is answered when no more than `every` of its line
-  // would be lost in a crash; so the one after a checkpoint waits until that is written.
+  // Twice in `every` steps of a line, beside the training: a step waits only while writing takes
+  // longer than half of them.
   kCheckpoint,
   // A step is answered when it is written, or when that has failed: it is Applied all the same, and
   // StepResult::checkpoint says why. No step is lost here that was Applied with `checkpoint` OK.
@@ -45,7 +45,7 @@ enum class Durability {
 struct CheckpointerOptions {
   std::string folder;  // this set's alone; made if need be
   Durability durability = Durability::kCheckpoint;
-  uint64_t every = 100;  // kCheckpoint: after steps whose number is a multiple of it
+  uint64_t every = 100;  // kCheckpoint: so many steps of a line are lost in a crash, at most
   int keep = 2;          // checkpoints
   const FileCalls* calls = &FileCalls::system();  // outlive the Checkpointer
 };

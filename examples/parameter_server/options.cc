@@ -60,7 +60,7 @@ JobCommandLine parse_job_options(int argc, const char* const* argv) {
                  "folder for the state after each epoch; must be empty without --resume "
                  "(default: OUT/checkpoint, which a run without --resume clears)");
   app.add_option("--checkpoint-every", options.checkpoint_every,
-                 "the server also saves itself after every so many steps of a trainer, beside "
+                 "the server also saves itself, twice in so many steps of a trainer, beside "
                  "the checkpoint folder, and comes back from there when it is started again "
                  "(default: not)")
       ->check(CLI::Range(int64_t{1}, int64_t{1000000}));

@@ -31,7 +31,7 @@ using weft::testing::times_applied;
 using Outcome = StepResult::Outcome;
 using Sgd = weft::DistributedOptimizer<torch::optim::SGD>;
 
-constexpr uint64_t kEvery = 5;
+constexpr uint64_t kEvery = 5;  // between two checkpoints
 
 // What the test sees of the owners, by worker.
 std::array<std::shared_ptr<ParameterSet>, 4> seen;
@@ -46,7 +46,7 @@ class Ledger {
     if (folder.empty()) return;
     const Durability durability = every_step ? Durability::kEveryStep : Durability::kCheckpoint;
     auto opened = weft::Checkpointer::open(
-        set_, {.folder = folder, .durability = durability, .every = kEvery});
+        set_, {.folder = folder, .durability = durability, .every = 2 * kEvery});
     if (!opened.ok()) throw weft::RpcError(opened.status());
     checkpointer_ = *std::move(opened);
   }
