@@ -1,5 +1,6 @@
 // Workers that die, hang, come back, join late and leave, over both transports.
 #include <atomic>
+#include <future>
 #include <map>
 #include <memory>
 #include <set>
@@ -381,6 +382,21 @@ TEST_F(Deaths, IdleWorkersExchangeNothing) {
   const auto until = std::chrono::steady_clock::now() + milliseconds(100);
   while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
   EXPECT_EQ(*beats, after);
+}
+
+// What fails a call to an owner knows of its death, and so do all references to it.
+TEST(StaticGroup, AReferenceIsLostAsSoonAsCallsFail) {
+  WorkerWorld world(2);
+  const RRef<Counter> lost = remote<Counter>(world[0].to("worker1"), 1);
+  EXPECT_EQ(lost.rpc_sync(&Counter::value), 1);
+  world.network().set_filter([](const FrameHeader&) { return InprocNetwork::Fate::kDrop; });
+  const auto pending = rpc_async(world[0].to("worker1"), one_more, 1);
+  std::promise<absl::Status> found;
+  pending.state()->on_complete_inline(
+      [&] { found.set_value(lost.rpc_async(&Counter::value).result().status()); });
+  world.kill(1);
+  const absl::Status status = found.get_future().get();
+  EXPECT_TRUE(is_rref_lost(status)) << status;
 }
 
 // Static groups: a rank that comes back finds those that lived on.
