@@ -209,7 +209,8 @@ absl::StatusOr<std::shared_ptr<RRefDriver>> RRefHandle::driver() const {
                         absl::StrCat("the worker of ", rref().to_string(), " has shut down")),
                     Ran::kNo);
   }
-  WEFT_RETURN_IF_ERROR(driver->usable(handle_, owner_));
+  driver->look_after(owner_);
+  WEFT_RETURN_IF_ERROR(driver->usable(handle_));
   return driver;
 }
 
@@ -515,12 +516,13 @@ absl::Status RRefDriver::with_name_of(WorkerId worker, const absl::Status& statu
   return raised_at(std::move(named), name);
 }
 
-absl::Status RRefDriver::usable(const Handle& handle, WorkerId owner) {
-  if (agent_.knows(owner) && !agent_.is_live(owner)) {
-    // As in creation_failed: lost from the moment on at which calls to its owner fail.
-    Event event(*this);
-    core_.peer_dead(owner, event.actions);
-  }
+void RRefDriver::look_after(WorkerId owner) {
+  if (!agent_.knows(owner) || agent_.is_live(owner)) return;
+  Event event(*this);
+  core_.peer_dead(owner, event.actions);
+}
+
+absl::Status RRefDriver::usable(const Handle& handle) const {
   absl::Status lost;
   {
     MutexLock lock(mutex_);

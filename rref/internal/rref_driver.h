@@ -71,7 +71,9 @@ class RRefDriver final : public ReferenceHook, public std::enable_shared_from_th
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // OK if this handle may be used: it is not lost and the worker is not shutting down.
-  absl::Status usable(const Handle& handle, WorkerId owner) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status usable(const Handle& handle) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Calls to an owner fail before its death is told to listeners: from then on its values are lost.
+  void look_after(WorkerId owner) ABSL_LOCKS_EXCLUDED(mutex_);
   bool confirmed(const Handle& handle) const ABSL_LOCKS_EXCLUDED(mutex_);
   // `then` runs once the owner has confirmed the handle, or with why it never will.
   void when_decided(const Handle& handle, StatusHandler then) ABSL_LOCKS_EXCLUDED(mutex_);
