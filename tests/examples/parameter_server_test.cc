@@ -109,7 +109,7 @@ TEST(ParameterServerTest, AfterTheServersReturnATrainerRedoesWhatWasLostAndNoMor
   JobOptions options = without_dropout();
   const testing::ScratchFolder scratch;
   options.checkpoint = scratch / "job";
-  options.checkpoint_every = 5;
+  options.checkpoint_every = 10;  // written after steps 5 and 10
   const std::vector<Batch> batches = random_batches(13);
   at::set_num_threads(1);
   JobWorld world(1, options);

@@ -366,7 +366,7 @@ class Run {
     };
     trace(absl::StrCat(life.info.name, " trains ", options.number));
     auto training = std::make_shared<Training>(life, book_, std::move(options));
-    trainings_.emplace(&life, training);
+    trainings_.emplace(life.info.id, training);
     try {
       training->begin();
     } catch (const RpcError&) {
@@ -384,7 +384,7 @@ class Run {
         ++report_.faults["kill"];
         trace(absl::StrCat("kill w", a));
         pools_[a].clear();
-        trainings_.erase(&world_.life(a));
+        trainings_.erase(world_.life(a).info.id);
         world_.kill(a);
         return;
       case 1:
@@ -393,7 +393,7 @@ class Run {
         ++report_.faults["restart"];
         trace(absl::StrCat("restart w", a));
         pools_[a].clear();
-        trainings_.erase(&world_.life(a));
+        trainings_.erase(world_.life(a).info.id);
         world_.restart(a);
         if (!store_cuts_ || pick(2) > 0) return;
         // It may part from one that never met it, and others will speak of it there.
@@ -559,8 +559,8 @@ class Run {
   std::map<const RpcRuntime*, int64_t> cells_;
   StepBook book_;
   StackWorld world_;
-  std::vector<Pool> pools_;                                          // by rank
-  std::multimap<const Life*, std::shared_ptr<Training>> trainings_;  // shared with their rounds
+  std::vector<Pool> pools_;                                       // by rank
+  std::multimap<WorkerId, std::shared_ptr<Training>> trainings_;  // shared with their rounds
   uint64_t last_training_ = 0;
   const bool store_cuts_ = options_.faults && pick(4) == 0;
 };
