@@ -1,0 +1,234 @@
+#include "weft/shm/local_socket.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <poll.h>
+#include <random>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
+
+namespace weft {
+namespace {
+
+using TimePoint = LocalSocket::TimePoint;
+
+constexpr int kBacklog = 1024;
+constexpr std::string_view kPrefix = "weft-";
+
+absl::Status failed(std::string_view call, int error_number) {
+  const std::string text = absl::StrCat("local socket: ", std::string(call), ": ",
+                                        std::system_category().message(error_number));
+  switch (error_number) {
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case EPIPE:
+    case ENOTCONN:
+      return absl::UnavailableError(text);
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ENOBUFS:
+    case ETOOMANYREFS:
+      return absl::ResourceExhaustedError(text);
+    case EMSGSIZE:
+      return absl::InvalidArgumentError(text);
+    default:
+      return absl::InternalError(text);
+  }
+}
+
+absl::Status late(std::string_view what) {
+  return absl::DeadlineExceededError(
+      absl::StrCat("local socket: ", std::string(what), " took longer than allowed"));
+}
+
+// Waits until `events` can be done on the descriptor.
+absl::Status wait_for(int descriptor, short events, TimePoint deadline, std::string_view what) {
+  while (true) {
+    int patience = -1;
+    if (deadline != TimePoint::max()) {
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+      if (left.count() <= 0) return late(what);
+      patience = static_cast<int>(std::min<int64_t>(left.count(), 60'000));
+    }
+    pollfd one = {descriptor, events, 0};
+    const int ready = ::poll(&one, 1, patience);
+    if (ready > 0) return absl::OkStatus();  // an error shows at the call itself
+    if (ready < 0 && errno != EINTR) return failed("poll", errno);
+  }
+}
+
+absl::StatusOr<std::pair<sockaddr_un, socklen_t>> address_of(const std::string& name) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  // The first byte, 0, says that the name is abstract.
+  if (name.empty() || name.size() > sizeof(address.sun_path) - 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("local socket: '", name, "' is no name of a listener"));
+  }
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  return std::pair(address,
+                   static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size()));
+}
+
+absl::StatusOr<FileDescriptor> open_socket() {
+  FileDescriptor descriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!descriptor.valid()) return failed("socket", errno);
+  return descriptor;
+}
+
+std::string random_name() {
+  std::random_device random;
+  const auto draw = [&random] { return (uint64_t{random()} << 32) | random(); };
+  return absl::StrCat(std::string(kPrefix), absl::Hex(draw(), absl::kZeroPad16),
+                      absl::Hex(draw(), absl::kZeroPad16));
+}
+
+}  // namespace
+
+// ---- one connection
+
+absl::StatusOr<LocalSocket> LocalSocket::known(FileDescriptor descriptor) {
+  ucred who = {};
+  socklen_t size = sizeof(who);
+  if (::getsockopt(descriptor.get(), SOL_SOCKET, SO_PEERCRED, &who, &size) != 0) {
+    return failed("SO_PEERCRED", errno);
+  }
+  if (who.uid != ::geteuid() && who.uid != 0) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "local socket: process ", who.pid, " belongs to user ", who.uid, ", not to ", ::geteuid()));
+  }
+  return LocalSocket(std::move(descriptor), who.pid);
+}
+
+absl::StatusOr<LocalSocket> LocalSocket::connect(const std::string& name, TimePoint deadline) {
+  WEFT_ASSIGN_OR_RETURN(const auto address, address_of(name));
+  WEFT_ASSIGN_OR_RETURN(FileDescriptor descriptor, open_socket());
+  while (::connect(descriptor.get(), reinterpret_cast<const sockaddr*>(&address.first),
+                   address.second) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) return failed(absl::StrCat("connect to ", name), errno);
+    // The listener's queue is full. Nothing tells when it no longer is.
+    if (std::chrono::steady_clock::now() >= deadline) return late("connecting");
+    ::poll(nullptr, 0, 1);
+  }
+  return known(std::move(descriptor));
+}
+
+absl::Status LocalSocket::send(std::string_view bytes, std::span<const int> descriptors,
+                               TimePoint deadline) {
+  if (bytes.empty() || bytes.size() > kMostBytes || descriptors.size() > kMostDescriptors) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "local socket: a message has 1 to ", kMostBytes, " bytes and at most ", kMostDescriptors,
+        " descriptors, not ", bytes.size(), " and ", descriptors.size()));
+  }
+  iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMostDescriptors)] = {};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size_bytes());
+  }
+  while (::sendmsg(descriptor_.get(), &message, MSG_NOSIGNAL) < 0) {
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) return failed("sendmsg", errno);
+    WEFT_RETURN_IF_ERROR(wait_for(descriptor_.get(), POLLOUT, deadline, "sending"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LocalSocket::Message> LocalSocket::receive(TimePoint deadline) {
+  std::string bytes(kMostBytes, '\0');
+  iovec part = {bytes.data(), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMostDescriptors)];
+  msghdr message = {};
+  ssize_t size;
+  while (true) {
+    message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    size = ::recvmsg(descriptor_.get(), &message, MSG_CMSG_CLOEXEC);
+    if (size >= 0) break;
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) return failed("recvmsg", errno);
+    WEFT_RETURN_IF_ERROR(wait_for(descriptor_.get(), POLLIN, deadline, "receiving"));
+  }
+  // First of all: what was sent is ours from now on, also if the rest is refused.
+  Message received;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int number;
+      std::memcpy(&number, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+      received.descriptors.emplace_back(number);
+    }
+  }
+  if (size == 0) return absl::UnavailableError("local socket: the far end has closed it");
+  if ((message.msg_flags & MSG_TRUNC) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("local socket: a message of more than ", kMostBytes, " bytes came"));
+  }
+  // Also where this process may open no more.
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    return absl::ResourceExhaustedError("local socket: not all descriptors of a message came");
+  }
+  bytes.resize(static_cast<size_t>(size));
+  received.bytes = std::move(bytes);
+  return received;
+}
+
+bool LocalSocket::closed_by_peer() const {
+  pollfd one = {descriptor_.get(), POLLRDHUP, 0};
+  return ::poll(&one, 1, 0) > 0;
+}
+
+void LocalSocket::shut_down() { ::shutdown(descriptor_.get(), SHUT_RDWR); }
+
+// ---- the listener
+
+absl::StatusOr<LocalListener> LocalListener::create() {
+  std::string name = random_name();
+  WEFT_ASSIGN_OR_RETURN(const auto address, address_of(name));
+  WEFT_ASSIGN_OR_RETURN(FileDescriptor descriptor, open_socket());
+  if (::bind(descriptor.get(), reinterpret_cast<const sockaddr*>(&address.first), address.second) !=
+      0) {
+    return failed("bind", errno);
+  }
+  if (::listen(descriptor.get(), kBacklog) != 0) return failed("listen", errno);
+  return LocalListener(std::move(descriptor), std::move(name));
+}
+
+absl::StatusOr<LocalSocket> LocalListener::accept(TimePoint deadline) {
+  while (true) {
+    FileDescriptor accepted(
+        ::accept4(descriptor_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (accepted.valid()) {
+      absl::StatusOr<LocalSocket> socket = LocalSocket::known(std::move(accepted));
+      if (socket.ok() || !absl::IsPermissionDenied(socket.status())) return socket;
+      continue;
+    }
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    if (errno != EAGAIN) return failed("accept", errno);
+    WEFT_RETURN_IF_ERROR(wait_for(descriptor_.get(), POLLIN, deadline, "accepting"));
+  }
+}
+
+}  // namespace weft

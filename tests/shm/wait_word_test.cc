@@ -1,0 +1,113 @@
+#include "weft/shm/wait_word.h"
+
+#include <chrono>
+#include <new>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "weft/shm/sealed_memory.h"
+
+namespace weft {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Clock = std::chrono::steady_clock;
+
+// Two views of the same word, as two processes have.
+class WaitWordTest : public testing::Test {
+ protected:
+  WaitWordTest() {
+    absl::StatusOr<SealedMemory> memory = SealedMemory::create("weft-test", sizeof(WaitWord));
+    EXPECT_TRUE(memory.ok()) << memory.status();
+    mine_ = *std::move(memory);
+    absl::StatusOr<SealedMemory> other =
+        SealedMemory::adopt(FileDescriptor(::dup(mine_.descriptor())), mine_.size());
+    EXPECT_TRUE(other.ok()) << other.status();
+    theirs_ = *std::move(other);
+  }
+  static WaitWord& word(const SealedMemory& memory) {
+    return *reinterpret_cast<WaitWord*>(memory.data());
+  }
+  WaitWord& mine() { return word(mine_); }
+  WaitWord& theirs() { return word(theirs_); }
+
+ private:
+  SealedMemory mine_;
+  SealedMemory theirs_;
+};
+
+void await(WaitWord& word, uint32_t number) {
+  const auto deadline = Clock::now() + seconds(30);
+  for (uint32_t seen = word.load(); seen != number; seen = word.load()) {
+    ASSERT_LT(Clock::now(), deadline) << "is " << seen << ", not " << number;
+    word.sleep(seen, deadline);
+  }
+}
+
+TEST_F(WaitWordTest, StartsAtZeroWithNobodyAsleep) {
+  EXPECT_EQ(mine().load(), 0u);
+  EXPECT_EQ(mine().sleepers.load(), 0u);
+}
+
+TEST_F(WaitWordTest, IsSeenThroughTheOtherMapping) {
+  mine().move_to(7);
+  EXPECT_EQ(theirs().load(), 7u);
+  EXPECT_EQ(theirs().advance(), 8u);
+  EXPECT_EQ(mine().load(), 8u);
+}
+
+TEST_F(WaitWordTest, DoesNotSleepOnANumberThatHasGone) {
+  mine().move_to(1);
+  const auto start = Clock::now();
+  theirs().sleep(0, start + seconds(30));
+  EXPECT_LT(Clock::now() - start, seconds(10));
+}
+
+TEST_F(WaitWordTest, SleepsNoLongerThanAllowed) {
+  theirs().sleep(0, Clock::now() + milliseconds(1));
+  theirs().sleep(0, Clock::now());
+  theirs().sleep(0, Clock::time_point::min());
+  EXPECT_EQ(theirs().sleepers.load(), 0u);
+}
+
+TEST_F(WaitWordTest, WakesThroughTheOtherMapping) {
+  std::thread waiter([this] { await(theirs(), 1); });
+  while (mine().sleepers.load() == 0) std::this_thread::yield();
+  mine().move_to(1);
+  waiter.join();
+  EXPECT_EQ(mine().sleepers.load(), 0u);
+}
+
+TEST_F(WaitWordTest, WakesAllThatSleepWithoutADeadline) {
+  std::thread first([this] { await(theirs(), 1); });
+  std::thread second([this] {
+    while (mine().load() != 1) mine().sleep(0, Clock::time_point::max());
+  });
+  while (mine().sleepers.load() != 2) std::this_thread::yield();
+  mine().advance();
+  first.join();
+  second.join();
+}
+
+TEST_F(WaitWordTest, LosesNoWakeUp) {
+  constexpr uint32_t kRounds = 20'000;
+  // Each moves only what the other waits for: a lost wake-up is a wait of 30 s.
+  std::thread other([this] {
+    for (uint32_t i = 1; i < kRounds; i += 2) {
+      await(theirs(), i);
+      theirs().move_to(i + 1);
+    }
+  });
+  for (uint32_t i = 0; i < kRounds; i += 2) {
+    await(mine(), i);
+    mine().move_to(i + 1);
+  }
+  other.join();
+  EXPECT_EQ(mine().load(), kRounds);
+  EXPECT_EQ(mine().sleepers.load(), 0u);
+}
+
+}  // namespace
+}  // namespace weft
