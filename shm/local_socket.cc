@@ -53,9 +53,9 @@ absl::Status wait_for(int descriptor, short events, TimePoint deadline, std::str
   while (true) {
     int patience = -1;
     if (deadline != TimePoint::max()) {
-      const auto left =
-          std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-      if (left.count() <= 0) return late(what);
+      const TimePoint now = std::chrono::steady_clock::now();
+      if (now >= deadline) return late(what);
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now);
       patience = static_cast<int>(std::min<int64_t>(left.count(), 60'000));
     }
     pollfd one = {descriptor, events, 0};

@@ -39,12 +39,38 @@ struct alignas(64) WaitWord {
     return next;
   }
 
+  // Wakes those that sleep, if there are any, and keeps those from it that are about to.
+  void ring() {
+    if (sleepers.load(std::memory_order_seq_cst) != 0) advance();
+  }
+  class Sleeper;
+
   // Sleeps while the number is `seen`, until `deadline` at the latest; may return early. Callers
   // look again.
   void sleep(uint32_t seen, TimePoint deadline);
 
   // Wakes all that sleep, without a change.
   void wake();
+};
+
+// For who sleeps until something else has changed than the number: whoever changes that (a
+// sequentially consistent store) and rings afterwards, wakes it. So look between making this and
+// sleep().
+class WaitWord::Sleeper {
+ public:
+  explicit Sleeper(WaitWord& word) : word_(word) {
+    word_.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    seen_ = word_.value.load(std::memory_order_seq_cst);
+  }
+  ~Sleeper() { word_.sleepers.fetch_sub(1, std::memory_order_seq_cst); }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+
+  void sleep(TimePoint deadline) const { word_.sleep(seen_, deadline); }
+
+ private:
+  WaitWord& word_;
+  uint32_t seen_;
 };
 static_assert(sizeof(WaitWord) == 64, "the layout is shared between processes");
 static_assert(std::atomic<uint32_t>::is_always_lock_free);

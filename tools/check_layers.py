@@ -5,7 +5,7 @@ Usage: check_layers.py [ROOT]     (ROOT: the repository, by default the one this
 
 Rules, from the room map in docs/design.md:
   1. A room includes itself and the rooms below it: base, proto <- rpc <- rref <- dist_autograd <-
-     dist_optim <- worker; base <- shm. Examples include worker and public headers; tests and
+     dist_optim <- worker; base <- shm <- comm. Examples include worker and public headers; tests and
      bench anything.
   2. internal/ is for the rooms, not for users: no example includes it.
   3. A target made without TORCH in CMakeLists.txt includes no LibTorch header, not through another
@@ -21,6 +21,7 @@ import sys
 BELOW = {
     "base": [],
     "shm": ["base"],
+    "comm": ["base", "shm"],
     "proto": [],
     "rpc": ["base", "proto"],
     "rref": ["base", "proto", "rpc"],

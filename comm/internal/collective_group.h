@@ -1,0 +1,199 @@
+// Runs the collectives of the ranks of one host, one after the other, through each other's memory.
+//
+// Thread safety: all methods may be called from any thread. The order in which start() is called is
+// the order of the operations, and must be the same on all ranks.
+// Lifetime: work may outlive the group: it ends with Cancelled at the latest when the group does.
+// Blocking: wait(), until its deadline. Whoever waits does the work; for work that nobody waits for
+// a thread of the group does it, within kPatience.
+// Errors: InvalidArgument (ranks called different operations; all of them say which), Unavailable
+// (a rank has died, or has given up: its reason), DeadlineExceeded (names the ranks that were
+// late), Cancelled (abort, or the end of the group). After the first one every operation fails with
+// it. Protocol: docs/same_host_collectives.md.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "weft/base/mutex.h"
+#include "weft/base/spin_policy.h"
+#include "weft/comm/internal/lanes.h"
+#include "weft/comm/internal/mesh.h"
+#include "weft/comm/internal/operation.h"
+
+namespace weft::internal {
+
+// Memory of other ranks that lies outside their boards.
+class ArenaDirectory {
+ public:
+  virtual ~ArenaDirectory() = default;
+  // [offset, offset + size) of an arena of that rank. InvalidArgument if there is no such memory.
+  virtual absl::StatusOr<std::byte*> locate(int rank, uint32_t arena, uint64_t offset,
+                                            uint64_t size) = 0;
+};
+
+class CollectiveGroup {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  using Nanoseconds = std::chrono::nanoseconds;
+
+  struct Options {
+    Nanoseconds spin = std::chrono::microseconds(100);  // looked for before sleeping; 0: not at all
+    ArenaDirectory* arenas = nullptr;                   // borrowed; none: no resident memory
+  };
+
+  // An operation under way.
+  class Work {
+   public:
+    bool done() const { return done_.load(std::memory_order_acquire); }
+    // Once done.
+    const absl::Status& status() const { return status_; }
+    int peer() const { return peer_; }  // who sent a message, or got it
+
+   private:
+    friend class CollectiveGroup;
+    Operation operation_;
+    TimePoint deadline_;
+    std::vector<std::function<void()>> then_;
+    std::shared_ptr<const void> memory_;  // of a message
+    int peer_ = Lanes::kAnyone;
+    absl::Status status_;
+    std::atomic<bool> done_{false};
+  };
+
+  CollectiveGroup(std::shared_ptr<Mesh> mesh, Options options);
+  ~CollectiveGroup();
+  CollectiveGroup(const CollectiveGroup&) = delete;
+  CollectiveGroup& operator=(const CollectiveGroup&) = delete;
+
+  int rank() const { return mesh_->rank(); }
+  int size() const { return mesh_->size(); }
+
+  // Shared by who waits and the group.
+  std::shared_ptr<Work> start(Operation operation, TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A message between this rank and another (a receive: Lanes::kAnyone as well), beside the
+  // collectives and in no order with them.
+  std::shared_ptr<Work> send(Lanes::Message message, TimePoint deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<Work> receive(Lanes::Message message, TimePoint deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Calls it once the work is done: here if it already is, else by whoever does it, under no lock.
+  void when_done(const std::shared_ptr<Work>& work, std::function<void()> then)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Until it is done, or `deadline`: DeadlineExceeded then, and it goes on. Else its status.
+  absl::Status wait(const std::shared_ptr<Work>& work, TimePoint deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Fails all that is under way here and, with this reason, at the other ranks.
+  void abort(absl::Status reason) ABSL_LOCKS_EXCLUDED(mutex_);
+  // OK as long as operations can succeed.
+  absl::Status failure() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  using Finished = std::vector<std::shared_ptr<Work>>;
+  // What an operation waits for: that a counter of some rank comes to the number.
+  struct Goal {
+    const Counter* counter = nullptr;
+    uint32_t number = 0;
+  };
+  // How far the first operation of the queue has come.
+  enum class Phase { kPublish, kMeet, kSlots, kArenas, kLeaveArenas, kPieces };
+
+  static constexpr Nanoseconds kPatience = std::chrono::milliseconds(1);
+  static constexpr Nanoseconds kLook = std::chrono::milliseconds(20);
+  static constexpr int kMostIdle = 10;  // ticks of kPatience
+  static constexpr int kAllAddUp = 3;   // ranks: with more, each adds up a part
+
+  void lead(const Work* work, TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool look_for(const Goal& goal);
+  void run_in_background() ABSL_LOCKS_EXCLUDED(mutex_);
+  void tell(Finished& finished) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Does what can be done now; false if nothing could.
+  bool advance_all() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool advance_lanes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool publish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool meet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool take_slots() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool take_arenas() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool leave_arenas() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool move_pieces() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool stage_piece() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool take_piece() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  absl::Status compare() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status place_pulls() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void take_whole() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void sum(uint64_t base, uint64_t first, uint64_t count, std::span<std::byte* const> targets)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void sum_to_parts(uint64_t first, uint64_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  void finish_operation() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void finish(std::shared_ptr<Work> work, absl::Status status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool nothing_under_way() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void wake_background() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<Work> transfer(bool send, Lanes::Message message, TimePoint deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void fail(absl::Status reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Who is dead, has given up or is late.
+  void look_around() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void look_at_transfers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Why nothing more will come of a rank; OK as long as something may.
+  absl::Status end_of(int rank) const;
+
+  // Whether every other rank's counter has come there; if not, it is the goal now.
+  bool all_reached(Counter Board::*counter, uint32_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void move(Counter Board::*counter, uint32_t next);
+  // Of `count` elements, where the part of a rank begins.
+  uint64_t part_begin(uint64_t count, int rank) const;
+
+  const std::shared_ptr<Mesh> mesh_;  // shared with the arenas
+  const Options options_;
+
+  mutable Mutex mutex_;
+  CondVar moved_on_;  // work is done, or nobody leads; told to followers_
+  CondVar background_needed_;
+  bool leading_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is in lead()
+  int followers_ ABSL_GUARDED_BY(mutex_) = 0;     // wait for moved_on_
+  bool ticking_ ABSL_GUARDED_BY(mutex_) = false;  // the group's thread looks every kPatience
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Work>> queue_ ABSL_GUARDED_BY(mutex_);
+  Finished finished_ ABSL_GUARDED_BY(mutex_);  // to be told
+  Lanes lanes_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Work>> transfers_ ABSL_GUARDED_BY(mutex_);  // messages under way
+
+  uint32_t operations_ ABSL_GUARDED_BY(mutex_) = 0;     // done
+  uint32_t pieces_before_ ABSL_GUARDED_BY(mutex_) = 0;  // of those
+  Goal goal_ ABSL_GUARDED_BY(mutex_);
+  Counter Board::*awaited_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of all ranks, to goal_.number
+
+  // ---- of the first one in the queue
+  Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kPublish;
+  std::vector<Record> records_ ABSL_GUARDED_BY(mutex_);      // by rank, private copies
+  std::vector<std::byte*> sources_ ABSL_GUARDED_BY(mutex_);  // by rank, where it can be read
+  uint64_t pieces_ ABSL_GUARDED_BY(mutex_) = 0;              // of the largest contribution
+  uint64_t pieces_staged_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t pieces_taken_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool piece_reduced_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // ---- kept for their memory
+  std::vector<const std::byte*> shifted_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::byte*> targets_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::byte> scratch_ ABSL_GUARDED_BY(mutex_);
+
+  SpinPolicy spin_;  // of whoever leads
+  std::thread background_;
+};
+
+}  // namespace weft::internal

@@ -1,0 +1,219 @@
+#include "weft/comm/internal/reduce_kernels.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+#include <c10/util/complex.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft::internal {
+namespace {
+
+// In this type a reduction is done.
+template <class T>
+struct Wide {
+  using type = T;
+};
+template <>
+struct Wide<c10::Half> {
+  using type = float;
+};
+template <>
+struct Wide<c10::BFloat16> {
+  using type = float;
+};
+
+// Unsigned, where overflow is defined.
+template <class T>
+auto round_about(T value) {
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    return static_cast<std::make_unsigned_t<T>>(value);
+  } else {
+    return value;
+  }
+}
+
+struct Sum {
+  template <class T>
+  T operator()(T a, T b) const {
+    if constexpr (std::is_same_v<T, bool>) return a || b;
+    return static_cast<T>(round_about(a) + round_about(b));
+  }
+};
+struct Average : Sum {};
+struct Product {
+  template <class T>
+  T operator()(T a, T b) const {
+    if constexpr (std::is_same_v<T, bool>) {
+      return a && b;
+    } else if constexpr (std::is_integral_v<T> && sizeof(T) < sizeof(int)) {
+      return static_cast<T>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b));
+    } else {
+      return static_cast<T>(round_about(a) * round_about(b));
+    }
+  }
+};
+struct Min {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a < b || a != a ? a : b;
+  }
+};
+struct Max {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a > b || a != a ? a : b;
+  }
+};
+struct BitAnd {
+  template <class T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a & b);
+  }
+};
+struct BitOr {
+  template <class T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a | b);
+  }
+};
+struct BitXor {
+  template <class T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a ^ b);
+  }
+};
+
+// Block by block, so that a block is still in the first cache when it is written: a target may be a
+// source, and several targets cost no more reading.
+template <class T, class Op>
+void reduce(std::span<const std::byte* const> sources, std::span<std::byte* const> targets,
+            size_t count) {
+  using W = typename Wide<T>::type;
+  constexpr size_t kBlock = 4096 / sizeof(W);
+  alignas(64) W block[kBlock];
+  const Op op;
+  for (size_t begin = 0; begin < count; begin += kBlock) {
+    const size_t size = std::min(kBlock, count - begin);
+    const T* first = reinterpret_cast<const T*>(sources[0]) + begin;
+    if (sources.size() == 1) {
+      for (size_t i = 0; i < size; ++i) block[i] = static_cast<W>(first[i]);
+    } else {
+      const T* second = reinterpret_cast<const T*>(sources[1]) + begin;
+      for (size_t i = 0; i < size; ++i) {
+        block[i] = op(static_cast<W>(first[i]), static_cast<W>(second[i]));
+      }
+    }
+    for (size_t s = 2; s < sources.size(); ++s) {
+      const T* source = reinterpret_cast<const T*>(sources[s]) + begin;
+      for (size_t i = 0; i < size; ++i) block[i] = op(block[i], static_cast<W>(source[i]));
+    }
+    if constexpr (std::is_same_v<Op, Average>) {
+      // As LibTorch's DDP: in the wide type, by one division.
+      const auto all = static_cast<W>(static_cast<float>(sources.size()));
+      for (size_t i = 0; i < size; ++i) block[i] = block[i] / all;
+    }
+    for (std::byte* one : targets) {
+      T* target = reinterpret_cast<T*>(one) + begin;
+      for (size_t i = 0; i < size; ++i) target[i] = static_cast<T>(block[i]);
+    }
+  }
+}
+
+template <class T>
+ReduceKernel kernel_of(Reduction reduction) {
+  constexpr bool kComplex = c10::is_complex<T>::value;
+  constexpr bool kWhole = std::is_integral_v<T>;  // bool as well
+  switch (reduction) {
+    case Reduction::kSum:
+      return reduce<T, Sum>;
+    case Reduction::kProduct:
+      return reduce<T, Product>;
+    case Reduction::kAverage:
+      if constexpr (!kWhole) return reduce<T, Average>;
+      return nullptr;
+    case Reduction::kMin:
+      if constexpr (!kComplex) return reduce<T, Min>;
+      return nullptr;
+    case Reduction::kMax:
+      if constexpr (!kComplex) return reduce<T, Max>;
+      return nullptr;
+    case Reduction::kBitAnd:
+      if constexpr (kWhole) return reduce<T, BitAnd>;
+      return nullptr;
+    case Reduction::kBitOr:
+      if constexpr (kWhole) return reduce<T, BitOr>;
+      return nullptr;
+    case Reduction::kBitXor:
+      if constexpr (kWhole) return reduce<T, BitXor>;
+      return nullptr;
+  }
+  return nullptr;
+}
+
+ReduceKernel kernel_of(Reduction reduction, c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Byte:
+      return kernel_of<uint8_t>(reduction);
+    case c10::ScalarType::Char:
+      return kernel_of<int8_t>(reduction);
+    case c10::ScalarType::Short:
+      return kernel_of<int16_t>(reduction);
+    case c10::ScalarType::Int:
+      return kernel_of<int32_t>(reduction);
+    case c10::ScalarType::Long:
+      return kernel_of<int64_t>(reduction);
+    case c10::ScalarType::Bool:
+      return kernel_of<bool>(reduction);
+    case c10::ScalarType::Half:
+      return kernel_of<c10::Half>(reduction);
+    case c10::ScalarType::BFloat16:
+      return kernel_of<c10::BFloat16>(reduction);
+    case c10::ScalarType::Float:
+      return kernel_of<float>(reduction);
+    case c10::ScalarType::Double:
+      return kernel_of<double>(reduction);
+    case c10::ScalarType::ComplexFloat:
+      return kernel_of<c10::complex<float>>(reduction);
+    case c10::ScalarType::ComplexDouble:
+      return kernel_of<c10::complex<double>>(reduction);
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kSum:
+      return "sum";
+    case Reduction::kAverage:
+      return "average";
+    case Reduction::kProduct:
+      return "product";
+    case Reduction::kMin:
+      return "min";
+    case Reduction::kMax:
+      return "max";
+    case Reduction::kBitAnd:
+      return "bitwise and";
+    case Reduction::kBitOr:
+      return "bitwise or";
+    case Reduction::kBitXor:
+      return "bitwise xor";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<ReduceKernel> reduce_kernel(Reduction reduction, c10::ScalarType type) {
+  const ReduceKernel kernel = kernel_of(reduction, type);
+  if (kernel != nullptr) return kernel;
+  return absl::InvalidArgumentError(absl::StrCat("there is no ", std::string(to_string(reduction)),
+                                                 " of ", c10::toString(type), " tensors"));
+}
+
+}  // namespace weft::internal

@@ -1,0 +1,77 @@
+// Ranks of a group in one process, each with its own mapping of everybody's memory.
+//
+// Thread safety: none; each rank's program runs in a thread of its own.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/mutex.h"
+#include "weft/comm/internal/collective_group.h"
+#include "weft/comm/internal/mesh.h"
+
+namespace weft::testing {
+
+class MemoryNoticeboard : public internal::Noticeboard {
+ public:
+  absl::Status post(int rank, const std::string& text) override {
+    MutexLock lock(mutex_);
+    texts_[rank] = text;
+    changed_.notify_all();
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::string> read(int rank, TimePoint deadline) override {
+    MutexLock lock(mutex_);
+    while (texts_.count(rank) == 0) {
+      if (!changed_.wait_until(mutex_, deadline)) {
+        return absl::DeadlineExceededError("nothing was posted");
+      }
+    }
+    return texts_.at(rank);
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::map<int, std::string> texts_ ABSL_GUARDED_BY(mutex_);
+};
+
+inline std::chrono::steady_clock::time_point in_time() {
+  return std::chrono::steady_clock::now() + std::chrono::seconds(60);
+}
+
+class Ranks {
+ public:
+  explicit Ranks(int size, internal::CollectiveGroup::Options options = {}) : groups_(size) {
+    each([&](int rank) {
+      auto mesh = internal::Mesh::form(rank, size, notices_, in_time());
+      ASSERT_TRUE(mesh.ok()) << mesh.status();
+      groups_[rank] = std::make_unique<internal::CollectiveGroup>(*std::move(mesh), options);
+    });
+  }
+
+  int size() const { return static_cast<int>(groups_.size()); }
+  internal::CollectiveGroup& operator[](int rank) { return *groups_[rank]; }
+  void end(int rank) { groups_[rank].reset(); }
+
+  // Runs a program for each rank, all at the same time, to its end.
+  void each(const std::function<void(int rank)>& program) {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size(); ++rank) threads.emplace_back([&, rank] { program(rank); });
+    for (std::thread& thread : threads) thread.join();
+  }
+
+ private:
+  MemoryNoticeboard notices_;
+  std::vector<std::unique_ptr<internal::CollectiveGroup>> groups_;
+};
+
+}  // namespace weft::testing
