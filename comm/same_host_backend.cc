@@ -1,12 +1,18 @@
 #include "weft/comm/same_host_backend.h"
 
+#define XXH_INLINE_ALL
+
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
+#include <xxhash.h>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -36,38 +42,56 @@ using Tensors = std::vector<at::Tensor>;
 
 [[noreturn]] void refuse(const std::string& what) { C10_THROW_ERROR(ValueError, what); }
 
-void check(bool holds, const std::string& what) {
-  if (!holds) refuse(what);
-}
+// The text is made only where it is needed.
+#define WEFT_CHECK_ARGUMENT(holds, ...) \
+  do {                                  \
+    if (!(holds)) refuse(__VA_ARGS__);  \
+  } while (false)
 
 [[noreturn]] void throw_failure(const absl::Status& status) {
   C10_THROW_ERROR(DistBackendError, std::string(status.message()));
 }
 
 void check_tensor(const std::string& operation, const at::Tensor& tensor) {
-  check(tensor.defined(), absl::StrCat(operation, ": a tensor is undefined"));
-  check(tensor.layout() == at::kStrided && tensor.device().is_cpu(),
-        absl::StrCat(operation, ": takes strided CPU tensors, not ",
-                     c10::str(tensor.layout(), " ones on ", tensor.device())));
-  check(tensor.is_non_overlapping_and_dense(),
-        absl::StrCat(operation, ": a tensor of shape ", c10::str(tensor.sizes()),
-                     " has gaps or overlaps (strides ", c10::str(tensor.strides()),
-                     "): call contiguous()"));
+  WEFT_CHECK_ARGUMENT(tensor.defined(), absl::StrCat(operation, ": a tensor is undefined"));
+  WEFT_CHECK_ARGUMENT(tensor.layout() == at::kStrided && tensor.device().is_cpu(),
+                      absl::StrCat(operation, ": takes strided CPU tensors, not ",
+                                   c10::str(tensor.layout(), " ones on ", tensor.device())));
+  WEFT_CHECK_ARGUMENT(!tensor.is_conj() && !tensor.is_neg(),
+                      absl::StrCat(operation,
+                                   ": a tensor is a lazy view (conj or neg): call "
+                                   "resolve_conj() or resolve_neg()"));
+  WEFT_CHECK_ARGUMENT(tensor.is_non_overlapping_and_dense(),
+                      absl::StrCat(operation, ": a tensor of shape ", c10::str(tensor.sizes()),
+                                   " has gaps or overlaps (strides ", c10::str(tensor.strides()),
+                                   "): call contiguous()"));
 }
 
 const at::Tensor& single(const std::string& operation, const Tensors& tensors) {
-  check(tensors.size() == 1, absl::StrCat(operation, ": takes one tensor, not ", tensors.size()));
+  WEFT_CHECK_ARGUMENT(tensors.size() == 1,
+                      absl::StrCat(operation, ": takes one tensor, not ", tensors.size()));
   check_tensor(operation, tensors[0]);
   return tensors[0];
 }
 
 void check_like(const std::string& operation, const at::Tensor& one, const at::Tensor& other) {
   check_tensor(operation, other);
-  check(one.scalar_type() == other.scalar_type() && one.sizes() == other.sizes() &&
-            (one.strides() == other.strides() || one.numel() < 2),
-        absl::StrCat(
-            operation, ": tensors differ: ",
-            c10::str(one.scalar_type(), one.sizes(), " and ", other.scalar_type(), other.sizes())));
+  WEFT_CHECK_ARGUMENT(
+      one.scalar_type() == other.scalar_type() && one.sizes() == other.sizes() &&
+          (one.strides() == other.strides() || (one.is_contiguous() && other.is_contiguous())),
+      absl::StrCat(
+          operation, ": tensors differ: ",
+          c10::str(one.scalar_type(), one.sizes(), " with strides ", one.strides(), " and ",
+                   other.scalar_type(), other.sizes(), " with strides ", other.strides())));
+}
+
+// 0, and what no clock can count: never.
+Clock::time_point end_of(milliseconds timeout) {
+  const auto now = Clock::now();
+  if (timeout == kNoTimeout || timeout > Clock::time_point::max() - now) {
+    return Clock::time_point::max();
+  }
+  return now + timeout;
 }
 
 std::byte* data_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
@@ -77,6 +101,29 @@ void copy_tensor(const at::Tensor& from, const at::Tensor& to) {
   if (from.nbytes() > 0 && data_of(from) != data_of(to)) {
     std::memcpy(data_of(to), data_of(from), from.nbytes());
   }
+}
+
+// Elsewhere than at `own`, where a rank's own part may lie.
+void check_apart(const std::string& operation, const at::Tensor& input, const at::Tensor& output,
+                 const std::byte* own = nullptr) {
+  const std::byte *in = data_of(input), *out = data_of(output);
+  if (input.nbytes() == 0 || output.nbytes() == 0 || (own != nullptr && in == own)) return;
+  const std::less<const std::byte*> before;
+  WEFT_CHECK_ARGUMENT(!before(in, out + output.nbytes()) || !before(out, in + input.nbytes()),
+                      absl::StrCat(operation, ": input and output overlap"));
+}
+
+// What must be equal on all ranks beside the first tensor's shape.
+uint64_t fingerprint_of(const Tensors& tensors) {
+  std::vector<int64_t> all;
+  for (const at::Tensor& tensor : tensors) {
+    all.push_back(static_cast<int64_t>(tensor.scalar_type()));
+    all.push_back(tensor.dim());
+    all.insert(all.end(), tensor.sizes().begin(), tensor.sizes().end());
+    if (tensor.is_contiguous()) continue;
+    all.insert(all.end(), tensor.strides().begin(), tensor.strides().end());
+  }
+  return XXH3_64bits(all.data(), all.size() * sizeof(int64_t)) | 1;
 }
 
 Reduction reduction_of(const std::string& operation, const c10d::ReduceOp& op) {
@@ -169,10 +216,14 @@ class SameHostWork : public c10d::Work {
     return nullptr;
   }
   bool wait(milliseconds timeout) override {
-    const auto deadline = timeout == kNoTimeout ? Clock::time_point::max() : Clock::now() + timeout;
+    const auto deadline = end_of(timeout);
     for (const auto& one : parts_) {
-      if (absl::Status status = group_->wait(one, deadline); !status.ok()) throw_failure(status);
+      const absl::Status status = group_->wait(one, deadline);
+      if (status.ok()) continue;
+      if (isCompleted()) complete_future();
+      throw_failure(status);
     }
+    complete_future();
     return true;
   }
   void synchronize() override { wait(kNoTimeout); }
@@ -181,33 +232,64 @@ class SameHostWork : public c10d::Work {
   int sourceRank() const override { return parts_.empty() ? -1 : parts_.back()->peer(); }
   uint64_t getSequencenumber() const override { return number_; }
 
+  // One for all who ask; complete when wait() has returned.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    auto future =
-        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    // Runs when the last part is done; keeps what it needs.
-    const auto left = std::make_shared<std::atomic<size_t>>(parts_.size());
-    const auto end = [future, parts = parts_, outputs = outputs_, left] {
-      if (left->fetch_sub(1) != 1) return;
-      for (const auto& one : parts) {
-        if (one->status().ok()) continue;
-        try {
-          throw_failure(one->status());
-        } catch (...) {
-          return future->setError(std::current_exception());
-        }
-      }
-      future->markCompleted(c10::IValue(outputs));
-    };
-    if (parts_.empty()) future->markCompleted(c10::IValue(outputs_));
-    for (const auto& one : parts_) group_->when_done(one, end);
-    return future;
+    std::shared_ptr<Promised> promised;
+    {
+      const std::lock_guard lock(mutex_);
+      if (promised_ != nullptr) return promised_->future;
+      promised = promised_ = std::make_shared<Promised>(parts_, outputs_);
+    }
+    if (parts_.empty()) promised->complete();
+    for (const auto& one : parts_) {
+      group_->when_done(one, [promised] {
+        if (promised->left.fetch_sub(1) == 1) promised->complete();
+      });
+    }
+    return promised->future;
   }
 
  private:
+  // Shared by the work, which may end first, and by whoever completes it.
+  struct Promised {
+    Promised(Parts parts, Tensors outputs)
+        : parts(std::move(parts)), outputs(std::move(outputs)), left(this->parts.size()) {}
+    void complete() {
+      std::call_once(once, [this] {
+        for (const auto& one : parts) {
+          if (one->status().ok()) continue;
+          try {
+            throw_failure(one->status());
+          } catch (...) {
+            return future->setError(std::current_exception());
+          }
+        }
+        future->markCompleted(c10::IValue(outputs));
+      });
+    }
+
+    const c10::intrusive_ptr<c10::ivalue::Future> future =
+        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    const Parts parts;
+    const Tensors outputs;
+    std::atomic<size_t> left;
+    std::once_flag once;
+  };
+
+  void complete_future() {
+    std::shared_ptr<Promised> promised;
+    {
+      const std::lock_guard lock(mutex_);
+      promised = promised_;
+    }
+    if (promised != nullptr) promised->complete();
+  }
+
   const std::shared_ptr<CollectiveGroup> group_;  // outlives its backend for this
   const Parts parts_;
   const Tensors outputs_;
   const uint64_t number_;
+  std::shared_ptr<Promised> promised_;  // once somebody asked; under mutex_
 };
 
 // ---- the store as a noticeboard
@@ -270,11 +352,11 @@ class SameHostBackend : public c10d::Backend {
   void abort() override { group_->abort(absl::CancelledError("the backend was aborted")); }
   void shutdown() override { group_->abort(absl::CancelledError("the rank has left the group")); }
 
-  // What lies in such tensors is reduced in place: DDP's buckets, say.
-  bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
+  // What lies in such tensors is reduced in place.
+  bool supportsTensorAlloc(c10::DeviceIndex index) override { return index < 0; }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override {
-    check(size >= 0, absl::StrCat("a tensor cannot have ", size, " elements"));
-    check(options.device().is_cpu(), "the same-host backend allocates CPU tensors");
+    WEFT_CHECK_ARGUMENT(size >= 0, absl::StrCat("a tensor cannot have ", size, " elements"));
+    WEFT_CHECK_ARGUMENT(options.device().is_cpu(), "the same-host backend allocates CPU tensors");
     const uint64_t width = c10::elementSize(c10::typeMetaToScalarType(options.dtype()));
     auto block =
         arenas_.allocate(static_cast<uint64_t>(size) * width, deadline_of(c10d::kUnsetTimeout));
@@ -296,7 +378,7 @@ class SameHostBackend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> allreduce_coalesced(
       Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
     const char* const name = "all_reduce_coalesced";
-    check(!tensors.empty(), absl::StrCat(name, ": takes at least one tensor"));
+    WEFT_CHECK_ARGUMENT(!tensors.empty(), absl::StrCat(name, ": takes at least one tensor"));
     const Reduction reduction = reduction_of(name, options.reduceOp);
     Operation operation = reducing(name, reduction, tensors[0]);
     operation.shape = {static_cast<int64_t>(tensors.size())};
@@ -304,11 +386,12 @@ class SameHostBackend : public c10d::Backend {
     operation.resident.reset();
     for (const at::Tensor& tensor : tensors) {
       check_tensor(name, tensor);
-      check(tensor.scalar_type() == tensors[0].scalar_type(),
-            absl::StrCat(name, ": all tensors have one type"));
+      WEFT_CHECK_ARGUMENT(tensor.scalar_type() == tensors[0].scalar_type(),
+                          absl::StrCat(name, ": all tensors have one type"));
       operation.parts.push_back(part_of(tensor));
       if (operation.shape.size() < internal::kMostDims) operation.shape.push_back(tensor.numel());
     }
+    operation.fingerprint = fingerprint_of(tensors);
     operation.sum = Operation::Sum::kEverywhere;
     keep(operation, tensors);
     return start(OpType::ALLREDUCE_COALESCED, std::move(operation), tensors, options.timeout);
@@ -346,7 +429,7 @@ class SameHostBackend : public c10d::Backend {
 
   c10::intrusive_ptr<c10d::Work> allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                            const c10d::AllgatherOptions& options) override {
-    check(outputs.size() == 1, "all_gather: takes one list of outputs");
+    WEFT_CHECK_ARGUMENT(outputs.size() == 1, "all_gather: takes one list of outputs");
     return gather_all(OpType::ALLGATHER, "all_gather", outputs, {single("all_gather", inputs)},
                       options.timeout);
   }
@@ -373,12 +456,12 @@ class SameHostBackend : public c10d::Backend {
     operation.root = root_of("gather", options.rootRank);
     Tensors all = inputs, results;
     if (rank_ == operation.root) {
-      check(outputs.size() == 1 && outputs[0].size() == static_cast<size_t>(size_),
-            absl::StrCat("gather: the root takes one list of ", size_, " outputs"));
+      WEFT_CHECK_ARGUMENT(outputs.size() == 1 && outputs[0].size() == static_cast<size_t>(size_),
+                          absl::StrCat("gather: the root takes one list of ", size_, " outputs"));
       results = outputs[0];
       take_from_all(operation, "gather", results, input, 0);
     } else {
-      check(outputs.empty(), "gather: only the root has outputs");
+      WEFT_CHECK_ARGUMENT(outputs.empty(), "gather: only the root has outputs");
       operation.parts = {part_of(input)};
     }
     all.insert(all.end(), results.begin(), results.end());
@@ -393,8 +476,8 @@ class SameHostBackend : public c10d::Backend {
     operation.root = root_of("scatter", options.rootRank);
     Tensors all = outputs;
     if (rank_ == operation.root) {
-      check(inputs.size() == 1 && inputs[0].size() == static_cast<size_t>(size_),
-            absl::StrCat("scatter: the root takes one list of ", size_, " inputs"));
+      WEFT_CHECK_ARGUMENT(inputs.size() == 1 && inputs[0].size() == static_cast<size_t>(size_),
+                          absl::StrCat("scatter: the root takes one list of ", size_, " inputs"));
       for (const at::Tensor& input : inputs[0]) {
         check_like("scatter", output, input);
         operation.parts.push_back(part_of(input));
@@ -402,7 +485,7 @@ class SameHostBackend : public c10d::Backend {
       }
       copy_tensor(inputs[0][rank_], output);
     } else {
-      check(inputs.empty(), "scatter: only the root has inputs");
+      WEFT_CHECK_ARGUMENT(inputs.empty(), "scatter: only the root has inputs");
       const uint64_t size = output.nbytes();
       operation.pulls = {
           {operation.root, size * static_cast<uint64_t>(rank_), size, data_of(output)}};
@@ -415,8 +498,8 @@ class SameHostBackend : public c10d::Backend {
       Tensors& outputs, std::vector<Tensors>& inputs,
       const c10d::ReduceScatterOptions& options) override {
     const at::Tensor& output = single("reduce_scatter", outputs);
-    check(inputs.size() == 1 && inputs[0].size() == static_cast<size_t>(size_),
-          absl::StrCat("reduce_scatter: takes one list of ", size_, " inputs"));
+    WEFT_CHECK_ARGUMENT(inputs.size() == 1 && inputs[0].size() == static_cast<size_t>(size_),
+                        absl::StrCat("reduce_scatter: takes one list of ", size_, " inputs"));
     const Reduction reduction = reduction_of("reduce_scatter", options.reduceOp);
     Operation operation = reducing("reduce_scatter", reduction, output);
     operation.shape.clear();  // each rank's part may have a size of its own
@@ -426,13 +509,18 @@ class SameHostBackend : public c10d::Backend {
     for (int other = 0; other < size_; ++other) {
       const at::Tensor& input = inputs[0][other];
       check_tensor("reduce_scatter", input);
-      check(input.scalar_type() == output.scalar_type(),
-            "reduce_scatter: all tensors have one type");
+      WEFT_CHECK_ARGUMENT(input.scalar_type() == output.scalar_type(),
+                          "reduce_scatter: all tensors have one type");
       if (other < rank_) operation.first += static_cast<uint64_t>(input.numel());
       operation.parts.push_back(part_of(input));
       if (operation.shape.size() < internal::kMostDims) operation.shape.push_back(input.numel());
     }
     check_like("reduce_scatter", output, inputs[0][rank_]);
+    for (int other = 0; other < size_; ++other) {
+      check_apart("reduce_scatter", inputs[0][other], output,
+                  other == rank_ ? data_of(output) : nullptr);
+    }
+    operation.fingerprint = fingerprint_of(inputs[0]);
     operation.count = static_cast<uint64_t>(output.numel());
     operation.sum_to = data_of(output);
     Tensors all = inputs[0];
@@ -456,17 +544,18 @@ class SameHostBackend : public c10d::Backend {
                                                const c10d::AllToAllOptions& options) override {
     check_tensor("all_to_all", input);
     check_tensor("all_to_all", output);
-    check(input.is_contiguous() && output.is_contiguous() &&
-              input.scalar_type() == output.scalar_type(),
-          "all_to_all: takes contiguous tensors of one type");
+    WEFT_CHECK_ARGUMENT(input.is_contiguous() && output.is_contiguous() &&
+                            input.scalar_type() == output.scalar_type(),
+                        "all_to_all: takes contiguous tensors of one type");
+    check_apart("all_to_all", input, output);
     Operation operation = moving("all_to_all", input);
     operation.shape.clear();  // the ranks' own
     operation.parts = {part_of(input)};
     operation.shares = shares_of("input", input, input_splits);
     const std::vector<uint64_t> taken = shares_of("output", output, output_splits);
-    check(taken[rank_] == operation.shares[rank_],
-          absl::StrCat("all_to_all: rank ", rank_, " sends itself ", operation.shares[rank_],
-                       " bytes and takes ", taken[rank_]));
+    WEFT_CHECK_ARGUMENT(taken[rank_] == operation.shares[rank_],
+                        absl::StrCat("all_to_all: rank ", rank_, " sends itself ",
+                                     operation.shares[rank_], " bytes and takes ", taken[rank_]));
     uint64_t at = 0;
     for (int other = 0; other < size_; ++other) {
       std::byte* to = data_of(output) + at;
@@ -484,17 +573,18 @@ class SameHostBackend : public c10d::Backend {
   }
   c10::intrusive_ptr<c10d::Work> alltoall(Tensors& outputs, Tensors& inputs,
                                           const c10d::AllToAllOptions& options) override {
-    check(outputs.size() == static_cast<size_t>(size_) && inputs.size() == outputs.size(),
-          absl::StrCat("all_to_all: takes ", size_, " inputs and as many outputs"));
+    WEFT_CHECK_ARGUMENT(
+        outputs.size() == static_cast<size_t>(size_) && inputs.size() == outputs.size(),
+        absl::StrCat("all_to_all: takes ", size_, " inputs and as many outputs"));
     check_tensor("all_to_all", inputs[0]);
     Operation operation = moving("all_to_all", inputs[0]);
     operation.shape.clear();
     for (int other = 0; other < size_; ++other) {
       check_tensor("all_to_all", inputs[other]);
       check_tensor("all_to_all", outputs[other]);
-      check(inputs[other].scalar_type() == inputs[0].scalar_type() &&
-                outputs[other].scalar_type() == inputs[0].scalar_type(),
-            "all_to_all: all tensors have one type");
+      WEFT_CHECK_ARGUMENT(inputs[other].scalar_type() == inputs[0].scalar_type() &&
+                              outputs[other].scalar_type() == inputs[0].scalar_type(),
+                          "all_to_all: all tensors have one type");
       operation.parts.push_back(part_of(inputs[other]));
       operation.shares.push_back(inputs[other].nbytes());
       if (other == rank_) {
@@ -537,13 +627,14 @@ class SameHostBackend : public c10d::Backend {
 
  private:
   int root_of(const char* operation, int64_t root) const {
-    check(root >= 0 && root < size_,
-          absl::StrCat(operation, ": there is no rank ", root, " in a group of ", size_));
+    WEFT_CHECK_ARGUMENT(root >= 0 && root < size_, absl::StrCat(operation, ": there is no rank ",
+                                                                root, " in a group of ", size_));
     return static_cast<int>(root);
   }
   void check_peer(const char* operation, int peer) const {
-    check(peer >= 0 && peer < size_ && peer != rank_,
-          absl::StrCat(operation, ": rank ", rank_, " of ", size_, " has no peer ", peer));
+    WEFT_CHECK_ARGUMENT(
+        peer >= 0 && peer < size_ && peer != rank_,
+        absl::StrCat(operation, ": rank ", rank_, " of ", size_, " has no peer ", peer));
   }
 
   Operation moving(const char* name, const at::Tensor& tensor) const {
@@ -579,21 +670,22 @@ class SameHostBackend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> gather_all(OpType type, const char* name,
                                             const std::vector<Tensors>& outputs,
                                             const Tensors& inputs, milliseconds timeout) {
-    check(!inputs.empty() && outputs.size() == inputs.size(),
-          absl::StrCat(name, ": takes as many lists of outputs as inputs"));
+    WEFT_CHECK_ARGUMENT(!inputs.empty() && outputs.size() == inputs.size(),
+                        absl::StrCat(name, ": takes as many lists of outputs as inputs"));
     check_tensor(name, inputs[0]);
     Operation operation = moving(name, inputs[0]);
     Tensors all = inputs, results;
     uint64_t offset = 0;
     for (size_t i = 0; i < inputs.size(); ++i) {
       check_tensor(name, inputs[i]);
-      check(outputs[i].size() == static_cast<size_t>(size_),
-            absl::StrCat(name, ": takes ", size_, " outputs for each input"));
+      WEFT_CHECK_ARGUMENT(outputs[i].size() == static_cast<size_t>(size_),
+                          absl::StrCat(name, ": takes ", size_, " outputs for each input"));
       operation.parts.push_back(part_of(inputs[i]));
       take_from_all(operation, name, outputs[i], inputs[i], offset);
       offset += inputs[i].nbytes();
       results.insert(results.end(), outputs[i].begin(), outputs[i].end());
     }
+    if (inputs.size() > 1) operation.fingerprint = fingerprint_of(inputs);
     all.insert(all.end(), results.begin(), results.end());
     keep(operation, std::move(all));
     return start(type, std::move(operation), std::move(results), timeout);
@@ -601,8 +693,8 @@ class SameHostBackend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> gather_into(OpType type, const Tensors& outputs,
                                              const Tensors& inputs, milliseconds timeout) {
     const char* const name = "all_gather_into_tensor";
-    check(!inputs.empty() && outputs.size() == inputs.size(),
-          absl::StrCat(name, ": takes as many outputs as inputs"));
+    WEFT_CHECK_ARGUMENT(!inputs.empty() && outputs.size() == inputs.size(),
+                        absl::StrCat(name, ": takes as many outputs as inputs"));
     check_tensor(name, inputs[0]);
     Operation operation = moving(name, inputs[0]);
     Tensors all = inputs;
@@ -611,12 +703,14 @@ class SameHostBackend : public c10d::Backend {
       const at::Tensor &input = inputs[i], &output = outputs[i];
       check_tensor(name, input);
       check_tensor(name, output);
-      check(input.is_contiguous() && output.is_contiguous() &&
-                input.scalar_type() == output.scalar_type() &&
-                output.numel() == input.numel() * size_,
-            absl::StrCat(name, ": the output is contiguous and has ", size_, " times ",
-                         input.numel(), " elements of ", c10::toString(input.scalar_type())));
+      WEFT_CHECK_ARGUMENT(
+          input.is_contiguous() && output.is_contiguous() &&
+              input.scalar_type() == output.scalar_type() &&
+              output.numel() == input.numel() * size_,
+          absl::StrCat(name, ": the output is contiguous and has ", size_, " times ", input.numel(),
+                       " elements of ", c10::toString(input.scalar_type())));
       const uint64_t size = input.nbytes();
+      check_apart(name, input, output, data_of(output) + size * static_cast<uint64_t>(rank_));
       for (int other = 0; other < size_; ++other) {
         std::byte* to = data_of(output) + size * static_cast<uint64_t>(other);
         if (other != rank_) {
@@ -628,6 +722,7 @@ class SameHostBackend : public c10d::Backend {
       operation.parts.push_back(part_of(input));
       offset += size;
     }
+    if (inputs.size() > 1) operation.fingerprint = fingerprint_of(inputs);
     all.insert(all.end(), outputs.begin(), outputs.end());
     keep(operation, std::move(all));
     return start(type, std::move(operation), outputs, timeout);
@@ -636,24 +731,26 @@ class SameHostBackend : public c10d::Backend {
                                               const Tensors& inputs,
                                               const c10d::ReduceScatterOptions& options) {
     const char* const name = "reduce_scatter_tensor";
-    check(!inputs.empty() && outputs.size() == inputs.size(),
-          absl::StrCat(name, ": takes as many outputs as inputs"));
+    WEFT_CHECK_ARGUMENT(!inputs.empty() && outputs.size() == inputs.size(),
+                        absl::StrCat(name, ": takes as many outputs as inputs"));
     const Reduction reduction = reduction_of(name, options.reduceOp);
     std::vector<Operation> operations;
     for (size_t i = 0; i < inputs.size(); ++i) {
       const at::Tensor &input = inputs[i], &output = outputs[i];
       check_tensor(name, input);
       check_tensor(name, output);
-      check(input.is_contiguous() && output.is_contiguous() &&
-                input.scalar_type() == output.scalar_type() &&
-                input.numel() == output.numel() * size_,
-            absl::StrCat(name, ": the input is contiguous and has ", size_, " times ",
-                         output.numel(), " elements of ", c10::toString(output.scalar_type())));
+      WEFT_CHECK_ARGUMENT(
+          input.is_contiguous() && output.is_contiguous() &&
+              input.scalar_type() == output.scalar_type() &&
+              input.numel() == output.numel() * size_,
+          absl::StrCat(name, ": the input is contiguous and has ", size_, " times ", output.numel(),
+                       " elements of ", c10::toString(output.scalar_type())));
       Operation operation = reducing(name, reduction, input);
       operation.sum = Operation::Sum::kHere;
       operation.count = static_cast<uint64_t>(output.numel());
       operation.first = operation.count * static_cast<uint64_t>(rank_);
       operation.sum_to = data_of(output);
+      check_apart(name, input, output);
       keep(operation, {input, output});
       operations.push_back(std::move(operation));
     }
@@ -671,29 +768,35 @@ class SameHostBackend : public c10d::Backend {
     const auto ranks = static_cast<uint64_t>(size_);
     const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
     if (splits.empty()) {
-      check(rows % size_ == 0, absl::StrCat("all_to_all: the ", which, " has ", rows,
-                                            " rows, which ", size_, " ranks cannot share"));
+      WEFT_CHECK_ARGUMENT(rows % size_ == 0,
+                          absl::StrCat("all_to_all: the ", which, " has ", rows, " rows, which ",
+                                       size_, " ranks cannot share"));
       return std::vector<uint64_t>(ranks, tensor.nbytes() / ranks);
     }
-    check(splits.size() == ranks, absl::StrCat("all_to_all: ", which, " splits are for ",
-                                               splits.size(), " ranks, not ", size_));
+    WEFT_CHECK_ARGUMENT(splits.size() == ranks,
+                        absl::StrCat("all_to_all: ", which, " splits are for ", splits.size(),
+                                     " ranks, not ", size_));
     int64_t sum = 0;
     for (const int64_t split : splits) {
-      check(split >= 0 && split <= rows - sum,
-            absl::StrCat("all_to_all: ", which, " splits do not fit ", rows,
-                         " rows: ", absl::StrJoin(splits, ", ")));
+      WEFT_CHECK_ARGUMENT(split >= 0 && split <= rows - sum,
+                          absl::StrCat("all_to_all: ", which, " splits do not fit ", rows,
+                                       " rows: ", absl::StrJoin(splits, ", ")));
       sum += split;
     }
-    check(sum == rows,
-          absl::StrCat("all_to_all: ", which, " splits are of ", sum, " rows, not ", rows));
+    WEFT_CHECK_ARGUMENT(sum == rows, absl::StrCat("all_to_all: ", which, " splits are of ", sum,
+                                                  " rows, not ", rows));
     std::vector<uint64_t> shares;
     const uint64_t row = rows == 0 ? 0 : tensor.nbytes() / static_cast<uint64_t>(rows);
     for (const int64_t split : splits) shares.push_back(static_cast<uint64_t>(split) * row);
     return shares;
   }
 
+  // 0, as in Gloo: without a limit.
   Clock::time_point deadline_of(milliseconds timeout) const {
-    return Clock::now() + (timeout == c10d::kUnsetTimeout ? milliseconds(timeout_) : timeout);
+    if (timeout == c10d::kUnsetTimeout) timeout = timeout_;
+    WEFT_CHECK_ARGUMENT(timeout >= milliseconds::zero(),
+                        absl::StrCat("a timeout is not negative: ", timeout.count(), " ms"));
+    return end_of(timeout);
   }
   c10::intrusive_ptr<c10d::Work> start(OpType type, Operation operation, Tensors outputs,
                                        milliseconds timeout) {
@@ -704,7 +807,7 @@ class SameHostBackend : public c10d::Backend {
                                           int tag) {
     const char* const name = sends ? "send" : "recv";
     const at::Tensor& tensor = single(name, tensors);
-    check(tag >= 0, absl::StrCat(name, ": a tag is not negative: ", tag));
+    WEFT_CHECK_ARGUMENT(tag >= 0, absl::StrCat(name, ": a tag is not negative: ", tag));
     Lanes::Message message;
     message.peer = peer;
     message.tag = tag;
@@ -732,19 +835,29 @@ class SameHostBackend : public c10d::Backend {
 c10::intrusive_ptr<c10d::Backend> create_same_host_backend(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
     const SameHostOptions& options) {
-  check(options.timeout > milliseconds::zero(), "same-host backend: the timeout is positive");
-  check(options.spin >= std::chrono::microseconds::zero(),
-        "same-host backend: the spin is not negative");
-  check(size >= 1 && rank >= 0 && rank < size,
-        absl::StrCat("same-host backend: there is no rank ", rank, " in a group of ", size));
+  WEFT_CHECK_ARGUMENT(options.timeout > milliseconds::zero(),
+                      "same-host backend: the timeout is positive");
+  WEFT_CHECK_ARGUMENT(options.spin >= std::chrono::microseconds::zero(),
+                      "same-host backend: the spin is not negative");
+  WEFT_CHECK_ARGUMENT(
+      size >= 1 && rank >= 0 && rank < size,
+      absl::StrCat("same-host backend: there is no rank ", rank, " in a group of ", size));
   StoreNotices notices(store);
   absl::StatusOr<std::unique_ptr<internal::Mesh>> mesh =
-      internal::Mesh::form(rank, size, notices, Clock::now() + options.timeout);
+      internal::Mesh::form(rank, size, notices, end_of(options.timeout));
   if (!mesh.ok()) throw_failure(mesh.status());
   CollectiveGroup::Options group;
   group.spin = options.spin;
-  return c10::make_intrusive<SameHostBackend>(std::make_shared<Ranks>(*std::move(mesh), group),
-                                              options.timeout);
+  // The last one to let go may be a thread of the group itself, which cannot wait for its own end.
+  const auto end = [](Ranks* ranks) {
+    if (ranks->group.on_own_thread()) {
+      std::thread([ranks] { delete ranks; }).detach();
+    } else {
+      delete ranks;
+    }
+  };
+  return c10::make_intrusive<SameHostBackend>(
+      std::shared_ptr<Ranks>(new Ranks(*std::move(mesh), group), end), options.timeout);
 }
 
 }  // namespace weft

@@ -14,7 +14,8 @@
 // ranks). They must not be read or written until the work is done.
 //
 // Thread safety: all methods may be called from any thread; the order of calls must be the same on
-// all ranks. Lifetime: work and its tensors may outlive the backend.
+// all ranks. Lifetime: work and its tensors may outlive the backend; what is not done when it
+// ends is cancelled, so wait for it first. Work::abort ends the group, as an error does.
 // Blocking: creating, until all ranks have come; Work::wait. The rest only starts.
 // Errors: c10::ValueError for arguments that cannot be; c10::DistBackendError from Work::wait and
 // creation, with the texts of comm/internal/collective_group.h and mesh.h.

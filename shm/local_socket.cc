@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <random>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <system_error>
 #include <utility>
@@ -105,7 +106,8 @@ absl::StatusOr<LocalSocket> LocalSocket::known(FileDescriptor descriptor) {
     return absl::PermissionDeniedError(absl::StrCat(
         "local socket: process ", who.pid, " belongs to user ", who.uid, ", not to ", ::geteuid()));
   }
-  return LocalSocket(std::move(descriptor), who.pid);
+  FileDescriptor process(static_cast<int>(::syscall(SYS_pidfd_open, who.pid, 0)));
+  return LocalSocket(std::move(descriptor), std::move(process), who.pid);
 }
 
 absl::StatusOr<LocalSocket> LocalSocket::connect(const std::string& name, TimePoint deadline) {
@@ -196,8 +198,8 @@ absl::StatusOr<LocalSocket::Message> LocalSocket::receive(TimePoint deadline) {
 }
 
 bool LocalSocket::closed_by_peer() const {
-  pollfd one = {descriptor_.get(), POLLRDHUP, 0};
-  return ::poll(&one, 1, 0) > 0;
+  pollfd both[] = {{descriptor_.get(), POLLRDHUP, 0}, {process_.get(), POLLIN, 0}};
+  return ::poll(both, 2, 0) > 0;
 }
 
 void LocalSocket::shut_down() { ::shutdown(descriptor_.get(), SHUT_RDWR); }

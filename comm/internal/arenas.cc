@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "weft/base/status.h"
 
 namespace weft::internal {
@@ -30,7 +31,12 @@ absl::StatusOr<Arenas::Block> Arenas::allocate(size_t size,
       SealedMemory memory,
       SealedMemory::create(absl::StrCat("weft-arena-", mesh_->rank(), "-", mine_.size()),
                            std::max(whole, kArenaBytes)));
-  const std::string text = absl::StrCat(memory.size());
+  // What others have sent is taken from the sockets, where room is scarce.
+  for (int other = 0; other < mesh_->size(); ++other) {
+    if (other != mesh_->rank()) WEFT_RETURN_IF_ERROR(receive_from(other));
+  }
+  // If it reaches only some, they get another one in its place: nothing was ever in this one.
+  const std::string text = absl::StrCat(mine_.size(), " ", memory.size());
   for (int other = 0; other < mesh_->size(); ++other) {
     WEFT_RETURN_IF_ERROR(mesh_->hand(other, text, memory.descriptor(), deadline));
   }
@@ -65,8 +71,8 @@ absl::StatusOr<std::byte*> Arenas::locate(int rank, uint32_t arena, uint64_t off
   if (rank == mesh_->rank()) {
     if (arena < mine_.size()) memory = &mine_[arena]->memory();
   } else {
-    // It was sent before it was named.
-    if (arena >= theirs_[rank].size()) WEFT_RETURN_IF_ERROR(receive_from(rank));
+    // It was sent before it was named; and the last one may have been replaced.
+    if (arena + 1 >= theirs_[rank].size()) WEFT_RETURN_IF_ERROR(receive_from(rank));
     if (arena < theirs_[rank].size()) memory = &theirs_[rank][arena];
   }
   if (memory == nullptr || offset > memory->size() || size > memory->size() - offset) {
@@ -80,14 +86,18 @@ absl::Status Arenas::receive_from(int rank) {
   for (;;) {
     WEFT_ASSIGN_OR_RETURN(std::optional<LocalSocket::Message> message, mesh_->handed_by(rank));
     if (!message.has_value()) return absl::OkStatus();
-    uint64_t size = 0;
-    if (message->descriptors.size() != 1 || !absl::SimpleAtoi(message->bytes, &size) ||
-        theirs_[rank].size() == kMostArenas) {
+    const std::vector<std::string> words = absl::StrSplit(message->bytes, ' ');
+    std::vector<SealedMemory>& theirs = theirs_[rank];
+    uint64_t number = 0, size = 0;
+    if (message->descriptors.size() != 1 || words.size() != 2 ||
+        !absl::SimpleAtoi(words[0], &number) || !absl::SimpleAtoi(words[1], &size) ||
+        number >= kMostArenas || number > theirs.size() || number + 1 < theirs.size()) {
       return absl::InvalidArgumentError("sent something that is no arena");
     }
     WEFT_ASSIGN_OR_RETURN(SealedMemory memory,
                           SealedMemory::adopt(std::move(message->descriptors[0]), size));
-    theirs_[rank].push_back(std::move(memory));
+    if (number == theirs.size()) theirs.emplace_back();
+    theirs[number] = std::move(memory);
   }
 }
 

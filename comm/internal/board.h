@@ -34,7 +34,8 @@ struct Record {
   int32_t root;             // -1: none
   uint32_t dims;
   int64_t shape[kMostDims];
-  uint64_t bytes;  // of the contribution
+  uint64_t fingerprint;  // of what else must be the same; 0: nothing
+  uint64_t bytes;        // of the contribution
   Place place;
   uint32_t arena;
   uint64_t offset;  // within the arena

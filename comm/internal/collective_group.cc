@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "weft/base/log.h"
 #include "weft/base/status.h"
 #include "weft/shm/wait_word.h"
 
@@ -27,12 +28,13 @@ std::string label_of(const Record& record) {
                     "]");
   }
   if (record.root >= 0) absl::StrAppend(&label, " with root ", record.root);
+  if (record.fingerprint != 0) absl::StrAppend(&label, " layout ", absl::Hex(record.fingerprint));
   return label;
 }
 
 bool same(const Record& one, const Record& other) {
   return std::memcmp(one.label, other.label, kLabelBytes) == 0 && one.root == other.root &&
-         one.dims == other.dims &&
+         one.dims == other.dims && one.fingerprint == other.fingerprint &&
          std::equal(one.shape, one.shape + std::min(one.dims, kMostDims), other.shape);
 }
 
@@ -81,9 +83,16 @@ CollectiveGroup::~CollectiveGroup() {
     MutexLock lock(mutex_);
     stopping_ = true;
     background_needed_.notify_all();
+    calls_there_.notify_all();
   }
   mesh_->mine().doorbell.ring();
   background_.join();
+  std::vector<std::thread> callers;
+  {
+    MutexLock lock(mutex_);
+    callers.swap(callers_);
+  }
+  for (std::thread& caller : callers) caller.join();
   mesh_->leave();
 }
 
@@ -208,11 +217,11 @@ void CollectiveGroup::lead(const Work* work, TimePoint deadline) {
     Goal goal;
     {
       MutexLock lock(mutex_);
-      while (advance()) {
+      while (advance_all()) {
       }
       finished.swap(finished_);
       over = work != nullptr ? work->done() || Clock::now() >= deadline
-                             : queue_.empty() || followers_ > 0 || stopping_;
+                             : nothing_under_way() || followers_ > 0 || stopping_;
       goal = goal_;
       if (over) {
         leading_ = false;
@@ -227,11 +236,16 @@ void CollectiveGroup::lead(const Work* work, TimePoint deadline) {
     {
       MutexLock lock(mutex_);
       if (advance() || advance_lanes() || nothing_under_way()) continue;
-      if (work == nullptr && (followers_ > 0 || stopping_)) continue;
+      if (work != nullptr ? work->done() : followers_ > 0 || stopping_) continue;
       if (!queue_.empty()) until = std::min(until, queue_.front()->deadline_);
     }
+    const TimePoint asleep = Clock::now();
     sleeper.sleep(until);
+    const Nanoseconds slept = Clock::now() - asleep;
     MutexLock lock(mutex_);
+    if (goal_.counter != nullptr && reached(goal_.counter->load(), goal_.number)) {
+      spin_.slept(slept);
+    }
     // First what those have left that are gone.
     while (advance() || advance_lanes()) {
     }
@@ -243,13 +257,22 @@ void CollectiveGroup::lead(const Work* work, TimePoint deadline) {
 bool CollectiveGroup::look_for(const Goal& goal) {
   if (goal.counter == nullptr || !spin_.worth_while()) return false;
   const TimePoint start = Clock::now();
+  TimePoint last = start;
   for (int looks = 1;; ++looks) {
     if (reached(goal.counter->load(), goal.number)) {
       spin_.found(Clock::now() - start);
       return true;
     }
     pause_spinning();
-    if (looks % 32 == 0 && Clock::now() - start > spin_.limit()) break;
+    if (looks % kLooks != 0) continue;
+    std::this_thread::yield();
+    const TimePoint now = Clock::now();
+    if (now - last > SpinPolicy::kLongBreak) {
+      spin_.disturbed();
+      return false;
+    }
+    if (now - start > spin_.limit()) break;
+    last = now;
   }
   spin_.in_vain();
   return false;
@@ -268,10 +291,11 @@ void CollectiveGroup::run_in_background() {
         idle = 0;
         continue;
       }
-      background_needed_.wait_until(mutex_, Clock::now() + kPatience);
+      if (!urgent_) background_needed_.wait_until(mutex_, Clock::now() + kPatience);
       if (stopping_) return;
       // Whoever started it had time to wait for it.
-      if (nothing_under_way() || operations_ != seen || leading_) {
+      const bool at_once = std::exchange(urgent_, false) && !leading_ && !nothing_under_way();
+      if (!at_once && (nothing_under_way() || operations_ != seen || leading_)) {
         idle = operations_ == seen && nothing_under_way() ? idle + 1 : 0;
         if (idle == kMostIdle) ticking_ = false;
         seen = operations_;
@@ -285,26 +309,55 @@ void CollectiveGroup::run_in_background() {
 
 void CollectiveGroup::tell(Finished& finished) {
   for (const std::shared_ptr<Work>& work : finished) {
-    std::vector<std::function<void()>> then;
-    {
-      MutexLock lock(mutex_);
-      then.swap(work->then_);
-    }
-    for (const std::function<void()>& one : then) one();
     work->operation_.memory = nullptr;
     work->memory_ = nullptr;
   }
 }
 
 void CollectiveGroup::when_done(const std::shared_ptr<Work>& work, std::function<void()> then) {
-  {
-    MutexLock lock(mutex_);
-    if (!work->done()) {
-      work->then_.push_back(std::move(then));
-      return;
+  MutexLock lock(mutex_);
+  if (work->done()) return call_soon(std::move(then));
+  work->then_.push_back(std::move(then));
+  // Nobody may wait for it in any other way.
+  urgent_ = true;
+  background_needed_.notify_all();
+}
+
+void CollectiveGroup::call_soon(std::function<void()> call) {
+  calls_.push_back(std::move(call));
+  if (idle_callers_ > 0) {
+    calls_there_.notify_all();
+  } else if (callers_.size() < kMostCallers) {
+    callers_.emplace_back([this] { run_calls(); });
+  }
+}
+
+void CollectiveGroup::run_calls() {
+  for (;;) {
+    std::function<void()> call;
+    {
+      MutexLock lock(mutex_);
+      ++idle_callers_;
+      while (calls_.empty() && !stopping_) calls_there_.wait(mutex_);
+      --idle_callers_;
+      if (calls_.empty()) return;
+      call = std::move(calls_.front());
+      calls_.pop_front();
+    }
+    try {
+      call();
+    } catch (const std::exception& error) {
+      log_error("a callback of a collective threw: ", error.what());
     }
   }
-  then();
+}
+
+bool CollectiveGroup::on_own_thread() const {
+  const std::thread::id here = std::this_thread::get_id();
+  if (here == background_.get_id()) return true;
+  MutexLock lock(mutex_);
+  return std::any_of(callers_.begin(), callers_.end(),
+                     [here](const std::thread& one) { return one.get_id() == here; });
 }
 
 bool CollectiveGroup::nothing_under_way() const { return queue_.empty() && transfers_.empty(); }
@@ -362,6 +415,7 @@ bool CollectiveGroup::publish() {
   record.dims = static_cast<uint32_t>(operation.shape.size());
   std::copy_n(operation.shape.begin(), std::min<size_t>(record.dims, kMostDims), record.shape);
   record.bytes = operation.bytes();
+  record.fingerprint = operation.fingerprint;
   if (record.bytes <= kSlotBytes) {
     record.place = Place::kSlot;
     copy_out(operation.parts, 0, record.bytes, slot.data);
@@ -412,6 +466,7 @@ bool CollectiveGroup::meet() {
     pieces_ = (largest + kStageBytes - 1) / kStageBytes;
     phase_ = Phase::kPieces;
   } else {
+    if (!all_are_well()) return true;
     for (int other = 0; other < size(); ++other) {
       const Record& record = records_[other];
       if (record.place != Place::kArena) continue;
@@ -446,7 +501,8 @@ absl::Status CollectiveGroup::compare() const {
                        record.bytes, " bytes (operation ", mine.number, " of the group)"));
     }
     if (record.place > Place::kPrivate ||
-        (record.place == Place::kSlot && record.bytes > kSlotBytes) ||
+        (record.place == Place::kSlot) != (record.bytes <= kSlotBytes) ||
+        record.bytes > kMostBytes ||
         (record.place == Place::kArena && options_.arenas == nullptr)) {
       return absl::InternalError(absl::StrCat("rank ", other, " published a damaged record"));
     }
@@ -482,8 +538,21 @@ bool CollectiveGroup::take_slots() {
 
 bool CollectiveGroup::take_arenas() {
   take_whole();
+  if (!all_are_well()) return true;
   move(&Board::turned, operations_ + 1);
   phase_ = Phase::kLeaveArenas;
+  return true;
+}
+
+// Who has given up may use its tensors again: what is read there is not what it brought. (What this
+// rank writes there while another one gives up cannot be helped.)
+bool CollectiveGroup::all_are_well() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (int other = 0; other < size(); ++other) {
+    if (other == rank() || mesh_->board(other).failed.load() == 0) continue;
+    fail(end_of(other));
+    return false;
+  }
   return true;
 }
 
@@ -645,6 +714,9 @@ bool CollectiveGroup::take_piece() {
 void CollectiveGroup::finish_operation() {
   ++operations_;
   move(&Board::consumed, operations_);
+  // These keep up, so that numbers never lie half their range apart.
+  mesh_->mine().turned.value.store(operations_, std::memory_order_seq_cst);
+  mesh_->mine().reduced.value.store(pieces_before_, std::memory_order_seq_cst);
   goal_ = {};
   awaited_ = nullptr;
   std::shared_ptr<Work> work = std::move(queue_.front());
@@ -656,6 +728,7 @@ void CollectiveGroup::finish_operation() {
 void CollectiveGroup::finish(std::shared_ptr<Work> work, absl::Status status) {
   work->status_ = std::move(status);
   work->done_.store(true, std::memory_order_release);
+  for (std::function<void()>& then : std::exchange(work->then_, {})) call_soon(std::move(then));
   // What the work holds ends outside of the lock.
   finished_.push_back(std::move(work));
   if (followers_ > 0) moved_on_.notify_all();
@@ -669,6 +742,7 @@ void CollectiveGroup::fail(absl::Status reason) {
     std::memcpy(mine.failure, text.data(), std::min(text.size(), sizeof(mine.failure) - 1));
     move(&Board::failed, 1);
     mine.doorbell.ring();
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // before tensors are used again
   }
   lanes_.clear();
   for (std::shared_ptr<Work>& work : std::exchange(queue_, {})) finish(std::move(work), failure_);
@@ -684,9 +758,13 @@ void CollectiveGroup::look_around() {
   for (int other = 0; other < size(); ++other) {
     // Who has done its part may have gone.
     if (other == rank() || reached((mesh_->board(other).*awaited_).load(), goal_.number)) continue;
-    if (absl::Status end = end_of(other); !end.ok()) return fail(std::move(end));
+    if (absl::Status end = end_of(other); !end.ok()) {
+      if (reached((mesh_->board(other).*awaited_).load(), goal_.number)) continue;
+      return fail(std::move(end));
+    }
     late.push_back(other);
   }
+  if (late.empty()) return;
   const Work& work = *queue_.front();
   if (Clock::now() < work.deadline_) return;
   fail(absl::DeadlineExceededError(
@@ -698,10 +776,10 @@ void CollectiveGroup::look_at_transfers() {
   if (transfers_.empty() || !failure_.ok()) return;
   const std::vector<Lanes::Waiting> all = lanes_.waiting();
   for (const Lanes::Waiting& one : all) {
-    if (one.peer == Lanes::kAnyone) continue;
-    if (absl::Status end = end_of(one.peer); !end.ok()) {
-      return fail(prepend(absl::StrCat(one.what, ": "), end));
-    }
+    absl::Status end = one.peer == Lanes::kAnyone ? end_of_all() : end_of(one.peer);
+    if (end.ok()) continue;
+    if (advance_lanes()) return;  // what it has left came just now
+    return fail(prepend(absl::StrCat(one.what, ": "), end));
   }
   const auto earliest = std::min_element(
       transfers_.begin(), transfers_.end(),
@@ -711,6 +789,13 @@ void CollectiveGroup::look_at_transfers() {
   for (const Lanes::Waiting& one : all) texts.push_back(one.what);
   fail(absl::DeadlineExceededError(
       absl::StrCat("not done in time, among: ", absl::StrJoin(texts, "; "))));
+}
+
+absl::Status CollectiveGroup::end_of_all() const {
+  for (int other = 0; other < size(); ++other) {
+    if (other != rank() && end_of(other).ok()) return absl::OkStatus();
+  }
+  return absl::UnavailableError("no other rank is left");
 }
 
 absl::Status CollectiveGroup::end_of(int rank) const {

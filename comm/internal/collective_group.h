@@ -62,8 +62,8 @@ class CollectiveGroup {
     friend class CollectiveGroup;
     Operation operation_;
     TimePoint deadline_;
-    std::vector<std::function<void()>> then_;
-    std::shared_ptr<const void> memory_;  // of a message
+    std::vector<std::function<void()>> then_;  // under the group's lock
+    std::shared_ptr<const void> memory_;       // of a message
     int peer_ = Lanes::kAnyone;
     absl::Status status_;
     std::atomic<bool> done_{false};
@@ -86,7 +86,8 @@ class CollectiveGroup {
   std::shared_ptr<Work> receive(Lanes::Message message, TimePoint deadline)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Calls it once the work is done: here if it already is, else by whoever does it, under no lock.
+  // Calls it once the work is done, on a thread of the group that does nothing else. It may start
+  // work and wait for it, and for other such calls (kMostCallers at a time).
   void when_done(const std::shared_ptr<Work>& work, std::function<void()> then)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Until it is done, or `deadline`: DeadlineExceeded then, and it goes on. Else its status.
@@ -94,6 +95,8 @@ class CollectiveGroup {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Fails all that is under way here and, with this reason, at the other ranks.
   void abort(absl::Status reason) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether this is a thread of the group: it cannot destroy the group.
+  bool on_own_thread() const ABSL_LOCKS_EXCLUDED(mutex_);
   // OK as long as operations can succeed.
   absl::Status failure() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -110,12 +113,17 @@ class CollectiveGroup {
   static constexpr Nanoseconds kPatience = std::chrono::milliseconds(1);
   static constexpr Nanoseconds kLook = std::chrono::milliseconds(20);
   static constexpr int kMostIdle = 10;  // ticks of kPatience
-  static constexpr int kAllAddUp = 3;   // ranks: with more, each adds up a part
+  static constexpr size_t kMostCallers = 64;
+  static constexpr int kLooks = 64;  // before it yields
+  static constexpr uint64_t kMostBytes = uint64_t{1} << 48;
+  static constexpr int kAllAddUp = 3;  // ranks: with more, each adds up a part
 
   void lead(const Work* work, TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   bool look_for(const Goal& goal);
   void run_in_background() ABSL_LOCKS_EXCLUDED(mutex_);
-  void tell(Finished& finished) ABSL_LOCKS_EXCLUDED(mutex_);
+  void call_soon(std::function<void()> call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void run_calls() ABSL_LOCKS_EXCLUDED(mutex_);
+  static void tell(Finished& finished);
 
   // Does what can be done now; false if nothing could.
   bool advance_all() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -126,6 +134,7 @@ class CollectiveGroup {
   bool take_slots() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool take_arenas() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool leave_arenas() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool all_are_well() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool move_pieces() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool stage_piece() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool take_piece() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -150,6 +159,7 @@ class CollectiveGroup {
   void look_at_transfers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Why nothing more will come of a rank; OK as long as something may.
   absl::Status end_of(int rank) const;
+  absl::Status end_of_all() const;
 
   // Whether every other rank's counter has come there; if not, it is the goal now.
   bool all_reached(Counter Board::*counter, uint32_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -163,13 +173,16 @@ class CollectiveGroup {
   mutable Mutex mutex_;
   CondVar moved_on_;  // work is done, or nobody leads; told to followers_
   CondVar background_needed_;
+  CondVar calls_there_;
   bool leading_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is in lead()
   int followers_ ABSL_GUARDED_BY(mutex_) = 0;     // wait for moved_on_
   bool ticking_ ABSL_GUARDED_BY(mutex_) = false;  // the group's thread looks every kPatience
+  bool urgent_ ABSL_GUARDED_BY(mutex_) = false;   // it need not wait that long
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Work>> queue_ ABSL_GUARDED_BY(mutex_);
   Finished finished_ ABSL_GUARDED_BY(mutex_);  // to be told
+  std::deque<std::function<void()>> calls_ ABSL_GUARDED_BY(mutex_);
   Lanes lanes_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Work>> transfers_ ABSL_GUARDED_BY(mutex_);  // messages under way
 
@@ -192,7 +205,9 @@ class CollectiveGroup {
   std::vector<std::byte*> targets_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::byte> scratch_ ABSL_GUARDED_BY(mutex_);
 
-  SpinPolicy spin_;  // of whoever leads
+  SpinPolicy spin_;                                           // of whoever leads
+  std::vector<std::thread> callers_ ABSL_GUARDED_BY(mutex_);  // of calls_, as many as it takes
+  size_t idle_callers_ ABSL_GUARDED_BY(mutex_) = 0;
   std::thread background_;
 };
 

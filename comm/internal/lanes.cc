@@ -11,6 +11,7 @@ namespace weft::internal {
 namespace {
 
 constexpr uint32_t kCheck = 0x57454654;
+constexpr uint64_t kKeptCost = 128;  // of what is kept, beside its bytes
 
 void write_ring(Lane& lane, uint32_t at, const void* from, size_t size) {
   const uint32_t begin = at % kLaneBytes;
@@ -51,7 +52,7 @@ absl::Status Lanes::receive(Message message) {
     if (!meant(kept->peer, kept->tag)) continue;
     WEFT_RETURN_IF_ERROR(fits(message, kept->peer, kept->bytes.size()));
     copy_bytes(message.data, kept->bytes.data(), kept->bytes.size());
-    kept_bytes_ -= kept->bytes.size();
+    kept_bytes_ -= kept->bytes.size() + kKeptCost;
     const int peer = kept->peer;
     kept_.erase(kept);
     message.done(peer);
@@ -62,7 +63,7 @@ absl::Status Lanes::receive(Message message) {
     if (!in.headed || in.matched || !meant(peer, in.header.tag)) continue;
     WEFT_RETURN_IF_ERROR(fits(message, peer, in.header.size));
     copy_bytes(message.data, in.kept.data(), in.read);
-    kept_bytes_ -= in.header.size;
+    kept_bytes_ -= in.header.size + kKeptCost;
     in.kept = {};
     in.receive = receives_.insert(receives_.end(), {std::move(message), true});
     in.matched = true;
@@ -175,8 +176,10 @@ absl::StatusOr<bool> Lanes::find_place(int peer) {
     in.receive->begun = true;
     return true;
   }
-  if (in.header.size > kMostKept - kept_bytes_) return false;
-  kept_bytes_ += in.header.size;
+  if (in.header.size > kMostKept || in.header.size + kKeptCost > kMostKept - kept_bytes_) {
+    return false;
+  }
+  kept_bytes_ += in.header.size + kKeptCost;
   in.kept.resize(in.header.size);
   return true;
 }

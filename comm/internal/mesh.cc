@@ -1,6 +1,6 @@
 #include "weft/comm/internal/mesh.h"
 
-#include <cstring>
+#include <algorithm>
 #include <random>
 #include <unistd.h>
 #include <utility>
@@ -14,6 +14,8 @@ namespace weft::internal {
 namespace {
 
 constexpr std::string_view kVersion = "weft-board-1";
+constexpr std::chrono::milliseconds kLook{100};  // for who has died meanwhile
+constexpr std::chrono::seconds kGreeting{10};    // that a new connection takes at most
 
 // What a rank posts: how it can be reached, and for the error where it cannot, where it is.
 struct Notice {
@@ -131,7 +133,15 @@ absl::StatusOr<std::unique_ptr<Mesh>> Mesh::form(int rank, int size, Noticeboard
   }
   // From all higher ones, in whatever order they come. Who does not know the token is let go.
   for (int missing = size - 1 - rank; missing > 0;) {
-    absl::StatusOr<LocalSocket> socket = listener.accept(deadline);
+    const TimePoint now = std::chrono::steady_clock::now();
+    absl::StatusOr<LocalSocket> socket = listener.accept(std::min(deadline, now + kLook));
+    if (absl::IsDeadlineExceeded(socket.status()) && now < deadline) {
+      for (int other = 0; other < size; ++other) {
+        if (!mesh->gone(other)) continue;
+        return about(other, absl::UnavailableError("has gone before all were connected"));
+      }
+      continue;
+    }
     if (!socket.ok()) {
       std::vector<int> absent;
       for (int other = rank + 1; other < size; ++other) {
@@ -142,7 +152,8 @@ absl::StatusOr<std::unique_ptr<Mesh>> Mesh::form(int rank, int size, Noticeboard
       return prepend(absl::StrCat("rank ", names, " of ", size, " not connected: "),
                      socket.status());
     }
-    absl::StatusOr<LocalSocket::Message> greeting = socket->receive(deadline);
+    absl::StatusOr<LocalSocket::Message> greeting =
+        socket->receive(std::min(deadline, std::chrono::steady_clock::now() + kGreeting));
     if (!greeting.ok()) continue;
     const absl::StatusOr<Hello> hello = Hello::parse(greeting->bytes);
     if (!hello.ok() || hello->token != mine.token || hello->size != size || hello->from <= rank ||

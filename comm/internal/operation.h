@@ -46,6 +46,7 @@ struct Operation {
   // All ranks must say the same, and it stands in errors: "all_reduce(sum, float32)".
   std::string label;
   std::vector<int64_t> shape;  // must be the same as well; empty: need not be
+  uint64_t fingerprint = 0;    // of whatever else must be the same
   int root = -1;
 
   std::vector<Part> parts;           // what this rank brings, one behind the other

@@ -26,6 +26,27 @@ struct Wide<c10::BFloat16> {
   using type = float;
 };
 
+template <class T>
+struct RealOf {
+  using type = T;
+};
+template <class T>
+struct RealOf<c10::complex<T>> {
+  using type = T;
+};
+template <class T>
+using Real = typename RealOf<T>::type;
+
+// Another process may have written any byte into a boolean.
+template <class W, class T>
+W wide(const T* source, size_t i) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return reinterpret_cast<const uint8_t*>(source)[i] != 0;
+  } else {
+    return static_cast<W>(source[i]);
+  }
+}
+
 // Unsigned, where overflow is defined.
 template <class T>
 auto round_about(T value) {
@@ -100,20 +121,19 @@ void reduce(std::span<const std::byte* const> sources, std::span<std::byte* cons
     const size_t size = std::min(kBlock, count - begin);
     const T* first = reinterpret_cast<const T*>(sources[0]) + begin;
     if (sources.size() == 1) {
-      for (size_t i = 0; i < size; ++i) block[i] = static_cast<W>(first[i]);
+      for (size_t i = 0; i < size; ++i) block[i] = wide<W>(first, i);
     } else {
       const T* second = reinterpret_cast<const T*>(sources[1]) + begin;
       for (size_t i = 0; i < size; ++i) {
-        block[i] = op(static_cast<W>(first[i]), static_cast<W>(second[i]));
+        block[i] = op(wide<W>(first, i), wide<W>(second, i));
       }
     }
     for (size_t s = 2; s < sources.size(); ++s) {
       const T* source = reinterpret_cast<const T*>(sources[s]) + begin;
-      for (size_t i = 0; i < size; ++i) block[i] = op(block[i], static_cast<W>(source[i]));
+      for (size_t i = 0; i < size; ++i) block[i] = op(block[i], wide<W>(source, i));
     }
     if constexpr (std::is_same_v<Op, Average>) {
-      // As LibTorch's DDP: in the wide type, by one division.
-      const auto all = static_cast<W>(static_cast<float>(sources.size()));
+      const auto all = static_cast<Real<W>>(sources.size());
       for (size_t i = 0; i < size; ++i) block[i] = block[i] / all;
     }
     for (std::byte* one : targets) {

@@ -44,6 +44,7 @@ std::string failure_of(const std::function<void()>& call) {
 
 at::Tensor values(int rank, at::IntArrayRef shape, at::ScalarType type = at::kFloat) {
   const at::Tensor base = at::arange(c10::multiply_integers(shape), at::kLong).reshape(shape);
+  if (type == at::kBool) return (base * 7 + rank * 3) % 5 < 3;
   return ((base * 7 + rank * 3) % 5 + 1).to(type);
 }
 
@@ -74,7 +75,10 @@ TEST_P(EveryType, AllReduceEqualsTheOperator) {
       EXPECT_TRUE(at::equal(reduce(c10d::ReduceOp::BXOR), a ^ b ^ c));
     } else {
       const at::ScalarType wide = type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
-      const at::Tensor mean = ((a.to(wide) + b.to(wide) + c.to(wide)) / 3).to(type);
+      const at::Tensor sum = a.to(wide) + b.to(wide) + c.to(wide);
+      const at::Tensor mean = at::isComplexType(type)
+                                  ? at::view_as_complex(at::view_as_real(sum) / 3)
+                                  : (sum / 3).to(type);
       EXPECT_TRUE(at::equal(reduce(c10d::ReduceOp::AVG), mean));
     }
   });
@@ -224,7 +228,7 @@ TEST(SameHostBackendTest, WhatLiesInItsMemoryIsReducedInPlace) {
   for (const int size : {2, 3, 5}) {
     with_ranks(size, [size](int rank, c10d::Backend& backend) {
       const int64_t kCount = 300'007;
-      ASSERT_TRUE(backend.supportsTensorAlloc(0));
+      ASSERT_TRUE(backend.supportsTensorAlloc(at::Device(at::kCPU).index()));
       at::Tensor truth = at::zeros({kCount}, at::kDouble);
       for (int one = 0; one < size; ++one) truth += values(one, {kCount}, at::kDouble) / 7;
       // Several, so that blocks of many sizes come and go.
@@ -264,6 +268,67 @@ TEST(SameHostBackendTest, ItsMemoryOutlivesIt) {
   });
   EXPECT_EQ(kept[0].sum().item<double>(), 300'000);
   EXPECT_EQ(kept[1].sum().item<double>(), 300'000);
+}
+
+// As a comm hook does that reduces twice.
+TEST(SameHostBackendTest, ACallbackOfAFutureMayStartAndWaitForMore) {
+  with_ranks(2, [](int rank, c10d::Backend& backend) {
+    Tensors first = {values(rank, {100'000})}, second = {values(rank, {10})},
+            third = {values(rank, {10})};
+    const auto work = backend.allreduce(first, {});
+    const auto sums = work->getFuture()->then(
+        [&](c10::ivalue::Future&) {
+          backend.allreduce(second, {})->wait();
+          backend.allreduce(third, {})->getFuture()->wait();
+          return c10::IValue(second[0] + third[0]);
+        },
+        c10::TensorType::get());
+    sums->wait();
+    EXPECT_TRUE(at::equal(sums->value().toTensor(), 2 * (values(0, {10}) + values(1, {10}))));
+    work->wait();
+    EXPECT_EQ(work->getFuture().get(), work->getFuture().get());
+  });
+}
+
+TEST(SameHostBackendTest, MessagesGoOnThoughNobodyWaits) {
+  with_ranks(2, [](int rank, c10d::Backend& backend) {
+    Tensors out = {values(rank, {1000, 1000})}, in = {at::zeros({1000, 1000})};
+    const auto send = backend.send(out, 1 - rank, 4);
+    backend.recv(in, 1 - rank, 4)->getFuture()->wait();
+    EXPECT_TRUE(at::equal(in[0], values(1 - rank, {1000, 1000})));
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!send->isCompleted() && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+    EXPECT_TRUE(send->isSuccess());
+  });
+}
+
+TEST(SameHostBackendTest, RefusesTensorsThatOverlap) {
+  with_ranks(2, [](int rank, c10d::Backend& backend) {
+    at::Tensor all = at::zeros({4});
+    std::vector<int64_t> none;
+    EXPECT_THAT(failure_of([&] { backend.alltoall_base(all, all, none, none, {}); }),
+                HasSubstr("overlap"));
+    at::Tensor half = all.slice(0, 1, 3);
+    EXPECT_THAT(failure_of([&] { backend._allgather_base(all, half, {}); }), HasSubstr("overlap"));
+    EXPECT_THAT(failure_of([&] { backend._reduce_scatter_base(half, all, {}); }),
+                HasSubstr("overlap"));
+    // Its own part is where it belongs.
+    at::Tensor own = all.slice(0, 2 * rank, 2 * rank + 2);
+    own.fill_(rank + 1);
+    backend._allgather_base(all, own, {})->wait();
+    EXPECT_TRUE(at::equal(all, at::tensor({1.F, 1.F, 2.F, 2.F})));
+  });
+}
+
+TEST(SameHostBackendTest, ListsThatDifferBehindTheirFirstTensorAreNamed) {
+  with_ranks(2, [](int rank, c10d::Backend& backend) {
+    Tensors tensors = {at::zeros({4}), at::zeros({2, rank == 0 ? 2 : 4}),
+                       at::zeros({2, rank == 0 ? 4 : 2})};
+    EXPECT_THAT(failure_of([&] { backend.allreduce_coalesced(tensors, {})->wait(); }),
+                HasSubstr("the ranks called different operations"));
+  });
 }
 
 TEST(SameHostBackendTest, DifferentCallsAreNamedOnBothRanks) {
