@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "weft/base/executor.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
 #include "weft/shm/wait_word.h"
@@ -240,7 +241,10 @@ void CollectiveGroup::lead(const Work* work, TimePoint deadline) {
       if (!queue_.empty()) until = std::min(until, queue_.front()->deadline_);
     }
     const TimePoint asleep = Clock::now();
-    sleeper.sleep(until);
+    {
+      const BlockingSection waiting;
+      sleeper.sleep(until);
+    }
     const Nanoseconds slept = Clock::now() - asleep;
     MutexLock lock(mutex_);
     if (goal_.counter != nullptr && reached(goal_.counter->load(), goal_.number)) {
