@@ -120,8 +120,11 @@ int lose(weft::Worker& worker, const std::string& victim, bool wait_for_all) {
 
 int64_t process() { return getpid(); }
 WEFT_REGISTER_FUNCTION(process);
-void stop_here() { kill(getpid(), SIGSTOP); }
-WEFT_REGISTER_FUNCTION(stop_here);
+void stop_as_the_last_of(int64_t calls) {
+  if (++arrived == calls) kill(getpid(), SIGSTOP);
+  block_for_ever();
+}
+WEFT_REGISTER_FUNCTION(stop_as_the_last_of);
 
 // The others hold the victim for dead while it is stopped; when it goes on it learns that.
 int stopped(weft::Worker& worker, const std::string& victim) {
@@ -135,12 +138,8 @@ int stopped(weft::Worker& worker, const std::string& victim) {
     }
   }
   const auto pid = static_cast<pid_t>(weft::rpc_sync(victim, process));
-  // Nobody stops it before all have called.
-  weft::Future<void> call = weft::rpc_async(victim, never_return, true);
-  for (const weft::WorkerInfo& peer : worker.workers()) {
-    if (peer.name != victim) weft::rpc_sync(peer.id, plus_one, 1);
-  }
-  if (worker.id().index == 0) (void)weft::rpc_async(victim, stop_here);
+  const auto others = static_cast<int64_t>(worker.workers().size()) - 1;
+  weft::Future<void> call = weft::rpc_async(victim, stop_as_the_last_of, others);
   const absl::Status status = call.result().status();
   if (status.code() != absl::StatusCode::kUnavailable || weft::worker_of(status) != victim)
     return 7;
