@@ -48,7 +48,7 @@ class LocalSocket {
   absl::StatusOr<Message> receive(TimePoint deadline);
 
   // Whether the far end has closed it or died; also where children of its process that were only
-  // forked keep its descriptors. Asks the kernel: some 0.5 us.
+  // forked keep its descriptors.
   bool closed_by_peer() const;
   // Ends both directions: the far end sees it closed, and so do waiters here.
   void shut_down();

@@ -8,7 +8,7 @@
 // into memory of your own.
 //
 // Thread safety: a value that moves; what the memory holds is for its users to guard.
-// Blocking: create() writes each page once, some 0.5 ms per MiB.
+// Blocking: create() writes each page once.
 // Errors: InvalidArgument (size 0, not sealed, of another size), ResourceExhausted (no memory, no
 // descriptors), Internal; all name the call and the system's reason.
 // Protocol: memfd_create(2), "File sealing".

@@ -6,9 +6,9 @@
 //
 // Thread safety: all methods may be called from any thread.
 // Lifetime: a block may outlive this; its arena lives as long as any of its blocks.
-// Blocking: allocate(), where it makes an arena (some 0.5 ms per MiB, and a message to each rank).
-// Errors: ResourceExhausted (kMostArenas, or no memory), InvalidArgument (a rank names memory that
-// it never sent), those of shm/. Protocol: docs/same_host_collectives.md, "Arenas".
+// Blocking: allocate(), where it makes an arena (writes its pages, and sends a message to each
+// rank). Errors: ResourceExhausted (kMostArenas, or no memory), InvalidArgument (a rank names
+// memory that it never sent), those of shm/. Protocol: docs/same_host_collectives.md, "Arenas".
 #pragma once
 
 #include <chrono>

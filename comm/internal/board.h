@@ -7,8 +7,11 @@
 #pragma once
 
 #include <atomic>
+#include <cctype>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <string>
 
 #include "weft/shm/wait_word.h"
 
@@ -80,6 +83,16 @@ struct Lane {
   Counter taken;         // bytes received from it
   alignas(64) std::byte ring[kLaneBytes];  // sent to it
 };
+
+// Text of another process, which may be anything: up to its first zero, and what cannot be printed
+// as question marks.
+inline std::string printable(const char* text, size_t size) {
+  std::string all(text, strnlen(text, size));
+  for (char& one : all) {
+    if (std::isprint(static_cast<unsigned char>(one)) == 0) one = '?';
+  }
+  return all;
+}
 
 // Whether a counter has come to `goal`, or beyond it by less than half of its range.
 inline bool reached(uint32_t counter, uint32_t goal) {

@@ -1,0 +1,391 @@
+// The steps of one operation of a CollectiveGroup.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "weft/base/status.h"
+#include "weft/comm/internal/collective_group.h"
+
+namespace weft::internal {
+namespace {
+
+std::string label_of(const Record& record) {
+  std::string label = printable(record.label, kLabelBytes);
+  const uint32_t dims = std::min(record.dims, kMostDims);
+  if (dims > 0) {
+    absl::StrAppend(&label, " of shape [", absl::StrJoin(record.shape, record.shape + dims, ", "),
+                    "]");
+  }
+  if (record.root >= 0) absl::StrAppend(&label, " with root ", record.root);
+  if (record.fingerprint != 0) absl::StrAppend(&label, " layout ", absl::Hex(record.fingerprint));
+  return label;
+}
+
+bool same(const Record& one, const Record& other) {
+  return std::memcmp(one.label, other.label, kLabelBytes) == 0 && one.root == other.root &&
+         one.dims == other.dims && one.fingerprint == other.fingerprint &&
+         std::equal(one.shape, one.shape + std::min(one.dims, kMostDims), other.shape);
+}
+
+// The part [begin, end) of what the parts are together.
+void copy_out(const std::vector<Operation::Part>& parts, uint64_t begin, uint64_t end,
+              std::byte* to) {
+  uint64_t at = 0;
+  for (const Operation::Part& part : parts) {
+    const uint64_t from = std::max(begin, at), until = std::min(end, at + part.size);
+    if (from < until) {
+      std::memcpy(to, part.data + (from - at), until - from);
+      to += until - from;
+    }
+    at += part.size;
+  }
+}
+
+// The reverse of copy_out.
+void copy_in(const std::byte* from, const std::vector<Operation::Part>& parts, uint64_t begin,
+             uint64_t end) {
+  uint64_t at = 0;
+  for (const Operation::Part& part : parts) {
+    const uint64_t first = std::max(begin, at), until = std::min(end, at + part.size);
+    if (first < until) {
+      std::memcpy(part.data + (first - at), from, until - first);
+      from += until - first;
+    }
+    at += part.size;
+  }
+}
+
+}  // namespace
+
+bool CollectiveGroup::advance() {
+  if (queue_.empty() || !failure_.ok()) return false;
+  switch (phase_) {
+    case Phase::kPublish:
+      return publish();
+    case Phase::kMeet:
+      return meet();
+    case Phase::kSlots:
+      return take_slots();
+    case Phase::kArenas:
+      return take_arenas();
+    case Phase::kLeaveArenas:
+      return leave_arenas();
+    case Phase::kPieces:
+      return move_pieces();
+  }
+  return false;
+}
+
+bool CollectiveGroup::publish() {
+  if (!all_reached(&Board::consumed, operations_ + 1 - kSlots)) return false;
+  const Operation& operation = queue_.front()->operation_;
+  Slot& slot = mesh_->mine().slots[operations_ % kSlots];
+  Record& record = slot.record;
+  record.number = operations_;
+  std::memset(record.label, 0, kLabelBytes);
+  std::memcpy(record.label, operation.label.data(), std::min(operation.label.size(), kLabelBytes));
+  record.root = operation.root;
+  record.dims = static_cast<uint32_t>(operation.shape.size());
+  std::copy_n(operation.shape.begin(), std::min<size_t>(record.dims, kMostDims), record.shape);
+  record.bytes = operation.bytes();
+  record.fingerprint = operation.fingerprint;
+  if (record.bytes <= kSlotBytes) {
+    record.place = Place::kSlot;
+    copy_out(operation.parts, 0, record.bytes, slot.data);
+  } else if (operation.resident.has_value()) {
+    record.place = Place::kArena;
+    record.arena = operation.resident->arena;
+    record.offset = operation.resident->offset;
+  } else {
+    record.place = Place::kPrivate;
+  }
+  uint64_t offset = 0;
+  for (size_t other = 0; other < operation.shares.size(); ++other) {
+    mesh_->lane(rank(), static_cast<int>(other)).shares[operations_ % kSlots] = {
+        offset, operation.shares[other]};
+    offset += operation.shares[other];
+  }
+  move(&Board::published, operations_ + 1);
+  phase_ = Phase::kMeet;
+  return true;
+}
+
+bool CollectiveGroup::meet() {
+  if (!all_reached(&Board::published, operations_ + 1)) return false;
+  for (int other = 0; other < size(); ++other) {
+    records_[other] = mesh_->board(other).slots[operations_ % kSlots].record;
+  }
+  absl::Status same = compare();
+  if (same.ok()) same = place_pulls();
+  if (!same.ok()) {
+    fail(std::move(same));
+    return true;
+  }
+  bool all_in_slots = true, any_private = false;
+  uint64_t largest = 0;
+  for (const Record& record : records_) {
+    all_in_slots = all_in_slots && record.place == Place::kSlot;
+    any_private = any_private || record.place == Place::kPrivate;
+    if (record.place != Place::kSlot) largest = std::max(largest, record.bytes);
+  }
+  for (int other = 0; other < size(); ++other) {
+    sources_[other] = mesh_->board(other).slots[operations_ % kSlots].data;
+  }
+  pieces_ = pieces_staged_ = pieces_taken_ = 0;
+  piece_reduced_ = false;
+  if (all_in_slots) {
+    phase_ = Phase::kSlots;
+  } else if (any_private) {
+    pieces_ = (largest + kStageBytes - 1) / kStageBytes;
+    phase_ = Phase::kPieces;
+  } else {
+    if (!all_are_well()) return true;
+    for (int other = 0; other < size(); ++other) {
+      const Record& record = records_[other];
+      if (record.place != Place::kArena) continue;
+      absl::StatusOr<std::byte*> at =
+          options_.arenas->locate(other, record.arena, record.offset, record.bytes);
+      if (!at.ok()) {
+        fail(prepend(absl::StrCat("rank ", other, ": "), at.status()));
+        return true;
+      }
+      sources_[other] = *at;
+    }
+    phase_ = Phase::kArenas;
+  }
+  return true;
+}
+
+// The records of all ranks are of one operation, and can be what this rank takes them for.
+absl::Status CollectiveGroup::compare() const {
+  const Operation& operation = queue_.front()->operation_;
+  const Record& mine = records_[rank()];
+  for (int other = 0; other < size(); ++other) {
+    const Record& record = records_[other];
+    if (record.number != mine.number) {
+      return absl::InternalError(absl::StrCat("rank ", other, " is at operation ", record.number,
+                                              ", rank ", rank(), " at ", mine.number));
+    }
+    if (!same(record, mine) ||
+        (operation.sum != Operation::Sum::kNone && record.bytes != mine.bytes)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the ranks called different operations: rank ", rank(), " ", label_of(mine),
+                       ", ", mine.bytes, " bytes, rank ", other, " ", label_of(record), ", ",
+                       record.bytes, " bytes (operation ", mine.number, " of the group)"));
+    }
+    if (record.place > Place::kPrivate ||
+        (record.place == Place::kSlot) != (record.bytes <= kSlotBytes) ||
+        record.bytes > kMostBytes ||
+        (record.place == Place::kArena && options_.arenas == nullptr)) {
+      return absl::InternalError(absl::StrCat("rank ", other, " published a damaged record"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What this rank takes is there, at every rank.
+absl::Status CollectiveGroup::place_pulls() {
+  Operation& operation = queue_.front()->operation_;
+  for (Operation::Pull& pull : operation.pulls) {
+    uint64_t size = pull.size;
+    if (pull.share) {
+      const Share share = mesh_->lane(pull.from, rank()).shares[operations_ % kSlots];
+      pull.offset = share.offset;
+      size = share.size;
+    }
+    const uint64_t there = records_[pull.from].bytes;
+    if (size != pull.size || pull.offset > there || pull.size > there - pull.offset) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          label_of(records_[rank()]), ": rank ", rank(), " takes ", pull.size, " bytes from rank ",
+          pull.from, ", which brings ", size, " of ", there, " for it"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool CollectiveGroup::take_slots() {
+  take_whole();
+  finish_operation();
+  return true;
+}
+
+bool CollectiveGroup::take_arenas() {
+  take_whole();
+  if (!all_are_well()) return true;
+  move(&Board::turned, operations_ + 1);
+  phase_ = Phase::kLeaveArenas;
+  return true;
+}
+
+// Who has given up may use its tensors again: what is read there is not what it brought. (What this
+// rank writes there while another one gives up cannot be helped.)
+bool CollectiveGroup::all_are_well() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (int other = 0; other < size(); ++other) {
+    if (other == rank() || mesh_->board(other).failed.load() == 0) continue;
+    fail(end_of(other));
+    return false;
+  }
+  return true;
+}
+
+bool CollectiveGroup::leave_arenas() {
+  if (!all_reached(&Board::turned, operations_ + 1)) return false;
+  finish_operation();
+  return true;
+}
+
+// All contributions lie at `sources_`, whole.
+void CollectiveGroup::take_whole() {
+  const Operation& operation = queue_.front()->operation_;
+  for (const Operation::Pull& pull : operation.pulls) {
+    if (pull.size > 0) std::memcpy(pull.to, sources_[pull.from] + pull.offset, pull.size);
+  }
+  switch (operation.sum) {
+    case Operation::Sum::kNone:
+      break;
+    case Operation::Sum::kHere:
+      sum(0, operation.first, operation.count, {&operation.sum_to, 1});
+      break;
+    case Operation::Sum::kEverywhere: {
+      const uint64_t count = operation.bytes() / operation.element_bytes;
+      if (phase_ == Phase::kArenas) {
+        // Each adds up its own part, for all.
+        const uint64_t begin = part_begin(count, rank()), end = part_begin(count, rank() + 1);
+        targets_.clear();
+        for (std::byte* source : sources_) {
+          targets_.push_back(source + begin * operation.element_bytes);
+        }
+        sum(0, begin, end - begin, targets_);
+      } else {
+        sum_to_parts(0, count);
+      }
+      break;
+    }
+  }
+}
+
+// Elements [first, first + count) of all contributions, where `sources_` begin with element
+// `base`.
+void CollectiveGroup::sum(uint64_t base, uint64_t first, uint64_t count,
+                          std::span<std::byte* const> targets) {
+  if (count == 0) return;
+  const Operation& operation = queue_.front()->operation_;
+  shifted_.clear();
+  for (const std::byte* source : sources_) {
+    shifted_.push_back(source + (first - base) * operation.element_bytes);
+  }
+  operation.kernel(shifted_, targets, count);
+}
+
+// The same, to where this rank's own contribution came from.
+void CollectiveGroup::sum_to_parts(uint64_t first, uint64_t count) {
+  if (count == 0) return;
+  const Operation& operation = queue_.front()->operation_;
+  const uint64_t begin = first * operation.element_bytes;
+  if (operation.parts.size() == 1) {
+    std::byte* target = operation.parts[0].data + begin;
+    sum(first, first, count, {&target, 1});
+    return;
+  }
+  const uint64_t bytes = count * operation.element_bytes;
+  if (scratch_.size() < bytes) scratch_.resize(kStageBytes);
+  std::byte* target = scratch_.data();
+  sum(first, first, count, {&target, 1});
+  copy_in(target, operation.parts, begin, begin + bytes);
+}
+
+// ---- piece by piece
+
+bool CollectiveGroup::move_pieces() {
+  if (pieces_taken_ == pieces_) {
+    pieces_before_ += static_cast<uint32_t>(pieces_);
+    finish_operation();
+    return true;
+  }
+  const bool staged = stage_piece();
+  return take_piece() || staged;
+}
+
+bool CollectiveGroup::stage_piece() {
+  if (pieces_staged_ == pieces_ || pieces_staged_ - pieces_taken_ == kStages) return false;
+  const uint32_t piece = pieces_before_ + static_cast<uint32_t>(pieces_staged_);
+  if (!all_reached(&Board::unstaged, piece + 1 - kStages)) return false;
+  const Record& mine = records_[rank()];
+  const uint64_t begin = pieces_staged_ * kStageBytes;
+  if (mine.place != Place::kSlot && begin < mine.bytes) {
+    copy_out(queue_.front()->operation_.parts, begin, std::min(begin + kStageBytes, mine.bytes),
+             mesh_->mine().stages[piece % kStages]);
+  }
+  ++pieces_staged_;
+  move(&Board::staged, piece + 1);
+  return true;
+}
+
+bool CollectiveGroup::take_piece() {
+  if (pieces_taken_ == pieces_staged_) return false;
+  const uint32_t piece = pieces_before_ + static_cast<uint32_t>(pieces_taken_);
+  if (!all_reached(&Board::staged, piece + 1)) return false;
+  const Operation& operation = queue_.front()->operation_;
+  const uint64_t begin = pieces_taken_ * kStageBytes, end = begin + kStageBytes;
+  const auto stage_of = [&](int other) { return mesh_->board(other).stages[piece % kStages]; };
+  if (operation.sum != Operation::Sum::kNone) {
+    for (int other = 0; other < size(); ++other) sources_[other] = stage_of(other);
+  }
+  const uint64_t width = operation.element_bytes;
+  if (operation.sum == Operation::Sum::kEverywhere) {
+    const uint64_t first = begin / width;
+    const uint64_t count = std::min(end, operation.bytes()) / width - first;
+    if (size() <= kAllAddUp) {
+      sum_to_parts(first, count);
+    } else {
+      // Each adds up a part, in its own stage, and takes the other parts from theirs.
+      if (!piece_reduced_) {
+        const uint64_t from = part_begin(count, rank()), until = part_begin(count, rank() + 1);
+        std::byte* target = stage_of(rank()) + from * width;
+        sum(first, first + from, until - from, {&target, 1});
+        piece_reduced_ = true;
+        move(&Board::reduced, piece + 1);
+      }
+      if (!all_reached(&Board::reduced, piece + 1)) return false;
+      piece_reduced_ = false;
+      for (int other = 0; other < size(); ++other) {
+        const uint64_t from = part_begin(count, other) * width;
+        const uint64_t until = part_begin(count, other + 1) * width;
+        copy_in(stage_of(other) + from, operation.parts, begin + from, begin + until);
+      }
+    }
+  } else if (operation.sum == Operation::Sum::kHere) {
+    const uint64_t first = std::max(begin / width, operation.first);
+    const uint64_t last = std::min(end / width, operation.first + operation.count);
+    if (first < last) {
+      std::byte* target = operation.sum_to + (first - operation.first) * width;
+      sum(begin / width, first, last - first, {&target, 1});
+    }
+  }
+  for (const Operation::Pull& pull : operation.pulls) {
+    if (records_[pull.from].place == Place::kSlot) {
+      if (pieces_taken_ == 0 && pull.size > 0) {
+        std::memcpy(pull.to, sources_[pull.from] + pull.offset, pull.size);
+      }
+      continue;
+    }
+    const uint64_t from = std::max(begin, pull.offset),
+                   until = std::min(end, pull.offset + pull.size);
+    if (from < until) {
+      std::memcpy(pull.to + (from - pull.offset), stage_of(pull.from) + (from - begin),
+                  until - from);
+    }
+  }
+  ++pieces_taken_;
+  move(&Board::unstaged, piece + 1);
+  return true;
+}
+
+uint64_t CollectiveGroup::part_begin(uint64_t count, int rank) const {
+  return count * static_cast<uint64_t>(rank) / static_cast<uint64_t>(size());
+}
+
+}  // namespace weft::internal
