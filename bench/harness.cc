@@ -18,10 +18,13 @@ absl::Status Harness::Options::validate() const {
   return absl::OkStatus();
 }
 
-Harness::Harness(std::vector<std::unique_ptr<Pair>>& pairs, Options options)
-    : pairs_(pairs), options_(std::move(options)), random_(options_.seed), failed_(pairs.size()) {
-  for (const std::unique_ptr<Pair>& pair : pairs_) {
-    if (pair->spins_when_idle()) pair->pause();
+Harness::Harness(std::vector<std::unique_ptr<Group>>& groups, Options options)
+    : groups_(groups),
+      options_(std::move(options)),
+      random_(options_.seed),
+      failed_(groups.size()) {
+  for (const std::unique_ptr<Group>& group : groups_) {
+    if (group->spins_when_idle()) group->pause();
   }
 }
 
@@ -34,7 +37,8 @@ RowResult Harness::run(const Row& row) {
   start_failed_ones_again();
   RowResult result;
   result.row = row;
-  for (const std::unique_ptr<Pair>& pair : pairs_) result.series.push_back({pair->name(), {}, {}});
+  for (const std::unique_ptr<Group>& group : groups_)
+    result.series.push_back({group->name(), {}, {}});
 
   const ProcessorTicks begin = processor_ticks();
   ProcessorTicks now = begin;
@@ -53,35 +57,35 @@ RowResult Harness::run(const Row& row) {
 }
 
 void Harness::run_round(const Row& row, bool counted, RowResult& result) {
-  Order all(pairs_.size());
+  Order all(groups_.size());
   std::iota(all.begin(), all.end(), 0);
   for (const size_t contestant : shuffled(std::move(all))) {
-    Pair& pair = *pairs_[contestant];
-    if (pair.spins_when_idle()) pair.resume();
+    Group& group = *groups_[contestant];
+    if (group.spins_when_idle()) group.resume();
     run_block_of(contestant, row, counted, result);
-    if (pair.spins_when_idle()) pair.pause();
+    if (group.spins_when_idle()) group.pause();
   }
 }
 
 // Those that sleep when idle are idle together; one that spins has the pause for itself.
 void Harness::run_idle_round(const Row& row, bool counted, RowResult& result) {
-  std::vector<Order> groups(1);
-  for (size_t i = 0; i < pairs_.size(); ++i) {
-    if (pairs_[i]->spins_when_idle()) {
-      groups.push_back({i});
+  std::vector<Order> resting(1);
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    if (groups_[i]->spins_when_idle()) {
+      resting.push_back({i});
     } else {
-      groups[0].push_back(i);
+      resting[0].push_back(i);
     }
   }
-  std::shuffle(groups.begin(), groups.end(), random_);
-  for (Order& group : groups) {
-    if (group.empty()) continue;
-    const bool spins = pairs_[group[0]]->spins_when_idle();
-    if (spins) pairs_[group[0]]->resume();
+  std::shuffle(resting.begin(), resting.end(), random_);
+  for (Order& together : resting) {
+    if (together.empty()) continue;
+    const bool spins = groups_[together[0]]->spins_when_idle();
+    if (spins) groups_[together[0]]->resume();
     options_.sleep(options_.idle_seconds);
-    for (const size_t contestant : shuffled(std::move(group))) {
+    for (const size_t contestant : shuffled(std::move(together))) {
       run_block_of(contestant, row, counted, result);
-      if (spins) pairs_[contestant]->pause();
+      if (spins) groups_[contestant]->pause();
     }
   }
 }
@@ -92,7 +96,7 @@ void Harness::run_block_of(size_t contestant, const Row& row, bool counted, RowR
     series.status = absl::UnavailableError("could not be started again");
   }
   if (!series.status.ok()) return;
-  absl::StatusOr<BlockResult> block = pairs_[contestant]->run(row, options_.block_seconds);
+  absl::StatusOr<BlockResult> block = groups_[contestant]->run(row, options_.block_seconds);
   if (block.ok()) {
     if (counted) series.blocks.push_back(*block);
     return;
@@ -105,15 +109,15 @@ void Harness::run_block_of(size_t contestant, const Row& row, bool counted, RowR
 }
 
 void Harness::start_failed_ones_again() {
-  for (size_t i = 0; i < pairs_.size(); ++i) {
+  for (size_t i = 0; i < groups_.size(); ++i) {
     if (!failed_[i]) continue;
-    const absl::Status started = pairs_[i]->start();
+    const absl::Status started = groups_[i]->start();
     failed_[i] = !started.ok();
     if (!started.ok()) {
       options_.report(
-          absl::StrCat(pairs_[i]->name(), " does not start again: ", started.ToString()));
-    } else if (pairs_[i]->spins_when_idle()) {
-      pairs_[i]->pause();
+          absl::StrCat(groups_[i]->name(), " does not start again: ", started.ToString()));
+    } else if (groups_[i]->spins_when_idle()) {
+      groups_[i]->pause();
     }
   }
 }

@@ -4,7 +4,7 @@
 // within a round all contestants see nearly the same machine.
 //
 // Thread safety: one thread at a time.
-// Lifetime: the pairs, the sink of progress and the pause outlive the harness.
+// Lifetime: the groups, the sink of progress and the pause outlive the harness.
 // Blocking: run() takes rows x rounds x contestants x block seconds.
 // Errors: a contestant that fails in a row is started again for the next row; the row keeps its
 // error.
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "weft/bench/pair.h"
+#include "weft/bench/processes/group.h"
 #include "weft/bench/rows.h"
 
 namespace weft::bench {
@@ -52,7 +52,7 @@ class Harness {
     absl::Status validate() const;
   };
 
-  Harness(std::vector<std::unique_ptr<Pair>>& pairs, Options options);
+  Harness(std::vector<std::unique_ptr<Group>>& groups, Options options);
 
   // The contestants must have been started; those that spin are paused between their blocks.
   RowResult run(const Row& row);
@@ -66,7 +66,7 @@ class Harness {
   void run_block_of(size_t contestant, const Row& row, bool counted, RowResult& result);
   void start_failed_ones_again();
 
-  std::vector<std::unique_ptr<Pair>>& pairs_;
+  std::vector<std::unique_ptr<Group>>& groups_;
   const Options options_;
   std::mt19937_64 random_;
   std::vector<bool> failed_;

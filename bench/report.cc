@@ -1,6 +1,7 @@
 #include "weft/bench/report.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -9,8 +10,25 @@
 namespace weft::bench {
 namespace {
 
-constexpr size_t kRowWidth = 20;
-constexpr size_t kNameWidth = 12;
+constexpr size_t kLeastRowWidth = 20;
+constexpr size_t kNameWidth = 13;
+
+// The width of a table's first column.
+template <class Entries, class NameOf>
+int row_width(const Entries& entries, NameOf name_of) {
+  size_t width = kLeastRowWidth;
+  for (const auto& entry : entries) width = std::max(width, name_of(entry).size());
+  return static_cast<int>(width);
+}
+
+int row_width(const std::vector<RowResult>& results) {
+  return row_width(results,
+                   [](const RowResult& result) -> const std::string& { return result.row.name; });
+}
+
+bool is_mode_of(const std::string& name, const std::string& subject) {
+  return name == subject || name.starts_with(subject + " ");
+}
 
 std::vector<double> values_of(const Row& row, const Series& series) {
   std::vector<double> values;
@@ -27,7 +45,7 @@ double median_share(const Series& series, Numerator numerator, Denominator denom
   return median(shares);
 }
 
-std::string cost_line(const Row& row, const Series& series) {
+std::string cost_line(const Row& row, const Series& series, int row_width) {
   const auto calls = [](const BlockResult& block) { return static_cast<double>(block.all_calls); };
   const auto one = [](const BlockResult&) { return 1.0; };
   const bool timed_singly = row.work != Work::kAddInFlight;
@@ -38,7 +56,7 @@ std::string cost_line(const Row& row, const Series& series) {
                                 series, [](const BlockResult& block) { return block.p99_us; }, one))
           : "-";
   return absl::StrFormat(
-      "%-*s %-*s %12.4g %-8s %12s %12.1f %10.2f %10.2f\n", kRowWidth, row.name, kNameWidth,
+      "%-*s %-*s %12.4g %-8s %12s %12.1f %10.2f %10.2f\n", row_width, row.name, kNameWidth,
       series.contestant, median(values_of(row, series)), row.unit, p99,
       median_share(
           series, [](const BlockResult& b) { return b.usage.cpu_seconds * 1e6; }, calls),
@@ -78,6 +96,22 @@ std::vector<Comparison> compare(const RowResult& result, const std::string& subj
   return comparisons;
 }
 
+std::vector<Comparison> compare_modes(const RowResult& result, const std::string& subject,
+                                      uint64_t seed) {
+  std::vector<Comparison> comparisons;
+  for (const Series& mode : result.series) {
+    if (!is_mode_of(mode.contestant, subject)) continue;
+    for (Comparison& line : compare(result, mode.contestant, seed)) {
+      if (is_mode_of(line.peer, subject)) continue;
+      if (mode.contestant != subject) {
+        absl::StrAppend(&line.row, ", ", mode.contestant.substr(subject.size() + 1));
+      }
+      comparisons.push_back(std::move(line));
+    }
+  }
+  return comparisons;
+}
+
 nlohmann::json to_json(const std::vector<Comparison>& comparisons) {
   nlohmann::json array = nlohmann::json::array();
   for (const Comparison& line : comparisons) {
@@ -95,31 +129,59 @@ nlohmann::json to_json(const std::vector<Comparison>& comparisons) {
 
 std::string comparison_table(const std::vector<Comparison>& comparisons,
                              const std::string& subject) {
+  const int row_width = bench::row_width(
+      comparisons, [](const Comparison& line) -> const std::string& { return line.row; });
   std::string table =
-      absl::StrFormat("%-*s %-*s %12s %12s %-8s %8s   %s\n", kRowWidth, "row", kNameWidth, "peer",
+      absl::StrFormat("%-*s %-*s %12s %12s %-8s %8s   %s\n", row_width, "row", kNameWidth, "peer",
                       subject, "peer", "unit", "ratio", "95 % interval");
   for (const Comparison& line : comparisons) {
-    absl::StrAppendFormat(&table, "%-*s %-*s %12.4g %12.4g %-8s %8.2f   [%.2f, %.2f]\n", kRowWidth,
+    absl::StrAppendFormat(&table, "%-*s %-*s %12.4g %12.4g %-8s %8.2f   [%.2f, %.2f]\n", row_width,
                           line.row, kNameWidth, line.peer, line.subject_value, line.peer_value,
                           line.unit, line.ratio, line.low, line.high);
   }
   return table;
 }
 
+std::string step_table(const std::vector<RowResult>& results) {
+  const int row_width = bench::row_width(results);
+  std::string table;
+  for (const RowResult& result : results) {
+    if (result.row.work != Work::kDdpStep) continue;
+    absl::StrAppendFormat(&table, "%-*s %-*s %12s %12s %16s %8s\n", row_width, "row", kNameWidth,
+                          "contestant", "local ms", "with DDP ms", "communication ms", "share %");
+    for (const Series& series : result.series) {
+      if (!series.status.ok() || series.blocks.empty()) continue;
+      const auto one = [](const BlockResult&) { return 1.0; };
+      const auto step = [](const BlockResult& block) { return block.median_us; };
+      const auto value = [&](const BlockResult& block) { return value_of(result.row, block); };
+      absl::StrAppendFormat(
+          &table, "%-*s %-*s %12.1f %12.1f %16.2f %8.1f\n", row_width, result.row.name, kNameWidth,
+          series.contestant,
+          median_share(
+              series, [](const BlockResult& block) { return block.local_us; }, one) *
+              1e-3,
+          median_share(series, step, one) * 1e-3, median_share(series, value, one) * 1e-3,
+          median_share(series, value, step) * 100);
+    }
+  }
+  return table;
+}
+
 std::string cost_table(const std::vector<RowResult>& results) {
-  std::string table = absl::StrFormat("%-*s %-*s %12s %-8s %12s %12s %10s %10s\n", kRowWidth, "row",
+  const int row_width = bench::row_width(results);
+  std::string table = absl::StrFormat("%-*s %-*s %12s %-8s %12s %12s %10s %10s\n", row_width, "row",
                                       kNameWidth, "contestant", "value", "unit", "p99 us",
                                       "CPU us/call", "faults/c.", "switches/c.");
   for (const RowResult& result : results) {
     for (const Series& series : result.series) {
       if (series.status.ok() && !series.blocks.empty()) {
-        absl::StrAppend(&table, cost_line(result.row, series));
+        absl::StrAppend(&table, cost_line(result.row, series, row_width));
       } else if (!absl::IsUnimplemented(series.status)) {
-        absl::StrAppendFormat(&table, "%-*s %-*s failed: %s\n", kRowWidth, result.row.name,
+        absl::StrAppendFormat(&table, "%-*s %-*s failed: %s\n", row_width, result.row.name,
                               kNameWidth, series.contestant, series.status.ToString());
       }
     }
-    absl::StrAppendFormat(&table, "%-*s stolen time %.1f %%, disturbed rounds %d\n", kRowWidth, "",
+    absl::StrAppendFormat(&table, "%-*s stolen time %.1f %%, disturbed rounds %d\n", row_width, "",
                           result.stolen * 100, result.disturbed_rounds);
   }
   return table;

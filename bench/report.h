@@ -29,6 +29,12 @@ struct Comparison {
 // itself has not.
 std::vector<Comparison> compare(const RowResult& result, const std::string& subject, uint64_t seed);
 
+// A system that is measured in several modes: the contestants "weft", "weft blocking" and so on are
+// the modes of "weft". Each is compared with those that are no modes of it; the lines of "weft
+// blocking" have ", blocking" behind the row's name.
+std::vector<Comparison> compare_modes(const RowResult& result, const std::string& subject,
+                                      uint64_t seed);
+
 // An array of {"row", "peer", "weft", "peer_value", "unit", "ratio", "low", "high"}; the subject's
 // value stands under "weft".
 nlohmann::json to_json(const std::vector<Comparison>& comparisons);
@@ -36,7 +42,11 @@ nlohmann::json to_json(const std::vector<Comparison>& comparisons);
 std::string comparison_table(const std::vector<Comparison>& comparisons,
                              const std::string& subject);
 
-// What every contestant's operations took and cost, both processes together.
+// Of training steps: what they take without and with DDP, and the share that is communication.
+// Empty when no row is about them.
+std::string step_table(const std::vector<RowResult>& results);
+
+// What every contestant's operations took and cost, all its processes together.
 std::string cost_table(const std::vector<RowResult>& results);
 
 }  // namespace weft::bench

@@ -8,11 +8,16 @@
 namespace weft::bench {
 namespace {
 
+constexpr int64_t kKilobyte = 1 << 10;
 constexpr int64_t kMegabyte = 1 << 20;
+
+Row all_reduce(int ranks, const std::string& size, int64_t bytes) {
+  return {absl::StrCat("allreduce ", ranks, " ranks ", size), Work::kAllReduce, bytes, "us", ranks};
+}
 
 }  // namespace
 
-const std::vector<Row>& all_rows() {
+const std::vector<Row>& rpc_rows() {
   static const std::vector<Row>& rows = *new std::vector<Row>{
       {"small call", Work::kAdd, 0, "us"},
       {"in flight 64", Work::kAddInFlight, 64, "calls/s"},
@@ -29,17 +34,32 @@ const std::vector<Row>& all_rows() {
   return rows;
 }
 
-absl::StatusOr<std::vector<Row>> select_rows(const std::vector<std::string>& names) {
+const std::vector<Row>& ddp_rows() {
+  static const std::vector<Row>& rows = *new std::vector<Row>{
+      all_reduce(2, "4 KB", 4 * kKilobyte),
+      all_reduce(2, "1 MB", 1 * kMegabyte),
+      all_reduce(2, "25 MB", 25 * kMegabyte),
+      all_reduce(2, "200 MB", 200 * kMegabyte),
+      {"ddp step communication", Work::kDdpStep, 0, "us"},
+      all_reduce(4, "4 KB", 4 * kKilobyte),
+      all_reduce(4, "1 MB", 1 * kMegabyte),
+      all_reduce(4, "25 MB", 25 * kMegabyte),
+      all_reduce(4, "200 MB", 200 * kMegabyte),
+  };
+  return rows;
+}
+
+absl::StatusOr<std::vector<Row>> select_rows(const std::vector<Row>& all,
+                                             const std::vector<std::string>& names) {
   const auto name_of = [](std::string* out, const Row& row) { out->append(row.name); };
   for (const std::string& name : names) {
-    if (std::none_of(all_rows().begin(), all_rows().end(),
-                     [&](const Row& row) { return row.name == name; })) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "no row \"", name, "\"; there are: ", absl::StrJoin(all_rows(), ", ", name_of)));
+    if (std::none_of(all.begin(), all.end(), [&](const Row& row) { return row.name == name; })) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("no row \"", name, "\"; there are: ", absl::StrJoin(all, ", ", name_of)));
     }
   }
   std::vector<Row> selected;
-  for (const Row& row : all_rows()) {
+  for (const Row& row : all) {
     if (names.empty() || std::find(names.begin(), names.end(), row.name) != names.end()) {
       selected.push_back(row);
     }

@@ -1,4 +1,4 @@
-// The rows of the comparison: what one operation is, and in which unit its speed is told.
+// The rows of the comparisons: what one operation is, and in which unit its speed is told.
 //
 // Thread safety: plain values.
 #pragma once
@@ -20,6 +20,8 @@ enum class Work {
   kAutograd,      // context, remote add, sum, backward, gradients checked, release
   kRref,          // create a value over there, fetch it, drop it
   kAddAfterIdle,  // the first add after a pause of the whole contestant
+  kAllReduce,     // `amount` bytes of float32 summed over all ranks, in place
+  kDdpStep,       // what a training step with DDP takes longer than the same step without
 };
 
 struct Row {
@@ -27,14 +29,17 @@ struct Row {
   Work work = Work::kAdd;
   int64_t amount = 0;  // bytes, or calls in flight
   std::string unit;    // "us" (lower is better), "calls/s" or "GB/s" (higher is better)
+  int processes = 2;   // of one contestant: client and server, or the ranks
 
   bool lower_is_better() const { return unit == "us"; }
 };
 
-const std::vector<Row>& all_rows();
+const std::vector<Row>& rpc_rows();
+const std::vector<Row>& ddp_rows();  // those of equally many ranks stand together
 
-// The rows with these names, in the order of all_rows(); all of them when `names` is empty.
+// The rows with these names, in the order of `all`; all of them when `names` is empty.
 // InvalidArgument names the unknown row and lists those that exist.
-absl::StatusOr<std::vector<Row>> select_rows(const std::vector<std::string>& names);
+absl::StatusOr<std::vector<Row>> select_rows(const std::vector<Row>& all,
+                                             const std::vector<std::string>& names);
 
 }  // namespace weft::bench

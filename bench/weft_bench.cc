@@ -1,51 +1,49 @@
-// Measures Weft beside its peers: `weft_bench rpc` prints a table of ratios with intervals.
+// Measures Weft beside its peers: a table of ratios with intervals, and JSON to keep.
 //
 //   weft_bench rpc --json result.json               all rows, 15 rounds of 0.3 s blocks
+//   weft_bench ddp --json result.json               collectives, and their part of a training step
 //   weft_bench rpc --quick --rows "small call"      a look in seconds, too short to report
 //   weft_bench rpc --beside before=OLD/weft_bench   another build of this program as one more peer
 #include <algorithm>
 #include <chrono>
-#include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <random>
+#include <signal.h>
+#include <string>
 #include <sys/prctl.h>
-#include <thread>
-#include <unistd.h>
+#include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
+#include "absl/strings/str_cat.h"
+#include "weft/bench/comparison.h"
 #include "weft/bench/contestants/child.h"
 #include "weft/bench/contestants/contestants.h"
-#include "weft/bench/harness.h"
 #include "weft/bench/machine.h"
-#include "weft/bench/pair.h"
-#include "weft/bench/report.h"
+#include "weft/bench/processes/pair.h"
+#include "weft/bench/processes/rank_group.h"
 
 namespace weft::bench {
 namespace {
 
-struct CompareOptions {
-  std::string json_file;
-  std::vector<std::string> rows;
-  std::vector<std::string> contestants;
-  std::string subject = "weft";
-  std::vector<std::string> beside;  // NAME=PROGRAM
-  Harness::Options harness;
-  bool quick = false;
-  bool pin = false;
-  bool busy = false;
+constexpr char kTorchDdp[] = "torch ddp";  // a program of its own, for the step of two ranks alone
+constexpr int kTorchDdpRanks = 2;
+
+struct DdpSuiteOptions {
+  std::string python = WEFT_SOURCE_DIR "/.deps/oracles/bin/python";
+  int spin_us = 100;
 };
 
 struct ChildOptions {
   std::string name;
   std::string role;
   int processor = -1;
+  int rank = 0;
+  int ranks = 2;
+  int spin_us = 0;
 };
 
 std::vector<Contestant> all_contestants() {
@@ -53,14 +51,37 @@ std::vector<Contestant> all_contestants() {
           torch_contestant("uv"), torch_contestant("shm"), grpc_contestant()};
 }
 
-// One computing thread per processor, as in training; ends with the process.
-void keep_processors_busy() {
-  for (unsigned i = 0; i < std::thread::hardware_concurrency(); ++i) {
-    std::thread([] {
-      volatile double sink = 1;
-      for (;;) sink = sink * 1.0000001;
-    }).detach();
+std::vector<RankContestant> all_rank_contestants(std::chrono::microseconds spin) {
+  return {weft_ranks("weft", spin, Memory::kResident),
+          weft_ranks("weft blocking", std::chrono::microseconds(0), Memory::kResident),
+          weft_ranks("weft copied", spin, Memory::kCopied), gloo_ranks()};
+}
+
+void run_as(const Contestant& contestant, const ChildOptions& options, Channel& driver) {
+  if (options.role == "server") {
+    run_server(driver, *contestant.make_server());
+  } else {
+    SystemClock clock;
+    run_client(driver, *contestant.make_client(), clock);
   }
+}
+
+void run_as(const RankContestant& contestant, const ChildOptions& options, Channel& driver) {
+  SystemClock clock;
+  run_rank(driver, *contestant.make_rank(options.rank, options.ranks), clock);
+}
+
+template <class Contestants>
+int run_child_of(const Contestants& contestants, const ChildOptions& options) {
+  Channel driver(kDriverSocket);
+  for (const auto& contestant : contestants) {
+    if (contestant.name != options.name) continue;
+    run_as(contestant, options, driver);
+    // Libraries' threads and static objects end in no useful order.
+    std::_Exit(EXIT_SUCCESS);
+  }
+  std::cerr << "no contestant \"" << options.name << "\"\n";
+  return EXIT_FAILURE;
 }
 
 int run_child(const ChildOptions& options) {
@@ -71,187 +92,104 @@ int run_child(const ChildOptions& options) {
       return EXIT_FAILURE;
     }
   }
-  Channel driver(kDriverSocket);
+  if (options.role == "rank") {
+    return run_child_of(all_rank_contestants(std::chrono::microseconds(options.spin_us)), options);
+  }
+  return run_child_of(all_contestants(), options);
+}
+
+Suite rpc_suite(bool pin) {
+  Suite suite{.rows = rpc_rows(), .contestants = {}, .make_group = {}, .compare = compare};
+  std::vector<std::string> spinning;
   for (const Contestant& contestant : all_contestants()) {
-    if (contestant.name != options.name) continue;
-    if (options.role == "server") {
-      run_server(driver, *contestant.make_server());
-    } else {
-      SystemClock clock;
-      run_client(driver, *contestant.make_client(), clock);
-    }
-    // Libraries' threads and static objects end in no useful order.
-    std::_Exit(EXIT_SUCCESS);
+    suite.contestants.push_back(contestant.name);
+    if (contestant.spins_when_idle) spinning.push_back(contestant.name);
   }
-  std::cerr << "no contestant \"" << options.name << "\"\n";
-  return EXIT_FAILURE;
-}
-
-// The contestants that were asked for, all when none was named; the subject must be among them.
-absl::StatusOr<std::vector<Contestant>> select_contestants(const CompareOptions& options) {
-  std::vector<Contestant> all = all_contestants();
-  std::vector<std::string> known;
-  for (const Contestant& contestant : all) known.push_back(contestant.name);
-  std::vector<std::string> asked = options.contestants.empty() ? known : options.contestants;
-  for (const std::string& name : asked) {
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("no contestant \"", name, "\"; there are: ", absl::StrJoin(known, ", ")));
-    }
-  }
-  if (std::find(asked.begin(), asked.end(), options.subject) == asked.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the subject \"", options.subject,
-                     "\" is not among the contestants: ", absl::StrJoin(asked, ", ")));
-  }
-  std::erase_if(all, [&](const Contestant& contestant) {
-    return std::find(asked.begin(), asked.end(), contestant.name) == asked.end();
-  });
-  return all;
-}
-
-// Starts the contestants; false when one of them does not start.
-bool start_pairs(const std::vector<Contestant>& contestants, bool pin,
-                 std::vector<std::unique_ptr<Pair>>& pairs) {
-  bool all_started = true;
-  for (const Contestant& contestant : contestants) {
-    auto pair = std::make_unique<ProcessPair>(
-        ProcessPair::Options{.name = contestant.name,
-                             .spins_when_idle = contestant.spins_when_idle,
-                             .pin = pin,
-                             .program = std::filesystem::read_symlink("/proc/self/exe")});
-    if (const absl::Status started = pair->start(); !started.ok()) {
-      std::cerr << contestant.name << " does not start: " << started << "\n";
-      all_started = false;
-      continue;
-    }
-    pairs.push_back(std::move(pair));
-  }
-  return all_started;
-}
-
-// Other builds of this program, each measured as its "weft".
-bool start_beside(const CompareOptions& options, std::vector<std::unique_ptr<Pair>>& pairs) {
-  for (const std::string& entry : options.beside) {
-    const size_t equals = entry.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      std::cerr << "--beside " << entry << ": not NAME=PROGRAM\n";
-      return false;
-    }
-    auto pair =
-        std::make_unique<ProcessPair>(ProcessPair::Options{.name = entry.substr(0, equals),
-                                                           .pin = options.pin,
-                                                           .program = entry.substr(equals + 1),
-                                                           .child_name = "weft"});
-    if (const absl::Status started = pair->start(); !started.ok()) {
-      std::cerr << pair->name() << " does not start: " << started << "\n";
-      return false;
-    }
-    pairs.push_back(std::move(pair));
-  }
-  return true;
-}
-
-void print_conditions(const CompareOptions& options) {
-  const Harness::Options& harness = options.harness;
-  std::printf("%d rounds of %.2f s blocks in random order, seed %llu; %u processors, %s, %s%s\n",
-              harness.rounds, harness.block_seconds, static_cast<unsigned long long>(harness.seed),
-              std::thread::hardware_concurrency(),
-              options.pin ? "client and server pinned" : "not pinned",
-              options.busy ? "one computing thread per processor beside" : "nothing beside",
-              options.quick ? "; quick: too short to report" : "");
-}
-
-bool write_json(const std::string& file, const std::vector<Comparison>& comparisons) {
-  std::ofstream out(file);
-  out << to_json(comparisons).dump(2) << "\n";
-  out.close();
-  if (!out) std::cerr << "cannot write " << file << "\n";
-  return static_cast<bool>(out);
-}
-
-int run_comparison(CompareOptions options) {
-  if (options.quick) {
-    options.harness.rounds = 3;
-    options.harness.block_seconds = 0.1;
-  }
-  options.harness.sleep = [](double seconds) {
-    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  suite.make_group = [spinning, pin](const Entrant& entrant, int) {
+    return std::make_unique<ProcessPair>(ProcessPair::Options{
+        .name = entrant.name,
+        .spins_when_idle =
+            std::find(spinning.begin(), spinning.end(), entrant.child_name) != spinning.end(),
+        .pin = pin,
+        .program = entrant.program,
+        .child_name = entrant.child_name});
   };
-  bool all_well = true;
-  options.harness.report = [&](const std::string& what) {
-    all_well = false;
-    std::cerr << what << "\n";
-  };
-  const absl::StatusOr<std::vector<Row>> rows = select_rows(options.rows);
-  const absl::StatusOr<std::vector<Contestant>> contestants = select_contestants(options);
-  for (const absl::Status& status :
-       {rows.status(), contestants.status(), options.harness.validate()}) {
-    if (!status.ok()) {
-      std::cerr << status.message() << "\n";
-      return EXIT_FAILURE;
-    }
-  }
+  return suite;
+}
 
-  setenv("OMP_NUM_THREADS", "1", /*overwrite=*/1);
-  print_conditions(options);
-  std::vector<std::unique_ptr<Pair>> pairs;
-  all_well =
-      start_pairs(*contestants, options.pin, pairs) && start_beside(options, pairs) && all_well;
-  if (options.busy) keep_processors_busy();
-  Harness harness(pairs, options.harness);
-  std::vector<RowResult> results;
-  std::vector<Comparison> comparisons;
-  for (const Row& row : *rows) {
-    std::cerr << row.name << " ...\n";
-    results.push_back(harness.run(row));
-    for (Comparison& line : compare(results.back(), options.subject, options.harness.seed)) {
-      comparisons.push_back(std::move(line));
-    }
+Suite ddp_suite(const DdpSuiteOptions& options, bool pin) {
+  Suite suite{.rows = ddp_rows(), .contestants = {}, .make_group = {}, .compare = compare_modes};
+  for (const RankContestant& contestant :
+       all_rank_contestants(std::chrono::microseconds(options.spin_us))) {
+    suite.contestants.push_back(contestant.name);
   }
-  std::cout << "\n"
-            << comparison_table(comparisons, options.subject) << "\n"
-            << cost_table(results);
-  if (!options.json_file.empty()) all_well = write_json(options.json_file, comparisons) && all_well;
-  return all_well ? EXIT_SUCCESS : EXIT_FAILURE;
+  if (std::filesystem::exists(options.python)) suite.contestants.push_back(kTorchDdp);
+  suite.make_group = [options, pin](const Entrant& entrant, int ranks) -> std::unique_ptr<Group> {
+    std::vector<std::string> command = {entrant.program, "contestant",
+                                        "--name",        entrant.child_name,
+                                        "--spin-us",     absl::StrCat(options.spin_us)};
+    if (entrant.child_name == kTorchDdp) {
+      if (ranks != kTorchDdpRanks) return nullptr;
+      command = {options.python, WEFT_SOURCE_DIR "/bench/contestants/torch_ddp.py"};
+    }
+    return std::make_unique<RankGroup>(RankGroup::Options{
+        .name = entrant.name, .ranks = ranks, .pin = pin, .command = std::move(command)});
+  };
+  return suite;
+}
+
+void add_comparison_options(CLI::App& command, ComparisonOptions& options) {
+  command.add_option("--json", options.json_file, "write the ratios to this file");
+  command.add_option("--rows", options.rows, "only these rows, separated by commas")
+      ->delimiter(',');
+  command.add_option("--contestants", options.contestants, "only these, separated by commas")
+      ->delimiter(',');
+  command.add_option("--beside", options.beside,
+                     "NAME=PROGRAM, another build of this program as a peer; repeatable");
+  command.add_option("--subject", options.subject, "whose ratios are told")->capture_default_str();
+  command.add_option("--rounds", options.harness.rounds, "counted rounds")->capture_default_str();
+  command.add_option("--block", options.harness.block_seconds, "seconds of one block")
+      ->capture_default_str();
+  command.add_option("--seed", options.harness.seed, "of the random order");
+  command.add_flag("--busy", options.busy, "one computing thread per processor beside");
+  command.add_flag("--quick", options.quick, "3 rounds of 0.1 s: a look, not a result");
 }
 
 int run(int argc, char** argv) {
   CLI::App app("Measures Weft beside its peers.");
   app.require_subcommand(1);
 
-  CompareOptions options;
+  ComparisonOptions options;
   options.harness.seed = std::random_device{}();
-  CLI::App* compare_command = app.add_subcommand("rpc", "remote calls, references and autograd");
-  compare_command->add_option("--json", options.json_file, "write the ratios to this file");
-  compare_command->add_option("--rows", options.rows, "only these rows, separated by commas")
-      ->delimiter(',');
-  compare_command
-      ->add_option("--contestants", options.contestants, "only these, separated by commas")
-      ->delimiter(',');
-  compare_command->add_option("--beside", options.beside,
-                              "NAME=PROGRAM, another build of this program as a peer; repeatable");
-  compare_command->add_option("--subject", options.subject, "whose ratios are told")
+  CLI::App* rpc = app.add_subcommand("rpc", "remote calls, references and autograd");
+  add_comparison_options(*rpc, options);
+  rpc->add_option("--idle", options.harness.idle_seconds, "seconds of the idle row")
       ->capture_default_str();
-  compare_command->add_option("--rounds", options.harness.rounds, "counted rounds")
+  rpc->add_flag("--pin", options.pin, "clients on processor 0, servers on 1");
+
+  DdpSuiteOptions ddp_options;
+  CLI::App* ddp = app.add_subcommand("ddp", "collectives on one host, and a training step");
+  add_comparison_options(*ddp, options);
+  ddp->add_option("--spin-us", ddp_options.spin_us, "how long \"weft\" looks before it sleeps")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  compare_command->add_option("--block", options.harness.block_seconds, "seconds of one block")
+  ddp->add_option("--python", ddp_options.python, "with a torch, for \"torch ddp\"")
       ->capture_default_str();
-  compare_command->add_option("--idle", options.harness.idle_seconds, "seconds of the idle row")
-      ->capture_default_str();
-  compare_command->add_option("--seed", options.harness.seed, "of the random order");
-  compare_command->add_flag("--pin", options.pin, "clients on processor 0, servers on 1");
-  compare_command->add_flag("--busy", options.busy, "one computing thread per processor beside");
-  compare_command->add_flag("--quick", options.quick, "3 rounds of 0.1 s: a look, not a result");
+  ddp->add_flag("--pin", options.pin, "rank r on processor r modulo their number");
 
   ChildOptions child;
   CLI::App* child_command = app.add_subcommand("contestant")->group("");
   child_command->add_option("--name", child.name)->required();
   child_command->add_option("--role", child.role)->required();
   child_command->add_option("--processor", child.processor);
+  child_command->add_option("--rank", child.rank);
+  child_command->add_option("--ranks", child.ranks);
+  child_command->add_option("--spin-us", child.spin_us);
 
   CLI11_PARSE(app, argc, argv);
-  return child_command->parsed() ? run_child(child) : run_comparison(std::move(options));
+  if (child_command->parsed()) return run_child(child);
+  return run_comparison(
+      ddp->parsed() ? ddp_suite(ddp_options, options.pin) : rpc_suite(options.pin), options);
 }
 
 }  // namespace

@@ -38,6 +38,12 @@ if(WEFT_WITH_TORCH)
   if(WEFT_TORCH_PROBLEM)
     list(APPEND WEFT_MISSING "${WEFT_TORCH_PROBLEM}")
   endif()
+  # Of the Gloo inside libtorch_cpu, for the one file that needs them; never a library of it.
+  set(WEFT_GLOO_DIR ${CMAKE_CURRENT_SOURCE_DIR}/.deps/gloo/usr/include
+      CACHE PATH "Headers of Gloo: the folder that holds gloo/")
+  if(NOT EXISTS ${WEFT_GLOO_DIR}/gloo/context.h)
+    list(APPEND WEFT_MISSING "gloo/context.h: headers of Debian's libgloo-dev, in ${WEFT_GLOO_DIR}")
+  endif()
 endif()
 
 if(WEFT_MISSING)

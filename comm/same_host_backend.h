@@ -10,13 +10,18 @@
 // error that names who differs and how. A rank that dies, or does not come within the timeout,
 // fails the work of those who wait for it, and the group: make a new one of those who are left.
 //
-// Tensors are strided CPU tensors without overlap or gaps (contiguous, or channels-last on all
-// ranks). They must not be read or written until the work is done.
+// Tensors are strided CPU tensors in any layout; those with gaps and lazy conj and neg views take a
+// copy each way. Where a dense tensor is not contiguous (channels-last), it must be laid out alike
+// on all ranks. They must not be read or written until the work is done, which is when wait(),
+// isCompleted() or the future says so. all_reduce takes sparse COO tensors as well (sum and
+// average, of any number of entries); the result is coalesced, and the same bits on all ranks.
 //
 // Thread safety: all methods may be called from any thread; the order of calls must be the same on
-// all ranks. Lifetime: work and its tensors may outlive the backend; what is not done when it
-// ends is cancelled, so wait for it first. Work::abort ends the group, as an error does.
-// Blocking: creating, until all ranks have come; Work::wait. The rest only starts.
+// all ranks. Lifetime: work and its tensors may outlive the backend. A backend that ends first
+// finishes what it has started, as long as that goes on: what has not moved for half a second is
+// cancelled, so wait for it first. Work::abort ends the group, as an error does.
+// Blocking: creating and split(), until all ranks have come; Work::wait; monitoredBarrier; the end,
+// as said. The rest only starts.
 // Errors: c10::ValueError for arguments that cannot be; c10::DistBackendError from Work::wait and
 // creation, with the texts of comm/internal/collective_group.h and mesh.h.
 // Protocol: docs/same_host_collectives.md.

@@ -6,7 +6,7 @@
 // group takes a PassHold, starts the reduction, and when it is done replaces the gradients and
 // releases the hold; if it fails, it fails the hold.
 //
-// Thread safety: leaf_final is called on the strand of one pass; passes of several contexts may
+// Thread safety: leaves are shown on the strand of one pass; passes of several contexts may
 // call at once. A PassHold may be used from any thread, by one at a time.
 // Lifetime: an observer must outlive every pass it was given to. A PassHold may outlive its pass
 // and its worker; it then does nothing.
@@ -40,6 +40,8 @@ class PassHold {
   // Gives a leaf that was final in this pass another gradient, of the leaf's shape and type. Takes
   // effect before the pass can end; what shares its memory is copied.
   void replace(const at::Tensor& variable, at::Tensor gradient);
+  // The same for any leaf, also one that the pass did not reach on this worker.
+  void give(const at::Tensor& variable, at::Tensor gradient);
   // Each of these ends the hold.
   void release();
   void fail(absl::Status why);
@@ -52,7 +54,9 @@ class PassHold {
 class ObservedPass {
  public:
   virtual ContextId context() const = 0;
-  // Only inside leaf_final.
+  // It will not be committed. Who sees false is told by pass_failed when that changes.
+  virtual bool failed() const = 0;
+  // Only inside leaf_final and leaf_without_gradient.
   virtual PassHold hold() = 0;
 
  protected:
@@ -68,6 +72,15 @@ class LeafObserver {
   // does not reach.
   virtual absl::Status leaf_final(ObservedPass& pass, const at::Tensor& variable,
                                   at::Tensor& gradient) = 0;
+  // The pass leads to `variable` on this worker, but brings it no gradient. In place of leaf_final,
+  // and like it.
+  virtual absl::Status leaf_without_gradient(ObservedPass& /*pass*/,
+                                             const at::Tensor& /*variable*/) {
+    return absl::OkStatus();
+  }
+  // A pass in which one of these was called will not be committed: what it waits for is wanted no
+  // more. From any thread; must neither block nor call into distributed autograd.
+  virtual void pass_failed(const ContextId& /*context*/) {}
 };
 
 }  // namespace weft

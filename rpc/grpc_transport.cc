@@ -1,14 +1,13 @@
 #include "weft/rpc/grpc_transport.h"
 
-#include <cstdlib>
 #include <functional>
-#include <malloc.h>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "weft/base/freed_memory.h"
 #include "weft/base/serving_threads.h"
 #include "weft/base/status.h"
 #include "weft/rpc/internal/grpc_completions.h"
@@ -29,16 +28,6 @@ void stop_deadlock_detection() {
   }();
   (void)once;
 #endif
-}
-
-void keep_freed_memory() {
-  static const bool once = [] {
-    // What the environment sets wins. The second is the largest that glibc allows.
-    if (std::getenv("MALLOC_TRIM_THRESHOLD_") == nullptr) mallopt(M_TRIM_THRESHOLD, 128 << 20);
-    if (std::getenv("MALLOC_MMAP_THRESHOLD_") == nullptr) mallopt(M_MMAP_THRESHOLD, 32 << 20);
-    return true;
-  }();
-  (void)once;
 }
 
 }  // namespace

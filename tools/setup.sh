@@ -80,8 +80,28 @@ install_torch() {
   mv "$site.partial" "$site"
 }
 
+# LibTorch's Gloo without its headers, which the wheel lacks: taken out of Debian's package, not
+# installed, for Debian's libgloo must never be linked or loaded beside libtorch_cpu.
+install_gloo_headers() {
+  [[ -f .deps/gloo/usr/include/gloo/context.h ]] && return 0
+
+  command -v apt-get >/dev/null || fail "no apt-get here. Unpack by other means: libgloo-dev into .deps/gloo"
+  echo "setup: unpacking the headers of libgloo-dev into .deps/gloo"
+  rm -rf .deps/gloo.partial
+  mkdir -p .deps/gloo.partial
+  (
+    cd .deps/gloo.partial
+    retry apt-get download -qq libgloo-dev 2>/dev/null ||
+      { retry as_root apt-get update -qq && retry apt-get download -qq libgloo-dev; }
+  ) || fail "apt-get could not fetch libgloo-dev"
+  dpkg-deb -x .deps/gloo.partial/libgloo-dev_*.deb .deps/gloo.partial
+  rm -rf .deps/gloo .deps/gloo.partial/usr/lib .deps/gloo.partial/*.deb
+  mv .deps/gloo.partial .deps/gloo
+}
+
 mkdir -p .deps
 exec {lock}>.deps/lock
 flock "$lock"
 install_packages
 install_torch
+install_gloo_headers

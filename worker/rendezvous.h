@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "weft/rpc/rendezvous_store.h"
-#include "weft/worker/launch_environment.h"
+#include "weft/base/launch_environment.h"
 
 namespace weft {
 

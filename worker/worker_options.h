@@ -18,7 +18,7 @@
 #include "weft/rpc/rendezvous_store.h"
 #include "weft/rpc/transport.h"
 #include "weft/rpc/worker_info.h"
-#include "weft/worker/launch_environment.h"
+#include "weft/base/launch_environment.h"
 
 namespace weft {
 

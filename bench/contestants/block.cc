@@ -1,5 +1,6 @@
 #include "weft/bench/contestants/block.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 #include <vector>
@@ -12,6 +13,9 @@ namespace {
 
 constexpr double kWarmUpShare = 0.1;  // of the block's time, spent before it
 constexpr int64_t kFewestCalls = 2;
+// Of a step without DDP. Communication is a difference of two such times, which noise can make
+// small or negative; no ratio is told from less.
+constexpr double kLeastCommunicationShare = 0.01;
 
 double seconds_between(TimePoint from, TimePoint to) {
   return std::chrono::duration<double>(to - from).count();
@@ -31,9 +35,11 @@ absl::Status run_once(Client& client, const Row& row) {
     case Work::kRref:
       return client.rref_life();
     case Work::kAddInFlight:
+    case Work::kAllReduce:
+    case Work::kDdpStep:
       break;
   }
-  return absl::InternalError("calls in flight are not run one at a time");
+  return absl::InternalError("not an operation that one client runs one at a time");
 }
 
 double bytes_per_call(const Row& row) {
@@ -104,6 +110,58 @@ absl::StatusOr<BlockResult> run_in_flight(Client& client, int depth, double seco
                      .usage = usage_of_this_process() - usage_before};
 }
 
+absl::StatusOr<BlockResult> run_all_reduces(Rank& rank, const Repetitions& repetitions,
+                                            Clock& clock) {
+  std::vector<double> latencies_us;
+  latencies_us.reserve(repetitions.timed);
+  const Usage usage_before = usage_of_this_process();
+  for (int64_t i = 0; i < repetitions.warm_up; ++i) WEFT_RETURN_IF_ERROR(rank.all_reduce());
+  const TimePoint begin = clock.now();
+  TimePoint now = begin;
+  for (int64_t i = 0; i < repetitions.timed; ++i) {
+    WEFT_RETURN_IF_ERROR(rank.all_reduce());
+    const TimePoint then = std::exchange(now, clock.now());
+    latencies_us.push_back(seconds_between(then, now) * 1e6);
+  }
+  return BlockResult{.calls = repetitions.timed,
+                     .seconds = seconds_between(begin, now),
+                     .median_us = median(latencies_us),
+                     .p99_us = quantile(latencies_us, 0.99),
+                     .all_calls = repetitions.warm_up + repetitions.timed,
+                     .usage = usage_of_this_process() - usage_before};
+}
+
+// A step with DDP right after one without, both begun by all ranks together: the step without ends
+// when the last rank has done it, so that a rank's waiting for a slower one is not communication.
+absl::StatusOr<BlockResult> run_steps(Rank& rank, const Repetitions& repetitions, Clock& clock) {
+  std::vector<double> local_us, step_us, difference_us;
+  Usage usage;
+  const TimePoint begin = clock.now();
+  for (int64_t i = 0; i < repetitions.warm_up + repetitions.timed; ++i) {
+    WEFT_RETURN_IF_ERROR(rank.meet());
+    const TimePoint start = clock.now();
+    WEFT_RETURN_IF_ERROR(rank.local_step());
+    WEFT_RETURN_IF_ERROR(rank.meet());
+    const TimePoint middle = clock.now();
+    const Usage usage_before = usage_of_this_process();
+    WEFT_RETURN_IF_ERROR(rank.ddp_step());
+    const TimePoint end = clock.now();
+    if (i < repetitions.warm_up) continue;
+    usage += usage_of_this_process() - usage_before;
+    local_us.push_back(seconds_between(start, middle) * 1e6);
+    step_us.push_back(seconds_between(middle, end) * 1e6);
+    difference_us.push_back(step_us.back() - local_us.back());
+  }
+  return BlockResult{.calls = repetitions.timed,
+                     .seconds = seconds_between(begin, clock.now()),
+                     .median_us = median(step_us),
+                     .p99_us = quantile(step_us, 0.99),
+                     .all_calls = repetitions.timed,
+                     .usage = usage,
+                     .local_us = median(local_us),
+                     .communication_us = median(difference_us)};
+}
+
 }  // namespace
 
 absl::StatusOr<BlockResult> run_block(Client& client, const Row& row, double seconds,
@@ -114,7 +172,18 @@ absl::StatusOr<BlockResult> run_block(Client& client, const Row& row, double sec
   return run_one_at_a_time(client, row, seconds, clock);
 }
 
+absl::StatusOr<BlockResult> run_rank_block(Rank& rank, const Row& row,
+                                           const Repetitions& repetitions, Clock& clock) {
+  WEFT_RETURN_IF_ERROR(rank.prepare(row));
+  if (row.work == Work::kAllReduce) return run_all_reduces(rank, repetitions, clock);
+  if (row.work == Work::kDdpStep) return run_steps(rank, repetitions, clock);
+  return absl::UnimplementedError("ranks only run collectives and training steps");
+}
+
 double value_of(const Row& row, const BlockResult& result) {
+  if (row.work == Work::kDdpStep) {
+    return std::max(result.communication_us, kLeastCommunicationShare * result.local_us);
+  }
   if (row.unit == "us") return result.median_us;
   if (row.unit == "GB/s") return result.bytes / result.seconds * 1e-9;
   return static_cast<double>(result.calls) / result.seconds;

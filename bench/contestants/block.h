@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "weft/base/clock.h"
 #include "weft/bench/contestants/contestant.h"
+#include "weft/bench/contestants/rank.h"
 #include "weft/bench/machine.h"
 #include "weft/bench/rows.h"
 
@@ -22,12 +23,25 @@ struct BlockResult {
   double p99_us = 0;
   double bytes = 0;       // of tensors, both directions
   int64_t all_calls = 0;  // warm-up included: these are what `usage` paid for
-  Usage usage;  // of the client here, of both processes once the driver has added the server's
+  Usage usage;  // of this process here, of all processes once the driver has added the others'
+  // In the row of a training step, whose other figures are those of the steps with DDP.
+  double local_us = 0;          // the median step without DDP
+  double communication_us = 0;  // the median difference of a step with DDP and the one before it
 };
 
 // Warms up with untimed operations, then measures for `seconds` and at least two operations. The
 // row after a pause is one single operation and nothing before it.
 absl::StatusOr<BlockResult> run_block(Client& client, const Row& row, double seconds, Clock& clock);
+
+// How often the ranks repeat an operation: all of them equally often, or one would wait for ever.
+struct Repetitions {
+  int64_t warm_up = 1;
+  int64_t timed = 2;
+};
+
+// As run_block, for ranks of which every one runs the same block.
+absl::StatusOr<BlockResult> run_rank_block(Rank& rank, const Row& row,
+                                           const Repetitions& repetitions, Clock& clock);
 
 // The row's figure in the row's unit.
 double value_of(const Row& row, const BlockResult& result);

@@ -65,7 +65,7 @@ void run_client(Channel& driver, Client& client, Clock& clock) {
   obey(driver, [&](const std::string& verb, const Json& command) -> absl::StatusOr<Json> {
     if (verb == "connect") return done(client.connect(command.at("address")));
     if (verb == "run") {
-      absl::StatusOr<std::vector<Row>> rows = select_rows({command.at("row")});
+      absl::StatusOr<std::vector<Row>> rows = select_rows(rpc_rows(), {command.at("row")});
       if (!rows.ok()) return rows.status();
       absl::StatusOr<BlockResult> result =
           run_block(client, rows->front(), command.at("seconds"), clock);
@@ -74,6 +74,31 @@ void run_client(Channel& driver, Client& client, Clock& clock) {
     }
     if (verb == "quit") {
       client.close();
+      return Json::object();
+    }
+    return unknown(verb);
+  });
+}
+
+void run_rank(Channel& driver, Rank& rank, Clock& clock) {
+  obey(driver, [&](const std::string& verb, const Json& command) -> absl::StatusOr<Json> {
+    if (verb == "listen") {
+      absl::StatusOr<std::string> address = rank.listen();
+      if (!address.ok()) return address.status();
+      return Json{{"address", *address}};
+    }
+    if (verb == "join") return done(rank.join(command.at("address")));
+    if (verb == "run") {
+      absl::StatusOr<std::vector<Row>> rows = select_rows(ddp_rows(), {command.at("row")});
+      if (!rows.ok()) return rows.status();
+      absl::StatusOr<BlockResult> result =
+          run_rank_block(rank, rows->front(),
+                         {.warm_up = command.at("warm_up"), .timed = command.at("timed")}, clock);
+      if (!result.ok()) return result.status();
+      return Json{{"result", *result}};
+    }
+    if (verb == "quit") {
+      rank.close();
       return Json::object();
     }
     return unknown(verb);
@@ -93,10 +118,15 @@ void from_json(const Json& json, Usage& usage) {
 }
 
 void to_json(Json& json, const BlockResult& result) {
-  json =
-      Json{{"calls", result.calls},   {"seconds", result.seconds}, {"median_us", result.median_us},
-           {"p99_us", result.p99_us}, {"bytes", result.bytes},     {"all_calls", result.all_calls},
-           {"usage", result.usage}};
+  json = Json{{"calls", result.calls},
+              {"seconds", result.seconds},
+              {"median_us", result.median_us},
+              {"p99_us", result.p99_us},
+              {"bytes", result.bytes},
+              {"all_calls", result.all_calls},
+              {"usage", result.usage},
+              {"local_us", result.local_us},
+              {"communication_us", result.communication_us}};
 }
 
 void from_json(const Json& json, BlockResult& result) {
@@ -107,6 +137,9 @@ void from_json(const Json& json, BlockResult& result) {
   json.at("bytes").get_to(result.bytes);
   json.at("all_calls").get_to(result.all_calls);
   json.at("usage").get_to(result.usage);
+  // Only the row of a training step has these two.
+  result.local_us = json.value("local_us", 0.0);
+  result.communication_us = json.value("communication_us", 0.0);
 }
 
 }  // namespace weft::bench

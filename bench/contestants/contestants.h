@@ -3,9 +3,11 @@
 // Thread safety: free functions.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "weft/bench/contestants/contestant.h"
+#include "weft/bench/contestants/rank.h"
 
 namespace weft::bench {
 
@@ -21,5 +23,13 @@ Contestant grpc_contestant();
 // Weft over gRPC on loopback. Named "weft"; "weft blocking" never spins before it sleeps.
 enum class Waiting { kSpinning, kBlocking };
 Contestant weft_contestant(Waiting waiting);
+
+// Weft's same-host backend. Who waits looks for the others for `spin` before it sleeps; the tensors
+// lie in the backend's own memory, or elsewhere.
+enum class Memory { kResident, kCopied };
+RankContestant weft_ranks(const std::string& name, std::chrono::microseconds spin, Memory memory);
+
+// torch's ProcessGroupGloo over TCP on loopback, and c10d::Reducer on it. Named "gloo".
+RankContestant gloo_ranks();
 
 }  // namespace weft::bench

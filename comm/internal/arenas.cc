@@ -33,16 +33,22 @@ absl::StatusOr<Arenas::Block> Arenas::allocate(size_t size,
                            std::max(whole, kArenaBytes)));
   // What others have sent is taken from the sockets, where room is scarce.
   for (int other = 0; other < mesh_->size(); ++other) {
-    if (other != mesh_->rank()) WEFT_RETURN_IF_ERROR(receive_from(other));
+    if (other != mesh_->rank()) WEFT_RETURN_IF_ERROR(about(other, receive_from(other)));
   }
   // If it reaches only some, they get another one in its place: nothing was ever in this one.
   const std::string text = absl::StrCat(mine_.size(), " ", memory.size());
   for (int other = 0; other < mesh_->size(); ++other) {
-    WEFT_RETURN_IF_ERROR(mesh_->hand(other, text, memory.descriptor(), deadline));
+    WEFT_RETURN_IF_ERROR(about(other, mesh_->hand(other, text, memory.descriptor(), deadline)));
   }
   const auto arena = std::make_shared<Arena>(std::move(memory));
   mine_.push_back(arena);
   return block_of(arena, *arena->take(whole), whole);
+}
+
+absl::Status Arenas::about(int rank, const absl::Status& status) const {
+  // Who has gone maps nothing any more; an operation that misses it will say so.
+  if (status.ok() || !mesh_->end_of(rank).ok()) return absl::OkStatus();
+  return prepend(absl::StrCat("rank ", rank, ": "), status);
 }
 
 Arenas::Block Arenas::block_of(const std::shared_ptr<Arena>& arena, size_t offset, size_t size) {

@@ -8,7 +8,8 @@
 // Lifetime: a block may outlive this; its arena lives as long as any of its blocks.
 // Blocking: allocate(), where it makes an arena (writes its pages, and sends a message to each
 // rank). Errors: ResourceExhausted (kMostArenas, or no memory), InvalidArgument (a rank names
-// memory that it never sent), those of shm/. Protocol: docs/same_host_collectives.md, "Arenas".
+// memory that it never sent), those of shm/; they name the rank, and Unavailable is one that is
+// gone. Protocol: docs/same_host_collectives.md, "Arenas".
 #pragma once
 
 #include <chrono>
@@ -68,6 +69,7 @@ class Arenas : public ArenaDirectory {
   };
 
   absl::Status receive_from(int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status about(int rank, const absl::Status& status) const;
   static Block block_of(const std::shared_ptr<Arena>& arena, size_t offset, size_t size);
 
   const std::shared_ptr<Mesh> mesh_;  // shared with the group

@@ -6,8 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "weft/base/executor.h"
-#include "weft/base/log.h"
 #include "weft/base/status.h"
 #include "weft/shm/wait_word.h"
 
@@ -28,7 +26,7 @@ CollectiveGroup::CollectiveGroup(std::shared_ptr<Mesh> mesh, Options options)
       background_([this] { run_in_background(); }) {}
 
 CollectiveGroup::~CollectiveGroup() {
-  abort(absl::CancelledError(absl::StrCat("rank ", rank(), " has left the group")));
+  leave();
   {
     MutexLock lock(mutex_);
     stopping_ = true;
@@ -152,166 +150,24 @@ void CollectiveGroup::abort(absl::Status reason) {
   tell(finished);
 }
 
+void CollectiveGroup::leave() {
+  for (int other = 0; other < size(); ++other) {
+    if (mesh_->died(other)) abort(mesh_->end_of(other));
+  }
+  abort(absl::CancelledError(absl::StrCat("rank ", rank(), " has left the group")));
+}
+
 absl::Status CollectiveGroup::failure() const {
   MutexLock lock(mutex_);
   return failure_;
 }
 
-// ---- who does the work
-
-// As the leader, until the work is done (null: until nothing is under way, or somebody waits).
-void CollectiveGroup::lead(const Work* work, TimePoint deadline) {
-  for (;;) {
-    Finished finished;
-    bool over;
-    Goal goal;
-    {
-      MutexLock lock(mutex_);
-      while (advance_all()) {
-      }
-      finished.swap(finished_);
-      over = work != nullptr ? work->done() || Clock::now() >= deadline
-                             : nothing_under_way() || followers_ > 0 || stopping_;
-      goal = goal_;
-      if (over) {
-        leading_ = false;
-        moved_on_.notify_all();
-      }
-    }
-    tell(finished);
-    if (over) return;
-    if (look_for(goal)) continue;
-    const WaitWord::Sleeper sleeper(mesh_->mine().doorbell);
-    TimePoint until = std::min(deadline, Clock::now() + kLook);
-    {
-      MutexLock lock(mutex_);
-      if (advance() || advance_lanes() || nothing_under_way()) continue;
-      if (work != nullptr ? work->done() : followers_ > 0 || stopping_) continue;
-      if (!queue_.empty()) until = std::min(until, queue_.front()->deadline_);
-    }
-    const TimePoint asleep = Clock::now();
-    {
-      const BlockingSection waiting;
-      sleeper.sleep(until);
-    }
-    const Nanoseconds slept = Clock::now() - asleep;
-    MutexLock lock(mutex_);
-    if (goal_.counter != nullptr && reached(goal_.counter->load(), goal_.number)) {
-      spin_.slept(slept);
-    }
-    // First what those have left that are gone.
-    while (advance() || advance_lanes()) {
-    }
-    look_around();
-  }
-}
-
-// True once the counter that is waited for has moved; false if it is time to sleep.
-bool CollectiveGroup::look_for(const Goal& goal) {
-  if (goal.counter == nullptr || !spin_.worth_while()) return false;
-  const TimePoint start = Clock::now();
-  TimePoint last = start;
-  for (int looks = 1;; ++looks) {
-    if (reached(goal.counter->load(), goal.number)) {
-      spin_.found(Clock::now() - start);
-      return true;
-    }
-    pause_spinning();
-    if (looks % kLooks != 0) continue;
-    std::this_thread::yield();
-    const TimePoint now = Clock::now();
-    if (now - last > SpinPolicy::kLongBreak) {
-      spin_.disturbed();
-      return false;
-    }
-    if (now - start > spin_.limit()) break;
-    last = now;
-  }
-  spin_.in_vain();
-  return false;
-}
-
-void CollectiveGroup::run_in_background() {
-  uint32_t seen = 0;
-  int idle = 0;
-  for (;;) {
-    {
-      MutexLock lock(mutex_);
-      if (stopping_) return;
-      if (!ticking_) {
-        background_needed_.wait(mutex_);
-        seen = operations_;
-        idle = 0;
-        continue;
-      }
-      if (!urgent_) background_needed_.wait_until(mutex_, Clock::now() + kPatience);
-      if (stopping_) return;
-      // Whoever started it had time to wait for it.
-      const bool at_once = std::exchange(urgent_, false) && !leading_ && !nothing_under_way();
-      if (!at_once && (nothing_under_way() || operations_ != seen || leading_)) {
-        idle = operations_ == seen && nothing_under_way() ? idle + 1 : 0;
-        if (idle == kMostIdle) ticking_ = false;
-        seen = operations_;
-        continue;
-      }
-      leading_ = true;
-    }
-    lead(nullptr, TimePoint::max());
-  }
-}
-
-void CollectiveGroup::tell(Finished& finished) {
-  for (const std::shared_ptr<Work>& work : finished) {
-    work->operation_.memory = nullptr;
-    work->memory_ = nullptr;
-  }
-}
-
-void CollectiveGroup::when_done(const std::shared_ptr<Work>& work, std::function<void()> then) {
+CollectiveGroup::Counts CollectiveGroup::counts() const {
   MutexLock lock(mutex_);
-  if (work->done()) return call_soon(std::move(then));
-  work->then_.push_back(std::move(then));
-  // Nobody may wait for it in any other way.
-  urgent_ = true;
-  background_needed_.notify_all();
+  return counts_;
 }
 
-void CollectiveGroup::call_soon(std::function<void()> call) {
-  calls_.push_back(std::move(call));
-  if (idle_callers_ > 0) {
-    calls_there_.notify_all();
-  } else if (callers_.size() < kMostCallers) {
-    callers_.emplace_back([this] { run_calls(); });
-  }
-}
-
-void CollectiveGroup::run_calls() {
-  for (;;) {
-    std::function<void()> call;
-    {
-      MutexLock lock(mutex_);
-      ++idle_callers_;
-      while (calls_.empty() && !stopping_) calls_there_.wait(mutex_);
-      --idle_callers_;
-      if (calls_.empty()) return;
-      call = std::move(calls_.front());
-      calls_.pop_front();
-    }
-    try {
-      call();
-    } catch (const std::exception& error) {
-      log_error("a callback of a collective threw: ", error.what());
-    }
-  }
-}
-
-bool CollectiveGroup::on_own_thread() const {
-  const std::thread::id here = std::this_thread::get_id();
-  if (here == background_.get_id()) return true;
-  MutexLock lock(mutex_);
-  return std::any_of(callers_.begin(), callers_.end(),
-                     [here](const std::thread& one) { return one.get_id() == here; });
-}
+// ---- what is under way
 
 bool CollectiveGroup::nothing_under_way() const { return queue_.empty() && transfers_.empty(); }
 
@@ -330,7 +186,10 @@ bool CollectiveGroup::advance_all() {
 bool CollectiveGroup::advance_lanes() {
   if (!failure_.ok()) return false;
   absl::StatusOr<bool> moved = lanes_.advance();
-  if (moved.ok()) return *moved;
+  if (moved.ok()) {
+    if (*moved) ++steps_;
+    return *moved;
+  }
   fail(moved.status());
   return true;
 }
@@ -384,7 +243,7 @@ void CollectiveGroup::look_around() {
   for (int other = 0; other < size(); ++other) {
     // Who has done its part may have gone.
     if (other == rank() || reached((mesh_->board(other).*awaited_).load(), goal_.number)) continue;
-    if (absl::Status end = end_of(other); !end.ok()) {
+    if (absl::Status end = mesh_->end_of(other); !end.ok()) {
       if (reached((mesh_->board(other).*awaited_).load(), goal_.number)) continue;
       return fail(std::move(end));
     }
@@ -402,7 +261,7 @@ void CollectiveGroup::look_at_transfers() {
   if (transfers_.empty() || !failure_.ok()) return;
   const std::vector<Lanes::Waiting> all = lanes_.waiting();
   for (const Lanes::Waiting& one : all) {
-    absl::Status end = one.peer == Lanes::kAnyone ? end_of_all() : end_of(one.peer);
+    absl::Status end = one.peer == Lanes::kAnyone ? end_of_all() : mesh_->end_of(one.peer);
     if (end.ok()) continue;
     if (advance_lanes()) return;  // what it has left came just now
     return fail(prepend(absl::StrCat(one.what, ": "), end));
@@ -419,20 +278,9 @@ void CollectiveGroup::look_at_transfers() {
 
 absl::Status CollectiveGroup::end_of_all() const {
   for (int other = 0; other < size(); ++other) {
-    if (other != rank() && end_of(other).ok()) return absl::OkStatus();
+    if (other != rank() && mesh_->end_of(other).ok()) return absl::OkStatus();
   }
   return absl::UnavailableError("no other rank is left");
-}
-
-absl::Status CollectiveGroup::end_of(int rank) const {
-  const Board& board = mesh_->board(rank);
-  if (board.failed.load() != 0) {
-    const std::string why = printable(board.failure, sizeof(board.failure));
-    return absl::UnavailableError(absl::StrCat("rank ", rank, " has given up: ", why));
-  }
-  if (!mesh_->gone(rank)) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("rank ", rank, " (process ", mesh_->process(rank), ") has died"));
 }
 
 // ---- counters
@@ -448,6 +296,7 @@ bool CollectiveGroup::all_reached(Counter Board::*counter, uint32_t goal) {
 }
 
 void CollectiveGroup::move(Counter Board::*counter, uint32_t next) {
+  ++steps_;
   (mesh_->mine().*counter).value.store(next, std::memory_order_seq_cst);
   for (int other = 0; other < size(); ++other) {
     if (other != rank()) mesh_->board(other).doorbell.ring();

@@ -93,12 +93,29 @@ class CollectiveGroup {
   // Until it is done, or `deadline`: DeadlineExceeded then, and it goes on. Else its status.
   absl::Status wait(const std::shared_ptr<Work>& work, TimePoint deadline)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits for all that is under way, as long as something moves: returns once nothing is left, or
+  // nothing has gone on for `still`.
+  void drain(Nanoseconds still) ABSL_LOCKS_EXCLUDED(mutex_);
   // Fails all that is under way here and, with this reason, at the other ranks.
   void abort(absl::Status reason) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same, because this rank has no more use for the group; where another one has died, that is
+  // the reason which the rest are told.
+  void leave() ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether this is a thread of the group: it cannot destroy the group.
   bool on_own_thread() const ABSL_LOCKS_EXCLUDED(mutex_);
   // OK as long as operations can succeed.
   absl::Status failure() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // What this rank has done so far.
+  struct Counts {
+    uint64_t in_slots = 0;  // operations, by where the data lay
+    uint64_t in_arenas = 0;
+    uint64_t in_pieces = 0;
+    uint64_t copied_bytes = 0;  // into slots and stages
+    uint64_t found = 0;         // waits that ended while it looked
+    uint64_t slept = 0;         // times it went to sleep
+  };
+  Counts counts() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   using Finished = std::vector<std::shared_ptr<Work>>;
@@ -106,6 +123,13 @@ class CollectiveGroup {
   struct Goal {
     const Counter* counter = nullptr;
     uint32_t number = 0;
+  };
+  // The same with what messages wait for: any of them is worth a look.
+  struct Awaited {
+    Goal goal;
+    std::vector<Lanes::Watch> watches;
+    bool anything() const { return goal.counter != nullptr || !watches.empty(); }
+    bool come() const;
   };
   // How far the first operation of the queue has come.
   enum class Phase { kPublish, kMeet, kSlots, kArenas, kLeaveArenas, kPieces };
@@ -119,7 +143,7 @@ class CollectiveGroup {
   static constexpr int kAllAddUp = 3;  // ranks: with more, each adds up a part
 
   void lead(const Work* work, TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool look_for(const Goal& goal);
+  bool look_for(const Awaited& awaited);
   void run_in_background() ABSL_LOCKS_EXCLUDED(mutex_);
   void call_soon(std::function<void()> call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void run_calls() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -140,6 +164,7 @@ class CollectiveGroup {
   bool take_piece() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::Status compare() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status plan_pulls() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status place_pulls() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void take_whole() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void sum(uint64_t base, uint64_t first, uint64_t count, std::span<std::byte* const> targets)
@@ -157,13 +182,11 @@ class CollectiveGroup {
   // Who is dead, has given up or is late.
   void look_around() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void look_at_transfers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Why nothing more will come of a rank; OK as long as something may.
-  absl::Status end_of(int rank) const;
   absl::Status end_of_all() const;
 
   // Whether every other rank's counter has come there; if not, it is the goal now.
   bool all_reached(Counter Board::*counter, uint32_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void move(Counter Board::*counter, uint32_t next);
+  void move(Counter Board::*counter, uint32_t next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of `count` elements, where the part of a rank begins.
   uint64_t part_begin(uint64_t count, int rank) const;
 
@@ -188,6 +211,8 @@ class CollectiveGroup {
 
   uint32_t operations_ ABSL_GUARDED_BY(mutex_) = 0;     // done
   uint32_t pieces_before_ ABSL_GUARDED_BY(mutex_) = 0;  // of those
+  uint64_t steps_ ABSL_GUARDED_BY(mutex_) = 0;  // that anything took: grows while something moves
+  Counts counts_ ABSL_GUARDED_BY(mutex_);
   Goal goal_ ABSL_GUARDED_BY(mutex_);
   Counter Board::*awaited_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of all ranks, to goal_.number
 

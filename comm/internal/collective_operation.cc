@@ -94,6 +94,7 @@ bool CollectiveGroup::publish() {
   if (record.bytes <= kSlotBytes) {
     record.place = Place::kSlot;
     copy_out(operation.parts, 0, record.bytes, slot.data);
+    counts_.copied_bytes += record.bytes;
   } else if (operation.resident.has_value()) {
     record.place = Place::kArena;
     record.arena = operation.resident->arena;
@@ -118,6 +119,7 @@ bool CollectiveGroup::meet() {
     records_[other] = mesh_->board(other).slots[operations_ % kSlots].record;
   }
   absl::Status same = compare();
+  if (same.ok()) same = plan_pulls();
   if (same.ok()) same = place_pulls();
   if (!same.ok()) {
     fail(std::move(same));
@@ -136,8 +138,10 @@ bool CollectiveGroup::meet() {
   pieces_ = pieces_staged_ = pieces_taken_ = 0;
   piece_reduced_ = false;
   if (all_in_slots) {
+    ++counts_.in_slots;
     phase_ = Phase::kSlots;
   } else if (any_private) {
+    ++counts_.in_pieces;
     pieces_ = (largest + kStageBytes - 1) / kStageBytes;
     phase_ = Phase::kPieces;
   } else {
@@ -153,6 +157,7 @@ bool CollectiveGroup::meet() {
       }
       sources_[other] = *at;
     }
+    ++counts_.in_arenas;
     phase_ = Phase::kArenas;
   }
   return true;
@@ -183,6 +188,14 @@ absl::Status CollectiveGroup::compare() const {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CollectiveGroup::plan_pulls() {
+  Operation& operation = queue_.front()->operation_;
+  if (operation.plan == nullptr) return absl::OkStatus();
+  std::vector<uint64_t> bytes;
+  for (const Record& record : records_) bytes.push_back(record.bytes);
+  return operation.plan(bytes, operation.pulls);
 }
 
 // What this rank takes is there, at every rank.
@@ -225,7 +238,7 @@ bool CollectiveGroup::all_are_well() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (int other = 0; other < size(); ++other) {
     if (other == rank() || mesh_->board(other).failed.load() == 0) continue;
-    fail(end_of(other));
+    fail(mesh_->end_of(other));
     return false;
   }
   return true;
@@ -316,8 +329,9 @@ bool CollectiveGroup::stage_piece() {
   const Record& mine = records_[rank()];
   const uint64_t begin = pieces_staged_ * kStageBytes;
   if (mine.place != Place::kSlot && begin < mine.bytes) {
-    copy_out(queue_.front()->operation_.parts, begin, std::min(begin + kStageBytes, mine.bytes),
-             mesh_->mine().stages[piece % kStages]);
+    const uint64_t end = std::min(begin + kStageBytes, mine.bytes);
+    copy_out(queue_.front()->operation_.parts, begin, end, mesh_->mine().stages[piece % kStages]);
+    counts_.copied_bytes += end - begin;
   }
   ++pieces_staged_;
   move(&Board::staged, piece + 1);

@@ -91,7 +91,8 @@ bool Lanes::write_to(int peer) {
   const uint32_t before = lane.written.load();
   uint32_t written = before;
   // What the peer says cannot make this write outside of the ring, only too early.
-  const uint32_t under_way = before - mesh_.lane(peer, mesh_.rank()).taken.load();
+  out.taken_seen = mesh_.lane(peer, mesh_.rank()).taken.load();
+  const uint32_t under_way = before - out.taken_seen;
   uint32_t room = kLaneBytes - std::min(under_way, kLaneBytes);
   std::vector<Message> done;
   while (!out.queue.empty()) {
@@ -128,11 +129,12 @@ absl::StatusOr<bool> Lanes::read_from(int peer) {
   Counter& counter = mesh_.lane(mesh_.rank(), peer).taken;
   const uint32_t before = counter.load();
   uint32_t taken = before;
-  uint32_t there = lane.written.load() - before;
+  Incoming& in = incoming_[peer];
+  in.written_seen = lane.written.load();
+  uint32_t there = in.written_seen - before;
   if (there > kLaneBytes) {
     return absl::InternalError(absl::StrCat("the lane from rank ", peer, " is damaged"));
   }
-  Incoming& in = incoming_[peer];
   while (in.headed || there >= sizeof(Header)) {
     if (!in.headed) {
       read_ring(lane, taken, &in.header, sizeof(Header));
@@ -202,6 +204,16 @@ absl::Status Lanes::fits(const Message& receive, int peer, uint64_t size) const 
   return absl::InvalidArgumentError(absl::StrCat("rank ", peer, " sent ", size, " bytes to rank ",
                                                  mesh_.rank(), " (tag ", receive.tag,
                                                  "), whose receive takes ", receive.size));
+}
+
+void Lanes::watch(std::vector<Watch>& all) const {
+  for (int peer = 0; peer < mesh_.size(); ++peer) {
+    if (peer == mesh_.rank()) continue;
+    const Lane& lane = mesh_.lane(peer, mesh_.rank());
+    if (!receives_.empty()) all.push_back({&lane.written, incoming_[peer].written_seen});
+    const Outgoing& out = outgoing_[peer];
+    if (!out.queue.empty()) all.push_back({&lane.taken, out.taken_seen});
+  }
 }
 
 std::vector<Lanes::Waiting> Lanes::waiting() const {

@@ -51,6 +51,14 @@ class Lanes {
   absl::StatusOr<bool> advance();
   bool idle() const { return receives_.empty() && sending_ == 0; }
 
+  // Counters of others whose move may let something go on, and what was seen of them.
+  struct Watch {
+    const Counter* counter;
+    uint32_t seen;
+    bool moved() const { return counter->load() != seen; }
+  };
+  void watch(std::vector<Watch>& all) const;
+
   // For whom something waits, as texts for an error: "send of 5 bytes to rank 2 (tag 7)".
   struct Waiting {
     int peer;
@@ -76,12 +84,14 @@ class Lanes {
     std::deque<Message> queue;
     uint64_t written = 0;  // of the first one
     bool headed = false;   // its header is written
+    uint32_t taken_seen = 0;
   };
   struct Incoming {
     bool headed = false;
     Header header = {};
     uint64_t read = 0;  // of its bytes
     bool matched = false;
+    uint32_t written_seen = 0;
     Receives::iterator receive;   // where it goes, if matched
     std::vector<std::byte> kept;  // where it goes otherwise
   };

@@ -185,9 +185,20 @@ bool Mesh::gone(int rank) const {
   return sockets_[rank] != nullptr && sockets_[rank]->closed_by_peer();
 }
 
-pid_t Mesh::process(int rank) const {
-  return sockets_[rank] == nullptr ? ::getpid() : sockets_[rank]->peer_process();
+absl::Status Mesh::end_of(int rank) const {
+  const Board& there = board(rank);
+  // Who gives up says so before it goes.
+  const bool closed = gone(rank);
+  if (there.failed.load() != 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "rank ", rank, " has given up: ", printable(there.failure, sizeof(there.failure))));
+  }
+  if (!closed) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("rank ", rank, " (process ", sockets_[rank]->peer_process(), ") has died"));
 }
+
+bool Mesh::died(int rank) const { return gone(rank) && board(rank).failed.load() == 0; }
 
 void Mesh::leave() {
   for (const auto& socket : sockets_) {

@@ -58,7 +58,11 @@ class Mesh {
 
   // Whether this rank has closed its end or died. False for this rank itself.
   bool gone(int rank) const;
-  pid_t process(int rank) const;
+  // Why nothing more will come of a rank: Unavailable, with its own words if it has given up; OK as
+  // long as something may.
+  absl::Status end_of(int rank) const;
+  // Whether it has gone without a word.
+  bool died(int rank) const;
   // Closes all sockets: the others see this rank gone.
   void leave();
 

@@ -5,11 +5,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "absl/status/status.h"
 
 namespace weft::internal {
 
@@ -55,6 +58,9 @@ struct Operation {
   std::vector<uint64_t> shares;  // bytes for each rank, one behind the other; empty: not said
 
   std::vector<Pull> pulls;  // none from this rank itself
+  // Chooses the pulls once it is known how many bytes each rank brings (by rank). May be none.
+  // Called with the group's lock held.
+  std::function<absl::Status(std::span<const uint64_t> bytes, std::vector<Pull>& pulls)> plan;
 
   std::shared_ptr<const void> memory;  // keeps all of it until the operation has ended
 

@@ -108,28 +108,58 @@ struct BitXor {
   }
 };
 
+// No iteration reads what another one writes: a target is a source, or apart from all of them.
+#if defined(__clang__)
+#define WEFT_EACH_FOR_ITSELF _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define WEFT_EACH_FOR_ITSELF _Pragma("GCC ivdep")
+#endif
+
+template <class T>
+const T* elements(const std::byte* from, size_t begin) {
+  return reinterpret_cast<const T*>(from) + begin;
+}
+template <class T>
+T* elements(std::byte* from, size_t begin) {
+  return reinterpret_cast<T*>(from) + begin;
+}
+
+template <class T, class Op>
+[[gnu::always_inline]] inline void reduce_two(const std::byte* one, const std::byte* other,
+                                              std::byte* target, std::byte* second_target,
+                                              size_t count) {
+  using W = typename Wide<T>::type;
+  const Op op;
+  const T *a = elements<T>(one, 0), *b = elements<T>(other, 0);
+  T *to = elements<T>(target, 0), *also_to = elements<T>(second_target, 0);
+  WEFT_EACH_FOR_ITSELF
+  for (size_t i = 0; i < count; ++i) {
+    W value = op(wide<W>(a, i), wide<W>(b, i));
+    if constexpr (std::is_same_v<Op, Average>) value = value / static_cast<Real<W>>(2);
+    to[i] = also_to[i] = static_cast<T>(value);
+  }
+}
+
 // Block by block, so that a block is still in the first cache when it is written: a target may be a
 // source, and several targets cost no more reading.
 template <class T, class Op>
-void reduce(std::span<const std::byte* const> sources, std::span<std::byte* const> targets,
-            size_t count) {
+[[gnu::always_inline]] inline void reduce_many(std::span<const std::byte* const> sources,
+                                               std::span<std::byte* const> targets, size_t count) {
   using W = typename Wide<T>::type;
   constexpr size_t kBlock = 4096 / sizeof(W);
   alignas(64) W block[kBlock];
   const Op op;
   for (size_t begin = 0; begin < count; begin += kBlock) {
     const size_t size = std::min(kBlock, count - begin);
-    const T* first = reinterpret_cast<const T*>(sources[0]) + begin;
+    const T* first = elements<T>(sources[0], begin);
     if (sources.size() == 1) {
       for (size_t i = 0; i < size; ++i) block[i] = wide<W>(first, i);
     } else {
-      const T* second = reinterpret_cast<const T*>(sources[1]) + begin;
-      for (size_t i = 0; i < size; ++i) {
-        block[i] = op(wide<W>(first, i), wide<W>(second, i));
-      }
+      const T* second = elements<T>(sources[1], begin);
+      for (size_t i = 0; i < size; ++i) block[i] = op(wide<W>(first, i), wide<W>(second, i));
     }
     for (size_t s = 2; s < sources.size(); ++s) {
-      const T* source = reinterpret_cast<const T*>(sources[s]) + begin;
+      const T* source = elements<T>(sources[s], begin);
       for (size_t i = 0; i < size; ++i) block[i] = op(block[i], wide<W>(source, i));
     }
     if constexpr (std::is_same_v<Op, Average>) {
@@ -137,11 +167,47 @@ void reduce(std::span<const std::byte* const> sources, std::span<std::byte* cons
       for (size_t i = 0; i < size; ++i) block[i] = block[i] / all;
     }
     for (std::byte* one : targets) {
-      T* target = reinterpret_cast<T*>(one) + begin;
+      T* target = elements<T>(one, begin);
       for (size_t i = 0; i < size; ++i) target[i] = static_cast<T>(block[i]);
     }
   }
 }
+
+template <class T, class Op>
+[[gnu::always_inline]] inline void reduce_here(std::span<const std::byte* const> sources,
+                                               std::span<std::byte* const> targets, size_t count) {
+  if (sources.size() == 2 && (targets.size() == 1 || targets.size() == 2)) {
+    reduce_two<T, Op>(sources[0], sources[1], targets.front(), targets.back(), count);
+  } else {
+    reduce_many<T, Op>(sources, targets, count);
+  }
+}
+
+template <class T, class Op>
+void reduce_plain(std::span<const std::byte* const> sources, std::span<std::byte* const> targets,
+                  size_t count) {
+  reduce_here<T, Op>(sources, targets, count);
+}
+
+#if defined(__x86_64__)
+// The same with wider registers: twice as fast in the caches. (Stores that go around the caches are
+// slower here: the lines were read just now.)
+template <class T, class Op>
+[[gnu::target("avx2")]] void reduce_wide(std::span<const std::byte* const> sources,
+                                         std::span<std::byte* const> targets, size_t count) {
+  reduce_here<T, Op>(sources, targets, count);
+}
+
+template <class T, class Op>
+ReduceKernel reduce() {
+  return __builtin_cpu_supports("avx2") ? reduce_wide<T, Op> : reduce_plain<T, Op>;
+}
+#else
+template <class T, class Op>
+ReduceKernel reduce() {
+  return reduce_plain<T, Op>;
+}
+#endif
 
 template <class T>
 ReduceKernel kernel_of(Reduction reduction) {
@@ -149,26 +215,26 @@ ReduceKernel kernel_of(Reduction reduction) {
   constexpr bool kWhole = std::is_integral_v<T>;  // bool as well
   switch (reduction) {
     case Reduction::kSum:
-      return reduce<T, Sum>;
+      return reduce<T, Sum>();
     case Reduction::kProduct:
-      return reduce<T, Product>;
+      return reduce<T, Product>();
     case Reduction::kAverage:
-      if constexpr (!kWhole) return reduce<T, Average>;
+      if constexpr (!kWhole) return reduce<T, Average>();
       return nullptr;
     case Reduction::kMin:
-      if constexpr (!kComplex) return reduce<T, Min>;
+      if constexpr (!kComplex) return reduce<T, Min>();
       return nullptr;
     case Reduction::kMax:
-      if constexpr (!kComplex) return reduce<T, Max>;
+      if constexpr (!kComplex) return reduce<T, Max>();
       return nullptr;
     case Reduction::kBitAnd:
-      if constexpr (kWhole) return reduce<T, BitAnd>;
+      if constexpr (kWhole) return reduce<T, BitAnd>();
       return nullptr;
     case Reduction::kBitOr:
-      if constexpr (kWhole) return reduce<T, BitOr>;
+      if constexpr (kWhole) return reduce<T, BitOr>();
       return nullptr;
     case Reduction::kBitXor:
-      if constexpr (kWhole) return reduce<T, BitXor>;
+      if constexpr (kWhole) return reduce<T, BitXor>();
       return nullptr;
   }
   return nullptr;

@@ -77,6 +77,21 @@ absl::Status LeafStage::replace(const at::Tensor& variable, at::Tensor gradient)
   return absl::OkStatus();
 }
 
+absl::Status LeafStage::give(const at::Tensor& variable, at::Tensor gradient) {
+  if (find(variable) != nullptr) return replace(variable, std::move(gradient));
+  if (!variable.requires_grad() || variable.grad_fn()) {
+    return absl::InvalidArgumentError("only a leaf that requires a gradient can be given one");
+  }
+  index_.emplace(variable.unsafeGetTensorImpl(), leaves_.size());
+  leaves_.push_back({variable, at::Tensor()});
+  absl::Status status = replace(variable, std::move(gradient));
+  if (!status.ok()) {
+    index_.erase(variable.unsafeGetTensorImpl());
+    leaves_.pop_back();
+  }
+  return status;
+}
+
 std::vector<LeafGradient> LeafStage::take() {
   index_.clear();
   return std::exchange(leaves_, {});

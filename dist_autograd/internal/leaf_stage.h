@@ -39,6 +39,8 @@ class LeafStage {
   // Gives a variable that has a gradient another one. InvalidArgument: it has none, or the new one
   // is not of its shape and type.
   absl::Status replace(const at::Tensor& variable, at::Tensor gradient);
+  // The same, for a variable that may have none yet. InvalidArgument also: it is no leaf.
+  absl::Status give(const at::Tensor& variable, at::Tensor gradient);
   // In the order in which the variables came.
   std::vector<LeafGradient> take();
 

@@ -96,6 +96,12 @@ class LocalGraph::Impl {
     return status.ok() ? status : fail(std::move(status), "LeafObserver");
   }
 
+  absl::Status give(const at::Tensor& variable, at::Tensor gradient) {
+    if (!status_.ok()) return status_;
+    absl::Status status = stage_.give(variable, std::move(gradient));
+    return status.ok() ? status : fail(std::move(status), "LeafObserver");
+  }
+
   bool waiting() const { return buffered_ + held_answers_ > 0; }
   std::vector<SendId> unanswered() const;
   bool fed(SendId send) const;
@@ -120,8 +126,9 @@ class LocalGraph::Impl {
   absl::Status execute(uint32_t index);
   variable_list call(NodeState& state, variable_list inputs, bool has_post_hooks);
   absl::Status finish_leaf(const at::Tensor& variable);
+  absl::Status miss_leaf(const at::Tensor& variable);
   void pass_on(uint32_t index, variable_list outputs);
-  void die(uint32_t index);
+  absl::Status die(uint32_t index);
   void buffer(uint32_t index, uint32_t input, at::Tensor gradient);
   void resolve_edge(uint32_t index);
   void resolve_recv(const NodeState& state, at::Tensor gradient);
@@ -389,7 +396,7 @@ absl::Status LocalGraph::Impl::drain() {
     if (nodes_[index].present) {
       WEFT_RETURN_IF_ERROR(execute(index));
     } else {
-      die(index);
+      WEFT_RETURN_IF_ERROR(die(index));
     }
   }
   return absl::OkStatus();
@@ -452,11 +459,18 @@ variable_list LocalGraph::Impl::call(NodeState& state, variable_list inputs, boo
 
 absl::Status LocalGraph::Impl::finish_leaf(const at::Tensor& variable) {
   at::Tensor* gradient = stage_.finish(variable);
-  if (gradient == nullptr) return absl::OkStatus();
+  if (gradient == nullptr) return miss_leaf(variable);
   if (options_.on_leaf == nullptr) return absl::OkStatus();
   const absl::Status status = options_.on_leaf(variable, *gradient);
   if (!status.ok()) return fail(status, "LeafObserver");
   return replace(variable, std::move(*gradient));  // checked; it may share a bucket's memory
+}
+
+absl::Status LocalGraph::Impl::miss_leaf(const at::Tensor& variable) {
+  if (options_.on_leaf == nullptr) return absl::OkStatus();
+  at::Tensor none;
+  const absl::Status status = options_.on_leaf(variable, none);
+  return status.ok() ? status : fail(status, "LeafObserver");
 }
 
 void LocalGraph::Impl::pass_on(uint32_t index, variable_list outputs) {
@@ -478,13 +492,15 @@ void LocalGraph::Impl::pass_on(uint32_t index, variable_list outputs) {
 }
 
 // No gradient ever entered: its hooks do not run, and nothing comes out of it.
-void LocalGraph::Impl::die(uint32_t index) {
+absl::Status LocalGraph::Impl::die(uint32_t index) {
   const NodeState& state = nodes_[index];
   if (state.kind == Kind::kRecv) resolve_recv(state, at::Tensor());
   for (uint32_t edge = 0; edge < state.node->num_outputs(); ++edge) {
     const uint32_t target = targets_[state.first_target + edge];
     if (target != kNoTarget) resolve_edge(target);
   }
+  if (state.kind != Kind::kLeaf) return absl::OkStatus();
+  return miss_leaf(static_cast<const AccumulateGrad&>(*state.node).variable);
 }
 
 void LocalGraph::Impl::buffer(uint32_t index, uint32_t input, at::Tensor gradient) {
@@ -584,6 +600,9 @@ std::vector<SendId> LocalGraph::unanswered() const { return impl_->unanswered();
 bool LocalGraph::fed(SendId send) const { return impl_->fed(send); }
 std::vector<LeafGradient> LocalGraph::take_leaves() { return impl_->take_leaves(); }
 const at::Tensor* LocalGraph::staged(const at::Tensor& variable) { return impl_->staged(variable); }
+absl::Status LocalGraph::give(const at::Tensor& variable, at::Tensor gradient) {
+  return impl_->give(variable, std::move(gradient));
+}
 absl::Status LocalGraph::replace(const at::Tensor& variable, at::Tensor gradient) {
   return impl_->replace(variable, std::move(gradient));
 }

@@ -63,7 +63,8 @@ struct LocalGraphOptions {
   // The state of the thread that called backward(), for hooks and nodes. Not set: they run in that
   // of the thread that feeds.
   std::optional<at::ThreadLocalState> caller = std::nullopt;
-  // Called once a leaf's gradient is final; may assign it or change it in place.
+  // Called once a leaf's gradient is final; may assign it or change it in place. Undefined: the
+  // sources lead to the leaf, but brought nothing; then it must be left alone.
   absl::AnyInvocable<absl::Status(const at::Tensor& variable, at::Tensor& gradient)> on_leaf =
       nullptr;
   // Called inside feed and cancel as soon as a received message is answered in full.
@@ -107,6 +108,8 @@ class LocalGraph {
   const at::Tensor* staged(const at::Tensor& variable);
   // Gives a leaf that has a gradient another one, of its shape and type.
   absl::Status replace(const at::Tensor& variable, at::Tensor gradient);
+  // The same, also for a leaf that no source reached.
+  absl::Status give(const at::Tensor& variable, at::Tensor gradient);
 
   // Takes effect before the next node runs. Any thread.
   void stop();

@@ -14,13 +14,16 @@ namespace {
 constexpr size_t kFlushBytes = size_t{256} << 10;
 
 LocalGraphOptions graph_options(LocalPass::Setup& setup, ObservedPass& pass,
+                                std::atomic<bool>& observed,
                                 absl::AnyInvocable<void(RecvAnswer)> on_answer) {
   LocalGraphOptions options;
   options.retain_graph = setup.retain_graph;
   options.caller = std::exchange(setup.caller, std::nullopt);
   if (setup.observer != nullptr) {
-    options.on_leaf = [observer = setup.observer, &pass](const at::Tensor& variable,
-                                                         at::Tensor& gradient) {
+    options.on_leaf = [observer = setup.observer, &pass, &observed](const at::Tensor& variable,
+                                                                    at::Tensor& gradient) {
+      observed.store(true);
+      if (!gradient.defined()) return observer->leaf_without_gradient(pass, variable);
       return observer->leaf_final(pass, variable, gradient);
     };
   }
@@ -47,6 +50,14 @@ class LocalPass::Held final : public HeldPass {
                   return pass->graph_.replace(variable, std::move(gradient));
                 });
   }
+  void give(const at::Tensor& variable, at::Tensor gradient) override {
+    const auto pass = pass_.lock();
+    if (pass == nullptr) return;
+    pass->queue(Answer::kNone,
+                [pass = pass.get(), variable, gradient = std::move(gradient)]() mutable {
+                  return pass->graph_.give(variable, std::move(gradient));
+                });
+  }
   // On the strand, behind the replacements: what ends the pass takes them along.
   void end(absl::Status outcome) override {
     if (!outcome.ok()) {
@@ -71,7 +82,7 @@ LocalPass::LocalPass(Setup setup, std::weak_ptr<RpcRuntime> runtime,
       listener_(std::move(listener)),
       strand_(*setup.executor),
       setup_(std::move(setup)),
-      graph_(graph_options(setup_, *this,
+      graph_(graph_options(setup_, *this, observed_,
                            [this](RecvAnswer answer) { collect(std::move(answer)); })) {}
 
 void LocalPass::queue(Answer answer, absl::AnyInvocable<absl::Status()> body) {
@@ -176,8 +187,9 @@ void LocalPass::cancel_sends(std::vector<SendId> sources) {
 }
 
 void LocalPass::stop() {
-  stopped_.store(true);
+  const bool first = !stopped_.exchange(true);
   graph_.stop();
+  if (first && observed_.load()) setup_.observer->pass_failed(pass_.context);
 }
 
 void LocalPass::take_leaves(absl::AnyInvocable<void(std::vector<LeafGradient>)> take) {

@@ -76,6 +76,7 @@ class LocalPass final : public ObservedPass, public std::enable_shared_from_this
 
   // ObservedPass.
   ContextId context() const override { return pass_.context; }
+  bool failed() const override { return stopped_.load(); }
   PassHold hold() override;
 
  private:
@@ -95,6 +96,7 @@ class LocalPass final : public ObservedPass, public std::enable_shared_from_this
   Strand strand_;
   std::atomic<bool> stopped_{false};
   std::atomic<int> queued_{0};
+  std::atomic<bool> observed_{false};  // the observer has seen a leaf
 
   // Of the strand.
   Setup setup_;

@@ -26,6 +26,10 @@ void PassHold::replace(const at::Tensor& variable, at::Tensor gradient) {
   if (held_ != nullptr) held_->replace(variable, std::move(gradient));
 }
 
+void PassHold::give(const at::Tensor& variable, at::Tensor gradient) {
+  if (held_ != nullptr) held_->give(variable, std::move(gradient));
+}
+
 void PassHold::release() {
   if (auto held = std::move(held_)) held->end(absl::OkStatus());
 }

@@ -13,6 +13,7 @@ class HeldPass {
  public:
   virtual ~HeldPass() = default;
   virtual void replace(const at::Tensor& variable, at::Tensor gradient) = 0;
+  virtual void give(const at::Tensor& variable, at::Tensor gradient) = 0;
   // Once, as the last call.
   virtual void end(absl::Status outcome) = 0;
 };

@@ -8,7 +8,7 @@ namespace weft::bench {
 namespace {
 
 const Row& row(const std::string& name) {
-  for (const Row& row : all_rows()) {
+  for (const Row& row : rpc_rows()) {
     if (row.name == name) return row;
   }
   std::abort();

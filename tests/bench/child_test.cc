@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/tests/bench/fake_client.h"
+#include "weft/tests/bench/fake_rank.h"
 
 namespace weft::bench {
 namespace {
@@ -79,6 +80,40 @@ TEST_F(Child, ClientConnectsRunsAndReportsTheWholeBlock) {
   EXPECT_TRUE(client_.closed_);
 }
 
+TEST_F(Child, RankListensJoinsRunsWhatItIsToldAndQuits) {
+  FakeRank rank(clock_);
+  run([&](Channel& driver) { run_rank(driver, rank, clock_); },
+      [&] {
+        EXPECT_EQ(ask({{"do", "listen"}}).at("address"), "the address");
+        EXPECT_TRUE(status_of_answer(ask({{"do", "join"}, {"address", "the address"}})).ok());
+        const auto run_row = [&](const char* row) {
+          return ask({{"do", "run"}, {"row", row}, {"warm_up", 1}, {"timed", 3}});
+        };
+        const BlockResult sums = run_row("allreduce 2 ranks 1 MB").at("result");
+        EXPECT_EQ(sums.calls, 3);
+        EXPECT_EQ(rank.sums_, 4);
+        const BlockResult steps = run_row("ddp step communication").at("result");
+        EXPECT_NEAR(steps.local_us, 3000 + 100, 1e-6);
+        EXPECT_NEAR(steps.communication_us, 500, 1e-6);
+        EXPECT_TRUE(absl::IsInvalidArgument(status_of_answer(run_row("small call"))));
+        rank.prepare_status_ = absl::UnimplementedError("");
+        EXPECT_TRUE(absl::IsUnimplemented(status_of_answer(run_row("allreduce 2 ranks 1 MB"))));
+        ask({{"do", "quit"}});
+      });
+  EXPECT_EQ(rank.address_, "the address");
+  EXPECT_TRUE(rank.closed_);
+}
+
+// Another build of the program, from before there were training steps.
+TEST_F(Child, ResultWithoutAStepsTimesIsWhole) {
+  BlockResult result;
+  result.calls = 3;
+  Json json = result;
+  json.erase("local_us");
+  json.erase("communication_us");
+  EXPECT_EQ(json.get<BlockResult>().calls, 3);
+}
+
 TEST_F(Child, ErrorsKeepTheirCodeAndTheProcessGoesOn) {
   client_.fail_at_ = 1;
   run([&](Channel& driver) { run_client(driver, client_, clock_); },
@@ -123,6 +158,18 @@ TEST_F(Child, ChannelTellsSilenceFromDeathAndFromNoise) {
   EXPECT_EQ(*ends_.first.receive(kPatience), 2);
   EXPECT_TRUE(absl::IsUnavailable(ends_.first.receive(kPatience).status()));
   EXPECT_TRUE(absl::IsUnavailable(ends_.first.send({{"do", "quit"}})));
+}
+
+TEST_F(Child, WaitingForAnyFindsTheOneThatSpokeOrEnded) {
+  auto others = *Channel::make_pair();
+  const std::vector<const Channel*> channels = {&ends_.first, &others.first};
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Channel::wait_for_any(channels, 0).status()));
+  ASSERT_EQ(::send(others.second.socket(), "1\n2\n", 4, 0), 4);
+  EXPECT_EQ(*Channel::wait_for_any(channels, kPatience), 1u);
+  EXPECT_EQ(*others.first.receive(kPatience), 1);
+  EXPECT_EQ(*Channel::wait_for_any(channels, kPatience), 1u);  // the second came with the first
+  shutdown(ends_.second.socket(), SHUT_RDWR);
+  EXPECT_EQ(*Channel::wait_for_any({&ends_.first}, kPatience), 0u);
 }
 
 }  // namespace

@@ -1,16 +1,23 @@
-// A contestant's program for the tests of ProcessPair: its name says how it misbehaves.
+// A contestant's program for the tests of ProcessPair and RankGroup: its name says how it
+// misbehaves.
 //
-//   "good"      does everything; "leaks" never releases an object; "dies" is gone in its first
-//   block "refuses"   does not listen; "toils" has a server that faults pages all the time
+//   "good"     does everything; "leaks" never releases an object; "dies" is gone in its first
+//   block; "refuses"  does not listen; "toils" has a server that faults pages all the time "meets"
+//   are ranks that do everything; of those of "last dies" the last is gone in the first
+//              block while the others wait for it
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <fcntl.h>
+#include <pthread.h>
 #include <string>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <thread>
+#include <unistd.h>
 
 #include "weft/bench/contestants/child.h"
-#include "weft/bench/pair.h"
+#include "weft/bench/processes/pair.h"
 #include "weft/tests/bench/fake_client.h"
 
 namespace weft::bench {
@@ -68,12 +75,70 @@ class MisbehavingClient final : public Client {
   const std::string name_;
 };
 
+// Ranks that really wait for each other: at a barrier in memory that they share.
+class MeetingRank final : public Rank {
+ public:
+  MeetingRank(std::string name, int rank, int ranks)
+      : name_(std::move(name)), rank_(rank), ranks_(ranks) {}
+
+  absl::StatusOr<std::string> listen() override {
+    if (name_ == "refuses") return absl::ResourceExhaustedError("no port left");
+    const std::string address = "/weft_bench_fake_" + std::to_string(getpid());
+    map(address, O_CREAT | O_EXCL);
+    pthread_barrierattr_t shared;
+    pthread_barrierattr_init(&shared);
+    pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+    pthread_barrier_init(barrier_, &shared, static_cast<unsigned>(ranks_));
+    return address;
+  }
+  absl::Status join(const std::string& address) override {
+    if (rank_ != 0) map(address, 0);
+    wait_for_all();
+    if (rank_ == 0) shm_unlink(address.c_str());
+    return absl::OkStatus();
+  }
+  absl::Status prepare(const Row& row) override {
+    if (row.work != Work::kAllReduce) return absl::UnimplementedError("sums only");
+    wait_for_all();
+    return absl::OkStatus();
+  }
+  absl::Status all_reduce() override {
+    if (name_ == "last dies" && rank_ == ranks_ - 1) raise(SIGKILL);
+    wait_for_all();
+    return absl::OkStatus();
+  }
+  absl::Status meet() override { return absl::OkStatus(); }
+  absl::Status local_step() override { return absl::OkStatus(); }
+  absl::Status ddp_step() override { return absl::OkStatus(); }
+
+ private:
+  void map(const std::string& address, int flags) {
+    const int file = shm_open(address.c_str(), O_RDWR | flags, S_IRUSR | S_IWUSR);
+    if (file < 0 || ftruncate(file, kPageBytes) != 0) std::abort();
+    void* memory = mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (memory == MAP_FAILED) std::abort();
+    ::close(file);
+    barrier_ = static_cast<pthread_barrier_t*>(memory);
+  }
+  void wait_for_all() { pthread_barrier_wait(barrier_); }
+
+  const std::string name_;
+  const int rank_;
+  const int ranks_;
+  pthread_barrier_t* barrier_ = nullptr;
+};
+
 int run(int argc, char** argv) {
-  // contestant --name NAME --role ROLE
+  // contestant --name NAME --role ROLE, for a rank --rank R --ranks N behind it
   if (argc < 6) return EXIT_FAILURE;
   const std::string name = argv[3];
   Channel driver(kDriverSocket);
-  if (std::string(argv[5]) == "server") {
+  if (std::string(argv[5]) == "rank") {
+    if (argc < 10) return EXIT_FAILURE;
+    SystemClock clock;
+    MeetingRank rank(name, std::stoi(argv[7]), std::stoi(argv[9]));
+    run_rank(driver, rank, clock);
+  } else if (std::string(argv[5]) == "server") {
     MisbehavingServer server(name);
     run_server(driver, server);
   } else {

@@ -11,10 +11,10 @@ namespace {
 
 using testing::ElementsAre;
 
-// Writes what is done to it into a log that all pairs share.
-class FakePair final : public Pair {
+// Writes what is done to it into a log that all groups share.
+class FakeGroup final : public Group {
  public:
-  FakePair(std::string name, bool spins, std::vector<std::string>& log)
+  FakeGroup(std::string name, bool spins, std::vector<std::string>& log)
       : name_(std::move(name)), spins_(spins), log_(log) {}
 
   const std::string& name() const override { return name_; }
@@ -50,10 +50,10 @@ const Row kIdle{"after 2 s idle", Work::kAddAfterIdle, 0, "us"};
 
 class HarnessTest : public testing::Test {
  protected:
-  FakePair& add_pair(const std::string& name, bool spins = false) {
-    auto pair = std::make_unique<FakePair>(name, spins, log_);
-    FakePair& reference = *pair;
-    pairs_.push_back(std::move(pair));
+  FakeGroup& add_group(const std::string& name, bool spins = false) {
+    auto group = std::make_unique<FakeGroup>(name, spins, log_);
+    FakeGroup& reference = *group;
+    groups_.push_back(std::move(group));
     return reference;
   }
 
@@ -68,12 +68,12 @@ class HarnessTest : public testing::Test {
 
   std::vector<std::string> log_;
   std::vector<std::string> reports_;
-  std::vector<std::unique_ptr<Pair>> pairs_;
+  std::vector<std::unique_ptr<Group>> groups_;
 };
 
 TEST_F(HarnessTest, FirstRoundIsDiscarded) {
-  add_pair("a");
-  const RowResult result = Harness(pairs_, options(3)).run(kSmall);
+  add_group("a");
+  const RowResult result = Harness(groups_, options(3)).run(kSmall);
   ASSERT_EQ(result.series.size(), 1u);
   std::vector<int64_t> runs;
   for (const BlockResult& block : result.series[0].blocks) runs.push_back(block.calls);
@@ -81,8 +81,8 @@ TEST_F(HarnessTest, FirstRoundIsDiscarded) {
 }
 
 TEST_F(HarnessTest, EveryRoundRunsEveryContestantOnceInAnOrderThatChanges) {
-  for (const char* name : {"a", "b", "c"}) add_pair(name);
-  Harness(pairs_, options(29)).run(kSmall);
+  for (const char* name : {"a", "b", "c"}) add_group(name);
+  Harness(groups_, options(29)).run(kSmall);
   ASSERT_EQ(log_.size(), 90u);
   std::set<std::vector<std::string>> orders;
   for (size_t round = 0; round < 30; ++round) {
@@ -94,17 +94,17 @@ TEST_F(HarnessTest, EveryRoundRunsEveryContestantOnceInAnOrderThatChanges) {
 }
 
 TEST_F(HarnessTest, SameSeedSameOrder) {
-  for (const char* name : {"a", "b", "c"}) add_pair(name);
-  Harness(pairs_, options(10)).run(kSmall);
+  for (const char* name : {"a", "b", "c"}) add_group(name);
+  Harness(groups_, options(10)).run(kSmall);
   const std::vector<std::string> first = std::exchange(log_, {});
-  Harness(pairs_, options(10)).run(kSmall);
+  Harness(groups_, options(10)).run(kSmall);
   EXPECT_EQ(log_, first);
 }
 
 TEST_F(HarnessTest, SpinningContestantRunsOnlyInItsOwnBlocks) {
-  add_pair("still");
-  add_pair("spinner", /*spins=*/true);
-  Harness(pairs_, options(5)).run(kSmall);
+  add_group("still");
+  add_group("spinner", /*spins=*/true);
+  Harness(groups_, options(5)).run(kSmall);
   bool paused = false;
   for (const std::string& event : log_) {
     if (event == "pause spinner") paused = true;
@@ -120,10 +120,10 @@ TEST_F(HarnessTest, SpinningContestantRunsOnlyInItsOwnBlocks) {
 }
 
 TEST_F(HarnessTest, IdleOnesShareOnePauseAndASpinnerHasItsOwn) {
-  add_pair("a");
-  add_pair("b");
-  add_pair("spinner", /*spins=*/true);
-  Harness(pairs_, options(1)).run(kIdle);
+  add_group("a");
+  add_group("b");
+  add_group("spinner", /*spins=*/true);
+  Harness(groups_, options(1)).run(kIdle);
   EXPECT_EQ(std::count(log_.begin(), log_.end(), "sleep"), 4);  // two in each of two rounds
   for (size_t i = 0; i + 1 < log_.size(); ++i) {
     if (log_[i] == "resume spinner") {
@@ -137,10 +137,10 @@ TEST_F(HarnessTest, IdleOnesShareOnePauseAndASpinnerHasItsOwn) {
 }
 
 TEST_F(HarnessTest, MissingRowIsNoFailure) {
-  add_pair("a");
-  FakePair& b = add_pair("b");
+  add_group("a");
+  FakeGroup& b = add_group("b");
   b.errors_[kRref.name] = {0, absl::UnimplementedError("")};
-  Harness harness(pairs_, options(2));
+  Harness harness(groups_, options(2));
   const RowResult result = harness.run(kRref);
   EXPECT_TRUE(absl::IsUnimplemented(result.series[1].status));
   EXPECT_EQ(result.series[0].blocks.size(), 2u);
@@ -151,9 +151,9 @@ TEST_F(HarnessTest, MissingRowIsNoFailure) {
 }
 
 TEST_F(HarnessTest, FailureIsReportedByNameEndsTheRowAndRestartsForTheNext) {
-  FakePair& a = add_pair("a");
+  FakeGroup& a = add_group("a");
   a.errors_[kRref.name] = {2, absl::DataLossError("wrong sum")};
-  Harness harness(pairs_, options(4));
+  Harness harness(groups_, options(4));
   const RowResult broken = harness.run(kRref);
   EXPECT_TRUE(absl::IsDataLoss(broken.series[0].status));
   EXPECT_EQ(a.runs_, 2);
@@ -167,10 +167,10 @@ TEST_F(HarnessTest, FailureIsReportedByNameEndsTheRowAndRestartsForTheNext) {
 }
 
 TEST_F(HarnessTest, ContestantThatDoesNotStartAgainIsLeftOut) {
-  FakePair& a = add_pair("a");
+  FakeGroup& a = add_group("a");
   a.errors_[kRref.name] = {0, absl::UnavailableError("gone")};
   a.start_status_ = absl::UnavailableError("no port");
-  Harness harness(pairs_, options(2));
+  Harness harness(groups_, options(2));
   harness.run(kRref);
   const int runs = a.runs_;
   const RowResult next = harness.run(kSmall);

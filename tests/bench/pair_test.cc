@@ -1,4 +1,4 @@
-#include "weft/bench/pair.h"
+#include "weft/bench/processes/pair.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_format.h"
+
 namespace weft::bench {
 namespace {
 
@@ -86,6 +88,55 @@ TEST(Report, JsonHasExactlyThePromisedKeys) {
   EXPECT_EQ(json[0].at("weft"), 52);
   EXPECT_EQ(json[0].at("peer_value"), 210);
   EXPECT_EQ(json[0].at("unit"), "us");
+}
+
+TEST(Report, EveryModeIsComparedWithThePeersAndNoneWithAnother) {
+  RowResult result;
+  result.row = {"allreduce 2 ranks 4 KB", Work::kAllReduce, 4096, "us"};
+  result.series = {latencies("weft blocking", {20, 20, 20}), latencies("gloo", {100, 100, 100}),
+                   latencies("weft", {4, 4, 4}), latencies("weft copied", {}),
+                   latencies("wefty", {2, 2, 2})};
+  result.series[3].status = absl::UnimplementedError("");
+  std::vector<std::string> lines;
+  for (const Comparison& line : compare_modes(result, "weft", kSeed)) {
+    lines.push_back(absl::StrFormat("%s; %s %g", line.row, line.peer, line.ratio));
+  }
+  EXPECT_THAT(lines, testing::UnorderedElementsAre("allreduce 2 ranks 4 KB; gloo 25",
+                                                   "allreduce 2 ranks 4 KB; wefty 0.5",
+                                                   "allreduce 2 ranks 4 KB, blocking; gloo 5",
+                                                   "allreduce 2 ranks 4 KB, blocking; wefty 0.1"));
+}
+
+Series steps(const std::string& name, double local_us, double step_us) {
+  Series series = latencies(name, {step_us, step_us});
+  for (BlockResult& block : series.blocks) {
+    block.local_us = local_us;
+    block.communication_us = step_us - local_us;
+  }
+  return series;
+}
+
+TEST(Report, StepsAreComparedByTheirCommunicationAlone) {
+  RowResult result;
+  result.row = {"ddp step communication", Work::kDdpStep, 0, "us"};
+  result.series = {steps("gloo", 40000, 90000), steps("weft", 40000, 42500),
+                   steps("faster than nothing", 40000, 39000)};
+  const std::vector<Comparison> lines = compare(result, "weft", kSeed);
+  EXPECT_NEAR(lines[0].subject_value, 2500, 1e-9);
+  EXPECT_NEAR(lines[0].ratio, 20, 1e-9);
+  EXPECT_NEAR(lines[1].peer_value, 400, 1e-9);  // noise is not a negative time
+  const std::string table = step_table({result, small_call()});
+  EXPECT_THAT(table, testing::ContainsRegex("gloo +40.0 +90.0 +50.00 +55.6"));
+  EXPECT_THAT(table, testing::ContainsRegex("weft +40.0 +42.5 +2.50 +5.9"));
+  EXPECT_EQ(step_table({small_call()}), "");
+}
+
+TEST(Report, LongNamesKeepTheColumnsInLine) {
+  RowResult result = small_call();
+  result.row.name = "a row whose name is longer than the others";
+  const std::string table = comparison_table(compare(result, "weft", kSeed), "weft");
+  const size_t first = table.find('\n');
+  EXPECT_EQ(table.find(" peer "), table.find(" torch uv ", first) - first - 1);
 }
 
 TEST(Report, NoComparisonIsAnEmptyArray) { EXPECT_EQ(to_json({}).dump(), "[]"); }

@@ -12,30 +12,52 @@ std::vector<std::string> names_of(const std::vector<Row>& rows) {
   return names;
 }
 
-TEST(Rows, AreThoseTheComparisonPromises) {
-  EXPECT_THAT(names_of(all_rows()),
+TEST(Rows, AreThoseTheComparisonsPromise) {
+  EXPECT_THAT(names_of(rpc_rows()),
               testing::ElementsAre("small call", "in flight 64", "in flight 1000", "send 1 MB",
                                    "send 16 MB", "send 64 MB", "send 256 MB", "echo 64 MB",
                                    "dist autograd round", "rref life", "after 2 s idle"));
+  EXPECT_THAT(names_of(ddp_rows()),
+              testing::ElementsAre(
+                  "allreduce 2 ranks 4 KB", "allreduce 2 ranks 1 MB", "allreduce 2 ranks 25 MB",
+                  "allreduce 2 ranks 200 MB", "ddp step communication", "allreduce 4 ranks 4 KB",
+                  "allreduce 4 ranks 1 MB", "allreduce 4 ranks 25 MB", "allreduce 4 ranks 200 MB"));
 }
 
 TEST(Rows, SelectionKeepsTheirOrder) {
-  const auto rows = select_rows({"rref life", "small call"});
+  const auto rows = select_rows(rpc_rows(), {"rref life", "small call"});
   ASSERT_TRUE(rows.ok());
   EXPECT_THAT(names_of(*rows), testing::ElementsAre("small call", "rref life"));
 }
 
-TEST(Rows, NoNameSelectsAll) { EXPECT_EQ(select_rows({})->size(), all_rows().size()); }
+TEST(Rows, NoNameSelectsAll) { EXPECT_EQ(select_rows(ddp_rows(), {})->size(), ddp_rows().size()); }
 
 TEST(Rows, UnknownNameIsNamedTogetherWithThoseThatExist) {
-  const auto rows = select_rows({"big call"});
+  const auto rows = select_rows(rpc_rows(), {"big call"});
   ASSERT_TRUE(absl::IsInvalidArgument(rows.status()));
   EXPECT_THAT(std::string(rows.status().message()),
               testing::AllOf(testing::HasSubstr("\"big call\""), testing::HasSubstr("rref life")));
 }
 
 TEST(Rows, OnlyTimesAreBetterWhenLower) {
-  for (const Row& row : all_rows()) EXPECT_EQ(row.lower_is_better(), row.unit == "us") << row.name;
+  for (const Row& row : rpc_rows()) EXPECT_EQ(row.lower_is_better(), row.unit == "us") << row.name;
+}
+
+TEST(Rows, CollectivesNameTheirRanksAndBytes) {
+  const auto rows = select_rows(ddp_rows(), {"allreduce 4 ranks 25 MB"});
+  ASSERT_TRUE(rows.ok());
+  EXPECT_EQ(rows->front().work, Work::kAllReduce);
+  EXPECT_EQ(rows->front().processes, 4);
+  EXPECT_EQ(rows->front().amount, 25 << 20);
+}
+
+// A group is started for a number of ranks and ended before the next.
+TEST(Rows, ThoseOfEquallyManyRanksStandTogether) {
+  int changes = 0;
+  for (size_t i = 1; i < ddp_rows().size(); ++i) {
+    changes += ddp_rows()[i].processes != ddp_rows()[i - 1].processes;
+  }
+  EXPECT_EQ(changes, 1);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_split.h"
 #include "weft/tests/fuzz/fuzz.h"
-#include "weft/worker/launch_environment.h"
+#include "weft/base/launch_environment.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace weft::fuzz;

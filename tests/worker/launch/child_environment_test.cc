@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "weft/worker/launch_environment.h"
+#include "weft/base/launch_environment.h"
 
 namespace weft::launch {
 namespace {

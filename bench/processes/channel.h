@@ -8,6 +8,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -30,6 +31,10 @@ class Channel {
   absl::Status send(const nlohmann::json& message);
   // Negative `seconds`: without limit.
   absl::StatusOr<nlohmann::json> receive(double seconds);
+
+  // Waits for one of them to have a message, or an end, and says which; `channels` is not empty.
+  static absl::StatusOr<size_t> wait_for_any(const std::vector<const Channel*>& channels,
+                                             double seconds);
 
   int socket() const { return socket_; }
 

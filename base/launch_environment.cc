@@ -1,4 +1,4 @@
-#include "weft/worker/launch_environment.h"
+#include "weft/base/launch_environment.h"
 
 #include <cstdlib>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "weft/bench/channel.h"
+#include "weft/bench/processes/channel.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -67,6 +68,23 @@ absl::StatusOr<nlohmann::json> Channel::receive(double seconds) {
     if (n <= 0) return absl::UnavailableError("the process at the far end is gone");
     received_.append(buffer, static_cast<size_t>(n));
   }
+}
+
+absl::StatusOr<size_t> Channel::wait_for_any(const std::vector<const Channel*>& channels,
+                                             double seconds) {
+  std::vector<pollfd> sockets;
+  for (size_t i = 0; i < channels.size(); ++i) {
+    if (channels[i]->received_.find('\n') != std::string::npos) return i;
+    sockets.push_back({channels[i]->socket_, POLLIN, 0});
+  }
+  int ready = 0;
+  do {
+    ready = poll(sockets.data(), sockets.size(), static_cast<int>(seconds * 1000));
+  } while (ready < 0 && errno == EINTR);
+  for (size_t i = 0; i < sockets.size(); ++i) {
+    if (sockets[i].revents != 0) return i;
+  }
+  return absl::DeadlineExceededError(absl::StrCat("no answer in ", seconds, " s"));
 }
 
 nlohmann::json to_answer(const absl::Status& status) {

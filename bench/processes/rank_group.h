@@ -1,0 +1,58 @@
+// A contestant whose processes are all alike: the ranks of a group that communicates.
+//
+// The ranks run a block's operations without a word from the driver, each the same number of times.
+// That number comes from the block before, and the first time from trials that take ever longer.
+//
+// Thread safety, lifetime, blocking and errors: those of Group. A rank that fails ends its group at
+// once, since the others may wait for it.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "weft/bench/processes/child_process.h"
+#include "weft/bench/processes/group.h"
+
+namespace weft::bench {
+
+class RankGroup final : public Group {
+ public:
+  struct Options {
+    std::string name;
+    int ranks = 2;
+    bool pin = false;  // rank r to processor r modulo their number
+    // Started with `--role rank --rank R --ranks N` behind them: a program and its first arguments.
+    std::vector<std::string> command;
+  };
+
+  explicit RankGroup(Options options) : options_(std::move(options)) {}
+  ~RankGroup() override { stop(); }
+
+  const std::string& name() const override { return options_.name; }
+  bool spins_when_idle() const override { return false; }
+  absl::Status start() override;
+  void pause() override;
+  void resume() override;
+  absl::StatusOr<BlockResult> run(const Row& row, double seconds) override;
+
+ private:
+  absl::Status start_all();
+  absl::StatusOr<std::vector<nlohmann::json>> ask_all(const nlohmann::json& command,
+                                                      double seconds);
+  absl::StatusOr<BlockResult> run_counted(const Row& row, const Repetitions& repetitions,
+                                          double seconds);
+  absl::Status estimate(const Row& row, double seconds);
+  void stop();
+  void stop_at_once();
+
+  const Options options_;
+  std::vector<ChildProcess> processes_;
+  std::map<std::string, double> seconds_per_call_;  // by row
+};
+
+// What the ranks' blocks were together: the slowest rank's times, all ranks' costs.
+BlockResult of_all_ranks(const std::vector<BlockResult>& blocks);
+
+}  // namespace weft::bench

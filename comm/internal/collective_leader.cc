@@ -1,0 +1,197 @@
+// Who does the work of a CollectiveGroup: whoever waits, its own thread, and those that run
+// callbacks.
+#include <algorithm>
+#include <utility>
+
+#include "weft/base/executor.h"
+#include "weft/base/log.h"
+#include "weft/comm/internal/collective_group.h"
+#include "weft/shm/wait_word.h"
+
+namespace weft::internal {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+bool CollectiveGroup::Awaited::come() const {
+  if (goal.counter != nullptr && reached(goal.counter->load(), goal.number)) return true;
+  return std::any_of(watches.begin(), watches.end(), [](const auto& one) { return one.moved(); });
+}
+
+// As the leader, until the work is done (null: until nothing is under way, or somebody waits).
+void CollectiveGroup::lead(const Work* work, TimePoint deadline) {
+  Awaited awaited;
+  bool found = false;
+  for (;;) {
+    Finished finished;
+    bool over;
+    {
+      MutexLock lock(mutex_);
+      while (advance_all()) {
+      }
+      finished.swap(finished_);
+      over = work != nullptr ? work->done() || Clock::now() >= deadline
+                             : nothing_under_way() || followers_ > 0 || stopping_;
+      if (std::exchange(found, false)) ++counts_.found;
+      awaited.goal = goal_;
+      awaited.watches.clear();
+      if (!transfers_.empty()) lanes_.watch(awaited.watches);
+      if (over) {
+        leading_ = false;
+        moved_on_.notify_all();
+      }
+    }
+    tell(finished);
+    if (over) return;
+    found = look_for(awaited);
+    if (found) continue;
+    const WaitWord::Sleeper sleeper(mesh_->mine().doorbell);
+    TimePoint until = std::min(deadline, Clock::now() + kLook);
+    {
+      MutexLock lock(mutex_);
+      if (advance() || advance_lanes() || nothing_under_way()) continue;
+      if (work != nullptr ? work->done() : followers_ > 0 || stopping_) continue;
+      if (!queue_.empty()) until = std::min(until, queue_.front()->deadline_);
+    }
+    const TimePoint asleep = Clock::now();
+    {
+      const BlockingSection waiting;
+      sleeper.sleep(until);
+    }
+    const Nanoseconds slept = Clock::now() - asleep;
+    if (awaited.come()) spin_.slept(slept);
+    MutexLock lock(mutex_);
+    ++counts_.slept;
+    // First what those have left that are gone.
+    while (advance() || advance_lanes()) {
+    }
+    look_around();
+  }
+}
+
+// True once what is waited for has come; false if it is time to sleep.
+bool CollectiveGroup::look_for(const Awaited& awaited) {
+  if (!awaited.anything() || !spin_.worth_while()) return false;
+  const TimePoint start = Clock::now();
+  TimePoint last = start;
+  for (int looks = 1;; ++looks) {
+    if (awaited.come()) {
+      spin_.found(Clock::now() - start);
+      return true;
+    }
+    pause_spinning();
+    if (looks % kLooks != 0) continue;
+    std::this_thread::yield();
+    const TimePoint now = Clock::now();
+    if (now - last > SpinPolicy::kLongBreak) {
+      spin_.disturbed();
+      return false;
+    }
+    if (now - start > spin_.limit()) break;
+    last = now;
+  }
+  spin_.in_vain();
+  return false;
+}
+
+void CollectiveGroup::drain(Nanoseconds still) {
+  for (;;) {
+    std::shared_ptr<Work> last;
+    uint64_t before;
+    {
+      MutexLock lock(mutex_);
+      if (nothing_under_way() || !failure_.ok()) return;
+      last = queue_.empty() ? transfers_.back() : queue_.back();
+      before = steps_;
+    }
+    if (wait(last, Clock::now() + still).ok()) continue;
+    MutexLock lock(mutex_);
+    if (steps_ == before) return;
+  }
+}
+
+void CollectiveGroup::run_in_background() {
+  uint32_t seen = 0;
+  int idle = 0;
+  for (;;) {
+    {
+      MutexLock lock(mutex_);
+      if (stopping_) return;
+      if (!ticking_) {
+        background_needed_.wait(mutex_);
+        seen = operations_;
+        idle = 0;
+        continue;
+      }
+      if (!urgent_) background_needed_.wait_until(mutex_, Clock::now() + kPatience);
+      if (stopping_) return;
+      // Whoever started it had time to wait for it.
+      const bool at_once = std::exchange(urgent_, false) && !leading_ && !nothing_under_way();
+      if (!at_once && (nothing_under_way() || operations_ != seen || leading_)) {
+        idle = operations_ == seen && nothing_under_way() ? idle + 1 : 0;
+        if (idle == kMostIdle) ticking_ = false;
+        seen = operations_;
+        continue;
+      }
+      leading_ = true;
+    }
+    lead(nullptr, TimePoint::max());
+  }
+}
+
+void CollectiveGroup::tell(Finished& finished) {
+  for (const std::shared_ptr<Work>& work : finished) {
+    work->operation_.memory = nullptr;
+    work->memory_ = nullptr;
+  }
+}
+
+void CollectiveGroup::when_done(const std::shared_ptr<Work>& work, std::function<void()> then) {
+  MutexLock lock(mutex_);
+  if (work->done()) return call_soon(std::move(then));
+  work->then_.push_back(std::move(then));
+  // Nobody may wait for it in any other way.
+  urgent_ = true;
+  background_needed_.notify_all();
+}
+
+void CollectiveGroup::call_soon(std::function<void()> call) {
+  calls_.push_back(std::move(call));
+  if (idle_callers_ > 0) {
+    calls_there_.notify_all();
+  } else if (callers_.size() < kMostCallers) {
+    callers_.emplace_back([this] { run_calls(); });
+  }
+}
+
+void CollectiveGroup::run_calls() {
+  for (;;) {
+    std::function<void()> call;
+    {
+      MutexLock lock(mutex_);
+      ++idle_callers_;
+      while (calls_.empty() && !stopping_) calls_there_.wait(mutex_);
+      --idle_callers_;
+      if (calls_.empty()) return;
+      call = std::move(calls_.front());
+      calls_.pop_front();
+    }
+    try {
+      call();
+    } catch (const std::exception& error) {
+      log_error("a callback of a collective threw: ", error.what());
+    }
+  }
+}
+
+bool CollectiveGroup::on_own_thread() const {
+  const std::thread::id here = std::this_thread::get_id();
+  if (here == background_.get_id()) return true;
+  MutexLock lock(mutex_);
+  return std::any_of(callers_.begin(), callers_.end(),
+                     [here](const std::thread& one) { return one.get_id() == here; });
+}
+
+}  // namespace weft::internal

@@ -1,0 +1,138 @@
+#include "weft/comm/internal/group_store.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "weft/base/launch_environment.h"
+
+namespace weft::internal {
+namespace {
+
+using std::chrono::milliseconds;
+using StorePointer = c10::intrusive_ptr<c10d::Store>;
+
+constexpr milliseconds kLongestTimeout = std::chrono::hours(24);
+
+[[noreturn]] void refuse(const std::string& what) { C10_THROW_ERROR(ValueError, what); }
+
+// A server that accepts and never answers would hold c10d for ever: the thread that hangs there is
+// left behind.
+StorePointer open_in_time(const std::string& address, milliseconds timeout,
+                          std::function<StorePointer()> open) {
+  auto opening = std::make_shared<std::packaged_task<StorePointer()>>(std::move(open));
+  std::future<StorePointer> opened = opening->get_future();
+  std::thread([opening] { (*opening)(); }).detach();
+  if (opened.wait_for(timeout + std::chrono::seconds(1)) != std::future_status::ready) {
+    C10_THROW_ERROR(DistNetworkError,
+                    absl::StrCat("process group: ", address, " did not answer within ",
+                                 timeout.count(), " ms"));
+  }
+  try {
+    return opened.get();
+  } catch (const std::exception& failed) {
+    C10_THROW_ERROR(DistNetworkError,
+                    absl::StrCat("process group: rendezvous at ", address, ": ", failed.what()));
+  }
+}
+
+StorePointer open_tcp(const std::string& host, uint16_t port, bool serve, milliseconds timeout) {
+  const auto open = [host, port, timeout](bool server) {
+    c10d::TCPStoreOptions options;
+    options.port = port;
+    options.isServer = server;
+    options.waitWorkers = false;
+    options.timeout = timeout;
+    return c10::make_intrusive<c10d::TCPStore>(host, options);
+  };
+  return open_in_time(absl::StrCat(host, ":", port), timeout, [serve, open]() -> StorePointer {
+    if (!serve) return open(false);
+    try {
+      return open(true);
+    } catch (const c10::Error&) {
+      // In use: by this very process, if it has joined a group of workers at this address; else
+      // the client finds out who it is.
+      return open(false);
+    }
+  });
+}
+
+// What the options say goes before what the environment says.
+absl::StatusOr<LaunchEnvironment> environment_of(const ProcessGroupOptions& options) {
+  return read_launch_environment([&](const char* name) {
+    const std::string variable = name;
+    if (variable == "RANK" && options.rank >= 0) {
+      return std::optional<std::string>(absl::StrCat(options.rank));
+    }
+    if (variable == "WORLD_SIZE" && options.world_size >= 0) {
+      return std::optional<std::string>(absl::StrCat(options.world_size));
+    }
+    return read_process_environment(name);
+  });
+}
+
+void need_place(const ProcessGroupOptions& options) {
+  if (options.rank >= 0 && options.world_size >= 1) return;
+  refuse(absl::StrCat("process group: ", options.init_method,
+                      " needs rank and world_size in the options"));
+}
+
+}  // namespace
+
+GroupStore open_group_store(ProcessGroupOptions& options) {
+  const milliseconds timeout = std::min(options.timeout, kLongestTimeout);
+  std::string method = options.init_method;
+  if (method == "env://") {
+    const absl::StatusOr<LaunchEnvironment> environment = environment_of(options);
+    if (!environment.ok()) {
+      refuse(absl::StrCat("process group: ", std::string(environment.status().message())));
+    }
+    options.rank = static_cast<int>(environment->rank);
+    options.world_size = static_cast<int>(environment->world_size);
+    const StorePointer store =
+        open_tcp(environment->master_addr, environment->master_port,
+                 options.rank == 0 && !environment->agent_hosts_store, timeout);
+    return {c10::make_intrusive<c10d::PrefixStore>(
+                absl::StrCat("weft/", environment->run_id, "/", environment->group_epoch), store),
+            environment->restart_count};
+  }
+  if (absl::StartsWith(method, "tcp://")) {
+    need_place(options);
+    method.erase(0, 6);
+    const size_t colon = method.rfind(':');
+    uint32_t port = 0;
+    if (colon == std::string::npos || colon == 0 ||
+        !absl::SimpleAtoi(method.substr(colon + 1), &port) || port == 0 || port > 65535) {
+      refuse(absl::StrCat("process group: '", options.init_method, "' is not tcp://HOST:PORT"));
+    }
+    return {
+        open_tcp(method.substr(0, colon), static_cast<uint16_t>(port), options.rank == 0, timeout)};
+  }
+  if (absl::StartsWith(method, "file://")) {
+    need_place(options);
+    method.erase(0, 7);
+    if (method.empty() || method[0] != '/') {
+      refuse(absl::StrCat("process group: '", options.init_method, "' is not file:///PATH"));
+    }
+    const StorePointer store = c10::make_intrusive<c10d::FileStore>(method, options.world_size);
+    store->setTimeout(timeout);
+    return {store};
+  }
+  refuse(absl::StrCat("process group: '", options.init_method,
+                      "' is no init_method: env://, tcp://HOST:PORT or file:///PATH"));
+}
+
+}  // namespace weft::internal

@@ -1,0 +1,37 @@
+// How the ranks of a process group meet on its store, and find out who does not belong.
+//
+// A meeting is a round. A rank that a launcher has started again finds its place taken by its
+// former life: it closes that round, and all meet in the next one. Two processes that claim one
+// rank in the same life, or ranks that were told of different numbers of ranks, fail the round for
+// all who have come.
+//
+// Thread safety: free functions. Blocking: until all ranks have come, no longer than the timeout.
+// Errors: c10::DistBackendError naming the ranks that did not come or do not fit;
+// c10::DistStoreError or DistNetworkError where the store is lost.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace weft::internal {
+
+struct Place {
+  std::string group;  // for errors
+  int rank = 0;
+  int size = 1;
+  uint32_t life = 0;  // how often this rank has been started again
+};
+
+struct Meeting {
+  c10::intrusive_ptr<c10d::Store> store;  // of this round alone
+  std::vector<std::string> words;         // what each rank said, by rank
+};
+
+Meeting join_group(const c10::intrusive_ptr<c10d::Store>& store, const Place& place,
+                   const std::string& word, std::chrono::milliseconds timeout);
+
+}  // namespace weft::internal

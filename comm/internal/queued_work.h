@@ -1,0 +1,44 @@
+// A thread that does one piece of work after another, and what stands for each.
+//
+// Thread safety: all methods may be called from any thread.
+// Lifetime: a queue that ends waits until all work in it is done, unless it ends on its own thread
+// (in a callback of a future): then the thread ends by itself. Work may outlive its queue.
+// Blocking: the end; Work::wait. A callback of a work's future runs on the queue's thread, and
+// holds up what comes after. Errors: what a piece of work throws is thrown by its wait().
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+namespace weft::internal {
+
+class WorkQueue {
+ public:
+  WorkQueue();
+  ~WorkQueue();
+  WorkQueue(const WorkQueue&) = delete;
+  WorkQueue& operator=(const WorkQueue&) = delete;
+
+  struct Call {
+    c10d::OpType type = c10d::OpType::UNKNOWN;
+    const char* title = nullptr;  // for profilers; static
+    int rank = 0;
+    uint64_t number = 0;
+    std::vector<at::Tensor> outputs;
+  };
+  c10::intrusive_ptr<c10d::Work> push(Call call, std::function<void()> task);
+
+ private:
+  class State;
+
+  const std::shared_ptr<State> state_;  // shared with the thread, which may end later
+  std::thread thread_;
+};
+
+}  // namespace weft::internal

@@ -1,0 +1,267 @@
+#include "weft/ddp/checkpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Dict.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <torch/serialize/input-archive.h>
+#include <torch/serialize/output-archive.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "weft/base/atomic_file.h"
+#include "weft/ddp/internal/exchange_device.h"
+
+namespace weft {
+namespace {
+
+using torch::nn::Module;
+using torch::optim::Optimizer;
+using torch::serialize::InputArchive;
+using torch::serialize::OutputArchive;
+using NamedTensors = std::map<std::string, at::Tensor>;
+
+constexpr std::string_view kPrefix = "module.";
+constexpr size_t kReportBytes = 512;  // of an error, told to the other ranks
+
+std::string what(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+// What a step says on failure; "" if it did not fail.
+std::string error_of(const std::function<void()>& step) {
+  try {
+    step();
+  } catch (const std::exception& error) {
+    const std::string text = what(error);
+    return text.empty() ? "an error without a text" : text;
+  }
+  return "";
+}
+
+// A place that all ranks reach, each with what it found: an error ("" for none) and its progress.
+// Throws on all of them if one brings an error or they differ.
+class Agreement {
+ public:
+  Agreement(ProcessGroup& group, const Module& module, std::string place)
+      : group_(group), place_(std::move(place)), device_(at::kCPU) {
+    const std::vector<at::Tensor> parameters = module.parameters();
+    if (!parameters.empty()) device_ = internal::exchange_device(group, parameters[0].device());
+  }
+
+  void reach(const std::string& error, const CheckpointProgress& progress) {
+    Report mine;
+    mine.progress = progress;
+    error.copy(mine.error, kReportBytes - 1);
+    const at::Tensor bytes = at::zeros({static_cast<int64_t>(sizeof(Report))}, at::kByte);
+    std::memcpy(bytes.mutable_data_ptr(), &mine, sizeof(mine));
+    std::vector<std::string> errors;
+    std::vector<Report> reports;
+    for (const at::Tensor& gathered : group_.all_gather(bytes.to(device_))) {
+      Report report;
+      std::memcpy(&report, gathered.cpu().const_data_ptr(), sizeof(report));
+      if (report.error[0] != '\0') {
+        errors.push_back(absl::StrCat("rank ", reports.size(), ": ", report.error));
+      }
+      reports.push_back(report);
+    }
+    if (!errors.empty()) fail(absl::StrJoin(errors, "; "));
+    for (size_t rank = 1; rank < reports.size(); ++rank) {
+      if (reports[rank].progress == reports[0].progress) continue;
+      fail(absl::StrCat("ranks found different files: rank 0 ", shown(reports[0].progress),
+                        ", rank ", rank, " ", shown(reports[rank].progress)));
+    }
+  }
+
+ private:
+  struct Report {
+    CheckpointProgress progress;
+    char error[kReportBytes] = {};
+  };
+
+  static std::string shown(const CheckpointProgress& progress) {
+    return absl::StrCat("epoch ", progress.epoch, " step ", progress.step, " sample ",
+                        progress.sampler_position);
+  }
+  [[noreturn]] void fail(const std::string& why) const {
+    C10_THROW_ERROR(ValueError, absl::StrCat(place_, why));
+  }
+
+  ProcessGroup& group_;
+  const std::string place_;
+  at::Device device_;  // where the group's backend wants its tensors
+};
+
+// Without the prefix, if all names have it.
+NamedTensors unwrapped(NamedTensors tensors) {
+  const bool wrapped = std::all_of(tensors.begin(), tensors.end(), [](const auto& item) {
+    return item.first.starts_with(kPrefix);
+  });
+  if (!wrapped) return tensors;
+  NamedTensors bare;
+  for (auto& [name, tensor] : tensors) bare.emplace(name.substr(kPrefix.size()), tensor);
+  return bare;
+}
+
+NamedTensors tensors_of(const Module& module) {
+  NamedTensors tensors;
+  for (const auto& item : module.named_parameters()) tensors.emplace(item.key(), item.value());
+  for (const auto& item : module.named_buffers()) tensors.emplace(item.key(), item.value());
+  return unwrapped(std::move(tensors));
+}
+
+void write(const std::string& path, const Module& module, const Optimizer* optimizer,
+           const CheckpointProgress& progress) {
+  const at::NoGradGuard no_grad;
+  OutputArchive archive;
+  archive.write("epoch", c10::IValue(progress.epoch));
+  archive.write("step", c10::IValue(progress.step));
+  archive.write("sampler_position", c10::IValue(progress.sampler_position));
+  c10::Dict<std::string, at::Tensor> tensors;
+  for (const auto& [name, tensor] : tensors_of(module)) {
+    tensors.insert(name, tensor.detach().cpu());
+  }
+  archive.write("model", c10::IValue(tensors));
+  if (optimizer != nullptr) {
+    OutputArchive state(archive.compilation_unit());
+    optimizer->save(state);
+    archive.write("optimizer", state);
+  }
+
+  absl::StatusOr<AtomicFile> file = AtomicFile::create(path);
+  absl::Status status = file.status();
+  if (status.ok()) {
+    archive.save_to([&](const void* data, size_t size) {
+      if (status.ok()) status = file->append({static_cast<const char*>(data), size});
+      return size;  // the archive's own error would say less
+    });
+  }
+  if (status.ok()) status = file->commit();
+  if (!status.ok()) C10_THROW_ERROR(ValueError, std::string(status.message()));
+}
+
+// A file that has been read and found to fit, to be put in place when all ranks have got as far.
+struct Loaded {
+  CheckpointProgress progress;
+  NamedTensors tensors;
+  std::optional<InputArchive> optimizer;
+};
+
+int64_t read_int(InputArchive& archive, const std::string& key) {
+  c10::IValue value;
+  if (!archive.try_read(key, value) || !value.isInt()) {
+    C10_THROW_ERROR(ValueError,
+                    absl::StrCat("the archive is no checkpoint: it has no '", key, "'"));
+  }
+  return value.toInt();
+}
+
+NamedTensors read_tensors(InputArchive& archive) {
+  c10::IValue value;
+  if (!archive.try_read("model", value) || !value.isGenericDict()) {
+    C10_THROW_ERROR(ValueError, "the archive is no checkpoint: it has no 'model'");
+  }
+  NamedTensors tensors;
+  for (const auto& item : value.toGenericDict()) {
+    tensors.emplace(item.key().toStringRef(), item.value().toTensor());
+  }
+  return unwrapped(std::move(tensors));
+}
+
+void check_fit(const NamedTensors& module, const NamedTensors& file) {
+  std::vector<std::string> faults;
+  for (const auto& [name, tensor] : module) {
+    const auto found = file.find(name);
+    if (found == file.end()) {
+      faults.push_back(absl::StrCat("the file has no '", name, "'"));
+    } else if (found->second.sizes() != tensor.sizes()) {
+      faults.push_back(absl::StrCat("'", name, "' is ", c10::str(found->second.sizes()),
+                                    " in the file and ", c10::str(tensor.sizes()),
+                                    " in the module"));
+    }
+  }
+  for (const auto& [name, tensor] : file) {
+    if (module.count(name) == 0) faults.push_back(absl::StrCat("the module has no '", name, "'"));
+  }
+  if (!faults.empty()) C10_THROW_ERROR(ValueError, absl::StrJoin(faults, ", "));
+}
+
+Loaded read(const std::string& path, const Module& module, bool with_optimizer) {
+  InputArchive archive;
+  archive.load_from(path, at::Device(at::kCPU));
+  Loaded loaded;
+  loaded.progress.epoch = read_int(archive, "epoch");
+  loaded.progress.step = read_int(archive, "step");
+  loaded.progress.sampler_position = read_int(archive, "sampler_position");
+  loaded.tensors = read_tensors(archive);
+  check_fit(tensors_of(module), loaded.tensors);
+  if (with_optimizer) {
+    InputArchive state;
+    if (!archive.try_read("optimizer", state)) {
+      C10_THROW_ERROR(ValueError, "the file was saved without an optimizer");
+    }
+    loaded.optimizer = std::move(state);
+  }
+  return loaded;
+}
+
+// Moves what an optimizer has just loaded, on the CPU, to where its parameters are. The states'
+// types are the optimizers' own: only serialising takes them elsewhere.
+void move_states(Optimizer& optimizer) {
+  for (const auto& parameters : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : parameters.params()) {
+      const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (found == optimizer.state().end() || parameter.device().is_cpu()) continue;
+      OutputArchive out;
+      found->second->serialize(out);
+      std::stringstream memory;
+      out.save_to(memory);
+      InputArchive in;
+      in.load_from(memory, parameter.device());
+      found->second->serialize(in);
+    }
+  }
+}
+
+}  // namespace
+
+void save_checkpoint(ProcessGroup& group, const std::string& path, const Module& module,
+                     const Optimizer* optimizer, const CheckpointProgress& progress) {
+  Agreement agreement(group, module, absl::StrCat("save_checkpoint ", path, ": "));
+  // Nobody gets beyond the agreement before rank 0 has come to it, and it comes with the file.
+  std::string error;
+  if (group.rank() == 0) error = error_of([&] { write(path, module, optimizer, progress); });
+  agreement.reach(error, {});
+}
+
+CheckpointProgress load_checkpoint(ProcessGroup& group, const std::string& path, Module& module,
+                                   Optimizer* optimizer) {
+  Agreement agreement(group, module, absl::StrCat("load_checkpoint ", path, ": "));
+  Loaded loaded;
+  agreement.reach(error_of([&] { loaded = read(path, module, optimizer != nullptr); }),
+                  loaded.progress);
+  const at::NoGradGuard no_grad;
+  agreement.reach(error_of([&] {
+                    if (optimizer == nullptr) return;
+                    optimizer->load(*loaded.optimizer);
+                    move_states(*optimizer);
+                  }),
+                  loaded.progress);
+  for (const auto& [name, tensor] : tensors_of(module)) tensor.copy_(loaded.tensors.at(name));
+  return loaded.progress;
+}
+
+}  // namespace weft

@@ -1,0 +1,54 @@
+// Saves a replicated model once for all ranks of a group, and loads it on each of them.
+//
+//   weft::save_checkpoint(*group, "run.pt", *model, &optimizer, {.epoch = 3, .step = 1200});
+//   const weft::CheckpointProgress at = weft::load_checkpoint(*group, "run.pt", *model,
+//   &optimizer);
+//
+// Rank 0 writes the parameters and buffers by name, the optimizer's state and the progress; all
+// others wait. The path keeps its old content until the new one is complete and flushed to the
+// disk. Loading reads the file on every rank, copies the values into the module's own tensors on
+// whatever devices those are, and converts types as copying does. A prefix "module." that all names
+// of one side have (DataParallel's and DDP's) does not count. The file is a LibTorch archive;
+// Python reads it with torch.jit.load(path), the tensors are in its dictionary `model`. Loading an
+// archive can run code: load your own.
+//
+// Both functions are collective and end alike on all ranks: where one fails, all throw. Until every
+// rank has found its file to fit nothing is changed; an optimizer that refuses its state may be
+// left changed, the module is not.
+//
+// Thread safety: nothing may use the module or the optimizer meanwhile.
+// Blocking: file I/O, and until the other ranks have come, no longer than the group's timeout: it
+// must suffice for rank 0 to write.
+// Errors: c10::ValueError on every rank, saying which rank failed and why: a file that cannot be
+// written or read, names and shapes that do not fit (named), ranks that found different files. What
+// goes wrong between ranks: as weft::ProcessGroup.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include "weft/comm/process_group.h"
+
+namespace weft {
+
+struct CheckpointProgress {
+  int64_t epoch = 0;
+  int64_t step = 0;
+  int64_t sampler_position = 0;  // DistributedSampler::position(): samples of the epoch used so far
+
+  friend bool operator==(const CheckpointProgress&, const CheckpointProgress&) = default;
+};
+
+// `optimizer`: null to leave it out.
+void save_checkpoint(ProcessGroup& group, const std::string& path, const torch::nn::Module& module,
+                     const torch::optim::Optimizer* optimizer, const CheckpointProgress& progress);
+
+// `optimizer`: null to leave its state in the file; else of the same kind as the one saved, with
+// its parameters in the same order.
+CheckpointProgress load_checkpoint(ProcessGroup& group, const std::string& path,
+                                   torch::nn::Module& module, torch::optim::Optimizer* optimizer);
+
+}  // namespace weft

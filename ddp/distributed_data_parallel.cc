@@ -1,0 +1,363 @@
+#include "weft/ddp/distributed_data_parallel.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/modules/embedding.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "weft/base/freed_memory.h"
+#include "weft/ddp/distributed_gradients.h"
+#include "weft/ddp/internal/output_sink.h"
+#include "weft/ddp/internal/reducer.h"
+#include "weft/ddp/internal/verify_parameters.h"
+
+namespace weft {
+namespace internal {
+namespace {
+
+constexpr const char* kPrefix = "DistributedDataParallel: ";
+constexpr double kMiB = 1 << 20;
+constexpr double kCapMb = 25;
+constexpr double kFirstCapMb = 1;
+
+[[noreturn]] void refuse(const std::string& what) {
+  C10_THROW_ERROR(ValueError, absl::StrCat(kPrefix, what));
+}
+
+std::vector<uint64_t> caps_of(const DdpOptions& options) {
+  std::vector<double> caps = options.bucket_cap_mb;
+  if (caps.empty()) caps = {kFirstCapMb, kCapMb};
+  std::vector<uint64_t> bytes;
+  for (const double cap : caps) {
+    if (!(cap > 0) || cap > 1e12) refuse(absl::StrCat("bucket_cap_mb is positive, not ", cap));
+    bytes.push_back(static_cast<uint64_t>(cap * kMiB));
+  }
+  return bytes;
+}
+
+ReducerOptions reducer_options(const DdpOptions& options) {
+  ReducerOptions result;
+  result.find_unused = options.find_unused_parameters;
+  result.static_graph = options.static_graph;
+  result.check_nans = options.check_nans;
+  result.whole_gradients = options.distributed_gradients != nullptr;
+  // The buckets of a distributed pass must not be anybody's `.grad`.
+  result.gradient_as_bucket_view =
+      options.gradient_as_bucket_view && options.distributed_gradients == nullptr;
+  result.limits = caps_of(options);
+  const bool at_once = options.find_unused_parameters && !options.static_graph;
+  result.first_limits =
+      at_once || options.bucket_cap_mb.size() > 1 ? result.limits : std::vector{kNoLimit};
+  return result;
+}
+
+// Names of the weights of embeddings whose gradients are sparse.
+std::set<std::string> sparse_names(const torch::nn::Module& module) {
+  std::set<std::string> names;
+  for (const auto& one : module.named_modules("", /*include_self=*/true)) {
+    const torch::nn::Module& layer = *one.value();
+    bool sparse = false;
+    if (const auto* embedding = layer.as<torch::nn::EmbeddingImpl>()) {
+      sparse = embedding->options.sparse();
+    } else if (const auto* bag = layer.as<torch::nn::EmbeddingBagImpl>()) {
+      sparse = bag->options.sparse();
+    }
+    if (sparse) names.insert(one.key().empty() ? "weight" : absl::StrCat(one.key(), ".weight"));
+  }
+  return names;
+}
+
+}  // namespace
+
+DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
+                                   std::shared_ptr<ProcessGroup> group, DdpOptions options)
+    : module_(std::move(module)), group_(std::move(group)), options_(std::move(options)) {
+  if (module_ == nullptr) refuse("there is no module");
+  if (group_ == nullptr) refuse("there is no process group");
+  // A gradient is let go as soon as it is in its bucket, and the next step takes as much again.
+  keep_freed_memory();
+  try {
+    collect();
+    check_arguments();
+  } catch (const c10::ValueError& refusal) {
+    if (options_.init_sync) tell_others(refusal.what_without_backtrace());
+    throw;
+  }
+  if (options_.init_sync) {
+    verify_copies(*group_, description(), join_device());
+    broadcast_state(0);
+  }
+  std::vector<ReducerParameter> parameters;
+  for (size_t i = 0; i < variables_.size(); ++i) {
+    parameters.push_back({names_[i], variables_[i], sparse_[i]});
+  }
+  reducer_ = std::make_shared<Reducer>(std::move(parameters), group_, reducer_options(options_));
+  if (options_.distributed_gradients != nullptr) options_.distributed_gradients->attach(reducer_);
+}
+
+DataParallelCore::~DataParallelCore() {
+  if (options_.distributed_gradients != nullptr) options_.distributed_gradients->detach(reducer_);
+}
+
+void DataParallelCore::collect() {
+  const std::set<std::string> ignored(options_.ignored.begin(), options_.ignored.end());
+  std::set<std::string> sparse = sparse_names(*module_);
+  sparse.insert(options_.sparse_parameters.begin(), options_.sparse_parameters.end());
+  std::set<std::string> known;
+  std::unordered_set<const void*> seen;
+  for (const auto& one : module_->named_parameters()) {
+    known.insert(one.key());
+    if (ignored.count(one.key()) > 0 || !one.value().defined()) continue;
+    if (!seen.insert(one.value().unsafeGetTensorImpl()).second) continue;  // shared
+    if (!one.value().requires_grad()) {
+      frozen_names_.push_back(one.key());
+      frozen_.push_back(one.value());
+      continue;
+    }
+    names_.push_back(one.key());
+    variables_.push_back(one.value());
+    sparse_.push_back(sparse.count(one.key()) > 0);
+  }
+  for (const auto& one : module_->named_buffers()) {
+    known.insert(one.key());
+    if (ignored.count(one.key()) > 0 || !one.value().defined()) continue;
+    if (!seen.insert(one.value().unsafeGetTensorImpl()).second) continue;
+    buffer_names_.push_back(one.key());
+    buffers_.push_back(one.value());
+  }
+  for (const auto* const names : {&options_.ignored, &options_.sparse_parameters}) {
+    for (const std::string& name : *names) {
+      if (known.count(name) == 0) {
+        refuse(absl::StrCat("there is no parameter or buffer '", name, "' in the module"));
+      }
+    }
+  }
+}
+
+void DataParallelCore::tell_others(const std::string& refusal) const {
+  CopyDescription mine;
+  mine.refusal = refusal.substr(std::min(refusal.size(), std::string(kPrefix).size()));
+  try {
+    verify_copies(*group_, mine, exchange_device());
+  } catch (const std::exception&) {
+    // The refusal itself says more.
+  }
+}
+
+at::Device DataParallelCore::exchange_device() const {
+  if (!options_.device_ids.empty()) return options_.device_ids.front();
+  for (const at::Tensor& one : variables_) {
+    if (one.is_cuda()) return one.device();
+  }
+  return at::kCPU;
+}
+
+CopyDescription DataParallelCore::description() const {
+  uint64_t caps = 0;
+  for (const uint64_t cap : caps_of(options_)) caps = caps * 1'000'003 + cap;
+  CopyDescription mine;
+  mine.options = {{"find_unused_parameters", options_.find_unused_parameters},
+                  {"static_graph", options_.static_graph},
+                  {"broadcast_buffers", options_.broadcast_buffers},
+                  {"bucket_cap_mb", static_cast<int64_t>(caps)},
+                  {"distributed_gradients", options_.distributed_gradients != nullptr}};
+  for (size_t i = 0; i < variables_.size(); ++i) {
+    mine.parameters.push_back({names_[i], variables_[i], sparse_[i]});
+  }
+  for (size_t i = 0; i < frozen_.size(); ++i) {
+    mine.others.push_back({frozen_names_[i], frozen_[i]});
+  }
+  if (!options_.broadcast_buffers) return mine;
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    mine.others.push_back({buffer_names_[i], buffers_[i]});
+  }
+  return mine;
+}
+
+void DataParallelCore::check_arguments() const {
+  caps_of(options_);
+  if (variables_.empty()) refuse("no parameter of the module requires gradients");
+  const at::Tensor& first = variables_.front();
+  for (size_t i = 0; i < variables_.size(); ++i) {
+    if (variables_[i].device().type() != first.device().type()) {
+      refuse(absl::StrCat("parameters are on several types of devices: '", names_.front(), "' on ",
+                          first.device().str(), ", '", names_[i], "' on ",
+                          variables_[i].device().str()));
+    }
+    if (!variables_[i].is_leaf()) {
+      refuse(absl::StrCat("parameter '", names_[i], "' is not a leaf of the graph"));
+    }
+  }
+  if (options_.device_ids.size() > 1) {
+    refuse(absl::StrCat("device_ids names ", options_.device_ids.size(),
+                        " devices: one for each process, or none"));
+  }
+  for (const at::Device& device : options_.device_ids) {
+    for (size_t i = 0; i < variables_.size(); ++i) {
+      if (variables_[i].device() == device) continue;
+      refuse(absl::StrCat("device_ids says ", device.str(), ", parameter '", names_[i], "' is on ",
+                          variables_[i].device().str()));
+    }
+  }
+}
+
+at::Device DataParallelCore::join_device() const { return variables_.front().device(); }
+
+void DataParallelCore::broadcast_state(int root) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> all = variables_;
+  all.insert(all.end(), frozen_.begin(), frozen_.end());
+  if (options_.broadcast_buffers) all.insert(all.end(), buffers_.begin(), buffers_.end());
+  group_->broadcast_coalesced(all, root);
+}
+
+void DataParallelCore::broadcast_buffers() {
+  if (!broadcasts_buffers() || buffers_.empty()) return;
+  const at::NoGradGuard no_grad;
+  // Rank 0's, but in a join those of the highest rank that still trains.
+  const int root = active_join() == nullptr ? 0 : common_rank(true);
+  group_->broadcast_coalesced(buffers_, root);
+}
+
+int DataParallelCore::common_rank(bool candidate) {
+  const at::Tensor rank = at::full({1}, candidate ? group_->rank() : -1,
+                                   at::TensorOptions().dtype(at::kInt).device(join_device()));
+  group_->all_reduce(rank, ProcessGroup::Op::MAX);
+  return rank.item<int>();
+}
+
+DataParallelCore::Forward DataParallelCore::forward_of_others(Forward mine) {
+  const at::Tensor most = at::full({1}, static_cast<int>(mine),
+                                   at::TensorOptions().dtype(at::kInt).device(join_device()));
+  group_->all_reduce(most, ProcessGroup::Op::MAX);
+  return static_cast<Forward>(most.item<int>());
+}
+
+void DataParallelCore::settle() {
+  if (options_.distributed_gradients != nullptr) options_.distributed_gradients->settle(reducer_);
+}
+
+void DataParallelCore::before_forward() {
+  settle();
+  reducer_->check_whole();
+  const int training = announce_step();
+  const internal::ActiveJoin* const joining = active_join();
+  reducer_->set_divisor(joining != nullptr && !joining->options.divide_by_initial_world_size
+                            ? training
+                            : group_->size());
+  const bool graph = at::GradMode::is_enabled();
+  if (joining != nullptr) {
+    forward_of_others(!graph ? Forward::kNoGraph : sync_ ? Forward::kReduced : Forward::kLocal);
+  }
+  if (graph) reducer_->rebuild_buckets();
+  broadcast_buffers();
+  reducer_->forward_begins();
+}
+
+void DataParallelCore::after_forward(std::vector<at::Tensor*> outputs) {
+  if (!at::GradMode::is_enabled()) {
+    buffers_last_sync_ = false;
+    return;
+  }
+  buffers_last_sync_ = sync_;
+  if (!sync_) return reducer_->prepare_to_accumulate();
+
+  std::erase_if(outputs, [](const at::Tensor* one) { return !one->requires_grad(); });
+  std::vector<at::Tensor> tensors;
+  for (const at::Tensor* const one : outputs) tensors.push_back(*one);
+  reducer_->prepare(tensors);
+  if (tensors.empty() || (!options_.find_unused_parameters && !options_.static_graph)) return;
+  // The graph may outlive the reducer.
+  tensors =
+      through_sink(tensors, options_.clone_outputs, [reducer = std::weak_ptr<Reducer>(reducer_)] {
+        if (const auto here = reducer.lock()) here->backward_begins();
+      });
+  for (size_t i = 0; i < outputs.size(); ++i) *outputs[i] = tensors[i];
+}
+
+at::Tensor DataParallelCore::to_device(const at::Tensor& input) const {
+  if (options_.device_ids.empty() || !input.defined()) return input;
+  return input.to(options_.device_ids.front(), input.scalar_type(), /*non_blocking=*/true);
+}
+
+void DataParallelCore::set_hook(std::shared_ptr<c10d::CommHookInterface> hook) {
+  if (hook == nullptr) refuse("the communication hook is null");
+  if (reducer_->has_hook()) refuse("there is a communication hook already");
+  if (reducer_->passes() > 0) {
+    refuse("a communication hook is registered before the first backward pass");
+  }
+  reducer_->set_hook(std::move(hook));
+}
+
+void DataParallelCore::update_group(std::shared_ptr<ProcessGroup> group) {
+  if (group == nullptr) refuse("there is no process group");
+  settle();
+  group_ = std::move(group);
+  buffers_last_sync_ = true;  // ranks may have given up at different places
+  reducer_->set_group(group_);
+}
+
+void DataParallelCore::shadow_step() {
+  const Forward forward = forward_of_others(Forward::kNoGraph);
+  if (forward != Forward::kNoGraph) reducer_->rebuild_buckets();
+  if (broadcasts_buffers() && !buffers_.empty()) {
+    const at::NoGradGuard no_grad;
+    const int root = common_rank(false);
+    group_->broadcast_coalesced(buffers_, root);
+  }
+  buffers_last_sync_ = forward == Forward::kReduced;
+  if (forward == Forward::kReduced) reducer_->shadow_pass();
+}
+
+void DataParallelCore::end_join(bool last) { broadcast_state(common_rank(last)); }
+
+DdpLogging DataParallelCore::logging() const {
+  using Seconds = std::chrono::duration<double>;
+  DdpLogging logging;
+  logging.rank = group_->rank();
+  logging.world_size = group_->size();
+  logging.backend = group_->backend()->getBackendName();
+  logging.bucket_bytes = reducer_->bucket_bytes();
+  logging.bucket_parameters = reducer_->buckets();
+  logging.has_rebuilt_buckets = reducer_->has_rebuilt();
+  logging.ready_order = reducer_->order_before();
+  logging.unused_parameters = reducer_->unused_count();
+  logging.reduced_passes = reducer_->passes();
+  logging.error = reducer_->failure();
+  const Reducer::Times& times = reducer_->times();
+  logging.forward_seconds = Seconds(times.forward).count();
+  logging.backward_seconds = Seconds(times.backward).count();
+  logging.communication_seconds = Seconds(times.communication).count();
+  logging.overlap_seconds = Seconds(times.overlap).count();
+  return logging;
+}
+
+}  // namespace internal
+
+std::map<std::string, std::string> DdpLogging::as_map() const {
+  std::vector<std::string> buckets;
+  for (const auto& bucket : bucket_parameters) buckets.push_back(absl::StrJoin(bucket, " "));
+  return {{"rank", absl::StrCat(rank)},
+          {"world_size", absl::StrCat(world_size)},
+          {"backend_name", backend},
+          {"bucket_sizes", absl::StrJoin(bucket_bytes, ", ")},
+          {"per_bucket_param_indices", absl::StrJoin(buckets, ", ")},
+          {"has_rebuilt_buckets", has_rebuilt_buckets ? "1" : "0"},
+          {"prev_iteration_grad_ready_order_indices", absl::StrJoin(ready_order, ", ")},
+          {"unused_parameter_size", absl::StrCat(unused_parameters)},
+          {"reduced_passes", absl::StrCat(reduced_passes)},
+          {"error", error},
+          {"forward_seconds", absl::StrCat(forward_seconds)},
+          {"backward_seconds", absl::StrCat(backward_seconds)},
+          {"communication_seconds", absl::StrCat(communication_seconds)},
+          {"overlap_seconds", absl::StrCat(overlap_seconds)}};
+}
+
+}  // namespace weft

@@ -1,0 +1,247 @@
+// Trains copies of one module, one on each rank of a group, as if it were one module that sees all
+// ranks' inputs: gradients are averaged over the ranks while backward still runs.
+//
+//   auto group = weft::init_process_group();
+//   weft::DistributedDataParallel ddp(std::make_shared<NetImpl>(), group);   // or a ModuleHolder
+//   torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+//   for (auto& [x, y] : batches) {
+//     optimizer.zero_grad();
+//     loss(ddp(x), y).backward();
+//     optimizer.step();
+//   }
+//
+// The rules are those of torch.nn.parallel.DistributedDataParallel in torch 2.11; docs/ddp.md has
+// them, and where this differs. Construction, forward and backward are collective: all ranks do
+// them in the same order. The mean over equal batches is the gradient of the mean loss over all of
+// them.
+//
+// Thread safety: one thread at a time. Lifetime: no backward pass of its outputs may run when it
+// ends. Blocking: construction, forward and backward, no longer than the group's timeout.
+// Errors: c10::ValueError for a module, options or ranks that do not fit together, on every rank
+// (if init_sync is set); c10::Error for a pass that did not end, a parameter that got its gradient
+// twice, a static graph that changed; c10::DistBackendError when a rank is lost, or a bucket could
+// not be reduced. What failed in a pass, ranks cannot go on from: forward throws until
+// update_process_group.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include "weft/comm/process_group.h"
+#include "weft/ddp/join.h"
+#include "weft/ddp/output_tensors.h"
+
+namespace weft {
+
+class DistributedGradients;
+
+struct DdpOptions {
+  // The device of this rank's copy, where its parameters already are; inputs are moved there. At
+  // most one; none: inputs stay where they are, and the module may span several devices.
+  std::vector<at::Device> device_ids = {};
+  bool broadcast_buffers = true;  // rank 0's, before each forward
+  bool init_sync = true;          // false: the copies are known to be equal
+  // Buckets hold so many bytes, and the last gradient that no longer fitted. Not set: 25 MiB, but
+  // the first 1 MiB. Several: of the first, second, ... bucket; the last one repeats.
+  std::vector<double> bucket_cap_mb = {};
+  // Outputs may reach some of the parameters only; costs a walk over the graph and an all_reduce.
+  bool find_unused_parameters = false;
+  // Gradients are slices of the buckets: no copy of them, and none after the reduction.
+  bool gradient_as_bucket_view = true;
+  // The graph has the same nodes and the same unused parameters in all iterations; then backward
+  // passes inside a backward pass work too.
+  bool static_graph = false;
+  // Outputs pass a node that copies them, so that those the loss does not use deliver undefined
+  // gradients; only with find_unused_parameters or static_graph. False: no copy, and outputs must
+  // not be changed in place.
+  bool clone_outputs = true;
+  // After each pass, an averaged gradient that is not finite is an error that names the parameter.
+  bool check_nans = false;
+  std::vector<std::string> ignored = {};  // names of parameters and buffers to leave alone
+  std::vector<std::string> sparse_parameters = {};  // beside those of sparse embeddings
+  // Under distributed autograd: WorkerOptions::leaf_observer (dist_autograd_bridge.h).
+  std::shared_ptr<DistributedGradients> distributed_gradients = nullptr;
+};
+
+// What a pass did; times in seconds, of the last one that ended.
+struct DdpLogging {
+  int rank = 0;
+  int world_size = 1;
+  std::string backend;
+  std::vector<uint64_t> bucket_bytes;  // as buckets are now
+  std::vector<std::vector<size_t>> bucket_parameters;
+  bool has_rebuilt_buckets = false;
+  std::vector<size_t> ready_order;  // of the parameters, in the pass before
+  size_t unused_parameters = 0;
+  uint64_t reduced_passes = 0;
+  std::string error;  // what the last pass failed with
+  double forward_seconds = 0;
+  double backward_seconds = 0;
+  double communication_seconds = 0;
+  double overlap_seconds = 0;  // of communication and backward
+
+  std::map<std::string, std::string> as_map() const;
+};
+
+namespace internal {
+
+class Reducer;
+struct CopyDescription;
+
+// Everything of DistributedDataParallel that does not depend on the module's type.
+class DataParallelCore : public Joinable {
+ public:
+  DataParallelCore(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<ProcessGroup> group,
+                   DdpOptions options);
+  ~DataParallelCore() override;
+
+  void before_forward();
+  // Gives the outputs' tensors back, replaced where the sink needs it.
+  void after_forward(std::vector<at::Tensor*> outputs);
+  at::Tensor to_device(const at::Tensor& input) const;
+
+  void set_hook(std::shared_ptr<c10d::CommHookInterface> hook);
+  void set_sync(bool sync) { sync_ = sync; }
+  bool sync() const { return sync_; }
+  void update_group(std::shared_ptr<ProcessGroup> group);
+  DdpLogging logging() const;
+  const DdpOptions& options() const { return options_; }
+
+  const std::shared_ptr<ProcessGroup>& join_group() const override { return group_; }
+  at::Device join_device() const override;
+  void shadow_step() override;
+  void end_join(bool last) override;
+
+ private:
+  // What a forward is followed by, on the ranks that still train in a join.
+  enum class Forward : int { kNoGraph, kLocal, kReduced };
+
+  void collect();
+  void settle();
+  void check_arguments() const;
+  CopyDescription description() const;
+  void tell_others(const std::string& refusal) const;
+  at::Device exchange_device() const;
+  void broadcast_state(int root);
+  bool broadcasts_buffers() const { return options_.broadcast_buffers && buffers_last_sync_; }
+  void broadcast_buffers();
+  Forward forward_of_others(Forward mine);
+  int common_rank(bool candidate);
+
+  const std::shared_ptr<torch::nn::Module> module_;
+  std::shared_ptr<ProcessGroup> group_;
+  const DdpOptions options_;
+  std::vector<std::string> names_;
+  std::vector<at::Tensor> variables_;
+  std::vector<bool> sparse_;
+  std::vector<std::string> frozen_names_;
+  std::vector<at::Tensor> frozen_;  // parameters that require no gradients: state all the same
+  std::vector<std::string> buffer_names_;
+  std::vector<at::Tensor> buffers_;
+  std::shared_ptr<Reducer> reducer_;
+  bool sync_ = true;
+  bool buffers_last_sync_ = true;  // the forward before was of a pass that is reduced
+};
+
+}  // namespace internal
+
+template <class Net>
+class DistributedDataParallel : public torch::nn::Module {
+ public:
+  DistributedDataParallel(std::shared_ptr<Net> module, std::shared_ptr<ProcessGroup> group,
+                          DdpOptions options = {})
+      : torch::nn::Module("DistributedDataParallel"),
+        module_(std::move(module)),
+        core_(std::make_shared<internal::DataParallelCore>(module_, std::move(group),
+                                                           std::move(options))) {
+    register_module("module", module_);
+  }
+  DistributedDataParallel(const torch::nn::ModuleHolder<Net>& module,
+                          std::shared_ptr<ProcessGroup> group, DdpOptions options = {})
+      : DistributedDataParallel(module.ptr(), std::move(group), std::move(options)) {}
+
+  // module->forward(inputs...); tensors among the inputs go to the device first.
+  template <class... Inputs>
+  auto forward(Inputs&&... inputs) {
+    core_->before_forward();
+    auto output = module_->forward(moved(std::forward<Inputs>(inputs))...);
+    std::vector<at::Tensor*> tensors;
+    visit_tensors(output, [&](at::Tensor& tensor) { tensors.push_back(&tensor); });
+    core_->after_forward(std::move(tensors));
+    return output;
+  }
+  template <class... Inputs>
+  auto operator()(Inputs&&... inputs) {
+    return forward(std::forward<Inputs>(inputs)...);
+  }
+
+  const std::shared_ptr<Net>& module() const { return module_; }
+
+  // While it lives, passes only add to this rank's gradients; the first pass after it reduces the
+  // sum. The forwards of such passes belong inside.
+  class NoSync {
+   public:
+    explicit NoSync(std::shared_ptr<internal::DataParallelCore> core)
+        : core_(std::move(core)), before_(core_->sync()) {
+      core_->set_sync(false);
+    }
+    ~NoSync() { core_->set_sync(before_); }
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    const std::shared_ptr<internal::DataParallelCore> core_;
+    const bool before_;
+  };
+  [[nodiscard]] NoSync no_sync() { return NoSync(core_); }
+
+  // For one that takes part in weft::join.
+  Joinable& joinable() { return *core_; }
+  void join(const std::function<void()>& body, const JoinOptions& options = {}) {
+    weft::join({core_.get()}, body, options);
+  }
+
+  // What is done with a full bucket in place of the average by all_reduce (comm_hooks.h). Once, and
+  // before the first backward pass.
+  void register_comm_hook(std::shared_ptr<c10d::CommHookInterface> hook) {
+    core_->set_hook(std::move(hook));
+  }
+
+  // Goes on with the ranks of another group, fewer after a loss, say; all of them call it. Gives up
+  // a pass under way: zero_grad() before the next one. Parameters are not compared, nor sent: a
+  // rank that has made a step the others have not is the caller's matter. A communication hook
+  // keeps the group it was made with.
+  void update_process_group(std::shared_ptr<ProcessGroup> group) {
+    core_->update_group(std::move(group));
+  }
+  const std::shared_ptr<ProcessGroup>& process_group() const { return core_->join_group(); }
+
+  DdpLogging logging_data() const { return core_->logging(); }
+
+ private:
+  template <class Input>
+  decltype(auto) moved(Input&& input) const {
+    if constexpr (std::same_as<std::remove_cvref_t<Input>, at::Tensor>) {
+      return core_->to_device(input);
+    } else {
+      return std::forward<Input>(input);
+    }
+  }
+
+  const std::shared_ptr<Net> module_;
+  const std::shared_ptr<internal::DataParallelCore> core_;
+};
+
+}  // namespace weft

@@ -1,0 +1,55 @@
+#include "weft/ddp/internal/serial_thread.h"
+
+#include <deque>
+#include <utility>
+
+#include "weft/base/mutex.h"
+
+namespace weft::internal {
+
+struct SerialThread::Queue {
+  Mutex mutex;
+  CondVar changed;
+  std::deque<Task> tasks ABSL_GUARDED_BY(mutex);
+  bool ending ABSL_GUARDED_BY(mutex) = false;
+
+  // The next task; an empty one at the end.
+  Task next() ABSL_LOCKS_EXCLUDED(mutex) {
+    MutexLock lock(mutex);
+    while (tasks.empty() && !ending) changed.wait(mutex);
+    if (ending) return {};
+    Task task = std::move(tasks.front());
+    tasks.pop_front();
+    return task;
+  }
+};
+
+SerialThread::SerialThread()
+    : queue_(std::make_shared<Queue>()), thread_([queue = queue_] {
+        while (Task task = queue->next()) task();
+      }) {}
+
+SerialThread::~SerialThread() {
+  std::deque<Task> unrun;  // destroyed outside the lock
+  {
+    MutexLock lock(queue_->mutex);
+    queue_->ending = true;
+    unrun.swap(queue_->tasks);
+  }
+  queue_->changed.notify_all();
+  if (thread_.get_id() == std::this_thread::get_id()) {
+    thread_.detach();
+  } else {
+    thread_.join();
+  }
+}
+
+void SerialThread::run(Task task) {
+  {
+    MutexLock lock(queue_->mutex);
+    queue_->tasks.push_back(std::move(task));
+  }
+  queue_->changed.notify_one();
+}
+
+}  // namespace weft::internal

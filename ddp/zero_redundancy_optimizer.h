@@ -1,0 +1,131 @@
+// A LibTorch optimizer whose state is spread over the ranks: each keeps that of its share of the
+// parameters (ZeRO, stage 1).
+//
+//   weft::ZeroRedundancyOptimizer<torch::optim::Adam, torch::optim::AdamOptions> optimizer(
+//       model->parameters(), torch::optim::AdamOptions(1e-3), group);
+//   loss.backward();                       // DDP averages the gradients
+//   optimizer.step();                      // of the share; then every rank sends its parameters
+//
+//   optimizer.consolidate_state_dict(0);   // all ranks
+//   if (group->rank() == 0) torch::save(optimizer, "optimizer.pt");
+//   torch::load(optimizer, "optimizer.pt");  // all ranks, in a group of any size
+//
+// Partition, of whole parameters: group by group, the largest first (equals in their order), each
+// to the rank that has the fewest elements so far (the lowest such rank).
+//
+// It is a torch::optim::Optimizer over all parameters: param_groups() holds all of them with their
+// options, and what is changed there, by a learning rate scheduler say, holds for the next step of
+// every share if it is changed on all ranks. state() is empty: see local(). What is saved is what
+// the wrapped optimizer itself would save, so each can load the other's.
+//
+// Only for optimizers that treat each parameter by itself: not LBFGS.
+//
+// Thread safety: none. Lifetime: shares the group. Collective (all ranks call them, and wait for
+// each other): construction, step, add_param_group, consolidate_state_dict.
+// Errors: c10::ValueError on every rank if their parameters differ, naming the first that does;
+// c10::ValueError for arguments; those of the collectives. After a failed step ranks may hold
+// different parameters.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include "weft/comm/process_group.h"
+
+namespace torch::optim {
+class LBFGS;
+}
+
+namespace weft {
+
+struct ZeroOptions {
+  // The parameters become views of what is sent, so that a step copies nothing. Their storage
+  // changes once, at construction: take views of them afterwards.
+  bool parameters_as_bucket_view = false;
+};
+
+// The rank of each parameter of each group, from their numbers of elements.
+std::vector<std::vector<int>> zero_partition(const std::vector<std::vector<int64_t>>& numels,
+                                             int world_size);
+
+class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer {
+ public:
+  ~ZeroRedundancyOptimizerBase() override;
+
+  // The closure is called once, on all parameters.
+  at::Tensor step(LossClosure closure = nullptr) override;
+  void add_param_group(const torch::optim::OptimizerParamGroup& group);
+
+  // Gathers the state of all ranks on rank `to`, which needs memory for it until the next step.
+  void consolidate_state_dict(int to = 0);
+  // On the rank of the last consolidate_state_dict since the last step.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  // Every rank reads the whole state and keeps its share.
+  void load(torch::serialize::InputArchive& archive) override;
+
+  // The rank of each parameter of each group.
+  const std::vector<std::vector<int>>& partition() const { return partition_; }
+  // This rank's share.
+  const torch::optim::Optimizer& local() const { return *local_; }
+
+ protected:
+  using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+  using Make = std::function<std::unique_ptr<torch::optim::Optimizer>(const Groups&)>;
+
+  ZeroRedundancyOptimizerBase(const Groups& groups,
+                              std::unique_ptr<torch::optim::OptimizerOptions> defaults, Make make,
+                              std::shared_ptr<ProcessGroup> group, const ZeroOptions& options);
+
+ private:
+  // Parameters of one rank that are sent as one.
+  struct Bucket {
+    int rank = 0;
+    std::vector<at::Tensor> parameters;
+    at::Tensor flat;  // what they are views of; undefined: nothing
+  };
+
+  c10::Device device() const;
+  void check_groups(const Groups& groups);
+  void take(const torch::optim::OptimizerParamGroup& group);
+  void make_buckets(size_t first_group);
+  Groups groups_of(int rank) const;
+  void send_parameters();
+
+  const Make make_;
+  const std::shared_ptr<ProcessGroup> group_;
+  const ZeroOptions options_;
+  std::vector<std::vector<int>> partition_;
+  std::vector<Bucket> buckets_;
+  std::unique_ptr<torch::optim::Optimizer> local_;
+  std::unique_ptr<torch::optim::Optimizer> consolidated_;  // of all parameters
+};
+
+// Wrapped: torch::optim::Adam, say, and WrappedOptions its options.
+template <class Wrapped, class WrappedOptions>
+class ZeroRedundancyOptimizer : public ZeroRedundancyOptimizerBase {
+  static_assert(!std::is_same_v<Wrapped, torch::optim::LBFGS>,
+                "LBFGS looks at all parameters at once: its state cannot be spread over ranks");
+
+ public:
+  ZeroRedundancyOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                          const WrappedOptions& defaults, std::shared_ptr<ProcessGroup> group,
+                          const ZeroOptions& options = {})
+      : ZeroRedundancyOptimizerBase(
+            groups, std::make_unique<WrappedOptions>(defaults),
+            [defaults](const Groups& some) { return std::make_unique<Wrapped>(some, defaults); },
+            std::move(group), options) {}
+
+  ZeroRedundancyOptimizer(std::vector<at::Tensor> parameters, const WrappedOptions& defaults,
+                          std::shared_ptr<ProcessGroup> group, const ZeroOptions& options = {})
+      : ZeroRedundancyOptimizer(Groups{torch::optim::OptimizerParamGroup(std::move(parameters))},
+                                defaults, std::move(group), options) {}
+};
+
+}  // namespace weft

@@ -1,0 +1,79 @@
+// Ranks of a same-host backend as threads of one process.
+//
+// Thread safety: free functions.
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "weft/comm/internal/same_host_backend.h"
+#include "weft/comm/same_host_backend.h"
+
+namespace weft::testing {
+
+using Tensors = std::vector<at::Tensor>;
+using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+
+inline SameHostOptions backend_options() {
+  SameHostOptions options;
+  options.timeout = std::chrono::seconds(60);
+  return options;
+}
+
+// Runs a program for each rank of a new group, all at the same time. What a rank throws fails the
+// test.
+inline void with_backends(int size,
+                          const std::function<void(int rank, BackendPtr backend)>& program,
+                          const SameHostOptions& options = backend_options()) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        program(rank, create_same_host_backend(store, rank, size, options));
+      } catch (const std::exception& failed) {
+        ADD_FAILURE() << "rank " << rank << ": " << failed.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+inline void with_ranks(int size,
+                       const std::function<void(int rank, c10d::Backend& backend)>& program,
+                       const SameHostOptions& options = backend_options()) {
+  with_backends(
+      size, [&](int rank, const BackendPtr& backend) { program(rank, *backend); }, options);
+}
+
+// What the engine of a backend has done so far.
+inline internal::CollectiveGroup::Counts counts_of(c10d::Backend& backend) {
+  return dynamic_cast<internal::SameHostBackend&>(backend).counts();
+}
+
+// The text of a c10::Error; empty: none.
+inline std::string failure_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+// Of each rank others.
+inline at::Tensor values(int rank, at::IntArrayRef shape, at::ScalarType type = at::kFloat) {
+  const at::Tensor base = at::arange(c10::multiply_integers(shape), at::kLong).reshape(shape);
+  if (type == at::kBool) return (base * 7 + rank * 3) % 5 < 3;
+  return ((base * 7 + rank * 3) % 5 + 1).to(type);
+}
+
+}  // namespace weft::testing

@@ -1,0 +1,164 @@
+#include "weft/ddp/distributed_data_parallel.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "weft/tests/support/group_world.h"
+
+namespace weft {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::run_ranks;
+using GroupPtr = std::shared_ptr<ProcessGroup>;
+
+struct MlpImpl : torch::nn::Module {
+  explicit MlpImpl(int64_t seed = 1) {
+    torch::manual_seed(seed);
+    first = register_module("first", torch::nn::Linear(5, 4));
+    second = register_module("second", torch::nn::Linear(4, 3));
+    to(torch::kDouble);
+  }
+  at::Tensor forward(const at::Tensor& x) { return second(torch::tanh(first(x))); }
+  torch::nn::Linear first = nullptr, second = nullptr;
+};
+TORCH_MODULE(Mlp);
+
+// Seeds of several ranks' threads share one generator: inputs are made from numbers.
+at::Tensor input_of(int rank, int step = 0, int64_t rows = 3) {
+  const at::Tensor base = torch::arange(rows * 5, torch::kDouble).reshape({rows, 5});
+  return torch::sin(base * 0.7 + rank * 1.3 + step * 0.9);
+}
+
+std::string failure_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// Copies of one model, made before the ranks start: torch's generator is one for all threads.
+std::vector<Mlp> copies(int count) {
+  std::vector<Mlp> models;
+  for (int i = 0; i < count; ++i) models.push_back(Mlp(7));
+  return models;
+}
+
+void expect_close(const at::Tensor& one, const at::Tensor& other, double tolerance = 1e-12) {
+  ASSERT_TRUE(one.defined() && other.defined());
+  EXPECT_LE((one - other).abs().max().item<double>(), tolerance) << one << "\n" << other;
+}
+
+TEST(DistributedDataParallelTest, GradientsAreThoseOfTheWholeBatch) {
+  for (const int size : {1, 2, 3}) {
+    Mlp whole(7);
+    std::vector<at::Tensor> inputs;
+    for (int rank = 0; rank < size; ++rank) inputs.push_back(input_of(rank));
+    whole->forward(torch::cat(inputs)).pow(2).mean().backward();
+    for (const bool views : {false, true}) {
+      auto models = copies(size);
+      run_ranks(size, [&](GroupPtr group) {
+        const int rank = group->rank();
+        DdpOptions options;
+        options.gradient_as_bucket_view = views;
+        DistributedDataParallel ddp(models[rank], group, options);
+        for (int step = 0; step < 3; ++step) {
+          ddp.zero_grad();
+          ddp(input_of(rank)).pow(2).mean().backward();
+          const auto own = models[rank]->parameters(), truth = whole->parameters();
+          for (size_t i = 0; i < own.size(); ++i) expect_close(own[i].grad(), truth[i].grad());
+        }
+      });
+    }
+  }
+}
+
+TEST(DistributedDataParallelTest, TrainsAsOneProcessOnTheWholeBatch) {
+  Mlp whole(7);
+  torch::optim::SGD sgd(whole->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < 5; ++step) {
+    sgd.zero_grad();
+    whole->forward(torch::cat({input_of(0, step), input_of(1, step)})).pow(2).mean().backward();
+    sgd.step();
+  }
+  auto models = copies(2);
+  run_ranks(2, [&](GroupPtr group) {
+    const int rank = group->rank();
+    DistributedDataParallel ddp(models[rank], group);
+    torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    for (int step = 0; step < 5; ++step) {
+      optimizer.zero_grad(/*set_to_none=*/step % 2 == 0);
+      ddp(input_of(rank, step)).pow(2).mean().backward();
+      optimizer.step();
+    }
+    const auto own = models[rank]->parameters(), truth = whole->parameters();
+    for (size_t i = 0; i < own.size(); ++i) expect_close(own[i], truth[i]);
+  });
+}
+
+TEST(DistributedDataParallelTest, StartsFromRankZerosParametersAndBuffers) {
+  std::vector<torch::nn::BatchNorm1d> models;
+  for (int rank = 0; rank < 3; ++rank) {
+    models.push_back(torch::nn::BatchNorm1d(4));
+    const torch::NoGradGuard no_grad;
+    models.back()->weight.fill_(rank + 1);
+    models.back()->running_mean.fill_(10 * rank + 5);
+  }
+  run_ranks(3, [&](GroupPtr group) {
+    auto& model = models[group->rank()];
+    DistributedDataParallel ddp(model, group);
+    EXPECT_EQ(model->weight[0].item<double>(), 1);
+    EXPECT_EQ(model->running_mean[0].item<double>(), 5);
+    EXPECT_THAT(ddp.named_parameters().keys(), ElementsAre("module.weight", "module.bias"));
+  });
+}
+
+TEST(DistributedDataParallelTest, NoSyncAddsUpAndTheNextPassReducesTheSum) {
+  Mlp whole(7);
+  for (int step = 0; step < 3; ++step) {
+    whole->forward(torch::cat({input_of(0, step), input_of(1, step)})).pow(2).mean().backward();
+  }
+  for (const bool views : {false, true}) {
+    auto models = copies(2);
+    run_ranks(2, [&](GroupPtr group) {
+      const int rank = group->rank();
+      DdpOptions options;
+      options.gradient_as_bucket_view = views;
+      DistributedDataParallel ddp(models[rank], group, options);
+      for (int round = 0; round < 2; ++round) {
+        ddp.zero_grad();
+        {
+          const auto guard = ddp.no_sync();
+          ddp(input_of(rank, 0)).pow(2).mean().backward();
+          ddp(input_of(rank, 1)).pow(2).mean().backward();
+        }
+        ddp(input_of(rank, 2)).pow(2).mean().backward();
+        const auto own = models[rank]->parameters(), truth = whole->parameters();
+        for (size_t i = 0; i < own.size(); ++i) expect_close(own[i].grad(), truth[i].grad());
+      }
+    });
+  }
+}
+
+TEST(DistributedDataParallelTest, RanksThatDifferAreNamedOnAll) {
+  run_ranks(3, [&](GroupPtr group) {
+    const bool odd = group->rank() == 2;
+    auto model = std::make_shared<torch::nn::LinearImpl>(odd ? 5 : 4, 2);
+    EXPECT_THAT(
+        failure_of([&] { DistributedDataParallel<torch::nn::LinearImpl> ddp(model, group); }),
+        ::testing::AllOf(HasSubstr("'weight'"), HasSubstr("rank 2"), HasSubstr("[2, 5]")));
+  });
+}
+
+}  // namespace
+}  // namespace weft
