@@ -32,7 +32,13 @@ if(WEFT_BUILD_EXAMPLES)
 endif()
 
 if(WEFT_WITH_TORCH)
-  set(WEFT_TORCH_DIR ${CMAKE_CURRENT_SOURCE_DIR}/.deps/site/torch
+  set(torch_dir ${CMAKE_CURRENT_SOURCE_DIR}/.deps/site/torch)
+  if(WEFT_WITH_CUDA)
+    file(GLOB found ${CMAKE_CURRENT_SOURCE_DIR}/.deps/oracles/lib/python3*/site-packages/torch)
+    list(APPEND found ${CMAKE_CURRENT_SOURCE_DIR}/.deps/oracles/torch)
+    list(GET found 0 torch_dir)
+  endif()
+  set(WEFT_TORCH_DIR ${torch_dir}
       CACHE PATH "LibTorch 2.11: the folder that holds include/ and lib/")
   include(WeftTorch)
   if(WEFT_TORCH_PROBLEM)

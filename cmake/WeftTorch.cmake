@@ -3,6 +3,7 @@
 # Not find_package(Torch): its include folder holds protobuf 3.13, and under -I or -isystem those
 # headers shadow the protobuf that gRPC is built with. Behind -idirafter they never win. The defines
 # are the ones the wheel was built with; without them c10d's class layouts differ from the library's.
+# With WEFT_WITH_CUDA it is the whole wheel, with NVIDIA's headers and libraries beside it as pip puts them.
 # libgloo, libtensorpipe and libuv must never be linked or loaded beside libtorch_cpu, which exports
 # the symbols of its own copies.
 
@@ -15,6 +16,18 @@ foreach(file include/ATen/ATen.h lib/libtorch_cpu.so lib/libc10.so)
   endif()
 endforeach()
 
+if(WEFT_WITH_CUDA)
+  cmake_path(GET WEFT_TORCH_DIR PARENT_PATH site)
+  foreach(file torch/lib/libtorch_cuda.so torch/lib/libc10_cuda.so nvidia/cu13/include/cuda_runtime_api.h
+               nvidia/nccl/include/nccl.h)
+    if(NOT EXISTS ${site}/${file})
+      set(WEFT_TORCH_PROBLEM
+          "LibTorch 2.11 with CUDA: no ${site}/${file} (tools/oracles.sh installs it into .deps/oracles, -DWEFT_TORCH_DIR= names another copy)")
+      return()
+    endif()
+  endforeach()
+endif()
+
 add_library(weft_torch_cpu SHARED IMPORTED)
 set_target_properties(weft_torch_cpu PROPERTIES IMPORTED_LOCATION ${WEFT_TORCH_DIR}/lib/libtorch_cpu.so)
 add_library(weft_torch_c10 SHARED IMPORTED)
@@ -26,3 +39,15 @@ target_compile_definitions(weft::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO U
 target_compile_options(weft::torch INTERFACE
   "SHELL:-idirafter ${WEFT_TORCH_DIR}/include"
   "SHELL:-idirafter ${WEFT_TORCH_DIR}/include/torch/csrc/api/include")
+
+if(WEFT_WITH_CUDA)
+  foreach(name torch_cuda c10_cuda)
+    add_library(weft_${name} SHARED IMPORTED)
+    set_target_properties(weft_${name} PROPERTIES IMPORTED_LOCATION ${WEFT_TORCH_DIR}/lib/lib${name}.so)
+    target_link_libraries(weft::torch INTERFACE weft_${name})
+  endforeach()
+  target_compile_definitions(weft::torch INTERFACE USE_C10D_NCCL WEFT_WITH_CUDA)
+  target_compile_options(weft::torch INTERFACE
+    "SHELL:-idirafter ${site}/nvidia/cu13/include"
+    "SHELL:-idirafter ${site}/nvidia/nccl/include")
+endif()

@@ -3,8 +3,10 @@
 // but GlooStore derives from a class that has grown, and must never be made here.
 #include "weft/comm/gloo_backend.h"
 
-#include <algorithm>
 #include <cstdlib>
+#include <functional>
+#include <mutex>
+#include <optional>
 #include <utility>
 
 #include <ATen/MemoryOverlap.h>
@@ -51,7 +53,7 @@ class GlooBackend : public c10d::ProcessGroupGloo {
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
     check_root("broadcast", options.rootRank);
     Tensors moved = {written("broadcast", single("broadcast", tensors))};
-    return Base::broadcast(moved, options);
+    return start([&] { return Base::broadcast(moved, options); });
   }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
@@ -61,12 +63,12 @@ class GlooBackend : public c10d::ProcessGroupGloo {
     if (tensor.layout() == at::kSparse) {
       WEFT_CHECK_ARGUMENT(options.reduceOp == ReduceOp::SUM,
                           absl::StrCat(name, ": Gloo takes sums of sparse tensors only"));
-      return Base::allreduce(tensors, options);
+      return start([&] { return Base::allreduce(tensors, options); });
     }
     c10d::AllreduceOptions own = options;
     own.reduceOp = reduction(name, options.reduceOp, tensor);
     check_written(name, tensor);
-    return Base::allreduce(tensors, own);
+    return start([&] { return Base::allreduce(tensors, own); });
   }
 
   WorkPtr allreduce_coalesced(Tensors& tensors,
@@ -78,7 +80,7 @@ class GlooBackend : public c10d::ProcessGroupGloo {
       own.reduceOp = reduction(name, options.reduceOp, tensor);
       check_written(name, tensor);
     }
-    return Base::allreduce_coalesced(tensors, own);
+    return start([&] { return Base::allreduce_coalesced(tensors, own); });
   }
 
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
@@ -87,7 +89,7 @@ class GlooBackend : public c10d::ProcessGroupGloo {
     c10d::ReduceOptions own = options;
     own.reduceOp = reduction(name, options.reduceOp, single(name, tensors));
     check_written(name, tensors[0]);
-    return Base::reduce(tensors, own);
+    return start([&] { return Base::reduce(tensors, own); });
   }
 
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -98,7 +100,30 @@ class GlooBackend : public c10d::ProcessGroupGloo {
                         absl::StrCat(name, ": takes one list of ", getSize(), " outputs"));
     Tensors from = {read(name, given)};
     std::vector<Tensors> to = {all_written(name, outputs[0], given)};
-    return Base::allgather(to, from, options);
+    return start([&] { return Base::allgather(to, from, options); });
+  }
+
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override {
+    const char* const name = "all_gather_into_tensor";
+    check(name, input);
+    check_written(name, output);
+    WEFT_CHECK_ARGUMENT(
+        input.scalar_type() == output.scalar_type() && output.numel() == input.numel() * getSize(),
+        absl::StrCat(name, ": the output has ", getSize(), " times ", input.numel(),
+                     " elements of ", c10::toString(input.scalar_type())));
+    check_contiguous(name, output);
+    at::Tensor to = bytes_of(output).view({-1});
+    at::Tensor from = bytes_of(input.detach().contiguous()).view({-1});
+    return start([&] { return Base::_allgather_base(to, from, options); });
+  }
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& options) override {
+    return start([&] { return Base::allgather_coalesced(outputs, inputs, options); });
+  }
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override {
+    return start([&] { return Base::allgather_into_tensor_coalesced(outputs, inputs, options); });
   }
 
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -111,7 +136,7 @@ class GlooBackend : public c10d::ProcessGroupGloo {
     if (check_lists(name, "outputs", outputs, options.rootRank)) {
       to.push_back(all_written(name, outputs[0], given));
     }
-    return Base::gather(to, from, options);
+    return start([&] { return Base::gather(to, from, options); });
   }
 
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -128,7 +153,7 @@ class GlooBackend : public c10d::ProcessGroupGloo {
         from[0].push_back(read(name, input));
       }
     }
-    return Base::scatter(to, from, options);
+    return start([&] { return Base::scatter(to, from, options); });
   }
 
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -145,7 +170,16 @@ class GlooBackend : public c10d::ProcessGroupGloo {
     check_contiguous(name, input);
     check_contiguous(name, output);
     at::Tensor to = output.view({-1}), from = input.view({-1});
-    return Base::_reduce_scatter_base(to, from, own);
+    return start([&] { return Base::_reduce_scatter_base(to, from, own); });
+  }
+
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& options) override {
+    return start([&] { return Base::reduce_scatter(outputs, inputs, options); });
+  }
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) override {
+    return start([&] { return Base::reduce_scatter_tensor_coalesced(outputs, inputs, options); });
   }
 
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
@@ -161,23 +195,35 @@ class GlooBackend : public c10d::ProcessGroupGloo {
     check_contiguous(name, input);
     check_contiguous(name, output);
     at::Tensor to = bytes_of(output), from = bytes_of(input);
-    return Base::alltoall_base(to, from, output_splits, input_splits, options);
+    return start(
+        [&] { return Base::alltoall_base(to, from, output_splits, input_splits, options); });
   }
 
+  WorkPtr barrier(const c10d::BarrierOptions& options) override {
+    return start([&] { return Base::barrier(options); });
+  }
   WorkPtr send(Tensors& tensors, int to, int tag) override {
     check_message("send", tensors, to, tag);
-    return Base::send(tensors, to, tag);
+    return start([&] { return Base::send(tensors, to, tag); });
   }
   WorkPtr recv(Tensors& tensors, int from, int tag) override {
     check_message("recv", tensors, from, tag);
-    return Base::recv(tensors, from, tag);
+    return start([&] { return Base::recv(tensors, from, tag); });
   }
   WorkPtr recvAnysource(Tensors& tensors, int tag) override {
     check_message("recv", tensors, std::nullopt, tag);
-    return Base::recvAnysource(tensors, tag);
+    return start([&] { return Base::recvAnysource(tensors, tag); });
   }
 
  private:
+  // LibTorch's flight recorder keeps a map of all groups of the process, which it reads and extends
+  // without a lock whenever an operation starts: two groups on two threads crash it.
+  static WorkPtr start(const std::function<WorkPtr()>& operation) {
+    static std::recursive_mutex mutex;  // LibTorch makes some operations of others
+    const std::lock_guard lock(mutex);
+    return operation();
+  }
+
   static void check(const char* name, const at::Tensor& tensor) {
     WEFT_CHECK_ARGUMENT(tensor.defined(), absl::StrCat(name, ": an undefined tensor"));
     WEFT_CHECK_ARGUMENT(
@@ -186,10 +232,15 @@ class GlooBackend : public c10d::ProcessGroupGloo {
   }
   static void check_written(const char* name, const at::Tensor& tensor) {
     check(name, tensor);
-    WEFT_CHECK_ARGUMENT(tensor.layout() == at::kStrided,
-                        absl::StrCat(name, ": takes strided tensors"));
+    WEFT_CHECK_ARGUMENT(
+        tensor.layout() == at::kStrided,
+        absl::StrCat(name, ": takes strided tensors, not ", c10::str(tensor.layout()), " ones"));
     WEFT_CHECK_ARGUMENT(at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
                         absl::StrCat(name, ": a tensor that is to be written overlaps itself: ",
+                                     c10::str(tensor.sizes(), " strides ", tensor.strides())));
+    // LibTorch's would write into the gaps.
+    WEFT_CHECK_ARGUMENT(tensor.is_non_overlapping_and_dense(),
+                        absl::StrCat(name, ": Gloo takes tensors without gaps, not one of ",
                                      c10::str(tensor.sizes(), " strides ", tensor.strides())));
     WEFT_CHECK_ARGUMENT(!tensor.is_conj() && !tensor.is_neg(),
                         absl::StrCat(name, ": Gloo takes no lazy conj or neg views"));
@@ -268,9 +319,9 @@ class GlooBackend : public c10d::ProcessGroupGloo {
 
   static at::Tensor read(const char* name, const at::Tensor& tensor) {
     check(name, tensor);
-    return gloo_knows(tensor.scalar_type())
-               ? tensor
-               : bytes_of(tensor.resolve_conj().resolve_neg().contiguous());
+    const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg();
+    if (!gloo_knows(tensor.scalar_type())) return bytes_of(plain.contiguous());
+    return plain.is_non_overlapping_and_dense() ? plain : plain.contiguous();
   }
   static at::Tensor written(const char* name, const at::Tensor& tensor) {
     check_written(name, tensor);

@@ -1,7 +1,18 @@
 // LibTorch's Gloo as a backend, for CPU tensors of ranks on any hosts that reach each other by TCP.
 //
-// Thread safety, lifetime, blocking: as c10d::Backend; creating waits until all ranks have come.
-// Errors: c10::Error naming what could not be reached; an unknown interface is c10::ValueError.
+// Tensors that are written have no gaps, and where they are not contiguous are laid out alike on
+// all ranks. Reductions take fp16, bf16, fp32, fp64, 8, 32 and 64 bit integers and booleans,
+// all_reduce also sums of complex and of sparse tensors; everything else moves any type. All ranks
+// must call the same operations in the same order with equal sizes: where sizes differ, Gloo ends
+// the process
+// ("Received data size doesn't match expected size").
+//
+// Thread safety: all methods may be called from any thread; the order of calls must be the same on
+// all ranks. Lifetime: must not end in a callback of a future of its own, whose thread it waits
+// for. Blocking: creating, until all ranks have come; Work::wait; monitoredBarrier; the end, until
+// all work is done. The rest only starts. Errors: c10::ValueError for arguments that cannot be, an
+// unknown interface among them; from Work::wait what Gloo throws, a std::exception that need not
+// name the rank.
 #pragma once
 
 #include <chrono>

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -120,10 +121,18 @@ c10d::ReduceOp reduction(const char* operation, ProcessGroup::Op op) {
   C10_THROW_ERROR(ValueError, absl::StrCat(operation, ": this reduction is not supported"));
 }
 
-// Not all backends take tensors with gaps. What was written goes back by copy_back().
+// Not all backends take every layout. What was written goes back by copy_back().
 at::Tensor row_by_row(const at::Tensor& output) {
   if (output.is_contiguous()) return output;
   return at::empty(output.sizes(), output.options().memory_format(c10::MemoryFormat::Contiguous));
+}
+// What overlaps itself is left for the backend to refuse.
+at::Tensor without_gaps(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || tensor.is_non_overlapping_and_dense() ||
+      at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+    return tensor;
+  }
+  return tensor.detach().contiguous();
 }
 void copy_back(const at::Tensor& from, const at::Tensor& output) {
   if (!from.is_same(output)) output.detach().copy_(from);
@@ -206,15 +215,18 @@ ProcessGroup::Work ProcessGroup::all_reduce_async(const at::Tensor& tensor, Op o
   return in_words("all_reduce", [&] { return backend_->allreduce(tensors, options); });
 }
 void ProcessGroup::all_reduce(const at::Tensor& tensor, Op op) {
-  wait("all_reduce", [&] { return all_reduce_async(tensor, op); });
+  const at::Tensor dense = without_gaps(defined("all_reduce", tensor));
+  wait("all_reduce", [&] { return all_reduce_async(dense, op); });
+  copy_back(dense, tensor);
 }
 
 void ProcessGroup::reduce(const at::Tensor& tensor, int root, Op op) {
-  Tensors tensors = {defined("reduce", tensor)};
+  Tensors tensors = {without_gaps(defined("reduce", tensor))};
   c10d::ReduceOptions options;
   options.reduceOp = reduction("reduce", op);
   options.rootRank = root;
   wait("reduce", [&] { return backend_->reduce(tensors, options); });
+  if (rank() == root) copy_back(tensors[0], tensor);
 }
 
 ProcessGroup::Work ProcessGroup::broadcast_async(const at::Tensor& tensor, int root) {
@@ -224,7 +236,9 @@ ProcessGroup::Work ProcessGroup::broadcast_async(const at::Tensor& tensor, int r
   return in_words("broadcast", [&] { return backend_->broadcast(tensors, options); });
 }
 void ProcessGroup::broadcast(const at::Tensor& tensor, int root) {
-  wait("broadcast", [&] { return broadcast_async(tensor, root); });
+  const at::Tensor dense = without_gaps(defined("broadcast", tensor));
+  wait("broadcast", [&] { return broadcast_async(dense, root); });
+  copy_back(dense, tensor);
 }
 
 void ProcessGroup::broadcast_coalesced(const Tensors& tensors, int root, int64_t bytes) {
@@ -258,7 +272,7 @@ Tensors ProcessGroup::all_gather(const at::Tensor& tensor) {
   std::vector<Tensors> outputs(1);
   for (int rank = 0; rank < size(); ++rank)
     outputs[0].push_back(at::empty_like(defined("all_gather", tensor)));
-  Tensors inputs = {tensor};
+  Tensors inputs = {without_gaps(tensor)};
   wait("all_gather", [&] { return backend_->allgather(outputs, inputs); });
   return std::move(outputs[0]);
 }
@@ -270,7 +284,7 @@ Tensors ProcessGroup::gather(const at::Tensor& tensor, int root) {
     for (int rank = 0; rank < size(); ++rank)
       outputs[0].push_back(at::empty_like(defined("gather", tensor)));
   }
-  Tensors inputs = {defined("gather", tensor)};
+  Tensors inputs = {without_gaps(defined("gather", tensor))};
   c10d::GatherOptions options;
   options.rootRank = root;
   wait("gather", [&] { return backend_->gather(outputs, inputs, options); });
@@ -278,12 +292,13 @@ Tensors ProcessGroup::gather(const at::Tensor& tensor, int root) {
 }
 
 void ProcessGroup::scatter(const at::Tensor& output, const Tensors& inputs, int root) {
-  Tensors outputs = {defined("scatter", output)};
+  Tensors outputs = {without_gaps(defined("scatter", output))};
   std::vector<Tensors> lists;
   if (rank() == root) lists.push_back(inputs);
   c10d::ScatterOptions options;
   options.rootRank = root;
   wait("scatter", [&] { return backend_->scatter(outputs, lists, options); });
+  copy_back(outputs[0], output);
 }
 
 void ProcessGroup::reduce_scatter(const at::Tensor& output, const at::Tensor& input, Op op) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
@@ -200,6 +201,7 @@ void check_fit(const NamedTensors& module, const NamedTensors& file) {
 }
 
 Loaded read(const std::string& path, const Module& module, bool with_optimizer) {
+  if (!std::filesystem::exists(path)) C10_THROW_ERROR(ValueError, "there is no such file");
   InputArchive archive;
   archive.load_from(path, at::Device(at::kCPU));
   Loaded loaded;

@@ -1,8 +1,7 @@
 // Saves a replicated model once for all ranks of a group, and loads it on each of them.
 //
 //   weft::save_checkpoint(*group, "run.pt", *model, &optimizer, {.epoch = 3, .step = 1200});
-//   const weft::CheckpointProgress at = weft::load_checkpoint(*group, "run.pt", *model,
-//   &optimizer);
+//   weft::CheckpointProgress at = weft::load_checkpoint(*group, "run.pt", *model, &optimizer);
 //
 // Rank 0 writes the parameters and buffers by name, the optimizer's state and the progress; all
 // others wait. The path keeps its old content until the new one is complete and flushed to the

@@ -38,6 +38,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "weft/comm/process_group.h"
+#include "weft/ddp/join.h"
 
 namespace torch::optim {
 class LBFGS;
@@ -55,7 +56,7 @@ struct ZeroOptions {
 std::vector<std::vector<int>> zero_partition(const std::vector<std::vector<int64_t>>& numels,
                                              int world_size);
 
-class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer {
+class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer, public Joinable {
  public:
   ~ZeroRedundancyOptimizerBase() override;
 
@@ -72,6 +73,13 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer {
 
   // The rank of each parameter of each group.
   const std::vector<std::vector<int>>& partition() const { return partition_; }
+  // In a join behind the DDP whose gradients it applies: a rank that has joined steps on with its
+  // share, on the others' averages.
+  const std::shared_ptr<ProcessGroup>& join_group() const override { return group_; }
+  at::Device join_device() const override { return device(); }
+  void shadow_step() override { step(); }
+  void end_join(bool /*last*/) override {}
+
   // This rank's share.
   const torch::optim::Optimizer& local() const { return *local_; }
 

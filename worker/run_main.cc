@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iostream>
 
+#include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -26,8 +27,14 @@ void report_failure(std::string_view message) noexcept {
 }
 
 std::string describe_current_exception(std::string_view what) {
-  return absl::StrCat(absl::string_view(what.data(), what.size()),
-                      to_text(internal::status_of_current_exception()));
+  const absl::string_view begin(what.data(), what.size());
+  try {
+    throw;
+  } catch (const c10::Error& error) {
+    return absl::StrCat(begin, error.what_without_backtrace());  // a launcher shows it as one line
+  } catch (...) {
+    return absl::StrCat(begin, to_text(internal::status_of_current_exception()));
+  }
 }
 
 [[noreturn]] void on_terminate() {

@@ -13,12 +13,12 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "weft/base/clock.h"
+#include "weft/base/launch_environment.h"
 #include "weft/rpc/lease_limits.h"
 #include "weft/rpc/registry.h"
 #include "weft/rpc/rendezvous_store.h"
 #include "weft/rpc/transport.h"
 #include "weft/rpc/worker_info.h"
-#include "weft/base/launch_environment.h"
 
 namespace weft {
 

@@ -127,9 +127,13 @@ GroupStore open_group_store(ProcessGroupOptions& options) {
     if (method.empty() || method[0] != '/') {
       refuse(absl::StrCat("process group: '", options.init_method, "' is not file:///PATH"));
     }
-    const StorePointer store = c10::make_intrusive<c10d::FileStore>(method, options.world_size);
-    store->setTimeout(timeout);
-    return {store};
+    // It tries for five minutes to open a file in a folder that does not exist.
+    return {open_in_time(absl::StrCat("file ", method), timeout,
+                         [method, timeout, size = options.world_size]() -> StorePointer {
+                           auto store = c10::make_intrusive<c10d::FileStore>(method, size);
+                           store->setTimeout(timeout);
+                           return store;
+                         })};
   }
   refuse(absl::StrCat("process group: '", options.init_method,
                       "' is no init_method: env://, tcp://HOST:PORT or file:///PATH"));

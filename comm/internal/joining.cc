@@ -20,8 +20,9 @@ using std::chrono::milliseconds;
 using StorePointer = c10::intrusive_ptr<c10d::Store>;
 
 constexpr milliseconds kLongestWait = std::chrono::hours(24);  // fits what a store counts in
-constexpr milliseconds kLook{100};       // for a round that has failed, while waiting for a rank
-constexpr milliseconds kFarewell{2000};  // that who fails gives the others to hear why
+constexpr milliseconds kFirstPause{1};
+constexpr milliseconds kLongestPause{50};
+constexpr milliseconds kFarewell{3000};  // that who fails gives the others to hear why
 constexpr milliseconds kFarewellLook{10};
 
 [[noreturn]] void fail(const std::string& text) { C10_THROW_ERROR(DistBackendError, text); }
@@ -30,10 +31,9 @@ class Round {
  public:
   Round(StorePointer store, const Place& place) : store_(std::move(store)), place_(place) {}
 
-  // Empty: the round is over, or was before this rank came.
+  // What the ranks said. Nothing: the round is over, or was before this rank came.
   std::optional<std::vector<std::string>> meet(const std::string& word,
                                                Clock::time_point deadline) {
-    store_->add("came", 1);
     if (store_->add(absl::StrCat("claims/", place_.rank, "/", place_.life), 1) > 1) {
       reject(absl::StrCat("two processes claim rank ", place_.rank, " of ", place_.size,
                           " (or one joins this group twice; a second group takes another name)"));
@@ -87,7 +87,7 @@ class Round {
   std::optional<std::string> read(int rank, Clock::time_point deadline) {
     if (!wait(key_of(rank), deadline)) {
       if (over()) return std::nullopt;
-      fail(absl::StrCat(name(), ": rank ", missing(), " did not come in time"));
+      reject(absl::StrCat("rank ", missing(), " did not come in time"));
     }
     Told told = told_by(rank);
     if (told.size != place_.size) {
@@ -99,26 +99,15 @@ class Round {
     return std::move(told.word);
   }
 
-  // False: too late, or the round is over. Throws if it has failed.
+  // False: too late, or the round is over. Throws if it has failed. Stores log each wait that ends
+  // without the key, and cannot wait for one of several, so this asks again and again.
   bool wait(const std::string& key, Clock::time_point deadline) {
-    for (;;) {
-      if (store_->check({"fault"})) leave(get("fault"));
+    for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
       if (over()) return false;
-      const auto now = Clock::now();
-      const auto left = std::chrono::ceil<milliseconds>(deadline - now);
-      const milliseconds slice = std::clamp(left, milliseconds(1), kLook);
-      try {
-        store_->wait({key}, slice);
-        return true;
-      } catch (const std::exception& failed) {
-        // An error before the slice is over is no lack of time.
-        const auto then = Clock::now();
-        if (then < now + slice) {
-          C10_THROW_ERROR(DistNetworkError,
-                          absl::StrCat(name(), ": the rendezvous store: ", failed.what()));
-        }
-        if (then >= deadline) return false;
-      }
+      if (store_->check({"fault"})) leave(get("fault"));
+      if (store_->check({key})) return true;
+      if (Clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(pause);
     }
   }
 
@@ -138,12 +127,12 @@ class Round {
     leave(fault);
   }
 
-  // The store may end with one of the ranks, so each waits until those who have come know.
+  // The store may end with one of the ranks, so each waits a little until all know.
   [[noreturn]] void leave(const std::string& fault) {
     const auto end = Clock::now() + kFarewell;
     try {
       store_->add("heard", 1);
-      while (store_->add("heard", 0) < store_->add("came", 0) && Clock::now() < end) {
+      while (store_->add("heard", 0) < place_.size && Clock::now() < end) {
         std::this_thread::sleep_for(kFarewellLook);
       }
     } catch (const std::exception&) {
@@ -164,8 +153,16 @@ Meeting join_group(const StorePointer& store, const Place& place, const std::str
   for (int number = 0;; ++number) {
     StorePointer own =
         c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("round/", number), store);
-    auto words = Round(own, place).meet(word, deadline);
-    if (words) return {std::move(own), *std::move(words)};
+    try {
+      auto words = Round(own, place).meet(word, deadline);
+      if (words) return {std::move(own), *std::move(words)};
+    } catch (const c10::DistBackendError&) {
+      throw;
+    } catch (const std::exception& failed) {
+      C10_THROW_ERROR(DistNetworkError,
+                      absl::StrCat("process group '", place.group, "', rank ", place.rank, " of ",
+                                   place.size, ": the rendezvous store: ", failed.what()));
+    }
   }
 }
 

@@ -5,9 +5,10 @@
 // rank in the same life, or ranks that were told of different numbers of ranks, fail the round for
 // all who have come.
 //
-// Thread safety: free functions. Blocking: until all ranks have come, no longer than the timeout.
-// Errors: c10::DistBackendError naming the ranks that did not come or do not fit;
-// c10::DistStoreError or DistNetworkError where the store is lost.
+// Thread safety: free functions. Blocking: until all ranks have come, no longer than the timeout;
+// in a round that has failed up to three seconds more, for the others to hear why. Errors:
+// c10::DistBackendError naming the ranks that did not come or do not fit, the same for all who have
+// come; c10::DistNetworkError where the store is lost.
 #pragma once
 
 #include <chrono>

@@ -558,6 +558,14 @@ void Reducer::shadow_pass() {
     used_work_ = group_->all_reduce_async(used_map_);
     wait_for_used();
   }
+  // For an optimizer that goes on with this rank's share of the parameters.
+  if (!options_.whole_gradients) {
+    for (const Bucket& bucket : buckets_) {
+      for (size_t i = 0; i < bucket.parameters.size(); ++i) {
+        put(bucket.parameters[i], bucket.sparse ? bucket.buffer : bucket.slices[i], *local_);
+      }
+    }
+  }
   const MutexLock lock(mutex_);
   core_.shadowed();
 }

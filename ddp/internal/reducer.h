@@ -10,8 +10,8 @@
 //
 // Thread safety: forward-side methods from one thread at a time; gradient_ready from any.
 // Lifetime: hooks are removed with it; a pass must not run then.
-// Blocking: rebuild_buckets, finish, verify, until the other ranks are there too, bounded by the
-// group's timeout; gradient_ready for sparse gradients.
+// Blocking: rebuild_buckets, shadow_pass and finish, until the other ranks are there too, no longer
+// than the group's timeout; gradient_ready for sparse gradients.
 // Errors: c10::Error; what the group throws is thrown again with the names of the parameters.
 #pragma once
 

@@ -1,63 +1,26 @@
 #include "weft/ddp/distributed_data_parallel.h"
 
-#include <functional>
-#include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "weft/tests/support/group_world.h"
+#include "weft/tests/ddp/ddp_ranks.h"
 
 namespace weft {
 namespace {
 
+using testing::copies;
 using ::testing::ElementsAre;
+using testing::expect_close;
+using testing::failure_of;
+using testing::GroupPtr;
 using ::testing::HasSubstr;
+using testing::input_of;
+using testing::Mlp;
+using testing::MlpImpl;
 using testing::run_ranks;
-using GroupPtr = std::shared_ptr<ProcessGroup>;
-
-struct MlpImpl : torch::nn::Module {
-  explicit MlpImpl(int64_t seed = 1) {
-    torch::manual_seed(seed);
-    first = register_module("first", torch::nn::Linear(5, 4));
-    second = register_module("second", torch::nn::Linear(4, 3));
-    to(torch::kDouble);
-  }
-  at::Tensor forward(const at::Tensor& x) { return second(torch::tanh(first(x))); }
-  torch::nn::Linear first = nullptr, second = nullptr;
-};
-TORCH_MODULE(Mlp);
-
-// Seeds of several ranks' threads share one generator: inputs are made from numbers.
-at::Tensor input_of(int rank, int step = 0, int64_t rows = 3) {
-  const at::Tensor base = torch::arange(rows * 5, torch::kDouble).reshape({rows, 5});
-  return torch::sin(base * 0.7 + rank * 1.3 + step * 0.9);
-}
-
-std::string failure_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
-
-// Copies of one model, made before the ranks start: torch's generator is one for all threads.
-std::vector<Mlp> copies(int count) {
-  std::vector<Mlp> models;
-  for (int i = 0; i < count; ++i) models.push_back(Mlp(7));
-  return models;
-}
-
-void expect_close(const at::Tensor& one, const at::Tensor& other, double tolerance = 1e-12) {
-  ASSERT_TRUE(one.defined() && other.defined());
-  EXPECT_LE((one - other).abs().max().item<double>(), tolerance) << one << "\n" << other;
-}
 
 TEST(DistributedDataParallelTest, GradientsAreThoseOfTheWholeBatch) {
   for (const int size : {1, 2, 3}) {
@@ -157,6 +120,36 @@ TEST(DistributedDataParallelTest, RanksThatDifferAreNamedOnAll) {
     EXPECT_THAT(
         failure_of([&] { DistributedDataParallel<torch::nn::LinearImpl> ddp(model, group); }),
         ::testing::AllOf(HasSubstr("'weight'"), HasSubstr("rank 2"), HasSubstr("[2, 5]")));
+  });
+}
+
+// Each step another rank has far more to do than the others.
+TEST(DistributedDataParallelTest, RanksOfUnequalSpeedTrainAsOne) {
+  constexpr int kSteps = 9;
+  Mlp whole(7);
+  torch::optim::SGD sgd(whole->parameters(), 0.1);
+  for (int step = 0; step < kSteps; ++step) {
+    sgd.zero_grad();
+    const at::Tensor all = torch::cat({input_of(0, step), input_of(1, step), input_of(2, step)});
+    whole->forward(all).pow(2).mean().backward();
+    sgd.step();
+  }
+  auto models = copies(3);
+  run_ranks(3, [&](GroupPtr group) {
+    const int rank = group->rank();
+    DdpOptions options;
+    options.bucket_cap_mb = {0.0001};
+    DistributedDataParallel ddp(models[rank], group, options);
+    torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+    for (int step = 0; step < kSteps; ++step) {
+      if (step % 3 == rank) torch::ones({300, 300}).matmul(torch::ones({300, 300}));
+      optimizer.zero_grad();
+      ddp(input_of(rank, step)).pow(2).mean().backward();
+      if (step % 3 == rank) torch::ones({300, 300}).matmul(torch::ones({300, 300}));
+      optimizer.step();
+    }
+    const auto own = models[rank]->parameters(), truth = whole->parameters();
+    for (size_t i = 0; i < own.size(); ++i) expect_close(own[i], truth[i]);
   });
 }
 

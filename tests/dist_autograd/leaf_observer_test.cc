@@ -40,6 +40,20 @@ at::Tensor gradient_of_weight() {
   return weft::dist_autograd::gradient(weft::dist_autograd::current_context(), weight());
 }
 WEFT_REGISTER_FUNCTION(gradient_of_weight);
+// Another one, which `weighted` does not use.
+const at::Tensor& idle_weight() {
+  static const at::Tensor weight = leaf();
+  return weight;
+}
+at::Tensor gradient_of_idle_weight() {
+  return weft::dist_autograd::gradient(weft::dist_autograd::current_context(), idle_weight());
+}
+WEFT_REGISTER_FUNCTION(gradient_of_idle_weight);
+// Of two tensors, the caller uses the first.
+std::vector<at::Tensor> weighted_by_both(const at::Tensor& x) {
+  return {x.mul(weight()), x.mul(idle_weight())};
+}
+WEFT_REGISTER_FUNCTION(weighted_by_both);
 
 class Observer final : public LeafObserver {
  public:
@@ -48,7 +62,25 @@ class Observer final : public LeafObserver {
                           at::Tensor& gradient) override {
     return body ? body(pass, variable, gradient) : absl::OkStatus();
   }
+  absl::Status leaf_without_gradient(ObservedPass&, const at::Tensor& variable) override {
+    missed.push_back(variable);
+    return miss;
+  }
+  void pass_failed(const weft::ContextId& context) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    failed_.push_back(context);
+  }
+  std::vector<weft::ContextId> failed() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return failed_;
+  }
   Body body;
+  absl::Status miss;
+  std::vector<at::Tensor> missed;
+
+ private:
+  std::mutex mutex_;
+  std::vector<weft::ContextId> failed_;
 };
 
 // w0 runs backward through a call to w1, whose leaves are observed.
@@ -198,6 +230,89 @@ TEST_F(LeafObserverTest, AReplacementForALeafWithoutGradientFailsThePass) {
   hold.replace(leaf(), filled(1));
   hold.release();
   EXPECT_EQ(pass.result().status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(LeafObserverTest, AHoldGivesAGradientToALeafThatThePassDidNotReach) {
+  Context context(world_.runtime(0));
+  const weft::Future<void> pass = start_held(context);
+  PassHold hold = take_hold();
+  at::Tensor reduced = filled(4);
+  hold.give(idle_weight(), reduced);
+  hold.give(idle_weight(), filled(6));  // the last one holds
+  hold.give(weight(), reduced);         // as `replace`
+  EXPECT_FALSE(weft::rpc_sync("w1", gradient_of_idle_weight).defined());
+  hold.release();
+  pass.wait();
+  reduced.zero_();
+  EXPECT_TRUE(at::equal(weft::rpc_sync("w1", gradient_of_idle_weight), filled(6)));
+  EXPECT_TRUE(at::equal(weft::rpc_sync("w1", gradient_of_weight), filled(4)));
+  EXPECT_FALSE(idle_weight().grad().defined());
+  // Passes add up.
+  const weft::Future<void> next = start_held(context);
+  hold = take_hold();
+  hold.give(idle_weight(), filled(2));
+  hold.release();
+  next.wait();
+  EXPECT_TRUE(at::equal(weft::rpc_sync("w1", gradient_of_idle_weight), filled(8)));
+}
+
+TEST_F(LeafObserverTest, AGivenGradientThatDoesNotFitFailsThePass) {
+  const at::Tensor no_leaf = idle_weight().mul(2);
+  const std::vector<std::pair<at::Tensor, at::Tensor>> gifts = {
+      {idle_weight(), at::ones({2}, at::kDouble)},
+      {idle_weight(), at::ones({3}, at::kFloat)},
+      {idle_weight(), at::Tensor()},
+      {no_leaf, filled(1)},
+      {idle_weight().detach(), filled(1)}};
+  for (const auto& [variable, gradient] : gifts) {
+    Context context(world_.runtime(0));
+    const weft::Future<void> pass = start_held(context);
+    PassHold hold = take_hold();
+    hold.give(variable, gradient);
+    hold.release();
+    const absl::Status failed = pass.result().status();
+    EXPECT_EQ(failed.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(weft::worker_of(failed), "w1");
+    EXPECT_FALSE(weft::rpc_sync("w1", gradient_of_idle_weight).defined());
+    EXPECT_FALSE(weft::rpc_sync("w1", gradient_of_weight).defined());
+  }
+}
+
+TEST_F(LeafObserverTest, IsToldOnceThatAPassFailedAndOnlyThen) {
+  {
+    Context context(world_.runtime(0));
+    observer_.body = [&](ObservedPass& pass, const at::Tensor&, at::Tensor&) {
+      EXPECT_FALSE(pass.failed());
+      return absl::OkStatus();
+    };
+    ASSERT_TRUE(backward(context).ok());
+    EXPECT_TRUE(observer_.failed().empty());
+    const weft::Future<void> pass = start_held(context);
+    pass.cancel();
+    EXPECT_EQ(pass.result().status().code(), absl::StatusCode::kCancelled);
+    EXPECT_TRUE(AutogradWorld::eventually([this] { return !observer_.failed().empty(); }));
+    take_hold().release();
+    observer_.body = [](ObservedPass&, const at::Tensor&, at::Tensor&) {
+      return absl::ResourceExhaustedError("no bucket");
+    };
+    EXPECT_FALSE(backward(context).ok());
+    EXPECT_EQ(observer_.failed(), std::vector({context.id(), context.id()}));
+  }
+  EXPECT_TRUE(world_.nothing_left());
+}
+
+TEST_F(LeafObserverTest, IsShownALeafThatThePassLeadsToWithoutAGradient) {
+  const auto run = [this](Context& context) {
+    const at::Tensor used = weft::rpc_sync("w1", weighted_by_both, x_).front();
+    return context.backward_async({used.sum()}).result().status();
+  };
+  Context context(world_.runtime(0));
+  ASSERT_TRUE(run(context).ok());
+  ASSERT_EQ(observer_.missed.size(), 1u);
+  EXPECT_TRUE(observer_.missed.front().is_same(idle_weight()));
+  EXPECT_FALSE(weft::rpc_sync("w1", gradient_of_idle_weight).defined());
+  observer_.miss = absl::ResourceExhaustedError("no bucket");
+  EXPECT_EQ(run(context).code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(LeafObserverTest, AHoldMayOutliveItsPassAndItsWorker) {

@@ -3,8 +3,8 @@
 #include <map>
 
 #include "absl/strings/str_split.h"
-#include "weft/tests/fuzz/fuzz.h"
 #include "weft/base/launch_environment.h"
+#include "weft/tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace weft::fuzz;

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "weft/rpc/static_join.h"
 #include "weft/base/launch_environment.h"
+#include "weft/rpc/static_join.h"
 #include "weft/worker/rendezvous.h"
 
 namespace {

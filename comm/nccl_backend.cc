@@ -1,0 +1,47 @@
+// The only file that includes the headers of CUDA and NCCL.
+#include "weft/comm/nccl_backend.h"
+
+#include <exception>
+
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+namespace {
+
+// Ends as it should without being told: LibTorch's wants shutdown() called first, and else warns
+// and cuts off what still goes on.
+class NcclBackend : public c10d::ProcessGroupNCCL {
+ public:
+  using ProcessGroupNCCL::ProcessGroupNCCL;
+  ~NcclBackend() override {
+    try {
+      shutdown();
+    } catch (const std::exception& failed) {
+      TORCH_WARN("nccl: rank ", getRank(), " of ", getSize(), " did not end well: ", failed.what());
+    }
+  }
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> create_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
+                                                      int rank, int size,
+                                                      std::chrono::milliseconds timeout) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    C10_THROW_ERROR(ValueError,
+                    absl::StrCat("nccl: there is no rank ", rank, " in a group of ", size));
+  }
+  if (c10::cuda::device_count() == 0) {
+    C10_THROW_ERROR(ValueError,
+                    absl::StrCat("nccl: rank ", rank, " of ", size, " sees no CUDA device"));
+  }
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = timeout;
+  return c10::make_intrusive<NcclBackend>(store, rank, size, std::move(options));
+}
+
+}  // namespace weft

@@ -1,0 +1,205 @@
+// Several ranks learn Fashion-MNIST together: each has a copy of one network and a share of the
+// pictures, and DistributedDataParallel averages their gradients.
+//
+//   weft_launch -n 2 -- ddp_mnist                          (or torchrun --no-python)
+//
+// prints, by rank 0,
+//
+//   epoch 1 of 2: loss 0.5830, test accuracy 0.8535, 2.6 s
+//   epoch 2 of 2: loss 0.3271, test accuracy 0.8812, 5.7 s
+//
+// The mean of the ranks' gradients is the gradient of the whole batch, so one process that takes
+// the pictures of both ranks in each step has the same losses, but for rounding:
+//
+//   weft_launch -n 2 -- ddp_mnist --double --losses two.txt
+//   ddp_mnist --double --whole-batch 2 --compare two.txt
+//
+//   greatest difference to two.txt: 4.4e-16 in the first 20 steps, 1.8e-15 in all 938
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/torch.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "weft/base/launch_environment.h"
+#include "weft/base/rpc_error.h"
+#include "weft/comm/process_group.h"
+#include "weft/ddp/checkpoint.h"
+#include "weft/ddp/distributed_data_parallel.h"
+#include "weft/ddp/distributed_sampler.h"
+#include "weft/examples/ddp_mnist/loss_curve.h"
+#include "weft/examples/ddp_mnist/net.h"
+#include "weft/examples/ddp_mnist/options.h"
+#include "weft/examples/support/fashion_mnist.h"
+#include "weft/worker/run_main.h"
+
+namespace weft::examples {
+namespace {
+
+void must(const absl::Status& status) {
+  if (!status.ok()) throw RpcError(status);
+}
+
+LabelledImages load(const DdpMnistOptions& options, bool train) {
+  absl::StatusOr<LabelledImages> data = load_fashion_mnist_part(options.data, train);
+  must(data.status());
+  const int64_t count = options.limit == 0 ? data->size() : std::min(options.limit, data->size());
+  return {data->images.narrow(0, 0, count), data->labels.narrow(0, 0, count)};
+}
+
+// The ranks that a launcher started, or with --whole-batch this process alone.
+std::shared_ptr<ProcessGroup> join_ranks(const DdpMnistOptions& options) {
+  if (options.whole_batch == 0) return init_process_group();
+  const absl::StatusOr<LaunchEnvironment> launched = read_launch_environment();
+  if (launched.ok() && launched->world_size > 1) {
+    must(absl::InvalidArgumentError(absl::StrCat(
+        "--whole-batch is for one process, and WORLD_SIZE is ", launched->world_size)));
+  }
+  return init_process_group(
+      {.rank = 0, .world_size = 1, .store = c10::make_intrusive<c10d::HashStore>()});
+}
+
+class Training {
+ public:
+  explicit Training(const DdpMnistOptions& options)
+      : options_(options),
+        type_(options.double_numbers ? at::kDouble : at::kFloat),
+        train_(load(options, /*train=*/true)),
+        test_(load(options, /*train=*/false)),
+        group_(join_ranks(options)),
+        ranks_(std::max(options.whole_batch, group_->size())) {
+    for (int rank = 0; rank < ranks_; ++rank) {
+      if (options.whole_batch == 0 && rank != group_->rank()) continue;
+      samplers_.emplace_back(
+          train_.size(),
+          DistributedSamplerOptions{.num_replicas = ranks_, .rank = rank, .seed = options.seed});
+    }
+    torch::manual_seed(options.seed);
+    net_ = Net();
+    net_->to(type_);
+    // The whole batch goes through the bare network: that is what the ranks are to equal.
+    if (options.whole_batch == 0) ddp_.emplace(net_, group_);
+    optimizer_.emplace(net_->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9));
+    if (options.resume) resume();
+  }
+
+  void run() {
+    const auto begun = std::chrono::steady_clock::now();
+    if (at_.epoch >= options_.epochs && group_->rank() == 0) {
+      std::cout << options_.checkpoint << " stands after epoch " << at_.epoch << std::endl;
+    }
+    while (at_.epoch < options_.epochs) {
+      const double loss = train_epoch();
+      if (!options_.checkpoint.empty()) {
+        save_checkpoint(*group_, options_.checkpoint, *net_, &*optimizer_, at_);
+      }
+      const double accuracy = test_accuracy();
+      if (group_->rank() != 0) continue;
+      if (!options_.losses.empty()) must(curve_.write(options_.losses));
+      const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begun;
+      std::cout << absl::StrFormat("epoch %d of %d: loss %.4f, test accuracy %.4f, %.1f s",
+                                   at_.epoch, options_.epochs, loss, accuracy, passed.count())
+                << std::endl;
+    }
+    if (group_->rank() != 0 || options_.compare.empty()) return;
+    const absl::StatusOr<std::string> difference = curve_.compare(options_.compare);
+    must(difference.status());
+    std::cout << *difference << std::endl;
+  }
+
+ private:
+  void resume() {
+    at_ = load_checkpoint(*group_, options_.checkpoint, *net_, &*optimizer_);
+    if (std::filesystem::exists(options_.losses)) must(curve_.read(options_.losses, at_.step));
+  }
+
+  // The mean loss over all steps and ranks.
+  double train_epoch() {
+    for (DistributedSampler& sampler : samplers_) {
+      sampler.set_epoch(static_cast<uint64_t>(at_.epoch));
+    }
+    std::vector<at::Tensor> losses;
+    for (;;) {
+      const std::vector<int64_t> indices = next_indices();
+      if (indices.empty()) break;
+      const Batch batch = make_batch(train_, indices);
+      const at::Tensor images = batch.images.to(type_);
+      optimizer_->zero_grad();
+      const at::Tensor scores = ddp_ ? ddp_->forward(images) : net_->forward(images);
+      const at::Tensor loss = at::cross_entropy_loss(scores, batch.labels);
+      loss.backward();
+      optimizer_->step();
+      losses.push_back(loss.detach());
+    }
+    // One sum over the ranks for all steps.
+    const at::Tensor means = at::stack(losses).to(at::kDouble);
+    group_->all_reduce(means);
+    means.div_(group_->size());
+    for (int64_t i = 0; i < means.size(0); ++i) curve_.add(++at_.step, means[i].item<double>());
+    ++at_.epoch;
+    return means.mean().item<double>();
+  }
+
+  // Of the next step, of all ranks that this process stands for; none at the end of the epoch.
+  std::vector<int64_t> next_indices() {
+    std::vector<int64_t> indices;
+    for (DistributedSampler& sampler : samplers_) {
+      const auto some = sampler.next(static_cast<size_t>(options_.batch));
+      if (some) indices.insert(indices.end(), some->begin(), some->end());
+    }
+    return indices;
+  }
+
+  // Each rank looks at a share of the test pictures.
+  double test_accuracy() {
+    const torch::NoGradGuard no_grad;
+    constexpr int64_t kBatch = 500;
+    int64_t begin = test_.size() * group_->rank() / group_->size();
+    const int64_t last = test_.size() * (group_->rank() + 1) / group_->size();
+    at::Tensor right = at::zeros({}, at::kLong);
+    for (; begin < last; begin += kBatch) {
+      const Batch batch = make_batch(test_, begin, std::min(last, begin + kBatch));
+      right += net_->forward(batch.images.to(type_)).argmax(1).eq(batch.labels).sum();
+    }
+    group_->all_reduce(right);
+    return right.item<double>() / static_cast<double>(test_.size());
+  }
+
+  const DdpMnistOptions options_;
+  const at::ScalarType type_;
+  const LabelledImages train_;
+  const LabelledImages test_;
+  const std::shared_ptr<ProcessGroup> group_;
+  const int ranks_;                           // that share a step's pictures
+  std::vector<DistributedSampler> samplers_;  // of the ranks that this process stands for
+  Net net_ = nullptr;
+  std::optional<DistributedDataParallel<NetImpl>> ddp_;
+  std::optional<torch::optim::SGD> optimizer_;
+  CheckpointProgress at_;
+  LossCurve curve_;
+};
+
+int run(int argc, char** argv) {
+  const DdpMnistCommandLine command = parse_ddp_mnist_options(argc, argv);
+  if (!command.options) {
+    (command.exit_code == 0 ? std::cout : std::cerr) << command.text;
+    return command.exit_code;
+  }
+  at::set_num_threads(1);  // the ranks share the processors
+  Training(*command.options).run();
+  return 0;
+}
+
+}  // namespace
+}  // namespace weft::examples
+
+int main(int argc, char** argv) { return weft::run_main(argc, argv, weft::examples::run); }

@@ -1,0 +1,212 @@
+// A recommender whose embeddings live on parameter servers and whose dense part is replicated on
+// trainers: DistributedDataParallel and distributed autograd in one backward pass.
+//
+//   weft_launch -n 4 -- ddp_rpc_hybrid                     (or torchrun --no-python)
+//
+// Of the ranks, the last one is the parameter server (of five or more, the last two: one has the
+// users' table, the other the items'). The one before is the master, which makes the tables and
+// tells the trainers, all the others, to train. It prints at last
+//
+//   test RMSE 0.345 (noise alone 0.300, means of users and items 1.055): 2 trainers, 1 server,
+//   replicas equal
+//
+// in one line, and fails if that is not most of the way to the noise. README.md says where to look
+// for what.
+#include <iostream>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <torch/torch.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "weft/base/rpc_error.h"
+#include "weft/comm/process_group.h"
+#include "weft/ddp/dist_autograd_bridge.h"
+#include "weft/ddp/distributed_data_parallel.h"
+#include "weft/ddp/distributed_sampler.h"
+#include "weft/dist_autograd/context.h"
+#include "weft/dist_optim/distributed_optimizer.h"
+#include "weft/dist_optim/hosted_module.h"
+#include "weft/examples/ddp_rpc_hybrid/ratings.h"
+#include "weft/rpc/function.h"
+#include "weft/rpc/verbs.h"
+#include "weft/worker/run_main.h"
+#include "weft/worker/worker.h"
+
+namespace weft::examples {
+
+constexpr int64_t kWidth = 8;  // of an embedding
+constexpr int64_t kHidden = 32;
+constexpr size_t kBatch = 100;
+
+// On a parameter server. A backward pass that looked up 100 rows has a gradient of 100 rows, and
+// the optimizer changes these alone.
+class Table : public torch::nn::Module {
+ public:
+  Table(int64_t rows, uint64_t seed) {
+    rows_ = register_module(
+        "rows", torch::nn::Embedding(torch::nn::EmbeddingOptions(rows, kWidth).sparse(true)));
+    const torch::NoGradGuard no_grad;
+    rows_->weight.normal_(0, 0.1, at::detail::createCPUGenerator(seed));
+  }
+  at::Tensor forward(const at::Tensor& indices) { return rows_(indices); }
+
+ private:
+  torch::nn::Embedding rows_ = nullptr;
+};
+WEFT_REGISTER_MODULE(Table, int64_t, uint64_t);
+
+// On every trainer. All start with what rank 0 has drawn.
+class Dense : public torch::nn::Module {
+ public:
+  Dense() {
+    hidden_ = register_module("hidden", torch::nn::Linear(3 * kWidth, kHidden));
+    output_ = register_module("output", torch::nn::Linear(kHidden, 1));
+  }
+  at::Tensor forward(const at::Tensor& users, const at::Tensor& items) {
+    const at::Tensor pairs = torch::cat({users, items, users * items}, 1);
+    return output_(torch::relu(hidden_(pairs))).squeeze(1);
+  }
+
+ private:
+  torch::nn::Linear hidden_ = nullptr, output_ = nullptr;
+};
+
+// What the master tells a trainer. References to the tables travel like any other value.
+struct Job {
+  HostedModule<Table> users, items;
+  int64_t rank = 0, trainers = 1, epochs = 0;
+  uint64_t seed = 0;
+  friend auto weft_fields(Job& job) {
+    return std::tie(job.users, job.items, job.rank, job.trainers, job.epochs, job.seed);
+  }
+};
+
+// And what it answers.
+struct Outcome {
+  at::Tensor predicted;  // the test's ratings
+  at::Tensor weights;    // all of the replica's
+  friend auto weft_fields(Outcome& outcome) { return std::tie(outcome.predicted, outcome.weights); }
+};
+
+// Of this process's worker: where DistributedDataParallel meets the backward pass.
+const std::shared_ptr<DdpGradients>& ddp_gradients() {
+  static const auto gradients = std::make_shared<DdpGradients>();
+  return gradients;
+}
+
+at::Tensor predict(const Job& job, DistributedDataParallel<Dense>& dense, const Ratings& ratings) {
+  const Future<at::Tensor> users = job.users.forward_async(ratings.users);
+  const Future<at::Tensor> items = job.items.forward_async(ratings.items);
+  return dense(users.wait(), items.wait());
+}
+
+Outcome train(const Job& job) {
+  const PlantedRatings ratings = plant_ratings(job.seed);
+  const auto group = init_process_group({.rank = static_cast<int>(job.rank),
+                                         .world_size = static_cast<int>(job.trainers),
+                                         .name = "trainers"});
+  DistributedDataParallel<Dense> dense(std::make_shared<Dense>(), group,
+                                       {.distributed_gradients = ddp_gradients()});
+  // One optimizer for all: each owner updates what it has, with the gradients that the context left
+  // there. The replica's are averages, so that all replicas take the same step; the rows' are of
+  // this trainer's ratings. What Adagrad remembers of the rows is common to the trainers.
+  std::vector<NamedParameter> own;
+  for (const auto& one : dense.named_parameters()) own.push_back({one.key(), one.value()});
+  const auto set = std::make_shared<ParameterSet>(own, ParameterSet::Reading::kLeaves);
+  DistributedOptimizer<torch::optim::Adagrad> optimizer(
+      {{{make_rref(set)}, {}, settings_of(torch::optim::AdagradOptions(0.1))},
+       {{job.users.parameters(), job.items.parameters()},
+        {},
+        settings_of(torch::optim::AdagradOptions(0.3))}},
+      {.shared_name = "adagrad"});
+
+  DistributedSampler sampler(static_cast<size_t>(ratings.train.size()),
+                             {.num_replicas = job.trainers, .rank = job.rank, .seed = job.seed});
+  for (int64_t epoch = 0; epoch < job.epochs; ++epoch) {
+    sampler.set_epoch(static_cast<uint64_t>(epoch));
+    while (const auto indices = sampler.next(kBatch)) {
+      const std::vector<int64_t> chosen(indices->begin(), indices->end());
+      const Ratings batch = ratings.train.pick(torch::tensor(chosen));
+      const dist_autograd::Context context;
+      const at::Tensor loss = torch::mse_loss(predict(job, dense, batch), batch.stars);
+      context.backward({loss});  // through the replica, over the group, and on to the tables
+      optimizer.step(context);
+    }
+  }
+  group->barrier();  // nobody changes the tables any more
+  const torch::NoGradGuard no_grad;
+  std::vector<at::Tensor> weights;
+  for (const at::Tensor& one : dense.parameters()) weights.push_back(one.flatten());
+  return {predict(job, dense, ratings.test), torch::cat(weights)};
+}
+WEFT_REGISTER_FUNCTION(train);
+
+// True if the trainers have learned what there was to learn.
+bool drive(Job job, int64_t servers) {
+  job.users = HostedModule<Table>("ps0", kUsers, job.seed + 1);
+  job.items = HostedModule<Table>(servers == 1 ? "ps0" : "ps1", kItems, job.seed + 2);
+  std::vector<Future<Outcome>> running;
+  for (job.rank = 0; job.rank < job.trainers; ++job.rank) {
+    const Destination trainer(absl::StrCat("trainer", job.rank),
+                              {.timeout = absl::InfiniteDuration()});
+    running.push_back(rpc_async(trainer, train, job));
+  }
+  const PlantedRatings ratings = plant_ratings(job.seed);
+  const Outcome first = running.front().wait();
+  bool equal = true;
+  for (const Future<Outcome>& one : running) equal &= first.weights.equal(one.wait().weights);
+  const double error = rmse(first.predicted, ratings.test.stars);
+  const double means = rmse_of_means(ratings);
+  std::cout
+      << absl::StrFormat(
+             "test RMSE %.3f (noise alone %.3f, means of users and items %.3f): %d trainer%s, "
+             "%d server%s, replicas %s",
+             error, kNoise, means, job.trainers, job.trainers == 1 ? "" : "s", servers,
+             servers == 1 ? "" : "s", equal ? "equal" : "DIFFER")
+      << std::endl;
+  return equal && error < kNoise + (means - kNoise) / 4;
+}
+
+int run(int argc, char** argv) {
+  Job job;
+  job.epochs = 10;
+  CLI::App app("A recommender with embeddings on parameter servers and a replicated dense part");
+  app.add_option("--epochs", job.epochs, "how often the ratings are gone through")
+      ->capture_default_str();
+  app.add_option("--seed", job.seed, "of the ratings and of the embeddings")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+
+  WorkerOptions options = WorkerOptions::from_env();
+  const int64_t size = options.place.world_size;
+  const int64_t rank = options.place.rank;
+  const int64_t servers = size >= 5 ? 2 : 1;
+  job.trainers = size - 1 - servers;
+  if (job.trainers < 1) {
+    throw RpcError(absl::InvalidArgumentError(
+        "a trainer, the master and a parameter server are three processes at least: start them "
+        "with weft_launch -n 4 -- ddp_rpc_hybrid"));
+  }
+  const bool is_master = rank == job.trainers;
+  options.name = rank < job.trainers ? absl::StrCat("trainer", rank)
+                 : is_master         ? "master"
+                                     : absl::StrCat("ps", rank - job.trainers - 1);
+  if (rank < job.trainers) options.leaf_observer = ddp_gradients();
+  torch::manual_seed(job.seed);
+
+  Worker worker = Worker::join(std::move(options));
+  const bool learned = !is_master || drive(std::move(job), servers);
+  worker.shutdown();  // serves until all have come here
+  if (!learned) throw std::runtime_error("the trainers have not learned what there is to learn");
+  return 0;
+}
+
+}  // namespace weft::examples
+
+int main(int argc, char** argv) { return weft::run_main(argc, argv, weft::examples::run); }

@@ -1,0 +1,172 @@
+// What a process group refuses, and what it says when ranks fail each other, over every backend.
+#include <atomic>
+
+#include <gmock/gmock.h>
+
+#include "absl/strings/str_cat.h"
+#include "weft/tests/comm/group_kinds.h"
+
+namespace weft::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+class ProcessGroupErrors : public GroupTest {};
+INSTANTIATE_TEST_SUITE_P(Kinds, ProcessGroupErrors, ::testing::ValuesIn(all_kinds()), name_of);
+
+TEST_P(ProcessGroupErrors, BadArgumentsAreNamedAndDoNoHarm) {
+  run([&](Group group) {
+    const int n = size(), rank = group->rank();
+    const at::Tensor tensor = at::ones({3});
+    const std::string nobody = absl::StrCat("no rank ", n, " in a group of ", n);
+    const auto expect = [](const std::string& text, const std::function<void()>& call) {
+      EXPECT_THROW(call(), c10::ValueError) << text;
+      EXPECT_THAT(failure_of(call), HasSubstr(text));
+    };
+    expect(nobody, [&] { group->broadcast(tensor, n); });
+    expect(nobody, [&] { group->reduce(tensor, n); });
+    expect(nobody, [&] { group->gather(tensor, n); });
+    expect(nobody, [&] { group->scatter(tensor, {}, n); });
+    expect("no rank -1", [&] { group->broadcast(tensor, -1); });
+    expect("outputs", [&] {
+      std::vector<Tensors> outputs(1);
+      Tensors inputs = {tensor};
+      group->backend()->gather(outputs, inputs, {.rootRank = rank});
+    });
+    expect(absl::StrCat("one list of ", n, " inputs"),
+           [&] { group->scatter(tensor, Tensors(static_cast<size_t>(n) + 1, tensor), rank); });
+    expect("differ",
+           [&] { group->scatter(tensor, Tensors(static_cast<size_t>(n), at::ones({4})), rank); });
+    expect("no peer", [&] { group->send(tensor, n); });
+    expect("no peer", [&] { group->send(tensor, rank); });
+    expect("no peer", [&] { group->recv(tensor, -7); });
+    expect("tag", [&] { group->irecv(tensor, ProcessGroup::kAnyRank, -3); });
+    expect("undefined", [&] { group->all_reduce(at::Tensor()); });
+    expect("undefined", [&] { group->broadcast_coalesced({tensor, at::Tensor()}, 0); });
+    expect("undefined", [&] { group->all_gather(at::Tensor()); });
+    expect("undefined", [&] { group->gather(at::Tensor(), 0); });
+    expect("undefined", [&] { group->send(at::Tensor(), 0); });
+    expect("not supported", [&] { group->all_reduce(tensor, Op::PREMUL_SUM); });
+    expect("overlaps itself", [&] { group->all_reduce(at::ones({1}).expand({3})); });
+    expect("reduce_scatter", [&] { group->reduce_scatter(tensor, at::ones({3 * n + 1})); });
+    expect("reduce_scatter", [&] { group->reduce_scatter(tensor, at::ones({3 * n}, at::kInt)); });
+    if (n > 1) expect("cannot share", [&] { group->all_to_all(at::ones({n}), at::ones({n + 1})); });
+    expect("one type", [&] { group->all_to_all(at::ones({n}), at::ones({n}, at::kInt)); });
+    expect("Sparse", [&] { group->broadcast(at::eye(3).to_sparse(), 0); });
+    expect("distinct", [&] { group->new_group({0, 0}); });
+    expect("at least one", [&] { group->new_group({}); });
+    expect(absl::StrCat("no rank ", n), [&] { group->new_group({0, n}); });
+
+    // All of it was found before anything began.
+    group->all_reduce(tensor);
+    EXPECT_EQ(tensor[0].item<float>(), static_cast<float>(n));
+  });
+}
+
+TEST_P(ProcessGroupErrors, ARankThatDoesNotComeFailsTheOthersInTime) {
+  if (size() == 1) return;
+  const int late = size() - 1;
+  std::atomic<int> waiting{late};
+  run([&](Group group) {
+    if (group->rank() == late) {
+      for (int left = waiting; left > 0; left = waiting) waiting.wait(left);
+      return;
+    }
+    group->backend()->setTimeout(milliseconds(500));
+    const auto begin = Clock::now();
+    const std::string failure = failure_of([&] { group->all_reduce(at::ones({4})); });
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(15));  // the group's timeout is 30
+    EXPECT_NE(failure, "");
+    if (!GetParam().gloo()) {
+      EXPECT_THAT(failure, HasSubstr(absl::StrCat("rank ", late)));
+    }
+    --waiting;
+    waiting.notify_all();
+  });
+}
+
+TEST_P(ProcessGroupErrors, ARankThatIsGoneFailsTheOthersLongBeforeTheTimeout) {
+  if (size() == 1) return;
+  run([&](Group group) {
+    if (group->rank() == size() - 1) return;
+    const auto begin = Clock::now();
+    EXPECT_NE(failure_of([&] { group->all_reduce(at::ones({4})); }), "");
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(15));  // the timeout is 30
+  });
+}
+
+// Gloo by itself ends the process.
+TEST_P(ProcessGroupErrors, DifferentSizesAreNamed) {
+  if (size() == 1 || GetParam().backend == "gloo") return;
+  run([&](Group group) {
+    const bool differs = group->rank() == size() - 1;
+    const std::string failure = failure_of([&] { group->all_reduce(at::ones({differs ? 7 : 3})); });
+    EXPECT_NE(failure, "");
+    if (differs) {
+      EXPECT_THAT(failure, HasSubstr("[7]"));
+    }
+    // What has failed stays so, and says why.
+    EXPECT_NE(failure_of([&] { group->barrier(); }), "");
+  });
+}
+
+TEST(ProcessGroupOptions, ThatCannotBeAreNamedBeforeAnybodyWaits) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto expect = [&](const std::string& text,
+                          const std::function<void(ProcessGroupOptions&)>& change) {
+    ProcessGroupOptions options = group_options(0, 2, store);
+    change(options);
+    EXPECT_THROW(init_process_group(options), c10::ValueError) << text;
+    EXPECT_THAT(failure_of([&] { init_process_group(options); }), HasSubstr(text));
+  };
+  expect("no backend is called 'mpi'", [](auto& options) { options.backend = "mpi"; });
+  expect("no rank 2 in a group of 2", [](auto& options) { options.rank = 2; });
+  expect("no rank -1", [](auto& options) { options.rank = -1; });
+  expect("group of 0", [](auto& options) { options.world_size = 0; });
+  expect("timeout is positive", [](auto& options) { options.timeout = milliseconds(0); });
+  expect("spin", [](auto& options) { options.spin = std::chrono::microseconds(-1); });
+}
+
+TEST(ProcessGroupJoining, TellsWhoDidNotCome) {
+  const auto begin = Clock::now();
+  ProcessGroupOptions options = group_options(1, 4, c10::make_intrusive<c10d::HashStore>());
+  options.timeout = milliseconds(300);
+  EXPECT_THAT(failure_of([&] { init_process_group(options); }),
+              HasSubstr("rank 1 of 4: rank 0, 2, 3 did not come in time"));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+}
+
+// Each rank's failure.
+std::vector<std::string> join_as(const std::vector<std::pair<int, int>>& rank_and_size) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::string> failures(rank_and_size.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < rank_and_size.size(); ++i) {
+    threads.emplace_back([&, i] {
+      const auto& [rank, size] = rank_and_size[i];
+      failures[i] = failure_of([&] { init_process_group(group_options(rank, size, store)); });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return failures;
+}
+
+TEST(ProcessGroupJoining, DifferentWorldSizesFailAllRanks) {
+  const auto begin = Clock::now();
+  for (const std::string& failure : join_as({{0, 3}, {1, 3}, {2, 4}})) {
+    EXPECT_THAT(failure, HasSubstr("different world sizes: rank"));
+    EXPECT_THAT(failure, HasSubstr("rank 2 of 4"));
+  }
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));  // the timeout is 60
+}
+
+TEST(ProcessGroupJoining, TwoThatClaimOneRankFailAllRanks) {
+  for (const std::string& failure : join_as({{0, 3}, {1, 3}, {1, 3}})) {
+    EXPECT_THAT(failure, HasSubstr("two processes claim rank 1 of 3"));
+  }
+}
+
+}  // namespace
+}  // namespace weft::testing

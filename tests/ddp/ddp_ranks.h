@@ -1,0 +1,136 @@
+// What tests of DistributedDataParallel share: a small model, its inputs, and a backend that
+// counts.
+//
+// Thread safety: free functions; CountingBackend like what it counts for.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/torch.h>
+
+#include "weft/ddp/distributed_data_parallel.h"
+#include "weft/tests/support/group_world.h"
+
+namespace weft::testing {
+
+using GroupPtr = std::shared_ptr<ProcessGroup>;
+
+struct MlpImpl : torch::nn::Module {
+  explicit MlpImpl(int64_t seed = 1) {
+    torch::manual_seed(seed);
+    first = register_module("first", torch::nn::Linear(5, 4));
+    second = register_module("second", torch::nn::Linear(4, 3));
+    to(torch::kDouble);
+  }
+  at::Tensor forward(const at::Tensor& x) { return second(torch::tanh(first(x))); }
+  torch::nn::Linear first = nullptr, second = nullptr;
+};
+TORCH_MODULE(Mlp);
+
+// Made from numbers: torch's generator is one for all ranks' threads.
+inline at::Tensor input_of(int rank, int step = 0, int64_t rows = 3) {
+  const at::Tensor base = torch::arange(rows * 5, torch::kDouble).reshape({rows, 5});
+  return torch::sin(base * 0.7 + rank * 1.3 + step * 0.9);
+}
+
+// Copies of one model, made before the ranks start.
+inline std::vector<Mlp> copies(int count) {
+  std::vector<Mlp> models;
+  for (int i = 0; i < count; ++i) models.push_back(Mlp(7));
+  return models;
+}
+
+inline at::Tensor loss_of(const at::Tensor& output) { return output.pow(2).mean(); }
+
+inline std::string failure_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+inline void expect_close(const at::Tensor& one, const at::Tensor& other, double tolerance = 1e-12) {
+  ASSERT_TRUE(one.defined() && other.defined());
+  EXPECT_LE((one - other).abs().max().item<double>(), tolerance) << one << "\n" << other;
+}
+
+inline void expect_gradients(const torch::nn::Module& own, const torch::nn::Module& truth,
+                             double tolerance = 1e-12) {
+  const auto left = own.parameters(), right = truth.parameters();
+  ASSERT_EQ(left.size(), right.size());
+  for (size_t i = 0; i < left.size(); ++i) {
+    expect_close(left[i].grad(), right[i].grad(), tolerance);
+  }
+}
+
+// The model's gradients over the inputs of some ranks, as one process has them. Made before the
+// ranks start, like copies.
+inline Mlp whole_of(const std::vector<int>& ranks, const std::vector<int>& steps = {0}) {
+  Mlp whole(7);
+  for (const int step : steps) {
+    std::vector<at::Tensor> inputs;
+    for (const int rank : ranks) inputs.push_back(input_of(rank, step));
+    loss_of(whole->forward(torch::cat(inputs))).backward();
+  }
+  return whole;
+}
+
+class CountingBackend final : public c10d::Backend {
+ public:
+  using Work = c10::intrusive_ptr<c10d::Work>;
+  using Tensors = std::vector<at::Tensor>;
+
+  explicit CountingBackend(c10::intrusive_ptr<c10d::Backend> inner)
+      : Backend(inner->getRank(), inner->getSize()), inner_(std::move(inner)) {}
+
+  const std::string getBackendName() const override { return "counting"; }
+  Work allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    ++all_reduces;
+    return inner_->allreduce(tensors, options);
+  }
+  Work broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+    ++broadcasts;
+    return inner_->broadcast(tensors, options);
+  }
+  Work allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const c10d::AllgatherOptions& options) override {
+    ++all_gathers;
+    return inner_->allgather(outputs, inputs, options);
+  }
+  bool supportsTensorAlloc(c10::DeviceIndex device) override {
+    return inner_->supportsTensorAlloc(device);
+  }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override {
+    ++allocated;
+    return inner_->allocateTensor(size, options);
+  }
+
+  int all_reduces = 0, broadcasts = 0, all_gathers = 0, allocated = 0;
+
+ private:
+  const c10::intrusive_ptr<c10d::Backend> inner_;
+};
+
+// The same ranks, counted.
+struct Counted {
+  explicit Counted(const GroupPtr& group)
+      : backend(c10::make_intrusive<CountingBackend>(group->backend())),
+        counted(std::make_shared<ProcessGroup>(backend, group->store(), ProcessGroupOptions(),
+                                               group->global_ranks())) {}
+  const c10::intrusive_ptr<CountingBackend> backend;
+  const GroupPtr counted;
+};
+
+}  // namespace weft::testing

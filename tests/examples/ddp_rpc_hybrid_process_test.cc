@@ -1,0 +1,67 @@
+// Runs the recommender whose embeddings are remote and whose dense part is replicated: launcher,
+// trainers, master and parameter servers as processes.
+#include <filesystem>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "weft/tests/support/launched.h"
+
+namespace weft::examples {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using weft::testing::Outcome;
+using weft::testing::run_command;
+
+constexpr const char* kJob = WEFT_BUILD_DIR "/examples/ddp_rpc_hybrid/ddp_rpc_hybrid";
+constexpr const char* kTorchrun = WEFT_SOURCE_DIR "/.deps/oracles/bin/torchrun";
+
+Outcome run_ranks(int ranks, const std::string& options = "") {
+  return run_command(absl::StrCat(WEFT_BUILD_DIR, "/worker/weft_launch --no-prefix -n ", ranks,
+                                  " -- ", kJob, " ", options, " 2>&1"));
+}
+
+// The program itself fails if it has learned too little, or if the replicas differ.
+TEST(DdpRpcHybrid, LearnsWhatThereIsToLearn) {
+  const Outcome outcome = run_ranks(4);
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, ContainsRegex("test RMSE 0\\.3[0-9]+ .*: 2 trainers, 1 server, "
+                                            "replicas equal"));
+}
+
+TEST(DdpRpcHybrid, TheTablesMayLieOnTwoServers) {
+  const Outcome outcome = run_ranks(5);
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("2 trainers, 2 servers, replicas equal"));
+}
+
+TEST(DdpRpcHybrid, OneEpochIsTooLittleAndSaysSo) {
+  const Outcome outcome = run_ranks(3, "--epochs 1");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("1 trainer, 1 server, replicas equal"));
+  EXPECT_THAT(outcome.output, HasSubstr("have not learned"));
+}
+
+TEST(DdpRpcHybrid, TooFewRanksAreRefusedWithTheCommandThatWorks) {
+  const Outcome outcome = run_ranks(2);
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("weft_launch -n 4 -- ddp_rpc_hybrid"));
+}
+
+TEST(DdpRpcHybrid, RunsUnderTorchrun) {
+  if (!std::filesystem::exists(kTorchrun)) {
+    GTEST_SKIP() << "torchrun is not there: tools/oracles.sh";
+  }
+  const Outcome outcome =
+      run_command(absl::StrCat("OMP_NUM_THREADS=1 ", kTorchrun,
+                               " --no-python --standalone --nproc-per-node 4 ", kJob, " 2>&1"));
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("2 trainers, 1 server, replicas equal"));
+}
+
+}  // namespace
+}  // namespace weft::examples
