@@ -80,6 +80,11 @@ absl::StatusOr<LaunchEnvironment> environment_of(const ProcessGroupOptions& opti
     if (variable == "WORLD_SIZE" && options.world_size >= 0) {
       return std::optional<std::string>(absl::StrCat(options.world_size));
     }
+    // Of all that were launched, not of those in this group.
+    const bool of_others = options.rank >= 0 || options.world_size >= 0;
+    if (of_others && (variable == "LOCAL_RANK" || variable == "LOCAL_WORLD_SIZE")) {
+      return std::optional<std::string>();
+    }
     return read_process_environment(name);
   });
 }
