@@ -64,9 +64,17 @@ struct Board {
   Counter unstaged;   // pieces of which it reads no stage any more
   Counter failed;     // 1: it has given up, and `failure` says why
   char failure[256];  // zero-filled
+  // Of rank 0's board, and written by all ranks: by slot, how many chunks of the operation are
+  // claimed (first_claim).
+  struct alignas(64) Claims {
+    std::atomic<uint64_t> value;
+  } claims[kSlots];
   Slot slots[kSlots];
   alignas(4096) std::byte stages[kStages][kStageBytes];
 };
+
+// The claims of an operation are its number in the upper half, and how many in the lower.
+inline uint64_t first_claim(uint32_t operation) { return uint64_t{operation} << 32; }
 
 inline constexpr uint32_t kLaneBytes = uint32_t{256} << 10;  // a power of two
 

@@ -19,6 +19,10 @@ using Clock = std::chrono::steady_clock;
 CollectiveGroup::CollectiveGroup(std::shared_ptr<Mesh> mesh, Options options)
     : mesh_(std::move(mesh)),
       options_(options),
+      patience_(options.patience > Nanoseconds::zero() ? options.patience
+                : std::thread::hardware_concurrency() > static_cast<unsigned>(mesh_->size())
+                    ? kPatience
+                    : kLongPatience),
       lanes_(*mesh_),
       records_(mesh_->size()),
       sources_(mesh_->size()),
@@ -57,9 +61,10 @@ std::shared_ptr<CollectiveGroup::Work> CollectiveGroup::start(Operation operatio
     queue_.push_back(work);
     if (!failure_.ok()) {
       fail(failure_);
-    } else if (queue_.size() == 1) {
-      while (advance()) {
-      }  // the others need not wait until somebody waits here
+    } else {
+      // The others need not wait until somebody waits here. But large sums are for who has time.
+      while (!is_long() && advance()) {
+      }
     }
     wake_background();
     finished.swap(finished_);
@@ -117,6 +122,17 @@ std::shared_ptr<CollectiveGroup::Work> CollectiveGroup::transfer(bool send, Lane
   }
   tell(finished);
   return work;
+}
+
+void CollectiveGroup::poll() {
+  Finished finished;
+  {
+    MutexLock lock(mutex_);
+    while (!leading_ && advance_all()) {
+    }
+    finished.swap(finished_);
+  }
+  tell(finished);
 }
 
 absl::Status CollectiveGroup::wait(const std::shared_ptr<Work>& work, TimePoint deadline) {

@@ -4,7 +4,7 @@
 // the order of the operations, and must be the same on all ranks.
 // Lifetime: work may outlive the group: it ends with Cancelled at the latest when the group does.
 // Blocking: wait(), until its deadline. Whoever waits does the work; for work that nobody waits for
-// a thread of the group does it, within kPatience.
+// a thread of the group does it, after Options::patience.
 // Errors: InvalidArgument (ranks called different operations; all of them say which), Unavailable
 // (a rank has died, or has given up: its reason), DeadlineExceeded (names the ranks that were
 // late), Cancelled (abort, or the end of the group). After the first one every operation fails with
@@ -48,6 +48,10 @@ class CollectiveGroup {
   struct Options {
     Nanoseconds spin = std::chrono::microseconds(100);  // looked for before sleeping; 0: not at all
     ArenaDirectory* arenas = nullptr;                   // borrowed; none: no resident memory
+    // After this the group's own thread runs collectives that nobody waits for; messages after
+    // kPatience at the latest. Zero: kPatience as well if there are more processors than ranks,
+    // else kLongPatience, as it would only take the processor from who computes.
+    Nanoseconds patience{0};
   };
 
   // An operation under way.
@@ -90,6 +94,8 @@ class CollectiveGroup {
   // work and wait for it, and for other such calls (kMostCallers at a time).
   void when_done(const std::shared_ptr<Work>& work, std::function<void()> then)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Runs what can run now, and waits for nobody.
+  void poll() ABSL_LOCKS_EXCLUDED(mutex_);
   // Until it is done, or `deadline`: DeadlineExceeded then, and it goes on. Else its status.
   absl::Status wait(const std::shared_ptr<Work>& work, TimePoint deadline)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -112,6 +118,7 @@ class CollectiveGroup {
     uint64_t in_arenas = 0;
     uint64_t in_pieces = 0;
     uint64_t copied_bytes = 0;  // into slots and stages
+    uint64_t chunks = 0;        // that this rank added up, in arenas
     uint64_t found = 0;         // waits that ended while it looked
     uint64_t slept = 0;         // times it went to sleep
   };
@@ -135,14 +142,19 @@ class CollectiveGroup {
   enum class Phase { kPublish, kMeet, kSlots, kArenas, kLeaveArenas, kPieces };
 
   static constexpr Nanoseconds kPatience = std::chrono::milliseconds(1);
+  static constexpr Nanoseconds kLongPatience = std::chrono::milliseconds(50);
   static constexpr Nanoseconds kLook = std::chrono::milliseconds(20);
-  static constexpr int kMostIdle = 10;  // ticks of kPatience
+  static constexpr int kMostIdle = 10;  // ticks
   static constexpr size_t kMostCallers = 64;
   static constexpr int kLooks = 64;  // before it yields
   static constexpr uint64_t kMostBytes = uint64_t{1} << 48;
+  static constexpr uint64_t kMostChunkBytes = uint64_t{256} << 10;
+  static constexpr uint64_t kPageBytes = 4096;  // chunks begin on one where tensors do
+  static constexpr uint64_t kChunksEach = 4;    // at least, where they are that large
+  static constexpr uint64_t kLargeBytes = uint64_t{1} << 20;  // more is not added up by start()
   static constexpr int kAllAddUp = 3;  // ranks: with more, each adds up a part
 
-  void lead(const Work* work, TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  void lead(const Work* work, TimePoint deadline, bool looks = true) ABSL_LOCKS_EXCLUDED(mutex_);
   bool look_for(const Awaited& awaited);
   void run_in_background() ABSL_LOCKS_EXCLUDED(mutex_);
   void call_soon(std::function<void()> call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -157,6 +169,8 @@ class CollectiveGroup {
   bool meet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool take_slots() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool take_arenas() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool is_long() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool add_chunks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool leave_arenas() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool all_are_well() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool move_pieces() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -192,6 +206,7 @@ class CollectiveGroup {
 
   const std::shared_ptr<Mesh> mesh_;  // shared with the arenas
   const Options options_;
+  const Nanoseconds patience_;
 
   mutable Mutex mutex_;
   CondVar moved_on_;  // work is done, or nobody leads; told to followers_
@@ -199,7 +214,7 @@ class CollectiveGroup {
   CondVar calls_there_;
   bool leading_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is in lead()
   int followers_ ABSL_GUARDED_BY(mutex_) = 0;     // wait for moved_on_
-  bool ticking_ ABSL_GUARDED_BY(mutex_) = false;  // the group's thread looks every kPatience
+  bool ticking_ ABSL_GUARDED_BY(mutex_) = false;  // the group's thread looks now and then
   bool urgent_ ABSL_GUARDED_BY(mutex_) = false;   // it need not wait that long
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);

@@ -21,7 +21,8 @@ bool CollectiveGroup::Awaited::come() const {
 }
 
 // As the leader, until the work is done (null: until nothing is under way, or somebody waits).
-void CollectiveGroup::lead(const Work* work, TimePoint deadline) {
+// `looks`: before it sleeps.
+void CollectiveGroup::lead(const Work* work, TimePoint deadline, bool looks) {
   Awaited awaited;
   bool found = false;
   for (;;) {
@@ -45,7 +46,7 @@ void CollectiveGroup::lead(const Work* work, TimePoint deadline) {
     }
     tell(finished);
     if (over) return;
-    found = look_for(awaited);
+    found = looks && look_for(awaited);
     if (found) continue;
     const WaitWord::Sleeper sleeper(mesh_->mine().doorbell);
     TimePoint until = std::min(deadline, Clock::now() + kLook);
@@ -116,6 +117,7 @@ void CollectiveGroup::run_in_background() {
   uint32_t seen = 0;
   int idle = 0;
   for (;;) {
+    bool at_once;
     {
       MutexLock lock(mutex_);
       if (stopping_) return;
@@ -125,10 +127,14 @@ void CollectiveGroup::run_in_background() {
         idle = 0;
         continue;
       }
-      if (!urgent_) background_needed_.wait_until(mutex_, Clock::now() + kPatience);
+      if (!urgent_) {
+        const Nanoseconds patience =
+            transfers_.empty() ? patience_ : std::min(patience_, kPatience);
+        background_needed_.wait_until(mutex_, Clock::now() + patience);
+      }
       if (stopping_) return;
       // Whoever started it had time to wait for it.
-      const bool at_once = std::exchange(urgent_, false) && !leading_ && !nothing_under_way();
+      at_once = std::exchange(urgent_, false) && !leading_ && !nothing_under_way();
       if (!at_once && (nothing_under_way() || operations_ != seen || leading_)) {
         idle = operations_ == seen && nothing_under_way() ? idle + 1 : 0;
         if (idle == kMostIdle) ticking_ = false;
@@ -137,7 +143,8 @@ void CollectiveGroup::run_in_background() {
       }
       leading_ = true;
     }
-    lead(nullptr, TimePoint::max());
+    // Otherwise who started it computes, and may want this processor.
+    lead(nullptr, TimePoint::max(), /*looks=*/at_once);
   }
 }
 

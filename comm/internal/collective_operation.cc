@@ -108,6 +108,7 @@ bool CollectiveGroup::publish() {
         offset, operation.shares[other]};
     offset += operation.shares[other];
   }
+  if (rank() == 0) mesh_->mine().claims[operations_ % kSlots].value = first_claim(operations_);
   move(&Board::published, operations_ + 1);
   phase_ = Phase::kMeet;
   return true;
@@ -225,7 +226,11 @@ bool CollectiveGroup::take_slots() {
 }
 
 bool CollectiveGroup::take_arenas() {
-  take_whole();
+  if (queue_.front()->operation_.sum == Operation::Sum::kEverywhere) {
+    if (!add_chunks()) return true;
+  } else {
+    take_whole();
+  }
   if (!all_are_well()) return true;
   move(&Board::turned, operations_ + 1);
   phase_ = Phase::kLeaveArenas;
@@ -250,6 +255,34 @@ bool CollectiveGroup::leave_arenas() {
   return true;
 }
 
+// What comes next takes a while.
+bool CollectiveGroup::is_long() const {
+  return phase_ == Phase::kPieces ||
+         (phase_ == Phase::kArenas && queue_.front()->operation_.bytes() > kLargeBytes);
+}
+
+// Adds up, for all ranks, the chunks that nobody has claimed: who has time takes more of them.
+bool CollectiveGroup::add_chunks() {
+  const Operation& operation = queue_.front()->operation_;
+  const uint64_t width = operation.element_bytes, count = operation.bytes() / width;
+  const uint64_t share = operation.bytes() / (kChunksEach * static_cast<uint64_t>(size()));
+  const uint64_t chunk = std::clamp(share & ~(kPageBytes - 1), kPageBytes, kMostChunkBytes) / width;
+  std::atomic<uint64_t>& claims = mesh_->board(0).claims[operations_ % kSlots].value;
+  for (;;) {
+    const uint64_t claim = claims.fetch_add(1) - first_claim(operations_);
+    if (claim >> 32 != 0) {
+      fail(absl::InternalError("rank 0's board counts another operation's chunks"));
+      return false;
+    }
+    const uint64_t begin = claim * chunk;
+    if (begin >= count) return true;
+    targets_.clear();
+    for (std::byte* source : sources_) targets_.push_back(source + begin * width);
+    sum(0, begin, std::min(chunk, count - begin), targets_);
+    ++counts_.chunks;
+  }
+}
+
 // All contributions lie at `sources_`, whole.
 void CollectiveGroup::take_whole() {
   const Operation& operation = queue_.front()->operation_;
@@ -262,21 +295,9 @@ void CollectiveGroup::take_whole() {
     case Operation::Sum::kHere:
       sum(0, operation.first, operation.count, {&operation.sum_to, 1});
       break;
-    case Operation::Sum::kEverywhere: {
-      const uint64_t count = operation.bytes() / operation.element_bytes;
-      if (phase_ == Phase::kArenas) {
-        // Each adds up its own part, for all.
-        const uint64_t begin = part_begin(count, rank()), end = part_begin(count, rank() + 1);
-        targets_.clear();
-        for (std::byte* source : sources_) {
-          targets_.push_back(source + begin * operation.element_bytes);
-        }
-        sum(0, begin, end - begin, targets_);
-      } else {
-        sum_to_parts(0, count);
-      }
+    case Operation::Sum::kEverywhere:
+      sum_to_parts(0, operation.bytes() / operation.element_bytes);
       break;
-    }
   }
 }
 

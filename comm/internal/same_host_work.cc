@@ -101,6 +101,7 @@ bool SameHostWork::all_done() const {
 }
 
 bool SameHostWork::isCompleted() {
+  if (!all_done()) group_->poll();
   if (!all_done()) return false;
   outcome_->error();
   return true;

@@ -5,12 +5,10 @@
 #include <unordered_set>
 #include <utility>
 
-#include <ATen/ScalarOps.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
-#include <ATen/ops/mul.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -23,6 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "weft/ddp/internal/scaled_copy.h"
 
 namespace weft::internal {
 namespace {
@@ -344,13 +343,10 @@ void Reducer::write(size_t parameter, GradientHome& home) {
   const bool in_place = same_memory(gradient, slice);
   // One that no rank used must come out as it was.
   if (in_place && !core_.used(parameter)) kept_[parameter] = gradient.clone();
-  if (in_place) {
-    if (factor != 1) slice.mul_(factor);
-  } else if (factor == 1) {
-    slice.copy_(gradient);
-  } else {
-    at::Tensor to = slice;
-    at::mul_out(to, gradient, at::native::wrapped_scalar_tensor(factor));
+  if (!in_place) {
+    scaled_copy(slice, gradient, factor);
+  } else if (factor != 1) {
+    slice.mul_(factor);
   }
   if (home.views() && !in_place && core_.used(parameter)) gradient = slice;
 }

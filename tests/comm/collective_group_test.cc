@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "weft/tests/comm/operations.h"
 #include "weft/tests/comm/ranks.h"
 
 namespace weft::internal {
@@ -18,65 +19,15 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using testing::all_reduce;
+using testing::barrier;
 using ::testing::HasSubstr;
 using testing::in_time;
+using testing::numbers;
+using testing::part_of;
 using testing::Ranks;
-
-// Not associative: the order of the sum shows.
-void add_doubles(std::span<const std::byte* const> sources, std::span<std::byte* const> targets,
-                 size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    double sum = 0;
-    for (const std::byte* source : sources) {
-      double value;
-      std::memcpy(&value, source + i * sizeof(double), sizeof(double));
-      sum = source == sources.front() ? value : sum + value;
-    }
-    for (std::byte* target : targets)
-      std::memcpy(target + i * sizeof(double), &sum, sizeof(double));
-  }
-}
-
-std::vector<double> numbers(uint64_t seed, size_t count) {
-  std::mt19937_64 random(seed);
-  std::uniform_real_distribution<double> draw(-1e6, 1e6);
-  std::vector<double> all(count);
-  for (double& one : all) one = draw(random);
-  return all;
-}
-
-Operation::Part part_of(std::vector<double>& data) {
-  return {reinterpret_cast<std::byte*>(data.data()), data.size() * sizeof(double)};
-}
-
-Operation all_reduce(std::vector<double>& data) {
-  Operation operation;
-  operation.label = "all_reduce(sum, float64)";
-  operation.shape = {static_cast<int64_t>(data.size())};
-  operation.parts = {part_of(data)};
-  operation.sum = Operation::Sum::kEverywhere;
-  operation.kernel = add_doubles;
-  operation.element_bytes = sizeof(double);
-  return operation;
-}
-
-Operation barrier() {
-  Operation operation;
-  operation.label = "barrier";
-  return operation;
-}
-
-absl::Status run(CollectiveGroup& group, Operation operation) {
-  return group.wait(group.start(std::move(operation), in_time()), in_time());
-}
-
-std::vector<double> sum_in_order(const std::vector<std::vector<double>>& all) {
-  std::vector<double> sum = all[0];
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    for (size_t i = 0; i < sum.size(); ++i) sum[i] += all[rank][i];
-  }
-  return sum;
-}
+using testing::run;
+using testing::sum_in_order;
 
 class EverySize : public ::testing::TestWithParam<std::tuple<int, size_t>> {};
 

@@ -139,6 +139,20 @@ void play(int rank, c10d::Backend& backend, int rounds) {
   }
 }
 
+// A busy machine lets nobody look for long: as many rounds as it takes, the same at both ranks.
+void until_both_have_found(c10d::Backend& backend, const std::function<void()>& rounds) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  c10d::AllreduceOptions least;
+  least.reduceOp = c10d::ReduceOp::MIN;
+  for (bool over = false; !over;) {
+    rounds();
+    const int64_t late = std::chrono::steady_clock::now() >= deadline ? 0 : 1;
+    Tensors states = {at::tensor({static_cast<int64_t>(counts_of(backend).found), late})};
+    backend.allreduce(states, least)->wait();
+    over = states[0][0].item<int64_t>() > 0 || states[0][1].item<int64_t>() == 0;
+  }
+}
+
 TEST(SameHostWaitingTest, LooksWhereThatIsWorthWhileAndSleepsWhereItIsNotAllowed) {
   SameHostOptions options = backend_options();
   options.spin = std::chrono::seconds(1);
@@ -146,9 +160,10 @@ TEST(SameHostWaitingTest, LooksWhereThatIsWorthWhileAndSleepsWhereItIsNotAllowed
     with_ranks(
         2,
         [messages](int rank, c10d::Backend& backend) {
-          for (int i = 0; !messages && i < 500; ++i)
-            backend.barrier(c10d::BarrierOptions())->wait();
-          if (messages) play(rank, backend, 500);
+          until_both_have_found(backend, [&] {
+            if (messages) return play(rank, backend, 500);
+            for (int i = 0; i < 500; ++i) backend.barrier(c10d::BarrierOptions())->wait();
+          });
           EXPECT_GT(counts_of(backend).found, 0) << (messages ? "messages" : "barriers");
         },
         options);

@@ -1,0 +1,72 @@
+// Operations of a CollectiveGroup on doubles, and what their results must be.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "weft/comm/internal/collective_group.h"
+#include "weft/tests/comm/ranks.h"
+
+namespace weft::testing {
+
+// Not associative: the order of the sum shows.
+inline void add_doubles(std::span<const std::byte* const> sources,
+                        std::span<std::byte* const> targets, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    double sum = 0;
+    for (const std::byte* source : sources) {
+      double value;
+      std::memcpy(&value, source + i * sizeof(double), sizeof(double));
+      sum = source == sources.front() ? value : sum + value;
+    }
+    for (std::byte* target : targets)
+      std::memcpy(target + i * sizeof(double), &sum, sizeof(double));
+  }
+}
+
+inline std::vector<double> numbers(uint64_t seed, size_t count) {
+  std::mt19937_64 random(seed);
+  std::uniform_real_distribution<double> draw(-1e6, 1e6);
+  std::vector<double> all(count);
+  for (double& one : all) one = draw(random);
+  return all;
+}
+
+inline internal::Operation::Part part_of(std::vector<double>& data) {
+  return {reinterpret_cast<std::byte*>(data.data()), data.size() * sizeof(double)};
+}
+
+inline internal::Operation all_reduce(std::vector<double>& data) {
+  internal::Operation operation;
+  operation.label = "all_reduce(sum, float64)";
+  operation.shape = {static_cast<int64_t>(data.size())};
+  operation.parts = {part_of(data)};
+  operation.sum = internal::Operation::Sum::kEverywhere;
+  operation.kernel = add_doubles;
+  operation.element_bytes = sizeof(double);
+  return operation;
+}
+
+inline internal::Operation barrier() {
+  internal::Operation operation;
+  operation.label = "barrier";
+  return operation;
+}
+
+inline absl::Status run(internal::CollectiveGroup& group, internal::Operation operation) {
+  return group.wait(group.start(std::move(operation), in_time()), in_time());
+}
+
+inline std::vector<double> sum_in_order(const std::vector<std::vector<double>>& all) {
+  std::vector<double> sum = all[0];
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += all[rank][i];
+  }
+  return sum;
+}
+
+}  // namespace weft::testing
