@@ -1,5 +1,7 @@
-// What every program that uses Weft includes; optimizers, hosted modules and checkpoints have
-// headers of their own (dist_optim/). Itself only as heavy as ATen/core/Tensor.h.
+// What every program that calls other workers includes. Optimizers, hosted modules and checkpoints
+// have headers of their own (dist_optim/), and so have process groups (comm/) and
+// DistributedDataParallel with what belongs to it (ddp/). Itself only as heavy as
+// ATen/core/Tensor.h.
 #pragma once
 
 #include "weft/base/future.h"

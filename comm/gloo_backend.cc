@@ -3,6 +3,8 @@
 // but GlooStore derives from a class that has grown, and must never be made here.
 #include "weft/comm/gloo_backend.h"
 
+#include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <functional>
 #include <mutex>
@@ -12,6 +14,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -49,6 +52,10 @@ class GlooBackend : public c10d::ProcessGroupGloo {
   using Base = c10d::ProcessGroupGloo;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Base::Base;
+
+  // Gloo cannot take back what it has started: that ends at its timeout. But what comes later would
+  // meet the other ranks' operations of before.
+  void abort() override { aborted_ = true; }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
     check_root("broadcast", options.rootRank);
@@ -218,7 +225,10 @@ class GlooBackend : public c10d::ProcessGroupGloo {
  private:
   // LibTorch's flight recorder keeps a map of all groups of the process, which it reads and extends
   // without a lock whenever an operation starts: two groups on two threads crash it.
-  static WorkPtr start(const std::function<WorkPtr()>& operation) {
+  WorkPtr start(const std::function<WorkPtr()>& operation) {
+    if (aborted_) {
+      C10_THROW_ERROR(DistBackendError, "gloo: the backend was aborted");
+    }
     static std::recursive_mutex mutex;  // LibTorch makes some operations of others
     const std::lock_guard lock(mutex);
     return operation();
@@ -344,7 +354,16 @@ class GlooBackend : public c10d::ProcessGroupGloo {
     if (tensor.numel() == 0) return at::empty({rows, 0}, at::kByte);
     return tensor.detach().view({rows, tensor.numel() / rows}).view(at::kByte);
   }
+
+  std::atomic<bool> aborted_{false};
 };
+
+// Gloo writes to sockets of ranks that are gone. (Python ignores the signal from the start.)
+void outlive_broken_pipes() {
+  struct sigaction now = {};
+  sigaction(SIGPIPE, nullptr, &now);
+  if (now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
+}
 
 }  // namespace
 
@@ -354,6 +373,7 @@ c10::intrusive_ptr<c10d::Backend> create_gloo_backend(const c10::intrusive_ptr<c
                                                       const std::string& interface) {
   WEFT_CHECK_ARGUMENT(size >= 1 && rank >= 0 && rank < size,
                       absl::StrCat("gloo: there is no rank ", rank, " in a group of ", size));
+  outlive_broken_pipes();
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   std::string names = interface;
   if (names.empty()) {
@@ -379,6 +399,13 @@ c10::intrusive_ptr<c10d::Backend> create_gloo_backend(const c10::intrusive_ptr<c
     C10_THROW_ERROR(DistBackendError, absl::StrCat("gloo: rank ", rank, " of ", size,
                                                    " cannot connect: ", failed.what()));
   }
+}
+
+c10::intrusive_ptr<c10d::Backend> create_checked_backend(
+    c10::intrusive_ptr<c10d::Backend> backend, const c10::intrusive_ptr<c10d::Store>& store,
+    std::chrono::milliseconds timeout) {
+  auto compares = create_gloo_backend(store, backend->getRank(), backend->getSize(), timeout);
+  return c10::make_intrusive<c10d::ProcessGroupWrapper>(backend, std::move(compares));
 }
 
 }  // namespace weft

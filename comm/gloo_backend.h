@@ -7,6 +7,9 @@
 // the process
 // ("Received data size doesn't match expected size").
 //
+// A process that makes one ignores SIGPIPE from then on, if it had left it at its default: Gloo
+// writes to sockets of ranks that are gone.
+//
 // Thread safety: all methods may be called from any thread; the order of calls must be the same on
 // all ranks. Lifetime: must not end in a callback of a future of its own, whose thread it waits
 // for. Blocking: creating, until all ranks have come; Work::wait; monitoredBarrier; the end, until
@@ -23,11 +26,18 @@
 
 namespace weft {
 
-// `interface`: of the network, "eth0" say. "": GLOO_SOCKET_IFNAME if it is set, else the one that
-// this machine's host name stands for, else loopback.
+// `interface`: of the network, "eth0" say, or several, "eth0,eth1". "": GLOO_SOCKET_IFNAME if it is
+// set, else the one that this machine's host name stands for, else loopback. On Debian the name
+// often stands for 127.0.1.1, where ranks on other hosts do not reach it.
 c10::intrusive_ptr<c10d::Backend> create_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                       int rank, int size,
                                                       std::chrono::milliseconds timeout,
                                                       const std::string& interface = "");
+
+// Around another backend: before each collective ranks compare over Gloo what they call, its shapes
+// and types (c10d::ProcessGroupWrapper). Where they differ, every rank gets an error that says how.
+c10::intrusive_ptr<c10d::Backend> create_checked_backend(
+    c10::intrusive_ptr<c10d::Backend> backend, const c10::intrusive_ptr<c10d::Store>& store,
+    std::chrono::milliseconds timeout);
 
 }  // namespace weft

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "weft/comm/gloo_backend.h"
 #include "weft/comm/hierarchical_backend.h"
 #include "weft/comm/internal/group_store.h"
@@ -43,17 +44,27 @@ intrusive_ptr<c10d::Backend> create_same_host(const intrusive_ptr<c10d::Store>& 
   return create_same_host_backend(store, options.rank, options.world_size, same_host);
 }
 
+// Gloo and NCCL take operations that do not match for ones that do.
+intrusive_ptr<c10d::Backend> checked(intrusive_ptr<c10d::Backend> backend,
+                                     const intrusive_ptr<c10d::Store>& store,
+                                     const ProcessGroupOptions& options) {
+  if (options.debug != DebugLevel::kDetail) return backend;
+  return create_checked_backend(std::move(backend), below(store, "checks"), options.timeout);
+}
+
 // `hosts`: of each rank.
 intrusive_ptr<c10d::Backend> create_backend(const intrusive_ptr<c10d::Store>& store,
                                             const ProcessGroupOptions& options,
                                             const std::vector<std::string>& hosts) {
   if (options.backend == "same_host") return create_same_host(store, options);
   if (options.backend == "gloo") {
-    return create_gloo_backend(store, options.rank, options.world_size, options.timeout);
+    return checked(create_gloo_backend(store, options.rank, options.world_size, options.timeout),
+                   store, options);
   }
 #ifdef WEFT_WITH_CUDA
   if (options.backend == "nccl") {
-    return create_nccl_backend(store, options.rank, options.world_size, options.timeout);
+    return checked(create_nccl_backend(store, options.rank, options.world_size, options.timeout),
+                   store, options);
   }
 #endif
   if (std::all_of(hosts.begin(), hosts.end(),
@@ -100,13 +111,33 @@ void check_place(const ProcessGroupOptions& options) {
   }
 }
 
+// Of each rank, from what it said: its backend and its host.
+std::vector<std::string> hosts_of(const std::vector<std::string>& words,
+                                  const ProcessGroupOptions& options) {
+  std::vector<std::string> hosts;
+  for (size_t rank = 0; rank < words.size(); ++rank) {
+    const std::pair<std::string, std::string> word =
+        absl::StrSplit(words[rank], absl::MaxSplits('\n', 1));
+    const std::pair<std::string, std::string> first =
+        absl::StrSplit(words[0], absl::MaxSplits('\n', 1));
+    if (word.first != first.first) {
+      C10_THROW_ERROR(ValueError,
+                      absl::StrCat("process group '", options.name, "': rank 0 asks for backend '",
+                                   first.first, "', rank ", rank, " for '", word.first, "'"));
+    }
+    hosts.push_back(word.second);
+  }
+  return hosts;
+}
+
 // Waits for the other ranks.
 std::shared_ptr<ProcessGroup> meet(const intrusive_ptr<c10d::Store>& store, uint32_t life,
                                    ProcessGroupOptions options, std::vector<int> global_ranks) {
   const std::string host = options.host.empty() ? internal::host_identity() : options.host;
   const internal::Place place = {options.name, options.rank, options.world_size, life};
-  const internal::Meeting meeting = internal::join_group(store, place, host, options.timeout);
-  auto backend = create_backend(meeting.store, options, meeting.words);
+  const internal::Meeting meeting = internal::join_group(
+      store, place, absl::StrCat(options.backend, "\n", host), options.timeout);
+  auto backend = create_backend(meeting.store, options, hosts_of(meeting.words, options));
   return std::make_shared<ProcessGroup>(std::move(backend), meeting.store, std::move(options),
                                         std::move(global_ranks));
 }

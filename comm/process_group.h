@@ -7,7 +7,8 @@
 //   auto even = group->new_group({0, 2, 4});  // called by its members; null for others
 //
 // Backends: "weft" (the same-host backend where all ranks are on one host, else that one on each
-// host and Gloo between their leaders), "same_host", "gloo", and with WEFT_WITH_CUDA "nccl".
+// host and Gloo between their leaders), "same_host" and "gloo" carry CPU tensors only. "nccl" needs
+// a build with WEFT_WITH_CUDA and carries CUDA tensors only (docs/ddp.md, "On GPUs").
 //
 // Thread safety: all methods may be called from any thread; all ranks call the same collectives in
 // the same order. Lifetime: shared; the backend ends with the last handle.
@@ -31,6 +32,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
+#include "weft/comm/debug_level.h"
+
 namespace weft {
 
 struct ProcessGroupOptions {
@@ -48,6 +51,7 @@ struct ProcessGroupOptions {
   // What names this host among the ranks; "": the kernel's boot id and network namespace. Tests set
   // it to have several hosts on one machine.
   std::string host = "";
+  DebugLevel debug = debug_level_of_environment();
 };
 
 class ProcessGroup {

@@ -57,7 +57,9 @@ c10d::ErrorType SameHostBackend::getError() {
   return c10d::ErrorType::COMM_ERROR;
 }
 
-void SameHostBackend::abort() { group_->abort(absl::CancelledError("the backend was aborted")); }
+void SameHostBackend::abort() { abort(absl::CancelledError("the backend was aborted")); }
+
+void SameHostBackend::abort(absl::Status reason) { group_->abort(std::move(reason)); }
 
 void SameHostBackend::shutdown() {
   group_->drain(kStill);

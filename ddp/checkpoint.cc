@@ -4,6 +4,7 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <optional>
@@ -23,6 +24,9 @@
 #include "absl/strings/str_join.h"
 #include "weft/base/atomic_file.h"
 #include "weft/ddp/internal/exchange_device.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 namespace weft {
 namespace {
@@ -53,8 +57,17 @@ std::string error_of(const std::function<void()>& step) {
   return "";
 }
 
-// A place that all ranks reach, each with what it found: an error ("" for none) and its progress.
-// Throws on all of them if one brings an error or they differ.
+// What a rank has found under the path.
+struct Found {
+  CheckpointProgress progress;
+  uint64_t bytes = 0;  // of the file
+  uint64_t hash = 0;   // of all of them
+
+  friend bool operator==(const Found&, const Found&) = default;
+};
+
+// A place that all ranks reach, each with an error ("" for none) and what it found. Throws on all
+// of them if one brings an error or they differ.
 class Agreement {
  public:
   Agreement(ProcessGroup& group, const Module& module, std::string place)
@@ -63,9 +76,9 @@ class Agreement {
     if (!parameters.empty()) device_ = internal::exchange_device(group, parameters[0].device());
   }
 
-  void reach(const std::string& error, const CheckpointProgress& progress) {
+  void reach(const std::string& error, const Found& found) {
     Report mine;
-    mine.progress = progress;
+    mine.found = found;
     error.copy(mine.error, kReportBytes - 1);
     const at::Tensor bytes = at::zeros({static_cast<int64_t>(sizeof(Report))}, at::kByte);
     std::memcpy(bytes.mutable_data_ptr(), &mine, sizeof(mine));
@@ -80,22 +93,25 @@ class Agreement {
       reports.push_back(report);
     }
     if (!errors.empty()) fail(absl::StrJoin(errors, "; "));
+    std::string others;
     for (size_t rank = 1; rank < reports.size(); ++rank) {
-      if (reports[rank].progress == reports[0].progress) continue;
-      fail(absl::StrCat("ranks found different files: rank 0 ", shown(reports[0].progress),
-                        ", rank ", rank, " ", shown(reports[rank].progress)));
+      if (reports[rank].found == reports[0].found) continue;
+      absl::StrAppend(&others, "; rank ", rank, ": ", shown(reports[rank].found));
     }
+    if (others.empty()) return;
+    fail(absl::StrCat("ranks found different files: rank 0: ", shown(reports[0].found), others));
   }
 
  private:
   struct Report {
-    CheckpointProgress progress;
+    Found found;
     char error[kReportBytes] = {};
   };
 
-  static std::string shown(const CheckpointProgress& progress) {
-    return absl::StrCat("epoch ", progress.epoch, " step ", progress.step, " sample ",
-                        progress.sampler_position);
+  static std::string shown(const Found& found) {
+    return absl::StrCat("epoch ", found.progress.epoch, " step ", found.progress.step, " sample ",
+                        found.progress.sampler_position, " (", found.bytes, " bytes, hash ",
+                        absl::Hex(found.hash, absl::kZeroPad16), ")");
   }
   [[noreturn]] void fail(const std::string& why) const {
     C10_THROW_ERROR(ValueError, absl::StrCat(place_, why));
@@ -156,7 +172,7 @@ void write(const std::string& path, const Module& module, const Optimizer* optim
 
 // A file that has been read and found to fit, to be put in place when all ranks have got as far.
 struct Loaded {
-  CheckpointProgress progress;
+  Found found;
   NamedTensors tensors;
   std::optional<InputArchive> optimizer;
 };
@@ -200,14 +216,38 @@ void check_fit(const NamedTensors& module, const NamedTensors& file) {
   if (!faults.empty()) C10_THROW_ERROR(ValueError, absl::StrJoin(faults, ", "));
 }
 
+// Length and hash of what is left of `file`.
+Found hash_of(std::istream& file) {
+  XXH3_state_t state;
+  XXH3_64bits_reset(&state);
+  std::vector<char> piece(size_t{1} << 20);
+  Found found;
+  while (file) {
+    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    const auto size = static_cast<size_t>(file.gcount());
+    XXH3_64bits_update(&state, piece.data(), size);
+    found.bytes += size;
+  }
+  if (file.bad()) C10_THROW_ERROR(ValueError, "the file cannot be read");
+  found.hash = XXH3_64bits_digest(&state);
+  return found;
+}
+
 Loaded read(const std::string& path, const Module& module, bool with_optimizer) {
   if (!std::filesystem::exists(path)) C10_THROW_ERROR(ValueError, "there is no such file");
-  InputArchive archive;
-  archive.load_from(path, at::Device(at::kCPU));
+  // Opened once: what is hashed is what is loaded, whatever takes its place under the path.
+  std::ifstream file(path, std::ios::binary);
+  if (!file) C10_THROW_ERROR(ValueError, "the file cannot be opened");
   Loaded loaded;
-  loaded.progress.epoch = read_int(archive, "epoch");
-  loaded.progress.step = read_int(archive, "step");
-  loaded.progress.sampler_position = read_int(archive, "sampler_position");
+  loaded.found = hash_of(file);
+  file.clear();
+  file.seekg(0);
+  InputArchive archive;
+  archive.load_from(file, at::Device(at::kCPU));
+  CheckpointProgress& progress = loaded.found.progress;
+  progress.epoch = read_int(archive, "epoch");
+  progress.step = read_int(archive, "step");
+  progress.sampler_position = read_int(archive, "sampler_position");
   loaded.tensors = read_tensors(archive);
   check_fit(tensors_of(module), loaded.tensors);
   if (with_optimizer) {
@@ -254,16 +294,16 @@ CheckpointProgress load_checkpoint(ProcessGroup& group, const std::string& path,
   Agreement agreement(group, module, absl::StrCat("load_checkpoint ", path, ": "));
   Loaded loaded;
   agreement.reach(error_of([&] { loaded = read(path, module, optimizer != nullptr); }),
-                  loaded.progress);
+                  loaded.found);
   const at::NoGradGuard no_grad;
   agreement.reach(error_of([&] {
                     if (optimizer == nullptr) return;
                     optimizer->load(*loaded.optimizer);
                     move_states(*optimizer);
                   }),
-                  loaded.progress);
+                  loaded.found);
   for (const auto& [name, tensor] : tensors_of(module)) tensor.copy_(loaded.tensors.at(name));
-  return loaded.progress;
+  return loaded.found.progress;
 }
 
 }  // namespace weft

@@ -5,11 +5,18 @@
 //
 // Rank 0 writes the parameters and buffers by name, the optimizer's state and the progress; all
 // others wait. The path keeps its old content until the new one is complete and flushed to the
-// disk. Loading reads the file on every rank, copies the values into the module's own tensors on
-// whatever devices those are, and converts types as copying does. A prefix "module." that all names
-// of one side have (DataParallel's and DDP's) does not count. The file is a LibTorch archive;
-// Python reads it with torch.jit.load(path), the tensors are in its dictionary `model`. Loading an
-// archive can run code: load your own.
+// disk. Loading reads the file on every rank, once to hash it and once for its values, copies the
+// values into the module's own tensors on whatever devices those are, and converts types as copying
+// does. A prefix "module." that all names of one side have (DataParallel's and DDP's) does not
+// count. The file is a LibTorch archive; Python reads it with torch.jit.load(path), the tensors are
+// in its dictionary `model`. Loading an archive can run code: load your own.
+//
+// Of what there is beside a replicated model and optimizer:
+//   - ZeroRedundancyOptimizer: all ranks call consolidate_state_dict(0) before save_checkpoint.
+//   - PostLocalSgdOptimizer is no torch::optim::Optimizer: hand over &post.optimizer(). Set the
+//     averager's step (ModelAverager::set_step) after loading.
+//   - PowerSgdHook: its state differs from rank to rank and is not in the file; each rank saves and
+//     loads its own (PowerSgdHook::save, load).
 //
 // Both functions are collective and end alike on all ranks: where one fails, all throw. Until every
 // rank has found its file to fit nothing is changed; an optimizer that refuses its state may be
@@ -19,8 +26,9 @@
 // Blocking: file I/O, and until the other ranks have come, no longer than the group's timeout: it
 // must suffice for rank 0 to write.
 // Errors: c10::ValueError on every rank, saying which rank failed and why: a file that cannot be
-// written or read, names and shapes that do not fit (named), ranks that found different files. What
-// goes wrong between ranks: as weft::ProcessGroup.
+// written or read, names and shapes that do not fit (named), ranks that found another file than
+// rank 0 (compared by length and a 64-bit hash of all bytes). What goes wrong between ranks: as
+// weft::ProcessGroup.
 #pragma once
 
 #include <cstdint>

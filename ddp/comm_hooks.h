@@ -2,6 +2,14 @@
 //
 //   model.register_comm_hook(weft::fp16_compress_hook(group));
 //
+//   struct Sum : c10d::CppCommHookInterface<std::shared_ptr<weft::ProcessGroup>> {  // one's own
+//     using CppCommHookInterface::CppCommHookInterface;
+//     c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+//       return state_->all_reduce_async(bucket.getBufferRef())->getFuture();
+//     }
+//   };
+//   model.register_comm_hook(std::make_shared<Sum>(group));
+//
 // A hook is a c10d::CommHookInterface, of Weft or of the user. The reducer calls runHook(bucket)
 // for each bucket, in the order of the buckets on every rank; the bucket holds this rank's
 // gradients, not yet divided. When the future that it returns is complete, parseHookResult of its

@@ -121,9 +121,17 @@ class DdpGradients::Entry : public std::enable_shared_from_this<Entry> {
       const MutexLock lock(mutex_);
       if (current_ != nullptr) {
         if (current_->context != observed.context()) return refuse(*current_, observed);
-        if (current_->failed) return nullptr;
+        if (current_->failed) {
+          // One more leaf of it; or the same context once more.
+          if (observed.failed()) return nullptr;
+          return broken();
+        }
         current_->in_leaf = true;
         return current_;
+      }
+      if (reducer->broken()) {
+        if (observed.failed()) return nullptr;
+        return broken();
       }
       // A forward under no_sync, or none at all.
       if (!reducer->in_pass()) return nullptr;
@@ -145,6 +153,13 @@ class DdpGradients::Entry : public std::enable_shared_from_this<Entry> {
     return absl::FailedPreconditionError(absl::StrCat(
         "DistributedDataParallel: a pass of ", running.context.to_string(),
         " is being reduced; one of ", other.context().to_string(), " cannot be at the same time"));
+  }
+
+  static absl::Status broken() {
+    return absl::FailedPreconditionError(
+        "DistributedDataParallel: a pass failed before, and the ranks no longer agree on where "
+        "they "
+        "are: update_process_group begins anew");
   }
 
   void finish(Pass& pass) ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -174,12 +189,16 @@ class DdpGradients::Entry : public std::enable_shared_from_this<Entry> {
       const MutexLock lock(mutex_);
       while (pass.in_leaf || pass.finishing) settled_.wait(mutex_);
     }
-    if (const auto missing = pass.reducer->missing(); !missing.empty()) {
+    const auto missing = pass.reducer->missing();
+    if (!missing.empty()) {
       log_warning("DistributedDataParallel: a pass of ", pass.context.to_string(),
                   " failed before ", missing.size(), " gradients came, '", missing.front(),
                   "' the first; the group is aborted");
     }
-    pass.reducer->reset();
+    pass.reducer->give_up(absl::StrCat(
+        "a pass of ", pass.context.to_string(), " failed",
+        missing.empty() ? ""
+                        : absl::StrCat(" before the gradient of '", missing.front(), "' came")));
     const MutexLock lock(mutex_);
     current_ = nullptr;  // the caller keeps it
     settled_.notify_all();

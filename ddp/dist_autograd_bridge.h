@@ -5,6 +5,8 @@
 //   worker_options.leaf_observer = gradients;              // before Worker::join
 //   weft::DistributedDataParallel ddp(net, group, {.distributed_gradients = gradients});
 //
+// Both places are needed, on every worker that has a copy: one without the other is an error.
+//
 // Each trainer runs a pass of its own, in a context of its own; as soon as a parameter's gradient
 // in that pass is final it goes into its bucket, and the pass ends when the averages are back.
 // Trainers forward and backward as often as each other. Loss and module may lie on other workers;

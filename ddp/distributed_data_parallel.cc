@@ -17,6 +17,7 @@
 #include "weft/ddp/internal/output_sink.h"
 #include "weft/ddp/internal/reducer.h"
 #include "weft/ddp/internal/verify_parameters.h"
+#include "weft/ddp/sync_batch_norm.h"
 
 namespace weft {
 namespace internal {
@@ -100,6 +101,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
   }
   reducer_ = std::make_shared<Reducer>(std::move(parameters), group_, reducer_options(options_));
   if (options_.distributed_gradients != nullptr) options_.distributed_gradients->attach(reducer_);
+  tell_buckets();
 }
 
 DataParallelCore::~DataParallelCore() {
@@ -167,6 +169,7 @@ CopyDescription DataParallelCore::description() const {
                   {"static_graph", options_.static_graph},
                   {"broadcast_buffers", options_.broadcast_buffers},
                   {"bucket_cap_mb", static_cast<int64_t>(caps)},
+                  {"debug", static_cast<int64_t>(options_.debug)},
                   {"distributed_gradients", options_.distributed_gradients != nullptr}};
   for (size_t i = 0; i < variables_.size(); ++i) {
     mine.parameters.push_back({names_[i], variables_[i], sparse_[i]});
@@ -244,8 +247,13 @@ void DataParallelCore::settle() {
   if (options_.distributed_gradients != nullptr) options_.distributed_gradients->settle(reducer_);
 }
 
+void DataParallelCore::rebuild_buckets() {
+  if (reducer_->rebuild_buckets()) tell_buckets();
+}
+
 void DataParallelCore::before_forward() {
   settle();
+  tell_times();
   reducer_->check_whole();
   const int training = announce_step();
   const internal::ActiveJoin* const joining = active_join();
@@ -256,7 +264,8 @@ void DataParallelCore::before_forward() {
   if (joining != nullptr) {
     forward_of_others(!graph ? Forward::kNoGraph : sync_ ? Forward::kReduced : Forward::kLocal);
   }
-  if (graph) reducer_->rebuild_buckets();
+  if (graph && sync_) verify_step(/*shadows=*/false);
+  if (graph) rebuild_buckets();
   broadcast_buffers();
   reducer_->forward_begins();
 }
@@ -300,13 +309,15 @@ void DataParallelCore::update_group(std::shared_ptr<ProcessGroup> group) {
   if (group == nullptr) refuse("there is no process group");
   settle();
   group_ = std::move(group);
+  passes_before_ = reducer_->passes();
   buffers_last_sync_ = true;  // ranks may have given up at different places
   reducer_->set_group(group_);
 }
 
 void DataParallelCore::shadow_step() {
   const Forward forward = forward_of_others(Forward::kNoGraph);
-  if (forward != Forward::kNoGraph) reducer_->rebuild_buckets();
+  if (forward == Forward::kReduced) verify_step(/*shadows=*/true);
+  if (forward != Forward::kNoGraph) rebuild_buckets();
   if (broadcasts_buffers() && !buffers_.empty()) {
     const at::NoGradGuard no_grad;
     const int root = common_rank(false);
@@ -316,48 +327,18 @@ void DataParallelCore::shadow_step() {
   if (forward == Forward::kReduced) reducer_->shadow_pass();
 }
 
+void DataParallelCore::check_join(const JoinOptions& options) const {
+  if (options.throw_on_early_termination) return;
+  for (const auto& one : module_->named_modules("", /*include_self=*/true)) {
+    if (one.value()->as<SyncBatchNormImpl>() == nullptr) continue;
+    refuse(absl::StrCat("join: '", one.key(),
+                        "' is a SyncBatchNorm, whose statistics need all "
+                        "ranks' inputs: set throw_on_early_termination"));
+  }
+}
+
 void DataParallelCore::end_join(bool last) { broadcast_state(common_rank(last)); }
 
-DdpLogging DataParallelCore::logging() const {
-  using Seconds = std::chrono::duration<double>;
-  DdpLogging logging;
-  logging.rank = group_->rank();
-  logging.world_size = group_->size();
-  logging.backend = group_->backend()->getBackendName();
-  logging.bucket_bytes = reducer_->bucket_bytes();
-  logging.bucket_parameters = reducer_->buckets();
-  logging.has_rebuilt_buckets = reducer_->has_rebuilt();
-  logging.ready_order = reducer_->order_before();
-  logging.unused_parameters = reducer_->unused_count();
-  logging.reduced_passes = reducer_->passes();
-  logging.error = reducer_->failure();
-  const Reducer::Times& times = reducer_->times();
-  logging.forward_seconds = Seconds(times.forward).count();
-  logging.backward_seconds = Seconds(times.backward).count();
-  logging.communication_seconds = Seconds(times.communication).count();
-  logging.overlap_seconds = Seconds(times.overlap).count();
-  return logging;
-}
-
 }  // namespace internal
-
-std::map<std::string, std::string> DdpLogging::as_map() const {
-  std::vector<std::string> buckets;
-  for (const auto& bucket : bucket_parameters) buckets.push_back(absl::StrJoin(bucket, " "));
-  return {{"rank", absl::StrCat(rank)},
-          {"world_size", absl::StrCat(world_size)},
-          {"backend_name", backend},
-          {"bucket_sizes", absl::StrJoin(bucket_bytes, ", ")},
-          {"per_bucket_param_indices", absl::StrJoin(buckets, ", ")},
-          {"has_rebuilt_buckets", has_rebuilt_buckets ? "1" : "0"},
-          {"prev_iteration_grad_ready_order_indices", absl::StrJoin(ready_order, ", ")},
-          {"unused_parameter_size", absl::StrCat(unused_parameters)},
-          {"reduced_passes", absl::StrCat(reduced_passes)},
-          {"error", error},
-          {"forward_seconds", absl::StrCat(forward_seconds)},
-          {"backward_seconds", absl::StrCat(backward_seconds)},
-          {"communication_seconds", absl::StrCat(communication_seconds)},
-          {"overlap_seconds", absl::StrCat(overlap_seconds)}};
-}
 
 }  // namespace weft

@@ -48,13 +48,14 @@ namespace weft {
 class DistributedGradients;
 
 struct DdpOptions {
-  // The device of this rank's copy, where its parameters already are; inputs are moved there. At
-  // most one; none: inputs stay where they are, and the module may span several devices.
+  // The device of this rank's copy, where its parameters already are. Arguments of forward that are
+  // tensors are moved there; tensors inside containers and structs are not. At most one; none:
+  // inputs stay where they are, and the module may span several devices.
   std::vector<at::Device> device_ids = {};
   bool broadcast_buffers = true;  // rank 0's, before each forward
   bool init_sync = true;          // false: the copies are known to be equal
-  // Buckets hold so many bytes, and the last gradient that no longer fitted. Not set: 25 MiB, but
-  // the first 1 MiB. Several: of the first, second, ... bucket; the last one repeats.
+  // Buckets hold so many MiB, and the last gradient that no longer fitted. Not set: 25, but the
+  // first 1. One, {4}: all of them. Several: the first, second, ... bucket; the last one repeats.
   std::vector<double> bucket_cap_mb = {};
   // Outputs may reach some of the parameters only; costs a walk over the graph and an all_reduce.
   bool find_unused_parameters = false;
@@ -71,7 +72,11 @@ struct DdpOptions {
   bool check_nans = false;
   std::vector<std::string> ignored = {};  // names of parameters and buffers to leave alone
   std::vector<std::string> sparse_parameters = {};  // beside those of sparse embeddings
-  // Under distributed autograd: WorkerOptions::leaf_observer (dist_autograd_bridge.h).
+  // kInfo: logs (base/log.h, level info) the buckets, and the times of passes 1, 10, 100, 1000 and
+  // every 1000th. kDetail: also compares the copies before each step that is reduced.
+  DebugLevel debug = debug_level_of_environment();
+  // Under distributed autograd: the same object as WorkerOptions::leaf_observer, one for each
+  // worker (dist_autograd_bridge.h).
   std::shared_ptr<DistributedGradients> distributed_gradients = nullptr;
 };
 
@@ -121,6 +126,7 @@ class DataParallelCore : public Joinable {
 
   const std::shared_ptr<ProcessGroup>& join_group() const override { return group_; }
   at::Device join_device() const override;
+  void check_join(const JoinOptions& options) const override;
   void shadow_step() override;
   void end_join(bool last) override;
 
@@ -138,6 +144,10 @@ class DataParallelCore : public Joinable {
   bool broadcasts_buffers() const { return options_.broadcast_buffers && buffers_last_sync_; }
   void broadcast_buffers();
   Forward forward_of_others(Forward mine);
+  void verify_step(bool shadows);
+  void rebuild_buckets();
+  void tell_buckets() const;
+  void tell_times();
   int common_rank(bool candidate);
 
   const std::shared_ptr<torch::nn::Module> module_;
@@ -152,6 +162,8 @@ class DataParallelCore : public Joinable {
   std::vector<at::Tensor> buffers_;
   std::shared_ptr<Reducer> reducer_;
   bool sync_ = true;
+  uint64_t passes_told_ = 0;       // of which times were looked at
+  uint64_t passes_before_ = 0;     // in groups before this one
   bool buffers_last_sync_ = true;  // the forward before was of a pass that is reduced
 };
 
@@ -172,7 +184,8 @@ class DistributedDataParallel : public torch::nn::Module {
                           std::shared_ptr<ProcessGroup> group, DdpOptions options = {})
       : DistributedDataParallel(module.ptr(), std::move(group), std::move(options)) {}
 
-  // module->forward(inputs...); tensors among the inputs go to the device first.
+  // module->forward(inputs...); tensors among the inputs go to the device first. Collective in eval
+  // mode and without gradients too: to evaluate on some ranks only, module()->forward(x).
   template <class... Inputs>
   auto forward(Inputs&&... inputs) {
     core_->before_forward();
@@ -187,8 +200,11 @@ class DistributedDataParallel : public torch::nn::Module {
     return forward(std::forward<Inputs>(inputs)...);
   }
 
+  // The copy itself, as to save it on one rank: torch::save(ddp.module(), "net.pt").
   const std::shared_ptr<Net>& module() const { return module_; }
 
+  //   { const auto local = ddp.no_sync(); loss(ddp(x), y).backward(); }
+  //
   // While it lives, passes only add to this rank's gradients; the first pass after it reduces the
   // sum. The forwards of such passes belong inside.
   class NoSync {
@@ -213,8 +229,8 @@ class DistributedDataParallel : public torch::nn::Module {
     weft::join({core_.get()}, body, options);
   }
 
-  // What is done with a full bucket in place of the average by all_reduce (comm_hooks.h). Once, and
-  // before the first backward pass.
+  // What is done with a full bucket in place of the average by all_reduce (comm_hooks.h), as in
+  // ddp.register_comm_hook(fp16_compress_hook(group)). Once, and before the first backward pass.
   void register_comm_hook(std::shared_ptr<c10d::CommHookInterface> hook) {
     core_->set_hook(std::move(hook));
   }

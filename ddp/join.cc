@@ -46,6 +46,7 @@ void join(const std::vector<Joinable*>& joinables, const std::function<void()>& 
       C10_THROW_ERROR(ValueError, "join: all joinables are of one process group");
     }
   }
+  for (const Joinable* const one : joinables) one->check_join(options);
   const auto active =
       std::make_shared<internal::ActiveJoin>(internal::ActiveJoin{options, &first, group.size()});
   for (Joinable* const one : joinables) one->active_ = active;

@@ -1,12 +1,16 @@
 // Training with uneven inputs: a rank that has no more takes part in the others' collectives until
 // all have none.
 //
-//   weft::join({&ddp}, [&] {
+//   weft::join({&ddp.joinable()}, [&] {  // or ddp.join([&] { ... });
 //     for (const auto& batch : batches) { ... ddp(batch) ...; loss.backward(); optimizer.step(); }
 //   });
 //
 // Each step of a rank that still trains begins with an all_reduce of 1, to which ranks that have
-// joined add 0: so each rank knows how many still train, and when nobody does.
+// joined add 0: so each rank knows how many still train, and when nobody does. The first joinable
+// counts the steps. So DistributedDataParallel comes first, and behind it what applies its
+// gradients: weft::join({&ddp.joinable(), &zero}, ...). A module with a SyncBatchNorm has
+// collectives inside forward, which nobody can take part in without inputs: it joins only with
+// throw_on_early_termination.
 //
 // Thread safety: one join at a time, on each rank. Lifetime: joinables outlive it.
 // Blocking: join, until all ranks have joined. Errors: whatever the body throws, at once: the other
@@ -47,6 +51,8 @@ class Joinable {
 
   virtual const std::shared_ptr<ProcessGroup>& join_group() const = 0;
   virtual at::Device join_device() const = 0;
+  // Before a join begins; c10::ValueError: it cannot.
+  virtual void check_join(const JoinOptions& /*options*/) const {}
   // On a rank that has joined: the collectives of one step of the others.
   virtual void shadow_step() = 0;
   // On all ranks, when all have joined. `last`: this rank was among the last to have inputs.

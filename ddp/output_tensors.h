@@ -1,5 +1,5 @@
 // Finds the tensors in what a model's forward returned: in tensors, and in vectors, arrays, pairs,
-// tuples, optionals and maps of such, and in structs that list their members with
+// tuples, optionals and maps (ordered or not) of such, and in structs that list their members with
 // `auto weft_fields(T& value) { return std::tie(value.a, value.b); }`, found by argument-dependent
 // lookup. Anything else holds none.
 //
@@ -11,6 +11,7 @@
 #include <optional>
 #include <tuple>
 #include <type_traits>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,8 @@ template <class T, class Visit>
 void visit_tensors(std::optional<T>& value, const Visit& visit);
 template <class K, class T, class Visit>
 void visit_tensors(std::map<K, T>& values, const Visit& visit);
+template <class K, class T, class Visit>
+void visit_tensors(std::unordered_map<K, T>& values, const Visit& visit);
 template <class A, class B, class Visit>
 void visit_tensors(std::pair<A, B>& values, const Visit& visit);
 template <class... T, class Visit>
@@ -65,6 +68,10 @@ void visit_tensors(std::optional<T>& value, const Visit& visit) {
 }
 template <class K, class T, class Visit>
 void visit_tensors(std::map<K, T>& values, const Visit& visit) {
+  for (auto& [key, value] : values) visit_tensors(value, visit);
+}
+template <class K, class T, class Visit>
+void visit_tensors(std::unordered_map<K, T>& values, const Visit& visit) {
   for (auto& [key, value] : values) visit_tensors(value, visit);
 }
 template <class A, class B, class Visit>

@@ -11,9 +11,9 @@
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/serial_thread.h"
 #include "weft/ddp/internal/hook_reduce.h"
 #include "weft/ddp/internal/power_sgd.h"
-#include "weft/ddp/internal/serial_thread.h"
 
 namespace weft {
 namespace {
@@ -96,7 +96,7 @@ PowerSgdHook::PowerSgdHook(const std::shared_ptr<ProcessGroup>& group,
                            const PowerSgdOptions& options)
     : power_sgd_((options.validate(),
                   std::make_shared<internal::PowerSgd>(group_of_its_own(group), options))),
-      thread_(std::make_unique<internal::SerialThread>()) {}
+      thread_(std::make_unique<SerialThread>()) {}
 
 PowerSgdHook::~PowerSgdHook() = default;
 

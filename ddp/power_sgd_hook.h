@@ -38,9 +38,10 @@ class OutputArchive;
 
 namespace weft {
 
+class SerialThread;
+
 namespace internal {
 class PowerSgd;
-class SerialThread;
 }  // namespace internal
 
 struct PowerSgdOptions {
@@ -87,7 +88,7 @@ class PowerSgdHook : public c10d::CommHookInterface {
   void on_thread(const std::function<void(internal::PowerSgd&)>& call) const;
 
   const std::shared_ptr<internal::PowerSgd> power_sgd_;  // shared with the thread's tasks; theirs
-  const std::unique_ptr<internal::SerialThread> thread_;
+  const std::unique_ptr<SerialThread> thread_;
 };
 
 std::shared_ptr<PowerSgdHook> power_sgd_hook(const std::shared_ptr<ProcessGroup>& group,

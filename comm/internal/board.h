@@ -92,6 +92,10 @@ struct Lane {
   alignas(64) std::byte ring[kLaneBytes];  // sent to it
 };
 
+// Ranks of two builds must not take each other's boards for their own: who changes the layout
+// changes mesh.cc's kVersion.
+static_assert(offsetof(Board, slots) == 1280 && sizeof(Slot) == kSlotBytes + 256);
+
 // Text of another process, which may be anything: up to its first zero, and what cannot be printed
 // as question marks.
 inline std::string printable(const char* text, size_t size) {

@@ -201,7 +201,12 @@ bool CollectiveGroup::advance_all() {
 
 bool CollectiveGroup::advance_lanes() {
   if (!failure_.ok()) return false;
-  absl::StatusOr<bool> moved = lanes_.advance();
+  absl::StatusOr<bool> moved;
+  try {
+    moved = lanes_.advance();
+  } catch (const std::exception& failed) {
+    moved = absl::ResourceExhaustedError(absl::StrCat("a message: ", failed.what()));
+  }
   if (moved.ok()) {
     if (*moved) ++steps_;
     return *moved;
@@ -246,6 +251,7 @@ void CollectiveGroup::fail(absl::Status reason) {
     std::atomic_thread_fence(std::memory_order_seq_cst);  // before tensors are used again
   }
   lanes_.clear();
+  phase_ = Phase::kPublish;
   for (std::shared_ptr<Work>& work : std::exchange(queue_, {})) finish(std::move(work), failure_);
   for (std::shared_ptr<Work>& work : std::exchange(transfers_, {})) {
     finish(std::move(work), failure_);
@@ -266,11 +272,19 @@ void CollectiveGroup::look_around() {
     late.push_back(other);
   }
   if (late.empty()) return;
-  const Work& work = *queue_.front();
-  if (Clock::now() < work.deadline_) return;
+  // One that is behind others must be done in time as well.
+  const auto earliest = std::min_element(
+      queue_.begin(), queue_.end(),
+      [](const auto& one, const auto& other) { return one->deadline_ < other->deadline_; });
+  if (Clock::now() < (*earliest)->deadline_) return;
+  const std::string behind = earliest == queue_.begin()
+                                 ? ""
+                                 : absl::StrCat(", behind ", queue_.front()->operation_.label,
+                                                " and ", earliest - queue_.begin() - 1, " more,");
   fail(absl::DeadlineExceededError(
-      absl::StrCat(work.operation_.label, " was not done in time: rank ", absl::StrJoin(late, ", "),
-                   " did not come, or was late (operation ", operations_, " of the group)")));
+      absl::StrCat((*earliest)->operation_.label, behind, " was not done in time: rank ",
+                   absl::StrJoin(late, ", "), " did not come, or was late (operation ", operations_,
+                   " of the group)")));
 }
 
 void CollectiveGroup::look_at_transfers() {

@@ -165,6 +165,7 @@ class CollectiveGroup {
   bool advance_all() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool advance_lanes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool advance_phase() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool publish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool meet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool take_slots() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -235,7 +236,8 @@ class CollectiveGroup {
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kPublish;
   std::vector<Record> records_ ABSL_GUARDED_BY(mutex_);      // by rank, private copies
   std::vector<std::byte*> sources_ ABSL_GUARDED_BY(mutex_);  // by rank, where it can be read
-  uint64_t pieces_ ABSL_GUARDED_BY(mutex_) = 0;              // of the largest contribution
+  uint64_t largest_ ABSL_GUARDED_BY(mutex_) = 0;  // contribution that lies in no slot, in bytes
+  uint64_t pieces_ ABSL_GUARDED_BY(mutex_) = 0;   // of it
   uint64_t pieces_staged_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t pieces_taken_ ABSL_GUARDED_BY(mutex_) = 0;
   bool piece_reduced_ ABSL_GUARDED_BY(mutex_) = false;

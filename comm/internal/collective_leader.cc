@@ -42,6 +42,7 @@ void CollectiveGroup::lead(const Work* work, TimePoint deadline, bool looks) {
       if (over) {
         leading_ = false;
         moved_on_.notify_all();
+        if (urgent_) background_needed_.notify_all();
       }
     }
     tell(finished);
@@ -133,6 +134,11 @@ void CollectiveGroup::run_in_background() {
         background_needed_.wait_until(mutex_, Clock::now() + patience);
       }
       if (stopping_) return;
+      if (urgent_ && leading_) {
+        // Who leads may stop before what is urgent is done.
+        background_needed_.wait(mutex_);
+        continue;
+      }
       // Whoever started it had time to wait for it.
       at_once = std::exchange(urgent_, false) && !leading_ && !nothing_under_way();
       if (!at_once && (nothing_under_way() || operations_ != seen || leading_)) {
@@ -166,9 +172,10 @@ void CollectiveGroup::when_done(const std::shared_ptr<Work>& work, std::function
 
 void CollectiveGroup::call_soon(std::function<void()> call) {
   calls_.push_back(std::move(call));
-  if (idle_callers_ > 0) {
+  // An idle one may have been told of another call already.
+  if (calls_.size() <= idle_callers_ || callers_.size() == kMostCallers) {
     calls_there_.notify_all();
-  } else if (callers_.size() < kMostCallers) {
+  } else {
     callers_.emplace_back([this] { run_calls(); });
   }
 }

@@ -29,38 +29,20 @@ bool same(const Record& one, const Record& other) {
          std::equal(one.shape, one.shape + std::min(one.dims, kMostDims), other.shape);
 }
 
-// The part [begin, end) of what the parts are together.
-void copy_out(const std::vector<Operation::Part>& parts, uint64_t begin, uint64_t end,
-              std::byte* to) {
-  uint64_t at = 0;
-  for (const Operation::Part& part : parts) {
-    const uint64_t from = std::max(begin, at), until = std::min(end, at + part.size);
-    if (from < until) {
-      std::memcpy(to, part.data + (from - at), until - from);
-      to += until - from;
-    }
-    at += part.size;
-  }
-}
-
-// The reverse of copy_out.
-void copy_in(const std::byte* from, const std::vector<Operation::Part>& parts, uint64_t begin,
-             uint64_t end) {
-  uint64_t at = 0;
-  for (const Operation::Part& part : parts) {
-    const uint64_t first = std::max(begin, at), until = std::min(end, at + part.size);
-    if (first < until) {
-      std::memcpy(part.data + (first - at), from, until - first);
-      from += until - first;
-    }
-    at += part.size;
-  }
-}
-
 }  // namespace
 
 bool CollectiveGroup::advance() {
   if (queue_.empty() || !failure_.ok()) return false;
+  try {
+    return advance_phase();
+  } catch (const std::exception& failed) {  // no memory, say
+    fail(absl::ResourceExhaustedError(
+        absl::StrCat(queue_.front()->operation_.label, ": ", failed.what())));
+    return true;
+  }
+}
+
+bool CollectiveGroup::advance_phase() {
   switch (phase_) {
     case Phase::kPublish:
       return publish();
@@ -93,7 +75,7 @@ bool CollectiveGroup::publish() {
   record.fingerprint = operation.fingerprint;
   if (record.bytes <= kSlotBytes) {
     record.place = Place::kSlot;
-    copy_out(operation.parts, 0, record.bytes, slot.data);
+    operation.read(0, record.bytes, slot.data);
     counts_.copied_bytes += record.bytes;
   } else if (operation.resident.has_value()) {
     record.place = Place::kArena;
@@ -127,11 +109,11 @@ bool CollectiveGroup::meet() {
     return true;
   }
   bool all_in_slots = true, any_private = false;
-  uint64_t largest = 0;
+  largest_ = 0;
   for (const Record& record : records_) {
     all_in_slots = all_in_slots && record.place == Place::kSlot;
     any_private = any_private || record.place == Place::kPrivate;
-    if (record.place != Place::kSlot) largest = std::max(largest, record.bytes);
+    if (record.place != Place::kSlot) largest_ = std::max(largest_, record.bytes);
   }
   for (int other = 0; other < size(); ++other) {
     sources_[other] = mesh_->board(other).slots[operations_ % kSlots].data;
@@ -143,7 +125,7 @@ bool CollectiveGroup::meet() {
     phase_ = Phase::kSlots;
   } else if (any_private) {
     ++counts_.in_pieces;
-    pieces_ = (largest + kStageBytes - 1) / kStageBytes;
+    pieces_ = (largest_ + kStageBytes - 1) / kStageBytes;
     phase_ = Phase::kPieces;
   } else {
     if (!all_are_well()) return true;
@@ -257,8 +239,7 @@ bool CollectiveGroup::leave_arenas() {
 
 // What comes next takes a while.
 bool CollectiveGroup::is_long() const {
-  return phase_ == Phase::kPieces ||
-         (phase_ == Phase::kArenas && queue_.front()->operation_.bytes() > kLargeBytes);
+  return phase_ == Phase::kPieces || (phase_ == Phase::kArenas && largest_ > kLargeBytes);
 }
 
 // Adds up, for all ranks, the chunks that nobody has claimed: who has time takes more of them.
@@ -269,6 +250,7 @@ bool CollectiveGroup::add_chunks() {
   const uint64_t chunk = std::clamp(share & ~(kPageBytes - 1), kPageBytes, kMostChunkBytes) / width;
   std::atomic<uint64_t>& claims = mesh_->board(0).claims[operations_ % kSlots].value;
   for (;;) {
+    if (!all_are_well()) return false;
     const uint64_t claim = claims.fetch_add(1) - first_claim(operations_);
     if (claim >> 32 != 0) {
       fail(absl::InternalError("rank 0's board counts another operation's chunks"));
@@ -328,95 +310,7 @@ void CollectiveGroup::sum_to_parts(uint64_t first, uint64_t count) {
   if (scratch_.size() < bytes) scratch_.resize(kStageBytes);
   std::byte* target = scratch_.data();
   sum(first, first, count, {&target, 1});
-  copy_in(target, operation.parts, begin, begin + bytes);
-}
-
-// ---- piece by piece
-
-bool CollectiveGroup::move_pieces() {
-  if (pieces_taken_ == pieces_) {
-    pieces_before_ += static_cast<uint32_t>(pieces_);
-    finish_operation();
-    return true;
-  }
-  const bool staged = stage_piece();
-  return take_piece() || staged;
-}
-
-bool CollectiveGroup::stage_piece() {
-  if (pieces_staged_ == pieces_ || pieces_staged_ - pieces_taken_ == kStages) return false;
-  const uint32_t piece = pieces_before_ + static_cast<uint32_t>(pieces_staged_);
-  if (!all_reached(&Board::unstaged, piece + 1 - kStages)) return false;
-  const Record& mine = records_[rank()];
-  const uint64_t begin = pieces_staged_ * kStageBytes;
-  if (mine.place != Place::kSlot && begin < mine.bytes) {
-    const uint64_t end = std::min(begin + kStageBytes, mine.bytes);
-    copy_out(queue_.front()->operation_.parts, begin, end, mesh_->mine().stages[piece % kStages]);
-    counts_.copied_bytes += end - begin;
-  }
-  ++pieces_staged_;
-  move(&Board::staged, piece + 1);
-  return true;
-}
-
-bool CollectiveGroup::take_piece() {
-  if (pieces_taken_ == pieces_staged_) return false;
-  const uint32_t piece = pieces_before_ + static_cast<uint32_t>(pieces_taken_);
-  if (!all_reached(&Board::staged, piece + 1)) return false;
-  const Operation& operation = queue_.front()->operation_;
-  const uint64_t begin = pieces_taken_ * kStageBytes, end = begin + kStageBytes;
-  const auto stage_of = [&](int other) { return mesh_->board(other).stages[piece % kStages]; };
-  if (operation.sum != Operation::Sum::kNone) {
-    for (int other = 0; other < size(); ++other) sources_[other] = stage_of(other);
-  }
-  const uint64_t width = operation.element_bytes;
-  if (operation.sum == Operation::Sum::kEverywhere) {
-    const uint64_t first = begin / width;
-    const uint64_t count = std::min(end, operation.bytes()) / width - first;
-    if (size() <= kAllAddUp) {
-      sum_to_parts(first, count);
-    } else {
-      // Each adds up a part, in its own stage, and takes the other parts from theirs.
-      if (!piece_reduced_) {
-        const uint64_t from = part_begin(count, rank()), until = part_begin(count, rank() + 1);
-        std::byte* target = stage_of(rank()) + from * width;
-        sum(first, first + from, until - from, {&target, 1});
-        piece_reduced_ = true;
-        move(&Board::reduced, piece + 1);
-      }
-      if (!all_reached(&Board::reduced, piece + 1)) return false;
-      piece_reduced_ = false;
-      for (int other = 0; other < size(); ++other) {
-        const uint64_t from = part_begin(count, other) * width;
-        const uint64_t until = part_begin(count, other + 1) * width;
-        copy_in(stage_of(other) + from, operation.parts, begin + from, begin + until);
-      }
-    }
-  } else if (operation.sum == Operation::Sum::kHere) {
-    const uint64_t first = std::max(begin / width, operation.first);
-    const uint64_t last = std::min(end / width, operation.first + operation.count);
-    if (first < last) {
-      std::byte* target = operation.sum_to + (first - operation.first) * width;
-      sum(begin / width, first, last - first, {&target, 1});
-    }
-  }
-  for (const Operation::Pull& pull : operation.pulls) {
-    if (records_[pull.from].place == Place::kSlot) {
-      if (pieces_taken_ == 0 && pull.size > 0) {
-        std::memcpy(pull.to, sources_[pull.from] + pull.offset, pull.size);
-      }
-      continue;
-    }
-    const uint64_t from = std::max(begin, pull.offset),
-                   until = std::min(end, pull.offset + pull.size);
-    if (from < until) {
-      std::memcpy(pull.to + (from - pull.offset), stage_of(pull.from) + (from - begin),
-                  until - from);
-    }
-  }
-  ++pieces_taken_;
-  move(&Board::unstaged, piece + 1);
-  return true;
+  operation.write(target, begin, begin + bytes);
 }
 
 uint64_t CollectiveGroup::part_begin(uint64_t count, int rank) const {

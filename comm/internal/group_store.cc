@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <future>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/launch_environment.h"
+#include "weft/comm/process_group.h"
 
 namespace weft::internal {
 namespace {
@@ -26,27 +27,27 @@ using std::chrono::milliseconds;
 using StorePointer = c10::intrusive_ptr<c10d::Store>;
 
 constexpr milliseconds kLongestTimeout = std::chrono::hours(24);
+// That a store has beyond the deadline to say itself that it is late.
+constexpr milliseconds kGrace{2000};
 
 [[noreturn]] void refuse(const std::string& what) { C10_THROW_ERROR(ValueError, what); }
 
-// A server that accepts and never answers would hold c10d for ever: the thread that hangs there is
-// left behind.
+// A server that accepts and never answers would hold c10d for ever.
 StorePointer open_in_time(const std::string& address, milliseconds timeout,
                           std::function<StorePointer()> open) {
-  auto opening = std::make_shared<std::packaged_task<StorePointer()>>(std::move(open));
-  std::future<StorePointer> opened = opening->get_future();
-  std::thread([opening] { (*opening)(); }).detach();
-  if (opened.wait_for(timeout + std::chrono::seconds(1)) != std::future_status::ready) {
-    C10_THROW_ERROR(DistNetworkError,
-                    absl::StrCat("process group: ", address, " did not answer within ",
-                                 timeout.count(), " ms"));
-  }
+  const auto opened = std::make_shared<StorePointer>();  // shared with a call that may hang
+  bool answered = false;
   try {
-    return opened.get();
+    answered = StoreCaller().run([opened, open = std::move(open)] { *opened = open(); },
+                                 std::chrono::steady_clock::now() + timeout);
   } catch (const std::exception& failed) {
     C10_THROW_ERROR(DistNetworkError,
                     absl::StrCat("process group: rendezvous at ", address, ": ", failed.what()));
   }
+  if (answered) return *opened;
+  C10_THROW_ERROR(
+      DistNetworkError,
+      absl::StrCat("process group: ", address, " did not answer within ", timeout.count(), " ms"));
 }
 
 StorePointer open_tcp(const std::string& host, uint16_t port, bool serve, milliseconds timeout) {
@@ -142,6 +143,43 @@ GroupStore open_group_store(ProcessGroupOptions& options) {
   }
   refuse(absl::StrCat("process group: '", options.init_method,
                       "' is no init_method: env://, tcp://HOST:PORT or file:///PATH"));
+}
+
+std::string name_of(const StorePointer& store) {
+  StorePointer bottom = store;
+  if (auto* const prefix = dynamic_cast<c10d::PrefixStore*>(store.get())) {
+    bottom = prefix->getUnderlyingNonPrefixStore();
+  }
+  if (const auto* const tcp = dynamic_cast<const c10d::TCPStore*>(bottom.get())) {
+    return absl::StrCat("rendezvous store at ", tcp->getHost(), ":", tcp->getPort());
+  }
+  if (const auto* const file = dynamic_cast<const c10d::FileStore*>(bottom.get())) {
+    return absl::StrCat("rendezvous store in ", file->getPath());
+  }
+  return "rendezvous store";
+}
+
+bool StoreCaller::run(std::function<void()> call, TimePoint deadline) {
+  std::promise<void> done;
+  std::future<void> finished = done.get_future();
+  thread_->run([call = std::move(call), done = std::move(done), keep = thread_]() mutable {
+    std::exception_ptr failed;
+    try {
+      call();
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    call = nullptr;
+    keep.reset();  // who waits joins the thread; where nobody does, it ends by itself
+    if (failed != nullptr) {
+      done.set_exception(std::move(failed));
+    } else {
+      done.set_value();
+    }
+  });
+  if (finished.wait_until(deadline + kGrace) != std::future_status::ready) return false;
+  finished.get();
+  return true;
 }
 
 }  // namespace weft::internal

@@ -1,17 +1,27 @@
-// Opens the store over which a process group's ranks find each other.
+// Opens the store over which a process group's ranks find each other, and bounds how long calls on
+// it may take.
 //
-// Thread safety: a free function. Blocking: until the store answers, no longer than the options'
-// timeout. Errors: c10::ValueError for a method that is none, or variables that are missing or bad;
+// Thread safety: free functions; a StoreCaller is used by one thread at a time. Blocking: until the
+// store answers, no longer than the options' timeout (a call: its deadline) and two seconds more.
+// Errors: c10::ValueError for a method that is none, or variables that are missing or bad;
 // c10::DistNetworkError naming the address that does not answer.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "weft/comm/process_group.h"
+#include "weft/base/serial_thread.h"
 
-namespace weft::internal {
+namespace weft {
+
+struct ProcessGroupOptions;
+
+namespace internal {
 
 struct GroupStore {
   c10::intrusive_ptr<c10d::Store> store;
@@ -25,4 +35,24 @@ struct GroupStore {
 //   file:///PATH       a file that all ranks see
 GroupStore open_group_store(ProcessGroupOptions& options);
 
-}  // namespace weft::internal
+// For errors: "rendezvous store at HOST:PORT", also of one below prefixes.
+std::string name_of(const c10::intrusive_ptr<c10d::Store>& store);
+
+// Makes calls on a store, on a thread of its own: c10d waits for ever for a server that is stopped
+// or whose host has gone, and cannot be interrupted. A thread that hangs there is left behind, so a
+// call owns all that it touches.
+class StoreCaller {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  // False: `call` has not come back by two seconds after its deadline, and no further one will.
+  // Throws what `call` throws. What `call` holds is destroyed before this returns, unless it hangs.
+  bool run(std::function<void()> call, TimePoint deadline);
+
+ private:
+  // Shared with the call that runs.
+  const std::shared_ptr<SerialThread> thread_ = std::make_shared<SerialThread>();
+};
+
+}  // namespace internal
+}  // namespace weft

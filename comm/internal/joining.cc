@@ -1,6 +1,8 @@
 #include "weft/comm/internal/joining.h"
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -11,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "weft/comm/internal/group_store.h"
 
 namespace weft::internal {
 namespace {
@@ -25,11 +28,16 @@ constexpr milliseconds kLongestPause{50};
 constexpr milliseconds kFarewell{3000};  // that who fails gives the others to hear why
 constexpr milliseconds kFarewellLook{10};
 
-[[noreturn]] void fail(const std::string& text) { C10_THROW_ERROR(DistBackendError, text); }
+// Why a round has failed for all who have come; thrown.
+struct Fault {
+  std::string text;
+};
 
 class Round {
  public:
-  Round(StorePointer store, const Place& place) : store_(std::move(store)), place_(place) {}
+  // `awaited` is told which rank is waited for.
+  Round(StorePointer store, const Place& place, std::atomic<int>& awaited)
+      : store_(std::move(store)), place_(place), awaited_(awaited) {}
 
   // What the ranks said. Nothing: the round is over, or was before this rank came.
   std::optional<std::vector<std::string>> meet(const std::string& word,
@@ -60,11 +68,6 @@ class Round {
 
   static std::string key_of(int rank) { return absl::StrCat("member/", rank); }
 
-  std::string name() const {
-    return absl::StrCat("process group '", place_.group, "', rank ", place_.rank, " of ",
-                        place_.size);
-  }
-
   void put(const std::string& key, const std::string& text) {
     store_->set(key, std::vector<uint8_t>(text.begin(), text.end()));
   }
@@ -85,6 +88,7 @@ class Round {
 
   // What a rank said. Nothing: the round is over.
   std::optional<std::string> read(int rank, Clock::time_point deadline) {
+    awaited_ = rank;
     if (!wait(key_of(rank), deadline)) {
       if (over()) return std::nullopt;
       reject(absl::StrCat("rank ", missing(), " did not come in time"));
@@ -104,7 +108,7 @@ class Round {
   bool wait(const std::string& key, Clock::time_point deadline) {
     for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
       if (over()) return false;
-      if (store_->check({"fault"})) leave(get("fault"));
+      if (store_->check({"fault"})) throw Fault{get("fault")};
       if (store_->check({key})) return true;
       if (Clock::now() >= deadline) return false;
       std::this_thread::sleep_for(pause);
@@ -124,46 +128,77 @@ class Round {
   // Fails the round for all.
   [[noreturn]] void reject(const std::string& fault) {
     put("fault", fault);
-    leave(fault);
-  }
-
-  // The store may end with one of the ranks, so each waits a little until all know.
-  [[noreturn]] void leave(const std::string& fault) {
-    const auto end = Clock::now() + kFarewell;
-    try {
-      store_->add("heard", 1);
-      while (store_->add("heard", 0) < place_.size && Clock::now() < end) {
-        std::this_thread::sleep_for(kFarewellLook);
-      }
-    } catch (const std::exception&) {
-      // It has ended: all the others have gone.
-    }
-    fail(absl::StrCat(name(), ": ", fault));
+    throw Fault{fault};
   }
 
   const StorePointer store_;
   const Place& place_;
+  std::atomic<int>& awaited_;
+};
+
+// A rank on its way into the group. Shared with the thread that asks the store, which may be left
+// behind: it holds all that that thread touches.
+struct Joining {
+  const StorePointer store;
+  const Place place;
+  const std::string word;
+  const Clock::time_point deadline;
+  std::atomic<int> awaited = -1;  // the rank; -1: none yet
+  Meeting meeting = {};           // of the current round; read once the thread is done
+
+  // Tries one round after the other.
+  void run() {
+    for (int number = 0;; ++number) {
+      awaited = -1;
+      meeting.store = c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("round/", number), store);
+      auto words = Round(meeting.store, place, awaited).meet(word, deadline);
+      if (!words) continue;
+      meeting.words = *std::move(words);
+      return;
+    }
+  }
+
+  // In a round that has failed. The store may end with one of the ranks, so each waits a little
+  // until all know.
+  void say_farewell(Clock::time_point end) {
+    meeting.store->add("heard", 1);
+    while (meeting.store->add("heard", 0) < place.size && Clock::now() < end) {
+      std::this_thread::sleep_for(kFarewellLook);
+    }
+  }
 };
 
 }  // namespace
 
 Meeting join_group(const StorePointer& store, const Place& place, const std::string& word,
                    milliseconds timeout) {
-  const auto deadline = Clock::now() + std::min(timeout, kLongestWait);
-  for (int number = 0;; ++number) {
-    StorePointer own =
-        c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("round/", number), store);
-    try {
-      auto words = Round(own, place).meet(word, deadline);
-      if (words) return {std::move(own), *std::move(words)};
-    } catch (const c10::DistBackendError&) {
-      throw;
-    } catch (const std::exception& failed) {
-      C10_THROW_ERROR(DistNetworkError,
-                      absl::StrCat("process group '", place.group, "', rank ", place.rank, " of ",
-                                   place.size, ": the rendezvous store: ", failed.what()));
+  timeout = std::min(timeout, kLongestWait);
+  const std::string name =
+      absl::StrCat("process group '", place.group, "', rank ", place.rank, " of ", place.size);
+  const std::shared_ptr<Joining> joining(new Joining{store, place, word, Clock::now() + timeout});
+  StoreCaller caller;
+  try {
+    if (caller.run([joining] { joining->run(); }, joining->deadline)) {
+      return std::move(joining->meeting);
     }
+  } catch (const Fault& fault) {
+    const auto end = Clock::now() + kFarewell;
+    try {
+      caller.run([joining, end] { joining->say_farewell(end); }, end);
+    } catch (const std::exception&) {
+      // The store has ended: all the others have gone.
+    }
+    C10_THROW_ERROR(DistBackendError, absl::StrCat(name, ": ", fault.text));
+  } catch (const std::exception& failed) {
+    C10_THROW_ERROR(DistNetworkError,
+                    absl::StrCat(name, ": the ", name_of(store), ": ", failed.what()));
   }
+  const int awaited = joining->awaited;
+  C10_THROW_ERROR(
+      DistNetworkError,
+      absl::StrCat(name, ": the ", name_of(store), " did not answer within ", timeout.count(),
+                   " ms, while this rank ",
+                   awaited < 0 ? "signed in" : absl::StrCat("waited for rank ", awaited)));
 }
 
 }  // namespace weft::internal

@@ -5,10 +5,11 @@
 // rank in the same life, or ranks that were told of different numbers of ranks, fail the round for
 // all who have come.
 //
-// Thread safety: free functions. Blocking: until all ranks have come, no longer than the timeout;
-// in a round that has failed up to three seconds more, for the others to hear why. Errors:
-// c10::DistBackendError naming the ranks that did not come or do not fit, the same for all who have
-// come; c10::DistNetworkError where the store is lost.
+// Thread safety: free functions. Blocking: until all ranks have come, no longer than the timeout,
+// and two seconds more where the store does not answer; in a round that has failed up to three
+// seconds more, for the others to hear why. Errors: c10::DistBackendError naming the ranks that did
+// not come or do not fit, the same for all who have come; c10::DistNetworkError where the store is
+// lost or does not answer, naming it and what was waited for.
 #pragma once
 
 #include <chrono>

@@ -176,6 +176,7 @@ absl::StatusOr<bool> Lanes::find_place(int peer) {
   if (in.matched) {
     WEFT_RETURN_IF_ERROR(fits(in.receive->message, peer, in.header.size));
     in.receive->begun = true;
+    in.receive->sender = peer;
     return true;
   }
   if (in.header.size > kMostKept || in.header.size + kKeptCost > kMostKept - kept_bytes_) {
@@ -226,10 +227,11 @@ std::vector<Lanes::Waiting> Lanes::waiting() const {
   }
   for (const Receive& receive : receives_) {
     const Message& message = receive.message;
+    const int peer = receive.begun ? receive.sender : message.peer;
     const std::string from =
-        message.peer == kAnyone ? std::string("any rank") : absl::StrCat("rank ", message.peer);
-    all.push_back({message.peer, absl::StrCat("receive of ", message.size, " bytes from ", from,
-                                              " (tag ", message.tag, ")")});
+        peer == kAnyone ? std::string("any rank") : absl::StrCat("rank ", peer);
+    all.push_back({peer, absl::StrCat("receive of ", message.size, " bytes from ", from, " (tag ",
+                                      message.tag, ")")});
   }
   return all;
 }

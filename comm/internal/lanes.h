@@ -77,7 +77,8 @@ class Lanes {
   };
   struct Receive {
     Message message;
-    bool begun = false;  // a message is coming into it
+    bool begun = false;    // a message is coming into it
+    int sender = kAnyone;  // whose it is
   };
   using Receives = std::list<Receive>;
   struct Outgoing {

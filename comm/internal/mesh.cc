@@ -13,7 +13,7 @@
 namespace weft::internal {
 namespace {
 
-constexpr std::string_view kVersion = "weft-board-1";
+constexpr std::string_view kVersion = "weft-board-2";
 constexpr std::chrono::milliseconds kLook{100};  // for who has died meanwhile
 constexpr std::chrono::seconds kGreeting{10};    // that a new connection takes at most
 

@@ -76,6 +76,9 @@ struct Operation {
     for (const Part& part : parts) all += part.size;
     return all;
   }
+  // Bytes [begin, end) of what the parts are together.
+  void read(uint64_t begin, uint64_t end, std::byte* to) const;
+  void write(const std::byte* from, uint64_t begin, uint64_t end) const;
 };
 
 }  // namespace weft::internal

@@ -1,11 +1,12 @@
 #include "weft/comm/internal/queued_work.h"
 
-#include <condition_variable>
-#include <deque>
-#include <mutex>
+#include <chrono>
+#include <exception>
 #include <utility>
 
 #include <ATen/core/ivalue.h>
+
+#include "weft/base/log.h"
 
 namespace weft::internal {
 namespace {
@@ -18,15 +19,31 @@ class QueuedWork : public c10d::Work {
         outputs_(std::move(call.outputs)) {}
 
   void run(const std::function<void()>& task) {
+    std::exception_ptr error;
     try {
       task();
     } catch (...) {
-      future_->setError(std::current_exception());
-      return finish(std::current_exception());
+      error = std::current_exception();
     }
-    // First the future: it is complete when wait() has returned.
-    future_->markCompleted(c10::IValue(outputs_));
-    finish();
+    // First the future: it is complete when wait() has returned. Its callbacks run in here.
+    try {
+      if (error != nullptr) {
+        future_->setError(error);
+      } else {
+        future_->markCompleted(c10::IValue(outputs_));
+      }
+    } catch (const std::exception& failed) {
+      log_error("a callback of a collective's future threw: ", failed.what());
+    }
+    finish(error);
+  }
+  // A callback may wait for its own work.
+  bool wait(std::chrono::milliseconds timeout) override {
+    if (future_->completed()) {
+      if (future_->hasError()) std::rethrow_exception(future_->exception_ptr());
+      return true;
+    }
+    return Work::wait(timeout);
   }
 
   std::vector<at::Tensor> result() override { return outputs_; }
@@ -42,58 +59,9 @@ class QueuedWork : public c10d::Work {
 
 }  // namespace
 
-class WorkQueue::State {
- public:
-  void push(std::function<void()> task) {
-    {
-      const std::lock_guard lock(mutex_);
-      tasks_.push_back(std::move(task));
-    }
-    changed_.notify_one();
-  }
-  void end() {
-    {
-      const std::lock_guard lock(mutex_);
-      ending_ = true;
-    }
-    changed_.notify_one();
-  }
-  void run() {
-    while (true) {
-      std::function<void()> task;
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return ending_ || !tasks_.empty(); });
-        if (tasks_.empty()) return;
-        task = std::move(tasks_.front());
-        tasks_.pop_front();
-      }
-      task();
-    }
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;  // under mutex_
-  bool ending_ = false;                      // under mutex_
-};
-
-WorkQueue::WorkQueue()
-    : state_(std::make_shared<State>()), thread_([state = state_] { state->run(); }) {}
-
-WorkQueue::~WorkQueue() {
-  state_->end();
-  if (thread_.get_id() == std::this_thread::get_id()) {
-    thread_.detach();
-  } else {
-    thread_.join();
-  }
-}
-
 c10::intrusive_ptr<c10d::Work> WorkQueue::push(Call call, std::function<void()> task) {
   auto work = c10::make_intrusive<QueuedWork>(std::move(call));
-  state_->push([work, task = std::move(task)] { work->run(task); });
+  thread_.run([work, task = std::move(task)] { work->run(task); });
   return work;
 }
 

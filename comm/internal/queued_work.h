@@ -7,24 +7,19 @@
 // holds up what comes after. Errors: what a piece of work throws is thrown by its wait().
 #pragma once
 
+#include <cstdint>
 #include <functional>
-#include <memory>
-#include <string>
-#include <thread>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "weft/base/serial_thread.h"
+
 namespace weft::internal {
 
 class WorkQueue {
  public:
-  WorkQueue();
-  ~WorkQueue();
-  WorkQueue(const WorkQueue&) = delete;
-  WorkQueue& operator=(const WorkQueue&) = delete;
-
   struct Call {
     c10d::OpType type = c10d::OpType::UNKNOWN;
     const char* title = nullptr;  // for profilers; static
@@ -35,10 +30,7 @@ class WorkQueue {
   c10::intrusive_ptr<c10d::Work> push(Call call, std::function<void()> task);
 
  private:
-  class State;
-
-  const std::shared_ptr<State> state_;  // shared with the thread, which may end later
-  std::thread thread_;
+  SerialThread thread_{SerialThread::AtEnd::kRun};
 };
 
 }  // namespace weft::internal

@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "absl/status/status.h"
 #include "weft/comm/internal/arenas.h"
 #include "weft/comm/internal/collective_group.h"
 #include "weft/comm/internal/same_host_work.h"
@@ -54,6 +55,7 @@ class SameHostBackend : public c10d::Backend {
   void enableCollectivesTiming() override {}  // profilers are told without it
   c10d::ErrorType getError() override;
   void abort() override;
+  void abort(absl::Status reason);  // what the other ranks are told, as far as the board has room
   void shutdown() override;
   bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<c10d::Backend> split(

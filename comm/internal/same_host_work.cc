@@ -9,6 +9,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/Exception.h>
 
+#include "weft/base/log.h"
 #include "weft/comm/internal/tensor_arguments.h"
 
 namespace weft::internal {
@@ -70,14 +71,18 @@ class SameHostWork::Promised {
   void one_is_done() {
     if (left_.fetch_sub(1) == 1) complete();
   }
+  // Returns when the future is complete; callbacks may still run, and may wait for this work.
   void complete() {
-    std::call_once(once_, [this] {
+    if (completing_.exchange(true)) return future_->wait();
+    try {
       if (const std::exception_ptr& error = outcome_->error(); error != nullptr) {
         future_->setError(error);
       } else {
         future_->markCompleted(c10::IValue(outcome_->outputs));
       }
-    });
+    } catch (const std::exception& failed) {
+      log_error("a callback of a collective's future threw: ", failed.what());
+    }
   }
 
  private:
@@ -85,7 +90,7 @@ class SameHostWork::Promised {
       c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
   const std::shared_ptr<Outcome> outcome_;
   std::atomic<size_t> left_;
-  std::once_flag once_;
+  std::atomic<bool> completing_{false};
 };
 
 SameHostWork::SameHostWork(std::shared_ptr<CollectiveGroup> group, Call call)

@@ -1,8 +1,10 @@
 // The rendezvous store as a noticeboard of the ranks of one host.
 //
-// Thread safety: none. Blocking: read(), until its deadline.
-// Errors: Unavailable with the store's words; DeadlineExceeded where no time was left to begin
-// with.
+// Thread safety: none. Blocking: read(), until its deadline; post(), for the store's own timeout;
+// two seconds more where the store does not answer. Lifetime: a call on a store that does not
+// answer may outlive this, and keeps the store alive. Errors: Unavailable with the store's words;
+// DeadlineExceeded where no time was left to begin with, or naming the store that does not answer:
+// it is asked no more.
 #pragma once
 
 #include <chrono>
@@ -11,6 +13,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "weft/comm/internal/group_store.h"
 #include "weft/comm/internal/mesh.h"
 
 namespace weft::internal {
@@ -29,10 +32,12 @@ class StoreNotices : public Noticeboard {
   absl::StatusOr<std::string> read(int rank, TimePoint deadline) override;
 
  private:
-  static absl::Status guarded(const std::function<void()>& call);
+  // `call` owns what it touches; `about`: whose notice, for the error.
+  absl::Status guarded(int about, TimePoint deadline, std::function<void()> call);
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const Milliseconds slice_;
+  StoreCaller caller_;
 };
 
 }  // namespace weft::internal

@@ -8,13 +8,17 @@
 // and they live in `.grad`. Another engine calls gradient_ready and finish itself, with a
 // GradientHome.
 //
-// Thread safety: forward-side methods from one thread at a time; gradient_ready from any.
+// Thread safety: forward-side methods from one thread at a time; gradient_ready from any. What
+// gradient_ready does with buckets is done in the order in which ReducerCore gave it out, by one
+// thread at a time (Turns), with no lock held: hooks and waits may take long.
 // Lifetime: hooks are removed with it; a pass must not run then.
 // Blocking: rebuild_buckets, shadow_pass and finish, until the other ranks are there too, no longer
-// than the group's timeout; gradient_ready for sparse gradients.
+// than the group's timeout; gradient_ready for sparse gradients, for what a hook waits for, and for
+// another thread that is in it.
 // Errors: c10::Error; what the group throws is thrown again with the names of the parameters.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -30,6 +34,7 @@
 #include "weft/base/mutex.h"
 #include "weft/comm/process_group.h"
 #include "weft/ddp/internal/reducer_core.h"
+#include "weft/ddp/internal/turns.h"
 
 namespace weft::internal {
 
@@ -92,8 +97,10 @@ class Reducer {
   bool gradient_ready(size_t parameter, GradientHome& home) ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits for the buckets and puts the averages into their home.
   void finish(GradientHome& home) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Gives up the pass under way.
-  void reset() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Gives up the pass under way, and with it the group: ranks no longer agree on where they are.
+  // Nothing goes on until set_group.
+  void give_up(const std::string& reason) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool broken() const { return broken_; }
   // A pass of LibTorch's engine begins, the outermost one.
   void backward_begins() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -120,28 +127,46 @@ class Reducer {
   const std::string& failure() const { return failure_; }
 
  private:
-  struct Bucket;
   class LocalHome;
   using Clock = std::chrono::steady_clock;
+  struct Bucket {
+    std::vector<size_t> parameters;
+    bool sparse = false;
+    at::Tensor buffer;  // flat; of a sparse bucket, the gradient of the pass
+    std::vector<at::Tensor> slices;
+    std::vector<size_t> offsets, lengths;
+    std::vector<c10::IntArrayRef> sizes;
+    c10::intrusive_ptr<c10d::Work> work;  // of the pass: one of these two
+    c10::intrusive_ptr<c10::ivalue::Future> future;
+  };
+  // What one call of gradient_ready is to do, as it was decided under the lock.
+  struct Step {
+    ReducerCore::Actions actions;
+    std::vector<bool> used;         // by actions.write
+    std::vector<int32_t> used_map;  // by parameter, if it is to be shared; else empty
+  };
 
   std::vector<ParameterSize> sizes() const;
   void install_hooks();
   void local_gradient(size_t parameter) ABSL_LOCKS_EXCLUDED(mutex_);
+  void gradient_elsewhere(size_t parameter) ABSL_LOCKS_EXCLUDED(mutex_);
   void allocate_buckets();
-  void act(const ReducerCore::Actions& actions, GradientHome& home)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void write(size_t parameter, GradientHome& home) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void leave_buckets();
+  Step step_of(ReducerCore::Actions actions) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void act(const Step& step, GradientHome& home);
+  void write(size_t parameter, bool used, GradientHome& home);
   void write_sparse(size_t parameter, const at::Tensor& gradient, Bucket& bucket);
-  void reduce(size_t bucket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void share_used() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void reduce(size_t bucket);
+  void share_used(const std::vector<int32_t>& used);
   void wait_for(Bucket& bucket, size_t index);
   void wait_for_used();
   bool used_nowhere(size_t parameter);
   void put(size_t parameter, const at::Tensor& slice, GradientHome& home);
   std::string not_finite() const;
   void queue_end() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  [[noreturn]] void fail(const absl::Status& status);
-  [[noreturn]] void fail_reduction(const std::string& what, const std::exception& why);
+  [[noreturn]] void fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  [[noreturn]] void fail_reduction(const std::string& what, const std::exception& why)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   std::string names_in(const Bucket& bucket) const;
 
   const std::vector<ReducerParameter> parameters_;
@@ -152,6 +177,7 @@ class Reducer {
   std::unique_ptr<LocalHome> local_;
 
   Mutex mutex_;
+  Turns turns_;       // of who touches buckets in a pass
   ReducerCore core_;  // under mutex_ in a pass; by the forward's thread between passes
   std::vector<Bucket> buckets_;
   std::vector<std::pair<size_t, size_t>> place_;  // by parameter: bucket, index in it
@@ -164,18 +190,15 @@ class Reducer {
   bool used_known_ = false;
   std::vector<bool> with_nans_;
   bool callback_queued_ = false;
+  bool seen_elsewhere_ = false;  // a gradient of a pass that is not LibTorch's, since prepare()
   bool rebuilt_ = false;
   size_t unused_count_ = 0;
   uint64_t passes_ = 0;
-  std::string failure_;  // of the last pass
-  bool broken_ = false;  // it can neither go on nor end
+  std::string failure_;              // of the last pass
+  std::atomic<bool> broken_{false};  // it can neither go on nor end
 
   Times times_;
   Clock::time_point forward_began_, backward_began_, reduction_began_, gradients_complete_;
 };
-
-// Which of the parameters no graph of `outputs` reaches.
-std::vector<size_t> find_unused(const std::vector<at::Tensor>& outputs,
-                                const std::vector<std::shared_ptr<torch::autograd::Node>>& leaves);
 
 }  // namespace weft::internal

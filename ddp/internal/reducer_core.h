@@ -67,6 +67,7 @@ class ReducerCore {
   void start_over();
 
   bool in_pass() const { return in_pass_; }
+  bool begun() const { return !arrival_.empty(); }  // a gradient of the pass has come
   // Gradients that have come, or are known not to come, since the last finished pass.
   bool used(size_t parameter) const { return used_[parameter]; }
   bool needs_unused() const {

@@ -31,7 +31,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "weft/base/launch_environment.h"
-#include "weft/base/rpc_error.h"
 #include "weft/comm/process_group.h"
 #include "weft/ddp/checkpoint.h"
 #include "weft/ddp/distributed_data_parallel.h"
@@ -40,21 +39,11 @@
 #include "weft/examples/ddp_mnist/net.h"
 #include "weft/examples/ddp_mnist/options.h"
 #include "weft/examples/support/fashion_mnist.h"
+#include "weft/examples/support/must.h"
 #include "weft/worker/run_main.h"
 
 namespace weft::examples {
 namespace {
-
-void must(const absl::Status& status) {
-  if (!status.ok()) throw RpcError(status);
-}
-
-LabelledImages load(const DdpMnistOptions& options, bool train) {
-  absl::StatusOr<LabelledImages> data = load_fashion_mnist_part(options.data, train);
-  must(data.status());
-  const int64_t count = options.limit == 0 ? data->size() : std::min(options.limit, data->size());
-  return {data->images.narrow(0, 0, count), data->labels.narrow(0, 0, count)};
-}
 
 // The ranks that a launcher started, or with --whole-batch this process alone.
 std::shared_ptr<ProcessGroup> join_ranks(const DdpMnistOptions& options) {
@@ -73,8 +62,8 @@ class Training {
   explicit Training(const DdpMnistOptions& options)
       : options_(options),
         type_(options.double_numbers ? at::kDouble : at::kFloat),
-        train_(load(options, /*train=*/true)),
-        test_(load(options, /*train=*/false)),
+        train_(must(load_fashion_mnist_part(options.data, /*train=*/true, options.limit))),
+        test_(must(load_fashion_mnist_part(options.data, /*train=*/false, options.limit))),
         group_(join_ranks(options)),
         ranks_(std::max(options.whole_batch, group_->size())) {
     for (int rank = 0; rank < ranks_; ++rank) {
@@ -111,9 +100,7 @@ class Training {
                 << std::endl;
     }
     if (group_->rank() != 0 || options_.compare.empty()) return;
-    const absl::StatusOr<std::string> difference = curve_.compare(options_.compare);
-    must(difference.status());
-    std::cout << *difference << std::endl;
+    std::cout << must(curve_.compare(options_.compare)) << std::endl;
   }
 
  private:
@@ -190,10 +177,7 @@ class Training {
 
 int run(int argc, char** argv) {
   const DdpMnistCommandLine command = parse_ddp_mnist_options(argc, argv);
-  if (!command.options) {
-    (command.exit_code == 0 ? std::cout : std::cerr) << command.text;
-    return command.exit_code;
-  }
+  if (!command.options) return command.print();
   at::set_num_threads(1);  // the ranks share the processors
   Training(*command.options).run();
   return 0;

@@ -1,6 +1,6 @@
 #include "weft/examples/ddp_mnist/options.h"
 
-#include <sstream>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 
@@ -49,17 +49,8 @@ DdpMnistCommandLine parse_ddp_mnist_options(int argc, const char* const* argv) {
   app.add_option("--compare", options.compare,
                  "the --losses file of another run; prints the greatest difference");
 
-  DdpMnistCommandLine result;
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::ostringstream text;
-    result.exit_code = app.exit(error, text, text) == 0 ? 0 : 2;
-    result.text = text.str();
-    return result;
-  }
-  result.options = std::move(options);
-  return result;
+  if (auto end = parse_command_line(app, argc, argv)) return {*std::move(end), {}};
+  return {{}, std::move(options)};
 }
 
 }  // namespace weft::examples

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
+
+#include "weft/examples/support/command_line.h"
 
 namespace weft::examples {
 
@@ -22,11 +23,7 @@ struct DdpMnistOptions {
   std::string compare;  // file to compare with; "": none
 };
 
-struct DdpMnistCommandLine {
-  std::optional<DdpMnistOptions> options;  // none: print `text` and end with `exit_code`
-  std::string text;
-  int exit_code = 0;
-};
+using DdpMnistCommandLine = CommandLine<DdpMnistOptions>;
 
 DdpMnistCommandLine parse_ddp_mnist_options(int argc, const char* const* argv);
 

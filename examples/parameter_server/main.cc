@@ -17,6 +17,7 @@
 #include "weft/examples/parameter_server/options.h"
 #include "weft/examples/parameter_server/server.h"
 #include "weft/examples/parameter_server/training_job.h"
+#include "weft/examples/support/must.h"
 #include "weft/worker/run_main.h"
 #include "weft/worker/worker.h"
 
@@ -28,7 +29,7 @@ namespace {
 void serve(Worker& worker, const JobOptions& job) {
   worker.serve();
   if (!job.server_keeps_itself()) return;
-  if (absl::Status status = worker.standing(); !status.ok()) throw RpcError(status);
+  must(worker.standing());
   constexpr auto kPatience = std::chrono::seconds(60);
   constexpr auto kLook = std::chrono::milliseconds(100);
   const std::vector<std::string> trainers =
@@ -47,10 +48,7 @@ void serve(Worker& worker, const JobOptions& job) {
 
 int run(int argc, char** argv) {
   JobCommandLine command = parse_job_options(argc, argv);
-  if (!command.options) {
-    (command.exit_code == 0 ? std::cout : std::cerr) << command.text;
-    return command.exit_code;
-  }
+  if (!command.options) return command.print();
   JobOptions& job = *command.options;
 
   WorkerOptions options = WorkerOptions::from_env();

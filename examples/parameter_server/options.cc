@@ -1,6 +1,6 @@
 #include "weft/examples/parameter_server/options.h"
 
-#include <sstream>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 
@@ -75,18 +75,9 @@ JobCommandLine parse_job_options(int argc, const char* const* argv) {
   app.add_flag("--resume", options.resume,
                "go on from the newest checkpoint, with the same --seed");
 
-  JobCommandLine result;
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::ostringstream text;
-    result.exit_code = app.exit(error, text, text) == 0 ? 0 : 2;
-    result.text = text.str();
-    return result;
-  }
+  if (auto end = parse_command_line(app, argc, argv)) return {*std::move(end), {}};
   options.every_step_durable = durable == "every-step";
-  result.options = std::move(options);
-  return result;
+  return {{}, std::move(options)};
 }
 
 }  // namespace weft::examples

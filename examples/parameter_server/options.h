@@ -4,10 +4,10 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "weft/examples/parameter_server/model.h"
+#include "weft/examples/support/command_line.h"
 
 namespace weft::examples {
 
@@ -38,11 +38,7 @@ struct JobOptions {
   std::string server_folder() const { return checkpoint_folder() + "-server"; }
 };
 
-struct JobCommandLine {
-  std::optional<JobOptions> options;  // nullopt: print `text`, end with `exit_code`
-  std::string text;
-  int exit_code = 0;  // 0 after --help, 2 after a mistake
-};
+using JobCommandLine = CommandLine<JobOptions>;
 
 JobCommandLine parse_job_options(int argc, const char* const* argv);
 

@@ -7,16 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "weft/base/rpc_error.h"
+#include "weft/examples/support/must.h"
 
 namespace weft::examples {
 namespace {
 
 constexpr int64_t kCurveSpacing = 10;  // steps
 constexpr double kSmoothing = 0.05;
-
-void must(const absl::Status& status) {
-  if (!status.ok()) throw RpcError(status);
-}
 
 }  // namespace
 

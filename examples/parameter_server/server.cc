@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "weft/base/rpc_error.h"
+#include "weft/examples/support/must.h"
 #include "weft/rpc/function.h"
 
 namespace weft::examples {
@@ -61,9 +61,7 @@ void ServerObjects::make_classifier() {
     if (options_.checkpoint_every > 0) how.every = static_cast<uint64_t>(options_.checkpoint_every);
     if (options_.every_step_durable) how.durability = Durability::kEveryStep;
     const RRef<ParameterSet>& parameters = classifier.parameters();
-    auto opened = Checkpointer::open(parameters.local_value().shared_from_this(), how);
-    if (!opened.ok()) throw RpcError(opened.status());
-    checkpointer_ = *std::move(opened);
+    checkpointer_ = must(Checkpointer::open(parameters.local_value().shared_from_this(), how));
   }
   classifier_ = std::move(classifier);
 }

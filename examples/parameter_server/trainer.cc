@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/dist_autograd/context.h"
+#include "weft/examples/support/must.h"
 
 namespace weft::examples {
 namespace {
@@ -99,9 +100,7 @@ Position Trainer::reconnect() {
     throw RpcError(absl::DataLossError(absl::StrCat("the server came back after step ", step_,
                                                     ", of which nothing is kept here")));
   }
-  if (absl::Status status = own_->load_state(moment->second.layers); !status.ok()) {
-    throw RpcError(status);
-  }
+  must(own_->load_state(moment->second.layers));
   optimizer_->load_set_state(0, moment->second.adam);
   moments_.erase(std::next(moment), moments_.end());
   ledger_.resumed(step_);
@@ -142,7 +141,7 @@ Trainer::State Trainer::state() const {
 }
 
 void Trainer::load_state(const State& state) {
-  if (absl::Status status = own_->load_state(state.trainer); !status.ok()) throw RpcError(status);
+  must(own_->load_state(state.trainer));
   classifier_.load_state(state.server);
   optimizer_->load_state_dict(state.optimizer);
   ledger_.loaded(step_);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "weft/base/rpc_error.h"
+#include "weft/examples/support/must.h"
 
 namespace weft::examples {
 namespace {
@@ -23,25 +24,6 @@ constexpr auto kAgain = std::chrono::milliseconds(50);
 constexpr const char* kTrainerShard = "trainer";
 constexpr const char* kServerShard = "server";
 constexpr const char* kOptimizerShard = "optimizer";
-
-template <class T>
-T must(absl::StatusOr<T> result) {
-  if (!result.ok()) throw RpcError(result.status());
-  return *std::move(result);
-}
-
-void keep_first(LabelledImages& part, int64_t limit) {
-  if (limit == 0 || limit >= part.size()) return;
-  part.images = part.images.narrow(0, 0, limit);
-  part.labels = part.labels.narrow(0, 0, limit);
-}
-
-FashionMnist load_data(const JobOptions& options) {
-  FashionMnist data = must(load_fashion_mnist(options.data));
-  keep_first(data.train, options.limit);
-  keep_first(data.test, options.limit);
-  return data;
-}
 
 uint32_t world_size(const Worker& worker) { return static_cast<uint32_t>(worker.workers().size()); }
 
@@ -65,7 +47,7 @@ TrainingJob::TrainingJob(const Worker& worker, const JobOptions& options, Clock&
       options_(options),
       clock_(clock),
       later_life_(later_life),
-      data_(load_data(options)),
+      data_(must(load_fashion_mnist(options.data, options.limit))),
       checkpoints_(options.checkpoint_folder()),
       group_(trainer_names(world_size(worker)), worker.name(),
              [this](const auto& lost) { name_the_lost(lost); }),
@@ -176,10 +158,9 @@ void TrainingJob::evaluate_and_save() {
           .seed = options_.seed,
           .metadata = {{kRun, options_.run}, {kAccuracy, absl::StrCat(accuracy_)}}};
   const Trainer::State state = trainer_->state();
-  const absl::Status status = checkpoints_.save(info, {{kTrainerShard, state.trainer},
-                                                       {kServerShard, state.server},
-                                                       {kOptimizerShard, state.optimizer}});
-  if (!status.ok()) throw RpcError(status);
+  must(checkpoints_.save(info, {{kTrainerShard, state.trainer},
+                                {kServerShard, state.server},
+                                {kOptimizerShard, state.optimizer}}));
 }
 
 ShardedSampler& TrainingJob::share() {
@@ -193,7 +174,7 @@ ShardedSampler& TrainingJob::share() {
     shares.shard = static_cast<int64_t>(group_.place());
     shares.shards = static_cast<int64_t>(group_.present().size());
   }
-  if (absl::Status status = shares.validate(); !status.ok()) throw RpcError(status);
+  must(shares.validate());
   return sampler_.emplace(shares);
 }
 

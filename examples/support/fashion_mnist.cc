@@ -34,7 +34,8 @@ Batch normalised(const at::Tensor& images, at::Tensor labels) {
 
 }  // namespace
 
-absl::StatusOr<LabelledImages> load_fashion_mnist_part(const std::string& folder, bool train) {
+absl::StatusOr<LabelledImages> load_fashion_mnist_part(const std::string& folder, bool train,
+                                                       int64_t limit) {
   const std::string prefix = absl::StrCat(folder, train ? "/train" : "/t10k");
   const std::string images_path = absl::StrCat(prefix, "-images-idx3-ubyte.gz");
   const std::string labels_path = absl::StrCat(prefix, "-labels-idx1-ubyte.gz");
@@ -60,13 +61,14 @@ absl::StatusOr<LabelledImages> load_fashion_mnist_part(const std::string& folder
   at::Tensor small = at::empty(labels.shape, at::kByte);
   std::memcpy(small.mutable_data_ptr(), labels.values.data(), labels.values.size());
   data.labels = small.to(at::kLong);
-  return data;
+  if (limit == 0 || limit >= data.size()) return data;
+  return LabelledImages{data.images.narrow(0, 0, limit), data.labels.narrow(0, 0, limit)};
 }
 
-absl::StatusOr<FashionMnist> load_fashion_mnist(const std::string& folder) {
+absl::StatusOr<FashionMnist> load_fashion_mnist(const std::string& folder, int64_t limit) {
   FashionMnist data;
-  WEFT_ASSIGN_OR_RETURN(data.train, load_fashion_mnist_part(folder, /*train=*/true));
-  WEFT_ASSIGN_OR_RETURN(data.test, load_fashion_mnist_part(folder, /*train=*/false));
+  WEFT_ASSIGN_OR_RETURN(data.train, load_fashion_mnist_part(folder, /*train=*/true, limit));
+  WEFT_ASSIGN_OR_RETURN(data.test, load_fashion_mnist_part(folder, /*train=*/false, limit));
   return data;
 }
 

@@ -33,9 +33,12 @@ struct FashionMnist {
   LabelledImages test;
 };
 
-absl::StatusOr<FashionMnist> load_fashion_mnist(const std::string& folder = kFashionMnistFolder);
+// Of each half the first `limit` pictures; 0: all.
+absl::StatusOr<FashionMnist> load_fashion_mnist(const std::string& folder = kFashionMnistFolder,
+                                                int64_t limit = 0);
 // One half alone: a server needs no training pictures, a trainer that does not evaluate no others.
-absl::StatusOr<LabelledImages> load_fashion_mnist_part(const std::string& folder, bool train);
+absl::StatusOr<LabelledImages> load_fashion_mnist_part(const std::string& folder, bool train,
+                                                       int64_t limit = 0);
 
 struct Batch {
   at::Tensor images;  // float [n, 1, 28, 28], mean 0 and deviation 1 over the training pictures

@@ -1,8 +1,11 @@
 // Sums of memory that all ranks reach: who adds up what.
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <numeric>
 #include <random>
+#include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -112,6 +115,60 @@ TEST(CollectiveArenasTest, EveryChunkIsAddedUpOnce) {
           << "rank " << rank << ", operation " << i << ", seed " << seed;
     }
   }
+}
+
+CollectiveGroup* gives_up = nullptr;
+
+TEST(CollectiveArenasTest, ARankThatGivesUpInTheMiddleOfASumIsNamed) {
+  for (const size_t count : {size_t{20'000}, size_t{1} << 20}) {
+    OneProcess memory(2);
+    for (auto& tensors : memory.all) tensors = {numbers(1, count)};
+    CollectiveGroup::Options options;
+    options.arenas = &memory;
+    options.patience = std::chrono::hours(1);
+    Ranks group(2, options);
+    gives_up = &group[0];
+    const auto first = group[0].start(memory.operation(0, 0), in_time());
+    Operation operation = memory.operation(1, 0);
+    operation.kernel = [](std::span<const std::byte* const>, std::span<std::byte* const>, size_t) {
+      gives_up->abort(absl::CancelledError("it had enough"));
+    };
+    const absl::Status status = run(group[1], std::move(operation));
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("it had enough"));
+    EXPECT_EQ(group[1].counts().chunks, 1) << "it goes on for nobody";
+    EXPECT_FALSE(group[0].wait(first, in_time()).ok());
+  }
+}
+
+TEST(CollectiveArenasTest, WhatIsQueuedBehindOthersHasADeadlineToo) {
+  OneProcess memory(2);
+  for (auto& tensors : memory.all) tensors = {numbers(1, 20'000), numbers(2, 20'000)};
+  CollectiveGroup::Options options;
+  options.arenas = &memory;
+  Ranks group(2, options);
+  const auto first = group[0].start(memory.operation(0, 0), in_time());
+  const auto behind = group[0].start(testing::barrier(), std::chrono::steady_clock::now());
+  const absl::Status status = group[0].wait(behind, in_time());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::HasSubstr("barrier, behind all_reduce(sum, float64) and 0 more, was not "
+                                   "done in time: rank 1 did not come"));
+}
+
+TEST(CollectiveArenasTest, WhatCannotBeDoneFailsTheGroupAndHoldsNobody) {
+  Ranks group(2);
+  group.each([&](int rank) {
+    Operation operation = testing::barrier();
+    if (rank == 0) {
+      operation.plan = [](std::span<const uint64_t>,
+                          std::vector<Operation::Pull>&) -> absl::Status {
+        throw std::bad_alloc();
+      };
+    }
+    const absl::Status status = run(group[rank], std::move(operation));
+    if (rank == 0) EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_FALSE(run(group[rank], testing::barrier()).ok());
+  });
 }
 
 }  // namespace

@@ -424,6 +424,20 @@ TEST(MessagesTest, WhatWasSentByWhoHasLeftArrives) {
   }
 }
 
+TEST(MessagesTest, WhoLeavesInTheMiddleIsNamedToAReceiveFromAnyone) {
+  Ranks group(3);
+  std::vector<double> out(1'000'000), in(1'000'000);
+  const auto work = group[0].receive(message(Lanes::kAnyone, 1, in), in_time());
+  const auto sent = group[1].send(message(0, 1, out), in_time());
+  group[0].poll();  // it has begun
+  group.end(1);
+  const auto begin = std::chrono::steady_clock::now();
+  const absl::Status status = group[0].wait(work, in_time());
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("from rank 1 (tag 1)"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(30));
+}
+
 TEST(MessagesTest, NobodyWhoSendsIsWaitedForNoLongerThanAllowed) {
   Ranks group(2);
   std::vector<double> in(2);

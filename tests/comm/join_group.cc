@@ -3,19 +3,27 @@
 //   join_group [method=env://] [rank=R] [size=N] [timeout=MS] [backend=weft] [name=default]
 //              [die=R]: rank R kills itself in its first life, when it has joined
 //              [again=1]: makes a second group of another name on the same store
+//              [stop=PID port=PORT]: stops the process PID, whose store is there, as soon as ranks
+//              0 and 1 have come
+//              [ask=1]: with these; stops it at once and asks the store for a notice of rank 0's
 // Ends with 3, and the error on standard output, if it could not.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <thread>
 
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "weft/comm/internal/store_notices.h"
 #include "weft/comm/process_group.h"
 
 namespace {
+
+using Words = std::map<std::string, std::string>;
 
 std::string variable(const char* name) {
   const char* const value = std::getenv(name);
@@ -33,10 +41,34 @@ void use(const weft::ProcessGroupOptions& options) {
   group->barrier();
 }
 
+c10::intrusive_ptr<c10d::Store> store_at(const std::string& port) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(std::stoi(port));
+  options.waitWorkers = false;
+  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+}
+
+void stop_once_two_have_come(Words& words) {
+  std::thread([store = store_at(words["port"]), server = std::stoi(words["stop"])] {
+    const std::string member = "weft/group/default/round/0/member/";
+    store->wait({member + "0", member + "1"});
+    ::kill(server, SIGSTOP);
+  }).detach();
+}
+
+int ask_after_stop(Words& words, std::chrono::milliseconds timeout) {
+  weft::internal::StoreNotices notices(store_at(words["port"]));
+  ::kill(std::stoi(words["stop"]), SIGSTOP);
+  const auto text = notices.read(0, std::chrono::steady_clock::now() + timeout);
+  std::printf("ERROR %s\n", text.status().ToString().c_str());
+  std::fflush(stdout);
+  return text.ok() ? 0 : 3;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::map<std::string, std::string> words;
+  Words words;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     const size_t sign = word.find('=');
@@ -53,6 +85,8 @@ int main(int argc, char** argv) {
   if (words.count("backend")) options.backend = words["backend"];
   if (words.count("name")) options.name = words["name"];
   try {
+    if (words.count("ask")) return ask_after_stop(words, options.timeout);
+    if (words.count("stop")) stop_once_two_have_come(words);
     if (words.count("die")) {
       const auto group = weft::init_process_group(options);
       const bool first = variable("TORCHELASTIC_RESTART_COUNT") == "0";

@@ -100,6 +100,20 @@ TEST_P(ProcessGroupErrors, ARankThatIsGoneFailsTheOthersLongBeforeTheTimeout) {
   });
 }
 
+TEST(ProcessGroupBackendTest, DifferentOnesAreNamedBeforeAnybodyWaits) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      ProcessGroupOptions options = group_options(rank, 2, store);
+      options.backend = rank == 0 ? "weft" : "gloo";
+      EXPECT_THAT(failure_of([&] { init_process_group(options); }),
+                  HasSubstr("rank 0 asks for backend 'weft', rank 1 for 'gloo'"));
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
 // Gloo by itself ends the process.
 TEST_P(ProcessGroupErrors, DifferentSizesAreNamed) {
   if (size() == 1 || GetParam().backend == "gloo") return;

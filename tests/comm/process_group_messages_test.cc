@@ -1,6 +1,8 @@
 // Messages, barriers, asynchronous work and groups within groups, the same over every backend.
 #include <atomic>
+#include <future>
 #include <set>
+#include <stdexcept>
 
 #include <gmock/gmock.h>
 
@@ -141,6 +143,28 @@ TEST_P(ProcessGroupMessages, AFutureHasTheResult) {
     EXPECT_TRUE(
         at::equal(future->value().toTensorVector()[0], at::full({4}, static_cast<double>(size()))));
     work->wait();
+  });
+}
+
+TEST_P(ProcessGroupMessages, ACallbackMayWaitForItsOwnWorkAndThrow) {
+  if (GetParam().backend == "gloo") return;  // LibTorch's own
+  run([&](Group group) {
+    for (int round = 0; round < 20; ++round) {
+      const auto work = group->all_reduce_async(at::full({4}, 1.0));
+      std::promise<void> waited;
+      try {
+        work->getFuture()->addCallback([&](c10::ivalue::Future&) {
+          work->wait();
+          waited.set_value();
+          throw std::runtime_error("a callback's own trouble");
+        });
+      } catch (const std::runtime_error&) {
+        // It was done already: the callback ran here.
+      }
+      work->wait();
+      waited.get_future().wait();
+    }
+    group->barrier();
   });
 }
 

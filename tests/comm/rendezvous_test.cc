@@ -47,6 +47,13 @@ std::vector<Outcome> run_together(const std::vector<std::string>& commands) {
   return outcomes;
 }
 
+// What a rank says that stops the one that serves the store. Ends both if it hangs.
+Outcome run_stopping(const std::string& server, const std::string& rank) {
+  return run_command(absl::StrCat(server, " & server=$!; timeout -s KILL 30 ", rank,
+                                  " stop=$server; code=$?; kill -KILL $server; "
+                                  "wait $server 2>/dev/null; exit $code"));
+}
+
 // A port that was free a moment ago.
 int free_port() {
   const auto port = internal::listen_on("127.0.0.1", 0);
@@ -223,6 +230,29 @@ TEST(Rendezvous, AServerThatNeverAnswersIsToldInTime) {
     EXPECT_THAT(outcome.output, HasSubstr(absl::StrCat("127.0.0.1:", listening->port)));
   }
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(15));
+}
+
+// It has answered until then, and its connections stay open.
+TEST(Rendezvous, AServerThatStopsIsToldInTime) {
+  const int port = free_port();
+  const std::string rank = absl::StrCat("method=tcp://127.0.0.1:", port, " size=3 rank=");
+  const std::string last = absl::StrCat(rank, "1 timeout=5000 port=", port);
+  const Outcome outcome = run_stopping(join("", rank + "0"), join("", last));
+  EXPECT_EQ(outcome.code, 3) << outcome.output;
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("rank 1 of 3: the rendezvous store at 127.0.0.1:"),
+                                    HasSubstr(absl::StrCat(port, " did not answer within 5000 ms")),
+                                    HasSubstr("while this rank waited for rank ")));
+}
+
+TEST(Rendezvous, AServerThatStopsIsToldInTimeToWhoFormsASameHostGroup) {
+  const int port = free_port();
+  const std::string server = absl::StrCat("method=tcp://127.0.0.1:", port, " size=2 rank=0");
+  const Outcome outcome =
+      run_stopping(join("", server), join("", absl::StrCat("ask=1 timeout=2000 port=", port)));
+  EXPECT_EQ(outcome.code, 3) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr(absl::StrCat("rendezvous store at 127.0.0.1:", port)),
+                    HasSubstr("did not answer"), HasSubstr("the notice of rank 0")));
 }
 
 }  // namespace

@@ -11,20 +11,21 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "weft/tests/ddp/failure_of.h"
 #include "weft/tests/support/group_world.h"
 
-namespace weft {
+namespace weft::testing {
 namespace {
 
 namespace fs = std::filesystem;
 using at::Tensor;
-using testing::run_ranks;
 using torch::nn::BatchNorm1d;
 using torch::nn::Linear;
 using torch::nn::Sequential;
 using Group = std::shared_ptr<ProcessGroup>;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr CheckpointProgress kProgress = {.epoch = 3, .step = 1200, .sampler_position = 64};
 
@@ -64,18 +65,6 @@ void expect_equal(const torch::nn::Module& actual, const torch::nn::Module& expe
   };
   compare(actual.named_parameters(), expected.named_parameters());
   compare(actual.named_buffers(), expected.named_buffers());
-}
-
-template <class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return std::string("another error: ") + error.what();
-  }
-  return "no error";
 }
 
 TEST_F(DdpCheckpoint, GoesOnAsIfTheRunHadNotStopped) {
@@ -124,7 +113,7 @@ TEST_F(DdpCheckpoint, WritesRankZerosModel) {
 TEST_F(DdpCheckpoint, FailsOnEveryRankWhenRankZeroCannotWrite) {
   run_ranks(3, [&](const Group& group) {
     const Sequential net = make_net(1);
-    EXPECT_THAT(error_of([&] {
+    EXPECT_THAT(value_error_of([&] {
                   save_checkpoint(*group, file("missing/run.pt"), *net, nullptr, kProgress);
                 }),
                 AllOf(HasSubstr("missing/run.pt"), HasSubstr("rank 0: ")));
@@ -137,7 +126,7 @@ TEST_F(DdpCheckpoint, KeepsTheOldFileWhenAModuleCannotBeSaved) {
     save_checkpoint(*group, file(), *net, nullptr, kProgress);
     auto broken = std::make_shared<torch::nn::Module>();
     broken->register_buffer("no_data", at::empty({2}, at::TensorOptions(at::kMeta)));
-    EXPECT_THAT(error_of([&] { save_checkpoint(*group, file(), *broken, nullptr, {}); }),
+    EXPECT_THAT(value_error_of([&] { save_checkpoint(*group, file(), *broken, nullptr, {}); }),
                 HasSubstr("rank 0: "));
     Sequential loaded = make_net(2);
     EXPECT_EQ(load_checkpoint(*group, file(), *loaded, nullptr), kProgress);
@@ -171,7 +160,7 @@ TEST_F(DdpCheckpoint, NamesWhatDoesNotFitAndChangesNothing) {
     save_checkpoint(*group, file(), *net, nullptr, kProgress);
     const auto error_for = [&](Sequential& other) {
       const Tensor before = other->parameters()[0].detach().clone();
-      std::string error = error_of([&] { load_checkpoint(*group, file(), *other, nullptr); });
+      std::string error = value_error_of([&] { load_checkpoint(*group, file(), *other, nullptr); });
       EXPECT_TRUE(other->parameters()[0].equal(before));
       return error;
     };
@@ -193,15 +182,31 @@ TEST_F(DdpCheckpoint, FailsOnEveryRankWhenOneFindsNoOrAnotherFile) {
     Sequential other = make_net(2);
     const auto error_with = [&](const std::string& on_rank_two) {
       const std::string path = group->rank() == 2 ? on_rank_two : file("a");
-      return error_of([&] { load_checkpoint(*group, path, *other, nullptr); });
+      return value_error_of([&] { load_checkpoint(*group, path, *other, nullptr); });
     };
-    EXPECT_THAT(
-        error_with(file("b")),
-        HasSubstr("different files: rank 0 epoch 0 step 1 sample 0, rank 2 epoch 0 step 2"));
+    EXPECT_THAT(error_with(file("b")),
+                AllOf(HasSubstr("different files: rank 0: epoch 0 step 1 sample 0 ("),
+                      HasSubstr("; rank 2: epoch 0 step 2 sample 0 (")));
     EXPECT_THAT(error_with(file("none")), HasSubstr("rank 2: "));
     if (group->rank() == 2) std::ofstream(file("cut")) << "not an archive";
     EXPECT_THAT(error_with(file("cut")), HasSubstr("rank 2: "));
     expect_equal(*other, *make_net(2));
+  });
+}
+
+// A copy of another run, saved at the same step.
+TEST_F(DdpCheckpoint, NamesTheRanksWhoseFileDiffersInItsValuesAlone) {
+  run_ranks(4, [&](const Group& group) {
+    save_checkpoint(*group, file("a"), *make_net(1), nullptr, kProgress);
+    save_checkpoint(*group, file("b"), *make_net(2), nullptr, kProgress);
+    Sequential net = make_net(3);
+    const std::string path = file(group->rank() % 2 == 0 ? "a" : "b");
+    EXPECT_THAT(value_error_of([&] { load_checkpoint(*group, path, *net, nullptr); }),
+                AllOf(HasSubstr("different files: rank 0: epoch 3"), HasSubstr("; rank 1: epoch 3"),
+                      HasSubstr("; rank 3: epoch 3"), Not(HasSubstr("rank 2: "))));
+    expect_equal(*net, *make_net(3));
+    load_checkpoint(*group, file("b"), *net, nullptr);
+    expect_equal(*net, *make_net(2));
   });
 }
 
@@ -210,7 +215,7 @@ TEST_F(DdpCheckpoint, NamesAnOptimizerThatIsNotTheOneSaved) {
     Sequential net = make_net(1);
     torch::optim::SGD optimizer(net->parameters(), 0.1);
     const auto error = [&] {
-      return error_of([&] { load_checkpoint(*group, file(), *net, &optimizer); });
+      return value_error_of([&] { load_checkpoint(*group, file(), *net, &optimizer); });
     };
     save_checkpoint(*group, file(), *net, nullptr, kProgress);
     EXPECT_THAT(error(), HasSubstr("saved without an optimizer"));
@@ -221,4 +226,4 @@ TEST_F(DdpCheckpoint, NamesAnOptimizerThatIsNotTheOneSaved) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::testing

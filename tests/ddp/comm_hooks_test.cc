@@ -8,33 +8,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "weft/tests/ddp/failure_of.h"
 #include "weft/tests/ddp/grad_buckets.h"
 #include "weft/tests/support/group_world.h"
 
-namespace weft {
+namespace weft::testing {
 namespace {
 
-using testing::gradients;
 using ::testing::HasSubstr;
-using testing::make_bucket;
-using testing::mean_gradients;
-using testing::result_of;
-using testing::run_ranks;
-using testing::Shapes;
 
 const Shapes kShapes = {{8, 5}, {7}, {2, 3, 2}};
-const int64_t kNumel = testing::numel_of(kShapes);
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& failed) {
-    return failed.what_without_backtrace();
-  } catch (const std::exception& failed) {
-    return failed.what();
-  }
-  return "";
-}
+const int64_t kNumel = numel_of(kShapes);
 
 // A hook of the user.
 class UserHook : public c10d::CppCommHookInterface<
@@ -128,7 +112,7 @@ TEST(CommHooks, AnInnerHooksErrorComesOutOfTheWrapper) {
   for (const CommHook& inner : {CommHook(throws), CommHook(fails)}) {
     c10d::GradBucket bucket = make_bucket(buffer, kShapes);
     const CommHook hook = fp16_compress_wrapper(inner);
-    EXPECT_THAT(error_of([&] { result_of(*hook, bucket); }), HasSubstr("no time for gradients"));
+    EXPECT_THAT(failure_of([&] { result_of(*hook, bucket); }), HasSubstr("no time for gradients"));
     EXPECT_EQ(bucket.getBuffer().data_ptr(), buffer.data_ptr());
   }
 }
@@ -176,9 +160,9 @@ TEST(CommHooks, RefuseWhatCannotBe) {
   EXPECT_THROW(fp16_compress_wrapper(nullptr), c10::ValueError);
   EXPECT_THROW(post_local_sgd_hook({}), c10::ValueError);
   run_ranks(1, [](std::shared_ptr<ProcessGroup> group) {
-    EXPECT_THAT(error_of([&] { post_local_sgd_hook({.group = group}); }), HasSubstr("subgroup"));
+    EXPECT_THAT(failure_of([&] { post_local_sgd_hook({.group = group}); }), HasSubstr("subgroup"));
     EXPECT_THAT(
-        error_of([&] {
+        failure_of([&] {
           post_local_sgd_hook({.group = group, .subgroup = group, .start_local_sgd_iter = -1});
         }),
         HasSubstr("start_local_sgd_iter is -1"));
@@ -202,4 +186,4 @@ TEST(CommHooks, ARankThatIsGoneIsAnErrorInTheFuture) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::testing

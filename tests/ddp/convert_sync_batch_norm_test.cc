@@ -7,28 +7,18 @@
 #include <torch/torch.h>
 
 #include "weft/ddp/sync_batch_norm.h"
+#include "weft/tests/ddp/failure_of.h"
 #include "weft/tests/support/group_world.h"
 
-namespace weft {
+namespace weft::testing {
 namespace {
 
 using at::Tensor;
-using testing::run_ranks;
 using torch::nn::BatchNorm1d;
 using torch::nn::Linear;
 using torch::nn::Sequential;
 using Group = std::shared_ptr<ProcessGroup>;
 using ::testing::HasSubstr;
-
-template <class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
 
 // A Sequential holds another one only with a forward that is no template.
 struct StackImpl : torch::nn::SequentialImpl {
@@ -132,10 +122,11 @@ TEST(ConvertSyncBatchNorm, NamesMembersThatItCannotReplaceAndChangesNothing) {
   run_ranks(1, [](const Group& group) {
     Sequential inner(Linear(4, 4), BatchNorm1d(4));
     torch::nn::ModuleList root(inner, std::make_shared<Block>());
-    EXPECT_THAT(error_of([&] { convert_sync_batch_norm(root.ptr(), group); }),
+    EXPECT_THAT(value_error_of([&] { convert_sync_batch_norm(root.ptr(), group); }),
                 HasSubstr(": 1.plain;"));
     EXPECT_NE(inner[1]->as<BatchNorm1d>(), nullptr);
-    EXPECT_THAT(error_of([&] { convert_sync_batch_norm(nullptr, group); }), HasSubstr("no module"));
+    EXPECT_THAT(value_error_of([&] { convert_sync_batch_norm(nullptr, group); }),
+                HasSubstr("no module"));
   });
 }
 
@@ -156,4 +147,4 @@ TEST(ConvertSyncBatchNorm, GivesTheGroupToMembersThatAreReady) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::testing

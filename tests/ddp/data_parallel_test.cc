@@ -8,7 +8,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace weft {
+#include "weft/tests/ddp/failure_of.h"
+
+namespace weft::testing {
 namespace {
 
 using at::Tensor;
@@ -36,18 +38,6 @@ struct NetImpl : torch::nn::Cloneable<NetImpl> {
 TORCH_MODULE(Net);
 
 Devices cpus(size_t count) { return Devices(count, at::kCPU); }
-
-template <class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return std::string("another error: ") + error.what();
-  }
-  return "no error";
-}
 
 TEST(DataParallel, GivesTheOutputsAndGradientsOfOneDevice) {
   for (const size_t devices : {1, 2, 3, 7}) {
@@ -169,28 +159,29 @@ struct PickyImpl : torch::nn::Cloneable<PickyImpl> {
 
 TEST(DataParallel, PassesOnWhatAPartThrows) {
   const auto picky = std::make_shared<PickyImpl>();
-  EXPECT_THAT(error_of([&] { data_parallel(picky, at::arange(4.), cpus(2)); }),
+  EXPECT_THAT(value_error_of([&] { data_parallel(picky, at::arange(4.), cpus(2)); }),
               HasSubstr("too large"));
 }
 
 TEST(DataParallel, RefusesWhatCannotBe) {
   Net net;
   const Tensor input = at::ones({4, 3});
-  EXPECT_THAT(error_of([&] { data_parallel(net, input, {}); }), HasSubstr("no devices"));
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(value_error_of([&] { data_parallel(net, input, {}); }), HasSubstr("no devices"));
+  EXPECT_THAT(value_error_of([&] {
                 data_parallel(net, input, {at::kCPU, Device("cuda:0")});
               }),
               HasSubstr("several types: cpu and cuda:0"));
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(value_error_of([&] {
                 data_parallel(net, input, {Device("cuda:1"), Device("cuda:0")});
               }),
               HasSubstr("the first device, cuda:1, but 'scale' is on cpu"));
-  EXPECT_THAT(error_of([&] { data_parallel(net, input, cpus(2), std::nullopt, 2); }),
+  EXPECT_THAT(value_error_of([&] { data_parallel(net, input, cpus(2), std::nullopt, 2); }),
               HasSubstr("shape [4, 3] along dimension 2"));
-  EXPECT_THAT(error_of([&] { data_parallel(net, at::ones({}), cpus(2)); }),
+  EXPECT_THAT(value_error_of([&] { data_parallel(net, at::ones({}), cpus(2)); }),
               HasSubstr("along dimension 0"));
-  EXPECT_THAT(error_of([&] { data_parallel(net, Tensor(), cpus(2)); }), HasSubstr("undefined"));
+  EXPECT_THAT(value_error_of([&] { data_parallel(net, Tensor(), cpus(2)); }),
+              HasSubstr("undefined"));
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::testing

@@ -11,19 +11,11 @@
 #include "weft/ddp/comm_hooks.h"
 #include "weft/tests/ddp/ddp_ranks.h"
 
-namespace weft {
+namespace weft::testing {
 namespace {
 
 using ::testing::AllOf;
-using testing::copies;
-using testing::failure_of;
-using testing::GroupPtr;
 using ::testing::HasSubstr;
-using testing::input_of;
-using testing::loss_of;
-using testing::Mlp;
-using testing::MlpImpl;
-using testing::run_ranks;
 
 // A module of parameters alone.
 struct Bare : torch::nn::Module {
@@ -253,4 +245,4 @@ TEST(DdpBadInputTest, HooksTwiceOrTooLate) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::testing

@@ -14,34 +14,16 @@
 #include "weft/ddp/comm_hooks.h"
 #include "weft/tests/ddp/ddp_ranks.h"
 
-namespace weft {
+namespace weft::testing {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using namespace std::chrono_literals;
-using testing::copies;
-using testing::expect_close;
-using testing::expect_gradients;
-using testing::failure_of;
-using testing::GroupPtr;
-using testing::input_of;
-using testing::loss_of;
-using testing::Mlp;
-using testing::MlpImpl;
-using testing::run_ranks;
-using testing::whole_of;
 
-// Two outputs, of the layers `left` and `right`.
-struct TwoHeadsImpl : torch::nn::Module {
-  TwoHeadsImpl() {
-    left = register_module("left", torch::nn::Linear(5, 2));
-    right = register_module("right", torch::nn::Linear(5, 2));
-    to(torch::kDouble);
-  }
+struct TwoHeadsImpl : LeftAndRight {
   std::vector<at::Tensor> forward(const at::Tensor& x) { return {left(x), right(x)}; }
-  torch::nn::Linear left = nullptr, right = nullptr;
 };
 TORCH_MODULE(TwoHeads);
 
@@ -310,4 +292,4 @@ TEST(DdpFailureTest, AGraphMayOutliveItsDdp) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::testing

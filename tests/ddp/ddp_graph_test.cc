@@ -16,7 +16,7 @@
 #include "weft/ddp/comm_hooks.h"
 #include "weft/tests/ddp/ddp_ranks.h"
 
-namespace weft {
+namespace weft::testing {
 
 struct Outputs {
   at::Tensor left;
@@ -27,30 +27,14 @@ auto weft_fields(Outputs& value) { return std::tie(value.left, value.right); }
 
 namespace {
 
-using testing::copies;
-using testing::expect_close;
-using testing::expect_gradients;
-using testing::failure_of;
-using testing::GroupPtr;
 using ::testing::HasSubstr;
-using testing::input_of;
-using testing::loss_of;
-using testing::Mlp;
-using testing::MlpImpl;
-using testing::run_ranks;
-using testing::whole_of;
 
-// Two layers, whose outputs come in the form that Shape makes of them.
+// The outputs come in the form that Shape makes of them.
 template <class Shape>
-struct Heads : torch::nn::Module {
-  explicit Heads(Shape shape) : shape(shape) {
-    left = register_module("left", torch::nn::Linear(5, 2));
-    right = register_module("right", torch::nn::Linear(5, 2));
-    to(torch::kDouble);
-  }
+struct Heads : LeftAndRight {
+  explicit Heads(Shape shape) : shape(shape) {}
   auto forward(const at::Tensor& x) { return shape(left(x), right(x)); }
   const Shape shape;
-  torch::nn::Linear left = nullptr, right = nullptr;
 };
 
 // The loss takes the left one's output alone; the right one's arrives undefined, all else would
@@ -304,4 +288,4 @@ TEST(DdpGraphTest, UnusedOnSomeRanksAndOnAll) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::testing

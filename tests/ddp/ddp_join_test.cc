@@ -13,31 +13,22 @@
 
 #include "weft/ddp/comm_hooks.h"
 #include "weft/ddp/join.h"
+#include "weft/ddp/sync_batch_norm.h"
 #include "weft/ddp/zero_redundancy_optimizer.h"
 #include "weft/tests/ddp/ddp_ranks.h"
 
-namespace weft {
+namespace weft::testing {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
-using testing::copies;
-using testing::expect_close;
-using testing::failure_of;
-using testing::GroupPtr;
-using testing::input_of;
-using testing::loss_of;
-using testing::Mlp;
-using testing::MlpImpl;
-using testing::run_ranks;
 
 using Ddp = DistributedDataParallel<MlpImpl>;
 
 void expect_equal_models(const std::vector<Mlp>& models) {
   for (size_t rank = 1; rank < models.size(); ++rank) {
-    const auto one = models[0]->parameters(), other = models[rank]->parameters();
-    for (size_t i = 0; i < one.size(); ++i) expect_close(one[i].detach(), other[i].detach());
+    expect_parameters(*models[0], *models[rank]);
   }
 }
 
@@ -108,8 +99,7 @@ TEST_P(Joins, TrainsAsOneProcessWithAllInputsOver) {
     }
   });
   expect_equal_models(models);
-  const auto own = models[0]->parameters(), right = truth->parameters();
-  for (size_t i = 0; i < own.size(); ++i) expect_close(own[i].detach(), right[i].detach(), 1e-10);
+  expect_parameters(*models[0], *truth, 1e-10);
 }
 INSTANTIATE_TEST_SUITE_P(
     Case, Joins,
@@ -285,10 +275,28 @@ TEST(DdpJoinTest, AShareOfTheOptimizerGoesOnWhereInputsHaveEnded) {
     train(truth, /*shared=*/false, views);
     train(models, /*shared=*/true, views);
     expect_equal_models(models);
-    const auto one = models[0]->parameters(), other = truth[0]->parameters();
-    for (size_t i = 0; i < one.size(); ++i) expect_close(one[i].detach(), other[i].detach());
+    expect_parameters(*models[0], *truth[0]);
   }
 }
 
+TEST(DdpJoinTest, RefusesAModuleWhoseForwardNeedsAllRanks) {
+  run_ranks(2, [](GroupPtr group) {
+    torch::nn::Sequential net(torch::nn::Linear(5, 4),
+                              SyncBatchNorm(torch::nn::BatchNormOptions(4), group));
+    net->to(torch::kDouble);
+    DistributedDataParallel ddp(net, group);
+    int steps = 0;
+    const auto body = [&] {
+      for (; steps < 1 + group->rank(); ++steps) loss_of(ddp(input_of(0))).backward();
+    };
+    EXPECT_THAT(failure_of([&] { ddp.join(body); }), HasSubstr("'1' is a SyncBatchNorm"));
+    EXPECT_EQ(steps, 0);
+    JoinOptions options;
+    options.throw_on_early_termination = true;
+    EXPECT_THAT(failure_of([&] { ddp.join(body, options); }), HasSubstr("no more inputs"));
+    EXPECT_EQ(steps, 1);
+  });
+}
+
 }  // namespace
-}  // namespace weft
+}  // namespace weft::testing

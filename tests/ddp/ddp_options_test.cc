@@ -14,23 +14,11 @@
 
 #include "weft/tests/ddp/ddp_ranks.h"
 
-namespace weft {
+namespace weft::testing {
 namespace {
 
-using testing::copies;
-using testing::Counted;
 using ::testing::ElementsAre;
-using testing::expect_close;
-using testing::expect_gradients;
-using testing::failure_of;
-using testing::GroupPtr;
 using ::testing::HasSubstr;
-using testing::input_of;
-using testing::loss_of;
-using testing::Mlp;
-using testing::MlpImpl;
-using testing::run_ranks;
-using testing::whole_of;
 
 // Parameters p0, p1, ... of which forward sums some.
 struct Bare : torch::nn::Module {
@@ -321,4 +309,4 @@ TEST(DdpOptionsTest, LoggingTellsWhatWasDone) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::testing

@@ -17,6 +17,7 @@
 #include <torch/torch.h>
 
 #include "weft/ddp/distributed_data_parallel.h"
+#include "weft/tests/ddp/failure_of.h"
 #include "weft/tests/support/group_world.h"
 
 namespace weft::testing {
@@ -35,6 +36,16 @@ struct MlpImpl : torch::nn::Module {
 };
 TORCH_MODULE(Mlp);
 
+// Two layers beside each other; what their outputs become is each test's own.
+struct LeftAndRight : torch::nn::Module {
+  LeftAndRight() {
+    left = register_module("left", torch::nn::Linear(5, 2));
+    right = register_module("right", torch::nn::Linear(5, 2));
+    to(torch::kDouble);
+  }
+  torch::nn::Linear left = nullptr, right = nullptr;
+};
+
 // Made from numbers: torch's generator is one for all ranks' threads.
 inline at::Tensor input_of(int rank, int step = 0, int64_t rows = 3) {
   const at::Tensor base = torch::arange(rows * 5, torch::kDouble).reshape({rows, 5});
@@ -50,17 +61,6 @@ inline std::vector<Mlp> copies(int count) {
 
 inline at::Tensor loss_of(const at::Tensor& output) { return output.pow(2).mean(); }
 
-inline std::string failure_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
-
 inline void expect_close(const at::Tensor& one, const at::Tensor& other, double tolerance = 1e-12) {
   ASSERT_TRUE(one.defined() && other.defined());
   EXPECT_LE((one - other).abs().max().item<double>(), tolerance) << one << "\n" << other;
@@ -72,6 +72,15 @@ inline void expect_gradients(const torch::nn::Module& own, const torch::nn::Modu
   ASSERT_EQ(left.size(), right.size());
   for (size_t i = 0; i < left.size(); ++i) {
     expect_close(left[i].grad(), right[i].grad(), tolerance);
+  }
+}
+
+inline void expect_parameters(const torch::nn::Module& own, const torch::nn::Module& truth,
+                              double tolerance = 1e-12) {
+  const auto left = own.parameters(), right = truth.parameters();
+  ASSERT_EQ(left.size(), right.size());
+  for (size_t i = 0; i < left.size(); ++i) {
+    expect_close(left[i].detach(), right[i].detach(), tolerance);
   }
 }
 

@@ -8,19 +8,11 @@
 
 #include "weft/tests/ddp/ddp_ranks.h"
 
-namespace weft {
+namespace weft::testing {
 namespace {
 
-using testing::copies;
 using ::testing::ElementsAre;
-using testing::expect_close;
-using testing::failure_of;
-using testing::GroupPtr;
 using ::testing::HasSubstr;
-using testing::input_of;
-using testing::Mlp;
-using testing::MlpImpl;
-using testing::run_ranks;
 
 TEST(DistributedDataParallelTest, GradientsAreThoseOfTheWholeBatch) {
   for (const int size : {1, 2, 3}) {
@@ -38,8 +30,7 @@ TEST(DistributedDataParallelTest, GradientsAreThoseOfTheWholeBatch) {
         for (int step = 0; step < 3; ++step) {
           ddp.zero_grad();
           ddp(input_of(rank)).pow(2).mean().backward();
-          const auto own = models[rank]->parameters(), truth = whole->parameters();
-          for (size_t i = 0; i < own.size(); ++i) expect_close(own[i].grad(), truth[i].grad());
+          expect_gradients(*models[rank], *whole);
         }
       });
     }
@@ -64,8 +55,7 @@ TEST(DistributedDataParallelTest, TrainsAsOneProcessOnTheWholeBatch) {
       ddp(input_of(rank, step)).pow(2).mean().backward();
       optimizer.step();
     }
-    const auto own = models[rank]->parameters(), truth = whole->parameters();
-    for (size_t i = 0; i < own.size(); ++i) expect_close(own[i], truth[i]);
+    expect_parameters(*models[rank], *whole);
   });
 }
 
@@ -106,8 +96,7 @@ TEST(DistributedDataParallelTest, NoSyncAddsUpAndTheNextPassReducesTheSum) {
           ddp(input_of(rank, 1)).pow(2).mean().backward();
         }
         ddp(input_of(rank, 2)).pow(2).mean().backward();
-        const auto own = models[rank]->parameters(), truth = whole->parameters();
-        for (size_t i = 0; i < own.size(); ++i) expect_close(own[i].grad(), truth[i].grad());
+        expect_gradients(*models[rank], *whole);
       }
     });
   }
@@ -148,10 +137,9 @@ TEST(DistributedDataParallelTest, RanksOfUnequalSpeedTrainAsOne) {
       if (step % 3 == rank) torch::ones({300, 300}).matmul(torch::ones({300, 300}));
       optimizer.step();
     }
-    const auto own = models[rank]->parameters(), truth = whole->parameters();
-    for (size_t i = 0; i < own.size(); ++i) expect_close(own[i], truth[i]);
+    expect_parameters(*models[rank], *whole);
   });
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::testing

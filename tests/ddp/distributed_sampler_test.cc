@@ -10,7 +10,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace weft {
+#include "weft/tests/ddp/failure_of.h"
+
+namespace weft::testing {
 namespace {
 
 using Indices = std::vector<size_t>;
@@ -214,25 +216,15 @@ TEST(DistributedSampler, SteersADataLoaderFromOutside) {
   EXPECT_EQ(read_from(*loader), rest);
 }
 
-template <class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
-
 TEST(DistributedSampler, RefusesWhatCannotBe) {
   const auto make = [](int64_t replicas, int64_t rank) {
-    return error_of([&] { DistributedSampler(4, {.num_replicas = replicas, .rank = rank}); });
+    return value_error_of([&] { DistributedSampler(4, {.num_replicas = replicas, .rank = rank}); });
   };
   EXPECT_THAT(make(0, 0), HasSubstr("num_replicas is at least 1, not 0"));
   EXPECT_THAT(make(3, 3), HasSubstr("no rank 3 among 3 replicas"));
   EXPECT_THAT(make(3, -1), HasSubstr("no rank -1 among 3 replicas"));
   DistributedSampler sampler(9, {.num_replicas = 3, .rank = 0});
-  EXPECT_THAT(error_of([&] { sampler.seek(0, 4); }), HasSubstr("position 4 is outside"));
+  EXPECT_THAT(value_error_of([&] { sampler.seek(0, 4); }), HasSubstr("position 4 is outside"));
 }
 
 TEST(DistributedSampler, RefusesThePlaceOfAnotherDataSet) {
@@ -243,11 +235,11 @@ TEST(DistributedSampler, RefusesThePlaceOfAnotherDataSet) {
   torch::serialize::InputArchive archive;
   archive.load_from(file);
   DistributedSampler other(9, {.num_replicas = 2, .rank = 0});
-  EXPECT_THAT(error_of([&] { other.load(archive); }),
+  EXPECT_THAT(value_error_of([&] { other.load(archive); }),
               HasSubstr("of 9 samples and 3 replicas, this sampler has 9 and 2"));
   torch::serialize::InputArchive empty;
-  EXPECT_THAT(error_of([&] { other.load(empty); }), HasSubstr("no integer 'samples'"));
+  EXPECT_THAT(value_error_of([&] { other.load(empty); }), HasSubstr("no integer 'samples'"));
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::testing

@@ -1,5 +1,6 @@
 // Equal to Python's DDP, as the golden files have it: gradients, join, buckets.
 #include <algorithm>
+#include <memory>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -16,15 +17,10 @@
 #include "weft/tests/ddp/small_models.h"
 #include "weft/tests/support/group_world.h"
 
-namespace weft {
+namespace weft::testing {
 namespace {
 
 using nlohmann::json;
-using testing::golden_cases;
-using testing::run_ranks;
-using testing::SmallModel;
-using testing::step_value;
-using testing::tensor_of;
 using GroupPtr = std::shared_ptr<ProcessGroup>;
 
 // Prints as its name: a case is long.
@@ -73,6 +69,15 @@ void expect_equal(const std::string& what, const at::Tensor& own, const json& go
   EXPECT_LE((dense - truth).abs().max().item<double>(), 1e-12) << what << "\n" << dense << truth;
 }
 
+// As it starts on the rank that `mine` is of: ranks without parameters of their own have rank 0's.
+std::shared_ptr<SmallModel> model_of(const json& test, const json& mine) {
+  const json& start = mine.contains("parameters") ? mine : test.at("ranks").at(0);
+  auto model = std::make_shared<SmallModel>(test.at("model"));
+  model->load(start.at("parameters"));
+  model->load(start.at("buffers"));
+  return model;
+}
+
 class GoldenGradients : public ::testing::TestWithParam<Case> {};
 
 TEST_P(GoldenGradients, EqualPythons) {
@@ -90,10 +95,7 @@ TEST_P(GoldenGradients, EqualPythons) {
   run_ranks(test.at("world"), [&](GroupPtr group) {
     const auto rank = static_cast<size_t>(group->rank());
     const json& mine = test.at("ranks").at(rank);
-    const json& start = mine.contains("parameters") ? mine : test.at("ranks").at(0);
-    auto model = std::make_shared<SmallModel>(test.at("model"));
-    model->load(start.at("parameters"));
-    model->load(start.at("buffers"));
+    const auto model = model_of(test, mine);
     model->train(test.at("training").get<bool>());
     if (mine.contains("old_gradients")) {
       for (auto& one : model->named_parameters()) {
@@ -141,10 +143,7 @@ TEST_P(GoldenJoin, EqualsPythons) {
   run_ranks(test.at("world"), [&](GroupPtr group) {
     const auto rank = static_cast<size_t>(group->rank());
     const json& mine = test.at("ranks").at(rank);
-    const json& start = mine.contains("parameters") ? mine : test.at("ranks").at(0);
-    auto model = std::make_shared<SmallModel>(test.at("model"));
-    model->load(start.at("parameters"));
-    model->load(start.at("buffers"));
+    const auto model = model_of(test, mine);
     DistributedDataParallel ddp(model, group, options_of(test.at("options")));
     torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(test.at("lr")));
     JoinOptions options;
@@ -280,4 +279,4 @@ INSTANTIATE_TEST_SUITE_P(Case, GoldenBuckets, ::testing::ValuesIn(cases_of("buck
                          name_of);
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::testing

@@ -16,17 +16,10 @@
 #include "weft/tests/ddp/grad_buckets.h"
 #include "weft/tests/support/group_world.h"
 
-namespace weft {
+namespace weft::testing {
 namespace {
 
 using nlohmann::json;
-using testing::golden_cases;
-using testing::make_bucket;
-using testing::result_of;
-using testing::run_ranks;
-using testing::Shapes;
-using testing::step_value;
-using testing::tensor_of;
 using torch::optim::Adam;
 using torch::optim::AdamOptions;
 using torch::optim::AdamW;
@@ -250,4 +243,4 @@ TEST(GoldenZero, StepsAreAsInPython) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::testing

@@ -1,6 +1,5 @@
 #include "weft/ddp/model_averaging.h"
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -10,24 +9,15 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "weft/tests/ddp/failure_of.h"
 #include "weft/tests/support/group_world.h"
 
-namespace weft {
+namespace weft::testing {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::run_ranks;
 using Tensors = std::vector<at::Tensor>;
-
-std::string value_error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::ValueError& failed) {
-    return failed.what_without_backtrace();
-  }
-  return "";
-}
 
 // A parameter with a gradient.
 at::Tensor parameter(const at::Tensor& value) {
@@ -176,4 +166,4 @@ TEST(PostLocalSgd, SavesTheAveragersStepWithTheOptimizersState) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::testing

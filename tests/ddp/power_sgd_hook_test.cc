@@ -18,18 +18,10 @@
 #include "weft/tests/ddp/grad_buckets.h"
 #include "weft/tests/support/group_world.h"
 
-namespace weft {
+namespace weft::testing {
 namespace {
 
-using testing::gradients;
 using ::testing::HasSubstr;
-using testing::make_bucket;
-using testing::mean_gradients;
-using testing::numel_of;
-using testing::relative_error;
-using testing::result_of;
-using testing::run_ranks;
-using testing::Shapes;
 
 // Three matrices, two of them alike, a vector, a scalar and a convolution's kernel.
 const Shapes kShapes = {{20, 30}, {30}, {20, 30}, {}, {16, 4, 3, 3}, {12, 9}};
@@ -123,26 +115,20 @@ TEST(PowerSgd, AtFullRankIsTheMeanWhenTheBucketIsOneMatrix) {
   expect_mean_at_full_rank(options, at::kDouble, 1e-9);
 }
 
-TEST(PowerSgd, OfRankOneIsExactForMatricesOfRankOne) {
-  run_ranks(2, [](std::shared_ptr<ProcessGroup> group) {
+void expect_exact_for_rank_one(int64_t approximation) {
+  run_ranks(2, [&](std::shared_ptr<ProcessGroup> group) {
     const Shapes shapes = {{40, 30}};
     const at::Tensor base = at::outer(gradients(7, 40), gradients(8, 30)).reshape(-1);
-    const auto hook = power_sgd_hook(group, at_once(1));
+    const auto hook = power_sgd_hook(group, at_once(approximation));
     c10d::GradBucket bucket = make_bucket(base * (group->rank() + 1), shapes);
     EXPECT_LT(relative_error(result_of(*hook, bucket), base * 1.5), 1e-5);
   });
 }
 
+TEST(PowerSgd, OfRankOneIsExactForMatricesOfRankOne) { expect_exact_for_rank_one(1); }
+
 // Of rank two, Gram-Schmidt meets a second column that lies in the span of the first.
-TEST(PowerSgd, OfRankTwoIsExactForMatricesOfRankOne) {
-  run_ranks(2, [](std::shared_ptr<ProcessGroup> group) {
-    const Shapes shapes = {{40, 30}};
-    const at::Tensor base = at::outer(gradients(7, 40), gradients(8, 30)).reshape(-1);
-    const auto hook = power_sgd_hook(group, at_once(2));
-    c10d::GradBucket bucket = make_bucket(base * (group->rank() + 1), shapes);
-    EXPECT_LT(relative_error(result_of(*hook, bucket), base * 1.5), 1e-5);
-  });
-}
+TEST(PowerSgd, OfRankTwoIsExactForMatricesOfRankOne) { expect_exact_for_rank_one(2); }
 
 TEST(PowerSgd, SendsVectorsAndSmallMatricesUncompressed) {
   run_ranks(2, [](std::shared_ptr<ProcessGroup> group) {
@@ -431,4 +417,4 @@ TEST(PowerSgd, MakesColumnsOrthonormalInTheSpanTheyHad) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::testing

@@ -8,13 +8,13 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "weft/tests/ddp/failure_of.h"
 #include "weft/tests/support/group_world.h"
 
-namespace weft {
+namespace weft::testing {
 namespace {
 
 using at::Tensor;
-using testing::run_ranks;
 using torch::nn::BatchNormOptions;
 using Group = std::shared_ptr<ProcessGroup>;
 using Tensors = std::vector<Tensor>;
@@ -335,21 +335,11 @@ TEST(SyncBatchNorm, LeavesTheStatisticsOfABatchThatIsEmptyEverywhere) {
   });
 }
 
-template <class Error, class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
-
 TEST(SyncBatchNorm, RefusesASingleValuePerChannelOnEveryRank) {
   run_ranks(3, [](const Group& group) {
     SyncBatchNorm norm(kChannels, group);
     const Tensor input = at::ones({group->rank() == 1 ? 1 : 0, kChannels});
-    EXPECT_THAT(error_of<c10::ValueError>([&] { norm(input); }),
+    EXPECT_THAT(value_error_of([&] { norm(input); }),
                 HasSubstr("all ranks together have one value per channel"));
     EXPECT_TRUE(norm->running_mean.equal(at::zeros({kChannels})));
     EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 0);
@@ -360,7 +350,7 @@ TEST(SyncBatchNorm, NamesRanksThatDifferOnEveryRank) {
   run_ranks(3, [](const Group& group) {
     const int64_t channels = group->rank() == 2 ? 4 : 5;
     SyncBatchNorm norm(channels, group);
-    EXPECT_THAT(error_of<c10::ValueError>([&] {
+    EXPECT_THAT(value_error_of([&] {
                   norm(at::ones({2, channels}));
                 }),
                 HasSubstr("rank 0 has 5 channels of Float, rank 2 has 4 channels of Float"));
@@ -368,7 +358,7 @@ TEST(SyncBatchNorm, NamesRanksThatDifferOnEveryRank) {
   run_ranks(2, [](const Group& group) {
     SyncBatchNorm norm(kChannels, group);
     const auto type = group->rank() == 0 ? at::kFloat : at::kHalf;
-    EXPECT_THAT(error_of<c10::ValueError>([&] {
+    EXPECT_THAT(value_error_of([&] {
                   norm(at::ones({2, kChannels}, type));
                 }),
                 HasSubstr("rank 0 has 5 channels of Float, rank 1 has 5 channels of Half"));
@@ -383,14 +373,12 @@ TEST(SyncBatchNorm, NamesRanksThatDifferOnEveryRank) {
 
 TEST(SyncBatchNorm, RefusesInputsThatDoNotFit) {
   SyncBatchNorm norm(kChannels);
-  const auto error = [&](const Tensor& input) {
-    return error_of<c10::ValueError>([&] { norm(input); });
-  };
+  const auto error = [&](const Tensor& input) { return value_error_of([&] { norm(input); }); };
   EXPECT_THAT(error(at::ones({kChannels})), HasSubstr("takes (N, 5)"));
   EXPECT_THAT(error(at::ones({2, 4, 3})), HasSubstr("not [2, 4, 3]"));
   EXPECT_THAT(error(at::ones({2, kChannels}, at::kLong)), HasSubstr("of Long"));
   EXPECT_THAT(error(Tensor()), HasSubstr("undefined"));
-  EXPECT_THAT(error_of<c10::ValueError>([] { SyncBatchNorm(0); }), HasSubstr("at least 1"));
+  EXPECT_THAT(value_error_of([] { SyncBatchNorm(0); }), HasSubstr("at least 1"));
 }
 
 TEST(SyncBatchNorm, RefusesToBeDifferentiatedTwice) {
@@ -399,7 +387,7 @@ TEST(SyncBatchNorm, RefusesToBeDifferentiatedTwice) {
     const Tensor input = at::randn({3, kChannels}).set_requires_grad(true);
     const Tensor gradient = torch::autograd::grad({norm(input).pow(2).sum()}, {input}, {}, true,
                                                   /*create_graph=*/true)[0];
-    EXPECT_THAT(error_of<c10::Error>([&] { gradient.pow(2).sum().backward(); }),
+    EXPECT_THAT(failure_as<c10::Error>([&] { gradient.pow(2).sum().backward(); }),
                 HasSubstr("cannot be differentiated twice"));
   });
 }
@@ -420,4 +408,4 @@ TEST(SyncBatchNorm, KeepsItsGroupAndStateWhenCloned) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::testing

@@ -9,17 +9,15 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "weft/tests/ddp/failure_of.h"
 #include "weft/tests/ddp/grad_buckets.h"
 #include "weft/tests/support/group_world.h"
 
-namespace weft {
+namespace weft::testing {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::gradients;
 using ::testing::HasSubstr;
-using testing::run_ranks;
-using testing::Shapes;
 using torch::optim::Adam;
 using torch::optim::AdamOptions;
 using torch::optim::AdamW;
@@ -291,36 +289,23 @@ TEST(Zero, WhatTwoRanksSavedContinuesOnThreeAndOnOneAndBack) {
     go_on(parameters, optimizer);  // saving changed nothing
   });
 
-  run_ranks(3, [&](std::shared_ptr<ProcessGroup> group) {
-    const Tensors parameters = start(middle);
-    ZeroRedundancyOptimizer<Adam, AdamOptions> optimizer(two_groups(parameters, AdamOptions(9)),
-                                                         AdamOptions(9), group);
-    load(optimizer, bytes);
-    go_on(parameters, optimizer);
-  });
+  const auto go_on_from = [&](int size, const std::string& state) {
+    run_ranks(size, [&](std::shared_ptr<ProcessGroup> group) {
+      const Tensors parameters = start(middle);
+      ZeroRedundancyOptimizer<Adam, AdamOptions> optimizer(two_groups(parameters, AdamOptions(9)),
+                                                           AdamOptions(9), group);
+      load(optimizer, state);
+      go_on(parameters, optimizer);
+    });
+  };
+  go_on_from(3, bytes);
 
   const Tensors parameters = start(middle);
   Adam plain(two_groups(parameters, AdamOptions(9)), AdamOptions(9));
   load(plain, bytes);
   const std::string plain_bytes = saved(plain);
   go_on(parameters, plain);
-
-  run_ranks(2, [&](std::shared_ptr<ProcessGroup> group) {
-    const Tensors parameters = start(middle);
-    ZeroRedundancyOptimizer<Adam, AdamOptions> optimizer(two_groups(parameters, AdamOptions(9)),
-                                                         AdamOptions(9), group);
-    load(optimizer, plain_bytes);
-    go_on(parameters, optimizer);
-  });
-}
-
-std::string value_error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::ValueError& failed) {
-    return failed.what_without_backtrace();
-  }
-  return "";
+  go_on_from(2, plain_bytes);
 }
 
 TEST(Zero, SavesOnlyWhatWasConsolidatedSinceTheLastStep) {
@@ -396,4 +381,4 @@ TEST(Zero, ARefusedGroupIsNotAdded) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::testing

@@ -1,11 +1,11 @@
-#include "weft/ddp/internal/serial_thread.h"
+#include "weft/base/serial_thread.h"
 
 #include <deque>
 #include <utility>
 
 #include "weft/base/mutex.h"
 
-namespace weft::internal {
+namespace weft {
 
 struct SerialThread::Queue {
   Mutex mutex;
@@ -17,24 +17,24 @@ struct SerialThread::Queue {
   Task next() ABSL_LOCKS_EXCLUDED(mutex) {
     MutexLock lock(mutex);
     while (tasks.empty() && !ending) changed.wait(mutex);
-    if (ending) return {};
+    if (tasks.empty()) return {};
     Task task = std::move(tasks.front());
     tasks.pop_front();
     return task;
   }
 };
 
-SerialThread::SerialThread()
-    : queue_(std::make_shared<Queue>()), thread_([queue = queue_] {
+SerialThread::SerialThread(AtEnd at_end)
+    : at_end_(at_end), queue_(std::make_shared<Queue>()), thread_([queue = queue_] {
         while (Task task = queue->next()) task();
       }) {}
 
 SerialThread::~SerialThread() {
-  std::deque<Task> unrun;  // destroyed outside the lock
   {
-    MutexLock lock(queue_->mutex);
+    std::deque<Task> unrun;  // destroyed outside the lock
+    const MutexLock lock(queue_->mutex);
     queue_->ending = true;
-    unrun.swap(queue_->tasks);
+    if (at_end_ == AtEnd::kDrop) unrun.swap(queue_->tasks);
   }
   queue_->changed.notify_all();
   if (thread_.get_id() == std::this_thread::get_id()) {
@@ -52,4 +52,4 @@ void SerialThread::run(Task task) {
   queue_->changed.notify_one();
 }
 
-}  // namespace weft::internal
+}  // namespace weft

@@ -1,8 +1,9 @@
 // Runs tasks one after the other, in the order in which they came, on a thread of its own.
 //
 // Thread safety: `run` may be called from any thread.
-// Lifetime: the destructor waits for the task that runs and destroys the others unrun; on the
-// thread itself (a task may hold the last handle) it waits for nothing.
+// Lifetime: the destructor waits for the task that runs, and runs the others first or destroys them
+// unrun (AtEnd). On the thread itself (a task may hold the last handle) it waits for nothing: the
+// thread ends by itself after the same tasks.
 // Blocking: tasks may block; those behind them wait.
 #pragma once
 
@@ -11,13 +12,14 @@
 
 #include "absl/functional/any_invocable.h"
 
-namespace weft::internal {
+namespace weft {
 
 class SerialThread {
  public:
   using Task = absl::AnyInvocable<void()>;
+  enum class AtEnd { kDrop, kRun };
 
-  SerialThread();
+  explicit SerialThread(AtEnd at_end = AtEnd::kDrop);
   ~SerialThread();
   SerialThread(const SerialThread&) = delete;
   SerialThread& operator=(const SerialThread&) = delete;
@@ -27,8 +29,9 @@ class SerialThread {
 
  private:
   struct Queue;
+  const AtEnd at_end_;
   const std::shared_ptr<Queue> queue_;  // shared with the thread, which may outlive this
   std::thread thread_;
 };
 
-}  // namespace weft::internal
+}  // namespace weft

@@ -1,0 +1,29 @@
+// Compares what ranks are about to do in a training step (DebugLevel::kDetail).
+//
+// Thread safety: a free function. Blocking: until all ranks have come, no longer than the group's
+// timeout. Errors: c10::ValueError on every rank, naming what differs first and on which rank; what
+// the group throws.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "weft/comm/process_group.h"
+
+namespace weft::internal {
+
+struct StepDescription {
+  struct Item {
+    std::string name;
+    int64_t value;
+  };
+  std::vector<Item> items;  // with the same names on all ranks
+};
+
+// Collective. `shadows`: this rank only takes part for the others, and is not compared.
+void verify_step(ProcessGroup& group, const StepDescription& mine, bool shadows, at::Device device);
+
+}  // namespace weft::internal

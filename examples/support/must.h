@@ -1,0 +1,24 @@
+// Throws what has failed as an RpcError, which run_main shows before it ends the program.
+//
+// Thread safety: plain functions.
+#pragma once
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "weft/base/rpc_error.h"
+
+namespace weft::examples {
+
+inline void must(const absl::Status& status) {
+  if (!status.ok()) throw RpcError(status);
+}
+
+template <class T>
+T must(absl::StatusOr<T> result) {
+  must(result.status());
+  return *std::move(result);
+}
+
+}  // namespace weft::examples
