@@ -8,7 +8,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -24,6 +23,7 @@
 #include "absl/strings/str_join.h"
 #include "weft/base/atomic_file.h"
 #include "weft/ddp/internal/exchange_device.h"
+#include "weft/ddp/internal/move_states.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -260,24 +260,6 @@ Loaded read(const std::string& path, const Module& module, bool with_optimizer) 
   return loaded;
 }
 
-// Moves what an optimizer has just loaded, on the CPU, to where its parameters are. The states'
-// types are the optimizers' own: only serialising takes them elsewhere.
-void move_states(Optimizer& optimizer) {
-  for (const auto& parameters : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : parameters.params()) {
-      const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      if (found == optimizer.state().end() || parameter.device().is_cpu()) continue;
-      OutputArchive out;
-      found->second->serialize(out);
-      std::stringstream memory;
-      out.save_to(memory);
-      InputArchive in;
-      in.load_from(memory, parameter.device());
-      found->second->serialize(in);
-    }
-  }
-}
-
 }  // namespace
 
 void save_checkpoint(ProcessGroup& group, const std::string& path, const Module& module,
@@ -299,7 +281,7 @@ CheckpointProgress load_checkpoint(ProcessGroup& group, const std::string& path,
   agreement.reach(error_of([&] {
                     if (optimizer == nullptr) return;
                     optimizer->load(*loaded.optimizer);
-                    move_states(*optimizer);
+                    internal::move_states_to_parameters(*optimizer);
                   }),
                   loaded.found);
   for (const auto& [name, tensor] : tensors_of(module)) tensor.copy_(loaded.tensors.at(name));

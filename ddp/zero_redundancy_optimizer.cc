@@ -18,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "weft/ddp/internal/exchange_bytes.h"
 #include "weft/ddp/internal/exchange_device.h"
+#include "weft/ddp/internal/move_states.h"
 
 namespace weft {
 namespace {
@@ -311,6 +312,7 @@ void ZeroRedundancyOptimizerBase::load(torch::serialize::InputArchive& archive) 
   }
   local_->state().clear();
   move_state(*whole, *local_);
+  internal::move_states_to_parameters(*local_);
 }
 
 }  // namespace weft
