@@ -64,8 +64,8 @@ struct Board {
   Counter unstaged;   // pieces of which it reads no stage any more
   Counter failed;     // 1: it has given up, and `failure` says why
   char failure[256];  // zero-filled
-  // Of rank 0's board, and written by all ranks: by slot, how many chunks of the operation are
-  // claimed (first_claim).
+  // By slot, how many chunks of this rank's share of the sum are claimed (first_claim): moved by
+  // all ranks.
   struct alignas(64) Claims {
     std::atomic<uint64_t> value;
   } claims[kSlots];

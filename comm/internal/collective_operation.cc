@@ -90,7 +90,7 @@ bool CollectiveGroup::publish() {
         offset, operation.shares[other]};
     offset += operation.shares[other];
   }
-  if (rank() == 0) mesh_->mine().claims[operations_ % kSlots].value = first_claim(operations_);
+  mesh_->mine().claims[operations_ % kSlots].value = first_claim(operations_);
   move(&Board::published, operations_ + 1);
   phase_ = Phase::kMeet;
   return true;
@@ -242,27 +242,35 @@ bool CollectiveGroup::is_long() const {
   return phase_ == Phase::kPieces || (phase_ == Phase::kArenas && largest_ > kLargeBytes);
 }
 
-// Adds up, for all ranks, the chunks that nobody has claimed: who has time takes more of them.
+// Adds up, for all ranks, the chunks of this rank's share, and then those of the others' shares
+// that nobody has claimed: who has time takes more of them, and a share that nobody helps with
+// stays in one processor's caches.
 bool CollectiveGroup::add_chunks() {
   const Operation& operation = queue_.front()->operation_;
   const uint64_t width = operation.element_bytes, count = operation.bytes() / width;
-  const uint64_t share = operation.bytes() / (kChunksEach * static_cast<uint64_t>(size()));
-  const uint64_t chunk = std::clamp(share & ~(kPageBytes - 1), kPageBytes, kMostChunkBytes) / width;
-  std::atomic<uint64_t>& claims = mesh_->board(0).claims[operations_ % kSlots].value;
-  for (;;) {
-    if (!all_are_well()) return false;
-    const uint64_t claim = claims.fetch_add(1) - first_claim(operations_);
-    if (claim >> 32 != 0) {
-      fail(absl::InternalError("rank 0's board counts another operation's chunks"));
-      return false;
+  const uint64_t part = operation.bytes() / (kChunksEach * static_cast<uint64_t>(size()));
+  const uint64_t chunk = std::clamp(part & ~(kPageBytes - 1), kPageBytes, kMostChunkBytes) / width;
+  for (int turn = 0; turn < size(); ++turn) {
+    const int share = (rank() + turn) % size();
+    const uint64_t end = part_begin(count, share + 1);
+    std::atomic<uint64_t>& claims = mesh_->board(share).claims[operations_ % kSlots].value;
+    for (;;) {
+      if (!all_are_well()) return false;
+      const uint64_t claim = claims.fetch_add(1) - first_claim(operations_);
+      if (claim >> 32 != 0) {
+        fail(absl::InternalError(
+            absl::StrCat("rank ", share, "'s board counts another operation's chunks")));
+        return false;
+      }
+      const uint64_t begin = part_begin(count, share) + claim * chunk;
+      if (begin >= end) break;
+      targets_.clear();
+      for (std::byte* source : sources_) targets_.push_back(source + begin * width);
+      sum(0, begin, std::min(chunk, end - begin), targets_);
+      ++counts_.chunks;
     }
-    const uint64_t begin = claim * chunk;
-    if (begin >= count) return true;
-    targets_.clear();
-    for (std::byte* source : sources_) targets_.push_back(source + begin * width);
-    sum(0, begin, std::min(chunk, count - begin), targets_);
-    ++counts_.chunks;
   }
+  return true;
 }
 
 // All contributions lie at `sources_`, whole.
