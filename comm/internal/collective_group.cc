@@ -307,10 +307,16 @@ void CollectiveGroup::look_at_transfers() {
 }
 
 absl::Status CollectiveGroup::end_of_all() const {
+  absl::Status why;
   for (int other = 0; other < size(); ++other) {
-    if (other != rank() && mesh_->end_of(other).ok()) return absl::OkStatus();
+    if (other == rank()) continue;
+    absl::Status end = mesh_->end_of(other);
+    if (end.ok()) return end;
+    // A death is why the others have left.
+    if (why.ok() || mesh_->died(other)) why = std::move(end);
   }
-  return absl::UnavailableError("no other rank is left");
+  return why.ok() ? absl::UnavailableError("there is no other rank")
+                  : prepend("no other rank is left: ", why);
 }
 
 // ---- counters

@@ -438,6 +438,18 @@ TEST(MessagesTest, WhoLeavesInTheMiddleIsNamedToAReceiveFromAnyone) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(30));
 }
 
+TEST(MessagesTest, AReceiveFromAnyoneSaysWhyNobodyIsLeft) {
+  Ranks group(3);
+  std::vector<double> in(2);
+  const auto work = group[0].receive(message(Lanes::kAnyone, 1, in), in_time());
+  group[1].abort(absl::CancelledError("it had enough"));
+  group.end(2);
+  const absl::Status status = group[0].wait(work, in_time());
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no other rank is left: rank 1"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("it had enough"));
+}
+
 TEST(MessagesTest, NobodyWhoSendsIsWaitedForNoLongerThanAllowed) {
   Ranks group(2);
   std::vector<double> in(2);
