@@ -306,17 +306,20 @@ void CollectiveGroup::look_at_transfers() {
       absl::StrCat("not done in time, among: ", absl::StrJoin(texts, "; "))));
 }
 
+// Why nothing may come from anyone any more. Whoever has died may have been the one that was meant
+// (as MPI's wildcard receives have it); who has left may not.
 absl::Status CollectiveGroup::end_of_all() const {
-  absl::Status why;
+  std::vector<std::string> ends;
+  for (int other = 0; other < size(); ++other) {
+    if (mesh_->died(other)) return mesh_->end_of(other);
+  }
   for (int other = 0; other < size(); ++other) {
     if (other == rank()) continue;
     absl::Status end = mesh_->end_of(other);
     if (end.ok()) return end;
-    // A death is why the others have left.
-    if (why.ok() || mesh_->died(other)) why = std::move(end);
+    ends.emplace_back(end.message());
   }
-  return why.ok() ? absl::UnavailableError("there is no other rank")
-                  : prepend("no other rank is left: ", why);
+  return absl::UnavailableError(absl::StrCat("no other rank is left: ", absl::StrJoin(ends, "; ")));
 }
 
 // ---- counters
