@@ -295,11 +295,12 @@ TEST_F(DistributedOptimizerTest, AStateThatOneOwnerRefusesIsLoadedByNone) {
 TEST_F(DistributedOptimizerTest, AnotherModeOnTheSameParametersIsRefused) {
   const HostedModule<Layer> module(Destination(world_.id(1)), 3, 5, 1);
   DistributedOptimizer<SGD> locked({module.parameters()}, SGDOptions(0.1));
-  DistributedOptimizer<SGD> hogwild({module.parameters()}, SGDOptions(0.1),
-                                    {.mode = UpdateMode::kHogwild});
   Context context;
   context.backward({module.forward(batch(0)).sum()});
   locked.step(context);
+  // After the first step: owners learn of optimizers in any order.
+  DistributedOptimizer<SGD> hogwild({module.parameters()}, SGDOptions(0.1),
+                                    {.mode = UpdateMode::kHogwild});
   const StepResult result = hogwild.step_async(context).wait();
   EXPECT_EQ(result.outcome, StepResult::Outcome::kNotApplied) << result.status;
 }
