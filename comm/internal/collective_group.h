@@ -149,8 +149,8 @@ class CollectiveGroup {
   static constexpr int kLooks = 64;  // before it yields
   static constexpr uint64_t kMostBytes = uint64_t{1} << 48;
   static constexpr uint64_t kMostChunkBytes = uint64_t{256} << 10;
-  static constexpr uint64_t kPageBytes = 4096;  // chunks begin on one where tensors do
-  static constexpr uint64_t kChunksEach = 4;    // at least, where they are that large
+  static constexpr uint64_t kPageBytes = 4096;                // chunks are multiples of it
+  static constexpr uint64_t kChunksEach = 4;                  // at least, where they are that large
   static constexpr uint64_t kLargeBytes = uint64_t{1} << 20;  // more is not added up by start()
   static constexpr int kAllAddUp = 3;  // ranks: with more, each adds up a part
 

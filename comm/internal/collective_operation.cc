@@ -36,8 +36,9 @@ bool CollectiveGroup::advance() {
   try {
     return advance_phase();
   } catch (const std::exception& failed) {  // no memory, say
-    fail(absl::ResourceExhaustedError(
-        absl::StrCat(queue_.front()->operation_.label, ": ", failed.what())));
+    // It may have failed before, and the queue with it.
+    const std::string label = queue_.empty() ? "" : queue_.front()->operation_.label;
+    fail(absl::ResourceExhaustedError(absl::StrCat(label, ": ", failed.what())));
     return true;
   }
 }

@@ -11,21 +11,13 @@
 #include "weft/base/log.h"
 #include "weft/tests/ddp/ddp_ranks.h"
 
-namespace weft {
+namespace weft::testing {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
-using testing::copies;
-using testing::failure_of;
-using testing::GroupPtr;
 using ::testing::HasSubstr;
-using testing::input_of;
 using ::testing::IsEmpty;
-using testing::loss_of;
-using testing::Mlp;
-using testing::MlpImpl;
-using testing::run_ranks;
 
 DdpOptions at_level(DebugLevel level) {
   DdpOptions options;
@@ -156,4 +148,4 @@ TEST(DebugLevelTest, DetailNamesWhatCollectivesDoNotMatchOnGloo) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::testing

@@ -291,5 +291,20 @@ TEST(DdpFailureTest, AGraphMayOutliveItsDdp) {
   }
 }
 
+// A rank of the old group may write into its buckets once more.
+TEST(DdpFailureTest, GradientsLeaveTheBucketsOfAGroupThatIsGivenUp) {
+  const std::vector<Mlp> models = copies(2);
+  run_ranks(2, [&](GroupPtr group) {
+    DistributedDataParallel ddp(models[group->rank()], group);
+    loss_of(ddp(input_of(group->rank()))).backward();
+    const at::Tensor& gradient = models[group->rank()]->first->weight.grad();
+    const at::Tensor value = gradient.clone();
+    const void* const old = gradient.data_ptr();
+    ddp.update_process_group(group->new_group({0, 1}));
+    EXPECT_NE(models[group->rank()]->first->weight.grad().data_ptr(), old);
+    EXPECT_TRUE(at::equal(models[group->rank()]->first->weight.grad(), value));
+  });
+}
+
 }  // namespace
 }  // namespace weft::testing
