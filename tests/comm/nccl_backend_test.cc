@@ -2,6 +2,7 @@
 // every operation reaches it, not that ranks agree.
 #include <chrono>
 #include <memory>
+#include <sstream>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -10,8 +11,12 @@
 #include <torch/torch.h>
 
 #include "weft/comm/process_group.h"
+#include "weft/ddp/comm_hooks.h"
+#include "weft/ddp/data_parallel.h"
 #include "weft/ddp/distributed_data_parallel.h"
+#include "weft/ddp/power_sgd_hook.h"
 #include "weft/ddp/sync_batch_norm.h"
+#include "weft/ddp/zero_redundancy_optimizer.h"
 
 namespace weft {
 namespace {
@@ -155,6 +160,99 @@ TEST_F(Nccl, TrainsUnderDdpWithSyncBatchNorm) {
       std::dynamic_pointer_cast<torch::nn::SequentialImpl>(convert_sync_batch_norm(copy, group_));
   ASSERT_NE(converted, nullptr);
   expect_same_training(converted, alone, torch::nn::Sequential(converted), group_);
+}
+
+// Each hook in a group of one leaves the gradients, but for what half precision costs.
+TEST_F(Nccl, TrainsWithEveryHook) {
+  const auto train = [&](const CommHook& hook) {
+    torch::manual_seed(2);
+    torch::nn::Sequential net(torch::nn::Linear(8, 16), torch::nn::ReLU(),
+                              torch::nn::Linear(16, 4));
+    net->to(torch::kCUDA);
+    DistributedDataParallel ddp(net, group_, {.bucket_cap_mb = {0.0003}});
+    if (hook != nullptr) ddp.register_comm_hook(hook);
+    torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      ddp(on_device(torch::ones({4, 8}) * (step + 1))).pow(2).mean().backward();
+      optimizer.step();
+    }
+    torch::NoGradGuard no_grad;
+    return torch::nn::utils::parameters_to_vector(ddp.parameters()).cpu();
+  };
+  const torch::Tensor wanted = train(nullptr);
+  EXPECT_TRUE(torch::equal(train(allreduce_hook(group_)), wanted));
+  EXPECT_TRUE(torch::allclose(train(fp16_compress_hook(group_)), wanted, 1e-2, 1e-3));
+  EXPECT_TRUE(torch::allclose(train(bf16_compress_hook(group_)), wanted, 5e-2, 5e-3));
+  const auto power = power_sgd_hook(
+      group_,
+      {.matrix_approximation_rank = 16, .start_power_sgd_iter = 2, .min_compression_rate = 0.1});
+  EXPECT_TRUE(torch::allclose(train(power), wanted, 1e-3, 1e-4));
+}
+
+TEST_F(Nccl, ZeroKeepsItsStateWhereTheParametersAre) {
+  const auto parameter = [] { return torch::ones({4}, torch::kCUDA).requires_grad_(); };
+  const auto step = [](torch::optim::Optimizer& optimizer, torch::Tensor& x) {
+    x.mutable_grad() = x.detach() * 2;
+    optimizer.step();
+  };
+  using Zero = ZeroRedundancyOptimizer<torch::optim::Adam, torch::optim::AdamOptions>;
+  torch::Tensor one = parameter(), other = parameter();
+  Zero first({one}, torch::optim::AdamOptions(0.1), group_);
+  torch::optim::Adam alone({other}, torch::optim::AdamOptions(0.1));
+  for (int i = 0; i < 3; ++i) {
+    step(first, one);
+    step(alone, other);
+  }
+  EXPECT_TRUE(torch::equal(one, other));
+
+  first.consolidate_state_dict(0);
+  std::stringstream saved;
+  torch::save(first, saved);
+  torch::Tensor again = one.detach().clone().requires_grad_();
+  Zero loaded({again}, torch::optim::AdamOptions(0.1), group_);
+  torch::load(loaded, saved);
+  for (const auto& [key, state] : loaded.local().state()) {
+    const auto& adam = static_cast<const torch::optim::AdamParamState&>(*state);
+    EXPECT_TRUE(adam.exp_avg().is_cuda());
+    EXPECT_TRUE(adam.exp_avg_sq().is_cuda());
+  }
+  step(loaded, again);
+  step(alone, other);
+  EXPECT_TRUE(torch::equal(again, other));
+}
+
+TEST_F(Nccl, UnusedParametersAndAccumulation) {
+  struct Branches : torch::nn::Module {
+    Branches() {
+      used = register_module("used", torch::nn::Linear(4, 4));
+      unused = register_module("unused", torch::nn::Linear(4, 4));
+    }
+    torch::Tensor forward(const torch::Tensor& x) { return used(x); }
+    torch::nn::Linear used = nullptr, unused = nullptr;
+  };
+  const auto module = std::make_shared<Branches>();
+  module->to(torch::kCUDA);
+  DdpOptions options;
+  options.find_unused_parameters = true;
+  DistributedDataParallel<Branches> ddp(module, group_, options);
+  const torch::Tensor x = on_device(torch::ones({2, 4}));
+  {
+    const auto no_sync = ddp.no_sync();
+    ddp(x).sum().backward();
+  }
+  ddp(x).sum().backward();
+  EXPECT_TRUE(
+      torch::allclose(module->used->weight.grad(), torch::full_like(x.new_ones({4, 4}), 4)));
+  EXPECT_FALSE(module->unused->weight.grad().defined());
+}
+
+TEST_F(Nccl, DataParallelOnOneDeviceIsTheModuleItself) {
+  torch::nn::Sequential net(torch::nn::Linear(4, 2));
+  net->to(torch::kCUDA);
+  const torch::Tensor x = on_device(torch::randn({6, 4}));
+  EXPECT_TRUE(
+      torch::allclose(data_parallel(net, x, {torch::Device(torch::kCUDA, 0)}), net->forward(x)));
 }
 
 }  // namespace
