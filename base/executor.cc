@@ -211,7 +211,18 @@ bool ThreadExecutor::idle() const {
   return queue_.empty() && running_ == 0 && nearby_.load() == 0;
 }
 
+void ThreadExecutor::begin_stop() {
+  std::map<uint64_t, Task> hooks;
+  {
+    MutexLock lock(mutex_);
+    stop_begun_ = true;
+    hooks.swap(at_stop_);
+  }
+  for (auto& [number, hook] : hooks) hook();
+}
+
 void ThreadExecutor::stop() {
+  begin_stop();
   {
     MutexLock lock(stall_->mutex);
     stall_->executor = nullptr;
@@ -227,7 +238,30 @@ void ThreadExecutor::stop() {
     retired_.clear();
   }
   work_ready_.notify_all();
+  // Before the threads end: one of their tasks may wait for a promise that only a dropped one has.
+  dropped.clear();
   for (std::thread& thread : threads) thread.join();
+}
+
+uint64_t ThreadExecutor::at_stop(Task hook) {
+  {
+    MutexLock lock(mutex_);
+    if (!stop_begun_) {
+      at_stop_.emplace(next_hook_, std::move(hook));
+      return next_hook_++;
+    }
+  }
+  hook();
+  return 0;
+}
+
+void ThreadExecutor::forget(uint64_t hook) {
+  Task forgotten;  // dies outside the lock
+  MutexLock lock(mutex_);
+  const auto found = at_stop_.find(hook);
+  if (found == at_stop_.end()) return;
+  forgotten = std::move(found->second);
+  at_stop_.erase(found);
 }
 
 struct Strand::State {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -37,6 +38,13 @@ class Executor {
   virtual bool saturated() const { return false; }
   // Nothing is queued and no task runs; one that waits still runs.
   virtual bool idle() const = 0;
+
+  // For what holds promises outside any task: `hook` runs once when the executor begins to stop,
+  // before queued tasks are dropped, on the thread that stops it (here, if it has begun). Returns a
+  // number to `forget` it by, which does not wait for a hook that runs. Only a worker's own
+  // executor keeps hooks; others drop them.
+  virtual uint64_t at_stop(Task /*hook*/) { return 0; }
+  virtual void forget(uint64_t /*hook*/) {}
 
   // The executor whose task runs on this thread; null elsewhere.
   static Executor* current();
@@ -95,8 +103,13 @@ class ThreadExecutor final : public Executor {
   bool saturated() const override { return saturated_.load(std::memory_order_relaxed); }
   size_t thread_count() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool idle() const override ABSL_LOCKS_EXCLUDED(mutex_);
+  uint64_t at_stop(Task hook) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void forget(uint64_t hook) override ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Lets running tasks end, drops queued ones, joins all threads. Idempotent.
+  // Runs the hooks of at_stop, and no more: tasks go on. For who stops other things first that
+  // tasks may keep from stopping. Idempotent.
+  void begin_stop() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Begins to stop, drops queued tasks, lets running ones end, joins all threads. Idempotent.
   void stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  protected:
@@ -134,6 +147,9 @@ class ThreadExecutor final : public Executor {
   uint64_t finished_at_check_ ABSL_GUARDED_BY(mutex_) = 0;
   bool watching_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stop_begun_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<uint64_t, Task> at_stop_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_hook_ ABSL_GUARDED_BY(mutex_) = 1;
   std::atomic<bool> saturated_{false};
   std::atomic<size_t> nearby_{0};  // tasks that serving threads run or are about to
 };

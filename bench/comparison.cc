@@ -150,7 +150,9 @@ int run_comparison(const Suite& suite, ComparisonOptions options) {
     }
   }
   std::cout << "\n" << comparison_table(comparisons, options.subject) << "\n";
-  if (const std::string steps = step_table(results); !steps.empty()) std::cout << steps << "\n";
+  for (const std::string& table : {step_table(results), agent_table(results)}) {
+    if (!table.empty()) std::cout << table << "\n";
+  }
   std::cout << cost_table(results);
   if (!options.json_file.empty()) all_well = write_json(options.json_file, comparisons) && all_well;
   return all_well ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -167,6 +167,31 @@ std::string step_table(const std::vector<RowResult>& results) {
   return table;
 }
 
+std::string agent_table(const std::vector<RowResult>& results) {
+  const int row_width = bench::row_width(results);
+  const auto one = [](const BlockResult&) { return 1.0; };
+  std::string table;
+  for (const RowResult& result : results) {
+    if (result.row.unit != "steps/s") continue;
+    if (table.empty()) {
+      absl::StrAppendFormat(&table, "%-*s %-*s %12s %14s %12s %12s\n", row_width, "row", kNameWidth,
+                            "contestant", "steps/s", "median wait us", "p99 us", "mean batch");
+    }
+    for (const Series& series : result.series) {
+      if (!series.status.ok() || series.blocks.empty()) continue;
+      const auto median_of = [&](auto figure) { return median_share(series, figure, one); };
+      absl::StrAppendFormat(
+          &table, "%-*s %-*s %12.0f %14.0f %12.0f %12.1f\n", row_width, result.row.name, kNameWidth,
+          series.contestant,
+          median_of([&](const BlockResult& block) { return value_of(result.row, block); }),
+          median_of([](const BlockResult& block) { return block.median_us; }),
+          median_of([](const BlockResult& block) { return block.p99_us; }),
+          median_of([](const BlockResult& block) { return block.mean_batch; }));
+    }
+  }
+  return table;
+}
+
 std::string cost_table(const std::vector<RowResult>& results) {
   const int row_width = bench::row_width(results);
   std::string table = absl::StrFormat("%-*s %-*s %12s %-8s %12s %12s %10s %10s\n", row_width, "row",

@@ -46,6 +46,10 @@ std::string comparison_table(const std::vector<Comparison>& comparisons,
 // Empty when no row is about them.
 std::string step_table(const std::vector<RowResult>& results);
 
+// Of an agent and its observers: how long an observer waits for an action, and how many calls are
+// answered together. Empty when no row is about them.
+std::string agent_table(const std::vector<RowResult>& results);
+
 // What every contestant's operations took and cost, all its processes together.
 std::string cost_table(const std::vector<RowResult>& results);
 

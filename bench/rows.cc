@@ -1,6 +1,7 @@
 #include "weft/bench/rows.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -46,6 +47,26 @@ const std::vector<Row>& ddp_rows() {
       all_reduce(4, "25 MB", 25 * kMegabyte),
       all_reduce(4, "200 MB", 200 * kMegabyte),
   };
+  return rows;
+}
+
+const std::vector<Row>& rl_rows() {
+  static const std::vector<Row>& rows = *new std::vector<Row>([] {
+    const std::pair<Work, std::string> kinds[] = {{Work::kTwoCalls, "two calls"},
+                                                  {Work::kOneCall, "one call"},
+                                                  {Work::kBatched1, "batched 1"},
+                                                  {Work::kBatched16, "batched 16"}};
+    std::vector<Row> rows;
+    for (const auto& [work, name] : kinds) {
+      for (const int observers : {1, 4, 16, 64}) {
+        rows.push_back(
+            {absl::StrCat(name, ", ", observers, observers == 1 ? " observer" : " observers"), work,
+             observers, "steps/s", kMostObservers + 1});
+      }
+      rows.push_back({absl::StrCat("best, ", name), work, 0, "steps/s", kMostObservers + 1});
+    }
+    return rows;
+  }());
   return rows;
 }
 

@@ -2,6 +2,7 @@
 //
 //   weft_bench rpc --json result.json               all rows, 15 rounds of 0.3 s blocks
 //   weft_bench ddp --json result.json               collectives, and their part of a training step
+//   weft_bench rl --json result.json                an agent and its observers
 //   weft_bench rpc --quick --rows "small call"      a look in seconds, too short to report
 //   weft_bench rpc --beside before=OLD/weft_bench   another build of this program as one more peer
 #include <algorithm>
@@ -23,6 +24,7 @@
 #include "weft/bench/contestants/child.h"
 #include "weft/bench/contestants/contestants.h"
 #include "weft/bench/machine.h"
+#include "weft/bench/processes/crowd.h"
 #include "weft/bench/processes/pair.h"
 #include "weft/bench/processes/rank_group.h"
 
@@ -32,8 +34,18 @@ namespace {
 constexpr char kTorchDdp[] = "torch ddp";  // a program of its own, for the step of two ranks alone
 constexpr int kTorchDdpRanks = 2;
 
-struct DdpSuiteOptions {
+constexpr char kTorchPython[] = "torch python";
+
+struct PythonOptions {
   std::string python = WEFT_SOURCE_DIR "/.deps/oracles/bin/python";
+};
+
+struct RlSuiteOptions : PythonOptions {
+  int observers = kMostObservers;  // processes of them; rows with more are left out
+  int torch_observers = 16;        // of "torch python"; each is a Python with a torch, 300 MB
+};
+
+struct DdpSuiteOptions : PythonOptions {
   int spin_us = 100;
 };
 
@@ -84,6 +96,16 @@ int run_child_of(const Contestants& contestants, const ChildOptions& options) {
   return EXIT_FAILURE;
 }
 
+int run_in_crowd(const CrowdContestant& contestant, const ChildOptions& options) {
+  Channel driver(kDriverSocket);
+  if (options.role == "leader") {
+    run_leader(driver, *contestant.make_leader());
+  } else {
+    run_member(driver, *contestant.make_member());
+  }
+  std::_Exit(EXIT_SUCCESS);  // as run_child_of
+}
+
 int run_child(const ChildOptions& options) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // a stopped child would not see the driver's end otherwise
   if (options.processor >= 0) {
@@ -94,6 +116,9 @@ int run_child(const ChildOptions& options) {
   }
   if (options.role == "rank") {
     return run_child_of(all_rank_contestants(std::chrono::microseconds(options.spin_us)), options);
+  }
+  if (options.role == "leader" || options.role == "member") {
+    return run_in_crowd(weft_crowd(), options);
   }
   return run_child_of(all_contestants(), options);
 }
@@ -138,10 +163,31 @@ Suite ddp_suite(const DdpSuiteOptions& options, bool pin) {
   return suite;
 }
 
-void add_comparison_options(CLI::App& command, ComparisonOptions& options) {
+Suite rl_suite(const RlSuiteOptions& options) {
+  Suite suite{.rows = rl_rows(), .contestants = {"weft"}, .make_group = {}, .compare = compare};
+  if (std::filesystem::exists(options.python)) suite.contestants.push_back(kTorchPython);
+  suite.make_group = [options](const Entrant& entrant, int) -> std::unique_ptr<Group> {
+    if (entrant.child_name == kTorchPython) {
+      return std::make_unique<Crowd>(Crowd::Options{
+          .name = entrant.name,
+          .members = std::min(options.observers, options.torch_observers),
+          .command = {options.python, WEFT_SOURCE_DIR "/bench/contestants/torch_rl.py"}});
+    }
+    return std::make_unique<Crowd>(
+        Crowd::Options{.name = entrant.name,
+                       .members = options.observers,
+                       .command = {entrant.program, "contestant", "--name", entrant.child_name}});
+  };
+  return suite;
+}
+
+void add_comparison_options(CLI::App& command, ComparisonOptions& options,
+                            char between_rows = ',') {
   command.add_option("--json", options.json_file, "write the ratios to this file");
-  command.add_option("--rows", options.rows, "only these rows, separated by commas")
-      ->delimiter(',');
+  command
+      .add_option("--rows", options.rows,
+                  absl::StrCat("only these rows, with ", std::string(1, between_rows), " between"))
+      ->delimiter(between_rows);
   command.add_option("--contestants", options.contestants, "only these, separated by commas")
       ->delimiter(',');
   command.add_option("--beside", options.beside,
@@ -177,6 +223,20 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   ddp->add_flag("--pin", options.pin, "rank r on processor r modulo their number");
 
+  RlSuiteOptions rl_options;
+  CLI::App* rl = app.add_subcommand("rl", "an agent that chooses actions for its observers");
+  add_comparison_options(*rl, options, '/');
+  rl->add_option("--observers", rl_options.observers, "processes of them, at most")
+      ->check(CLI::Range(1, kMostObservers))
+      ->capture_default_str();
+  rl->add_option("--python", rl_options.python, "with a torch, for \"torch python\"")
+      ->capture_default_str();
+
+  rl->add_option("--torch-observers", rl_options.torch_observers,
+                 "processes of them for \"torch python\", at most")
+      ->check(CLI::Range(1, kMostObservers))
+      ->capture_default_str();
+
   ChildOptions child;
   CLI::App* child_command = app.add_subcommand("contestant")->group("");
   child_command->add_option("--name", child.name)->required();
@@ -188,6 +248,7 @@ int run(int argc, char** argv) {
 
   CLI11_PARSE(app, argc, argv);
   if (child_command->parsed()) return run_child(child);
+  if (rl->parsed()) return run_comparison(rl_suite(rl_options), options);
   return run_comparison(
       ddp->parsed() ? ddp_suite(ddp_options, options.pin) : rpc_suite(options.pin), options);
 }

@@ -351,6 +351,8 @@ void Worker::Stack::end(ShutdownOptions options, const RpcRuntime* runtime) {
         if (!outcome->tell(status)) return;
         log_warning("worker '", name, "' has left with handlers still running");
       });
+  // A handler on one of the transport's threads may wait for what only a hook ends.
+  executor_.begin_stop();
   stop_traffic();
   executor_.stop();
   clock_.cancel(late);

@@ -37,6 +37,10 @@ absl::Status run_once(Client& client, const Row& row) {
     case Work::kAddInFlight:
     case Work::kAllReduce:
     case Work::kDdpStep:
+    case Work::kTwoCalls:
+    case Work::kOneCall:
+    case Work::kBatched1:
+    case Work::kBatched16:
       break;
   }
   return absl::InternalError("not an operation that one client runs one at a time");

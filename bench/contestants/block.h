@@ -27,6 +27,7 @@ struct BlockResult {
   // In the row of a training step, whose other figures are those of the steps with DDP.
   double local_us = 0;          // the median step without DDP
   double communication_us = 0;  // the median difference of a step with DDP and the one before it
+  double mean_batch = 0;        // calls that were answered together; 0: they were not
 };
 
 // Warms up with untimed operations, then measures for `seconds` and at least two operations. The

@@ -105,6 +105,45 @@ void run_rank(Channel& driver, Rank& rank, Clock& clock) {
   });
 }
 
+void run_leader(Channel& driver, Leader& leader) {
+  obey(driver, [&](const std::string& verb, const Json& command) -> absl::StatusOr<Json> {
+    if (verb == "listen") {
+      absl::StatusOr<std::string> address = leader.listen();
+      if (!address.ok()) return address.status();
+      return Json{{"address", *address}};
+    }
+    if (verb == "join") return done(leader.join(command.at("address"), command.at("members")));
+    if (verb == "run") {
+      absl::StatusOr<std::vector<Row>> rows = select_rows(rl_rows(), {command.at("row")});
+      if (!rows.ok()) return rows.status();
+      absl::StatusOr<BlockResult> result =
+          leader.run(rows->front(), command.at("members"), command.at("seconds"));
+      if (!result.ok()) return result.status();
+      return Json{{"result", *result}};
+    }
+    if (verb == "usage") return Json{{"usage", usage_of_this_process()}};
+    if (verb == "quit") {
+      leader.close();
+      return Json::object();
+    }
+    return unknown(verb);
+  });
+}
+
+void run_member(Channel& driver, Member& member) {
+  obey(driver, [&](const std::string& verb, const Json& command) -> absl::StatusOr<Json> {
+    if (verb == "join") {
+      return done(member.join(command.at("address"), command.at("member"), command.at("members")));
+    }
+    if (verb == "usage") return Json{{"usage", usage_of_this_process()}};
+    if (verb == "quit") {
+      member.close();
+      return Json::object();
+    }
+    return unknown(verb);
+  });
+}
+
 void to_json(Json& json, const Usage& usage) {
   json = Json{{"cpu_seconds", usage.cpu_seconds},
               {"page_faults", usage.page_faults},
@@ -126,7 +165,8 @@ void to_json(Json& json, const BlockResult& result) {
               {"all_calls", result.all_calls},
               {"usage", result.usage},
               {"local_us", result.local_us},
-              {"communication_us", result.communication_us}};
+              {"communication_us", result.communication_us},
+              {"mean_batch", result.mean_batch}};
 }
 
 void from_json(const Json& json, BlockResult& result) {
@@ -137,9 +177,10 @@ void from_json(const Json& json, BlockResult& result) {
   json.at("bytes").get_to(result.bytes);
   json.at("all_calls").get_to(result.all_calls);
   json.at("usage").get_to(result.usage);
-  // Only the row of a training step has these two.
+  // Only some rows have these.
   result.local_us = json.value("local_us", 0.0);
   result.communication_us = json.value("communication_us", 0.0);
+  result.mean_batch = json.value("mean_batch", 0.0);
 }
 
 }  // namespace weft::bench

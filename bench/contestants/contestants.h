@@ -7,6 +7,7 @@
 #include <string>
 
 #include "weft/bench/contestants/contestant.h"
+#include "weft/bench/contestants/crowd.h"
 #include "weft/bench/contestants/rank.h"
 
 namespace weft::bench {
@@ -31,5 +32,8 @@ RankContestant weft_ranks(const std::string& name, std::chrono::microseconds spi
 
 // torch's ProcessGroupGloo over TCP on loopback, and c10d::Reducer on it. Named "gloo".
 RankContestant gloo_ranks();
+
+// Weft's example of an agent and its observers. Named "weft".
+CrowdContestant weft_crowd();
 
 }  // namespace weft::bench

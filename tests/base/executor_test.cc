@@ -209,6 +209,45 @@ TEST(ThreadExecutorTest, TasksScheduledAfterStopAreDestroyedUnrun) {
   EXPECT_EQ(owned.use_count(), 1);
 }
 
+TEST(ThreadExecutorTest, ATaskMayWaitForTheEndOfADroppedOne) {
+  SystemClock clock;
+  ThreadExecutor executor(clock, without_stalls(1));
+  ForeignEvent started, dropped;
+  executor.schedule([&] {
+    started.set();
+    dropped.wait();
+  });
+  started.wait();
+  executor.schedule(
+      [owned = std::shared_ptr<void>(nullptr, [&](void*) { dropped.set(); })] { FAIL(); });
+  executor.stop();
+}
+
+TEST(ThreadExecutorTest, HooksRunWhenItStopsWhileTasksStillRun) {
+  SystemClock clock;
+  ThreadExecutor executor(clock, without_stalls(1));
+  ForeignEvent started, go;
+  std::vector<int> ran;
+  executor.schedule([&] {
+    started.set();
+    go.wait();
+  });
+  started.wait();
+  EXPECT_NE(executor.at_stop([&] {
+    ran.push_back(1);
+    go.set();  // nothing else would let the task end
+  }),
+            0u);
+  const auto owned = std::make_shared<int>(1);
+  executor.forget(executor.at_stop([&ran, owned] { ran.push_back(2); }));
+  EXPECT_EQ(owned.use_count(), 1);
+  executor.stop();
+  executor.stop();
+  EXPECT_EQ(ran, std::vector<int>{1});
+  EXPECT_EQ(executor.at_stop([&] { ran.push_back(3); }), 0u);
+  EXPECT_EQ(ran, (std::vector<int>{1, 3}));
+}
+
 TEST(ThreadExecutorTest, AStallTimerMayOutliveTheExecutor) {
   ManualClock clock;
   {

@@ -4,7 +4,8 @@
 //   "good"     does everything; "leaks" never releases an object; "dies" is gone in its first
 //   block; "refuses"  does not listen; "toils" has a server that faults pages all the time "meets"
 //   are ranks that do everything; of those of "last dies" the last is gone in the first
-//              block while the others wait for it
+//              block while the others wait for it; "leads" are a leader and members, fastest with
+//              two of them; of "follower dies" the last member is gone when it is to join
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -128,6 +129,34 @@ class MeetingRank final : public Rank {
   pthread_barrier_t* barrier_ = nullptr;
 };
 
+class CountingLeader final : public Leader {
+ public:
+  absl::StatusOr<std::string> listen() override { return "the door"; }
+  absl::Status join(const std::string& address, int) override {
+    return address == "the door" ? absl::OkStatus() : absl::NotFoundError(address);
+  }
+  absl::StatusOr<BlockResult> run(const Row& row, int members, double seconds) override {
+    if (row.work == Work::kBatched16) return absl::UnimplementedError("no such row");
+    return BlockResult{.calls = members == 2 ? 100 : 10,
+                       .seconds = seconds,
+                       .all_calls = 100,
+                       .usage = {},
+                       .mean_batch = static_cast<double>(members)};
+  }
+};
+
+class CountedMember final : public Member {
+ public:
+  explicit CountedMember(std::string name) : name_(std::move(name)) {}
+  absl::Status join(const std::string& address, int member, int members) override {
+    if (name_ == "follower dies" && member == members - 1) raise(SIGKILL);
+    return address == "the door" ? absl::OkStatus() : absl::NotFoundError(address);
+  }
+
+ private:
+  const std::string name_;
+};
+
 int run(int argc, char** argv) {
   // contestant --name NAME --role ROLE, for a rank --rank R --ranks N behind it
   if (argc < 6) return EXIT_FAILURE;
@@ -138,6 +167,12 @@ int run(int argc, char** argv) {
     SystemClock clock;
     MeetingRank rank(name, std::stoi(argv[7]), std::stoi(argv[9]));
     run_rank(driver, rank, clock);
+  } else if (std::string(argv[5]) == "leader") {
+    CountingLeader leader;
+    run_leader(driver, leader);
+  } else if (std::string(argv[5]) == "member") {
+    CountedMember member(name);
+    run_member(driver, member);
   } else if (std::string(argv[5]) == "server") {
     MisbehavingServer server(name);
     run_server(driver, server);

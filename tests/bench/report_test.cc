@@ -131,6 +131,23 @@ TEST(Report, StepsAreComparedByTheirCommunicationAlone) {
   EXPECT_EQ(step_table({small_call()}), "");
 }
 
+TEST(Report, AgentsShowWaitsAndBatches) {
+  RowResult result;
+  result.row = {"batched 1, 16 observers", Work::kBatched1, 16, "steps/s"};
+  result.series = {{"weft",
+                    absl::OkStatus(),
+                    {{.calls = 500,
+                      .seconds = 0.1,
+                      .median_us = 80,
+                      .p99_us = 210,
+                      .usage = {},
+                      .mean_batch = 6.5}}},
+                   {"torch python", absl::UnimplementedError("16 at most"), {}}};
+  EXPECT_THAT(agent_table({result}), testing::ContainsRegex("weft +5000 +80 +210 +6\\.5"));
+  EXPECT_THAT(agent_table({result}), testing::Not(testing::HasSubstr("torch python")));
+  EXPECT_EQ(agent_table({small_call()}), "");
+}
+
 TEST(Report, LongNamesKeepTheColumnsInLine) {
   RowResult result = small_call();
   result.row.name = "a row whose name is longer than the others";

@@ -24,6 +24,17 @@ TEST(Rows, AreThoseTheComparisonsPromise) {
                   "allreduce 4 ranks 1 MB", "allreduce 4 ranks 25 MB", "allreduce 4 ranks 200 MB"));
 }
 
+TEST(Rows, ObserversAreCountedAndTheBestComesLast) {
+  EXPECT_EQ(rl_rows().size(), 20u);
+  EXPECT_THAT(names_of({rl_rows().begin(), rl_rows().begin() + 6}),
+              testing::ElementsAre("two calls, 1 observer", "two calls, 4 observers",
+                                   "two calls, 16 observers", "two calls, 64 observers",
+                                   "best, two calls", "one call, 1 observer"));
+  EXPECT_EQ(rl_rows()[3].amount, 64);
+  EXPECT_EQ(rl_rows()[4].amount, 0);
+  EXPECT_EQ(rl_rows()[4].work, Work::kTwoCalls);
+}
+
 TEST(Rows, SelectionKeepsTheirOrder) {
   const auto rows = select_rows(rpc_rows(), {"rref life", "small call"});
   ASSERT_TRUE(rows.ok());

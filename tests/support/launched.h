@@ -3,8 +3,9 @@
 // Thread safety: free functions.
 #pragma once
 
-#include <array>
 #include <cstdio>
+#include <cstdlib>
+#include <functional>
 #include <string>
 #include <sys/wait.h>
 
@@ -15,14 +16,20 @@ struct Outcome {
   std::string output;  // of all ranks and the launcher; standard error if the command says 2>&1
 };
 
-inline Outcome run_command(const std::string& command) {
+// `on_line` sees each line as soon as it comes.
+inline Outcome run_command(const std::string& command,
+                           const std::function<void(const std::string&)>& on_line = {}) {
   Outcome outcome;
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return outcome;
-  std::array<char, 4096> buffer;
-  while (size_t count = fread(buffer.data(), 1, buffer.size(), pipe)) {
-    outcome.output.append(buffer.data(), count);
+  char* line = nullptr;
+  size_t room = 0;
+  for (ssize_t size; (size = getline(&line, &room, pipe)) > 0;) {
+    const std::string text(line, static_cast<size_t>(size));
+    outcome.output += text;
+    if (on_line) on_line(text);
   }
+  free(line);
   const int status = pclose(pipe);
   outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
   return outcome;

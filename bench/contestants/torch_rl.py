@@ -1,0 +1,244 @@
+#!/usr/bin/env python3
+"""The contestant "torch python" of `weft_bench rl`: an agent and its observers on torch.distributed.rpc.
+
+It has the structure of the program that comes with PyTorch's tutorial (pytorch/examples,
+distributed/rpc/rl): two calls a step, each a function that is given a reference and a method, a
+forward pass for each call, log-probabilities kept with their graphs, one update after each round of
+episodes. In its favour: environments are plain Python without gymnasium, the policy has no dropout,
+and an observer whose episode ends begins the next one instead of waiting for the others.
+
+Started by `weft_bench rl` alone. Takes its commands as JSON lines from socket 3, as
+contestants/child.h says.
+"""
+import argparse
+import ctypes
+import json
+import math
+import os
+import random
+import resource
+import signal
+import socket
+import statistics
+import time
+
+os.environ["GLOO_SOCKET_IFNAME"] = os.environ["TP_SOCKET_IFNAME"] = "lo"
+
+import torch
+import torch.distributed.rpc as rpc
+from torch.distributed.rpc import RRef, remote, rpc_async, rpc_sync
+from torch.distributions import Categorical
+
+DRIVER_SOCKET = 3
+UNIMPLEMENTED = 12  # as in absl::StatusCode
+GAMMA = 0.99
+WARM_UP_SHARE = 0.2
+TRIAL_STEPS = 8
+ROWS = ("two calls", "one call", "batched 1", "batched 16")  # all are measured against two calls
+
+
+def call_method(method, reference, *arguments):
+    return method(reference.local_value(), *arguments)
+
+
+def remote_method(method, reference, *arguments):
+    return rpc_sync(reference.owner(), call_method, args=(method, reference, *arguments))
+
+
+class CartPole:
+    """CartPole-v1 (examples/rl_agent_observers/cart_pole.h says from where)."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.reset()
+
+    def reset(self):
+        self.state = [self.random.uniform(-0.05, 0.05) for _ in range(4)]
+        self.steps = 0
+        return torch.tensor(self.state)
+
+    def step(self, action):
+        x, v, angle, turn = self.state
+        force = 10.0 if action == 1 else -10.0
+        cosine, sine = math.cos(angle), math.sin(angle)
+        pull = (force + 0.05 * turn * turn * sine) / 1.1
+        turn_gain = (9.8 * sine - cosine * pull) / (0.5 * (4.0 / 3.0 - 0.1 * cosine * cosine / 1.1))
+        gain = pull - 0.05 * turn_gain * cosine / 1.1
+        self.state = [x + 0.02 * v, v + 0.02 * gain, angle + 0.02 * turn, turn + 0.02 * turn_gain]
+        self.steps += 1
+        ended = abs(self.state[0]) > 2.4 or abs(self.state[2]) > 12 * 2 * math.pi / 360
+        return torch.tensor(self.state), 1.0, ended or self.steps >= 500
+
+
+class Policy(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.affine1 = torch.nn.Linear(4, 128)
+        self.affine2 = torch.nn.Linear(128, 2)
+
+    def forward(self, x):
+        x = torch.relu(self.affine1(x))
+        return torch.softmax(self.affine2(x), dim=1)
+
+
+class Observer:
+    def __init__(self, number):
+        self.number = number
+        self.environment = CartPole(543 + number)
+        self.state = self.environment.reset()
+
+    def run(self, agent, steps):
+        waits = []
+        for _ in range(steps):
+            asked = time.perf_counter()
+            action = remote_method(Agent.select_action, agent, self.number, self.state)
+            waits.append((time.perf_counter() - asked) * 1e6)
+            self.state, reward, ended = self.environment.step(action)
+            remote_method(Agent.report_reward, agent, self.number, reward)
+            if ended:
+                self.state = self.environment.reset()
+        return waits
+
+
+class Agent:
+    def __init__(self, members):
+        self.observers = [remote(f"observer{i}", Observer, args=(i,)) for i in range(members)]
+        self.reference = RRef(self)
+        self.policy = Policy()
+        self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=1e-2)
+        self.rewards = {i: [] for i in range(members)}
+        self.log_probs = {i: [] for i in range(members)}
+
+    def select_action(self, number, state):
+        choice = Categorical(self.policy(state.unsqueeze(0)))
+        action = choice.sample()
+        self.log_probs[number].append(choice.log_prob(action))
+        return action.item()
+
+    def report_reward(self, number, reward):
+        self.rewards[number].append(reward)
+
+    def finish_episode(self):
+        losses = []
+        for number, rewards in self.rewards.items():
+            after, returns = 0.0, []
+            for reward in reversed(rewards):
+                after = reward + GAMMA * after
+                returns.insert(0, after)
+            if len(returns) > 1:
+                returns = torch.tensor(returns)
+                returns = (returns - returns.mean()) / (returns.std() + 1e-6)
+                losses += [-p * r for p, r in zip(self.log_probs[number], returns)]
+            self.rewards[number], self.log_probs[number] = [], []
+        self.optimizer.zero_grad()
+        if losses:
+            torch.cat(losses).sum().backward()
+            self.optimizer.step()
+
+    def run(self, members, steps):
+        begin = time.perf_counter()
+        running = [
+            rpc_async(
+                observer.owner(),
+                call_method,
+                args=(Observer.run, observer, self.reference, steps),
+                timeout=0,
+            )
+            for observer in self.observers[:members]
+        ]
+        waits = sum((one.wait() for one in running), [])
+        self.finish_episode()
+        assert len(waits) == steps * members
+        waits.sort()
+        return {
+            "calls": steps * members,
+            "seconds": time.perf_counter() - begin,
+            "median_us": statistics.median(waits),
+            "p99_us": waits[len(waits) * 99 // 100],
+            "bytes": 0,
+            "all_calls": steps * members,
+            "usage": usage(),
+        }
+
+    def measure(self, members, seconds):
+        # Whoever was stopped until now first finds its peers again.
+        steps, tried = TRIAL_STEPS, self.run(members, 1)["calls"]
+        while True:
+            trial = self.run(members, steps)
+            tried += trial["calls"]
+            if trial["seconds"] >= WARM_UP_SHARE * seconds:
+                break
+            steps *= 2
+        result = self.run(members, max(2, int(seconds * steps / trial["seconds"])))
+        result["all_calls"] += tried
+        return result
+
+
+def usage():
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "cpu_seconds": used.ru_utime + used.ru_stime,
+        "page_faults": used.ru_minflt + used.ru_majflt,
+        "switches": used.ru_nvcsw + used.ru_nivcsw,
+    }
+
+
+class Process:
+    def __init__(self, role):
+        self.role = role
+        self.agent = None
+
+    def listen(self, command):
+        with socket.socket() as door:
+            door.bind(("127.0.0.1", 0))
+            return {"address": str(door.getsockname()[1])}
+
+    def join(self, command):
+        members = command["members"]
+        leads = self.role == "leader"
+        rpc.init_rpc(
+            "agent" if leads else f"observer{command['member']}",
+            rank=0 if leads else command["member"] + 1,
+            world_size=members + 1,
+            rpc_backend_options=rpc.TensorPipeRpcBackendOptions(
+                num_worker_threads=max(16, members + 4),
+                rpc_timeout=60,
+                init_method=f"tcp://127.0.0.1:{command['address']}",
+            ),
+        )
+        if leads:
+            self.agent = Agent(members)
+        return {}
+
+    def run(self, command):
+        if not any(row in command["row"] for row in ROWS):
+            return {"code": UNIMPLEMENTED, "error": "no row of an agent"}
+        return {"result": self.agent.measure(command["members"], command["seconds"])}
+
+    def usage(self, command):
+        return {"usage": usage()}
+
+
+def main():
+    PR_SET_PDEATHSIG = 1  # a stopped process would not see the driver's end otherwise
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--role", choices=["leader", "member"], required=True)
+    process = Process(parser.parse_args().role)
+    torch.set_num_threads(1)
+    with socket.socket(fileno=DRIVER_SOCKET) as connection:
+        driver = connection.makefile("rw")
+        for line in driver:
+            command = json.loads(line)
+            answer = {"code": 0}
+            if command["do"] != "quit":
+                answer.update(getattr(process, command["do"])(command))
+            driver.write(json.dumps(answer) + "\n")
+            driver.flush()
+            if command["do"] == "quit":
+                break
+    os._exit(0)  # as the others: libraries' threads end in no useful order
+
+
+if __name__ == "__main__":
+    main()

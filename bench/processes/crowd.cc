@@ -1,0 +1,118 @@
+#include "weft/bench/processes/crowd.h"
+
+#include <signal.h>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
+#include "weft/bench/contestants/child.h"
+
+namespace weft::bench {
+namespace {
+
+using Json = nlohmann::json;
+
+absl::Status of_process(size_t process, const absl::Status& status) {
+  const std::string who = process == 0 ? "the leader" : absl::StrCat("member ", process - 1);
+  return absl::Status(status.code(), absl::StrCat(who, ": ", status.message()));
+}
+
+}  // namespace
+
+absl::Status Crowd::start() {
+  stop();
+  const absl::Status started = start_all();
+  if (!started.ok()) {
+    for (ChildProcess& process : processes_) process.signal(SIGKILL);
+    stop();
+  }
+  return started;
+}
+
+absl::Status Crowd::start_all() {
+  for (int i = 0; i <= options_.members; ++i) {
+    std::vector<std::string> words = options_.command;
+    words.insert(words.end(), {"--role", i == 0 ? "leader" : "member"});
+    absl::StatusOr<ChildProcess> process = ChildProcess::spawn(std::move(words));
+    if (!process.ok()) return process.status();
+    processes_.push_back(*std::move(process));
+  }
+  absl::StatusOr<Json> address = processes_[0].ask({{"do", "listen"}}, kPatienceSeconds);
+  if (!address.ok()) return of_process(0, address.status());
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    Json command{
+        {"do", "join"}, {"address", address->at("address")}, {"members", options_.members}};
+    if (i > 0) command["member"] = i - 1;
+    if (absl::Status told = processes_[i].tell(command); !told.ok()) return of_process(i, told);
+  }
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    const absl::Status joined = processes_[i].answer(2 * kPatienceSeconds).status();
+    if (!joined.ok()) return of_process(i, joined);
+  }
+  return absl::OkStatus();
+}
+
+void Crowd::pause() {
+  for (ChildProcess& process : processes_) process.signal(SIGSTOP);
+}
+
+void Crowd::resume() {
+  for (ChildProcess& process : processes_) process.signal(SIGCONT);
+}
+
+absl::StatusOr<Usage> Crowd::usage_of_all() {
+  Usage usage;
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    absl::StatusOr<Json> answer = processes_[i].ask({{"do", "usage"}}, kPatienceSeconds);
+    if (!answer.ok()) return of_process(i, answer.status());
+    usage += answer->at("usage").get<Usage>();
+  }
+  return usage;
+}
+
+int Crowd::best_members(Work work) const {
+  int best = 0;
+  double rate = 0;
+  const auto known = rates_.find(work);
+  if (known == rates_.end()) return 0;
+  for (const auto& [members, rates] : known->second) {
+    if (rates.mean() > rate) {
+      rate = rates.mean();
+      best = members;
+    }
+  }
+  return best;
+}
+
+absl::StatusOr<BlockResult> Crowd::run(const Row& row, double seconds) {
+  if (processes_.empty()) return absl::FailedPreconditionError("not started");
+  const int members = row.amount > 0 ? static_cast<int>(row.amount) : best_members(row.work);
+  if (members == 0) {
+    return absl::FailedPreconditionError("its best number of members is known after other rows");
+  }
+  if (members > options_.members) {
+    return absl::UnimplementedError(absl::StrCat("it has ", options_.members, " members"));
+  }
+  WEFT_ASSIGN_OR_RETURN(const Usage before, usage_of_all());
+  absl::StatusOr<Json> answer = processes_[0].ask(
+      {{"do", "run"}, {"row", row.name}, {"members", members}, {"seconds", seconds}},
+      seconds + kPatienceSeconds);
+  if (!answer.ok()) return of_process(0, answer.status());
+  WEFT_ASSIGN_OR_RETURN(const Usage after, usage_of_all());
+  BlockResult result = answer->at("result").get<BlockResult>();
+  result.usage = after - before;
+  if (row.amount > 0) {
+    Rates& rates = rates_[row.work][members];
+    rates.sum += value_of(row, result);
+    ++rates.rounds;
+  }
+  return result;
+}
+
+void Crowd::stop() {
+  resume();
+  // All are told before one is awaited: leaving a group can need the others.
+  for (ChildProcess& process : processes_) process.tell({{"do", "quit"}}).IgnoreError();
+  processes_.clear();
+}
+
+}  // namespace weft::bench

@@ -1,0 +1,131 @@
+// Runs the agent and its observers as processes: weft_launch, torchrun, and observers that are
+// killed or come late.
+#include <cstdio>
+#include <filesystem>
+#include <signal.h>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "weft/tests/support/launched.h"
+
+namespace weft::examples {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using weft::testing::Outcome;
+using weft::testing::run_command;
+
+constexpr const char* kJob = WEFT_BUILD_DIR "/examples/rl_agent_observers/rl_agent_observers";
+constexpr const char* kLaunch = WEFT_BUILD_DIR "/worker/weft_launch";
+constexpr const char* kTorchrun = WEFT_SOURCE_DIR "/.deps/oracles/bin/torchrun";
+
+Outcome run_ranks(int ranks, const std::string& options) {
+  return run_command(
+      absl::StrCat(kLaunch, " --no-prefix -n ", ranks, " -- ", kJob, " ", options, " 2>&1"));
+}
+
+// The agent's lines about updates.
+std::vector<std::string> curve(const std::string& output) {
+  std::vector<std::string> curve;
+  for (const absl::string_view line : absl::StrSplit(output, '\n')) {
+    if (absl::StartsWith(line, "update ")) curve.emplace_back(line);
+  }
+  return curve;
+}
+
+TEST(RlAgentObservers, SolvesTheTaskAndSaysWhen) {
+  const Outcome outcome = run_ranks(5, "--seconds 150");
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              ContainsRegex("solved CartPole-v1 after [0-9]+ episodes, [0-9]+ steps, [0-9.]+ s: 4 "
+                            "observers, mean batch [0-9.]+"));
+}
+
+TEST(RlAgentObservers, LearnsWithEveryShapeOfCalls) {
+  for (const char* options : {"--calls two-calls", "--calls one-call", "--environments 4"}) {
+    const Outcome outcome = run_ranks(3, absl::StrCat(options, " --updates 3"));
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("\nupdate 3, "));
+    EXPECT_THAT(outcome.output, HasSubstr("stopped after "));
+  }
+}
+
+TEST(RlAgentObservers, InLockstepTheCurveIsTheSameTwice) {
+  const Outcome one = run_ranks(4, "--deterministic --updates 6");
+  const Outcome other = run_ranks(4, "--deterministic --updates 6");
+  EXPECT_EQ(one.code, 0) << one.output;
+  EXPECT_GE(curve(one.output).size(), 6u);
+  EXPECT_EQ(curve(one.output), curve(other.output));
+  EXPECT_THAT(one.output, HasSubstr("mean batch 3.0"));
+  const Outcome another_seed = run_ranks(4, "--deterministic --updates 6 --seed 7");
+  EXPECT_NE(curve(one.output), curve(another_seed.output));
+}
+
+TEST(RlAgentObservers, AKilledObserverIsMissedAndALateOneTakesPart) {
+  const std::string job = absl::StrCat("sh -c 'echo pid of $RANK is $$ port $MASTER_PORT; exec ",
+                                       kJob, " --updates 30 --seconds 150'");
+  pid_t victim = -1;
+  std::string port;
+  bool killed = false;
+  FILE* late = nullptr;
+  const Outcome outcome = run_command(
+      absl::StrCat(kLaunch, " --on-failure continue --run-id late -n 4 -- ", job, " 2>&1"),
+      [&](const std::string& line) {
+        if (absl::StrContains(line, "pid of 2 is ")) {
+          const std::vector<std::string> words = absl::StrSplit(line, ' ');
+          (void)absl::SimpleAtoi(words.at(5), &victim);
+          port = std::string(absl::StripAsciiWhitespace(words.at(7)));
+        }
+        if (late != nullptr || !absl::StrContains(line, "update 2,")) return;
+        killed = victim > 0 && kill(victim, SIGKILL) == 0;
+        late = popen(absl::StrCat("RANK=7 WORLD_SIZE=8 MASTER_ADDR=127.0.0.1 MASTER_PORT=", port,
+                                  " TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=late "
+                                  "OMP_NUM_THREADS=1 ",
+                                  kJob, " 2>&1")
+                         .c_str(),
+                     "r");
+      });
+  ASSERT_TRUE(killed) << outcome.output;
+  EXPECT_EQ(outcome.code, 128 + SIGKILL);  // the launcher's report of the killed one
+  EXPECT_THAT(outcome.output, HasSubstr("observer002 is missed"));
+  EXPECT_THAT(outcome.output, HasSubstr("observer007 takes part"));
+  EXPECT_THAT(outcome.output, HasSubstr("update 30, "));
+  EXPECT_THAT(outcome.output, ContainsRegex("stopped after .*: 3 observers"));
+  // It ends by itself when the agent has left.
+  ASSERT_NE(late, nullptr);
+  EXPECT_EQ(pclose(late), 0);
+}
+
+TEST(RlAgentObservers, RunsUnderTorchrun) {
+  if (!std::filesystem::exists(kTorchrun)) {
+    GTEST_SKIP() << "torchrun is not there: tools/oracles.sh";
+  }
+  const Outcome outcome = run_command(absl::StrCat("OMP_NUM_THREADS=1 ", kTorchrun,
+                                                   " --no-python --standalone --nproc-per-node 3 ",
+                                                   kJob, " --updates 3 2>&1"));
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("stopped after "));
+}
+
+TEST(RlAgentObservers, BadOptionsAndMissingObserversAreNamed) {
+  EXPECT_THAT(run_ranks(2, "--calls three-calls").output, HasSubstr("three-calls"));
+  const Outcome alone = run_ranks(1, "--seconds 1");
+  EXPECT_EQ(alone.code, 1);
+  EXPECT_THAT(alone.output, HasSubstr("not solved within 1 s"));
+  EXPECT_THAT(alone.output, Not(HasSubstr("takes part")));
+  EXPECT_THAT(run_ranks(1, "--deterministic").output, HasSubstr("needs an observer"));
+  EXPECT_THAT(run_ranks(2, "--deterministic --calls one-call").output, HasSubstr("excludes"));
+}
+
+}  // namespace
+}  // namespace weft::examples
