@@ -112,6 +112,29 @@ std::vector<Comparison> compare_modes(const RowResult& result, const std::string
   return comparisons;
 }
 
+std::vector<Comparison> compare_agents(const RowResult& result, const std::string& subject,
+                                       uint64_t seed) {
+  std::vector<Comparison> lines = compare(result, subject, seed);
+  const auto own = std::find_if(result.series.begin(), result.series.end(),
+                                [&](const Series& series) { return series.contestant == subject; });
+  if (own == result.series.end() || !own->status.ok() || own->blocks.empty()) return lines;
+  if (lines.empty()) {
+    lines.push_back({.row = result.row.name,
+                     .peer = "none",
+                     .subject_value = median(values_of(result.row, *own)),
+                     .unit = result.row.unit});
+  }
+  const auto one = [](const BlockResult&) { return 1.0; };
+  const auto median_of = [&](auto figure) { return median_share(*own, figure, one); };
+  for (Comparison& line : lines) {
+    line.figures = {
+        {"median_wait_us", median_of([](const BlockResult& block) { return block.median_us; })},
+        {"p99_wait_us", median_of([](const BlockResult& block) { return block.p99_us; })},
+        {"mean_batch", median_of([](const BlockResult& block) { return block.mean_batch; })}};
+  }
+  return lines;
+}
+
 nlohmann::json to_json(const std::vector<Comparison>& comparisons) {
   nlohmann::json array = nlohmann::json::array();
   for (const Comparison& line : comparisons) {
@@ -123,6 +146,7 @@ nlohmann::json to_json(const std::vector<Comparison>& comparisons) {
                      {"ratio", line.ratio},
                      {"low", line.low},
                      {"high", line.high}});
+    for (const auto& [name, value] : line.figures) array.back()[name] = value;
   }
   return array;
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -23,6 +24,8 @@ struct Comparison {
   double ratio = 0;  // the median of the within-round ratios; above 1: the subject is better
   double low = 0;    // its 95 % interval
   double high = 0;
+  // Further figures of the subject, which go into the JSON: name and median.
+  std::vector<std::pair<std::string, double>> figures = {};
 };
 
 // The subject against every other contestant that has all rounds of the row; empty when the subject
@@ -35,8 +38,13 @@ std::vector<Comparison> compare(const RowResult& result, const std::string& subj
 std::vector<Comparison> compare_modes(const RowResult& result, const std::string& subject,
                                       uint64_t seed);
 
+// For rows of agents: their figures (how long an observer waits for an action, calls in one batch),
+// and a line against the peer "none" where no peer has the row.
+std::vector<Comparison> compare_agents(const RowResult& result, const std::string& subject,
+                                       uint64_t seed);
+
 // An array of {"row", "peer", "weft", "peer_value", "unit", "ratio", "low", "high"}; the subject's
-// value stands under "weft".
+// value stands under "weft"; figures follow.
 nlohmann::json to_json(const std::vector<Comparison>& comparisons);
 
 std::string comparison_table(const std::vector<Comparison>& comparisons,

@@ -164,7 +164,8 @@ Suite ddp_suite(const DdpSuiteOptions& options, bool pin) {
 }
 
 Suite rl_suite(const RlSuiteOptions& options) {
-  Suite suite{.rows = rl_rows(), .contestants = {"weft"}, .make_group = {}, .compare = compare};
+  Suite suite{
+      .rows = rl_rows(), .contestants = {"weft"}, .make_group = {}, .compare = compare_agents};
   if (std::filesystem::exists(options.python)) suite.contestants.push_back(kTorchPython);
   suite.make_group = [options](const Entrant& entrant, int) -> std::unique_ptr<Group> {
     if (entrant.child_name == kTorchPython) {

@@ -29,6 +29,9 @@ struct BatchOptions {
   size_t max_size = 64;
   // How long a call waits for company while nothing runs. Zero: not at all.
   Nanoseconds max_wait = {};
+  // With max_wait: as many calls as were there at the same time lately are company enough. For
+  // callers that call again when they have been answered: nobody waits for calls that cannot come.
+  bool learn_company = false;
   // From a call's arrival to its result: tunes the size between 1 and max_size. Unset: no goal.
   Timeout latency_goal = {};
   // Batches that run at the same time, of each worker that is called.

@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t kHidden = 128;
 constexpr size_t kMostPlaces = 1 << 16;
+constexpr std::chrono::microseconds kLongestWait{1000};  // of a call for company
 // What an environment that never ends an episode, or observers that are faster than learning, may
 // pile up; more is left out.
 constexpr size_t kLongestEpisode = 10 * CartPole::kLongest;
@@ -74,7 +75,10 @@ Agent::Agent(AgentOptions options, std::function<void(const EpisodeProgress::Now
       batched_([this](const Observation& observation) { return act_together(observation); },
                {.name = "agent",
                 .max_size = options.lockstep > 0 ? options.lockstep : 1024,
-                .max_wait = options.lockstep > 0 ? kUntilFull : Nanoseconds(0),
+                .max_wait = options.lockstep > 0 ? kUntilFull : kLongestWait,
+                // An observer calls again when it has been answered: wait for all, but for nobody
+                // who is not there.
+                .learn_company = options.lockstep == 0,
                 .join = BatchJoin::kConcatenate}) {
   const at::Generator random = at::detail::createCPUGenerator(options.seed);
   const torch::NoGradGuard no_grad;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 
 #include "weft/rpc/batch_options.h"
 
@@ -21,6 +22,7 @@ class BatchPolicy {
         max_wait_(options.max_wait),
         has_goal_(options.latency_goal.is_set() && !options.latency_goal.infinite()),
         goal_(options.latency_goal.limit()),
+        learns_company_(options.learn_company),
         size_(has_goal_ ? 1 : options.max_size) {}
 
   // Calls that a batch may have now.
@@ -33,14 +35,18 @@ class BatchPolicy {
   // When a batch of `waiting` calls, the oldest of which came at `oldest`, is to begin if it may:
   // TimePoint::min() if it is full, kNever if only more calls can make it begin.
   TimePoint begins_at(size_t waiting, TimePoint oldest) const {
-    if (waiting >= size_) return TimePoint::min();
+    if (waiting >= size_ || (learns_company_ && waiting >= company())) return TimePoint::min();
     const Nanoseconds wait = longest_wait();
     return kNever - oldest < wait ? kNever : oldest + wait;
   }
 
+  // So many calls are there now: they wait or run.
+  void seen(size_t calls) { this_while_ = std::max(this_while_, calls); }
+
   // An execution of `calls` calls took `run`; when it began, the batch had all it might.
   void finished(bool full, Nanoseconds run) {
     usual_run_ = runs_++ == 0 ? run : usual_run_ + (run - usual_run_) / 8;
+    if (runs_ % kWhile == 0) last_while_ = std::exchange(this_while_, 0);
     if (!has_goal_) return;
     // Whoever comes just after a batch has begun waits for it and then runs himself.
     if (run > goal_ / 2) {
@@ -55,6 +61,11 @@ class BatchPolicy {
   }
 
  private:
+  static constexpr uint64_t kWhile = 16;  // executions
+
+  // The most calls that were there at the same time, in this while and the one before it.
+  size_t company() const { return std::max(this_while_, last_while_); }
+
   Nanoseconds longest_wait() const {
     if (!has_goal_) return max_wait_;
     return std::min(max_wait_, std::max(Nanoseconds(0), goal_ - 2 * usual_run_));
@@ -64,6 +75,9 @@ class BatchPolicy {
   const Nanoseconds max_wait_;
   const bool has_goal_;
   const Nanoseconds goal_;
+  const bool learns_company_;
+  size_t this_while_ = 0;
+  size_t last_while_ = 0;
   size_t size_;
   uint64_t runs_ = 0;
   Nanoseconds usual_run_{};

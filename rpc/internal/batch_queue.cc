@@ -22,6 +22,9 @@ absl::Status BatchOptions::validate() const {
   if (latency_goal.is_set() && max_wait == kUntilFull) {
     return refuse("latency_goal tunes the size, so that kUntilFull would wait for no fixed number");
   }
+  if (learn_company && (max_wait == Nanoseconds(0) || max_wait == kUntilFull)) {
+    return refuse("learn_company cuts max_wait short, which must be above zero and have an end");
+  }
   return absl::OkStatus();
 }
 
@@ -77,8 +80,9 @@ class BatchQueue::Place {
   bool started() const { return started_; }
   void start() { started_ = true; }
 
-  void execution_begins(TimePoint oldest, bool full) {
+  void execution_begins(TimePoint oldest, size_t calls, bool full) {
     oldest_ = oldest;
+    calls_ = calls;
     full_ = full;
     began_ = runtime_->clock().now();
     executing_ = true;
@@ -86,7 +90,7 @@ class BatchQueue::Place {
   void execution_ended() {
     if (!std::exchange(executing_, false)) return;
     const TimePoint now = runtime_->clock().now();
-    queue_->executed(full_, now - began_, now - oldest_);
+    queue_->executed(calls_, full_, now - began_, now - oldest_);
   }
 
  private:
@@ -95,6 +99,7 @@ class BatchQueue::Place {
   bool started_ = false;
   bool executing_ = false;
   bool full_ = false;
+  size_t calls_ = 0;
   TimePoint oldest_;
   TimePoint began_;
 };
@@ -156,6 +161,7 @@ void BatchQueue::add(const std::shared_ptr<RpcRuntime>& runtime, BatchShape shap
       ++pending_;
       pending_bytes_ += waiting.item->bytes();
       group.waiting.push_back(std::move(waiting));
+      policy_.seen(pending_ + executing_calls_);
       begin_due(*runtime, actions);
     }
   }
@@ -246,7 +252,7 @@ void BatchQueue::run_one(std::shared_ptr<Place> place) {
     if (call.call != nullptr) call.call->forget(call.cancel_hook);
     items.push_back(std::move(call.item));
   }
-  place->execution_begins(batch.calls.front().arrived, batch.full);
+  place->execution_begins(batch.calls.front().arrived, batch.calls.size(), batch.full);
   CallScopeGuard guard(std::move(scope));
   RunLengths::Measure measure(run_lengths_);
   (*run_batch_)(*this, std::move(items), [place](Executor::Task deliver) {
@@ -309,15 +315,17 @@ bool BatchQueue::take_batch(RpcRuntime& runtime, TimePoint now, Batch& batch, Ac
     if (group.waiting.empty()) erase(chosen, runtime);
     if (!batch.calls.empty()) break;
   }
+  executing_calls_ += batch.calls.size();
   ++stats_.batches;
   stats_.calls += batch.calls.size();
   stats_.largest = std::max<uint64_t>(stats_.largest, batch.calls.size());
   return true;
 }
 
-void BatchQueue::executed(bool full, Nanoseconds run, Nanoseconds from_arrival) {
+void BatchQueue::executed(size_t calls, bool full, Nanoseconds run, Nanoseconds from_arrival) {
   MutexLock lock(mutex_);
   --executing_;
+  executing_calls_ -= calls;
   policy_.finished(full, run);
   if (policy_.late(from_arrival)) ++stats_.late;
   execution_ended_.notify_all();

@@ -120,7 +120,8 @@ class BatchQueue : public std::enable_shared_from_this<BatchQueue> {
   bool take_batch(RpcRuntime& runtime, TimePoint now, Batch& batch, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static CallScope scope_of(const std::vector<Waiting>& calls);
-  void executed(bool full, Nanoseconds run, Nanoseconds from_arrival) ABSL_LOCKS_EXCLUDED(mutex_);
+  void executed(size_t calls, bool full, Nanoseconds run, Nanoseconds from_arrival)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void give_back(const Place& place) ABSL_LOCKS_EXCLUDED(mutex_);
   // Soon, on the executor: takes out who gave up, begins what is due. Once for many that ask.
   void look_soon() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -165,6 +166,7 @@ class BatchQueue : public std::enable_shared_from_this<BatchQueue> {
   size_t running_ ABSL_GUARDED_BY(mutex_) = 0;    // places: begun, not yet given back
   size_t unstarted_ ABSL_GUARDED_BY(mutex_) = 0;  // of these, still in the executor's queue
   size_t executing_ ABSL_GUARDED_BY(mutex_) = 0;  // in the function, or waiting for its future
+  size_t executing_calls_ ABSL_GUARDED_BY(mutex_) = 0;
   bool looking_ ABSL_GUARDED_BY(mutex_) = false;  // a look is in the executor's queue
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   BatchStats stats_ ABSL_GUARDED_BY(mutex_);

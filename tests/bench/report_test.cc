@@ -146,6 +146,12 @@ TEST(Report, AgentsShowWaitsAndBatches) {
   EXPECT_THAT(agent_table({result}), testing::ContainsRegex("weft +5000 +80 +210 +6\\.5"));
   EXPECT_THAT(agent_table({result}), testing::Not(testing::HasSubstr("torch python")));
   EXPECT_EQ(agent_table({small_call()}), "");
+  const nlohmann::json json = to_json(compare_agents(result, "weft", kSeed));
+  ASSERT_EQ(json.size(), 1u);
+  EXPECT_EQ(json[0].at("peer"), "none");
+  EXPECT_EQ(json[0].at("weft"), 5000);
+  EXPECT_EQ(json[0].at("median_wait_us"), 80);
+  EXPECT_EQ(json[0].at("mean_batch"), 6.5);
 }
 
 TEST(Report, LongNamesKeepTheColumnsInLine) {

@@ -63,6 +63,26 @@ TEST(BatchPolicy, TheGoalCutsTheWait) {
   EXPECT_EQ(policy.begins_at(0, kStart), kStart);
 }
 
+TEST(BatchPolicy, AsManyAsWereThereLatelyAreCompanyEnough) {
+  BatchPolicy policy({.max_size = 64, .max_wait = milliseconds(3), .learn_company = true});
+  EXPECT_EQ(policy.begins_at(1, kStart), TimePoint::min());  // nobody else has been seen
+  policy.seen(5);
+  EXPECT_EQ(policy.begins_at(4, kStart), kStart + milliseconds(3));
+  EXPECT_EQ(policy.begins_at(5, kStart), TimePoint::min());
+  // Who has gone is remembered for a while, not for ever.
+  for (int batch = 0; batch < 16; ++batch) {
+    policy.seen(3);
+    policy.finished(false, milliseconds(1));
+  }
+  EXPECT_EQ(policy.begins_at(4, kStart), kStart + milliseconds(3));
+  for (int batch = 0; batch < 16; ++batch) {
+    policy.seen(3);
+    policy.finished(false, milliseconds(1));
+  }
+  EXPECT_EQ(policy.begins_at(4, kStart), TimePoint::min());
+  EXPECT_EQ(policy.begins_at(2, kStart), kStart + milliseconds(3));
+}
+
 TEST(BatchPolicy, LateIsWhatTookLongerThanTheGoal) {
   const BatchPolicy policy({.latency_goal = milliseconds(10)});
   EXPECT_FALSE(policy.late(milliseconds(10)));
