@@ -239,6 +239,12 @@ void Agent::forget(WorkerId observer) {
   std::erase_if(trajectories_, [&](const auto& one) { return one.second.observer == observer; });
 }
 
+at::Tensor Agent::evaluate(const at::Tensor& states) {
+  const torch::NoGradGuard no_graph;
+  MutexLock lock(mutex_);
+  return acting_.forward(states);
+}
+
 absl::Status Agent::status() const {
   MutexLock lock(mutex_);
   return status_;

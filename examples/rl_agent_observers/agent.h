@@ -75,6 +75,9 @@ class Agent {
   // An observer that is gone: its places, and what it has gone through and not finished.
   void forget(WorkerId observer);
 
+  // What the policy thinks of these states now: [n, 4] to log-probabilities [n, 2].
+  at::Tensor evaluate(const at::Tensor& states);
+
   const EpisodeProgress& progress() const { return progress_; }
   BatchStats batches() const { return batched_.stats(); }
   // Why there is no more learning; OK as a rule.
