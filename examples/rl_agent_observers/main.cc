@@ -120,6 +120,7 @@ class Training {
 
  private:
   struct Member {
+    WorkerInfo info;
     RRef<Observer> observer;
     bool runs = false;
   };
@@ -137,10 +138,10 @@ class Training {
       return;
     }
     try {
-      members_[info.id].observer =
+      RRef<Observer> observer =
           remote<Observer>(info.id, next_place_, options_.environments, options_.agent.seed);
+      members_[info.id] = {info, std::move(observer)};
     } catch (const RpcError& error) {  // it has died meanwhile
-      members_.erase(info.id);
       return;
     }
     next_place_ += options_.environments;
@@ -149,7 +150,7 @@ class Training {
 
   void take_back(const WorkerInfo& info, const absl::Status& outcome) {
     --running_;
-    members_[info.id].runs = false;
+    members_.at(info.id).runs = false;
     if (outcome.ok()) return;
     if (const absl::Status standing = worker_.standing(); !standing.ok()) throw RpcError(standing);
     say(absl::StrCat(info.name, " is missed: ", outcome.message()));
@@ -168,18 +169,11 @@ class Training {
       ++running_;
       (void)member.observer.with({.timeout = absl::InfiniteDuration()})
           .rpc_async(&Observer::run, agent_, options_.shape, options_.steps)
-          .then([&events = events_, info = info_of(id)](const Future<at::Tensor>& waits) {
+          .then([&events = events_, info = member.info](const Future<at::Tensor>& waits) {
             events.push({info, false, waits.result().status()});
           });
     }
   }
-  WorkerInfo info_of(WorkerId id) const {
-    for (const WorkerInfo& info : worker_.workers()) {
-      if (info.id == id) return info;
-    }
-    return {id, id.to_string(), ""};
-  }
-
   Worker& worker_;
   const Options& options_;
   Events& events_;

@@ -2,15 +2,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <signal.h>
 #include <sstream>
 #include <string>
-#include <sys/wait.h>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -20,6 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "weft/tests/support/launched.h"
 
 namespace weft::examples {
 namespace {
@@ -45,21 +45,11 @@ class DdpMnistJob : public ::testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
   // The exit code; `on_line` sees each line as soon as it comes.
-  int run(
-      const std::string& command,
-      const std::function<void(const std::string&)>& on_line = [](const std::string&) {}) {
-    output_.clear();
-    FILE* pipe = popen(absl::StrCat(command, " 2>&1").c_str(), "r");
-    if (pipe == nullptr) return -1;
-    char* line = nullptr;
-    size_t room = 0;
-    while (getline(&line, &room, pipe) > 0) {
-      output_ += line;
-      on_line(line);
-    }
-    free(line);
-    const int status = pclose(pipe);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  int run(const std::string& command, const std::function<void(const std::string&)>& on_line = {}) {
+    weft::testing::Outcome outcome =
+        weft::testing::run_command(absl::StrCat(command, " 2>&1"), on_line);
+    output_ = std::move(outcome.output);
+    return outcome.code;
   }
   int run_ranks(int ranks, const std::string& options) {
     return run(absl::StrCat(kLaunch, " --no-prefix -n ", ranks, " -- ", kJob, " ", options));
