@@ -72,13 +72,16 @@ class Batcher<R(P...)> {
   }
 
   // Waits with others for a batch. The call's context, deadline and cancellation are those of the
-  // handler that this is called in. Not of a batcher that was moved from, as the two below.
+  // handler that this is called in. Not of a batcher that was moved from, as those below.
   Future<R> operator()(P... argument) const {
     return internal::add_to_batch<R, P...>(*queues_, std::forward<P>(argument)...);
   }
 
   // Calls that wait now need not wait for others.
   void flush() const { queues_->flush(); }
+  // For when there are fewer callers than before, or more: as BatchOptions::max_size, from the next
+  // batch on. Throws RpcError (InvalidArgument): zero, or more than max_pending.
+  void set_max_size(size_t calls) const { queues_->set_max_size(calls); }
   BatchStats stats() const { return queues_->stats(); }
 
  private:

@@ -25,6 +25,11 @@ class BatchPolicy {
         learns_company_(options.learn_company),
         size_(has_goal_ ? 1 : options.max_size) {}
 
+  // The bound of what a batch may have; as if it had been so from the beginning.
+  void set_max_size(size_t max_size) {
+    max_size_ = max_size;
+    size_ = has_goal_ ? std::min(size_, max_size) : max_size;
+  }
   // Calls that a batch may have now.
   size_t size() const { return size_; }
   // Calls may wait for company.
@@ -71,7 +76,7 @@ class BatchPolicy {
     return std::min(max_wait_, std::max(Nanoseconds(0), goal_ - 2 * usual_run_));
   }
 
-  const size_t max_size_;
+  size_t max_size_;
   const Nanoseconds max_wait_;
   const bool has_goal_;
   const Nanoseconds goal_;

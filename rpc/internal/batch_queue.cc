@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/rpc_error.h"
 #include "weft/base/status.h"
 
 namespace weft {
@@ -195,6 +196,11 @@ void BatchQueue::flush() {
     begin_due(*runtime, actions);
   }
   perform(runtime, std::move(actions));
+}
+
+void BatchQueue::set_max_size(size_t max_size) {
+  MutexLock lock(mutex_);
+  policy_.set_max_size(max_size);
 }
 
 void BatchQueue::end() {
@@ -525,7 +531,9 @@ std::shared_ptr<BatchQueue> BatchQueues::of(const std::shared_ptr<RpcRuntime>& r
       gone.push_back(std::move(*queue));
     }
     queues_.erase(rest, queues_.end());
-    made = std::make_shared<BatchQueue>(options_, run_batch_, runtime);
+    BatchOptions options = options_;
+    options.max_size = max_size_;
+    made = std::make_shared<BatchQueue>(options, run_batch_, runtime);
     queues_.push_back(made);
     closed = closed_;
   }
@@ -541,6 +549,19 @@ std::vector<std::shared_ptr<BatchQueue>> BatchQueues::all() const {
 
 void BatchQueues::flush() {
   for (const auto& queue : all()) queue->flush();
+}
+
+void BatchQueues::set_max_size(size_t max_size) {
+  BatchOptions options = options_;
+  options.max_size = max_size;
+  if (absl::Status status = options.validate(); !status.ok()) throw RpcError(std::move(status));
+  {
+    // Under the lock: who sets it last sets it for all queues.
+    MutexLock lock(mutex_);
+    max_size_ = max_size;
+    for (const auto& queue : queues_) queue->set_max_size(max_size);
+  }
+  for (const auto& queue : all()) queue->look_soon();
 }
 
 void BatchQueues::close() {

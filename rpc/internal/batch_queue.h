@@ -80,6 +80,10 @@ class BatchQueue : public std::enable_shared_from_this<BatchQueue> {
            std::unique_ptr<BatchItem> item) ABSL_LOCKS_EXCLUDED(mutex_);
   // What waits now begins as soon as it may, full or not.
   void flush() ABSL_LOCKS_EXCLUDED(mutex_);
+  // From the next batch on. What is full by it begins at the next look.
+  void set_max_size(size_t max_size) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Soon, on the executor: takes out who gave up, begins what is due. Once for many that ask.
+  void look_soon() ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls that wait fail; none is taken any more. Idempotent.
   void end() ABSL_LOCKS_EXCLUDED(mutex_);
   void wait_for_executions() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -123,8 +127,6 @@ class BatchQueue : public std::enable_shared_from_this<BatchQueue> {
   void executed(size_t calls, bool full, Nanoseconds run, Nanoseconds from_arrival)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void give_back(const Place& place) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Soon, on the executor: takes out who gave up, begins what is due. Once for many that ask.
-  void look_soon() ABSL_LOCKS_EXCLUDED(mutex_);
   void look() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Begins what is due and may run; sets timers for what will be.
@@ -180,7 +182,8 @@ class BatchQueues {
   BatchQueues(BatchOptions options, bool joins, BatchQueue::RunBatch run_batch)
       : options_(std::move(options)),
         joins_(joins),
-        run_batch_(std::make_shared<const BatchQueue::RunBatch>(std::move(run_batch))) {}
+        run_batch_(std::make_shared<const BatchQueue::RunBatch>(std::move(run_batch))),
+        max_size_(options_.max_size) {}
 
   const BatchOptions& options() const { return options_; }
   // Its calls are joined, so that their shapes matter.
@@ -189,16 +192,19 @@ class BatchQueues {
   std::shared_ptr<BatchQueue> of(const std::shared_ptr<RpcRuntime>& runtime)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void flush() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Throws RpcError (InvalidArgument): zero, or more than max_pending.
+  void set_max_size(size_t max_size) ABSL_LOCKS_EXCLUDED(mutex_);
   void close() ABSL_LOCKS_EXCLUDED(mutex_);
   BatchStats stats() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   std::vector<std::shared_ptr<BatchQueue>> all() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  const BatchOptions options_;
+  const BatchOptions options_;  // but for max_size
   const bool joins_;
   const std::shared_ptr<const BatchQueue::RunBatch> run_batch_;
   mutable Mutex mutex_;
+  size_t max_size_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<BatchQueue>> queues_ ABSL_GUARDED_BY(mutex_);
   BatchStats of_gone_workers_ ABSL_GUARDED_BY(mutex_);

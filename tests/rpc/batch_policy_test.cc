@@ -83,6 +83,20 @@ TEST(BatchPolicy, AsManyAsWereThereLatelyAreCompanyEnough) {
   EXPECT_EQ(policy.begins_at(2, kStart), kStart + milliseconds(3));
 }
 
+TEST(BatchPolicy, ANewBoundHoldsAtOnceAndAGoalGrowsIntoIt) {
+  BatchPolicy fixed({.max_size = 4});
+  fixed.set_max_size(2);
+  EXPECT_EQ(fixed.size(), 2u);
+  BatchPolicy tuned({.max_size = 2, .latency_goal = milliseconds(10)});
+  for (int batch = 0; batch < 9; ++batch) tuned.finished(true, milliseconds(1));
+  tuned.set_max_size(4);
+  EXPECT_EQ(tuned.size(), 2u);
+  for (int batch = 0; batch < 9; ++batch) tuned.finished(true, milliseconds(1));
+  EXPECT_EQ(tuned.size(), 4u);
+  tuned.set_max_size(3);
+  EXPECT_EQ(tuned.size(), 3u);
+}
+
 TEST(BatchPolicy, LateIsWhatTookLongerThanTheGoal) {
   const BatchPolicy policy({.latency_goal = milliseconds(10)});
   EXPECT_FALSE(policy.late(milliseconds(10)));

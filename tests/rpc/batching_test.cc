@@ -69,6 +69,39 @@ TEST_F(Batching, UntilFullBatchesWaitForTheirLastCallOrAFlush) {
   EXPECT_THAT(watched.sizes(), ElementsAre(3, 2));
 }
 
+TEST_F(Batching, WhatIsFullAfterTheSizeWasLoweredRunsAtOnce) {
+  Numbers twice(run, {.max_size = 3, .max_wait = weft::kUntilFull});
+  std::vector<Future<at::Tensor>> futures{twice(row(1)), twice(row(2))};
+  EXPECT_EQ(twice.stats().pending, 2u);
+  twice.set_max_size(2);  // the third has died
+  EXPECT_THAT(values(futures), ElementsAre(2, 4));
+  twice.set_max_size(4);
+  futures = {twice(row(3)), twice(row(4)), twice(row(5))};
+  EXPECT_EQ(twice.stats().pending, 3u);
+  futures.push_back(twice(row(6)));
+  EXPECT_THAT(values(futures), ElementsAre(6, 8, 10, 12));
+  EXPECT_THAT(watched.sizes(), ElementsAre(2, 4));
+}
+
+TEST_F(Batching, ASizeHoldsForWorkersThatAreCalledLater) {
+  Numbers twice(run, {.max_size = 3, .max_wait = weft::kUntilFull});
+  twice.set_max_size(2);
+  const weft::CallScopeGuard other(world_.scope(1));
+  std::vector<Future<at::Tensor>> futures{twice(row(1)), twice(row(2))};
+  EXPECT_THAT(values(futures), ElementsAre(2, 4));
+}
+
+TEST_F(Batching, ASizeThatOptionsCouldNotHaveIsRefused) {
+  Numbers twice(run, {.name = "twice", .max_size = 2, .max_pending = 4});
+  EXPECT_THAT(weft::testing::error_of([&] { twice.set_max_size(0); }).message(),
+              HasSubstr("'twice': max_size must be at least 1"));
+  EXPECT_THAT(weft::testing::error_of([&] { twice.set_max_size(5); }).message(),
+              HasSubstr("max_pending (4)"));
+  EXPECT_EQ(twice.stats().size, 0u);  // no worker was called
+  EXPECT_EQ(twice(row(2)).wait()[0].item<double>(), 4);
+  EXPECT_EQ(twice.stats().size, 2u);
+}
+
 TEST_F(Batching, TheOldestWaitsNoLongerThanItsTime) {
   Numbers twice(run, {.max_size = 3, .max_wait = milliseconds(2)});
   std::vector<Future<at::Tensor>> futures{twice(row(1))};

@@ -1,0 +1,208 @@
+// A parameter server that waits for all of its trainers, and gives all of them the same new model:
+// PyTorch's tutorial "Implementing Batch RPC Processing Using Asynchronous Executions". Beside it
+// two servers that wait for nobody.
+//
+//   weft_launch -n 4 --on-failure continue -- batched_parameter_server   (or torchrun --no-python)
+//
+// Rank 0 is the server, all others are trainers: each has a copy of the model and a share of
+// Fashion-MNIST, sends the gradients of a batch, and goes on with the model that comes back. What
+// one gradient waits for is the server's affair alone (update_server.h). Prints a line for each
+// way:
+//
+//   batched  test accuracy 0.8710, 5,210 pictures/s, 625 steps of 3.0 updates
+//
+// A trainer that dies is missed, not waited for. README.md has the table.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <torch/torch.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "weft/base/rpc_error.h"
+#include "weft/examples/batched_parameter_server/update_server.h"
+#include "weft/examples/support/command_line.h"
+#include "weft/examples/support/fashion_mnist.h"
+#include "weft/examples/support/must.h"
+#include "weft/examples/support/progress.h"
+#include "weft/examples/support/sharded_sampler.h"
+#include "weft/rref/rref.h"
+#include "weft/worker/run_main.h"
+#include "weft/worker/worker.h"
+
+namespace weft::examples {
+
+struct Job {
+  std::string data = kFashionMnistFolder;
+  int64_t pictures = 0;  // of the training half; 0: all
+  int64_t epochs = 1;
+  int64_t batch = 32;
+  double learning_rate = 0.05;
+  uint64_t seed = 1;
+  int64_t trainers = 1;
+  friend auto weft_fields(Job& job) {
+    return std::tie(job.data, job.pictures, job.epochs, job.batch, job.learning_rate, job.seed,
+                    job.trainers);
+  }
+};
+
+class Trainer {
+ public:
+  Trainer(Job job, int64_t shard)
+      : job_(std::move(job)),
+        shard_(shard),
+        pictures_(must(load_fashion_mnist_part(job_.data, /*train=*/true, job_.pictures))) {}
+
+  // Returns the number of pictures that it has learned from.
+  int64_t train(const RRef<UpdateServer>& server) {
+    ShardedSampler sampler({.size = pictures_.size(),
+                            .shard = shard_,
+                            .shards = job_.trainers,
+                            .batch = job_.batch,
+                            .seed = job_.seed});
+    PictureNet net(job_.seed);
+    net.use(server.rpc_sync(&UpdateServer::fetch_model));
+    int64_t learned = 0;
+    for (int64_t i = 0; i < job_.epochs * sampler.steps_per_epoch(); ++i) {
+      const Batch batch = make_batch(pictures_, sampler.next());
+      const at::Tensor loss = torch::nll_loss(net.forward(batch.images), batch.labels);
+      net.use(server.rpc_sync(&UpdateServer::update_and_fetch_model,
+                              torch::autograd::grad({loss}, net.parameters())));
+      learned += batch.labels.size(0);
+    }
+    return learned;
+  }
+
+ private:
+  const Job job_;
+  const int64_t shard_;
+  const LabelledImages pictures_;
+};
+WEFT_REGISTER_CLASS(Trainer, weft::constructor<Job, int64_t>(), &Trainer::train);
+
+double accuracy(PictureNet& net, const LabelledImages& test) {
+  const torch::NoGradGuard no_grad;
+  int64_t correct = 0;
+  for (int64_t i = 0; i < test.size(); i += 500) {
+    const Batch batch = make_batch(test, i, std::min(i + 500, test.size()));
+    correct += count_correct(net.forward(batch.images), batch.labels);
+  }
+  return static_cast<double>(correct) / static_cast<double>(test.size());
+}
+
+// What runs on rank 0.
+class Server {
+ public:
+  explicit Server(Job job)
+      : job_(std::move(job)), test_(must(load_fashion_mnist_part(job_.data, /*train=*/false))) {
+    for (int64_t rank = 1; rank <= job_.trainers; ++rank) {
+      const std::string name = absl::StrCat("trainer", rank);
+      trainers_.emplace(name, remote<Trainer>(name, job_, rank - 1));
+    }
+  }
+
+  // One run, from the beginning.
+  void train(const std::string& name, UpdateOrder order) {
+    const RRef<UpdateServer> server = make_rref(
+        std::make_unique<UpdateServer>(order, trainers_.size(), job_.learning_rate, job_.seed));
+    UpdateServer& local = server.local_value();
+    for (const auto& [trainer, object] : trainers_) object.creation().wait();
+    std::cout << absl::StreamFormat("%s: %d trainers learn\n", name, trainers_.size())
+              << std::flush;
+    const auto begun = std::chrono::steady_clock::now();
+    const auto left = std::make_shared<std::atomic<size_t>>(trainers_.size());
+    std::map<std::string, Future<int64_t>> running;
+    for (const auto& [trainer, object] : trainers_) {
+      running[trainer] = object.with({.timeout = absl::InfiniteDuration()})
+                             .rpc_async(&Trainer::train, server)
+                             .then([&local, server, left](const Future<int64_t>& learned) {
+                               const size_t others = --*left;  // ended or dead: no more updates
+                               if (others > 0) local.set_trainers(others);
+                               return learned.wait();
+                             });
+    }
+    int64_t learned = 0;
+    for (const auto& [trainer, result] : running) {
+      if (const auto count = result.result(); count.ok()) {
+        learned += *count;
+      } else if (absl::IsUnavailable(count.status()) && trainers_.size() > 1) {
+        std::cerr << trainer << " is missed: " << count.status().message() << std::endl;
+        trainers_.erase(trainer);
+      } else {
+        throw RpcError(count.status());
+      }
+    }
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begun;
+    PictureNet net(job_.seed);
+    net.use(local.fetch_model());
+    const UpdateServer::Counts counts = local.counts();
+    const double rate = static_cast<double>(learned) / seconds.count();
+    std::cout << absl::StreamFormat(
+                     "%-8s test accuracy %.4f, %s pictures/s, %s steps of %.1f updates\n", name,
+                     accuracy(net, test_), with_commas(static_cast<int64_t>(rate)),
+                     with_commas(static_cast<int64_t>(counts.steps)),
+                     static_cast<double>(counts.updates) / static_cast<double>(counts.steps))
+              << std::flush;
+  }
+
+ private:
+  const Job job_;
+  const LabelledImages test_;
+  std::map<std::string, RRef<Trainer>> trainers_;
+};
+
+int run(int argc, char** argv) {
+  Job job;
+  const std::vector<std::pair<std::string, UpdateOrder>> orders{{"batched", UpdateOrder::kBatched},
+                                                                {"locked", UpdateOrder::kLocked},
+                                                                {"hogwild", UpdateOrder::kHogwild}};
+  std::string only;
+  CLI::App app("A parameter server whose updates wait for all trainers, and two that do not");
+  app.add_option("--only", only, "one of the ways: batched, locked or hogwild")
+      ->check(CLI::IsMember({"batched", "locked", "hogwild"}));
+  app.add_option("--data", job.data, "folder of Fashion-MNIST")->capture_default_str();
+  app.add_option("--pictures", job.pictures, "of the training half; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--epochs", job.epochs)->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--batch", job.batch, "pictures of one trainer's update")
+      ->check(CLI::Range(1, 60'000))
+      ->capture_default_str();
+  app.add_option("--lr", job.learning_rate, "of one update")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--seed", job.seed)->capture_default_str();
+  if (const auto end = parse_command_line(app, argc, argv)) return end->print();
+
+  WorkerOptions options = WorkerOptions::from_env();
+  const uint32_t rank = options.place.rank;
+  job.trainers = static_cast<int64_t>(options.place.world_size) - 1;
+  if (job.trainers < 1) {
+    throw std::runtime_error(
+        "a server and a trainer are two processes at least: start them with weft_launch -n 4 -- "
+        "batched_parameter_server");
+  }
+  options.name = rank == 0 ? "server" : absl::StrCat("trainer", rank);
+  Worker worker = Worker::join(std::move(options));
+  if (rank == 0) {
+    Server server(job);
+    for (const auto& [name, order] : orders) {
+      if (only.empty() || only == name) server.train(name, order);
+    }
+  }
+  worker.shutdown();  // serves until all have come here
+  return 0;
+}
+
+}  // namespace weft::examples
+
+int main(int argc, char** argv) { return weft::run_main(argc, argv, weft::examples::run); }

@@ -1,0 +1,90 @@
+// Runs the batched parameter server as processes: all ways, a trainer that is killed, what is
+// missing.
+#include <filesystem>
+#include <signal.h>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "weft/tests/support/launched.h"
+
+namespace weft::examples {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using weft::testing::Outcome;
+using weft::testing::run_command;
+
+constexpr const char* kJob =
+    WEFT_BUILD_DIR "/examples/batched_parameter_server/batched_parameter_server";
+constexpr const char* kLaunch = WEFT_BUILD_DIR "/worker/weft_launch";
+constexpr const char* kTorchrun = WEFT_SOURCE_DIR "/.deps/oracles/bin/torchrun";
+
+Outcome run_ranks(int ranks, const std::string& options) {
+  return run_command(
+      absl::StrCat(kLaunch, " --no-prefix -n ", ranks, " -- ", kJob, " ", options, " 2>&1"));
+}
+
+TEST(BatchedParameterServer, LearnsInEveryWay) {
+  const Outcome outcome = run_ranks(4, "--pictures 6000");
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  // 2,000 pictures for each trainer are 63 updates.
+  EXPECT_THAT(outcome.output, ContainsRegex("batched  test accuracy 0\\.[6-9].*, 63 steps of 3.0 "
+                                            "updates"));
+  EXPECT_THAT(outcome.output,
+              ContainsRegex("locked   test accuracy 0\\.[6-9].*, 189 steps of 1.0"));
+  EXPECT_THAT(outcome.output,
+              ContainsRegex("hogwild  test accuracy 0\\.[6-9].*, 189 steps of 1.0"));
+}
+
+TEST(BatchedParameterServer, AKilledTrainerIsMissedAndTheOthersGoOn) {
+  const std::string job = absl::StrCat("sh -c 'echo pid of $RANK is $$ there; exec ", kJob,
+                                       " --only batched --epochs 3 --pictures 6000'");
+  pid_t victim = -1;
+  const Outcome outcome =
+      run_command(absl::StrCat(kLaunch, " --on-failure continue -n 4 -- ", job, " 2>&1"),
+                  [&](const std::string& line) {
+                    if (absl::StrContains(line, "pid of 2 is ")) {
+                      const std::vector<std::string> words = absl::StrSplit(line, ' ');
+                      (void)absl::SimpleAtoi(words.at(5), &victim);
+                    }
+                    if (absl::StrContains(line, "trainers learn") && victim > 0) {
+                      (void)kill(victim, SIGKILL);
+                    }
+                  });
+  EXPECT_EQ(outcome.code, 128 + SIGKILL);  // the launcher's report of the killed one
+  EXPECT_THAT(outcome.output, HasSubstr("trainer2 is missed"));
+  EXPECT_THAT(outcome.output,
+              ContainsRegex("batched  test accuracy 0\\.[6-9].*steps of 2\\.[0-9]"));
+}
+
+TEST(BatchedParameterServer, RunsUnderTorchrun) {
+  if (!std::filesystem::exists(kTorchrun)) {
+    GTEST_SKIP() << "torchrun is not there: tools/oracles.sh";
+  }
+  const Outcome outcome = run_command(absl::StrCat("OMP_NUM_THREADS=1 ", kTorchrun,
+                                                   " --no-python --standalone --nproc-per-node 3 ",
+                                                   kJob, " --only locked --pictures 1000 2>&1"));
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("locked   test accuracy"));
+}
+
+TEST(BatchedParameterServer, WhatIsMissingIsNamed) {
+  const Outcome alone = run_ranks(1, "");
+  EXPECT_NE(alone.code, 0);
+  EXPECT_THAT(alone.output, HasSubstr("weft_launch -n 4 -- batched_parameter_server"));
+  const Outcome no_data = run_ranks(3, "--data /nowhere");
+  EXPECT_NE(no_data.code, 0);
+  EXPECT_THAT(no_data.output, HasSubstr("dataset-fashion-mnist"));
+  EXPECT_THAT(run_ranks(2, "--only never").output, HasSubstr("never"));
+}
+
+}  // namespace
+}  // namespace weft::examples
