@@ -16,7 +16,7 @@ packages=(
   zlib1g-dev libxxhash-dev libgd-dev nlohmann-json3-dev libcli11-dev
   libgtest-dev libgmock-dev
   spin iproute2 nftables
-  dataset-fashion-mnist
+  dataset-fashion-mnist bible-kjv bible-kjv-text
 )
 if [[ ${1:-} == fuzz ]]; then packages+=(libclang-rt-14-dev); fi
 # The wheel's libtorch_cpu needs these two beside it, and no CUDA toolkit.

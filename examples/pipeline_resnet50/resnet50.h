@@ -1,0 +1,41 @@
+// ResNet50 (He et al., "Deep Residual Learning for Image Recognition", 2016, table 1), cut into
+// layers that may lie on different workers: the first convolutions, 16 blocks of three
+// convolutions, and the classifier. As in torchvision, a block halves the picture in its second
+// convolution.
+//
+// Pictures are float [n, 3, height, width]; what goes from layer to layer is [n, channels, h, w],
+// and the last layer gives [n, classes] scores. 25,557,032 parameters with 1,000 classes.
+//
+// Thread safety: as other modules of LibTorch; in training mode a forward writes the running
+// statistics of its batch normalisations.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+namespace weft::examples {
+
+inline constexpr int64_t kResNet50Layers = 18;
+
+struct ResNetLayer : torch::nn::Module {
+  virtual at::Tensor forward(at::Tensor x) = 0;
+};
+
+// Layers first to last-1. Weights depend on the seed and on the layer's place alone, so that parts
+// together equal the whole.
+class ResNet50Part : public torch::nn::Module {
+ public:
+  // Throws std::invalid_argument: no layers of the 18.
+  ResNet50Part(int64_t first, int64_t last, int64_t classes, uint64_t seed);
+  at::Tensor forward(at::Tensor x) const;
+  const std::vector<std::shared_ptr<ResNetLayer>>& layers() const { return layers_; }
+
+ private:
+  std::vector<std::shared_ptr<ResNetLayer>> layers_;
+};
+
+}  // namespace weft::examples

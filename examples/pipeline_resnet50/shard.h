@@ -1,0 +1,65 @@
+// One stage of the pipeline: some layers of ResNet50 on a worker, and when they worked.
+//
+// Thread safety: all methods may be called from any thread; one forward runs at a time.
+// Errors: what LibTorch says of pictures that do not fit; what `x` cannot be fetched for.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "weft/base/future.h"
+#include "weft/base/mutex.h"
+#include "weft/dist_optim/parameter_set.h"
+#include "weft/dist_optim/state_file.h"
+#include "weft/examples/pipeline_resnet50/resnet50.h"
+#include "weft/examples/pipeline_resnet50/time_line.h"
+#include "weft/rpc/class.h"
+#include "weft/rref/rref.h"
+
+namespace weft::examples {
+
+class ResNetShard : public std::enable_shared_from_this<ResNetShard> {
+ public:
+  ResNetShard(int64_t first, int64_t last, int64_t classes, uint64_t seed);
+
+  // Fetches the input from wherever it is, and runs the layers; no thread waits meanwhile. The
+  // number says which micro-batch it is in the time line.
+  Future<at::Tensor> forward(const RRef<at::Tensor>& x, int64_t micro_batch);
+
+  // For DistributedOptimizer: leaves, as there is one trainer.
+  std::shared_ptr<ParameterSet> parameters() const { return set_; }
+  void train(bool on) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Parameters by name; under a context their gradients in it.
+  TensorMap state() const;
+  TensorMap gradients() const;
+
+  // From now on what runs is written down. Returns what was, since the last call; backward passes
+  // count from the first gradient that comes to the last one that is done.
+  std::vector<Span> trace(bool on) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Forward and backward of this input again and again, for at least so many seconds and three
+  // times, alone on this worker; the medians. Changes running statistics, and no weight.
+  StageTime measure(const at::Tensor& x, double seconds) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of each layer: seconds of a forward and a backward.
+  std::vector<double> profile(const at::Tensor& x, double seconds) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  at::Tensor run(const at::Tensor& x, int64_t micro_batch) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  Mutex mutex_;  // held while layers compute
+  ResNet50Part layers_ ABSL_GUARDED_BY(mutex_);
+  const bool first_;                         // its input is pictures
+  const std::shared_ptr<ParameterSet> set_;  // shared with the optimizer's shard
+  bool tracing_ ABSL_GUARDED_BY(mutex_) = false;
+  const std::shared_ptr<TimeLine> times_;  // shared with the graphs that write into it
+};
+
+WEFT_REGISTER_CLASS(ResNetShard, weft::constructor<int64_t, int64_t, int64_t, uint64_t>(),
+                    &ResNetShard::forward, &ResNetShard::parameters, &ResNetShard::train,
+                    &ResNetShard::state, &ResNetShard::gradients, &ResNetShard::trace,
+                    &ResNetShard::measure, &ResNetShard::profile);
+
+}  // namespace weft::examples

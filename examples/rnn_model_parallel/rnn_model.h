@@ -1,0 +1,102 @@
+// A language model in two halves: embedding and decoder on a server, the LSTM where it is used.
+//
+// Sizes: [steps, columns] are texts that are read side by side, so many tokens of each.
+//
+// Thread safety: an RnnModel belongs to one thread. Blocking: construction no, all methods yes.
+// Errors: RpcError of the server's forward; of PyTorch's checks for other sizes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "weft/dist_optim/hosted_module.h"
+#include "weft/dist_optim/parameter_set.h"
+
+namespace weft::examples {
+
+struct RnnShape {
+  int64_t kinds = 0;    // of tokens
+  int64_t width = 128;  // of an embedding
+  int64_t hidden = 256;
+  double dropout = 0.2;
+};
+
+// On the server: [steps, columns] words to [steps, columns, width].
+class EmbeddingTable : public torch::nn::Module {
+ public:
+  EmbeddingTable(int64_t kinds, int64_t width, double dropout) {
+    table_ = register_module("table", torch::nn::Embedding(kinds, width));
+    dropout_ = register_module("dropout", torch::nn::Dropout(dropout));
+    torch::nn::init::uniform_(table_->weight, -0.1, 0.1);
+  }
+  at::Tensor forward(const at::Tensor& words) { return dropout_(table_(words)); }
+
+ private:
+  torch::nn::Embedding table_ = nullptr;
+  torch::nn::Dropout dropout_ = nullptr;
+};
+WEFT_REGISTER_MODULE(EmbeddingTable, int64_t, int64_t, double);
+
+// On the server: [steps, columns, hidden] and the words that follow, to the mean loss.
+class Decoder : public torch::nn::Module {
+ public:
+  Decoder(int64_t hidden, int64_t kinds, double dropout) {
+    scores_ = register_module("scores", torch::nn::Linear(hidden, kinds));
+    dropout_ = register_module("dropout", torch::nn::Dropout(dropout));
+    torch::nn::init::uniform_(scores_->weight, -0.1, 0.1);
+    torch::nn::init::zeros_(scores_->bias);
+  }
+  at::Tensor forward(const at::Tensor& outputs, const at::Tensor& targets) {
+    return torch::nn::functional::cross_entropy(scores_(dropout_(outputs.flatten(0, 1))),
+                                                targets.flatten());
+  }
+
+ private:
+  torch::nn::Linear scores_ = nullptr;
+  torch::nn::Dropout dropout_ = nullptr;
+};
+WEFT_REGISTER_MODULE(Decoder, int64_t, int64_t, double);
+
+using LstmState = std::tuple<at::Tensor, at::Tensor>;
+
+// The whole model, as its trainer sees it.
+class RnnModel {
+ public:
+  RnnModel(const std::string& server, const RnnShape& shape)
+      : embedding_(server, shape.kinds, shape.width, shape.dropout),
+        decoder_(server, shape.hidden, shape.kinds, shape.dropout),
+        lstm_(torch::nn::LSTMOptions(shape.width, shape.hidden)) {
+    for (const auto& one : lstm_->named_parameters()) own_.push_back({one.key(), one.value()});
+  }
+
+  // The mean loss of [steps, columns] words and their followers; `state` goes on to the next ones.
+  at::Tensor forward(const at::Tensor& words, const at::Tensor& targets,
+                     std::optional<LstmState>& state) {
+    auto [outputs, next] = lstm_->forward(embedding_.forward(words), state);
+    state = std::tuple(std::get<0>(next).detach(), std::get<1>(next).detach());
+    return decoder_.forward(outputs, targets);
+  }
+  void train(bool on) const {
+    embedding_.train(on);
+    decoder_.train(on);
+  }
+  // Of both workers.
+  std::vector<RRef<ParameterSet>> parameters() const {
+    const auto own = std::make_shared<ParameterSet>(own_, ParameterSet::Reading::kLeaves);
+    return {embedding_.parameters(), decoder_.parameters(), make_rref(own)};
+  }
+
+ private:
+  HostedModule<EmbeddingTable> embedding_;
+  HostedModule<Decoder> decoder_;
+  torch::nn::LSTM lstm_;
+  std::vector<NamedParameter> own_;
+};
+
+}  // namespace weft::examples
