@@ -1,7 +1,9 @@
 #include "weft/base/freed_memory.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <malloc.h>
+#include <thread>
 
 namespace weft {
 
@@ -10,6 +12,9 @@ void keep_freed_memory() {
     // The second is the largest that glibc allows.
     if (std::getenv("MALLOC_TRIM_THRESHOLD_") == nullptr) mallopt(M_TRIM_THRESHOLD, 128 << 20);
     if (std::getenv("MALLOC_MMAP_THRESHOLD_") == nullptr) mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    if (std::getenv("MALLOC_ARENA_MAX") == nullptr) {
+      mallopt(M_ARENA_MAX, std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 2));
+    }
     return true;
   }();
   (void)once;

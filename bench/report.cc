@@ -135,6 +135,33 @@ std::vector<Comparison> compare_agents(const RowResult& result, const std::strin
   return lines;
 }
 
+std::vector<Comparison> compare_pipelines(const RowResult& result, const std::string& subject,
+                                          uint64_t seed) {
+  std::vector<Comparison> lines = compare(result, subject, seed);
+  const auto own = std::find_if(result.series.begin(), result.series.end(),
+                                [&](const Series& series) { return series.contestant == subject; });
+  if (own == result.series.end() || !own->status.ok() || own->blocks.empty()) return lines;
+  const auto beside = [&](const char* peer, double BlockResult::*step_us) {
+    std::vector<double> ratios, rates;
+    for (const BlockResult& block : own->blocks) {
+      ratios.push_back(block.*step_us / block.median_us);
+      rates.push_back(value_of(result.row, block) / ratios.back());
+    }
+    const Interval interval = bootstrap_median(ratios, seed);
+    lines.push_back({.row = result.row.name,
+                     .peer = peer,
+                     .subject_value = median(values_of(result.row, *own)),
+                     .peer_value = median(rates),
+                     .unit = result.row.unit,
+                     .ratio = median(ratios),
+                     .low = interval.low,
+                     .high = interval.high});
+  };
+  beside("ideal", &BlockResult::ideal_us);
+  beside("unsplit", &BlockResult::unsplit_us);
+  return lines;
+}
+
 nlohmann::json to_json(const std::vector<Comparison>& comparisons) {
   nlohmann::json array = nlohmann::json::array();
   for (const Comparison& line : comparisons) {

@@ -43,6 +43,12 @@ std::vector<Comparison> compare_modes(const RowResult& result, const std::string
 std::vector<Comparison> compare_agents(const RowResult& result, const std::string& subject,
                                        uint64_t seed);
 
+// For rows of a pipeline: besides the peers two more that were measured in the same blocks, "ideal"
+// (a pipeline that never waits: the ratio is the share of it that was reached) and "unsplit" (one
+// thread: the ratio is the speed-up).
+std::vector<Comparison> compare_pipelines(const RowResult& result, const std::string& subject,
+                                          uint64_t seed);
+
 // An array of {"row", "peer", "weft", "peer_value", "unit", "ratio", "low", "high"}; the subject's
 // value stands under "weft"; figures follow.
 nlohmann::json to_json(const std::vector<Comparison>& comparisons);

@@ -29,23 +29,33 @@ enum class Work {
   kOneCall,
   kBatched1,
   kBatched16,
+  // A training step of ResNet50 in two shards on two workers, in `amount` micro-batches; counted
+  // are pictures. Without an amount: in as many as are fastest.
+  kPipeline,
 };
 
 struct Row {
   std::string name;
   Work work = Work::kAdd;
-  int64_t amount = 0;  // bytes, calls in flight, or observers
-  std::string unit;    // "us" (lower is better), "calls/s", "steps/s" or "GB/s" (higher is better)
-  int processes = 2;   // of one contestant: client and server, or the ranks
+  int64_t amount = 0;  // bytes, calls in flight, observers, or micro-batches
+  // "us" (lower is better), "calls/s", "steps/s", "pictures/s" or "GB/s" (higher is better)
+  std::string unit;
+  int processes = 2;  // of one contestant: client and server, or the ranks
 
   bool lower_is_better() const { return unit == "us"; }
 };
 
 inline constexpr int kMostObservers = 64;
+inline constexpr int kPipelineShards = 2;
+inline constexpr int64_t kPipelineBatch = 120;  // pictures of one step
+inline constexpr int64_t kPipelineSize = 128;   // their width and height
+inline constexpr int64_t kPipelineClasses = 1000;
 
 const std::vector<Row>& rpc_rows();
 const std::vector<Row>& ddp_rows();  // those of equally many ranks stand together
-const std::vector<Row>& rl_rows();   // the best of a kind stands after its others
+// The best of a kind stands after its others.
+const std::vector<Row>& rl_rows();
+const std::vector<Row>& pipeline_rows();
 
 // The rows with these names, in the order of `all`; all of them when `names` is empty.
 // InvalidArgument names the unknown row and lists those that exist.

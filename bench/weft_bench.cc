@@ -3,6 +3,7 @@
 //   weft_bench rpc --json result.json               all rows, 15 rounds of 0.3 s blocks
 //   weft_bench ddp --json result.json               collectives, and their part of a training step
 //   weft_bench rl --json result.json                an agent and its observers
+//   weft_bench pipeline --json result.json          ResNet50 in two shards, in micro-batches
 //   weft_bench rpc --quick --rows "small call"      a look in seconds, too short to report
 //   weft_bench rpc --beside before=OLD/weft_bench   another build of this program as one more peer
 #include <algorithm>
@@ -35,6 +36,9 @@ constexpr char kTorchDdp[] = "torch ddp";  // a program of its own, for the step
 constexpr int kTorchDdpRanks = 2;
 
 constexpr char kTorchPython[] = "torch python";
+constexpr char kPipelineChild[] = "weft pipeline";
+// A block has several steps of the model, each of seconds.
+constexpr double kPipelinePatienceSeconds = 600;
 
 struct PythonOptions {
   std::string python = WEFT_SOURCE_DIR "/.deps/oracles/bin/python";
@@ -99,7 +103,7 @@ int run_child_of(const Contestants& contestants, const ChildOptions& options) {
 int run_in_crowd(const CrowdContestant& contestant, const ChildOptions& options) {
   Channel driver(kDriverSocket);
   if (options.role == "leader") {
-    run_leader(driver, *contestant.make_leader());
+    run_leader(driver, *contestant.make_leader(), *contestant.rows);
   } else {
     run_member(driver, *contestant.make_member());
   }
@@ -118,7 +122,7 @@ int run_child(const ChildOptions& options) {
     return run_child_of(all_rank_contestants(std::chrono::microseconds(options.spin_us)), options);
   }
   if (options.role == "leader" || options.role == "member") {
-    return run_in_crowd(weft_crowd(), options);
+    return run_in_crowd(options.name == kPipelineChild ? weft_pipeline() : weft_crowd(), options);
   }
   return run_child_of(all_contestants(), options);
 }
@@ -182,6 +186,26 @@ Suite rl_suite(const RlSuiteOptions& options) {
   return suite;
 }
 
+Suite pipeline_suite(const PythonOptions& options) {
+  Suite suite{.rows = pipeline_rows(),
+              .contestants = {"weft"},
+              .make_group = {},
+              .compare = compare_pipelines};
+  if (std::filesystem::exists(options.python)) suite.contestants.push_back(kTorchPython);
+  suite.make_group = [options](const Entrant& entrant, int) -> std::unique_ptr<Group> {
+    Crowd::Options crowd{.name = entrant.name,
+                         .members = kPipelineShards,
+                         .amounts_are_members = false,
+                         .patience_seconds = kPipelinePatienceSeconds,
+                         .command = {entrant.program, "contestant", "--name", kPipelineChild}};
+    if (entrant.child_name == kTorchPython) {
+      crowd.command = {options.python, WEFT_SOURCE_DIR "/bench/contestants/torch_pipeline.py"};
+    }
+    return std::make_unique<Crowd>(std::move(crowd));
+  };
+  return suite;
+}
+
 void add_comparison_options(CLI::App& command, ComparisonOptions& options,
                             char between_rows = ',') {
   command.add_option("--json", options.json_file, "write the ratios to this file");
@@ -238,6 +262,12 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(1, kMostObservers))
       ->capture_default_str();
 
+  PythonOptions pipeline_options;
+  CLI::App* pipeline = app.add_subcommand("pipeline", "ResNet50 in two shards, in micro-batches");
+  add_comparison_options(*pipeline, options);
+  pipeline->add_option("--python", pipeline_options.python, "with a torch, for \"torch python\"")
+      ->capture_default_str();
+
   ChildOptions child;
   CLI::App* child_command = app.add_subcommand("contestant")->group("");
   child_command->add_option("--name", child.name)->required();
@@ -250,6 +280,7 @@ int run(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   if (child_command->parsed()) return run_child(child);
   if (rl->parsed()) return run_comparison(rl_suite(rl_options), options);
+  if (pipeline->parsed()) return run_comparison(pipeline_suite(pipeline_options), options);
   return run_comparison(
       ddp->parsed() ? ddp_suite(ddp_options, options.pin) : rpc_suite(options.pin), options);
 }

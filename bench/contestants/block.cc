@@ -41,6 +41,7 @@ absl::Status run_once(Client& client, const Row& row) {
     case Work::kOneCall:
     case Work::kBatched1:
     case Work::kBatched16:
+    case Work::kPipeline:
       break;
   }
   return absl::InternalError("not an operation that one client runs one at a time");

@@ -105,7 +105,7 @@ void run_rank(Channel& driver, Rank& rank, Clock& clock) {
   });
 }
 
-void run_leader(Channel& driver, Leader& leader) {
+void run_leader(Channel& driver, Leader& leader, const std::vector<Row>& rows) {
   obey(driver, [&](const std::string& verb, const Json& command) -> absl::StatusOr<Json> {
     if (verb == "listen") {
       absl::StatusOr<std::string> address = leader.listen();
@@ -114,10 +114,10 @@ void run_leader(Channel& driver, Leader& leader) {
     }
     if (verb == "join") return done(leader.join(command.at("address"), command.at("members")));
     if (verb == "run") {
-      absl::StatusOr<std::vector<Row>> rows = select_rows(rl_rows(), {command.at("row")});
-      if (!rows.ok()) return rows.status();
+      absl::StatusOr<std::vector<Row>> row = select_rows(rows, {command.at("row")});
+      if (!row.ok()) return row.status();
       absl::StatusOr<BlockResult> result =
-          leader.run(rows->front(), command.at("members"), command.at("seconds"));
+          leader.run(row->front(), command.at("amount"), command.at("seconds"));
       if (!result.ok()) return result.status();
       return Json{{"result", *result}};
     }
@@ -166,7 +166,9 @@ void to_json(Json& json, const BlockResult& result) {
               {"usage", result.usage},
               {"local_us", result.local_us},
               {"communication_us", result.communication_us},
-              {"mean_batch", result.mean_batch}};
+              {"mean_batch", result.mean_batch},
+              {"ideal_us", result.ideal_us},
+              {"unsplit_us", result.unsplit_us}};
 }
 
 void from_json(const Json& json, BlockResult& result) {
@@ -181,6 +183,8 @@ void from_json(const Json& json, BlockResult& result) {
   result.local_us = json.value("local_us", 0.0);
   result.communication_us = json.value("communication_us", 0.0);
   result.mean_batch = json.value("mean_batch", 0.0);
+  result.ideal_us = json.value("ideal_us", 0.0);
+  result.unsplit_us = json.value("unsplit_us", 0.0);
 }
 
 }  // namespace weft::bench

@@ -8,6 +8,8 @@
 // Blocking: until "quit" or until the driver is gone.
 #pragma once
 
+#include <vector>
+
 #include <nlohmann/json.hpp>
 
 #include "weft/base/clock.h"
@@ -22,7 +24,7 @@ namespace weft::bench {
 void run_server(Channel& driver, Server& server);
 void run_client(Channel& driver, Client& client, Clock& clock);
 void run_rank(Channel& driver, Rank& rank, Clock& clock);
-void run_leader(Channel& driver, Leader& leader);
+void run_leader(Channel& driver, Leader& leader, const std::vector<Row>& rows);
 void run_member(Channel& driver, Member& member);
 
 void to_json(nlohmann::json& json, const Usage& usage);

@@ -36,4 +36,7 @@ RankContestant gloo_ranks();
 // Weft's example of an agent and its observers. Named "weft".
 CrowdContestant weft_crowd();
 
+// Weft's example of ResNet50 in shards. Named "weft pipeline" as a child, "weft" in its rows.
+CrowdContestant weft_pipeline();
+
 }  // namespace weft::bench

@@ -1,5 +1,6 @@
 // What a system implements to be measured with one process that leads and many that it tells what
-// to do: the agent and the observers of reinforcement learning.
+// to do: the agent and the observers of reinforcement learning, the master and the stages of a
+// pipeline.
 //
 // Thread safety: one thread at a time. Blocking: all methods but listen().
 // Errors: Unimplemented from run() says that this contestant has no such row.
@@ -8,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -23,9 +25,9 @@ class Leader {
   virtual absl::StatusOr<std::string> listen() = 0;
   // Returns once all have come.
   virtual absl::Status join(const std::string& address, int members) = 0;
-  // About `seconds` of work with the first `members` of them, which is warmed up and checked
-  // before.
-  virtual absl::StatusOr<BlockResult> run(const Row& row, int members, double seconds) = 0;
+  // About `seconds` of work, which is warmed up and checked before. `amount` is the row's, or the
+  // best one: with so many members, the first ones, or in so many micro-batches.
+  virtual absl::StatusOr<BlockResult> run(const Row& row, int64_t amount, double seconds) = 0;
   virtual void close() {}
 };
 
@@ -39,6 +41,7 @@ class Member {
 
 struct CrowdContestant {
   std::string name;
+  const std::vector<Row>* rows;  // that it knows
   std::function<std::unique_ptr<Leader>()> make_leader;
   std::function<std::unique_ptr<Member>()> make_member;
 };

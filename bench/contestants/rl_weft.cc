@@ -10,14 +10,12 @@
 
 #include <torch/torch.h>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
 #include "weft/bench/contestants/contestants.h"
+#include "weft/bench/contestants/weft_crowd.h"
 #include "weft/examples/rl_agent_observers/agent.h"
 #include "weft/examples/rl_agent_observers/observer.h"
-#include "weft/worker/rendezvous.h"
-#include "weft/worker/worker.h"
 
 namespace weft::bench {
 namespace {
@@ -50,35 +48,21 @@ std::optional<Kind> kind_of(Work work) {
   }
 }
 
-absl::StatusOr<Worker> join_group(std::shared_ptr<RendezvousStore> store, int rank, int members) {
+WorkerOptions options_of_rank(int rank) {
   WorkerOptions options;
-  options.place.rank = static_cast<uint32_t>(rank);
-  options.place.world_size = static_cast<uint32_t>(members) + 1;
-  options.place.master_addr = "127.0.0.1";
   options.name = rank == 0 ? "agent" : absl::StrCat("observer", rank - 1);
-  options.store = std::move(store);
-  try {
-    return Worker::join(std::move(options));
-  } catch (const RpcError& error) {
-    return error.status();
-  }
+  return options;
 }
 
 class WeftLeader final : public Leader {
  public:
-  absl::StatusOr<std::string> listen() override {
-    auto hosted = host_rendezvous_store({.port = 0});
-    if (!hosted.ok()) return hosted.status();
-    store_ = std::move(hosted->store);
-    return absl::StrCat(hosted->port);
-  }
+  absl::StatusOr<std::string> listen() override { return door_.listen(); }
   absl::Status join(const std::string& /*address*/, int members) override {
-    WEFT_ASSIGN_OR_RETURN(Worker worker, join_group(store_, 0, members));
-    worker_.emplace(std::move(worker));
-    return absl::OkStatus();
+    return door_.join(members);
   }
 
-  absl::StatusOr<BlockResult> run(const Row& row, int members, double seconds) override {
+  absl::StatusOr<BlockResult> run(const Row& row, int64_t amount, double seconds) override {
+    const int members = static_cast<int>(amount);
     const std::optional<Kind> kind = kind_of(row.work);
     if (!kind) return absl::UnimplementedError("no row of an agent");
     Job& job = job_of(row.work, *kind, members);
@@ -101,7 +85,7 @@ class WeftLeader final : public Leader {
 
   void close() override {
     jobs_.clear();
-    if (worker_) worker_->shutdown(ShutdownOptions{.graceful = false});
+    door_.close();
   }
 
  private:
@@ -156,35 +140,15 @@ class WeftLeader final : public Leader {
     return result;
   }
 
-  std::shared_ptr<RendezvousStore> store_;
-  std::optional<Worker> worker_;
+  CrowdDoor door_{options_of_rank};
   std::map<Work, Job> jobs_;
-};
-
-class WeftMember final : public Member {
- public:
-  absl::Status join(const std::string& address, int member, int members) override {
-    int port = 0;
-    if (!absl::SimpleAtoi(address, &port)) return absl::InvalidArgumentError("no port: " + address);
-    auto store = connect_rendezvous_store({.port = static_cast<uint16_t>(port)});
-    if (!store.ok()) return store.status();
-    WEFT_ASSIGN_OR_RETURN(Worker worker, join_group(*std::move(store), member + 1, members));
-    worker_.emplace(std::move(worker));
-    return absl::OkStatus();
-  }
-  void close() override {
-    if (worker_) worker_->shutdown(ShutdownOptions{.graceful = false});
-  }
-
- private:
-  std::optional<Worker> worker_;
 };
 
 }  // namespace
 
 CrowdContestant weft_crowd() {
-  return {"weft", [] { return std::make_unique<WeftLeader>(); },
-          [] { return std::make_unique<WeftMember>(); }};
+  return {"weft", &rl_rows(), [] { return std::make_unique<WeftLeader>(); },
+          [] { return serving_member(options_of_rank); }};
 }
 
 }  // namespace weft::bench

@@ -7,30 +7,19 @@ forward pass for each call, log-probabilities kept with their graphs, one update
 episodes. In its favour: environments are plain Python without gymnasium, the policy has no dropout,
 and an observer whose episode ends begins the next one instead of waiting for the others.
 
-Started by `weft_bench rl` alone. Takes its commands as JSON lines from socket 3, as
-contestants/child.h says.
+Started by `weft_bench rl` alone.
 """
-import argparse
-import ctypes
-import json
 import math
-import os
 import random
-import resource
-import signal
-import socket
 import statistics
 import time
 
-os.environ["GLOO_SOCKET_IFNAME"] = os.environ["TP_SOCKET_IFNAME"] = "lo"
+import torch_crowd
 
 import torch
-import torch.distributed.rpc as rpc
 from torch.distributed.rpc import RRef, remote, rpc_async, rpc_sync
 from torch.distributions import Categorical
 
-DRIVER_SOCKET = 3
-UNIMPLEMENTED = 12  # as in absl::StatusCode
 GAMMA = 0.99
 WARM_UP_SHARE = 0.2
 TRIAL_STEPS = 8
@@ -155,12 +144,12 @@ class Agent:
             "seconds": time.perf_counter() - begin,
             "median_us": statistics.median(waits),
             "p99_us": waits[len(waits) * 99 // 100],
-            "bytes": 0,
             "all_calls": steps * members,
-            "usage": usage(),
         }
 
-    def measure(self, members, seconds):
+    def measure(self, row, members, seconds):
+        if not any(known in row for known in ROWS):
+            return None
         # Whoever was stopped until now first finds its peers again.
         steps, tried = TRIAL_STEPS, self.run(members, 1)["calls"]
         while True:
@@ -174,71 +163,5 @@ class Agent:
         return result
 
 
-def usage():
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return {
-        "cpu_seconds": used.ru_utime + used.ru_stime,
-        "page_faults": used.ru_minflt + used.ru_majflt,
-        "switches": used.ru_nvcsw + used.ru_nivcsw,
-    }
-
-
-class Process:
-    def __init__(self, role):
-        self.role = role
-        self.agent = None
-
-    def listen(self, command):
-        with socket.socket() as door:
-            door.bind(("127.0.0.1", 0))
-            return {"address": str(door.getsockname()[1])}
-
-    def join(self, command):
-        members = command["members"]
-        leads = self.role == "leader"
-        rpc.init_rpc(
-            "agent" if leads else f"observer{command['member']}",
-            rank=0 if leads else command["member"] + 1,
-            world_size=members + 1,
-            rpc_backend_options=rpc.TensorPipeRpcBackendOptions(
-                num_worker_threads=max(16, members + 4),
-                rpc_timeout=60,
-                init_method=f"tcp://127.0.0.1:{command['address']}",
-            ),
-        )
-        if leads:
-            self.agent = Agent(members)
-        return {}
-
-    def run(self, command):
-        if not any(row in command["row"] for row in ROWS):
-            return {"code": UNIMPLEMENTED, "error": "no row of an agent"}
-        return {"result": self.agent.measure(command["members"], command["seconds"])}
-
-    def usage(self, command):
-        return {"usage": usage()}
-
-
-def main():
-    PR_SET_PDEATHSIG = 1  # a stopped process would not see the driver's end otherwise
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--role", choices=["leader", "member"], required=True)
-    process = Process(parser.parse_args().role)
-    torch.set_num_threads(1)
-    with socket.socket(fileno=DRIVER_SOCKET) as connection:
-        driver = connection.makefile("rw")
-        for line in driver:
-            command = json.loads(line)
-            answer = {"code": 0}
-            if command["do"] != "quit":
-                answer.update(getattr(process, command["do"])(command))
-            driver.write(json.dumps(answer) + "\n")
-            driver.flush()
-            if command["do"] == "quit":
-                break
-    os._exit(0)  # as the others: libraries' threads end in no useful order
-
-
 if __name__ == "__main__":
-    main()
+    torch_crowd.main(lambda rank: f"observer{rank - 1}" if rank else "agent", Agent)

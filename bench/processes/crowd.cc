@@ -69,15 +69,15 @@ absl::StatusOr<Usage> Crowd::usage_of_all() {
   return usage;
 }
 
-int Crowd::best_members(Work work) const {
-  int best = 0;
+int64_t Crowd::best_amount(Work work) const {
+  int64_t best = 0;
   double rate = 0;
   const auto known = rates_.find(work);
   if (known == rates_.end()) return 0;
-  for (const auto& [members, rates] : known->second) {
+  for (const auto& [amount, rates] : known->second) {
     if (rates.mean() > rate) {
       rate = rates.mean();
-      best = members;
+      best = amount;
     }
   }
   return best;
@@ -85,23 +85,22 @@ int Crowd::best_members(Work work) const {
 
 absl::StatusOr<BlockResult> Crowd::run(const Row& row, double seconds) {
   if (processes_.empty()) return absl::FailedPreconditionError("not started");
-  const int members = row.amount > 0 ? static_cast<int>(row.amount) : best_members(row.work);
-  if (members == 0) {
-    return absl::FailedPreconditionError("its best number of members is known after other rows");
-  }
-  if (members > options_.members) {
+  const int64_t amount = row.amount > 0 ? row.amount : best_amount(row.work);
+  if (amount == 0)
+    return absl::FailedPreconditionError("its best amount is known after other rows");
+  if (options_.amounts_are_members && amount > options_.members) {
     return absl::UnimplementedError(absl::StrCat("it has ", options_.members, " members"));
   }
   WEFT_ASSIGN_OR_RETURN(const Usage before, usage_of_all());
   absl::StatusOr<Json> answer = processes_[0].ask(
-      {{"do", "run"}, {"row", row.name}, {"members", members}, {"seconds", seconds}},
-      seconds + kPatienceSeconds);
+      {{"do", "run"}, {"row", row.name}, {"amount", amount}, {"seconds", seconds}},
+      seconds + kPatienceSeconds + options_.patience_seconds);
   if (!answer.ok()) return of_process(0, answer.status());
   WEFT_ASSIGN_OR_RETURN(const Usage after, usage_of_all());
   BlockResult result = answer->at("result").get<BlockResult>();
   result.usage = after - before;
   if (row.amount > 0) {
-    Rates& rates = rates_[row.work][members];
+    Rates& rates = rates_[row.work][amount];
     rates.sum += value_of(row, result);
     ++rates.rounds;
   }

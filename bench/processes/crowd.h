@@ -1,10 +1,11 @@
-// A contestant of one process that leads and many members. All run all the time; how many of them
-// take part is the row's number, and in a row without one this contestant's own best: the number
-// with which its rows of the same kind were fastest so far.
+// A contestant of one process that leads and many members. All run all the time. Rows have an
+// amount (how many members take part, or micro-batches); in a row without one it is this
+// contestant's own best: the amount with which its rows of the same kind were fastest so far.
 //
 // Thread safety, lifetime, blocking and errors: those of Group.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
@@ -20,6 +21,8 @@ class Crowd final : public Group {
   struct Options {
     std::string name;
     int members = 1;
+    bool amounts_are_members = true;
+    double patience_seconds = 0;  // for a block, besides the usual
     // Started with `--role leader` or `--role member` behind them: a program and its first
     // arguments.
     std::vector<std::string> command;
@@ -36,11 +39,11 @@ class Crowd final : public Group {
   void resume() override;
   absl::StatusOr<BlockResult> run(const Row& row, double seconds) override;
 
-  // With how many members its rows of this kind were fastest so far; 0: there were none.
-  int best_members(Work work) const;
+  // With which amount its rows of this kind were fastest so far; 0: there were none.
+  int64_t best_amount(Work work) const;
 
  private:
-  // Of all rounds of a kind of row, by members.
+  // Of all rounds of a kind of row, by amounts.
   struct Rates {
     double sum = 0;
     int rounds = 0;
@@ -53,7 +56,7 @@ class Crowd final : public Group {
 
   const Options options_;
   std::vector<ChildProcess> processes_;  // the leader first
-  std::map<Work, std::map<int, Rates>> rates_;
+  std::map<Work, std::map<int64_t, Rates>> rates_;
 };
 
 }  // namespace weft::bench

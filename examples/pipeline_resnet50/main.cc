@@ -49,12 +49,12 @@ struct Options {
   int64_t size = 128;
   int64_t classes = 1000;
   int64_t steps = 3;
+  int64_t tested = 2000;
+  double seconds = 2;
   double learning_rate = 0.05;
   uint64_t seed = 1;
   std::vector<std::string> workers;
 };
-
-constexpr double kMeasureSeconds = 2;
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -66,24 +66,20 @@ Pictures generate(const Options& options) {
           torch::randint(options.classes, {options.batch})};
 }
 
-// Where to cut: as told, or so that the slowest shard is as fast as can be.
-Cuts choose_cuts(const Options& options, const Pictures& batch) {
+// Where to cut: as told, or so that the slowest shard is as fast as can be. What a layer costs
+// depends on how many pictures it gets at once.
+Cuts choose_cuts(const Options& options, const Pictures& micro_batch) {
   const size_t shards = options.workers.size();
-  Cuts cuts;
   if (options.cuts != "auto") {
-    cuts = parse_cuts(options.cuts);
-    if (cuts.size() != shards + 1) {
-      throw std::invalid_argument(absl::StrCat("cuts '", options.cuts, "' make ", cuts.size() - 1,
-                                               " shards, for ", shards, " workers"));
-    }
-  } else {
-    cut_by_cost(std::vector<double>(kResNet50Layers, 1), shards);  // throws if there are too many
-    const Pictures sample = split(batch, options.micro_batches.back()).front();
-    const auto costs = profile_layers(options.workers, sample, options.classes, kMeasureSeconds);
-    for (const size_t cut : cut_by_cost(costs, shards)) cuts.push_back(static_cast<int64_t>(cut));
+    const Cuts cuts = parse_cuts(options.cuts);
+    if (cuts.size() == shards + 1) return cuts;
+    throw std::invalid_argument(absl::StrCat("cuts '", options.cuts, "' make ", cuts.size() - 1,
+                                             " shards, for ", shards, " workers"));
   }
-  std::cout << "shards begin at layer " << absl::StrJoin(cuts.begin(), cuts.end() - 1, ", ")
-            << " of " << kResNet50Layers << std::endl;
+  cut_by_cost(std::vector<double>(kResNet50Layers, 1), shards);  // throws if there are too many
+  const auto costs = profile_layers(options.workers, micro_batch, options.classes, options.seconds);
+  Cuts cuts;
+  for (const size_t cut : cut_by_cost(costs, shards)) cuts.push_back(static_cast<int64_t>(cut));
   return cuts;
 }
 
@@ -104,49 +100,58 @@ double seconds_of(const Code& code) {
   return seconds_now() - begun;
 }
 
-void sweep(const Options& options) {
-  const Pictures batch = generate(options);
-  for (const int64_t parts : options.micro_batches) split(batch, parts);  // throws at once
-  const Cuts cuts = choose_cuts(options, batch);
-  const RemoteResNet50 remote_model(options.workers, cuts, options.classes, options.seed);
+// So many micro-batches, in all three ways in turn.
+SweepPoint measure(const Options& options, const Pictures& batch, int64_t parts) {
+  const Pictures micro_batch = split(batch, parts).front();
+  SweepPoint point{.micro_batches = parts, .cuts = choose_cuts(options, micro_batch)};
+  const RemoteResNet50 remote_model(options.workers, point.cuts, options.classes, options.seed);
   DistributedOptimizer<torch::optim::SGD> optimizer(
       remote_model.parameters(), torch::optim::SGDOptions(options.learning_rate));
   LocalResNet50 unsplit({0, kResNet50Layers}, options.classes, options.seed);
-  LocalResNet50 threads(cuts, options.classes, options.seed);
-  const auto step_locally = [&](LocalResNet50& model, int64_t parts) {
+  LocalResNet50 threads(point.cuts, options.classes, options.seed);
+  const auto step_locally = [&](LocalResNet50& model) {
     torch::optim::SGD local(model.parameters(), options.learning_rate);
     model.backward(batch, parts, squared_error);
     local.step();
     local.zero_grad();
   };
+  std::vector<double> ideal, unsplit_times, thread_times, times;
+  for (int64_t i = -1; i < options.steps; ++i) {  // the first one warms up
+    ideal.push_back(ideal_seconds(
+        measure_stages(options.workers, point.cuts, micro_batch, options.classes, options.seconds),
+        parts));
+    unsplit_times.push_back(seconds_of([&] { step_locally(unsplit); }));
+    thread_times.push_back(seconds_of([&] { step_locally(threads); }));
+    remote_model.trace(true);
+    times.push_back(
+        seconds_of([&] { step(remote_model, optimizer, batch, parts, squared_error); }));
+    point.spans = remote_model.trace(false);
+  }
+  for (auto* values : {&ideal, &unsplit_times, &thread_times, &times})
+    values->erase(values->begin());
+  point.ideal = median(ideal);
+  point.unsplit = median(unsplit_times);
+  point.threads = median(thread_times);
+  point.seconds = median(times);
+  return point;
+}
 
+void sweep(const Options& options) {
+  const Pictures batch = generate(options);
+  for (const int64_t parts : options.micro_batches) split(batch, parts);  // throws at once
   std::cout << absl::StreamFormat("a batch of %d, %d x %d; seconds of a step, medians of %d\n",
                                   options.batch, options.size, options.size, options.steps)
-            << "micro-batches  unsplit  threads  pipeline  ideal  of ideal  speed-up" << std::endl;
+            << "micro-batches  cut at  unsplit  threads  pipeline  ideal  of ideal  speed-up"
+            << std::endl;
   std::vector<SweepPoint> points;
   for (const int64_t parts : options.micro_batches) {
-    std::vector<double> unsplit_times, thread_times, remote_times, ideals;
-    SweepPoint point{.micro_batches = parts};
-    for (int64_t i = 0; i < options.steps; ++i) {
-      ideals.push_back(ideal_seconds(measure_stages(options.workers, cuts, split(batch, parts)[0],
-                                                    options.classes, kMeasureSeconds),
-                                     parts));
-      unsplit_times.push_back(seconds_of([&] { step_locally(unsplit, parts); }));
-      thread_times.push_back(seconds_of([&] { step_locally(threads, parts); }));
-      remote_model.trace(true);
-      remote_times.push_back(
-          seconds_of([&] { step(remote_model, optimizer, batch, parts, squared_error); }));
-      point.spans = remote_model.trace(false);
-    }
-    point.seconds = median(remote_times);
-    point.unsplit = median(unsplit_times);
-    point.threads = median(thread_times);
-    point.ideal = median(ideals);
-    points.push_back(point);
-    std::cout << absl::StreamFormat("%13d %8.2f %8.2f %9.2f %6.2f %7.0f %% %9.2f\n", parts,
-                                    point.unsplit, point.threads, point.seconds, point.ideal,
-                                    100 * point.ideal / point.seconds,
-                                    point.unsplit / point.seconds)
+    points.push_back(measure(options, batch, parts));
+    const SweepPoint& point = points.back();
+    std::cout << absl::StreamFormat(
+                     "%13d %7s %8.2f %8.2f %9.2f %6.2f %7.0f %% %9.2f\n", parts,
+                     absl::StrJoin(point.cuts.begin() + 1, point.cuts.end() - 1, ","),
+                     point.unsplit, point.threads, point.seconds, point.ideal,
+                     100 * point.ideal / point.seconds, point.unsplit / point.seconds)
               << std::flush;
   }
   const SweepPoint& best = *std::min_element(
@@ -178,9 +183,8 @@ void learn_clothes(const Options& options) {
   ShardedSampler sampler({.size = data.train.size(), .batch = options.batch, .seed = options.seed});
   const auto next = [&] { return resized(make_batch(data.train, sampler.next()), options.size); };
   const Pictures first = next();
-  split(first, parts);  // throws at once
-  const RemoteResNet50 model(options.workers, choose_cuts(options, first), options.classes,
-                             options.seed);
+  const RemoteResNet50 model(options.workers, choose_cuts(options, split(first, parts).front()),
+                             options.classes, options.seed);
   DistributedOptimizer<torch::optim::SGD> optimizer(
       model.parameters(), torch::optim::SGDOptions(options.learning_rate).momentum(0.9));
   const Loss loss_of = [](const at::Tensor& scores, const at::Tensor& labels) {
@@ -194,15 +198,17 @@ void learn_clothes(const Options& options) {
   }
   model.train(false);
   const torch::NoGradGuard no_grad;
-  constexpr int64_t kTested = 2000, kTogether = 100;
+  constexpr int64_t kTogether = 100;
+  const int64_t tested = std::min(options.tested, data.test.size());
   int64_t correct = 0;
-  for (int64_t i = 0; i < kTested; i += kTogether) {
-    const Pictures test = resized(make_batch(data.test, i, i + kTogether), options.size);
-    correct += model.forward(test, 2).argmax(1).eq(test.labels).sum().item<int64_t>();
+  for (int64_t i = 0; i < tested; i += kTogether) {
+    const int64_t end = std::min(i + kTogether, tested);
+    const Pictures test = resized(make_batch(data.test, i, end), options.size);
+    correct += model.forward(test, 1).argmax(1).eq(test.labels).sum().item<int64_t>();
   }
   std::cout << absl::StreamFormat("accuracy %.3f on %d test pictures after %d steps of %d\n",
-                                  static_cast<double>(correct) / kTested, kTested, options.steps,
-                                  options.batch)
+                                  static_cast<double>(correct) / static_cast<double>(tested),
+                                  tested, options.steps, options.batch)
             << std::flush;
 }
 
@@ -228,6 +234,10 @@ int run(int argc, char** argv) {
   number("--size", options.size, "their width and height");
   number("--classes", options.classes, "that the model tells apart");
   number("--steps", options.steps, "with each number of micro-batches; of learning");
+  number("--tested", options.tested, "pictures of the test, after learning");
+  app.add_option("--seconds", options.seconds, "for measuring stages and layers, each time")
+      ->check(CLI::Range(0.0, 600.0))
+      ->capture_default_str();
   app.add_option("--lr", options.learning_rate)->capture_default_str();
   app.add_option("--seed", options.seed)->capture_default_str();
   if (const auto end = parse_command_line(app, argc, argv)) return end->print();

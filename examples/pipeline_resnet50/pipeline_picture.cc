@@ -21,7 +21,11 @@ constexpr double kRight = 600, kRightEnd = 1176;  // and the one of the time lin
 
 void draw_throughput(Canvas& canvas, const std::vector<SweepPoint>& points, double pictures) {
   double highest = 0;
-  for (const SweepPoint& point : points) highest = std::max(highest, pictures / point.ideal);
+  for (const SweepPoint& point : points) {
+    for (const double seconds : {point.ideal, point.seconds, point.threads, point.unsplit}) {
+      if (seconds > 0) highest = std::max(highest, pictures / seconds);
+    }
+  }
   highest *= 1.1;
   const auto y = [&](double rate) { return kBottom - rate / highest * (kBottom - kTop); };
   for (const double tick : axis_ticks(0, highest, 6)) {

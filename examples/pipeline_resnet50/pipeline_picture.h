@@ -15,6 +15,7 @@ namespace weft::examples {
 
 struct SweepPoint {
   int64_t micro_batches = 1;
+  std::vector<int64_t> cuts = {};             // as Cuts
   double seconds = 0;                         // of a step
   double ideal = 0;                           // ideal_seconds
   double unsplit = 0;                         // one thread, the same micro-batches

@@ -2,9 +2,8 @@
 
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <map>
-#include <memory>
-#include <sstream>
 #include <sys/wait.h>
 
 #include "absl/strings/ascii.h"
@@ -32,12 +31,10 @@ absl::StatusOr<std::string> ask_bible() {
 
 absl::StatusOr<std::string> read_text(const std::string& file) {
   std::ifstream stream(file);
-  std::stringstream text;
-  if (!stream.is_open() || !(text << stream.rdbuf())) {
-    return absl::NotFoundError(
-        absl::StrCat("cannot read ", file, ", which should have one verse in ", "each line"));
-  }
-  return text.str();
+  std::string text{std::istreambuf_iterator<char>(stream), {}};
+  if (stream.is_open() && !stream.bad()) return text;
+  return absl::NotFoundError(
+      absl::StrCat("cannot read ", file, ", which should have one verse in each line"));
 }
 
 std::vector<int64_t> numbers_of(const std::vector<std::vector<std::string>>& verses,

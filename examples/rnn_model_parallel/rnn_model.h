@@ -86,6 +86,9 @@ class RnnModel {
     embedding_.train(on);
     decoder_.train(on);
   }
+  const HostedModule<EmbeddingTable>& embedding() const { return embedding_; }
+  const HostedModule<Decoder>& decoder() const { return decoder_; }
+  const std::vector<NamedParameter>& own_parameters() const { return own_; }
   // Of both workers.
   std::vector<RRef<ParameterSet>> parameters() const {
     const auto own = std::make_shared<ParameterSet>(own_, ParameterSet::Reading::kLeaves);

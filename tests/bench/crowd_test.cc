@@ -27,7 +27,7 @@ TEST(Crowd, TheBestNumberIsItsOwnAndOfTheSameKindOfRow) {
   EXPECT_EQ(crowd.run(row("two calls, 4 observers"), kBlockSeconds)->mean_batch, 4);
   EXPECT_EQ(crowd.run(two, kBlockSeconds)->mean_batch, 2);
   EXPECT_EQ(crowd.run(row("best, two calls"), kBlockSeconds)->mean_batch, 2);
-  EXPECT_EQ(crowd.best_members(Work::kOneCall), 0);
+  EXPECT_EQ(crowd.best_amount(Work::kOneCall), 0);
 }
 
 TEST(Crowd, RowsForMoreMembersOrNoneOfItsOwnAreMissing) {
@@ -37,6 +37,14 @@ TEST(Crowd, RowsForMoreMembersOrNoneOfItsOwnAreMissing) {
     EXPECT_TRUE(absl::IsUnimplemented(crowd.run(row(name), kBlockSeconds).status())) << name;
   }
   EXPECT_TRUE(crowd.run(row("one call, 4 observers"), kBlockSeconds).ok());
+}
+
+TEST(Crowd, AmountsThatAreNoMembersMayBeLarger) {
+  Crowd::Options micro_batches = options("leads", 4);
+  micro_batches.amounts_are_members = false;
+  Crowd crowd(std::move(micro_batches));
+  ASSERT_TRUE(crowd.start().ok());
+  EXPECT_EQ(crowd.run(row("two calls, 16 observers"), kBlockSeconds)->mean_batch, 16);
 }
 
 TEST(Crowd, UsageIsThatOfAllProcesses) {

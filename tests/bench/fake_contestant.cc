@@ -135,13 +135,13 @@ class CountingLeader final : public Leader {
   absl::Status join(const std::string& address, int) override {
     return address == "the door" ? absl::OkStatus() : absl::NotFoundError(address);
   }
-  absl::StatusOr<BlockResult> run(const Row& row, int members, double seconds) override {
+  absl::StatusOr<BlockResult> run(const Row& row, int64_t amount, double seconds) override {
     if (row.work == Work::kBatched16) return absl::UnimplementedError("no such row");
-    return BlockResult{.calls = members == 2 ? 100 : 10,
+    return BlockResult{.calls = amount == 2 ? 100 : 10,
                        .seconds = seconds,
                        .all_calls = 100,
                        .usage = {},
-                       .mean_batch = static_cast<double>(members)};
+                       .mean_batch = static_cast<double>(amount)};
   }
 };
 
@@ -169,7 +169,7 @@ int run(int argc, char** argv) {
     run_rank(driver, rank, clock);
   } else if (std::string(argv[5]) == "leader") {
     CountingLeader leader;
-    run_leader(driver, leader);
+    run_leader(driver, leader, rl_rows());
   } else if (std::string(argv[5]) == "member") {
     CountedMember member(name);
     run_member(driver, member);

@@ -35,6 +35,19 @@ TEST(Rows, ObserversAreCountedAndTheBestComesLast) {
   EXPECT_EQ(rl_rows()[4].work, Work::kTwoCalls);
 }
 
+TEST(Rows, PipelinesBestStandsBehindTheNumbersOfMicroBatches) {
+  EXPECT_THAT(names_of(pipeline_rows()), testing::ElementsAre("4 micro-batches", "8 micro-batches",
+                                                              "12 micro-batches", "best"));
+  for (const Row& row : pipeline_rows()) {
+    EXPECT_EQ(row.work, Work::kPipeline);
+    if (row.amount > 0) {
+      EXPECT_EQ(kPipelineBatch % row.amount, 0);
+    }
+    EXPECT_FALSE(row.lower_is_better());
+  }
+  EXPECT_EQ(pipeline_rows().back().amount, 0);
+}
+
 TEST(Rows, SelectionKeepsTheirOrder) {
   const auto rows = select_rows(rpc_rows(), {"rref life", "small call"});
   ASSERT_TRUE(rows.ok());

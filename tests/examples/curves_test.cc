@@ -12,7 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "weft/examples/support/curve_picture.h"
+#include "weft/examples/support/canvas.h"
 
 namespace weft::examples {
 namespace {

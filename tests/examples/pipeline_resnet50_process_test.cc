@@ -1,0 +1,84 @@
+// Runs the pipeline as processes: the sweep on small pictures, learning, four shards, wrong input.
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "weft/tests/support/launched.h"
+
+namespace weft::examples {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using weft::testing::Outcome;
+using weft::testing::run_command;
+
+constexpr const char* kJob = WEFT_BUILD_DIR "/examples/pipeline_resnet50/pipeline_resnet50";
+constexpr const char* kTorchrun = WEFT_SOURCE_DIR "/.deps/oracles/bin/torchrun";
+
+Outcome run_ranks(int ranks, const std::string& options) {
+  return run_command(absl::StrCat(WEFT_BUILD_DIR, "/worker/weft_launch --no-prefix -n ", ranks,
+                                  " -- ", kJob, " ", options, " 2>&1"));
+}
+
+constexpr const char* kSmall = "--batch 8 --size 32 --classes 10 --steps 1 --seconds 0.05 ";
+
+TEST(PipelineResNet50, SweepsAndDraws) {
+  const auto picture = std::filesystem::temp_directory_path() /
+                       absl::StrCat("pipeline_resnet50_process_test.", getpid(), ".png");
+  const Outcome outcome =
+      run_ranks(3, absl::StrCat(kSmall, "--micro-batches 1,4 --picture ", picture.string()));
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, ContainsRegex("\n +1 +[0-9]+ .* %.*\n +4 +[0-9]+ .* %.*\nbest: [14] "
+                                            "micro-batches, .* times as fast as unsplit\n"));
+  EXPECT_GT(std::filesystem::file_size(picture), 1000u);
+  std::filesystem::remove(picture);
+}
+
+TEST(PipelineResNet50, FourShardsAtGivenCuts) {
+  const Outcome outcome = run_ranks(5, absl::StrCat(kSmall, "--micro-batches 2 --cuts 3,7,12"));
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, ContainsRegex("\n +2 +3,7,12 "));
+}
+
+TEST(PipelineResNet50, LearnsClothes) {
+  const Outcome outcome = run_ranks(
+      3,
+      "--data fashion-mnist --batch 16 --size 32 --micro-batches 2 --classes 10 --steps 20 "
+      "--cuts 8 --tested 100");
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              ContainsRegex("step 20, loss [0-9.]+\naccuracy 0\\.[0-9]+ on 100 test "
+                            "pictures after 20 steps of 16\n"));
+}
+
+TEST(PipelineResNet50, RunsUnderTorchrun) {
+  if (!std::filesystem::exists(kTorchrun)) {
+    GTEST_SKIP() << "torchrun is not there: tools/oracles.sh";
+  }
+  const Outcome outcome = run_command(
+      absl::StrCat("OMP_NUM_THREADS=1 ", kTorchrun, " --no-python --standalone --nproc-per-node 3 ",
+                   kJob, " ", kSmall, "--cuts 8 --micro-batches 2 2>&1"));
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("best: 2 micro-batches"));
+}
+
+TEST(PipelineResNet50, WrongInputIsNamed) {
+  EXPECT_THAT(run_ranks(1, "").output, HasSubstr("weft_launch -n 3 -- pipeline_resnet50"));
+  EXPECT_THAT(run_ranks(3, "--batch 10 --micro-batches 3").output,
+              HasSubstr("a batch of 10 pictures does not divide into 3 micro-batches"));
+  EXPECT_THAT(run_ranks(3, "--cuts 4,9").output, HasSubstr("make 3 shards, for 2 workers"));
+  EXPECT_THAT(run_ranks(3, "--cuts 18").output, HasSubstr("from 1 to 17"));
+  EXPECT_THAT(run_ranks(20, absl::StrCat(kSmall, "--micro-batches 1")).output,
+              HasSubstr("18 layers cannot be cut into 19 shards"));
+  EXPECT_THAT(run_ranks(3, "--data fashion-mnist --folder /nowhere").output,
+              HasSubstr("dataset-fashion-mnist"));
+}
+
+}  // namespace
+}  // namespace weft::examples

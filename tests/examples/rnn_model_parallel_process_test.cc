@@ -1,0 +1,63 @@
+// Runs the language model as two processes, on the beginning of the text.
+#include <filesystem>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "weft/tests/support/launched.h"
+
+namespace weft::examples {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using weft::testing::Outcome;
+using weft::testing::run_command;
+
+constexpr const char* kJob = WEFT_BUILD_DIR "/examples/rnn_model_parallel/rnn_model_parallel";
+constexpr const char* kTorchrun = WEFT_SOURCE_DIR "/.deps/oracles/bin/torchrun";
+
+Outcome run_ranks(int ranks, const std::string& options) {
+  return run_command(absl::StrCat(WEFT_BUILD_DIR, "/worker/weft_launch --no-prefix -n ", ranks,
+                                  " -- ", kJob, " ", options, " 2>&1"));
+}
+
+// The first 1,000 verses have 28,000 tokens, of which three epochs learn more than how often each
+// kind is.
+TEST(RnnModelParallel, LearnsMoreThanCounts) {
+  const Outcome outcome = run_ranks(2, "--verses 1000 --epochs 3 --columns 8 --report 150");
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("1,000 verses: "));
+  EXPECT_THAT(outcome.output, ContainsRegex("perplexity by counting: unigram 1[0-9][0-9]\\.[0-9], "
+                                            "Kneser-Ney bigram [0-9][0-9]\\.[0-9]"));
+  EXPECT_THAT(outcome.output, ContainsRegex("epoch 0\\.[0-9]+  loss [0-9.]+  perplexity [0-9.]+"));
+  // Two digits, where unigrams have three.
+  EXPECT_THAT(outcome.output, ContainsRegex("\nperplexity [3-6][0-9]\\.[0-9] after 3 epochs, "));
+}
+
+TEST(RnnModelParallel, RunsUnderTorchrun) {
+  if (!std::filesystem::exists(kTorchrun)) {
+    GTEST_SKIP() << "torchrun is not there: tools/oracles.sh";
+  }
+  const Outcome outcome =
+      run_command(absl::StrCat(kTorchrun, " --no-python --standalone --nproc-per-node 2 ", kJob,
+                               " --verses 100 --epochs 1 --columns 2 2>&1"));
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("after 1 epoch, "));
+}
+
+TEST(RnnModelParallel, WhatIsMissingOrWrongIsNamed) {
+  EXPECT_THAT(run_ranks(3, "").output, HasSubstr("weft_launch -n 2 -- rnn_model_parallel"));
+  EXPECT_THAT(run_ranks(2, "--text /nowhere").output, HasSubstr("/nowhere"));
+  EXPECT_THAT(run_ranks(2, "--verses 20 --columns 10000").output,
+              HasSubstr("20 verses are too few for 10000 columns"));
+  const Outcome no_package = run_command(absl::StrCat(
+      "PATH=/nowhere ", WEFT_BUILD_DIR, "/worker/weft_launch -n 2 -- ", kJob, " 2>&1"));
+  EXPECT_NE(no_package.code, 0);
+  EXPECT_THAT(no_package.output, HasSubstr("bible-kjv-text"));
+}
+
+}  // namespace
+}  // namespace weft::examples
