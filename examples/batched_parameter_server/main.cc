@@ -11,9 +11,8 @@
 //
 //   batched  test accuracy 0.8710, 5,210 pictures/s, 625 steps of 3.0 updates
 //
-// A trainer that dies is missed, not waited for. README.md has the table.
+// A trainer that dies or fails is not waited for. README.md has the table.
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <iostream>
 #include <map>
@@ -55,20 +54,23 @@ struct Job {
   }
 };
 
-class Trainer {
+class DataParallelTrainer {
  public:
-  Trainer(Job job, int64_t shard)
+  DataParallelTrainer(Job job, int64_t shard)
       : job_(std::move(job)),
-        shard_(shard),
-        pictures_(must(load_fashion_mnist_part(job_.data, /*train=*/true, job_.pictures))) {}
+        pictures_(must(load_fashion_mnist_part(job_.data, /*train=*/true, job_.pictures))),
+        share_{.size = pictures_.size(),
+               .shard = shard,
+               .shards = job_.trainers,
+               .batch = job_.batch,
+               .seed = job_.seed} {
+    must(share_.validate());
+  }
 
+  int64_t pictures() const { return pictures_.size(); }
   // Returns the number of pictures that it has learned from.
   int64_t train(const RRef<UpdateServer>& server) {
-    ShardedSampler sampler({.size = pictures_.size(),
-                            .shard = shard_,
-                            .shards = job_.trainers,
-                            .batch = job_.batch,
-                            .seed = job_.seed});
+    ShardedSampler sampler(share_);
     PictureNet net(job_.seed);
     net.use(server.rpc_sync(&UpdateServer::fetch_model));
     int64_t learned = 0;
@@ -76,7 +78,7 @@ class Trainer {
       const Batch batch = make_batch(pictures_, sampler.next());
       const at::Tensor loss = torch::nll_loss(net.forward(batch.images), batch.labels);
       net.use(server.rpc_sync(&UpdateServer::update_and_fetch_model,
-                              torch::autograd::grad({loss}, net.parameters())));
+                              torch::autograd::grad({loss}, net.parameters()), share_.shard));
       learned += batch.labels.size(0);
     }
     return learned;
@@ -84,10 +86,11 @@ class Trainer {
 
  private:
   const Job job_;
-  const int64_t shard_;
   const LabelledImages pictures_;
+  const ShardedSampler::Options share_;
 };
-WEFT_REGISTER_CLASS(Trainer, weft::constructor<Job, int64_t>(), &Trainer::train);
+WEFT_REGISTER_CLASS(DataParallelTrainer, weft::constructor<Job, int64_t>(),
+                    &DataParallelTrainer::pictures, &DataParallelTrainer::train);
 
 double accuracy(PictureNet& net, const LabelledImages& test) {
   const torch::NoGradGuard no_grad;
@@ -100,45 +103,49 @@ double accuracy(PictureNet& net, const LabelledImages& test) {
 }
 
 // What runs on rank 0.
-class Server {
+class Comparison {
  public:
-  explicit Server(Job job)
+  explicit Comparison(Job job)
       : job_(std::move(job)), test_(must(load_fashion_mnist_part(job_.data, /*train=*/false))) {
     for (int64_t rank = 1; rank <= job_.trainers; ++rank) {
       const std::string name = absl::StrCat("trainer", rank);
-      trainers_.emplace(name, remote<Trainer>(name, job_, rank - 1));
+      trainers_.emplace(name, remote<DataParallelTrainer>(name, job_, rank - 1));
     }
   }
 
   // One run, from the beginning.
-  void train(const std::string& name, UpdateOrder order) {
+  void train(const std::string& name, ServerMode mode) {
+    for (const std::string& trainer : names_of_trainers()) {  // until it has read its data
+      try {
+        trainers_.at(trainer).rpc_sync(&DataParallelTrainer::pictures);
+      } catch (const RpcError& error) {
+        drop(trainer, error.status());
+      }
+    }
     const RRef<UpdateServer> server = make_rref(
-        std::make_unique<UpdateServer>(order, trainers_.size(), job_.learning_rate, job_.seed));
+        std::make_unique<UpdateServer>(mode, trainers_.size(), job_.learning_rate, job_.seed));
     UpdateServer& local = server.local_value();
-    for (const auto& [trainer, object] : trainers_) object.creation().wait();
     std::cout << absl::StreamFormat("%s: %d trainers learn\n", name, trainers_.size())
               << std::flush;
     const auto begun = std::chrono::steady_clock::now();
-    const auto left = std::make_shared<std::atomic<size_t>>(trainers_.size());
     std::map<std::string, Future<int64_t>> running;
     for (const auto& [trainer, object] : trainers_) {
-      running[trainer] = object.with({.timeout = absl::InfiniteDuration()})
-                             .rpc_async(&Trainer::train, server)
-                             .then([&local, server, left](const Future<int64_t>& learned) {
-                               const size_t others = --*left;  // ended or dead: no more updates
-                               if (others > 0) local.set_trainers(others);
-                               return learned.wait();
-                             });
+      auto& result = running[trainer] = object.with({.timeout = absl::InfiniteDuration()})
+                                            .rpc_async(&DataParallelTrainer::train, server);
+      const auto ended = [&local, server](const Future<int64_t>&) { local.one_trainer_less(); };
+      if (result.done()) {
+        ended(result);  // it has died before: nothing was sent
+      } else {
+        (void)result.then(ended);
+      }
     }
     int64_t learned = 0;
     for (const auto& [trainer, result] : running) {
-      if (const auto count = result.result(); count.ok()) {
+      const auto count = result.result();
+      if (count.ok()) {
         learned += *count;
-      } else if (absl::IsUnavailable(count.status()) && trainers_.size() > 1) {
-        std::cerr << trainer << " is missed: " << count.status().message() << std::endl;
-        trainers_.erase(trainer);
       } else {
-        throw RpcError(count.status());
+        drop(trainer, count.status());
       }
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begun;
@@ -155,19 +162,31 @@ class Server {
   }
 
  private:
+  std::vector<std::string> names_of_trainers() const {
+    std::vector<std::string> names;
+    for (const auto& [name, object] : trainers_) names.push_back(name);
+    return names;
+  }
+  // The others go on; the last one's error is the job's.
+  void drop(const std::string& trainer, const absl::Status& why) {
+    if (trainers_.size() == 1) throw RpcError(why);
+    std::cerr << trainer << " is gone, the others go on: " << why.message() << std::endl;
+    trainers_.erase(trainer);
+  }
+
   const Job job_;
   const LabelledImages test_;
-  std::map<std::string, RRef<Trainer>> trainers_;
+  std::map<std::string, RRef<DataParallelTrainer>> trainers_;
 };
 
 int run(int argc, char** argv) {
   Job job;
-  const std::vector<std::pair<std::string, UpdateOrder>> orders{{"batched", UpdateOrder::kBatched},
-                                                                {"locked", UpdateOrder::kLocked},
-                                                                {"hogwild", UpdateOrder::kHogwild}};
+  const std::vector<std::pair<std::string, ServerMode>> modes{{"batched", ServerMode::kBatched},
+                                                              {"locked", ServerMode::kLocked},
+                                                              {"hogwild", ServerMode::kHogwild}};
   std::string only;
   CLI::App app("A parameter server whose updates wait for all trainers, and two that do not");
-  app.add_option("--only", only, "one of the ways: batched, locked or hogwild")
+  app.add_option("--mode", only, "only this one: batched, locked or hogwild")
       ->check(CLI::IsMember({"batched", "locked", "hogwild"}));
   app.add_option("--data", job.data, "folder of Fashion-MNIST")->capture_default_str();
   app.add_option("--pictures", job.pictures, "of the training half; 0: all")
@@ -194,9 +213,9 @@ int run(int argc, char** argv) {
   options.name = rank == 0 ? "server" : absl::StrCat("trainer", rank);
   Worker worker = Worker::join(std::move(options));
   if (rank == 0) {
-    Server server(job);
-    for (const auto& [name, order] : orders) {
-      if (only.empty() || only == name) server.train(name, order);
+    Comparison comparison(job);
+    for (const auto& [name, mode] : modes) {
+      if (only.empty() || only == name) comparison.train(name, mode);
     }
   }
   worker.shutdown();  // serves until all have come here

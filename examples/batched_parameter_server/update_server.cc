@@ -1,8 +1,12 @@
 #include "weft/examples/batched_parameter_server/update_server.h"
 
+#include <cmath>
+#include <iterator>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "weft/base/rpc_error.h"
 
 namespace weft::examples {
@@ -22,33 +26,37 @@ void PictureNet::use(const std::vector<at::Tensor>& model) {
   for (size_t i = 0; i < own.size(); ++i) own[i].set_data(model.at(i));
 }
 
-UpdateServer::UpdateServer(UpdateOrder order, size_t trainers, double learning_rate, uint64_t seed)
-    : order_(order),
+UpdateServer::UpdateServer(ServerMode mode, size_t trainers, double learning_rate, uint64_t seed)
+    : mode_(mode),
       learning_rate_(learning_rate),
+      trainers_(trainers),
       together_(
-          [this](std::vector<Tensors> gradients) { return step_together(std::move(gradients)); },
+          [this](const std::vector<Tensors>& gradients, const std::vector<int64_t>& trainers) {
+            return step_together(gradients, trainers);
+          },
           {.name = "updates", .max_size = trainers, .max_wait = kUntilFull}) {
   for (const auto& parameter : PictureNet(seed).named_parameters()) {
     names_.push_back(parameter.key());
-    first_.push_back(parameter.value().detach());
+    live_.push_back(parameter.value().detach());
   }
   MutexLock lock(mutex_);
-  model_ = first_;
+  model_ = live_;
 }
 
 UpdateServer::Tensors UpdateServer::fetch_model() const {
-  if (order_ == UpdateOrder::kHogwild) {
+  if (mode_ == ServerMode::kHogwild) {
     Tensors copies;
-    for (const at::Tensor& parameter : first_) copies.push_back(parameter.clone());
+    for (const at::Tensor& parameter : live_) copies.push_back(parameter.clone());
     return copies;
   }
   MutexLock lock(mutex_);
   return model_;
 }
 
-Future<UpdateServer::Tensors> UpdateServer::update_and_fetch_model(Tensors gradients) {
+Future<UpdateServer::Tensors> UpdateServer::update_and_fetch_model(Tensors gradients,
+                                                                   int64_t trainer) {
   check(gradients);  // before others wait for it
-  if (order_ == UpdateOrder::kBatched) return together_(std::move(gradients));
+  if (mode_ == ServerMode::kBatched) return together_(std::move(gradients), trainer);
   return Future<Tensors>::ready(step(gradients, 1));
 }
 
@@ -64,23 +72,39 @@ void UpdateServer::check(const Tensors& gradients) const {
   }
   for (size_t i = 0; i < names_.size(); ++i) {
     const at::Tensor& gradient = gradients[i];
-    if (gradient.defined() && gradient.sizes() == first_[i].sizes() &&
-        gradient.scalar_type() == first_[i].scalar_type()) {
-      continue;
+    const at::Tensor& parameter = live_[i];
+    const auto text = [](const at::Tensor& tensor) {
+      if (!tensor.defined()) return std::string("nothing");
+      return absl::StrCat("[", absl::StrJoin(tensor.sizes(), ", "), "] of ",
+                          c10::toString(tensor.scalar_type()),
+                          tensor.layout() == at::kStrided ? "" : ", not dense");
+    };
+    if (!gradient.defined() || gradient.layout() != at::kStrided ||
+        gradient.sizes() != parameter.sizes() ||
+        gradient.scalar_type() != parameter.scalar_type()) {
+      throw refuse(absl::StrCat("the gradient of ", names_[i], " must be ", text(parameter),
+                                ", but it is ", text(gradient)));
     }
-    throw refuse(absl::StrCat("the gradient of ", names_[i], " does not fit it"));
+    if (!std::isfinite(gradient.sum().item<double>())) {
+      throw refuse(absl::StrCat("the gradient of ", names_[i], " is not finite"));
+    }
   }
 }
 
+void UpdateServer::one_trainer_less() {
+  MutexLock lock(trainers_mutex_);
+  if (trainers_ > 1) together_.set_max_size(--trainers_);
+}
+
 UpdateServer::Tensors UpdateServer::step(const Tensors& sum, size_t updates) {
-  if (order_ == UpdateOrder::kHogwild) {
-    for (size_t i = 0; i < sum.size(); ++i) first_[i].add_(sum[i], -learning_rate_);
+  if (mode_ == ServerMode::kHogwild) {
+    for (size_t i = 0; i < sum.size(); ++i) live_[i].add_(sum[i], -learning_rate_);
   }
   {
     MutexLock lock(mutex_);
     ++counts_.steps;
     counts_.updates += updates;
-    if (order_ != UpdateOrder::kHogwild) {
+    if (mode_ != ServerMode::kHogwild) {
       for (size_t i = 0; i < sum.size(); ++i) model_[i] = model_[i].add(sum[i], -learning_rate_);
       return model_;
     }
@@ -88,10 +112,13 @@ UpdateServer::Tensors UpdateServer::step(const Tensors& sum, size_t updates) {
   return fetch_model();
 }
 
-std::vector<UpdateServer::Tensors> UpdateServer::step_together(std::vector<Tensors> gradients) {
-  Tensors sum = gradients.front();
-  for (size_t i = 0; i < sum.size(); ++i) {
-    for (size_t from = 1; from < gradients.size(); ++from) sum[i] = sum[i] + gradients[from][i];
+std::vector<UpdateServer::Tensors> UpdateServer::step_together(
+    const std::vector<Tensors>& gradients, const std::vector<int64_t>& trainers) {
+  std::multimap<int64_t, const Tensors*> in_order;
+  for (size_t i = 0; i < gradients.size(); ++i) in_order.emplace(trainers[i], &gradients[i]);
+  Tensors sum = *in_order.begin()->second;
+  for (auto update = std::next(in_order.begin()); update != in_order.end(); ++update) {
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] = sum[i] + (*update->second)[i];
   }
   return std::vector<Tensors>(gradients.size(), step(sum, gradients.size()));
 }

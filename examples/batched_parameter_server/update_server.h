@@ -6,9 +6,9 @@
 //   locked   each update is a step of its own, one after the other
 //   hogwild  each update is written into the parameters as it comes, beside others and beside
 //            readers (Niu et al., "Hogwild!", 2011)
-// A step is plain SGD: parameter - learning_rate * gradient. A batched step is as long as the
-// steps of its gradients together (Goyal et al., "Accurate, Large Minibatch SGD", 2017, section
-// 2.1).
+// A step is plain SGD: parameter - learning_rate * gradient. A batched step uses the sum of the
+// gradients (the tutorial: their mean), so that it moves as far as its updates one by one would
+// (Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 2.1).
 //
 // Thread safety: all methods may be called from any thread.
 // Errors: of the caller whose update it is, alone: InvalidArgument (a wrong number, shape or type
@@ -44,21 +44,23 @@ struct PictureNet : torch::nn::Module {
   std::shared_ptr<ClassifierLayers> classifier_;
 };
 
-enum class UpdateOrder { kBatched, kLocked, kHogwild };
+enum class ServerMode { kBatched, kLocked, kHogwild };
 
 class UpdateServer {
  public:
   using Tensors = std::vector<at::Tensor>;  // one for each parameter of PictureNet, in its order
 
-  UpdateServer(UpdateOrder order, size_t trainers, double learning_rate, uint64_t seed);
+  UpdateServer(ServerMode mode, size_t trainers, double learning_rate, uint64_t seed);
 
   // The model as it is now. Under hogwild others may be writing what is copied.
   Tensors fetch_model() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The model with these gradients, and batched with everybody's.
-  Future<Tensors> update_and_fetch_model(Tensors gradients) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Applies the gradients and returns the new model; in mode batched, after everybody's. The
+  // trainers' numbers put sums into an order, so that they are the same each time.
+  Future<Tensors> update_and_fetch_model(Tensors gradients, int64_t trainer)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // So many trainers are left: batched updates wait for no more. At least one.
-  void set_trainers(size_t trainers) { together_.set_max_size(trainers); }
+  // A trainer has ended or died: batched updates do not wait for it any more.
+  void one_trainer_less() ABSL_LOCKS_EXCLUDED(trainers_mutex_);
   struct Counts {
     uint64_t steps = 0, updates = 0;
   };
@@ -66,19 +68,23 @@ class UpdateServer {
 
  private:
   void check(const Tensors& gradients) const;
-  // One step by the sum of so many updates.
+  // One step by the sum of `updates` updates.
   Tensors step(const Tensors& sum, size_t updates) ABSL_LOCKS_EXCLUDED(mutex_);
-  std::vector<Tensors> step_together(std::vector<Tensors> gradients);
+  std::vector<Tensors> step_together(const std::vector<Tensors>& gradients,
+                                     const std::vector<int64_t>& trainers);
 
-  const UpdateOrder order_;
+  const ServerMode mode_;
   const double learning_rate_;
   std::vector<std::string> names_;
-  Tensors first_;  // the model at the beginning; under hogwild written in place, without the lock
+  Tensors live_;  // the model at the beginning; under hogwild written in place, without the lock
   mutable Mutex mutex_;
   // Steps make new tensors: who was given the old ones may go on reading them.
   Tensors model_ ABSL_GUARDED_BY(mutex_);
   Counts counts_ ABSL_GUARDED_BY(mutex_);
-  Batcher<Tensors(Tensors)> together_;  // the last member: it ends first
+  Mutex trainers_mutex_;  // held while the batcher's size is set: the last one that is set is the
+                          // least
+  size_t trainers_ ABSL_GUARDED_BY(trainers_mutex_);
+  Batcher<Tensors(Tensors, int64_t)> together_;  // the last member: it ends first
 };
 
 WEFT_REGISTER_CLASS(UpdateServer, &UpdateServer::fetch_model,

@@ -8,10 +8,11 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "weft/base/future.h"
 #include "weft/base/rpc_error.h"
+#include "weft/dist_autograd/context.h"
+#include "weft/examples/pipeline_resnet50/partition.h"
 
 namespace weft::examples {
 
@@ -68,13 +69,6 @@ std::vector<RRef<ResNetShard>> make_shards(const std::vector<std::string>& worke
   return shards;
 }
 
-template <class T>
-std::vector<T> wait_for_all(const std::vector<Future<T>>& futures) {
-  std::vector<T> values;
-  for (const Future<T>& future : futures) values.push_back(future.wait());
-  return values;
-}
-
 }  // namespace
 
 RemoteResNet50::RemoteResNet50(const std::vector<std::string>& workers, const Cuts& cuts,
@@ -91,7 +85,7 @@ at::Tensor RemoteResNet50::forward(const Pictures& batch, int64_t micro_batches)
     }
     scores.push_back(shards_.back().rpc_async(&ResNetShard::forward, x, number++));
   }
-  return torch::cat(wait_for_all(scores));
+  return torch::cat(collect_all(std::move(scores)).wait());
 }
 
 std::vector<RRef<ParameterSet>> RemoteResNet50::parameters() const {
@@ -110,6 +104,32 @@ std::vector<std::vector<Span>> RemoteResNet50::trace(bool on) const {
   return spans;
 }
 
+double train_step(const RemoteResNet50& model, DistributedOptimizerBase& optimizer,
+                  const Pictures& batch, int64_t micro_batches, const Loss& loss_of) {
+  const dist_autograd::Context context;
+  const at::Tensor loss = loss_of(model.forward(batch, micro_batches), batch.labels);
+  context.backward({loss});
+  optimizer.step(context);
+  return loss.item<double>();
+}
+
+Cuts cuts_for(const std::string& text, const std::vector<std::string>& workers,
+              const Pictures& micro_batch, int64_t classes, double seconds) {
+  Cuts cuts;
+  if (text == "auto") {
+    cut_by_cost(std::vector<double>(kResNet50Layers, 1), workers.size());  // refuses too many
+    const auto costs = profile_layers(workers, micro_batch, classes, seconds);
+    for (const size_t cut : cut_by_cost(costs, workers.size())) {
+      cuts.push_back(static_cast<int64_t>(cut));
+    }
+    return cuts;
+  }
+  cuts = parse_cuts(text);
+  if (cuts.size() == workers.size() + 1) return cuts;
+  throw std::invalid_argument(absl::StrCat("cuts '", text, "' make ", cuts.size() - 1,
+                                           " shards, for ", workers.size(), " workers"));
+}
+
 std::vector<double> profile_layers(const std::vector<std::string>& workers, const Pictures& sample,
                                    int64_t classes, double seconds) {
   std::vector<Future<std::vector<double>>> running;
@@ -118,7 +138,7 @@ std::vector<double> profile_layers(const std::vector<std::string>& workers, cons
                           .rpc_async(&ResNetShard::profile, sample.images, seconds));
   }
   std::vector<double> means(kResNet50Layers, 0.0);
-  for (const std::vector<double>& one : wait_for_all(running)) {
+  for (const std::vector<double>& one : collect_all(std::move(running)).wait()) {
     for (size_t i = 0; i < one.size(); ++i) {
       means[i] += one[i] / static_cast<double>(workers.size());
     }
@@ -138,7 +158,7 @@ std::vector<StageTime> measure_stages(const std::vector<std::string>& workers, c
   for (size_t i = 0; i < shards.size(); ++i) {
     running.push_back(shards[i].rpc_async(&ResNetShard::measure, inputs[i], seconds));
   }
-  return wait_for_all(running);
+  return collect_all(std::move(running)).wait();
 }
 
 // One step: where it stands.
@@ -206,8 +226,8 @@ double LocalResNet50::backward(const Pictures& batch, int64_t micro_batches, con
   std::rethrow_exception(error);
 }
 
-// A stage's thread does what came first: the forwards of all micro-batches wait before its first
-// backward. The last stage runs backward at once.
+// Each thread runs tasks in the order in which they come: the first stage all forwards before its
+// first backward, the last one each backward right behind its forward.
 void LocalResNet50::forward_through(const std::shared_ptr<Pass>& pass, size_t part,
                                     size_t micro_batch, const at::Tensor& x) {
   threads_[part]->run([=, this] {

@@ -3,9 +3,9 @@
 // All of them take a batch apart into micro-batches, and give the same gradients: those of the mean
 // loss, with each micro-batch normalised by itself.
 //
-// Thread safety: an object belongs to one thread. Blocking: all methods and constructors.
-// Errors: RpcError, std::invalid_argument (a batch that does not divide; more shards than layers),
-// and what LibTorch says.
+// Thread safety: an object belongs to one thread. Blocking: forward, train, trace, backward, and
+// the functions that run something. Errors: RpcError, std::invalid_argument (a batch that does not
+// divide; more shards than layers), and what LibTorch says.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 #include <torch/torch.h>
 
 #include "weft/base/serial_thread.h"
+#include "weft/dist_optim/distributed_optimizer.h"
 #include "weft/examples/pipeline_resnet50/shard.h"
 
 namespace weft::examples {
@@ -40,10 +41,10 @@ using Cuts = std::vector<int64_t>;
 // "6" or "4,9,14". std::invalid_argument: not in order, or more shards than there are layers.
 Cuts parse_cuts(const std::string& text);
 
-// Shard i is on the i-th of the workers.
+// Shard i is on the i-th of the workers. The workers' default timeout must be longer than a step:
+// the call about the last micro-batch waits for all others.
 class RemoteResNet50 {
  public:
-  // With the default timeout of calls set to what a step may take.
   RemoteResNet50(const std::vector<std::string>& workers, const Cuts& cuts, int64_t classes,
                  uint64_t seed);
 
@@ -60,6 +61,14 @@ class RemoteResNet50 {
   std::vector<RRef<ResNetShard>> shards_;
 };
 
+// Forward, backward across the workers, and a step of each worker's weights. Returns the loss.
+double train_step(const RemoteResNet50& model, DistributedOptimizerBase& optimizer,
+                  const Pictures& batch, int64_t micro_batches, const Loss& loss);
+
+// As parse_cuts says, one shard for each worker; or, if the text is "auto", so that the slowest
+// shard is as fast as it can be. What a layer costs depends on how many pictures it gets at once.
+Cuts cuts_for(const std::string& text, const std::vector<std::string>& workers,
+              const Pictures& micro_batch, int64_t classes, double seconds);
 // Of each layer what it takes while all workers are busy: each profiles the whole model. Seconds.
 std::vector<double> profile_layers(const std::vector<std::string>& workers, const Pictures& sample,
                                    int64_t classes, double seconds);

@@ -104,8 +104,8 @@ void draw_time_line(Canvas& canvas, const SweepPoint& shown) {
   canvas.box(kRight, kTop - 20, kRight + 14, kTop - 10, kPale);
   canvas.text("forward", kRight + 20, kTop - 15, Align::kLeft, kInk);
   canvas.box(kRight + 90, kTop - 20, kRight + 104, kTop - 10, kPaleOrange);
-  canvas.text(absl::StrCat("backward of the micro-batch, of ", shown.micro_batches), kRight + 110,
-              kTop - 15, Align::kLeft, kInk);
+  canvas.text(absl::StrCat("backward; the numbers are micro-batches, of ", shown.micro_batches),
+              kRight + 110, kTop - 15, Align::kLeft, kInk);
   canvas.text("seconds", (kRight + kRightEnd) / 2, kBottom + 40, Align::kCentre, kInk,
               {.size = 11});
 }

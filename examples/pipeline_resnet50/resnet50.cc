@@ -103,10 +103,12 @@ void initialize(torch::nn::Module& layer, uint64_t seed) {
 }  // namespace
 
 ResNet50Part::ResNet50Part(int64_t first, int64_t last, int64_t classes, uint64_t seed) {
-  if (first < 0 || first >= last || last > kResNet50Layers || classes < 1) {
-    throw std::invalid_argument(absl::StrCat("there are no layers ", first, " to ", last,
-                                             " of the ", kResNet50Layers, " of ResNet50, for ",
-                                             classes, " classes"));
+  if (first < 0 || first >= last || last > kResNet50Layers) {
+    throw std::invalid_argument(absl::StrCat("[", first, ", ", last, ") is no range of the ",
+                                             kResNet50Layers, " layers of ResNet50"));
+  }
+  if (classes < 1) {
+    throw std::invalid_argument(absl::StrCat(classes, " classes; there must be one at least"));
   }
   for (int64_t place = first; place < last; ++place) {
     layers_.push_back(register_module(absl::StrCat("layer", place), make_layer(place, classes)));

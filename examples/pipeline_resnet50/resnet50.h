@@ -1,5 +1,5 @@
 // ResNet50 (He et al., "Deep Residual Learning for Image Recognition", 2016, table 1), cut into
-// layers that may lie on different workers: the first convolutions, 16 blocks of three
+// layers that may lie on different workers: the first convolution, 16 blocks of three
 // convolutions, and the classifier. As in torchvision, a block halves the picture in its second
 // convolution.
 //

@@ -1,6 +1,5 @@
 #include "weft/examples/pipeline_resnet50/shard.h"
 
-#include <algorithm>
 #include <utility>
 
 #include <torch/torch.h>
@@ -17,12 +16,6 @@ std::shared_ptr<ParameterSet> set_of(const ResNet50Part& layers) {
   std::vector<NamedParameter> parameters;
   for (const auto& one : layers.named_parameters()) parameters.push_back({one.key(), one.value()});
   return std::make_shared<ParameterSet>(parameters, ParameterSet::Reading::kLeaves);
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // A forward and a backward of something, with what its backward pass would be given; the output.
@@ -53,6 +46,8 @@ Future<at::Tensor> ResNetShard::forward(const RRef<at::Tensor>& x, int64_t micro
 }
 
 at::Tensor ResNetShard::run(const at::Tensor& x, int64_t micro_batch) {
+  // Nobody asks for a backward pass: no graph.
+  const c10::AutoGradMode records(dist_autograd::current_context().valid());
   MutexLock lock(mutex_);
   const double begun = seconds_now();
   at::Tensor output = layers_.forward(x);

@@ -1,7 +1,7 @@
 // One stage of the pipeline: some layers of ResNet50 on a worker, and when they worked.
 //
 // Thread safety: all methods may be called from any thread; one forward runs at a time.
-// Errors: what LibTorch says of pictures that do not fit; what `x` cannot be fetched for.
+// Errors: LibTorch's, of inputs that do not fit; those of fetching `x`.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ class ResNetShard : public std::enable_shared_from_this<ResNetShard> {
  public:
   ResNetShard(int64_t first, int64_t last, int64_t classes, uint64_t seed);
 
-  // Fetches the input from wherever it is, and runs the layers; no thread waits meanwhile. The
-  // number says which micro-batch it is in the time line.
+  // Fetches the input from wherever it is, without a thread that waits for it, and runs the layers:
+  // one input at a time. The number says which micro-batch it is in the time line.
   Future<at::Tensor> forward(const RRef<at::Tensor>& x, int64_t micro_batch);
 
   // For DistributedOptimizer: leaves, as there is one trainer.
@@ -37,8 +37,8 @@ class ResNetShard : public std::enable_shared_from_this<ResNetShard> {
   TensorMap state() const;
   TensorMap gradients() const;
 
-  // From now on what runs is written down. Returns what was, since the last call; backward passes
-  // count from the first gradient that comes to the last one that is done.
+  // Starts or stops recording; returns what was recorded since the last call. A backward span runs
+  // from the first gradient that is received to the end of the last node.
   std::vector<Span> trace(bool on) ABSL_LOCKS_EXCLUDED(mutex_);
   // Forward and backward of this input again and again, for at least so many seconds and three
   // times, alone on this worker; the medians. Changes running statistics, and no weight.

@@ -70,6 +70,12 @@ std::vector<Span> TimeLine::take() {
   return std::exchange(spans_, {});
 }
 
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 double ideal_seconds(const std::vector<StageTime>& stages, int64_t micro_batches) {
   double sum = 0, slowest = 0;
   for (const StageTime& stage : stages) {

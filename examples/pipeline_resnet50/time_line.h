@@ -54,9 +54,12 @@ class TimeLine : public std::enable_shared_from_this<TimeLine> {
   std::vector<Span> spans_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What a pipeline without any waiting takes for m micro-batches: the slowest stage works on m of
-// them, the others before and behind it on one, sum(t) + (m - 1) max(t) (Huang et al., "GPipe",
-// 2019, section 2.3, for stages of equal length).
+// The middle of the values, of an even number the higher one of two. Not of none.
+double median(std::vector<double> values);
+
+// What a pipeline without any waiting takes for m micro-batches, all forwards before all backwards:
+// the slowest stage works on m of them, the others before and behind it on one, sum(t) + (m - 1)
+// max(t) (Huang et al., "GPipe", 2019, section 2.3, for stages of equal length).
 double ideal_seconds(const std::vector<StageTime>& stages, int64_t micro_batches);
 
 }  // namespace weft::examples

@@ -1,8 +1,8 @@
 #include "weft/examples/rnn_model_parallel/bible_text.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <sys/wait.h>
 
@@ -31,10 +31,23 @@ absl::StatusOr<std::string> ask_bible() {
 
 absl::StatusOr<std::string> read_text(const std::string& file) {
   std::ifstream stream(file);
-  std::string text{std::istreambuf_iterator<char>(stream), {}};
-  if (stream.is_open() && !stream.bad()) return text;
+  std::string text;
+  char part[1 << 16];
+  while (stream.read(part, sizeof(part)) || stream.gcount() > 0) {
+    text.append(part, static_cast<size_t>(stream.gcount()));
+  }
+  if (stream.eof()) return text;
   return absl::NotFoundError(
       absl::StrCat("cannot read ", file, ", which should have one verse in each line"));
+}
+
+// "Ge1:1 In the" is "In the".
+std::string without_place(const std::string& line) {
+  const size_t space = std::min(line.find(' '), line.size());
+  const size_t colon = line.find(':');
+  const bool has_place = colon > 0 && colon + 1 < space && absl::ascii_isdigit(line[colon - 1]) &&
+                         absl::ascii_isdigit(line[colon + 1]);
+  return has_place ? line.substr(space) : line;
 }
 
 std::vector<int64_t> numbers_of(const std::vector<std::vector<std::string>>& verses,
@@ -78,9 +91,7 @@ absl::StatusOr<BibleText> load_bible_text(const std::string& file, int64_t limit
   BibleText result;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     if (line.empty() || (limit > 0 && result.verses == limit)) continue;
-    const std::pair<absl::string_view, absl::string_view> parts =
-        absl::StrSplit(line, absl::MaxSplits(' ', 1));
-    auto tokens = tokens_of(std::string(parts.second));
+    auto tokens = tokens_of(without_place(std::string(line)));
     if (++result.verses % kHeldOutEvery == 0) {
       held_out.push_back(std::move(tokens));
       continue;
@@ -89,16 +100,17 @@ absl::StatusOr<BibleText> load_bible_text(const std::string& file, int64_t limit
     train.push_back(std::move(tokens));
   }
   if (held_out.empty() || counts.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        file.empty() ? "what 'bible' printed" : file, " has ", result.verses,
-        " verses; a model needs ", kHeldOutEvery, " at least, one of them to be tested on"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(file.empty() ? "what 'bible' printed" : file, " has ", result.verses,
+                     " verses; a language model needs ", kHeldOutEvery,
+                     " at least, one of them to be tested on"));
   }
   std::map<std::string, int64_t> numbers;
-  result.kinds = {"<end>", "<unknown>"};
+  result.vocabulary = {"<end>", "<unknown>"};
   for (const auto& [token, count] : counts) {
     if (count == 1) continue;
-    numbers[token] = result.size();
-    result.kinds.push_back(token);
+    numbers[token] = result.vocabulary_size();
+    result.vocabulary.push_back(token);
   }
   result.train = numbers_of(train, numbers);
   result.held_out = numbers_of(held_out, numbers);

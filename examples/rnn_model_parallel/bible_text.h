@@ -23,12 +23,12 @@ struct BibleText {
   static constexpr int64_t kEnd = 0;      // of a verse, and what is before the first one
   static constexpr int64_t kUnknown = 1;  // a word
 
-  std::vector<int64_t> train;      // begins and ends with kEnd
-  std::vector<int64_t> held_out;   // the same
-  std::vector<std::string> kinds;  // what each number stands for
+  std::vector<int64_t> train;           // begins and ends with kEnd
+  std::vector<int64_t> held_out;        // the same
+  std::vector<std::string> vocabulary;  // what each number stands for
   int64_t verses = 0;
 
-  int64_t size() const { return static_cast<int64_t>(kinds.size()); }
+  int64_t vocabulary_size() const { return static_cast<int64_t>(vocabulary.size()); }
 };
 
 // The first `limit` verses, 0: all. Of Debian's package, if `file` is empty.

@@ -42,11 +42,11 @@ double unigram_perplexity(const std::vector<int64_t>& train, const std::vector<i
 }
 
 double kneser_ney_perplexity(const std::vector<int64_t>& train, const std::vector<int64_t>& test,
-                             int64_t kinds) {
+                             int64_t vocabulary) {
   require_bigrams(train, test);
   std::map<Bigram, int64_t> bigrams;
-  std::map<int64_t, int64_t> before;        // how often a kind was followed by anything
-  std::map<int64_t, int64_t> followers;     // by how many different kinds
+  std::map<int64_t, int64_t> before;        // how often a token was followed by anything
+  std::map<int64_t, int64_t> followers;     // by how many different tokens
   std::map<int64_t, int64_t> predecessors;  // and how many different ones came before it
   for (size_t i = 1; i < train.size(); ++i) {
     ++before[train[i - 1]];
@@ -59,13 +59,13 @@ double kneser_ney_perplexity(const std::vector<int64_t>& train, const std::vecto
     once += count == 1;
     twice += count == 2;
   }
-  const double discount = once + twice == 0 ? 0.5 : once / (once + 2 * twice);
+  const double discount = once == 0 ? 0.5 : once / (once + 2 * twice);
   const auto types = static_cast<double>(bigrams.size());
-  // Of kinds that nothing came before there are `strangers`; together they get the mass of one
+  // Of tokens that nothing came before there are `strangers`; together they get the mass of one
   // type.
   const double strangers =
-      std::max(1.0, static_cast<double>(kinds) - static_cast<double>(predecessors.size()));
-  const bool all_known = static_cast<int64_t>(predecessors.size()) >= kinds;
+      std::max(1.0, static_cast<double>(vocabulary) - static_cast<double>(predecessors.size()));
+  const bool all_known = static_cast<int64_t>(predecessors.size()) >= vocabulary;
   const double all_types = all_known ? types : types + 1;
   const auto continuation = [&](int64_t token) {
     const double count = count_of(predecessors, token);

@@ -2,7 +2,7 @@
 //
 // Sizes: [steps, columns] are texts that are read side by side, so many tokens of each.
 //
-// Thread safety: an RnnModel belongs to one thread. Blocking: construction no, all methods yes.
+// Thread safety: an RnnModel belongs to one thread. Blocking: forward, train.
 // Errors: RpcError of the server's forward; of PyTorch's checks for other sizes.
 #pragma once
 
@@ -21,8 +21,8 @@
 namespace weft::examples {
 
 struct RnnShape {
-  int64_t kinds = 0;    // of tokens
-  int64_t width = 128;  // of an embedding
+  int64_t vocabulary = 0;  // tokens that there are
+  int64_t embedding = 128;
   int64_t hidden = 256;
   double dropout = 0.2;
 };
@@ -30,8 +30,8 @@ struct RnnShape {
 // On the server: [steps, columns] words to [steps, columns, width].
 class EmbeddingTable : public torch::nn::Module {
  public:
-  EmbeddingTable(int64_t kinds, int64_t width, double dropout) {
-    table_ = register_module("table", torch::nn::Embedding(kinds, width));
+  EmbeddingTable(int64_t vocabulary, int64_t width, double dropout) {
+    table_ = register_module("table", torch::nn::Embedding(vocabulary, width));
     dropout_ = register_module("dropout", torch::nn::Dropout(dropout));
     torch::nn::init::uniform_(table_->weight, -0.1, 0.1);
   }
@@ -46,8 +46,8 @@ WEFT_REGISTER_MODULE(EmbeddingTable, int64_t, int64_t, double);
 // On the server: [steps, columns, hidden] and the words that follow, to the mean loss.
 class Decoder : public torch::nn::Module {
  public:
-  Decoder(int64_t hidden, int64_t kinds, double dropout) {
-    scores_ = register_module("scores", torch::nn::Linear(hidden, kinds));
+  Decoder(int64_t hidden, int64_t vocabulary, double dropout) {
+    scores_ = register_module("scores", torch::nn::Linear(hidden, vocabulary));
     dropout_ = register_module("dropout", torch::nn::Dropout(dropout));
     torch::nn::init::uniform_(scores_->weight, -0.1, 0.1);
     torch::nn::init::zeros_(scores_->bias);
@@ -69,10 +69,11 @@ using LstmState = std::tuple<at::Tensor, at::Tensor>;
 class RnnModel {
  public:
   RnnModel(const std::string& server, const RnnShape& shape)
-      : embedding_(server, shape.kinds, shape.width, shape.dropout),
-        decoder_(server, shape.hidden, shape.kinds, shape.dropout),
-        lstm_(torch::nn::LSTMOptions(shape.width, shape.hidden)) {
+      : embedding_(server, shape.vocabulary, shape.embedding, shape.dropout),
+        decoder_(server, shape.hidden, shape.vocabulary, shape.dropout),
+        lstm_(torch::nn::LSTMOptions(shape.embedding, shape.hidden)) {
     for (const auto& one : lstm_->named_parameters()) own_.push_back({one.key(), one.value()});
+    own_set_ = make_rref(std::make_shared<ParameterSet>(own_, ParameterSet::Reading::kLeaves));
   }
 
   // The mean loss of [steps, columns] words and their followers; `state` goes on to the next ones.
@@ -91,15 +92,15 @@ class RnnModel {
   const std::vector<NamedParameter>& own_parameters() const { return own_; }
   // Of both workers.
   std::vector<RRef<ParameterSet>> parameters() const {
-    const auto own = std::make_shared<ParameterSet>(own_, ParameterSet::Reading::kLeaves);
-    return {embedding_.parameters(), decoder_.parameters(), make_rref(own)};
+    return {embedding_.parameters(), decoder_.parameters(), own_set_};
   }
 
  private:
   HostedModule<EmbeddingTable> embedding_;
   HostedModule<Decoder> decoder_;
   torch::nn::LSTM lstm_;
-  std::vector<NamedParameter> own_;
+  std::vector<NamedParameter> own_;  // the LSTM's
+  RRef<ParameterSet> own_set_;
 };
 
 }  // namespace weft::examples

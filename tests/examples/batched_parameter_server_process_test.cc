@@ -46,7 +46,7 @@ TEST(BatchedParameterServer, LearnsInEveryWay) {
 
 TEST(BatchedParameterServer, AKilledTrainerIsMissedAndTheOthersGoOn) {
   const std::string job = absl::StrCat("sh -c 'echo pid of $RANK is $$ there; exec ", kJob,
-                                       " --only batched --epochs 3 --pictures 6000'");
+                                       " --mode batched --epochs 3 --pictures 6000'");
   pid_t victim = -1;
   const Outcome outcome =
       run_command(absl::StrCat(kLaunch, " --on-failure continue -n 4 -- ", job, " 2>&1"),
@@ -60,7 +60,7 @@ TEST(BatchedParameterServer, AKilledTrainerIsMissedAndTheOthersGoOn) {
                     }
                   });
   EXPECT_EQ(outcome.code, 128 + SIGKILL);  // the launcher's report of the killed one
-  EXPECT_THAT(outcome.output, HasSubstr("trainer2 is missed"));
+  EXPECT_THAT(outcome.output, HasSubstr("trainer2 is gone"));
   EXPECT_THAT(outcome.output,
               ContainsRegex("batched  test accuracy 0\\.[6-9].*steps of 2\\.[0-9]"));
 }
@@ -71,7 +71,7 @@ TEST(BatchedParameterServer, RunsUnderTorchrun) {
   }
   const Outcome outcome = run_command(absl::StrCat("OMP_NUM_THREADS=1 ", kTorchrun,
                                                    " --no-python --standalone --nproc-per-node 3 ",
-                                                   kJob, " --only locked --pictures 1000 2>&1"));
+                                                   kJob, " --mode locked --pictures 1000 2>&1"));
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("locked   test accuracy"));
 }
@@ -83,7 +83,10 @@ TEST(BatchedParameterServer, WhatIsMissingIsNamed) {
   const Outcome no_data = run_ranks(3, "--data /nowhere");
   EXPECT_NE(no_data.code, 0);
   EXPECT_THAT(no_data.output, HasSubstr("dataset-fashion-mnist"));
-  EXPECT_THAT(run_ranks(2, "--only never").output, HasSubstr("never"));
+  EXPECT_THAT(run_ranks(2, "--mode never").output, HasSubstr("never"));
+  const Outcome few = run_ranks(4, "--pictures 2");
+  EXPECT_NE(few.code, 0);
+  EXPECT_THAT(few.output, HasSubstr("2 samples"));
 }
 
 }  // namespace

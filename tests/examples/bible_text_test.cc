@@ -32,11 +32,12 @@ TEST(BibleText, DebiansTextHasItsVersesAndKinds) {
   const auto text = load_bible_text();
   ASSERT_TRUE(text.ok()) << text.status();
   EXPECT_EQ(text->verses, 31'102);
-  EXPECT_EQ(text->size(), 8'547);
+  EXPECT_EQ(text->vocabulary_size(), 8'547);
   EXPECT_EQ(text->train.size(), 897'144u);
   EXPECT_EQ(text->held_out.size(), 47'668u);
   std::vector<std::string> begin;
-  for (size_t i = 0; i < 6; ++i) begin.push_back(text->kinds[static_cast<size_t>(text->train[i])]);
+  for (size_t i = 0; i < 6; ++i)
+    begin.push_back(text->vocabulary[static_cast<size_t>(text->train[i])]);
   EXPECT_THAT(begin, ElementsAre("<end>", "in", "the", "beginning", "god", "created"));
 }
 
@@ -60,12 +61,16 @@ TEST_F(BibleFile, EveryTwentiethVerseIsHeldOutAndRareWordsAreUnknown) {
   content += "\nGe2:1 once\n";
   const auto text = load_bible_text(write(content));
   ASSERT_TRUE(text.ok()) << text.status();
-  EXPECT_THAT(text->kinds, ElementsAre("<end>", "<unknown>", "the", "word"));
+  EXPECT_THAT(text->vocabulary, ElementsAre("<end>", "<unknown>", "the", "word"));
   EXPECT_EQ(text->verses, 41);
   EXPECT_THAT(text->held_out, ElementsAre(0, 2, 1, 3, 0, 2, 1, 3, 0));
   EXPECT_EQ(text->train.size(), 1 + 38 * 3 + 2u);
   EXPECT_EQ(text->train[text->train.size() - 2], BibleText::kUnknown);
   EXPECT_EQ(load_bible_text(write(content), 20)->verses, 20);
+  // Without places no word is taken for one.
+  std::string bare;
+  for (int i = 0; i < 20; ++i) bare += "now: then\n";
+  EXPECT_THAT(load_bible_text(write(bare))->held_out, ElementsAre(0, 3, 2, 4, 0));
 }
 
 TEST_F(BibleFile, WhatIsMissingIsNamed) {

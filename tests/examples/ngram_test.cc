@@ -50,11 +50,16 @@ TEST(Ngram, KneserNeysProbabilitiesSumToOne) {
   }
 }
 
+TEST(Ngram, ATextWithoutRareBigramsLeavesSomethingForNewOnes) {
+  EXPECT_LT(kneser_ney_perplexity({0, 1, 0, 1, 0}, {1, 1}, 2), 100);
+}
+
 TEST(Ngram, OfTheKingJamesTextAreTheReadmesNumbers) {
   const auto text = load_bible_text();
   ASSERT_TRUE(text.ok()) << text.status();
   EXPECT_NEAR(unigram_perplexity(text->train, text->held_out), 286.4, 0.1);
-  EXPECT_NEAR(kneser_ney_perplexity(text->train, text->held_out, text->size()), 62.7, 0.1);
+  EXPECT_NEAR(kneser_ney_perplexity(text->train, text->held_out, text->vocabulary_size()), 62.7,
+              0.1);
 }
 
 TEST(Ngram, TextsWithoutABigramAreRefused) {

@@ -112,8 +112,9 @@ TEST(ResNet50, HasTheOriginalsSizesAndItsPartsAreTheWhole) {
   const at::Tensor scores = whole.forward(x);
   EXPECT_EQ(scores.sizes(), at::IntArrayRef({2, 1000}));
   EXPECT_TRUE(scores.equal(end.forward(middle.forward(begin.forward(x)))));
-  EXPECT_THAT(refusal([] { ResNet50Part(3, 3, 10, 1); }), HasSubstr("no layers 3 to 3"));
-  EXPECT_THAT(refusal([] { ResNet50Part(0, 19, 10, 1); }), HasSubstr("of the 18 of ResNet50"));
+  EXPECT_THAT(refusal([] { ResNet50Part(3, 3, 10, 1); }), HasSubstr("[3, 3) is no range"));
+  EXPECT_THAT(refusal([] { ResNet50Part(0, 18, 0, 1); }), HasSubstr("0 classes"));
+  EXPECT_THAT(refusal([] { ResNet50Part(0, 19, 10, 1); }), HasSubstr("of the 18 layers"));
 }
 
 class Pipeline : public ::testing::Test {

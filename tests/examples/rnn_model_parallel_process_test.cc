@@ -1,6 +1,8 @@
 // Runs the language model as two processes, on the beginning of the text.
 #include <filesystem>
+#include <fstream>
 #include <string>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,10 +29,11 @@ Outcome run_ranks(int ranks, const std::string& options) {
 // The first 1,000 verses have 28,000 tokens, of which three epochs learn more than how often each
 // kind is.
 TEST(RnnModelParallel, LearnsMoreThanCounts) {
-  const Outcome outcome = run_ranks(2, "--verses 1000 --epochs 3 --columns 8 --report 150");
+  const Outcome outcome =
+      run_ranks(2, "--verses 1000 --epochs 3 --batch-size 8 --log-interval 150");
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("1,000 verses: "));
-  EXPECT_THAT(outcome.output, ContainsRegex("perplexity by counting: unigram 1[0-9][0-9]\\.[0-9], "
+  EXPECT_THAT(outcome.output, ContainsRegex("perplexity of n-grams: unigram 1[0-9][0-9]\\.[0-9], "
                                             "Kneser-Ney bigram [0-9][0-9]\\.[0-9]"));
   EXPECT_THAT(outcome.output, ContainsRegex("epoch 0\\.[0-9]+  loss [0-9.]+  perplexity [0-9.]+"));
   // Two digits, where unigrams have three.
@@ -43,7 +46,7 @@ TEST(RnnModelParallel, RunsUnderTorchrun) {
   }
   const Outcome outcome =
       run_command(absl::StrCat(kTorchrun, " --no-python --standalone --nproc-per-node 2 ", kJob,
-                               " --verses 100 --epochs 1 --columns 2 2>&1"));
+                               " --verses 100 --epochs 1 --batch-size 2 2>&1"));
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("after 1 epoch, "));
 }
@@ -51,8 +54,18 @@ TEST(RnnModelParallel, RunsUnderTorchrun) {
 TEST(RnnModelParallel, WhatIsMissingOrWrongIsNamed) {
   EXPECT_THAT(run_ranks(3, "").output, HasSubstr("weft_launch -n 2 -- rnn_model_parallel"));
   EXPECT_THAT(run_ranks(2, "--text /nowhere").output, HasSubstr("/nowhere"));
-  EXPECT_THAT(run_ranks(2, "--verses 20 --columns 10000").output,
-              HasSubstr("20 verses are too few for 10000 columns"));
+  EXPECT_THAT(run_ranks(2, "--verses 20 --batch-size 10000").output,
+              HasSubstr("20 verses are too few: 10000 columns of text need 10001 tokens"));
+  const auto text = std::filesystem::temp_directory_path() /
+                    absl::StrCat("rnn_model_parallel_process_test.", getpid());
+  std::ofstream short_text(text);
+  for (int i = 0; i < 20; ++i) short_text << "few words\n";
+  short_text.close();
+  EXPECT_THAT(run_ranks(2, "--text " + text.string() + " --batch-size 1").output,
+              HasSubstr("those of the test need 21"));
+  std::filesystem::remove(text);
+  EXPECT_THAT(run_ranks(2, "--text /tmp").output, HasSubstr("cannot read /tmp"));
+  EXPECT_THAT(run_ranks(2, "--threads 0").output, HasSubstr("--threads"));
   const Outcome no_package = run_command(absl::StrCat(
       "PATH=/nowhere ", WEFT_BUILD_DIR, "/worker/weft_launch -n 2 -- ", kJob, " 2>&1"));
   EXPECT_NE(no_package.code, 0);

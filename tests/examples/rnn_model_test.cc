@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using weft::testing::WorkerWorld;
 
 constexpr int64_t kKinds = 20;
-const RnnShape kShape{.kinds = kKinds, .width = 6, .hidden = 8, .dropout = 0};
+const RnnShape kShape{.vocabulary = kKinds, .embedding = 6, .hidden = 8, .dropout = 0};
 
 class Rnn : public ::testing::Test {
  protected:

@@ -1,6 +1,8 @@
 // The server of batched updates: what a step is, who gets what, and whose mistakes reach whom.
 #include "weft/examples/batched_parameter_server/update_server.h"
 
+#include <limits>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,9 +24,9 @@ constexpr double kRate = 0.5;
 // Trainers on two workers, the server on the third.
 class UpdateServerTest : public ::testing::Test {
  protected:
-  RRef<UpdateServer> serve(UpdateOrder order, size_t trainers) {
+  RRef<UpdateServer> serve(ServerMode mode, size_t trainers) {
     const CallScopeGuard scope(world_.scope(0));
-    return make_rref(std::make_unique<UpdateServer>(order, trainers, kRate, /*seed=*/3));
+    return make_rref(std::make_unique<UpdateServer>(mode, trainers, kRate, /*seed=*/3));
   }
   // The reference as a worker has it that was sent it.
   template <class F>
@@ -51,11 +53,12 @@ class UpdateServerTest : public ::testing::Test {
 };
 
 TEST_F(UpdateServerTest, ABatchedUpdateIsOneStepBySumOfAllAndEveryoneGetsTheSame) {
-  const auto server = serve(UpdateOrder::kBatched, 2);
+  const auto server = serve(ServerMode::kBatched, 2);
   UpdateServer& local = server.local_value();
-  const Future<Tensors> one = on(0, [&] { return local.update_and_fetch_model(gradients(1)); });
+  const Future<Tensors> one = on(0, [&] { return local.update_and_fetch_model(gradients(1), 1); });
   EXPECT_FALSE(one.done());
-  const Future<Tensors> other = on(0, [&] { return local.update_and_fetch_model(gradients(3)); });
+  const Future<Tensors> other =
+      on(0, [&] { return local.update_and_fetch_model(gradients(3), 3); });
   expect_model(one.wait(), kRate * 4);
   const Tensors model = other.wait();
   for (size_t i = 0; i < model.size(); ++i) EXPECT_TRUE(model[i].is_same(one.wait()[i]));
@@ -65,26 +68,27 @@ TEST_F(UpdateServerTest, ABatchedUpdateIsOneStepBySumOfAllAndEveryoneGetsTheSame
 }
 
 TEST_F(UpdateServerTest, WithoutWaitingEachUpdateIsAStep) {
-  for (const UpdateOrder order : {UpdateOrder::kLocked, UpdateOrder::kHogwild}) {
-    const auto server = serve(order, 2);
+  for (const ServerMode mode : {ServerMode::kLocked, ServerMode::kHogwild}) {
+    const auto server = serve(mode, 2);
     UpdateServer& local = server.local_value();
     const Tensors before = local.fetch_model();
-    expect_model(local.update_and_fetch_model(gradients(1)).wait(), kRate);
-    expect_model(local.update_and_fetch_model(gradients(2)).wait(), kRate * 3);
+    expect_model(local.update_and_fetch_model(gradients(1), 1).wait(), kRate);
+    expect_model(local.update_and_fetch_model(gradients(2), 2).wait(), kRate * 3);
     EXPECT_EQ(local.counts().steps, 2u);
     expect_model(before, 0);  // what was given away is not written
   }
 }
 
 TEST_F(UpdateServerTest, AGradientThatDoesNotFitIsRefusedBeforeOthersWaitForIt) {
-  const auto server = serve(UpdateOrder::kBatched, 2);
+  const auto server = serve(ServerMode::kBatched, 2);
   UpdateServer& local = server.local_value();
   const auto refusal = [&](Tensors wrong) {
     return on(0, [&] {
-      return testing::error_of([&] { (void)local.update_and_fetch_model(std::move(wrong)); });
+      return testing::error_of([&] { (void)local.update_and_fetch_model(std::move(wrong), 7); });
     });
   };
-  const Future<Tensors> waits = on(0, [&] { return local.update_and_fetch_model(gradients(1)); });
+  const Future<Tensors> waits =
+      on(0, [&] { return local.update_and_fetch_model(gradients(1), 1); });
   EXPECT_THAT(refusal({}).message(), HasSubstr("8 gradients, but 0 came"));
   for (const at::Tensor& wrong :
        {at::ones({3}), at::ones({16, 1, 3, 3}, at::kLong), at::Tensor()}) {
@@ -94,17 +98,36 @@ TEST_F(UpdateServerTest, AGradientThatDoesNotFitIsRefusedBeforeOthersWaitForIt) 
     EXPECT_THAT(refusal(update).message(), HasSubstr("features.first.weight"));
   }
   EXPECT_FALSE(waits.done());
-  on(0, [&] { return local.update_and_fetch_model(gradients(1)); }).wait();
+  on(0, [&] { return local.update_and_fetch_model(gradients(1), 1); }).wait();
   expect_model(waits.wait(), kRate * 2);
 }
 
+// (0.1 + 0.2) + 0.3 is not 0.1 + (0.2 + 0.3).
+TEST_F(UpdateServerTest, TheSumDoesNotDependOnWhoComesFirst) {
+  std::vector<Tensors> models;
+  for (const std::vector<int>& order : {std::vector{1, 2, 3}, {3, 2, 1}, {2, 3, 1}}) {
+    const auto server = serve(ServerMode::kBatched, 3);
+    std::vector<Future<Tensors>> futures;
+    for (const int trainer : order) {
+      futures.push_back(on(0, [&] {
+        return server.local_value().update_and_fetch_model(gradients(0.1 * trainer), trainer);
+      }));
+    }
+    models.push_back(futures.front().wait());
+  }
+  for (size_t i = 0; i < models[0].size(); ++i) {
+    EXPECT_TRUE(models[0][i].equal(models[1][i])) << i;
+    EXPECT_TRUE(models[0][i].equal(models[2][i])) << i;
+  }
+}
+
 TEST_F(UpdateServerTest, WhoIsLeftDoesNotWaitForTheDead) {
-  const auto server = serve(UpdateOrder::kBatched, 3);
+  const auto server = serve(ServerMode::kBatched, 3);
   UpdateServer& local = server.local_value();
-  const auto update = [&] { return local.update_and_fetch_model(gradients(1)); };
+  const auto update = [&] { return local.update_and_fetch_model(gradients(1), 1); };
   const Future<Tensors> one = on(0, update), other = on(0, update);
   EXPECT_FALSE(one.done());
-  local.set_trainers(2);
+  local.one_trainer_less();
   expect_model(one.wait(), kRate * 2);
   expect_model(other.wait(), kRate * 2);
 }
