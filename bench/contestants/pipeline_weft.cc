@@ -1,7 +1,6 @@
 // Weft's example of ResNet50 in shards (examples/pipeline_resnet50), over gRPC on loopback.
 #include <algorithm>
 #include <chrono>
-#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -65,7 +64,7 @@ class Master final : public Leader {
   }
 
   void close() override {
-    models_.clear();
+    model_.reset();
     door_.close();
   }
 
@@ -102,16 +101,17 @@ class Master final : public Leader {
   }
 
   Model& model_of(int64_t parts, const Pictures& micro_batch) {
-    const auto known = models_.find(parts);
-    if (known != models_.end()) return *known->second;
+    if (parts == parts_) return *model_;
+    model_.reset();  // two at once are much memory: each row has its own
     const Cuts cuts =
         examples::cuts_for("auto", workers_, micro_batch, kPipelineClasses, kMeasureSeconds);
     RemoteResNet50 shards(workers_, cuts, kPipelineClasses, kSeed);
     DistributedOptimizer<torch::optim::SGD> optimizer(shards.parameters(),
                                                       torch::optim::SGDOptions(kLearningRate));
-    models_[parts] = std::make_unique<Model>(Model{cuts, shards, std::move(optimizer)});
+    model_ = std::make_unique<Model>(Model{cuts, shards, std::move(optimizer)});
+    parts_ = parts;
     step_unsplit(parts);  // takes its memory
-    return *models_[parts];
+    return *model_;
   }
 
   double step(Model& model, int64_t parts) {
@@ -132,7 +132,8 @@ class Master final : public Leader {
   std::vector<std::string> workers_;
   Pictures batch_;
   std::unique_ptr<LocalResNet50> unsplit_;
-  std::map<int64_t, std::unique_ptr<Model>> models_;  // by the number of micro-batches
+  int64_t parts_ = 0;  // of the model that there is
+  std::unique_ptr<Model> model_;
 };
 
 }  // namespace

@@ -110,6 +110,7 @@ class Master:
             cut = min(range(1, len(costs)), key=lambda i: max(sum(costs[:i]), sum(costs[i:])))
             shards = [remote("worker1", Shard, args=(0, cut)), remote("worker2", Shard, args=(cut, len(costs)))]
             parameters = sum((shard.rpc_sync().parameter_rrefs() for shard in shards), [])
+            self.models.clear()  # two at once are too much memory: each row has its own
             self.models[parts] = shards, DistributedOptimizer(torch.optim.SGD, parameters, lr=0.05)
         return self.models[parts]
 

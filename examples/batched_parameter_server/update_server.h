@@ -1,6 +1,6 @@
 // The server of a data-parallel job: takes gradients, gives the new model.
 //
-// Three ways in which the trainers' updates meet:
+// Three modes, in which the trainers' updates meet in different ways:
 //   batched  an update waits until every trainer has sent one; they are summed, the model makes one
 //            step, and all get the same new model
 //   locked   each update is a step of its own, one after the other
@@ -11,8 +11,9 @@
 // (Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 2.1).
 //
 // Thread safety: all methods may be called from any thread.
-// Errors: of the caller whose update it is, alone: InvalidArgument (a wrong number, shape or type
-// of gradients; the parameter is named).
+// Errors: reach only the caller whose update is wrong: InvalidArgument (a wrong number of
+// gradients; one whose shape, type or layout is not its parameter's, or that is not finite: it is
+// named).
 #pragma once
 
 #include <cstddef>
@@ -81,8 +82,7 @@ class UpdateServer {
   // Steps make new tensors: who was given the old ones may go on reading them.
   Tensors model_ ABSL_GUARDED_BY(mutex_);
   Counts counts_ ABSL_GUARDED_BY(mutex_);
-  Mutex trainers_mutex_;  // held while the batcher's size is set: the last one that is set is the
-                          // least
+  Mutex trainers_mutex_;  // held while the batcher's size is set, so that it only falls
   size_t trainers_ ABSL_GUARDED_BY(trainers_mutex_);
   Batcher<Tensors(Tensors, int64_t)> together_;  // the last member: it ends first
 };
