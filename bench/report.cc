@@ -130,7 +130,10 @@ std::vector<Comparison> compare_agents(const RowResult& result, const std::strin
     line.figures = {
         {"median_wait_us", median_of([](const BlockResult& block) { return block.median_us; })},
         {"p99_wait_us", median_of([](const BlockResult& block) { return block.p99_us; })},
-        {"mean_batch", median_of([](const BlockResult& block) { return block.mean_batch; })}};
+        {"mean_batch", median_of([](const BlockResult& block) { return block.mean_batch; })},
+        {"agent_us", median_of([](const BlockResult& block) { return block.agent_us; })},
+        {"agent_calls_per_s",
+         median_of([](const BlockResult& block) { return block.agent_rate; })}};
   }
   return lines;
 }

@@ -38,8 +38,9 @@ std::vector<Comparison> compare(const RowResult& result, const std::string& subj
 std::vector<Comparison> compare_modes(const RowResult& result, const std::string& subject,
                                       uint64_t seed);
 
-// For rows of agents: their figures (how long an observer waits for an action, calls in one batch),
-// and a line against the peer "none" where no peer has the row.
+// For rows of agents: their figures (how long an observer waits for an action, calls in one batch,
+// how long the agent takes to choose and how often it does), and a line against the peer "none"
+// where no peer has the row.
 std::vector<Comparison> compare_agents(const RowResult& result, const std::string& subject,
                                        uint64_t seed);
 

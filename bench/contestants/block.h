@@ -28,6 +28,10 @@ struct BlockResult {
   double local_us = 0;          // the median step without DDP
   double communication_us = 0;  // the median difference of a step with DDP and the one before it
   double mean_batch = 0;        // calls that were answered together; 0: they were not
+  // Of an agent: what choosing actions took it, for one call or for a batch, and how often a second
+  // it did so. 0: was not measured.
+  double agent_us = 0;
+  double agent_rate = 0;
   // In the rows of a pipeline, of the same block: a step that never waits, and one of the unsplit
   // model on one thread. 0: was not measured.
   double ideal_us = 0;

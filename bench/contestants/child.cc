@@ -167,6 +167,8 @@ void to_json(Json& json, const BlockResult& result) {
               {"local_us", result.local_us},
               {"communication_us", result.communication_us},
               {"mean_batch", result.mean_batch},
+              {"agent_us", result.agent_us},
+              {"agent_rate", result.agent_rate},
               {"ideal_us", result.ideal_us},
               {"unsplit_us", result.unsplit_us}};
 }
@@ -183,6 +185,8 @@ void from_json(const Json& json, BlockResult& result) {
   result.local_us = json.value("local_us", 0.0);
   result.communication_us = json.value("communication_us", 0.0);
   result.mean_batch = json.value("mean_batch", 0.0);
+  result.agent_us = json.value("agent_us", 0.0);
+  result.agent_rate = json.value("agent_rate", 0.0);
   result.ideal_us = json.value("ideal_us", 0.0);
   result.unsplit_us = json.value("unsplit_us", 0.0);
 }

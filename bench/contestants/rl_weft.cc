@@ -110,7 +110,9 @@ class WeftLeader final : public Leader {
 
   absl::StatusOr<BlockResult> run_steps(const Job& job, const Kind& kind, int members,
                                         int64_t steps) {
-    const BatchStats before = job.agent.local_value().batches();
+    const Agent& agent = job.agent.local_value();
+    const BatchStats before = agent.batches();
+    const Agent::Choices chosen_before = agent.choices();
     const auto begin = std::chrono::steady_clock::now();
     std::vector<Future<at::Tensor>> running;
     for (int i = 0; i < members; ++i) {
@@ -132,7 +134,11 @@ class WeftLeader final : public Leader {
     result.median_us = all.median().item<double>();
     result.p99_us =
         std::get<0>(all.kthvalue(std::max<int64_t>(1, all.numel() * 99 / 100))).item<double>();
-    const BatchStats after = job.agent.local_value().batches();
+    const Agent::Choices chosen = agent.choices();
+    const auto count = static_cast<double>(chosen.count - chosen_before.count);
+    result.agent_us = Seconds(chosen.time - chosen_before.time).count() * 1e6 / count;
+    result.agent_rate = count / result.seconds;
+    const BatchStats after = agent.batches();
     if (after.batches > before.batches) {
       result.mean_batch = static_cast<double>(after.calls - before.calls) /
                           static_cast<double>(after.batches - before.batches);

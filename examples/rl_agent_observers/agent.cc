@@ -171,7 +171,13 @@ void Agent::admit(WorkerId caller, const at::Tensor& places) {
   }
 }
 
+Agent::Choices Agent::choices() const {
+  MutexLock lock(mutex_);
+  return choices_;
+}
+
 at::Tensor Agent::choose(const at::Tensor& places, const at::Tensor& states) {
+  const auto begun = std::chrono::steady_clock::now();
   const c10::InferenceMode no_graph;
   const int64_t rows = places.size(0);
   at::Tensor actions = torch::zeros({rows}, at::kLong);
@@ -195,6 +201,8 @@ at::Tensor Agent::choose(const at::Tensor& places, const at::Tensor& states) {
                              state + CartPole::kState * (i + 1));
     trajectory.actions.push_back(action[i]);
   }
+  ++choices_.count;
+  choices_.time += std::chrono::steady_clock::now() - begun;
   return actions;
 }
 

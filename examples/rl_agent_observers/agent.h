@@ -10,6 +10,7 @@
 // many places).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -80,6 +81,12 @@ class Agent {
 
   const EpisodeProgress& progress() const { return progress_; }
   BatchStats batches() const { return batched_.stats(); }
+  // How often actions were chosen, for one observer or for a batch of them, and how long that took.
+  struct Choices {
+    uint64_t count = 0;
+    std::chrono::nanoseconds time{};
+  };
+  Choices choices() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Why there is no more learning; OK as a rule.
   absl::Status status() const;
 
@@ -114,6 +121,7 @@ class Agent {
   Policy acting_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, Trajectory> trajectories_ ABSL_GUARDED_BY(mutex_);  // by place
   Episodes finished_ ABSL_GUARDED_BY(mutex_);
+  Choices choices_ ABSL_GUARDED_BY(mutex_);
   bool learning_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 

@@ -141,7 +141,9 @@ TEST(Report, AgentsShowWaitsAndBatches) {
                       .median_us = 80,
                       .p99_us = 210,
                       .usage = {},
-                      .mean_batch = 6.5}}},
+                      .mean_batch = 6.5,
+                      .agent_us = 30,
+                      .agent_rate = 770}}},
                    {"torch python", absl::UnimplementedError("16 at most"), {}}};
   EXPECT_THAT(agent_table({result}), testing::ContainsRegex("weft +5000 +80 +210 +6\\.5"));
   EXPECT_THAT(agent_table({result}), testing::Not(testing::HasSubstr("torch python")));
@@ -152,6 +154,8 @@ TEST(Report, AgentsShowWaitsAndBatches) {
   EXPECT_EQ(json[0].at("weft"), 5000);
   EXPECT_EQ(json[0].at("median_wait_us"), 80);
   EXPECT_EQ(json[0].at("mean_batch"), 6.5);
+  EXPECT_EQ(json[0].at("agent_us"), 30);
+  EXPECT_EQ(json[0].at("agent_calls_per_s"), 770);
 }
 
 TEST(Report, PipelinesAreComparedToTheIdealAndToTheUnsplitModelOfTheirOwnBlocks) {
