@@ -121,6 +121,7 @@ class Pipeline : public ::testing::Test {
  protected:
   explicit Pipeline(size_t shards = 2)
       : world_(shards + 1, [](size_t, WorkerOptions& options) { options.threads = 1; }) {
+    at::set_num_threads(1);  // also on the thread of the test: sums as the shards make them
     for (size_t i = 1; i <= shards; ++i) workers_.push_back(WorkerWorld::name(i));
   }
   ~Pipeline() override { world_.shutdown_all(); }
@@ -156,7 +157,7 @@ class Pipeline : public ::testing::Test {
   }
   // Shards and whole with the same gradients, weights and statistics after a step.
   void expect_same_as_unsplit(const Cuts& cuts, int64_t micro_batches) {
-    const Pictures batch = pictures(8);
+    const Pictures batch = pictures(16, 64);  // of smaller ones, normalising is all noise
     LocalResNet50 unsplit(kWhole, kClasses, kSeed);
     const double loss_there = unsplit.backward(batch, micro_batches, squared_error);
     const RemoteResNet50 model(workers_, cuts, kClasses, kSeed);
@@ -203,7 +204,7 @@ TEST_F(FourShards, GradientsAndWeightsAreTheUnsplitModels) {
 }
 
 TEST_F(Pipeline, OnThreadsTheyAreTheSame) {
-  const Pictures batch = pictures(8);
+  const Pictures batch = pictures(16, 64);
   LocalResNet50 unsplit(kWhole, kClasses, kSeed), threads({0, 5, 9, 18}, kClasses, kSeed);
   const double loss = unsplit.backward(batch, 4, squared_error);
   EXPECT_NEAR(threads.backward(batch, 4, squared_error), loss, 1e-5);

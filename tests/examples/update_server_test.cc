@@ -102,15 +102,17 @@ TEST_F(UpdateServerTest, AGradientThatDoesNotFitIsRefusedBeforeOthersWaitForIt) 
   expect_model(waits.wait(), kRate * 2);
 }
 
-// (0.1 + 0.2) + 0.3 is not 0.1 + (0.2 + 0.3).
+// In float, (1e8 - 1e8) + 1 is not (1 - 1e8) + 1e8.
 TEST_F(UpdateServerTest, TheSumDoesNotDependOnWhoComesFirst) {
+  const std::vector<double> values{0, 1e8, -1e8, 1};  // by trainer
   std::vector<Tensors> models;
   for (const std::vector<int>& order : {std::vector{1, 2, 3}, {3, 2, 1}, {2, 3, 1}}) {
     const auto server = serve(ServerMode::kBatched, 3);
     std::vector<Future<Tensors>> futures;
     for (const int trainer : order) {
       futures.push_back(on(0, [&] {
-        return server.local_value().update_and_fetch_model(gradients(0.1 * trainer), trainer);
+        return server.local_value().update_and_fetch_model(
+            gradients(values[static_cast<size_t>(trainer)]), trainer);
       }));
     }
     models.push_back(futures.front().wait());
