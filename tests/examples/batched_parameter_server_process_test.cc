@@ -1,6 +1,5 @@
 // Runs the batched parameter server as processes: all ways, a trainer that is killed, what is
 // missing.
-#include <filesystem>
 #include <signal.h>
 #include <string>
 #include <vector>
@@ -12,24 +11,26 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "weft/tests/support/launched.h"
+#include "weft/tests/examples/launched_example.h"
 
 namespace weft::examples {
 namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using weft::testing::has_torchrun;
+using weft::testing::kNoTorchrun;
+using weft::testing::launch_example;
 using weft::testing::Outcome;
 using weft::testing::run_command;
+using weft::testing::torchrun_example;
 
 constexpr const char* kJob =
     WEFT_BUILD_DIR "/examples/batched_parameter_server/batched_parameter_server";
 constexpr const char* kLaunch = WEFT_BUILD_DIR "/worker/weft_launch";
-constexpr const char* kTorchrun = WEFT_SOURCE_DIR "/.deps/oracles/bin/torchrun";
 
 Outcome run_ranks(int ranks, const std::string& options) {
-  return run_command(
-      absl::StrCat(kLaunch, " --no-prefix -n ", ranks, " -- ", kJob, " ", options, " 2>&1"));
+  return launch_example(kJob, ranks, options);
 }
 
 TEST(BatchedParameterServer, LearnsInEveryWay) {
@@ -66,12 +67,8 @@ TEST(BatchedParameterServer, AKilledTrainerIsMissedAndTheOthersGoOn) {
 }
 
 TEST(BatchedParameterServer, RunsUnderTorchrun) {
-  if (!std::filesystem::exists(kTorchrun)) {
-    GTEST_SKIP() << "torchrun is not there: tools/oracles.sh";
-  }
-  const Outcome outcome = run_command(absl::StrCat("OMP_NUM_THREADS=1 ", kTorchrun,
-                                                   " --no-python --standalone --nproc-per-node 3 ",
-                                                   kJob, " --mode locked --pictures 1000 2>&1"));
+  if (!has_torchrun()) GTEST_SKIP() << kNoTorchrun;
+  const Outcome outcome = torchrun_example(kJob, 3, "--mode locked --pictures 1000");
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("locked   test accuracy"));
 }

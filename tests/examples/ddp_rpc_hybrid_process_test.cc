@@ -1,28 +1,27 @@
 // Runs the recommender whose embeddings are remote and whose dense part is replicated: launcher,
 // trainers, master and parameter servers as processes.
-#include <filesystem>
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "absl/strings/str_cat.h"
-#include "weft/tests/support/launched.h"
+#include "weft/tests/examples/launched_example.h"
 
 namespace weft::examples {
 namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using weft::testing::has_torchrun;
+using weft::testing::kNoTorchrun;
+using weft::testing::launch_example;
 using weft::testing::Outcome;
-using weft::testing::run_command;
+using weft::testing::torchrun_example;
 
 constexpr const char* kJob = WEFT_BUILD_DIR "/examples/ddp_rpc_hybrid/ddp_rpc_hybrid";
-constexpr const char* kTorchrun = WEFT_SOURCE_DIR "/.deps/oracles/bin/torchrun";
 
 Outcome run_ranks(int ranks, const std::string& options = "") {
-  return run_command(absl::StrCat(WEFT_BUILD_DIR, "/worker/weft_launch --no-prefix -n ", ranks,
-                                  " -- ", kJob, " ", options, " 2>&1"));
+  return launch_example(kJob, ranks, options);
 }
 
 // The program itself fails if it has learned too little, or if the replicas differ.
@@ -53,12 +52,8 @@ TEST(DdpRpcHybrid, TooFewRanksAreRefusedWithTheCommandThatWorks) {
 }
 
 TEST(DdpRpcHybrid, RunsUnderTorchrun) {
-  if (!std::filesystem::exists(kTorchrun)) {
-    GTEST_SKIP() << "torchrun is not there: tools/oracles.sh";
-  }
-  const Outcome outcome =
-      run_command(absl::StrCat("OMP_NUM_THREADS=1 ", kTorchrun,
-                               " --no-python --standalone --nproc-per-node 4 ", kJob, " 2>&1"));
+  if (!has_torchrun()) GTEST_SKIP() << kNoTorchrun;
+  const Outcome outcome = torchrun_example(kJob, 4, "");
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("2 trainers, 1 server, replicas equal"));
 }

@@ -8,22 +8,23 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "weft/tests/support/launched.h"
+#include "weft/tests/examples/launched_example.h"
 
 namespace weft::examples {
 namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using weft::testing::has_torchrun;
+using weft::testing::kNoTorchrun;
+using weft::testing::launch_example;
 using weft::testing::Outcome;
-using weft::testing::run_command;
+using weft::testing::torchrun_example;
 
 constexpr const char* kJob = WEFT_BUILD_DIR "/examples/pipeline_resnet50/pipeline_resnet50";
-constexpr const char* kTorchrun = WEFT_SOURCE_DIR "/.deps/oracles/bin/torchrun";
 
 Outcome run_ranks(int ranks, const std::string& options) {
-  return run_command(absl::StrCat(WEFT_BUILD_DIR, "/worker/weft_launch --no-prefix -n ", ranks,
-                                  " -- ", kJob, " ", options, " 2>&1"));
+  return launch_example(kJob, ranks, options);
 }
 
 constexpr const char* kSmall = "--batch 8 --size 32 --classes 10 --steps 1 --seconds 0.05 ";
@@ -57,12 +58,9 @@ TEST(PipelineResNet50, LearnsClothes) {
 }
 
 TEST(PipelineResNet50, RunsUnderTorchrun) {
-  if (!std::filesystem::exists(kTorchrun)) {
-    GTEST_SKIP() << "torchrun is not there: tools/oracles.sh";
-  }
-  const Outcome outcome = run_command(
-      absl::StrCat("OMP_NUM_THREADS=1 ", kTorchrun, " --no-python --standalone --nproc-per-node 3 ",
-                   kJob, " ", kSmall, "--cuts 8 --micro-batches 2 2>&1"));
+  if (!has_torchrun()) GTEST_SKIP() << kNoTorchrun;
+  const Outcome outcome =
+      torchrun_example(kJob, 3, absl::StrCat(kSmall, "--cuts 8 --micro-batches 2"));
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("best: 2 micro-batches"));
 }

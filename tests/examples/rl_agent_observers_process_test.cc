@@ -1,7 +1,6 @@
 // Runs the agent and its observers as processes: weft_launch, torchrun, and observers that are
 // killed or come late.
 #include <cstdio>
-#include <filesystem>
 #include <signal.h>
 #include <string>
 #include <vector>
@@ -14,7 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "weft/tests/support/launched.h"
+#include "weft/tests/examples/launched_example.h"
 
 namespace weft::examples {
 namespace {
@@ -22,16 +21,18 @@ namespace {
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using weft::testing::has_torchrun;
+using weft::testing::kNoTorchrun;
+using weft::testing::launch_example;
 using weft::testing::Outcome;
 using weft::testing::run_command;
+using weft::testing::torchrun_example;
 
 constexpr const char* kJob = WEFT_BUILD_DIR "/examples/rl_agent_observers/rl_agent_observers";
 constexpr const char* kLaunch = WEFT_BUILD_DIR "/worker/weft_launch";
-constexpr const char* kTorchrun = WEFT_SOURCE_DIR "/.deps/oracles/bin/torchrun";
 
 Outcome run_ranks(int ranks, const std::string& options) {
-  return run_command(
-      absl::StrCat(kLaunch, " --no-prefix -n ", ranks, " -- ", kJob, " ", options, " 2>&1"));
+  return launch_example(kJob, ranks, options);
 }
 
 // The agent's lines about updates.
@@ -107,12 +108,8 @@ TEST(RlAgentObservers, AKilledObserverIsMissedAndALateOneTakesPart) {
 }
 
 TEST(RlAgentObservers, RunsUnderTorchrun) {
-  if (!std::filesystem::exists(kTorchrun)) {
-    GTEST_SKIP() << "torchrun is not there: tools/oracles.sh";
-  }
-  const Outcome outcome = run_command(absl::StrCat("OMP_NUM_THREADS=1 ", kTorchrun,
-                                                   " --no-python --standalone --nproc-per-node 3 ",
-                                                   kJob, " --updates 3 2>&1"));
+  if (!has_torchrun()) GTEST_SKIP() << kNoTorchrun;
+  const Outcome outcome = torchrun_example(kJob, 3, "--updates 3");
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("stopped after "));
 }

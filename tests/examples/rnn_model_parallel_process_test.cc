@@ -8,22 +8,24 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "weft/tests/support/launched.h"
+#include "weft/tests/examples/launched_example.h"
 
 namespace weft::examples {
 namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using weft::testing::has_torchrun;
+using weft::testing::kNoTorchrun;
+using weft::testing::launch_example;
 using weft::testing::Outcome;
 using weft::testing::run_command;
+using weft::testing::torchrun_example;
 
 constexpr const char* kJob = WEFT_BUILD_DIR "/examples/rnn_model_parallel/rnn_model_parallel";
-constexpr const char* kTorchrun = WEFT_SOURCE_DIR "/.deps/oracles/bin/torchrun";
 
 Outcome run_ranks(int ranks, const std::string& options) {
-  return run_command(absl::StrCat(WEFT_BUILD_DIR, "/worker/weft_launch --no-prefix -n ", ranks,
-                                  " -- ", kJob, " ", options, " 2>&1"));
+  return launch_example(kJob, ranks, options);
 }
 
 // The first 1,000 verses have 28,000 tokens, of which three epochs learn more than how often each
@@ -41,12 +43,8 @@ TEST(RnnModelParallel, LearnsMoreThanCounts) {
 }
 
 TEST(RnnModelParallel, RunsUnderTorchrun) {
-  if (!std::filesystem::exists(kTorchrun)) {
-    GTEST_SKIP() << "torchrun is not there: tools/oracles.sh";
-  }
-  const Outcome outcome =
-      run_command(absl::StrCat(kTorchrun, " --no-python --standalone --nproc-per-node 2 ", kJob,
-                               " --verses 100 --epochs 1 --batch-size 2 2>&1"));
+  if (!has_torchrun()) GTEST_SKIP() << kNoTorchrun;
+  const Outcome outcome = torchrun_example(kJob, 2, "--verses 100 --epochs 1 --batch-size 2");
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("after 1 epoch, "));
 }
