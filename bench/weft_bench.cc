@@ -199,7 +199,9 @@ Suite pipeline_suite(const PythonOptions& options) {
                          .patience_seconds = kPipelinePatienceSeconds,
                          .command = {entrant.program, "contestant", "--name", kPipelineChild}};
     if (entrant.child_name == kTorchPython) {
-      crowd.command = {options.python, WEFT_SOURCE_DIR "/bench/contestants/torch_pipeline.py"};
+      // With an arena for each of its threads its worker takes 8 GB, and this machine has no more.
+      crowd.command = {"/usr/bin/env", "MALLOC_ARENA_MAX=1", options.python,
+                       WEFT_SOURCE_DIR "/bench/contestants/torch_pipeline.py"};
     }
     return std::make_unique<Crowd>(std::move(crowd));
   };

@@ -7,6 +7,7 @@
 
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -35,6 +36,16 @@ ParameterSet::ParameterSet(std::vector<NamedParameter> parameters, Reading readi
     names_.push_back(std::move(parameter.name));
     live_.push_back(std::move(parameter.value));
   }
+}
+
+std::shared_ptr<ParameterSet> ParameterSet::of(const torch::nn::Module& module) {
+  std::vector<NamedParameter> parameters;
+  std::set<const void*> seen;
+  for (const auto& item : module.named_parameters()) {
+    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+    parameters.push_back({item.key(), item.value()});
+  }
+  return std::make_shared<ParameterSet>(std::move(parameters), Reading::kLeaves);
 }
 
 absl::StatusOr<size_t> ParameterSet::index_of(std::string_view name) const {

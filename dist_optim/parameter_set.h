@@ -30,6 +30,10 @@
 #include "weft/base/mutex.h"
 #include "weft/dist_optim/state_file.h"
 
+namespace torch::nn {
+class Module;
+}
+
 namespace weft {
 
 namespace internal {
@@ -63,6 +67,9 @@ class ParameterSet : public std::enable_shared_from_this<ParameterSet> {
   // Throws std::invalid_argument: a name twice, an undefined or non-leaf tensor.
   explicit ParameterSet(std::vector<NamedParameter> parameters,
                         Reading reading = Reading::kVersions);
+  // A module's parameters by their names there, for a module whose forwards one thread runs and
+  // whose steps it awaits: with Reading::kLeaves. Of two names of one parameter the first counts.
+  static std::shared_ptr<ParameterSet> of(const torch::nn::Module& module);
   ParameterSet(const ParameterSet&) = delete;
   ParameterSet& operator=(const ParameterSet&) = delete;
 

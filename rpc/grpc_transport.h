@@ -22,8 +22,8 @@ struct GrpcTransportOptions {
   TransportLimits limits;
   // Frames with payloads above this travel on the bulk lane.
   size_t bulk_from = size_t{64} << 10;
-  // Has malloc keep up to 128 MiB that was freed, in the whole process: gRPC reads into memory that
-  // it gets from malloc and frees again, and fresh pages cost several times the copy.
+  // Has malloc keep freed memory, in the whole process (base/freed_memory.h): gRPC reads into
+  // memory that it gets from malloc and frees again, and fresh pages cost several times the copy.
   bool keep_freed_memory = true;
   // Switches abseil's deadlock detection off in the whole process: Debian's abseil has it on in
   // release builds too, and gRPC pays for it with every lock. Builds of Weft with assertions keep

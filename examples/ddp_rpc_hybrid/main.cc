@@ -117,11 +117,8 @@ Outcome train(const Job& job) {
   // One optimizer for all: each owner updates what it has, with the gradients that the context left
   // there. The replica's are averages, so that all replicas take the same step; the rows' are of
   // this trainer's ratings. What Adagrad remembers of the rows is common to the trainers.
-  std::vector<NamedParameter> own;
-  for (const auto& one : dense.named_parameters()) own.push_back({one.key(), one.value()});
-  const auto set = std::make_shared<ParameterSet>(own, ParameterSet::Reading::kLeaves);
   DistributedOptimizer<torch::optim::Adagrad> optimizer(
-      {{{make_rref(set)}, {}, settings_of(torch::optim::AdagradOptions(0.1))},
+      {{{make_rref(ParameterSet::of(dense))}, {}, settings_of(torch::optim::AdagradOptions(0.1))},
        {{job.users.parameters(), job.items.parameters()},
         {},
         settings_of(torch::optim::AdagradOptions(0.3))}},

@@ -21,13 +21,6 @@ constexpr int64_t kEvaluationBatch = 500;
 // From 1 to 0 along half a cosine.
 double cosine(double progress) { return (1 + std::cos(std::numbers::pi * progress)) / 2; }
 
-// One thread reads and steps in turn: the parameters themselves will do.
-std::shared_ptr<ParameterSet> parameters_of(const torch::nn::Module& layers) {
-  std::vector<NamedParameter> named;
-  for (const auto& item : layers.named_parameters()) named.push_back({item.key(), item.value()});
-  return std::make_shared<ParameterSet>(std::move(named), ParameterSet::Reading::kLeaves);
-}
-
 }  // namespace
 
 Trainer::Trainer(const Worker& worker, const JobOptions& options, size_t trainers)
@@ -35,7 +28,7 @@ Trainer::Trainer(const Worker& worker, const JobOptions& options, size_t trainer
       scope_(worker),
       classifier_(find_classifier(kServerName)),
       layers_(options.seed),
-      own_(parameters_of(layers_)),
+      own_(ParameterSet::of(layers_)),
       learning_rate_(options.learning_rate(trainers)),
       ledger_(options.ledger, worker.name(), worker.id().incarnation),
       optimizer_(make_optimizer()) {

@@ -11,13 +11,6 @@ namespace {
 
 constexpr int kLeastRepeats = 3;
 
-// Leaves that are named as in the module.
-std::shared_ptr<ParameterSet> set_of(const ResNet50Part& layers) {
-  std::vector<NamedParameter> parameters;
-  for (const auto& one : layers.named_parameters()) parameters.push_back({one.key(), one.value()});
-  return std::make_shared<ParameterSet>(parameters, ParameterSet::Reading::kLeaves);
-}
-
 // A forward and a backward of something, with what its backward pass would be given; the output.
 template <class Forward>
 at::Tensor time_once(const Forward& forward, const at::Tensor& x, bool first, StageTime& time) {
@@ -35,7 +28,7 @@ at::Tensor time_once(const Forward& forward, const at::Tensor& x, bool first, St
 ResNetShard::ResNetShard(int64_t first, int64_t last, int64_t classes, uint64_t seed)
     : layers_(first, last, classes, seed),
       first_(first == 0),
-      set_(set_of(layers_)),
+      set_(ParameterSet::of(layers_)),
       times_(std::make_shared<TimeLine>()) {}
 
 Future<at::Tensor> ResNetShard::forward(const RRef<at::Tensor>& x, int64_t micro_batch) {

@@ -12,11 +12,9 @@
 // An observer that dies is missed, not waited for; one that is started later takes part. README.md
 // says how to try both.
 #include <chrono>
-#include <deque>
 #include <iostream>
 #include <map>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -27,6 +25,7 @@
 #include "absl/strings/str_format.h"
 #include "weft/base/rpc_error.h"
 #include "weft/examples/rl_agent_observers/agent.h"
+#include "weft/examples/rl_agent_observers/events.h"
 #include "weft/examples/rl_agent_observers/observer.h"
 #include "weft/examples/support/command_line.h"
 #include "weft/rpc/function.h"
@@ -48,36 +47,6 @@ struct Options {
 };
 
 constexpr std::chrono::seconds kPatience{60};
-
-// What the agent's main thread waits for: observers that join, and runs that end.
-class Events {
- public:
-  struct Event {
-    WorkerInfo observer;
-    bool joined = false;
-    absl::Status run = {};  // unless joined
-  };
-  void push(Event event) ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(mutex_);
-    events_.push_back(std::move(event));
-    changed_.notify_all();
-  }
-  // Nullopt after the deadline.
-  std::optional<Event> pop(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(mutex_);
-    while (events_.empty()) {
-      if (!changed_.wait_until(mutex_, deadline)) return std::nullopt;
-    }
-    Event event = std::move(events_.front());
-    events_.pop_front();
-    return event;
-  }
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  std::deque<Event> events_ ABSL_GUARDED_BY(mutex_);
-};
 
 // One line at a time: updates are told by another thread.
 void say(std::string line) { std::cout << (line += "\n") << std::flush; }

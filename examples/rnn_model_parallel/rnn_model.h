@@ -71,10 +71,8 @@ class RnnModel {
   RnnModel(const std::string& server, const RnnShape& shape)
       : embedding_(server, shape.vocabulary, shape.embedding, shape.dropout),
         decoder_(server, shape.hidden, shape.vocabulary, shape.dropout),
-        lstm_(torch::nn::LSTMOptions(shape.embedding, shape.hidden)) {
-    for (const auto& one : lstm_->named_parameters()) own_.push_back({one.key(), one.value()});
-    own_set_ = make_rref(std::make_shared<ParameterSet>(own_, ParameterSet::Reading::kLeaves));
-  }
+        lstm_(torch::nn::LSTMOptions(shape.embedding, shape.hidden)),
+        own_(make_rref(ParameterSet::of(*lstm_))) {}
 
   // The mean loss of [steps, columns] words and their followers; `state` goes on to the next ones.
   at::Tensor forward(const at::Tensor& words, const at::Tensor& targets,
@@ -89,18 +87,17 @@ class RnnModel {
   }
   const HostedModule<EmbeddingTable>& embedding() const { return embedding_; }
   const HostedModule<Decoder>& decoder() const { return decoder_; }
-  const std::vector<NamedParameter>& own_parameters() const { return own_; }
+  const torch::nn::LSTM& lstm() const { return lstm_; }
   // Of both workers.
   std::vector<RRef<ParameterSet>> parameters() const {
-    return {embedding_.parameters(), decoder_.parameters(), own_set_};
+    return {embedding_.parameters(), decoder_.parameters(), own_};
   }
 
  private:
   HostedModule<EmbeddingTable> embedding_;
   HostedModule<Decoder> decoder_;
   torch::nn::LSTM lstm_;
-  std::vector<NamedParameter> own_;  // the LSTM's
-  RRef<ParameterSet> own_set_;
+  RRef<ParameterSet> own_;  // the LSTM's
 };
 
 }  // namespace weft::examples

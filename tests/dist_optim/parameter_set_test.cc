@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
+#include <torch/nn/module.h>
 
 namespace weft {
 namespace {
@@ -156,6 +157,23 @@ TEST(ParameterSet, RefusesTwoParametersOfOneNameAndNonLeaves) {
   const NamedParameter one{"w", leaf({1})}, two{"w", leaf({2})}, product{"w", leaf({1}) * 2};
   EXPECT_THROW(ParameterSet(std::vector<NamedParameter>{one, two}), std::invalid_argument);
   EXPECT_THROW(ParameterSet(std::vector<NamedParameter>{product}), std::invalid_argument);
+}
+
+TEST(ParameterSet, OfAModuleHasItsLeavesByNameAndASharedOneOnce) {
+  struct Layers : torch::nn::Module {
+    Layers() {
+      weight = register_parameter("weight", leaf({1}));
+      register_parameter("again", weight);
+      inner = register_module("inner", std::make_shared<torch::nn::Module>());
+      inner->register_parameter("bias", leaf({2}));
+    }
+    at::Tensor weight;
+    std::shared_ptr<torch::nn::Module> inner;
+  };
+  const Layers layers;
+  const auto set = ParameterSet::of(layers);
+  EXPECT_EQ(set->names(), (std::vector<std::string>{"weight", "inner.bias"}));
+  EXPECT_TRUE(set->read(context(1))[0].is_same(layers.weight));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <random>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -248,6 +249,43 @@ TEST_F(Pipeline, PicturesThatDoNotFitAreAnErrorAndTheNextBatchRuns) {
   };
   EXPECT_THROW(threads.backward(pictures(8), 4, refuses), std::runtime_error);
   EXPECT_GT(threads.backward(pictures(4), 2, squared_error), 0);
+}
+
+// The worker dies at any time from the beginning of a step to its backward pass.
+TEST(PipelineFailure, AShardThatDiesInAStepIsNamedAndTheOthersAreOfUse) {
+  WorkerWorld world(4, [](size_t, WorkerOptions& options) { options.threads = 1; });
+  WorkerScope scope(world[0]);
+  torch::manual_seed(1);
+  const Pictures batch{torch::randn({4, 3, 32, 32}), torch::randint(kClasses, {4})};
+  const auto step = [&](const std::string& second, const Loss& loss) {
+    const RemoteResNet50 model({"worker1", second}, {0, 7, 18}, kClasses, kSeed);
+    DistributedOptimizer<torch::optim::SGD> optimizer(model.parameters(),
+                                                      torch::optim::SGDOptions(0.05));
+    return train_step(model, optimizer, batch, 2, loss);
+  };
+  EXPECT_GT(step("worker2", squared_error), 0);
+  {
+    std::thread killer;
+    const absl::Status died = error_of([&] {
+      const RemoteResNet50 model({"worker1", "worker2"}, {0, 7, 18}, kClasses, kSeed);
+      DistributedOptimizer<torch::optim::SGD> optimizer(model.parameters(),
+                                                        torch::optim::SGDOptions(0.05));
+      killer = std::thread([&] { world.kill(2); });
+      train_step(model, optimizer, batch, 2, [&](const at::Tensor& scores, const at::Tensor& y) {
+        killer.join();
+        return squared_error(scores, y);
+      });
+    });
+    if (killer.joinable()) killer.join();
+    EXPECT_EQ(died.code(), absl::StatusCode::kUnavailable) << died;
+    EXPECT_THAT(died.message(), HasSubstr("'worker2'"));
+  }
+  EXPECT_THAT(error_of([&] { step("worker2", squared_error); }).message(), HasSubstr("'worker2'"));
+  EXPECT_GT(step("worker3", squared_error), 0);
+
+  std::vector<Future<void>> ends;
+  for (const size_t alive : {0, 1, 3}) ends.push_back(world[alive].shutdown_async());
+  wait_all(ends);
 }
 
 TEST_F(Pipeline, TheTimeLineHasEveryMicroBatchOnceInEachDirection) {

@@ -57,7 +57,7 @@ TEST_F(Rnn, ThreeStepsOfTrainingAreThoseOfOneProcess) {
   {
     const torch::NoGradGuard no_grad;
     auto own = whole.lstm->named_parameters();
-    for (const NamedParameter& one : model.own_parameters()) own[one.name].copy_(one.value);
+    for (const auto& one : model.lstm()->named_parameters()) own[one.key()].copy_(one.value());
   }
   DistributedOptimizer<torch::optim::Adam> optimizer(model.parameters(),
                                                      torch::optim::AdamOptions(0.01));
@@ -83,8 +83,8 @@ TEST_F(Rnn, ThreeStepsOfTrainingAreThoseOfOneProcess) {
   EXPECT_TRUE(
       at::allclose(model.decoder().state().at("scores.weight"), whole.scores->weight, 1e-4, 1e-5));
   auto own = whole.lstm->named_parameters();
-  for (const NamedParameter& one : model.own_parameters()) {
-    EXPECT_TRUE(at::allclose(one.value, own[one.name], 1e-4, 1e-5)) << one.name;
+  for (const auto& one : model.lstm()->named_parameters()) {
+    EXPECT_TRUE(at::allclose(one.value(), own[one.key()], 1e-4, 1e-5)) << one.key();
   }
 }
 
