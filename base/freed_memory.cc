@@ -10,11 +10,10 @@ namespace weft {
 
 void keep_freed_memory() {
   static const bool once = [] {
-    // The first is the largest that an int can say, the third the largest that glibc allows.
+    // The second is the largest that glibc allows.
     if (std::getenv("MALLOC_TRIM_THRESHOLD_") == nullptr) {
       mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
     }
-    if (std::getenv("MALLOC_TOP_PAD_") == nullptr) mallopt(M_TOP_PAD, 1 << 30);
     if (std::getenv("MALLOC_MMAP_THRESHOLD_") == nullptr) mallopt(M_MMAP_THRESHOLD, 32 << 20);
     if (std::getenv("MALLOC_ARENA_MAX") == nullptr) {
       mallopt(M_ARENA_MAX, std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 2));

@@ -91,7 +91,8 @@ std::vector<Comparison> compare(const RowResult& result, const std::string& subj
                            .unit = result.row.unit,
                            .ratio = median(ratios),
                            .low = interval.low,
-                           .high = interval.high});
+                           .high = interval.high,
+                           .rounds = ratios.size()});
   }
   return comparisons;
 }
@@ -158,7 +159,8 @@ std::vector<Comparison> compare_pipelines(const RowResult& result, const std::st
                      .unit = result.row.unit,
                      .ratio = median(ratios),
                      .low = interval.low,
-                     .high = interval.high});
+                     .high = interval.high,
+                     .rounds = ratios.size()});
   };
   beside("ideal", &BlockResult::ideal_us);
   beside("unsplit", &BlockResult::unsplit_us);
@@ -185,9 +187,12 @@ std::string comparison_table(const std::vector<Comparison>& comparisons,
                              const std::string& subject) {
   const int row_width = bench::row_width(
       comparisons, [](const Comparison& line) -> const std::string& { return line.row; });
-  std::string table =
-      absl::StrFormat("%-*s %-*s %12s %12s %-8s %8s   %s\n", row_width, "row", kNameWidth, "peer",
-                      subject, "peer", "unit", "ratio", "95 % interval");
+  const bool of_enough_rounds =
+      std::all_of(comparisons.begin(), comparisons.end(),
+                  [](const Comparison& line) { return line.rounds >= kRoundsOfAnInterval; });
+  std::string table = absl::StrFormat("%-*s %-*s %12s %12s %-8s %8s   %s\n", row_width, "row",
+                                      kNameWidth, "peer", subject, "peer", "unit", "ratio",
+                                      of_enough_rounds ? "95 % interval" : "least, most");
   for (const Comparison& line : comparisons) {
     absl::StrAppendFormat(&table, "%-*s %-*s %12.4g %12.4g %-8s %8.2f   [%.2f, %.2f]\n", row_width,
                           line.row, kNameWidth, line.peer, line.subject_value, line.peer_value,

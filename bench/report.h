@@ -14,6 +14,9 @@
 
 namespace weft::bench {
 
+// The least and most of six values have the median between them 97 times of 100.
+inline constexpr size_t kRoundsOfAnInterval = 6;
+
 // One line of the result: the subject against one peer in one row.
 struct Comparison {
   std::string row;
@@ -22,8 +25,10 @@ struct Comparison {
   double peer_value = 0;
   std::string unit;
   double ratio = 0;  // the median of the within-round ratios; above 1: the subject is better
-  double low = 0;    // its 95 % interval
+  // Its 95 % interval; of fewer rounds than kRoundsOfAnInterval their least and most.
+  double low = 0;
   double high = 0;
+  size_t rounds = 0;
   // Further figures of the subject, which go into the JSON: name and median.
   std::vector<std::pair<std::string, double>> figures = {};
 };

@@ -122,7 +122,7 @@ int run_child(const ChildOptions& options) {
     return run_child_of(all_rank_contestants(std::chrono::microseconds(options.spin_us)), options);
   }
   if (options.role == "leader" || options.role == "member") {
-    return run_in_crowd(options.name == kPipelineChild ? weft_pipeline() : weft_crowd(), options);
+    return run_in_crowd(options.name == kPipelineChild ? weft_pipeline() : weft_rl(), options);
   }
   return run_child_of(all_contestants(), options);
 }
@@ -199,8 +199,12 @@ Suite pipeline_suite(const PythonOptions& options) {
                          .patience_seconds = kPipelinePatienceSeconds,
                          .command = {entrant.program, "contestant", "--name", kPipelineChild}};
     if (entrant.child_name == kTorchPython) {
-      // With an arena for each of its threads its worker takes 8 GB, and this machine has no more.
-      crowd.command = {"/usr/bin/env", "MALLOC_ARENA_MAX=1", options.python,
+      // What keep_freed_memory() sets: malloc is not what is compared.
+      crowd.command = {"/usr/bin/env",
+                       "MALLOC_TRIM_THRESHOLD_=2147483647",
+                       "MALLOC_MMAP_THRESHOLD_=33554432",
+                       "MALLOC_ARENA_MAX=1",
+                       options.python,
                        WEFT_SOURCE_DIR "/bench/contestants/torch_pipeline.py"};
     }
     return std::make_unique<Crowd>(std::move(crowd));

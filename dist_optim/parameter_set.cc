@@ -23,6 +23,17 @@ Mutex& leaf_steps() {
 
 }  // namespace
 
+std::vector<NamedParameter> named_parameters(const torch::nn::Module& module) {
+  std::vector<NamedParameter> result;
+  std::set<const void*> seen;
+  for (const auto& item : module.named_parameters()) {
+    if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      result.push_back({item.key(), item.value()});
+    }
+  }
+  return result;
+}
+
 ParameterSet::ParameterSet(std::vector<NamedParameter> parameters, Reading reading)
     : reading_(reading) {
   std::set<std::string> seen;
@@ -39,13 +50,7 @@ ParameterSet::ParameterSet(std::vector<NamedParameter> parameters, Reading readi
 }
 
 std::shared_ptr<ParameterSet> ParameterSet::of(const torch::nn::Module& module) {
-  std::vector<NamedParameter> parameters;
-  std::set<const void*> seen;
-  for (const auto& item : module.named_parameters()) {
-    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
-    parameters.push_back({item.key(), item.value()});
-  }
-  return std::make_shared<ParameterSet>(std::move(parameters), Reading::kLeaves);
+  return std::make_shared<ParameterSet>(named_parameters(module), Reading::kLeaves);
 }
 
 absl::StatusOr<size_t> ParameterSet::index_of(std::string_view name) const {

@@ -51,6 +51,9 @@ struct NamedParameter {
   at::Tensor value;
 };
 
+// Each parameter once: tied ones have several names.
+std::vector<NamedParameter> named_parameters(const torch::nn::Module& module);
+
 struct ParameterKind {
   std::vector<int64_t> sizes;
   at::ScalarType type = at::kFloat;
@@ -67,8 +70,8 @@ class ParameterSet : public std::enable_shared_from_this<ParameterSet> {
   // Throws std::invalid_argument: a name twice, an undefined or non-leaf tensor.
   explicit ParameterSet(std::vector<NamedParameter> parameters,
                         Reading reading = Reading::kVersions);
-  // A module's parameters by their names there, for a module whose forwards one thread runs and
-  // whose steps it awaits: with Reading::kLeaves. Of two names of one parameter the first counts.
+  // A module's parameters, with Reading::kLeaves: its forwards use them themselves, so no step may
+  // come between a forward and its backward pass.
   static std::shared_ptr<ParameterSet> of(const torch::nn::Module& module);
   ParameterSet(const ParameterSet&) = delete;
   ParameterSet& operator=(const ParameterSet&) = delete;

@@ -59,6 +59,7 @@ class RRefVerbs {
     if (object.type == nullptr) {
       take(start_call<void>(open_wait(self().handle(), self().options())));
       object = object_here(self().handle());
+      if (object.type == nullptr) check_owner(self().handle());  // says that its worker has ended
     }
     return *static_cast<T*>(object.value.get());
   }

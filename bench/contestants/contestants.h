@@ -34,7 +34,7 @@ RankContestant weft_ranks(const std::string& name, std::chrono::microseconds spi
 RankContestant gloo_ranks();
 
 // Weft's example of an agent and its observers. Named "weft".
-CrowdContestant weft_crowd();
+CrowdContestant weft_rl();
 
 // Weft's example of ResNet50 in shards. Named "weft pipeline" as a child, "weft" in its rows.
 CrowdContestant weft_pipeline();

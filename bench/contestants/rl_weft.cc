@@ -152,7 +152,7 @@ class WeftLeader final : public Leader {
 
 }  // namespace
 
-CrowdContestant weft_crowd() {
+CrowdContestant weft_rl() {
   return {"weft", &rl_rows(), [] { return std::make_unique<WeftLeader>(); },
           [] { return serving_member(options_of_rank); }};
 }

@@ -2,10 +2,10 @@
 """The contestant "torch python" of `weft_bench pipeline`: ResNet50 in two shards on torch.distributed.rpc.
 
 It has the structure of PyTorch's tutorial "Distributed Pipeline Parallelism Using RPC": micro-batches
-as RRefs, the first shard called by remote, the last one by rpc_async, distributed autograd. In its
-favour: the number of micro-batches is what the option says, weights are stepped by
-DistributedOptimizer (the published program steps nothing), and the cut is chosen by what layers take
-here instead of standing between the second and the third group.
+as RRefs, the first shard called by remote, the last one by rpc_async, distributed autograd, a
+DistributedOptimizer. In its favour: the number of micro-batches is what the option says, the cut is
+chosen by what layers take here instead of standing between the second and the third group, and
+malloc is set as Weft sets it.
 
 Started by `weft_bench pipeline` alone.
 """
@@ -104,13 +104,13 @@ class Master:
 
     def model(self, parts):
         if parts not in self.models:
+            self.models.clear()  # two at once are too much memory: each row has its own
             sample = self.images[: BATCH // parts]
             running = [torch.distributed.rpc.rpc_async(f"worker{i}", profile, args=(sample,)) for i in (1, 2)]
             costs = [sum(layer) for layer in zip(*(one.wait() for one in running))]
             cut = min(range(1, len(costs)), key=lambda i: max(sum(costs[:i]), sum(costs[i:])))
             shards = [remote("worker1", Shard, args=(0, cut)), remote("worker2", Shard, args=(cut, len(costs)))]
             parameters = sum((shard.rpc_sync().parameter_rrefs() for shard in shards), [])
-            self.models.clear()  # two at once are too much memory: each row has its own
             self.models[parts] = shards, DistributedOptimizer(torch.optim.SGD, parameters, lr=0.05)
         return self.models[parts]
 

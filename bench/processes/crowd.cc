@@ -92,13 +92,9 @@ absl::StatusOr<BlockResult> Crowd::run(const Row& row, double seconds) {
     return absl::UnimplementedError(absl::StrCat("it has ", options_.members, " members"));
   }
   WEFT_ASSIGN_OR_RETURN(const Usage before, usage_of_all());
-  absl::StatusOr<Json> answer =
-      processes_[0].ask({{"do", "run"},
-                         {"row", row.name},
-                         {"amount", amount},
-                         {"members", amount},  // what builds of before 2026-11-23 look for
-                         {"seconds", seconds}},
-                        seconds + kPatienceSeconds + options_.patience_seconds);
+  absl::StatusOr<Json> answer = processes_[0].ask(
+      {{"do", "run"}, {"row", row.name}, {"amount", amount}, {"seconds", seconds}},
+      seconds + kPatienceSeconds + options_.patience_seconds);
   if (!answer.ok()) return of_process(0, answer.status());
   WEFT_ASSIGN_OR_RETURN(const Usage after, usage_of_all());
   BlockResult result = answer->at("result").get<BlockResult>();

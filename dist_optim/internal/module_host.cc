@@ -1,7 +1,6 @@
 #include "weft/dist_optim/internal/module_host.h"
 
 #include <mutex>
-#include <set>
 #include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -17,17 +16,6 @@
 namespace weft::internal {
 namespace {
 
-// Each tensor once: tied parameters have several names.
-std::vector<NamedParameter> parameters_of(const torch::nn::Module& module) {
-  std::vector<NamedParameter> result;
-  std::set<const void*> seen;
-  for (const auto& item : module.named_parameters()) {
-    if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
-      result.push_back({item.key(), item.value()});
-    }
-  }
-  return result;
-}
 // Puts LibTorch's random state back at its end.
 class KeepRandomState {
  public:
@@ -53,7 +41,7 @@ std::vector<NamedParameter> buffers_of(const torch::nn::Module& module) {
 // Names, types and shapes, to compare.
 std::string layout_of(const torch::nn::Module& module) {
   std::string layout;
-  for (const auto& entries : {parameters_of(module), buffers_of(module)}) {
+  for (const auto& entries : {named_parameters(module), buffers_of(module)}) {
     for (const NamedParameter& entry : entries) {
       absl::StrAppend(&layout, entry.name, " ", c10::toString(entry.value.scalar_type()), "[",
                       absl::StrJoin(entry.value.sizes(), ","), "] ");
@@ -83,7 +71,7 @@ struct ModuleHost::Lease {
 
 ModuleHost::ModuleHost(ModuleType type) : type_(std::move(type)) {
   module_ = type_.make();
-  set_ = std::make_shared<ParameterSet>(parameters_of(*module_));
+  set_ = std::make_shared<ParameterSet>(named_parameters(*module_));
   buffers_ = buffers_of(*module_);
   layout_ = layout_of(*module_);
 }
@@ -115,7 +103,7 @@ ModuleHost::ReplicaPtr ModuleHost::take_spare() {
     throw RpcError(absl::FailedPreconditionError(
         "a hosted module's constructor made other parameters or buffers than before"));
   }
-  for (NamedParameter& parameter : parameters_of(*replica->module)) {
+  for (NamedParameter& parameter : named_parameters(*replica->module)) {
     replica->leaves.push_back(std::move(parameter.value));
   }
   const std::vector<NamedParameter> buffers = buffers_of(*replica->module);

@@ -82,14 +82,9 @@ class Comparison {
     const auto begun = std::chrono::steady_clock::now();
     std::map<std::string, Future<int64_t>> running;
     for (const auto& [trainer, object] : trainers_) {
-      auto& result = running[trainer] = object.with({.timeout = absl::InfiniteDuration()})
+      auto& result = running[trainer] = object.with({.timeout = std::chrono::seconds(job_.seconds)})
                                             .rpc_async(&DataParallelTrainer::train, server);
-      const auto ended = [&local, server](const Future<int64_t>&) { local.one_trainer_less(); };
-      if (result.done()) {
-        ended(result);  // it has died before: nothing was sent
-      } else {
-        (void)result.then(ended);
-      }
+      (void)result.then([&local, server](const Future<int64_t>&) { local.one_trainer_less(); });
     }
     int64_t learned = 0;
     for (const auto& [trainer, result] : running) {
@@ -150,6 +145,9 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--lr", job.learning_rate, "of one update")
       ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--seconds", job.seconds, "of one run, after which a trainer is given up")
+      ->check(CLI::Range(1, 86'400))
       ->capture_default_str();
   app.add_option("--seed", job.seed)->capture_default_str();
   if (const auto end = parse_command_line(app, argc, argv)) return end->print();

@@ -29,9 +29,10 @@ struct Job {
   double learning_rate = 0.05;
   uint64_t seed = 1;
   int64_t trainers = 1;
+  int64_t seconds = 600;  // of one run, after which a trainer is given up
   friend auto weft_fields(Job& job) {
     return std::tie(job.data, job.pictures, job.epochs, job.batch, job.learning_rate, job.seed,
-                    job.trainers);
+                    job.trainers, job.seconds);
   }
 };
 

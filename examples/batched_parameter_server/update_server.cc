@@ -1,6 +1,5 @@
 #include "weft/examples/batched_parameter_server/update_server.h"
 
-#include <cmath>
 #include <iterator>
 #include <map>
 #include <utility>
@@ -11,6 +10,9 @@
 
 namespace weft::examples {
 namespace {
+
+// One number beyond it, and after the step nobody's gradients are finite.
+constexpr double kLargestGradient = 1000;
 
 RpcError refuse(const std::string& why) { return RpcError(absl::InvalidArgumentError(why)); }
 
@@ -85,8 +87,10 @@ void UpdateServer::check(const Tensors& gradients) const {
       throw refuse(absl::StrCat("the gradient of ", names_[i], " must be ", text(parameter),
                                 ", but it is ", text(gradient)));
     }
-    if (!std::isfinite(gradient.sum().item<double>())) {
-      throw refuse(absl::StrCat("the gradient of ", names_[i], " is not finite"));
+    // Not a number is not below it either.
+    if (const auto largest = gradient.abs().max().item<double>(); !(largest <= kLargestGradient)) {
+      throw refuse(absl::StrCat("the gradient of ", names_[i], " holds ", largest, "; up to ",
+                                kLargestGradient, " it is taken for learning"));
     }
   }
 }

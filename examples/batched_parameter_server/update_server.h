@@ -12,8 +12,8 @@
 //
 // Thread safety: all methods may be called from any thread.
 // Errors: reach only the caller whose update is wrong: InvalidArgument (a wrong number of
-// gradients; one whose shape, type or layout is not its parameter's, or that is not finite: it is
-// named).
+// gradients; one whose shape, type or layout is not its parameter's, or that holds a number
+// beyond 1,000 or none: it is named).
 #pragma once
 
 #include <cstddef>

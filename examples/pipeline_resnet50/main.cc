@@ -127,7 +127,7 @@ int run(int argc, char** argv) {
   const CLI::Option* steps = number("--steps", job.steps, "with each number; of learning");
   number("--tested", options.tested, "pictures of the test, after learning");
   app.add_option("--seconds", job.seconds, "for measuring stages and layers, each time")
-      ->check(CLI::Range(0.0, 600.0))
+      ->check(CLI::Range(0.0, 300.0))
       ->capture_default_str();
   const CLI::Option* rate = app.add_option("--lr", job.learning_rate, "of SGD; of Adam to learn");
   app.add_option("--seed", job.seed)->capture_default_str();

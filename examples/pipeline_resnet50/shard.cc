@@ -32,10 +32,14 @@ ResNetShard::ResNetShard(int64_t first, int64_t last, int64_t classes, uint64_t 
       times_(std::make_shared<TimeLine>()) {}
 
 Future<at::Tensor> ResNetShard::forward(const RRef<at::Tensor>& x, int64_t micro_batch) {
-  return x.to_here_async().then(
-      [self = shared_from_this(), micro_batch](const Future<at::Tensor>& input) {
-        return self->run(input.wait(), micro_batch);
-      });
+  const auto run = [self = shared_from_this(), micro_batch](const Future<at::Tensor>& input) {
+    return self->run(input.wait(), micro_batch);
+  };
+  MutexLock lock(order_mutex_);
+  const Future<at::Tensor> output =
+      last_.then([input = x.to_here_async(), run](const Future<void>&) { return input.then(run); });
+  last_ = output.then([](const Future<at::Tensor>&) {});
+  return output;
 }
 
 at::Tensor ResNetShard::run(const at::Tensor& x, int64_t micro_batch) {

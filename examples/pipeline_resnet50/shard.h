@@ -26,9 +26,11 @@ class ResNetShard : public std::enable_shared_from_this<ResNetShard> {
  public:
   ResNetShard(int64_t first, int64_t last, int64_t classes, uint64_t seed);
 
-  // Fetches the input from wherever it is, without a thread that waits for it, and runs the layers:
-  // one input at a time. The number says which micro-batch it is in the time line.
-  Future<at::Tensor> forward(const RRef<at::Tensor>& x, int64_t micro_batch);
+  // Fetches the input from wherever it is and runs the layers: one call at a time, in the order in
+  // which calls begin, and no thread waits. The number says which micro-batch it is in the time
+  // line.
+  Future<at::Tensor> forward(const RRef<at::Tensor>& x, int64_t micro_batch)
+      ABSL_LOCKS_EXCLUDED(order_mutex_);
 
   // For DistributedOptimizer: leaves, as there is one trainer.
   std::shared_ptr<ParameterSet> parameters() const { return set_; }
@@ -49,7 +51,10 @@ class ResNetShard : public std::enable_shared_from_this<ResNetShard> {
  private:
   at::Tensor run(const at::Tensor& x, int64_t micro_batch) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  Mutex mutex_;  // held while layers compute
+  Mutex order_mutex_;
+  Future<void> last_ ABSL_GUARDED_BY(order_mutex_) =
+      Future<void>::ready(Unit{});  // forward, good or bad
+  Mutex mutex_;                     // held while layers compute
   ResNet50Part layers_ ABSL_GUARDED_BY(mutex_);
   const bool first_;                         // its input is pictures
   const std::shared_ptr<ParameterSet> set_;  // shared with the optimizer's shard

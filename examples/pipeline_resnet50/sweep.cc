@@ -46,15 +46,17 @@ SweepPoint measure(const SweepOptions& options, const Pictures& batch, int64_t p
   };
   std::vector<double> ideal, unsplit_times, thread_times, times;
   for (int64_t i = -kWarmUps; i < options.steps; ++i) {
-    ideal.push_back(ideal_seconds(
-        measure_stages(options.workers, point.cuts, micro_batch, options.classes, options.seconds),
-        parts));
+    if (i >= 0) {
+      ideal.push_back(ideal_seconds(measure_stages(options.workers, point.cuts, micro_batch,
+                                                   options.classes, options.seconds),
+                                    parts));
+    }
     unsplit_times.push_back(seconds_of([&] { step_locally(unsplit); }));
     thread_times.push_back(seconds_of([&] { step_locally(threads); }));
     times.push_back(
         seconds_of([&] { train_step(remote_model, optimizer, batch, parts, squared_error); }));
   }
-  for (auto* values : {&ideal, &unsplit_times, &thread_times, &times})
+  for (auto* values : {&unsplit_times, &thread_times, &times})
     values->erase(values->begin(), values->begin() + kWarmUps);
   remote_model.trace(true);  // in a step of its own: it costs a little
   train_step(remote_model, optimizer, batch, parts, squared_error);

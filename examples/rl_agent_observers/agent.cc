@@ -20,6 +20,9 @@ constexpr std::chrono::microseconds kLongestWait{1000};  // of a call for compan
 constexpr size_t kLongestEpisode = 10 * CartPole::kLongest;
 constexpr size_t kMostUpdatesWaiting = 20;
 
+// Of states and rewards: with larger ones returns and weights would not stay finite.
+constexpr float kLargestNumber = 1e6;
+
 [[noreturn]] void refuse(absl::Status status) { throw RpcError(std::move(status)); }
 
 void check(const char* what, const at::Tensor& tensor, at::ScalarType type, at::IntArrayRef shape) {
@@ -27,11 +30,11 @@ void check(const char* what, const at::Tensor& tensor, at::ScalarType type, at::
       tensor.is_contiguous() && tensor.is_cpu()) {
     if (type != at::kFloat) return;
     const float* number = tensor.const_data_ptr<float>();
-    if (std::all_of(number, number + tensor.numel(), [](float x) { return std::isfinite(x); })) {
-      return;
-    }
-    refuse(absl::InvalidArgumentError(
-        absl::StrCat("an observer's ", what, " hold a number that is not finite")));
+    const auto* wrong = std::find_if_not(  // what is no number is not below it either
+        number, number + tensor.numel(), [](float x) { return std::abs(x) <= kLargestNumber; });
+    if (wrong == number + tensor.numel()) return;
+    refuse(absl::InvalidArgumentError(absl::StrCat("an observer's ", what, " hold ", *wrong,
+                                                   "; numbers up to ", kLargestNumber, " can be")));
   }
   const std::string got =
       tensor.defined()

@@ -6,8 +6,8 @@
 //
 // Thread safety: all methods may be called from any thread. Learning has a thread of its own.
 // Errors: of the observer whose call it is, alone: InvalidArgument (a wrong shape, a place twice, a
-// number that is not finite), PermissionDenied (another observer's place), ResourceExhausted (too
-// many places).
+// number beyond a million or none), PermissionDenied (another observer's place), ResourceExhausted
+// (too many places).
 #pragma once
 
 #include <chrono>

@@ -1,7 +1,7 @@
-// What the agent's main thread waits for: observers that join, and runs that end.
+// What the agent's main thread waits for: observers that join or go, and runs that end.
 //
 // Thread safety: all methods may be called from any thread. Blocking: pop, until its deadline.
-// There are as many events at most as observers joined and runs were begun.
+// There are as many events at most as observers joined and went and runs were begun.
 #pragma once
 
 #include <deque>
@@ -18,10 +18,11 @@ namespace weft::examples {
 
 class Events {
  public:
+  enum class What { kJoined, kGone, kRan };
   struct Event {
+    What what;
     WorkerInfo observer;
-    bool joined = false;
-    absl::Status run = {};  // unless joined
+    absl::Status status = {};  // of the run; why it is gone
   };
   void push(Event event) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);

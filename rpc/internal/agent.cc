@@ -434,6 +434,11 @@ void Agent::end_peer(const PeerPtr& peer, absl::Status reason, bool left) {
   activity_.fetch_add(1);
   if (!connections.empty() && !last.empty()) (void)connections.back()->send(std::move(last));
   for (const ConnectionPtr& connection : connections) connection->close();
+  // Its own calls first: whoever learns below that the peer is gone finds them given up. In an
+  // order that does not depend on the table's.
+  std::sort(incoming.begin(), incoming.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (auto& [id, call] : incoming) call->context()->cancel();
   for (auto& [id, call] : pending) {
     absl::Status status = gone_status(peer->info, reason, call.sent ? Ran::kMaybe : Ran::kNo);
     call.on_reply(
@@ -441,10 +446,6 @@ void Agent::end_peer(const PeerPtr& peer, absl::Status reason, bool left) {
                              absl::string_view(call.function.data(), call.function.size()), "': "),
                 status));
   }
-  // In an order that does not depend on the table's.
-  std::sort(incoming.begin(), incoming.end(),
-            [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (auto& [id, call] : incoming) call->context()->cancel();
   if (stopping_.load()) return;
   forget_lives(peer->info.id);
   for (const GoneListener& listener : gone_listeners_) listener(peer->info.id, reason, left);

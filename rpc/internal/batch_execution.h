@@ -21,6 +21,7 @@
 #include "weft/rpc/internal/batch_tensors.h"
 #include "weft/rpc/internal/signature.h"
 #include "weft/rpc/internal/user_call.h"
+#include "weft/rpc/internal/value_bytes.h"
 
 namespace weft::internal {
 
@@ -34,12 +35,12 @@ struct TypedItem final : BatchItem {
   void fail(const absl::Status& status) override { promise.set_error(status); }
   bool done() const override { return promise.state()->done(); }
   void on_cancel(Executor::Task hook) override { promise.state()->set_on_cancel(std::move(hook)); }
-  size_t bytes() const override { return tensor_bytes; }
+  size_t bytes() const override { return argument_bytes; }
 
   Arguments arguments;
   Promise<R> promise;
   int64_t rows = 1;
-  size_t tensor_bytes = 0;
+  size_t argument_bytes = 0;
 };
 
 // Which of the two forms a function has.
@@ -326,15 +327,6 @@ struct Company {
   bool alone = false;
 };
 
-template <class T>
-size_t bytes_of(T& argument) {
-  size_t bytes = 0;
-  if constexpr (Joinable<T>::value) {
-    visit_each_tensor(argument, [&](const at::Tensor& tensor) { bytes += dense_bytes(tensor); });
-  }
-  return bytes;
-}
-
 // InvalidArgument, naming the batcher, if the call's tensors cannot be joined.
 template <class Item>
 absl::StatusOr<Company> company_of(const BatchQueues& queues, Item& item) {
@@ -360,7 +352,7 @@ Future<R> add_to_batch(BatchQueues& queues, std::type_identity_t<P>... argument)
   auto item =
       std::make_unique<TypedItem<R, P...>>(&(*runtime)->executor(), std::forward<P>(argument)...);
   Future<R> future = item->promise.future();
-  std::apply([&](auto&... each) { item->tensor_bytes = (bytes_of(each) + ...); }, item->arguments);
+  item->argument_bytes = value_bytes(item->arguments);
   Company company;
   if constexpr (kAllJoinable<P...>) {
     if (queues.joins()) {

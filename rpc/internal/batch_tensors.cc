@@ -51,10 +51,12 @@ void ShapeOfCall::operator()(const at::Tensor& tensor) {
   numbers.insert(numbers.end(), sizes.begin(), sizes.end());
 }
 
-size_t dense_bytes(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_nested()
-             ? tensor.nbytes()
-             : 0;
+size_t tensor_bytes(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.is_nested()) return 0;
+  if (tensor.layout() == at::kSparse) {
+    return tensor._indices().nbytes() + tensor._values().nbytes();
+  }
+  return tensor.layout() == at::kStrided ? tensor.nbytes() : 0;
 }
 
 at::Tensor join_tensors(std::vector<at::Tensor> tensors, BatchJoin join) {

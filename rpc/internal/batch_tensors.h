@@ -96,9 +96,6 @@ struct ShapeOfCall {
   void length(size_t count) { numbers.push_back(static_cast<int64_t>(count)); }
 };
 
-// 0 for tensors that are not dense.
-size_t dense_bytes(const at::Tensor& tensor);
-
 // One tensor of all calls, in their order. May share memory with the only one.
 at::Tensor join_tensors(std::vector<at::Tensor> tensors, BatchJoin join);
 

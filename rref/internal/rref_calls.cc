@@ -116,6 +116,7 @@ Outgoing open_call_on(const RRefHandlePtr& handle, const CallOptions& options) {
   const absl::StatusOr<std::shared_ptr<RRefDriver>> driver = handle->driver();
   if (!driver.ok()) {
     call.status = driver.status();
+    call.runtime = handle->runtime();  // continuations of the future run there all the same
     return call;
   }
   call = open_call((*driver)->runtime(), handle->owner(), options);
@@ -160,8 +161,9 @@ RRefHandlePtr own(Object object) {
 }
 
 Object object_here(const RRefHandlePtr& handle) {
-  const std::shared_ptr<RRefDriver> driver = driver_or_throw(handle);
-  return handle->is_owner() ? driver->owned_object(handle->rref()) : Object();
+  if (handle == nullptr || !handle->is_owner()) return {};
+  const absl::StatusOr<std::shared_ptr<RRefDriver>> driver = handle->driver();
+  return driver.ok() ? (*driver)->owned_object(handle->rref()) : Object();
 }
 
 void check_owner(const RRefHandlePtr& handle) {
@@ -182,12 +184,15 @@ bool confirmed(const RRefHandlePtr& handle) {
 
 Future<void> accepted(const RRefHandlePtr& handle) {
   if (handle == nullptr) return Future<void>::ready(empty_rref());
-  const absl::StatusOr<std::shared_ptr<RRefDriver>> open = handle->driver();
-  if (!open.ok()) return Future<void>::ready(of_creation(open.status()));  // a lost one says why
-  const std::shared_ptr<RRefDriver>& driver = *open;
-  const std::shared_ptr<RpcRuntime> runtime = driver->runtime();
+  const std::shared_ptr<RpcRuntime> runtime = handle->runtime();
   Promise<void> promise(runtime == nullptr ? nullptr : &runtime->executor());
   Future<void> future = promise.future();
+  const absl::StatusOr<std::shared_ptr<RRefDriver>> open = handle->driver();
+  if (!open.ok()) {
+    promise.set_error(of_creation(open.status()));  // a lost one says why
+    return future;
+  }
+  const std::shared_ptr<RRefDriver>& driver = *open;
   // The handle is kept: an answer is owed even if every RRef is dropped.
   driver->when_decided(handle->handle(),
                        [handle, promise = std::move(promise)](absl::Status status) mutable {

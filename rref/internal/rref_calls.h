@@ -26,7 +26,8 @@ RRefHandlePtr start_remote(Outgoing call, const TypeInfo& type);
 // Gives an object to the current worker.
 RRefHandlePtr own(Object object);
 
-// On the owner: the object if it is there already. Without a type if not, or if this is no owner.
+// On the owner: the object if it is there already. Without a type if not, if this is no owner, and
+// if the reference cannot be used: a call then says why.
 Object object_here(const RRefHandlePtr& handle);
 // Throws FailedPrecondition unless this worker is the owner.
 void check_owner(const RRefHandlePtr& handle);

@@ -214,10 +214,14 @@ absl::StatusOr<std::shared_ptr<RRefDriver>> RRefHandle::driver() const {
   return driver;
 }
 
-std::string RRefHandle::owner_name() const {
+std::shared_ptr<RpcRuntime> RRefHandle::runtime() const {
   const std::shared_ptr<RRefDriver> driver = driver_.lock();
+  return driver != nullptr ? driver->runtime() : nullptr;
+}
+
+std::string RRefHandle::owner_name() const {
   // The runtime keeps the agent, which knows the names.
-  const std::shared_ptr<RpcRuntime> runtime = driver != nullptr ? driver->runtime() : nullptr;
+  const std::shared_ptr<RpcRuntime> runtime = this->runtime();
   return runtime != nullptr ? runtime->name_of(owner_) : owner_.to_string();
 }
 

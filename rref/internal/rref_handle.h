@@ -33,6 +33,8 @@ class RRefHandle final : public AnyReference {
 
   // The worker that it belongs to, if it may be used.
   absl::StatusOr<std::shared_ptr<RRefDriver>> driver() const;
+  // Whether or not it may be used; null once the worker has ended.
+  std::shared_ptr<RpcRuntime> runtime() const;
   // Whether or not it may be used; the owner's id once the worker has ended.
   std::string owner_name() const;
 

@@ -1,6 +1,7 @@
 // The pipeline: where it is cut, that its gradients and weights are the unsplit model's, what it
 // says of wrong input, and what it writes down about time.
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <random>
 #include <thread>
@@ -251,41 +252,81 @@ TEST_F(Pipeline, PicturesThatDoNotFitAreAnErrorAndTheNextBatchRuns) {
   EXPECT_GT(threads.backward(pictures(4), 2, squared_error), 0);
 }
 
-// The worker dies at any time from the beginning of a step to its backward pass.
+// One shard's worker dies while the forward pass is on its way, in front of the backward pass, as
+// this begins, and in front of the optimizer's step.
 TEST(PipelineFailure, AShardThatDiesInAStepIsNamedAndTheOthersAreOfUse) {
-  WorkerWorld world(4, [](size_t, WorkerOptions& options) { options.threads = 1; });
+  constexpr size_t kMoments = 4;
+  WorkerWorld world(kMoments + 3, [](size_t, WorkerOptions& options) { options.threads = 1; });
   WorkerScope scope(world[0]);
   torch::manual_seed(1);
   const Pictures batch{torch::randn({4, 3, 32, 32}), torch::randint(kClasses, {4})};
-  const auto step = [&](const std::string& second, const Loss& loss) {
+  const auto step = [&](const std::string& second, const std::function<void(size_t)>& at_moment) {
     const RemoteResNet50 model({"worker1", second}, {0, 7, 18}, kClasses, kSeed);
     DistributedOptimizer<torch::optim::SGD> optimizer(model.parameters(),
                                                       torch::optim::SGDOptions(0.05));
-    return train_step(model, optimizer, batch, 2, loss);
+    const dist_autograd::Context context;
+    at_moment(0);
+    const at::Tensor scores = model.forward(batch, 2);
+    at_moment(1);
+    scores.register_hook([&](const at::Tensor&) { at_moment(2); });
+    const at::Tensor loss = squared_error(scores, batch.labels);
+    context.backward({loss});
+    at_moment(3);
+    optimizer.step(context);
+    return loss.item<double>();
   };
-  EXPECT_GT(step("worker2", squared_error), 0);
-  {
+  const auto undisturbed = [](size_t) {};
+  for (size_t moment = 0; moment < kMoments; ++moment) {
+    SCOPED_TRACE(moment);
+    const size_t victim = 2 + moment;
     std::thread killer;
-    const absl::Status died = error_of([&] {
-      const RemoteResNet50 model({"worker1", "worker2"}, {0, 7, 18}, kClasses, kSeed);
-      DistributedOptimizer<torch::optim::SGD> optimizer(model.parameters(),
-                                                        torch::optim::SGDOptions(0.05));
-      killer = std::thread([&] { world.kill(2); });
-      train_step(model, optimizer, batch, 2, [&](const at::Tensor& scores, const at::Tensor& y) {
-        killer.join();
-        return squared_error(scores, y);
-      });
-    });
+    const auto kill = [&](size_t now) {
+      if (now != moment) return;
+      if (moment > 0) return world.kill(victim);
+      killer = std::thread([&] { world.kill(victim); });
+    };
+    const absl::Status died = error_of([&] { return step(WorkerWorld::name(victim), kill); });
     if (killer.joinable()) killer.join();
     EXPECT_EQ(died.code(), absl::StatusCode::kUnavailable) << died;
-    EXPECT_THAT(died.message(), HasSubstr("'worker2'"));
+    EXPECT_THAT(died.message(), HasSubstr(absl::StrCat("'", WorkerWorld::name(victim), "'")));
   }
-  EXPECT_THAT(error_of([&] { step("worker2", squared_error); }).message(), HasSubstr("'worker2'"));
-  EXPECT_GT(step("worker3", squared_error), 0);
+  const absl::Status gone = error_of([&] { return step("worker2", undisturbed); });
+  EXPECT_THAT(gone.message(), HasSubstr("'worker2'"));
+  EXPECT_GT(step(WorkerWorld::name(kMoments + 2), undisturbed), 0);
 
   std::vector<Future<void>> ends;
-  for (const size_t alive : {0, 1, 3}) ends.push_back(world[alive].shutdown_async());
+  for (const size_t alive : {size_t{0}, size_t{1}, kMoments + 2}) {
+    ends.push_back(world[alive].shutdown_async());
+  }
   wait_all(ends);
+}
+
+Promise<at::Tensor>* late_input = nullptr;
+Future<at::Tensor> late() { return late_input->future(); }
+WEFT_REGISTER_FUNCTION(late);
+
+// However inputs come, and also behind one that is wrong.
+TEST_F(Pipeline, AShardRunsOneMicroBatchAfterTheOther) {
+  Promise<at::Tensor> input(nullptr);
+  late_input = &input;
+  const RRef<ResNetShard> shard =
+      remote<ResNetShard>("worker1", 0, kResNet50Layers, kClasses, kSeed);
+  shard.rpc_sync(&ResNetShard::trace, true);
+  const at::Tensor images = pictures(2).images;
+  const RRef<at::Tensor> comes_late = remote("worker2", late);
+  std::vector<Future<at::Tensor>> outputs;
+  for (int64_t i = 0; i < 4; ++i) {
+    outputs.push_back(shard.rpc_async(&ResNetShard::forward, comes_late, i));
+  }
+  const Future<at::Tensor> wrong =
+      shard.rpc_async(&ResNetShard::forward, make_rref(images.narrow(1, 0, 1)), 4);
+  outputs.push_back(shard.rpc_async(&ResNetShard::forward, make_rref(images), 5));
+  input.set(images);
+  for (const auto& output : outputs) EXPECT_TRUE(output.result().ok());
+  EXPECT_FALSE(wrong.result().ok());
+  const std::vector<Span> spans = shard.rpc_sync(&ResNetShard::trace, false);
+  ASSERT_THAT(spans, SizeIs(5));
+  for (size_t i = 1; i < spans.size(); ++i) EXPECT_LE(spans[i - 1].end, spans[i].begin);
 }
 
 TEST_F(Pipeline, TheTimeLineHasEveryMicroBatchOnceInEachDirection) {

@@ -1,5 +1,9 @@
 // Many callers, one execution: who learns of which error, who gives up, and how it ends.
+#include <map>
+#include <optional>
+#include <string>
 #include <thread>
+#include <variant>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -119,6 +123,39 @@ TEST_F(Batching, WhoGaveUpDoesNotMakeABatchFull) {
   EXPECT_THAT(values(futures), ElementsAre(2, 4));
 }
 
+weft::Promise<int>* never_kept = nullptr;
+Future<int> never() { return never_kept->future(); }
+WEFT_REGISTER_FUNCTION(never);
+
+// A server learns that a trainer has died from the call that it made there, and waits for one less.
+TEST_F(Batching, WhoLearnsOfADeathFindsTheCallsOfTheDeadGivenUp) {
+  weft::Promise<int> kept(nullptr);
+  never_kept = &kept;
+  Numbers batcher(run, {.max_size = 3, .max_wait = weft::kUntilFull});
+  const Serving serving(*this, batcher);
+  const auto call = [&](double value) { return weft::rpc_async("w1", twice, row(value)); };
+  Future<int> made_there;
+  {
+    weft::CallScopeGuard scope(world_.scope(1));
+    made_there = weft::rpc_async("w2", never);
+    made_there.state()->on_complete_inline([&] { batcher.set_max_size(2); });
+  }
+  Future<at::Tensor> of_the_dead;
+  {
+    weft::CallScopeGuard scope(world_.scope(2));
+    of_the_dead = call(-1);
+  }
+  std::vector<Future<at::Tensor>> futures{call(1)};
+  ASSERT_TRUE(waits(batcher, 2));
+  world_.kill(2);
+  EXPECT_FALSE(made_there.result().ok());
+  ASSERT_TRUE(waits(batcher, 1));
+  EXPECT_TRUE(watched.sizes().empty());
+  futures.push_back(call(2));
+  EXPECT_THAT(values(futures), ElementsAre(2, 4));
+  kept.set(1);
+}
+
 TEST_F(Batching, WhatIsNeverFullEndsWithItsDeadline) {
   // Inside another batch there is a deadline, but nobody's call.
   Numbers inner(run, {.max_size = 2, .max_wait = weft::kUntilFull});
@@ -209,6 +246,42 @@ TEST_F(Batching, MoreBytesOrShapesThanMayWaitAreRefused) {
   EXPECT_EQ(batcher.stats().pending, 2u);
   again.release();
   EXPECT_TRUE(one.result().ok() && six.result().ok());
+}
+
+struct Update {
+  std::vector<at::Tensor> gradients;
+  std::map<std::string, std::optional<std::vector<float>>> notes;
+  int64_t trainer = 0;
+  friend auto weft_fields(Update& update) {
+    return std::tie(update.gradients, update.notes, update.trainer);
+  }
+};
+
+TEST_F(Batching, BytesThatWaitAreThoseOfAllThatCallsBring) {
+  const auto bytes = [](const auto& value) { return weft::internal::value_bytes(value); };
+  EXPECT_EQ(bytes(int64_t{1}), 0u);
+  EXPECT_EQ(bytes(std::tuple(std::string(10, 'x'), std::vector<bool>(5))), 15u);
+  EXPECT_EQ(bytes(at::ones({100, 100}).to_sparse()), 10'000u * (2 * 8 + 4));
+  EXPECT_EQ(bytes(std::variant<int, std::string>("four")), 4u);
+  EXPECT_EQ(bytes(std::make_shared<std::string>("four")), 4u);
+  Update update{{at::zeros({25})}, {{"why", std::vector<float>(50)}, {"", std::nullopt}}, 1};
+  const size_t all = bytes(update);
+  EXPECT_GT(all, 300u);
+  EXPECT_LT(all, 500u);
+
+  Batcher<int(Update)> batcher(
+      [](const std::vector<Update>& updates) {
+        watched.pass(updates.size());
+        return std::vector<int>(updates.size());
+      },
+      {.max_pending_bytes = 2 * all});
+  const auto held = watched.hold();
+  std::vector<Future<int>> futures{batcher(update)};
+  ASSERT_TRUE(watched.has_begun(1));
+  for (int i = 0; i < 2; ++i) futures.push_back(batcher(update));
+  EXPECT_EQ(batcher(update).result().status().code(), absl::StatusCode::kResourceExhausted);
+  held.release();
+  for (auto& future : futures) EXPECT_TRUE(future.result().ok());
 }
 
 TEST_F(Batching, AtItsEndWaitingCallsFailAndRunningOnesFinish) {

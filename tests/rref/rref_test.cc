@@ -557,6 +557,17 @@ TEST_P(RRefTest, IsLostWhenItsOwnerDies) {
   EXPECT_TRUE(weft::is_rref_lost(error_of([&] { weft::rpc_sync("w2", read, value); })));
   EXPECT_EQ(value.owner(), world.id(1));
   EXPECT_EQ(value.owner_name(), "w1");
+  // Nothing is sent, and yet whoever asked to be told is told.
+  weft::Promise<bool> told(nullptr), told_of_creation(nullptr);
+  (void)value.to_here_async().then(
+      [&](const Future<int>& lost) { told.set(weft::is_rref_lost(lost.result().status())); });
+  (void)value.creation().then([&](const Future<void>& lost) {
+    told_of_creation.set(weft::is_rref_lost(lost.result().status()));
+  });
+  for (const auto* one : {&told, &told_of_creation}) {
+    ASSERT_TRUE(one->future().wait_for(20s));
+    EXPECT_TRUE(one->future().wait());
+  }
   const absl::Status too_late = error_of([&] { weft::remote("w1", later); });
   EXPECT_EQ(weft::worker_of(too_late), "w1") << too_late;
 }
