@@ -138,7 +138,11 @@ TEST_F(Batching, WhoLearnsOfADeathFindsTheCallsOfTheDeadGivenUp) {
   {
     weft::CallScopeGuard scope(world_.scope(1));
     made_there = weft::rpc_async("w2", never);
-    made_there.state()->on_complete_inline([&] { batcher.set_max_size(2); });
+    made_there.state()->on_complete_inline([&] {
+      batcher.set_max_size(2);
+      // Time for a batch that should not be to begin.
+      for (int i = 0; i < 50'000 && watched.sizes().empty(); ++i) std::this_thread::yield();
+    });
   }
   Future<at::Tensor> of_the_dead;
   {
