@@ -12,6 +12,7 @@ Rules, from the room map in docs/design.md:
   3. A target made without TORCH in CMakeLists.txt includes no LibTorch header, not through another
      header of the tree either. base includes no gRPC and no protobuf, the state machines no gRPC.
   4. Files of the tree are included as "weft/ROOM/FILE.h".
+  5. What a library's HDRS include of the tree is in a library's HDRS too: only those are installed.
 """
 
 import functools
@@ -88,7 +89,7 @@ def check_rooms(root):
 
 
 def libraries(root):
-    """(target name, has TORCH, files) of every weft_library in the tree's rooms."""
+    """(target name, has TORCH, files, those of HDRS) of every weft_library in the tree's rooms."""
     for room in BELOW:
         lists = root / room / "CMakeLists.txt"
         if not lists.is_file():
@@ -97,7 +98,10 @@ def libraries(root):
         for match in LIBRARY.finditer(text):
             words = match[3].split()
             files = [lists.parent / word for word in words if word.endswith((".h", ".cc"))]
-            yield match[1], "TORCH" in words, [file for file in files if file.is_file()]
+            files = [file for file in files if file.is_file()]
+            headers = " ".join(words).partition("HDRS")[2].partition("SRCS")[0].split()
+            installed = [file for file in files if str(file.relative_to(root / room)) in headers]
+            yield match[1], "TORCH" in words, files, installed
 
 
 def chain_to(root, path, forbidden, seen):
@@ -116,7 +120,7 @@ def chain_to(root, path, forbidden, seen):
 
 
 def check_targets(root):
-    for target, torch, files in libraries(root):
+    for target, torch, files, _ in libraries(root):
         for forbidden, what, applies in [
             (TORCH, "has no TORCH but includes LibTorch", not torch),
             (WIRE, "includes gRPC or protobuf", target == "base"),
@@ -129,9 +133,18 @@ def check_targets(root):
                     yield f"{chain[0]}: weft::{target} {what}: {' -> '.join(chain[1:])}"
 
 
+def check_installed(root):
+    installed = {file for _, _, _, headers in libraries(root) for file in headers}
+    for path in sorted(installed):
+        for number, _, name in includes_of(path):
+            below = in_tree(root, name)
+            if below and below not in installed:
+                yield f"{path.relative_to(root)}:{number}: is installed, {name} is not: no HDRS names it"
+
+
 def main(arguments):
     root = pathlib.Path(arguments[0] if arguments else pathlib.Path(__file__).parent.parent).resolve()
-    problems = [*check_rooms(root), *check_targets(root)]
+    problems = [*check_rooms(root), *check_targets(root), *check_installed(root)]
     for problem in problems:
         print(problem)
     count = sum(1 for _ in source_files(root))

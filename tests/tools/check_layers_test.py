@@ -12,6 +12,7 @@ GOOD = {
     "base/ids.h": "#include <string>\n",
     "base/CMakeLists.txt": "weft_library(base base HDRS ids.h DEPS absl::strings)\n",
     "rpc/agent.h": '#include "weft/base/ids.h"\n#include "weft/proto/weft.pb.h"\n',
+    "rpc/internal/frame.h": "#include <string>\n",
     "rpc/tensor.h": '#include <ATen/core/Tensor.h>\n\n#include "weft/rpc/agent.h"\n',
     "rpc/CMakeLists.txt": "weft_library(rpc_core rpc GRPC\n  HDRS agent.h)\n"
     "weft_library(rpc rpc TORCH\n  HDRS tensor.h)\n",
@@ -41,7 +42,7 @@ class CheckLayersTest(unittest.TestCase):
 
     def test_accepts_a_tree_that_keeps_to_its_layers(self):
         code, output = self.check()
-        self.assertEqual((code, output), (0, "check_layers: 7 files keep to their layers\n"))
+        self.assertEqual((code, output), (0, "check_layers: 8 files keep to their layers\n"))
 
     def test_refuses_a_room_above(self):
         self.refuses("rpc/agent.h", '#include "weft/worker/worker.h"',
@@ -72,6 +73,10 @@ class CheckLayersTest(unittest.TestCase):
     def test_refuses_grpc_in_a_state_machine(self):
         self.refuses("rref/internal/core.h", "#include <grpcpp/grpcpp.h>",
                      "rref/internal/core.h:2: weft::rref_core is a state machine")
+
+    def test_refuses_an_installed_header_that_includes_one_that_is_not(self):
+        self.refuses("rpc/tensor.h", '#include "weft/rpc/internal/frame.h"',
+                     "rpc/tensor.h:4: is installed, weft/rpc/internal/frame.h is not")
 
     def test_refuses_paths_that_do_not_start_at_the_root(self):
         self.refuses("rpc/agent.h", '#include "tensor.h"',
