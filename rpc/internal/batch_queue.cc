@@ -296,11 +296,11 @@ CallScope BatchQueue::scope_of(const std::vector<Waiting>& calls) {
 bool BatchQueue::take_batch(RpcRuntime& runtime, TimePoint now, Batch& batch, Actions& actions) {
   for (;;) {
     auto chosen = groups_.end();
-    for (auto place = groups_.begin(); place != groups_.end(); ++place) {
-      if (due_at(*place) > now) continue;
+    for (auto entry = groups_.begin(); entry != groups_.end(); ++entry) {
+      if (due_at(*entry) > now) continue;
       if (chosen == groups_.end() ||
-          place->second.waiting.front().arrived < chosen->second.waiting.front().arrived) {
-        chosen = place;
+          entry->second.waiting.front().arrived < chosen->second.waiting.front().arrived) {
+        chosen = entry;
       }
     }
     if (chosen == groups_.end()) return false;
@@ -382,22 +382,22 @@ void BatchQueue::begin_due(RpcRuntime& runtime, Actions& actions) {
   const bool may_begin =
       running_ < options_.max_running;  // else who gives back a place looks again
   size_t batches = 0;                   // that could begin now
-  for (auto place = groups_.begin(); place != groups_.end();) {
-    const Key& key = place->first;
-    Group& group = place->second;
+  for (auto entry = groups_.begin(); entry != groups_.end();) {
+    const Key& key = entry->first;
+    Group& group = entry->second;
     if (group.first_deadline <= now) prune_front(group, group.waiting.size(), now, actions);
-    if (may_begin && policy_.waits() && due_at(*place) == TimePoint::min()) {
+    if (may_begin && policy_.waits() && due_at(*entry) == TimePoint::min()) {
       prune_front(group, size_of(key), now, actions);  // is it full of calls that are waited for?
     }
     if (group.waiting.empty()) {
-      place = erase(place, runtime);
+      entry = erase(entry, runtime);
       continue;
     }
-    const TimePoint due = due_at(*place);
+    const TimePoint due = due_at(*entry);
     set_timer(key, group, runtime,
               may_begin && due > now ? std::min(due, group.first_deadline) : group.first_deadline);
     if (due <= now) batches += (group.waiting.size() - 1) / size_of(key) + 1;
-    ++place;
+    ++entry;
   }
   while (running_ < options_.max_running && unstarted_ < batches) {
     ++running_;
@@ -408,8 +408,8 @@ void BatchQueue::begin_due(RpcRuntime& runtime, Actions& actions) {
 
 size_t BatchQueue::size_of(const Key& key) const { return key.alone ? 1 : policy_.size(); }
 
-TimePoint BatchQueue::due_at(const Groups::value_type& place) const {
-  const auto& [key, group] = place;
+TimePoint BatchQueue::due_at(const Groups::value_type& entry) const {
+  const auto& [key, group] = entry;
   if (group.waiting.empty()) return kNever;
   if (group.flushed > 0 || key.alone) return TimePoint::min();
   return policy_.begins_at(group.waiting.size(), group.waiting.front().arrived);
@@ -421,24 +421,25 @@ bool BatchQueue::gave_up(const Waiting& call, TimePoint now) {
 }
 
 void BatchQueue::prune_front(Group& group, size_t wanted, TimePoint now, Actions& actions) {
-  const bool all = wanted >= group.waiting.size();
-  std::vector<Waiting> live;
-  for (size_t i = 0, flushed = group.flushed; live.size() < wanted && !group.waiting.empty(); ++i) {
-    Waiting call = std::move(group.waiting.front());
-    group.waiting.pop_front();
-    if (gave_up(call, now)) {
-      if (i < flushed) --group.flushed;
-      drop(std::move(call), now, actions);
-    } else {
-      live.push_back(std::move(call));
-    }
+  std::deque<Waiting>& waiting = group.waiting;
+  const bool all = wanted >= waiting.size();
+  const size_t flushed = group.flushed;
+  size_t seen = 0, dropped = 0;
+  for (; seen < waiting.size() && seen - dropped < wanted; ++seen) {
+    if (!gave_up(waiting[seen], now)) continue;
+    drop(std::move(waiting[seen]), now, actions);
+    ++dropped;
+    if (seen < flushed) --group.flushed;
   }
-  for (auto call = live.rbegin(); call != live.rend(); ++call) {
-    group.waiting.push_front(std::move(*call));
+  if (dropped > 0) {  // the live ones close up, towards those that were not asked
+    for (size_t to = seen, from = seen; from-- > 0;) {
+      if (waiting[from].item != nullptr && --to != from) waiting[to] = std::move(waiting[from]);
+    }
+    waiting.erase(waiting.begin(), waiting.begin() + static_cast<std::ptrdiff_t>(dropped));
   }
   if (!all) return;
   group.first_deadline = kNever;
-  for (const Waiting& call : group.waiting) {
+  for (const Waiting& call : waiting) {
     group.first_deadline = std::min(group.first_deadline, call.scope.deadline);
   }
 }
@@ -454,9 +455,9 @@ void BatchQueue::drop(Waiting call, TimePoint now, Actions& actions) {
   actions.failed.push_back({std::move(call), std::move(why)});
 }
 
-BatchQueue::Groups::iterator BatchQueue::erase(Groups::iterator place, RpcRuntime& runtime) {
-  if (place->second.timer_at != kNever) runtime.clock().cancel(place->second.timer);
-  return groups_.erase(place);
+BatchQueue::Groups::iterator BatchQueue::erase(Groups::iterator entry, RpcRuntime& runtime) {
+  if (entry->second.timer_at != kNever) runtime.clock().cancel(entry->second.timer);
+  return groups_.erase(entry);
 }
 
 void BatchQueue::set_timer(const Key& key, Group& group, RpcRuntime& runtime, TimePoint when) {

@@ -132,13 +132,13 @@ class BatchQueue : public std::enable_shared_from_this<BatchQueue> {
   // Begins what is due and may run; sets timers for what will be.
   void begin_due(RpcRuntime& runtime, Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // When a batch of the group may begin; TimePoint::min() if time does not matter.
-  TimePoint due_at(const Groups::value_type& place) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  TimePoint due_at(const Groups::value_type& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   size_t size_of(const Key& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes out calls whose callers gave up, until the first `wanted` are calls that are waited for.
   void prune_front(Group& group, size_t wanted, TimePoint now, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void drop(Waiting call, TimePoint now, Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Groups::iterator erase(Groups::iterator place, RpcRuntime& runtime)
+  Groups::iterator erase(Groups::iterator entry, RpcRuntime& runtime)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void set_timer(const Key& key, Group& group, RpcRuntime& runtime, TimePoint when)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
