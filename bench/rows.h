@@ -49,6 +49,7 @@ inline constexpr int kMostObservers = 64;
 inline constexpr int kPipelineShards = 2;
 inline constexpr int64_t kPipelineBatch = 120;  // pictures of one step
 inline constexpr int64_t kPipelineSize = 128;   // their width and height
+inline constexpr int kPipelineWarmUps = 3;  // steps of each row that are not measured: heaps grow
 inline constexpr int64_t kPipelineClasses = 1000;
 
 const std::vector<Row>& rpc_rows();

@@ -111,6 +111,7 @@ class Master final : public Leader {
     model_ = std::make_unique<Model>(Model{cuts, shards, std::move(optimizer)});
     parts_ = parts;
     step_unsplit(parts);  // takes its memory
+    for (int i = 0; i < kPipelineWarmUps; ++i) step(*model_, parts);
     return *model_;
   }
 

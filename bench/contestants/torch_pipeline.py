@@ -21,7 +21,7 @@ from torch import nn
 from torch.distributed.optim import DistributedOptimizer
 from torch.distributed.rpc import RRef, remote
 
-BATCH, SIZE, CLASSES = 120, 128, 1000  # as in bench/rows.h
+BATCH, SIZE, CLASSES, WARM_UPS = 120, 128, 1000, 3  # as in bench/rows.h
 GROUPS = ((3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2))
 
 
@@ -112,6 +112,8 @@ class Master:
             shards = [remote("worker1", Shard, args=(0, cut)), remote("worker2", Shard, args=(cut, len(costs)))]
             parameters = sum((shard.rpc_sync().parameter_rrefs() for shard in shards), [])
             self.models[parts] = shards, DistributedOptimizer(torch.optim.SGD, parameters, lr=0.05)
+            for _ in range(WARM_UPS):
+                self.step(parts)
         return self.models[parts]
 
     def step(self, parts):

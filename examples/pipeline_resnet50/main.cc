@@ -9,7 +9,7 @@
 // By default it times steps on generated pictures of the tutorial's size, in several numbers of
 // micro-batches, beside the unsplit model and one with a thread for each shard; prints at last
 //
-//   best: 6 micro-batches, 4.58 s a step, 99 % of the ideal, 1.49 times as fast as unsplit
+//   best: 6 micro-batches, 4.82 s a step, 95 % of the ideal, 1.51 times as fast as unsplit
 //
 // --input fashion-mnist learns to tell clothes. README.md has the table and the picture.
 #include <algorithm>

@@ -18,7 +18,7 @@ struct SweepOptions {
   std::vector<int64_t> micro_batches = {1, 2, 4, 6, 8, 12};
   std::string cuts = "auto";  // or as parse_cuts says
   int64_t classes = 1000;
-  int64_t steps = 3;   // with each number, after two that warm up
+  int64_t steps = 3;   // with each number, after some that warm up
   double seconds = 2;  // for measuring layers and stages, each time
   double learning_rate = 0.05;
   uint64_t seed = 1;
