@@ -77,6 +77,29 @@ TEST_F(Batching, ACallerThatCancelsIsLeftOut) {
   EXPECT_EQ(batcher.stats().abandoned, 1u);
 }
 
+TEST_F(Batching, AFlushIsNotForWhoComesInPlaceOfOneThatGaveUp) {
+  Numbers batcher(run, {.max_size = 2, .max_wait = weft::kUntilFull});
+  const auto held = watched.hold();
+  std::vector<Future<at::Tensor>> futures{batcher(row(0))};
+  batcher.flush();
+  ASSERT_TRUE(watched.has_begun(1));
+  Future<at::Tensor> cancelled = batcher(row(-1));
+  futures.push_back(batcher(row(1)));
+  futures.push_back(batcher(row(2)));
+  batcher.flush();
+  cancelled.cancel();
+  ASSERT_TRUE(waits(batcher, 2));
+  const Future<at::Tensor> later = batcher(row(3));
+  held.release();
+  EXPECT_THAT(values(futures), ElementsAre(0, 2, 4));
+  // Time for a batch that should not be to begin.
+  for (int i = 0; i < 50'000 && watched.sizes().size() < 3; ++i) std::this_thread::yield();
+  EXPECT_THAT(watched.sizes(), ElementsAre(1, 2));
+  EXPECT_EQ(batcher.stats().pending, 1u);
+  batcher.flush();
+  EXPECT_TRUE(later.result().ok());
+}
+
 TEST_F(Batching, ACallWhoseDeadlinePassesIsLeftOut) {
   Numbers batcher(run);
   const auto held = watched.hold();
