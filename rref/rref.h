@@ -12,8 +12,8 @@
 // Thread safety: an RRef is a value; copies may be used on different threads.
 // Lifetime: an RRef may outlive its worker; then it refers to nothing.
 // Blocking: rpc_sync, to_here and local_value.
-// Errors: RpcError. What the creating function threw is thrown by each use of the value;
-// FailedPrecondition after the worker's shutdown; RRefLost (Unavailable) if the owner died.
+// Errors: RpcError: what the creating function threw, of each use of the value; after the worker's
+// shutdown FailedPrecondition; once the owner is dead RRefLost, of a call under way Unavailable.
 // Protocol: docs/rref_protocol.md.
 #pragma once
 
