@@ -392,7 +392,11 @@ c10::intrusive_ptr<c10d::Backend> create_gloo_backend(const c10::intrusive_ptr<c
     }
   }
   try {
-    return c10::make_intrusive<GlooBackend>(store, rank, size, options);
+    auto backend = c10::make_intrusive<GlooBackend>(store, rank, size, options);
+    // Gloo is content when this rank's own connections stand. If it left then, ranks that still
+    // connect with each other would fail.
+    backend->barrier({})->wait();
+    return backend;
   } catch (const c10::Error&) {
     throw;
   } catch (const std::exception& failed) {

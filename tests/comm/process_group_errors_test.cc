@@ -1,10 +1,16 @@
 // What a process group refuses, and what it says when ranks fail each other, over every backend.
 #include <atomic>
 #include <barrier>
+#include <future>
+#include <thread>
 
 #include <gmock/gmock.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "weft/comm/gloo_backend.h"
 #include "weft/tests/comm/group_kinds.h"
 
 namespace weft::testing {
@@ -182,6 +188,44 @@ TEST(ProcessGroupJoining, DifferentWorldSizesFailAllRanks) {
 TEST(ProcessGroupJoining, TwoThatClaimOneRankFailAllRanks) {
   for (const std::string& failure : join_as({{0, 3}, {1, 3}, {1, 3}})) {
     EXPECT_THAT(failure, HasSubstr("two processes claim rank 1 of 3"));
+  }
+}
+
+// Where a rank learns late of the last one, when others have had the time to be done.
+class LateStore : public c10d::PrefixStore {
+ public:
+  LateStore(const c10::intrusive_ptr<c10d::Store>& store, std::future<void> late)
+      : PrefixStore("late", store), late_(std::move(late)) {}
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override {
+    // Too long for who would leave; who waits for all is not done before.
+    if (absl::EndsWith(keys[0], "/2")) late_.wait_for(milliseconds(100));
+    PrefixStore::wait(keys, timeout);
+  }
+  bool hasExtendedApi() const override { return false; }
+
+ private:
+  const std::future<void> late_;
+};
+
+// Who of two calls whom depends on their ports: a rank is done early in every other round.
+TEST(GlooBackendTest, WhoLeavesAtOnceDoesNotEndTheConnectingOfOthers) {
+  for (int round = 0; round < 4; ++round) {
+    const auto store = c10::make_intrusive<c10d::HashStore>();
+    std::promise<void> left;
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 3; ++rank) {
+      threads.emplace_back([&, rank] {
+        c10::intrusive_ptr<c10d::Store> own = c10::make_intrusive<c10d::PrefixStore>("late", store);
+        if (rank == 0) own = c10::make_intrusive<LateStore>(store, left.get_future());
+        const auto make = [&] {
+          create_gloo_backend(own, rank, 3, std::chrono::seconds(30), "lo");
+        };
+        EXPECT_EQ(failure_of(make), "") << "rank " << rank;
+        if (rank == 1) left.set_value();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
   }
 }
 
