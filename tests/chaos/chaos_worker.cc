@@ -259,8 +259,8 @@ class Life {
     const auto end = std::chrono::steady_clock::now() + kRestBound;
     bool quiet = enter_gauges(*worker_, tracker_);
     while (!quiet && std::chrono::steady_clock::now() < end) {
-      std::this_thread::sleep_for(kLook);
-      clear_shelf();  // what came late
+      std::this_thread::sleep_for(kLook);  // no event says that all others have come to rest
+      clear_shelf();                       // what came late
       quiet = enter_gauges(*worker_, tracker_);
     }
     tracker_.note(RecordKind::kQuiet, 0, quiet ? 1 : 0, 0);
@@ -295,7 +295,7 @@ class Life {
   void enter_what_is_left(uint64_t threads) {
     const auto end = std::chrono::steady_clock::now() + kThreadsEnd;
     while (threads_of_this_process() > threads && std::chrono::steady_clock::now() < end) {
-      std::this_thread::sleep_for(milliseconds(2));
+      std::this_thread::sleep_for(milliseconds(2));  // /proc tells nobody that a thread has ended
     }
     tracker_.gauge(Gauge::kThreadsAfter, threads_of_this_process());
     tracker_.gauge(Gauge::kDescriptorsAfter, descriptors_of_this_process());
