@@ -119,7 +119,7 @@ class CollectiveGroup {
     uint64_t in_pieces = 0;
     uint64_t copied_bytes = 0;  // into slots and stages
     uint64_t chunks = 0;        // that this rank added up, in arenas
-    uint64_t found = 0;         // waits that ended while it looked
+    uint64_t looked = 0;        // times it began to look for what it waits for
     uint64_t slept = 0;         // times it went to sleep
   };
   Counts counts() const ABSL_LOCKS_EXCLUDED(mutex_);

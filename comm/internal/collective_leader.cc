@@ -24,10 +24,9 @@ bool CollectiveGroup::Awaited::come() const {
 // `looks`: before it sleeps.
 void CollectiveGroup::lead(const Work* work, TimePoint deadline, bool looks) {
   Awaited awaited;
-  bool found = false;
   for (;;) {
     Finished finished;
-    bool over;
+    bool over, look;
     {
       MutexLock lock(mutex_);
       while (advance_all()) {
@@ -35,10 +34,11 @@ void CollectiveGroup::lead(const Work* work, TimePoint deadline, bool looks) {
       finished.swap(finished_);
       over = work != nullptr ? work->done() || Clock::now() >= deadline
                              : nothing_under_way() || followers_ > 0 || stopping_;
-      if (std::exchange(found, false)) ++counts_.found;
       awaited.goal = goal_;
       awaited.watches.clear();
       if (!transfers_.empty()) lanes_.watch(awaited.watches);
+      look = looks && !over && awaited.anything() && spin_.worth_while();
+      if (look) ++counts_.looked;
       if (over) {
         leading_ = false;
         moved_on_.notify_all();
@@ -47,8 +47,7 @@ void CollectiveGroup::lead(const Work* work, TimePoint deadline, bool looks) {
     }
     tell(finished);
     if (over) return;
-    found = looks && look_for(awaited);
-    if (found) continue;
+    if (look && look_for(awaited)) continue;
     const WaitWord::Sleeper sleeper(mesh_->mine().doorbell);
     TimePoint until = std::min(deadline, Clock::now() + kLook);
     {
@@ -56,6 +55,7 @@ void CollectiveGroup::lead(const Work* work, TimePoint deadline, bool looks) {
       if (advance() || advance_lanes() || nothing_under_way()) continue;
       if (work != nullptr ? work->done() : followers_ > 0 || stopping_) continue;
       if (!queue_.empty()) until = std::min(until, queue_.front()->deadline_);
+      ++counts_.slept;
     }
     const TimePoint asleep = Clock::now();
     {
@@ -65,7 +65,6 @@ void CollectiveGroup::lead(const Work* work, TimePoint deadline, bool looks) {
     const Nanoseconds slept = Clock::now() - asleep;
     if (awaited.come()) spin_.slept(slept);
     MutexLock lock(mutex_);
-    ++counts_.slept;
     // First what those have left that are gone.
     while (advance() || advance_lanes()) {
     }
@@ -75,7 +74,6 @@ void CollectiveGroup::lead(const Work* work, TimePoint deadline, bool looks) {
 
 // True once what is waited for has come; false if it is time to sleep.
 bool CollectiveGroup::look_for(const Awaited& awaited) {
-  if (!awaited.anything() || !spin_.worth_while()) return false;
   const TimePoint start = Clock::now();
   TimePoint last = start;
   for (int looks = 1;; ++looks) {

@@ -43,6 +43,7 @@ void Membership::attach(const std::vector<WorkerInfo>& members, bool newcomer) {
       const Verdict verdict{WorkerId::from_bits(post.death().worker()),
                             WorkerId::from_bits(post.death().by()), post.death().reason()};
       step([&](MembershipCore& core, MembershipActions& out) { core.on_notice(verdict, out); });
+      quiescence_.gone(verdict.dead);  // if it was not known here, nobody else says so
     } else if (post.has_joined()) {
       on_joined(from);
       wire::MembershipPost answer;

@@ -34,6 +34,8 @@ class Quiescence {
   void receive(WorkerId from, const wire::MembershipPost& post);
   // Somebody has joined; harmless for known members.
   void joined(WorkerId worker);
+  // A verdict is known of this one. Those that the agent knows are also listened for.
+  void gone(WorkerId worker);
   // False: the end has come too far for newcomers.
   bool admits() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -60,7 +62,6 @@ class Quiescence {
  private:
   struct Gate;
 
-  void gone(WorkerId worker);
   // Steps the core under the lock, then does what it asks for.
   template <class Event>
   void step(Event event) ABSL_LOCKS_EXCLUDED(mutex_);

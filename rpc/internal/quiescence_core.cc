@@ -1,6 +1,7 @@
 #include "weft/rpc/internal/quiescence_core.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace weft::internal {
@@ -18,9 +19,9 @@ uint64_t wire_timeout(Timeout timeout) {
 }  // namespace
 
 QuiescenceCore::QuiescenceCore(WorkerId self, const std::vector<WorkerId>& members)
-    : self_(self), members_(members) {
-  for (WorkerId member : members) live_[member];
-  live_[self];
+    : self_(self), members_(members.begin(), members.end()) {
+  members_.insert(self);
+  for (WorkerId member : members_) live_[member];
 }
 
 void QuiescenceCore::send_to_all(const wire::MembershipPost& post, MembershipMessages& out) const {
@@ -48,7 +49,8 @@ wire::MembershipPost QuiescenceCore::entry() const {
 void QuiescenceCore::joined(WorkerId worker, MembershipMessages& out) {
   if (!admits() || live_.contains(worker)) return;
   live_[worker];
-  members_.push_back(worker);
+  members_.insert(worker);
+  for (const auto& [from, report] : std::exchange(held_, {})) take_report(from, report);
   if (stage_ == Stage::kCalls) out.push_back({worker, entry()});
 }
 
@@ -93,14 +95,22 @@ void QuiescenceCore::take_report(WorkerId from,
   TerminationReport row;
   row.worker = from;
   row.version = report.version();
-  row.left_out = members_;
-  std::sort(row.left_out.begin(), row.left_out.end());
+  std::set<WorkerId> holds;
   for (const auto& counter : report.counters()) {
     const WorkerId peer = WorkerId::from_bits(counter.worker());
-    std::erase(row.left_out, peer);
+    holds.insert(peer);
     if (counter.sent() != 0) row.sent.push_back({peer, counter.sent()});
     if (counter.received() != 0) row.received.push_back({peer, counter.received()});
   }
+  // One that is not known here is about to join, or had died before this worker was there: then
+  // the reporter does not know it yet, and will report anew.
+  if (!std::includes(members_.begin(), members_.end(), holds.begin(), holds.end())) {
+    held_[from] = report;
+    return;
+  }
+  held_.erase(from);
+  std::set_difference(members_.begin(), members_.end(), holds.begin(), holds.end(),
+                      std::back_inserter(row.left_out));
   const auto by_worker = [](const PeerCount& a, const PeerCount& b) { return a.worker < b.worker; };
   std::sort(row.sent.begin(), row.sent.end(), by_worker);
   std::sort(row.received.begin(), row.received.end(), by_worker);
@@ -136,7 +146,13 @@ void QuiescenceCore::receive(WorkerId from, const wire::MembershipPost& post, Ti
 
 void QuiescenceCore::gone(WorkerId worker, TimePoint now, MembershipMessages& out) {
   const WorkerId before = leader();
-  if (worker == self_ || live_.erase(worker) == 0) return;
+  if (worker == self_) return;
+  if (live_.erase(worker) == 0) {
+    // Others may know it, and wait to hear that this worker never will.
+    ++version_;
+    return report(out);
+  }
+  held_.erase(worker);
   for (TerminationDetector& detector : detectors_) detector.leave_out(worker);
   if (leader() != before) {
     // The new leader has none of this worker's reports, and others may not have heard what ended.

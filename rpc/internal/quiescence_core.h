@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -60,7 +61,7 @@ class QuiescenceCore {
   // A member that was not there from the start. Harmless for one that was.
   void joined(WorkerId worker, MembershipMessages& out);
   bool admits() const { return stage_ == Stage::kOpen || stage_ == Stage::kCalls; }
-  // Dead, or left.
+  // Dead, or left; also one that was never known here.
   void gone(WorkerId worker, TimePoint now, MembershipMessages& out);
   void tick(TimePoint now, MembershipMessages& out);
 
@@ -95,14 +96,16 @@ class QuiescenceCore {
   void announce(uint32_t phase, MembershipMessages& out) const;
 
   const WorkerId self_;
-  std::vector<WorkerId> members_;
+  std::set<WorkerId> members_;       // all that have been, self included
   std::map<WorkerId, Member> live_;  // self included
   Stage stage_ = Stage::kOpen;
   TimePoint deadline_ = kNever;
   uint64_t version_ = 0;
   std::optional<std::vector<PeerTraffic>> last_;  // what was reported in this phase, to this leader
   TerminationDetector detectors_[2];              // of the two phases
-  uint32_t highest_phase_ = 1;                    // that somebody is known to be in
+  // Newest reports that name a worker which is not known here.
+  std::map<WorkerId, wire::MembershipPost::QuiescenceReport> held_;
+  uint32_t highest_phase_ = 1;  // that somebody is known to be in
   bool timed_out_ = false;
   std::vector<WorkerId> not_quiet_;
 };

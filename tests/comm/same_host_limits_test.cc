@@ -1,5 +1,6 @@
 // Memory, waiting, time limits and the end of the same-host backend.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <limits>
@@ -125,59 +126,64 @@ TEST(SameHostMemoryTest, CoalescedCallsOfAllKindsMoveTheirLists) {
 
 // ---- waiting
 
-// Each answers the other's message; all but the first come while the other waits.
-void play(int rank, c10d::Backend& backend, int rounds) {
-  for (int i = 0; i < rounds; ++i) {
-    Tensors ball = {at::full({8}, i)};
-    if (rank == 0) {
-      backend.send(ball, 1, 0)->wait();
-      backend.recv(ball, 1, 0)->wait();
-    } else {
-      backend.recv(ball, 0, 0)->wait();
-      backend.send(ball, 0, 0)->wait();
-    }
-  }
+// How often this rank has begun to wait.
+uint64_t waits_of(c10d::Backend& backend) {
+  const auto counts = counts_of(backend);
+  return counts.looked + counts.slept;
 }
 
-// A busy machine lets nobody look for long: as many rounds as it takes, the same at both ranks.
-void until_both_have_found(c10d::Backend& backend, const std::function<void()>& rounds) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  c10d::AllreduceOptions least;
-  least.reduceOp = c10d::ReduceOp::MIN;
-  for (bool over = false; !over;) {
-    rounds();
-    const int64_t late = std::chrono::steady_clock::now() >= deadline ? 0 : 1;
-    Tensors states = {at::tensor({static_cast<int64_t>(counts_of(backend).found), late})};
-    backend.allreduce(states, least)->wait();
-    over = states[0][0].item<int64_t>() > 0 || states[0][1].item<int64_t>() == 0;
-  }
+// Rank 0 waits for rank 1 in each of so many rounds, for a message or at a barrier. However busy
+// the machine: rank 1 comes only once rank 0 waits. Returns what rank 0 has counted.
+internal::CollectiveGroup::Counts wait_in_rounds(bool messages, SameHostOptions options) {
+  constexpr int kRounds = 50;
+  struct Round {
+    int number = 0;
+    uint64_t waits = 0;  // of rank 0, before it
+  };
+  std::atomic<c10d::Backend*> waiter{nullptr};
+  std::atomic<Round*> current{nullptr};
+  std::vector<Round> rounds(kRounds + 1);
+  internal::CollectiveGroup::Counts counts;
+  with_ranks(
+      2,
+      [&](int rank, c10d::Backend& backend) {
+        if (rank == 0) waiter = &backend;
+        Tensors ball = {at::zeros({8})};
+        for (int i = 1; i <= kRounds; ++i) {
+          if (rank == 0) {
+            rounds[i] = {i, waits_of(backend)};
+            current = &rounds[i];
+          } else {
+            const Round* round = nullptr;
+            while ((round = current) == nullptr || round->number < i) std::this_thread::yield();
+            while (waits_of(*waiter.load()) == round->waits) std::this_thread::yield();
+          }
+          if (!messages) {
+            backend.barrier(c10d::BarrierOptions())->wait();
+          } else if (rank == 0) {
+            backend.recv(ball, 1, 0)->wait();
+          } else {
+            backend.send(ball, 0, 0)->wait();
+          }
+        }
+        if (rank == 0) counts = counts_of(backend);
+        backend.barrier(c10d::BarrierOptions())->wait();  // rank 1 looks at rank 0's backend
+      },
+      options);
+  return counts;
 }
 
 TEST(SameHostWaitingTest, LooksWhereThatIsWorthWhileAndSleepsWhereItIsNotAllowed) {
   SameHostOptions options = backend_options();
-  options.spin = std::chrono::seconds(1);
   for (const bool messages : {false, true}) {
-    with_ranks(
-        2,
-        [messages](int rank, c10d::Backend& backend) {
-          until_both_have_found(backend, [&] {
-            if (messages) return play(rank, backend, 500);
-            for (int i = 0; i < 500; ++i) backend.barrier(c10d::BarrierOptions())->wait();
-          });
-          EXPECT_GT(counts_of(backend).found, 0) << (messages ? "messages" : "barriers");
-        },
-        options);
+    SCOPED_TRACE(messages ? "messages" : "barriers");
+    options.spin = std::chrono::seconds(1);
+    EXPECT_GT(wait_in_rounds(messages, options).looked, 0u);
+    options.spin = std::chrono::microseconds(0);
+    const auto counts = wait_in_rounds(messages, options);
+    EXPECT_EQ(counts.looked, 0u);
+    EXPECT_GE(counts.slept, 50u);
   }
-  options.spin = std::chrono::microseconds(0);
-  with_ranks(
-      2,
-      [](int rank, c10d::Backend& backend) {
-        for (int i = 0; i < 50; ++i) backend.barrier(c10d::BarrierOptions())->wait();
-        play(rank, backend, 50);
-        EXPECT_EQ(counts_of(backend).found, 0);
-        EXPECT_GT(counts_of(backend).slept, 0);
-      },
-      options);
 }
 
 // ---- time

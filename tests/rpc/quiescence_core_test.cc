@@ -1,6 +1,8 @@
 #include "weft/rpc/internal/quiescence_core.h"
 
+#include <algorithm>
 #include <deque>
+#include <map>
 #include <random>
 
 #include <gmock/gmock.h>
@@ -21,55 +23,71 @@ WorkerId id(uint32_t index) { return {index, 1}; }
 // Cores joined by wires that keep order, and counters that the test moves.
 class Group {
  public:
-  explicit Group(uint32_t workers) : traffic_(workers, std::vector<PeerTraffic>(workers)) {
+  explicit Group(uint32_t workers) {
     std::vector<WorkerId> members;
     for (uint32_t i = 0; i < workers; ++i) members.push_back(id(i));
-    for (uint32_t i = 0; i < workers; ++i) {
-      cores_.emplace_back(id(i), members);
-      for (uint32_t j = 0; j < workers; ++j) traffic_[i][j].peer = id(j);
-      live_.push_back(true);
-    }
+    for (uint32_t i = 0; i < workers; ++i) add(id(i), members);
   }
 
-  QuiescenceCore& operator[](uint32_t i) { return cores_[i]; }
-  Stage stage(uint32_t i) const { return cores_[i].stage(); }
+  QuiescenceCore& operator[](uint32_t i) { return nodes_[i].core; }
+  Stage stage(uint32_t i) const { return nodes_[i].core.stage(); }
   void advance(Nanoseconds step) { now_ += step; }
 
+  // A second life of this worker, which knows the first lives of the others. Returns its number.
+  uint32_t revive(uint32_t worker) {
+    std::vector<WorkerId> members;
+    for (const Node& node : nodes_) {
+      if (node.live && node.self.index != worker) members.push_back(node.self);
+    }
+    members.push_back({worker, 2});
+    add({worker, 2}, members);
+    return static_cast<uint32_t>(nodes_.size() - 1);
+  }
+  void meet(uint32_t i, uint32_t newcomer) {
+    nodes_[i].holds[nodes_[newcomer].self].peer = nodes_[newcomer].self;
+    act(i, [&](QuiescenceCore& core, MembershipMessages& out) {
+      core.joined(nodes_[newcomer].self, out);
+    });
+  }
+  // Worker i hears that this one has ended.
+  void lose(uint32_t i, uint32_t dead) {
+    nodes_[i].holds.erase(nodes_[dead].self);
+    act(i, [&](QuiescenceCore& core, MembershipMessages& out) {
+      core.gone(nodes_[dead].self, now_, out);
+    });
+  }
+
   void enter(uint32_t i, Timeout timeout = {}) {
-    MembershipMessages out;
-    cores_[i].enter(timeout, now_, out);
-    send(i, out);
+    act(i, [&](QuiescenceCore& core, MembershipMessages& out) { core.enter(timeout, now_, out); });
   }
   void drop(uint32_t i) {
-    MembershipMessages out;
-    cores_[i].references_dropped(now_, out);
-    send(i, out);
+    act(i,
+        [&](QuiescenceCore& core, MembershipMessages& out) { core.references_dropped(now_, out); });
   }
   void idle(uint32_t i) {
-    MembershipMessages out;
-    std::vector<PeerTraffic> live;
-    for (const PeerTraffic& peer : traffic_[i]) {
-      if (live_[peer.peer.index]) live.push_back(peer);
-    }
-    cores_[i].idle(std::move(live), now_, out);
-    send(i, out);
+    std::vector<PeerTraffic> traffic;
+    for (const auto& [peer, counters] : nodes_[i].holds) traffic.push_back(counters);
+    act(i, [&](QuiescenceCore& core, MembershipMessages& out) {
+      core.idle(std::move(traffic), now_, out);
+    });
   }
   void tick(uint32_t i) {
-    MembershipMessages out;
-    cores_[i].tick(now_, out);
-    send(i, out);
+    act(i, [&](QuiescenceCore& core, MembershipMessages& out) { core.tick(now_, out); });
   }
-  void count_sent(uint32_t from, uint32_t to) { ++traffic_[from][to].sent; }
-  void count_received(uint32_t from, uint32_t to) { ++traffic_[to][from].received; }
+  void count_sent(uint32_t from, uint32_t to) { ++nodes_[from].holds.at(nodes_[to].self).sent; }
+  void count_received(uint32_t from, uint32_t to) {
+    ++nodes_[to].holds.at(nodes_[from].self).received;
+  }
+  void stop(uint32_t dead, bool loses_messages = true) {
+    nodes_[dead].live = false;
+    const WorkerId self = nodes_[dead].self;
+    if (loses_messages) std::erase_if(wire_, [&](const Sent& s) { return s.from == self; });
+  }
   // What it has sent is lost, all others hear of it.
   void kill(uint32_t dead, bool loses_messages = true) {
-    live_[dead] = false;
-    if (loses_messages) std::erase_if(wire_, [&](const Sent& s) { return s.from == id(dead); });
-    for (uint32_t i = 0; i < cores_.size(); ++i) {
-      if (!live_[i]) continue;
-      MembershipMessages out;
-      cores_[i].gone(id(dead), now_, out);
-      send(i, out);
+    stop(dead, loses_messages);
+    for (uint32_t i = 0; i < nodes_.size(); ++i) {
+      if (nodes_[i].live) lose(i, dead);
     }
   }
 
@@ -77,10 +95,11 @@ class Group {
     if (wire_.empty()) return false;
     Sent sent = std::move(wire_.front());
     wire_.pop_front();
-    if (live_[sent.to.index]) {
-      MembershipMessages out;
-      cores_[sent.to.index].receive(sent.from, sent.post, now_, out);
-      send(sent.to.index, out);
+    for (uint32_t to = 0; to < nodes_.size(); ++to) {
+      if (nodes_[to].self != sent.to || !nodes_[to].live) continue;
+      act(to, [&](QuiescenceCore& core, MembershipMessages& out) {
+        core.receive(sent.from, sent.post, now_, out);
+      });
     }
     return true;
   }
@@ -96,17 +115,30 @@ class Group {
   }
 
  private:
+  struct Node {
+    WorkerId self;
+    QuiescenceCore core;
+    std::map<WorkerId, PeerTraffic> holds;  // those it holds for live, itself included
+    bool live = true;
+  };
   struct Sent {
     WorkerId from, to;
     wire::MembershipPost post;
   };
-  void send(uint32_t from, const MembershipMessages& out) {
-    for (const auto& message : out) wire_.push_back({id(from), message.to, message.post});
+
+  void add(WorkerId self, const std::vector<WorkerId>& members) {
+    Node node{self, QuiescenceCore(self, members), {}};
+    for (const WorkerId member : members) node.holds[member].peer = member;
+    nodes_.push_back(std::move(node));
+  }
+  template <class Event>
+  void act(uint32_t i, const Event& event) {
+    MembershipMessages out;
+    event(nodes_[i].core, out);
+    for (const auto& message : out) wire_.push_back({nodes_[i].self, message.to, message.post});
   }
 
-  std::vector<QuiescenceCore> cores_;
-  std::vector<std::vector<PeerTraffic>> traffic_;
-  std::vector<bool> live_;
+  std::deque<Node> nodes_;
   std::deque<Sent> wire_;
   TimePoint now_ = TimePoint() + std::chrono::hours(1);
 };
@@ -240,6 +272,115 @@ TEST(QuiescenceCoreTest, TheNextLeaderCollectsReportsAnew) {
   group.settle({1, 2});
   EXPECT_EQ(group.stage(1), Stage::kDropping);
   EXPECT_EQ(group.stage(2), Stage::kDropping);
+}
+
+// Worker 2 had not heard of the death when it was idle: what it reported names a life that its new
+// leader, the next life of the same worker, has never known.
+TEST(QuiescenceCoreTest, ARestartedLeaderDoesNotWaitForItsEarlierLife) {
+  Group group(3);
+  group.count_sent(2, 0);
+  group.stop(0);
+  const uint32_t again = group.revive(0);
+  for (uint32_t i : {1, 2}) group.meet(i, again);
+  group.lose(1, 0);
+  for (uint32_t i : {1u, 2u, again}) group.enter(i);
+  group.idle(2);
+  group.lose(2, 0);
+  while (group.deliver_one()) {
+  }
+  group.settle({1, again});
+  EXPECT_EQ(group.stage(again), Stage::kCalls) << "its messages may be under way to worker 2";
+  group.settle({2});
+  for (uint32_t i : {1u, 2u, again}) EXPECT_EQ(group.stage(i), Stage::kDropping) << i;
+}
+
+// A report about a newcomer may come to the leader before the newcomer itself does.
+TEST(QuiescenceCoreTest, AReportThatNamesANewcomerWaitsForIt) {
+  Group group(3);
+  group.kill(2);
+  const uint32_t again = group.revive(2);
+  group.meet(1, again);
+  for (uint32_t i : {0u, 1u}) group.enter(i);
+  group.settle({0, 1});
+  EXPECT_EQ(group.stage(0), Stage::kCalls);
+  group.meet(0, again);
+  group.enter(again);
+  group.settle({0, again});  // nothing new of worker 1
+  for (uint32_t i : {0u, 1u, again}) EXPECT_EQ(group.stage(i), Stage::kDropping) << i;
+}
+
+// It died again before worker 1 had met it: that one has nothing to say but that.
+TEST(QuiescenceCoreTest, ANewcomerThatNotAllHaveMetIsNotWaitedForAfterItsEnd) {
+  Group group(3);
+  group.kill(2);
+  for (uint32_t i : {0, 1}) group.enter(i);
+  while (group.deliver_one()) {
+  }
+  group.idle(1);
+  while (group.deliver_one()) {
+  }
+  const uint32_t again = group.revive(2);
+  group.meet(0, again);
+  group.settle({0, 1});
+  EXPECT_EQ(group.stage(0), Stage::kCalls);
+  group.kill(again);
+  group.settle({0, 1});
+  EXPECT_EQ(group.stage(0), Stage::kDropping);
+  EXPECT_EQ(group.stage(1), Stage::kDropping);
+}
+
+// Everyone meets the new life and loses the earlier one when it happens to.
+TEST(QuiescenceCoreTest, AWorkerMayBeRestartedAtAnyStep) {
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  for (int run = 0; run < 300; ++run) {
+    Group group(4);
+    const uint32_t dead = random() % 4;
+    std::vector<uint32_t> live;
+    for (uint32_t i = 0; i < 4; ++i) {
+      if (i == dead) continue;
+      live.push_back(i);
+      group.count_sent(i, dead);
+    }
+    const auto some_steps = [&] {
+      for (uint32_t n = random() % 6; n > 0; --n) {
+        for (uint32_t m = random() % 4; m > 0; --m) group.deliver_one();
+        group.idle(live[random() % live.size()]);
+      }
+    };
+    std::vector<uint32_t> enter = live;
+    std::shuffle(enter.begin(), enter.end(), random);
+    group.enter(enter[0], 1h);
+    some_steps();
+    group.stop(dead, random() % 2 == 0);
+    const uint32_t again = group.revive(dead);
+    enter.push_back(again);
+    std::vector<uint32_t> meet = live, lose = live;
+    live.push_back(again);
+    while (!meet.empty() || !lose.empty()) {
+      auto& happens = !meet.empty() && (lose.empty() || random() % 2 == 0) ? meet : lose;
+      const size_t which = random() % happens.size();
+      const uint32_t i = happens[which];
+      if (&happens == &meet) {
+        group.meet(i, again);
+      } else if (std::find(meet.begin(), meet.end(), i) != meet.end()) {
+        continue;  // it condemns the earlier life, or hears of it, once it has met the new one
+      } else {
+        group.lose(i, dead);
+      }
+      happens.erase(happens.begin() + static_cast<ptrdiff_t>(which));
+      some_steps();
+      for (uint32_t j : live)
+        ASSERT_EQ(group.stage(j), j == enter[0] ? Stage::kCalls : Stage::kOpen);
+    }
+    for (uint32_t i : enter) {
+      group.enter(i, 1h);
+      some_steps();
+    }
+    group.settle(live);
+    for (uint32_t i : live) ASSERT_EQ(group.stage(i), Stage::kDropping) << i << ", run " << run;
+  }
 }
 
 // Whatever a leader managed to say before it died, the rest end together.
