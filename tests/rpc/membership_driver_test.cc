@@ -91,7 +91,7 @@ class MembershipDriver : public ::testing::Test {
   }
 
   Membership::Options options_;
-  const WorkerId me_{0, 1};
+  WorkerId me_{0, 1};
   const WorkerId peer_{1, 1};
   ManualClock clock_;
   ManualExecutor executor_;
@@ -211,6 +211,36 @@ TEST_F(MembershipDriver, NobodyHearsOfTheEndOfOneWhoseJoinNobodyHeardOf) {
   store_thread_.run_all();
   EXPECT_FALSE(agent_->is_live(peer_));
   EXPECT_TRUE(heard.empty());
+}
+
+// The leader may have met it, and waits to hear that this worker never will.
+TEST_F(MembershipDriver, SaysThatItHeardOfTheDeathOfOneThatItNeverMet) {
+  me_ = {2, 1};
+  start(2);
+  const ScriptedConnectionPtr leader = connection();
+  ASSERT_TRUE(transport_.sink().on_accept(leader->peer()).ok());
+  transport_.sink().on_open(leader);
+  const auto newest_report = [&] {
+    uint64_t newest = 0;
+    for (const FramePtr& frame : leader->sent) {
+      wire::MembershipPost post;
+      if (frame->header.kind != FrameKind::kPost || !post.ParseFromString(frame->body)) continue;
+      newest = std::max<uint64_t>(newest, post.report().version());
+    }
+    return newest;
+  };
+  quiescence_->enter(std::chrono::seconds(30));
+  wire::MembershipPost entered;
+  entered.mutable_report()->set_phase(1);
+  say(leader, entered);
+  clock_.advance(std::chrono::seconds(1));
+  const uint64_t before = newest_report();
+  EXPECT_GT(before, 0u);
+  wire::MembershipPost death;
+  death.mutable_death()->set_worker(WorkerId{0, 1}.bits());
+  death.mutable_death()->set_by(peer_.bits());
+  say(leader, death);
+  EXPECT_GT(newest_report(), before);
 }
 
 TEST_F(MembershipDriver, AQuestionThatTheStoreThreadReachesInTimeCondemns) {
