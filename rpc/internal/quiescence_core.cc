@@ -48,7 +48,9 @@ wire::MembershipPost QuiescenceCore::entry() const {
 
 void QuiescenceCore::joined(WorkerId worker, MembershipMessages& out) {
   if (!admits() || live_.contains(worker)) return;
+  const WorkerId before = leader();
   live_[worker];
+  if (leader() != before) last_.reset();  // it has none of this worker's reports
   members_.insert(worker);
   for (const auto& [from, report] : std::exchange(held_, {})) take_report(from, report);
   if (stage_ == Stage::kCalls) out.push_back({worker, entry()});
@@ -92,6 +94,10 @@ void QuiescenceCore::report(MembershipMessages& out) {
 
 void QuiescenceCore::take_report(WorkerId from,
                                  const wire::MembershipPost::QuiescenceReport& report) {
+  // Two threads of a driver may send out of order.
+  if (auto held = held_.find(from); held != held_.end()) {
+    if (held->second.version() > report.version()) return;
+  }
   TerminationReport row;
   row.worker = from;
   row.version = report.version();
@@ -148,15 +154,15 @@ void QuiescenceCore::gone(WorkerId worker, TimePoint now, MembershipMessages& ou
   const WorkerId before = leader();
   if (worker == self_) return;
   if (live_.erase(worker) == 0) {
-    // Others may know it, and wait to hear that this worker never will.
-    ++version_;
-    return report(out);
+    // Others may know it, and wait to hear that this worker never will: said when it is idle next.
+    last_.reset();
+    return;
   }
   held_.erase(worker);
   for (TerminationDetector& detector : detectors_) detector.leave_out(worker);
   if (leader() != before) {
     // The new leader has none of this worker's reports, and others may not have heard what ended.
-    report(out);
+    last_.reset();
     if (stage_ == Stage::kDropping || stage_ == Stage::kMessages) announce(1, out);
     if (stage_ == Stage::kEnded) announce(2, out);
   }

@@ -240,6 +240,7 @@ TEST_F(MembershipDriver, SaysThatItHeardOfTheDeathOfOneThatItNeverMet) {
   death.mutable_death()->set_worker(WorkerId{0, 1}.bits());
   death.mutable_death()->set_by(peer_.bits());
   say(leader, death);
+  clock_.advance(std::chrono::seconds(1));
   EXPECT_GT(newest_report(), before);
 }
 

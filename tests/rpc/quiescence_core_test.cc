@@ -43,8 +43,11 @@ class Group {
     add({worker, 2}, members);
     return static_cast<uint32_t>(nodes_.size() - 1);
   }
-  void meet(uint32_t i, uint32_t newcomer) {
+  void hold(uint32_t i, uint32_t newcomer) {
     nodes_[i].holds[nodes_[newcomer].self].peer = nodes_[newcomer].self;
+  }
+  void meet(uint32_t i, uint32_t newcomer) {
+    hold(i, newcomer);
     act(i, [&](QuiescenceCore& core, MembershipMessages& out) {
       core.joined(nodes_[newcomer].self, out);
     });
@@ -327,6 +330,72 @@ TEST(QuiescenceCoreTest, ANewcomerThatNotAllHaveMetIsNotWaitedForAfterItsEnd) {
   group.settle({0, 1});
   EXPECT_EQ(group.stage(0), Stage::kDropping);
   EXPECT_EQ(group.stage(1), Stage::kDropping);
+}
+
+// Two threads of a worker may send its reports out of order.
+TEST(QuiescenceCoreTest, AReportThatWaitsIsNotReplacedByAnOlderOne) {
+  QuiescenceCore leader(id(0), {id(0), id(1)});
+  const TimePoint now = TimePoint() + 1h;
+  MembershipMessages out;
+  const auto say = [&](uint64_t version, const std::vector<WorkerId>& holds) {
+    wire::MembershipPost post;
+    post.mutable_report()->set_phase(1);
+    post.mutable_report()->set_version(version);
+    for (const WorkerId peer : holds) {
+      post.mutable_report()->add_counters()->set_worker(peer.bits());
+    }
+    leader.receive(id(1), post, now, out);
+  };
+  const WorkerId newcomer{2, 2}, earlier{2, 1};
+  leader.joined(earlier, out);
+  leader.enter({}, now, out);
+  say(0, {});
+  say(3, {id(0), id(1), newcomer});
+  say(2, {id(0), id(1), earlier});
+  leader.gone(earlier, now, out);
+  leader.joined(newcomer, out);
+  wire::MembershipPost post;
+  post.mutable_report()->set_phase(1);
+  leader.receive(newcomer, post, now, out);
+  post.mutable_report()->set_version(1);
+  leader.receive(newcomer, post, now, out);
+  leader.idle({{id(0)}, {id(1)}, {newcomer}}, now, out);
+  EXPECT_EQ(leader.stage(), Stage::kDropping);
+}
+
+// Worker 1 was idle before the newcomer called it, and works now: hearing of the caller's death, it
+// has nothing to say until it is idle again.
+TEST(QuiescenceCoreTest, TheEndOfANewcomerDoesNotMakeAWorkerIdle) {
+  Group group(3);
+  group.kill(2);
+  group.enter(1);
+  group.idle(1);
+  while (group.deliver_one()) {
+  }
+  const uint32_t again = group.revive(2);
+  for (uint32_t i : {0, 1}) group.meet(i, again);
+  group.kill(again);
+  group.lose(1, again);  // the verdict's notice comes as well
+  group.enter(0);
+  group.settle({0});
+  EXPECT_EQ(group.stage(0), Stage::kCalls);
+  group.settle({1});
+  EXPECT_EQ(group.stage(0), Stage::kDropping);
+}
+
+// Worker 2 reported to worker 1, then a lower one came: that one has to hear it, though nothing
+// else has changed.
+TEST(QuiescenceCoreTest, ANewcomerThatLeadsHearsWhatOthersHadSaid) {
+  Group group(3);
+  group.kill(0);
+  for (uint32_t i : {1, 2}) group.enter(i);
+  const uint32_t again = group.revive(0);
+  group.hold(2, again);  // the agent knows it a moment before
+  group.settle({2});
+  for (uint32_t i : {1, 2}) group.meet(i, again);
+  group.enter(again);
+  group.settle({1, 2, again});
+  for (uint32_t i : {1u, 2u, again}) EXPECT_EQ(group.stage(i), Stage::kDropping) << i;
 }
 
 // Everyone meets the new life and loses the earlier one when it happens to.
