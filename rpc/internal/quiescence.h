@@ -34,7 +34,7 @@ class Quiescence {
   void receive(WorkerId from, const wire::MembershipPost& post);
   // Somebody has joined; harmless for known members.
   void joined(WorkerId worker);
-  // A verdict is known of this one. Those that the agent knows are also listened for.
+  // It has ended. Only to be said of one that the agent never knew; of the others the agent tells.
   void gone(WorkerId worker);
   // False: the end has come too far for newcomers.
   bool admits() const ABSL_LOCKS_EXCLUDED(mutex_);

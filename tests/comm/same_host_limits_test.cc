@@ -132,31 +132,27 @@ uint64_t waits_of(c10d::Backend& backend) {
   return counts.looked + counts.slept;
 }
 
-// Rank 0 waits for rank 1 in each of so many rounds, for a message or at a barrier. However busy
-// the machine: rank 1 comes only once rank 0 waits. Returns what rank 0 has counted.
-internal::CollectiveGroup::Counts wait_in_rounds(bool messages, SameHostOptions options) {
-  constexpr int kRounds = 50;
-  struct Round {
-    int number = 0;
-    uint64_t waits = 0;  // of rank 0, before it
-  };
-  std::atomic<c10d::Backend*> waiter{nullptr};
-  std::atomic<Round*> current{nullptr};
-  std::vector<Round> rounds(kRounds + 1);
+constexpr int kRounds = 50;
+
+// Rank 0 waits for rank 1 in each of kRounds, for a message or at a barrier. However busy the
+// machine: rank 1 comes only once rank 0 waits. Returns what rank 0 has counted.
+internal::CollectiveGroup::Counts wait_in_rounds(bool messages, const SameHostOptions& options) {
+  c10d::Backend* waiter = nullptr;       // rank 0
+  std::vector<uint64_t> waits(kRounds);  // of rank 0, before each round
+  std::atomic<int> begun = 0;            // rounds; whoever sees it sees the two above
   internal::CollectiveGroup::Counts counts;
   with_ranks(
       2,
       [&](int rank, c10d::Backend& backend) {
         if (rank == 0) waiter = &backend;
         Tensors ball = {at::zeros({8})};
-        for (int i = 1; i <= kRounds; ++i) {
+        for (int i = 0; i < kRounds; ++i) {
           if (rank == 0) {
-            rounds[i] = {i, waits_of(backend)};
-            current = &rounds[i];
+            waits[i] = waits_of(backend);
+            ++begun;
           } else {
-            const Round* round = nullptr;
-            while ((round = current) == nullptr || round->number < i) std::this_thread::yield();
-            while (waits_of(*waiter.load()) == round->waits) std::this_thread::yield();
+            while (begun <= i) std::this_thread::yield();
+            while (waits_of(*waiter) == waits[i]) std::this_thread::yield();
           }
           if (!messages) {
             backend.barrier(c10d::BarrierOptions())->wait();
@@ -182,7 +178,7 @@ TEST(SameHostWaitingTest, LooksWhereThatIsWorthWhileAndSleepsWhereItIsNotAllowed
     options.spin = std::chrono::microseconds(0);
     const auto counts = wait_in_rounds(messages, options);
     EXPECT_EQ(counts.looked, 0u);
-    EXPECT_GE(counts.slept, 50u);
+    EXPECT_GE(counts.slept, kRounds);
   }
 }
 
