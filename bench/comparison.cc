@@ -104,6 +104,35 @@ bool write_json(const std::string& file, const std::vector<Comparison>& comparis
   return static_cast<bool>(out);
 }
 
+// Measures all rows once and prints what it found.
+std::vector<Comparison> run_once(const Suite& suite, const std::vector<Row>& rows,
+                                 const std::vector<Entrant>& entrants,
+                                 const ComparisonOptions& options, bool& all_well) {
+  std::vector<std::unique_ptr<Group>> groups;
+  std::unique_ptr<Harness> harness;
+  int processes = 0;  // of the groups that run
+  std::vector<RowResult> results;
+  std::vector<Comparison> comparisons;
+  for (const Row& row : rows) {
+    if (row.processes != processes) {
+      processes = row.processes;
+      all_well = start_groups(suite, entrants, processes, groups) && all_well;
+      harness = std::make_unique<Harness>(groups, options.harness);
+    }
+    std::cerr << row.name << " ...\n";
+    results.push_back(harness->run(row));
+    for (Comparison& line : suite.compare(results.back(), options.subject, options.harness.seed)) {
+      comparisons.push_back(std::move(line));
+    }
+  }
+  std::cout << "\n" << comparison_table(comparisons, options.subject) << "\n";
+  for (const std::string& table : {step_table(results), agent_table(results)}) {
+    if (!table.empty()) std::cout << table << "\n";
+  }
+  std::cout << cost_table(results) << std::flush;
+  return comparisons;
+}
+
 }  // namespace
 
 int run_comparison(const Suite& suite, ComparisonOptions options) {
@@ -132,28 +161,17 @@ int run_comparison(const Suite& suite, ComparisonOptions options) {
   setenv("OMP_NUM_THREADS", "1", /*overwrite=*/1);
   print_conditions(options);
   if (options.busy) keep_processors_busy();
-  std::vector<std::unique_ptr<Group>> groups;
-  std::unique_ptr<Harness> harness;
-  int processes = 0;  // of the groups that run
-  std::vector<RowResult> results;
-  std::vector<Comparison> comparisons;
-  for (const Row& row : *rows) {
-    if (row.processes != processes) {
-      processes = row.processes;
-      all_well = start_groups(suite, *entrants, processes, groups) && all_well;
-      harness = std::make_unique<Harness>(groups, options.harness);
-    }
-    std::cerr << row.name << " ...\n";
-    results.push_back(harness->run(row));
-    for (Comparison& line : suite.compare(results.back(), options.subject, options.harness.seed)) {
-      comparisons.push_back(std::move(line));
-    }
+  std::vector<std::vector<Comparison>> runs;
+  for (int run = 0; run < options.runs; ++run) {
+    if (options.runs > 1) std::cerr << "run " << run + 1 << " of " << options.runs << "\n";
+    runs.push_back(run_once(suite, *rows, *entrants, options, all_well));
+    ++options.harness.seed;
   }
-  std::cout << "\n" << comparison_table(comparisons, options.subject) << "\n";
-  for (const std::string& table : {step_table(results), agent_table(results)}) {
-    if (!table.empty()) std::cout << table << "\n";
+  std::vector<Comparison> comparisons = runs[0];
+  if (options.runs > 1) {
+    comparisons = across_runs(runs);
+    std::cout << "\n" << comparison_table(comparisons, options.subject);
   }
-  std::cout << cost_table(results);
   if (!options.json_file.empty()) all_well = write_json(options.json_file, comparisons) && all_well;
   return all_well ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -1,7 +1,8 @@
 // One comparison from the command line to the printed tables and the file of JSON.
 //
 // Thread safety: one thread at a time.
-// Blocking: run_comparison takes rows x rounds x contestants x block seconds, and more to start.
+// Blocking: run_comparison takes runs x rows x rounds x contestants x block seconds, and more to
+// start.
 // Errors: told on standard error; whoever fails is left out, and the result is EXIT_FAILURE.
 #pragma once
 
@@ -25,6 +26,7 @@ struct ComparisonOptions {
   std::string subject = "weft";
   std::vector<std::string> beside;  // NAME=PROGRAM
   Harness::Options harness;
+  int runs = 1;  // each with new processes; of several the spread is told
   bool quick = false;
   bool pin = false;
   bool busy = false;

@@ -167,6 +167,31 @@ std::vector<Comparison> compare_pipelines(const RowResult& result, const std::st
   return lines;
 }
 
+std::vector<Comparison> across_runs(const std::vector<std::vector<Comparison>>& runs) {
+  std::vector<Comparison> lines;
+  for (const Comparison& first : runs.at(0)) {
+    std::vector<double> subject_values, peer_values;
+    Comparison line = first;
+    for (const std::vector<Comparison>& run : runs) {
+      const auto found = std::find_if(run.begin(), run.end(), [&](const Comparison& other) {
+        return other.row == first.row && other.peer == first.peer;
+      });
+      if (found == run.end()) break;
+      subject_values.push_back(found->subject_value);
+      peer_values.push_back(found->peer_value);
+      line.runs.push_back(found->ratio);
+    }
+    if (line.runs.size() < runs.size()) continue;
+    line.subject_value = median(subject_values);
+    line.peer_value = median(peer_values);
+    line.ratio = median(line.runs);
+    line.low = *std::min_element(line.runs.begin(), line.runs.end());
+    line.high = *std::max_element(line.runs.begin(), line.runs.end());
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
 nlohmann::json to_json(const std::vector<Comparison>& comparisons) {
   nlohmann::json array = nlohmann::json::array();
   for (const Comparison& line : comparisons) {
@@ -179,6 +204,7 @@ nlohmann::json to_json(const std::vector<Comparison>& comparisons) {
                      {"low", line.low},
                      {"high", line.high}});
     for (const auto& [name, value] : line.figures) array.back()[name] = value;
+    if (!line.runs.empty()) array.back()["runs"] = line.runs;
   }
   return array;
 }
@@ -190,9 +216,12 @@ std::string comparison_table(const std::vector<Comparison>& comparisons,
   const bool of_enough_rounds =
       std::all_of(comparisons.begin(), comparisons.end(),
                   [](const Comparison& line) { return line.rounds >= kRoundsOfAnInterval; });
+  std::string spread = of_enough_rounds ? "95 % interval" : "least, most";
+  if (!comparisons.empty() && !comparisons[0].runs.empty()) {
+    spread = absl::StrCat("least, most of ", comparisons[0].runs.size(), " runs");
+  }
   std::string table = absl::StrFormat("%-*s %-*s %12s %12s %-8s %8s   %s\n", row_width, "row",
-                                      kNameWidth, "peer", subject, "peer", "unit", "ratio",
-                                      of_enough_rounds ? "95 % interval" : "least, most");
+                                      kNameWidth, "peer", subject, "peer", "unit", "ratio", spread);
   for (const Comparison& line : comparisons) {
     absl::StrAppendFormat(&table, "%-*s %-*s %12.4g %12.4g %-8s %8.2f   [%.2f, %.2f]\n", row_width,
                           line.row, kNameWidth, line.peer, line.subject_value, line.peer_value,

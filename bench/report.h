@@ -29,6 +29,8 @@ struct Comparison {
   double low = 0;
   double high = 0;
   size_t rounds = 0;
+  // Of a line across runs: the ratio of each. Then `low` and `high` are the least and most of them.
+  std::vector<double> runs = {};
   // Further figures of the subject, which go into the JSON: name and median.
   std::vector<std::pair<std::string, double>> figures = {};
 };
@@ -55,8 +57,12 @@ std::vector<Comparison> compare_agents(const RowResult& result, const std::strin
 std::vector<Comparison> compare_pipelines(const RowResult& result, const std::string& subject,
                                           uint64_t seed);
 
+// One line for each row and peer that every run has: the medians of the runs' figures, and how far
+// the runs' ratios lie apart, which the interval of one run does not tell.
+std::vector<Comparison> across_runs(const std::vector<std::vector<Comparison>>& runs);
+
 // An array of {"row", "peer", "weft", "peer_value", "unit", "ratio", "low", "high"}; the subject's
-// value stands under "weft"; figures follow.
+// value stands under "weft"; figures follow, and "runs", the ratios, if there are several.
 nlohmann::json to_json(const std::vector<Comparison>& comparisons);
 
 std::string comparison_table(const std::vector<Comparison>& comparisons,

@@ -4,6 +4,7 @@
 //   weft_bench ddp --json result.json               collectives, and their part of a training step
 //   weft_bench rl --json result.json                an agent and its observers
 //   weft_bench pipeline --json result.json          ResNet50 in two shards, in micro-batches
+//   weft_bench ddp --runs 5 --json result.json      the spread from run to run as well
 //   weft_bench rpc --quick --rows "small call"      a look in seconds, too short to report
 //   weft_bench rpc --beside before=OLD/weft_bench   another build of this program as one more peer
 #include <algorithm>
@@ -21,6 +22,7 @@
 #include <CLI/CLI.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/freed_memory.h"
 #include "weft/bench/comparison.h"
 #include "weft/bench/contestants/child.h"
 #include "weft/bench/contestants/contestants.h"
@@ -36,9 +38,20 @@ constexpr char kTorchDdp[] = "torch ddp";  // a program of its own, for the step
 constexpr int kTorchDdpRanks = 2;
 
 constexpr char kTorchPython[] = "torch python";
+constexpr char kTorchBatched[] = "torch batched";
 constexpr char kPipelineChild[] = "weft pipeline";
 // A block has several steps of the model, each of seconds.
 constexpr double kPipelinePatienceSeconds = 600;
+
+// Starts a program in Python with what keep_freed_memory() sets: malloc is not what is compared.
+std::vector<std::string> python_command(const std::string& python, const std::string& program) {
+  return {"/usr/bin/env",
+          "MALLOC_TRIM_THRESHOLD_=2147483647",
+          "MALLOC_MMAP_THRESHOLD_=33554432",
+          "MALLOC_ARENA_MAX=1",
+          python,
+          WEFT_SOURCE_DIR "/bench/contestants/" + program};
+}
 
 struct PythonOptions {
   std::string python = WEFT_SOURCE_DIR "/.deps/oracles/bin/python";
@@ -46,7 +59,7 @@ struct PythonOptions {
 
 struct RlSuiteOptions : PythonOptions {
   int observers = kMostObservers;  // processes of them; rows with more are left out
-  int torch_observers = 16;        // of "torch python"; each is a Python with a torch, 300 MB
+  int torch_observers = 16;        // of the peers; each is a Python with a torch, 300 MB
 };
 
 struct DdpSuiteOptions : PythonOptions {
@@ -63,8 +76,12 @@ struct ChildOptions {
 };
 
 std::vector<Contestant> all_contestants() {
-  return {weft_contestant(Waiting::kSpinning), weft_contestant(Waiting::kBlocking),
-          torch_contestant("uv"), torch_contestant("shm"), grpc_contestant()};
+  return {weft_contestant(Waiting::kSpinning),
+          weft_contestant(Waiting::kBlocking),
+          torch_contestant("uv"),
+          torch_contestant("shm"),
+          grpc_contestant(),
+          grpc_stream_contestant()};
 }
 
 std::vector<RankContestant> all_rank_contestants(std::chrono::microseconds spin) {
@@ -112,6 +129,7 @@ int run_in_crowd(const CrowdContestant& contestant, const ChildOptions& options)
 
 int run_child(const ChildOptions& options) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // a stopped child would not see the driver's end otherwise
+  keep_freed_memory();  // Weft's workers do it themselves; malloc is not what is compared
   if (options.processor >= 0) {
     if (const absl::Status pinned = pin_to_processor(options.processor); !pinned.ok()) {
       std::cerr << pinned << "\n";
@@ -159,7 +177,7 @@ Suite ddp_suite(const DdpSuiteOptions& options, bool pin) {
                                         "--spin-us",     absl::StrCat(options.spin_us)};
     if (entrant.child_name == kTorchDdp) {
       if (ranks != kTorchDdpRanks) return nullptr;
-      command = {options.python, WEFT_SOURCE_DIR "/bench/contestants/torch_ddp.py"};
+      command = python_command(options.python, "torch_ddp.py");
     }
     return std::make_unique<RankGroup>(RankGroup::Options{
         .name = entrant.name, .ranks = ranks, .pin = pin, .command = std::move(command)});
@@ -170,13 +188,17 @@ Suite ddp_suite(const DdpSuiteOptions& options, bool pin) {
 Suite rl_suite(const RlSuiteOptions& options) {
   Suite suite{
       .rows = rl_rows(), .contestants = {"weft"}, .make_group = {}, .compare = compare_agents};
-  if (std::filesystem::exists(options.python)) suite.contestants.push_back(kTorchPython);
+  if (std::filesystem::exists(options.python)) {
+    suite.contestants.insert(suite.contestants.end(), {kTorchPython, kTorchBatched});
+  }
   suite.make_group = [options](const Entrant& entrant, int) -> std::unique_ptr<Group> {
-    if (entrant.child_name == kTorchPython) {
+    if (entrant.child_name == kTorchPython || entrant.child_name == kTorchBatched) {
+      const bool batched = entrant.child_name == kTorchBatched;
       return std::make_unique<Crowd>(Crowd::Options{
           .name = entrant.name,
           .members = std::min(options.observers, options.torch_observers),
-          .command = {options.python, WEFT_SOURCE_DIR "/bench/contestants/torch_rl.py"}});
+          .command =
+              python_command(options.python, batched ? "torch_rl_batched.py" : "torch_rl.py")});
     }
     return std::make_unique<Crowd>(
         Crowd::Options{.name = entrant.name,
@@ -199,13 +221,7 @@ Suite pipeline_suite(const PythonOptions& options) {
                          .patience_seconds = kPipelinePatienceSeconds,
                          .command = {entrant.program, "contestant", "--name", kPipelineChild}};
     if (entrant.child_name == kTorchPython) {
-      // What keep_freed_memory() sets: malloc is not what is compared.
-      crowd.command = {"/usr/bin/env",
-                       "MALLOC_TRIM_THRESHOLD_=2147483647",
-                       "MALLOC_MMAP_THRESHOLD_=33554432",
-                       "MALLOC_ARENA_MAX=1",
-                       options.python,
-                       WEFT_SOURCE_DIR "/bench/contestants/torch_pipeline.py"};
+      crowd.command = python_command(options.python, "torch_pipeline.py");
     }
     return std::make_unique<Crowd>(std::move(crowd));
   };
@@ -225,6 +241,10 @@ void add_comparison_options(CLI::App& command, ComparisonOptions& options,
                      "NAME=PROGRAM, another build of this program as a peer; repeatable");
   command.add_option("--subject", options.subject, "whose ratios are told")->capture_default_str();
   command.add_option("--rounds", options.harness.rounds, "counted rounds")->capture_default_str();
+  command
+      .add_option("--runs", options.runs, "times that all is measured, by processes started anew")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command.add_option("--block", options.harness.block_seconds, "seconds of one block")
       ->capture_default_str();
   command.add_option("--seed", options.harness.seed, "of the random order");
@@ -264,7 +284,7 @@ int run(int argc, char** argv) {
       ->capture_default_str();
 
   rl->add_option("--torch-observers", rl_options.torch_observers,
-                 "processes of them for \"torch python\", at most")
+                 "processes of them for \"torch python\" and \"torch batched\", at most")
       ->check(CLI::Range(1, kMostObservers))
       ->capture_default_str();
 

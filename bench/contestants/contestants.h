@@ -21,6 +21,9 @@ Contestant torch_contestant(const std::string& transport);
 // unary".
 Contestant grpc_contestant();
 
+// One gRPC stream over TCP on loopback, with many small calls in each message. Named "grpc stream".
+Contestant grpc_stream_contestant();
+
 // Weft over gRPC on loopback. Named "weft"; "weft blocking" never spins before it sleeps.
 enum class Waiting { kSpinning, kBlocking };
 Contestant weft_contestant(Waiting waiting);

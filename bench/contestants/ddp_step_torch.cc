@@ -32,8 +32,10 @@ c10::intrusive_ptr<c10d::ProcessGroup> group_of(const c10::intrusive_ptr<c10d::B
   return group;
 }
 
-// Without unused parameters Python's DDP begins with one bucket, since the order in which gradients
-// arrive is not known; the reducer makes those of 1 MiB and 25 MiB before the second step.
+// As torch is fastest: with gradient_as_bucket_view, gradients stay in the buckets and are not
+// copied back out of them. Without unused parameters Python's DDP begins with one bucket, since the
+// order in which gradients arrive is not known; the reducer makes those of 1 MiB and 25 MiB before
+// the second step.
 std::shared_ptr<c10d::Reducer> reducer_of(const std::vector<at::Tensor>& parameters,
                                           const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   const std::vector<bool> sparse(parameters.size(), false);
@@ -44,7 +46,7 @@ std::shared_ptr<c10d::Reducer> reducer_of(const std::vector<at::Tensor>& paramet
   for (size_t i = 0; i < parameters.size(); ++i) names[i] = "parameter" + std::to_string(i);
   return std::make_shared<c10d::Reducer>(
       parameters, buckets, group, sparse, c10d::kDefaultBucketBytesCap,
-      /*find_unused_parameters=*/false, /*gradient_as_bucket_view=*/false, names,
+      /*find_unused_parameters=*/false, /*gradient_as_bucket_view=*/true, names,
       c10d::kDefaultFirstBucketBytes,
       /*skip_all_reduce_unused_params=*/false,
       /*use_python_reducer=*/false,

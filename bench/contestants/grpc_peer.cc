@@ -1,13 +1,14 @@
 // The peer: unary gRPC as one would write it by hand for speed, on one channel over loopback TCP.
 //
 // Tensors are bare floats in a ByteBuffer: no protobuf message, no LibTorch, the sender's data is
-// referenced and not copied, the receiver copies it once, into memory of its own. One call at a
-// time is the synchronous client; calls in flight are the asynchronous one; the server is
-// synchronous.
+// referenced and not copied, the receiver copies it once, into memory of its own, which it takes
+// from a pool: fresh pages would cost more than the copy. One call at a time is the synchronous
+// client; calls in flight are the asynchronous one; the server is synchronous.
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include <grpcpp/support/method_handler.h>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/mutex.h"
 #include "weft/base/status.h"
 #include "weft/bench/contestants/contestants.h"
 
@@ -27,17 +29,58 @@ constexpr char kAdd[] = "/weft.bench.Plain/Add";
 constexpr char kSend[] = "/weft.bench.Plain/Send";
 constexpr char kEcho[] = "/weft.bench.Plain/Echo";
 constexpr char kHost[] = "127.0.0.1";
-constexpr size_t kAlignment = 64;
 constexpr size_t kElementsOfAdd = 4;
 
-// Fresh, uninitialised, aligned like a tensor's storage.
+// Keeps the blocks that were freed last, whose pages are there already. Thread safety: all methods
+// may be called from any thread.
+class Pool {
+ public:
+  static Pool& of_process() {
+    static Pool& pool = *new Pool;
+    return pool;
+  }
+
+  // Uninitialised, aligned like a tensor's storage.
+  void* take(size_t bytes) {
+    bytes = rounded(bytes);
+    {
+      MutexLock lock(mutex_);
+      for (auto block = free_.begin(); block != free_.end(); ++block) {
+        if (block->bytes != bytes) continue;
+        void* const data = block->data;
+        free_.erase(block);
+        return data;
+      }
+    }
+    return std::aligned_alloc(kAlignment, bytes);
+  }
+  void give_back(void* data, size_t bytes) {
+    if (data == nullptr) return;
+    MutexLock lock(mutex_);
+    free_.push_front({data, rounded(bytes)});
+    if (free_.size() <= kMostKept) return;
+    std::free(free_.back().data);
+    free_.pop_back();
+  }
+
+ private:
+  static constexpr size_t kAlignment = 64;
+  static constexpr size_t kMostKept = 8;
+  struct Block {
+    void* data;
+    size_t bytes;
+  };
+  static size_t rounded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+  Mutex mutex_;
+  std::deque<Block> free_ ABSL_GUARDED_BY(mutex_);  // the newest first
+};
+
 class Floats {
  public:
   Floats() = default;
   explicit Floats(size_t count)
-      : count_(count),
-        data_(static_cast<float*>(std::aligned_alloc(
-            kAlignment, (count * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment))) {}
+      : count_(count), data_(static_cast<float*>(Pool::of_process().take(count * sizeof(float)))) {}
   Floats(Floats&& other) noexcept
       : count_(std::exchange(other.count_, 0)), data_(std::exchange(other.data_, nullptr)) {}
   Floats& operator=(Floats&& other) noexcept {
@@ -45,14 +88,13 @@ class Floats {
     std::swap(data_, other.data_);
     return *this;
   }
-  ~Floats() { std::free(data_); }
+  ~Floats() { Pool::of_process().give_back(data_, count_ * sizeof(float)); }
 
   size_t size() const { return count_; }
   float* data() { return data_; }
   const float* data() const { return data_; }
   float& operator[](size_t i) { return data_[i]; }
   float operator[](size_t i) const { return data_[i]; }
-  float* release() { return std::exchange(data_, nullptr); }
 
  private:
   size_t count_ = 0;
@@ -83,9 +125,12 @@ grpc::ByteBuffer refer_to(const Floats& floats) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
+// The buffer owns the floats.
 grpc::ByteBuffer give_away(Floats floats) {
-  const size_t bytes = floats.size() * sizeof(float);
-  const grpc::Slice slice(floats.release(), bytes, std::free);
+  auto* const owned = new Floats(std::move(floats));
+  const grpc::Slice slice(
+      owned->data(), owned->size() * sizeof(float),
+      [](void* floats) { delete static_cast<Floats*>(floats); }, owned);
   return grpc::ByteBuffer(&slice, 1);
 }
 

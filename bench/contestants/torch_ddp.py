@@ -61,7 +61,10 @@ class Rank:
             return {"code": UNIMPLEMENTED, "error": "steps only"}
         if self.ddp is None:
             self.local = make_net()
-            self.ddp = torch.nn.parallel.DistributedDataParallel(make_net())
+            # Its best setting: gradients stay in the buckets and are not copied back out of them.
+            self.ddp = torch.nn.parallel.DistributedDataParallel(
+                make_net(), gradient_as_bucket_view=True
+            )
             torch.manual_seed(self.rank + 2)
             self.input = torch.randn(BATCH, FEATURES)
         if not self.gradients_are_right():

@@ -23,7 +23,7 @@ from torch.distributions import Categorical
 GAMMA = 0.99
 WARM_UP_SHARE = 0.2
 TRIAL_STEPS = 8
-ROWS = ("two calls", "one call", "batched 1", "batched 16")  # all are measured against two calls
+ROWS = ("two calls", "one call", "batched 1", "batched 16")  # each row is compared with two calls
 
 
 def call_method(method, reference, *arguments):

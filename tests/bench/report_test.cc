@@ -75,6 +75,27 @@ TEST(Report, WhoeverLacksTheRowIsLeftOut) {
   EXPECT_TRUE(compare(own_failed, "weft", kSeed).empty());
 }
 
+TEST(Report, AcrossRunsTellsTheMedianRunAndHowFarTheRunsLieApart) {
+  std::vector<std::vector<Comparison>> runs;
+  for (const double us : {100, 300, 200}) {
+    RowResult result = small_call();
+    result.series[0] = latencies("torch uv", {us, us, us});
+    result.series[1] = latencies("weft", {50, 50, 50});
+    if (us == 300) result.series[2].status = absl::UnavailableError("gone");
+    runs.push_back(compare(result, "weft", kSeed));
+  }
+  const std::vector<Comparison> lines = across_runs(runs);
+  ASSERT_EQ(lines.size(), 1u);  // a run lacks the other peer
+  EXPECT_EQ(lines[0].peer, "torch uv");
+  EXPECT_THAT(lines[0].runs, testing::ElementsAre(2, 6, 4));
+  EXPECT_NEAR(lines[0].ratio, 4, 1e-9);
+  EXPECT_NEAR(lines[0].low, 2, 1e-9);
+  EXPECT_NEAR(lines[0].high, 6, 1e-9);
+  EXPECT_NEAR(lines[0].peer_value, 200, 1e-9);
+  EXPECT_THAT(comparison_table(lines, "weft"), HasSubstr("least, most of 3 runs"));
+  EXPECT_EQ(to_json(lines)[0]["runs"], nlohmann::json({2.0, 6.0, 4.0}));
+}
+
 TEST(Report, JsonHasExactlyThePromisedKeys) {
   const nlohmann::json json = to_json(compare(small_call(), "weft", kSeed));
   ASSERT_TRUE(json.is_array());
