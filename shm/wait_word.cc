@@ -1,6 +1,7 @@
 #include "weft/shm/wait_word.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <climits>
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -9,12 +10,12 @@
 
 namespace weft {
 
-void WaitWord::sleep(uint32_t seen, TimePoint deadline) {
+bool WaitWord::sleep(uint32_t seen, TimePoint deadline) {
   timespec left = {};
   const timespec* limit = nullptr;  // none: waits without
   if (deadline != TimePoint::max()) {
     const auto now = std::chrono::steady_clock::now();
-    if (now >= deadline) return;
+    if (now >= deadline) return false;
     const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - now).count();
     left.tv_sec = static_cast<time_t>(time / 1'000'000'000);
     left.tv_nsec = static_cast<long>(time % 1'000'000'000);
@@ -22,8 +23,10 @@ void WaitWord::sleep(uint32_t seen, TimePoint deadline) {
   }
   sleepers.fetch_add(1, std::memory_order_seq_cst);
   // The kernel compares once more under its own lock: a move in between is not missed.
-  ::syscall(SYS_futex, &value, FUTEX_WAIT, seen, limit, nullptr, 0);
+  const bool late =
+      ::syscall(SYS_futex, &value, FUTEX_WAIT, seen, limit, nullptr, 0) != 0 && errno == ETIMEDOUT;
   sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  return !late;
 }
 
 void WaitWord::wake() { ::syscall(SYS_futex, &value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }

@@ -46,8 +46,8 @@ struct alignas(64) WaitWord {
   class Sleeper;
 
   // Sleeps while the number is `seen`, until `deadline` at the latest; may return early. Callers
-  // look again.
-  void sleep(uint32_t seen, TimePoint deadline);
+  // look again. False: nobody woke it before the deadline.
+  bool sleep(uint32_t seen, TimePoint deadline);
 
   // Wakes all that sleep, without a change.
   void wake();
@@ -66,7 +66,7 @@ class WaitWord::Sleeper {
   Sleeper(const Sleeper&) = delete;
   Sleeper& operator=(const Sleeper&) = delete;
 
-  void sleep(TimePoint deadline) const { word_.sleep(seen_, deadline); }
+  bool sleep(TimePoint deadline) const { return word_.sleep(seen_, deadline); }
 
  private:
   WaitWord& word_;

@@ -259,6 +259,7 @@ void CollectiveGroup::fail(absl::Status reason) {
 }
 
 void CollectiveGroup::look_around() {
+  ++counts_.checked;
   look_at_transfers();
   if (queue_.empty() || !failure_.ok() || awaited_ == nullptr) return;
   std::vector<int> late;

@@ -48,6 +48,8 @@ class CollectiveGroup {
   struct Options {
     Nanoseconds spin = std::chrono::microseconds(100);  // looked for before sleeping; 0: not at all
     ArenaDirectory* arenas = nullptr;                   // borrowed; none: no resident memory
+    // A sleep is no longer than this, and then the ranks that are waited for are checked.
+    Nanoseconds tick = std::chrono::milliseconds(20);
     // After this the group's own thread runs collectives that nobody waits for; messages after
     // kPatience at the latest. Zero: kPatience as well if there are more processors than ranks,
     // else kLongPatience, as it would only take the processor from who computes.
@@ -121,6 +123,8 @@ class CollectiveGroup {
     uint64_t chunks = 0;        // that this rank added up, in arenas
     uint64_t looked = 0;        // times it began to look for what it waits for
     uint64_t slept = 0;         // times it went to sleep
+    uint64_t ticked = 0;        // sleeps that nobody ended before their tick or deadline
+    uint64_t checked = 0;       // times it checked who is dead, has given up or is late
   };
   Counts counts() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -143,7 +147,6 @@ class CollectiveGroup {
 
   static constexpr Nanoseconds kPatience = std::chrono::milliseconds(1);
   static constexpr Nanoseconds kLongPatience = std::chrono::milliseconds(50);
-  static constexpr Nanoseconds kLook = std::chrono::milliseconds(20);
   static constexpr int kMostIdle = 10;  // ticks
   static constexpr size_t kMostCallers = 64;
   static constexpr int kLooks = 64;  // before it yields

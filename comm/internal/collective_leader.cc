@@ -49,7 +49,7 @@ void CollectiveGroup::lead(const Work* work, TimePoint deadline, bool looks) {
     if (over) return;
     if (look && look_for(awaited)) continue;
     const WaitWord::Sleeper sleeper(mesh_->mine().doorbell);
-    TimePoint until = std::min(deadline, Clock::now() + kLook);
+    TimePoint until = std::min(deadline, Clock::now() + options_.tick);
     {
       MutexLock lock(mutex_);
       if (advance() || advance_lanes() || nothing_under_way()) continue;
@@ -58,13 +58,15 @@ void CollectiveGroup::lead(const Work* work, TimePoint deadline, bool looks) {
       ++counts_.slept;
     }
     const TimePoint asleep = Clock::now();
+    bool rung;
     {
       const BlockingSection waiting;
-      sleeper.sleep(until);
+      rung = sleeper.sleep(until);
     }
     const Nanoseconds slept = Clock::now() - asleep;
     if (awaited.come()) spin_.slept(slept);
     MutexLock lock(mutex_);
+    if (!rung) ++counts_.ticked;
     // First what those have left that are gone.
     while (advance() || advance_lanes()) {
     }

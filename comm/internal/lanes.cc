@@ -65,11 +65,11 @@ absl::Status Lanes::receive(Message message) {
     copy_bytes(message.data, in.kept.data(), in.read);
     kept_bytes_ -= in.header.size + kKeptCost;
     in.kept = {};
-    in.receive = receives_.insert(receives_.end(), {std::move(message), true});
+    in.receive = receives_.insert(receives_.end(), {std::move(message), peer});
     in.matched = true;
     return absl::OkStatus();
   }
-  receives_.push_back({std::move(message), false});
+  receives_.push_back({std::move(message)});
   return absl::OkStatus();
 }
 
@@ -168,14 +168,13 @@ absl::StatusOr<bool> Lanes::find_place(int peer) {
   Incoming& in = incoming_[peer];
   const auto meant = [&](const Receive& receive) {
     const Message& message = receive.message;
-    return !receive.begun && (message.peer == kAnyone || message.peer == peer) &&
+    return !receive.begun() && (message.peer == kAnyone || message.peer == peer) &&
            message.tag == in.header.tag;
   };
   in.receive = std::find_if(receives_.begin(), receives_.end(), meant);
   in.matched = in.receive != receives_.end();
   if (in.matched) {
     WEFT_RETURN_IF_ERROR(fits(in.receive->message, peer, in.header.size));
-    in.receive->begun = true;
     in.receive->sender = peer;
     return true;
   }
@@ -227,7 +226,7 @@ std::vector<Lanes::Waiting> Lanes::waiting() const {
   }
   for (const Receive& receive : receives_) {
     const Message& message = receive.message;
-    const int peer = receive.begun ? receive.sender : message.peer;
+    const int peer = receive.begun() ? receive.sender : message.peer;
     const std::string from =
         peer == kAnyone ? std::string("any rank") : absl::StrCat("rank ", peer);
     all.push_back({peer, absl::StrCat("receive of ", message.size, " bytes from ", from, " (tag ",

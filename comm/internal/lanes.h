@@ -77,8 +77,8 @@ class Lanes {
   };
   struct Receive {
     Message message;
-    bool begun = false;    // a message is coming into it
-    int sender = kAnyone;  // whose it is
+    int sender = kAnyone;  // of the message that is coming into it; kAnyone: none is yet
+    bool begun() const { return sender != kAnyone; }
   };
   using Receives = std::list<Receive>;
   struct Outgoing {

@@ -23,6 +23,7 @@ using testing::all_reduce;
 using testing::barrier;
 using ::testing::HasSubstr;
 using testing::in_time;
+using testing::message;
 using testing::numbers;
 using testing::part_of;
 using testing::Ranks;
@@ -273,15 +274,6 @@ TEST(CollectiveGroupTest, RunsWithoutLookingBeforeItSleeps) {
 }
 
 // ---- messages between two
-
-Lanes::Message message(int peer, int tag, std::vector<double>& data) {
-  Lanes::Message one;
-  one.peer = peer;
-  one.tag = tag;
-  one.data = part_of(data).data;
-  one.size = part_of(data).size;
-  return one;
-}
 
 TEST(MessagesTest, GoToTheReceiveOfTheirSenderAndTag) {
   Ranks group(3);

@@ -33,7 +33,9 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int kTimeoutMs = 20'000;  // of an operation
-// How long a survivor may take to notice: it looks every 20 ms, but shares two processors.
+// How long the operation may have taken that a survivor fails with: well before its timeout. (That
+// the first check after a death is enough, and that one comes every 20 ms, is for DeathsTest and
+// TicksTest: they count, and need no clock.)
 constexpr int kNoticedMs = 5'000;
 
 int kills = 20;

@@ -57,6 +57,15 @@ inline internal::Operation barrier() {
   return operation;
 }
 
+inline internal::Lanes::Message message(int peer, int tag, std::vector<double>& data) {
+  internal::Lanes::Message one;
+  one.peer = peer;
+  one.tag = tag;
+  one.data = part_of(data).data;
+  one.size = part_of(data).size;
+  return one;
+}
+
 inline absl::Status run(internal::CollectiveGroup& group, internal::Operation operation) {
   return group.wait(group.start(std::move(operation), in_time()), in_time());
 }

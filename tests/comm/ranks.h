@@ -48,29 +48,44 @@ inline std::chrono::steady_clock::time_point in_time() {
   return std::chrono::steady_clock::now() + std::chrono::seconds(60);
 }
 
+// Runs a program for each rank, all at the same time, to its end.
+inline void each_rank(int size, const std::function<void(int rank)>& program) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) threads.emplace_back([&, rank] { program(rank); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// By rank. Shared as a group shares its own.
+using Meshes = std::vector<std::shared_ptr<internal::Mesh>>;
+
+inline Meshes connected(int size) {
+  MemoryNoticeboard notices;
+  Meshes meshes(size);
+  each_rank(size, [&](int rank) {
+    auto mesh = internal::Mesh::form(rank, size, notices, in_time());
+    ASSERT_TRUE(mesh.ok()) << mesh.status();
+    meshes[rank] = *std::move(mesh);
+  });
+  return meshes;
+}
+
 class Ranks {
  public:
-  explicit Ranks(int size, internal::CollectiveGroup::Options options = {}) : groups_(size) {
-    each([&](int rank) {
-      auto mesh = internal::Mesh::form(rank, size, notices_, in_time());
-      ASSERT_TRUE(mesh.ok()) << mesh.status();
-      groups_[rank] = std::make_unique<internal::CollectiveGroup>(*std::move(mesh), options);
-    });
+  explicit Ranks(int size, internal::CollectiveGroup::Options options = {})
+      : Ranks(connected(size), options) {}
+  Ranks(const Meshes& meshes, internal::CollectiveGroup::Options options) {
+    for (const auto& mesh : meshes) {
+      groups_.push_back(std::make_unique<internal::CollectiveGroup>(mesh, options));
+    }
   }
 
   int size() const { return static_cast<int>(groups_.size()); }
   internal::CollectiveGroup& operator[](int rank) { return *groups_[rank]; }
   void end(int rank) { groups_[rank].reset(); }
 
-  // Runs a program for each rank, all at the same time, to its end.
-  void each(const std::function<void(int rank)>& program) {
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < size(); ++rank) threads.emplace_back([&, rank] { program(rank); });
-    for (std::thread& thread : threads) thread.join();
-  }
+  void each(const std::function<void(int rank)>& program) { each_rank(size(), program); }
 
  private:
-  MemoryNoticeboard notices_;
   std::vector<std::unique_ptr<internal::CollectiveGroup>> groups_;
 };
 
