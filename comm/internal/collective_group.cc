@@ -144,8 +144,12 @@ absl::Status CollectiveGroup::wait(const std::shared_ptr<Work>& work, TimePoint 
       bool in_time = true;
       while (!work->done() && leading_ && in_time) in_time = moved_on_.wait_until(mutex_, deadline);
       --followers_;
-      if (work->done()) break;
-      if (!in_time) return absl::DeadlineExceededError("not done yet");
+      if (work->done() || !in_time) {
+        // It does not lead, although others may have given way to it.
+        if (giving_way_) background_needed_.notify_all();
+        if (work->done()) break;
+        return absl::DeadlineExceededError("not done yet");
+      }
       leading_ = true;
     }
     lead(work.get(), deadline);
@@ -234,6 +238,7 @@ void CollectiveGroup::finish_operation() {
 void CollectiveGroup::finish(std::shared_ptr<Work> work, absl::Status status) {
   work->status_ = std::move(status);
   work->done_.store(true, std::memory_order_release);
+  if (!work->then_.empty()) --urgent_;
   for (std::function<void()>& then : std::exchange(work->then_, {})) call_soon(std::move(then));
   // What the work holds ends outside of the lock.
   finished_.push_back(std::move(work));

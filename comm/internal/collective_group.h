@@ -219,7 +219,9 @@ class CollectiveGroup {
   bool leading_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is in lead()
   int followers_ ABSL_GUARDED_BY(mutex_) = 0;     // wait for moved_on_
   bool ticking_ ABSL_GUARDED_BY(mutex_) = false;  // the group's thread looks now and then
-  bool urgent_ ABSL_GUARDED_BY(mutex_) = false;   // it need not wait that long
+  // Work under way whose end somebody is to be told of: for it that thread does not wait that long.
+  size_t urgent_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool giving_way_ ABSL_GUARDED_BY(mutex_) = false;  // that thread waits until nobody else leads
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Work>> queue_ ABSL_GUARDED_BY(mutex_);

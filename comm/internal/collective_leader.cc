@@ -42,7 +42,7 @@ void CollectiveGroup::lead(const Work* work, TimePoint deadline, bool looks) {
       if (over) {
         leading_ = false;
         moved_on_.notify_all();
-        if (urgent_) background_needed_.notify_all();
+        if (giving_way_) background_needed_.notify_all();
       }
     }
     tell(finished);
@@ -128,19 +128,21 @@ void CollectiveGroup::run_in_background() {
         idle = 0;
         continue;
       }
-      if (!urgent_) {
+      if (urgent_ == 0) {
         const Nanoseconds patience =
             transfers_.empty() ? patience_ : std::min(patience_, kPatience);
         background_needed_.wait_until(mutex_, Clock::now() + patience);
       }
       if (stopping_) return;
-      if (urgent_ && leading_) {
-        // Who leads may stop before what is urgent is done.
+      if (urgent_ > 0 && (leading_ || followers_ > 0)) {
+        // A thread that waits leads, or is about to, and may stop before the urgent work is done.
+        giving_way_ = true;
         background_needed_.wait(mutex_);
+        giving_way_ = false;
         continue;
       }
-      // Whoever started it had time to wait for it.
-      at_once = std::exchange(urgent_, false) && !leading_ && !nothing_under_way();
+      // Whoever started the rest had time to wait for it.
+      at_once = urgent_ > 0;
       if (!at_once && (nothing_under_way() || operations_ != seen || leading_)) {
         idle = operations_ == seen && nothing_under_way() ? idle + 1 : 0;
         if (idle == kMostIdle) ticking_ = false;
@@ -164,9 +166,9 @@ void CollectiveGroup::tell(Finished& finished) {
 void CollectiveGroup::when_done(const std::shared_ptr<Work>& work, std::function<void()> then) {
   MutexLock lock(mutex_);
   if (work->done()) return call_soon(std::move(then));
-  work->then_.push_back(std::move(then));
   // Nobody may wait for it in any other way.
-  urgent_ = true;
+  if (work->then_.empty()) ++urgent_;
+  work->then_.push_back(std::move(then));
   background_needed_.notify_all();
 }
 

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <future>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -164,6 +165,33 @@ TEST(CollectiveGroupTest, GoesOnThoughNobodyWaits) {
   group.end(0);
   group.end(1);
   EXPECT_EQ(told, 2);
+}
+
+// Work whose end somebody wants to be told of needs no patience, even if a thread that waited for
+// other work has had the lead meanwhile.
+TEST(CollectiveGroupTest, WorkWithACallbackGoesOnAtOnceAfterAWaitForOtherWork) {
+  CollectiveGroup::Options options;
+  options.patience = std::chrono::hours(1);
+  options.tick = std::chrono::hours(1);  // each thread that leads sleeps once
+  options.spin = seconds(0);
+  std::promise<void> told;
+  Ranks group(2, options);
+  const auto slept = [&](uint64_t times) {
+    const auto deadline = in_time();
+    while (group[0].counts().slept < times && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+  };
+  const auto first = group[0].start(barrier(), in_time());
+  const auto second = group[0].start(barrier(), in_time());
+  group[0].when_done(second, [&told] { told.set_value(); });
+  slept(1);  // the group's thread leads
+  std::thread waits([&] { EXPECT_EQ(group[0].wait(first, in_time()), absl::OkStatus()); });
+  slept(2);  // it has given way to the one that waits
+  EXPECT_EQ(run(group[1], barrier()), absl::OkStatus());
+  waits.join();
+  EXPECT_EQ(run(group[1], barrier()), absl::OkStatus());
+  EXPECT_EQ(told.get_future().wait_until(in_time()), std::future_status::ready);
 }
 
 TEST(CollectiveGroupTest, ManyThreadsWaitForTheSameWork) {
