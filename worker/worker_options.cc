@@ -38,7 +38,7 @@ absl::Status WorkerOptions::validate() const {
   if (dynamic && name.empty()) {
     return absl::InvalidArgumentError("a worker of a dynamic group needs a name of its own");
   }
-  if (place.world_size == 0 || place.rank >= place.world_size) {
+  if (!dynamic && (place.world_size == 0 || place.rank >= place.world_size)) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", place.rank, " is not below world size ", place.world_size));
   }

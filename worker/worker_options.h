@@ -26,6 +26,7 @@ class LeafObserver;
 
 struct WorkerOptions {
   // The place that the launcher gave this process (weft_launch, torchrun, or set by hand).
+  // Launchers count their ranks, so RANK is below WORLD_SIZE there in a dynamic group too.
   static WorkerOptions from_env();
 
   // Rank, world size, where the store is, which restart this is.
@@ -50,8 +51,8 @@ struct WorkerOptions {
   Nanoseconds spin = std::chrono::microseconds(100);
 
   // A group without a size: workers join it at any time under their `name`, and shutdown concerns
-  // one worker alone. Rank and world size do not count, but rank 0 hosts the store unless the
-  // launcher does (place.agent_hosts_store).
+  // one worker alone. Rank and world size do not count, and the rank may be any number; but
+  // rank 0 hosts the store unless the launcher does (place.agent_hosts_store).
   bool dynamic = false;
   // How long a worker may be silent before the others hold it for dead. The same on all workers of
   // the group: nothing compares them (rpc/lease_limits.h).

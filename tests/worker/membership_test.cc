@@ -103,6 +103,21 @@ TEST_P(DynamicGroupTest, WorkersJoinAtAnyTime) {
   EXPECT_EQ(a.workers().size(), 3u);
 }
 
+TEST_P(DynamicGroupTest, RankAndWorldSizeDoNotCount) {
+  Worker& a = world_.join("a");
+  WorkerOptions options = world_.options_of("b");
+  options.place.rank = 7;  // not 0: that one would host the store
+  options.place.world_size = 1;
+  Worker& b = world_.join(options);
+  options.name = "c";
+  options.place.world_size = 0;
+  Worker& c = world_.join(options);
+  EXPECT_EQ(rpc_sync(c.to("a"), one_more, 1), 2);
+  EXPECT_EQ(rpc_sync(c.to("b"), one_more, 2), 3);
+  EXPECT_EQ(b.id().index, 1u);
+  EXPECT_EQ(a.workers().size(), 3u);
+}
+
 TEST_P(DynamicGroupTest, ManyJoinAtOnce) {
   std::vector<std::unique_ptr<Worker>> workers(6);
   std::vector<std::thread> threads;
