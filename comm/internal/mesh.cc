@@ -95,8 +95,9 @@ absl::StatusOr<std::unique_ptr<Mesh>> Mesh::form(int rank, int size, Noticeboard
         absl::StrCat("there is no rank ", rank, " in a group of ", size));
   }
   auto mesh = std::unique_ptr<Mesh>(new Mesh(rank, size));
-  WEFT_ASSIGN_OR_RETURN(mesh->memory_[rank],
+  WEFT_ASSIGN_OR_RETURN(SealedMemory own,
                         SealedMemory::create(absl::StrCat("weft-board-", rank), board_bytes(size)));
+  mesh->keep_board(rank, std::move(own));
   if (size == 1) return mesh;
 
   WEFT_ASSIGN_OR_RETURN(LocalListener listener, LocalListener::create());
@@ -128,7 +129,8 @@ absl::StatusOr<std::unique_ptr<Mesh>> Mesh::form(int rank, int size, Noticeboard
                                                      hello.size, " answers where rank ", other,
                                                      " of ", size, " should"));
     }
-    WEFT_ASSIGN_OR_RETURN(mesh->memory_[other], board_of(*std::move(answer), hello));
+    WEFT_ASSIGN_OR_RETURN(SealedMemory board, board_of(*std::move(answer), hello));
+    mesh->keep_board(other, std::move(board));
     mesh->sockets_[other] = std::make_unique<LocalSocket>(*std::move(socket));
   }
   // From all higher ones, in whatever order they come. Who does not know the token is let go.
@@ -161,12 +163,18 @@ absl::StatusOr<std::unique_ptr<Mesh>> Mesh::form(int rank, int size, Noticeboard
       continue;
     }
     const int other = hello->from;
-    WEFT_ASSIGN_OR_RETURN(mesh->memory_[other], board_of(*std::move(greeting), *hello));
+    WEFT_ASSIGN_OR_RETURN(SealedMemory board, board_of(*std::move(greeting), *hello));
+    mesh->keep_board(other, std::move(board));
     if (absl::Status sent = greet(*socket, mine.token); !sent.ok()) return about(other, sent);
     mesh->sockets_[other] = std::make_unique<LocalSocket>(*std::move(socket));
     --missing;
   }
   return mesh;
+}
+
+void Mesh::keep_board(int rank, SealedMemory memory) {
+  boards_[rank] = memory.data();
+  memory_[rank] = std::move(memory);
 }
 
 absl::Status Mesh::hand(int rank, const std::string& text, int descriptor, TimePoint deadline) {

@@ -44,11 +44,11 @@ class Mesh {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  Board& board(int rank) const { return *reinterpret_cast<Board*>(memory_[rank].data()); }
+  Board& board(int rank) const { return *reinterpret_cast<Board*>(boards_[rank]); }
   Board& mine() const { return board(rank_); }
   // What `from` has laid out for messages between it and `to`.
   Lane& lane(int from, int to) const {
-    return reinterpret_cast<Lane*>(memory_[from].data() + sizeof(Board))[to];
+    return reinterpret_cast<Lane*>(boards_[from] + sizeof(Board))[to];
   }
 
   // Sends memory to a rank; nothing to itself. One thread at a time.
@@ -63,15 +63,22 @@ class Mesh {
   absl::Status end_of(int rank) const;
   // Whether it has gone without a word.
   bool died(int rank) const;
+  // Reads that rank's board where it has mapped it itself. For ranks that are threads of one
+  // process, before they begin: ThreadSanitizer then sees both sides of an access. `owner` outlives
+  // this.
+  void share_mapping_of(const Mesh& owner) { boards_[owner.rank_] = owner.boards_[owner.rank_]; }
   // Closes all sockets: the others see this rank gone.
   void leave();
 
  private:
-  Mesh(int rank, int size) : rank_(rank), size_(size), memory_(size), sockets_(size) {}
+  Mesh(int rank, int size)
+      : rank_(rank), size_(size), memory_(size), boards_(size), sockets_(size) {}
+  void keep_board(int rank, SealedMemory memory);
 
   const int rank_;
   const int size_;
   std::vector<SealedMemory> memory_;                   // by rank
+  std::vector<std::byte*> boards_;                     // by rank: where it is used
   std::vector<std::unique_ptr<LocalSocket>> sockets_;  // by rank; none to this one
 };
 
