@@ -11,6 +11,10 @@
 namespace weft {
 namespace {
 
+constexpr size_t kMostOfALine = 4096;
+
+bool is_printable(char c) { return c >= ' ' && c <= '~'; }
+
 LogLevel level_from_environment() {
   const char* text = std::getenv("WEFT_LOG");
   const std::string_view name = text == nullptr ? "warning" : text;
@@ -48,6 +52,24 @@ const char* name(LogLevel level) {
 
 }  // namespace
 
+std::string printable(std::string_view text, size_t most) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  const size_t cut = text.size() > most ? text.size() - most : 0;
+  text.remove_suffix(cut);
+  std::string shown;
+  shown.reserve(text.size());
+  for (const char c : text) {
+    if (is_printable(c)) {
+      shown.push_back(c);
+    } else {
+      const auto byte = static_cast<unsigned char>(c);
+      shown.append({'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]});
+    }
+  }
+  if (cut > 0) absl::StrAppend(&shown, " [", cut, " more bytes]");
+  return shown;
+}
+
 void set_log_sink(LogSink sink) {
   SinkHolder& holder = sink_holder();
   MutexLock lock(holder.mutex);
@@ -64,12 +86,12 @@ void log_line(LogLevel level, std::string_view text) {
     MutexLock lock(holder.mutex);
     sink = holder.sink;
   }
+  const std::string shown = printable(text, kMostOfALine);
   if (sink != nullptr) {
-    (*sink)(level, text);
+    (*sink)(level, shown);
     return;
   }
-  const std::string line =
-      absl::StrCat("weft ", name(level), ": ", absl::string_view(text.data(), text.size()), "\n");
+  const std::string line = absl::StrCat("weft ", name(level), ": ", shown, "\n");
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/fail_point.h"
+#include "weft/base/log.h"
 #include "weft/base/status.h"
 #include "weft/rpc/internal/join_records.h"
 
@@ -25,7 +26,7 @@ absl::Status agree_on_kind(RendezvousStore& store, const JoinKeys& keys,
   WEFT_ASSIGN_OR_RETURN(const std::string kind, store.compare_set(keys.world_size(), "", kDynamic));
   if (kind == kDynamic) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("group '", request.group, "' has the fixed size ",
-                                                 kind.substr(0, kind.find(' ')),
+                                                 printable(kind.substr(0, kind.find(' '))),
                                                  ": a dynamic worker cannot join it"));
 }
 

@@ -20,6 +20,11 @@ using internal::GrpcStream;
 using internal::ServerStream;
 using internal::StreamService;
 
+constexpr int kLookahead = 16 << 20;     // what a far end may send ahead of the reader, per stream
+constexpr int kMostMetadata = 16 << 10;  // all metadata of a stream, base64 or not
+constexpr int kMostStreams = 4;          // of one TCP connection; each lane has its own
+constexpr int kIdleMs = 10'000;          // of a TCP connection without a stream
+
 void stop_deadlock_detection() {
 #ifdef NDEBUG
   static const bool once = [] {
@@ -55,7 +60,11 @@ class GrpcTransport::Impl {
     builder.SetMaxSendMessageSize(-1);
     // A port that another process has is an error, not something to share.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16 << 20);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kLookahead);
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMostMetadata);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostStreams);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kIdleMs);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
     builder.AddListeningPort(wanted, grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(&service_);

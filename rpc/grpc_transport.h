@@ -1,6 +1,10 @@
 // Connects workers over gRPC: up to three long-lived bidirectional streams per connection, each on
 // a channel of its own: one for small frames, one for large ones, one for beats.
 //
+// Strangers: nothing is read from a stream whose hello has not been accepted, so all that it may
+// hold here is what flow control lets it send (16 MiB, kLookahead); it says hello by being opened
+// or is ended. A TCP connection may have 4 streams and is closed if it has none for 10 s.
+//
 // Thread safety: all methods may be called from any thread.
 // Lifetime: the clock outlives the transport. `stop` (or the destructor) ends all streams and joins
 // the threads that serve them.
@@ -20,6 +24,8 @@ struct GrpcTransportOptions {
   // "host:port"; port 0 takes a free one. The host is what peers dial.
   std::string listen_address = "127.0.0.1:0";
   TransportLimits limits;
+  // So many streams may wait for `start`; more are refused, and their diallers try again.
+  size_t most_waiting = 256;
   // Frames with payloads above this travel on the bulk lane.
   size_t bulk_from = size_t{64} << 10;
   // Has malloc keep freed memory, in the whole process (base/freed_memory.h): gRPC reads into

@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "weft/base/log.h"
 #include "weft/base/status.h"
 #include "weft/rpc/internal/join_records.h"
 
@@ -47,9 +48,9 @@ absl::Status parse_failure(const std::string& text) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
   int code = 0;
   if (!absl::SimpleAtoi(parts.first, &code) || code == 0) {
-    return absl::InternalError(absl::StrCat("the group failed: ", text));
+    return absl::InternalError(absl::StrCat("the group failed: ", printable(text)));
   }
-  return absl::Status(static_cast<absl::StatusCode>(code), parts.second);
+  return absl::Status(static_cast<absl::StatusCode>(code), printable(parts.second));
 }
 
 // Makes `status` the group's failure unless there is one already; returns the one that stands.
@@ -90,9 +91,10 @@ absl::Status claim_rank(RendezvousStore& store, const JoinKeys& keys, const Join
                         store.compare_set(keys.claim(request.rank, request.attempt), "", mine));
   if (holder == mine) return absl::OkStatus();
   const std::pair<std::string, std::string> parts = absl::StrSplit(holder, absl::MaxSplits(' ', 1));
-  return absl::AlreadyExistsError(absl::StrCat(
-      "rank ", request.rank, " of group '", request.group, "' is taken by ", parts.second,
-      "; a restarted process needs a higher restart count than ", request.attempt));
+  return absl::AlreadyExistsError(
+      absl::StrCat("rank ", request.rank, " of group '", request.group, "' is taken by ",
+                   printable(parts.second),
+                   "; a restarted process needs a higher restart count than ", request.attempt));
 }
 
 absl::Status claim_name(RendezvousStore& store, const JoinKeys& keys, const JoinRequest& request) {
@@ -170,10 +172,9 @@ absl::Status check_worker_name(std::string_view name) {
                       return absl::ascii_isalnum(c) || c == '_' || c == ':' || c == '-' || c == '.';
                     });
   if (good) return absl::OkStatus();
-  const std::string shown(name.substr(0, kMaxNameLength));
-  return absl::InvalidArgumentError(absl::StrCat("worker name '", shown, "' of ", name.size(),
-                                                 " characters: a name is 1 to ", kMaxNameLength,
-                                                 " letters, digits and any of _ : - ."));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "worker name '", printable(name.substr(0, kMaxNameLength)), "' of ", name.size(),
+      " characters: a name is 1 to ", kMaxNameLength, " letters, digits and any of _ : - ."));
 }
 
 absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinRequest& request) {

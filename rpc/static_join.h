@@ -21,7 +21,7 @@
 namespace weft {
 
 struct JoinRequest {
-  std::string group = "weft";  // one job on this store; incarnations are counted per group
+  std::string group = "weft";  // one job on this store, up to 1 KiB; it counts the incarnations
   uint32_t epoch = 0;          // counts restarts of the whole group: only equal epochs meet
   uint32_t attempt = 0;        // counts restarts of this rank within the epoch
   std::string name;            // of the worker, see check_worker_name
@@ -46,9 +46,10 @@ struct JoinResult {
 // 1 to 127 letters, digits and any of _ : - . (InvalidArgument that shows the name otherwise).
 absl::Status check_worker_name(std::string_view name);
 
-// Errors: InvalidArgument (name, rank, world size out of range, or another process of the group has
-// another world size), AlreadyExists (the name, or the rank in this attempt, is taken),
-// DeadlineExceeded (lists the ranks that are missing), and whatever the store returns.
+// Errors: InvalidArgument (name, rank, world size out of range, a group or address that is too long
+// or not printable ASCII, or another process of the group has another world size), AlreadyExists
+// (the name, or the rank in this attempt, is taken), DeadlineExceeded (lists the ranks that are
+// missing), and whatever the store returns.
 absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinRequest& request);
 
 }  // namespace weft

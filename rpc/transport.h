@@ -90,8 +90,8 @@ class Transport {
   // Dials; `callback` runs once, on a transport thread, never inside this call: the connection
   // after the handshake, or Unavailable (nobody there), FailedPrecondition (somebody else there),
   // DeadlineExceeded (nothing was heard of it), ResourceExhausted (this process has no descriptor
-  // left), or what the far end's on_accept said. Frames may arrive at the sink before the callback
-  // returns, not before it runs.
+  // left), Aborted (it cannot say yet: dial again), or what the far end's on_accept said. Frames
+  // may arrive at the sink before the callback returns, not before it runs.
   virtual void connect(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
                        ConnectCallback callback) = 0;
   // Ends every connection and waits for running callbacks. Idempotent.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "weft/base/fail_point.h"
+#include "weft/base/log.h"
 #include "weft/base/status.h"
 
 namespace weft {
@@ -26,7 +27,8 @@ absl::StatusOr<Verdict> decode(const std::string& text, const std::string& key) 
       !WorkerId::from_bits(dead).valid()) {
     return absl::InternalError(absl::StrCat("'", key, "' is not a verdict"));
   }
-  return Verdict{WorkerId::from_bits(dead), WorkerId::from_bits(by), parts[2]};
+  return Verdict{WorkerId::from_bits(dead), WorkerId::from_bits(by),
+                 printable(parts[2], kMaxReason)};
 }
 
 }  // namespace

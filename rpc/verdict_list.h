@@ -23,7 +23,7 @@ namespace weft {
 struct Verdict {
   WorkerId dead;
   WorkerId by;         // who wrote it
-  std::string reason;  // in one line
+  std::string reason;  // in one line, printable (base/log.h)
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };
 

@@ -88,7 +88,9 @@ void Agent::dial_until(const PeerPtr& peer, TimePoint deadline, int redials) {
         // Nobody but this worker is to blame for that: it goes on trying.
         const bool exhausted = absl::IsResourceExhausted(status);
         const bool told = absl::IsPermissionDenied(status) || absl::IsFailedPrecondition(status);
-        const bool in_time = redials > 0 && clock_.now() < deadline;
+        // The far end does not know yet whether to accept this worker, and it lives.
+        const bool later = absl::IsAborted(status);
+        const bool in_time = (redials > 0 || later) && clock_.now() < deadline;
         bool again = false;
         {
           MutexLock lock(peer->mutex);
@@ -107,7 +109,7 @@ void Agent::dial_until(const PeerPtr& peer, TimePoint deadline, int redials) {
           const TimePoint until = exhausted ? clock_.now() + options_.reconnect_timeout : deadline;
           clock_.call_at(clock_.now() + kRedialPause, [=, gate = gate_] {
             gate->enter([&](Agent& agent) {
-              agent.redial(peer, until, exhausted ? kRedials : redials - 1);
+              agent.redial(peer, until, exhausted || later ? kRedials : redials - 1);
             });
           });
         } else {

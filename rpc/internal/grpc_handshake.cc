@@ -7,14 +7,16 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "weft/base/log.h"
 #include "weft/base/status.h"
 #include "weft/proto/weft.pb.h"
 #include "weft/rpc/internal/status_wire.h"
+#include "weft/rpc/static_join.h"
 
 namespace weft::internal {
 namespace {
 
-constexpr uint32_t kProtocolVersion = 2;
+constexpr uint32_t kProtocolVersion = 3;
 
 grpc::ChannelArguments channel_arguments(bool bulk) {
   grpc::ChannelArguments arguments;
@@ -52,12 +54,27 @@ bool was_heard(const absl::Status& status) {
          absl::StrContains(status.message(), "GOAWAY");
 }
 
+// Text of it goes into errors and logs, so it is checked here, before anybody reads it.
 absl::StatusOr<wire::Hello> parse_hello(const std::string& text) {
   wire::Hello hello;
+  if (text.empty()) return absl::InvalidArgumentError("a stream without a hello");
+  if (text.size() > kMostHello) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a hello of ", text.size(), " bytes exceeds ", kMostHello));
+  }
   if (!hello.ParseFromString(text)) return absl::InvalidArgumentError("a hello cannot be parsed");
   if (hello.protocol() != kProtocolVersion) {
     return absl::PermissionDeniedError(absl::StrCat("protocol version ", hello.protocol(),
                                                     ", this program speaks ", kProtocolVersion));
+  }
+  const absl::Status named = check_worker_name(hello.name());
+  if (!named.ok()) return prepend("a hello: ", named);
+  for (const std::string* field : {&hello.group(), &hello.address()}) {
+    if (field->size() <= kMostHello && printable(*field, kMostHello) == *field) continue;
+    return absl::InvalidArgumentError(absl::StrCat("a hello of worker '", hello.name(), "' whose ",
+                                                   field == &hello.group() ? "group" : "address",
+                                                   " is '", printable(*field),
+                                                   "', which is not printable"));
   }
   return hello;
 }
@@ -70,26 +87,26 @@ class AcceptHandler final : public StreamHandler,
       : shared_(std::move(shared)), accepted_(std::move(accepted)) {}
 
   absl::Status on_hello(GrpcStream& stream, std::string text) override {
-    auto hello = parse_hello(text);
-    if (std::exchange(greeted_, true)) return absl::InvalidArgumentError("a second hello");
-    bool wait = false;
+    WEFT_ASSIGN_OR_RETURN(wire::Hello hello, parse_hello(text));
     auto resume = [self = shared_from_this(), stream = stream.shared_from_this(), hello] {
       self->answer(stream, hello);
     };
     {
       MutexLock lock(shared_->mutex);
-      wait = shared_->sink == nullptr && !shared_->stopped;
-      if (wait) shared_->waiting.push_back(resume);
+      if (shared_->sink == nullptr && !shared_->stopped) {
+        if (shared_->waiting.size() >= shared_->options.most_waiting) {
+          return absl::AbortedError(absl::StrCat(shared_->waiting.size(),
+                                                 " streams wait for this worker to start already"));
+        }
+        shared_->waiting.push_back(resume);
+        return absl::OkStatus();
+      }
     }
-    if (!wait) resume();
+    resume();
     return absl::OkStatus();
   }
-  void on_frames(GrpcStream& stream, std::vector<Frame> frames) override {
-    if (const GrpcConnectionPtr connection = this->connection()) {
-      connection->received(std::move(frames));
-    } else {
-      stream.cut();  // frames before the answer to the hello
-    }
+  void on_frames(GrpcStream&, std::vector<Frame> frames) override {
+    connection()->received(std::move(frames));  // open() has set it, then begun to read
   }
   void on_end(GrpcStream& stream, absl::Status reason) override {
     {
@@ -104,7 +121,7 @@ class AcceptHandler final : public StreamHandler,
  private:
   // A stream may end while its hello waits for the start: then nothing is opened. Ended while this
   // runs, on the starting thread, it is reported once it was opened.
-  void answer(const std::shared_ptr<GrpcStream>& stream, const absl::StatusOr<wire::Hello>& hello) {
+  void answer(const std::shared_ptr<GrpcStream>& stream, const wire::Hello& hello) {
     {
       MutexLock lock(mutex_);
       if (ended_) return;
@@ -129,40 +146,39 @@ class AcceptHandler final : public StreamHandler,
     shared_->remove(&stream);
   }
 
-  void open(const std::shared_ptr<GrpcStream>& stream, const absl::StatusOr<wire::Hello>& hello) {
+  void open(const std::shared_ptr<GrpcStream>& stream, const wire::Hello& hello) {
     PeerIdentity self;
     {
       MutexLock lock(shared_->mutex);
       self = shared_->self;
     }
-    absl::Status refused = hello.status();
+    absl::Status refused;
     GrpcConnectionPtr connection;
     bool opened = false;
-    if (refused.ok()) {
-      const PeerIdentity peer{hello->group(), hello->name(), WorkerId::from_bits(hello->worker()),
-                              hello->address()};
-      if (WorkerId::from_bits(hello->expected()) != self.id) {
-        refused = absl::FailedPreconditionError(
-            absl::StrCat("worker '", self.name, "' (", self.id.to_string(), ") answers there"));
-      } else if (hello->lane() == 0) {
-        refused = absl::UnavailableError("the worker has stopped");
-        shared_->with_sink([&](TransportSink& sink) { refused = sink.on_accept(peer); }, false);
-        if (refused.ok()) {
-          connection = std::make_shared<GrpcConnection>(shared_, peer, hello->connection());
-          MutexLock lock(accepted_->mutex);
-          accepted_->by_number[{peer.id.bits(), hello->connection()}] = connection;
-          opened = true;
-        }
-      } else {
+    const PeerIdentity peer{hello.group(), hello.name(), WorkerId::from_bits(hello.worker()),
+                            hello.address()};
+    if (WorkerId::from_bits(hello.expected()) != self.id) {
+      refused = absl::FailedPreconditionError(
+          absl::StrCat("worker '", self.name, "' (", self.id.to_string(), ") answers there"));
+    } else if (hello.lane() == 0) {
+      refused = absl::UnavailableError("the worker has stopped");
+      shared_->with_sink([&](TransportSink& sink) { refused = sink.on_accept(peer); }, false);
+      if (refused.ok()) {
+        connection = std::make_shared<GrpcConnection>(shared_, peer, hello.connection());
         MutexLock lock(accepted_->mutex);
-        auto found = accepted_->by_number.find({peer.id.bits(), hello->connection()});
-        if (found != accepted_->by_number.end()) connection = found->second.lock();
-        if (connection == nullptr || hello->lane() >= StreamService::kLanes) {
-          refused = absl::FailedPreconditionError("a further stream of no connection");
-        }
+        accepted_->by_number[{peer.id.bits(), hello.connection()}] = connection;
+        opened = true;
+      }
+    } else {
+      MutexLock lock(accepted_->mutex);
+      auto found = accepted_->by_number.find({peer.id.bits(), hello.connection()});
+      if (found != accepted_->by_number.end()) connection = found->second.lock();
+      if (connection == nullptr || hello.lane() >= StreamService::kLanes) {
+        refused = absl::FailedPreconditionError("a further stream of no connection");
       }
     }
-    if (refused.ok()) {
+    if (!refused.ok()) return stream->refuse(std::move(refused));
+    {
       MutexLock lock(mutex_);
       connection_ = connection;
     }
@@ -171,17 +187,13 @@ class AcceptHandler final : public StreamHandler,
     reply.set_group(self.group);
     reply.set_name(self.name);
     reply.set_worker(self.id.bits());
-    if (!refused.ok()) encode_status(refused, *reply.mutable_refused());
     stream->send_hello(reply.SerializeAsString());
-    if (!refused.ok()) {
-      stream->end();
-      return;
-    }
-    lane_ = hello->lane();
+    lane_ = hello.lane();
     connection->set_lane(lane_, stream);
     if (opened) {
       shared_->with_sink([&](TransportSink& sink) { sink.on_open(connection); });
     }
+    stream->begin_reading();
   }
 
   const GrpcSharedPtr shared_;
@@ -192,7 +204,6 @@ class AcceptHandler final : public StreamHandler,
     return connection_;
   }
 
-  bool greeted_ = false;
   Mutex mutex_;
   // Set by open(), before the dialler may send frames.
   GrpcConnectionPtr connection_ ABSL_GUARDED_BY(mutex_);
@@ -211,7 +222,6 @@ std::shared_ptr<StreamHandler> make_accept_handler(GrpcSharedPtr shared,
 absl::Status DialHandler::on_hello(GrpcStream& stream, std::string text) {
   auto hello = parse_hello(text);
   if (!hello.ok()) return hello.status();
-  if (hello->has_refused()) return decode_status(hello->refused());
   if (hello->worker() != connection_->peer().id.bits()) {
     return absl::FailedPreconditionError(
         absl::StrCat("worker '", hello->name(), "' answers there"));
@@ -261,8 +271,8 @@ std::shared_ptr<DialHandler> dial_lane(const GrpcSharedPtr& shared, const std::s
     if (shared->stopped) return handler;
     shared->streams.emplace(stream.get(), stream);
   }
+  stream->set_hello(hello.SerializeAsString());
   stream->start();
-  stream->send_hello(hello.SerializeAsString());
   return handler;
 }
 

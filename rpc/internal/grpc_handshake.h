@@ -2,7 +2,10 @@
 // connection the stream belongs to.
 //
 // Thread safety: all functions may be called from any thread.
-// Errors: a refused hello ends the stream with the reason, which the dialler gets.
+// Errors: a refused hello ends the stream with the reason, which the dialler gets. InvalidArgument:
+// there is none, it is larger than 8 KiB or cannot be parsed, its name is none of a worker
+// (check_worker_name), or its group or address is not printable. Aborted: too many wait for the
+// start; dial again.
 // Protocol: proto/weft.proto (Hello).
 #pragma once
 

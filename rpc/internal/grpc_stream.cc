@@ -4,12 +4,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/log.h"
 #include "weft/base/serving_threads.h"
+#include "weft/proto/weft.pb.h"
+#include "weft/rpc/internal/status_wire.h"
 
 namespace weft::internal {
 namespace {
 
 constexpr int kCrowdedFor = 16;  // reads
+// Of the text of a refusal. It travels twice, and escaped; a dialler takes 8 KiB of metadata.
+constexpr size_t kMostRefusal = 512;
 
 }  // namespace
 
@@ -67,8 +72,24 @@ void GrpcStream::opened() {
     todo = next();
   }
   start(todo);
-  note_started();
+}
+
+void GrpcStream::begin_reading() {
+  {
+    MutexLock lock(mutex_);
+    if (finishing_) return;
+    ++under_way_;  // what read_on counts off
+  }
   read_on();
+}
+
+absl::Status GrpcStream::greet(std::string hello) {
+  std::shared_ptr<StreamHandler> handler;
+  {
+    MutexLock lock(mutex_);
+    handler = handler_;
+  }
+  return handler->on_hello(*this, std::move(hello));
 }
 
 void GrpcStream::send_hello(std::string hello) {
@@ -76,6 +97,18 @@ void GrpcStream::send_hello(std::string hello) {
   {
     MutexLock lock(mutex_);
     hello_ = std::move(hello);
+    todo = next();
+  }
+  start(todo);
+}
+
+void GrpcStream::refuse(absl::Status why) {
+  Next todo;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+    refusal_ = std::move(why);
+    closed_ = true;
     todo = next();
   }
   start(todo);
@@ -242,7 +275,7 @@ void GrpcStream::note_cut() {
 ClientStream::ClientStream(std::shared_ptr<grpc::Channel> channel, const std::string& method,
                            grpc::CompletionQueue& queue, const TransportLimits& limits,
                            BufferPool& pool)
-    : GrpcStream(limits, pool),
+    : GrpcStream(limits, pool, FrameReader::Begins::kWithHello),
       channel_(std::move(channel)),
       stub_(channel_),
       start_(*this, static_cast<GrpcOperation::Ended>(&ClientStream::started)) {
@@ -260,6 +293,7 @@ void ClientStream::start() {
 void ClientStream::started(bool ok) {
   if (ok) {
     opened();
+    begin_reading();
   } else {
     read_ended();
   }
@@ -267,8 +301,14 @@ void ClientStream::started(bool ok) {
 
 absl::Status ClientStream::verdict() const {
   if (status_.ok()) return absl::OkStatus();
+  wire::Hello answer;
+  if (!status_.error_details().empty() && answer.ParseFromString(status_.error_details()) &&
+      answer.has_refused()) {
+    const absl::Status refused = decode_status(answer.refused());
+    return absl::Status(refused.code(), printable(std::string(refused.message())));
+  }
   return absl::UnavailableError(absl::StrCat("gRPC status ", static_cast<int>(status_.error_code()),
-                                             ": ", status_.error_message()));
+                                             ": ", printable(status_.error_message())));
 }
 
 StreamService::StreamService() {
@@ -280,7 +320,7 @@ StreamService::StreamService() {
 }
 
 ServerStream::ServerStream(const TransportLimits& limits, BufferPool& pool)
-    : GrpcStream(limits, pool),
+    : GrpcStream(limits, pool, FrameReader::Begins::kWithFrames),
       accept_(*this, static_cast<GrpcOperation::Ended>(&ServerStream::accept_done)),
       done_(*this, static_cast<GrpcOperation::Ended>(&ServerStream::call_done)) {}
 
@@ -302,6 +342,22 @@ void ServerStream::accept_done(bool ok) {
   note_started();  // done_
   accepted(std::static_pointer_cast<ServerStream>(shared_from_this()));
   opened();
+  const auto& metadata = context_.client_metadata();
+  const auto found = metadata.find(kHelloKey);
+  std::string hello;
+  if (found != metadata.end()) hello.assign(found->second.data(), found->second.size());
+  absl::Status greeted = greet(std::move(hello));
+  if (!greeted.ok()) refuse(std::move(greeted));
+}
+
+// Trailing metadata: flow control of the far end cannot hold it up.
+void ServerStream::start_finish(void* tag) {
+  if (refusal().ok()) return call_.Finish(grpc::Status::OK, tag);
+  const std::string text = printable(std::string(refusal().message()), kMostRefusal);
+  wire::Hello answer;
+  encode_status(absl::Status(refusal().code(), text), *answer.mutable_refused());
+  call_.Finish(
+      grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, text, answer.SerializeAsString()), tag);
 }
 
 void ServerStream::call_done(bool) {

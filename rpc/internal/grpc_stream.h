@@ -37,6 +37,8 @@ class GrpcOperation {
 class StreamHandler {
  public:
   virtual ~StreamHandler() = default;
+  // The far end's hello. An error ends the stream with it. At the accepting end nothing else is
+  // read before begin_reading().
   virtual absl::Status on_hello(GrpcStream& stream, std::string hello) = 0;
   virtual void on_frames(GrpcStream& stream, std::vector<Frame> frames) = 0;
   // Last call: nothing more is read or written.
@@ -48,7 +50,11 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   virtual ~GrpcStream() = default;
 
   void set_handler(std::shared_ptr<StreamHandler> handler) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The accepting end's answer to the hello that the stream was opened with: either it is
+  // accepted, and what follows is read, or the stream ends now, with `why` in its gRPC status.
   void send_hello(std::string hello) ABSL_LOCKS_EXCLUDED(mutex_);
+  void begin_reading() ABSL_LOCKS_EXCLUDED(mutex_);
+  void refuse(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
   // False: the stream has ended.
   bool send(FrameBatch frames) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the stream once what is queued was written.
@@ -60,7 +66,8 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   absl::Status reason() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  protected:
-  GrpcStream(const TransportLimits& limits, BufferPool& pool) : reader_(limits, pool) {}
+  GrpcStream(const TransportLimits& limits, BufferPool& pool, FrameReader::Begins begins)
+      : reader_(limits, pool, begins) {}
 
   virtual void start_read(grpc::ByteBuffer* buffer, void* tag) = 0;
   virtual void start_write(const grpc::ByteBuffer& buffer, void* tag) = 0;
@@ -75,7 +82,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
 
   // From here gRPC uses the stream until all its operations have ended.
   void keep_alive() { self_ = shared_from_this(); }
-  // Reads and writes begin.
+  // Writes may begin.
   void opened() ABSL_LOCKS_EXCLUDED(mutex_);
   // The stream never came to be, or reading is over.
   void read_ended() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -83,6 +90,9 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   void note_started() ABSL_LOCKS_EXCLUDED(mutex_);
   // The far end or the wire was cut, not ended in order.
   void note_cut() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The accepting end alone. What refuse() was told, for start_finish.
+  const absl::Status& refusal() const { return refusal_; }
+  absl::Status greet(std::string hello) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   friend class GrpcOperation;
@@ -118,7 +128,8 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   GrpcOperation last_write_{*this, &GrpcStream::last_write_done};
   GrpcOperation finish_{*this, &GrpcStream::finish_done};
 
-  FrameWriter writer_;  // the write slot's
+  FrameWriter writer_;    // the write slot's
+  absl::Status refusal_;  // written before closed_ is set, read after that
 
   mutable Mutex mutex_;
   std::shared_ptr<StreamHandler> handler_ ABSL_GUARDED_BY(mutex_);
@@ -139,11 +150,17 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   absl::Status reason_ ABSL_GUARDED_BY(mutex_);
 };
 
+// The hello of a stream is metadata of its call: so gRPC bounds it, and the accepting end knows it
+// before it reads, or makes room for, anything.
+constexpr const char* kHelloKey = "weft-hello-bin";
+
 // The dialling end.
 class ClientStream final : public GrpcStream {
  public:
   ClientStream(std::shared_ptr<grpc::Channel> channel, const std::string& method,
                grpc::CompletionQueue& queue, const TransportLimits& limits, BufferPool& pool);
+  // Before `start`.
+  void set_hello(const std::string& hello) { context_.AddMetadata(kHelloKey, hello); }
   void start();
 
  private:
@@ -189,7 +206,7 @@ class ServerStream final : public GrpcStream {
   using Accepted = std::function<void(const std::shared_ptr<ServerStream>& stream)>;
 
   ServerStream(const TransportLimits& limits, BufferPool& pool);
-  // Waits for one stream to be opened; `accepted` then sets its handler before anything is read.
+  // Waits for one stream to be opened; `accepted` then sets its handler, which gets the hello.
   // Without a call when the server ends.
   void accept(StreamService& service, size_t lane, grpc::ServerCompletionQueue& queue,
               Accepted accepted);
@@ -198,7 +215,7 @@ class ServerStream final : public GrpcStream {
   void start_read(grpc::ByteBuffer* buffer, void* tag) override { call_.Read(buffer, tag); }
   void start_write(const grpc::ByteBuffer& buffer, void* tag) override { call_.Write(buffer, tag); }
   void start_last_write(void*) override {}
-  void start_finish(void* tag) override { call_.Finish(grpc::Status::OK, tag); }
+  void start_finish(void* tag) override;
   bool accepting() const override { return true; }
   void try_cancel() override { context_.TryCancel(); }
   absl::Status verdict() const override { return absl::OkStatus(); }

@@ -6,12 +6,18 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "weft/base/log.h"
 #include "weft/base/status.h"
 
 namespace weft::internal {
 namespace {
 
 constexpr size_t kMaxAddressLength = 4096;
+constexpr size_t kMaxGroupLength = 1024;
+
+bool is_address(const std::string& text) {
+  return text.size() <= kMaxAddressLength && printable(text, kMaxAddressLength) == text;
+}
 
 }  // namespace
 
@@ -48,7 +54,7 @@ absl::StatusOr<MemberRecord> MemberRecord::decode(const RendezvousStore& store,
   member.id.index = index;
   if (parts.size() != 4 || !absl::SimpleAtoi(parts[0], &member.id.incarnation) ||
       !member.id.valid() || !absl::SimpleAtoi(parts[1], &record.attempt) ||
-      !check_worker_name(parts[2]).ok() || parts[3].size() > kMaxAddressLength) {
+      !check_worker_name(parts[2]).ok() || !is_address(parts[3])) {
     return absl::InternalError(
         absl::StrCat(store.description(), ": '", key, "' is not a member record"));
   }
@@ -59,11 +65,18 @@ absl::StatusOr<MemberRecord> MemberRecord::decode(const RendezvousStore& store,
 
 absl::Status check_joiner(const JoinRequest& request) {
   WEFT_RETURN_IF_ERROR(check_worker_name(request.name));
-  if (request.address.empty() || request.address.size() > kMaxAddressLength) {
-    return absl::InvalidArgumentError(absl::StrCat("worker '", request.name, "': an address of ",
+  if (request.address.empty() || !is_address(request.address)) {
+    return absl::InvalidArgumentError(absl::StrCat("worker '", request.name, "': the address '",
+                                                   printable(request.address), "' of ",
                                                    request.address.size(), " bytes"));
   }
   if (request.group.empty()) return absl::InvalidArgumentError("the group's name is empty");
+  if (request.group.size() > kMaxGroupLength ||
+      printable(request.group, kMaxGroupLength) != request.group) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the group's name '", printable(request.group), "' of ", request.group.size(),
+                     " bytes: it is up to ", kMaxGroupLength, " printable ASCII characters"));
+  }
   return absl::OkStatus();
 }
 

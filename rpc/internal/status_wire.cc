@@ -1,9 +1,15 @@
 #include "weft/rpc/internal/status_wire.h"
 
+#include "weft/base/log.h"
 #include "weft/base/status.h"
 #include "weft/proto/weft.pb.h"
 
 namespace weft::internal {
+namespace {
+
+constexpr size_t kMostTrail = 4096;
+
+}  // namespace
 
 void encode_status(const absl::Status& status, wire::Status& out) {
   out.set_code(static_cast<int>(status.code()));
@@ -20,8 +26,8 @@ absl::Status decode_status(const wire::Status& in) {
   }
   absl::Status status(code, in.message());
   status = with_ran(std::move(status), in.ran() <= 2 ? static_cast<Ran>(in.ran()) : Ran::kMaybe);
-  status = raised_at(std::move(status), in.worker());
-  if (!in.trail().empty()) status = add_hop(std::move(status), in.trail());
+  status = raised_at(std::move(status), printable(in.worker()));
+  if (!in.trail().empty()) status = add_hop(std::move(status), printable(in.trail(), kMostTrail));
   return status;
 }
 

@@ -255,6 +255,15 @@ absl::Status FrameReader::read(const grpc::ByteBuffer& message,
         size > cursor.remaining()) {
       return absl::InvalidArgumentError("a record is truncated");
     }
+    if (awaits_hello_ != (kind == kHello)) {
+      return absl::InvalidArgumentError(
+          awaits_hello_ ? absl::StrCat("a record of kind ", kind, " comes before the hello")
+                        : "a hello is out of place");
+    }
+    if (kind == kHello && size > kMostHello) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a hello of ", size, " bytes exceeds ", kMostHello));
+    }
     std::string content(kind == kChunk ? 0 : size, '\0');
     cursor.copy(content.data(), content.size());
     if (record_checksum(kind, size, content) != checksum) {
@@ -267,6 +276,7 @@ absl::Status FrameReader::read(const grpc::ByteBuffer& message,
     absl::Status taken;
     switch (kind) {
       case kHello:
+        awaits_hello_ = false;
         taken = on_hello(std::move(content));
         break;
       case kFrame:

@@ -4,10 +4,11 @@
 // Thread safety: none; a FrameWriter belongs to the write slot of its stream, a FrameReader to the
 // read slot.
 // Wire: a message is a sequence of records, u8 kind, u32 size, u32 checksum, content. kHello:
-// wire::Hello. kFrame: a whole frame, its head and then its payloads. kHead: the head of a frame
-// whose payloads follow, in order, as kChunk records of this and the next messages; no other record
-// comes between. The checksum (record_checksum.h) covers kind, size and content; of a chunk not the
-// content, which would cost a pass over large tensors at both ends.
+// wire::Hello, the accepting end's answer, and nothing stands before it. kFrame: a whole frame, its
+// head and then its payloads. kHead: the head of a frame whose payloads follow, in order, as kChunk
+// records of this and the next messages; no other record comes between. The checksum
+// (record_checksum.h) covers kind, size and content; of a chunk not the content, which would cost a
+// pass over large tensors at both ends.
 #pragma once
 
 #include <deque>
@@ -49,9 +50,15 @@ class FrameWriter {
   size_t queued_bytes_ = 0;
 };
 
+// A longer hello is refused: address, group and name have at most 5.2 KiB.
+constexpr size_t kMostHello = size_t{8} << 10;
+
 class FrameReader {
  public:
-  FrameReader(const TransportLimits& limits, BufferPool& pool) : limits_(limits), pool_(pool) {}
+  // What the stream begins with. kWithFrames: a hello came in another way, and none is taken.
+  enum class Begins { kWithHello, kWithFrames };
+  FrameReader(const TransportLimits& limits, BufferPool& pool, Begins begins)
+      : limits_(limits), pool_(pool), awaits_hello_(begins == Begins::kWithHello) {}
 
   // Takes one message apart and appends the frames that it completes. An error means that the
   // stream is of no further use after them.
@@ -68,6 +75,7 @@ class FrameReader {
 
   const TransportLimits& limits_;
   BufferPool& pool_;
+  bool awaits_hello_;
   bool filling_ = false;  // a kHead has come, its chunks have not all
   Frame partial_;
   size_t payload_ = 0;

@@ -47,6 +47,23 @@ TEST_F(LogTest, LinesBelowTheLevelAreDropped) {
   EXPECT_EQ(lines(), wanted);
 }
 
+TEST_F(LogTest, ForeignTextBeginsNoLineAndMovesNoCursor) {
+  const std::string foreign("worker0'\nweft error: forged \x1b[2J\r\t\x7f\xc2\x9b\0.", 39);
+  log_warning("refused '", foreign, "'");
+  ASSERT_EQ(lines().size(), 1u);
+  const std::string line = lines().front().second;
+  EXPECT_EQ(line,
+            "refused 'worker0'\\x0aweft error: forged \\x1b[2J\\x0d\\x09\\x7f\\xc2\\x9b\\x00.'");
+  EXPECT_EQ(printable(line), line);
+}
+
+TEST_F(LogTest, ForeignTextIsShownUpToALimit) {
+  log_warning(std::string(1 << 20, 'x'));
+  ASSERT_EQ(lines().size(), 1u);
+  EXPECT_LT(lines().front().second.size(), 5000u);
+  EXPECT_EQ(printable("abcdef", 4), "abcd [2 more bytes]");
+}
+
 TEST_F(LogTest, WithoutASinkALineGoesToStandardErrorWithItsLevel) {
   set_log_sink(nullptr);
   ::testing::internal::CaptureStderr();

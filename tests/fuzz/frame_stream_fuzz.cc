@@ -48,7 +48,7 @@ void send_on(std::vector<Frame> frames, internal::BufferPool& pool) {
   std::vector<FramePtr> sent;
   for (Frame& frame : frames) sent.push_back(std::make_shared<const Frame>(std::move(frame)));
   for (const FramePtr& frame : sent) writer.push(frame);
-  internal::FrameReader reader(kLimits, pool);
+  internal::FrameReader reader(kLimits, pool, internal::FrameReader::Begins::kWithFrames);
   std::vector<Frame> got;
   while (!writer.empty()) {
     const absl::Status read = reader.read(
@@ -66,7 +66,7 @@ void send_on(std::vector<Frame> frames, internal::BufferPool& pool) {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace weft::fuzz;
   weft::internal::BufferPool pool(size_t{1} << 20);
-  weft::internal::FrameReader reader(kLimits, pool);
+  weft::internal::FrameReader reader(kLimits, pool, internal::FrameReader::Begins::kWithFrames);
   std::vector<weft::Frame> frames;
   Bytes input(data, size);
   while (!input.empty()) {

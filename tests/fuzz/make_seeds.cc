@@ -96,7 +96,7 @@ std::string message(const std::string& text, uint8_t cut_at) {
 
 std::string hello(bool refused) {
   wire::Hello hello;
-  hello.set_protocol(2);
+  hello.set_protocol(3);
   hello.set_group("job");
   hello.set_name("worker0");
   hello.set_worker(kA.bits());
@@ -112,7 +112,8 @@ void add_frames(std::map<std::string, Seeds>& all) {
   const std::string reply = encode_head(frame(FrameKind::kReply, {}));
   all["frame_codec"] = {{"call", call}, {"post", tensors}, {"reply", reply}, {"cut", cut(call)}};
   all["frame_stream"] = {
-      {"hello", message(record(0, hello(false)), 3) + message(record(0, hello(true)), 200)},
+      {"hello", message(record(0, hello(false)), 3) + message(record(1, call), 200)},
+      {"refused", message(record(0, hello(true)), 200)},
       {"packed", message(record(1, call) + record(1, tensors + std::string(24, 'p')), 7)},
       {"chunks", message(record(2, tensors) + record(3, std::string(8, 'p')), 50) +
                      message(record(3, std::string(10, 'p')), 0) +

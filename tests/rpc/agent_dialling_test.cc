@@ -96,5 +96,26 @@ TEST_F(AgentDialling, SilenceIsItsOwnOnlyWhileItHasNoDescriptors) {
   EXPECT_EQ(heard(), opened);
 }
 
+// A peer that cannot say yet whether it accepts this worker lives: only the dial's limit ends that.
+TEST_F(AgentDialling, WhoIsToldToDialAgainDoesSoUntilItsTimeIsOver) {
+  std::vector<absl::Status> suspected;
+  internal::MembershipHooks hooks;
+  hooks.suspect = [&](WorkerId, const absl::Status& why) { suspected.push_back(why); };
+  agent_->set_membership(std::move(hooks));
+  const TimePoint begun = clock_.now();
+  int dials = 0;
+  while (suspected.empty() && dials < 10000) {
+    ++dials;
+    transport_.fail_dial(absl::AbortedError("not compared yet"));
+    if (suspected.empty()) clock_.advance(milliseconds(20));
+  }
+  EXPECT_EQ(clock_.now() - begun, AgentOptions().connect_timeout);
+  EXPECT_GT(dials, 100);
+  // No answer, which condemns nobody.
+  ASSERT_EQ(suspected.size(), 1u);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(suspected[0])) << suspected[0];
+  EXPECT_THAT(std::string(suspected[0].message()), ::testing::HasSubstr("not compared yet"));
+}
+
 }  // namespace
 }  // namespace weft::testing

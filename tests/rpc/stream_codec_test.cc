@@ -12,6 +12,9 @@
 namespace weft::internal {
 namespace {
 
+constexpr auto kHelloFirst = FrameReader::Begins::kWithHello;
+constexpr auto kFramesFirst = FrameReader::Begins::kWithFrames;
+
 // Bytes that depend on their place, and whose owner is counted.
 Payload payload_of(size_t size, uint64_t salt) {
   auto block = std::make_shared<std::vector<std::byte>>(size);
@@ -80,7 +83,7 @@ TEST_F(StreamCodecTest, RandomFramesArriveAsTheyWereSentInOrder) {
   const size_t sizes[] = {0, 1, 100, 4000, 32000, 33000, 65536, 1 << 20, (1 << 20) + 1, 5 << 20};
   for (int round = 0; round < 12; ++round) {
     FrameWriter writer;
-    FrameReader reader(limits_, pool_);
+    FrameReader reader(limits_, pool_, kFramesFirst);
     std::vector<FramePtr> sent;
     frames_.clear();
     for (uint64_t number = 1; number <= 30; ++number) {
@@ -108,7 +111,7 @@ TEST_F(StreamCodecTest, SmallFramesShareAMessageAndAHelloComesFirst) {
   writer.push_hello("hello there");
   const grpc::ByteBuffer message = writer.next();
   EXPECT_TRUE(writer.empty());
-  FrameReader reader(limits_, pool_);
+  FrameReader reader(limits_, pool_, kHelloFirst);
   ASSERT_TRUE(read(reader, message).ok());
   EXPECT_EQ(hellos_, std::vector<std::string>{"hello there"});
   EXPECT_EQ(frames_.size(), 50u);
@@ -156,7 +159,7 @@ TEST_F(StreamCodecTest, ClearForgetsAHalfWrittenFrame) {
   EXPECT_TRUE(writer.empty());
   EXPECT_EQ(writer.queued_bytes(), 0u);
   writer.push(frame_of(2, 0, {size_t{1} << 20}));
-  FrameReader reader(limits_, pool_);
+  FrameReader reader(limits_, pool_, kFramesFirst);
   while (!writer.empty()) ASSERT_TRUE(read(reader, writer.next()).ok());
   ASSERT_EQ(frames_.size(), 1u);
 }
@@ -165,17 +168,41 @@ TEST_F(StreamCodecTest, AFrameBeyondTheLimitIsRefusedWithoutItsMemory) {
   limits_.max_frame_bytes = 1 << 20;
   FrameWriter writer;
   writer.push(frame_of(1, 0, {size_t{2} << 20}));
-  FrameReader reader(limits_, pool_);
+  FrameReader reader(limits_, pool_, kFramesFirst);
   EXPECT_EQ(read(reader, writer.next()).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(StreamCodecTest, ARefusedHelloEndsTheStream) {
   FrameWriter writer;
   writer.push_hello("x");
-  FrameReader reader(limits_, pool_);
+  FrameReader reader(limits_, pool_, kHelloFirst);
   const absl::Status status = reader.read(
       writer.next(), [](std::string) { return absl::PermissionDeniedError("no"); }, frames_);
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+}
+
+// Whoever has not said hello has made this end allocate nothing.
+TEST_F(StreamCodecTest, NothingComesBeforeAHelloAndNoSecondOneAfterIt) {
+  const auto record = [](uint8_t kind, const std::string& content) {
+    return sealed(unsealed_record(kind, content));
+  };
+  const std::string hello = record(0, "hello");
+  const std::string head = record(2, encode_head(*frame_of(1, 3, {size_t{1} << 20})));
+  const auto refusal = [&](FrameReader::Begins begins, const std::string& text) {
+    FrameReader reader(limits_, pool_, begins);
+    const absl::Status status = read(reader, message_of(text));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  };
+  EXPECT_EQ(refusal(kHelloFirst, head), "a record of kind 2 comes before the hello");
+  EXPECT_EQ(pool_.idle_bytes(), 0u) << "it made room for the frame";
+  EXPECT_EQ(refusal(kHelloFirst, hello + hello), "a hello is out of place");
+  EXPECT_EQ(refusal(kFramesFirst, hello), "a hello is out of place");
+  EXPECT_EQ(refusal(kHelloFirst, record(0, std::string(8193, 'x'))),
+            "a hello of 8193 bytes exceeds 8192");
+  FrameReader reader(limits_, pool_, kHelloFirst);
+  EXPECT_TRUE(read(reader, message_of(record(0, std::string(8192, 'x')))).ok());
+  EXPECT_TRUE(read(reader, message_of(head)).ok());
 }
 
 TEST_F(StreamCodecTest, RecordsOutOfPlaceAreRefused) {
@@ -200,11 +227,11 @@ TEST_F(StreamCodecTest, RecordsOutOfPlaceAreRefused) {
       record(1, small).substr(0, 40),
   };
   for (const std::string& text : bad) {
-    FrameReader reader(limits_, pool_);
+    FrameReader reader(limits_, pool_, kFramesFirst);
     EXPECT_EQ(read(reader, message_of(text)).code(), absl::StatusCode::kInvalidArgument);
   }
   // Empty chunks and chunks of any cut are fine.
-  FrameReader reader(limits_, pool_);
+  FrameReader reader(limits_, pool_, kFramesFirst);
   frames_.clear();
   ASSERT_TRUE(read(reader, message_of(record(2, large) + record(3, ""))).ok());
   for (int i = 0; i < 100; ++i) ASSERT_TRUE(read(reader, message_of(record(3, "y"))).ok());
@@ -218,7 +245,7 @@ TEST_F(StreamCodecTest, ManyEmptyChunksOfManyPayloadsAreReadInTime) {
   const std::string empty = sealed(unsealed_record(3, ""));
   std::string text = sealed(unsealed_record(2, head));
   for (int i = 0; i < 1000000; ++i) text += empty;
-  FrameReader reader(limits_, pool_);
+  FrameReader reader(limits_, pool_, kFramesFirst);
   EXPECT_TRUE(read(reader, message_of(text)).ok());
   EXPECT_TRUE(frames_.empty());
 }
@@ -231,16 +258,16 @@ TEST_F(StreamCodecTest, ABitThatChangedOnTheWayIsNoticed) {
   writer.push(frame_of(2, 10, {40000, 100}));
   const std::string packed = text_of(writer.next());
   const std::string cut = text_of(writer.next());
-  const auto expect_noticed = [this](std::string text, size_t bit) {
+  const auto expect_noticed = [this](std::string text, size_t bit, FrameReader::Begins begins) {
     frames_.clear();
     text[bit / 8] ^= static_cast<char>(1 << bit % 8);
-    FrameReader reader(limits_, pool_);
+    FrameReader reader(limits_, pool_, begins);
     EXPECT_FALSE(read(reader, message_of(text)).ok()) << "bit " << bit;
     EXPECT_TRUE(frames_.empty()) << "bit " << bit;
   };
-  for (size_t bit = 0; bit < 8 * packed.size(); ++bit) expect_noticed(packed, bit);
+  for (size_t bit = 0; bit < 8 * packed.size(); ++bit) expect_noticed(packed, bit, kHelloFirst);
   const size_t chunk = cut.size() - 40100 - 9 - 9;  // each payload has one of its own
-  for (size_t bit = 0; bit < 8 * (chunk + 9); ++bit) expect_noticed(cut, bit);
+  for (size_t bit = 0; bit < 8 * (chunk + 9); ++bit) expect_noticed(cut, bit, kFramesFirst);
 }
 
 TEST_F(StreamCodecTest, CorruptedMessagesAreRefusedOrReadButNeverHarm) {
@@ -256,7 +283,7 @@ TEST_F(StreamCodecTest, CorruptedMessagesAreRefusedOrReadButNeverHarm) {
                           unsealed_record(3, std::string(40100, 'p'));
   size_t refused = 0;
   for (int i = 0; i < 20000; ++i) {
-    FrameReader reader(limits_, pool_);
+    FrameReader reader(limits_, pool_, kHelloFirst);
     frames_.clear();
     for (std::string text : {packed, cut}) {
       const size_t reach = std::min<size_t>(text.size(), 1200);  // where the structure is

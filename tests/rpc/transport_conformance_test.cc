@@ -10,13 +10,12 @@
 #include <unistd.h>
 
 #include <gmock/gmock.h>
-#include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include "weft/base/future.h"
 #include "weft/rpc/grpc_transport.h"
 #include "weft/rpc/inproc_transport.h"
+#include "weft/tests/rpc/support/raw_stream.h"
 #include "weft/tests/support/agent_world.h"
 
 namespace weft {
@@ -574,32 +573,6 @@ TEST_P(SocketTransportTest, RawGarbageOnThePortHarmsNobody) {
   EXPECT_TRUE(connect(*a, *b).ok());
 }
 
-// A stream that speaks gRPC and nothing that Weft understands.
-class Stranger final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
- public:
-  Stranger(const std::string& address, const std::string& text)
-      : stub_(grpc::CreateChannel(address, grpc::InsecureChannelCredentials())) {
-    const grpc::Slice slice(text);
-    message_ = grpc::ByteBuffer(&slice, 1);
-    stub_.PrepareBidiStreamingCall(&context_, "/weft.Worker/Stream", grpc::StubOptions(), this);
-    StartRead(&answer_);
-    StartWrite(&message_);
-    StartCall();
-  }
-  void OnReadDone(bool ok) override {
-    if (ok) StartRead(&answer_);
-  }
-  void OnDone(const grpc::Status&) override { done_.set_value(); }
-  bool wait() const { return future_.wait_for(kPatience); }
-
- private:
-  Promise<void> done_{nullptr};
-  const Future<void> future_ = done_.future();
-  grpc::ClientContext context_;
-  grpc::GenericStub stub_;
-  grpc::ByteBuffer message_, answer_;
-};
-
 TEST_P(SocketTransportTest, AStreamOfNonsenseIsEndedAndHarmsNobody) {
   auto a = started(1), b = started(2);
   const auto before = connect(*a, *b);
@@ -610,8 +583,10 @@ TEST_P(SocketTransportTest, AStreamOfNonsenseIsEndedAndHarmsNobody) {
   const std::string endless = std::string("\x02\xff\xff\xff\xff", 5) + "x";
   for (const std::string& text : {hello_of_nobody, empty_hello, frame_first, endless,
                                   std::string("\x09garbage"), std::string("x")}) {
-    const Stranger stranger(b->transport->address(), text);
-    EXPECT_TRUE(stranger.wait());
+    for (const std::string& hello : {std::string(), std::string("nope"), text}) {
+      const testing::RawStream stranger(b->transport->address(), {text}, hello);
+      EXPECT_EQ(stranger.wait().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    }
   }
   EXPECT_EQ(b->sink.accepted().size(), 1u);
   EXPECT_TRUE((*before)->send(frame_of(1)));

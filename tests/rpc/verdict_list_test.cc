@@ -50,6 +50,16 @@ TEST(VerdictList, WhoHasReadItsOwnEndWritesNothingMore) {
   EXPECT_EQ(list_of(store).read()->size(), 1u);
 }
 
+TEST(VerdictList, AReasonIsReadInOneLineOfPrintableText) {
+  const auto store = std::make_shared<MemoryStore>();
+  VerdictList a = list_of(store), b = list_of(store);
+  ASSERT_TRUE(a.condemn(kA, kC, "x\nweft error: forged\x1b[2J" + std::string(5000, '\x07')).ok());
+  const std::vector<Verdict> read = *b.read();
+  ASSERT_EQ(read.size(), 1u);
+  EXPECT_EQ(read[0].reason.substr(0, 34), "x\\x0aweft error: forged\\x1b[2J\\x07");
+  EXPECT_LE(read[0].reason.size(), 4096u);
+}
+
 // Who was cut off for long asks about somebody, and learns that it is dead itself.
 TEST(VerdictList, WhoFindsItsSuspectReadsOnToTheEnd) {
   const auto store = std::make_shared<MemoryStore>();
