@@ -134,10 +134,11 @@ absl::Status encode_sparse(const at::Tensor& tensor, const TensorSendOptions& op
 }
 
 absl::Status encode_one(size_t index, at::Tensor tensor, const TensorSendOptions& options,
-                        Frame& frame) {
+                        Frame& frame, size_t& cost) {
   TensorHeader header;
   if (!tensor.defined()) {
     header.layout = WireLayout::kUndefined;
+    cost += TensorBudget::cost_of(header);
     append_tensor_header(header, false, frame.body);
     return absl::OkStatus();
   }
@@ -158,11 +159,13 @@ absl::Status encode_one(size_t index, at::Tensor tensor, const TensorSendOptions
   const bool sole_holder = tensor.use_count() <= options.holders && !tensor.is_view();
   if (tensor.layout() == at::kSparse) {
     header.layout = WireLayout::kSparseCoo;
+    cost += TensorBudget::cost_of(header);
     return encode_sparse(tensor, options, header, frame);
   }
   if (tensor.layout() != at::kStrided || tensor.is_nested()) {
     return bad(index, "is neither dense nor sparse COO");
   }
+  cost += TensorBudget::cost_of(header);
   return encode_dense(tensor, sole_holder, options, header, frame);
 }
 
@@ -266,11 +269,13 @@ absl::StatusOr<at::Tensor> decode_one(size_t index, const TensorHeader& header,
 absl::Status encode_tensors(std::vector<at::Tensor> tensors, const TensorSendOptions& options,
                             Frame& frame) {
   frame.header.value_bytes = static_cast<uint32_t>(frame.body.size());
+  size_t cost = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    absl::Status status = encode_one(i, std::move(tensors[i]), options, frame);
+    absl::Status status = encode_one(i, std::move(tensors[i]), options, frame, cost);
     if (!status.ok()) return status;
   }
-  return absl::OkStatus();
+  return TensorBudget::check(cost,
+                             frame.body.size() - frame.header.value_bytes + frame.payload_bytes());
 }
 
 absl::StatusOr<std::vector<at::Tensor>> decode_tensors(const Frame& frame) {

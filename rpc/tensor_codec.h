@@ -1,7 +1,8 @@
 // Tensors to and from frames: large ones are sent in place and received without a second copy.
 //
 // Thread safety: pure functions.
-// Errors: InvalidArgument naming the tensor's position (device, layout, type or header).
+// Errors: InvalidArgument naming the tensor's position (device, layout, type or header), or that
+// there are too many small ones (TensorBudget), at both ends.
 #pragma once
 
 #include <vector>

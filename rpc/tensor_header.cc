@@ -1,6 +1,7 @@
 #include "weft/rpc/tensor_header.h"
 
 #include <cstring>
+#include <numeric>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -21,7 +22,9 @@ void put(std::string& out, T value) {
 class Parser {
  public:
   Parser(std::string_view text, std::span<const size_t> payload_sizes)
-      : text_(text), payload_sizes_(payload_sizes) {}
+      : text_(text),
+        payload_sizes_(payload_sizes),
+        bytes_(std::accumulate(payload_sizes.begin(), payload_sizes.end(), text.size())) {}
 
   absl::StatusOr<std::vector<TensorHeader>> run() {
     std::vector<TensorHeader> headers;
@@ -31,6 +34,8 @@ class Parser {
         return absl::InvalidArgumentError(
             absl::StrCat("tensor ", headers.size(), " of the message: ", status.message()));
       }
+      cost_ += TensorBudget::cost_of(header);
+      if (absl::Status fits = TensorBudget::check(cost_, bytes_); !fits.ok()) return fits;
       headers.push_back(std::move(header));
     }
     if (next_payload_ != payload_sizes_.size()) {
@@ -161,6 +166,8 @@ class Parser {
 
   const std::string_view text_;
   const std::span<const size_t> payload_sizes_;
+  const size_t bytes_;  // of both
+  size_t cost_ = 0;     // of the tensors so far
   size_t position_ = 0;
   size_t next_payload_ = 0;
 };
@@ -188,6 +195,21 @@ size_t element_size(WireType type) {
       return 16;
   }
   return 0;
+}
+
+size_t TensorBudget::cost_of(const TensorHeader& header) {
+  if (header.layout == WireLayout::kUndefined) return kUndefined;
+  // A sparse one is made of two dense ones.
+  const size_t tensors = header.layout == WireLayout::kSparseCoo ? 3 : 1;
+  return tensors * kTensor + kDimension * header.sizes.size();
+}
+
+absl::Status TensorBudget::check(size_t cost, size_t bytes) {
+  if (cost <= kFree || (cost - kFree) / kPerByte <= bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the message's tensors would take too much memory: ", cost,
+      " bytes or more beside their elements (", kTensor, " for each). A message may take ", kFree,
+      ", and ", kPerByte, " for each of its bytes; send many small tensors as one"));
 }
 
 void append_tensor_header(const TensorHeader& header, bool is_inlined, std::string& body) {

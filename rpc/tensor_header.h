@@ -3,10 +3,11 @@
 // Thread safety: pure functions on plain values.
 // Errors: InvalidArgument naming the tensor's position and the field. Nothing is allocated on the
 // word of a header: sizes are multiplied with overflow checks and must equal the bytes that came.
-// Wire: u8 dtype, u8 layout, u8 format, u8 flags, u8 dimensions, then i64 sizes[dimensions];
-// sparse: u8 sparse dimensions, i64 nnz. Inlined tensors are followed by their bytes; others have
-// one payload (dense) or two (sparse: indices i64[sparse dimensions, nnz], then values). No
-// strides: data is contiguous in the order that `format` names.
+// What tensors cost beside their elements is charged against a budget (TensorBudget). Wire: u8
+// dtype, u8 layout, u8 format, u8 flags, u8 dimensions, then i64 sizes[dimensions]; sparse: u8
+// sparse dimensions, i64 nnz. Inlined tensors are followed by their bytes; others have one payload
+// (dense) or two (sparse: indices i64[sparse dimensions, nnz], then values). No strides: data is
+// contiguous in the order that `format` names.
 #pragma once
 
 #include <cstdint>
@@ -58,6 +59,22 @@ struct TensorHeader {
   std::string_view inlined;  // the bytes, if they are in the body
   size_t first_payload = 0;  // index of the first payload otherwise
   size_t payload_count = 0;
+};
+
+// A scalar of a few bytes becomes objects of hundreds. So a message's tensors, beside their
+// elements, may take kFree, and kPerByte for each byte of their headers, inlined elements and
+// payloads. 65,536 tensors are always allowed, and as many as there are payloads of 32 bytes or
+// more.
+struct TensorBudget {
+  static constexpr size_t kTensor = 512;  // tensor, storage, header and their allocations, at most
+  static constexpr size_t kUndefined = 128;
+  static constexpr size_t kDimension = 24;  // its size and stride, and the header's size
+  static constexpr size_t kFree = 65536 * kTensor;
+  static constexpr size_t kPerByte = 16;
+
+  static size_t cost_of(const TensorHeader& header);
+  // InvalidArgument if tensors of this cost are too much for so many bytes.
+  static absl::Status check(size_t cost, size_t bytes);
 };
 
 // Appends the header (and, if `inlined` is set, the bytes) to `body`.

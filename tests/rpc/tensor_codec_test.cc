@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <malloc.h>
 
 #include <ATen/Context.h>
 #include <ATen/ops/_efficientzerotensor.h>
@@ -295,6 +296,39 @@ TEST(TensorCodecTest, AnEmptyTensorOfAbsurdSizesIsRefusedWithoutAnException) {
   Frame frame;
   append_tensor_header(header, true, frame.body);
   EXPECT_EQ(decode_tensors(frame).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// Bytes that this process has from malloc; 0 under sanitizers, which have an allocator of their
+// own.
+size_t from_malloc() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+TEST(TensorCodecTest, SmallTensorsTakeNoMoreMemoryThanIsChargedForThem) {
+  constexpr size_t kCount = 65536;
+  for (const at::Tensor& one : {at::ones({}, at::kByte), at::ones({1, 1, 1, 1, 1, 1, 1, 1}),
+                                at::ones({0}), at::ones({513})}) {
+    const Frame frame =
+        carried(encoded(std::vector<at::Tensor>(one.nbytes() == 513 * 4 ? 1000 : kCount, one)));
+    const size_t before = from_malloc();
+    const auto tensors = decode_tensors(frame);
+    ASSERT_TRUE(tensors.ok()) << tensors.status();
+    const size_t cost = TensorBudget::kTensor + TensorBudget::kDimension * one.dim();
+    EXPECT_LE(from_malloc() - before, tensors->size() * cost) << one.sizes();
+  }
+}
+
+TEST(TensorCodecTest, MoreSmallTensorsThanMayBeReadAreNotSent) {
+  Frame frame;
+  const std::vector<at::Tensor> scalars(1 << 20, at::ones({}, at::kByte));
+  for (const absl::Status& status :
+       {encode_tensors(scalars, {}, frame), decode_tensors(frame).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("send many small tensors as one"));
+  }
+  // 80,000 losses in one message are no flood.
+  EXPECT_TRUE(decode_tensors(encoded(std::vector<at::Tensor>(80000, at::ones({})))).ok());
 }
 
 }  // namespace

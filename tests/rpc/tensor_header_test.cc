@@ -33,6 +33,7 @@ void operator delete[](void* block, size_t) noexcept { std::free(block); }
 namespace weft {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
@@ -361,6 +362,33 @@ TEST(TensorHeaderTest, MutatedHeadersNeverClaimMoreThanCame) {
     }
     EXPECT_EQ(used, payloads.size());
   }
+}
+
+// 16 MiB of scalars of one byte would become 1.2 GB of tensors.
+TEST(TensorHeaderTest, ManySmallTensorsAreRefusedBeforeTheyTakeMoreThanTheBudget) {
+  const std::string scalar = Raw{.type = 1, .flags = kInlined, .bytes = "x"}.text();
+  const auto text = [](const std::string& one, size_t count) {
+    std::string all;
+    all.reserve(one.size() * count);
+    for (; count > 0; --count) all += one;
+    return all;
+  };
+  EXPECT_TRUE(parse_tensor_headers(text(scalar, 65536), {}).ok());
+  const std::string flood = text(scalar, (size_t{16} << 20) / scalar.size());
+  allocated = 0;
+  watching = true;
+  const absl::Status status = parse_tensor_headers(flood, {}).status();
+  watching = false;
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("too much memory"), HasSubstr("send many small tensors as one")));
+  EXPECT_LT(allocated, TensorBudget::kFree + TensorBudget::kPerByte * flood.size());
+  // Undefined ones are counted too; those with elements enough are not refused.
+  const std::string undefined = Raw{.type = 0, .layout = 0}.text();
+  EXPECT_FALSE(parse_tensor_headers(text(undefined, 1 << 20), {}).ok());
+  const std::string row =
+      Raw{.type = 1, .flags = kInlined, .sizes = {32}, .bytes = std::string(32, 'x')}.text();
+  EXPECT_TRUE(parse_tensor_headers(text(row, 1 << 18), {}).ok());
 }
 
 }  // namespace

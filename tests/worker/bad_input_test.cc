@@ -88,6 +88,11 @@ TEST_F(BadInputTest, ACallThatCannotBeReadIsRefusedWithWhatIsWrong) {
        [](Frame& f) { f.body.resize(f.header.value_bytes); }},
       {"tensor", [](Frame& f) { f.body[f.header.value_bytes] ^= 0x40; }},
       {"tensor", [](Frame& f) { f.body += "more"; }},
+      {"too much memory",
+       [](Frame& f) {
+         const std::string scalar("\x01\x01\x00\x01\x00x", 6);
+         for (int i = 0; i < 1 << 20; ++i) f.body += scalar;
+       }},
       {"payload",
        [](Frame& f) {
          auto block = std::make_shared<std::vector<std::byte>>(16);
