@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "weft/base/fail_point.h"
+#include "weft/base/log.h"
 #include "weft/proto/weft.pb.h"
 
 namespace weft::internal {
@@ -41,7 +42,8 @@ void Membership::attach(const std::vector<WorkerInfo>& members, bool newcomer) {
       on_suspicion(from, absl::UnavailableError("sent a membership post that is malformed"));
     } else if (post.has_death()) {
       const Verdict verdict{WorkerId::from_bits(post.death().worker()),
-                            WorkerId::from_bits(post.death().by()), post.death().reason()};
+                            WorkerId::from_bits(post.death().by()),
+                            printable(post.death().reason())};
       step([&](MembershipCore& core, MembershipActions& out) { core.on_notice(verdict, out); });
       quiescence_.gone(verdict.dead);  // if it was not known here, nobody else says so
     } else if (post.has_joined()) {
@@ -132,7 +134,16 @@ void Membership::act(MembershipActions& actions) {
     if (question.condemn) agent_.answer_no_beats_of(question.suspect);
     ask(question);
   }
-  for (WorkerId stranger : actions.lookups) look_up(stranger);
+  for (WorkerId stranger : actions.lookups) {
+    look_up(stranger, [stranger](Membership& driver, const Record& record) {
+      driver.on_found(stranger, record);
+    });
+  }
+  for (const WorkerInfo& claimant : actions.claims) {
+    look_up(claimant.id, [claimant](Membership& driver, const Record& record) {
+      driver.on_compared(claimant, record);
+    });
+  }
   for (WorkerId doubted : actions.doubts) doubt(doubted);
   for (WorkerId silent : actions.redials) agent_.reach(silent);
 }
@@ -178,35 +189,48 @@ void Membership::ask(const MembershipActions::Question& question) {
   });
 }
 
-void Membership::look_up(WorkerId stranger) {
-  const auto answered = [gate = gate_,
-                         stranger](const absl::StatusOr<std::optional<WorkerInfo>>& record) {
-    gate->enter([&](Membership& driver) { driver.on_found(stranger, record); });
+void Membership::look_up(WorkerId life,
+                         std::function<void(Membership& driver, const Record&)> answered) {
+  const auto answer = [gate = gate_, answered = std::move(answered)](const Record& record) {
+    gate->enter([&](Membership& driver) { answered(driver, record); });
   };
   if (options_.find_life == nullptr) {
-    answered(absl::UnavailableError("this group keeps no records"));
+    answer(absl::UnavailableError("this group keeps no records"));
     return;
   }
   const auto late = std::make_shared<std::atomic<bool>>(false);  // as in `ask`
-  store_thread_.schedule([find = options_.find_life, stranger, answered, late] {
-    if (!late->load()) answered(find(stranger));
+  store_thread_.schedule([find = options_.find_life, life, answer, late] {
+    if (!late->load()) answer(find(life));
   });
-  clock_.call_at(clock_.now() + options_.store_timeout, [answered, late] {
+  clock_.call_at(clock_.now() + options_.store_timeout, [answer, late] {
     late->store(true);
-    answered(absl::DeadlineExceededError("the rendezvous store did not answer in time"));
+    answer(absl::DeadlineExceededError("the rendezvous store did not answer in time"));
   });
 }
 
-void Membership::on_found(WorkerId stranger,
-                          const absl::StatusOr<std::optional<WorkerInfo>>& record) {
+void Membership::on_found(WorkerId stranger, const Record& record) {
   bool member = false;
   step([&](MembershipCore& core, MembershipActions& out) {
     member = core.found(stranger, record, out);
     if (member) agent_.add_member(**record);  // under the lock, as in `admit`
   });
-  if (!member) return;
-  quiescence_.joined(stranger);
-  agent_.reach(stranger);
+  if (member) take_in(stranger);
+}
+
+void Membership::on_compared(const WorkerInfo& claimant, const Record& record) {
+  const bool admits = quiescence_.admits();
+  bool member = false;
+  step([&](MembershipCore& core, MembershipActions& out) {
+    if (!admits) core.drop_claims();
+    member = core.compared(claimant, record, out);
+    if (member) agent_.add_member(**record);  // under the lock, as in `admit`
+  });
+  if (member) take_in(claimant.id);
+}
+
+void Membership::take_in(WorkerId newcomer) {
+  quiescence_.joined(newcomer);
+  agent_.reach(newcomer);
 }
 
 absl::Status Membership::admit(const WorkerInfo& newcomer) {

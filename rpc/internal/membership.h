@@ -76,8 +76,12 @@ class Membership {
   void act(MembershipActions& actions);
   void ask(const MembershipActions::Question& question);
   void doubt(WorkerId worker) ABSL_LOCKS_EXCLUDED(mutex_);
-  void look_up(WorkerId stranger);
-  void on_found(WorkerId stranger, const absl::StatusOr<std::optional<WorkerInfo>>& record);
+  using Record = absl::StatusOr<std::optional<WorkerInfo>>;
+  // `answered` runs with the record once it is read, and once the time limit has passed.
+  void look_up(WorkerId life, std::function<void(Membership& driver, const Record&)> answered);
+  void on_compared(const WorkerInfo& claimant, const Record& record);
+  void on_found(WorkerId stranger, const Record& record);
+  void take_in(WorkerId newcomer);
   absl::Status admit(const WorkerInfo& newcomer);
   std::optional<WorkerInfo> live_member(std::string_view name) const;
   void tell_awaiting() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -11,6 +11,8 @@ namespace weft::internal {
 namespace {
 
 constexpr size_t kMostStrangers = 4096;  // looked up at a time
+constexpr size_t kMostClaims = 64;       // compared at a time, and as many that were contradicted
+constexpr size_t kMostEnded = 1024;      // lives that are remembered after their end
 
 absl::Status refusal(const std::string& why) { return absl::PermissionDeniedError(why); }
 
@@ -20,8 +22,17 @@ MembershipCore::MembershipCore(WorkerInfo self, LeaseLimits limits, TimePoint no
     : self_(std::move(self)), limits_(limits), last_tick_(now) {}
 
 bool MembershipCore::ended(WorkerId worker) const {
-  auto found = ended_.find(worker.index);
-  return found != ended_.end() && worker.incarnation <= found->second.incarnation;
+  if (ended_.contains(worker)) return true;
+  auto found = forgotten_.find(worker.index);
+  return found != forgotten_.end() && worker.incarnation <= found->second;
+}
+
+bool MembershipCore::has_ended_later(WorkerId worker) const {
+  auto later = ended_.upper_bound(worker);
+  for (; later != ended_.end() && later->first.index == worker.index; ++later) {
+    if (!later->second.name.empty() || later->second.by.valid()) return true;
+  }
+  return false;
 }
 
 std::string MembershipCore::named(WorkerId worker) const {
@@ -29,7 +40,7 @@ std::string MembershipCore::named(WorkerId worker) const {
   if (auto peer = peers_.find(worker); peer != peers_.end()) {
     return absl::StrCat("'", peer->second.name, "' (", worker.to_string(), ")");
   }
-  auto found = ended_.find(worker.index);
+  auto found = ended_.find(worker);
   if (found != ended_.end() && !found->second.name.empty()) {
     return absl::StrCat("'", found->second.name, "' (", worker.to_string(), ")");
   }
@@ -43,10 +54,10 @@ void MembershipCore::add(const WorkerInfo& member) {
   peers_[member.id].name = member.name;
 }
 
-absl::Status MembershipCore::admit(const WorkerInfo& newcomer, MembershipActions& out) {
+absl::Status MembershipCore::refusal_of(const WorkerInfo& newcomer) const {
   const std::string who = absl::StrCat("'", newcomer.name, "' (", newcomer.id.to_string(), ")");
   if (is_fenced()) return refusal(absl::StrCat(named(self_.id), " was declared dead itself"));
-  if (ended(newcomer.id)) {
+  if (ended(newcomer.id) || has_ended_later(newcomer.id)) {
     return refusal(absl::StrCat("worker ", who, " was declared dead, or has left"));
   }
   if (newcomer.id.index == self_.id.index) {
@@ -64,19 +75,69 @@ absl::Status MembershipCore::admit(const WorkerInfo& newcomer, MembershipActions
   if (newcomer.name == self_.name) {
     return refusal(absl::StrCat("worker ", named(self_.id), " has that name already"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status MembershipCore::admit(const WorkerInfo& newcomer, MembershipActions& out) {
+  if (absl::Status refused = refusal_of(newcomer); !refused.ok()) return refused;
+  auto earlier = peers_.lower_bound({newcomer.id.index, 0});
+  if (earlier != peers_.end() && earlier->first < newcomer.id) {
+    return claim(newcomer, earlier->first, out);
+  }
+  take_in(newcomer, out);
+  return absl::OkStatus();
+}
+
+// Anybody may say that it has replaced a worker. The group's records know: whoever takes a place
+// publishes its record before it dials. What was contradicted is said once, to who asks again with
+// the same name and address; so it cannot be held against a later process of that incarnation.
+absl::Status MembershipCore::claim(const WorkerInfo& newcomer, WorkerId earlier,
+                                   MembershipActions& out) {
+  const std::string who = absl::StrCat("worker '", newcomer.name, "' (", newcomer.id.to_string(),
+                                       ") says that it has replaced ", named(earlier));
+  const auto contradicted = std::find(contradicted_.begin(), contradicted_.end(), newcomer);
+  if (contradicted != contradicted_.end()) {
+    contradicted_.erase(contradicted);
+    return refusal(absl::StrCat(who, ", but the group's records do not name it"));
+  }
+  if (!strangers_.contains(newcomer.id) && claims_.size() < kMostClaims &&
+      claims_.emplace(newcomer.id, newcomer).second) {
+    out.claims.push_back(newcomer);
+  }
+  return absl::AbortedError(
+      absl::StrCat(who, ", which the group's records have not confirmed yet"));
+}
+
+bool MembershipCore::compared(const WorkerInfo& claimant,
+                              const absl::StatusOr<std::optional<WorkerInfo>>& record,
+                              MembershipActions& out) {
+  auto found = claims_.find(claimant.id);
+  if (found == claims_.end() || found->second != claimant) return false;
+  claims_.erase(found);
+  if (!record.ok()) return false;  // it asks again, and so does this worker
+  if (!*record) {
+    if (contradicted_.size() == kMostClaims) contradicted_.pop_front();
+    contradicted_.push_back(claimant);
+    return false;
+  }
+  if (!refusal_of(**record).ok()) return false;
+  take_in(**record, out);
+  return true;
+}
+
+void MembershipCore::take_in(const WorkerInfo& newcomer, MembershipActions& out) {
   std::vector<WorkerId> earlier;
   for (const auto& [id, peer] : peers_) {
     if (id.index == newcomer.id.index && id != newcomer.id) earlier.push_back(id);
   }
   peers_[newcomer.id].name = newcomer.name;
   strangers_.erase(newcomer.id);
+  claims_.erase(newcomer.id);
   for (WorkerId life : earlier) suspect(life, absl::UnavailableError("was restarted"), out);
   // It read the list before it was known here: who wrote since did not tell it.
-  for (const auto& [index, last] : ended_) {
-    if (!last.by.valid()) continue;
-    out.notices.push_back({newcomer.id, {{index, last.incarnation}, last.by, last.reason}});
+  for (const auto& [dead, last] : ended_) {
+    if (last.by.valid()) out.notices.push_back({newcomer.id, {dead, last.by, last.reason}});
   }
-  return absl::OkStatus();
 }
 
 void MembershipCore::left(WorkerId worker) {
@@ -108,9 +169,12 @@ bool MembershipCore::found(WorkerId stranger,
     why =
         absl::StrCat("is not known here, and nothing was heard of it: ", record.status().message());
   } else if (*record) {
-    const absl::Status admitted = admit(**record, out);
-    if (admitted.ok()) return true;
-    why = std::string(admitted.message());
+    const absl::Status refused = refusal_of(**record);
+    if (refused.ok()) {
+      take_in(**record, out);
+      return true;
+    }
+    why = std::string(refused.message());
   }
   end(stranger, absl::UnavailableError(why), out);
   return false;
@@ -331,10 +395,9 @@ void MembershipCore::take(const Verdict& verdict, MembershipActions& out) {
 }
 
 void MembershipCore::remember(const Verdict& verdict) {
-  Ended& last = ended_[verdict.dead.index];
-  if (last.incarnation != verdict.dead.incarnation) return;
-  last.by = verdict.by;
-  last.reason = verdict.reason;
+  Ended& ended = ended_.at(verdict.dead);  // by end()
+  ended.by = verdict.by;
+  ended.reason = verdict.reason;
 }
 
 void MembershipCore::tell_others(const Verdict& verdict, MembershipActions& out) const {
@@ -345,24 +408,41 @@ void MembershipCore::tell_others(const Verdict& verdict, MembershipActions& out)
 // A writer may have died before it told everybody. Those whom it condemned may have written, too.
 void MembershipCore::tell_what_it_wrote(WorkerId writer, MembershipActions& out) const {
   if (WEFT_BREAK(last_words_not_told)) return;
-  for (const auto& [index, last] : ended_) {
-    if (last.by != writer) continue;
-    const WorkerId dead{index, last.incarnation};
-    tell_others({dead, writer, last.reason}, out);
-    tell_what_it_wrote(dead, out);
+  std::set<WorkerId> writers{writer};
+  for (std::vector<WorkerId> open{writer}; !open.empty();) {
+    const WorkerId by = open.back();
+    open.pop_back();
+    for (const auto& [dead, last] : ended_) {
+      if (last.by != by) continue;
+      tell_others({dead, by, last.reason}, out);
+      if (writers.insert(dead).second) open.push_back(dead);
+    }
   }
 }
 
 void MembershipCore::end(WorkerId worker, absl::Status reason, MembershipActions& out) {
-  Ended& last = ended_[worker.index];
   auto found = peers_.find(worker);
-  if (worker.incarnation > last.incarnation) {
-    last = {worker.incarnation, found == peers_.end() ? std::string() : found->second.name, {}, {}};
+  if (const auto [place, fresh] = ended_.try_emplace(worker); fresh) {
+    if (found != peers_.end()) place->second.name = found->second.name;
+    ended_order_.push_back(worker);
+    if (ended_order_.size() > kMostEnded) forget_oldest();
   }
+  claims_.erase(worker);
   const bool looked_up = strangers_.erase(worker) > 0;
   if (found == peers_.end() && !looked_up) return;
   if (found != peers_.end()) peers_.erase(found);
   out.gone.push_back({worker, std::move(reason)});
+}
+
+// That a member has ended is never forgotten: of each index one number stays.
+void MembershipCore::forget_oldest() {
+  const auto oldest = ended_.find(ended_order_.front());
+  ended_order_.pop_front();
+  if (!oldest->second.name.empty()) {
+    uint32_t& last = forgotten_[oldest->first.index];
+    last = std::max(last, oldest->first.incarnation);
+  }
+  ended_.erase(oldest);
 }
 
 // Lives that other workers' messages have named. Of an index an earlier life ends with the later.
@@ -379,7 +459,7 @@ void MembershipCore::bury(const std::vector<WorkerId>& tied, MembershipActions& 
 
 bool MembershipCore::outlived(WorkerId worker) const {
   const auto later = peers_.upper_bound(worker);
-  return (later != peers_.end() && later->first.index == worker.index) ||
+  return (later != peers_.end() && later->first.index == worker.index) || has_ended_later(worker) ||
          (worker.index == self_.id.index && worker.incarnation < self_.id.incarnation);
 }
 
@@ -392,6 +472,7 @@ void MembershipCore::fence(const Verdict& verdict, MembershipActions& out) {
   peers_.clear();
   for (WorkerId stranger : strangers_) out.gone.push_back({stranger, standing_});
   strangers_.clear();
+  claims_.clear();
 }
 
 }  // namespace weft::internal

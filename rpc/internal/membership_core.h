@@ -61,6 +61,8 @@ struct MembershipActions {
   std::vector<WorkerId> redials;
   // Ask the group's records who that is, within bounded time; `found` follows.
   std::vector<WorkerId> lookups;
+  // The same of a dialler that says it has replaced a live peer; `compared` follows.
+  std::vector<WorkerInfo> claims;
   // A worker refuses this one, or does not answer, and the list does not say that either is dead.
   absl::Status refused;
   // This worker itself is dead to the others: all of them are gone, and `gone` does not say so.
@@ -82,8 +84,15 @@ class MembershipCore {
   // A member that the rendezvous named.
   void add(const WorkerInfo& member);
   // Somebody who is not known asks to be a member. OK: is one now, and is told of the deaths that
-  // it may have missed. PermissionDenied says why not.
+  // it may have missed. PermissionDenied says why not. Aborted: it says that it has replaced a peer
+  // that lives, which is compared with the group's records first; it is to ask again.
   absl::Status admit(const WorkerInfo& newcomer, MembershipActions& out);
+  // What the group's records say of such a life, as for `found`. True: is a member now, and the
+  // life that it has replaced is suspected.
+  bool compared(const WorkerInfo& claimant, const absl::StatusOr<std::optional<WorkerInfo>>& record,
+                MembershipActions& out);
+  // Nobody may join any more: the comparisons that are under way admit nobody.
+  void drop_claims() { claims_.clear(); }
   // It said goodbye.
   void left(WorkerId worker);
   // Something is meant for a life that is not known here: others have met it and speak of it.
@@ -152,6 +161,9 @@ class MembershipCore {
     Nanoseconds doubt_age{0};
   };
 
+  absl::Status refusal_of(const WorkerInfo& newcomer) const;
+  absl::Status claim(const WorkerInfo& newcomer, WorkerId earlier, MembershipActions& out);
+  void take_in(const WorkerInfo& newcomer, MembershipActions& out);
   void judge_silence(const std::vector<Look>& looks, bool deaf, MembershipActions& out);
   void doubt(WorkerId worker, const absl::Status& reason, MembershipActions& out);
   void settle_doubt(const Look& look, Nanoseconds awake, MembershipActions& out);
@@ -167,21 +179,29 @@ class MembershipCore {
   void end(WorkerId worker, absl::Status reason, MembershipActions& out);
   void fence(const weft::Verdict& verdict, MembershipActions& out);
   bool ended(WorkerId worker) const;
+  // A later life of its index was a member, or has a verdict, and has ended.
+  bool has_ended_later(WorkerId worker) const;
   bool outlived(WorkerId worker) const;
+  void forget_oldest();
   std::string named(WorkerId worker) const;
 
   const WorkerInfo self_;
   const LeaseLimits limits_;
   std::map<WorkerId, Peer> peers_;  // live ones, without self
   std::set<WorkerId> strangers_;    // looked up now
-  // The last life of each index that is known to have ended.
+  // Diallers whose claim is compared now, and those that the records contradict, oldest first.
+  std::map<WorkerId, WorkerInfo> claims_;
+  std::deque<WorkerInfo> contradicted_;
+  // A life that is known to have ended.
   struct Ended {
-    uint32_t incarnation = 0;
     std::string name;    // if it was a member
     WorkerId by;         // who wrote its verdict; not valid: nobody that is known
     std::string reason;  // in the verdict
   };
-  std::map<uint32_t, Ended> ended_;
+  std::map<WorkerId, Ended> ended_;
+  std::deque<WorkerId> ended_order_;  // the keys of ended_, oldest first
+  // Of those that ended_ holds no more, the last member of each index.
+  std::map<uint32_t, uint32_t> forgotten_;
   bool established_ = false;
   TimePoint last_tick_;
   uint64_t next_beat_ = 1;

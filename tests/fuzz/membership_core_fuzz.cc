@@ -47,7 +47,9 @@ class Run {
     switch (input_.below(10)) {
       case 0: {
         const WorkerInfo newcomer{worker(), text(), "there"};
-        if (newcomer.id.valid() && core_.admit(newcomer, out_).ok()) {
+        if (!newcomer.id.valid()) break;
+        const absl::Status admitted = core_.admit(newcomer, out_);
+        if (admitted.ok() || (absl::IsAborted(admitted) && compared(newcomer))) {
           require(!gone_.contains(newcomer.id), "a worker comes back");
         }
         break;
@@ -89,6 +91,18 @@ class Run {
         break;
       default:
         notice();
+    }
+  }
+
+  bool compared(const WorkerInfo& claimant) {
+    require(out_.questions.empty(), "somebody is suspected for a claim");
+    switch (input_.below(3)) {
+      case 0:
+        return core_.compared(claimant, absl::UnavailableError("no store"), out_);
+      case 1:
+        return core_.compared(claimant, std::optional<WorkerInfo>(), out_);
+      default:
+        return core_.compared(claimant, claimant, out_);
     }
   }
 

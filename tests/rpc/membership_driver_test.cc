@@ -277,5 +277,49 @@ TEST_F(MembershipDriver, AStrangerIsNotLookedUpTooLate) {
   EXPECT_EQ(looked_up, 1);
 }
 
+// A dialler says that it has replaced `peer_`.
+TEST_F(MembershipDriver, AClaimToHaveReplacedAPeerIsDecidedByTheRecordsAlone) {
+  const PeerIdentity claimant{"test", "w1", {1, 2}, "script:9"};
+  const auto store = std::make_shared<absl::StatusOr<std::optional<WorkerInfo>>>(
+      absl::UnavailableError("no store"));
+  options_.find_life = [store](WorkerId) { return *store; };
+  start(2);
+  const auto dial = [&] {
+    const absl::Status status = transport_.sink().on_accept(claimant);
+    store_thread_.run_all();
+    return status.code();
+  };
+  EXPECT_EQ(dial(), absl::StatusCode::kAborted);
+  EXPECT_EQ(dial(), absl::StatusCode::kAborted) << "they could not be read";
+  *store = std::optional<WorkerInfo>();
+  EXPECT_EQ(dial(), absl::StatusCode::kAborted);
+  EXPECT_EQ(dial(), absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE(agent_->is_live(peer_));
+  EXPECT_EQ(verdicts(), 0u);
+  *store = WorkerInfo{{1, 2}, "w1", "script:2"};
+  EXPECT_EQ(dial(), absl::StatusCode::kAborted);
+  store_thread_.run_all();
+  EXPECT_EQ(dial(), absl::StatusCode::kOk);
+  EXPECT_EQ(agent_->info_of({1, 2}).address, "script:2") << "as the records have it";
+  EXPECT_FALSE(agent_->is_live(peer_));
+  EXPECT_EQ(verdicts(), 1u);
+}
+
+TEST_F(MembershipDriver, AReasonFromElsewhereIsPrintableInErrors) {
+  start(2);
+  const ScriptedConnectionPtr peer = connection();
+  transport_.sink().on_open(peer);
+  wire::MembershipPost death;
+  death.mutable_death()->set_worker(me_.bits());
+  death.mutable_death()->set_by(peer_.bits());
+  death.mutable_death()->set_reason("was \x1b[2Jsilent\nweft error: forged" +
+                                    std::string(1 << 20, 'x'));
+  say(peer, death);
+  const std::string standing(membership_->standing().message());
+  EXPECT_TRUE(absl::StrContains(standing, "it was \\x1b[2Jsilent\\x0aweft error: forged"))
+      << standing.substr(0, 200);
+  EXPECT_LT(standing.size(), 2000u);
+}
+
 }  // namespace
 }  // namespace weft::testing

@@ -101,6 +101,10 @@ void LeaseMembership::act(Worker& worker, MembershipActions& actions) {
   }
   for (const MembershipActions::Question& question : actions.questions) ask(worker, question);
   for (const WorkerId stranger : actions.lookups) look_up(worker, stranger);
+  for (const WorkerInfo& claimant : actions.claims) {
+    world_.report.count(Effect::kClaims);
+    read_record(worker, claimant.id, Phase::kCompared);
+  }
   for (const WorkerId doubted : actions.doubts) {
     world_.report.count(Effect::kDoubts);
     for (const WorkerId member : worker.sessions.all_live()) {
@@ -181,25 +185,42 @@ void LeaseMembership::meet(Worker& at, WorkerId stranger) {
 
 void LeaseMembership::look_up(Worker& worker, WorkerId stranger) {
   if (!worker.sessions.knows(stranger)) worker.sessions.add_stranger(world_.slot_of(stranger));
+  read_record(worker, stranger, Phase::kFound);
+}
+
+void LeaseMembership::read_record(Worker& worker, WorkerId life, Phase then) {
   if (world_.silent_store) world_.felt(world_.silent_store_fault);
   world_.schedule.in(world_.silent_store ? kStoreTimeout : world_.dice.micros(200, 3000),
-                     EventKind::kStore, worker.slot, stranger.bits(),
-                     static_cast<uint64_t>(Phase::kFound));
+                     EventKind::kStore, worker.slot, life.bits(), static_cast<uint64_t>(then));
+}
+
+absl::StatusOr<std::optional<WorkerInfo>> LeaseMembership::record_of(WorkerId life) const {
+  if (world_.silent_store) {
+    return absl::DeadlineExceededError("the rendezvous store did not answer in time");
+  }
+  const auto found = records_.find(life.index);
+  if (found == records_.end() || found->second != life) return std::nullopt;
+  return info(life);
 }
 
 void LeaseMembership::on_found(Worker& worker, WorkerId stranger) {
-  absl::StatusOr<std::optional<WorkerInfo>> record;
-  if (world_.silent_store) {
-    record = absl::DeadlineExceededError("the rendezvous store did not answer in time");
-  } else {
-    auto found = records_.find(stranger.index);
-    record = found != records_.end() && found->second == stranger ? std::optional(info(stranger))
-                                                                  : std::nullopt;
-  }
+  const auto record = record_of(stranger);
   bool member = false;
   step(worker,
        [&](MembershipCore& core, auto& out) { member = core.found(stranger, record, out); });
   if (member) worker.sessions.reach(stranger);
+}
+
+void LeaseMembership::on_compared(Worker& worker, WorkerId claimant) {
+  const auto record = record_of(claimant);
+  bool member = false;
+  step(worker, [&](MembershipCore& core, auto& out) {
+    member = core.compared(info(claimant), record, out);
+    if (member) worker.sessions.admit(claimant);
+  });
+  if (!member) return;
+  greet(worker, claimant);
+  worker.sessions.reach(claimant);
 }
 
 void LeaseMembership::note_appended() {
@@ -234,6 +255,8 @@ void LeaseMembership::on_event(const Event& event) {
       return;
     case Phase::kFound:
       return on_found(*world_.life(event.slot).worker, WorkerId::from_bits(event.a));
+    case Phase::kCompared:
+      return on_compared(*world_.life(event.slot).worker, WorkerId::from_bits(event.a));
     case Phase::kSpread:
       return check_spread(spreads_[event.a]);
     case Phase::kAnswered:
@@ -382,18 +405,25 @@ void LeaseMembership::publish(Worker& worker) {
   arm(worker, limits_.interval);
 }
 
-bool LeaseMembership::accepts(Worker& worker, WorkerId dialler) {
-  if (worker.sessions.knows(dialler)) return !worker.sessions.is_gone(dialler);
+Membership::Door LeaseMembership::accepts(Worker& worker, WorkerId dialler) {
+  if (worker.sessions.knows(dialler)) {
+    return worker.sessions.is_gone(dialler) ? Door::kRefused : Door::kOpen;
+  }
   absl::Status admitted;
   step(worker, [&](MembershipCore& core, auto& out) {
     admitted = core.admit(info(dialler), out);
     if (admitted.ok()) worker.sessions.admit(dialler);
   });
-  if (!admitted.ok()) return false;
+  if (absl::IsAborted(admitted)) return Door::kNotYet;
+  if (!admitted.ok()) return Door::kRefused;
+  greet(worker, dialler);
+  return Door::kOpen;
+}
+
+void LeaseMembership::greet(Worker& worker, WorkerId newcomer) {
   for (const WorkerId dead : worker.known_dead) {
-    if (condemned(dead) && !book_.any_severed()) watch_spread(worker.id, {dialler}, dead);
+    if (condemned(dead) && !book_.any_severed()) watch_spread(worker.id, {newcomer}, dead);
   }
-  return true;
 }
 
 void LeaseMembership::opened(Worker& worker, WorkerId peer) {

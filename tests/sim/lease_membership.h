@@ -29,7 +29,7 @@ class LeaseMembership final : public Membership {
 
   void on_start() override;
   void on_join(Worker& worker) override;
-  bool accepts(Worker& at, WorkerId dialler) override;
+  Door accepts(Worker& at, WorkerId dialler) override;
   void opened(Worker& at, WorkerId peer) override;
   void on_beat_answer(Worker& at, WorkerId from, uint64_t number) override;
   void suspect(Worker& by, WorkerId whom) override;
@@ -70,7 +70,16 @@ class LeaseMembership final : public Membership {
     absl::StatusOr<std::vector<Verdict>> answer;
   };
   // What happens to a question, or to a newcomer.
-  enum class Phase : uint64_t { kReaches, kAnswered, kLate, kSpread, kPublish, kLeave, kFound };
+  enum class Phase : uint64_t {
+    kReaches,
+    kAnswered,
+    kLate,
+    kSpread,
+    kPublish,
+    kLeave,
+    kFound,
+    kCompared
+  };
   // Who has been told this verdict, or should have been.
   struct Spread {
     WorkerId dead, teller;
@@ -94,7 +103,11 @@ class LeaseMembership final : public Membership {
   void ask(Worker& worker, const internal::MembershipActions::Question& question);
   void reach(Question& question);
   void look_up(Worker& worker, WorkerId stranger);
+  void read_record(Worker& worker, WorkerId life, Phase then);
+  absl::StatusOr<std::optional<WorkerInfo>> record_of(WorkerId life) const;
   void on_found(Worker& worker, WorkerId stranger);
+  void on_compared(Worker& worker, WorkerId claimant);
+  void greet(Worker& worker, WorkerId newcomer);
   void note_appended();
   void on_answer(const Question& question, bool late);
   void watch_spread(WorkerId teller, std::vector<WorkerId> told, WorkerId dead);

@@ -26,11 +26,11 @@ void OracleMembership::on_join(Worker& worker) {
 
 bool OracleMembership::takes_part(const Worker& worker) const { return !worker.fenced; }
 
-bool OracleMembership::accepts(Worker& at, WorkerId dialler) {
-  if (at.fenced || at.known_dead.contains(dialler)) return false;
+Membership::Door OracleMembership::accepts(Worker& at, WorkerId dialler) {
+  if (at.fenced || at.known_dead.contains(dialler)) return Door::kRefused;
   at.sessions.add_peer(world_.slot_of(dialler), false);
   if (dialler.incarnation > 1) greet(at, dialler);
-  return true;
+  return Door::kOpen;
 }
 
 // The earlier life is suspected at once, and the newcomer may have read the list before its last

@@ -30,8 +30,9 @@ class Membership {
   virtual void call_sent(const Worker& /*by*/, WorkerId /*to*/) {}
   // A new life starts: it reads what the store says, then dials the others.
   virtual void on_join(Worker& worker) = 0;
-  // Somebody dials `at`. False: refused; else both are peers now.
-  virtual bool accepts(Worker& at, WorkerId dialler) = 0;
+  // Somebody dials `at`. kOpen: both are peers now. kNotYet: it is to dial again.
+  enum class Door { kOpen, kRefused, kNotYet };
+  virtual Door accepts(Worker& at, WorkerId dialler) = 0;
   // The first connection of two is there, at this end.
   virtual void opened(Worker& /*at*/, WorkerId /*peer*/) {}
   virtual void on_beat_answer(Worker& /*at*/, WorkerId /*from*/, uint64_t /*number*/) {}
@@ -66,7 +67,7 @@ class OracleMembership final : public Membership {
   explicit OracleMembership(World& world) : world_(world) {}
 
   void on_join(Worker& worker) override;
-  bool accepts(Worker& at, WorkerId dialler) override;
+  Door accepts(Worker& at, WorkerId dialler) override;
   void meet(Worker& at, WorkerId stranger) override;
   void suspect(Worker& by, WorkerId whom) override;
   void unanswered(Worker& /*by*/, WorkerId /*whom*/) override {}  // time brings the verdict

@@ -32,7 +32,7 @@ constexpr std::string_view kEffectNames[] = {
     "creations cancelled", "passes committed", "passes aborted",
     "parts dropped",       "discoveries",      "contexts refused",
     "steps applied",       "owners asked",     "owners restored",
-    "lines resumed",       "parts merged"};
+    "lines resumed",       "parts merged",     "claims compared"};
 static_assert(std::size(kEffectNames) == kEffects);
 
 }  // namespace

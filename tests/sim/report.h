@@ -90,8 +90,9 @@ enum class Effect : uint8_t {
   kOwnersRestored,   // from a checkpoint
   kResumes,          // of a line, on all its owners
   kHeldCommits,      // gradients that a worker of a committed pass merged
+  kClaims,           // to have replaced a live worker, compared with the records
 };
-inline constexpr size_t kEffects = static_cast<size_t>(Effect::kHeldCommits) + 1;
+inline constexpr size_t kEffects = static_cast<size_t>(Effect::kClaims) + 1;
 std::string_view name_of(Effect effect);
 
 struct Report {

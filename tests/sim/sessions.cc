@@ -225,7 +225,14 @@ void Sessions::on_dialled(Peer& peer) {
   }
   if (other.paused) return unanswered();
   Sessions& there = other.worker->sessions;
-  if (!world_.membership->accepts(*other.worker, worker_.id)) {
+  const auto door = world_.membership->accepts(*other.worker, worker_.id);
+  if (door == Membership::Door::kNotYet) {
+    if (world_.schedule.now() < peer.dial_until) return again(kRedialPause);
+    peer.dialling = false;
+    world_.membership->unanswered(worker_, peer.id);
+    return;
+  }
+  if (door == Membership::Door::kRefused) {
     peer.dialling = false;
     world_.report.count(Effect::kRefusedAsDead);
     world_.membership->refused(worker_, peer.id);
