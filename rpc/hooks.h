@@ -65,6 +65,9 @@ class ReferenceHook {
                                   absl::AnyInvocable<void(absl::StatusOr<Object>)> then) = 0;
   // `then` runs with Cancelled, unless it has run.
   virtual void forget_target(uint64_t number) = 0;
+  // A call from here on the object of `target` has failed: what its caller is told. A reference
+  // that never was good for anything knows why better than its owner may.
+  virtual absl::Status explain_failure(const AnyReferencePtr& target, absl::Status status) = 0;
 };
 
 class AutogradHook {

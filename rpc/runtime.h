@@ -72,7 +72,7 @@ class RpcRuntime {
     std::string target;
     std::string creation;
     // Kept until the reply: the target must not die because its caller let go of it meanwhile.
-    std::shared_ptr<const void> target_holder;
+    AnyReferencePtr target_holder;
     // A thread waits for the reply: the call waits with it where others would be refused because
     // too many wait for credit.
     bool waited_for = false;

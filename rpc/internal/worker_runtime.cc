@@ -215,11 +215,12 @@ CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
             !worker_of(reply.status()).empty()) {
           for (const CarriedReferencePtr& reference : carried) reference->delivered();
         }
-        if (!reply.ok()) {
-          on_reply(std::move(reply).status());
-        } else {
-          on_reply(self->read_reply(to, *std::move(reply)));
+        absl::StatusOr<Reader> result =
+            reply.ok() ? self->read_reply(to, *std::move(reply)) : std::move(reply).status();
+        if (!result.ok() && target != nullptr && self->references_ != nullptr) {
+          result = self->references_->explain_failure(target, std::move(result).status());
         }
+        on_reply(std::move(result));
       },
       request.waited_for);
   if (upstream != nullptr) {

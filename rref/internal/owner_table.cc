@@ -226,7 +226,10 @@ void OwnerTable::cancel_fetch(RRefId rref, FetchTicket ticket, Step& step) {
 // Case 4 at the owner, with BN4: what has ended stays ended.
 bool OwnerTable::on_fork_request(WorkerId from, const ForkRequest& message, Step& step) {
   const auto refuse = [&](RejectReason reason) {
-    step.send(from, ForkReject{message.rref, message.fork, reason});
+    const absl::Status* error =
+        reason == RejectReason::kNotCreated ? creation_error(message.rref) : nullptr;
+    step.send(from, ForkReject{message.rref, message.fork, reason,
+                               error != nullptr ? *error : absl::OkStatus()});
   };
   auto it = entries_.find(message.rref);
   if (it != entries_.end()) {
@@ -296,11 +299,16 @@ bool OwnerTable::on_cancel_fork(WorkerId from, const CancelFork& message, Step& 
         bury(message.fork.creator, message.fork.number, step);
       }
     } else if (!created) {
-      bury(message.rref.creator, message.rref.number, step);
-      auto waiting = entries_.find(message.rref);  // burying may have refused it already
-      if (waiting != entries_.end() && !WEFT_BREAK(cancelled_creation_keeps_waiting)) {
-        refuse_placeholder(waiting, RejectReason::kWithdrawn, step);
+      if (!message.error.ok() && !ended(message.rref, step)) {
+        remember_error(message.rref, message.error);
       }
+      if (it != entries_.end() && !WEFT_BREAK(cancelled_creation_keeps_waiting)) {
+        refuse_placeholder(it,
+                           creation_error(message.rref) != nullptr ? RejectReason::kNotCreated
+                                                                   : RejectReason::kWithdrawn,
+                           step);
+      }
+      bury(message.rref.creator, message.rref.number, step);
     }
   }
   step.send(from, CancelAck{self_, message.rref, message.fork, registered});
@@ -388,6 +396,7 @@ void OwnerTable::close(Step& step) {
   parked_.clear();
   read_while_recalled_.clear();
   holders_.clear();
+  errors_.clear();
   parked_forks_ = parked_fetches_ = 0;
 }
 
@@ -428,6 +437,7 @@ RejectReason OwnerTable::refusal(RRefId rref, ForkId fork, const Step& step) con
   const bool created = it != entries_.end() && it->second.created;
   if (!created && step.dead(rref.creator)) return RejectReason::kCreatorDied;
   if (created && step.dead(fork.creator)) return RejectReason::kCreatorDied;
+  if (!created && creation_error(rref) != nullptr) return RejectReason::kNotCreated;
   return created ? RejectReason::kWithdrawn : RejectReason::kFreed;
 }
 
@@ -473,6 +483,10 @@ void OwnerTable::refuse_placeholders(WorkerId creator, uint64_t below, Step& ste
     refuse_placeholder(
         it, step.dead(creator) ? RejectReason::kCreatorDied : RejectReason::kWithdrawn, step);
   }
+  if (auto errors = errors_.find(creator); errors != errors_.end()) {
+    errors->second.erase(errors->second.begin(), errors->second.lower_bound(below));
+    if (errors->second.empty()) errors_.erase(errors);
+  }
 }
 
 void OwnerTable::refuse_placeholder(Entries::iterator it, RejectReason reason, Step& step) {
@@ -485,7 +499,9 @@ void OwnerTable::refuse_placeholder(Entries::iterator it, RejectReason reason, S
       step.lose(Handle{rref, {}}, status, parked.waiter);
       step.send(parked.from, ChildAccept{rref, fork});
     } else {
-      step.send(parked.from, ForkReject{rref, fork, reason});
+      step.send(parked.from,
+                ForkReject{rref, fork, reason,
+                           reason == RejectReason::kNotCreated ? status : absl::OkStatus()});
     }
   }
   fail_fetches(it->second, rref, status, step);
@@ -536,7 +552,21 @@ void OwnerTable::fail_fetches(Entry& entry, RRefId rref, const absl::Status& sta
 }
 
 absl::Status OwnerTable::lost(RRefId rref, RejectReason reason) const {
+  if (reason == RejectReason::kNotCreated) return *creation_error(rref);
   return rref_lost_error(rref, self_, to_string(reason));
+}
+
+void OwnerTable::remember_error(RRefId rref, absl::Status error) {
+  std::map<uint64_t, absl::Status>& errors = errors_[rref.creator];
+  errors.emplace(rref.number, std::move(error));
+  if (errors.size() > limits_.errors_per_creator) errors.erase(errors.begin());
+}
+
+const absl::Status* OwnerTable::creation_error(RRefId rref) const {
+  const auto errors = errors_.find(rref.creator);
+  if (errors == errors_.end()) return nullptr;
+  const auto found = errors->second.find(rref.number);
+  return found == errors->second.end() ? nullptr : &found->second;
 }
 
 }  // namespace weft::internal

@@ -110,6 +110,8 @@ class OwnerTable {
   void settle(Entries::iterator it, Step& step);
   void fail_fetches(Entry& entry, RRefId rref, const absl::Status& status, Step& step);
   absl::Status lost(RRefId rref, RejectReason reason) const;
+  void remember_error(RRefId rref, absl::Status error);
+  const absl::Status* creation_error(RRefId rref) const;
 
   const WorkerId self_;
   const OwnershipLimits limits_;
@@ -121,6 +123,9 @@ class OwnerTable {
   // keeps a tombstone that no carrier will ever use up, so the CANCEL_ACK is answered.
   std::map<ForkId, WorkerId> read_while_recalled_;
   std::map<WorkerId, uint64_t> holders_;  // how many forks each holds
+  // Why creations failed, by creator and number, for references that come late. An error lives as
+  // long as the tombstone of its RRef.
+  std::map<WorkerId, std::map<uint64_t, absl::Status>> errors_;
   uint64_t parked_forks_ = 0;
   uint64_t parked_fetches_ = 0;
 };

@@ -67,6 +67,8 @@ std::string_view to_string(RejectReason reason) {
       return "too many references wait for a creation";
     case RejectReason::kNotTheHolder:
       return "another worker holds this fork";
+    case RejectReason::kNotCreated:
+      return "its creation failed";
   }
   return "unknown reason";
 }

@@ -61,11 +61,13 @@ enum class RejectReason : uint8_t {
   kCreatorDied = 3,   // the worker that issued it died before it was registered
   kOverloaded = 4,    // too much is parked here for this worker
   kNotTheHolder = 5,  // another worker holds this fork
+  kNotCreated = 6,    // its creation failed; the message says why
 };
-struct ForkReject {  // owner to user: your fork protects nothing: RRefLost
+struct ForkReject {  // owner to user: your fork protects nothing: RRefLost, or `error`
   RRefId rref;
   ForkId fork;
   RejectReason reason = RejectReason::kFreed;
+  absl::Status error = {};  // why the creation failed; only with kNotCreated
 };
 struct ChildAccept {  // child's holder to parent: decided (confirmed, refused or unread); let go
   RRefId rref;
@@ -89,6 +91,7 @@ struct CancelFork {
   ForkId fork;
   bool creation = false;  // the fork of remote(): with it the RRef itself is withdrawn
   uint64_t settled_below = 0;
+  absl::Status error = {};  // of a creation: why it failed, for all that wait for the value
 };
 struct CancelAck {
   WorkerId owner;
@@ -145,6 +148,8 @@ struct OwnershipLimits {
   uint32_t tombstones_per_creator = 65536;  // then the watermark is forced up: undecided ids end
   uint32_t withdrawn_per_owner = 65536;     // then an unread carrier is not withdrawn any more
   uint32_t parked_per_worker = 4096;        // fetches, requests and references before creation
+  // Errors of creations that failed; then the oldest is forgotten: late references are RRefLost.
+  uint32_t errors_per_creator = 1024;
   // Of values here that one worker may hold: then it creates no more. References that others send
   // it are not refused: they would be lost.
   uint64_t forks_per_worker = 1'000'000;

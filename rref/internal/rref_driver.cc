@@ -474,6 +474,20 @@ void RRefDriver::forget_target(uint64_t number) {
   then(absl::CancelledError("nobody waits for the object any more"));
 }
 
+// The owner says why a creation failed only as long as it must remember it; each handle does for
+// good.
+absl::Status RRefDriver::explain_failure(const AnyReferencePtr& target, absl::Status status) {
+  const auto* handle = dynamic_cast<const RRefHandle*>(target.get());
+  if (handle == nullptr || !absl::IsUnavailable(status) || ran_of(status) != Ran::kNo) {
+    return status;
+  }
+  MutexLock lock(mutex_);
+  const auto found = handles_.find(handle->handle());
+  if (found == handles_.end()) return status;
+  const absl::Status& lost = found->second.lost;
+  return lost.ok() || is_rref_lost(lost) ? status : lost;
+}
+
 Object RRefDriver::owned_object(RRefId rref) const {
   MutexLock lock(mutex_);
   const auto found = values_.find(rref);

@@ -57,6 +57,8 @@ class RRefDriver final : public ReferenceHook, public std::enable_shared_from_th
   uint64_t resolve_target(WorkerId from, std::string_view target, ObjectHandler then) override
       ABSL_LOCKS_EXCLUDED(mutex_);
   void forget_target(uint64_t number) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status explain_failure(const AnyReferencePtr& target, absl::Status status) override
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // A value of this worker's own.
   absl::StatusOr<RRefHandlePtr> own(Object object) ABSL_LOCKS_EXCLUDED(mutex_);

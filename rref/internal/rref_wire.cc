@@ -1,16 +1,20 @@
 #include "weft/rref/internal/rref_wire.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
 #include "weft/proto/rref.pb.h"
+#include "weft/rpc/internal/status_wire.h"
 
 namespace weft::internal {
 namespace {
 
 constexpr size_t kMaxTypeName = 1024;
-constexpr size_t kMaxBytes = 4096;  // of any message here: ids and at most one type name
+constexpr size_t kMaxBytes = 4096;  // of any message here: ids, and a type's name or an error
+constexpr size_t kMaxErrorText = 2048;
+constexpr size_t kMaxTrail = 1024;
 
 absl::Status bad(const char* where, const char* field, const char* why) {
   return absl::InvalidArgumentError(absl::StrCat(where, ".", field, ": ", why));
@@ -25,6 +29,13 @@ void put(const Id& id, wire::RRefScopedId* out) {
 void put(const TypeTag& type, wire::RRefType* out) {
   out->set_hash(type.hash);
   out->set_name(type.name);
+}
+
+// The texts are cut to what a message holds.
+void put(const absl::Status& error, wire::Status* out) {
+  encode_status(error, *out);
+  out->mutable_message()->resize(std::min(out->message().size(), kMaxErrorText));
+  out->mutable_trail()->resize(std::min(out->trail().size(), kMaxTrail));
 }
 
 template <class Id>
@@ -72,6 +83,7 @@ struct Encoder {
     put_ids(m, out.mutable_fork_reject());
     out.mutable_fork_reject()->set_reason(
         static_cast<wire::RRefMessage::ForkReject::Reason>(m.reason));
+    if (!m.error.ok()) put(m.error, out.mutable_fork_reject()->mutable_error());
   }
   void operator()(const ChildAccept& m) { put_ids(m, out.mutable_child_accept()); }
   void operator()(const UserDelete& m) {
@@ -85,6 +97,7 @@ struct Encoder {
     out.mutable_cancel_fork()->set_owner(m.owner.bits());
     out.mutable_cancel_fork()->set_creation(m.creation);
     out.mutable_cancel_fork()->set_settled_below(m.settled_below);
+    if (!m.error.ok()) put(m.error, out.mutable_cancel_fork()->mutable_error());
   }
   void operator()(const CancelAck& m) {
     put_ids(m, out.mutable_cancel_ack());
@@ -119,7 +132,27 @@ absl::StatusOr<Message> decode_cancel(const wire::RRefMessage::CancelFork& in) {
   if (out.creation && out.rref.creator != out.fork.creator) {
     return bad("CancelFork", "fork", "a creation's fork and RRef have one creator");
   }
-  return Message(out);
+  if (in.has_error()) {
+    if (!out.creation) return bad("CancelFork", "error", "only of a creation");
+    out.error = decode_status(in.error());
+  }
+  return Message(std::move(out));
+}
+
+absl::StatusOr<Message> decode_reject(const wire::RRefMessage::ForkReject& in) {
+  ForkReject out;
+  WEFT_RETURN_IF_ERROR(get_ids("ForkReject", in, out));
+  const int reason = in.reason();
+  if (reason < static_cast<int>(RejectReason::kFreed) ||
+      reason > static_cast<int>(RejectReason::kNotCreated)) {
+    return bad("ForkReject", "reason", "unknown");
+  }
+  out.reason = static_cast<RejectReason>(reason);
+  if (in.has_error() != (out.reason == RejectReason::kNotCreated)) {
+    return bad("ForkReject", "error", "there exactly if the creation failed");
+  }
+  if (in.has_error()) out.error = decode_status(in.error());
+  return Message(std::move(out));
 }
 
 }  // namespace
@@ -165,17 +198,8 @@ absl::StatusOr<Message> decode_message(std::string_view bytes) {
     }
     case wire::RRefMessage::kForkAccept:
       return with_ids<ForkAccept>("ForkAccept", in.fork_accept());
-    case wire::RRefMessage::kForkReject: {
-      ForkReject out;
-      WEFT_RETURN_IF_ERROR(get_ids("ForkReject", in.fork_reject(), out));
-      const int reason = in.fork_reject().reason();
-      if (reason < static_cast<int>(RejectReason::kFreed) ||
-          reason > static_cast<int>(RejectReason::kNotTheHolder)) {
-        return bad("ForkReject", "reason", "unknown");
-      }
-      out.reason = static_cast<RejectReason>(reason);
-      return Message(out);
-    }
+    case wire::RRefMessage::kForkReject:
+      return decode_reject(in.fork_reject());
     case wire::RRefMessage::kChildAccept:
       return with_ids<ChildAccept>("ChildAccept", in.child_accept());
     case wire::RRefMessage::kUserDelete: {

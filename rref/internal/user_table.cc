@@ -35,7 +35,7 @@ bool UserTable::creation_failed(ForkId fork, const absl::Status& status, Step& s
   it->second.dropped = true;
   const WorkerId owner = it->second.owner;
   if (!WEFT_BREAK(creation_not_cancelled)) {
-    step.send(owner, CancelFork{owner, it->second.rref, fork, true, settled_below(owner)});
+    step.send(owner, CancelFork{owner, it->second.rref, fork, true, settled_below(owner), status});
   }
   return true;
 }
@@ -143,10 +143,10 @@ bool UserTable::on_fork_reject(WorkerId from, const ForkReject& message, Step& s
   if (it == forks_.end()) return true;
   if (it->second.owner != from) return false;
   if (it->second.state != State::kPending || it->second.creation) return true;
-  const absl::Status status = rref_lost_error(message.rref, from, to_string(message.reason));
-  const WorkerId owner = it->second.owner;
-  lose(it, status, step);
-  if (!WEFT_BREAK(refused_child_not_told)) tell_parent(message.rref, message.fork, owner, step);
+  refuse(it,
+         message.error.ok() ? rref_lost_error(message.rref, from, to_string(message.reason))
+                            : message.error,
+         step);
   return true;
 }
 
@@ -197,10 +197,7 @@ bool UserTable::on_cancel_ack(WorkerId from, const CancelAck& message, Step& ste
   if (message.registered) {
     confirm(it, step);
   } else {
-    --undecided_;
-    const uint64_t number = it->second.rref.number;
-    erase(it, step);
-    decide(from, number, step);
+    refuse(it, absl::OkStatus(), step);  // its handles have failed
   }
   return true;
 }
@@ -342,15 +339,39 @@ void UserTable::confirm(Forks::iterator it, Step& step) {
 }
 
 void UserTable::lose(Forks::iterator it, const absl::Status& status, Step& step) {
+  tell_lost(it, status, step);
+  erase(it, step);
+}
+
+void UserTable::tell_lost(Forks::iterator it, const absl::Status& status, Step& step) {
   Fork& fork = it->second;
-  const Handle handle{fork.rref, it->first};
   if (fork.state == State::kPending || fork.state == State::kCancelling) --undecided_;
   if (!fork.dropped) {
-    step.lose(handle, status, fork.waiter);
+    step.lose(Handle{fork.rref, it->first}, status, fork.waiter);
   } else if (fork.state == State::kPending) {
     step.decide(fork.waiter, status);
   }
+}
+
+// The owner will never list this fork. It stays until its children are decided, as a deleted one
+// does (B3): its number is open until then, so the owner still knows why it refused, and tells
+// them.
+void UserTable::refuse(Forks::iterator it, const absl::Status& status, Step& step) {
+  tell_lost(it, status, step);
+  it->second.state = State::kRefused;
+  it->second.dropped = true;
+  delete_if_done(it, step);
+}
+
+void UserTable::end_refused(Forks::iterator it, Step& step) {
+  const ForkId id = it->first;
+  const Fork fork = std::move(it->second);
   erase(it, step);
+  if (fork.creation) {
+    decide(fork.owner, fork.rref.number, step);
+  } else if (!WEFT_BREAK(refused_child_not_told)) {
+    tell_parent(fork.rref, id, fork.owner, step);
+  }
 }
 
 // B2 and B3: one USER_DELETE, when the owner knows the fork and no child of it is undecided.
@@ -358,7 +379,9 @@ void UserTable::delete_if_done(Forks::iterator it, Step& step) {
   Fork& fork = it->second;
   const bool has_children = fork.children > 0 && !WEFT_BREAK(deleted_before_children);
   const bool confirmed = fork.state == State::kConfirmed || WEFT_BREAK(deleted_unconfirmed);
-  if (!fork.dropped || has_children || !confirmed) return;
+  if (!fork.dropped || has_children) return;
+  if (fork.state == State::kRefused) return end_refused(it, step);
+  if (!confirmed) return;
   const WorkerId owner = fork.owner;
   step.send(owner, UserDelete{fork.rref, it->first, draining_, settled_below(owner)});
   if (draining_) {

@@ -58,6 +58,7 @@ class UserTable {
   enum class State : uint8_t {
     kPending,     // the owner has not confirmed it
     kCancelling,  // its creation failed here, the owner is asked; no handle may use it
+    kRefused,     // lost; kept while a child of it is undecided
     kConfirmed,
     kDeleting,  // USER_DELETE sent, its acknowledgement awaited
   };
@@ -96,6 +97,9 @@ class UserTable {
   void announce_last(WorkerId owner, Step& step);
   void confirm(Forks::iterator it, Step& step);
   void lose(Forks::iterator it, const absl::Status& status, Step& step);
+  void tell_lost(Forks::iterator it, const absl::Status& status, Step& step);
+  void refuse(Forks::iterator it, const absl::Status& status, Step& step);
+  void end_refused(Forks::iterator it, Step& step);
   void delete_if_done(Forks::iterator it, Step& step);
   void erase(Forks::iterator it, Step& step);
   void release_child(Children::iterator it, Step& step);

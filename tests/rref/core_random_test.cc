@@ -306,6 +306,7 @@ class CheckedWorld : public CoreWorld {
 
   void on_lost(Worker& at, const Lost& lost) {
     const RRefFacts& rref = rrefs_[lost.handle.rref];
+    check_reason(lost.handle.fork, lost.status);
     if (lost.handle.owned()) {
       if (!rref.excused && !faults_.deaths) fail("an owner's handle was lost without a fault");
       return;
@@ -317,11 +318,21 @@ class CheckedWorld : public CoreWorld {
       }
       return;
     }
-    bool excused = rref.excused;
-    for (ForkId f = lost.handle.fork; f.valid(); f = forks_[f].parent) excused |= forks_[f].excused;
-    if (!excused) {
+    if (!rref.excused && !carrier_failed(lost.handle.fork)) {
       fail("S1: lost without a fault: " + lost.handle.fork.to_string());
     }
+  }
+
+  bool carrier_failed(ForkId fork) {
+    bool failed = false;
+    for (; fork.valid(); fork = forks_[fork].parent) failed |= forks_[fork].excused;
+    return failed;
+  }
+
+  // G2: where only the creation failed, its error is what everybody is told.
+  void check_reason(ForkId fork, const absl::Status& status) {
+    if (faults_.deaths || carrier_failed(fork) || !is_rref_lost(status)) return;
+    fail("G2: nobody told " + fork.to_string() + " why the creation failed: " + status.ToString());
   }
 
   void resolve(FetchTicket ticket) {
@@ -354,6 +365,7 @@ class CheckedWorld : public CoreWorld {
     for (size_t i = 0; i < results.size(); ++i) {
       if (!results[i].status.ok()) {
         if (!faults_.deaths && !faults_.cancels) fail("refused: " + results[i].status.ToString());
+        check_reason(carrier.references[i].fork, results[i].status);
         continue;
       }
       handles.push_back(results[i].handle);

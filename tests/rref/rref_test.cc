@@ -431,6 +431,24 @@ TEST_P(RRefTest, FailsIfTheFunctionIsNotKnownThere) {
   EXPECT_EQ(error_of([&] { never.to_here(); }).code(), absl::StatusCode::kUnimplemented);
 }
 
+// The use may reach the owner before, while or after it refuses to make the value.
+TEST_P(RRefTest, GivesTheReasonWhyItWasNotMadeToUsesUnderWay) {
+  start(3);
+  for (int i = 0; i < 100; ++i) {
+    const RRef<int> never = weft::remote("w1", weft::Function<int(int)>("no::such"), 1);
+    const Future<int> here = never.to_here_async();
+    const Future<int> elsewhere = weft::rpc_async("w2", read, never);
+    for (const Future<int>* use : {&here, &elsewhere}) {
+      const absl::Status status = use->result().status();
+      ASSERT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+      EXPECT_THAT(status.message(), HasSubstr("no::such"));
+      EXPECT_EQ(weft::ran_of(status), Ran::kNo);
+      EXPECT_EQ(weft::worker_of(status), "w1");
+      EXPECT_FALSE(weft::is_rref_lost(status));
+    }
+  }
+}
+
 // Nothing is asked of a lost owner any more, but what made the value has run there.
 TEST_P(RRefTest, MayHaveBeenMadeIfItsOwnerIsLost) {
   TestWorld& world = start(2);

@@ -1,4 +1,5 @@
 #include "gtest/gtest.h"
+#include "weft/base/status.h"
 #include "weft/proto/rref.pb.h"
 #include "weft/rref/internal/rref_wire.h"
 
@@ -44,6 +45,7 @@ TEST(RRefWire, EveryMessageKeepsEveryField) {
   EXPECT_EQ(round_trip(Settled{11}).settled_below, 11u);
 }
 
+// With the facts that its readers are told; a text that is too long for a message is cut.
 TEST(RRefWire, ReferencesCreationsAndTargetsKeepEveryField) {
   const Reference from_user{kOwner, kRRef, ForkId{kUser, 8}, kFork, kType};
   const Reference from_owner{kOwner, kRRef, ForkId{kOwner, 8}, ForkId(), kType};
@@ -58,6 +60,37 @@ TEST(RRefWire, ReferencesCreationsAndTargetsKeepEveryField) {
 void expect_bad(const absl::Status& status, const char* field) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_NE(status.message().find(field), absl::string_view::npos) << status;
+}
+
+TEST(RRefWire, WhyACreationFailedTravelsWhole) {
+  const absl::Status error =
+      raised_at(with_ran(absl::UnimplementedError("no function 'f'"), Ran::kNo), "w1");
+  const auto cancel = round_trip(CancelFork{kOwner, kRRef, kFork, true, 7, error});
+  const auto reject = round_trip(ForkReject{kRRef, kFork, RejectReason::kNotCreated, error});
+  for (const absl::Status& read : {cancel.error, reject.error}) {
+    EXPECT_EQ(read.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_EQ(read.message(), "no function 'f'");
+    EXPECT_EQ(ran_of(read), Ran::kNo);
+    EXPECT_EQ(worker_of(read), "w1");
+  }
+  const absl::Status huge =
+      add_hop(absl::UnknownError(std::string(100000, 'x')), std::string(100000, 'y'));
+  const auto cut = round_trip(CancelFork{kOwner, kRRef, kFork, true, 7, huge});
+  EXPECT_EQ(cut.error.message(), std::string(2048, 'x'));
+  EXPECT_EQ(trail_of(cut.error), std::string(1024, 'y'));
+}
+
+TEST(RRefWire, AnErrorThatDoesNotBelongThereIsRefused) {
+  const absl::Status error = absl::UnknownError("no");
+  expect_bad(
+      decode_message(encode(Message(CancelFork{kOwner, kRRef, kFork, false, 7, error}))).status(),
+      "CancelFork.error");
+  expect_bad(decode_message(encode(Message(ForkReject{kRRef, kFork, RejectReason::kFreed, error})))
+                 .status(),
+             "ForkReject.error");
+  expect_bad(
+      decode_message(encode(Message(ForkReject{kRRef, kFork, RejectReason::kNotCreated}))).status(),
+      "ForkReject.error");
 }
 
 TEST(RRefWire, MissingIdsAreNamed) {
