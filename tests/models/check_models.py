@@ -42,6 +42,8 @@ CYCLE = 'acceptance cycle'
 RREF = 'rref.pml'
 LEASE = 'lease.pml'
 STEP = 'step.pml'
+BOARD = 'board.pml'
+CLAIMS = 'claims.pml'
 
 RUNS = [
     # ---- References: safety under messages that are lost, repeated and reordered at will ----
@@ -168,6 +170,32 @@ RUNS = [
         'TWO_DEATHS TIMEOUTS=0 REFUSALS=0', breaks='ALL_OR_NONE', full=FULL),
     Run('limit closed: who counts a dead owner asks again', STEP,
         'TWO_DEATHS ASKS_AGAIN TIMEOUTS=0 REFUSALS=0', full=FULL),
+    # ---- Shared memory: publish, ring, sleep ----
+    Run('2 ranks, 3 operations, 1 slot', BOARD, ''),
+    Run('2 ranks, 5 operations, 2 slots', BOARD, 'OPS=5 SLOTS=2'),
+    Run('3 ranks, 1 operation', BOARD, 'NR=3 OPS=1', full=FULL),
+    Run('2 ranks, 1 death', BOARD, 'DEATHS=1'),
+    Run('looks once, then sleeps', BOARD, 'NO_SECOND_LOOK', breaks='WOKEN'),
+    Run('says that it sleeps after the second look', BOARD, 'SAYS_LATE', breaks='WOKEN'),
+    Run("reads the doorbell's number after the second look", BOARD, 'SEEN_LATE', breaks='WOKEN'),
+    Run('rings before it publishes', BOARD, 'RING_FIRST', breaks='WOKEN'),
+    Run("wakes without moving the doorbell's number", BOARD, 'WAKES_ONLY', breaks='WOKEN'),
+    Run('a counter stored with release order only', BOARD, 'RELEASE', breaks='WOKEN'),
+    Run('a counter stored with relaxed order', BOARD, 'RELAXED', breaks='WHOLE_SLOT'),
+    Run('a slot filled before all have read it', BOARD, 'SLOT_NOT_FREE', breaks='WHOLE_SLOT'),
+    Run('says that a slot is read before it is', BOARD, 'CONSUMED_FIRST', breaks='WHOLE_SLOT'),
+    Run('sleeps without a tick', BOARD, 'DEATHS=1 NO_TICK', breaks='ENDS'),
+    Run('looks what has come only before who is dead', BOARD, 'DEATHS=1 CHECKED_ONCE',
+        breaks='LEFT_FIRST'),
+    # ---- Shared memory: claims ----
+    Run('2 ranks, 3 operations', CLAIMS, ''),
+    Run('3 ranks, 2 operations', CLAIMS, 'NR=3 OPS=2 CHUNKS=1', full=FULL),
+    Run('adds up without a claim', CLAIMS, 'NO_CLAIM', breaks='ADDED_ONCE'),
+    Run('a claim in two steps', CLAIMS, 'TORN_CLAIM', breaks='ADDED_ONCE'),
+    Run('claims set after they are published', CLAIMS, 'SET_LATE', breaks='ADDED_ONCE'),
+    Run('claims not set', CLAIMS, 'NOT_SET', breaks='OWN_NUMBER'),
+    Run('says that it has turned before it has', CLAIMS, 'TURNED_EARLY', breaks='ALL_ADDED'),
+    Run('ends before all have turned', CLAIMS, 'NOT_TURNED', breaks='ALL_ADDED'),
 ]
 
 
