@@ -17,6 +17,7 @@ namespace {
 
 using internal::JoinKeys;
 using internal::MemberRecord;
+using internal::read_number;
 
 constexpr const char* kDynamic = "dynamic";
 constexpr int kMostTakeovers = 16;  // of one name, by others, while this worker joins
@@ -28,15 +29,6 @@ absl::Status agree_on_kind(RendezvousStore& store, const JoinKeys& keys,
   return absl::InvalidArgumentError(absl::StrCat("group '", request.group, "' has the fixed size ",
                                                  printable(kind.substr(0, kind.find(' '))),
                                                  ": a dynamic worker cannot join it"));
-}
-
-absl::StatusOr<uint32_t> read_number(RendezvousStore& store, const std::string& key) {
-  WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> text, store.try_get(key));
-  uint32_t number = 0;
-  if (text && !absl::SimpleAtoi(*text, &number)) {
-    return absl::InternalError(absl::StrCat(store.description(), ": '", key, "' holds no number"));
-  }
-  return number;
 }
 
 absl::StatusOr<uint32_t> index_of(RendezvousStore& store, const JoinKeys& keys,

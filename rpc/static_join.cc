@@ -179,7 +179,11 @@ absl::Status check_worker_name(std::string_view name) {
 
 absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinRequest& request) {
   WEFT_RETURN_IF_ERROR(check(request));
-  const JoinKeys keys(request.group, request.epoch);
+  JoinResult result;
+  WEFT_ASSIGN_OR_RETURN(
+      result.round,
+      internal::read_number(store, JoinKeys(request.group, request.epoch).current_round()));
+  const JoinKeys keys(request.group, request.epoch, result.round);
   WEFT_RETURN_IF_ERROR(check_failure(store, keys));
   WEFT_RETURN_IF_ERROR(agree_on_world_size(store, keys, request));
   WEFT_RETURN_IF_ERROR(claim_rank(store, keys, request));
@@ -195,7 +199,6 @@ absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinR
   WEFT_RETURN_IF_ERROR(publish(store, keys, record));
   WEFT_RETURN_IF_ERROR(wait_for_all(store, keys, request));
 
-  JoinResult result;
   result.self = self.id;
   for (uint32_t rank = 0; rank < request.world_size; ++rank) {
     const std::string key = keys.member(rank);
@@ -210,6 +213,15 @@ absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinR
     result.members.push_back(std::move(member));
   }
   return result;
+}
+
+absl::Status mark_ended(RendezvousStore& store, const std::string& group, uint32_t epoch,
+                        uint32_t round) {
+  // Only from this round to the next: others may have ended that one, too, meanwhile.
+  return store
+      .compare_set(JoinKeys(group, epoch).current_round(), round == 0 ? "" : absl::StrCat(round),
+                   absl::StrCat(round + 1))
+      .status();
 }
 
 }  // namespace weft

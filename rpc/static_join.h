@@ -4,7 +4,9 @@
 // Protocol: a process takes its rank for its attempt, its name, and the next incarnation of its
 // rank, publishes them, and waits for the others. Mistakes that no waiting can mend (two workers
 // with one name, two ideas of the world size) are written to the store, so that every rank fails at
-// once and with the same text. docs/launch.md has the keys.
+// once and with the same text. A group that has ended in good order may be joined again with the
+// same request: that is its next round, and nothing in the store of an earlier one counts.
+// docs/launch.md has the keys.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +43,7 @@ struct MemberInfo {
 struct JoinResult {
   WorkerId self;
   std::vector<MemberInfo> members;  // members[r] is rank r, the newest life known at this moment
+  uint32_t round = 0;               // how often this group has ended before
 };
 
 // 1 to 127 letters, digits and any of _ : - . (InvalidArgument that shows the name otherwise).
@@ -51,5 +54,10 @@ absl::Status check_worker_name(std::string_view name);
 // (the name, or the rank in this attempt, is taken), DeadlineExceeded (lists the ranks that are
 // missing), and whatever the store returns.
 absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinRequest& request);
+
+// This round of the group ends: whoever joins from now on joins the next one. Each member says so
+// before it leaves, so that it does not meet its own record when it joins again.
+absl::Status mark_ended(RendezvousStore& store, const std::string& group, uint32_t epoch,
+                        uint32_t round);
 
 }  // namespace weft

@@ -120,11 +120,13 @@ class Worker::Stack {
   internal::Membership::Options membership_options(const JoinRequest& request);
   absl::Status be_welcomed();
   absl::Status drain(Timeout timeout);
+  void end_round();
   void wait_until_drained();
   void stop_traffic();
 
   const WorkerOptions options_;
   std::shared_ptr<RendezvousStore> store_;  // the group's may be hosted here: as long as the worker
+  uint32_t round_ = 0;                      // JoinResult::round
   SystemClock clock_;
   ThreadExecutor executor_;
   std::unique_ptr<Transport> transport_;
@@ -173,6 +175,7 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
   WEFT_ASSIGN_OR_RETURN(JoinResult joined, options_.dynamic
                                                ? join_dynamic_group(*store_, request, verdicts)
                                                : join_static_group(*store_, request));
+  round_ = joined.round;
 
   std::vector<WorkerInfo> members;
   for (const MemberInfo& member : joined.members) {
@@ -239,7 +242,8 @@ std::shared_ptr<internal::WorkerRuntime> Worker::Stack::make_runtime(
 internal::Membership::Options Worker::Stack::membership_options(const JoinRequest& request) {
   internal::Membership::Options options;
   options.lease = options_.lease;
-  options.find_life = [store = store_, keys = internal::JoinKeys(request.group, request.epoch)](
+  options.find_life = [store = store_,
+                       keys = internal::JoinKeys(request.group, request.epoch, round_)](
                           WorkerId life) { return internal::find_life(*store, keys, life); };
   if (options_.on_member_change == nullptr) return options;
   options.listener = [this](const WorkerInfo& worker, MemberChange change,
@@ -308,7 +312,7 @@ bool Worker::Stack::has_ended() const {
 
 absl::Status Worker::Stack::drain(Timeout timeout) {
   quiescence_->enter(timeout);
-  (void)quiescence_->calls_drained().result();
+  if (quiescence_->calls_drained().result().ok() && !options_.dynamic) end_round();
   references_->begin_shutdown();
   if (options_.dynamic) wait_until_drained();
   quiescence_->references_dropped();
@@ -324,6 +328,17 @@ absl::Status Worker::Stack::drain(Timeout timeout) {
     }
   }
   return status;
+}
+
+// The group admits nobody any more. All say so before the last phase of the shutdown: until that
+// has ended the rank that hosts the store is there.
+void Worker::Stack::end_round() {
+  if (!membership_->standing().ok()) return;  // the others go on without this worker
+  store_thread_->run(
+      [store = store_, place = options_.place, round = round_] {
+        (void)mark_ended(*store, place.run_id, place.group_epoch, round);
+      },
+      kStoreTime);
 }
 
 // Nobody refers to what lives here, and nothing here to what lives elsewhere; or the time is over.

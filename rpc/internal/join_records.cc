@@ -21,24 +21,26 @@ bool is_address(const std::string& text) {
 
 }  // namespace
 
-JoinKeys::JoinKeys(const std::string& group_name, uint32_t epoch_number)
+JoinKeys::JoinKeys(const std::string& group_name, uint32_t epoch_number, uint32_t round_number)
     : group(absl::StrCat("weft/", group_name, "/")),
-      epoch(absl::StrCat(group, epoch_number, "/")) {}
+      epoch(absl::StrCat(group, epoch_number, "/")),
+      round(round_number == 0 ? epoch : absl::StrCat(epoch, "round/", round_number, "/")) {}
 
 std::string JoinKeys::incarnation(uint32_t index) const {
   return absl::StrCat(group, "incarnation/", index);
 }
 std::string JoinKeys::claim(uint32_t rank, uint32_t attempt) const {
-  return absl::StrCat(epoch, "claim/", rank, "/", attempt);
+  return absl::StrCat(round, "claim/", rank, "/", attempt);
 }
 std::string JoinKeys::name(const std::string& name) const {
-  return absl::StrCat(epoch, "name/", name);
+  return absl::StrCat(round, "name/", name);
 }
-std::string JoinKeys::member(uint32_t index) const { return absl::StrCat(epoch, "member/", index); }
-std::string JoinKeys::world_size() const { return absl::StrCat(epoch, "world_size"); }
-std::string JoinKeys::failure() const { return absl::StrCat(epoch, "failure"); }
-std::string JoinKeys::indices() const { return absl::StrCat(epoch, "indices"); }
-std::string JoinKeys::left(uint32_t index) const { return absl::StrCat(epoch, "left/", index); }
+std::string JoinKeys::member(uint32_t index) const { return absl::StrCat(round, "member/", index); }
+std::string JoinKeys::world_size() const { return absl::StrCat(round, "world_size"); }
+std::string JoinKeys::failure() const { return absl::StrCat(round, "failure"); }
+std::string JoinKeys::indices() const { return absl::StrCat(round, "indices"); }
+std::string JoinKeys::left(uint32_t index) const { return absl::StrCat(round, "left/", index); }
+std::string JoinKeys::current_round() const { return absl::StrCat(epoch, "round"); }
 
 std::string MemberRecord::encode() const {
   return absl::StrCat(member.id.incarnation, " ", attempt, " ", member.name, " ", member.address);
@@ -92,6 +94,15 @@ absl::StatusOr<std::optional<WorkerInfo>> find_life(RendezvousStore& store, cons
                         store.try_get(keys.left(life.index)));
   if (left && *left == absl::StrCat(life.incarnation)) return std::nullopt;
   return WorkerInfo{life, record.member.name, record.member.address};
+}
+
+absl::StatusOr<uint32_t> read_number(RendezvousStore& store, const std::string& key) {
+  WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> text, store.try_get(key));
+  uint32_t number = 0;
+  if (text && !absl::SimpleAtoi(*text, &number)) {
+    return absl::InternalError(absl::StrCat(store.description(), ": '", key, "' holds no number"));
+  }
+  return number;
 }
 
 absl::StatusOr<WorkerId> new_life(RendezvousStore& store, const JoinKeys& keys, uint32_t index) {

@@ -17,7 +17,8 @@
 namespace weft::internal {
 
 struct JoinKeys {
-  JoinKeys(const std::string& group_name, uint32_t epoch_number);
+  // Static groups: `round_number` counts how often the group has ended in good order.
+  JoinKeys(const std::string& group_name, uint32_t epoch_number, uint32_t round_number = 0);
 
   // The incarnation outlives the epoch: no two lives of an index ever share one.
   std::string incarnation(uint32_t index) const;
@@ -29,9 +30,12 @@ struct JoinKeys {
   // Dynamic groups: how many indices are given out, and the last life of one that left.
   std::string indices() const;
   std::string left(uint32_t index) const;
+  // Static groups: the round that joins now.
+  std::string current_round() const;
 
   std::string group;
   std::string epoch;
+  std::string round;  // where all keys are but incarnations and current_round
 };
 
 // A member record: "incarnation attempt name address"; a name holds no space, an address may.
@@ -50,6 +54,8 @@ absl::StatusOr<std::optional<WorkerInfo>> find_life(RendezvousStore& store, cons
                                                     WorkerId life);
 // InvalidArgument: name, address or group.
 absl::Status check_joiner(const JoinRequest& request);
+// The decimal number under `key`, 0 if there is none. Internal: it holds something else.
+absl::StatusOr<uint32_t> read_number(RendezvousStore& store, const std::string& key);
 // The next life of this index.
 absl::StatusOr<WorkerId> new_life(RendezvousStore& store, const JoinKeys& keys, uint32_t index);
 

@@ -144,6 +144,30 @@ TEST(StaticJoin, ANewEpochMeetsNobodyOfTheOldAndRepeatsNoIncarnation) {
   EXPECT_TRUE(zero.get().ok());
 }
 
+// Whoever is slow to leave must not end the round that others have begun meanwhile.
+TEST(StaticJoin, AGroupThatHasEndedIsJoinedAgainWithTheSameRequestAndMeetsNobodyOfBefore) {
+  MemoryStore store;
+  for (uint32_t round = 0; round < 3; ++round) {
+    JoinRequest early = request(1, 2);
+    early.timeout = absl::Milliseconds(1);
+    early.attempt = 1;
+    EXPECT_TRUE(absl::IsDeadlineExceeded(join_static_group(store, early).status()))
+        << "nobody of this round is there";
+    Joining zero = join_in_thread(store, request(0, 2));
+    const auto one = join_static_group(store, request(1, 2));
+    ASSERT_TRUE(one.ok()) << one.status();
+    EXPECT_EQ(one->round, round);
+    EXPECT_EQ(one->members[0].id, (WorkerId{0, round + 1}));
+    ASSERT_TRUE(zero.get().ok());
+    EXPECT_TRUE(absl::IsAlreadyExists(join_static_group(store, request(1, 2)).status()));
+    for (int member = 0; member < 2; ++member) {
+      for (uint32_t ended = 0; ended <= round; ++ended) {
+        ASSERT_TRUE(mark_ended(store, "weft", 0, ended).ok());
+      }
+    }
+  }
+}
+
 TEST(StaticJoin, GroupsOnOneStoreDoNotMeet) {
   MemoryStore store;
   JoinRequest a = request(0, 1);

@@ -57,10 +57,15 @@ class WorkerWorld {
       if (customize) customize(rank, options.back());
     }
     workers_.resize(workers);
+    options_ = std::move(options);
+    join_again();
+  }
+  // All at once, each with the options that it had; after shutdown_all.
+  void join_again() {
     std::vector<std::thread> threads;
-    for (size_t rank = 0; rank < workers; ++rank) {
-      threads.emplace_back([this, rank, &options] {
-        workers_[rank] = std::make_unique<Worker>(Worker::join(std::move(options[rank])));
+    for (size_t rank = 0; rank < workers_.size(); ++rank) {
+      threads.emplace_back([this, rank] {
+        workers_[rank] = std::make_unique<Worker>(Worker::join(options_[rank]));
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -110,6 +115,7 @@ class WorkerWorld {
   const std::shared_ptr<Wires> wires_ = std::make_shared<Wires>();
   const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
   std::vector<std::shared_ptr<CuttableStore>> stores_;  // of the first lives
+  std::vector<WorkerOptions> options_;                  // the same, by rank
   std::vector<std::unique_ptr<Worker>> workers_;
 };
 

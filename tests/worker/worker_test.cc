@@ -318,6 +318,28 @@ TEST_F(ShutdownTest, EveryUseAfterwardsIsAnErrorAndASecondJoinWorks) {
   }
 }
 
+// One store and the same options throughout: each life of the group meets nothing of the earlier.
+TEST_F(ShutdownTest, AGroupThatHasEndedMayBeJoinedAgainWithTheSameOptions) {
+  WorkerWorld world(2);
+  for (uint32_t life = 1; life <= 3; ++life) {
+    if (life > 1) world.join_again();
+    EXPECT_EQ(world[0].id().incarnation, life);
+    EXPECT_EQ(rpc_sync(world[0].to("worker1"), plus_one, 1), 2);
+    EXPECT_EQ(rpc_sync(world[1].to("worker0"), plus_one, 1), 2);
+    world.shutdown_all();
+  }
+}
+
+TEST_F(ShutdownTest, AGroupWhoseShutdownTimedOutMayBeJoinedAgain) {
+  WorkerWorld world(2);
+  const Future<void> running = rpc_async(world[0].to("worker1"), blocked_then_calls, "worker1", 0);
+  latch.wait_for_arrivals(1);
+  EXPECT_THROW(world.shutdown_all({.timeout = 1ms}), RpcError);
+  world.join_again();
+  EXPECT_EQ(rpc_sync(world[0].to("worker1"), plus_one, 1), 2);
+  world.shutdown_all();
+}
+
 TEST_F(ShutdownTest, HandlesMayOutliveTheirWorker) {
   std::shared_ptr<RpcRuntime> kept;
   {
