@@ -95,7 +95,8 @@ class Worker {
   // and continuations included, no reference is on its way. Then leaves. Not from a handler.
   // In a dynamic group it waits for this worker alone: until it has no calls in either direction,
   // and nobody refers to its values.
-  // Errors: DeadlineExceeded naming the workers that were not quiet in time, or who refers to what.
+  // Errors: DeadlineExceeded naming the workers that were not quiet in time and what each was at
+  // (the oldest call that it serves or waits for), or who refers to what.
   // This worker has left even then; handlers that still run a second later are left behind with all
   // that they use.
   void shutdown(ShutdownOptions options = {});

@@ -5,6 +5,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "weft/base/fail_point.h"
 #include "weft/base/log.h"
@@ -472,6 +473,42 @@ bool Agent::quiet() const {
   }
   // Last: a call that is no longer pending may still be about to tell its caller.
   return handling_.load() == 0;
+}
+
+std::string Agent::work() const {
+  std::vector<std::string> work;
+  const auto add = [&](std::string what, size_t calls) {
+    if (calls > 1) absl::StrAppend(&what, " and ", calls - 1, " more");
+    work.push_back(std::move(what));
+  };
+  for (const PeerPtr& peer : all_peers()) {
+    size_t pending = 0, running = 0;
+    std::string awaited;
+    uint64_t served = 0;
+    {
+      MutexLock lock(peer->mutex);
+      const PendingCall* call = peer->core.oldest_call();
+      if (call != nullptr) awaited = std::string(call->function);
+      pending = peer->core.pending_calls();
+      const auto& incoming = peer->core.incoming();
+      const auto oldest =
+          std::min_element(incoming.begin(), incoming.end(),
+                           [](const auto& a, const auto& b) { return a.first < b.first; });
+      if (oldest != incoming.end()) served = oldest->second->header().function;
+      running = incoming.size();
+    }
+    const std::string& name = peer->info.name;
+    if (pending > 0) add(absl::StrCat("waits for '", name, "' to answer '", awaited, "'"), pending);
+    if (running > 0) {
+      const std::string function =
+          function_names_ ? function_names_(served) : absl::StrCat(absl::Hex(served));
+      add(absl::StrCat("serves '", function, "' to '", name, "'"), running);
+    }
+  }
+  if (held_.load() != 0) work.push_back("makes an object");
+  MutexLock lock(mutex_);
+  if (!strangers_.empty()) work.push_back("looks for workers that it does not know");
+  return absl::StrJoin(work, ", ");
 }
 
 AgentInfo Agent::info() const {

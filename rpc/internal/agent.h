@@ -62,6 +62,7 @@ struct MembershipHooks {
 class Agent final : public TransportSink {
  public:
   using CallHandler = std::function<void(const std::shared_ptr<IncomingCall>&)>;
+  using FunctionNames = std::function<std::string(uint64_t function)>;
   using PostHandler = std::function<void(WorkerId from, Frame frame)>;
   // `peer` will never be heard of again, but for replies that arrived together with its end;
   // `reason` names it. `left`: it went in good order.
@@ -72,6 +73,8 @@ class Agent final : public TransportSink {
 
   // Handlers are set before `start` and never changed.
   void set_call_handler(CallHandler handler) { call_handler_ = std::move(handler); }
+  // For messages: the name of a function that peers call by this number.
+  void set_function_names(FunctionNames names) { function_names_ = std::move(names); }
   void set_post_handler(Topic topic, PostHandler handler);
   // Replies that nobody waits for any more: what they carry must still be let go.
   void set_late_reply_handler(PostHandler handler) { late_reply_handler_ = std::move(handler); }
@@ -150,6 +153,8 @@ class Agent final : public TransportSink {
   uint64_t activity() const { return activity_.load(std::memory_order_acquire); }
   // No frame is being handled, no call of either direction is open, no work is held.
   bool quiet() const;
+  // In words, what it is not quiet for, with the oldest call of each peer; empty if it is quiet.
+  std::string work() const;
   // Work that no open call stands for (an object that is still being created). Counted.
   void hold_work() { held_.fetch_add(1); }
   void release_work() {
@@ -214,6 +219,7 @@ class Agent final : public TransportSink {
   Clock& clock_;
   Executor& executor_;
   CallHandler call_handler_;
+  FunctionNames function_names_;
   std::array<PostHandler, kTopics> post_handlers_;
   PostHandler late_reply_handler_;
   std::vector<GoneListener> gone_listeners_;

@@ -135,6 +135,13 @@ std::vector<std::pair<uint64_t, PendingCall>> PeerCore::take_all_calls() {
   return all;
 }
 
+const PendingCall* PeerCore::oldest_call() const {
+  const auto oldest =
+      std::min_element(pending_.begin(), pending_.end(),
+                       [](const auto& a, const auto& b) { return a.first < b.first; });
+  return oldest == pending_.end() ? nullptr : &oldest->second;
+}
+
 TimePoint PeerCore::earliest_deadline() const {
   return deadlines_.empty() ? kNever : deadlines_.begin()->first;
 }

@@ -105,6 +105,7 @@ class PeerCore {
   uint64_t counted_received() const { return counted_received_; }
 
   size_t pending_calls() const { return pending_.size(); }
+  const PendingCall* oldest_call() const;  // null if there is none
   size_t queued_calls() const { return queued_; }
   const SessionCore& session() const { return session_; }
   std::vector<FramePtr> take_released() { return session_.take_released(); }

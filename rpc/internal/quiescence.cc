@@ -134,15 +134,20 @@ void Quiescence::arm(Nanoseconds delay) {
 void Quiescence::tick() {
   auto traffic = look();
   Nanoseconds next{0};
+  bool asked = false;
   {
     MutexLock lock(mutex_);
+    asked = core_.asked();
     const uint64_t activity = agent_.activity();
     const bool calm = activity == std::exchange(seen_activity_, activity);
     next = calm ? std::min(interval_ * 2, kSeldom) : kSoon;
   }
+  std::string work = asked && !traffic ? this->work() : "";
   step([&](QuiescenceCore& core, TimePoint now, MembershipMessages& out) {
     if (traffic) {
       core.idle(*std::move(traffic), now, out);
+    } else if (!work.empty()) {
+      core.busy(std::move(work), now, out);
     } else {
       core.tick(now, out);
     }
@@ -169,11 +174,19 @@ std::optional<std::vector<PeerTraffic>> Quiescence::look() const {
   return traffic;
 }
 
+// Empty if it looks idle after all: the next tick says so.
+std::string Quiescence::work() const {
+  std::string work = agent_.work();
+  if (work.empty() && !executor_.idle()) work = "runs tasks or continuations";
+  return work;
+}
+
 absl::Status Quiescence::verdict() const {
   if (!core_.timed_out()) return absl::OkStatus();
   std::string names;
-  for (WorkerId worker : core_.not_quiet()) {
-    absl::StrAppend(&names, names.empty() ? "" : ", ", "'", agent_.name_of(worker), "'");
+  for (const AtWork& each : core_.at_work()) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", "'", agent_.name_of(each.worker), "' (",
+                    each.work, ")");
   }
   return raised_at(
       absl::DeadlineExceededError(absl::StrCat(

@@ -53,7 +53,7 @@ class Quiescence {
   void append_awaited(std::vector<WorkerId>& out) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Phase 1 has ended, or everything has.
   Future<void> calls_drained() const { return calls_drained_.future(); }
-  // DeadlineExceeded names the workers that did not become quiet.
+  // DeadlineExceeded names the workers that did not become quiet, and what each was at.
   Future<void> ended() const { return ended_.future(); }
 
   // No timer runs afterwards; futures that are not complete become Cancelled. Idempotent.
@@ -69,6 +69,8 @@ class Quiescence {
   void arm(Nanoseconds delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The counters of a moment at which this worker was idle; nothing if it was not.
   std::optional<std::vector<PeerTraffic>> look() const;
+  // What keeps this worker from being idle, in words.
+  std::string work() const;
   absl::Status verdict() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Agent& agent_;

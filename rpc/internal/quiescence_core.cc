@@ -9,6 +9,9 @@ namespace {
 
 // How long after the deadline a worker waits for the leader, who knows whom it waits for.
 constexpr Nanoseconds kGrace = std::chrono::milliseconds(500);
+// How much of that the leader waits to be told what the others are at.
+constexpr Nanoseconds kAnswerTime = std::chrono::milliseconds(250);
+constexpr size_t kMaxWork = 512;  // bytes that say what one worker is at
 
 uint64_t wire_timeout(Timeout timeout) {
   if (timeout.infinite()) return 0;
@@ -65,10 +68,22 @@ void QuiescenceCore::references_dropped(TimePoint now, MembershipMessages& out) 
 
 void QuiescenceCore::idle(std::vector<PeerTraffic> traffic, TimePoint now,
                           MembershipMessages& out) {
-  if (draining() && last_ != traffic) {
+  if (asked_ && !draining()) return busy("drops its references", now, out);
+  if (draining() && (asked_ || last_ != traffic)) {
     last_ = std::move(traffic);
     ++version_;
     report(out);
+  }
+  check(now, out);
+}
+
+void QuiescenceCore::busy(std::string work, TimePoint now, MembershipMessages& out) {
+  if (std::exchange(asked_, false)) {
+    wire::MembershipPost post;
+    post.mutable_report()->set_phase(phase());
+    work.resize(std::min(work.size(), kMaxWork));
+    post.mutable_report()->set_work(std::move(work));
+    submit(std::move(post), out);
   }
   check(now, out);
 }
@@ -85,11 +100,22 @@ void QuiescenceCore::report(MembershipMessages& out) {
     counter.set_sent(peer.sent);
     counter.set_received(peer.received);
   }
+  if (std::exchange(asked_, false)) report.set_work("");
+  submit(std::move(post), out);
+}
+
+void QuiescenceCore::submit(wire::MembershipPost post, MembershipMessages& out) {
   if (leader() == self_) {
-    take_report(self_, report);
+    on_report(self_, post.report());
   } else {
     out.push_back({leader(), std::move(post)});
   }
+}
+
+void QuiescenceCore::on_report(WorkerId from,
+                               const wire::MembershipPost::QuiescenceReport& report) {
+  if (report.has_work()) answers_[from] = report.work().substr(0, kMaxWork);
+  if (report.work().empty()) take_report(from, report);
 }
 
 void QuiescenceCore::take_report(WorkerId from,
@@ -130,7 +156,7 @@ void QuiescenceCore::receive(WorkerId from, const wire::MembershipPost& post, Ti
   if (post.has_report()) {
     const auto& report = post.report();
     if (report.phase() != 1 && report.phase() != 2) return;
-    if (report.version() == 0) {
+    if (report.version() == 0 && !report.has_work()) {
       Timeout timeout;
       if (report.timeout_us() != 0) {
         timeout = absl::Microseconds(std::min<uint64_t>(report.timeout_us(), uint64_t{1} << 50));
@@ -138,14 +164,19 @@ void QuiescenceCore::receive(WorkerId from, const wire::MembershipPost& post, Ti
       member->second = {true, timeout};
     } else {
       highest_phase_ = std::max(highest_phase_, report.phase());
-      take_report(from, report);
+      on_report(from, report);
     }
   } else if (post.has_quiet()) {
     const auto& quiet = post.quiet();
     if (quiet.phase() != 1 && quiet.phase() != 2) return;
-    std::vector<WorkerId> not_quiet;
-    for (uint64_t bits : quiet.not_quiet()) not_quiet.push_back(WorkerId::from_bits(bits));
-    end_phase(quiet.phase(), quiet.timed_out(), std::move(not_quiet));
+    std::vector<AtWork> at_work;
+    for (int i = 0; i < quiet.not_quiet_size(); ++i) {
+      at_work.push_back({WorkerId::from_bits(quiet.not_quiet(i)),
+                         i < quiet.work_size() ? quiet.work(i).substr(0, kMaxWork) : ""});
+    }
+    end_phase(quiet.phase(), quiet.timed_out(), std::move(at_work));
+  } else if (post.has_ask_work()) {
+    asked_ = stage_ != Stage::kOpen && stage_ != Stage::kEnded;
   }
   check(now, out);
 }
@@ -159,6 +190,7 @@ void QuiescenceCore::gone(WorkerId worker, TimePoint now, MembershipMessages& ou
     return;
   }
   held_.erase(worker);
+  answers_.erase(worker);
   for (TerminationDetector& detector : detectors_) detector.leave_out(worker);
   if (leader() != before) {
     // The new leader has none of this worker's reports, and others may not have heard what ended.
@@ -206,17 +238,55 @@ void QuiescenceCore::check(TimePoint now, MembershipMessages& out) {
       end_phase(phase(), false, {});
     }
   }
-  if (stage_ == Stage::kOpen || stage_ == Stage::kEnded || deadline_ == kNever) return;
-  if (now < deadline_ + (leads ? Nanoseconds(0) : kGrace)) return;
-  std::vector<WorkerId> not_quiet{leader()};
-  if (leads) {
-    not_quiet = draining() ? detectors_[phase() - 1].unsettled() : std::vector<WorkerId>{self_};
+  if (stage_ != Stage::kOpen && stage_ != Stage::kEnded && deadline_ != kNever) {
+    check_deadline(now, out);
   }
-  end_phase(2, true, std::move(not_quiet));
-  if (leads) announce(2, out);
 }
 
-void QuiescenceCore::end_phase(uint32_t phase, bool timed_out, std::vector<WorkerId> not_quiet) {
+void QuiescenceCore::check_deadline(TimePoint now, MembershipMessages& out) {
+  if (leader() != self_) {
+    if (now >= deadline_ + kGrace) end_phase(2, true, {{leader(), "does not answer"}});
+    return;
+  }
+  if (now < deadline_) return;
+  if (answers_until_ == kNever) {
+    answers_until_ = now + kAnswerTime;
+    asked_ = true;
+    wire::MembershipPost question;
+    question.mutable_ask_work();
+    send_to_all(question, out);
+  }
+  if (!all_answered() && now < answers_until_) return;
+  end_phase(2, true, find_at_work());
+  announce(2, out);
+}
+
+bool QuiescenceCore::all_answered() const {
+  return std::all_of(live_.begin(), live_.end(), [this](const auto& entry) {
+    return !entry.second.entered || answers_.contains(entry.first);
+  });
+}
+
+std::vector<AtWork> QuiescenceCore::find_at_work() const {
+  std::vector<AtWork> all;
+  for (const auto& [worker, member] : live_) {
+    const auto answer = answers_.find(worker);
+    if (!member.entered) {
+      all.push_back({worker, "has not entered shutdown"});
+    } else if (answer == answers_.end()) {
+      all.push_back({worker, "does not say what it is at"});
+    } else if (!answer->second.empty()) {
+      all.push_back({worker, answer->second});
+    }
+  }
+  if (!all.empty()) return all;
+  for (WorkerId worker : detectors_[phase() - 1].unsettled()) {
+    all.push_back({worker, "is idle, but messages from or to it are under way"});
+  }
+  return all;
+}
+
+void QuiescenceCore::end_phase(uint32_t phase, bool timed_out, std::vector<AtWork> at_work) {
   if (stage_ == Stage::kOpen || stage_ == Stage::kEnded) return;
   if (phase == 1 && !timed_out) {
     if (stage_ == Stage::kCalls) stage_ = Stage::kDropping;
@@ -224,7 +294,7 @@ void QuiescenceCore::end_phase(uint32_t phase, bool timed_out, std::vector<Worke
   }
   stage_ = Stage::kEnded;
   timed_out_ = timed_out;
-  not_quiet_ = std::move(not_quiet);
+  at_work_ = std::move(at_work);
 }
 
 void QuiescenceCore::announce(uint32_t phase, MembershipMessages& out) const {
@@ -232,7 +302,10 @@ void QuiescenceCore::announce(uint32_t phase, MembershipMessages& out) const {
   auto& quiet = *post.mutable_quiet();
   quiet.set_phase(phase);
   quiet.set_timed_out(timed_out_);
-  for (WorkerId worker : not_quiet_) quiet.add_not_quiet(worker.bits());
+  for (const AtWork& each : at_work_) {
+    quiet.add_not_quiet(each.worker.bits());
+    quiet.add_work(each.work);
+  }
   send_to_all(post, out);
 }
 

@@ -5,7 +5,9 @@
 // why the leader may conclude from such reports that no message is in flight. Two phases: in the
 // first calls drain; then every worker drops its references, and in the second what that causes
 // drains. The leader announces the end of each phase. When a leader is gone the next one collects
-// reports anew; whoever knows that a phase has ended tells it.
+// reports anew; whoever knows that a phase has ended tells it. When the time is over the leader
+// asks every worker what it is at: reports cannot say, for a busy worker sends none, and its last
+// one may be from before its work began.
 //
 // Thread safety: none; the driver's lock guards it.
 // Protocol: MembershipPost of proto/weft.proto.
@@ -33,6 +35,12 @@ struct PeerTraffic {
   friend bool operator==(const PeerTraffic&, const PeerTraffic&) = default;
 };
 
+// A worker that kept the group from ending, and by what.
+struct AtWork {
+  WorkerId worker;
+  std::string work;
+};
+
 struct MembershipMessage {
   WorkerId to;
   wire::MembershipPost post;
@@ -56,6 +64,8 @@ class QuiescenceCore {
   void references_dropped(TimePoint now, MembershipMessages& out);
   // This worker is idle, with these counters for each peer that it holds for live.
   void idle(std::vector<PeerTraffic> traffic, TimePoint now, MembershipMessages& out);
+  // It is not, for this reason. Wanted where `asked`.
+  void busy(std::string work, TimePoint now, MembershipMessages& out);
   void receive(WorkerId from, const wire::MembershipPost& post, TimePoint now,
                MembershipMessages& out);
   // A member that was not there from the start. Harmless for one that was.
@@ -67,9 +77,11 @@ class QuiescenceCore {
 
   // --- what follows
   Stage stage() const { return stage_; }
-  // Why it ended: OK, or DeadlineExceeded whose text numbers the workers by `name_of`.
+  // The leader wants to know what this worker is at.
+  bool asked() const { return asked_; }
+  // Why it ended: all was quiet, or the time was over and these were at work.
   bool timed_out() const { return timed_out_; }
-  const std::vector<WorkerId>& not_quiet() const { return not_quiet_; }
+  const std::vector<AtWork>& at_work() const { return at_work_; }
   bool others_entered() const;
   // Those that have not.
   void append_missing(std::vector<WorkerId>& out) const;
@@ -89,9 +101,15 @@ class QuiescenceCore {
   void send_to_all(const wire::MembershipPost& post, MembershipMessages& out) const;
   void report(MembershipMessages& out);
   void take_report(WorkerId from, const wire::MembershipPost::QuiescenceReport& report);
+  void submit(wire::MembershipPost post, MembershipMessages& out);
+  void on_report(WorkerId from, const wire::MembershipPost::QuiescenceReport& report);
   void check(TimePoint now, MembershipMessages& out);
+  void check_deadline(TimePoint now, MembershipMessages& out);
   void start_clock(TimePoint now);
-  void end_phase(uint32_t phase, bool timed_out, std::vector<WorkerId> not_quiet);
+  bool all_answered() const;
+  // As leader: what is known of those that are not idle.
+  std::vector<AtWork> find_at_work() const;
+  void end_phase(uint32_t phase, bool timed_out, std::vector<AtWork> at_work);
   // As leader, or as one who knows: tells all that `phase` has ended.
   void announce(uint32_t phase, MembershipMessages& out) const;
 
@@ -106,8 +124,13 @@ class QuiescenceCore {
   // Newest reports that name a worker which is not known here.
   std::map<WorkerId, wire::MembershipPost::QuiescenceReport> held_;
   uint32_t highest_phase_ = 1;  // that somebody is known to be in
+  bool asked_ = false;          // and has not answered
+  // As leader after the deadline: until when it waits for answers, and those that came; empty:
+  // idle.
+  TimePoint answers_until_ = kNever;
+  std::map<WorkerId, std::string> answers_;
   bool timed_out_ = false;
-  std::vector<WorkerId> not_quiet_;
+  std::vector<AtWork> at_work_;
 };
 
 }  // namespace weft::internal

@@ -81,6 +81,10 @@ void WorkerRuntime::attach() {
   let_futures_carry_scopes();
   // The agent is stopped before the runtime's owner lets go of it.
   agent_.set_call_handler([this](const std::shared_ptr<IncomingCall>& call) { on_call(call); });
+  agent_.set_function_names([registry = registry_](uint64_t id) {
+    const FunctionEntry* entry = registry->find(id);
+    return entry != nullptr ? entry->name : std::string("an unknown function");
+  });
   agent_.set_late_reply_handler(
       [this](WorkerId from, Frame frame) { on_late_reply(from, std::move(frame)); });
 }

@@ -28,7 +28,7 @@ class Run {
   WorkerId worker() { return {static_cast<uint32_t>(input_.below(4)), 1}; }
 
   void event() {
-    switch (input_.below(10)) {
+    switch (input_.below(11)) {
       case 0: {
         const size_t seconds = input_.below(4);
         core_.enter(seconds == 0 ? Timeout() : Timeout(std::chrono::seconds(seconds)), now_, out_);
@@ -51,6 +51,9 @@ class Run {
         break;
       case 6:
         bytes();
+        break;
+      case 7:
+        core_.busy(std::string(input_.chunk()), now_, out_);
         break;
       default:
         post();

@@ -16,6 +16,8 @@ using internal::PeerTraffic;
 using internal::QuiescenceCore;
 using Stage = QuiescenceCore::Stage;
 using ::testing::ElementsAre;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
 using namespace std::chrono_literals;
 
 WorkerId id(uint32_t index) { return {index, 1}; }
@@ -73,6 +75,15 @@ class Group {
     act(i, [&](QuiescenceCore& core, MembershipMessages& out) {
       core.idle(std::move(traffic), now_, out);
     });
+  }
+  void busy(uint32_t i, const std::string& work) {
+    act(i, [&](QuiescenceCore& core, MembershipMessages& out) { core.busy(work, now_, out); });
+  }
+  // Whoever was named when the group ended, and by what.
+  std::map<WorkerId, std::string> at_work(uint32_t i) {
+    std::map<WorkerId, std::string> named;
+    for (const auto& each : nodes_[i].core.at_work()) named[each.worker] = each.work;
+    return named;
   }
   void tick(uint32_t i) {
     act(i, [&](QuiescenceCore& core, MembershipMessages& out) { core.tick(now_, out); });
@@ -216,12 +227,115 @@ TEST(QuiescenceCoreTest, TheClockStartsWhenTheLastHasEnteredAndTheShortestWishHo
   EXPECT_EQ(group.stage(0), Stage::kCalls);
   group.advance(1ns);
   group.tick(0);
-  group.settle({});
+  while (group.deliver_one()) {
+  }
+  group.busy(2, "sings");
+  group.settle({0, 1});
   for (uint32_t i = 0; i < 3; ++i) {
     EXPECT_EQ(group.stage(i), Stage::kEnded) << i;
     EXPECT_TRUE(group[i].timed_out()) << i;
-    EXPECT_THAT(group[i].not_quiet(), ElementsAre(id(2))) << i;
+    EXPECT_THAT(group.at_work(i), ElementsAre(Pair(id(2), "sings"))) << i;
   }
+}
+
+// Worker 1 was idle, and said so, before the call of worker 0 came: what it reported last is no
+// reason to leave it out, and that worker 0 waits for it is only half of the truth.
+TEST(QuiescenceCoreTest, TheTimeoutNamesAWorkerWhoseWorkBeganAfterItsReport) {
+  for (const bool leader_works : {false, true}) {
+    const uint32_t caller = leader_works ? 1 : 0, works = leader_works ? 0 : 1;
+    Group group(3);
+    for (uint32_t i = 0; i < 3; ++i) group.enter(i, 1s);
+    while (group.deliver_one()) {
+    }
+    for (uint32_t i : {works, 2u}) group.idle(i);
+    while (group.deliver_one()) {
+    }
+    group.count_sent(caller, works);
+    group.count_received(caller, works);
+    group.advance(1s);
+    for (uint32_t i = 0; i < 3; ++i) group.tick(i);
+    while (group.deliver_one()) {
+    }
+    EXPECT_FALSE(group[2].timed_out()) << "nobody has said yet what it is at";
+    group.busy(works, "serves 'f'");
+    group.busy(caller, "waits for 'f'");
+    group.idle(2);
+    while (group.deliver_one()) {
+    }
+    for (uint32_t i = 0; i < 3; ++i) {
+      EXPECT_TRUE(group[i].timed_out()) << i;
+      EXPECT_THAT(group.at_work(i), UnorderedElementsAre(Pair(id(works), "serves 'f'"),
+                                                         Pair(id(caller), "waits for 'f'")))
+          << i;
+    }
+  }
+}
+
+// An idle worker's report that crosses the question is from before it, and answers nothing.
+TEST(QuiescenceCoreTest, OnlyWhatFollowsTheQuestionAnswersIt) {
+  Group group(2);
+  for (uint32_t i = 0; i < 2; ++i) group.enter(i, 1s);
+  while (group.deliver_one()) {
+  }
+  group.advance(1s);
+  group.idle(1);
+  group.tick(0);
+  group.busy(0, "waits for 'f'");
+  group.deliver_one();  // the report
+  EXPECT_EQ(group.stage(0), Stage::kCalls);
+  while (group.deliver_one()) {
+  }
+  group.busy(1, "serves 'f'");
+  while (group.deliver_one()) {
+  }
+  EXPECT_THAT(group.at_work(0),
+              ElementsAre(Pair(id(0), "waits for 'f'"), Pair(id(1), "serves 'f'")));
+}
+
+TEST(QuiescenceCoreTest, AWorkerThatDoesNotSayWhatItIsAtIsNamedSoonAfterTheDeadline) {
+  Group group(3);
+  for (uint32_t i = 0; i < 3; ++i) group.enter(i, 1s);
+  group.settle({0, 2});
+  group.advance(1s);
+  group.tick(0);
+  group.settle({0, 2});
+  EXPECT_EQ(group.stage(0), Stage::kCalls);
+  group.advance(250ms);
+  group.tick(0);
+  EXPECT_EQ(group.stage(0), Stage::kEnded);
+  EXPECT_THAT(group.at_work(0), ElementsAre(Pair(id(1), "does not say what it is at")));
+}
+
+TEST(QuiescenceCoreTest, TheTimeoutNamesTheSenderOfAMessageUnderWayIfAllAreIdle) {
+  Group group(3);
+  for (uint32_t i = 0; i < 3; ++i) group.enter(i, 1s);
+  group.count_sent(1, 2);
+  group.settle({0, 1, 2});
+  group.advance(1s);
+  group.tick(0);
+  group.settle({0, 1, 2});
+  const std::string lost = "is idle, but messages from or to it are under way";
+  for (uint32_t i = 0; i < 3; ++i) {
+    EXPECT_THAT(group.at_work(i), ElementsAre(Pair(id(1), lost))) << i;
+  }
+}
+
+// The one who asked has died: the next leader asks anew, and the answer meant for the other counts.
+TEST(QuiescenceCoreTest, TheNextLeaderLearnsWhoIsAtWorkToo) {
+  Group group(3);
+  for (uint32_t i = 0; i < 3; ++i) group.enter(i, 1s);
+  group.settle({1});
+  group.advance(1s);
+  group.tick(0);
+  while (group.deliver_one()) {
+  }
+  group.kill(0);
+  group.busy(2, "serves 'f'");
+  group.idle(1);
+  while (group.deliver_one()) {
+  }
+  for (uint32_t i : {1, 2})
+    EXPECT_THAT(group.at_work(i), ElementsAre(Pair(id(2), "serves 'f'"))) << i;
 }
 
 TEST(QuiescenceCoreTest, AnUnansweringLeaderDoesNotHoldUpTheTimeout) {
@@ -235,7 +349,7 @@ TEST(QuiescenceCoreTest, AnUnansweringLeaderDoesNotHoldUpTheTimeout) {
   group.advance(1s);
   group.tick(1);
   EXPECT_EQ(group.stage(1), Stage::kEnded);
-  EXPECT_THAT(group[1].not_quiet(), ElementsAre(id(0)));
+  EXPECT_THAT(group.at_work(1), ElementsAre(Pair(id(0), "does not answer")));
 }
 
 TEST(QuiescenceCoreTest, ADeadWorkerIsNotWaitedFor) {

@@ -184,6 +184,28 @@ TEST_F(ShutdownTest, TheTimeoutEndsItEverywhereAndNamesWhoIsNotQuiet) {
   EXPECT_FALSE(call.result().ok());
 }
 
+// Worker 1 has been idle in shutdown, and said so, before the call comes that keeps it at work.
+TEST_F(ShutdownTest, TheTimeoutSaysWhatEachIsAt) {
+  for (const size_t works : {1u, 0u}) {
+    WorkerWorld world(2);
+    const std::string name = world.name(works), caller = world.name(1 - works);
+    std::vector<Future<void>> ends{world[works].shutdown_async({.timeout = 50ms})};
+    while (world[works].debug_info().agent.retained_frames > 0) std::this_thread::yield();
+    Future<void> call = rpc_async(world[1 - works].to(name), blocked_then_calls, name, 0);
+    latch.wait_for_arrivals(1);
+    ends.push_back(world[1 - works].shutdown_async({.timeout = 50ms}));
+    for (const Future<void>& end : ends) {
+      const std::string text(end.result().status().message());
+      EXPECT_THAT(text, HasSubstr("'" + name + "' (serves 'weft::blocked_then_calls' to '" +
+                                  caller + "')"));
+      EXPECT_THAT(text, HasSubstr("'" + caller + "' (waits for '" + name +
+                                  "' to answer 'weft::blocked_then_calls')"));
+    }
+    latch.release();
+    latch.reset();
+  }
+}
+
 TEST_F(ShutdownTest, AHandlerThatNeverReturnsIsLeftBehindAfterTheTimeout) {
   WorkerWorld world(2);
   Future<void> call = rpc_async(world[0].to("worker1"), blocked_then_calls, "worker1", 0);
