@@ -12,7 +12,8 @@
 // Thread safety: all functions may be called from any thread.
 // Blocking: backward(), until the pass has ended. Either waits for the value to be there.
 // Errors: those of context.h, and of the function that was to make the value. FailedPrecondition:
-// no context on a worker that is not the owner; the owner knows nothing of the context.
+// no context on a worker that is not the owner; a released context. NotFound: a context that was
+// never created, or of which this worker, the owner, knows nothing.
 #pragma once
 
 #include <type_traits>

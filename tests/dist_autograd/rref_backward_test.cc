@@ -93,6 +93,8 @@ class RRefBackward : public ::testing::TestWithParam<TransportKind> {
     return static_cast<weft::internal::AutogradDriver&>(*world_->node(i).autograd);
   }
 
+  TestWorld& world() { return *world_; }
+
  private:
   std::unique_ptr<TestWorld> world_;
   std::unique_ptr<weft::CallScopeGuard> scope_;
@@ -184,6 +186,24 @@ TEST_P(RRefBackward, FailsWithWhatIsWrongWithTheLossAndLeavesNoGradient) {
   EXPECT_TRUE(eventually([&] { return driver(1).gauges().contexts == 0; }));
   const RRef<at::Tensor> late = weft::remote("w1", loss_of, x);
   EXPECT_EQ(error_of([&] { backward(ended, late); }).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_P(RRefBackward, SaysThatAContextIsNotFoundWhereNobodyMadeIt) {
+  const RRef<at::Tensor> loss = weft::remote("w1", loss_of, leaf());
+  loss.to_here();
+  // This worker's own number, another's that never came here, and the owner itself with either.
+  for (const weft::ContextId& context :
+       {weft::ContextId{world().id(0), 77}, weft::ContextId{world().id(1), 77}}) {
+    for (const char* where : {"user", "owner"}) {
+      const absl::Status status = error_of([&] {
+        weft::CallScopeGuard scope(world().scope(where == std::string("owner") ? 1 : 0));
+        if (where == std::string("user")) return backward(context, loss);
+        backward(context, weft::make_rref(weight_of("w1").sum()));
+      });
+      EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << where << ": " << status;
+      EXPECT_EQ(weft::ran_of(status), weft::Ran::kNo);
+    }
+  }
 }
 
 }  // namespace rref_backward_test
