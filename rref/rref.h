@@ -275,6 +275,12 @@ RRef<object_t<T>> make_rref(T&& value) {
   }
 }
 
+// A copy of a value that is not to be given away: make_rref<T>(lvalue).
+template <class T>
+requires(std::is_copy_constructible_v<T>) RRef<object_t<T>> make_rref(const T& value) {
+  return make_rref<T>(T(value));
+}
+
 // Runs a function on another worker (or this one) and leaves its result there. CallOptions::timeout
 // runs until the owner has accepted the call.
 template <class R, class... P>

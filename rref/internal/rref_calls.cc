@@ -169,11 +169,12 @@ Object object_here(const RRefHandlePtr& handle) {
 void check_owner(const RRefHandlePtr& handle) {
   const std::shared_ptr<RRefDriver> driver = driver_or_throw(handle);
   if (handle->is_owner()) return;
-  throw RpcError(with_ran(
-      absl::FailedPreconditionError(absl::StrCat(
-          "local_value() of ", handle->rref().to_string(), " on a worker that is not its owner, '",
-          driver->name_of(handle->owner()), "': use to_here() or call a method there")),
-      Ran::kNo));
+  throw RpcError(
+      with_ran(absl::FailedPreconditionError(absl::StrCat(
+                   "local_value() of ", handle->rref().to_string(), " on worker '", driver->name(),
+                   "', which is not its owner, '", driver->name_of(handle->owner()),
+                   "': use to_here() or call a method there")),
+               Ran::kNo));
 }
 
 Executor& executor_of(const RRefHandlePtr& handle) { return driver_or_throw(handle)->executor(); }

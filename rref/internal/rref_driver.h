@@ -86,6 +86,7 @@ class RRefDriver final : public ReferenceHook, public std::enable_shared_from_th
   Executor& executor() const { return executor_; }
   std::shared_ptr<RpcRuntime> runtime() const { return runtime_.lock(); }
   WorkerId self() const { return self_; }
+  const std::string& name() const { return name_; }
   std::string name_of(WorkerId worker) const { return agent_.name_of(worker); }
 
   // All handles here refer to nothing from now on. What others hold stays.

@@ -230,6 +230,26 @@ TEST_P(RRefTest, IsTheValueItselfAtItsOwner) {
   EXPECT_EQ(weft::rpc_sync("w1", read_locally, sum), 3);
 }
 
+TEST_P(RRefTest, IsMadeOfACopyWhereTheTypeIsNamed) {
+  start(1);
+  int64_t number = 5;
+  const std::string text = "kept";
+  const auto object = std::make_shared<Tracked>(7);
+  EXPECT_EQ(weft::make_rref<int64_t>(number).local_value(), 5);
+  EXPECT_EQ(weft::make_rref<int64_t>(number + 1).local_value(), 6);
+  EXPECT_EQ(weft::make_rref<std::string>(text).local_value(), "kept");
+  EXPECT_EQ(weft::make_rref(text).local_value(), "kept");
+  EXPECT_EQ(weft::make_rref<std::shared_ptr<Tracked>>(object).local_value().get(), 7);
+}
+
+TEST_P(RRefTest, LocalValueElsewhereNamesWhoAsksAndWhoOwns) {
+  start(2);
+  const RRef<int> value = weft::remote("w1", add, 1, 2);
+  const absl::Status status = error_of([&] { value.local_value(); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(status.message(), HasSubstr("on worker 'w0', which is not its owner, 'w1'"));
+}
+
 // Case 3: the owner sends it to a user, as an argument and as a result.
 TEST_P(RRefTest, CanBeLentByItsOwner) {
   TestWorld& world = start(2);
