@@ -14,7 +14,8 @@
 // A HostedModule is a value that may be sent: every worker that holds one runs the same module.
 // Forwards read versions (parameter_set.h), so several trainers at once are exact. The class is
 // constructed several times on the owner (internal/module_host.h), so its constructor must make the
-// same parameters and buffers each time; a forward must not replace them.
+// same parameters and buffers each time; a forward must not replace them. A forward takes tensors
+// alone and gives a tensor, a std::vector or a std::tuple of them.
 //
 // Without a context a forward reads the current values and records no gradient. Buffers are shared
 // by all forwards and not locked: a module that writes them in forward (BatchNorm) needs one
@@ -42,8 +43,72 @@
 namespace weft {
 namespace internal {
 
+namespace check {
+
+// What an input becomes: forward may take it by value or by reference.
+template <class A>
+inline constexpr bool kTakesTensor = std::is_constructible_v<std::remove_cvref_t<A>, at::Tensor>;
+
+template <int number, class T>
+struct ForwardTakesNoTensor {
+  static_assert(number != 1,
+                "weft: argument 1 of this module's forward is no tensor (ForwardTakesNoTensor<...> "
+                "says what it is): give it to the constructor, or make a tensor of it");
+  static_assert(number != 2,
+                "weft: argument 2 of this module's forward is no tensor (ForwardTakesNoTensor<...> "
+                "says what it is): give it to the constructor, or make a tensor of it");
+  static_assert(number != 3,
+                "weft: argument 3 of this module's forward is no tensor (ForwardTakesNoTensor<...> "
+                "says what it is): give it to the constructor, or make a tensor of it");
+  static_assert(number <= 3,
+                "weft: an argument of this module's forward (ForwardTakesNoTensor<...> says which) "
+                "is no tensor: give it to the constructor, or make a tensor of it");
+};
+template <int number, class T>
+struct InputIsNoTensor {
+  static_assert(number != 1,
+                "weft: argument 1 of HostedModule::forward is no tensor (InputIsNoTensor<...> says "
+                "what it is)");
+  static_assert(number != 2,
+                "weft: argument 2 of HostedModule::forward is no tensor (InputIsNoTensor<...> says "
+                "what it is)");
+  static_assert(
+      number <= 2,
+      "weft: an argument of HostedModule::forward (InputIsNoTensor<...> says which) is no "
+      "tensor");
+};
+
+template <int number, class A>
+constexpr void explain_forward_parameter() {
+  if constexpr (!kTakesTensor<A>) {
+    [[maybe_unused]] ForwardTakesNoTensor<number, std::remove_cvref_t<A>> mistake;
+  }
+}
+template <int number, class A>
+constexpr void explain_input() {
+  if constexpr (!std::is_convertible_v<const A&, at::Tensor>) {
+    [[maybe_unused]] InputIsNoTensor<number, A> mistake;
+  }
+}
+
+}  // namespace check
+
 template <class M, class... P>
 struct ModuleInfo {};
+
+// The inputs of a forward, or why they are none.
+template <class... Input>
+std::vector<at::Tensor> inputs_of(const Input&... input) {
+  if constexpr ((std::is_convertible_v<const Input&, at::Tensor> && ...)) {
+    return {input...};
+  } else {
+    [&]<size_t... i>(std::index_sequence<i...>) {
+      (check::explain_input<static_cast<int>(i) + 1, Input>(), ...);
+    }
+    (std::index_sequence_for<Input...>());
+    return {};
+  }
+}
 
 inline std::vector<at::Tensor> outputs_of(at::Tensor output) { return {std::move(output)}; }
 inline std::vector<at::Tensor> outputs_of(std::vector<at::Tensor> outputs) { return outputs; }
@@ -59,7 +124,12 @@ std::vector<at::Tensor> spread(const std::vector<at::Tensor>& inputs, const Forw
         absl::StrCat("forward takes ", sizeof...(A), " tensors and was given ", inputs.size())));
   }
   return [&]<size_t... i>(std::index_sequence<i...>) {
-    return outputs_of(forward(std::remove_cvref_t<A>(inputs[i])...));
+    if constexpr ((check::kTakesTensor<A> && ...)) {
+      return outputs_of(forward(std::remove_cvref_t<A>(inputs[i])...));
+    } else {
+      (check::explain_forward_parameter<static_cast<int>(i) + 1, A>(), ...);
+      return std::vector<at::Tensor>();
+    }
   }
   (std::index_sequence_for<A...>());
 }
@@ -121,12 +191,12 @@ class HostedModule {
   }
   template <class... Tensor>
   Future<at::Tensor> forward_async(const Tensor&... input) const {
-    return host_.rpc_async(&internal::ModuleHost::forward, std::vector<at::Tensor>{input...})
+    return host_.rpc_async(&internal::ModuleHost::forward, internal::inputs_of(input...))
         .then([](const Future<std::vector<at::Tensor>>& outputs) { return first(outputs.wait()); });
   }
   template <class... Tensor>
   std::vector<at::Tensor> forward_all(const Tensor&... input) const {
-    return host_.rpc_sync(&internal::ModuleHost::forward, std::vector<at::Tensor>{input...});
+    return host_.rpc_sync(&internal::ModuleHost::forward, internal::inputs_of(input...));
   }
 
   // For DistributedOptimizer.
