@@ -4,6 +4,8 @@
 //   auto [values, indices] = weft::rpc_sync(
 //       "worker1", weft::aten<std::tuple<at::Tensor, at::Tensor>>("aten::sort"), a);
 //
+// rref/aten.h has `remote`, which leaves the result there.
+//
 // The callee runs what WorkerOptions::allow_operators names there: nothing by default. Operators
 // that take paths, generators or storage are refused always. Arguments stand in the order of the
 // operator's schema; those left out at the end have its defaults. Under a context gradients flow
@@ -108,6 +110,27 @@ struct AtenResult<std::tuple<R...>> {
   }
 };
 
+// What `remote` may make an object of: the callee has these types, and no others.
+inline constexpr size_t kMostTensorsOfAnObject = 8;
+template <class R>
+inline constexpr bool kAtenObject =
+    std::is_void_v<R> || std::is_same_v<R, at::Tensor> || std::is_same_v<R, bool> ||
+    std::is_same_v<R, int64_t> || std::is_same_v<R, double> || std::is_same_v<R, std::string> ||
+    std::is_same_v<R, std::vector<int64_t>> || std::is_same_v<R, std::vector<double>> ||
+    std::is_same_v<R, std::vector<at::Tensor>>;
+template <class... T>
+inline constexpr bool kAtenObject<std::tuple<T...>> = sizeof...(T) >= 2 &&
+                                                      sizeof...(T) <= kMostTensorsOfAnObject &&
+                                                      (std::is_same_v<T, at::Tensor> && ...);
+
+template <class... Argument>
+std::vector<AtenValue> aten_arguments(Argument&&... argument) {
+  std::vector<AtenValue> arguments;
+  arguments.reserve(sizeof...(argument));
+  (arguments.push_back(AtenValue(std::forward<Argument>(argument))), ...);
+  return arguments;
+}
+
 template <class R>
 Future<R> start_aten_call(Outgoing call, std::string_view name) {
   if (!call.status.ok()) return Future<R>::ready(std::move(call.status));
@@ -133,10 +156,7 @@ Future<R> start_aten_call(Outgoing call, std::string_view name) {
 template <class R, class... Argument>
 Future<R> aten_call(const Destination& to, AtenOperator<R> op, bool waited_for,
                     Argument&&... argument) {
-  std::vector<AtenValue> arguments;
-  arguments.reserve(sizeof...(argument));
-  (arguments.push_back(AtenValue(std::forward<Argument>(argument))), ...);
-  Outgoing call = open_aten_call(to, op.name, std::move(arguments));
+  Outgoing call = open_aten_call(to, op.name, aten_arguments(std::forward<Argument>(argument)...));
   call.request.waited_for = waited_for;
   return start_aten_call<R>(std::move(call), op.name);
 }

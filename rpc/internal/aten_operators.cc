@@ -182,6 +182,43 @@ std::optional<AtenValue> result_of(const IValue& value) {
   return std::nullopt;
 }
 
+template <class T>
+Object make_object(T value) {
+  return {std::make_shared<T>(std::move(value)), &type_info_of<T>()};
+}
+template <size_t... i>
+Object tuple_object(std::vector<AtenValue>& values, std::index_sequence<i...>) {
+  if (!(std::holds_alternative<at::Tensor>(values[i].any) && ...)) return {};
+  const auto tensor = [&](size_t number) {
+    return std::get<at::Tensor>(std::move(values[number].any));
+  };
+  return make_object(std::make_tuple(tensor(i)...));
+}
+
+// What `remote` makes of results: the types of kAtenObject. Without a type if it is none of them.
+Object object_of(std::vector<AtenValue>& values) {
+  if (values.empty()) return {nullptr, &type_info_of<void>()};
+  if (values.size() == 1) {
+    return std::visit(
+        []<class T>(T& value) {
+          if constexpr (std::is_same_v<T, std::monostate>) {
+            return Object();
+          } else {
+            return make_object(std::move(value));
+          }
+        },
+        values[0].any);
+  }
+  Object object;
+  [&]<size_t... i>(std::index_sequence<i...>) {
+    (void)((values.size() == i + 2 &&
+            (object = tuple_object(values, std::make_index_sequence<i + 2>()), true)) ||
+           ...);
+  }
+  (std::make_index_sequence<kMostTensorsOfAnObject - 1>());
+  return object;
+}
+
 void describe_run(SchemaBuilder& schema) {
   describe_function<std::vector<AtenValue>, std::string, std::vector<AtenValue>>(schema);
 }
@@ -194,9 +231,6 @@ void invoke_run(const FunctionEntry& entry, Reader& reader, const Object*, CallC
   const std::string name = Codec<std::string>::decode(reader);
   std::vector<AtenValue> arguments = Codec<std::vector<AtenValue>>::decode(reader);
   if (absl::Status status = reader.finish(); !status.ok()) return refuse(std::move(status));
-  if (sink->wants_object()) {
-    return refuse(absl::InvalidArgumentError("operators are not to be called by remote"));
-  }
   const auto& allowed = *static_cast<const Operators*>(entry.state.get());
   const auto found = allowed.find(name);
   if (found == allowed.end()) {
@@ -210,6 +244,7 @@ void invoke_run(const FunctionEntry& entry, Reader& reader, const Object*, CallC
   }
   std::vector<AtenValue> results;
   Writer writer;
+  Object object;
   absl::Status status = run_user_code([&] {
     found->second.callBoxed(stack);
     for (const IValue& value : stack) {
@@ -221,10 +256,20 @@ void invoke_run(const FunctionEntry& entry, Reader& reader, const Object*, CallC
       }
       results.push_back(*std::move(result));
     }
-    Codec<std::vector<AtenValue>>::encode(writer, results);
+    if (!sink->wants_object()) {
+      Codec<std::vector<AtenValue>>::encode(writer, results);
+      return;
+    }
+    object = object_of(results);
+    if (object.type != nullptr) return;
+    writer.fail(absl::InvalidArgumentError(
+        absl::StrCat("'", name, "' gives ", results.size(), " values of which no RRef is made")));
   });
+  if (status.ok()) status = with_ran(writer.status(), Ran::kYes);
   if (!status.ok()) {
     sink->fail(std::move(status));
+  } else if (object.type != nullptr) {
+    sink->finish(std::move(object));
   } else {
     finish_sink(std::move(sink), std::move(writer));
   }

@@ -182,9 +182,10 @@ class RRefDriver::Slot final : public ObjectSlot {
     const auto driver = driver_.lock();
     if (driver == nullptr) return;
     if (object.type == nullptr || object.type->hash != creation_.type.hash) {
-      fail(absl::InvalidArgumentError(
-          absl::StrCat(creation_.rref.to_string(), " was to be ", creation_.type.name,
-                       " and became ", object.type == nullptr ? "nothing" : object.type->name)));
+      fail(with_ran(absl::InternalError(absl::StrCat(
+                        creation_.rref.to_string(), " was to be ", creation_.type.name,
+                        " and became ", object.type == nullptr ? "nothing" : object.type->name)),
+                    Ran::kYes));
       return;
     }
     driver->set_value(creation_.rref, std::move(object));

@@ -1,4 +1,4 @@
-#include "weft/rpc/aten.h"
+#include "weft/rref/aten.h"
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>
@@ -83,6 +83,47 @@ TEST_F(AtenTest, AnOperatorThatWritesToItsArgumentWritesToTheCalleesCopy) {
   EXPECT_TRUE(at::equal(weft::rpc_sync("worker1", aten("aten::add_.Tensor"), a_, b_),
                         at::arange(1, 7, at::dtype(at::kFloat)).view({2, 3})));
   EXPECT_EQ(a_.sum().item<float>(), 15.0f);
+}
+
+TEST_F(AtenTest, RemoteLeavesTheResultThere) {
+  const weft::RRef<at::Tensor> sum = weft::remote("worker1", aten("aten::add.Tensor"), a_, b_, 2);
+  EXPECT_EQ(sum.owner(), world_[1].id());
+  EXPECT_TRUE(at::equal(sum.to_here(), a_.add(b_, 2)));
+  const auto sorted =
+      weft::remote("worker1", aten<std::tuple<at::Tensor, at::Tensor>>("aten::sort"), a_, 1, true);
+  EXPECT_EQ(std::get<1>(sorted.to_here())[0][0].item<int64_t>(), 2);
+  const auto parts =
+      weft::remote("worker1", aten<std::vector<at::Tensor>>("aten::split.Tensor"), a_, 1);
+  EXPECT_EQ(parts.to_here().size(), 2u);
+  EXPECT_TRUE(weft::remote("worker1", aten<bool>("aten::equal"), a_, a_).to_here());
+  weft::remote("worker1", aten<void>("aten::_assert_async"), at::ones({})).to_here();
+  // On the worker itself, and lent to a function of another.
+  weft::WorkerScope there(world_[1]);
+  const weft::RRef<at::Tensor> own = weft::remote("worker1", aten("aten::sum"), a_);
+  EXPECT_EQ(own.local_value().item<float>(), 15.0f);
+}
+
+TEST_F(AtenTest, EachUseOfARemoteResultTellsWhatIsWrong) {
+  const auto error = [&](const auto& rref) { return error_of([&] { rref.to_here(); }); };
+  const absl::Status denied = error(weft::remote("worker1", aten("aten::sub.Tensor"), a_, b_));
+  EXPECT_EQ(denied.code(), absl::StatusCode::kPermissionDenied) << denied;
+  EXPECT_FALSE(weft::is_rref_lost(denied));
+  EXPECT_EQ(error(weft::remote("worker1", aten("aten::add.Tensor"), a_)).code(),
+            absl::StatusCode::kInvalidArgument);
+  const absl::Status threw =
+      error(weft::remote("worker1", aten("aten::matmul"), at::ones({2, 3}), at::ones({2, 3})));
+  EXPECT_EQ(threw.code(), absl::StatusCode::kUnknown);
+  EXPECT_THAT(std::string(threw.message()), HasSubstr("shapes cannot be multiplied"));
+  const absl::Status other = error(weft::remote("worker1", aten<int64_t>("aten::sum"), a_));
+  EXPECT_EQ(other.code(), absl::StatusCode::kInternal) << other;
+}
+
+TEST_F(AtenTest, GradientsFlowThroughARemoteResult) {
+  const at::Tensor x = at::ones({2, 3}).requires_grad_();
+  weft::dist_autograd::Context context;
+  const weft::RRef<at::Tensor> product = weft::remote("worker1", aten("aten::mul.Tensor"), x, a_);
+  context.backward({product.to_here().sum()});
+  EXPECT_TRUE(at::equal(context.gradient(x), a_));
 }
 
 TEST_F(AtenTest, NothingRunsThatTheCalleeDoesNotAllow) {
