@@ -66,7 +66,11 @@ void send_on(std::vector<Frame> frames, internal::BufferPool& pool) {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace weft::fuzz;
   weft::internal::BufferPool pool(size_t{1} << 20);
-  weft::internal::FrameReader reader(kLimits, pool, internal::FrameReader::Begins::kWithFrames);
+  using Begins = weft::internal::FrameReader::Begins;
+  // At the dialling end if the first record is a hello, else at the accepting end.
+  const bool hello_first = size > 3 && data[3] == 0;
+  weft::internal::FrameReader reader(kLimits, pool,
+                                     hello_first ? Begins::kWithHello : Begins::kWithFrames);
   std::vector<weft::Frame> frames;
   Bytes input(data, size);
   while (!input.empty()) {
