@@ -63,8 +63,8 @@ struct TensorHeader {
 
 // A scalar of a few bytes becomes objects of hundreds. So a message's tensors, beside their
 // elements, may take kFree, and kPerByte for each byte of their headers, inlined elements and
-// payloads. 65,536 tensors are always allowed, and as many as there are payloads of 32 bytes or
-// more.
+// payloads. 65,536 dense tensors are always allowed, and any number of those that have 34 bytes or
+// more each on the wire.
 struct TensorBudget {
   static constexpr size_t kTensor = 512;  // tensor, storage, header and their allocations, at most
   static constexpr size_t kUndefined = 128;

@@ -92,6 +92,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   void note_cut() ABSL_LOCKS_EXCLUDED(mutex_);
   // The accepting end alone. What refuse() was told, for start_finish.
   const absl::Status& refusal() const { return refusal_; }
+  // Gives the far end's hello to the handler.
   absl::Status greet(std::string hello) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
