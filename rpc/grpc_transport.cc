@@ -17,6 +17,10 @@ namespace weft {
 namespace {
 
 using internal::GrpcStream;
+using internal::kBeatsLane;
+using internal::kBulkLane;
+using internal::kLanes;
+using internal::kSmallLane;
 using internal::ServerStream;
 using internal::StreamService;
 
@@ -40,8 +44,7 @@ void stop_deadlock_detection() {
 class GrpcTransport::Impl {
  public:
   Impl(Clock& clock, GrpcTransportOptions options)
-      : clock_(clock),
-        shared_(std::make_shared<internal::GrpcShared>(std::move(options))),
+      : shared_(std::make_shared<internal::GrpcShared>(clock, std::move(options))),
         accepted_(std::make_shared<internal::GrpcAccepted>()) {}
 
   absl::Status listen() {
@@ -66,6 +69,9 @@ class GrpcTransport::Impl {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kIdleMs);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
+    for (const auto& [name, value] : internal::kGiveUpArguments) {
+      builder.AddChannelArgument(name, value);
+    }
     builder.AddListeningPort(wanted, grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(&service_);
     shared_->queue = builder.AddCompletionQueue();
@@ -79,7 +85,7 @@ class GrpcTransport::Impl {
                                                  ": the port is in use or the host is not here"));
     }
     address_ = absl::StrCat(wanted.substr(0, colon), ":", port);
-    for (size_t lane = 0; lane < StreamService::kLanes; ++lane) accept(lane);
+    for (size_t lane = 0; lane < kLanes; ++lane) accept(lane);
     return absl::OkStatus();
   }
 
@@ -108,14 +114,13 @@ class GrpcTransport::Impl {
     }
     auto connection = std::make_shared<internal::GrpcConnection>(shared_, expected, number);
     auto handler = internal::dial_lane(
-        shared_, address, connection, 0,
+        shared_, address, connection, kSmallLane,
         [shared = shared_, address, connection,
          callback = std::move(callback)](absl::Status status) mutable {
           if (status.ok()) {
             connection->set_beats_dialler([shared, address, weak = std::weak_ptr(connection)] {
               if (auto alive = weak.lock()) {
-                internal::dial_lane(shared, address, alive, StreamService::kBeats,
-                                    [](absl::Status) {});
+                internal::dial_further_lane(shared, address, alive, kBeatsLane);
               }
             });
           }
@@ -129,15 +134,10 @@ class GrpcTransport::Impl {
           if (status.ok()) {
             // Small frames need not wait for it, and without it all travel on
             // the first.
-            internal::dial_lane(shared, address, connection, StreamService::kBulk,
-                                [](absl::Status) {});
+            internal::dial_further_lane(shared, address, connection, kBulkLane);
           }
         });
-    if (deadline != kNever) {
-      clock_.call_at(deadline, [weak = std::weak_ptr<internal::DialHandler>(handler)] {
-        if (auto dial = weak.lock()) dial->deadline_passed();
-      });
-    }
+    if (deadline != kNever) internal::give_up_at(shared_->clock, deadline, handler);
   }
 
   void stop() {
@@ -203,7 +203,6 @@ class GrpcTransport::Impl {
     }
   }
 
-  Clock& clock_;
   const internal::GrpcSharedPtr shared_;
   const std::shared_ptr<internal::GrpcAccepted> accepted_;
   StreamService service_;

@@ -124,9 +124,10 @@ class InprocConnection final : public Connection,
     if (std::shared_ptr<InprocConnection> far = other_end()) far->end(absl::OkStatus());
     end(absl::OkStatus());
   }
+  void abort(absl::Status reason) override { break_link(reason); }
 
   const PeerIdentity& peer() const override { return peer_; }
-  size_t queued_bytes() const override { return 0; }
+  LanesBytes lanes_of(const Frame&) const override { return {}; }  // handed over by `send`
 
   void set_other_end(std::weak_ptr<InprocConnection> far) { far_ = std::move(far); }
   void open_by_accept() {

@@ -9,11 +9,13 @@
 // Conformance: tests/rpc/transport_conformance_test.cc runs over every implementation.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -32,13 +34,21 @@ struct PeerIdentity {
   std::string address = {};  // where it can be dialled; not asked of whom one dials
 };
 
+// What has become of the bytes that `send` put on one lane, since the connection began.
+struct LaneBytes {
+  uint64_t taken = 0;
+  uint64_t written = 0;  // handed to the wire; at most `taken`
+};
+using LanesBytes = absl::InlinedVector<LaneBytes, 2>;
+
 // One duplex link between two workers.
 class Connection {
  public:
   virtual ~Connection() = default;
 
   // Queues frames, which are written in this order as far as they share a lane; never blocks.
-  // False: the connection has ended, and not all of them were taken.
+  // False: at least one lane has ended and did not take its frames; the other lanes took theirs.
+  // `on_closed` follows.
   // The payloads' memory must not change until a frame is released.
   virtual bool send(FrameBatch frames) = 0;
   bool send(FramePtr frame) {
@@ -46,11 +56,17 @@ class Connection {
     one.push_back(std::move(frame));
     return send(std::move(one));
   }
-  // Ends the link after what is queued was handed to the wire; `on_closed` follows on both ends.
+  // Ends the link after what is queued was handed to the wire; `on_closed` follows on both ends,
+  // but only when the far end answers. Use `abort` where the link may hang.
   virtual void close() = 0;
+  // Ends the link at once and without the far end; what is queued or on its way is lost.
+  // `on_closed` follows with `reason`, which is not OK. It may run inside this call, so call it
+  // without a lock. If a callback of this connection is running, `on_closed` follows it. The far
+  // end is told as far as the wires still work.
+  virtual void abort(absl::Status reason) = 0;
   virtual const PeerIdentity& peer() const = 0;
-  // Bytes taken by `send` and not yet handed to the wire.
-  virtual size_t queued_bytes() const = 0;
+  // Of each lane that may carry `frame`.
+  virtual LanesBytes lanes_of(const Frame& frame) const = 0;
 };
 
 using ConnectionPtr = std::shared_ptr<Connection>;  // shared by the transport and its user

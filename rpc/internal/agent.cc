@@ -434,7 +434,10 @@ void Agent::end_peer(const PeerPtr& peer, absl::Status reason, bool left) {
   WEFT_FAIL_POINT("agent.peer.ended");
   activity_.fetch_add(1);
   if (!connections.empty() && !last.empty()) (void)connections.back()->send(std::move(last));
-  for (const ConnectionPtr& connection : connections) connection->close();
+  for (const ConnectionPtr& connection : connections) {
+    // The far end of a worker that leaves gets what is queued. A peer that is gone may not answer.
+    stopping_.load() ? connection->close() : connection->abort(reason);
+  }
   // Its own calls first: whoever learns below that the peer is gone finds them given up. In an
   // order that does not depend on the table's.
   std::sort(incoming.begin(), incoming.end(),

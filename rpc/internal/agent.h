@@ -38,8 +38,8 @@ struct AgentOptions {
   // worker yet.
   bool dial_all = false;
   Nanoseconds ack_delay = std::chrono::milliseconds(20);
-  // A connection on which nothing has moved for so long, while something waits to be acknowledged,
-  // is given up: beats may travel where a lane hangs.
+  // A connection is cut if the oldest frame without acknowledgement, and its lane, have not moved
+  // for so long: heartbeats may travel where a lane hangs.
   Nanoseconds stuck_after = std::chrono::seconds(30);
 };
 
@@ -138,7 +138,7 @@ class Agent final : public TransportSink {
     TimePoint heard;    // of the last frame; the past if there was none; now if this worker has
                         // nothing left to make a connection with
   };
-  // All live peers but this worker; gives up connections that are stuck. For one caller, regularly:
+  // All live peers but this worker; cuts connections that hang. For one caller, regularly:
   // "since the last look" is its.
   std::vector<PeerLook> look_at_peers();
 
@@ -192,6 +192,9 @@ class Agent final : public TransportSink {
     bool must_dial = false;
   };
   void send(const PeerPtr& peer, Departure departure);
+  // Puts them on a connection of this peer. If it refuses, they are sent again once it has ended:
+  // look_at_peers() sees to it that it ends.
+  void put(const PeerPtr& peer, const ConnectionPtr& connection, FrameBatch frames);
   // Puts what the peer's core has to say on its connection; dials if there is none.
   void flush(const PeerPtr& peer);
   // The same, once this thread has done what it is at: other replies may follow.

@@ -38,11 +38,17 @@ struct Agent::Arrived {
 
 void Agent::send(const PeerPtr& peer, Departure departure) {
   if (!departure.frames.empty()) {
-    // On failure on_closed will dial again and resend.
-    (void)departure.connection->send(std::move(departure.frames));
+    put(peer, departure.connection, std::move(departure.frames));
   } else if (departure.must_dial) {
     dial(peer, options_.connect_timeout);
   }
+}
+
+void Agent::put(const PeerPtr& peer, const ConnectionPtr& connection, FrameBatch frames) {
+  if (connection->send(std::move(frames))) return;
+  MutexLock lock(peer->mutex);
+  if (peer->connection != connection || peer->refused_since != kNever) return;
+  peer->refused_since = clock_.now();
 }
 
 void Agent::flush(const PeerPtr& peer) {
@@ -164,18 +170,18 @@ void Agent::adopt(const PeerPtr& peer, const ConnectionPtr& connection) {
         peer->others.push_back(connection);
         return;
       }
-      peer->connection = connection;
+      peer->use(connection);
       peer->cannot_dial = false;
       frames = peer->core.resend();
       peer->note_resent();
     }
   }
   if (peer->gone.load()) {
-    connection->close();
+    connection->abort(absl::UnavailableError("the peer is gone"));
     return;
   }
   WEFT_FAIL_POINT("agent.resend");
-  (void)connection->send(std::move(frames));
+  put(peer, connection, std::move(frames));
   if (!peer->met.exchange(true) && membership_.opened != nullptr) {
     membership_.opened(peer->info.id);
   }
@@ -221,7 +227,7 @@ void Agent::on_closed(const ConnectionPtr& connection, absl::Status reason) {
     MutexLock lock(peer->mutex);
     std::erase(peer->others, connection);
     if (peer->connection == connection) {
-      peer->connection = nullptr;
+      peer->use(nullptr);
       lost = true;
       left = peer->said_goodbye;
       pause = peer->redial_pause(kRedialPause);
@@ -229,7 +235,7 @@ void Agent::on_closed(const ConnectionPtr& connection, absl::Status reason) {
         // Under this lock: its own end must find it in its place.
         spare = peer->others.back();
         peer->others.pop_back();
-        peer->connection = spare;
+        peer->use(spare);
         frames = peer->core.resend();
       }
     }
@@ -238,7 +244,7 @@ void Agent::on_closed(const ConnectionPtr& connection, absl::Status reason) {
   if (left) {
     end_peer(peer, absl::UnavailableError("has left the group"), true);
   } else if (spare != nullptr) {
-    (void)spare->send(std::move(frames));
+    put(peer, spare, std::move(frames));
   } else {
     // A process that died refuses this at once; one that lives gets its frames again.
     log_info("connection to '", peer->info.name, "' ended (", reason.ToString(),
@@ -258,6 +264,7 @@ void Agent::on_frames(const ConnectionPtr& connection, std::vector<Frame> frames
   bool foreign = false, honest = true, ack_now = false, ack_later = false;
   const TimePoint now = clock_.now();
   peer->heard.store(now.time_since_epoch().count(), std::memory_order_relaxed);
+  FrameBatch answers;              // to beats
   std::vector<FramePtr> released;  // die outside the lock
   {
     MutexLock lock(peer->mutex);
@@ -276,12 +283,7 @@ void Agent::on_frames(const ConnectionPtr& connection, std::vector<Frame> frames
       if (header.kind == FrameKind::kGoodbye) peer->said_goodbye = true;
       if (!fresh) continue;
       if (header.kind == FrameKind::kBeat && (header.flags & kFlagAnswer) == 0) {
-        if (peer->suspected.load()) continue;
-        Frame answer;
-        answer.header.kind = FrameKind::kBeat;
-        answer.header.flags = kFlagAnswer;
-        answer.header.call = header.call;
-        peer->core.send_unnumbered(std::move(answer));
+        if (!peer->suspected.load()) answers.push_back(peer->core.answer(header));
         continue;
       }
       Arrived& next = arrived.emplace_back(std::move(frame));
@@ -295,16 +297,19 @@ void Agent::on_frames(const ConnectionPtr& connection, std::vector<Frame> frames
     if (ack_now) peer->core.send_ack();
   }
   WEFT_FAIL_POINT("agent.frames.accepted");
+  // On the connection that brought the beat: the answer shows that this one works.
+  if (!answers.empty()) (void)connection->send(std::move(answers));
   admit(peer, arrived);
   WEFT_FAIL_POINT("agent.frames.admitted");
   for (Arrived& each : arrived) handle(peer, std::move(each));
   if (foreign) {
     log_warning("'", peer->info.name, "' sent a frame that is not from itself to '",
-                options_.self.name, "'; closing its connection");
-    connection->close();
+                options_.self.name, "'; cutting its connection");
+    connection->abort(absl::UnavailableError("a frame that is not from the peer"));
   } else if (!honest) {
-    suspect(peer->info.id, absl::UnavailableError("broke the session protocol"));
-    connection->close();
+    const absl::Status broke = absl::UnavailableError("broke the session protocol");
+    suspect(peer->info.id, broke);
+    connection->abort(broke);
   }
   if (ack_later) arm_ack(peer);
   flush(peer);

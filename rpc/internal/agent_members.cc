@@ -16,6 +16,8 @@ constexpr size_t kMostEnded = 1024;   // lives that are remembered after their e
 constexpr size_t kMostParked = 4096;  // posts that wait for one life to become known
 // Beats without answer from a peer that is heard, after the time for which the last was relied on.
 constexpr Nanoseconds kMuteAfter = std::chrono::seconds(3);
+// A connection that takes no frames has this long to report its end.
+constexpr Nanoseconds kEndsWithin = std::chrono::seconds(3);
 
 }  // namespace
 
@@ -182,20 +184,25 @@ std::vector<Agent::PeerLook> Agent::look_at_peers() {
     PeerLook look;
     look.peer = peer->info.id;
     look.heard = TimePoint(TimePoint::duration(peer->heard.load(std::memory_order_relaxed)));
-    ConnectionPtr stuck;
     const TimePoint now = clock_.now();
+    ConnectionPtr hung;
+    const char* how = nullptr;
     {
       MutexLock lock(peer->mutex);
-      if (peer->is_stuck(now, options_.stuck_after) || peer->is_mute(now, kMuteAfter)) {
-        stuck = peer->connection;
-        peer->moved_at = now;
-        peer->unanswered_since = kNever;
+      how = peer->is_stuck(now, options_.stuck_after) ? "what was sent is not acknowledged"
+            : peer->is_mute(now, kMuteAfter)          ? "heartbeats are not answered"
+            : peer->is_refused(now, kEndsWithin)      ? "it takes no frames and does not end"
+                                                      : nullptr;
+      if (how != nullptr) {
+        hung = peer->connection;
+        peer->judge_anew();
       }
     }
-    if (stuck != nullptr) {
-      log_warning("a lane of the connection to '", peer->info.name,
-                  "', which is heard, hangs; making a new one");
-      stuck->close();
+    if (hung != nullptr) {
+      log_warning("the connection to '", peer->info.name, "', which is heard, hangs: ", how,
+                  "; making a new one");
+      // Not closed: that takes an answer on the lane that hangs. `on_closed` dials the next one.
+      hung->abort(absl::UnavailableError(absl::StrCat("the connection hung: ", how)));
     }
     MutexLock lock(peer->mutex);
     // That silence is this worker's own.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "weft/rpc/internal/agent.h"
+#include "weft/rpc/internal/lane_watch.h"
 
 namespace weft::internal {
 
@@ -22,11 +23,10 @@ struct Agent::Peer {
   std::atomic<bool> met{false};       // there was a connection
   std::atomic<bool> nameless{false};  // a newcomer that has not met all: resolve() passes it over
   std::atomic<TimePoint::rep> heard{TimePoint::min().time_since_epoch().count()};  // last frame
-  // Of look_at_peers() alone: the traffic at the last look, and since when nothing has moved.
+  // Of look_at_peers() alone: the traffic at the last look, and what the connection does with it.
   uint64_t looked_at ABSL_GUARDED_BY(mutex) = 0;
-  // Oldest frame without acknowledgement, bytes queued.
-  std::pair<uint64_t, size_t> moved_to ABSL_GUARDED_BY(mutex) = {0, 0};
-  TimePoint moved_at ABSL_GUARDED_BY(mutex);
+  LaneWatch watch ABSL_GUARDED_BY(mutex);
+  TimePoint refused_since ABSL_GUARDED_BY(mutex) = kNever;  // the connection takes no frames
   TimePoint trusted_until ABSL_GUARDED_BY(mutex) = kNever;
   TimePoint unanswered_since ABSL_GUARDED_BY(mutex) = kNever;
   Mutex mutex;
@@ -43,18 +43,22 @@ struct Agent::Peer {
   bool ack_armed ABSL_GUARDED_BY(mutex) = false;
   std::atomic<bool> flush_put_off{false};  // a serving thread will flush
 
-  // Something waits to be acknowledged, and nothing has moved since `moved_at`.
+  // The connection that is written to from now on, or none.
+  void use(ConnectionPtr next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    connection = std::move(next);
+    judge_anew();
+  }
+  void judge_anew() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    watch = LaneWatch();
+    refused_since = unanswered_since = kNever;
+  }
+
+  // Something waits to be acknowledged, and nothing has moved on its lane for `limit`.
   bool is_stuck(TimePoint now, Nanoseconds limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     const auto& waiting = core.session().unacknowledged();
-    std::pair<uint64_t, size_t> reached{0, 0};
-    if (!waiting.empty() && connection != nullptr) {
-      reached = {waiting.front()->header.sequence, connection->queued_bytes()};
-    }
-    if (reached.first == 0 || reached != moved_to) {
-      moved_to = reached;
-      moved_at = now;
-    }
-    return now - moved_at >= limit;
+    if (waiting.empty() || connection == nullptr) return watch.is_stuck(0, {}, now, limit);
+    const Frame& oldest = *waiting.front();
+    return watch.is_stuck(oldest.header.sequence, connection->lanes_of(oldest), now, limit);
   }
 
   // Beats are not answered, and the peer is heard: they may travel where a lane hangs. What keeps
@@ -66,6 +70,11 @@ struct Agent::Peer {
       unanswered_since = now;
     }
     return unanswered_since != kNever && now - unanswered_since >= limit;
+  }
+
+  // `send` was refused, and the connection has not ended since.
+  bool is_refused(TimePoint now, Nanoseconds limit) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return refused_since != kNever && now - refused_since >= limit;
   }
 
   // A new connection begins with the oldest frame that was not acknowledged. Where several, one

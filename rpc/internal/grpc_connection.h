@@ -1,5 +1,5 @@
 // One connection between two workers: a stream for small frames, one for large frames as soon as it
-// stands, and one for beats from the first beat on.
+// stands, and one for heartbeats from the first heartbeat on, of whichever end.
 //
 // Thread safety: all methods may be called from any thread.
 // Lifetime: connections and streams share what they have in common with the transport.
@@ -23,8 +23,10 @@ namespace weft::internal {
 
 // What both ends' connections and streams share with the transport.
 struct GrpcShared {
-  explicit GrpcShared(GrpcTransportOptions options_in) : options(std::move(options_in)) {}
+  GrpcShared(Clock& clock_in, GrpcTransportOptions options_in)
+      : clock(clock_in), options(std::move(options_in)) {}
 
+  Clock& clock;
   const GrpcTransportOptions options;
   BufferPool pool;
   // Of all streams, at both ends; set by listen. One queue, served by one thread at a time:
@@ -84,62 +86,111 @@ class GrpcConnection final : public Connection,
       : shared_(std::move(shared)), peer_(std::move(peer)), number_(number) {}
 
   bool send(FrameBatch frames) override {
-    std::shared_ptr<GrpcStream> lanes[StreamService::kLanes];
+    std::shared_ptr<GrpcStream> lanes[kLanes];
+    FrameBatch parts[kLanes];
+    const auto beats = [](const FramePtr& frame) { return is_beat(frame->header); };
+    const bool has_beats = std::any_of(frames.begin(), frames.end(), beats);
     {
       MutexLock lock(mutex_);
+      if (lanes_[kSmallLane] == nullptr) return false;
       std::copy(std::begin(lanes_), std::end(lanes_), lanes);
+      if (has_beats) {
+        for (const FramePtr& beat : take_if(frames, beats)) {
+          const LaneSet route = beat_routes_.route(beat->header, standing());
+          for (size_t lane = 0; lane < kLanes; ++lane) {
+            if (route[lane]) parts[lane].push_back(beat);
+          }
+        }
+      }
     }
-    if (lanes[0] == nullptr) return false;
-    FrameBatch bulk, beats;
-    if (lanes[StreamService::kBulk] != nullptr) {
-      bulk = take_if(frames, [&](const FramePtr& frame) {
-        return frame->payload_bytes() + frame->body.size() > shared_->options.bulk_from;
-      });
+    if (has_beats) dial_beats();
+    if (lanes[kBulkLane] != nullptr) {
+      const FrameBatch bulk =
+          take_if(frames, [&](const FramePtr& frame) { return is_large(*frame); });
+      parts[kBulkLane].insert(parts[kBulkLane].end(), bulk.begin(), bulk.end());
     }
-    const auto is_beat = [](const FramePtr& frame) {
-      return frame->header.kind == FrameKind::kBeat;
-    };
-    if (lanes[StreamService::kBeats] != nullptr) {
-      beats = take_if(frames, is_beat);
-    } else if (std::any_of(frames.begin(), frames.end(), is_beat)) {
-      dial_beats();
+    bool taken = frames.empty() || lanes[kSmallLane]->send(std::move(frames));
+    // No lane waits for another one, nor hides that it refuses. The lane for heartbeats may end
+    // without the connection.
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      if (parts[lane].empty()) continue;
+      taken = (lanes[lane]->send(std::move(parts[lane])) || lane == kBeatsLane) && taken;
     }
-    const bool taken = frames.empty() || lanes[0]->send(std::move(frames));
-    return taken && (bulk.empty() || lanes[StreamService::kBulk]->send(std::move(bulk))) &&
-           (beats.empty() || lanes[StreamService::kBeats]->send(std::move(beats)));
+    return taken;
   }
-  // At the dialling end: how the stream for beats is dialled. Runs at most once.
+  // At the dialling end: how the stream for heartbeats is dialled. It runs whenever one end sends
+  // heartbeats and there is no such stream; `beats_dialled` follows.
   void set_beats_dialler(std::function<void()> dial) {
     MutexLock lock(mutex_);
     beats_dialler_ = std::move(dial);
   }
+  void beats_dialled() {
+    MutexLock lock(mutex_);
+    dialling_beats_ = false;
+  }
   void close() override {
+    {
+      MutexLock lock(mutex_);
+      closing_ = true;
+    }
     for (const auto& stream : lanes()) stream->end();
   }
+  void abort(absl::Status reason) override {
+    {
+      MutexLock lock(mutex_);
+      closing_ = false;
+    }
+    finish(std::move(reason));
+  }
   const PeerIdentity& peer() const override { return peer_; }
-  size_t queued_bytes() const override {
-    size_t total = 0;
-    for (const auto& stream : lanes()) total += stream->queued_bytes();
-    return total;
+  LanesBytes lanes_of(const Frame& frame) const override {
+    std::shared_ptr<GrpcStream> small, bulk;
+    {
+      MutexLock lock(mutex_);
+      small = lanes_[kSmallLane];
+      bulk = lanes_[kBulkLane];
+    }
+    LanesBytes lanes;
+    if (small != nullptr) lanes.push_back(small->bytes());
+    // A large frame travels on the small lane if the other one did not stand yet.
+    if (bulk != nullptr && is_large(frame)) lanes.push_back(bulk->bytes());
+    return lanes;
   }
 
   uint64_t number() const { return number_; }
-  void set_lane(size_t lane, std::shared_ptr<GrpcStream> stream) {
+  void set_lane(Lane lane, std::shared_ptr<GrpcStream> stream) {
+    std::shared_ptr<GrpcStream> earlier;
+    bool cut = false;
     {
       MutexLock lock(mutex_);
+      cut = cut_;
       if (!closed_) {
-        lanes_[lane] = std::move(stream);
-        return;
+        earlier = std::exchange(lanes_[lane], std::exchange(stream, nullptr));
+        if (lane == kBeatsLane) beat_routes_.restart();
       }
     }
-    stream->end();  // the other lane took the connection down
+    if (earlier != nullptr) earlier->cut();  // the far end has given it up
+    if (stream == nullptr) return;
+    // The other lane took the connection down.
+    cut ? stream->cut() : stream->end();
   }
-  void received(std::vector<Frame> frames) {
+  void received(Lane lane, std::vector<Frame> frames) {
+    std::shared_ptr<GrpcStream> hung;
+    bool has_beats = false;
     {
       MutexLock lock(mutex_);
       if (closed_) return;  // the bulk lane may end after the connection
       ++delivering_;
+      for (const Frame& frame : frames) {
+        if (!is_beat(frame.header)) continue;
+        has_beats = true;
+        if (!beat_routes_.on_read(frame.header, lane, standing())) continue;
+        hung = std::exchange(lanes_[kBeatsLane], nullptr);
+        beat_routes_.restart();
+      }
     }
+    if (hung != nullptr) hung->cut();
+    if (has_beats) dial_beats();
     shared_->with_sink(
         [&](TransportSink& sink) { sink.on_frames(shared_from_this(), std::move(frames)); });
     {
@@ -148,37 +199,55 @@ class GrpcConnection final : public Connection,
     }
     report_closed();
   }
-  // The first lane's end is the connection's; so is another one's that was cut, since what was on
-  // it is lost. One that ends in order has delivered everything.
-  void lane_ended(GrpcStream& ended, absl::Status reason) {
+  // The first lane's end is the connection's; so is that of the bulk lane if it was cut, since what
+  // was on it is lost. If it ends in order, it has delivered everything. Nothing on the lane for
+  // heartbeats has to arrive, and the next heartbeat has it dialled again.
+  void lane_ended(Lane lane, const GrpcStream& ended, absl::Status reason) {
+    if (lane == kSmallLane || (lane == kBulkLane && !reason.ok())) {
+      finish(std::move(reason));
+      return;
+    }
+    MutexLock lock(mutex_);
+    if (lanes_[lane].get() != &ended) return;  // it has a successor, or the connection has ended
+    lanes_[lane] = nullptr;
+    if (lane == kBeatsLane) beat_routes_.restart();
+  }
+
+ private:
+  bool is_large(const Frame& frame) const {
+    return frame.payload_bytes() + frame.body.size() > shared_->options.bulk_from;
+  }
+  LaneSet standing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    LaneSet set;
+    for (size_t lane = 0; lane < kLanes; ++lane) set[lane] = lanes_[lane] != nullptr;
+    return set;
+  }
+
+  // Ends what is left of the connection. After an error nobody waits for the far end: it may be
+  // what hangs.
+  void finish(absl::Status reason) {
     std::vector<std::shared_ptr<GrpcStream>> rest;
-    bool report = false;
+    bool report = false, cut = false;
     {
       MutexLock lock(mutex_);
       if (closed_) return;
-      if (lanes_[0].get() != &ended && reason.ok()) {
-        for (auto& stream : lanes_) {
-          if (stream.get() == &ended) stream = nullptr;
-        }
-        return;
-      }
       closed_ = true;
+      // Of a connection that is closed here, what is queued is still written.
+      cut = cut_ = !reason.ok() && !closing_;
       for (auto& stream : lanes_) {
         if (stream != nullptr) rest.push_back(std::move(stream));
         stream = nullptr;
       }
-      // The far end answers an error on one lane by ending the other in order.
+      // The far end may answer an error on one lane by ending another one in order.
       for (const auto& stream : rest) {
-        if (reason.ok() && stream.get() != &ended) reason = stream->reason();
+        if (reason.ok()) reason = stream->reason();
       }
       reason_ = std::move(reason);
       report = delivering_ == 0;
     }
-    for (const auto& stream : rest) stream->end();
+    for (const auto& stream : rest) cut ? stream->cut() : stream->end();
     if (report) report_closed();
   }
-
- private:
   std::vector<std::shared_ptr<GrpcStream>> lanes() const {
     std::vector<std::shared_ptr<GrpcStream>> all;
     MutexLock lock(mutex_);
@@ -198,16 +267,22 @@ class GrpcConnection final : public Connection,
     frames.erase(rest, frames.end());
     return taken;
   }
+  // The accepting end cannot dial: its heartbeat on another lane is what asks the far end to.
   void dial_beats() {
     std::function<void()> dial;
     {
       MutexLock lock(mutex_);
-      dial.swap(beats_dialler_);
+      if (closed_ || dialling_beats_ || beats_dialler_ == nullptr ||
+          lanes_[kBeatsLane] != nullptr) {
+        return;
+      }
+      dialling_beats_ = true;
+      dial = beats_dialler_;
     }
-    if (dial) dial();
+    dial();
   }
 
-  // Once: by the lane that ended, or by the last frame that was being delivered then.
+  // Once: by what ended the connection, or by the last frame that was being delivered then.
   void report_closed() {
     absl::Status reason;
     {
@@ -222,9 +297,13 @@ class GrpcConnection final : public Connection,
   const PeerIdentity peer_;
   const uint64_t number_;
   mutable Mutex mutex_;
-  std::shared_ptr<GrpcStream> lanes_[StreamService::kLanes] ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<GrpcStream> lanes_[kLanes] ABSL_GUARDED_BY(mutex_);
+  BeatRoutes beat_routes_ ABSL_GUARDED_BY(mutex_);
   std::function<void()> beats_dialler_ ABSL_GUARDED_BY(mutex_);
+  bool dialling_beats_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;  // close() was called
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cut_ ABSL_GUARDED_BY(mutex_) = false;     // by an error; set with closed_
   absl::Status reason_ ABSL_GUARDED_BY(mutex_);  // of the end
   int delivering_ ABSL_GUARDED_BY(mutex_) = 0;   // frames that the sink has and has not returned
 };

@@ -18,6 +18,9 @@ namespace {
 
 constexpr uint32_t kProtocolVersion = 3;
 
+// Of a further lane. Until it stands, the others carry its frames.
+constexpr Nanoseconds kLaneAnswers = std::chrono::seconds(10);
+
 grpc::ChannelArguments channel_arguments(bool bulk) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
@@ -28,6 +31,7 @@ grpc::ChannelArguments channel_arguments(bool bulk) {
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
+  for (const auto& [name, value] : kGiveUpArguments) arguments.SetInt(name, value);
   if (bulk) {
     arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16 << 20);
     arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
@@ -106,7 +110,7 @@ class AcceptHandler final : public StreamHandler,
     return absl::OkStatus();
   }
   void on_frames(GrpcStream&, std::vector<Frame> frames) override {
-    connection()->received(std::move(frames));  // open() has set it, then begun to read
+    connection()->received(lane_, std::move(frames));  // open() has set both, then begun to read
   }
   void on_end(GrpcStream& stream, absl::Status reason) override {
     {
@@ -138,10 +142,12 @@ class AcceptHandler final : public StreamHandler,
 
   void finish(GrpcStream& stream) {
     if (const GrpcConnectionPtr connection = this->connection()) {
-      connection->lane_ended(stream, std::move(reason_));
+      connection->lane_ended(lane_, stream, std::move(reason_));
       MutexLock lock(accepted_->mutex);
       auto found = accepted_->by_number.find({connection->peer().id.bits(), connection->number()});
-      if (found != accepted_->by_number.end() && lane_ == 0) accepted_->by_number.erase(found);
+      if (found != accepted_->by_number.end() && lane_ == kSmallLane) {
+        accepted_->by_number.erase(found);
+      }
     }
     shared_->remove(&stream);
   }
@@ -173,13 +179,14 @@ class AcceptHandler final : public StreamHandler,
       MutexLock lock(accepted_->mutex);
       auto found = accepted_->by_number.find({peer.id.bits(), hello.connection()});
       if (found != accepted_->by_number.end()) connection = found->second.lock();
-      if (connection == nullptr || hello.lane() >= StreamService::kLanes) {
+      if (connection == nullptr || hello.lane() >= kLanes) {
         refused = absl::FailedPreconditionError("a further stream of no connection");
       }
     }
     if (!refused.ok()) return stream->refuse(std::move(refused));
     {
       MutexLock lock(mutex_);
+      lane_ = static_cast<Lane>(hello.lane());
       connection_ = connection;
     }
     wire::Hello reply;
@@ -188,7 +195,6 @@ class AcceptHandler final : public StreamHandler,
     reply.set_name(self.name);
     reply.set_worker(self.id.bits());
     stream->send_hello(reply.SerializeAsString());
-    lane_ = hello.lane();
     connection->set_lane(lane_, stream);
     if (opened) {
       shared_->with_sink([&](TransportSink& sink) { sink.on_open(connection); });
@@ -198,14 +204,14 @@ class AcceptHandler final : public StreamHandler,
 
   const GrpcSharedPtr shared_;
   const std::shared_ptr<GrpcAccepted> accepted_;
-  size_t lane_ = 0;
   GrpcConnectionPtr connection() {
     MutexLock lock(mutex_);
     return connection_;
   }
 
   Mutex mutex_;
-  // Set by open(), before the dialler may send frames.
+  // Set by open(), before the dialler may send frames; the lane before the connection.
+  Lane lane_ = kSmallLane;
   GrpcConnectionPtr connection_ ABSL_GUARDED_BY(mutex_);
   bool answering_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
@@ -234,7 +240,7 @@ absl::Status DialHandler::on_hello(GrpcStream& stream, std::string text) {
 
 void DialHandler::on_end(GrpcStream& stream, absl::Status reason) {
   if (open_) {
-    connection_->lane_ended(stream, std::move(reason));
+    connection_->lane_ended(lane_, stream, std::move(reason));
   } else if (auto ready = std::exchange(ready_, nullptr)) {
     if (late_.load()) reason = absl::DeadlineExceededError("no answer before the deadline");
     if (!was_heard(reason)) reason = absl::DeadlineExceededError(reason.message());
@@ -248,10 +254,10 @@ void DialHandler::on_end(GrpcStream& stream, absl::Status reason) {
 }
 
 std::shared_ptr<DialHandler> dial_lane(const GrpcSharedPtr& shared, const std::string& address,
-                                       const GrpcConnectionPtr& connection, size_t lane,
+                                       const GrpcConnectionPtr& connection, Lane lane,
                                        DialHandler::Ready ready) {
   auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
-                                           channel_arguments(lane == StreamService::kBulk));
+                                           channel_arguments(lane == kBulkLane));
   auto stream = std::make_shared<ClientStream>(
       channel, StreamService::kMethods[lane], *shared->queue, shared->options.limits, shared->pool);
   auto handler = std::make_shared<DialHandler>(shared, connection, lane, std::move(ready));
@@ -274,6 +280,20 @@ std::shared_ptr<DialHandler> dial_lane(const GrpcSharedPtr& shared, const std::s
   stream->set_hello(hello.SerializeAsString());
   stream->start();
   return handler;
+}
+
+void dial_further_lane(const GrpcSharedPtr& shared, const std::string& address,
+                       const GrpcConnectionPtr& connection, Lane lane) {
+  const auto dial = dial_lane(shared, address, connection, lane, [=](const absl::Status&) {
+    if (lane == kBeatsLane) connection->beats_dialled();
+  });
+  give_up_at(shared->clock, shared->clock.now() + kLaneAnswers, dial);
+}
+
+void give_up_at(Clock& clock, TimePoint deadline, const std::shared_ptr<DialHandler>& dial) {
+  clock.call_at(deadline, [weak = std::weak_ptr<DialHandler>(dial)] {
+    if (const auto waiting = weak.lock()) waiting->deadline_passed();
+  });
 }
 
 }  // namespace weft::internal

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,6 +21,14 @@
 #include "weft/rpc/internal/grpc_connection.h"
 
 namespace weft::internal {
+
+// Has TCP give a connection up whose far end has taken nothing for 30 s, at either end: gRPC keeps
+// a write that waits for the socket so long, also that of a stream which was cut. gRPC sets the
+// socket's TCP_USER_TIMEOUT only if it sends pings, which therefore are due in 24 days.
+inline constexpr std::pair<const char*, int> kGiveUpArguments[] = {
+    {GRPC_ARG_KEEPALIVE_TIME_MS, std::numeric_limits<int>::max() - 1},
+    {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 30'000},
+};
 
 // Connections that this worker has accepted, for the bulk streams that follow.
 struct GrpcAccepted {
@@ -37,7 +46,7 @@ class DialHandler final : public StreamHandler {
  public:
   using Ready = absl::AnyInvocable<void(absl::Status)>;
   // `ready` runs once: OK after the far end's answer, else why not.
-  DialHandler(GrpcSharedPtr shared, GrpcConnectionPtr connection, size_t lane, Ready ready)
+  DialHandler(GrpcSharedPtr shared, GrpcConnectionPtr connection, Lane lane, Ready ready)
       : shared_(std::move(shared)),
         connection_(std::move(connection)),
         lane_(lane),
@@ -53,14 +62,14 @@ class DialHandler final : public StreamHandler {
 
   absl::Status on_hello(GrpcStream& stream, std::string text) override;
   void on_frames(GrpcStream&, std::vector<Frame> frames) override {
-    connection_->received(std::move(frames));
+    connection_->received(lane_, std::move(frames));
   }
   void on_end(GrpcStream& stream, absl::Status reason) override;
 
  private:
   const GrpcSharedPtr shared_;
   const GrpcConnectionPtr connection_;
-  const size_t lane_;
+  const Lane lane_;
   Ready ready_;
   std::weak_ptr<GrpcStream> stream_;
   std::atomic<bool> open_{false};
@@ -69,7 +78,14 @@ class DialHandler final : public StreamHandler {
 
 // Dials one stream of `connection`.
 std::shared_ptr<DialHandler> dial_lane(const GrpcSharedPtr& shared, const std::string& address,
-                                       const GrpcConnectionPtr& connection, size_t lane,
+                                       const GrpcConnectionPtr& connection, Lane lane,
                                        DialHandler::Ready ready);
+
+// Has the dial fail with DeadlineExceeded then, unless it was answered.
+void give_up_at(Clock& clock, TimePoint deadline, const std::shared_ptr<DialHandler>& dial);
+
+// Dials one more stream of `connection`, which does without it if that fails.
+void dial_further_lane(const GrpcSharedPtr& shared, const std::string& address,
+                       const GrpcConnectionPtr& connection, Lane lane);
 
 }  // namespace weft::internal

@@ -121,6 +121,7 @@ bool GrpcStream::send(FrameBatch frames) {
     if (broken_ || ending_ || closed_) return false;
     for (FramePtr& frame : frames) {
       queued_bytes_ += frame->cost();
+      taken_bytes_ += frame->cost();
       queue_.push_back(std::move(frame));
     }
     todo = next();
@@ -139,9 +140,9 @@ void GrpcStream::end() {
   start(todo);
 }
 
-size_t GrpcStream::queued_bytes() const {
+LaneBytes GrpcStream::bytes() const {
   MutexLock lock(mutex_);
-  return queued_bytes_ + writer_bytes_;
+  return {taken_bytes_, taken_bytes_ - queued_bytes_ - writer_bytes_};
 }
 
 absl::Status GrpcStream::reason() const {

@@ -16,6 +16,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "weft/base/mutex.h"
+#include "weft/rpc/internal/beat_routes.h"
 #include "weft/rpc/internal/stream_codec.h"
 
 namespace weft::internal {
@@ -59,9 +60,10 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   bool send(FrameBatch frames) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the stream once what is queued was written.
   void end() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends it now.
+  // Ends it now. If the wire hangs, `on_end` may come late: gRPC keeps a write that waits for the
+  // socket until TCP gives up (kGiveUpArguments, grpc_handshake.h).
   void cut() ABSL_LOCKS_EXCLUDED(mutex_);
-  size_t queued_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
+  LaneBytes bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
   // What has gone wrong on it so far, before on_end tells.
   absl::Status reason() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -136,6 +138,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   std::shared_ptr<StreamHandler> handler_ ABSL_GUARDED_BY(mutex_);
   std::string hello_ ABSL_GUARDED_BY(mutex_);            // to be written first
   std::vector<FramePtr> queue_ ABSL_GUARDED_BY(mutex_);  // not yet the writer's
+  uint64_t taken_bytes_ ABSL_GUARDED_BY(mutex_) = 0;     // since the beginning
   size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;      // of the queue
   size_t writer_bytes_ ABSL_GUARDED_BY(mutex_) = 0;      // what the writer has or is writing
   int under_way_ ABSL_GUARDED_BY(mutex_) = 0;            // operations that gRPC has
@@ -188,7 +191,6 @@ class ClientStream final : public GrpcStream {
 // The service that the accepting end offers: one method per lane.
 class StreamService final : public grpc::Service {
  public:
-  enum Lane : size_t { kSmall, kBulk, kBeats, kLanes };
   static constexpr const char* kMethods[kLanes] = {"/weft.Worker/Stream", "/weft.Worker/Bulk",
                                                    "/weft.Worker/Beats"};
 

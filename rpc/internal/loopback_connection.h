@@ -37,9 +37,11 @@ class LoopbackConnection final : public Connection,
     }
     return true;
   }
+  // Nobody is told: its only user is the agent, which ends it when it stops.
   void close() override { closed_.store(true); }
+  void abort(absl::Status) override { close(); }
   const PeerIdentity& peer() const override { return self_; }
-  size_t queued_bytes() const override { return 0; }
+  LanesBytes lanes_of(const Frame&) const override { return {}; }
 
  private:
   const PeerIdentity self_;

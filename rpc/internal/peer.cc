@@ -146,12 +146,18 @@ TimePoint PeerCore::earliest_deadline() const {
   return deadlines_.empty() ? kNever : deadlines_.begin()->first;
 }
 
-void PeerCore::stamp(FrameHeader& header) {
+void PeerCore::fill(FrameHeader& header) const {
   header.source = self_;
   header.destination = peer_;
   header.acknowledged = session_.acknowledged();
-  header.credit_calls = told_calls_ = taken_calls_;
-  header.credit_bytes = told_bytes_ = taken_bytes_;
+  header.credit_calls = taken_calls_;
+  header.credit_bytes = taken_bytes_;
+}
+
+void PeerCore::stamp(FrameHeader& header) {
+  fill(header);
+  told_calls_ = taken_calls_;
+  told_bytes_ = taken_bytes_;
   owed_frames_ = 0;
   owed_bytes_ = 0;
 }
@@ -172,6 +178,15 @@ void PeerCore::cancel(uint64_t call) {
 void PeerCore::send_unnumbered(Frame frame) {
   stamp(frame.header);
   outgoing_.push_back(std::make_shared<const Frame>(std::move(frame)));
+}
+
+FramePtr PeerCore::answer(const FrameHeader& beat) const {
+  Frame answer;
+  answer.header.kind = FrameKind::kBeat;
+  answer.header.flags = kFlagAnswer;
+  answer.header.call = beat.call;
+  fill(answer.header);
+  return std::make_shared<const Frame>(std::move(answer));
 }
 
 void PeerCore::send_ack() {

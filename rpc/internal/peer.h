@@ -75,6 +75,9 @@ class PeerCore {
   // --- frames to the peer
   void post(Frame frame);
   void send_unnumbered(Frame frame);
+  // What answers this beat. It may be lost where the other frames are not, so nothing counts as
+  // told by it.
+  FramePtr answer(const FrameHeader& beat) const;
   // Tells the peer that nobody waits for a call that was sent.
   void cancel(uint64_t call);
   // Frames to be put on a connection now, in order.
@@ -120,7 +123,8 @@ class PeerCore {
   bool trusted(TimePoint now) const;
   void send_call(uint64_t call, Frame frame, TimePoint now);
   void release_queued(TimePoint now);
-  void stamp(FrameHeader& header);
+  void fill(FrameHeader& header) const;
+  void stamp(FrameHeader& header);  // and counts as told what it says
 
   const WorkerId self_;
   const WorkerId peer_;

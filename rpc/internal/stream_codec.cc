@@ -105,6 +105,7 @@ void FrameWriter::add_chunk(std::vector<grpc::Slice>& slices) {
     progress_.head_written = true;
   }
   size_t room = kChunkBytes;
+  size_t written = 0;
   while (progress_.payload < frame->payloads.size() && room > 0) {
     const Payload& payload = frame->payloads[progress_.payload];
     const size_t size = std::min(room, payload.size - progress_.offset);
@@ -119,17 +120,20 @@ void FrameWriter::add_chunk(std::vector<grpc::Slice>& slices) {
           new FramePtr(frame)));
       progress_.offset += size;
       room -= size;
+      written += size;
     }
     if (progress_.offset == payload.size) {
       ++progress_.payload;
       progress_.offset = 0;
     }
   }
+  // Chunk by chunk: a large frame that moves must not look like one that hangs.
   if (progress_.payload == frame->payloads.size()) {
-    queued_bytes_ -= frame->cost();
+    written += frame->cost() - frame->payload_bytes();
     queue_.pop_front();
     progress_ = {};
   }
+  queued_bytes_ -= written;
 }
 
 // Walks over the slices of a message without joining them.

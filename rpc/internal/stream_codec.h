@@ -30,6 +30,7 @@ class FrameWriter {
   void push_hello(std::string hello) { hello_ = std::move(hello); }
   void push(FramePtr frame);
   bool empty() const { return hello_.empty() && queue_.empty(); }
+  // Of the costs of what was pushed, what no message has yet.
   size_t queued_bytes() const { return queued_bytes_; }
   // The next message; there is one unless empty().
   grpc::ByteBuffer next();

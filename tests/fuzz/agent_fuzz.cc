@@ -31,8 +31,9 @@ class FakeConnection final : public Connection {
     return !closed;
   }
   void close() override { closed = true; }
+  void abort(absl::Status) override { closed = true; }
   const PeerIdentity& peer() const override { return peer_; }
-  size_t queued_bytes() const override { return 0; }
+  LanesBytes lanes_of(const Frame&) const override { return {}; }
 
   bool closed = false;
   uint64_t last_sequence = 0;

@@ -1,4 +1,6 @@
 // How an agent dials again, on a clock that the test moves.
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -36,6 +38,17 @@ class AgentDialling : public ::testing::Test {
       clock_.advance(milliseconds(1));
     }
     return waited;
+  }
+  // Looks every 200 ms, as membership does, until the connection is cut; `between` the looks.
+  milliseconds until_cut(const ScriptedConnectionPtr& connection,
+                         const std::function<void()>& between) {
+    const TimePoint start = clock_.now();
+    while (connection->aborted.ok() && clock_.now() - start < std::chrono::minutes(5)) {
+      clock_.advance(milliseconds(200));
+      between();
+      (void)agent_->look_at_peers();
+    }
+    return std::chrono::duration_cast<milliseconds>(clock_.now() - start);
   }
   TimePoint heard() { return agent_->look_at_peers().at(0).heard; }
   void acknowledge(const ConnectionPtr& connection, uint64_t sequence) {
@@ -75,6 +88,69 @@ TEST_F(AgentDialling, ConnectionsThatCarryNothingAreMadeAtGrowingPauses) {
   connection = transport_.answer_dial();
   lose(connection);
   EXPECT_EQ(pause(), ms(0));
+}
+
+// The oldest waits on a lane that hangs, while another lane carries traffic and what is queued
+// grows.
+TEST_F(AgentDialling, AConnectionOfWhichOneLaneHangsIsCutAndItsFramesAreSentOnTheNext) {
+  const ScriptedConnectionPtr hangs = transport_.answer_dial();
+  hangs->lanes = {{1000, 1000}, {5000, 700}};
+  ASSERT_TRUE(agent_->post(peer_, Topic::kRRef, "is never acknowledged"));
+  (void)agent_->look_at_peers();
+  const milliseconds waited = until_cut(hangs, [&] {
+    hangs->lanes[0].taken += 50;
+    hangs->lanes[0].written += 50;
+    hangs->lanes[1].taken += 1000;
+    ASSERT_TRUE(agent_->post(peer_, Topic::kRRef, "more"));
+    acknowledge(hangs, 0);
+  });
+  EXPECT_GE(waited, milliseconds(30000));
+  EXPECT_LE(waited, milliseconds(30400));
+  EXPECT_EQ(hangs->closed, 0);  // which would wait for the lane that hangs
+  lose(hangs);
+  const ScriptedConnectionPtr next = transport_.answer_dial();
+  EXPECT_EQ(next->sent.size(), hangs->sent.size()) << "an acknowledgement, and all of them again";
+}
+
+TEST_F(AgentDialling, AConnectionThatRefusesFramesAndDoesNotEndIsCut) {
+  const ScriptedConnectionPtr refuses = transport_.answer_dial();
+  refuses->refuses = true;
+  EXPECT_EQ(until_cut(refuses, [] {}), std::chrono::minutes(5)) << "nothing was refused";
+  ASSERT_TRUE(agent_->post(peer_, Topic::kRRef, "refused"));
+  EXPECT_EQ(until_cut(refuses, [&] { acknowledge(refuses, 0); }), milliseconds(3000));
+  lose(refuses);
+  const ScriptedConnectionPtr next = transport_.answer_dial();
+  EXPECT_EQ(next->sent.size(), 2u);
+  // One that ends in time is not.
+  next->refuses = true;
+  ASSERT_TRUE(agent_->post(peer_, Topic::kRRef, "refused again"));
+  clock_.advance(milliseconds(2800));
+  (void)agent_->look_at_peers();
+  lose(next);
+  const ScriptedConnectionPtr last = transport_.answer_dial();
+  clock_.advance(milliseconds(2800));
+  (void)agent_->look_at_peers();
+  EXPECT_TRUE(next->aborted.ok());
+  EXPECT_TRUE(last->aborted.ok());
+}
+
+// Both ends have dialled: what is answered elsewhere says nothing of the connection of the beat.
+TEST_F(AgentDialling, AHeartbeatIsAnsweredOnTheConnectionThatBroughtIt) {
+  const ScriptedConnectionPtr mine = transport_.answer_dial();
+  const auto theirs =
+      std::make_shared<ScriptedConnection>(PeerIdentity{"test", "w0", peer_, "script:0"});
+  transport_.sink().on_open(theirs);
+  const size_t before = mine->sent.size();
+  Frame beat;
+  beat.header.kind = FrameKind::kBeat;
+  beat.header.call = 7;
+  beat.header.source = peer_;
+  beat.header.destination = me_;
+  transport_.deliver(theirs, beat);
+  EXPECT_EQ(mine->sent.size(), before);
+  ASSERT_EQ(theirs->sent.size(), 1u);
+  EXPECT_EQ(theirs->sent[0]->header.call, 7u);
+  EXPECT_EQ(theirs->sent[0]->header.flags, kFlagAnswer);
 }
 
 TEST_F(AgentDialling, SilenceIsItsOwnOnlyWhileItHasNoDescriptors) {

@@ -380,8 +380,9 @@ class HandTransport final : public Transport {
       return true;
     }
     void close() override { closed_.store(true); }
+    void abort(absl::Status) override { closed_.store(true); }
     const PeerIdentity& peer() const override { return peer_; }
-    size_t queued_bytes() const override { return 0; }
+    LanesBytes lanes_of(const Frame&) const override { return {}; }
 
     bool closed() const { return closed_.load(); }
     std::vector<Batch> sent() {

@@ -124,8 +124,10 @@ TEST_F(StreamCodecTest, LargePayloadsAreSentFromTheirOwnMemoryInChunks) {
   writer.push(frame);
   size_t messages = 0, pointing = 0;
   while (!writer.empty()) {
+    const size_t before = writer.queued_bytes();
     const grpc::ByteBuffer message = writer.next();
     ++messages;
+    EXPECT_LT(writer.queued_bytes(), before);  // it moves
     EXPECT_LE(message.Length(), (size_t{1} << 20) + 1024);
     std::vector<grpc::Slice> slices;
     ASSERT_TRUE(message.Dump(&slices).ok());

@@ -21,6 +21,8 @@ int checked(int result, const char* what) {
   return result;
 }
 
+constexpr size_t kBeginning = 4096;  // so much of each connection is kept, and a piece more
+
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 sockaddr_in loopback(uint16_t port) {
@@ -63,6 +65,7 @@ struct TcpProxy::Pipe {
   size_t begin = 0, end = 0;  // of what waits in `piece`
   bool ended = false;         // `from` has said all
   bool told = false;          // and `to` has heard it
+  std::string beginning;      // of what `from` said
   bool empty() const { return begin == end; }
 };
 
@@ -70,6 +73,7 @@ struct TcpProxy::Link {
   Link(int client, int server) : there(client, server), back(server, client) {}
   Pipe there;
   Pipe back;
+  bool frozen = false;
   bool broken = false;
 
   int client() const { return there.from; }
@@ -79,8 +83,9 @@ struct TcpProxy::Link {
     close_socket(client(), how);
     close_socket(server(), how);
   }
-  static pollfd watch(int socket, const Pipe& in, const Pipe& out) {
+  pollfd watch(int socket, const Pipe& in, const Pipe& out) const {
     int events = 0;
+    if (frozen) return {-1, 0, 0};
     if (in.empty() && !in.ended) events |= POLLIN;
     if (!out.empty()) events |= POLLOUT;
     // Nothing to do for it: an error of a socket would be reported again and again.
@@ -126,6 +131,32 @@ void TcpProxy::cut_after(uint64_t bytes, Cut how) {
   });
 }
 
+size_t TcpProxy::freeze(const std::string& text) {
+  size_t count = 0;
+  on_thread([&] {
+    for (Link* link : live(text)) {
+      link->frozen = true;
+      ++count;
+    }
+  });
+  return count;
+}
+
+size_t TcpProxy::count(const std::string& text) {
+  size_t count = 0;
+  on_thread([&] { count = live(text).size(); });
+  return count;
+}
+
+std::vector<TcpProxy::Link*> TcpProxy::live(const std::string& text) const {
+  std::vector<Link*> links;
+  for (const auto& link : links_) {
+    const bool holds = link->there.beginning.find(text) != std::string::npos;
+    if (holds && !link->frozen) links.push_back(link.get());
+  }
+  return links;
+}
+
 void TcpProxy::refuse() {
   on_thread([this] { close_doors(); });
 }
@@ -161,8 +192,8 @@ void TcpProxy::serve() {
     polled.push_back({wake_, POLLIN, 0});
     for (const Door& door : doors_) polled.push_back({door.socket, POLLIN, 0});
     for (const auto& link : links_) {
-      polled.push_back(Link::watch(link->client(), link->there, link->back));
-      polled.push_back(Link::watch(link->server(), link->back, link->there));
+      polled.push_back(link->watch(link->client(), link->there, link->back));
+      polled.push_back(link->watch(link->server(), link->back, link->there));
     }
     if (::poll(polled.data(), polled.size(), -1) < 0) continue;  // interrupted
     if (polled[0].revents != 0) {
@@ -212,6 +243,7 @@ bool TcpProxy::pass(Pipe& pipe) {
     pipe.ended = got == 0;
     pipe.begin = 0;
     pipe.end = got > 0 ? static_cast<size_t>(got) : 0;
+    if (pipe.beginning.size() < kBeginning) pipe.beginning.append(pipe.piece.data(), pipe.end);
   }
   if (!pipe.empty()) {
     const size_t size = std::min<uint64_t>(pipe.end - pipe.begin, until_cut_);

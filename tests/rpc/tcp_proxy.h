@@ -41,6 +41,12 @@ class TcpProxy {
   size_t cut(Cut how = Cut::kReset);
   // The same by itself, once exactly so many bytes more have passed, both directions together.
   void cut_after(uint64_t bytes, Cut how = Cut::kReset);
+  // Passes nothing more, in either direction, on the connections whose beginning holds `text`, and
+  // tells neither end. Gives their number. In gRPC's beginning stands the path of the method, which
+  // names the lane: "/weft.Worker/Bulk".
+  size_t freeze(const std::string& text);
+  // How many such connections stand, frozen ones not counted.
+  size_t count(const std::string& text);
   // Closes all doors: who dials from now on is refused. Connections stay.
   void refuse();
 
@@ -65,6 +71,7 @@ class TcpProxy {
   // Takes one piece in and passes on what it can. False: the connection is broken.
   bool pass(Pipe& pipe);
   size_t cut_now(Cut how);
+  std::vector<Link*> live(const std::string& text) const;
   void close_doors();
 
   const int wake_;  // an eventfd

@@ -17,6 +17,7 @@
 #include "weft/rpc/inproc_transport.h"
 #include "weft/tests/rpc/support/raw_stream.h"
 #include "weft/tests/support/agent_world.h"
+#include "weft/tests/support/eventually.h"
 
 namespace weft {
 namespace {
@@ -267,7 +268,29 @@ TEST_P(TransportConformanceTest, WhatWasQueuedArrivesBeforeAnOrderlyClose) {
   (*near)->close();  // once more does no harm
 }
 
-TEST_P(TransportConformanceTest, ClosingInTheMidstOfTrafficIsReportedOnceAndLast) {
+TEST_P(TransportConformanceTest, AnAbortIsReportedAtBothEndsHereWithItsReason) {
+  auto a = started(1), b = started(2);
+  for (const bool at_dialler : {true, false}) {
+    const size_t ended = b->sink.reasons().size();
+    const auto near = connect(*a, *b);
+    ASSERT_TRUE(near.ok()) << near.status();
+    const ConnectionPtr far = b->sink.wait_for_connection(ended + 1);
+    ASSERT_NE(far, nullptr);
+    const ConnectionPtr& end = at_dialler ? *near : far;
+    End& here = at_dialler ? *a : *b;
+    const absl::Status reason = absl::UnavailableError(here.identity.name + " gave up");
+    end->abort(reason);
+    EXPECT_FALSE(end->send(frame_of(1)));
+    ASSERT_TRUE(a->sink.wait_for_closed(ended + 1));
+    ASSERT_TRUE(b->sink.wait_for_closed(ended + 1));
+    EXPECT_THAT(here.sink.reasons(), ::testing::Contains(reason));
+    end->abort(absl::UnavailableError("once more"));  // does no harm
+    end->close();
+  }
+  EXPECT_TRUE(connect(*a, *b).ok());
+}
+
+TEST_P(TransportConformanceTest, EndingInTheMidstOfTrafficIsReportedOnceAndLast) {
   auto a = started(1), b = started(2);
   b->sink.drop_frames();
   a->sink.drop_frames();
@@ -282,7 +305,8 @@ TEST_P(TransportConformanceTest, ClosingInTheMidstOfTrafficIsReportedOnceAndLast
       }
     });
     far->send(frame_of(1));
-    (round % 2 == 0 ? *near : far)->close();
+    const ConnectionPtr& end = round % 2 == 0 ? *near : far;
+    round % 4 < 2 ? end->close() : end->abort(absl::UnavailableError("enough"));
     const bool reported = a->sink.wait_for_closed(round);
     sending.join();
     ASSERT_TRUE(reported);
@@ -421,7 +445,12 @@ TEST_P(TransportConformanceTest, PayloadsAreReleasedAfterTheSendAndNotReadLater)
   }
   ASSERT_TRUE(b->sink.wait_for_frames(kFrames));
   for (const Future<void>& future : released) ASSERT_TRUE(future.wait_for(kPatience));
-  EXPECT_EQ((*near)->queued_bytes(), 0u);
+  EXPECT_TRUE(testing::eventually([&] {
+    for (const LaneBytes& lane : (*near)->lanes_of(*frame_of(1, kSize))) {
+      if (lane.taken != lane.written) return false;
+    }
+    return true;
+  }));
   for (const Frame& frame : b->sink.take_frames()) {
     const Payload& payload = frame.payloads.at(0);
     const std::vector<std::byte> wanted(kSize, static_cast<std::byte>(frame.header.sequence));

@@ -21,15 +21,20 @@ class ScriptedConnection final : public Connection {
   std::vector<FramePtr> sent;
   std::function<void()> on_first_send;  // runs once
   int closed = 0;                       // `on_closed` is left to the test
+  absl::Status aborted;                 // why, if it was; `on_closed` is left to the test here too
+  bool refuses = false;                 // what is sent from now on
+  LanesBytes lanes;                     // of every frame
 
   bool send(FrameBatch frames) override {
+    if (refuses) return false;
     for (FramePtr& frame : frames) sent.push_back(std::move(frame));
     if (on_first_send) std::exchange(on_first_send, nullptr)();
     return true;
   }
   void close() override { ++closed; }
+  void abort(absl::Status reason) override { aborted = std::move(reason); }
   const PeerIdentity& peer() const override { return peer_; }
-  size_t queued_bytes() const override { return 0; }
+  LanesBytes lanes_of(const Frame&) const override { return lanes; }
 
  private:
   const PeerIdentity peer_;

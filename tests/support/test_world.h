@@ -22,19 +22,9 @@
 #include "weft/rpc/internal/worker_runtime.h"
 #include "weft/rref/internal/rref_driver.h"
 #include "weft/tests/support/agent_world.h"
+#include "weft/tests/support/eventually.h"
 
 namespace weft::testing {
-
-// Looks again and again until `condition` holds; false after 20 s.
-inline bool eventually(const std::function<bool()>& condition) {
-  const Promise<void> never;
-  const TimePoint end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    (void)never.future().wait_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
 
 class TestWorld {
  public:
