@@ -23,6 +23,7 @@ constexpr uint64_t kFillEvery = 50 * kMillisecond;
 constexpr uint64_t kLimitLingers = 5 * kSecond;
 // Of the faults of a proxy, in pieces of up to 64 KiB.
 constexpr uint64_t kTruncateOneIn = 20;
+constexpr uint64_t kHangOneIn = 20;
 constexpr uint64_t kFlipOneIn = 10;
 
 // One above the highest descriptor that the process has open.
@@ -101,6 +102,7 @@ void Arena::inject(const Fault& fault) {
       break;
     case FaultKind::kProxyDelay:
     case FaultKind::kProxyTruncate:
+    case FaultKind::kProxyHang:
     case FaultKind::kProxyFlip:
       trouble_proxy(fault, injection);
       break;
@@ -178,15 +180,18 @@ void Arena::trouble_proxy(const Fault& fault, size_t injection) {
   const auto met = [kind = fault.kind](const FaultyProxy::Counts& counts) {
     return kind == FaultKind::kProxyDelay      ? counts.delayed
            : kind == FaultKind::kProxyTruncate ? counts.truncated
+           : kind == FaultKind::kProxyHang     ? counts.hung
                                                : counts.flipped;
   };
   if (fault.kind == FaultKind::kProxyDelay) proxy.delay(std::chrono::milliseconds(fault.number));
   if (fault.kind == FaultKind::kProxyTruncate) proxy.truncate_one_in(kTruncateOneIn);
+  if (fault.kind == FaultKind::kProxyHang) proxy.hang_at_one_in(kHangOneIn);
   if (fault.kind == FaultKind::kProxyFlip) proxy.flip_one_in(kFlipOneIn);
   later(injections_[injection].span.end,
         [this, &proxy, injection, met, before = met(proxy.counts())] {
           proxy.delay(std::chrono::milliseconds(0));
           proxy.truncate_one_in(0);
+          proxy.hang_at_one_in(0);
           proxy.flip_one_in(0);
           injections_[injection].effect =
               met(proxy.counts()) > before ? Injection::Effect::kYes : Injection::Effect::kNo;

@@ -56,10 +56,10 @@ struct Options {
 constexpr double kFlipShare = 0.1;
 
 std::vector<FaultKind> kinds_for(const Network& network) {
-  std::vector<FaultKind> kinds = {FaultKind::kKill,       FaultKind::kStop,
-                                  FaultKind::kProxyDelay, FaultKind::kProxyTruncate,
-                                  FaultKind::kFileLimit,  FaultKind::kMemoryLimit,
-                                  FaultKind::kLeave};
+  std::vector<FaultKind> kinds = {FaultKind::kKill,        FaultKind::kStop,
+                                  FaultKind::kProxyDelay,  FaultKind::kProxyTruncate,
+                                  FaultKind::kProxyHang,   FaultKind::kFileLimit,
+                                  FaultKind::kMemoryLimit, FaultKind::kLeave};
   if (network.isolated()) {
     kinds.insert(kinds.end(),
                  {FaultKind::kPartition, FaultKind::kOneWay, FaultKind::kIsolate,

@@ -67,6 +67,7 @@ struct FaultyProxy::Pipe {
   size_t written = 0;  // of the first
   bool ended = false;  // `from` has said all
   bool told = false;   // and `to` has heard it
+  bool hangs = false;  // and the other direction with it
 };
 
 struct FaultyProxy::Link {
@@ -75,7 +76,10 @@ struct FaultyProxy::Link {
   Pipe back;
   bool reset = false;
 
-  static int events(const Pipe& in, const Pipe& out, TimePoint now) {
+  bool hangs() const { return there.hangs || back.hangs; }
+  int events(const Pipe& in, const Pipe& out, TimePoint now) const {
+    // Once both ends have given it up, it need not be kept.
+    if (hangs()) return in.ended ? 0 : POLLRDHUP;
     int events = 0;
     if (!in.ended && in.bytes < kMostHeld) events |= POLLIN;
     if (!out.held.empty() && out.held.front().due <= now) events |= POLLOUT;
@@ -142,6 +146,9 @@ void FaultyProxy::delay(std::chrono::milliseconds most) {
 void FaultyProxy::truncate_one_in(uint64_t pieces) {
   change([pieces](Faults& faults) { faults.truncate = pieces; });
 }
+void FaultyProxy::hang_at_one_in(uint64_t pieces) {
+  change([pieces](Faults& faults) { faults.hang = pieces; });
+}
 void FaultyProxy::flip_one_in(uint64_t pieces) {
   change([pieces](Faults& faults) { faults.flip = pieces; });
 }
@@ -158,7 +165,7 @@ void FaultyProxy::serve() {
     polled.assign({{wake_, POLLIN, 0}, {door_, POLLIN, 0}});
     for (const auto& link : links_) {
       const auto watch = [&](int socket, const Pipe& in, const Pipe& out) {
-        const int events = Link::events(in, out, now);
+        const int events = link->events(in, out, now);
         // With nothing to do, an error of a socket would be reported again and again.
         polled.push_back({events == 0 ? -1 : socket, static_cast<short>(events), 0});
       };
@@ -167,8 +174,14 @@ void FaultyProxy::serve() {
     }
     if (::poll(polled.data(), polled.size(), wait_time(now)) < 0) continue;  // interrupted
     now = std::chrono::steady_clock::now();
+    const pollfd* polled_link = polled.data() + 2;
     std::erase_if(links_, [&](const std::unique_ptr<Link>& link) {
-      const bool lives = pass(link->there, now) && pass(link->back, now);
+      const pollfd* ends = std::exchange(polled_link, polled_link + 2);
+      if (link->hangs()) {
+        link->there.ended |= ends[0].revents != 0;
+        link->back.ended |= ends[1].revents != 0;
+      }
+      const bool lives = pass(*link, now);
       if (lives && !(link->there.told && link->back.told)) return false;
       link->reset = !lives && random_() % 2 == 0;
       close_socket(link->there.from, link->reset);
@@ -198,9 +211,15 @@ void FaultyProxy::accept() {
   ++counts_.connections;
 }
 
+bool FaultyProxy::pass(Link& link, TimePoint now) {
+  if (!link.hangs() && !pass(link.there, now)) return false;
+  if (!link.hangs() && !pass(link.back, now)) return false;
+  return !(link.hangs() && link.there.ended && link.back.ended);
+}
+
 bool FaultyProxy::pass(Pipe& pipe, TimePoint now) {
   if (!pipe.ended && pipe.bytes < kMostHeld && !take_in(pipe, now)) return false;
-  return hand_on(pipe, now);
+  return pipe.hangs || hand_on(pipe, now);
 }
 
 bool FaultyProxy::take_in(Pipe& pipe, TimePoint now) {
@@ -214,6 +233,12 @@ bool FaultyProxy::take_in(Pipe& pipe, TimePoint now) {
   bytes.resize(static_cast<size_t>(got));
   Piece piece{now, {}, false};
   MutexLock lock(mutex_);
+  if (chance(faults_.hang)) {
+    pipe.hangs = true;
+    faults_.hang = 0;
+    ++counts_.hung;
+    return true;
+  }
   if (faults_.delay.count() > 0) {
     piece.due += std::chrono::milliseconds(1 + random_() % faults_.delay.count());
     ++counts_.delayed;
@@ -262,6 +287,7 @@ bool FaultyProxy::hand_on(Pipe& pipe, TimePoint now) {
 int FaultyProxy::wait_time(TimePoint now) const {
   TimePoint next = TimePoint::max();
   for (const auto& link : links_) {
+    if (link->hangs()) continue;
     for (const Pipe* pipe : {&link->there, &link->back}) {
       if (!pipe->held.empty() && pipe->held.front().due > now) {
         next = std::min(next, pipe->held.front().due);

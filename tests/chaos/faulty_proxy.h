@@ -1,4 +1,4 @@
-// A TCP proxy before one worker that holds back, cuts off and damages what passes.
+// A TCP proxy before one worker that holds back, cuts off, swallows and damages what passes.
 //
 // Unlike tests/rpc/tcp_proxy.h, which breaks connections at exact places, it does its harm by
 // chance, for as long as it is told to, and stands in the worker's own network namespace: what is
@@ -38,6 +38,7 @@ class FaultyProxy {
     uint64_t connections = 0;
     uint64_t delayed = 0;    // pieces
     uint64_t truncated = 0;  // connections
+    uint64_t hung = 0;       // connections
     uint64_t flipped = 0;    // bits
   };
 
@@ -53,6 +54,9 @@ class FaultyProxy {
   // Until changed: one of so many pieces is cut short, and its connection with it, by RST or FIN.
   // 0: none.
   void truncate_one_in(uint64_t pieces) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Once: from one of so many pieces on nothing passes on its connection any more, in either
+  // direction, and neither end is told. 0: not any more, if it has not happened.
+  void hang_at_one_in(uint64_t pieces) ABSL_LOCKS_EXCLUDED(mutex_);
   // Until changed: one bit is flipped in one of so many pieces. 0: none.
   void flip_one_in(uint64_t pieces) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -66,6 +70,7 @@ class FaultyProxy {
   struct Faults {
     std::chrono::milliseconds delay{0};
     uint64_t truncate = 0;
+    uint64_t hang = 0;
     uint64_t flip = 0;
   };
 
@@ -75,6 +80,7 @@ class FaultyProxy {
   void serve();
   void accept();
   // False: the connection has ended.
+  bool pass(Link& link, TimePoint now) ABSL_LOCKS_EXCLUDED(mutex_);
   bool pass(Pipe& pipe, TimePoint now) ABSL_LOCKS_EXCLUDED(mutex_);
   // Takes one piece in. False: the connection is broken.
   bool take_in(Pipe& pipe, TimePoint now) ABSL_LOCKS_EXCLUDED(mutex_);

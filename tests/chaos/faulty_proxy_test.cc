@@ -2,6 +2,7 @@
 #include "weft/tests/chaos/faulty_proxy.h"
 
 #include <arpa/inet.h>
+#include <cerrno>
 #include <chrono>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -111,7 +112,8 @@ TEST_F(FaultyProxyTest, PassesEverythingOnUnchanged) {
   }
   ::close(socket);
   EXPECT_EQ(proxy_.counts().connections, 1u);
-  EXPECT_EQ(proxy_.counts().delayed + proxy_.counts().flipped + proxy_.counts().truncated, 0u);
+  const FaultyProxy::Counts counts = proxy_.counts();
+  EXPECT_EQ(counts.delayed + counts.flipped + counts.truncated + counts.hung, 0u);
 }
 
 TEST_F(FaultyProxyTest, HoldsPiecesBackUntilToldOtherwise) {
@@ -152,6 +154,23 @@ TEST_F(FaultyProxyTest, CutsAPieceShortAndItsConnectionWithIt) {
   const int another = dial();
   EXPECT_EQ(echo(another, "again"), "again");
   ::close(another);
+}
+
+TEST_F(FaultyProxyTest, HangsOneConnectionAndTellsNeitherEnd) {
+  const int socket = dial();
+  EXPECT_EQ(echo(socket, "moves"), "moves");
+  proxy_.hang_at_one_in(1);
+  EXPECT_EQ(::send(socket, "swallowed", 9, MSG_NOSIGNAL), 9);
+  while (proxy_.counts().hung == 0) std::this_thread::yield();
+  EXPECT_EQ(::send(socket, "this too", 8, MSG_NOSIGNAL), 8);
+  const int another = dial();
+  ::close(socket);  // which the server is not told: it serves this connection still
+  EXPECT_EQ(::send(another, "waits", 5, MSG_NOSIGNAL), 5);
+  char byte = 0;
+  EXPECT_LT(::recv(another, &byte, 1, MSG_DONTWAIT), 0);
+  EXPECT_EQ(errno, EAGAIN);
+  ::close(another);
+  EXPECT_EQ(proxy_.counts().hung, 1u);
 }
 
 TEST_F(FaultyProxyTest, ResetsWhoDialsWhileNobodyListensBehindIt) {

@@ -30,6 +30,7 @@ constexpr std::array<Names, kFaultKinds> kNames = {{
     {"TCP reset", "reset"},
     {"proxy delays", "proxy-delay"},
     {"proxy truncates", "proxy-truncate"},
+    {"hung lane", "hung-lane"},
     {"proxy flips bits", ""},
     {"full disk", "full-disk"},
     {"file descriptor limit", "file-limit"},
@@ -66,7 +67,7 @@ FaultKind draw_kind(Dice& dice, const std::vector<FaultKind>& kinds) {
 
 bool needs_proxy(FaultKind kind) {
   return kind == FaultKind::kProxyDelay || kind == FaultKind::kProxyTruncate ||
-         kind == FaultKind::kProxyFlip;
+         kind == FaultKind::kProxyHang || kind == FaultKind::kProxyFlip;
 }
 
 milliseconds draw_length(Dice& dice, FaultKind kind) {
@@ -85,6 +86,7 @@ milliseconds draw_length(Dice& dice, FaultKind kind) {
       return milliseconds(dice.spread(2000, 15'000));
     case FaultKind::kReset:
     case FaultKind::kProxyTruncate:
+    case FaultKind::kProxyHang:
     case FaultKind::kProxyFlip:
       return milliseconds(dice.spread(100, 2000));
     case FaultKind::kFullDisk:

@@ -24,13 +24,14 @@ enum class FaultKind {
   kReset,          // TCP connections of the victim are reset again and again
   kProxyDelay,     // its proxy holds back what passes, 1 to `number` ms
   kProxyTruncate,  // its proxy ends connections amidst what passes
+  kProxyHang,      // its proxy lets one connection hang: nothing passes, neither end is told
   kProxyFlip,      // its proxy flips single bits
   kFullDisk,       // no space is left for checkpoints, anywhere
   kFileLimit,      // the victim can open `number` descriptors more
   kMemoryLimit,    // the victim can map `number` MiB more
   kLeave,          // no fault: it leaves in good order and joins again
 };
-inline constexpr int kFaultKinds = 16;
+inline constexpr int kFaultKinds = 17;
 std::string_view to_string(FaultKind kind);
 // Of `--only kill,stop`; none if it names no kind.
 std::optional<FaultKind> named_fault(std::string_view name);

@@ -66,7 +66,7 @@ TEST(PlanTest, HasEveryKindAndKeepsHalfOfTheWorkersWell) {
       EXPECT_LE(2 * static_cast<size_t>(suffering), asked.workers) << "seed " << seed;
       const bool proxy = fault.kind == FaultKind::kProxyDelay ||
                          fault.kind == FaultKind::kProxyTruncate ||
-                         fault.kind == FaultKind::kProxyFlip;
+                         fault.kind == FaultKind::kProxyHang || fault.kind == FaultKind::kProxyFlip;
       EXPECT_TRUE(!proxy || fault.slot == 0 || fault.slot == 2);
     }
     // kFailPoint comes with processes.
