@@ -102,6 +102,14 @@ TEST_F(DeathsTest, AReceiveFromAnyoneThatTookOverAMessageEndsWhenItsSenderGivesU
               HasSubstr("from rank 1 (tag 1): rank 1 has given up: it had enough"));
 }
 
+TEST_F(DeathsTest, AReceiveThatTakesOverAMessageOfAnotherLengthSaysSo) {
+  std::vector<double> out(1'000'000), in(10);
+  const WorkPtr work = take_over(out, in);
+  ASSERT_TRUE(work->done());
+  EXPECT_THAT(std::string(work->status().message()),
+              HasSubstr("rank 1 sent 8000000 bytes to rank 0 (tag 1), whose receive takes 80"));
+}
+
 // ---- The first check after a death is enough.
 
 TEST_F(DeathsTest, TheFirstCheckAfterADeathEndsACollective) {

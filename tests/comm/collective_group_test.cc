@@ -339,41 +339,50 @@ TEST(MessagesTest, GoToTheReceiveOfTheirSenderAndTag) {
   });
 }
 
-TEST(MessagesTest, OfOneTagKeepTheirOrder) {
-  Ranks group(2);
-  group.each([&](int rank) {
-    for (int i = 0; i < 300; ++i) {
-      std::vector<double> data = {static_cast<double>(i), 1};
-      if (rank == 1) data = {0, 0};
-      const auto work = rank == 0 ? group[0].send(message(1, 7, data), in_time())
-                                  : group[1].receive(message(0, 7, data), in_time());
-      ASSERT_EQ(group[rank].wait(work, in_time()), absl::OkStatus());
-      EXPECT_EQ(data[0], i);
-    }
-  });
+// Rank 1 has read all that rank 0 has sent so far, and kept what it had no receive for.
+void read_and_keep(Ranks& group) {
+  std::vector<double> mark = {0.0};
+  const auto sent = group[0].send(message(1, 99, mark), in_time());
+  const auto come = group[1].receive(message(0, 99, mark), in_time());
+  ASSERT_EQ(group[1].wait(come, in_time()), absl::OkStatus());
+  ASSERT_EQ(group[0].wait(sent, in_time()), absl::OkStatus());
 }
 
+// Of many receives that were posted first, and of many messages that came first.
+TEST(MessagesTest, OfOneTagKeepTheirOrder) {
+  for (const bool receives_first : {true, false}) {
+    Ranks group(2);
+    std::vector<std::vector<double>> out, in(300, {-1.0});
+    for (size_t i = 0; i < in.size(); ++i) out.push_back({static_cast<double>(i)});
+    std::vector<std::shared_ptr<CollectiveGroup::Work>> receives;
+    const auto receive_all = [&] {
+      for (std::vector<double>& one : in) {
+        receives.push_back(group[1].receive(message(0, 7, one), in_time()));
+      }
+    };
+    if (receives_first) receive_all();
+    for (std::vector<double>& one : out) (void)group[0].send(message(1, 7, one), in_time());
+    read_and_keep(group);
+    if (!receives_first) receive_all();
+    for (const auto& work : receives) ASSERT_EQ(group[1].wait(work, in_time()), absl::OkStatus());
+    EXPECT_EQ(in, out) << (receives_first ? "receives first" : "messages first");
+  }
+}
+
+// In an order that is not the ranks', and beside a message with another tag.
 TEST(MessagesTest, AnyoneIsWhoeverComesFirst) {
   Ranks group(4);
-  group.each([&](int rank) {
-    if (rank != 0) {
-      std::vector<double> data = {static_cast<double>(rank)};
-      const auto work = group[rank].send(message(0, 3, data), in_time());
-      EXPECT_EQ(group[rank].wait(work, in_time()), absl::OkStatus());
-      EXPECT_EQ(run(group[rank], barrier()), absl::OkStatus());
-      return;
-    }
-    double sum = 0;
-    for (int i = 0; i < 3; ++i) {
-      std::vector<double> data(1);
-      const auto work = group[0].receive(message(Lanes::kAnyone, 3, data), in_time());
-      EXPECT_EQ(group[0].wait(work, in_time()), absl::OkStatus());
-      EXPECT_EQ(data[0], work->peer());
-      sum += data[0];
-    }
-    EXPECT_EQ(sum, 6);
-    EXPECT_EQ(run(group[0], barrier()), absl::OkStatus());
-  });
+  std::vector<double> other = {-1.0};
+  (void)group[1].send(message(0, 4, other), in_time());
+  for (const int sender : {3, 1, 2, 2, 3}) {
+    std::vector<double> in(1), out = {static_cast<double>(sender)};
+    const auto come = group[0].receive(message(Lanes::kAnyone, 3, in), in_time());
+    const auto sent = group[sender].send(message(0, 3, out), in_time());
+    ASSERT_EQ(group[0].wait(come, in_time()), absl::OkStatus());
+    ASSERT_EQ(group[sender].wait(sent, in_time()), absl::OkStatus());
+    EXPECT_EQ(come->peer(), sender);
+    EXPECT_EQ(in, out);
+  }
 }
 
 TEST(MessagesTest, GoBesideCollectives) {
@@ -391,19 +400,43 @@ TEST(MessagesTest, GoBesideCollectives) {
   });
 }
 
-TEST(MessagesTest, AnotherLengthIsNamed) {
+TEST(MessagesTest, WaitForNoCollectiveNorItForThem) {
   Ranks group(2);
+  std::vector<double> out = numbers(1, 400'000), in(out.size()), last(1);
+  const auto late = group[0].receive(message(1, 5, last), in_time());
+  const auto early = group[0].start(barrier(), in_time());
   group.each([&](int rank) {
-    std::vector<double> data(rank == 0 ? 4 : 5);
-    const auto work = rank == 0 ? group[0].send(message(1, 9, data), in_time())
-                                : group[1].receive(message(0, 9, data), in_time());
-    const absl::Status status = group[rank].wait(work, in_time());
-    if (rank == 1) {
-      EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-      EXPECT_THAT(std::string(status.message()),
-                  HasSubstr("rank 0 sent 32 bytes to rank 1 (tag 9), whose receive takes 40"));
-    }
+    const auto work = rank == 0 ? group[0].send(message(1, 0, out), in_time())
+                                : group[1].receive(message(0, 0, in), in_time());
+    EXPECT_EQ(group[rank].wait(work, in_time()), absl::OkStatus());
   });
+  EXPECT_EQ(in, out);
+  EXPECT_FALSE(early->done());
+  EXPECT_EQ(run(group[1], barrier()), absl::OkStatus());
+  EXPECT_EQ(group[0].wait(early, in_time()), absl::OkStatus());
+  EXPECT_FALSE(late->done());
+  out = {2.5};
+  (void)group[1].send(message(0, 5, out), in_time());
+  EXPECT_EQ(group[0].wait(late, in_time()), absl::OkStatus());
+  EXPECT_EQ(last[0], 2.5);
+}
+
+TEST(MessagesTest, AnotherLengthIsNamed) {
+  for (const bool receive_first : {true, false}) {
+    Ranks group(2);
+    std::vector<double> out(4), in(5);
+    std::shared_ptr<CollectiveGroup::Work> work;
+    if (receive_first) work = group[1].receive(message(0, 9, in), in_time());
+    (void)group[0].send(message(1, 9, out), in_time());
+    if (!receive_first) {
+      read_and_keep(group);
+      work = group[1].receive(message(0, 9, in), in_time());
+    }
+    const absl::Status status = group[1].wait(work, in_time());
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("rank 0 sent 32 bytes to rank 1 (tag 9), whose receive takes 40"));
+  }
 }
 
 TEST(MessagesTest, WhoeverIsWaitedForAndLeavesIsNamed) {
