@@ -1,6 +1,7 @@
 #include "weft/comm/same_host_backend.h"
 
 #include <chrono>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -166,15 +167,50 @@ TEST(SameHostBackendTest, AllToAllTakesSplitsOfAnySize) {
   });
 }
 
+// Each to each other, two tags, received in the opposite order; what is sent to whom occurs once.
 TEST(SameHostBackendTest, SendsAndReceives) {
-  with_ranks(2, [](int rank, c10d::Backend& backend) {
-    Tensors out = {values(rank, {300, 300})}, in = {at::zeros({300, 300})};
-    const auto send = backend.send(out, 1 - rank, 4);
-    const auto receive = rank == 0 ? backend.recv(in, 1, 4) : backend.recvAnysource(in, 4);
-    send->wait();
-    receive->wait();
-    EXPECT_EQ(receive->sourceRank(), 1 - rank);
-    EXPECT_TRUE(at::equal(in[0], values(1 - rank, {300, 300})));
+  with_ranks(3, [](int rank, c10d::Backend& backend) {
+    const auto content = [](int from, int to, int tag) {
+      return at::arange(90'000, at::kFloat).reshape({300, 300}) +
+             100'000 * (10 * tag + 3 * from + to);
+    };
+    std::vector<Tensors> out, in;
+    std::vector<c10::intrusive_ptr<c10d::Work>> sends;
+    for (const int tag : {4, 5}) {
+      for (int to = 0; to < 3; ++to) {
+        if (to == rank) continue;
+        out.push_back({content(rank, to, tag)});
+        sends.push_back(backend.send(out.back(), to, tag));
+      }
+    }
+    for (const int tag : {5, 4}) {
+      for (int from = 2; from >= 0; --from) {
+        if (from == rank) continue;
+        in.push_back({at::zeros({300, 300})});
+        const auto receive = backend.recv(in.back(), from, tag);
+        receive->wait();
+        EXPECT_EQ(receive->sourceRank(), from);
+        EXPECT_TRUE(at::equal(in.back()[0], content(from, rank, tag))) << from << " tag " << tag;
+      }
+    }
+    for (const auto& send : sends) send->wait();
+    // From anyone: a message of another tag is not meant.
+    Tensors other = {content(rank, rank, 6)}, mine = {content(rank, 0, 7)};
+    if (rank != 0) {
+      backend.send(other, 0, 6)->wait();
+      backend.send(mine, 0, 7)->wait();
+      return;
+    }
+    std::set<int> sources;
+    for (const int tag : {7, 6, 7, 6}) {
+      Tensors any = {at::zeros({300, 300})};
+      const auto receive = backend.recvAnysource(any, tag);
+      receive->wait();
+      const int from = receive->sourceRank();
+      if (tag == 7) sources.insert(from);
+      EXPECT_TRUE(at::equal(any[0], content(from, tag == 6 ? from : 0, tag))) << from;
+    }
+    EXPECT_EQ(sources, (std::set<int>{1, 2}));
   });
 }
 
