@@ -2,8 +2,8 @@
 // a channel of its own: one for small frames, one for large ones, one for beats.
 //
 // Strangers: nothing is read from a stream whose hello has not been accepted, so all that it may
-// hold here is what flow control lets it send (16 MiB). A stream brings its hello when it is opened,
-// or is ended. A TCP connection may have 4 streams, and is closed if it has none for 10 s.
+// hold here is what flow control lets it send (16 MiB). A stream brings its hello when it is
+// opened, or is ended. A TCP connection may have 4 streams, and is closed if it has none for 10 s.
 //
 // Thread safety: all methods may be called from any thread.
 // Lifetime: the clock outlives the transport. `stop` (or the destructor) ends all streams and joins

@@ -408,15 +408,10 @@ void MembershipCore::tell_others(const Verdict& verdict, MembershipActions& out)
 // A writer may have died before it told everybody. Those whom it condemned may have written, too.
 void MembershipCore::tell_what_it_wrote(WorkerId writer, MembershipActions& out) const {
   if (WEFT_BREAK(last_words_not_told)) return;
-  std::set<WorkerId> writers{writer};
-  for (std::vector<WorkerId> open{writer}; !open.empty();) {
-    const WorkerId by = open.back();
-    open.pop_back();
-    for (const auto& [dead, last] : ended_) {
-      if (last.by != by) continue;
-      tell_others({dead, by, last.reason}, out);
-      if (writers.insert(dead).second) open.push_back(dead);
-    }
+  for (const auto& [dead, last] : ended_) {
+    if (last.by != writer) continue;
+    tell_others({dead, writer, last.reason}, out);
+    tell_what_it_wrote(dead, out);
   }
 }
 

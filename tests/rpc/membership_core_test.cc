@@ -524,51 +524,6 @@ TEST_F(MembershipCoreTest, ANewcomerIsToldOfTheDeathsThatItMayHaveMissed) {
   EXPECT_EQ(out.notices[0].verdict, (Verdict{kTwo, kOne, "was silent"}));
 }
 
-// A later life of the place has died as well, by somebody else's verdict.
-TEST_F(MembershipCoreTest, WhatAWriterWroteOfAnEarlierLifeIsToldToo) {
-  MembershipActions out;
-  core_.on_notice({kOne, kTwo, "was silent"}, out);
-  core_.on_notice({{1, 2}, kThree, "was silent too"}, out);
-  const uint64_t question = suspect(kTwo);
-  const auto told = answer(kTwo, question, {{kTwo, kSelf, "cannot be reached"}}).notices;
-  ASSERT_EQ(told.size(), 2u);
-  EXPECT_EQ(told[0].verdict, (Verdict{kTwo, kSelf, "cannot be reached"}));
-  EXPECT_EQ(told[1].verdict, (Verdict{kOne, kTwo, "was silent"}));
-  out = {};
-  ASSERT_TRUE(core_.admit({{4, 1}, "four", "a4"}, out).ok());
-  EXPECT_EQ(out.notices.size(), 3u);
-}
-
-TEST_F(MembershipCoreTest, ALifeIsNotDeadBecauseALaterOneIs) {
-  MembershipActions out;
-  core_.on_notice({{7, 2}, kOne, "was silent"}, out);
-  core_.meet({7, 1}, out);
-  EXPECT_TRUE(out.gone.empty());
-  EXPECT_THAT(out.lookups, ElementsAre(WorkerId{7, 1})) << "the records know";
-}
-
-TEST_F(MembershipCoreTest, WritersThatCondemnedEachOtherAreToldOnce) {
-  MembershipActions out;
-  core_.on_notice({kOne, kTwo, "x"}, out);
-  core_.on_notice({kTwo, kOne, "y"}, out);
-  const uint64_t question = suspect(kThree);
-  core_.add({{4, 1}, "four", "a4"});
-  EXPECT_EQ(answer(kThree, question, {{kTwo, kThree, "z"}, {kThree, kSelf, "z"}}).notices.size(),
-            3u);
-}
-
-TEST_F(MembershipCoreTest, EndsAreRememberedUpToABoundAndThoseOfMembersForGood) {
-  MembershipActions out;
-  core_.left(kTwo);
-  for (uint32_t index = 10; index < 10 + 3000; ++index) {
-    core_.on_notice({{index, 1}, kOne, "was silent"}, out);
-  }
-  out = {};
-  EXPECT_TRUE(absl::IsPermissionDenied(core_.admit({kTwo, "two", "a2"}, out)));
-  ASSERT_TRUE(core_.admit({{2, 2}, "two", "a2"}, out).ok());
-  EXPECT_EQ(out.notices.size(), 1024u);
-}
-
 TEST_F(MembershipCoreTest, LivesThatEndedAndWereNeverPeersAreBuried) {
   const auto buried = [&](std::vector<WorkerId> tied) {
     MembershipActions out;
@@ -594,81 +549,6 @@ TEST_F(MembershipCoreTest, ALeaseBeginsWithoutTrust) {
   EXPECT_FALSE(core_.trusts(kOne, now_));
   answer_beat(kOne, beat);
   EXPECT_TRUE(core_.trusts(kOne, now_));
-}
-
-TEST_F(MembershipCoreTest, ALaterLifeIsAdmittedAndTheEarlierOneSuspected) {
-  MembershipActions out;
-  const WorkerId later{1, 2};
-  restart({later, "one", "b1"}, out);
-  ASSERT_EQ(out.questions.size(), 1u);
-  EXPECT_EQ(out.questions[0].suspect, kOne);
-  EXPECT_EQ(out.questions[0].reason, "was restarted");
-  EXPECT_TRUE(core_.is_live(later));
-  answer(kOne, out.questions[0].number, {{kOne, kSelf, "was restarted"}});
-  EXPECT_TRUE(core_.is_live(later));
-  EXPECT_FALSE(core_.is_live(kOne));
-  // What ended stays ended.
-  const absl::Status again = core_.admit({kOne, "one", "a1"}, out);
-  EXPECT_TRUE(absl::IsPermissionDenied(again));
-  EXPECT_THAT(text(again), HasSubstr("'one' (w1.1) was declared dead"));
-}
-
-TEST_F(MembershipCoreTest, NobodyIsSuspectedBeforeTheRecordsNameWhoSaysItReplacedIt) {
-  const WorkerInfo claimant{{1, 7}, "one", "b1"};
-  MembershipActions out;
-  const absl::Status asked = core_.admit(claimant, out);
-  EXPECT_TRUE(absl::IsAborted(asked)) << asked;
-  EXPECT_THAT(text(asked), HasSubstr("'one' (w1.7) says that it has replaced 'one' (w1.1)"));
-  EXPECT_TRUE(absl::IsAborted(core_.admit(claimant, out)));
-  EXPECT_EQ(out.claims, (std::vector<WorkerInfo>{claimant})) << "they are read once";
-  EXPECT_FALSE(core_.compared(claimant, std::optional<WorkerInfo>(), out));
-  const absl::Status refused = core_.admit(claimant, out);
-  EXPECT_TRUE(absl::IsPermissionDenied(refused)) << refused;
-  EXPECT_THAT(text(refused), HasSubstr("the group's records do not name it"));
-  EXPECT_TRUE(out.questions.empty());
-  EXPECT_TRUE(out.gone.empty());
-  EXPECT_TRUE(core_.is_live(kOne));
-  EXPECT_FALSE(core_.is_live(claimant.id));
-}
-
-TEST_F(MembershipCoreTest, WhileTheRecordsCannotBeReadAClaimIsNeitherAdmittedNorRefused) {
-  const WorkerInfo claimant{{1, 2}, "one", "b1"};
-  MembershipActions out;
-  for (size_t i = 1; i <= 3; ++i) {
-    EXPECT_TRUE(absl::IsAborted(core_.admit(claimant, out)));
-    EXPECT_EQ(out.claims.size(), i);
-    EXPECT_FALSE(core_.compared(claimant, absl::DeadlineExceededError("no store"), out));
-  }
-  EXPECT_TRUE(out.questions.empty());
-  EXPECT_TRUE(core_.is_live(kOne));
-  restart(claimant, out);  // the store is back
-  EXPECT_EQ(out.questions.size(), 1u);
-  // The time limit's word comes after the answer.
-  EXPECT_FALSE(core_.compared(claimant, absl::DeadlineExceededError("late"), out));
-  EXPECT_TRUE(core_.is_live(claimant.id));
-}
-
-// Somebody claimed that very incarnation, or a later one, before it began.
-TEST_F(MembershipCoreTest, AFalseClaimDoesNotKeepTheRealProcessOut) {
-  MembershipActions out;
-  for (const WorkerInfo& forged :
-       {WorkerInfo{{1, 2}, "one", "evil"}, WorkerInfo{{1, 4000000000}, "one", "evil"}}) {
-    EXPECT_TRUE(absl::IsAborted(core_.admit(forged, out)));
-    EXPECT_FALSE(core_.compared(forged, std::optional<WorkerInfo>(), out));
-  }
-  restart({{1, 2}, "one", "b1"}, out);
-  EXPECT_TRUE(core_.is_live({1, 2}));
-}
-
-TEST_F(MembershipCoreTest, OnlySoManyClaimsAreComparedAtATime) {
-  MembershipActions out;
-  for (uint32_t incarnation = 2; incarnation < 500; ++incarnation) {
-    EXPECT_TRUE(absl::IsAborted(core_.admit({{1, incarnation}, "one", "b"}, out)));
-  }
-  EXPECT_EQ(out.claims.size(), 64u);
-  core_.drop_claims();
-  EXPECT_FALSE(core_.compared(out.claims[0], out.claims[0], out)) << "nobody may join any more";
-  EXPECT_TRUE(core_.is_live(kOne));
 }
 
 TEST_F(MembershipCoreTest, RefusesWhoCannotBeAMember) {
