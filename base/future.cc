@@ -148,6 +148,10 @@ absl::Status move_only_shared() {
       "a move-only value can be taken only by the sole holder of its future");
 }
 
+absl::Status result_taken() {
+  return absl::FailedPreconditionError("the value of this future was moved out before");
+}
+
 absl::Status empty_future() {
   return absl::FailedPreconditionError("a continuation gave a future without a promise");
 }

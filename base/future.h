@@ -80,8 +80,13 @@ class FutureCore : public std::enable_shared_from_this<FutureCore> {
   void add_reader() { readers_.fetch_add(1, std::memory_order_relaxed); }
   void drop_reader() { readers_.fetch_sub(1, std::memory_order_release); }
   bool has_one_reader() const { return readers_.load(std::memory_order_acquire) == 1; }
-  // True once, and only for a reader that is the only one: it may move the result out.
-  bool take() { return has_one_reader() && !taken_.exchange(true, std::memory_order_acq_rel); }
+  // True once, and only for a reader that is the only one: it may move the result out. Readers that
+  // come later find it taken: one word holds both, so none can come in between unseen.
+  bool take() {
+    int one = 1;
+    return readers_.compare_exchange_strong(one, 1 | kTaken, std::memory_order_acq_rel);
+  }
+  bool taken() const { return (readers_.load(std::memory_order_acquire) & kTaken) != 0; }
 
  protected:
   virtual void fail(absl::Status status) = 0;
@@ -98,11 +103,12 @@ class FutureCore : public std::enable_shared_from_this<FutureCore> {
     Executor::Task run;
   };
 
+  static constexpr int kTaken = 1 << 30;
+
   Executor* const executor_;
   std::atomic<bool> claimed_{false};
   std::atomic<bool> done_{false};
-  std::atomic<int> readers_{0};
-  std::atomic<bool> taken_{false};
+  std::atomic<int> readers_{0};  // with kTaken, once the result was moved out
   Mutex mutex_;
   CondVar completed_;
   bool has_waiters_ ABSL_GUARDED_BY(mutex_) = false;
@@ -111,6 +117,11 @@ class FutureCore : public std::enable_shared_from_this<FutureCore> {
   std::shared_ptr<ProgressSource> progress_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const std::function<void()>> on_consume_ ABSL_GUARDED_BY(mutex_);
 };
+
+absl::Status no_executor();
+absl::Status move_only_shared();
+absl::Status result_taken();
+absl::Status empty_future();
 
 template <class T>
 class FutureState final : public FutureCore {
@@ -123,8 +134,20 @@ class FutureState final : public FutureCore {
     publish();
     return true;
   }
-  // Only after done().
+  // Only after done(), and not once it was taken.
   absl::StatusOr<Stored<T>>& result() { return result_; }
+  // Only after done(), by a reader: a copy; of what cannot be copied the result itself, if nobody
+  // else can read it and nobody has taken it.
+  absl::StatusOr<Stored<T>> take_result() {
+    if (taken()) return result_taken();
+    if constexpr (std::is_copy_constructible_v<Stored<T>>) {
+      return result_;
+    } else {
+      if (!result_.ok()) return result_.status();
+      if (take()) return std::move(result_);
+      return taken() ? result_taken() : move_only_shared();
+    }
+  }
 
  private:
   void fail(absl::Status status) override { complete(std::move(status)); }
@@ -132,9 +155,12 @@ class FutureState final : public FutureCore {
   absl::StatusOr<Stored<T>> result_ = absl::UnknownError("pending");
 };
 
-absl::Status no_executor();
-absl::Status move_only_shared();
-absl::Status empty_future();
+// What a reader finds once another one has taken the result.
+template <class T>
+const absl::StatusOr<Stored<T>>& no_result() {
+  static const auto* const kTaken = new absl::StatusOr<Stored<T>>(result_taken());
+  return *kTaken;
+}
 
 }  // namespace internal
 
@@ -177,18 +203,19 @@ class [[nodiscard]] Future {
     if constexpr (!std::is_void_v<T>) return static_cast<const Value&>(*result);
   }
   // The value moved out if nobody else can read it, else copied; a move-only value that other
-  // futures hold too, or that was moved out before, is FailedPrecondition.
+  // futures hold too is FailedPrecondition. So is every read after it was moved out.
   T wait() && {
     const absl::StatusOr<Value>& shared = this->result();
     if (!shared.ok()) throw RpcError(shared.status());
     if constexpr (!std::is_void_v<T>) {
       if constexpr (std::is_copy_constructible_v<Value>) {
         // A promise that is still there may hand out more futures.
-        if (state_.use_count() == 1) return std::move(*state_->result());
+        if (state_.use_count() == 1 && state_->take()) return std::move(*state_->result());
         return *shared;
       } else {
-        if (!state_->take()) throw RpcError(internal::move_only_shared());
-        return std::move(*state_->result());
+        absl::StatusOr<Value> mine = state_->take_result();
+        if (!mine.ok()) throw RpcError(mine.status());
+        return *std::move(mine);
       }
     }
   }
@@ -199,6 +226,7 @@ class [[nodiscard]] Future {
   }
   const absl::StatusOr<Value>& result() const {
     state_->wait_until(kNever);
+    if (state_->taken()) return internal::no_result<T>();
     state_->consume();
     return state_->result();
   }
@@ -212,10 +240,19 @@ class [[nodiscard]] Future {
   // of the worker that made this future, or the current one; if there is none (a call that failed
   // before it had a worker), f does not run, and the returned future fails as this one.
   template <class F>
-  auto then(Executor* executor, F f) const;
+  auto then(Executor* executor, F f) const& {
+    return Future(*this).then(executor, std::move(f));
+  }
+  // The continuation holds this handle itself, and may be its only reader.
   template <class F>
-  auto then(F f) const {
+  auto then(Executor* executor, F f) &&;
+  template <class F>
+  auto then(F f) const& {
     return then(static_cast<Executor*>(nullptr), std::move(f));
+  }
+  template <class F>
+  auto then(F f) && {
+    return std::move(*this).then(static_cast<Executor*>(nullptr), std::move(f));
   }
 
   const std::shared_ptr<State>& state() const { return state_; }
@@ -294,13 +331,10 @@ void fulfil(Promise<R> promise, F&& f) {
         promise.set_error(empty_future());
         return;
       }
-      inner.state()->on_complete_inline([inner, promise = std::move(promise)] {
+      const auto state = inner.state();  // shared with the continuation, which is the reader now
+      state->on_complete_inline([inner = std::move(inner), promise = std::move(promise)] {
         inner.state()->consume();
-        if constexpr (std::is_copy_constructible_v<Stored<R>>) {
-          promise.set(inner.state()->result());
-        } else {
-          promise.set(std::move(inner.state()->result()));
-        }
+        promise.set(inner.state()->take_result());
       });
     } else {
       promise.set(f());
@@ -314,19 +348,24 @@ void fulfil(Promise<R> promise, F&& f) {
 
 template <class T>
 template <class F>
-auto Future<T>::then(Executor* executor, F f) const {
+auto Future<T>::then(Executor* executor, F f) && {
   using Result = std::invoke_result_t<F, const Future<T>&>;
   using R = typename internal::Unwrapped<Result>::type;
-  Promise<R> promise(executor != nullptr ? executor : state_->executor());
+  const std::shared_ptr<State> state = state_;  // shared with the continuation
+  Promise<R> promise(executor != nullptr ? executor : state->executor());
   Future<R> future = promise.future();
-  Executor::Task task = [self = *this, f = std::move(f), promise = std::move(promise)]() mutable {
-    internal::fulfil<R>(std::move(promise), [&]() -> Result { return f(self); });
+  Executor::Task task = [self = std::move(*this), f = std::move(f),
+                         promise = std::move(promise)]() mutable {
+    internal::fulfil<R>(std::move(promise), [&]() -> Result {
+      F once = std::move(f);  // what it has captured may be the future that it gives
+      return once(self);
+    });
   };
   if (ScopeCarrier* carrier = ScopeCarrier::installed()) task = carrier->carry(std::move(task));
-  if (!state_->add_continuation(executor, std::move(task))) {
+  if (!state->add_continuation(executor, std::move(task))) {
     // An early error has no worker; it is worth more than this one.
-    const bool failed = done() && !state_->result().ok();
-    return Future<R>::ready(failed ? state_->result().status() : internal::no_executor());
+    const bool failed = state->done() && !state->taken() && !state->result().ok();
+    return Future<R>::ready(failed ? state->result().status() : internal::no_executor());
   }
   return future;
 }

@@ -102,7 +102,7 @@ class BatchExecution : public std::enable_shared_from_this<BatchExecution<F, R, 
       if (!status.ok()) {
         fail(part, status);
       } else if constexpr (kFuture<Returned>) {
-        return complete_later(part, *returned);
+        return complete_later(part, *std::move(returned));
       } else {
         complete_with(part, *std::move(returned));
       }
@@ -163,16 +163,16 @@ class BatchExecution : public std::enable_shared_from_this<BatchExecution<F, R, 
   }
 
   template <class T>
-  bool complete_later(Part part, const Future<T>& future) {
+  bool complete_later(Part part, Future<T> future) {
     if (!future.valid()) {
       fail(part, empty_future());
       return true;
     }
-    (void)future.then(&CallScope::current().runtime->executor(),
-                      [self = this->shared_from_this(), part](const Future<T>& done) {
-                        self->take(part, done);
-                        self->run();
-                      });
+    (void)std::move(future).then(&CallScope::current().runtime->executor(),
+                                 [self = this->shared_from_this(), part](const Future<T>& done) {
+                                   self->take(part, done);
+                                   self->run();
+                                 });
     return false;
   }
 
@@ -180,13 +180,8 @@ class BatchExecution : public std::enable_shared_from_this<BatchExecution<F, R, 
   void take(Part part, const Future<T>& done) {
     absl::StatusOr<Stored<T>> value;
     const absl::Status thrown = run_user_code([&] {
-      if constexpr (std::is_copy_constructible_v<Stored<T>>) {
-        value = done.result();
-      } else {
-        // Nobody else has this future, unless the function kept a copy.
-        (void)done.result();
-        value = std::move(done.state()->result());
-      }
+      (void)done.result();
+      value = done.state()->take_result();
     });
     if (thrown.ok()) {
       complete<Stored<T>>(part, std::move(value));

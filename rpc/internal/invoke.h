@@ -91,7 +91,7 @@ void deliver_result(const FunctionEntry& entry, absl::StatusOr<T> value, ResultS
 }
 // `keep` is held until the future completes: the object whose method gave it.
 template <class T>
-void deliver_future(const FunctionEntry& entry, const Future<T>& future, std::shared_ptr<void> keep,
+void deliver_future(const FunctionEntry& entry, Future<T> future, std::shared_ptr<void> keep,
                     ResultSinkPtr sink) {
   if (!future.valid()) {
     sink->fail(empty_result(entry, "a future without a promise"));
@@ -99,21 +99,29 @@ void deliver_future(const FunctionEntry& entry, const Future<T>& future, std::sh
   }
   // The continuation keeps the future, whose state drops it on completion; the entry is the
   // registry's, which outlives every call.
-  future.state()->on_complete_inline(
-      [future, keep = std::move(keep), &entry, sink = std::move(sink)]() mutable {
-        future.state()->consume();
-        absl::StatusOr<Stored<T>>& result = future.state()->result();
-        if (!result.ok()) {
-          sink->fail(with_ran(result.status(), Ran::kYes));
-        } else if constexpr (std::is_void_v<T>) {
-          deliver_void(std::move(sink));
-        } else if constexpr (std::is_copy_constructible_v<T>) {
-          if (future.state()->has_one_reader()) sink->held_by_future();
-          deliver<T>(entry, static_cast<const T&>(*result), std::move(sink));
-        } else {
-          deliver<T>(entry, *std::move(result), std::move(sink));
-        }
-      });
+  const auto state = future.state();  // shared with the continuation, which is the reader now
+  state->on_complete_inline([future = std::move(future), keep = std::move(keep), &entry,
+                             sink = std::move(sink)]() mutable {
+    if constexpr (!std::is_void_v<T> && !std::is_copy_constructible_v<T>) {
+      future.state()->consume();
+      absl::StatusOr<T> result = future.state()->take_result();
+      if (!result.ok()) {
+        sink->fail(with_ran(result.status(), Ran::kYes));
+      } else {
+        deliver<T>(entry, *std::move(result), std::move(sink));
+      }
+    } else {
+      const absl::StatusOr<Stored<T>>& result = future.result();
+      if (!result.ok()) {
+        sink->fail(with_ran(result.status(), Ran::kYes));
+      } else if constexpr (std::is_void_v<T>) {
+        deliver_void(std::move(sink));
+      } else {
+        if (future.state()->has_one_reader()) sink->held_by_future();
+        deliver<T>(entry, static_cast<const T&>(*result), std::move(sink));
+      }
+    }
+  });
 }
 
 // Decodes P..., runs `code(arguments...)` and delivers its result of type R.
@@ -156,7 +164,7 @@ void run_entry(const FunctionEntry& entry, Reader& reader, std::shared_ptr<void>
     if (!status.ok()) {
       sink->fail(status);
     } else if constexpr (kFuture<Value>) {
-      deliver_future(entry, *value, std::move(keep), std::move(sink));
+      deliver_future(entry, *std::move(value), std::move(keep), std::move(sink));
     } else {
       deliver_result(entry, *std::move(value), std::move(sink));
     }

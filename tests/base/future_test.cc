@@ -182,6 +182,67 @@ TEST(FutureTest, AMoveOnlyValueIsMovedOutOnce) {
   EXPECT_EQ(code_of([&] { (void)promise.future().wait(); }), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST(FutureTest, AMovedOutValueIsGoneForEveryReader) {
+  Promise<MoveOnly> promise;
+  promise.set(std::make_unique<int>(7));
+  Future<MoveOnly> future = promise.future();
+  EXPECT_EQ(*std::move(future).wait(), 7);
+  EXPECT_EQ(code_of([&] { (void)future.wait(); }), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code_of([&] { (void)std::move(future).wait(); }),
+            absl::StatusCode::kFailedPrecondition);
+  const Future<MoveOnly> later = promise.future();
+  EXPECT_EQ(later.result().status().code(), absl::StatusCode::kFailedPrecondition);
+
+  auto text = Future<std::string>::ready("moved");
+  EXPECT_EQ(std::move(text).wait(), "moved");
+  EXPECT_EQ(code_of([&] { (void)text.wait(); }), absl::StatusCode::kFailedPrecondition);
+}
+
+// Whoever reads has the whole value, or none, however the two meet.
+TEST(FutureTest, AReaderThatComesWhileTheValueIsMovedOutSeesAllOfItOrNothing) {
+  for (int round = 0; round < 500; ++round) {
+    const Promise<MoveOnly> promise;
+    Future<MoveOnly> future = promise.future();
+    promise.set(std::make_unique<int>(round));
+    std::thread taking(
+        [&] { (void)code_of([&] { EXPECT_EQ(*std::move(future).wait(), round); }); });
+    const Future<MoveOnly> other = promise.future();
+    const absl::StatusCode read = code_of([&] {
+      const MoveOnly& value = other.wait();
+      ASSERT_NE(value, nullptr);
+      EXPECT_EQ(*value, round);
+    });
+    taking.join();
+    EXPECT_THAT(read,
+                ::testing::AnyOf(absl::StatusCode::kOk, absl::StatusCode::kFailedPrecondition));
+  }
+}
+
+TEST(FutureTest, AContinuationDoesNotTakeAMoveOnlyValueFromOtherReadersOfTheFutureThatItGives) {
+  ManualExecutor executor;
+  Promise<MoveOnly> promise;
+  const Future<MoveOnly> inner = promise.future();
+  const auto give = [inner](const Future<void>&) { return inner; };
+  Future<MoveOnly> before = Future<void>::ready(Unit{}).then(&executor, give);
+  executor.run_all();
+  promise.set(std::make_unique<int>(7));
+  Future<MoveOnly> after = Future<void>::ready(Unit{}).then(&executor, give);
+  executor.run_all();
+  EXPECT_EQ(before.result().status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(after.result().status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(*inner.wait(), 7);
+}
+
+TEST(FutureTest, AContinuationMayGiveAFutureThatOnlyItHolds) {
+  ManualExecutor executor;
+  Promise<MoveOnly> promise;
+  promise.set(std::make_unique<int>(7));
+  Future<MoveOnly> given = Future<void>::ready(Unit{}).then(
+      &executor, [inner = promise.future()](const Future<void>&) { return inner; });
+  executor.run_all();
+  EXPECT_EQ(*std::move(given).wait(), 7);
+}
+
 // The thread that completes holds its promise a little longer than the waiter sleeps.
 TEST(FutureTest, TheCompletingThreadIsNoReader) {
   for (int round = 0; round < 500; ++round) {
