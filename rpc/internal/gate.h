@@ -17,16 +17,10 @@ class Gate {
   // Runs `f(driver)` here, without a lock; nothing once the gate is closed.
   template <class F>
   void enter(F f) ABSL_LOCKS_EXCLUDED(mutex_) {
-    Driver* driver = nullptr;
-    {
-      MutexLock lock(mutex_);
-      if (driver_ == nullptr) return;
-      driver = driver_;
-      ++inside_;
+    if (Driver* const driver = come_in()) {
+      const Visit visit(*this);  // also ends if `f` throws
+      f(*driver);
     }
-    f(*driver);
-    MutexLock lock(mutex_);
-    if (--inside_ == 0) left_.notify_all();
   }
   void close() ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
@@ -35,6 +29,27 @@ class Gate {
   }
 
  private:
+  class Visit {
+   public:
+    explicit Visit(Gate& gate) : gate_(gate) {}
+    ~Visit() {
+      MutexLock lock(gate_.mutex_);
+      if (--gate_.inside_ == 0) gate_.left_.notify_all();
+    }
+    Visit(const Visit&) = delete;
+    Visit& operator=(const Visit&) = delete;
+
+   private:
+    Gate& gate_;
+  };
+
+  // Null once the gate is closed; else it counts until a Visit ends.
+  Driver* come_in() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    if (driver_ != nullptr) ++inside_;
+    return driver_;
+  }
+
   Mutex mutex_;
   CondVar left_;
   Driver* driver_ ABSL_GUARDED_BY(mutex_);
