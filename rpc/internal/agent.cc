@@ -118,6 +118,12 @@ CallId Agent::call(WorkerId to, Frame frame, std::string_view function, TimePoin
     MutexLock lock(peer->mutex);
     if (peer->gone.load()) {
       refused = gone_status(peer->info, peer->fate, Ran::kNo);
+    } else if (deadline <= now) {
+      refused = with_ran(
+          absl::DeadlineExceededError(absl::StrCat(
+              "call to '", absl::string_view(function.data(), function.size()), "' on worker '",
+              peer->info.name, "' was not sent: its deadline had passed already")),
+          Ran::kNo);
     } else {
       PendingCall pending{std::move(on_reply),
                           function,

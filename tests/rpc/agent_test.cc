@@ -126,6 +126,22 @@ TEST_P(AgentTest, ACallPastItsDeadlineFailsAndTheCalleeIsTold) {
   EXPECT_TRUE(heard.wait_for(std::chrono::seconds(20)));
 }
 
+TEST_P(AgentTest, ACallThatIsLateAlreadyIsNotSent) {
+  AgentWorld world(GetParam(), 2);
+  world.agent(1).set_call_handler([](const std::shared_ptr<IncomingCall>&) { FAIL(); });
+  world.start();
+  Promise<Frame> promise;
+  Future<Frame> future = promise.future();
+  world.agent(0).call(world.id(1), frame_of("late"), "test", world.clock().now() - Nanoseconds(179),
+                      [&promise](absl::StatusOr<Frame> reply) { promise.set(std::move(reply)); });
+  EXPECT_TRUE(future.done()) << "nothing is waited for";
+  const absl::Status& status = future.result().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(ran_of(status), Ran::kNo);
+  EXPECT_EQ(std::string(status.message()),
+            "call to 'test' on worker 'w1' was not sent: its deadline had passed already");
+}
+
 TEST_P(AgentTest, CancelReachesTheCallee) {
   AgentWorld world(GetParam(), 2);
   Promise<void> cancelled;

@@ -269,6 +269,11 @@ Statuses no_thread_is_left() {
   return {of(refused)};
 }
 
+Statuses late_when_it_was_made() {
+  WorkerWorld world(2);
+  return {of(weft::rpc_async(world[0].to("worker1", {.timeout = -1s}), same, 1))};
+}
+
 Statuses late_without_credit() {
   WorkerWorld world(2, one_credit);
   lose_calls_of(0, world);
@@ -468,6 +473,8 @@ const std::map<std::string, Situation>& situations() {
       {"the local queue to the worker is full (`rpc_async`; `rpc_sync` waits)",
        {.run = local_queue_is_full}},
       {"the callee has no thread left for the call (depth is named)", {.run = no_thread_is_left}},
+      {"the deadline had passed when the call was made: it is not sent",
+       {.run = late_when_it_was_made}},
       {"the deadline passed while the call waited for credit", {.run = late_without_credit}},
       {"the deadline passed after the call was sent", {.run = late_after_it_was_sent}},
       {"the callee saw the deadline pass before it began", {.run = late_before_it_began}},
