@@ -355,17 +355,28 @@ TEST_F(ServingThreadsTest, ShortWaitsKeepOneThreadServing) {
   done.wait(kTasks);  // Queue::serve_one checks that there is never a second one
 }
 
-TEST_F(ServingThreadsTest, TheExecutorIsNotIdleWhileATaskIsNear) {
-  Gate begun, release, done;
-  push([&] {
-    begun.open();
-    release.wait_announced();
-    done.open();
+// From the moment in which it was left to the thread until it has ended.
+TEST_F(Unhurried, TheExecutorIsNotIdleWhileATaskIsNear) {
+  Gate begun, release;
+  std::atomic<bool> idle_when_left{true}, idle_behind{true};
+  queue_.push([&] {
+    const auto first = [&] {
+      begun.open();
+      release.wait();
+    };
+    executor_.schedule_near(first, kExpected);
+    idle_when_left = executor_.idle();  // none has begun
+    executor_.schedule_near([&] { idle_behind = executor_.idle(); }, kExpected);
   });
   begun.wait();
-  EXPECT_FALSE(executor_.idle());
+  EXPECT_FALSE(idle_when_left);
+  EXPECT_FALSE(executor_.idle()) << "one runs, the other waits behind it";
   release.open();
-  done.wait();
+  queue_.end();
+  threads_.join();
+  EXPECT_FALSE(idle_behind) << "the last one runs";
+  EXPECT_TRUE(executor_.idle());
+  EXPECT_EQ(executor_.thread_count(), 0u) << "they did not run near";
 }
 
 TEST_F(ServingThreadsTest, TheEndWaitsForTheTaskThatRuns) {
