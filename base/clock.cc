@@ -1,5 +1,7 @@
 #include "weft/base/clock.h"
 
+#include "weft/base/thread.h"
+
 namespace weft {
 
 Nanoseconds Timeout::checked(absl::Duration duration) {
@@ -11,7 +13,8 @@ Nanoseconds Timeout::checked(absl::Duration duration) {
   return rounded.count() > 0 ? rounded : Nanoseconds(1);
 }
 
-SystemClock::SystemClock() : thread_([state = state_] { run(*state); }) {}
+SystemClock::SystemClock()
+    : thread_(start_needed_thread("a clock", [state = state_] { run(*state); })) {}
 
 SystemClock::~SystemClock() {
   std::map<TimerId, Callback> dropped;  // outside the lock, and once none runs

@@ -80,6 +80,7 @@ class Clock {
 // The machine's monotonic clock; one thread runs the callbacks.
 class SystemClock final : public Clock {
  public:
+  // Throws RpcError (ResourceExhausted) if the system refuses its thread.
   SystemClock();
   ~SystemClock() override;
 

@@ -5,7 +5,9 @@
 #include <pthread.h>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "weft/base/serving_threads.h"
+#include "weft/base/thread.h"
 
 namespace weft {
 namespace {
@@ -47,16 +49,35 @@ ThreadExecutor::ThreadExecutor(Clock& clock, ThreadExecutorOptions options)
 
 ThreadExecutor::~ThreadExecutor() { stop(); }
 
-void ThreadExecutor::schedule(Task task) {
-  Task dropped;  // dies outside the lock
+absl::Status ThreadExecutor::start() {
+  MutexLock lock(mutex_);
+  return threads_.empty() ? add_thread() : absl::OkStatus();
+}
+
+void ThreadExecutor::schedule(Task task) { enqueue({std::move(task), {}, {}}); }
+
+void ThreadExecutor::schedule_near(Task task, Nanoseconds expected) {
+  schedule_call({std::move(task), {}, expected});
+}
+
+void ThreadExecutor::schedule_call(Call call) {
+  if (!call.expected.has_value()) return enqueue(std::move(call));
+  nearby_.fetch_add(1);  // before anybody can look for it in the queue
+  if (ServingThreads::take(*this, call)) return;
+  enqueue(std::move(call));
+  nearby_.fetch_sub(1);
+}
+
+void ThreadExecutor::enqueue(Call call) {
+  Call dropped;  // dies outside the lock
   bool wake = false;
   {
     MutexLock lock(mutex_);
     if (stopping_) {
-      dropped = std::move(task);
+      dropped = std::move(call);
       return;
     }
-    queue_.push_back(std::move(task));
+    queue_.push_back(std::move(call));
     // An idle thread that has been told but has not woken yet still counts as idle: as many tasks
     // as that are spoken for, further ones need a thread of their own.
     wake = idle_ > 0;
@@ -68,14 +89,7 @@ void ThreadExecutor::schedule(Task task) {
   if (wake) work_ready_.notify_one();
 }
 
-void ThreadExecutor::schedule_near(Task task, Nanoseconds expected) {
-  nearby_.fetch_add(1);  // before anybody can look for it in the queue
-  if (ServingThreads::take(*this, task, expected)) return;
-  schedule(std::move(task));
-  nearby_.fetch_sub(1);
-}
-
-void ThreadExecutor::run_nearby(Task task) {
+void ThreadExecutor::run_nearby(Call call) {
   bool stopped = false;
   {
     MutexLock lock(mutex_);
@@ -86,19 +100,21 @@ void ThreadExecutor::run_nearby(Task task) {
     if (options_.on_thread_start && prepared != this) (*options_.on_thread_start)();
     prepared = this;
     Enter enter(this);
-    task();
-    task = nullptr;
+    call.refuse = nullptr;
+    call.run();
+    call.run = nullptr;
   }
   nearby_.fetch_sub(1);
 }
 
-void ThreadExecutor::give_back_nearby(Task task) {
-  schedule(std::move(task));
+void ThreadExecutor::give_back_nearby(Call call) {
+  enqueue(std::move(call));
   nearby_.fetch_sub(1);
 }
 
 void ThreadExecutor::add_thread_if_short() {
-  if (threads_.size() - waiting_ < options_.threads + extra_) add_thread();
+  if (refused_) return;  // until the next check
+  if (threads_.size() - waiting_ < options_.threads + extra_) (void)add_thread();
 }
 
 void ThreadExecutor::retire() {
@@ -109,12 +125,19 @@ void ThreadExecutor::retire() {
   threads_.erase(self);
 }
 
-void ThreadExecutor::add_thread() {
-  if (threads_.size() >= options_.max_threads || stopping_) return;
+absl::Status ThreadExecutor::add_thread() {
+  if (stopping_) return absl::CancelledError("the executor stops");
+  if (threads_.size() >= options_.max_threads) {
+    return absl::ResourceExhaustedError(absl::StrCat(threads_.size(), " threads are the most"));
+  }
   // Retired threads need no lock any more: they end at once.
   for (std::thread& thread : retired_) thread.join();
   retired_.clear();
-  threads_.emplace_back([this] { work(); });
+  absl::StatusOr<std::thread> thread =
+      start_thread(absl::StrCat("the handlers of '", options_.name, "'"), [this] { work(); });
+  refused_ = !thread.ok();
+  if (thread.ok()) threads_.push_back(*std::move(thread));
+  return thread.status();
 }
 
 void ThreadExecutor::watch_for_stall() {
@@ -122,27 +145,51 @@ void ThreadExecutor::watch_for_stall() {
   watching_ = true;
   finished_at_check_ = finished_;
   clock_.call_at(clock_.now() + options_.stall, [stall = stall_] {
-    MutexLock lock(stall->mutex);
-    if (stall->executor != nullptr) stall->executor->check_stall();
+    std::vector<Call> refused;
+    {
+      MutexLock lock(stall->mutex);
+      if (stall->executor != nullptr) refused = stall->executor->check_stall();
+    }
+    for (Call& call : refused) call.refuse();
   });
 }
 
-void ThreadExecutor::check_stall() {
+std::vector<ThreadExecutor::Call> ThreadExecutor::check_stall() {
   MutexLock lock(mutex_);
   watching_ = false;
+  refused_ = false;
+  std::vector<Call> refused;
   if (queue_.empty() || stopping_) {
     saturated_.store(false, std::memory_order_relaxed);
-    return;
+    return refused;
   }
-  if (finished_ == finished_at_check_ && idle_ == 0) {
-    if (threads_.size() < options_.max_threads) {
+  if (idle_ == 0) {
+    if (finished_ != finished_at_check_) {
+      add_thread_if_short();  // one that the system refused before
+    } else if (add_thread().ok()) {
       ++extra_;
-      add_thread();
     } else {
       saturated_.store(true, std::memory_order_relaxed);
+      // One that does not say that it waits may compute, and takes the next task then.
+      if (waiting_ >= threads_.size()) refused = take_calls();
     }
   }
   watch_for_stall();
+  return refused;
+}
+
+std::vector<ThreadExecutor::Call> ThreadExecutor::take_calls() {
+  std::vector<Call> calls;
+  std::deque<Call> others;
+  for (Call& each : queue_) {
+    if (each.refuse) {
+      calls.push_back(std::move(each));
+    } else {
+      others.push_back(std::move(each));
+    }
+  }
+  queue_.swap(others);
+  return calls;
 }
 
 void ThreadExecutor::work() {
@@ -164,13 +211,14 @@ void ThreadExecutor::work() {
     }
     if (stopping_) return;
     {
-      Task task = std::move(queue_.front());
+      Call call = std::move(queue_.front());
       queue_.pop_front();
       ++running_;
       if (!queue_.empty()) watch_for_stall();
       mutex_.unlock();
-      task();
-      task = nullptr;  // captures die before the task counts as finished
+      call.refuse = nullptr;
+      call.run();
+      call.run = nullptr;  // captures die before the task counts as finished
       mutex_.lock();
       --running_;
     }
@@ -227,7 +275,7 @@ void ThreadExecutor::stop() {
     MutexLock lock(stall_->mutex);
     stall_->executor = nullptr;
   }
-  std::deque<Task> dropped;
+  std::deque<Call> dropped;
   std::vector<std::thread> threads;
   {
     MutexLock lock(mutex_);

@@ -4,6 +4,9 @@
 // Thread safety: all methods may be called from any thread.
 // Lifetime: `stop` (or the destructor) joins every thread and must not be called from one of them.
 // Blocking: a wait inside a task announces itself by BlockingSection; Weft's own waits all do.
+// Errors: where the system refuses a thread, the executor does as at its own bound, and tries again
+// each `stall`: tasks wait for the threads that there are. Calls are refused (`saturated`, and
+// those of schedule_call that wait already) once all of these wait and nothing has finished.
 #pragma once
 
 #include <atomic>
@@ -12,12 +15,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 #include "weft/base/clock.h"
 #include "weft/base/mutex.h"
 
@@ -34,6 +39,18 @@ class Executor {
   // For tasks that are expected to be short: as schedule, but where the executor can, `task` runs
   // on this thread after the piece of work that it is doing.
   virtual void schedule_near(Task task, Nanoseconds /*expected*/) { schedule(std::move(task)); }
+  // A task that can also be refused, as a call can.
+  struct Call {
+    Task run;
+    // Instead of `run`, if no thread is left for it: must not block, and may run on the clock's
+    // thread.
+    Task refuse;
+    std::optional<Nanoseconds> expected;  // if given: as schedule_near
+  };
+  virtual void schedule_call(Call call) {
+    if (call.expected.has_value()) return schedule_near(std::move(call.run), *call.expected);
+    schedule(std::move(call.run));
+  }
   // True while what comes now may never get its turn, so that new work should be refused.
   virtual bool saturated() const { return false; }
   // Nothing is queued and no task runs; one that waits still runs.
@@ -96,10 +113,14 @@ class ThreadExecutor final : public Executor {
   ~ThreadExecutor() override;
 
   void schedule(Task task) override ABSL_LOCKS_EXCLUDED(mutex_);
+  // Starts the first thread; later ones come as they are needed. ResourceExhausted: the system
+  // refuses it.
+  absl::Status start() ABSL_LOCKS_EXCLUDED(mutex_);
+  void schedule_call(Call call) override ABSL_LOCKS_EXCLUDED(mutex_);
   // On ServingThreads, which must end before this executor.
   void schedule_near(Task task, Nanoseconds expected) override ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // While every thread that the bound allows exists, all are taken, and tasks wait.
+  // While every thread that the bound or the system allows exists, all are taken, and tasks wait.
   bool saturated() const override { return saturated_.load(std::memory_order_relaxed); }
   size_t thread_count() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool idle() const override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -121,22 +142,25 @@ class ThreadExecutor final : public Executor {
   struct Stall;  // what the clock's callback may touch after this executor is gone
 
   // For ServingThreads: runs what schedule_near gave it, or puts it into the queue after all.
-  void run_nearby(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
-  void give_back_nearby(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
+  void run_nearby(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
+  void give_back_nearby(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  void enqueue(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
   void work() ABSL_LOCKS_EXCLUDED(mutex_);
   void retire() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);  // the calling thread is about to return
-  void add_thread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status add_thread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void add_thread_if_short() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void watch_for_stall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void check_stall() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the calls that are to be refused.
+  std::vector<Call> check_stall() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<Call> take_calls() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Clock& clock_;
   const ThreadExecutorOptions options_;
   const std::shared_ptr<Stall> stall_;
   mutable Mutex mutex_;
   CondVar work_ready_;
-  std::deque<Task> queue_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Call> queue_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> retired_ ABSL_GUARDED_BY(mutex_);  // to be joined
   size_t idle_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -146,6 +170,7 @@ class ThreadExecutor final : public Executor {
   uint64_t finished_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t finished_at_check_ ABSL_GUARDED_BY(mutex_) = 0;
   bool watching_ ABSL_GUARDED_BY(mutex_) = false;
+  bool refused_ ABSL_GUARDED_BY(mutex_) = false;  // a thread, by the system, since the last check
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool stop_begun_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<uint64_t, Task> at_stop_ ABSL_GUARDED_BY(mutex_);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "weft/base/mutex.h"
+#include "weft/base/thread.h"
 
 namespace weft {
 
@@ -24,12 +25,29 @@ struct SerialThread::Queue {
   }
 };
 
-SerialThread::SerialThread(AtEnd at_end)
-    : at_end_(at_end), queue_(std::make_shared<Queue>()), thread_([queue = queue_] {
+SerialThread::SerialThread(AtEnd at_end, absl::string_view purpose)
+    : at_end_(at_end),
+      queue_(std::make_shared<Queue>()),
+      thread_(start_needed_thread(purpose, [queue = queue_] {
         while (Task task = queue->next()) task();
-      }) {}
+      })) {}
 
 SerialThread::~SerialThread() {
+  if (!thread_.joinable()) return;
+  if (thread_.get_id() == std::this_thread::get_id()) {
+    detach();
+  } else {
+    end();
+    thread_.join();
+  }
+}
+
+void SerialThread::detach() {
+  end();
+  thread_.detach();
+}
+
+void SerialThread::end() {
   {
     std::deque<Task> unrun;  // destroyed outside the lock
     const MutexLock lock(queue_->mutex);
@@ -37,11 +55,6 @@ SerialThread::~SerialThread() {
     if (at_end_ == AtEnd::kDrop) unrun.swap(queue_->tasks);
   }
   queue_->changed.notify_all();
-  if (thread_.get_id() == std::this_thread::get_id()) {
-    thread_.detach();
-  } else {
-    thread_.join();
-  }
 }
 
 void SerialThread::run(Task task) {

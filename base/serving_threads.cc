@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "weft/base/thread.h"
+
 namespace weft {
 
 thread_local ServingThreads::Here* ServingThreads::here_ = nullptr;
@@ -12,8 +14,8 @@ ServingThreads::ServingThreads(std::function<bool()> serve_one, Nanoseconds tick
                                Nanoseconds together)
     : serve_one_(std::move(serve_one)), tick_(tick), together_(together) {
   MutexLock lock(mutex_);
-  start_thread(true);
-  start_thread(false);
+  started_ = start(true);
+  if (started_.ok()) start_stand_by();
 }
 
 ServingThreads::~ServingThreads() { join(); }
@@ -30,9 +32,25 @@ void ServingThreads::join() {
   }
 }
 
-void ServingThreads::start_thread(bool serve) {
+absl::Status ServingThreads::started() const {
+  MutexLock lock(mutex_);
+  return started_;
+}
+
+absl::Status ServingThreads::start(bool serve) {
+  absl::StatusOr<std::thread> thread =
+      start_thread("the transport's queue", [this, serve] { run(serve); });
+  if (!thread.ok()) return thread.status();
   if (!serve) ++standing_by_;  // from here on, so that nobody starts another one
-  threads_.emplace_back([this, serve] { run(serve); });
+  threads_.push_back(*std::move(thread));
+  return absl::OkStatus();
+}
+
+void ServingThreads::start_stand_by() {
+  const bool full = threads_.size() >= kMaxThreads;
+  const bool there = !full && start(false).ok();
+  may_take_.store(there, std::memory_order_relaxed);
+  retry_at_ = there || full ? kNever : std::chrono::steady_clock::now() + kRetry * tick_;
 }
 
 void ServingThreads::run(bool serve) {
@@ -81,6 +99,10 @@ void ServingThreads::serve(Here& here) {
       run_due(here);
     }
     if (!more) break;
+    if (!may_take_.load(std::memory_order_relaxed)) {
+      MutexLock lock(mutex_);
+      if (standing_by_ == 0 && std::chrono::steady_clock::now() >= retry_at_) start_stand_by();
+    }
     if (here.taken.empty()) continue;
     run_tasks(here);
     MutexLock lock(mutex_);
@@ -124,23 +146,17 @@ void ServingThreads::run_tasks(Here& here) {
     run_due(here);
     if (next.executor == nullptr) return;
     here.in_task = true;
-    next.executor->run_nearby(std::move(next.task));
+    next.executor->run_nearby(std::move(next.call));
     here.in_task = false;
   }
 }
 
 uint64_t ServingThreads::take_over() {
-  for (Nearby& each : tasks_) each.executor->give_back_nearby(std::move(each.task));
+  for (Nearby& each : tasks_) each.executor->give_back_nearby(std::move(each.call));
   tasks_.clear();
   running_ = watching_ = handed_over_ = false;
   --standing_by_;
-  if (standing_by_ == 0) {
-    if (threads_.size() < kMaxThreads) {
-      start_thread(false);
-    } else {
-      may_take_.store(false, std::memory_order_relaxed);
-    }
-  }
+  if (standing_by_ == 0) start_stand_by();
   return ++term_;
 }
 
@@ -167,16 +183,16 @@ uint64_t ServingThreads::stand_by() {
   return 0;
 }
 
-bool ServingThreads::take(ThreadExecutor& executor, Executor::Task& task, Nanoseconds expected) {
+bool ServingThreads::take(ThreadExecutor& executor, Executor::Call& call) {
   Here* const here = here_;
-  expected = std::max(expected, kLeastExpected);
+  const Nanoseconds expected = std::max(*call.expected, kLeastExpected);
   if (here == nullptr || !here->in_work ||
       (!here->taken.empty() && here->expected + expected > kMostExpected) ||
       !here->threads->may_take_.load(std::memory_order_relaxed)) {
     return false;
   }
   here->expected += expected;
-  here->taken.push_back({&executor, std::move(task)});
+  here->taken.push_back({&executor, std::move(call)});
   return true;
 }
 

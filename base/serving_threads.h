@@ -10,6 +10,9 @@
 // two ticks and never stops it.
 //
 // Thread safety: all methods may be called from any thread.
+// Errors: if the system refuses even the first thread, `started` says so and nothing serves. While
+// it refuses another one to stand by, tasks go to their executor, and it is asked again every now
+// and then.
 // Lifetime: `join` (or the destructor) waits for `serve_one` to say that the queue has ended, and
 // for tasks that still run.
 #pragma once
@@ -33,6 +36,7 @@ class ServingThreads {
   ServingThreads(const ServingThreads&) = delete;
   ServingThreads& operator=(const ServingThreads&) = delete;
 
+  absl::Status started() const ABSL_LOCKS_EXCLUDED(mutex_);
   void join() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // For `serve_one`, once it has waited: what this thread does now is the piece of work.
@@ -64,6 +68,7 @@ class ServingThreads {
   friend class ThreadExecutor;
   static constexpr Nanoseconds kTick = std::chrono::milliseconds(1);
   static constexpr size_t kMaxThreads = 16;
+  static constexpr int kRetry = 1000;  // ticks, after a thread was refused
   // What one piece of work may leave to its thread; the rest is worth other threads.
   static constexpr Nanoseconds kMostExpected = std::chrono::microseconds(100);
   static constexpr Nanoseconds kLeastExpected = std::chrono::microseconds(1);  // of one task
@@ -71,7 +76,7 @@ class ServingThreads {
 
   struct Nearby {
     ThreadExecutor* executor;
-    Executor::Task task;
+    Executor::Call call;
   };
   // What a serving thread knows of itself.
   struct Here {
@@ -89,7 +94,7 @@ class ServingThreads {
 
   // For ThreadExecutor. The thread is no serving one, or its own task runs, or it has enough:
   // false.
-  static bool take(ThreadExecutor& executor, Executor::Task& task, Nanoseconds expected);
+  static bool take(ThreadExecutor& executor, Executor::Call& call);
   static bool on_this_thread() { return here_ != nullptr; }
   // The calling thread's task is about to wait.
   static void hand_over();
@@ -102,15 +107,19 @@ class ServingThreads {
   void run_tasks(Here& here) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the term to serve in, or 0 once the queue has ended.
   uint64_t stand_by() ABSL_LOCKS_EXCLUDED(mutex_);
-  void start_thread(bool serve) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status start(bool serve) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // So that nobody serves alone who may run tasks.
+  void start_stand_by() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Begins the next term: what the serving thread still had to run goes to the executor.
   uint64_t take_over() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::function<bool()> serve_one_;
   const Nanoseconds tick_;
   const Nanoseconds together_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;
+  absl::Status started_ ABSL_GUARDED_BY(mutex_);
+  TimePoint retry_at_ ABSL_GUARDED_BY(mutex_) = kNever;  // a thread to stand by was refused
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
   uint64_t term_ ABSL_GUARDED_BY(mutex_) = 1;
   std::deque<Nearby> tasks_ ABSL_GUARDED_BY(mutex_);             // of the serving thread, not begun

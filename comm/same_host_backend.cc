@@ -9,7 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "weft/base/log.h"
 #include "weft/base/status.h"
+#include "weft/base/thread.h"
 #include "weft/comm/internal/same_host_backend.h"
 #include "weft/comm/internal/store_notices.h"
 
@@ -225,10 +227,18 @@ c10::intrusive_ptr<c10d::Backend> create_same_host_backend(
   group.spin = options.spin;
   // The last one to let go may be a thread of the group itself, which cannot wait for its own end.
   const auto end = [](SameHostBackend::Shared* shared) {
-    if (shared->group.on_own_thread()) {
-      std::thread([shared] { delete shared; }).detach();
-    } else {
+    if (!shared->group.on_own_thread()) {
       delete shared;
+      return;
+    }
+    absl::StatusOr<std::thread> thread =
+        start_thread("the end of a process group", [shared] { delete shared; });
+    if (thread.ok()) {
+      thread->detach();
+    } else {
+      // The others learn that it is over; its memory stays until the process ends.
+      shared->group.leave();
+      log_error(thread.status().message());
     }
   };
   return c10::make_intrusive<SameHostBackend>(

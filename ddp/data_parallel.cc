@@ -18,6 +18,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/thread.h"
 
 namespace weft::internal {
 namespace {
@@ -145,8 +146,16 @@ Tensors forward_all(const PartForward& forward, Module& module, const Replicas& 
     }
   };
   std::vector<std::thread> threads;
-  for (size_t index = 1; index < parts.size(); ++index) threads.emplace_back(run, index);
-  run(0);
+  std::vector<size_t> here = {0};
+  for (size_t index = 1; index < parts.size(); ++index) {
+    absl::StatusOr<std::thread> thread = start_thread("a part", [&run, index] { run(index); });
+    if (thread.ok()) {
+      threads.push_back(*std::move(thread));
+    } else {
+      here.push_back(index);  // it takes longer, but needs no thread
+    }
+  }
+  for (const size_t index : here) run(index);
   for (std::thread& thread : threads) thread.join();
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);

@@ -96,7 +96,7 @@ PowerSgdHook::PowerSgdHook(const std::shared_ptr<ProcessGroup>& group,
                            const PowerSgdOptions& options)
     : power_sgd_((options.validate(),
                   std::make_shared<internal::PowerSgd>(group_of_its_own(group), options))),
-      thread_(std::make_unique<SerialThread>()) {}
+      thread_(std::make_unique<SerialThread>(SerialThread::AtEnd::kDrop, "a PowerSGD hook")) {}
 
 PowerSgdHook::~PowerSgdHook() = default;
 

@@ -11,6 +11,7 @@
 #include "weft/base/future.h"
 #include "weft/base/mutex.h"
 #include "weft/base/status.h"
+#include "weft/base/thread.h"
 #include "weft/dist_optim/internal/shard_stepper.h"
 #include "weft/dist_optim/internal/step_keeper.h"
 #include "weft/dist_optim/internal/step_snapshot.h"
@@ -65,8 +66,9 @@ class Checkpointer::Core final : public internal::StepKeeper {
   ~Core() override { stop(); }
 
   absl::Status load() ABSL_LOCKS_EXCLUDED(disk_mutex_, optimizers_mutex_, mutex_);
-  void start() {
-    writer_ = std::thread([this] { run(); });
+  absl::Status start() {
+    WEFT_ASSIGN_OR_RETURN(writer_, start_thread("a checkpointer", [this] { run(); }));
+    return absl::OkStatus();
   }
   void stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -362,7 +364,7 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::open(std::shared_ptr
   const auto core = std::make_shared<Core>(set, std::move(options));
   WEFT_RETURN_IF_ERROR(set->keep_steps(core));
   WEFT_RETURN_IF_ERROR(core->load());
-  core->start();
+  WEFT_RETURN_IF_ERROR(core->start());
   return std::unique_ptr<Checkpointer>(new Checkpointer(core));
 }
 

@@ -2,14 +2,18 @@
 
 #include <functional>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
+
+#include <grpc/grpc.h>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "weft/base/freed_memory.h"
 #include "weft/base/serving_threads.h"
 #include "weft/base/status.h"
+#include "weft/base/thread.h"
 #include "weft/rpc/internal/grpc_completions.h"
 #include "weft/rpc/internal/grpc_handshake.h"
 
@@ -37,6 +41,18 @@ void stop_deadlock_detection() {
   }();
   (void)once;
 #endif
+}
+
+// gRPC 1.51 counts a timer thread that the system has refused, and waits for its end for ever when
+// it shuts down. So where threads are refused it never does: its threads stay, and the worker ends.
+void keep_grpc_if_threads_are_refused() {
+  absl::StatusOr<std::thread> another = start_thread("gRPC's end", [] {});
+  if (another.ok()) another->join();
+  if (!threads_were_refused()) return;
+  [[maybe_unused]] static const bool kept = [] {
+    grpc_init();
+    return true;
+  }();
 }
 
 }  // namespace
@@ -78,6 +94,7 @@ class GrpcTransport::Impl {
     server_ = builder.BuildAndStart();
     completions_.emplace(*shared_->queue, shared_->options.spin);
     threads_.emplace([this] { return completions_->serve_one(); });
+    if (absl::Status started = threads_->started(); !started.ok()) return end_unserved(started);
     if (server_ == nullptr || port == 0) {
       server_ = nullptr;
       end_threads();
@@ -172,6 +189,7 @@ class GrpcTransport::Impl {
     }
     wait_for_streams(kNever);
     end_threads();
+    keep_grpc_if_threads_are_refused();
   }
 
  private:
@@ -189,6 +207,17 @@ class GrpcTransport::Impl {
                      }
                      shared_->count_accepting(-1);
                    });
+  }
+  // Listening has begun, and nobody serves the queue.
+  absl::Status end_unserved(absl::Status why) {
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+    shared_->queue->Shutdown();
+    while (completions_->serve_one()) {
+    }
+    threads_.reset();
+    server_ = nullptr;
+    keep_grpc_if_threads_are_refused();
+    return why;
   }
   void end_threads() {
     if (!threads_.has_value()) return;

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/mutex.h"
 #include "weft/base/status.h"
+#include "weft/base/thread.h"
 #include "weft/worker/internal/tcp_port.h"
 
 namespace weft {
@@ -56,8 +57,16 @@ class StoreThread : public std::enable_shared_from_this<StoreThread> {
 
   const std::string& description() const { return description_; }
 
-  void start() {
-    std::thread([self = shared_from_this()] { self->run(); }).detach();
+  absl::Status start() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::StatusOr<std::thread> thread =
+        start_thread(description_, [self = shared_from_this()] { self->run(); });
+    if (thread.ok()) {
+      thread->detach();
+    } else {
+      MutexLock lock(mutex_);
+      ended_ = true;
+    }
+    return thread.status();
   }
 
   // Ends the thread after the tasks that are queued, and waits for that unless it hangs.
@@ -128,13 +137,12 @@ class C10dStore final : public RendezvousStore {
  public:
   C10dStore(std::string description, absl::Duration timeout)
       : timeout_(std::min(timeout, kLongestTimeout)),
-        thread_(std::make_shared<StoreThread>(std::move(description))) {
-    thread_->start();
-  }
+        thread_(std::make_shared<StoreThread>(std::move(description))) {}
   ~C10dStore() override { thread_->stop(); }
 
   absl::Status open(const std::string& host, const c10d::TCPStoreOptions& options,
                     absl::Duration timeout) {
+    WEFT_RETURN_IF_ERROR(thread_->start());
     return thread_
         ->call(timeout,
                [host, options](StorePointer& store) {

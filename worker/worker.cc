@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/log.h"
 #include "weft/base/rpc_error.h"
+#include "weft/base/serial_thread.h"
 #include "weft/dist_autograd/internal/autograd_driver.h"
 #include "weft/rpc/dynamic_join.h"
 #include "weft/rpc/grpc_transport.h"
@@ -142,7 +143,9 @@ class Worker::Stack {
   Promise<void> begun_{nullptr};
   mutable Mutex mutex_;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread end_ ABSL_GUARDED_BY(mutex_);
+  // Made at once, so that a worker can end when no thread is left to be had.
+  std::unique_ptr<SerialThread> end_ ABSL_GUARDED_BY(mutex_) =
+      std::make_unique<SerialThread>(SerialThread::AtEnd::kRun, "the end of a worker");
   // Shared with the timer that tells of the end while handlers still keep its thread.
   struct Outcome {
     std::atomic<bool> told{false};
@@ -160,6 +163,8 @@ class Worker::Stack {
 absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
     const std::shared_ptr<Stack>& self) {
   WEFT_RETURN_IF_ERROR(options_.validate());
+  WEFT_RETURN_IF_ERROR(executor_.start());
+  WEFT_RETURN_IF_ERROR(store_thread_->start());
   RegistryBuilder functions = options_.registry;
   WEFT_RETURN_IF_ERROR(internal::add_operators(options_.allow_operators, functions));
   WEFT_ASSIGN_OR_RETURN(std::shared_ptr<const Registry> registry, functions.build());
@@ -285,24 +290,19 @@ bool Worker::Stack::begin_end(ShutdownOptions options, std::shared_ptr<Stack> se
   MutexLock lock(mutex_);
   if (std::exchange(ending_, true)) return false;
   begun_.set_value();
-  end_ = std::thread([self = std::move(self), runtime = std::move(runtime), options] {
+  end_->run([self = std::move(self), runtime = std::move(runtime), options] {
     self->end(options, runtime.get());
   });
   return true;
 }
 
 void Worker::Stack::let_go_of_end() {
-  std::thread thread;
+  std::unique_ptr<SerialThread> thread;
   {
     MutexLock lock(mutex_);
     thread = std::move(end_);
   }
-  if (!thread.joinable()) return;
-  if (stopped_.load()) {
-    thread.join();
-  } else {
-    thread.detach();
-  }
+  if (thread != nullptr && !stopped_.load()) thread->detach();
 }
 
 bool Worker::Stack::has_ended() const {
@@ -387,12 +387,18 @@ void Worker::Stack::stop_traffic() {
 
 Worker Worker::join(WorkerOptions options) {
   use_one_torch_thread();
-  auto stack = std::make_shared<Stack>(std::move(options));
-  auto runtime = stack->join(stack);
-  if (!runtime.ok()) {
-    throw RpcError(
-        raised_at(with_ran(runtime.status(), Ran::kNo), stack->options().effective_name()));
+  const std::string name = options.effective_name();
+  const auto refuse = [&name](const absl::Status& why) {
+    throw RpcError(raised_at(with_ran(why, Ran::kNo), name));
+  };
+  std::shared_ptr<Stack> stack;  // shared with the runtime, see make_runtime
+  try {
+    stack = std::make_shared<Stack>(std::move(options));
+  } catch (const RpcError& no_thread) {
+    refuse(no_thread.status());
   }
+  auto runtime = stack->join(stack);
+  if (!runtime.ok()) refuse(runtime.status());
   Worker worker(std::move(stack));
   worker.runtime_ = *std::move(runtime);
   internal::add_live_runtime(worker.runtime_);

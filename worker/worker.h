@@ -57,7 +57,8 @@ class Worker {
   // lives has welcomed it. Changes the whole process: LibTorch computes on one thread
   // (at::set_num_threads) unless OMP_NUM_THREADS is set; with gRPC, malloc keeps what is freed, and
   // in release builds abseil's deadlock detection is off.
-  // Errors: InvalidArgument (an option, a registration); those of the store, and of the address to
+  // Errors: InvalidArgument (an option, a registration); ResourceExhausted (the system refuses a
+  // thread, and which); those of the store, and of the address to
   // listen on (Unavailable, DeadlineExceeded and others). In a static group: what join_static_group
   // says (a missing rank is named). In a dynamic one: what join_dynamic_group says (AlreadyExists:
   // a worker of that name lives). Of a newcomer besides: PermissionDenied (a member refuses it, and

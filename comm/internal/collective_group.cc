@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "weft/base/status.h"
+#include "weft/base/thread.h"
 #include "weft/shm/wait_word.h"
 
 namespace weft::internal {
@@ -26,8 +27,15 @@ CollectiveGroup::CollectiveGroup(std::shared_ptr<Mesh> mesh, Options options)
       lanes_(*mesh_),
       records_(mesh_->size()),
       sources_(mesh_->size()),
-      spin_(options.spin),
-      background_([this] { run_in_background(); }) {}
+      spin_(options.spin) {
+  absl::StatusOr<std::thread> thread =
+      start_thread("a process group", [this] { run_in_background(); });
+  if (thread.ok()) {
+    background_ = *std::move(thread);
+  } else {
+    abort(thread.status());
+  }
+}
 
 CollectiveGroup::~CollectiveGroup() {
   leave();
@@ -38,7 +46,7 @@ CollectiveGroup::~CollectiveGroup() {
     calls_there_.notify_all();
   }
   mesh_->mine().doorbell.ring();
-  background_.join();
+  if (background_.joinable()) background_.join();
   std::vector<std::thread> callers;
   {
     MutexLock lock(mutex_);

@@ -5,7 +5,8 @@
 // Lifetime: work may outlive the group: it ends with Cancelled at the latest when the group does.
 // Blocking: wait(), until its deadline. Whoever waits does the work; for work that nobody waits for
 // a thread of the group does it, after Options::patience.
-// Errors: InvalidArgument (ranks called different operations; all of them say which), Unavailable
+// Errors: ResourceExhausted (the system refuses a thread that the group needs), InvalidArgument
+// (ranks called different operations; all of them say which), Unavailable
 // (a rank has died, or has given up: its reason), DeadlineExceeded (names the ranks that were
 // late), Cancelled (abort, or the end of the group). After the first one every operation fails with
 // it. Protocol: docs/same_host_collectives.md.
@@ -93,7 +94,8 @@ class CollectiveGroup {
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Calls it once the work is done, on a thread of the group that does nothing else. It may start
-  // work and wait for it, and for other such calls (kMostCallers at a time).
+  // work and wait for it, and for other such calls (kMostCallers at a time, or as many threads as
+  // the system gives). If it gives none the group fails, and `then` is called here.
   void when_done(const std::shared_ptr<Work>& work, std::function<void()> then)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Runs what can run now, and waits for nobody.
@@ -161,6 +163,7 @@ class CollectiveGroup {
   bool look_for(const Awaited& awaited);
   void run_in_background() ABSL_LOCKS_EXCLUDED(mutex_);
   void call_soon(std::function<void()> call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status add_caller() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void run_calls() ABSL_LOCKS_EXCLUDED(mutex_);
   static void tell(Finished& finished);
 
@@ -255,6 +258,7 @@ class CollectiveGroup {
   SpinPolicy spin_;                                           // of whoever leads
   std::vector<std::thread> callers_ ABSL_GUARDED_BY(mutex_);  // of calls_, as many as it takes
   size_t idle_callers_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool caller_refused_ ABSL_GUARDED_BY(mutex_) = false;  // background_ asks for it again
   std::thread background_;
 };
 

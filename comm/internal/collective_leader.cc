@@ -5,6 +5,7 @@
 
 #include "weft/base/executor.h"
 #include "weft/base/log.h"
+#include "weft/base/thread.h"
 #include "weft/comm/internal/collective_group.h"
 #include "weft/shm/wait_word.h"
 
@@ -122,8 +123,15 @@ void CollectiveGroup::run_in_background() {
     {
       MutexLock lock(mutex_);
       if (stopping_) return;
+      if (caller_refused_) {
+        caller_refused_ = calls_.size() > idle_callers_ && !add_caller().ok();
+      }
       if (!ticking_) {
-        background_needed_.wait(mutex_);
+        if (caller_refused_) {
+          background_needed_.wait_until(mutex_, Clock::now() + kLook);
+        } else {
+          background_needed_.wait(mutex_);
+        }
         seen = operations_;
         idle = 0;
         continue;
@@ -164,12 +172,30 @@ void CollectiveGroup::tell(Finished& finished) {
 }
 
 void CollectiveGroup::when_done(const std::shared_ptr<Work>& work, std::function<void()> then) {
-  MutexLock lock(mutex_);
-  if (work->done()) return call_soon(std::move(then));
-  // Nobody may wait for it in any other way.
-  if (work->then_.empty()) ++urgent_;
-  work->then_.push_back(std::move(then));
-  background_needed_.notify_all();
+  Finished finished;
+  {
+    MutexLock lock(mutex_);
+    const absl::Status caller = callers_.empty() ? add_caller() : absl::OkStatus();
+    if (caller.ok()) {
+      if (work->done()) return call_soon(std::move(then));
+      // Nobody may wait for it in any other way.
+      if (work->then_.empty()) ++urgent_;
+      work->then_.push_back(std::move(then));
+      background_needed_.notify_all();
+      return;
+    }
+    if (failure_.ok()) fail(caller);
+    finished.swap(finished_);
+  }
+  tell(finished);
+  then();
+}
+
+absl::Status CollectiveGroup::add_caller() {
+  absl::StatusOr<std::thread> thread =
+      start_thread("the callbacks of a process group", [this] { run_calls(); });
+  if (thread.ok()) callers_.push_back(*std::move(thread));
+  return thread.status();
 }
 
 void CollectiveGroup::call_soon(std::function<void()> call) {
@@ -177,8 +203,10 @@ void CollectiveGroup::call_soon(std::function<void()> call) {
   // An idle one may have been told of another call already.
   if (calls_.size() <= idle_callers_ || callers_.size() == kMostCallers) {
     calls_there_.notify_all();
-  } else {
-    callers_.emplace_back([this] { run_calls(); });
+  } else if (!add_caller().ok()) {
+    calls_there_.notify_all();  // those that there are come to it
+    caller_refused_ = true;
+    background_needed_.notify_all();
   }
 }
 

@@ -51,7 +51,8 @@ class StoreCaller {
 
  private:
   // Shared with the call that runs.
-  const std::shared_ptr<SerialThread> thread_ = std::make_shared<SerialThread>();
+  const std::shared_ptr<SerialThread> thread_ =
+      std::make_shared<SerialThread>(SerialThread::AtEnd::kDrop, "calls on the group's store");
 };
 
 }  // namespace internal

@@ -30,7 +30,7 @@ class WorkQueue {
   c10::intrusive_ptr<c10d::Work> push(Call call, std::function<void()> task);
 
  private:
-  SerialThread thread_{SerialThread::AtEnd::kRun};
+  SerialThread thread_{SerialThread::AtEnd::kRun, "the queue of a process group"};
 };
 
 }  // namespace weft::internal

@@ -25,15 +25,11 @@ class LoopbackConnection final : public Connection,
   bool send(FrameBatch frames) override {
     for (FramePtr& frame : frames) {
       if (closed_.load()) return false;
-      executor_.schedule([self = shared_from_this(), frame = std::move(frame)] {
-        std::vector<Frame> copy{*frame};
-        for (Payload& payload : copy[0].payloads) {
-          auto block = std::shared_ptr<std::byte[]>(new std::byte[payload.size]);
-          std::copy_n(payload.data, payload.size, block.get());
-          payload = {block.get(), payload.size, block};
-        }
-        if (!self->closed_.load()) self->sink_.on_frames(self, std::move(copy));
-      });
+      Executor::Call delivery;
+      delivery.run = [self = shared_from_this(), frame] { self->deliver(*frame); };
+      // Where no thread is left: a call must arrive to be refused, and a reply to be heard.
+      delivery.refuse = [self = shared_from_this(), frame] { self->deliver(*frame); };
+      executor_.schedule_call(std::move(delivery));
     }
     return true;
   }
@@ -44,6 +40,16 @@ class LoopbackConnection final : public Connection,
   LanesBytes lanes_of(const Frame&) const override { return {}; }
 
  private:
+  void deliver(const Frame& frame) {
+    std::vector<Frame> copy{frame};
+    for (Payload& payload : copy[0].payloads) {
+      auto block = std::shared_ptr<std::byte[]>(new std::byte[payload.size]);
+      std::copy_n(payload.data, payload.size, block.get());
+      payload = {block.get(), payload.size, block};
+    }
+    if (!closed_.load()) sink_.on_frames(shared_from_this(), std::move(copy));
+  }
+
   const PeerIdentity self_;
   TransportSink& sink_;
   Executor& executor_;

@@ -3,6 +3,9 @@
 #include <utility>
 
 #include "weft/base/future.h"
+#include "weft/base/log.h"
+#include "weft/base/status.h"
+#include "weft/base/thread.h"
 
 namespace weft::internal {
 
@@ -11,7 +14,19 @@ void StoreThread::schedule(Task task) {
   if (stopping_) return;
   tasks_.push_back(std::move(task));
   changed_.notify_all();
-  if (!thread_.joinable()) thread_ = std::thread([self = shared_from_this()] { self->work(); });
+  if (absl::Status started = start_locked(); !started.ok()) log_warning(started.message());
+}
+
+absl::Status StoreThread::start() {
+  MutexLock lock(mutex_);
+  return start_locked();
+}
+
+absl::Status StoreThread::start_locked() {
+  if (thread_.joinable() || stopping_) return absl::OkStatus();
+  WEFT_ASSIGN_OR_RETURN(thread_, start_thread("questions to the rendezvous store",
+                                              [self = shared_from_this()] { self->work(); }));
+  return absl::OkStatus();
 }
 
 bool StoreThread::idle() const {

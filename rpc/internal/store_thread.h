@@ -2,6 +2,8 @@
 // that does not answer holds up nobody else.
 //
 // Thread safety: all methods may be called from any thread.
+// Errors: where the system refuses the thread, tasks wait, and the next one asks for it again. A
+// worker starts it when it joins.
 // Lifetime: shared with its thread, which a task may keep after `stop`; tasks own what they use.
 #pragma once
 
@@ -17,7 +19,9 @@ namespace weft::internal {
 
 class StoreThread final : public Executor, public std::enable_shared_from_this<StoreThread> {
  public:
-  // The first task starts the thread.
+  // ResourceExhausted: the system refuses the thread.
+  absl::Status start() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The first task starts the thread, if nobody has.
   void schedule(Task task) override ABSL_LOCKS_EXCLUDED(mutex_);
   bool idle() const override ABSL_LOCKS_EXCLUDED(mutex_);
   // Schedules `task` and waits for it, but no longer than that.
@@ -26,6 +30,7 @@ class StoreThread final : public Executor, public std::enable_shared_from_this<S
   void stop(Nanoseconds moment = std::chrono::milliseconds(100)) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  absl::Status start_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void work() ABSL_LOCKS_EXCLUDED(mutex_);
 
   mutable Mutex mutex_;

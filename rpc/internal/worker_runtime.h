@@ -94,6 +94,7 @@ class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_th
   void park(Arrival& arrival);
   void unpark(Arrival& arrival);
   void refuse(Arrival& arrival, absl::Status status);
+  absl::Status no_thread_for(const Arrival& arrival) const;
   void refuse_ended(Arrival& arrival);
 
   Agent& agent_;

@@ -125,6 +125,12 @@ void WorkerRuntime::refuse_ended(Arrival& arrival) {
   refuse(arrival, late ? absl::DeadlineExceededError(text) : absl::CancelledError(text));
 }
 
+absl::Status WorkerRuntime::no_thread_for(const Arrival& arrival) const {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "worker '", name(), "' has no thread left for '", arrival.entry->name, "', called at depth ",
+      arrival.meta.chain_depth(), " of ", arrival.chain.to_string()));
+}
+
 void WorkerRuntime::on_call(const std::shared_ptr<IncomingCall>& call) {
   auto arrival = std::make_shared<Arrival>();
   arrival->call = call;
@@ -152,9 +158,7 @@ void WorkerRuntime::on_call(const std::shared_ptr<IncomingCall>& call) {
   }
   arrival->entry = *entry;
   if (executor_.saturated()) {
-    refuse_unread(absl::ResourceExhaustedError(absl::StrCat(
-        "worker '", name(), "' has no thread left for '", arrival->entry->name,
-        "', called at depth ", meta.chain_depth(), " of ", arrival->chain.to_string())));
+    refuse_unread(no_thread_for(*arrival));
     return;
   }
   const bool makes_object = (header.flags & kFlagObject) != 0;
@@ -228,14 +232,13 @@ void WorkerRuntime::schedule(std::shared_ptr<Arrival> arrival) {
     return;
   }
   const RunLengths& lengths = run_lengths_.at(arrival->entry);
-  Executor::Task task = [self = shared_from_this(), arrival = std::move(arrival)] {
-    self->run(arrival);
+  Executor::Call call;
+  call.run = [self = shared_from_this(), arrival] { self->run(arrival); };
+  call.refuse = [self = shared_from_this(), arrival] {
+    self->refuse(*arrival, self->no_thread_for(*arrival));
   };
-  if (lengths.short_lately()) {
-    executor_.schedule_near(std::move(task), lengths.usual());
-  } else {
-    executor_.schedule(std::move(task));
-  }
+  if (lengths.short_lately()) call.expected = lengths.usual();
+  executor_.schedule_call(std::move(call));
 }
 
 void WorkerRuntime::run(const std::shared_ptr<Arrival>& arrival) {

@@ -2,10 +2,12 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 
 #include <gtest/gtest.h>
 
 #include "weft/base/future.h"
+#include "weft/base/thread.h"
 
 namespace weft {
 namespace {
@@ -169,6 +171,131 @@ TEST(ThreadExecutorTest, SaysThatItIsSaturatedAtItsBoundAndNotAfterwards) {
   event.set();
   ASSERT_TRUE(done.wait_for(seconds(60)));
   EXPECT_FALSE(executor.saturated());
+  executor.stop();
+}
+
+// One thread, which announces that it waits, and the system gives no second one.
+class AtAThreadLimit : public ::testing::Test {
+ protected:
+  AtAThreadLimit() {
+    EXPECT_TRUE(executor_.start().ok());
+    none_.emplace(0);
+  }
+  ~AtAThreadLimit() override { executor_.stop(); }
+
+  // Occupies the thread until release().
+  void occupy(bool announced) {
+    executor_.schedule([this, announced] {
+      std::optional<BlockingSection> section;
+      if (announced) section.emplace();
+      waits_.set();
+      release_.wait();
+    });
+    waits_.wait();
+  }
+  void release() { release_.set(); }
+  void call(std::atomic<int>& ran) {
+    executor_.schedule_call({[&] { ++ran; }, [this] { ++refused_; }, {}});
+  }
+  void stall() { clock_.advance(std::chrono::milliseconds(10)); }
+
+  ManualClock clock_;
+  ThreadExecutor executor_{clock_, {.threads = 2}};
+  std::optional<ThreadLimit> none_;
+  ForeignEvent waits_, release_;
+  std::atomic<int> refused_{0};
+};
+
+TEST_F(AtAThreadLimit, TasksRunLaterOnTheThreadThatThereIs) {
+  occupy(false);
+  std::atomic<int> ran{0};
+  Promise<void> last;
+  Future<void> done = last.future();
+  for (int i = 0; i < 100; ++i) call(ran);
+  executor_.schedule([&] { last.set_value(); });
+  EXPECT_EQ(executor_.thread_count(), 1u);
+  EXPECT_EQ(none_->refused(), 1) << "it is not asked for each task";
+  release();
+  ASSERT_TRUE(done.wait_for(seconds(60)));
+  EXPECT_EQ(ran, 100);
+  EXPECT_EQ(refused_, 0);
+}
+
+TEST_F(AtAThreadLimit, CallsAreRefusedWhenEveryThreadWaits) {
+  occupy(true);
+  std::atomic<int> ran{0};
+  call(ran);
+  Promise<void> plain;
+  Future<void> done = plain.future();
+  executor_.schedule([&] { plain.set_value(); });
+  EXPECT_FALSE(executor_.saturated());
+  stall();
+  EXPECT_TRUE(executor_.saturated());
+  EXPECT_EQ(refused_, 1);
+  EXPECT_FALSE(done.done()) << "what cannot be refused waits";
+  release();
+  ASSERT_TRUE(done.wait_for(seconds(60)));
+  EXPECT_EQ(ran, 0) << "a refused call was executed";
+}
+
+TEST_F(AtAThreadLimit, ACallWaitsForAThreadThatMayBeComputing) {
+  occupy(false);
+  std::atomic<int> ran{0};
+  call(ran);
+  stall();
+  EXPECT_TRUE(executor_.saturated()) << "further ones are refused before they come here";
+  EXPECT_EQ(refused_, 0);
+  Promise<void> last;
+  Future<void> done = last.future();
+  executor_.schedule([&] { last.set_value(); });
+  release();
+  ASSERT_TRUE(done.wait_for(seconds(60)));
+  EXPECT_EQ(ran, 1);
+}
+
+TEST_F(AtAThreadLimit, TheSystemIsAskedAgainAfterAWhile) {
+  occupy(true);
+  Promise<void> promise;
+  Future<void> done = promise.future();
+  executor_.schedule([&] { promise.set_value(); });
+  stall();
+  none_.reset();
+  EXPECT_EQ(executor_.thread_count(), 1u);
+  stall();
+  ASSERT_TRUE(done.wait_for(seconds(60)));
+  EXPECT_EQ(executor_.thread_count(), 2u);
+  release();
+}
+
+TEST(ThreadExecutorTest, WithoutAnyThreadACallIsRefused) {
+  ManualClock clock;
+  ThreadExecutor executor(clock, {.threads = 2});
+  const ThreadLimit none(0);
+  EXPECT_EQ(executor.start().code(), absl::StatusCode::kResourceExhausted);
+  int refused = 0;
+  executor.schedule_call({[] { FAIL(); }, [&] { ++refused; }, {}});
+  clock.advance(std::chrono::milliseconds(10));
+  EXPECT_EQ(refused, 1);
+  EXPECT_TRUE(executor.saturated());
+  clock.advance(std::chrono::milliseconds(10));
+  EXPECT_FALSE(executor.saturated()) << "nothing waits any more";
+}
+
+TEST(ThreadExecutorTest, AtItsBoundCallsThatWaitAreRefusedWhenEveryThreadWaits) {
+  ManualClock clock;
+  ThreadExecutor executor(clock, {.threads = 1, .max_threads = 1});
+  ForeignEvent waits, go;
+  executor.schedule([&] {
+    const BlockingSection section;
+    waits.set();
+    go.wait();
+  });
+  waits.wait();
+  int refused = 0;
+  executor.schedule_call({[] { FAIL(); }, [&] { ++refused; }, {}});
+  clock.advance(std::chrono::milliseconds(10));
+  EXPECT_EQ(refused, 1);
+  go.set();
   executor.stop();
 }
 

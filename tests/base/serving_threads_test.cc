@@ -2,11 +2,14 @@
 
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "weft/base/thread.h"
 
 namespace weft {
 namespace {
@@ -395,6 +398,55 @@ TEST_F(ServingThreadsTest, TheEndWaitsForTheTaskThatRuns) {
   });
   release.open();
   joiner.join();
+}
+
+TEST(ServingThreadsWithoutThreads, SaysSoIfItGetsNotEvenOne) {
+  const ThreadLimit none(0);
+  ServingThreads threads([] { return false; });
+  EXPECT_EQ(threads.started().code(), absl::StatusCode::kResourceExhausted);
+  threads.join();
+}
+
+// Nobody stands by: a task on the thread that serves could stop the queue.
+TEST(ServingThreadsWithoutThreads, TasksGoToTheExecutorUntilAnotherThreadCanStandBy) {
+  SystemClock clock;
+  ThreadExecutor executor(clock, {.threads = 1});
+  ASSERT_TRUE(executor.start().ok());
+  Queue queue;
+  auto one = std::make_unique<ThreadLimit>(1);
+  ServingThreads threads([&] { return queue.serve_one(); }, std::chrono::microseconds(1));
+  ASSERT_TRUE(threads.started().ok());
+  const auto runs_where_it_came = [&] {
+    std::thread::id serving, running;
+    Gate done;
+    queue.push([&] {
+      serving = std::this_thread::get_id();
+      const auto task = [&] {
+        running = std::this_thread::get_id();
+        done.open();
+      };
+      executor.schedule_near(task, std::chrono::microseconds(10));
+    });
+    done.wait();
+    return running == serving;
+  };
+  EXPECT_FALSE(runs_where_it_came());
+  Gate release, over;
+  queue.push([&] {
+    const auto task = [&] {
+      release.wait();
+      over.open();
+    };
+    executor.schedule_near(task, std::chrono::microseconds(10));
+  });
+  queue.push([&] { release.open(); });  // served while that task blocks
+  over.wait();
+  one.reset();
+  while (!runs_where_it_came()) {
+  }
+  queue.end();
+  threads.join();
+  executor.stop();
 }
 
 }  // namespace

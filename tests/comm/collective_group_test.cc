@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <future>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -12,6 +13,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "weft/base/thread.h"
 #include "weft/tests/comm/operations.h"
 #include "weft/tests/comm/ranks.h"
 
@@ -192,6 +194,56 @@ TEST(CollectiveGroupTest, WorkWithACallbackGoesOnAtOnceAfterAWaitForOtherWork) {
   waits.join();
   EXPECT_EQ(run(group[1], barrier()), absl::OkStatus());
   EXPECT_EQ(told.get_future().wait_until(in_time()), std::future_status::ready);
+}
+
+TEST(CollectiveGroupTest, ARankThatGetsNoThreadFailsTheGroupWithItsReason) {
+  const ThreadLimit one(1);  // for two ranks
+  Ranks group(2);
+  std::atomic<int> refused = 0;
+  group.each([&](int rank) {
+    const absl::Status status = run(group[rank], barrier());
+    EXPECT_FALSE(status.ok());
+    if (absl::IsResourceExhausted(status)) ++refused;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("no thread can be started for a process group"));
+  });
+  EXPECT_EQ(refused, 1);
+}
+
+TEST(CollectiveGroupTest, WithoutAThreadForCallbacksTheGroupFailsAndTheyAreCalled) {
+  Ranks group(2);
+  std::vector<double> mine = numbers(1, 10), others = numbers(2, 10);
+  const ThreadLimit none(0);
+  const auto work = group[0].start(all_reduce(mine), in_time());
+  int told = 0;
+  group[0].when_done(work, [&] { ++told; });
+  EXPECT_EQ(told, 1);
+  ASSERT_TRUE(work->done());
+  EXPECT_TRUE(absl::IsResourceExhausted(work->status())) << work->status();
+  (void)run(group[1], all_reduce(others));  // what rank 0 had given may be enough
+  EXPECT_THAT(std::string(run(group[1], barrier()).message()),
+              HasSubstr("no thread can be started for the callbacks"));
+}
+
+TEST(CollectiveGroupTest, ACallbackThatWaitsForAnotherGoesOnOnceThereIsAThread) {
+  Ranks group(1);
+  const auto work = group[0].start(barrier(), in_time());
+  auto one = std::make_unique<ThreadLimit>(1);
+  std::atomic<bool> first = false, second = false;
+  group[0].when_done(work, [&] {
+    first = true;
+    first.notify_all();
+    second.wait(false);
+  });
+  first.wait(false);
+  group[0].when_done(work, [&] {
+    second = true;
+    second.notify_all();
+  });
+  EXPECT_GE(one->refused(), 1);
+  EXPECT_FALSE(second);
+  one.reset();
+  second.wait(false);
 }
 
 TEST(CollectiveGroupTest, ManyThreadsWaitForTheSameWork) {

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "weft/base/thread.h"
 #include "weft/tests/ddp/failure_of.h"
 
 namespace weft::testing {
@@ -93,6 +94,15 @@ TEST(DataParallel, UsesNoMoreDevicesThanRows) {
   EXPECT_EQ(data_parallel(net, at::ones({2, 3}), cpus(5)).size(0), 2);
   EXPECT_EQ(data_parallel(net, at::ones({5, 3}), cpus(4)).size(0), 5);
   EXPECT_EQ(data_parallel(net, at::ones({0, 3}), cpus(4)).size(0), 0);
+}
+
+TEST(DataParallel, PartsForWhichThereIsNoThreadRunOneAfterAnother) {
+  Net net;
+  const Tensor input = at::randn({7, 3});
+  const Tensor expected = net(input);
+  const ThreadLimit none(0);
+  EXPECT_TRUE(at::allclose(data_parallel(net, input, cpus(3)), expected));
+  EXPECT_EQ(none.refused(), 2);
 }
 
 TEST(DataParallel, CutsAndJoinsAlongTheDimensionAskedFor) {

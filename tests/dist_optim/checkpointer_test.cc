@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "weft/base/thread.h"
 #include "weft/dist_optim/checkpoint.h"
 #include "weft/tests/dist_optim/step_ledger.h"
 
@@ -57,6 +58,14 @@ TEST_F(CheckpointerTest, AnOwnerComesBackAtItsLastCheckpoint) {
     for (uint64_t n = back + 2; n <= back + 12; ++n) owner.step(n);
     EXPECT_EQ(times_applied(owner.set()), once_up_to(back + 12));
   }
+}
+
+TEST_F(CheckpointerTest, WithoutAThreadToWriteItIsNotOpened) {
+  const ThreadLimit none(0);
+  const absl::Status refused =
+      Checkpointer::open(ledger_set(), options(Durability::kCheckpoint)).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("for a checkpointer"));
 }
 
 TEST_F(CheckpointerTest, ASlowDiskHoldsBackTheStepThatWouldPutTooMuchAtRisk) {

@@ -80,6 +80,15 @@ TEST(WorkerProcessTest, AKilledRankIsAnErrorWithItsNameAndTheOthersEndInGoodOrde
   }
 }
 
+TEST(WorkerProcessTest, WhereTheSystemGivesNoMoreThreadsCallsAreRefusedAndNobodyAborts) {
+  const Outcome outcome = launch(2, "threadless");
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  if (outcome.output.find("no limit") != std::string::npos) GTEST_SKIP() << "no RLIMIT_NPROC here";
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("worker0 ended"), HasSubstr("worker1 ended"),
+                    HasSubstr("RESOURCE_EXHAUSTED"), HasSubstr("has no thread left for")));
+}
+
 TEST(WorkerProcessTest, AStoppedProcessIsDeadToTheOthersAndLearnsIt) {
   for (int victim : {2, 1}) {
     const Outcome outcome = launch(3, absl::StrCat("stopped ", victim));

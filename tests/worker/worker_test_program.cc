@@ -9,6 +9,7 @@
 //   stuck RANK     shuts down while a handler of that rank never returns
 //   near RANK      the same with a handler that runs on the thread that reads messages
 //   fail RANK      that rank fails after it has joined, the others serve
+//   threadless     the system gives no more threads: calls that need one are refused, others go on
 //   join           joins and shuts down; WEFT_TEST_NAME and WEFT_TEST_WORLD replace name and size
 //   absent         rank 1 never joins
 #include <atomic>
@@ -18,6 +19,9 @@
 #include <iostream>
 #include <stdexcept>
 #include <string>
+#include <sys/resource.h>
+#include <system_error>
+#include <thread>
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
@@ -204,6 +208,42 @@ int fail(weft::Worker& worker, const std::string& failing) {
   return 0;
 }
 
+// False: this system gives it threads all the same.
+bool use_up_threads() {
+  constexpr uid_t kNobody = 65534;
+  if (getuid() == 0 && setuid(kNobody) != 0) return false;  // root has no such limit
+  const rlimit none{1, 1};
+  if (setrlimit(RLIMIT_NPROC, &none) != 0) return false;
+  try {
+    std::thread([] {}).join();
+    return false;
+  } catch (const std::system_error&) {
+    return true;
+  }
+}
+
+int threadless(weft::Worker& worker) {
+  const std::string other = worker.id().index == 0 ? "worker1" : "worker0";
+  if (weft::rpc_sync(other, plus_one, 41) != 42) return 2;
+  if (!use_up_threads()) {
+    say("no limit");
+    return 0;
+  }
+  say(absl::StrCat(worker.name(), " has no threads left"));
+  std::string refusal;
+  for (int i = 0; i < 20; ++i) {
+    try {
+      (void)weft::rpc_sync(other, bounce, other, worker.name(), 200);
+    } catch (const weft::RpcError& error) {
+      if (error.code() == absl::StatusCode::kResourceExhausted) refusal = error.what();
+    }
+  }
+  say(absl::StrCat(worker.name(), " heard: ", refusal));
+  worker.shutdown();
+  say(absl::StrCat(worker.name(), " ended"));
+  return 0;
+}
+
 int run(int argc, char** argv) {
   const std::string task = argc > 1 ? argv[1] : "";
   const std::string chosen = argc > 2 ? absl::StrCat("worker", argv[2]) : "";
@@ -226,6 +266,7 @@ int run(int argc, char** argv) {
     if (task == "busy") return busy(worker);
     if (task == "stuck") return stuck(worker, chosen, false);
     if (task == "near") return stuck(worker, chosen, true);
+    if (task == "threadless") return threadless(worker);
     if (task == "fail") return fail(worker, chosen);
     worker.shutdown();
     return 0;

@@ -1,0 +1,72 @@
+#include "weft/base/thread.h"
+
+#include <atomic>
+#include <functional>
+#include <pthread.h>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "weft/base/clock.h"
+#include "weft/base/rpc_error.h"
+#include "weft/base/serial_thread.h"
+
+namespace weft {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+absl::Status thrown_by(const std::function<void()>& code) {
+  try {
+    code();
+  } catch (const RpcError& error) {
+    return error.status();
+  }
+  return absl::OkStatus();
+}
+
+TEST(ThreadTest, RunsWhatItIsGiven) {
+  std::atomic<bool> ran{false};
+  absl::StatusOr<std::thread> thread = start_thread("a test", [&] { ran = true; });
+  ASSERT_TRUE(thread.ok());
+  thread->join();
+  EXPECT_TRUE(ran);
+}
+
+// No address space has room for such a stack: to the library it is as if no process were left.
+TEST(ThreadTest, WhatTheSystemRefusesIsAnErrorThatNamesThePurpose) {
+  pthread_attr_t usual, huge;
+  ASSERT_EQ(::pthread_getattr_default_np(&usual), 0);
+  ASSERT_EQ(::pthread_attr_init(&huge), 0);
+  ASSERT_EQ(::pthread_attr_setstacksize(&huge, size_t{1} << 46), 0);
+  ASSERT_EQ(::pthread_setattr_default_np(&huge), 0);
+  const absl::Status refused = start_thread("the tide", [] {}).status();
+  ASSERT_EQ(::pthread_setattr_default_np(&usual), 0);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("no thread can be started for the tide"), HasSubstr("unavailable")));
+  start_needed_thread("the next test", [] {}).join();
+}
+
+TEST(ThreadTest, AnObjectThatNeedsItsThreadThrowsWhereNoneIsLeft) {
+  const ThreadLimit none(0);
+  EXPECT_EQ(thrown_by([] { SystemClock clock; }).code(), absl::StatusCode::kResourceExhausted);
+  const absl::Status refused =
+      thrown_by([] { SerialThread thread(SerialThread::AtEnd::kDrop, "the mill"); });
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("for the mill"));
+  EXPECT_EQ(none.refused(), 2);
+}
+
+TEST(ThreadTest, ALimitLetsItsNumberThrough) {
+  const ThreadLimit two(2);
+  start_needed_thread("a test", [] {}).join();
+  start_needed_thread("a test", [] {}).join();
+  EXPECT_FALSE(start_thread("a test", [] {}).ok());
+  EXPECT_EQ(two.refused(), 1);
+}
+
+}  // namespace
+}  // namespace weft

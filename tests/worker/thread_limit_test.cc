@@ -1,0 +1,162 @@
+// Workers for which the system has no more threads, over every transport. With the system's own
+// limit: worker_process_test.
+#include <atomic>
+#include <optional>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/rpc_error.h"
+#include "weft/base/thread.h"
+#include "weft/rpc/function.h"
+#include "weft/rpc/verbs.h"
+#include "weft/rref/rref.h"
+#include "weft/tests/support/worker_world.h"
+#include "weft/worker/rendezvous.h"
+
+namespace thread_limit_test {
+
+using ::testing::HasSubstr;
+using weft::Ran;
+using weft::RpcError;
+using weft::ThreadLimit;
+using weft::Worker;
+using weft::WorkerOptions;
+using weft::testing::TransportKind;
+using weft::testing::WorkerWorld;
+
+class ThreadLimitTest : public ::testing::TestWithParam<TransportKind> {
+ protected:
+  static WorkerWorld::Customize with_one_thread() {
+    return WorkerWorld::over(GetParam(),
+                             [](size_t, WorkerOptions& options) { options.threads = 1; });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Transports, ThreadLimitTest,
+                         ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc),
+                         [](const auto& info) { return weft::testing::to_string(info.param); });
+
+int64_t twice(int64_t value) { return 2 * value; }
+WEFT_REGISTER_FUNCTION(twice);
+
+std::atomic<int64_t> executed{0};
+int64_t nest(const std::string& here, const std::string& there, int64_t depth);
+WEFT_REGISTER_FUNCTION(nest);
+int64_t nest(const std::string& here, const std::string& there, int64_t depth) {
+  executed.fetch_add(1);
+  return depth == 0 ? 0 : 1 + weft::rpc_sync(there, nest, there, here, depth - 1);
+}
+
+TEST_P(ThreadLimitTest, JoinNamesTheThreadThatTheSystemRefuses) {
+  for (int more = 0; more < 20; ++more) {
+    WorkerWorld world(0);
+    WorkerOptions options = world.options_of(0, 1);
+    if (GetParam() == TransportKind::kGrpc) options.transport = nullptr;
+    std::optional<Worker> worker;
+    try {
+      const ThreadLimit limit(more);
+      worker.emplace(Worker::join(options));
+    } catch (const RpcError& refused) {
+      EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused.what();
+      EXPECT_EQ(refused.ran(), Ran::kNo);
+      EXPECT_EQ(refused.worker(), "worker0");
+      EXPECT_THAT(refused.what(), HasSubstr("no thread can be started for "));
+      continue;
+    }
+    EXPECT_GE(more, 4) << "clock, end, handlers and store have a thread each";
+    EXPECT_EQ(weft::rpc_sync(worker->to("worker0"), twice, 21), 42);
+    worker->shutdown();
+    return;
+  }
+  FAIL() << "it never joined";
+}
+
+TEST_P(ThreadLimitTest, AWorkerWithTheThreadsOfItsJoinAnswersAndEnds) {
+  WorkerWorld world(2, with_one_thread());
+  EXPECT_EQ(weft::rpc_sync(world[0].to("worker1"), twice, 1), 2);
+  const ThreadLimit none(0);
+  std::vector<weft::Future<int64_t>> calls;
+  for (int64_t i = 0; i < 200; ++i) {
+    calls.push_back(weft::rpc_async(world[i % 2].to(world.name(1 - i % 2)), twice, i));
+  }
+  for (int64_t i = 0; i < 200; ++i) EXPECT_EQ(calls[i].wait(), 2 * i);
+  world.shutdown_all();
+}
+
+// Each level of the chain holds a thread; when none is left the deepest call is refused, and all
+// above it fail in their turn.
+TEST_P(ThreadLimitTest, ANestedCallForWhichNoThreadIsLeftIsRefusedNotExecuted) {
+  WorkerWorld world(2, with_one_thread());
+  EXPECT_EQ(weft::rpc_sync(world[0].to("worker1"), twice, 1), 2);
+  EXPECT_EQ(weft::rpc_sync(world[1].to("worker0"), twice, 1), 2);
+  constexpr int64_t kDepth = 64;
+  const auto chain = [&] {
+    return weft::rpc_sync(world[0].to("worker1"), nest, world.name(1), world.name(0), kDepth);
+  };
+  executed = 0;
+  {
+    const ThreadLimit none(0);
+    try {
+      chain();
+      FAIL() << "64 handlers waited on a few threads";
+    } catch (const RpcError& refused) {
+      EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused.what();
+      EXPECT_THAT(refused.what(),
+                  HasSubstr(absl::StrCat("called at depth ", executed.load(), " of ")));
+    }
+    EXPECT_GT(none.refused(), 0);
+    EXPECT_EQ(weft::rpc_sync(world[0].to("worker1"), twice, 3), 6) << "the threads are free again";
+  }
+  executed = 0;
+  EXPECT_EQ(chain(), kDepth);
+  EXPECT_EQ(executed, kDepth + 1);
+  world.shutdown_all();
+}
+
+TEST_P(ThreadLimitTest, SoIsACallOfAWorkerToItself) {
+  WorkerWorld world(1, with_one_thread());
+  const ThreadLimit none(0);
+  executed = 0;
+  try {
+    weft::rpc_sync(world[0].to("worker0"), nest, world.name(0), world.name(0), 8);
+    FAIL() << "8 handlers waited on one thread";
+  } catch (const RpcError& refused) {
+    EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused.what();
+    EXPECT_THAT(refused.what(), HasSubstr("called at depth 1 of "));
+  }
+  EXPECT_EQ(executed, 1);
+  world.shutdown_all();
+}
+
+// A `remote` was accepted before its function runs: the reference learns of the refusal.
+TEST_P(ThreadLimitTest, AnObjectForWhichNoThreadIsLeftIsRefusedToItsReference) {
+  WorkerWorld world(1, with_one_thread());
+  const ThreadLimit none(0);
+  std::atomic<bool> waits{false};
+  weft::Promise<void> release;
+  Worker& worker = world[0];
+  worker.runtime()->executor().schedule([&waits, go = release.future()] {
+    waits = true;
+    waits.notify_all();
+    go.wait();
+  });
+  waits.wait(false);
+  auto reference = weft::remote(worker.to("worker0"), twice, int64_t{1});
+  const auto value = reference.to_here_async();
+  EXPECT_EQ(value.result().status().code(), absl::StatusCode::kResourceExhausted)
+      << value.result().status();
+  EXPECT_EQ(weft::ran_of(value.result().status()), Ran::kNo);
+  release.set_value();
+  world.shutdown_all();
+}
+
+TEST(ThreadLimitAtTheStore, OpeningItSaysThatNoThreadIsLeft) {
+  const ThreadLimit none(0);
+  const auto hosted = weft::host_rendezvous_store({.host = "127.0.0.1", .port = 0});
+  EXPECT_EQ(hosted.status().code(), absl::StatusCode::kResourceExhausted) << hosted.status();
+  EXPECT_THAT(std::string(hosted.status().message()), HasSubstr("rendezvous store at 127.0.0.1"));
+}
+
+}  // namespace thread_limit_test
