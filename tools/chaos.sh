@@ -13,7 +13,7 @@
 #   --no-flips     flip no bits
 #   --only KINDS   these kinds of faults alone: kill, stop, partition, one-way, isolate, store-cut,
 #                  loss, reset, proxy-delay, proxy-truncate, hung-lane, full-disk, file-limit,
-#                  memory-limit, leave; no fail points, no flipped bits
+#                  memory-limit, thread-limit, leave; no fail points, no flipped bits
 #   --apart S      seconds between the end of a fault and the next one (they overlap); deaths must
 #                  then be noticed within 0.5 s, hangs within 2.4 s (99 %)
 #   --busy N       threads per processor that compute all the time (0)

@@ -110,6 +110,7 @@ class Arena {
   void trouble_proxy(const Fault& fault, size_t injection);
   void fill_disk(size_t injection);
   void limit(const Fault& fault, size_t injection);
+  void take_threads(const Fault& fault, size_t injection);
   void resume(size_t slot, size_t life);
   void heal_everything();
   std::string port_file(size_t slot) const;

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/tests/chaos/arena.h"
+#include "weft/tests/chaos/process_threads.h"
 
 namespace weft::chaos {
 namespace {
@@ -112,6 +113,9 @@ void Arena::inject(const Fault& fault) {
     case FaultKind::kFileLimit:
     case FaultKind::kMemoryLimit:
       limit(fault, injection);
+      break;
+    case FaultKind::kThreadLimit:
+      take_threads(fault, injection);
       break;
     case FaultKind::kFailPoint:
       break;  // comes with processes (spawn)
@@ -227,6 +231,13 @@ void Arena::limit(const Fault& fault, size_t injection) {
           if (!of.running || of.running->life != life) return;
           (void)::prlimit(of.running->pid, which, &before, nullptr);
         });
+}
+
+// A worker does without: unlike the other limits, this one is no reason to end.
+void Arena::take_threads(const Fault& fault, size_t injection) {
+  const pid_t pid = slots_[fault.slot].running->pid;
+  if (!limit_threads(pid, fault.number).ok()) return;
+  later(injections_[injection].span.end, [pid] { lift_thread_limit(pid); });
 }
 
 void Arena::heal_everything() {

@@ -30,6 +30,7 @@
 #include "weft/tests/chaos/network.h"
 #include "weft/tests/chaos/oracle.h"
 #include "weft/tests/chaos/plan.h"
+#include "weft/tests/chaos/process_threads.h"
 #include "weft/tests/chaos/summary.h"
 #include "weft/worker/rendezvous.h"
 
@@ -65,6 +66,7 @@ std::vector<FaultKind> kinds_for(const Network& network) {
                  {FaultKind::kPartition, FaultKind::kOneWay, FaultKind::kIsolate,
                   FaultKind::kStoreCut, FaultKind::kLoss, FaultKind::kReset, FaultKind::kFullDisk});
   }
+  if (can_limit_threads().ok()) kinds.push_back(FaultKind::kThreadLimit);
   return kinds;
 }
 
@@ -77,7 +79,9 @@ std::vector<FaultKind> chosen_kinds(const Options& options, const Network& netwo
     const FaultKind kind = *named_fault(name);  // CLI11 has let no other name through
     if (std::find(possible.begin(), possible.end(), kind) == possible.end()) {
       throw std::invalid_argument(
-          absl::StrCat("--only ", name, " needs namespaces: ", network.reason()));
+          kind == FaultKind::kThreadLimit
+              ? absl::StrCat("--only ", name, ": ", std::string(can_limit_threads().message()))
+              : absl::StrCat("--only ", name, " needs namespaces: ", network.reason()));
     }
     kinds.push_back(kind);
   }

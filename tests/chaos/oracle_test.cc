@@ -219,6 +219,15 @@ TEST_F(OracleLeftoversTest, MayBeACallThatHangsInAStoreThatIsCutOff) {
   }
 }
 
+TEST_F(OracleLeftoversTest, MayBeThreadsOfGrpcWhereThreadsWereRefused) {
+  leave_behind(8, 0);
+  EXPECT_THAT(found_after(FaultKind::kThreadLimit, {60 * kSecond, 61 * kSecond}), Pair(0, 0));
+  EXPECT_THAT(found_after(FaultKind::kThreadLimit, {60 * kSecond, 61 * kSecond}, 1), Pair(8, 0))
+      << "another worker";
+  leave_behind(9, 1);
+  EXPECT_THAT(found_after(FaultKind::kThreadLimit, {60 * kSecond, 61 * kSecond}), Pair(1, 1));
+}
+
 TEST_F(OracleLeftoversTest, AreFoundWhereMoreIsLeftThanSuchACall) {
   leave_behind(3, 2);
   EXPECT_THAT(found_after(FaultKind::kIsolate, {90 * kSecond, 101 * kSecond}), Pair(1, 1));

@@ -35,6 +35,7 @@ constexpr std::array<Names, kFaultKinds> kNames = {{
     {"full disk", "full-disk"},
     {"file descriptor limit", "file-limit"},
     {"memory limit", "memory-limit"},
+    {"thread limit", "thread-limit"},
     {"leave and join", "leave"},
 }};
 
@@ -92,6 +93,7 @@ milliseconds draw_length(Dice& dice, FaultKind kind) {
     case FaultKind::kFullDisk:
     case FaultKind::kFileLimit:
     case FaultKind::kMemoryLimit:
+    case FaultKind::kThreadLimit:
       return milliseconds(dice.spread(1000, 5000));
     case FaultKind::kKill:
     case FaultKind::kFailPoint:
@@ -112,6 +114,8 @@ uint64_t draw_number(Dice& dice, FaultKind kind) {
       return dice.between(0, 8);
     case FaultKind::kMemoryLimit:
       return dice.between(8, 128);
+    case FaultKind::kThreadLimit:
+      return dice.between(0, 2);
     default:
       return dice.between(1, 1'000'000);
   }

@@ -29,6 +29,7 @@ enum class FaultKind {
   kFullDisk,       // no space is left for checkpoints, anywhere
   kFileLimit,      // the victim can open `number` descriptors more
   kMemoryLimit,    // the victim can map `number` MiB more
+  kThreadLimit,    // the victim gets `number` threads more
   kLeave,          // no fault: it leaves in good order and joins again
 };
 inline constexpr int kFaultKinds = 17;
