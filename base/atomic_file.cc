@@ -121,7 +121,7 @@ absl::Status AtomicFile::append(std::string_view bytes) {
   return absl::OkStatus();
 }
 
-absl::Status AtomicFile::commit() {
+absl::Status AtomicFile::commit(const std::function<absl::Status()>& allowed) {
   if (descriptor_ < 0) {
     return absl::FailedPreconditionError(absl::StrCat(path_, " is closed: nothing to commit"));
   }
@@ -134,6 +134,11 @@ absl::Status AtomicFile::commit() {
   // tried.
   if (calls_->fsync(descriptor_) != 0) return fail("cannot flush");
   if (::close(std::exchange(descriptor_, -1)) != 0) return fail("cannot close");
+  absl::Status refused = allowed == nullptr ? absl::OkStatus() : allowed();
+  if (!refused.ok()) {
+    discard();
+    return refused;
+  }
   WEFT_FAIL_POINT("file.rename.next");
   if (calls_->rename(temporary_.c_str(), path_.c_str()) != 0) return fail("cannot replace");
   WEFT_FAIL_POINT("file.renamed");

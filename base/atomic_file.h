@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <stdio.h>
 #include <string>
 #include <string_view>
@@ -46,7 +47,9 @@ class AtomicFile {
   absl::Status append(std::string_view bytes);
   // Makes the content visible under the path, durably. If only the last step fails, flushing the
   // folder, the new file is in place and the error says that it may not survive a power cut.
-  absl::Status commit();
+  // `allowed`, if given, is asked when the content is on the disk, right before the rename: an
+  // error of it is returned, and the old file stays.
+  absl::Status commit(const std::function<absl::Status()>& allowed = nullptr);
 
   const std::string& path() const { return path_; }
 

@@ -15,6 +15,7 @@
 #include "weft/base/atomic_file.h"
 #include "weft/base/fail_point.h"
 #include "weft/base/status.h"
+#include "weft/dist_optim/internal/folder_claim.h"
 #include "weft/dist_optim/internal/manifest.h"
 #include "weft/dist_optim/internal/regular_file.h"
 
@@ -118,6 +119,82 @@ absl::Status CheckpointFolder::save(const CheckpointInfo& info,
   return commit(info, records);
 }
 
+// ---- whose it is
+
+absl::StatusOr<internal::FolderLock> CheckpointFolder::lock() const {
+  const std::string holder = owner_.empty() ? internal::name_this_process() : owner_;
+  return internal::FolderLock::take(root_, holder, options_.lock_wait);
+}
+
+// That of the newest manifest counts as well: the steps may have been copied without the claim.
+absl::StatusOr<internal::FolderClaim> CheckpointFolder::newest_claim() const {
+  WEFT_ASSIGN_OR_RETURN(internal::FolderClaim newest, internal::read_claim(root_));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> complete, steps());
+  if (complete.empty()) return newest;
+  const absl::StatusOr<Manifest> last = manifest(complete.back());
+  if (last.ok() && last->info.incarnation > newest.incarnation) {
+    newest = {last->info.incarnation, ""};
+  }
+  // A damaged one says nothing, and must not keep a whole one from being written behind it.
+  if (!last.ok() && !absl::IsDataLoss(last.status()) && !absl::IsNotFound(last.status())) {
+    return last.status();
+  }
+  return newest;
+}
+
+absl::Status CheckpointFolder::claim() {
+  WEFT_RETURN_IF_ERROR(make_folder(root_, calls()));
+  std::string owner = internal::name_this_process();
+  WEFT_ASSIGN_OR_RETURN(const internal::FolderLock held,
+                        internal::FolderLock::take(root_, owner, options_.lock_wait));
+  WEFT_ASSIGN_OR_RETURN(const internal::FolderClaim newest, newest_claim());
+  if (newest.incarnation >= internal::kMaxIncarnation) {
+    return absl::ResourceExhaustedError(absl::StrCat("checkpoint folder ", root_,
+                                                     " is of incarnation ", newest.incarnation,
+                                                     ", the last one there is"));
+  }
+  const uint64_t next = newest.incarnation + 1;
+  WEFT_RETURN_IF_ERROR(internal::write_claim(root_, {next, owner}, calls()));
+  incarnation_ = next;
+  owner_ = std::move(owner);
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointFolder::check_claim() const {
+  WEFT_ASSIGN_OR_RETURN(const internal::FolderClaim newest, newest_claim());
+  // Two owners have one number if the folder was cleared in between.
+  const bool mine =
+      newest.incarnation == incarnation_ && (newest.owner == owner_ || newest.owner.empty());
+  if (mine || newest.incarnation < incarnation_) return absl::OkStatus();
+  const auto in_brackets = [](const std::string& owner) {
+    return owner.empty() ? "" : absl::StrCat(" (", owner, ")");
+  };
+  return absl::FailedPreconditionError(
+      absl::StrCat("checkpoint folder ", root_, " belongs to incarnation ", newest.incarnation,
+                   " of its owner", in_brackets(newest.owner), "; this is incarnation ",
+                   incarnation_, in_brackets(owner_), ", which may not write there any more"));
+}
+
+absl::StatusOr<int64_t> CheckpointFolder::new_step() const {
+  constexpr int kAttempts = 100;  // so many others may take a number at the same time
+  WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> all,
+                        step_folders(root_, [](const fs::path&) { return true; }));
+  int64_t step = all.empty() ? 0 : all.back();
+  for (int attempt = 0; attempt < kAttempts && step < internal::kMaxStep; ++attempt) {
+    const std::string folder = step_folder(++step);
+    if (calls().mkdir(folder.c_str(), 0777) == 0) return step;
+    if (errno == ENOENT) {
+      WEFT_RETURN_IF_ERROR(make_folder(root_, calls()));
+      --step;
+    } else if (errno != EEXIST) {
+      return file_error("cannot make folder", folder, errno);
+    }
+  }
+  return absl::ResourceExhaustedError(absl::StrCat("no step behind ", step, " is free in ", root_));
+}
+
+// ---- writing
+
 absl::StatusOr<ShardRecord> CheckpointFolder::save_shard(int64_t step, const std::string& name,
                                                          const TensorMap& tensors,
                                                          const Metadata& metadata) const {
@@ -143,7 +220,9 @@ absl::StatusOr<ShardRecord> CheckpointFolder::save_shard(int64_t step, const std
 
 absl::Status CheckpointFolder::commit(const CheckpointInfo& info,
                                       const std::vector<ShardRecord>& shards) const {
-  WEFT_ASSIGN_OR_RETURN(const std::string text, internal::render_manifest({info, shards}));
+  Manifest listed{info, shards};
+  listed.info.incarnation = incarnation_;
+  WEFT_ASSIGN_OR_RETURN(const std::string text, internal::render_manifest(listed));
   const std::string folder = step_folder(info.step);
   if (has_manifest(folder)) {
     return absl::AlreadyExistsError(absl::StrCat(folder, " is a complete checkpoint already"));
@@ -158,8 +237,17 @@ absl::Status CheckpointFolder::commit(const CheckpointInfo& info,
   }
   WEFT_RETURN_IF_ERROR(make_folder(folder, calls()));
   WEFT_FAIL_POINT("checkpoint.manifest.next");
-  WEFT_RETURN_IF_ERROR(
-      write_file_atomically(absl::StrCat(folder, "/", kManifestFile), text, calls()));
+  WEFT_ASSIGN_OR_RETURN(AtomicFile file,
+                        AtomicFile::create(absl::StrCat(folder, "/", kManifestFile), calls()));
+  WEFT_RETURN_IF_ERROR(file.append(text));
+  // Between the look at the claim and the rename nobody may make another one. All that takes long
+  // is done before.
+  std::optional<internal::FolderLock> held;
+  WEFT_RETURN_IF_ERROR(file.commit([&]() -> absl::Status {
+    WEFT_ASSIGN_OR_RETURN(internal::FolderLock taken, lock());
+    held.emplace(std::move(taken));
+    return check_claim();
+  }));
   WEFT_FAIL_POINT("checkpoint.prune.next");
   const absl::Status pruned = prune(info.step);
   if (pruned.ok()) return pruned;

@@ -8,12 +8,20 @@
 // commits it; a single writer uses `save`. A crash at any moment leaves the earlier steps as they
 // were.
 //
-// Thread safety: const methods from any thread. One worker at a time commits or saves.
+// A folder with one owner is claimed by each incarnation of it, and from then on commits of the
+// earlier ones are refused (docs/durable_steps.md, "Two incarnations of one owner"). Beside the
+// steps there are then the files `incarnation` and `lock`; a folder that nobody claims has the
+// latter only.
+//
+// Thread safety: const methods from any thread. One worker at a time commits or saves one step.
 // Blocking: file I/O on the caller's thread.
 // Errors: NotFound (nothing saved yet), DataLoss (names the damaged or missing file), AlreadyExists
-// (the step is complete already), InvalidArgument (a name that is refused), ResourceExhausted.
+// (the step is complete already), InvalidArgument (a name that is refused), ResourceExhausted,
+// FailedPrecondition (a later incarnation has claimed the folder: names both), DeadlineExceeded
+// (another process holds the folder's lock: names folder and process).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -21,14 +29,17 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "weft/base/clock.h"
 #include "weft/dist_optim/checkpoint_info.h"
 #include "weft/dist_optim/state_file.h"
 
 namespace weft {
 
 namespace internal {
+struct FolderClaim;
+class FolderLock;
 struct Manifest;
-}
+}  // namespace internal
 
 struct Checkpoint {
   CheckpointInfo info;
@@ -40,12 +51,23 @@ class CheckpointFolder {
   struct Options {
     int keep = 3;  // complete steps that a commit leaves; 0 keeps all
     const FileCalls* calls = &FileCalls::system();  // outlive this
+    // A commit or claim waits so long for another process's; that takes milliseconds. At most 1 h.
+    Nanoseconds lock_wait = std::chrono::seconds(10);
   };
 
   // `root` is made by the first save.
   explicit CheckpointFolder(std::string root);
   CheckpointFolder(std::string root, Options options);
 
+  // Makes this the folder's owner, with an incarnation that is one more than any before. Once, and
+  // before the methods below. A folder that is not this object's own is taken away from its owner.
+  absl::Status claim();
+  uint64_t incarnation() const { return incarnation_; }  // 0: not claimed by this
+  // FailedPrecondition if a later incarnation has claimed the folder. Every commit asks it.
+  absl::Status check_claim() const;
+
+  // Makes the folder of a step behind all others, complete or not, which no other writer is given.
+  absl::StatusOr<int64_t> new_step() const;
   // All shards and then the manifest. Names: letters, digits, '.', '_', '-'.
   absl::Status save(const CheckpointInfo& info,
                     const std::map<std::string, TensorMap>& shards) const;
@@ -80,10 +102,14 @@ class CheckpointFolder {
   absl::StatusOr<internal::Manifest> manifest(int64_t step) const;
   absl::StatusOr<StateFile> checked_shard(int64_t step, const ShardRecord& shard) const;
   absl::Status prune(int64_t committed) const;
+  absl::StatusOr<internal::FolderClaim> newest_claim() const;
+  absl::StatusOr<internal::FolderLock> lock() const;
   const FileCalls& calls() const { return *options_.calls; }
 
   std::string root_;
   Options options_;
+  uint64_t incarnation_ = 0;
+  std::string owner_;  // names this claim
 };
 
 }  // namespace weft

@@ -16,6 +16,8 @@ struct CheckpointInfo {
   int64_t world_size = 1;
   uint64_t seed = 0;
   std::map<std::string, std::string> metadata = {};  // UTF-8; whatever else the program must know
+  // Of the folder's owner that saved it, set by CheckpointFolder; 0: nobody had claimed the folder.
+  uint64_t incarnation = 0;
 };
 
 // One file of a checkpoint, as its writer saw it.

@@ -62,7 +62,9 @@ class Checkpointer::Core final : public internal::StepKeeper {
   Core(std::shared_ptr<ParameterSet> set, CheckpointerOptions options)
       : set_(std::move(set)),
         options_(std::move(options)),
-        folder_(options_.folder, {.keep = options_.keep, .calls = options_.calls}) {}
+        folder_(options_.folder,
+                {.keep = options_.keep, .calls = options_.calls, .lock_wait = options_.lock_wait}) {
+  }
   ~Core() override { stop(); }
 
   absl::Status load() ABSL_LOCKS_EXCLUDED(disk_mutex_, optimizers_mutex_, mutex_);
@@ -111,7 +113,7 @@ class Checkpointer::Core final : public internal::StepKeeper {
 
   const std::shared_ptr<ParameterSet> set_;  // shared with its module
   const CheckpointerOptions options_;
-  const CheckpointFolder folder_;
+  CheckpointFolder folder_;  // claimed by load, the same from then on
   std::optional<Lines> restored_;
   Mutex disk_mutex_;  // one thread writes, or goes back
   mutable Mutex optimizers_mutex_;
@@ -264,6 +266,8 @@ absl::Status Checkpointer::Core::write(absl::StatusOr<Copy> copy) {
 
 absl::Status Checkpointer::Core::load() {
   MutexLock disk(disk_mutex_);
+  // First: what is there now is all that earlier incarnations will have written.
+  WEFT_RETURN_IF_ERROR(folder_.claim());
   WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> complete, folder_.steps());
   if (complete.empty()) {
     return write(copy());  // so that a crash before the next one is noticed as well
@@ -307,6 +311,7 @@ absl::Status Checkpointer::Core::replace(StepSnapshot snapshot) ABSL_NO_THREAD_S
 
 absl::Status Checkpointer::Core::go_back(const std::string& line, uint64_t number) {
   MutexLock disk(disk_mutex_);
+  WEFT_RETURN_IF_ERROR(folder_.check_claim());  // else it could not be written
   WEFT_ASSIGN_OR_RETURN(std::vector<int64_t> complete, folder_.steps());
   std::reverse(complete.begin(), complete.end());
   for (const int64_t step : complete) {

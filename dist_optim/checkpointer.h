@@ -16,7 +16,9 @@
 // the destructor do file I/O. Steps wait for copies, under kEveryStep for files; the files are
 // written by a thread of its own. Errors: open: InvalidArgument (options; the checkpoint is of
 // other parameters), DataLoss (the newest checkpoint is damaged), FailedPrecondition (an optimizer
-// came before), those of CheckpointFolder. Later ones are told in StepResult::checkpoint.
+// came before), DeadlineExceeded (a process that hangs holds the folder's lock: names both), those
+// of CheckpointFolder. Later ones are told in StepResult::checkpoint: FailedPrecondition, if a
+// later incarnation of this owner has opened the folder. Nothing is written from then on.
 #pragma once
 
 #include <chrono>
@@ -48,6 +50,8 @@ struct CheckpointerOptions {
   uint64_t every = 100;  // kCheckpoint: so many steps of a line are lost in a crash, at most
   int keep = 2;          // checkpoints
   const FileCalls* calls = &FileCalls::system();  // outlive the Checkpointer
+  // For an incarnation that is just writing its last checkpoint: open and each checkpoint wait.
+  Nanoseconds lock_wait = std::chrono::seconds(10);
 };
 
 class Checkpointer {
@@ -58,7 +62,8 @@ class Checkpointer {
     Nanoseconds copying{}, longest_copy{}, writing{};
   };
 
-  // Loads the newest complete checkpoint into the set, or writes a first one.
+  // Takes the folder over from any earlier incarnation, and loads the newest complete checkpoint
+  // into the set, or writes a first one.
   static absl::StatusOr<std::unique_ptr<Checkpointer>> open(std::shared_ptr<ParameterSet> set,
                                                             CheckpointerOptions options);
   ~Checkpointer();

@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
+#include "weft/dist_optim/internal/folder_claim.h"
 
 namespace weft::internal {
 namespace {
@@ -73,6 +74,10 @@ absl::Status check_info(const CheckpointInfo& info) {
                                                    " or world size ", info.world_size,
                                                    " is out of range"));
   }
+  if (info.incarnation > kMaxIncarnation) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("incarnation ", info.incarnation, " is out of range"));
+  }
   return absl::OkStatus();
 }
 
@@ -111,9 +116,10 @@ absl::StatusOr<std::string> render_manifest(const Manifest& manifest) {
                {"step", uint64_t(manifest.info.step)},
                {"epoch", uint64_t(manifest.info.epoch)},
                {"world_size", uint64_t(manifest.info.world_size)},
-               {"seed", manifest.info.seed},
-               {"metadata", Json::object()},
-               {"shards", Json::array()}};
+               {"seed", manifest.info.seed}};
+  if (manifest.info.incarnation > 0) page["incarnation"] = manifest.info.incarnation;
+  page["metadata"] = Json::object();
+  page["shards"] = Json::array();
   for (const auto& [key, value] : manifest.info.metadata) page["metadata"][key] = value;
   for (const ShardRecord& shard : manifest.shards) {
     page["shards"].push_back(
@@ -148,6 +154,9 @@ absl::StatusOr<Manifest> parse_manifest(std::string_view bytes) {
   WEFT_ASSIGN_OR_RETURN(manifest.info.epoch, number(page, "epoch", INT64_MAX));
   WEFT_ASSIGN_OR_RETURN(manifest.info.world_size, number(page, "world_size", INT64_MAX));
   WEFT_ASSIGN_OR_RETURN(manifest.info.seed, number(page, "seed", UINT64_MAX));
+  if (page.contains("incarnation")) {  // pages of older programs have none
+    WEFT_ASSIGN_OR_RETURN(manifest.info.incarnation, number(page, "incarnation", kMaxIncarnation));
+  }
   const auto metadata = page.find("metadata");
   if (metadata == page.end() || !metadata->is_object()) return fault("no object 'metadata'");
   for (const auto& [key, value] : metadata->items()) {

@@ -23,9 +23,9 @@ std::string line_prefix(size_t optimizer) { return absl::StrCat(prefix_of(optimi
 
 absl::StatusOr<int64_t> write_snapshot(const CheckpointFolder& folder,
                                        const StepSnapshot& snapshot) {
-  WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> complete, folder.steps());
+  WEFT_RETURN_IF_ERROR(folder.check_claim());  // before anything is written
   CheckpointInfo info;
-  info.step = complete.empty() ? 1 : complete.back() + 1;
+  WEFT_ASSIGN_OR_RETURN(info.step, folder.new_step());
   TensorMap tensors;
   for (const auto& [name, value] : snapshot.parameters) {
     tensors[std::string(kParameter) + name] = value;
@@ -39,7 +39,13 @@ absl::StatusOr<int64_t> write_snapshot(const CheckpointFolder& folder,
     }
     ++place;
   }
-  const absl::Status saved = folder.save(info, {{kShard, tensors}});
+  absl::Status saved;
+  try {
+    saved = folder.save(info, {{kShard, tensors}});
+  } catch (...) {  // no memory: the next one gets another number, and nothing may pile up
+    (void)folder.discard(info.step);
+    throw;
+  }
   if (saved.ok()) return info.step;
   if (absl::IsAborted(saved)) {  // complete; something old could not be removed
     log_warning(saved.message());
@@ -49,7 +55,9 @@ absl::StatusOr<int64_t> write_snapshot(const CheckpointFolder& folder,
   // FailedPrecondition: only the folder's flush failed, and the next one is written beside it.
   if (!removed.ok() && !absl::IsFailedPrecondition(removed))
     log_warning("after a failed checkpoint: ", removed.ToString());
-  return saved;
+  // A later owner sweeps what an earlier one has not completed: that is then the reason.
+  absl::Status claimed = folder.check_claim();
+  return absl::IsFailedPrecondition(claimed) ? claimed : saved;
 }
 
 absl::StatusOr<StepSnapshot> read_snapshot(const CheckpointFolder& folder, int64_t step) {

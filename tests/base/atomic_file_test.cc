@@ -154,6 +154,25 @@ TEST_F(AtomicFileTest, FlushesTheFileBeforeTheRenameAndTheFolderAfterIt) {
   EXPECT_EQ(order, "wfrf");
 }
 
+TEST_F(AtomicFileTest, WhatMayNotReplaceTheOldFileLeavesItWhenAllIsFlushed) {
+  static bool flushed;
+  flushed = false;
+  FileCalls calls = FileCalls::system();
+  calls.fsync = [](int descriptor) {
+    flushed = true;
+    return ::fsync(descriptor);
+  };
+  absl::StatusOr<AtomicFile> file = AtomicFile::create(path_, calls);
+  ASSERT_TRUE(file.ok() && file->append("new").ok());
+  const absl::Status refused = file->commit([&] {
+    EXPECT_TRUE(flushed);
+    EXPECT_EQ(read(path_), "old");
+    return absl::FailedPreconditionError("not yours");
+  });
+  EXPECT_EQ(refused, absl::FailedPreconditionError("not yours"));
+  expect_untouched();
+}
+
 TEST_F(AtomicFileTest, NamesTheFolderThatIsMissingAndThePathThatIsNoFile) {
   absl::Status missing = write_file_atomically((folder_ / "none" / "x").string(), "");
   EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);

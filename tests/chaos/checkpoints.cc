@@ -72,7 +72,7 @@ uint64_t Checkpoints::files_left() {
   for (; !error && entry != std::filesystem::recursive_directory_iterator();
        entry.increment(error)) {
     const std::string name = entry->path().filename();
-    const bool known = entry->is_directory() || name == "manifest.json" ||
+    const bool known = entry->is_directory() || name == "manifest.json" || name == "lock" ||
                        name == std::string(kShard) + ".safetensors";
     if (!known) ++left;
   }

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <memory>
 #include <new>
 #include <set>
 #include <string>
@@ -63,6 +64,13 @@ class CheckpointerFaultsTest : public ::testing::Test {
   ~CheckpointerFaultsTest() override { disk = nullptr; }
   CheckpointerOptions options() const {
     return {.folder = scratch_ / "owner", .durability = Durability::kEveryStep, .calls = &kWatched};
+  }
+  std::set<fs::path> files() const {
+    std::set<fs::path> found;
+    for (const auto& entry : fs::recursive_directory_iterator(scratch_ / "owner")) {
+      found.insert(entry.path());
+    }
+    return found;
   }
   Disk disk_;
   const ScratchFolder scratch_;
@@ -143,6 +151,61 @@ TEST_F(CheckpointerFaultsTest, AFailureAtAnyCallLeavesTheOldOneAndTrainingGoesOn
   }
 }
 
+// The later one is opened at every single call to the file system that the earlier one makes for a
+// checkpoint: also between the look at the claim and the rename, where the lock keeps it out.
+TEST_F(CheckpointerFaultsTest, WhereverALaterIncarnationComesTheEarlierOnesStepsDoNotWin) {
+  CheckpointerOptions of_later = options();
+  of_later.calls = &FileCalls::system();
+  of_later.lock_wait = Nanoseconds(0);
+  size_t kept_out = 0, let_in = 0;
+  bool came = true;
+  for (size_t call = 0; came; ++call) {
+    SCOPED_TRACE(call);
+    fs::remove_all(scratch_ / "owner");
+    LedgerOwner earlier(options());
+    ASSERT_EQ(earlier.step(1).number, 1u);
+    std::unique_ptr<LedgerOwner> later;
+    size_t calls = 0;
+    came = false;
+    disk_.at = [&] {
+      if (calls++ != call) return;
+      came = true;
+      later = std::make_unique<LedgerOwner>(of_later);
+    };
+    const internal::StepDurable second = earlier.step(2);
+    disk_.at = [] {};
+    if (!came) break;
+    if (later->status().ok()) {
+      ++let_in;
+      EXPECT_EQ(second.number, 1u);
+      EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition) << second.why;
+      EXPECT_THAT(second.why, AllOf(HasSubstr("incarnation 2"), HasSubstr("incarnation 1")));
+    } else {
+      ++kept_out;
+      EXPECT_EQ(second.number, 2u) << second.why;
+      EXPECT_THAT(later->status().ToString(),
+                  AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr(scratch_ / "owner"),
+                        HasSubstr(absl::StrCat("process ", ::getpid()))));
+      later = std::make_unique<LedgerOwner>(of_later);
+    }
+    ASSERT_EQ(later->status(), absl::OkStatus());
+    ASSERT_EQ(later->standing().applied, second.number) << "both say the same";
+    ASSERT_EQ(later->resume(second.number), absl::OkStatus());
+    EXPECT_EQ(later->step(20).number, 20u);
+    const std::set<fs::path> before = files();
+    EXPECT_EQ(earlier.step(30).status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(files(), before);
+    later.reset();
+    LedgerOwner last(of_later);
+    ASSERT_EQ(last.standing().applied, 20u);
+    std::vector<int> steps = once_up_to(second.number);
+    steps[20 - 1] = 1;
+    EXPECT_EQ(times_applied(last.set()), steps);
+  }
+  EXPECT_GT(kept_out, 4u);
+  EXPECT_GT(let_in, 15u);
+}
+
 TEST_F(CheckpointerFaultsTest, WhereverMemoryRunsOutTheStepSaysSoAndTheNextIsWhole) {
   for (int at = 0;; ++at) {
     SCOPED_TRACE(at);
@@ -220,7 +283,8 @@ TEST_F(CheckpointerFaultsTest, AFullDiskLeavesTheOldOneAndTrainingGoesOn) {
     EXPECT_EQ(second.number, 1u);
     EXPECT_EQ(second.status().code(), absl::StatusCode::kResourceExhausted) << second.why;
     EXPECT_EQ(owner.step(3).number, 1u);
-    LedgerOwner later({.folder = small + "/owner"}, kSize);
+    fs::copy(small + "/owner", scratch_ / "copy", fs::copy_options::recursive);
+    LedgerOwner later({.folder = scratch_ / "copy"}, kSize);
     ASSERT_EQ(later.status(), absl::OkStatus());
     EXPECT_EQ(later.standing().applied, 1u);
     // Somebody makes room.

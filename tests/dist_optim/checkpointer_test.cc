@@ -18,6 +18,7 @@
 namespace weft::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
@@ -177,6 +178,30 @@ TEST_F(CheckpointerTest, AnOptimizerThatHasNotComeBackYetIsNotForgotten) {
   LedgerOwner owner(options(Durability::kEveryStep));
   EXPECT_EQ(owner.standing().applied, 3u);
   EXPECT_TRUE(owner.standing().restored);
+}
+
+TEST_F(CheckpointerTest, AnEarlierIncarnationThatGoesOnWritesNothingAndSaysWhose) {
+  LedgerOwner earlier(options(Durability::kEveryStep));
+  ASSERT_EQ(earlier.step(1).number, 1u);
+  {
+    LedgerOwner later(options(Durability::kEveryStep));  // the earlier one is held for dead
+    ASSERT_EQ(later.status(), absl::OkStatus());
+    ASSERT_EQ(later.resume(1), absl::OkStatus());
+    ASSERT_EQ(later.step(2).number, 2u);
+    const internal::StepDurable refused = earlier.step(30);  // but it lives
+    EXPECT_EQ(refused.number, 1u);
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition) << refused.why;
+    EXPECT_THAT(refused.why, AllOf(HasSubstr(scratch_ / "owner"), HasSubstr("incarnation 2"),
+                                   HasSubstr("incarnation 1")));
+    EXPECT_EQ(earlier.set().keeper()->go_back("adam@trainer", 1).code(),
+              absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(times_applied(earlier.set())[29], 1) << "a refused go_back changes nothing";
+    EXPECT_EQ(later.step(3).number, 3u);
+    (void)earlier.step(31);
+  }
+  LedgerOwner last(options(Durability::kEveryStep));
+  EXPECT_EQ(last.standing().applied, 3u);
+  EXPECT_EQ(times_applied(last.set()), once_up_to(3));
 }
 
 TEST_F(CheckpointerTest, StepsThatWereNeverWrittenAreMissedToo) {

@@ -20,7 +20,8 @@ Manifest example() {
                    .epoch = 2,
                    .world_size = 3,
                    .seed = UINT64_MAX,
-                   .metadata = {{"rng", "a1b2"}, {"quote\"", "π\n"}}};
+                   .metadata = {{"rng", "a1b2"}, {"quote\"", "π\n"}},
+                   .incarnation = 4};
   manifest.shards = {{"server.safetensors", 4096, 0xDEADBEEF}, {"trainer-0.safetensors", 8, 7}};
   return manifest;
 }
@@ -45,10 +46,22 @@ TEST(ManifestTest, ParsesWhatItRenders) {
   EXPECT_EQ(again->info.world_size, 3);
   EXPECT_EQ(again->info.seed, UINT64_MAX);
   EXPECT_EQ(again->info.metadata, example().info.metadata);
+  EXPECT_EQ(again->info.incarnation, 4u);
   ASSERT_EQ(again->shards.size(), 2u);
   EXPECT_EQ(again->shards[0].file, "server.safetensors");
   EXPECT_EQ(again->shards[0].bytes, 4096u);
   EXPECT_EQ(again->shards[0].crc32, 0xDEADBEEFu);
+}
+
+TEST(ManifestTest, APageWithoutIncarnationIsReadAsOneThatNobodyClaimed) {
+  const absl::StatusOr<Manifest> older = parse_manifest(forged("  \"incarnation\": 4,\n", ""));
+  ASSERT_TRUE(older.ok()) << older.status();
+  EXPECT_EQ(older->info.incarnation, 0u);
+  EXPECT_EQ(older->info.step, 123);
+  Manifest unclaimed = example();
+  unclaimed.info.incarnation = 0;
+  EXPECT_EQ(render_manifest(unclaimed)->find("incarnation"), std::string::npos)
+      << "the page of an older program";
 }
 
 TEST(ManifestTest, NoticesEverySingleBitFlip) {
@@ -87,6 +100,8 @@ TEST(ManifestTest, RefusesPagesOfWrongContentWithARightChecksum) {
       {"\"epoch\": 2", "\"epoch\": null", "'epoch'"},
       {"\"world_size\": 3", "\"world_size\": 0", "world size 0"},
       {"\"rng\": \"a1b2\"", "\"rng\": 3", "metadata 'rng'"},
+      {"\"incarnation\": 4", "\"incarnation\": -4", "'incarnation'"},
+      {"\"incarnation\": 4", "\"incarnation\": 1000000000000000", "'incarnation' is"},
       {"\"metadata\"", "\"data\"", "'metadata'"},
       {"\"shards\"", "\"shreds\"", "'shards'"},
       {"\"bytes\": 8", "\"bytes\": -8", "'bytes'"},
@@ -140,6 +155,9 @@ TEST(ManifestTest, RefusesToRenderWhatItWouldNotRead) {
   EXPECT_FALSE(render_manifest(manifest).ok());
   manifest = example();
   manifest.info.world_size = 0;
+  EXPECT_FALSE(render_manifest(manifest).ok());
+  manifest = example();
+  manifest.info.incarnation = UINT64_MAX;
   EXPECT_FALSE(render_manifest(manifest).ok());
   manifest = example();
   manifest.info.metadata["k"] = "\xFF";

@@ -83,7 +83,7 @@ void check_state_file(std::string_view content) {
   require_same(state->tensors, again->tensors);
 }
 
-void check_checkpoint(const CheckpointFolder& checkpoints) {
+void check_checkpoint(CheckpointFolder checkpoints) {
   const auto loaded = checkpoints.load_newest();
   if (!loaded.ok()) {
     require_refusal(loaded.status());
@@ -94,6 +94,10 @@ void check_checkpoint(const CheckpointFolder& checkpoints) {
     require_refusal(snapshot.status());
     return;
   }
+  // The input may be of any incarnation: the next one goes on from it.
+  const absl::Status claimed = checkpoints.claim();
+  if (!claimed.ok()) return require_refusal(claimed);
+  require(checkpoints.incarnation() > loaded->info.incarnation, "an incarnation comes twice");
   const auto written = internal::write_snapshot(checkpoints, *snapshot);
   require(written.ok(), "what was read cannot be written");
   const auto again = internal::read_snapshot(checkpoints, *written);

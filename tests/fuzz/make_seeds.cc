@@ -318,7 +318,13 @@ void add_files(std::map<std::string, Seeds>& all) {
   manifest.shards = {{"owner.safetensors", shard.size(), 0x1234abcd}, {"b-2.safetensors", 0, 0}};
   const std::string page = render_manifest(manifest).value();
   const std::string body = page.substr(0, page.rfind(",\n  \"crc32\""));
-  all["manifest"] = {{"page", page}, {"body", body}, {"empty", "{"}, {"cut", cut(body)}};
+  manifest.info.incarnation = 2;
+  const std::string claimed = render_manifest(manifest).value();
+  all["manifest"] = {{"page", page},
+                     {"body", body},
+                     {"empty", "{"},
+                     {"cut", cut(body)},
+                     {"claimed", claimed.substr(0, claimed.rfind(",\n  \"crc32\""))}};
 
   const auto text = [](const std::string& s) { return number(static_cast<uint8_t>(s.size())) + s; };
   const std::string metadata =

@@ -32,6 +32,7 @@ void check(std::string_view text) {
   require(render_manifest(*again).value() == *written, "a manifest changes");
   require(again->info.step == manifest->info.step && again->info.seed == manifest->info.seed &&
               again->info.metadata == manifest->info.metadata &&
+              again->info.incarnation == manifest->info.incarnation &&
               again->shards.size() == manifest->shards.size(),
           "a manifest changes");
 }
