@@ -46,16 +46,24 @@ std::string file_of(const std::string& name) {
   return absl::StrCat(name, absl::string_view(kShardSuffix.data(), kShardSuffix.size()));
 }
 
-// With the folders above it.
+// With the folders above it. One that is there already is flushed as well: whoever made it may have
+// died, or failed, before its entry was on the disk.
 absl::Status make_folder(const fs::path& folder, const FileCalls& calls) {
-  std::error_code ignored;
-  if (folder.empty() || fs::is_directory(folder, ignored)) return absl::OkStatus();
+  if (folder.empty() || folder == folder.root_path()) return absl::OkStatus();
+  if (!folder.has_filename()) return make_folder(folder.parent_path(), calls);  // "run/"
   const fs::path parent = folder.parent_path();
+  const std::string above = parent.empty() ? "." : parent.string();
+  std::error_code ignored;
+  if (fs::is_directory(folder, ignored)) {
+    const absl::Status flushed = flush_folder(above, calls);
+    // Not readable here, so not made by a writer like this one.
+    return absl::IsPermissionDenied(flushed) ? absl::OkStatus() : flushed;
+  }
   WEFT_RETURN_IF_ERROR(make_folder(parent, calls));
   if (calls.mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) {
     return file_error("cannot make folder", folder.string(), errno);
   }
-  return flush_folder(parent.empty() ? "." : parent.string(), calls);
+  return flush_folder(above, calls);
 }
 
 // Folders named after a step that `wanted` accepts, ascending.
@@ -79,8 +87,19 @@ bool has_manifest(const fs::path& folder) {
   return fs::exists(fs::symlink_status(folder / kManifestFile, ignored));
 }
 
-// The manifest goes first: a removal that is cut off leaves an incomplete step, not a damaged one.
+// The manifest goes first, and its removal is on the disk before the first file goes: a removal
+// that is cut off, also by a power cut, leaves an incomplete step, not a damaged one.
 absl::Status remove_step(const fs::path& folder, const FileCalls& calls) {
+  const fs::path page = folder / kManifestFile;
+  const bool complete = has_manifest(folder);
+  if (complete && calls.remove(page.c_str()) != 0 && errno != ENOENT) {
+    return file_error("cannot remove", page.string(), errno);
+  }
+  // An incomplete one is flushed too, for its removal may have been cut off right here. But it
+  // need not be: a disk that flushes nothing must not fill up with them.
+  const absl::Status flushed = flush_folder(folder.string(), calls);
+  if (absl::IsNotFound(flushed)) return absl::OkStatus();
+  if (complete) WEFT_RETURN_IF_ERROR(flushed);
   std::vector<fs::path> files;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
@@ -88,8 +107,6 @@ absl::Status remove_step(const fs::path& folder, const FileCalls& calls) {
   }
   if (error == std::errc::no_such_file_or_directory) return absl::OkStatus();
   if (error) return file_error("cannot list", folder.string(), error.value());
-  std::partition(files.begin(), files.end(),
-                 [](const fs::path& file) { return file.filename() == kManifestFile; });
   files.push_back(folder);
   for (const fs::path& file : files) {
     if (calls.remove(file.c_str()) == 0 || errno == ENOENT) continue;
