@@ -32,7 +32,7 @@ enum class FaultKind {
   kThreadLimit,    // the victim gets `number` threads more
   kLeave,          // no fault: it leaves in good order and joins again
 };
-inline constexpr int kFaultKinds = 17;
+inline constexpr int kFaultKinds = 18;
 std::string_view to_string(FaultKind kind);
 // Of `--only kill,stop`; none if it names no kind.
 std::optional<FaultKind> named_fault(std::string_view name);
