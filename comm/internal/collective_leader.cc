@@ -128,7 +128,7 @@ void CollectiveGroup::run_in_background() {
       }
       if (!ticking_) {
         if (caller_refused_) {
-          background_needed_.wait_until(mutex_, Clock::now() + kLook);
+          background_needed_.wait_until(mutex_, Clock::now() + options_.tick);
         } else {
           background_needed_.wait(mutex_);
         }
