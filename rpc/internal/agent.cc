@@ -292,13 +292,13 @@ void Agent::handle_call(const std::shared_ptr<IncomingCall>& call) {
   call_handler_(call);
 }
 
-void Agent::handle_cancel(const PeerPtr& peer, uint64_t call) {
+void Agent::handle_cancel(const PeerPtr& peer, const FrameHeader& cancel) {
   std::shared_ptr<IncomingCall> incoming;
   {
     MutexLock lock(peer->mutex);
-    auto found = peer->core.incoming().find(call);
+    auto found = peer->core.incoming().find(cancel.call);
     if (found == peer->core.incoming().end()) {
-      peer->core.note_early_cancel(call);
+      peer->core.note_cancel(cancel);
       return;
     }
     incoming = found->second;

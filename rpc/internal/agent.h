@@ -207,7 +207,7 @@ class Agent final : public TransportSink {
   void admit(const PeerPtr& peer, std::vector<Arrived>& arrived);
   void handle(const PeerPtr& peer, Arrived arrived);
   void handle_call(const std::shared_ptr<IncomingCall>& call);
-  void handle_cancel(const PeerPtr& peer, uint64_t call);
+  void handle_cancel(const PeerPtr& peer, const FrameHeader& cancel);
   void end_peer(const PeerPtr& peer, absl::Status reason, bool left);
   bool post_to_stranger(WorkerId to, Frame frame) ABSL_LOCKS_EXCLUDED(mutex_);
   void drop_superseded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

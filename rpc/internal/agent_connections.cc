@@ -339,7 +339,7 @@ void Agent::admit(const PeerPtr& peer, std::vector<Arrived>& arrived) {
     const uint64_t id = each.call->header().call;
     peer->core.incoming().emplace(id, each.call);
     // Of a peer that went meanwhile nobody else would cancel it.
-    each.cancelled = peer->core.was_cancelled_early(id) || peer->gone.load();
+    each.cancelled = peer->core.admitted(id) || peer->gone.load();
   }
 }
 
@@ -365,7 +365,7 @@ void Agent::handle(const PeerPtr& peer, Arrived arrived) {
       }
       break;
     case FrameKind::kCancel:
-      handle_cancel(peer, frame.header.call);
+      handle_cancel(peer, frame.header);
       break;
     case FrameKind::kAbort:
       suspect(peer->info.id, absl::UnavailableError("ended the session"));

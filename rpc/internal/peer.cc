@@ -224,6 +224,17 @@ bool PeerCore::accept(const Frame& frame) {
   owed_bytes_ += frame.cost();
   if (!session_.accept(frame.header.sequence)) return false;
   if (counts_for_quiescence(frame.header)) ++counted_received_;
+  if (frame.header.kind == FrameKind::kCall) {
+    const auto cancel =
+        std::find_if(early_cancels_.begin(), early_cancels_.end(),
+                     [&](const auto& each) { return each.second == frame.header.call; });
+    arriving_[frame.header.call] = cancel != early_cancels_.end();
+    if (cancel != early_cancels_.end()) early_cancels_.erase(cancel);
+  }
+  // A call is numbered before its cancel: what has not come by now never was.
+  while (!early_cancels_.empty() && early_cancels_.begin()->first <= session_.acknowledged()) {
+    early_cancels_.erase(early_cancels_.begin());
+  }
   return true;
 }
 
@@ -240,16 +251,22 @@ bool PeerCore::ack_due() const {
          (taken_bytes_ - told_bytes_) * 4 >= window_.bytes;
 }
 
-void PeerCore::note_early_cancel(uint64_t call) {
-  if (early_cancels_.size() == kMaxEarlyCancels) early_cancels_.pop_front();
-  early_cancels_.push_back(call);
+void PeerCore::note_cancel(const FrameHeader& cancel) {
+  if (auto call = arriving_.find(cancel.call); call != arriving_.end()) {
+    call->second = true;
+    return;
+  }
+  if (cancel.sequence <= session_.acknowledged()) return;  // the call has come, and has ended
+  if (early_cancels_.size() == kMaxEarlyCancels) early_cancels_.erase(early_cancels_.begin());
+  early_cancels_.emplace(cancel.sequence, cancel.call);
 }
 
-bool PeerCore::was_cancelled_early(uint64_t call) {
-  auto found = std::find(early_cancels_.begin(), early_cancels_.end(), call);
-  if (found == early_cancels_.end()) return false;
-  early_cancels_.erase(found);
-  return true;
+bool PeerCore::admitted(uint64_t call) {
+  auto found = arriving_.find(call);
+  if (found == arriving_.end()) return false;
+  const bool cancelled = found->second;
+  arriving_.erase(found);
+  return cancelled;
 }
 
 }  // namespace weft::internal

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -99,9 +100,12 @@ class PeerCore {
 
   // --- calls from the peer
   absl::flat_hash_map<uint64_t, std::shared_ptr<IncomingCall>>& incoming() { return incoming_; }
-  // Remembers a cancel that overtook its call; bounded.
-  void note_early_cancel(uint64_t call);
-  bool was_cancelled_early(uint64_t call);
+  // The cancel of a call that is not among `incoming`: it has overtaken the call, or comes after
+  // the call's end and is dropped. Bounded.
+  void note_cancel(const FrameHeader& cancel);
+  // An accepted call is among `incoming` now. True: it was cancelled before.
+  bool admitted(uint64_t call);
+  size_t early_cancels() const { return early_cancels_.size(); }
 
   // Frames that count for quiescence (calls, replies, posts but for membership), in total.
   uint64_t counted_sent() const { return counted_sent_; }
@@ -146,7 +150,9 @@ class PeerCore {
   uint64_t counted_sent_ = 0, counted_received_ = 0;
   size_t owed_frames_ = 0, owed_bytes_ = 0;  // arrived, not yet acknowledged
   absl::flat_hash_map<uint64_t, std::shared_ptr<IncomingCall>> incoming_;
-  std::deque<uint64_t> early_cancels_;
+  absl::flat_hash_map<uint64_t, bool> arriving_;  // accepted, not yet admitted; true: cancelled
+  // Cancels that came before their call, by the cancel's number.
+  std::map<uint64_t, uint64_t> early_cancels_;
 };
 
 }  // namespace weft::internal

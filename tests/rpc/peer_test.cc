@@ -340,14 +340,61 @@ TEST_F(PeerTest, ALargeFrameMakesAnAckDueAtOnce) {
   EXPECT_TRUE(peer_.ack_due());
 }
 
-TEST_F(PeerTest, AnEarlyCancelIsFoundOnceAndTheOldestAreForgotten) {
-  EXPECT_FALSE(peer_.was_cancelled_early(1));
-  peer_.note_early_cancel(1);
-  EXPECT_TRUE(peer_.was_cancelled_early(1));
-  EXPECT_FALSE(peer_.was_cancelled_early(1));
-  for (uint64_t i = 1; i <= 1025; ++i) peer_.note_early_cancel(i);
-  EXPECT_FALSE(peer_.was_cancelled_early(1));
-  EXPECT_TRUE(peer_.was_cancelled_early(2));
+// What the peer sends: a numbered frame about a call.
+Frame about(FrameKind kind, uint64_t sequence, uint64_t call) {
+  Frame frame;
+  frame.header.kind = kind;
+  frame.header.sequence = sequence;
+  frame.header.call = call;
+  return frame;
+}
+
+TEST_F(PeerTest, ACancelThatOvertakesItsCallCancelsIt) {
+  const Frame cancel = about(FrameKind::kCancel, 2, 7);
+  EXPECT_TRUE(peer_.accept(cancel));
+  peer_.note_cancel(cancel.header);
+  EXPECT_TRUE(peer_.accept(about(FrameKind::kCall, 1, 7)));
+  EXPECT_TRUE(peer_.admitted(7));
+  EXPECT_FALSE(peer_.admitted(7));
+}
+
+TEST_F(PeerTest, ACancelBetweenTheArrivalOfItsCallAndItsAdmissionCancelsIt) {
+  EXPECT_TRUE(peer_.accept(about(FrameKind::kCall, 1, 7)));
+  const Frame cancel = about(FrameKind::kCancel, 2, 7);
+  EXPECT_TRUE(peer_.accept(cancel));
+  peer_.note_cancel(cancel.header);
+  EXPECT_TRUE(peer_.admitted(7));
+}
+
+// Cancels often cross the reply. If each were kept, they would push out one that is early.
+TEST_F(PeerTest, CancelsOfCallsThatHaveEndedAreNotKept) {
+  const Frame early = about(FrameKind::kCancel, 2, 7);  // its call, number 1, is on its way
+  EXPECT_TRUE(peer_.accept(early));
+  peer_.note_cancel(early.header);
+  EXPECT_TRUE(peer_.accept(about(FrameKind::kCall, 1, 7)));
+  EXPECT_TRUE(peer_.admitted(7));
+  for (uint64_t sequence = 3; sequence < 3 + 2 * 1024; ++sequence) {
+    const Frame late = about(FrameKind::kCancel, sequence, 1'000 + sequence);
+    EXPECT_TRUE(peer_.accept(late));
+    peer_.note_cancel(late.header);
+  }
+  EXPECT_EQ(peer_.early_cancels(), 0u);
+}
+
+TEST_F(PeerTest, ACancelOfWhatNeverWasACallIsForgottenOnceNothingBeforeItIsMissing) {
+  const Frame cancel = about(FrameKind::kCancel, 2, 7);
+  EXPECT_TRUE(peer_.accept(cancel));
+  peer_.note_cancel(cancel.header);
+  EXPECT_EQ(peer_.early_cancels(), 1u);
+  EXPECT_TRUE(peer_.accept(about(FrameKind::kPost, 1, 0)));
+  EXPECT_EQ(peer_.early_cancels(), 0u);
+}
+
+TEST_F(PeerTest, AtMost1024EarlyCancelsAreKept) {
+  for (uint64_t sequence = 2; sequence <= 1026; ++sequence) {
+    peer_.note_cancel(about(FrameKind::kCancel, sequence, sequence).header);
+  }
+  EXPECT_EQ(peer_.early_cancels(), 1024u);
 }
 
 }  // namespace
