@@ -140,10 +140,10 @@ absl::Status missing_ranks_error(RendezvousStore& store, const JoinKeys& keys,
   if (missing > kMaxRanksListed) {
     absl::StrAppend(&ranks, " and ", missing - kMaxRanksListed, " more");
   }
-  return absl::DeadlineExceededError(
-      absl::StrCat(missing == 1 ? "rank " : "ranks ", ranks, " of ", request.world_size,
-                   " did not join group '", request.group, "' within ",
-                   absl::FormatDuration(request.timeout), " (", store.description(), ")"));
+  return absl::DeadlineExceededError(absl::StrCat(
+      missing == 1 ? "rank " : "ranks ", ranks, " of ", request.world_size, " did not join group '",
+      request.group, "' within ", absl::FormatDuration(request.timeout), " (", store.description(),
+      ")", keys.round != keys.epoch ? "; those who were in it before have shut down" : ""));
 }
 
 // The time that passes is counted in slices that the store has waited, so no clock is needed here.
