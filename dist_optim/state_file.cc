@@ -33,11 +33,22 @@ struct DtypePair {
   at::ScalarType memory;
 };
 constexpr DtypePair kDtypePairs[] = {
-    {StateDtype::kF64, at::kDouble}, {StateDtype::kF32, at::kFloat},
-    {StateDtype::kF16, at::kHalf},   {StateDtype::kBF16, at::kBFloat16},
-    {StateDtype::kI64, at::kLong},   {StateDtype::kI32, at::kInt},
-    {StateDtype::kI16, at::kShort},  {StateDtype::kI8, at::kChar},
-    {StateDtype::kU8, at::kByte},    {StateDtype::kBool, at::kBool},
+    {StateDtype::kF64, at::kDouble},
+    {StateDtype::kF32, at::kFloat},
+    {StateDtype::kF16, at::kHalf},
+    {StateDtype::kBF16, at::kBFloat16},
+    {StateDtype::kI64, at::kLong},
+    {StateDtype::kI32, at::kInt},
+    {StateDtype::kI16, at::kShort},
+    {StateDtype::kI8, at::kChar},
+    {StateDtype::kU8, at::kByte},
+    {StateDtype::kBool, at::kBool},
+    {StateDtype::kU64, at::kUInt64},
+    {StateDtype::kU32, at::kUInt32},
+    {StateDtype::kU16, at::kUInt16},
+    {StateDtype::kF8E4M3, at::kFloat8_e4m3fn},
+    {StateDtype::kF8E5M2, at::kFloat8_e5m2},
+    {StateDtype::kF8E8M0, at::kFloat8_e8m0fnu},
 };
 
 std::optional<StateDtype> file_dtype(at::ScalarType memory) {

@@ -31,6 +31,15 @@ constexpr std::pair<at::ScalarType, WireType> kTypes[] = {
     {at::kComplexDouble, WireType::kComplex128},
     {at::kBool, WireType::kBool},
     {at::kBFloat16, WireType::kBFloat16},
+    {at::kUInt16, WireType::kUint16},
+    {at::kUInt32, WireType::kUint32},
+    {at::kUInt64, WireType::kUint64},
+    {at::kFloat8_e4m3fn, WireType::kFloat8E4m3fn},
+    {at::kFloat8_e5m2, WireType::kFloat8E5m2},
+    {at::kFloat8_e4m3fnuz, WireType::kFloat8E4m3fnuz},
+    {at::kFloat8_e5m2fnuz, WireType::kFloat8E5m2fnuz},
+    {at::kFloat8_e8m0fnu, WireType::kFloat8E8m0fnu},
+    {at::kComplexHalf, WireType::kComplex32},
 };
 
 std::optional<WireType> wire_type(at::ScalarType type) {

@@ -179,17 +179,26 @@ size_t element_size(WireType type) {
     case WireType::kUint8:
     case WireType::kInt8:
     case WireType::kBool:
+    case WireType::kFloat8E4m3fn:
+    case WireType::kFloat8E5m2:
+    case WireType::kFloat8E4m3fnuz:
+    case WireType::kFloat8E5m2fnuz:
+    case WireType::kFloat8E8m0fnu:
       return 1;
     case WireType::kInt16:
     case WireType::kFloat16:
     case WireType::kBFloat16:
+    case WireType::kUint16:
       return 2;
     case WireType::kInt32:
     case WireType::kFloat32:
+    case WireType::kUint32:
+    case WireType::kComplex32:
       return 4;
     case WireType::kInt64:
     case WireType::kFloat64:
     case WireType::kComplex64:
+    case WireType::kUint64:
       return 8;
     case WireType::kComplex128:
       return 16;

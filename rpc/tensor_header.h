@@ -34,6 +34,15 @@ enum class WireType : uint8_t {
   kComplex128 = 10,
   kBool = 11,
   kBFloat16 = 12,
+  kUint16 = 13,
+  kUint32 = 14,
+  kUint64 = 15,
+  kFloat8E4m3fn = 16,
+  kFloat8E5m2 = 17,
+  kFloat8E4m3fnuz = 18,
+  kFloat8E5m2fnuz = 19,
+  kFloat8E8m0fnu = 20,
+  kComplex32 = 21,
 };
 
 // Bytes per element; 0 for a code that is not a type.

@@ -21,7 +21,7 @@ struct DtypeRow {
   const char* name;
   uint64_t bytes;
 };
-constexpr std::array<DtypeRow, 10> kDtypes = {{{StateDtype::kF64, "F64", 8},
+constexpr std::array<DtypeRow, 16> kDtypes = {{{StateDtype::kF64, "F64", 8},
                                                {StateDtype::kF32, "F32", 4},
                                                {StateDtype::kF16, "F16", 2},
                                                {StateDtype::kBF16, "BF16", 2},
@@ -30,7 +30,13 @@ constexpr std::array<DtypeRow, 10> kDtypes = {{{StateDtype::kF64, "F64", 8},
                                                {StateDtype::kI16, "I16", 2},
                                                {StateDtype::kI8, "I8", 1},
                                                {StateDtype::kU8, "U8", 1},
-                                               {StateDtype::kBool, "BOOL", 1}}};
+                                               {StateDtype::kBool, "BOOL", 1},
+                                               {StateDtype::kU64, "U64", 8},
+                                               {StateDtype::kU32, "U32", 4},
+                                               {StateDtype::kU16, "U16", 2},
+                                               {StateDtype::kF8E4M3, "F8_E4M3", 1},
+                                               {StateDtype::kF8E5M2, "F8_E5M2", 1},
+                                               {StateDtype::kF8E8M0, "F8_E8M0", 1}}};
 
 constexpr size_t kShownCharacters = 80;
 

@@ -20,7 +20,24 @@
 
 namespace weft::internal {
 
-enum class StateDtype : uint8_t { kF64, kF32, kF16, kBF16, kI64, kI32, kI16, kI8, kU8, kBool };
+enum class StateDtype : uint8_t {
+  kF64,
+  kF32,
+  kF16,
+  kBF16,
+  kI64,
+  kI32,
+  kI16,
+  kI8,
+  kU8,
+  kBool,
+  kU64,
+  kU32,
+  kU16,
+  kF8E4M3,  // e4m3fn
+  kF8E5M2,
+  kF8E8M0,  // e8m0fnu
+};
 
 std::string_view to_string(StateDtype dtype);
 std::optional<StateDtype> parse_state_dtype(std::string_view name);

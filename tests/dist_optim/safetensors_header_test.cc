@@ -144,7 +144,13 @@ TEST(SafetensorsHeaderTest, TakesEveryDtypeAtItsSize) {
                                                                            {"I16", 2},
                                                                            {"I8", 1},
                                                                            {"U8", 1},
-                                                                           {"BOOL", 1}}) {
+                                                                           {"BOOL", 1},
+                                                                           {"U64", 8},
+                                                                           {"U32", 4},
+                                                                           {"U16", 2},
+                                                                           {"F8_E4M3", 1},
+                                                                           {"F8_E5M2", 1},
+                                                                           {"F8_E8M0", 1}}) {
     const std::string bytes = std::to_string(3 * size);
     const absl::StatusOr<SafetensorsHeader> header = parse_header(
         R"({"w":{"dtype":")" + name + R"(","shape":[3,1],"data_offsets":[0,)" + bytes + "]}}",

@@ -70,6 +70,14 @@ TEST_F(StateFileTest, KeepsEveryDtypeBitForBit) {
                                     at::kInt, at::kShort, at::kChar, at::kByte, at::kBool}) {
     tensors[c10::toString(type)] = at::arange(-3, 4, at::kFloat).to(type);
   }
+  // These have hardly any arithmetic: of bytes.
+  for (const at::ScalarType type : {at::kUInt64, at::kUInt32, at::kUInt16, at::kFloat8_e4m3fn,
+                                    at::kFloat8_e5m2, at::kFloat8_e8m0fnu}) {
+    at::Tensor tensor = at::empty({7}, type);
+    auto* bytes = static_cast<uint8_t*>(tensor.mutable_data_ptr());
+    for (size_t i = 0; i < tensor.nbytes(); ++i) bytes[i] = static_cast<uint8_t>(37 * i);
+    tensors[c10::toString(type)] = tensor;
+  }
   tensors["nan"] = at::full({3}, std::numeric_limits<double>::quiet_NaN(), at::kFloat);
   tensors["scalar"] = at::scalar_tensor(2.5, at::kDouble);
   tensors["empty"] = at::empty({0, 3}, at::kLong);
