@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "weft/base/log.h"
+
 namespace weft::internal {
 namespace {
 
@@ -114,7 +116,7 @@ void QuiescenceCore::submit(wire::MembershipPost post, MembershipMessages& out) 
 
 void QuiescenceCore::on_report(WorkerId from,
                                const wire::MembershipPost::QuiescenceReport& report) {
-  if (report.has_work()) answers_[from] = report.work().substr(0, kMaxWork);
+  if (report.has_work()) answers_[from] = printable(report.work(), kMaxWork);
   if (report.work().empty()) take_report(from, report);
 }
 
@@ -172,7 +174,7 @@ void QuiescenceCore::receive(WorkerId from, const wire::MembershipPost& post, Ti
     std::vector<AtWork> at_work;
     for (int i = 0; i < quiet.not_quiet_size(); ++i) {
       at_work.push_back({WorkerId::from_bits(quiet.not_quiet(i)),
-                         i < quiet.work_size() ? quiet.work(i).substr(0, kMaxWork) : ""});
+                         i < quiet.work_size() ? printable(quiet.work(i), kMaxWork) : ""});
     }
     end_phase(quiet.phase(), quiet.timed_out(), std::move(at_work));
   } else if (post.has_ask_work()) {
