@@ -93,8 +93,9 @@ milliseconds draw_length(Dice& dice, FaultKind kind) {
     case FaultKind::kFullDisk:
     case FaultKind::kFileLimit:
     case FaultKind::kMemoryLimit:
-    case FaultKind::kThreadLimit:
       return milliseconds(dice.spread(1000, 5000));
+    case FaultKind::kThreadLimit:  // idle threads last for 10 s
+      return milliseconds(dice.spread(5000, 20'000));
     case FaultKind::kKill:
     case FaultKind::kFailPoint:
     case FaultKind::kLeave:
