@@ -61,7 +61,11 @@ struct StepOptions {
   // For all groups; else each group's own, times the schedule. InvalidArgument: below 0, not
   // finite.
   std::optional<double> lr = {};
-  // 0: no clipping. Of all gradients on all owners together; not in mode hogwild.
+  // 0: no clipping. Of all gradients on all owners together; not in mode hogwild. If a gradient has
+  // a NaN or an infinity, there is no factor to clip by: the step is refused on every owner, with
+  // InvalidArgument that names the owner and the parameter (LibTorch's clip_grad_norm_ does so with
+  // error_if_nonfinite). Without clipping such a gradient is applied, as LibTorch's optimizers do;
+  // StepResult::gradient_norm shows it.
   double max_norm = 0;
   // For each owner's answer. Unset: the worker's default, and 60 s for decisions. After that the
   // step says DataLoss, but goes on: until it is decided, other steps are refused.

@@ -16,7 +16,7 @@ struct StepResult {
   Outcome outcome = Outcome::kApplied;
   absl::Status status;       // why not
   uint64_t number = 0;       // of this optimizer's steps, from 1
-  double gradient_norm = 0;  // before clipping; 0 under hogwild
+  double gradient_norm = 0;  // before clipping; 0 under hogwild; not finite if a gradient is not
   double clip = 1;           // what every gradient was multiplied by
 
   // Steps up to this one survive a crash of every owner (docs/durable_steps.md). 0: none, or an

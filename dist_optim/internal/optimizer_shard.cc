@@ -94,9 +94,13 @@ Future<StepSummary> OptimizerShard::finish(StepRequest request) {
   if (!own.ok()) return Answer::ready(own.status());
   StepSummary summary;
   summary.norm2 = *own + request.others_norm2;
-  summary.clip = clip_factor(summary.norm2, request.max_norm);
-  request.update.clip = summary.clip;
-  const absl::Status committed = stepper_->commit(request.step, request.update);
+  absl::Status committed =
+      check_norm(summary.norm2, request.max_norm, "the gradients of all owners");
+  if (committed.ok()) {
+    summary.clip = clip_factor(summary.norm2, request.max_norm);
+    request.update.clip = summary.clip;
+    committed = stepper_->commit(request.step, request.update);
+  }
   if (!committed.ok()) {
     (void)stepper_->abort(request.step);
     return Answer::ready(committed);

@@ -1,5 +1,6 @@
 #include "weft/dist_optim/internal/shard_stepper.h"
 
+#include <cmath>
 #include <exception>
 #include <optional>
 #include <set>
@@ -159,6 +160,9 @@ absl::StatusOr<double> ShardStepper::fill(Slot& slot) {
       }
       slot.touched.push_back(place);
       norm += squared_norm(gradient);
+      if (slot.own_gradients && !std::isfinite(norm)) {  // it is to be clipped
+        return check_norm(norm, 1, absl::StrCat("the gradient of ", set_->names()[place]));
+      }
       // Buffers that mix layouts fail half-way.
       if (gradient.is_sparse() && has_momentum(groups_[group_of_[place]].settings)) {
         gradient = gradient.to_dense();

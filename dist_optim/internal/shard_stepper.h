@@ -48,7 +48,7 @@ class ShardStepper {
   // `gradients`: one per parameter of the set, undefined where the loss did not reach. Returns the
   // squared norm of those that belong to this stepper. The same number again: the same answer.
   // `learning_rates`: for a decision without the caller. `may_clip`: room for clipped gradients is
-  // made now.
+  // made now, and a gradient whose norm is not finite is refused by name.
   absl::StatusOr<double> prepare(const StepId& step, std::vector<at::Tensor> gradients,
                                  std::vector<double> learning_rates = {}, bool may_clip = false)
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -125,10 +125,17 @@ void StepCallerCore::prepared(CallerActions& out) {
       // Of a line: that owner was set back, and the owners are asked again how far they are.
       const bool lost = absl::IsDataLoss(norm2.status()) && !options_.line.empty();
       if (lost) joined_ = false;
-      abort(lost ? Outcome::kDataLoss : Outcome::kNotApplied, norm2.status(), out);
+      abort(lost ? Outcome::kDataLoss : Outcome::kNotApplied, of_owner(i, norm2.status()), out);
       return;
     }
+    const std::string whose = absl::StrCat("the gradients on ", options_.owners[i].name);
+    absl::Status clippable = check_norm(*norm2, max_norm_, whose);
     norm2_ += *norm2;
+    clippable.Update(check_norm(norm2_, max_norm_, "the gradients of all owners"));
+    if (!clippable.ok()) {
+      abort(Outcome::kNotApplied, std::move(clippable), out);
+      return;
+    }
   }
   if (last_.has_value()) {
     phase_ = Phase::kFinishing;
@@ -152,11 +159,11 @@ void StepCallerCore::on_finished(size_t owner, const absl::StatusOr<StepSummary>
   const absl::Status& failure = answer.status();
   if (absl::IsDataLoss(failure)) {
     joined_ = options_.line.empty();
-    abort(Outcome::kDataLoss, failure, out);
+    abort(Outcome::kDataLoss, of_owner(owner, failure), out);
     return;
   }
   if (ran_of(failure) == Ran::kNo || WEFT_BREAK(lost_answer_not_asked_for)) {
-    abort(Outcome::kNotApplied, failure, out);
+    abort(Outcome::kNotApplied, of_owner(owner, failure), out);
     return;
   }
   // Lost or a refusal: the owner says which, and from then on the step cannot be applied there any
@@ -177,7 +184,7 @@ void StepCallerCore::on_settled(size_t owner, const absl::StatusOr<Verdict>& ans
   }
   // Aborted there, or that owner is dead and does not count.
   if (answer.ok() || absl::IsUnavailable(answer.status())) {
-    abort(Outcome::kNotApplied, failure_, out);
+    abort(Outcome::kNotApplied, of_owner(owner, failure_), out);
   } else {
     abort(Outcome::kDataLoss, unknown_at({owner}, failure_.ToString()), out);
   }
@@ -276,7 +283,12 @@ absl::Status StepCallerCore::unknown_at(const std::vector<size_t>& asked,
 void StepCallerCore::note_durable(size_t owner, const StepDurable& durable) {
   durable_[owner] = durable;
   if (durable.code == 0) return;
-  result_.checkpoint = prepend(absl::StrCat(options_.owners[owner].name, ": "), durable.status());
+  result_.checkpoint = of_owner(owner, durable.status());
+}
+
+// An owner does not name itself in what it answers.
+absl::Status StepCallerCore::of_owner(size_t owner, const absl::Status& status) const {
+  return prepend(absl::StrCat(options_.owners[owner].name, ": "), status);
 }
 
 void StepCallerCore::tell(StepResult result, CallerActions& out) {

@@ -86,6 +86,7 @@ class StepCallerCore {
   void limit_wait(std::vector<size_t> asked, CallerActions& out);
   absl::Status unknown_at(const std::vector<size_t>& asked, const std::string& why) const;
   void note_durable(size_t owner, const StepDurable& durable);
+  absl::Status of_owner(size_t owner, const absl::Status& status) const;
   void tell(StepResult result, CallerActions& out);
   void end(CallerActions& out);
   bool one_less() { return --open_ == 0; }

@@ -82,8 +82,12 @@ struct StepSummary {
 };
 inline auto weft_fields(StepSummary& s) { return std::tie(s.norm2, s.clip, s.durable); }
 
-// As LibTorch's clip_grad_norm_.
+// As LibTorch's clip_grad_norm_. `norm2` has passed check_norm.
 double clip_factor(double norm2, double max_norm);
+// InvalidArgument if gradients are to be clipped (max_norm is above 0) whose norm is not finite:
+// they hold a NaN or an infinity, or are too large. As LibTorch's clip_grad_norm_ with
+// error_if_nonfinite. `whose` says in the message which gradients these are.
+absl::Status check_norm(double norm2, double max_norm, const std::string& whose);
 
 // A namespace of their own: other rooms' cores have actions of these names too.
 namespace step {

@@ -14,6 +14,12 @@ double clip_factor(double norm2, double max_norm) {
   return std::min(1.0, max_norm / (std::sqrt(norm2) + 1e-6));
 }
 
+absl::Status check_norm(double norm2, double max_norm, const std::string& whose) {
+  if (max_norm <= 0 || std::isfinite(norm2)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(whose, " cannot be clipped: the norm is ", std::sqrt(norm2)));
+}
+
 // ---- what is known
 
 StepOutcome StepOwnerCore::outcome_of(const Instance& instance, uint64_t number) {

@@ -1,11 +1,14 @@
 #include "weft/dist_optim/distributed_optimizer.h"
 
+#include <cmath>
+
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
@@ -61,6 +64,8 @@ WEFT_REGISTER_FUNCTION(remembered);
 namespace {
 
 using dist_autograd::Context;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using torch::optim::SGD;
 using torch::optim::SGDOptions;
 
@@ -70,8 +75,9 @@ bool close(const at::Tensor& a, const at::Tensor& b) {
 
 // Two layers on two owners, driven by worker 0; the same two alone.
 struct Pair {
-  explicit Pair(TestWorld& world)
-      : first(Destination(world.id(1)), 3, 5, 1), second(Destination(world.id(2)), 5, 2, 2) {}
+  explicit Pair(TestWorld& world, size_t owner_of_first = 1)
+      : first(Destination(world.id(owner_of_first)), 3, 5, 1),
+        second(Destination(world.id(2)), 5, 2, 2) {}
   at::Tensor loss(const at::Tensor& x) const {
     return second.forward(first.forward(x)).square().sum();
   }
@@ -151,6 +157,76 @@ TEST_F(DistributedOptimizerTest, ClippingByTheNormOverOwnersEqualsOneProcess) {
   EXPECT_NEAR(result.gradient_norm, norm, 1e-5);
   EXPECT_LT(result.clip, 1.0);
   pair.expect_equal("clipped");
+}
+
+// Of two losses that have nothing to do with each other; these factors are also their gradients'.
+struct TwoLosses {
+  double first = 1, second = 1;
+  at::Tensor operator()(auto& one, auto& other) const {
+    return one.forward(batch(0)).sum() * first +
+           other.forward(at::full({4, 5}, 0.1)).sum() * second;
+  }
+};
+
+// With both owners remote, PREPARE is all that they answer before the decision. With one here, the
+// other one prepares and commits in one.
+TEST_F(DistributedOptimizerTest, AGradientThatIsNotFiniteRefusesTheClippedStepOnEveryOwnerByName) {
+  for (const size_t owner_of_first : {1, 0}) {
+    for (const double bad : {std::nan(""), HUGE_VAL}) {
+      for (const TwoLosses& losses : {TwoLosses{.first = bad}, TwoLosses{.second = bad}}) {
+        const size_t culprit = std::isfinite(losses.first) ? 2 : owner_of_first;
+        SCOPED_TRACE(absl::StrCat(bad, " on w", culprit, ", the first on w", owner_of_first));
+        Pair pair(world_, owner_of_first);
+        DistributedOptimizer<SGD> optimizer({pair.first.parameters(), pair.second.parameters()},
+                                            SGDOptions(0.1).momentum(0.9));
+        SGD alone(pair.parameters_alone(), SGDOptions(0.1).momentum(0.9));
+        {
+          Context context;
+          context.backward({losses(pair.first, pair.second)});
+          const StepResult refused = optimizer.step_async(context, {.max_norm = 0.5}).wait();
+          EXPECT_EQ(refused.outcome, StepResult::Outcome::kNotApplied);
+          EXPECT_EQ(refused.status.code(), absl::StatusCode::kInvalidArgument);
+          EXPECT_THAT(std::string(refused.status.message()),
+                      AllOf(HasSubstr(absl::StrCat("w", culprit)),
+                            HasSubstr("the gradient of weight cannot be clipped")));
+        }
+        losses(pair.alone_first, pair.alone_second).backward();
+        EXPECT_THROW(torch::nn::utils::clip_grad_norm_(pair.parameters_alone(), 0.5, 2, true),
+                     c10::Error);
+        pair.expect_equal("refused");
+
+        alone.zero_grad();
+        Context context;
+        context.backward({TwoLosses()(pair.first, pair.second)});
+        EXPECT_LT(optimizer.step(context, {.max_norm = 0.5}).clip, 1);
+        TwoLosses()(pair.alone_first, pair.alone_second).backward();
+        torch::nn::utils::clip_grad_norm_(pair.parameters_alone(), 0.5, 2, true);
+        alone.step();
+        pair.expect_equal("the next one");
+      }
+    }
+  }
+}
+
+TEST_F(DistributedOptimizerTest, WithoutClippingAGradientThatIsNotFiniteGoesWhereItWouldAlone) {
+  Pair pair(world_);
+  DistributedOptimizer<SGD> optimizer({pair.first.parameters(), pair.second.parameters()},
+                                      SGDOptions(0.1));
+  SGD alone(pair.parameters_alone(), SGDOptions(0.1));
+  const TwoLosses losses{.second = std::nan("")};
+  Context context;
+  context.backward({losses(pair.first, pair.second)});
+  EXPECT_TRUE(std::isnan(optimizer.step(context).gradient_norm));
+  losses(pair.alone_first, pair.alone_second).backward();
+  alone.step();
+  const TensorMap one = pair.first.state(), two = pair.second.state();
+  for (const auto& [name, value] : pair.alone_first.named_parameters().pairs()) {
+    EXPECT_TRUE(close(one.at(name), value)) << name;
+  }
+  for (const auto& [name, value] : pair.alone_second.named_parameters().pairs()) {
+    EXPECT_TRUE(value.isnan().all().item<bool>()) << name;
+    EXPECT_TRUE(two.at(name).isnan().all().item<bool>()) << name;
+  }
 }
 
 TEST_F(DistributedOptimizerTest, ForwardThenAnothersStepThenBackwardIsExact) {

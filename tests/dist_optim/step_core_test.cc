@@ -1,5 +1,6 @@
 // The optimizer's step as state machines, case by case: what an owner answers, what a caller
 // decides.
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -248,6 +249,16 @@ TEST_F(StepOwnerCoreTest, GoingBackEndsWhatWasPreparedAndSetsEveryoneBack) {
   EXPECT_EQ(core_.lines().at("adam@t"), 2u);
 }
 
+TEST(CheckNorm, OnlyWhatIsClippedMustBeFinite) {
+  for (const double bad : {std::nan(""), HUGE_VAL}) {
+    EXPECT_EQ(check_norm(bad, 0, "x"), absl::OkStatus()) << "nothing is clipped";
+    const absl::Status refused = check_norm(bad, 1, "the gradient of x");
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("the gradient of x cannot be clipped"));
+  }
+  EXPECT_EQ(check_norm(1e300, 1, "x"), absl::OkStatus());
+}
+
 // ---- a caller
 
 class StepCallerCoreTest : public ::testing::Test {
@@ -301,6 +312,41 @@ TEST_F(StepCallerCoreTest, AllOwnersPrepareThenAllCommitWithOneFactor) {
   EXPECT_THAT(std::string(result.checkpoint.message()), HasSubstr("w1: disk full"));
   EXPECT_FALSE(core.stepping());
   EXPECT_EQ(core.finished(), 1);
+}
+
+TEST_F(StepCallerCoreTest, ANormThatIsNotFiniteAbortsTheClippedStepOnAllOwners) {
+  const struct {
+    double one, other;
+    const char* named;
+  } cases[] = {{9, std::nan(""), "the gradients on w1"},
+               {HUGE_VAL, 9, "the gradients on w0"},
+               {1e308, 1e308, "the gradients of all owners"}};
+  for (const auto& test : cases) {
+    SCOPED_TRACE(test.named);
+    StepCallerCore core = make(2);
+    out_.clear();
+    ASSERT_TRUE(core.begin(1, out_).ok());
+    core.on_prepared(0, test.one, out_);
+    core.on_prepared(1, test.other, out_);
+    EXPECT_TRUE(owners<step::Commit>().empty());
+    ASSERT_THAT(owners<step::Abort>(), ElementsAre(0, 1));
+    core.on_aborted(0, out_);
+    core.on_aborted(1, out_);
+    EXPECT_EQ(told().outcome, Outcome::kNotApplied);
+    EXPECT_EQ(told().status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(told().status.message()), HasSubstr(test.named));
+  }
+}
+
+TEST_F(StepCallerCoreTest, WithoutClippingANormThatIsNotFiniteIsToldAndNotRefused) {
+  StepCallerCore core = make(2);
+  ASSERT_TRUE(core.begin(0, out_).ok());
+  core.on_prepared(0, 9.0, out_);
+  core.on_prepared(1, std::nan(""), out_);
+  ASSERT_THAT(owners<step::Commit>(), ElementsAre(0, 1));
+  for (const step::Commit& commit : all_of<step::Commit>(out_)) EXPECT_EQ(commit.clip, 1);
+  for (const size_t owner : {0, 1}) core.on_committed(owner, StepDurable{}, out_);
+  EXPECT_TRUE(std::isnan(told().gradient_norm));
 }
 
 TEST_F(StepCallerCoreTest, KeptLeavesOutTheOwnersWithoutCheckpoints) {
