@@ -65,6 +65,7 @@ class End final : public TransportSink {
           answered_ = std::max(answered_, frame.header.call);
           continue;
         }
+        if (!answers_) continue;
         answers.push_back(beat(frame.header.call, kFlagAnswer));
       }
     }
@@ -75,6 +76,10 @@ class End final : public TransportSink {
     closed_[connection.get()] = std::move(reason);
   }
 
+  void answer_nothing() {
+    MutexLock lock(mutex_);
+    answers_ = false;
+  }
   static FramePtr beat(uint64_t number, uint8_t flags = 0) {
     Frame frame;
     frame.header.kind = FrameKind::kBeat;
@@ -130,6 +135,7 @@ class End final : public TransportSink {
   Mutex mutex_;
   ConnectionPtr accepted_ ABSL_GUARDED_BY(mutex_);
   uint64_t answered_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool answers_ ABSL_GUARDED_BY(mutex_) = true;
   std::map<const Connection*, absl::Status> closed_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -170,6 +176,13 @@ TEST_F(LanesTest, WhoeverBeatsHasItsOwnLaneWhicheverConnectionItWritesTo) {
       network->proxy().cut();  // the transports' ends need not wait for what hangs
     }
   }
+}
+
+// It sends none itself, and answers none: it holds the sender for suspect.
+TEST_F(LanesTest, TheDiallingEndDialsTheLaneForHeartbeatsThatItOnlyReads) {
+  a_.answer_nothing();
+  (void)a_.dial(b_);
+  EXPECT_TRUE(b_.beat_until(b_.accepted(), [&] { return count(kBeatsPath) == 1; }));
 }
 
 TEST_F(LanesTest, HeartbeatsAreAnsweredWhicheverLaneHangsAndTheirOwnIsMadeAnew) {
