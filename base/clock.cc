@@ -1,5 +1,7 @@
 #include "weft/base/clock.h"
 
+#include <pthread.h>
+
 #include "weft/base/thread.h"
 
 namespace weft {
@@ -55,6 +57,7 @@ bool SystemClock::cancel(TimerId timer) {
 }
 
 void SystemClock::run(State& state) {
+  pthread_setname_np(pthread_self(), "weft clock");  // docs/membership.md: others look for it
   while (true) {
     Callback due;
     {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <pthread.h>
 #include <utility>
 
 #include "weft/base/thread.h"
@@ -54,6 +55,7 @@ void ServingThreads::start_stand_by() {
 }
 
 void ServingThreads::run(bool serve) {
+  pthread_setname_np(pthread_self(), "weft serving");  // docs/membership.md: others look for it
   Here here(this);
   here_ = &here;
   if (!serve) here.term = stand_by();

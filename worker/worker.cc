@@ -17,6 +17,7 @@
 #include "weft/rpc/internal/aten_operators.h"
 #include "weft/rpc/internal/join_records.h"
 #include "weft/rpc/internal/membership.h"
+#include "weft/rpc/internal/processor_waits.h"
 #include "weft/rpc/internal/quiescence.h"
 #include "weft/rpc/internal/store_thread.h"
 #include "weft/rpc/internal/worker_runtime.h"
@@ -247,6 +248,7 @@ std::shared_ptr<internal::WorkerRuntime> Worker::Stack::make_runtime(
 internal::Membership::Options Worker::Stack::membership_options(const JoinRequest& request) {
   internal::Membership::Options options;
   options.lease = options_.lease;
+  options.processor_waits = std::make_shared<internal::ProcessorWaits>();
   options.find_life = [store = store_,
                        keys = internal::JoinKeys(request.group, request.epoch, round_)](
                           WorkerId life) { return internal::find_life(*store, keys, life); };

@@ -393,10 +393,21 @@ void Agent::beat(WorkerId worker, uint64_t number) {
     Frame beat;
     beat.header.kind = FrameKind::kBeat;
     beat.header.call = number;
+    beat.body = beat_body();
     peer->core.send_unnumbered(std::move(beat));
     departure = peer->depart();
   }
   send(peer, std::move(departure));
+}
+
+void Agent::say_in_beats(std::string body) {
+  MutexLock lock(beat_mutex_);
+  beat_body_ = std::move(body);
+}
+
+std::string Agent::beat_body() const {
+  MutexLock lock(beat_mutex_);
+  return beat_body_;
 }
 
 void Agent::trust(WorkerId worker, TimePoint until) {
@@ -405,6 +416,7 @@ void Agent::trust(WorkerId worker, TimePoint until) {
   {
     MutexLock lock(peer->mutex);
     peer->trusted_until = until;
+    peer->unanswered_since = kNever;  // an answer that came too late for trust still shows the lane
     peer->core.trust_until(until, clock_.now());
   }
   flush(peer);

@@ -132,11 +132,14 @@ class Agent final : public TransportSink {
   void trust(WorkerId peer, TimePoint until);
   // It is suspected: an answer would renew its trust in this worker, just before the verdict.
   void answer_no_beats_of(WorkerId peer);
+  // Body of all beats and answers from now on.
+  void say_in_beats(std::string body) ABSL_LOCKS_EXCLUDED(beat_mutex_);
   struct PeerLook {
     WorkerId peer;
     bool busy = false;  // calls, frames without acknowledgement, or traffic since the last look
     TimePoint heard;    // of the last frame; the past if there was none; now if this worker has
                         // nothing left to make a connection with
+    std::string said;   // body of the newest beat or answer; empty if none came
   };
   // All live peers but this worker; cuts connections that hang. For one caller, regularly:
   // "since the last look" is its.
@@ -216,6 +219,7 @@ class Agent final : public TransportSink {
   void finish_call(IncomingCall& call, absl::StatusOr<Frame> result);
   void call_taken(const IncomingCall& call, size_t cost);
   PeerIdentity identity() const;
+  std::string beat_body() const ABSL_LOCKS_EXCLUDED(beat_mutex_);
 
   const AgentOptions options_;
   Transport& transport_;
@@ -240,6 +244,8 @@ class Agent final : public TransportSink {
   std::deque<WorkerId> ended_ ABSL_GUARDED_BY(mutex_);  // peers that are gone, oldest first
   // Posts to lives that are not known yet, by WorkerId bits.
   absl::flat_hash_map<uint64_t, std::vector<Frame>> strangers_ ABSL_GUARDED_BY(mutex_);
+  mutable Mutex beat_mutex_;  // taken under a peer's
+  std::string beat_body_ ABSL_GUARDED_BY(beat_mutex_);
 };
 
 }  // namespace weft::internal

@@ -14,6 +14,7 @@ namespace weft::internal {
 namespace {
 
 constexpr size_t kMaxGaps = size_t{1} << 20;  // out-of-order frames a peer may leave open
+constexpr size_t kMostSaid = 256;             // bytes of a beat's body
 
 // A connection may be cut while it is made; one that lives answers one of the next.
 constexpr int kRedials = 3;
@@ -282,8 +283,11 @@ void Agent::on_frames(const ConnectionPtr& connection, std::vector<Frame> frames
       if (!honest) break;
       if (header.kind == FrameKind::kGoodbye) peer->said_goodbye = true;
       if (!fresh) continue;
+      if (header.kind == FrameKind::kBeat && frame.body.size() <= kMostSaid) {
+        peer->said = std::move(frame.body);
+      }
       if (header.kind == FrameKind::kBeat && (header.flags & kFlagAnswer) == 0) {
-        if (!peer->suspected.load()) answers.push_back(peer->core.answer(header));
+        if (!peer->suspected.load()) answers.push_back(peer->core.answer(header, beat_body()));
         continue;
       }
       Arrived& next = arrived.emplace_back(std::move(frame));

@@ -207,6 +207,7 @@ std::vector<Agent::PeerLook> Agent::look_at_peers() {
     MutexLock lock(peer->mutex);
     // That silence is this worker's own.
     if (peer->cannot_dial) look.heard = now;
+    look.said = peer->said;
     const uint64_t traffic = peer->core.counted_sent() + peer->core.counted_received();
     look.busy = traffic != std::exchange(peer->looked_at, traffic) ||
                 peer->core.pending_calls() > 0 || !peer->core.incoming().empty() ||

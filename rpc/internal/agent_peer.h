@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct Agent::Peer {
   TimePoint refused_since ABSL_GUARDED_BY(mutex) = kNever;  // the connection takes no frames
   TimePoint trusted_until ABSL_GUARDED_BY(mutex) = kNever;
   TimePoint unanswered_since ABSL_GUARDED_BY(mutex) = kNever;
+  std::string said ABSL_GUARDED_BY(mutex);  // body of its newest beat or answer
   Mutex mutex;
   PeerCore core ABSL_GUARDED_BY(mutex);
   ConnectionPtr connection ABSL_GUARDED_BY(mutex);           // the one that is written to

@@ -78,7 +78,7 @@ void Membership::attach(const std::vector<WorkerInfo>& members, bool newcomer) {
       .beat_answered =
           [this](WorkerId peer, uint64_t number) {
             step([&](MembershipCore& core, MembershipActions& out) {
-              core.on_beat_answer(peer, number, out);
+              core.on_beat_answer(peer, number, clock_.now(), out);
             });
           },
   });
@@ -183,7 +183,7 @@ void Membership::ask(const MembershipActions::Question& question) {
     answered(question.condemn ? list->condemn(self, question.suspect, question.reason)
                               : list->read());
   });
-  clock_.call_at(clock_.now() + options_.store_timeout, [answered, late] {
+  clock_.call_at(clock_.now() + store_timeout(), [answered, late] {
     late->store(true);
     answered(absl::DeadlineExceededError("the rendezvous store did not answer in time"));
   });
@@ -202,7 +202,7 @@ void Membership::look_up(WorkerId life,
   store_thread_.schedule([find = options_.find_life, life, answer, late] {
     if (!late->load()) answer(find(life));
   });
-  clock_.call_at(clock_.now() + options_.store_timeout, [answer, late] {
+  clock_.call_at(clock_.now() + store_timeout(), [answer, late] {
     late->store(true);
     answer(absl::DeadlineExceededError("the rendezvous store did not answer in time"));
   });
@@ -390,15 +390,66 @@ void Membership::tick() {
   std::vector<WorkerId> tied;
   for (const Ties& ties : ties_) ties(tied);
   std::sort(tied.begin(), tied.end());
-  std::vector<MembershipCore::Look> looks;
-  for (const Agent::PeerLook& look : agent_.look_at_peers()) {
-    const bool busy = look.busy || std::binary_search(tied.begin(), tied.end(), look.peer);
-    looks.push_back({look.peer, busy, look.heard});
+  const std::vector<MembershipCore::Look> looks = look(tied);
+  MembershipActions actions;
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) return;
+    core_.tick(clock_.now(), looks, actions);
+    core_.bury(tied, actions);
   }
-  step([&](MembershipCore& core, MembershipActions& out) {
-    core.tick(clock_.now(), looks, out);
-    core.bury(tied, out);
-  });
+  say_lag();  // with the beats of this look already
+  act(actions);
+}
+
+std::vector<MembershipCore::Look> Membership::look(const std::vector<WorkerId>& tied) {
+  std::vector<WorkerId> watched;
+  {
+    MutexLock lock(mutex_);
+    watched = core_.to_watch();
+  }
+  ProcessorWaits* const waits = options_.processor_waits.get();
+  if (waits != nullptr) waits->begin(clock_.now());
+  const auto waited = [&](WorkerId worker, const HostProcess& process) {
+    const bool asked = std::find(watched.begin(), watched.end(), worker) != watched.end();
+    return waits == nullptr || !asked ? Nanoseconds(0) : waits->of(process);
+  };
+  std::vector<MembershipCore::Look> looks;
+  for (Agent::PeerLook& look : agent_.look_at_peers()) {
+    const bool busy = look.busy || std::binary_search(tied.begin(), tied.end(), look.peer);
+    wire::Beat said;
+    if (!said.ParseFromString(look.said)) said.Clear();
+    constexpr uint64_t kMostLag = 3600 * 1000000ull;  // what a core makes of more is the same
+    looks.push_back({look.peer, busy, look.heard,
+                     std::chrono::microseconds(std::min<uint64_t>(said.lag_us(), kMostLag)),
+                     waited(look.peer, {said.host(), said.pid(), said.started()})});
+  }
+  if (waits != nullptr) {
+    const Nanoseconds own = waited(agent_.self().id, waits->self());
+    MutexLock lock(mutex_);
+    core_.waited(own);
+  }
+  return looks;
+}
+
+void Membership::say_lag() {
+  wire::Beat beat;
+  {
+    MutexLock lock(mutex_);
+    beat.set_lag_us(static_cast<uint64_t>(core_.lag() / std::chrono::microseconds(1)));
+  }
+  if (const ProcessorWaits* waits = options_.processor_waits.get(); waits != nullptr) {
+    beat.set_host(waits->self().host);
+    beat.set_pid(waits->self().pid);
+    beat.set_started(waits->self().started);
+  }
+  agent_.say_in_beats(beat.SerializeAsString());
+}
+
+// The store may be as late as the workers.
+Nanoseconds Membership::store_timeout() const {
+  MutexLock lock(mutex_);
+  return options_.store_timeout + core_.allowance();
 }
 
 void Membership::stop() {

@@ -21,6 +21,7 @@
 #include "weft/rpc/internal/agent.h"
 #include "weft/rpc/internal/gate.h"
 #include "weft/rpc/internal/membership_core.h"
+#include "weft/rpc/internal/processor_waits.h"
 #include "weft/rpc/internal/quiescence.h"
 
 namespace weft::internal {
@@ -37,6 +38,8 @@ class Membership {
     // The record of a life that others speak of; nullopt if the group has it no more. A task of the
     // store thread. Null: nothing is known of strangers.
     std::function<absl::StatusOr<std::optional<WorkerInfo>>(WorkerId life)> find_life;
+    // What the kernel says of workers on this machine; null: nothing. Shared by copies of this.
+    std::shared_ptr<ProcessorWaits> processor_waits;
     // Runs where the change was noticed, without locks.
     Listener listener;
   };
@@ -94,6 +97,10 @@ class Membership {
   void met(WorkerId peer) ABSL_LOCKS_EXCLUDED(mutex_);
   void welcomed(WorkerId by) ABSL_LOCKS_EXCLUDED(mutex_);
   void tick() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<MembershipCore::Look> look(const std::vector<WorkerId>& tied)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void say_lag() ABSL_LOCKS_EXCLUDED(mutex_);
+  Nanoseconds store_timeout() const ABSL_LOCKS_EXCLUDED(mutex_);
   void arm() ABSL_LOCKS_EXCLUDED(mutex_);
 
   Agent& agent_;

@@ -10,9 +10,22 @@
 namespace weft::internal {
 namespace {
 
-constexpr size_t kMostStrangers = 4096;  // looked up at a time
-constexpr size_t kMostClaims = 64;       // compared at a time, and as many that were contradicted
-constexpr size_t kMostEnded = 1024;      // lives that are remembered after their end
+constexpr size_t kMostStrangers = 4096;   // looked up at a time
+constexpr size_t kMostClaims = 64;        // compared at a time, and as many that were contradicted
+constexpr size_t kMostEnded = 1024;       // lives that are remembered after their end
+constexpr int kMostPatience = 16;         // times that of the limits, whatever explains a silence
+constexpr size_t kMostUnanswered = 1024;  // beats of one peer whose answer would still be of use
+
+// Takes a wait from a span of silence, as far as it goes.
+Nanoseconds without(Nanoseconds span, Nanoseconds& wait) {
+  if (WEFT_BREAK(waits_are_silence)) return span;
+  const Nanoseconds taken = std::min(span, wait);
+  wait -= taken;
+  return span - taken;
+}
+
+// What was late may soon be so again; it is forgotten by degrees, one at each look.
+Nanoseconds faded(Nanoseconds lag) { return lag / 5 * 4; }
 
 absl::Status refusal(const std::string& why) { return absl::PermissionDeniedError(why); }
 
@@ -190,42 +203,97 @@ void MembershipCore::learn(const std::vector<Verdict>& verdicts, MembershipActio
 
 // ---- leases
 
-void MembershipCore::tick(TimePoint now, const std::vector<Look>& looks, MembershipActions& out) {
+std::vector<WorkerId> MembershipCore::to_watch() const {
+  std::vector<WorkerId> watched;
+  bool doubts = false;
+  for (const auto& [id, peer] : peers_) {
+    doubts = doubts || !peer.doubt.ok();
+    if (is_watched(peer)) watched.push_back(id);
+  }
+  if (doubts || !watched.empty()) watched.push_back(self_.id);
+  return watched;
+}
+
+bool MembershipCore::is_watched(const Peer& peer) const {
+  return peer.beaten && 2 * peer.unheard >= 3 * limits_.interval;
+}
+
+void MembershipCore::waited(Nanoseconds time) {
+  own_wait_ = std::min<Nanoseconds>(own_wait_ + time, limits_.patience);
+}
+
+MembershipCore::Passed MembershipCore::note_passed(TimePoint now) {
+  const Nanoseconds all = now - last_tick_;
   // What passed while this worker did not run is not the peers' silence.
-  const Nanoseconds awake = WEFT_BREAK(stopped_time_counts)
-                                ? now - last_tick_
-                                : std::min<Nanoseconds>(now - last_tick_, 2 * limits_.interval);
+  const Nanoseconds awake =
+      WEFT_BREAK(stopped_time_counts) ? all : std::min<Nanoseconds>(all, 2 * limits_.interval);
   last_tick_ = now;
+  awake_ += awake;
+  lag_ = std::max<Nanoseconds>(all - 2 * limits_.interval, faded(lag_));
+  // Some of it counts always, so that nothing is put off for ever.
+  return {awake, std::max<Nanoseconds>(without(awake, own_wait_), awake / kMostPatience)};
+}
+
+Nanoseconds MembershipCore::bounded(Nanoseconds lag) const {
+  return std::min<Nanoseconds>(lag, kMostPatience * limits_.patience);
+}
+
+Nanoseconds MembershipCore::lag_of(const Peer& peer) const {
+  return bounded(bounded(peer.lag) + peer.late.value_or(Nanoseconds(0)));
+}
+
+Nanoseconds MembershipCore::allowance() const { return bounded(2 * worst_lag_); }
+
+Nanoseconds MembershipCore::patience(const Peer& peer) const {
+  // One that has answered no beat is taken to be as late as the others.
+  return bounded(limits_.patience + 2 * (peer.late ? lag_of(peer) : worst_lag_));
+}
+
+bool MembershipCore::is_silent(const Peer& peer, Nanoseconds more) const {
+  if (peer.unheard >= kMostPatience * limits_.patience) return true;
+  // The first look at its waits has nothing to compare with.
+  return peer.watched > 1 && peer.silence >= patience(peer) + more;
+}
+
+void MembershipCore::tick(TimePoint now, const std::vector<Look>& looks, MembershipActions& out) {
+  const Passed passed = note_passed(now);
   size_t beaten = 0, silent = 0, heard = 0;
+  Nanoseconds worst{0};
   for (const Look& look : looks) {
     auto found = peers_.find(look.peer);
     if (found == peers_.end()) continue;
     Peer& peer = found->second;
     if (look.busy) peer.interest_until = now + limits_.linger;
-    listen(peer, look, now, awake, out);
+    listen(peer, look, now, passed, out);
     if (!peer.beaten) continue;
     ++beaten;
-    if (peer.silence >= limits_.patience) ++silent;
+    worst = std::max(worst, lag_of(peer));
+    if (is_silent(peer)) ++silent;
     if (peer.silence < limits_.patience / 2) ++heard;
-    peer.unanswered.emplace_back(next_beat_, now);
+    peer.unanswered.push_back({next_beat_, now, awake_});
     // An answer to an older one would say nothing any more.
-    while (peer.unanswered.front().second + limits_.trust <= now) peer.unanswered.pop_front();
+    while (peer.unanswered.size() > kMostUnanswered ||
+           peer.unanswered.front().sent + kMostPatience * limits_.patience <= now) {
+      peer.unanswered.pop_front();
+    }
     out.beats.push_back({look.peer, next_beat_++});
   }
+  worst_lag_ = worst;
   // Who hears nobody is more likely to be cut off itself: the others may judge first.
   if (silent > 0) judge_silence(looks, beaten > 1 && heard == 0, out);
-  for (const Look& look : looks) settle_doubt(look, awake, out);
+  for (const Look& look : looks) settle_doubt(look, passed, out);
+  if (to_watch().empty()) own_wait_ = Nanoseconds(0);
 }
 
 void MembershipCore::judge_silence(const std::vector<Look>& looks, bool deaf,
                                    MembershipActions& out) {
-  const Nanoseconds patience = limits_.patience + (deaf ? 2 * limits_.interval : Nanoseconds(0));
+  const Nanoseconds more = deaf ? 2 * limits_.interval : Nanoseconds(0);
   const absl::Status why = absl::UnavailableError(absl::StrCat(
       "was not heard of for ", absl::FormatDuration(absl::FromChrono(limits_.patience))));
   for (const Look& look : looks) {
     auto found = peers_.find(look.peer);
     if (found == peers_.end() || !found->second.beaten) continue;
-    if (found->second.silence < patience) continue;
+    if (!is_silent(found->second, more)) continue;
     if (established_ || WEFT_BREAK(newcomer_condemns)) {
       suspect(look.peer, why, out);
     } else {
@@ -235,53 +303,69 @@ void MembershipCore::judge_silence(const std::vector<Look>& looks, bool deaf,
 }
 
 // The others take `patience`, and a moment more, for their verdict.
-void MembershipCore::settle_doubt(const Look& look, Nanoseconds awake, MembershipActions& out) {
+void MembershipCore::settle_doubt(const Look& look, const Passed& passed, MembershipActions& out) {
   auto found = peers_.find(look.peer);
   if (found == peers_.end() || found->second.doubt.ok()) return;
   Peer& peer = found->second;
-  peer.doubt_age += awake;
+  peer.doubt_age += passed.counted;
   if (look.heard > peer.doubted || established_) {  // from now on its lease tells
     if (peer.undecided == peer.doubt) {
       peer.undecided = absl::OkStatus();
       if (!peer.condemning) peer.question = 0;
     }
     peer.doubt = absl::OkStatus();
-  } else if (peer.doubt_age >= 2 * limits_.patience) {
+  } else if (peer.doubt_age >= 2 * patience(peer)) {
     ask_only(look.peer, peer.doubt, out);
   }
 }
 
 // Begins, goes on with or ends a peer's lease.
-void MembershipCore::listen(Peer& peer, const Look& look, TimePoint now, Nanoseconds awake,
+void MembershipCore::listen(Peer& peer, const Look& look, TimePoint now, const Passed& passed,
                             MembershipActions& out) const {
+  peer.lag = look.lag;
   if (now >= peer.interest_until) {
     if (std::exchange(peer.beaten, false)) out.trusts.push_back({look.peer, kNever});
   } else if (!peer.beaten) {
     peer.beaten = true;
     out.trusts.push_back({look.peer, now + limits_.trust});
-    peer.silence = Nanoseconds(0);
+    peer.silence = peer.unheard = peer.wait = Nanoseconds(0);
     peer.heard = look.heard;
+    peer.watched = 0;
     peer.unanswered.clear();
+    peer.late.reset();
     peer.trusted_until = WEFT_BREAK(trusted_before_any_answer) ? now + limits_.trust : now;
   } else if (look.heard > peer.heard && !WEFT_BREAK(frames_not_heard)) {
     peer.heard = look.heard;
-    peer.silence = std::min<Nanoseconds>(now - look.heard, awake);
+    peer.unheard = std::min<Nanoseconds>(now - look.heard, passed.awake);
+    peer.silence = std::min<Nanoseconds>(peer.unheard, passed.counted);
+    peer.wait = Nanoseconds(0);
+    peer.watched = 0;
+    if (peer.late) peer.late = faded(*peer.late);
   } else {
-    peer.silence += awake;
+    if (is_watched(peer)) ++peer.watched;
+    peer.unheard += passed.awake;
+    peer.wait += look.waited;
+    peer.silence += without(passed.counted, peer.wait);
   }
 }
 
-void MembershipCore::on_beat_answer(WorkerId from, uint64_t number, MembershipActions& out) {
+void MembershipCore::on_beat_answer(WorkerId from, uint64_t number, TimePoint now,
+                                    MembershipActions& out) {
   auto found = peers_.find(from);
   if (found == peers_.end()) return;
-  auto& unanswered = found->second.unanswered;
-  while (!unanswered.empty() && unanswered.front().first <= number) {
-    if (unanswered.front().first == number) {
-      found->second.trusted_until = unanswered.front().second + limits_.trust;
-      if (WEFT_BREAK(trust_longer_than_patience)) found->second.trusted_until += limits_.patience;
-      if (found->second.beaten) out.trusts.push_back({from, found->second.trusted_until});
+  Peer& peer = found->second;
+  while (!peer.unanswered.empty() && peer.unanswered.front().number <= number) {
+    if (const SentBeat beat = peer.unanswered.front(); beat.number == number) {
+      // Time in which this worker was stopped has made it late itself.
+      const Nanoseconds taken =
+          awake_ - beat.awake + std::min<Nanoseconds>(now - last_tick_, 2 * limits_.interval);
+      peer.late =
+          std::max<Nanoseconds>(taken - limits_.interval, peer.late.value_or(Nanoseconds(0)));
+      peer.trusted_until = beat.sent + limits_.trust;
+      if (WEFT_BREAK(trust_longer_than_patience)) peer.trusted_until += limits_.patience;
+      if (peer.beaten) out.trusts.push_back({from, peer.trusted_until});
     }
-    unanswered.pop_front();
+    peer.unanswered.pop_front();
   }
 }
 

@@ -74,8 +74,10 @@ class MembershipCore {
   // What the driver saw of a live peer.
   struct Look {
     WorkerId peer;
-    bool busy;        // a call, frame, reference or context stands between them
-    TimePoint heard;  // when the last frame came; the past if none did
+    bool busy;              // a call, frame, reference or context stands between them
+    TimePoint heard;        // when the last frame came; the past if none did
+    Nanoseconds lag{0};     // as the peer said last: how late it runs
+    Nanoseconds waited{0};  // since the last look, for a processor, as the kernel says (`to_watch`)
   };
 
   MembershipCore(WorkerInfo self, LeaseLimits limits, TimePoint now);
@@ -107,8 +109,16 @@ class MembershipCore {
   void learn(const std::vector<weft::Verdict>& verdicts, MembershipActions& out);
 
   // ---- leases
+  // The silent, and this worker itself: the next looks shall say how long they waited.
+  std::vector<WorkerId> to_watch() const;
+  // Before `tick`: so long has this worker itself waited for a processor since the last one.
+  void waited(Nanoseconds time);
   void tick(TimePoint now, const std::vector<Look>& looks, MembershipActions& out);
-  void on_beat_answer(WorkerId from, uint64_t number, MembershipActions& out);
+  void on_beat_answer(WorkerId from, uint64_t number, TimePoint now, MembershipActions& out);
+  // How late this worker's timer ran lately, beyond two intervals; its beats say so.
+  Nanoseconds lag() const { return lag_; }
+  // How much longer than usual an answer may take: twice the worst lag that is known, bounded.
+  Nanoseconds allowance() const;
   // False: what the peer holds for this worker may be given away already. So it is from when their
   // lease begins until the first answer; calls do not wait for that one (MembershipActions::Trust).
   bool trusts(WorkerId peer, TimePoint now) const;
@@ -144,13 +154,28 @@ class MembershipCore {
   size_t leases() const;
 
  private:
+  struct SentBeat {
+    uint64_t number;
+    TimePoint sent;
+    Nanoseconds awake;  // of `awake_`
+  };
+  // Between two looks.
+  struct Passed {
+    Nanoseconds awake;    // less what this worker was stopped
+    Nanoseconds counted;  // and less what it waited for a processor
+  };
   struct Peer {
     std::string name;
     TimePoint interest_until;
-    bool beaten = false;  // a lease runs
-    Nanoseconds silence{0};
+    bool beaten = false;     // a lease runs
+    Nanoseconds silence{0};  // without waits for a processor
+    Nanoseconds unheard{0};  // with them
+    Nanoseconds wait{0};     // of the peer; not taken from its silence yet
+    int watched = 0;         // looks of this silence that could say how long it waited
     TimePoint heard;
-    std::deque<std::pair<uint64_t, TimePoint>> unanswered;  // beats, oldest first
+    std::deque<SentBeat> unanswered;  // oldest first
+    std::optional<Nanoseconds> late;  // its answers lately, beyond an interval; nullopt: none came
+    Nanoseconds lag{0};               // as it said
     TimePoint trusted_until;
     uint64_t question = 0;    // open; 0: none
     bool condemning = false;  // it
@@ -166,9 +191,15 @@ class MembershipCore {
   void take_in(const WorkerInfo& newcomer, MembershipActions& out);
   void judge_silence(const std::vector<Look>& looks, bool deaf, MembershipActions& out);
   void doubt(WorkerId worker, const absl::Status& reason, MembershipActions& out);
-  void settle_doubt(const Look& look, Nanoseconds awake, MembershipActions& out);
-  void listen(Peer& peer, const Look& look, TimePoint now, Nanoseconds awake,
+  void settle_doubt(const Look& look, const Passed& passed, MembershipActions& out);
+  void listen(Peer& peer, const Look& look, TimePoint now, const Passed& passed,
               MembershipActions& out) const;
+  Passed note_passed(TimePoint now);
+  Nanoseconds bounded(Nanoseconds lag) const;
+  Nanoseconds lag_of(const Peer& peer) const;
+  Nanoseconds patience(const Peer& peer) const;
+  bool is_watched(const Peer& peer) const;
+  bool is_silent(const Peer& peer, Nanoseconds more = Nanoseconds(0)) const;
   void ask(WorkerId worker, const absl::Status& reason, bool condemn, MembershipActions& out);
   void ask_only(WorkerId worker, const absl::Status& reason, MembershipActions& out);
   // Takes an entry of the list, or of a notice.
@@ -204,6 +235,10 @@ class MembershipCore {
   std::map<uint32_t, uint32_t> forgotten_;
   bool established_ = false;
   TimePoint last_tick_;
+  Nanoseconds awake_{0};      // since the beginning, less what this worker was stopped
+  Nanoseconds own_wait_{0};   // for a processor; not taken from anybody's silence yet
+  Nanoseconds lag_{0};        // of this worker's timer
+  Nanoseconds worst_lag_{0};  // of the peers, at the last look
   uint64_t next_beat_ = 1;
   uint64_t next_question_ = 1;
   absl::Status standing_;

@@ -180,8 +180,9 @@ void PeerCore::send_unnumbered(Frame frame) {
   outgoing_.push_back(std::make_shared<const Frame>(std::move(frame)));
 }
 
-FramePtr PeerCore::answer(const FrameHeader& beat) const {
+FramePtr PeerCore::answer(const FrameHeader& beat, std::string body) const {
   Frame answer;
+  answer.body = std::move(body);
   answer.header.kind = FrameKind::kBeat;
   answer.header.flags = kFlagAnswer;
   answer.header.call = beat.call;

@@ -78,7 +78,7 @@ class PeerCore {
   void send_unnumbered(Frame frame);
   // What answers this beat. It may be lost where the other frames are not, so nothing counts as
   // told by it.
-  FramePtr answer(const FrameHeader& beat) const;
+  FramePtr answer(const FrameHeader& beat, std::string body) const;
   // Tells the peer that nobody waits for a call that was sent.
   void cancel(uint64_t call);
   // Frames to be put on a connection now, in order.

@@ -61,7 +61,7 @@ class MembershipCoreTest : public ::testing::Test {
 
   MembershipActions answer_beat(WorkerId from, uint64_t number) {
     MembershipActions out;
-    core_.on_beat_answer(from, number, out);
+    core_.on_beat_answer(from, number, now_, out);
     return out;
   }
 

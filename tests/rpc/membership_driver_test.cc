@@ -11,6 +11,7 @@
 #include "weft/base/status.h"
 #include "weft/rpc/internal/membership.h"
 #include "weft/rpc/memory_store.h"
+#include "weft/tests/support/fake_proc.h"
 #include "weft/tests/support/scripted_transport.h"
 
 namespace weft::testing {
@@ -63,17 +64,19 @@ class MembershipDriver : public ::testing::Test {
     transport_.deliver(connection, std::move(frame));
   }
 
-  // The far end's answer to this worker's newest beat.
-  void answer_beat(const ScriptedConnectionPtr& connection) {
+  // The far end's answer to this worker's newest beat, or to one so many beats before.
+  void answer_beat(const ScriptedConnectionPtr& connection, const std::string& said = "",
+                   uint64_t before = 0) {
     uint64_t newest = 0;
     for (const FramePtr& frame : connection->sent) {
       if (frame->header.kind == FrameKind::kBeat) newest = frame->header.call;
     }
-    ASSERT_NE(newest, 0u);
+    ASSERT_GT(newest, before);
     Frame answer;
     answer.header.kind = FrameKind::kBeat;
     answer.header.flags = kFlagAnswer;
-    answer.header.call = newest;
+    answer.header.call = newest - before;
+    answer.body = said;
     answer.header.source = peer_;
     answer.header.destination = me_;
     transport_.deliver(connection, std::move(answer));
@@ -90,6 +93,7 @@ class MembershipDriver : public ::testing::Test {
     return result;
   }
 
+  FakeProc proc_;
   Membership::Options options_;
   WorkerId me_{0, 1};
   const WorkerId peer_{1, 1};
@@ -194,6 +198,90 @@ TEST_F(MembershipDriver, AConnectionWhoseBeatsAreLostWhileTheRestArrivesIsMadeAn
   answer_beat(next);
   EXPECT_EQ(calls_on(next), 2u);  // the first again
   EXPECT_TRUE(agent_->is_live(peer_));
+}
+
+// It is slow, and its lane of beats moves.
+TEST_F(MembershipDriver, AConnectionWhoseBeatsAreAnsweredTooLateForTrustIsKept) {
+  start(2);
+  const ScriptedConnectionPtr peer = connection();
+  transport_.sink().on_open(peer);
+  (void)call();
+  wire::MembershipPost welcome;
+  welcome.mutable_welcome();
+  for (int i = 0; i < 60; ++i) {
+    clock_.advance(milliseconds(200));
+    say(peer, welcome);
+    if (i > 10) answer_beat(peer, "", 10);  // 2 s after it was sent
+    ASSERT_EQ(peer->closed, 0) << i;
+  }
+}
+
+TEST_F(MembershipDriver, BeatsAndAnswersSayWhichProcessThisIs) {
+  options_.processor_waits = std::make_shared<internal::ProcessorWaits>(proc_.root());
+  start(2);
+  const ScriptedConnectionPtr peer = connection();
+  transport_.sink().on_open(peer);
+  (void)call();
+  clock_.advance(milliseconds(200));
+  Frame asked;
+  asked.header.kind = FrameKind::kBeat;
+  asked.header.call = 1;
+  asked.header.source = peer_;
+  asked.header.destination = me_;
+  transport_.deliver(peer, std::move(asked));
+  size_t beats = 0;
+  for (const FramePtr& frame : peer->sent) {
+    if (frame->header.kind != FrameKind::kBeat) continue;
+    ++beats;
+    wire::Beat said;
+    ASSERT_TRUE(said.ParseFromString(frame->body));
+    EXPECT_EQ(said.host(), "boot pid:[1]");
+    EXPECT_EQ(said.pid(), 7u);
+    EXPECT_EQ(said.started(), 70u);
+    EXPECT_EQ(said.lag_us(), 0u);
+  }
+  EXPECT_EQ(beats, 2u);
+}
+
+TEST_F(MembershipDriver, AProcessOfThisMachineThatWaitsForAProcessorIsNotDeclaredDead) {
+  options_.processor_waits = std::make_shared<internal::ProcessorWaits>(proc_.root());
+  start(2);
+  const ScriptedConnectionPtr peer = connection();
+  transport_.sink().on_open(peer);
+  (void)call();
+  clock_.advance(milliseconds(200));
+  wire::Beat said;
+  said.set_host(proc_.peer().host);
+  said.set_pid(proc_.peer().pid);
+  said.set_started(proc_.peer().started);
+  answer_beat(peer, said.SerializeAsString());
+  proc_.thread(81, "weft serving", 'R', milliseconds(1));
+  clock_.advance(std::chrono::seconds(20));
+  store_thread_.run_all();
+  EXPECT_TRUE(agent_->is_live(peer_));
+  proc_.thread(81, "weft serving", 'T', milliseconds(1));
+  clock_.advance(milliseconds(2400));
+  store_thread_.run_all();
+  EXPECT_FALSE(agent_->is_live(peer_));
+}
+
+// The store is on some machine of the group, which may be as busy.
+TEST_F(MembershipDriver, TheStoreMayTakeLongerWhereAPeerSaysThatItIsLate) {
+  start(2);
+  const ScriptedConnectionPtr peer = connection();
+  transport_.sink().on_open(peer);
+  (void)call();
+  clock_.advance(milliseconds(200));
+  wire::Beat said;
+  said.set_lag_us(1000000);
+  answer_beat(peer, said.SerializeAsString());
+  clock_.advance(milliseconds(400));
+  agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
+  clock_.advance(milliseconds(2400));
+  EXPECT_TRUE(agent_->is_live(peer_));
+  store_thread_.run_all();
+  EXPECT_FALSE(agent_->is_live(peer_));
+  EXPECT_EQ(verdicts(), 1u);
 }
 
 TEST_F(MembershipDriver, NobodyHearsOfTheEndOfOneWhoseJoinNobodyHeardOf) {

@@ -44,6 +44,7 @@ constexpr Rule kRules[] = {
     {"answered_call_stays_open", "an ended call can end again"},
     // membership
     {"frames_not_heard", "only silence is counted, not what is heard"},
+    {"waits_are_silence", "the time in which a peer waits for a processor is its silence"},
     {"stopped_time_counts", "the time in which a worker stood still is its peers' silence"},
     {"untrusted_are_called", "calls to whom is not trusted are sent"},
     {"trust_longer_than_patience", "a holder relies on its peer longer than that waits"},

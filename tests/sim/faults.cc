@@ -8,13 +8,14 @@ namespace weft::sim {
 namespace {
 
 // cut, duplicate, overtake, partition, one-way, flapping, crash, restart, pause, node, store,
-// silent store
+// silent store, slow worker
 constexpr uint32_t kFaultWeights[][kFaults] = {
-    {60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},     // lost connections only: nobody may die
-    {20, 0, 0, 0, 0, 0, 30, 0, 5, 0, 2, 0},    // crashes
-    {15, 0, 0, 10, 10, 8, 5, 0, 20, 0, 4, 0},  // silence
-    {20, 0, 0, 6, 6, 5, 15, 0, 10, 0, 3, 0},   // everything
-    {10, 0, 0, 8, 6, 4, 20, 0, 10, 0, 8, 20},  // and a store that fails
+    {60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},     // lost connections only: nobody may die
+    {20, 0, 0, 0, 0, 0, 30, 0, 5, 0, 2, 0, 0},    // crashes
+    {15, 0, 0, 10, 10, 8, 5, 0, 20, 0, 4, 0, 0},  // silence
+    {20, 0, 0, 6, 6, 5, 15, 0, 10, 0, 3, 0, 0},   // everything
+    {10, 0, 0, 8, 6, 4, 20, 0, 10, 0, 8, 20, 0},  // and a store that fails
+    {10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 40},    // a busy machine: nobody may die
 };
 
 }  // namespace
@@ -51,6 +52,8 @@ void World::strike() {
       return;
     case Fault::kPause:
       return pause(up[dice.below(up.size())]);
+    case Fault::kSlow:
+      return slow_down(up[dice.below(up.size())]);
     case Fault::kPartition:
     case Fault::kOneWay:
     case Fault::kFlapping:
@@ -113,7 +116,7 @@ void World::leave(Slot slot) {
   network.cut_all(slot, dice.chance(50));
   life.worker.reset();
   life.deferred.clear();
-  life.paused = false;
+  life.paused = life.slow = false;
   membership->disturb();
 }
 
@@ -127,11 +130,43 @@ void World::pause(Slot victim) {
   mend_in(length, {.fault = Fault::kPause, .slot = victim});
 }
 
+// It gets a processor for a moment now and then.
+void World::slow_down(Slot victim) {
+  if (lives_[victim].paused) return;
+  report.inject(Fault::kSlow);
+  take_turns(mend_in(
+      Nanoseconds(0),
+      {.fault = Fault::kSlow, .slot = victim, .times = static_cast<int>(dice.between(1, 4))}));
+}
+
+void World::take_turns(size_t number) {
+  Life& life = lives_[mendings_[number].slot];
+  Nanoseconds length = dice.micros(100, 5000);
+  if (life.slow) {
+    if (!life.deferred.empty()) felt(number);
+    resume(mendings_[number].slot);
+    if (mendings_[number].times-- <= 0) return;
+  } else {
+    if (life.paused || life.worker == nullptr) return;
+    life.paused = life.slow = true;
+    life.paused_at = schedule.now();
+    length = dice.millis(100, 4000);
+    membership->disturb();
+  }
+  last_mend_ = std::max(last_mend_, schedule.now() + length);
+  schedule.in(length, EventKind::kMend, kNobody, number);
+}
+
 void World::resume(Slot slot) {
   Life& life = lives_[slot];
   if (!std::exchange(life.paused, false)) return;
-  absences.push_back({life.id.index, life.id.index, life.paused_at, schedule.now()});
-  if (!life.deferred.empty()) report.effect(Fault::kPause);
+  const bool slow = std::exchange(life.slow, false);
+  if (slow) {
+    life.waited += schedule.now() - life.paused_at;
+  } else {
+    absences.push_back({life.id.index, life.id.index, life.paused_at, schedule.now()});
+  }
+  if (!life.deferred.empty() && !slow) report.effect(Fault::kPause);
   for (const Event& event : std::exchange(life.deferred, {})) {
     // Under its old time, which says what it was armed for.
     schedule.at(schedule.now(), event.kind, event.slot, event.a, event.b);
@@ -179,6 +214,8 @@ void World::mend(size_t number) {
   switch (what.fault) {
     case Fault::kPause:
       return resume(what.slot);
+    case Fault::kSlow:
+      return take_turns(number);
     case Fault::kCrash:
       if (lives_[what.slot].worker != nullptr && may_crash()) crash(what.slot);
       return;

@@ -154,7 +154,8 @@ void LeaseMembership::ask(Worker& worker, const MembershipActions::Question& que
   };
   later(reaches, kNobody, Phase::kReaches);
   later(reaches + back, worker.slot, Phase::kAnswered);
-  later(now + kStoreTimeout, worker.slot, Phase::kLate);
+  later(now + kStoreTimeout + member.clock.span(member.core.allowance()), worker.slot,
+        Phase::kLate);
 }
 
 void LeaseMembership::reach(Question& question) {
@@ -330,17 +331,45 @@ void LeaseMembership::look(Worker& worker) {
   worker.calls.append_callers(tied_);
   std::sort(tied_.begin(), tied_.end());
   worker.sessions.append_looks(tied_, looks_, member.clock);
+  ask_kernel(worker);
   MembershipActions actions;
   member.core.tick(now(member), looks_, actions);
   member.core.bury(strangers, actions);
+  worker.sessions.say_in_beats(member.core.lag());
   member.beaten.clear();
   for (const MembershipActions::Beat& beat : actions.beats) member.beaten.insert(beat.to);
   act(worker, actions);
   arm(worker, member.clock.span(limits_.interval));
 }
 
+// All workers are on one machine: as ProcessorWaits does.
+void LeaseMembership::ask_kernel(Worker& worker) {
+  Member& member = at(worker);
+  std::map<WorkerId, Nanoseconds> told;
+  const auto waited = [&](WorkerId whom) {
+    const Life& life = world_.life(world_.slot_of(whom));
+    const Nanoseconds all =
+        life.waited + (life.slow ? world_.schedule.now() - life.paused_at : Nanoseconds(0));
+    told[whom] = all;
+    const auto before = member.waits.find(whom);
+    return before == member.waits.end() ? Nanoseconds(0) : all - before->second;
+  };
+  for (const WorkerId watched : member.core.to_watch()) {
+    if (watched == worker.id) {
+      member.core.waited(waited(watched));
+      continue;
+    }
+    for (MembershipCore::Look& look : looks_) {
+      if (look.peer == watched) look.waited = waited(watched);
+    }
+  }
+  member.waits = std::move(told);
+}
+
 void LeaseMembership::on_beat_answer(Worker& worker, WorkerId from, uint64_t number) {
-  step(worker, [&](MembershipCore& core, auto& out) { core.on_beat_answer(from, number, out); });
+  step(worker, [&](MembershipCore& core, auto& out) {
+    core.on_beat_answer(from, number, now(at(worker)), out);
+  });
 }
 
 // Who has had time to be answered calls nobody whom it does not trust.

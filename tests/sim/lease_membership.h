@@ -52,10 +52,11 @@ class LeaseMembership final : public Membership {
     internal::MembershipCore core;
     VerdictList list;
     const LocalClock clock;
-    std::set<WorkerId> beaten;             // at the last look
-    std::map<WorkerId, TimePoint> leases;  // since when, by this clock
-    bool met_anybody = false;              // else it fences itself when nobody answers
-    TimePoint store_free{};                // its store thread asks one question after the other
+    std::set<WorkerId> beaten;              // at the last look
+    std::map<WorkerId, TimePoint> leases;   // since when, by this clock
+    std::map<WorkerId, Nanoseconds> waits;  // of whom it watches, at the last look
+    bool met_anybody = false;               // else it fences itself when nobody answers
+    TimePoint store_free{};                 // its store thread asks one question after the other
     // A newcomer.
     std::vector<Verdict> read;  // when it joined
     bool newcomer = false;
@@ -113,6 +114,7 @@ class LeaseMembership final : public Membership {
   void watch_spread(WorkerId teller, std::vector<WorkerId> told, WorkerId dead);
   void check_spread(const Spread& spread);
   void look(Worker& worker);
+  void ask_kernel(Worker& worker);
   void arm(const Worker& worker, Nanoseconds within);
   void publish(Worker& worker);
   void met(Worker& worker, WorkerId peer);

@@ -133,8 +133,8 @@ void OracleMembership::look() {
     Worker& worker = *life.worker;
     for (const WorkerId peer : worker.sessions.live_peers()) {
       const Life& other = world_.life(world_.slot_of(peer));
-      const bool answers = other.worker != nullptr && !other.paused && !life.paused &&
-                           !world_.network.silent(life.id.index, peer.index) &&
+      const bool answers = other.worker != nullptr && (!other.paused || other.slow) &&
+                           !life.paused && !world_.network.silent(life.id.index, peer.index) &&
                            !world_.network.silent(peer.index, life.id.index) &&
                            other.worker->sessions.is_live(life.id);
       wanted = wanted || !answers;

@@ -58,7 +58,7 @@ Nanoseconds MembershipBook::cut_off(WorkerId by, WorkerId about, TimePoint since
     if (begun != kNever) add(begun, now);
   }
   for (const Life& life : world_.lives()) {
-    if (life.id == about && life.paused) add(life.paused_at, now);
+    if (life.id == about && life.paused && !life.slow) add(life.paused_at, now);
   }
   std::sort(spans.begin(), spans.end());
   Nanoseconds all{0};

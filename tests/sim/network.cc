@@ -51,11 +51,10 @@ void Network::send(int number, Slot from, FramePtr frame) {
   take_off(number, from, to, std::move(what), arrival);
 }
 
-void Network::send_beat(int number, Slot from, uint64_t beat, bool answer) {
+void Network::send_beat(int number, Slot from, const Beat& beat) {
   if (!connections_[number].open) return;
   Arrived what;
   what.beat = beat;
-  what.answer = answer;
   const Nanoseconds width = manner_.delay_high - manner_.delay_low;
   take_off(number, from, other_end(number, from), std::move(what),
            world_.schedule.now() + manner_.delay_low +
@@ -87,7 +86,7 @@ Network::Arrived Network::arrive(uint64_t number) {
   const Connection& over = connections_[flight.connection];
   const size_t end = over.ends[1] == flight.to ? 1 : 0;
   if (world_.schedule.now() > over.reads_until[end]) {
-    if (flight.what.beat == 0) {
+    if (flight.what.beat.number == 0) {
       world_.report.count(Effect::kFramesLost);
       felt_cut(flight.connection);
     }
@@ -97,7 +96,7 @@ Network::Arrived Network::arrive(uint64_t number) {
     return what;
   }
   if (flight.from != flight.to && hits_silence(place(flight.from), place(flight.to))) {
-    if (flight.what.beat == 0) world_.report.count(Effect::kFramesStalled);
+    if (flight.what.beat.number == 0) world_.report.count(Effect::kFramesStalled);
     stalled_.push_back(number);
     return {};
   }

@@ -42,12 +42,16 @@ class Network {
   }
   void send(int connection, Slot from, FramePtr frame);
   // Beats have a lane of their own: nothing is numbered, and they overtake each other.
-  void send_beat(int connection, Slot from, uint64_t number, bool answer);
+  struct Beat {
+    uint64_t number = 0;  // 0: none
+    bool answer = false;
+    Nanoseconds lag{0};  // of the sender, as it says
+  };
+  void send_beat(int connection, Slot from, const Beat& beat);
   // The frame, or nothing if it waits for a silence to end.
   struct Arrived {
     FramePtr frame;
-    uint64_t beat = 0;  // its number, instead of a frame
-    bool answer = false;
+    Beat beat;  // instead of a frame
     Slot from = kNobody;
     int connection = -1;
     bool repeated = false;   // one of two copies

@@ -5,10 +5,10 @@
 namespace weft::sim {
 namespace {
 
-constexpr std::string_view kFaultNames[] = {"cut connection", "duplicate frame", "frame overtaken",
-                                            "partition",      "one-way silence", "flapping link",
-                                            "crash",          "restart",         "pause",
-                                            "failing node",   "slow store",      "silent store"};
+constexpr std::string_view kFaultNames[] = {
+    "cut connection", "duplicate frame", "frame overtaken", "partition", "one-way silence",
+    "flapping link",  "crash",           "restart",         "pause",     "failing node",
+    "slow store",     "silent store",    "slow worker"};
 static_assert(std::size(kFaultNames) == kFaults);
 
 constexpr std::string_view kOperationNames[] = {

@@ -23,8 +23,9 @@ enum class Fault : uint8_t {
   kNodeFailure,
   kSlowStore,
   kSilentStore,  // what it is asked, or what it answers, is lost
+  kSlow,         // a worker that has to wait for a processor
 };
-inline constexpr size_t kFaults = static_cast<size_t>(Fault::kSilentStore) + 1;
+inline constexpr size_t kFaults = static_cast<size_t>(Fault::kSlow) + 1;
 std::string_view name_of(Fault fault);
 
 enum class Operation : uint8_t {

@@ -318,7 +318,7 @@ void Sessions::on_event(const Event& event) {
 void Sessions::on_frame(uint64_t flight) {
   const Network::Arrived arrived = world_.network.arrive(flight);
   const FramePtr& frame = arrived.frame;
-  if (arrived.beat != 0) return on_beat(arrived);
+  if (arrived.beat.number != 0) return on_beat(arrived);
   if (frame == nullptr) return;
   const FrameHeader& header = frame->header;
   if (world_.trace.on()) world_.trace.add(describe(*frame));
@@ -364,16 +364,19 @@ void Sessions::on_frame(uint64_t flight) {
 }
 
 // Answered where it was read.
-void Sessions::on_beat(const Network::Arrived& beat) {
-  Peer* peer = at(beat.from);
-  if (beat.lost || peer == nullptr || peer->gone) return;
+void Sessions::on_beat(const Network::Arrived& arrived) {
+  const Network::Beat& beat = arrived.beat;
+  Peer* peer = at(arrived.from);
+  if (arrived.lost || peer == nullptr || peer->gone) return;
   peer->read = world_.schedule.now();
+  peer->lag = beat.lag;
   if (world_.trace.on()) {
-    world_.trace.add(absl::StrCat("beat ", beat.beat, beat.answer ? " answered by " : " of ",
+    world_.trace.add(absl::StrCat("beat ", beat.number, beat.answer ? " answered by " : " of ",
                                   peer->id.to_string()));
   }
-  if (beat.answer) return world_.membership->on_beat_answer(worker_, peer->id, beat.beat);
-  if (!peer->suspected) world_.network.send_beat(beat.connection, worker_.slot, beat.beat, true);
+  if (beat.answer) return world_.membership->on_beat_answer(worker_, peer->id, beat.number);
+  if (peer->suspected) return;
+  world_.network.send_beat(arrived.connection, worker_.slot, {beat.number, true, lag_});
 }
 
 void Sessions::handle(Peer& peer, const FramePtr& frame) {
@@ -410,7 +413,7 @@ void Sessions::beat(WorkerId to, uint64_t number) {
   const Peer* peer = find(to);
   if (peer == nullptr || peer->connection < 0) return;
   world_.report.count(Effect::kBeats);
-  world_.network.send_beat(peer->connection, worker_.slot, number, false);
+  world_.network.send_beat(peer->connection, worker_.slot, {number, false, lag_});
 }
 
 void Sessions::trust(WorkerId id, TimePoint until) {
@@ -436,7 +439,7 @@ void Sessions::append_looks(const std::vector<WorkerId>& tied,
                       peer->core.pending_calls() > 0 ||
                       !peer->core.session().unacknowledged().empty() ||
                       std::binary_search(tied.begin(), tied.end(), peer->id);
-    looks.push_back({peer->id, busy, clock.at(peer->read)});
+    looks.push_back({peer->id, busy, clock.at(peer->read), peer->lag});
   }
 }
 

@@ -56,6 +56,8 @@ class Sessions {
   void add_stranger(Slot slot);
   void reach(WorkerId peer);  // dials
   void beat(WorkerId to, uint64_t number);
+  // In all beats and answers from now on.
+  void say_in_beats(Nanoseconds lag) { lag_ = lag; }
   // Calls that begin later wait.
   void trust(WorkerId peer, TimePoint until);
   // It is suspected: an answer would renew its trust.
@@ -93,7 +95,8 @@ class Sessions {
     TimePoint deadline_armed = kNever;
     TimePoint heard{};
     TimePoint trusted_until = kNever;
-    TimePoint read{};  // when the last frame or beat came
+    TimePoint read{};    // when the last frame or beat came
+    Nanoseconds lag{0};  // as its last beat said
     uint64_t looked_at = 0;
     bool nameless = false;
     bool met = false;
@@ -113,11 +116,12 @@ class Sessions {
   void arm_deadline(Peer& peer);
   void expire_calls(Peer& peer);
   void handle(Peer& peer, const FramePtr& frame);
-  void on_beat(const Network::Arrived& beat);
+  void on_beat(const Network::Arrived& arrived);
 
   Worker& worker_;
   World& world_;
   std::vector<std::unique_ptr<Peer>> peers_;
+  Nanoseconds lag_{0};
 };
 
 }  // namespace weft::sim

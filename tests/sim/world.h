@@ -32,6 +32,8 @@ struct Life {
   std::unique_ptr<Worker> worker;  // none: crashed
   bool paused = false;
   TimePoint paused_at{};
+  bool slow = false;            // paused for want of a processor, as the kernel knows
+  Nanoseconds waited{0};        // so long, before this pause
   std::vector<Event> deferred;  // what came while it was paused
 };
 
@@ -161,6 +163,8 @@ class World {
   // Returns its number.
   size_t mend_in(Nanoseconds delay, Mending what);
   void pause(Slot victim);
+  void slow_down(Slot victim);
+  void take_turns(size_t number);  // of a worker that is slow
   void resume(Slot slot);
   void silence_some(Fault fault);
   void mend_all();
