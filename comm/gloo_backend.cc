@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "weft/comm/internal/error_text.h"
 #include "weft/comm/internal/tensor_arguments.h"
 
 namespace weft {
@@ -388,7 +389,7 @@ c10::intrusive_ptr<c10d::Backend> create_gloo_backend(const c10::intrusive_ptr<c
       options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(text));
     } catch (const std::exception& failed) {
       C10_THROW_ERROR(ValueError, absl::StrCat("gloo: network interface '", text,
-                                               "' cannot be used: ", failed.what()));
+                                               "' cannot be used: ", internal::text_of(failed)));
     }
   }
   try {

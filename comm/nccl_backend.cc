@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "weft/comm/internal/error_text.h"
 
 namespace weft {
 namespace {
@@ -21,7 +22,8 @@ class NcclBackend : public c10d::ProcessGroupNCCL {
     try {
       shutdown();
     } catch (const std::exception& failed) {
-      TORCH_WARN("nccl: rank ", getRank(), " of ", getSize(), " did not end well: ", failed.what());
+      TORCH_WARN("nccl: rank ", getRank(), " of ", getSize(),
+                 " did not end well: ", internal::text_of(failed));
     }
   }
 };

@@ -12,6 +12,7 @@
 #include "weft/base/mutex.h"
 #include "weft/base/status.h"
 #include "weft/base/thread.h"
+#include "weft/dist_autograd/internal/engine_scope.h"
 #include "weft/dist_optim/internal/shard_stepper.h"
 #include "weft/dist_optim/internal/step_keeper.h"
 #include "weft/dist_optim/internal/step_snapshot.h"
@@ -236,8 +237,8 @@ absl::StatusOr<Checkpointer::Core::Copy> Checkpointer::Core::copy() ABSL_NO_THRE
     for (const auto& [name, optimizer] : copy.snapshot.optimizers) {
       copy.reach.lines.insert(optimizer.lines.begin(), optimizer.lines.end());
     }
-  } catch (const std::exception& failed) {  // no memory for it
-    return absl::ResourceExhaustedError(failed.what());
+  } catch (const std::exception&) {  // no memory for it
+    return absl::ResourceExhaustedError(internal::text_of_current_exception());
   }
   const Nanoseconds took = since(begun);
   MutexLock lock(mutex_);
@@ -252,8 +253,8 @@ absl::Status Checkpointer::Core::write(absl::StatusOr<Copy> copy) {
   absl::Status written = copy.status();
   try {
     if (copy.ok()) written = internal::write_snapshot(folder_, copy->snapshot).status();
-  } catch (const std::exception& failed) {  // no memory for what is not contiguous
-    written = absl::ResourceExhaustedError(failed.what());
+  } catch (const std::exception&) {  // no memory for what is not contiguous
+    written = absl::ResourceExhaustedError(internal::text_of_current_exception());
   }
   const Nanoseconds took = since(begun);
   MutexLock lock(mutex_);

@@ -10,6 +10,7 @@
 #include <torch/optim/sgd.h>
 
 #include "absl/strings/str_cat.h"
+#include "weft/dist_autograd/internal/engine_scope.h"
 
 namespace weft {
 namespace {
@@ -115,8 +116,9 @@ absl::StatusOr<std::unique_ptr<torch::optim::Optimizer>> make_torch_optimizer(
       default:
         return make<torch::optim::RMSprop, RmspropSettings>(groups);
     }
-  } catch (const std::exception& refused) {
-    return absl::InvalidArgumentError(absl::StrCat("the optimizer's options: ", refused.what()));
+  } catch (const std::exception&) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the optimizer's options: ", text_of_current_exception()));
   }
 }
 

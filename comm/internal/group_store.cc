@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/launch_environment.h"
+#include "weft/comm/internal/error_text.h"
 #include "weft/comm/process_group.h"
 
 namespace weft::internal {
@@ -42,7 +43,7 @@ StorePointer open_in_time(const std::string& address, milliseconds timeout,
                                  std::chrono::steady_clock::now() + timeout);
   } catch (const std::exception& failed) {
     C10_THROW_ERROR(DistNetworkError,
-                    absl::StrCat("process group: rendezvous at ", address, ": ", failed.what()));
+                    absl::StrCat("process group: rendezvous at ", address, ": ", text_of(failed)));
   }
   if (answered) return *opened;
   C10_THROW_ERROR(

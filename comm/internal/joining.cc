@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "weft/comm/internal/error_text.h"
 #include "weft/comm/internal/group_store.h"
 
 namespace weft::internal {
@@ -191,7 +192,7 @@ Meeting join_group(const StorePointer& store, const Place& place, const std::str
     C10_THROW_ERROR(DistBackendError, absl::StrCat(name, ": ", fault.text));
   } catch (const std::exception& failed) {
     C10_THROW_ERROR(DistNetworkError,
-                    absl::StrCat(name, ": the ", name_of(store), ": ", failed.what()));
+                    absl::StrCat(name, ": the ", name_of(store), ": ", text_of(failed)));
   }
   const int awaited = joining->awaited;
   C10_THROW_ERROR(

@@ -7,6 +7,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "weft/base/log.h"
+#include "weft/comm/internal/error_text.h"
 
 namespace weft::internal {
 namespace {
@@ -33,7 +34,7 @@ class QueuedWork : public c10d::Work {
         future_->markCompleted(c10::IValue(outputs_));
       }
     } catch (const std::exception& failed) {
-      log_error("a callback of a collective's future threw: ", failed.what());
+      log_error("a callback of a collective's future threw: ", text_of(failed));
     }
     finish(error);
   }

@@ -10,6 +10,7 @@
 #include <c10/util/Exception.h>
 
 #include "weft/base/log.h"
+#include "weft/comm/internal/error_text.h"
 #include "weft/comm/internal/tensor_arguments.h"
 
 namespace weft::internal {
@@ -81,7 +82,7 @@ class SameHostWork::Promised {
         future_->markCompleted(c10::IValue(outcome_->outputs));
       }
     } catch (const std::exception& failed) {
-      log_error("a callback of a collective's future threw: ", failed.what());
+      log_error("a callback of a collective's future threw: ", text_of(failed));
     }
   }
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
+#include "weft/comm/internal/error_text.h"
 
 namespace weft::internal {
 namespace {
@@ -59,7 +60,7 @@ absl::Status StoreNotices::guarded(int about, TimePoint deadline, std::function<
                                                     took.count(),
                                                     " ms, asked about the notice of rank ", about));
   } catch (const std::exception& failed) {
-    return absl::UnavailableError(absl::StrCat("rendezvous store: ", failed.what()));
+    return absl::UnavailableError(absl::StrCat("rendezvous store: ", text_of(failed)));
   }
 }
 

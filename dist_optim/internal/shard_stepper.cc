@@ -15,6 +15,7 @@
 #include "weft/base/fail_point.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
+#include "weft/dist_autograd/internal/engine_scope.h"
 #include "weft/dist_optim/internal/optimizer_state.h"
 
 namespace weft::internal {
@@ -171,8 +172,8 @@ absl::StatusOr<double> ShardStepper::fill(Slot& slot) {
       }
     }
     reserve(slot);
-  } catch (const std::exception& failed) {
-    return absl::ResourceExhaustedError(failed.what());
+  } catch (const std::exception&) {
+    return absl::ResourceExhaustedError(text_of_current_exception());
   }
   return norm;
 }
@@ -226,9 +227,9 @@ absl::Status ShardStepper::apply_now(const step::Apply& action) {
   WEFT_FAIL_POINT("shard.commit.begins");
   try {
     if (done.ok()) run(slot, action.update);
-  } catch (const std::exception& failed) {
+  } catch (const std::exception&) {
     done = absl::DataLossError(
-        absl::StrCat(action.step.to_string(), " failed half-way: ", failed.what()));
+        absl::StrCat(action.step.to_string(), " failed half-way: ", text_of_current_exception()));
   }
   if (!done.ok()) core_.on_damage(action.step, done);
   WEFT_FAIL_POINT("shard.commit.ended");

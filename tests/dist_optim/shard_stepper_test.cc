@@ -6,6 +6,8 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/optim/adagrad.h>
@@ -69,6 +71,25 @@ bool same(const ParameterSet& set, const std::vector<at::Tensor>& values) {
   }
   return true;
 }
+
+// Counts what LibTorch allocates on this thread for whole tensors; the smallest parameter has 60
+// bytes, and a number that is turned into a tensor has 8.
+class Allocations {
+ public:
+  explicit Allocations(size_t& count)
+      : guard_(c10::DebugInfoKind::PROFILER_STATE, std::make_shared<Counter>(count)) {}
+
+ private:
+  struct Counter final : c10::MemoryReportingInfoBase {
+    explicit Counter(size_t& count) : count(count) {}
+    void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override {
+      if (size >= 60) ++count;
+    }
+    bool memoryProfilingEnabled() const override { return true; }
+    size_t& count;
+  };
+  const c10::DebugInfoGuard guard_;
+};
 
 // Twenty steps bit for bit, with readers holding versions every other step, a changing rate, and
 // the state saved and loaded into a new stepper half-way.
@@ -300,13 +321,27 @@ TEST(ShardStepper, SparseAndDenseGradientsMayFollowEachOther) {
 }
 
 TEST(ShardStepper, WhatACommitNeedsIsAllocatedWhenItIsPrepared) {
-  const auto stepper = stepper_of(start_set(), settings_of(SGDOptions(0.1).momentum(0.9)));
+  const std::shared_ptr<ParameterSet> set = start_set();
+  const auto stepper = stepper_of(set, settings_of(SGDOptions(0.1).momentum(0.9)));
   const std::vector<at::Tensor> g = gradients(1);
-  ASSERT_TRUE(stepper->prepare(id(1), g, {}, true).ok());
-  EXPECT_TRUE(stepper->state().contains("a/momentum_buffer"));
-  ASSERT_TRUE(stepper->commit(id(1), {{0.1}, 0.5}).ok());
+  for (uint64_t n = 1; n <= 3; ++n) {
+    SCOPED_TRACE(n);
+    set->read({{0, 1}, n});  // keeps the storage: the commit has to write elsewhere
+    ASSERT_TRUE(stepper->prepare(id(n), g, {}, true).ok());
+    if (n == 1) {
+      EXPECT_TRUE(stepper->state().contains("a/momentum_buffer"));
+    }
+    size_t allocated = 0;
+    {
+      const Allocations counted(allocated);
+      ASSERT_TRUE(stepper->commit(id(n), {{0.1}, 0.5}).ok());
+    }
+    EXPECT_EQ(allocated, 0u) << "a commit that needs memory can fail half-way";
+    if (n == 1) {
+      EXPECT_TRUE(at::equal(stepper->state().at("a/momentum_buffer"), g[0] * 0.5));
+    }
+  }
   EXPECT_TRUE(at::equal(g[0], gradients(1)[0])) << "the context's own gradient was clipped";
-  EXPECT_TRUE(at::equal(stepper->state().at("a/momentum_buffer"), g[0] * 0.5));
 }
 
 TEST(ShardStepper, AStateThatLacksAFieldIsRefusedByItsName) {
@@ -323,7 +358,9 @@ TEST(ShardStepper, AStateThatLacksAFieldIsRefusedByItsName) {
 TEST(ShardStepper, BadOptionsAreRefusedWithTorchsWords) {
   const auto stepper = ShardStepper::make(
       start_set(), {{{0}, SgdSettings{.lr = 0.1, .momentum = -1}}}, UpdateMode::kLocked);
-  EXPECT_EQ(stepper.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(stepper.status(),
+            absl::InvalidArgumentError("the optimizer's options: Invalid momentum value: -1"))
+      << "no more than these words: a stack of this process says nothing to its reader";
   EXPECT_FALSE(ShardStepper::make(start_set(),
                                   {{{0}, SgdSettings{.lr = 1}}, {{0}, SgdSettings{.lr = 1}}},
                                   UpdateMode::kLocked)
@@ -337,6 +374,7 @@ TEST(ShardStepper, ACommitThatFailsHalfWayIsNeitherDoneNorUndone) {
   at::Tensor(set->live()[1]).set_data(at::zeros({2}));  // somebody does what nobody may
   const absl::Status failed = stepper->commit(id(1), {{0.1}});
   EXPECT_EQ(failed.code(), absl::StatusCode::kDataLoss) << failed;
+  EXPECT_EQ(failed.message().find("Exception raised from"), absl::string_view::npos) << failed;
   EXPECT_EQ(stepper->commit(id(1), {{0.1}}), failed);
   EXPECT_EQ(stepper->settle(id(1)).status(), failed) << "it is not aborted";
   EXPECT_EQ(fence(*stepper, id(1)), StepOutcome::kApplied) << "the others must apply it";
