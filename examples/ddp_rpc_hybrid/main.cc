@@ -146,9 +146,10 @@ Outcome train(const Job& job) {
 WEFT_REGISTER_FUNCTION(train);
 
 // True if the trainers have learned what there was to learn.
-bool drive(Job job, int64_t servers) {
+bool drive(Job job, int64_t last_server) {
   job.users = HostedModule<Table>("ps0", kUsers, job.seed + 1);
-  job.items = HostedModule<Table>(servers == 1 ? "ps0" : "ps1", kItems, job.seed + 2);
+  job.items = HostedModule<Table>(absl::StrCat("ps", last_server), kItems, job.seed + 2);
+  const int servers = job.users.owner() == job.items.owner() ? 1 : 2;  // that have a table
   std::vector<Future<Outcome>> running;
   for (job.rank = 0; job.rank < job.trainers; ++job.rank) {
     const Destination trainer(absl::StrCat("trainer", job.rank),
@@ -198,7 +199,7 @@ int run(int argc, char** argv) {
   torch::manual_seed(job.seed);
 
   Worker worker = Worker::join(std::move(options));
-  const bool learned = !is_master || drive(std::move(job), servers);
+  const bool learned = !is_master || drive(std::move(job), servers - 1);
   worker.shutdown();  // serves until all have come here
   if (!learned) throw std::runtime_error("the trainers have not learned what there is to learn");
   return 0;
