@@ -18,6 +18,12 @@ std::string name_of(const std::type_info& type) {
   return status == 0 ? name.get() : type.name();
 }
 
+// LibTorch's errors append the C++ stack of this process to their text, which is no business of
+// whoever waits, perhaps on another worker. Their type is not known here.
+absl::string_view without_stack(absl::string_view what) {
+  return what.substr(0, what.find("\nException raised from "));
+}
+
 }  // namespace
 
 ScopeCarrier* ScopeCarrier::installed() {
@@ -162,7 +168,8 @@ absl::Status status_of_current_exception() {
   } catch (const RpcError& error) {
     return error.status();
   } catch (const std::exception& error) {
-    return absl::UnknownError(absl::StrCat(name_of(typeid(error)), ": ", error.what()));
+    return absl::UnknownError(
+        absl::StrCat(name_of(typeid(error)), ": ", without_stack(error.what())));
   } catch (...) {
     const std::type_info* type = abi::__cxa_current_exception_type();
     return absl::UnknownError(

@@ -156,6 +156,20 @@ TEST(FutureTest, AnErrorReachesTheContinuationAndWhatItThrowsOn) {
   EXPECT_EQ(next.result().status().code(), absl::StatusCode::kDataLoss);
 }
 
+// Of the form of LibTorch's what(): this room does not know their type.
+TEST(FutureTest, TheStackThatLibTorchAppendsToAnErrorIsNotPassedOn) {
+  ManualExecutor executor;
+  Promise<int> promise(&executor);
+  const Future<int> next = promise.future().then([](const Future<int>&) -> int {
+    throw std::runtime_error(
+        "sizes 2 and 3\ndo not fit\nException raised from f at a.cc:7 (most recent call "
+        "first):\nframe #0: g() + 0x1 (0x7f in libc10.so)\n");
+  });
+  promise.set(1);
+  executor.run_all();
+  EXPECT_EQ(next.result().status().message(), "std::runtime_error: sizes 2 and 3\ndo not fit");
+}
+
 TEST(FutureTest, AMoveOnlyValueIsMovedOutByItsSoleReader) {
   Promise<MoveOnly> promise;
   Future<MoveOnly> future = promise.future();
