@@ -183,7 +183,8 @@ void StepCallerCore::on_settled(size_t owner, const absl::StatusOr<Verdict>& ans
     return;
   }
   // Aborted there, or that owner is dead and does not count.
-  if (answer.ok() || absl::IsUnavailable(answer.status())) {
+  if (answer.ok() || absl::IsUnavailable(answer.status()) ||
+      WEFT_BREAK(unknown_counts_as_not_applied)) {
     abort(Outcome::kNotApplied, of_owner(owner, failure_), out);
   } else {
     abort(Outcome::kDataLoss, unknown_at({owner}, failure_.ToString()), out);

@@ -76,7 +76,7 @@ void StepOwnerCore::meet(const OptimizerId& optimizer, std::vector<WorkerId> oth
 absl::StatusOr<std::optional<double>> StepOwnerCore::prepare(const StepId& step) {
   WEFT_RETURN_IF_ERROR(damage_);
   const Instance& instance = instances_[step.optimizer];
-  if (instance.caller_dead) {  // nobody would decide it
+  if (instance.caller_dead && !WEFT_BREAK(dead_callers_prepare_taken)) {  // nobody would decide it
     return absl::CancelledError(absl::StrCat("the caller of ", step.to_string(), " died"));
   }
   const auto line = lines_.find(instance.line);
@@ -109,7 +109,7 @@ void StepOwnerCore::on_prepared(const StepId& step, double squared_norm,
   instance.slot->number = step.number;
   instance.slot->squared_norm = squared_norm;
   instance.slot->learning_rates = std::move(learning_rates);
-  instance.slot->dead = instance.dead;
+  if (!WEFT_BREAK(earlier_deaths_forgotten)) instance.slot->dead = instance.dead;
   instance.decided = step.number - 1;
 }
 
@@ -218,11 +218,13 @@ Verdict StepOwnerCore::inquire(const StepId& step, const std::vector<WorkerId>& 
   Instance& instance = instances_[step.optimizer];
   const StepOutcome outcome = outcome_of(instance, step.number);
   if (outcome == StepOutcome::kUnknown) {
-    (void)abort(step, out);
+    if (!WEFT_BREAK(inquiry_leaves_it_open)) (void)abort(step, out);
   } else if (outcome == StepOutcome::kPrepared) {
-    instance.slot->fenced = true;
+    instance.slot->fenced = !WEFT_BREAK(inquiry_does_not_fence);
     bool grew = false;
-    for (const WorkerId worker : dead) grew |= add_dead(step, worker);
+    for (const WorkerId worker : dead) {
+      grew |= !WEFT_BREAK(deaths_in_inquiry_ignored) && add_dead(step, worker);
+    }
     if (grew && instance.slot->asking) ask_others(step, out);
   }
   return verdict(instance, step);
@@ -255,11 +257,13 @@ void StepOwnerCore::on_answer(const StepId& step, size_t other, uint64_t round,
   Instance& instance = instances_[step.optimizer];
   if (outcome_of(instance, step.number) != StepOutcome::kPrepared) return;
   Slot& slot = *instance.slot;
-  if (other >= instance.others.size() || slot.dead.contains(instance.others[other])) return;
+  if (other >= instance.others.size()) return;
+  const bool dead = slot.dead.contains(instance.others[other]);
+  if (dead && !WEFT_BREAK(dead_owners_answer_counts)) return;
   if (verdict.outcome == StepOutcome::kApplied && !WEFT_BREAK(applied_elsewhere_ignored)) {
     // At once: who asks this owner must hear of it, and another answer may never come.
     (void)commit_decided(step, {slot.learning_rates, verdict.clip}, out);
-  } else if (slot.asking && round == slot.round) {
+  } else if (slot.asking && (round == slot.round || WEFT_BREAK(earlier_round_counts))) {
     slot.not_applied[other] = true;
     abort_if_nobody_applied(step, out);
   }

@@ -338,6 +338,7 @@ void MembershipCore::listen(Peer& peer, const Look& look, TimePoint now, const P
     peer.heard = look.heard;
     peer.unheard = std::min<Nanoseconds>(now - look.heard, passed.awake);
     peer.silence = std::min<Nanoseconds>(peer.unheard, passed.counted);
+    if (WEFT_BREAK(whole_tick_heard)) peer.unheard = peer.silence = Nanoseconds(0);
     peer.wait = Nanoseconds(0);
     peer.watched = 0;
     if (peer.late) peer.late = faded(*peer.late);

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "weft/base/breakage.h"
 #include "weft/base/log.h"
 
 namespace weft::internal {
@@ -51,6 +52,10 @@ wire::MembershipPost QuiescenceCore::entry() const {
   return post;
 }
 
+bool QuiescenceCore::admits() const {
+  return stage_ == Stage::kOpen || stage_ == Stage::kCalls || WEFT_BREAK(joiners_always_admitted);
+}
+
 void QuiescenceCore::joined(WorkerId worker, MembershipMessages& out) {
   if (!admits() || live_.contains(worker)) return;
   const WorkerId before = leader();
@@ -58,7 +63,8 @@ void QuiescenceCore::joined(WorkerId worker, MembershipMessages& out) {
   if (leader() != before) last_.reset();  // it has none of this worker's reports
   members_.insert(worker);
   for (const auto& [from, report] : std::exchange(held_, {})) take_report(from, report);
-  if (stage_ == Stage::kCalls) out.push_back({worker, entry()});
+  const bool entered = stage_ == Stage::kCalls && !WEFT_BREAK(joiner_not_told_of_entry);
+  if (entered) out.push_back({worker, entry()});
 }
 
 void QuiescenceCore::references_dropped(TimePoint now, MembershipMessages& out) {
@@ -139,16 +145,20 @@ void QuiescenceCore::take_report(WorkerId from,
   // One that is not known here is about to join, or had died before this worker was there: then
   // the reporter does not know it yet, and will report anew.
   if (!std::includes(members_.begin(), members_.end(), holds.begin(), holds.end())) {
-    held_[from] = report;
+    if (!WEFT_BREAK(report_with_stranger_dropped)) held_[from] = report;
     return;
   }
   held_.erase(from);
+  if (report.version() <= newest_[from]) return;
+  newest_[from] = report.version();
+  if (WEFT_BREAK(left_out_not_compared)) holds.clear();
   std::set_difference(members_.begin(), members_.end(), holds.begin(), holds.end(),
                       std::back_inserter(row.left_out));
   const auto by_worker = [](const PeerCount& a, const PeerCount& b) { return a.worker < b.worker; };
   std::sort(row.sent.begin(), row.sent.end(), by_worker);
   std::sort(row.received.begin(), row.received.end(), by_worker);
-  detectors_[report.phase() - 1].update(std::move(row));
+  const uint32_t phase = WEFT_BREAK(reports_of_any_phase_count) ? this->phase() : report.phase();
+  detectors_[phase - 1].update(std::move(row));
 }
 
 void QuiescenceCore::receive(WorkerId from, const wire::MembershipPost& post, TimePoint now,
@@ -164,6 +174,7 @@ void QuiescenceCore::receive(WorkerId from, const wire::MembershipPost& post, Ti
         timeout = absl::Microseconds(std::min<uint64_t>(report.timeout_us(), uint64_t{1} << 50));
       }
       member->second = {true, timeout};
+      if (from == leader()) last_.reset();  // it asks for a new report, or has none yet
     } else {
       highest_phase_ = std::max(highest_phase_, report.phase());
       on_report(from, report);
@@ -176,6 +187,13 @@ void QuiescenceCore::receive(WorkerId from, const wire::MembershipPost& post, Ti
       at_work.push_back({WorkerId::from_bits(quiet.not_quiet(i)),
                          i < quiet.work_size() ? printable(quiet.work(i), kMaxWork) : ""});
     }
+    const bool ends_calls = stage_ == Stage::kCalls && quiet.phase() == 1 && !quiet.timed_out();
+    if (ends_calls && !others_entered() && !WEFT_BREAK(quiet_taken_early)) {
+      // An entry is still on its way; or `from` does not know a joiner that is known here, which
+      // may be so if the others have declared `from` dead.
+      calls_ended_for_.insert(from);
+      return;
+    }
     end_phase(quiet.phase(), quiet.timed_out(), std::move(at_work));
   } else if (post.has_ask_work()) {
     asked_ = stage_ != Stage::kOpen && stage_ != Stage::kEnded;
@@ -186,21 +204,36 @@ void QuiescenceCore::receive(WorkerId from, const wire::MembershipPost& post, Ti
 void QuiescenceCore::gone(WorkerId worker, TimePoint now, MembershipMessages& out) {
   const WorkerId before = leader();
   if (worker == self_) return;
-  if (live_.erase(worker) == 0) {
-    // Others may know it, and wait to hear that this worker never will: said when it is idle next.
-    last_.reset();
-    return;
-  }
+  // When this worker is idle next it reports that it takes nothing of that one any more, even if
+  // its counters have not changed: its last report may be from before it knew that one, or it never
+  // will; and a new leader has no report at all.
+  if (!WEFT_BREAK(end_not_reported)) last_.reset();
+  if (live_.erase(worker) == 0) return;
   held_.erase(worker);
   answers_.erase(worker);
+  calls_ended_for_.erase(worker);
   for (TerminationDetector& detector : detectors_) detector.leave_out(worker);
   if (leader() != before) {
-    // The new leader has none of this worker's reports, and others may not have heard what ended.
-    last_.reset();
+    // Others may not have heard what ended.
+    if (WEFT_BREAK(ended_phase_not_known)) return check(now, out);
     if (stage_ == Stage::kDropping || stage_ == Stage::kMessages) announce(1, out);
     if (stage_ == Stage::kEnded) announce(2, out);
   }
+  const bool asks = leader() == self_ && stage_ == Stage::kCalls;
+  if (asks && !WEFT_BREAK(leader_asks_once)) ask_again(out);
   check(now, out);
+}
+
+// Of a death. A report that does not name that worker may be from before its sender met it, or be
+// as old as that it came before this worker knew of it: only new ones say who has left it out. An
+// entry of the leader asks for them; whoever has another leader reports when that one is gone.
+void QuiescenceCore::ask_again(MembershipMessages& out) {
+  held_.clear();
+  detectors_[0] = {};
+  for (const WorkerId member : members_) {
+    if (!live_.contains(member)) detectors_[0].leave_out(member);
+  }
+  send_to_all(entry(), out);
 }
 
 void QuiescenceCore::tick(TimePoint now, MembershipMessages& out) { check(now, out); }
@@ -226,15 +259,19 @@ void QuiescenceCore::start_clock(TimePoint now) {
 
 void QuiescenceCore::check(TimePoint now, MembershipMessages& out) {
   start_clock(now);
+  if (!calls_ended_for_.empty() && others_entered()) end_phase(1, false, {});
   const bool leads = leader() == self_;
-  if (leads && stage_ == Stage::kCalls && highest_phase_ == 2) {
+  if (leads && stage_ == Stage::kCalls && highest_phase_ == 2 &&
+      !WEFT_BREAK(ended_phase_not_known)) {
     // An earlier leader ended phase 1 and did not live to tell everybody.
     announce(1, out);
     end_phase(1, false, {});
   }
-  if (draining() && leads && others_entered()) {
+  if (draining() && leads && (others_entered() || WEFT_BREAK(entry_not_awaited))) {
     TerminationDetector& detector = detectors_[phase() - 1];
-    for (const auto& [worker, member] : live_) detector.expect(worker);
+    for (const auto& [worker, member] : live_) {
+      if (member.entered || !WEFT_BREAK(entry_not_awaited)) detector.expect(worker);
+    }
     if (detector.quiet()) {
       announce(phase(), out);
       end_phase(phase(), false, {});

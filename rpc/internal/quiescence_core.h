@@ -4,10 +4,12 @@
 // with the lowest id), whenever it is idle, what it has sent and received; base/termination.h says
 // why the leader may conclude from such reports that no message is in flight. Two phases: in the
 // first calls drain; then every worker drops its references, and in the second what that causes
-// drains. The leader announces the end of each phase. When a leader is gone the next one collects
-// reports anew; whoever knows that a phase has ended tells it. When the time is over the leader
-// asks every worker what it is at: reports cannot say, for a busy worker sends none, and its last
-// one may be from before its work began.
+// drains. The leader announces the end of each phase; a worker takes that of the first once all
+// members that it knows have entered. After a death the leader says again that it has entered,
+// which asks for new reports. When a leader is gone the next one collects reports anew; whoever
+// knows that a phase has ended tells it. When the time is over the leader asks every worker what it
+// is at: reports cannot say, for a busy worker sends none, and its last one may be from before its
+// work began.
 //
 // Thread safety: none; the driver's lock guards it.
 // Protocol: MembershipPost of proto/weft.proto.
@@ -70,7 +72,7 @@ class QuiescenceCore {
                MembershipMessages& out);
   // A member that was not there from the start. Harmless for one that was.
   void joined(WorkerId worker, MembershipMessages& out);
-  bool admits() const { return stage_ == Stage::kOpen || stage_ == Stage::kCalls; }
+  bool admits() const;
   // Dead, or left; also one that was never known here.
   void gone(WorkerId worker, TimePoint now, MembershipMessages& out);
   void tick(TimePoint now, MembershipMessages& out);
@@ -105,6 +107,7 @@ class QuiescenceCore {
   void on_report(WorkerId from, const wire::MembershipPost::QuiescenceReport& report);
   void check(TimePoint now, MembershipMessages& out);
   void check_deadline(TimePoint now, MembershipMessages& out);
+  void ask_again(MembershipMessages& out);
   void start_clock(TimePoint now);
   bool all_answered() const;
   // As leader: what is known of those that are not idle.
@@ -121,6 +124,7 @@ class QuiescenceCore {
   uint64_t version_ = 0;
   std::optional<std::vector<PeerTraffic>> last_;  // what was reported in this phase, to this leader
   TerminationDetector detectors_[2];              // of the two phases
+  std::map<WorkerId, uint64_t> newest_;           // versions of the reports that were taken
   // Newest reports that name a worker which is not known here.
   std::map<WorkerId, wire::MembershipPost::QuiescenceReport> held_;
   uint32_t highest_phase_ = 1;  // that somebody is known to be in
@@ -129,6 +133,8 @@ class QuiescenceCore {
   // idle.
   TimePoint answers_until_ = kNever;
   std::map<WorkerId, std::string> answers_;
+  // Live workers that said that phase 1 has ended, before all had entered as far as is known here.
+  std::set<WorkerId> calls_ended_for_;
   bool timed_out_ = false;
   std::vector<AtWork> at_work_;
 };

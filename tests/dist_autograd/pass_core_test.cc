@@ -1,5 +1,6 @@
 #include "weft/dist_autograd/internal/pass_core.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
@@ -193,6 +194,63 @@ TEST(PassCore, AWorkerWithoutADecisionDropsThePassAndSaysSo) {
   const absl::Status lost = world.core(1).check_settled(context);
   EXPECT_EQ(lost.code(), absl::StatusCode::kFailedPrecondition) << lost;
   EXPECT_NE(lost.message().find(context.to_string()), std::string::npos) << lost;
+}
+
+// ---- a core alone: what another worker or the local graph must not do
+
+constexpr WorkerId kSelf{0, 1}, kPeer{1, 1};
+const ContextId kContext{kPeer, 1};
+const SendId kSend{kPeer, 1};
+
+template <class Action>
+size_t count_of(const AutogradActions& actions) {
+  return std::count_if(actions.begin(), actions.end(),
+                       [](const auto& action) { return std::holds_alternative<Action>(action); });
+}
+
+// The walk reached nothing more, so nothing can release what the local graph still holds.
+TEST(PassCore, NothingIsReadableIfAGradientIsHeldUpAfterTheSeal) {
+  const PassId pass{kContext, kSelf, 1};
+  PassCore core({.pass = pass, .self = kSelf, .sources = {}});
+  AutogradActions out;
+  core.start(absl::InfiniteDuration(), out);
+  LocalProgress held{.done = true, .waiting = true};
+  core.on_local_progress(held, out);
+  ASSERT_EQ(count_of<backward::Discover>(out), 1u);
+  core.on_discovered({}, out);
+  EXPECT_EQ(core.state(), PassCore::State::kAborted);
+  EXPECT_TRUE(absl::IsInternal(core.failure().status)) << core.failure().status;
+  EXPECT_EQ(count_of<backward::StageMerge>(out), 0u);
+}
+
+// A second message, not a repetition of the first: sums over paths would count it twice.
+TEST(PassCore, GradientsForOneSendAreFedOnce) {
+  const PassId pass{kContext, kPeer, 1};
+  PassCore core({.pass = pass, .self = kSelf, .sources = {{kSend, kPeer}}});
+  AutogradActions out;
+  core.engage(absl::InfiniteDuration(), out);
+  for (const uint64_t number : {1, 2}) {
+    GradMessage grad{.header = {.pass = pass}, .number = number};
+    grad.entries.push_back({.send = kSend, .slots = 1, .present = {0}});
+    core.on_message(kPeer, grad, out);
+  }
+  EXPECT_EQ(count_of<backward::Feed>(out), 1u);
+  EXPECT_EQ(core.state(), PassCore::State::kFailed);
+  EXPECT_TRUE(absl::IsInternal(core.failure().status)) << core.failure().status;
+}
+
+TEST(PassCore, NoGradientsAreFedToACancelledSend) {
+  const PassId pass{kContext, kPeer, 1};
+  PassCore core({.pass = pass, .self = kSelf, .sources = {{kSend, kPeer}}});
+  AutogradActions out;
+  core.engage(absl::InfiniteDuration(), out);
+  SealMessage seal{pass, 1};
+  core.on_message(kPeer, seal, out);
+  GradMessage grad{.header = {.pass = pass}, .number = 2};
+  grad.entries.push_back({.send = kSend, .slots = 1, .present = {0}});
+  core.on_message(kPeer, grad, out);
+  EXPECT_EQ(count_of<backward::Feed>(out), 0u);
+  EXPECT_TRUE(absl::IsInternal(core.failure().status)) << core.failure().status;
 }
 
 TEST(PassCore, AFailureAfterTheCommitIsVoid) {

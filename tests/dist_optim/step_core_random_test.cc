@@ -14,7 +14,7 @@ TEST(StepCoreRandom, OwnersThatOutliveAStepApplyItAllOnceOrNone) {
   const char* const one = std::getenv("WEFT_STEP_SEED");
   const uint64_t first = one == nullptr ? 1 : std::strtoull(one, nullptr, 10);
   const uint64_t last = one == nullptr ? 60'000 : first;
-  size_t told = 0, losses = 0, asked = 0, resumed = 0;
+  size_t told = 0, losses = 0, asked = 0, resumed = 0, second_deaths = 0;
   for (uint64_t seed = first; seed <= last && !::testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(absl::StrCat("WEFT_STEP_SEED=", seed));
     StepWorld world(seed);
@@ -23,6 +23,7 @@ TEST(StepCoreRandom, OwnersThatOutliveAStepApplyItAllOnceOrNone) {
     losses += world.losses;
     asked += world.asked;
     resumed += world.resumed;
+    second_deaths += world.second_deaths;
   }
   if (one != nullptr) return;
   // The schedules reach what they are about.
@@ -30,6 +31,7 @@ TEST(StepCoreRandom, OwnersThatOutliveAStepApplyItAllOnceOrNone) {
   EXPECT_GT(losses, 20'000u);
   EXPECT_GT(asked, 20'000u);
   EXPECT_GT(resumed, 500u);
+  EXPECT_GT(second_deaths, 2'000u) << "the caller of a step and one of its owners";
 }
 
 }  // namespace

@@ -131,6 +131,22 @@ TEST_F(StepOwnerCoreTest, WithoutItsCallerItAsksTheOthersAndRefusesTheCommit) {
   EXPECT_EQ(core_.prepare(id(2)).status().code(), absl::StatusCode::kCancelled);
 }
 
+// The asker takes that answer for "not applied" and may give the step up.
+TEST_F(StepOwnerCoreTest, AnInquiryEndsAStepWhosePrepareHasNotArrived) {
+  core_.meet(id(1).optimizer, {kB});
+  EXPECT_EQ(core_.inquire(id(1), {}, out_).outcome, StepOutcome::kAborted);
+  EXPECT_EQ(core_.prepare(id(1)).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(core_.commit(id(1), kUpdate, out_).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(all_of<step::Apply>(out_).empty());
+}
+
+TEST_F(StepOwnerCoreTest, AnOwnerThatWasAskedRefusesTheCallersCommit) {
+  core_.meet(id(1).optimizer, {kB});
+  prepare(id(1));
+  EXPECT_EQ(core_.inquire(id(1), {}, out_).outcome, StepOutcome::kPrepared);
+  EXPECT_EQ(core_.commit(id(1), kUpdate, out_).code(), absl::StatusCode::kFailedPrecondition);
+}
+
 TEST_F(StepOwnerCoreTest, TheOnlyOwnerThatMayHaveAppliedItDoesNotCountOnceDead) {
   core_.meet(id(1).optimizer, {kB, kC});
   prepare(id(1));
@@ -142,6 +158,17 @@ TEST_F(StepOwnerCoreTest, TheOnlyOwnerThatMayHaveAppliedItDoesNotCountOnceDead) 
   EXPECT_THAT(asks[0].dead, ElementsAre(kB));
   core_.on_answer(id(1), 1, asks[0].round, kNot, out_);
   EXPECT_EQ(core_.outcome(id(1)), StepOutcome::kAborted);
+}
+
+TEST_F(StepOwnerCoreTest, AnOwnerThatDiedBeforeThePrepareIsNotAsked) {
+  core_.meet(id(1).optimizer, {kB, kC});
+  core_.on_worker_dead(kB, out_);
+  prepare(id(1));
+  core_.on_worker_dead(kCaller, out_);
+  const std::vector<step::Ask> asks = take_asks();
+  ASSERT_EQ(asks.size(), 1u);
+  EXPECT_EQ(asks[0].other, 1u);
+  EXPECT_THAT(asks[0].dead, ElementsAre(kB));
 }
 
 // B has applied it, tells this owner, and dies before it tells C.
@@ -419,6 +446,21 @@ TEST_F(StepCallerCoreTest, ALostAnswerIsAskedForAndStillDecidesAfterTheWait) {
   core.on_committed(0, StepDurable(), out_);
   EXPECT_EQ(all_of<step::Tell>(out_).size(), 1u) << "told once";
   EXPECT_EQ(core.finished(), 1);
+}
+
+// An owner that lives and does not say may have applied it.
+TEST_F(StepCallerCoreTest, AQuestionWithoutAnAnswerIsDataLossNotNotApplied) {
+  StepCallerCore core = make(1, 1);
+  ASSERT_TRUE(core.begin(0, out_).ok());
+  core.on_prepared(0, 9.0, out_);
+  core.on_finished(1, with_ran(absl::DeadlineExceededError("late"), Ran::kMaybe), out_);
+  core.on_settled(1, with_ran(absl::DeadlineExceededError("late again"), Ran::kMaybe), out_);
+  EXPECT_THAT(owners<step::Abort>(), ElementsAre(0));
+  core.on_aborted(0, out_);
+  EXPECT_EQ(told().outcome, Outcome::kDataLoss);
+  EXPECT_THAT(std::string(told().status.message()),
+              HasSubstr("step 1 is not known to be applied by w0"));
+  EXPECT_EQ(core.finished(), 0);
 }
 
 TEST_F(StepCallerCoreTest, TheOnlyRemoteOwnersDeathMeansNotAppliedAnywhere) {

@@ -1,5 +1,6 @@
-// A world of owners and callers of optimizer steps on one seed: they die at any point, are started
-// again, messages arrive in any order and some twice.
+// A world of owners and callers of optimizer steps on one seed: they die at any point, or are
+// declared dead and live on until they hear of it; they are started again; messages arrive in any
+// order and some twice.
 #pragma once
 
 #include <functional>
@@ -29,6 +30,7 @@ class StepWorld {
     spiteful_ = draw(2) == 0;
     restarts_ = draw(3);
     repeats_ = draw(2) == 0;
+    errors_ = draw(2) == 0;
     with_local_ = draw(2) == 0;  // the first caller owns parameters too
     for (size_t i = 0; i < owners_; ++i) start(i);
     for (size_t i = with_local_ ? 1 : 0; i < callers_; ++i) start(100 + i);
@@ -49,6 +51,7 @@ class StepWorld {
   }
 
   size_t steps_told = 0, losses = 0, asked = 0, resumed = 0;
+  size_t second_deaths = 0;  // questions after the caller's death that name a dead owner
 
  private:
   using Key = std::pair<OptimizerId, uint64_t>;
@@ -105,6 +108,10 @@ class StepWorld {
     const std::shared_ptr<Call> one = wire_[place_on_wire];
     const bool back = static_cast<bool>(one->answer);
     const WorkerId receiver = back ? one->from : one->to;
+    if (!back && life(receiver).knows_dead.contains(one->from)) {
+      wire_.erase(wire_.begin() + place_on_wire);  // from one that was declared dead and lives
+      return;
+    }
     if (!alive(receiver)) {
       if (back) one->over = true;  // else it fails when the sender learns of the death
       if (back || !alive(one->from)) wire_.erase(wire_.begin() + place_on_wire);
@@ -121,6 +128,10 @@ class StepWorld {
   }
 
   void learn(WorkerId observer, WorkerId dead) {
+    if (observer == dead) {  // it was declared dead, and stops
+      life(dead).alive = false;
+      return;
+    }
     life(observer).knows_dead.insert(dead);
     std::vector<std::shared_ptr<Call>> failed;
     std::erase_if(wire_, [&](const std::shared_ptr<Call>& one) {
@@ -145,6 +156,7 @@ class StepWorld {
       } else if (const auto* ask = std::get_if<step::Ask>(&action)) {
         ++asked;
         const step::Ask question = *ask;
+        second_deaths += question.dead.empty() ? 0 : 1;
         const WorkerId other = others_.at({owner, question.step.optimizer}).at(question.other);
         call(
             owner, other,
@@ -305,7 +317,10 @@ class StepWorld {
       } else if (const auto* tell = std::get_if<step::Tell>(&action)) {
         ++steps_told;
         losses += tell->result.outcome == StepResult::Outcome::kDataLoss ? 1 : 0;
-        optimizer->results.emplace_back(step.number, tell->result);
+        // What one that was declared dead is told does not count.
+        if (!dead_.contains(step.optimizer.creator)) {
+          optimizer->results.emplace_back(step.number, tell->result);
+        }
       } else if (std::holds_alternative<step::LimitWait>(action)) {
         optimizer->waits = draw(4) == 0;
       } else {
@@ -395,9 +410,10 @@ class StepWorld {
   }
 
   void kill(WorkerId victim) {
+    if (!dead_.insert(victim).second) return;
     --deaths_;
-    life(victim).alive = false;
-    dead_.insert(victim);
+    // Else the others are wrong, and it goes on until it hears of it.
+    if (!errors_ || draw(2) == 0) life(victim).alive = false;
   }
 
   // The caller of a step, or an owner that has applied it, while another owner is still undecided.
@@ -476,6 +492,7 @@ class StepWorld {
   std::mt19937_64 random_;
   size_t owners_ = 0, callers_ = 0, deaths_ = 0, restarts_ = 0;
   bool repeats_ = false, with_local_ = false, spiteful_ = false;
+  bool errors_ = false;                      // living workers are declared dead
   std::map<size_t, uint32_t> incarnations_;  // by index
   std::map<WorkerId, Life> lives_;
   std::set<WorkerId> dead_;

@@ -446,6 +446,97 @@ TEST(QuiescenceCoreTest, ANewcomerThatNotAllHaveMetIsNotWaitedForAfterItsEnd) {
   EXPECT_EQ(group.stage(1), Stage::kDropping);
 }
 
+// Worker 0 said what it holds before it met the newcomer, and not again before that one's end. Its
+// counters are the same as then; that it has left the newcomer out is news.
+TEST(QuiescenceCoreTest, ANewcomerThatEndsBeforeTheNextReportIsNotWaitedFor) {
+  for (const uint32_t early : {0, 1}) {
+    const uint32_t late = 1 - early;
+    Group group(3);
+    group.kill(2);
+    group.enter(early);
+    group.idle(early);
+    while (group.deliver_one()) {
+    }
+    const uint32_t again = group.revive(2);
+    for (uint32_t i : {0, 1}) group.meet(i, again);
+    group.kill(again);
+    group.enter(late);
+    group.settle({0, 1});
+    EXPECT_EQ(group.stage(0), Stage::kDropping) << early;
+    EXPECT_EQ(group.stage(1), Stage::kDropping) << early;
+  }
+}
+
+// Worker 1 has met the newcomer, has heard of its end and has said all that it will. The leader did
+// not know then of whom it said nothing.
+TEST(QuiescenceCoreTest, ANewcomerWhoseEndWasReportedBeforeTheLeaderMetItIsNotWaitedFor) {
+  Group group(3);
+  group.kill(2);
+  for (uint32_t i : {0, 1}) group.enter(i);
+  while (group.deliver_one()) {
+  }
+  const uint32_t again = group.revive(2);
+  group.meet(1, again);
+  group.stop(again);
+  group.lose(1, again);
+  group.idle(1);
+  while (group.deliver_one()) {
+  }
+  group.meet(0, again);
+  group.lose(0, again);
+  group.settle({0, 1});
+  for (uint32_t i : {0, 1}) EXPECT_EQ(group.stage(i), Stage::kDropping) << i;
+}
+
+// Worker 2 said what it holds before it met the newcomer, which then called it and died.
+TEST(QuiescenceCoreTest, AReportFromBeforeItsSenderMetTheDeadOneDoesNotCount) {
+  Group group(3);
+  group.kill(0);
+  group.enter(2);
+  const uint32_t again = group.revive(0);
+  group.meet(1, again);
+  group.idle(2);
+  while (group.deliver_one()) {
+  }
+  group.meet(2, again);
+  for (uint32_t i : {1u, again}) group.enter(i);
+  while (group.deliver_one()) {
+  }
+  group.count_sent(again, 2);
+  group.stop(again);
+  group.lose(1, again);
+  group.settle({1});
+  EXPECT_EQ(group.stage(1), Stage::kCalls);
+  group.lose(2, again);
+  group.settle({1, 2});
+  for (uint32_t i : {1, 2}) EXPECT_EQ(group.stage(i), Stage::kDropping) << i;
+}
+
+// The leader was declared dead, which neither it nor worker 1 has heard; a joiner has, and so it
+// did not meet the leader.
+TEST(QuiescenceCoreTest, APhaseDoesNotEndBeforeAJoinerThatItsLeaderDoesNotKnowHasEntered) {
+  Group group(3);
+  group.kill(2);
+  for (uint32_t i : {0, 1}) group.enter(i);
+  group.idle(1);
+  while (group.deliver_one()) {
+  }
+  const uint32_t again = group.revive(2);
+  group.lose(again, 0);
+  group.meet(1, again);
+  group.idle(0);
+  ASSERT_EQ(group.stage(0), Stage::kDropping);
+  while (group.deliver_one()) {
+  }
+  EXPECT_EQ(group.stage(1), Stage::kCalls);
+  group.kill(0);
+  group.settle({1, again});
+  EXPECT_EQ(group.stage(1), Stage::kCalls);
+  group.enter(again);
+  group.settle({1, again});
+  for (uint32_t i : {1u, again}) EXPECT_EQ(group.stage(i), Stage::kDropping) << i;
+}
+
 // Two threads of a worker may send its reports out of order.
 TEST(QuiescenceCoreTest, AReportThatWaitsIsNotReplacedByAnOlderOne) {
   QuiescenceCore leader(id(0), {id(0), id(1)});
@@ -463,10 +554,10 @@ TEST(QuiescenceCoreTest, AReportThatWaitsIsNotReplacedByAnOlderOne) {
   const WorkerId newcomer{2, 2}, earlier{2, 1};
   leader.joined(earlier, out);
   leader.enter({}, now, out);
+  leader.gone(earlier, now, out);
   say(0, {});
   say(3, {id(0), id(1), newcomer});
   say(2, {id(0), id(1), earlier});
-  leader.gone(earlier, now, out);
   leader.joined(newcomer, out);
   wire::MembershipPost post;
   post.mutable_report()->set_phase(1);
