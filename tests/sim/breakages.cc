@@ -2,6 +2,7 @@
 #include <iomanip>
 #include <map>
 
+#include "absl/strings/str_cat.h"
 #include "weft/base/breakage.h"
 #include "weft/tests/sim/runs.h"
 
@@ -24,11 +25,6 @@ const bool& breakage(const char* name) { return switches()[name]; }
 namespace weft::sim {
 namespace {
 
-struct Rule {
-  const char* name;
-  const char* broken;  // what the core does instead
-};
-
 constexpr Rule kRules[] = {
     // session and peer
     {"duplicates_accepted", "a frame that was seen before is let through"},
@@ -36,30 +32,41 @@ constexpr Rule kRules[] = {
     {"gap_never_closes", "what came ahead is not acknowledged when the gap closes"},
     {"unacknowledged_forgotten", "one frame more than acknowledged is forgotten"},
     {"not_resent", "a new connection gets nothing again"},
-    {"credit_lost_with_connection", "credit told on a lost frame is not told again"},
+    {"credit_lost_with_connection", "credit told on a lost frame is not told again",
+     Profile::kEverything, "PeerTest.AResendHoldsAllThatMayBeLostAndCancelsAfterTheirCalls"},
     {"credit_not_returned", "the callee never gives credit back"},
     {"lost_result_says_not_run", "a result too large to keep is reported as not run"},
     {"sent_call_counts_as_unsent", "a call that left is called unsent when it fails"},
     {"cancelled_call_leaves_queue", "a call that was cancelled in the queue is sent"},
     {"answered_call_stays_open", "an ended call can end again"},
     // membership
-    {"frames_not_heard", "only silence is counted, not what is heard"},
+    {"whole_tick_heard", "a frame counts as heard until the next look", Profile::kJoining,
+     "MembershipCoreTest.SilenceBeginsWithTheLastFrameNotWithTheNextLook"},
+    {"frames_not_heard", "only silence is counted, not what is heard", Profile::kJoining},
     {"waits_are_silence", "the time in which a peer waits for a processor is its silence"},
-    {"stopped_time_counts", "the time in which a worker stood still is its peers' silence"},
-    {"untrusted_are_called", "calls to whom is not trusted are sent"},
-    {"trust_longer_than_patience", "a holder relies on its peer longer than that waits"},
-    {"trusted_before_any_answer", "a lease begins with trust"},
-    {"verdict_not_told", "who writes a verdict tells nobody"},
-    {"last_words_not_told", "what a dead writer wrote is not told in its place"},
-    {"own_death_ignored", "who finds itself in the list goes on"},
-    {"unknown_decides_nothing", "a pair that the store does not answer goes on"},
-    {"newcomer_condemns", "who is not known yet condemns who does not answer"},
-    {"refusal_condemns", "who is refused condemns"},
-    {"refusal_not_checked", "a newcomer that is refused fails without reading the list"},
+    {"stopped_time_counts", "the time in which a worker stood still is its peers' silence",
+     Profile::kJoining, "MembershipCoreTest.WhoWasStoppedJudgesNobodyForIt"},
+    {"untrusted_are_called", "calls to whom is not trusted are sent", Profile::kJoining},
+    {"trust_longer_than_patience", "a holder relies on its peer longer than that waits",
+     Profile::kJoining},
+    {"trusted_before_any_answer", "a lease begins with trust", Profile::kJoining,
+     "MembershipCoreTest.ALeaseBeginsWithoutTrust"},
+    {"verdict_not_told", "who writes a verdict tells nobody", Profile::kJoining},
+    {"last_words_not_told", "what a dead writer wrote is not told in its place", Profile::kJoining,
+     "MembershipCoreTest.WhatACondemnedWriterHadWrittenIsToldInItsPlace"},
+    {"own_death_ignored", "who finds itself in the list goes on", Profile::kJoining},
+    {"unknown_decides_nothing", "a pair that the store does not answer goes on", Profile::kJoining},
+    {"newcomer_condemns", "who is not known yet condemns who does not answer", Profile::kJoining,
+     "NewcomerCoreTest.DoesNotCondemnForSilenceButTellsTheOthers"},
+    {"refusal_condemns", "who is refused condemns", Profile::kJoining,
+     "MembershipCoreTest.ARefusedWorkerOnlyReads"},
+    {"refusal_not_checked", "a newcomer that is refused fails without reading the list",
+     Profile::kJoining},
     // references, the owner
     {"no_tombstones", "ended ids are not remembered"},
     {"withdrawn_creation_runs", "a creation that was cancelled before it came runs"},
-    {"cancelled_creation_keeps_waiting", "what waits for a cancelled creation waits on"},
+    {"cancelled_creation_keeps_waiting", "what waits for a cancelled creation waits on",
+     Profile::kEverything, "OwnershipSchedules.FailedCarriersAndCreationsLeaveNothing"},
     {"parked_shares_forgotten", "shares that came before the creation are forgotten"},
     {"lent_share_not_listed", "a share the owner sends is not listed"},
     {"delete_not_struck_out", "a deleted share stays listed"},
@@ -69,7 +76,8 @@ constexpr Rule kRules[] = {
     {"dead_user_not_reaped", "a dead user's shares stay"},
     {"watermark_not_taken", "the users' watermark is ignored"},
     {"earlier_life_not_buried", "a death known after that of a later life is ignored"},
-    {"ended_life_heard", "messages of ended lives are taken"},
+    {"ended_life_heard", "messages of ended lives are taken", Profile::kEverything,
+     "OwnershipSchedules.DeathsLeaveNothingAndConfirmedForksProtect"},
     // references, the user
     {"creation_not_cancelled", "a creation given up is not cancelled at the owner"},
     {"unsent_child_stays", "a child that never left holds its parent"},
@@ -102,24 +110,72 @@ constexpr Rule kRules[] = {
     {"empty_answers_not_sent", "no answer where no gradient comes"},
     {"commit_not_published", "participants are not told of the commit"},
     {"aborted_stage_merged", "gradients of an aborted pass become readable"},
-    {"abort_not_passed_on", "an abort does not follow the gradients"},
+    {"abort_not_passed_on", "an abort does not follow the gradients", Profile::kEverything,
+     "ContextCore.AnAbortLearnedFromAHistoryFollowsTheGradients"},
     {"abort_not_heard", "a participant ignores ABORT"},
     {"death_in_pass_ignored", "the death of a worker does not end a pass"},
+    {"commits_while_waiting_sealed", "commit although a gradient is held up after the seal",
+     Profile::kEverything, "PassCore.NothingIsReadableIfAGradientIsHeldUpAfterTheSeal"},
+    {"kept_after_deadline", "a part without a decision stays after the deadline",
+     Profile::kEverything, "PassCore.AWorkerWithoutADecisionDropsThePassAndSaysSo"},
+    {"fed_twice", "a second gradient for one send is fed", Profile::kEverything,
+     "PassCore.GradientsForOneSendAreFedOnce"},
+    {"cancelled_send_fed", "a gradient for a cancelled send is fed", Profile::kEverything,
+     "PassCore.NoGradientsAreFedToACancelledSend"},
     // steps, the owner
-    {"abort_ignored", "a step that was given up stays prepared"},
-    {"settle_leaves_it_open", "a step is called not applied and may be applied later"},
-    {"others_not_asked", "an owner whose caller died gives the step up alone"},
-    {"applied_elsewhere_ignored", "that another owner applied the step does not count"},
-    {"undecided_line_joined", "an optimizer joins a line with an undecided step"},
-    {"line_begins_anew", "an owner does not know how far a line is"},
-    {"later_steps_stay", "steps behind the one that is resumed count as applied"},
+    {"abort_ignored", "a step that was given up stays prepared", Profile::kSteps},
+    {"settle_leaves_it_open", "a step is called not applied and may be applied later",
+     Profile::kSteps, "StepOwnerCoreTest.TheCallersQuestionEndsWhatIsNotApplied"},
+    {"others_not_asked", "an owner whose caller died gives the step up alone", Profile::kSteps},
+    {"applied_elsewhere_ignored", "that another owner applied the step does not count",
+     Profile::kSteps},
+    {"undecided_line_joined", "an optimizer joins a line with an undecided step", Profile::kSteps,
+     "StepOwnerCoreTest.ALineGoesOnWithTheNextOptimizer"},
+    {"line_begins_anew", "an owner does not know how far a line is", Profile::kSteps},
+    {"later_steps_stay", "steps behind the one that is resumed count as applied", Profile::kSteps,
+     "StepOwnerCoreTest.GoingBackEndsWhatWasPreparedAndSetsEveryoneBack"},
+    {"inquiry_leaves_it_open", "an inquiry leaves a step open that is not known here",
+     Profile::kSteps, "StepOwnerCoreTest.AnInquiryEndsAStepWhosePrepareHasNotArrived"},
+    {"inquiry_does_not_fence", "an owner that was asked takes the dead caller's COMMIT",
+     Profile::kSteps, "StepOwnerCoreTest.AnOwnerThatWasAskedRefusesTheCallersCommit"},
+    {"dead_owners_answer_counts", "what a dead owner had said counts", Profile::kSteps,
+     "StepOwnerCoreTest.WhatADeadOwnerHadSaidDoesNotCountOnceAnotherOwnerKnowsItDead"},
+    {"earlier_round_counts", "an answer to an earlier question counts", Profile::kSteps,
+     "StepOwnerCoreTest.WhatADeadOwnerHadSaidDoesNotCountOnceAnotherOwnerKnowsItDead"},
+    {"deaths_in_inquiry_ignored", "deaths that a question names are ignored", Profile::kSteps,
+     "StepOwnerCoreTest.WhatADeadOwnerHadSaidDoesNotCountOnceAnotherOwnerKnowsItDead"},
+    {"dead_callers_prepare_taken", "a PREPARE of a dead caller is taken", Profile::kSteps,
+     "StepOwnerCoreTest.WithoutItsCallerItAsksTheOthersAndRefusesTheCommit"},
+    {"earlier_deaths_forgotten", "owners that died before the PREPARE are asked", Profile::kSteps,
+     "StepOwnerCoreTest.AnOwnerThatDiedBeforeThePrepareIsNotAsked"},
     // steps, the caller
-    {"refusal_does_not_count", "the step is committed although an owner refused it"},
-    {"lost_answer_not_asked_for", "an answer that was lost counts as not applied"},
-    {"durable_of_the_furthest", "durable is what one owner has written"},
+    {"refusal_does_not_count", "the step is committed although an owner refused it",
+     Profile::kSteps},
+    {"lost_answer_not_asked_for", "an answer that was lost counts as not applied", Profile::kSteps},
+    {"unknown_counts_as_not_applied", "SETTLE's unknown is told as not applied", Profile::kSteps,
+     "StepCallerCoreTest.AQuestionWithoutAnAnswerIsDataLossNotNotApplied"},
+    {"durable_of_the_furthest", "durable is what one owner has written", Profile::kSteps},
+    // shutdown
+    {"entry_not_awaited", "a phase ends before all have entered", Profile::kShutdown},
+    {"reports_of_any_phase_count", "reports of phase 1 count in phase 2", Profile::kShutdown},
+    {"left_out_not_compared", "a report from before a death counts", Profile::kShutdown},
+    {"end_not_reported", "no new report after a death", Profile::kShutdown},
+    {"quiet_taken_early", "a phase ends although a joiner has not entered", Profile::kShutdown,
+     "QuiescenceCoreTest.APhaseDoesNotEndBeforeAJoinerThatItsLeaderDoesNotKnowHasEntered"},
+    {"leader_asks_once", "the leader does not ask for new reports after a death",
+     Profile::kShutdown,
+     "QuiescenceCoreTest.ANewcomerWhoseEndWasReportedBeforeTheLeaderMetItIsNotWaitedFor"},
+    {"ended_phase_not_known", "a new leader does not hear that a phase has ended",
+     Profile::kShutdown, "QuiescenceCoreTest.ALeaderMayDieAtAnyStep"},
+    {"joiner_not_told_of_entry", "a joiner is not told who has entered", Profile::kShutdown},
+    {"report_with_stranger_dropped", "a report that names an unknown worker is lost",
+     Profile::kShutdown},
+    {"joiners_always_admitted", "joiners are admitted after phase 1", Profile::kShutdown},
 };
 
 }  // namespace
+
+std::span<const Rule> rules() { return kRules; }
 
 bool break_rule(const std::string& name) {
   for (const Rule& rule : kRules) {
@@ -136,24 +192,27 @@ void mend_rules() {
 
 int find_breakages(uint64_t at_most, std::ostream& out) {
   size_t missed = 0;
-  out << std::left << std::setw(34) << "breakage" << std::setw(62) << "what the core does"
-      << std::right << std::setw(8) << "runs"
+  out << std::left << std::setw(34) << "breakage" << std::setw(12) << "profile" << std::setw(62)
+      << "what the core does" << std::right << std::setw(8) << "runs"
       << "  invariant\n";
   for (const Rule& rule : kRules) {
     break_rule(rule.name);
     Report report;
     RunResult result;
     while (report.runs < at_most && result.violation.invariant.empty()) {
-      result = run_seed(report.runs + 1, report);
+      result = run_seed(rule.profile, report.runs + 1, report);
     }
     mend_rules();
     const bool found = !result.violation.invariant.empty();
-    missed += found ? 0 : 1;
-    out << std::left << std::setw(34) << rule.name << std::setw(62) << rule.broken << std::right
-        << std::setw(8) << report.runs << "  " << (found ? result.violation.invariant : "NOT FOUND")
+    missed += found || rule.test != nullptr ? 0 : 1;
+    out << std::left << std::setw(34) << rule.name << std::setw(12) << name_of(rule.profile)
+        << std::setw(62) << rule.broken << std::right << std::setw(8) << report.runs << "  "
+        << (found                  ? result.violation.invariant
+            : rule.test != nullptr ? absl::StrCat("- (", rule.test, ")")
+                                   : "NOT FOUND")
         << std::endl;
   }
-  out << std::size(kRules) << " breakages, " << missed << " not found\n";
+  out << std::size(kRules) << " breakages, " << missed << " found neither so nor by a test\n";
   return missed == 0 ? 0 : 1;
 }
 

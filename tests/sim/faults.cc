@@ -18,16 +18,35 @@ constexpr uint32_t kFaultWeights[][kFaults] = {
     {10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 40},    // a busy machine: nobody may die
 };
 
+// Where callers and owners of steps die, and where workers join.
+constexpr uint32_t kDeadlyWeights[][kFaults] = {
+    {5, 0, 0, 0, 0, 0, 30, 0, 5, 0, 5, 0},    // crashes
+    {10, 0, 0, 8, 8, 4, 20, 0, 15, 0, 5, 0},  // and silence: some of the dead live
+    {5, 0, 0, 5, 5, 2, 20, 0, 10, 0, 8, 10},  // and a store that fails
+};
+
 }  // namespace
 
 void World::plan_faults(Nanoseconds span) {
-  if (dice.chance(15)) return;  // a quiet run
-  const auto& faults = kFaultWeights[dice.below(std::size(kFaultWeights))];
+  const bool deadly = profile != Profile::kEverything;
+  if (dice.chance(deadly ? 5 : 15)) return;  // a quiet run
+  const auto& faults = deadly ? kDeadlyWeights[dice.below(std::size(kDeadlyWeights))]
+                              : kFaultWeights[dice.below(std::size(kFaultWeights))];
   fault_weights_.assign(std::begin(faults), std::end(faults));
   for (const uint32_t weight : fault_weights_) fault_weight_sum_ += weight;
   for (size_t i = 0, count = 1 + dice.below(5); i < count; ++i) {
     schedule.in(Nanoseconds(static_cast<int64_t>(dice.below(span.count()))), EventKind::kFault,
                 kNobody);
+  }
+}
+
+// Workers come to places that nobody had yet, mostly several at the same time.
+void World::plan_joiners(Nanoseconds span) {
+  const Nanoseconds together(static_cast<int64_t>(dice.below(span.count())));
+  for (uint32_t place = static_cast<uint32_t>(lives_.size()); place < places_; ++place) {
+    const Nanoseconds alone(static_cast<int64_t>(dice.below(span.count())));
+    mend_in(dice.chance(70) ? together + dice.micros(0, 30000) : alone,
+            {.fault = Fault::kRestart, .place = place});
   }
 }
 
@@ -92,8 +111,13 @@ bool World::may_crash() const {
 }
 
 void World::doom(Slot victim, unsigned percent) {
+  if (profile == Profile::kSteps) percent *= 8;
   if (!may_crash() || !dice.chance(percent)) return;
   mend_in(dice.micros(0, 400), {.fault = Fault::kCrash, .slot = victim});
+}
+
+void World::doom_in_inquiry(Slot victim) {
+  if (profile == Profile::kSteps) doom(victim, 2);
 }
 
 void World::crash(Slot victim) {
@@ -229,8 +253,10 @@ void World::mend(size_t number) {
       if (winding_down) return;
       const WorkerId last = newest(what.place);
       if (worker(last) != nullptr) return;
-      report.inject(Fault::kRestart);
-      report.effect(Fault::kRestart);
+      if (last.incarnation > 0) {
+        report.inject(Fault::kRestart);
+        report.effect(Fault::kRestart);
+      }
       membership->on_join(start(what.place, last.incarnation + 1));
       return;
     }

@@ -62,6 +62,17 @@ void LeaseMembership::on_start() {
   }
 }
 
+// Both of two may dial, at about the same time.
+void LeaseMembership::on_static_join() {
+  const Slot members = static_cast<Slot>(world_.lives().size());
+  for (Slot slot = 0; slot < members; ++slot) {
+    Sessions& sessions = world_.life(slot).worker->sessions;
+    for (Slot other = 0; other < members; ++other) sessions.add_peer(other, false);
+    world_.schedule.in(world_.dice.micros(0, 20000), EventKind::kStore, slot, members,
+                       static_cast<uint64_t>(Phase::kDial));
+  }
+}
+
 // ---- what the core asks for, in the order of Membership::act
 
 template <class Event>
@@ -249,6 +260,12 @@ void LeaseMembership::on_event(const Event& event) {
       return reach(questions_[event.a]);
     case Phase::kPublish:
       return publish(*world_.life(event.slot).worker);
+    case Phase::kDial:
+      for (Slot slot = 0; slot < event.a; ++slot) {
+        const WorkerId id = world_.life(slot).id;
+        if (slot != event.slot) world_.life(event.slot).worker->sessions.reach(id);
+      }
+      return;
     case Phase::kLeave:
       if (world_.life(static_cast<Slot>(event.a)).worker != nullptr) {
         world_.leave(static_cast<Slot>(event.a));

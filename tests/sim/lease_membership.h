@@ -28,6 +28,7 @@ class LeaseMembership final : public Membership {
   explicit LeaseMembership(World& world);
 
   void on_start() override;
+  void on_static_join() override;
   void on_join(Worker& worker) override;
   Door accepts(Worker& at, WorkerId dialler) override;
   void opened(Worker& at, WorkerId peer) override;
@@ -79,7 +80,8 @@ class LeaseMembership final : public Membership {
     kPublish,
     kLeave,
     kFound,
-    kCompared
+    kCompared,
+    kDial
   };
   // Who has been told this verdict, or should have been.
   struct Spread {

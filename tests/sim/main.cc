@@ -11,7 +11,8 @@
 namespace {
 
 int usage() {
-  std::cerr << "usage: weft_sim [--runs N] [--seed-from S] [--seconds T] [--seed X [--trace]]\n"
+  std::cerr << "usage: weft_sim [--profile everything|steps|joining|shutdown]\n"
+               "                [--runs N] [--seed-from S] [--seconds T] [--seed X [--trace]]\n"
                "                [--seeds FILE] [--mutant NAME] [--breakages [N]]\n";
   return 2;
 }
@@ -44,6 +45,15 @@ int main(int argc, char** argv) {
       one = true;
       options.first_seed = number();
       options.runs = 1;
+    } else if (flag == "--profile") {
+      const std::string wanted = argv[++i];
+      options.profiles.clear();
+      for (size_t p = 0; p < weft::sim::kProfiles; ++p) {
+        if (wanted == weft::sim::kProfileNames[p]) {
+          options.profiles = {static_cast<weft::sim::Profile>(p)};
+        }
+      }
+      if (options.profiles.empty()) return usage();
     } else if (flag == "--seeds") {
       seeds = argv[++i];
     } else if (flag == "--mutant") {
@@ -52,6 +62,7 @@ int main(int argc, char** argv) {
       return usage();
     }
   }
+  if (one && options.profiles.size() > 1) options.profiles.resize(1);
   if (breakages) return weft::sim::find_breakages(at_most, std::cout);
   if (!options.mutant.empty() && !weft::sim::break_rule(options.mutant)) {
     std::cerr << "no such mutant, or this executable has none: " << options.mutant << "\n";

@@ -26,6 +26,8 @@ class Membership {
 
   // All that are there from the beginning have met.
   virtual void on_start() {}
+  // After on_start: they only know of each other, and dial.
+  virtual void on_static_join() {}
   // A call has left for that worker.
   virtual void call_sent(const Worker& /*by*/, WorkerId /*to*/) {}
   // A new life starts: it reads what the store says, then dials the others.

@@ -17,6 +17,8 @@ constexpr uint32_t kWeights[][kOperations] = {
     {6, 0, 0, 2, 2, 0, 0, 0, 2, 0, 0, 0, 0, 0, 60, 0},       // steps
 };
 
+constexpr size_t kSteps = std::size(kWeights) - 1;
+
 CallPlan plan_call(World& world, Worker& worker, Operation operation) {
   Dice& dice = world.dice;
   CallPlan plan;
@@ -54,7 +56,8 @@ void call_on_object(World& world, Worker& worker, Operation operation) {
 }  // namespace
 
 void World::plan_program() {
-  const auto& weights = kWeights[dice.below(std::size(kWeights))];
+  const size_t mixture = dice.below(std::size(kWeights));
+  const auto& weights = kWeights[profile == Profile::kSteps ? kSteps : mixture];
   step_weights_.assign(std::begin(weights), std::end(weights));
   step_weight_sum_ = 0;
   for (const uint32_t weight : step_weights_) step_weight_sum_ += weight;
@@ -67,7 +70,7 @@ void World::plan_optimizers() {
   every_step_durable = dice.chance(30);
   for (uint64_t i = 0, count = dice.between(1, 2); i < count; ++i) {
     std::set<uint32_t> owners;
-    const uint64_t wanted = dice.between(1, 3);
+    const uint64_t wanted = dice.between(profile == Profile::kSteps ? 2 : 1, 3);
     while (owners.size() < wanted) owners.insert(static_cast<uint32_t>(dice.below(places_)));
     step_owners[static_cast<uint32_t>(dice.below(places_))] = {owners.begin(), owners.end()};
   }

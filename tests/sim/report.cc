@@ -31,8 +31,9 @@ constexpr std::string_view kEffectNames[] = {
     "stale messages",      "references lost",  "values freed",
     "creations cancelled", "passes committed", "passes aborted",
     "parts dropped",       "discoveries",      "contexts refused",
-    "steps applied",       "owners asked",     "owners restored",
-    "lines resumed",       "parts merged",     "claims compared"};
+    "steps applied",       "owners asked",     "of a second death",
+    "owners restored",     "lines resumed",    "parts merged",
+    "claims compared",     "left in quiet"};
 static_assert(std::size(kEffectNames) == kEffects);
 
 }  // namespace

@@ -88,12 +88,14 @@ enum class Effect : uint8_t {
   kContextsRefused,  // calls for released contexts
   kStepsApplied,     // by one owner
   kOwnersAsked,      // by others that were left with an undecided step
+  kSecondDeaths,     // of them: the question names an owner that is dead as well
   kOwnersRestored,   // from a checkpoint
   kResumes,          // of a line, on all its owners
   kHeldCommits,      // gradients that a worker of a committed pass merged
   kClaims,           // to have replaced a live worker, compared with the records
+  kShutdowns,        // workers that left a quiet group
 };
-inline constexpr size_t kEffects = static_cast<size_t>(Effect::kClaims) + 1;
+inline constexpr size_t kEffects = static_cast<size_t>(Effect::kShutdowns) + 1;
 std::string_view name_of(Effect effect);
 
 struct Report {

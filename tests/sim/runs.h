@@ -5,10 +5,14 @@
 
 #include <cstdint>
 #include <ostream>
+#include <span>
 #include <string>
+#include <vector>
 
+#include "weft/tests/sim/profile.h"
 #include "weft/tests/sim/report.h"
-#include "weft/tests/sim/world.h"
+#include "weft/tests/sim/trace.h"
+#include "weft/tests/sim/violation.h"
 
 namespace weft::sim {
 
@@ -18,6 +22,8 @@ struct RunOptions {
   double seconds = 0;  // above 0: so long instead of so many
   bool trace = false;  // every event in words
   std::string mutant;
+  std::vector<Profile> profiles = {Profile::kEverything, Profile::kSteps, Profile::kJoining,
+                                   Profile::kShutdown};  // so many runs of each
 };
 
 struct RunResult {
@@ -27,15 +33,26 @@ struct RunResult {
   Violation violation;
 };
 
-RunResult run_seed(uint64_t seed, Report& report);
+RunResult run_seed(Profile profile, uint64_t seed, Report& report);
+// The same, not counted in the report, and in words.
+RunResult run_traced(Profile profile, uint64_t seed, Report& report, Trace& trace);
 // Runs until the first violation; prints it with the last events, and what was done.
 // Returns the exit status.
 int run_and_report(const RunOptions& options, bool one, std::ostream& out);
-// The seeds of a file: one number per line, the rest of a line is a remark.
+// The seeds of a file: one number per line, the rest of a line is a remark. In every profile.
 int replay(const std::string& file, std::ostream& out);
 
 // ---- executables that were built with WEFT_BREAKAGES only; the others have no such rule
 
+// One rule, and what is sure to notice that it is broken.
+struct Rule {
+  const char* name;
+  const char* broken;  // what the core does instead
+  Profile profile = Profile::kEverything;
+  // Of rules that runs meet too seldom: the core's own test, run over the broken core.
+  const char* test = nullptr;
+};
+std::span<const Rule> rules();
 // False: no rule has this name here.
 bool break_rule(const std::string& name);
 void mend_rules();

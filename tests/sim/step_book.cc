@@ -18,6 +18,7 @@ void StepBook::apply(WorkerId owner, const std::string& line, const StepId& step
   std::vector<uint64_t>& steps = parameters_[owner][line];
   const std::string what =
       absl::StrCat(owner.to_string(), " applies ", step.to_string(), " of ", line);
+  if (world_.trace.on()) world_.trace.add("  " + what);
   if (!steps.empty() && steps.back() >= step.number) {
     world_.violate("applied once", what + " twice, or late");
   }
@@ -32,7 +33,12 @@ void StepBook::apply(WorkerId owner, const std::string& line, const StepId& step
 }
 
 void StepBook::restore(WorkerId owner, const StepCheckpoint& from, bool restarted) {
+  if (!restarted) give_up(owner, from.parameters);
   parameters_[owner] = from.parameters;
+  if (world_.trace.on()) {
+    world_.trace.add(absl::StrCat("  ", owner.to_string(), " is set back",
+                                  restarted ? " by a restart" : " by its program"));
+  }
   world_.report.count(Effect::kOwnersRestored);
   for (const auto& [caller, places] : world_.step_owners) {
     if (std::find(places.begin(), places.end(), owner.index) == places.end()) continue;
@@ -48,6 +54,17 @@ void StepBook::restore(WorkerId owner, const StepCheckpoint& from, bool restarte
   }
 }
 
+// The program of one line sets its owners back with all that they hold, of other lines too.
+void StepBook::give_up(WorkerId owner, const Parameters& kept) {
+  for (const auto& [line, steps] : parameters_[owner]) {
+    const auto found = kept.find(line);
+    const uint64_t last = found == kept.end() || found->second.empty() ? 0 : found->second.back();
+    for (const uint64_t number : steps) {
+      if (number > last) given_up_.insert({owner, line, number});
+    }
+  }
+}
+
 void StepBook::written(uint32_t place, StepCheckpoint checkpoint) {
   std::vector<StepCheckpoint>& disk = disks_[place];
   disk.push_back(std::move(checkpoint));
@@ -58,6 +75,7 @@ void StepBook::resume(const std::string& line, uint64_t number) {
   Line& known = lines_[line];
   known.clips.erase(known.clips.upper_bound(number), known.clips.end());
   std::erase_if(known.refused, [&](const auto& step) { return step.second > number; });
+  std::erase_if(given_up_, [&](const auto& step) { return std::get<1>(step) == line; });
   known.durable = std::min(known.durable, number);
   world_.report.count(Effect::kResumes);
 }
@@ -65,6 +83,10 @@ void StepBook::resume(const std::string& line, uint64_t number) {
 void StepBook::tell(WorkerId caller, const std::string& line, const std::vector<WorkerId>& owners,
                     const StepId& step, const StepResult& result) {
   const std::string what = absl::StrCat(step.to_string(), " of ", line);
+  if (world_.trace.on()) {
+    world_.trace.add(absl::StrCat("  ", caller.to_string(), " is told of ", what, ": ",
+                                  static_cast<int>(result.outcome), " ", result.status.ToString()));
+  }
   world_.report.end(Operation::kStep,
                     result.outcome == StepResult::Outcome::kApplied      ? Outcome::kValue
                     : result.outcome == StepResult::Outcome::kNotApplied ? Outcome::kNotRun
@@ -76,6 +98,8 @@ void StepBook::tell(WorkerId caller, const std::string& line, const std::vector<
   }
   for (const WorkerId owner : owners) {
     if (world_.ended(owner)) continue;
+    // It was applied, and another program went back while the answer was under way.
+    if (given_up_.contains({owner, line, step.number})) return;
     const bool here = holds(owner, line, step.number);
     if (result.outcome == StepResult::Outcome::kApplied && !here) {
       world_.violate("told truly", what + " is told as applied; not by " + owner.to_string());

@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -56,12 +57,14 @@ class StepBook {
     std::set<std::pair<OptimizerId, uint64_t>> refused;  // told as not applied
     uint64_t durable = 0;
   };
+  void give_up(WorkerId owner, const Parameters& kept);
   bool holds(WorkerId owner, const std::string& line, uint64_t number);
 
   World& world_;
   std::map<WorkerId, Parameters> parameters_;
   std::map<std::string, Line> lines_;
   std::map<uint32_t, std::vector<StepCheckpoint>> disks_;
+  std::set<std::tuple<WorkerId, std::string, uint64_t>> given_up_;
 };
 
 }  // namespace weft::sim

@@ -42,6 +42,14 @@ void StepOwner::restore(const StepCheckpoint& from, bool restarted) {
 
 void StepOwner::serve(uint64_t incoming, WorkerId from, const StepRequest& request) {
   using Kind = StepRequest::Kind;
+  constexpr const char* kKinds[] = {"meet",  "join",    "prepare", "finish",  "settle", "commit",
+                                    "abort", "inquire", "part",    "go back", "resume"};
+  if (world_.trace.on()) {
+    world_.trace.add(absl::StrCat("  ", worker_.id.to_string(), " is asked by ", from.to_string(),
+                                  ": ", kKinds[static_cast<size_t>(request.kind)], " ",
+                                  request.step.to_string(), " ", request.line, " number ",
+                                  request.number));
+  }
   OwnerActions actions;
   StepReply reply;
   switch (request.kind) {
@@ -89,6 +97,7 @@ void StepOwner::serve(uint64_t incoming, WorkerId from, const StepRequest& reque
       reply.status = core_.abort(request.step, actions);
       break;
     case Kind::kInquire:
+      world_.doom_in_inquiry(worker_.slot);
       reply.verdict = core_.inquire(request.step, request.workers, actions);
       break;
     case Kind::kGoBack:
@@ -99,7 +108,6 @@ void StepOwner::serve(uint64_t incoming, WorkerId from, const StepRequest& reque
       if (reply.status.ok()) restored_.erase(core_.line_of(request.step.optimizer));
       break;
   }
-  (void)from;
   carry_out(std::move(actions));
   worker_.calls.answer_step(incoming, std::move(reply));
 }
@@ -220,6 +228,8 @@ void StepOwner::ask(const step::Ask& question) {
   const auto others = others_.find(question.step.optimizer);
   if (others == others_.end()) return;
   world_.report.count(Effect::kOwnersAsked);
+  if (!question.dead.empty()) world_.report.count(Effect::kSecondDeaths);
+  world_.doom_in_inquiry(worker_.slot);
   StepRequest request;
   request.kind = StepRequest::Kind::kInquire;
   request.step = question.step;

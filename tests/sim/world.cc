@@ -15,10 +15,16 @@ constexpr uint64_t kMostEvents = 200000;
 
 }  // namespace
 
-World::World(uint64_t seed, Report& report_in, Trace& trace_in)
-    : report(report_in), trace(trace_in), dice(seed), network(*this), checker(*this), steps(*this) {
+World::World(Profile profile_in, uint64_t seed, Report& report_in, Trace& trace_in)
+    : profile(profile_in),
+      report(report_in),
+      trace(trace_in),
+      dice(seed),
+      network(*this),
+      checker(*this),
+      steps(*this) {
   // The other half is cheaper, and so reaches more of the other protocols.
-  if (seed % 2 == 0) {
+  if (seed % 2 == 0 || profile == Profile::kJoining) {
     membership = std::make_unique<LeaseMembership>(*this);
   } else {
     membership = std::make_unique<OracleMembership>(*this);
@@ -109,21 +115,36 @@ void World::set_up() {
   shutdown_at_end = dice.chance(30);
   plan_program();
 
-  for (uint32_t index = 0; index < places_; ++index) start(index, 1);
-  for (Slot a = 0; a < places_; ++a) {
-    for (Slot b = a + 1; b < places_; ++b) {
-      const int connection = network.connect(a, b);
-      lives_[a].worker->sessions.meet(b, connection);
-      lives_[b].worker->sessions.meet(a, connection);
-    }
-  }
-  membership->on_start();
+  begin_group();
   steps_left_ = dice.between(20, 110);
   const uint64_t pace = dice.below(100);
   step_gap_ = dice.micros(20, pace < 65 ? 600 : pace < 85 ? 8000 : 60000);
   const Nanoseconds span = step_gap_ * static_cast<int64_t>(steps_left_);
   schedule.in(step_gap_, EventKind::kStep, kNobody);
   plan_faults(span);
+  if (profile == Profile::kJoining) plan_joiners(span);
+}
+
+// Where workers join: some of the places are taken at first, by workers that have met, that know
+// each other and have not met (a static group), or that each come to what is there.
+void World::begin_group() {
+  const bool joining = profile == Profile::kJoining;
+  const uint32_t first = joining ? static_cast<uint32_t>(dice.between(1, places_ - 1)) : places_;
+  for (uint32_t index = 0; index < first; ++index) start(index, 1);
+  const uint64_t manner = joining ? dice.below(3) : 0;
+  if (manner == 2) {
+    for (Slot slot = 0; slot < first; ++slot) membership->on_join(*lives_[slot].worker);
+    return;
+  }
+  for (Slot a = 0; a < first && manner == 0; ++a) {
+    for (Slot b = a + 1; b < first; ++b) {
+      const int connection = network.connect(a, b);
+      lives_[a].worker->sessions.meet(b, connection);
+      lives_[b].worker->sessions.meet(a, connection);
+    }
+  }
+  membership->on_start();
+  if (manner == 1) membership->on_static_join();
 }
 
 Violation World::run() {

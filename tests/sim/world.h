@@ -19,10 +19,12 @@
 #include "weft/tests/sim/dice.h"
 #include "weft/tests/sim/membership.h"
 #include "weft/tests/sim/network.h"
+#include "weft/tests/sim/profile.h"
 #include "weft/tests/sim/report.h"
 #include "weft/tests/sim/schedule.h"
 #include "weft/tests/sim/step_book.h"
 #include "weft/tests/sim/trace.h"
+#include "weft/tests/sim/violation.h"
 #include "weft/tests/sim/worker.h"
 
 namespace weft::sim {
@@ -43,12 +45,6 @@ struct Absence {
   TimePoint begin, end;
 };
 
-struct Violation {
-  std::string invariant;  // empty: none
-  std::string text;
-  uint64_t event = 0;
-};
-
 class World {
  public:
   // Twice what the longest deadline (0.7 s and 1 s of grace) or a lease (1.8 s and a look) takes.
@@ -56,7 +52,8 @@ class World {
   // Above this a table grows without bound in runs as short as these.
   static constexpr size_t kMostFrames = 2000;
 
-  World(uint64_t seed, Report& report_in, Trace& trace_in);
+  // Of every profile but kShutdown.
+  World(Profile profile_in, uint64_t seed, Report& report_in, Trace& trace_in);
   ~World();
 
   // The first violation, if there is one.
@@ -80,6 +77,7 @@ class World {
   std::vector<Slot> awake() const;  // lives that take part in the program
   ContextFacts& add_context(const ContextId& id);
 
+  const Profile profile;
   Report& report;
   Trace& trace;
   Dice dice;
@@ -120,8 +118,11 @@ class World {
   // The process ends by itself.
   void leave(Slot slot);
   bool may_crash() const;  // now, as planned faults go
-  // It crashes soon, some percent of the times: the worst moments are rare by chance alone.
+  // It crashes soon, some percent of the times: the worst moments are rare by chance alone. In the
+  // profile of steps eight times as often.
   void doom(Slot victim, unsigned percent);
+  // An owner that asks, or is asked, about a step whose caller is dead: the second death in it.
+  void doom_in_inquiry(Slot victim);
   void crash(Slot victim);
 
  private:
@@ -143,6 +144,7 @@ class World {
   };
 
   void set_up();
+  void begin_group();
   Worker& start(uint32_t index, uint32_t incarnation);
   void handle(const Event& event);
   void settle(Stage stage);
@@ -158,6 +160,7 @@ class World {
 
   // faults.cc
   void plan_faults(Nanoseconds span);
+  void plan_joiners(Nanoseconds span);
   void strike();
   void mend(size_t number);
   // Returns its number.
