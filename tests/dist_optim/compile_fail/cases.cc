@@ -1,5 +1,5 @@
-// Wrong modules, one a line; tests/rpc/compile_fail/check.py wants each line's error to say what its
-// comment says.
+// Wrong modules, one a line; tests/rpc/compile_fail/check.py wants each line's error to say what
+// its comment says.
 // clang-format off
 #include <torch/nn/module.h>
 
