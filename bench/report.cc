@@ -171,6 +171,7 @@ std::vector<Comparison> across_runs(const std::vector<std::vector<Comparison>>& 
   std::vector<Comparison> lines;
   for (const Comparison& first : runs.at(0)) {
     std::vector<double> subject_values, peer_values;
+    std::vector<std::vector<double>> figures(first.figures.size());
     Comparison line = first;
     for (const std::vector<Comparison>& run : runs) {
       const auto found = std::find_if(run.begin(), run.end(), [&](const Comparison& other) {
@@ -180,11 +181,13 @@ std::vector<Comparison> across_runs(const std::vector<std::vector<Comparison>>& 
       subject_values.push_back(found->subject_value);
       peer_values.push_back(found->peer_value);
       line.runs.push_back(found->ratio);
+      for (size_t i = 0; i < figures.size(); ++i) figures[i].push_back(found->figures.at(i).second);
     }
     if (line.runs.size() < runs.size()) continue;
     line.subject_value = median(subject_values);
     line.peer_value = median(peer_values);
     line.ratio = median(line.runs);
+    for (size_t i = 0; i < figures.size(); ++i) line.figures[i].second = median(figures[i]);
     line.low = *std::min_element(line.runs.begin(), line.runs.end());
     line.high = *std::max_element(line.runs.begin(), line.runs.end());
     lines.push_back(std::move(line));

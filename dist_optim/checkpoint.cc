@@ -144,8 +144,8 @@ absl::StatusOr<internal::FolderLock> CheckpointFolder::lock() const {
 }
 
 // That of the newest manifest counts as well: the steps may have been copied without the claim.
-absl::StatusOr<internal::FolderClaim> CheckpointFolder::newest_claim() const {
-  WEFT_ASSIGN_OR_RETURN(internal::FolderClaim newest, internal::read_claim(root_));
+absl::StatusOr<internal::FolderClaim> CheckpointFolder::newest_claim(
+    internal::FolderClaim newest) const {
   WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> complete, steps());
   if (complete.empty()) return newest;
   const absl::StatusOr<Manifest> last = manifest(complete.back());
@@ -164,7 +164,8 @@ absl::Status CheckpointFolder::claim() {
   std::string owner = internal::name_this_process();
   WEFT_ASSIGN_OR_RETURN(const internal::FolderLock held,
                         internal::FolderLock::take(root_, owner, options_.lock_wait));
-  WEFT_ASSIGN_OR_RETURN(const internal::FolderClaim newest, newest_claim());
+  WEFT_ASSIGN_OR_RETURN(internal::FolderClaim last, internal::read_claim(root_));
+  WEFT_ASSIGN_OR_RETURN(const internal::FolderClaim newest, newest_claim(std::move(last)));
   if (newest.incarnation >= internal::kMaxIncarnation) {
     return absl::ResourceExhaustedError(absl::StrCat("checkpoint folder ", root_,
                                                      " is of incarnation ", newest.incarnation,
@@ -178,11 +179,13 @@ absl::Status CheckpointFolder::claim() {
 }
 
 absl::Status CheckpointFolder::check_claim() const {
-  WEFT_ASSIGN_OR_RETURN(const internal::FolderClaim newest, newest_claim());
-  // Two owners have one number if the folder was cleared in between.
-  const bool mine =
-      newest.incarnation == incarnation_ && (newest.owner == owner_ || newest.owner.empty());
-  if (mine || newest.incarnation < incarnation_) return absl::OkStatus();
+  WEFT_ASSIGN_OR_RETURN(const internal::FolderClaim claim, internal::read_claim(root_));
+  WEFT_ASSIGN_OR_RETURN(const internal::FolderClaim newest, newest_claim(claim));
+  // A claim of somebody else decides, whatever its number: in a folder that was cleared in between
+  // the numbers begin again at 1.
+  const bool foreign =
+      claim.incarnation != 0 && (claim.incarnation != incarnation_ || claim.owner != owner_);
+  if (!foreign && newest.incarnation <= incarnation_) return absl::OkStatus();
   const auto in_brackets = [](const std::string& owner) {
     return owner.empty() ? "" : absl::StrCat(" (", owner, ")");
   };

@@ -102,7 +102,7 @@ class CheckpointFolder {
   absl::StatusOr<internal::Manifest> manifest(int64_t step) const;
   absl::StatusOr<StateFile> checked_shard(int64_t step, const ShardRecord& shard) const;
   absl::Status prune(int64_t committed) const;
-  absl::StatusOr<internal::FolderClaim> newest_claim() const;
+  absl::StatusOr<internal::FolderClaim> newest_claim(internal::FolderClaim newest) const;
   absl::StatusOr<internal::FolderLock> lock() const;
   const FileCalls& calls() const { return *options_.calls; }
 

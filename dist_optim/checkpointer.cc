@@ -369,8 +369,8 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::open(std::shared_ptr
   WEFT_RETURN_IF_ERROR(check(options));
   const auto core = std::make_shared<Core>(set, std::move(options));
   WEFT_RETURN_IF_ERROR(set->keep_steps(core));
+  WEFT_RETURN_IF_ERROR(core->start());  // first: who gets no thread takes the folder from nobody
   WEFT_RETURN_IF_ERROR(core->load());
-  WEFT_RETURN_IF_ERROR(core->start());
   return std::unique_ptr<Checkpointer>(new Checkpointer(core));
 }
 

@@ -145,7 +145,11 @@ void CollectiveGroup::run_in_background() {
       if (urgent_ > 0 && (leading_ || followers_ > 0)) {
         // A thread that waits leads, or is about to, and may stop before the urgent work is done.
         giving_way_ = true;
-        background_needed_.wait(mutex_);
+        if (caller_refused_) {
+          background_needed_.wait_until(mutex_, Clock::now() + options_.tick);
+        } else {
+          background_needed_.wait(mutex_);
+        }
         giving_way_ = false;
         continue;
       }
@@ -184,7 +188,7 @@ void CollectiveGroup::when_done(const std::shared_ptr<Work>& work, std::function
       background_needed_.notify_all();
       return;
     }
-    if (failure_.ok()) fail(caller);
+    if (!work->done() && failure_.ok()) fail(caller);
     finished.swap(finished_);
   }
   tell(finished);

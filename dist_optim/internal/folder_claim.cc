@@ -62,7 +62,7 @@ absl::StatusOr<FolderClaim> read_claim(const std::string& folder) {
       !absl::SimpleAtoi(rest.substr(0, owner - kIncarnation.size()), &claim.incarnation) ||
       claim.incarnation == 0 || claim.incarnation > kMaxIncarnation) {
     return absl::DataLossError(
-        absl::StrCat(path, " does not say whose the folder is: it is damaged"));
+        absl::StrCat(path, " does not say whose the folder is: it is damaged. Remove it to go on"));
   }
   rest.remove_prefix(owner - kIncarnation.size() + kOwner.size());
   claim.owner = absl::CHexEscape(absl::StripSuffix(rest, "\n"));

@@ -204,6 +204,22 @@ TEST_F(CheckpointerTest, AnEarlierIncarnationThatGoesOnWritesNothingAndSaysWhose
   EXPECT_EQ(times_applied(last.set()), once_up_to(3));
 }
 
+// A new job may clear the folder that the hung owner of an old job still has: numbers begin again.
+TEST_F(CheckpointerTest, AnOwnerOfBeforeTheFolderWasClearedWritesNothingWhateverItsNumber) {
+  { LedgerOwner first(options(Durability::kEveryStep)); }
+  LedgerOwner earlier(options(Durability::kEveryStep));  // incarnation 2
+  ASSERT_EQ(earlier.step(1).number, 1u);
+  std::filesystem::remove_all(scratch_ / "owner");
+  {
+    LedgerOwner later(options(Durability::kEveryStep));  // incarnation 1
+    ASSERT_EQ(later.step(1).number, 1u);
+    EXPECT_EQ(earlier.step(2).status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(later.step(2).number, 2u);
+  }
+  LedgerOwner last(options(Durability::kEveryStep));
+  EXPECT_EQ(last.standing().applied, 2u);
+}
+
 TEST_F(CheckpointerTest, StepsThatWereNeverWrittenAreMissedToo) {
   {
     LedgerOwner owner(options(Durability::kCheckpoint));
