@@ -16,6 +16,7 @@
 #include <signal.h>
 #include <string>
 #include <sys/prctl.h>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -45,10 +46,11 @@ constexpr double kPipelinePatienceSeconds = 600;
 
 // Starts a program in Python with what keep_freed_memory() sets: malloc is not what is compared.
 std::vector<std::string> python_command(const std::string& python, const std::string& program) {
+  const unsigned arenas = std::max(1u, std::thread::hardware_concurrency() / 2);
   return {"/usr/bin/env",
           "MALLOC_TRIM_THRESHOLD_=2147483647",
           "MALLOC_MMAP_THRESHOLD_=33554432",
-          "MALLOC_ARENA_MAX=1",
+          absl::StrCat("MALLOC_ARENA_MAX=", arenas),
           python,
           WEFT_SOURCE_DIR "/bench/contestants/" + program};
 }
