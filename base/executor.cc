@@ -14,6 +14,7 @@ namespace {
 
 thread_local Executor* current_executor = nullptr;
 thread_local uint64_t waits_here = 0;
+thread_local int sections_here = 0;  // of the executor's task; they may be nested
 
 // Threads beyond the working number that had nothing to do for this long end.
 constexpr std::chrono::seconds kIdleThreadLife{10};
@@ -39,6 +40,9 @@ BlockingSection::~BlockingSection() {
 struct ThreadExecutor::Stall {
   Mutex mutex;
   ThreadExecutor* executor ABSL_GUARDED_BY(mutex) = nullptr;  // null once stopped
+  // Calls are refused now, by the clock's thread; `stop` waits for that.
+  bool refusing ABSL_GUARDED_BY(mutex) = false;
+  CondVar refused;
 };
 
 ThreadExecutor::ThreadExecutor(Clock& clock, ThreadExecutorOptions options)
@@ -148,9 +152,15 @@ void ThreadExecutor::watch_for_stall() {
     std::vector<Call> refused;
     {
       MutexLock lock(stall->mutex);
-      if (stall->executor != nullptr) refused = stall->executor->check_stall();
+      if (stall->executor == nullptr) return;
+      refused = stall->executor->check_stall();
+      stall->refusing = true;
     }
     for (Call& call : refused) call.refuse();
+    refused.clear();
+    MutexLock lock(stall->mutex);
+    stall->refusing = false;
+    stall->refused.notify_all();
   });
 }
 
@@ -232,6 +242,7 @@ void ThreadExecutor::begin_wait() {
     ServingThreads::hand_over();
     return;
   }
+  if (sections_here++ > 0) return;
   bool wake = false;
   {
     MutexLock lock(mutex_);
@@ -245,6 +256,7 @@ void ThreadExecutor::begin_wait() {
 
 void ThreadExecutor::end_wait() {
   if (ServingThreads::on_this_thread()) return;
+  if (--sections_here > 0) return;
   MutexLock lock(mutex_);
   --waiting_;
 }
@@ -274,6 +286,7 @@ void ThreadExecutor::stop() {
   {
     MutexLock lock(stall_->mutex);
     stall_->executor = nullptr;
+    while (stall_->refusing) stall_->refused.wait(stall_->mutex);
   }
   std::deque<Call> dropped;
   std::vector<std::thread> threads;

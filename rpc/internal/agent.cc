@@ -416,7 +416,7 @@ void Agent::trust(WorkerId worker, TimePoint until) {
   {
     MutexLock lock(peer->mutex);
     peer->trusted_until = until;
-    peer->unanswered_since = kNever;  // an answer that came too late for trust still shows the lane
+    peer->mute_for = Nanoseconds(0);  // an answer that came too late for trust still shows the lane
     peer->core.trust_until(until, clock_.now());
   }
   flush(peer);

@@ -113,6 +113,8 @@ class Agent final : public TransportSink {
   // The newest known life of each, dead ones too.
   std::vector<WorkerInfo> members() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool is_live(WorkerId worker) const;
+  // When the last frame of this peer came; the past if none did.
+  TimePoint last_heard(WorkerId worker) const;
   // Is, or was, a member here.
   bool knows(WorkerId worker) const { return find(worker) != nullptr; }
   // Members that are neither dead nor gone, self included, by id.

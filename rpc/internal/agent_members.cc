@@ -136,6 +136,12 @@ bool Agent::is_live(WorkerId worker) const {
   return peer != nullptr && !peer->gone.load();
 }
 
+TimePoint Agent::last_heard(WorkerId worker) const {
+  PeerPtr peer = find(worker);
+  if (peer == nullptr) return TimePoint::min();
+  return TimePoint(TimePoint::duration(peer->heard.load(std::memory_order_relaxed)));
+}
+
 std::vector<WorkerId> Agent::live() const {
   std::vector<WorkerId> live;
   for (const PeerPtr& peer : all_peers()) {

@@ -29,7 +29,10 @@ struct Agent::Peer {
   LaneWatch watch ABSL_GUARDED_BY(mutex);
   TimePoint refused_since ABSL_GUARDED_BY(mutex) = kNever;  // the connection takes no frames
   TimePoint trusted_until ABSL_GUARDED_BY(mutex) = kNever;
-  TimePoint unanswered_since ABSL_GUARDED_BY(mutex) = kNever;
+  // How long the peer was heard while no beat of this worker was answered, as far as the looks saw.
+  Nanoseconds mute_for ABSL_GUARDED_BY(mutex){0};
+  TimePoint mute_look ABSL_GUARDED_BY(mutex);  // the last look, and what was heard until then
+  TimePoint::rep mute_heard ABSL_GUARDED_BY(mutex) = 0;
   std::string said ABSL_GUARDED_BY(mutex);  // body of its newest beat or answer
   Mutex mutex;
   PeerCore core ABSL_GUARDED_BY(mutex);
@@ -52,7 +55,8 @@ struct Agent::Peer {
   }
   void judge_anew() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     watch = LaneWatch();
-    refused_since = unanswered_since = kNever;
+    refused_since = kNever;
+    mute_for = Nanoseconds(0);
   }
 
   // Something waits to be acknowledged, and nothing has moved on its lane for `limit`.
@@ -64,14 +68,20 @@ struct Agent::Peer {
   }
 
   // Beats are not answered, and the peer is heard: they may travel where a lane hangs. What keeps
-  // waiting for an answer would wait as long as that lane.
+  // waiting for an answer would wait as long as that lane. A peer that is not heard may be slow:
+  // its silence does not count, nor does the time in which this worker itself did not look.
   bool is_mute(TimePoint now, Nanoseconds limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    constexpr Nanoseconds kMostOfALook = std::chrono::seconds(1);
+    const Nanoseconds passed =
+        std::min<Nanoseconds>(now - std::exchange(mute_look, now), kMostOfALook);
+    const TimePoint::rep heard_until = heard.load(std::memory_order_relaxed);
+    const bool was_heard = std::exchange(mute_heard, heard_until) != heard_until;
     if (now < trusted_until || connection == nullptr) {
-      unanswered_since = kNever;
-    } else if (unanswered_since == kNever) {
-      unanswered_since = now;
+      mute_for = Nanoseconds(0);
+    } else if (was_heard) {
+      mute_for += passed;
     }
-    return unanswered_since != kNever && now - unanswered_since >= limit;
+    return mute_for >= limit;
   }
 
   // `send` was refused, and the connection has not ended since.

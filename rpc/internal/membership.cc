@@ -429,6 +429,10 @@ std::vector<MembershipCore::Look> Membership::look(const std::vector<WorkerId>& 
     MutexLock lock(mutex_);
     core_.waited(own);
   }
+  // The kernel's files take their time: who was heard meanwhile is not silent.
+  for (MembershipCore::Look& look : looks) {
+    if (!watched.empty()) look.heard = std::max(look.heard, agent_.last_heard(look.peer));
+  }
   return looks;
 }
 

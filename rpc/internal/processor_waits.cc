@@ -82,14 +82,19 @@ Nanoseconds ProcessorWaits::of(const HostProcess& process) {
   if (std::exchange(watch.look, look_) == look_) return watch.waited;
   watch.waited = Nanoseconds(0);
   const std::string tasks = absl::StrCat(proc_, "/", process.pid, "/task");
+  const auto known = std::exchange(watch.threads, {});  // those that have ended are forgotten
   std::error_code failed;
-  for (std::filesystem::directory_iterator next(tasks, failed), end; !failed && next != end;
-       next.increment(failed)) {
+  for (std::filesystem::directory_iterator next(tasks, failed), end;
+       !failed && next != end && watch.threads.size() < kMostThreads; next.increment(failed)) {
     const std::string folder = next->path().string();
-    const auto [thread, is_new] = watch.threads.try_emplace(next->path().filename().string());
-    if (is_new && counts(read_file(absl::StrCat(folder, "/comm")))) thread->second.emplace();
-    if (thread->second) watch.waited = std::max(watch.waited, look_at(folder, *thread->second));
-    if (watch.threads.size() >= kMostThreads) break;
+    const std::string id = next->path().filename().string();
+    std::optional<Thread>& thread = watch.threads[id];
+    if (const auto before = known.find(id); before != known.end()) {
+      thread = before->second;
+    } else if (counts(read_file(absl::StrCat(folder, "/comm")))) {
+      thread.emplace();
+    }
+    if (thread) watch.waited = std::max(watch.waited, look_at(folder, *thread));
   }
   return watch.waited;
 }

@@ -319,6 +319,7 @@ std::vector<AtWork> QuiescenceCore::find_at_work() const {
     }
   }
   if (!all.empty()) return all;
+  if (stage_ == Stage::kDropping) return {{self_, "drops its references"}};
   for (WorkerId worker : detectors_[phase() - 1].unsettled()) {
     all.push_back({worker, "is idle, but messages from or to it are under way"});
   }

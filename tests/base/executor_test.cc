@@ -299,6 +299,31 @@ TEST(ThreadExecutorTest, AtItsBoundCallsThatWaitAreRefusedWhenEveryThreadWaits) 
   executor.stop();
 }
 
+// A thread that computes takes the next call: only one of the two waits, however often it says so.
+TEST(ThreadExecutorTest, AWaitInsideAWaitCountsAsOneThread) {
+  ManualClock clock;
+  ThreadExecutor executor(clock, {.threads = 2, .max_threads = 2});
+  ForeignEvent waits, computes, go;
+  executor.schedule([&] {
+    const BlockingSection outer;
+    const BlockingSection inner;
+    waits.set();
+    go.wait();
+  });
+  waits.wait();
+  executor.schedule([&] {
+    computes.set();
+    go.wait();
+  });
+  computes.wait();
+  int refused = 0;
+  executor.schedule_call({[] {}, [&] { ++refused; }, {}});
+  clock.advance(std::chrono::milliseconds(10));
+  EXPECT_EQ(refused, 0);
+  go.set();
+  executor.stop();
+}
+
 TEST(ThreadExecutorTest, StopDropsQueuedTasksAndLetsRunningOnesEnd) {
   SystemClock clock;
   ThreadExecutor executor(clock, without_stalls(1));

@@ -46,6 +46,15 @@ TEST_F(ProcessorWaitsTest, ThreadsThatComputeDoNotCount) {
   EXPECT_EQ(look(), milliseconds(0));
 }
 
+TEST_F(ProcessorWaitsTest, OneThatServesCountsAtEachLookBesideHundredsThatDoNot) {
+  for (int id = 100; id < 355; ++id) proc_.thread(id, "trainer1", 'S', milliseconds(1));
+  EXPECT_EQ(look(), milliseconds(0));
+  for (int i = 1; i <= 3; ++i) {
+    serving('S', milliseconds(1 + 150 * i));
+    EXPECT_EQ(look(), milliseconds(150)) << "look " << i;
+  }
+}
+
 // The kernel counts a wait when it ends: what was told of it before is not told again.
 TEST_F(ProcessorWaitsTest, AThreadThatCanRunAndGetsNoTurnWaits) {
   look();
