@@ -79,7 +79,7 @@ struct Agent::Peer {
     if (now < trusted_until || connection == nullptr) {
       mute_for = Nanoseconds(0);
     } else if (was_heard) {
-      mute_for += passed;
+      mute_for += std::min<Nanoseconds>(passed, now - trusted_until);
     }
     return mute_for >= limit;
   }

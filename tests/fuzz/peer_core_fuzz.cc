@@ -67,8 +67,7 @@ class Run {
         taken();
         break;
       case 8:
-        core_.note_early_cancel(input_.below(8));
-        (void)core_.was_cancelled_early(input_.below(8));
+        (void)core_.admitted(input_.below(8));
         break;
       case 9:
         trusted_until_ = input_.flag() ? kNever : now_ + std::chrono::milliseconds(input_.below(8));
@@ -126,6 +125,7 @@ class Run {
     const bool fresh = core_.accept(frame);
     require(fresh == accepted_.insert(header.sequence).second, "a sequence is let through twice");
     if (fresh && header.kind == FrameKind::kCall) arrived_.emplace_back(header, frame.cost());
+    if (fresh && header.kind == FrameKind::kCancel) core_.note_cancel(header);
   }
 
   void require_stamped(const Frame& frame) {

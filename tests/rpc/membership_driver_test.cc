@@ -200,6 +200,21 @@ TEST_F(MembershipDriver, AConnectionWhoseBeatsAreLostWhileTheRestArrivesIsMadeAn
   EXPECT_TRUE(agent_->is_live(peer_));
 }
 
+// A peer that is not heard may be slow: its connection is kept for as long as it is not suspected.
+TEST_F(MembershipDriver, TheConnectionOfASilentPeerIsKept) {
+  start(2);
+  const ScriptedConnectionPtr peer = connection();
+  transport_.sink().on_open(peer);
+  (void)call();
+  wire::MembershipPost welcome;
+  welcome.mutable_welcome();
+  for (int i = 0; i < 8; ++i) {
+    for (int silent = 0; silent < 4; ++silent) clock_.advance(milliseconds(200));
+    say(peer, welcome);  // 0.2 s of each second are heard
+    ASSERT_TRUE(peer->aborted.ok()) << i;
+  }
+}
+
 // It is slow, and its lane of beats moves.
 TEST_F(MembershipDriver, AConnectionWhoseBeatsAreAnsweredTooLateForTrustIsKept) {
   start(2);

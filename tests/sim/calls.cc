@@ -208,7 +208,7 @@ void Calls::on_call(WorkerId from, const Frame& frame) {
         Nanoseconds(static_cast<int64_t>(budget_to_deadline(frame.header.budget_us)));
   }
   world_.checker.calls.arrive(incoming.body->ledger, worker_.id);
-  incoming.cancelled = worker_.sessions.was_cancelled_early(from, frame.header.call);
+  incoming.cancelled = worker_.sessions.admitted(from, frame.header.call);
   if (incoming.creates()) {
     if (worker_.references.accept_creation(from, *incoming.body) != Acceptance::kRun) {
       worker_.references.discard(from, incoming.body->references);
@@ -429,7 +429,7 @@ void Calls::finish(uint64_t number) {
 
 // ---- cancelling
 
-void Calls::on_cancel(WorkerId from, uint64_t call) {
+bool Calls::on_cancel(WorkerId from, uint64_t call) {
   for (auto& [number, incoming] : incoming_) {
     if (incoming.from != from || incoming.header.call != call) continue;
     incoming.cancelled = true;
@@ -441,9 +441,9 @@ void Calls::on_cancel(WorkerId from, uint64_t call) {
       on_failed(child, sent ? Ran::kMaybe : Ran::kNo, Where::kHere);
     }
     if (ticket != 0) worker_.references.forget_target(ticket);
-    return;
+    return true;
   }
-  worker_.sessions.note_early_cancel(from, call);
+  return false;
 }
 
 void Calls::cancel_all_from(WorkerId gone) {

@@ -53,7 +53,8 @@ class Calls {
   // From the sessions.
   void on_call(WorkerId from, const Frame& frame);
   void on_reply(WorkerId from, const Frame& frame, bool pending);
-  void on_cancel(WorkerId from, uint64_t call);
+  // False: no such call has come, or it has ended.
+  bool on_cancel(WorkerId from, uint64_t call);
   void on_failed(uint64_t call, Ran ran, Where where);
   void cancel_all_from(WorkerId gone);
 

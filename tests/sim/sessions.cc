@@ -155,13 +155,9 @@ void Sessions::call_taken(WorkerId from, const FrameHeader& header, size_t cost)
   }
 }
 
-bool Sessions::was_cancelled_early(WorkerId from, uint64_t call) {
+bool Sessions::admitted(WorkerId from, uint64_t call) {
   Peer* peer = find(from);
-  return peer != nullptr && peer->core.was_cancelled_early(call);
-}
-
-void Sessions::note_early_cancel(WorkerId from, uint64_t call) {
-  if (Peer* peer = find(from)) peer->core.note_early_cancel(call);
+  return peer != nullptr && peer->core.admitted(call);
 }
 
 void Sessions::flush(Peer& peer) {
@@ -390,7 +386,10 @@ void Sessions::handle(Peer& peer, const FramePtr& frame) {
     case FrameKind::kPost:
       return worker_.on_post(peer.id, frame->header.function, frame->payloads.front().owner);
     case FrameKind::kCancel:
-      return worker_.calls.on_cancel(peer.id, frame->header.call);
+      if (!worker_.calls.on_cancel(peer.id, frame->header.call)) {
+        peer.core.note_cancel(frame->header);
+      }
+      return;
     default:
       return;
   }

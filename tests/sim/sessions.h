@@ -36,8 +36,8 @@ class Sessions {
   bool post(WorkerId to, internal::Topic topic, std::shared_ptr<void> body, size_t bytes);
   void reply(WorkerId to, Frame frame);
   void call_taken(WorkerId from, const FrameHeader& header, size_t cost);
-  bool was_cancelled_early(WorkerId from, uint64_t call);
-  void note_early_cancel(WorkerId from, uint64_t call);
+  // As PeerCore's.
+  bool admitted(WorkerId from, uint64_t call);
 
   bool is_live(WorkerId worker) const;
   bool knows(WorkerId worker) const { return find(worker) != nullptr; }

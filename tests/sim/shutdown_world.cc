@@ -268,7 +268,9 @@ void ShutdownWorld::work(Node& node) {
 
 void ShutdownWorld::idle(Node& node) {
   if (node.calls + node.drops > 0 || node.hangs) {
-    return step(node, [&](QuiescenceCore& core, MembershipMessages& out) { core.tick(now_, out); });
+    return step(node, [&](QuiescenceCore& core, MembershipMessages& out) {
+      core.busy("is at work", now_, out);
+    });
   }
   std::vector<PeerTraffic> traffic;
   for (const auto& [peer, counters] : node.live) traffic.push_back(counters);
@@ -407,7 +409,7 @@ void ShutdownWorld::check_all_ended() {
     if (node.core.stage() != Stage::kEnded || !node.core.timed_out()) continue;
     if (!limited_) {
       violate("everybody leaves", node.id.to_string() + " gave up without a time limit");
-    } else if (node.core.not_quiet().empty()) {
+    } else if (node.core.at_work().empty()) {
       violate("everybody leaves", node.id.to_string() + " gave up and names nobody");
     }
   }
