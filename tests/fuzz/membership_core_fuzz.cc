@@ -68,7 +68,7 @@ class Run {
         break;
       case 4: {
         const WorkerId from = worker();
-        core_.on_beat_answer(from, input_.number<uint8_t>(), out_);
+        core_.on_beat_answer(from, input_.number<uint8_t>(), now_, out_);
         break;
       }
       case 5: {
