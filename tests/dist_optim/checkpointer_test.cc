@@ -208,6 +208,7 @@ TEST_F(CheckpointerTest, AnEarlierIncarnationThatGoesOnWritesNothingAndSaysWhose
 TEST_F(CheckpointerTest, AnOwnerOfBeforeTheFolderWasClearedWritesNothingWhateverItsNumber) {
   { LedgerOwner first(options(Durability::kEveryStep)); }
   LedgerOwner earlier(options(Durability::kEveryStep));  // incarnation 2
+  ASSERT_EQ(earlier.resume(0), absl::OkStatus());
   ASSERT_EQ(earlier.step(1).number, 1u);
   std::filesystem::remove_all(scratch_ / "owner");
   {
