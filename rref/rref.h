@@ -277,7 +277,8 @@ RRef<object_t<T>> make_rref(T&& value) {
 
 // A copy of a value that is not to be given away: make_rref<T>(lvalue).
 template <class T>
-requires(std::is_copy_constructible_v<T>) RRef<object_t<T>> make_rref(const T& value) {
+requires(!std::is_reference_v<T> &&
+         std::is_copy_constructible_v<T>) RRef<object_t<T>> make_rref(const T& value) {
   return make_rref<T>(T(value));
 }
 
