@@ -139,10 +139,10 @@ class End final : public TransportSink {
   std::map<const Connection*, absl::Status> closed_ ABSL_GUARDED_BY(mutex_);
 };
 
-class LanesTest : public ::testing::Test {
+class GrpcLanesTest : public ::testing::Test {
  protected:
   // What hangs would hold the transports' ends up.
-  ~LanesTest() override { network_->proxy().cut(); }
+  ~GrpcLanesTest() override { network_->proxy().cut(); }
 
   size_t count(const char* path) { return network_->proxy().count(path); }
   size_t freeze(const char* path) { return network_->proxy().freeze(path); }
@@ -154,7 +154,7 @@ class LanesTest : public ::testing::Test {
 };
 
 // Both ends have dialled, and each writes to the connection that it had first.
-TEST_F(LanesTest, WhoeverBeatsHasItsOwnLaneWhicheverConnectionItWritesTo) {
+TEST_F(GrpcLanesTest, WhoeverBeatsHasItsOwnLaneWhicheverConnectionItWritesTo) {
   for (const bool a_writes_to_its_own : {true, false}) {
     for (const bool b_writes_to_its_own : {true, false}) {
       const auto network = std::make_shared<ProxiedNetwork>();
@@ -179,13 +179,13 @@ TEST_F(LanesTest, WhoeverBeatsHasItsOwnLaneWhicheverConnectionItWritesTo) {
 }
 
 // It sends none itself, and answers none: it holds the sender for suspect.
-TEST_F(LanesTest, TheDiallingEndDialsTheLaneForHeartbeatsThatItOnlyReads) {
+TEST_F(GrpcLanesTest, TheDiallingEndDialsTheLaneForHeartbeatsThatItOnlyReads) {
   a_.answer_nothing();
   (void)a_.dial(b_);
   EXPECT_TRUE(b_.beat_until(b_.accepted(), [&] { return count(kBeatsPath) == 1; }));
 }
 
-TEST_F(LanesTest, HeartbeatsAreAnsweredWhicheverLaneHangsAndTheirOwnIsMadeAnew) {
+TEST_F(GrpcLanesTest, HeartbeatsAreAnsweredWhicheverLaneHangsAndTheirOwnIsMadeAnew) {
   const ConnectionPtr from_a = a_.dial(b_), at_b = b_.accepted();
   ASSERT_TRUE(eventually([&] { return count(kBulkPath) == 1; }));
   ASSERT_TRUE(b_.beat_until(at_b, [&] { return count(kBeatsPath) == 1; }));
@@ -206,7 +206,7 @@ TEST_F(LanesTest, HeartbeatsAreAnsweredWhicheverLaneHangsAndTheirOwnIsMadeAnew) 
   EXPECT_EQ(b_.end_of(at_b), std::nullopt);
 }
 
-TEST_F(LanesTest, AnAbortNeedsNothingOfTheFarEnd) {
+TEST_F(GrpcLanesTest, AnAbortNeedsNothingOfTheFarEnd) {
   const ConnectionPtr from_a = a_.dial(b_), at_b = b_.accepted();
   ASSERT_TRUE(eventually([&] { return count(kBulkPath) == 1; }));
   ASSERT_TRUE(a_.is_answered(from_a));
@@ -245,10 +245,10 @@ struct Member {
   std::unique_ptr<Membership> membership;
 };
 
-class HungLaneTest : public ::testing::TestWithParam<const char*> {
+class GrpcHungLaneTest : public ::testing::TestWithParam<const char*> {
  protected:
   // Their leases are patient enough for any machine; what hangs is noticed soon.
-  HungLaneTest() {
+  GrpcHungLaneTest() {
     Membership::Options options;
     options.lease = {.interval = milliseconds(20),
                      .patience = seconds(20),
@@ -286,7 +286,7 @@ class HungLaneTest : public ::testing::TestWithParam<const char*> {
       member->membership->start({});
     }
   }
-  ~HungLaneTest() override {
+  ~GrpcHungLaneTest() override {
     for (auto& member : members_) member->agent->stop();
     for (auto& member : members_) member->membership->stop();
     for (auto& member : members_) member->quiescence->stop();
@@ -329,7 +329,7 @@ class HungLaneTest : public ::testing::TestWithParam<const char*> {
   std::vector<std::unique_ptr<Member>> members_;
 };
 
-TEST_P(HungLaneTest, EveryCallIsAnsweredAndNobodyDies) {
+TEST_P(GrpcHungLaneTest, EveryCallIsAnsweredAndNobodyDies) {
   for (int round = 0; round < 2; ++round) {
     expect_calls_answered();
     ASSERT_TRUE(eventually([&] { return all_lanes_stand(); }));
@@ -341,7 +341,7 @@ TEST_P(HungLaneTest, EveryCallIsAnsweredAndNobodyDies) {
   for (const auto& member : members_) EXPECT_EQ(member->agent->live().size(), 2u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Lanes, HungLaneTest, ::testing::Values(kSmallPath, kBulkPath, kBeatsPath),
+INSTANTIATE_TEST_SUITE_P(Lanes, GrpcHungLaneTest, ::testing::Values(kSmallPath, kBulkPath, kBeatsPath),
                          [](const auto& info) {
                            return std::string(info.param).substr(sizeof("/weft.Worker/") - 1);
                          });
