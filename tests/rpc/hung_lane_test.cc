@@ -341,7 +341,8 @@ TEST_P(GrpcHungLaneTest, EveryCallIsAnsweredAndNobodyDies) {
   for (const auto& member : members_) EXPECT_EQ(member->agent->live().size(), 2u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Lanes, GrpcHungLaneTest, ::testing::Values(kSmallPath, kBulkPath, kBeatsPath),
+INSTANTIATE_TEST_SUITE_P(Lanes, GrpcHungLaneTest,
+                         ::testing::Values(kSmallPath, kBulkPath, kBeatsPath),
                          [](const auto& info) {
                            return std::string(info.param).substr(sizeof("/weft.Worker/") - 1);
                          });
