@@ -4,7 +4,6 @@
 // referenced and not copied, the receiver copies it once, into memory of its own, which it takes
 // from a pool: fresh pages would cost more than the copy. One call at a time is the synchronous
 // client; calls in flight are the asynchronous one; the server is synchronous.
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -17,10 +16,10 @@
 #include <grpcpp/impl/client_unary_call.h>
 #include <grpcpp/support/method_handler.h>
 
-#include "absl/strings/str_cat.h"
 #include "weft/base/mutex.h"
 #include "weft/base/status.h"
 #include "weft/bench/contestants/contestants.h"
+#include "weft/bench/contestants/loopback_server.h"
 
 namespace weft::bench {
 namespace {
@@ -28,7 +27,6 @@ namespace {
 constexpr char kAdd[] = "/weft.bench.Plain/Add";
 constexpr char kSend[] = "/weft.bench.Plain/Send";
 constexpr char kEcho[] = "/weft.bench.Plain/Echo";
-constexpr char kHost[] = "127.0.0.1";
 constexpr size_t kElementsOfAdd = 4;
 
 // Keeps the blocks that were freed last, whose pages are there already. Thread safety: all methods
@@ -173,28 +171,6 @@ class PlainService final : public grpc::Service {
   }
 };
 
-class GrpcServer final : public Server {
- public:
-  absl::StatusOr<std::string> listen() override {
-    int port = 0;
-    grpc::ServerBuilder builder;
-    builder.SetMaxReceiveMessageSize(-1).SetMaxSendMessageSize(-1);
-    builder.AddListeningPort(absl::StrCat(kHost, ":0"), grpc::InsecureServerCredentials(), &port);
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    if (server_ == nullptr) return absl::UnavailableError("the gRPC server does not start");
-    return absl::StrCat(kHost, ":", port);
-  }
-
-  absl::Status serve() override { return absl::OkStatus(); }
-
-  void close() override { server_->Shutdown(std::chrono::system_clock::now()); }
-
- private:
-  PlainService service_;
-  std::unique_ptr<grpc::Server> server_;
-};
-
 absl::Status to_absl(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
@@ -328,7 +304,14 @@ class GrpcClient final : public Client {
 Contestant grpc_contestant() {
   return {.name = "grpc unary",
           .spins_when_idle = false,
-          .make_server = [] { return std::make_unique<GrpcServer>(); },
+          .make_server =
+              [] {
+                return std::make_unique<LoopbackServer<PlainService>>(
+                    [](grpc::ServerBuilder& builder, PlainService& service) {
+                      builder.SetMaxReceiveMessageSize(-1).SetMaxSendMessageSize(-1);
+                      builder.RegisterService(&service);
+                    });
+              },
           .make_client = [] { return std::make_unique<GrpcClient>(); }};
 }
 

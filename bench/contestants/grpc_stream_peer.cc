@@ -17,16 +17,15 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
-#include "absl/strings/str_cat.h"
 #include "weft/base/mutex.h"
 #include "weft/base/status.h"
 #include "weft/bench/contestants/contestants.h"
+#include "weft/bench/contestants/loopback_server.h"
 
 namespace weft::bench {
 namespace {
 
 constexpr char kMethod[] = "/weft.bench.Packed/Add";
-constexpr char kHost[] = "127.0.0.1";
 constexpr size_t kElements = 4;  // of each summand and of the sum
 // How long the client looks for a reply before it sleeps: what Weft's workers do by default.
 constexpr std::chrono::microseconds kSpin(100);
@@ -115,25 +114,6 @@ class Service final : public grpc::CallbackGenericService {
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
     return new ServerStream;  // deletes itself
   }
-};
-
-class StreamServer final : public Server {
- public:
-  absl::StatusOr<std::string> listen() override {
-    int port = 0;
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort(absl::StrCat(kHost, ":0"), grpc::InsecureServerCredentials(), &port);
-    builder.RegisterCallbackGenericService(&service_);
-    server_ = builder.BuildAndStart();
-    if (server_ == nullptr) return absl::UnavailableError("the gRPC server does not start");
-    return absl::StrCat(kHost, ":", port);
-  }
-  absl::Status serve() override { return absl::OkStatus(); }
-  void close() override { server_->Shutdown(std::chrono::system_clock::now()); }
-
- private:
-  Service service_;
-  std::unique_ptr<grpc::Server> server_;
 };
 
 class StreamClient final : public Client,
@@ -229,7 +209,13 @@ class StreamClient final : public Client,
 Contestant grpc_stream_contestant() {
   return {.name = "grpc stream",
           .spins_when_idle = false,
-          .make_server = [] { return std::make_unique<StreamServer>(); },
+          .make_server =
+              [] {
+                return std::make_unique<LoopbackServer<Service>>(
+                    [](grpc::ServerBuilder& builder, Service& service) {
+                      builder.RegisterCallbackGenericService(&service);
+                    });
+              },
           .make_client = [] { return std::make_unique<StreamClient>(); }};
 }
 

@@ -34,6 +34,21 @@ def remote_method(method, reference, *arguments):
     return rpc_sync(reference.owner(), call_method, args=(method, reference, *arguments))
 
 
+def run_for(seconds, run):
+    """The result of run(steps) with as many steps as take about so many seconds, tried out first."""
+    # Whoever was stopped until now first finds its peers again.
+    steps, tried = TRIAL_STEPS, run(1)["calls"]
+    while True:
+        trial = run(steps)
+        tried += trial["calls"]
+        if trial["seconds"] >= WARM_UP_SHARE * seconds:
+            break
+        steps *= 2
+    result = run(max(2, int(seconds * steps / trial["seconds"])))
+    result["all_calls"] += tried
+    return result
+
+
 class CartPole:
     """CartPole-v1 (examples/rl_agent_observers/cart_pole.h says from where)."""
 
@@ -150,17 +165,7 @@ class Agent:
     def measure(self, row, members, seconds):
         if not any(known in row for known in ROWS):
             return None
-        # Whoever was stopped until now first finds its peers again.
-        steps, tried = TRIAL_STEPS, self.run(members, 1)["calls"]
-        while True:
-            trial = self.run(members, steps)
-            tried += trial["calls"]
-            if trial["seconds"] >= WARM_UP_SHARE * seconds:
-                break
-            steps *= 2
-        result = self.run(members, max(2, int(seconds * steps / trial["seconds"])))
-        result["all_calls"] += tried
-        return result
+        return run_for(seconds, lambda steps: self.run(members, steps))
 
 
 if __name__ == "__main__":

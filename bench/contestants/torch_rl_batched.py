@@ -17,7 +17,7 @@ import torch.distributed.rpc as rpc
 from torch.distributed.rpc import RRef, remote, rpc_async, rpc_sync
 from torch.distributions import Categorical
 
-from torch_rl import GAMMA, TRIAL_STEPS, WARM_UP_SHARE, CartPole, Policy
+from torch_rl import GAMMA, CartPole, Policy, run_for
 
 ENVIRONMENTS = {"batched 1": 1, "batched 16": 16}  # of one observer, by the beginning of a row's name
 
@@ -138,17 +138,7 @@ class Agent:
         if environments is None:
             return None
         self.use(environments)
-        # Whoever was stopped until now first finds its peers again.
-        steps, tried = TRIAL_STEPS, self.run(members, 1)["calls"]
-        while True:
-            trial = self.run(members, steps)
-            tried += trial["calls"]
-            if trial["seconds"] >= WARM_UP_SHARE * seconds:
-                break
-            steps *= 2
-        result = self.run(members, max(2, int(seconds * steps / trial["seconds"])))
-        result["all_calls"] += tried
-        return result
+        return run_for(seconds, lambda steps: self.run(members, steps))
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ struct NodeState {
   Node* node;                 // kept alive by the edges of the sources
   uint32_t dependencies = 0;  // edges into it, of nodes and sources, not yet resolved
   uint32_t first_target = 0;  // its edges in Impl::targets_
-  uint32_t answer = 0;        // kRecv: index in Impl::answers_
+  uint32_t answer = 0;        // kRecv: number in Impl::answers_
   Kind kind = Kind::kOperation;
   bool present = false;    // something entered, if only an undefined gradient from a node that ran
   bool reached = false;    // by reach()
@@ -59,14 +59,6 @@ struct Source {
   std::vector<uint32_t> targets;  // of each edge, kNoTarget where there is none
   State state = State::kOpen;
   bool spent = false;
-};
-
-// A received message whose tensors stand in the graph.
-struct PendingAnswer {
-  RecvAnswer answer;
-  uint32_t unresolved = 0;  // tensors in the graph whose node has neither run nor died
-  bool holds_gradient = false;
-  bool reached = false;
 };
 
 // Order of execution: later operations first, as in LibTorch; ties as found from the sources.
@@ -102,7 +94,7 @@ class LocalGraph::Impl {
     return status.ok() ? status : fail(std::move(status), "LeafObserver");
   }
 
-  bool waiting() const { return buffered_ + held_answers_ > 0; }
+  bool waiting() const { return buffered_ + answers_.held() > 0; }
   std::vector<SendId> unanswered() const;
   bool fed(SendId send) const;
   std::vector<LeafGradient> take_leaves() { return stage_.take(); }
@@ -140,19 +132,16 @@ class LocalGraph::Impl {
   std::string failed_node_;
   bool engaged_ = false;
   bool running_ = false;
-  bool any_cancelled_ = false;
 
   std::vector<Source> sources_;
   absl::flat_hash_map<SendId, uint32_t> source_index_;
   std::vector<NodeState> nodes_;
   absl::flat_hash_map<Node*, uint32_t> node_index_;  // dropped after engage
   std::vector<uint32_t> targets_;  // of all nodes' edges, so that running needs no look-up
-  std::vector<PendingAnswer> answers_;
-  absl::flat_hash_map<SendId, uint32_t> answer_index_;
+  RecvAnswers answers_;
   std::vector<Ready> ready_;  // heap
   LeafStage stage_;
-  size_t buffered_ = 0;      // nodes that hold a gradient and have not run
-  size_t held_answers_ = 0;  // answers that hold a gradient and are not complete
+  size_t buffered_ = 0;  // nodes that hold a gradient and have not run
   size_t executed_ = 0;
 };
 
@@ -223,13 +212,7 @@ void LocalGraph::Impl::classify(NodeState& state) {
     }
   } else if (typeid(*state.node) == typeid(RecvNode)) {
     state.kind = Kind::kRecv;
-    const auto& recv = static_cast<const RecvNode&>(*state.node);
-    const auto [it, is_new] = answer_index_.try_emplace(recv.send(), answers_.size());
-    if (is_new) {
-      answers_.push_back({.answer = {recv.send(), variable_list(recv.slots())}});
-    }
-    state.answer = it->second;
-    ++answers_[it->second].unresolved;
+    state.answer = answers_.expect(static_cast<const RecvNode&>(*state.node));
   }
 }
 
@@ -323,7 +306,7 @@ absl::Status LocalGraph::Impl::feed_source(Source& source, variable_list gradien
 absl::Status LocalGraph::Impl::cancel(SendId send) {
   WEFT_ASSIGN_OR_RETURN(Source * source, open_source(send));
   source->state = Source::State::kCancelled;
-  any_cancelled_ = true;
+  answers_.source_cancelled();
   return run([&] {
     for (const uint32_t target : source->targets) {
       if (target != kNoTarget) resolve_edge(target);
@@ -349,8 +332,8 @@ absl::StatusOr<std::vector<SendId>> LocalGraph::Impl::reach(SendId send) {
   while (!open.empty()) {
     const NodeState& state = nodes_[open.back()];
     open.pop_back();
-    if (state.kind == Kind::kRecv && !std::exchange(answers_[state.answer].reached, true)) {
-      found.push_back(answers_[state.answer].answer.send);
+    if (state.kind == Kind::kRecv && answers_.reach(state.answer)) {
+      found.push_back(static_cast<const RecvNode&>(*state.node).send());
     }
     for (uint32_t edge = 0; edge < state.node->num_outputs(); ++edge) {
       enter(targets_[state.first_target + edge]);
@@ -527,19 +510,9 @@ void LocalGraph::Impl::resolve_edge(uint32_t index) {
 }
 
 void LocalGraph::Impl::resolve_recv(const NodeState& state, at::Tensor gradient) {
-  PendingAnswer& pending = answers_[state.answer];
-  if (gradient.defined()) {
-    held_answers_ += !std::exchange(pending.holds_gradient, true);
-    const uint32_t slot = static_cast<const RecvNode&>(*state.node).slot();
-    at::Tensor& sum = pending.answer.gradients.at(slot);
-    sum = sum.defined() ? sum + gradient : std::move(gradient);
-  }
-  if (--pending.unresolved > 0) return;
-  held_answers_ -= pending.holds_gradient;
-  // Once sources are cancelled, a message that no active source leads to may be cancelled at its
-  // sender too, and a cancelled send is never fed, not even with nothing (I3).
-  if (!pending.holds_gradient && any_cancelled_ && !pending.reached) return;
-  if (options_.on_answer) options_.on_answer(std::move(pending.answer));
+  const uint32_t slot = static_cast<const RecvNode&>(*state.node).slot();
+  std::optional<RecvAnswer> answer = answers_.resolve(state.answer, slot, std::move(gradient));
+  if (answer && options_.on_answer) options_.on_answer(*std::move(answer));
 }
 
 absl::Status LocalGraph::Impl::fail(absl::Status status, std::string_view node) {
@@ -548,8 +521,8 @@ absl::Status LocalGraph::Impl::fail(absl::Status status, std::string_view node) 
   failed_node_ = node;
   ready_.clear();
   stage_.take();
-  for (PendingAnswer& pending : answers_) pending.answer.gradients.clear();
-  buffered_ = held_answers_ = 0;
+  answers_.clear();
+  buffered_ = 0;
   for (NodeState& state : nodes_) state.inputs.clear();
   return status_;
 }
@@ -565,19 +538,6 @@ std::vector<SendId> LocalGraph::Impl::unanswered() const {
 bool LocalGraph::Impl::fed(SendId send) const {
   const auto it = source_index_.find(send);
   return it != source_index_.end() && sources_[it->second].state == Source::State::kFed;
-}
-
-bool RecvAnswer::empty() const {
-  return std::none_of(gradients.begin(), gradients.end(),
-                      [](const at::Tensor& gradient) { return gradient.defined(); });
-}
-
-size_t RecvAnswer::bytes() const {
-  size_t bytes = 0;
-  for (const at::Tensor& gradient : gradients) {
-    if (gradient.defined()) bytes += gradient.numel() * gradient.element_size();
-  }
-  return bytes;
 }
 
 LocalGraph::LocalGraph(LocalGraphOptions options)

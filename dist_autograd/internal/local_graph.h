@@ -40,20 +40,11 @@
 #include "absl/types/span.h"
 #include "weft/base/ids.h"
 #include "weft/dist_autograd/internal/leaf_stage.h"
+#include "weft/dist_autograd/internal/recv_answers.h"
 
 namespace weft::internal {
 
 struct SendRecord;
-
-// What goes back for one received message. Without any gradient it still has to go: it tells the
-// sender that none will come.
-struct RecvAnswer {
-  SendId send;                        // send.creator is the worker it goes to
-  std::vector<at::Tensor> gradients;  // one per tensor of the message, undefined: no gradient
-
-  bool empty() const;
-  size_t bytes() const;
-};
 
 struct LocalGraphOptions {
   bool retain_graph = false;

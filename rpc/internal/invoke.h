@@ -160,7 +160,12 @@ void run_entry(const FunctionEntry& entry, Reader& reader, std::shared_ptr<void>
     // References are copied, inside the guard: copying is user code too.
     using Value = std::remove_cvref_t<R>;
     std::optional<Value> value;
-    const absl::Status status = run_user_code([&] { value.emplace(call()); });
+    const absl::Status status = run_user_code([&] {
+      value.emplace(call());
+      // Before the result is packed: an argument that is the result has one holder then, and is
+      // sent as it is instead of being copied.
+      owners.reset();
+    });
     if (!status.ok()) {
       sink->fail(status);
     } else if constexpr (kFuture<Value>) {

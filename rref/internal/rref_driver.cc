@@ -13,20 +13,6 @@ namespace {
 
 TypeTag tag_of(const TypeInfo& type) { return {type.hash, type.name}; }
 
-// All references of a message; those that can be read are in `out` even after an error.
-absl::Status decode_all(const std::vector<std::string>& wires, std::vector<Reference>& out) {
-  absl::Status first_error;
-  for (const std::string& wire : wires) {
-    absl::StatusOr<Reference> reference = decode_reference(wire);
-    if (reference.ok()) {
-      out.push_back(*std::move(reference));
-    } else {
-      first_error.Update(reference.status());
-    }
-  }
-  return first_error;
-}
-
 }  // namespace
 
 class RRefDriver::Collector {
@@ -199,33 +185,6 @@ class RRefDriver::Slot final : public ObjectSlot {
   const Creation creation_;
 };
 
-RRefHandle::~RRefHandle() {
-  if (const auto driver = driver_.lock()) driver->release(handle_);
-}
-
-absl::StatusOr<std::shared_ptr<RRefDriver>> RRefHandle::driver() const {
-  std::shared_ptr<RRefDriver> driver = driver_.lock();
-  if (driver == nullptr) {
-    return with_ran(absl::FailedPreconditionError(
-                        absl::StrCat("the worker of ", rref().to_string(), " has shut down")),
-                    Ran::kNo);
-  }
-  driver->look_after(owner_);
-  WEFT_RETURN_IF_ERROR(driver->usable(handle_));
-  return driver;
-}
-
-std::shared_ptr<RpcRuntime> RRefHandle::runtime() const {
-  const std::shared_ptr<RRefDriver> driver = driver_.lock();
-  return driver != nullptr ? driver->runtime() : nullptr;
-}
-
-std::string RRefHandle::owner_name() const {
-  // The runtime keeps the agent, which knows the names.
-  const std::shared_ptr<RpcRuntime> runtime = this->runtime();
-  return runtime != nullptr ? runtime->name_of(owner_) : owner_.to_string();
-}
-
 RRefDriver::RRefDriver(Agent& agent, Executor& executor, OwnershipLimits limits)
     : agent_(agent),
       executor_(executor),
@@ -299,7 +258,7 @@ absl::StatusOr<ReferenceHook::References> RRefDriver::adopt(WorkerId from,
                                                             const std::vector<std::string>& wires,
                                                             ReferencesHandler then) {
   std::vector<Reference> references;
-  if (absl::Status status = decode_all(wires, references); !status.ok()) {
+  if (absl::Status status = decode_references(wires, references); !status.ok()) {
     discard(from, wires);
     if (then) then(status);
     return status;
@@ -336,7 +295,7 @@ absl::StatusOr<ReferenceHook::References> RRefDriver::adopt(WorkerId from,
 
 void RRefDriver::discard(WorkerId from, const std::vector<std::string>& wires) {
   std::vector<Reference> references;
-  (void)decode_all(wires, references);
+  (void)decode_references(wires, references);
   Event event(*this);
   core_.discard(from, references, event.actions);
 }

@@ -13,6 +13,10 @@
 #include "weft/rpc/message.h"
 #include "weft/rref/internal/ownership_types.h"
 
+namespace weft {
+class RpcRuntime;
+}
+
 namespace weft::internal {
 
 class RRefDriver;

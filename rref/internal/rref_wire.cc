@@ -265,4 +265,17 @@ absl::StatusOr<Target> decode_target(std::string_view bytes) {
   return out;
 }
 
+absl::Status decode_references(const std::vector<std::string>& wires, std::vector<Reference>& out) {
+  absl::Status first_error;
+  for (const std::string& wire : wires) {
+    absl::StatusOr<Reference> reference = decode_reference(wire);
+    if (reference.ok()) {
+      out.push_back(*std::move(reference));
+    } else {
+      first_error.Update(reference.status());
+    }
+  }
+  return first_error;
+}
+
 }  // namespace weft::internal

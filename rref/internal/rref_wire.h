@@ -10,7 +10,9 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "weft/rref/internal/ownership_types.h"
 
@@ -40,5 +42,8 @@ absl::StatusOr<Message> decode_message(std::string_view bytes);
 absl::StatusOr<Reference> decode_reference(std::string_view bytes);
 absl::StatusOr<Creation> decode_creation(std::string_view bytes);
 absl::StatusOr<Target> decode_target(std::string_view bytes);
+
+// All references of a message; those that can be read are in `out` even after an error.
+absl::Status decode_references(const std::vector<std::string>& wires, std::vector<Reference>& out);
 
 }  // namespace weft::internal

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/proto/weft.pb.h"
+#include "weft/tests/rpc/support/membership_group.h"
 
 namespace weft::internal {
 namespace {
@@ -17,24 +18,8 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr WorkerId kSelf{0, 1};
-constexpr WorkerId kOne{1, 1};
-constexpr WorkerId kTwo{2, 1};
-constexpr WorkerId kThree{3, 1};
-
-std::string text(const absl::Status& status) { return std::string(status.message()); }
-absl::Status silent() { return absl::UnavailableError("cannot be reached"); }
-
-class MembershipCoreTest : public ::testing::Test {
+class MembershipCoreTest : public MembershipGroup {
  protected:
-  MembershipCoreTest() {
-    core_.add({kSelf, "me", "a0"});
-    core_.add({kOne, "one", "a1"});
-    core_.add({kTwo, "two", "a2"});
-    core_.add({kThree, "three", "a3"});
-    core_.established();
-  }
-
   // One interval later; `heard`: the peer's last frame.
   MembershipActions tick(bool busy, TimePoint heard, milliseconds step = milliseconds(200)) {
     now_ += step;
@@ -53,20 +38,11 @@ class MembershipCoreTest : public ::testing::Test {
     return out;
   }
 
-  // A later life of a peer dials, and the group's records name it.
-  void restart(const WorkerInfo& later, MembershipActions& out) {
-    EXPECT_TRUE(absl::IsAborted(core_.admit(later, out)));
-    EXPECT_TRUE(core_.compared(later, later, out));
-  }
-
   MembershipActions answer_beat(WorkerId from, uint64_t number) {
     MembershipActions out;
     core_.on_beat_answer(from, number, now_, out);
     return out;
   }
-
-  TimePoint now_ = TimePoint() + seconds(100);
-  MembershipCore core_{{kSelf, "me", "a0"}, LeaseLimits{}, now_};
 };
 
 // A reason may be text of anybody, cut anywhere. Who gets a post that cannot be read suspects its

@@ -44,6 +44,13 @@ class MembershipDriver : public ::testing::Test {
     ASSERT_TRUE(agent_->start(members).ok());
     membership_->start({});
   }
+  // The same with `peer_`, to which a connection stands.
+  ScriptedConnectionPtr start_connected() {
+    start(2);
+    const ScriptedConnectionPtr peer = connection();
+    transport_.sink().on_open(peer);
+    return peer;
+  }
   ~MembershipDriver() override {
     agent_->stop();
     membership_->stop();
@@ -62,6 +69,12 @@ class MembershipDriver : public ::testing::Test {
     frame.header.sequence = ++said_;
     frame.body = post.SerializeAsString();
     transport_.deliver(connection, std::move(frame));
+  }
+  // A sign of life that says nothing else.
+  void say_welcome(const ConnectionPtr& connection) {
+    wire::MembershipPost welcome;
+    welcome.mutable_welcome();
+    say(connection, welcome);
   }
 
   // The far end's answer to this worker's newest beat, or to one so many beats before.
@@ -134,9 +147,7 @@ TEST_F(MembershipDriver, HearsThatANewcomerWantsToEndBeforeItsFirstConnectionSta
 }
 
 TEST_F(MembershipDriver, CallsToWhomTheLeaseDoesNotTrustWaitUntilABeatIsAnswered) {
-  start(2);
-  const ScriptedConnectionPtr peer = connection();
-  transport_.sink().on_open(peer);
+  const ScriptedConnectionPtr peer = start_connected();
   const auto first = call();  // without a lease: sent at once
   EXPECT_EQ(calls_on(peer), 1u);
   clock_.advance(milliseconds(200));  // the lease begins
@@ -150,18 +161,14 @@ TEST_F(MembershipDriver, CallsToWhomTheLeaseDoesNotTrustWaitUntilABeatIsAnswered
   EXPECT_EQ(calls_on(peer), 3u);
   clock_.advance(sent + milliseconds(1400) - clock_.now());
   const auto held = call();
-  wire::MembershipPost welcome;  // a sign of life is no answer
-  welcome.mutable_welcome();
-  say(peer, welcome);
+  say_welcome(peer);  // a sign of life is no answer
   EXPECT_EQ(calls_on(peer), 3u);
   answer_beat(peer);
   EXPECT_EQ(calls_on(peer), 4u);
 }
 
 TEST_F(MembershipDriver, CallsThatWaitedForTrustHaveNotRunWhenThePeerIsGone) {
-  start(2);
-  const ScriptedConnectionPtr peer = connection();
-  transport_.sink().on_open(peer);
+  const ScriptedConnectionPtr peer = start_connected();
   const auto sent = call();
   clock_.advance(milliseconds(1700));  // a lease, and no answer
   const auto held = call();
@@ -175,16 +182,12 @@ TEST_F(MembershipDriver, CallsThatWaitedForTrustHaveNotRunWhenThePeerIsGone) {
 
 // Calls would wait for that lane as long as TCP tries.
 TEST_F(MembershipDriver, AConnectionWhoseBeatsAreLostWhileTheRestArrivesIsMadeAnew) {
-  start(2);
-  const ScriptedConnectionPtr peer = connection();
-  transport_.sink().on_open(peer);
+  const ScriptedConnectionPtr peer = start_connected();
   (void)call();
-  wire::MembershipPost welcome;
-  welcome.mutable_welcome();
   for (int i = 0; i < 22; ++i) {  // 1.4 s of trust, 3 s without
     clock_.advance(milliseconds(200));
     EXPECT_TRUE(peer->aborted.ok()) << i;
-    say(peer, welcome);
+    say_welcome(peer);
   }
   const auto held = call();
   EXPECT_EQ(calls_on(peer), 1u);
@@ -193,7 +196,7 @@ TEST_F(MembershipDriver, AConnectionWhoseBeatsAreLostWhileTheRestArrivesIsMadeAn
   EXPECT_FALSE(peer->aborted.ok());
   transport_.sink().on_closed(peer, peer->aborted);
   const ScriptedConnectionPtr next = transport_.answer_dial();
-  say(next, welcome);
+  say_welcome(next);
   clock_.advance(milliseconds(200));
   answer_beat(next);
   EXPECT_EQ(calls_on(next), 2u);  // the first again
@@ -202,30 +205,22 @@ TEST_F(MembershipDriver, AConnectionWhoseBeatsAreLostWhileTheRestArrivesIsMadeAn
 
 // A peer that is not heard may be slow: its connection is kept for as long as it is not suspected.
 TEST_F(MembershipDriver, TheConnectionOfASilentPeerIsKept) {
-  start(2);
-  const ScriptedConnectionPtr peer = connection();
-  transport_.sink().on_open(peer);
+  const ScriptedConnectionPtr peer = start_connected();
   (void)call();
-  wire::MembershipPost welcome;
-  welcome.mutable_welcome();
   for (int i = 0; i < 8; ++i) {
     for (int silent = 0; silent < 4; ++silent) clock_.advance(milliseconds(200));
-    say(peer, welcome);  // 0.2 s of each second are heard
+    say_welcome(peer);  // 0.2 s of each second are heard
     ASSERT_TRUE(peer->aborted.ok()) << i;
   }
 }
 
 // It is slow, and its lane of beats moves.
 TEST_F(MembershipDriver, AConnectionWhoseBeatsAreAnsweredTooLateForTrustIsKept) {
-  start(2);
-  const ScriptedConnectionPtr peer = connection();
-  transport_.sink().on_open(peer);
+  const ScriptedConnectionPtr peer = start_connected();
   (void)call();
-  wire::MembershipPost welcome;
-  welcome.mutable_welcome();
   for (int i = 0; i < 60; ++i) {
     clock_.advance(milliseconds(200));
-    say(peer, welcome);
+    say_welcome(peer);
     if (i > 10) answer_beat(peer, "", 10);  // 2 s after it was sent
     ASSERT_EQ(peer->closed, 0) << i;
   }
@@ -233,9 +228,7 @@ TEST_F(MembershipDriver, AConnectionWhoseBeatsAreAnsweredTooLateForTrustIsKept) 
 
 TEST_F(MembershipDriver, BeatsAndAnswersSayWhichProcessThisIs) {
   options_.processor_waits = std::make_shared<internal::ProcessorWaits>(proc_.root());
-  start(2);
-  const ScriptedConnectionPtr peer = connection();
-  transport_.sink().on_open(peer);
+  const ScriptedConnectionPtr peer = start_connected();
   (void)call();
   clock_.advance(milliseconds(200));
   Frame asked;
@@ -260,9 +253,7 @@ TEST_F(MembershipDriver, BeatsAndAnswersSayWhichProcessThisIs) {
 
 TEST_F(MembershipDriver, AProcessOfThisMachineThatWaitsForAProcessorIsNotDeclaredDead) {
   options_.processor_waits = std::make_shared<internal::ProcessorWaits>(proc_.root());
-  start(2);
-  const ScriptedConnectionPtr peer = connection();
-  transport_.sink().on_open(peer);
+  const ScriptedConnectionPtr peer = start_connected();
   (void)call();
   clock_.advance(milliseconds(200));
   wire::Beat said;
@@ -282,9 +273,7 @@ TEST_F(MembershipDriver, AProcessOfThisMachineThatWaitsForAProcessorIsNotDeclare
 
 // The store is on some machine of the group, which may be as busy.
 TEST_F(MembershipDriver, TheStoreMayTakeLongerWhereAPeerSaysThatItIsLate) {
-  start(2);
-  const ScriptedConnectionPtr peer = connection();
-  transport_.sink().on_open(peer);
+  const ScriptedConnectionPtr peer = start_connected();
   (void)call();
   clock_.advance(milliseconds(200));
   wire::Beat said;
@@ -410,9 +399,7 @@ TEST_F(MembershipDriver, AClaimToHaveReplacedAPeerIsDecidedByTheRecordsAlone) {
 }
 
 TEST_F(MembershipDriver, AReasonFromElsewhereIsPrintableInErrors) {
-  start(2);
-  const ScriptedConnectionPtr peer = connection();
-  transport_.sink().on_open(peer);
+  const ScriptedConnectionPtr peer = start_connected();
   wire::MembershipPost death;
   death.mutable_death()->set_worker(me_.bits());
   death.mutable_death()->set_by(peer_.bits());

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "weft/rpc/internal/membership_core.h"
+#include "weft/tests/rpc/support/membership_group.h"
 
 namespace weft::internal {
 namespace {
@@ -14,36 +14,15 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr WorkerId kSelf{0, 1};
-constexpr WorkerId kOne{1, 1};
-constexpr WorkerId kTwo{2, 1};
-constexpr WorkerId kThree{3, 1};
-
-std::string text(const absl::Status& status) { return std::string(status.message()); }
-
-class MembershipLives : public ::testing::Test {
+class MembershipLives : public MembershipGroup {
  protected:
-  MembershipLives() {
-    core_.add({kOne, "one", "a1"});
-    core_.add({kTwo, "two", "a2"});
-    core_.add({kThree, "three", "a3"});
-    core_.established();
-  }
-
-  // A later life of a peer dials, and the records name it.
-  void restart(const WorkerInfo& later, MembershipActions& out) {
-    EXPECT_TRUE(absl::IsAborted(core_.admit(later, out)));
-    EXPECT_TRUE(core_.compared(later, later, out));
-  }
   // This worker condemns a peer, and the list holds `verdicts`: what it tells the others.
   std::vector<MembershipActions::Notice> condemn(WorkerId peer, std::vector<Verdict> verdicts) {
     MembershipActions out;
-    core_.suspect(peer, absl::UnavailableError("cannot be reached"), out);
+    core_.suspect(peer, silent(), out);
     core_.answer(peer, out.questions.at(0).number, std::move(verdicts), out);
     return out.notices;
   }
-
-  MembershipCore core_{{kSelf, "me", "a0"}, LeaseLimits{}, TimePoint()};
 };
 
 // A later life of the place has died as well, by somebody else's verdict.

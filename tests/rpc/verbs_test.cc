@@ -29,6 +29,13 @@ WEFT_REGISTER_FUNCTION(use_count_by_value);
 int64_t use_count_by_rvalue(at::Tensor&& t) { return static_cast<int64_t>(t.use_count()); }
 WEFT_REGISTER_FUNCTION(use_count_by_rvalue);
 
+size_t holders_of_argument = 0;
+at::Tensor give_back(const at::Tensor& t) {
+  holders_of_argument = t.use_count();
+  return t;
+}
+WEFT_REGISTER_FUNCTION(give_back);
+
 struct Batch {
   at::Tensor x;
   std::vector<int64_t> labels;
@@ -205,6 +212,14 @@ TEST_F(VerbsTest, ATensorGivenAwayIsHeldByTheCalleeAlone) {
   at::Tensor mine = at::ones(1);
   EXPECT_EQ(weft::rpc_sync("w", use_count_by_value, mine), 2);
   EXPECT_EQ(weft::rpc_sync("w", use_count_by_value, std::move(mine)), 1);
+}
+
+// Otherwise it would be copied before it is sent (TensorSendOptions::holders).
+TEST_F(VerbsTest, AnArgumentThatIsTheResultIsNotHeldTwice) {
+  const at::Tensor mine = at::ones(1);
+  weft::rpc_sync("w", give_back, mine);
+  EXPECT_EQ(holders_of_argument, 2);  // `mine`, and the callee
+  EXPECT_EQ(runtime->holders_of_result, 2);
 }
 
 TEST_F(VerbsTest, MoveOnlyValuesTravelBothWays) {

@@ -17,6 +17,7 @@
 #include "weft/rref/internal/ownership_types.h"
 #include "weft/rref/rref.h"
 #include "weft/tests/stack_sim/ledger.h"
+#include "weft/tests/stack_sim/stack_faults.h"
 #include "weft/tests/stack_sim/stack_world.h"
 #include "weft/tests/stack_sim/training.h"
 
@@ -67,9 +68,7 @@ class Run {
     running = this;
     pools_.resize(world_.size());
     report_.operations.clear();
-    if (options_.faults && pick(3) == 0) {
-      world_.set_frame_faults(1000, pick(3) == 0 ? 300 : 0, random_());
-    }
+    if (options_.faults) faults_.begin();
   }
   ~Run() {
     trainings_.clear();
@@ -85,13 +84,13 @@ class Run {
         // Mostly while nothing is left to do: else deadlines pass before anything has happened.
         if (world_.ready() == 0 || pick(20) == 0) pass_time(seconds(5));
       } else if (options_.faults && pick(100) < 12) {
-        fault();
+        faults_.one();
       } else {
         program_step();
         ++step;
       }
     }
-    stop_faults();
+    faults_.stop();
     settle(seconds(60));  // a frame that vanished is missed after 30 s
     check_end();
     return finish();
@@ -132,6 +131,11 @@ class Run {
 
   Pool& pool_of(Life& life) { return pools_[life.rank]; }
   void mix(uint64_t value) { report_.hash = (report_.hash ^ value) * 0x100000001b3u; }
+  // What a worker holds for its program ends with it.
+  void forget(uint32_t rank) {
+    pools_[rank].clear();
+    trainings_.erase(world_.life(rank).info.id);
+  }
   void trace(const std::string& what) {
     if (options_.trace) {
       std::cerr << world_.now().count() / 1000000.0 << " ms  " << what << "\n";
@@ -374,100 +378,6 @@ class Run {
     }
   }
 
-  // ---- faults
-  void fault() {
-    const auto a = static_cast<uint32_t>(pick(world_.size()));
-    const auto b = static_cast<uint32_t>((a + 1 + pick(world_.size() - 1)) % world_.size());
-    switch (pick(9)) {
-      case 0:
-        if (living() <= 2) return;
-        ++report_.faults["kill"];
-        trace(absl::StrCat("kill w", a));
-        pools_[a].clear();
-        trainings_.erase(world_.life(a).info.id);
-        world_.kill(a);
-        return;
-      case 1:
-      case 2:
-        if (world_.life(a).in_group() || joining(a)) return;
-        ++report_.faults["restart"];
-        trace(absl::StrCat("restart w", a));
-        pools_[a].clear();
-        trainings_.erase(world_.life(a).info.id);
-        world_.restart(a);
-        if (!store_cuts_ || pick(2) > 0) return;
-        // It may part from one that never met it, and others will speak of it there.
-        world_.cut_store(a);
-        world_.cut(a, b);
-        world_.cut(b, a);
-        world_.life(a).clock.call_at(world_.life(a).clock.now() + seconds(11), [this, a, b] {
-          world_.mend_stores();
-          world_.heal(a, b);
-          world_.heal(b, a);
-        });
-        return;
-      case 3:
-      case 4:
-        ++report_.faults["sever"];
-        trace(absl::StrCat("sever w", a, " w", b));
-        world_.sever(a, b);
-        return;
-      case 5:
-        ++report_.faults["cut one way"];
-        trace(absl::StrCat("cut w", a, " -> w", b));
-        world_.cut(a, b);
-        return heal_later(a, b);
-      case 6:
-        ++report_.faults["partition"];
-        trace(absl::StrCat("cut w", a, " <-> w", b));
-        world_.cut(a, b);
-        world_.cut(b, a);
-        heal_later(b, a);
-        return heal_later(a, b);
-      case 7:
-        if (!store_cuts_) return world_.heal(a, b);
-        ++report_.faults["store cut"];
-        trace(absl::StrCat("cut the store from w", a));
-        world_.cut_store(a);
-        return mend_stores_later();
-      default:
-        world_.heal(a, b);
-        return;
-    }
-  }
-  // Most partitions are shorter than the others' patience.
-  void heal_later(uint32_t a, uint32_t b) {
-    const milliseconds time(pick(5) == 0 ? pick(6000) : pick(1200));
-    // On the clock of somebody who is alive, else at the end.
-    for (const auto& life : world_.lives()) {
-      if (!life->alive) continue;
-      life->clock.call_at(life->clock.now() + time, [this, a, b] { world_.heal(a, b); });
-      return;
-    }
-  }
-  void mend_stores_later() {
-    for (const auto& life : world_.lives()) {
-      if (!life->alive) continue;
-      life->clock.call_at(life->clock.now() + milliseconds(pick(8000)),
-                          [this] { world_.mend_stores(); });
-      return;
-    }
-  }
-  bool joining(uint32_t rank) {
-    Life& life = world_.life(rank);
-    return life.alive && !life.joined && life.membership->standing().ok();
-  }
-  uint32_t living() {
-    uint32_t living = 0;
-    for (uint32_t rank = 0; rank < world_.size(); ++rank) living += world_.life(rank).in_group();
-    return living;
-  }
-  void stop_faults() {
-    world_.heal_all();
-    world_.mend_stores();
-    world_.set_frame_faults(0, 0, 1);
-  }
-
   // ---- the end
   void check_end() {
     for (Pool& pool : pools_) pool.clear();
@@ -562,7 +472,11 @@ class Run {
   std::vector<Pool> pools_;                                       // by rank
   std::multimap<WorkerId, std::shared_ptr<Training>> trainings_;  // shared with their rounds
   uint64_t last_training_ = 0;
-  const bool store_cuts_ = options_.faults && pick(4) == 0;
+  StackFaults faults_{world_,
+                      random_,
+                      report_.faults,
+                      {.forget = [this](uint32_t rank) { forget(rank); },
+                       .trace = [this](const std::string& what) { trace(what); }}};
 };
 
 }  // namespace

@@ -9,22 +9,19 @@
 #include "weft/rpc/function.h"
 #include "weft/rpc/verbs.h"
 #include "weft/tests/support/worker_world.h"
+#include "weft/tests/worker/nested_calls.h"
 
 namespace nesting_test {
 
 using namespace std::chrono_literals;
+using nested_calls::nest;
 using weft::CallContext;
 using weft::Future;
 using weft::WorkerOptions;
 using weft::testing::TransportKind;
 using weft::testing::WorkerWorld;
 
-class NestingTest : public ::testing::TestWithParam<TransportKind> {
- protected:
-  static WorkerWorld::Customize over_transport(WorkerWorld::Customize customize) {
-    return WorkerWorld::over(GetParam(), std::move(customize));
-  }
-};
+class NestingTest : public nested_calls::OverTransports {};
 INSTANTIATE_TEST_SUITE_P(Transports, NestingTest,
                          ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc),
                          [](const auto& info) { return weft::testing::to_string(info.param); });
@@ -35,12 +32,6 @@ void little(size_t, WorkerOptions& options) {
 }
 // One thread, which waits without saying so, and no second one to be had.
 void one_thread(size_t, WorkerOptions& options) { options.threads = options.max_threads = 1; }
-
-int64_t nest(const std::string& here, const std::string& there, int64_t depth);
-WEFT_REGISTER_FUNCTION(nest);
-int64_t nest(const std::string& here, const std::string& there, int64_t depth) {
-  return depth == 0 ? 0 : 1 + weft::rpc_sync(there, nest, there, here, depth - 1);
-}
 
 TEST_P(NestingTest, EightChainsAtOnceEach64DeepNeedNeitherThreadsNorCredit) {
   WorkerWorld world(2, over_transport(little));

@@ -14,10 +14,13 @@
 #include "weft/rpc/verbs.h"
 #include "weft/rref/rref.h"
 #include "weft/tests/support/worker_world.h"
+#include "weft/tests/worker/nested_calls.h"
 #include "weft/worker/rendezvous.h"
 
 namespace thread_limit_test {
 
+using nested_calls::executed;
+using nested_calls::nest;
 using ::testing::HasSubstr;
 using weft::Ran;
 using weft::RpcError;
@@ -27,11 +30,10 @@ using weft::WorkerOptions;
 using weft::testing::TransportKind;
 using weft::testing::WorkerWorld;
 
-class ThreadLimitTest : public ::testing::TestWithParam<TransportKind> {
+class ThreadLimitTest : public nested_calls::OverTransports {
  protected:
   static WorkerWorld::Customize with_one_thread() {
-    return WorkerWorld::over(GetParam(),
-                             [](size_t, WorkerOptions& options) { options.threads = 1; });
+    return over_transport([](size_t, WorkerOptions& options) { options.threads = 1; });
   }
 };
 INSTANTIATE_TEST_SUITE_P(Transports, ThreadLimitTest,
@@ -40,14 +42,6 @@ INSTANTIATE_TEST_SUITE_P(Transports, ThreadLimitTest,
 
 int64_t twice(int64_t value) { return 2 * value; }
 WEFT_REGISTER_FUNCTION(twice);
-
-std::atomic<int64_t> executed{0};
-int64_t nest(const std::string& here, const std::string& there, int64_t depth);
-WEFT_REGISTER_FUNCTION(nest);
-int64_t nest(const std::string& here, const std::string& there, int64_t depth) {
-  executed.fetch_add(1);
-  return depth == 0 ? 0 : 1 + weft::rpc_sync(there, nest, there, here, depth - 1);
-}
 
 TEST_P(ThreadLimitTest, JoinNamesTheThreadThatTheSystemRefuses) {
   for (int more = 0; more < 20; ++more) {

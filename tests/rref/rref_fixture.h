@@ -1,0 +1,109 @@
+// What the tests of RRef<T> share: functions and a class that every worker knows, and the workers.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "weft/rref/rref.h"
+#include "weft/tests/support/test_world.h"
+
+namespace rref_test {
+
+using weft::Future;
+using weft::RRef;
+using weft::testing::TestWorld;
+using weft::testing::TransportKind;
+
+inline int add(int a, int b) { return a + b; }
+WEFT_REGISTER_FUNCTION(add);
+
+inline int failing(int) { throw std::runtime_error("it went wrong"); }
+WEFT_REGISTER_FUNCTION(failing);
+
+// Completed by the test.
+inline weft::Promise<int>& later_promise() {
+  static weft::Promise<int> promise(nullptr);
+  return promise;
+}
+inline Future<int> later() { return later_promise().future(); }
+WEFT_REGISTER_FUNCTION(later);
+
+inline weft::Promise<RRef<int>>& later_rref_promise() {
+  static weft::Promise<RRef<int>> promise(nullptr);
+  return promise;
+}
+inline Future<RRef<int>> later_rref() { return later_rref_promise().future(); }
+WEFT_REGISTER_FUNCTION(later_rref);
+
+inline int read(RRef<int> value) { return value.to_here(); }
+WEFT_REGISTER_FUNCTION(read);
+
+// References that a worker keeps until the test takes them.
+inline std::map<std::string, RRef<int>> kept;
+inline weft::Mutex kept_mutex;
+inline void keep(std::string name, RRef<int> value) {
+  weft::MutexLock lock(kept_mutex);
+  kept[name] = std::move(value);
+}
+WEFT_REGISTER_FUNCTION(keep);
+inline RRef<int> take_kept(const std::string& name) {
+  weft::MutexLock lock(kept_mutex);
+  RRef<int> value = std::move(kept[name]);
+  kept.erase(name);
+  return value;
+}
+
+// Counts its objects, and where they died.
+struct Tracked {
+  explicit Tracked(int v) : value(v) { ++alive; }
+  Tracked(const Tracked&) = delete;
+  ~Tracked() {
+    --alive;
+    if (weft::Executor::current() == nullptr) ++died_elsewhere;
+  }
+  int get() const { return value; }
+  void set(int v) { value = v; }
+  std::unique_ptr<Tracked> clone() const { return std::make_unique<Tracked>(value); }
+  int value;
+  static inline std::atomic<int> alive{0};
+  static inline std::atomic<int> died_elsewhere{0};
+};
+inline int twice(const Tracked& tracked) { return 2 * tracked.value; }
+inline void increase(Tracked& tracked, int by) { tracked.value += by; }
+WEFT_REGISTER_CLASS(Tracked, weft::constructor<int>(), &Tracked::get, &Tracked::set,
+                    &Tracked::clone, twice, increase);
+
+// Workers over one kind of transport.
+class RRefTest : public ::testing::TestWithParam<TransportKind> {
+ protected:
+  // Worker 0 is this thread's.
+  TestWorld& start(size_t workers) {
+    later_promise() = weft::Promise<int>(nullptr);
+    later_rref_promise() = weft::Promise<RRef<int>>(nullptr);
+    Tracked::alive = 0;
+    Tracked::died_elsewhere = 0;
+    world_ = std::make_unique<TestWorld>(GetParam(), workers);
+    scope_ = std::make_unique<weft::CallScopeGuard>(world_->scope(0));
+    return *world_;
+  }
+  void stop() {
+    scope_.reset();
+    if (world_ != nullptr) world_->end();
+    later_promise() = weft::Promise<int>(nullptr);
+    later_rref_promise() = weft::Promise<RRef<int>>(nullptr);
+    world_.reset();
+  }
+  void TearDown() override { stop(); }
+
+ private:
+  std::unique_ptr<TestWorld> world_;
+  std::unique_ptr<weft::CallScopeGuard> scope_;
+};
+
+}  // namespace rref_test
