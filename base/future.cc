@@ -4,6 +4,7 @@
 #include <cxxabi.h>
 #include <typeinfo>
 
+#include "weft/base/error_text.h"
 #include "weft/base/serving_threads.h"
 
 namespace weft {
@@ -16,12 +17,6 @@ std::string name_of(const std::type_info& type) {
   std::unique_ptr<char, void (*)(void*)> name(
       abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), std::free);
   return status == 0 ? name.get() : type.name();
-}
-
-// LibTorch's errors append the C++ stack of this process to their text, which is no business of
-// whoever waits, perhaps on another worker. Their type is not known here.
-absl::string_view without_stack(absl::string_view what) {
-  return what.substr(0, what.find("\nException raised from "));
 }
 
 }  // namespace

@@ -3,10 +3,14 @@
 #include <atomic>
 #include <limits>
 #include <new>
+#include <pthread.h>
+#include <string>
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "weft/base/rpc_error.h"
 
 namespace weft {
@@ -30,6 +34,14 @@ bool may_start() {
   return true;
 }
 
+constexpr size_t kMostName = 15;  // bytes that Linux keeps
+
+std::string name_for(absl::string_view purpose) {
+  if (!absl::ConsumePrefix(&purpose, "the ")) absl::ConsumePrefix(&purpose, "a ");
+  const std::string name = absl::StrCat("weft ", purpose);
+  return std::string(absl::StripTrailingAsciiWhitespace(name.substr(0, kMostName)));
+}
+
 absl::Status refusal(absl::string_view purpose, absl::string_view why) {
   refused_by_system.store(true);
   return absl::ResourceExhaustedError(
@@ -45,7 +57,10 @@ absl::StatusOr<std::thread> start_thread(absl::string_view purpose,
         absl::StrCat("no thread can be started for ", purpose, ": a test allows no more"));
   }
   try {
-    return std::thread(std::move(run));
+    return std::thread([name = name_for(purpose), run = std::move(run)]() mutable {
+      pthread_setname_np(pthread_self(), name.c_str());
+      run();
+    });
   } catch (const std::system_error& refused) {
     return refusal(purpose, refused.code().message());
   } catch (const std::bad_alloc&) {

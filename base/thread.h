@@ -14,7 +14,9 @@
 
 namespace weft {
 
-// Runs `run` on a new thread. `purpose` completes "no thread can be started for".
+// Runs `run` on a new thread. `purpose` completes "no thread can be started for", and gives the
+// thread its name, what debuggers and top show: "a part" is "weft part", up to 15 bytes. Without
+// one it would have the name of the thread that starts it.
 absl::StatusOr<std::thread> start_thread(absl::string_view purpose, absl::AnyInvocable<void()> run);
 // For objects that are nothing without their thread: throws RpcError.
 std::thread start_needed_thread(absl::string_view purpose, absl::AnyInvocable<void()> run);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "weft/base/error_text.h"
 #include "weft/base/status.h"
 #include "weft/base/thread.h"
 #include "weft/shm/wait_word.h"
@@ -217,7 +218,7 @@ bool CollectiveGroup::advance_lanes() {
   try {
     moved = lanes_.advance();
   } catch (const std::exception& failed) {
-    moved = absl::ResourceExhaustedError(absl::StrCat("a message: ", failed.what()));
+    moved = absl::ResourceExhaustedError(absl::StrCat("a message: ", without_stack(failed.what())));
   }
   if (moved.ok()) {
     if (*moved) ++steps_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "weft/base/error_text.h"
 #include "weft/base/executor.h"
 #include "weft/base/log.h"
 #include "weft/base/thread.h"
@@ -229,7 +230,7 @@ void CollectiveGroup::run_calls() {
     try {
       call();
     } catch (const std::exception& error) {
-      log_error("a callback of a collective threw: ", error.what());
+      log_error("a callback of a collective threw: ", without_stack(error.what()));
     }
   }
 }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "weft/base/error_text.h"
 #include "weft/base/status.h"
 #include "weft/comm/internal/collective_group.h"
 
@@ -38,7 +39,7 @@ bool CollectiveGroup::advance() {
   } catch (const std::exception& failed) {  // no memory, say
     // It may have failed before, and the queue with it.
     const std::string label = queue_.empty() ? "" : queue_.front()->operation_.label;
-    fail(absl::ResourceExhaustedError(absl::StrCat(label, ": ", failed.what())));
+    fail(absl::ResourceExhaustedError(absl::StrCat(label, ": ", without_stack(failed.what()))));
     return true;
   }
 }

@@ -39,16 +39,19 @@ void QuiescenceCore::send_to_all(const wire::MembershipPost& post, MembershipMes
 void QuiescenceCore::enter(Timeout timeout, TimePoint now, MembershipMessages& out) {
   if (stage_ != Stage::kOpen) return;
   stage_ = Stage::kCalls;
-  live_[self_] = {true, timeout};
+  Member& self = live_[self_];
+  self.entered = true;
+  self.timeout = timeout;
   send_to_all(entry(), out);
   check(now, out);
 }
 
-// Says that this worker has entered.
+// Says that this worker has entered, and asks for reports of its round.
 wire::MembershipPost QuiescenceCore::entry() const {
   wire::MembershipPost post;
   post.mutable_report()->set_phase(1);
   post.mutable_report()->set_timeout_us(wire_timeout(live_.at(self_).timeout));
+  post.mutable_report()->set_round(live_.at(self_).round);
   return post;
 }
 
@@ -102,6 +105,7 @@ void QuiescenceCore::report(MembershipMessages& out) {
   auto& report = *post.mutable_report();
   report.set_phase(phase());
   report.set_version(version_);
+  report.set_round(live_.at(leader()).round);
   for (const PeerTraffic& peer : *last_) {
     auto& counter = *report.add_counters();
     counter.set_worker(peer.peer.bits());
@@ -128,6 +132,8 @@ void QuiescenceCore::on_report(WorkerId from,
 
 void QuiescenceCore::take_report(WorkerId from,
                                  const wire::MembershipPost::QuiescenceReport& report) {
+  const bool earlier_round = report.phase() == 1 && report.round() < live_.at(self_).round;
+  if (earlier_round && !WEFT_BREAK(old_rounds_report_counts)) return;
   // Two threads of a driver may send out of order.
   if (auto held = held_.find(from); held != held_.end()) {
     if (held->second.version() > report.version()) return;
@@ -173,7 +179,8 @@ void QuiescenceCore::receive(WorkerId from, const wire::MembershipPost& post, Ti
       if (report.timeout_us() != 0) {
         timeout = absl::Microseconds(std::min<uint64_t>(report.timeout_us(), uint64_t{1} << 50));
       }
-      member->second = {true, timeout};
+      // Two entries may arrive out of order.
+      member->second = {true, timeout, std::max(member->second.round, report.round())};
       if (from == leader()) last_.reset();  // it asks for a new report, or has none yet
     } else {
       highest_phase_ = std::max(highest_phase_, report.phase());
@@ -219,20 +226,23 @@ void QuiescenceCore::gone(WorkerId worker, TimePoint now, MembershipMessages& ou
     if (stage_ == Stage::kDropping || stage_ == Stage::kMessages) announce(1, out);
     if (stage_ == Stage::kEnded) announce(2, out);
   }
-  const bool asks = leader() == self_ && stage_ == Stage::kCalls;
-  if (asks && !WEFT_BREAK(leader_asks_once)) ask_again(out);
+  const bool asks = leader() == self_ && (stage_ == Stage::kOpen || stage_ == Stage::kCalls);
+  if (asks && !WEFT_BREAK(leader_asks_once)) begin_round(out);
   check(now, out);
 }
 
 // Of a death. A report that does not name that worker may be from before its sender met it, or be
 // as old as that it came before this worker knew of it: only new ones say who has left it out. An
-// entry of the leader asks for them; whoever has another leader reports when that one is gone.
-void QuiescenceCore::ask_again(MembershipMessages& out) {
+// entry of the leader asks for them; whoever has another leader reports when that one is gone. What
+// was reported before, and may still be under way, names an earlier round.
+void QuiescenceCore::begin_round(MembershipMessages& out) {
+  ++live_.at(self_).round;
   held_.clear();
   detectors_[0] = {};
   for (const WorkerId member : members_) {
     if (!live_.contains(member)) detectors_[0].leave_out(member);
   }
+  if (stage_ == Stage::kOpen) return;  // `enter` will ask
   send_to_all(entry(), out);
 }
 

@@ -6,10 +6,11 @@
 // first calls drain; then every worker drops its references, and in the second what that causes
 // drains. The leader announces the end of each phase; a worker takes that of the first once all
 // members that it knows have entered. After a death the leader says again that it has entered,
-// which asks for new reports. When a leader is gone the next one collects reports anew; whoever
-// knows that a phase has ended tells it. When the time is over the leader asks every worker what it
-// is at: reports cannot say, for a busy worker sends none, and its last one may be from before its
-// work began.
+// which asks for new reports: its entry begins a round, each report names the round that it
+// answers, and reports of earlier rounds do not count. When a leader is gone the next one collects
+// reports anew; whoever knows that a phase has ended tells it. When the time is over the leader
+// asks every worker what it is at: reports cannot say, for a busy worker sends none, and its last
+// one may be from before its work began.
 //
 // Thread safety: none; the driver's lock guards it.
 // Protocol: MembershipPost of proto/weft.proto.
@@ -95,6 +96,7 @@ class QuiescenceCore {
   struct Member {
     bool entered = false;
     Timeout timeout;
+    uint64_t round = 0;  // of reports of phase 1, as its newest entry says
   };
 
   uint32_t phase() const { return stage_ == Stage::kMessages ? 2 : 1; }
@@ -107,7 +109,7 @@ class QuiescenceCore {
   void on_report(WorkerId from, const wire::MembershipPost::QuiescenceReport& report);
   void check(TimePoint now, MembershipMessages& out);
   void check_deadline(TimePoint now, MembershipMessages& out);
-  void ask_again(MembershipMessages& out);
+  void begin_round(MembershipMessages& out);
   void start_clock(TimePoint now);
   bool all_answered() const;
   // As leader: what is known of those that are not idle.

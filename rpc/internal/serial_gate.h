@@ -20,9 +20,9 @@ class SerialGate {
   enum class Entry { kRun, kQueued, kReentrant };
 
   // `call` by its maker and number; `held`: the calls above it that are inside serial objects.
-  // kRun: the caller runs `task` itself and then calls leave(). kQueued: `task` was taken,
+  // kRun: the caller runs `work.run` itself and then calls leave(). kQueued: `work` was taken,
   // somebody's leave() will return it. kReentrant: one of `held` is inside; nothing was taken.
-  Entry enter(ChainId call, const std::vector<ChainId>& held, Executor::Task& task)
+  Entry enter(ChainId call, const std::vector<ChainId>& held, Executor::Call& work)
       ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     if (!inside_) {
@@ -31,40 +31,41 @@ class SerialGate {
       return Entry::kRun;
     }
     if (std::find(held.begin(), held.end(), holder_) != held.end()) return Entry::kReentrant;
-    queue_.emplace_back(call, std::move(task));
+    queue_.emplace_back(call, std::move(work));
     return Entry::kQueued;
   }
 
-  // The next task, which now is inside; null if there is none.
-  Executor::Task leave() ABSL_LOCKS_EXCLUDED(mutex_) {
+  // The next call, which now is inside; one without `run` if there is none. A caller that refuses
+  // that call instead of running it calls leave() again.
+  Executor::Call leave() ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     if (queue_.empty()) {
       inside_ = false;
       holder_ = ChainId();
-      return nullptr;
+      return {};
     }
-    auto [call, task] = std::move(queue_.front());
+    auto [call, work] = std::move(queue_.front());
     queue_.pop_front();
     holder_ = call;
-    return std::move(task);
+    return std::move(work);
   }
 
-  // Takes a call out of the queue; null if it is not there (any more).
-  Executor::Task withdraw(ChainId call) ABSL_LOCKS_EXCLUDED(mutex_) {
+  // Takes a call out of the queue; one without `run` if it is not there (any more).
+  Executor::Call withdraw(ChainId call) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     const auto found = std::find_if(queue_.begin(), queue_.end(),
                                     [&](const auto& queued) { return queued.first == call; });
-    if (found == queue_.end()) return nullptr;
-    Executor::Task task = std::move(found->second);
+    if (found == queue_.end()) return {};
+    Executor::Call work = std::move(found->second);
     queue_.erase(found);
-    return task;
+    return work;
   }
 
  private:
   Mutex mutex_;
   bool inside_ ABSL_GUARDED_BY(mutex_) = false;
   ChainId holder_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::pair<ChainId, Executor::Task>> queue_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::pair<ChainId, Executor::Call>> queue_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::internal

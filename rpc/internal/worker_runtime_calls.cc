@@ -249,17 +249,21 @@ void WorkerRuntime::run(const std::shared_ptr<Arrival>& arrival) {
   }
   // The gate keeps the calls that queue at it; they must not keep the gate. Its object does.
   arrival->target.gate = nullptr;
-  Executor::Task queued = [self = shared_from_this(), weak_gate = std::weak_ptr(gate), arrival] {
+  Executor::Call queued;
+  queued.run = [self = shared_from_this(), weak_gate = std::weak_ptr(gate), arrival] {
     const std::shared_ptr<SerialGate> gate = weak_gate.lock();
     self->run_inside_gate(arrival);
     if (gate != nullptr) self->leave(gate);
+  };
+  queued.refuse = [self = shared_from_this(), arrival] {
+    self->refuse(*arrival, self->no_thread_for(*arrival));
   };
   const std::vector<ChainId> above = arrival->held;
   if (arrival->held.size() >= CallScope::kMostHeld) arrival->held.erase(arrival->held.begin());
   arrival->held.push_back(arrival->identity());
   switch (gate->enter(arrival->identity(), above, queued)) {
     case SerialGate::Entry::kRun:
-      queued();
+      queued.run();
       return;
     case SerialGate::Entry::kQueued:
       park(*arrival);
@@ -283,7 +287,7 @@ void WorkerRuntime::leave_when_cancelled(const std::shared_ptr<SerialGate>& gate
     const auto gate = weak_gate.lock();
     const auto arrival = weak_arrival.lock();
     if (self == nullptr || gate == nullptr || arrival == nullptr) return;
-    if (gate->withdraw(arrival->identity()) != nullptr) self->refuse_ended(*arrival);
+    if (gate->withdraw(arrival->identity()).run) self->refuse_ended(*arrival);
   });
 }
 
@@ -303,11 +307,17 @@ void WorkerRuntime::unpark(Arrival& arrival) {
   if (cost != 0 && cost != Arrival::kUnparked) parking_.leave(cost);
 }
 
-// The gate lives at least until the task that is inside has run.
+// The gate lives at least until the task that is inside has run. If no thread is left for the next
+// call, none is for those behind it: they are refused together.
 void WorkerRuntime::leave(const std::shared_ptr<SerialGate>& gate) {
-  if (Executor::Task next = gate->leave()) {
-    executor_.schedule([gate, next = std::move(next)]() mutable { next(); });
-  }
+  Executor::Call next = gate->leave();
+  if (!next.run) return;
+  Executor::Call call;
+  call.run = [gate, run = std::move(next.run)]() mutable { run(); };
+  call.refuse = [gate, first = std::move(next.refuse)]() mutable {
+    for (Executor::Task refuse = std::move(first); refuse; refuse = gate->leave().refuse) refuse();
+  };
+  executor_.schedule_call(std::move(call));
 }
 
 void WorkerRuntime::run_inside_gate(const std::shared_ptr<Arrival>& arrival) {

@@ -35,6 +35,29 @@ TEST(ThreadTest, RunsWhatItIsGiven) {
   EXPECT_TRUE(ran);
 }
 
+std::string name_of_this_thread() {
+  char name[16] = "";
+  EXPECT_EQ(::pthread_getname_np(::pthread_self(), name, sizeof(name)), 0);
+  return name;
+}
+
+// Linux gives a thread the name of the one that starts it, and others read these names: those that
+// serve a worker count for how long it waits for a processor.
+TEST(ThreadTest, AThreadIsNamedAfterItsPurposeNotAfterTheOneThatStartedIt) {
+  std::string serving, part, questions;
+  start_needed_thread("the transport's queue", [&] {
+    ::pthread_setname_np(::pthread_self(), "weft serving");
+    start_needed_thread("a part", [&] { part = name_of_this_thread(); }).join();
+    start_needed_thread("questions to the rendezvous store", [&] {
+      questions = name_of_this_thread();
+    }).join();
+    serving = name_of_this_thread();
+  }).join();
+  EXPECT_EQ(serving, "weft serving");
+  EXPECT_EQ(part, "weft part");
+  EXPECT_EQ(questions, "weft questions");
+}
+
 // No address space has room for such a stack: to the library it is as if no process were left.
 TEST(ThreadTest, WhatTheSystemRefusesIsAnErrorThatNamesThePurpose) {
   pthread_attr_t usual, huge;

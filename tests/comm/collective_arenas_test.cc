@@ -5,6 +5,7 @@
 #include <numeric>
 #include <random>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -168,6 +169,24 @@ TEST(CollectiveArenasTest, WhatCannotBeDoneFailsTheGroupAndHoldsNobody) {
     const absl::Status status = run(group[rank], std::move(operation));
     EXPECT_TRUE(rank != 0 || absl::IsResourceExhausted(status)) << status;
     EXPECT_FALSE(run(group[rank], testing::barrier()).ok());
+  });
+}
+
+// The group does not know LibTorch's types: an operation may throw one of its errors all the same.
+TEST(CollectiveArenasTest, TheStackOfAnErrorIsNotPartOfTheGroupsFailure) {
+  Ranks group(2);
+  group.each([&](int rank) {
+    Operation operation = testing::barrier();
+    operation.plan = [](std::span<const uint64_t>, std::vector<Operation::Pull>&) -> absl::Status {
+      throw std::runtime_error(
+          "no such shape\nException raised from plan at Shape.cpp:7 (most recent call first):\n"
+          "frame #0: c10::Error::Error");
+    };
+    const absl::Status status = run(group[rank], std::move(operation));
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("no such shape"));
+    EXPECT_THAT(std::string(status.message()),
+                ::testing::Not(::testing::HasSubstr("Exception raised from")));
   });
 }
 

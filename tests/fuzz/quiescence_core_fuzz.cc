@@ -87,6 +87,7 @@ class Run {
       auto& report = *post.mutable_report();
       report.set_phase(static_cast<uint32_t>(input_.below(4)));
       report.set_version(input_.below(8));
+      report.set_round(report.version());
       report.set_timeout_us(input_.number<uint8_t>());
       for (const PeerTraffic& peer : traffic()) {
         auto& counter = *report.add_counters();

@@ -139,12 +139,42 @@ TEST(QuiescenceCoreTest, AReportFromBeforeItsSenderMetTheDeadOneDoesNotCount) {
   for (uint32_t i : {1, 2}) EXPECT_EQ(group.stage(i), Stage::kDropping) << i;
 }
 
+// Worker 1 reported before it met the joiner, and the report was under way until the leader had
+// heard of the joiner's death. The joiner had called worker 1, which still works.
+TEST(QuiescenceCoreTest, AReportThatWasUnderWayBeforeTheLeaderAskedAgainDoesNotCount) {
+  for (const bool leader_has_entered : {true, false}) {
+    Group group(3);
+    group.kill(2);
+    if (leader_has_entered) group.enter(0);
+    group.enter(1);
+    while (group.deliver_one()) {
+    }
+    group.idle(1);
+    const uint32_t again = group.revive(2);
+    for (uint32_t i : {0, 1}) group.meet(i, again);
+    group.count_sent(again, 1);
+    group.count_received(again, 1);
+    group.stop(again);
+    group.lose(0, again);
+    while (group.deliver_one()) {
+    }
+    group.enter(0);
+    group.settle({0});
+    EXPECT_EQ(group.stage(0), Stage::kCalls) << leader_has_entered;
+    group.lose(1, again);
+    group.settle({0, 1});
+    for (uint32_t i : {0, 1}) EXPECT_EQ(group.stage(i), Stage::kDropping) << leader_has_entered;
+  }
+}
+
 // The leader was declared dead, which neither it nor worker 1 has heard; a joiner has, and so it
 // did not meet the leader.
 TEST(QuiescenceCoreTest, APhaseDoesNotEndBeforeAJoinerThatItsLeaderDoesNotKnowHasEntered) {
   Group group(3);
   group.kill(2);
   for (uint32_t i : {0, 1}) group.enter(i);
+  while (group.deliver_one()) {
+  }
   group.idle(1);
   while (group.deliver_one()) {
   }
@@ -173,6 +203,7 @@ TEST(QuiescenceCoreTest, AReportThatWaitsIsNotReplacedByAnOlderOne) {
     wire::MembershipPost post;
     post.mutable_report()->set_phase(1);
     post.mutable_report()->set_version(version);
+    post.mutable_report()->set_round(version == 0 ? 0 : 1);  // of the leader, after a death
     for (const WorkerId peer : holds) {
       post.mutable_report()->add_counters()->set_worker(peer.bits());
     }
@@ -190,6 +221,7 @@ TEST(QuiescenceCoreTest, AReportThatWaitsIsNotReplacedByAnOlderOne) {
   post.mutable_report()->set_phase(1);
   leader.receive(newcomer, post, now, out);
   post.mutable_report()->set_version(1);
+  post.mutable_report()->set_round(1);
   leader.receive(newcomer, post, now, out);
   leader.idle({{id(0)}, {id(1)}, {newcomer}}, now, out);
   EXPECT_EQ(leader.stage(), Stage::kDropping);

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -42,6 +43,19 @@ INSTANTIATE_TEST_SUITE_P(Transports, ThreadLimitTest,
 
 int64_t twice(int64_t value) { return 2 * value; }
 WEFT_REGISTER_FUNCTION(twice);
+
+std::optional<weft::Promise<void>> door;
+std::atomic<bool> at_the_door{false};
+class Booth {
+ public:
+  void hold() {
+    at_the_door = true;
+    at_the_door.notify_all();
+    door->future().wait();
+  }
+  void pass() { executed.fetch_add(1); }
+};
+WEFT_REGISTER_CLASS(Booth, weft::constructor<>(), &Booth::hold, &Booth::pass, weft::serial);
 
 TEST_P(ThreadLimitTest, JoinNamesTheThreadThatTheSystemRefuses) {
   for (int more = 0; more < 20; ++more) {
@@ -143,6 +157,53 @@ TEST_P(ThreadLimitTest, AnObjectForWhichNoThreadIsLeftIsRefusedToItsReference) {
       << value.result().status();
   EXPECT_EQ(weft::ran_of(value.result().status()), Ran::kNo);
   release.set_value();
+  world.shutdown_all();
+}
+
+// They wait at the object, not in the executor. When the call inside it ends, its thread takes a
+// task that waits, as the other thread has done before.
+TEST_P(ThreadLimitTest, CallsThatWaitAtASerialObjectAreRefusedOnceNoThreadIsLeft) {
+  WorkerWorld world(1, WorkerWorld::over(GetParam(), [](size_t, WorkerOptions& options) {
+                      options.threads = options.max_threads = 2;
+                    }));
+  Worker& worker = world[0];
+  weft::Executor& executor = worker.runtime()->executor();
+  const weft::RRef<Booth> booth = weft::remote<Booth>(worker.to("worker0"));
+  booth.rpc_sync(&Booth::pass);
+  door.emplace();
+  at_the_door = false;
+  executed = 0;
+  const weft::Future<void> inside = booth.rpc_async(&Booth::hold);
+  at_the_door.wait(false);
+  std::vector<weft::Future<void>> behind;
+  for (int i = 0; i < 3; ++i) {
+    behind.push_back(booth.with({.timeout = std::chrono::seconds(20)}).rpc_async(&Booth::pass));
+  }
+  // It comes after them: the second thread has brought all of them to the object.
+  EXPECT_EQ(weft::rpc_sync(worker.to("worker0"), twice, 1), 2);
+  weft::Promise<void> release;
+  std::atomic<bool> second_waits{false};
+  executor.schedule([&second_waits, go = release.future()] {
+    second_waits = true;
+    second_waits.notify_all();
+    go.wait();
+  });
+  second_waits.wait(false);
+  executor.schedule([go = release.future()] { go.wait(); });
+  door->set_value();
+  EXPECT_TRUE(inside.result().ok());
+  for (const weft::Future<void>& call : behind) {
+    const absl::Status status = call.result().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_EQ(weft::ran_of(status), Ran::kNo);
+  }
+  EXPECT_EQ(executed, 0);
+  release.set_value();
+  weft::Promise<void> thread_is_free;
+  executor.schedule([&thread_is_free] { thread_is_free.set_value(); });
+  thread_is_free.future().wait();
+  booth.rpc_sync(&Booth::pass);
+  EXPECT_EQ(executed, 1) << "the object is free again";
   world.shutdown_all();
 }
 
