@@ -92,8 +92,7 @@ TEST(QuiescenceCoreTest, TheClockStartsWhenTheLastHasEnteredAndTheShortestWishHo
   EXPECT_EQ(group.stage(0), Stage::kCalls);
   group.advance(1ns);
   group.tick(0);
-  while (group.deliver_one()) {
-  }
+  group.deliver_all();
   group.busy(2, "sings");
   group.settle({0, 1});
   for (uint32_t i = 0; i < 3; ++i) {
@@ -110,23 +109,19 @@ TEST(QuiescenceCoreTest, TheTimeoutNamesAWorkerWhoseWorkBeganAfterItsReport) {
     const uint32_t caller = leader_works ? 1 : 0, works = leader_works ? 0 : 1;
     Group group(3);
     for (uint32_t i = 0; i < 3; ++i) group.enter(i, 1s);
-    while (group.deliver_one()) {
-    }
+    group.deliver_all();
     for (uint32_t i : {works, 2u}) group.idle(i);
-    while (group.deliver_one()) {
-    }
+    group.deliver_all();
     group.count_sent(caller, works);
     group.count_received(caller, works);
     group.advance(1s);
     for (uint32_t i = 0; i < 3; ++i) group.tick(i);
-    while (group.deliver_one()) {
-    }
+    group.deliver_all();
     EXPECT_FALSE(group[2].timed_out()) << "nobody has said yet what it is at";
     group.busy(works, "serves 'f'");
     group.busy(caller, "waits for 'f'");
     group.idle(2);
-    while (group.deliver_one()) {
-    }
+    group.deliver_all();
     for (uint32_t i = 0; i < 3; ++i) {
       EXPECT_TRUE(group[i].timed_out()) << i;
       EXPECT_THAT(group.at_work(i), UnorderedElementsAre(Pair(id(works), "serves 'f'"),
@@ -140,19 +135,16 @@ TEST(QuiescenceCoreTest, TheTimeoutNamesAWorkerWhoseWorkBeganAfterItsReport) {
 TEST(QuiescenceCoreTest, OnlyWhatFollowsTheQuestionAnswersIt) {
   Group group(2);
   for (uint32_t i = 0; i < 2; ++i) group.enter(i, 1s);
-  while (group.deliver_one()) {
-  }
+  group.deliver_all();
   group.advance(1s);
   group.idle(1);
   group.tick(0);
   group.busy(0, "waits for 'f'");
   group.deliver_one();  // the report
   EXPECT_EQ(group.stage(0), Stage::kCalls);
-  while (group.deliver_one()) {
-  }
+  group.deliver_all();
   group.busy(1, "serves 'f'");
-  while (group.deliver_one()) {
-  }
+  group.deliver_all();
   EXPECT_THAT(group.at_work(0),
               ElementsAre(Pair(id(0), "waits for 'f'"), Pair(id(1), "serves 'f'")));
 }
@@ -192,13 +184,11 @@ TEST(QuiescenceCoreTest, TheNextLeaderLearnsWhoIsAtWorkToo) {
   group.settle({1});
   group.advance(1s);
   group.tick(0);
-  while (group.deliver_one()) {
-  }
+  group.deliver_all();
   group.kill(0);
   group.busy(2, "serves 'f'");
   group.idle(1);
-  while (group.deliver_one()) {
-  }
+  group.deliver_all();
   for (uint32_t i : {1, 2})
     EXPECT_THAT(group.at_work(i), ElementsAre(Pair(id(2), "serves 'f'"))) << i;
 }
@@ -234,11 +224,9 @@ TEST(QuiescenceCoreTest, ADeadWorkerIsNotWaitedFor) {
 TEST(QuiescenceCoreTest, AReportFromBeforeADeathDoesNotCount) {
   Group group(3);
   for (uint32_t i = 0; i < 3; ++i) group.enter(i);
-  while (group.deliver_one()) {
-  }
+  group.deliver_all();
   group.idle(2);  // still counts worker 1 among the living
-  while (group.deliver_one()) {
-  }
+  group.deliver_all();
   group.kill(1);
   group.idle(0);
   EXPECT_EQ(group.stage(0), Stage::kCalls);

@@ -30,8 +30,7 @@ TEST(QuiescenceCoreTest, ARestartedLeaderDoesNotWaitForItsEarlierLife) {
   for (uint32_t i : {1u, 2u, again}) group.enter(i);
   group.idle(2);
   group.lose(2, 0);
-  while (group.deliver_one()) {
-  }
+  group.deliver_all();
   group.settle({1, again});
   EXPECT_EQ(group.stage(again), Stage::kCalls) << "its messages may be under way to worker 2";
   group.settle({2});
@@ -58,11 +57,9 @@ TEST(QuiescenceCoreTest, ANewcomerThatNotAllHaveMetIsNotWaitedForAfterItsEnd) {
   Group group(3);
   group.kill(2);
   for (uint32_t i : {0, 1}) group.enter(i);
-  while (group.deliver_one()) {
-  }
+  group.deliver_all();
   group.idle(1);
-  while (group.deliver_one()) {
-  }
+  group.deliver_all();
   const uint32_t again = group.revive(2);
   group.meet(0, again);
   group.settle({0, 1});
@@ -82,8 +79,7 @@ TEST(QuiescenceCoreTest, ANewcomerThatEndsBeforeTheNextReportIsNotWaitedFor) {
     group.kill(2);
     group.enter(early);
     group.idle(early);
-    while (group.deliver_one()) {
-    }
+    group.deliver_all();
     const uint32_t again = group.revive(2);
     for (uint32_t i : {0, 1}) group.meet(i, again);
     group.kill(again);
@@ -100,15 +96,13 @@ TEST(QuiescenceCoreTest, ANewcomerWhoseEndWasReportedBeforeTheLeaderMetItIsNotWa
   Group group(3);
   group.kill(2);
   for (uint32_t i : {0, 1}) group.enter(i);
-  while (group.deliver_one()) {
-  }
+  group.deliver_all();
   const uint32_t again = group.revive(2);
   group.meet(1, again);
   group.stop(again);
   group.lose(1, again);
   group.idle(1);
-  while (group.deliver_one()) {
-  }
+  group.deliver_all();
   group.meet(0, again);
   group.lose(0, again);
   group.settle({0, 1});
@@ -123,12 +117,10 @@ TEST(QuiescenceCoreTest, AReportFromBeforeItsSenderMetTheDeadOneDoesNotCount) {
   const uint32_t again = group.revive(0);
   group.meet(1, again);
   group.idle(2);
-  while (group.deliver_one()) {
-  }
+  group.deliver_all();
   group.meet(2, again);
   for (uint32_t i : {1u, again}) group.enter(i);
-  while (group.deliver_one()) {
-  }
+  group.deliver_all();
   group.count_sent(again, 2);
   group.stop(again);
   group.lose(1, again);
@@ -147,8 +139,7 @@ TEST(QuiescenceCoreTest, AReportThatWasUnderWayBeforeTheLeaderAskedAgainDoesNotC
     group.kill(2);
     if (leader_has_entered) group.enter(0);
     group.enter(1);
-    while (group.deliver_one()) {
-    }
+    group.deliver_all();
     group.idle(1);
     const uint32_t again = group.revive(2);
     for (uint32_t i : {0, 1}) group.meet(i, again);
@@ -156,8 +147,7 @@ TEST(QuiescenceCoreTest, AReportThatWasUnderWayBeforeTheLeaderAskedAgainDoesNotC
     group.count_received(again, 1);
     group.stop(again);
     group.lose(0, again);
-    while (group.deliver_one()) {
-    }
+    group.deliver_all();
     group.enter(0);
     group.settle({0});
     EXPECT_EQ(group.stage(0), Stage::kCalls) << leader_has_entered;
@@ -173,18 +163,15 @@ TEST(QuiescenceCoreTest, APhaseDoesNotEndBeforeAJoinerThatItsLeaderDoesNotKnowHa
   Group group(3);
   group.kill(2);
   for (uint32_t i : {0, 1}) group.enter(i);
-  while (group.deliver_one()) {
-  }
+  group.deliver_all();
   group.idle(1);
-  while (group.deliver_one()) {
-  }
+  group.deliver_all();
   const uint32_t again = group.revive(2);
   group.lose(again, 0);
   group.meet(1, again);
   group.idle(0);
   ASSERT_EQ(group.stage(0), Stage::kDropping);
-  while (group.deliver_one()) {
-  }
+  group.deliver_all();
   EXPECT_EQ(group.stage(1), Stage::kCalls);
   group.kill(0);
   group.settle({1, again});
@@ -234,8 +221,7 @@ TEST(QuiescenceCoreTest, TheEndOfANewcomerDoesNotMakeAWorkerIdle) {
   group.kill(2);
   group.enter(1);
   group.idle(1);
-  while (group.deliver_one()) {
-  }
+  group.deliver_all();
   const uint32_t again = group.revive(2);
   for (uint32_t i : {0, 1}) group.meet(i, again);
   group.kill(again);

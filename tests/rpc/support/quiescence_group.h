@@ -106,6 +106,10 @@ class QuiescenceGroup {
     }
   }
 
+  void deliver_all() {
+    while (deliver_one()) {
+    }
+  }
   bool deliver_one() {
     if (wire_.empty()) return false;
     Sent sent = std::move(wire_.front());
@@ -121,12 +125,10 @@ class QuiescenceGroup {
   // Messages flow and idle workers say so, until nothing changes any more.
   void settle(const std::vector<uint32_t>& idle_workers) {
     for (int round = 0; round < 6; ++round) {
-      while (deliver_one()) {
-      }
+      deliver_all();
       for (uint32_t i : idle_workers) idle(i);
     }
-    while (deliver_one()) {
-    }
+    deliver_all();
   }
 
  private:
