@@ -259,6 +259,8 @@ void ThreadExecutor::end_wait() {
   if (--sections_here > 0) return;
   MutexLock lock(mutex_);
   --waiting_;
+  // Whoever gets this task's answer may call again before the task counts as finished.
+  saturated_.store(false, std::memory_order_relaxed);
 }
 
 size_t ThreadExecutor::thread_count() const {

@@ -120,7 +120,8 @@ class ThreadExecutor final : public Executor {
   // On ServingThreads, which must end before this executor.
   void schedule_near(Task task, Nanoseconds expected) override ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // While every thread that the bound or the system allows exists, all are taken, and tasks wait.
+  // While every thread that the bound or the system allows exists, all are taken, and tasks wait;
+  // until the next task or wait ends.
   bool saturated() const override { return saturated_.load(std::memory_order_relaxed); }
   size_t thread_count() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool idle() const override ABSL_LOCKS_EXCLUDED(mutex_);

@@ -238,6 +238,30 @@ TEST_F(AtAThreadLimit, CallsAreRefusedWhenEveryThreadWaits) {
   EXPECT_EQ(ran, 0) << "a refused call was executed";
 }
 
+// A task answers its caller before it counts as finished: the caller's next call must not be refused.
+TEST_F(AtAThreadLimit, CallsAreAcceptedOnceAWaitHasEnded) {
+  ForeignEvent answered, ends;
+  executor_.schedule([&] {
+    {
+      const BlockingSection section;
+      waits_.set();
+      release_.wait();
+    }
+    answered.set();
+    ends.wait();
+  });
+  waits_.wait();
+  std::atomic<int> ran{0};
+  call(ran);
+  stall();
+  EXPECT_TRUE(executor_.saturated());
+  release();
+  answered.wait();
+  EXPECT_FALSE(executor_.saturated());
+  ends.set();
+  executor_.stop();
+}
+
 TEST_F(AtAThreadLimit, ACallWaitsForAThreadThatMayBeComputing) {
   occupy(false);
   std::atomic<int> ran{0};
