@@ -111,14 +111,14 @@ class GrpcTransport::Impl {
 
   absl::Status start(PeerIdentity self, TransportSink* sink) {
     WEFT_RETURN_IF_ERROR(listen());
-    std::vector<std::function<void()>> waiting;
+    decltype(shared_->waiting) waiting;
     {
       MutexLock lock(shared_->mutex);
       shared_->self = std::move(self);
       shared_->sink = sink;
       waiting.swap(shared_->waiting);
     }
-    for (const auto& resume : waiting) resume();
+    for (const auto& [stream, resume] : waiting) resume();
     return absl::OkStatus();
   }
 

@@ -38,8 +38,9 @@ class Pool {
     return pool;
   }
 
-  // Uninitialised, aligned like a tensor's storage.
+  // Uninitialised; large ones aligned like a tensor's storage.
   void* take(size_t bytes) {
+    if (bytes < kLeastKept) return std::malloc(bytes);
     bytes = rounded(bytes);
     {
       MutexLock lock(mutex_);
@@ -53,7 +54,7 @@ class Pool {
     return std::aligned_alloc(kAlignment, bytes);
   }
   void give_back(void* data, size_t bytes) {
-    if (data == nullptr) return;
+    if (data == nullptr || bytes < kLeastKept) return std::free(data);
     MutexLock lock(mutex_);
     free_.push_front({data, rounded(bytes)});
     if (free_.size() <= kMostKept) return;
@@ -64,6 +65,7 @@ class Pool {
  private:
   static constexpr size_t kAlignment = 64;
   static constexpr size_t kMostKept = 8;
+  static constexpr size_t kLeastKept = size_t{64} << 10;  // malloc has smaller ones at hand
   struct Block {
     void* data;
     size_t bytes;

@@ -23,7 +23,10 @@ namespace {
 
 double squared_norm(const at::Tensor& gradient) {
   const at::Tensor values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
-  const double norm = at::linalg_vector_norm(values, 2, std::nullopt, false).item<double>();
+  // In half precision the norm of finite values may be no number of that type.
+  const auto type = c10::elementSize(values.scalar_type()) < 4 ? std::optional(at::kFloat)
+                                                               : std::optional<at::ScalarType>();
+  const double norm = at::linalg_vector_norm(values, 2, std::nullopt, false, type).item<double>();
   return norm * norm;
 }
 

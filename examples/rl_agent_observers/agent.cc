@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "weft/base/error_text.h"
 #include "weft/base/rpc_error.h"
 #include "weft/examples/rl_agent_observers/cart_pole.h"
 
@@ -274,7 +275,8 @@ void Agent::learn_if_enough() {
     try {
       learn(std::move(finished));
     } catch (const std::exception& error) {
-      status = absl::InternalError(absl::StrCat("the agent cannot learn: ", error.what()));
+      status = absl::InternalError(
+          absl::StrCat("the agent cannot learn: ", without_stack(error.what())));
     }
     MutexLock lock(mutex_);
     learning_ = false;

@@ -41,7 +41,8 @@ struct GrpcShared {
   std::map<GrpcStream*, std::weak_ptr<GrpcStream>> streams ABSL_GUARDED_BY(mutex);  // not done yet
   int callbacks ABSL_GUARDED_BY(mutex) = 0;
   int accepting ABSL_GUARDED_BY(mutex) = 0;  // streams that gRPC may still accept
-  std::vector<std::function<void()>> waiting ABSL_GUARDED_BY(mutex);  // hellos before start
+  // Streams whose hello came before start, and what answers it.
+  std::vector<std::pair<const GrpcStream*, std::function<void()>>> waiting ABSL_GUARDED_BY(mutex);
   uint64_t next_connection ABSL_GUARDED_BY(mutex) = std::random_device()() | 1;
 
   void add(const std::shared_ptr<GrpcStream>& stream) {
@@ -49,8 +50,15 @@ struct GrpcShared {
     streams.emplace(stream.get(), stream);
   }
   void remove(GrpcStream* stream) {
+    std::function<void()> unanswered;  // dies outside the lock
     MutexLock lock(mutex);
     streams.erase(stream);
+    const auto found = std::find_if(waiting.begin(), waiting.end(),
+                                    [stream](const auto& one) { return one.first == stream; });
+    if (found != waiting.end()) {
+      unanswered = std::move(found->second);
+      waiting.erase(found);
+    }
     changed.notify_all();
   }
   void count_accepting(int more) {

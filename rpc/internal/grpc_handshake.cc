@@ -102,7 +102,7 @@ class AcceptHandler final : public StreamHandler,
           return absl::AbortedError(absl::StrCat(shared_->waiting.size(),
                                                  " streams wait for this worker to start already"));
         }
-        shared_->waiting.push_back(resume);
+        shared_->waiting.emplace_back(&stream, resume);
         return absl::OkStatus();
       }
     }
@@ -179,7 +179,8 @@ class AcceptHandler final : public StreamHandler,
       MutexLock lock(accepted_->mutex);
       auto found = accepted_->by_number.find({peer.id.bits(), hello.connection()});
       if (found != accepted_->by_number.end()) connection = found->second.lock();
-      if (connection == nullptr || hello.lane() >= kLanes) {
+      if (connection == nullptr || hello.lane() >= kLanes ||
+          connection->peer().group != peer.group || connection->peer().name != peer.name) {
         refused = absl::FailedPreconditionError("a further stream of no connection");
       }
     }

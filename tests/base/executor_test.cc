@@ -238,7 +238,7 @@ TEST_F(AtAThreadLimit, CallsAreRefusedWhenEveryThreadWaits) {
   EXPECT_EQ(ran, 0) << "a refused call was executed";
 }
 
-// A task answers its caller before it counts as finished: the caller's next call must not be refused.
+// A task answers its caller before it counts as finished; the next call must not be refused.
 TEST_F(AtAThreadLimit, CallsAreAcceptedOnceAWaitHasEnded) {
   ForeignEvent answered, ends;
   executor_.schedule([&] {

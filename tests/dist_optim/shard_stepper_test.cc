@@ -1,8 +1,10 @@
 #include "weft/dist_optim/internal/shard_stepper.h"
 
+#include <cmath>
 #include <thread>
 
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -270,6 +272,18 @@ TEST(ShardStepper, RefusesWhatDoesNotFitBeforeAnythingChanges) {
             absl::StatusCode::kInvalidArgument)
       << "two rates for one group";
   EXPECT_EQ(stepper->outcome(id(9)), StepOutcome::kUnknown);
+}
+
+TEST(ShardStepper, HalfPrecisionGradientsMayHaveANormThatIsNoHalf) {
+  const at::Tensor value = at::zeros({4}, at::kHalf).requires_grad_(true);
+  auto set = std::make_shared<ParameterSet>(std::vector<NamedParameter>{{"half", value}});
+  auto stepper =
+      ShardStepper::make(set, {{{0}, settings_of(SGDOptions(0.1))}}, UpdateMode::kLocked);
+  ASSERT_TRUE(stepper.ok());
+  const absl::StatusOr<double> norm =
+      (*stepper)->prepare(id(1), {at::full({4}, 60000.0, at::kHalf)});
+  ASSERT_TRUE(norm.ok());
+  EXPECT_NEAR(std::sqrt(*norm), 120000, 100);
 }
 
 TEST(ShardStepper, SparseGradientsAreRefusedWhereACommitWouldThrow) {

@@ -1,5 +1,6 @@
 // Programs that are no members and open streams to a worker: what they cost it is bounded, and what
 // they say is checked before anybody reads it.
+#include <atomic>
 #include <string>
 #include <thread>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "weft/proto/weft.pb.h"
 #include "weft/rpc/grpc_transport.h"
 #include "weft/rpc/internal/frame_codec.h"
+#include "weft/rpc/internal/grpc_connection.h"
 #include "weft/tests/rpc/support/raw_stream.h"
 #include "weft/tests/rpc/support/records.h"
 
@@ -36,15 +38,19 @@ class Host final : public TransportSink {
     accepted_.push_back(peer.name);
     return absl::OkStatus();
   }
-  void on_open(const ConnectionPtr&) override {}
+  void on_open(const ConnectionPtr& connection) override {
+    number_ = static_cast<internal::GrpcConnection&>(*connection).number();
+  }
   void on_frames(const ConnectionPtr&, std::vector<Frame>) override {}
   void on_closed(const ConnectionPtr&, absl::Status) override {}
   std::vector<std::string> accepted() {
     MutexLock lock(mutex_);
     return accepted_;
   }
+  uint64_t number() const { return number_; }  // of the last connection
 
  private:
+  std::atomic<uint64_t> number_{0};
   Mutex mutex_;
   std::vector<std::string> accepted_ ABSL_GUARDED_BY(mutex_);
 };
@@ -168,6 +174,30 @@ TEST_F(GrpcStrangerTest, OnlySoManyWaitForTheStartAndTheOthersAreToldToDialAgain
   }
   start();
   EXPECT_TRUE(dial().result().ok());
+}
+
+TEST_F(GrpcStrangerTest, WhoEndedBeforeTheStartKeepsNobodyOut) {
+  GrpcTransportOptions options;
+  options.most_waiting = 1;
+  listen(options);
+  { const RawStream gone(worker_->address(), {}, hello().SerializeAsString()); }
+  Future<void> waits = dial();
+  // Refused at once while the worker has not heard of that end.
+  while (waits.wait_for(std::chrono::seconds(1))) waits = dial();
+  start();
+  EXPECT_TRUE(waits.result().ok()) << waits.result().status();
+}
+
+TEST_F(GrpcStrangerTest, NobodyElseAddsALaneToAMembersConnection) {
+  listen();
+  start();
+  ASSERT_TRUE(dial().result().ok());
+  wire::Hello lane = hello();
+  lane.set_worker(WorkerId{1, 1}.bits());
+  lane.set_connection(host_.number());
+  lane.set_lane(2);
+  const RawStream stranger(worker_->address(), {}, lane.SerializeAsString());
+  EXPECT_THAT(stranger.wait().error_message(), HasSubstr("a further stream of no connection"));
 }
 
 }  // namespace
