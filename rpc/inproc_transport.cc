@@ -4,6 +4,7 @@
 #include <atomic>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "weft/rpc/internal/frame_codec.h"
 
@@ -61,9 +62,11 @@ struct InprocEndpoint : std::enable_shared_from_this<InprocEndpoint> {
       if (target == nullptr) return;
       ++running;
     }
+    const absl::Cleanup done = [this] {  // also if `f` throws: stop waits for it
+      MutexLock lock(mutex);
+      if (--running == 0) idle.notify_all();
+    };
     f(*target);
-    MutexLock lock(mutex);
-    if (--running == 0) idle.notify_all();
   }
 };
 

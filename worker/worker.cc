@@ -248,6 +248,7 @@ std::shared_ptr<internal::WorkerRuntime> Worker::Stack::make_runtime(
 internal::Membership::Options Worker::Stack::membership_options(const JoinRequest& request) {
   internal::Membership::Options options;
   options.lease = options_.lease;
+  options.places = options_.dynamic ? 0 : request.world_size;
   options.processor_waits = std::make_shared<internal::ProcessorWaits>();
   options.find_life = [store = store_,
                        keys = internal::JoinKeys(request.group, request.epoch, round_)](

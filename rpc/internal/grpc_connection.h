@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "weft/base/mutex.h"
 #include "weft/rpc/grpc_transport.h"
 #include "weft/rpc/internal/grpc_stream.h"
@@ -77,10 +78,12 @@ struct GrpcShared {
       target = sink;
       ++callbacks;
     }
+    const absl::Cleanup done = [this] {  // also if `f` throws: stop waits for it
+      MutexLock lock(mutex);
+      --callbacks;
+      changed.notify_all();
+    };
     f(*target);
-    MutexLock lock(mutex);
-    --callbacks;
-    changed.notify_all();
   }
 };
 using GrpcSharedPtr = std::shared_ptr<GrpcShared>;

@@ -21,7 +21,8 @@ Membership::Membership(Agent& agent, Quiescence& quiescence, Clock& clock,
       store_thread_(store_thread),
       options_(std::move(options)),
       gate_(std::make_shared<Gate<Membership>>(*this)),
-      core_(agent.self(), options_.lease, clock.now()) {}
+      core_(agent.self(), options_.lease, clock.now(),
+            {.places = options_.places, .has_records = options_.find_life != nullptr}) {}
 
 Membership::~Membership() { stop(); }
 

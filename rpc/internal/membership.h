@@ -34,9 +34,11 @@ class Membership {
                                       const absl::Status& reason)>;
   struct Options {
     LeaseLimits lease;
+    uint32_t places = 0;  // of a static group; 0: a dynamic one, of any size
     Nanoseconds store_timeout = std::chrono::milliseconds(500);
     // The record of a life that others speak of; nullopt if the group has it no more. A task of the
-    // store thread. Null: nothing is known of strangers.
+    // store thread. Null: nothing is known of strangers, and who says that it has replaced a worker
+    // that has ended is taken at its word.
     std::function<absl::StatusOr<std::optional<WorkerInfo>>(WorkerId life)> find_life;
     // What the kernel says of workers on this machine; null: nothing. Shared by copies of this.
     std::shared_ptr<ProcessorWaits> processor_waits;

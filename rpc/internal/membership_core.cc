@@ -1,6 +1,7 @@
 #include "weft/rpc/internal/membership_core.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -31,8 +32,8 @@ absl::Status refusal(const std::string& why) { return absl::PermissionDeniedErro
 
 }  // namespace
 
-MembershipCore::MembershipCore(WorkerInfo self, LeaseLimits limits, TimePoint now)
-    : self_(std::move(self)), limits_(limits), last_tick_(now) {}
+MembershipCore::MembershipCore(WorkerInfo self, LeaseLimits limits, TimePoint now, GroupFacts group)
+    : self_(std::move(self)), limits_(limits), group_(group), last_tick_(now) {}
 
 bool MembershipCore::ended(WorkerId worker) const {
   if (ended_.contains(worker)) return true;
@@ -70,6 +71,9 @@ void MembershipCore::add(const WorkerInfo& member) {
 absl::Status MembershipCore::refusal_of(const WorkerInfo& newcomer) const {
   const std::string who = absl::StrCat("'", newcomer.name, "' (", newcomer.id.to_string(), ")");
   if (is_fenced()) return refusal(absl::StrCat(named(self_.id), " was declared dead itself"));
+  if (group_.places != 0 && newcomer.id.index >= group_.places) {
+    return refusal(absl::StrCat("worker ", who, " has no place in a group of ", group_.places));
+  }
   if (ended(newcomer.id) || has_ended_later(newcomer.id)) {
     return refusal(absl::StrCat("worker ", who, " was declared dead, or has left"));
   }
@@ -93,12 +97,26 @@ absl::Status MembershipCore::refusal_of(const WorkerInfo& newcomer) const {
 
 absl::Status MembershipCore::admit(const WorkerInfo& newcomer, MembershipActions& out) {
   if (absl::Status refused = refusal_of(newcomer); !refused.ok()) return refused;
-  auto earlier = peers_.lower_bound({newcomer.id.index, 0});
-  if (earlier != peers_.end() && earlier->first < newcomer.id) {
-    return claim(newcomer, earlier->first, out);
-  }
+  const std::optional<WorkerId> earlier = replaced_by(newcomer.id);
+  if (earlier && !WEFT_BREAK(claims_not_compared)) return claim(newcomer, *earlier, out);
   take_in(newcomer, out);
   return absl::OkStatus();
+}
+
+// A false claim to the place of a worker that has ended does harm, too: once the claimant has a
+// verdict, no life below its incarnation is admitted any more.
+std::optional<WorkerId> MembershipCore::replaced_by(WorkerId newcomer) const {
+  const auto peer = peers_.lower_bound({newcomer.index, 0});
+  if (peer != peers_.end() && peer->first < newcomer) return peer->first;
+  if (!group_.has_records || peers_.contains(newcomer)) return std::nullopt;
+  const auto later = ended_.lower_bound(newcomer);
+  if (later != ended_.begin()) {
+    const WorkerId last = std::prev(later)->first;
+    if (last.index == newcomer.index) return last;
+  }
+  const auto forgotten = forgotten_.find(newcomer.index);
+  if (forgotten == forgotten_.end()) return std::nullopt;
+  return WorkerId{newcomer.index, forgotten->second};
 }
 
 // Anybody may say that it has replaced a worker. The group's records know: whoever takes a place

@@ -25,6 +25,12 @@
 
 namespace weft::internal {
 
+// What the rendezvous says of the group as a whole.
+struct GroupFacts {
+  uint32_t places = 0;      // a static group has no higher index; 0: a dynamic group
+  bool has_records = true;  // false: a claim to the place of an ended worker cannot be compared
+};
+
 struct MembershipActions {
   struct Beat {
     WorkerId to;
@@ -61,7 +67,7 @@ struct MembershipActions {
   std::vector<WorkerId> redials;
   // Ask the group's records who that is, within bounded time; `found` follows.
   std::vector<WorkerId> lookups;
-  // The same of a dialler that says it has replaced a live peer; `compared` follows.
+  // The same of a dialler that says it has replaced a worker known here; `compared` follows.
   std::vector<WorkerInfo> claims;
   // A worker refuses this one, or does not answer, and the list does not say that either is dead.
   absl::Status refused;
@@ -80,17 +86,18 @@ class MembershipCore {
     Nanoseconds waited{0};  // since the last look, for a processor, as the kernel says (`to_watch`)
   };
 
-  MembershipCore(WorkerInfo self, LeaseLimits limits, TimePoint now);
+  MembershipCore(WorkerInfo self, LeaseLimits limits, TimePoint now, GroupFacts group = {});
 
   // ---- the group
   // A member that the rendezvous named.
   void add(const WorkerInfo& member);
   // Somebody who is not known asks to be a member. OK: is one now, and is told of the deaths that
-  // it may have missed. PermissionDenied says why not. Aborted: it says that it has replaced a peer
-  // that lives, which is compared with the group's records first; it is to ask again.
+  // it may have missed. PermissionDenied says why not. Aborted: it says that it has replaced a
+  // worker that lives or has ended; this is compared with the group's records first, and the
+  // newcomer is to ask again.
   absl::Status admit(const WorkerInfo& newcomer, MembershipActions& out);
   // What the group's records say of such a life, as for `found`. True: is a member now, and the
-  // life that it has replaced is suspected.
+  // life that it has replaced is suspected if it lives.
   bool compared(const WorkerInfo& claimant, const absl::StatusOr<std::optional<WorkerInfo>>& record,
                 MembershipActions& out);
   // Nobody may join any more: the comparisons that are under way admit nobody.
@@ -187,6 +194,8 @@ class MembershipCore {
   };
 
   absl::Status refusal_of(const WorkerInfo& newcomer) const;
+  // The earlier life of its place with which a claim has to be compared; nullopt: none.
+  std::optional<WorkerId> replaced_by(WorkerId newcomer) const;
   absl::Status claim(const WorkerInfo& newcomer, WorkerId earlier, MembershipActions& out);
   void take_in(const WorkerInfo& newcomer, MembershipActions& out);
   void judge_silence(const std::vector<Look>& looks, bool deaf, MembershipActions& out);
@@ -218,6 +227,7 @@ class MembershipCore {
 
   const WorkerInfo self_;
   const LeaseLimits limits_;
+  const GroupFacts group_;
   std::map<WorkerId, Peer> peers_;  // live ones, without self
   std::set<WorkerId> strangers_;    // looked up now
   // Diallers whose claim is compared now, and those that the records contradict, oldest first.

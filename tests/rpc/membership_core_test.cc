@@ -556,7 +556,8 @@ TEST_F(MembershipCoreTest, WhoLeftIsNotAdmittedAgain) {
   core_.left(kTwo);
   MembershipActions out;
   EXPECT_TRUE(absl::IsPermissionDenied(core_.admit({kTwo, "two", "a2"}, out)));
-  EXPECT_TRUE(core_.admit({{2, 2}, "two", "a2"}, out).ok());
+  restart({{2, 2}, "two", "a2"}, out);
+  EXPECT_TRUE(core_.is_live({2, 2}));
   EXPECT_TRUE(out.questions.empty());
 }
 

@@ -398,6 +398,33 @@ TEST_F(MembershipDriver, AClaimToHaveReplacedAPeerIsDecidedByTheRecordsAlone) {
   EXPECT_EQ(verdicts(), 1u);
 }
 
+// `peer_` is dead; a dialler says that it has come in its place.
+TEST_F(MembershipDriver, TheRecordsAloneDecideWhoComesInThePlaceOfADeadWorker) {
+  options_.places = 2;
+  options_.find_life = [](WorkerId life) -> absl::StatusOr<std::optional<WorkerInfo>> {
+    if (life != WorkerId{1, 2}) return std::nullopt;
+    return WorkerInfo{life, "w1", "script:2"};
+  };
+  start(2);
+  agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
+  store_thread_.run_all();
+  ASSERT_FALSE(agent_->is_live(peer_));
+  const auto dial = [&](const PeerIdentity& claimant) {
+    const absl::Status status = transport_.sink().on_accept(claimant);
+    store_thread_.run_all();
+    return status.code();
+  };
+  const PeerIdentity stranger{"test", "w1", {1, 4294967295}, "script:9"};
+  EXPECT_EQ(dial(stranger), absl::StatusCode::kAborted);
+  EXPECT_EQ(dial(stranger), absl::StatusCode::kPermissionDenied);
+  EXPECT_FALSE(agent_->is_live(stranger.id));
+  EXPECT_EQ(dial({"test", "w2", {2, 1}, "script:9"}), absl::StatusCode::kPermissionDenied);
+  const PeerIdentity next{"test", "w1", {1, 2}, "script:2"};
+  EXPECT_EQ(dial(next), absl::StatusCode::kAborted);
+  EXPECT_EQ(dial(next), absl::StatusCode::kOk);
+  EXPECT_TRUE(agent_->is_live(next.id));
+}
+
 TEST_F(MembershipDriver, AReasonFromElsewhereIsPrintableInErrors) {
   const ScriptedConnectionPtr peer = start_connected();
   wire::MembershipPost death;

@@ -55,7 +55,8 @@ TEST_F(MembershipLives, EndsAreRememberedUpToABoundAndThoseOfMembersForGood) {
   }
   out = {};
   EXPECT_TRUE(absl::IsPermissionDenied(core_.admit({kTwo, "two", "a2"}, out)));
-  ASSERT_TRUE(core_.admit({{2, 2}, "two", "a2"}, out).ok());
+  restart({{2, 2}, "two", "a2"}, out);  // that there was a w2.1 is remembered
+  EXPECT_TRUE(core_.is_live({2, 2}));
   EXPECT_EQ(out.notices.size(), 1024u);
 }
 
@@ -122,6 +123,71 @@ TEST_F(MembershipLives, AFalseClaimDoesNotKeepTheRealProcessOut) {
   }
   restart({{1, 2}, "one", "b1"}, out);
   EXPECT_TRUE(core_.is_live({1, 2}));
+}
+
+// As above, where nobody lives. A claimant that was taken in and then had a verdict would end the
+// place: no lower incarnation is admitted after it.
+TEST_F(MembershipLives, AFalseClaimToThePlaceOfAnEndedWorkerDoesNotKeepTheRealProcessOut) {
+  MembershipActions out;
+  core_.on_notice({kOne, kTwo, "was silent"}, out);
+  core_.left(kThree);
+  for (const WorkerInfo& forged : {WorkerInfo{{1, 4294967295}, "one", "evil"},
+                                   WorkerInfo{{3, 4294967295}, "nobody", "evil"}}) {
+    out = {};
+    const absl::Status asked = core_.admit(forged, out);
+    EXPECT_TRUE(absl::IsAborted(asked)) << asked;
+    EXPECT_THAT(text(asked), HasSubstr("says that it has replaced"));
+    EXPECT_EQ(out.claims, (std::vector<WorkerInfo>{forged}));
+    EXPECT_FALSE(core_.compared(forged, std::optional<WorkerInfo>(), out));
+    EXPECT_TRUE(absl::IsPermissionDenied(core_.admit(forged, out)));
+    EXPECT_FALSE(core_.is_live(forged.id));
+  }
+  restart({{1, 2}, "one", "b1"}, out);
+  restart({{3, 2}, "three", "b3"}, out);
+  EXPECT_TRUE(core_.is_live({1, 2}));
+  EXPECT_TRUE(core_.is_live({3, 2}));
+  EXPECT_TRUE(out.questions.empty());
+}
+
+TEST_F(MembershipLives, ThePlaceOfAnEndedWorkerIsGivenToNobodyWhileTheRecordsCannotBeRead) {
+  const WorkerInfo claimant{{1, 2}, "one", "b1"};
+  MembershipActions out;
+  core_.on_notice({kOne, kTwo, "was silent"}, out);
+  for (size_t i = 1; i <= 3; ++i) {
+    EXPECT_TRUE(absl::IsAborted(core_.admit(claimant, out)));
+    EXPECT_EQ(out.claims.size(), i);
+    EXPECT_FALSE(core_.compared(claimant, absl::DeadlineExceededError("no store"), out));
+  }
+  EXPECT_FALSE(core_.is_live(claimant.id));
+  restart(claimant, out);  // the store is back
+  EXPECT_TRUE(core_.is_live(claimant.id));
+}
+
+// Else each of N workers that begin would ask the store for N records.
+TEST_F(MembershipLives, AFirstLifeIsNotCompared) {
+  MembershipActions out;
+  EXPECT_TRUE(core_.admit({{4, 1}, "four", "a4"}, out).ok());
+  EXPECT_TRUE(core_.admit({{5, 3}, "five", "a5"}, out).ok());  // here it is the first
+  EXPECT_TRUE(out.claims.empty());
+}
+
+TEST_F(MembershipLives, WithoutRecordsThePlaceOfAnEndedWorkerGoesToTheNext) {
+  MembershipCore core({kSelf, "me", "a0"}, LeaseLimits{}, now_, {.has_records = false});
+  core.add({kOne, "one", "a1"});
+  core.left(kOne);
+  MembershipActions out;
+  EXPECT_TRUE(core.admit({{1, 2}, "one", "b1"}, out).ok());
+  EXPECT_TRUE(out.claims.empty());
+}
+
+TEST_F(MembershipLives, AStaticGroupHasNoFurtherPlaces) {
+  MembershipCore core({kSelf, "me", "a0"}, LeaseLimits{}, now_, {.places = 2});
+  core.add({kOne, "one", "a1"});
+  MembershipActions out;
+  const absl::Status refused = core.admit({{2, 1}, "two", "a2"}, out);
+  EXPECT_TRUE(absl::IsPermissionDenied(refused)) << refused;
+  EXPECT_THAT(text(refused), HasSubstr("'two' (w2.1) has no place in a group of 2"));
+  EXPECT_TRUE(absl::IsAborted(core.admit({{1, 2}, "one", "b1"}, out)));
 }
 
 TEST_F(MembershipLives, OnlySoManyClaimsAreComparedAtATime) {

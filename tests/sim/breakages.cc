@@ -62,6 +62,9 @@ constexpr Rule kRules[] = {
      "MembershipCoreTest.ARefusedWorkerOnlyReads"},
     {"refusal_not_checked", "a newcomer that is refused fails without reading the list",
      Profile::kJoining},
+    {"claims_not_compared", "who says that it has replaced a worker is taken at its word",
+     Profile::kJoining,
+     "MembershipLives.AFalseClaimToThePlaceOfAnEndedWorkerDoesNotKeepTheRealProcessOut"},
     // references, the owner
     {"no_tombstones", "ended ids are not remembered"},
     {"withdrawn_creation_runs", "a creation that was cancelled before it came runs"},
