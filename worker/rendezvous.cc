@@ -19,6 +19,7 @@
 #include "weft/base/mutex.h"
 #include "weft/base/status.h"
 #include "weft/base/thread.h"
+#include "weft/worker/internal/hosted_stores.h"
 #include "weft/worker/internal/tcp_port.h"
 
 namespace weft {
@@ -277,8 +278,11 @@ absl::StatusOr<std::unique_ptr<RendezvousStore>> open_rendezvous_store(
   options.port = environment.master_port;
   options.timeout = timeout;
   if (!environment.hosts_store()) return connect_rendezvous_store(options);
-  WEFT_ASSIGN_OR_RETURN(HostedStore hosted, host_rendezvous_store(options));
-  return std::move(hosted.store);
+  return internal::share_hosted_store(
+      options.host, options.port, [&options]() -> absl::StatusOr<std::unique_ptr<RendezvousStore>> {
+        WEFT_ASSIGN_OR_RETURN(HostedStore hosted, host_rendezvous_store(options));
+        return std::move(hosted.store);
+      });
 }
 
 }  // namespace weft

@@ -2,7 +2,8 @@
 //
 // Thread safety: all methods may be called from any thread; calls on one store run one after
 // another, on a thread of its own.
-// Lifetime: a hosted store serves until it is destroyed.
+// Lifetime: a hosted store serves until it is destroyed; that of open_rendezvous_store longer, see
+// there.
 // Blocking, errors: as rpc/rendezvous_store.h says. Every c10 exception becomes a status. A server
 // that accepts and never answers costs each call the timeout and no more: the thread that hangs in
 // c10d, which cannot be interrupted, is left behind.
@@ -39,7 +40,10 @@ absl::StatusOr<HostedStore> host_rendezvous_store(const RendezvousOptions& optio
 absl::StatusOr<std::unique_ptr<RendezvousStore>> connect_rendezvous_store(
     const RendezvousOptions& options);
 
-// Hosts or connects, as the launch environment says.
+// Hosts or connects, as the launch environment says. All who host at one address in this process
+// share one store (and the timeout of the first), which ends with the last of them. A worker that
+// hosts leaves it to the next one at this address, if it ends by `shutdown` or the others go on
+// without it. If no other comes, that store serves until the process ends.
 absl::StatusOr<std::unique_ptr<RendezvousStore>> open_rendezvous_store(
     const LaunchEnvironment& environment, absl::Duration timeout = absl::Seconds(60));
 

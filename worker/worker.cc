@@ -24,6 +24,7 @@
 #include "weft/rpc/static_join.h"
 #include "weft/rpc/verdict_list.h"
 #include "weft/rref/internal/rref_driver.h"
+#include "weft/worker/internal/hosted_stores.h"
 #include "weft/worker/rendezvous.h"
 
 namespace weft {
@@ -123,12 +124,18 @@ class Worker::Stack {
   absl::Status be_welcomed();
   absl::Status drain(Timeout timeout);
   void end_round();
+  // Without this worker, although it has not said that it leaves.
+  bool others_go_on() const {
+    return membership_ != nullptr && (options_.dynamic || !membership_->standing().ok());
+  }
+  void keep_store() const;
   void wait_until_drained();
   void stop_traffic();
 
   const WorkerOptions options_;
-  std::shared_ptr<RendezvousStore> store_;  // the group's may be hosted here: as long as the worker
-  uint32_t round_ = 0;                      // JoinResult::round
+  // The group's, which may be hosted here: at least as long as the worker lives.
+  std::shared_ptr<RendezvousStore> store_;
+  uint32_t round_ = 0;  // JoinResult::round
   SystemClock clock_;
   ThreadExecutor executor_;
   std::unique_ptr<Transport> transport_;
@@ -344,6 +351,14 @@ void Worker::Stack::end_round() {
       kStoreTime);
 }
 
+// The others may be on their way into the next round, or go on without this worker: they know no
+// other store than the one that is hosted here.
+void Worker::Stack::keep_store() const {
+  const LaunchEnvironment& place = options_.place;
+  if (options_.store != nullptr || !place.hosts_store()) return;
+  internal::keep_hosted_store(place.master_addr, place.master_port);
+}
+
 // Nobody refers to what lives here, and nothing here to what lives elsewhere; or the time is over.
 void Worker::Stack::wait_until_drained() {
   const auto either = std::make_shared<Promise<void>>(nullptr);  // shared by what completes it
@@ -355,6 +370,7 @@ void Worker::Stack::wait_until_drained() {
 void Worker::Stack::end(ShutdownOptions options, const RpcRuntime* runtime) {
   absl::Status status;
   if (options.graceful) status = drain(options.timeout.or_else(options_.shutdown_timeout));
+  if (options.graceful || others_go_on()) keep_store();
   if (options_.dynamic && membership_ != nullptr) {
     store_thread_->run(
         [store = store_, place = options_.place, self = agent_->self().id] {

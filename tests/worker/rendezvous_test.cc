@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "weft/rpc/static_join.h"
+#include "weft/worker/internal/hosted_stores.h"
 #include "weft/worker/internal/tcp_port.h"
 
 namespace weft {
@@ -191,6 +192,30 @@ TEST(RendezvousConnect, RankZeroHostsUnlessTheAgentDoes) {
   ASSERT_TRUE(under_agent.ok()) << "rank 0 must not bind the agent's port: "
                                 << under_agent.status();
   EXPECT_EQ(*(*under_agent)->get("from", absl::Seconds(5)), "rank0");
+}
+
+TEST(RendezvousConnect, RankZerosKeptStoreServesOthersUntilItComesAgain) {
+  LaunchEnvironment environment;
+  environment.master_addr = "127.0.0.1";
+  environment.master_port = closed_port();
+  environment.world_size = 2;
+  LaunchEnvironment other = environment;
+  other.rank = 1;
+  for (int64_t life = 1; life <= 3; ++life) {
+    auto rank0 = open_rendezvous_store(environment);
+    ASSERT_TRUE(rank0.ok()) << rank0.status();
+    EXPECT_EQ(*(*rank0)->add("lives", 1), life);
+    auto at_the_same_time = open_rendezvous_store(environment);
+    ASSERT_TRUE(at_the_same_time.ok()) << at_the_same_time.status();
+    internal::keep_hosted_store(environment.master_addr, environment.master_port);
+    rank0->reset();
+    at_the_same_time->reset();
+    auto rank1 = open_rendezvous_store(other);
+    ASSERT_TRUE(rank1.ok()) << rank1.status();
+    EXPECT_EQ(*(*rank1)->get("lives", absl::Seconds(5)), absl::StrCat(life));
+  }
+  ASSERT_TRUE(open_rendezvous_store(environment).ok());  // not kept: ends at once
+  EXPECT_TRUE(internal::listen_on(environment.master_addr, environment.master_port).ok());
 }
 
 }  // namespace

@@ -197,6 +197,14 @@ TEST(WorkerProcessTest, TheSameBinaryRunsByHand) {
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("worker0 called 2"), HasSubstr("worker1 called 2")));
 }
 
+// The ranks go through their rounds at their own pace; rank 0 hosts the store.
+TEST(WorkerProcessTest, ByHandAGroupThatHasEndedMayBeJoinedAgainAtOnce) {
+  const Outcome outcome = by_hand(2, "again 20", free_port());
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("worker0 was there 20 times"),
+                                    HasSubstr("worker1 was there 20 times")));
+}
+
 TEST(WorkerProcessTest, AStoreThatTheAgentHostsServesTheRanksAndOutlivesThem) {
   RendezvousOptions options;
   options.port = free_port();

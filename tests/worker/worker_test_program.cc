@@ -12,17 +12,20 @@
 //   threadless     the system gives no more threads: calls that need one are refused, others go on
 //   join           joins and shuts down; WEFT_TEST_NAME and WEFT_TEST_WORLD replace name and size
 //   absent         rank 1 never joins
+//   again N        joins, calls every other rank and shuts down, N times with the same options
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <sys/resource.h>
 #include <system_error>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/mutex.h"
@@ -95,6 +98,23 @@ int ring(weft::Worker& worker) {
   }
   worker.shutdown();
   say(absl::StrCat(worker.name(), " called ", worker.workers().size()));
+  return 0;
+}
+
+// Every second time the worker of the last round is still there when the next one joins.
+int again(const weft::WorkerOptions& options, int rounds) {
+  std::optional<weft::Worker> last;
+  for (int round = 1; round <= rounds; ++round) {
+    weft::Worker worker = weft::Worker::join(options);
+    if (worker.id().incarnation != static_cast<uint32_t>(round)) return 2;  // on another store
+    for (const weft::WorkerInfo& peer : worker.workers()) {
+      if (weft::rpc_sync(peer.id, plus_one, round) != round + 1) return 3;
+    }
+    worker.shutdown();
+    last.reset();
+    if (round % 2 == 0) last.emplace(std::move(worker));
+  }
+  say(absl::StrCat(options.effective_name(), " was there ", rounds, " times"));
   return 0;
 }
 
@@ -257,6 +277,7 @@ int run(int argc, char** argv) {
   const auto start = std::chrono::steady_clock::now();
   const auto in_time = [&] { return std::chrono::steady_clock::now() - start < kAtOnce; };
   try {
+    if (task == "again") return again(options, argc > 2 ? std::stoi(argv[2]) : 0);
     weft::Worker worker = weft::Worker::join(options);
     if (task == "ring") return ring(worker);
     if (task == "victim") return lose(worker, chosen, false);

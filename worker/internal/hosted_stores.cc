@@ -1,0 +1,109 @@
+#include "weft/worker/internal/hosted_stores.h"
+
+#include <map>
+#include <optional>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/mutex.h"
+#include "weft/base/status.h"
+
+namespace weft::internal {
+namespace {
+
+// One user's part of a store that others use, too.
+class SharedStore final : public RendezvousStore {
+ public:
+  explicit SharedStore(std::shared_ptr<RendezvousStore> store) : store_(std::move(store)) {}
+
+  absl::Status set(const std::string& key, const std::string& value) override {
+    return store_->set(key, value);
+  }
+  absl::StatusOr<std::string> get(const std::string& key, absl::Duration timeout) override {
+    return store_->get(key, timeout);
+  }
+  absl::StatusOr<std::optional<std::string>> try_get(const std::string& key) override {
+    return store_->try_get(key);
+  }
+  absl::StatusOr<int64_t> add(const std::string& key, int64_t amount) override {
+    return store_->add(key, amount);
+  }
+  absl::StatusOr<std::string> compare_set(const std::string& key, const std::string& expected,
+                                          const std::string& desired) override {
+    return store_->compare_set(key, expected, desired);
+  }
+  absl::Status wait(const std::vector<std::string>& keys, absl::Duration timeout) override {
+    return store_->wait(keys, timeout);
+  }
+  std::string description() const override { return store_->description(); }
+
+ private:
+  const std::shared_ptr<RendezvousStore> store_;  // shared by its users, and with its Slot if kept
+};
+
+// What this process hosts at one address.
+class Slot {
+ public:
+  // The lock is held while `make` runs: two users at a time would compete for the port.
+  absl::StatusOr<std::shared_ptr<RendezvousStore>> open(const MakeStore& make)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    std::shared_ptr<RendezvousStore> store = store_.lock();
+    kept_ = nullptr;  // the new user's now
+    if (store != nullptr) return store;
+    WEFT_ASSIGN_OR_RETURN(store, make());
+    store_ = store;
+    return store;
+  }
+
+  void keep() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    kept_ = store_.lock();
+  }
+
+ private:
+  Mutex mutex_;
+  std::weak_ptr<RendezvousStore> store_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<RendezvousStore> kept_ ABSL_GUARDED_BY(mutex_);  // that of store_, or null
+};
+
+class Slots {
+ public:
+  // Lives as long as this object.
+  Slot& at(const std::string& host, uint16_t port) ABSL_LOCKS_EXCLUDED(mutex_) {
+    // The process is part of the key: a forked child must not touch what its parent serves.
+    const std::string key = absl::StrCat(getpid(), " ", host, ":", port);
+    MutexLock lock(mutex_);
+    std::unique_ptr<Slot>& slot = slots_[key];
+    if (slot == nullptr) slot = std::make_unique<Slot>();
+    return *slot;
+  }
+
+ private:
+  Mutex mutex_;
+  std::map<std::string, std::unique_ptr<Slot>> slots_ ABSL_GUARDED_BY(mutex_);
+};
+
+Slots& slots() {
+  // Never destroyed: the end of a store waits for threads, and a process that ends must not.
+  static auto* const all = new Slots;
+  return *all;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RendezvousStore>> share_hosted_store(const std::string& host,
+                                                                    uint16_t port,
+                                                                    const MakeStore& make) {
+  if (port == 0) return make();
+  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<RendezvousStore> store, slots().at(host, port).open(make));
+  return std::make_unique<SharedStore>(std::move(store));
+}
+
+void keep_hosted_store(const std::string& host, uint16_t port) {
+  if (port != 0) slots().at(host, port).keep();
+}
+
+}  // namespace weft::internal
