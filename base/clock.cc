@@ -57,7 +57,7 @@ bool SystemClock::cancel(TimerId timer) {
 }
 
 void SystemClock::run(State& state) {
-  pthread_setname_np(pthread_self(), "weft clock");  // docs/membership.md: others look for it
+  pthread_setname_np(pthread_self(), kClockThread);
   while (true) {
     Callback due;
     {

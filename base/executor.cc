@@ -18,6 +18,8 @@ thread_local int sections_here = 0;  // of the executor's task; they may be nest
 
 // Threads beyond the working number that had nothing to do for this long end.
 constexpr std::chrono::seconds kIdleThreadLife{10};
+// So many stalls with threads that do not say that they wait: they compute, or wait unseen.
+constexpr int kMostStalls = 100;
 
 }  // namespace
 
@@ -170,18 +172,21 @@ std::vector<ThreadExecutor::Call> ThreadExecutor::check_stall() {
   refused_ = false;
   std::vector<Call> refused;
   if (queue_.empty() || stopping_) {
+    stalls_ = 0;
     saturated_.store(false, std::memory_order_relaxed);
     return refused;
   }
   if (idle_ == 0) {
     if (finished_ != finished_at_check_) {
+      stalls_ = 0;
       add_thread_if_short();  // one that the system refused before
     } else if (add_thread().ok()) {
       ++extra_;
-    } else {
+    } else if (waiting_ >= threads_.size()) {
       saturated_.store(true, std::memory_order_relaxed);
-      // One that does not say that it waits may compute, and takes the next task then.
-      if (waiting_ >= threads_.size()) refused = take_calls();
+      refused = take_calls();
+    } else if (++stalls_ >= kMostStalls) {
+      saturated_.store(true, std::memory_order_relaxed);
     }
   }
   watch_for_stall();

@@ -6,7 +6,8 @@
 // Blocking: a wait inside a task announces itself by BlockingSection; Weft's own waits all do.
 // Errors: where the system refuses a thread, the executor does as at its own bound, and tries again
 // each `stall`: tasks wait for the threads that there are. Calls are refused (`saturated`, and
-// those of schedule_call that wait already) once all of these wait and nothing has finished.
+// those of schedule_call that wait already) once all of these wait and nothing has finished. Where
+// nothing finishes for 100 times `stall` although some do not say that they wait, new ones are.
 #pragma once
 
 #include <atomic>
@@ -120,8 +121,8 @@ class ThreadExecutor final : public Executor {
   // On ServingThreads, which must end before this executor.
   void schedule_near(Task task, Nanoseconds expected) override ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // While every thread that the bound or the system allows exists, all are taken, and tasks wait;
-  // until the next task or wait ends.
+  // While every thread that the bound or the system allows exists, tasks wait for one, and all of
+  // them wait or have finished nothing for long; until the next task or wait ends.
   bool saturated() const override { return saturated_.load(std::memory_order_relaxed); }
   size_t thread_count() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool idle() const override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -170,6 +171,7 @@ class ThreadExecutor final : public Executor {
   size_t extra_ ABSL_GUARDED_BY(mutex_) = 0;  // threads added for unannounced waits
   uint64_t finished_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t finished_at_check_ ABSL_GUARDED_BY(mutex_) = 0;
+  int stalls_ ABSL_GUARDED_BY(mutex_) = 0;  // checks in a row at which nothing had finished
   bool watching_ ABSL_GUARDED_BY(mutex_) = false;
   bool refused_ ABSL_GUARDED_BY(mutex_) = false;  // a thread, by the system, since the last check
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -55,7 +55,7 @@ void ServingThreads::start_stand_by() {
 }
 
 void ServingThreads::run(bool serve) {
-  pthread_setname_np(pthread_self(), "weft serving");  // docs/membership.md: others look for it
+  pthread_setname_np(pthread_self(), kServingThread);
   Here here(this);
   here_ = &here;
   if (!serve) here.term = stand_by();

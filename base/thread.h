@@ -14,6 +14,11 @@
 
 namespace weft {
 
+// Threads of these names answer heartbeats. Other workers of the host ask the kernel how long they
+// waited for a processor (docs/membership.md).
+inline constexpr char kClockThread[] = "weft clock";
+inline constexpr char kServingThread[] = "weft serving";
+
 // Runs `run` on a new thread. `purpose` completes "no thread can be started for", and gives the
 // thread its name, what debuggers and top show: "a part" is "weft part", up to 15 bytes. Without
 // one it would have the name of the thread that starts it.

@@ -57,7 +57,7 @@ struct BatchStats {
   uint64_t calls = 0;       // in these batches
   uint64_t largest = 0;     // calls in one
   uint64_t abandoned = 0;   // calls whose callers gave up before their batch began
-  uint64_t refused = 0;     // calls beyond what may wait
+  uint64_t refused = 0;     // calls beyond what may wait, or without a thread
   uint64_t late = 0;        // batches whose oldest call took longer than the goal
   size_t pending = 0;       // calls that wait now, of all workers
   size_t size = 0;          // calls that a batch may have now; the largest of the workers'

@@ -34,8 +34,6 @@ namespace {
 constexpr Nanoseconds kLeaveTime = std::chrono::seconds(1);
 // How long a worker that ends waits for the store.
 constexpr Nanoseconds kStoreTime = std::chrono::milliseconds(500);
-// Without it the next join of this group is refused, so a busy machine gets more time.
-constexpr Nanoseconds kRoundTime = std::chrono::seconds(5);
 
 absl::Status has_ended() {
   return with_ran(absl::FailedPreconditionError("this worker has been shut down"), Ran::kNo);
@@ -350,7 +348,7 @@ void Worker::Stack::end_round() {
       [store = store_, place = options_.place, round = round_] {
         (void)mark_ended(*store, place.run_id, place.group_epoch, round);
       },
-      kRoundTime);
+      kStoreTime);
 }
 
 // The others may be on their way into the next round, or go on without this worker: they know no

@@ -80,6 +80,8 @@ class BatchQueue::Place {
   const std::shared_ptr<RpcRuntime>& runtime() const { return runtime_; }
   bool started() const { return started_; }
   void start() { started_ = true; }
+  bool given_back() const { return given_back_; }
+  void set_given_back() { given_back_ = true; }
 
   void execution_begins(TimePoint oldest, size_t calls, bool full) {
     oldest_ = oldest;
@@ -98,6 +100,7 @@ class BatchQueue::Place {
   const std::shared_ptr<BatchQueue> queue_;
   const std::shared_ptr<RpcRuntime> runtime_;
   bool started_ = false;
+  bool given_back_ = false;
   bool executing_ = false;
   bool full_ = false;
   size_t calls_ = 0;
@@ -167,7 +170,7 @@ void BatchQueue::add(const std::shared_ptr<RpcRuntime>& runtime, BatchShape shap
     }
   }
   perform(runtime, std::move(actions));
-  fail_here(std::move(own));
+  fail_here(own);
 }
 
 absl::Status BatchQueue::refuse_more(const Key& key, const Waiting& call) {
@@ -209,15 +212,35 @@ void BatchQueue::end() {
   {
     MutexLock lock(mutex_);
     ended_ = true;
-    for (auto& [key, group] : groups_) {
-      if (group.timer_at != kNever && runtime != nullptr) runtime->clock().cancel(group.timer);
-      for (Waiting& call : group.waiting) actions.failed.push_back({std::move(call), ended()});
-    }
-    groups_.clear();
-    pending_ = 0;
-    pending_bytes_ = 0;
+    take_waiting(runtime.get(), ended(), actions);
   }
-  fail_here(std::move(actions));
+  fail_here(actions);
+}
+
+void BatchQueue::refuse(Place& place) {
+  Actions actions;
+  {
+    MutexLock lock(mutex_);
+    give_back_locked(place);  // before a caller that fails now calls again
+    stats_.refused += pending_;
+    const std::string why =
+        absl::StrCat("batcher '", options_.name, "': no thread is left for a batch of ", pending_,
+                     " calls that wait");
+    take_waiting(place.runtime().get(), absl::ResourceExhaustedError(why), actions);
+  }
+  fail_here(actions);
+  // What the callers left with their calls may take long to die: not on this thread.
+  place.runtime()->executor().schedule([dead = std::move(actions)] {});
+}
+
+void BatchQueue::take_waiting(RpcRuntime* runtime, const absl::Status& why, Actions& actions) {
+  for (auto& [key, group] : groups_) {
+    if (group.timer_at != kNever && runtime != nullptr) runtime->clock().cancel(group.timer);
+    for (Waiting& call : group.waiting) actions.failed.push_back({std::move(call), why});
+  }
+  groups_.clear();
+  pending_ = 0;
+  pending_bytes_ = 0;
 }
 
 void BatchQueue::wait_for_executions() {
@@ -337,13 +360,19 @@ void BatchQueue::executed(size_t calls, bool full, Nanoseconds run, Nanoseconds 
   execution_ended_.notify_all();
 }
 
-void BatchQueue::give_back(const Place& place) {
+void BatchQueue::give_back_locked(Place& place) {
+  place.set_given_back();
+  --running_;
+  if (!place.started()) --unstarted_;
+}
+
+void BatchQueue::give_back(Place& place) {
   Actions actions;
   {
     MutexLock lock(mutex_);
-    --running_;
-    // Dropped by an executor that has stopped: the queue ends with it.
-    if (!place.started()) --unstarted_;
+    if (place.given_back()) return;
+    give_back_locked(place);
+    // Else dropped by an executor that has stopped: the queue ends with it.
     if (place.started()) begin_due(*place.runtime(), actions);
   }
   perform(place.runtime(), std::move(actions));
@@ -373,7 +402,7 @@ void BatchQueue::look() {
   Actions failed;
   failed.failed.swap(actions.failed);
   perform(runtime, std::move(actions));
-  fail_here(std::move(failed));
+  fail_here(failed);
 }
 
 void BatchQueue::begin_due(RpcRuntime& runtime, Actions& actions) {
@@ -482,24 +511,22 @@ void BatchQueue::on_timer(const Key& key, TimePoint when) {
 
 void BatchQueue::perform(const std::shared_ptr<RpcRuntime>& runtime, Actions actions) {
   for (size_t i = 0; i < actions.begun; ++i) {
+    Executor::Call batch;
     auto place = std::make_shared<Place>(shared_from_this(), runtime);
-    Executor::Task task = [place = std::move(place)]() mutable {
+    batch.refuse = [place] { place->queue().refuse(*place); };
+    batch.run = [place = std::move(place)]() mutable {
       BatchQueue& queue = place->queue();
       queue.run_one(std::move(place));
     };
-    if (run_lengths_.short_lately()) {
-      runtime->executor().schedule_near(std::move(task), run_lengths_.usual());
-    } else {
-      runtime->executor().schedule(std::move(task));
-    }
+    if (run_lengths_.short_lately()) batch.expected = run_lengths_.usual();
+    runtime->executor().schedule_call(std::move(batch));
   }
   // What fails lets go of what its caller left with it, and that may wait: not on this thread.
   if (actions.failed.empty()) return;
-  runtime->executor().schedule(
-      [actions = std::move(actions)]() mutable { fail_here(std::move(actions)); });
+  runtime->executor().schedule([actions = std::move(actions)]() mutable { fail_here(actions); });
 }
 
-void BatchQueue::fail_here(Actions actions) {
+void BatchQueue::fail_here(Actions& actions) {
   for (Actions::Failed& failed : actions.failed) {
     if (failed.call.call != nullptr) failed.call.call->forget(failed.call.cancel_hook);
     failed.call.item->fail(with_ran(std::move(failed.why), Ran::kNo));

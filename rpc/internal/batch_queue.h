@@ -126,8 +126,14 @@ class BatchQueue : public std::enable_shared_from_this<BatchQueue> {
   static CallScope scope_of(const std::vector<Waiting>& calls);
   void executed(size_t calls, bool full, Nanoseconds run, Nanoseconds from_arrival)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void give_back(const Place& place) ABSL_LOCKS_EXCLUDED(mutex_);
+  void give_back(Place& place) ABSL_LOCKS_EXCLUDED(mutex_);
+  void give_back_locked(Place& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void look() ABSL_LOCKS_EXCLUDED(mutex_);
+  // No thread is left for the batch: all calls that wait fail, here.
+  void refuse(Place& place) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes out all calls that wait; they fail with `why`.
+  void take_waiting(RpcRuntime* runtime, const absl::Status& why, Actions& actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Begins what is due and may run; sets timers for what will be.
   void begin_due(RpcRuntime& runtime, Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -146,7 +152,7 @@ class BatchQueue : public std::enable_shared_from_this<BatchQueue> {
   // Begins places, and fails calls on the executor.
   void perform(const std::shared_ptr<RpcRuntime>& runtime, Actions actions)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  static void fail_here(Actions actions);
+  static void fail_here(Actions& actions);
   absl::Status refuse_more(const Key& key, const Waiting& call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ended() const;

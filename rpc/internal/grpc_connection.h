@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "weft/base/log.h"
 #include "weft/base/mutex.h"
 #include "weft/rpc/grpc_transport.h"
 #include "weft/rpc/internal/grpc_stream.h"
@@ -188,19 +189,24 @@ class GrpcConnection final : public Connection,
   void received(Lane lane, std::vector<Frame> frames) {
     std::shared_ptr<GrpcStream> hung;
     bool has_beats = false;
+    TimePoint now;
     {
       MutexLock lock(mutex_);
       if (closed_) return;  // the bulk lane may end after the connection
       ++delivering_;
       for (const Frame& frame : frames) {
         if (!is_beat(frame.header)) continue;
-        has_beats = true;
-        if (!beat_routes_.on_read(frame.header, lane, standing())) continue;
+        if (!std::exchange(has_beats, true)) now = shared_->clock.now();
+        if (!beat_routes_.on_read(frame.header, lane, standing(), now)) continue;
         hung = std::exchange(lanes_[kBeatsLane], nullptr);
         beat_routes_.restart();
       }
     }
-    if (hung != nullptr) hung->cut();
+    if (hung != nullptr) {
+      log_warning("heartbeats of worker '", peer_.name, "' (", peer_.id.to_string(),
+                  ") come on other lanes than their own, which is cut");
+      hung->cut();
+    }
     if (has_beats) dial_beats();
     shared_->with_sink(
         [&](TransportSink& sink) { sink.on_frames(shared_from_this(), std::move(frames)); });

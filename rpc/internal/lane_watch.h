@@ -2,7 +2,8 @@
 // lane moves, or, once it was handed to the wire, whether the acknowledgement comes.
 //
 // Only bytes that were queued when the frame became the oldest count. So traffic that follows, on
-// its own lane or on another one, cannot hide that the frame's lane hangs.
+// its own lane or on another one, cannot hide that the frame's lane hangs. Time in which nobody
+// looked does not count: then this process may have stood still.
 //
 // Thread safety: none; the agent's lock for the peer (agent_peer.h) guards it.
 #pragma once
@@ -30,16 +31,20 @@ class LaneWatch {
       if (i == goals_.size()) goals_.push_back(lanes[i].taken);
       written += std::min(lanes[i].written, goals_[i]);
     }
-    if (next || written != written_) moved_at_ = now;
+    // One look counts for no more than a quarter of the limit.
+    still_ += std::min<Nanoseconds>(now - looked_at_, limit / 4);
+    looked_at_ = now;
+    if (next || written != written_) still_ = Nanoseconds(0);
     written_ = written;
-    return oldest != 0 && now - moved_at_ >= limit;
+    return oldest != 0 && still_ >= limit;
   }
 
  private:
   uint64_t oldest_ = 0;
   std::vector<uint64_t> goals_;  // of each lane, what was taken when `oldest_` became it
   uint64_t written_ = 0;         // of the goals
-  TimePoint moved_at_;
+  TimePoint looked_at_;
+  Nanoseconds still_{0};  // for how long nothing moved
 };
 
 }  // namespace weft::internal

@@ -260,7 +260,7 @@ Nanoseconds MembershipCore::lag_of(const Peer& peer) const {
   return bounded(bounded(peer.lag) + peer.late.value_or(Nanoseconds(0)));
 }
 
-Nanoseconds MembershipCore::allowance() const { return bounded(2 * worst_lag_); }
+Nanoseconds MembershipCore::allowance() const { return bounded(2 * std::max(worst_lag_, lag_)); }
 
 Nanoseconds MembershipCore::patience(const Peer& peer) const {
   // One that has answered no beat is taken to be as late as the others.

@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "weft/base/thread.h"
 
 namespace weft::internal {
 namespace {
@@ -30,8 +31,10 @@ std::string read_file(const std::string& path) {
   return size <= 0 ? "" : std::string(text.data(), static_cast<size_t>(size));
 }
 
-// base/clock.cc and base/serving_threads.cc name their threads so.
-bool counts(const std::string& name) { return name == "weft clock\n" || name == "weft serving\n"; }
+bool counts(absl::string_view name) {
+  name = absl::StripTrailingAsciiWhitespace(name);
+  return name == kClockThread || name == kServingThread;
+}
 
 uint64_t started_at(const std::string& stat) {
   const std::vector<std::string> words = absl::StrSplit(stat, ' ');

@@ -157,7 +157,9 @@ void WorkerRuntime::on_call(const std::shared_ptr<IncomingCall>& call) {
     return;
   }
   arrival->entry = *entry;
-  if (executor_.saturated()) {
+  const bool needs_thread =
+      !arrival->entry->run_inline || !meta.target().empty() || (header.flags & kFlagObject) != 0;
+  if (needs_thread && executor_.saturated()) {
     refuse_unread(no_thread_for(*arrival));
     return;
   }

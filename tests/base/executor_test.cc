@@ -266,6 +266,8 @@ TEST_F(AtAThreadLimit, ACallWaitsForAThreadThatMayBeComputing) {
   occupy(false);
   std::atomic<int> ran{0};
   call(ran);
+  for (int i = 0; i < 99; ++i) stall();
+  EXPECT_FALSE(executor_.saturated()) << "it computes for a second";
   stall();
   EXPECT_TRUE(executor_.saturated()) << "further ones are refused before they come here";
   EXPECT_EQ(refused_, 0);

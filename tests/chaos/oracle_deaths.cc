@@ -54,6 +54,8 @@ bool disturbs_others(FaultKind kind) {
     case FaultKind::kStoreCut:
     case FaultKind::kFullDisk:
     case FaultKind::kLeave:
+    case FaultKind::kProxyHang:    // a connection is cut, nobody dies of it
+    case FaultKind::kThreadLimit:  // calls are refused, nobody dies of it
       return false;
     default:
       return true;

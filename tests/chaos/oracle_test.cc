@@ -299,6 +299,10 @@ TEST_F(OracleDeathTest, FindsAWorkerThatWasGivenUpWithoutAReason) {
   EXPECT_EQ(judged().false_deaths, 1u);
   injections_.push_back({FaultKind::kStop, 0, 1, {95 * kSecond, 95 * kSecond + 900 * kMs}});
   EXPECT_EQ(judged().false_deaths, 1u) << "so short a stop is no reason";
+  for (const FaultKind kind : {FaultKind::kProxyHang, FaultKind::kThreadLimit}) {
+    injections_.push_back({kind, 1, 2, {90 * kSecond, 95 * kSecond}});
+    EXPECT_EQ(judged().false_deaths, 1u) << "nobody dies of a cut connection or a refused call";
+  }
   injections_.push_back({FaultKind::kPartition, 1, 2, {90 * kSecond, 95 * kSecond}});
   EXPECT_EQ(judged().false_deaths, 0u);
 }

@@ -1,5 +1,7 @@
 #include "weft/rpc/internal/beat_routes.h"
 
+#include <algorithm>
+#include <array>
 #include <random>
 #include <utility>
 #include <vector>
@@ -23,6 +25,7 @@ LaneSet set_of(std::initializer_list<Lane> lanes) {
   return set;
 }
 
+constexpr Nanoseconds kInterval = std::chrono::milliseconds(100);  // of heartbeats
 const LaneSet kAll = set_of({kSmallLane, kBulkLane, kBeatsLane});
 
 // Two ends of a connection; a lane that hangs loses what is put on it.
@@ -40,7 +43,7 @@ class BeatRoutesTest : public ::testing::Test {
     last_ = lanes;
     for (const Lane lane : {kSmallLane, kBulkLane, kBeatsLane}) {
       if (!lanes[lane] || hung_[lane]) continue;
-      if (to.routes.on_read(header, lane, to.standing)) to.sees_hang = true;
+      if (to.routes.on_read(header, lane, to.standing, now_)) to.sees_hang = true;
       if (is_answer(header)) {
         to.answered = header.call;
       } else {
@@ -51,6 +54,7 @@ class BeatRoutesTest : public ::testing::Test {
   // Sends the next heartbeat; true if it is answered.
   bool beats(End& from, End& to) {
     const uint64_t number = ++number_;
+    now_ += kInterval;
     send(from, to, beat(number));
     return from.answered == number;
   }
@@ -59,6 +63,7 @@ class BeatRoutesTest : public ::testing::Test {
   LaneSet hung_;
   LaneSet last_;  // where the last one went
   uint64_t number_ = 0;
+  TimePoint now_;
 };
 
 TEST_F(BeatRoutesTest, HeartbeatsAndAnswersTravelOnTheirOwnLaneAlone) {
@@ -105,7 +110,7 @@ TEST_F(BeatRoutesTest, BothEndsLearnThatTheLaneForHeartbeatsHangs) {
       if (both) (void)beats(b_, a_);
     }
     EXPECT_GE(sent, BeatRoutes::kMostMissed / 4);
-    EXPECT_LE(sent, BeatRoutes::kMostMissed + 1);
+    EXPECT_LE(sent, BeatRoutes::kMostMissed + 2);
   }
 }
 
@@ -119,22 +124,28 @@ TEST_F(BeatRoutesTest, AnotherLaneThatHangsIsNotTakenForTheirs) {
   }
 }
 
-// A process that stood still answers all that it missed, on all lanes.
-TEST_F(BeatRoutesTest, ASlowPeerThatAnswersOnTheirLaneFirstDoesNotHang) {
-  std::vector<std::pair<FrameHeader, LaneSet>> missed;
-  for (uint64_t number = 1; number <= 100; ++number) {
-    missed.emplace_back(beat(number), a_.routes.route(beat(number), kAll));
-  }
-  for (const Lane lane : {kBeatsLane, kSmallLane, kBulkLane}) {
-    for (const auto& [header, lanes] : missed) {
-      if (!lanes[lane]) continue;
-      EXPECT_FALSE(b_.routes.on_read(header, lane, kAll));
-      const FrameHeader answer = beat(header.call, true);
-      const LaneSet back = b_.routes.route(answer, kAll);
-      EXPECT_EQ(back, set_of({lane}));
-      EXPECT_FALSE(a_.routes.on_read(answer, lane, kAll)) << header.call;
+// It reads and answers all that it missed, lane by lane in any order.
+TEST_F(BeatRoutesTest, ALaneOfAProcessThatStoodStillDoesNotHang) {
+  std::array<Lane, kLanes> order = {kSmallLane, kBulkLane, kBeatsLane};
+  do {
+    a_ = b_ = End();
+    std::vector<std::pair<FrameHeader, LaneSet>> missed;
+    for (uint64_t number = 1; number <= 100; ++number) {
+      missed.emplace_back(beat(number), a_.routes.route(beat(number), kAll));
+      now_ += kInterval;
     }
-  }
+    for (const Lane lane : order) {
+      now_ += std::chrono::milliseconds(10);
+      for (const auto& [header, lanes] : missed) {
+        if (!lanes[lane]) continue;
+        EXPECT_FALSE(b_.routes.on_read(header, lane, kAll, now_));
+        const FrameHeader answer = beat(header.call, true);
+        const LaneSet back = b_.routes.route(answer, kAll);
+        EXPECT_EQ(back, set_of({lane}));
+        EXPECT_FALSE(a_.routes.on_read(answer, lane, kAll, now_)) << header.call;
+      }
+    }
+  } while (std::next_permutation(order.begin(), order.end()));
 }
 
 TEST_F(BeatRoutesTest, ANewLaneIsJudgedAnew) {

@@ -74,6 +74,17 @@ TEST_F(LaneWatchTest, ALaneThatJoinsCountsFromThenOn) {
             49 + 31);
 }
 
+// All processes of a host were stopped for an hour.
+TEST_F(LaneWatchTest, TimeInWhichNobodyLookedDoesNotCount) {
+  const TimePoint later = start_ + std::chrono::hours(1);
+  EXPECT_FALSE(watch_.is_stuck(7, {{100, 100}}, start_, kLimit));
+  EXPECT_FALSE(watch_.is_stuck(7, {{100, 100}}, start_ + seconds(1), kLimit));
+  int second = 0;
+  while (!watch_.is_stuck(7, {{100, 100}}, later + seconds(second), kLimit)) ++second;
+  EXPECT_GE(second, 20);
+  EXPECT_LE(second, 30);
+}
+
 TEST_F(LaneWatchTest, TheNextFrameHasTheWholeLimit) {
   EXPECT_EQ(stuck_after([](uint64_t now) { return Seen(now < 29 ? 7 : 8, {{100, 100}}); }), 59);
 }

@@ -5,12 +5,15 @@
 #include <string>
 #include <vector>
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/rpc_error.h"
 #include "weft/base/thread.h"
+#include "weft/rpc/batching.h"
 #include "weft/rpc/function.h"
 #include "weft/rpc/verbs.h"
 #include "weft/rref/rref.h"
@@ -56,6 +59,12 @@ class Booth {
   void pass() { executed.fetch_add(1); }
 };
 WEFT_REGISTER_CLASS(Booth, weft::constructor<>(), &Booth::hold, &Booth::pass, weft::serial);
+
+std::optional<weft::Batcher<at::Tensor(at::Tensor)>> batcher;
+int64_t batched(int64_t value) {
+  return (*batcher)(at::full({1}, value, at::kLong)).wait().item<int64_t>();
+}
+WEFT_REGISTER_FUNCTION(batched);
 
 TEST_P(ThreadLimitTest, JoinNamesTheThreadThatTheSystemRefuses) {
   for (int more = 0; more < 20; ++more) {
@@ -205,6 +214,31 @@ TEST_P(ThreadLimitTest, CallsThatWaitAtASerialObjectAreRefusedOnceNoThreadIsLeft
   booth.rpc_sync(&Booth::pass);
   EXPECT_EQ(executed, 1) << "the object is free again";
   world.shutdown_all();
+}
+
+// The handler that waits for the batch holds the only thread.
+TEST_P(ThreadLimitTest, ABatchForWhichNoThreadIsLeftIsRefused) {
+  WorkerWorld world(1, with_one_thread());
+  executed = 0;
+  batcher.emplace([](const at::Tensor& values) {
+    executed.fetch_add(values.size(0));
+    return values * 2;
+  });
+  {
+    const ThreadLimit none(0);
+    try {
+      weft::rpc_sync(world[0].to("worker0"), batched, 4);
+      FAIL() << "a handler and the batch that it waited for ran on one thread";
+    } catch (const RpcError& refused) {
+      EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused.what();
+      EXPECT_THAT(refused.what(), HasSubstr("no thread is left for a batch of 1 calls"));
+    }
+  }
+  EXPECT_EQ(executed, 0);
+  EXPECT_EQ(weft::rpc_sync(world[0].to("worker0"), batched, 4), 8);
+  EXPECT_EQ(executed, 1);
+  world.shutdown_all();
+  batcher.reset();
 }
 
 TEST(ThreadLimitAtTheStore, OpeningItSaysThatNoThreadIsLeft) {

@@ -13,10 +13,44 @@
 namespace weft::internal {
 namespace {
 
+// What this process hosts at one address.
+class Slot {
+ public:
+  // The lock is held while `make` runs: two users at a time would compete for the port.
+  absl::StatusOr<std::shared_ptr<RendezvousStore>> open(const MakeStore& make)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    std::shared_ptr<RendezvousStore> store = store_.lock();
+    kept_ = nullptr;  // the new user's now
+    if (store != nullptr) return store;
+    WEFT_ASSIGN_OR_RETURN(store, make());
+    store_ = store;
+    return store;
+  }
+
+  void keep() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    kept_ = store_.lock();
+  }
+
+  // Of a user that ends. Under the lock: who opens next finds the store or a free port.
+  void release(std::shared_ptr<RendezvousStore> store) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    store.reset();
+  }
+
+ private:
+  Mutex mutex_;
+  std::weak_ptr<RendezvousStore> store_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<RendezvousStore> kept_ ABSL_GUARDED_BY(mutex_);  // that of store_, or null
+};
+
 // One user's part of a store that others use, too.
 class SharedStore final : public RendezvousStore {
  public:
-  explicit SharedStore(std::shared_ptr<RendezvousStore> store) : store_(std::move(store)) {}
+  SharedStore(Slot& slot, std::shared_ptr<RendezvousStore> store)
+      : slot_(slot), store_(std::move(store)) {}
+  ~SharedStore() override { slot_.release(std::move(store_)); }
 
   absl::Status set(const std::string& key, const std::string& value) override {
     return store_->set(key, value);
@@ -40,33 +74,8 @@ class SharedStore final : public RendezvousStore {
   std::string description() const override { return store_->description(); }
 
  private:
-  const std::shared_ptr<RendezvousStore> store_;  // shared by its users, and with its Slot if kept
-};
-
-// What this process hosts at one address.
-class Slot {
- public:
-  // The lock is held while `make` runs: two users at a time would compete for the port.
-  absl::StatusOr<std::shared_ptr<RendezvousStore>> open(const MakeStore& make)
-      ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(mutex_);
-    std::shared_ptr<RendezvousStore> store = store_.lock();
-    kept_ = nullptr;  // the new user's now
-    if (store != nullptr) return store;
-    WEFT_ASSIGN_OR_RETURN(store, make());
-    store_ = store;
-    return store;
-  }
-
-  void keep() ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(mutex_);
-    kept_ = store_.lock();
-  }
-
- private:
-  Mutex mutex_;
-  std::weak_ptr<RendezvousStore> store_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<RendezvousStore> kept_ ABSL_GUARDED_BY(mutex_);  // that of store_, or null
+  Slot& slot_;                              // never destroyed
+  std::shared_ptr<RendezvousStore> store_;  // shared by its users, and with the slot if kept
 };
 
 class Slots {
@@ -98,8 +107,9 @@ absl::StatusOr<std::unique_ptr<RendezvousStore>> share_hosted_store(const std::s
                                                                     uint16_t port,
                                                                     const MakeStore& make) {
   if (port == 0) return make();
-  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<RendezvousStore> store, slots().at(host, port).open(make));
-  return std::make_unique<SharedStore>(std::move(store));
+  Slot& slot = slots().at(host, port);
+  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<RendezvousStore> store, slot.open(make));
+  return std::make_unique<SharedStore>(slot, std::move(store));
 }
 
 void keep_hosted_store(const std::string& host, uint16_t port) {

@@ -41,6 +41,7 @@ class RawStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
     }
     return *ended_.result();
   }
+  bool ended() const { return ended_.done(); }
   // Bytes that left: the far end's machine has them, or lets them come.
   size_t taken() const { return taken_.load(); }
 
