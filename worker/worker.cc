@@ -380,11 +380,11 @@ void Worker::Stack::end(ShutdownOptions options, const RpcRuntime* runtime) {
   }
   internal::remove_live_runtime(runtime);
   // Handlers keep threads of the transport, too.
-  const TimerId late = clock_.call_at(
-      clock_.now() + kLeaveTime, [outcome = outcome_, status, name = agent_->self().name] {
-        if (!outcome->tell(status)) return;
-        log_warning("worker '", name, "' has left with handlers still running");
-      });
+  const TimerId late = clock_.call_at(clock_.now() + kLeaveTime, [outcome = outcome_, status,
+                                                                  name = agent_->self().name] {
+    if (!outcome->tell(status)) return;
+    log_warning("worker '", name, "' has left before all its handlers and connections had ended");
+  });
   // A handler on one of the transport's threads may wait for what only a hook ends.
   executor_.begin_stop();
   stop_traffic();

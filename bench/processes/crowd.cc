@@ -86,8 +86,10 @@ int64_t Crowd::best_amount(Work work) const {
 absl::StatusOr<BlockResult> Crowd::run(const Row& row, double seconds) {
   if (processes_.empty()) return absl::FailedPreconditionError("not started");
   const int64_t amount = row.amount > 0 ? row.amount : best_amount(row.work);
-  if (amount == 0)
+  if (amount == 0) {
+    if (unknown_.contains(row.work)) return absl::UnimplementedError("no such row");
     return absl::FailedPreconditionError("its best amount is known after other rows");
+  }
   if (options_.amounts_are_members && amount > options_.members) {
     return absl::UnimplementedError(absl::StrCat("it has ", options_.members, " members"));
   }
@@ -95,7 +97,10 @@ absl::StatusOr<BlockResult> Crowd::run(const Row& row, double seconds) {
   absl::StatusOr<Json> answer = processes_[0].ask(
       {{"do", "run"}, {"row", row.name}, {"amount", amount}, {"seconds", seconds}},
       seconds + kPatienceSeconds + options_.patience_seconds);
-  if (!answer.ok()) return of_process(0, answer.status());
+  if (!answer.ok()) {
+    if (absl::IsUnimplemented(answer.status())) unknown_.insert(row.work);
+    return of_process(0, answer.status());
+  }
   WEFT_ASSIGN_OR_RETURN(const Usage after, usage_of_all());
   BlockResult result = answer->at("result").get<BlockResult>();
   result.usage = after - before;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,6 +58,7 @@ class Crowd final : public Group {
   const Options options_;
   std::vector<ChildProcess> processes_;  // the leader first
   std::map<Work, std::map<int64_t, Rates>> rates_;
+  std::set<Work> unknown_;  // whose rows its program does not have
 };
 
 }  // namespace weft::bench

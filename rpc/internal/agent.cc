@@ -378,9 +378,11 @@ void Agent::suspect(WorkerId worker, const absl::Status& reason) {
 void Agent::fence(const absl::Status& why) {
   log_warning("fenced: ", why.message());
   const absl::Status reason(why.code(), absl::StrCat("is out of reach: ", why.message()));
-  for (const PeerPtr& peer : all_peers()) {
-    if (peer->info.id != options_.self.id) end_peer(peer, reason, false);
-  }
+  std::vector<PeerPtr> peers = all_peers();
+  std::erase_if(peers, [&](const PeerPtr& peer) { return peer->info.id == options_.self.id; });
+  // First of all no call leaves any more: what ends with one peer may call another.
+  for (const PeerPtr& peer : peers) trust(peer->info.id, TimePoint::min());
+  for (const PeerPtr& peer : peers) end_peer(peer, reason, false);
 }
 
 void Agent::beat(WorkerId worker, uint64_t number) {

@@ -1,6 +1,7 @@
 #include "weft/rpc/internal/agent.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <future>
 #include <optional>
@@ -310,6 +311,35 @@ TEST_P(AgentTest, MorePostsThanAreKeptForAStrangerAreItsEnd) {
   EXPECT_THAT(std::string(gone[0].message()), HasSubstr("4096 posts"));
   EXPECT_TRUE(agent.quiet());
   world.stop_agents();
+}
+
+// All its peers are over for it, one after the other: what ends with the first calls the second.
+TEST_P(AgentTest, WhoIsFencedCallsNobodyAnyMore) {
+  AgentWorld world(GetParam(), 3);
+  Promise<void> arrived;
+  std::shared_ptr<IncomingCall> unanswered;
+  world.agent(1).set_call_handler([&](const std::shared_ptr<IncomingCall>& call) {
+    unanswered = call;
+    arrived.set_value();
+  });
+  std::atomic<int> ran{0};
+  world.agent(2).set_call_handler([&](const std::shared_ptr<IncomingCall>& call) {
+    ++ran;
+    call->reply(Frame());
+  });
+  world.start();
+  EXPECT_TRUE(world.call(0, 2, frame_of("")).result().ok());
+  Promise<void> next;
+  world.agent(0).call(world.id(1), frame_of(""), "test", kNever, [&](const absl::StatusOr<Frame>&) {
+    world.agent(0).call(
+        world.id(2), frame_of(""), "test", kNever,
+        [&](const absl::StatusOr<Frame>& reply) { next.set_error(reply.status()); });
+  });
+  arrived.future().wait();
+  world.agent(0).fence(absl::UnavailableError("declared dead"));
+  const absl::Status status = next.future().result().status();
+  EXPECT_EQ(ran_of(status), Ran::kNo) << status;
+  EXPECT_EQ(ran, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, AgentTest,

@@ -62,6 +62,8 @@ void OracleMembership::suspect(Worker& by, WorkerId whom) {
   world_.schedule.in(delay, EventKind::kStore, by.slot, questions_.size() - 1);
 }
 
+void OracleMembership::unanswered(Worker& by, WorkerId whom) { by.sessions.reach(whom); }
+
 // Every peer is gone for it; also lives that messages have named and that it never met.
 void OracleMembership::fence(Worker& worker) {
   std::vector<WorkerId> all;

@@ -72,7 +72,7 @@ class OracleMembership final : public Membership {
   Door accepts(Worker& at, WorkerId dialler) override;
   void meet(Worker& at, WorkerId stranger) override;
   void suspect(Worker& by, WorkerId whom) override;
-  void unanswered(Worker& /*by*/, WorkerId /*whom*/) override {}  // time brings the verdict
+  void unanswered(Worker& by, WorkerId whom) override;  // time brings the verdict
   void refused(Worker& by, WorkerId whom) override { suspect(by, whom); }
   void on_post(Worker& at, WorkerId from, const std::shared_ptr<void>& body) override;
   void on_event(const Event& event) override;

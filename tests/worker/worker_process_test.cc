@@ -134,17 +134,19 @@ TEST(WorkerProcessTest, ShutdownGivesUpAtItsTimeoutAndNamesWhoIsStillAtWork) {
     EXPECT_THAT(outcome.output,
                 HasSubstr(absl::StrCat("worker", rank, " gave up: DEADLINE_EXCEEDED")));
   }
-  EXPECT_THAT(outcome.output,
-              AllOf(HasSubstr("still at work: 'worker0' (waits for 'worker1' to answer "
-                              "'never_return'), 'worker1' (serves 'never_return' to 'worker0') "
-                              "(at worker"),
-                    HasSubstr("'worker1' has left with handlers still running")));
+  EXPECT_THAT(
+      outcome.output,
+      AllOf(HasSubstr("still at work: 'worker0' (waits for 'worker1' to answer "
+                      "'never_return'), 'worker1' (serves 'never_return' to 'worker0') "
+                      "(at worker"),
+            HasSubstr("'worker1' has left before all its handlers and connections had ended")));
 }
 
 TEST(WorkerProcessTest, AHandlerOnAThreadOfTheTransportDelaysTheEndNoLonger) {
   const Outcome outcome = launch(2, "near 1");
   EXPECT_EQ(outcome.code, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("'worker1' has left with handlers still running"));
+  EXPECT_THAT(outcome.output,
+              HasSubstr("'worker1' has left before all its handlers and connections had ended"));
 }
 
 TEST(WorkerProcessTest, TwoRanksWithOneNameFailAndTheLauncherSaysWhy) {
