@@ -511,10 +511,16 @@ void MembershipCore::tell_others(const Verdict& verdict, MembershipActions& out)
 // A writer may have died before it told everybody. Those whom it condemned may have written, too.
 void MembershipCore::tell_what_it_wrote(WorkerId writer, MembershipActions& out) const {
   if (WEFT_BREAK(last_words_not_told)) return;
-  for (const auto& [dead, last] : ended_) {
-    if (last.by != writer) continue;
-    tell_others({dead, writer, last.reason}, out);
-    tell_what_it_wrote(dead, out);
+  // Each once: damaged verdicts may go round in a circle.
+  std::vector<WorkerId> writers = {writer};
+  for (size_t next = 0; next < writers.size(); ++next) {
+    for (const auto& [dead, last] : ended_) {
+      if (last.by != writers[next]) continue;
+      tell_others({dead, last.by, last.reason}, out);
+      if (std::find(writers.begin(), writers.end(), dead) == writers.end()) {
+        writers.push_back(dead);
+      }
+    }
   }
 }
 
