@@ -176,7 +176,9 @@ std::vector<ThreadExecutor::Call> ThreadExecutor::check_stall() {
     saturated_.store(false, std::memory_order_relaxed);
     return refused;
   }
-  if (idle_ == 0) {
+  if (idle_ > 0) {
+    stalls_ = 0;
+  } else {
     if (finished_ != finished_at_check_) {
       stalls_ = 0;
       add_thread_if_short();  // one that the system refused before

@@ -300,6 +300,7 @@ void MembershipCore::tick(TimePoint now, const std::vector<Look>& looks, Members
   // Who hears nobody is more likely to be cut off itself: the others may judge first.
   if (silent > 0) judge_silence(looks, beaten > 1 && heard == 0, out);
   for (const Look& look : looks) settle_doubt(look, passed, out);
+  read_again(out);
   if (to_watch().empty()) own_wait_ = Nanoseconds(0);
 }
 
@@ -410,10 +411,6 @@ void MembershipCore::ask(WorkerId worker, const absl::Status& reason, bool conde
   out.questions.push_back({worker, found->second.question, found->second.suspicion, condemn});
 }
 
-void MembershipCore::suspect(WorkerId worker, const absl::Status& reason, MembershipActions& out) {
-  ask(worker, reason, true, out);
-}
-
 void MembershipCore::unanswered(WorkerId by, const absl::Status& reason, MembershipActions& out) {
   if (!peers_.contains(by)) return;
   if (WEFT_BREAK(newcomer_condemns)) return suspect(by, reason, out);
@@ -456,11 +453,25 @@ void MembershipCore::ask_only(WorkerId worker, const absl::Status& reason, Membe
   if (found != peers_.end()) found->second.undecided = reason;
 }
 
+// What decides about such a pair may be written later, by a worker that could not ask before, and
+// who has lost all of those that would tell hears it from nobody.
+void MembershipCore::read_again(MembershipActions& out) {
+  const bool due = reading_ == 0 && last_tick_ - read_ >= limits_.patience;
+  if (undecided_.empty() || !due || WEFT_BREAK(undecided_not_read_again)) return;
+  reading_ = next_question_++;
+  out.questions.push_back({self_.id, reading_, "", /*condemn=*/false});
+}
+
 void MembershipCore::answer(WorkerId suspect, uint64_t question,
                             const absl::StatusOr<std::vector<Verdict>>& verdicts,
                             MembershipActions& out) {
   if (verdicts.ok()) {
     for (const Verdict& verdict : *verdicts) take(verdict, out);
+  }
+  if (question == reading_) {
+    reading_ = 0;
+    read_ = last_tick_;
+    return;
   }
   auto found = peers_.find(suspect);
   if (is_fenced() || found == peers_.end() || found->second.question != question) return;
@@ -469,38 +480,40 @@ void MembershipCore::answer(WorkerId suspect, uint64_t question,
   const absl::Status why = absl::UnavailableError(found->second.suspicion);
   if (!found->second.undecided.ok()) out.refused = found->second.undecided;
   end(suspect, why, out);
+  undecided_.insert(suspect);
+  read_ = last_tick_;
   // Alone from the start: nobody will ever tell it what the group thinks of it.
   if (!established_ && peers_.empty() && !out.refused.ok()) standing_ = out.fenced = out.refused;
+}
+
+void MembershipCore::take(const Verdict& verdict, MembershipActions& out) {
+  if (!is_fenced()) on_notice(verdict, out);
 }
 
 void MembershipCore::on_notice(const Verdict& verdict, MembershipActions& out) {
   if (verdict.dead == self_.id) {
     if (!WEFT_BREAK(own_death_ignored)) fence(verdict, out);
-  } else {
-    end(verdict.dead,
-        absl::UnavailableError(
-            absl::StrCat("was declared dead by worker ", named(verdict.by), ": ", verdict.reason)),
-        out);
-    remember(verdict);
-  }
-}
-
-void MembershipCore::take(const Verdict& verdict, MembershipActions& out) {
-  if (is_fenced()) return;
-  if (verdict.by != self_.id || verdict.dead == self_.id) {
-    on_notice(verdict, out);
     return;
   }
-  end(verdict.dead, absl::UnavailableError(verdict.reason), out);
-  remember(verdict);
+  const bool own = verdict.by == self_.id;
+  end(verdict.dead,
+      absl::UnavailableError(own ? verdict.reason
+                                 : absl::StrCat("was declared dead by worker ", named(verdict.by),
+                                                ": ", verdict.reason)),
+      out);
+  // Who wrote it tells all, once; others may have read it before its writer was answered.
+  if (!remember(verdict) || !own) return;
   tell_others(verdict, out);
   tell_what_it_wrote(verdict.dead, out);
 }
 
-void MembershipCore::remember(const Verdict& verdict) {
+bool MembershipCore::remember(const Verdict& verdict) {
   Ended& ended = ended_.at(verdict.dead);  // by end()
+  const bool fresh = ended.by != verdict.by;
   ended.by = verdict.by;
   ended.reason = verdict.reason;
+  undecided_.erase(verdict.dead);
+  return fresh;
 }
 
 void MembershipCore::tell_others(const Verdict& verdict, MembershipActions& out) const {
@@ -546,6 +559,7 @@ void MembershipCore::forget_oldest() {
     uint32_t& last = forgotten_[oldest->first.index];
     last = std::max(last, oldest->first.incarnation);
   }
+  undecided_.erase(oldest->first);
   ended_.erase(oldest);
 }
 
@@ -577,6 +591,7 @@ void MembershipCore::fence(const Verdict& verdict, MembershipActions& out) {
   for (WorkerId stranger : strangers_) out.gone.push_back({stranger, standing_});
   strangers_.clear();
   claims_.clear();
+  undecided_.clear();
 }
 
 }  // namespace weft::internal

@@ -36,7 +36,8 @@ struct MembershipActions {
     WorkerId to;
     uint64_t number;
   };
-  // To the verdict list, within bounded time; `answer` follows. At most one per worker at a time.
+  // To the verdict list, within bounded time; `answer` follows. At most one per worker at a time,
+  // and one that names this worker itself, which only reads.
   struct Question {
     WorkerId suspect;
     uint64_t number;
@@ -136,7 +137,9 @@ class MembershipCore {
   // cut off.
   void established() { established_ = true; }
   // Nobody listens at its address, or it is in breach of the protocol.
-  void suspect(WorkerId worker, const absl::Status& reason, MembershipActions& out);
+  void suspect(WorkerId worker, const absl::Status& reason, MembershipActions& out) {
+    ask(worker, reason, true, out);
+  }
   // A dial has failed, and nothing was heard of it: a lease will tell. Who is not established
   // leaves that to the others, for a while.
   void unanswered(WorkerId by, const absl::Status& reason, MembershipActions& out);
@@ -211,9 +214,11 @@ class MembershipCore {
   bool is_silent(const Peer& peer, Nanoseconds more = Nanoseconds(0)) const;
   void ask(WorkerId worker, const absl::Status& reason, bool condemn, MembershipActions& out);
   void ask_only(WorkerId worker, const absl::Status& reason, MembershipActions& out);
+  void read_again(MembershipActions& out);
   // Takes an entry of the list, or of a notice.
   void take(const weft::Verdict& verdict, MembershipActions& out);
-  void remember(const weft::Verdict& verdict);
+  // False: this one was remembered already.
+  bool remember(const weft::Verdict& verdict);
   void tell_others(const weft::Verdict& verdict, MembershipActions& out) const;
   void tell_what_it_wrote(WorkerId writer, MembershipActions& out) const;
   void end(WorkerId worker, absl::Status reason, MembershipActions& out);
@@ -240,6 +245,10 @@ class MembershipCore {
     std::string reason;  // in the verdict
   };
   std::map<WorkerId, Ended> ended_;
+  // Peers of `ended_` that this worker has given up without a verdict.
+  std::set<WorkerId> undecided_;
+  uint64_t reading_ = 0;              // the open question that only reads the list again; 0: none
+  TimePoint read_;                    // when the last such question was answered
   std::deque<WorkerId> ended_order_;  // the keys of ended_, oldest first
   // Of those that ended_ holds no more, the last member of each index.
   std::map<uint32_t, uint32_t> forgotten_;

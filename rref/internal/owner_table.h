@@ -61,9 +61,10 @@ class OwnerTable {
   bool created(RRefId rref) const;
   bool empty() const { return entries_.empty(); }
   void fill(OwnershipGauges& gauges) const;
-  // Who holds forks.
+  // Who holds forks, and those whose creations are waited for.
   void append_ties(std::vector<WorkerId>& workers) const {
     for (const auto& [holder, forks] : holders_) workers.push_back(holder);
+    for (const RRefId& rref : placeholders_) workers.push_back(rref.creator);
   }
   void report(std::vector<Leak>& leaks) const;
 

@@ -108,7 +108,8 @@ class OwnershipCore {
   // Whether the owner has confirmed it; an owned handle: whether it was created.
   bool confirmed(const Handle& handle) const;
   OwnershipGauges gauges() const;
-  // Workers that hold references to values here, or own what is referred to here; some twice.
+  // Workers that hold references to values here, own what is referred to here, or are to create
+  // what others have asked for; some twice.
   void append_ties(std::vector<WorkerId>& workers) const {
     owned_.append_ties(workers);
     used_.append_ties(workers);

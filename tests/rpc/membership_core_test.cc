@@ -236,6 +236,17 @@ TEST_F(MembershipCoreTest, AVerdictOfAnotherIsNotRepeated) {
   EXPECT_TRUE(out.notices.empty());
 }
 
+// Its question reached the list, and somebody who has read it is quicker than the answer.
+TEST_F(MembershipCoreTest, WhoHearsOfItsOwnVerdictFromAnotherTellsAll) {
+  const uint64_t question = suspect(kOne);
+  const Verdict verdict{kOne, kSelf, "cannot be reached"};
+  MembershipActions out;
+  core_.on_notice(verdict, out);
+  ASSERT_EQ(out.gone.size(), 1u);
+  EXPECT_EQ(out.notices.size(), 2u);
+  EXPECT_TRUE(answer(kOne, question, {verdict}).notices.empty());
+}
+
 TEST_F(MembershipCoreTest, WhatACondemnedWriterHadWrittenIsToldInItsPlace) {
   // Two condemned One, Three condemned Two, and both died before they told anybody.
   const uint64_t question = suspect(kThree);
@@ -286,6 +297,46 @@ TEST_F(MembershipCoreTest, WithoutTheStoreThePairAloneIsOver) {
   EXPECT_EQ(late.notices.size(), 2u);
 }
 
+// It may be dead to all that it gave up, and nobody is left who would tell it.
+TEST_F(MembershipCoreTest, WhoGaveUpAPeerWithoutAVerdictReadsTheListUntilItDecides) {
+  MembershipActions out;
+  core_.answer(kOne, suspect(kOne), absl::DeadlineExceededError("no store"), out);
+  const TimePoint given_up = now_;
+  const auto next_question = [&] {
+    MembershipActions looked;
+    while (looked.questions.empty() && now_ < given_up + seconds(60)) looked = tick(false, now_);
+    return looked.questions;
+  };
+  const auto first = next_question();
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].suspect, kSelf);
+  EXPECT_FALSE(first[0].condemn);
+  EXPECT_GE(now_ - given_up, milliseconds(1800));
+  // One at a time; the list is read again whether it was silent or had nothing to say.
+  EXPECT_TRUE(tick(false, now_, seconds(5)).questions.empty());
+  MembershipActions unread;
+  core_.answer(kSelf, first[0].number, absl::DeadlineExceededError("no store"), unread);
+  const auto second = next_question();
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_TRUE(answer(kSelf, second[0].number, {}).gone.empty());
+  const auto third = next_question();
+  ASSERT_EQ(third.size(), 1u);
+  EXPECT_FALSE(answer(kSelf, third[0].number, {{kSelf, kOne, "was silent"}}).fenced.ok());
+  EXPECT_TRUE(tick(false, now_, seconds(5)).questions.empty());
+}
+
+TEST_F(MembershipCoreTest, AVerdictOnWhomItGaveUpEndsTheReading) {
+  MembershipActions out;
+  core_.answer(kOne, suspect(kOne), absl::DeadlineExceededError("no store"), out);
+  const auto read = tick(false, now_, seconds(5)).questions;
+  ASSERT_EQ(read.size(), 1u);
+  // Its own verdict, which reached the list late: all hear of it, once.
+  const std::vector<Verdict> list = {{kOne, kSelf, "cannot be reached"}};
+  EXPECT_EQ(answer(kSelf, read[0].number, list).notices.size(), 2u);
+  EXPECT_TRUE(tick(false, now_, seconds(5)).questions.empty());
+  EXPECT_TRUE(answer(kTwo, suspect(kTwo), list).notices.empty());
+}
+
 TEST_F(MembershipCoreTest, ARefusedWorkerOnlyReads) {
   MembershipActions out;
   core_.refused(kOne, absl::PermissionDeniedError("was declared dead"), out);
@@ -295,8 +346,6 @@ TEST_F(MembershipCoreTest, ARefusedWorkerOnlyReads) {
   ASSERT_EQ(after.gone.size(), 1u);
   EXPECT_TRUE(after.notices.empty());
 }
-
-absl::Status unheard() { return absl::DeadlineExceededError("no answer before the deadline"); }
 
 // One lost packet may cost a dial: its lease decides, from then on.
 TEST_F(MembershipCoreTest, WhoDoesNotAnswerADialIsDialledAgainAndLeasedNotCondemned) {
@@ -314,97 +363,6 @@ TEST_F(MembershipCoreTest, WhoDoesNotAnswerADialIsDialledAgainAndLeasedNotCondem
   EXPECT_EQ(now_ - begun, milliseconds(2000));
 }
 
-// Nobody would learn of its verdicts, and it may be cut off itself: a group is not to die of a
-// newcomer without a network.
-class NewcomerCoreTest : public ::testing::Test {
- protected:
-  NewcomerCoreTest() {
-    core_.add({kOne, "one", "a1"});
-    core_.add({kTwo, "two", "a2"});
-  }
-  // Ticks in which two was heard and one was not, until something is asked or the time is over.
-  void tick_for(Nanoseconds time) {
-    for (const TimePoint end = now_ + time; now_ < end && out_.questions.empty();) {
-      now_ += milliseconds(200);
-      core_.tick(now_, {{kOne, true, TimePoint()}, {kTwo, true, now_}}, out_);
-    }
-  }
-  TimePoint now_ = TimePoint() + seconds(100);
-  MembershipCore core_{{kSelf, "me", "a0"}, LeaseLimits{}, now_};
-  MembershipActions out_;
-};
-
-TEST_F(NewcomerCoreTest, DoesNotCondemnForSilenceButTellsTheOthers) {
-  tick_for(milliseconds(3000));
-  EXPECT_TRUE(out_.questions.empty());
-  EXPECT_EQ(out_.doubts, std::vector<WorkerId>{kOne});
-  // Welcomed by all, it judges.
-  core_.established();
-  tick_for(milliseconds(200));
-  ASSERT_EQ(out_.questions.size(), 1u);
-  EXPECT_TRUE(out_.questions[0].condemn);
-}
-
-TEST_F(NewcomerCoreTest, FailsToJoinWhereNobodyAnswersAndNobodyIsCondemned) {
-  core_.unanswered(kOne, unheard(), out_);
-  EXPECT_EQ(out_.doubts, std::vector<WorkerId>{kOne});
-  tick_for(seconds(10));
-  EXPECT_GE(now_ - TimePoint() - seconds(100), 2 * LeaseLimits{}.patience);
-  ASSERT_EQ(out_.questions.size(), 1u);
-  EXPECT_FALSE(out_.questions[0].condemn);
-  core_.answer(kOne, out_.questions[0].number, std::vector<Verdict>{}, out_);
-  EXPECT_EQ(out_.refused, unheard());
-  EXPECT_EQ(out_.gone.size(), 1u);
-}
-
-TEST_F(NewcomerCoreTest, GoesOnWhenTheOthersCondemnWhoDoesNotAnswer) {
-  core_.unanswered(kOne, unheard(), out_);
-  core_.on_notice({kOne, kTwo, "was silent"}, out_);
-  tick_for(seconds(10));
-  EXPECT_TRUE(out_.questions.empty());
-  EXPECT_TRUE(out_.refused.ok());
-  EXPECT_FALSE(core_.is_live(kOne));
-}
-
-TEST_F(NewcomerCoreTest, GoesOnWhenTheOtherIsHeardAfterAll) {
-  core_.unanswered(kOne, unheard(), out_);
-  for (int i = 0; i < 100; ++i) {
-    now_ += milliseconds(200);
-    core_.tick(now_, {{kOne, true, now_}, {kTwo, true, now_}}, out_);
-  }
-  EXPECT_TRUE(out_.questions.empty());
-}
-
-// It was heard while the list was read for the doubt's sake.
-TEST_F(NewcomerCoreTest, AnAnswerToASettledDoubtEndsNothing) {
-  core_.unanswered(kOne, unheard(), out_);
-  tick_for(seconds(10));
-  ASSERT_EQ(out_.questions.size(), 1u);
-  now_ += milliseconds(200);
-  core_.tick(now_, {{kOne, true, now_}, {kTwo, true, now_}}, out_);
-  core_.answer(kOne, out_.questions[0].number, std::vector<Verdict>{}, out_);
-  EXPECT_TRUE(out_.refused.ok());
-  EXPECT_TRUE(core_.is_live(kOne));
-}
-
-TEST_F(NewcomerCoreTest, StoppedTimeSettlesNoDoubt) {
-  core_.unanswered(kOne, unheard(), out_);
-  now_ += seconds(10);
-  core_.tick(now_, {{kOne, true, TimePoint()}, {kTwo, true, now_}}, out_);
-  EXPECT_TRUE(out_.questions.empty());
-}
-
-// Else it would never hear what the group thinks of it.
-TEST_F(NewcomerCoreTest, WhoIsAnsweredByNobodyIsOutOfTheGroup) {
-  core_.left(kTwo);
-  core_.unanswered(kOne, unheard(), out_);
-  tick_for(seconds(10));
-  ASSERT_EQ(out_.questions.size(), 1u);
-  core_.answer(kOne, out_.questions[0].number, std::vector<Verdict>{}, out_);
-  EXPECT_EQ(out_.fenced, unheard());
-  EXPECT_TRUE(core_.is_fenced());
-}
-
 TEST_F(MembershipCoreTest, AStrangerThatIsGivenUpIsNotFoundAnymore) {
   MembershipActions out;
   core_.meet({5, 3}, out);
@@ -412,12 +370,6 @@ TEST_F(MembershipCoreTest, AStrangerThatIsGivenUpIsNotFoundAnymore) {
   ASSERT_EQ(out.gone.size(), 1u);
   EXPECT_FALSE(core_.found({5, 3}, WorkerInfo{{5, 3}, "five", "a5"}, out));
   EXPECT_FALSE(core_.is_live({5, 3}));
-}
-
-TEST_F(NewcomerCoreTest, CondemnsWhereNobodyListensAnymore) {
-  core_.suspect(kOne, silent(), out_);
-  ASSERT_EQ(out_.questions.size(), 1u);
-  EXPECT_TRUE(out_.questions[0].condemn);
 }
 
 TEST_F(MembershipCoreTest, LooksAfterSomebodyWhomANewcomerDoubts) {

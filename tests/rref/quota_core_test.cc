@@ -1,4 +1,4 @@
-// What one worker may hold of another's memory.
+// What one worker may hold of another's memory, and for whom it waits.
 #include <gtest/gtest.h>
 
 #include "weft/rref/internal/ownership_core.h"
@@ -36,6 +36,27 @@ TEST(RRefQuota, ReferencesThatOthersSendAreTakenAllTheSame) {
   EXPECT_EQ(create(owner, kGreedy, 1, out), Acceptance::kRun);
   owner.on_message(kGreedy, kOwner, ForkRequest{{kModest, 1}, {kModest, 2}, 0}, out);
   EXPECT_EQ(owner.gauges().forks, 3u);
+}
+
+// Whoever is to create what others wait for may end unseen, before it has sent anything here: the
+// group's membership is asked about it (MembershipCore::bury).
+TEST(RRefTies, NameWhoseCreationsAreWaitedFor) {
+  OwnershipCore owner(kOwner);
+  Actions out;
+  const auto ties = [&] {
+    std::vector<WorkerId> workers;
+    owner.append_ties(workers);
+    return workers;
+  };
+  owner.on_message(kModest, kOwner, ForkRequest{{kGreedy, 1}, {kModest, 2}, 0}, out);
+  EXPECT_EQ(ties(), std::vector<WorkerId>{kGreedy});
+  out.clear();
+  owner.peer_dead(kGreedy, out);
+  ASSERT_EQ(out.size(), 1u);
+  const auto* refused = std::get_if<ForkReject>(&std::get<Send>(out[0]).message);
+  ASSERT_NE(refused, nullptr);
+  EXPECT_EQ(refused->reason, RejectReason::kCreatorDied);
+  EXPECT_TRUE(ties().empty());
 }
 
 }  // namespace

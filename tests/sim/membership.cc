@@ -93,9 +93,15 @@ void OracleMembership::on_answer(Worker& by, const Question& question) {
   learn(by, question.about);
 }
 
+// The earlier lives of its place have ended with it, as MembershipCore::bury says of those to whom
+// something here is tied.
 void OracleMembership::learn(Worker& at, WorkerId dead) {
   if (dead == at.id) return fence(at);
   at.on_verdict(dead);
+  for (WorkerId earlier = dead; earlier.incarnation > 1;) {
+    --earlier.incarnation;
+    if (!at.known_dead.contains(earlier)) at.on_verdict(earlier);
+  }
 }
 
 void OracleMembership::on_post(Worker& at, WorkerId, const std::shared_ptr<void>& body) {

@@ -18,6 +18,9 @@ inline constexpr WorkerId kThree{3, 1};
 
 inline std::string text(const absl::Status& status) { return std::string(status.message()); }
 inline absl::Status silent() { return absl::UnavailableError("cannot be reached"); }
+inline absl::Status unheard() {
+  return absl::DeadlineExceededError("no answer before the deadline");
+}
 
 class MembershipGroup : public ::testing::Test {
  protected:
