@@ -1,6 +1,7 @@
 #include "weft/worker/rendezvous.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <exception>
@@ -49,7 +50,9 @@ absl::Status translate(const std::string& store, std::exception_ptr exception) {
 }
 
 // One thread that makes all calls on one c10d store. Waiters give up at their timeout while the
-// thread may still hang inside c10d: it then keeps itself and the store alive, for nobody.
+// thread may still hang inside c10d: it then keeps itself and the store alive, for nobody. Until
+// it is back, further calls are refused at once: none may take effect after its caller was told
+// that it failed, and none may pile up.
 class StoreThread : public std::enable_shared_from_this<StoreThread> {
  public:
   using Task = absl::AnyInvocable<void()>;
@@ -84,9 +87,15 @@ class StoreThread : public std::enable_shared_from_this<StoreThread> {
       ABSL_LOCKS_EXCLUDED(mutex_) {
     auto promise = std::make_shared<std::promise<absl::StatusOr<Result>>>();
     std::future<absl::StatusOr<Result>> answer = promise->get_future();
+    const auto given_up = std::make_shared<std::atomic<bool>>(false);
     {
       MutexLock lock(mutex_);
-      tasks_.push_back([this, promise, function = std::move(function)]() mutable {
+      if (hanging_) {
+        return absl::DeadlineExceededError(
+            absl::StrCat(description_, ": still owes the answer to an earlier question"));
+      }
+      tasks_.push_back([this, promise, given_up, function = std::move(function)]() mutable {
+        if (given_up->load()) return;
         try {
           promise->set_value(function(store_));
         } catch (...) {
@@ -99,6 +108,9 @@ class StoreThread : public std::enable_shared_from_this<StoreThread> {
       return answer.get();
     }
     MutexLock lock(mutex_);
+    // Else the thread takes the lock for this task, and says that it is back, after this.
+    if (answer.wait_for(std::chrono::seconds(0)) == std::future_status::ready) return answer.get();
+    given_up->store(true);
     hanging_ = true;
     changed_.notify_all();
     return absl::DeadlineExceededError(
@@ -117,6 +129,8 @@ class StoreThread : public std::enable_shared_from_this<StoreThread> {
         tasks_.pop_front();
       }
       task();
+      MutexLock lock(mutex_);
+      hanging_ = false;
     }
     store_.reset();
     MutexLock lock(mutex_);
@@ -130,7 +144,7 @@ class StoreThread : public std::enable_shared_from_this<StoreThread> {
   CondVar changed_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool hanging_ ABSL_GUARDED_BY(mutex_) = false;  // a call was given up
+  bool hanging_ ABSL_GUARDED_BY(mutex_) = false;  // in a call that was given up
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

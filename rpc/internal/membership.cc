@@ -176,6 +176,11 @@ void Membership::ask(const MembershipActions::Question& question) {
     answered(absl::UnavailableError("this group has no list of verdicts"));
     return;
   }
+  // The list is read again and again: no queue of such questions may grow.
+  if (question.suspect == agent_.self().id && !store_thread_.idle()) {
+    answered(absl::AbortedError("the rendezvous store is asked something else"));
+    return;
+  }
   // Shared by both. A question that is still queued then is not asked: its pair is over, and a
   // verdict would kill who lives on with the others.
   const auto late = std::make_shared<std::atomic<bool>>(false);

@@ -165,6 +165,9 @@ void MembershipCore::take_in(const WorkerInfo& newcomer, MembershipActions& out)
   strangers_.erase(newcomer.id);
   claims_.erase(newcomer.id);
   for (WorkerId life : earlier) suspect(life, absl::UnavailableError("was restarted"), out);
+  // Nobody writes of them any more.
+  undecided_.erase(undecided_.lower_bound({newcomer.id.index, 0}),
+                   undecided_.lower_bound(newcomer.id));
   // It read the list before it was known here: who wrote since did not tell it.
   for (const auto& [dead, last] : ended_) {
     if (last.by.valid()) out.notices.push_back({newcomer.id, {dead, last.by, last.reason}});
@@ -456,8 +459,8 @@ void MembershipCore::ask_only(WorkerId worker, const absl::Status& reason, Membe
 // What decides about such a pair may be written later, by a worker that could not ask before, and
 // who has lost all of those that would tell hears it from nobody.
 void MembershipCore::read_again(MembershipActions& out) {
-  const bool due = reading_ == 0 && last_tick_ - read_ >= limits_.patience;
-  if (undecided_.empty() || !due || WEFT_BREAK(undecided_not_read_again)) return;
+  const bool due = !undecided_.empty() && reading_ == 0 && last_tick_ - read_ >= pause_;
+  if (is_fenced() || !due || !out.questions.empty() || WEFT_BREAK(undecided_not_read_again)) return;
   reading_ = next_question_++;
   out.questions.push_back({self_.id, reading_, "", /*condemn=*/false});
 }
@@ -471,6 +474,7 @@ void MembershipCore::answer(WorkerId suspect, uint64_t question,
   if (question == reading_) {
     reading_ = 0;
     read_ = last_tick_;
+    if (!absl::IsAborted(verdicts.status())) pause_ = bounded(2 * pause_);
     return;
   }
   auto found = peers_.find(suspect);
@@ -482,6 +486,7 @@ void MembershipCore::answer(WorkerId suspect, uint64_t question,
   end(suspect, why, out);
   undecided_.insert(suspect);
   read_ = last_tick_;
+  pause_ = limits_.patience;
   // Alone from the start: nobody will ever tell it what the group thinks of it.
   if (!established_ && peers_.empty() && !out.refused.ok()) standing_ = out.fenced = out.refused;
 }
@@ -501,10 +506,21 @@ void MembershipCore::on_notice(const Verdict& verdict, MembershipActions& out) {
                                  : absl::StrCat("was declared dead by worker ", named(verdict.by),
                                                 ": ", verdict.reason)),
       out);
-  // Who wrote it tells all, once; others may have read it before its writer was answered.
-  if (!remember(verdict) || !own) return;
+  // Others may have read it before its writer was answered.
+  if (!remember(verdict) || !speaks_for(verdict.by)) return;
   tell_others(verdict, out);
   tell_what_it_wrote(verdict.dead, out);
+}
+
+// Who writes a verdict tells all, and for whom it condemned, who may have died before telling.
+bool MembershipCore::speaks_for(WorkerId writer) const {
+  // Damaged verdicts may go round in a circle.
+  for (size_t links = 0; writer != self_.id && links < kMostEnded; ++links) {
+    const auto ended = ended_.find(writer);
+    if (ended == ended_.end() || WEFT_BREAK(last_words_not_told)) return false;
+    writer = ended->second.by;
+  }
+  return writer == self_.id;
 }
 
 bool MembershipCore::remember(const Verdict& verdict) {
@@ -591,7 +607,6 @@ void MembershipCore::fence(const Verdict& verdict, MembershipActions& out) {
   for (WorkerId stranger : strangers_) out.gone.push_back({stranger, standing_});
   strangers_.clear();
   claims_.clear();
-  undecided_.clear();
 }
 
 }  // namespace weft::internal

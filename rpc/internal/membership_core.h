@@ -149,6 +149,7 @@ class MembershipCore {
   // dead.
   void refused(WorkerId by, const absl::Status& reason, MembershipActions& out);
   // What the list said, or why nothing was heard of it in time; an answer may follow even then.
+  // Aborted: it was not asked.
   void answer(WorkerId suspect, uint64_t question,
               const absl::StatusOr<std::vector<weft::Verdict>>& verdicts, MembershipActions& out);
   void on_notice(const weft::Verdict& verdict, MembershipActions& out);
@@ -219,6 +220,7 @@ class MembershipCore {
   void take(const weft::Verdict& verdict, MembershipActions& out);
   // False: this one was remembered already.
   bool remember(const weft::Verdict& verdict);
+  bool speaks_for(WorkerId writer) const;
   void tell_others(const weft::Verdict& verdict, MembershipActions& out) const;
   void tell_what_it_wrote(WorkerId writer, MembershipActions& out) const;
   void end(WorkerId worker, absl::Status reason, MembershipActions& out);
@@ -247,6 +249,7 @@ class MembershipCore {
   std::map<WorkerId, Ended> ended_;
   // Peers of `ended_` that this worker has given up without a verdict.
   std::set<WorkerId> undecided_;
+  Nanoseconds pause_{0};              // before the list is read again: longer each time
   uint64_t reading_ = 0;              // the open question that only reads the list again; 0: none
   TimePoint read_;                    // when the last such question was answered
   std::deque<WorkerId> ended_order_;  // the keys of ended_, oldest first

@@ -64,7 +64,10 @@ class OwnerTable {
   // Who holds forks, and those whose creations are waited for.
   void append_ties(std::vector<WorkerId>& workers) const {
     for (const auto& [holder, forks] : holders_) workers.push_back(holder);
-    for (const RRefId& rref : placeholders_) workers.push_back(rref.creator);
+    for (auto rref = placeholders_.begin(); rref != placeholders_.end();
+         rref = placeholders_.upper_bound({rref->creator, UINT64_MAX})) {
+      workers.push_back(rref->creator);
+    }
   }
   void report(std::vector<Leak>& leaks) const;
 

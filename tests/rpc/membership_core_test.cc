@@ -247,6 +247,18 @@ TEST_F(MembershipCoreTest, WhoHearsOfItsOwnVerdictFromAnotherTellsAll) {
   EXPECT_TRUE(answer(kOne, question, {verdict}).notices.empty());
 }
 
+TEST_F(MembershipCoreTest, WhatACondemnedWriterHadWrittenIsToldAlsoIfItIsHeardOfLater) {
+  const uint64_t question = suspect(kTwo);
+  const Verdict verdict{kTwo, kSelf, "cannot be reached"}, before{kOne, kTwo, "was silent"};
+  MembershipActions out;
+  core_.on_notice(verdict, out);
+  EXPECT_EQ(out.notices.size(), 2u);
+  const auto told = answer(kTwo, question, {before, verdict}).notices;
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].to, kThree);
+  EXPECT_EQ(told[0].verdict, before);
+}
+
 TEST_F(MembershipCoreTest, WhatACondemnedWriterHadWrittenIsToldInItsPlace) {
   // Two condemned One, Three condemned Two, and both died before they told anybody.
   const uint64_t question = suspect(kThree);
@@ -319,8 +331,10 @@ TEST_F(MembershipCoreTest, WhoGaveUpAPeerWithoutAVerdictReadsTheListUntilItDecid
   const auto second = next_question();
   ASSERT_EQ(second.size(), 1u);
   EXPECT_TRUE(answer(kSelf, second[0].number, {}).gone.empty());
+  const TimePoint before = now_;
   const auto third = next_question();
   ASSERT_EQ(third.size(), 1u);
+  EXPECT_GE(now_ - before, 4 * milliseconds(1800)) << "each pause is twice as long";
   EXPECT_FALSE(answer(kSelf, third[0].number, {{kSelf, kOne, "was silent"}}).fenced.ok());
   EXPECT_TRUE(tick(false, now_, seconds(5)).questions.empty());
 }

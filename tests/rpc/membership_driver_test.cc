@@ -354,6 +354,26 @@ TEST_F(MembershipDriver, AQuestionThatItReachesTooLateCondemnsNobody) {
   EXPECT_EQ(verdicts(), 0u);
 }
 
+// The pair was over while the store was silent; the verdict on this worker was written later.
+TEST_F(MembershipDriver, ReadsOfItsOwnDeathOnceTheStoreAnswersAgain) {
+  start(2);
+  agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
+  clock_.advance(std::chrono::seconds(10));
+  EXPECT_FALSE(agent_->is_live(peer_));
+  store_thread_.run_all();
+  EXPECT_EQ(VerdictList(store_, "test", 0).condemn(peer_, me_, "cannot be reached")->size(), 1u);
+  EXPECT_TRUE(membership_->standing().ok());
+  for (int i = 0; i < 1000 && store_thread_.run_all() == 0; ++i) clock_.advance(milliseconds(200));
+  EXPECT_FALSE(membership_->standing().ok());
+}
+
+TEST_F(MembershipDriver, AStoreThatOwesAnAnswerIsNotAskedAgain) {
+  start(2);
+  agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
+  clock_.advance(std::chrono::hours(1));
+  EXPECT_EQ(store_thread_.run_all(), 1u);
+}
+
 TEST_F(MembershipDriver, AStrangerIsNotLookedUpTooLate) {
   int looked_up = 0;
   options_.find_life = [&](WorkerId) -> absl::StatusOr<std::optional<WorkerInfo>> {

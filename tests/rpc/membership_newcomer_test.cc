@@ -102,6 +102,9 @@ TEST_F(NewcomerCoreTest, WhoIsAnsweredByNobodyIsOutOfTheGroup) {
   core_.answer(kOne, out_.questions[0].number, std::vector<Verdict>{}, out_);
   EXPECT_EQ(out_.fenced, unheard());
   EXPECT_TRUE(core_.is_fenced());
+  out_ = {};
+  tick_for(seconds(60));
+  EXPECT_TRUE(out_.questions.empty()) << "it asks the list for nothing any more";
 }
 
 TEST_F(NewcomerCoreTest, CondemnsWhereNobodyListensAnymore) {

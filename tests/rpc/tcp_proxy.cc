@@ -142,6 +142,12 @@ size_t TcpProxy::freeze(const std::string& text) {
   return count;
 }
 
+void TcpProxy::thaw() {
+  on_thread([&] {
+    for (const auto& link : links_) link->frozen = false;
+  });
+}
+
 size_t TcpProxy::count(const std::string& text) {
   size_t count = 0;
   on_thread([&] { count = live(text).size(); });

@@ -45,6 +45,8 @@ class TcpProxy {
   // tells neither end. Gives their number. In gRPC's beginning stands the path of the method, which
   // names the lane: "/weft.Worker/Bulk".
   size_t freeze(const std::string& text);
+  // Frozen connections go on where they stood; nothing is lost.
+  void thaw();
   // How many such connections stand, frozen ones not counted.
   size_t count(const std::string& text);
   // Closes all doors: who dials from now on is refused. Connections stay.

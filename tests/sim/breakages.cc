@@ -81,7 +81,8 @@ constexpr Rule kRules[] = {
     {"freed_while_awaited", "a value is freed although calls wait for it"},
     {"dead_user_not_reaped", "a dead user's shares stay"},
     {"watermark_not_taken", "the users' watermark is ignored"},
-    {"earlier_life_not_buried", "a death known after that of a later life is ignored"},
+    {"earlier_life_not_buried", "a death known after that of a later life is ignored",
+     Profile::kEverything, "RRefDeaths.AnEarlierLifeEndsAlsoAfterALaterOneOfItsPlace"},
     {"ended_life_heard", "messages of ended lives are taken", Profile::kEverything,
      "OwnershipSchedules.DeathsLeaveNothingAndConfirmedForksProtect"},
     // references, the user

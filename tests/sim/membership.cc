@@ -100,7 +100,8 @@ void OracleMembership::learn(Worker& at, WorkerId dead) {
   at.on_verdict(dead);
   for (WorkerId earlier = dead; earlier.incarnation > 1;) {
     --earlier.incarnation;
-    if (!at.known_dead.contains(earlier)) at.on_verdict(earlier);
+    const bool left_alone = earlier == at.id || at.sessions.is_live(earlier);
+    if (!left_alone && !at.known_dead.contains(earlier)) at.on_verdict(earlier);
   }
 }
 

@@ -7,11 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "weft/rpc/static_join.h"
+#include "weft/tests/rpc/tcp_proxy.h"
 #include "weft/worker/internal/hosted_stores.h"
 #include "weft/worker/internal/tcp_port.h"
 
@@ -123,6 +125,26 @@ TEST_F(Rendezvous, AVanishedServerIsUnavailable) {
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(message(status), AllOf(HasSubstr(absl::StrCat("127.0.0.1:", port)),
                                      ::testing::Not(HasSubstr("frame #"))));
+}
+
+// What was refused must not take effect when the store wakes up: others rely on that it failed.
+TEST_F(Rendezvous, AStoreThatStillOwesAnAnswerIsAskedNothingMore) {
+  testing::TcpProxy proxy;
+  const std::string door = proxy.open_door(absl::StrCat("127.0.0.1:", hosted_.port));
+  uint32_t port = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(door.substr(door.rfind(':') + 1), &port));
+  const auto client =
+      connect_rendezvous_store(at_port(static_cast<uint16_t>(port), absl::Seconds(2)));
+  ASSERT_TRUE(client.ok()) << client.status();
+  ASSERT_EQ(proxy.freeze(""), 1u);
+  EXPECT_TRUE(absl::IsDeadlineExceeded((*client)->try_get("key").status()));
+  const absl::Status refused = (*client)->compare_set("verdict", "", "w1 is dead").status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(refused)) << refused;
+  EXPECT_THAT(message(refused), HasSubstr("still owes the answer"));
+  proxy.thaw();
+  while (!(*client)->set("later", "x").ok()) std::this_thread::yield();
+  EXPECT_EQ(*(*client)->get("later", absl::Seconds(20)), "x");
+  EXPECT_EQ(*hosted_.store->try_get("verdict"), std::nullopt);
 }
 
 TEST_F(Rendezvous, APortInUseIsNamed) {

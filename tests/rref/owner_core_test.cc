@@ -1,4 +1,5 @@
-// What one worker may hold of another's memory, and for whom it waits.
+// An owner and the workers that hold its values: how much, whose creations it waits for, what their
+// deaths end.
 #include <gtest/gtest.h>
 
 #include "weft/rref/internal/ownership_core.h"
@@ -49,14 +50,27 @@ TEST(RRefTies, NameWhoseCreationsAreWaitedFor) {
     return workers;
   };
   owner.on_message(kModest, kOwner, ForkRequest{{kGreedy, 1}, {kModest, 2}, 0}, out);
+  owner.on_message(kModest, kOwner, ForkRequest{{kGreedy, 2}, {kModest, 3}, 0}, out);
   EXPECT_EQ(ties(), std::vector<WorkerId>{kGreedy});
   out.clear();
   owner.peer_dead(kGreedy, out);
-  ASSERT_EQ(out.size(), 1u);
+  ASSERT_EQ(out.size(), 2u);
   const auto* refused = std::get_if<ForkReject>(&std::get<Send>(out[0]).message);
   ASSERT_NE(refused, nullptr);
   EXPECT_EQ(refused->reason, RejectReason::kCreatorDied);
   EXPECT_TRUE(ties().empty());
+}
+
+// Verdicts may come in any order.
+TEST(RRefDeaths, AnEarlierLifeEndsAlsoAfterALaterOneOfItsPlace) {
+  OwnershipCore owner(kOwner);
+  Actions out;
+  EXPECT_EQ(create(owner, kModest, 1, out), Acceptance::kRun);
+  owner.peer_dead({kModest.index, 2}, out);
+  EXPECT_EQ(owner.gauges().owners, 1u);
+  owner.set_value({kModest, 1}, absl::OkStatus(), out);
+  owner.peer_dead(kModest, out);
+  EXPECT_EQ(owner.gauges().owners, 0u);
 }
 
 }  // namespace
