@@ -51,8 +51,8 @@ absl::Status translate(const std::string& store, std::exception_ptr exception) {
 
 // One thread that makes all calls on one c10d store. Waiters give up at their timeout while the
 // thread may still hang inside c10d: it then keeps itself and the store alive, for nobody. Until
-// it is back, further calls are refused at once: none may take effect after its caller was told
-// that it failed, and none may pile up.
+// it is back, further calls are refused at once, so that none piles up, or begins after its caller
+// was told that it failed.
 class StoreThread : public std::enable_shared_from_this<StoreThread> {
  public:
   using Task = absl::AnyInvocable<void()>;
