@@ -4,7 +4,7 @@
 // ATen/core/Tensor.h.
 #pragma once
 
-#include "weft/base/future.h"
+#include "weft/async/future.h"
 #include "weft/base/rpc_error.h"
 #include "weft/dist_autograd/context.h"
 #include "weft/dist_autograd/rref_backward.h"

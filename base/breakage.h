@@ -1,24 +1,30 @@
-// Rules of the protocols that a test may break on purpose, to see that the simulator finds it.
+// Switches rules of the protocols off on purpose, so that tests can show that the break is noticed.
 //
-// `if (WEFT_BREAK(name)) ...` is `if (false) ...` in every library; only the test executables that
-// compile the cores with WEFT_BREAKAGES (tests/sim) can switch a rule off.
+// `if (WEFT_BREAK(rule)) ...` is `if (false) ...` unless the tree is configured with
+// -DWEFT_BREAKAGES=ON. The presets for development do so; release and installed builds do not.
 //
-// Thread safety: rules are switched while no core runs.
+// Thread safety: WEFT_BREAK works on any thread. A rule is switched only while no code that names
+// it runs.
 #pragma once
 
-#ifdef WEFT_BREAKAGES
+#include <string_view>
 
 namespace weft {
-// The switch of a rule; the name is new or known. It lives for ever.
-const bool& breakage(const char* name);
+
+// Whether this build has the switches.
+bool has_breakages();
+void set_breakage(std::string_view rule, bool broken);
+// The switch of a rule, which is off at first. The reference is valid until the process ends.
+const bool& breakage(std::string_view rule);
+
 }  // namespace weft
 
-#define WEFT_BREAK(name)                                 \
+#ifdef WEFT_BREAKAGES
+#define WEFT_BREAK(rule)                                 \
   ([] {                                                  \
-    static const bool& broken = ::weft::breakage(#name); \
+    static const bool& broken = ::weft::breakage(#rule); \
     return broken;                                       \
   }())
-
 #else
-#define WEFT_BREAK(name) false
+#define WEFT_BREAK(rule) false
 #endif

@@ -23,12 +23,12 @@
 #include <unistd.h>
 
 #ifdef WEFT_FAIL_POINTS
-#define WEFT_FAIL_POINT(name) ::weft::internal::pass_fail_point(name)
+#define WEFT_FAIL_POINT(name) ::weft::base_internal::pass_fail_point(name)
 #else
 #define WEFT_FAIL_POINT(name) static_cast<void>(0)
 #endif
 
-namespace weft::internal {
+namespace weft::base_internal {
 
 #ifdef WEFT_FAIL_POINTS
 inline constexpr bool kHasFailPoints = true;
@@ -116,4 +116,4 @@ inline void pass_fail_point(std::string_view name) {
   point.pass(name);
 }
 
-}  // namespace weft::internal
+}  // namespace weft::base_internal

@@ -53,7 +53,7 @@ struct LocalId {
   friend constexpr auto operator<=>(const LocalId&, const LocalId&) = default;
 };
 
-namespace internal {
+namespace base_internal {
 struct RRefTag {
   static constexpr const char* kPrefix = "rref";
 };
@@ -75,15 +75,15 @@ struct ChainTag {
 struct OptimizerTag {
   static constexpr const char* kPrefix = "optimizer";
 };
-}  // namespace internal
+}  // namespace base_internal
 
-using RRefId = ScopedId<internal::RRefTag>;        // one remote object, named by who asked for it
-using ForkId = ScopedId<internal::ForkTag>;        // one worker's share of an RRef
-using ContextId = ScopedId<internal::ContextTag>;  // one distributed autograd context
-using SendId = ScopedId<internal::SendTag>;        // one recorded transfer of tensors
-using ChainId = ScopedId<internal::ChainTag>;      // a call and all calls nested in it
-using OptimizerId = ScopedId<internal::OptimizerTag>;  // one optimizer instance
-using CallId = LocalId<internal::CallTag>;             // one call of one caller
+using RRefId = ScopedId<base_internal::RRefTag>;  // one remote object, named by who asked for it
+using ForkId = ScopedId<base_internal::ForkTag>;  // one worker's share of an RRef
+using ContextId = ScopedId<base_internal::ContextTag>;      // one distributed autograd context
+using SendId = ScopedId<base_internal::SendTag>;            // one recorded transfer of tensors
+using ChainId = ScopedId<base_internal::ChainTag>;          // a call and all calls nested in it
+using OptimizerId = ScopedId<base_internal::OptimizerTag>;  // one optimizer instance
+using CallId = LocalId<base_internal::CallTag>;             // one call of one caller
 
 template <class Tag>
 std::ostream& operator<<(std::ostream& out, const ScopedId<Tag>& id) {

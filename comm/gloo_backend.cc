@@ -18,15 +18,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "weft/comm/internal/error_text.h"
-#include "weft/comm/internal/tensor_arguments.h"
+#include "weft/comm/internal/exception_text.h"
+#include "weft/comm/tensors/tensor_arguments.h"
 
 namespace weft {
 namespace {
 
 using c10d::ReduceOp;
-using internal::single;
-using internal::Tensors;
+using comm_internal::single;
+using comm_internal::Tensors;
 
 // What Gloo can tell apart, beside bytes.
 bool gloo_knows(at::ScalarType type) {
@@ -318,7 +318,7 @@ class GlooBackend : public c10d::ProcessGroupGloo {
   static ReduceOp::RedOpType reduction(const char* name, const ReduceOp& op,
                                        const at::Tensor& tensor) {
     check(name, tensor);
-    internal::kernel_for(name, internal::reduction_of(name, op), tensor);
+    comm_internal::kernel_for(name, comm_internal::reduction_of(name, op), tensor);
     const at::ScalarType type = tensor.scalar_type();
     const bool sums = op == ReduceOp::SUM || op == ReduceOp::AVG;
     WEFT_CHECK_ARGUMENT(
@@ -388,8 +388,9 @@ c10::intrusive_ptr<c10d::Backend> create_gloo_backend(const c10::intrusive_ptr<c
     try {
       options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(text));
     } catch (const std::exception& failed) {
-      C10_THROW_ERROR(ValueError, absl::StrCat("gloo: network interface '", text,
-                                               "' cannot be used: ", internal::text_of(failed)));
+      C10_THROW_ERROR(ValueError,
+                      absl::StrCat("gloo: network interface '", text,
+                                   "' cannot be used: ", comm_internal::text_of(failed)));
     }
   }
   try {

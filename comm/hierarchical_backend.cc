@@ -14,20 +14,20 @@
 #include "weft/comm/gloo_backend.h"
 #include "weft/comm/internal/hierarchical_steps.h"
 #include "weft/comm/internal/queued_work.h"
-#include "weft/comm/internal/tensor_arguments.h"
 #include "weft/comm/same_host_backend.h"
+#include "weft/comm/tensors/tensor_arguments.h"
 
 namespace weft {
 namespace {
 
 using c10::intrusive_ptr;
-using internal::DenseTensors;
-using internal::HierarchicalSteps;
-using internal::Patience;
-using internal::Places;
-using internal::SameHostBackend;
-using internal::single;
-using internal::Tensors;
+using comm_internal::DenseTensors;
+using comm_internal::HierarchicalSteps;
+using comm_internal::Patience;
+using comm_internal::Places;
+using comm_internal::SameHostBackend;
+using comm_internal::single;
+using comm_internal::Tensors;
 using std::chrono::milliseconds;
 using BackendPtr = intrusive_ptr<c10d::Backend>;
 using Op = c10d::ReduceOp::RedOpType;
@@ -174,14 +174,14 @@ class HierarchicalBackend : public c10d::Backend {
     std::string label;
     for (const at::Tensor& tensor : tensors) {
       all.push_back(dense.inout(tensor));
-      const internal::Reduction reduction = internal::reduction_of(name, op);
-      internal::kernel_for(name, reduction, tensor);
+      const comm_internal::Reduction reduction = comm_internal::reduction_of(name, op);
+      comm_internal::kernel_for(name, reduction, tensor);
       WEFT_CHECK_ARGUMENT(!tensor.is_complex() || op == Op::SUM || op == Op::AVG,
                           absl::StrCat(name, ": among hosts there is no ",
-                                       std::string(internal::to_string(reduction)), " of ",
+                                       std::string(comm_internal::to_string(reduction)), " of ",
                                        c10::toString(tensor.scalar_type()), " tensors"));
       if (label.empty()) {
-        label = absl::StrCat(name, "(", std::string(internal::to_string(reduction)), ", ",
+        label = absl::StrCat(name, "(", std::string(comm_internal::to_string(reduction)), ", ",
                              c10::toString(tensor.scalar_type()), ")");
       }
     }
@@ -215,7 +215,7 @@ class HierarchicalBackend : public c10d::Backend {
   const BackendPtr everyone_;
   std::atomic<milliseconds> timeout_;
   std::atomic<uint64_t> calls_{0};
-  internal::WorkQueue queue_;  // ends first
+  comm_internal::WorkQueue queue_;  // ends first
 };
 
 }  // namespace
@@ -232,7 +232,7 @@ intrusive_ptr<c10d::Backend> create_hierarchical_backend(const intrusive_ptr<c10
   const auto below = [&](const std::string& prefix) {
     return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
   };
-  Places places = internal::places_of(rank, hosts);
+  Places places = comm_internal::places_of(rank, hosts);
   SameHostOptions same_host;
   same_host.timeout = options.timeout;
   same_host.spin = options.spin;

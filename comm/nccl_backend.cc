@@ -8,7 +8,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "weft/comm/internal/error_text.h"
+#include "weft/comm/internal/exception_text.h"
 
 namespace weft {
 namespace {
@@ -23,7 +23,7 @@ class NcclBackend : public c10d::ProcessGroupNCCL {
       shutdown();
     } catch (const std::exception& failed) {
       TORCH_WARN("nccl: rank ", getRank(), " of ", getSize(),
-                 " did not end well: ", internal::text_of(failed));
+                 " did not end well: ", comm_internal::text_of(failed));
     }
   }
 };

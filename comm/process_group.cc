@@ -133,10 +133,10 @@ std::vector<std::string> hosts_of(const std::vector<std::string>& words,
 // Waits for the other ranks.
 std::shared_ptr<ProcessGroup> meet(const intrusive_ptr<c10d::Store>& store, uint32_t life,
                                    ProcessGroupOptions options, std::vector<int> global_ranks) {
-  const std::string host = options.host.empty() ? internal::host_identity() : options.host;
-  const internal::Place place = {options.name, options.rank, options.world_size, life};
-  const internal::Meeting meeting = internal::join_group(
-      store, place, absl::StrCat(options.backend, "\n", host), options.timeout);
+  const std::string host = options.host.empty() ? comm_internal::host_identity() : options.host;
+  const comm_internal::JoiningRank self = {options.name, options.rank, options.world_size, life};
+  const comm_internal::Meeting meeting = comm_internal::join_group(
+      store, self, absl::StrCat(options.backend, "\n", host), options.timeout);
   auto backend = create_backend(meeting.store, options, hosts_of(meeting.words, options));
   return std::make_shared<ProcessGroup>(std::move(backend), meeting.store, std::move(options),
                                         std::move(global_ranks));
@@ -386,9 +386,9 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& give
   ProcessGroupOptions options = given;
   check_backend(options);
   check_times(options);
-  internal::GroupStore found = {options.store};
+  comm_internal::GroupStore found = {options.store};
   if (found.store == nullptr) {
-    found = internal::open_group_store(options);  // fills in rank and world size
+    found = comm_internal::open_group_store(options);  // fills in rank and world size
   }
   check_place(options);
   options.store = nullptr;

@@ -16,7 +16,7 @@
 #include "weft/comm/internal/store_notices.h"
 
 namespace weft {
-namespace internal {
+namespace comm_internal {
 namespace {
 
 // A backend that ends gives up what has not gone on for this long.
@@ -206,12 +206,12 @@ Operation SameHostBackend::moving(const char* name, const at::Tensor& tensor) co
   return operation;
 }
 
-}  // namespace internal
+}  // namespace comm_internal
 
 c10::intrusive_ptr<c10d::Backend> create_same_host_backend(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
     const SameHostOptions& options) {
-  using internal::SameHostBackend;
+  using comm_internal::SameHostBackend;
   WEFT_CHECK_ARGUMENT(options.timeout > std::chrono::milliseconds::zero(),
                       "same-host backend: the timeout is positive");
   WEFT_CHECK_ARGUMENT(options.spin >= std::chrono::microseconds::zero(),
@@ -219,11 +219,11 @@ c10::intrusive_ptr<c10d::Backend> create_same_host_backend(
   WEFT_CHECK_ARGUMENT(
       size >= 1 && rank >= 0 && rank < size,
       absl::StrCat("same-host backend: there is no rank ", rank, " in a group of ", size));
-  internal::StoreNotices notices(store);
-  absl::StatusOr<std::unique_ptr<internal::Mesh>> mesh =
-      internal::Mesh::form(rank, size, notices, internal::end_of(options.timeout));
-  if (!mesh.ok()) internal::throw_failure(mesh.status());
-  internal::CollectiveGroup::Options group;
+  comm_internal::StoreNotices notices(store);
+  absl::StatusOr<std::unique_ptr<comm_internal::Mesh>> mesh =
+      comm_internal::Mesh::form(rank, size, notices, comm_internal::end_of(options.timeout));
+  if (!mesh.ok()) comm_internal::throw_failure(mesh.status());
+  comm_internal::CollectiveGroup::Options group;
   group.spin = options.spin;
   // The last one to let go may be a thread of the group itself, which cannot wait for its own end.
   const auto end = [](SameHostBackend::Shared* shared) {

@@ -21,8 +21,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "weft/base/atomic_file.h"
-#include "weft/ddp/internal/exchange_device.h"
+#include "weft/checkpoint/atomic_file.h"
+#include "weft/comm/exchange_device.h"
 #include "weft/ddp/internal/move_states.h"
 
 #define XXH_INLINE_ALL
@@ -73,7 +73,8 @@ class Agreement {
   Agreement(ProcessGroup& group, const Module& module, std::string place)
       : group_(group), place_(std::move(place)), device_(at::kCPU) {
     const std::vector<at::Tensor> parameters = module.parameters();
-    if (!parameters.empty()) device_ = internal::exchange_device(group, parameters[0].device());
+    if (!parameters.empty())
+      device_ = comm_internal::exchange_device(group, parameters[0].device());
   }
 
   void reach(const std::string& error, const Found& found) {
@@ -281,7 +282,7 @@ CheckpointProgress load_checkpoint(ProcessGroup& group, const std::string& path,
   agreement.reach(error_of([&] {
                     if (optimizer == nullptr) return;
                     optimizer->load(*loaded.optimizer);
-                    internal::move_states_to_parameters(*optimizer);
+                    ddp_internal::move_states_to_parameters(*optimizer);
                   }),
                   loaded.found);
   for (const auto& [name, tensor] : tensors_of(module)) tensor.copy_(loaded.tensors.at(name));

@@ -20,7 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/thread.h"
 
-namespace weft::internal {
+namespace weft::ddp_internal {
 namespace {
 
 using c10::Device;
@@ -202,4 +202,4 @@ at::Tensor data_parallel(Module& module, const PartForward& forward, const at::T
   return outputs.size() == 1 ? outputs[0].to(target) : join(outputs, target, dim);
 }
 
-}  // namespace weft::internal
+}  // namespace weft::ddp_internal

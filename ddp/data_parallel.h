@@ -34,13 +34,13 @@
 
 namespace weft {
 
-namespace internal {
+namespace ddp_internal {
 using PartForward = std::function<at::Tensor(torch::nn::Module& module, const at::Tensor& part)>;
 
 at::Tensor data_parallel(torch::nn::Module& module, const PartForward& forward,
                          const at::Tensor& input, const std::vector<c10::Device>& devices,
                          std::optional<c10::Device> output_device, int64_t dim);
-}  // namespace internal
+}  // namespace ddp_internal
 
 // `output_device`: by default the first one. Outputs are joined along `dim`; scalars become a
 // vector.
@@ -51,7 +51,7 @@ at::Tensor data_parallel(const std::shared_ptr<Impl>& module, const at::Tensor& 
   const auto forward = [](torch::nn::Module& replica, const at::Tensor& part) -> at::Tensor {
     return dynamic_cast<Impl&>(replica).forward(part);
   };
-  return internal::data_parallel(*module, forward, input, devices, output_device, dim);
+  return ddp_internal::data_parallel(*module, forward, input, devices, output_device, dim);
 }
 
 template <class Impl>

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/ids.h"
 #include "weft/base/log.h"
-#include "weft/ddp/internal/reducer.h"
+#include "weft/ddp/reducer/reducer.h"
 
 namespace weft {
 namespace {
@@ -44,7 +44,7 @@ absl::Status status_of(std::exception_ptr failure, absl::StatusCode code) {
 // for.
 class DdpGradients::Entry : public std::enable_shared_from_this<Entry> {
  public:
-  explicit Entry(const std::shared_ptr<internal::Reducer>& reducer) : reducer_(reducer) {}
+  explicit Entry(const std::shared_ptr<ddp_internal::Reducer>& reducer) : reducer_(reducer) {}
 
   // Undefined: the pass brings this parameter none.
   absl::Status leaf(ObservedPass& observed, size_t parameter, const at::Tensor& gradient,
@@ -86,11 +86,13 @@ class DdpGradients::Entry : public std::enable_shared_from_this<Entry> {
     while (current_ != nullptr && current_->failed) settled_.wait(mutex_);
   }
 
-  bool is_of(const internal::Reducer& reducer) const { return reducer_.lock().get() == &reducer; }
+  bool is_of(const ddp_internal::Reducer& reducer) const {
+    return reducer_.lock().get() == &reducer;
+  }
 
  private:
-  struct Pass final : internal::GradientHome {
-    Pass(std::shared_ptr<internal::Reducer> its_reducer, ContextId its_context)
+  struct Pass final : ddp_internal::GradientHome {
+    Pass(std::shared_ptr<ddp_internal::Reducer> its_reducer, ContextId its_context)
         : reducer(std::move(its_reducer)),
           group(reducer->group()),
           context(its_context),
@@ -101,7 +103,7 @@ class DdpGradients::Entry : public std::enable_shared_from_this<Entry> {
       hold.give(reducer->parameters()[parameter].variable, average.clone());
     }
 
-    const std::shared_ptr<internal::Reducer> reducer;
+    const std::shared_ptr<ddp_internal::Reducer> reducer;
     const std::shared_ptr<ProcessGroup> group;  // the one to abort, whatever is used afterwards
     const ContextId context;
     PassHold hold;
@@ -204,7 +206,7 @@ class DdpGradients::Entry : public std::enable_shared_from_this<Entry> {
     settled_.notify_all();
   }
 
-  const std::weak_ptr<internal::Reducer> reducer_;
+  const std::weak_ptr<ddp_internal::Reducer> reducer_;
   Mutex mutex_;  // nothing is called under it
   CondVar settled_;
   std::shared_ptr<Pass> current_ ABSL_GUARDED_BY(mutex_);  // null: no pass under way
@@ -222,7 +224,7 @@ DdpGradients::~DdpGradients() {
   finishers_.stop();
 }
 
-void DdpGradients::attach(const std::shared_ptr<internal::Reducer>& reducer) {
+void DdpGradients::attach(const std::shared_ptr<ddp_internal::Reducer>& reducer) {
   const auto entry = std::make_shared<Entry>(reducer);
   const MutexLock lock(mutex_);
   const auto& parameters = reducer->parameters();
@@ -231,17 +233,17 @@ void DdpGradients::attach(const std::shared_ptr<internal::Reducer>& reducer) {
   }
 }
 
-void DdpGradients::detach(const std::shared_ptr<internal::Reducer>& reducer) {
+void DdpGradients::detach(const std::shared_ptr<ddp_internal::Reducer>& reducer) {
   settle(reducer);
   const MutexLock lock(mutex_);
   std::erase_if(places_, [&](const auto& one) { return one.second.entry->is_of(*reducer); });
 }
 
-void DdpGradients::settle(const std::shared_ptr<internal::Reducer>& reducer) {
+void DdpGradients::settle(const std::shared_ptr<ddp_internal::Reducer>& reducer) {
   if (const auto entry = entry_of(*reducer)) entry->settle();
 }
 
-std::shared_ptr<DdpGradients::Entry> DdpGradients::entry_of(const internal::Reducer& reducer) {
+std::shared_ptr<DdpGradients::Entry> DdpGradients::entry_of(const ddp_internal::Reducer& reducer) {
   const MutexLock lock(mutex_);
   const auto found = places_.find(reducer.parameters().front().variable.unsafeGetTensorImpl());
   return found == places_.end() ? nullptr : found->second.entry;

@@ -27,11 +27,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "weft/async/executor.h"
 #include "weft/base/clock.h"
-#include "weft/base/executor.h"
 #include "weft/base/mutex.h"
 #include "weft/ddp/distributed_gradients.h"
-#include "weft/dist_autograd/leaf_observer.h"
+#include "weft/dist_autograd/graph/leaf_observer.h"
 
 namespace weft {
 
@@ -40,11 +40,11 @@ class DdpGradients final : public LeafObserver, public DistributedGradients {
   DdpGradients();
   ~DdpGradients() override;
 
-  void attach(const std::shared_ptr<internal::Reducer>& reducer) override
+  void attach(const std::shared_ptr<ddp_internal::Reducer>& reducer) override
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void detach(const std::shared_ptr<internal::Reducer>& reducer) override
+  void detach(const std::shared_ptr<ddp_internal::Reducer>& reducer) override
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void settle(const std::shared_ptr<internal::Reducer>& reducer) override
+  void settle(const std::shared_ptr<ddp_internal::Reducer>& reducer) override
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::Status leaf_final(ObservedPass& pass, const at::Tensor& variable,
@@ -60,7 +60,7 @@ class DdpGradients final : public LeafObserver, public DistributedGradients {
     size_t parameter = 0;
   };
 
-  std::shared_ptr<Entry> entry_of(const internal::Reducer& reducer) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<Entry> entry_of(const ddp_internal::Reducer& reducer) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status show(ObservedPass& pass, const at::Tensor& variable, const at::Tensor& gradient)
       ABSL_LOCKS_EXCLUDED(mutex_);
 

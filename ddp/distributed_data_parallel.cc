@@ -13,14 +13,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "weft/base/freed_memory.h"
+#include "weft/ddp/batch_norm/sync_batch_norm.h"
 #include "weft/ddp/distributed_gradients.h"
 #include "weft/ddp/internal/output_sink.h"
-#include "weft/ddp/internal/reducer.h"
 #include "weft/ddp/internal/verify_parameters.h"
-#include "weft/ddp/sync_batch_norm.h"
+#include "weft/ddp/reducer/reducer.h"
 
 namespace weft {
-namespace internal {
+namespace ddp_internal {
 namespace {
 
 constexpr const char* kPrefix = "DistributedDataParallel: ";
@@ -256,7 +256,7 @@ void DataParallelCore::before_forward() {
   tell_times();
   reducer_->check_whole();
   const int training = announce_step();
-  const internal::ActiveJoin* const joining = active_join();
+  const ddp_internal::ActiveJoin* const joining = active_join();
   reducer_->set_divisor(joining != nullptr && !joining->options.divide_by_initial_world_size
                             ? training
                             : group_->size());
@@ -339,6 +339,6 @@ void DataParallelCore::check_join(const JoinOptions& options) const {
 
 void DataParallelCore::end_join(bool last) { broadcast_state(common_rank(last)); }
 
-}  // namespace internal
+}  // namespace ddp_internal
 
 }  // namespace weft

@@ -100,7 +100,7 @@ struct DdpLogging {
   std::map<std::string, std::string> as_map() const;
 };
 
-namespace internal {
+namespace ddp_internal {
 
 class Reducer;
 struct CopyDescription;
@@ -167,7 +167,7 @@ class DataParallelCore : public Joinable {
   bool buffers_last_sync_ = true;  // the forward before was of a pass that is reduced
 };
 
-}  // namespace internal
+}  // namespace ddp_internal
 
 template <class Net>
 class DistributedDataParallel : public torch::nn::Module {
@@ -176,8 +176,8 @@ class DistributedDataParallel : public torch::nn::Module {
                           DdpOptions options = {})
       : torch::nn::Module("DistributedDataParallel"),
         module_(std::move(module)),
-        core_(std::make_shared<internal::DataParallelCore>(module_, std::move(group),
-                                                           std::move(options))) {
+        core_(std::make_shared<ddp_internal::DataParallelCore>(module_, std::move(group),
+                                                               std::move(options))) {
     register_module("module", module_);
   }
   DistributedDataParallel(const torch::nn::ModuleHolder<Net>& module,
@@ -209,7 +209,7 @@ class DistributedDataParallel : public torch::nn::Module {
   // sum. The forwards of such passes belong inside.
   class NoSync {
    public:
-    explicit NoSync(std::shared_ptr<internal::DataParallelCore> core)
+    explicit NoSync(std::shared_ptr<ddp_internal::DataParallelCore> core)
         : core_(std::move(core)), before_(core_->sync()) {
       core_->set_sync(false);
     }
@@ -218,7 +218,7 @@ class DistributedDataParallel : public torch::nn::Module {
     NoSync& operator=(const NoSync&) = delete;
 
    private:
-    const std::shared_ptr<internal::DataParallelCore> core_;
+    const std::shared_ptr<ddp_internal::DataParallelCore> core_;
     const bool before_;
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(core_); }
@@ -257,7 +257,7 @@ class DistributedDataParallel : public torch::nn::Module {
   }
 
   const std::shared_ptr<Net> module_;
-  const std::shared_ptr<internal::DataParallelCore> core_;
+  const std::shared_ptr<ddp_internal::DataParallelCore> core_;
 };
 
 }  // namespace weft

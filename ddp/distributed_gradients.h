@@ -8,18 +8,18 @@
 
 namespace weft {
 
-namespace internal {
+namespace ddp_internal {
 class Reducer;
 }
 
 class DistributedGradients {
  public:
   virtual ~DistributedGradients() = default;
-  virtual void attach(const std::shared_ptr<internal::Reducer>& reducer) = 0;
-  virtual void detach(const std::shared_ptr<internal::Reducer>& reducer) = 0;
+  virtual void attach(const std::shared_ptr<ddp_internal::Reducer>& reducer) = 0;
+  virtual void detach(const std::shared_ptr<ddp_internal::Reducer>& reducer) = 0;
   // Waits until nothing is left of a failed pass: before each forward and before another group. A
   // second or so: what the pass waited for in its group has been aborted.
-  virtual void settle(const std::shared_ptr<internal::Reducer>& reducer) = 0;
+  virtual void settle(const std::shared_ptr<ddp_internal::Reducer>& reducer) = 0;
 };
 
 }  // namespace weft

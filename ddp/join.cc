@@ -47,8 +47,8 @@ void join(const std::vector<Joinable*>& joinables, const std::function<void()>& 
     }
   }
   for (const Joinable* const one : joinables) one->check_join(options);
-  const auto active =
-      std::make_shared<internal::ActiveJoin>(internal::ActiveJoin{options, &first, group.size()});
+  const auto active = std::make_shared<ddp_internal::ActiveJoin>(
+      ddp_internal::ActiveJoin{options, &first, group.size()});
   for (Joinable* const one : joinables) one->active_ = active;
   struct Leave {
     const std::vector<Joinable*>& joinables;

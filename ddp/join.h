@@ -35,7 +35,7 @@ struct JoinOptions {
 
 class Joinable;
 
-namespace internal {
+namespace ddp_internal {
 
 struct ActiveJoin {
   JoinOptions options;
@@ -43,7 +43,7 @@ struct ActiveJoin {
   int training = 0;           // ranks that still train, as of the first's last step
 };
 
-}  // namespace internal
+}  // namespace ddp_internal
 
 class Joinable {
  public:
@@ -62,12 +62,12 @@ class Joinable {
   // To be called first in each step, by a join's joinables in their order. The number of ranks that
   // still train; the group's size outside a join.
   int announce_step();
-  const internal::ActiveJoin* active_join() const { return active_.get(); }
+  const ddp_internal::ActiveJoin* active_join() const { return active_.get(); }
 
  private:
   friend void join(const std::vector<Joinable*>& joinables, const std::function<void()>& body,
                    const JoinOptions& options);
-  std::shared_ptr<internal::ActiveJoin> active_;  // of all joinables of a join
+  std::shared_ptr<ddp_internal::ActiveJoin> active_;  // of all joinables of a join
 };
 
 void join(const std::vector<Joinable*>& joinables, const std::function<void()>& body,

@@ -18,14 +18,14 @@
 #include <ATen/core/Tensor.h>
 
 namespace weft {
-namespace internal {
+namespace ddp_internal {
 
 template <class T>
 concept HasFields = requires(T& value) {
   weft_fields(value);
 };
 
-}  // namespace internal
+}  // namespace ddp_internal
 
 template <class Visit>
 void visit_tensors(at::Tensor& tensor, const Visit& visit) {
@@ -48,7 +48,7 @@ void visit_tensors(std::tuple<T...>& values, const Visit& visit);
 
 template <class T, class Visit>
 void visit_tensors(T& value, const Visit& visit) {
-  if constexpr (internal::HasFields<T>) {
+  if constexpr (ddp_internal::HasFields<T>) {
     std::apply([&](auto&... fields) { (visit_tensors(fields, visit), ...); }, weft_fields(value));
   }
 }

@@ -16,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "weft/comm/exchange_device.h"
 #include "weft/ddp/internal/exchange_bytes.h"
-#include "weft/ddp/internal/exchange_device.h"
 #include "weft/ddp/internal/move_states.h"
 
 namespace weft {
@@ -143,8 +143,8 @@ void ZeroRedundancyOptimizerBase::check_groups(const Groups& groups) {
       if (parameter.defined() && device.is_cpu()) device = parameter.device();
     }
   }
-  const std::vector<std::string> texts = internal::all_gather_bytes(
-      *group_, describe(all), internal::exchange_device(*group_, device));
+  const std::vector<std::string> texts = ddp_internal::all_gather_bytes(
+      *group_, describe(all), comm_internal::exchange_device(*group_, device));
   const std::vector<std::string> expected = lines_of(texts[0]);
   for (int rank = 1; rank < group_->size(); ++rank) {
     refuse_difference(expected, lines_of(texts[rank]), rank);
@@ -278,8 +278,8 @@ void ZeroRedundancyOptimizerBase::consolidate_state_dict(int to) {
   local_->save(share);
   std::ostringstream bytes;
   share.save_to(bytes);
-  const std::vector<std::string> shares = internal::gather_bytes(
-      *group_, std::move(bytes).str(), to, internal::exchange_device(*group_, device()));
+  const std::vector<std::string> shares = ddp_internal::gather_bytes(
+      *group_, std::move(bytes).str(), to, comm_internal::exchange_device(*group_, device()));
   if (group_->rank() != to) return;
   std::unique_ptr<Optimizer> whole = make_(param_groups());
   for (int rank = 0; rank < group_->size(); ++rank) {
@@ -312,7 +312,7 @@ void ZeroRedundancyOptimizerBase::load(torch::serialize::InputArchive& archive) 
   }
   local_->state().clear();
   move_state(*whole, *local_);
-  internal::move_states_to_parameters(*local_);
+  ddp_internal::move_states_to_parameters(*local_);
 }
 
 }  // namespace weft

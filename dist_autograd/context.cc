@@ -6,13 +6,13 @@
 #include "weft/base/log.h"
 #include "weft/base/rpc_error.h"
 #include "weft/base/status.h"
-#include "weft/dist_autograd/internal/autograd_driver.h"
-#include "weft/rpc/call_scope.h"
+#include "weft/dist_autograd/autograd_driver.h"
+#include "weft/rpc/session/call_scope.h"
 
 namespace weft::dist_autograd {
 namespace {
 
-using internal::AutogradDriver;
+using dist_autograd_internal::AutogradDriver;
 using DriverPtr = std::shared_ptr<AutogradDriver>;
 
 template <class T>
@@ -32,7 +32,7 @@ DriverPtr lock(const std::weak_ptr<AutogradDriver>& driver) {
 }
 
 DriverPtr current_driver() {
-  const std::shared_ptr<RpcRuntime> runtime = or_throw(internal::current_runtime());
+  const std::shared_ptr<RpcRuntime> runtime = or_throw(rpc_internal::current_runtime());
   return or_throw(AutogradDriver::of(*runtime));
 }
 
@@ -45,7 +45,7 @@ absl::Status check(const BackwardOptions& options) {
 }
 
 AutogradDriver::PassOptions pass_options(const BackwardOptions& options) {
-  return {.mode = static_cast<internal::BackwardMode>(options.mode),
+  return {.mode = static_cast<dist_autograd_internal::BackwardMode>(options.mode),
           .retain_graph = options.retain_graph,
           .timeout = options.timeout};
 }
@@ -67,7 +67,7 @@ void run(AutogradDriver& driver, const ContextId& context, std::vector<at::Tenso
 
 std::vector<Gradient> all_of(AutogradDriver& driver, const ContextId& context) {
   std::vector<Gradient> all;
-  for (internal::LeafGradient& leaf : or_throw(driver.gradients(context))) {
+  for (dist_autograd_internal::LeafGradient& leaf : or_throw(driver.gradients(context))) {
     all.push_back({std::move(leaf.variable), std::move(leaf.gradient)});
   }
   return all;
@@ -75,7 +75,7 @@ std::vector<Gradient> all_of(AutogradDriver& driver, const ContextId& context) {
 
 }  // namespace
 
-Context::Context() { enter(or_throw(internal::current_runtime())); }
+Context::Context() { enter(or_throw(rpc_internal::current_runtime())); }
 
 Context::Context(std::shared_ptr<RpcRuntime> worker) {
   if (worker == nullptr) throw RpcError(worker_ended());

@@ -29,11 +29,11 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "weft/base/future.h"
+#include "weft/async/future.h"
 #include "weft/base/ids.h"
 #include "weft/rpc/runtime.h"
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 class AutogradDriver;
 }
 
@@ -86,7 +86,7 @@ class Context {
  private:
   void enter(std::shared_ptr<RpcRuntime> worker);
 
-  std::weak_ptr<internal::AutogradDriver> driver_;  // weak: may outlive the worker
+  std::weak_ptr<dist_autograd_internal::AutogradDriver> driver_;  // weak: may outlive the worker
   ContextId id_;
   std::shared_ptr<RpcRuntime> outer_;  // the scope's worker before
 };

@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/rpc_error.h"
 #include "weft/base/status.h"
-#include "weft/rpc/call_scope.h"
-#include "weft/rpc/internal/user_call.h"
+#include "weft/rpc/session/call_scope.h"
+#include "weft/rpc/user_call.h"
 #include "weft/rpc/verbs.h"
 
 namespace weft::dist_autograd {
@@ -30,7 +30,7 @@ Future<void> backward_here(const ContextId& context, const RRef<at::Tensor>& los
 Future<void> backward_async(const ContextId& context, const RRef<at::Tensor>& loss,
                             BackwardOptions options) {
   if (loss.is_owner()) return backward_here(context, loss, options);
-  internal::RRefPass pass;
+  dist_autograd_internal::RRefPass pass;
   pass.context_creator = context.creator.bits();
   pass.context_number = context.number;
   pass.retain_graph = options.retain_graph;
@@ -38,14 +38,14 @@ Future<void> backward_async(const ContextId& context, const RRef<at::Tensor>& lo
   pass.mode = static_cast<uint8_t>(options.mode);
   if (options.timeout.is_set()) pass.timeout_ns = options.timeout.limit().count();
   // In the context: so the reply says that the pass is committed, before anybody reads gradients.
-  absl::StatusOr<std::shared_ptr<RpcRuntime>> runtime = weft::internal::current_runtime();
+  absl::StatusOr<std::shared_ptr<RpcRuntime>> runtime = weft::rpc_internal::current_runtime();
   if (!runtime.ok()) return Future<void>::ready(std::move(runtime).status());
   CallScope scope = CallScope::current();
   scope.runtime = *std::move(runtime);
   scope.context = context;
   CallScopeGuard guard(std::move(scope));
-  return rpc_async({loss.owner(), {.timeout = options.timeout}}, internal::backward_at_owner, pass,
-                   loss);
+  return rpc_async({loss.owner(), {.timeout = options.timeout}},
+                   dist_autograd_internal::backward_at_owner, pass, loss);
 }
 
 void backward(const ContextId& context, const RRef<at::Tensor>& loss, BackwardOptions options) {
@@ -61,13 +61,13 @@ void backward(const RRef<at::Tensor>& loss, bool retain_graph) {
   }
   const at::Tensor root = loss.local_value();
   const absl::Status status =
-      internal::run_user_code([&] { root.backward({}, retain_graph, /*create_graph=*/false); });
+      rpc_internal::run_user_code([&] { root.backward({}, retain_graph, /*create_graph=*/false); });
   if (!status.ok()) throw RpcError(status);
 }
 
 }  // namespace weft::dist_autograd
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 
 Future<void> backward_at_owner(RRefPass pass, RRef<at::Tensor> loss) {
   if (!loss.is_owner() || pass.mode > static_cast<uint8_t>(dist_autograd::Mode::kEager) ||
@@ -84,4 +84,4 @@ Future<void> backward_at_owner(RRefPass pass, RRef<at::Tensor> loss) {
   return dist_autograd::backward_async(context, loss, options);
 }
 
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

@@ -45,7 +45,7 @@ requires(!std::is_same_v<T, at::Tensor>) void backward(const RRef<T>&, bool = fa
 
 }  // namespace weft::dist_autograd
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 
 // What a user asks the owner for.
 struct RRefPass {
@@ -64,4 +64,4 @@ inline auto weft_fields(RRefPass& pass) {
 Future<void> backward_at_owner(RRefPass pass, RRef<at::Tensor> loss);
 WEFT_REGISTER_FUNCTION(backward_at_owner);
 
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

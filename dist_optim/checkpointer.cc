@@ -8,23 +8,23 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "weft/base/future.h"
+#include "weft/async/future.h"
 #include "weft/base/mutex.h"
 #include "weft/base/status.h"
 #include "weft/base/thread.h"
-#include "weft/dist_autograd/internal/engine_scope.h"
+#include "weft/checkpoint/step_snapshot.h"
+#include "weft/dist_autograd/graph/engine_scope.h"
 #include "weft/dist_optim/internal/shard_stepper.h"
-#include "weft/dist_optim/internal/step_keeper.h"
-#include "weft/dist_optim/internal/step_snapshot.h"
+#include "weft/dist_optim/steps/step_keeper.h"
 
 namespace weft {
 namespace {
 
-using internal::SavedOptimizer;
-using internal::ShardStepper;
-using internal::StepDurable;
-using internal::StepId;
-using internal::StepSnapshot;
+using checkpoint_internal::SavedOptimizer;
+using checkpoint_internal::StepSnapshot;
+using dist_optim_internal::ShardStepper;
+using dist_optim_internal::StepDurable;
+using dist_optim_internal::StepId;
 
 using Lines = std::map<std::string, uint64_t>;
 
@@ -58,7 +58,7 @@ absl::Status check(const CheckpointerOptions& options) {
 
 // Locks are taken in the order of their declaration; the steppers' after optimizers_mutex_, each
 // before the set's.
-class Checkpointer::Core final : public internal::StepKeeper {
+class Checkpointer::Core final : public dist_optim_internal::StepKeeper {
  public:
   Core(std::shared_ptr<ParameterSet> set, CheckpointerOptions options)
       : set_(std::move(set)),
@@ -238,7 +238,7 @@ absl::StatusOr<Checkpointer::Core::Copy> Checkpointer::Core::copy() ABSL_NO_THRE
       copy.reach.lines.insert(optimizer.lines.begin(), optimizer.lines.end());
     }
   } catch (const std::exception&) {  // no memory for it
-    return absl::ResourceExhaustedError(internal::text_of_current_exception());
+    return absl::ResourceExhaustedError(dist_autograd_internal::text_of_current_exception());
   }
   const Nanoseconds took = since(begun);
   MutexLock lock(mutex_);
@@ -252,9 +252,9 @@ absl::Status Checkpointer::Core::write(absl::StatusOr<Copy> copy) {
   const auto begun = std::chrono::steady_clock::now();
   absl::Status written = copy.status();
   try {
-    if (copy.ok()) written = internal::write_snapshot(folder_, copy->snapshot).status();
+    if (copy.ok()) written = checkpoint_internal::write_snapshot(folder_, copy->snapshot).status();
   } catch (const std::exception&) {  // no memory for what is not contiguous
-    written = absl::ResourceExhaustedError(internal::text_of_current_exception());
+    written = absl::ResourceExhaustedError(dist_autograd_internal::text_of_current_exception());
   }
   const Nanoseconds took = since(begun);
   MutexLock lock(mutex_);
@@ -273,7 +273,8 @@ absl::Status Checkpointer::Core::load() {
   if (complete.empty()) {
     return write(copy());  // so that a crash before the next one is noticed as well
   }
-  WEFT_ASSIGN_OR_RETURN(StepSnapshot snapshot, internal::read_snapshot(folder_, complete.back()));
+  WEFT_ASSIGN_OR_RETURN(StepSnapshot snapshot,
+                        checkpoint_internal::read_snapshot(folder_, complete.back()));
   Lines lines;
   for (const auto& [name, optimizer] : snapshot.optimizers) {
     lines.insert(optimizer.lines.begin(), optimizer.lines.end());
@@ -316,7 +317,7 @@ absl::Status Checkpointer::Core::go_back(const std::string& line, uint64_t numbe
   WEFT_ASSIGN_OR_RETURN(std::vector<int64_t> complete, folder_.steps());
   std::reverse(complete.begin(), complete.end());
   for (const int64_t step : complete) {
-    WEFT_ASSIGN_OR_RETURN(StepSnapshot snapshot, internal::read_snapshot(folder_, step));
+    WEFT_ASSIGN_OR_RETURN(StepSnapshot snapshot, checkpoint_internal::read_snapshot(folder_, step));
     uint64_t there = 0;
     for (const auto& [name, optimizer] : snapshot.optimizers) {
       const auto found = optimizer.lines.find(line);

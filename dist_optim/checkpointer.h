@@ -29,8 +29,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "weft/base/atomic_file.h"
 #include "weft/base/clock.h"
+#include "weft/checkpoint/atomic_file.h"
 #include "weft/dist_optim/parameter_set.h"
 
 namespace weft {

@@ -15,10 +15,10 @@
 namespace weft {
 namespace {
 
-using internal::LineStanding;
-using internal::OptimizerShard;
-using internal::ShardGroup;
-using internal::StepCaller;
+using dist_optim_internal::LineStanding;
+using dist_optim_internal::OptimizerShard;
+using dist_optim_internal::ShardGroup;
+using dist_optim_internal::StepCaller;
 
 // Optimizers of one process need distinct numbers only within one life of one worker.
 uint64_t next_number() {
@@ -30,7 +30,7 @@ uint64_t next_number() {
 
 DistributedOptimizerBase::DistributedOptimizerBase(std::vector<ParameterGroup> groups,
                                                    OptimizerOptions options) {
-  absl::StatusOr<std::shared_ptr<RpcRuntime>> runtime = internal::current_runtime();
+  absl::StatusOr<std::shared_ptr<RpcRuntime>> runtime = rpc_internal::current_runtime();
   if (!runtime.ok()) throw RpcError(runtime.status());
   StepCaller::Options steps;
   steps.runtime = *runtime;
@@ -57,8 +57,8 @@ DistributedOptimizerBase::DistributedOptimizerBase(std::vector<ParameterGroup> g
   }
   if (sets.empty()) throw std::invalid_argument("an optimizer without parameters");
   for (size_t i = 0; i < sets.size(); ++i) {
-    steps.shards[i].rref = sets[i].first.remote(&internal::make_optimizer_shard, sets[i].second,
-                                                options.mode, options.shared_name);
+    steps.shards[i].rref = sets[i].first.remote(&dist_optim_internal::make_optimizer_shard,
+                                                sets[i].second, options.mode, options.shared_name);
   }
   steps_ = std::make_shared<StepCaller>(std::move(steps));
   wait_all(steps_->introduce_shards());
@@ -180,7 +180,7 @@ void DistributedOptimizerBase::load_state_dict(const TensorMap& state) {
   steps_->set_finished(finished);
 }
 
-namespace internal {
+namespace dist_optim_internal {
 
 std::vector<RRef<ParameterSet>> group_by_owner(const std::vector<RRef<at::Tensor>>& leaves) {
   std::map<WorkerId, std::vector<RRef<at::Tensor>>> by_owner;
@@ -192,5 +192,5 @@ std::vector<RRef<ParameterSet>> group_by_owner(const std::vector<RRef<at::Tensor
   return sets;
 }
 
-}  // namespace internal
+}  // namespace dist_optim_internal
 }  // namespace weft

@@ -30,13 +30,13 @@
 #include <utility>
 #include <vector>
 
-#include "weft/base/future.h"
+#include "weft/async/future.h"
 #include "weft/dist_autograd/context.h"
 #include "weft/dist_optim/internal/optimizer_shard.h"
 #include "weft/dist_optim/lr_scheduler.h"
 #include "weft/dist_optim/optimizer_settings.h"
 #include "weft/dist_optim/parameter_set.h"
-#include "weft/dist_optim/step_result.h"
+#include "weft/dist_optim/steps/step_result.h"
 #include "weft/rref/rref.h"
 
 namespace torch::optim {
@@ -79,7 +79,7 @@ struct ParameterGroup {
   OptimizerSettings settings;
 };
 
-namespace internal {
+namespace dist_optim_internal {
 
 class StepCaller;
 
@@ -107,7 +107,7 @@ struct OptionsOf<torch::optim::RMSprop> {
   using Type = torch::optim::RMSpropOptions;
 };
 
-}  // namespace internal
+}  // namespace dist_optim_internal
 
 // What does not depend on the kind of optimizer.
 class DistributedOptimizerBase {
@@ -149,13 +149,13 @@ class DistributedOptimizerBase {
   void load_state_dict(const TensorMap& state);
 
  private:
-  std::shared_ptr<internal::StepCaller> steps_;  // shared with the answers of a step
+  std::shared_ptr<dist_optim_internal::StepCaller> steps_;  // shared with the answers of a step
 };
 
 template <class Opt>
 class DistributedOptimizer : public DistributedOptimizerBase {
  public:
-  using Options = typename internal::OptionsOf<Opt>::Type;
+  using Options = typename dist_optim_internal::OptionsOf<Opt>::Type;
 
   DistributedOptimizer(std::vector<RRef<ParameterSet>> sets, const Options& options,
                        OptimizerOptions more = {})
@@ -181,14 +181,14 @@ class DistributedOptimizer : public DistributedOptimizerBase {
   static std::vector<RRef<ParameterSet>> sets_of(const std::vector<RRef<at::Tensor>>& leaves);
 };
 
-namespace internal {
+namespace dist_optim_internal {
 std::vector<RRef<ParameterSet>> group_by_owner(const std::vector<RRef<at::Tensor>>& leaves);
 }
 
 template <class Opt>
 std::vector<RRef<ParameterSet>> DistributedOptimizer<Opt>::sets_of(
     const std::vector<RRef<at::Tensor>>& leaves) {
-  return internal::group_by_owner(leaves);
+  return dist_optim_internal::group_by_owner(leaves);
 }
 
 }  // namespace weft

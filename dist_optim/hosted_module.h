@@ -41,7 +41,7 @@
 #include "weft/rref/rref.h"
 
 namespace weft {
-namespace internal {
+namespace dist_optim_internal {
 
 namespace check {
 
@@ -158,12 +158,13 @@ std::shared_ptr<ModuleHost> host_module(P... argument) {
 
 template <class M>
 const std::string& module_name() {
-  static const std::string name = "weft::HostedModule<" + std::string(type_spelling<M>()) + ">";
+  static const std::string name =
+      "weft::HostedModule<" + std::string(rpc_internal::type_spelling<M>()) + ">";
   return name;
 }
 template <class M, class... P>
-Registration register_module(ModuleInfo<M, P...>, const char* file, int line) {
-  return register_function(module_name<M>(), file, line, &host_module<M, P...>);
+rpc_internal::Registration register_module(ModuleInfo<M, P...>, const char* file, int line) {
+  return rpc_internal::register_function(module_name<M>(), file, line, &host_module<M, P...>);
 }
 template <class M, class... P>
 RRef<ModuleHost> create_module(ModuleInfo<M, P...>, const Destination& to,
@@ -171,7 +172,7 @@ RRef<ModuleHost> create_module(ModuleInfo<M, P...>, const Destination& to,
   return remote(to, &host_module<M, P...>, std::move(argument)...);
 }
 
-}  // namespace internal
+}  // namespace dist_optim_internal
 
 template <class M>
 class HostedModule {
@@ -180,9 +181,9 @@ class HostedModule {
   // Constructs the module there; arguments convert as in a direct call.
   template <class... Argument>
   explicit HostedModule(const Destination& to, Argument&&... argument)
-      : host_(internal::create_module(weft_module(type<M>{}), to,
-                                      std::forward<Argument>(argument)...)),
-        parameters_(host_.remote(&internal::ModuleHost::parameters)) {}
+      : host_(dist_optim_internal::create_module(weft_module(type<M>{}), to,
+                                                 std::forward<Argument>(argument)...)),
+        parameters_(host_.remote(&dist_optim_internal::ModuleHost::parameters)) {}
 
   // The first output; forward_all gives every one of a module that returns several.
   template <class... Tensor>
@@ -191,12 +192,15 @@ class HostedModule {
   }
   template <class... Tensor>
   Future<at::Tensor> forward_async(const Tensor&... input) const {
-    return host_.rpc_async(&internal::ModuleHost::forward, internal::inputs_of(input...))
+    return host_
+        .rpc_async(&dist_optim_internal::ModuleHost::forward,
+                   dist_optim_internal::inputs_of(input...))
         .then([](const Future<std::vector<at::Tensor>>& outputs) { return first(outputs.wait()); });
   }
   template <class... Tensor>
   std::vector<at::Tensor> forward_all(const Tensor&... input) const {
-    return host_.rpc_sync(&internal::ModuleHost::forward, internal::inputs_of(input...));
+    return host_.rpc_sync(&dist_optim_internal::ModuleHost::forward,
+                          dist_optim_internal::inputs_of(input...));
   }
 
   // For DistributedOptimizer.
@@ -207,13 +211,13 @@ class HostedModule {
   Future<void> creation() const { return host_.creation(); }
 
   // For everybody who runs it, from their next forward on.
-  void train(bool on = true) const { host_.rpc_sync(&internal::ModuleHost::train, on); }
+  void train(bool on = true) const { host_.rpc_sync(&dist_optim_internal::ModuleHost::train, on); }
   void eval() const { train(false); }
 
   // Parameters and buffers by name.
-  TensorMap state() const { return host_.rpc_sync(&internal::ModuleHost::state); }
+  TensorMap state() const { return host_.rpc_sync(&dist_optim_internal::ModuleHost::state); }
   void load_state(TensorMap state) const {
-    host_.rpc_sync(&internal::ModuleHost::load_state, std::move(state));
+    host_.rpc_sync(&dist_optim_internal::ModuleHost::load_state, std::move(state));
   }
 
   friend auto weft_fields(HostedModule& module) {
@@ -226,17 +230,18 @@ class HostedModule {
     return outputs.front();
   }
 
-  RRef<internal::ModuleHost> host_;
+  RRef<dist_optim_internal::ModuleHost> host_;
   RRef<ParameterSet> parameters_;
 };
 
 }  // namespace weft
 
 // WEFT_REGISTER_MODULE(Module, constructor's parameter types...), in the module's namespace.
-#define WEFT_REGISTER_MODULE(Module, ...)                                                 \
-  [[maybe_unused]] inline ::weft::internal::ModuleInfo<Module __VA_OPT__(, ) __VA_ARGS__> \
-  weft_module(::weft::type<Module>) {                                                     \
-    return {};                                                                            \
-  }                                                                                       \
-  WEFT_INTERNAL_REGISTRATION =                                                            \
-      ::weft::internal::register_module(weft_module(::weft::type<Module>{}), __FILE__, __LINE__)
+#define WEFT_REGISTER_MODULE(Module, ...)                                               \
+  [[maybe_unused]] inline ::weft::dist_optim_internal::ModuleInfo<Module __VA_OPT__(, ) \
+                                                                      __VA_ARGS__>      \
+  weft_module(::weft::type<Module>) {                                                   \
+    return {};                                                                          \
+  }                                                                                     \
+  WEFT_INTERNAL_REGISTRATION = ::weft::dist_optim_internal::register_module(            \
+      weft_module(::weft::type<Module>{}), __FILE__, __LINE__)

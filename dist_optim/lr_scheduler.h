@@ -21,11 +21,11 @@ namespace weft {
 // `step` counts finished steps: 0 for the first one.
 using LrSchedule = std::function<double(int64_t step)>;
 
-namespace internal {
+namespace dist_optim_internal {
 inline void require_schedule(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
 }
-}  // namespace internal
+}  // namespace dist_optim_internal
 
 inline LrSchedule constant_lr() {
   return [](int64_t) { return 1.0; };
@@ -33,7 +33,7 @@ inline LrSchedule constant_lr() {
 
 // Times `gamma` after every `every` steps.
 inline LrSchedule step_lr(int64_t every, double gamma = 0.1) {
-  internal::require_schedule(every > 0, "step_lr: every must be positive");
+  dist_optim_internal::require_schedule(every > 0, "step_lr: every must be positive");
   return [=](int64_t step) { return std::pow(gamma, static_cast<double>(step / every)); };
 }
 
@@ -44,7 +44,7 @@ inline LrSchedule exponential_lr(double gamma) {
 
 // From 1 down to `floor` over `steps` steps, along half a cosine; `floor` afterwards.
 inline LrSchedule cosine_lr(int64_t steps, double floor = 0.0) {
-  internal::require_schedule(steps > 0, "cosine_lr: steps must be positive");
+  dist_optim_internal::require_schedule(steps > 0, "cosine_lr: steps must be positive");
   return [=](int64_t step) {
     if (step >= steps) return floor;
     const double part = static_cast<double>(step) / static_cast<double>(steps);
@@ -55,7 +55,7 @@ inline LrSchedule cosine_lr(int64_t steps, double floor = 0.0) {
 // Rises in a straight line from `start` to 1 over `steps` steps, then follows `after`, which counts
 // from there. The default of `start` is not LinearLR's, 1/3: the first step's rate is 0.
 inline LrSchedule warmup_lr(int64_t steps, LrSchedule after = constant_lr(), double start = 0.0) {
-  internal::require_schedule(steps > 0, "warmup_lr: steps must be positive");
+  dist_optim_internal::require_schedule(steps > 0, "warmup_lr: steps must be positive");
   return [=](int64_t step) {
     if (step >= steps) return after(step - steps);
     return start + (1.0 - start) * static_cast<double>(step) / static_cast<double>(steps);

@@ -10,7 +10,7 @@
 #include <torch/optim/sgd.h>
 
 #include "absl/strings/str_cat.h"
-#include "weft/dist_autograd/internal/engine_scope.h"
+#include "weft/dist_autograd/graph/engine_scope.h"
 
 namespace weft {
 namespace {
@@ -61,9 +61,10 @@ RMSpropOptions options_of(const RmspropSettings& s) {
 }
 
 template <class Optimizer, class Settings>
-std::unique_ptr<torch::optim::Optimizer> make(const std::vector<internal::TorchGroup>& groups) {
+std::unique_ptr<torch::optim::Optimizer> make(
+    const std::vector<dist_optim_internal::TorchGroup>& groups) {
   std::vector<torch::optim::OptimizerParamGroup> torch_groups;
-  for (const internal::TorchGroup& group : groups) {
+  for (const dist_optim_internal::TorchGroup& group : groups) {
     auto options = options_of(std::get<Settings>(group.settings));
     // Each group's values go through the constructor's checks, not the first one's alone.
     Optimizer checked(std::vector<at::Tensor>{}, options);
@@ -93,7 +94,7 @@ double learning_rate_of(const OptimizerSettings& settings) {
   return std::visit([](const auto& s) { return s.lr; }, settings);
 }
 
-namespace internal {
+namespace dist_optim_internal {
 
 absl::StatusOr<std::unique_ptr<torch::optim::Optimizer>> make_torch_optimizer(
     const std::vector<TorchGroup>& groups) {
@@ -117,10 +118,10 @@ absl::StatusOr<std::unique_ptr<torch::optim::Optimizer>> make_torch_optimizer(
         return make<torch::optim::RMSprop, RmspropSettings>(groups);
     }
   } catch (const std::exception&) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the optimizer's options: ", text_of_current_exception()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the optimizer's options: ", dist_autograd_internal::text_of_current_exception()));
   }
 }
 
-}  // namespace internal
+}  // namespace dist_optim_internal
 }  // namespace weft

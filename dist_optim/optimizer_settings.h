@@ -76,7 +76,7 @@ OptimizerSettings settings_of(const torch::optim::RMSpropOptions& options);
 
 double learning_rate_of(const OptimizerSettings& settings);
 
-namespace internal {
+namespace dist_optim_internal {
 
 struct TorchGroup {
   std::vector<at::Tensor> parameters;
@@ -86,5 +86,5 @@ struct TorchGroup {
 absl::StatusOr<std::unique_ptr<torch::optim::Optimizer>> make_torch_optimizer(
     const std::vector<TorchGroup>& groups);
 
-}  // namespace internal
+}  // namespace dist_optim_internal
 }  // namespace weft

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "weft/base/mutex.h"
-#include "weft/rpc/internal/worker_runtime.h"
+#include "weft/rpc/worker_runtime.h"
 
 namespace weft {
 namespace {
@@ -24,12 +24,12 @@ constexpr size_t kKeptRounds = 8;
 constexpr int64_t kBeforeAll = std::numeric_limits<int64_t>::min();
 
 ParameterAverager::Surroundings current_surroundings() {
-  auto runtime = internal::current_runtime();
+  auto runtime = rpc_internal::current_runtime();
   if (!runtime.ok()) throw RpcError(runtime.status());
-  auto worker = std::dynamic_pointer_cast<internal::WorkerRuntime>(*runtime);
+  auto worker = std::dynamic_pointer_cast<rpc_internal::WorkerRuntime>(*runtime);
   if (worker == nullptr) throw std::logic_error("ParameterAverager needs a joined worker");
   // Weak: the runtime owns, at the end, the objects that live on it.
-  std::weak_ptr<internal::WorkerRuntime> weak = worker;
+  std::weak_ptr<rpc_internal::WorkerRuntime> weak = worker;
   return {worker->clock(), worker->executor(),
           [weak](WorkerId id) {
             const auto live = weak.lock();
@@ -360,7 +360,7 @@ void ParameterAverager::State::end(Ending ending) {
       try {
         average = mean(contributions);
       } catch (...) {
-        average = internal::status_of_current_exception();
+        average = async_internal::status_of_current_exception();
       }
     }
     for (Promise<Tensors>& promise : ending.round.waiting) promise.set(average);

@@ -30,9 +30,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "weft/base/future.h"
-#include "weft/rpc/call_scope.h"
+#include "weft/async/future.h"
 #include "weft/rpc/class.h"
+#include "weft/rpc/session/call_scope.h"
 
 namespace weft {
 

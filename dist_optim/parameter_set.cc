@@ -159,7 +159,8 @@ std::shared_ptr<void> ParameterSet::shared(const std::string& name,
   return object;
 }
 
-absl::Status ParameterSet::keep_steps(const std::shared_ptr<internal::StepKeeper>& keeper) {
+absl::Status ParameterSet::keep_steps(
+    const std::shared_ptr<dist_optim_internal::StepKeeper>& keeper) {
   MutexLock lock(mutex_);
   if (mode_fixed_) {
     return absl::FailedPreconditionError("these parameters have an optimizer already");
@@ -168,7 +169,7 @@ absl::Status ParameterSet::keep_steps(const std::shared_ptr<internal::StepKeeper
   return absl::OkStatus();
 }
 
-std::shared_ptr<internal::StepKeeper> ParameterSet::keeper() const {
+std::shared_ptr<dist_optim_internal::StepKeeper> ParameterSet::keeper() const {
   MutexLock lock(mutex_);
   return keeper_.lock();
 }

@@ -28,7 +28,7 @@
 #include "absl/status/statusor.h"
 #include "weft/base/ids.h"
 #include "weft/base/mutex.h"
-#include "weft/dist_optim/state_file.h"
+#include "weft/checkpoint/state_file.h"
 
 namespace torch::nn {
 class Module;
@@ -36,7 +36,7 @@ class Module;
 
 namespace weft {
 
-namespace internal {
+namespace dist_optim_internal {
 class StepKeeper;
 }
 
@@ -107,9 +107,9 @@ class ParameterSet : public std::enable_shared_from_this<ParameterSet> {
       ABSL_LOCKS_EXCLUDED(shared_mutex_);
 
   // Who makes the steps durable; kept weakly. FailedPrecondition: there was an optimizer already.
-  absl::Status keep_steps(const std::shared_ptr<internal::StepKeeper>& keeper)
+  absl::Status keep_steps(const std::shared_ptr<dist_optim_internal::StepKeeper>& keeper)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  std::shared_ptr<internal::StepKeeper> keeper() const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<dist_optim_internal::StepKeeper> keeper() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Copies of all current values by name, of one version.
   TensorMap state() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -146,7 +146,7 @@ class ParameterSet : public std::enable_shared_from_this<ParameterSet> {
   UpdateMode mode_ ABSL_GUARDED_BY(mutex_) = UpdateMode::kLocked;
   uint64_t version_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<ContextId, Read> reads_ ABSL_GUARDED_BY(mutex_);
-  std::weak_ptr<internal::StepKeeper> keeper_ ABSL_GUARDED_BY(mutex_);
+  std::weak_ptr<dist_optim_internal::StepKeeper> keeper_ ABSL_GUARDED_BY(mutex_);
   Mutex shared_mutex_;  // taken before mutex_
   std::map<std::string, std::weak_ptr<void>> shared_ ABSL_GUARDED_BY(shared_mutex_);
 };

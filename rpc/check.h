@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "weft/base/future.h"
-#include "weft/rpc/call_scope.h"
+#include "weft/async/future.h"
 #include "weft/rpc/internal/parameter.h"
+#include "weft/rpc/session/call_scope.h"
 
 namespace weft {
 
@@ -24,7 +24,7 @@ struct overloaded_function__choose_one_with_weft_overload {
   overloaded_function__choose_one_with_weft_overload(...);  // NOLINT: takes what has no type
 };
 
-namespace internal::check {
+namespace rpc_internal::check {
 
 template <class... T>
 inline constexpr bool kNo = false;
@@ -194,5 +194,5 @@ constexpr void explain_parameters() {
   (std::index_sequence_for<P...>());
 }
 
-}  // namespace internal::check
+}  // namespace rpc_internal::check
 }  // namespace weft

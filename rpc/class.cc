@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace weft::internal {
+namespace weft::rpc_internal {
 
 std::string constructor_name(std::string_view class_spelling, const Signature& signature) {
   return wire_name(class_spelling) + signature.text.substr(0, signature.text.rfind(" -> "));
@@ -39,4 +39,4 @@ void ClassLister::constructor(std::string name, const CallableType& type) {
   add(std::move(name), type).callable.type = key;
 }
 
-}  // namespace weft::internal
+}  // namespace weft::rpc_internal

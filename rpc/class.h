@@ -30,7 +30,7 @@ constexpr Constructor<P...> constructor() {
 struct Serial {};
 inline constexpr Serial serial;
 
-namespace internal {
+namespace rpc_internal {
 
 // What WEFT_REGISTER_CLASS says about T; found through weft_class(type<T>).
 template <class T, auto... members>
@@ -211,14 +211,14 @@ concept HasConstructor = RegisteredClass<T> && requires {
   typename ChosenConstructor<T, Argument...>;
 };
 
-}  // namespace internal
+}  // namespace rpc_internal
 }  // namespace weft
 
 // WEFT_REGISTER_CLASS(Class, weft::constructor<...>(), &Class::method, free_function, ...)
-#define WEFT_REGISTER_CLASS(Class, ...)                                                 \
-  [[maybe_unused]] inline ::weft::internal::ClassInfo<Class __VA_OPT__(, ) __VA_ARGS__> \
-  weft_class(::weft::type<Class>) {                                                     \
-    return {};                                                                          \
-  }                                                                                     \
-  WEFT_INTERNAL_REGISTRATION =                                                          \
-      ::weft::internal::register_class(weft_class(::weft::type<Class>{}), __FILE__, __LINE__)
+#define WEFT_REGISTER_CLASS(Class, ...)                                                     \
+  [[maybe_unused]] inline ::weft::rpc_internal::ClassInfo<Class __VA_OPT__(, ) __VA_ARGS__> \
+  weft_class(::weft::type<Class>) {                                                         \
+    return {};                                                                              \
+  }                                                                                         \
+  WEFT_INTERNAL_REGISTRATION =                                                              \
+      ::weft::rpc_internal::register_class(weft_class(::weft::type<Class>{}), __FILE__, __LINE__)

@@ -33,7 +33,7 @@ class Function<R(P...)> {
   constexpr explicit Function(std::string_view name) : name_(name), id_(hash64(name)) {}
 
   constexpr std::string_view name() const { return name_; }
-  const Signature& signature() const { return internal::signature_of<R, P...>(); }
+  const Signature& signature() const { return rpc_internal::signature_of<R, P...>(); }
   FunctionKey key() const { return {id_, signature().fingerprint, name_}; }
 
  private:
@@ -70,7 +70,7 @@ inline constexpr Overload<P...> overload{};
 template <class... P>
 inline constexpr ConstOverload<P...> const_overload{};
 
-namespace internal {
+namespace rpc_internal {
 
 template <class R>
 inline constexpr FunctionKind kKindOf =
@@ -166,7 +166,7 @@ class Defined : public Function<FunctionType> {
   const Registration registration_;
 };
 
-}  // namespace internal
+}  // namespace rpc_internal
 
 // Registers a lambda without captures under a name; the result is the Function to call it by, and
 // must be a variable of namespace scope.
@@ -174,21 +174,21 @@ template <class F, class... Tag>
 auto define(NameHere name, F lambda, Tag... tag) {
   static_assert(std::is_empty_v<F>,
                 "weft: define takes a lambda without captures; RegistryBuilder::add takes others");
-  return internal::Defined<typename internal::OperatorOf<F>::Type>(name, +lambda, tag...);
+  return rpc_internal::Defined<typename rpc_internal::OperatorOf<F>::Type>(name, +lambda, tag...);
 }
 
 template <class F, class... Tag>
 auto RegistryBuilder::add(NameHere name, F function, Tag... tag) {
-  using Operator = internal::OperatorOf<F>;
+  using Operator = rpc_internal::OperatorOf<F>;
   if constexpr (Operator::kFits) {
-    internal::Declaration declaration;
+    rpc_internal::Declaration declaration;
     declaration.name = std::string(name.name);
     declaration.type = &Operator::template kType<F>;
-    declaration.options = internal::function_options(tag...);
+    declaration.options = rpc_internal::function_options(tag...);
     declaration.file = name.file;
     declaration.line = name.line;
     auto state = std::make_shared<F>(std::move(function));
-    declaration.callable = internal::object_key(state.get());
+    declaration.callable = rpc_internal::object_key(state.get());
     declaration.state = std::move(state);
     add(std::move(declaration));
   } else {
@@ -201,19 +201,19 @@ auto RegistryBuilder::add(NameHere name, F function, Tag... tag) {
 
 #define WEFT_INTERNAL_JOIN2(a, b) a##b
 #define WEFT_INTERNAL_JOIN(a, b) WEFT_INTERNAL_JOIN2(a, b)
-#define WEFT_INTERNAL_REGISTRATION                                                 \
-  [[maybe_unused]] static const ::weft::internal::Registration WEFT_INTERNAL_JOIN( \
+#define WEFT_INTERNAL_REGISTRATION                                                     \
+  [[maybe_unused]] static const ::weft::rpc_internal::Registration WEFT_INTERNAL_JOIN( \
       weft_registration_, __COUNTER__)
 
 // Registers a function under its C++ name, namespaces included. Tags (weft::run_inline,
 // weft::Access{"role"}) may follow. Access is carried, not enforced yet.
-#define WEFT_REGISTER_FUNCTION(function, ...)                                                     \
-  WEFT_INTERNAL_REGISTRATION =                                                                    \
-      ::weft::internal::register_function(::weft::internal::value_spelling<function>(), __FILE__, \
-                                          __LINE__, function __VA_OPT__(, ) __VA_ARGS__)
+#define WEFT_REGISTER_FUNCTION(function, ...)                               \
+  WEFT_INTERNAL_REGISTRATION = ::weft::rpc_internal::register_function(     \
+      ::weft::rpc_internal::value_spelling<function>(), __FILE__, __LINE__, \
+      function __VA_OPT__(, ) __VA_ARGS__)
 
 // Registers what follows the name (overload<...>(f), a template instance, a pointer) under it. Tags
 // may follow.
 #define WEFT_REGISTER_FUNCTION_AS(name, ...) \
   WEFT_INTERNAL_REGISTRATION =               \
-      ::weft::internal::register_function(name, __FILE__, __LINE__, __VA_ARGS__)
+      ::weft::rpc_internal::register_function(name, __FILE__, __LINE__, __VA_ARGS__)

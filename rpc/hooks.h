@@ -14,8 +14,8 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "weft/base/ids.h"
-#include "weft/rpc/message.h"
-#include "weft/rpc/object.h"
+#include "weft/rpc/codec/message.h"
+#include "weft/rpc/codec/object.h"
 
 namespace weft {
 

@@ -11,7 +11,7 @@
 #include "weft/base/status.h"
 
 namespace weft {
-namespace internal {
+namespace rpc_internal {
 namespace {
 
 // The catalogue. Constant-initialised: registrations of other files run before any of this file.
@@ -75,11 +75,11 @@ CallableKey object_key(const void* object) {
   return key;
 }
 
-}  // namespace internal
+}  // namespace rpc_internal
 
 namespace {
 
-using internal::Declaration;
+using rpc_internal::Declaration;
 
 std::string place(std::string_view file, int line) {
   return absl::StrCat(absl::string_view(file.data(), file.size()), ":", line);
@@ -128,13 +128,14 @@ std::unique_ptr<FunctionEntry> make_entry(const Declaration& declaration) {
   auto entry = std::make_unique<FunctionEntry>();
   entry->name = declaration.name;
   entry->id = hash64(entry->name);
-  entry->signature = internal::make_signature(declaration.type->describe);
+  entry->signature = rpc_internal::make_signature(declaration.type->describe);
   entry->kind = declaration.type->kind;
   entry->file = declaration.file;
   entry->line = declaration.line;
   entry->class_type = declaration.class_type;
   entry->run_inline = declaration.options.run_inline;
-  entry->serial = entry->kind == internal::FunctionKind::kMethod && declaration.class_type->serial;
+  entry->serial =
+      entry->kind == rpc_internal::FunctionKind::kMethod && declaration.class_type->serial;
   entry->access = std::string(declaration.options.access);
   entry->invoke = declaration.type->invoke;
   entry->callable = declaration.callable;
@@ -146,7 +147,7 @@ std::unique_ptr<FunctionEntry> make_entry(const Declaration& declaration) {
 void name_overloads(std::vector<Declaration>& declarations) {
   std::map<std::string, std::vector<Declaration*>> methods;
   for (Declaration& each : declarations) {
-    if (each.type->kind == internal::FunctionKind::kMethod) methods[each.name].push_back(&each);
+    if (each.type->kind == rpc_internal::FunctionKind::kMethod) methods[each.name].push_back(&each);
   }
   for (auto& method : methods) {
     std::vector<Declaration*>& same = method.second;
@@ -155,7 +156,7 @@ void name_overloads(std::vector<Declaration>& declarations) {
     });
     if (!overloaded) continue;
     for (Declaration* each : same) {
-      const std::string text = internal::make_signature(each->type->describe).text;
+      const std::string text = rpc_internal::make_signature(each->type->describe).text;
       each->name += text.substr(0, text.rfind(" -> "));
     }
   }
@@ -164,7 +165,7 @@ void name_overloads(std::vector<Declaration>& declarations) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Registry>> RegistryBuilder::build() const {
-  std::vector<Declaration> declarations = internal::Registration::catalogue();
+  std::vector<Declaration> declarations = rpc_internal::Registration::catalogue();
   declarations.insert(declarations.end(), declarations_.begin(), declarations_.end());
   name_overloads(declarations);
   // Errors and listings do not depend on the order in which the linker put the files.
@@ -226,7 +227,7 @@ absl::StatusOr<const FunctionEntry*> Registry::find_for_call(const FunctionKey& 
   return entry;
 }
 
-absl::StatusOr<const FunctionEntry*> Registry::find_callable(const internal::CallableKey& key,
+absl::StatusOr<const FunctionEntry*> Registry::find_callable(const rpc_internal::CallableKey& key,
                                                              std::string_view type) const {
   const auto found = by_callable_.find(key);
   if (found != by_callable_.end()) return found->second;

@@ -18,9 +18,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "weft/rpc/object.h"
+#include "weft/rpc/codec/object.h"
+#include "weft/rpc/codec/schema.h"
 #include "weft/rpc/runtime.h"
-#include "weft/rpc/schema.h"
 
 namespace weft {
 
@@ -44,7 +44,7 @@ struct NameHere {
   int line;
 };
 
-namespace internal {
+namespace rpc_internal {
 
 // Where a caller's pointer leads: its bytes and, for methods, the hash of class and pointer type.
 // The bytes alone do not name a method: a virtual one holds no more than an offset.
@@ -130,21 +130,21 @@ CallableKey function_key(void (*function)());
 // Of a function object, which no caller has a pointer to.
 CallableKey object_key(const void* object);
 
-}  // namespace internal
+}  // namespace rpc_internal
 
 struct FunctionEntry {
   std::string name;
   uint64_t id = 0;
   Signature signature;
-  internal::FunctionKind kind = internal::FunctionKind::kFunction;
+  rpc_internal::FunctionKind kind = rpc_internal::FunctionKind::kFunction;
   std::string file;
   int line = 0;
   const TypeInfo* class_type = nullptr;  // methods and constructors: of the class
   bool run_inline = false;
   bool serial = false;  // a method of a class whose objects run one method at a time
   std::string access;
-  internal::Invoke invoke = nullptr;
-  internal::CallableKey callable;
+  rpc_internal::Invoke invoke = nullptr;
+  rpc_internal::CallableKey callable;
   std::shared_ptr<const void> state;  // of function objects
 
   FunctionKey key() const { return {id, signature.fingerprint, name}; }
@@ -167,7 +167,7 @@ class Registry {
   const FunctionEntry* find(uint64_t id) const;
   // For the caller: the entry of one of this program's own functions.
   // `type`: of the function or method, as C++ spells it; for the error.
-  absl::StatusOr<const FunctionEntry*> find_callable(const internal::CallableKey& key,
+  absl::StatusOr<const FunctionEntry*> find_callable(const rpc_internal::CallableKey& key,
                                                      std::string_view type) const;
 
  private:
@@ -175,7 +175,7 @@ class Registry {
 
   std::vector<std::unique_ptr<const FunctionEntry>> entries_;
   absl::flat_hash_map<uint64_t, const FunctionEntry*> by_id_;
-  absl::flat_hash_map<internal::CallableKey, const FunctionEntry*> by_callable_;
+  absl::flat_hash_map<rpc_internal::CallableKey, const FunctionEntry*> by_callable_;
 };
 
 class RegistryBuilder {
@@ -184,14 +184,16 @@ class RegistryBuilder {
   // object is shared by all calls, which may run at the same time.
   template <class F, class... Tag>
   auto add(NameHere name, F function, Tag... tag);
-  void add(internal::Declaration declaration) { declarations_.push_back(std::move(declaration)); }
+  void add(rpc_internal::Declaration declaration) {
+    declarations_.push_back(std::move(declaration));
+  }
 
   // The catalogue and what was added. InvalidArgument lists every problem: a name for two
   // functions, a function with two names, a function that has no name of its own.
   absl::StatusOr<std::shared_ptr<const Registry>> build() const;
 
  private:
-  std::vector<internal::Declaration> declarations_;
+  std::vector<rpc_internal::Declaration> declarations_;
 };
 
 }  // namespace weft

@@ -12,12 +12,12 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
-#include "weft/base/executor.h"
+#include "weft/async/executor.h"
 #include "weft/base/ids.h"
 #include "weft/rpc/call_options.h"
-#include "weft/rpc/call_scope.h"
-#include "weft/rpc/message.h"
-#include "weft/rpc/object.h"
+#include "weft/rpc/codec/message.h"
+#include "weft/rpc/codec/object.h"
+#include "weft/rpc/session/call_scope.h"
 
 namespace weft {
 

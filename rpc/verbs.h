@@ -15,11 +15,11 @@
 #include <type_traits>
 #include <utility>
 
-#include "weft/rpc/internal/explain.h"
-#include "weft/rpc/internal/typed_call.h"
+#include "weft/rpc/explain.h"
+#include "weft/rpc/typed_call.h"
 
 namespace weft {
-namespace internal {
+namespace rpc_internal {
 
 template <class R, class... P, class Callee>
 Future<result_t<R>> async_call(const Destination& to, const Callee& function, bool waited_for,
@@ -36,54 +36,54 @@ Future<result_t<R>> async_call(const Destination& to, const Callee& function, bo
   }
 }
 
-}  // namespace internal
+}  // namespace rpc_internal
 
 template <class R, class... P>
 Future<result_t<R>> rpc_async(const Destination& to, R (*function)(P...),
                               std::type_identity_t<P>... argument) {
-  return internal::async_call<R, P...>(to, function, false, std::forward<P>(argument)...);
+  return rpc_internal::async_call<R, P...>(to, function, false, std::forward<P>(argument)...);
 }
 template <class R, class... P>
 Future<result_t<R>> rpc_async(const Destination& to, R (*function)(CallContext&, P...),
                               std::type_identity_t<P>... argument) {
-  return internal::async_call<R, P...>(to, function, false, std::forward<P>(argument)...);
+  return rpc_internal::async_call<R, P...>(to, function, false, std::forward<P>(argument)...);
 }
 template <class R, class... P>
 Future<result_t<R>> rpc_async(const Destination& to, const Function<R(P...)>& function,
                               std::type_identity_t<P>... argument) {
-  return internal::async_call<R, P...>(to, function, false, std::forward<P>(argument)...);
+  return rpc_internal::async_call<R, P...>(to, function, false, std::forward<P>(argument)...);
 }
 
 template <class R, class... P>
 result_t<R> rpc_sync(const Destination& to, R (*function)(P...),
                      std::type_identity_t<P>... argument) {
-  return internal::take(
-      internal::async_call<R, P...>(to, function, true, std::forward<P>(argument)...));
+  return rpc_internal::take(
+      rpc_internal::async_call<R, P...>(to, function, true, std::forward<P>(argument)...));
 }
 template <class R, class... P>
 result_t<R> rpc_sync(const Destination& to, R (*function)(CallContext&, P...),
                      std::type_identity_t<P>... argument) {
-  return internal::take(
-      internal::async_call<R, P...>(to, function, true, std::forward<P>(argument)...));
+  return rpc_internal::take(
+      rpc_internal::async_call<R, P...>(to, function, true, std::forward<P>(argument)...));
 }
 template <class R, class... P>
 result_t<R> rpc_sync(const Destination& to, const Function<R(P...)>& function,
                      std::type_identity_t<P>... argument) {
-  return internal::take(
-      internal::async_call<R, P...>(to, function, true, std::forward<P>(argument)...));
+  return rpc_internal::take(
+      rpc_internal::async_call<R, P...>(to, function, true, std::forward<P>(argument)...));
 }
 
 // What follows is chosen only when nothing above fits, and only to say why.
 template <class F, class... Argument>
-requires(!internal::check::kAccepts<F, Argument...>) Explained
+requires(!rpc_internal::check::kAccepts<F, Argument...>) Explained
     rpc_async(const Destination&, F&&, Argument&&...) {
-  internal::check::explain_call<F, Argument...>();
+  rpc_internal::check::explain_call<F, Argument...>();
   return {};
 }
 template <class F, class... Argument>
-requires(!internal::check::kAccepts<F, Argument...>) Explained
+requires(!rpc_internal::check::kAccepts<F, Argument...>) Explained
     rpc_sync(const Destination&, F&&, Argument&&...) {
-  internal::check::explain_call<F, Argument...>();
+  rpc_internal::check::explain_call<F, Argument...>();
   return {};
 }
 Explained rpc_async(const Destination&, overloaded_function__choose_one_with_weft_overload,

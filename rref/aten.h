@@ -14,7 +14,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "weft/rpc/aten.h"
+#include "weft/rpc/aten/aten.h"
 #include "weft/rref/rref.h"
 
 namespace weft {
@@ -24,12 +24,12 @@ requires(std::is_convertible_v<Argument, AtenValue>&&...) RRef<R> remote(const D
                                                                          AtenOperator<R> op,
                                                                          Argument&&... argument) {
   static_assert(
-      internal::kAtenObject<R>,
+      rpc_internal::kAtenObject<R>,
       "weft: what an operator leaves for an RRef is a tensor, a number, a bool, a string, "
       "a list of tensors or of numbers, a std::tuple of 2 to 8 tensors, or void");
-  return RRef<R>(internal::start_remote(
-      internal::open_aten_call(to, op.name,
-                               internal::aten_arguments(std::forward<Argument>(argument)...)),
+  return RRef<R>(rref_internal::start_remote(
+      rpc_internal::open_aten_call(
+          to, op.name, rpc_internal::aten_arguments(std::forward<Argument>(argument)...)),
       type_info_of<R>()));
 }
 

@@ -23,7 +23,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "weft/rpc/internal/explain.h"
+#include "weft/rpc/explain.h"
 #include "weft/rpc/verbs.h"
 #include "weft/rref/internal/rref_calls.h"
 
@@ -34,21 +34,21 @@ class RRef;
 
 // Whether this is what became of a reference (its owner died, its creation was withdrawn) and not
 // of one call: the same reference will never work again.
-using internal::is_rref_lost;
+using rref_internal::is_rref_lost;
 
-namespace internal {
+namespace rref_internal {
 
 // What RRef<T> and RRef<T>::with(...) have in common. Self gives handle() and options().
 template <class T, class Self>
 class RRefVerbs {
-  using Value = Stored<T>;  // so that RRef<void> has a type to speak of
+  using Value = async_internal::Stored<T>;  // so that RRef<void> has a type to speak of
 
  public:
   // A copy of the value. On a user it is one of its own. On the owner, if the value is there
   // already, it is what T's copy constructor gives: an at::Tensor then shares the owner's memory,
   // so clone() it before writing. `timeout` unset: as CallOptions; zero: no limit. RRef<void>:
   // waits for the function's end.
-  T to_here(Timeout timeout = {}) const { return take(to_here_until(timeout)); }
+  T to_here(Timeout timeout = {}) const { return rpc_internal::take(to_here_until(timeout)); }
   Future<T> to_here_async() const { return to_here_until({}); }
 
   // On the owner: the value itself, once it is there. Valid while this RRef lives and the worker is
@@ -57,7 +57,8 @@ class RRefVerbs {
     check_owner(self().handle());
     Object object = object_here(self().handle());
     if (object.type == nullptr) {
-      take(start_call<void>(open_wait(self().handle(), self().options())));
+      rpc_internal::take(
+          rpc_internal::start_call<void>(open_wait(self().handle(), self().options())));
       object = object_here(self().handle());
       if (object.type == nullptr) check_owner(self().handle());  // says that its worker has ended
     }
@@ -65,18 +66,18 @@ class RRefVerbs {
   }
 
 // The verbs for one shape of method: what its template takes, and how `method` is declared.
-#define WEFT_INTERNAL_VERBS(PARAMETERS, METHOD)                                      \
-  template <PARAMETERS, class... P>                                                  \
-  Future<result_t<R>> rpc_async(METHOD, std::type_identity_t<P>... argument) const { \
-    return call<R, P...>(method, false, std::forward<P>(argument)...);               \
-  }                                                                                  \
-  template <PARAMETERS, class... P>                                                  \
-  result_t<R> rpc_sync(METHOD, std::type_identity_t<P>... argument) const {          \
-    return take(call<R, P...>(method, true, std::forward<P>(argument)...));          \
-  }                                                                                  \
-  template <PARAMETERS, class... P>                                                  \
-  RRef<object_t<R>> remote(METHOD, std::type_identity_t<P>... argument) const {      \
-    return create<R, P...>(method, std::forward<P>(argument)...);                    \
+#define WEFT_INTERNAL_VERBS(PARAMETERS, METHOD)                                           \
+  template <PARAMETERS, class... P>                                                       \
+  Future<result_t<R>> rpc_async(METHOD, std::type_identity_t<P>... argument) const {      \
+    return call<R, P...>(method, false, std::forward<P>(argument)...);                    \
+  }                                                                                       \
+  template <PARAMETERS, class... P>                                                       \
+  result_t<R> rpc_sync(METHOD, std::type_identity_t<P>... argument) const {               \
+    return rpc_internal::take(call<R, P...>(method, true, std::forward<P>(argument)...)); \
+  }                                                                                       \
+  template <PARAMETERS, class... P>                                                       \
+  RRef<object_t<R>> remote(METHOD, std::type_identity_t<P>... argument) const {           \
+    return create<R, P...>(method, std::forward<P>(argument)...);                         \
   }
 #define WEFT_INTERNAL_COMMA ,
   WEFT_INTERNAL_VERBS(class R WEFT_INTERNAL_COMMA class C, R (C::*method)(P...))
@@ -90,21 +91,24 @@ class RRefVerbs {
 
   // What follows is chosen only when nothing above fits, and only to say why.
   template <class M, class... Argument>
-  requires(!check::kMethodAccepts<Value, M, Argument...>) Explained rpc_async(M&&, Argument&&...)
+  requires(!rpc_internal::check::kMethodAccepts<Value, M, Argument...>) Explained
+      rpc_async(M&&, Argument&&...)
   const {
-    check::explain_method_call<Value, M, Argument...>();
+    rpc_internal::check::explain_method_call<Value, M, Argument...>();
     return {};
   }
   template <class M, class... Argument>
-  requires(!check::kMethodAccepts<Value, M, Argument...>) Explained rpc_sync(M&&, Argument&&...)
+  requires(!rpc_internal::check::kMethodAccepts<Value, M, Argument...>) Explained
+      rpc_sync(M&&, Argument&&...)
   const {
-    check::explain_method_call<Value, M, Argument...>();
+    rpc_internal::check::explain_method_call<Value, M, Argument...>();
     return {};
   }
   template <class M, class... Argument>
-  requires(!check::kMethodAccepts<Value, M, Argument...>) Explained remote(M&&, Argument&&...)
+  requires(!rpc_internal::check::kMethodAccepts<Value, M, Argument...>) Explained
+      remote(M&&, Argument&&...)
   const {
-    check::explain_method_call<Value, M, Argument...>();
+    rpc_internal::check::explain_method_call<Value, M, Argument...>();
     return {};
   }
 
@@ -115,7 +119,7 @@ class RRefVerbs {
     CallOptions options = self().options();
     options.timeout = timeout.or_else(options.timeout);
     if constexpr (std::is_void_v<T>) {
-      return start_call<void>(open_wait(self().handle(), options));
+      return rpc_internal::start_call<void>(open_wait(self().handle(), options));
     } else if constexpr (!kSendable<T>) {
       static_assert(kSendable<T>,
                     "weft: to_here() needs a type that can be sent; this one stays with its owner: "
@@ -131,33 +135,33 @@ class RRefVerbs {
           return promise.future();
         }
       }
-      return start_call<T>(open_to_here(self().handle(), options));
+      return rpc_internal::start_call<T>(open_to_here(self().handle(), options));
     }
   }
 
   template <class R, class... P, class Method>
   Future<result_t<R>> call(Method method, bool waited_for,
                            std::type_identity_t<P>&&... argument) const {
-    if constexpr (check::kCallable<R, P...>) {
-      Outgoing call = open_call_on(self().handle(), self().options());
+    if constexpr (rpc_internal::check::kCallable<R, P...>) {
+      rpc_internal::Outgoing call = open_call_on(self().handle(), self().options());
       call.request.waited_for = waited_for;
-      choose_method<Value>(call, method);
-      put_arguments<P...>(call, std::forward<P>(argument)...);
-      return start_call<result_t<R>>(std::move(call));
+      rpc_internal::choose_method<Value>(call, method);
+      rpc_internal::put_arguments<P...>(call, std::forward<P>(argument)...);
+      return rpc_internal::start_call<result_t<R>>(std::move(call));
     } else {
-      check::explain_callable<R, P...>();
+      rpc_internal::check::explain_callable<R, P...>();
       return {};
     }
   }
   template <class R, class... P, class Method>
   RRef<object_t<R>> create(Method method, std::type_identity_t<P>&&... argument) const {
-    if constexpr (check::kRemotable<R, P...>) {
-      Outgoing call = open_call_on(self().handle(), self().options());
-      choose_method<Value>(call, method);
-      put_arguments<P...>(call, std::forward<P>(argument)...);
+    if constexpr (rpc_internal::check::kRemotable<R, P...>) {
+      rpc_internal::Outgoing call = open_call_on(self().handle(), self().options());
+      rpc_internal::choose_method<Value>(call, method);
+      rpc_internal::put_arguments<P...>(call, std::forward<P>(argument)...);
       return RRef<object_t<R>>(start_remote(std::move(call), type_info_of<object_t<R>>()));
     } else {
-      check::explain_remotable<R, P...>();
+      rpc_internal::check::explain_remotable<R, P...>();
       return {};
     }
   }
@@ -182,24 +186,24 @@ class RRefWith : public RRefVerbs<T, RRefWith<T>> {
 template <class R, class... P, class Callee>
 RRef<object_t<R>> remote_call(const Destination& to, const Callee& function,
                               std::type_identity_t<P>&&... argument) {
-  if constexpr (check::kRemotable<R, P...>) {
-    Outgoing call = open_call(to);
-    choose(call, function);
-    put_arguments<P...>(call, std::forward<P>(argument)...);
+  if constexpr (rpc_internal::check::kRemotable<R, P...>) {
+    rpc_internal::Outgoing call = rpc_internal::open_call(to);
+    rpc_internal::choose(call, function);
+    rpc_internal::put_arguments<P...>(call, std::forward<P>(argument)...);
     return RRef<object_t<R>>(start_remote(std::move(call), type_info_of<object_t<R>>()));
   } else {
-    check::explain_remotable<R, P...>();
+    rpc_internal::check::explain_remotable<R, P...>();
     return {};
   }
 }
 
-}  // namespace internal
+}  // namespace rref_internal
 
 template <class T>
-class RRef : public internal::RRefVerbs<T, RRef<T>> {
+class RRef : public rref_internal::RRefVerbs<T, RRef<T>> {
  public:
   RRef() = default;  // empty: refers to nothing, every use throws
-  explicit RRef(internal::RRefHandlePtr handle) : handle_(std::move(handle)) {}
+  explicit RRef(rref_internal::RRefHandlePtr handle) : handle_(std::move(handle)) {}
 
   explicit operator bool() const { return handle_ != nullptr; }
   // The worker where the value lives. Plain facts: these five hold after any failure too; after
@@ -208,16 +212,16 @@ class RRef : public internal::RRefVerbs<T, RRef<T>> {
   std::string owner_name() const { return checked()->owner_name(); }
   bool is_owner() const { return checked()->is_owner(); }
   RRefId id() const { return checked()->rref(); }
-  std::string str() const { return internal::describe(handle_.get()); }
+  std::string str() const { return rref_internal::describe(handle_.get()); }
 
   // From then on the value is kept for this worker, whatever happens to other users.
-  bool confirmed_by_owner() const { return internal::confirmed(handle_); }
+  bool confirmed_by_owner() const { return rref_internal::confirmed(handle_); }
   // Complete when the owner has confirmed this reference (a `remote` call is accepted, its function
   // may still run), or with why it never will be: if the owner is lost, it may have run.
-  Future<void> creation() const { return internal::accepted(handle_); }
+  Future<void> creation() const { return rref_internal::accepted(handle_); }
 
   // The verbs with options: rref.with({.timeout = 5s}).rpc_sync(&Class::method, ...).
-  internal::RRefWith<T> with(CallOptions options) const { return {handle_, options}; }
+  rref_internal::RRefWith<T> with(CallOptions options) const { return {handle_, options}; }
 
   // The same reference, not merely the same value.
   friend bool operator==(const RRef& a, const RRef& b) {
@@ -227,25 +231,25 @@ class RRef : public internal::RRefVerbs<T, RRef<T>> {
   friend std::ostream& operator<<(std::ostream& out, const RRef& rref) { return out << rref.str(); }
 
  private:
-  friend class internal::RRefVerbs<T, RRef<T>>;
+  friend class rref_internal::RRefVerbs<T, RRef<T>>;
   friend struct Codec<RRef<T>>;
-  const internal::RRefHandlePtr& handle() const { return handle_; }
+  const rref_internal::RRefHandlePtr& handle() const { return handle_; }
   CallOptions options() const { return {}; }
-  const internal::RRefHandlePtr& checked() const {
-    if (handle_ == nullptr) internal::throw_empty();
+  const rref_internal::RRefHandlePtr& checked() const {
+    if (handle_ == nullptr) rref_internal::throw_empty();
     return handle_;
   }
 
-  internal::RRefHandlePtr handle_;
+  rref_internal::RRefHandlePtr handle_;
 };
 
 template <class T>
 struct Codec<RRef<T>> {
   static void encode(Writer& writer, const RRef<T>& value) {
-    internal::write_handle(writer, value.handle_);
+    rref_internal::write_handle(writer, value.handle_);
   }
   static RRef<T> decode(Reader& reader) {
-    return RRef<T>(internal::read_handle(reader, type_info_of<T>()));
+    return RRef<T>(rref_internal::read_handle(reader, type_info_of<T>()));
   }
   static void schema(SchemaBuilder& schema) {
     schema.text("rref<");
@@ -263,15 +267,15 @@ template <class T>
 RRef<object_t<T>> make_rref(T&& value) {
   using Value = std::remove_cvref_t<T>;
   const TypeInfo* type = &type_info_of<object_t<T>>();
-  if constexpr (internal::kFactory<Value>) {
+  if constexpr (rpc_internal::kFactory<Value>) {
     std::shared_ptr<object_t<T>> object = std::forward<T>(value);
-    if (object == nullptr) internal::throw_empty();
-    return RRef<object_t<T>>(internal::own(Object(std::move(object), type)));
+    if (object == nullptr) rref_internal::throw_empty();
+    return RRef<object_t<T>>(rref_internal::own(Object(std::move(object), type)));
   } else {
     static_assert(std::is_same_v<Value, object_t<T>>,
                   "weft: make_rref takes a value or a smart pointer, not a Future or StatusOr");
     return RRef<Value>(
-        internal::own(Object(std::make_shared<Value>(std::forward<T>(value)), type)));
+        rref_internal::own(Object(std::make_shared<Value>(std::forward<T>(value)), type)));
   }
 }
 
@@ -287,41 +291,41 @@ requires(!std::is_reference_v<T> &&
 template <class R, class... P>
 RRef<object_t<R>> remote(const Destination& to, R (*function)(P...),
                          std::type_identity_t<P>... argument) {
-  return internal::remote_call<R, P...>(to, function, std::forward<P>(argument)...);
+  return rref_internal::remote_call<R, P...>(to, function, std::forward<P>(argument)...);
 }
 template <class R, class... P>
 RRef<object_t<R>> remote(const Destination& to, R (*function)(CallContext&, P...),
                          std::type_identity_t<P>... argument) {
-  return internal::remote_call<R, P...>(to, function, std::forward<P>(argument)...);
+  return rref_internal::remote_call<R, P...>(to, function, std::forward<P>(argument)...);
 }
 template <class R, class... P>
 RRef<object_t<R>> remote(const Destination& to, const Function<R(P...)>& function,
                          std::type_identity_t<P>... argument) {
-  return internal::remote_call<R, P...>(to, function, std::forward<P>(argument)...);
+  return rref_internal::remote_call<R, P...>(to, function, std::forward<P>(argument)...);
 }
 
 // Makes an object of a registered class there.
 template <class T, class... Argument>
-requires internal::HasConstructor<T, Argument...> RRef<T> remote(const Destination& to,
-                                                                 Argument&&... argument) {
-  using Constructor = internal::ChosenConstructor<T, Argument...>;
-  internal::Outgoing call = internal::open_call(to);
-  internal::choose_constructor<T>(call, Constructor());
-  internal::put_constructor_arguments(call, Constructor(), std::forward<Argument>(argument)...);
-  return RRef<T>(internal::start_remote(std::move(call), type_info_of<T>()));
+requires rpc_internal::HasConstructor<T, Argument...> RRef<T> remote(const Destination& to,
+                                                                     Argument&&... argument) {
+  using Constructor = rpc_internal::ChosenConstructor<T, Argument...>;
+  rpc_internal::Outgoing call = rpc_internal::open_call(to);
+  rpc_internal::choose_constructor<T>(call, Constructor());
+  rpc_internal::put_constructor_arguments(call, Constructor(), std::forward<Argument>(argument)...);
+  return RRef<T>(rref_internal::start_remote(std::move(call), type_info_of<T>()));
 }
 
 // What follows is chosen only when nothing above fits, and only to say why.
 template <auto... nothing_explicit, class F, class... Argument>
-requires(!internal::check::kAccepts<F, Argument...>) Explained
+requires(!rpc_internal::check::kAccepts<F, Argument...>) Explained
     remote(const Destination&, F&&, Argument&&...) {
-  internal::check::explain_call<F, Argument...>();
+  rpc_internal::check::explain_call<F, Argument...>();
   return {};
 }
 template <class T, class... Argument>
-requires(!internal::HasConstructor<T, Argument...>) Explained
+requires(!rpc_internal::HasConstructor<T, Argument...>) Explained
     remote(const Destination&, Argument&&...) {
-  internal::check::explain_remote_class<T, Argument...>();
+  rpc_internal::check::explain_remote_class<T, Argument...>();
   return {};
 }
 Explained remote(const Destination&, overloaded_function__choose_one_with_weft_overload,

@@ -1,18 +1,23 @@
 #!/usr/bin/env python3
-"""Fails when a file includes what its room may not, naming the file, the line and the rule.
+"""Fails when a file breaks a rule of the rooms, naming the file, the line and the rule.
 
-Usage: check_layers.py [ROOT]     (ROOT: the repository, by default the one this script lies in)
+Usage: check_layers.py [--write] [ROOT]     (ROOT: the repository, by default the one this script lies in)
 
-Rules, from the room map in docs/design.md:
-  1. A room includes itself and the rooms below it: base, proto <- rpc <- rref <- dist_autograd <-
-     dist_optim <- worker; base <- shm <- comm <- ddp, of which one
-     file, the bridge, may include dist_autograd. Examples include worker and public headers; tests and
-     bench anything.
-  2. internal/ is for the rooms, not for users: no example includes it.
+A room is a folder with one purpose. ROOMS below is the only list of them. Rules:
+  1. A room includes itself and the rooms that its entry names, which stand above it in the list: there
+     are no cycles. A BRIDGE is one file that may include a further room. Tests may include anything,
+     examples and bench/ what ROOMS says.
+  2. internal/ belongs to its room: no other room includes it, except for tests.
   3. A target made without TORCH in CMakeLists.txt includes no LibTorch header, not through another
-     header of the tree either. base includes no gRPC and no protobuf, the state machines no gRPC.
-  4. Files of the tree are included as "weft/ROOM/FILE.h".
-  5. What a library's HDRS include of the tree is in a library's HDRS too: only those are installed.
+     header of the tree either. base, shm and async include no gRPC and no protobuf. A state machine
+     (STATE_MACHINES) includes no gRPC, and itself no mutex, thread or executor.
+  4. Files of the tree are included as "weft/ROOM/FILE.h". Only examples and bench include weft/weft.h.
+  5. What an installed header (HDRS) includes of the tree is installed too.
+  6. Internals of a room and its subrooms are in namespace weft::NAME_internal, NAME being its top
+     folder. Other rooms may only forward-declare there. There is no weft::internal.
+  7. No two files define a type under one qualified name.
+  8. The map in README.md and the picture in docs/design.md are the ones that ROOMS gives. --write
+     writes them.
 """
 
 import functools
@@ -20,28 +25,69 @@ import pathlib
 import re
 import sys
 
-BELOW = {
-    "base": [],
-    "shm": ["base"],
-    "comm": ["base", "shm"],
-    "proto": [],
-    "rpc": ["base", "proto"],
-    "rref": ["base", "proto", "rpc"],
-    "dist_autograd": ["base", "proto", "rpc", "rref"],
-    "dist_optim": ["base", "proto", "rpc", "rref", "dist_autograd"],
-    "ddp": ["base", "comm"],
-    "worker": ["base", "proto", "rpc", "rref", "dist_autograd", "dist_optim"],
-    "examples": ["base", "comm", "ddp", "rpc", "rref", "dist_autograd", "dist_optim", "worker"],
+# Room: (purpose, rooms that it may include). Lower rooms first.
+ROOMS = {
+    "base": ("ids, status, clock, log, mutex, threads, fault injection: no torch, no gRPC", []),
+    "shm": ("what processes of one host share: sealed memory, futex words, local sockets", ["base"]),
+    "async": ("futures, executors and the threads that run them", ["base"]),
+    "checkpoint": ("files of tensors that survive a crash: safetensors, manifests, folders", ["base"]),
+    "comm/same_host": ("the engine of the same-host backend: no torch", ["base", "async", "shm"]),
+    "comm/tensors": ("what a collective does to tensors: checks, sums, sparse sums",
+                     ["base", "comm/same_host"]),
+    "comm": ("process groups behind `c10d::Backend`: same host, several hosts, Gloo, NCCL",
+             ["base", "async", "shm", "comm/same_host", "comm/tensors"]),
+    "proto": ("the wire contract: every message, with its protocol in comments", []),
+    "rpc/rendezvous": ("how workers find each other: joins and death records in a store", ["base"]),
+    "rpc/transport": ("frames and what carries them: in-process, gRPC",
+                      ["base", "async", "proto", "rpc/rendezvous"]),
+    "rpc/session": ("delivery exactly once between two incarnations: agent, peers, credits",
+                    ["base", "async", "proto", "rpc/rendezvous", "rpc/transport"]),
+    "rpc/membership": ("leases, declarations of death, shutdown by quiescence",
+                       ["base", "async", "proto", "rpc/rendezvous", "rpc/transport", "rpc/session"]),
+    "rpc/codec": ("how C++ values become bytes", ["base", "async", "rpc/transport"]),
+    "rpc": ("functions and classes that peers may call, and the verbs that call them",
+            ["base", "async", "proto", "rpc/transport", "rpc/session", "rpc/codec"]),
+    "rpc/batching": ("many callers, one execution", ["base", "async", "rpc/codec", "rpc"]),
+    "rpc/aten": ("ATen's operators, called by name", ["base", "async", "rpc/codec", "rpc"]),
+    "rref": ("references to remote values, kept alive by distributed reference counting",
+             ["base", "async", "proto", "rpc/rendezvous", "rpc/transport", "rpc/session", "rpc/codec",
+              "rpc", "rpc/aten"]),
+    "dist_autograd/passes": ("bookkeeping of a backward pass over workers: pure", ["base", "proto"]),
+    "dist_autograd/graph": ("runs the part of a pass that lies on one worker",
+                            ["base", "async", "rpc/session", "rpc", "dist_autograd/passes"]),
+    "dist_autograd": ("contexts and backward passes across workers",
+                      ["base", "async", "proto", "rpc/rendezvous", "rpc/transport", "rpc/session",
+                       "rpc/codec", "rpc", "rref", "dist_autograd/passes", "dist_autograd/graph"]),
+    "dist_optim/steps": ("prepare and commit of an optimizer's step: pure", ["base", "async"]),
+    "dist_optim": ("optimizers that step where the parameters live; durable steps",
+                   ["base", "async", "checkpoint", "rpc/session", "rpc/codec", "rpc", "rref",
+                    "dist_autograd/graph", "dist_autograd", "dist_optim/steps"]),
+    "ddp/reducer": ("averages gradients over ranks, bucket by bucket", ["base", "async", "comm"]),
+    "ddp/hooks": ("what may replace the average: compression, PowerSGD", ["base", "async", "comm"]),
+    "ddp/batch_norm": ("batch norm over the inputs of all ranks", ["base", "comm"]),
+    "ddp": ("DistributedDataParallel: join, samplers, ZeRO, model averaging",
+            ["base", "async", "checkpoint", "comm", "ddp/reducer", "ddp/hooks", "ddp/batch_norm"]),
+    "worker/launch": ("`weft_launch`: starts and restarts a job's processes", ["base", "worker/internal"]),
+    "worker": ("joins the group, builds a worker's parts, shuts them down in order",
+               ["base", "async", "proto", "rpc/rendezvous", "rpc/transport", "rpc/session",
+                "rpc/membership", "rpc/codec", "rpc", "rpc/batching", "rpc/aten", "rref",
+                "dist_autograd/graph", "dist_autograd", "checkpoint", "dist_optim/steps", "dist_optim"]),
+    "examples": ("runnable documentation, one folder per kind of job", "PUBLIC"),
+    "bench": ("measurements beside peers", "PUBLIC"),
 }
-BRIDGES = {"ddp/dist_autograd_bridge": ["base", "dist_autograd"]}  # what else these files may include
-FREE = ["tests", "bench"]
-STATE_MACHINES = ["rref_core", "dist_autograd_core", "step_core"]
+BRIDGES = {"ddp/dist_autograd_bridge": ["dist_autograd", "dist_autograd/graph"]}
+STATE_MACHINES = ["rpc_session_core", "rpc_membership_core", "rref_core", "dist_autograd_core", "step_core"]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 LIBRARY = re.compile(r"weft_library\(\s*(\w+)\s+(\S+)\s([^)]*)\)")
 TORCH = re.compile(r"(ATen|c10|torch|caffe2)/")
-GRPC = re.compile(r"(grpc|grpcpp)/")
 WIRE = re.compile(r"(grpc|grpcpp|google/protobuf|weft/proto)/")
+GRPC = re.compile(r"(grpc|grpcpp)/")
+IMPURE = re.compile(r"(thread|mutex)$|weft/base/(mutex|thread)\.h|weft/async/(executor|serving_threads)\.h")
+TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\''
+                   r"|^[ \t]*\#(?:[^\n]*\\\n)*[^\n]*|[A-Za-z_]\w*|::|[{};]|[^\s\w]|\d[\w'.]*|\n", re.M | re.S)
+MAP = "<!-- rooms: generated by tools/check_layers.py -->"
+MAP_END = "<!-- /rooms -->"
 
 
 @functools.lru_cache(maxsize=None)
@@ -55,11 +101,20 @@ def includes_of(path):
     return found
 
 
+def room_of(place):
+    """The room that a path of the tree lies in: the deepest one; None outside all rooms."""
+    parts = place.split("/")[:-1]
+    for length in range(len(parts), 0, -1):
+        if "/".join(parts[:length]) in ROOMS:
+            return "/".join(parts[:length])
+    return None
+
+
 def source_files(root):
-    for room in [*BELOW, *FREE]:
-        for path in sorted((root / room).rglob("*")):
+    for top in dict.fromkeys(room.split("/")[0] for room in [*ROOMS, "tests"]):
+        for path in sorted((root / top).rglob("*")):
             if path.suffix in (".h", ".cc"):
-                yield room, path
+                yield path.relative_to(root).as_posix(), path
 
 
 def in_tree(root, name):
@@ -68,29 +123,48 @@ def in_tree(root, name):
     return path if name.startswith("weft/") and path.is_file() else None
 
 
-def check_rooms(root):
-    for room, path in source_files(root):
-        place = path.relative_to(root)
+def check_list():
+    """A room's entry names rooms that stand before it."""
+    seen = []
+    for room, (_, below) in ROOMS.items():
+        for other in below if below != "PUBLIC" else []:
+            if other not in seen and not other.endswith("/internal"):
+                yield f"tools/check_layers.py: {room} names {other}, which does not stand above it"
+        seen.append(room)
+
+
+def check_includes(root):
+    for place, path in source_files(root):
+        room = room_of(place)
         for number, quote, name in includes_of(path):
             if quote == '"' and not name.startswith("weft/"):
                 if (path.parent / name).is_file() or (root / name).is_file():
                     yield f"{place}:{number}: \"{name}\" is spelled \"weft/...\" from the root"
                 continue
-            if not name.startswith("weft/") or room in FREE:
+            if not name.startswith("weft/") or room is None:  # tests include anything
                 continue
-            target, _, rest = name.removeprefix("weft/").partition("/")
-            if not rest or target == room:
-                if not rest and room != "examples":
+            target = name.removeprefix("weft/")
+            below = ROOMS[room][1]
+            if "/" not in target:
+                if below != "PUBLIC":
                     yield f"{place}:{number}: {name} is for users; a room includes single headers"
-            elif target not in BELOW[room] + BRIDGES.get(str(place.with_suffix("")), []):
-                yield f"{place}:{number}: {room} may not include {target} ({name})"
-            elif room == "examples" and rest.startswith("internal/"):
-                yield f"{place}:{number}: {name} is internal to {target}"
+                continue
+            other = room_of(target)
+            if other == room:
+                continue
+            if other is None:
+                yield f"{place}:{number}: {room} may not include {target.split('/')[0]} ({name})"
+            elif "/internal/" in target and f"{other}/internal" not in below:
+                yield f"{place}:{number}: {name} is internal to {other}"
+            elif below == "PUBLIC" or other in below or f"{other}/internal" in below:
+                continue
+            elif other not in BRIDGES.get(place.rsplit(".", 1)[0], []):
+                yield f"{place}:{number}: {room} may not include {other} ({name})"
 
 
 def libraries(root):
     """(target name, has TORCH, files, those of HDRS) of every weft_library in the tree's rooms."""
-    for room in BELOW:
+    for room in ROOMS:
         lists = root / room / "CMakeLists.txt"
         if not lists.is_file():
             continue
@@ -123,7 +197,7 @@ def check_targets(root):
     for target, torch, files, _ in libraries(root):
         for forbidden, what, applies in [
             (TORCH, "has no TORCH but includes LibTorch", not torch),
-            (WIRE, "includes gRPC or protobuf", target == "base"),
+            (WIRE, "includes gRPC or protobuf", target in ("base", "shm", "async")),
             (GRPC, "is a state machine but includes gRPC", target in STATE_MACHINES),
         ]:
             seen = set()
@@ -131,6 +205,10 @@ def check_targets(root):
                 chain = chain_to(root, path, forbidden, seen) if path not in seen else None
                 if chain:
                     yield f"{chain[0]}: weft::{target} {what}: {' -> '.join(chain[1:])}"
+        for path in files if target in STATE_MACHINES else []:
+            for number, _, name in includes_of(path):
+                if IMPURE.match(name):
+                    yield f"{path.relative_to(root)}:{number}: weft::{target} is a state machine but includes {name}"
 
 
 def check_installed(root):
@@ -142,9 +220,161 @@ def check_installed(root):
                 yield f"{path.relative_to(root)}:{number}: is installed, {name} is not: no HDRS names it"
 
 
+def declarations(text):
+    """(line, namespace, statement, defines) of each declaration at namespace scope. Anonymous
+    namespaces are left out. A statement is a list of tokens up to its `;` or `{`."""
+    scopes, statement, line, start = [], [], 1, 1
+    for match in TOKEN.finditer(text):
+        token = match[0]
+        first = token[0] if token.strip() else "\n"
+        if first in "\n\"'#" or token.startswith(("//", "/*", 'R"')) or token.lstrip().startswith("#"):
+            line += token.count("\n")
+            continue
+        if not statement:
+            start = line
+        if token == "{":
+            header = "".join(" " + word if word[0].isalpha() else word for word in statement).strip()
+            header = re.sub(r":: ", "::", header)
+            named = re.fullmatch(r"(?:inline )?namespace(?: ([\w: ]+))?", header)
+            if named:
+                scopes.append((named[1] or "").replace(" ", "") or "(anonymous)")
+                if "(anonymous)" not in scopes and None not in scopes:
+                    yield start, "::".join(scopes), ["namespace"], False
+            else:
+                if None not in scopes and "(anonymous)" not in scopes:
+                    yield start, "::".join(scopes), statement, True
+                scopes.append(None)
+            statement = []
+        elif token == "}":
+            if scopes:
+                scopes.pop()
+            statement = []
+        elif token == ";":
+            if statement and None not in scopes and "(anonymous)" not in scopes:
+                yield start, "::".join(scopes), statement, False
+            statement = []
+        else:
+            statement.append(token)
+
+
+def without_template(statement):
+    while statement[:1] == ["template"]:
+        depth = 0
+        for position, token in enumerate(statement):
+            depth += (token == "<") - (token == ">")
+            if token == ">" and depth == 0:
+                break
+        statement = statement[position + 1:]
+    return statement
+
+
+def defined_type(statement, body):
+    """The name of the type, alias or concept that a statement defines, or None."""
+    statement = without_template(statement)
+    if len(statement) < 2:
+        return None
+    if statement[0] == "using" and len(statement) > 2 and statement[2] == "=":
+        return statement[1]
+    if statement[0] == "concept":
+        return statement[1]
+    if statement[0] in ("class", "struct", "enum", "union") and body:
+        words = [word for word in statement[1:] if word not in ("class", "struct", "final", "alignas")]
+        head = []
+        for word in words:
+            if word in (":", "<"):
+                if word == "<":
+                    return None  # a specialisation
+                break
+            head.append(word)
+        if "::" in head or "(" in head:
+            return head[-1] if "(" in head and re.match(r"\w", head[-1]) else None
+        return head[-1] if head else None
+    return None
+
+
+def is_forward(statement):
+    statement = without_template(statement)
+    return statement[:1] == ["namespace"] or (
+        len(statement) <= 3 and statement[:1] in (["class"], ["struct"])) or statement[:1] == ["enum"]
+
+
+def check_names(root):
+    defined = {}
+    for place, path in source_files(root):
+        room = room_of(place)
+        if room is None or room in ("examples", "bench"):
+            continue
+        own = room.split("/")[0] + "_internal"
+        for number, scope, statement, body in declarations(path.read_text(errors="replace")):
+            parts = scope.split("::")
+            if parts[0] != "weft":
+                continue
+            if "internal" in parts:
+                yield f"{place}:{number}: internals of {room} are in weft::{own}, not in {scope}"
+            elif any(part.endswith("_internal") and part != own for part in parts):
+                if body or not is_forward(statement):
+                    yield f"{place}:{number}: {room} adds to {scope}, which is another room's"
+            name = defined_type(statement, body) if place.endswith(".h") else None
+            if name:
+                qualified = f"{scope}::{name}"
+                earlier = defined.setdefault(qualified, place)
+                if earlier != place:
+                    yield f"{place}:{number}: {qualified} is defined in {earlier} as well"
+
+
+def room_map():
+    """The Markdown table of README.md: top folders only."""
+    rows = [f"| `{room}/` | {purpose} |" for room, (purpose, _) in ROOMS.items() if "/" not in room]
+    return "\n".join(["| folder | what it is for |", "|---|---|", *rows])
+
+
+def room_picture():
+    """The Mermaid graph of docs/design.md: top folders, and what each needs beyond what these need."""
+    needs = {}
+    for room, (_, below) in ROOMS.items():
+        if below == "PUBLIC":
+            continue
+        top = room.split("/")[0]
+        tops = {other.split("/")[0] for other in below} - {top}
+        needs[top] = needs.get(top, set()) | tops
+    bridged = {place.split("/")[0]: {room.split("/")[0] for room in rooms} for place, rooms in BRIDGES.items()}
+
+    def reach(top):
+        found = set(needs[top])
+        for other in needs[top]:
+            found |= reach(other)
+        return found
+
+    lines = ["```mermaid", "flowchart BT"]
+    for top in needs:
+        direct = needs[top] - set().union(*[reach(other) for other in needs[top]], set())
+        lines += [f"  {top} --> {other}" for other in sorted(direct)]
+        lines += [f"  {top} -. one file .-> {other}" for other in sorted(bridged.get(top, []))]
+    return "\n".join([*lines, "```"])
+
+
+def check_maps(root, write):
+    for file, wanted in [("README.md", room_map()), ("docs/design.md", room_picture())]:
+        path = root / file
+        text = path.read_text() if path.is_file() else ""
+        before, mark, rest = text.partition(MAP)
+        inside, end, after = rest.partition(MAP_END)
+        if not (mark and end):
+            if text:
+                yield f"{file}: has no map between {MAP} and {MAP_END}"
+        elif inside != f"\n{wanted}\n":
+            if write:
+                path.write_text(f"{before}{MAP}\n{wanted}\n{MAP_END}{after}")
+            else:
+                yield f"{file}: the map is not the one that tools/check_layers.py --write makes"
+
+
 def main(arguments):
+    write = "--write" in arguments
+    arguments = [argument for argument in arguments if argument != "--write"]
     root = pathlib.Path(arguments[0] if arguments else pathlib.Path(__file__).parent.parent).resolve()
-    problems = [*check_rooms(root), *check_targets(root), *check_installed(root)]
+    problems = [*check_list(), *check_includes(root), *check_targets(root), *check_installed(root),
+                *check_names(root), *check_maps(root, write)]
     for problem in problems:
         print(problem)
     count = sum(1 for _ in source_files(root))

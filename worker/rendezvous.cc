@@ -264,8 +264,8 @@ absl::StatusOr<std::unique_ptr<RendezvousStore>> open_store(const std::string& h
 }  // namespace
 
 absl::StatusOr<HostedStore> host_rendezvous_store(const RendezvousOptions& options) {
-  WEFT_ASSIGN_OR_RETURN(internal::ListeningPort listening,
-                        internal::listen_on(options.host, options.port));
+  WEFT_ASSIGN_OR_RETURN(worker_internal::ListeningPort listening,
+                        worker_internal::listen_on(options.host, options.port));
   HostedStore result;
   result.port = listening.port;
   // The store closes the socket, also when it fails to start.
@@ -278,7 +278,7 @@ absl::StatusOr<std::unique_ptr<RendezvousStore>> connect_rendezvous_store(
     const RendezvousOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   const absl::Status reachable =
-      internal::wait_until_reachable(options.host, options.port, options.timeout);
+      worker_internal::wait_until_reachable(options.host, options.port, options.timeout);
   if (!reachable.ok()) return prepend("rendezvous store: ", reachable);
   const absl::Duration passed = absl::FromChrono(std::chrono::steady_clock::now() - start);
   const absl::Duration left = std::max(options.timeout - passed, absl::Milliseconds(100));
@@ -292,7 +292,7 @@ absl::StatusOr<std::unique_ptr<RendezvousStore>> open_rendezvous_store(
   options.port = environment.master_port;
   options.timeout = timeout;
   if (!environment.hosts_store()) return connect_rendezvous_store(options);
-  return internal::share_hosted_store(
+  return worker_internal::share_hosted_store(
       options.host, options.port, [&options]() -> absl::StatusOr<std::unique_ptr<RendezvousStore>> {
         WEFT_ASSIGN_OR_RETURN(HostedStore hosted, host_rendezvous_store(options));
         return std::move(hosted.store);

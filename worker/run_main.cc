@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "weft/base/future.h"
+#include "weft/async/future.h"
 
 namespace weft {
 namespace {
@@ -21,7 +21,7 @@ void report_failure(std::string_view message) noexcept {
     std::cerr << message << std::endl;
     const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
     if (path == nullptr || *path == '\0') return;
-    std::ofstream(path) << internal::error_file_text(message, std::time(nullptr));
+    std::ofstream(path) << worker_internal::error_file_text(message, std::time(nullptr));
   } catch (...) {
   }
 }
@@ -33,7 +33,7 @@ std::string describe_current_exception(std::string_view what) {
   } catch (const c10::Error& error) {
     return absl::StrCat(begin, error.what_without_backtrace());  // a launcher shows it as one line
   } catch (...) {
-    return absl::StrCat(begin, to_text(internal::status_of_current_exception()));
+    return absl::StrCat(begin, to_text(async_internal::status_of_current_exception()));
   }
 }
 
@@ -52,7 +52,7 @@ std::string describe_current_exception(std::string_view what) {
 
 }  // namespace
 
-std::string internal::error_file_text(std::string_view message, int64_t unix_seconds) {
+std::string worker_internal::error_file_text(std::string_view message, int64_t unix_seconds) {
   // Without a "py_callstack", in whose place torchrun shows the message.
   const nlohmann::json text = {{"message",
                                 {{"message", std::string(message)},

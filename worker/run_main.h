@@ -16,10 +16,10 @@ namespace weft {
 
 int run_main(int argc, char** argv, const std::function<int(int argc, char** argv)>& f);
 
-namespace internal {
+namespace worker_internal {
 
 // What torchrun and weft_launch read: {"message": {"message": ..., "extraInfo": ...}}.
 std::string error_file_text(std::string_view message, int64_t unix_seconds);
 
-}  // namespace internal
+}  // namespace worker_internal
 }  // namespace weft

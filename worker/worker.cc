@@ -8,22 +8,22 @@
 #include <ATen/Parallel.h>
 
 #include "absl/strings/str_cat.h"
+#include "weft/async/serial_thread.h"
 #include "weft/base/log.h"
 #include "weft/base/rpc_error.h"
-#include "weft/base/serial_thread.h"
-#include "weft/dist_autograd/internal/autograd_driver.h"
-#include "weft/rpc/dynamic_join.h"
-#include "weft/rpc/grpc_transport.h"
-#include "weft/rpc/internal/aten_operators.h"
-#include "weft/rpc/internal/join_records.h"
-#include "weft/rpc/internal/membership.h"
-#include "weft/rpc/internal/processor_waits.h"
-#include "weft/rpc/internal/quiescence.h"
-#include "weft/rpc/internal/store_thread.h"
-#include "weft/rpc/internal/worker_runtime.h"
-#include "weft/rpc/static_join.h"
-#include "weft/rpc/verdict_list.h"
-#include "weft/rref/internal/rref_driver.h"
+#include "weft/dist_autograd/autograd_driver.h"
+#include "weft/rpc/aten/aten_operators.h"
+#include "weft/rpc/membership/membership.h"
+#include "weft/rpc/membership/processor_waits.h"
+#include "weft/rpc/membership/quiescence.h"
+#include "weft/rpc/membership/store_thread.h"
+#include "weft/rpc/rendezvous/dynamic_join.h"
+#include "weft/rpc/rendezvous/join_records.h"
+#include "weft/rpc/rendezvous/static_join.h"
+#include "weft/rpc/rendezvous/verdict_list.h"
+#include "weft/rpc/transport/grpc_transport.h"
+#include "weft/rpc/worker_runtime.h"
+#include "weft/rref/rref_driver.h"
 #include "weft/worker/internal/hosted_stores.h"
 #include "weft/worker/rendezvous.h"
 
@@ -92,7 +92,8 @@ class Worker::Stack {
   Stack& operator=(const Stack&) = delete;
 
   // Blocks until the group is complete. The runtime that it gives keeps `self`.
-  absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> join(const std::shared_ptr<Stack>& self);
+  absl::StatusOr<std::shared_ptr<rpc_internal::WorkerRuntime>> join(
+      const std::shared_ptr<Stack>& self);
 
   bool has_ended() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends everything, on a thread of its own that keeps `self` and `runtime` until it is done: a
@@ -104,9 +105,9 @@ class Worker::Stack {
 
   const WorkerOptions& options() const { return options_; }
   Executor& executor() { return executor_; }
-  internal::Agent& agent() const { return *agent_; }
-  internal::Quiescence& quiescence() { return *quiescence_; }
-  internal::Membership& membership() { return *membership_; }
+  rpc_internal::Agent& agent() const { return *agent_; }
+  rpc_internal::Quiescence& quiescence() { return *quiescence_; }
+  rpc_internal::Membership& membership() { return *membership_; }
   // In a dynamic group: shutdown has begun.
   Future<void> begun() const { return begun_.future(); }
   DebugInfo debug_info() const;
@@ -118,9 +119,9 @@ class Worker::Stack {
   bool is_newcomer() const { return options_.dynamic || options_.place.restart_count > 0; }
   void make_agent(WorkerId self, const std::vector<WorkerInfo>& members, const JoinRequest& request,
                   const std::shared_ptr<VerdictList>& list);
-  std::shared_ptr<internal::WorkerRuntime> make_runtime(const std::shared_ptr<Stack>& self,
-                                                        std::shared_ptr<const Registry> registry);
-  internal::Membership::Options membership_options(const JoinRequest& request);
+  std::shared_ptr<rpc_internal::WorkerRuntime> make_runtime(
+      const std::shared_ptr<Stack>& self, std::shared_ptr<const Registry> registry);
+  rpc_internal::Membership::Options membership_options(const JoinRequest& request);
   absl::Status be_welcomed();
   absl::Status drain(Timeout timeout);
   void end_round();
@@ -139,15 +140,15 @@ class Worker::Stack {
   SystemClock clock_;
   ThreadExecutor executor_;
   std::unique_ptr<Transport> transport_;
-  std::unique_ptr<internal::Agent> agent_;
-  std::unique_ptr<internal::Quiescence> quiescence_;
-  std::unique_ptr<internal::Membership> membership_;
+  std::unique_ptr<rpc_internal::Agent> agent_;
+  std::unique_ptr<rpc_internal::Quiescence> quiescence_;
+  std::unique_ptr<rpc_internal::Membership> membership_;
   // Shared with its thread, which a store that does not answer may hold.
-  const std::shared_ptr<internal::StoreThread> store_thread_ =
-      std::make_shared<internal::StoreThread>();
+  const std::shared_ptr<rpc_internal::StoreThread> store_thread_ =
+      std::make_shared<rpc_internal::StoreThread>();
   // Shared with the handles and contexts that are in use.
-  std::shared_ptr<internal::RRefDriver> references_;
-  std::shared_ptr<internal::AutogradDriver> autograd_;
+  std::shared_ptr<rref_internal::RRefDriver> references_;
+  std::shared_ptr<dist_autograd_internal::AutogradDriver> autograd_;
   Promise<void> begun_{nullptr};
   mutable Mutex mutex_;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
@@ -168,13 +169,13 @@ class Worker::Stack {
   std::atomic<bool> stopped_{false};  // the thread has nothing left to do
 };
 
-absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
+absl::StatusOr<std::shared_ptr<rpc_internal::WorkerRuntime>> Worker::Stack::join(
     const std::shared_ptr<Stack>& self) {
   WEFT_RETURN_IF_ERROR(options_.validate());
   WEFT_RETURN_IF_ERROR(executor_.start());
   WEFT_RETURN_IF_ERROR(store_thread_->start());
   RegistryBuilder functions = options_.registry;
-  WEFT_RETURN_IF_ERROR(internal::add_operators(options_.allow_operators, functions));
+  WEFT_RETURN_IF_ERROR(rpc_internal::add_operators(options_.allow_operators, functions));
   WEFT_ASSIGN_OR_RETURN(std::shared_ptr<const Registry> registry, functions.build());
   store_ = options_.store;
   if (store_ == nullptr) {
@@ -195,7 +196,8 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
     members.push_back({member.id, member.name, member.address});
   }
   make_agent(joined.self, members, request, list);
-  const std::shared_ptr<internal::WorkerRuntime> runtime = make_runtime(self, std::move(registry));
+  const std::shared_ptr<rpc_internal::WorkerRuntime> runtime =
+      make_runtime(self, std::move(registry));
   absl::Status started = agent_->start(std::move(members));
   if (started.ok()) {
     membership_->start(verdicts);
@@ -212,54 +214,55 @@ absl::StatusOr<std::shared_ptr<internal::WorkerRuntime>> Worker::Stack::join(
 void Worker::Stack::make_agent(WorkerId self, const std::vector<WorkerInfo>& members,
                                const JoinRequest& request,
                                const std::shared_ptr<VerdictList>& list) {
-  internal::AgentOptions agent;
+  rpc_internal::AgentOptions agent;
   agent.group = absl::StrCat(options_.place.run_id, "/", options_.place.group_epoch);
   agent.self = {self, options_.effective_name(), transport_->address()};
   agent.credit = {options_.call_credits, options_.byte_credits, options_.max_queued_calls,
                   options_.max_queued_bytes};
   agent.dial_all = is_newcomer();
-  agent_ = std::make_unique<internal::Agent>(std::move(agent), *transport_, clock_, executor_);
-  quiescence_ = std::make_unique<internal::Quiescence>(
+  agent_ = std::make_unique<rpc_internal::Agent>(std::move(agent), *transport_, clock_, executor_);
+  quiescence_ = std::make_unique<rpc_internal::Quiescence>(
       *agent_, executor_, clock_,
       options_.dynamic ? std::vector<WorkerInfo>{agent_->self()} : members, options_.dynamic);
   quiescence_->attach();
-  membership_ = std::make_unique<internal::Membership>(*agent_, *quiescence_, clock_, list,
-                                                       *store_thread_, membership_options(request));
+  membership_ = std::make_unique<rpc_internal::Membership>(
+      *agent_, *quiescence_, clock_, list, *store_thread_, membership_options(request));
   membership_->add_ties([this](std::vector<WorkerId>& ties) { references_->append_ties(ties); });
   membership_->add_ties([this](std::vector<WorkerId>& ties) { autograd_->append_ties(ties); });
   membership_->add_ties([this](std::vector<WorkerId>& ties) { quiescence_->append_awaited(ties); });
   membership_->attach(members, is_newcomer());
 }
 
-std::shared_ptr<internal::WorkerRuntime> Worker::Stack::make_runtime(
+std::shared_ptr<rpc_internal::WorkerRuntime> Worker::Stack::make_runtime(
     const std::shared_ptr<Stack>& self, std::shared_ptr<const Registry> registry) {
-  internal::RuntimeOptions runtime_options;
+  rpc_internal::RuntimeOptions runtime_options;
   runtime_options.parking = {options_.max_queued_calls, options_.byte_credits};
   runtime_options.default_timeout = options_.default_timeout;
   // Handles hold the runtime and may outlive the Worker: what it uses lives as long.
-  std::shared_ptr<internal::WorkerRuntime> runtime(
-      new internal::WorkerRuntime(*agent_, executor_, clock_, std::move(registry), runtime_options),
-      [kept = std::shared_ptr<Stack>(self)](internal::WorkerRuntime* ended) mutable {
+  std::shared_ptr<rpc_internal::WorkerRuntime> runtime(
+      new rpc_internal::WorkerRuntime(*agent_, executor_, clock_, std::move(registry),
+                                      runtime_options),
+      [kept = std::shared_ptr<Stack>(self)](rpc_internal::WorkerRuntime* ended) mutable {
         // Not kept by the deleter itself, which lives as long as weak pointers in the stack.
         const std::shared_ptr<Stack> stack = std::move(kept);
         delete ended;
       });
-  references_ = std::make_shared<internal::RRefDriver>(*agent_, executor_);
+  references_ = std::make_shared<rref_internal::RRefDriver>(*agent_, executor_);
   references_->attach(runtime);
-  autograd_ = internal::AutogradDriver::attach(runtime, options_.leaf_observer.get());
+  autograd_ = dist_autograd_internal::AutogradDriver::attach(runtime, options_.leaf_observer.get());
   runtime->set_hooks(references_.get(), autograd_.get());
   runtime->attach();
   return runtime;
 }
 
-internal::Membership::Options Worker::Stack::membership_options(const JoinRequest& request) {
-  internal::Membership::Options options;
+rpc_internal::Membership::Options Worker::Stack::membership_options(const JoinRequest& request) {
+  rpc_internal::Membership::Options options;
   options.lease = options_.lease;
   options.places = options_.dynamic ? 0 : request.world_size;
-  options.processor_waits = std::make_shared<internal::ProcessorWaits>();
+  options.processor_waits = std::make_shared<rpc_internal::ProcessorWaits>();
   options.find_life = [store = store_,
-                       keys = internal::JoinKeys(request.group, request.epoch, round_)](
-                          WorkerId life) { return internal::find_life(*store, keys, life); };
+                       keys = rpc_internal::JoinKeys(request.group, request.epoch, round_)](
+                          WorkerId life) { return rpc_internal::find_life(*store, keys, life); };
   if (options_.on_member_change == nullptr) return options;
   options.listener = [this](const WorkerInfo& worker, MemberChange change,
                             const absl::Status& why) {
@@ -282,12 +285,12 @@ DebugInfo Worker::Stack::debug_info() const {
   DebugInfo info;
   info.agent = agent_->info();
   info.executor_threads = executor_.thread_count();
-  const internal::OwnershipGauges references = references_->gauges();
+  const rref_internal::OwnershipGauges references = references_->gauges();
   info.owned_values = references.owners;
   info.forks = references.forks;
   info.references = references.users;
   info.pending_references = references.pending_users;
-  const internal::AutogradDriver::Gauges autograd = autograd_->gauges();
+  const dist_autograd_internal::AutogradDriver::Gauges autograd = autograd_->gauges();
   info.contexts = autograd.contexts;
   info.passes = autograd.passes;
   info.recorded_sends = autograd.sends;
@@ -327,7 +330,7 @@ absl::Status Worker::Stack::drain(Timeout timeout) {
   if (options_.dynamic) wait_until_drained();
   quiescence_->references_dropped();
   absl::Status status = quiescence_->ended().result().status();
-  for (const internal::Leak& leak : references_->leaks()) {
+  for (const rref_internal::Leak& leak : references_->leaks()) {
     const std::string what =
         absl::StrCat(leak.to_string(), " (worker '", agent_->name_of(leak.worker), "')");
     log_warning("worker '", agent_->self().name, "' ends with a reference left: ", what);
@@ -356,7 +359,7 @@ void Worker::Stack::end_round() {
 void Worker::Stack::keep_store() const {
   const LaunchEnvironment& place = options_.place;
   if (options_.store != nullptr || !place.hosts_store()) return;
-  internal::keep_hosted_store(place.master_addr, place.master_port);
+  worker_internal::keep_hosted_store(place.master_addr, place.master_port);
 }
 
 // Nobody refers to what lives here, and nothing here to what lives elsewhere; or the time is over.
@@ -378,7 +381,7 @@ void Worker::Stack::end(ShutdownOptions options, const RpcRuntime* runtime) {
         },
         kStoreTime);
   }
-  internal::remove_live_runtime(runtime);
+  rpc_internal::remove_live_runtime(runtime);
   // Handlers keep threads of the transport, too.
   const TimerId late = clock_.call_at(clock_.now() + kLeaveTime, [outcome = outcome_, status,
                                                                   name = agent_->self().name] {
@@ -420,7 +423,7 @@ Worker Worker::join(WorkerOptions options) {
   if (!runtime.ok()) refuse(runtime.status());
   Worker worker(std::move(stack));
   worker.runtime_ = *std::move(runtime);
-  internal::add_live_runtime(worker.runtime_);
+  rpc_internal::add_live_runtime(worker.runtime_);
   return worker;
 }
 
@@ -462,7 +465,7 @@ Destination Worker::to(std::string_view worker, CallOptions options) const {
 }
 
 void Worker::set_default_timeout(Timeout timeout) {
-  static_cast<internal::WorkerRuntime&>(*runtime_).set_default_timeout(timeout);
+  static_cast<rpc_internal::WorkerRuntime&>(*runtime_).set_default_timeout(timeout);
 }
 
 WorkerInfo Worker::wait_for(std::string_view worker, Timeout timeout) const {

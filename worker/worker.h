@@ -20,10 +20,10 @@
 #include <string_view>
 #include <vector>
 
-#include "weft/base/future.h"
-#include "weft/rpc/call_scope.h"
+#include "weft/async/future.h"
 #include "weft/rpc/destination.h"
-#include "weft/rpc/worker_info.h"
+#include "weft/rpc/rendezvous/worker_info.h"
+#include "weft/rpc/session/call_scope.h"
 #include "weft/worker/worker_options.h"
 
 namespace weft {

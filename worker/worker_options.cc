@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/rpc_error.h"
 #include "weft/base/status.h"
-#include "weft/rpc/static_join.h"
+#include "weft/rpc/rendezvous/worker_info.h"
 
 namespace weft {
 

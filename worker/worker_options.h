@@ -14,11 +14,11 @@
 #include "absl/time/time.h"
 #include "weft/base/clock.h"
 #include "weft/base/launch_environment.h"
-#include "weft/rpc/lease_limits.h"
+#include "weft/rpc/membership/lease_limits.h"
 #include "weft/rpc/registry.h"
-#include "weft/rpc/rendezvous_store.h"
-#include "weft/rpc/transport.h"
-#include "weft/rpc/worker_info.h"
+#include "weft/rpc/rendezvous/rendezvous_store.h"
+#include "weft/rpc/rendezvous/worker_info.h"
+#include "weft/rpc/transport/transport.h"
 
 namespace weft {
 

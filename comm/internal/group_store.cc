@@ -18,10 +18,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/launch_environment.h"
-#include "weft/comm/internal/error_text.h"
+#include "weft/comm/internal/exception_text.h"
 #include "weft/comm/process_group.h"
 
-namespace weft::internal {
+namespace weft::comm_internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -183,4 +183,4 @@ bool StoreCaller::run(std::function<void()> call, TimePoint deadline) {
   return true;
 }
 
-}  // namespace weft::internal
+}  // namespace weft::comm_internal

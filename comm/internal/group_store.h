@@ -15,13 +15,13 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "weft/base/serial_thread.h"
+#include "weft/async/serial_thread.h"
 
 namespace weft {
 
 struct ProcessGroupOptions;
 
-namespace internal {
+namespace comm_internal {
 
 struct GroupStore {
   c10::intrusive_ptr<c10d::Store> store;
@@ -55,5 +55,5 @@ class StoreCaller {
       std::make_shared<SerialThread>(SerialThread::AtEnd::kDrop, "calls on the group's store");
 };
 
-}  // namespace internal
+}  // namespace comm_internal
 }  // namespace weft

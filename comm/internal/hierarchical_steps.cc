@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-namespace weft::internal {
+namespace weft::comm_internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -181,4 +181,4 @@ void HierarchicalSteps::agree(const std::string& label, const at::Tensor& tensor
   }
 }
 
-}  // namespace weft::internal
+}  // namespace weft::comm_internal

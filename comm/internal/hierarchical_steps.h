@@ -18,7 +18,7 @@
 
 #include "weft/comm/internal/same_host_backend.h"
 
-namespace weft::internal {
+namespace weft::comm_internal {
 
 // Where a rank is: its host's ranks in order, and the lowest rank of every host.
 struct Places {
@@ -88,4 +88,4 @@ class HierarchicalSteps {
   std::string failure_;  // the first; empty: none
 };
 
-}  // namespace weft::internal
+}  // namespace weft::comm_internal

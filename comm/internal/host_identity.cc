@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace weft::internal {
+namespace weft::comm_internal {
 
 std::string host_identity() {
   std::string boot = "unknown boot";
@@ -16,4 +16,4 @@ std::string host_identity() {
   return absl::StrCat(boot, " ", space.data());
 }
 
-}  // namespace weft::internal
+}  // namespace weft::comm_internal

@@ -5,10 +5,10 @@
 
 #include <string>
 
-namespace weft::internal {
+namespace weft::comm_internal {
 
 // Equal for two processes that can share memory over a local socket: the same boot of the same
 // machine, seen from the same network namespace (to which abstract sockets belong).
 std::string host_identity();
 
-}  // namespace weft::internal
+}  // namespace weft::comm_internal

@@ -13,10 +13,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "weft/comm/internal/error_text.h"
+#include "weft/comm/internal/exception_text.h"
 #include "weft/comm/internal/group_store.h"
 
-namespace weft::internal {
+namespace weft::comm_internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -37,23 +37,23 @@ struct Fault {
 class Round {
  public:
   // `awaited` is told which rank is waited for.
-  Round(StorePointer store, const Place& place, std::atomic<int>& awaited)
-      : store_(std::move(store)), place_(place), awaited_(awaited) {}
+  Round(StorePointer store, const JoiningRank& self, std::atomic<int>& awaited)
+      : store_(std::move(store)), self_(self), awaited_(awaited) {}
 
   // What the ranks said. Nothing: the round is over, or was before this rank came.
   std::optional<std::vector<std::string>> meet(const std::string& word,
                                                Clock::time_point deadline) {
-    if (store_->add(absl::StrCat("claims/", place_.rank, "/", place_.life), 1) > 1) {
-      reject(absl::StrCat("two processes claim rank ", place_.rank, " of ", place_.size,
+    if (store_->add(absl::StrCat("claims/", self_.rank, "/", self_.life), 1) > 1) {
+      reject(absl::StrCat("two processes claim rank ", self_.rank, " of ", self_.size,
                           " (or one joins this group twice; a second group takes another name)"));
     }
-    if (store_->add(absl::StrCat("lives/", place_.rank), 1) > 1) {
+    if (store_->add(absl::StrCat("lives/", self_.rank), 1) > 1) {
       put("over", "");  // a former life was here
       return std::nullopt;
     }
-    put(key_of(place_.rank), absl::StrCat(place_.size, " ", word));
+    put(key_of(self_.rank), absl::StrCat(self_.size, " ", word));
     std::vector<std::string> words;
-    for (int one = 0; one < place_.size; ++one) {
+    for (int one = 0; one < self_.size; ++one) {
       std::optional<std::string> text = read(one, deadline);
       if (!text) return std::nullopt;
       words.push_back(*std::move(text));
@@ -95,11 +95,11 @@ class Round {
       reject(absl::StrCat("rank ", missing(), " did not come in time"));
     }
     Told told = told_by(rank);
-    if (told.size != place_.size) {
+    if (told.size != self_.size) {
       reject(absl::StrCat(
-          "the ranks were told of different world sizes: rank ", std::min(rank, place_.rank),
-          " of ", rank < place_.rank ? told.size : place_.size, ", rank ",
-          std::max(rank, place_.rank), " of ", rank < place_.rank ? place_.size : told.size));
+          "the ranks were told of different world sizes: rank ", std::min(rank, self_.rank), " of ",
+          rank < self_.rank ? told.size : self_.size, ", rank ", std::max(rank, self_.rank), " of ",
+          rank < self_.rank ? self_.size : told.size));
     }
     return std::move(told.word);
   }
@@ -120,7 +120,7 @@ class Round {
 
   std::string missing() {
     std::vector<int> ranks;
-    for (int one = 0; one < place_.size; ++one) {
+    for (int one = 0; one < self_.size; ++one) {
       if (!store_->check({key_of(one)})) ranks.push_back(one);
     }
     return absl::StrJoin(ranks, ", ");
@@ -133,7 +133,7 @@ class Round {
   }
 
   const StorePointer store_;
-  const Place& place_;
+  const JoiningRank& self_;
   std::atomic<int>& awaited_;
 };
 
@@ -141,7 +141,7 @@ class Round {
 // behind: it holds all that that thread touches.
 struct Joining {
   const StorePointer store;
-  const Place place;
+  const JoiningRank self;
   const std::string word;
   const Clock::time_point deadline;
   std::atomic<int> awaited = -1;  // the rank; -1: none yet
@@ -152,7 +152,7 @@ struct Joining {
     for (int number = 0;; ++number) {
       awaited = -1;
       meeting.store = c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("round/", number), store);
-      auto words = Round(meeting.store, place, awaited).meet(word, deadline);
+      auto words = Round(meeting.store, self, awaited).meet(word, deadline);
       if (!words) continue;
       meeting.words = *std::move(words);
       return;
@@ -163,7 +163,7 @@ struct Joining {
   // until all know.
   void say_farewell(Clock::time_point end) {
     meeting.store->add("heard", 1);
-    while (meeting.store->add("heard", 0) < place.size && Clock::now() < end) {
+    while (meeting.store->add("heard", 0) < self.size && Clock::now() < end) {
       std::this_thread::sleep_for(kFarewellLook);
     }
   }
@@ -171,12 +171,12 @@ struct Joining {
 
 }  // namespace
 
-Meeting join_group(const StorePointer& store, const Place& place, const std::string& word,
+Meeting join_group(const StorePointer& store, const JoiningRank& self, const std::string& word,
                    milliseconds timeout) {
   timeout = std::min(timeout, kLongestWait);
   const std::string name =
-      absl::StrCat("process group '", place.group, "', rank ", place.rank, " of ", place.size);
-  const std::shared_ptr<Joining> joining(new Joining{store, place, word, Clock::now() + timeout});
+      absl::StrCat("process group '", self.group, "', rank ", self.rank, " of ", self.size);
+  const std::shared_ptr<Joining> joining(new Joining{store, self, word, Clock::now() + timeout});
   StoreCaller caller;
   try {
     if (caller.run([joining] { joining->run(); }, joining->deadline)) {
@@ -202,4 +202,4 @@ Meeting join_group(const StorePointer& store, const Place& place, const std::str
                    awaited < 0 ? "signed in" : absl::StrCat("waited for rank ", awaited)));
 }
 
-}  // namespace weft::internal
+}  // namespace weft::comm_internal

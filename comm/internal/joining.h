@@ -19,9 +19,9 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-namespace weft::internal {
+namespace weft::comm_internal {
 
-struct Place {
+struct JoiningRank {
   std::string group;  // for errors
   int rank = 0;
   int size = 1;
@@ -33,7 +33,7 @@ struct Meeting {
   std::vector<std::string> words;         // what each rank said, by rank
 };
 
-Meeting join_group(const c10::intrusive_ptr<c10d::Store>& store, const Place& place,
+Meeting join_group(const c10::intrusive_ptr<c10d::Store>& store, const JoiningRank& self,
                    const std::string& word, std::chrono::milliseconds timeout);
 
-}  // namespace weft::internal
+}  // namespace weft::comm_internal

@@ -7,9 +7,9 @@
 #include <ATen/core/ivalue.h>
 
 #include "weft/base/log.h"
-#include "weft/comm/internal/error_text.h"
+#include "weft/comm/internal/exception_text.h"
 
-namespace weft::internal {
+namespace weft::comm_internal {
 namespace {
 
 class QueuedWork : public c10d::Work {
@@ -66,4 +66,4 @@ c10::intrusive_ptr<c10d::Work> WorkQueue::push(Call call, std::function<void()> 
   return work;
 }
 
-}  // namespace weft::internal
+}  // namespace weft::comm_internal

@@ -14,9 +14,9 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "weft/base/serial_thread.h"
+#include "weft/async/serial_thread.h"
 
-namespace weft::internal {
+namespace weft::comm_internal {
 
 class WorkQueue {
  public:
@@ -33,4 +33,4 @@ class WorkQueue {
   SerialThread thread_{SerialThread::AtEnd::kRun, "the queue of a process group"};
 };
 
-}  // namespace weft::internal
+}  // namespace weft::comm_internal

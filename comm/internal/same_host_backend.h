@@ -15,13 +15,13 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "absl/status/status.h"
-#include "weft/comm/internal/arenas.h"
-#include "weft/comm/internal/collective_group.h"
 #include "weft/comm/internal/same_host_work.h"
-#include "weft/comm/internal/tensor_arguments.h"
+#include "weft/comm/same_host/arenas.h"
+#include "weft/comm/same_host/collective_group.h"
 #include "weft/comm/same_host_backend.h"
+#include "weft/comm/tensors/tensor_arguments.h"
 
-namespace weft::internal {
+namespace weft::comm_internal {
 
 class SameHostBackend : public c10d::Backend {
  public:
@@ -144,4 +144,4 @@ class SameHostBackend : public c10d::Backend {
   std::atomic<uint64_t> calls_{0};
 };
 
-}  // namespace weft::internal
+}  // namespace weft::comm_internal

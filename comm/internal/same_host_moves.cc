@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "weft/comm/internal/same_host_backend.h"
 
-namespace weft::internal {
+namespace weft::comm_internal {
 
 using c10d::OpType;
 
@@ -263,4 +263,4 @@ std::vector<uint64_t> SameHostBackend::shares_of(const char* which, const at::Te
   return shares;
 }
 
-}  // namespace weft::internal
+}  // namespace weft::comm_internal

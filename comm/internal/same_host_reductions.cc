@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/comm/internal/same_host_backend.h"
-#include "weft/comm/internal/sparse_sum.h"
+#include "weft/comm/tensors/sparse_sum.h"
 
-namespace weft::internal {
+namespace weft::comm_internal {
 
 using c10d::OpType;
 
@@ -170,4 +170,4 @@ Operation SameHostBackend::reducing(const char* name, Reduction reduction,
   return operation;
 }
 
-}  // namespace weft::internal
+}  // namespace weft::comm_internal

@@ -10,10 +10,10 @@
 #include <c10/util/Exception.h>
 
 #include "weft/base/log.h"
-#include "weft/comm/internal/error_text.h"
-#include "weft/comm/internal/tensor_arguments.h"
+#include "weft/comm/internal/exception_text.h"
+#include "weft/comm/tensors/tensor_arguments.h"
 
-namespace weft::internal {
+namespace weft::comm_internal {
 
 std::exception_ptr exception_of(const absl::Status& failure) {
   return std::make_exception_ptr(c10::DistBackendError(
@@ -159,4 +159,4 @@ void SameHostWork::complete_future() {
   if (promised != nullptr) promised->complete();
 }
 
-}  // namespace weft::internal
+}  // namespace weft::comm_internal

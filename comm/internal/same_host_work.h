@@ -16,9 +16,9 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "absl/status/status.h"
-#include "weft/comm/internal/collective_group.h"
+#include "weft/comm/same_host/collective_group.h"
 
-namespace weft::internal {
+namespace weft::comm_internal {
 
 std::exception_ptr exception_of(const absl::Status& failure);
 [[noreturn]] void throw_failure(const absl::Status& failure);
@@ -66,4 +66,4 @@ class SameHostWork : public c10d::Work {
   std::shared_ptr<Promised> promised_;      // once somebody asked; under mutex_
 };
 
-}  // namespace weft::internal
+}  // namespace weft::comm_internal

@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
-#include "weft/comm/internal/error_text.h"
+#include "weft/comm/internal/exception_text.h"
 
-namespace weft::internal {
+namespace weft::comm_internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -64,4 +64,4 @@ absl::Status StoreNotices::guarded(int about, TimePoint deadline, std::function<
   }
 }
 
-}  // namespace weft::internal
+}  // namespace weft::comm_internal

@@ -14,9 +14,9 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "weft/comm/internal/group_store.h"
-#include "weft/comm/internal/mesh.h"
+#include "weft/comm/same_host/mesh.h"
 
-namespace weft::internal {
+namespace weft::comm_internal {
 
 class StoreNotices : public Noticeboard {
  public:
@@ -40,4 +40,4 @@ class StoreNotices : public Noticeboard {
   StoreCaller caller_;
 };
 
-}  // namespace weft::internal
+}  // namespace weft::comm_internal

@@ -6,11 +6,11 @@
 #include "absl/strings/str_join.h"
 #include "weft/base/log.h"
 #include "weft/ddp/distributed_data_parallel.h"
-#include "weft/ddp/internal/reducer.h"
 #include "weft/ddp/internal/step_check.h"
+#include "weft/ddp/reducer/reducer.h"
 
 namespace weft {
-namespace internal {
+namespace ddp_internal {
 namespace {
 
 constexpr const char* kPrefix = "DistributedDataParallel: ";
@@ -30,7 +30,7 @@ void DataParallelCore::verify_step(bool shadows) {
     step.items.push_back({absl::StrCat("requires_grad of '", names_[i], "'"),
                           variables_[i].requires_grad() ? 1 : 0});
   }
-  internal::verify_step(*group_, step, shadows, join_device());
+  ddp_internal::verify_step(*group_, step, shadows, join_device());
 }
 
 void DataParallelCore::tell_buckets() const {
@@ -80,7 +80,7 @@ DdpLogging DataParallelCore::logging() const {
   return logging;
 }
 
-}  // namespace internal
+}  // namespace ddp_internal
 
 std::map<std::string, std::string> DdpLogging::as_map() const {
   std::vector<std::string> buckets;

@@ -7,7 +7,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
-namespace weft::internal {
+namespace weft::ddp_internal {
 namespace {
 
 // What a rank sends, as long as the longest.
@@ -54,4 +54,4 @@ std::vector<std::string> gather_bytes(ProcessGroup& group, const std::string& by
   return unpad(group.gather(padded.bytes, to), padded.lengths);
 }
 
-}  // namespace weft::internal
+}  // namespace weft::ddp_internal

@@ -11,7 +11,7 @@
 
 #include "weft/comm/process_group.h"
 
-namespace weft::internal {
+namespace weft::ddp_internal {
 
 // Each rank's bytes, by rank. `device`: one that the group's backend can move tensors of.
 std::vector<std::string> all_gather_bytes(ProcessGroup& group, const std::string& bytes,
@@ -21,4 +21,4 @@ std::vector<std::string> all_gather_bytes(ProcessGroup& group, const std::string
 std::vector<std::string> gather_bytes(ProcessGroup& group, const std::string& bytes, int to,
                                       const c10::Device& device);
 
-}  // namespace weft::internal
+}  // namespace weft::ddp_internal

@@ -4,7 +4,7 @@
 
 #include <torch/serialize/archive.h>
 
-namespace weft::internal {
+namespace weft::ddp_internal {
 
 // The states' types are the optimizers' own: only serialising takes them elsewhere.
 void move_states_to_parameters(torch::optim::Optimizer& optimizer) {
@@ -23,4 +23,4 @@ void move_states_to_parameters(torch::optim::Optimizer& optimizer) {
   }
 }
 
-}  // namespace weft::internal
+}  // namespace weft::ddp_internal

@@ -5,9 +5,9 @@
 
 #include <torch/optim/optimizer.h>
 
-namespace weft::internal {
+namespace weft::ddp_internal {
 
 // Moves what an optimizer has just loaded, on the CPU, to where its parameters are.
 void move_states_to_parameters(torch::optim::Optimizer& optimizer);
 
-}  // namespace weft::internal
+}  // namespace weft::ddp_internal

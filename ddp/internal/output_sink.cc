@@ -8,7 +8,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
-namespace weft::internal {
+namespace weft::ddp_internal {
 namespace {
 
 struct Sink final : torch::autograd::Node {
@@ -40,4 +40,4 @@ std::vector<at::Tensor> through_sink(const std::vector<at::Tensor>& outputs, boo
   return results;
 }
 
-}  // namespace weft::internal
+}  // namespace weft::ddp_internal

@@ -10,11 +10,11 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace weft::internal {
+namespace weft::ddp_internal {
 
 // Tensors that require gradients; `clone`: the results have memory of their own. `backward_begins`
 // lives as long as a graph that holds the results.
 std::vector<at::Tensor> through_sink(const std::vector<at::Tensor>& outputs, bool clone,
                                      std::function<void()> backward_begins);
 
-}  // namespace weft::internal
+}  // namespace weft::ddp_internal

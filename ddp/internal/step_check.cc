@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace weft::internal {
+namespace weft::ddp_internal {
 
 void verify_step(ProcessGroup& group, const StepDescription& mine, bool shadows,
                  at::Device device) {
@@ -33,4 +33,4 @@ void verify_step(ProcessGroup& group, const StepDescription& mine, bool shadows,
   }
 }
 
-}  // namespace weft::internal
+}  // namespace weft::ddp_internal

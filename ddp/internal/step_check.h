@@ -13,7 +13,7 @@
 
 #include "weft/comm/process_group.h"
 
-namespace weft::internal {
+namespace weft::ddp_internal {
 
 struct StepDescription {
   struct Item {
@@ -26,4 +26,4 @@ struct StepDescription {
 // Collective. `shadows`: this rank only takes part for the others, and is not compared.
 void verify_step(ProcessGroup& group, const StepDescription& mine, bool shadows, at::Device device);
 
-}  // namespace weft::internal
+}  // namespace weft::ddp_internal

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace weft::internal {
+namespace weft::ddp_internal {
 namespace {
 
 using Numbers = std::vector<int64_t>;
@@ -156,4 +156,4 @@ void verify_copies(ProcessGroup& group, const CopyDescription& mine, at::Device 
   }
 }
 
-}  // namespace weft::internal
+}  // namespace weft::ddp_internal

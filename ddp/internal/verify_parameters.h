@@ -13,7 +13,7 @@
 
 #include "weft/comm/process_group.h"
 
-namespace weft::internal {
+namespace weft::ddp_internal {
 
 struct CopyDescription {
   struct Part {
@@ -33,4 +33,4 @@ struct CopyDescription {
 // one of its own.
 void verify_copies(ProcessGroup& group, const CopyDescription& mine, at::Device device);
 
-}  // namespace weft::internal
+}  // namespace weft::ddp_internal

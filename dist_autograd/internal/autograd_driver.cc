@@ -1,4 +1,4 @@
-#include "weft/dist_autograd/internal/autograd_driver.h"
+#include "weft/dist_autograd/autograd_driver.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,7 +8,7 @@
 #include "weft/base/status.h"
 #include "weft/dist_autograd/internal/near_executor.h"
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 
 using namespace backward;  // NOLINT: the actions, in the file that carries them out
 
@@ -65,7 +65,7 @@ class AutogradDriver::Listener final : public LocalPass::Listener {
   const std::weak_ptr<AutogradDriver> driver_;
 };
 
-AutogradDriver::AutogradDriver(const std::shared_ptr<WorkerRuntime>& runtime,
+AutogradDriver::AutogradDriver(const std::shared_ptr<rpc_internal::WorkerRuntime>& runtime,
                                LeafObserver* observer)
     : runtime_(runtime),
       agent_(runtime->agent()),
@@ -76,13 +76,15 @@ AutogradDriver::AutogradDriver(const std::shared_ptr<WorkerRuntime>& runtime,
       core_(runtime->id()) {}
 
 std::shared_ptr<AutogradDriver> AutogradDriver::attach(
-    const std::shared_ptr<WorkerRuntime>& runtime, LeafObserver* observer) {
+    const std::shared_ptr<rpc_internal::WorkerRuntime>& runtime, LeafObserver* observer) {
   std::shared_ptr<AutogradDriver> driver(new AutogradDriver(runtime, observer));
   std::weak_ptr<AutogradDriver> weak = driver;
   driver->listener_ = std::make_shared<Listener>(weak);
-  driver->agent_.set_post_handler(Topic::kAutograd, [weak](WorkerId from, Frame frame) {
-    if (auto self = weak.lock()) self->on_post(from, std::move(frame));
-  });
+  driver->agent_.set_post_handler(rpc_internal::Topic::kAutograd,
+                                  [weak](WorkerId from, Frame frame) {
+                                    if (auto self = weak.lock())
+                                      self->on_post(from, std::move(frame));
+                                  });
   driver->agent_.add_gone_listener([weak](WorkerId peer, const absl::Status&, bool) {
     if (auto self = weak.lock()) self->on_gone(peer);
   });
@@ -90,7 +92,7 @@ std::shared_ptr<AutogradDriver> AutogradDriver::attach(
 }
 
 absl::StatusOr<std::shared_ptr<AutogradDriver>> AutogradDriver::of(RpcRuntime& runtime) {
-  auto* worker = dynamic_cast<WorkerRuntime*>(&runtime);
+  auto* worker = dynamic_cast<rpc_internal::WorkerRuntime*>(&runtime);
   auto* driver = worker == nullptr ? nullptr : dynamic_cast<AutogradDriver*>(worker->autograd());
   if (driver == nullptr) {
     return with_ran(absl::FailedPreconditionError(absl::StrCat(
@@ -299,4 +301,4 @@ void AutogradDriver::stop() {
   while (in_callbacks_ > 0) callback_ended_.wait(mutex_);
 }
 
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

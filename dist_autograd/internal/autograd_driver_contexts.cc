@@ -3,13 +3,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
-#include "weft/dist_autograd/internal/autograd_driver.h"
-#include "weft/dist_autograd/internal/autograd_wire.h"
-#include "weft/dist_autograd/internal/caller_executor.h"
+#include "weft/dist_autograd/autograd_driver.h"
+#include "weft/dist_autograd/graph/caller_executor.h"
+#include "weft/dist_autograd/graph/recv_node.h"
 #include "weft/dist_autograd/internal/message_memory.h"
-#include "weft/dist_autograd/internal/recv_node.h"
+#include "weft/dist_autograd/passes/autograd_wire.h"
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 namespace {
 
 absl::Status ended() {
@@ -31,7 +31,7 @@ absl::StatusOr<std::string> AutogradDriver::record_send(ContextId context, Worke
                                                         const std::vector<at::Tensor>& tensors) {
   // The reply may carry tensors of the context even if this message does not, so the context always
   // goes along.
-  SendRecord record = internal::record_send(SendId(), to, tensors);
+  SendRecord record = dist_autograd_internal::record_send(SendId(), to, tensors);
   std::vector<uint32_t> requires_grad;
   for (uint32_t slot = 0; slot < record.edges.size(); ++slot) {
     if (record.edges[slot].is_valid()) requires_grad.push_back(slot);
@@ -200,4 +200,4 @@ AutogradDriver::Gauges AutogradDriver::gauges() const {
   return gauges;
 }
 
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

@@ -4,9 +4,9 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/fail_point.h"
 #include "weft/base/status.h"
-#include "weft/dist_autograd/internal/autograd_driver.h"
+#include "weft/dist_autograd/autograd_driver.h"
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 
 using namespace backward;  // NOLINT: the actions, in a file that carries them out
 
@@ -64,7 +64,7 @@ void AutogradDriver::post(Parcel parcel) {
   }
   if (frame.ok()) {
     // A dead receiver is reported apart.
-    agent_.post(parcel.to, Topic::kAutograd, *std::move(frame));
+    agent_.post(parcel.to, rpc_internal::Topic::kAutograd, *std::move(frame));
     return;
   }
   for (AutogradMessage& rider : parcel.riders) post({parcel.to, std::move(rider), {}});
@@ -159,4 +159,4 @@ absl::Status AutogradDriver::describe(const PassFailure& failure) const {
   return with_ran(raised_at(prepend(where, failure.status), name), Ran::kYes);
 }
 
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 
 void CommittedGradients::add(std::vector<LeafGradient> pass) {
   MutexLock lock(mutex_);
@@ -36,4 +36,4 @@ at::Tensor CommittedGradients::find(const at::Tensor& variable) {
   return found == index_.end() ? at::Tensor() : sums_[found->second].gradient;
 }
 
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "weft/base/mutex.h"
-#include "weft/dist_autograd/internal/leaf_stage.h"
+#include "weft/dist_autograd/graph/leaf_stage.h"
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 
 class CommittedGradients {
  public:
@@ -28,4 +28,4 @@ class CommittedGradients {
   absl::flat_hash_map<const void*, size_t> index_ ABSL_GUARDED_BY(mutex_);  // by TensorImpl
 };
 
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

@@ -9,13 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
-#include "weft/dist_autograd/internal/autograd_wire.h"
-#include "weft/dist_autograd/internal/local_pass.h"
+#include "weft/dist_autograd/graph/local_pass.h"
 #include "weft/dist_autograd/internal/message_memory.h"
-#include "weft/rpc/internal/user_call.h"
-#include "weft/rpc/tensor_codec.h"
+#include "weft/dist_autograd/passes/autograd_wire.h"
+#include "weft/rpc/codec/tensor_codec.h"
+#include "weft/rpc/user_call.h"
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 namespace {
 
 absl::Status append_gradients(GradMessage& message, std::vector<at::Tensor>& tensors) {
@@ -46,7 +46,7 @@ absl::StatusOr<Frame> to_frame(AutogradMessage message, const Riders& riders) {
     WEFT_RETURN_IF_ERROR(append_gradients(*grad, tensors));
   }
   absl::Status encoded;
-  WEFT_RETURN_IF_ERROR(run_user_code(
+  WEFT_RETURN_IF_ERROR(rpc_internal::run_user_code(
       [&] { encoded = encode_tensors(std::move(tensors), TensorSendOptions(), frame); }));
   WEFT_RETURN_IF_ERROR(encoded);
   return frame;
@@ -63,7 +63,7 @@ absl::StatusOr<AutogradParcel> from_frame(const Frame& frame) {
   WEFT_ASSIGN_OR_RETURN(AutogradMessage message, from_wire(post));
   WEFT_ASSIGN_OR_RETURN(Riders riders, riders_from_wire(post));
   absl::StatusOr<std::vector<at::Tensor>> tensors;
-  WEFT_RETURN_IF_ERROR(run_user_code([&] { tensors = decode_tensors(frame); }));
+  WEFT_RETURN_IF_ERROR(rpc_internal::run_user_code([&] { tensors = decode_tensors(frame); }));
   WEFT_RETURN_IF_ERROR(tensors.status());
   if (tensors->size() != tensors_expected(message)) {
     return absl::InvalidArgumentError(absl::StrCat("autograd message: ", tensors->size(),
@@ -82,4 +82,4 @@ absl::StatusOr<AutogradParcel> from_frame(const Frame& frame) {
   return AutogradParcel{std::move(riders), std::move(message)};
 }
 
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

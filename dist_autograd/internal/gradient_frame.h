@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "weft/dist_autograd/internal/pass_messages.h"
-#include "weft/rpc/frame.h"
+#include "weft/dist_autograd/passes/pass_messages.h"
+#include "weft/rpc/transport/frame.h"
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 
 // Messages without a hurry that go along with another to the same worker.
 using Riders = std::vector<AutogradMessage>;
@@ -26,4 +26,4 @@ absl::StatusOr<Frame> to_frame(AutogradMessage message, const Riders& riders = {
 // The entries of a GRAD come with their TensorPayload.
 absl::StatusOr<AutogradParcel> from_frame(const Frame& frame);
 
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

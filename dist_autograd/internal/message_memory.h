@@ -6,7 +6,7 @@
 
 #include <google/protobuf/arena.h>
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 
 class MessageMemory {
  public:
@@ -30,4 +30,4 @@ class MessageMemory {
   google::protobuf::Arena arena_;
 };
 
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

@@ -8,10 +8,10 @@
 #include <memory>
 #include <utility>
 
-#include "weft/base/executor.h"
-#include "weft/rpc/internal/run_lengths.h"
+#include "weft/async/executor.h"
+#include "weft/async/run_lengths.h"
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 
 class NearExecutor final : public Executor {
  public:
@@ -19,7 +19,7 @@ class NearExecutor final : public Executor {
 
   void schedule(Task task) override {
     Task measured = [lengths = lengths_, task = std::move(task)]() mutable {
-      const RunLengths::Measure measure(*lengths);
+      const async_internal::RunLengths::Measure measure(*lengths);
       task();
     };
     if (lengths_->short_lately()) {
@@ -32,7 +32,8 @@ class NearExecutor final : public Executor {
 
  private:
   Executor& executor_;
-  const std::shared_ptr<RunLengths> lengths_ = std::make_shared<RunLengths>();  // with queued tasks
+  const std::shared_ptr<async_internal::RunLengths> lengths_ =
+      std::make_shared<async_internal::RunLengths>();  // with queued tasks
 };
 
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

@@ -11,12 +11,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "weft/base/future.h"
+#include "weft/async/future.h"
 #include "weft/base/rpc_error.h"
-#include "weft/rpc/call_scope.h"
 #include "weft/rpc/runtime.h"
+#include "weft/rpc/session/call_scope.h"
 
-namespace weft::internal {
+namespace weft::dist_optim_internal {
 
 // How soon a decision that an owner had no room for is sent again.
 inline constexpr Nanoseconds kAgain = std::chrono::milliseconds(20);
@@ -46,7 +46,7 @@ Future<R> insist(CallScope scope, Timeout limit, Send send) {
         }
       });
     }
-    void tell(const absl::StatusOr<Stored<R>>& result) {
+    void tell(const absl::StatusOr<async_internal::Stored<R>>& result) {
       if (!told.exchange(true)) promise.set(result);
     }
     const CallScope scope;
@@ -69,4 +69,4 @@ Future<R> insist(CallScope scope, Timeout limit, Send send) {
   return future;
 }
 
-}  // namespace weft::internal
+}  // namespace weft::dist_optim_internal

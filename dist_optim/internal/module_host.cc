@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "weft/base/rpc_error.h"
-#include "weft/dist_autograd/internal/autograd_driver.h"
+#include "weft/dist_autograd/autograd_driver.h"
 
-namespace weft::internal {
+namespace weft::dist_optim_internal {
 namespace {
 
 // Puts LibTorch's random state back at its end.
@@ -130,9 +130,10 @@ ModuleHost::ReplicaPtr ModuleHost::replica_of(const ContextId& context) {
     const auto found = in_use_.find(context);
     if (found != in_use_.end()) return found->second;
   }
-  absl::StatusOr<std::shared_ptr<RpcRuntime>> runtime = current_runtime();
+  absl::StatusOr<std::shared_ptr<RpcRuntime>> runtime = rpc_internal::current_runtime();
   if (!runtime.ok()) throw RpcError(runtime.status());
-  absl::StatusOr<std::shared_ptr<AutogradDriver>> driver = AutogradDriver::of(**runtime);
+  absl::StatusOr<std::shared_ptr<dist_autograd_internal::AutogradDriver>> driver =
+      dist_autograd_internal::AutogradDriver::of(**runtime);
   if (!driver.ok()) throw RpcError(driver.status());
   ReplicaPtr made = take_spare();
   ReplicaPtr replica;
@@ -219,4 +220,4 @@ absl::Status ModuleHost::load_state(TensorMap state) {
   return absl::OkStatus();
 }
 
-}  // namespace weft::internal
+}  // namespace weft::dist_optim_internal

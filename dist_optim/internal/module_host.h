@@ -28,7 +28,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace weft::internal {
+namespace weft::dist_optim_internal {
 
 // What the host knows of the module's type.
 struct ModuleType {
@@ -77,4 +77,4 @@ class ModuleHost : public std::enable_shared_from_this<ModuleHost> {
 WEFT_REGISTER_CLASS(ModuleHost, &ModuleHost::forward, &ModuleHost::parameters, &ModuleHost::train,
                     &ModuleHost::state, &ModuleHost::load_state);
 
-}  // namespace weft::internal
+}  // namespace weft::dist_optim_internal

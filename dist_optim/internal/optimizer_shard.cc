@@ -6,19 +6,19 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/fail_point.h"
 #include "weft/base/status.h"
-#include "weft/dist_autograd/internal/autograd_driver.h"
-#include "weft/dist_optim/internal/step_keeper.h"
-#include "weft/rpc/internal/worker_runtime.h"
+#include "weft/dist_autograd/autograd_driver.h"
+#include "weft/dist_optim/steps/step_keeper.h"
+#include "weft/rpc/worker_runtime.h"
 
 namespace weft {
-namespace internal {
+namespace dist_optim_internal {
 namespace {
 
 // How often a shard looks whether its caller lives: nobody announces deaths to an object.
 constexpr Nanoseconds kLook = std::chrono::milliseconds(50);
 
 bool is_live(RpcRuntime& runtime, WorkerId worker) {
-  auto* full = dynamic_cast<WorkerRuntime*>(&runtime);
+  auto* full = dynamic_cast<rpc_internal::WorkerRuntime*>(&runtime);
   return worker == runtime.id() || (full != nullptr && full->agent().is_live(worker));
 }
 
@@ -53,8 +53,9 @@ absl::StatusOr<std::vector<at::Tensor>> OptimizerShard::gradients(const ContextI
   const bool raw = stepper_->parameters().reading() == ParameterSet::Reading::kLeaves;
   const std::vector<at::Tensor>& read = raw ? stepper_->parameters().live() : leaves;
   if (read.empty()) return result;  // the context never came by here
-  WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<RpcRuntime> runtime, current_runtime());
-  WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<AutogradDriver> driver, AutogradDriver::of(*runtime));
+  WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<RpcRuntime> runtime, rpc_internal::current_runtime());
+  WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<dist_autograd_internal::AutogradDriver> driver,
+                        dist_autograd_internal::AutogradDriver::of(*runtime));
   WEFT_RETURN_IF_ERROR(driver->check_settled(context));
   for (size_t i = 0; i < read.size(); ++i) {
     WEFT_ASSIGN_OR_RETURN(result[i], driver->gradient(context, read[i]));
@@ -167,7 +168,7 @@ absl::Status OptimizerShard::resume(CallContext& caller, uint64_t optimizer, uin
 
 void OptimizerShard::meet(CallContext& caller, uint64_t optimizer,
                           std::vector<RRef<OptimizerShard>> others) {
-  const absl::StatusOr<std::shared_ptr<RpcRuntime>> runtime = current_runtime();
+  const absl::StatusOr<std::shared_ptr<RpcRuntime>> runtime = rpc_internal::current_runtime();
   if (!runtime.ok()) throw RpcError(runtime.status());
   bool start = false;
   note({caller.caller(), optimizer});
@@ -243,7 +244,7 @@ Verdict OptimizerShard::inquire(StepInquiry inquiry) {
     MutexLock lock(mutex_);
     others = asked_.lock();
   }
-  const absl::StatusOr<std::shared_ptr<RpcRuntime>> runtime = current_runtime();
+  const absl::StatusOr<std::shared_ptr<RpcRuntime>> runtime = rpc_internal::current_runtime();
   if (others != nullptr && runtime.ok()) send(std::move(asks), others, *runtime);
   return verdict;
 }
@@ -293,7 +294,7 @@ void OptimizerShard::answered(const step::Ask& question, const absl::StatusOr<Ve
     if (stepper_->outcome(question.step) == StepOutcome::kApplied) {
       (void)durable_after(question.step);  // no caller waits for it
     }
-  } else if (!is_live(*live, owner) || is_rref_lost(verdict.status())) {
+  } else if (!is_live(*live, owner) || rref_internal::is_rref_lost(verdict.status())) {
     stepper_->on_worker_dead(question.step.optimizer, owner, asks);
   } else {
     // It lives and has not said: perhaps it applied the step.
@@ -347,7 +348,7 @@ std::shared_ptr<OptimizerShard> make_optimizer_shard(ParameterSet& set,
   return std::make_shared<OptimizerShard>(std::move(stepper));
 }
 
-}  // namespace internal
+}  // namespace dist_optim_internal
 
 std::shared_ptr<ParameterSet> leaves_as_set(std::vector<RRef<at::Tensor>> leaves) {
   std::vector<NamedParameter> parameters;

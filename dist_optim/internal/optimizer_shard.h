@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "weft/dist_optim/internal/shard_stepper.h"
-#include "weft/rpc/call_scope.h"
 #include "weft/rpc/class.h"
+#include "weft/rpc/session/call_scope.h"
 #include "weft/rref/rref.h"
 
-namespace weft::internal {
+namespace weft::dist_optim_internal {
 
 struct ShardGroup {
   std::vector<std::string> names;  // empty: all of the set
@@ -119,23 +119,23 @@ std::shared_ptr<OptimizerShard> make_optimizer_shard(ParameterSet& set,
                                                      std::vector<ShardGroup> groups,
                                                      UpdateMode mode, std::string shared_name);
 
-}  // namespace weft::internal
+}  // namespace weft::dist_optim_internal
 
 namespace weft {
 
 WEFT_REGISTER_CLASS(ParameterSet, &ParameterSet::names, &ParameterSet::state,
-                    &ParameterSet::load_state, &internal::make_optimizer_shard);
+                    &ParameterSet::load_state, &dist_optim_internal::make_optimizer_shard);
 
 // A set of leaves that live here as values of their own; read as they are, without versions.
 std::shared_ptr<ParameterSet> leaves_as_set(std::vector<RRef<at::Tensor>> leaves);
 WEFT_REGISTER_FUNCTION(leaves_as_set);
 
-namespace internal {
+namespace dist_optim_internal {
 WEFT_REGISTER_CLASS(OptimizerShard, &OptimizerShard::prepare, &OptimizerShard::commit,
                     &OptimizerShard::abort, &OptimizerShard::finish, &OptimizerShard::apply,
                     &OptimizerShard::settle, &OptimizerShard::inquire, &OptimizerShard::meet,
                     &OptimizerShard::part, &OptimizerShard::join, &OptimizerShard::go_back,
                     &OptimizerShard::resume, &OptimizerShard::state, &OptimizerShard::check_state,
                     &OptimizerShard::load_state);
-}  // namespace internal
+}  // namespace dist_optim_internal
 }  // namespace weft

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
 
-namespace weft::internal {
+namespace weft::dist_optim_internal {
 namespace {
 
 using torch::optim::AdagradParamState;
@@ -262,4 +262,4 @@ void replace_state(torch::optim::Optimizer& optimizer, const at::Tensor& paramet
   }
 }
 
-}  // namespace weft::internal
+}  // namespace weft::dist_optim_internal

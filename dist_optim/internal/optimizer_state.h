@@ -11,15 +11,15 @@
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/status.h"
+#include "weft/checkpoint/state_file.h"
 #include "weft/dist_optim/optimizer_settings.h"
 #include "weft/dist_optim/parameter_set.h"
-#include "weft/dist_optim/state_file.h"
 
 namespace torch::optim {
 class OptimizerParamState;
 }
 
-namespace weft::internal {
+namespace weft::dist_optim_internal {
 
 // Makes the state that the first step would make, so that the step need not. The exception is SGD
 // with momentum and dampening, whose momentum begins as a copy of the first gradient.
@@ -44,4 +44,4 @@ ParameterStatePtr make_state(const OptimizerSettings& settings, const std::strin
 void replace_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
                    ParameterStatePtr state);
 
-}  // namespace weft::internal
+}  // namespace weft::dist_optim_internal

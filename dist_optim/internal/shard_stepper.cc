@@ -15,10 +15,10 @@
 #include "weft/base/fail_point.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
-#include "weft/dist_autograd/internal/engine_scope.h"
+#include "weft/dist_autograd/graph/engine_scope.h"
 #include "weft/dist_optim/internal/optimizer_state.h"
 
-namespace weft::internal {
+namespace weft::dist_optim_internal {
 namespace {
 
 double squared_norm(const at::Tensor& gradient) {
@@ -176,7 +176,7 @@ absl::StatusOr<double> ShardStepper::fill(Slot& slot) {
     }
     reserve(slot);
   } catch (const std::exception&) {
-    return absl::ResourceExhaustedError(text_of_current_exception());
+    return absl::ResourceExhaustedError(dist_autograd_internal::text_of_current_exception());
   }
   return norm;
 }
@@ -231,8 +231,8 @@ absl::Status ShardStepper::apply_now(const step::Apply& action) {
   try {
     if (done.ok()) run(slot, action.update);
   } catch (const std::exception&) {
-    done = absl::DataLossError(
-        absl::StrCat(action.step.to_string(), " failed half-way: ", text_of_current_exception()));
+    done = absl::DataLossError(absl::StrCat(action.step.to_string(), " failed half-way: ",
+                                            dist_autograd_internal::text_of_current_exception()));
   }
   if (!done.ok()) core_.on_damage(action.step, done);
   WEFT_FAIL_POINT("shard.commit.ended");
@@ -405,8 +405,8 @@ absl::Status ShardStepper::check_state(const TensorMap& state) const {
   std::set<std::string> known;
   for (const Group& group : groups_) {
     for (const size_t place : group.parameters) {
-      WEFT_RETURN_IF_ERROR(internal::check_state(group.settings, set_->kind(place),
-                                                 set_->names()[place], state, known));
+      WEFT_RETURN_IF_ERROR(dist_optim_internal::check_state(group.settings, set_->kind(place),
+                                                            set_->names()[place], state, known));
     }
   }
   for (const auto& [name, tensor] : state) {
@@ -444,4 +444,4 @@ void ShardStepper::load_checked(const TensorMap& state) {
   for (auto& [place, one] : loaded) replace_state(*optimizer_, handles_[place], std::move(one));
 }
 
-}  // namespace weft::internal
+}  // namespace weft::dist_optim_internal

@@ -23,11 +23,11 @@
 #include "absl/status/statusor.h"
 #include "weft/base/ids.h"
 #include "weft/base/mutex.h"
-#include "weft/dist_optim/internal/step_owner_core.h"
 #include "weft/dist_optim/optimizer_settings.h"
 #include "weft/dist_optim/parameter_set.h"
+#include "weft/dist_optim/steps/step_owner_core.h"
 
-namespace weft::internal {
+namespace weft::dist_optim_internal {
 
 class ShardStepper {
  public:
@@ -151,4 +151,4 @@ class ShardStepper {
       ABSL_GUARDED_BY(forgotten_mutex_);  // until the next one comes
 };
 
-}  // namespace weft::internal
+}  // namespace weft::dist_optim_internal

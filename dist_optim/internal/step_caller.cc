@@ -8,9 +8,9 @@
 #include "weft/base/log.h"
 #include "weft/base/status.h"
 #include "weft/dist_optim/internal/insist.h"
-#include "weft/rpc/internal/user_call.h"
+#include "weft/rpc/user_call.h"
 
-namespace weft::internal {
+namespace weft::dist_optim_internal {
 namespace {
 
 // How long step() waits for owners that live and do not say that they have applied it.
@@ -151,7 +151,7 @@ absl::Status StepCaller::check(Step& step) {
   }
   double factor = 1;
   absl::Status status = prepend("the learning-rate schedule failed: ",
-                                run_user_code([&] { factor = factor_of(done); }));
+                                rpc_internal::run_user_code([&] { factor = factor_of(done); }));
   MutexLock lock(mutex_);
   for (const double base : rates_) {
     const double rate = step.options.lr.value_or(base * factor);
@@ -346,4 +346,4 @@ absl::Status StepCaller::resumed(uint64_t number) {
   return core_.resumed(number);
 }
 
-}  // namespace weft::internal
+}  // namespace weft::dist_optim_internal

@@ -13,17 +13,17 @@
 #include <string>
 #include <vector>
 
+#include "weft/async/future.h"
 #include "weft/base/clock.h"
-#include "weft/base/future.h"
 #include "weft/base/mutex.h"
 #include "weft/dist_optim/distributed_optimizer.h"
 #include "weft/dist_optim/internal/optimizer_shard.h"
-#include "weft/dist_optim/internal/step_caller_core.h"
-#include "weft/rpc/call_scope.h"
+#include "weft/dist_optim/steps/step_caller_core.h"
 #include "weft/rpc/runtime.h"
+#include "weft/rpc/session/call_scope.h"
 #include "weft/rref/rref.h"
 
-namespace weft::internal {
+namespace weft::dist_optim_internal {
 
 class StepCaller : public std::enable_shared_from_this<StepCaller> {
  public:
@@ -93,4 +93,4 @@ class StepCaller : public std::enable_shared_from_this<StepCaller> {
   std::map<size_t, Future<LineStanding>> standings_ ABSL_GUARDED_BY(mutex_);  // asked for at first
 };
 
-}  // namespace weft::internal
+}  // namespace weft::dist_optim_internal

@@ -26,7 +26,7 @@
 
 #include "weft/base/mutex.h"
 #include "weft/examples/parameter_server/model.h"
-#include "weft/rpc/batching.h"
+#include "weft/rpc/batching/batching.h"
 #include "weft/rpc/class.h"
 
 namespace weft::examples {

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "weft/base/atomic_file.h"
 #include "weft/base/status.h"
+#include "weft/checkpoint/atomic_file.h"
 
 namespace weft::examples {
 namespace {

@@ -14,7 +14,7 @@
 #include <fstream>
 #include <string>
 
-#include "weft/dist_optim/step_result.h"
+#include "weft/dist_optim/steps/step_result.h"
 
 namespace weft::examples {
 

@@ -10,8 +10,8 @@
 #include <optional>
 #include <vector>
 
+#include "weft/checkpoint/state_file.h"
 #include "weft/dist_optim/distributed_optimizer.h"
-#include "weft/dist_optim/state_file.h"
 #include "weft/examples/parameter_server/options.h"
 #include "weft/examples/parameter_server/position.h"
 #include "weft/examples/parameter_server/server.h"

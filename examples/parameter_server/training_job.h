@@ -17,7 +17,7 @@
 #include <optional>
 #include <string>
 
-#include "weft/dist_optim/checkpoint.h"
+#include "weft/checkpoint/checkpoint.h"
 #include "weft/examples/parameter_server/options.h"
 #include "weft/examples/parameter_server/position.h"
 #include "weft/examples/parameter_server/report.h"

@@ -9,7 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "weft/base/future.h"
+#include "weft/async/future.h"
 #include "weft/base/rpc_error.h"
 #include "weft/dist_autograd/context.h"
 #include "weft/examples/pipeline_resnet50/partition.h"

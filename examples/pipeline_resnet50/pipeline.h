@@ -16,7 +16,7 @@
 
 #include <torch/torch.h>
 
-#include "weft/base/serial_thread.h"
+#include "weft/async/serial_thread.h"
 #include "weft/dist_optim/distributed_optimizer.h"
 #include "weft/examples/pipeline_resnet50/shard.h"
 

@@ -11,10 +11,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "weft/base/future.h"
+#include "weft/async/future.h"
 #include "weft/base/mutex.h"
+#include "weft/checkpoint/state_file.h"
 #include "weft/dist_optim/parameter_set.h"
-#include "weft/dist_optim/state_file.h"
 #include "weft/examples/pipeline_resnet50/resnet50.h"
 #include "weft/examples/pipeline_resnet50/time_line.h"
 #include "weft/rpc/class.h"

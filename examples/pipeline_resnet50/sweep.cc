@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "weft/base/atomic_file.h"
+#include "weft/checkpoint/atomic_file.h"
 #include "weft/dist_optim/distributed_optimizer.h"
 #include "weft/examples/support/must.h"
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "weft/base/error_text.h"
+#include "weft/async/error_text.h"
 #include "weft/base/rpc_error.h"
 #include "weft/examples/rl_agent_observers/cart_pole.h"
 

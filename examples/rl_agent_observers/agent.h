@@ -19,11 +19,11 @@
 
 #include <torch/torch.h>
 
-#include "weft/base/future.h"
+#include "weft/async/future.h"
+#include "weft/async/serial_thread.h"
 #include "weft/base/mutex.h"
-#include "weft/base/serial_thread.h"
 #include "weft/examples/rl_agent_observers/progress_of_episodes.h"
-#include "weft/rpc/batching.h"
+#include "weft/rpc/batching/batching.h"
 #include "weft/rpc/class.h"
 
 namespace weft::examples {

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "weft/base/atomic_file.h"
 #include "weft/base/status.h"
+#include "weft/checkpoint/atomic_file.h"
 #include "weft/examples/support/curve_picture.h"
 
 namespace weft::examples {

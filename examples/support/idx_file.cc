@@ -5,8 +5,8 @@
 #include <zlib.h>
 
 #include "absl/strings/str_cat.h"
-#include "weft/base/atomic_file.h"
 #include "weft/base/status.h"
+#include "weft/checkpoint/atomic_file.h"
 
 namespace weft::examples {
 namespace {

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/rpc/function.h"
 
-namespace weft::internal {
+namespace weft::rpc_internal {
 
 void finish_sink(ResultSinkPtr sink, Writer value) {
   if (value.status().ok()) {
@@ -66,4 +66,4 @@ TypeInfo make_type_info(std::string name, void (*encode)(Writer& writer, const v
   return info;
 }
 
-}  // namespace weft::internal
+}  // namespace weft::rpc_internal

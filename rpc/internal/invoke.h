@@ -12,11 +12,11 @@
 #include <utility>
 
 #include "weft/rpc/internal/parameter.h"
-#include "weft/rpc/internal/signature.h"
-#include "weft/rpc/internal/user_call.h"
 #include "weft/rpc/registry.h"
+#include "weft/rpc/signature.h"
+#include "weft/rpc/user_call.h"
 
-namespace weft::internal {
+namespace weft::rpc_internal {
 
 // The parts that do not depend on types.
 void finish_sink(ResultSinkPtr sink, Writer value);
@@ -111,7 +111,7 @@ void deliver_future(const FunctionEntry& entry, Future<T> future, std::shared_pt
         deliver<T>(entry, *std::move(result), std::move(sink));
       }
     } else {
-      const absl::StatusOr<Stored<T>>& result = future.result();
+      const absl::StatusOr<async_internal::Stored<T>>& result = future.result();
       if (!result.ok()) {
         sink->fail(with_ran(result.status(), Ran::kYes));
       } else if constexpr (std::is_void_v<T>) {
@@ -241,4 +241,4 @@ void invoke_constructor(const FunctionEntry& entry, Reader& reader, const Object
       });
 }
 
-}  // namespace weft::internal
+}  // namespace weft::rpc_internal

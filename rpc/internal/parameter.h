@@ -13,9 +13,9 @@
 
 #include <c10/util/ArrayRef.h>
 
-#include "weft/rpc/codec.h"
+#include "weft/rpc/codec/codec.h"
 
-namespace weft::internal {
+namespace weft::rpc_internal {
 
 template <class T>
 struct ViewOf {
@@ -96,4 +96,4 @@ inline constexpr bool kSendableParameter = requires {
   sizeof(Parameter<P>);
 };
 
-}  // namespace weft::internal
+}  // namespace weft::rpc_internal

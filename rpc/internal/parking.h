@@ -10,7 +10,7 @@
 
 #include "weft/base/mutex.h"
 
-namespace weft::internal {
+namespace weft::rpc_internal {
 
 struct ParkingLimits {
   size_t calls = 65536;
@@ -42,4 +42,4 @@ class Parking {
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-}  // namespace weft::internal
+}  // namespace weft::rpc_internal

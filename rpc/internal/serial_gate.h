@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "weft/base/executor.h"
+#include "weft/async/executor.h"
 #include "weft/base/ids.h"
 #include "weft/base/mutex.h"
 
-namespace weft::internal {
+namespace weft::rpc_internal {
 
 class SerialGate {
  public:
@@ -68,4 +68,4 @@ class SerialGate {
   std::deque<std::pair<ChainId, Executor::Call>> queue_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace weft::internal
+}  // namespace weft::rpc_internal

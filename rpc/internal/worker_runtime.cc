@@ -1,4 +1,4 @@
-#include "weft/rpc/internal/worker_runtime.h"
+#include "weft/rpc/worker_runtime.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,10 +7,10 @@
 #include "weft/base/fail_point.h"
 #include "weft/base/status.h"
 #include "weft/proto/weft.pb.h"
-#include "weft/rpc/internal/status_wire.h"
-#include "weft/rpc/internal/user_call.h"
+#include "weft/rpc/transport/status_wire.h"
+#include "weft/rpc/user_call.h"
 
-namespace weft::internal {
+namespace weft::rpc_internal {
 namespace {
 
 // Of a call made inside a handler.
@@ -262,4 +262,4 @@ void WorkerRuntime::on_late_reply(WorkerId from, Frame frame) {
   discard_references(from, meta);
 }
 
-}  // namespace weft::internal
+}  // namespace weft::rpc_internal

@@ -7,10 +7,10 @@
 #include "weft/base/status.h"
 #include "weft/proto/weft.pb.h"
 #include "weft/rpc/internal/serial_gate.h"
-#include "weft/rpc/internal/user_call.h"
-#include "weft/rpc/internal/worker_runtime.h"
+#include "weft/rpc/user_call.h"
+#include "weft/rpc/worker_runtime.h"
 
-namespace weft::internal {
+namespace weft::rpc_internal {
 
 std::shared_ptr<SerialGate> make_serial_gate() { return std::make_shared<SerialGate>(); }
 
@@ -233,7 +233,7 @@ void WorkerRuntime::schedule(std::shared_ptr<Arrival> arrival) {
     run_inside_gate(arrival);
     return;
   }
-  const RunLengths& lengths = run_lengths_.at(arrival->entry);
+  const async_internal::RunLengths& lengths = run_lengths_.at(arrival->entry);
   Executor::Call call;
   call.run = [self = shared_from_this(), arrival] { self->run(arrival); };
   call.refuse = [self = shared_from_this(), arrival] {
@@ -350,11 +350,11 @@ void WorkerRuntime::run_inside_gate(const std::shared_ptr<Arrival>& arrival) {
   }
   const ContextId autograd_context = scope.context;
   CallScopeGuard guard(std::move(scope));
-  const RunLengths::Measure measure(run_lengths_.at(arrival->entry));
+  const async_internal::RunLengths::Measure measure(run_lengths_.at(arrival->entry));
   WEFT_FAIL_POINT("runtime.function.begins");
   arrival->entry->invoke(*arrival->entry, *reader,
                          arrival->target.type == nullptr ? nullptr : &arrival->target, context,
                          std::make_unique<Sink>(shared_from_this(), arrival, autograd_context));
 }
 
-}  // namespace weft::internal
+}  // namespace weft::rpc_internal

@@ -2,7 +2,7 @@
 
 #include <iterator>
 
-namespace weft::internal {
+namespace weft::rref_internal {
 
 bool IdLedger::ended(WorkerId creator, uint64_t number) const {
   auto found = creators_.find(creator);
@@ -47,4 +47,4 @@ void IdLedger::raise_to(Creator& creator, uint64_t watermark) {
   for (auto it = creator.buried.begin(); it != end; it = creator.buried.erase(it)) --tombstones_;
 }
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -15,7 +15,7 @@
 
 #include "weft/base/ids.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 
 class IdLedger {
  public:
@@ -50,4 +50,4 @@ class IdLedger {
   uint64_t tombstones_ = 0;
 };
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/breakage.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 namespace {
 
 absl::Status wrong_type(RRefId rref, const TypeTag& type, WorkerId from, const TypeTag& sent) {
@@ -569,4 +569,4 @@ const absl::Status* OwnerTable::creation_error(RRefId rref) const {
   return found == errors->second.end() ? nullptr : &found->second;
 }
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

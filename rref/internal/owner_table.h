@@ -17,7 +17,7 @@
 #include "weft/rref/internal/id_ledger.h"
 #include "weft/rref/internal/ownership_step.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 
 // What the owner does with a creation call.
 enum class Acceptance {
@@ -134,4 +134,4 @@ class OwnerTable {
   uint64_t parked_fetches_ = 0;
 };
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/breakage.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 
 OwnershipCore::OwnershipCore(WorkerId self, OwnershipLimits limits)
     : self_(self), ids_(self), owned_(self, limits), used_(self, limits, ids_) {}
@@ -246,4 +246,4 @@ bool OwnershipCore::handle_message(WorkerId from, const Message& message, Step& 
   return std::visit(Visitor{*this, from, step}, message);
 }
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -21,7 +21,7 @@
 #include "weft/rref/internal/owner_table.h"
 #include "weft/rref/internal/user_table.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 
 class OwnershipCore {
  public:
@@ -132,4 +132,4 @@ class OwnershipCore {
   uint64_t refused_messages_ = 0;
 };
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

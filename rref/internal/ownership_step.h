@@ -11,7 +11,7 @@
 #include "weft/base/breakage.h"
 #include "weft/rref/internal/ownership_types.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 
 // Numbers RRefs and forks of this worker life from one counter, so that one watermark covers both.
 class IdSource {
@@ -119,4 +119,4 @@ enum class Delivery {
   kUnknown,    // it may be read, now or later
 };
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

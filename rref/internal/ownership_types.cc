@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 namespace {
 
 constexpr char kLostUrl[] = "weft/rref_lost";  // the worker whose death or decision it was
@@ -96,4 +96,4 @@ std::string Leak::to_string() const {
   return what;
 }
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

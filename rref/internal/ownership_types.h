@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "weft/base/ids.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 
 // The type of the value behind an RRef, as both sides must spell it.
 struct TypeTag {
@@ -191,4 +191,4 @@ std::string_view to_string(RejectReason reason);
 // For logs and scenarios: "FORK_REQUEST rref(w1.1,1) fork(w1.1,4)".
 std::string to_string(const Message& message);
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -4,13 +4,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/rpc_error.h"
-#include "weft/rpc/internal/user_call.h"
-#include "weft/rpc/internal/worker_runtime.h"
 #include "weft/rpc/registry.h"
-#include "weft/rref/internal/rref_driver.h"
+#include "weft/rpc/user_call.h"
+#include "weft/rpc/worker_runtime.h"
 #include "weft/rref/internal/rref_wire.h"
+#include "weft/rref/rref_driver.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 namespace {
 
 absl::Status empty_rref() {
@@ -40,7 +40,8 @@ void invoke_to_here(const FunctionEntry&, Reader& arguments, const Object* targe
   absl::Status status = absl::InvalidArgumentError(
       absl::StrCat("a ", target->type->name, " cannot be sent: it stays with its owner"));
   if (target->type->encode != nullptr) {
-    status = run_user_code([&] { target->type->encode(writer, target->value.get()); });
+    status =
+        rpc_internal::run_user_code([&] { target->type->encode(writer, target->value.get()); });
     if (status.ok()) status = writer.status();
   }
   if (status.ok()) {
@@ -56,26 +57,32 @@ void invoke_wait(const FunctionEntry&, Reader& arguments, const Object* target, 
   if (check_call(arguments, target, sink)) sink->finish(Writer());
 }
 
-constexpr CallableType kToHereType{FunctionKind::kFunction, &describe_to_here, &invoke_to_here};
-constexpr CallableType kWaitType{FunctionKind::kFunction, &describe_wait, &invoke_wait};
+constexpr rpc_internal::CallableType kToHereType{rpc_internal::FunctionKind::kFunction,
+                                                 &describe_to_here, &invoke_to_here};
+constexpr rpc_internal::CallableType kWaitType{rpc_internal::FunctionKind::kFunction,
+                                               &describe_wait, &invoke_wait};
 constexpr std::string_view kToHereName = "weft.to_here";
 constexpr std::string_view kWaitName = "weft.wait";
 
 // In every registry; the pointers only tell the two apart.
-const Registration to_here_registration(kToHereName, reinterpret_cast<void (*)()>(&invoke_to_here),
-                                        kToHereType, {}, __FILE__, __LINE__);
-const Registration wait_registration(kWaitName, reinterpret_cast<void (*)()>(&invoke_wait),
-                                     kWaitType, function_options(run_inline), __FILE__, __LINE__);
+const rpc_internal::Registration to_here_registration(kToHereName,
+                                                      reinterpret_cast<void (*)()>(&invoke_to_here),
+                                                      kToHereType, {}, __FILE__, __LINE__);
+const rpc_internal::Registration wait_registration(kWaitName,
+                                                   reinterpret_cast<void (*)()>(&invoke_wait),
+                                                   kWaitType,
+                                                   rpc_internal::function_options(run_inline),
+                                                   __FILE__, __LINE__);
 
-Outgoing open_builtin(const RRefHandlePtr& handle, const CallOptions& options,
-                      std::string_view name, const Signature& signature) {
-  Outgoing call = open_call_on(handle, options);
-  choose(call, FunctionKey{hash64(name), signature.fingerprint, name}, signature);
+rpc_internal::Outgoing open_builtin(const RRefHandlePtr& handle, const CallOptions& options,
+                                    std::string_view name, const Signature& signature) {
+  rpc_internal::Outgoing call = open_call_on(handle, options);
+  rpc_internal::choose(call, FunctionKey{hash64(name), signature.fingerprint, name}, signature);
   return call;
 }
 
 absl::StatusOr<std::shared_ptr<RRefDriver>> driver_of(RpcRuntime& runtime) {
-  auto* worker = dynamic_cast<WorkerRuntime*>(&runtime);
+  auto* worker = dynamic_cast<rpc_internal::WorkerRuntime*>(&runtime);
   auto* driver = worker == nullptr ? nullptr : dynamic_cast<RRefDriver*>(worker->references());
   if (driver == nullptr) {
     return absl::FailedPreconditionError(
@@ -107,8 +114,8 @@ absl::Status of_creation(absl::Status status) {
 
 void throw_empty() { throw RpcError(empty_rref()); }
 
-Outgoing open_call_on(const RRefHandlePtr& handle, const CallOptions& options) {
-  Outgoing call;
+rpc_internal::Outgoing open_call_on(const RRefHandlePtr& handle, const CallOptions& options) {
+  rpc_internal::Outgoing call;
   if (handle == nullptr) {
     call.fail(empty_rref());
     return call;
@@ -119,29 +126,29 @@ Outgoing open_call_on(const RRefHandlePtr& handle, const CallOptions& options) {
     call.runtime = handle->runtime();  // continuations of the future run there all the same
     return call;
   }
-  call = open_call((*driver)->runtime(), handle->owner(), options);
+  call = rpc_internal::open_call((*driver)->runtime(), handle->owner(), options);
   call.request.target = encode(Target{handle->rref(), handle->type()});
   call.request.target_holder = handle;
   return call;
 }
 
-Outgoing open_to_here(const RRefHandlePtr& handle, const CallOptions& options) {
-  static const Signature signature = make_signature(&describe_to_here);
+rpc_internal::Outgoing open_to_here(const RRefHandlePtr& handle, const CallOptions& options) {
+  static const Signature signature = rpc_internal::make_signature(&describe_to_here);
   return open_builtin(handle, options, kToHereName, signature);
 }
 
-Outgoing open_wait(const RRefHandlePtr& handle, const CallOptions& options) {
-  static const Signature signature = make_signature(&describe_wait);
+rpc_internal::Outgoing open_wait(const RRefHandlePtr& handle, const CallOptions& options) {
+  static const Signature signature = rpc_internal::make_signature(&describe_wait);
   return open_builtin(handle, options, kWaitName, signature);
 }
 
-RRefHandlePtr start_remote(Outgoing call, const TypeInfo& type) {
+RRefHandlePtr start_remote(rpc_internal::Outgoing call, const TypeInfo& type) {
   if (!call.status.ok()) throw RpcError(std::move(call.status));
   const std::shared_ptr<RRefDriver> driver = value_or_throw(driver_of(*call.runtime));
   RRefDriver::Created created = value_or_throw(driver->create(call.request.to, type));
   call.request.creation = std::move(created.creation);
-  const ReplyContext context{call.runtime.get(), call.request.to, call.request.function.name,
-                             call.signature};
+  const rpc_internal::ReplyContext context{call.runtime.get(), call.request.to,
+                                           call.request.function.name, call.signature};
   // Weak: the reply may come after the driver's end; then nobody waits for it.
   call.runtime->call(std::move(call.request), [weak = std::weak_ptr<RRefDriver>(driver),
                                                handle = created.handle->handle(),
@@ -149,14 +156,14 @@ RRefHandlePtr start_remote(Outgoing call, const TypeInfo& type) {
     if (reply.ok()) return;
     if (const auto alive = weak.lock()) {
       alive->creation_failed(handle, context.to,
-                             explain_failure(context, std::move(reply).status()));
+                             rpc_internal::explain_failure(context, std::move(reply).status()));
     }
   });
   return std::move(created.handle);
 }
 
 RRefHandlePtr own(Object object) {
-  const std::shared_ptr<RpcRuntime> runtime = value_or_throw(current_runtime());
+  const std::shared_ptr<RpcRuntime> runtime = value_or_throw(rpc_internal::current_runtime());
   return value_or_throw(value_or_throw(driver_of(*runtime))->own(std::move(object)));
 }
 
@@ -229,4 +236,4 @@ RRefHandlePtr read_handle(Reader& reader, const TypeInfo& type) {
   return handle;
 }
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -7,22 +7,22 @@
 #include <memory>
 #include <string>
 
-#include "weft/base/future.h"
-#include "weft/rpc/internal/typed_call.h"
-#include "weft/rpc/type_info.h"
+#include "weft/async/future.h"
+#include "weft/rpc/codec/type_info.h"
+#include "weft/rpc/typed_call.h"
 #include "weft/rref/internal/rref_handle.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 
 // A method call on the object: target and destination are set.
-Outgoing open_call_on(const RRefHandlePtr& handle, const CallOptions& options);
+rpc_internal::Outgoing open_call_on(const RRefHandlePtr& handle, const CallOptions& options);
 // Asks the owner for the value.
-Outgoing open_to_here(const RRefHandlePtr& handle, const CallOptions& options);
+rpc_internal::Outgoing open_to_here(const RRefHandlePtr& handle, const CallOptions& options);
 // Answered, with nothing, once the value is there.
-Outgoing open_wait(const RRefHandlePtr& handle, const CallOptions& options);
+rpc_internal::Outgoing open_wait(const RRefHandlePtr& handle, const CallOptions& options);
 
 // Sends the call as a creation of an object of this type on the called worker.
-RRefHandlePtr start_remote(Outgoing call, const TypeInfo& type);
+RRefHandlePtr start_remote(rpc_internal::Outgoing call, const TypeInfo& type);
 // Gives an object to the current worker.
 RRefHandlePtr own(Object object);
 
@@ -44,4 +44,4 @@ void write_handle(Writer& writer, const RRefHandlePtr& handle);
 
 [[noreturn]] void throw_empty();
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

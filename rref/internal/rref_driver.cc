@@ -1,4 +1,4 @@
-#include "weft/rref/internal/rref_driver.h"
+#include "weft/rref/rref_driver.h"
 
 #include <utility>
 
@@ -8,7 +8,7 @@
 #include "weft/base/status.h"
 #include "weft/rref/internal/rref_wire.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 namespace {
 
 TypeTag tag_of(const TypeInfo& type) { return {type.hash, type.name}; }
@@ -37,7 +37,7 @@ class RRefDriver::Collector {
     // False: the peer is gone, and the core hears of it by its listener.
     effects_.push_back(
         [&agent = driver_.agent_, to = send.to, body = encode(send.message)]() mutable {
-          agent.post(to, Topic::kRRef, std::move(body));
+          agent.post(to, rpc_internal::Topic::kRRef, std::move(body));
         });
   }
   void add(Free& free) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
@@ -185,7 +185,7 @@ class RRefDriver::Slot final : public ObjectSlot {
   const Creation creation_;
 };
 
-RRefDriver::RRefDriver(Agent& agent, Executor& executor, OwnershipLimits limits)
+RRefDriver::RRefDriver(rpc_internal::Agent& agent, Executor& executor, OwnershipLimits limits)
     : agent_(agent),
       executor_(executor),
       self_(agent.self().id),
@@ -197,7 +197,7 @@ RRefDriver::~RRefDriver() { close(); }
 void RRefDriver::attach(const std::shared_ptr<RpcRuntime>& runtime) {
   runtime_ = runtime;
   // The agent is stopped before this driver's owner lets go of it.
-  agent_.set_post_handler(Topic::kRRef,
+  agent_.set_post_handler(rpc_internal::Topic::kRRef,
                           [this](WorkerId from, const Frame& frame) { on_post(from, frame); });
   // How it went does not matter: its forks and its values are gone.
   agent_.add_gone_listener([this](WorkerId peer, const absl::Status&, bool) {
@@ -587,4 +587,4 @@ OwnershipGauges RRefDriver::gauges() const {
   return core_.gauges();
 }
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

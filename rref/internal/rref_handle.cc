@@ -2,9 +2,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
-#include "weft/rref/internal/rref_driver.h"
+#include "weft/rref/rref_driver.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 
 RRefHandle::~RRefHandle() {
   if (const auto driver = driver_.lock()) driver->release(handle_);
@@ -33,4 +33,4 @@ std::string RRefHandle::owner_name() const {
   return runtime != nullptr ? runtime->name_of(owner_) : owner_.to_string();
 }
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -10,14 +10,14 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "weft/rpc/message.h"
+#include "weft/rpc/codec/message.h"
 #include "weft/rref/internal/ownership_types.h"
 
 namespace weft {
 class RpcRuntime;
 }
 
-namespace weft::internal {
+namespace weft::rref_internal {
 
 class RRefDriver;
 
@@ -50,4 +50,4 @@ class RRefHandle final : public AnyReference {
 };
 using RRefHandlePtr = std::shared_ptr<RRefHandle>;  // shared by the copies of one RRef
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

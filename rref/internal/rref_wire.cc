@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
 #include "weft/proto/rref.pb.h"
-#include "weft/rpc/internal/status_wire.h"
+#include "weft/rpc/transport/status_wire.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 namespace {
 
 constexpr size_t kMaxTypeName = 1024;
@@ -33,7 +33,7 @@ void put(const TypeTag& type, wire::RRefType* out) {
 
 // The texts are cut to what a message holds.
 void put(const absl::Status& error, wire::Status* out) {
-  encode_status(error, *out);
+  rpc_internal::encode_status(error, *out);
   out->mutable_message()->resize(std::min(out->message().size(), kMaxErrorText));
   out->mutable_trail()->resize(std::min(out->trail().size(), kMaxTrail));
 }
@@ -134,7 +134,7 @@ absl::StatusOr<Message> decode_cancel(const wire::RRefMessage::CancelFork& in) {
   }
   if (in.has_error()) {
     if (!out.creation) return bad("CancelFork", "error", "only of a creation");
-    out.error = decode_status(in.error());
+    out.error = rpc_internal::decode_status(in.error());
   }
   return Message(std::move(out));
 }
@@ -151,7 +151,7 @@ absl::StatusOr<Message> decode_reject(const wire::RRefMessage::ForkReject& in) {
   if (in.has_error() != (out.reason == RejectReason::kNotCreated)) {
     return bad("ForkReject", "error", "there exactly if the creation failed");
   }
-  if (in.has_error()) out.error = decode_status(in.error());
+  if (in.has_error()) out.error = rpc_internal::decode_status(in.error());
   return Message(std::move(out));
 }
 
@@ -278,4 +278,4 @@ absl::Status decode_references(const std::vector<std::string>& wires, std::vecto
   return first_error;
 }
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "weft/rref/internal/ownership_types.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 
 // A call whose result stays with the callee.
 struct Creation {
@@ -46,4 +46,4 @@ absl::StatusOr<Target> decode_target(std::string_view bytes);
 // All references of a message; those that can be read are in `out` even after an error.
 absl::Status decode_references(const std::vector<std::string>& wires, std::vector<Reference>& out);
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

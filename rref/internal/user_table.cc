@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/breakage.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 
 // Case 1 at the creator. The RRef's number stands for the fork's too: they are decided together.
 Handle UserTable::create(WorkerId owner, TypeTag type) {
@@ -426,4 +426,4 @@ void UserTable::tell_parent(RRefId rref, ForkId fork, WorkerId owner, Step& step
   }
 }
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "weft/rref/internal/ownership_step.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 
 class UserTable {
  public:
@@ -118,4 +118,4 @@ class UserTable {
   uint64_t undecided_ = 0;  // forks that are pending or cancelling
 };
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "weft/base/future.h"
+#include "weft/async/future.h"
 
 namespace weft {
 namespace {

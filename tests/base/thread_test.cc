@@ -8,9 +8,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "weft/async/serial_thread.h"
 #include "weft/base/clock.h"
 #include "weft/base/rpc_error.h"
-#include "weft/base/serial_thread.h"
 
 namespace weft {
 namespace {

@@ -20,7 +20,7 @@
 #include "weft/rpc/function.h"
 #include "weft/rpc/verbs.h"
 #include "weft/tests/chaos/repeating_transport.h"
-#include "weft/tests/rpc/proxied_transport.h"
+#include "weft/tests/rpc/transport/proxied_transport.h"
 #include "weft/tests/support/worker_world.h"
 
 namespace at_most_once_test {

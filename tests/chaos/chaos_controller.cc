@@ -177,7 +177,7 @@ class Controller {
     options.store = store_;
     options.run_id = absl::StrCat("chaos-", options_.seed, "-", name);
     options.proxied = proxied_slots(options_.workers);
-    options.fail_points = exact && options_.only.empty() && internal::kHasFailPoints;
+    options.fail_points = exact && options_.only.empty() && base_internal::kHasFailPoints;
     options.first_spawn = next_spawn_;
     options.exact = exact;
     PlanOptions plan;
@@ -237,7 +237,8 @@ int run(const Options& options) {
                     ? "a network namespace each"
                     : absl::StrCat("all on loopback, without partitions and full disks: ",
                                    network->reason()))
-            << (internal::kHasFailPoints ? "" : ", without fail points: they are not compiled in")
+            << (base_internal::kHasFailPoints ? ""
+                                              : ", without fail points: they are not compiled in")
             << std::endl;
   const Load load(options.busy);
   const bool good = Controller(options, *network).run();

@@ -22,7 +22,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/rpc_error.h"
-#include "weft/rpc/grpc_transport.h"
+#include "weft/rpc/transport/grpc_transport.h"
 #include "weft/tests/chaos/door_transport.h"
 #include "weft/tests/chaos/functions.h"
 #include "weft/tests/chaos/ledger.h"

@@ -6,6 +6,8 @@
 
 #include <ATen/ops/full.h>
 
+#include "absl/strings/str_cat.h"
+
 namespace weft::chaos {
 namespace {
 
@@ -73,7 +75,7 @@ uint64_t Checkpoints::files_left() {
        entry.increment(error)) {
     const std::string name = entry->path().filename();
     const bool known = entry->is_directory() || name == "manifest.json" || name == "lock" ||
-                       name == std::string(kShard) + ".safetensors";
+                       name == absl::StrCat(kShard, ".safetensors");
     if (!known) ++left;
   }
   const absl::StatusOr<std::vector<int64_t>> steps = folder_.steps();

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "weft/dist_optim/checkpoint.h"
+#include "weft/checkpoint/checkpoint.h"
 #include "weft/tests/chaos/tracker.h"
 
 namespace weft::chaos {

@@ -12,7 +12,7 @@
 
 #include "weft/base/clock.h"
 #include "weft/base/status.h"
-#include "weft/rpc/grpc_transport.h"
+#include "weft/rpc/transport/grpc_transport.h"
 
 namespace weft::chaos {
 

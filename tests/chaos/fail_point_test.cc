@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft::internal {
+namespace weft::base_internal {
 namespace {
 
 using Action = FailPointPlan::Action;
@@ -59,4 +59,4 @@ TEST(FailPointTest, WithoutAPlanDoesNothing) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::base_internal

@@ -17,8 +17,8 @@
 #include <torch/nn/module.h>
 
 #include "weft/dist_optim/hosted_module.h"
-#include "weft/rpc/call_scope.h"
 #include "weft/rpc/class.h"
+#include "weft/rpc/session/call_scope.h"
 #include "weft/rref/rref.h"
 #include "weft/tests/chaos/tracker.h"
 

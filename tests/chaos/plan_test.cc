@@ -106,7 +106,7 @@ TEST(PlanTest, ArmsFailPointsThatCanBeRead) {
     const std::optional<std::string> variable = fail_point_for(1, spawn);
     if (!variable) continue;
     ++armed;
-    EXPECT_TRUE(internal::parse_fail_point(*variable).has_value()) << *variable;
+    EXPECT_TRUE(base_internal::parse_fail_point(*variable).has_value()) << *variable;
   }
   EXPECT_GT(armed, 150u);
   EXPECT_LT(armed, 250u);
@@ -116,7 +116,8 @@ TEST(PlanTest, ArmsFailPointsThatCanBeRead) {
 TEST(PlanTest, KnowsEveryFailPointOfTheTree) {
   std::set<std::string> found;
   const std::regex point("WEFT_FAIL_POINT\\(\"([^\"]+)\"\\)");
-  for (const char* room : {"base", "rpc", "rref", "dist_autograd", "dist_optim", "worker"}) {
+  for (const char* room : {"base", "async", "shm", "checkpoint", "comm", "rpc", "rref",
+                           "dist_autograd", "dist_optim", "ddp", "worker"}) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(
              std::filesystem::path(WEFT_SOURCE_DIR) / room)) {
       if (entry.path().extension() != ".cc") continue;

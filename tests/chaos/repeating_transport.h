@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "weft/base/mutex.h"
-#include "weft/rpc/grpc_transport.h"
+#include "weft/rpc/transport/grpc_transport.h"
 
 namespace weft::chaos {
 

@@ -12,7 +12,7 @@
 #include <unordered_map>
 
 #include "absl/status/status.h"
-#include "weft/base/future.h"
+#include "weft/async/future.h"
 #include "weft/base/ids.h"
 #include "weft/base/mutex.h"
 #include "weft/base/status.h"
@@ -35,7 +35,7 @@ class Tracker {
   // `told` as soon as the future is complete. `check` sees a value first; false: it is wrong.
   template <class T>
   void follow(uint64_t token, const Future<T>& future,
-              std::function<bool(const internal::Stored<T>&)> check = nullptr) {
+              std::function<bool(const async_internal::Stored<T>&)> check = nullptr) {
     // Inline: the time of completion is what counts, and an append is one short system call.
     future.state()->on_complete_inline([this, token, future, check = std::move(check)] {
       const auto& result = future.result();

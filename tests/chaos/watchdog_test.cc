@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "weft/base/future.h"
+#include "weft/async/future.h"
 #include "weft/tests/chaos/ledger.h"
 
 namespace weft::chaos {

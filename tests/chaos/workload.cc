@@ -7,8 +7,8 @@
 #include <ATen/ops/full.h>
 
 #include "weft/base/rpc_error.h"
-#include "weft/rpc/internal/worker_runtime.h"
 #include "weft/rpc/verbs.h"
+#include "weft/rpc/worker_runtime.h"
 #include "weft/tests/chaos/functions.h"
 #include "weft/tests/chaos/workload_training.h"
 
@@ -22,7 +22,7 @@ constexpr std::chrono::seconds kCeaseBound{25};  // a step may take 45 s until i
 }  // namespace
 
 std::vector<WorkerId> live_members(const Worker& worker) {
-  return static_cast<internal::WorkerRuntime&>(*worker.runtime()).agent().live();
+  return static_cast<rpc_internal::WorkerRuntime&>(*worker.runtime()).agent().live();
 }
 
 Workload::Workload(const Worker& worker, Tracker& tracker, uint64_t seed, std::string folder)

@@ -55,8 +55,8 @@ inline void with_ranks(int size,
 }
 
 // What the engine of a backend has done so far.
-inline internal::CollectiveGroup::Counts counts_of(c10d::Backend& backend) {
-  return dynamic_cast<internal::SameHostBackend&>(backend).counts();
+inline comm_internal::CollectiveGroup::Counts counts_of(c10d::Backend& backend) {
+  return dynamic_cast<comm_internal::SameHostBackend&>(backend).counts();
 }
 
 // The text of a c10::Error; empty: none.

@@ -16,7 +16,7 @@
 #include "weft/tests/comm/operations.h"
 #include "weft/tests/comm/ranks.h"
 
-namespace weft::internal {
+namespace weft::comm_internal {
 namespace {
 
 using testing::all_reduce;
@@ -191,4 +191,4 @@ TEST(CollectiveArenasTest, TheStackOfAnErrorIsNotPartOfTheGroupsFailure) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::comm_internal

@@ -7,11 +7,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "weft/comm/internal/collective_group.h"
+#include "weft/comm/same_host/collective_group.h"
 #include "weft/tests/comm/operations.h"
 #include "weft/tests/comm/ranks.h"
 
-namespace weft::internal {
+namespace weft::comm_internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -217,4 +217,4 @@ TEST(TicksTest, NoneEndsASleepWhileTheOthersMove) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::comm_internal

@@ -1,4 +1,4 @@
-#include "weft/comm/internal/collective_group.h"
+#include "weft/comm/same_host/collective_group.h"
 
 #include <atomic>
 #include <chrono>
@@ -17,7 +17,7 @@
 #include "weft/tests/comm/operations.h"
 #include "weft/tests/comm/ranks.h"
 
-namespace weft::internal {
+namespace weft::comm_internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -566,4 +566,4 @@ TEST(MessagesTest, NobodyWhoSendsIsWaitedForNoLongerThanAllowed) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::comm_internal

@@ -11,7 +11,7 @@
 #include "weft/tests/comm/operations.h"
 #include "weft/tests/comm/ranks.h"
 
-namespace weft::internal {
+namespace weft::comm_internal {
 namespace {
 
 using std::chrono::seconds;
@@ -188,4 +188,4 @@ TEST_P(OneMapping, ARingIsReadAfterItWasWrittenAndWrittenAfterItWasRead) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::comm_internal

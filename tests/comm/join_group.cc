@@ -57,7 +57,7 @@ void stop_once_two_have_come(Words& words) {
 }
 
 int ask_after_stop(Words& words, std::chrono::milliseconds timeout) {
-  weft::internal::StoreNotices notices(store_at(words["port"]));
+  weft::comm_internal::StoreNotices notices(store_at(words["port"]));
   ::kill(std::stoi(words["stop"]), SIGSTOP);
   const auto text = notices.read(0, std::chrono::steady_clock::now() + timeout);
   std::printf("ERROR %s\n", text.status().ToString().c_str());

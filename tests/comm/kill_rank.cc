@@ -24,11 +24,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
-#include "weft/comm/internal/arenas.h"
-#include "weft/comm/internal/collective_group.h"
-#include "weft/comm/internal/mesh.h"
+#include "weft/comm/same_host/arenas.h"
+#include "weft/comm/same_host/collective_group.h"
+#include "weft/comm/same_host/mesh.h"
 
-namespace weft::internal {
+namespace weft::comm_internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -252,7 +252,7 @@ int run(const std::string& directory, int rank, int size, uint64_t seed, millise
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::comm_internal
 
 int main(int count, char** words) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // a driver that dies takes it along
@@ -260,7 +260,7 @@ int main(int count, char** words) {
     std::fprintf(stderr, "usage: kill_rank DIRECTORY RANK SIZE SEED TIMEOUT_MS\n");
     return 1;
   }
-  return weft::internal::run(words[1], std::atoi(words[2]), std::atoi(words[3]),
-                             std::strtoull(words[4], nullptr, 10),
-                             std::chrono::milliseconds(std::atoll(words[5])));
+  return weft::comm_internal::run(words[1], std::atoi(words[2]), std::atoi(words[3]),
+                                  std::strtoull(words[4], nullptr, 10),
+                                  std::chrono::milliseconds(std::atoll(words[5])));
 }

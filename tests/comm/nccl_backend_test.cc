@@ -11,11 +11,11 @@
 #include <torch/torch.h>
 
 #include "weft/comm/process_group.h"
-#include "weft/ddp/comm_hooks.h"
+#include "weft/ddp/batch_norm/sync_batch_norm.h"
 #include "weft/ddp/data_parallel.h"
 #include "weft/ddp/distributed_data_parallel.h"
-#include "weft/ddp/power_sgd_hook.h"
-#include "weft/ddp/sync_batch_norm.h"
+#include "weft/ddp/hooks/comm_hooks.h"
+#include "weft/ddp/hooks/power_sgd_hook.h"
 #include "weft/ddp/zero_redundancy_optimizer.h"
 
 namespace weft {

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "weft/comm/internal/collective_group.h"
+#include "weft/comm/same_host/collective_group.h"
 #include "weft/tests/comm/ranks.h"
 
 namespace weft::testing {
@@ -36,29 +36,29 @@ inline std::vector<double> numbers(uint64_t seed, size_t count) {
   return all;
 }
 
-inline internal::Operation::Part part_of(std::vector<double>& data) {
+inline comm_internal::Operation::Part part_of(std::vector<double>& data) {
   return {reinterpret_cast<std::byte*>(data.data()), data.size() * sizeof(double)};
 }
 
-inline internal::Operation all_reduce(std::vector<double>& data) {
-  internal::Operation operation;
+inline comm_internal::Operation all_reduce(std::vector<double>& data) {
+  comm_internal::Operation operation;
   operation.label = "all_reduce(sum, float64)";
   operation.shape = {static_cast<int64_t>(data.size())};
   operation.parts = {part_of(data)};
-  operation.sum = internal::Operation::Sum::kEverywhere;
+  operation.sum = comm_internal::Operation::Sum::kEverywhere;
   operation.kernel = add_doubles;
   operation.element_bytes = sizeof(double);
   return operation;
 }
 
-inline internal::Operation barrier() {
-  internal::Operation operation;
+inline comm_internal::Operation barrier() {
+  comm_internal::Operation operation;
   operation.label = "barrier";
   return operation;
 }
 
-inline internal::Lanes::Message message(int peer, int tag, std::vector<double>& data) {
-  internal::Lanes::Message one;
+inline comm_internal::Lanes::Message message(int peer, int tag, std::vector<double>& data) {
+  comm_internal::Lanes::Message one;
   one.peer = peer;
   one.tag = tag;
   one.data = part_of(data).data;
@@ -66,7 +66,7 @@ inline internal::Lanes::Message message(int peer, int tag, std::vector<double>& 
   return one;
 }
 
-inline absl::Status run(internal::CollectiveGroup& group, internal::Operation operation) {
+inline absl::Status run(comm_internal::CollectiveGroup& group, comm_internal::Operation operation) {
   return group.wait(group.start(std::move(operation), in_time()), in_time());
 }
 

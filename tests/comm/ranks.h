@@ -15,12 +15,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/mutex.h"
-#include "weft/comm/internal/collective_group.h"
-#include "weft/comm/internal/mesh.h"
+#include "weft/comm/same_host/collective_group.h"
+#include "weft/comm/same_host/mesh.h"
 
 namespace weft::testing {
 
-class MemoryNoticeboard : public internal::Noticeboard {
+class MemoryNoticeboard : public comm_internal::Noticeboard {
  public:
   absl::Status post(int rank, const std::string& text) override {
     MutexLock lock(mutex_);
@@ -56,13 +56,13 @@ inline void each_rank(int size, const std::function<void(int rank)>& program) {
 }
 
 // By rank. Shared as a group shares its own.
-using Meshes = std::vector<std::shared_ptr<internal::Mesh>>;
+using Meshes = std::vector<std::shared_ptr<comm_internal::Mesh>>;
 
 inline Meshes connected(int size) {
   MemoryNoticeboard notices;
   Meshes meshes(size);
   each_rank(size, [&](int rank) {
-    auto mesh = internal::Mesh::form(rank, size, notices, in_time());
+    auto mesh = comm_internal::Mesh::form(rank, size, notices, in_time());
     ASSERT_TRUE(mesh.ok()) << mesh.status();
     meshes[rank] = *std::move(mesh);
   });
@@ -71,22 +71,22 @@ inline Meshes connected(int size) {
 
 class Ranks {
  public:
-  explicit Ranks(int size, internal::CollectiveGroup::Options options = {})
+  explicit Ranks(int size, comm_internal::CollectiveGroup::Options options = {})
       : Ranks(connected(size), options) {}
-  Ranks(const Meshes& meshes, internal::CollectiveGroup::Options options) {
+  Ranks(const Meshes& meshes, comm_internal::CollectiveGroup::Options options) {
     for (const auto& mesh : meshes) {
-      groups_.push_back(std::make_unique<internal::CollectiveGroup>(mesh, options));
+      groups_.push_back(std::make_unique<comm_internal::CollectiveGroup>(mesh, options));
     }
   }
 
   int size() const { return static_cast<int>(groups_.size()); }
-  internal::CollectiveGroup& operator[](int rank) { return *groups_[rank]; }
+  comm_internal::CollectiveGroup& operator[](int rank) { return *groups_[rank]; }
   void end(int rank) { groups_[rank].reset(); }
 
   void each(const std::function<void(int rank)>& program) { each_rank(size(), program); }
 
  private:
-  std::vector<std::unique_ptr<internal::CollectiveGroup>> groups_;
+  std::vector<std::unique_ptr<comm_internal::CollectiveGroup>> groups_;
 };
 
 }  // namespace weft::testing

@@ -56,7 +56,7 @@ Outcome run_stopping(const std::string& server, const std::string& rank) {
 
 // A port that was free a moment ago.
 int free_port() {
-  const auto port = internal::listen_on("127.0.0.1", 0);
+  const auto port = worker_internal::listen_on("127.0.0.1", 0);
   EXPECT_TRUE(port.ok()) << port.status();
   return port->port;
 }
@@ -221,7 +221,7 @@ TEST(Rendezvous, NobodyAtTheAddressIsToldInTime) {
 
 // The kernel accepts for a server that never looks, be it rank 0 that should serve there itself.
 TEST(Rendezvous, AServerThatNeverAnswersIsToldInTime) {
-  const auto listening = internal::listen_on("127.0.0.1", 0);
+  const auto listening = worker_internal::listen_on("127.0.0.1", 0);
   ASSERT_TRUE(listening.ok());
   const auto begin = Clock::now();
   for (const Outcome& outcome :

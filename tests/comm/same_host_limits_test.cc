@@ -136,11 +136,12 @@ constexpr int kRounds = 50;
 
 // Rank 0 waits for rank 1 in each of kRounds, for a message or at a barrier. However busy the
 // machine: rank 1 comes only once rank 0 waits. Returns what rank 0 has counted.
-internal::CollectiveGroup::Counts wait_in_rounds(bool messages, const SameHostOptions& options) {
+comm_internal::CollectiveGroup::Counts wait_in_rounds(bool messages,
+                                                      const SameHostOptions& options) {
   c10d::Backend* waiter = nullptr;       // rank 0
   std::vector<uint64_t> waits(kRounds);  // of rank 0, before each round
   std::atomic<int> begun = 0;            // rounds; whoever sees it sees the two above
-  internal::CollectiveGroup::Counts counts;
+  comm_internal::CollectiveGroup::Counts counts;
   with_ranks(
       2,
       [&](int rank, c10d::Backend& backend) {
@@ -227,7 +228,7 @@ class TimedStore : public c10d::HashStore {
 
 TEST(SameHostTimeTest, ALongWaitForTheStoreIsDoneInSlices) {
   const auto store = c10::make_intrusive<TimedStore>();
-  internal::StoreNotices notices(store, milliseconds(2));
+  comm_internal::StoreNotices notices(store, milliseconds(2));
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_FALSE(notices.read(3, begin + milliseconds(20)).ok());
   EXPECT_GE(std::chrono::steady_clock::now() - begin, milliseconds(20));

@@ -1,4 +1,4 @@
-#include "weft/ddp/comm_hooks.h"
+#include "weft/ddp/hooks/comm_hooks.h"
 
 #include <atomic>
 #include <functional>

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "weft/ddp/sync_batch_norm.h"
+#include "weft/ddp/batch_norm/sync_batch_norm.h"
 #include "weft/tests/ddp/failure_of.h"
 #include "weft/tests/support/group_world.h"
 

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "weft/ddp/comm_hooks.h"
+#include "weft/ddp/hooks/comm_hooks.h"
 #include "weft/tests/ddp/ddp_ranks.h"
 
 namespace weft::testing {

@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "weft/ddp/comm_hooks.h"
+#include "weft/ddp/hooks/comm_hooks.h"
 #include "weft/tests/ddp/ddp_ranks.h"
 
 namespace weft::testing {

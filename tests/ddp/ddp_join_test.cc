@@ -11,9 +11,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "weft/ddp/comm_hooks.h"
+#include "weft/ddp/batch_norm/sync_batch_norm.h"
+#include "weft/ddp/hooks/comm_hooks.h"
 #include "weft/ddp/join.h"
-#include "weft/ddp/sync_batch_norm.h"
 #include "weft/ddp/zero_redundancy_optimizer.h"
 #include "weft/tests/ddp/ddp_ranks.h"
 

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/ddp/distributed_data_parallel.h"
-#include "weft/ddp/internal/bucket_assignment.h"
+#include "weft/ddp/reducer/bucket_assignment.h"
 #include "weft/tests/ddp/golden.h"
 #include "weft/tests/ddp/small_models.h"
 #include "weft/tests/support/group_world.h"
@@ -194,7 +194,7 @@ TEST_P(GoldenAssignment, EqualsPythons) {
   const auto limits = test.at("limits").get<std::vector<uint64_t>>();
   const auto order = test.at("order").get<std::vector<size_t>>();
   const json& listed = test.at("parameters");
-  std::vector<internal::ParameterSize> parameters(listed.size());
+  std::vector<ddp_internal::ParameterSize> parameters(listed.size());
   for (size_t i = 0; i < listed.size(); ++i) {
     // Python takes the parameters in the order given, but whether they are sparse by their index.
     const std::string dtype = listed[i].at("dtype");
@@ -203,10 +203,10 @@ TEST_P(GoldenAssignment, EqualsPythons) {
                          static_cast<int64_t>(std::hash<std::string>()(dtype)),
                          listed[index].at("sparse")};
   }
-  const auto golden = test.at("buckets").get<internal::Buckets>();
-  internal::Buckets own = order.empty()
-                              ? internal::assign_buckets(parameters, limits)
-                              : internal::assign_buckets_in_order(parameters, order, limits);
+  const auto golden = test.at("buckets").get<ddp_internal::Buckets>();
+  ddp_internal::Buckets own =
+      order.empty() ? ddp_internal::assign_buckets(parameters, limits)
+                    : ddp_internal::assign_buckets_in_order(parameters, order, limits);
   // Python's DDP turns the list round itself.
   if (order.empty()) std::reverse(own.begin(), own.end());
   if (test.at("name") == "ready_order_with_dtypes") {

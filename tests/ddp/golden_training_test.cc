@@ -8,9 +8,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "weft/ddp/comm_hooks.h"
+#include "weft/ddp/hooks/comm_hooks.h"
+#include "weft/ddp/hooks/power_sgd_hook.h"
 #include "weft/ddp/model_averaging.h"
-#include "weft/ddp/power_sgd_hook.h"
 #include "weft/ddp/zero_redundancy_optimizer.h"
 #include "weft/tests/ddp/golden.h"
 #include "weft/tests/ddp/grad_buckets.h"

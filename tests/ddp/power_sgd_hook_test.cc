@@ -1,4 +1,4 @@
-#include "weft/ddp/power_sgd_hook.h"
+#include "weft/ddp/hooks/power_sgd_hook.h"
 
 #include <functional>
 #include <future>
@@ -13,8 +13,8 @@
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
-#include "weft/ddp/comm_hooks.h"
-#include "weft/ddp/internal/low_rank.h"
+#include "weft/ddp/hooks/comm_hooks.h"
+#include "weft/ddp/hooks/internal/low_rank.h"
 #include "weft/tests/ddp/grad_buckets.h"
 #include "weft/tests/support/group_world.h"
 
@@ -392,13 +392,13 @@ TEST(PowerSgd, RefusesOptionsThatCannotBe) {
 
 // numpy.random.RandomState(seed).randint(10**9), numpy 2.4.6.
 TEST(PowerSgd, DrawsTheSeedsThatNumpyDraws) {
-  internal::SeedSequence zero(0);
+  ddp_internal::SeedSequence zero(0);
   for (const uint64_t seed : {209652396, 398764591, 924231285, 404868288, 441365315, 463622907}) {
     EXPECT_EQ(zero.next(), seed);
   }
-  internal::SeedSequence seven(7);
+  ddp_internal::SeedSequence seven(7);
   EXPECT_EQ(seven.next(), 327741615u);
-  internal::SeedSequence copy(0);
+  ddp_internal::SeedSequence copy(0);
   copy.set_state(seven.state());
   EXPECT_EQ(copy.next(), seven.next());
 }
@@ -408,7 +408,7 @@ TEST(PowerSgd, MakesColumnsOrthonormalInTheSpanTheyHad) {
     const at::Tensor matrices =
         gradients(1, 3 * 12 * columns, 0, at::kDouble).view({3, 12, columns});
     const at::Tensor before = matrices.clone();
-    internal::orthogonalize(matrices, 0);
+    ddp_internal::orthogonalize(matrices, 0);
     const at::Tensor product = matrices.transpose(1, 2).bmm(matrices);
     EXPECT_TRUE(at::allclose(product, at::eye(columns, at::kDouble).expand_as(product), 0, 1e-12));
     const at::Tensor projected = matrices.bmm(matrices.transpose(1, 2).bmm(before));

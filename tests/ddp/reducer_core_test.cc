@@ -1,4 +1,4 @@
-#include "weft/ddp/internal/reducer_core.h"
+#include "weft/ddp/reducer/reducer_core.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace weft::internal {
+namespace weft::ddp_internal {
 namespace {
 
 using ::testing::AllOf;
@@ -396,4 +396,4 @@ INSTANTIATE_TEST_SUITE_P(Mode, Schedules,
                          });
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::ddp_internal

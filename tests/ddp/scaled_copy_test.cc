@@ -1,11 +1,11 @@
-#include "weft/ddp/internal/scaled_copy.h"
+#include "weft/ddp/reducer/scaled_copy.h"
 
 #include <limits>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace weft::internal {
+namespace weft::ddp_internal {
 namespace {
 
 constexpr int64_t kMany = 300'001;  // large, and no multiple of a register
@@ -54,4 +54,4 @@ TEST(ScaledCopyTest, TakesOtherLayoutsAndTypes) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::ddp_internal

@@ -1,4 +1,4 @@
-#include "weft/ddp/sync_batch_norm.h"
+#include "weft/ddp/batch_norm/sync_batch_norm.h"
 
 #include <memory>
 #include <string>

@@ -1,4 +1,4 @@
-#include "weft/dist_autograd/internal/autograd_wire.h"
+#include "weft/dist_autograd/passes/autograd_wire.h"
 
 #include <functional>
 #include <string>
@@ -8,7 +8,7 @@
 
 #include "weft/base/status.h"
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 namespace {
 
 constexpr WorkerId kA{0, 3}, kB{1, 1};
@@ -275,4 +275,4 @@ TEST(AutogradWire, AnyByteMayBeWrongWithoutHarm) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 
 using namespace backward;  // NOLINT
 
@@ -511,4 +511,4 @@ void BackwardWorld::close_all() {
   }
 }
 
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

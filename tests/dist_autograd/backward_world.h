@@ -13,10 +13,10 @@
 #include <tuple>
 #include <vector>
 
-#include "weft/dist_autograd/internal/context_core.h"
+#include "weft/dist_autograd/passes/context_core.h"
 #include "weft/tests/dist_autograd/fake_graph.h"
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 
 class BackwardWorld {
  public:
@@ -121,4 +121,4 @@ class BackwardWorld {
   uint64_t next_id_base_ = 0;
 };
 
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/dist_autograd/context.h"
-#include "weft/rpc/batching.h"
+#include "weft/rpc/batching/batching.h"
 #include "weft/rpc/function.h"
 #include "weft/tests/support/autograd_world.h"
 

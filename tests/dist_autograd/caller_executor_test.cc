@@ -1,11 +1,11 @@
-#include "weft/dist_autograd/internal/caller_executor.h"
+#include "weft/dist_autograd/graph/caller_executor.h"
 
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 namespace {
 
 TEST(CallerExecutor, RunsTasksInOrderOnTheWaitingThread) {
@@ -58,4 +58,4 @@ TEST(CallerExecutor, ItsWaitIsAnnounced) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

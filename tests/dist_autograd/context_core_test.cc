@@ -1,4 +1,4 @@
-#include "weft/dist_autograd/internal/context_core.h"
+#include "weft/dist_autograd/passes/context_core.h"
 
 #include <string>
 
@@ -7,7 +7,7 @@
 #include "weft/base/status.h"
 #include "weft/tests/dist_autograd/backward_world.h"
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 namespace {
 
 using Standing = ContextCore::PassStanding;
@@ -374,4 +374,4 @@ TEST(ContextCore, EventsOfAnEndedPassAreIgnored) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

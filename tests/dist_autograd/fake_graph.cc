@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 
 WorkerId worker_id(int worker) { return {static_cast<uint32_t>(worker), 1}; }
 
@@ -344,4 +344,4 @@ std::vector<PeerSends> FakeGraph::discover(bool from_roots, const std::vector<Se
   return reached;
 }
 
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

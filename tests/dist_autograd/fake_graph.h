@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "weft/dist_autograd/internal/pass_actions.h"
+#include "weft/dist_autograd/passes/pass_actions.h"
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 
 using Random = std::mt19937_64;
 inline uint64_t below(Random& random, uint64_t n) { return random() % n; }
@@ -134,4 +134,4 @@ class FakeGraph {
   bool failed_ = false;
 };
 
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

@@ -1,5 +1,5 @@
 // Observers of a worker's leaves, and holds that keep a pass from ending.
-#include "weft/dist_autograd/leaf_observer.h"
+#include "weft/dist_autograd/graph/leaf_observer.h"
 
 #include <functional>
 #include <mutex>

@@ -1,10 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "weft/dist_autograd/internal/local_graph.h"
+#include "weft/dist_autograd/graph/local_graph.h"
 #include "weft/tests/dist_autograd/local_world.h"
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -145,4 +145,4 @@ TEST(LocalGraphErrors, HookMayNotEnterItsOwnPass) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

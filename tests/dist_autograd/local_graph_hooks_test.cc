@@ -2,10 +2,10 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/engine.h>
 
-#include "weft/dist_autograd/internal/local_graph.h"
+#include "weft/dist_autograd/graph/local_graph.h"
 #include "weft/tests/dist_autograd/local_world.h"
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 namespace {
 
 using ::testing::ElementsAre;
@@ -129,4 +129,4 @@ TEST(LocalGraphHooks, NodesRunWithRecordingOffAndMayRunLibTorchsEngine) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

@@ -4,7 +4,7 @@
 
 #include "weft/tests/dist_autograd/local_world.h"
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 namespace {
 
 // One value of the program: as worker `worker` holds it, and in the one graph of the oracle.
@@ -296,4 +296,4 @@ TEST(LocalGraphRandom, AddsUpOverPassesThatRetainTheGraph) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

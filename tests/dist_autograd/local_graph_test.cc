@@ -1,4 +1,4 @@
-#include "weft/dist_autograd/internal/local_graph.h"
+#include "weft/dist_autograd/graph/local_graph.h"
 
 #include <atomic>
 #include <thread>
@@ -8,7 +8,7 @@
 
 #include "weft/tests/dist_autograd/local_world.h"
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 namespace {
 
 using ::testing::ElementsAre;
@@ -347,4 +347,4 @@ TEST(LocalGraph, PassesOfSeveralThreadsOnTheSameParametersDoNotMix) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

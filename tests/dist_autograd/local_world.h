@@ -16,11 +16,11 @@
 #include <torch/torch.h>
 
 #include "weft/base/status.h"
-#include "weft/dist_autograd/internal/local_graph.h"
-#include "weft/dist_autograd/internal/recv_node.h"
-#include "weft/dist_autograd/internal/send_record.h"
+#include "weft/dist_autograd/graph/local_graph.h"
+#include "weft/dist_autograd/graph/recv_node.h"
+#include "weft/dist_autograd/graph/send_record.h"
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 
 struct PassOptions {
   bool retain_graph = false;
@@ -243,4 +243,4 @@ class LocalWorld {
   uint64_t last_send_ = 0;
 };
 
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

@@ -1,4 +1,4 @@
-#include "weft/dist_autograd/internal/pass_core.h"
+#include "weft/dist_autograd/passes/pass_core.h"
 
 #include <algorithm>
 #include <chrono>
@@ -10,7 +10,7 @@
 
 #include "weft/tests/dist_autograd/backward_world.h"
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 namespace {
 
 using Counts = std::map<std::string, int>;
@@ -356,4 +356,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

@@ -1,12 +1,12 @@
-#include "weft/dist_autograd/internal/recv_node.h"
+#include "weft/dist_autograd/graph/recv_node.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "weft/dist_autograd/internal/send_record.h"
+#include "weft/dist_autograd/graph/send_record.h"
 
-namespace weft::internal {
+namespace weft::dist_autograd_internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -144,4 +144,4 @@ TEST(SendRecord, SpentRecordFreesItsGraph) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::dist_autograd_internal

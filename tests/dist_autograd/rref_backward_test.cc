@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "weft/dist_autograd/internal/autograd_driver.h"
+#include "weft/dist_autograd/autograd_driver.h"
 #include "weft/tests/support/attach_autograd.h"
 #include "weft/tests/support/error_of.h"
 #include "weft/tests/support/test_world.h"
@@ -89,8 +89,8 @@ class RRefBackward : public ::testing::TestWithParam<TransportKind> {
     world_ = std::make_unique<TestWorld>(options);
     scope_ = std::make_unique<weft::CallScopeGuard>(world_->scope(0));
   }
-  weft::internal::AutogradDriver& driver(size_t i) {
-    return static_cast<weft::internal::AutogradDriver&>(*world_->node(i).autograd);
+  weft::dist_autograd_internal::AutogradDriver& driver(size_t i) {
+    return static_cast<weft::dist_autograd_internal::AutogradDriver&>(*world_->node(i).autograd);
   }
 
   TestWorld& world() { return *world_; }

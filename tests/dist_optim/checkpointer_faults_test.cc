@@ -125,7 +125,7 @@ TEST_F(CheckpointerFaultsTest, AFailureAtAnyCallLeavesTheOldOneAndTrainingGoesOn
         failed = true;
         return reason;
       };
-      const internal::StepDurable third = owner.step(3);
+      const dist_optim_internal::StepDurable third = owner.step(3);
       disk_.fail = [] { return 0; };
       EXPECT_EQ(times_applied(owner.set()), once_up_to(3)) << "it is applied";
       // An old checkpoint that cannot be removed is a warning.
@@ -144,7 +144,7 @@ TEST_F(CheckpointerFaultsTest, AFailureAtAnyCallLeavesTheOldOneAndTrainingGoesOn
       ASSERT_EQ(later.status(), absl::OkStatus());
       EXPECT_GE(later.standing().applied, third.number) << "call " << call;
       EXPECT_EQ(times_applied(later.set()), once_up_to(later.standing().applied));
-      const internal::StepDurable fourth = owner.step(4);
+      const dist_optim_internal::StepDurable fourth = owner.step(4);
       EXPECT_EQ(fourth.number, 4u) << "the next one is whole again";
       EXPECT_EQ(fourth.code, 0);
     }
@@ -172,7 +172,7 @@ TEST_F(CheckpointerFaultsTest, WhereverALaterIncarnationComesTheEarlierOnesSteps
       came = true;
       later = std::make_unique<LedgerOwner>(of_later);
     };
-    const internal::StepDurable second = earlier.step(2);
+    const dist_optim_internal::StepDurable second = earlier.step(2);
     disk_.at = [] {};
     if (!came) break;
     if (later->status().ok()) {
@@ -221,7 +221,7 @@ TEST_F(CheckpointerFaultsTest, WhereverMemoryRunsOutTheStepSaysSoAndTheNextIsWho
       thrown = true;
       throw std::bad_alloc();
     };
-    const internal::StepDurable first = owner.step(1);
+    const dist_optim_internal::StepDurable first = owner.step(1);
     if (!thrown) {
       EXPECT_EQ(first.number, 1u);
       EXPECT_GT(at, 3);
@@ -229,7 +229,7 @@ TEST_F(CheckpointerFaultsTest, WhereverMemoryRunsOutTheStepSaysSoAndTheNextIsWho
     }
     EXPECT_EQ(first.number, 0u);
     EXPECT_EQ(first.code, static_cast<int32_t>(absl::StatusCode::kResourceExhausted)) << first.why;
-    const internal::StepDurable second = owner.step(2);
+    const dist_optim_internal::StepDurable second = owner.step(2);
     EXPECT_EQ(second.number, 2u);
     EXPECT_EQ(second.code, 0) << second.why;
   }
@@ -279,7 +279,7 @@ TEST_F(CheckpointerFaultsTest, AFullDiskLeavesTheOldOneAndTrainingGoesOn) {
                                    .durability = Durability::kEveryStep};
     LedgerOwner owner(full, kSize);
     EXPECT_EQ(owner.step(1).number, 1u);
-    const internal::StepDurable second = owner.step(2);  // a third one does not fit
+    const dist_optim_internal::StepDurable second = owner.step(2);  // a third one does not fit
     EXPECT_EQ(second.number, 1u);
     EXPECT_EQ(second.status().code(), absl::StatusCode::kResourceExhausted) << second.why;
     EXPECT_EQ(owner.step(3).number, 1u);

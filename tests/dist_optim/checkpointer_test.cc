@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/base/thread.h"
-#include "weft/dist_optim/checkpoint.h"
+#include "weft/checkpoint/checkpoint.h"
 #include "weft/tests/dist_optim/step_ledger.h"
 
 namespace weft::testing {
@@ -39,7 +39,7 @@ TEST_F(CheckpointerTest, AnOwnerComesBackAtItsLastCheckpoint) {
     ASSERT_EQ(owner.status(), absl::OkStatus());
     EXPECT_FALSE(owner.checkpointer().restored());
     for (uint64_t n = 1; n <= 12; ++n) {
-      const internal::StepDurable now = owner.step(n);
+      const dist_optim_internal::StepDurable now = owner.step(n);
       EXPECT_LE(now.number, n);
       EXPECT_GE(now.number + 10, n) << "so many are at risk, at most";
       EXPECT_GE(now.number, durable);
@@ -84,7 +84,7 @@ TEST_F(CheckpointerTest, ASlowDiskHoldsBackTheStepThatWouldPutTooMuchAtRisk) {
   owner.step(2);
   held = true;
   for (uint64_t n = 3; n <= 5; ++n) EXPECT_EQ(owner.step(n).number, 0u) << "3 is copied";
-  const Future<internal::StepDurable> sixth = owner.step_async(6);
+  const Future<dist_optim_internal::StepDurable> sixth = owner.step_async(6);
   EXPECT_FALSE(sixth.done()) << "its copy waits until the one before is written";
   held = false;
   held.notify_all();
@@ -105,7 +105,7 @@ TEST_F(CheckpointerTest, ABrokenDiskHoldsNothingBack) {
   owner.step(1);
   // Each waits for its copy, and so for what became of the last.
   for (uint64_t n = 2; n <= 9; ++n) {
-    const internal::StepDurable now = owner.step(n);
+    const dist_optim_internal::StepDurable now = owner.step(n);
     EXPECT_EQ(now.number, 0u);
     EXPECT_EQ(now.code, static_cast<int32_t>(absl::StatusCode::kResourceExhausted));
   }
@@ -188,7 +188,7 @@ TEST_F(CheckpointerTest, AnEarlierIncarnationThatGoesOnWritesNothingAndSaysWhose
     ASSERT_EQ(later.status(), absl::OkStatus());
     ASSERT_EQ(later.resume(1), absl::OkStatus());
     ASSERT_EQ(later.step(2).number, 2u);
-    const internal::StepDurable refused = earlier.step(30);  // but it lives
+    const dist_optim_internal::StepDurable refused = earlier.step(30);  // but it lives
     EXPECT_EQ(refused.number, 1u);
     EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition) << refused.why;
     EXPECT_THAT(refused.why, AllOf(HasSubstr(scratch_ / "owner"), HasSubstr("incarnation 2"),
@@ -278,8 +278,8 @@ TEST_F(CheckpointerTest, WhatDoesNotFitIsRefusedByName) {
               absl::StatusCode::kInvalidArgument);
   }
   const auto set = ledger_set();
-  const auto stepper =
-      internal::ShardStepper::make(set, {{{0}, SgdSettings{.lr = 1}}}, UpdateMode::kLocked);
+  const auto stepper = dist_optim_internal::ShardStepper::make(set, {{{0}, SgdSettings{.lr = 1}}},
+                                                               UpdateMode::kLocked);
   EXPECT_EQ(Checkpointer::open(set, options(Durability::kEveryStep)).status().code(),
             absl::StatusCode::kFailedPrecondition);
 }

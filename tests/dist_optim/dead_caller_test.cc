@@ -17,10 +17,10 @@ namespace dead_caller_test {
 
 using weft::RRef;
 using weft::dist_autograd::Context;
-using weft::internal::OptimizerShard;
-using weft::internal::ShardGroup;
-using weft::internal::StepId;
-using weft::internal::StepRequest;
+using weft::dist_optim_internal::OptimizerShard;
+using weft::dist_optim_internal::ShardGroup;
+using weft::dist_optim_internal::StepId;
+using weft::dist_optim_internal::StepRequest;
 using weft::testing::eventually;
 using weft::testing::TestWorld;
 
@@ -81,7 +81,7 @@ TEST_P(DeadCallerTest, ItsOwnersApplyTheStepAllOrNone) {
       models.push_back(weft::remote<Model>(world_.id(i), static_cast<int64_t>(i)));
       shards.push_back(models[i]
                            .remote(&Model::parameters)
-                           .remote(&weft::internal::make_optimizer_shard, groups,
+                           .remote(&weft::dist_optim_internal::make_optimizer_shard, groups,
                                    weft::UpdateMode::kLocked, ""));
     }
     for (size_t i = 0; i < kOwners; ++i) {

@@ -55,7 +55,7 @@ void train_once(const HostedModule<Layer>& module, int64_t number) {
 WEFT_REGISTER_FUNCTION(train_once);
 // Optimizers whose steps the owner remembers under this name.
 int64_t remembered(const RRef<ParameterSet>& set, const std::string& shared_name) {
-  const auto stepper = std::static_pointer_cast<internal::ShardStepper>(
+  const auto stepper = std::static_pointer_cast<dist_optim_internal::ShardStepper>(
       set.local_value().shared(shared_name, [] { return std::shared_ptr<void>(); }));
   return static_cast<int64_t>(stepper->optimizers());
 }

@@ -8,8 +8,8 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
+#include "weft/dist_autograd/autograd_driver.h"
 #include "weft/dist_autograd/context.h"
-#include "weft/dist_autograd/internal/autograd_driver.h"
 #include "weft/dist_optim/distributed_optimizer.h"
 #include "weft/dist_optim/hosted_module.h"
 #include "weft/tests/support/attach_autograd.h"

@@ -18,7 +18,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-namespace weft::internal {
+namespace weft::dist_optim_internal {
 namespace {
 
 using torch::optim::AdagradOptions;
@@ -469,4 +469,4 @@ TEST(ShardStepper, HogwildAppliesEachStepOnceAmongConcurrentOnes) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::dist_optim_internal

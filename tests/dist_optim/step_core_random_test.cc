@@ -7,7 +7,7 @@
 
 #include "weft/tests/dist_optim/step_world.h"
 
-namespace weft::internal {
+namespace weft::dist_optim_internal {
 namespace {
 
 TEST(StepCoreRandom, OwnersThatOutliveAStepApplyItAllOnceOrNone) {
@@ -35,4 +35,4 @@ TEST(StepCoreRandom, OwnersThatOutliveAStepApplyItAllOnceOrNone) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::dist_optim_internal

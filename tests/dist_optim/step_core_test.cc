@@ -8,10 +8,10 @@
 #include <gtest/gtest.h>
 
 #include "weft/base/status.h"
-#include "weft/dist_optim/internal/step_caller_core.h"
-#include "weft/dist_optim/internal/step_owner_core.h"
+#include "weft/dist_optim/steps/step_caller_core.h"
+#include "weft/dist_optim/steps/step_owner_core.h"
 
-namespace weft::internal {
+namespace weft::dist_optim_internal {
 namespace {
 
 using ::testing::ElementsAre;
@@ -525,4 +525,4 @@ TEST_F(StepCallerCoreTest, AnOwnerThatWasSetBackBetweenStepsIsAskedHowFarItIs) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::dist_optim_internal

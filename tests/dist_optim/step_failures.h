@@ -23,7 +23,7 @@ using weft::ParameterSet;
 using weft::RRef;
 using weft::StepResult;
 using weft::TensorMap;
-using weft::internal::ShardStepper;
+using weft::dist_optim_internal::ShardStepper;
 using Outcome = StepResult::Outcome;
 using Sgd = weft::DistributedOptimizer<torch::optim::SGD>;
 

@@ -32,7 +32,7 @@ using weft::Future;
 using weft::InprocNetwork;
 using weft::UpdateMode;
 using weft::dist_autograd::Context;
-using weft::internal::OptimizerShard;
+using weft::dist_optim_internal::OptimizerShard;
 using weft::testing::error_of;
 using weft::testing::eventually;
 using weft::testing::WorkerWorld;
@@ -44,7 +44,7 @@ class StepCutOffTest : public ::testing::Test {
   template <class M>
   uint64_t id_of(M method) {
     return (*world_[kCaller].runtime()->registry().find_callable(
-                weft::internal::method_key<OptimizerShard>(method), "a shard's method"))
+                weft::rpc_internal::method_key<OptimizerShard>(method), "a shard's method"))
         ->id;
   }
 

@@ -13,7 +13,7 @@
 
 #include "weft/dist_optim/checkpointer.h"
 #include "weft/dist_optim/internal/shard_stepper.h"
-#include "weft/dist_optim/internal/step_keeper.h"
+#include "weft/dist_optim/steps/step_keeper.h"
 
 namespace weft::testing {
 
@@ -74,14 +74,15 @@ class LedgerOwner {
     status_ = opened.status();
     if (!opened.ok()) return;
     checkpointer_ = *std::move(opened);
-    stepper_ = *internal::ShardStepper::make(set_, {{{0}, settings}}, UpdateMode::kLocked);
+    stepper_ =
+        *dist_optim_internal::ShardStepper::make(set_, {{{0}, settings}}, UpdateMode::kLocked);
     EXPECT_EQ(set_->keeper()->add("adam", stepper_), absl::OkStatus());
     standing_ = *stepper_->join(id(0).optimizer, "adam@trainer");
   }
 
   // What became of the step's durability.
-  internal::StepDurable step(uint64_t number) { return step_async(number).wait(); }
-  Future<internal::StepDurable> step_async(uint64_t number) {
+  dist_optim_internal::StepDurable step(uint64_t number) { return step_async(number).wait(); }
+  Future<dist_optim_internal::StepDurable> step_async(uint64_t number) {
     EXPECT_EQ(prepare(number), absl::OkStatus());
     EXPECT_EQ(commit(number), absl::OkStatus());
     return set_->keeper()->after_step(id(number), "adam@trainer");
@@ -94,20 +95,20 @@ class LedgerOwner {
   absl::Status commit(uint64_t number) { return stepper_->commit(id(number), {{1.0}, 1.0}); }
 
   const absl::Status& status() const { return status_; }
-  const internal::LineStanding& standing() const { return standing_; }
+  const dist_optim_internal::LineStanding& standing() const { return standing_; }
   Checkpointer& checkpointer() { return *checkpointer_; }
   ParameterSet& set() { return *set_; }
-  internal::ShardStepper& stepper() { return *stepper_; }
+  dist_optim_internal::ShardStepper& stepper() { return *stepper_; }
 
  private:
-  static internal::StepId id(uint64_t number) { return {{{9, 1}, 1}, number}; }
+  static dist_optim_internal::StepId id(uint64_t number) { return {{{9, 1}, 1}, number}; }
 
   const int64_t size_;
   const std::shared_ptr<ParameterSet> set_;
   absl::Status status_;
   std::unique_ptr<Checkpointer> checkpointer_;
-  std::shared_ptr<internal::ShardStepper> stepper_;
-  internal::LineStanding standing_;
+  std::shared_ptr<dist_optim_internal::ShardStepper> stepper_;
+  dist_optim_internal::LineStanding standing_;
 };
 
 }  // namespace weft::testing

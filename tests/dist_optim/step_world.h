@@ -16,10 +16,10 @@
 #include <gtest/gtest.h>
 
 #include "weft/base/status.h"
-#include "weft/dist_optim/internal/step_caller_core.h"
-#include "weft/dist_optim/internal/step_owner_core.h"
+#include "weft/dist_optim/steps/step_caller_core.h"
+#include "weft/dist_optim/steps/step_owner_core.h"
 
-namespace weft::internal {
+namespace weft::dist_optim_internal {
 
 class StepWorld {
  public:
@@ -504,4 +504,4 @@ class StepWorld {
   uint64_t last_optimizer_ = 0;
 };
 
-}  // namespace weft::internal
+}  // namespace weft::dist_optim_internal

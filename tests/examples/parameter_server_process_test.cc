@@ -19,7 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "weft/dist_optim/checkpoint.h"
+#include "weft/checkpoint/checkpoint.h"
 #include "weft/examples/support/fashion_mnist.h"
 #include "weft/tests/examples/data_files.h"
 #include "weft/tests/examples/whole_model.h"

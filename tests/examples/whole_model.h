@@ -9,7 +9,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
-#include "weft/dist_optim/checkpoint.h"
+#include "weft/checkpoint/checkpoint.h"
 #include "weft/examples/parameter_server/model.h"
 #include "weft/examples/support/fashion_mnist.h"
 

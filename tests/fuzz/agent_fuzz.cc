@@ -5,14 +5,14 @@
 #include <set>
 
 #include "weft/base/log.h"
-#include "weft/rpc/internal/agent.h"
-#include "weft/rpc/internal/frame_codec.h"
+#include "weft/rpc/session/agent.h"
+#include "weft/rpc/transport/frame_codec.h"
 #include "weft/tests/fuzz/fuzz.h"
 
 namespace weft::fuzz {
 namespace {
 
-using namespace weft::internal;
+using namespace weft::rpc_internal;
 
 const WorkerInfo kSelf{{1, 1}, "self", "here"};
 const WorkerInfo kPeer{{0, 1}, "peer", "there"};
@@ -22,8 +22,9 @@ class FakeConnection final : public Connection {
  public:
   bool send(FrameBatch frames) override {
     for (const FramePtr& frame : frames) {
-      require(check_frame(*frame, kLimits).ok(), "a frame is sent that nobody takes");
-      require(decode_head(encode_head(*frame), kLimits).ok(), "a frame is sent that nobody reads");
+      require(rpc_internal::check_frame(*frame, kLimits).ok(), "a frame is sent that nobody takes");
+      require(rpc_internal::decode_head(rpc_internal::encode_head(*frame), kLimits).ok(),
+              "a frame is sent that nobody reads");
       require(frame->header.source == kSelf.id && frame->header.destination == kPeer.id,
               "a frame of somebody else is sent");
       last_sequence = std::max(last_sequence, frame->header.sequence);
@@ -81,14 +82,15 @@ class Run {
                transport_, clock_, executor_) {}
 
   void play() {
-    agent_.set_call_handler([this](const std::shared_ptr<IncomingCall>& call) {
+    agent_.set_call_handler([this](const std::shared_ptr<rpc_internal::IncomingCall>& call) {
       require(call->from() == kPeer.id, "a call of nobody");
       require(called_.insert(call->header().sequence).second && call->header().sequence != 0,
               "a call that may run twice");
       incoming_.push_back(call);
     });
-    for (const Topic topic :
-         {Topic::kMembership, Topic::kRRef, Topic::kAutograd, Topic::kOptimizer}) {
+    for (const rpc_internal::Topic topic :
+         {rpc_internal::Topic::kMembership, rpc_internal::Topic::kRRef,
+          rpc_internal::Topic::kAutograd, rpc_internal::Topic::kOptimizer}) {
       agent_.set_post_handler(topic, [](WorkerId from, const Frame& frame) {
         require(from == kPeer.id && frame.header.kind == FrameKind::kPost, "a post of nobody");
       });
@@ -133,7 +135,8 @@ class Run {
         answer();
         break;
       case 5:
-        agent_.post(kPeer.id, static_cast<Topic>(1 + input_.below(4)), std::string(3, 'p'));
+        agent_.post(kPeer.id, static_cast<rpc_internal::Topic>(1 + input_.below(4)),
+                    std::string(3, 'p'));
         break;
       case 6:
         clock_.advance(std::chrono::milliseconds(input_.below(256)));
@@ -221,9 +224,9 @@ class Run {
   ManualClock clock_;
   FakeExecutor executor_;
   FakeTransport transport_;
-  Agent agent_;
+  rpc_internal::Agent agent_;
   std::vector<FakeConnectionPtr> connections_;
-  std::deque<std::shared_ptr<IncomingCall>> incoming_;
+  std::deque<std::shared_ptr<rpc_internal::IncomingCall>> incoming_;
   std::set<uint64_t> called_;  // by sequence
   uint64_t next_ = 1;
   int open_ = 0;

@@ -1,20 +1,21 @@
 // What workers say about backward passes: the first byte says whether the rest is a post or what
 // rides on a call. What is accepted must be written so that it is read as the same.
-#include "weft/dist_autograd/internal/autograd_wire.h"
+#include "weft/dist_autograd/passes/autograd_wire.h"
 #include "weft/tests/fuzz/fuzz.h"
 
 namespace weft::fuzz {
 namespace {
 
-using namespace weft::internal;
+using namespace weft::dist_autograd_internal;
 
 constexpr uint32_t kTensors = 16;
 
-wire::AutogradPost written(const AutogradMessage& message,
-                           const std::vector<AutogradMessage>& riders) {
+wire::AutogradPost written(const dist_autograd_internal::AutogradMessage& message,
+                           const std::vector<dist_autograd_internal::AutogradMessage>& riders) {
   wire::AutogradPost post;
-  to_wire(message, post);
-  for (const AutogradMessage& rider : riders) to_wire(rider, *post.add_riders());
+  dist_autograd_internal::to_wire(message, post);
+  for (const dist_autograd_internal::AutogradMessage& rider : riders)
+    dist_autograd_internal::to_wire(rider, *post.add_riders());
   return post;
 }
 
@@ -23,21 +24,23 @@ absl::Status check_post(std::string_view bytes) {
   if (!post.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return absl::InvalidArgumentError("not parsed");
   }
-  const auto message = from_wire(post);
+  const auto message = dist_autograd_internal::from_wire(post);
   if (!message.ok()) return message.status();
-  const auto riders = riders_from_wire(post);
+  const auto riders = dist_autograd_internal::riders_from_wire(post);
   if (!riders.ok()) return riders.status();
-  require(context_of(*message).valid(), "a message of no context");
-  const PassId* pass = pass_of(*message);
+  require(dist_autograd_internal::context_of(*message).valid(), "a message of no context");
+  const dist_autograd_internal::PassId* pass = pass_of(*message);
   require(pass == nullptr || pass->valid(), "a message of no pass");
 
   const std::string first = written(*message, *riders).SerializeAsString();
   wire::AutogradPost parsed;
   require(parsed.ParseFromString(first), "what was written cannot be parsed");
-  const auto again = from_wire(parsed);
-  const auto riders_again = riders_from_wire(parsed);
+  const auto again = dist_autograd_internal::from_wire(parsed);
+  const auto riders_again = dist_autograd_internal::riders_from_wire(parsed);
   require(again.ok() && riders_again.ok(), "what was written is refused");
-  require(tensors_expected(*again) == tensors_expected(*message), "other tensors are expected");
+  require(dist_autograd_internal::tensors_expected(*again) ==
+              dist_autograd_internal::tensors_expected(*message),
+          "other tensors are expected");
   require(written(*again, *riders_again).SerializeAsString() == first,
           "what was written is read as something else");
   return absl::OkStatus();
@@ -48,17 +51,17 @@ absl::Status check_metadata(std::string_view bytes) {
   if (!in.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return absl::InvalidArgumentError("not parsed");
   }
-  const auto metadata = from_wire(in, kTensors);
+  const auto metadata = dist_autograd_internal::from_wire(in, kTensors);
   if (!metadata.ok()) return metadata.status();
   for (const uint32_t tensor : metadata->requires_grad) {
     require(tensor < kTensors, "a tensor that the call does not have");
   }
   wire::AutogradMetadata out;
-  to_wire(*metadata, out);
-  const auto again = from_wire(out, kTensors);
+  dist_autograd_internal::to_wire(*metadata, out);
+  const auto again = dist_autograd_internal::from_wire(out, kTensors);
   require(again.ok(), "what was written is refused");
   wire::AutogradMetadata out_again;
-  to_wire(*again, out_again);
+  dist_autograd_internal::to_wire(*again, out_again);
   require(out.SerializeAsString() == out_again.SerializeAsString(),
           "what was written is read as something else");
   return absl::OkStatus();

@@ -9,9 +9,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "absl/strings/str_cat.h"
-#include "weft/dist_optim/checkpoint.h"
-#include "weft/dist_optim/internal/manifest.h"
-#include "weft/dist_optim/internal/step_snapshot.h"
+#include "weft/checkpoint/checkpoint.h"
+#include "weft/checkpoint/internal/manifest.h"
+#include "weft/checkpoint/step_snapshot.h"
 #include "weft/tests/fuzz/fuzz.h"
 #include "weft/tests/fuzz/memory_file.h"
 
@@ -89,7 +89,7 @@ void check_checkpoint(CheckpointFolder checkpoints) {
     require_refusal(loaded.status());
     return;
   }
-  const auto snapshot = internal::read_snapshot(checkpoints, loaded->info.step);
+  const auto snapshot = checkpoint_internal::read_snapshot(checkpoints, loaded->info.step);
   if (!snapshot.ok()) {
     require_refusal(snapshot.status());
     return;
@@ -98,9 +98,9 @@ void check_checkpoint(CheckpointFolder checkpoints) {
   const absl::Status claimed = checkpoints.claim();
   if (!claimed.ok()) return require_refusal(claimed);
   require(checkpoints.incarnation() > loaded->info.incarnation, "an incarnation comes twice");
-  const auto written = internal::write_snapshot(checkpoints, *snapshot);
+  const auto written = checkpoint_internal::write_snapshot(checkpoints, *snapshot);
   require(written.ok(), "what was read cannot be written");
-  const auto again = internal::read_snapshot(checkpoints, *written);
+  const auto again = checkpoint_internal::read_snapshot(checkpoints, *written);
   require(again.ok(), "what was written is refused");
   require_same(snapshot->parameters, again->parameters);
   require(snapshot->optimizers.size() == again->optimizers.size(), "optimizers are lost");
@@ -127,14 +127,14 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                     "\"\n}\n");
   } else if ((mend & 2) != 0) {
     // One that lists the shard as it is; its text is metadata: u8 size and name, u8 size and value.
-    weft::internal::Manifest listed;
+    weft::checkpoint_internal::Manifest listed;
     listed.info.step = 1;
     listed.shards.push_back({"owner.safetensors", shard.size(), sum_of(shard)});
     for (Bytes lines(manifest); !lines.empty();) {
       const std::string name(lines.take(lines.below(32)));
       listed.info.metadata[name] = std::string(lines.take(lines.below(16)));
     }
-    const auto text = weft::internal::render_manifest(listed);
+    const auto text = weft::checkpoint_internal::render_manifest(listed);
     if (!text.ok()) return 0;  // metadata that is no UTF-8
     manifest = *text;
   }

@@ -4,24 +4,24 @@
 #include <deque>
 #include <set>
 
-#include "weft/dist_autograd/internal/autograd_wire.h"
-#include "weft/dist_autograd/internal/context_core.h"
+#include "weft/dist_autograd/passes/autograd_wire.h"
+#include "weft/dist_autograd/passes/context_core.h"
 #include "weft/tests/fuzz/fuzz.h"
 
 namespace weft::fuzz {
 namespace {
 
-using namespace weft::internal;
+using namespace weft::dist_autograd_internal;
 
 constexpr WorkerId kSelf{0, 1};
 constexpr WorkerId kWorkers[] = {{1, 1}, {2, 1}, {1, 2}, kSelf};
 
 // As it would arrive; an error if it would be refused there.
 template <class M>
-absl::StatusOr<AutogradMessage> over_the_wire(const M& message) {
+absl::StatusOr<dist_autograd_internal::AutogradMessage> over_the_wire(const M& message) {
   wire::AutogradPost post;
-  to_wire(message, post);
-  return from_wire(post);
+  dist_autograd_internal::to_wire(message, post);
+  return dist_autograd_internal::from_wire(post);
 }
 
 class Run {
@@ -40,7 +40,7 @@ class Run {
   WorkerId peer() { return kWorkers[input_.below(3)]; }
   ContextId context() { return {worker(), 1 + input_.below(4)}; }
   SendId send() { return {worker(), 1 + input_.below(8)}; }
-  PassId pass() {
+  dist_autograd_internal::PassId pass() {
     if (!passes_.empty() && input_.flag()) return passes_[input_.below(256) % passes_.size()];
     return {context(), worker(), 1 + input_.below(3)};
   }
@@ -77,7 +77,7 @@ class Run {
         answer();
         break;
       case 8: {
-        const PassId of = pass();
+        const dist_autograd_internal::PassId of = pass();
         core_.on_local_failure(of, failure(), actions_);
         break;
       }
@@ -97,21 +97,21 @@ class Run {
 
   void arrived_call() {
     const WorkerId from = peer();
-    AutogradMetadata metadata{.context = context()};
+    dist_autograd_internal::AutogradMetadata metadata{.context = context()};
     if (input_.flag()) {
       metadata.send = send();
       metadata.requires_grad = {0};
     }
     metadata.histories = histories();
     wire::AutogradMetadata wire;
-    to_wire(metadata, wire);
-    const auto arrived = from_wire(wire, 1);
+    dist_autograd_internal::to_wire(metadata, wire);
+    const auto arrived = dist_autograd_internal::from_wire(wire, 1);
     if (arrived.ok()) (void)core_.on_call(from, *arrived, actions_);
   }
   void start() {
     const ContextId of = context();
-    ContextCore::StartOptions options;
-    options.mode = static_cast<BackwardMode>(input_.below(3));
+    dist_autograd_internal::ContextCore::StartOptions options;
+    options.mode = static_cast<dist_autograd_internal::BackwardMode>(input_.below(3));
     options.retain_graph = input_.flag();
     const auto started = core_.start(of, options, actions_);
     if (!started.ok()) return;
@@ -127,9 +127,9 @@ class Run {
       core_.on_discovered(of, {{peer(), {send()}}}, actions_);
       return;
     }
-    LocalProgress progress;
+    dist_autograd_internal::LocalProgress progress;
     for (size_t outputs = input_.below(3); outputs > 0; --outputs) {
-      PeerGradients& output = progress.outputs.emplace_back();
+      dist_autograd_internal::PeerGradients& output = progress.outputs.emplace_back();
       output.peer = worker();
       output.entries.push_back(entry());
     }
@@ -146,20 +146,21 @@ class Run {
     }
   }
 
-  GradEntry entry() {
-    GradEntry entry{.send = send(), .slots = 1};
+  dist_autograd_internal::GradEntry entry() {
+    dist_autograd_internal::GradEntry entry{.send = send(), .slots = 1};
     if (input_.flag()) entry.present = {0};
     return entry;
   }
-  PassFailure failure() {
-    PassFailure failure{.status = absl::UnknownError("failed"), .worker = worker()};
+  dist_autograd_internal::PassFailure failure() {
+    dist_autograd_internal::PassFailure failure{.status = absl::UnknownError("failed"),
+                                                .worker = worker()};
     if (input_.flag()) failure.died = peer();
     return failure;
   }
-  std::vector<PassHistory> histories() {
-    std::vector<PassHistory> histories;
+  std::vector<dist_autograd_internal::PassHistory> histories() {
+    std::vector<dist_autograd_internal::PassHistory> histories;
     for (size_t left = input_.below(3); left > 0; --left) {
-      PassHistory& history = histories.emplace_back();
+      dist_autograd_internal::PassHistory& history = histories.emplace_back();
       history.initiator = worker();
       history.decided = input_.below(4);
       history.complete_from = input_.below(4);
@@ -167,10 +168,10 @@ class Run {
     }
     return histories;
   }
-  std::vector<PassReport> reports() {
-    std::vector<PassReport> reports;
+  std::vector<dist_autograd_internal::PassReport> reports() {
+    std::vector<dist_autograd_internal::PassReport> reports;
     for (size_t left = input_.below(3); left > 0; --left) {
-      PassReport& report = reports.emplace_back();
+      dist_autograd_internal::PassReport& report = reports.emplace_back();
       report.counts.worker = worker();
       report.counts.version = input_.below(8);
       if (input_.flag()) report.counts.sent = {{worker(), input_.below(4)}};
@@ -179,85 +180,107 @@ class Run {
     }
     return reports;
   }
-  PassHeader header() {
-    return {pass(), static_cast<BackwardMode>(input_.below(3)), input_.flag(),
-            absl::Microseconds(1 + input_.below(8)), histories()};
+  dist_autograd_internal::PassHeader header() {
+    return {pass(), static_cast<dist_autograd_internal::BackwardMode>(input_.below(3)),
+            input_.flag(), absl::Microseconds(1 + input_.below(8)), histories()};
   }
   void message() {
     const WorkerId from = peer();
     auto message = any_message();
     if (message.ok()) core_.on_message(from, *std::move(message), actions_);
   }
-  absl::StatusOr<AutogradMessage> any_message() {
+  absl::StatusOr<dist_autograd_internal::AutogradMessage> any_message() {
     switch (input_.below(9)) {
       case 0: {
-        GradMessage grad{.header = header(), .number = input_.below(8)};
+        dist_autograd_internal::GradMessage grad{.header = header(), .number = input_.below(8)};
         grad.entries.push_back(entry());
         grad.reports = reports();
-        return over_the_wire(AutogradMessage(std::move(grad)));
+        return over_the_wire(dist_autograd_internal::AutogradMessage(std::move(grad)));
       }
       case 1:
         return over_the_wire(
-            AutogradMessage(ActivateMessage{header(), input_.below(8), {send()}, reports()}));
+            dist_autograd_internal::AutogradMessage(dist_autograd_internal::ActivateMessage{
+                header(), input_.below(8), {send()}, reports()}));
       case 2:
-        return over_the_wire(AutogradMessage(SealMessage{pass(), input_.below(8)}));
+        return over_the_wire(dist_autograd_internal::AutogradMessage(
+            dist_autograd_internal::SealMessage{pass(), input_.below(8)}));
       case 3:
-        return over_the_wire(AutogradMessage(ReportMessage{pass(), reports()}));
+        return over_the_wire(dist_autograd_internal::AutogradMessage(
+            dist_autograd_internal::ReportMessage{pass(), reports()}));
       case 4:
-        return over_the_wire(AutogradMessage(PublishMessage{pass(), histories()}));
+        return over_the_wire(dist_autograd_internal::AutogradMessage(
+            dist_autograd_internal::PublishMessage{pass(), histories()}));
       case 5:
-        return over_the_wire(AutogradMessage(FailMessage{pass(), failure()}));
+        return over_the_wire(dist_autograd_internal::AutogradMessage(
+            dist_autograd_internal::FailMessage{pass(), failure()}));
       case 6:
-        return over_the_wire(AutogradMessage(AbortMessage{pass(), failure()}));
+        return over_the_wire(dist_autograd_internal::AutogradMessage(
+            dist_autograd_internal::AbortMessage{pass(), failure()}));
       case 7:
-        return over_the_wire(AutogradMessage(ReleaseContextMessage{context(), input_.below(6)}));
+        return over_the_wire(dist_autograd_internal::AutogradMessage(
+            dist_autograd_internal::ReleaseContextMessage{context(), input_.below(6)}));
       default:
-        return over_the_wire(AutogradMessage(HoldsContextMessage{context()}));
+        return over_the_wire(dist_autograd_internal::AutogradMessage(
+            dist_autograd_internal::HoldsContextMessage{context()}));
     }
   }
 
   void take() {
-    AutogradActions actions;
+    dist_autograd_internal::AutogradActions actions;
     actions.swap(actions_);
-    for (const AutogradAction& action : actions) std::visit(*this, action);
+    for (const dist_autograd_internal::AutogradAction& action : actions) std::visit(*this, action);
   }
-  void ask(const PassId& of, bool discovers) { asked_.emplace_back(of, discovers); }
-  void forget(const PassId& of) {
+  void ask(const dist_autograd_internal::PassId& of, bool discovers) {
+    asked_.emplace_back(of, discovers);
+  }
+  void forget(const dist_autograd_internal::PassId& of) {
     std::erase_if(asked_, [&](const auto& one) { return one.first == of; });
   }
 
  public:
-  void operator()(const backward::Send& send) {
+  void operator()(const dist_autograd_internal::backward::Send& send) {
     require(send.to != kSelf && send.to.valid(), "a message to nobody else");
     require(over_the_wire(send.message).ok(), "a malformed message is sent");
   }
-  void operator()(const backward::EngageLocal&) {}
-  void operator()(const backward::FeedRoots& action) { ask(action.pass, false); }
-  void operator()(const backward::Feed& action) { ask(action.pass, false); }
-  void operator()(const backward::CancelSends& action) { ask(action.pass, false); }
-  void operator()(const backward::Discover& action) { ask(action.pass, true); }
-  void operator()(const backward::StopLocal& action) { forget(action.pass); }
-  void operator()(const backward::DropStage& action) { forget(action.pass); }
-  void operator()(const backward::StageMerge&) {}
-  void operator()(const backward::CompleteBackward& action) {
+  void operator()(const dist_autograd_internal::backward::EngageLocal&) {}
+  void operator()(const dist_autograd_internal::backward::FeedRoots& action) {
+    ask(action.pass, false);
+  }
+  void operator()(const dist_autograd_internal::backward::Feed& action) { ask(action.pass, false); }
+  void operator()(const dist_autograd_internal::backward::CancelSends& action) {
+    ask(action.pass, false);
+  }
+  void operator()(const dist_autograd_internal::backward::Discover& action) {
+    ask(action.pass, true);
+  }
+  void operator()(const dist_autograd_internal::backward::StopLocal& action) {
+    forget(action.pass);
+  }
+  void operator()(const dist_autograd_internal::backward::DropStage& action) {
+    forget(action.pass);
+  }
+  void operator()(const dist_autograd_internal::backward::StageMerge&) {}
+  void operator()(const dist_autograd_internal::backward::CompleteBackward& action) {
     require(open_.erase(action.pass) == 1, "a backward ends twice");
   }
-  void operator()(const backward::ArmDeadline& action) { passes_.push_back(action.pass); }
-  void operator()(const backward::CancelDeadline&) {}
-  void operator()(const backward::DropContext& action) {
+  void operator()(const dist_autograd_internal::backward::ArmDeadline& action) {
+    passes_.push_back(action.pass);
+  }
+  void operator()(const dist_autograd_internal::backward::CancelDeadline&) {}
+  void operator()(const dist_autograd_internal::backward::DropContext& action) {
     require(dropped_.insert(action.context).second, "a context has come back");
     require(!core_.check(action.context).ok(), "a dropped context is live");
   }
 
  private:
   Bytes input_;
-  ContextCore core_;
-  AutogradActions actions_;
-  std::vector<PassId> passes_;
-  std::set<PassId> open_;
+  dist_autograd_internal::ContextCore core_;
+  dist_autograd_internal::AutogradActions actions_;
+  std::vector<dist_autograd_internal::PassId> passes_;
+  std::set<dist_autograd_internal::PassId> open_;
   std::set<ContextId> dropped_;
-  std::deque<std::pair<PassId, bool>> asked_;  // pass, whether it discovers
-  std::optional<PassId> held_;
+  std::deque<std::pair<dist_autograd_internal::PassId, bool>> asked_;  // pass, whether it discovers
+  std::optional<dist_autograd_internal::PassId> held_;
 };
 
 }  // namespace

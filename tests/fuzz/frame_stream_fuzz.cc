@@ -4,9 +4,9 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include "weft/proto/weft.pb.h"
-#include "weft/rpc/internal/frame_codec.h"
-#include "weft/rpc/internal/status_wire.h"
-#include "weft/rpc/internal/stream_codec.h"
+#include "weft/rpc/transport/frame_codec.h"
+#include "weft/rpc/transport/internal/stream_codec.h"
+#include "weft/rpc/transport/status_wire.h"
 #include "weft/tests/fuzz/fuzz.h"
 #include "weft/tests/rpc/support/records.h"
 
@@ -27,7 +27,7 @@ absl::Status take_hello(const std::string& text) {
   wire::Hello hello;
   if (!hello.ParseFromString(text)) return absl::InvalidArgumentError("a hello cannot be parsed");
   if (hello.has_refused()) {
-    require(!internal::decode_status(hello.refused()).ok(), "a refusal reads as OK");
+    require(!rpc_internal::decode_status(hello.refused()).ok(), "a refusal reads as OK");
   }
   return absl::OkStatus();
 }
@@ -37,18 +37,18 @@ std::string text_of(const Payload& payload) {
 }
 
 void require_same(const Frame& sent, const Frame& got) {
-  require(internal::encode_head(sent) == internal::encode_head(got), "a head has changed");
+  require(rpc_internal::encode_head(sent) == rpc_internal::encode_head(got), "a head has changed");
   for (size_t i = 0; i < sent.payloads.size(); ++i) {
     require(text_of(sent.payloads[i]) == text_of(got.payloads[i]), "a payload has changed");
   }
 }
 
-void send_on(std::vector<Frame> frames, internal::BufferPool& pool) {
-  internal::FrameWriter writer;
+void send_on(std::vector<Frame> frames, rpc_internal::BufferPool& pool) {
+  rpc_internal::FrameWriter writer;
   std::vector<FramePtr> sent;
   for (Frame& frame : frames) sent.push_back(std::make_shared<const Frame>(std::move(frame)));
   for (const FramePtr& frame : sent) writer.push(frame);
-  internal::FrameReader reader(kLimits, pool, internal::FrameReader::Begins::kWithFrames);
+  rpc_internal::FrameReader reader(kLimits, pool, rpc_internal::FrameReader::Begins::kWithFrames);
   std::vector<Frame> got;
   while (!writer.empty()) {
     const absl::Status read = reader.read(
@@ -65,18 +65,18 @@ void send_on(std::vector<Frame> frames, internal::BufferPool& pool) {
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace weft::fuzz;
-  weft::internal::BufferPool pool(size_t{1} << 20);
-  using Begins = weft::internal::FrameReader::Begins;
+  weft::rpc_internal::BufferPool pool(size_t{1} << 20);
+  using Begins = weft::rpc_internal::FrameReader::Begins;
   // At the dialling end if the first record is a hello, else at the accepting end.
   const bool hello_first = size > 3 && data[3] == 0;
-  weft::internal::FrameReader reader(kLimits, pool,
-                                     hello_first ? Begins::kWithHello : Begins::kWithFrames);
+  weft::rpc_internal::FrameReader reader(kLimits, pool,
+                                         hello_first ? Begins::kWithHello : Begins::kWithFrames);
   std::vector<weft::Frame> frames;
   Bytes input(data, size);
   while (!input.empty()) {
     const size_t length = input.number<uint16_t>();
     const size_t cut = input.number<uint8_t>();
-    const std::string text = weft::internal::sealed(input.take(length));
+    const std::string text = weft::rpc_internal::sealed(input.take(length));
     const absl::Status read = reader.read(message_of(text, cut), take_hello, frames);
     if (read.ok()) continue;
     require_refusal(read);

@@ -11,20 +11,23 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
-#include "weft/dist_autograd/internal/autograd_wire.h"
-#include "weft/dist_optim/internal/manifest.h"
-#include "weft/dist_optim/internal/safetensors_header.h"
+#include "weft/checkpoint/internal/manifest.h"
+#include "weft/checkpoint/internal/safetensors_header.h"
+#include "weft/dist_autograd/passes/autograd_wire.h"
 #include "weft/proto/weft.pb.h"
-#include "weft/rpc/internal/frame_codec.h"
-#include "weft/rpc/internal/join_records.h"
-#include "weft/rpc/internal/status_wire.h"
-#include "weft/rpc/tensor_header.h"
+#include "weft/rpc/rendezvous/join_records.h"
+#include "weft/rpc/transport/frame_codec.h"
+#include "weft/rpc/transport/status_wire.h"
+#include "weft/rpc/transport/tensor_header.h"
 #include "weft/rref/internal/rref_wire.h"
 
 namespace weft::fuzz {
 namespace {
 
-using namespace weft::internal;
+using namespace weft::rpc_internal;
+using namespace weft::rref_internal;
+using namespace weft::dist_autograd_internal;
+using namespace weft::checkpoint_internal;
 using Seeds = std::map<std::string, std::string>;  // by file name
 
 constexpr WorkerId kA{0, 1}, kB{1, 1};
@@ -46,15 +49,16 @@ wire::Meta meta() {
   meta.set_chain_creator(kA.bits());
   meta.set_chain_number(3);
   meta.set_chain_depth(2);
-  meta.add_references(encode(Reference{kB, {kA, 1}, {kA, 2}, {kA, 3}, {7, "at::Tensor"}}));
-  meta.set_creation(encode(Creation{{kA, 4}, {kA, 5}, {7, "at::Tensor"}}));
-  meta.set_target(encode(Target{{kA, 4}, {7, "at::Tensor"}}));
+  meta.add_references(
+      encode(rref_internal::Reference{kB, {kA, 1}, {kA, 2}, {kA, 3}, {7, "at::Tensor"}}));
+  meta.set_creation(encode(rref_internal::Creation{{kA, 4}, {kA, 5}, {7, "at::Tensor"}}));
+  meta.set_target(encode(rref_internal::Target{{kA, 4}, {7, "at::Tensor"}}));
   wire::AutogradMetadata autograd;
-  to_wire({.context = {kA, 1},
-           .send = {kB, 2},
-           .requires_grad = {0, 2},
-           .histories = {{kA, 2, 1, {2}}}},
-          autograd);
+  dist_autograd_internal::to_wire({.context = {kA, 1},
+                                   .send = {kB, 2},
+                                   .requires_grad = {0, 2},
+                                   .histories = {{kA, 2, 1, {2}}}},
+                                  autograd);
   meta.set_autograd(autograd.SerializeAsString());
   meta.add_held_sources(kA.bits());
   meta.add_held_calls(9);
@@ -76,8 +80,8 @@ Frame frame(FrameKind kind, std::vector<size_t> payloads) {
   frame.header.call = 3;
   frame.header.function = 0x1234567890abcdef;
   frame.header.budget_us = 1000000;
-  frame.meta =
-      kind == FrameKind::kReply ? encode_status_meta(failure()) : meta().SerializeAsString();
+  frame.meta = kind == FrameKind::kReply ? rpc_internal::encode_status_meta(failure())
+                                         : meta().SerializeAsString();
   frame.body = "values";
   frame.header.value_bytes = 4;
   for (const size_t size : payloads) {
@@ -102,14 +106,14 @@ std::string hello(bool refused) {
   hello.set_worker(kA.bits());
   hello.set_expected(kB.bits());
   hello.set_address("127.0.0.1:1");
-  if (refused) encode_status(failure(), *hello.mutable_refused());
+  if (refused) rpc_internal::encode_status(failure(), *hello.mutable_refused());
   return hello.SerializeAsString();
 }
 
 void add_frames(std::map<std::string, Seeds>& all) {
-  const std::string call = encode_head(frame(FrameKind::kCall, {}));
-  const std::string tensors = encode_head(frame(FrameKind::kPost, {8, 0, 16}));
-  const std::string reply = encode_head(frame(FrameKind::kReply, {}));
+  const std::string call = rpc_internal::encode_head(frame(FrameKind::kCall, {}));
+  const std::string tensors = rpc_internal::encode_head(frame(FrameKind::kPost, {8, 0, 16}));
+  const std::string reply = rpc_internal::encode_head(frame(FrameKind::kReply, {}));
   all["frame_codec"] = {{"call", call}, {"post", tensors}, {"reply", reply}, {"cut", cut(call)}};
   all["frame_stream"] = {
       {"hello", message(record(0, hello(false)), 3) + message(record(1, call), 200)},
@@ -121,7 +125,7 @@ void add_frames(std::map<std::string, Seeds>& all) {
       {"empty_chunks", message(record(2, tensors) + record(3, "") + record(3, ""), 1)},
       {"cut", message(cut(record(1, call)), 1)}};
   wire::Meta error;
-  error.ParseFromString(encode_status_meta(failure()));
+  error.ParseFromString(rpc_internal::encode_status_meta(failure()));
   all["meta"] = {{"call", meta().SerializeAsString()},
                  {"error", error.SerializeAsString()},
                  {"cut", cut(meta().SerializeAsString())}};
@@ -187,56 +191,60 @@ void add_messages(std::map<std::string, Seeds>& all) {
   const RRefId rref{kA, 1};
   const ForkId fork{kB, 2};
   Seeds& references = all["rref_messages"];
-  const Message messages[] = {ForkRequest{rref, fork, 3},
-                              ForkAccept{rref, fork},
-                              ForkReject{rref, fork, RejectReason::kWithdrawn},
-                              ChildAccept{rref, fork},
-                              UserDelete{rref, fork, true, 4},
-                              DeleteAck{rref, fork},
-                              CancelFork{kB, rref, ForkId{kA, 3}, true, 5},
-                              CancelAck{kB, rref, fork, true},
-                              Settled{6}};
+  const rref_internal::Message messages[] = {
+      rref_internal::ForkRequest{rref, fork, 3},
+      rref_internal::ForkAccept{rref, fork},
+      rref_internal::ForkReject{rref, fork, rref_internal::RejectReason::kWithdrawn},
+      rref_internal::ChildAccept{rref, fork},
+      rref_internal::UserDelete{rref, fork, true, 4},
+      rref_internal::DeleteAck{rref, fork},
+      rref_internal::CancelFork{kB, rref, ForkId{kA, 3}, true, 5},
+      rref_internal::CancelAck{kB, rref, fork, true},
+      rref_internal::Settled{6}};
   for (size_t i = 0; i < std::size(messages); ++i) {
     references[absl::StrCat("message", i)] = number(uint8_t{0}) + encode(messages[i]);
   }
-  const TypeTag type{7, "std::vector<float>"};
+  const rref_internal::TypeTag type{7, "std::vector<float>"};
   references["reference"] =
-      number(uint8_t{1}) + encode(Reference{kB, rref, {kA, 2}, {kA, 3}, type});
-  references["creation"] = number(uint8_t{2}) + encode(Creation{rref, {kA, 2}, type});
-  references["target"] = number(uint8_t{3}) + encode(Target{rref, type});
+      number(uint8_t{1}) + encode(rref_internal::Reference{kB, rref, {kA, 2}, {kA, 3}, type});
+  references["creation"] =
+      number(uint8_t{2}) + encode(rref_internal::Creation{rref, {kA, 2}, type});
+  references["target"] = number(uint8_t{3}) + encode(rref_internal::Target{rref, type});
 
-  const PassId pass{{kA, 1}, kA, 1};
-  const std::vector<PassHistory> histories{{kA, 3, 1, {2}}};
-  PassReport report;
+  const dist_autograd_internal::PassId pass{{kA, 1}, kA, 1};
+  const std::vector<dist_autograd_internal::PassHistory> histories{{kA, 3, 1, {2}}};
+  dist_autograd_internal::PassReport report;
   report.counts = {kB, 2, {{kA, 1}}, {{kA, 2}}};
   report.waiting = true;
   report.unfed = {{kA, 9}};
-  const PassHeader header{pass, BackwardMode::kEager, true, absl::Seconds(1), histories};
-  const PassFailure why{failure(), kB, kA, "MulBackward0", {kA, 2}};
-  std::vector<AutogradMessage> posts;
-  GradMessage grad{.header = header, .number = 1};
+  const dist_autograd_internal::PassHeader header{
+      pass, dist_autograd_internal::BackwardMode::kEager, true, absl::Seconds(1), histories};
+  const dist_autograd_internal::PassFailure why{failure(), kB, kA, "MulBackward0", {kA, 2}};
+  std::vector<dist_autograd_internal::AutogradMessage> posts;
+  dist_autograd_internal::GradMessage grad{.header = header, .number = 1};
   grad.entries.push_back({.send = {kB, 2}, .slots = 3, .present = {0, 2}});
   grad.reports = {report};
   posts.emplace_back(std::move(grad));
-  posts.emplace_back(ActivateMessage{header, 2, {{kB, 2}, {kB, 3}}, {report}});
-  posts.emplace_back(SealMessage{pass, 3});
-  posts.emplace_back(ReportMessage{pass, {report}});
-  posts.emplace_back(PublishMessage{pass, histories});
-  posts.emplace_back(FailMessage{pass, why});
-  posts.emplace_back(AbortMessage{pass, why});
-  posts.emplace_back(ReleaseContextMessage{{kA, 1}, 1});
-  posts.emplace_back(HoldsContextMessage{{kA, 1}});
+  posts.emplace_back(
+      dist_autograd_internal::ActivateMessage{header, 2, {{kB, 2}, {kB, 3}}, {report}});
+  posts.emplace_back(dist_autograd_internal::SealMessage{pass, 3});
+  posts.emplace_back(dist_autograd_internal::ReportMessage{pass, {report}});
+  posts.emplace_back(dist_autograd_internal::PublishMessage{pass, histories});
+  posts.emplace_back(dist_autograd_internal::FailMessage{pass, why});
+  posts.emplace_back(dist_autograd_internal::AbortMessage{pass, why});
+  posts.emplace_back(dist_autograd_internal::ReleaseContextMessage{{kA, 1}, 1});
+  posts.emplace_back(dist_autograd_internal::HoldsContextMessage{{kA, 1}});
   Seeds& autograd = all["autograd_messages"];
   for (size_t i = 0; i < posts.size(); ++i) {
     wire::AutogradPost post;
-    to_wire(posts[i], post);
-    if (i == 3) to_wire(posts[4], *post.add_riders());
+    dist_autograd_internal::to_wire(posts[i], post);
+    if (i == 3) dist_autograd_internal::to_wire(posts[4], *post.add_riders());
     autograd[absl::StrCat("post", i)] = number(uint8_t{0}) + post.SerializeAsString();
   }
   autograd["metadata"] = number(uint8_t{1}) + meta().autograd();
 
   Seeds& records = all["store_records"];
-  const MemberRecord member{{{3, 2}, "worker3", 3, "127.0.0.1:29500"}, 1};
+  const rpc_internal::MemberRecord member{{{3, 2}, "worker3", 3, "127.0.0.1:29500"}, 1};
   records["member"] = number(uint8_t{0}) + member.encode();
   records["verdicts"] =
       number(uint8_t{1}) + absl::StrCat(kA.bits(), " ", kB.bits(), " was not heard of\n",
@@ -293,13 +301,13 @@ std::string gzip(const std::string& text) {
 }
 
 void add_files(std::map<std::string, Seeds>& all) {
-  SafetensorsHeader header;
+  checkpoint_internal::SafetensorsHeader header;
   header.metadata = {{"format", "pt"}, {"k\"ey", "\u00e4"}};
-  header.tensors = {{"parameter/a", StateDtype::kF32, {2, 1}, 0, 8},
-                    {"optimizer/0/momentum", StateDtype::kI64, {}, 8, 16},
-                    {"parameter/b", StateDtype::kBool, {2}, 16, 18},
-                    {"parameter/none", StateDtype::kF16, {0, 7}, 18, 18}};
-  const std::string state = render_header(header).value();
+  header.tensors = {{"parameter/a", checkpoint_internal::StateDtype::kF32, {2, 1}, 0, 8},
+                    {"optimizer/0/momentum", checkpoint_internal::StateDtype::kI64, {}, 8, 16},
+                    {"parameter/b", checkpoint_internal::StateDtype::kBool, {2}, 16, 18},
+                    {"parameter/none", checkpoint_internal::StateDtype::kF16, {0, 7}, 18, 18}};
+  const std::string state = checkpoint_internal::render_header(header).value();
   const std::string json = state.substr(8);
   const std::string data = std::string(16, 'd') + std::string("\0\1", 2);
   all["safetensors_header"] = {
@@ -311,15 +319,15 @@ void add_files(std::map<std::string, Seeds>& all) {
                        "\"data_offsets\":[0,16]}}"}};
 
   const std::string shard = state + data;
-  Manifest manifest;
+  checkpoint_internal::Manifest manifest;
   manifest.info.step = 3;
   manifest.info.seed = 77;
   manifest.info.metadata["note"] = "x";
   manifest.shards = {{"owner.safetensors", shard.size(), 0x1234abcd}, {"b-2.safetensors", 0, 0}};
-  const std::string page = render_manifest(manifest).value();
+  const std::string page = checkpoint_internal::render_manifest(manifest).value();
   const std::string body = page.substr(0, page.rfind(",\n  \"crc32\""));
   manifest.info.incarnation = 2;
-  const std::string claimed = render_manifest(manifest).value();
+  const std::string claimed = checkpoint_internal::render_manifest(manifest).value();
   all["manifest"] = {{"page", page},
                      {"body", body},
                      {"empty", "{"},

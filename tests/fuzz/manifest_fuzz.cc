@@ -4,13 +4,13 @@
 #include <zlib.h>
 
 #include "absl/strings/str_cat.h"
-#include "weft/dist_optim/internal/manifest.h"
+#include "weft/checkpoint/internal/manifest.h"
 #include "weft/tests/fuzz/fuzz.h"
 
 namespace weft::fuzz {
 namespace {
 
-using namespace weft::internal;
+using namespace weft::checkpoint_internal;
 
 std::string with_sum(std::string_view body) {
   const auto sum = static_cast<uint32_t>(
@@ -20,16 +20,16 @@ std::string with_sum(std::string_view body) {
 }
 
 void check(std::string_view text) {
-  const auto manifest = parse_manifest(text);
+  const auto manifest = checkpoint_internal::parse_manifest(text);
   if (!manifest.ok()) {
     require_refusal(manifest.status());
     return;
   }
-  const auto written = render_manifest(*manifest);
+  const auto written = checkpoint_internal::render_manifest(*manifest);
   require(written.ok(), "what was read cannot be written");
-  const auto again = parse_manifest(*written);
+  const auto again = checkpoint_internal::parse_manifest(*written);
   require(again.ok(), "what was written is refused");
-  require(render_manifest(*again).value() == *written, "a manifest changes");
+  require(checkpoint_internal::render_manifest(*again).value() == *written, "a manifest changes");
   require(again->info.step == manifest->info.step && again->info.seed == manifest->info.seed &&
               again->info.metadata == manifest->info.metadata &&
               again->info.incarnation == manifest->info.incarnation &&

@@ -4,13 +4,13 @@
 #include <set>
 
 #include "weft/proto/weft.pb.h"
-#include "weft/rpc/internal/membership_core.h"
+#include "weft/rpc/membership/internal/membership_core.h"
 #include "weft/tests/fuzz/fuzz.h"
 
 namespace weft::fuzz {
 namespace {
 
-using namespace weft::internal;
+using namespace weft::rpc_internal;
 
 constexpr WorkerId kSelf{0, 2};
 
@@ -107,7 +107,7 @@ class Run {
   }
 
   void tick() {
-    std::vector<MembershipCore::Look> looks;
+    std::vector<rpc_internal::MembershipCore::Look> looks;
     for (uint32_t index = 1; index < 4; ++index) {
       looks.push_back({{index, 2}, input_.flag(), input_.flag() ? now_ : TimePoint()});
     }
@@ -137,12 +137,12 @@ class Run {
   }
 
   void check() {
-    for (const MembershipActions::Gone& gone : out_.gone) {
+    for (const rpc_internal::MembershipActions::Gone& gone : out_.gone) {
       require(gone_.insert(gone.worker).second, "a worker goes twice");
       require(!core_.is_live(gone.worker), "a worker is gone and live");
       require(!gone.reason.ok(), "a worker goes without a reason");
     }
-    for (const MembershipActions::Notice& notice : out_.notices) {
+    for (const rpc_internal::MembershipActions::Notice& notice : out_.notices) {
       require(notice.to != kSelf, "a notice to itself");
       wire::MembershipPost post, parsed;
       post.mutable_death()->set_worker(notice.verdict.dead.bits());
@@ -151,7 +151,8 @@ class Run {
       require(parsed.ParseFromString(post.SerializeAsString()), "a notice that cannot be read");
       require(parsed.death().reason() == notice.verdict.reason, "a reason that changes");
     }
-    for (const MembershipActions::Question& question : out_.questions) asked_.push_back(question);
+    for (const rpc_internal::MembershipActions::Question& question : out_.questions)
+      asked_.push_back(question);
     if (!core_.standing().ok()) {
       for (uint32_t index = 1; index < 4; ++index) {
         require(!core_.is_live({index, 2}), "fenced, but with a live peer");
@@ -161,10 +162,10 @@ class Run {
   }
 
   Bytes input_;
-  MembershipCore core_;
-  MembershipActions out_;
+  rpc_internal::MembershipCore core_;
+  rpc_internal::MembershipActions out_;
   TimePoint now_;
-  std::vector<MembershipActions::Question> asked_;
+  std::vector<rpc_internal::MembershipActions::Question> asked_;
   std::set<WorkerId> gone_;
 };
 

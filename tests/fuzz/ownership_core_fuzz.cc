@@ -11,12 +11,12 @@
 namespace weft::fuzz {
 namespace {
 
-using namespace weft::internal;
+using namespace weft::rref_internal;
 
 constexpr WorkerId kSelf{0, 1};
 constexpr WorkerId kWorkers[] = {{1, 1}, {2, 1}, {1, 2}, kSelf};  // the third is a later life
 constexpr size_t kNumbers = 16;
-const TypeTag kTypes[] = {{1, "a"}, {2, "b"}};
+const rref_internal::TypeTag kTypes[] = {{1, "a"}, {2, "b"}};
 
 class Run {
  public:
@@ -40,7 +40,7 @@ class Run {
   WorkerId peer() { return kWorkers[input_.below(3)]; }
   RRefId rref() { return {worker(), 1 + input_.below(kNumbers)}; }
   ForkId fork() { return {worker(), 1 + input_.below(kNumbers)}; }
-  TypeTag type() { return kTypes[input_.below(2)]; }
+  rref_internal::TypeTag type() { return kTypes[input_.below(2)]; }
 
   void event() {
     switch (input_.below(16)) {
@@ -64,9 +64,11 @@ class Run {
         break;
       case 6:
         if (!sent_.empty()) {
-          const Reference reference = sent_.back();
+          const rref_internal::Reference reference = sent_.back();
           sent_.pop_back();
-          core_.carrier_failed(reference, input_.flag() ? Delivery::kUnknown : Delivery::kNeverSent,
+          core_.carrier_failed(reference,
+                               input_.flag() ? rref_internal::Delivery::kUnknown
+                                             : rref_internal::Delivery::kNeverSent,
                                actions_);
         }
         break;
@@ -75,13 +77,13 @@ class Run {
         break;
       case 8: {
         const WorkerId from = peer();
-        const std::vector<Reference> references = carrier();
+        const std::vector<rref_internal::Reference> references = carrier();
         core_.discard(from, references, actions_);
         break;
       }
       case 9:
         if (!handles_.empty()) {
-          const Handle handle = handles_.back();
+          const rref_internal::Handle handle = handles_.back();
           handles_.pop_back();
           core_.drop(handle, actions_);
         }
@@ -94,7 +96,7 @@ class Run {
       }
       case 11:
         if (!tickets_.empty()) {
-          const FetchTicket ticket = *tickets_.begin();
+          const rref_internal::FetchTicket ticket = *tickets_.begin();
           tickets_.erase(ticket);
           core_.cancel_fetch(rref(), ticket, actions_);
           cancelled_.insert(ticket);  // of another RRef: it may still be answered
@@ -111,7 +113,7 @@ class Run {
     }
   }
 
-  void keep(const absl::StatusOr<Handle>& handle) {
+  void keep(const absl::StatusOr<rref_internal::Handle>& handle) {
     if (handle.ok()) handles_.push_back(*handle);
   }
   void create() {
@@ -127,11 +129,12 @@ class Run {
   }
   void accept_creation() {
     const WorkerId from = peer();
-    const auto creation = decode_creation(encode(Creation{rref(), fork(), type()}));
+    const auto creation =
+        rref_internal::decode_creation(encode(rref_internal::Creation{rref(), fork(), type()}));
     if (!creation.ok()) return;
-    const Acceptance accepted =
+    const rref_internal::Acceptance accepted =
         core_.accept_creation(from, creation->rref, creation->fork, creation->type, actions_);
-    if (accepted == Acceptance::kRun) running_.push_back(creation->rref);
+    if (accepted == rref_internal::Acceptance::kRun) running_.push_back(creation->rref);
   }
   void set_value() {
     if (running_.empty()) return;
@@ -143,106 +146,111 @@ class Run {
     if (handles_.empty()) return;
     const auto reference = core_.fork(handles_[input_.below(256) % handles_.size()], worker());
     if (!reference.ok()) return;
-    require(decode_reference(encode(*reference)).ok(), "a malformed reference is sent");
+    require(rref_internal::decode_reference(encode(*reference)).ok(),
+            "a malformed reference is sent");
     sent_.push_back(*reference);
   }
-  std::vector<Reference> carrier() {
-    std::vector<Reference> references;
+  std::vector<rref_internal::Reference> carrier() {
+    std::vector<rref_internal::Reference> references;
     for (size_t left = input_.below(4); left > 0; --left) {
-      Reference reference{worker(), rref(), fork(), {}, type()};
+      rref_internal::Reference reference{worker(), rref(), fork(), {}, type()};
       if (reference.fork.creator != reference.owner) reference.parent = fork();
-      if (decode_reference(encode(reference)).ok()) references.push_back(reference);
+      if (rref_internal::decode_reference(encode(reference)).ok()) references.push_back(reference);
     }
     return references;
   }
   void receive() {
     const WorkerId from = peer();
-    const std::vector<Reference> references = carrier();
+    const std::vector<rref_internal::Reference> references = carrier();
     waiters_.insert(++last_waiter_);
     const auto results = core_.receive(from, references, last_waiter_, actions_);
     require(results.size() == references.size(), "one result for each reference");
-    for (const Received& result : results) {
+    for (const rref_internal::Received& result : results) {
       if (result.status.ok()) handles_.push_back(result.handle);
     }
   }
   void message() {
     const WorkerId from = peer();
     const WorkerId to = input_.below(16) == 0 ? worker() : kSelf;
-    const auto decoded = decode_message(encode(any_message()));
+    const auto decoded = rref_internal::decode_message(encode(any_message()));
     if (decoded.ok()) core_.on_message(from, to, *decoded, actions_);
   }
-  Message any_message() {
+  rref_internal::Message any_message() {
     const size_t kind = input_.below(9);
     const RRefId r = rref();
     const ForkId f = fork();
     const uint64_t below = input_.below(kNumbers + 2);
     switch (kind) {
       case 0:
-        return ForkRequest{r, f, below};
+        return rref_internal::ForkRequest{r, f, below};
       case 1:
-        return ForkAccept{r, f};
+        return rref_internal::ForkAccept{r, f};
       case 2:
-        return ForkReject{r, f, static_cast<RejectReason>(1 + below % 5)};
+        return rref_internal::ForkReject{r, f,
+                                         static_cast<rref_internal::RejectReason>(1 + below % 5)};
       case 3:
-        return ChildAccept{r, f};
+        return rref_internal::ChildAccept{r, f};
       case 4:
-        return UserDelete{r, f, input_.flag(), below};
+        return rref_internal::UserDelete{r, f, input_.flag(), below};
       case 5:
-        return DeleteAck{r, f};
+        return rref_internal::DeleteAck{r, f};
       case 6:
-        return CancelFork{worker(), r, f, input_.flag(), below};
+        return rref_internal::CancelFork{worker(), r, f, input_.flag(), below};
       case 7:
-        return CancelAck{worker(), r, f, input_.flag()};
+        return rref_internal::CancelAck{worker(), r, f, input_.flag()};
       default:
-        return Settled{below};
+        return rref_internal::Settled{below};
     }
   }
 
   void take() {
-    Actions actions;
+    rref_internal::Actions actions;
     actions.swap(actions_);
-    for (const Action& action : actions) std::visit(*this, action);
+    for (const rref_internal::Action& action : actions) std::visit(*this, action);
   }
 
  public:
-  void operator()(const Send& send) {
+  void operator()(const rref_internal::Send& send) {
     require(send.to != kSelf && send.to.valid(), "a message to nobody else");
-    require(decode_message(encode(send.message)).ok(), "a malformed message is sent");
+    require(rref_internal::decode_message(encode(send.message)).ok(),
+            "a malformed message is sent");
   }
-  void operator()(const Free& free) {
+  void operator()(const rref_internal::Free& free) {
     require(freed_.insert(free.rref).second, "a value is freed twice");
   }
-  void operator()(const Confirmed&) {}
-  void operator()(const AllConfirmed& told) {
+  void operator()(const rref_internal::Confirmed&) {}
+  void operator()(const rref_internal::AllConfirmed& told) {
     require(waiters_.erase(told.waiter) == 1, "a waiter is told twice");
   }
-  void operator()(const Lost& lost) { require(!lost.status.ok(), "lost without a reason"); }
-  void operator()(const FetchReady& ready) {
+  void operator()(const rref_internal::Lost& lost) {
+    require(!lost.status.ok(), "lost without a reason");
+  }
+  void operator()(const rref_internal::FetchReady& ready) {
     require(!freed_.contains(ready.rref), "a freed value is fetched");
     answered(ready.ticket);
   }
-  void operator()(const FetchFailed& failed) {
+  void operator()(const rref_internal::FetchFailed& failed) {
     require(!failed.status.ok(), "a fetch failed without a reason");
     answered(failed.ticket);
   }
 
  private:
-  void answered(FetchTicket ticket) {
+  void answered(rref_internal::FetchTicket ticket) {
     require(tickets_.erase(ticket) + cancelled_.erase(ticket) == 1, "a fetch is answered twice");
   }
 
   Bytes input_;
-  OwnershipCore core_;
-  Actions actions_;
-  std::vector<Handle> handles_;
+  rref_internal::OwnershipCore core_;
+  rref_internal::Actions actions_;
+  std::vector<rref_internal::Handle> handles_;
   std::vector<ForkId> created_;
   std::vector<RRefId> running_;
-  std::vector<Reference> sent_;
+  std::vector<rref_internal::Reference> sent_;
   std::set<RRefId> freed_;
-  std::set<WaiterId> waiters_;
-  std::set<FetchTicket> tickets_, cancelled_;
-  WaiterId last_waiter_ = 0;
-  FetchTicket last_ticket_ = 0;
+  std::set<rref_internal::WaiterId> waiters_;
+  std::set<rref_internal::FetchTicket> tickets_, cancelled_;
+  rref_internal::WaiterId last_waiter_ = 0;
+  rref_internal::FetchTicket last_ticket_ = 0;
 };
 
 }  // namespace

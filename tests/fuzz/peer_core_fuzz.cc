@@ -4,21 +4,21 @@
 // Input is a sequence of events.
 #include <set>
 
-#include "weft/rpc/internal/peer.h"
+#include "weft/rpc/session/internal/peer.h"
 #include "weft/tests/fuzz/fuzz.h"
 
 namespace weft::fuzz {
 namespace {
 
-using namespace weft::internal;
+using namespace weft::rpc_internal;
 
 constexpr WorkerId kSelf{0, 1};
 constexpr WorkerId kPeer{1, 1};
-constexpr CreditWindow kWindow{.calls = 4,
-                               .bytes = 4096,
-                               .max_queued_calls = 8,
-                               .max_queued_bytes = 16384,
-                               .max_result_bytes = 16384};
+constexpr rpc_internal::CreditWindow kWindow{.calls = 4,
+                                             .bytes = 4096,
+                                             .max_queued_calls = 8,
+                                             .max_queued_bytes = 16384,
+                                             .max_result_bytes = 16384};
 
 class Run {
  public:
@@ -91,7 +91,7 @@ class Run {
     frame.header.call = ++last_call_;
     frame.header.flags = input_.flag() ? kFlagNested : 0;
     frame.body.assign(size_t{16} * input_.number<uint8_t>(), 'x');
-    PendingCall pending;
+    rpc_internal::PendingCall pending;
     if (input_.flag()) pending.deadline = now_ + std::chrono::milliseconds(input_.below(16));
     pending.waited_for = input_.flag();
     (void)core_.add_call(last_call_, frame, std::move(pending), now_);
@@ -133,7 +133,7 @@ class Run {
     require(frame.header.acknowledged <= core_.session().acknowledged(), "acknowledges too much");
   }
   void check() {
-    const SessionCore& session = core_.session();
+    const rpc_internal::SessionCore& session = core_.session();
     uint64_t dense = 0;
     while (accepted_.contains(dense + 1)) ++dense;
     require(session.acknowledged() == dense, "acknowledges something else than what has come");
@@ -152,7 +152,7 @@ class Run {
 
   Bytes input_;
   TimePoint trusted_until_ = kNever;
-  PeerCore core_;
+  rpc_internal::PeerCore core_;
   TimePoint now_;
   uint64_t last_call_ = 0;
   std::set<uint64_t> accepted_;

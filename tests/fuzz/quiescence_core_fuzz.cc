@@ -1,12 +1,12 @@
 // The end of a group, under reports of members that say anything at all. It must go through its
 // stages in their order, and what is sent must be readable. Input is a sequence of events.
-#include "weft/rpc/internal/quiescence_core.h"
+#include "weft/rpc/membership/internal/quiescence_core.h"
 #include "weft/tests/fuzz/fuzz.h"
 
 namespace weft::fuzz {
 namespace {
 
-using namespace weft::internal;
+using namespace weft::rpc_internal;
 
 class Run {
  public:
@@ -24,7 +24,7 @@ class Run {
   }
 
  private:
-  using Stage = QuiescenceCore::Stage;
+  using Stage = rpc_internal::QuiescenceCore::Stage;
   WorkerId worker() { return {static_cast<uint32_t>(input_.below(4)), 1}; }
 
   void event() {
@@ -60,8 +60,8 @@ class Run {
     }
   }
 
-  std::vector<PeerTraffic> traffic() {
-    std::vector<PeerTraffic> traffic;
+  std::vector<rpc_internal::PeerTraffic> traffic() {
+    std::vector<rpc_internal::PeerTraffic> traffic;
     for (size_t left = input_.below(4); left > 0; --left) {
       traffic.push_back({worker(), input_.below(3), input_.below(3)});
     }
@@ -89,7 +89,7 @@ class Run {
       report.set_version(input_.below(8));
       report.set_round(report.version());
       report.set_timeout_us(input_.number<uint8_t>());
-      for (const PeerTraffic& peer : traffic()) {
+      for (const rpc_internal::PeerTraffic& peer : traffic()) {
         auto& counter = *report.add_counters();
         counter.set_worker(peer.peer.bits());
         counter.set_sent(peer.sent);
@@ -103,7 +103,7 @@ class Run {
     require(core_.stage() >= stage_, "a stage comes back");
     stage_ = core_.stage();
     require(stage_ == Stage::kEnded || !core_.timed_out(), "timed out, but goes on");
-    for (const MembershipMessage& message : out_) {
+    for (const rpc_internal::MembershipMessage& message : out_) {
       require(message.to != self_, "a post to itself");
       wire::MembershipPost parsed;
       require(parsed.ParseFromString(message.post.SerializeAsString()), "an unreadable post");
@@ -113,10 +113,10 @@ class Run {
 
   Bytes input_;
   const WorkerId self_;
-  QuiescenceCore core_;
+  rpc_internal::QuiescenceCore core_;
   TimePoint now_;
   Stage stage_ = Stage::kOpen;
-  MembershipMessages out_;
+  rpc_internal::MembershipMessages out_;
 };
 
 }  // namespace

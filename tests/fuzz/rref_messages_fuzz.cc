@@ -6,7 +6,7 @@
 namespace weft::fuzz {
 namespace {
 
-using namespace weft::internal;
+using namespace weft::rref_internal;
 
 template <class Decode>
 void check(std::string_view bytes, Decode decode) {

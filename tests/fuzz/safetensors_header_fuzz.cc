@@ -1,39 +1,43 @@
 // The header of a state file: input is the first bytes of the file, of which as many follow as the
 // u32 in front of it says. What is accepted must tile the data, and be written so that it is read
 // as the same.
-#include "weft/dist_optim/internal/safetensors_header.h"
+#include "weft/checkpoint/internal/safetensors_header.h"
 #include "weft/tests/fuzz/fuzz.h"
 
 namespace weft::fuzz {
 namespace {
 
-using namespace weft::internal;
+using namespace weft::checkpoint_internal;
 
-void require_same(const SafetensorsHeader& a, const SafetensorsHeader& b) {
+void require_same(const checkpoint_internal::SafetensorsHeader& a,
+                  const checkpoint_internal::SafetensorsHeader& b) {
   require(a.metadata == b.metadata && a.tensors.size() == b.tensors.size(), "a header changes");
   for (size_t i = 0; i < a.tensors.size(); ++i) {
-    const TensorEntry &x = a.tensors[i], &y = b.tensors[i];
+    const checkpoint_internal::TensorEntry &x = a.tensors[i], &y = b.tensors[i];
     require(x.name == y.name && x.dtype == y.dtype && x.shape == y.shape && x.begin == y.begin &&
                 x.end == y.end,
             "a tensor changes");
   }
 }
 
-void check(const SafetensorsHeader& header, uint64_t data_bytes) {
+void check(const checkpoint_internal::SafetensorsHeader& header, uint64_t data_bytes) {
   uint64_t reached = 0;
-  for (const TensorEntry& tensor : header.tensors) {
+  for (const checkpoint_internal::TensorEntry& tensor : header.tensors) {
     require(tensor.begin == reached && tensor.end <= data_bytes, "tensors do not tile the data");
-    require(checked_bytes(tensor.dtype, tensor.shape) == tensor.end - tensor.begin, "a wrong size");
+    require(
+        checkpoint_internal::checked_bytes(tensor.dtype, tensor.shape) == tensor.end - tensor.begin,
+        "a wrong size");
     reached = tensor.end;
   }
   require(reached == data_bytes, "bytes of no tensor");
-  const auto text = render_header(header);
+  const auto text = checkpoint_internal::render_header(header);
   require(text.ok(), "what was read cannot be written");
   unsigned char length[8];
   std::memcpy(length, text->data(), sizeof(length));
-  const auto size = parse_header_length(length, text->size() + data_bytes);
+  const auto size = checkpoint_internal::parse_header_length(length, text->size() + data_bytes);
   require(size.ok() && *size == text->size() - 8, "a length that is not the header's");
-  const auto again = parse_header(std::string_view(*text).substr(8), data_bytes);
+  const auto again =
+      checkpoint_internal::parse_header(std::string_view(*text).substr(8), data_bytes);
   require(again.ok(), "what was written is refused");
   require_same(header, *again);
 }
@@ -46,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Bytes input(data, size);
   const uint64_t data_bytes = input.number<uint32_t>();
   const std::string_view json = input.rest();
-  const auto header = weft::internal::parse_header(json, data_bytes);
+  const auto header = weft::checkpoint_internal::parse_header(json, data_bytes);
   if (header.ok()) {
     check(*header, data_bytes);
   } else {

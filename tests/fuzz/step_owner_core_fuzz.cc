@@ -4,13 +4,13 @@
 #include <map>
 #include <set>
 
-#include "weft/dist_optim/internal/step_owner_core.h"
+#include "weft/dist_optim/steps/step_owner_core.h"
 #include "weft/tests/fuzz/fuzz.h"
 
 namespace weft::fuzz {
 namespace {
 
-using namespace weft::internal;
+using namespace weft::dist_optim_internal;
 
 class Run {
  public:
@@ -26,12 +26,14 @@ class Run {
  private:
   WorkerId worker() { return {static_cast<uint32_t>(input_.below(4)), 1}; }
   OptimizerId optimizer() { return {{1, 1}, 1 + input_.below(2)}; }
-  StepId step() {
+  dist_optim_internal::StepId step() {
     const OptimizerId of = optimizer();
     const size_t number = input_.below(8);
     return {of, number == 7 ? input_.number<uint64_t>() : number};
   }
-  StepUpdate update() { return {std::vector<double>(input_.below(3), 0.1), 1.0}; }
+  dist_optim_internal::StepUpdate update() {
+    return {std::vector<double>(input_.below(3), 0.1), 1.0};
+  }
   std::vector<WorkerId> workers() {
     // More than a word of bits has places for, now and then.
     const size_t count = input_.below(5);
@@ -54,7 +56,7 @@ class Run {
         break;
       case 3:
       case 4: {
-        const StepId of = step();
+        const dist_optim_internal::StepId of = step();
         (void)core_.commit(of, update(), out_);
         break;
       }
@@ -65,7 +67,8 @@ class Run {
         settle();
         break;
       case 7:
-        if (const StepId of = step(); core_.outcome(of) == StepOutcome::kApplied) {
+        if (const dist_optim_internal::StepId of = step();
+            core_.outcome(of) == dist_optim_internal::StepOutcome::kApplied) {
           core_.on_damage(of, absl::DataLossError("failed half-way"));
         }
         break;
@@ -79,7 +82,7 @@ class Run {
         break;
       }
       case 9: {
-        const StepId of = step();
+        const dist_optim_internal::StepId of = step();
         (void)core_.inquire(of, workers(), out_);
         break;
       }
@@ -119,61 +122,67 @@ class Run {
   }
 
   void prepare() {
-    const StepId of = step();
+    const dist_optim_internal::StepId of = step();
     const auto known = core_.prepare(of);
     if (!known.ok() || known->has_value()) return;
     core_.on_prepared(of, 1.0, {0.1}, out_);
   }
   void settle() {
-    const StepId of = step();
+    const dist_optim_internal::StepId of = step();
     const auto verdict = core_.settle(of, out_);
     if (!verdict.ok()) return;
-    require(verdict->outcome != StepOutcome::kPrepared && verdict->outcome != StepOutcome::kUnknown,
+    require(verdict->outcome != dist_optim_internal::StepOutcome::kPrepared &&
+                verdict->outcome != dist_optim_internal::StepOutcome::kUnknown,
             "a settled step is undecided");
   }
   // To a question that was asked, or to none.
   void answer() {
-    StepId of = step();
+    dist_optim_internal::StepId of = step();
     size_t other = input_.below(4);
     uint64_t round = input_.below(4);
     if (!asked_.empty() && input_.flag()) {
-      const step::Ask& ask = asked_[input_.below(256) % asked_.size()];
+      const dist_optim_internal::step::Ask& ask = asked_[input_.below(256) % asked_.size()];
       of = ask.step;
       other = ask.other;
       round = ask.round;
     }
-    core_.on_answer(of, other, round, {static_cast<StepOutcome>(input_.below(5)), 1.0, 1.0}, out_);
+    core_.on_answer(of, other, round,
+                    {static_cast<dist_optim_internal::StepOutcome>(input_.below(5)), 1.0, 1.0},
+                    out_);
   }
 
   void check() {
-    for (const OwnerAction& action : out_) {
-      if (const auto* apply = std::get_if<step::Apply>(&action)) {
-        decide(apply->step, StepOutcome::kApplied);
-      } else if (const auto* drop = std::get_if<step::Drop>(&action)) {
-        require(core_.outcome(drop->step) != StepOutcome::kApplied, "an applied step is dropped");
+    for (const dist_optim_internal::OwnerAction& action : out_) {
+      if (const auto* apply = std::get_if<dist_optim_internal::step::Apply>(&action)) {
+        decide(apply->step, dist_optim_internal::StepOutcome::kApplied);
+      } else if (const auto* drop = std::get_if<dist_optim_internal::step::Drop>(&action)) {
+        require(core_.outcome(drop->step) != dist_optim_internal::StepOutcome::kApplied,
+                "an applied step is dropped");
       } else {
-        asked_.push_back(std::get<step::Ask>(action));
+        asked_.push_back(std::get<dist_optim_internal::step::Ask>(action));
       }
     }
     out_.clear();
     for (const auto& [of, outcome] : decided_) {
-      const StepOutcome now = core_.outcome({of.first, of.second});
-      require(now == outcome || now == StepOutcome::kForgotten, "a decided step has changed");
+      const dist_optim_internal::StepOutcome now = core_.outcome({of.first, of.second});
+      require(now == outcome || now == dist_optim_internal::StepOutcome::kForgotten,
+              "a decided step has changed");
     }
-    for (const StepId& of : core_.undecided()) {
-      require(core_.outcome(of) == StepOutcome::kPrepared, "undecided, but not prepared");
+    for (const dist_optim_internal::StepId& of : core_.undecided()) {
+      require(core_.outcome(of) == dist_optim_internal::StepOutcome::kPrepared,
+              "undecided, but not prepared");
     }
   }
-  void decide(const StepId& of, StepOutcome outcome) {
+  void decide(const dist_optim_internal::StepId& of, dist_optim_internal::StepOutcome outcome) {
     require(decided_.emplace(std::pair(of.optimizer, of.number), outcome).second,
             "a step is applied twice");
   }
 
   Bytes input_;
-  StepOwnerCore core_;
-  OwnerActions out_;
-  std::vector<step::Ask> asked_;
-  std::map<std::pair<OptimizerId, uint64_t>, StepOutcome> decided_;
+  dist_optim_internal::StepOwnerCore core_;
+  dist_optim_internal::OwnerActions out_;
+  std::vector<dist_optim_internal::step::Ask> asked_;
+  std::map<std::pair<OptimizerId, uint64_t>, dist_optim_internal::StepOutcome> decided_;
 };
 
 }  // namespace

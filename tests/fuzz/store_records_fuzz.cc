@@ -2,26 +2,26 @@
 // verdicts, one per line. What is accepted must be written so that it is read as the same.
 #include "absl/strings/str_split.h"
 #include "weft/proto/weft.pb.h"
-#include "weft/rpc/internal/join_records.h"
-#include "weft/rpc/memory_store.h"
-#include "weft/rpc/verdict_list.h"
+#include "weft/rpc/rendezvous/join_records.h"
+#include "weft/rpc/rendezvous/memory_store.h"
+#include "weft/rpc/rendezvous/verdict_list.h"
 #include "weft/tests/fuzz/fuzz.h"
 
 namespace weft::fuzz {
 namespace {
 
-using namespace weft::internal;
+using namespace weft::rpc_internal;
 
 void check_record(const std::string& text) {
   const MemoryStore store;
-  const auto record = MemberRecord::decode(store, "key", 3, text);
+  const auto record = rpc_internal::MemberRecord::decode(store, "key", 3, text);
   if (!record.ok()) {
     require_refusal(record.status());
     return;
   }
   require(record->member.id.valid() && check_worker_name(record->member.name).ok(),
           "a member that cannot be");
-  const auto again = MemberRecord::decode(store, "key", 3, record->encode());
+  const auto again = rpc_internal::MemberRecord::decode(store, "key", 3, record->encode());
   require(again.ok() && again->encode() == record->encode() &&
               again->member.address == record->member.address,
           "a record is read as something else");

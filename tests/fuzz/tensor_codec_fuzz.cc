@@ -3,9 +3,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/equal.h>
 
-#include "weft/rpc/internal/buffer_pool.h"
-#include "weft/rpc/internal/user_call.h"
-#include "weft/rpc/tensor_codec.h"
+#include "weft/rpc/codec/tensor_codec.h"
+#include "weft/rpc/transport/internal/buffer_pool.h"
+#include "weft/rpc/user_call.h"
 #include "weft/tests/fuzz/fuzz.h"
 
 namespace weft::fuzz {
@@ -66,7 +66,7 @@ void send_on(const std::vector<at::Tensor>& tensors) {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace weft::fuzz;
   Bytes input(data, size);
-  weft::internal::BufferPool pool(0);
+  weft::rpc_internal::BufferPool pool(0);
   weft::Frame frame;
   frame.payloads.resize(input.below(5));
   for (weft::Payload& payload : frame.payloads) {
@@ -77,7 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   frame.body = std::string(input.rest());
   absl::StatusOr<std::vector<at::Tensor>> tensors;
   const absl::Status ran =
-      weft::internal::run_user_code([&] { tensors = weft::decode_tensors(frame); });
+      weft::rpc_internal::run_user_code([&] { tensors = weft::decode_tensors(frame); });
   require(ran.ok(), "LibTorch was asked for something that it refuses");
   if (tensors.ok()) {
     send_on(*tensors);

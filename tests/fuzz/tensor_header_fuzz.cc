@@ -1,6 +1,6 @@
 // The headers of a message's tensors: input is the number of payloads, their sizes (u16 each) and
 // the headers. What is accepted must be written as the same bytes again, and fit its payloads.
-#include "weft/rpc/tensor_header.h"
+#include "weft/rpc/transport/tensor_header.h"
 #include "weft/tests/fuzz/fuzz.h"
 
 namespace weft::fuzz {

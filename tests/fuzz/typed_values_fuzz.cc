@@ -11,8 +11,8 @@
 #include <variant>
 #include <vector>
 
-#include "weft/dist_optim/internal/step_core.h"
-#include "weft/rpc/codec.h"
+#include "weft/dist_optim/steps/step_core.h"
+#include "weft/rpc/codec/codec.h"
 #include "weft/tests/fuzz/fuzz.h"
 
 namespace weft::fuzz {
@@ -92,12 +92,12 @@ constexpr Check kChecks[] = {
     check<Everything>,
     check<std::vector<Everything>>,
     check<Tree>,
-    check<internal::StepId>,
-    check<internal::StepUpdate>,
-    check<internal::Verdict>,
-    check<internal::LineStanding>,
-    check<internal::StepDurable>,
-    check<internal::StepSummary>,
+    check<dist_optim_internal::StepId>,
+    check<dist_optim_internal::StepUpdate>,
+    check<dist_optim_internal::Verdict>,
+    check<dist_optim_internal::LineStanding>,
+    check<dist_optim_internal::StepDurable>,
+    check<dist_optim_internal::StepSummary>,
 };
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/rpc/class.h"
-#include "weft/rpc/internal/typed_call.h"
+#include "weft/rpc/typed_call.h"
 #include "weft/tests/rpc/support/loopback_runtime.h"
 
 namespace registry_test {
@@ -82,15 +82,15 @@ int other(int x) { return x + 1; }
 
 // What RRef<T>'s verbs do, with a target that the loopback knows.
 template <class R, class T, class Pointer, class... P>
-absl::StatusOr<weft::internal::Stored<weft::result_t<R>>> call(
+absl::StatusOr<weft::async_internal::Stored<weft::result_t<R>>> call(
     const std::shared_ptr<LoopbackRuntime>& runtime, const std::string& target, Pointer method,
     std::type_identity_t<P>... argument) {
-  weft::internal::Outgoing call =
-      weft::internal::open_call(runtime, runtime->id(), weft::CallOptions());
-  weft::internal::choose_method<T>(call, method);
-  weft::internal::put_arguments<P...>(call, std::forward<P>(argument)...);
+  weft::rpc_internal::Outgoing call =
+      weft::rpc_internal::open_call(runtime, runtime->id(), weft::CallOptions());
+  weft::rpc_internal::choose_method<T>(call, method);
+  weft::rpc_internal::put_arguments<P...>(call, std::forward<P>(argument)...);
   call.request.target = target;
-  return weft::internal::start_call<weft::result_t<R>>(std::move(call)).result();
+  return weft::rpc_internal::start_call<weft::result_t<R>>(std::move(call)).result();
 }
 template <class T, class R, class C, class... P>
 auto run(const std::shared_ptr<LoopbackRuntime>& runtime, const std::string& target,
@@ -107,23 +107,24 @@ auto run(const std::shared_ptr<LoopbackRuntime>& runtime, const std::string& tar
 template <class T, class... Argument>
 absl::Status create(const std::shared_ptr<LoopbackRuntime>& runtime, const std::string& name,
                     Argument&&... argument) {
-  using Chosen = weft::internal::ChosenConstructor<T, Argument&&...>;
-  weft::internal::Outgoing call =
-      weft::internal::open_call(runtime, runtime->id(), weft::CallOptions());
-  weft::internal::choose_constructor<T>(call, Chosen());
-  weft::internal::put_constructor_arguments(call, Chosen(), std::forward<Argument>(argument)...);
+  using Chosen = weft::rpc_internal::ChosenConstructor<T, Argument&&...>;
+  weft::rpc_internal::Outgoing call =
+      weft::rpc_internal::open_call(runtime, runtime->id(), weft::CallOptions());
+  weft::rpc_internal::choose_constructor<T>(call, Chosen());
+  weft::rpc_internal::put_constructor_arguments(call, Chosen(),
+                                                std::forward<Argument>(argument)...);
   call.request.creation = name;
-  return weft::internal::start_call<void>(std::move(call)).result().status();
+  return weft::rpc_internal::start_call<void>(std::move(call)).result().status();
 }
 template <class R, class... P>
 absl::Status create_by(const std::shared_ptr<LoopbackRuntime>& runtime, const std::string& name,
                        R (*function)(P...), std::type_identity_t<P>... argument) {
-  weft::internal::Outgoing call =
-      weft::internal::open_call(runtime, runtime->id(), weft::CallOptions());
-  weft::internal::choose(call, function);
-  weft::internal::put_arguments<P...>(call, std::forward<P>(argument)...);
+  weft::rpc_internal::Outgoing call =
+      weft::rpc_internal::open_call(runtime, runtime->id(), weft::CallOptions());
+  weft::rpc_internal::choose(call, function);
+  weft::rpc_internal::put_arguments<P...>(call, std::forward<P>(argument)...);
   call.request.creation = name;
-  return weft::internal::start_call<void>(std::move(call)).result().status();
+  return weft::rpc_internal::start_call<void>(std::move(call)).result().status();
 }
 
 class RegistryTest : public ::testing::Test {
@@ -198,11 +199,11 @@ TEST_F(RegistryTest, MethodsOfEveryShapeRunOnTheirObject) {
 
 TEST_F(RegistryTest, AMethodThatReturnsAFutureKeepsItsObject) {
   ASSERT_TRUE(create<Server>(runtime, "s").ok());
-  weft::internal::Outgoing outgoing = weft::internal::open_call(runtime, runtime->id(), {});
-  weft::internal::choose_method<Server>(outgoing, &Server::later);
+  weft::rpc_internal::Outgoing outgoing = weft::rpc_internal::open_call(runtime, runtime->id(), {});
+  weft::rpc_internal::choose_method<Server>(outgoing, &Server::later);
   outgoing.request.target = "s";
   const weft::Future<std::string> future =
-      weft::internal::start_call<std::string>(std::move(outgoing));
+      weft::rpc_internal::start_call<std::string>(std::move(outgoing));
   const std::weak_ptr<void> object = runtime->objects["s"].value;
   runtime->objects.clear();
   ASSERT_FALSE(object.expired());
@@ -224,11 +225,11 @@ TEST_F(RegistryTest, FactoriesMakeObjectsOfAbstractClasses) {
 }
 
 TEST_F(RegistryTest, AFactoryCalledForItsValueIsRefusedUnrun) {
-  weft::internal::Outgoing outgoing = weft::internal::open_call(runtime, runtime->id(), {});
-  weft::internal::choose(outgoing, make_policy);
-  weft::internal::put_arguments<bool>(outgoing, true);
+  weft::rpc_internal::Outgoing outgoing = weft::rpc_internal::open_call(runtime, runtime->id(), {});
+  weft::rpc_internal::choose(outgoing, make_policy);
+  weft::rpc_internal::put_arguments<bool>(outgoing, true);
   const absl::Status status =
-      weft::internal::start_call<void>(std::move(outgoing)).result().status();
+      weft::rpc_internal::start_call<void>(std::move(outgoing)).result().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(weft::ran_of(status), Ran::kNo);
 }
@@ -248,12 +249,12 @@ TEST_F(RegistryTest, AMethodOutsideTheClassListIsRefusedByItsCaller) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("WEFT_REGISTER_CLASS"));
 }
 
-weft::internal::Declaration declare(std::string name, int (*function)(int), const char* file,
-                                    int line) {
-  weft::internal::Declaration declaration;
+weft::rpc_internal::Declaration declare(std::string name, int (*function)(int), const char* file,
+                                        int line) {
+  weft::rpc_internal::Declaration declaration;
   declaration.name = std::move(name);
-  declaration.type = &weft::internal::callable_type(function);
-  declaration.callable = weft::internal::function_key(weft::internal::plain(function));
+  declaration.type = &weft::rpc_internal::callable_type(function);
+  declaration.callable = weft::rpc_internal::function_key(weft::rpc_internal::plain(function));
   declaration.file = file;
   declaration.line = line;
   return declaration;

@@ -1,5 +1,5 @@
 // Typed calls through the whole stack: verbs, runtime, agent, session, transport.
-#include "weft/rpc/internal/worker_runtime.h"
+#include "weft/rpc/worker_runtime.h"
 
 #include <new>
 #include <thread>
@@ -145,9 +145,9 @@ class WorkerRuntimeTest : public ::testing::TestWithParam<weft::testing::Transpo
     auto registry = builder.build();
     EXPECT_TRUE(registry.ok()) << registry.status();
     for (size_t i = 0; i < workers; ++i) {
-      runtimes_.push_back(std::make_shared<weft::internal::WorkerRuntime>(
+      runtimes_.push_back(std::make_shared<weft::rpc_internal::WorkerRuntime>(
           world_.agent(i), world_.executor(i), world_.clock(), *registry,
-          weft::internal::RuntimeOptions{}));
+          weft::rpc_internal::RuntimeOptions{}));
       runtimes_.back()->attach();
     }
     world_.start();
@@ -162,7 +162,7 @@ class WorkerRuntimeTest : public ::testing::TestWithParam<weft::testing::Transpo
   }
 
   weft::testing::AgentWorld world_;
-  std::vector<std::shared_ptr<weft::internal::WorkerRuntime>> runtimes_;
+  std::vector<std::shared_ptr<weft::rpc_internal::WorkerRuntime>> runtimes_;
   std::optional<weft::CallScopeGuard> scope_;
 };
 

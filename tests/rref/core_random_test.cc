@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "weft/tests/rref/core_world.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 namespace {
 
 struct Faults {
@@ -593,4 +593,4 @@ TEST(OwnershipSchedules, DeathsAndFailuresTogether) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -11,7 +11,7 @@
 #include "weft/tests/rref/scenario.h"
 #include "weft/tests/rref/scenario_names.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -239,4 +239,4 @@ TEST(ScenarioFormat, PrintsBackWhatItReads) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -5,7 +5,7 @@
 
 #include "weft/base/status.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 
 CoreWorld::Worker& CoreWorld::add_worker(uint32_t index, OwnershipLimits limits) {
   Worker& worker = workers_[index];
@@ -262,4 +262,4 @@ void CoreWorld::forget_handle(Worker& at, const Handle& handle) {
   if (found != at.handles.end()) at.handles.erase(found);
 }
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -16,7 +16,7 @@
 
 #include "weft/rref/internal/ownership_core.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 
 class CoreWorld {
  public:
@@ -128,4 +128,4 @@ class CoreWorld {
   std::map<FetchTicket, RRefId> waiting_fetches_;  // of these, the ones it has not answered
 };
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -18,7 +18,7 @@
 #include "weft/tests/rref/scenario.h"
 #include "weft/tests/rref/scenario_names.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -426,4 +426,4 @@ INSTANTIATE_TEST_SUITE_P(Files, RepeatingDriverScenarioTest,
                          ::testing::ValuesIn(files_with("duplicate ")), stem_of);
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

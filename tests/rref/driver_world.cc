@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
 #include "weft/proto/weft.pb.h"
-#include "weft/rpc/internal/status_wire.h"
+#include "weft/rpc/transport/status_wire.h"
 #include "weft/rref/internal/rref_wire.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 using What = DriverWorld::Happened::What;
 
 DriverWorld::DriverWorld(size_t workers, OwnershipLimits limits,
@@ -53,11 +53,11 @@ void DriverWorld::add_node(WorkerId id, const OwnershipLimits& limits) {
         return keep(at, connection, frame);
       });
   EXPECT_TRUE(at.transport->listen().ok());
-  AgentOptions options;
+  rpc_internal::AgentOptions options;
   options.group = "test";
   options.self = {id, absl::StrCat("w", id.index), at.transport->address()};
-  at.agent = std::make_unique<Agent>(options, *at.transport, clock_, executor_);
-  at.agent->set_call_handler([this, &at](const std::shared_ptr<IncomingCall>& call) {
+  at.agent = std::make_unique<rpc_internal::Agent>(options, *at.transport, clock_, executor_);
+  at.agent->set_call_handler([this, &at](const std::shared_ptr<rpc_internal::IncomingCall>& call) {
     if (call->from() == at.id && !at.killed) {  // no wire to wait on: it waits here
       Packet packet;
       packet.order = next_order_++;
@@ -144,7 +144,7 @@ bool DriverWorld::keep(Node& at, const ConnectionPtr& connection, Frame& frame) 
   packet.from = header.source;
   packet.to = header.destination;
   if (header.kind == FrameKind::kPost) {
-    if (header.function != static_cast<uint64_t>(Topic::kRRef)) return false;
+    if (header.function != static_cast<uint64_t>(rpc_internal::Topic::kRRef)) return false;
     packet.message = *decode_message(frame.body);
   } else if (header.kind == FrameKind::kCall) {
     if (header.function == kAsk) return false;
@@ -154,7 +154,7 @@ bool DriverWorld::keep(Node& at, const ConnectionPtr& connection, Frame& frame) 
     if (found == calls_.end()) return false;
     const Outgoing& call = *found->second;
     const bool error = (header.flags & kFlagError) != 0;
-    if (error) packet.status = decode_status(meta_of(frame).status());
+    if (error) packet.status = rpc_internal::decode_status(meta_of(frame).status());
     if (call.kind == Kind::kCreation && error) {
       packet.kind = Kind::kCreationRefused;
     } else if (call.kind == Kind::kFetch) {
@@ -205,7 +205,7 @@ bool DriverWorld::repeat(size_t position) {
   Node& from = *nodes_.at({packet.from.index, packet.from.incarnation});
   repeating_ = true;
   if (packet.kind == Kind::kControl) {
-    from.agent->post(packet.to, Topic::kRRef, packet.frame.body);
+    from.agent->post(packet.to, rpc_internal::Topic::kRRef, packet.frame.body);
   } else if (packet.kind == Kind::kCreation) {
     auto call = std::make_shared<Outgoing>();
     call->to = packet.to;
@@ -335,4 +335,4 @@ void DriverWorld::event(Node& at, What what, const Handle& handle, const absl::S
   if (!ending_) on_event({at.id, what, handle, status, nullptr});
 }
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -14,18 +14,18 @@
 #include <utility>
 #include <vector>
 
+#include "weft/async/executor.h"
 #include "weft/base/clock.h"
-#include "weft/base/executor.h"
-#include "weft/rpc/inproc_transport.h"
-#include "weft/rpc/internal/agent.h"
-#include "weft/rref/internal/rref_driver.h"
+#include "weft/rpc/session/agent.h"
+#include "weft/rpc/transport/inproc_transport.h"
+#include "weft/rref/rref_driver.h"
 #include "weft/tests/support/held_transport.h"
 
 namespace weft::wire {
 class Meta;
 }
 
-namespace weft::internal {
+namespace weft::rref_internal {
 
 class DriverWorld {
  public:
@@ -40,7 +40,7 @@ class DriverWorld {
     // The frame that has arrived, or, to oneself (there is no wire), the call made of it.
     ConnectionPtr connection;
     Frame frame;
-    std::shared_ptr<IncomingCall> call;
+    std::shared_ptr<rpc_internal::IncomingCall> call;
     // What it says.
     std::optional<Message> message;
     std::vector<Reference> references;
@@ -71,12 +71,13 @@ class DriverWorld {
   struct Node {
     WorkerId id;
     std::unique_ptr<testing::HeldTransport> transport;
-    std::unique_ptr<Agent> agent;
+    std::unique_ptr<rpc_internal::Agent> agent;
     std::shared_ptr<RRefDriver> driver;
     std::vector<RRefHandlePtr> handles;
     std::vector<Watch> watched;
-    std::map<RRefId, std::shared_ptr<ObjectSlot>> slots;           // of functions that run here
-    std::multimap<WorkerId, std::shared_ptr<IncomingCall>> asked;  // calls to be answered
+    std::map<RRefId, std::shared_ptr<ObjectSlot>> slots;  // of functions that run here
+    std::multimap<WorkerId, std::shared_ptr<rpc_internal::IncomingCall>>
+        asked;                                       // calls to be answered
     std::map<uint64_t, std::vector<Watch>> waiting;  // carriers whose function has not started
     std::map<uint64_t, std::vector<Watch>> early;    // read ones that are not all confirmed
     bool started = false;
@@ -166,8 +167,8 @@ class DriverWorld {
   void add_node(WorkerId id, const OwnershipLimits& limits);
   void start(Node& at);
   bool keep(Node& at, const ConnectionPtr& connection, Frame& frame);
-  void serve(Node& at, const std::shared_ptr<IncomingCall>& call, bool unread);
-  void serve_carrier(Node& at, const std::shared_ptr<IncomingCall>& call,
+  void serve(Node& at, const std::shared_ptr<rpc_internal::IncomingCall>& call, bool unread);
+  void serve_carrier(Node& at, const std::shared_ptr<rpc_internal::IncomingCall>& call,
                      const std::vector<std::string>& wires);
   void make_call(Node& at, const OutgoingPtr& call, Frame frame);
   void answered(Node& at, Outgoing& call, absl::StatusOr<Frame> reply);
@@ -196,4 +197,4 @@ class DriverWorld {
   std::set<RRefId> had_value_;
 };
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

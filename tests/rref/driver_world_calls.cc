@@ -7,11 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
 #include "weft/proto/weft.pb.h"
-#include "weft/rpc/internal/status_wire.h"
+#include "weft/rpc/transport/status_wire.h"
 #include "weft/rref/internal/rref_wire.h"
 #include "weft/tests/rref/driver_world.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 using What = DriverWorld::Happened::What;
 
 // A value that may hold references itself.
@@ -172,7 +172,7 @@ void DriverWorld::answered(Node& at, Outgoing& call, absl::StatusOr<Frame> reply
   if (ending_ || at.killed) return;
   absl::Status status = reply.status();
   if (reply.ok() && (reply->header.flags & kFlagError) != 0) {
-    status = decode_status(meta_of(*reply).status());
+    status = rpc_internal::decode_status(meta_of(*reply).status());
   }
   if (call.created && !status.ok()) {
     at.driver->creation_failed(*call.created, call.to, call.failure.ok() ? status : call.failure);
@@ -195,7 +195,8 @@ void DriverWorld::take_in(Node& at, ReferenceHook::References references) {
   }
 }
 
-void DriverWorld::serve(Node& at, const std::shared_ptr<IncomingCall>& call, bool unread) {
+void DriverWorld::serve(Node& at, const std::shared_ptr<rpc_internal::IncomingCall>& call,
+                        bool unread) {
   const wire::Meta meta = meta_of(call->frame());
   switch (call->header().function) {
     case kCreate: {
@@ -233,7 +234,7 @@ void DriverWorld::serve(Node& at, const std::shared_ptr<IncomingCall>& call, boo
   }
 }
 
-void DriverWorld::serve_carrier(Node& at, const std::shared_ptr<IncomingCall>& call,
+void DriverWorld::serve_carrier(Node& at, const std::shared_ptr<rpc_internal::IncomingCall>& call,
                                 const std::vector<std::string>& wires) {
   const uint64_t carrier = next_carrier_++;
   std::vector<Watch> watches = watches_of(at.id, wires);
@@ -269,4 +270,4 @@ void DriverWorld::serve_carrier(Node& at, const std::shared_ptr<IncomingCall>& c
       });
 }
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

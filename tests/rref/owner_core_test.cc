@@ -4,7 +4,7 @@
 
 #include "weft/rref/internal/ownership_core.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 namespace {
 
 constexpr WorkerId kOwner{0, 1}, kGreedy{1, 1}, kModest{2, 1};
@@ -74,4 +74,4 @@ TEST(RRefDeaths, AnEarlierLifeEndsAlsoAfterALaterOneOfItsPlace) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -157,8 +157,8 @@ TEST_P(RRefTest, IsOnlyUsedAsTheTypeThatItIs) {
   ASSERT_NE(entry, nullptr);
   request.function = entry->key();
   const weft::TypeInfo& wrong = weft::type_info_of<double>();
-  request.target =
-      weft::internal::encode(weft::internal::Target{value.id(), {wrong.hash, wrong.name}});
+  request.target = weft::rref_internal::encode(
+      weft::rref_internal::Target{value.id(), {wrong.hash, wrong.name}});
   weft::Promise<int> promise;
   const Future<int> answered = promise.future();
   world.node(0).runtime->call(std::move(request), [&promise](absl::StatusOr<weft::Reader> reply) {

@@ -3,7 +3,7 @@
 #include "weft/proto/rref.pb.h"
 #include "weft/rref/internal/rref_wire.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 namespace {
 
 constexpr WorkerId kUser{1, 2};
@@ -147,4 +147,4 @@ TEST(RRefWire, MutatedBytesNeverMakeMalformedMessages) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace weft::internal {
+namespace weft::rref_internal {
 namespace {
 
 std::vector<std::string> words_of(const std::string& line) {
@@ -113,4 +113,4 @@ std::vector<std::string> scenario_files(const std::string& folder) {
   return files;
 }
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-namespace weft::internal {
+namespace weft::rref_internal {
 
 // What scenarios act on.
 class ScenarioTarget {
@@ -51,4 +51,4 @@ std::string run_scenario(const std::string& path, ScenarioTarget& target);
 // All scenario files of a folder, sorted.
 std::vector<std::string> scenario_files(const std::string& folder);
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -4,7 +4,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 
 uint64_t ScenarioNames::gauge(const OwnershipGauges& gauges, const std::string& name) {
   const std::map<std::string, uint64_t> all = {{"owners", gauges.owners},
@@ -60,4 +60,4 @@ std::string ScenarioNames::text(const absl::Status& status) const {
   return rename(absl::StrCat(absl::StatusCodeToString(status.code()), ": ", status.message(), " "));
 }
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "weft/rref/internal/ownership_types.h"
 
-namespace weft::internal {
+namespace weft::rref_internal {
 
 class ScenarioNames {
  public:
@@ -41,4 +41,4 @@ class ScenarioNames {
   std::map<ForkId, size_t> forks_;
 };
 
-}  // namespace weft::internal
+}  // namespace weft::rref_internal

@@ -1,26 +1,10 @@
 // The rules that can be broken, and the search for a run that notices.
+#include <algorithm>
 #include <iomanip>
-#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/breakage.h"
 #include "weft/tests/sim/runs.h"
-
-#ifdef WEFT_BREAKAGES
-
-namespace weft {
-namespace {
-
-std::map<std::string, bool>& switches() {
-  static std::map<std::string, bool> all;
-  return all;
-}
-
-}  // namespace
-
-const bool& breakage(const char* name) { return switches()[name]; }
-
-}  // namespace weft
 
 namespace weft::sim {
 namespace {
@@ -187,20 +171,24 @@ constexpr Rule kRules[] = {
 
 std::span<const Rule> rules() { return kRules; }
 
-bool break_rule(const std::string& name) {
-  for (const Rule& rule : kRules) {
-    if (name != rule.name) continue;
-    switches()[name] = true;
-    return true;
-  }
-  return false;
+bool break_rule(std::string_view name) {
+  const bool known =
+      std::ranges::any_of(kRules, [&](const Rule& rule) { return name == rule.name; });
+  if (!known || !has_breakages()) return false;
+  set_breakage(name, true);
+  return true;
 }
 
 void mend_rules() {
-  for (auto& [name, broken] : switches()) broken = false;
+  for (const Rule& rule : kRules) set_breakage(rule.name, false);
 }
 
 int find_breakages(uint64_t at_most, std::ostream& out) {
+  if (!has_breakages()) {
+    out << "this build cannot break rules: configure it with -DWEFT_BREAKAGES=ON, as preset dev "
+           "does\n";
+    return 2;
+  }
   size_t missed = 0;
   out << std::left << std::setw(34) << "breakage" << std::setw(12) << "profile" << std::setw(62)
       << "what the core does" << std::right << std::setw(8) << "runs"
@@ -227,19 +215,3 @@ int find_breakages(uint64_t at_most, std::ostream& out) {
 }
 
 }  // namespace weft::sim
-
-#else
-
-namespace weft::sim {
-
-bool break_rule(const std::string&) { return false; }
-void mend_rules() {}
-
-int find_breakages(uint64_t, std::ostream& out) {
-  out << "this executable has the libraries' own cores: use weft_sim_breakages\n";
-  return 2;
-}
-
-}  // namespace weft::sim
-
-#endif

@@ -5,13 +5,13 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
 #include "weft/proto/weft.pb.h"
-#include "weft/rpc/internal/status_wire.h"
+#include "weft/rpc/transport/status_wire.h"
 #include "weft/tests/sim/world.h"
 
 namespace weft::sim {
 
-using internal::Acceptance;
-using internal::Delivery;
+using rref_internal::Acceptance;
+using rref_internal::Delivery;
 
 namespace {
 
@@ -47,7 +47,7 @@ bool Calls::pack(const CallPlan& plan, CallBody& body, HandlePtr& created) {
   }
   bool ok = true;
   for (const HandlePtr& argument : plan.arguments) {
-    std::optional<internal::Reference> reference = references.carry(argument, plan.to);
+    std::optional<rref_internal::Reference> reference = references.carry(argument, plan.to);
     if (!reference) {
       ok = false;
       break;
@@ -61,7 +61,7 @@ bool Calls::pack(const CallPlan& plan, CallBody& body, HandlePtr& created) {
     ok = worker_.passes.record_send(plan.context, plan.to, values, &body.metadata, &body.transfer);
   }
   if (ok) return true;
-  for (const internal::Reference& made : body.references) references.carrier_ended(made);
+  for (const rref_internal::Reference& made : body.references) references.carrier_ended(made);
   return false;
 }
 
@@ -128,7 +128,7 @@ void Calls::on_reply(WorkerId from, const Frame& frame, bool pending) {
     world_.report.count(Effect::kResultsLost);
     wire::Meta meta;
     meta.ParseFromString(frame.meta);
-    const absl::Status lost = internal::decode_status(meta.status());
+    const absl::Status lost = rpc_internal::decode_status(meta.status());
     if (!absl::IsDataLoss(lost) || ran_of(lost) != Ran::kYes) {
       return world_.violate("session", "a reply without a body does not say that it was lost");
     }
@@ -172,7 +172,7 @@ void Calls::resolve(uint64_t /*call*/, Outgoing out, Outcome outcome, Where wher
   world_.checker.calls.resolve(out.body->ledger, outcome);
   // Sent messages arrive exactly once or their receiver is dead.
   if (outcome == Outcome::kNotRun && where == Where::kHere) {
-    for (const internal::Reference& reference : out.body->references) {
+    for (const rref_internal::Reference& reference : out.body->references) {
       worker_.references.carrier_ended(reference);
     }
   }
@@ -416,7 +416,7 @@ void Calls::finish(uint64_t number) {
     body->context = incoming.body->context;
     if (!worker_.passes.record_send(incoming.body->context, incoming.from, &incoming.values,
                                     &body->metadata, &body->transfer)) {
-      for (const internal::Reference& made : body->references) references.carrier_ended(made);
+      for (const rref_internal::Reference& made : body->references) references.carrier_ended(made);
       body->references.clear();
       body->ok = false;
       body->ran = Ran::kYes;

@@ -8,7 +8,9 @@
 
 namespace weft::sim {
 
-using namespace internal;  // NOLINT: the words of the protocols
+using namespace weft::rpc_internal;            // NOLINT: the words of the protocols
+using namespace weft::rref_internal;           // NOLINT: as above
+using namespace weft::dist_autograd_internal;  // NOLINT: as above
 
 // ---- calls
 
@@ -111,7 +113,7 @@ void OwnershipBook::created(RRefId rref) {
 void OwnershipBook::value_set(RRefId rref) { rrefs_[rref].value = true; }
 void OwnershipBook::excuse(RRefId rref) { rrefs_[rref].excused = true; }
 
-void OwnershipBook::fork(const Reference& reference, WorkerId to) {
+void OwnershipBook::fork(const rref_internal::Reference& reference, WorkerId to) {
   rrefs_[reference.rref].forks.push_back(reference.fork);
   if (reference.parent.valid()) forks_[reference.parent].children.push_back(reference.fork);
   ForkFacts& fork = forks_[reference.fork];
@@ -121,17 +123,17 @@ void OwnershipBook::fork(const Reference& reference, WorkerId to) {
   fork.to = to;
 }
 
-void OwnershipBook::read(const Reference& reference, WorkerId at) {
+void OwnershipBook::read(const rref_internal::Reference& reference, WorkerId at) {
   if (reference.owner == at) forks_[reference.fork].decided = true;
 }
 
 void OwnershipBook::decide(ForkId fork) { forks_[fork].decided = true; }
 
-void OwnershipBook::hold(Slot, const Handle& handle) {
+void OwnershipBook::hold(Slot, const rref_internal::Handle& handle) {
   if (!handle.owned()) forks_[handle.fork].held = true;
 }
 
-void OwnershipBook::drop(Slot, const Handle& handle) {
+void OwnershipBook::drop(Slot, const rref_internal::Handle& handle) {
   if (!handle.owned()) forks_[handle.fork].held = false;
 }
 
@@ -139,19 +141,19 @@ bool OwnershipBook::is_decided(const ForkFacts& fork) const {
   return fork.decided || world_.ended(fork.to) || world_.ended(fork.owner);
 }
 
-void OwnershipBook::on_send(WorkerId at, const Message& message) {
-  if (const auto* accept = std::get_if<ForkAccept>(&message)) {
+void OwnershipBook::on_send(WorkerId at, const rref_internal::Message& message) {
+  if (const auto* accept = std::get_if<rref_internal::ForkAccept>(&message)) {
     decide(accept->fork);
     if (rrefs_[accept->rref].freed > 0) {
       world_.violate("S3", "a fork of a freed value was accepted: " + accept->rref.to_string());
     }
-  } else if (const auto* reject = std::get_if<ForkReject>(&message)) {
+  } else if (const auto* reject = std::get_if<rref_internal::ForkReject>(&message)) {
     decide(reject->fork);
-  } else if (const auto* ack = std::get_if<CancelAck>(&message)) {
+  } else if (const auto* ack = std::get_if<rref_internal::CancelAck>(&message)) {
     if (ack->owner == at) decide(ack->fork);
-  } else if (const auto* child = std::get_if<ChildAccept>(&message)) {
+  } else if (const auto* child = std::get_if<rref_internal::ChildAccept>(&message)) {
     decide(child->fork);
-  } else if (const auto* end = std::get_if<UserDelete>(&message)) {
+  } else if (const auto* end = std::get_if<rref_internal::UserDelete>(&message)) {
     ForkFacts& fork = forks_[end->fork];
     if (++fork.deletes > 1) {
       world_.violate("B2", "two USER_DELETE for " + end->fork.to_string());
@@ -178,7 +180,7 @@ void OwnershipBook::on_free(Worker& owner, RRefId rref) {
   }
 }
 
-void OwnershipBook::on_confirmed(Worker& at, const Handle& handle) {
+void OwnershipBook::on_confirmed(Worker& at, const rref_internal::Handle& handle) {
   if (handle.owned()) return;
   ForkFacts& fork = forks_[handle.fork];
   fork.confirmed = true;
@@ -187,7 +189,7 @@ void OwnershipBook::on_confirmed(Worker& at, const Handle& handle) {
   }
 }
 
-void OwnershipBook::on_lost(Worker& at, const Handle& handle, bool confirmed) {
+void OwnershipBook::on_lost(Worker& at, const rref_internal::Handle& handle, bool confirmed) {
   const RRefFacts& facts = rrefs_[handle.rref];
   if (!handle.owned() && confirmed && !world_.ended(facts.owner) && !world_.ended(at.id)) {
     world_.violate(
@@ -204,12 +206,13 @@ void OwnershipBook::on_fetched(WorkerId, RRefId rref) {
   if (!facts.value) world_.violate("S5", rref.to_string() + " was read before it was there");
 }
 
-void OwnershipBook::check_held(const Worker& at, const Handle& handle, WorkerId owner) {
+void OwnershipBook::check_held(const Worker& at, const rref_internal::Handle& handle,
+                               WorkerId owner) {
   if (world_.ended(at.id) || world_.ended(owner)) return;
   if (!at.references.core().confirmed(handle)) return;
   const Worker* there = world_.worker(owner);
   if (there == nullptr || there->references.core().draining()) return;
-  if (!there->references.core().confirmed(Handle{handle.rref, {}})) {
+  if (!there->references.core().confirmed(rref_internal::Handle{handle.rref, {}})) {
     world_.violate("S2", absl::StrCat(owner.to_string(), " does not know ", handle.rref.to_string(),
                                       ", which ", at.id.to_string(), " holds"));
   }
@@ -217,13 +220,14 @@ void OwnershipBook::check_held(const Worker& at, const Handle& handle, WorkerId 
 
 // ---- passes
 
-uint64_t PassBook::number(const PassId& pass) {
+uint64_t PassBook::number(const dist_autograd_internal::PassId& pass) {
   const auto [found, fresh] = numbers_.emplace(pass, ids_.size());
   if (fresh) ids_.push_back(pass);
   return found->second;
 }
 
-void PassBook::start(const PassId& pass, Slot initiator, std::vector<Program::Root> roots) {
+void PassBook::start(const dist_autograd_internal::PassId& pass, Slot initiator,
+                     std::vector<dist_autograd_internal::Program::Root> roots) {
   Facts& facts = passes_[pass];
   if (std::exchange(facts.started, true)) {
     world_.violate("I6", "two passes with one name: " + pass.to_string());
@@ -233,22 +237,27 @@ void PassBook::start(const PassId& pass, Slot initiator, std::vector<Program::Ro
   facts.truth = world_.contexts.at(pass.context).program.truth(facts.roots);
 }
 
-void PassBook::on_sent(Slot, WorkerId, const AutogradMessage& message, bool counted) {
+void PassBook::on_sent(Slot, WorkerId, const dist_autograd_internal::AutogradMessage& message,
+                       bool counted) {
   if (!counted) return;
-  const PassId& pass = *pass_of(message);
+  const dist_autograd_internal::PassId& pass = *pass_of(message);
   Facts& facts = passes_[pass];
-  if (std::holds_alternative<SealMessage>(message) && !std::exchange(facts.sealed, true)) {
+  if (std::holds_alternative<dist_autograd_internal::SealMessage>(message) &&
+      !std::exchange(facts.sealed, true)) {
     check_quiet(pass, facts, "at the seal");
   }
   ++facts.under_way;
 }
 
-void PassBook::on_read(Slot at, const AutogradMessage& message, bool counted) {
-  if (std::holds_alternative<AbortMessage>(message)) passes_[*pass_of(message)].told.insert(at);
+void PassBook::on_read(Slot at, const dist_autograd_internal::AutogradMessage& message,
+                       bool counted) {
+  if (std::holds_alternative<dist_autograd_internal::AbortMessage>(message))
+    passes_[*pass_of(message)].told.insert(at);
   if (counted) --passes_[*pass_of(message)].under_way;
 }
 
-void PassBook::check_quiet(const PassId& pass, const Facts& facts, const char* when) {
+void PassBook::check_quiet(const dist_autograd_internal::PassId& pass, const Facts& facts,
+                           const char* when) {
   if (facts.under_way != 0) {
     world_.violate("I4", absl::StrCat(facts.under_way, " messages of ", pass.to_string(),
                                       " are under way ", when));
@@ -262,7 +271,8 @@ void PassBook::check_quiet(const PassId& pass, const Facts& facts, const char* w
   }
 }
 
-void PassBook::merge(const PassId& pass, Slot at, const std::map<int, uint64_t>& stage) {
+void PassBook::merge(const dist_autograd_internal::PassId& pass, Slot at,
+                     const std::map<int, uint64_t>& stage) {
   Facts& facts = passes_[pass];
   if (at == facts.initiator) {
     facts.committed = true;
@@ -274,7 +284,7 @@ void PassBook::merge(const PassId& pass, Slot at, const std::map<int, uint64_t>&
     world_.violate("I5", "merged twice: " + pass.to_string());
   }
   world_.report.count(Effect::kHeldCommits);
-  const Program& program = world_.contexts.at(pass.context).program;
+  const dist_autograd_internal::Program& program = world_.contexts.at(pass.context).program;
   size_t here = 0;
   for (const auto& [leaf, gradient] : facts.truth) {
     if (program.values[leaf].worker != static_cast<int>(at)) continue;
@@ -290,12 +300,12 @@ void PassBook::merge(const PassId& pass, Slot at, const std::map<int, uint64_t>&
   }
 }
 
-void PassBook::part_dropped(const PassId& pass, Slot at) {
+void PassBook::part_dropped(const dist_autograd_internal::PassId& pass, Slot at) {
   world_.report.count(Effect::kPassesDropped);
   passes_[pass].dropped.insert(at);
 }
 
-void PassBook::engage(const PassId& pass, Slot at) {
+void PassBook::engage(const dist_autograd_internal::PassId& pass, Slot at) {
   const Facts& facts = passes_[pass];
   if (facts.dropped.contains(at) || facts.merged.contains(at) || facts.told.contains(at)) {
     world_.violate("I6", absl::StrCat(world_.life(at).id.to_string(), " joins ", pass.to_string(),
@@ -303,7 +313,8 @@ void PassBook::engage(const PassId& pass, Slot at) {
   }
 }
 
-void PassBook::complete(const PassId& pass, const PassFailure& outcome) {
+void PassBook::complete(const dist_autograd_internal::PassId& pass,
+                        const dist_autograd_internal::PassFailure& outcome) {
   Facts& facts = passes_[pass];
   if (std::exchange(facts.completed, true)) {
     world_.violate("I6", "ended twice: " + pass.to_string());
@@ -335,7 +346,7 @@ void PassBook::check_ended() {
       const Life& life = world_.life(slot);
       if (world_.ended(life.id) || facts.merged.contains(slot)) continue;
       const auto standing = life.worker->passes.core().standing(pass);
-      if (standing != ContextCore::PassStanding::kDropped) {
+      if (standing != dist_autograd_internal::ContextCore::PassStanding::kDropped) {
         world_.violate("I7", absl::StrCat(life.id.to_string(), " has no gradients of ",
                                           pass.to_string(), ", which was committed"));
       }

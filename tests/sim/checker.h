@@ -69,19 +69,19 @@ class OwnershipBook {
   void created(RRefId rref);
   void value_set(RRefId rref);
   void excuse(RRefId rref);  // its creation failed: it may be lost
-  void fork(const internal::Reference& reference, WorkerId to);
-  void read(const internal::Reference& reference, WorkerId at);
+  void fork(const rref_internal::Reference& reference, WorkerId to);
+  void read(const rref_internal::Reference& reference, WorkerId at);
   void decide(ForkId fork);
-  void hold(Slot at, const internal::Handle& handle);
-  void drop(Slot at, const internal::Handle& handle);
+  void hold(Slot at, const rref_internal::Handle& handle);
+  void drop(Slot at, const rref_internal::Handle& handle);
 
-  void on_send(WorkerId at, const internal::Message& message);
+  void on_send(WorkerId at, const rref_internal::Message& message);
   void on_free(Worker& owner, RRefId rref);
-  void on_confirmed(Worker& at, const internal::Handle& handle);
-  void on_lost(Worker& at, const internal::Handle& handle, bool confirmed);
+  void on_confirmed(Worker& at, const rref_internal::Handle& handle);
+  void on_lost(Worker& at, const rref_internal::Handle& handle, bool confirmed);
   void on_fetched(WorkerId at, RRefId rref);
   // A confirmed share of a live worker protects the value of a live owner.
-  void check_held(const Worker& at, const internal::Handle& handle, WorkerId owner);
+  void check_held(const Worker& at, const rref_internal::Handle& handle, WorkerId owner);
 
  private:
   struct ForkFacts {
@@ -112,27 +112,31 @@ class PassBook {
   explicit PassBook(World& world) : world_(world) {}
 
   // Passes by number, for events.
-  uint64_t number(const internal::PassId& pass);
-  const internal::PassId& id(uint64_t number) const { return ids_[number]; }
+  uint64_t number(const dist_autograd_internal::PassId& pass);
+  const dist_autograd_internal::PassId& id(uint64_t number) const { return ids_[number]; }
 
-  void start(const internal::PassId& pass, Slot initiator,
-             std::vector<internal::Program::Root> roots);
-  const std::vector<internal::Program::Root>& roots(const internal::PassId& pass) const {
+  void start(const dist_autograd_internal::PassId& pass, Slot initiator,
+             std::vector<dist_autograd_internal::Program::Root> roots);
+  const std::vector<dist_autograd_internal::Program::Root>& roots(
+      const dist_autograd_internal::PassId& pass) const {
     return passes_.at(pass).roots;
   }
-  void on_sent(Slot from, WorkerId to, const internal::AutogradMessage& message, bool counted);
-  void on_read(Slot at, const internal::AutogradMessage& message, bool counted);
-  void merge(const internal::PassId& pass, Slot at, const std::map<int, uint64_t>& stage);
-  void engage(const internal::PassId& pass, Slot at);
-  void part_dropped(const internal::PassId& pass, Slot at);
-  void complete(const internal::PassId& pass, const internal::PassFailure& outcome);
+  void on_sent(Slot from, WorkerId to, const dist_autograd_internal::AutogradMessage& message,
+               bool counted);
+  void on_read(Slot at, const dist_autograd_internal::AutogradMessage& message, bool counted);
+  void merge(const dist_autograd_internal::PassId& pass, Slot at,
+             const std::map<int, uint64_t>& stage);
+  void engage(const dist_autograd_internal::PassId& pass, Slot at);
+  void part_dropped(const dist_autograd_internal::PassId& pass, Slot at);
+  void complete(const dist_autograd_internal::PassId& pass,
+                const dist_autograd_internal::PassFailure& outcome);
   // When programs have stopped: passes have ended, and who should have gradients has them.
   void check_ended();
 
  private:
   struct Facts {
     Slot initiator = kNobody;
-    std::vector<internal::Program::Root> roots;
+    std::vector<dist_autograd_internal::Program::Root> roots;
     bool started = false, sealed = false, committed = false, completed = false;
     int64_t under_way = 0;  // counted messages, sent and not read
     std::map<int, uint64_t> truth;
@@ -140,12 +144,13 @@ class PassBook {
     std::set<Slot> dropped;
     std::set<Slot> told;  // by an ABORT
   };
-  void check_quiet(const internal::PassId& pass, const Facts& facts, const char* when);
+  void check_quiet(const dist_autograd_internal::PassId& pass, const Facts& facts,
+                   const char* when);
 
   World& world_;
-  std::map<internal::PassId, Facts> passes_;
-  std::map<internal::PassId, uint64_t> numbers_;
-  std::vector<internal::PassId> ids_;
+  std::map<dist_autograd_internal::PassId, Facts> passes_;
+  std::map<dist_autograd_internal::PassId, uint64_t> numbers_;
+  std::vector<dist_autograd_internal::PassId> ids_;
 };
 
 struct Checker {

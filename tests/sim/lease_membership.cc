@@ -8,9 +8,9 @@
 
 namespace weft::sim {
 
-using internal::MembershipActions;
-using internal::MembershipCore;
-using internal::Topic;
+using rpc_internal::MembershipActions;
+using rpc_internal::MembershipCore;
+using rpc_internal::Topic;
 
 namespace {
 

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "weft/rpc/internal/membership_core.h"
-#include "weft/rpc/lease_limits.h"
-#include "weft/rpc/verdict_list.h"
+#include "weft/rpc/membership/internal/membership_core.h"
+#include "weft/rpc/membership/lease_limits.h"
+#include "weft/rpc/rendezvous/verdict_list.h"
 #include "weft/tests/sim/local_clock.h"
 #include "weft/tests/sim/membership.h"
 #include "weft/tests/sim/membership_book.h"
@@ -50,7 +50,7 @@ class LeaseMembership final : public Membership {
   struct Member {
     Member(WorkerId id, const LeaseLimits& limits, LocalClock clock_in, TimePoint now,
            std::shared_ptr<RendezvousStore> store);
-    internal::MembershipCore core;
+    rpc_internal::MembershipCore core;
     VerdictList list;
     const LocalClock clock;
     std::set<WorkerId> beaten;              // at the last look
@@ -68,7 +68,7 @@ class LeaseMembership final : public Membership {
   };
   struct Question {
     Slot by = kNobody;
-    internal::MembershipActions::Question what;
+    rpc_internal::MembershipActions::Question what;
     absl::StatusOr<std::vector<Verdict>> answer;
   };
   // What happens to a question, or to a newcomer.
@@ -100,10 +100,10 @@ class LeaseMembership final : public Membership {
   void add_member(Slot slot);
   template <class Event>
   void step(Worker& worker, Event event);
-  void act(Worker& worker, internal::MembershipActions& actions);
+  void act(Worker& worker, rpc_internal::MembershipActions& actions);
   void post(Worker& from, WorkerId to, Parcel parcel);
   void lose(Worker& worker, WorkerId gone);
-  void ask(Worker& worker, const internal::MembershipActions::Question& question);
+  void ask(Worker& worker, const rpc_internal::MembershipActions::Question& question);
   void reach(Question& question);
   void look_up(Worker& worker, WorkerId stranger);
   void read_record(Worker& worker, WorkerId life, Phase then);
@@ -133,7 +133,7 @@ class LeaseMembership final : public Membership {
   std::vector<Spread> spreads_;
   std::map<uint32_t, WorkerId> records_;  // in the store, by place
   std::vector<WorkerId> tied_;
-  std::vector<internal::MembershipCore::Look> looks_;
+  std::vector<rpc_internal::MembershipCore::Look> looks_;
 };
 
 }  // namespace weft::sim

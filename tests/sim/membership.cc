@@ -39,7 +39,7 @@ void OracleMembership::greet(Worker& at, WorkerId newcomer) {
   auto post = std::make_shared<VerdictPost>();
   post->dead.assign(at.known_dead.begin(), at.known_dead.end());
   if (!post->dead.empty()) {
-    at.sessions.post(newcomer, internal::Topic::kMembership, std::move(post), 40);
+    at.sessions.post(newcomer, rpc_internal::Topic::kMembership, std::move(post), 40);
   }
   for (uint32_t incarnation = 1; incarnation < newcomer.incarnation; ++incarnation) {
     suspect(at, {newcomer.index, incarnation});
@@ -86,7 +86,7 @@ void OracleMembership::on_answer(Worker& by, const Question& question) {
     post->dead = {question.about};
     for (const WorkerId peer : by.sessions.live_peers()) {
       if (peer != question.about) {
-        by.sessions.post(peer, internal::Topic::kMembership, post, 40);
+        by.sessions.post(peer, rpc_internal::Topic::kMembership, post, 40);
       }
     }
   }

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "weft/rpc/verdict_list.h"
+#include "weft/rpc/rendezvous/verdict_list.h"
 #include "weft/tests/sim/schedule.h"
 
 namespace weft::sim {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "weft/base/status.h"
-#include "weft/dist_autograd/internal/pass_messages.h"
-#include "weft/rpc/internal/peer.h"
+#include "weft/dist_autograd/passes/pass_messages.h"
+#include "weft/rpc/session/internal/peer.h"
 #include "weft/rref/internal/ownership_types.h"
 #include "weft/tests/sim/step_messages.h"
 
@@ -27,11 +27,11 @@ enum class CallKind : uint8_t {
 struct CallBody {
   uint64_t ledger = 0;  // the call's place in the checker's book
   CallKind kind = CallKind::kPlain;
-  std::vector<internal::Reference> references;
+  std::vector<rref_internal::Reference> references;
   RRefId rref;  // creation: the new object; method, fetch: the target
   ForkId fork;  // creation: the caller's share
   ContextId context;
-  internal::AutogradMetadata metadata;
+  dist_autograd_internal::AutogradMetadata metadata;
   size_t transfer = 0;  // of the context's recorded program, if metadata.send is valid
   uint32_t depth = 0;
   std::shared_ptr<StepRequest> step;  // shared with the sender's session, as all of this is
@@ -41,16 +41,16 @@ struct ReplyBody {
   uint64_t ledger = 0;
   bool ok = true;
   Ran ran = Ran::kYes;  // of an error
-  std::vector<internal::Reference> references;
+  std::vector<rref_internal::Reference> references;
   ContextId context;
-  internal::AutogradMetadata metadata;
+  dist_autograd_internal::AutogradMetadata metadata;
   size_t transfer = 0;
   std::shared_ptr<StepReply> step;  // the same
 };
 
 // Messages that nobody waits for ride with the last one.
 struct AutogradPost {
-  std::vector<internal::AutogradMessage> messages;
+  std::vector<dist_autograd_internal::AutogradMessage> messages;
 };
 
 // These lives are dead; the writer of the newest verdict says so.

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "weft/rpc/frame.h"
+#include "weft/rpc/transport/frame.h"
 #include "weft/tests/sim/schedule.h"
 
 namespace weft::sim {

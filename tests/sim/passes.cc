@@ -8,29 +8,34 @@
 
 namespace weft::sim {
 
-using namespace internal;            // NOLINT: the words of the protocol
-using namespace internal::backward;  // NOLINT: and its actions
+using namespace weft::rpc_internal;                      // NOLINT: the words of the protocol
+using namespace weft::rref_internal;                     // NOLINT: as above
+using namespace weft::dist_autograd_internal;            // NOLINT: as above
+using namespace weft::dist_autograd_internal::backward;  // NOLINT: and its actions
 
 namespace {
 
 constexpr size_t kMaxTransfers = 90;  // per context: a graph has room for 192 sources
 
 // A session keeps what it sent, so the receiver works on a copy.
-AutogradMessage clone(const AutogradMessage& message) {
-  if (const auto* grad = std::get_if<GradMessage>(&message)) {
-    GradMessage copy{.header = grad->header, .number = grad->number, .reports = grad->reports};
+dist_autograd_internal::AutogradMessage clone(
+    const dist_autograd_internal::AutogradMessage& message) {
+  if (const auto* grad = std::get_if<dist_autograd_internal::GradMessage>(&message)) {
+    dist_autograd_internal::GradMessage copy{
+        .header = grad->header, .number = grad->number, .reports = grad->reports};
     copy.entries.reserve(grad->entries.size());
-    for (const GradEntry& entry : grad->entries) {
+    for (const dist_autograd_internal::GradEntry& entry : grad->entries) {
       copy.entries.push_back(
           {entry.send, entry.slots, entry.present,
-           std::make_unique<IntGradients>(static_cast<const IntGradients&>(*entry.gradients))});
+           std::make_unique<dist_autograd_internal::IntGradients>(
+               static_cast<const dist_autograd_internal::IntGradients&>(*entry.gradients))});
     }
     return copy;
   }
   return std::visit(
       [](const auto& typed) -> AutogradMessage {
-        if constexpr (std::is_same_v<decltype(typed), const GradMessage&>) {
-          return ReportMessage{};  // handled above
+        if constexpr (std::is_same_v<decltype(typed), const dist_autograd_internal::GradMessage&>) {
+          return dist_autograd_internal::ReportMessage{};  // handled above
         } else {
           return typed;
         }
@@ -39,10 +44,10 @@ AutogradMessage clone(const AutogradMessage& message) {
 }
 
 // Counted messages have a number: their receiver becomes active.
-bool is_counted(const AutogradMessage& message) {
-  return std::holds_alternative<GradMessage>(message) ||
-         std::holds_alternative<ActivateMessage>(message) ||
-         std::holds_alternative<SealMessage>(message);
+bool is_counted(const dist_autograd_internal::AutogradMessage& message) {
+  return std::holds_alternative<dist_autograd_internal::GradMessage>(message) ||
+         std::holds_alternative<dist_autograd_internal::ActivateMessage>(message) ||
+         std::holds_alternative<dist_autograd_internal::SealMessage>(message);
 }
 
 }  // namespace
@@ -50,12 +55,12 @@ bool is_counted(const AutogradMessage& message) {
 Passes::Passes(Worker& worker) : worker_(worker), world_(worker.world), core_(worker.id) {}
 Passes::~Passes() = default;
 
-bool Passes::works(const PassId& pass) const {
+bool Passes::works(const dist_autograd_internal::PassId& pass) const {
   auto found = runs_.find(pass);
   return found != runs_.end() && !found->second.strand.empty();
 }
 
-bool Passes::holds(const PassId& pass) const {
+bool Passes::holds(const dist_autograd_internal::PassId& pass) const {
   auto found = runs_.find(pass);
   return found != runs_.end() && found->second.holds > 0;
 }
@@ -81,7 +86,7 @@ void Passes::release_one() {
   const ContextId id = *std::next(open_.begin(), ptrdiff_t(world_.dice.below(open_.size())));
   open_.erase(id);
   world_.contexts.at(id).released = true;
-  AutogradActions actions;
+  dist_autograd_internal::AutogradActions actions;
   const bool ok = core_.release(id, actions).ok();
   world_.report.end(Operation::kReleaseContext, ok ? Outcome::kValue : Outcome::kNotRun);
   act(actions);
@@ -95,7 +100,7 @@ std::vector<int>& Passes::usable(ContextFacts& facts) {
 
 int Passes::make_value(ContextFacts& facts, const std::vector<int>& from) {
   Dice& dice = world_.dice;
-  std::vector<Program::Input> inputs;
+  std::vector<dist_autograd_internal::Program::Input> inputs;
   for (size_t i = 0, n = 1 + dice.below(3); i < n; ++i) {
     // Late values are likelier, so that graphs get deep.
     const size_t reach = dice.chance(70) ? std::min<size_t>(from.size(), 4) : from.size();
@@ -110,19 +115,19 @@ void Passes::backward() {
   if (!id.valid()) return;
   ContextFacts& facts = world_.contexts.at(id);
   Dice& dice = world_.dice;
-  std::vector<Program::Root> roots;
+  std::vector<dist_autograd_internal::Program::Root> roots;
   roots.push_back({make_value(facts, usable(facts)), 1 + dice.below(9)});
   const unsigned mode = static_cast<unsigned>(dice.below(10));
-  ContextCore::StartOptions options;
-  options.mode = mode < 6   ? BackwardMode::kDefault
-                 : mode < 9 ? BackwardMode::kEager
-                            : BackwardMode::kAllSends;
+  dist_autograd_internal::ContextCore::StartOptions options;
+  options.mode = mode < 6   ? dist_autograd_internal::BackwardMode::kDefault
+                 : mode < 9 ? dist_autograd_internal::BackwardMode::kEager
+                            : dist_autograd_internal::BackwardMode::kAllSends;
   options.retain_graph = dice.chance(50);
   options.budget = dice.chance(25)   ? absl::InfiniteDuration()
                    : dice.chance(25) ? absl::Microseconds(100 + dice.below(5000))
                                      : absl::Milliseconds(700);
-  AutogradActions actions;
-  absl::StatusOr<PassId> pass = core_.start(id, options, actions);
+  dist_autograd_internal::AutogradActions actions;
+  absl::StatusOr<dist_autograd_internal::PassId> pass = core_.start(id, options, actions);
   if (!pass.ok()) {
     world_.report.end(Operation::kBackward, Outcome::kNotRun);
     return act(actions);
@@ -134,9 +139,9 @@ void Passes::backward() {
 
 void Passes::cancel_one() {
   if (runs_.empty()) return;
-  const PassId pass =
+  const dist_autograd_internal::PassId pass =
       std::next(runs_.begin(), static_cast<ptrdiff_t>(world_.dice.below(runs_.size())))->first;
-  AutogradActions actions;
+  dist_autograd_internal::AutogradActions actions;
   core_.on_local_failure(pass, {.status = absl::CancelledError("by the user")}, actions);
   world_.report.end(Operation::kCancelPass, Outcome::kValue);
   act(actions);
@@ -145,10 +150,10 @@ void Passes::cancel_one() {
 // ---- recording
 
 bool Passes::record_send(const ContextId& context, WorkerId to, std::vector<int>* values,
-                         AutogradMetadata* metadata, size_t* transfer) {
+                         dist_autograd_internal::AutogradMetadata* metadata, size_t* transfer) {
   ContextFacts& facts = world_.contexts.at(context);
   Dice& dice = world_.dice;
-  Program& program = facts.program;
+  dist_autograd_internal::Program& program = facts.program;
   SendId send;
   std::vector<int> sources;
   if (core_.check(context).ok() && dice.chance(85) && program.transfers.size() < kMaxTransfers) {
@@ -170,7 +175,7 @@ bool Passes::record_send(const ContextId& context, WorkerId to, std::vector<int>
   metadata->send = send;
   if (!send.valid()) return true;
   *transfer = program.transfers.size();
-  Program::Transfer record;
+  dist_autograd_internal::Program::Transfer record;
   record.id = send;
   record.from = static_cast<int>(worker_.slot);
   record.to = static_cast<int>(world_.slot_of(to));
@@ -180,24 +185,25 @@ bool Passes::record_send(const ContextId& context, WorkerId to, std::vector<int>
 }
 
 bool Passes::record_receive(WorkerId from, const ContextId& context,
-                            const AutogradMetadata& metadata, size_t transfer,
-                            std::vector<int>* values) {
-  AutogradActions actions;
+                            const dist_autograd_internal::AutogradMetadata& metadata,
+                            size_t transfer, std::vector<int>* values) {
+  dist_autograd_internal::AutogradActions actions;
   const bool ok = core_.on_call(from, metadata, actions).ok();
   act(actions);
   if (!ok) return false;
   // Whoever hears of a committed pass in a call reads its gradients in that call.
-  for (const PassHistory& history : metadata.histories) {
+  for (const dist_autograd_internal::PassHistory& history : metadata.histories) {
     for (uint64_t k = history.complete_from; k <= history.decided; ++k) {
-      const PassId pass{context, history.initiator, k};
-      if (history.outcome(k) == PassHistory::Outcome::kCommitted && runs_.contains(pass)) {
+      const dist_autograd_internal::PassId pass{context, history.initiator, k};
+      if (history.outcome(k) == dist_autograd_internal::PassHistory::Outcome::kCommitted &&
+          runs_.contains(pass)) {
         world_.violate("I5", "a committed pass is not readable in a call that knows of it");
       }
     }
   }
   if (!metadata.send.valid()) return true;
   ContextFacts& facts = world_.contexts.at(context);
-  Program& program = facts.program;
+  dist_autograd_internal::Program& program = facts.program;
   const int slots = static_cast<int>(program.transfers[transfer].sources.size());
   for (int slot = 0; slot < slots; ++slot) {
     const int value = static_cast<int>(program.values.size());
@@ -213,9 +219,9 @@ bool Passes::record_receive(WorkerId from, const ContextId& context,
 
 // ---- the driver
 
-void Passes::act(AutogradActions& actions) {
-  for (AutogradAction& action : actions) {
-    if (auto* send = std::get_if<backward::Send>(&action)) {
+void Passes::act(dist_autograd_internal::AutogradActions& actions) {
+  for (dist_autograd_internal::AutogradAction& action : actions) {
+    if (auto* send = std::get_if<dist_autograd_internal::backward::Send>(&action)) {
       hand_out(std::move(*send));
     } else if (auto* arm = std::get_if<ArmDeadline>(&action)) {
       const Nanoseconds after = absl::ToChronoNanoseconds(arm->after);
@@ -231,12 +237,12 @@ void Passes::act(AutogradActions& actions) {
       readable_.erase(gone->context);
       open_.erase(gone->context);
     } else {
-      const PassId pass = std::visit(
+      const dist_autograd_internal::PassId pass = std::visit(
           [](const auto& typed) {
             if constexpr (requires { typed.pass; }) {
               return typed.pass;
             } else {
-              return PassId{};
+              return dist_autograd_internal::PassId{};
             }
           },
           action);
@@ -247,16 +253,18 @@ void Passes::act(AutogradActions& actions) {
 }
 
 // StopLocal, StageMerge and DropStage act at once: they overtake what the strand still holds.
-void Passes::local(const PassId& pass, AutogradAction action) {
+void Passes::local(const dist_autograd_internal::PassId& pass,
+                   dist_autograd_internal::AutogradAction action) {
   PassBook& book = world_.checker.passes;
   if (auto* engage = std::get_if<EngageLocal>(&action)) {
     LocalRun& run = runs_[pass];
     if (run.graph != nullptr) world_.violate("I6", "engaged twice in " + pass.to_string());
     book.engage(pass, worker_.slot);
     const ContextFacts& facts = world_.contexts.at(pass.context);
-    run.graph = std::make_unique<FakeGraph>(
+    run.graph = std::make_unique<dist_autograd_internal::FakeGraph>(
         facts.program, static_cast<int>(worker_.slot),
-        pass.initiator == worker_.id ? book.roots(pass) : std::vector<Program::Root>(),
+        pass.initiator == worker_.id ? book.roots(pass)
+                                     : std::vector<dist_autograd_internal::Program::Root>(),
         engage->sources, &broken_);
     if (world_.failing_nodes > 0 && world_.dice.chance(world_.failing_nodes)) {
       world_.report.inject(Fault::kNodeFailure);
@@ -287,28 +295,28 @@ void Passes::local(const PassId& pass, AutogradAction action) {
   }
 }
 
-void Passes::merge(const PassId& pass, LocalRun& run) {
+void Passes::merge(const dist_autograd_internal::PassId& pass, LocalRun& run) {
   world_.checker.passes.merge(pass, worker_.slot, run.graph->stage());
   for (const auto& [leaf, gradient] : run.graph->stage()) {
     readable_[pass.context][leaf] += gradient;
   }
 }
 
-void Passes::run_local(const PassId& pass) {
+void Passes::run_local(const dist_autograd_internal::PassId& pass) {
   auto found = runs_.find(pass);
   if (found == runs_.end() || found->second.strand.empty()) return;
   LocalRun& run = found->second;
-  AutogradAction action = std::move(run.strand.front());
+  dist_autograd_internal::AutogradAction action = std::move(run.strand.front());
   run.strand.pop_front();
-  FakeGraph& graph = *run.graph;
-  AutogradActions actions;
+  dist_autograd_internal::FakeGraph& graph = *run.graph;
+  dist_autograd_internal::AutogradActions actions;
   if (auto* discover = std::get_if<Discover>(&action)) {
     core_.on_discovered(pass, graph.discover(discover->from_roots, discover->sources), actions);
     return act(actions);
   }
   const size_t leaves = graph.stage().size();
   if (auto* feed = std::get_if<Feed>(&action)) {
-    for (const GradEntry& entry : feed->entries) {
+    for (const dist_autograd_internal::GradEntry& entry : feed->entries) {
       if (!graph.failed()) graph.feed(entry);
       if (world_.dice.chance(20)) {  // enough was gathered for a message
         core_.on_local_progress(pass, {.outputs = graph.take_outputs(), .done = false}, actions);
@@ -341,21 +349,23 @@ void Passes::run_local(const PassId& pass) {
 
 // ---- messages
 
-void Passes::hand_out(backward::Send send) {
+void Passes::hand_out(dist_autograd_internal::backward::Send send) {
   world_.checker.passes.on_sent(worker_.slot, send.to, send.message, is_counted(send.message));
   if (world_.trace.on()) {
-    const PassId* pass = pass_of(send.message);
-    world_.trace.add(
-        absl::StrCat("  ", std::string(kind_of(send.message)), " to ", send.to.to_string(), " ",
-                     pass != nullptr ? pass->to_string() : context_of(send.message).to_string()));
+    const dist_autograd_internal::PassId* pass = pass_of(send.message);
+    world_.trace.add(absl::StrCat(
+        "  ", std::string(kind_of(send.message)), " to ", send.to.to_string(), " ",
+        pass != nullptr ? pass->to_string()
+                        : dist_autograd_internal::context_of(send.message).to_string()));
   }
-  std::vector<AutogradMessage>& riders = riders_[send.to];
-  if (may_ride(send.message)) {
+  std::vector<dist_autograd_internal::AutogradMessage>& riders = riders_[send.to];
+  if (dist_autograd_internal::may_ride(send.message)) {
     riders.push_back(std::move(send.message));
     if (std::exchange(riders_armed_, true)) return;
     return world_.schedule.in(std::chrono::milliseconds(5), EventKind::kRiders, worker_.slot);
   }
-  if (PassHeader* header = header_of(send.message)) {
+  if (dist_autograd_internal::PassHeader* header =
+          dist_autograd_internal::header_of(send.message)) {
     if (auto timer = timers_.find(header->pass); timer != timers_.end()) {
       header->budget = std::max(absl::FromChrono(timer->second.deadline - world_.schedule.now()),
                                 absl::Microseconds(1));
@@ -378,12 +388,13 @@ void Passes::send_riders() {
 }
 
 void Passes::post(WorkerId to, std::shared_ptr<AutogradPost> parcel) {
-  worker_.sessions.post(to, Topic::kAutograd, std::move(parcel), 60);
+  worker_.sessions.post(to, rpc_internal::Topic::kAutograd, std::move(parcel), 60);
 }
 
 void Passes::on_post(WorkerId from, const std::shared_ptr<void>& body) {
-  for (const AutogradMessage& message : static_cast<const AutogradPost*>(body.get())->messages) {
-    AutogradActions actions;
+  for (const dist_autograd_internal::AutogradMessage& message :
+       static_cast<const AutogradPost*>(body.get())->messages) {
+    dist_autograd_internal::AutogradActions actions;
     world_.checker.passes.on_read(worker_.slot, message, is_counted(message));
     core_.on_message(from, clone(message), actions);
     act(actions);
@@ -391,24 +402,25 @@ void Passes::on_post(WorkerId from, const std::shared_ptr<void>& body) {
 }
 
 void Passes::on_stale_post(WorkerId from, const std::shared_ptr<void>& body) {
-  for (const AutogradMessage& message : static_cast<const AutogradPost*>(body.get())->messages) {
-    AutogradActions actions;
+  for (const dist_autograd_internal::AutogradMessage& message :
+       static_cast<const AutogradPost*>(body.get())->messages) {
+    dist_autograd_internal::AutogradActions actions;
     core_.on_message(from, clone(message), actions);
     if (!actions.empty()) world_.violate("S7", "a message of an ended life caused an action");
   }
 }
 
 void Passes::on_peer_dead(WorkerId dead) {
-  AutogradActions actions;
+  dist_autograd_internal::AutogradActions actions;
   core_.on_peer_dead(dead, actions);
   act(actions);
 }
 
 void Passes::on_event(const Event& event) {
   if (event.kind == EventKind::kRiders) return send_riders();
-  const PassId pass = world_.checker.passes.id(event.a);
+  const dist_autograd_internal::PassId pass = world_.checker.passes.id(event.a);
   if (event.kind == EventKind::kPassWork) return run_local(pass);
-  AutogradActions actions;
+  dist_autograd_internal::AutogradActions actions;
   if (event.kind == EventKind::kHold) {
     auto found = runs_.find(pass);
     if (found == runs_.end()) return;

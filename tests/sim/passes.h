@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "weft/dist_autograd/internal/context_core.h"
+#include "weft/dist_autograd/passes/context_core.h"
 #include "weft/tests/dist_autograd/fake_graph.h"
 #include "weft/tests/sim/messages.h"
 #include "weft/tests/sim/room.h"
@@ -25,7 +25,7 @@ class World;
 struct ContextFacts {
   ContextId id;
   Slot creator = kNobody;
-  internal::Program program;
+  dist_autograd_internal::Program program;
   std::map<Slot, std::vector<int>> usable;  // what later work of a worker may build on
   bool released = false;
 };
@@ -45,9 +45,9 @@ class Passes final : public Room {
   // ---- for calls. False: refused, nothing happened. `values` (may be null: the program's) are
   // what the handler has made so far under the context.
   bool record_send(const ContextId& context, WorkerId to, std::vector<int>* values,
-                   internal::AutogradMetadata* metadata, size_t* transfer);
+                   dist_autograd_internal::AutogradMetadata* metadata, size_t* transfer);
   bool record_receive(WorkerId from, const ContextId& context,
-                      const internal::AutogradMetadata& metadata, size_t transfer,
+                      const dist_autograd_internal::AutogradMetadata& metadata, size_t transfer,
                       std::vector<int>* values);
 
   // Room.
@@ -59,17 +59,17 @@ class Passes final : public Room {
   void check() const override;
   std::string leftovers() const override;
 
-  const internal::ContextCore& core() const { return core_; }
+  const dist_autograd_internal::ContextCore& core() const { return core_; }
   size_t running() const { return runs_.size(); }
-  bool works(const internal::PassId& pass) const;
-  bool holds(const internal::PassId& pass) const;
+  bool works(const dist_autograd_internal::PassId& pass) const;
+  bool holds(const dist_autograd_internal::PassId& pass) const;
   // What is readable of a context here.
   const std::map<ContextId, std::map<int, uint64_t>>& readable() const { return readable_; }
 
  private:
   struct LocalRun {
-    std::unique_ptr<internal::FakeGraph> graph;
-    std::deque<internal::AutogradAction> strand;
+    std::unique_ptr<dist_autograd_internal::FakeGraph> graph;
+    std::deque<dist_autograd_internal::AutogradAction> strand;
     bool stopped = false;
     int holds = 0;
   };
@@ -79,11 +79,12 @@ class Passes final : public Room {
     TimePoint deadline;
   };
 
-  void act(internal::AutogradActions& actions);
-  void local(const internal::PassId& pass, internal::AutogradAction action);
-  void merge(const internal::PassId& pass, LocalRun& run);
-  void run_local(const internal::PassId& pass);
-  void hand_out(internal::backward::Send send);
+  void act(dist_autograd_internal::AutogradActions& actions);
+  void local(const dist_autograd_internal::PassId& pass,
+             dist_autograd_internal::AutogradAction action);
+  void merge(const dist_autograd_internal::PassId& pass, LocalRun& run);
+  void run_local(const dist_autograd_internal::PassId& pass);
+  void hand_out(dist_autograd_internal::backward::Send send);
   void send_riders();
   void post(WorkerId to, std::shared_ptr<AutogradPost> parcel);
   int make_value(ContextFacts& facts, const std::vector<int>& from);
@@ -91,16 +92,16 @@ class Passes final : public Room {
 
   Worker& worker_;
   World& world_;
-  internal::ContextCore core_;
-  std::map<internal::PassId, LocalRun> runs_;
-  std::map<internal::PassId, Timer> timers_;
+  dist_autograd_internal::ContextCore core_;
+  std::map<dist_autograd_internal::PassId, LocalRun> runs_;
+  std::map<dist_autograd_internal::PassId, Timer> timers_;
   std::map<ContextId, std::map<int, uint64_t>> readable_;
-  std::map<WorkerId, std::vector<internal::AutogradMessage>> riders_;
+  std::map<WorkerId, std::vector<dist_autograd_internal::AutogradMessage>> riders_;
   bool riders_armed_ = false;
   uint64_t last_timer_ = 0;
-  std::vector<internal::PassId> started_;  // here, newest last
-  std::set<ContextId> open_;               // created here and not released
-  std::string broken_;                     // what a graph complains of
+  std::vector<dist_autograd_internal::PassId> started_;  // here, newest last
+  std::set<ContextId> open_;                             // created here and not released
+  std::string broken_;                                   // what a graph complains of
 };
 
 }  // namespace weft::sim

@@ -9,14 +9,15 @@
 
 namespace weft::sim {
 
-using namespace internal;  // NOLINT: the words of the ownership protocol
+using namespace weft::rpc_internal;   // NOLINT: the words of the ownership protocol
+using namespace weft::rref_internal;  // NOLINT: as above
 
 namespace {
 
 constexpr size_t kMaxHeld = 10;
 
-const TypeTag& value_type() {
-  static const TypeTag type{7, "value"};
+const rref_internal::TypeTag& value_type() {
+  static const rref_internal::TypeTag type{7, "value"};
   return type;
 }
 
@@ -35,7 +36,7 @@ References::References(Worker& worker)
 
 References::~References() { closing_ = true; }
 
-HandlePtr References::add_handle(const Handle& handle, WorkerId owner) {
+HandlePtr References::add_handle(const rref_internal::Handle& handle, WorkerId owner) {
   auto node = std::make_shared<HandleNode>(*this, handle, owner);
   nodes_[handle].push_back(node.get());
   world_.checker.references.hold(worker_.slot, handle);
@@ -62,7 +63,7 @@ void References::drop_one() {
 // ---- creation
 
 HandlePtr References::own() {
-  absl::StatusOr<Handle> handle = core_.own(value_type());
+  absl::StatusOr<rref_internal::Handle> handle = core_.own(value_type());
   if (!handle.ok()) return nullptr;
   world_.checker.references.create(handle->rref, {}, worker_.id, worker_.id);
   world_.checker.references.created(handle->rref);
@@ -74,7 +75,7 @@ HandlePtr References::own() {
 }
 
 HandlePtr References::create(WorkerId owner, RRefId* rref, ForkId* fork) {
-  absl::StatusOr<Handle> handle =
+  absl::StatusOr<rref_internal::Handle> handle =
       owner == worker_.id ? core_.own(value_type()) : core_.create(owner, value_type());
   if (!handle.ok()) return nullptr;
   *rref = handle->rref;
@@ -91,7 +92,7 @@ HandlePtr References::create(WorkerId owner, RRefId* rref, ForkId* fork) {
 }
 
 void References::creation_failed(const HandlePtr& handle, WorkerId owner) {
-  Actions actions;
+  rref_internal::Actions actions;
   if (!handle->handle.owned()) {
     if (!worker_.sessions.is_live(owner)) core_.peer_dead(owner, actions);
     if (core_.creation_failed(handle->handle.fork, absl::DeadlineExceededError(""), actions)) {
@@ -105,21 +106,22 @@ void References::creation_failed(const HandlePtr& handle, WorkerId owner) {
   perform(actions);
 }
 
-Acceptance References::accept_creation(WorkerId from, const CallBody& body) {
+rref_internal::Acceptance References::accept_creation(WorkerId from, const CallBody& body) {
   if (from == worker_.id) {
-    return own_creations_.erase(body.rref) > 0 ? Acceptance::kRun : Acceptance::kRefused;
+    return own_creations_.erase(body.rref) > 0 ? rref_internal::Acceptance::kRun
+                                               : rref_internal::Acceptance::kRefused;
   }
-  Actions actions;
-  const Acceptance acceptance =
+  rref_internal::Actions actions;
+  const rref_internal::Acceptance acceptance =
       core_.accept_creation(from, body.rref, body.fork, value_type(), actions);
-  if (acceptance == Acceptance::kRun) world_.checker.references.created(body.rref);
+  if (acceptance == rref_internal::Acceptance::kRun) world_.checker.references.created(body.rref);
   perform(actions);
   return acceptance;
 }
 
 // A value may hold references to older values of the same creator only, or cycles would live on.
 void References::set_value(RRefId rref, bool ok, const std::vector<HandlePtr>& holds) {
-  Actions actions;
+  rref_internal::Actions actions;
   const bool wanted =
       core_.set_value(rref, ok ? absl::OkStatus() : absl::UnknownError("threw"), actions);
   if (wanted) {
@@ -136,24 +138,27 @@ void References::set_value(RRefId rref, bool ok, const std::vector<HandlePtr>& h
 
 // ---- references in messages
 
-std::optional<Reference> References::carry(const HandlePtr& handle, WorkerId to) {
+std::optional<rref_internal::Reference> References::carry(const HandlePtr& handle, WorkerId to) {
   if (handle->lost) return std::nullopt;
-  absl::StatusOr<Reference> reference = core_.fork(handle->handle, to);
+  absl::StatusOr<rref_internal::Reference> reference = core_.fork(handle->handle, to);
   if (!reference.ok()) return std::nullopt;
   world_.checker.references.fork(*reference, to);
   return *std::move(reference);
 }
 
-void References::carrier_ended(const Reference& reference) {
-  Actions actions;
+void References::carrier_ended(const rref_internal::Reference& reference) {
+  rref_internal::Actions actions;
   world_.checker.references.decide(reference.fork);
-  core_.carrier_failed(reference, Delivery::kNeverSent, actions);
+  core_.carrier_failed(reference, rref_internal::Delivery::kNeverSent, actions);
   perform(actions);
 }
 
-std::vector<HandlePtr> References::adopt(WorkerId from, const std::vector<Reference>& references,
-                                         WaiterId waiter, Actions& actions, bool* ok) {
-  const std::vector<Received> results = core_.receive(from, references, waiter, actions);
+std::vector<HandlePtr> References::adopt(WorkerId from,
+                                         const std::vector<rref_internal::Reference>& references,
+                                         rref_internal::WaiterId waiter,
+                                         rref_internal::Actions& actions, bool* ok) {
+  const std::vector<rref_internal::Received> results =
+      core_.receive(from, references, waiter, actions);
   std::vector<HandlePtr> handles;
   for (size_t i = 0; i < results.size(); ++i) {
     world_.checker.references.read(references[i], worker_.id);
@@ -166,19 +171,21 @@ std::vector<HandlePtr> References::adopt(WorkerId from, const std::vector<Refere
   return handles;
 }
 
-std::vector<HandlePtr> References::receive(WorkerId from, const std::vector<Reference>& references,
+std::vector<HandlePtr> References::receive(WorkerId from,
+                                           const std::vector<rref_internal::Reference>& references,
                                            bool* ok) {
   if (references.empty()) return {};
-  Actions actions;
+  rref_internal::Actions actions;
   std::vector<HandlePtr> handles = adopt(from, references, next_waiter_++, actions, ok);
   perform(actions);
   return handles;
 }
 
-void References::receive_confirmed(WorkerId from, const std::vector<Reference>& references,
+void References::receive_confirmed(WorkerId from,
+                                   const std::vector<rref_internal::Reference>& references,
                                    uint64_t incoming) {
-  Actions actions;
-  const WaiterId waiter = next_waiter_++;
+  rref_internal::Actions actions;
+  const rref_internal::WaiterId waiter = next_waiter_++;
   Arrival arrival{.incoming = incoming};
   arrival.handles = adopt(from, references, waiter, actions, &arrival.ok);
   arrivals_.emplace(waiter, std::move(arrival));
@@ -190,10 +197,11 @@ std::vector<HandlePtr> References::take_arrived(uint64_t incoming) {
   return node.empty() ? std::vector<HandlePtr>() : std::move(node.mapped());
 }
 
-void References::discard(WorkerId from, const std::vector<Reference>& references) {
+void References::discard(WorkerId from, const std::vector<rref_internal::Reference>& references) {
   if (references.empty()) return;
-  Actions actions;
-  for (const Reference& reference : references) world_.checker.references.decide(reference.fork);
+  rref_internal::Actions actions;
+  for (const rref_internal::Reference& reference : references)
+    world_.checker.references.decide(reference.fork);
   core_.discard(from, references, actions);
   perform(actions);
 }
@@ -201,8 +209,8 @@ void References::discard(WorkerId from, const std::vector<Reference>& references
 // ---- values
 
 uint64_t References::fetch(WorkerId from, RRefId rref, uint64_t incoming) {
-  Actions actions;
-  const FetchTicket ticket = next_ticket_++;
+  rref_internal::Actions actions;
+  const rref_internal::FetchTicket ticket = next_ticket_++;
   fetches_.emplace(ticket, Fetch{incoming, rref});
   core_.fetch(from, rref, ticket, actions);
   perform(actions);
@@ -212,7 +220,7 @@ uint64_t References::fetch(WorkerId from, RRefId rref, uint64_t incoming) {
 void References::forget_target(uint64_t ticket) {
   auto node = fetches_.extract(ticket);
   if (node.empty()) return;
-  Actions actions;
+  rref_internal::Actions actions;
   core_.cancel_fetch(node.mapped().rref, ticket, actions);
   perform(actions);
   worker_.calls.on_target(node.mapped().incoming, false);
@@ -220,22 +228,22 @@ void References::forget_target(uint64_t ticket) {
 
 // ---- what the core asks for
 
-void References::perform(Actions& actions) {
+void References::perform(rref_internal::Actions& actions) {
   OwnershipBook& book = world_.checker.references;
-  for (Action& action : actions) {
-    if (auto* send = std::get_if<Send>(&action)) {
+  for (rref_internal::Action& action : actions) {
+    if (auto* send = std::get_if<rref_internal::Send>(&action)) {
       if (world_.trace.on()) world_.trace.add(absl::StrCat("  ", to_string(send->message)));
       book.on_send(worker_.id, send->message);
-      worker_.sessions.post(send->to, Topic::kRRef,
-                            std::make_shared<Message>(std::move(send->message)), 40);
-    } else if (auto* free = std::get_if<Free>(&action)) {
+      worker_.sessions.post(send->to, rpc_internal::Topic::kRRef,
+                            std::make_shared<rref_internal::Message>(std::move(send->message)), 40);
+    } else if (auto* free = std::get_if<rref_internal::Free>(&action)) {
       world_.report.count(Effect::kValuesFreed);
       if (world_.trace.on()) world_.trace.add(absl::StrCat("  frees ", free->rref.to_string()));
       book.on_free(worker_, free->rref);
       values_.erase(free->rref);
-    } else if (auto* confirmed = std::get_if<Confirmed>(&action)) {
+    } else if (auto* confirmed = std::get_if<rref_internal::Confirmed>(&action)) {
       book.on_confirmed(worker_, confirmed->handle);
-    } else if (auto* lost = std::get_if<Lost>(&action)) {
+    } else if (auto* lost = std::get_if<rref_internal::Lost>(&action)) {
       world_.report.count(Effect::kReferencesLost);
       if (world_.trace.on()) {
         world_.trace.add(absl::StrCat("  loses ", lost->handle.rref.to_string(), " ",
@@ -245,7 +253,7 @@ void References::perform(Actions& actions) {
       if (auto nodes = nodes_.find(lost->handle); nodes != nodes_.end()) {
         for (HandleNode* node : nodes->second) node->lost = true;
       }
-    } else if (auto* all = std::get_if<AllConfirmed>(&action)) {
+    } else if (auto* all = std::get_if<rref_internal::AllConfirmed>(&action)) {
       auto node = arrivals_.extract(all->waiter);
       if (node.empty()) continue;  // a reply: nobody waits
       Arrival& arrival = node.mapped();
@@ -260,11 +268,11 @@ void References::perform(Actions& actions) {
       }
       worker_.calls.on_confirmed(arrival.incoming, ok);
       arrived_.erase(arrival.incoming);
-    } else if (auto* ready = std::get_if<FetchReady>(&action)) {
+    } else if (auto* ready = std::get_if<rref_internal::FetchReady>(&action)) {
       book.on_fetched(worker_.id, ready->rref);
       auto node = fetches_.extract(ready->ticket);
       if (!node.empty()) worker_.calls.on_target(node.mapped().incoming, true);
-    } else if (auto* failed = std::get_if<FetchFailed>(&action)) {
+    } else if (auto* failed = std::get_if<rref_internal::FetchFailed>(&action)) {
       auto node = fetches_.extract(failed->ticket);
       if (!node.empty()) worker_.calls.on_target(node.mapped().incoming, false);
     }
@@ -277,23 +285,23 @@ void References::perform(Actions& actions) {
 constexpr uint64_t kRepeated = 16;
 
 void References::on_post(WorkerId from, const std::shared_ptr<void>& body) {
-  const auto& message = *static_cast<const Message*>(body.get());
+  const auto& message = *static_cast<const rref_internal::Message*>(body.get());
   if (world_.trace.on()) world_.trace.add(absl::StrCat("  reads ", to_string(message)));
-  Actions actions;
+  rref_internal::Actions actions;
   core_.on_message(from, worker_.id, message, actions);
   perform(actions);
   if (++read_ % kRepeated == 0) repeat(from, message);
 }
 
 // S8. Sessions repeat nothing; so what it answers is thrown away.
-void References::repeat(WorkerId from, const Message& message) {
-  if (std::holds_alternative<internal::CancelFork>(message))
+void References::repeat(WorkerId from, const rref_internal::Message& message) {
+  if (std::holds_alternative<rref_internal::CancelFork>(message))
     return;  // docs/rref_protocol.md, "Repeats"
-  const OwnershipGauges before = core_.gauges();
-  Actions actions;
+  const rref_internal::OwnershipGauges before = core_.gauges();
+  rref_internal::Actions actions;
   core_.on_message(from, worker_.id, message, actions);
-  const OwnershipGauges after = core_.gauges();
-  const auto tables = [](const OwnershipGauges& g) {
+  const rref_internal::OwnershipGauges after = core_.gauges();
+  const auto tables = [](const rref_internal::OwnershipGauges& g) {
     return std::tie(g.owners, g.forks, g.users, g.pending_users, g.pending_children, g.tombstones,
                     g.parked_fetches, g.parked_forks);
   };
@@ -302,13 +310,14 @@ void References::repeat(WorkerId from, const Message& message) {
 }
 
 void References::on_stale_post(WorkerId from, const std::shared_ptr<void>& body) {
-  Actions actions;
-  core_.on_message(from, worker_.id, *static_cast<const Message*>(body.get()), actions);
+  rref_internal::Actions actions;
+  core_.on_message(from, worker_.id, *static_cast<const rref_internal::Message*>(body.get()),
+                   actions);
   if (!actions.empty()) world_.violate("S7", "a message of an ended life caused an action");
 }
 
 void References::on_peer_dead(WorkerId dead) {
-  Actions actions;
+  rref_internal::Actions actions;
   core_.peer_dead(dead, actions);
   if (world_.dice.chance(20)) core_.peer_dead(dead, actions);  // S9: a second notice
   perform(actions);
@@ -321,12 +330,12 @@ void References::on_event(const Event& event) {
 
 void References::settle() {
   while (!released_.empty()) {
-    std::vector<Handle> released;
+    std::vector<rref_internal::Handle> released;
     released.swap(released_);
-    for (const Handle& handle : released) {
+    for (const rref_internal::Handle& handle : released) {
       world_.checker.references.drop(worker_.slot, handle);
       if (core_.draining()) continue;
-      Actions actions;
+      rref_internal::Actions actions;
       core_.drop(handle, actions);
       perform(actions);
     }
@@ -338,14 +347,14 @@ void References::let_go() {
   settle();
   if (world_.shutdown_at_end) {
     for (const auto& [handle, nodes] : nodes_) world_.checker.references.drop(worker_.slot, handle);
-    Actions actions;
+    rref_internal::Actions actions;
     core_.begin_shutdown(actions);
     perform(actions);
   }
 }
 
 void References::check() const {
-  const OwnershipGauges gauges = core_.gauges();
+  const rref_internal::OwnershipGauges gauges = core_.gauges();
   if (gauges.refused_messages > 0) world_.violate("G4", "an honest message was refused");
   for (const auto& [handle, nodes] : nodes_) {
     if (!nodes.front()->lost) {
@@ -355,7 +364,7 @@ void References::check() const {
 }
 
 std::string References::leftovers() const {
-  const OwnershipGauges g = core_.gauges();
+  const rref_internal::OwnershipGauges g = core_.gauges();
   const uint64_t all = g.owners + g.forks + g.users + g.pending_children + g.tombstones +
                        g.parked_fetches + g.parked_forks;
   if (all == 0 && core_.drained() && nodes_.empty() && fetches_.empty() && arrivals_.empty()) {
@@ -365,7 +374,8 @@ std::string References::leftovers() const {
       "owners ", g.owners, " forks ", g.forks, " users ", g.users, " children ", g.pending_children,
       " tombstones ", g.tombstones, " parked ", g.parked_fetches, "+", g.parked_forks, " handles ",
       nodes_.size(), " fetches ", fetches_.size(), " arrivals ", arrivals_.size());
-  for (const Leak& leak : core_.leaks()) absl::StrAppend(&text, "; ", leak.to_string());
+  for (const rref_internal::Leak& leak : core_.leaks())
+    absl::StrAppend(&text, "; ", leak.to_string());
   return text;
 }
 

@@ -42,7 +42,7 @@ int run_and_report(const RunOptions& options, bool one, std::ostream& out);
 // The seeds of a file: one number per line, the rest of a line is a remark. In every profile.
 int replay(const std::string& file, std::ostream& out);
 
-// ---- executables that were built with WEFT_BREAKAGES only; the others have no such rule
+// ---- Rules that can be broken (base/breakage.h).
 
 // One rule, and what is sure to notice that it is broken.
 struct Rule {
@@ -53,8 +53,8 @@ struct Rule {
   const char* test = nullptr;
 };
 std::span<const Rule> rules();
-// False: no rule has this name here.
-bool break_rule(const std::string& name);
+// False: no rule has this name, or this build cannot break rules.
+bool break_rule(std::string_view name);
 void mend_rules();
 // Breaks each rule in turn until a run finds it; prints the table. 0 if all were found.
 int find_breakages(uint64_t at_most, std::ostream& out);

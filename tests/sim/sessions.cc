@@ -8,8 +8,8 @@
 
 namespace weft::sim {
 
-using internal::PendingCall;
-using internal::Topic;
+using rpc_internal::PendingCall;
+using rpc_internal::Topic;
 
 namespace {
 
@@ -429,7 +429,7 @@ void Sessions::answer_no_beats_of(WorkerId peer) {
 
 // As Agent::look_at_peers, with the ties of Membership::tick.
 void Sessions::append_looks(const std::vector<WorkerId>& tied,
-                            std::vector<internal::MembershipCore::Look>& looks,
+                            std::vector<rpc_internal::MembershipCore::Look>& looks,
                             const LocalClock& clock) {
   for (const auto& peer : peers_) {
     if (peer->gone || peer->slot == worker_.slot) continue;

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "weft/rpc/internal/membership_core.h"
-#include "weft/rpc/internal/peer.h"
+#include "weft/rpc/membership/internal/membership_core.h"
+#include "weft/rpc/session/internal/peer.h"
 #include "weft/tests/sim/local_clock.h"
 #include "weft/tests/sim/network.h"
 #include "weft/tests/sim/schedule.h"
@@ -33,7 +33,7 @@ class Sessions {
   Sent call(uint64_t call, WorkerId to, Frame frame, TimePoint deadline, bool waited_for);
   // True if the call was still open; `*sent` says whether it had left.
   bool cancel(WorkerId to, uint64_t call, bool* sent);
-  bool post(WorkerId to, internal::Topic topic, std::shared_ptr<void> body, size_t bytes);
+  bool post(WorkerId to, rpc_internal::Topic topic, std::shared_ptr<void> body, size_t bytes);
   void reply(WorkerId to, Frame frame);
   void call_taken(WorkerId from, const FrameHeader& header, size_t cost);
   // As PeerCore's.
@@ -63,7 +63,8 @@ class Sessions {
   // It is suspected: an answer would renew its trust.
   void answer_no_beats_of(WorkerId peer);
   void append_looks(const std::vector<WorkerId>& tied,
-                    std::vector<internal::MembershipCore::Look>& looks, const LocalClock& clock);
+                    std::vector<rpc_internal::MembershipCore::Look>& looks,
+                    const LocalClock& clock);
   std::vector<WorkerId> all_live() const;  // newcomers too
 
   // A verdict: the peer's calls fail, then the worker's rooms hear of it.
@@ -81,11 +82,11 @@ class Sessions {
 
  private:
   struct Peer {
-    Peer(WorkerId self, WorkerId id_in, Slot slot_in, const internal::CreditWindow& window)
+    Peer(WorkerId self, WorkerId id_in, Slot slot_in, const rpc_internal::CreditWindow& window)
         : id(id_in), slot(slot_in), core(self, id_in, window) {}
     const WorkerId id;
     const Slot slot;
-    internal::PeerCore core;
+    rpc_internal::PeerCore core;
     bool gone = false;
     int connection = -1;
     bool dialling = false;

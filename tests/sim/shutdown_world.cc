@@ -8,10 +8,10 @@
 
 namespace weft::sim {
 
-using internal::MembershipMessage;
-using internal::MembershipMessages;
-using internal::PeerTraffic;
-using internal::QuiescenceCore;
+using rpc_internal::MembershipMessage;
+using rpc_internal::MembershipMessages;
+using rpc_internal::PeerTraffic;
+using rpc_internal::QuiescenceCore;
 
 namespace {
 

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "weft/rpc/internal/quiescence_core.h"
+#include "weft/rpc/membership/internal/quiescence_core.h"
 #include "weft/tests/sim/dice.h"
 #include "weft/tests/sim/report.h"
 #include "weft/tests/sim/trace.h"
@@ -35,18 +35,18 @@ class ShutdownWorld {
   uint64_t hash() const { return hash_; }
 
  private:
-  using Stage = internal::QuiescenceCore::Stage;
+  using Stage = rpc_internal::QuiescenceCore::Stage;
 
   struct Node {
     Node(WorkerId id_in, const std::vector<WorkerId>& members) : id(id_in), core(id_in, members) {}
     WorkerId id;
-    internal::QuiescenceCore core;
+    rpc_internal::QuiescenceCore core;
     bool up = true;
     bool hangs = false;             // is never idle
     bool dropped = false;           // its references
     uint32_t calls = 0, drops = 0;  // that it works on
     // Those it holds for live, itself included.
-    std::map<WorkerId, internal::PeerTraffic> live{};
+    std::map<WorkerId, rpc_internal::PeerTraffic> live{};
     std::set<WorkerId> gone{};
     std::set<WorkerId> unmet{};  // of a joiner: who has not met it yet
   };

@@ -7,7 +7,7 @@
 
 namespace weft::sim {
 
-using internal::StepId;
+using dist_optim_internal::StepId;
 
 bool StepBook::holds(WorkerId owner, const std::string& line, uint64_t number) {
   const std::vector<uint64_t>& steps = parameters_[owner][line];

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "weft/base/ids.h"
-#include "weft/dist_optim/internal/step_core.h"
-#include "weft/dist_optim/step_result.h"
+#include "weft/dist_optim/steps/step_core.h"
+#include "weft/dist_optim/steps/step_result.h"
 #include "weft/tests/sim/schedule.h"
 
 namespace weft::sim {
@@ -35,12 +35,13 @@ class StepBook {
  public:
   explicit StepBook(World& world) : world_(world) {}
 
-  void apply(WorkerId owner, const std::string& line, const internal::StepId& step, double clip);
+  void apply(WorkerId owner, const std::string& line, const dist_optim_internal::StepId& step,
+             double clip);
   // `restarted`: else the program goes back, with all lines that the owner has.
   void restore(WorkerId owner, const StepCheckpoint& from, bool restarted);
   // The caller of `line` was told this of a step of these owners.
   void tell(WorkerId caller, const std::string& line, const std::vector<WorkerId>& owners,
-            const internal::StepId& step, const StepResult& result);
+            const dist_optim_internal::StepId& step, const StepResult& result);
   // All owners of a line have gone back to this step.
   void resume(const std::string& line, uint64_t number);
   const Parameters& parameters(WorkerId owner) { return parameters_[owner]; }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "weft/dist_optim/internal/step_core.h"
+#include "weft/dist_optim/steps/step_core.h"
 
 namespace weft::sim {
 
@@ -26,9 +26,9 @@ struct StepRequest {
     kGoBack,
     kResume,
   } kind = Kind::kJoin;
-  internal::StepId step;          // of the others: its optimizer
-  std::string line;               // join, go back
-  std::vector<WorkerId> workers;  // meet: the other owners; inquire: who is dead
+  dist_optim_internal::StepId step;  // of the others: its optimizer
+  std::string line;                  // join, go back
+  std::vector<WorkerId> workers;     // meet: the other owners; inquire: who is dead
   double max_norm = 0, others_norm2 = 0, clip = 1;
   uint64_t number = 0;  // go back, resume
 };
@@ -36,11 +36,11 @@ struct StepRequest {
 // One of these, by the kind of request.
 struct StepReply {
   absl::Status status;
-  internal::LineStanding standing;
+  dist_optim_internal::LineStanding standing;
   double norm2 = 0;
-  internal::StepSummary summary;
-  internal::Verdict verdict;
-  internal::StepDurable durable;
+  dist_optim_internal::StepSummary summary;
+  dist_optim_internal::Verdict verdict;
+  dist_optim_internal::StepDurable durable;
 };
 
 }  // namespace weft::sim

@@ -8,10 +8,10 @@
 
 namespace weft::sim {
 
-using internal::OwnerAction;
-using internal::OwnerActions;
-using internal::StepId;
-namespace step = internal::step;
+using dist_optim_internal::OwnerAction;
+using dist_optim_internal::OwnerActions;
+using dist_optim_internal::StepId;
+namespace step = dist_optim_internal::step;
 
 namespace {
 
@@ -77,7 +77,7 @@ void StepOwner::serve(uint64_t incoming, WorkerId from, const StepRequest& reque
       reply.status = own.status();
       if (!own.ok()) break;
       reply.summary.norm2 = *own + request.others_norm2;
-      reply.summary.clip = internal::clip_factor(reply.summary.norm2, request.max_norm);
+      reply.summary.clip = dist_optim_internal::clip_factor(reply.summary.norm2, request.max_norm);
       reply.status = commit(request, reply.summary.clip);
       if (reply.status.ok()) return answer_once_durable(incoming, request, std::move(reply));
       (void)core_.abort(request.step, actions);
@@ -88,7 +88,8 @@ void StepOwner::serve(uint64_t incoming, WorkerId from, const StepRequest& reque
       if (reply.status.ok()) return answer_once_durable(incoming, request, std::move(reply));
       break;
     case Kind::kSettle: {
-      const absl::StatusOr<internal::Verdict> verdict = core_.settle(request.step, actions);
+      const absl::StatusOr<dist_optim_internal::Verdict> verdict =
+          core_.settle(request.step, actions);
       reply.status = verdict.status();
       if (verdict.ok()) reply.verdict = *verdict;
       break;
@@ -132,7 +133,7 @@ absl::Status StepOwner::commit(const StepRequest& request, double clip) {
 
 // ---- checkpoints
 
-internal::StepDurable StepOwner::durable(const std::string& line) const {
+dist_optim_internal::StepDurable StepOwner::durable(const std::string& line) const {
   const StepCheckpoint& newest = world_.steps.disk(worker_.id.index).back();
   const auto found = newest.lines.find(line);
   return {found == newest.lines.end() ? 0 : found->second, 0, {}};
@@ -179,7 +180,7 @@ void StepOwner::written() {
 }
 
 absl::Status StepOwner::go_back(const StepRequest& request) {
-  WEFT_ASSIGN_OR_RETURN(const internal::LineStanding standing,
+  WEFT_ASSIGN_OR_RETURN(const dist_optim_internal::LineStanding standing,
                         core_.join(request.step.optimizer, request.line));
   if (standing.applied == request.number) return absl::OkStatus();
   while (writing_) written();  // one thread writes, or goes back
@@ -241,8 +242,8 @@ void StepOwner::ask(const step::Ask& question) {
 }
 
 void StepOwner::answered(const step::Ask& question, const absl::Status& failure,
-                         const internal::Verdict& verdict) {
-  if (core_.outcome(question.step) != internal::StepOutcome::kPrepared) return;
+                         const dist_optim_internal::Verdict& verdict) {
+  if (core_.outcome(question.step) != dist_optim_internal::StepOutcome::kPrepared) return;
   const WorkerId owner = others_.at(question.step.optimizer).at(question.other);
   OwnerActions actions;
   if (failure.ok()) {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "weft/dist_optim/internal/step_owner_core.h"
+#include "weft/dist_optim/steps/step_owner_core.h"
 #include "weft/tests/sim/step_book.h"
 #include "weft/tests/sim/step_messages.h"
 
@@ -43,20 +43,20 @@ class StepOwner {
   absl::Status commit(const StepRequest& request, double clip);
   absl::Status go_back(const StepRequest& request);
   void answer_once_durable(uint64_t incoming, const StepRequest& request, StepReply reply);
-  internal::StepDurable durable(const std::string& line) const;
+  dist_optim_internal::StepDurable durable(const std::string& line) const;
   void write_next();
   void written();
 
   void caller_died(const OptimizerId& optimizer);
-  void carry_out(internal::OwnerActions actions);
-  void ask(const internal::step::Ask& question);
-  void answered(const internal::step::Ask& question, const absl::Status& failure,
-                const internal::Verdict& verdict);
+  void carry_out(dist_optim_internal::OwnerActions actions);
+  void ask(const dist_optim_internal::step::Ask& question);
+  void answered(const dist_optim_internal::step::Ask& question, const absl::Status& failure,
+                const dist_optim_internal::Verdict& verdict);
 
   Worker& worker_;
   World& world_;
   Steps& room_;
-  internal::StepOwnerCore core_;
+  dist_optim_internal::StepOwnerCore core_;
   std::map<OptimizerId, std::vector<WorkerId>> others_;  // of optimizers that have met
   std::set<std::string> restored_;
   // What is written, and who waits for the next copy, or for this one.

@@ -8,11 +8,11 @@
 
 namespace weft::sim {
 
-using internal::CallerAction;
-using internal::CallerActions;
-using internal::StepCallerCore;
+using dist_optim_internal::CallerAction;
+using dist_optim_internal::CallerActions;
+using dist_optim_internal::StepCallerCore;
 using Kind = StepRequest::Kind;
-namespace step = internal::step;
+namespace step = dist_optim_internal::step;
 
 namespace {
 
@@ -137,7 +137,7 @@ void Steps::resume(const OptimizerPtr& optimizer) {
     send(owner, request(*optimizer, Kind::kJoin), kNever,
          [this, optimizer, all](const absl::Status& failure, const StepReply& reply) {
            all->failed |= !failure.ok();
-           const internal::LineStanding& standing = reply.standing;
+           const dist_optim_internal::LineStanding& standing = reply.standing;
            all->furthest = std::max(all->furthest, standing.applied);
            if (standing.restored) all->held = std::min(all->held, standing.applied);
            if (--optimizer->open > 0 || all->failed) return;

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "weft/dist_optim/internal/step_caller_core.h"
+#include "weft/dist_optim/steps/step_caller_core.h"
 #include "weft/tests/sim/report.h"
 #include "weft/tests/sim/room.h"
 #include "weft/tests/sim/step_messages.h"
@@ -60,7 +60,7 @@ class Steps final : public Room {
   struct Optimizer {
     OptimizerId id;
     std::vector<WorkerId> owners;
-    std::unique_ptr<internal::StepCallerCore> core;
+    std::unique_ptr<dist_optim_internal::StepCallerCore> core;
     size_t open = 0;  // meetings or resumes
     bool ready = false, failed = false;
     bool lost = false;  // a step said DataLoss: resume before the next
@@ -85,8 +85,8 @@ class Steps final : public Room {
   void begin(const OptimizerPtr& optimizer);
   void resume(const OptimizerPtr& optimizer);
   void bring(const OptimizerPtr& optimizer, StepRequest::Kind kind, uint64_t number);
-  void carry_out(const OptimizerPtr& optimizer, internal::CallerActions actions);
-  void carry_out(const OptimizerPtr& optimizer, const internal::CallerAction& action);
+  void carry_out(const OptimizerPtr& optimizer, dist_optim_internal::CallerActions actions);
+  void carry_out(const OptimizerPtr& optimizer, const dist_optim_internal::CallerAction& action);
   template <class Event>
   void event(const OptimizerPtr& optimizer, Event event);
   StepRequest request(const Optimizer& optimizer, StepRequest::Kind kind) const;

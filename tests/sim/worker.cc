@@ -5,7 +5,7 @@
 
 namespace weft::sim {
 
-using internal::Topic;
+using rpc_internal::Topic;
 
 Worker::Worker(World& world_in, WorkerId id_in, Slot slot_in)
     : world(world_in),

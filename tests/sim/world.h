@@ -90,8 +90,8 @@ class World {
   std::vector<Absence> absences;  // that have ended; they may explain a verdict
 
   // Of this run.
-  internal::CreditWindow window;
-  internal::OwnershipLimits ownership_limits;
+  rpc_internal::CreditWindow window;
+  rref_internal::OwnershipLimits ownership_limits;
   bool tight_ownership = false;  // bounds that are reached: references may be refused as too many
   unsigned failing_nodes = 0;    // percent of graphs
   unsigned holds = 0;            // percent of actions that reach leaves

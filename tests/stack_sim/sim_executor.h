@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "weft/base/executor.h"
+#include "weft/async/executor.h"
 
 namespace weft::sim {
 

@@ -324,8 +324,8 @@ class Run {
       loss = loss.defined() ? loss + term : term;
     }
     state->parts.clear();
-    internal::AutogradDriver::PassOptions options;
-    options.mode = static_cast<internal::BackwardMode>(state->unused ? 0 : pick(3));
+    dist_autograd_internal::AutogradDriver::PassOptions options;
+    options.mode = static_cast<dist_autograd_internal::BackwardMode>(state->unused ? 0 : pick(3));
     options.timeout = milliseconds(500 + pick(5000));
     const Future<void> pass = state->life->autograd->backward(state->context, {loss}, options);
     pass.state()->on_complete_inline([this, state, pass] {
@@ -334,7 +334,7 @@ class Run {
   }
   void end_pass(const std::shared_ptr<Backward>& state, const Future<void>& pass) {
     const absl::Status status = pass.state()->result().status();
-    internal::AutogradDriver& driver = *state->life->autograd;
+    dist_autograd_internal::AutogradDriver& driver = *state->life->autograd;
     const absl::StatusOr<at::Tensor> gradient = driver.gradient(state->context, state->x);
     mix(static_cast<uint64_t>(status.code()) + 7);
     if (status.ok()) {

@@ -4,8 +4,8 @@
 #include <stdexcept>
 
 #include "absl/strings/str_cat.h"
-#include "weft/rpc/internal/join_records.h"
 #include "weft/rpc/registry.h"
+#include "weft/rpc/rendezvous/join_records.h"
 
 namespace weft::sim {
 namespace {
@@ -24,9 +24,9 @@ void check(const absl::Status& status) {
 }  // namespace
 
 std::string Life::left() const {
-  const internal::OwnershipGauges r = references->gauges();
+  const rref_internal::OwnershipGauges r = references->gauges();
   const AgentInfo a = agent->info();
-  const internal::AutogradDriver::Gauges g = autograd->gauges();
+  const dist_autograd_internal::AutogradDriver::Gauges g = autograd->gauges();
   const size_t total = r.owners + r.forks + r.users + r.pending_users + r.pending_children +
                        r.tombstones + r.parked_fetches + r.parked_forks + a.pending_calls +
                        a.running_calls + a.queued_calls + g.contexts + g.passes + g.sends;
@@ -37,7 +37,7 @@ std::string Life::left() const {
       ", tombstones ", r.tombstones, ", fetches ", r.parked_fetches, ", parked ", r.parked_forks,
       ", calls ", a.pending_calls, ", running ", a.running_calls, ", contexts ", g.contexts,
       ", passes ", g.passes, ", sends ", g.sends);
-  for (const internal::Leak& leak : references->leaks()) {
+  for (const rref_internal::Leak& leak : references->leaks()) {
     absl::StrAppend(&text, "; ", leak.to_string());
   }
   return text;
@@ -77,31 +77,31 @@ Life& StackWorld::add(uint32_t rank, uint32_t incarnation) {
   life.transport = std::make_unique<InprocTransport>(network_);
   check(life.transport->listen());
   life.info = {{rank, incarnation}, absl::StrCat("w", rank), life.transport->address()};
-  internal::MemberRecord record;
+  rpc_internal::MemberRecord record;
   record.member.id = life.info.id;
   record.member.name = life.info.name;
   record.member.address = life.info.address;
-  check(store_->set(internal::JoinKeys(kGroup, 0).member(rank), record.encode()));
+  check(store_->set(rpc_internal::JoinKeys(kGroup, 0).member(rank), record.encode()));
   return life;
 }
 
 void StackWorld::start(Life& life, std::vector<WorkerInfo> members, bool newcomer) {
-  internal::AgentOptions options;
+  rpc_internal::AgentOptions options;
   options.group = kGroup;
   options.self = life.info;
   options.dial_all = newcomer;
   life.agent =
-      std::make_unique<internal::Agent>(options, *life.transport, life.clock, life.executor);
+      std::make_unique<rpc_internal::Agent>(options, *life.transport, life.clock, life.executor);
   life.quiescence =
-      std::make_unique<internal::Quiescence>(*life.agent, life.executor, life.clock, members);
+      std::make_unique<rpc_internal::Quiescence>(*life.agent, life.executor, life.clock, members);
   life.quiescence->attach();
   auto list = std::make_shared<VerdictList>(life.store, kGroup, 0);
   const std::vector<Verdict> verdicts = value_of(list->read());
-  internal::Membership::Options how;
+  rpc_internal::Membership::Options how;
   how.find_life = [store = life.store](WorkerId who) {
-    return internal::find_life(*store, internal::JoinKeys(kGroup, 0), who);
+    return rpc_internal::find_life(*store, rpc_internal::JoinKeys(kGroup, 0), who);
   };
-  life.membership = std::make_unique<internal::Membership>(
+  life.membership = std::make_unique<rpc_internal::Membership>(
       *life.agent, *life.quiescence, life.clock, list, life.executor, std::move(how));
   life.membership->add_ties(
       [&life](std::vector<WorkerId>& ties) { life.references->append_ties(ties); });
@@ -110,12 +110,12 @@ void StackWorld::start(Life& life, std::vector<WorkerInfo> members, bool newcome
   life.membership->add_ties(
       [&life](std::vector<WorkerId>& ties) { life.quiescence->append_awaited(ties); });
   life.membership->attach(members, newcomer);
-  life.runtime = std::make_shared<internal::WorkerRuntime>(
+  life.runtime = std::make_shared<rpc_internal::WorkerRuntime>(
       *life.agent, life.executor, life.clock, value_of(RegistryBuilder().build()),
-      internal::RuntimeOptions{std::chrono::seconds(20), {}});
-  life.references = std::make_shared<internal::RRefDriver>(*life.agent, life.executor);
+      rpc_internal::RuntimeOptions{std::chrono::seconds(20), {}});
+  life.references = std::make_shared<rref_internal::RRefDriver>(*life.agent, life.executor);
   life.references->attach(life.runtime);
-  life.autograd = internal::AutogradDriver::attach(life.runtime);
+  life.autograd = dist_autograd_internal::AutogradDriver::attach(life.runtime);
   life.runtime->set_hooks(life.references.get(), life.autograd.get());
   life.runtime->attach();
   check(life.agent->start(std::move(members)));

@@ -15,13 +15,13 @@
 #include <vector>
 
 #include "weft/base/clock.h"
-#include "weft/dist_autograd/internal/autograd_driver.h"
-#include "weft/rpc/inproc_transport.h"
-#include "weft/rpc/internal/membership.h"
-#include "weft/rpc/internal/quiescence.h"
-#include "weft/rpc/internal/worker_runtime.h"
-#include "weft/rpc/memory_store.h"
-#include "weft/rref/internal/rref_driver.h"
+#include "weft/dist_autograd/autograd_driver.h"
+#include "weft/rpc/membership/membership.h"
+#include "weft/rpc/membership/quiescence.h"
+#include "weft/rpc/rendezvous/memory_store.h"
+#include "weft/rpc/transport/inproc_transport.h"
+#include "weft/rpc/worker_runtime.h"
+#include "weft/rref/rref_driver.h"
 #include "weft/tests/stack_sim/sim_executor.h"
 #include "weft/tests/support/cuttable_store.h"
 
@@ -35,12 +35,12 @@ struct Life {
   SimExecutor executor;
   std::shared_ptr<testing::CuttableStore> store;  // shared with its list of verdicts
   std::unique_ptr<InprocTransport> transport;
-  std::unique_ptr<internal::Agent> agent;
-  std::unique_ptr<internal::Quiescence> quiescence;
-  std::unique_ptr<internal::Membership> membership;
-  std::shared_ptr<internal::WorkerRuntime> runtime;  // shared with handles
-  std::shared_ptr<internal::RRefDriver> references;
-  std::shared_ptr<internal::AutogradDriver> autograd;
+  std::unique_ptr<rpc_internal::Agent> agent;
+  std::unique_ptr<rpc_internal::Quiescence> quiescence;
+  std::unique_ptr<rpc_internal::Membership> membership;
+  std::shared_ptr<rpc_internal::WorkerRuntime> runtime;  // shared with handles
+  std::shared_ptr<rref_internal::RRefDriver> references;
+  std::shared_ptr<dist_autograd_internal::AutogradDriver> autograd;
   bool alive = true;
   bool joined = true;  // its program may run
   bool alone = false;  // was cut from the store: may have parted from one and not from another

@@ -115,20 +115,20 @@ void Training::later(void (Training::*next)()) {
 }
 
 void Training::begin() {
-  internal::StepCaller::Options steps;
+  dist_optim_internal::StepCaller::Options steps;
   steps.runtime = life_.runtime;
   steps.id = {life_.info.id, options_.number};
   steps.rates = {1.0};
-  const std::vector<internal::ShardGroup> groups = {{{}, SgdSettings{.lr = 1}}};
+  const std::vector<dist_optim_internal::ShardGroup> groups = {{{}, SgdSettings{.lr = 1}}};
   for (const std::string& owner : options_.owners) {
     weights_.push_back(remote<Weights>(owner, options_.number));
     book_[options_.number].owners.push_back(weights_.back().owner());
     const RRef<ParameterSet> set = weights_.back().remote(&Weights::parameters);
-    steps.shards.push_back(
-        {set.remote(&internal::make_optimizer_shard, groups, UpdateMode::kLocked, std::string()),
-         {0}});
+    steps.shards.push_back({set.remote(&dist_optim_internal::make_optimizer_shard, groups,
+                                       UpdateMode::kLocked, std::string()),
+                            {0}});
   }
-  steps_ = std::make_shared<internal::StepCaller>(std::move(steps));
+  steps_ = std::make_shared<dist_optim_internal::StepCaller>(std::move(steps));
   met_ = steps_->introduce_shards();
   when(met_, &Training::introduced);
 }
@@ -167,7 +167,7 @@ void Training::forwarded() {
     loss = loss.defined() ? loss + *result : *result;
   }
   parts_.clear();
-  internal::AutogradDriver::PassOptions options;
+  dist_autograd_internal::AutogradDriver::PassOptions options;
   options.timeout = std::chrono::seconds(5);
   pass_ = {life_.autograd->backward(context_, {loss}, options)};
   when(pass_, &Training::passed);

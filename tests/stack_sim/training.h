@@ -78,7 +78,7 @@ class Training : public std::enable_shared_from_this<Training> {
   StepBook& book_;
   const Options options_;
   std::vector<RRef<Weights>> weights_;
-  std::shared_ptr<internal::StepCaller> steps_;  // shared with the answers of a step
+  std::shared_ptr<dist_optim_internal::StepCaller> steps_;  // shared with the answers of a step
   uint32_t rounds_ = 0;
   ContextId context_;
   std::vector<Future<void>> met_;

@@ -8,12 +8,12 @@
 
 #include <gtest/gtest.h>
 
+#include "weft/async/executor.h"
+#include "weft/async/future.h"
 #include "weft/base/clock.h"
-#include "weft/base/executor.h"
-#include "weft/base/future.h"
-#include "weft/rpc/grpc_transport.h"
-#include "weft/rpc/inproc_transport.h"
-#include "weft/rpc/internal/agent.h"
+#include "weft/rpc/session/agent.h"
+#include "weft/rpc/transport/grpc_transport.h"
+#include "weft/rpc/transport/inproc_transport.h"
 #include "weft/tests/support/transport_kind.h"
 
 namespace weft::testing {
@@ -23,11 +23,11 @@ class AgentWorld {
   struct Node {
     std::unique_ptr<Transport> transport;
     std::unique_ptr<ThreadExecutor> executor;
-    std::unique_ptr<internal::Agent> agent;
+    std::unique_ptr<rpc_internal::Agent> agent;
     WorkerInfo info;
   };
 
-  AgentWorld(TransportKind kind, size_t workers, internal::CreditWindow credit = {},
+  AgentWorld(TransportKind kind, size_t workers, rpc_internal::CreditWindow credit = {},
              Nanoseconds connect_timeout = std::chrono::seconds(10))
       : wires_(clock_, {.name = "wires", .threads = 2}), network_(clock_, wires_) {
     for (size_t i = 0; i < workers; ++i) {
@@ -41,13 +41,13 @@ class AgentWorld {
       node->executor = std::make_unique<ThreadExecutor>(clock_, ThreadExecutorOptions{});
       node->info = {
           {static_cast<uint32_t>(i), 1}, "w" + std::to_string(i), node->transport->address()};
-      internal::AgentOptions options;
+      rpc_internal::AgentOptions options;
       options.group = "test";
       options.self = node->info;
       options.credit = credit;
       options.connect_timeout = connect_timeout;
       node->agent =
-          std::make_unique<internal::Agent>(options, *node->transport, clock_, *node->executor);
+          std::make_unique<rpc_internal::Agent>(options, *node->transport, clock_, *node->executor);
       nodes_.push_back(std::move(node));
     }
   }
@@ -73,7 +73,7 @@ class AgentWorld {
     ASSERT_TRUE(nodes_[i]->agent->start(std::move(members)).ok());
   }
 
-  internal::Agent& agent(size_t i) { return *nodes_[i]->agent; }
+  rpc_internal::Agent& agent(size_t i) { return *nodes_[i]->agent; }
   ThreadExecutor& executor(size_t i) { return *nodes_[i]->executor; }
   WorkerId id(size_t i) const { return nodes_[i]->info.id; }
   InprocNetwork& network() { return network_; }

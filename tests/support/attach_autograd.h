@@ -10,7 +10,7 @@ namespace weft::testing {
 
 // A TestWorld::Options::make_autograd.
 inline std::shared_ptr<AutogradHook> attach_autograd(TestWorld::Node& node) {
-  auto driver = internal::AutogradDriver::attach(node.runtime);
+  auto driver = dist_autograd_internal::AutogradDriver::attach(node.runtime);
   node.stop_autograd = [driver = driver.get()] { driver->stop(); };
   node.autograd_left = [driver = driver.get()] { return autograd_left(*driver); };
   return driver;

@@ -6,13 +6,13 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "weft/dist_autograd/internal/autograd_driver.h"
+#include "weft/dist_autograd/autograd_driver.h"
 
 namespace weft::testing {
 
 // Empty: nothing.
-inline std::string autograd_left(const internal::AutogradDriver& driver) {
-  const internal::AutogradDriver::Gauges left = driver.gauges();
+inline std::string autograd_left(const dist_autograd_internal::AutogradDriver& driver) {
+  const dist_autograd_internal::AutogradDriver::Gauges left = driver.gauges();
   if (left.contexts + left.passes + left.sends + left.timers == 0) return "";
   return absl::StrCat(left.contexts, " contexts, ", left.passes, " passes, ", left.sends,
                       " sends, ", left.timers, " timers");

@@ -12,9 +12,9 @@
 
 #include <gtest/gtest.h>
 
+#include "weft/dist_autograd/autograd_driver.h"
 #include "weft/dist_autograd/context.h"
-#include "weft/dist_autograd/internal/autograd_driver.h"
-#include "weft/dist_autograd/leaf_observer.h"
+#include "weft/dist_autograd/graph/leaf_observer.h"
 #include "weft/rpc/verbs.h"
 #include "weft/tests/support/agent_world.h"
 #include "weft/tests/support/autograd_left.h"
@@ -69,19 +69,19 @@ class AutogradWorld {
       : agents_(std::make_unique<AgentWorld>(world.kind, workers)), held_timers_(world.clock) {
     agents_->network().set_filter([this](const FrameHeader& header) {
       posts_ += header.kind == FrameKind::kPost &&
-                header.function == static_cast<uint64_t>(internal::Topic::kAutograd);
+                header.function == static_cast<uint64_t>(rpc_internal::Topic::kAutograd);
       return InprocNetwork::Fate::kDeliver;
     });
     auto registry = RegistryBuilder().build();
     if (!registry.ok()) throw RpcError(registry.status());
-    internal::RuntimeOptions options;
+    rpc_internal::RuntimeOptions options;
     options.default_timeout = std::chrono::seconds(20);
     Clock& clock = world.clock != nullptr ? static_cast<Clock&>(*world.clock) : agents_->clock();
     for (size_t i = 0; i < workers; ++i) {
-      auto runtime = std::make_shared<internal::WorkerRuntime>(
+      auto runtime = std::make_shared<rpc_internal::WorkerRuntime>(
           agents_->agent(i), agents_->executor(i), clock, *registry, options);
       const auto observer = world.observers.find(i);
-      auto driver = internal::AutogradDriver::attach(
+      auto driver = dist_autograd_internal::AutogradDriver::attach(
           runtime, observer == world.observers.end() ? nullptr : observer->second);
       runtime->set_hooks(nullptr, driver.get());
       runtime->attach();
@@ -96,8 +96,10 @@ class AutogradWorld {
     agents_.reset();
   }
 
-  const std::shared_ptr<internal::WorkerRuntime>& runtime(size_t i) { return nodes_[i].runtime; }
-  internal::AutogradDriver& driver(size_t i) { return *nodes_[i].driver; }
+  const std::shared_ptr<rpc_internal::WorkerRuntime>& runtime(size_t i) {
+    return nodes_[i].runtime;
+  }
+  dist_autograd_internal::AutogradDriver& driver(size_t i) { return *nodes_[i].driver; }
   WorkerId id(size_t i) const { return agents_->id(i); }
   size_t size() const { return nodes_.size(); }
   // Of autograd, sent by anyone so far; counted on inproc alone.
@@ -149,8 +151,8 @@ class AutogradWorld {
 
  private:
   struct Node {
-    std::shared_ptr<internal::WorkerRuntime> runtime;
-    std::shared_ptr<internal::AutogradDriver> driver;
+    std::shared_ptr<rpc_internal::WorkerRuntime> runtime;
+    std::shared_ptr<dist_autograd_internal::AutogradDriver> driver;
     bool killed = false;
   };
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "weft/rpc/rendezvous_store.h"
+#include "weft/rpc/rendezvous/rendezvous_store.h"
 
 namespace weft::testing {
 

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <functional>
 
-#include "weft/base/future.h"
+#include "weft/async/future.h"
 
 namespace weft::testing {
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
-#include "weft/rpc/internal/processor_waits.h"
+#include "weft/rpc/membership/processor_waits.h"
 
 namespace weft::testing {
 
@@ -32,7 +32,7 @@ class FakeProc {
   FakeProc& operator=(const FakeProc&) = delete;
 
   const std::string& root() const { return root_; }
-  internal::HostProcess peer() const { return {"boot pid:[1]", 8, 80}; }
+  rpc_internal::HostProcess peer() const { return {"boot pid:[1]", 8, 80}; }
   void remove() { std::filesystem::remove_all(root_); }
 
   // A thread of process 8, in a state as in its `stat`, which has waited so long for processors.

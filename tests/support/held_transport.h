@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "weft/rpc/inproc_transport.h"
+#include "weft/rpc/transport/inproc_transport.h"
 
 namespace weft::testing {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "weft/rpc/transport.h"
+#include "weft/rpc/transport/transport.h"
 
 namespace weft::testing {
 

@@ -14,13 +14,13 @@
 
 #include <gtest/gtest.h>
 
+#include "weft/async/executor.h"
+#include "weft/async/future.h"
 #include "weft/base/clock.h"
-#include "weft/base/executor.h"
-#include "weft/base/future.h"
-#include "weft/rpc/call_scope.h"
 #include "weft/rpc/function.h"
-#include "weft/rpc/internal/worker_runtime.h"
-#include "weft/rref/internal/rref_driver.h"
+#include "weft/rpc/session/call_scope.h"
+#include "weft/rpc/worker_runtime.h"
+#include "weft/rref/rref_driver.h"
 #include "weft/tests/support/agent_world.h"
 #include "weft/tests/support/eventually.h"
 
@@ -32,9 +32,9 @@ class TestWorld {
     WorkerInfo info;
     std::unique_ptr<Transport> transport;
     std::unique_ptr<ThreadExecutor> executor;
-    std::unique_ptr<internal::Agent> agent;
-    std::shared_ptr<internal::WorkerRuntime> runtime;
-    std::shared_ptr<internal::RRefDriver> references;
+    std::unique_ptr<rpc_internal::Agent> agent;
+    std::shared_ptr<rpc_internal::WorkerRuntime> runtime;
+    std::shared_ptr<rref_internal::RRefDriver> references;
     // Set by Options::make_autograd; ends before the references do.
     std::shared_ptr<AutogradHook> autograd;
     std::function<void()> stop_autograd;         // set with it; runs before the agent stops
@@ -76,7 +76,7 @@ class TestWorld {
 
   Node& node(size_t i) { return *nodes_[i]; }
   WorkerId id(size_t i) const { return nodes_[i]->info.id; }
-  internal::OwnershipGauges gauges(size_t i) { return nodes_[i]->references->gauges(); }
+  rref_internal::OwnershipGauges gauges(size_t i) { return nodes_[i]->references->gauges(); }
 
   // For a CallScopeGuard: makes worker i this thread's worker.
   CallScope scope(size_t i) {
@@ -111,7 +111,7 @@ class TestWorld {
 
  private:
   static bool is_empty(Node& node) {
-    const internal::OwnershipGauges g = node.references->gauges();
+    const rref_internal::OwnershipGauges g = node.references->gauges();
     const AgentInfo info = node.agent->info();
     return g.owners + g.forks + g.users + g.pending_users + g.pending_children + g.tombstones +
                    g.parked_fetches + g.parked_forks + info.pending_calls + info.running_calls ==
@@ -119,14 +119,14 @@ class TestWorld {
            node.references->drained() && (!node.autograd_left || node.autograd_left().empty());
   }
   static std::string leftovers(Node& node) {
-    const internal::OwnershipGauges g = node.references->gauges();
+    const rref_internal::OwnershipGauges g = node.references->gauges();
     const AgentInfo info = node.agent->info();
     std::string text =
         absl::StrCat("owners ", g.owners, ", forks ", g.forks, ", users ", g.users, ", pending ",
                      g.pending_users, ", children ", g.pending_children, ", tombstones ",
                      g.tombstones, ", fetches ", g.parked_fetches, ", parked ", g.parked_forks,
                      ", calls ", info.pending_calls, ", running ", info.running_calls);
-    for (const internal::Leak& leak : node.references->leaks()) {
+    for (const rref_internal::Leak& leak : node.references->leaks()) {
       absl::StrAppend(&text, "\n  ", leak.to_string());
     }
     if (node.autograd_left) absl::StrAppend(&text, "\n  ", node.autograd_left());
@@ -144,15 +144,15 @@ class TestWorld {
     const auto index = static_cast<uint32_t>(nodes_.size());
     node->info = {{index, 1}, absl::StrCat("w", index), node->transport->address()};
     node->executor = std::make_unique<ThreadExecutor>(clock_, ThreadExecutorOptions{});
-    internal::AgentOptions agent;
+    rpc_internal::AgentOptions agent;
     agent.group = "test";
     agent.self = node->info;
     node->agent =
-        std::make_unique<internal::Agent>(agent, *node->transport, clock_, *node->executor);
-    node->runtime = std::make_shared<internal::WorkerRuntime>(
+        std::make_unique<rpc_internal::Agent>(agent, *node->transport, clock_, *node->executor);
+    node->runtime = std::make_shared<rpc_internal::WorkerRuntime>(
         *node->agent, *node->executor, clock_, registry,
-        internal::RuntimeOptions{std::chrono::seconds(20), {}});
-    node->references = std::make_shared<internal::RRefDriver>(*node->agent, *node->executor);
+        rpc_internal::RuntimeOptions{std::chrono::seconds(20), {}});
+    node->references = std::make_shared<rref_internal::RRefDriver>(*node->agent, *node->executor);
     if (options.make_autograd) node->autograd = options.make_autograd(*node);
     node->runtime->set_hooks(node->references.get(), node->autograd.get());
     node->runtime->attach();

@@ -8,8 +8,8 @@
 
 #include <gtest/gtest.h>
 
-#include "weft/rpc/inproc_transport.h"
-#include "weft/rpc/memory_store.h"
+#include "weft/rpc/rendezvous/memory_store.h"
+#include "weft/rpc/transport/inproc_transport.h"
 #include "weft/tests/support/cuttable_store.h"
 #include "weft/tests/support/transport_kind.h"
 #include "weft/worker/worker.h"

@@ -6,8 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "weft/rpc/codec/tensor_codec.h"
 #include "weft/rpc/function.h"
-#include "weft/rpc/tensor_codec.h"
 #include "weft/rpc/verbs.h"
 #include "weft/tests/support/worker_world.h"
 #include "weft/tests/worker/raw_peer.h"

@@ -21,7 +21,7 @@
 #include "weft/rpc/function.h"
 #include "weft/rpc/verbs.h"
 #include "weft/rref/rref.h"
-#include "weft/tests/rpc/proxied_transport.h"
+#include "weft/tests/rpc/transport/proxied_transport.h"
 #include "weft/tests/support/test_world.h"
 #include "weft/tests/support/worker_world.h"
 

@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 
 #include "weft/dist_autograd/context.h"
-#include "weft/rpc/aten.h"
+#include "weft/rpc/aten/aten.h"
 #include "weft/rpc/class.h"
+#include "weft/rpc/rendezvous/verdict_list.h"
 #include "weft/rpc/verbs.h"
-#include "weft/rpc/verdict_list.h"
 #include "weft/rref/internal/ownership_types.h"
 #include "weft/rref/rref.h"
 #include "weft/tests/support/worker_world.h"
@@ -360,12 +360,13 @@ Statuses reference_is_lost() {
   // Until this worker's references have heard of it, calls fail as to any dead worker.
   absl::Status status;
   const auto patience = std::chrono::steady_clock::now() + 20s;
-  while (!weft::internal::is_rref_lost(status) && std::chrono::steady_clock::now() < patience) {
+  while (!weft::rref_internal::is_rref_lost(status) &&
+         std::chrono::steady_clock::now() < patience) {
     status = thrown_by([&] { return value.to_here(); });
     if (status.ok()) continue;  // it was not dead yet
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   }
-  EXPECT_TRUE(weft::internal::is_rref_lost(status)) << status;
+  EXPECT_TRUE(weft::rref_internal::is_rref_lost(status)) << status;
   return {status};
 }
 

@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include "gtest/gtest.h"
-#include "weft/rpc/memory_store.h"
+#include "weft/rpc/rendezvous/memory_store.h"
 
-namespace weft::internal {
+namespace weft::worker_internal {
 namespace {
 
 constexpr uint16_t kPort = 1234;  // nothing listens
@@ -112,4 +112,4 @@ TEST_F(HostedStores, AForkedChildHasNoneOfItsParents) {
 }
 
 }  // namespace
-}  // namespace weft::internal
+}  // namespace weft::worker_internal

@@ -12,8 +12,8 @@
 #include <gtest/gtest.h>
 
 #include "weft/rpc/function.h"
+#include "weft/rpc/rendezvous/verdict_list.h"
 #include "weft/rpc/verbs.h"
-#include "weft/rpc/verdict_list.h"
 #include "weft/rref/rref.h"
 #include "weft/tests/support/cuttable_store.h"
 #include "weft/tests/support/error_of.h"

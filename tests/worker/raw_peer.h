@@ -11,8 +11,8 @@
 
 #include "weft/base/mutex.h"
 #include "weft/proto/weft.pb.h"
-#include "weft/rpc/internal/status_wire.h"
-#include "weft/rpc/static_join.h"
+#include "weft/rpc/rendezvous/static_join.h"
+#include "weft/rpc/transport/status_wire.h"
 #include "weft/tests/support/worker_world.h"
 
 namespace weft::testing {
@@ -84,7 +84,7 @@ class RawPeer final : public TransportSink {
         if ((frame.header.flags & kFlagError) == 0) return absl::OkStatus();
         wire::Meta meta;
         EXPECT_TRUE(meta.ParseFromString(frame.meta));
-        return internal::decode_status(meta.status());
+        return rpc_internal::decode_status(meta.status());
       }
       if (ended_) return absl::CancelledError("the worker ended the connection");
       if (!changed_.wait_until(mutex_, end)) return absl::DeadlineExceededError("no reply");

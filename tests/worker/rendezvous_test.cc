@@ -12,8 +12,8 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "weft/rpc/static_join.h"
-#include "weft/tests/rpc/tcp_proxy.h"
+#include "weft/rpc/rendezvous/static_join.h"
+#include "weft/tests/rpc/transport/tcp_proxy.h"
 #include "weft/worker/internal/hosted_stores.h"
 #include "weft/worker/internal/tcp_port.h"
 
@@ -34,7 +34,7 @@ std::string message(const absl::Status& status) { return std::string(status.mess
 
 // A port of this machine on which nothing listens.
 uint16_t closed_port() {
-  auto listening = internal::listen_on("127.0.0.1", 0);
+  auto listening = worker_internal::listen_on("127.0.0.1", 0);
   return listening.ok() ? listening->port : 0;
 }
 
@@ -174,7 +174,7 @@ TEST(RendezvousConnect, AnUnknownHostIsNamed) {
 }
 
 TEST(RendezvousConnect, AServerThatNeverAnswersCostsTheTimeoutOnly) {
-  auto mute = internal::listen_on("127.0.0.1", 0);
+  auto mute = worker_internal::listen_on("127.0.0.1", 0);
   ASSERT_TRUE(mute.ok());
   const absl::Time start = absl::Now();
   const absl::Status status =
@@ -229,7 +229,7 @@ TEST(RendezvousConnect, RankZerosKeptStoreServesOthersUntilItComesAgain) {
     EXPECT_EQ(*(*rank0)->add("lives", 1), life);
     auto at_the_same_time = open_rendezvous_store(environment);
     ASSERT_TRUE(at_the_same_time.ok()) << at_the_same_time.status();
-    internal::keep_hosted_store(environment.master_addr, environment.master_port);
+    worker_internal::keep_hosted_store(environment.master_addr, environment.master_port);
     rank0->reset();
     at_the_same_time->reset();
     auto rank1 = open_rendezvous_store(other);
@@ -237,7 +237,7 @@ TEST(RendezvousConnect, RankZerosKeptStoreServesOthersUntilItComesAgain) {
     EXPECT_EQ(*(*rank1)->get("lives", absl::Seconds(5)), absl::StrCat(life));
   }
   ASSERT_TRUE(open_rendezvous_store(environment).ok());  // not kept: ends at once
-  EXPECT_TRUE(internal::listen_on(environment.master_addr, environment.master_port).ok());
+  EXPECT_TRUE(worker_internal::listen_on(environment.master_addr, environment.master_port).ok());
 }
 
 }  // namespace

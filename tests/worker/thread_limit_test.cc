@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/rpc_error.h"
 #include "weft/base/thread.h"
-#include "weft/rpc/batching.h"
+#include "weft/rpc/batching/batching.h"
 #include "weft/rpc/function.h"
 #include "weft/rpc/verbs.h"
 #include "weft/rref/rref.h"

@@ -50,7 +50,7 @@ Outcome by_hand(int ranks, const std::string& task, uint16_t port,
 // Below the ports that the kernel gives to connections, so that nobody takes it in the meantime.
 uint16_t free_port() {
   for (uint16_t port = static_cast<uint16_t>(20000 + getpid() % 10000); port > 0; ++port) {
-    if (internal::listen_on("127.0.0.1", port).ok()) return port;
+    if (worker_internal::listen_on("127.0.0.1", port).ok()) return port;
   }
   return 0;
 }

@@ -15,11 +15,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "weft/base/executor.h"
+#include "weft/async/executor.h"
 #include "weft/base/rpc_error.h"
 #include "weft/dist_autograd/context.h"
-#include "weft/rpc/call_scope.h"
 #include "weft/rpc/function.h"
+#include "weft/rpc/session/call_scope.h"
 #include "weft/rpc/verbs.h"
 #include "weft/tests/support/error_of.h"
 #include "weft/tests/support/worker_world.h"

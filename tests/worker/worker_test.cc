@@ -10,7 +10,7 @@
 #include "weft/base/log.h"
 #include "weft/base/rpc_error.h"
 #include "weft/rpc/function.h"
-#include "weft/rpc/internal/peer.h"
+#include "weft/rpc/session/internal/peer.h"
 #include "weft/rpc/verbs.h"
 #include "weft/rref/rref.h"
 #include "weft/tests/support/worker_world.h"
@@ -237,8 +237,8 @@ TEST_F(ShutdownTest, NamesTheHolderOfAReferenceThatIsLeft) {
   // What worker1 says of references is lost, also that it lets go; and it does not hear that the
   // time is up, so that it has not left when worker0 looks.
   world.network().set_filter([](const FrameHeader& header) {
-    const internal::Topic topic =
-        header.source.index == 1 ? internal::Topic::kRRef : internal::Topic::kMembership;
+    const rpc_internal::Topic topic =
+        header.source.index == 1 ? rpc_internal::Topic::kRRef : rpc_internal::Topic::kMembership;
     const bool lost =
         header.kind == FrameKind::kPost && header.function == static_cast<uint64_t>(topic);
     return lost ? InprocNetwork::Fate::kDrop : InprocNetwork::Fate::kDeliver;

@@ -10,7 +10,7 @@
 #include "weft/base/mutex.h"
 #include "weft/base/status.h"
 
-namespace weft::internal {
+namespace weft::worker_internal {
 namespace {
 
 // What this process hosts at one address.
@@ -116,4 +116,4 @@ void keep_hosted_store(const std::string& host, uint16_t port) {
   if (port != 0) slots().at(host, port).keep();
 }
 
-}  // namespace weft::internal
+}  // namespace weft::worker_internal

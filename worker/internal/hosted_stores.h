@@ -15,9 +15,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "weft/rpc/rendezvous_store.h"
+#include "weft/rpc/rendezvous/rendezvous_store.h"
 
-namespace weft::internal {
+namespace weft::worker_internal {
 
 using MakeStore = std::function<absl::StatusOr<std::unique_ptr<RendezvousStore>>()>;
 
@@ -32,4 +32,4 @@ absl::StatusOr<std::unique_ptr<RendezvousStore>> share_hosted_store(const std::s
 // For users of share_hosted_store, while they hold the store. Without such a store: does nothing.
 void keep_hosted_store(const std::string& host, uint16_t port);
 
-}  // namespace weft::internal
+}  // namespace weft::worker_internal

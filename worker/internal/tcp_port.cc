@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
 
-namespace weft::internal {
+namespace weft::worker_internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -154,4 +154,4 @@ absl::Status wait_until_reachable(const std::string& host, uint16_t port, absl::
                                                   reason));
 }
 
-}  // namespace weft::internal
+}  // namespace weft::worker_internal

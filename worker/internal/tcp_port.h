@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-namespace weft::internal {
+namespace weft::worker_internal {
 
 // An open file descriptor.
 class Descriptor {
@@ -45,4 +45,4 @@ absl::StatusOr<ListeningPort> listen_on(const std::string& host, uint16_t port);
 // too, for a cluster's name service may be late. Errors: DeadlineExceeded, with the last reason.
 absl::Status wait_until_reachable(const std::string& host, uint16_t port, absl::Duration timeout);
 
-}  // namespace weft::internal
+}  // namespace weft::worker_internal

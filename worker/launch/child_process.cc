@@ -19,7 +19,7 @@
 namespace weft::launch {
 namespace {
 
-using internal::Descriptor;
+using worker_internal::Descriptor;
 
 absl::Status error_for(const std::string& what, int error) {
   const std::string text = absl::StrCat(what, ": ", strerror(error));

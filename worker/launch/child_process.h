@@ -15,8 +15,8 @@ namespace weft::launch {
 
 struct StartedProcess {
   pid_t pid = -1;
-  internal::Descriptor out;  // read ends of its standard output and error, non-blocking;
-  internal::Descriptor err;  // invalid if it shares the launcher's
+  worker_internal::Descriptor out;  // read ends of its standard output and error, non-blocking;
+  worker_internal::Descriptor err;  // invalid if it shares the launcher's
 };
 
 struct StartRequest {

@@ -26,7 +26,7 @@ extern char** environ;
 namespace weft::launch {
 namespace {
 
-using internal::Descriptor;
+using worker_internal::Descriptor;
 
 constexpr size_t kMaxPending = 1 << 20;
 constexpr size_t kReadSize = 64 * 1024;

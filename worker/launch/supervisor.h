@@ -27,12 +27,12 @@ namespace weft::launch {
 // Must be called before the process has a second thread: blocks the signals that the supervisor
 // reads from a descriptor, in all threads to come. SIGINT and SIGHUP stay ignored where they are
 // (nohup, background jobs of a script).
-absl::StatusOr<internal::Descriptor> take_signals();
+absl::StatusOr<worker_internal::Descriptor> take_signals();
 
 class Supervisor {
  public:
   // `place.options` must have its run_id and master_port settled.
-  Supervisor(GroupPlace place, internal::Descriptor signals);
+  Supervisor(GroupPlace place, worker_internal::Descriptor signals);
   ~Supervisor();
 
   // The exit code of the launcher. Errors: what keeps the first process from being prepared.
@@ -41,7 +41,7 @@ class Supervisor {
  private:
   struct Child {
     pid_t pid = -1;
-    std::array<internal::Descriptor, 2> output;  // by Stream
+    std::array<worker_internal::Descriptor, 2> output;  // by Stream
     std::string error_file;
   };
 
@@ -59,7 +59,7 @@ class Supervisor {
   bool backed_up();
 
   const GroupPlace place_;
-  const internal::Descriptor signals_;
+  const worker_internal::Descriptor signals_;
   SupervisorCore core_;
   OutputMerger merger_;
   std::array<bool, 2> sink_closed_ = {false, false};

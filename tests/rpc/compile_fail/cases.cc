@@ -1,7 +1,7 @@
 // Wrong programs, one a line; check.py compiles this file and wants each line's error to say what
 // its comment says. Lines without a comment are right and must stay without error.
 // clang-format off
-#include "weft/rpc/internal/explain.h"
+#include "weft/rpc/explain.h"
 #include "weft/rpc/verbs.h"
 
 namespace wrong {
@@ -55,7 +55,7 @@ void right(at::Tensor t) {
   weft::rpc_sync("w", add, t, t);
   weft::rpc_sync({"w", {.timeout = std::chrono::seconds(1)}}, two, 1, "text");
   static_assert(std::is_same_v<weft::object_t<decltype(make_server())>, Server>);
-  static_assert(weft::internal::HasConstructor<Server, std::vector<int64_t>>);
+  static_assert(weft::rpc_internal::HasConstructor<Server, std::vector<int64_t>>);
 }
 
 void calls(at::Tensor t, Foo foo) {
@@ -88,7 +88,7 @@ void calls(at::Tensor t, Foo foo) {
 }
 
 void methods() {
-  using namespace weft::internal::check;
+  using namespace weft::rpc_internal::check;
   explain_method_call<Server, decltype(&Other::method), int>();         // belongs to another class
   explain_method_call<Server, decltype(&Server::qualified), int>();     // methods with & or &&
   explain_method_call<Server, decltype(&Server::pull), Foo>();          // argument 1 does not convert

@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "weft/async/executor.h"
 #include "weft/base/clock.h"
-#include "weft/base/executor.h"
 #include "weft/rpc/registry.h"
 #include "weft/rpc/runtime.h"
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
-#include "weft/rpc/internal/record_checksum.h"
+#include "weft/rpc/transport/internal/record_checksum.h"
 
-namespace weft::internal {
+namespace weft::rpc_internal {
 
 template <class T>
 std::string bytes_of(T value) {
@@ -39,4 +39,4 @@ inline std::string sealed(std::string_view records) {
   return text += records;
 }
 
-}  // namespace weft::internal
+}  // namespace weft::rpc_internal

@@ -65,10 +65,10 @@ class Launch : public ::testing::Test {
     int err[2];
     ASSERT_EQ(pipe2(out, O_CLOEXEC), 0);
     ASSERT_EQ(pipe2(err, O_CLOEXEC), 0);
-    out_ = internal::Descriptor(out[0]);
-    err_ = internal::Descriptor(err[0]);
-    const internal::Descriptor out_end(out[1]);
-    const internal::Descriptor err_end(err[1]);
+    out_ = worker_internal::Descriptor(out[0]);
+    err_ = worker_internal::Descriptor(err[0]);
+    const worker_internal::Descriptor out_end(out[1]);
+    const worker_internal::Descriptor err_end(err[1]);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, out_end.get(), 1);
@@ -138,7 +138,7 @@ class Launch : public ::testing::Test {
     return true;
   }
 
-  static void append(internal::Descriptor& from, std::string& to) {
+  static void append(worker_internal::Descriptor& from, std::string& to) {
     char buffer[4096];
     const ssize_t size = read(from.get(), buffer, sizeof(buffer));
     if (size <= 0) {
@@ -150,8 +150,8 @@ class Launch : public ::testing::Test {
 
   std::filesystem::path folder_;
   pid_t launcher_ = -1;
-  internal::Descriptor out_;
-  internal::Descriptor err_;
+  worker_internal::Descriptor out_;
+  worker_internal::Descriptor err_;
   std::string output_;
   std::string errors_;
 };
@@ -291,7 +291,7 @@ TEST_F(Launch, WhatAProcessStartedGoesAsSoonAsTheProcessDoes) {
   read_until("spawned", 2);
   read_until("waiting", 2);
   const pid_t helper = pid_after("[0] spawned ");
-  const internal::Descriptor handle(static_cast<int>(syscall(SYS_pidfd_open, helper, 0)));
+  const worker_internal::Descriptor handle(static_cast<int>(syscall(SYS_pidfd_open, helper, 0)));
   ASSERT_TRUE(handle.valid());
   kill(pid_after("[0] pid "), SIGTERM);
   pollfd ended = {handle.get(), POLLIN, 0};
@@ -306,7 +306,7 @@ TEST_F(Launch, AnErrorFilesMessageIsReported) {
 }
 
 TEST_F(Launch, APortInUseIsNamedAndNothingStarts) {
-  auto taken = internal::listen_on("127.0.0.1", 0);
+  auto taken = worker_internal::listen_on("127.0.0.1", 0);
   ASSERT_TRUE(taken.ok());
   EXPECT_EQ(run({"--master-port", absl::StrCat(taken->port)}, {"print", "started"}), 1);
   EXPECT_EQ(output_, "");

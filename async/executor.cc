@@ -1,0 +1,429 @@
+#include "weft/async/executor.h"
+
+#include <algorithm>
+#include <functional>
+#include <pthread.h>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "weft/async/serving_threads.h"
+#include "weft/base/thread.h"
+
+namespace weft {
+namespace {
+
+thread_local Executor* current_executor = nullptr;
+thread_local uint64_t waits_here = 0;
+thread_local int sections_here = 0;  // of the executor's task; they may be nested
+
+// Threads beyond the working number that had nothing to do for this long end.
+constexpr std::chrono::seconds kIdleThreadLife{10};
+// So many stalls with threads that do not say that they wait: they compute, or wait unseen.
+constexpr int kMostStalls = 100;
+
+}  // namespace
+
+Executor* Executor::current() { return current_executor; }
+uint64_t Executor::announced_waits() { return waits_here; }
+
+Executor::Enter::Enter(Executor* executor) : previous_(current_executor) {
+  current_executor = executor;
+}
+Executor::Enter::~Enter() { current_executor = previous_; }
+
+BlockingSection::BlockingSection() : executor_(Executor::current()) {
+  ++waits_here;
+  if (executor_ != nullptr) executor_->begin_wait();
+}
+BlockingSection::~BlockingSection() {
+  if (executor_ != nullptr) executor_->end_wait();
+}
+
+struct ThreadExecutor::Stall {
+  Mutex mutex;
+  ThreadExecutor* executor ABSL_GUARDED_BY(mutex) = nullptr;  // null once stopped
+  // Calls are refused now, by the clock's thread; `stop` waits for that.
+  bool refusing ABSL_GUARDED_BY(mutex) = false;
+  CondVar refused;
+};
+
+ThreadExecutor::ThreadExecutor(Clock& clock, ThreadExecutorOptions options)
+    : clock_(clock), options_(std::move(options)), stall_(std::make_shared<Stall>()) {
+  MutexLock lock(stall_->mutex);
+  stall_->executor = this;
+}
+
+ThreadExecutor::~ThreadExecutor() { stop(); }
+
+absl::Status ThreadExecutor::start() {
+  MutexLock lock(mutex_);
+  return threads_.empty() ? add_thread() : absl::OkStatus();
+}
+
+void ThreadExecutor::schedule(Task task) { enqueue({std::move(task), {}, {}}); }
+
+void ThreadExecutor::schedule_near(Task task, Nanoseconds expected) {
+  schedule_call({std::move(task), {}, expected});
+}
+
+void ThreadExecutor::schedule_call(Call call) {
+  if (!call.expected.has_value()) return enqueue(std::move(call));
+  nearby_.fetch_add(1);  // before anybody can look for it in the queue
+  if (ServingThreads::take(*this, call)) return;
+  enqueue(std::move(call));
+  nearby_.fetch_sub(1);
+}
+
+void ThreadExecutor::enqueue(Call call) {
+  Call dropped;  // dies outside the lock
+  bool wake = false;
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) {
+      dropped = std::move(call);
+      return;
+    }
+    queue_.push_back(std::move(call));
+    // An idle thread that has been told but has not woken yet still counts as idle: as many tasks
+    // as that are spoken for, further ones need a thread of their own.
+    wake = idle_ > 0;
+    if (queue_.size() > idle_) {
+      add_thread_if_short();
+      watch_for_stall();
+    }
+  }
+  if (wake) work_ready_.notify_one();
+}
+
+void ThreadExecutor::run_nearby(Call call) {
+  bool stopped = false;
+  {
+    MutexLock lock(mutex_);
+    stopped = stopping_;
+  }
+  if (!stopped) {
+    thread_local const ThreadExecutor* prepared = nullptr;
+    if (options_.on_thread_start && prepared != this) (*options_.on_thread_start)();
+    prepared = this;
+    Enter enter(this);
+    call.refuse = nullptr;
+    call.run();
+    call.run = nullptr;
+  }
+  nearby_.fetch_sub(1);
+}
+
+void ThreadExecutor::give_back_nearby(Call call) {
+  enqueue(std::move(call));
+  nearby_.fetch_sub(1);
+}
+
+void ThreadExecutor::add_thread_if_short() {
+  if (refused_) return;  // until the next check
+  if (threads_.size() - waiting_ < options_.threads + extra_) (void)add_thread();
+}
+
+void ThreadExecutor::retire() {
+  auto self = std::find_if(threads_.begin(), threads_.end(), [](const std::thread& thread) {
+    return thread.get_id() == std::this_thread::get_id();
+  });
+  retired_.push_back(std::move(*self));
+  threads_.erase(self);
+}
+
+absl::Status ThreadExecutor::add_thread() {
+  if (stopping_) return absl::CancelledError("the executor stops");
+  if (threads_.size() >= options_.max_threads) {
+    return absl::ResourceExhaustedError(absl::StrCat(threads_.size(), " threads are the most"));
+  }
+  // Retired threads need no lock any more: they end at once.
+  for (std::thread& thread : retired_) thread.join();
+  retired_.clear();
+  absl::StatusOr<std::thread> thread =
+      start_thread(absl::StrCat("the handlers of '", options_.name, "'"), [this] { work(); });
+  refused_ = !thread.ok();
+  if (thread.ok()) threads_.push_back(*std::move(thread));
+  return thread.status();
+}
+
+void ThreadExecutor::watch_for_stall() {
+  if (watching_ || stopping_) return;
+  watching_ = true;
+  finished_at_check_ = finished_;
+  clock_.call_at(clock_.now() + options_.stall, [stall = stall_] {
+    std::vector<Call> refused;
+    {
+      MutexLock lock(stall->mutex);
+      if (stall->executor == nullptr) return;
+      refused = stall->executor->check_stall();
+      stall->refusing = true;
+    }
+    for (Call& call : refused) call.refuse();
+    refused.clear();
+    MutexLock lock(stall->mutex);
+    stall->refusing = false;
+    stall->refused.notify_all();
+  });
+}
+
+std::vector<ThreadExecutor::Call> ThreadExecutor::check_stall() {
+  MutexLock lock(mutex_);
+  watching_ = false;
+  refused_ = false;
+  std::vector<Call> refused;
+  if (queue_.empty() || stopping_) {
+    stalls_ = 0;
+    saturated_.store(false, std::memory_order_relaxed);
+    return refused;
+  }
+  if (idle_ > 0) {
+    stalls_ = 0;
+  } else {
+    if (finished_ != finished_at_check_) {
+      stalls_ = 0;
+      add_thread_if_short();  // one that the system refused before
+    } else if (add_thread().ok()) {
+      ++extra_;
+    } else if (waiting_ >= threads_.size()) {
+      saturated_.store(true, std::memory_order_relaxed);
+      refused = take_calls();
+    } else if (++stalls_ >= kMostStalls) {
+      saturated_.store(true, std::memory_order_relaxed);
+    }
+  }
+  watch_for_stall();
+  return refused;
+}
+
+std::vector<ThreadExecutor::Call> ThreadExecutor::take_calls() {
+  std::vector<Call> calls;
+  std::deque<Call> others;
+  for (Call& each : queue_) {
+    if (each.refuse) {
+      calls.push_back(std::move(each));
+    } else {
+      others.push_back(std::move(each));
+    }
+  }
+  queue_.swap(others);
+  return calls;
+}
+
+void ThreadExecutor::work() {
+  pthread_setname_np(pthread_self(), options_.name.substr(0, 15).c_str());
+  if (options_.on_thread_start) (*options_.on_thread_start)();
+  Enter enter(this);
+  MutexLock lock(mutex_);
+  while (true) {
+    while (queue_.empty() && !stopping_) {
+      if (extra_ > 0) --extra_;  // the stall is over
+      ++idle_;
+      const bool told =
+          work_ready_.wait_until(mutex_, std::chrono::steady_clock::now() + kIdleThreadLife);
+      --idle_;
+      if (!told && queue_.empty() && !stopping_ && threads_.size() > options_.threads) {
+        retire();
+        return;
+      }
+    }
+    if (stopping_) return;
+    {
+      Call call = std::move(queue_.front());
+      queue_.pop_front();
+      ++running_;
+      if (!queue_.empty()) watch_for_stall();
+      mutex_.unlock();
+      call.refuse = nullptr;
+      call.run();
+      call.run = nullptr;  // captures die before the task counts as finished
+      mutex_.lock();
+      --running_;
+    }
+    ++finished_;
+    saturated_.store(false, std::memory_order_relaxed);
+  }
+}
+
+void ThreadExecutor::begin_wait() {
+  if (ServingThreads::on_this_thread()) {
+    ServingThreads::hand_over();
+    return;
+  }
+  if (sections_here++ > 0) return;
+  bool wake = false;
+  {
+    MutexLock lock(mutex_);
+    ++waiting_;
+    if (queue_.empty()) return;
+    wake = idle_ > 0;
+    if (queue_.size() > idle_) add_thread_if_short();
+  }
+  if (wake) work_ready_.notify_one();
+}
+
+void ThreadExecutor::end_wait() {
+  if (ServingThreads::on_this_thread()) return;
+  if (--sections_here > 0) return;
+  MutexLock lock(mutex_);
+  --waiting_;
+  // Whoever gets this task's answer may call again before the task counts as finished.
+  saturated_.store(false, std::memory_order_relaxed);
+}
+
+size_t ThreadExecutor::thread_count() const {
+  MutexLock lock(mutex_);
+  return threads_.size();
+}
+
+bool ThreadExecutor::idle() const {
+  MutexLock lock(mutex_);
+  return queue_.empty() && running_ == 0 && nearby_.load() == 0;
+}
+
+void ThreadExecutor::begin_stop() {
+  std::map<uint64_t, Task> hooks;
+  {
+    MutexLock lock(mutex_);
+    stop_begun_ = true;
+    hooks.swap(at_stop_);
+  }
+  for (auto& [number, hook] : hooks) hook();
+}
+
+void ThreadExecutor::stop() {
+  begin_stop();
+  {
+    MutexLock lock(stall_->mutex);
+    stall_->executor = nullptr;
+    while (stall_->refusing) stall_->refused.wait(stall_->mutex);
+  }
+  std::deque<Call> dropped;
+  std::vector<std::thread> threads;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    dropped.swap(queue_);
+    threads.swap(threads_);
+    for (std::thread& thread : retired_) threads.push_back(std::move(thread));
+    retired_.clear();
+  }
+  work_ready_.notify_all();
+  // Before the threads end: one of their tasks may wait for a promise that only a dropped one has.
+  dropped.clear();
+  for (std::thread& thread : threads) thread.join();
+}
+
+uint64_t ThreadExecutor::at_stop(Task hook) {
+  {
+    MutexLock lock(mutex_);
+    if (!stop_begun_) {
+      at_stop_.emplace(next_hook_, std::move(hook));
+      return next_hook_++;
+    }
+  }
+  hook();
+  return 0;
+}
+
+void ThreadExecutor::forget(uint64_t hook) {
+  Task forgotten;  // dies outside the lock
+  MutexLock lock(mutex_);
+  const auto found = at_stop_.find(hook);
+  if (found == at_stop_.end()) return;
+  forgotten = std::move(found->second);
+  at_stop_.erase(found);
+}
+
+struct Strand::State {
+  explicit State(Executor& executor_in) : executor(executor_in) {}
+  Executor& executor;
+  Mutex mutex;
+  std::deque<Executor::Task> queue ABSL_GUARDED_BY(mutex);
+  bool running ABSL_GUARDED_BY(mutex) = false;
+};
+
+// What the executor gets. Dropped unrun (the executor has stopped), it drops what is queued too:
+// a queued task may own the strand.
+class Strand::Run {
+ public:
+  explicit Run(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  Run(Run&&) = default;
+  ~Run() {
+    if (state_ == nullptr) return;
+    std::deque<Executor::Task> dropped;
+    MutexLock lock(state_->mutex);
+    dropped.swap(state_->queue);
+    state_->running = false;
+  }
+  void operator()() {
+    const std::shared_ptr<State> state = std::exchange(state_, nullptr);
+    run(*state);
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+Strand::Strand(Executor& executor) : state_(std::make_shared<State>(executor)) {}
+
+void Strand::schedule(Executor::Task task) {
+  {
+    MutexLock lock(state_->mutex);
+    state_->queue.push_back(std::move(task));
+    if (state_->running) return;
+    state_->running = true;
+  }
+  state_->executor.schedule(Run(state_));
+}
+
+void Strand::run(State& state) {
+  while (true) {
+    Executor::Task task;
+    {
+      MutexLock lock(state.mutex);
+      if (state.queue.empty()) {
+        state.running = false;
+        return;
+      }
+      task = std::move(state.queue.front());
+      state.queue.pop_front();
+    }
+    task();
+  }
+}
+
+void ManualExecutor::schedule(Task task) {
+  MutexLock lock(mutex_);
+  queue_.push_back(std::move(task));
+}
+
+bool ManualExecutor::run_one() {
+  Task task;
+  {
+    MutexLock lock(mutex_);
+    if (queue_.empty()) return false;
+    task = std::move(queue_.front());
+    queue_.pop_front();
+    ++running_;
+  }
+  {
+    Enter enter(this);
+    task();
+  }
+  MutexLock lock(mutex_);
+  --running_;
+  return true;
+}
+
+bool ManualExecutor::idle() const {
+  MutexLock lock(mutex_);
+  return queue_.empty() && running_ == 0;
+}
+
+size_t ManualExecutor::run_all() {
+  size_t count = 0;
+  while (run_one()) ++count;
+  return count;
+}
+
+}  // namespace weft

@@ -1,0 +1,197 @@
+// One worker's distributed autograd: records transfers of tensors, keeps contexts and their
+// gradients, runs backward passes.
+//
+// Steps ContextCore under its lock and carries out what it asks for: cheap local actions under the
+// same lock, so that they keep their order, messages and completions outside.
+//
+// Thread safety: all methods may be called from any thread. Messages are decoded and queued where
+// they are read; nodes and hooks run as tasks of the executor, on the reading thread while they are
+// short (near_executor.h), or on the thread that waits in backward_here().
+// Lifetime: shared by the worker, its contexts and timers. The worker calls stop() before its agent
+// stops; agent, executor and clock must be there until then.
+// Errors: as in context_core.h, with the worker's name as the place where they were raised.
+// Protocol: docs/backward_protocol.md.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "weft/async/future.h"
+#include "weft/base/clock.h"
+#include "weft/base/mutex.h"
+#include "weft/dist_autograd/graph/local_pass.h"
+#include "weft/dist_autograd/internal/committed_gradients.h"
+#include "weft/dist_autograd/internal/gradient_frame.h"
+#include "weft/dist_autograd/passes/context_core.h"
+#include "weft/rpc/hooks.h"
+#include "weft/rpc/session/agent.h"
+#include "weft/rpc/worker_runtime.h"
+
+namespace weft::dist_autograd_internal {
+
+class AutogradDriver final : public AutogradHook,
+                             public std::enable_shared_from_this<AutogradDriver> {
+ public:
+  struct PassOptions {
+    BackwardMode mode = BackwardMode::kDefault;
+    bool retain_graph = false;
+    Timeout timeout;  // not set: the runtime's default
+  };
+  // What this worker holds; all zero once every context is released.
+  struct Gauges {
+    size_t contexts = 0;
+    size_t passes = 0;
+    size_t sends = 0;
+    size_t timers = 0;
+  };
+
+  // Installs itself in the runtime's agent, before that starts; the caller gives it to
+  // WorkerRuntime::set_hooks. The observer may be null.
+  static std::shared_ptr<AutogradDriver> attach(
+      const std::shared_ptr<rpc_internal::WorkerRuntime>& runtime,
+      LeafObserver* observer = nullptr);
+  // The driver of a worker with distributed autograd, else FailedPrecondition.
+  static absl::StatusOr<std::shared_ptr<AutogradDriver>> of(RpcRuntime& runtime);
+
+  // Fails what runs with Cancelled and does nothing any more. Idempotent.
+  void stop() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ---- contexts
+  absl::StatusOr<ContextId> create_context() ABSL_LOCKS_EXCLUDED(mutex_);
+  void release(const ContextId& context) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Completes when the pass has ended; cancelling the future aborts it.
+  Future<void> backward(const ContextId& context, std::vector<at::Tensor> roots,
+                        const PassOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits for the end, and runs this worker's part of the pass on the calling thread.
+  absl::Status backward_here(const ContextId& context, std::vector<at::Tensor> roots,
+                             const PassOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::vector<LeafGradient>> gradients(const ContextId& context)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Undefined if the variable has none.
+  absl::StatusOr<at::Tensor> gradient(const ContextId& context, const at::Tensor& variable)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Keeps `resource` until the context ends here; then it dies on the executor.
+  absl::Status keep_with(const ContextId& context, std::shared_ptr<void> resource)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  ContextCore::PassStanding standing(const PassId& pass) const ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status check_settled(const ContextId& context) const ABSL_LOCKS_EXCLUDED(mutex_);
+  Gauges gauges() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The workers that contexts tie this one to.
+  void append_ties(std::vector<WorkerId>& workers) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // AutogradHook.
+  absl::StatusOr<std::string> record_send(ContextId context, WorkerId to,
+                                          const std::vector<at::Tensor>& tensors) override
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<ContextId> record_receive(WorkerId from, std::string_view attachment,
+                                           std::vector<at::Tensor>& tensors) override
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  class Listener;
+  struct Context {
+    std::map<SendId, SendRecord> sends;
+    // Shared with readers, which add up outside the driver's lock.
+    std::shared_ptr<CommittedGradients> gradients = std::make_shared<CommittedGradients>();
+    std::vector<std::shared_ptr<void>> kept;  // rooms above: what ends with the context
+  };
+  struct Timer {
+    TimerId id;
+    TimePoint deadline;
+    uint64_t number;  // a timer that fired too late to be cancelled finds another one here
+  };
+  // Of a pass about to start here.
+  struct Start {
+    std::vector<at::Tensor> roots;
+    std::optional<at::ThreadLocalState> caller;  // as LocalPass::Setup's
+    std::shared_ptr<Executor> executor;
+  };
+  struct Parcel {
+    WorkerId to;
+    AutogradMessage message;
+    Riders riders;
+  };
+  // What is left to do once the lock is free.
+  struct Outbox {
+    std::vector<Parcel> parcels;
+    std::vector<std::pair<Promise<void>, PassFailure>> ended;
+    std::vector<std::shared_ptr<void>> dropped;  // graphs and gradients: user code may die in them
+    std::vector<std::shared_ptr<void>> kept;     // dies on the executor
+  };
+  // Which thread steps: on one where user code runs anyway, what is dropped dies at once.
+  enum class On { kAnyThread, kUserThread };
+
+  AutogradDriver(const std::shared_ptr<rpc_internal::WorkerRuntime>& runtime,
+                 LeafObserver* observer);
+
+  // Runs `event(core, actions)` and carries out the actions. False: stopped, nothing ran.
+  using Event = absl::FunctionRef<void(ContextCore& core, AutogradActions& actions)>;
+  bool step(Event event, On thread = On::kAnyThread, Start* start = nullptr)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void act(AutogradActions& actions, Start* start, Outbox& outbox)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void engage(backward::EngageLocal& action, Start* start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void merge(const backward::StageMerge& action, Outbox& outbox)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void drop_pass(const PassId& pass, Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void drop_context(const ContextId& context, Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void arm(const PassId& pass, absl::Duration after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void disarm(const PassId& pass) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void set_budget(backward::Send& send) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Into the outbox, or to those that wait for a message to ride on.
+  void hand_out(backward::Send send, Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void send_riders(Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void deliver(Outbox outbox, On thread) ABSL_LOCKS_EXCLUDED(mutex_);
+  Future<void> start(const ContextId& context, Start start, const PassOptions& options,
+                     absl::StatusOr<PassId>& pass) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Destroys on an executor thread, on one that is at work for a pass if there is one.
+  void bury(std::vector<std::shared_ptr<void>> dropped) ABSL_LOCKS_EXCLUDED(graves_mutex_);
+  void begin_work() ABSL_LOCKS_EXCLUDED(graves_mutex_);
+  void end_work() ABSL_LOCKS_EXCLUDED(graves_mutex_);
+
+  void on_post(WorkerId from, Frame frame) ABSL_LOCKS_EXCLUDED(mutex_);
+  void on_gone(WorkerId peer) ABSL_LOCKS_EXCLUDED(mutex_);
+  void on_deadline(const PassId& pass, uint64_t timer) ABSL_LOCKS_EXCLUDED(mutex_);
+  void fail_pass(const PassId& pass, absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void on_riders_due() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Runs `callback` on the clock's thread at `when`, unless stop() came first, which waits for it.
+  TimerId call_at(TimePoint when, absl::AnyInvocable<void(AutogradDriver&)> callback);
+  void post(Parcel parcel) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::shared_ptr<CommittedGradients>> committed(const ContextId& context)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status describe(const PassFailure& failure) const;
+  absl::Status here(absl::Status status) const;
+
+  const std::weak_ptr<rpc_internal::WorkerRuntime> runtime_;  // weak: it is given this as its hook
+  rpc_internal::Agent& agent_;
+  Executor& executor_;
+  const std::shared_ptr<Executor> pass_executor_;  // shared with the passes
+  Clock& clock_;
+  LeafObserver* const observer_;
+  std::shared_ptr<Listener> listener_;  // shared with queued work
+
+  mutable Mutex mutex_;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  ContextCore core_ ABSL_GUARDED_BY(mutex_);
+  uint64_t last_send_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t last_timer_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<ContextId, Context> contexts_ ABSL_GUARDED_BY(mutex_);
+  std::map<PassId, std::shared_ptr<LocalPass>> passes_ ABSL_GUARDED_BY(mutex_);
+  std::map<PassId, Timer> timers_ ABSL_GUARDED_BY(mutex_);
+  std::map<PassId, Promise<void>> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::map<WorkerId, Riders> riders_ ABSL_GUARDED_BY(mutex_);
+  std::optional<TimerId> riders_timer_ ABSL_GUARDED_BY(mutex_);
+  size_t in_callbacks_ ABSL_GUARDED_BY(mutex_) = 0;  // of the clock
+  CondVar callback_ended_;
+
+  Mutex graves_mutex_;
+  size_t work_ ABSL_GUARDED_BY(graves_mutex_) = 0;  // begun and not ended
+  std::vector<std::shared_ptr<void>> graves_ ABSL_GUARDED_BY(graves_mutex_);
+};
+
+}  // namespace weft::dist_autograd_internal

@@ -1,0 +1,574 @@
+#include "weft/dist_autograd/graph/local_graph.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <optional>
+#include <stdexcept>
+#include <string_view>
+#include <typeinfo>
+#include <utility>
+
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/input_buffer.h>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
+#include "weft/dist_autograd/graph/engine_scope.h"
+#include "weft/dist_autograd/graph/recv_node.h"
+#include "weft/dist_autograd/graph/send_record.h"
+
+namespace weft::dist_autograd_internal {
+namespace {
+
+using torch::autograd::AccumulateGrad;
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::InputBuffer;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+constexpr size_t kSmallGraph = 14;  // nodes: what a flat_hash_map of 16 slots holds
+constexpr uint32_t kNoTarget = std::numeric_limits<uint32_t>::max();
+
+enum class Kind : uint8_t { kOperation, kLeaf, kRecv };
+
+struct NodeState {
+  Node* node;                 // kept alive by the edges of the sources
+  uint32_t dependencies = 0;  // edges into it, of nodes and sources, not yet resolved
+  uint32_t first_target = 0;  // its edges in Impl::targets_
+  uint32_t answer = 0;        // kRecv: number in Impl::answers_
+  Kind kind = Kind::kOperation;
+  bool present = false;    // something entered, if only an undefined gradient from a node that ran
+  bool reached = false;    // by reach()
+  variable_list inputs{};  // sized when the first gradient enters
+};
+
+struct Source {
+  enum class State : uint8_t { kOpen, kFed, kCancelled };
+  SendId send;  // invalid: the roots
+  WorkerId peer;
+  edge_list edges;
+  std::vector<uint32_t> targets;  // of each edge, kNoTarget where there is none
+  State state = State::kOpen;
+  bool spent = false;
+};
+
+// Order of execution: later operations first, as in LibTorch; ties as found from the sources.
+struct Ready {
+  uint64_t sequence;
+  uint32_t index;
+  bool operator<(const Ready& other) const {
+    return sequence != other.sequence ? sequence < other.sequence : index > other.index;
+  }
+};
+
+}  // namespace
+
+class LocalGraph::Impl {
+ public:
+  explicit Impl(LocalGraphOptions options) : options_(std::move(options)) {}
+
+  absl::Status engage(c10::ArrayRef<at::Tensor> roots, absl::Span<const SendRecord* const> sends);
+  absl::Status feed_roots();
+  absl::Status feed(SendId send, variable_list gradients);
+  absl::Status cancel(SendId send);
+  absl::StatusOr<std::vector<SendId>> reach(SendId send);
+  const at::Tensor* staged(const at::Tensor& variable) { return stage_.find(variable); }
+  absl::Status replace(const at::Tensor& variable, at::Tensor gradient) {
+    if (!status_.ok()) return status_;
+    absl::Status status = stage_.replace(variable, std::move(gradient));
+    return status.ok() ? status : fail(std::move(status), "LeafObserver");
+  }
+
+  absl::Status give(const at::Tensor& variable, at::Tensor gradient) {
+    if (!status_.ok()) return status_;
+    absl::Status status = stage_.give(variable, std::move(gradient));
+    return status.ok() ? status : fail(std::move(status), "LeafObserver");
+  }
+
+  bool waiting() const { return buffered_ + answers_.held() > 0; }
+  std::vector<SendId> unanswered() const;
+  bool fed(SendId send) const;
+  std::vector<LeafGradient> take_leaves() { return stage_.take(); }
+  void stop() { stopped_.store(true, std::memory_order_relaxed); }
+  const std::string& failed_node() const { return failed_node_; }
+  size_t nodes() const { return nodes_.size(); }
+  size_t executed() const { return executed_; }
+
+ private:
+  absl::Status add_source(Source source);
+  uint32_t visit(Node* node);
+  void classify(NodeState& state);
+  void walk_edges();
+
+  // The source if it may be used now, else why not.
+  absl::StatusOr<Source*> open_source(SendId send);
+  absl::Status feed_source(Source& source, variable_list gradients);
+
+  absl::Status run(absl::FunctionRef<absl::Status()> body);
+  absl::Status drain();
+  absl::Status execute(uint32_t index);
+  variable_list call(NodeState& state, variable_list inputs, bool has_post_hooks);
+  absl::Status finish_leaf(const at::Tensor& variable);
+  absl::Status miss_leaf(const at::Tensor& variable);
+  void pass_on(uint32_t index, variable_list outputs);
+  absl::Status die(uint32_t index);
+  void buffer(uint32_t index, uint32_t input, at::Tensor gradient);
+  void resolve_edge(uint32_t index);
+  void resolve_recv(const NodeState& state, at::Tensor gradient);
+  absl::Status fail(absl::Status status, std::string_view node = {});
+
+  LocalGraphOptions options_;
+  std::atomic<bool> stopped_{false};
+  absl::Status status_;
+  std::string failed_node_;
+  bool engaged_ = false;
+  bool running_ = false;
+
+  std::vector<Source> sources_;
+  absl::flat_hash_map<SendId, uint32_t> source_index_;
+  std::vector<NodeState> nodes_;
+  absl::flat_hash_map<Node*, uint32_t> node_index_;  // dropped after engage
+  std::vector<uint32_t> targets_;  // of all nodes' edges, so that running needs no look-up
+  RecvAnswers answers_;
+  std::vector<Ready> ready_;  // heap
+  LeafStage stage_;
+  size_t buffered_ = 0;  // nodes that hold a gradient and have not run
+  size_t executed_ = 0;
+};
+
+absl::Status LocalGraph::Impl::engage(c10::ArrayRef<at::Tensor> roots,
+                                      absl::Span<const SendRecord* const> sends) {
+  if (engaged_) return absl::FailedPreconditionError("the local graph is engaged already");
+  engaged_ = true;
+  sources_.reserve(sends.size() + 1);
+  nodes_.reserve(kSmallGraph);
+  node_index_.reserve(kSmallGraph);
+  targets_.reserve(kSmallGraph);
+  Source root_source;
+  for (const at::Tensor& root : roots) {
+    if (!root.defined() || !root.requires_grad() || root.is_leaf()) {
+      return fail(absl::InvalidArgumentError("a root of backward() has no grad_fn"));
+    }
+    if (root.numel() != 1) {
+      return fail(absl::InvalidArgumentError(
+          absl::StrCat("a root of backward() has ", root.numel(), " elements, not 1")));
+    }
+    root_source.edges.push_back(torch::autograd::impl::gradient_edge(root));
+  }
+  if (!roots.empty()) WEFT_RETURN_IF_ERROR(add_source(std::move(root_source)));
+  for (const SendRecord* send : sends) {
+    WEFT_RETURN_IF_ERROR(add_source({.send = send->id,
+                                     .peer = send->peer,
+                                     .edges = send->edges,
+                                     .targets = {},
+                                     .spent = send->spent}));
+  }
+  walk_edges();
+  node_index_ = {};
+  return status_;
+}
+
+absl::Status LocalGraph::Impl::add_source(Source source) {
+  if (!source_index_.emplace(source.send, sources_.size()).second) {
+    return fail(absl::InternalError(
+        absl::StrCat(source.send.to_string(), " is registered twice in one context")));
+  }
+  source.targets.reserve(source.edges.size());
+  for (const Edge& edge : source.edges) {
+    source.targets.push_back(edge.is_valid() ? visit(edge.function.get()) : kNoTarget);
+  }
+  sources_.push_back(std::move(source));
+  return absl::OkStatus();
+}
+
+uint32_t LocalGraph::Impl::visit(Node* node) {
+  const auto [it, is_new] = node_index_.try_emplace(node, nodes_.size());
+  if (is_new) classify(nodes_.emplace_back(NodeState{.node = node}));
+  ++nodes_[it->second].dependencies;
+  return it->second;
+}
+
+void LocalGraph::Impl::classify(NodeState& state) {
+  if (!state.node->device().is_cpu() && status_.ok()) {
+    (void)fail(absl::UnimplementedError(absl::StrCat("distributed backward runs on CPU only, and ",
+                                                     state.node->name(), " is on ",
+                                                     state.node->device().str())),
+               state.node->name());
+  }
+  if (state.node->num_outputs() != 0) return;
+  if (typeid(*state.node) == typeid(AccumulateGrad)) {
+    state.kind = Kind::kLeaf;
+    if (!state.node->pre_hooks().empty() || !state.node->post_hooks().empty()) {
+      options_.engine_scope = true;
+    }
+  } else if (typeid(*state.node) == typeid(RecvNode)) {
+    state.kind = Kind::kRecv;
+    state.answer = answers_.expect(static_cast<const RecvNode&>(*state.node));
+  }
+}
+
+// Breadth first: `nodes_` is its own queue, so the depth of the graph costs no stack.
+void LocalGraph::Impl::walk_edges() {
+  for (uint32_t index = 0; index < nodes_.size(); ++index) {
+    nodes_[index].first_target = targets_.size();
+    for (const Edge& edge : nodes_[index].node->next_edges()) {
+      targets_.push_back(edge.is_valid() ? visit(edge.function.get()) : kNoTarget);
+    }
+  }
+}
+
+absl::StatusOr<Source*> LocalGraph::Impl::open_source(SendId send) {
+  if (!status_.ok()) return status_;
+  if (running_) return absl::FailedPreconditionError("a hook called back into its own pass");
+  const auto it = source_index_.find(send);
+  if (it == source_index_.end()) {
+    return absl::NotFoundError(send.valid()
+                                   ? absl::StrCat(send.to_string(), " is no part of this pass")
+                                   : "the roots of this pass are on another worker");
+  }
+  Source& source = sources_[it->second];
+  if (source.state != Source::State::kOpen) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(send.valid() ? send.to_string() : "roots", " is already ",
+                     source.state == Source::State::kFed ? "fed" : "cancelled"));
+  }
+  return &source;
+}
+
+absl::Status LocalGraph::Impl::feed_roots() {
+  WEFT_ASSIGN_OR_RETURN(Source * source, open_source(SendId()));
+  variable_list ones;
+  for (const Edge& edge : source->edges) {
+    ones.push_back(edge.function->input_metadata(edge.input_nr).zeros_like().fill_(1));
+  }
+  return feed_source(*source, std::move(ones));
+}
+
+absl::Status LocalGraph::Impl::feed(SendId send, variable_list gradients) {
+  WEFT_ASSIGN_OR_RETURN(Source * source, open_source(send));
+  if (source->spent) {
+    return fail(absl::FailedPreconditionError(
+        absl::StrCat("trying to backward through the graph a second time: the part behind ",
+                     send.to_string(), " to worker ", source->peer.to_string(),
+                     " was freed by an earlier backward; pass retain_graph to the first one")));
+  }
+  if (gradients.size() != source->edges.size()) {
+    return fail(absl::InvalidArgumentError(
+        absl::StrCat(gradients.size(), " gradients for the ", source->edges.size(), " tensors of ",
+                     send.to_string(), " from worker ", source->peer.to_string())));
+  }
+  return feed_source(*source, std::move(gradients));
+}
+
+absl::Status LocalGraph::Impl::feed_source(Source& source, variable_list gradients) {
+  return run([&]() -> absl::Status {
+    const auto origin = [&] {
+      return source.send.valid()
+                 ? absl::StrCat(source.send.to_string(), " from worker ", source.peer.to_string())
+                 : "the roots";
+    };
+    for (size_t slot = 0; slot < gradients.size(); ++slot) {
+      if (gradients[slot].defined() && !source.edges[slot].is_valid()) {
+        return fail(absl::InvalidArgumentError(absl::StrCat(
+            "a gradient came for tensor ", slot, " of ", origin(), ", which requires none")));
+      }
+    }
+    try {
+      torch::autograd::validate_outputs(source.edges, gradients, [](const std::string& text) {
+        return absl::StrCat("an ", text);
+      });
+    } catch (...) {
+      return fail(absl::InvalidArgumentError(
+          absl::StrCat("gradients for ", origin(), ": ", text_of_current_exception())));
+    }
+    source.state = Source::State::kFed;
+    for (size_t slot = 0; slot < gradients.size(); ++slot) {
+      const uint32_t target = source.targets[slot];
+      if (target == kNoTarget) continue;
+      if (gradients[slot].defined()) {
+        buffer(target, source.edges[slot].input_nr, std::move(gradients[slot]));
+      }
+      resolve_edge(target);
+    }
+    return drain();
+  });
+}
+
+absl::Status LocalGraph::Impl::cancel(SendId send) {
+  WEFT_ASSIGN_OR_RETURN(Source * source, open_source(send));
+  source->state = Source::State::kCancelled;
+  answers_.source_cancelled();
+  return run([&] {
+    for (const uint32_t target : source->targets) {
+      if (target != kNoTarget) resolve_edge(target);
+    }
+    return drain();
+  });
+}
+
+absl::StatusOr<std::vector<SendId>> LocalGraph::Impl::reach(SendId send) {
+  if (!status_.ok()) return status_;
+  const auto it = source_index_.find(send);
+  if (it == source_index_.end()) {
+    return absl::NotFoundError(absl::StrCat(send.to_string(), " is no part of this pass"));
+  }
+  std::vector<SendId> found;
+  std::vector<uint32_t> open;
+  const auto enter = [&](uint32_t index) {
+    if (index == kNoTarget || nodes_[index].reached) return;
+    nodes_[index].reached = true;
+    open.push_back(index);
+  };
+  for (const uint32_t target : sources_[it->second].targets) enter(target);
+  while (!open.empty()) {
+    const NodeState& state = nodes_[open.back()];
+    open.pop_back();
+    if (state.kind == Kind::kRecv && answers_.reach(state.answer)) {
+      found.push_back(static_cast<const RecvNode&>(*state.node).send());
+    }
+    for (uint32_t edge = 0; edge < state.node->num_outputs(); ++edge) {
+      enter(targets_[state.first_target + edge]);
+    }
+  }
+  return found;
+}
+
+// What every entry into the graph needs around it: gradient recording off, the state of the thread
+// that called backward(), and LibTorch's engine where a hook expects it.
+absl::Status LocalGraph::Impl::run(absl::FunctionRef<absl::Status()> body) {
+  thread_local const bool threads_initialised = (at::init_num_threads(), true);
+  (void)threads_initialised;
+  // Hooks and nodes are caught where they run; this is for the sums between them.
+  const auto guarded = [&]() -> absl::Status {
+    try {
+      return body();
+    } catch (...) {
+      return fail(absl::UnknownError(absl::StrCat("backward: ", text_of_current_exception())));
+    }
+  };
+  running_ = true;
+  absl::Status status;
+  {
+    std::optional<at::ThreadLocalStateGuard> caller;
+    if (options_.caller) caller.emplace(*options_.caller);
+    at::AutoGradMode no_recording(false);
+    status = options_.engine_scope ? run_in_engine(guarded) : guarded();
+    if (!status.ok() && status_.ok()) status = fail(status);
+  }
+  running_ = false;
+  return status;
+}
+
+absl::Status LocalGraph::Impl::drain() {
+  while (!ready_.empty()) {
+    if (stopped_.load(std::memory_order_relaxed)) {
+      return fail(absl::CancelledError("the backward pass was stopped"));
+    }
+    std::pop_heap(ready_.begin(), ready_.end());
+    const uint32_t index = ready_.back().index;
+    ready_.pop_back();
+    if (nodes_[index].present) {
+      WEFT_RETURN_IF_ERROR(execute(index));
+    } else {
+      WEFT_RETURN_IF_ERROR(die(index));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalGraph::Impl::execute(uint32_t index) {
+  NodeState& state = nodes_[index];
+  Node& node = *state.node;
+  --buffered_;
+  ++executed_;
+  try {
+    variable_list inputs = std::exchange(state.inputs, {});
+    for (const auto& hook : node.tensor_pre_hooks()) inputs = (*hook)(inputs);
+    for (const auto& [output, hook] : node.retains_grad_hooks()) inputs = (*hook)(inputs);
+    for (const auto& hook : node.pre_hooks()) inputs = (*hook)(inputs);
+
+    const bool has_post_hooks = !node.post_hooks().empty();
+    variable_list seen;  // by post hooks
+    if (has_post_hooks) seen = inputs;
+    variable_list outputs = call(state, std::move(inputs), has_post_hooks);
+    for (const auto& hook : node.post_hooks()) outputs = (*hook)(outputs, seen);
+    if (outputs.size() != node.num_outputs()) {
+      throw std::runtime_error(absl::StrCat("a post hook returned ", outputs.size(),
+                                            " gradients instead of ", node.num_outputs()));
+    }
+    if (!options_.retain_graph) node.release_variables();
+    seen.clear();
+
+    if (state.kind == Kind::kLeaf) {
+      return finish_leaf(static_cast<const AccumulateGrad&>(node).variable);
+    }
+    pass_on(index, std::move(outputs));
+  } catch (...) {
+    const std::string text = text_of_current_exception();
+    const std::string name = node.name();
+    if (torch::autograd::AnomalyMode::is_enabled()) node.metadata()->print_stack(name);
+    return fail(absl::UnknownError(absl::StrCat(name, ": ", text)), name);
+  }
+  return absl::OkStatus();
+}
+
+variable_list LocalGraph::Impl::call(NodeState& state, variable_list inputs, bool has_post_hooks) {
+  Node& node = *state.node;
+  if (state.kind == Kind::kLeaf) {
+    stage_.add(static_cast<const AccumulateGrad&>(node).variable, std::move(inputs.at(0)),
+               has_post_hooks);
+    return {};
+  }
+  if (state.kind == Kind::kRecv) {
+    resolve_recv(state, std::move(inputs.at(0)));
+    return {};
+  }
+  if (!options_.retain_graph) node.will_release_variables();
+  variable_list outputs = node(std::move(inputs));
+  torch::autograd::validate_outputs(node.next_edges(), outputs, [](const std::string& text) {
+    return absl::StrCat("returned an ", text);
+  });
+  return outputs;
+}
+
+absl::Status LocalGraph::Impl::finish_leaf(const at::Tensor& variable) {
+  at::Tensor* gradient = stage_.finish(variable);
+  if (gradient == nullptr) return miss_leaf(variable);
+  if (options_.on_leaf == nullptr) return absl::OkStatus();
+  const absl::Status status = options_.on_leaf(variable, *gradient);
+  if (!status.ok()) return fail(status, "LeafObserver");
+  return replace(variable, std::move(*gradient));  // checked; it may share a bucket's memory
+}
+
+absl::Status LocalGraph::Impl::miss_leaf(const at::Tensor& variable) {
+  if (options_.on_leaf == nullptr) return absl::OkStatus();
+  at::Tensor none;
+  const absl::Status status = options_.on_leaf(variable, none);
+  return status.ok() ? status : fail(status, "LeafObserver");
+}
+
+void LocalGraph::Impl::pass_on(uint32_t index, variable_list outputs) {
+  const NodeState& state = nodes_[index];
+  if (torch::autograd::AnomalyMode::is_enabled() &&
+      torch::autograd::AnomalyMode::should_check_nan()) {
+    for (size_t output = 0; output < outputs.size(); ++output) {
+      if (outputs[output].defined() && outputs[output].isnan()._is_any_true().item<bool>()) {
+        throw std::runtime_error(absl::StrCat("returned nan values in its ", output, "th output"));
+      }
+    }
+  }
+  for (size_t output = 0; output < outputs.size(); ++output) {
+    const uint32_t target = targets_[state.first_target + output];
+    if (target == kNoTarget) continue;
+    buffer(target, state.node->next_edge(output).input_nr, std::move(outputs[output]));
+    resolve_edge(target);
+  }
+}
+
+// No gradient ever entered: its hooks do not run, and nothing comes out of it.
+absl::Status LocalGraph::Impl::die(uint32_t index) {
+  const NodeState& state = nodes_[index];
+  if (state.kind == Kind::kRecv) resolve_recv(state, at::Tensor());
+  for (uint32_t edge = 0; edge < state.node->num_outputs(); ++edge) {
+    const uint32_t target = targets_[state.first_target + edge];
+    if (target != kNoTarget) resolve_edge(target);
+  }
+  if (state.kind != Kind::kLeaf) return absl::OkStatus();
+  return miss_leaf(static_cast<const AccumulateGrad&>(*state.node).variable);
+}
+
+void LocalGraph::Impl::buffer(uint32_t index, uint32_t input, at::Tensor gradient) {
+  NodeState& state = nodes_[index];
+  if (!std::exchange(state.present, true)) {
+    ++buffered_;
+    state.inputs.resize(state.node->num_inputs());
+  }
+  at::Tensor& place = state.inputs.at(input);
+  if (!place.defined()) {
+    place = std::move(gradient);
+    return;
+  }
+  InputBuffer sum(std::move(state.inputs));  // adds as LibTorch's engine does
+  sum.add(input, std::move(gradient), std::nullopt, std::nullopt, state.node);
+  state.inputs = std::move(sum.buffer);
+}
+
+void LocalGraph::Impl::resolve_edge(uint32_t index) {
+  NodeState& state = nodes_[index];
+  if (--state.dependencies > 0) return;
+  ready_.push_back({state.node->sequence_nr(), index});
+  std::push_heap(ready_.begin(), ready_.end());
+}
+
+void LocalGraph::Impl::resolve_recv(const NodeState& state, at::Tensor gradient) {
+  const uint32_t slot = static_cast<const RecvNode&>(*state.node).slot();
+  std::optional<RecvAnswer> answer = answers_.resolve(state.answer, slot, std::move(gradient));
+  if (answer && options_.on_answer) options_.on_answer(*std::move(answer));
+}
+
+absl::Status LocalGraph::Impl::fail(absl::Status status, std::string_view node) {
+  if (!status_.ok()) return status_;
+  status_ = std::move(status);
+  failed_node_ = node;
+  ready_.clear();
+  stage_.take();
+  answers_.clear();
+  buffered_ = 0;
+  for (NodeState& state : nodes_) state.inputs.clear();
+  return status_;
+}
+
+std::vector<SendId> LocalGraph::Impl::unanswered() const {
+  std::vector<SendId> sends;
+  for (const Source& source : sources_) {
+    if (source.send.valid() && source.state == Source::State::kOpen) sends.push_back(source.send);
+  }
+  return sends;
+}
+
+bool LocalGraph::Impl::fed(SendId send) const {
+  const auto it = source_index_.find(send);
+  return it != source_index_.end() && sources_[it->second].state == Source::State::kFed;
+}
+
+LocalGraph::LocalGraph(LocalGraphOptions options)
+    : impl_(std::make_unique<Impl>(std::move(options))) {}
+LocalGraph::~LocalGraph() = default;
+
+absl::Status LocalGraph::engage(c10::ArrayRef<at::Tensor> roots,
+                                absl::Span<const SendRecord* const> sends) {
+  return impl_->engage(roots, sends);
+}
+absl::Status LocalGraph::feed_roots() { return impl_->feed_roots(); }
+absl::Status LocalGraph::feed(SendId send, std::vector<at::Tensor> gradients) {
+  return impl_->feed(send, std::move(gradients));
+}
+absl::Status LocalGraph::cancel(SendId send) { return impl_->cancel(send); }
+absl::StatusOr<std::vector<SendId>> LocalGraph::reach_roots() { return impl_->reach(SendId()); }
+absl::StatusOr<std::vector<SendId>> LocalGraph::reach(SendId send) { return impl_->reach(send); }
+bool LocalGraph::waiting() const { return impl_->waiting(); }
+std::vector<SendId> LocalGraph::unanswered() const { return impl_->unanswered(); }
+bool LocalGraph::fed(SendId send) const { return impl_->fed(send); }
+std::vector<LeafGradient> LocalGraph::take_leaves() { return impl_->take_leaves(); }
+const at::Tensor* LocalGraph::staged(const at::Tensor& variable) { return impl_->staged(variable); }
+absl::Status LocalGraph::give(const at::Tensor& variable, at::Tensor gradient) {
+  return impl_->give(variable, std::move(gradient));
+}
+absl::Status LocalGraph::replace(const at::Tensor& variable, at::Tensor gradient) {
+  return impl_->replace(variable, std::move(gradient));
+}
+void LocalGraph::stop() { impl_->stop(); }
+const std::string& LocalGraph::failed_node() const { return impl_->failed_node(); }
+size_t LocalGraph::nodes() const { return impl_->nodes(); }
+size_t LocalGraph::executed() const { return impl_->executed(); }
+
+}  // namespace weft::dist_autograd_internal

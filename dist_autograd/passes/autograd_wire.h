@@ -1,0 +1,37 @@
+// Converts the messages of distributed autograd to and from their protobuf form.
+//
+// Reading checks everything that proto/dist_autograd.proto demands, before a core sees the message;
+// what it returns can be trusted in form, not in truth. Gradients themselves are not in here: a
+// GRAD's payloads are null after reading, and tensors_expected says how many tensors must follow.
+//
+// Thread safety: free functions without state.
+// Errors: InvalidArgument, naming the message and the field.
+// Protocol: proto/dist_autograd.proto.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "weft/dist_autograd/passes/pass_messages.h"
+#include "weft/proto/dist_autograd.pb.h"
+
+namespace weft::dist_autograd_internal {
+
+// No list of a message may be longer, and no send may have more slots.
+inline constexpr int kMaxWireList = 65536;
+
+void to_wire(const AutogradMetadata& metadata, wire::AutogradMetadata& out);
+// `tensor_count`: how many tensors the call or reply carries.
+absl::StatusOr<AutogradMetadata> from_wire(const wire::AutogradMetadata& in, uint32_t tensor_count);
+
+void to_wire(const AutogradMessage& message, wire::AutogradPost& out);
+absl::StatusOr<AutogradMessage> from_wire(const wire::AutogradPost& in);
+// The messages that ride on `in`.
+absl::StatusOr<std::vector<AutogradMessage>> riders_from_wire(const wire::AutogradPost& in);
+
+// How many tensors follow the message in its frame.
+size_t tensors_expected(const AutogradMessage& message);
+
+}  // namespace weft::dist_autograd_internal

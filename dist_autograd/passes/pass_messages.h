@@ -1,0 +1,176 @@
+// What workers say to each other about contexts and backward passes, as plain structs.
+//
+// A payload (gradients) is opaque here: whoever runs the local graph derives from GradientPayload
+// and finds its own object again. A core only moves payloads on; what it does not use stays in the
+// message that the caller passed, so no tensor dies under the caller's lock.
+//
+// Thread safety: plain values.
+// Protocol: proto/dist_autograd.proto says what each message means, docs/backward_protocol.md why
+// the protocol holds.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "weft/base/ids.h"
+#include "weft/base/termination.h"
+
+namespace weft::dist_autograd_internal {
+
+// One backward pass: the k-th that this worker started in this context, from 1.
+struct PassId {
+  ContextId context{};
+  WorkerId initiator{};
+  uint64_t k = 0;
+
+  bool valid() const { return context.valid() && initiator.valid() && k != 0; }
+  std::string to_string() const {
+    return absl::StrCat("pass(", context.to_string(), ",", initiator.to_string(), ",", k, ")");
+  }
+  friend auto operator<=>(const PassId&, const PassId&) = default;
+};
+
+enum class BackwardMode : uint8_t {
+  kDefault = 0,   // feed; discover what will get gradients only if something waits
+  kAllSends = 1,  // every send of the context must get a gradient; never discover
+  kEager = 2,     // discover first, then feed
+};
+
+std::string_view to_string(BackwardMode mode);
+
+// What one worker knows about the ended passes of one initiator in one context. All passes up to
+// `decided` have ended; those from `complete_from` on that are not in `aborted` were committed.
+struct PassHistory {
+  enum class Outcome : uint8_t { kUnknown, kCommitted, kAborted };
+
+  WorkerId initiator{};
+  uint64_t decided = 0;
+  uint64_t complete_from = 1;
+  std::vector<uint64_t> aborted{};  // ascending, within [complete_from, decided]
+
+  Outcome outcome(uint64_t k) const;
+  // By the initiator only, in order: pass decided + 1 has ended.
+  void append(bool committed);
+  friend bool operator==(const PassHistory&, const PassHistory&) = default;
+};
+
+// How many aborted passes a history lists; what is older counts as unknown to late listeners.
+inline constexpr size_t kMaxAbortedListed = 32;
+
+// Rides on every call and reply made under a context.
+struct AutogradMetadata {
+  ContextId context{};
+  SendId send{};                          // invalid: no tensor of the message requires grad
+  std::vector<uint32_t> requires_grad{};  // which tensors of the message, ascending
+  std::vector<PassHistory> histories{};   // makes gradients readable that were committed elsewhere
+};
+
+struct GradientPayload {
+  virtual ~GradientPayload() = default;
+};
+
+// The gradients of one recorded transfer. A slot whose gradient is undefined is not in `present`;
+// an entry with no slot at all still says "that is all you will get".
+struct GradEntry {
+  SendId send{};
+  uint32_t slots = 0;
+  std::vector<uint32_t> present{};  // ascending, each below `slots`
+  std::unique_ptr<GradientPayload> gradients{};
+};
+
+// What a worker needs to take part, on every message that can be its first of a pass.
+struct PassHeader {
+  PassId pass{};
+  BackwardMode mode = BackwardMode::kDefault;
+  bool retain_graph = false;
+  absl::Duration budget = absl::InfiniteDuration();  // until the deadline; set when it is sent
+  std::vector<PassHistory> histories{};
+};
+
+// A worker at a moment at which it was idle in the pass.
+struct PassReport {
+  TerminationReport counts{};
+  bool waiting = false;         // holds a gradient that cannot go on
+  std::vector<SendId> unfed{};  // mode all_sends, waiting: at most kMaxUnfedListed that got nothing
+};
+inline constexpr size_t kMaxUnfedListed = 4;
+
+// Why a pass ended without gradients.
+struct PassFailure {
+  absl::Status status{};
+  WorkerId worker{};   // where it happened
+  WorkerId died{};     // valid: the death of this worker is the reason
+  std::string node{};  // name of the autograd node, may be empty
+  SendId call{};       // the call whose gradients were being processed, may be invalid
+};
+
+// Counted messages: a receiver that gets one becomes active. `number` counts them per ordered pair
+// of workers and pass, from 1.
+struct GradMessage {
+  PassHeader header{};
+  uint64_t number = 0;
+  std::vector<GradEntry> entries{};
+  std::vector<PassReport> reports{};  // for the initiator; the receiver passes them on
+};
+struct ActivateMessage {
+  PassHeader header{};
+  uint64_t number = 0;
+  std::vector<SendId> sends{};
+  std::vector<PassReport> reports{};
+};
+struct SealMessage {
+  PassId pass{};
+  uint64_t number = 0;
+};
+
+// Not counted.
+struct ReportMessage {
+  PassId pass{};
+  std::vector<PassReport> reports{};
+};
+struct PublishMessage {
+  PassId pass{};
+  std::vector<PassHistory> histories{};
+};
+struct FailMessage {
+  PassId pass{};
+  PassFailure failure{};
+};
+struct AbortMessage {
+  PassId pass{};
+  PassFailure failure{};
+};
+struct ReleaseContextMessage {
+  ContextId context{};
+  uint64_t watermark = 0;  // every context of this creator up to here is released too
+};
+// To the creator, from a worker that lost one of the peers it knows for the context: the release
+// could have come through that peer alone.
+struct HoldsContextMessage {
+  ContextId context{};
+};
+
+using AutogradMessage =
+    std::variant<GradMessage, ActivateMessage, SealMessage, ReportMessage, PublishMessage,
+                 FailMessage, AbortMessage, ReleaseContextMessage, HoldsContextMessage>;
+
+// The context that the message is about.
+const ContextId& context_of(const AutogradMessage& message);
+// The pass that it is about; null for the two about contexts.
+const PassId* pass_of(const AutogradMessage& message);
+// The header of a message that can engage its receiver, else null.
+PassHeader* header_of(AutogradMessage& message);
+// Nobody waits for it: it may be kept back for a moment, to travel with another message.
+bool may_ride(const AutogradMessage& message);
+// "GRAD", "REPORT" ...
+std::string_view kind_of(const AutogradMessage& message);
+
+}  // namespace weft::dist_autograd_internal

@@ -1,0 +1,161 @@
+#include "weft/rpc/rendezvous/dynamic_join.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "weft/base/fail_point.h"
+#include "weft/base/log.h"
+#include "weft/base/status.h"
+#include "weft/rpc/rendezvous/join_records.h"
+
+namespace weft {
+namespace {
+
+using rpc_internal::JoinKeys;
+using rpc_internal::MemberRecord;
+using rpc_internal::read_number;
+
+constexpr const char* kDynamic = "dynamic";
+constexpr int kMostTakeovers = 16;  // of one name, by others, while this worker joins
+
+absl::Status agree_on_kind(RendezvousStore& store, const JoinKeys& keys,
+                           const JoinRequest& request) {
+  WEFT_ASSIGN_OR_RETURN(const std::string kind, store.compare_set(keys.world_size(), "", kDynamic));
+  if (kind == kDynamic) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("group '", request.group, "' has the fixed size ",
+                                                 printable(kind.substr(0, kind.find(' '))),
+                                                 ": a dynamic worker cannot join it"));
+}
+
+absl::StatusOr<uint32_t> index_of(RendezvousStore& store, const JoinKeys& keys,
+                                  const std::string& name) {
+  const std::string key = keys.name(name);
+  WEFT_ASSIGN_OR_RETURN(std::optional<std::string> held, store.try_get(key));
+  if (!held) {
+    WEFT_ASSIGN_OR_RETURN(const int64_t count, store.add(keys.indices(), 1));
+    WEFT_ASSIGN_OR_RETURN(held, store.compare_set(key, "", absl::StrCat(count - 1)));
+  }
+  uint32_t index = 0;
+  if (!absl::SimpleAtoi(*held, &index)) {
+    return absl::InternalError(absl::StrCat(store.description(), ": '", key, "' holds no index"));
+  }
+  return index;
+}
+
+class Lives {
+ public:
+  Lives(RendezvousStore& store, const JoinKeys& keys, const std::vector<Verdict>& verdicts)
+      : store_(store), keys_(keys), verdicts_(verdicts) {}
+
+  absl::StatusOr<bool> ended(WorkerId life) const {
+    for (const Verdict& verdict : verdicts_) {
+      if (verdict.dead == life) return true;
+    }
+    WEFT_ASSIGN_OR_RETURN(const uint32_t left, read_number(store_, keys_.left(life.index)));
+    return life.incarnation <= left;
+  }
+  absl::StatusOr<std::optional<MemberRecord>> newest(uint32_t index) const {
+    const std::string key = keys_.member(index);
+    WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> text, store_.try_get(key));
+    if (!text) return std::nullopt;
+    WEFT_ASSIGN_OR_RETURN(MemberRecord record, MemberRecord::decode(store_, key, index, *text));
+    return record;
+  }
+
+ private:
+  RendezvousStore& store_;
+  const JoinKeys& keys_;
+  const std::vector<Verdict>& verdicts_;
+};
+
+// Takes the name over from a life that has ended.
+absl::Status publish(RendezvousStore& store, const JoinKeys& keys, const Lives& lives,
+                     const MemberRecord& self) {
+  const uint32_t index = self.member.id.index;
+  const std::string mine = self.encode();
+  for (int i = 0; i < kMostTakeovers; ++i) {
+    WEFT_ASSIGN_OR_RETURN(const std::optional<MemberRecord> held, lives.newest(index));
+    if (held) {
+      WEFT_ASSIGN_OR_RETURN(const bool ended, lives.ended(held->member.id));
+      if (!ended && held->attempt >= self.attempt) {
+        return absl::AlreadyExistsError(absl::StrCat(
+            "worker '", self.member.name, "' is in the group already, at ", held->member.address,
+            ": it has neither left nor been declared dead; a process that replaces it needs a "
+            "higher restart count than ",
+            held->attempt));
+      }
+    }
+    WEFT_ASSIGN_OR_RETURN(const std::string now,
+                          store.compare_set(keys.member(index), held ? held->encode() : "", mine));
+    if (now == mine) return absl::OkStatus();
+  }
+  return absl::AlreadyExistsError(
+      absl::StrCat("worker '", self.member.name, "' is taken over again and again by others"));
+}
+
+// Whoever publishes after this sees the record that was just published.
+absl::StatusOr<JoinResult> read_members(RendezvousStore& store, const JoinKeys& keys,
+                                        const Lives& lives, const MemberInfo& self) {
+  JoinResult result;
+  result.self = self.id;
+  WEFT_ASSIGN_OR_RETURN(const uint32_t indices, read_number(store, keys.indices()));
+  for (uint32_t other = 0; other < indices; ++other) {
+    if (other == self.id.index) {
+      result.members.push_back(self);
+      continue;
+    }
+    WEFT_ASSIGN_OR_RETURN(const std::optional<MemberRecord> record, lives.newest(other));
+    if (!record) continue;
+    WEFT_ASSIGN_OR_RETURN(const bool ended, lives.ended(record->member.id));
+    if (!ended) result.members.push_back(record->member);
+  }
+  return result;
+}
+
+absl::StatusOr<JoinResult> publish_and_read(RendezvousStore& store, const JoinKeys& keys,
+                                            const Lives& lives, const MemberRecord& self) {
+  WEFT_RETURN_IF_ERROR(publish(store, keys, lives, self));
+  WEFT_FAIL_POINT("join.published");
+  return read_members(store, keys, lives, self.member);
+}
+
+// A record that nobody stands behind would keep the name. It may be there although writing it
+// failed: the answer was lost.
+void withdraw(RendezvousStore& store, const JoinKeys& keys, const Lives& lives,
+              const MemberRecord& self) {
+  const WorkerId id = self.member.id;
+  const absl::StatusOr<std::optional<MemberRecord>> held = lives.newest(id.index);
+  if (!held.ok() || !*held || (*held)->member.id != id) return;
+  (void)store.set(keys.left(id.index), absl::StrCat(id.incarnation));
+}
+
+}  // namespace
+
+absl::StatusOr<JoinResult> join_dynamic_group(RendezvousStore& store, const JoinRequest& request,
+                                              const std::vector<Verdict>& verdicts) {
+  WEFT_RETURN_IF_ERROR(rpc_internal::check_joiner(request));
+  const JoinKeys keys(request.group, request.epoch);
+  const Lives lives(store, keys, verdicts);
+  WEFT_RETURN_IF_ERROR(agree_on_kind(store, keys, request));
+  WEFT_ASSIGN_OR_RETURN(const uint32_t index, index_of(store, keys, request.name));
+  MemberRecord self;
+  self.attempt = request.attempt;
+  WEFT_ASSIGN_OR_RETURN(self.member.id, rpc_internal::new_life(store, keys, index));
+  self.member.name = request.name;
+  self.member.rank = index;
+  self.member.address = request.address;
+  absl::StatusOr<JoinResult> result = publish_and_read(store, keys, lives, self);
+  if (!result.ok() && !absl::IsAlreadyExists(result.status())) withdraw(store, keys, lives, self);
+  return result;
+}
+
+absl::Status mark_left(RendezvousStore& store, const std::string& group, uint32_t epoch,
+                       WorkerId self) {
+  return store.set(JoinKeys(group, epoch).left(self.index), absl::StrCat(self.incarnation));
+}
+
+}  // namespace weft

@@ -1,0 +1,117 @@
+#include "weft/rpc/rendezvous/join_records.h"
+
+#include <limits>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "weft/base/log.h"
+#include "weft/base/status.h"
+
+namespace weft::rpc_internal {
+namespace {
+
+constexpr size_t kMaxAddressLength = 4096;
+constexpr size_t kMaxGroupLength = 1024;
+
+bool is_address(const std::string& text) {
+  return text.size() <= kMaxAddressLength && printable(text, kMaxAddressLength) == text;
+}
+
+}  // namespace
+
+JoinKeys::JoinKeys(const std::string& group_name, uint32_t epoch_number, uint32_t round_number)
+    : group(absl::StrCat("weft/", group_name, "/")),
+      epoch(absl::StrCat(group, epoch_number, "/")),
+      round(round_number == 0 ? epoch : absl::StrCat(epoch, "round/", round_number, "/")) {}
+
+std::string JoinKeys::incarnation(uint32_t index) const {
+  return absl::StrCat(group, "incarnation/", index);
+}
+std::string JoinKeys::claim(uint32_t rank, uint32_t attempt) const {
+  return absl::StrCat(round, "claim/", rank, "/", attempt);
+}
+std::string JoinKeys::name(const std::string& name) const {
+  return absl::StrCat(round, "name/", name);
+}
+std::string JoinKeys::member(uint32_t index) const { return absl::StrCat(round, "member/", index); }
+std::string JoinKeys::world_size() const { return absl::StrCat(round, "world_size"); }
+std::string JoinKeys::failure() const { return absl::StrCat(round, "failure"); }
+std::string JoinKeys::indices() const { return absl::StrCat(round, "indices"); }
+std::string JoinKeys::left(uint32_t index) const { return absl::StrCat(round, "left/", index); }
+std::string JoinKeys::current_round() const { return absl::StrCat(epoch, "round"); }
+
+std::string MemberRecord::encode() const {
+  return absl::StrCat(member.id.incarnation, " ", attempt, " ", member.name, " ", member.address);
+}
+
+absl::StatusOr<MemberRecord> MemberRecord::decode(const RendezvousStore& store,
+                                                  const std::string& key, uint32_t index,
+                                                  const std::string& text) {
+  const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 3));
+  MemberRecord record;
+  MemberInfo& member = record.member;
+  member.rank = index;
+  member.id.index = index;
+  if (parts.size() != 4 || !absl::SimpleAtoi(parts[0], &member.id.incarnation) ||
+      !member.id.valid() || !absl::SimpleAtoi(parts[1], &record.attempt) ||
+      !check_worker_name(parts[2]).ok() || !is_address(parts[3])) {
+    return absl::InternalError(
+        absl::StrCat(store.description(), ": '", key, "' is not a member record"));
+  }
+  member.name = parts[2];
+  member.address = parts[3];
+  return record;
+}
+
+absl::Status check_joiner(const JoinRequest& request) {
+  WEFT_RETURN_IF_ERROR(check_worker_name(request.name));
+  if (request.address.empty() || !is_address(request.address)) {
+    return absl::InvalidArgumentError(absl::StrCat("worker '", request.name, "': the address '",
+                                                   printable(request.address), "' of ",
+                                                   request.address.size(), " bytes"));
+  }
+  if (request.group.empty()) return absl::InvalidArgumentError("the group's name is empty");
+  if (request.group.size() > kMaxGroupLength ||
+      printable(request.group, kMaxGroupLength) != request.group) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the group's name '", printable(request.group), "' of ", request.group.size(),
+                     " bytes: it is up to ", kMaxGroupLength, " printable ASCII characters"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<WorkerInfo>> find_life(RendezvousStore& store, const JoinKeys& keys,
+                                                    WorkerId life) {
+  const std::string key = keys.member(life.index);
+  WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> text, store.try_get(key));
+  if (!text) return std::nullopt;
+  WEFT_ASSIGN_OR_RETURN(const MemberRecord record,
+                        MemberRecord::decode(store, key, life.index, *text));
+  if (record.member.id != life) return std::nullopt;
+  WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> left,
+                        store.try_get(keys.left(life.index)));
+  if (left && *left == absl::StrCat(life.incarnation)) return std::nullopt;
+  return WorkerInfo{life, record.member.name, record.member.address};
+}
+
+absl::StatusOr<uint32_t> read_number(RendezvousStore& store, const std::string& key) {
+  WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> text, store.try_get(key));
+  uint32_t number = 0;
+  if (text && !absl::SimpleAtoi(*text, &number)) {
+    return absl::InternalError(absl::StrCat(store.description(), ": '", key, "' holds no number"));
+  }
+  return number;
+}
+
+absl::StatusOr<WorkerId> new_life(RendezvousStore& store, const JoinKeys& keys, uint32_t index) {
+  WEFT_ASSIGN_OR_RETURN(const int64_t incarnation, store.add(keys.incarnation(index), 1));
+  if (incarnation < 1 || incarnation > std::numeric_limits<uint32_t>::max()) {
+    return absl::InternalError(absl::StrCat(store.description(), ": '", keys.incarnation(index),
+                                            "' reached ", incarnation));
+  }
+  return WorkerId{index, static_cast<uint32_t>(incarnation)};
+}
+
+}  // namespace weft::rpc_internal

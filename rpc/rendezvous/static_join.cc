@@ -1,0 +1,213 @@
+#include "weft/rpc/rendezvous/static_join.h"
+
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "weft/base/log.h"
+#include "weft/base/status.h"
+#include "weft/rpc/rendezvous/join_records.h"
+
+namespace weft {
+namespace {
+
+using rpc_internal::JoinKeys;
+using rpc_internal::MemberRecord;
+
+constexpr uint32_t kMaxWorldSize = 1u << 16;
+constexpr size_t kMaxRanksListed = 16;
+// Between looks at the failure key; also the longest that one wait holds the store.
+constexpr absl::Duration kWaitSlice = absl::Milliseconds(100);
+
+absl::Status check(const JoinRequest& request) {
+  WEFT_RETURN_IF_ERROR(rpc_internal::check_joiner(request));
+  if (request.world_size == 0 || request.world_size > kMaxWorldSize) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("world size ", request.world_size, " is not within 1 to ", kMaxWorldSize));
+  }
+  if (request.rank >= request.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", request.rank, " is out of range for world size ", request.world_size));
+  }
+  return absl::OkStatus();
+}
+
+std::string random_token() {
+  std::random_device device;
+  return absl::StrCat(absl::Hex(device()), absl::Hex(device()));
+}
+
+// A failure as it stands in the store: the code's number, a space, the message.
+absl::Status parse_failure(const std::string& text) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
+  int code = 0;
+  if (!absl::SimpleAtoi(parts.first, &code) || code == 0) {
+    return absl::InternalError(absl::StrCat("the group failed: ", printable(text)));
+  }
+  return absl::Status(static_cast<absl::StatusCode>(code), printable(parts.second));
+}
+
+// Makes `status` the group's failure unless there is one already; returns the one that stands.
+absl::Status fail_group(RendezvousStore& store, const JoinKeys& keys, const absl::Status& status) {
+  auto standing = store.compare_set(
+      keys.failure(), "", absl::StrCat(static_cast<int>(status.code()), " ", status.message()));
+  return standing.ok() ? parse_failure(*standing) : status;
+}
+
+absl::Status check_failure(RendezvousStore& store, const JoinKeys& keys) {
+  WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> failure, store.try_get(keys.failure()));
+  return failure ? parse_failure(*failure) : absl::OkStatus();
+}
+
+absl::Status agree_on_world_size(RendezvousStore& store, const JoinKeys& keys,
+                                 const JoinRequest& request) {
+  const std::string mine = absl::StrCat(request.world_size, " ", request.rank);
+  WEFT_ASSIGN_OR_RETURN(const std::string first, store.compare_set(keys.world_size(), "", mine));
+  const std::pair<std::string, std::string> parts = absl::StrSplit(first, absl::MaxSplits(' ', 1));
+  if (parts.first == absl::StrCat(request.world_size)) return absl::OkStatus();
+  if (parts.second.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("group '", request.group, "' is ", parts.first, ": it has no ranks to join"));
+  }
+  return fail_group(
+      store, keys,
+      absl::InvalidArgumentError(absl::StrCat(
+          "world sizes differ in group '", request.group, "': rank ", parts.second, " has ",
+          parts.first, ", rank ", request.rank, " has ", request.world_size)));
+}
+
+// Two processes with one rank cannot be told from a restart by looking at the store alone, so a
+// restarted process must come with a higher attempt, as both launchers see to.
+absl::Status claim_rank(RendezvousStore& store, const JoinKeys& keys, const JoinRequest& request) {
+  const std::string mine =
+      absl::StrCat(random_token(), " '", request.name, "' at ", request.address);
+  WEFT_ASSIGN_OR_RETURN(const std::string holder,
+                        store.compare_set(keys.claim(request.rank, request.attempt), "", mine));
+  if (holder == mine) return absl::OkStatus();
+  const std::pair<std::string, std::string> parts = absl::StrSplit(holder, absl::MaxSplits(' ', 1));
+  return absl::AlreadyExistsError(
+      absl::StrCat("rank ", request.rank, " of group '", request.group, "' is taken by ",
+                   printable(parts.second),
+                   "; a restarted process needs a higher restart count than ", request.attempt));
+}
+
+absl::Status claim_name(RendezvousStore& store, const JoinKeys& keys, const JoinRequest& request) {
+  const std::string mine = absl::StrCat(request.rank);
+  WEFT_ASSIGN_OR_RETURN(const std::string holder,
+                        store.compare_set(keys.name(request.name), "", mine));
+  if (holder == mine) return absl::OkStatus();
+  return fail_group(store, keys,
+                    absl::AlreadyExistsError(
+                        absl::StrCat("two workers of group '", request.group, "' are named '",
+                                     request.name, "': ranks ", holder, " and ", request.rank)));
+}
+
+// Writes this life's record unless a later life of the rank has written its own already.
+absl::Status publish(RendezvousStore& store, const JoinKeys& keys, const MemberRecord& self) {
+  const uint32_t rank = self.member.rank;
+  const std::string key = keys.member(rank);
+  const std::string mine = self.encode();
+  std::string expected;
+  while (true) {
+    WEFT_ASSIGN_OR_RETURN(const std::string held, store.compare_set(key, expected, mine));
+    if (held == mine) return absl::OkStatus();
+    WEFT_ASSIGN_OR_RETURN(const MemberRecord other, MemberRecord::decode(store, key, rank, held));
+    if (other.member.id.incarnation > self.member.id.incarnation) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          "rank ", rank, " was taken over by '", other.member.name, "' at ", other.member.address));
+    }
+    expected = held;
+  }
+}
+
+absl::Status missing_ranks_error(RendezvousStore& store, const JoinKeys& keys,
+                                 const JoinRequest& request) {
+  std::string ranks;
+  size_t missing = 0;
+  for (uint32_t rank = 0; rank < request.world_size; ++rank) {
+    WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> record,
+                          store.try_get(keys.member(rank)));
+    if (record) continue;
+    if (missing < kMaxRanksListed) absl::StrAppend(&ranks, missing == 0 ? "" : ", ", rank);
+    ++missing;
+  }
+  if (missing > kMaxRanksListed) {
+    absl::StrAppend(&ranks, " and ", missing - kMaxRanksListed, " more");
+  }
+  return absl::DeadlineExceededError(absl::StrCat(
+      missing == 1 ? "rank " : "ranks ", ranks, " of ", request.world_size, " did not join group '",
+      request.group, "' within ", absl::FormatDuration(request.timeout), " (", store.description(),
+      ")", keys.round != keys.epoch ? "; those who were in it before have shut down" : ""));
+}
+
+// The time that passes is counted in slices that the store has waited, so no clock is needed here.
+absl::Status wait_for_all(RendezvousStore& store, const JoinKeys& keys,
+                          const JoinRequest& request) {
+  std::vector<std::string> records;
+  for (uint32_t rank = 0; rank < request.world_size; ++rank) records.push_back(keys.member(rank));
+  absl::Duration left =
+      request.timeout > absl::ZeroDuration() ? request.timeout : absl::InfiniteDuration();
+  while (true) {
+    const absl::Duration slice = std::min(left, kWaitSlice);
+    const absl::Status there = store.wait(records, slice);
+    if (!there.ok() && !absl::IsDeadlineExceeded(there)) return there;
+    WEFT_RETURN_IF_ERROR(check_failure(store, keys));
+    if (there.ok()) return there;
+    left -= slice;
+    if (left <= absl::ZeroDuration()) return missing_ranks_error(store, keys, request);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinRequest& request) {
+  WEFT_RETURN_IF_ERROR(check(request));
+  JoinResult result;
+  WEFT_ASSIGN_OR_RETURN(
+      result.round,
+      rpc_internal::read_number(store, JoinKeys(request.group, request.epoch).current_round()));
+  const JoinKeys keys(request.group, request.epoch, result.round);
+  WEFT_RETURN_IF_ERROR(check_failure(store, keys));
+  WEFT_RETURN_IF_ERROR(agree_on_world_size(store, keys, request));
+  WEFT_RETURN_IF_ERROR(claim_rank(store, keys, request));
+  WEFT_RETURN_IF_ERROR(claim_name(store, keys, request));
+
+  MemberRecord record;
+  record.attempt = request.attempt;
+  MemberInfo& self = record.member;
+  WEFT_ASSIGN_OR_RETURN(self.id, rpc_internal::new_life(store, keys, request.rank));
+  self.name = request.name;
+  self.rank = request.rank;
+  self.address = request.address;
+  WEFT_RETURN_IF_ERROR(publish(store, keys, record));
+  WEFT_RETURN_IF_ERROR(wait_for_all(store, keys, request));
+
+  result.self = self.id;
+  for (uint32_t rank = 0; rank < request.world_size; ++rank) {
+    const std::string key = keys.member(rank);
+    WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> text, store.try_get(key));
+    if (!text) return absl::InternalError(absl::StrCat("'", key, "' vanished from the store"));
+    WEFT_ASSIGN_OR_RETURN(MemberRecord found, MemberRecord::decode(store, key, rank, *text));
+    MemberInfo& member = found.member;
+    if (rank == self.rank && member.id != self.id) {
+      return absl::AlreadyExistsError(absl::StrCat("rank ", rank, " was taken over by '",
+                                                   member.name, "' at ", member.address));
+    }
+    result.members.push_back(std::move(member));
+  }
+  return result;
+}
+
+absl::Status mark_ended(RendezvousStore& store, const std::string& group, uint32_t epoch,
+                        uint32_t round) {
+  // Only from this round to the next: others may have ended that one, too, meanwhile.
+  return store
+      .compare_set(JoinKeys(group, epoch).current_round(), round == 0 ? "" : absl::StrCat(round),
+                   absl::StrCat(round + 1))
+      .status();
+}
+
+}  // namespace weft

@@ -1,0 +1,253 @@
+// Moves calls, replies and posts between this worker and its peers, each exactly once or not at
+// all, and says so when a peer is gone.
+//
+// Thread safety: all methods may be called from any thread. Handlers and listeners run on transport
+// threads (or inside the calling method, where said) without any lock held; they must not block.
+// Lifetime: the transport, clock and executor outlive the agent; `stop` ends all callbacks.
+// Errors: docs/errors.md. Protocol: proto/weft.proto; sessions and credit: session.h, peer.h.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "weft/async/executor.h"
+#include "weft/async/gate.h"
+#include "weft/base/clock.h"
+#include "weft/base/mutex.h"
+#include "weft/rpc/rendezvous/worker_info.h"
+#include "weft/rpc/session/internal/incoming_call.h"
+#include "weft/rpc/session/internal/peer.h"
+#include "weft/rpc/transport/transport.h"
+
+namespace weft::rpc_internal {
+
+struct AgentOptions {
+  std::string group;  // rendezvous prefix
+  WorkerInfo self;
+  CreditWindow credit;
+  TransportLimits limits;  // of the members' transports
+  Nanoseconds connect_timeout = std::chrono::seconds(10);
+  Nanoseconds reconnect_timeout = std::chrono::seconds(1);
+  // All members are dialled at start, not only those that will not dial: they may not know of this
+  // worker yet.
+  bool dial_all = false;
+  Nanoseconds ack_delay = std::chrono::milliseconds(20);
+  // A connection is cut if the oldest frame without acknowledgement, and its lane, have not moved
+  // for so long: heartbeats may travel where a lane hangs.
+  Nanoseconds stuck_after = std::chrono::seconds(30);
+};
+
+// What decides about members (membership.h). Without it, who cannot be reached is dead, and nobody
+// may join.
+struct MembershipHooks {
+  // Somebody unknown dials this worker. OK: was given to `add_member`.
+  std::function<absl::Status(const WorkerInfo& newcomer)> admit;
+  // A post is meant for a life that is not known here; it waits for `add_member` or `declare_dead`.
+  std::function<void(WorkerId stranger)> stranger;
+  // More is meant for it than is kept: it is gone here.
+  std::function<void(WorkerId stranger, const absl::Status& why)> give_up;
+  // The first connection with a peer stands.
+  std::function<void(WorkerId peer)> opened;
+  // Cannot be reached, breaks the protocol, or refuses this worker (PermissionDenied).
+  std::function<void(WorkerId peer, const absl::Status& why)> suspect;
+  std::function<void(WorkerId peer, uint64_t number)> beat_answered;
+};
+
+class Agent final : public TransportSink {
+ public:
+  using CallHandler = std::function<void(const std::shared_ptr<IncomingCall>&)>;
+  using FunctionNames = std::function<std::string(uint64_t function)>;
+  using PostHandler = std::function<void(WorkerId from, Frame frame)>;
+  // `peer` will never be heard of again, but for replies that arrived together with its end;
+  // `reason` names it. `left`: it went in good order.
+  using GoneListener = std::function<void(WorkerId peer, const absl::Status& reason, bool left)>;
+
+  Agent(AgentOptions options, Transport& transport, Clock& clock, Executor& executor);
+  ~Agent() override;
+
+  // Handlers are set before `start` and never changed.
+  void set_call_handler(CallHandler handler) { call_handler_ = std::move(handler); }
+  // For messages: the name of a function that peers call by this number.
+  void set_function_names(FunctionNames names) { function_names_ = std::move(names); }
+  void set_post_handler(Topic topic, PostHandler handler);
+  // Replies that nobody waits for any more: what they carry must still be let go.
+  void set_late_reply_handler(PostHandler handler) { late_reply_handler_ = std::move(handler); }
+  void add_gone_listener(GoneListener listener) { gone_listeners_.push_back(std::move(listener)); }
+  void set_membership(MembershipHooks hooks) { membership_ = std::move(hooks); }
+
+  // From now on `members` (self included) are known. Those with a lower id than this worker's are
+  // dialled at once, so that every pair notices the other's death. The transport listens already.
+  absl::Status start(std::vector<WorkerInfo> members);
+  // One more, or a later life of one. Its name means nothing before `name_member`. It dials this
+  // worker, or `reach` dials it.
+  void add_member(WorkerInfo member) ABSL_LOCKS_EXCLUDED(mutex_);
+  void reach(WorkerId member);
+  // False: it has a name already, or is not known.
+  bool name_member(WorkerId member) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool has_name(WorkerId member) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // `frame` holds flags, function, fingerprint, meta, body and payloads. `function` outlives the
+  // call. `on_reply` runs exactly once: inside this method only for refusals. `waited_for`: by a
+  // thread, until the reply is there; then a full queue refuses nothing.
+  CallId call(WorkerId to, Frame frame, std::string_view function, TimePoint deadline,
+              ReplyHandler on_reply, bool waited_for = false);
+  // InvalidArgument for a frame that no member's transport would take.
+  absl::Status check_size(const Frame& frame) const;
+  void cancel(WorkerId to, CallId call);
+  // Exactly once, in any order, or the peer is declared gone, also if it is not known yet. False:
+  // it is gone already, or the frame is larger than any transport takes.
+  bool post(WorkerId to, Topic topic, std::string body, std::vector<Payload> payloads = {});
+  // The same for a frame with tensors: body, value_bytes and payloads are the caller's.
+  bool post(WorkerId to, Topic topic, Frame frame);
+
+  const WorkerInfo& self() const { return options_.self; }
+  absl::StatusOr<WorkerId> resolve(std::string_view name) const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::string name_of(WorkerId worker) const ABSL_LOCKS_EXCLUDED(mutex_);
+  WorkerInfo info_of(WorkerId worker) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The newest known life of each, dead ones too.
+  std::vector<WorkerInfo> members() const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool is_live(WorkerId worker) const;
+  // When the last frame of this peer came; the past if none did.
+  TimePoint last_heard(WorkerId worker) const;
+  // Is, or was, a member here.
+  bool knows(WorkerId worker) const { return find(worker) != nullptr; }
+  // Members that are neither dead nor gone, self included, by id.
+  std::vector<WorkerId> live() const;
+
+  // A verdict: never revised. Pending calls fail, listeners hear of it; they also do of a life that
+  // was never a peer and that references or contexts name.
+  void declare_dead(WorkerId peer, absl::Status reason);
+  // Leads to a verdict, sooner or later.
+  void suspect(WorkerId peer, const absl::Status& reason);
+  // The others hold this worker for dead: all of them are gone, with this reason.
+  void fence(const absl::Status& why);
+
+  // Asks a peer whether it is there; nothing happens without a connection.
+  void beat(WorkerId peer, uint64_t number);
+  // Calls to this peer that begin at `until` or later wait here for the next `trust`.
+  void trust(WorkerId peer, TimePoint until);
+  // It is suspected: an answer would renew its trust in this worker, just before the verdict.
+  void answer_no_beats_of(WorkerId peer);
+  // Body of all beats and answers from now on.
+  void say_in_beats(std::string body) ABSL_LOCKS_EXCLUDED(beat_mutex_);
+  struct PeerLook {
+    WorkerId peer;
+    bool busy = false;  // calls, frames without acknowledgement, or traffic since the last look
+    TimePoint heard;    // of the last frame; the past if there was none; now if this worker has
+                        // nothing left to make a connection with
+    std::string said;   // body of the newest beat or answer; empty if none came
+  };
+  // All live peers but this worker; cuts connections that hang. For one caller, regularly:
+  // "since the last look" is its.
+  std::vector<PeerLook> look_at_peers();
+
+  // Counted traffic (calls, replies and posts other than membership) with one peer.
+  struct Traffic {
+    WorkerId peer;
+    uint64_t sent = 0;
+    uint64_t received = 0;
+  };
+  std::vector<Traffic> traffic() const;
+  // Grows with every frame and call; unchanged between two looks means that nothing happened.
+  uint64_t activity() const { return activity_.load(std::memory_order_acquire); }
+  // No frame is being handled, no call of either direction is open, no work is held.
+  bool quiet() const;
+  // In words, what it is not quiet for, with the oldest call of each peer; empty if it is quiet.
+  std::string work() const;
+  // Work that no open call stands for (an object that is still being created). Counted.
+  void hold_work() { held_.fetch_add(1); }
+  void release_work() {
+    activity_.fetch_add(1);
+    held_.fetch_sub(1);
+  }
+  AgentInfo info() const;
+
+  // Says goodbye, ends all connections, fails what is pending with Cancelled. Idempotent.
+  void stop();
+
+  // TransportSink.
+  absl::Status on_accept(const PeerIdentity& peer) override;
+  void on_open(const ConnectionPtr& connection) override;
+  void on_frames(const ConnectionPtr& connection, std::vector<Frame> frames) override;
+  void on_closed(const ConnectionPtr& connection, absl::Status reason) override;
+
+ private:
+  friend class IncomingCall;
+  struct Peer;
+  using PeerPtr = std::shared_ptr<Peer>;  // shared by the table and by callbacks under way
+
+  PeerPtr find(WorkerId worker) const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<PeerPtr> all_peers() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void dial(const PeerPtr& peer, Nanoseconds timeout);
+  void dial_until(const PeerPtr& peer, TimePoint deadline, int redials);
+  void dial_after(const PeerPtr& peer, Nanoseconds pause);
+  void redial(const PeerPtr& peer, TimePoint deadline, int redials);
+  static absl::Status dial_failure(const Peer& peer, const absl::Status& status);
+  void adopt(const PeerPtr& peer, const ConnectionPtr& connection);
+  // What is to be put on a connection once the peer's lock is let go.
+  struct Departure {
+    ConnectionPtr connection;
+    FrameBatch frames;
+    bool must_dial = false;
+  };
+  void send(const PeerPtr& peer, Departure departure);
+  // Puts them on a connection of this peer. If it refuses, they are sent again once it has ended:
+  // look_at_peers() sees to it that it ends.
+  void put(const PeerPtr& peer, const ConnectionPtr& connection, FrameBatch frames);
+  // Puts what the peer's core has to say on its connection; dials if there is none.
+  void flush(const PeerPtr& peer);
+  // The same, once this thread has done what it is at: other replies may follow.
+  void flush_soon(const PeerPtr& peer);
+  void arm_deadline(const PeerPtr& peer);
+  void arm_ack(const PeerPtr& peer);
+  void expire_calls(const PeerPtr& peer);
+  struct Arrived;
+  // Makes known the calls among what has arrived, so that they can be cancelled.
+  void admit(const PeerPtr& peer, std::vector<Arrived>& arrived);
+  void handle(const PeerPtr& peer, Arrived arrived);
+  void handle_call(const std::shared_ptr<IncomingCall>& call);
+  void handle_cancel(const PeerPtr& peer, const FrameHeader& cancel);
+  void end_peer(const PeerPtr& peer, absl::Status reason, bool left);
+  bool post_to_stranger(WorkerId to, Frame frame) ABSL_LOCKS_EXCLUDED(mutex_);
+  void drop_superseded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Drops what is kept of lives that ended long ago, or whose place has a new one.
+  void forget_lives(WorkerId ended) ABSL_LOCKS_EXCLUDED(mutex_);
+  void finish_call(IncomingCall& call, absl::StatusOr<Frame> result);
+  void call_taken(const IncomingCall& call, size_t cost);
+  PeerIdentity identity() const;
+  std::string beat_body() const ABSL_LOCKS_EXCLUDED(beat_mutex_);
+
+  const AgentOptions options_;
+  Transport& transport_;
+  Clock& clock_;
+  Executor& executor_;
+  CallHandler call_handler_;
+  FunctionNames function_names_;
+  std::array<PostHandler, kTopics> post_handlers_;
+  PostHandler late_reply_handler_;
+  std::vector<GoneListener> gone_listeners_;
+  MembershipHooks membership_;
+  std::atomic<uint64_t> next_call_{1};
+  std::atomic<uint64_t> activity_{0};
+  std::atomic<int64_t> handling_{0};
+  std::atomic<int64_t> held_{0};
+  std::atomic<bool> stopping_{false};
+  const std::shared_ptr<async_internal::Gate<Agent>>
+      gate_;  // shared with timers, which may fire after the agent's end
+  mutable Mutex mutex_;
+  std::vector<WorkerInfo> members_ ABSL_GUARDED_BY(mutex_);               // by id
+  absl::flat_hash_map<uint64_t, PeerPtr> peers_ ABSL_GUARDED_BY(mutex_);  // by WorkerId bits
+  std::deque<WorkerId> ended_ ABSL_GUARDED_BY(mutex_);  // peers that are gone, oldest first
+  // Posts to lives that are not known yet, by WorkerId bits.
+  absl::flat_hash_map<uint64_t, std::vector<Frame>> strangers_ ABSL_GUARDED_BY(mutex_);
+  mutable Mutex beat_mutex_;  // taken under a peer's
+  std::string beat_body_ ABSL_GUARDED_BY(beat_mutex_);
+};
+
+}  // namespace weft::rpc_internal

@@ -1,0 +1,54 @@
+// A call that has arrived: waits for its turn, runs, is answered once.
+//
+// Thread safety: `reply` and `taken` may be called from any thread.
+// Lifetime: shared by the agent's table, the queued task and the running handler's result.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "weft/rpc/session/call_scope.h"
+#include "weft/rpc/transport/frame.h"
+
+namespace weft::rpc_internal {
+
+class Agent;
+
+class IncomingCall {
+ public:
+  IncomingCall(Agent& agent, WorkerId from, Frame frame, std::shared_ptr<CallContext> context)
+      : agent_(agent),
+        from_(from),
+        frame_(std::move(frame)),
+        context_(std::move(context)),
+        header_(frame_.header),
+        cost_(frame_.cost()) {}
+  IncomingCall(const IncomingCall&) = delete;
+  IncomingCall& operator=(const IncomingCall&) = delete;
+
+  WorkerId from() const { return from_; }
+  const FrameHeader& header() const { return header_; }
+  // What was sent; the taker may move parts out.
+  Frame& frame() { return frame_; }
+  const std::shared_ptr<CallContext>& context() const { return context_; }
+  size_t cost() const { return cost_; }  // in bytes, as its caller charged it
+
+  // The call leaves the queue: its credit returns to the caller. Idempotent.
+  void taken();
+  // Answers that the call will run, with nothing else to come. It stays in the queue until taken().
+  void accept();
+  // Sends the result. The first call counts; `ran` of a failure travels with the status.
+  void reply(absl::StatusOr<Frame> result);
+
+ private:
+  Agent& agent_;  // outlives every call: it answers or drops them all before it ends
+  const WorkerId from_;
+  Frame frame_;
+  const std::shared_ptr<CallContext> context_;
+  const FrameHeader header_;
+  const size_t cost_;
+  std::atomic<bool> taken_{false};
+  std::atomic<bool> replied_{false};
+};
+
+}  // namespace weft::rpc_internal

@@ -1,0 +1,158 @@
+// What one worker knows of another: the session, the calls in both directions, and the credit that
+// bounds them. A state machine without lock, clock or connection.
+//
+// Credit. Every call is charged with its cost until the callee takes it off its queue to run it, or
+// parks it (parking.h); the callee says so in cumulative counters on every frame. A call made
+// inside a handler is not charged as a call, only its bytes, and those that are not answered may
+// fill a window of their own: what fills the other may be waiting for them. A call that alone
+// exceeds the byte window is admitted when nothing else is outstanding.
+//
+// Thread safety: none; the agent's lock for this peer (agent_peer.h) guards it.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "weft/base/clock.h"
+#include "weft/rpc/session/internal/session.h"
+
+namespace weft::rpc_internal {
+
+class IncomingCall;
+
+// Which room a post is for; carried in FrameHeader::function.
+enum class Topic : uint8_t { kMembership = 1, kRRef = 2, kAutograd = 3, kOptimizer = 4 };
+inline constexpr size_t kTopics = 5;
+
+struct CreditWindow {
+  uint64_t calls = 4096;
+  // Of calls that the peer has not taken. Nested calls have as many again for themselves, and twice
+  // as many may be unacknowledged.
+  uint64_t bytes = uint64_t{256} << 20;
+  size_t max_queued_calls = 65536;
+  size_t max_queued_bytes = size_t{1} << 30;
+  size_t max_result_bytes = size_t{64} << 20;  // of replies, kept for resending
+};
+
+using ReplyHandler = absl::AnyInvocable<void(absl::StatusOr<Frame>)>;
+
+struct PendingCall {
+  ReplyHandler on_reply;
+  std::string_view function;  // its name, for messages
+  TimePoint deadline = kNever;
+  Nanoseconds allowed{0};  // the whole time it had, for messages
+  bool sent = false;
+  // A thread waits for the reply: the call may stand in the queue beyond its bounds.
+  bool waited_for = false;
+  size_t nested_bytes = 0;  // its cost, if it was sent and is nested
+};
+
+class PeerCore {
+ public:
+  PeerCore(WorkerId self, WorkerId peer, const CreditWindow& window)
+      : self_(self), peer_(peer), window_(window), session_(window.max_result_bytes) {}
+
+  // --- calls to the peer
+  // Takes the call. False: the local queue is full, nothing was taken.
+  bool add_call(uint64_t call, Frame& frame, PendingCall&& pending, TimePoint now);
+  // Removes a call (answered, cancelled, late). Nothing: it was removed before.
+  std::optional<PendingCall> take_call(uint64_t call);
+  // Calls that begin at `until` or later wait here, unsent, for the next `trust_until`: the peer
+  // may be about to hold this worker for dead. kNever: there is no lease to rely on.
+  void trust_until(TimePoint until, TimePoint now);
+  std::vector<std::pair<uint64_t, PendingCall>> take_late(TimePoint now);
+  std::vector<std::pair<uint64_t, PendingCall>> take_all_calls();
+  TimePoint earliest_deadline() const;
+
+  // --- frames to the peer
+  void post(Frame frame);
+  void send_unnumbered(Frame frame);
+  // What answers this beat. It may be lost where the other frames are not, so nothing counts as
+  // told by it.
+  FramePtr answer(const FrameHeader& beat, std::string body) const;
+  // Tells the peer that nobody waits for a call that was sent.
+  void cancel(uint64_t call);
+  // Frames to be put on a connection now, in order.
+  FrameBatch take_outgoing() { return std::exchange(outgoing_, {}); }
+  // After a new connection: everything the peer may not have. Supersedes take_outgoing.
+  FrameBatch resend();
+
+  // --- frames from the peer
+  // Takes acknowledgement and credit; lets queued calls go. False: the header lies.
+  bool on_header(const FrameHeader& header, TimePoint now);
+  // False: a duplicate.
+  bool accept(const Frame& frame);
+  // A call of the peer, of this header and cost, left this worker's queue.
+  void call_taken(const FrameHeader& header, size_t cost);
+  // True if the peer should hear of acknowledgements or credit without waiting for other traffic.
+  bool ack_due() const;
+  bool ack_owed() const { return owed_frames_ > 0 || taken_bytes_ != told_bytes_; }
+  void send_ack();
+
+  // --- calls from the peer
+  absl::flat_hash_map<uint64_t, std::shared_ptr<IncomingCall>>& incoming() { return incoming_; }
+  // The cancel of a call that is not among `incoming`: it has overtaken the call, or comes after
+  // the call's end and is dropped. Bounded.
+  void note_cancel(const FrameHeader& cancel);
+  // An accepted call is among `incoming` now. True: it was cancelled before.
+  bool admitted(uint64_t call);
+  size_t early_cancels() const { return early_cancels_.size(); }
+
+  // Frames that count for quiescence (calls, replies, posts but for membership), in total.
+  uint64_t counted_sent() const { return counted_sent_; }
+  uint64_t counted_received() const { return counted_received_; }
+
+  size_t pending_calls() const { return pending_.size(); }
+  const PendingCall* oldest_call() const;  // null if there is none
+  size_t queued_calls() const { return queued_; }
+  const SessionCore& session() const { return session_; }
+  std::vector<FramePtr> take_released() { return session_.take_released(); }
+
+ private:
+  struct Queued {
+    uint64_t call;
+    Frame frame;
+  };
+
+  bool has_credit(const Frame& frame) const;
+  bool trusted(TimePoint now) const;
+  void send_call(uint64_t call, Frame frame, TimePoint now);
+  void release_queued(TimePoint now);
+  void fill(FrameHeader& header) const;
+  void stamp(FrameHeader& header);  // and counts as told what it says
+
+  const WorkerId self_;
+  const WorkerId peer_;
+  const CreditWindow window_;
+  SessionCore session_;
+  FrameBatch outgoing_;
+  absl::flat_hash_map<uint64_t, PendingCall> pending_;
+  absl::btree_set<std::pair<TimePoint, uint64_t>> deadlines_;
+  std::deque<Queued> queue_;
+  std::deque<Queued> nested_queue_;  // overtakes the other
+  size_t queued_ = 0;                // in both
+  size_t queued_bytes_ = 0;
+  TimePoint trusted_until_ = kNever;
+  size_t nested_bytes_ = 0;  // of nested calls that were sent and not answered
+  uint64_t charged_calls_ = 0, charged_bytes_ = 0;    // cumulative
+  uint64_t returned_calls_ = 0, returned_bytes_ = 0;  // what the peer has reported
+  uint64_t taken_calls_ = 0, taken_bytes_ = 0;        // what this worker took off its queue
+  uint64_t told_calls_ = 0, told_bytes_ = 0;          // and has told the peer
+  uint64_t counted_sent_ = 0, counted_received_ = 0;
+  size_t owed_frames_ = 0, owed_bytes_ = 0;  // arrived, not yet acknowledged
+  absl::flat_hash_map<uint64_t, std::shared_ptr<IncomingCall>> incoming_;
+  absl::flat_hash_map<uint64_t, bool> arriving_;  // accepted, not yet admitted; true: cancelled
+  // Cancels that came before their call, by the cancel's number.
+  std::map<uint64_t, uint64_t> early_cancels_;
+};
+
+}  // namespace weft::rpc_internal

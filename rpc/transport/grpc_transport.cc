@@ -1,0 +1,260 @@
+#include "weft/rpc/transport/grpc_transport.h"
+
+#include <functional>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <grpc/grpc.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "weft/async/serving_threads.h"
+#include "weft/base/freed_memory.h"
+#include "weft/base/status.h"
+#include "weft/base/thread.h"
+#include "weft/rpc/transport/internal/grpc_completions.h"
+#include "weft/rpc/transport/internal/grpc_handshake.h"
+
+namespace weft {
+namespace {
+
+using rpc_internal::GrpcStream;
+using rpc_internal::kBeatsLane;
+using rpc_internal::kBulkLane;
+using rpc_internal::kLanes;
+using rpc_internal::kSmallLane;
+using rpc_internal::ServerStream;
+using rpc_internal::StreamService;
+
+constexpr int kLookahead = 16 << 20;     // what a far end may send ahead of the reader, per stream
+constexpr int kMostMetadata = 16 << 10;  // all metadata of a stream, base64 or not
+constexpr int kMostStreams = 4;          // of one TCP connection; each lane has its own
+constexpr int kIdleMs = 10'000;          // of a TCP connection without a stream
+
+void stop_deadlock_detection() {
+#ifdef NDEBUG
+  static const bool once = [] {
+    absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+    return true;
+  }();
+  (void)once;
+#endif
+}
+
+// gRPC 1.51 counts a timer thread that the system has refused, and waits for its end for ever when
+// it shuts down. So where threads are refused it never does: its threads stay, and the worker ends.
+void keep_grpc_if_threads_are_refused() {
+  absl::StatusOr<std::thread> another = start_thread("gRPC's end", [] {});
+  if (another.ok()) another->join();
+  if (!threads_were_refused()) return;
+  [[maybe_unused]] static const bool kept = [] {
+    grpc_init();
+    return true;
+  }();
+}
+
+}  // namespace
+
+class GrpcTransport::Impl {
+ public:
+  Impl(Clock& clock, GrpcTransportOptions options)
+      : shared_(std::make_shared<rpc_internal::GrpcShared>(clock, std::move(options))),
+        accepted_(std::make_shared<rpc_internal::GrpcAccepted>()) {}
+
+  absl::Status listen() {
+    if (server_ != nullptr) return absl::OkStatus();
+    if (shared_->options.keep_freed_memory) keep_freed_memory();
+    if (shared_->options.stop_deadlock_detection) stop_deadlock_detection();
+    const std::string& wanted = shared_->options.listen_address;
+    const size_t colon = wanted.rfind(':');
+    if (colon == std::string::npos || colon == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("listen address '", wanted, "' is not host:port"));
+    }
+    int port = 0;
+    grpc::ServerBuilder builder;
+    builder.SetMaxReceiveMessageSize(-1);
+    builder.SetMaxSendMessageSize(-1);
+    // A port that another process has is an error, not something to share.
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kLookahead);
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMostMetadata);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostStreams);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kIdleMs);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
+    for (const auto& [name, value] : rpc_internal::kGiveUpArguments) {
+      builder.AddChannelArgument(name, value);
+    }
+    builder.AddListeningPort(wanted, grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(&service_);
+    shared_->queue = builder.AddCompletionQueue();
+    server_ = builder.BuildAndStart();
+    completions_.emplace(*shared_->queue, shared_->options.spin);
+    threads_.emplace([this] { return completions_->serve_one(); });
+    if (absl::Status started = threads_->started(); !started.ok()) return end_unserved(started);
+    if (server_ == nullptr || port == 0) {
+      server_ = nullptr;
+      end_threads();
+      return absl::UnavailableError(absl::StrCat("cannot listen on ", wanted,
+                                                 ": the port is in use or the host is not here"));
+    }
+    address_ = absl::StrCat(wanted.substr(0, colon), ":", port);
+    for (size_t lane = 0; lane < kLanes; ++lane) accept(lane);
+    return absl::OkStatus();
+  }
+
+  const std::string& address() const { return address_; }
+  uint64_t looks() const { return completions_.has_value() ? completions_->looks() : 0; }
+
+  absl::Status start(PeerIdentity self, TransportSink* sink) {
+    WEFT_RETURN_IF_ERROR(listen());
+    decltype(shared_->waiting) waiting;
+    {
+      MutexLock lock(shared_->mutex);
+      shared_->self = std::move(self);
+      shared_->sink = sink;
+      waiting.swap(shared_->waiting);
+    }
+    for (const auto& [stream, resume] : waiting) resume();
+    return absl::OkStatus();
+  }
+
+  void connect(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
+               ConnectCallback callback) {
+    uint64_t number = 0;
+    {
+      MutexLock lock(shared_->mutex);
+      number = shared_->next_connection++;
+    }
+    auto connection = std::make_shared<rpc_internal::GrpcConnection>(shared_, expected, number);
+    auto handler = rpc_internal::dial_lane(
+        shared_, address, connection, kSmallLane,
+        [shared = shared_, address, connection,
+         callback = std::move(callback)](absl::Status status) mutable {
+          if (status.ok()) {
+            connection->set_beats_dialler([shared, address, weak = std::weak_ptr(connection)] {
+              if (auto alive = weak.lock()) {
+                rpc_internal::dial_further_lane(shared, address, alive, kBeatsLane);
+              }
+            });
+          }
+          shared->with_sink([&](TransportSink&) {
+            if (!status.ok()) {
+              callback(std::move(status));
+              return;
+            }
+            callback(ConnectionPtr(connection));
+          });
+          if (status.ok()) {
+            // Small frames need not wait for it, and without it all travel on
+            // the first.
+            rpc_internal::dial_further_lane(shared, address, connection, kBulkLane);
+          }
+        });
+    if (deadline != kNever) rpc_internal::give_up_at(shared_->clock, deadline, handler);
+  }
+
+  void stop() {
+    std::vector<std::shared_ptr<GrpcStream>> streams;
+    {
+      MutexLock lock(shared_->mutex);
+      if (shared_->stopped) return;
+      shared_->stopped = true;
+      for (auto& [raw, weak] : shared_->streams) {
+        if (auto stream = weak.lock()) streams.push_back(std::move(stream));
+      }
+      shared_->waiting.clear();
+    }
+    for (const auto& stream : streams) stream->end();
+    wait_for_streams(std::chrono::steady_clock::now() + shared_->options.grace);
+    {
+      MutexLock lock(shared_->mutex);
+      shared_->sink = nullptr;
+      while (shared_->callbacks > 0) shared_->changed.wait(shared_->mutex);
+      streams.clear();
+      for (auto& [raw, weak] : shared_->streams) {
+        if (auto stream = weak.lock()) streams.push_back(std::move(stream));
+      }
+    }
+    for (const auto& stream : streams) stream->cut();
+    streams.clear();
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+    {
+      // A stream that was accepted in this moment is cut by the server, but lives until then.
+      MutexLock lock(shared_->mutex);
+      while (shared_->accepting > 0) shared_->changed.wait(shared_->mutex);
+    }
+    wait_for_streams(kNever);
+    end_threads();
+    keep_grpc_if_threads_are_refused();
+  }
+
+ private:
+  // Waits, without blocking, for the next stream of this lane. The server's end ends the chain.
+  void accept(size_t lane) {
+    auto stream = std::make_shared<ServerStream>(shared_->options.limits, shared_->pool);
+    shared_->count_accepting(1);
+    // this: stop() waits for the count.
+    stream->accept(service_, lane, *shared_->queue,
+                   [this, lane](const std::shared_ptr<ServerStream>& opened) {
+                     if (opened != nullptr) {
+                       accept(lane);
+                       opened->set_handler(rpc_internal::make_accept_handler(shared_, accepted_));
+                       shared_->add(opened);
+                     }
+                     shared_->count_accepting(-1);
+                   });
+  }
+  // Listening has begun, and nobody serves the queue.
+  absl::Status end_unserved(absl::Status why) {
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+    shared_->queue->Shutdown();
+    while (completions_->serve_one()) {
+    }
+    threads_.reset();
+    server_ = nullptr;
+    keep_grpc_if_threads_are_refused();
+    return why;
+  }
+  void end_threads() {
+    if (!threads_.has_value()) return;
+    shared_->queue->Shutdown();
+    threads_->join();
+    threads_.reset();
+  }
+  void wait_for_streams(TimePoint deadline) {
+    MutexLock lock(shared_->mutex);
+    while (!shared_->streams.empty()) {
+      if (!shared_->changed.wait_until(shared_->mutex, deadline)) return;
+    }
+  }
+
+  const rpc_internal::GrpcSharedPtr shared_;
+  const std::shared_ptr<rpc_internal::GrpcAccepted> accepted_;
+  StreamService service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::optional<rpc_internal::GrpcCompletions> completions_;  // of the queue
+  std::optional<ServingThreads> threads_;                     // that serve it
+  std::string address_;
+};
+
+GrpcTransport::GrpcTransport(Clock& clock, GrpcTransportOptions options)
+    : impl_(std::make_unique<Impl>(clock, std::move(options))) {}
+GrpcTransport::~GrpcTransport() { stop(); }
+
+absl::Status GrpcTransport::listen() { return impl_->listen(); }
+std::string GrpcTransport::address() const { return impl_->address(); }
+absl::Status GrpcTransport::start(PeerIdentity self, TransportSink* sink) {
+  return impl_->start(std::move(self), sink);
+}
+void GrpcTransport::connect(const std::string& address, const PeerIdentity& expected,
+                            TimePoint deadline, ConnectCallback callback) {
+  impl_->connect(address, expected, deadline, std::move(callback));
+}
+void GrpcTransport::stop() { impl_->stop(); }
+uint64_t GrpcTransport::looks() const { return impl_->looks(); }
+
+}  // namespace weft

@@ -1,0 +1,88 @@
+// Connects workers of one process, for tests and simulation: the same frame codec and the same
+// copies as over a socket, and faults on command.
+//
+// Thread safety: all methods may be called from any thread.
+// Lifetime: the executor outlives the network, the network its transports.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "weft/async/executor.h"
+#include "weft/base/mutex.h"
+#include "weft/base/status.h"
+#include "weft/rpc/transport/internal/buffer_pool.h"
+#include "weft/rpc/transport/transport.h"
+
+namespace weft {
+
+class InprocTransport;
+class InprocConnection;
+
+namespace rpc_internal {
+struct InprocEndpoint;
+}  // namespace rpc_internal
+
+// The wires. Frames are delivered by tasks on `executor`, in order per direction of a connection;
+// `clock` ends dials that nobody answers.
+class InprocNetwork {
+ public:
+  InprocNetwork(Clock& clock, Executor& executor) : clock_(clock), executor_(executor) {}
+
+  // Ends all connections between the two addresses; what is in flight on them is lost.
+  void sever(const std::string& a, const std::string& b) ABSL_LOCKS_EXCLUDED(mutex_);
+  // As if the process at `address` had died: its connections end, nobody can dial it any more, and
+  // it dials nobody.
+  void kill(const std::string& address) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // What happens to a frame on its way.
+  enum class Fate { kDeliver, kDrop, kDuplicate };
+  // Asked for each frame, and for each dial as for a HELLO: one that is dropped is not answered
+  // before its deadline. Null delivers all. May be called from any thread.
+  using Filter = std::function<Fate(const FrameHeader& header)>;
+  void set_filter(Filter filter) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  friend class InprocTransport;
+  friend class InprocConnection;
+  friend struct rpc_internal::InprocEndpoint;
+  struct Link;
+
+  using EndpointPtr = std::shared_ptr<rpc_internal::InprocEndpoint>;
+
+  std::string add(EndpointPtr endpoint) ABSL_LOCKS_EXCLUDED(mutex_);
+  void remove(const std::string& address) ABSL_LOCKS_EXCLUDED(mutex_);
+  EndpointPtr find(const std::string& address) ABSL_LOCKS_EXCLUDED(mutex_);
+  Fate fate_of(const FrameHeader& header) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  Clock& clock_;
+  Executor& executor_;
+  Mutex mutex_;
+  uint64_t next_address_ ABSL_GUARDED_BY(mutex_) = 1;
+  absl::flat_hash_map<std::string, EndpointPtr> endpoints_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<Link>> links_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const Filter> filter_ ABSL_GUARDED_BY(mutex_);
+};
+
+class InprocTransport final : public Transport {
+ public:
+  explicit InprocTransport(InprocNetwork& network, TransportLimits limits = {});
+  ~InprocTransport() override;
+
+  absl::Status listen() override;
+  std::string address() const override;
+  absl::Status start(PeerIdentity self, TransportSink* sink) override;
+  void connect(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
+               ConnectCallback callback) override;
+  void stop() override;
+
+ private:
+  InprocNetwork& network_;
+  const std::shared_ptr<rpc_internal::InprocEndpoint>
+      endpoint_;  // shared with deliveries under way
+};
+
+}  // namespace weft

@@ -1,0 +1,329 @@
+// One connection between two workers: a stream for small frames, one for large frames as soon as it
+// stands, and one for heartbeats from the first heartbeat on, of whichever end.
+//
+// Thread safety: all methods may be called from any thread.
+// Lifetime: connections and streams share what they have in common with the transport.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "weft/base/log.h"
+#include "weft/base/mutex.h"
+#include "weft/rpc/transport/grpc_transport.h"
+#include "weft/rpc/transport/internal/grpc_stream.h"
+
+namespace weft::rpc_internal {
+
+// What both ends' connections and streams share with the transport.
+struct GrpcShared {
+  GrpcShared(Clock& clock_in, GrpcTransportOptions options_in)
+      : clock(clock_in), options(std::move(options_in)) {}
+
+  Clock& clock;
+  const GrpcTransportOptions options;
+  BufferPool pool;
+  // Of all streams, at both ends; set by listen. One queue, served by one thread at a time:
+  // gRPC 1.51 lets one thread of the process wait in epoll for all queues, and a second queue's
+  // would be woken to pass events on.
+  std::unique_ptr<grpc::ServerCompletionQueue> queue;
+  Mutex mutex;
+  CondVar changed;
+  PeerIdentity self ABSL_GUARDED_BY(mutex);
+  TransportSink* sink ABSL_GUARDED_BY(mutex) = nullptr;
+  bool stopped ABSL_GUARDED_BY(mutex) = false;
+  std::map<GrpcStream*, std::weak_ptr<GrpcStream>> streams ABSL_GUARDED_BY(mutex);  // not done yet
+  int callbacks ABSL_GUARDED_BY(mutex) = 0;
+  int accepting ABSL_GUARDED_BY(mutex) = 0;  // streams that gRPC may still accept
+  // Streams whose hello came before start, and what answers it.
+  std::vector<std::pair<const GrpcStream*, std::function<void()>>> waiting ABSL_GUARDED_BY(mutex);
+  uint64_t next_connection ABSL_GUARDED_BY(mutex) = std::random_device()() | 1;
+
+  void add(const std::shared_ptr<GrpcStream>& stream) {
+    MutexLock lock(mutex);
+    streams.emplace(stream.get(), stream);
+  }
+  void remove(GrpcStream* stream) {
+    std::function<void()> unanswered;  // dies outside the lock
+    MutexLock lock(mutex);
+    streams.erase(stream);
+    const auto found = std::find_if(waiting.begin(), waiting.end(),
+                                    [stream](const auto& one) { return one.first == stream; });
+    if (found != waiting.end()) {
+      unanswered = std::move(found->second);
+      waiting.erase(found);
+    }
+    changed.notify_all();
+  }
+  void count_accepting(int more) {
+    MutexLock lock(mutex);
+    accepting += more;
+    changed.notify_all();
+  }
+  // Runs `f(sink)` unless the transport has not started or has stopped. While it stops, only what
+  // ends is still reported.
+  template <class F>
+  void with_sink(F f, bool even_stopped = true) {
+    TransportSink* target = nullptr;
+    {
+      MutexLock lock(mutex);
+      if (sink == nullptr || (stopped && !even_stopped)) return;
+      target = sink;
+      ++callbacks;
+    }
+    const absl::Cleanup done = [this] {  // also if `f` throws: stop waits for it
+      MutexLock lock(mutex);
+      --callbacks;
+      changed.notify_all();
+    };
+    f(*target);
+  }
+};
+using GrpcSharedPtr = std::shared_ptr<GrpcShared>;
+
+// One connection at either end. What a further stream would carry travels on the first one until
+// it stands.
+class GrpcConnection final : public Connection,
+                             public std::enable_shared_from_this<GrpcConnection> {
+ public:
+  GrpcConnection(GrpcSharedPtr shared, PeerIdentity peer, uint64_t number)
+      : shared_(std::move(shared)), peer_(std::move(peer)), number_(number) {}
+
+  bool send(FrameBatch frames) override {
+    std::shared_ptr<GrpcStream> lanes[kLanes];
+    FrameBatch parts[kLanes];
+    const auto beats = [](const FramePtr& frame) { return is_beat(frame->header); };
+    const bool has_beats = std::any_of(frames.begin(), frames.end(), beats);
+    {
+      MutexLock lock(mutex_);
+      if (lanes_[kSmallLane] == nullptr) return false;
+      std::copy(std::begin(lanes_), std::end(lanes_), lanes);
+      if (has_beats) {
+        for (const FramePtr& beat : take_if(frames, beats)) {
+          const LaneSet route = beat_routes_.route(beat->header, standing());
+          for (size_t lane = 0; lane < kLanes; ++lane) {
+            if (route[lane]) parts[lane].push_back(beat);
+          }
+        }
+      }
+    }
+    if (has_beats) dial_beats();
+    if (lanes[kBulkLane] != nullptr) {
+      const FrameBatch bulk =
+          take_if(frames, [&](const FramePtr& frame) { return is_large(*frame); });
+      parts[kBulkLane].insert(parts[kBulkLane].end(), bulk.begin(), bulk.end());
+    }
+    bool taken = frames.empty() || lanes[kSmallLane]->send(std::move(frames));
+    // No lane waits for another one, nor hides that it refuses. The lane for heartbeats may end
+    // without the connection.
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      if (parts[lane].empty()) continue;
+      taken = (lanes[lane]->send(std::move(parts[lane])) || lane == kBeatsLane) && taken;
+    }
+    return taken;
+  }
+  // At the dialling end: how the stream for heartbeats is dialled. It runs whenever one end sends
+  // heartbeats and there is no such stream; `beats_dialled` follows.
+  void set_beats_dialler(std::function<void()> dial) {
+    MutexLock lock(mutex_);
+    beats_dialler_ = std::move(dial);
+  }
+  void beats_dialled() {
+    MutexLock lock(mutex_);
+    dialling_beats_ = false;
+  }
+  void close() override {
+    {
+      MutexLock lock(mutex_);
+      closing_ = true;
+    }
+    for (const auto& stream : lanes()) stream->end();
+  }
+  void abort(absl::Status reason) override {
+    {
+      MutexLock lock(mutex_);
+      closing_ = false;
+    }
+    finish(std::move(reason));
+  }
+  const PeerIdentity& peer() const override { return peer_; }
+  LanesBytes lanes_of(const Frame& frame) const override {
+    std::shared_ptr<GrpcStream> small, bulk;
+    {
+      MutexLock lock(mutex_);
+      small = lanes_[kSmallLane];
+      bulk = lanes_[kBulkLane];
+    }
+    LanesBytes lanes;
+    if (small != nullptr) lanes.push_back(small->bytes());
+    // A large frame travels on the small lane if the other one did not stand yet.
+    if (bulk != nullptr && is_large(frame)) lanes.push_back(bulk->bytes());
+    return lanes;
+  }
+
+  uint64_t number() const { return number_; }
+  void set_lane(Lane lane, std::shared_ptr<GrpcStream> stream) {
+    std::shared_ptr<GrpcStream> earlier;
+    bool cut = false;
+    {
+      MutexLock lock(mutex_);
+      cut = cut_;
+      if (!closed_) {
+        earlier = std::exchange(lanes_[lane], std::exchange(stream, nullptr));
+        if (lane == kBeatsLane) beat_routes_.restart();
+      }
+    }
+    if (earlier != nullptr) earlier->cut();  // the far end has given it up
+    if (stream == nullptr) return;
+    // The other lane took the connection down.
+    cut ? stream->cut() : stream->end();
+  }
+  void received(Lane lane, std::vector<Frame> frames) {
+    std::shared_ptr<GrpcStream> hung;
+    bool has_beats = false;
+    TimePoint now;
+    {
+      MutexLock lock(mutex_);
+      if (closed_) return;  // the bulk lane may end after the connection
+      ++delivering_;
+      for (const Frame& frame : frames) {
+        if (!is_beat(frame.header)) continue;
+        if (!std::exchange(has_beats, true)) now = shared_->clock.now();
+        if (!beat_routes_.on_read(frame.header, lane, standing(), now)) continue;
+        hung = std::exchange(lanes_[kBeatsLane], nullptr);
+        beat_routes_.restart();
+      }
+    }
+    if (hung != nullptr) {
+      log_warning("heartbeats of worker '", peer_.name, "' (", peer_.id.to_string(),
+                  ") come on other lanes than their own, which is cut");
+      hung->cut();
+    }
+    if (has_beats) dial_beats();
+    shared_->with_sink(
+        [&](TransportSink& sink) { sink.on_frames(shared_from_this(), std::move(frames)); });
+    {
+      MutexLock lock(mutex_);
+      if (--delivering_ > 0 || !closed_) return;
+    }
+    report_closed();
+  }
+  // The first lane's end is the connection's; so is that of the bulk lane if it was cut, since what
+  // was on it is lost. If it ends in order, it has delivered everything. Nothing on the lane for
+  // heartbeats has to arrive, and the next heartbeat has it dialled again.
+  void lane_ended(Lane lane, const GrpcStream& ended, absl::Status reason) {
+    if (lane == kSmallLane || (lane == kBulkLane && !reason.ok())) {
+      finish(std::move(reason));
+      return;
+    }
+    MutexLock lock(mutex_);
+    if (lanes_[lane].get() != &ended) return;  // it has a successor, or the connection has ended
+    lanes_[lane] = nullptr;
+    if (lane == kBeatsLane) beat_routes_.restart();
+  }
+
+ private:
+  bool is_large(const Frame& frame) const {
+    return frame.payload_bytes() + frame.body.size() > shared_->options.bulk_from;
+  }
+  LaneSet standing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    LaneSet set;
+    for (size_t lane = 0; lane < kLanes; ++lane) set[lane] = lanes_[lane] != nullptr;
+    return set;
+  }
+
+  // Ends what is left of the connection. After an error nobody waits for the far end: it may be
+  // what hangs.
+  void finish(absl::Status reason) {
+    std::vector<std::shared_ptr<GrpcStream>> rest;
+    bool report = false, cut = false;
+    {
+      MutexLock lock(mutex_);
+      if (closed_) return;
+      closed_ = true;
+      // Of a connection that is closed here, what is queued is still written.
+      cut = cut_ = !reason.ok() && !closing_;
+      for (auto& stream : lanes_) {
+        if (stream != nullptr) rest.push_back(std::move(stream));
+        stream = nullptr;
+      }
+      // The far end may answer an error on one lane by ending another one in order.
+      for (const auto& stream : rest) {
+        if (reason.ok()) reason = stream->reason();
+      }
+      reason_ = std::move(reason);
+      report = delivering_ == 0;
+    }
+    for (const auto& stream : rest) cut ? stream->cut() : stream->end();
+    if (report) report_closed();
+  }
+  std::vector<std::shared_ptr<GrpcStream>> lanes() const {
+    std::vector<std::shared_ptr<GrpcStream>> all;
+    MutexLock lock(mutex_);
+    for (const auto& stream : lanes_) {
+      if (stream != nullptr) all.push_back(stream);
+    }
+    return all;
+  }
+
+  // Moves out what `is_taken`; keeps the order of both parts.
+  template <class IsTaken>
+  static FrameBatch take_if(FrameBatch& frames, IsTaken is_taken) {
+    FrameBatch taken;
+    const auto rest = std::stable_partition(
+        frames.begin(), frames.end(), [&](const FramePtr& frame) { return !is_taken(frame); });
+    std::move(rest, frames.end(), std::back_inserter(taken));
+    frames.erase(rest, frames.end());
+    return taken;
+  }
+  // The accepting end cannot dial: its heartbeat on another lane is what asks the far end to.
+  void dial_beats() {
+    std::function<void()> dial;
+    {
+      MutexLock lock(mutex_);
+      if (closed_ || dialling_beats_ || beats_dialler_ == nullptr ||
+          lanes_[kBeatsLane] != nullptr) {
+        return;
+      }
+      dialling_beats_ = true;
+      dial = beats_dialler_;
+    }
+    dial();
+  }
+
+  // Once: by what ended the connection, or by the last frame that was being delivered then.
+  void report_closed() {
+    absl::Status reason;
+    {
+      MutexLock lock(mutex_);
+      reason = reason_;
+    }
+    shared_->with_sink(
+        [&](TransportSink& sink) { sink.on_closed(shared_from_this(), std::move(reason)); });
+  }
+
+  const GrpcSharedPtr shared_;
+  const PeerIdentity peer_;
+  const uint64_t number_;
+  mutable Mutex mutex_;
+  std::shared_ptr<GrpcStream> lanes_[kLanes] ABSL_GUARDED_BY(mutex_);
+  BeatRoutes beat_routes_ ABSL_GUARDED_BY(mutex_);
+  std::function<void()> beats_dialler_ ABSL_GUARDED_BY(mutex_);
+  bool dialling_beats_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;  // close() was called
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cut_ ABSL_GUARDED_BY(mutex_) = false;     // by an error; set with closed_
+  absl::Status reason_ ABSL_GUARDED_BY(mutex_);  // of the end
+  int delivering_ ABSL_GUARDED_BY(mutex_) = 0;   // frames that the sink has and has not returned
+};
+using GrpcConnectionPtr = std::shared_ptr<GrpcConnection>;
+
+}  // namespace weft::rpc_internal

@@ -1,0 +1,300 @@
+#include "weft/rpc/transport/internal/grpc_handshake.h"
+
+#include <cerrno>
+#include <sys/socket.h>
+#include <system_error>
+#include <unistd.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "weft/base/log.h"
+#include "weft/base/status.h"
+#include "weft/proto/weft.pb.h"
+#include "weft/rpc/rendezvous/worker_info.h"
+#include "weft/rpc/transport/status_wire.h"
+
+namespace weft::rpc_internal {
+namespace {
+
+constexpr uint32_t kProtocolVersion = 3;
+
+// Of a further lane. Until it stands, the others carry its frames.
+constexpr Nanoseconds kLaneAnswers = std::chrono::seconds(10);
+
+grpc::ChannelArguments channel_arguments(bool bulk) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  // A connection of its own for each stream; nothing is retried below the session.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
+  for (const auto& [name, value] : kGiveUpArguments) arguments.SetInt(name, value);
+  if (bulk) {
+    arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16 << 20);
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
+  }
+  return arguments;
+}
+
+// Whether a socket could be made now; gRPC says only in words why one could not.
+bool has_descriptors() {
+  const int probe = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (probe < 0) return false;
+  ::close(probe);
+  return true;
+}
+
+// Whether the far end's machine said it: nobody listens, or the stream was there and ended. What
+// this end's network, resolver or proxy says is no sign of a death. gRPC has only words for it.
+bool was_heard(const absl::Status& status) {
+  if (!absl::IsUnavailable(status)) return true;
+  for (const int error : {ECONNREFUSED, ECONNRESET, EPIPE}) {
+    if (absl::StrContains(status.message(), std::generic_category().message(error))) return true;
+  }
+  return absl::StrContains(status.message(), "Socket closed") ||
+         absl::StrContains(status.message(), "GOAWAY");
+}
+
+// Text of it goes into errors and logs, so it is checked here, before anybody reads it.
+absl::StatusOr<wire::Hello> parse_hello(const std::string& text) {
+  wire::Hello hello;
+  if (text.empty()) return absl::InvalidArgumentError("a stream without a hello");
+  if (text.size() > kMostHello) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a hello of ", text.size(), " bytes exceeds ", kMostHello));
+  }
+  if (!hello.ParseFromString(text)) return absl::InvalidArgumentError("a hello cannot be parsed");
+  if (hello.protocol() != kProtocolVersion) {
+    return absl::PermissionDeniedError(absl::StrCat("protocol version ", hello.protocol(),
+                                                    ", this program speaks ", kProtocolVersion));
+  }
+  const absl::Status named = check_worker_name(hello.name());
+  if (!named.ok()) return prepend("a hello: ", named);
+  for (const std::string* field : {&hello.group(), &hello.address()}) {
+    if (field->size() <= kMostHello && printable(*field, kMostHello) == *field) continue;
+    return absl::InvalidArgumentError(absl::StrCat("a hello of worker '", hello.name(), "' whose ",
+                                                   field == &hello.group() ? "group" : "address",
+                                                   " is '", printable(*field),
+                                                   "', which is not printable"));
+  }
+  return hello;
+}
+
+// The accepting end of one stream.
+class AcceptHandler final : public StreamHandler,
+                            public std::enable_shared_from_this<AcceptHandler> {
+ public:
+  AcceptHandler(GrpcSharedPtr shared, std::shared_ptr<GrpcAccepted> accepted)
+      : shared_(std::move(shared)), accepted_(std::move(accepted)) {}
+
+  absl::Status on_hello(GrpcStream& stream, std::string text) override {
+    WEFT_ASSIGN_OR_RETURN(wire::Hello hello, parse_hello(text));
+    auto resume = [self = shared_from_this(), stream = stream.shared_from_this(), hello] {
+      self->answer(stream, hello);
+    };
+    {
+      MutexLock lock(shared_->mutex);
+      if (shared_->sink == nullptr && !shared_->stopped) {
+        if (shared_->waiting.size() >= shared_->options.most_waiting) {
+          return absl::AbortedError(absl::StrCat(shared_->waiting.size(),
+                                                 " streams wait for this worker to start already"));
+        }
+        shared_->waiting.emplace_back(&stream, resume);
+        return absl::OkStatus();
+      }
+    }
+    resume();
+    return absl::OkStatus();
+  }
+  void on_frames(GrpcStream&, std::vector<Frame> frames) override {
+    connection()->received(lane_, std::move(frames));  // open() has set both, then begun to read
+  }
+  void on_end(GrpcStream& stream, absl::Status reason) override {
+    {
+      MutexLock lock(mutex_);
+      ended_ = true;
+      reason_ = std::move(reason);
+      if (answering_) return;
+    }
+    finish(stream);
+  }
+
+ private:
+  // A stream may end while its hello waits for the start: then nothing is opened. Ended while this
+  // runs, on the starting thread, it is reported once it was opened.
+  void answer(const std::shared_ptr<GrpcStream>& stream, const wire::Hello& hello) {
+    {
+      MutexLock lock(mutex_);
+      if (ended_) return;
+      answering_ = true;
+    }
+    open(stream, hello);
+    {
+      MutexLock lock(mutex_);
+      answering_ = false;
+      if (!ended_) return;
+    }
+    finish(*stream);
+  }
+
+  void finish(GrpcStream& stream) {
+    if (const GrpcConnectionPtr connection = this->connection()) {
+      connection->lane_ended(lane_, stream, std::move(reason_));
+      MutexLock lock(accepted_->mutex);
+      auto found = accepted_->by_number.find({connection->peer().id.bits(), connection->number()});
+      if (found != accepted_->by_number.end() && lane_ == kSmallLane) {
+        accepted_->by_number.erase(found);
+      }
+    }
+    shared_->remove(&stream);
+  }
+
+  void open(const std::shared_ptr<GrpcStream>& stream, const wire::Hello& hello) {
+    PeerIdentity self;
+    {
+      MutexLock lock(shared_->mutex);
+      self = shared_->self;
+    }
+    absl::Status refused;
+    GrpcConnectionPtr connection;
+    bool opened = false;
+    const PeerIdentity peer{hello.group(), hello.name(), WorkerId::from_bits(hello.worker()),
+                            hello.address()};
+    if (WorkerId::from_bits(hello.expected()) != self.id) {
+      refused = absl::FailedPreconditionError(
+          absl::StrCat("worker '", self.name, "' (", self.id.to_string(), ") answers there"));
+    } else if (hello.lane() == 0) {
+      refused = absl::UnavailableError("the worker has stopped");
+      shared_->with_sink([&](TransportSink& sink) { refused = sink.on_accept(peer); }, false);
+      if (refused.ok()) {
+        connection = std::make_shared<GrpcConnection>(shared_, peer, hello.connection());
+        MutexLock lock(accepted_->mutex);
+        accepted_->by_number[{peer.id.bits(), hello.connection()}] = connection;
+        opened = true;
+      }
+    } else {
+      MutexLock lock(accepted_->mutex);
+      auto found = accepted_->by_number.find({peer.id.bits(), hello.connection()});
+      if (found != accepted_->by_number.end()) connection = found->second.lock();
+      if (connection == nullptr || hello.lane() >= kLanes ||
+          connection->peer().group != peer.group || connection->peer().name != peer.name) {
+        refused = absl::FailedPreconditionError("a further stream of no connection");
+      }
+    }
+    if (!refused.ok()) return stream->refuse(std::move(refused));
+    {
+      MutexLock lock(mutex_);
+      lane_ = static_cast<Lane>(hello.lane());
+      connection_ = connection;
+    }
+    wire::Hello reply;
+    reply.set_protocol(kProtocolVersion);
+    reply.set_group(self.group);
+    reply.set_name(self.name);
+    reply.set_worker(self.id.bits());
+    stream->send_hello(reply.SerializeAsString());
+    connection->set_lane(lane_, stream);
+    if (opened) {
+      shared_->with_sink([&](TransportSink& sink) { sink.on_open(connection); });
+    }
+    stream->begin_reading();
+  }
+
+  const GrpcSharedPtr shared_;
+  const std::shared_ptr<GrpcAccepted> accepted_;
+  GrpcConnectionPtr connection() {
+    MutexLock lock(mutex_);
+    return connection_;
+  }
+
+  Mutex mutex_;
+  // Set by open(), before the dialler may send frames; the lane before the connection.
+  Lane lane_ = kSmallLane;
+  GrpcConnectionPtr connection_ ABSL_GUARDED_BY(mutex_);
+  bool answering_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status reason_;  // of the end; set before ended_
+};
+
+}  // namespace
+
+std::shared_ptr<StreamHandler> make_accept_handler(GrpcSharedPtr shared,
+                                                   std::shared_ptr<GrpcAccepted> accepted) {
+  return std::make_shared<AcceptHandler>(std::move(shared), std::move(accepted));
+}
+
+absl::Status DialHandler::on_hello(GrpcStream& stream, std::string text) {
+  auto hello = parse_hello(text);
+  if (!hello.ok()) return hello.status();
+  if (hello->worker() != connection_->peer().id.bits()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("worker '", hello->name(), "' answers there"));
+  }
+  open_.store(true);
+  connection_->set_lane(lane_, stream.shared_from_this());
+  if (auto ready = std::exchange(ready_, nullptr)) ready(absl::OkStatus());
+  return absl::OkStatus();
+}
+
+void DialHandler::on_end(GrpcStream& stream, absl::Status reason) {
+  if (open_) {
+    connection_->lane_ended(lane_, stream, std::move(reason));
+  } else if (auto ready = std::exchange(ready_, nullptr)) {
+    if (late_.load()) reason = absl::DeadlineExceededError("no answer before the deadline");
+    if (!was_heard(reason)) reason = absl::DeadlineExceededError(reason.message());
+    if (!reason.ok() && !has_descriptors()) {
+      reason = absl::ResourceExhaustedError("this process has no file descriptor left");
+    }
+    ready(reason.ok() ? absl::UnavailableError("the stream ended before its first answer")
+                      : std::move(reason));
+  }
+  shared_->remove(&stream);
+}
+
+std::shared_ptr<DialHandler> dial_lane(const GrpcSharedPtr& shared, const std::string& address,
+                                       const GrpcConnectionPtr& connection, Lane lane,
+                                       DialHandler::Ready ready) {
+  auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
+                                           channel_arguments(lane == kBulkLane));
+  auto stream = std::make_shared<ClientStream>(
+      channel, StreamService::kMethods[lane], *shared->queue, shared->options.limits, shared->pool);
+  auto handler = std::make_shared<DialHandler>(shared, connection, lane, std::move(ready));
+  handler->set_stream(stream);
+  stream->set_handler(handler);
+  wire::Hello hello;
+  hello.set_protocol(kProtocolVersion);
+  hello.set_expected(connection->peer().id.bits());
+  hello.set_connection(connection->number());
+  hello.set_lane(static_cast<uint32_t>(lane));
+  {
+    MutexLock lock(shared->mutex);
+    hello.set_group(shared->self.group);
+    hello.set_name(shared->self.name);
+    hello.set_worker(shared->self.id.bits());
+    hello.set_address(shared->self.address);
+    if (shared->stopped) return handler;
+    shared->streams.emplace(stream.get(), stream);
+  }
+  stream->set_hello(hello.SerializeAsString());
+  stream->start();
+  return handler;
+}
+
+void dial_further_lane(const GrpcSharedPtr& shared, const std::string& address,
+                       const GrpcConnectionPtr& connection, Lane lane) {
+  const auto dial = dial_lane(shared, address, connection, lane, [=](const absl::Status&) {
+    if (lane == kBeatsLane) connection->beats_dialled();
+  });
+  give_up_at(shared->clock, shared->clock.now() + kLaneAnswers, dial);
+}
+
+void give_up_at(Clock& clock, TimePoint deadline, const std::shared_ptr<DialHandler>& dial) {
+  clock.call_at(deadline, [weak = std::weak_ptr<DialHandler>(dial)] {
+    if (const auto waiting = weak.lock()) waiting->deadline_passed();
+  });
+}
+
+}  // namespace weft::rpc_internal

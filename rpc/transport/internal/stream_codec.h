@@ -1,0 +1,87 @@
+// Frames to and from the messages of one gRPC stream: many small frames share a message, large
+// payloads are cut into chunks whose slices point at the sender's memory.
+//
+// Thread safety: none; a FrameWriter belongs to the write slot of its stream, a FrameReader to the
+// read slot.
+// Wire: a message is a sequence of records, u8 kind, u32 size, u32 checksum, content. kHello:
+// wire::Hello, the accepting end's answer, and nothing stands before it. kFrame: a whole frame, its
+// head and then its payloads. kHead: the head of a frame whose payloads follow, in order, as kChunk
+// records of this and the next messages; no other record comes between. The checksum
+// (record_checksum.h) covers kind, size and content; of a chunk not the content, which would cost a
+// pass over large tensors at both ends.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include "absl/status/status.h"
+#include "weft/rpc/transport/frame.h"
+#include "weft/rpc/transport/internal/buffer_pool.h"
+#include "weft/rpc/transport/transport.h"
+
+namespace weft::rpc_internal {
+
+class FrameWriter {
+ public:
+  void push_hello(std::string hello) { hello_ = std::move(hello); }
+  void push(FramePtr frame);
+  bool empty() const { return hello_.empty() && queue_.empty(); }
+  // Of the costs of what was pushed, what no message has yet.
+  size_t queued_bytes() const { return queued_bytes_; }
+  // The next message; there is one unless empty().
+  grpc::ByteBuffer next();
+  void clear();
+
+ private:
+  // Large frames: what of the first queued frame has been written.
+  struct Progress {
+    bool head_written = false;
+    size_t payload = 0;
+    size_t offset = 0;
+  };
+  void add_chunk(std::vector<grpc::Slice>& slices);
+
+  std::string hello_;
+  std::deque<FramePtr> queue_;
+  Progress progress_;
+  size_t queued_bytes_ = 0;
+};
+
+// A longer hello is refused: address, group and name have at most 5.2 KiB.
+constexpr size_t kMostHello = size_t{8} << 10;
+
+class FrameReader {
+ public:
+  // What the stream begins with. kWithFrames: a hello came in another way, and none is taken.
+  enum class Begins { kWithHello, kWithFrames };
+  FrameReader(const TransportLimits& limits, BufferPool& pool, Begins begins)
+      : limits_(limits), pool_(pool), awaits_hello_(begins == Begins::kWithHello) {}
+
+  // Takes one message apart and appends the frames that it completes. An error means that the
+  // stream is of no further use after them.
+  absl::Status read(const grpc::ByteBuffer& message,
+                    const std::function<absl::Status(std::string hello)>& on_hello,
+                    std::vector<Frame>& frames);
+
+ private:
+  class Cursor;
+  absl::Status take_frame(std::string_view record, std::vector<Frame>& frames);
+  absl::Status take_head(std::string_view record, std::vector<Frame>& frames);
+  absl::Status take_chunk(Cursor& cursor, size_t size, std::vector<Frame>& frames);
+  absl::Status allocate(Frame& frame);
+
+  const TransportLimits& limits_;
+  BufferPool& pool_;
+  bool awaits_hello_;
+  bool filling_ = false;  // a kHead has come, its chunks have not all
+  Frame partial_;
+  size_t payload_ = 0;
+  size_t offset_ = 0;
+  size_t missing_ = 0;  // bytes of its payloads that have not come
+};
+
+}  // namespace weft::rpc_internal

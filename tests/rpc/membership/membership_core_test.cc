@@ -1,0 +1,541 @@
+#include "weft/rpc/membership/internal/membership_core.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "weft/proto/weft.pb.h"
+#include "weft/tests/rpc/membership/membership_group.h"
+
+namespace weft::rpc_internal {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class MembershipCoreTest : public MembershipGroup {
+ protected:
+  // One interval later; `heard`: the peer's last frame.
+  MembershipActions tick(bool busy, TimePoint heard, milliseconds step = milliseconds(200)) {
+    now_ += step;
+    MembershipActions out;
+    core_.tick(now_, {{kOne, busy, heard}}, out);
+    return out;
+  }
+  uint64_t suspect(WorkerId worker) {
+    MembershipActions out;
+    core_.suspect(worker, silent(), out);
+    return out.questions.empty() ? 0 : out.questions.front().number;
+  }
+  MembershipActions answer(WorkerId worker, uint64_t question, std::vector<Verdict> verdicts) {
+    MembershipActions out;
+    core_.answer(worker, question, std::move(verdicts), out);
+    return out;
+  }
+
+  MembershipActions answer_beat(WorkerId from, uint64_t number) {
+    MembershipActions out;
+    core_.on_beat_answer(from, number, now_, out);
+    return out;
+  }
+};
+
+// A reason may be text of anybody, cut anywhere. Who gets a post that cannot be read suspects its
+// sender.
+TEST(MembershipPost, ANoticeCarriesAReasonThatIsNoText) {
+  wire::MembershipPost post, read;
+  post.mutable_death()->set_reason("broke off inside \xc3");
+  ASSERT_TRUE(read.ParseFromString(post.SerializeAsString()));
+  EXPECT_EQ(read.death().reason(), "broke off inside \xc3");
+}
+
+TEST_F(MembershipCoreTest, APairWithNothingBetweenThemExchangesNothing) {
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(tick(false, TimePoint()).beats.empty());
+  EXPECT_EQ(core_.leases(), 0u);
+  EXPECT_TRUE(core_.trusts(kOne, now_));
+}
+
+TEST_F(MembershipCoreTest, BeatsGoOnForAWhileAfterTheLastCall) {
+  EXPECT_EQ(tick(true, now_).beats.size(), 1u);
+  EXPECT_EQ(core_.leases(), 1u);
+  const TimePoint last = now_;
+  while (now_ < last + seconds(10) - milliseconds(200)) {
+    EXPECT_EQ(tick(false, now_).beats.size(), 1u);
+  }
+  EXPECT_TRUE(tick(false, now_).beats.empty());
+  EXPECT_EQ(core_.leases(), 0u);
+}
+
+TEST_F(MembershipCoreTest, SilenceIsSuspectOnceItLastsLongerThanPatience) {
+  const TimePoint heard = now_;
+  tick(true, heard);
+  const TimePoint begun = now_;
+  MembershipActions out;
+  while (out.questions.empty()) out = tick(true, heard);
+  EXPECT_EQ(now_ - begun, milliseconds(1800));
+  ASSERT_EQ(out.questions.size(), 1u);
+  EXPECT_EQ(out.questions[0].suspect, kOne);
+  EXPECT_TRUE(out.questions[0].condemn);
+  EXPECT_THAT(out.questions[0].reason, HasSubstr("was not heard of for 1.8s"));
+  // It is asked once.
+  EXPECT_TRUE(tick(true, heard).questions.empty());
+}
+
+// A worker that hears nobody lets the others judge first.
+TEST_F(MembershipCoreTest, WhoHearsNobodyWaitsLonger) {
+  const TimePoint heard = now_;
+  const auto both = [&](bool one_is_heard) {
+    now_ += milliseconds(200);
+    MembershipActions out;
+    core_.tick(now_, {{kOne, true, one_is_heard ? now_ : heard}, {kTwo, true, heard}}, out);
+    return out;
+  };
+  both(false);
+  const TimePoint begun = now_;
+  MembershipActions out;
+  while (out.questions.empty()) out = both(false);
+  EXPECT_EQ(now_ - begun, milliseconds(2200));
+  EXPECT_EQ(out.questions.size(), 2u);
+  // One that is heard shows that the other is the silent one.
+  MembershipCore other({kSelf, "me", "a0"}, LeaseLimits{}, now_);
+  other.add({kOne, "one", "a1"});
+  other.add({kTwo, "two", "a2"});
+  other.established();
+  const TimePoint start = now_;
+  out = {};
+  while (out.questions.empty()) {
+    now_ += milliseconds(200);
+    out = {};
+    other.tick(now_, {{kOne, true, now_}, {kTwo, true, heard}}, out);
+  }
+  EXPECT_EQ(now_ - start, milliseconds(2000));
+  ASSERT_EQ(out.questions.size(), 1u);
+  EXPECT_EQ(out.questions[0].suspect, kTwo);
+}
+
+TEST_F(MembershipCoreTest, AnyFrameShowsThatItsSenderLives) {
+  for (int i = 0; i < 100; ++i) {
+    const TimePoint heard = now_;
+    EXPECT_TRUE(tick(true, heard).questions.empty());
+  }
+}
+
+// A frame shows that its sender lived when it came, not until this worker looks.
+TEST_F(MembershipCoreTest, SilenceBeginsWithTheLastFrameNotWithTheNextLook) {
+  tick(true, now_);
+  const TimePoint heard = now_;
+  MembershipActions out = tick(true, heard);
+  while (out.questions.empty() && now_ < heard + seconds(10)) out = tick(true, heard);
+  EXPECT_EQ(now_ - heard, milliseconds(1800));
+}
+
+TEST_F(MembershipCoreTest, WhoWasStoppedJudgesNobodyForIt) {
+  const TimePoint heard = now_;
+  tick(true, heard);
+  EXPECT_TRUE(tick(true, heard, milliseconds(30000)).questions.empty());
+  int more = 0;
+  while (more < 100 && tick(true, heard).questions.empty()) ++more;
+  EXPECT_EQ(more, 6);  // 400 ms of the stop count, then 200 each
+}
+
+// Time until which calls are sent, as far as the actions say.
+std::vector<TimePoint> trusted(const MembershipActions& out) {
+  std::vector<TimePoint> until;
+  for (const MembershipActions::Trust& trust : out.trusts) until.push_back(trust.until);
+  return until;
+}
+
+TEST_F(MembershipCoreTest, ADoubtThatIsOverTakesNoSuspicionBack) {
+  MembershipCore newcomer{{kSelf, "me", "a0"}, LeaseLimits{}, now_};
+  newcomer.add({kOne, "one", "a1"});
+  MembershipActions out;
+  newcomer.unanswered(kOne, absl::DeadlineExceededError("does not answer"), out);
+  const auto tick = [&](TimePoint heard) {
+    now_ += milliseconds(200);
+    newcomer.tick(now_, {{kOne, true, heard}}, out);
+  };
+  for (int i = 0; i < 17; ++i) tick(TimePoint());
+  ASSERT_TRUE(out.questions.empty());
+  newcomer.suspect(kOne, silent(), out);
+  ASSERT_EQ(out.questions.size(), 1u);
+  EXPECT_TRUE(out.questions[0].condemn);
+  tick(TimePoint());
+  tick(now_ + milliseconds(100));  // it is heard, but its beats are not answered from here any more
+  MembershipActions decided;
+  newcomer.answer(kOne, out.questions[0].number, absl::DeadlineExceededError("no store"), decided);
+  ASSERT_EQ(decided.gone.size(), 1u);
+  EXPECT_EQ(decided.gone[0].worker, kOne);
+}
+
+TEST_F(MembershipCoreTest, OnlySoManyStrangersAreLookedUpAtATime) {
+  MembershipActions out;
+  for (uint32_t index = 10; index < 10 + 5000; ++index) core_.meet({index, 1}, out);
+  EXPECT_EQ(out.lookups.size(), 4096u);
+  ASSERT_EQ(out.gone.size(), 5000u - 4096u);
+  EXPECT_TRUE(absl::IsResourceExhausted(out.gone[0].reason)) << out.gone[0].reason;
+  // One that is found, or is not, makes room.
+  EXPECT_FALSE(core_.found({10, 1}, std::optional<WorkerInfo>(), out));
+  MembershipActions more;
+  core_.meet({9000, 1}, more);
+  EXPECT_EQ(more.lookups.size(), 1u);
+}
+
+TEST_F(MembershipCoreTest, CallsAreSentWhileBeatsAreAnsweredAndWhereThereIsNoLease) {
+  EXPECT_THAT(trusted(tick(false, now_)), ElementsAre());
+  const MembershipActions begun = tick(true, now_);
+  EXPECT_THAT(trusted(begun), ElementsAre(now_ + milliseconds(1400)));
+  const uint64_t second = tick(true, now_).beats[0].number;
+  const TimePoint sent = now_;
+  EXPECT_THAT(trusted(tick(true, now_)), ElementsAre());
+  EXPECT_THAT(trusted(answer_beat(kOne, second)), ElementsAre(sent + milliseconds(1400)));
+  EXPECT_THAT(trusted(answer_beat(kOne, begun.beats[0].number)), ElementsAre());
+  for (int i = 0; i < 49; ++i) EXPECT_THAT(trusted(tick(false, now_)), ElementsAre());
+  EXPECT_THAT(trusted(tick(false, now_)), ElementsAre(kNever));
+  EXPECT_THAT(trusted(tick(false, now_)), ElementsAre());
+}
+
+TEST_F(MembershipCoreTest, TrustCountsFromWhenTheAnsweredBeatWasSent) {
+  const uint64_t first = tick(true, now_).beats[0].number;
+  const TimePoint sent = now_;
+  const uint64_t second = tick(true, now_).beats[0].number;
+  tick(true, now_);
+  answer_beat(kOne, second);
+  EXPECT_TRUE(core_.trusts(kOne, sent + milliseconds(200 + 1399)));
+  EXPECT_FALSE(core_.trusts(kOne, sent + milliseconds(200 + 1400)));
+  answer_beat(kOne, first);  // a late answer to an earlier beat takes nothing back
+  EXPECT_TRUE(core_.trusts(kOne, sent + milliseconds(200 + 1399)));
+  answer_beat(kOne, 1u << 30);  // never sent
+  EXPECT_FALSE(core_.trusts(kOne, sent + milliseconds(200 + 1400)));
+}
+
+TEST_F(MembershipCoreTest, WhoWritesTheVerdictTellsAllOthers) {
+  const uint64_t question = suspect(kOne);
+  ASSERT_NE(question, 0u);
+  const auto out = answer(kOne, question, {{kOne, kSelf, "cannot be reached"}});
+  ASSERT_EQ(out.gone.size(), 1u);
+  EXPECT_EQ(out.gone[0].worker, kOne);
+  EXPECT_EQ(out.gone[0].reason, silent());
+  ASSERT_EQ(out.notices.size(), 2u);
+  EXPECT_EQ(out.notices[0].to, kTwo);
+  EXPECT_EQ(out.notices[1].to, kThree);
+  EXPECT_EQ(out.notices[0].verdict, (Verdict{kOne, kSelf, "cannot be reached"}));
+  EXPECT_FALSE(core_.is_live(kOne));
+}
+
+TEST_F(MembershipCoreTest, AVerdictOfAnotherIsNotRepeated) {
+  const uint64_t question = suspect(kOne);
+  const auto out = answer(kOne, question, {{kOne, kTwo, "was silent"}});
+  ASSERT_EQ(out.gone.size(), 1u);
+  EXPECT_THAT(text(out.gone[0].reason),
+              AllOf(HasSubstr("declared dead by worker 'two' (w2.1)"), HasSubstr("was silent")));
+  EXPECT_TRUE(out.notices.empty());
+}
+
+// Its question reached the list, and somebody who has read it is quicker than the answer.
+TEST_F(MembershipCoreTest, WhoHearsOfItsOwnVerdictFromAnotherTellsAll) {
+  const uint64_t question = suspect(kOne);
+  const Verdict verdict{kOne, kSelf, "cannot be reached"};
+  MembershipActions out;
+  core_.on_notice(verdict, out);
+  ASSERT_EQ(out.gone.size(), 1u);
+  EXPECT_EQ(out.notices.size(), 2u);
+  EXPECT_TRUE(answer(kOne, question, {verdict}).notices.empty());
+}
+
+TEST_F(MembershipCoreTest, WhatACondemnedWriterHadWrittenIsToldAlsoIfItIsHeardOfLater) {
+  const uint64_t question = suspect(kTwo);
+  const Verdict verdict{kTwo, kSelf, "cannot be reached"}, before{kOne, kTwo, "was silent"};
+  MembershipActions out;
+  core_.on_notice(verdict, out);
+  EXPECT_EQ(out.notices.size(), 2u);
+  const auto told = answer(kTwo, question, {before, verdict}).notices;
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].to, kThree);
+  EXPECT_EQ(told[0].verdict, before);
+}
+
+TEST_F(MembershipCoreTest, WhatACondemnedWriterHadWrittenIsToldInItsPlace) {
+  // Two condemned One, Three condemned Two, and both died before they told anybody.
+  const uint64_t question = suspect(kThree);
+  const WorkerId four{4, 1};
+  core_.add({four, "four", "a4"});
+  const auto out =
+      answer(kThree, question, {{kOne, kTwo, "x"}, {kTwo, kThree, "y"}, {kThree, kSelf, "z"}});
+  EXPECT_EQ(out.gone.size(), 3u);
+  std::vector<WorkerId> told;
+  for (const auto& notice : out.notices) {
+    EXPECT_EQ(notice.to, four);
+    told.push_back(notice.verdict.dead);
+  }
+  EXPECT_THAT(told, ::testing::UnorderedElementsAre(kOne, kTwo, kThree));
+}
+
+TEST_F(MembershipCoreTest, WhoFindsItselfInTheListIsFenced) {
+  const uint64_t question = suspect(kOne);
+  const auto out = answer(kOne, question, {{kSelf, kOne, "was silent"}});
+  EXPECT_TRUE(core_.is_fenced());
+  EXPECT_THAT(text(out.fenced), AllOf(HasSubstr("'me' (w0.1) was declared dead by worker 'one'"),
+                                      HasSubstr("was silent")));
+  EXPECT_TRUE(out.gone.empty());
+  // Nothing is asked, admitted or judged any more.
+  EXPECT_EQ(suspect(kTwo), 0u);
+  MembershipActions none;
+  EXPECT_TRUE(absl::IsPermissionDenied(core_.admit({{9, 1}, "nine", "a9"}, none)));
+  EXPECT_TRUE(tick(true, TimePoint()).beats.empty());
+}
+
+TEST_F(MembershipCoreTest, ANoticeAboutItselfFences) {
+  MembershipActions out;
+  core_.on_notice({kSelf, kTwo, "was silent"}, out);
+  EXPECT_TRUE(core_.is_fenced());
+  EXPECT_FALSE(out.fenced.ok());
+}
+
+TEST_F(MembershipCoreTest, WithoutTheStoreThePairAloneIsOver) {
+  const uint64_t question = suspect(kOne);
+  MembershipActions out;
+  core_.answer(kOne, question, absl::DeadlineExceededError("no store"), out);
+  ASSERT_EQ(out.gone.size(), 1u);
+  EXPECT_EQ(out.gone[0].reason, silent());
+  EXPECT_TRUE(out.notices.empty());
+  // The store's answer may come late: then all hear of it.
+  const auto late = answer(kOne, question, {{kOne, kSelf, "cannot be reached"}});
+  EXPECT_TRUE(late.gone.empty());
+  EXPECT_EQ(late.notices.size(), 2u);
+}
+
+// It may be dead to all that it gave up, and nobody is left who would tell it.
+TEST_F(MembershipCoreTest, WhoGaveUpAPeerWithoutAVerdictReadsTheListUntilItDecides) {
+  MembershipActions out;
+  core_.answer(kOne, suspect(kOne), absl::DeadlineExceededError("no store"), out);
+  const TimePoint given_up = now_;
+  const auto next_question = [&] {
+    MembershipActions looked;
+    while (looked.questions.empty() && now_ < given_up + seconds(60)) looked = tick(false, now_);
+    return looked.questions;
+  };
+  const auto first = next_question();
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].suspect, kSelf);
+  EXPECT_FALSE(first[0].condemn);
+  EXPECT_GE(now_ - given_up, milliseconds(1800));
+  // One at a time; the list is read again whether it was silent or had nothing to say.
+  EXPECT_TRUE(tick(false, now_, seconds(5)).questions.empty());
+  MembershipActions unread;
+  core_.answer(kSelf, first[0].number, absl::DeadlineExceededError("no store"), unread);
+  const auto second = next_question();
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_TRUE(answer(kSelf, second[0].number, {}).gone.empty());
+  const TimePoint before = now_;
+  const auto third = next_question();
+  ASSERT_EQ(third.size(), 1u);
+  EXPECT_GE(now_ - before, 4 * milliseconds(1800)) << "each pause is twice as long";
+  EXPECT_FALSE(answer(kSelf, third[0].number, {{kSelf, kOne, "was silent"}}).fenced.ok());
+  EXPECT_TRUE(tick(false, now_, seconds(5)).questions.empty());
+}
+
+TEST_F(MembershipCoreTest, AVerdictOnWhomItGaveUpEndsTheReading) {
+  MembershipActions out;
+  core_.answer(kOne, suspect(kOne), absl::DeadlineExceededError("no store"), out);
+  const auto read = tick(false, now_, seconds(5)).questions;
+  ASSERT_EQ(read.size(), 1u);
+  // Its own verdict, which reached the list late: all hear of it, once.
+  const std::vector<Verdict> list = {{kOne, kSelf, "cannot be reached"}};
+  EXPECT_EQ(answer(kSelf, read[0].number, list).notices.size(), 2u);
+  EXPECT_TRUE(tick(false, now_, seconds(5)).questions.empty());
+  EXPECT_TRUE(answer(kTwo, suspect(kTwo), list).notices.empty());
+}
+
+TEST_F(MembershipCoreTest, ARefusedWorkerOnlyReads) {
+  MembershipActions out;
+  core_.refused(kOne, absl::PermissionDeniedError("was declared dead"), out);
+  ASSERT_EQ(out.questions.size(), 1u);
+  EXPECT_FALSE(out.questions[0].condemn);
+  const auto after = answer(kOne, out.questions[0].number, {});
+  ASSERT_EQ(after.gone.size(), 1u);
+  EXPECT_TRUE(after.notices.empty());
+}
+
+// One lost packet may cost a dial: its lease decides, from then on.
+TEST_F(MembershipCoreTest, WhoDoesNotAnswerADialIsDialledAgainAndLeasedNotCondemned) {
+  (void)tick(false, now_);
+  MembershipActions out;
+  core_.unanswered(kOne, unheard(), out);
+  EXPECT_TRUE(out.questions.empty());
+  EXPECT_TRUE(out.doubts.empty());
+  EXPECT_EQ(out.redials, std::vector<WorkerId>{kOne});
+  const TimePoint begun = now_, heard = now_;
+  std::vector<MembershipActions::Question> questions;
+  while (questions.empty() && now_ < begun + seconds(5)) questions = tick(false, heard).questions;
+  ASSERT_EQ(questions.size(), 1u);
+  EXPECT_TRUE(questions[0].condemn);
+  EXPECT_EQ(now_ - begun, milliseconds(2000));
+}
+
+TEST_F(MembershipCoreTest, AStrangerThatIsGivenUpIsNotFoundAnymore) {
+  MembershipActions out;
+  core_.meet({5, 3}, out);
+  core_.give_up({5, 3}, absl::ResourceExhaustedError("too many posts"), out);
+  ASSERT_EQ(out.gone.size(), 1u);
+  EXPECT_FALSE(core_.found({5, 3}, WorkerInfo{{5, 3}, "five", "a5"}, out));
+  EXPECT_FALSE(core_.is_live({5, 3}));
+}
+
+TEST_F(MembershipCoreTest, LooksAfterSomebodyWhomANewcomerDoubts) {
+  EXPECT_TRUE(tick(false, now_).beats.empty());
+  MembershipActions out;
+  core_.look_after(kOne, out);
+  EXPECT_TRUE(out.lookups.empty());
+  core_.look_after({9, 9}, out);
+  EXPECT_EQ(out.lookups, (std::vector<WorkerId>{{9, 9}})) << "nobody else may know it";
+  EXPECT_EQ(tick(false, now_).beats.size(), 1u);
+  size_t questions = 0;
+  for (int i = 0; i < 12; ++i) questions += tick(false, TimePoint()).questions.size();
+  EXPECT_EQ(questions, 1u);
+}
+
+constexpr WorkerId kStranger{5, 3};
+
+TEST_F(MembershipCoreTest, AStrangerIsLookedUpOnceAndBecomesAMember) {
+  MembershipActions out;
+  core_.meet(kStranger, out);
+  core_.meet(kStranger, out);
+  EXPECT_THAT(out.lookups, ::testing::ElementsAre(kStranger));
+  EXPECT_TRUE(core_.found(kStranger, WorkerInfo{kStranger, "five", "a5"}, out));
+  EXPECT_TRUE(core_.is_live(kStranger));
+  EXPECT_TRUE(out.gone.empty());
+  // The time limit's word comes after the answer.
+  EXPECT_FALSE(core_.found(kStranger, absl::DeadlineExceededError("late"), out));
+  EXPECT_TRUE(core_.is_live(kStranger));
+}
+
+TEST_F(MembershipCoreTest, AStrangerOfWhomThereIsNoRecordIsGone) {
+  const std::vector<absl::StatusOr<std::optional<WorkerInfo>>> answers = {
+      std::optional<WorkerInfo>(), absl::UnavailableError("no store"),
+      WorkerInfo{kStranger, "two", "a5"}};  // somebody has that name
+  for (const auto& record : answers) {
+    MembershipCore core({kSelf, "me", "a0"}, LeaseLimits{}, now_);
+    core.add({kTwo, "two", "a2"});
+    MembershipActions out;
+    core.meet(kStranger, out);
+    EXPECT_FALSE(core.found(kStranger, record, out));
+    ASSERT_EQ(out.gone.size(), 1u);
+    EXPECT_EQ(out.gone[0].worker, kStranger);
+    EXPECT_TRUE(absl::IsUnavailable(out.gone[0].reason));
+    // From now on that is known without asking.
+    MembershipActions again;
+    core.meet(kStranger, again);
+    EXPECT_TRUE(again.lookups.empty());
+    EXPECT_EQ(again.gone.size(), 1u);
+  }
+}
+
+TEST_F(MembershipCoreTest, WhatIsHeardOfAStrangerEndsItsLookup) {
+  MembershipActions out;
+  core_.meet(kStranger, out);
+  core_.on_notice({kStranger, kOne, "was silent"}, out);
+  ASSERT_EQ(out.gone.size(), 1u);
+  EXPECT_FALSE(core_.found(kStranger, WorkerInfo{kStranger, "five", "a5"}, out));
+  EXPECT_FALSE(core_.is_live(kStranger));
+  // Who is fenced takes those that it never met for dead as well.
+  const WorkerId other{6, 1};
+  out = {};
+  core_.meet(other, out);
+  core_.on_notice({kSelf, kOne, "was silent"}, out);
+  ASSERT_EQ(out.gone.size(), 1u);
+  EXPECT_EQ(out.gone[0].worker, other);
+}
+
+// Of the two the refusing one may be dead: then the refusal says nothing.
+TEST_F(MembershipCoreTest, OnlyAWorkerThatTheListDoesNotNameRefuses) {
+  const auto refused = [&](WorkerId by, std::vector<Verdict> list) {
+    MembershipActions out;
+    core_.refused(by, absl::PermissionDeniedError("was declared dead itself"), out);
+    EXPECT_TRUE(out.refused.ok());
+    return answer(by, out.questions.front().number, std::move(list)).refused;
+  };
+  EXPECT_TRUE(refused(kOne, {{kOne, kTwo, "was silent"}}).ok());
+  EXPECT_TRUE(absl::IsPermissionDenied(refused(kTwo, {})));
+  EXPECT_TRUE(refused(kThree, {{kSelf, kTwo, "was silent"}}).ok());
+}
+
+TEST_F(MembershipCoreTest, ANewcomerIsToldOfTheDeathsThatItMayHaveMissed) {
+  MembershipActions out;
+  core_.on_notice({kTwo, kOne, "was silent"}, out);
+  core_.left(kThree);  // that is in the store
+  out = {};
+  ASSERT_TRUE(core_.admit({{4, 1}, "four", "a4"}, out).ok());
+  ASSERT_EQ(out.notices.size(), 1u);
+  EXPECT_EQ(out.notices[0].to, (WorkerId{4, 1}));
+  EXPECT_EQ(out.notices[0].verdict, (Verdict{kTwo, kOne, "was silent"}));
+}
+
+TEST_F(MembershipCoreTest, LivesThatEndedAndWereNeverPeersAreBuried) {
+  const auto buried = [&](std::vector<WorkerId> tied) {
+    MembershipActions out;
+    core_.bury(tied, out);
+    std::vector<WorkerId> gone;
+    for (const auto& one : out.gone) gone.push_back(one.worker);
+    return gone;
+  };
+  MembershipActions out;
+  core_.on_notice({{7, 2}, kOne, "was silent"}, out);
+  EXPECT_TRUE(out.gone.empty());
+  restart({{1, 3}, "one", "b"}, out);
+  // A peer, this worker, and a life that nobody has said anything about are left alone.
+  EXPECT_TRUE(buried({kTwo, kSelf, {1, 3}, {8, 1}}).empty());
+  const std::vector<WorkerId> over = {{7, 2}, {7, 1}, {1, 2}};
+  EXPECT_EQ(buried(over), over);
+  core_.on_notice({kSelf, kTwo, "was silent"}, out);
+  EXPECT_EQ(buried({kTwo, {8, 1}}).size(), 2u);
+}
+
+TEST_F(MembershipCoreTest, ALeaseBeginsWithoutTrust) {
+  const uint64_t beat = tick(true, now_).beats[0].number;
+  EXPECT_FALSE(core_.trusts(kOne, now_));
+  answer_beat(kOne, beat);
+  EXPECT_TRUE(core_.trusts(kOne, now_));
+}
+
+TEST_F(MembershipCoreTest, RefusesWhoCannotBeAMember) {
+  const auto refusal = [&](const WorkerInfo& newcomer) {
+    MembershipActions out;
+    const absl::Status status = core_.admit(newcomer, out);
+    EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+    EXPECT_TRUE(out.questions.empty());
+    return text(status);
+  };
+  EXPECT_THAT(refusal({{7, 1}, "two", "b"}), HasSubstr("'two' (w2.1) has that name already"));
+  EXPECT_THAT(refusal({{7, 1}, "me", "b"}), HasSubstr("has that name already"));
+  EXPECT_THAT(refusal({{0, 2}, "me", "b"}), HasSubstr("has the place of"));
+  MembershipActions out;
+  restart({{1, 3}, "one", "b"}, out);
+  EXPECT_THAT(refusal({{1, 2}, "one", "b"}), HasSubstr("an earlier life"));
+}
+
+TEST_F(MembershipCoreTest, WhoLeftIsNotAdmittedAgain) {
+  core_.left(kTwo);
+  MembershipActions out;
+  EXPECT_TRUE(absl::IsPermissionDenied(core_.admit({kTwo, "two", "a2"}, out)));
+  restart({{2, 2}, "two", "a2"}, out);
+  EXPECT_TRUE(core_.is_live({2, 2}));
+  EXPECT_TRUE(out.questions.empty());
+}
+
+TEST(LeaseLimits, NamesWhatIsWrong) {
+  EXPECT_TRUE(LeaseLimits{}.validate().ok());
+  LeaseLimits bad;
+  bad.trust = bad.patience;
+  EXPECT_THAT(text(bad.validate()), HasSubstr("trust 1.8s"));
+  bad = {};
+  bad.interval = milliseconds(0);
+  EXPECT_FALSE(bad.validate().ok());
+}
+
+}  // namespace
+}  // namespace weft::rpc_internal

@@ -1,0 +1,463 @@
+// One worker's membership among far ends that the test speaks for: orders of events that a real
+// group shows once in a million joins.
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "weft/async/executor.h"
+#include "weft/base/status.h"
+#include "weft/rpc/membership/membership.h"
+#include "weft/rpc/rendezvous/memory_store.h"
+#include "weft/tests/support/fake_proc.h"
+#include "weft/tests/support/scripted_transport.h"
+
+namespace weft::testing {
+namespace {
+
+using rpc_internal::Agent;
+using rpc_internal::AgentOptions;
+using rpc_internal::Membership;
+using rpc_internal::Quiescence;
+using rpc_internal::Topic;
+using std::chrono::milliseconds;
+
+class MembershipDriver : public ::testing::Test {
+ protected:
+  // This worker, and `peer_` if there are two.
+  void start(size_t workers) {
+    std::vector<WorkerInfo> members{{me_, "w0", "script:0"}, {peer_, "w1", "script:1"}};
+    members.resize(workers);
+    AgentOptions options;
+    options.group = "test";
+    options.self = members[0];
+    options.connect_timeout = milliseconds(100);
+    agent_ = std::make_unique<Agent>(options, transport_, clock_, executor_);
+    quiescence_ = std::make_unique<Quiescence>(*agent_, executor_, clock_, members);
+    quiescence_->attach();
+    membership_ = std::make_unique<Membership>(*agent_, *quiescence_, clock_,
+                                               std::make_shared<VerdictList>(store_, "test", 0),
+                                               store_thread_, options_);
+    membership_->attach(members, false);
+    ASSERT_TRUE(agent_->start(members).ok());
+    membership_->start({});
+  }
+  // The same with `peer_`, to which a connection stands.
+  ScriptedConnectionPtr start_connected() {
+    start(2);
+    const ScriptedConnectionPtr peer = connection();
+    transport_.sink().on_open(peer);
+    return peer;
+  }
+  ~MembershipDriver() override {
+    agent_->stop();
+    membership_->stop();
+    quiescence_->stop();
+  }
+  ScriptedConnectionPtr connection() const {
+    return std::make_shared<ScriptedConnection>(PeerIdentity{"test", "w1", peer_, "script:1"});
+  }
+  size_t verdicts() const { return VerdictList(store_, "test", 0).read()->size(); }
+  void say(const ConnectionPtr& connection, const wire::MembershipPost& post) {
+    Frame frame;
+    frame.header.kind = FrameKind::kPost;
+    frame.header.function = static_cast<uint64_t>(Topic::kMembership);
+    frame.header.source = peer_;
+    frame.header.destination = me_;
+    frame.header.sequence = ++said_;
+    frame.body = post.SerializeAsString();
+    transport_.deliver(connection, std::move(frame));
+  }
+  // A sign of life that says nothing else.
+  void say_welcome(const ConnectionPtr& connection) {
+    wire::MembershipPost welcome;
+    welcome.mutable_welcome();
+    say(connection, welcome);
+  }
+
+  // The far end's answer to this worker's newest beat, or to one so many beats before.
+  void answer_beat(const ScriptedConnectionPtr& connection, const std::string& said = "",
+                   uint64_t before = 0) {
+    uint64_t newest = 0;
+    for (const FramePtr& frame : connection->sent) {
+      if (frame->header.kind == FrameKind::kBeat) newest = frame->header.call;
+    }
+    ASSERT_GT(newest, before);
+    Frame answer;
+    answer.header.kind = FrameKind::kBeat;
+    answer.header.flags = kFlagAnswer;
+    answer.header.call = newest - before;
+    answer.body = said;
+    answer.header.source = peer_;
+    answer.header.destination = me_;
+    transport_.deliver(connection, std::move(answer));
+  }
+  static size_t calls_on(const ScriptedConnectionPtr& connection) {
+    return std::count_if(
+        connection->sent.begin(), connection->sent.end(),
+        [](const FramePtr& frame) { return frame->header.kind == FrameKind::kCall; });
+  }
+  std::shared_ptr<absl::Status> call() {
+    auto result = std::make_shared<absl::Status>();
+    agent_->call(peer_, Frame(), "f", kNever,
+                 [result](const absl::StatusOr<Frame>& reply) { *result = reply.status(); });
+    return result;
+  }
+
+  FakeProc proc_;
+  Membership::Options options_;
+  WorkerId me_{0, 1};
+  const WorkerId peer_{1, 1};
+  ManualClock clock_;
+  ManualExecutor executor_;
+  ManualExecutor store_thread_;
+  const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
+  ScriptedTransport transport_;
+  uint64_t said_ = 0;
+  std::unique_ptr<Agent> agent_;
+  std::unique_ptr<Quiescence> quiescence_;
+  std::unique_ptr<Membership> membership_;
+};
+
+// Its second connection is quicker than its first.
+TEST_F(MembershipDriver, HearsThatANewcomerWantsToEndBeforeItsFirstConnectionStands) {
+  start(1);
+  const Future<void> drained = quiescence_->calls_drained();
+  quiescence_->enter(std::chrono::seconds(30));
+  const ScriptedConnectionPtr first = connection(), second = connection();
+  ASSERT_TRUE(transport_.sink().on_accept(first->peer()).ok());
+  ASSERT_TRUE(transport_.sink().on_accept(second->peer()).ok());
+  first->on_first_send = [&] {
+    transport_.sink().on_open(second);
+    wire::MembershipPost entered;
+    entered.mutable_report()->set_phase(1);
+    say(second, entered);
+  };
+  transport_.sink().on_open(first);
+  clock_.advance(std::chrono::seconds(1));
+  EXPECT_FALSE(drained.done());  // the newcomer is one of those who have to be idle
+  wire::MembershipPost idle;
+  idle.mutable_report()->set_phase(1);
+  idle.mutable_report()->set_version(1);
+  say(second, idle);
+  clock_.advance(std::chrono::seconds(1));
+  EXPECT_TRUE(drained.done());
+}
+
+TEST_F(MembershipDriver, CallsToWhomTheLeaseDoesNotTrustWaitUntilABeatIsAnswered) {
+  const ScriptedConnectionPtr peer = start_connected();
+  const auto first = call();  // without a lease: sent at once
+  EXPECT_EQ(calls_on(peer), 1u);
+  clock_.advance(milliseconds(200));  // the lease begins
+  (void)call();                       // and is given time to be answered
+  EXPECT_EQ(calls_on(peer), 2u);
+  clock_.advance(milliseconds(200));
+  const TimePoint sent = clock_.now();
+  answer_beat(peer);
+  clock_.advance(milliseconds(1399));
+  (void)call();
+  EXPECT_EQ(calls_on(peer), 3u);
+  clock_.advance(sent + milliseconds(1400) - clock_.now());
+  const auto held = call();
+  say_welcome(peer);  // a sign of life is no answer
+  EXPECT_EQ(calls_on(peer), 3u);
+  answer_beat(peer);
+  EXPECT_EQ(calls_on(peer), 4u);
+}
+
+TEST_F(MembershipDriver, CallsThatWaitedForTrustHaveNotRunWhenThePeerIsGone) {
+  const ScriptedConnectionPtr peer = start_connected();
+  const auto sent = call();
+  clock_.advance(milliseconds(1700));  // a lease, and no answer
+  const auto held = call();
+  EXPECT_EQ(calls_on(peer), 1u);
+  clock_.advance(milliseconds(600));
+  store_thread_.run_all();
+  EXPECT_FALSE(agent_->is_live(peer_));
+  EXPECT_EQ(ran_of(*sent), Ran::kMaybe) << *sent;
+  EXPECT_EQ(ran_of(*held), Ran::kNo) << *held;
+}
+
+// Calls would wait for that lane as long as TCP tries.
+TEST_F(MembershipDriver, AConnectionWhoseBeatsAreLostWhileTheRestArrivesIsMadeAnew) {
+  const ScriptedConnectionPtr peer = start_connected();
+  (void)call();
+  for (int i = 0; i < 22; ++i) {  // 1.4 s of trust, 3 s without
+    clock_.advance(milliseconds(200));
+    EXPECT_TRUE(peer->aborted.ok()) << i;
+    say_welcome(peer);
+  }
+  const auto held = call();
+  EXPECT_EQ(calls_on(peer), 1u);
+  clock_.advance(milliseconds(400));
+  EXPECT_EQ(peer->closed, 0);  // which would wait for the lane that hangs
+  EXPECT_FALSE(peer->aborted.ok());
+  transport_.sink().on_closed(peer, peer->aborted);
+  const ScriptedConnectionPtr next = transport_.answer_dial();
+  say_welcome(next);
+  clock_.advance(milliseconds(200));
+  answer_beat(next);
+  EXPECT_EQ(calls_on(next), 2u);  // the first again
+  EXPECT_TRUE(agent_->is_live(peer_));
+}
+
+// A peer that is not heard may be slow: its connection is kept for as long as it is not suspected.
+TEST_F(MembershipDriver, TheConnectionOfASilentPeerIsKept) {
+  const ScriptedConnectionPtr peer = start_connected();
+  (void)call();
+  for (int i = 0; i < 8; ++i) {
+    for (int silent = 0; silent < 4; ++silent) clock_.advance(milliseconds(200));
+    say_welcome(peer);  // 0.2 s of each second are heard
+    ASSERT_TRUE(peer->aborted.ok()) << i;
+  }
+}
+
+// It is slow, and its lane of beats moves.
+TEST_F(MembershipDriver, AConnectionWhoseBeatsAreAnsweredTooLateForTrustIsKept) {
+  const ScriptedConnectionPtr peer = start_connected();
+  (void)call();
+  for (int i = 0; i < 60; ++i) {
+    clock_.advance(milliseconds(200));
+    say_welcome(peer);
+    if (i > 10) answer_beat(peer, "", 10);  // 2 s after it was sent
+    ASSERT_EQ(peer->closed, 0) << i;
+  }
+}
+
+TEST_F(MembershipDriver, BeatsAndAnswersSayWhichProcessThisIs) {
+  options_.processor_waits = std::make_shared<rpc_internal::ProcessorWaits>(proc_.root());
+  const ScriptedConnectionPtr peer = start_connected();
+  (void)call();
+  clock_.advance(milliseconds(200));
+  Frame asked;
+  asked.header.kind = FrameKind::kBeat;
+  asked.header.call = 1;
+  asked.header.source = peer_;
+  asked.header.destination = me_;
+  transport_.deliver(peer, std::move(asked));
+  size_t beats = 0;
+  for (const FramePtr& frame : peer->sent) {
+    if (frame->header.kind != FrameKind::kBeat) continue;
+    ++beats;
+    wire::Beat said;
+    ASSERT_TRUE(said.ParseFromString(frame->body));
+    EXPECT_EQ(said.host(), "boot pid:[1]");
+    EXPECT_EQ(said.pid(), 7u);
+    EXPECT_EQ(said.started(), 70u);
+    EXPECT_EQ(said.lag_us(), 0u);
+  }
+  EXPECT_EQ(beats, 2u);
+}
+
+TEST_F(MembershipDriver, AProcessOfThisMachineThatWaitsForAProcessorIsNotDeclaredDead) {
+  options_.processor_waits = std::make_shared<rpc_internal::ProcessorWaits>(proc_.root());
+  const ScriptedConnectionPtr peer = start_connected();
+  (void)call();
+  clock_.advance(milliseconds(200));
+  wire::Beat said;
+  said.set_host(proc_.peer().host);
+  said.set_pid(proc_.peer().pid);
+  said.set_started(proc_.peer().started);
+  answer_beat(peer, said.SerializeAsString());
+  proc_.thread(81, "weft serving", 'R', milliseconds(1));
+  clock_.advance(std::chrono::seconds(20));
+  store_thread_.run_all();
+  EXPECT_TRUE(agent_->is_live(peer_));
+  proc_.thread(81, "weft serving", 'T', milliseconds(1));
+  clock_.advance(milliseconds(2400));
+  store_thread_.run_all();
+  EXPECT_FALSE(agent_->is_live(peer_));
+}
+
+// The store is on some machine of the group, which may be as busy.
+TEST_F(MembershipDriver, TheStoreMayTakeLongerWhereAPeerSaysThatItIsLate) {
+  const ScriptedConnectionPtr peer = start_connected();
+  (void)call();
+  clock_.advance(milliseconds(200));
+  wire::Beat said;
+  said.set_lag_us(1000000);
+  answer_beat(peer, said.SerializeAsString());
+  clock_.advance(milliseconds(400));
+  agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
+  clock_.advance(milliseconds(2400));
+  EXPECT_TRUE(agent_->is_live(peer_));
+  store_thread_.run_all();
+  EXPECT_FALSE(agent_->is_live(peer_));
+  EXPECT_EQ(verdicts(), 1u);
+}
+
+TEST_F(MembershipDriver, NobodyHearsOfTheEndOfOneWhoseJoinNobodyHeardOf) {
+  std::vector<MemberChange> heard;
+  options_.listener = [&](const WorkerInfo&, MemberChange change, const absl::Status&) {
+    heard.push_back(change);
+  };
+  start(1);
+  const ScriptedConnectionPtr newcomer = connection();
+  ASSERT_TRUE(transport_.sink().on_accept(newcomer->peer()).ok());
+  transport_.sink().on_open(newcomer);
+  const absl::Status unknown = agent_->resolve("w1").status();
+  EXPECT_TRUE(absl::IsNotFound(unknown));
+  EXPECT_TRUE(absl::EndsWith(unknown.message(), "the group has: w0")) << unknown;
+  agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
+  store_thread_.run_all();
+  EXPECT_FALSE(agent_->is_live(peer_));
+  EXPECT_TRUE(heard.empty());
+}
+
+// The leader may have met it, and waits to hear that this worker never will.
+TEST_F(MembershipDriver, SaysThatItHeardOfTheDeathOfOneThatItNeverMet) {
+  me_ = {2, 1};
+  start(2);
+  const ScriptedConnectionPtr leader = connection();
+  ASSERT_TRUE(transport_.sink().on_accept(leader->peer()).ok());
+  transport_.sink().on_open(leader);
+  const auto newest_report = [&] {
+    uint64_t newest = 0;
+    for (const FramePtr& frame : leader->sent) {
+      wire::MembershipPost post;
+      if (frame->header.kind != FrameKind::kPost || !post.ParseFromString(frame->body)) continue;
+      newest = std::max<uint64_t>(newest, post.report().version());
+    }
+    return newest;
+  };
+  quiescence_->enter(std::chrono::seconds(30));
+  wire::MembershipPost entered;
+  entered.mutable_report()->set_phase(1);
+  say(leader, entered);
+  clock_.advance(std::chrono::seconds(1));
+  const uint64_t before = newest_report();
+  EXPECT_GT(before, 0u);
+  wire::MembershipPost death;
+  death.mutable_death()->set_worker(WorkerId{0, 1}.bits());
+  death.mutable_death()->set_by(peer_.bits());
+  say(leader, death);
+  clock_.advance(std::chrono::seconds(1));
+  EXPECT_GT(newest_report(), before);
+}
+
+TEST_F(MembershipDriver, AQuestionThatTheStoreThreadReachesInTimeCondemns) {
+  start(2);
+  agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
+  store_thread_.run_all();
+  EXPECT_FALSE(agent_->is_live(peer_));
+  EXPECT_EQ(verdicts(), 1u);
+}
+
+TEST_F(MembershipDriver, AQuestionThatItReachesTooLateCondemnsNobody) {
+  start(2);
+  agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
+  clock_.advance(Membership::Options{}.store_timeout);
+  EXPECT_FALSE(agent_->is_live(peer_));  // for this worker
+  store_thread_.run_all();
+  EXPECT_EQ(verdicts(), 0u);
+}
+
+// The pair was over while the store was silent; the verdict on this worker was written later.
+TEST_F(MembershipDriver, ReadsOfItsOwnDeathOnceTheStoreAnswersAgain) {
+  start(2);
+  agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
+  clock_.advance(std::chrono::seconds(10));
+  EXPECT_FALSE(agent_->is_live(peer_));
+  store_thread_.run_all();
+  EXPECT_EQ(VerdictList(store_, "test", 0).condemn(peer_, me_, "cannot be reached")->size(), 1u);
+  EXPECT_TRUE(membership_->standing().ok());
+  for (int i = 0; i < 1000 && store_thread_.run_all() == 0; ++i) clock_.advance(milliseconds(200));
+  EXPECT_FALSE(membership_->standing().ok());
+}
+
+TEST_F(MembershipDriver, AStoreThatOwesAnAnswerIsNotAskedAgain) {
+  start(2);
+  agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
+  clock_.advance(std::chrono::hours(1));
+  EXPECT_EQ(store_thread_.run_all(), 1u);
+}
+
+TEST_F(MembershipDriver, AStrangerIsNotLookedUpTooLate) {
+  int looked_up = 0;
+  options_.find_life = [&](WorkerId) -> absl::StatusOr<std::optional<WorkerInfo>> {
+    ++looked_up;
+    return std::nullopt;
+  };
+  start(1);
+  EXPECT_TRUE(agent_->post({7, 1}, Topic::kRRef, "for somebody"));
+  clock_.advance(options_.store_timeout);
+  store_thread_.run_all();
+  EXPECT_EQ(looked_up, 0);
+  EXPECT_TRUE(agent_->post({8, 1}, Topic::kRRef, "for somebody else"));
+  store_thread_.run_all();
+  EXPECT_EQ(looked_up, 1);
+}
+
+// A dialler says that it has replaced `peer_`.
+TEST_F(MembershipDriver, AClaimToHaveReplacedAPeerIsDecidedByTheRecordsAlone) {
+  const PeerIdentity claimant{"test", "w1", {1, 2}, "script:9"};
+  const auto store = std::make_shared<absl::StatusOr<std::optional<WorkerInfo>>>(
+      absl::UnavailableError("no store"));
+  options_.find_life = [store](WorkerId) { return *store; };
+  start(2);
+  const auto dial = [&] {
+    const absl::Status status = transport_.sink().on_accept(claimant);
+    store_thread_.run_all();
+    return status.code();
+  };
+  EXPECT_EQ(dial(), absl::StatusCode::kAborted);
+  EXPECT_EQ(dial(), absl::StatusCode::kAborted) << "they could not be read";
+  *store = std::optional<WorkerInfo>();
+  EXPECT_EQ(dial(), absl::StatusCode::kAborted);
+  EXPECT_EQ(dial(), absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE(agent_->is_live(peer_));
+  EXPECT_EQ(verdicts(), 0u);
+  *store = WorkerInfo{{1, 2}, "w1", "script:2"};
+  EXPECT_EQ(dial(), absl::StatusCode::kAborted);
+  store_thread_.run_all();
+  EXPECT_EQ(dial(), absl::StatusCode::kOk);
+  EXPECT_EQ(agent_->info_of({1, 2}).address, "script:2") << "as the records have it";
+  EXPECT_FALSE(agent_->is_live(peer_));
+  EXPECT_EQ(verdicts(), 1u);
+}
+
+// `peer_` is dead; a dialler says that it has come in its place.
+TEST_F(MembershipDriver, TheRecordsAloneDecideWhoComesInThePlaceOfADeadWorker) {
+  options_.places = 2;
+  options_.find_life = [](WorkerId life) -> absl::StatusOr<std::optional<WorkerInfo>> {
+    if (life != WorkerId{1, 2}) return std::nullopt;
+    return WorkerInfo{life, "w1", "script:2"};
+  };
+  start(2);
+  agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
+  store_thread_.run_all();
+  ASSERT_FALSE(agent_->is_live(peer_));
+  const auto dial = [&](const PeerIdentity& claimant) {
+    const absl::Status status = transport_.sink().on_accept(claimant);
+    store_thread_.run_all();
+    return status.code();
+  };
+  const PeerIdentity stranger{"test", "w1", {1, 4294967295}, "script:9"};
+  EXPECT_EQ(dial(stranger), absl::StatusCode::kAborted);
+  EXPECT_EQ(dial(stranger), absl::StatusCode::kPermissionDenied);
+  EXPECT_FALSE(agent_->is_live(stranger.id));
+  EXPECT_EQ(dial({"test", "w2", {2, 1}, "script:9"}), absl::StatusCode::kPermissionDenied);
+  const PeerIdentity next{"test", "w1", {1, 2}, "script:2"};
+  EXPECT_EQ(dial(next), absl::StatusCode::kAborted);
+  EXPECT_EQ(dial(next), absl::StatusCode::kOk);
+  EXPECT_TRUE(agent_->is_live(next.id));
+}
+
+TEST_F(MembershipDriver, AReasonFromElsewhereIsPrintableInErrors) {
+  const ScriptedConnectionPtr peer = start_connected();
+  wire::MembershipPost death;
+  death.mutable_death()->set_worker(me_.bits());
+  death.mutable_death()->set_by(peer_.bits());
+  death.mutable_death()->set_reason("was \x1b[2Jsilent\nweft error: forged" +
+                                    std::string(1 << 20, 'x'));
+  say(peer, death);
+  const std::string standing(membership_->standing().message());
+  EXPECT_TRUE(absl::StrContains(standing, "it was \\x1b[2Jsilent\\x0aweft error: forged"))
+      << standing.substr(0, 200);
+  EXPECT_LT(standing.size(), 2000u);
+}
+
+}  // namespace
+}  // namespace weft::testing

@@ -1,0 +1,236 @@
+// An agent that is handed frames one batch at a time: what a session makes of their order.
+
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "weft/async/serving_threads.h"
+#include "weft/rpc/session/agent.h"
+#include "weft/tests/support/agent_world.h"
+
+namespace weft {
+namespace {
+
+using rpc_internal::IncomingCall;
+using rpc_internal::Topic;
+using testing::frame_of;
+
+// One connection, whose frames the test hands over itself.
+class HandTransport final : public Transport {
+ public:
+  using Batch = std::vector<FramePtr>;
+  static size_t count(const Batch& batch, FrameKind kind) {
+    return std::count_if(batch.begin(), batch.end(),
+                         [&](const FramePtr& frame) { return frame->header.kind == kind; });
+  }
+
+  class HandConnection final : public Connection {
+   public:
+    bool send(FrameBatch frames) override {
+      MutexLock lock(mutex_);
+      sent_.emplace_back(frames.begin(), frames.end());
+      changed_.notify_all();
+      return true;
+    }
+    void close() override { closed_.store(true); }
+    void abort(absl::Status) override { closed_.store(true); }
+    const PeerIdentity& peer() const override { return peer_; }
+    LanesBytes lanes_of(const Frame&) const override { return {}; }
+
+    bool closed() const { return closed_.load(); }
+    std::vector<Batch> sent() {
+      MutexLock lock(mutex_);
+      return sent_;
+    }
+    // What was sent so far, as soon as so many frames of this kind are among it.
+    std::vector<Batch> wait_for(FrameKind kind, size_t frames) {
+      MutexLock lock(mutex_);
+      while (true) {
+        size_t there = 0;
+        for (const Batch& batch : sent_) there += count(batch, kind);
+        if (there >= frames) return sent_;
+        changed_.wait(mutex_);
+      }
+    }
+
+   private:
+    const PeerIdentity peer_{"test", "w0", {0, 1}};
+    std::atomic<bool> closed_{false};
+    Mutex mutex_;
+    CondVar changed_;
+    std::vector<Batch> sent_ ABSL_GUARDED_BY(mutex_);
+  };
+
+  absl::Status listen() override { return absl::OkStatus(); }
+  std::string address() const override { return "by hand"; }
+  absl::Status start(PeerIdentity, TransportSink* sink) override {
+    sink_ = sink;
+    return absl::OkStatus();
+  }
+  void connect(const std::string&, const PeerIdentity&, TimePoint, ConnectCallback) override {}
+  void stop() override {}
+
+  TransportSink* sink_ = nullptr;
+  const std::shared_ptr<HandConnection> connection_ = std::make_shared<HandConnection>();
+};
+
+// Worker 1, whose peer 0 is the test's hand.
+class AgentBatchTest : public ::testing::Test {
+ protected:
+  AgentBatchTest() {
+    rpc_internal::AgentOptions options;
+    options.group = "test";
+    options.self = {kSelf, "w1", transport_.address()};
+    agent_.emplace(options, transport_, clock_, executor_);
+    agent_->set_call_handler([this](const std::shared_ptr<IncomingCall>& call) {
+      seen_ += absl::StrCat("c", call->header().call, call->context()->cancelled() ? "x" : "", " ");
+      calls_.push_back(call);
+    });
+    agent_->set_post_handler(Topic::kRRef, [this](WorkerId, Frame frame) {
+      absl::StrAppend(&seen_, "p", frame.header.sequence, " ");
+    });
+    agent_->add_gone_listener([this](WorkerId, const absl::Status&, bool) { seen_ += "gone "; });
+    EXPECT_TRUE(agent_->start({{kPeer, "w0", "there"}, {kSelf, "w1", "by hand"}}).ok());
+    transport_.sink_->on_open(transport_.connection_);
+  }
+  ~AgentBatchTest() override {
+    calls_.clear();
+    agent_->stop();
+    executor_.stop();
+  }
+
+  // The next frame of the session.
+  Frame frame(FrameKind kind, uint64_t call = 0) {
+    Frame frame;
+    frame.header.kind = kind;
+    frame.header.source = kPeer;
+    frame.header.destination = kSelf;
+    frame.header.sequence = ++sequence_;
+    frame.header.call = call;
+    if (kind == FrameKind::kPost) frame.header.function = static_cast<uint64_t>(Topic::kRRef);
+    return frame;
+  }
+  void deliver(std::initializer_list<Frame> frames) {
+    transport_.sink_->on_frames(transport_.connection_, frames);
+  }
+  // How a call of worker 1 ended, into `seen_`; returns its number.
+  uint64_t call_out() {
+    const CallId id = agent_->call(
+        kPeer, frame_of("x"), "f", kNever,
+        [this](absl::StatusOr<Frame> reply) { seen_ += reply.ok() ? "reply " : "failed "; });
+    return id.number;
+  }
+
+  static constexpr WorkerId kPeer{0, 1}, kSelf{1, 1};
+  SystemClock clock_;
+  ThreadExecutor executor_{clock_, {}};
+  HandTransport transport_;
+  std::optional<rpc_internal::Agent> agent_;
+  uint64_t sequence_ = 0;
+  std::vector<std::shared_ptr<IncomingCall>> calls_;
+  std::string seen_;
+};
+
+TEST_F(AgentBatchTest, ACancelFindsItsCallOnEitherSideOfIt) {
+  deliver({frame(FrameKind::kCall, 1), frame(FrameKind::kCancel, 1), frame(FrameKind::kCancel, 2),
+           frame(FrameKind::kCall, 2), frame(FrameKind::kCall, 3)});
+  EXPECT_EQ(seen_, "c1 c2x c3 ");
+  ASSERT_EQ(calls_.size(), 3u);
+  EXPECT_TRUE(calls_[0]->context()->cancelled());
+  EXPECT_FALSE(calls_[2]->context()->cancelled());
+}
+
+TEST_F(AgentBatchTest, WhatComesTwiceInItRunsOnce) {
+  const Frame call = frame(FrameKind::kCall, 1), post = frame(FrameKind::kPost);
+  deliver({call, post, call, post});
+  deliver({post, call});
+  EXPECT_EQ(seen_, "c1 p2 ");
+}
+
+TEST_F(AgentBatchTest, TheEndOfThePeerEndsItButRepliesAreKept) {
+  const uint64_t answered = call_out(), unanswered = call_out();
+  EXPECT_NE(answered, unanswered);
+  deliver({frame(FrameKind::kPost), frame(FrameKind::kAbort), frame(FrameKind::kReply, answered),
+           frame(FrameKind::kPost), frame(FrameKind::kCall, 1)});
+  EXPECT_EQ(seen_, "p1 failed gone reply c1x ");
+  calls_[0]->reply(Frame());
+  EXPECT_TRUE(agent_->quiet());
+  deliver({frame(FrameKind::kPost), frame(FrameKind::kCall, 2)});
+  EXPECT_EQ(seen_, "p1 failed gone reply c1x ");
+}
+
+TEST_F(AgentBatchTest, AFrameInAnothersNameEndsItThere) {
+  Frame foreign = frame(FrameKind::kPost);
+  foreign.header.source = {7, 1};
+  --sequence_;
+  const Frame after = frame(FrameKind::kPost);
+  deliver({frame(FrameKind::kPost), foreign, after});
+  EXPECT_EQ(seen_, absl::StrCat("p", after.header.sequence + 1, " "));
+  EXPECT_TRUE(transport_.connection_->closed());
+  EXPECT_TRUE(agent_->is_live(kPeer)) << "a new connection brings the rest";
+}
+
+TEST_F(AgentBatchTest, ALyingAcknowledgementIsTheEndOfThePeer) {
+  Frame liar = frame(FrameKind::kPost);
+  liar.header.acknowledged = 1000;
+  const Frame after = frame(FrameKind::kPost);
+  deliver({frame(FrameKind::kPost), liar, after});
+  EXPECT_EQ(seen_, "p3 gone ");
+  EXPECT_FALSE(agent_->is_live(kPeer));
+}
+
+TEST_F(AgentBatchTest, ACallWithoutANumberIsTheEndOfThePeer) {
+  for (const FrameKind kind :
+       {FrameKind::kAck, FrameKind::kCall, FrameKind::kBeat, FrameKind::kCall}) {
+    Frame bare = frame(kind, 1);
+    bare.header.sequence = 0;
+    deliver({bare});
+  }
+  EXPECT_EQ(seen_, "gone ");
+  EXPECT_FALSE(agent_->is_live(kPeer));
+}
+
+TEST_F(AgentBatchTest, RepliesToCallsThatCameTogetherLeaveTogether) {
+  constexpr uint64_t kCalls = 10;
+  deliver({frame(FrameKind::kCall, 1)});  // before the test's own handler: a frame by itself
+  calls_[0]->reply(Frame());
+  const size_t before = transport_.connection_->sent().size();
+  std::vector<Frame> calls;
+  for (uint64_t i = 2; i < 2 + kCalls; ++i) calls.push_back(frame(FrameKind::kCall, i));
+  std::promise<void> end;
+  bool delivered = false;
+  {
+    const auto serve_one = [&] {
+      if (std::exchange(delivered, true)) {
+        end.get_future().wait();
+        return false;
+      }
+      const ServingThreads::Work work;
+      transport_.sink_->on_frames(transport_.connection_, std::move(calls));
+      for (const auto& call : calls_) {
+        executor_.schedule_near([call] { call->reply(Frame()); }, std::chrono::microseconds(1));
+      }
+      return true;
+    };
+    ServingThreads threads(serve_one, std::chrono::seconds(10), std::chrono::hours(1));
+    auto batches = transport_.connection_->wait_for(FrameKind::kReply, 1 + kCalls);
+    batches.erase(batches.begin(), batches.begin() + static_cast<ptrdiff_t>(before));
+    EXPECT_EQ(std::count_if(batches.begin(), batches.end(),
+                            [](const auto& batch) {
+                              return HandTransport::count(batch, FrameKind::kReply) > 0;
+                            }),
+              1);
+    end.set_value();
+  }
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,206 @@
+// The ends of transports in a test: what they report is kept, and its order is checked.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "weft/async/future.h"
+#include "weft/rpc/transport/grpc_transport.h"
+#include "weft/rpc/transport/inproc_transport.h"
+#include "weft/tests/support/agent_world.h"
+
+namespace weft::testing {
+
+inline constexpr std::chrono::seconds kPatience{60};
+
+// Notes what a transport reports, and that it reports it in the order that it promises.
+class Recorder final : public TransportSink {
+ public:
+  absl::Status on_accept(const PeerIdentity& peer) override {
+    MutexLock lock(mutex_);
+    accepted_.push_back(peer);
+    if (peer.group != "group") {
+      return absl::PermissionDeniedError("group '" + peer.group + "' is another job's");
+    }
+    return refusal_;
+  }
+  void on_open(const ConnectionPtr& connection) override {
+    MutexLock lock(mutex_);
+    if (!opened_.insert(connection.get()).second) complain("opened twice");
+    if (has_closed(connection)) complain("opened after it was closed");
+    connections_.push_back(connection);
+    changed_.notify_all();
+  }
+  void on_frames(const ConnectionPtr& connection, std::vector<Frame> frames) override {
+    MutexLock lock(mutex_);
+    if (frames.empty()) complain("no frames");
+    if (has_closed(connection)) complain("a frame after on_closed");
+    if (!dialled_ && !opened_.contains(connection.get())) complain("a frame before on_open");
+    count_ += frames.size();
+    if (keep_) std::move(frames.begin(), frames.end(), std::back_inserter(frames_));
+    changed_.notify_all();
+  }
+  void on_closed(const ConnectionPtr& connection, absl::Status reason) override {
+    MutexLock lock(mutex_);
+    if (!closed_.emplace(connection.get(), reason).second) complain("closed twice");
+    kept_.push_back(connection);
+    changed_.notify_all();
+  }
+
+  void set_refusal(absl::Status status) {
+    MutexLock lock(mutex_);
+    refusal_ = std::move(status);
+  }
+  // This end dials: on_open is the callback's business.
+  void expect_dialling() {
+    MutexLock lock(mutex_);
+    dialled_ = true;
+  }
+  void drop_frames() {
+    MutexLock lock(mutex_);
+    keep_ = false;
+  }
+
+  bool wait_for_frames(size_t count) {
+    return wait([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return count_ >= count; });
+  }
+  bool wait_for_closed(size_t count) {
+    return wait([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return closed_.size() >= count; });
+  }
+  // The latest, once so many were accepted.
+  ConnectionPtr wait_for_connection(size_t count = 1) {
+    if (!wait([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return connections_.size() >= count; })) {
+      return nullptr;
+    }
+    MutexLock lock(mutex_);
+    return connections_.back();
+  }
+  std::vector<Frame> take_frames() {
+    MutexLock lock(mutex_);
+    return std::exchange(frames_, {});
+  }
+  std::vector<PeerIdentity> accepted() {
+    MutexLock lock(mutex_);
+    return accepted_;
+  }
+  std::vector<absl::Status> reasons() {
+    MutexLock lock(mutex_);
+    std::vector<absl::Status> all;
+    for (const auto& [connection, reason] : closed_) all.push_back(reason);
+    return all;
+  }
+  std::string complaints() {
+    MutexLock lock(mutex_);
+    return complaints_;
+  }
+
+ private:
+  void complain(const char* text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    complaints_ += std::string(text) + "; ";
+  }
+  bool has_closed(const ConnectionPtr& connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return closed_.contains(connection.get());
+  }
+  template <class Condition>
+  bool wait(Condition condition) {
+    const TimePoint deadline = std::chrono::steady_clock::now() + kPatience;
+    MutexLock lock(mutex_);
+    while (!condition()) {
+      if (!changed_.wait_until(mutex_, deadline)) return condition();
+    }
+    return true;
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  absl::Status refusal_ ABSL_GUARDED_BY(mutex_);
+  bool dialled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool keep_ ABSL_GUARDED_BY(mutex_) = true;
+  size_t count_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<PeerIdentity> accepted_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ConnectionPtr> connections_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ConnectionPtr> kept_ ABSL_GUARDED_BY(mutex_);  // addresses stay taken
+  std::set<Connection*> opened_ ABSL_GUARDED_BY(mutex_);
+  std::map<Connection*, absl::Status> closed_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Frame> frames_ ABSL_GUARDED_BY(mutex_);
+  std::string complaints_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A worker as its transport sees it. At its end the transport has kept the order that it promises.
+struct End {
+  std::unique_ptr<Transport> transport;
+  Recorder sink;
+  PeerIdentity identity;
+
+  ~End() {
+    if (transport != nullptr) transport->stop();
+    EXPECT_EQ(sink.complaints(), "") << identity.name;
+  }
+};
+
+inline FramePtr numbered_frame(uint64_t number, size_t payload = 0) {
+  Frame frame = frame_of("body " + std::to_string(number), payload);
+  frame.header.kind = FrameKind::kCall;
+  frame.header.sequence = number;
+  return std::make_shared<const Frame>(std::move(frame));
+}
+
+// Ends of every kind of transport, and connections between them.
+class TransportConformanceTest : public ::testing::TestWithParam<TransportKind> {
+ protected:
+  TransportConformanceTest()
+      : wires_(clock_, {.name = "wires", .threads = 3}), network_(clock_, wires_) {}
+  ~TransportConformanceTest() override { wires_.stop(); }
+
+  std::unique_ptr<Transport> make(TransportLimits limits = {}) {
+    if (GetParam() == TransportKind::kInproc) {
+      return std::make_unique<InprocTransport>(network_, limits);
+    }
+    GrpcTransportOptions options;
+    options.limits = limits;
+    if (GetParam() == TransportKind::kGrpcSpinning) options.spin = kPatience;
+    return std::make_unique<GrpcTransport>(clock_, options);
+  }
+  std::unique_ptr<End> listening(uint32_t index, TransportLimits limits = {}) {
+    auto end = std::make_unique<End>();
+    end->transport = make(limits);
+    end->identity = {"group", "w" + std::to_string(index), {index, 1}};
+    EXPECT_TRUE(end->transport->listen().ok());
+    return end;
+  }
+  std::unique_ptr<End> started(uint32_t index, TransportLimits limits = {}) {
+    auto end = listening(index, limits);
+    EXPECT_TRUE(end->transport->start(end->identity, &end->sink).ok());
+    return end;
+  }
+  Future<ConnectionPtr> dial(End& from, const std::string& address, const PeerIdentity& expected,
+                             Nanoseconds patience = kPatience) {
+    from.sink.expect_dialling();
+    Promise<ConnectionPtr> promise;
+    Future<ConnectionPtr> future = promise.future();
+    from.transport->connect(address, expected, clock_.now() + patience,
+                            [promise = std::move(promise)](absl::StatusOr<ConnectionPtr> result) {
+                              promise.set(std::move(result));
+                            });
+    return future;
+  }
+  absl::StatusOr<ConnectionPtr> connect(End& from, End& to) {
+    return dial(from, to.transport->address(), to.identity).result();
+  }
+
+  SystemClock clock_;
+  ThreadExecutor wires_;
+  InprocNetwork network_;
+};
+
+}  // namespace weft::testing
