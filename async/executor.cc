@@ -62,7 +62,7 @@ absl::Status ThreadExecutor::start() {
 
 void ThreadExecutor::schedule(Task task) { enqueue({std::move(task), {}, {}}); }
 
-void ThreadExecutor::schedule_near(Task task, Nanoseconds expected) {
+void ThreadExecutor::schedule_inline(Task task, Nanoseconds expected) {
   schedule_call({std::move(task), {}, expected});
 }
 

@@ -39,17 +39,17 @@ class Executor {
   virtual void schedule(Task task) = 0;
   // For tasks that are expected to be short: as schedule, but where the executor can, `task` runs
   // on this thread after the piece of work that it is doing.
-  virtual void schedule_near(Task task, Nanoseconds /*expected*/) { schedule(std::move(task)); }
+  virtual void schedule_inline(Task task, Nanoseconds /*expected*/) { schedule(std::move(task)); }
   // A task that can also be refused, as a call can.
   struct Call {
     Task run;
     // Instead of `run`, if no thread is left for it: must not block, and may run on the clock's
     // thread.
     Task refuse;
-    std::optional<Nanoseconds> expected;  // if given: as schedule_near
+    std::optional<Nanoseconds> expected;  // if given: as schedule_inline
   };
   virtual void schedule_call(Call call) {
-    if (call.expected.has_value()) return schedule_near(std::move(call.run), *call.expected);
+    if (call.expected.has_value()) return schedule_inline(std::move(call.run), *call.expected);
     schedule(std::move(call.run));
   }
   // True while what comes now may never get its turn, so that new work should be refused.
@@ -119,7 +119,7 @@ class ThreadExecutor final : public Executor {
   absl::Status start() ABSL_LOCKS_EXCLUDED(mutex_);
   void schedule_call(Call call) override ABSL_LOCKS_EXCLUDED(mutex_);
   // On ServingThreads, which must end before this executor.
-  void schedule_near(Task task, Nanoseconds expected) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void schedule_inline(Task task, Nanoseconds expected) override ABSL_LOCKS_EXCLUDED(mutex_);
 
   // While every thread that the bound or the system allows exists, tasks wait for one, and all of
   // them wait or have finished nothing for long; until the next task or wait ends.
@@ -143,7 +143,7 @@ class ThreadExecutor final : public Executor {
   friend class ServingThreads;
   struct Stall;  // what the clock's callback may touch after this executor is gone
 
-  // For ServingThreads: runs what schedule_near gave it, or puts it into the queue after all.
+  // For ServingThreads: runs what schedule_inline gave it, or puts it into the queue after all.
   void run_nearby(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
   void give_back_nearby(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
 

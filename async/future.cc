@@ -125,7 +125,7 @@ void FutureCore::publish() {
     on_cancel_ = nullptr;
     wake = has_waiters_;
   }
-  if (wake && !(ServingThreads::in_work() && ServingThreads::put_off([self = shared_from_this()] {
+  if (wake && !(ServingThreads::in_work() && ServingThreads::defer([self = shared_from_this()] {
                   self->completed_.notify_all();
                 }))) {
     completed_.notify_all();

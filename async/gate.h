@@ -1,4 +1,4 @@
-// Lets timers, answers and what was put off in to a driver while it lives.
+// Lets timers, answers and what was deferred in to a driver while it lives.
 //
 // Thread safety: all methods may be called from any thread.
 // Lifetime: shared with whoever may come after the driver's end; the driver closes it before that.

@@ -81,7 +81,7 @@ void ServingThreads::run_due(Here& here) {
 }
 
 void ServingThreads::collect(Here& here, bool with_end) {
-  here.due.swap(put_off_);
+  here.due.swap(deferred_);
   if (!with_end) return;
   std::move(end_.begin(), end_.end(), std::back_inserter(here.due));
   end_.clear();
@@ -198,14 +198,14 @@ bool ServingThreads::take(ThreadExecutor& executor, Executor::Call& call) {
   return true;
 }
 
-bool ServingThreads::put_off_to_end(Executor::Task what) {
+bool ServingThreads::defer_to_end(Executor::Task what) {
   if (!in_work()) return false;
   here_->end.push_back(std::move(what));
   return true;
 }
 
-bool ServingThreads::put_off(Executor::Task what) {
-  if (!may_put_off()) return false;
+bool ServingThreads::defer(Executor::Task what) {
+  if (!may_defer()) return false;
   if (here_->in_work) {
     here_->due.push_back(std::move(what));
     return true;
@@ -213,7 +213,7 @@ bool ServingThreads::put_off(Executor::Task what) {
   ServingThreads& self = *here_->threads;
   MutexLock lock(self.mutex_);
   if (self.term_ != here_->term) return false;
-  self.put_off_.push_back(std::move(what));
+  self.deferred_.push_back(std::move(what));
   return true;
 }
 

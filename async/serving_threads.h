@@ -2,7 +2,7 @@
 // tasks of an executor between two pieces of that work. This saves waking another thread for each
 // task, which costs more than a short task itself.
 //
-// What many pieces would each do at a cost (write to a socket, wake a thread) they can put off
+// What many pieces would each do at a cost (write to a socket, wake a thread) they can deferred
 // until the thread has done what it is at, so that it is done once for all of them.
 //
 // The thread that serves is replaced as soon as a task of its own waits (BlockingSection), and by a
@@ -29,7 +29,7 @@ namespace weft {
 class ServingThreads {
  public:
   // `serve_one` waits for one piece of work and does it; false once the queue has ended.
-  // While tasks have taken less than `together`, what they put off waits for the next ones.
+  // While tasks have taken less than `together`, what they deferred waits for the next ones.
   explicit ServingThreads(std::function<bool()> serve_one, Nanoseconds tick = kTick,
                           Nanoseconds together = kTogether);
   ~ServingThreads();
@@ -55,14 +55,14 @@ class ServingThreads {
   // Whether this thread does a piece of work, not a task.
   static bool in_work() { return here_ != nullptr && here_->in_work; }
   // Whether it serves, so that what it puts off will be done soon.
-  static bool may_put_off() { return here_ != nullptr && (here_->in_work || here_->in_task); }
+  static bool may_defer() { return here_ != nullptr && (here_->in_work || here_->in_task); }
   // Runs `what`, which must not block, once the piece of work is done, or after some of the tasks
   // that it left: at the latest when one of them waits, or ends after `together`, or takes two
   // ticks. False: this thread does not serve, or no more; `what` was not taken.
-  static bool put_off(Executor::Task what);
+  static bool defer(Executor::Task what);
   // Of a piece of work only: runs `what` after all its tasks, or when another thread takes over
   // because one of them waits or takes two ticks.
-  static bool put_off_to_end(Executor::Task what);
+  static bool defer_to_end(Executor::Task what);
 
  private:
   friend class ThreadExecutor;
@@ -87,8 +87,8 @@ class ServingThreads {
     bool in_task = false;
     std::vector<Nearby> taken;        // from the piece of work that is under way
     Nanoseconds expected{0};          // what they take
-    std::vector<Executor::Task> due;  // put off, to be done by this thread
-    std::vector<Executor::Task> end;  // put off to the end by the piece of work
+    std::vector<Executor::Task> due;  // deferred, to be done by this thread
+    std::vector<Executor::Task> end;  // deferred to the end by the piece of work
   };
   static thread_local Here* here_;
 
@@ -100,7 +100,7 @@ class ServingThreads {
   static void hand_over();
 
   static void run_due(Here& here);
-  // Makes due what tasks put off, and what waits for their end too.
+  // Makes due what tasks deferred, and what waits for their end too.
   void collect(Here& here, bool with_end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void run(bool serve) ABSL_LOCKS_EXCLUDED(mutex_);
   void serve(Here& here) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -122,11 +122,11 @@ class ServingThreads {
   TimePoint retry_at_ ABSL_GUARDED_BY(mutex_) = kNever;  // a thread to stand by was refused
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
   uint64_t term_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::deque<Nearby> tasks_ ABSL_GUARDED_BY(mutex_);             // of the serving thread, not begun
-  std::vector<Executor::Task> put_off_ ABSL_GUARDED_BY(mutex_);  // by tasks
-  std::vector<Executor::Task> end_ ABSL_GUARDED_BY(mutex_);      // to their end
-  bool running_ ABSL_GUARDED_BY(mutex_) = false;                 // the serving thread runs a task
-  uint64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;                   // tasks
+  std::deque<Nearby> tasks_ ABSL_GUARDED_BY(mutex_);  // of the serving thread, not begun
+  std::vector<Executor::Task> deferred_ ABSL_GUARDED_BY(mutex_);  // by tasks
+  std::vector<Executor::Task> end_ ABSL_GUARDED_BY(mutex_);       // to their end
+  bool running_ ABSL_GUARDED_BY(mutex_) = false;                  // the serving thread runs a task
+  uint64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;                    // tasks
   bool watching_ ABSL_GUARDED_BY(mutex_) = false;     // tasks run: a stand-by looks every tick
   bool has_watcher_ ABSL_GUARDED_BY(mutex_) = false;  // that one
   bool handed_over_ ABSL_GUARDED_BY(mutex_) = false;  // nobody serves

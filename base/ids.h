@@ -16,7 +16,7 @@ namespace weft {
 
 // One life of one worker. `index` is the worker's place in the group (its rank in a static group),
 // `incarnation` counts the lives of that place from 1. A restarted worker is another WorkerId: what
-// was addressed to the earlier life never reaches the later one.
+// was addressed to the earlier incarnation never reaches the later one.
 struct WorkerId {
   uint32_t index = 0;
   uint32_t incarnation = 0;  // 0: no worker
@@ -30,7 +30,7 @@ struct WorkerId {
   friend constexpr auto operator<=>(const WorkerId&, const WorkerId&) = default;
 };
 
-// A number that is unique together with the worker life that issued it.
+// A number that is unique together with the worker incarnation that issued it.
 template <class Tag>
 struct ScopedId {
   WorkerId creator;
@@ -43,7 +43,7 @@ struct ScopedId {
   friend constexpr auto operator<=>(const ScopedId&, const ScopedId&) = default;
 };
 
-// A number of one kind, unique within one worker life.
+// A number of one kind, unique within one worker incarnation.
 template <class Tag>
 struct LocalId {
   uint64_t number = 0;  // 0: none

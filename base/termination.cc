@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-#include "weft/base/breakage.h"
+#include "weft/base/faults/breakage.h"
 
 namespace weft {
 namespace {

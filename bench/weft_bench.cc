@@ -179,7 +179,7 @@ Suite ddp_suite(const DdpSuiteOptions& options, bool pin) {
                                         "--spin-us",     absl::StrCat(options.spin_us)};
     if (entrant.child_name == kTorchDdp) {
       if (ranks != kTorchDdpRanks) return nullptr;
-      command = python_command(options.python, "torch_ddp.py");
+      command = python_command(options.python, "ddp/torch_ddp.py");
     }
     return std::make_unique<RankGroup>(RankGroup::Options{
         .name = entrant.name, .ranks = ranks, .pin = pin, .command = std::move(command)});
@@ -199,8 +199,8 @@ Suite rl_suite(const RlSuiteOptions& options) {
       return std::make_unique<Crowd>(Crowd::Options{
           .name = entrant.name,
           .members = std::min(options.observers, options.torch_observers),
-          .command =
-              python_command(options.python, batched ? "torch_rl_batched.py" : "torch_rl.py")});
+          .command = python_command(options.python,
+                                    batched ? "jobs/torch_rl_batched.py" : "jobs/torch_rl.py")});
     }
     return std::make_unique<Crowd>(
         Crowd::Options{.name = entrant.name,
@@ -223,7 +223,7 @@ Suite pipeline_suite(const PythonOptions& options) {
                          .patience_seconds = kPipelinePatienceSeconds,
                          .command = {entrant.program, "contestant", "--name", kPipelineChild}};
     if (entrant.child_name == kTorchPython) {
-      crowd.command = python_command(options.python, "torch_pipeline.py");
+      crowd.command = python_command(options.python, "jobs/torch_pipeline.py");
     }
     return std::make_unique<Crowd>(std::move(crowd));
   };

@@ -12,7 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "weft/base/fail_point.h"
+#include "weft/base/faults/fail_point.h"
 #include "weft/base/status.h"
 #include "weft/checkpoint/atomic_file.h"
 #include "weft/checkpoint/internal/folder_claim.h"

@@ -298,11 +298,12 @@ function(weft_add_test_entries)
   endforeach()
 endfunction()
 
-# weft_fuzz(NAME [TORCH] [DEPS target...])
+# weft_fuzz(FOLDER/NAME [TORCH] [DEPS target...])
 #
-# Makes NAME_fuzz from NAME_fuzz.cc. With WEFT_FUZZING it is libFuzzer's, and tools/fuzz.sh runs it;
-# else a test runs it over tests/fuzz/corpus/NAME.
-function(weft_fuzz name)
+# Makes NAME_fuzz from FOLDER/NAME_fuzz.cc. With WEFT_FUZZING it is libFuzzer's, and tools/fuzz.sh runs
+# it; else a test runs it over tests/fuzz/corpus/NAME.
+function(weft_fuzz path)
+  cmake_path(GET path FILENAME name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "DEPS")
   weft_check_arguments("weft_fuzz(${name})")
   set(torch "")
@@ -310,7 +311,7 @@ function(weft_fuzz name)
     set(torch TORCH)
   endif()
   set(target ${name}_fuzz)
-  weft_executable(${target} ${torch} SRCS ${CMAKE_CURRENT_SOURCE_DIR}/${target}.cc
+  weft_executable(${target} ${torch} SRCS ${CMAKE_CURRENT_SOURCE_DIR}/${path}_fuzz.cc
                   DEPS weft::fuzz_support ${arg_DEPS})
   if(NOT TARGET ${target})
     return()

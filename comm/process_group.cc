@@ -131,10 +131,10 @@ std::vector<std::string> hosts_of(const std::vector<std::string>& words,
 }
 
 // Waits for the other ranks.
-std::shared_ptr<ProcessGroup> meet(const intrusive_ptr<c10d::Store>& store, uint32_t life,
+std::shared_ptr<ProcessGroup> meet(const intrusive_ptr<c10d::Store>& store, uint32_t attempt,
                                    ProcessGroupOptions options, std::vector<int> global_ranks) {
   const std::string host = options.host.empty() ? comm_internal::host_identity() : options.host;
-  const comm_internal::JoiningRank self = {options.name, options.rank, options.world_size, life};
+  const comm_internal::JoiningRank self = {options.name, options.rank, options.world_size, attempt};
   const comm_internal::Meeting meeting = comm_internal::join_group(
       store, self, absl::StrCat(options.backend, "\n", host), options.timeout);
   auto backend = create_backend(meeting.store, options, hosts_of(meeting.words, options));
@@ -209,7 +209,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ra
   options.rank = static_cast<int>(place - ranks.begin());
   options.world_size = static_cast<int>(ranks.size());
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     options.name = absl::StrCat(name(), "/", list, "#", made_[ranks]++);
   }
   const auto store = below(store_, absl::StrCat("group/", options.name));
@@ -394,7 +394,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& give
   options.store = nullptr;
   const auto store = below(found.store, absl::StrCat("weft/group/", options.name));
   std::vector<int> global_ranks = first(options.world_size);
-  return meet(store, found.life, std::move(options), std::move(global_ranks));
+  return meet(store, found.attempt, std::move(options), std::move(global_ranks));
 }
 
 }  // namespace weft

@@ -23,7 +23,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -32,6 +31,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
+#include "weft/base/mutex.h"
 #include "weft/comm/debug_level.h"
 
 namespace weft {
@@ -112,8 +112,8 @@ class ProcessGroup {
   const c10::intrusive_ptr<c10d::Store> store_;
   const ProcessGroupOptions options_;
   const std::vector<int> global_ranks_;
-  std::mutex mutex_;
-  std::map<std::vector<int>, int> made_;  // groups by members; under mutex_
+  Mutex mutex_;
+  std::map<std::vector<int>, int> made_ ABSL_GUARDED_BY(mutex_);  // groups by members
 };
 
 std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& options = {});

@@ -129,7 +129,7 @@ SameHostBackend::WorkPtr SameHostBackend::recv(Tensors& tensors, int from, int t
 
 SameHostBackend::WorkPtr SameHostBackend::recvAnysource(Tensors& tensors, int tag) {
   return transfer({c10d::OpType::RECVANYSOURCE, "weft:recvAnySource", tensors, c10d::kUnsetTimeout},
-                  false, single("recv", tensors), Lanes::kAnyone, tag);
+                  false, single("recv", tensors), Channels::kAnyone, tag);
 }
 
 SameHostBackend::WorkPtr SameHostBackend::transfer(Call call, bool sends, const at::Tensor& tensor,
@@ -138,7 +138,7 @@ SameHostBackend::WorkPtr SameHostBackend::transfer(Call call, bool sends, const 
   WEFT_CHECK_ARGUMENT(tag >= 0, absl::StrCat(name, ": a tag is not negative: ", tag));
   DenseTensors dense(name);
   const at::Tensor data = sends ? dense.input(tensor) : dense.output(tensor);
-  Lanes::Message message;
+  Channels::Message message;
   message.peer = peer;
   message.tag = tag;
   message.data = data_of(data);

@@ -6,7 +6,7 @@
 //
 // Thread safety: all methods may be called from any thread. Messages are decoded and queued where
 // they are read; nodes and hooks run as tasks of the executor, on the reading thread while they are
-// short (near_executor.h), or on the thread that waits in backward_here().
+// short (inline_executor.h), or on the thread that waits in backward_here().
 // Lifetime: shared by the worker, its contexts and timers. The worker calls stop() before its agent
 // stops; agent, executor and clock must be there until then.
 // Errors: as in context_core.h, with the worker's name as the place where they were raised.
@@ -110,14 +110,14 @@ class AutogradDriver final : public AutogradHook,
     std::optional<at::ThreadLocalState> caller;  // as LocalPass::Setup's
     std::shared_ptr<Executor> executor;
   };
-  struct Parcel {
+  struct MessageBatch {
     WorkerId to;
     AutogradMessage message;
-    Riders riders;
+    Piggybacked piggybacked;
   };
   // What is left to do once the lock is free.
   struct Outbox {
-    std::vector<Parcel> parcels;
+    std::vector<MessageBatch> batches;
     std::vector<std::pair<Promise<void>, PassFailure>> ended;
     std::vector<std::shared_ptr<void>> dropped;  // graphs and gradients: user code may die in them
     std::vector<std::shared_ptr<void>> kept;     // dies on the executor
@@ -144,24 +144,25 @@ class AutogradDriver final : public AutogradHook,
   void set_budget(backward::Send& send) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Into the outbox, or to those that wait for a message to ride on.
   void hand_out(backward::Send send, Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void send_riders(Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void send_piggybacked(Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void deliver(Outbox outbox, On thread) ABSL_LOCKS_EXCLUDED(mutex_);
   Future<void> start(const ContextId& context, Start start, const PassOptions& options,
                      absl::StatusOr<PassId>& pass) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Destroys on an executor thread, on one that is at work for a pass if there is one.
-  void bury(std::vector<std::shared_ptr<void>> dropped) ABSL_LOCKS_EXCLUDED(graves_mutex_);
-  void begin_work() ABSL_LOCKS_EXCLUDED(graves_mutex_);
-  void end_work() ABSL_LOCKS_EXCLUDED(graves_mutex_);
+  void drop_on_executor(std::vector<std::shared_ptr<void>> dropped)
+      ABSL_LOCKS_EXCLUDED(tombstones_mutex_);
+  void begin_work() ABSL_LOCKS_EXCLUDED(tombstones_mutex_);
+  void end_work() ABSL_LOCKS_EXCLUDED(tombstones_mutex_);
 
   void on_post(WorkerId from, Frame frame) ABSL_LOCKS_EXCLUDED(mutex_);
   void on_gone(WorkerId peer) ABSL_LOCKS_EXCLUDED(mutex_);
   void on_deadline(const PassId& pass, uint64_t timer) ABSL_LOCKS_EXCLUDED(mutex_);
   void fail_pass(const PassId& pass, absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
-  void on_riders_due() ABSL_LOCKS_EXCLUDED(mutex_);
+  void on_piggybacked_due() ABSL_LOCKS_EXCLUDED(mutex_);
   // Runs `callback` on the clock's thread at `when`, unless stop() came first, which waits for it.
   TimerId call_at(TimePoint when, absl::AnyInvocable<void(AutogradDriver&)> callback);
-  void post(Parcel parcel) ABSL_LOCKS_EXCLUDED(mutex_);
+  void post(MessageBatch batch) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::shared_ptr<CommittedGradients>> committed(const ContextId& context)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status describe(const PassFailure& failure) const;
@@ -184,14 +185,14 @@ class AutogradDriver final : public AutogradHook,
   std::map<PassId, std::shared_ptr<LocalPass>> passes_ ABSL_GUARDED_BY(mutex_);
   std::map<PassId, Timer> timers_ ABSL_GUARDED_BY(mutex_);
   std::map<PassId, Promise<void>> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::map<WorkerId, Riders> riders_ ABSL_GUARDED_BY(mutex_);
-  std::optional<TimerId> riders_timer_ ABSL_GUARDED_BY(mutex_);
+  std::map<WorkerId, Piggybacked> piggybacked_ ABSL_GUARDED_BY(mutex_);
+  std::optional<TimerId> piggyback_timer_ ABSL_GUARDED_BY(mutex_);
   size_t in_callbacks_ ABSL_GUARDED_BY(mutex_) = 0;  // of the clock
   CondVar callback_ended_;
 
-  Mutex graves_mutex_;
-  size_t work_ ABSL_GUARDED_BY(graves_mutex_) = 0;  // begun and not ended
-  std::vector<std::shared_ptr<void>> graves_ ABSL_GUARDED_BY(graves_mutex_);
+  Mutex tombstones_mutex_;
+  size_t work_ ABSL_GUARDED_BY(tombstones_mutex_) = 0;  // begun and not ended
+  std::vector<std::shared_ptr<void>> tombstones_ ABSL_GUARDED_BY(tombstones_mutex_);
 };
 
 }  // namespace weft::dist_autograd_internal

@@ -20,7 +20,7 @@ using dist_optim_internal::OptimizerShard;
 using dist_optim_internal::ShardGroup;
 using dist_optim_internal::StepCaller;
 
-// Optimizers of one process need distinct numbers only within one life of one worker.
+// Optimizers of one process need distinct numbers only within one incarnation of one worker.
 uint64_t next_number() {
   static std::atomic<uint64_t> last{0};
   return ++last;

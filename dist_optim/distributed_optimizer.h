@@ -52,8 +52,8 @@ namespace weft {
 struct OptimizerOptions {
   UpdateMode mode = UpdateMode::kLocked;
   // Not empty: instances of this name share state on each owner. Their groups and options must be
-  // equal, but for learning rates. Those of one worker name, also of its later lives, follow each
-  // other (one at a time) and number their steps in one line.
+  // equal, but for learning rates. Those of one worker name, also of its later incarnations, follow
+  // each other (one at a time) and number their steps in one line.
   std::string shared_name = {};
 };
 

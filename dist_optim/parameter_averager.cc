@@ -136,7 +136,7 @@ ParameterAverager::State::Participant* ParameterAverager::State::heard_of(Worker
   const auto found = participants.find(name);
   if (found == participants.end()) return nullptr;
   Participant& participant = found->second;
-  if (participant.id != id) {  // what an earlier life gave is not its own
+  if (participant.id != id) {  // what an earlier incarnation gave is not its own
     for (auto& [number, round] : open) round.values.erase(name);
     participant = {id};
   }

@@ -40,7 +40,7 @@ struct alignas(64) WaitWord {
   }
 
   // Wakes those that sleep, if there are any, and keeps those from it that are about to.
-  void ring() {
+  void notify() {
     if (sleepers.load(std::memory_order_seq_cst) != 0) advance();
   }
   class Sleeper;
@@ -54,8 +54,8 @@ struct alignas(64) WaitWord {
 };
 
 // For who sleeps until something else has changed than the number: whoever changes that (a
-// sequentially consistent store) and rings afterwards, wakes it. So look between making this and
-// sleep().
+// sequentially consistent store) and calls notify() afterwards, wakes it. So look between making
+// this and sleep().
 class WaitWord::Sleeper {
  public:
   explicit Sleeper(WaitWord& word) : word_(word) {

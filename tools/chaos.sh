@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs a group of workers under kills, stops, partitions, resets, full disks and limits, and checks
-# what Weft promises (docs/chaos.md):
+# what Weft promises (docs/testing/chaos.md):
 #
 #   tools/chaos.sh [--minutes N | --seconds N] [--seed S] [--workers N] [--loopback] [--no-flips]
 #                  [--only KIND,KIND] [--apart S] [--busy N]

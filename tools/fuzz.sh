@@ -5,7 +5,7 @@
 #
 # Without targets: all. Each runs for 600 seconds, two at a time. What it finds lies in
 # build/fuzz/findings/TARGET, what it learned in build/fuzz/corpus/TARGET. Fails on a finding.
-# docs/fuzzing.md says what each target checks.
+# docs/testing/fuzzing.md says what each target checks.
 set -euo pipefail
 if [[ " $* " =~ " "(-h|--help)" " ]]; then
   sed -nE '2,/^set /s/^# ?//p' "$0"

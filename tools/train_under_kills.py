@@ -80,7 +80,7 @@ class Job:
         return self.process.poll() is None
 
     def rank(self, rank):
-        """The process that has this rank now; None between two lives."""
+        """The process that has this rank now; None between two incarnations."""
         launcher = self.process.pid
         try:
             children = pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()

@@ -17,10 +17,10 @@
 #include "weft/rpc/membership/processor_waits.h"
 #include "weft/rpc/membership/quiescence.h"
 #include "weft/rpc/membership/store_thread.h"
+#include "weft/rpc/rendezvous/death_records.h"
 #include "weft/rpc/rendezvous/dynamic_join.h"
 #include "weft/rpc/rendezvous/join_records.h"
 #include "weft/rpc/rendezvous/static_join.h"
-#include "weft/rpc/rendezvous/verdict_list.h"
 #include "weft/rpc/transport/grpc_transport.h"
 #include "weft/rpc/worker_runtime.h"
 #include "weft/rref/rref_driver.h"
@@ -115,10 +115,10 @@ class Worker::Stack {
 
  private:
   void end(ShutdownOptions options, const RpcRuntime* runtime);
-  // The others may not expect this life.
-  bool is_newcomer() const { return options_.dynamic || options_.place.restart_count > 0; }
+  // The others may not expect this incarnation.
+  bool is_joiner() const { return options_.dynamic || options_.place.restart_count > 0; }
   void make_agent(WorkerId self, const std::vector<WorkerInfo>& members, const JoinRequest& request,
-                  const std::shared_ptr<VerdictList>& list);
+                  const std::shared_ptr<DeathRecords>& list);
   std::shared_ptr<rpc_internal::WorkerRuntime> make_runtime(
       const std::shared_ptr<Stack>& self, std::shared_ptr<const Registry> registry);
   rpc_internal::Membership::Options membership_options(const JoinRequest& request);
@@ -134,7 +134,7 @@ class Worker::Stack {
   void stop_traffic();
 
   const WorkerOptions options_;
-  // The group's, which may be hosted here: at least as long as the worker lives.
+  // The group's, which may be hosted here: at least as long as the worker incarnations.
   std::shared_ptr<RendezvousStore> store_;
   uint32_t round_ = 0;  // JoinResult::round
   SystemClock clock_;
@@ -184,10 +184,10 @@ absl::StatusOr<std::shared_ptr<rpc_internal::WorkerRuntime>> Worker::Stack::join
   transport_ = make_transport(options_, clock_);
   WEFT_RETURN_IF_ERROR(transport_->listen());
   const JoinRequest request = join_request(options_, transport_->address());
-  const auto list = std::make_shared<VerdictList>(store_, request.group, request.epoch);
-  WEFT_ASSIGN_OR_RETURN(const std::vector<Verdict> verdicts, list->read());
+  const auto list = std::make_shared<DeathRecords>(store_, request.group, request.epoch);
+  WEFT_ASSIGN_OR_RETURN(const std::vector<DeathRecord> death_records, list->read());
   WEFT_ASSIGN_OR_RETURN(JoinResult joined, options_.dynamic
-                                               ? join_dynamic_group(*store_, request, verdicts)
+                                               ? join_dynamic_group(*store_, request, death_records)
                                                : join_static_group(*store_, request));
   round_ = joined.round;
 
@@ -200,8 +200,8 @@ absl::StatusOr<std::shared_ptr<rpc_internal::WorkerRuntime>> Worker::Stack::join
       make_runtime(self, std::move(registry));
   absl::Status started = agent_->start(std::move(members));
   if (started.ok()) {
-    membership_->start(verdicts);
-    if (is_newcomer()) started = be_welcomed();
+    membership_->start(death_records);
+    if (is_joiner()) started = be_welcomed();
   }
   if (started.ok()) return runtime;
   // The others may have met it and be at work in it already.
@@ -213,13 +213,13 @@ absl::StatusOr<std::shared_ptr<rpc_internal::WorkerRuntime>> Worker::Stack::join
 
 void Worker::Stack::make_agent(WorkerId self, const std::vector<WorkerInfo>& members,
                                const JoinRequest& request,
-                               const std::shared_ptr<VerdictList>& list) {
+                               const std::shared_ptr<DeathRecords>& list) {
   rpc_internal::AgentOptions agent;
   agent.group = absl::StrCat(options_.place.run_id, "/", options_.place.group_epoch);
   agent.self = {self, options_.effective_name(), transport_->address()};
   agent.credit = {options_.call_credits, options_.byte_credits, options_.max_queued_calls,
                   options_.max_queued_bytes};
-  agent.dial_all = is_newcomer();
+  agent.dial_all = is_joiner();
   agent_ = std::make_unique<rpc_internal::Agent>(std::move(agent), *transport_, clock_, executor_);
   quiescence_ = std::make_unique<rpc_internal::Quiescence>(
       *agent_, executor_, clock_,
@@ -230,7 +230,7 @@ void Worker::Stack::make_agent(WorkerId self, const std::vector<WorkerInfo>& mem
   membership_->add_ties([this](std::vector<WorkerId>& ties) { references_->append_ties(ties); });
   membership_->add_ties([this](std::vector<WorkerId>& ties) { autograd_->append_ties(ties); });
   membership_->add_ties([this](std::vector<WorkerId>& ties) { quiescence_->append_awaited(ties); });
-  membership_->attach(members, is_newcomer());
+  membership_->attach(members, is_joiner());
 }
 
 std::shared_ptr<rpc_internal::WorkerRuntime> Worker::Stack::make_runtime(
@@ -260,9 +260,11 @@ rpc_internal::Membership::Options Worker::Stack::membership_options(const JoinRe
   options.lease = options_.lease;
   options.places = options_.dynamic ? 0 : request.world_size;
   options.processor_waits = std::make_shared<rpc_internal::ProcessorWaits>();
-  options.find_life = [store = store_,
-                       keys = rpc_internal::JoinKeys(request.group, request.epoch, round_)](
-                          WorkerId life) { return rpc_internal::find_life(*store, keys, life); };
+  options.find_incarnation =
+      [store = store_,
+       keys = rpc_internal::JoinKeys(request.group, request.epoch, round_)](WorkerId incarnation) {
+        return rpc_internal::find_incarnation(*store, keys, incarnation);
+      };
   if (options_.on_member_change == nullptr) return options;
   options.listener = [this](const WorkerInfo& worker, MemberChange change,
                             const absl::Status& why) {
@@ -272,7 +274,7 @@ rpc_internal::Membership::Options Worker::Stack::membership_options(const JoinRe
   return options;
 }
 
-// A newcomer is a member once those who were there before know it.
+// A joiner is a member once those who were there before know it.
 absl::Status Worker::Stack::be_welcomed() {
   const Future<void> joined = membership_->joined();
   if (joined.wait_for(options_.join_timeout)) return joined.result().status();

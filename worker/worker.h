@@ -47,12 +47,12 @@ struct DebugInfo {
   size_t contexts = 0;            // of distributed autograd
   size_t passes = 0;              // backward passes that run
   size_t recorded_sends = 0;      // transfers of tensors that a backward pass may need
-  size_t leases = 0;              // workers that this one exchanges beats with
+  size_t leases = 0;              // workers that this one exchanges heartbeats with
 };
 
 class Worker {
  public:
-  // Joins the group. In a static group it returns when every rank is known. A newcomer, that is a
+  // Joins the group. In a static group it returns when every rank is known. A joiner, that is a
   // worker of a dynamic group or a rank that was started again, has joined when every member that
   // lives has welcomed it. Changes the whole process: LibTorch computes on one thread
   // (at::set_num_threads) unless OMP_NUM_THREADS is set; with gRPC, malloc keeps what is freed, and
@@ -61,7 +61,7 @@ class Worker {
   // thread, and which); those of the store, and of the address to
   // listen on (Unavailable, DeadlineExceeded and others). In a static group: what join_static_group
   // says (a missing rank is named). In a dynamic one: what join_dynamic_group says (AlreadyExists:
-  // a worker of that name lives). Of a newcomer besides: PermissionDenied (a member refuses it, and
+  // a worker of that name lives). Of a joiner besides: PermissionDenied (a member refuses it, and
   // says why); DeadlineExceeded or Unavailable (a member does not answer it, or it was declared
   // dead meanwhile).
   static Worker join(WorkerOptions options);
@@ -72,19 +72,19 @@ class Worker {
 
   WorkerId id() const;
   const std::string& name() const;
-  // All members, this one included, by rank; of each the newest life, dead ones too.
+  // All members, this one included, by rank; of each the newest incarnation, dead ones too.
   std::vector<WorkerInfo> workers() const;
   DebugInfo debug_info() const;
   // OK while this worker is a member. Unavailable: the others hold it for dead, and who declared it
-  // so; all its calls fail, and the process may join again as a new life.
+  // so; all its calls fail, and the process may join again as a new incarnation.
   absl::Status standing() const;
 
   // For the verbs: rpc_sync(worker.to("worker1"), ...).
   Destination to(std::string_view worker, CallOptions options = {}) const;
   void set_default_timeout(Timeout timeout);
 
-  // A live worker of this name: at once, or when one joins (a restarted one is a new life with the
-  // old name). Errors: DeadlineExceeded; zero waits without limit.
+  // A live worker of this name: at once, or when one joins (a restarted one is a new incarnation
+  // with the old name). Errors: DeadlineExceeded; zero waits without limit.
   WorkerInfo wait_for(std::string_view worker, Timeout timeout) const;
   Future<WorkerInfo> wait_for_async(std::string_view worker, Timeout timeout) const;
 

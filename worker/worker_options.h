@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "weft/base/clock.h"
 #include "weft/base/launch_environment.h"
-#include "weft/rpc/membership/lease_limits.h"
+#include "weft/rpc/membership/lease_options.h"
 #include "weft/rpc/registry.h"
 #include "weft/rpc/rendezvous/rendezvous_store.h"
 #include "weft/rpc/rendezvous/worker_info.h"
@@ -55,8 +55,8 @@ struct WorkerOptions {
   // rank 0 hosts the store unless the launcher does (place.agent_hosts_store).
   bool dynamic = false;
   // How long a worker may be silent before the others hold it for dead. The same on all workers of
-  // the group: nothing compares them (rpc/lease_limits.h).
-  LeaseLimits lease = {};
+  // the group: nothing compares them (rpc/lease_options.h).
+  LeaseOptions lease = {};
   // Told of workers that join, leave and die, on this worker's executor; why, for those that died.
   std::function<void(const WorkerInfo& worker, MemberChange change, const absl::Status& why)>
       on_member_change = nullptr;

@@ -25,7 +25,7 @@ namespace comm_internal {
 
 struct GroupStore {
   c10::intrusive_ptr<c10d::Store> store;
-  uint32_t life = 0;  // how often the launcher has started this rank again
+  uint32_t attempt = 0;  // how often the launcher has started this rank again
 };
 
 // By options.init_method. With env:// rank and world size come from the environment where the

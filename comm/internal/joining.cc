@@ -43,12 +43,12 @@ class Round {
   // What the ranks said. Nothing: the round is over, or was before this rank came.
   std::optional<std::vector<std::string>> meet(const std::string& word,
                                                Clock::time_point deadline) {
-    if (store_->add(absl::StrCat("claims/", self_.rank, "/", self_.life), 1) > 1) {
+    if (store_->add(absl::StrCat("claims/", self_.rank, "/", self_.attempt), 1) > 1) {
       reject(absl::StrCat("two processes claim rank ", self_.rank, " of ", self_.size,
                           " (or one joins this group twice; a second group takes another name)"));
     }
-    if (store_->add(absl::StrCat("lives/", self_.rank), 1) > 1) {
-      put("over", "");  // a former life was here
+    if (store_->add(absl::StrCat("attempts/", self_.rank), 1) > 1) {
+      put("over", "");  // a former incarnation was here
       return std::nullopt;
     }
     put(key_of(self_.rank), absl::StrCat(self_.size, " ", word));

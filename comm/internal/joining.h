@@ -1,9 +1,9 @@
 // How the ranks of a process group meet on its store, and find out who does not belong.
 //
 // A meeting is a round. A rank that a launcher has started again finds its place taken by its
-// former life: it closes that round, and all meet in the next one. Two processes that claim one
-// rank in the same life, or ranks that were told of different numbers of ranks, fail the round for
-// all who have come.
+// former incarnation: it closes that round, and all meet in the next one. Two processes that claim
+// one rank in the same life, or ranks that were told of different numbers of ranks, fail the round
+// for all who have come.
 //
 // Thread safety: free functions. Blocking: until all ranks have come, no longer than the timeout,
 // and two seconds more where the store does not answer; in a round that has failed up to three
@@ -25,7 +25,7 @@ struct JoiningRank {
   std::string group;  // for errors
   int rank = 0;
   int size = 1;
-  uint32_t life = 0;  // how often this rank has been started again
+  uint32_t attempt = 0;  // how often this rank has been started again
 };
 
 struct Meeting {

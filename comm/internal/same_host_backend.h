@@ -55,7 +55,8 @@ class SameHostBackend : public c10d::Backend {
   void enableCollectivesTiming() override {}  // profilers are told without it
   c10d::ErrorType getError() override;
   void abort() override;
-  void abort(absl::Status reason);  // what the other ranks are told, as far as the board has room
+  void abort(
+      absl::Status reason);  // what the other ranks are told, as far as the control block has room
   void shutdown() override;
   bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<c10d::Backend> split(

@@ -25,7 +25,7 @@ CollectiveGroup::CollectiveGroup(std::shared_ptr<Mesh> mesh, Options options)
                 : std::thread::hardware_concurrency() > static_cast<unsigned>(mesh_->size())
                     ? kPatience
                     : kLongPatience),
-      lanes_(*mesh_),
+      channels_(*mesh_),
       records_(mesh_->size()),
       sources_(mesh_->size()),
       spin_(options.spin) {
@@ -46,7 +46,7 @@ CollectiveGroup::~CollectiveGroup() {
     background_needed_.notify_all();
     calls_there_.notify_all();
   }
-  mesh_->mine().doorbell.ring();
+  mesh_->mine().wake_word.notify();
   if (background_.joinable()) background_.join();
   std::vector<std::thread> callers;
   {
@@ -82,17 +82,18 @@ std::shared_ptr<CollectiveGroup::Work> CollectiveGroup::start(Operation operatio
   return work;
 }
 
-std::shared_ptr<CollectiveGroup::Work> CollectiveGroup::send(Lanes::Message message,
+std::shared_ptr<CollectiveGroup::Work> CollectiveGroup::send(Channels::Message message,
                                                              TimePoint deadline) {
   return transfer(true, std::move(message), deadline);
 }
 
-std::shared_ptr<CollectiveGroup::Work> CollectiveGroup::receive(Lanes::Message message,
+std::shared_ptr<CollectiveGroup::Work> CollectiveGroup::receive(Channels::Message message,
                                                                 TimePoint deadline) {
   return transfer(false, std::move(message), deadline);
 }
 
-std::shared_ptr<CollectiveGroup::Work> CollectiveGroup::transfer(bool send, Lanes::Message message,
+std::shared_ptr<CollectiveGroup::Work> CollectiveGroup::transfer(bool send,
+                                                                 Channels::Message message,
                                                                  TimePoint deadline) {
   auto work = std::make_shared<Work>();
   work->deadline_ = deadline;
@@ -104,7 +105,7 @@ std::shared_ptr<CollectiveGroup::Work> CollectiveGroup::transfer(bool send, Lane
     if (!failure_.ok()) {
       fail(failure_);
     } else {
-      // Called by lanes_, with the lock held, before the group ends.
+      // Called by channels_, with the lock held, before the group ends.
       message.done = [this, one = work.get()](int peer) ABSL_NO_THREAD_SAFETY_ANALYSIS {
         const auto at = std::find_if(transfers_.begin(), transfers_.end(),
                                      [one](const auto& other) { return other.get() == one; });
@@ -115,14 +116,14 @@ std::shared_ptr<CollectiveGroup::Work> CollectiveGroup::transfer(bool send, Lane
       };
       absl::Status taken;
       if (send) {
-        lanes_.send(std::move(message));
+        channels_.send(std::move(message));
       } else {
-        taken = lanes_.receive(std::move(message));
+        taken = channels_.receive(std::move(message));
       }
       if (!taken.ok()) {
         fail(std::move(taken));
       } else {
-        while (advance_lanes()) {
+        while (advance_channels()) {
         }
       }
     }
@@ -149,7 +150,7 @@ absl::Status CollectiveGroup::wait(const std::shared_ptr<Work>& work, TimePoint 
     {
       MutexLock lock(mutex_);
       ++followers_;
-      if (leading_) mesh_->mine().doorbell.advance();  // the group's own thread gives way
+      if (leading_) mesh_->mine().wake_word.advance();  // the group's own thread gives way
       bool in_time = true;
       while (!work->done() && leading_ && in_time) in_time = moved_on_.wait_until(mutex_, deadline);
       --followers_;
@@ -209,14 +210,14 @@ void CollectiveGroup::wake_background() {
 bool CollectiveGroup::advance_all() {
   const bool moved = advance();
   if (transfers_.empty()) return moved;
-  return advance_lanes() || moved;
+  return advance_channels() || moved;
 }
 
-bool CollectiveGroup::advance_lanes() {
+bool CollectiveGroup::advance_channels() {
   if (!failure_.ok()) return false;
   absl::StatusOr<bool> moved;
   try {
-    moved = lanes_.advance();
+    moved = channels_.advance();
   } catch (const std::exception& failed) {
     moved = absl::ResourceExhaustedError(absl::StrCat("a message: ", without_stack(failed.what())));
   }
@@ -232,7 +233,7 @@ bool CollectiveGroup::advance_lanes() {
 
 void CollectiveGroup::finish_operation() {
   ++operations_;
-  move(&Board::consumed, operations_);
+  move(&ControlBlock::consumed, operations_);
   // These keep up, so that numbers never lie half their range apart.
   mesh_->mine().turned.value.store(operations_, std::memory_order_seq_cst);
   mesh_->mine().reduced.value.store(pieces_before_, std::memory_order_seq_cst);
@@ -257,14 +258,14 @@ void CollectiveGroup::finish(std::shared_ptr<Work> work, absl::Status status) {
 void CollectiveGroup::fail(absl::Status reason) {
   if (failure_.ok()) {
     failure_ = std::move(reason);
-    Board& mine = mesh_->mine();
+    ControlBlock& mine = mesh_->mine();
     const absl::string_view text = failure_.message();
     std::memcpy(mine.failure, text.data(), std::min(text.size(), sizeof(mine.failure) - 1));
-    move(&Board::failed, 1);
-    mine.doorbell.ring();
+    move(&ControlBlock::failed, 1);
+    mine.wake_word.notify();
     std::atomic_thread_fence(std::memory_order_seq_cst);  // before tensors are used again
   }
-  lanes_.clear();
+  channels_.clear();
   phase_ = Phase::kPublish;
   for (std::shared_ptr<Work>& work : std::exchange(queue_, {})) finish(std::move(work), failure_);
   for (std::shared_ptr<Work>& work : std::exchange(transfers_, {})) {
@@ -279,9 +280,9 @@ void CollectiveGroup::look_around() {
   std::vector<int> late;
   for (int other = 0; other < size(); ++other) {
     // Who has done its part may have gone.
-    if (other == rank() || reached((mesh_->board(other).*awaited_).load(), goal_.number)) continue;
+    if (other == rank() || reached((mesh_->block(other).*awaited_).load(), goal_.number)) continue;
     if (absl::Status end = mesh_->end_of(other); !end.ok()) {
-      if (reached((mesh_->board(other).*awaited_).load(), goal_.number)) continue;
+      if (reached((mesh_->block(other).*awaited_).load(), goal_.number)) continue;
       return fail(std::move(end));
     }
     late.push_back(other);
@@ -304,11 +305,11 @@ void CollectiveGroup::look_around() {
 
 void CollectiveGroup::look_at_transfers() {
   if (transfers_.empty() || !failure_.ok()) return;
-  const std::vector<Lanes::Waiting> all = lanes_.waiting();
-  for (const Lanes::Waiting& one : all) {
-    absl::Status end = one.peer == Lanes::kAnyone ? end_of_all() : mesh_->end_of(one.peer);
+  const std::vector<Channels::Waiting> all = channels_.waiting();
+  for (const Channels::Waiting& one : all) {
+    absl::Status end = one.peer == Channels::kAnyone ? end_of_all() : mesh_->end_of(one.peer);
     if (end.ok()) continue;
-    if (advance_lanes()) return;  // what it has left came just now
+    if (advance_channels()) return;  // what it has left came just now
     return fail(prepend(absl::StrCat(one.what, ": "), end));
   }
   const auto earliest = std::min_element(
@@ -316,7 +317,7 @@ void CollectiveGroup::look_at_transfers() {
       [](const auto& one, const auto& other) { return one->deadline_ < other->deadline_; });
   if (Clock::now() < (*earliest)->deadline_) return;
   std::vector<std::string> texts;
-  for (const Lanes::Waiting& one : all) texts.push_back(one.what);
+  for (const Channels::Waiting& one : all) texts.push_back(one.what);
   fail(absl::DeadlineExceededError(
       absl::StrCat("not done in time, among: ", absl::StrJoin(texts, "; "))));
 }
@@ -339,21 +340,21 @@ absl::Status CollectiveGroup::end_of_all() const {
 
 // ---- counters
 
-bool CollectiveGroup::all_reached(Counter Board::*counter, uint32_t goal) {
+bool CollectiveGroup::all_reached(Counter ControlBlock::*counter, uint32_t goal) {
   for (int other = 0; other < size(); ++other) {
-    if (other == rank() || reached((mesh_->board(other).*counter).load(), goal)) continue;
-    goal_ = {&(mesh_->board(other).*counter), goal};
+    if (other == rank() || reached((mesh_->block(other).*counter).load(), goal)) continue;
+    goal_ = {&(mesh_->block(other).*counter), goal};
     awaited_ = counter;
     return false;
   }
   return true;
 }
 
-void CollectiveGroup::move(Counter Board::*counter, uint32_t next) {
+void CollectiveGroup::move(Counter ControlBlock::*counter, uint32_t next) {
   ++steps_;
   (mesh_->mine().*counter).value.store(next, std::memory_order_seq_cst);
   for (int other = 0; other < size(); ++other) {
-    if (other != rank()) mesh_->board(other).doorbell.ring();
+    if (other != rank()) mesh_->block(other).wake_word.notify();
   }
 }
 

@@ -26,13 +26,13 @@
 #include "absl/status/status.h"
 #include "weft/async/spin_policy.h"
 #include "weft/base/mutex.h"
-#include "weft/comm/same_host/lanes.h"
+#include "weft/comm/same_host/channels.h"
 #include "weft/comm/same_host/mesh.h"
 #include "weft/comm/same_host/operation.h"
 
 namespace weft::comm_internal {
 
-// Memory of other ranks that lies outside their boards.
+// Memory of other ranks that lies outside their control blocks.
 class ArenaDirectory {
  public:
   virtual ~ArenaDirectory() = default;
@@ -71,7 +71,7 @@ class CollectiveGroup {
     TimePoint deadline_;
     std::vector<std::function<void()>> then_;  // under the group's lock
     std::shared_ptr<const void> memory_;       // of a message
-    int peer_ = Lanes::kAnyone;
+    int peer_ = Channels::kAnyone;
     absl::Status status_;
     std::atomic<bool> done_{false};
   };
@@ -88,9 +88,9 @@ class CollectiveGroup {
   std::shared_ptr<Work> start(Operation operation, TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   // A message between this rank and another (a receive: Lanes::kAnyone as well), beside the
   // collectives and in no order with them.
-  std::shared_ptr<Work> send(Lanes::Message message, TimePoint deadline)
+  std::shared_ptr<Work> send(Channels::Message message, TimePoint deadline)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  std::shared_ptr<Work> receive(Lanes::Message message, TimePoint deadline)
+  std::shared_ptr<Work> receive(Channels::Message message, TimePoint deadline)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Calls it once the work is done, on a thread of the group that does nothing else. It may start
@@ -140,7 +140,7 @@ class CollectiveGroup {
   // The same with what messages wait for: any of them is worth a look.
   struct Awaited {
     Goal goal;
-    std::vector<Lanes::Watch> watches;
+    std::vector<Channels::Watch> watches;
     bool anything() const { return goal.counter != nullptr || !watches.empty(); }
     bool come() const;
   };
@@ -169,7 +169,7 @@ class CollectiveGroup {
 
   // Does what can be done now; false if nothing could.
   bool advance_all() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool advance_lanes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool advance_channels() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool advance_phase() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool publish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -197,7 +197,7 @@ class CollectiveGroup {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool nothing_under_way() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void wake_background() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::shared_ptr<Work> transfer(bool send, Lanes::Message message, TimePoint deadline)
+  std::shared_ptr<Work> transfer(bool send, Channels::Message message, TimePoint deadline)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void fail(absl::Status reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Who is dead, has given up or is late.
@@ -206,8 +206,9 @@ class CollectiveGroup {
   absl::Status end_of_all() const;
 
   // Whether every other rank's counter has come there; if not, it is the goal now.
-  bool all_reached(Counter Board::*counter, uint32_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void move(Counter Board::*counter, uint32_t next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool all_reached(Counter ControlBlock::*counter, uint32_t number)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void move(Counter ControlBlock::*counter, uint32_t next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of `count` elements, where the part of a rank begins.
   uint64_t part_begin(uint64_t count, int rank) const;
 
@@ -230,7 +231,7 @@ class CollectiveGroup {
   std::deque<std::shared_ptr<Work>> queue_ ABSL_GUARDED_BY(mutex_);
   Finished finished_ ABSL_GUARDED_BY(mutex_);  // to be told
   std::deque<std::function<void()>> calls_ ABSL_GUARDED_BY(mutex_);
-  Lanes lanes_ ABSL_GUARDED_BY(mutex_);
+  Channels channels_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Work>> transfers_ ABSL_GUARDED_BY(mutex_);  // messages under way
 
   uint32_t operations_ ABSL_GUARDED_BY(mutex_) = 0;     // done
@@ -238,7 +239,8 @@ class CollectiveGroup {
   uint64_t steps_ ABSL_GUARDED_BY(mutex_) = 0;  // that anything took: grows while something moves
   Counts counts_ ABSL_GUARDED_BY(mutex_);
   Goal goal_ ABSL_GUARDED_BY(mutex_);
-  Counter Board::*awaited_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of all ranks, to goal_.number
+  Counter ControlBlock::*awaited_ ABSL_GUARDED_BY(mutex_) =
+      nullptr;  // of all ranks, to goal_.number
 
   // ---- of the first one in the queue
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kPublish;

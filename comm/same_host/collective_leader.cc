@@ -38,7 +38,7 @@ void CollectiveGroup::lead(const Work* work, TimePoint deadline, bool looks) {
                              : nothing_under_way() || followers_ > 0 || stopping_;
       awaited.goal = goal_;
       awaited.watches.clear();
-      if (!transfers_.empty()) lanes_.watch(awaited.watches);
+      if (!transfers_.empty()) channels_.watch(awaited.watches);
       look = looks && !over && awaited.anything() && spin_.worth_while();
       if (look) ++counts_.looked;
       if (over) {
@@ -50,11 +50,11 @@ void CollectiveGroup::lead(const Work* work, TimePoint deadline, bool looks) {
     tell(finished);
     if (over) return;
     if (look && look_for(awaited)) continue;
-    const WaitWord::Sleeper sleeper(mesh_->mine().doorbell);
+    const WaitWord::Sleeper sleeper(mesh_->mine().wake_word);
     TimePoint until = std::min(deadline, Clock::now() + options_.tick);
     {
       MutexLock lock(mutex_);
-      if (advance() || advance_lanes() || nothing_under_way()) continue;
+      if (advance() || advance_channels() || nothing_under_way()) continue;
       if (work != nullptr ? work->done() : followers_ > 0 || stopping_) continue;
       if (!queue_.empty()) until = std::min(until, queue_.front()->deadline_);
       ++counts_.slept;
@@ -70,7 +70,7 @@ void CollectiveGroup::lead(const Work* work, TimePoint deadline, bool looks) {
     MutexLock lock(mutex_);
     if (!rung) ++counts_.ticked;
     // First what those have left that are gone.
-    while (advance() || advance_lanes()) {
+    while (advance() || advance_channels()) {
     }
     look_around();
   }

@@ -63,7 +63,7 @@ bool CollectiveGroup::advance_phase() {
 }
 
 bool CollectiveGroup::publish() {
-  if (!all_reached(&Board::consumed, operations_ + 1 - kSlots)) return false;
+  if (!all_reached(&ControlBlock::consumed, operations_ + 1 - kSlots)) return false;
   const Operation& operation = queue_.front()->operation_;
   Slot& slot = mesh_->mine().slots[operations_ % kSlots];
   Record& record = slot.record;
@@ -88,20 +88,20 @@ bool CollectiveGroup::publish() {
   }
   uint64_t offset = 0;
   for (size_t other = 0; other < operation.shares.size(); ++other) {
-    mesh_->lane(rank(), static_cast<int>(other)).shares[operations_ % kSlots] = {
+    mesh_->channel(rank(), static_cast<int>(other)).shares[operations_ % kSlots] = {
         offset, operation.shares[other]};
     offset += operation.shares[other];
   }
   mesh_->mine().claims[operations_ % kSlots].value = first_claim(operations_);
-  move(&Board::published, operations_ + 1);
+  move(&ControlBlock::published, operations_ + 1);
   phase_ = Phase::kMeet;
   return true;
 }
 
 bool CollectiveGroup::meet() {
-  if (!all_reached(&Board::published, operations_ + 1)) return false;
+  if (!all_reached(&ControlBlock::published, operations_ + 1)) return false;
   for (int other = 0; other < size(); ++other) {
-    records_[other] = mesh_->board(other).slots[operations_ % kSlots].record;
+    records_[other] = mesh_->block(other).slots[operations_ % kSlots].record;
   }
   absl::Status same = compare();
   if (same.ok()) same = plan_pulls();
@@ -118,7 +118,7 @@ bool CollectiveGroup::meet() {
     if (record.location != DataLocation::kSlot) largest_ = std::max(largest_, record.bytes);
   }
   for (int other = 0; other < size(); ++other) {
-    sources_[other] = mesh_->board(other).slots[operations_ % kSlots].data;
+    sources_[other] = mesh_->block(other).slots[operations_ % kSlots].data;
   }
   pieces_ = pieces_staged_ = pieces_taken_ = 0;
   piece_reduced_ = false;
@@ -189,7 +189,7 @@ absl::Status CollectiveGroup::place_pulls() {
   for (Operation::Pull& pull : operation.pulls) {
     uint64_t size = pull.size;
     if (pull.share) {
-      const Share share = mesh_->lane(pull.from, rank()).shares[operations_ % kSlots];
+      const Share share = mesh_->channel(pull.from, rank()).shares[operations_ % kSlots];
       pull.offset = share.offset;
       size = share.size;
     }
@@ -216,7 +216,7 @@ bool CollectiveGroup::take_arenas() {
     take_whole();
   }
   if (!all_are_well()) return true;
-  move(&Board::turned, operations_ + 1);
+  move(&ControlBlock::turned, operations_ + 1);
   phase_ = Phase::kLeaveArenas;
   return true;
 }
@@ -226,7 +226,7 @@ bool CollectiveGroup::take_arenas() {
 bool CollectiveGroup::all_are_well() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (int other = 0; other < size(); ++other) {
-    if (other == rank() || mesh_->board(other).failed.load() == 0) continue;
+    if (other == rank() || mesh_->block(other).failed.load() == 0) continue;
     fail(mesh_->end_of(other));
     return false;
   }
@@ -234,7 +234,7 @@ bool CollectiveGroup::all_are_well() {
 }
 
 bool CollectiveGroup::leave_arenas() {
-  if (!all_reached(&Board::turned, operations_ + 1)) return false;
+  if (!all_reached(&ControlBlock::turned, operations_ + 1)) return false;
   finish_operation();
   return true;
 }
@@ -255,13 +255,13 @@ bool CollectiveGroup::add_chunks() {
   for (int turn = 0; turn < size(); ++turn) {
     const int share = (rank() + turn) % size();
     const uint64_t end = part_begin(count, share + 1);
-    std::atomic<uint64_t>& claims = mesh_->board(share).claims[operations_ % kSlots].value;
+    std::atomic<uint64_t>& claims = mesh_->block(share).claims[operations_ % kSlots].value;
     for (;;) {
       if (!all_are_well()) return false;
       const uint64_t claim = claims.fetch_add(1) - first_claim(operations_);
       if (claim >> 32 != 0) {
         fail(absl::InternalError(
-            absl::StrCat("rank ", share, "'s board counts another operation's chunks")));
+            absl::StrCat("rank ", share, "'s control block counts another operation's chunks")));
         return false;
       }
       const uint64_t begin = part_begin(count, share) + claim * chunk;

@@ -19,7 +19,7 @@ bool CollectiveGroup::move_pieces() {
 bool CollectiveGroup::stage_piece() {
   if (pieces_staged_ == pieces_ || pieces_staged_ - pieces_taken_ == kStages) return false;
   const uint32_t piece = pieces_before_ + static_cast<uint32_t>(pieces_staged_);
-  if (!all_reached(&Board::unstaged, piece + 1 - kStages)) return false;
+  if (!all_reached(&ControlBlock::unstaged, piece + 1 - kStages)) return false;
   const Record& mine = records_[rank()];
   const uint64_t begin = pieces_staged_ * kStageBytes;
   if (mine.location != DataLocation::kSlot && begin < mine.bytes) {
@@ -28,17 +28,17 @@ bool CollectiveGroup::stage_piece() {
     counts_.copied_bytes += end - begin;
   }
   ++pieces_staged_;
-  move(&Board::staged, piece + 1);
+  move(&ControlBlock::staged, piece + 1);
   return true;
 }
 
 bool CollectiveGroup::take_piece() {
   if (pieces_taken_ == pieces_staged_) return false;
   const uint32_t piece = pieces_before_ + static_cast<uint32_t>(pieces_taken_);
-  if (!all_reached(&Board::staged, piece + 1)) return false;
+  if (!all_reached(&ControlBlock::staged, piece + 1)) return false;
   const Operation& operation = queue_.front()->operation_;
   const uint64_t begin = pieces_taken_ * kStageBytes, end = begin + kStageBytes;
-  const auto stage_of = [&](int other) { return mesh_->board(other).stages[piece % kStages]; };
+  const auto stage_of = [&](int other) { return mesh_->block(other).stages[piece % kStages]; };
   if (operation.sum != Operation::Sum::kNone) {
     for (int other = 0; other < size(); ++other) sources_[other] = stage_of(other);
   }
@@ -55,9 +55,9 @@ bool CollectiveGroup::take_piece() {
         std::byte* target = stage_of(rank()) + from * width;
         sum(first, first + from, until - from, {&target, 1});
         piece_reduced_ = true;
-        move(&Board::reduced, piece + 1);
+        move(&ControlBlock::reduced, piece + 1);
       }
-      if (!all_reached(&Board::reduced, piece + 1)) return false;
+      if (!all_reached(&ControlBlock::reduced, piece + 1)) return false;
       piece_reduced_ = false;
       for (int other = 0; other < size(); ++other) {
         const uint64_t from = part_begin(count, other) * width;
@@ -88,7 +88,7 @@ bool CollectiveGroup::take_piece() {
     }
   }
   ++pieces_taken_;
-  move(&Board::unstaged, piece + 1);
+  move(&ControlBlock::unstaged, piece + 1);
   return true;
 }
 

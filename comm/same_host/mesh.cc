@@ -13,7 +13,7 @@
 namespace weft::comm_internal {
 namespace {
 
-constexpr std::string_view kVersion = "weft-board-2";
+constexpr std::string_view kVersion = "weft-block-2";
 constexpr std::chrono::milliseconds kLook{100};  // for who has died meanwhile
 constexpr std::chrono::seconds kGreeting{10};    // that a new connection takes at most
 
@@ -54,17 +54,17 @@ struct Hello {
   std::string token;  // of the rank that is greeted
   int from = -1;
   int size = 0;
-  uint64_t board_bytes = 0;
+  uint64_t block_bytes = 0;
 
   std::string text() const {
-    return absl::StrCat(std::string(kVersion), " ", token, " ", from, " ", size, " ", board_bytes);
+    return absl::StrCat(std::string(kVersion), " ", token, " ", from, " ", size, " ", block_bytes);
   }
   static absl::StatusOr<Hello> parse(const std::string& text) {
     const std::vector<std::string> words = absl::StrSplit(text, ' ');
     Hello hello;
     if (words.size() != 5 || words[0] != kVersion || !absl::SimpleAtoi(words[2], &hello.from) ||
         !absl::SimpleAtoi(words[3], &hello.size) ||
-        !absl::SimpleAtoi(words[4], &hello.board_bytes)) {
+        !absl::SimpleAtoi(words[4], &hello.block_bytes)) {
       return absl::InvalidArgumentError("a greeting that this version does not understand");
     }
     hello.token = words[1];
@@ -72,14 +72,16 @@ struct Hello {
   }
 };
 
-size_t board_bytes(int size) { return sizeof(Board) + static_cast<size_t>(size) * sizeof(Lane); }
+size_t block_bytes(int size) {
+  return sizeof(ControlBlock) + static_cast<size_t>(size) * sizeof(Channel);
+}
 
-// The board that came with a greeting.
-absl::StatusOr<SealedMemory> board_of(LocalSocket::Message message, const Hello& hello) {
-  if (message.descriptors.size() != 1 || hello.board_bytes < board_bytes(hello.size)) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", hello.from, " sent no board"));
+// The control block that came with a greeting.
+absl::StatusOr<SealedMemory> block_of(LocalSocket::Message message, const Hello& hello) {
+  if (message.descriptors.size() != 1 || hello.block_bytes < block_bytes(hello.size)) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", hello.from, " sent no control block"));
   }
-  return SealedMemory::adopt(std::move(message.descriptors[0]), hello.board_bytes);
+  return SealedMemory::adopt(std::move(message.descriptors[0]), hello.block_bytes);
 }
 
 absl::Status about(int rank, const absl::Status& status) {
@@ -96,8 +98,8 @@ absl::StatusOr<std::unique_ptr<Mesh>> Mesh::form(int rank, int size, Noticeboard
   }
   auto mesh = std::unique_ptr<Mesh>(new Mesh(rank, size));
   WEFT_ASSIGN_OR_RETURN(SealedMemory own,
-                        SealedMemory::create(absl::StrCat("weft-board-", rank), board_bytes(size)));
-  mesh->keep_board(rank, std::move(own));
+                        SealedMemory::create(absl::StrCat("weft-block-", rank), block_bytes(size)));
+  mesh->keep_block(rank, std::move(own));
   if (size == 1) return mesh;
 
   WEFT_ASSIGN_OR_RETURN(LocalListener listener, LocalListener::create());
@@ -129,8 +131,8 @@ absl::StatusOr<std::unique_ptr<Mesh>> Mesh::form(int rank, int size, Noticeboard
                                                      hello.size, " answers where rank ", other,
                                                      " of ", size, " should"));
     }
-    WEFT_ASSIGN_OR_RETURN(SealedMemory board, board_of(*std::move(answer), hello));
-    mesh->keep_board(other, std::move(board));
+    WEFT_ASSIGN_OR_RETURN(SealedMemory block, block_of(*std::move(answer), hello));
+    mesh->keep_block(other, std::move(block));
     mesh->sockets_[other] = std::make_unique<LocalSocket>(*std::move(socket));
   }
   // From all higher ones, in whatever order they come. Who does not know the token is let go.
@@ -163,8 +165,8 @@ absl::StatusOr<std::unique_ptr<Mesh>> Mesh::form(int rank, int size, Noticeboard
       continue;
     }
     const int other = hello->from;
-    WEFT_ASSIGN_OR_RETURN(SealedMemory board, board_of(*std::move(greeting), *hello));
-    mesh->keep_board(other, std::move(board));
+    WEFT_ASSIGN_OR_RETURN(SealedMemory block, block_of(*std::move(greeting), *hello));
+    mesh->keep_block(other, std::move(block));
     if (absl::Status sent = greet(*socket, mine.token); !sent.ok()) return about(other, sent);
     mesh->sockets_[other] = std::make_unique<LocalSocket>(*std::move(socket));
     --missing;
@@ -172,8 +174,8 @@ absl::StatusOr<std::unique_ptr<Mesh>> Mesh::form(int rank, int size, Noticeboard
   return mesh;
 }
 
-void Mesh::keep_board(int rank, SealedMemory memory) {
-  boards_[rank] = memory.data();
+void Mesh::keep_block(int rank, SealedMemory memory) {
+  blocks_[rank] = memory.data();
   memory_[rank] = std::move(memory);
 }
 
@@ -194,7 +196,7 @@ bool Mesh::gone(int rank) const {
 }
 
 absl::Status Mesh::end_of(int rank) const {
-  const Board& there = board(rank);
+  const ControlBlock& there = block(rank);
   // Who gives up says so before it goes.
   const bool closed = gone(rank);
   if (there.failed.load() != 0) {
@@ -206,7 +208,7 @@ absl::Status Mesh::end_of(int rank) const {
       absl::StrCat("rank ", rank, " (process ", sockets_[rank]->peer_process(), ") has died"));
 }
 
-bool Mesh::died(int rank) const { return gone(rank) && board(rank).failed.load() == 0; }
+bool Mesh::died(int rank) const { return gone(rank) && block(rank).failed.load() == 0; }
 
 void Mesh::leave() {
   for (const auto& socket : sockets_) {

@@ -1,7 +1,7 @@
-// The ranks of one host, connected: every rank's board mapped, and a socket to every rank.
+// The ranks of one host, connected: every rank's control block mapped, and a socket to every rank.
 //
 // Thread safety: form() is called once; the rest may be called from any thread.
-// Lifetime: a rank's board stays mapped here after that rank has ended.
+// Lifetime: a rank's control block stays mapped here after that rank has ended.
 // Blocking: form(), until its deadline.
 // Errors: DeadlineExceeded (names the ranks that have not come), Unavailable (names the rank that
 // cannot be reached, and its host), InvalidArgument (a rank of another group or version answers),
@@ -18,7 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "weft/comm/same_host/board.h"
+#include "weft/comm/same_host/control_block.h"
 #include "weft/shm/local_socket.h"
 #include "weft/shm/sealed_memory.h"
 
@@ -44,11 +44,11 @@ class Mesh {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  Board& board(int rank) const { return *reinterpret_cast<Board*>(boards_[rank]); }
-  Board& mine() const { return board(rank_); }
+  ControlBlock& block(int rank) const { return *reinterpret_cast<ControlBlock*>(blocks_[rank]); }
+  ControlBlock& mine() const { return block(rank_); }
   // What `from` has laid out for messages between it and `to`.
-  Lane& lane(int from, int to) const {
-    return reinterpret_cast<Lane*>(boards_[from] + sizeof(Board))[to];
+  Channel& channel(int from, int to) const {
+    return reinterpret_cast<Channel*>(blocks_[from] + sizeof(ControlBlock))[to];
   }
 
   // Sends memory to a rank; nothing to itself. One thread at a time.
@@ -63,22 +63,22 @@ class Mesh {
   absl::Status end_of(int rank) const;
   // Whether it has gone without a word.
   bool died(int rank) const;
-  // Reads that rank's board where it has mapped it itself. For ranks that are threads of one
-  // process, before they begin: ThreadSanitizer then sees both sides of an access. `owner` outlives
-  // this.
-  void share_mapping_of(const Mesh& owner) { boards_[owner.rank_] = owner.boards_[owner.rank_]; }
+  // Reads that rank's control block where it has mapped it itself. For ranks that are threads of
+  // one process, before they begin: ThreadSanitizer then sees both sides of an access. `owner`
+  // outlives this.
+  void share_mapping_of(const Mesh& owner) { blocks_[owner.rank_] = owner.blocks_[owner.rank_]; }
   // Closes all sockets: the others see this rank gone.
   void leave();
 
  private:
   Mesh(int rank, int size)
-      : rank_(rank), size_(size), memory_(size), boards_(size), sockets_(size) {}
-  void keep_board(int rank, SealedMemory memory);
+      : rank_(rank), size_(size), memory_(size), blocks_(size), sockets_(size) {}
+  void keep_block(int rank, SealedMemory memory);
 
   const int rank_;
   const int size_;
   std::vector<SealedMemory> memory_;                   // by rank
-  std::vector<std::byte*> boards_;                     // by rank: where it is used
+  std::vector<std::byte*> blocks_;                     // by rank: where it is used
   std::vector<std::unique_ptr<LocalSocket>> sockets_;  // by rank; none to this one
 };
 

@@ -12,7 +12,7 @@
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
-#include "weft/comm/same_host/board.h"
+#include "weft/comm/same_host/control_block.h"
 #include "weft/comm/tensors/tensor_arguments.h"
 
 namespace weft::comm_internal {

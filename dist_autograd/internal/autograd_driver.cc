@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "weft/base/fail_point.h"
+#include "weft/base/faults/fail_point.h"
 #include "weft/base/status.h"
-#include "weft/dist_autograd/internal/near_executor.h"
+#include "weft/dist_autograd/internal/inline_executor.h"
 
 namespace weft::dist_autograd_internal {
 
@@ -70,7 +70,7 @@ AutogradDriver::AutogradDriver(const std::shared_ptr<rpc_internal::WorkerRuntime
     : runtime_(runtime),
       agent_(runtime->agent()),
       executor_(runtime->executor()),
-      pass_executor_(std::make_shared<NearExecutor>(runtime->executor())),
+      pass_executor_(std::make_shared<InlineExecutor>(runtime->executor())),
       clock_(runtime->clock()),
       observer_(observer),
       core_(runtime->id()) {}
@@ -289,10 +289,10 @@ void AutogradDriver::stop() {
       outbox.ended.emplace_back(std::move(promise), std::move(failure));
     }
     waiting_.clear();
-    send_riders(outbox);
-    if (riders_timer_) {
-      clock_.cancel(*riders_timer_);
-      riders_timer_.reset();
+    send_piggybacked(outbox);
+    if (piggyback_timer_) {
+      clock_.cancel(*piggyback_timer_);
+      piggyback_timer_.reset();
       agent_.release_work();
     }
   }

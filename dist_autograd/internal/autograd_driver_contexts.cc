@@ -89,7 +89,7 @@ void AutogradDriver::release(const ContextId& context) {
   step(
       [&](ContextCore& core, AutogradActions& out) {
         core.release(context, out)
-            .IgnoreError();  // it may be gone: its creator can be another life
+            .IgnoreError();  // it may be gone: its creator can be another incarnation
       },
       On::kUserThread);
 }

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "weft/base/fail_point.h"
+#include "weft/base/faults/fail_point.h"
 #include "weft/base/status.h"
 #include "weft/dist_autograd/autograd_driver.h"
 
@@ -13,66 +13,68 @@ using namespace backward;  // NOLINT: the actions, in a file that carries them o
 namespace {
 
 // How long a message that nobody waits for may wait for another one to ride on.
-constexpr std::chrono::milliseconds kRidersWait{5};
+constexpr std::chrono::milliseconds kPiggybackWait{5};
 
 }  // namespace
 
 // ---- what goes out
 
 void AutogradDriver::hand_out(Send send, Outbox& outbox) {
-  Riders& riders = riders_[send.to];
-  if (!may_ride(send.message)) {
+  Piggybacked& piggybacked = piggybacked_[send.to];
+  if (!may_piggyback(send.message)) {
     set_budget(send);
-    outbox.parcels.push_back({send.to, std::move(send.message), std::exchange(riders, {})});
+    outbox.batches.push_back({send.to, std::move(send.message), std::exchange(piggybacked, {})});
     return;
   }
-  riders.push_back(std::move(send.message));
-  if (riders_timer_) return;
+  piggybacked.push_back(std::move(send.message));
+  if (piggyback_timer_) return;
   agent_.hold_work();  // until the timer has fired, whether or not they found a ride
-  riders_timer_ =
-      call_at(clock_.now() + kRidersWait, [](AutogradDriver& driver) { driver.on_riders_due(); });
+  piggyback_timer_ = call_at(clock_.now() + kPiggybackWait,
+                             [](AutogradDriver& driver) { driver.on_piggybacked_due(); });
 }
 
 // The first of them carries the others.
-void AutogradDriver::send_riders(Outbox& outbox) {
-  for (auto& [to, riders] : std::exchange(riders_, {})) {
-    if (riders.empty()) continue;
-    AutogradMessage last = std::move(riders.back());
-    riders.pop_back();
-    outbox.parcels.push_back({to, std::move(last), std::move(riders)});
+void AutogradDriver::send_piggybacked(Outbox& outbox) {
+  for (auto& [to, piggybacked] : std::exchange(piggybacked_, {})) {
+    if (piggybacked.empty()) continue;
+    AutogradMessage last = std::move(piggybacked.back());
+    piggybacked.pop_back();
+    outbox.batches.push_back({to, std::move(last), std::move(piggybacked)});
   }
 }
 
-void AutogradDriver::on_riders_due() {
+void AutogradDriver::on_piggybacked_due() {
   Outbox outbox;
   {
     MutexLock lock(mutex_);
-    if (!riders_timer_) return;  // stopped meanwhile
-    riders_timer_.reset();
-    send_riders(outbox);
+    if (!piggyback_timer_) return;  // stopped meanwhile
+    piggyback_timer_.reset();
+    send_piggybacked(outbox);
   }
   deliver(std::move(outbox), On::kAnyThread);
   agent_.release_work();
 }
 
-void AutogradDriver::post(Parcel parcel) {
-  const PassId* about = pass_of(parcel.message);
+void AutogradDriver::post(MessageBatch batch) {
+  const PassId* about = pass_of(batch.message);
   const std::optional<PassId> pass = about == nullptr ? std::nullopt : std::optional(*about);
-  absl::StatusOr<Frame> frame = to_frame(std::move(parcel.message), parcel.riders);
+  absl::StatusOr<Frame> frame = to_frame(std::move(batch.message), batch.piggybacked);
   if (frame.ok()) {
     if (absl::Status size = agent_.check_size(*frame); !size.ok()) frame = std::move(size);
   }
   if (frame.ok()) {
     // A dead receiver is reported apart.
-    agent_.post(parcel.to, rpc_internal::Topic::kAutograd, *std::move(frame));
+    agent_.post(batch.to, rpc_internal::Topic::kAutograd, *std::move(frame));
     return;
   }
-  for (AutogradMessage& rider : parcel.riders) post({parcel.to, std::move(rider), {}});
+  for (AutogradMessage& each : batch.piggybacked) {
+    post({batch.to, std::move(each), {}});
+  }
   if (pass) fail_pass(*pass, std::move(frame).status());
 }
 
 void AutogradDriver::deliver(Outbox outbox, On thread) {
-  for (Parcel& parcel : outbox.parcels) post(std::move(parcel));
+  for (MessageBatch& batch : outbox.batches) post(std::move(batch));
   for (auto& [promise, outcome] : outbox.ended) {
     if (outcome.status.ok()) {
       promise.set_value();
@@ -80,7 +82,8 @@ void AutogradDriver::deliver(Outbox outbox, On thread) {
       promise.set_error(describe(outcome));
     }
   }
-  if (thread == On::kAnyThread && !outbox.dropped.empty()) bury(std::move(outbox.dropped));
+  if (thread == On::kAnyThread && !outbox.dropped.empty())
+    drop_on_executor(std::move(outbox.dropped));
   if (!outbox.kept.empty()) executor_.schedule([kept = std::move(outbox.kept)] {});
 }
 
@@ -88,16 +91,16 @@ void AutogradDriver::deliver(Outbox outbox, On thread) {
 
 void AutogradDriver::begin_work() {
   agent_.hold_work();
-  MutexLock lock(graves_mutex_);
+  MutexLock lock(tombstones_mutex_);
   ++work_;
 }
 
 void AutogradDriver::end_work() {
   std::vector<std::shared_ptr<void>> dropped;
   {
-    MutexLock lock(graves_mutex_);
+    MutexLock lock(tombstones_mutex_);
     --work_;
-    dropped.swap(graves_);
+    dropped.swap(tombstones_);
   }
   if (!dropped.empty() && Executor::current() != &executor_) {
     executor_.schedule([dropped = std::move(dropped)] {});
@@ -106,12 +109,12 @@ void AutogradDriver::end_work() {
   agent_.release_work();
 }
 
-void AutogradDriver::bury(std::vector<std::shared_ptr<void>> dropped) {
+void AutogradDriver::drop_on_executor(std::vector<std::shared_ptr<void>> dropped) {
   {
-    MutexLock lock(graves_mutex_);
+    MutexLock lock(tombstones_mutex_);
     if (work_ > 0) {
-      graves_.insert(graves_.end(), std::make_move_iterator(dropped.begin()),
-                     std::make_move_iterator(dropped.end()));
+      tombstones_.insert(tombstones_.end(), std::make_move_iterator(dropped.begin()),
+                         std::make_move_iterator(dropped.end()));
       return;
     }
   }
@@ -121,17 +124,19 @@ void AutogradDriver::bury(std::vector<std::shared_ptr<void>> dropped) {
 // ---- what comes in
 
 void AutogradDriver::on_post(WorkerId from, Frame frame) {
-  absl::StatusOr<AutogradParcel> parcel = from_frame(frame);
-  if (!parcel.ok()) {
+  absl::StatusOr<AutogradBatch> batch = from_frame(frame);
+  if (!batch.ok()) {
     // Whoever waits for what was in it would wait until the deadline.
     agent_.suspect(from, absl::UnavailableError(absl::StrCat("broke the autograd protocol: ",
-                                                             parcel.status().message())));
+                                                             batch.status().message())));
     return;
   }
   WEFT_FAIL_POINT("autograd.arrived");
   step([&](ContextCore& core, AutogradActions& out) {
-    for (AutogradMessage& rider : parcel->riders) core.on_message(from, std::move(rider), out);
-    core.on_message(from, std::move(parcel->message), out);
+    for (AutogradMessage& each : batch->piggybacked) {
+      core.on_message(from, std::move(each), out);
+    }
+    core.on_message(from, std::move(batch->message), out);
   });
 }
 

@@ -34,11 +34,13 @@ absl::Status append_gradients(GradMessage& message, std::vector<at::Tensor>& ten
 
 }  // namespace
 
-absl::StatusOr<Frame> to_frame(AutogradMessage message, const Riders& riders) {
+absl::StatusOr<Frame> to_frame(AutogradMessage message, const Piggybacked& piggybacked) {
   MessageMemory memory;
   auto& post = *memory.make<wire::AutogradPost>();
   to_wire(message, post);
-  for (const AutogradMessage& rider : riders) to_wire(rider, *post.add_riders());
+  for (const AutogradMessage& each : piggybacked) {
+    to_wire(each, *post.add_piggybacked());
+  }
   Frame frame;
   post.SerializeToString(&frame.body);
   std::vector<at::Tensor> tensors;
@@ -52,7 +54,7 @@ absl::StatusOr<Frame> to_frame(AutogradMessage message, const Riders& riders) {
   return frame;
 }
 
-absl::StatusOr<AutogradParcel> from_frame(const Frame& frame) {
+absl::StatusOr<AutogradBatch> from_frame(const Frame& frame) {
   MessageMemory memory;
   auto& post = *memory.make<wire::AutogradPost>();
   const uint32_t size = frame.header.value_bytes;
@@ -61,7 +63,7 @@ absl::StatusOr<AutogradParcel> from_frame(const Frame& frame) {
     return absl::InvalidArgumentError("autograd message: cannot be parsed");
   }
   WEFT_ASSIGN_OR_RETURN(AutogradMessage message, from_wire(post));
-  WEFT_ASSIGN_OR_RETURN(Riders riders, riders_from_wire(post));
+  WEFT_ASSIGN_OR_RETURN(Piggybacked piggybacked, piggybacked_from_wire(post));
   absl::StatusOr<std::vector<at::Tensor>> tensors;
   WEFT_RETURN_IF_ERROR(rpc_internal::run_user_code([&] { tensors = decode_tensors(frame); }));
   WEFT_RETURN_IF_ERROR(tensors.status());
@@ -79,7 +81,7 @@ absl::StatusOr<AutogradParcel> from_frame(const Frame& frame) {
       next = end;
     }
   }
-  return AutogradParcel{std::move(riders), std::move(message)};
+  return AutogradBatch{std::move(piggybacked), std::move(message)};
 }
 
 }  // namespace weft::dist_autograd_internal

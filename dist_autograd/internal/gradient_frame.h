@@ -15,15 +15,15 @@
 namespace weft::dist_autograd_internal {
 
 // Messages without a hurry that go along with another to the same worker.
-using Riders = std::vector<AutogradMessage>;
+using Piggybacked = std::vector<AutogradMessage>;
 
-struct AutogradParcel {
-  Riders riders;  // to be acted upon first
+struct AutogradBatch {
+  Piggybacked piggybacked;  // to be acted upon first
   AutogradMessage message;
 };
 
-absl::StatusOr<Frame> to_frame(AutogradMessage message, const Riders& riders = {});
+absl::StatusOr<Frame> to_frame(AutogradMessage message, const Piggybacked& piggybacked = {});
 // The entries of a GRAD come with their TensorPayload.
-absl::StatusOr<AutogradParcel> from_frame(const Frame& frame);
+absl::StatusOr<AutogradBatch> from_frame(const Frame& frame);
 
 }  // namespace weft::dist_autograd_internal

@@ -425,15 +425,17 @@ absl::StatusOr<AutogradMessage> from_wire(const wire::AutogradPost& in) {
   return bad("of no known kind");
 }
 
-absl::StatusOr<std::vector<AutogradMessage>> riders_from_wire(const wire::AutogradPost& in) {
-  std::vector<AutogradMessage> riders;
-  WEFT_RETURN_IF_ERROR(check_length(in.riders()));
-  for (const wire::AutogradPost& one : in.riders()) {
-    WEFT_ASSIGN_OR_RETURN(AutogradMessage rider, from_wire(one));
-    if (!may_ride(rider) || one.riders_size() > 0) return bad("of a kind that cannot ride");
-    riders.push_back(std::move(rider));
+absl::StatusOr<std::vector<AutogradMessage>> piggybacked_from_wire(const wire::AutogradPost& in) {
+  std::vector<AutogradMessage> piggybacked;
+  WEFT_RETURN_IF_ERROR(check_length(in.piggybacked()));
+  for (const wire::AutogradPost& one : in.piggybacked()) {
+    WEFT_ASSIGN_OR_RETURN(AutogradMessage message, from_wire(one));
+    if (!may_piggyback(message) || one.piggybacked_size() > 0) {
+      return bad("of a kind that cannot be piggybacked");
+    }
+    piggybacked.push_back(std::move(message));
   }
-  return riders;
+  return piggybacked;
 }
 
 size_t tensors_expected(const AutogradMessage& message) {

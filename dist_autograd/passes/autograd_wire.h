@@ -29,7 +29,7 @@ absl::StatusOr<AutogradMetadata> from_wire(const wire::AutogradMetadata& in, uin
 void to_wire(const AutogradMessage& message, wire::AutogradPost& out);
 absl::StatusOr<AutogradMessage> from_wire(const wire::AutogradPost& in);
 // The messages that ride on `in`.
-absl::StatusOr<std::vector<AutogradMessage>> riders_from_wire(const wire::AutogradPost& in);
+absl::StatusOr<std::vector<AutogradMessage>> piggybacked_from_wire(const wire::AutogradPost& in);
 
 // How many tensors follow the message in its frame.
 size_t tensors_expected(const AutogradMessage& message);

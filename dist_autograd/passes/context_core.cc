@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "weft/base/breakage.h"
+#include "weft/base/faults/breakage.h"
 #include "weft/base/status.h"
 
 namespace weft::dist_autograd_internal {

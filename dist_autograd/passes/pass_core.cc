@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
-#include "weft/base/breakage.h"
+#include "weft/base/faults/breakage.h"
 #include "weft/base/status.h"
 
 namespace weft::dist_autograd_internal {

@@ -68,7 +68,7 @@ PassHeader* header_of(AutogradMessage& message) {
   return nullptr;
 }
 
-bool may_ride(const AutogradMessage& message) {
+bool may_piggyback(const AutogradMessage& message) {
   return std::holds_alternative<PublishMessage>(message) ||
          std::holds_alternative<ReleaseContextMessage>(message);
 }

@@ -169,7 +169,7 @@ const PassId* pass_of(const AutogradMessage& message);
 // The header of a message that can engage its receiver, else null.
 PassHeader* header_of(AutogradMessage& message);
 // Nobody waits for it: it may be kept back for a moment, to travel with another message.
-bool may_ride(const AutogradMessage& message);
+bool may_piggyback(const AutogradMessage& message);
 // "GRAD", "REPORT" ...
 std::string_view kind_of(const AutogradMessage& message);
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "weft/base/fail_point.h"
+#include "weft/base/faults/fail_point.h"
 #include "weft/base/status.h"
 #include "weft/dist_autograd/autograd_driver.h"
 #include "weft/dist_optim/steps/step_keeper.h"
@@ -127,7 +127,7 @@ absl::Status OptimizerShard::abort(StepId step) {
   return stepper_->abort(step);
 }
 
-absl::StatusOr<Verdict> OptimizerShard::settle(StepId step) {
+absl::StatusOr<StepDecision> OptimizerShard::settle(StepId step) {
   note(step.optimizer);
   return stepper_->settle(step);
 }
@@ -232,13 +232,13 @@ void OptimizerShard::caller_died(const std::weak_ptr<RpcRuntime>& runtime) {
   send(std::move(asks), others, runtime);
 }
 
-Verdict OptimizerShard::inquire(StepInquiry inquiry) {
+StepDecision OptimizerShard::inquire(StepInquiry inquiry) {
   note(inquiry.step.optimizer);
   std::vector<WorkerId> dead;
   for (const uint64_t bits : inquiry.dead) dead.push_back(WorkerId::from_bits(bits));
   ShardStepper::Asks asks;
-  const Verdict verdict = stepper_->inquire(inquiry.step, dead, asks);
-  if (asks.empty()) return verdict;
+  const StepDecision decision = stepper_->inquire(inquiry.step, dead, asks);
+  if (asks.empty()) return decision;
   std::shared_ptr<const Others> others;
   {
     MutexLock lock(mutex_);
@@ -246,7 +246,7 @@ Verdict OptimizerShard::inquire(StepInquiry inquiry) {
   }
   const absl::StatusOr<std::shared_ptr<RpcRuntime>> runtime = rpc_internal::current_runtime();
   if (others != nullptr && runtime.ok()) send(std::move(asks), others, *runtime);
-  return verdict;
+  return decision;
 }
 
 void OptimizerShard::send(ShardStepper::Asks asks, const std::shared_ptr<const Others>& others,
@@ -258,43 +258,44 @@ void OptimizerShard::ask(const step::Ask& question, const std::shared_ptr<const 
                          const std::weak_ptr<RpcRuntime>& runtime) {
   const auto live = runtime.lock();
   if (live == nullptr) return;
-  Future<Verdict> verdict = Future<Verdict>::ready(absl::CancelledError("not asked"));
+  Future<StepDecision> decision = Future<StepDecision>::ready(absl::CancelledError("not asked"));
   try {
     CallScope scope;
     scope.runtime = live;
     CallScopeGuard guard(std::move(scope));
     StepInquiry inquiry{question.step, {}};
     for (const WorkerId dead : question.dead) inquiry.dead.push_back(dead.bits());
-    verdict = others->at(question.other)
-                  .with({.timeout = absl::InfiniteDuration()})
-                  .rpc_async(&OptimizerShard::inquire, std::move(inquiry));
+    decision = others->at(question.other)
+                   .with({.timeout = absl::InfiniteDuration()})
+                   .rpc_async(&OptimizerShard::inquire, std::move(inquiry));
   } catch (const RpcError& refused) {
-    verdict = Future<Verdict>::ready(refused.status());
+    decision = Future<StepDecision>::ready(refused.status());
   }
   // An answer may apply the step.
-  verdict.state()->on_complete_inline(
-      [self = shared_from_this(), question, verdict, others, runtime] {
+  decision.state()->on_complete_inline(
+      [self = shared_from_this(), question, decision, others, runtime] {
         const auto live = runtime.lock();
         if (live == nullptr) return;
-        live->executor().schedule([self, question, verdict, others, runtime] {
-          self->answered(question, verdict.result(), others, runtime);
+        live->executor().schedule([self, question, decision, others, runtime] {
+          self->answered(question, decision.result(), others, runtime);
         });
       });
 }
 
-void OptimizerShard::answered(const step::Ask& question, const absl::StatusOr<Verdict>& verdict,
+void OptimizerShard::answered(const step::Ask& question,
+                              const absl::StatusOr<StepDecision>& decision,
                               const std::shared_ptr<const Others>& others,
                               const std::weak_ptr<RpcRuntime>& runtime) {
   const auto live = runtime.lock();
   if (live == nullptr || stepper_->outcome(question.step) != StepOutcome::kPrepared) return;
   const WorkerId owner = others->at(question.other).owner();
   ShardStepper::Asks asks;
-  if (verdict.ok()) {
-    stepper_->on_answer(question.step, question.other, question.round, *verdict, asks);
+  if (decision.ok()) {
+    stepper_->on_answer(question.step, question.other, question.round, *decision, asks);
     if (stepper_->outcome(question.step) == StepOutcome::kApplied) {
       (void)durable_after(question.step);  // no caller waits for it
     }
-  } else if (!is_live(*live, owner) || rref_internal::is_rref_lost(verdict.status())) {
+  } else if (!is_live(*live, owner) || rref_internal::is_rref_lost(decision.status())) {
     stepper_->on_worker_dead(question.step.optimizer, owner, asks);
   } else {
     // It lives and has not said: perhaps it applied the step.

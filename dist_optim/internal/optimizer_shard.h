@@ -65,9 +65,9 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
   // hogwild.
   Future<StepDurable> apply(StepRequest request);
   // The caller asks: what is not applied here never will be.
-  absl::StatusOr<Verdict> settle(StepId step);
+  absl::StatusOr<StepDecision> settle(StepId step);
   // Another owner asks, for the caller is dead: whose COMMIT is refused from now on.
-  Verdict inquire(StepInquiry inquiry) ABSL_LOCKS_EXCLUDED(mutex_);
+  StepDecision inquire(StepInquiry inquiry) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The caller's optimizer goes on with a line of steps (docs/durable_steps.md).
   absl::StatusOr<LineStanding> join(CallContext& caller, uint64_t optimizer, std::string line);
@@ -100,7 +100,7 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
             const std::weak_ptr<RpcRuntime>& runtime);
   void ask(const step::Ask& question, const std::shared_ptr<const Others>& others,
            const std::weak_ptr<RpcRuntime>& runtime);
-  void answered(const step::Ask& question, const absl::StatusOr<Verdict>& verdict,
+  void answered(const step::Ask& question, const absl::StatusOr<StepDecision>& decision,
                 const std::shared_ptr<const Others>& others,
                 const std::weak_ptr<RpcRuntime>& runtime);
 

@@ -12,7 +12,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "absl/strings/str_cat.h"
-#include "weft/base/fail_point.h"
+#include "weft/base/faults/fail_point.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
 #include "weft/dist_autograd/graph/engine_scope.h"
@@ -286,12 +286,12 @@ absl::Status ShardStepper::abort(const StepId& step) {
   return done;
 }
 
-absl::StatusOr<Verdict> ShardStepper::settle(const StepId& step) {
+absl::StatusOr<StepDecision> ShardStepper::settle(const StepId& step) {
   MutexLock lock(mutex_);
   OwnerActions actions;
-  absl::StatusOr<Verdict> verdict = core_.settle(step, actions);
+  absl::StatusOr<StepDecision> decision = core_.settle(step, actions);
   carry_out(std::move(actions), nullptr);
-  return verdict;
+  return decision;
 }
 
 void ShardStepper::meet(const OptimizerId& optimizer, std::vector<WorkerId> others) {
@@ -306,19 +306,20 @@ void ShardStepper::on_worker_dead(const OptimizerId& optimizer, WorkerId dead, A
   carry_out(std::move(actions), &asks);
 }
 
-Verdict ShardStepper::inquire(const StepId& step, const std::vector<WorkerId>& dead, Asks& asks) {
+StepDecision ShardStepper::inquire(const StepId& step, const std::vector<WorkerId>& dead,
+                                   Asks& asks) {
   MutexLock lock(mutex_);
   OwnerActions actions;
-  const Verdict verdict = core_.inquire(step, dead, actions);
+  const StepDecision decision = core_.inquire(step, dead, actions);
   carry_out(std::move(actions), &asks);
-  return verdict;
+  return decision;
 }
 
 void ShardStepper::on_answer(const StepId& step, size_t other, uint64_t round,
-                             const Verdict& verdict, Asks& asks) {
+                             const StepDecision& decision, Asks& asks) {
   MutexLock lock(mutex_);
   OwnerActions actions;
-  core_.on_answer(step, other, round, verdict, actions);
+  core_.on_answer(step, other, round, decision, actions);
   carry_out(std::move(actions), &asks);
 }
 

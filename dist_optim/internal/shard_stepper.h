@@ -57,13 +57,13 @@ class ShardStepper {
   using Asks = std::vector<step::Ask>;
   absl::Status commit(const StepId& step, const StepUpdate& update) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status abort(const StepId& step) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<Verdict> settle(const StepId& step) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<StepDecision> settle(const StepId& step) ABSL_LOCKS_EXCLUDED(mutex_);
   void meet(const OptimizerId& optimizer, std::vector<WorkerId> others) ABSL_LOCKS_EXCLUDED(mutex_);
   void on_worker_dead(const OptimizerId& optimizer, WorkerId dead, Asks& asks)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  Verdict inquire(const StepId& step, const std::vector<WorkerId>& dead, Asks& asks)
+  StepDecision inquire(const StepId& step, const std::vector<WorkerId>& dead, Asks& asks)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void on_answer(const StepId& step, size_t other, uint64_t round, const Verdict& verdict,
+  void on_answer(const StepId& step, size_t other, uint64_t round, const StepDecision& decision,
                  Asks& asks) ABSL_LOCKS_EXCLUDED(mutex_);
   StepOutcome outcome(const StepId& step) const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Applied> applied(const StepId& step) const ABSL_LOCKS_EXCLUDED(mutex_);

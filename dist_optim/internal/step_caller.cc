@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "weft/base/fail_point.h"
+#include "weft/base/faults/fail_point.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
 #include "weft/dist_optim/internal/insist.h"
@@ -260,7 +260,7 @@ void StepCaller::carry_out(const StepPtr& step, const CallerAction& action) {
         [i](Core& core, const auto& answer, auto& out) { core.on_applied_alone(i, answer, out); });
   } else if (const auto* settle = std::get_if<step::Settle>(&action)) {
     const size_t i = settle->owner;
-    decide<Verdict>(
+    decide<StepDecision>(
         i, step, absl::InfiniteDuration(), &OptimizerShard::settle,
         [i](Core& core, const auto& answer, auto& out) { core.on_settled(i, answer, out); },
         step->id);

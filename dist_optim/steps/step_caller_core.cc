@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
-#include "weft/base/breakage.h"
+#include "weft/base/faults/breakage.h"
 #include "weft/base/status.h"
 
 namespace weft::dist_optim_internal {
@@ -174,7 +174,7 @@ void StepCallerCore::on_finished(size_t owner, const absl::StatusOr<StepSummary>
   out.push_back(step::Settle{owner});
 }
 
-void StepCallerCore::on_settled(size_t owner, const absl::StatusOr<Verdict>& answer,
+void StepCallerCore::on_settled(size_t owner, const absl::StatusOr<StepDecision>& answer,
                                 CallerActions& out) {
   if (answer.ok() && answer->outcome == StepOutcome::kApplied) {
     result_.clip = answer->clip;

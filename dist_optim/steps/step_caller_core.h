@@ -48,7 +48,7 @@ class StepCallerCore {
   void on_joined(size_t owner, absl::StatusOr<LineStanding> answer, CallerActions& out);
   void on_prepared(size_t owner, absl::StatusOr<double> norm2, CallerActions& out);
   void on_finished(size_t owner, const absl::StatusOr<StepSummary>& answer, CallerActions& out);
-  void on_settled(size_t owner, const absl::StatusOr<Verdict>& answer, CallerActions& out);
+  void on_settled(size_t owner, const absl::StatusOr<StepDecision>& answer, CallerActions& out);
   void on_committed(size_t owner, const absl::StatusOr<StepDurable>& answer, CallerActions& out);
   void on_aborted(size_t owner, CallerActions& out);
   void on_applied_alone(size_t owner, absl::StatusOr<StepDurable> answer, CallerActions& out);

@@ -49,12 +49,12 @@ enum class StepOutcome : uint8_t {
 };
 
 // What an owner says of a step.
-struct Verdict {
+struct StepDecision {
   StepOutcome outcome = StepOutcome::kUnknown;
   double clip = 1;   // it was applied with
   double norm2 = 0;  // of this owner's gradients then
 };
-inline auto weft_fields(Verdict& v) { return std::tie(v.outcome, v.clip, v.norm2); }
+inline auto weft_fields(StepDecision& v) { return std::tie(v.outcome, v.clip, v.norm2); }
 
 // How far an owner is with a line of steps (docs/durable_steps.md).
 struct LineStanding {
@@ -103,8 +103,8 @@ struct Apply {
 struct Drop {
   StepId step;
 };
-// Asks the optimizer's other owner at this place (as given to meet) with `dead`; its verdict goes
-// to on_answer with `round`. While it lives and does not answer: ask again.
+// Asks the optimizer's other owner at this place (as given to meet) with `dead`; its death record
+// goes to on_answer with `round`. While it lives and does not answer: ask again.
 struct Ask {
   StepId step;
   size_t other = 0;

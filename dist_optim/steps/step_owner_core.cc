@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "weft/base/breakage.h"
+#include "weft/base/faults/breakage.h"
 #include "weft/base/status.h"
 
 namespace weft::dist_optim_internal {
@@ -54,15 +54,15 @@ std::vector<StepId> StepOwnerCore::undecided() const {
   return steps;
 }
 
-Verdict StepOwnerCore::verdict(const Instance& instance, const StepId& step) {
-  Verdict verdict;
-  verdict.outcome = outcome_of(instance, step.number);
-  if (verdict.outcome == StepOutcome::kApplied) {
+StepDecision StepOwnerCore::decision(const Instance& instance, const StepId& step) {
+  StepDecision decision;
+  decision.outcome = outcome_of(instance, step.number);
+  if (decision.outcome == StepOutcome::kApplied) {
     const AppliedStep& applied = instance.applied.at(step.number);
-    verdict.clip = applied.update.clip;
-    verdict.norm2 = applied.squared_norm;
+    decision.clip = applied.update.clip;
+    decision.norm2 = applied.squared_norm;
   }
-  return verdict;
+  return decision;
 }
 
 // ---- the caller
@@ -176,11 +176,11 @@ absl::Status StepOwnerCore::abort(const StepId& step, OwnerActions& out) {
   }
 }
 
-absl::StatusOr<Verdict> StepOwnerCore::settle(const StepId& step, OwnerActions& out) {
-  if (WEFT_BREAK(settle_leaves_it_open)) return verdict(instances_[step.optimizer], step);
+absl::StatusOr<StepDecision> StepOwnerCore::settle(const StepId& step, OwnerActions& out) {
+  if (WEFT_BREAK(settle_leaves_it_open)) return decision(instances_[step.optimizer], step);
   const absl::Status aborted = abort(step, out);
   if (!aborted.ok() && step == damaged_) return damage_;
-  return verdict(instances_[step.optimizer], step);
+  return decision(instances_[step.optimizer], step);
 }
 
 // ---- without the caller
@@ -213,8 +213,8 @@ void StepOwnerCore::forget(const OptimizerId& optimizer, OwnerActions& out) {
   instances_.erase(found);
 }
 
-Verdict StepOwnerCore::inquire(const StepId& step, const std::vector<WorkerId>& dead,
-                               OwnerActions& out) {
+StepDecision StepOwnerCore::inquire(const StepId& step, const std::vector<WorkerId>& dead,
+                                    OwnerActions& out) {
   Instance& instance = instances_[step.optimizer];
   const StepOutcome outcome = outcome_of(instance, step.number);
   if (outcome == StepOutcome::kUnknown) {
@@ -227,7 +227,7 @@ Verdict StepOwnerCore::inquire(const StepId& step, const std::vector<WorkerId>& 
     }
     if (grew && instance.slot->asking) ask_others(step, out);
   }
-  return verdict(instance, step);
+  return decision(instance, step);
 }
 
 // Whether that is news, of an owner of the prepared step.
@@ -253,16 +253,16 @@ void StepOwnerCore::ask_others(const StepId& step, OwnerActions& out) {
 }
 
 void StepOwnerCore::on_answer(const StepId& step, size_t other, uint64_t round,
-                              const Verdict& verdict, OwnerActions& out) {
+                              const StepDecision& decision, OwnerActions& out) {
   Instance& instance = instances_[step.optimizer];
   if (outcome_of(instance, step.number) != StepOutcome::kPrepared) return;
   Slot& slot = *instance.slot;
   if (other >= instance.others.size()) return;
   const bool dead = slot.dead.contains(instance.others[other]);
   if (dead && !WEFT_BREAK(dead_owners_answer_counts)) return;
-  if (verdict.outcome == StepOutcome::kApplied && !WEFT_BREAK(applied_elsewhere_ignored)) {
+  if (decision.outcome == StepOutcome::kApplied && !WEFT_BREAK(applied_elsewhere_ignored)) {
     // At once: who asks this owner must hear of it, and another answer may never come.
-    (void)commit_decided(step, {slot.learning_rates, verdict.clip}, out);
+    (void)commit_decided(step, {slot.learning_rates, decision.clip}, out);
   } else if (slot.asking && (round == slot.round || WEFT_BREAK(earlier_round_counts))) {
     slot.not_applied[other] = true;
     abort_if_nobody_applied(step, out);

@@ -60,7 +60,7 @@ class StepOwnerCore {
   absl::Status abort(const StepId& step, OwnerActions& out);
   // For a caller that does not know: what is not applied here never will be.
   // DataLoss: it failed half-way.
-  absl::StatusOr<Verdict> settle(const StepId& step, OwnerActions& out);
+  absl::StatusOr<StepDecision> settle(const StepId& step, OwnerActions& out);
   // An Apply failed half-way. This step reports it, and no other is taken.
   void on_damage(const StepId& step, absl::Status why);
 
@@ -72,8 +72,8 @@ class StepOwnerCore {
   // Nobody asks for this optimizer's steps any more. What it left prepared is given up.
   void forget(const OptimizerId& optimizer, OwnerActions& out);
   // Another owner asks, knowing these dead.
-  Verdict inquire(const StepId& step, const std::vector<WorkerId>& dead, OwnerActions& out);
-  void on_answer(const StepId& step, size_t other, uint64_t round, const Verdict& verdict,
+  StepDecision inquire(const StepId& step, const std::vector<WorkerId>& dead, OwnerActions& out);
+  void on_answer(const StepId& step, size_t other, uint64_t round, const StepDecision& decision,
                  OwnerActions& out);
 
   // ---- lines
@@ -125,7 +125,7 @@ class StepOwnerCore {
   };
 
   static StepOutcome outcome_of(const Instance& instance, uint64_t number);
-  static Verdict verdict(const Instance& instance, const StepId& step);
+  static StepDecision decision(const Instance& instance, const StepId& step);
   absl::Status commit_decided(const StepId& step, const StepUpdate& update, OwnerActions& out);
   void apply(const StepId& step, const StepUpdate& update, OwnerActions& out);
   void drop_slot(const StepId& step, OwnerActions& out);

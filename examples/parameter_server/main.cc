@@ -59,8 +59,8 @@ int run(int argc, char** argv) {
   }
   options.name = worker_name(options.place.rank);
   job.run = options.place.run_id;
-  const bool later_life = is_later_life(options.place);
-  if (later_life && TrainingJob::is_over(job)) return 0;
+  const bool restarted = is_restart(options.place);
+  if (restarted && TrainingJob::is_over(job)) return 0;
   const bool is_server = options.place.rank == 0;
   ServerObjects objects(job);
   if (is_server) objects.offer(options);
@@ -75,7 +75,7 @@ int run(int argc, char** argv) {
   SystemClock clock;
   std::optional<std::string> last_line;
   try {
-    last_line = TrainingJob(worker, job, clock, later_life).run();
+    last_line = TrainingJob(worker, job, clock, restarted).run();
     worker.shutdown();
   } catch (const RpcError& error) {
     // All trainers write to one terminal, and the server is the only worker that they call.

@@ -29,14 +29,12 @@ std::vector<std::string> trainer_names(uint32_t world_size) {
   return names;
 }
 
-bool is_later_life(const LaunchEnvironment& place) {
-  return place.restart_count > place.group_epoch;
-}
+bool is_restart(const LaunchEnvironment& place) { return place.restart_count > place.group_epoch; }
 
 // Handlers run with the server as the current worker: what they make lives there.
 void ServerObjects::offer(WorkerOptions& worker) {
   // A server that was started again finds what it has saved; the first one clears the folder.
-  if (options_.server_keeps_itself() && !is_later_life(worker.place)) {
+  if (options_.server_keeps_itself() && !is_restart(worker.place)) {
     std::filesystem::remove_all(options_.server_folder());
   }
   worker.registry.add("parameter_server/classifier", [this] {

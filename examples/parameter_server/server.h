@@ -34,7 +34,7 @@ std::string worker_name(uint32_t rank);
 std::vector<std::string> trainer_names(uint32_t world_size);
 
 // A process that the launcher has started again in a job that goes on.
-bool is_later_life(const LaunchEnvironment& place);
+bool is_restart(const LaunchEnvironment& place);
 
 // What the server gives to every trainer that asks.
 class ServerObjects {

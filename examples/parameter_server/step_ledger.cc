@@ -8,8 +8,9 @@
 
 namespace weft::examples {
 
-StepLedger::StepLedger(const std::string& folder, const std::string& trainer, uint64_t life)
-    : path_(folder.empty() ? "" : absl::StrCat(folder, "/", trainer, ".csv")), life_(life) {
+StepLedger::StepLedger(const std::string& folder, const std::string& trainer, uint64_t incarnation)
+    : path_(folder.empty() ? "" : absl::StrCat(folder, "/", trainer, ".csv")),
+      incarnation_(incarnation) {
   if (folder.empty()) return;
   std::error_code exists;
   std::filesystem::create_directories(folder, exists);
@@ -25,7 +26,7 @@ void StepLedger::loaded(uint64_t step) { write(absl::StrCat("loaded,", step, ","
 
 void StepLedger::write(const std::string& event) {
   if (path_.empty()) return;
-  file_ << life_ << ',' << event << std::endl;
+  file_ << incarnation_ << ',' << event << std::endl;
   if (!file_) throw RpcError(absl::DataLossError(absl::StrCat("cannot write ", path_)));
 }
 

@@ -21,7 +21,7 @@ namespace weft::examples {
 class StepLedger {
  public:
   // Appends to folder/<trainer>.csv. Empty: writes nothing.
-  StepLedger(const std::string& folder, const std::string& trainer, uint64_t life);
+  StepLedger(const std::string& folder, const std::string& trainer, uint64_t incarnation);
 
   void applied(const StepResult& step);
   void resumed(uint64_t step);
@@ -31,7 +31,7 @@ class StepLedger {
   void write(const std::string& event);
 
   const std::string path_;
-  const uint64_t life_;
+  const uint64_t incarnation_;
   std::ofstream file_;
 };
 

@@ -42,17 +42,17 @@ Trainer::State first_state(const JobOptions& options) {
 }  // namespace
 
 TrainingJob::TrainingJob(const Worker& worker, const JobOptions& options, Clock& clock,
-                         bool later_life)
+                         bool restarted)
     : worker_(worker),
       options_(options),
       clock_(clock),
-      later_life_(later_life),
+      restarted_(restarted),
       data_(must(load_fashion_mnist(options.data, options.limit))),
       checkpoints_(options.checkpoint_folder()),
       group_(trainer_names(world_size(worker)), worker.name(),
              [this](const auto& lost) { name_the_lost(lost); }),
       report_(options, data_.train.size(), clock) {
-  if (!later_life) look_at_folder();
+  if (!restarted) look_at_folder();
 }
 
 std::optional<std::string> TrainingJob::run() {
@@ -191,7 +191,7 @@ void TrainingJob::connect() {
     trainer_.reset();  // one at a time is the thread's
     trainer_ = std::make_unique<Trainer>(worker_, options_, world_size(worker_) - 1);
     group_.connect(averager, 0);
-    if (later_life_) {
+    if (restarted_) {
       enter();
     } else if (options_.resume) {
       restore();
@@ -218,7 +218,7 @@ void TrainingJob::enter() {
 }
 
 void TrainingJob::restore() {
-  if (later_life_ && must(checkpoints_.steps()).empty()) {
+  if (restarted_ && must(checkpoints_.steps()).empty()) {
     return trainer_->load_state(first_state(options_));
   }
   const Checkpoint checkpoint = must(checkpoints_.load_newest());

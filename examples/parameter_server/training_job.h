@@ -31,9 +31,9 @@ namespace weft::examples {
 
 class TrainingJob {
  public:
-  // `later_life`: this trainer was started again while the others went on.
+  // `restarted`: this trainer was started again while the others went on.
   TrainingJob(const Worker& worker, const JobOptions& options, Clock& clock,
-              bool later_life = false);
+              bool restarted = false);
 
   // The last line, if this trainer led at the end.
   std::optional<std::string> run();
@@ -70,7 +70,7 @@ class TrainingJob {
   const Worker& worker_;
   const JobOptions options_;
   Clock& clock_;
-  const bool later_life_;
+  const bool restarted_;
   FashionMnist data_;
   const CheckpointFolder checkpoints_;
   bool old_folder_ = false;  // holds checkpoints of an earlier run, which this one clears

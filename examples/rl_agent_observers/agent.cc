@@ -82,7 +82,7 @@ Agent::Agent(AgentOptions options, std::function<void(const EpisodeProgress::Now
                 .max_wait = options.lockstep > 0 ? kUntilFull : kLongestWait,
                 // An observer calls again when it has been answered: wait for all, but for nobody
                 // who is not there.
-                .learn_company = options.lockstep == 0,
+                .adaptive = options.lockstep == 0,
                 .join = BatchJoin::kConcatenate}) {
   const at::Generator random = at::detail::createCPUGenerator(options.seed);
   const torch::NoGradGuard no_grad;

@@ -61,15 +61,15 @@ double kneser_ney_perplexity(const std::vector<int64_t>& train, const std::vecto
   }
   const double discount = once == 0 ? 0.5 : once / (once + 2 * twice);
   const auto types = static_cast<double>(bigrams.size());
-  // Of tokens that nothing came before there are `strangers`; together they get the mass of one
+  // Of tokens that nothing came before there are `unseen`; together they get the mass of one
   // type.
-  const double strangers =
+  const double unknown =
       std::max(1.0, static_cast<double>(vocabulary) - static_cast<double>(predecessors.size()));
   const bool all_known = static_cast<int64_t>(predecessors.size()) >= vocabulary;
   const double all_types = all_known ? types : types + 1;
   const auto continuation = [&](int64_t token) {
     const double count = count_of(predecessors, token);
-    return (count > 0 ? count : 1 / strangers) / all_types;
+    return (count > 0 ? count : 1 / unknown) / all_types;
   };
   return perplexity(test, [&](int64_t previous, int64_t token) {
     const double seen = count_of(before, previous);

@@ -1,4 +1,4 @@
-// What simple counts make of a text: the perplexities that a language model has to beat.
+// What simple counts make of a text: the perplexities that a language model must improve on.
 //
 // A perplexity is e to the mean of -log p(token | what came before) over all tokens but the first.
 //

@@ -20,8 +20,8 @@ absl::Status BatchOptions::validate() const {
   if (latency_goal.is_set() && max_wait == kUntilFull) {
     return refuse("latency_goal tunes the size, so that kUntilFull would wait for no fixed number");
   }
-  if (learn_company && (max_wait == Nanoseconds(0) || max_wait == kUntilFull)) {
-    return refuse("learn_company cuts max_wait short, which must be above zero and have an end");
+  if (adaptive && (max_wait == Nanoseconds(0) || max_wait == kUntilFull)) {
+    return refuse("adaptive cuts max_wait short, which must be above zero and have an end");
   }
   return absl::OkStatus();
 }

@@ -31,7 +31,7 @@ struct BatchOptions {
   Nanoseconds max_wait = {};
   // With max_wait: as many calls as were there at the same time lately are company enough. For
   // callers that call again when they have been answered: nobody waits for calls that cannot come.
-  bool learn_company = false;
+  bool adaptive = false;
   // From a call's arrival to its result: tunes the size between 1 and max_size. Unset: no goal.
   Timeout latency_goal = {};
   // Batches that run at the same time, of each worker that is called.

@@ -6,14 +6,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "weft/base/fail_point.h"
+#include "weft/base/faults/fail_point.h"
 #include "weft/base/log.h"
 #include "weft/proto/weft.pb.h"
 
 namespace weft::rpc_internal {
 
 Membership::Membership(Agent& agent, Quiescence& quiescence, Clock& clock,
-                       std::shared_ptr<VerdictList> list, Executor& store_thread, Options options)
+                       std::shared_ptr<DeathRecords> list, Executor& store_thread, Options options)
     : agent_(agent),
       quiescence_(quiescence),
       clock_(clock),
@@ -22,14 +22,14 @@ Membership::Membership(Agent& agent, Quiescence& quiescence, Clock& clock,
       options_(std::move(options)),
       gate_(std::make_shared<async_internal::Gate<Membership>>(*this)),
       core_(agent.self(), options_.lease, clock.now(),
-            {.places = options_.places, .has_records = options_.find_life != nullptr}) {}
+            {.places = options_.places, .has_records = options_.find_incarnation != nullptr}) {}
 
 Membership::~Membership() { stop(); }
 
-void Membership::attach(const std::vector<WorkerInfo>& members, bool newcomer) {
+void Membership::attach(const std::vector<WorkerInfo>& members, bool joiner) {
   {
     MutexLock lock(mutex_);
-    newcomer_ = newcomer;
+    joiner_ = joiner;
     for (const WorkerInfo& member : members) {
       if (member.id == agent_.self().id) continue;
       core_.add(member);
@@ -42,11 +42,12 @@ void Membership::attach(const std::vector<WorkerInfo>& members, bool newcomer) {
     if (!post.ParseFromString(frame.body)) {
       on_suspicion(from, absl::UnavailableError("sent a membership post that is malformed"));
     } else if (post.has_death()) {
-      const Verdict verdict{WorkerId::from_bits(post.death().worker()),
-                            WorkerId::from_bits(post.death().by()),
-                            printable(post.death().reason())};
-      step([&](MembershipCore& core, MembershipActions& out) { core.on_notice(verdict, out); });
-      quiescence_.gone(verdict.dead);  // if it was not known here, nobody else says so
+      const DeathRecord death_record{WorkerId::from_bits(post.death().worker()),
+                                     WorkerId::from_bits(post.death().by()),
+                                     printable(post.death().reason())};
+      step(
+          [&](MembershipCore& core, MembershipActions& out) { core.on_notice(death_record, out); });
+      quiescence_.gone(death_record.dead);  // if it was not known here, nobody else says so
     } else if (post.has_joined()) {
       on_joined(from);
       wire::MembershipPost answer;
@@ -54,32 +55,32 @@ void Membership::attach(const std::vector<WorkerInfo>& members, bool newcomer) {
       agent_.post(from, Topic::kMembership, answer.SerializeAsString());
     } else if (post.has_welcome()) {
       welcomed(from);
-    } else if (post.has_doubt()) {
-      const WorkerId doubted = WorkerId::from_bits(post.doubt().worker());
-      step([&](MembershipCore& core, MembershipActions& out) { core.look_after(doubted, out); });
+    } else if (post.has_suspect_report()) {
+      const WorkerId suspected = WorkerId::from_bits(post.suspect_report().worker());
+      step([&](MembershipCore& core, MembershipActions& out) { core.look_after(suspected, out); });
     } else {
       quiescence_.joined(from);  // `admit` may not have come to that yet
       quiescence_.receive(from, post);
     }
   });
   agent_.set_membership({
-      .admit = [this](const WorkerInfo& newcomer) { return admit(newcomer); },
-      .stranger =
-          [this](WorkerId stranger) {
-            step([&](MembershipCore& core, MembershipActions& out) { core.meet(stranger, out); });
+      .admit = [this](const WorkerInfo& joiner) { return admit(joiner); },
+      .unknown =
+          [this](WorkerId unknown) {
+            step([&](MembershipCore& core, MembershipActions& out) { core.meet(unknown, out); });
           },
       .give_up =
-          [this](WorkerId stranger, const absl::Status& why) {
+          [this](WorkerId unknown, const absl::Status& why) {
             step([&](MembershipCore& core, MembershipActions& out) {
-              core.give_up(stranger, why, out);
+              core.give_up(unknown, why, out);
             });
           },
       .opened = [this](WorkerId peer) { on_opened(peer); },
       .suspect = [this](WorkerId peer, const absl::Status& why) { on_suspicion(peer, why); },
-      .beat_answered =
+      .heartbeat_answered =
           [this](WorkerId peer, uint64_t number) {
             step([&](MembershipCore& core, MembershipActions& out) {
-              core.on_beat_answer(peer, number, clock_.now(), out);
+              core.on_heartbeat_answer(peer, number, clock_.now(), out);
             });
           },
   });
@@ -88,8 +89,8 @@ void Membership::attach(const std::vector<WorkerInfo>& members, bool newcomer) {
   });
 }
 
-void Membership::start(const std::vector<Verdict>& verdicts) {
-  step([&](MembershipCore& core, MembershipActions& out) { core.learn(verdicts, out); });
+void Membership::start(const std::vector<DeathRecord>& death_records) {
+  step([&](MembershipCore& core, MembershipActions& out) { core.learn(death_records, out); });
   met({});
   welcomed({});
   arm();
@@ -107,19 +108,20 @@ void Membership::step(Event event) {
 }
 
 void Membership::act(MembershipActions& actions) {
-  for (const MembershipActions::Beat& beat : actions.beats) agent_.beat(beat.to, beat.number);
+  for (const MembershipActions::Heartbeat& heartbeat : actions.heartbeats)
+    agent_.heartbeat(heartbeat.to, heartbeat.number);
   // Out of order if two threads are here: the next answer, or the next look after a call, corrects
   // it.
-  for (const MembershipActions::Trust& trust : actions.trusts)
-    agent_.trust(trust.peer, trust.until);
+  for (const MembershipActions::Validity& validity : actions.validities)
+    agent_.set_valid_until(validity.peer, validity.until);
   for (const MembershipActions::Notice& notice : actions.notices) {
     wire::MembershipPost post;
     wire::MembershipPost::Death& death = *post.mutable_death();
-    death.set_worker(notice.verdict.dead.bits());
-    death.set_by(notice.verdict.by.bits());
-    death.set_reason(notice.verdict.reason);
+    death.set_worker(notice.death_record.dead.bits());
+    death.set_by(notice.death_record.by.bits());
+    death.set_reason(notice.death_record.reason);
     agent_.post(notice.to, Topic::kMembership, post.SerializeAsString());
-    WEFT_FAIL_POINT("verdict.one.told");
+    WEFT_FAIL_POINT("death_record.one.told");
   }
   // First: the end of the last who has not welcomed this worker is a welcome.
   if (!actions.refused.ok()) joined_.set_error(actions.refused);
@@ -132,12 +134,12 @@ void Membership::act(MembershipActions& actions) {
     fail_awaiting(actions.fenced);
   }
   for (const MembershipActions::Question& question : actions.questions) {
-    if (question.condemn) agent_.answer_no_beats_of(question.suspect);
+    if (question.declare_dead) agent_.answer_no_heartbeats_of(question.suspect);
     ask(question);
   }
-  for (WorkerId stranger : actions.lookups) {
-    look_up(stranger, [stranger](Membership& driver, const Record& record) {
-      driver.on_found(stranger, record);
+  for (WorkerId unknown : actions.lookups) {
+    look_up(unknown, [unknown](Membership& driver, const Record& record) {
+      driver.on_found(unknown, record);
     });
   }
   for (const WorkerInfo& claimant : actions.claims) {
@@ -145,13 +147,13 @@ void Membership::act(MembershipActions& actions) {
       driver.on_compared(claimant, record);
     });
   }
-  for (WorkerId doubted : actions.doubts) doubt(doubted);
+  for (WorkerId suspected : actions.suspect_reports) suspect_report(suspected);
   for (WorkerId silent : actions.redials) agent_.reach(silent);
 }
 
-void Membership::doubt(WorkerId worker) {
+void Membership::suspect_report(WorkerId worker) {
   wire::MembershipPost post;
-  post.mutable_doubt()->set_worker(worker.bits());
+  post.mutable_suspect_report()->set_worker(worker.bits());
   const std::string text = post.SerializeAsString();
   for (WorkerId member : agent_.live()) {
     if (member == worker || member == agent_.self().id) continue;
@@ -165,15 +167,15 @@ void Membership::doubt(WorkerId worker) {
 
 void Membership::ask(const MembershipActions::Question& question) {
   const auto answered = [gate = gate_, suspect = question.suspect, number = question.number](
-                            const absl::StatusOr<std::vector<Verdict>>& verdicts) {
+                            const absl::StatusOr<std::vector<DeathRecord>>& death_records) {
     gate->enter([&](Membership& driver) {
       driver.step([&](MembershipCore& core, MembershipActions& out) {
-        core.answer(suspect, number, verdicts, out);
+        core.answer(suspect, number, death_records, out);
       });
     });
   };
   if (list_ == nullptr) {
-    answered(absl::UnavailableError("this group has no list of verdicts"));
+    answered(absl::UnavailableError("this group has no list of death records"));
     return;
   }
   // The list is read again and again: no queue of such questions may grow.
@@ -182,12 +184,12 @@ void Membership::ask(const MembershipActions::Question& question) {
     return;
   }
   // Shared by both. A question that is still queued then is not asked: its pair is over, and a
-  // verdict would kill who lives on with the others.
+  // death record would kill who lives on with the others.
   const auto late = std::make_shared<std::atomic<bool>>(false);
   store_thread_.schedule([list = list_, self = agent_.self().id, question, answered, late] {
     if (late->load()) return;
-    answered(question.condemn ? list->condemn(self, question.suspect, question.reason)
-                              : list->read());
+    answered(question.declare_dead ? list->declare_dead(self, question.suspect, question.reason)
+                                   : list->read());
   });
   clock_.call_at(clock_.now() + store_timeout(), [answered, late] {
     late->store(true);
@@ -195,18 +197,18 @@ void Membership::ask(const MembershipActions::Question& question) {
   });
 }
 
-void Membership::look_up(WorkerId life,
+void Membership::look_up(WorkerId incarnation,
                          std::function<void(Membership& driver, const Record&)> answered) {
   const auto answer = [gate = gate_, answered = std::move(answered)](const Record& record) {
     gate->enter([&](Membership& driver) { answered(driver, record); });
   };
-  if (options_.find_life == nullptr) {
+  if (options_.find_incarnation == nullptr) {
     answer(absl::UnavailableError("this group keeps no records"));
     return;
   }
   const auto late = std::make_shared<std::atomic<bool>>(false);  // as in `ask`
-  store_thread_.schedule([find = options_.find_life, life, answer, late] {
-    if (!late->load()) answer(find(life));
+  store_thread_.schedule([find = options_.find_incarnation, incarnation, answer, late] {
+    if (!late->load()) answer(find(incarnation));
   });
   clock_.call_at(clock_.now() + store_timeout(), [answer, late] {
     late->store(true);
@@ -214,13 +216,13 @@ void Membership::look_up(WorkerId life,
   });
 }
 
-void Membership::on_found(WorkerId stranger, const Record& record) {
+void Membership::on_found(WorkerId unknown, const Record& record) {
   bool member = false;
   step([&](MembershipCore& core, MembershipActions& out) {
-    member = core.found(stranger, record, out);
+    member = core.found(unknown, record, out);
     if (member) agent_.add_member(**record);  // under the lock, as in `admit`
   });
-  if (member) take_in(stranger);
+  if (member) take_in(unknown);
 }
 
 void Membership::on_compared(const WorkerInfo& claimant, const Record& record) {
@@ -234,12 +236,12 @@ void Membership::on_compared(const WorkerInfo& claimant, const Record& record) {
   if (member) take_in(claimant.id);
 }
 
-void Membership::take_in(WorkerId newcomer) {
-  quiescence_.joined(newcomer);
-  agent_.reach(newcomer);
+void Membership::take_in(WorkerId joiner) {
+  quiescence_.joined(joiner);
+  agent_.reach(joiner);
 }
 
-absl::Status Membership::admit(const WorkerInfo& newcomer) {
+absl::Status Membership::admit(const WorkerInfo& joiner) {
   if (!quiescence_.admits()) {
     return absl::PermissionDeniedError(
         absl::StrCat("the group of worker '", agent_.self().name, "' is shutting down"));
@@ -247,12 +249,12 @@ absl::Status Membership::admit(const WorkerInfo& newcomer) {
   absl::Status admitted =
       absl::UnavailableError(absl::StrCat("worker '", agent_.self().name, "' leaves"));
   step([&](MembershipCore& core, MembershipActions& out) {
-    admitted = core.admit(newcomer, out);
+    admitted = core.admit(joiner, out);
     // Under the lock: nobody may end it before it is there.
-    if (admitted.ok()) agent_.add_member(newcomer);
+    if (admitted.ok()) agent_.add_member(joiner);
   });
   // Before its first frame, which may say that it wants to end.
-  if (admitted.ok()) quiescence_.joined(newcomer.id);
+  if (admitted.ok()) quiescence_.joined(joiner.id);
   WEFT_FAIL_POINT("member.admitted");
   return admitted;
 }
@@ -311,16 +313,16 @@ void Membership::fail_awaiting(const absl::Status& status) {
 void Membership::on_opened(WorkerId peer) {
   {
     MutexLock lock(mutex_);
-    if (!newcomer_) core_.established();
+    if (!joiner_) core_.established();
   }
   met(peer);
 }
 
-void Membership::on_joined(WorkerId newcomer) {
-  if (!agent_.name_member(newcomer)) return;
+void Membership::on_joined(WorkerId joiner) {
+  if (!agent_.name_member(joiner)) return;
   tell_awaiting();
   if (options_.listener != nullptr) {
-    options_.listener(agent_.info_of(newcomer), MemberChange::kJoined, absl::OkStatus());
+    options_.listener(agent_.info_of(joiner), MemberChange::kJoined, absl::OkStatus());
   }
 }
 
@@ -353,7 +355,7 @@ void Membership::met(WorkerId peer) {
   {
     MutexLock lock(mutex_);
     unmet_.erase(peer);
-    if (!newcomer_ || !unmet_.empty() || std::exchange(announced_, true)) return;
+    if (!joiner_ || !unmet_.empty() || std::exchange(announced_, true)) return;
   }
   wire::MembershipPost post;
   post.mutable_joined();
@@ -367,7 +369,7 @@ void Membership::welcomed(WorkerId by) {
   {
     MutexLock lock(mutex_);
     unwelcome_.erase(by);
-    if (!newcomer_ || !unwelcome_.empty()) return;
+    if (!joiner_ || !unwelcome_.empty()) return;
     core_.established();
   }
   joined_.set_value();
@@ -384,7 +386,7 @@ size_t Membership::leases() const {
 }
 
 void Membership::arm() {
-  clock_.call_at(clock_.now() + options_.lease.interval, [gate = gate_] {
+  clock_.call_at(clock_.now() + options_.lease.heartbeat_interval, [gate = gate_] {
     gate->enter([](Membership& driver) {
       driver.tick();
       driver.arm();
@@ -402,9 +404,9 @@ void Membership::tick() {
     MutexLock lock(mutex_);
     if (stopped_) return;
     core_.tick(clock_.now(), looks, actions);
-    core_.bury(tied, actions);
+    core_.settle_ended(tied, actions);
   }
-  say_lag();  // with the beats of this look already
+  say_lag();  // with the heartbeats of this look already
   act(actions);
 }
 
@@ -423,7 +425,7 @@ std::vector<MembershipCore::Look> Membership::look(const std::vector<WorkerId>& 
   std::vector<MembershipCore::Look> looks;
   for (Agent::PeerLook& look : agent_.look_at_peers()) {
     const bool busy = look.busy || std::binary_search(tied.begin(), tied.end(), look.peer);
-    wire::Beat said;
+    wire::Heartbeat said;
     if (!said.ParseFromString(look.said)) said.Clear();
     constexpr uint64_t kMostLag = 3600 * 1000000ull;  // what a core makes of more is the same
     looks.push_back({look.peer, busy, look.heard,
@@ -443,17 +445,17 @@ std::vector<MembershipCore::Look> Membership::look(const std::vector<WorkerId>& 
 }
 
 void Membership::say_lag() {
-  wire::Beat beat;
+  wire::Heartbeat heartbeat;
   {
     MutexLock lock(mutex_);
-    beat.set_lag_us(static_cast<uint64_t>(core_.lag() / std::chrono::microseconds(1)));
+    heartbeat.set_lag_us(static_cast<uint64_t>(core_.lag() / std::chrono::microseconds(1)));
   }
   if (const ProcessorWaits* waits = options_.processor_waits.get(); waits != nullptr) {
-    beat.set_host(waits->self().host);
-    beat.set_pid(waits->self().pid);
-    beat.set_started(waits->self().started);
+    heartbeat.set_host(waits->self().host);
+    heartbeat.set_pid(waits->self().pid);
+    heartbeat.set_started(waits->self().started);
   }
-  agent_.say_in_beats(beat.SerializeAsString());
+  agent_.say_in_heartbeats(heartbeat.SerializeAsString());
 }
 
 // The store may be as late as the workers.

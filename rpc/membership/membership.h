@@ -1,5 +1,5 @@
-// Runs the membership protocol for one worker: beats and looks at its peers, asks the group's
-// verdict list, lets newcomers in.
+// Runs the membership protocol for one worker: heartbeats and looks at its peers, asks the group's
+// death record list, lets joiners in.
 //
 // Thread safety: all methods may be called from any thread.
 // Lifetime: agent and clock outlive it, up to `stop`; the list is shared with the tasks that ask
@@ -33,22 +33,22 @@ class Membership {
   using Listener = std::function<void(const WorkerInfo& worker, MemberChange change,
                                       const absl::Status& reason)>;
   struct Options {
-    LeaseLimits lease;
+    LeaseOptions lease;
     uint32_t places = 0;  // of a static group; 0: a dynamic one, of any size
     Nanoseconds store_timeout = std::chrono::milliseconds(500);
     // The record of a life that others speak of; nullopt if the group has it no more. A task of the
-    // store thread. Null: nothing is known of strangers, and who says that it has replaced a worker
-    // that has ended is taken at its word.
-    std::function<absl::StatusOr<std::optional<WorkerInfo>>(WorkerId life)> find_life;
+    // store thread. Null: nothing is known of unknown processes, and who says that it has replaced
+    // a worker that has ended is taken at its word.
+    std::function<absl::StatusOr<std::optional<WorkerInfo>>(WorkerId incarnation)> find_incarnation;
     // What the kernel says of workers on this machine; null: nothing. Shared by copies of this.
     std::shared_ptr<ProcessorWaits> processor_waits;
     // Runs where the change was noticed, without locks.
     Listener listener;
   };
 
-  // `list` may be null: then every verdict holds for the pair alone. It is asked by tasks of
+  // `list` may be null: then every death record holds for the pair alone. It is asked by tasks of
   // `store_thread`, which runs one at a time.
-  Membership(Agent& agent, Quiescence& quiescence, Clock& clock, std::shared_ptr<VerdictList> list,
+  Membership(Agent& agent, Quiescence& quiescence, Clock& clock, std::shared_ptr<DeathRecords> list,
              Executor& store_thread, Options options);
   ~Membership();
   Membership(const Membership&) = delete;
@@ -56,12 +56,13 @@ class Membership {
 
   // Before the agent starts.
   void add_ties(Ties ties) { ties_.push_back(std::move(ties)); }
-  // `newcomer`: the others have to learn of this worker.
-  void attach(const std::vector<WorkerInfo>& members, bool newcomer);
+  // `joiner`: the others have to learn of this worker.
+  void attach(const std::vector<WorkerInfo>& members, bool joiner);
 
-  // After the agent has started: looks at the peers from now on. `verdicts`: what the list holds.
-  void start(const std::vector<Verdict>& verdicts);
-  // For a newcomer: every member that was given to `attach` knows its name, has left or is dead.
+  // After the agent has started: looks at the peers from now on. `death records`: what the list
+  // holds.
+  void start(const std::vector<DeathRecord>& death_records);
+  // For a joiner: every member that was given to `attach` knows its name, has left or is dead.
   // PermissionDenied: one of them refuses this worker.
   Future<void> joined() const { return joined_.future(); }
   // A live member of this name, now or when one joins; DeadlineExceeded if none does in time. The
@@ -80,22 +81,23 @@ class Membership {
   void step(Event event) ABSL_LOCKS_EXCLUDED(mutex_);
   void act(MembershipActions& actions);
   void ask(const MembershipActions::Question& question);
-  void doubt(WorkerId worker) ABSL_LOCKS_EXCLUDED(mutex_);
+  void suspect_report(WorkerId worker) ABSL_LOCKS_EXCLUDED(mutex_);
   using Record = absl::StatusOr<std::optional<WorkerInfo>>;
   // `answered` runs with the record once it is read, and once the time limit has passed.
-  void look_up(WorkerId life, std::function<void(Membership& driver, const Record&)> answered);
+  void look_up(WorkerId incarnation,
+               std::function<void(Membership& driver, const Record&)> answered);
   void on_compared(const WorkerInfo& claimant, const Record& record);
-  void on_found(WorkerId stranger, const Record& record);
-  void take_in(WorkerId newcomer);
-  absl::Status admit(const WorkerInfo& newcomer);
+  void on_found(WorkerId unknown, const Record& record);
+  void take_in(WorkerId joiner);
+  absl::Status admit(const WorkerInfo& joiner);
   std::optional<WorkerInfo> live_member(std::string_view name) const;
   void tell_awaiting() ABSL_LOCKS_EXCLUDED(mutex_);
   void fail_awaiting(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void on_opened(WorkerId peer);
-  void on_joined(WorkerId newcomer);
+  void on_joined(WorkerId joiner);
   void on_gone(WorkerId peer, const absl::Status& reason, bool left);
   void on_suspicion(WorkerId peer, const absl::Status& reason);
-  // A newcomer does not wait for this member any more, in the stage that it is in.
+  // A joiner does not wait for this member any more, in the stage that it is in.
   void met(WorkerId peer) ABSL_LOCKS_EXCLUDED(mutex_);
   void welcomed(WorkerId by) ABSL_LOCKS_EXCLUDED(mutex_);
   void tick() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -108,7 +110,7 @@ class Membership {
   Agent& agent_;
   Quiescence& quiescence_;
   Clock& clock_;
-  const std::shared_ptr<VerdictList> list_;  // the store thread's; shared with its tasks
+  const std::shared_ptr<DeathRecords> list_;  // the store thread's; shared with its tasks
   Executor& store_thread_;
   const Options options_;
   std::vector<Ties> ties_;
@@ -117,10 +119,10 @@ class Membership {
   Promise<void> joined_{nullptr};
   mutable Mutex mutex_;
   MembershipCore core_ ABSL_GUARDED_BY(mutex_);
-  bool newcomer_ ABSL_GUARDED_BY(mutex_) = false;
-  bool announced_ ABSL_GUARDED_BY(mutex_) = false;        // a newcomer has met everybody
+  bool joiner_ ABSL_GUARDED_BY(mutex_) = false;
+  bool announced_ ABSL_GUARDED_BY(mutex_) = false;        // a joiner has met everybody
   std::set<WorkerId> unmet_ ABSL_GUARDED_BY(mutex_);      // no connection yet
-  std::set<WorkerId> unwelcome_ ABSL_GUARDED_BY(mutex_);  // a newcomer's name is not known there
+  std::set<WorkerId> unwelcome_ ABSL_GUARDED_BY(mutex_);  // a joiner's name is not known there
   struct Awaited {
     std::string name;
     std::shared_ptr<Future<WorkerInfo>::State> answer;

@@ -67,7 +67,7 @@ void Quiescence::gone(WorkerId worker) {
 }
 
 bool Quiescence::admits() const {
-  // Who leaves alone is met by newcomers until it says goodbye, and then is one who has left.
+  // Who leaves alone is met by joiners until it says goodbye, and then is one who has left.
   if (alone_) return true;
   MutexLock lock(mutex_);
   return core_.admits();
@@ -109,7 +109,7 @@ void Quiescence::step(Event event) {
     others = core_.others_entered();
     over = stage == Stage::kEnded;
     drained = over || stage == Stage::kDropping || stage == Stage::kMessages;
-    if (over) result = verdict();
+    if (over) result = death_record();
     if (stage == Stage::kCalls || stage == Stage::kDropping || stage == Stage::kMessages) {
       interval_ = kSoon;
       arm(interval_);
@@ -181,7 +181,7 @@ std::string Quiescence::work() const {
   return work;
 }
 
-absl::Status Quiescence::verdict() const {
+absl::Status Quiescence::death_record() const {
   if (!core_.timed_out()) return absl::OkStatus();
   std::string names;
   for (const AtWork& each : core_.at_work()) {

@@ -36,7 +36,7 @@ class Quiescence {
   void joined(WorkerId worker);
   // It has ended. Only to be said of one that the agent never knew; of the others the agent tells.
   void gone(WorkerId worker);
-  // False: the end has come too far for newcomers.
+  // False: the end has come too far for joiners.
   bool admits() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // This worker wants to end, and waits `timeout` from when the last live worker wants to.
@@ -71,7 +71,7 @@ class Quiescence {
   std::optional<std::vector<PeerTraffic>> look() const;
   // What keeps this worker from being idle, in words.
   std::string work() const;
-  absl::Status verdict() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status death_record() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Agent& agent_;
   Executor& executor_;

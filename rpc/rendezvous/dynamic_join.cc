@@ -7,7 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "weft/base/fail_point.h"
+#include "weft/base/faults/fail_point.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
 #include "weft/rpc/rendezvous/join_records.h"
@@ -46,17 +46,18 @@ absl::StatusOr<uint32_t> index_of(RendezvousStore& store, const JoinKeys& keys,
   return index;
 }
 
-class Lives {
+class Incarnations {
  public:
-  Lives(RendezvousStore& store, const JoinKeys& keys, const std::vector<Verdict>& verdicts)
-      : store_(store), keys_(keys), verdicts_(verdicts) {}
+  Incarnations(RendezvousStore& store, const JoinKeys& keys,
+               const std::vector<DeathRecord>& death_records)
+      : store_(store), keys_(keys), death_records_(death_records) {}
 
-  absl::StatusOr<bool> ended(WorkerId life) const {
-    for (const Verdict& verdict : verdicts_) {
-      if (verdict.dead == life) return true;
+  absl::StatusOr<bool> ended(WorkerId incarnation) const {
+    for (const DeathRecord& death_record : death_records_) {
+      if (death_record.dead == incarnation) return true;
     }
-    WEFT_ASSIGN_OR_RETURN(const uint32_t left, read_number(store_, keys_.left(life.index)));
-    return life.incarnation <= left;
+    WEFT_ASSIGN_OR_RETURN(const uint32_t left, read_number(store_, keys_.left(incarnation.index)));
+    return incarnation.incarnation <= left;
   }
   absl::StatusOr<std::optional<MemberRecord>> newest(uint32_t index) const {
     const std::string key = keys_.member(index);
@@ -69,18 +70,18 @@ class Lives {
  private:
   RendezvousStore& store_;
   const JoinKeys& keys_;
-  const std::vector<Verdict>& verdicts_;
+  const std::vector<DeathRecord>& death_records_;
 };
 
 // Takes the name over from a life that has ended.
-absl::Status publish(RendezvousStore& store, const JoinKeys& keys, const Lives& lives,
+absl::Status publish(RendezvousStore& store, const JoinKeys& keys, const Incarnations& incarnations,
                      const MemberRecord& self) {
   const uint32_t index = self.member.id.index;
   const std::string mine = self.encode();
   for (int i = 0; i < kMostTakeovers; ++i) {
-    WEFT_ASSIGN_OR_RETURN(const std::optional<MemberRecord> held, lives.newest(index));
+    WEFT_ASSIGN_OR_RETURN(const std::optional<MemberRecord> held, incarnations.newest(index));
     if (held) {
-      WEFT_ASSIGN_OR_RETURN(const bool ended, lives.ended(held->member.id));
+      WEFT_ASSIGN_OR_RETURN(const bool ended, incarnations.ended(held->member.id));
       if (!ended && held->attempt >= self.attempt) {
         return absl::AlreadyExistsError(absl::StrCat(
             "worker '", self.member.name, "' is in the group already, at ", held->member.address,
@@ -99,7 +100,7 @@ absl::Status publish(RendezvousStore& store, const JoinKeys& keys, const Lives& 
 
 // Whoever publishes after this sees the record that was just published.
 absl::StatusOr<JoinResult> read_members(RendezvousStore& store, const JoinKeys& keys,
-                                        const Lives& lives, const MemberInfo& self) {
+                                        const Incarnations& incarnations, const MemberInfo& self) {
   JoinResult result;
   result.self = self.id;
   WEFT_ASSIGN_OR_RETURN(const uint32_t indices, read_number(store, keys.indices()));
@@ -108,27 +109,28 @@ absl::StatusOr<JoinResult> read_members(RendezvousStore& store, const JoinKeys& 
       result.members.push_back(self);
       continue;
     }
-    WEFT_ASSIGN_OR_RETURN(const std::optional<MemberRecord> record, lives.newest(other));
+    WEFT_ASSIGN_OR_RETURN(const std::optional<MemberRecord> record, incarnations.newest(other));
     if (!record) continue;
-    WEFT_ASSIGN_OR_RETURN(const bool ended, lives.ended(record->member.id));
+    WEFT_ASSIGN_OR_RETURN(const bool ended, incarnations.ended(record->member.id));
     if (!ended) result.members.push_back(record->member);
   }
   return result;
 }
 
 absl::StatusOr<JoinResult> publish_and_read(RendezvousStore& store, const JoinKeys& keys,
-                                            const Lives& lives, const MemberRecord& self) {
-  WEFT_RETURN_IF_ERROR(publish(store, keys, lives, self));
+                                            const Incarnations& incarnations,
+                                            const MemberRecord& self) {
+  WEFT_RETURN_IF_ERROR(publish(store, keys, incarnations, self));
   WEFT_FAIL_POINT("join.published");
-  return read_members(store, keys, lives, self.member);
+  return read_members(store, keys, incarnations, self.member);
 }
 
 // A record that nobody stands behind would keep the name. It may be there although writing it
 // failed: the answer was lost.
-void withdraw(RendezvousStore& store, const JoinKeys& keys, const Lives& lives,
+void withdraw(RendezvousStore& store, const JoinKeys& keys, const Incarnations& incarnations,
               const MemberRecord& self) {
   const WorkerId id = self.member.id;
-  const absl::StatusOr<std::optional<MemberRecord>> held = lives.newest(id.index);
+  const absl::StatusOr<std::optional<MemberRecord>> held = incarnations.newest(id.index);
   if (!held.ok() || !*held || (*held)->member.id != id) return;
   (void)store.set(keys.left(id.index), absl::StrCat(id.incarnation));
 }
@@ -136,20 +138,21 @@ void withdraw(RendezvousStore& store, const JoinKeys& keys, const Lives& lives,
 }  // namespace
 
 absl::StatusOr<JoinResult> join_dynamic_group(RendezvousStore& store, const JoinRequest& request,
-                                              const std::vector<Verdict>& verdicts) {
+                                              const std::vector<DeathRecord>& death_records) {
   WEFT_RETURN_IF_ERROR(rpc_internal::check_joiner(request));
   const JoinKeys keys(request.group, request.epoch);
-  const Lives lives(store, keys, verdicts);
+  const Incarnations incarnations(store, keys, death_records);
   WEFT_RETURN_IF_ERROR(agree_on_kind(store, keys, request));
   WEFT_ASSIGN_OR_RETURN(const uint32_t index, index_of(store, keys, request.name));
   MemberRecord self;
   self.attempt = request.attempt;
-  WEFT_ASSIGN_OR_RETURN(self.member.id, rpc_internal::new_life(store, keys, index));
+  WEFT_ASSIGN_OR_RETURN(self.member.id, rpc_internal::new_incarnation(store, keys, index));
   self.member.name = request.name;
   self.member.rank = index;
   self.member.address = request.address;
-  absl::StatusOr<JoinResult> result = publish_and_read(store, keys, lives, self);
-  if (!result.ok() && !absl::IsAlreadyExists(result.status())) withdraw(store, keys, lives, self);
+  absl::StatusOr<JoinResult> result = publish_and_read(store, keys, incarnations, self);
+  if (!result.ok() && !absl::IsAlreadyExists(result.status()))
+    withdraw(store, keys, incarnations, self);
   return result;
 }
 

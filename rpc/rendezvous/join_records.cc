@@ -82,18 +82,19 @@ absl::Status check_joiner(const JoinRequest& request) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<WorkerInfo>> find_life(RendezvousStore& store, const JoinKeys& keys,
-                                                    WorkerId life) {
-  const std::string key = keys.member(life.index);
+absl::StatusOr<std::optional<WorkerInfo>> find_incarnation(RendezvousStore& store,
+                                                           const JoinKeys& keys,
+                                                           WorkerId incarnation) {
+  const std::string key = keys.member(incarnation.index);
   WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> text, store.try_get(key));
   if (!text) return std::nullopt;
   WEFT_ASSIGN_OR_RETURN(const MemberRecord record,
-                        MemberRecord::decode(store, key, life.index, *text));
-  if (record.member.id != life) return std::nullopt;
+                        MemberRecord::decode(store, key, incarnation.index, *text));
+  if (record.member.id != incarnation) return std::nullopt;
   WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> left,
-                        store.try_get(keys.left(life.index)));
-  if (left && *left == absl::StrCat(life.incarnation)) return std::nullopt;
-  return WorkerInfo{life, record.member.name, record.member.address};
+                        store.try_get(keys.left(incarnation.index)));
+  if (left && *left == absl::StrCat(incarnation.incarnation)) return std::nullopt;
+  return WorkerInfo{incarnation, record.member.name, record.member.address};
 }
 
 absl::StatusOr<uint32_t> read_number(RendezvousStore& store, const std::string& key) {
@@ -105,7 +106,8 @@ absl::StatusOr<uint32_t> read_number(RendezvousStore& store, const std::string& 
   return number;
 }
 
-absl::StatusOr<WorkerId> new_life(RendezvousStore& store, const JoinKeys& keys, uint32_t index) {
+absl::StatusOr<WorkerId> new_incarnation(RendezvousStore& store, const JoinKeys& keys,
+                                         uint32_t index) {
   WEFT_ASSIGN_OR_RETURN(const int64_t incarnation, store.add(keys.incarnation(index), 1));
   if (incarnation < 1 || incarnation > std::numeric_limits<uint32_t>::max()) {
     return absl::InternalError(absl::StrCat(store.description(), ": '", keys.incarnation(index),

@@ -20,7 +20,7 @@ struct JoinKeys {
   // Static groups: `round_number` counts how often the group has ended in good order.
   JoinKeys(const std::string& group_name, uint32_t epoch_number, uint32_t round_number = 0);
 
-  // The incarnation outlives the epoch: no two lives of an index ever share one.
+  // The incarnation outlives the epoch: no two incarnations of an index ever share one.
   std::string incarnation(uint32_t index) const;
   std::string claim(uint32_t rank, uint32_t attempt) const;
   std::string name(const std::string& name) const;
@@ -49,14 +49,16 @@ struct MemberRecord {
                                              uint32_t index, const std::string& text);
 };
 
-// The record of this life; nullopt if its index has another one, or it has left.
-absl::StatusOr<std::optional<WorkerInfo>> find_life(RendezvousStore& store, const JoinKeys& keys,
-                                                    WorkerId life);
+// The record of this incarnation; nullopt if its index has another one, or it has left.
+absl::StatusOr<std::optional<WorkerInfo>> find_incarnation(RendezvousStore& store,
+                                                           const JoinKeys& keys,
+                                                           WorkerId incarnation);
 // InvalidArgument: name, address or group.
 absl::Status check_joiner(const JoinRequest& request);
 // The decimal number under `key`, 0 if there is none. Internal: it holds something else.
 absl::StatusOr<uint32_t> read_number(RendezvousStore& store, const std::string& key);
-// The next life of this index.
-absl::StatusOr<WorkerId> new_life(RendezvousStore& store, const JoinKeys& keys, uint32_t index);
+// The next incarnation of this index.
+absl::StatusOr<WorkerId> new_incarnation(RendezvousStore& store, const JoinKeys& keys,
+                                         uint32_t index);
 
 }  // namespace weft::rpc_internal

@@ -105,7 +105,8 @@ absl::Status claim_name(RendezvousStore& store, const JoinKeys& keys, const Join
                                      request.name, "': ranks ", holder, " and ", request.rank)));
 }
 
-// Writes this life's record unless a later life of the rank has written its own already.
+// Writes this incarnation's record unless a later incarnation of the rank has written its own
+// already.
 absl::Status publish(RendezvousStore& store, const JoinKeys& keys, const MemberRecord& self) {
   const uint32_t rank = self.member.rank;
   const std::string key = keys.member(rank);
@@ -178,7 +179,7 @@ absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinR
   MemberRecord record;
   record.attempt = request.attempt;
   MemberInfo& self = record.member;
-  WEFT_ASSIGN_OR_RETURN(self.id, rpc_internal::new_life(store, keys, request.rank));
+  WEFT_ASSIGN_OR_RETURN(self.id, rpc_internal::new_incarnation(store, keys, request.rank));
   self.name = request.name;
   self.rank = request.rank;
   self.address = request.address;

@@ -42,8 +42,9 @@ struct MemberInfo {
 
 struct JoinResult {
   WorkerId self;
-  std::vector<MemberInfo> members;  // members[r] is rank r, the newest life known at this moment
-  uint32_t round = 0;               // how often this group has ended before
+  std::vector<MemberInfo>
+      members;         // members[r] is rank r, the newest incarnation known at this moment
+  uint32_t round = 0;  // how often this group has ended before
 };
 
 // Errors: InvalidArgument (name, rank, world size out of range, a group or address that is too long

@@ -27,8 +27,8 @@ absl::Status check_worker_name(std::string_view name);
 enum class MemberChange {
   kJoined,
   kLeft,  // in good order
-  // Is gone here, for good: by a verdict, or because this pair has parted without the store, or
-  // because this worker was fenced.
+  // Is gone here, for good: by a death record, or because this pair has parted without the store,
+  // or because this worker was fenced.
   kDied,
 };
 

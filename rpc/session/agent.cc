@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "weft/base/fail_point.h"
+#include "weft/base/faults/fail_point.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
 #include "weft/rpc/session/internal/agent_peer.h"
@@ -138,7 +138,7 @@ CallId Agent::call(WorkerId to, Frame frame, std::string_view function, TimePoin
                          "call to '", absl::string_view(function.data(), function.size()),
                          "' on worker '", peer->info.name, "': ", options_.credit.max_queued_calls,
                          " calls or ", options_.credit.max_queued_bytes,
-                         " bytes wait for credit, or for the answer to a beat, already")),
+                         " bytes wait for credit, or for the answer to a heartbeat, already")),
                      Ran::kNo);
       } else {
         arm = deadline < peer->deadline_armed;
@@ -201,7 +201,7 @@ bool Agent::post(WorkerId to, Topic topic, Frame frame) {
   }
   frame.header.kind = FrameKind::kPost;
   frame.header.function = static_cast<uint64_t>(topic);
-  if (peer == nullptr) return post_to_stranger(to, std::move(frame));
+  if (peer == nullptr) return post_to_unknown(to, std::move(frame));
   Departure departure;
   {
     MutexLock lock(peer->mutex);
@@ -355,7 +355,7 @@ void Agent::declare_dead(WorkerId worker, absl::Status reason) {
   if (peer == nullptr) {
     {
       MutexLock lock(mutex_);
-      strangers_.erase(worker.bits());
+      unknown_.erase(worker.bits());
     }
     if (stopping_.load()) return;
     for (const GoneListener& listener : gone_listeners_) listener(worker, reason, false);
@@ -381,50 +381,51 @@ void Agent::fence(const absl::Status& why) {
   std::vector<PeerPtr> peers = all_peers();
   std::erase_if(peers, [&](const PeerPtr& peer) { return peer->info.id == options_.self.id; });
   // First of all no call leaves any more: what ends with one peer may call another.
-  for (const PeerPtr& peer : peers) trust(peer->info.id, TimePoint::min());
+  for (const PeerPtr& peer : peers) set_valid_until(peer->info.id, TimePoint::min());
   for (const PeerPtr& peer : peers) end_peer(peer, reason, false);
 }
 
-void Agent::beat(WorkerId worker, uint64_t number) {
+void Agent::heartbeat(WorkerId worker, uint64_t number) {
   PeerPtr peer = find(worker);
   if (peer == nullptr) return;
   Departure departure;
   {
     MutexLock lock(peer->mutex);
     if (peer->connection == nullptr) return;
-    Frame beat;
-    beat.header.kind = FrameKind::kBeat;
-    beat.header.call = number;
-    beat.body = beat_body();
-    peer->core.send_unnumbered(std::move(beat));
+    Frame heartbeat;
+    heartbeat.header.kind = FrameKind::kHeartbeat;
+    heartbeat.header.call = number;
+    heartbeat.body = heartbeat_body();
+    peer->core.send_unnumbered(std::move(heartbeat));
     departure = peer->depart();
   }
   send(peer, std::move(departure));
 }
 
-void Agent::say_in_beats(std::string body) {
-  MutexLock lock(beat_mutex_);
-  beat_body_ = std::move(body);
+void Agent::say_in_heartbeats(std::string body) {
+  MutexLock lock(heartbeat_mutex_);
+  heartbeat_body_ = std::move(body);
 }
 
-std::string Agent::beat_body() const {
-  MutexLock lock(beat_mutex_);
-  return beat_body_;
+std::string Agent::heartbeat_body() const {
+  MutexLock lock(heartbeat_mutex_);
+  return heartbeat_body_;
 }
 
-void Agent::trust(WorkerId worker, TimePoint until) {
+void Agent::set_valid_until(WorkerId worker, TimePoint until) {
   PeerPtr peer = find(worker);
   if (peer == nullptr) return;
   {
     MutexLock lock(peer->mutex);
-    peer->trusted_until = until;
-    peer->mute_for = Nanoseconds(0);  // an answer that came too late for trust still shows the lane
-    peer->core.trust_until(until, clock_.now());
+    peer->valid_until = until;
+    peer->mute_for =
+        Nanoseconds(0);  // an answer that came too late for trust still shows the stream
+    peer->core.set_valid_until(until, clock_.now());
   }
   flush(peer);
 }
 
-void Agent::answer_no_beats_of(WorkerId worker) {
+void Agent::answer_no_heartbeats_of(WorkerId worker) {
   if (PeerPtr peer = find(worker)) peer->suspected.store(true);
 }
 
@@ -471,7 +472,7 @@ void Agent::end_peer(const PeerPtr& peer, absl::Status reason, bool left) {
                 status));
   }
   if (stopping_.load()) return;
-  forget_lives(peer->info.id);
+  forget_incarnations(peer->info.id);
   for (const GoneListener& listener : gone_listeners_) listener(peer->info.id, reason, left);
 }
 
@@ -488,7 +489,7 @@ bool Agent::quiet() const {
   if (held_.load() != 0) return false;
   {
     MutexLock lock(mutex_);
-    if (!strangers_.empty()) return false;
+    if (!unknown_.empty()) return false;
   }
   for (const PeerPtr& peer : all_peers()) {
     MutexLock lock(peer->mutex);
@@ -530,7 +531,7 @@ std::string Agent::work() const {
   }
   if (held_.load() != 0) work.push_back("makes an object");
   MutexLock lock(mutex_);
-  if (!strangers_.empty()) work.push_back("looks for workers that it does not know");
+  if (!unknown_.empty()) work.push_back("looks for workers that it does not know");
   return absl::StrJoin(work, ", ");
 }
 

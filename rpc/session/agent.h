@@ -38,8 +38,8 @@ struct AgentOptions {
   // worker yet.
   bool dial_all = false;
   Nanoseconds ack_delay = std::chrono::milliseconds(20);
-  // A connection is cut if the oldest frame without acknowledgement, and its lane, have not moved
-  // for so long: heartbeats may travel where a lane hangs.
+  // A connection is cut if the oldest frame without acknowledgement, and its stream, have not moved
+  // for so long: heartbeats may travel where a stream hangs.
   Nanoseconds stuck_after = std::chrono::seconds(30);
 };
 
@@ -47,16 +47,16 @@ struct AgentOptions {
 // may join.
 struct MembershipHooks {
   // Somebody unknown dials this worker. OK: was given to `add_member`.
-  std::function<absl::Status(const WorkerInfo& newcomer)> admit;
+  std::function<absl::Status(const WorkerInfo& joiner)> admit;
   // A post is meant for a life that is not known here; it waits for `add_member` or `declare_dead`.
-  std::function<void(WorkerId stranger)> stranger;
+  std::function<void(WorkerId unknown)> unknown;
   // More is meant for it than is kept: it is gone here.
-  std::function<void(WorkerId stranger, const absl::Status& why)> give_up;
+  std::function<void(WorkerId unknown, const absl::Status& why)> give_up;
   // The first connection with a peer stands.
   std::function<void(WorkerId peer)> opened;
   // Cannot be reached, breaks the protocol, or refuses this worker (PermissionDenied).
   std::function<void(WorkerId peer, const absl::Status& why)> suspect;
-  std::function<void(WorkerId peer, uint64_t number)> beat_answered;
+  std::function<void(WorkerId peer, uint64_t number)> heartbeat_answered;
 };
 
 class Agent final : public TransportSink {
@@ -84,8 +84,8 @@ class Agent final : public TransportSink {
   // From now on `members` (self included) are known. Those with a lower id than this worker's are
   // dialled at once, so that every pair notices the other's death. The transport listens already.
   absl::Status start(std::vector<WorkerInfo> members);
-  // One more, or a later life of one. Its name means nothing before `name_member`. It dials this
-  // worker, or `reach` dials it.
+  // One more, or a later incarnation of one. Its name means nothing before `name_member`. It dials
+  // this worker, or `reach` dials it.
   void add_member(WorkerInfo member) ABSL_LOCKS_EXCLUDED(mutex_);
   void reach(WorkerId member);
   // False: it has a name already, or is not known.
@@ -110,7 +110,7 @@ class Agent final : public TransportSink {
   absl::StatusOr<WorkerId> resolve(std::string_view name) const ABSL_LOCKS_EXCLUDED(mutex_);
   std::string name_of(WorkerId worker) const ABSL_LOCKS_EXCLUDED(mutex_);
   WorkerInfo info_of(WorkerId worker) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The newest known life of each, dead ones too.
+  // The newest known incarnation of each, dead ones too.
   std::vector<WorkerInfo> members() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool is_live(WorkerId worker) const;
   // When the last frame of this peer came; the past if none did.
@@ -120,28 +120,28 @@ class Agent final : public TransportSink {
   // Members that are neither dead nor gone, self included, by id.
   std::vector<WorkerId> live() const;
 
-  // A verdict: never revised. Pending calls fail, listeners hear of it; they also do of a life that
-  // was never a peer and that references or contexts name.
+  // A death record: never revised. Pending calls fail, listeners hear of it; they also do of a life
+  // that was never a peer and that references or contexts name.
   void declare_dead(WorkerId peer, absl::Status reason);
-  // Leads to a verdict, sooner or later.
+  // Leads to a death record, sooner or later.
   void suspect(WorkerId peer, const absl::Status& reason);
   // The others hold this worker for dead: all of them are gone, with this reason.
   void fence(const absl::Status& why);
 
   // Asks a peer whether it is there; nothing happens without a connection.
-  void beat(WorkerId peer, uint64_t number);
+  void heartbeat(WorkerId peer, uint64_t number);
   // Calls to this peer that begin at `until` or later wait here for the next `trust`.
-  void trust(WorkerId peer, TimePoint until);
-  // It is suspected: an answer would renew its trust in this worker, just before the verdict.
-  void answer_no_beats_of(WorkerId peer);
-  // Body of all beats and answers from now on.
-  void say_in_beats(std::string body) ABSL_LOCKS_EXCLUDED(beat_mutex_);
+  void set_valid_until(WorkerId peer, TimePoint until);
+  // It is suspected: an answer would renew its trust in this worker, just before the death record.
+  void answer_no_heartbeats_of(WorkerId peer);
+  // Body of all heartbeats and answers from now on.
+  void say_in_heartbeats(std::string body) ABSL_LOCKS_EXCLUDED(heartbeat_mutex_);
   struct PeerLook {
     WorkerId peer;
     bool busy = false;  // calls, frames without acknowledgement, or traffic since the last look
     TimePoint heard;    // of the last frame; the past if there was none; now if this worker has
                         // nothing left to make a connection with
-    std::string said;   // body of the newest beat or answer; empty if none came
+    std::string said;   // body of the newest heartbeat or answer; empty if none came
   };
   // All live peers but this worker; cuts connections that hang. For one caller, regularly:
   // "since the last look" is its.
@@ -214,14 +214,14 @@ class Agent final : public TransportSink {
   void handle_call(const std::shared_ptr<IncomingCall>& call);
   void handle_cancel(const PeerPtr& peer, const FrameHeader& cancel);
   void end_peer(const PeerPtr& peer, absl::Status reason, bool left);
-  bool post_to_stranger(WorkerId to, Frame frame) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool post_to_unknown(WorkerId to, Frame frame) ABSL_LOCKS_EXCLUDED(mutex_);
   void drop_superseded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops what is kept of lives that ended long ago, or whose place has a new one.
-  void forget_lives(WorkerId ended) ABSL_LOCKS_EXCLUDED(mutex_);
+  void forget_incarnations(WorkerId ended) ABSL_LOCKS_EXCLUDED(mutex_);
   void finish_call(IncomingCall& call, absl::StatusOr<Frame> result);
   void call_taken(const IncomingCall& call, size_t cost);
   PeerIdentity identity() const;
-  std::string beat_body() const ABSL_LOCKS_EXCLUDED(beat_mutex_);
+  std::string heartbeat_body() const ABSL_LOCKS_EXCLUDED(heartbeat_mutex_);
 
   const AgentOptions options_;
   Transport& transport_;
@@ -245,9 +245,9 @@ class Agent final : public TransportSink {
   absl::flat_hash_map<uint64_t, PeerPtr> peers_ ABSL_GUARDED_BY(mutex_);  // by WorkerId bits
   std::deque<WorkerId> ended_ ABSL_GUARDED_BY(mutex_);  // peers that are gone, oldest first
   // Posts to lives that are not known yet, by WorkerId bits.
-  absl::flat_hash_map<uint64_t, std::vector<Frame>> strangers_ ABSL_GUARDED_BY(mutex_);
-  mutable Mutex beat_mutex_;  // taken under a peer's
-  std::string beat_body_ ABSL_GUARDED_BY(beat_mutex_);
+  absl::flat_hash_map<uint64_t, std::vector<Frame>> unknown_ ABSL_GUARDED_BY(mutex_);
+  mutable Mutex heartbeat_mutex_;  // taken under a peer's
+  std::string heartbeat_body_ ABSL_GUARDED_BY(heartbeat_mutex_);
 };
 
 }  // namespace weft::rpc_internal

@@ -25,7 +25,7 @@ enum class FrameKind : uint8_t {
   kCancel = 6,   // the caller gave up on a call
   kGoodbye = 7,  // the sender leaves in good order; its connection's end is no death
   kAbort = 8,    // the sender holds the session for broken; sent by nobody yet
-  kBeat = 9,     // are you there, or the answer to it
+  kHeartbeat = 9,  // are you there, or the answer to it
 };
 inline constexpr uint8_t kLastFrameKind = 9;
 
@@ -33,7 +33,7 @@ inline constexpr uint8_t kLastFrameKind = 9;
 inline constexpr uint8_t kFlagNested = 1;  // the call was made inside a handler: no call credit
 inline constexpr uint8_t kFlagError = 2;   // the reply holds a status instead of a value
 inline constexpr uint8_t kFlagObject = 4;  // the result stays with the callee, as an object
-inline constexpr uint8_t kFlagAnswer = 8;  // the beat answers one
+inline constexpr uint8_t kFlagAnswer = 8;  // the heartbeat answers one
 
 // Fields that every frame carries. Unused ones are 0.
 struct FrameHeader {
@@ -43,8 +43,8 @@ struct FrameHeader {
   WorkerId destination;
   uint64_t sequence = 0;      // place in the session from source to destination; 0: not sequenced
   uint64_t acknowledged = 0;  // all sequences up to this one have arrived at the sender
-  uint64_t call = 0;          // calls, replies, cancels: the caller's CallId; beats: their number
-  uint64_t function = 0;      // calls: id of the function; posts: the topic
+  uint64_t call = 0;      // calls, replies, cancels: the caller's CallId; heartbeats: their number
+  uint64_t function = 0;  // calls: id of the function; posts: the topic
   uint64_t fingerprint = 0;   // calls: hash of the signature the caller compiled
   uint64_t budget_us = 0;     // calls: time left until the deadline; 0: without limit
   uint64_t credit_calls = 0;  // calls that the sender has taken from its queue, in total

@@ -21,16 +21,16 @@ namespace weft {
 namespace {
 
 using rpc_internal::GrpcStream;
-using rpc_internal::kBeatsLane;
-using rpc_internal::kBulkLane;
-using rpc_internal::kLanes;
-using rpc_internal::kSmallLane;
+using rpc_internal::kBulkStream;
+using rpc_internal::kControlStream;
+using rpc_internal::kHeartbeatStream;
+using rpc_internal::kStreams;
 using rpc_internal::ServerStream;
 using rpc_internal::StreamService;
 
 constexpr int kLookahead = 16 << 20;     // what a far end may send ahead of the reader, per stream
 constexpr int kMostMetadata = 16 << 10;  // all metadata of a stream, base64 or not
-constexpr int kMostStreams = 4;          // of one TCP connection; each lane has its own
+constexpr int kMostStreams = 4;          // of one TCP connection; each stream has its own
 constexpr int kIdleMs = 10'000;          // of a TCP connection without a stream
 
 void stop_deadlock_detection() {
@@ -102,7 +102,7 @@ class GrpcTransport::Impl {
                                                  ": the port is in use or the host is not here"));
     }
     address_ = absl::StrCat(wanted.substr(0, colon), ":", port);
-    for (size_t lane = 0; lane < kLanes; ++lane) accept(lane);
+    for (size_t kind = 0; kind < kStreams; ++kind) accept(kind);
     return absl::OkStatus();
   }
 
@@ -130,14 +130,14 @@ class GrpcTransport::Impl {
       number = shared_->next_connection++;
     }
     auto connection = std::make_shared<rpc_internal::GrpcConnection>(shared_, expected, number);
-    auto handler = rpc_internal::dial_lane(
-        shared_, address, connection, kSmallLane,
+    auto handler = rpc_internal::dial_stream(
+        shared_, address, connection, kControlStream,
         [shared = shared_, address, connection,
          callback = std::move(callback)](absl::Status status) mutable {
           if (status.ok()) {
-            connection->set_beats_dialler([shared, address, weak = std::weak_ptr(connection)] {
+            connection->set_heartbeat_dialler([shared, address, weak = std::weak_ptr(connection)] {
               if (auto alive = weak.lock()) {
-                rpc_internal::dial_further_lane(shared, address, alive, kBeatsLane);
+                rpc_internal::dial_further_stream(shared, address, alive, kHeartbeatStream);
               }
             });
           }
@@ -151,7 +151,7 @@ class GrpcTransport::Impl {
           if (status.ok()) {
             // Small frames need not wait for it, and without it all travel on
             // the first.
-            rpc_internal::dial_further_lane(shared, address, connection, kBulkLane);
+            rpc_internal::dial_further_stream(shared, address, connection, kBulkStream);
           }
         });
     if (deadline != kNever) rpc_internal::give_up_at(shared_->clock, deadline, handler);
@@ -193,15 +193,15 @@ class GrpcTransport::Impl {
   }
 
  private:
-  // Waits, without blocking, for the next stream of this lane. The server's end ends the chain.
-  void accept(size_t lane) {
+  // Waits, without blocking, for the next stream of this stream. The server's end ends the chain.
+  void accept(size_t kind) {
     auto stream = std::make_shared<ServerStream>(shared_->options.limits, shared_->pool);
     shared_->count_accepting(1);
     // this: stop() waits for the count.
-    stream->accept(service_, lane, *shared_->queue,
-                   [this, lane](const std::shared_ptr<ServerStream>& opened) {
+    stream->accept(service_, kind, *shared_->queue,
+                   [this, kind](const std::shared_ptr<ServerStream>& opened) {
                      if (opened != nullptr) {
-                       accept(lane);
+                       accept(kind);
                        opened->set_handler(rpc_internal::make_accept_handler(shared_, accepted_));
                        shared_->add(opened);
                      }

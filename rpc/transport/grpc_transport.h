@@ -1,8 +1,8 @@
 // Connects workers over gRPC: up to three long-lived bidirectional streams per connection, each on
-// a channel of its own: one for small frames, one for large ones, one for beats.
+// a channel of its own: one for small frames, one for large ones, one for heartbeats.
 //
-// Strangers: nothing is read from a stream whose hello has not been accepted, so all that it may
-// hold here is what flow control lets it send (16 MiB). A stream brings its hello when it is
+// Unknown processes: nothing is read from a stream whose hello has not been accepted, so all that
+// it may hold here is what flow control lets it send (16 MiB). A stream brings its hello when it is
 // opened, or is ended. A TCP connection may have 4 streams, and is closed if it has none for 10 s.
 //
 // Thread safety: all methods may be called from any thread.
@@ -26,7 +26,7 @@ struct GrpcTransportOptions {
   TransportLimits limits;
   // So many streams may wait for `start`; more are refused, and their diallers try again.
   size_t most_waiting = 256;
-  // Frames with payloads above this travel on the bulk lane.
+  // Frames with payloads above this travel on the bulk stream.
   size_t bulk_from = size_t{64} << 10;
   // Has malloc keep freed memory, in the whole process (base/freed_memory.h): gRPC reads into
   // memory that it gets from malloc and frees again, and fresh pages cost several times the copy.

@@ -130,7 +130,7 @@ class InprocConnection final : public Connection,
   void abort(absl::Status reason) override { break_link(reason); }
 
   const PeerIdentity& peer() const override { return peer_; }
-  LanesBytes lanes_of(const Frame&) const override { return {}; }  // handed over by `send`
+  StreamsBytes streams_of(const Frame&) const override { return {}; }  // handed over by `send`
 
   void set_other_end(std::weak_ptr<InprocConnection> far) { far_ = std::move(far); }
   void open_by_accept() {

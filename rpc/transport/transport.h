@@ -1,7 +1,7 @@
 // Carries frames between workers; knows nothing of calls, sessions or tensors.
 //
 // A transport may lose everything that is in flight when a connection ends, and may deliver frames
-// of one connection in any order (bulk frames travel on lanes of their own). What must arrive is
+// of one connection in any order (bulk frames travel on streams of their own). What must arrive is
 // the session's business (rpc/internal/session.h).
 //
 // Thread safety: all methods may be called from any thread.
@@ -34,22 +34,21 @@ struct PeerIdentity {
   std::string address = {};  // where it can be dialled; not asked of whom one dials
 };
 
-// What has become of the bytes that `send` put on one lane, since the connection began.
-struct LaneBytes {
+// What has become of the bytes that `send` put on one stream, since the connection began.
+struct StreamBytes {
   uint64_t taken = 0;
   uint64_t written = 0;  // handed to the wire; at most `taken`
 };
-using LanesBytes = absl::InlinedVector<LaneBytes, 2>;
+using StreamsBytes = absl::InlinedVector<StreamBytes, 2>;
 
 // One duplex link between two workers.
 class Connection {
  public:
   virtual ~Connection() = default;
 
-  // Queues frames, which are written in this order as far as they share a lane; never blocks.
-  // False: at least one lane has ended and did not take its frames; the other lanes took theirs.
-  // `on_closed` follows.
-  // The payloads' memory must not change until a frame is released.
+  // Queues frames, which are written in this order as far as they share a stream; never blocks.
+  // False: at least one stream has ended and did not take its frames; the other streams took
+  // theirs. `on_closed` follows. The payloads' memory must not change until a frame is released.
   virtual bool send(FrameBatch frames) = 0;
   bool send(FramePtr frame) {
     FrameBatch one;
@@ -65,15 +64,15 @@ class Connection {
   // end is told as far as the wires still work.
   virtual void abort(absl::Status reason) = 0;
   virtual const PeerIdentity& peer() const = 0;
-  // Of each lane that may carry `frame`.
-  virtual LanesBytes lanes_of(const Frame& frame) const = 0;
+  // Of each stream that may carry `frame`.
+  virtual StreamsBytes streams_of(const Frame& frame) const = 0;
 };
 
 using ConnectionPtr = std::shared_ptr<Connection>;  // shared by the transport and its user
 
 // Receives what a transport has. Callbacks run on transport threads, must not block, and for one
 // connection come in the order on_open, on_frames..., on_closed, each of the first and last once.
-// on_frames may run on several threads at once (lanes).
+// on_frames may run on several threads at once (streams).
 class TransportSink {
  public:
   virtual ~TransportSink() = default;

@@ -7,17 +7,17 @@ namespace weft::rref_internal {
 bool IdLedger::ended(WorkerId creator, uint64_t number) const {
   auto found = creators_.find(creator);
   if (found == creators_.end()) return false;
-  return number < found->second.watermark || found->second.buried.contains(number);
+  return number < found->second.watermark || found->second.tombstones.contains(number);
 }
 
-bool IdLedger::bury(WorkerId creator, uint64_t number) {
+bool IdLedger::add_tombstone(WorkerId creator, uint64_t number) {
   Creator& entry = creators_[creator];
   if (number < entry.watermark) return false;
-  if (entry.buried.insert(number).second) ++tombstones_;
-  if (entry.buried.size() <= limit_) return false;
-  auto keep_from = std::next(entry.buried.begin(), entry.buried.size() - limit_ / 2);
+  if (entry.tombstones.insert(number).second) ++tombstones_;
+  if (entry.tombstones.size() <= limit_) return false;
+  auto keep_from = std::next(entry.tombstones.begin(), entry.tombstones.size() - limit_ / 2);
   const uint64_t watermark =
-      keep_from == entry.buried.end() ? *entry.buried.rbegin() + 1 : *keep_from;
+      keep_from == entry.tombstones.end() ? *entry.tombstones.rbegin() + 1 : *keep_from;
   raise_to(entry, watermark);
   return true;
 }
@@ -32,7 +32,7 @@ bool IdLedger::raise(WorkerId creator, uint64_t settled_below) {
 void IdLedger::forget(WorkerId creator) {
   auto found = creators_.find(creator);
   if (found == creators_.end()) return;
-  tombstones_ -= found->second.buried.size();
+  tombstones_ -= found->second.tombstones.size();
   creators_.erase(found);
 }
 
@@ -43,8 +43,9 @@ uint64_t IdLedger::watermark(WorkerId creator) const {
 
 void IdLedger::raise_to(Creator& creator, uint64_t watermark) {
   creator.watermark = watermark;
-  auto end = creator.buried.lower_bound(watermark);
-  for (auto it = creator.buried.begin(); it != end; it = creator.buried.erase(it)) --tombstones_;
+  auto end = creator.tombstones.lower_bound(watermark);
+  for (auto it = creator.tombstones.begin(); it != end; it = creator.tombstones.erase(it))
+    --tombstones_;
 }
 
 }  // namespace weft::rref_internal

@@ -26,7 +26,7 @@ class IdLedger {
 
   // Notes the end of an id. Past the limit the watermark is forced up to keep only half of it;
   // returns whether that happened: undecided ids of this creator may have ended by it.
-  bool bury(WorkerId creator, uint64_t number);
+  bool add_tombstone(WorkerId creator, uint64_t number);
 
   // Returns whether the watermark rose. It never falls.
   bool raise(WorkerId creator, uint64_t settled_below);
@@ -40,7 +40,7 @@ class IdLedger {
  private:
   struct Creator {
     uint64_t watermark = 0;
-    std::set<uint64_t> buried;  // all >= watermark
+    std::set<uint64_t> tombstones;  // all >= watermark
   };
 
   void raise_to(Creator& creator, uint64_t watermark);

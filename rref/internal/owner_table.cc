@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "weft/base/breakage.h"
+#include "weft/base/faults/breakage.h"
 
 namespace weft::rref_internal {
 namespace {
@@ -269,7 +269,7 @@ bool OwnerTable::on_user_delete(WorkerId from, const UserDelete& message, Step& 
   if (listed && it->second.forks[message.fork].holder != from) return false;
   if (listed) {
     if (it->second.forks[message.fork].recalled) read_while_recalled_[message.fork] = from;
-    bury(message.fork.creator, message.fork.number, step);
+    add_tombstone(message.fork.creator, message.fork.number, step);
     if (!WEFT_BREAK(delete_not_struck_out)) unlist(it, message.fork, step);
   } else if (WEFT_BREAK(repeat_strikes_another) && it != entries_.end() &&
              !it->second.forks.empty()) {
@@ -296,7 +296,7 @@ bool OwnerTable::on_cancel_fork(WorkerId from, const CancelFork& message, Step& 
   if (!registered) {
     if (!message.creation) {
       if (created || !ended(message.rref, step)) {
-        bury(message.fork.creator, message.fork.number, step);
+        add_tombstone(message.fork.creator, message.fork.number, step);
       }
     } else if (!created) {
       if (!message.error.ok() && !ended(message.rref, step)) {
@@ -308,7 +308,7 @@ bool OwnerTable::on_cancel_fork(WorkerId from, const CancelFork& message, Step& 
                                                                    : RejectReason::kWithdrawn,
                            step);
       }
-      bury(message.rref.creator, message.rref.number, step);
+      add_tombstone(message.rref.creator, message.rref.number, step);
     }
   }
   step.send(from, CancelAck{self_, message.rref, message.fork, registered});
@@ -350,7 +350,7 @@ void OwnerTable::peer_dead(WorkerId worker, Step& step) {
     Entry& entry = it->second;
     for (auto fork = entry.forks.begin(); fork != entry.forks.end();) {
       if (fork->second.holder == worker && !WEFT_BREAK(dead_user_not_reaped)) {
-        bury(fork->first.creator, fork->first.number, step);
+        add_tombstone(fork->first.creator, fork->first.number, step);
         fork = entry.forks.erase(fork);
       } else {
         ++fork;
@@ -468,10 +468,10 @@ void OwnerTable::unpark(WorkerId from) {
   if (--it->second == 0) parked_.erase(it);
 }
 
-void OwnerTable::bury(WorkerId creator, uint64_t number, Step& step) {
+void OwnerTable::add_tombstone(WorkerId creator, uint64_t number, Step& step) {
   if (WEFT_BREAK(no_tombstones)) return;
   if (creator == self_ || step.dead(creator)) return;  // ended() knows those without a tombstone
-  if (ledger_.bury(creator, number)) {
+  if (ledger_.add_tombstone(creator, number)) {
     refuse_placeholders(creator, ledger_.watermark(creator), step);
   }
 }
@@ -538,7 +538,7 @@ void OwnerTable::settle(Entries::iterator it, Step& step) {
     return;
   }
   entries_.erase(it);
-  bury(rref.creator, rref.number, step);
+  add_tombstone(rref.creator, rref.number, step);
   step.add(Free{rref});
 }
 

@@ -23,7 +23,7 @@ namespace weft::rref_internal {
 enum class Acceptance {
   kRun,        // registered and confirmed: run the function
   kDuplicate,  // was accepted before: do not run it again
-  kRefused,    // withdrawn, or from an ended life: do not run it, answer "not executed"
+  kRefused,    // withdrawn, or from an ended incarnation: do not run it, answer "not executed"
   kOverQuota,  // its creator holds as much as one worker may: the same
 };
 
@@ -106,7 +106,7 @@ class OwnerTable {
   Entries::iterator placeholder(RRefId rref);
   bool park(WorkerId from);
   void unpark(WorkerId from);
-  void bury(WorkerId creator, uint64_t number, Step& step);
+  void add_tombstone(WorkerId creator, uint64_t number, Step& step);
   void refuse_placeholders(WorkerId creator, uint64_t below, Step& step);
   void refuse_placeholder(Entries::iterator it, RejectReason reason, Step& step);
   void list(Entry& entry, ForkId fork, WorkerId holder);

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "weft/base/breakage.h"
+#include "weft/base/faults/breakage.h"
 
 namespace weft::rref_internal {
 
@@ -24,7 +24,7 @@ absl::StatusOr<Handle> OwnershipCore::create(WorkerId owner, TypeTag type) {
   if (owner == self_) {
     return absl::InvalidArgumentError("create() is for other workers' values; use own()");
   }
-  if (lives_.dead(owner)) {
+  if (incarnations_.dead(owner)) {
     return absl::UnavailableError(absl::StrCat(owner.to_string(), " is dead"));
   }
   return used_.create(owner, std::move(type));
@@ -37,7 +37,7 @@ bool OwnershipCore::creation_failed(ForkId fork, absl::Status status, Actions& o
 
 Acceptance OwnershipCore::accept_creation(WorkerId from, RRefId rref, ForkId fork,
                                           const TypeTag& type, Actions& out) {
-  if (lives_.dead(from) || from == self_) {
+  if (incarnations_.dead(from) || from == self_) {
     ++stale_messages_;
     return Acceptance::kRefused;
   }
@@ -52,7 +52,8 @@ bool OwnershipCore::set_value(RRefId rref, absl::Status result, Actions& out) {
 
 absl::StatusOr<Reference> OwnershipCore::fork(const Handle& handle, WorkerId to) {
   if (absl::Status open = check_open(); !open.ok()) return open;
-  if (lives_.dead(to)) return absl::UnavailableError(absl::StrCat(to.to_string(), " is dead"));
+  if (incarnations_.dead(to))
+    return absl::UnavailableError(absl::StrCat(to.to_string(), " is dead"));
   if (handle.owned()) return owned_.lend(handle.rref, ids_.fork(), to);
   return used_.make_child(handle, to);
 }
@@ -116,7 +117,7 @@ void OwnershipCore::drop(const Handle& handle, Actions& out) {
 
 void OwnershipCore::fetch(WorkerId from, RRefId rref, FetchTicket ticket, Actions& out) {
   Step event = step(out);
-  if (lives_.dead(from)) {
+  if (incarnations_.dead(from)) {
     ++stale_messages_;
     event.add(FetchFailed{ticket, rref,
                           absl::UnavailableError(absl::StrCat(from.to_string(), " is dead"))});
@@ -131,8 +132,9 @@ void OwnershipCore::cancel_fetch(RRefId rref, FetchTicket ticket, Actions& out) 
 }
 
 void OwnershipCore::on_message(WorkerId from, WorkerId to, const Message& message, Actions& out) {
-  // S7: an ended life has no say here, and what was meant for another life is not for this one.
-  const bool ended = lives_.dead(from) && !WEFT_BREAK(ended_life_heard);
+  // S7: an ended incarnation has no say here, and what was meant for another incarnation is not for
+  // this one.
+  const bool ended = incarnations_.dead(from) && !WEFT_BREAK(ended_incarnation_heard);
   if (to != self_ || from == self_ || !from.valid() || ended) {
     ++stale_messages_;
     return;
@@ -142,7 +144,7 @@ void OwnershipCore::on_message(WorkerId from, WorkerId to, const Message& messag
 }
 
 void OwnershipCore::peer_dead(WorkerId worker, Actions& out) {
-  if (worker == self_ || !lives_.bury(worker)) return;
+  if (worker == self_ || !incarnations_.add(worker)) return;
   Step event = step(out);
   owned_.peer_dead(worker, event);
   used_.peer_dead(worker, event);
@@ -200,7 +202,7 @@ absl::Status OwnershipCore::check(WorkerId from, const Reference& reference) con
   if (reference.owner.index == self_.index && reference.owner != self_) {
     return rref_lost_error(reference.rref, reference.owner, "its owner has restarted");
   }
-  if (lives_.dead(from)) {
+  if (incarnations_.dead(from)) {
     return rref_lost_error(reference.rref, from, "its sender is dead");
   }
   return absl::OkStatus();

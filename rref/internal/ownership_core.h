@@ -83,11 +83,11 @@ class OwnershipCore {
 
   // ---- The group ----
 
-  // A control message from one life of a worker to one life of this one (BN3: others change
-  // nothing).
+  // A control message from one incarnation of a worker to one incarnation of this one (BN3: others
+  // change nothing).
   void on_message(WorkerId from, WorkerId to, const Message& message, Actions& out);
 
-  // The verdict on a life of a worker; never revised, repeats are harmless.
+  // The death record on a life of a worker; never revised, repeats are harmless.
   void peer_dead(WorkerId worker, Actions& out);
 
   // ---- Shutdown ----
@@ -116,14 +116,14 @@ class OwnershipCore {
   }
 
  private:
-  Step step(Actions& out) { return Step(lives_, waiters_, out); }
+  Step step(Actions& out) { return Step(incarnations_, waiters_, out); }
   absl::Status check(WorkerId from, const Reference& reference) const;
   absl::Status check_open() const;
   bool handle_message(WorkerId from, const Message& message, Step& step);
 
   const WorkerId self_;
   IdSource ids_;
-  PeerLives lives_;
+  PeerIncarnations incarnations_;
   Waiters waiters_;
   OwnerTable owned_;
   UserTable used_;

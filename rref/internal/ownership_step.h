@@ -8,12 +8,13 @@
 #include <set>
 #include <utility>
 
-#include "weft/base/breakage.h"
+#include "weft/base/faults/breakage.h"
 #include "weft/rref/internal/ownership_types.h"
 
 namespace weft::rref_internal {
 
-// Numbers RRefs and forks of this worker life from one counter, so that one watermark covers both.
+// Numbers RRefs and forks of this worker incarnation from one counter, so that one watermark covers
+// both.
 class IdSource {
  public:
   explicit IdSource(WorkerId self) : self_(self) {}
@@ -26,14 +27,14 @@ class IdSource {
   uint64_t next_ = 1;
 };
 
-// Which lives of workers have ended. A verdict is never revised: a worker comes back as a later
-// incarnation (BN3).
-class PeerLives {
+// Which lives of workers have ended. A death record is never revised: a worker comes back as a
+// later incarnation (BN3).
+class PeerIncarnations {
  public:
-  // Returns false if that was known. The verdict on a later life may come before that on an
-  // earlier one, so each life counts for itself.
-  bool bury(WorkerId worker) {
-    if (WEFT_BREAK(earlier_life_not_buried)) {
+  // Returns false if that was known. The death record on a later incarnation may come before that
+  // on an earlier one, so each life counts for itself.
+  bool add(WorkerId worker) {
+    if (WEFT_BREAK(earlier_incarnation_not_recorded)) {
       const auto later = ended_.lower_bound(worker);
       if (later != ended_.end() && later->index == worker.index) return false;
     }
@@ -77,14 +78,14 @@ class Waiters {
 // One event being handled: the only way for the tables to ask for actions.
 class Step {
  public:
-  Step(const PeerLives& lives, Waiters& waiters, Actions& out)
-      : lives_(lives), waiters_(waiters), out_(out) {}
+  Step(const PeerIncarnations& incarnations, Waiters& waiters, Actions& out)
+      : incarnations_(incarnations), waiters_(waiters), out_(out) {}
 
-  bool dead(WorkerId worker) const { return lives_.dead(worker); }
+  bool dead(WorkerId worker) const { return incarnations_.dead(worker); }
 
   // Nothing is sent to a dead worker: it is fenced, and its share is reaped where it matters.
   void send(WorkerId to, Message message) {
-    if (!lives_.dead(to)) out_.push_back(Send{to, std::move(message)});
+    if (!incarnations_.dead(to)) out_.push_back(Send{to, std::move(message)});
   }
   void add(Action action) { out_.push_back(std::move(action)); }
 
@@ -101,7 +102,7 @@ class Step {
   }
 
  private:
-  const PeerLives& lives_;
+  const PeerIncarnations& incarnations_;
   Waiters& waiters_;
   Actions& out_;
 };

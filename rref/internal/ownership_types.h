@@ -164,7 +164,7 @@ struct OwnershipGauges {
   uint64_t tombstones = 0;
   uint64_t parked_fetches = 0;
   uint64_t parked_forks = 0;      // requests and references that came before the creation
-  uint64_t stale_messages = 0;    // counter: from or to an ended life of a worker
+  uint64_t stale_messages = 0;    // counter: from or to an ended incarnation of a worker
   uint64_t refused_messages = 0;  // counter: from a worker that has no say in that fork
 };
 

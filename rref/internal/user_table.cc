@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "weft/base/breakage.h"
+#include "weft/base/faults/breakage.h"
 
 namespace weft::rref_internal {
 

@@ -86,7 +86,7 @@ class ServingThreadsTest : public ::testing::Test {
   // A piece of work that leaves `tasks` to its thread.
   template <class... Task>
   void push(Task... tasks) {
-    queue_.push([this, tasks...] { (executor_.schedule_near(tasks, kExpected), ...); });
+    queue_.push([this, tasks...] { (executor_.schedule_inline(tasks, kExpected), ...); });
   }
 
   SystemClock clock_;
@@ -102,7 +102,7 @@ TEST_F(ServingThreadsTest, AShortTaskRunsOnTheThreadThatServes) {
   Gate done;
   queue_.push([&] {
     serving = std::this_thread::get_id();
-    executor_.schedule_near(
+    executor_.schedule_inline(
         [&] {
           running = std::this_thread::get_id();
           of = Executor::current();
@@ -120,7 +120,7 @@ TEST_F(ServingThreadsTest, AShortTaskRunsOnTheThreadThatServes) {
 TEST_F(ServingThreadsTest, OtherThreadsUseTheExecutor) {
   Gate done;
   std::thread::id running;
-  executor_.schedule_near(
+  executor_.schedule_inline(
       [&] {
         running = std::this_thread::get_id();
         done.open();
@@ -142,7 +142,7 @@ TEST_F(Unhurried, TasksThatTakeTooLongTogetherAreShared) {
   std::vector<std::thread::id> running(3);
   queue_.push([&] {
     for (std::thread::id& id : running) {
-      executor_.schedule_near(
+      executor_.schedule_inline(
           [&] {
             id = std::this_thread::get_id();
             done.open();
@@ -155,7 +155,7 @@ TEST_F(Unhurried, TasksThatTakeTooLongTogetherAreShared) {
   EXPECT_NE(running[0], running[2]);
 }
 
-// What is put off appends to `order`, as everything else does.
+// What is deferred appends to `order`, as everything else does.
 class PuttingOff : public ServingThreadsTest {
  protected:
   // No task takes long, alone or together with others, whatever the load.
@@ -167,11 +167,11 @@ class PuttingOff : public ServingThreadsTest {
     MutexLock lock(mutex_);
     order_ += what;
   }
-  void put_off(const std::string& what) {
-    EXPECT_TRUE(ServingThreads::put_off([this, what] { note(what); }));
+  void defer(const std::string& what) {
+    EXPECT_TRUE(ServingThreads::defer([this, what] { note(what); }));
   }
-  void put_off_to_end(const std::string& what) {
-    EXPECT_TRUE(ServingThreads::put_off_to_end([this, what] { note(what); }));
+  void defer_to_end(const std::string& what) {
+    EXPECT_TRUE(ServingThreads::defer_to_end([this, what] { note(what); }));
   }
   // Once everything that was pushed is done.
   std::string order() {
@@ -188,12 +188,12 @@ class PuttingOff : public ServingThreadsTest {
 };
 
 TEST_F(PuttingOff, IsRefusedToOtherThreads) {
-  EXPECT_FALSE(ServingThreads::may_put_off());
-  EXPECT_FALSE(ServingThreads::put_off([] { FAIL(); }));
-  EXPECT_FALSE(ServingThreads::put_off_to_end([] { FAIL(); }));
+  EXPECT_FALSE(ServingThreads::may_defer());
+  EXPECT_FALSE(ServingThreads::defer([] { FAIL(); }));
+  EXPECT_FALSE(ServingThreads::defer_to_end([] { FAIL(); }));
   Gate done;
   executor_.schedule([&] {
-    EXPECT_FALSE(ServingThreads::put_off([] { FAIL(); }));
+    EXPECT_FALSE(ServingThreads::defer([] { FAIL(); }));
     done.open();
   });
   done.wait();
@@ -202,14 +202,14 @@ TEST_F(PuttingOff, IsRefusedToOtherThreads) {
 TEST_F(PuttingOff, WorkFirstThenItsTasksThenTheEnd) {
   queue_.push([&] {
     EXPECT_TRUE(ServingThreads::in_work());
-    put_off_to_end("e");
-    put_off("p");
+    defer_to_end("e");
+    defer("p");
     for (const char* task : {"1", "2"}) {
-      executor_.schedule_near(
+      executor_.schedule_inline(
           [this, task] {
             EXPECT_FALSE(ServingThreads::in_work());
-            EXPECT_FALSE(ServingThreads::put_off_to_end([] { FAIL(); }));
-            put_off(std::string("t") + task);
+            EXPECT_FALSE(ServingThreads::defer_to_end([] { FAIL(); }));
+            defer(std::string("t") + task);
             note(task);
           },
           std::chrono::microseconds(1));
@@ -221,8 +221,8 @@ TEST_F(PuttingOff, WorkFirstThenItsTasksThenTheEnd) {
 
 TEST_F(PuttingOff, WithoutTasksTheEndIsAtOnce) {
   queue_.push([&] {
-    put_off_to_end("e");
-    put_off("p");
+    defer_to_end("e");
+    defer("p");
   });
   EXPECT_EQ(order(), "pe");
 }
@@ -234,11 +234,11 @@ class PuttingOffBriefly : public PuttingOff {
 
 TEST_F(PuttingOffBriefly, NextTasksAreNotWaitedForButAtTheEnd) {
   queue_.push([&] {
-    put_off_to_end("e");
+    defer_to_end("e");
     for (const char* task : {"1", "2", "3"}) {
-      executor_.schedule_near(
+      executor_.schedule_inline(
           [this, task] {
-            put_off(std::string("t") + task);
+            defer(std::string("t") + task);
             note(task);
           },
           std::chrono::microseconds(15));
@@ -252,7 +252,7 @@ TEST_F(PuttingOff, IsDoneBeforeATaskWaitsByItsOwnThread) {
   push([&] {
     const std::thread::id task = std::this_thread::get_id();
     std::thread::id by;
-    EXPECT_TRUE(ServingThreads::put_off([&] { by = std::this_thread::get_id(); }));
+    EXPECT_TRUE(ServingThreads::defer([&] { by = std::this_thread::get_id(); }));
     { BlockingSection section; }
     EXPECT_EQ(by, task);
     done.open();
@@ -268,19 +268,19 @@ class PuttingOffWatched : public PuttingOff {
 TEST_F(PuttingOffWatched, IsDoneByAnotherThreadWhenATaskBlocksWithoutSayingSo) {
   Gate first, release, done;
   queue_.push([&] {
-    put_off_to_end("e");
-    executor_.schedule_near(
+    defer_to_end("e");
+    executor_.schedule_inline(
         [&] {
           // Under load the watcher may have taken over here already.
-          if (!ServingThreads::put_off([&] { note("t"); })) note("t");
+          if (!ServingThreads::defer([&] { note("t"); })) note("t");
           first.open();
         },
         kExpected);
-    executor_.schedule_near(
+    executor_.schedule_inline(
         [&] {
           release.wait();
           // No longer the thread that serves.
-          EXPECT_FALSE(ServingThreads::put_off([] { FAIL(); }));
+          EXPECT_FALSE(ServingThreads::defer([] { FAIL(); }));
           done.open();
         },
         kExpected);
@@ -326,7 +326,7 @@ TEST_F(ServingThreadsTest, TasksBehindOneThatWaitsRunElsewhere) {
 
 TEST_F(ServingThreadsTest, ATaskMayLeaveTasks) {
   Gate done;
-  push([&] { executor_.schedule_near([&] { done.open(); }, kExpected); });
+  push([&] { executor_.schedule_inline([&] { done.open(); }, kExpected); });
   done.wait();
 }
 
@@ -359,7 +359,7 @@ TEST_F(ServingThreadsTest, ShortWaitsKeepOneThreadServing) {
 }
 
 // From the moment in which it was left to the thread until it has ended.
-TEST_F(Unhurried, TheExecutorIsNotIdleWhileATaskIsNear) {
+TEST_F(Unhurried, TheExecutorIsNotIdleWhileATaskRunsInline) {
   Gate begun, release;
   std::atomic<bool> idle_when_left{true}, idle_behind{true};
   queue_.push([&] {
@@ -367,9 +367,9 @@ TEST_F(Unhurried, TheExecutorIsNotIdleWhileATaskIsNear) {
       begun.open();
       release.wait();
     };
-    executor_.schedule_near(first, kExpected);
+    executor_.schedule_inline(first, kExpected);
     idle_when_left = executor_.idle();  // none has begun
-    executor_.schedule_near([&] { idle_behind = executor_.idle(); }, kExpected);
+    executor_.schedule_inline([&] { idle_behind = executor_.idle(); }, kExpected);
   });
   begun.wait();
   EXPECT_FALSE(idle_when_left);
@@ -425,7 +425,7 @@ TEST(ServingThreadsWithoutThreads, TasksGoToTheExecutorUntilAnotherThreadCanStan
         running = std::this_thread::get_id();
         done.open();
       };
-      executor.schedule_near(task, std::chrono::microseconds(10));
+      executor.schedule_inline(task, std::chrono::microseconds(10));
     });
     done.wait();
     return running == serving;
@@ -437,7 +437,7 @@ TEST(ServingThreadsWithoutThreads, TasksGoToTheExecutorUntilAnotherThreadCanStan
       release.wait();
       over.open();
     };
-    executor.schedule_near(task, std::chrono::microseconds(10));
+    executor.schedule_inline(task, std::chrono::microseconds(10));
   });
   queue.push([&] { release.open(); });  // served while that task blocks
   over.wait();

@@ -14,7 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "weft/tests/chaos/child.h"
+#include "weft/tests/chaos/processes/child.h"
 
 namespace weft::chaos {
 namespace {
@@ -69,17 +69,17 @@ std::string Arena::port_file(size_t slot) const {
 
 void Arena::spawn(size_t place) {
   Slot& slot = slots_[place];
-  Life& life = lives_.emplace_back();
-  life.spawn = next_spawn_++;
-  life.slot = place;
+  Incarnation& incarnation = incarnations_.emplace_back();
+  incarnation.spawn = next_spawn_++;
+  incarnation.slot = place;
   const std::string& folder = network_.folder();
-  const std::string ledger = absl::StrCat(folder, "/ledger.", life.spawn);
-  Running running{.life = lives_.size() - 1, .tail = LedgerTail(ledger)};
+  const std::string ledger = absl::StrCat(folder, "/ledger.", incarnation.spawn);
+  Running running{.incarnation = incarnations_.size() - 1, .tail = LedgerTail(ledger)};
   ChildRequest request;
   request.arguments = {
       options_.program,
       absl::StrCat("name=w", place),
-      absl::StrCat("spawn=", life.spawn),
+      absl::StrCat("spawn=", incarnation.spawn),
       absl::StrCat("seed=", options_.seed),
       absl::StrCat("run=", options_.run_id),
       absl::StrCat("store=", options_.store),
@@ -90,12 +90,13 @@ void Arena::spawn(size_t place) {
     request.arguments.push_back(absl::StrCat("door=", slot.proxy->address()));
     request.arguments.push_back(absl::StrCat("port_file=", port_file(place)));
   }
-  if (options_.fail_points && !healing_ && life.spawn >= options_.first_spawn + options_.workers) {
-    running.fail_point = fail_point_for(options_.seed, life.spawn).value_or("");
+  if (options_.fail_points && !healing_ &&
+      incarnation.spawn >= options_.first_spawn + options_.workers) {
+    running.fail_point = fail_point_for(options_.seed, incarnation.spawn).value_or("");
   }
   request.environment = {absl::StrCat("WEFT_FAIL_POINT=", running.fail_point), "OMP_NUM_THREADS=1"};
   request.name_space = network_.name_space_of(place);
-  request.output = absl::StrCat(folder, "/log.", life.spawn);
+  request.output = absl::StrCat(folder, "/log.", incarnation.spawn);
   running.pid = start_child(request);
   running.handle = static_cast<int>(::syscall(SYS_pidfd_open, running.pid, 0));
   slot.running.emplace(std::move(running));
@@ -103,14 +104,14 @@ void Arena::spawn(size_t place) {
 
 void Arena::collect(Slot& slot) {
   Running& running = *slot.running;
-  Life& life = lives_[running.life];
-  const size_t known = life.records.size();
-  if (running.tail.read(life.records) == 0) return;
-  for (size_t i = known; i < life.records.size(); ++i) {
-    const Record& record = life.records[i];
+  Incarnation& incarnation = incarnations_[running.incarnation];
+  const size_t known = incarnation.records.size();
+  if (running.tail.read(incarnation.records) == 0) return;
+  for (size_t i = known; i < incarnation.records.size(); ++i) {
+    const Record& record = incarnation.records[i];
     if (record.kind == RecordKind::kJoined) {
-      life.id = record.token;
-      life.joined = record.time;
+      incarnation.id = record.token;
+      incarnation.joined = record.time;
       slot.refused = 0;
     } else if (record.kind == RecordKind::kCeased) {
       running.ceased = true;
@@ -138,23 +139,25 @@ void Arena::on_stopped(size_t place) {
   if (running.stopped) return;
   running.stopped = true;
   const uint64_t now = monotonic_ns();
-  lives_[running.life].stopped.push_back({now, UINT64_MAX});
+  incarnations_[running.incarnation].stopped.push_back({now, UINT64_MAX});
   injections_.push_back({FaultKind::kFailPoint,
                          place,
-                         lives_[running.life].spawn,
+                         incarnations_[running.incarnation].spawn,
                          {now, now + kFailPointStop},
                          Injection::Effect::kYes});
-  later(now + kFailPointStop, [this, place, life = running.life] { resume(place, life); });
+  later(now + kFailPointStop,
+        [this, place, incarnation = running.incarnation] { resume(place, incarnation); });
 }
 
 void Arena::on_ended(size_t place, int status) {
   Slot& slot = slots_[place];
   Running& running = *slot.running;
   collect(slot);
-  Life& life = lives_[running.life];
+  Incarnation& incarnation = incarnations_[running.incarnation];
   const uint64_t now = monotonic_ns();
-  life.ended = now;
-  if (!life.stopped.empty()) life.stopped.back().end = std::min(life.stopped.back().end, now);
+  incarnation.ended = now;
+  if (!incarnation.stopped.empty())
+    incarnation.stopped.back().end = std::min(incarnation.stopped.back().end, now);
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   const bool by_kill = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
   // In the midst of a run others may refer to what lives there for longer than a shutdown waits.
@@ -162,21 +165,21 @@ void Arena::on_ended(size_t place, int status) {
   slot.start_at = now + kRestartAfter;
   std::string wrong;
   if (by_kill && running.killed) {
-    life.end = Life::End::kKilled;
+    incarnation.end = Incarnation::End::kKilled;
   } else if (by_kill && absl::EndsWith(running.fail_point, ":kill")) {
-    life.end = Life::End::kKilled;
+    incarnation.end = Incarnation::End::kKilled;
     injections_.push_back(
-        {FaultKind::kFailPoint, place, life.spawn, {now, now}, Injection::Effect::kYes});
+        {FaultKind::kFailPoint, place, incarnation.spawn, {now, now}, Injection::Effect::kYes});
   } else if (code == 0 || code == kExitFenced || (code == kExitNotQuiet && may_hold)) {
-    life.end = Life::End::kInOrder;
-    life.fenced = code == kExitFenced;
-    if (life.fenced && ending_) wrong = "found itself alone at the end of the run";
+    incarnation.end = Incarnation::End::kInOrder;
+    incarnation.fenced = code == kExitFenced;
+    if (incarnation.fenced && ending_) wrong = "found itself alone at the end of the run";
   } else if (code == kExitNotJoined) {
-    life.end = Life::End::kRefused;
+    incarnation.end = Incarnation::End::kRefused;
     slot.start_at = now + kJoinAgainAfter;
     if (++slot.refused >= kMostRefusals) wrong = "could not join, as others before it";
   } else if (code != kExitHang && now < running.limited_until) {
-    life.end = Life::End::kKilled;
+    incarnation.end = Incarnation::End::kKilled;
     ++limit_deaths_;
   } else if (code == kExitHang) {
     wrong = "waited more than twice as long as it may";
@@ -184,8 +187,8 @@ void Arena::on_ended(size_t place, int status) {
     wrong = absl::StrCat("ended with ", code, running.fail_point.empty() ? "" : " at or after ",
                          running.fail_point);
   }
-  if (life.end != Life::End::kInOrder) life.until_the_end = false;
-  const uint32_t spawn = life.spawn;
+  if (incarnation.end != Incarnation::End::kInOrder) incarnation.until_the_end = false;
+  const uint32_t spawn = incarnation.spawn;
   ::close(running.handle);
   slot.running.reset();
   if (!wrong.empty()) fail(std::move(wrong), spawn);
@@ -244,7 +247,7 @@ bool Arena::wait_until(const char* what, std::chrono::seconds bound,
 
 void Arena::start() {
   wait_until("joined", std::chrono::seconds(90), [this](const Slot& slot) {
-    return slot.running && lives_[slot.running->life].id != 0;
+    return slot.running && incarnations_[slot.running->incarnation].id != 0;
   });
 }
 
@@ -269,15 +272,15 @@ void Arena::run(const std::vector<Fault>& plan, std::chrono::milliseconds length
 void Arena::finish() {
   using std::chrono::seconds;
   heal_everything();
-  // Who suspected somebody, or was suspected, shows within patience and a verdict's time.
+  // Who suspected somebody, or was suspected, shows within patience and a death record's time.
   const uint64_t settled = monotonic_ns() + 4 * kSecond;
   wait_until("joined again", seconds(120), [&](const Slot& slot) {
     return monotonic_ns() > settled && is_able(slot) &&
-           lives_[slot.running->life].joined + 2 * kSecond < monotonic_ns();
+           incarnations_[slot.running->incarnation].joined + 2 * kSecond < monotonic_ns();
   });
   ending_ = true;
   for (Slot& slot : slots_) {
-    if (slot.running) lives_[slot.running->life].until_the_end = true;
+    if (slot.running) incarnations_[slot.running->incarnation].until_the_end = true;
   }
   const auto over = [](const Slot& slot) { return !slot.running; };
   signal_all(SIGTERM);
@@ -306,7 +309,7 @@ void Arena::kill_all() {
     while (::waitpid(slot.running->pid, nullptr, 0) < 0 && errno == EINTR) {
     }
     collect(slot);
-    lives_[slot.running->life].ended = monotonic_ns();
+    incarnations_[slot.running->incarnation].ended = monotonic_ns();
     ::close(slot.running->handle);
     slot.running.reset();
   }

@@ -1,8 +1,8 @@
 // The processes of a chaos run: starts them, does to them what the plan says, starts them again,
 // and at last brings all of them to rest and to their end.
 //
-// Each slot is one name of the group; whoever dies or leaves there is followed by a new life. The
-// arena keeps what every life wrote into its ledger, and what was done to whom.
+// Each slot is one name of the group; whoever dies or leaves there is followed by a new
+// incarnation. The arena keeps what every life wrote into its ledger, and what was done to whom.
 //
 // Thread safety: belongs to the thread that starts it. Lifetime: the network outlives it; the
 // destructor kills what still runs.
@@ -21,10 +21,10 @@
 #include <string>
 #include <vector>
 
-#include "weft/tests/chaos/faulty_proxy.h"
-#include "weft/tests/chaos/ledger.h"
-#include "weft/tests/chaos/network.h"
-#include "weft/tests/chaos/oracle.h"
+#include "weft/tests/chaos/network/faulty_proxy.h"
+#include "weft/tests/chaos/network/network.h"
+#include "weft/tests/chaos/oracle/ledger.h"
+#include "weft/tests/chaos/oracle/oracle.h"
 #include "weft/tests/chaos/plan.h"
 
 namespace weft::chaos {
@@ -56,7 +56,7 @@ class Arena {
   // Heals everything, waits until every slot is a member again, then ends all in good order.
   void finish();
 
-  const std::vector<Life>& lives() const { return lives_; }
+  const std::vector<Incarnation>& incarnations() const { return incarnations_; }
   const std::vector<Injection>& injections() const { return injections_; }
   // Crashes, hangs, waits that did not end, each with what the worker printed at last.
   const std::vector<std::string>& failures() const { return failures_; }
@@ -68,8 +68,8 @@ class Arena {
 
   struct Running {
     pid_t pid = -1;
-    int handle = -1;  // pidfd
-    size_t life = 0;  // in lives_
+    int handle = -1;         // pidfd
+    size_t incarnation = 0;  // in incarnations_
     LedgerTail tail;
     std::string fail_point = {};  // its variable, or empty
     bool killed = false;          // by a fault
@@ -111,20 +111,20 @@ class Arena {
   void fill_disk(size_t injection);
   void limit(const Fault& fault, size_t injection);
   void take_threads(const Fault& fault, size_t injection);
-  void resume(size_t slot, size_t life);
+  void resume(size_t slot, size_t incarnation);
   void heal_everything();
   std::string port_file(size_t slot) const;
 
   Network& network_;
   const ArenaOptions options_;
   std::vector<Slot> slots_;
-  std::vector<Life> lives_;
+  std::vector<Incarnation> incarnations_;
   std::vector<Injection> injections_;
   std::vector<std::string> failures_;
   std::multimap<uint64_t, Task> agenda_;
   uint64_t limit_deaths_ = 0;
   uint32_t next_spawn_;
-  bool ending_ = false;   // who ends now is not followed by a new life
+  bool ending_ = false;   // who ends now is not followed by a new incarnation
   bool healing_ = false;  // no fault goes on
 };
 

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/tests/chaos/arena.h"
-#include "weft/tests/chaos/process_threads.h"
+#include "weft/tests/chaos/processes/process_threads.h"
 
 namespace weft::chaos {
 namespace {
@@ -61,14 +61,14 @@ bool Arena::is_able(const Slot& slot) const {
   if (!slot.running || slot.running->leaving || slot.running->stopped || slot.running->killed) {
     return false;
   }
-  return lives_[slot.running->life].id != 0;
+  return incarnations_[slot.running->incarnation].id != 0;
 }
 
 size_t Arena::note(const Fault& fault, uint64_t end) {
   const Running& running = *slots_[fault.slot].running;
   injections_.push_back({fault.kind,
                          fault.slot,
-                         lives_[running.life].spawn,
+                         incarnations_[running.incarnation].spawn,
                          {monotonic_ns(), end},
                          Injection::Effect::kByTraffic});
   return injections_.size() - 1;
@@ -126,17 +126,19 @@ void Arena::stop(const Fault& fault, size_t injection) {
   Running& running = *slots_[fault.slot].running;
   running.stopped = true;
   const Span span = injections_[injection].span;
-  lives_[running.life].stopped.push_back({span.begin, UINT64_MAX});
+  incarnations_[running.incarnation].stopped.push_back({span.begin, UINT64_MAX});
   ::kill(running.pid, SIGSTOP);
-  later(span.end, [this, slot = fault.slot, life = running.life] { resume(slot, life); });
+  later(span.end, [this, slot = fault.slot, incarnation = running.incarnation] {
+    resume(slot, incarnation);
+  });
 }
 
-void Arena::resume(size_t place, size_t life) {
+void Arena::resume(size_t place, size_t incarnation) {
   Slot& slot = slots_[place];
-  if (!slot.running || slot.running->life != life || !slot.running->stopped) return;
+  if (!slot.running || slot.running->incarnation != incarnation || !slot.running->stopped) return;
   ::kill(slot.running->pid, SIGCONT);
   slot.running->stopped = false;
-  lives_[life].stopped.back().end = monotonic_ns();
+  incarnations_[incarnation].stopped.back().end = monotonic_ns();
 }
 
 void Arena::cut(const Fault& fault, size_t injection) {
@@ -226,9 +228,9 @@ void Arena::limit(const Fault& fault, size_t injection) {
   if (::prlimit(running.pid, which, &now, nullptr) != 0) return;
   running.limited_until = injections_[injection].span.end + kLimitLingers;
   later(injections_[injection].span.end,
-        [this, before, which, slot = fault.slot, life = running.life] {
+        [this, before, which, slot = fault.slot, incarnation = running.incarnation] {
           const Slot& of = slots_[slot];
-          if (!of.running || of.running->life != life) return;
+          if (!of.running || of.running->incarnation != incarnation) return;
           (void)::prlimit(of.running->pid, which, &before, nullptr);
         });
 }

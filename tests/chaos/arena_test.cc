@@ -49,13 +49,13 @@ TEST_F(ArenaTest, ReplacesWhoDiedAndEndsAllInGoodOrder) {
                             {FaultKind::kStop, 1, milliseconds(400), milliseconds(200), {}, 0},
                             {FaultKind::kLeave, 2, milliseconds(500), {}, {}, 0}});
   EXPECT_THAT(arena.failures(), ElementsAre());
-  ASSERT_EQ(arena.lives().size(), 5u);
-  EXPECT_EQ(arena.lives()[0].end, Life::End::kKilled);
-  ASSERT_EQ(arena.lives()[1].stopped.size(), 1u);
-  EXPECT_NEAR(
-      static_cast<double>(arena.lives()[1].stopped[0].end - arena.lives()[1].stopped[0].begin),
-      200e6, 150e6);
-  const Findings findings = judge(arena.lives(), arena.injections());
+  ASSERT_EQ(arena.incarnations().size(), 5u);
+  EXPECT_EQ(arena.incarnations()[0].end, Incarnation::End::kKilled);
+  ASSERT_EQ(arena.incarnations()[1].stopped.size(), 1u);
+  EXPECT_NEAR(static_cast<double>(arena.incarnations()[1].stopped[0].end -
+                                  arena.incarnations()[1].stopped[0].begin),
+              200e6, 150e6);
+  const Findings findings = judge(arena.incarnations(), arena.injections());
   EXPECT_THAT(findings.violations, ElementsAre());
   EXPECT_EQ(findings.joins, 5u);
   for (const FaultKind kind : {FaultKind::kKill, FaultKind::kStop, FaultKind::kLeave}) {
@@ -80,7 +80,7 @@ TEST_F(ArenaTest, ReportsAHang) {
 TEST_F(ArenaTest, LeavesItToTheOracleThatAWorkerKeepsSomething) {
   const Arena& arena = run({}, "leak");
   EXPECT_THAT(arena.failures(), ElementsAre());
-  EXPECT_EQ(judge(arena.lives(), arena.injections()).leaked, 3u);  // one in each
+  EXPECT_EQ(judge(arena.incarnations(), arena.injections()).leaked, 3u);  // one in each
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 // Shows faults injected and effective by kind, the calls made, and how many of them hung, were
 // executed twice or reported wrongly (0 each), what was left behind (0), and how soon deaths were
 // noticed. The last line is "chaos: passed" (exit code 0) or "chaos: failed" (1); 2: wrong options,
-// or a machine on which it cannot run. docs/chaos.md says what each figure means.
+// or a machine on which it cannot run. docs/testing/chaos.md says what each figure means.
 #include <algorithm>
 #include <atomic>
 #include <csignal>
@@ -25,12 +25,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "weft/base/fail_point.h"
+#include "weft/base/faults/fail_point.h"
 #include "weft/tests/chaos/arena.h"
-#include "weft/tests/chaos/network.h"
-#include "weft/tests/chaos/oracle.h"
+#include "weft/tests/chaos/network/network.h"
+#include "weft/tests/chaos/oracle/oracle.h"
 #include "weft/tests/chaos/plan.h"
-#include "weft/tests/chaos/process_threads.h"
+#include "weft/tests/chaos/processes/process_threads.h"
 #include "weft/tests/chaos/summary.h"
 #include "weft/worker/rendezvous.h"
 
@@ -197,7 +197,7 @@ class Controller {
       arena.start();
       if (arena.failures().empty()) arena.run(make_plan(plan), length, interrupted);
       arena.finish();
-      report.findings = judge(arena.lives(), arena.injections(), {.exact = exact});
+      report.findings = judge(arena.incarnations(), arena.injections(), {.exact = exact});
       report.failures = arena.failures();
       report.limit_deaths = arena.limit_deaths();
       next_spawn_ = arena.next_spawn();

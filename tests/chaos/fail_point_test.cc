@@ -1,5 +1,5 @@
 // Fail points do what their variable says, once, and only where it says.
-#include "weft/base/fail_point.h"
+#include "weft/base/faults/fail_point.h"
 
 #include <chrono>
 #include <csignal>

@@ -11,7 +11,7 @@
 #include <string>
 #include <time.h>
 
-#include "weft/tests/chaos/ledger.h"
+#include "weft/tests/chaos/oracle/ledger.h"
 
 namespace weft::chaos {
 namespace {

@@ -10,7 +10,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How long a victim may need until it is as good as new: verdict, new life, join.
+// How long a victim may need until it is as good as new: death record, new incarnation, join.
 constexpr milliseconds kRecovery{3000};
 
 struct Names {
@@ -30,7 +30,7 @@ constexpr std::array<Names, kFaultKinds> kNames = {{
     {"TCP reset", "reset"},
     {"proxy delays", "proxy-delay"},
     {"proxy truncates", "proxy-truncate"},
-    {"hung lane", "hung-lane"},
+    {"hung stream", "hung-stream"},
     {"proxy flips bits", ""},
     {"full disk", "full-disk"},
     {"file descriptor limit", "file-limit"},
@@ -200,8 +200,8 @@ const std::vector<std::string>& fail_points() {
       "runtime.function.ended",
       "join.published",
       "member.admitted",
-      "verdict.appended",
-      "verdict.one.told",
+      "death_record.appended",
+      "death_record.one.told",
       // rref
       "rref.forked",
       "rref.arrived",

@@ -13,8 +13,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "weft/base/fail_point.h"
-#include "weft/tests/chaos/network.h"
+#include "weft/base/faults/fail_point.h"
+#include "weft/tests/chaos/network/network.h"
 
 namespace weft::chaos {
 namespace {

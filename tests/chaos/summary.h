@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "weft/tests/chaos/oracle.h"
+#include "weft/tests/chaos/oracle/oracle.h"
 
 namespace weft::chaos {
 

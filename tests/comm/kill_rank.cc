@@ -159,7 +159,7 @@ class Rank {
     const int size = group_.size(), rank = group_.rank();
     if (size == 1) return absl::OkStatus();
     std::vector<std::byte> out(count, std::byte(rank)), in(count);
-    Lanes::Message message;
+    Channels::Message message;
     message.data = out.data();
     message.size = count;
     message.peer = (rank + 1) % size;

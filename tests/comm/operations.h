@@ -57,8 +57,8 @@ inline comm_internal::Operation barrier() {
   return operation;
 }
 
-inline comm_internal::Lanes::Message message(int peer, int tag, std::vector<double>& data) {
-  comm_internal::Lanes::Message one;
+inline comm_internal::Channels::Message message(int peer, int tag, std::vector<double>& data) {
+  comm_internal::Channels::Message one;
   one.peer = peer;
   one.tag = tag;
   one.data = part_of(data).data;

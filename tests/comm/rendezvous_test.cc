@@ -123,7 +123,7 @@ TEST(Rendezvous, UnderTheLauncher) {
 }
 
 // The launcher's store lives on and remembers the first lives; ranks come back one by one.
-TEST(Rendezvous, SecondLivesMeetOnTheSameStore) {
+TEST(Rendezvous, RestartedRanksMeetOnTheSameStore) {
   const Outcome outcome = run_command(
       absl::StrCat(WEFT_BUILD_DIR, "/worker/weft_launch -n 3 --on-failure=restart=5 -- ",
                    program("die=1"), " 2>&1"));

@@ -124,7 +124,7 @@ TEST_F(CheckpointerTest, EveryStepIsOnDiskBeforeItIsAnswered) {
   LedgerOwner owner(options(Durability::kEveryStep));
   for (uint64_t n = 1; n <= 20; ++n) {
     ASSERT_EQ(owner.step(n).number, n);
-    // The disk as it is now, in another life.
+    // The disk as it is now, in another incarnation.
     const std::string copy = scratch_ / absl::StrCat("copy", n);
     std::filesystem::copy(scratch_ / "owner", copy, std::filesystem::copy_options::recursive);
     LedgerOwner later({.folder = copy});
@@ -169,7 +169,7 @@ TEST_F(CheckpointerTest, AnOptimizerThatHasNotComeBackYetIsNotForgotten) {
     LedgerOwner owner(options(Durability::kEveryStep));
     for (uint64_t n = 1; n <= 3; ++n) owner.step(n);
   }
-  for (int life = 0; life < 3; ++life) {  // nobody comes, and it writes
+  for (int incarnation = 0; incarnation < 3; ++incarnation) {  // nobody comes, and it writes
     std::shared_ptr<ParameterSet> set = ledger_set();
     auto checkpointer = Checkpointer::open(set, options(Durability::kEveryStep));
     ASSERT_EQ(checkpointer.status(), absl::OkStatus());

@@ -124,7 +124,7 @@ TEST_F(DurableStepsTest, AfterAnOwnersRestartEachStepCountsOnceAndLessThanAnInte
     const absl::Status lost = error_of([&] { return step(job, 14); });
     EXPECT_TRUE(weft::is_rref_lost(lost) || absl::IsUnavailable(lost)) << lost;
   }
-  // Its next life; the trainer makes new references to it.
+  // Its next incarnation; the trainer makes new references to it.
   const Job job = this->job({owner(2, folder)});
   for (int attempt = 0; attempt < 2; ++attempt) {
     const StepResult refused = step(job, 14);
@@ -195,7 +195,7 @@ TEST_F(DurableStepsTest, AnOwnerWithoutCheckpointsIsBroughtBackByTheProgram) {
   for (const size_t worker : {0, 2}) EXPECT_EQ(times_applied(*seen[worker]), once_up_to(15));
 }
 
-TEST_F(DurableStepsTest, ATrainersNextLifeGoesOnWithItsLine) {
+TEST_F(DurableStepsTest, ARestartedTrainerGoesOnWithItsStepSequence) {
   const RRef<Ledger> server = owner(1, scratch_ / "owner");
   {
     const Job job = this->job({server});

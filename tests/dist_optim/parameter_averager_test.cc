@@ -161,7 +161,7 @@ TEST_F(ParameterAveragerTest, RoundsAreIndependent) {
   EXPECT_EQ(first(a2), 20);
 }
 
-TEST_F(ParameterAveragerTest, RefusesStrangersAndOtherShapes) {
+TEST_F(ParameterAveragerTest, RefusesUnknownProcessesAndOtherShapes) {
   EXPECT_EQ(average("x", 1, 1).result().status().code(), absl::StatusCode::kInvalidArgument);
   const auto a = average("a", 1, 1);
   EXPECT_EQ(average("b", 1, 1, 3).result().status().code(), absl::StatusCode::kInvalidArgument);
@@ -204,7 +204,7 @@ TEST_F(ParameterAveragerTest, WhoEntersBeforeARoundHasEndedGetsTheFirstThatDoes)
   EXPECT_EQ(first(next), 1);
 }
 
-TEST_F(ParameterAveragerTest, WhatAnEarlierLifeGaveIsNotCounted) {
+TEST_F(ParameterAveragerTest, AValueOfAnEarlierIncarnationIsNotCounted) {
   (void)average("b", 1, 100);
   const auto a = average("a", 1, 1);
   dead_.insert(ids_.at("b"));

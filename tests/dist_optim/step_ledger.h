@@ -64,7 +64,7 @@ class ScratchFolder {
 };
 
 // One life of an owner with a checkpointer, stepped from here without workers. The line is
-// "adam@trainer", its optimizer the one of this life.
+// "adam@trainer", its optimizer the one of this incarnation.
 class LedgerOwner {
  public:
   explicit LedgerOwner(CheckpointerOptions options, int64_t size = kLedger,

@@ -57,7 +57,7 @@ class StepWorld {
   using Key = std::pair<OptimizerId, uint64_t>;
   static Key key(const StepId& step) { return {step.optimizer, step.number}; }
 
-  struct Life {
+  struct Incarnation {
     StepOwnerCore core;  // of owners
     std::map<Key, int> applied;
     std::map<Key, double> clips;
@@ -81,23 +81,21 @@ class StepWorld {
   };
 
   size_t draw(size_t below) { return random_() % below; }
-  WorkerId now(size_t index) const {
-    return {static_cast<uint32_t>(index), incarnations_.at(index)};
-  }
-  Life& life(WorkerId id) { return lives_.at(id); }
+  WorkerId now(size_t index) const { return {static_cast<uint32_t>(index), newest_.at(index)}; }
+  Incarnation& incarnation(WorkerId id) { return incarnations_.at(id); }
   size_t place(size_t caller) const { return with_local_ && caller == 0 ? 0 : 100 + caller; }
-  bool alive(WorkerId id) { return life(id).alive; }
+  bool alive(WorkerId id) { return incarnation(id).alive; }
 
   void start(size_t index) {
-    ++incarnations_[index];
-    lives_[now(index)];
+    ++newest_[index];
+    incarnations_[now(index)];
   }
 
   // ---- messages
 
   void call(WorkerId from, WorkerId to, std::function<std::function<void()>()> run,
             std::function<void()> fail) {
-    if (life(from).knows_dead.contains(to)) {
+    if (incarnation(from).knows_dead.contains(to)) {
       fail();
       return;
     }
@@ -108,7 +106,7 @@ class StepWorld {
     const std::shared_ptr<Call> one = wire_[place_on_wire];
     const bool back = static_cast<bool>(one->answer);
     const WorkerId receiver = back ? one->from : one->to;
-    if (!back && life(receiver).knows_dead.contains(one->from)) {
+    if (!back && incarnation(receiver).knows_dead.contains(one->from)) {
       wire_.erase(wire_.begin() + place_on_wire);  // from one that was declared dead and lives
       return;
     }
@@ -129,10 +127,10 @@ class StepWorld {
 
   void learn(WorkerId observer, WorkerId dead) {
     if (observer == dead) {  // it was declared dead, and stops
-      life(dead).alive = false;
+      incarnation(dead).alive = false;
       return;
     }
-    life(observer).knows_dead.insert(dead);
+    incarnation(observer).knows_dead.insert(dead);
     std::vector<std::shared_ptr<Call>> failed;
     std::erase_if(wire_, [&](const std::shared_ptr<Call>& one) {
       if (one->from == observer && one->to == dead) failed.push_back(one);
@@ -140,7 +138,7 @@ class StepWorld {
              (one->from == dead && one->to == observer);
     });
     OwnerActions actions;
-    life(observer).core.on_worker_dead(dead, actions);
+    incarnation(observer).core.on_worker_dead(dead, actions);
     carry_out(observer, std::move(actions));
     for (const auto& one : failed) one->fail();
   }
@@ -150,9 +148,9 @@ class StepWorld {
   void carry_out(WorkerId owner, OwnerActions actions) {
     for (const OwnerAction& action : actions) {
       if (const auto* apply = std::get_if<step::Apply>(&action)) {
-        ++life(owner).applied[key(apply->step)];
-        life(owner).clips[key(apply->step)] = apply->update.clip;
-        if (draw(3) == 0) life(owner).checkpoint = life(owner).core.lines();
+        ++incarnation(owner).applied[key(apply->step)];
+        incarnation(owner).clips[key(apply->step)] = apply->update.clip;
+        if (draw(3) == 0) incarnation(owner).checkpoint = incarnation(owner).core.lines();
       } else if (const auto* ask = std::get_if<step::Ask>(&action)) {
         ++asked;
         const step::Ask question = *ask;
@@ -162,12 +160,13 @@ class StepWorld {
             owner, other,
             [this, owner, other, question] {
               OwnerActions out;
-              const Verdict verdict = life(other).core.inquire(question.step, question.dead, out);
+              const StepDecision decision =
+                  incarnation(other).core.inquire(question.step, question.dead, out);
               carry_out(other, std::move(out));
-              return [this, owner, question, verdict] {
+              return [this, owner, question, decision] {
                 OwnerActions out;
-                life(owner).core.on_answer(question.step, question.other, question.round, verdict,
-                                           out);
+                incarnation(owner).core.on_answer(question.step, question.other, question.round,
+                                                  decision, out);
                 carry_out(owner, std::move(out));
               };
             },
@@ -193,11 +192,11 @@ class StepWorld {
         if (other != owner) others.push_back(other);
       }
       others_[{owner, options.optimizer}] = others;
-      life(owner).core.meet(options.optimizer, others);
+      incarnation(owner).core.meet(options.optimizer, others);
       // Its caller knew of these deaths when it introduced them.
       OwnerActions actions;
-      for (const WorkerId dead : life(owner).knows_dead) {
-        life(owner).core.on_worker_dead(options.optimizer, dead, actions);
+      for (const WorkerId dead : incarnation(owner).knows_dead) {
+        incarnation(owner).core.on_worker_dead(options.optimizer, dead, actions);
       }
       carry_out(owner, std::move(actions));
     }
@@ -226,7 +225,7 @@ class StepWorld {
           from, to,
           [this, to, run, event, take] {
             OwnerActions out;
-            const absl::StatusOr<R> result = run(life(to).core, out);
+            const absl::StatusOr<R> result = run(incarnation(to).core, out);
             carry_out(to, std::move(out));
             return [event, take, result] {
               event([&](StepCallerCore& core, CallerActions& out) { take(core, result, out); });
@@ -291,7 +290,7 @@ class StepWorld {
               }
             });
       } else if (const auto* settle = std::get_if<step::Settle>(&action)) {
-        exchange<Verdict>(
+        exchange<StepDecision>(
             caller, settle->owner, [step](auto& core, auto& out) { return core.settle(step, out); },
             [i = settle->owner](auto& core, const auto& r, auto& out) {
               core.on_settled(i, r, out);
@@ -345,13 +344,13 @@ class StepWorld {
     uint64_t target = UINT64_MAX;
     for (const WorkerId owner : optimizer.owners) {
       if (!alive(owner)) return;
-      const absl::StatusOr<LineStanding> standing = life(owner).core.join(id, line);
+      const absl::StatusOr<LineStanding> standing = incarnation(owner).core.join(id, line);
       if (!standing.ok()) return;
       if (standing->restored) target = std::min(target, standing->applied);
     }
     if (target == UINT64_MAX) return;
     for (const WorkerId owner : optimizer.owners) {
-      ASSERT_TRUE(life(owner).core.resume(id, target, true).ok());
+      ASSERT_TRUE(incarnation(owner).core.resume(id, target, true).ok());
     }
     ASSERT_TRUE(optimizer.core->resumed(target).ok());
     ++resumed;
@@ -362,10 +361,10 @@ class StepWorld {
   bool one_event() {
     std::vector<std::function<void()>> possible;
     for (size_t i = 0; i < wire_.size(); ++i) possible.push_back([this, i] { arrive(i); });
-    for (const auto& [observer, its_life] : lives_) {
-      if (!its_life.alive) continue;
+    for (const auto& [observer, its_incarnation] : incarnations_) {
+      if (!its_incarnation.alive) continue;
       for (const WorkerId dead : dead_) {
-        if (its_life.knows_dead.contains(dead)) continue;
+        if (its_incarnation.knows_dead.contains(dead)) continue;
         possible.push_back([this, o = observer, dead] { learn(o, dead); });
       }
     }
@@ -403,8 +402,8 @@ class StepWorld {
 
   void kill() {
     std::vector<WorkerId> living;
-    for (const auto& [id, its_life] : lives_) {
-      if (its_life.alive) living.push_back(id);
+    for (const auto& [id, its_incarnation] : incarnations_) {
+      if (its_incarnation.alive) living.push_back(id);
     }
     if (!living.empty()) kill(living[draw(living.size())]);
   }
@@ -413,15 +412,15 @@ class StepWorld {
     if (!dead_.insert(victim).second) return;
     --deaths_;
     // Else the others are wrong, and it goes on until it hears of it.
-    if (!errors_ || draw(2) == 0) life(victim).alive = false;
+    if (!errors_ || draw(2) == 0) incarnation(victim).alive = false;
   }
 
   // The caller of a step, or an owner that has applied it, while another owner is still undecided.
   bool kill_who_knows_most() {
-    for (const auto& [undecided, its_life] : lives_) {
-      if (!its_life.alive) continue;
-      for (const StepId& step : its_life.core.undecided()) {
-        for (const auto& [owner, other] : lives_) {
+    for (const auto& [undecided, its_incarnation] : incarnations_) {
+      if (!its_incarnation.alive) continue;
+      for (const StepId& step : its_incarnation.core.undecided()) {
+        for (const auto& [owner, other] : incarnations_) {
           if (!other.alive || !other.applied.contains(key(step))) continue;
           const WorkerId caller = step.optimizer.creator;
           if (draw(alive(caller) ? 4 : 16) != 0) continue;  // the owner has time to tell somebody
@@ -437,10 +436,10 @@ class StepWorld {
     const size_t index = draw(owners_);
     if (alive(now(index)) || (with_local_ && index == 0)) return;
     --restarts_;
-    const std::map<std::string, uint64_t> saved = life(now(index)).checkpoint;
+    const std::map<std::string, uint64_t> saved = incarnation(now(index)).checkpoint;
     start(index);
     OwnerActions out;
-    life(now(index)).core.restore(saved, out);
+    incarnation(now(index)).core.restore(saved, out);
   }
 
   // ---- the promise
@@ -449,14 +448,14 @@ class StepWorld {
     for (const auto& optimizer : all_) {
       const OptimizerId id = optimizer->core->step().optimizer;
       std::set<uint64_t> numbers;
-      for (const auto& [owner, its_life] : lives_) {
-        for (const auto& [step, times] : its_life.applied) {
+      for (const auto& [owner, its_incarnation] : incarnations_) {
+        for (const auto& [step, times] : its_incarnation.applied) {
           EXPECT_EQ(times, 1) << owner << " applied "
                               << StepId{step.first, step.second}.to_string();
           if (step.first == id) numbers.insert(step.second);
         }
-        if (its_life.alive) {
-          for (const StepId& step : its_life.core.undecided()) {
+        if (its_incarnation.alive) {
+          for (const StepId& step : its_incarnation.core.undecided()) {
             EXPECT_NE(step.optimizer, id) << owner << " is left with " << step.to_string();
           }
         }
@@ -471,12 +470,13 @@ class StepWorld {
     std::optional<double> clip;
     for (const WorkerId owner : optimizer.owners) {
       if (!alive(owner)) continue;
-      const bool here = life(owner).applied.contains(key(step));
+      const bool here = incarnation(owner).applied.contains(key(step));
       EXPECT_EQ(applied.value_or(here), here) << step.to_string() << " differs at " << owner;
       applied = here;
       if (!here) continue;
-      EXPECT_EQ(clip.value_or(life(owner).clips[key(step)]), life(owner).clips[key(step)]);
-      clip = life(owner).clips[key(step)];
+      EXPECT_EQ(clip.value_or(incarnation(owner).clips[key(step)]),
+                incarnation(owner).clips[key(step)]);
+      clip = incarnation(owner).clips[key(step)];
     }
     if (!applied.has_value()) return;
     for (const auto& [number, result] : optimizer.results) {
@@ -492,9 +492,9 @@ class StepWorld {
   std::mt19937_64 random_;
   size_t owners_ = 0, callers_ = 0, deaths_ = 0, restarts_ = 0;
   bool repeats_ = false, with_local_ = false, spiteful_ = false;
-  bool errors_ = false;                      // living workers are declared dead
-  std::map<size_t, uint32_t> incarnations_;  // by index
-  std::map<WorkerId, Life> lives_;
+  bool errors_ = false;                // living workers are declared dead
+  std::map<size_t, uint32_t> newest_;  // incarnation, by index
+  std::map<WorkerId, Incarnation> incarnations_;
   std::set<WorkerId> dead_;
   std::vector<std::shared_ptr<Call>> wire_;
   std::map<std::pair<WorkerId, OptimizerId>, std::vector<WorkerId>> others_;

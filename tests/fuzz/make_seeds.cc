@@ -100,7 +100,7 @@ std::string message(const std::string& text, uint8_t cut_at) {
 
 std::string hello(bool refused) {
   wire::Hello hello;
-  hello.set_protocol(3);
+  hello.set_protocol(4);
   hello.set_group("job");
   hello.set_name("worker0");
   hello.set_worker(kA.bits());
@@ -238,7 +238,7 @@ void add_messages(std::map<std::string, Seeds>& all) {
   for (size_t i = 0; i < posts.size(); ++i) {
     wire::AutogradPost post;
     dist_autograd_internal::to_wire(posts[i], post);
-    if (i == 3) dist_autograd_internal::to_wire(posts[4], *post.add_riders());
+    if (i == 3) dist_autograd_internal::to_wire(posts[4], *post.add_piggybacked());
     autograd[absl::StrCat("post", i)] = number(uint8_t{0}) + post.SerializeAsString();
   }
   autograd["metadata"] = number(uint8_t{1}) + meta().autograd();
@@ -246,7 +246,7 @@ void add_messages(std::map<std::string, Seeds>& all) {
   Seeds& records = all["store_records"];
   const rpc_internal::MemberRecord member{{{3, 2}, "worker3", 3, "127.0.0.1:29500"}, 1};
   records["member"] = number(uint8_t{0}) + member.encode();
-  records["verdicts"] =
+  records["death records"] =
       number(uint8_t{1}) + absl::StrCat(kA.bits(), " ", kB.bits(), " was not heard of\n",
                                         WorkerId{2, 1}.bits(), " ", kB.bits(), " left \xc3");
   wire::MembershipPost quiet;
@@ -280,7 +280,7 @@ void add_values(std::map<std::string, Seeds>& all) {
       {"step_id", of(13, number(uint32_t{1}) + number(uint32_t{1}) + number(uint64_t{2}) +
                              number(uint64_t{3}))},
       {"step_update", of(14, number(uint64_t{1}) + number(0.1) + number(1.0))},
-      {"verdict", of(15, number(uint8_t{2}) + number(1.0) + number(2.0))},
+      {"step_decision", of(15, number(uint8_t{2}) + number(1.0) + number(2.0))},
       {"durable", of(17, number(uint64_t{4}) + number(int32_t{8}) + text("disk full"))}};
 }
 

@@ -3,7 +3,7 @@
  * The protocol is that of docs/same_host_collectives.md, "The board", as comm/internal has it: NR
  * ranks run OPS operations through SLOTS slots each. A rank fills its slot, moves `published`, rings
  * the others, waits for all, reads their slots, moves `consumed` and rings again. Whoever waits looks,
- * says that it sleeps, looks once more, and sleeps in the kernel, which compares the doorbell's number
+ * says that it sleeps, looks once more, and sleeps in the kernel, which compares the wake-up word's number
  * once more (shm/wait_word.h). Nothing ends a sleep here but a ring. Only after a death does the tick
  * end sleeps, as in the code it always may.
  *
@@ -36,7 +36,7 @@ bit LEFT_FIRST; /* no rank fails over one that has done its part before it died 
 byte slot[NR * SLOTS];  /* the operation in it, plus 1 */
 byte published[NR];
 byte consumed[NR];
-byte word[NR];          /* the doorbell: its number, */
+byte word[NR];          /* the wake-up word: its number, */
 byte sleepers[NR];      /* and how many say that they sleep there */
 bit asleep[NR];         /* in the kernel */
 byte for_published[NR]; /* ghost: what it waits for, 0: nothing */

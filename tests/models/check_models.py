@@ -3,9 +3,9 @@
 
     check_models.py [--quick] [--only TEXT] [--list]
 
-Each run is one line: what it is, its states and seconds (of CPU), the verdict. A run that holds must be
+Each run is one line: what it is, its states and seconds (of CPU), the outcome. A run that holds must be
 complete (all states, no bound reached); a mutant must break the very promise that the table names.
---quick leaves out the runs marked FULL. docs/models.md says what the models cover.
+--quick leaves out the runs marked FULL. docs/testing/models.md says what the models cover.
 """
 
 import argparse
@@ -90,7 +90,7 @@ RUNS = [
     Run('value freed with a fork left', RREF, 'FREED_EARLY NF=2 NU=2', breaks='S2'),
     Run('a repeated USER_DELETE counted twice', RREF, 'COUNTED_TWICE NF=2 NU=2', breaks='S2'),
     Run('a repeated FORK_REQUEST listed twice', RREF, 'LISTED_TWICE NF=2 NU=2', breaks='S8'),
-    Run('messages of ended lives accepted', RREF, 'STALE_ACCEPTED NF=2 NU=2 DEATHS=1',
+    Run('messages of ended incarnations accepted', RREF, 'STALE_ACCEPTED NF=2 NU=2 DEATHS=1',
         breaks='S7'),
     Run('orphans of a dead creator accepted', RREF, 'ORPHANS_ACCEPTED NF=3 NU=3 DEATHS=1',
         breaks='S3', full=FULL),
@@ -116,7 +116,7 @@ RUNS = [
     # ---- References: what is not promised ----
     Run('limit: a recall whose carrier is lost is remembered', RREF,
         'ONCE LOST_RECALL_COUNTS BY_OWNER NF=2 NU=2 FAILS=1', 'forgotten', CYCLE),
-    # ---- Leases and verdicts ----
+    # ---- Leases and death records ----
     Run('a pair, ticks of 200 ms', LEASE, 'TIMED', depth=100000),
     Run('a pair, ticks of 100 ms', LEASE, 'TIMED FINE', depth=200000, full=FULL),
     Run('a pair, the judge is stopped', LEASE, 'TIMED FINE RELIABLE'),
@@ -137,10 +137,10 @@ RUNS = [
     Run('clocks 25 % apart', LEASE, 'TIMED DRIFT=4', breaks='S6', depth=100000),
     Run('judges for the time it was stopped', LEASE, 'TIMED RELIABLE JUDGES_ASLEEP',
         breaks='JUDGES_AWAKE'),
-    Run('writes a verdict without reading first', LEASE, 'NO_READ_FIRST', breaks='NOT_BOTH'),
-    Run('writes a verdict without comparing', LEASE, 'NO_COMPARE', breaks='ONE_ORDER'),
+    Run('writes a death record without reading first', LEASE, 'NO_READ_FIRST', breaks='NOT_BOTH'),
+    Run('writes a death record without comparing', LEASE, 'NO_COMPARE', breaks='ONE_ORDER'),
     Run('no fencing', LEASE, 'NO_FENCING', breaks='NOT_BOTH'),
-    Run('a verdict revised', LEASE, 'REVISED', breaks='NOT_REVISED'),
+    Run('a death record revised', LEASE, 'REVISED', breaks='NOT_REVISED'),
     Run('who is refused does not ask', LEASE, 'LIVENESS REFUSAL_IGNORED', 'fences', CYCLE),
     Run('limit: stopped again before it has read', LEASE, 'TIMED RELIABLE STOPS_AGAIN',
         breaks='JUDGES_AWAKE'),
@@ -177,9 +177,9 @@ RUNS = [
     Run('2 ranks, 1 death', BOARD, 'DEATHS=1'),
     Run('looks once, then sleeps', BOARD, 'NO_SECOND_LOOK', breaks='WOKEN'),
     Run('says that it sleeps after the second look', BOARD, 'SAYS_LATE', breaks='WOKEN'),
-    Run("reads the doorbell's number after the second look", BOARD, 'SEEN_LATE', breaks='WOKEN'),
+    Run("reads the wake-up word's number after the second look", BOARD, 'SEEN_LATE', breaks='WOKEN'),
     Run('rings before it publishes', BOARD, 'RING_FIRST', breaks='WOKEN'),
-    Run("wakes without moving the doorbell's number", BOARD, 'WAKES_ONLY', breaks='WOKEN'),
+    Run("wakes without moving the wake-up word's number", BOARD, 'WAKES_ONLY', breaks='WOKEN'),
     Run('a counter stored with release order only', BOARD, 'RELEASE', breaks='WOKEN'),
     Run('a counter stored with relaxed order', BOARD, 'RELAXED', breaks='WHOLE_SLOT'),
     Run('a slot filled before all have read it', BOARD, 'SLOT_NOT_FREE', breaks='WHOLE_SLOT'),
@@ -310,11 +310,11 @@ def main():
                 said = search(run, made)
                 seconds = cpu_seconds() - start
                 states = judge(run, said)
-                verdict = f'ok, breaks {run.breaks}' if run.breaks else 'ok, holds'
+                outcome = f'ok, breaks {run.breaks}' if run.breaks else 'ok, holds'
             except Failure as failure:
                 failed += 1
-                verdict = f'FAILED: {failure}'
-            print(f'{run.model[:-4]:6} {run.name:62} {states:>9} states {seconds:6.1f} s  {verdict}',
+                outcome = f'FAILED: {failure}'
+            print(f'{run.model[:-4]:6} {run.name:62} {states:>9} states {seconds:6.1f} s  {outcome}',
                   flush=True)
     print(f'{len(runs)} runs, {failed} failed, {time.monotonic() - began:.0f} s, '
           f'of CPU {cpu_seconds():.0f} s')

@@ -3,10 +3,10 @@
  * Two models of docs/membership.md in one file.
  * TIMED: one pair and its lease, the holder that trusts and the granter that may suspect it. Clocks
  * tick (one tick is an `interval`, 200 ms; with FINE half of one), one of the two up to 10 % faster or
- * slower than the other; the granter stops and goes on; beats and answers are late or lost, each way
+ * slower than the other; the granter stops and goes on; heartbeats and answers are late or lost, each way
  * by itself, or never sent, as by a holder that is stopped. S6: while the holder trusts, the granter
- * has not suspected it. The newest beat and answer on their way stand for all: more of them, and the
- * granter's own, would only put off a suspicion. RELIABLE: the holder beats and nothing is late or
+ * has not suspected it. The newest heartbeat and answer on their way stand for all: more of them, and the
+ * granter's own, would only delay a suspicion. RELIABLE: the holder sends heartbeats and nothing is late or
  * lost; then the granter, which is stopped at any time for any time, does not suspect it.
  * Else: N workers, the store's list, posts, cuts, fencing; time is left out, a live worker may be
  * suspected WRONG times. STORE_LATE: so often the store answers too late. STORE_LOST: it is lost at
@@ -38,9 +38,9 @@ bit S6, JUDGES_AWAKE, ONE_ORDER, NOT_BOTH, NOT_REVISED;
 #endif
 #define NEVER 255
 
-byte beat = NEVER;    /* age of the holder's beat on its way */
-byte answer = NEVER;  /* age of the beat whose answer is on its way back */
-byte since = TRUST;   /* age of the newest answered beat: trust ends at TRUST */
+byte heartbeat = NEVER;    /* age of the holder's heartbeat on its way */
+byte answer = NEVER;  /* age of the heartbeat whose answer is on its way back */
+byte since = TRUST;   /* age of the newest answered heartbeat: trust ends at TRUST */
 byte silence;         /* since the granter heard anything, as far as it was awake */
 byte slept;
 bit asleep;           /* the granter */
@@ -59,7 +59,7 @@ inline older(age) {
   if :: age < TRUST -> age++ :: age == TRUST -> age = NEVER :: else fi
 }
 inline pass_holders_time() {
-  older(beat);
+  older(heartbeat);
   older(answer);
   if :: since < TRUST -> since++ :: else fi
 }
@@ -72,7 +72,7 @@ inline pass_granters_time() {
 }
 /* Nothing waits longer than one tick for who is awake; who wakes reads before it stops again. */
 #ifdef RELIABLE
-#define DELIVERED (asleep || beat == NEVER)
+#define DELIVERED (asleep || heartbeat == NEVER)
 #else
 #define DELIVERED true
 #endif
@@ -100,7 +100,7 @@ end:
           if :: pass_granters_time(); pass_granters_time() :: true fi
        fi;
 #ifdef RELIABLE
-       beat = 0
+       heartbeat = 0
 #endif
      }
   od
@@ -110,7 +110,7 @@ active proctype holder() {
   if :: holder_drifts = 1 :: true fi;
 end:
   do
-  :: atomic { beat != 0 -> beat = 0 }
+  :: atomic { heartbeat != 0 -> heartbeat = 0 }
   :: atomic { answer != NEVER ->
 #ifdef FROM_ARRIVAL
               since = 0;
@@ -120,7 +120,7 @@ end:
               answer = NEVER;
               HOLDS_S6 }
 #ifndef RELIABLE
-  :: atomic { beat != NEVER -> beat = NEVER }  /* lost */
+  :: atomic { heartbeat != NEVER -> heartbeat = NEVER }  /* lost */
   :: atomic { answer != NEVER -> answer = NEVER }
 #endif
   od
@@ -129,7 +129,7 @@ end:
 active proctype granter() {
 end:
   do
-  :: atomic { !asleep && !suspects && beat != NEVER -> silence = 0; answer = beat; beat = NEVER }
+  :: atomic { !asleep && !suspects && heartbeat != NEVER -> silence = 0; answer = heartbeat; heartbeat = NEVER }
   :: atomic { !asleep && !suspects && silence >= PATIENCE ->
               suspects = 1;
 #ifdef RELIABLE
@@ -145,7 +145,7 @@ end:
 }
 
 #else
-/* ---- The verdicts of a group ---- */
+/* ---- The death records of a group ---- */
 
 #define N 3
 #ifndef CRASHES
@@ -170,9 +170,9 @@ bit store = 1;
 byte crashed;     /* sets of workers */
 byte fenced;
 byte gone[N];     /* peers that are gone at this worker */
-byte told[N];     /* ghost: of these by a verdict */
+byte told[N];     /* ghost: of these by a death record */
 byte cut[N];      /* whom this worker's frames do not reach */
-byte post[N];     /* verdicts on their way to this worker, as bits N * from + subject would be too
+byte post[N];     /* death records on their way to this worker, as bits N * from + subject would be too
                      many: who sent it does not matter, but for its loss */
 byte read[N];     /* how much of the list it has read */
 byte asks[N];     /* about whom it asks the store */
@@ -203,7 +203,7 @@ inline learn(w, x) {
   :: else -> gone[w] = gone[w] | BIT(x); told[w] = told[w] | BIT(x)
   fi
 }
-/* Verdicts that it has read and whose writer is dead, and its own: to every other live worker. */
+/* Death records that it has read and whose writer is dead, and its own: to every other live worker. */
 inline announce(w, x) {
   i = 0;
   do
@@ -263,7 +263,7 @@ end:
   :: d_step { LIVES(w) && asks[w] != NOBODY && store && read[w] < filled ->
               may_append[w] = 0;
               learn(w, subject[read[w]]);
-              /* Who reads a verdict whose writer is dead as well posts it in its place. */
+              /* Who reads a death record whose writer is dead as well posts it in its place. */
               if
               :: HAS(gone[w], writer[read[w]]) && subject[read[w]] != w -> announce(w, subject[read[w]])
               :: else

@@ -9,10 +9,10 @@
  * later time, any number of times: loss, delay, reordering and repetition without bound. With ONCE
  * (for liveness) a message is delivered once, in any order, and REPEATS of them once more. Carriers
  * are read at most once; a failed one may be lost.
- * Deaths: a verdict may come on any worker, crashed or (wrong expiry) alive; each other worker
+ * Deaths: a death record may come on any worker, crashed or (wrong expiry) alive; each other worker
  * hears of it at its own time, so does its subject, which is fenced then and acts until then.
  *
- * DEATHS, FAILS: how many verdicts, how many failed carriers and creations, at most.
+ * DEATHS, FAILS: how many death records, how many failed carriers and creations, at most.
  * BY_OWNER: the value is made by its owner, which lends forks and recalls them; else by remote().
  * FETCH: one call on the value, which waits there until the function has returned.
  * The mutants, each a way to break the protocol, are the names below that the text only #ifdefs.
@@ -112,7 +112,7 @@ bit was[NF];    /* ghost: the fork has ended at the owner */
 
 /* Lives: sets of workers. */
 byte crashed;
-byte dead;       /* the verdicts */
+byte dead;       /* the death records */
 byte heard[NW];  /* of whose death each worker has heard */
 byte deaths;
 byte fails;
@@ -189,8 +189,8 @@ inline send_reference(from, parent, w) {
 
 /* ---- Deaths and the network ---- */
 
-/* Crashes, verdicts, carriers that get lost, repeats. Without ONCE nobody must act, so a crash is a
- * worker that does not; with it, crashes and fences stop a worker, and a verdict follows each crash. */
+/* Crashes, death records, carriers that get lost, repeats. Without ONCE nobody must act, so a crash is a
+ * worker that does not; with it, crashes and fences stop a worker, and a death record follows each crash. */
 #define MAY_DIE(w) (deaths > 0 && UP(w) && !HAS(dead, w) && (w < known || w == OWNER))
 #define WRONG_EXPIRY(w) \
   :: d_step { MAY_DIE(w) -> deaths--; dead = dead | BIT(w) }

@@ -20,7 +20,7 @@ inline list(f) {
   own[f] = LISTED;
   refs++
 }
-inline bury(f) {
+inline add_tombstone(f) {
   was[f] = 1;
   own[f] = UNKNOWN;
 #ifndef NO_TOMBSTONES
@@ -63,7 +63,7 @@ inline settle() {
   fi
 }
 inline unlist(f) {
-  bury(f);
+  add_tombstone(f);
   assert(S8 || refs > 0);
   refs--;
   settle()
@@ -204,7 +204,7 @@ inline on_cancel_fork(f) {
      :: own[f] == LISTED || own[f] == PARKED -> post(CANCEL_ACK_REGISTERED, f, OWNER, crt[f])
      :: else ->
         if
-        :: f > 0 -> if :: CREATED || !ENDED_RREF -> bury(f) :: else fi
+        :: f > 0 -> if :: CREATED || !ENDED_RREF -> add_tombstone(f) :: else fi
         :: f == 0 && !CREATED ->
            rr = ENDED;
 #ifndef NO_TOMBSTONES
@@ -246,7 +246,7 @@ inline owner_peer_dead(w) {
   do
   :: j < nf ->
      if
-     :: to[j] == w && own[j] == LISTED -> bury(j); refs--; recalled[j] = 0
+     :: to[j] == w && own[j] == LISTED -> add_tombstone(j); refs--; recalled[j] = 0
      :: to[j] == w && own[j] == PARKED -> own[j] = UNKNOWN; was[j] = 1
      :: else
      fi;

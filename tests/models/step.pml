@@ -75,7 +75,7 @@ Questions question[K];
 byte phase;
 byte told;  /* by step(): UNKNOWN is nothing yet, PREPARED is DataLoss */
 
-byte dead;         /* sets of workers: the verdicts */
+byte dead;         /* sets of workers: the death records */
 byte crashed;
 byte heard[K + 1]; /* of whose death each has heard */
 byte deaths;
@@ -388,7 +388,7 @@ end:
   od
 }
 
-/* Verdicts; the subject is crashed, or goes on until it hears. Owner 0 dies with a local caller.
+/* Death records; the subject is crashed, or goes on until it hears. Owner 0 dies with a local caller.
  * Without LIVENESS nobody must act, so a crash is a worker that does not, and a loss a call that does
  * not arrive. */
 #ifdef LAST

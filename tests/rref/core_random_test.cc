@@ -224,7 +224,7 @@ class CheckedWorld : public CoreWorld {
     } else {
       for (auto& [index, worker] : workers()) {
         if (worker.core) continue;
-        // The membership layer lets a new life in once the old one's end is known.
+        // The membership layer lets a new incarnation in once the old one's end is known.
         if (!unannounced_.empty()) break;
         restart(index);
         for (const WorkerId& dead : dead_) announce_death(index, dead);

@@ -36,7 +36,8 @@ struct NeedsEarlyCarrier {
 // message that its sender says twice, which reaches the driver.
 enum class Repeats { kFrames, kMessages };
 
-// How often each worker of the file restarts: its later lives are members from the beginning.
+// How often each worker of the file restarts: its later incarnations are members from the
+// beginning.
 std::map<uint32_t, uint32_t> restarts_in(const std::string& path) {
   std::map<uint32_t, uint32_t> restarts;
   std::ifstream in(path);

@@ -24,15 +24,16 @@ DriverWorld::DriverWorld(size_t workers, OwnershipLimits limits,
     return InprocNetwork::Fate::kDeliver;
   });
   for (uint32_t index = 1; index <= workers; ++index) {
-    lives_[index] = 1;
+    incarnations_[index] = 1;
     const auto more = restarts.find(index);
-    const uint32_t lives = 1 + (more == restarts.end() ? 0 : more->second);
-    for (uint32_t life = 1; life <= lives; ++life) add_node({index, life}, limits);
+    const uint32_t incarnations = 1 + (more == restarts.end() ? 0 : more->second);
+    for (uint32_t incarnation = 1; incarnation <= incarnations; ++incarnation)
+      add_node({index, incarnation}, limits);
   }
 }
 
 void DriverWorld::start_all() {
-  for (const auto& [index, life] : lives_) start(node(index));
+  for (const auto& [index, incarnation] : incarnations_) start(node(index));
   settle();
 }
 
@@ -74,7 +75,7 @@ void DriverWorld::add_node(WorkerId id, const OwnershipLimits& limits) {
   nodes_[{id.index, id.incarnation}] = std::move(node);
 }
 
-// The group is static: it knows the later lives of its workers from the beginning.
+// The group is static: it knows the later incarnations of its workers from the beginning.
 void DriverWorld::start(Node& at) {
   std::vector<WorkerInfo> members;
   for (const auto& [id, node] : nodes_) members.push_back(node->agent->self());
@@ -258,7 +259,7 @@ void DriverWorld::kill(Node& at) {
 }
 
 void DriverWorld::restart(uint32_t index) {
-  ++lives_[index];
+  ++incarnations_[index];
   start(node(index));
   settle();
 }

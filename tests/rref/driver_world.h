@@ -92,7 +92,7 @@ class DriverWorld {
   virtual ~DriverWorld();
 
   // Its present life.
-  Node& node(uint32_t index) { return *nodes_.at({index, lives_.at(index)}); }
+  Node& node(uint32_t index) { return *nodes_.at({index, incarnations_.at(index)}); }
   std::vector<Node*> live();
   std::vector<Packet>& network() { return network_; }
   std::vector<Node*> killed();
@@ -183,7 +183,7 @@ class DriverWorld {
   ManualExecutor executor_;
   InprocNetwork wires_{clock_, executor_};
   std::map<std::pair<uint32_t, uint32_t>, std::unique_ptr<Node>> nodes_;  // index, incarnation
-  std::map<uint32_t, uint32_t> lives_;                                    // the present one
+  std::map<uint32_t, uint32_t> incarnations_;                             // the present one
   std::vector<Packet> network_;
   std::map<std::pair<WorkerId, uint64_t>, OutgoingPtr> calls_;
   std::map<std::pair<uint64_t, uint64_t>, std::map<uint64_t, uint64_t>> sent_;  // order of frames

@@ -40,7 +40,7 @@ TEST(RRefQuota, ReferencesThatOthersSendAreTakenAllTheSame) {
 }
 
 // Whoever is to create what others wait for may end unseen, before it has sent anything here: the
-// group's membership is asked about it (MembershipCore::bury).
+// group's membership is asked about it (MembershipCore::settle_ended).
 TEST(RRefTies, NameWhoseCreationsAreWaitedFor) {
   OwnershipCore owner(kOwner);
   Actions out;
@@ -61,8 +61,8 @@ TEST(RRefTies, NameWhoseCreationsAreWaitedFor) {
   EXPECT_TRUE(ties().empty());
 }
 
-// Verdicts may come in any order.
-TEST(RRefDeaths, AnEarlierLifeEndsAlsoAfterALaterOneOfItsPlace) {
+// Death records may come in any order.
+TEST(RRefDeaths, AnEarlierIncarnationEndsAlsoAfterALaterOneOfItsIndex) {
   OwnershipCore owner(kOwner);
   Actions out;
   EXPECT_EQ(create(owner, kModest, 1, out), Acceptance::kRun);

@@ -103,31 +103,31 @@ TEST_F(WaitWordTest, SleepsWithoutADeadlineUntilItMoves) {
   waiter.join();
 }
 
-TEST_F(WaitWordTest, RingsOnlyForThoseThatSleep) {
-  mine().ring();
+TEST_F(WaitWordTest, WakesOnlyThoseThatSleep) {
+  mine().notify();
   EXPECT_EQ(mine().load(), 0u);
   {
     const WaitWord::Sleeper sleeper(theirs());
-    mine().ring();
+    mine().notify();
     EXPECT_EQ(mine().load(), 1u);
   }
-  mine().ring();
+  mine().notify();
   EXPECT_EQ(mine().load(), 1u);
 }
 
-TEST_F(WaitWordTest, ARingKeepsFromSleepWhoWasAboutToSleep) {
+TEST_F(WaitWordTest, AWakeKeepsFromSleepWhoWasAboutToSleep) {
   const WaitWord::Sleeper sleeper(theirs());
-  mine().ring();
+  mine().notify();
   EXPECT_TRUE(sleeper.sleep(Clock::now() + seconds(30)));
 }
 
-TEST_F(WaitWordTest, ARingWakesASleeper) {
+TEST_F(WaitWordTest, AWakeEndsASleep) {
   std::thread waiter([this] {
     const WaitWord::Sleeper sleeper(theirs());
     EXPECT_TRUE(sleeper.sleep(Clock::now() + seconds(30)));
   });
   while (mine().sleepers.load() != 2) std::this_thread::yield();  // the Sleeper, and its sleep
-  mine().ring();
+  mine().notify();
   waiter.join();
   EXPECT_EQ(mine().sleepers.load(), 0u);
 }

@@ -1,5 +1,5 @@
 // weft_sim: seeded runs of the library's cores under faults, with their invariants checked.
-// docs/simulator.md says what is simulated and how to repeat a run.
+// docs/testing/simulator.md says what is simulated and how to repeat a run.
 #include <chrono>
 #include <cstdlib>
 #include <cstring>

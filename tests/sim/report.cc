@@ -21,18 +21,15 @@ constexpr std::string_view kOutcomeNames[] = {"value", "not run", "ran", "maybe"
 static_assert(std::size(kOutcomeNames) == kOutcomes);
 
 constexpr std::string_view kEffectNames[] = {
-    "frames lost",         "frames resent",    "duplicates dropped",
-    "arrived ahead",       "frames stalled",   "calls queued",
-    "calls held",          "queue full",       "results lost",
-    "strangers met",       "refused as dead",  "verdicts",
-    "of them false",       "fenced",           "beats",
-    "verdicts told",       "pairs severed",    "newcomers joined",
-    "doubts told",         "not joined",       "strangers buried",
-    "stale messages",      "references lost",  "values freed",
-    "creations cancelled", "passes committed", "passes aborted",
-    "parts dropped",       "discoveries",      "contexts refused",
-    "steps applied",       "owners asked",     "of a second death",
-    "owners restored",     "lines resumed",    "parts merged",
+    "frames lost",         "frames resent",    "duplicates dropped", "arrived ahead",
+    "frames stalled",      "calls queued",     "calls held",         "queue full",
+    "results lost",        "unknown met",      "refused as dead",    "death records",
+    "of them false",       "fenced",           "heartbeats",         "death records told",
+    "pairs severed",       "joiners joined",   "suspect reports",    "not joined",
+    "unknown ended",       "stale messages",   "references lost",    "values freed",
+    "creations cancelled", "passes committed", "passes aborted",     "parts dropped",
+    "discoveries",         "contexts refused", "steps applied",      "owners asked",
+    "of a second death",   "owners restored",  "lines resumed",      "parts merged",
     "claims compared",     "left in quiet"};
 static_assert(std::size(kEffectNames) == kEffects);
 

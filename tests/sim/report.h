@@ -18,7 +18,7 @@ enum class Fault : uint8_t {
   kOneWay,     // one direction between two workers is silent
   kFlapping,   // a link goes silent and comes back several times
   kCrash,
-  kRestart,  // as a new life
+  kRestart,  // as a new incarnation
   kPause,    // as SIGSTOP
   kNodeFailure,
   kSlowStore,
@@ -65,19 +65,19 @@ enum class Effect : uint8_t {
   kCallsHeld,      // for trust
   kQueueFull,
   kResultsLost,    // ran, but the result was too large to keep for resending
-  kStrangersMet,   // a message named a life that was not known yet
+  kUnknownMet,     // a message named a life that was not known yet
   kRefusedAsDead,  // a connection, because the dialler was declared dead
-  kVerdicts,
-  kFalseVerdicts,  // of workers that lived
+  kDeathRecords,
+  kFalseDeathRecords,  // of workers that lived
   kFenced,
-  kBeats,
-  kTold,           // verdicts that others posted
-  kSevered,        // pairs that are over without a verdict
-  kJoined,         // newcomers whom all know
-  kDoubts,         // newcomers told of a member that does not answer them
-  kNotJoined,      // newcomers that were refused, or had no store
-  kStrangers,      // lives that ended, known from references and contexts alone
-  kStaleMessages,  // of ended lives, offered to the cores
+  kHeartbeats,
+  kTold,            // death records that others posted
+  kSevered,         // pairs that are over without a death record
+  kJoined,          // joiners whom all know
+  kSuspectReports,  // joiners told of a member that does not answer them
+  kNotJoined,       // joiners that were refused, or had no store
+  kUnknownEnded,    // lives that ended, known from references and contexts alone
+  kStaleMessages,   // of ended incarnations, offered to the cores
   kReferencesLost,
   kValuesFreed,
   kCreationsCancelled,

@@ -5,8 +5,8 @@
 #include <iostream>
 #include <sstream>
 
-#include "weft/tests/sim/shutdown_world.h"
-#include "weft/tests/sim/world.h"
+#include "weft/tests/sim/membership/shutdown_world.h"
+#include "weft/tests/sim/world/world.h"
 
 namespace weft::sim {
 

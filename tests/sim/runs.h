@@ -11,8 +11,8 @@
 
 #include "weft/tests/sim/profile.h"
 #include "weft/tests/sim/report.h"
-#include "weft/tests/sim/trace.h"
-#include "weft/tests/sim/violation.h"
+#include "weft/tests/sim/world/trace.h"
+#include "weft/tests/sim/world/violation.h"
 
 namespace weft::sim {
 
@@ -42,7 +42,7 @@ int run_and_report(const RunOptions& options, bool one, std::ostream& out);
 // The seeds of a file: one number per line, the rest of a line is a remark. In every profile.
 int replay(const std::string& file, std::ostream& out);
 
-// ---- Rules that can be broken (base/breakage.h).
+// ---- Rules that can be broken (base/faults/breakage.h).
 
 // One rule, and what is sure to notice that it is broken.
 struct Rule {

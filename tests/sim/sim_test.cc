@@ -57,7 +57,7 @@ TEST(Simulator, EveryFaultHasEffects) {
     EXPECT_GE(report.effective[i], 20) << name_of(static_cast<Fault>(i));
   }
   for (const Effect effect :
-       {Effect::kFalseVerdicts, Effect::kFenced, Effect::kStaleMessages, Effect::kResultsLost,
+       {Effect::kFalseDeathRecords, Effect::kFenced, Effect::kStaleMessages, Effect::kResultsLost,
         Effect::kCallsQueued, Effect::kCreationsCancelled, Effect::kPassesAborted,
         Effect::kDiscoveries, Effect::kContextsRefused}) {
     EXPECT_GT(report.effects[static_cast<size_t>(effect)], 0) << name_of(effect);

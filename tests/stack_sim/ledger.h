@@ -17,7 +17,7 @@ namespace weft::sim {
 
 class Ledger {
  public:
-  // A new call, made by this life of a worker.
+  // A new call, made by this incarnation of a worker.
   uint64_t ask(WorkerId caller) {
     entries_.emplace_back().caller = caller;
     return entries_.size() - 1;

@@ -63,7 +63,7 @@ void StackFaults::kill(uint32_t rank) {
 }
 
 void StackFaults::restart(uint32_t rank, uint32_t other) {
-  if (world_.life(rank).in_group() || joining(rank)) return;
+  if (world_.incarnation(rank).in_group() || joining(rank)) return;
   note("restart", absl::StrCat("restart w", rank));
   hooks_.forget(rank);
   world_.restart(rank);
@@ -72,7 +72,7 @@ void StackFaults::restart(uint32_t rank, uint32_t other) {
   world_.cut_store(rank);
   world_.cut(rank, other);
   world_.cut(other, rank);
-  ManualClock& clock = world_.life(rank).clock;
+  ManualClock& clock = world_.incarnation(rank).clock;
   clock.call_at(clock.now() + seconds(11), [this, rank, other] {
     world_.mend_stores();
     world_.heal(rank, other);
@@ -99,21 +99,22 @@ void StackFaults::mend_stores_later() {
 }
 
 void StackFaults::after(Nanoseconds time, std::function<void()> then) {
-  for (const auto& life : world_.lives()) {
-    if (!life->alive) continue;
-    life->clock.call_at(life->clock.now() + time, std::move(then));
+  for (const auto& incarnation : world_.incarnations()) {
+    if (!incarnation->alive) continue;
+    incarnation->clock.call_at(incarnation->clock.now() + time, std::move(then));
     return;
   }
 }
 
 bool StackFaults::joining(uint32_t rank) {
-  Life& life = world_.life(rank);
-  return life.alive && !life.joined && life.membership->standing().ok();
+  Incarnation& incarnation = world_.incarnation(rank);
+  return incarnation.alive && !incarnation.joined && incarnation.membership->standing().ok();
 }
 
 uint32_t StackFaults::living() {
   uint32_t living = 0;
-  for (uint32_t rank = 0; rank < world_.size(); ++rank) living += world_.life(rank).in_group();
+  for (uint32_t rank = 0; rank < world_.size(); ++rank)
+    living += world_.incarnation(rank).in_group();
   return living;
 }
 

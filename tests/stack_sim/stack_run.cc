@@ -98,9 +98,9 @@ class Run {
 
   // ---- for handlers
   Ledger& ledger() { return ledger_; }
-  Life* here() { return world_.find(CallScope::current().runtime.get()); }
+  Incarnation* here() { return world_.find(CallScope::current().runtime.get()); }
   void keep(RRef<Cell> cell) {
-    if (Life* life = here()) pool_of(*life).push_back(std::move(cell));
+    if (Incarnation* incarnation = here()) pool_of(*incarnation).push_back(std::move(cell));
   }
   std::map<const RpcRuntime*, int64_t>& cells() { return cells_; }
 
@@ -129,12 +129,12 @@ class Run {
  private:
   using Pool = std::vector<RRef<Cell>>;
 
-  Pool& pool_of(Life& life) { return pools_[life.rank]; }
+  Pool& pool_of(Incarnation& incarnation) { return pools_[incarnation.rank]; }
   void mix(uint64_t value) { report_.hash = (report_.hash ^ value) * 0x100000001b3u; }
   // What a worker holds for its program ends with it.
   void forget(uint32_t rank) {
     pools_[rank].clear();
-    trainings_.erase(world_.life(rank).info.id);
+    trainings_.erase(world_.incarnation(rank).info.id);
   }
   void trace(const std::string& what) {
     if (options_.trace) {
@@ -167,9 +167,9 @@ class Run {
     }
   }
 
-  Life* someone() {
-    Life& life = world_.life(static_cast<uint32_t>(pick(world_.size())));
-    return life.alive && life.joined ? &life : nullptr;
+  Incarnation* someone() {
+    Incarnation& incarnation = world_.incarnation(static_cast<uint32_t>(pick(world_.size())));
+    return incarnation.alive && incarnation.joined ? &incarnation : nullptr;
   }
   std::string anyone() { return absl::StrCat("w", pick(world_.size())); }
   std::vector<uint32_t> path(size_t longest) {
@@ -179,93 +179,94 @@ class Run {
   }
 
   template <class F>
-  static void in_scope(Life& life, ContextId context, F f) {
+  static void in_scope(Incarnation& incarnation, ContextId context, F f) {
     CallScope scope;
-    scope.runtime = life.runtime;
+    scope.runtime = incarnation.runtime;
     scope.context = context;
     CallScopeGuard guard(std::move(scope));
     f();
   }
 
   void program_step() {
-    Life* life = someone();
-    if (life == nullptr) return;
-    in_scope(*life, {}, [&] {
+    Incarnation* incarnation = someone();
+    if (incarnation == nullptr) return;
+    in_scope(*incarnation, {}, [&] {
       switch (pick(11)) {
         case 0:
         case 1:
-          return plain(*life);
+          return plain(*incarnation);
         case 2:
-          return cancelled(*life);
+          return cancelled(*incarnation);
         case 3:
-          return relayed(*life);
+          return relayed(*incarnation);
         case 4:
-          return create(*life);
+          return create(*incarnation);
         case 5:
-          return send_reference(*life);
+          return send_reference(*incarnation);
         case 6:
-          return use_reference(*life);
+          return use_reference(*incarnation);
         case 7:
-          return drop(*life);
+          return drop(*incarnation);
         case 8:
-          return train(*life);
+          return train(*incarnation);
         default:
-          return backward(*life);
+          return backward(*incarnation);
       }
     });
   }
 
-  void plain(Life& life) {
+  void plain(Incarnation& incarnation) {
     count("call");
-    const uint64_t call = ledger_.ask(life.info.id);
+    const uint64_t call = ledger_.ask(incarnation.info.id);
     const std::string to = anyone();
-    trace(absl::StrCat(life.info.name, " calls ", to, ": ", call));
+    trace(absl::StrCat(incarnation.info.name, " calls ", to, ": ", call));
     watch(call, rpc_async({to, call_options()}, record, call), static_cast<int64_t>(call) + 1);
   }
-  void cancelled(Life& life) {
+  void cancelled(Incarnation& incarnation) {
     count("cancel");
-    const uint64_t call = ledger_.ask(life.info.id);
+    const uint64_t call = ledger_.ask(incarnation.info.id);
     const auto time = static_cast<int64_t>(pick(400));
     const Future<int64_t> future = rpc_async({anyone(), call_options()}, slow, call, time);
     watch(call, future, std::nullopt);
-    life.clock.call_at(life.clock.now() + milliseconds(pick(400)), [future] { future.cancel(); });
+    incarnation.clock.call_at(incarnation.clock.now() + milliseconds(pick(400)),
+                              [future] { future.cancel(); });
   }
-  void relayed(Life& life) {
+  void relayed(Incarnation& incarnation) {
     count("relay");
-    const uint64_t call = ledger_.ask(life.info.id);
+    const uint64_t call = ledger_.ask(incarnation.info.id);
     const auto hops = path(4);
     watch(call, rpc_async({anyone(), call_options()}, relay, call, hops),
           static_cast<int64_t>(hops.size()));
   }
-  void create(Life& life) {
+  void create(Incarnation& incarnation) {
     count("remote");
     const std::string to = anyone();
     const CallOptions options = call_options();
     const auto value = static_cast<int64_t>(pick(1000));
     try {
-      pool_of(life).push_back(remote<Cell>({to, options}, value));
+      pool_of(incarnation).push_back(remote<Cell>({to, options}, value));
     } catch (const RpcError&) {
       count("remote: refused");
     }
   }
-  void send_reference(Life& life) {
-    Pool& pool = pool_of(life);
+  void send_reference(Incarnation& incarnation) {
+    Pool& pool = pool_of(incarnation);
     if (pool.empty()) return;
     count("send reference");
-    const uint64_t call = ledger_.ask(life.info.id);
+    const uint64_t call = ledger_.ask(incarnation.info.id);
     watch(call, rpc_async({anyone(), call_options()}, sim::keep, call, pool[pick(pool.size())]),
           std::nullopt);
   }
-  void use_reference(Life& life) {
-    Pool& pool = pool_of(life);
+  void use_reference(Incarnation& incarnation) {
+    Pool& pool = pool_of(incarnation);
     if (pool.empty()) return;
     count("use reference");
-    const uint64_t call = ledger_.ask(life.info.id);
+    const uint64_t call = ledger_.ask(incarnation.info.id);
     watch(call, pool[pick(pool.size())].with(call_options()).rpc_async(&Cell::get, call),
           std::nullopt);
   }
-  void drop(Life& life) {
-    Pool& pool = pool_of(life);
+  void drop(Incarnation& incarnation) {
+    Pool& pool = pool_of(incarnation);
     if (pool.empty()) return;
     count("drop");
     std::swap(pool[pick(pool.size())], pool.back());
@@ -274,7 +275,7 @@ class Run {
 
   // loss = sum(a * chain1(x) + b * chain2(x)); each hop doubles, so the gradient is known.
   struct Backward {
-    Life* life;
+    Incarnation* incarnation;
     ContextId context;
     at::Tensor x;
     double expected = 0;
@@ -283,17 +284,17 @@ class Run {
     size_t waiting = 0;
     bool unused = false;
   };
-  void backward(Life& life) {
-    if (!life.in_group()) return;
-    const absl::StatusOr<ContextId> context = life.autograd->create_context();
+  void backward(Incarnation& incarnation) {
+    if (!incarnation.in_group()) return;
+    const absl::StatusOr<ContextId> context = incarnation.autograd->create_context();
     if (!context.ok()) return;
     count("backward");
     auto state = std::make_shared<Backward>();
-    state->life = &life;
+    state->incarnation = &incarnation;
     state->context = *context;
     state->x = at::full({2}, 1.0, at::kDouble).requires_grad_();
     state->unused = pick(4) == 0;
-    in_scope(life, *context, [&] {
+    in_scope(incarnation, *context, [&] {
       const size_t parts = 1 + pick(3);
       for (size_t part = 0; part < parts; ++part) {
         const auto hops = path(3);
@@ -306,7 +307,7 @@ class Run {
       for (const Future<at::Tensor>& part : state->parts) {
         part.state()->on_complete_inline([this, state] {
           if (--state->waiting > 0) return;
-          state->life->executor.schedule([this, state] { start_pass(state); });
+          state->incarnation->executor.schedule([this, state] { start_pass(state); });
         });
       }
     });
@@ -317,7 +318,7 @@ class Run {
       const auto& result = state->parts[i].state()->result();
       if (!result.ok()) {
         count("backward: a call failed");
-        (void)state->life->autograd->release(state->context);
+        (void)state->incarnation->autograd->release(state->context);
         return;
       }
       const at::Tensor term = (*result * state->factors[i]).sum();
@@ -327,14 +328,15 @@ class Run {
     dist_autograd_internal::AutogradDriver::PassOptions options;
     options.mode = static_cast<dist_autograd_internal::BackwardMode>(state->unused ? 0 : pick(3));
     options.timeout = milliseconds(500 + pick(5000));
-    const Future<void> pass = state->life->autograd->backward(state->context, {loss}, options);
+    const Future<void> pass =
+        state->incarnation->autograd->backward(state->context, {loss}, options);
     pass.state()->on_complete_inline([this, state, pass] {
-      state->life->executor.schedule([this, state, pass] { end_pass(state, pass); });
+      state->incarnation->executor.schedule([this, state, pass] { end_pass(state, pass); });
     });
   }
   void end_pass(const std::shared_ptr<Backward>& state, const Future<void>& pass) {
     const absl::Status status = pass.state()->result().status();
-    dist_autograd_internal::AutogradDriver& driver = *state->life->autograd;
+    dist_autograd_internal::AutogradDriver& driver = *state->incarnation->autograd;
     const absl::StatusOr<at::Tensor> gradient = driver.gradient(state->context, state->x);
     mix(static_cast<uint64_t>(status.code()) + 7);
     if (status.ok()) {
@@ -356,8 +358,8 @@ class Run {
     driver.release(state->context);
   }
 
-  void train(Life& life) {
-    if (!life.in_group()) return;
+  void train(Incarnation& incarnation) {
+    if (!incarnation.in_group()) return;
     count("train");
     Training::Options options;
     options.number = ++last_training_;
@@ -368,9 +370,9 @@ class Run {
       count(what);
       mix(what.size());
     };
-    trace(absl::StrCat(life.info.name, " trains ", options.number));
-    auto training = std::make_shared<Training>(life, book_, std::move(options));
-    trainings_.emplace(life.info.id, training);
+    trace(absl::StrCat(incarnation.info.name, " trains ", options.number));
+    auto training = std::make_shared<Training>(incarnation, book_, std::move(options));
+    trainings_.emplace(incarnation.info.id, training);
     try {
       training->begin();
     } catch (const RpcError&) {
@@ -383,29 +385,30 @@ class Run {
     for (Pool& pool : pools_) pool.clear();
     trainings_.clear();
     settle(seconds(25));
-    for (const auto& life : world_.lives()) {
+    for (const auto& incarnation : world_.incarnations()) {
       // A third worker may wait for what the two of a pair that is over would have told each other.
-      if (!life->in_group() || a_pair_is_over()) continue;
-      if (const std::string left = life->left(); !left.empty()) ledger_.violation(left);
-      if (const int64_t cells = cells_[life->runtime.get()]; cells != 0) {
-        ledger_.violation(absl::StrCat(life->info.name, " has ", cells, " cells left"));
+      if (!incarnation->in_group() || a_pair_is_over()) continue;
+      if (const std::string left = incarnation->left(); !left.empty()) ledger_.violation(left);
+      if (const int64_t cells = cells_[incarnation->runtime.get()]; cells != 0) {
+        ledger_.violation(absl::StrCat(incarnation->info.name, " has ", cells, " cells left"));
       }
-      if (life->membership->leases() != 0) {
-        ledger_.violation(absl::StrCat(life->info.name, " has leases left"));
+      if (incarnation->membership->leases() != 0) {
+        ledger_.violation(absl::StrCat(incarnation->info.name, " has leases left"));
       }
     }
     // Without the store pairs part, and an owner that one has given up may live for others.
     if (!parted()) {
-      const auto lives = [this](WorkerId who) {
-        return std::any_of(world_.lives().begin(), world_.lives().end(), [who](const auto& life) {
-          return life->info.id == who && life->in_group();
-        });
+      const auto incarnations = [this](WorkerId who) {
+        return std::any_of(world_.incarnations().begin(), world_.incarnations().end(),
+                           [who](const auto& incarnation) {
+                             return incarnation->info.id == who && incarnation->in_group();
+                           });
       };
-      for (const std::string& what : book_.violations(lives)) ledger_.violation(what);
+      for (const std::string& what : book_.violations(incarnations)) ledger_.violation(what);
     }
     ledger_.close([&](WorkerId caller) {
-      for (const auto& life : world_.lives()) {
-        if (life->info.id == caller) return !life->alive;
+      for (const auto& incarnation : world_.incarnations()) {
+        if (incarnation->info.id == caller) return !incarnation->alive;
       }
       return true;
     });
@@ -413,8 +416,8 @@ class Run {
   }
   // Without the store nobody but the two may have heard of it, and both live.
   bool a_pair_is_over() const {
-    for (const auto& one : world_.lives()) {
-      for (const auto& other : world_.lives()) {
+    for (const auto& one : world_.incarnations()) {
+      for (const auto& other : world_.incarnations()) {
         if (!one->in_group() || !other->in_group() || one == other) continue;
         if (!one->agent->is_live(other->info.id)) return true;
       }
@@ -422,31 +425,31 @@ class Run {
     return false;
   }
   bool parted() const {
-    return std::any_of(world_.lives().begin(), world_.lives().end(),
-                       [](const auto& life) { return life->alone; });
+    return std::any_of(world_.incarnations().begin(), world_.incarnations().end(),
+                       [](const auto& incarnation) { return incarnation->alone; });
   }
   void shut_down() {
-    std::vector<std::pair<Life*, Future<void>>> ends;
-    for (const auto& life : world_.lives()) {
-      if (!life->in_group()) continue;
-      life->quiescence->enter(seconds(20));
-      Life* one = life.get();
-      life->quiescence->calls_drained().state()->on_complete_inline([one] {
+    std::vector<std::pair<Incarnation*, Future<void>>> ends;
+    for (const auto& incarnation : world_.incarnations()) {
+      if (!incarnation->in_group()) continue;
+      incarnation->quiescence->enter(seconds(20));
+      Incarnation* one = incarnation.get();
+      incarnation->quiescence->calls_drained().state()->on_complete_inline([one] {
         one->executor.schedule([one] {
           one->references->begin_shutdown();
           one->quiescence->references_dropped();
         });
       });
-      ends.emplace_back(one, life->quiescence->ended());
+      ends.emplace_back(one, incarnation->quiescence->ended());
     }
     settle(seconds(30));
-    for (auto& [life, end] : ends) {
+    for (auto& [incarnation, end] : ends) {
       if (!end.done()) {
-        ledger_.violation(absl::StrCat(life->info.name, " did not end its shutdown"));
+        ledger_.violation(absl::StrCat(incarnation->info.name, " did not end its shutdown"));
       } else if (!end.state()->result().ok() && !parted()) {
         // Pairs that parted without the store are still seen by others, who wait until the limit.
         ledger_.violation(
-            absl::StrCat(life->info.name, ": ", end.state()->result().status().ToString()));
+            absl::StrCat(incarnation->info.name, ": ", end.state()->result().status().ToString()));
       }
     }
   }
@@ -501,11 +504,12 @@ Future<int64_t> slow(uint64_t call, int64_t time) {
   running->ledger().executed(call);
   auto promise = std::make_shared<Promise<int64_t>>();  // shared with the timer
   Future<int64_t> future = promise->future();
-  Life* life = running->here();
-  life->kept.push_back(promise);
-  life->clock.call_at(life->clock.now() + milliseconds(time), [promise = std::weak_ptr(promise)] {
-    if (auto waiting = promise.lock()) waiting->set(0);
-  });
+  Incarnation* incarnation = running->here();
+  incarnation->kept.push_back(promise);
+  incarnation->clock.call_at(incarnation->clock.now() + milliseconds(time),
+                             [promise = std::weak_ptr(promise)] {
+                               if (auto waiting = promise.lock()) waiting->set(0);
+                             });
   return future;
 }
 

@@ -23,7 +23,7 @@ void check(const absl::Status& status) {
 
 }  // namespace
 
-std::string Life::left() const {
+std::string Incarnation::left() const {
   const rref_internal::OwnershipGauges r = references->gauges();
   const AgentInfo a = agent->info();
   const dist_autograd_internal::AutogradDriver::Gauges g = autograd->gauges();
@@ -50,146 +50,152 @@ StackWorld::StackWorld(uint32_t workers) {
     newest_.push_back(nullptr);
     members.push_back(add(rank, 1).info);
   }
-  for (Life* life : newest_) start(*life, members, false);
+  for (Incarnation* incarnation : newest_) start(*incarnation, members, false);
 }
 
 StackWorld::~StackWorld() {
-  for (auto& life : lives_) {
-    if (!life->alive) continue;
-    life->membership->stop();
-    life->quiescence->stop();
+  for (auto& incarnation : incarnations_) {
+    if (!incarnation->alive) continue;
+    incarnation->membership->stop();
+    incarnation->quiescence->stop();
   }
-  for (auto& life : lives_) life->kept.clear();
-  for (auto& life : lives_) life->autograd->stop();
-  for (auto& life : lives_) life->references->close();
-  for (auto& life : lives_) life->agent->stop();
-  for (auto& life : lives_) life->executor.stop();
+  for (auto& incarnation : incarnations_) incarnation->kept.clear();
+  for (auto& incarnation : incarnations_) incarnation->autograd->stop();
+  for (auto& incarnation : incarnations_) incarnation->references->close();
+  for (auto& incarnation : incarnations_) incarnation->agent->stop();
+  for (auto& incarnation : incarnations_) incarnation->executor.stop();
   wires_.stop();
 }
 
-Life& StackWorld::add(uint32_t rank, uint32_t incarnation) {
-  lives_.push_back(std::make_unique<Life>());
-  Life& life = *lives_.back();
-  newest_[rank] = &life;
-  life.rank = rank;
-  life.clock.advance(now_);
-  life.store = std::make_shared<testing::CuttableStore>(store_);
-  life.transport = std::make_unique<InprocTransport>(network_);
-  check(life.transport->listen());
-  life.info = {{rank, incarnation}, absl::StrCat("w", rank), life.transport->address()};
+Incarnation& StackWorld::add(uint32_t rank, uint32_t incarnation) {
+  incarnations_.push_back(std::make_unique<Incarnation>());
+  Incarnation& incarnation = *incarnations_.back();
+  newest_[rank] = &incarnation;
+  incarnation.rank = rank;
+  incarnation.clock.advance(now_);
+  incarnation.store = std::make_shared<testing::CuttableStore>(store_);
+  incarnation.transport = std::make_unique<InprocTransport>(network_);
+  check(incarnation.transport->listen());
+  incarnation.info = {
+      {rank, incarnation}, absl::StrCat("w", rank), incarnation.transport->address()};
   rpc_internal::MemberRecord record;
-  record.member.id = life.info.id;
-  record.member.name = life.info.name;
-  record.member.address = life.info.address;
+  record.member.id = incarnation.info.id;
+  record.member.name = incarnation.info.name;
+  record.member.address = incarnation.info.address;
   check(store_->set(rpc_internal::JoinKeys(kGroup, 0).member(rank), record.encode()));
-  return life;
+  return incarnation;
 }
 
-void StackWorld::start(Life& life, std::vector<WorkerInfo> members, bool newcomer) {
+void StackWorld::start(Incarnation& incarnation, std::vector<WorkerInfo> members, bool joiner) {
   rpc_internal::AgentOptions options;
   options.group = kGroup;
-  options.self = life.info;
-  options.dial_all = newcomer;
-  life.agent =
-      std::make_unique<rpc_internal::Agent>(options, *life.transport, life.clock, life.executor);
-  life.quiescence =
-      std::make_unique<rpc_internal::Quiescence>(*life.agent, life.executor, life.clock, members);
-  life.quiescence->attach();
-  auto list = std::make_shared<VerdictList>(life.store, kGroup, 0);
-  const std::vector<Verdict> verdicts = value_of(list->read());
+  options.self = incarnation.info;
+  options.dial_all = joiner;
+  incarnation.agent = std::make_unique<rpc_internal::Agent>(
+      options, *incarnation.transport, incarnation.clock, incarnation.executor);
+  incarnation.quiescence = std::make_unique<rpc_internal::Quiescence>(
+      *incarnation.agent, incarnation.executor, incarnation.clock, members);
+  incarnation.quiescence->attach();
+  auto list = std::make_shared<DeathRecords>(incarnation.store, kGroup, 0);
+  const std::vector<StepDecision> decisions = value_of(list->read());
   rpc_internal::Membership::Options how;
-  how.find_life = [store = life.store](WorkerId who) {
-    return rpc_internal::find_life(*store, rpc_internal::JoinKeys(kGroup, 0), who);
+  how.find_incarnation = [store = incarnation.store](WorkerId who) {
+    return rpc_internal::find_incarnation(*store, rpc_internal::JoinKeys(kGroup, 0), who);
   };
-  life.membership = std::make_unique<rpc_internal::Membership>(
-      *life.agent, *life.quiescence, life.clock, list, life.executor, std::move(how));
-  life.membership->add_ties(
-      [&life](std::vector<WorkerId>& ties) { life.references->append_ties(ties); });
-  life.membership->add_ties(
-      [&life](std::vector<WorkerId>& ties) { life.autograd->append_ties(ties); });
-  life.membership->add_ties(
-      [&life](std::vector<WorkerId>& ties) { life.quiescence->append_awaited(ties); });
-  life.membership->attach(members, newcomer);
-  life.runtime = std::make_shared<rpc_internal::WorkerRuntime>(
-      *life.agent, life.executor, life.clock, value_of(RegistryBuilder().build()),
+  incarnation.membership = std::make_unique<rpc_internal::Membership>(
+      *incarnation.agent, *incarnation.quiescence, incarnation.clock, list, incarnation.executor,
+      std::move(how));
+  incarnation.membership->add_ties(
+      [&incarnation](std::vector<WorkerId>& ties) { incarnation.references->append_ties(ties); });
+  incarnation.membership->add_ties(
+      [&incarnation](std::vector<WorkerId>& ties) { incarnation.autograd->append_ties(ties); });
+  incarnation.membership->add_ties([&incarnation](std::vector<WorkerId>& ties) {
+    incarnation.quiescence->append_awaited(ties);
+  });
+  incarnation.membership->attach(members, joiner);
+  incarnation.runtime = std::make_shared<rpc_internal::WorkerRuntime>(
+      *incarnation.agent, incarnation.executor, incarnation.clock,
+      value_of(RegistryBuilder().build()),
       rpc_internal::RuntimeOptions{std::chrono::seconds(20), {}});
-  life.references = std::make_shared<rref_internal::RRefDriver>(*life.agent, life.executor);
-  life.references->attach(life.runtime);
-  life.autograd = dist_autograd_internal::AutogradDriver::attach(life.runtime);
-  life.runtime->set_hooks(life.references.get(), life.autograd.get());
-  life.runtime->attach();
-  check(life.agent->start(std::move(members)));
-  life.membership->start(verdicts);
-  if (!newcomer) return;
-  life.joined = false;
-  const Future<void> joined = life.membership->joined();
-  joined.state()->on_complete_inline([this, &life, joined] {
-    if (!life.alive) return;
-    life.executor.schedule([this, &life, good = joined.state()->result().ok()] {
-      if (!good) return end(life);  // as its process would
-      life.joined = true;
+  incarnation.references =
+      std::make_shared<rref_internal::RRefDriver>(*incarnation.agent, incarnation.executor);
+  incarnation.references->attach(incarnation.runtime);
+  incarnation.autograd = dist_autograd_internal::AutogradDriver::attach(incarnation.runtime);
+  incarnation.runtime->set_hooks(incarnation.references.get(), incarnation.autograd.get());
+  incarnation.runtime->attach();
+  check(incarnation.agent->start(std::move(members)));
+  incarnation.membership->start(decisions);
+  if (!joiner) return;
+  incarnation.joined = false;
+  const Future<void> joined = incarnation.membership->joined();
+  joined.state()->on_complete_inline([this, &incarnation, joined] {
+    if (!incarnation.alive) return;
+    incarnation.executor.schedule([this, &incarnation, good = joined.state()->result().ok()] {
+      if (!good) return end(incarnation);  // as its process would
+      incarnation.joined = true;
     });
   });
 }
 
-Life* StackWorld::find(const RpcRuntime* runtime) {
-  for (auto& life : lives_) {
-    if (life->runtime.get() == runtime) return life.get();
+Incarnation* StackWorld::find(const RpcRuntime* runtime) {
+  for (auto& incarnation : incarnations_) {
+    if (incarnation->runtime.get() == runtime) return incarnation.get();
   }
   return nullptr;
 }
 
 size_t StackWorld::ready() const {
   size_t ready = wires_.ready();
-  for (const auto& life : lives_) ready += life->alive ? life->executor.ready() : 0;
+  for (const auto& incarnation : incarnations_)
+    ready += incarnation->alive ? incarnation->executor.ready() : 0;
   return ready;
 }
 
 void StackWorld::run_one(size_t choice) {
   if (choice < wires_.ready()) return wires_.run(choice);
   choice -= wires_.ready();
-  for (auto& life : lives_) {
-    if (!life->alive) continue;
-    if (choice < life->executor.ready()) return life->executor.run(choice);
-    choice -= life->executor.ready();
+  for (auto& incarnation : incarnations_) {
+    if (!incarnation->alive) continue;
+    if (choice < incarnation->executor.ready()) return incarnation->executor.run(choice);
+    choice -= incarnation->executor.ready();
   }
 }
 
 bool StackWorld::advance(Nanoseconds limit) {
   const TimePoint begin = ManualClock().now();  // all clocks began together
   TimePoint next = wires_clock_.next_timer();
-  for (auto& life : lives_) {
-    if (life->alive) next = std::min(next, life->clock.next_timer());
+  for (auto& incarnation : incarnations_) {
+    if (incarnation->alive) next = std::min(next, incarnation->clock.next_timer());
   }
   if (next == kNever || next - begin > limit) return false;
   const Nanoseconds step = std::max<Nanoseconds>(next - begin - now_, Nanoseconds(0));
   now_ += step;
   wires_clock_.advance(step);
   // A timer may end or begin lives.
-  for (size_t i = 0; i < lives_.size(); ++i) {
-    if (lives_[i]->alive) lives_[i]->clock.advance(step);
+  for (size_t i = 0; i < incarnations_.size(); ++i) {
+    if (incarnations_[i]->alive) incarnations_[i]->clock.advance(step);
   }
   return true;
 }
 
 void StackWorld::kill(uint32_t rank) { end(*newest_[rank]); }
 
-void StackWorld::end(Life& life) {
-  if (!life.alive) return;
-  life.alive = false;
-  life.store->cut();
-  network_.kill(life.info.address);
-  life.transport->stop();
-  life.executor.stop();
+void StackWorld::end(Incarnation& incarnation) {
+  if (!incarnation.alive) return;
+  incarnation.alive = false;
+  incarnation.store->cut();
+  network_.kill(incarnation.info.address);
+  incarnation.transport->stop();
+  incarnation.executor.stop();
 }
 
 void StackWorld::restart(uint32_t rank) {
   if (newest_[rank]->alive && newest_[rank]->membership->standing().ok()) return;
   kill(rank);
-  Life& life = add(rank, newest_[rank]->info.id.incarnation + 1);
+  Incarnation& incarnation = add(rank, newest_[rank]->info.id.incarnation + 1);
   std::vector<WorkerInfo> members;
-  for (Life* member : newest_) members.push_back(member->info);
-  start(life, std::move(members), true);
+  for (Incarnation* member : newest_) members.push_back(member->info);
+  start(incarnation, std::move(members), true);
 }
 
 void StackWorld::sever(uint32_t a, uint32_t b) {
@@ -209,8 +215,8 @@ void StackWorld::cut_store(uint32_t rank) {
 }
 
 void StackWorld::mend_stores() {
-  for (auto& life : lives_) {
-    if (life->alive) life->store->mend();
+  for (auto& incarnation : incarnations_) {
+    if (incarnation->alive) incarnation->store->mend();
   }
 }
 
@@ -229,7 +235,7 @@ void StackWorld::set_frame_faults(uint32_t duplicates, uint32_t vanishing, uint6
 
 InprocNetwork::Fate StackWorld::fate(const FrameHeader& header) {
   ++counts_.frames;
-  if (header.kind == FrameKind::kBeat) ++counts_.beats;
+  if (header.kind == FrameKind::kHeartbeat) ++counts_.heartbeats;
   if (cuts_.contains({header.source.index, header.destination.index})) {
     ++counts_.dropped;
     return InprocNetwork::Fate::kDrop;

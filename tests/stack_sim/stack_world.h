@@ -2,7 +2,7 @@
 // the in-process transport, with faults of the network and of workers.
 //
 // A world only moves by `run_one` (a task of somebody) and `advance` (to the next timer). Workers
-// are named "w0", "w1", ...; a restarted one is a new life of the same name.
+// are named "w0", "w1", ...; a restarted one is a new incarnation of the same name.
 //
 // Thread safety: none. Deterministic: the same calls give the same history.
 #pragma once
@@ -28,12 +28,12 @@
 namespace weft::sim {
 
 // One life of a worker.
-struct Life {
+struct Incarnation {
   WorkerInfo info;
   uint32_t rank = 0;
   ManualClock clock;
   SimExecutor executor;
-  std::shared_ptr<testing::CuttableStore> store;  // shared with its list of verdicts
+  std::shared_ptr<testing::CuttableStore> store;  // shared with its list of death records
   std::unique_ptr<InprocTransport> transport;
   std::unique_ptr<rpc_internal::Agent> agent;
   std::unique_ptr<rpc_internal::Quiescence> quiescence;
@@ -60,10 +60,10 @@ class StackWorld {
   StackWorld& operator=(const StackWorld&) = delete;
 
   uint32_t size() const { return static_cast<uint32_t>(newest_.size()); }
-  // The newest life of a rank.
-  Life& life(uint32_t rank) { return *newest_[rank]; }
-  const std::vector<std::unique_ptr<Life>>& lives() const { return lives_; }
-  Life* find(const RpcRuntime* runtime);
+  // The newest incarnation of a rank.
+  Incarnation& incarnation(uint32_t rank) { return *newest_[rank]; }
+  const std::vector<std::unique_ptr<Incarnation>>& incarnations() const { return incarnations_; }
+  Incarnation* find(const RpcRuntime* runtime);
   Nanoseconds now() const { return now_; }
 
   // ---- what moves it
@@ -81,7 +81,8 @@ class StackWorld {
   void cut(uint32_t from, uint32_t to);
   void heal(uint32_t from, uint32_t to);
   void heal_all();
-  // The rendezvous store answers this worker no more, for a while: verdicts hold for pairs alone.
+  // The rendezvous store answers this worker no more, for a while: death records hold for pairs
+  // alone.
   void cut_store(uint32_t rank);
   void mend_stores();
   bool is_cut(uint32_t from, uint32_t to) const { return cuts_.contains({from, to}); }
@@ -89,14 +90,14 @@ class StackWorld {
   void set_frame_faults(uint32_t duplicates, uint32_t vanishing, uint64_t seed);
 
   struct Counts {
-    uint64_t frames = 0, dropped = 0, duplicated = 0, vanished = 0, beats = 0;
+    uint64_t frames = 0, dropped = 0, duplicated = 0, vanished = 0, heartbeats = 0;
   };
   const Counts& counts() const { return counts_; }
 
  private:
-  Life& add(uint32_t rank, uint32_t incarnation);
-  void start(Life& life, std::vector<WorkerInfo> members, bool newcomer);
-  void end(Life& life);
+  Incarnation& add(uint32_t rank, uint32_t incarnation);
+  void start(Incarnation& incarnation, std::vector<WorkerInfo> members, bool joiner);
+  void end(Incarnation& incarnation);
   InprocNetwork::Fate fate(const FrameHeader& header);
 
   Nanoseconds now_{0};
@@ -104,8 +105,8 @@ class StackWorld {
   SimExecutor wires_;
   InprocNetwork network_{wires_clock_, wires_};
   const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
-  std::vector<std::unique_ptr<Life>> lives_;
-  std::vector<Life*> newest_;
+  std::vector<std::unique_ptr<Incarnation>> incarnations_;
+  std::vector<Incarnation*> newest_;
   std::set<std::pair<uint32_t, uint32_t>> cuts_;
   uint32_t duplicates_ = 0, vanishing_ = 0;
   uint64_t random_ = 1;

@@ -50,7 +50,8 @@ StepBook::StepBook() { book = this; }
 StepBook::~StepBook() { book = nullptr; }
 StepBook* StepBook::open() { return book; }
 
-std::vector<std::string> StepBook::violations(const std::function<bool(WorkerId)>& lives) const {
+std::vector<std::string> StepBook::violations(
+    const std::function<bool(WorkerId)>& incarnations) const {
   std::vector<std::string> found;
   for (const auto& [number, entry] : entries_) {
     const std::string training =
@@ -61,7 +62,7 @@ std::vector<std::string> StepBook::violations(const std::function<bool(WorkerId)
     std::map<double, WorkerId> values;
     for (const WorkerId owner : entry.owners) {
       const auto left = entry.left.find(owner);
-      if (!entry.made.contains(owner) || !lives(owner)) continue;
+      if (!entry.made.contains(owner) || !incarnations(owner)) continue;
       if (left == entry.left.end()) {
         found.push_back(absl::StrCat(training, ": ", owner.to_string(), " keeps its parameters"));
         continue;
@@ -84,9 +85,9 @@ std::vector<std::string> StepBook::violations(const std::function<bool(WorkerId)
   return found;
 }
 
-Training::Training(Life& life, StepBook& book, Options options)
-    : life_(life), book_(book), options_(std::move(options)) {
-  book_[options_.number].trainer = life_.info.id;
+Training::Training(Incarnation& incarnation, StepBook& book, Options options)
+    : incarnation_(incarnation), book_(book), options_(std::move(options)) {
+  book_[options_.number].trainer = incarnation_.info.id;
 }
 
 template <class T>
@@ -102,9 +103,9 @@ void Training::when(const std::vector<Future<T>>& futures, void (Training::*next
 
 void Training::later(void (Training::*next)()) {
   if (ended()) return;
-  life_.executor.schedule([self = shared_from_this(), next] {
+  incarnation_.executor.schedule([self = shared_from_this(), next] {
     CallScope scope;
-    scope.runtime = self->life_.runtime;
+    scope.runtime = self->incarnation_.runtime;
     CallScopeGuard guard(std::move(scope));
     try {
       (self.get()->*next)();
@@ -116,8 +117,8 @@ void Training::later(void (Training::*next)()) {
 
 void Training::begin() {
   dist_optim_internal::StepCaller::Options steps;
-  steps.runtime = life_.runtime;
-  steps.id = {life_.info.id, options_.number};
+  steps.runtime = incarnation_.runtime;
+  steps.id = {incarnation_.info.id, options_.number};
   steps.rates = {1.0};
   const std::vector<dist_optim_internal::ShardGroup> groups = {{{}, SgdSettings{.lr = 1}}};
   for (const std::string& owner : options_.owners) {
@@ -142,11 +143,11 @@ void Training::introduced() {
 
 void Training::round() {
   if (rounds_++ == options_.rounds) return options_.note("train: all rounds");
-  const absl::StatusOr<ContextId> context = life_.autograd->create_context();
+  const absl::StatusOr<ContextId> context = incarnation_.autograd->create_context();
   if (!context.ok()) return;
   context_ = *context;
   CallScope scope;
-  scope.runtime = life_.runtime;
+  scope.runtime = incarnation_.runtime;
   scope.context = context_;
   CallScopeGuard guard(std::move(scope));
   parts_.clear();
@@ -169,7 +170,7 @@ void Training::forwarded() {
   parts_.clear();
   dist_autograd_internal::AutogradDriver::PassOptions options;
   options.timeout = std::chrono::seconds(5);
-  pass_ = {life_.autograd->backward(context_, {loss}, options)};
+  pass_ = {incarnation_.autograd->backward(context_, {loss}, options)};
   when(pass_, &Training::passed);
 }
 
@@ -207,7 +208,7 @@ void Training::stepped() {
 }
 
 void Training::end_round() {
-  life_.autograd->release(context_);
+  incarnation_.autograd->release(context_);
   round();
 }
 

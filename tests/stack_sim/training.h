@@ -38,7 +38,7 @@ class StepBook {
 
   // Once nothing is on its way any more. Owners that outlive all their steps have applied the same
   // ones, and those that the trainer was told of.
-  std::vector<std::string> violations(const std::function<bool(WorkerId)>& lives) const;
+  std::vector<std::string> violations(const std::function<bool(WorkerId)>& incarnations) const;
 
  private:
   std::map<uint64_t, Entry> entries_;
@@ -55,12 +55,12 @@ class Training : public std::enable_shared_from_this<Training> {
     Nanoseconds step_timeout{};
     std::function<void(const std::string& what)> note;  // what is done, and what comes of it
   };
-  Training(Life& life, StepBook& book, Options options);
+  Training(Incarnation& incarnation, StepBook& book, Options options);
 
   // In the scope of its worker. Throws RpcError: a worker cannot be asked.
   void begin();
   // Its life has ended: no more rounds.
-  bool ended() const { return !life_.alive; }
+  bool ended() const { return !incarnation_.alive; }
 
  private:
   // Runs `next` as a task of the worker once all futures are complete.
@@ -74,7 +74,7 @@ class Training : public std::enable_shared_from_this<Training> {
   void stepped();
   void end_round();
 
-  Life& life_;
+  Incarnation& incarnation_;
   StepBook& book_;
   const Options options_;
   std::vector<RRef<Weights>> weights_;

@@ -23,7 +23,7 @@ class ScriptedConnection final : public Connection {
   int closed = 0;                       // `on_closed` is left to the test
   absl::Status aborted;                 // why, if it was; `on_closed` is left to the test here too
   bool refuses = false;                 // what is sent from now on
-  LanesBytes lanes;                     // of every frame
+  StreamsBytes streams;                 // of every frame
 
   bool send(FrameBatch frames) override {
     if (refuses) return false;
@@ -34,7 +34,7 @@ class ScriptedConnection final : public Connection {
   void close() override { ++closed; }
   void abort(absl::Status reason) override { aborted = std::move(reason); }
   const PeerIdentity& peer() const override { return peer_; }
-  LanesBytes lanes_of(const Frame&) const override { return lanes; }
+  StreamsBytes streams_of(const Frame&) const override { return streams; }
 
  private:
   const PeerIdentity peer_;

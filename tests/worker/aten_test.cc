@@ -40,7 +40,7 @@ class AtenTest : public ::testing::Test {
  protected:
   ~AtenTest() override {
     scope_.reset();
-    world_.shutdown_all();  // the worker lives, nothing is left
+    world_.shutdown_all();  // the worker incarnations, nothing is left
   }
   WorkerWorld world_{2, allow};
   std::optional<weft::WorkerScope> scope_{std::in_place, world_[0]};

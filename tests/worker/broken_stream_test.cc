@@ -188,7 +188,7 @@ class BrokenStreamTest : public ::testing::Test {
 
 TEST_F(BrokenStreamTest, EveryCallRunsOnceAndIsAnsweredHoweverOftenTheConnectionsBreak) {
   constexpr size_t kCalls = 600;
-  constexpr size_t kLarge = size_t{100} << 10;  // travels on the bulk lane
+  constexpr size_t kLarge = size_t{100} << 10;  // travels on the bulk stream
   struct Call {
     std::string text;
     Future<std::string> reply;

@@ -57,7 +57,7 @@ TEST_F(HostedStores, AStoreEndsWithItsLastUser) {
 TEST_F(HostedStores, AKeptStoreGoesOnWithTheNextUserAndEndsWithThatOne) {
   auto store = share();
   ASSERT_TRUE(store->set("key", "value").ok());
-  for (int life = 0; life < 3; ++life) {
+  for (int incarnation = 0; incarnation < 3; ++incarnation) {
     keep_hosted_store(host_, kPort);
     store = nullptr;
     store = share();

@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/rpc/function.h"
-#include "weft/rpc/rendezvous/verdict_list.h"
+#include "weft/rpc/rendezvous/death_records.h"
 #include "weft/rpc/verbs.h"
 #include "weft/rref/rref.h"
 #include "weft/tests/support/cuttable_store.h"
@@ -187,7 +187,7 @@ TEST_P(DynamicGroupTest, WhatIsStillReferredToAtTheTimeoutIsNamed) {
   } while (!is_rref_lost(lost));
 }
 
-TEST_P(DynamicGroupTest, ANewcomerMeetsWhoIsLeaving) {
+TEST_P(DynamicGroupTest, AJoinerMeetsALeavingWorker) {
   Worker& a = world_.join("a");
   Worker& b = world_.join("b");
   auto held = std::make_unique<RRef<Counter>>(remote<Counter>(b.to("a"), 9));
@@ -246,7 +246,7 @@ class Deaths : public ::testing::Test {
   std::map<std::string, std::shared_ptr<Log>> logs_;
 };
 
-TEST_F(Deaths, AVerdictReachesEverybody) {
+TEST_F(Deaths, ADeathRecordReachesEverybody) {
   Worker& a = join("a");
   join("b");
   join("c");
@@ -258,12 +258,12 @@ TEST_F(Deaths, AVerdictReachesEverybody) {
     EXPECT_EQ(wait_for_death(name, "victim").code(), absl::StatusCode::kUnavailable) << name;
   }
   EXPECT_TRUE(is_rref_lost(error_of([&] { held.rpc_sync(&Counter::value); })));
-  VerdictList list(world_.store(), "weft", 0);
-  const auto verdicts = list.read();
-  EXPECT_EQ(verdicts->size(), 1u);
+  DeathRecords list(world_.store(), "weft", 0);
+  const auto death_records = list.read();
+  EXPECT_EQ(death_records->size(), 1u);
 }
 
-// One member never hears that the newcomer has met all; the other calls it while its join fails.
+// One member never hears that the joiner has met all; the other calls it while its join fails.
 TEST_F(Deaths, AJoinThatFailsEndsWhatCallsHaveBegun) {
   Worker& a = join("a");
   Worker& b = join("b");
@@ -301,10 +301,10 @@ TEST_F(Deaths, OfTwoThatAreCutApartOneIsFenced) {
       error_of([&] { rpc_sync(a.to("b", {.timeout = seconds(30)}), one_more, 1); });
   EXPECT_EQ(error.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ran_of(error), Ran::kMaybe);
-  VerdictList list(world_.store(), "weft", 0);
-  const auto verdicts = list.read();
-  ASSERT_EQ(verdicts->size(), 1u);
-  const WorkerId dead = verdicts->front().dead;
+  DeathRecords list(world_.store(), "weft", 0);
+  const auto death_records = list.read();
+  ASSERT_EQ(death_records->size(), 1u);
+  const WorkerId dead = death_records->front().dead;
   ASSERT_TRUE(names.contains(dead)) << dead;
   EXPECT_EQ(wait_for_death("c", names[dead]).code(), absl::StatusCode::kUnavailable);
   Worker& survivor = dead == a.id() ? b : a;
@@ -334,7 +334,7 @@ TEST_F(Deaths, AOneWayCutEndsTheCall) {
   EXPECT_EQ(ran_of(error), Ran::kMaybe);
 }
 
-TEST_F(Deaths, ADeadWorkersNameReturnsAsANewLife) {
+TEST_F(Deaths, ADeadWorkersNameReturnsAsANewIncarnation) {
   Worker& a = join("a");
   Worker& first = join("b");
   const RRef<Counter> lost = remote<Counter>(a.to("b"), 1);
@@ -348,7 +348,7 @@ TEST_F(Deaths, ADeadWorkersNameReturnsAsANewLife) {
   EXPECT_EQ(second.id().index, first.id().index);
   EXPECT_EQ(rpc_sync(a.to("b"), one_more, 1), 2);
   EXPECT_EQ(a.workers().size(), 2u);
-  // What referred to the earlier life never means the later one.
+  // What referred to the earlier incarnation never means the later one.
   EXPECT_TRUE(is_rref_lost(error_of([&] { lost.rpc_sync(&Counter::value); })));
   EXPECT_TRUE(is_rref_lost(error_of([&] { lost.rpc_sync(&Counter::value); })));
 }
@@ -378,9 +378,9 @@ TEST_F(Deaths, IdleWorkersExchangeNothing) {
   options = world_.options_of("b");
   options.lease = {milliseconds(10), milliseconds(1000), milliseconds(500), milliseconds(50)};
   Worker& b = world_.join(std::move(options));
-  auto beats = std::make_shared<std::atomic<int>>(0);
-  world_.network().set_filter([beats](const FrameHeader& header) {
-    if (header.kind == FrameKind::kBeat) ++*beats;
+  auto heartbeats = std::make_shared<std::atomic<int>>(0);
+  world_.network().set_filter([heartbeats](const FrameHeader& header) {
+    if (header.kind == FrameKind::kHeartbeat) ++*heartbeats;
     return InprocNetwork::Fate::kDeliver;
   });
   {
@@ -388,15 +388,15 @@ TEST_F(Deaths, IdleWorkersExchangeNothing) {
     EXPECT_EQ(held.rpc_sync(&Counter::value), 1);
     while (a.debug_info().leases == 0 || b.debug_info().leases == 0) std::this_thread::yield();
     // The reference keeps it, long after the last call.
-    const int before = *beats;
-    while (*beats < before + 100) std::this_thread::yield();
+    const int before = *heartbeats;
+    while (*heartbeats < before + 100) std::this_thread::yield();
     EXPECT_EQ(a.debug_info().leases, 1u);
   }
   while (a.debug_info().leases + b.debug_info().leases > 0) std::this_thread::yield();
-  const int after = *beats;
+  const int after = *heartbeats;
   const auto until = std::chrono::steady_clock::now() + milliseconds(100);
   while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
-  EXPECT_EQ(*beats, after);
+  EXPECT_EQ(*heartbeats, after);
 }
 
 // What fails a call to an owner knows of its death, and so do all references to it.
@@ -415,7 +415,7 @@ TEST(StaticGroup, AReferenceIsLostAsSoonAsCallsFail) {
 }
 
 // Static groups: a rank that comes back finds those that lived on.
-TEST(StaticGroup, ARestartedRankIsANewLifeOfTheGroup) {
+TEST(StaticGroup, ARestartedRankIsANewIncarnationOfTheGroup) {
   WorkerWorld world(3);
   const RRef<Counter> lost = remote<Counter>(world[0].to("worker2"), 1);
   EXPECT_EQ(lost.rpc_sync(&Counter::value), 1);
@@ -427,8 +427,8 @@ TEST(StaticGroup, ARestartedRankIsANewLifeOfTheGroup) {
   EXPECT_EQ(world[0].wait_for("worker2", seconds(20)).id, second.id());
   EXPECT_EQ(rpc_sync(world[0].to("worker2"), one_more, 2), 3);
   EXPECT_EQ(rpc_sync(world[1].to("worker2"), one_more, 3), 4);
-  // The new life may be known before the verdict on the earlier one: a call that the verdict meets
-  // under way is Unavailable; from then on it is RRefLost.
+  // The new incarnation may be known before the death record on the earlier one: a call that the
+  // death record meets under way is Unavailable; from then on it is RRefLost.
   absl::Status gone;
   do {
     gone = error_of([&] { lost.rpc_sync(&Counter::value); });
@@ -449,13 +449,13 @@ class HangingTest : public ::testing::Test {
   }
   // Long after the last thing that they shared, then neither hears nor says anything any more.
   void hang(WorkerWorld& world, size_t rank) {
-    auto beats = std::make_shared<std::atomic<int>>(0);
-    world.network().set_filter([beats](const FrameHeader& header) {
-      if (header.kind == FrameKind::kBeat) ++*beats;
+    auto heartbeats = std::make_shared<std::atomic<int>>(0);
+    world.network().set_filter([heartbeats](const FrameHeader& header) {
+      if (header.kind == FrameKind::kHeartbeat) ++*heartbeats;
       return InprocNetwork::Fate::kDeliver;
     });
     const auto end = std::chrono::steady_clock::now() + seconds(20);
-    while (*beats < 100) {
+    while (*heartbeats < 100) {
       ASSERT_LT(std::chrono::steady_clock::now(), end) << "nobody looks after it";
       std::this_thread::yield();
     }

@@ -138,13 +138,13 @@ TEST_F(Rendezvous, AStoreThatStillOwesAnAnswerIsAskedNothingMore) {
   ASSERT_TRUE(client.ok()) << client.status();
   ASSERT_EQ(proxy.freeze(""), 1u);
   EXPECT_TRUE(absl::IsDeadlineExceeded((*client)->try_get("key").status()));
-  const absl::Status refused = (*client)->compare_set("verdict", "", "w1 is dead").status();
+  const absl::Status refused = (*client)->compare_set("record", "", "w1 is dead").status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(refused)) << refused;
   EXPECT_THAT(message(refused), HasSubstr("still owes the answer"));
   proxy.thaw();
   while (!(*client)->set("later", "x").ok()) std::this_thread::yield();
   EXPECT_EQ(*(*client)->get("later", absl::Seconds(20)), "x");
-  EXPECT_EQ(*hosted_.store->try_get("verdict"), std::nullopt);
+  EXPECT_EQ(*hosted_.store->try_get("record"), std::nullopt);
 }
 
 TEST_F(Rendezvous, APortInUseIsNamed) {
@@ -223,10 +223,10 @@ TEST(RendezvousConnect, RankZerosKeptStoreServesOthersUntilItComesAgain) {
   environment.world_size = 2;
   LaunchEnvironment other = environment;
   other.rank = 1;
-  for (int64_t life = 1; life <= 3; ++life) {
+  for (int64_t incarnation = 1; incarnation <= 3; ++incarnation) {
     auto rank0 = open_rendezvous_store(environment);
     ASSERT_TRUE(rank0.ok()) << rank0.status();
-    EXPECT_EQ(*(*rank0)->add("lives", 1), life);
+    EXPECT_EQ(*(*rank0)->add("lives", 1), incarnation);
     auto at_the_same_time = open_rendezvous_store(environment);
     ASSERT_TRUE(at_the_same_time.ok()) << at_the_same_time.status();
     worker_internal::keep_hosted_store(environment.master_addr, environment.master_port);
@@ -234,7 +234,7 @@ TEST(RendezvousConnect, RankZerosKeptStoreServesOthersUntilItComesAgain) {
     at_the_same_time->reset();
     auto rank1 = open_rendezvous_store(other);
     ASSERT_TRUE(rank1.ok()) << rank1.status();
-    EXPECT_EQ(*(*rank1)->get("lives", absl::Seconds(5)), absl::StrCat(life));
+    EXPECT_EQ(*(*rank1)->get("lives", absl::Seconds(5)), absl::StrCat(incarnation));
   }
   ASSERT_TRUE(open_rendezvous_store(environment).ok());  // not kept: ends at once
   EXPECT_TRUE(worker_internal::listen_on(environment.master_addr, environment.master_port).ok());

@@ -108,7 +108,7 @@ TEST(WorkerProcessTest, AStoppedProcessIsDeadToTheOthersAndLearnsIt) {
   }
 }
 
-TEST(WorkerProcessTest, TheOthersGoOnWithTheNextLifeOfARank) {
+TEST(WorkerProcessTest, TheOthersGoOnWithTheRestartedRank) {
   for (int victim : {2, 1}) {
     const Outcome outcome = launch(3, absl::StrCat("restarts ", victim), "--on-failure=restart");
     EXPECT_EQ(outcome.code, 0) << outcome.output;

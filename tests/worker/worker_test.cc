@@ -328,7 +328,7 @@ TEST_F(ShutdownTest, IsRefusedToAHandler) {
 }
 
 TEST_F(ShutdownTest, EveryUseAfterwardsIsAnErrorAndASecondJoinWorks) {
-  for (int life = 0; life < 3; ++life) {
+  for (int incarnation = 0; incarnation < 3; ++incarnation) {
     WorkerWorld world(2);
     EXPECT_EQ(rpc_sync(world[0].to("worker1"), plus_one, 1), 2);
     const Destination kept = world[0].to("worker1");
@@ -343,9 +343,9 @@ TEST_F(ShutdownTest, EveryUseAfterwardsIsAnErrorAndASecondJoinWorks) {
 // One store and the same options throughout: each life of the group meets nothing of the earlier.
 TEST_F(ShutdownTest, AGroupThatHasEndedMayBeJoinedAgainWithTheSameOptions) {
   WorkerWorld world(2);
-  for (uint32_t life = 1; life <= 3; ++life) {
-    if (life > 1) world.join_again();
-    EXPECT_EQ(world[0].id().incarnation, life);
+  for (uint32_t incarnation = 1; incarnation <= 3; ++incarnation) {
+    if (incarnation > 1) world.join_again();
+    EXPECT_EQ(world[0].id().incarnation, incarnation);
     EXPECT_EQ(rpc_sync(world[0].to("worker1"), plus_one, 1), 2);
     EXPECT_EQ(rpc_sync(world[1].to("worker0"), plus_one, 1), 2);
     world.shutdown_all();

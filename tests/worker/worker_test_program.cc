@@ -4,7 +4,7 @@
 //   victim RANK    that rank kills itself with SIGKILL as soon as one of the others tells it to
 //   pending RANK   the same once a call of every other rank runs there, and never returns
 //   stopped RANK   that rank's process is stopped; it goes on once the others hold it for dead
-//   restarts RANK  that rank kills itself; the others go on with its next life
+//   restarts RANK  that rank kills itself; the others go on with its next incarnation
 //   busy           shuts down at once, with nested calls and continuations of every rank under way
 //   stuck RANK     shuts down while a handler of that rank never returns
 //   near RANK      the same with a handler that runs on the thread that reads messages

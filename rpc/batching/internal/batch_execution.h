@@ -317,14 +317,14 @@ std::unique_ptr<BatchQueues> make_batch_queues(F function, BatchOptions options)
 }
 
 // How a call's tensors decide with whom it runs.
-struct Company {
+struct BatchKey {
   BatchShape shape;
   bool alone = false;
 };
 
 // InvalidArgument, naming the batcher, if the call's tensors cannot be joined.
 template <class Item>
-absl::StatusOr<Company> company_of(const BatchQueues& queues, Item& item) {
+absl::StatusOr<BatchKey> batch_key_of(const BatchQueues& queues, Item& item) {
   ShapeOfCall call{queues.options().join};
   visit_each_tensor(item.arguments, call);
   if (call.status.ok() && call.tensors == 0) {
@@ -336,8 +336,8 @@ absl::StatusOr<Company> company_of(const BatchQueues& queues, Item& item) {
   }
   if (queues.options().join == BatchJoin::kConcatenate) item.rows = call.rows;
   // Outside a context nobody could run backward through a graph that others run backward through.
-  return Company{std::move(call.numbers),
-                 call.requires_grad && !CallScope::current().context.valid()};
+  return BatchKey{std::move(call.numbers),
+                  call.requires_grad && !CallScope::current().context.valid()};
 }
 
 template <class R, class... P>
@@ -348,18 +348,18 @@ Future<R> add_to_batch(BatchQueues& queues, std::type_identity_t<P>... argument)
       std::make_unique<TypedItem<R, P...>>(&(*runtime)->executor(), std::forward<P>(argument)...);
   Future<R> future = item->promise.future();
   item->argument_bytes = value_bytes(item->arguments);
-  Company company;
+  BatchKey key;
   if constexpr (kAllJoinable<P...>) {
     if (queues.joins()) {
-      absl::StatusOr<Company> chosen = company_of(queues, *item);
+      absl::StatusOr<BatchKey> chosen = batch_key_of(queues, *item);
       if (!chosen.ok()) {
         item->fail(with_ran(chosen.status(), Ran::kNo));
         return future;
       }
-      company = *std::move(chosen);
+      key = *std::move(chosen);
     }
   }
-  queues.of(*runtime)->add(*runtime, std::move(company.shape), company.alone, std::move(item));
+  queues.of(*runtime)->add(*runtime, std::move(key.shape), key.alone, std::move(item));
   return future;
 }
 

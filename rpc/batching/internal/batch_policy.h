@@ -22,7 +22,7 @@ class BatchPolicy {
         max_wait_(options.max_wait),
         has_goal_(options.latency_goal.is_set() && !options.latency_goal.infinite()),
         goal_(options.latency_goal.limit()),
-        learns_company_(options.learn_company),
+        adaptive_(options.adaptive),
         size_(has_goal_ ? 1 : options.max_size) {}
 
   // The bound of what a batch may have; as if it had been so from the beginning.
@@ -40,7 +40,7 @@ class BatchPolicy {
   // When a batch of `waiting` calls, the oldest of which came at `oldest`, is to begin if it may:
   // TimePoint::min() if it is full, kNever if only more calls can make it begin.
   TimePoint begins_at(size_t waiting, TimePoint oldest) const {
-    if (waiting >= size_ || (learns_company_ && waiting >= company())) return TimePoint::min();
+    if (waiting >= size_ || (adaptive_ && waiting >= expected())) return TimePoint::min();
     const Nanoseconds wait = longest_wait();
     return kNever - oldest < wait ? kNever : oldest + wait;
   }
@@ -69,7 +69,7 @@ class BatchPolicy {
   static constexpr uint64_t kWhile = 16;  // executions
 
   // The most calls that were there at the same time, in this while and the one before it.
-  size_t company() const { return std::max(this_while_, last_while_); }
+  size_t expected() const { return std::max(this_while_, last_while_); }
 
   Nanoseconds longest_wait() const {
     if (!has_goal_) return max_wait_;
@@ -80,7 +80,7 @@ class BatchPolicy {
   const Nanoseconds max_wait_;
   const bool has_goal_;
   const Nanoseconds goal_;
-  const bool learns_company_;
+  const bool adaptive_;
   size_t this_while_ = 0;
   size_t last_while_ = 0;
   size_t size_;

@@ -6,16 +6,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "weft/base/breakage.h"
+#include "weft/base/faults/breakage.h"
 
 namespace weft::rpc_internal {
 namespace {
 
-constexpr size_t kMostStrangers = 4096;   // looked up at a time
-constexpr size_t kMostClaims = 64;        // compared at a time, and as many that were contradicted
-constexpr size_t kMostEnded = 1024;       // lives that are remembered after their end
-constexpr int kMostPatience = 16;         // times that of the limits, whatever explains a silence
-constexpr size_t kMostUnanswered = 1024;  // beats of one peer whose answer would still be of use
+constexpr size_t kMostUnknown = 4096;  // looked up at a time
+constexpr size_t kMostClaims = 64;     // compared at a time, and as many that were contradicted
+constexpr size_t kMostEnded = 1024;    // lives that are remembered after their end
+constexpr int kMostLimit = 16;         // times that of the limits, whatever explains a silence
+constexpr size_t kMostUnanswered =
+    1024;  // heartbeats of one peer whose answer would still be of use
 
 // Takes a wait from a span of silence, as far as it goes.
 Nanoseconds without(Nanoseconds span, Nanoseconds& wait) {
@@ -32,7 +33,8 @@ absl::Status refusal(const std::string& why) { return absl::PermissionDeniedErro
 
 }  // namespace
 
-MembershipCore::MembershipCore(WorkerInfo self, LeaseLimits limits, TimePoint now, GroupFacts group)
+MembershipCore::MembershipCore(WorkerInfo self, LeaseOptions limits, TimePoint now,
+                               GroupFacts group)
     : self_(std::move(self)), limits_(limits), group_(group), last_tick_(now) {}
 
 bool MembershipCore::ended(WorkerId worker) const {
@@ -68,72 +70,72 @@ void MembershipCore::add(const WorkerInfo& member) {
   peers_[member.id].name = member.name;
 }
 
-absl::Status MembershipCore::refusal_of(const WorkerInfo& newcomer) const {
-  const std::string who = absl::StrCat("'", newcomer.name, "' (", newcomer.id.to_string(), ")");
+absl::Status MembershipCore::refusal_of(const WorkerInfo& joiner) const {
+  const std::string who = absl::StrCat("'", joiner.name, "' (", joiner.id.to_string(), ")");
   if (is_fenced()) return refusal(absl::StrCat(named(self_.id), " was declared dead itself"));
-  if (group_.places != 0 && newcomer.id.index >= group_.places) {
+  if (group_.places != 0 && joiner.id.index >= group_.places) {
     return refusal(absl::StrCat("worker ", who, " has no place in a group of ", group_.places));
   }
-  if (ended(newcomer.id) || has_ended_later(newcomer.id)) {
+  if (ended(joiner.id) || has_ended_later(joiner.id)) {
     return refusal(absl::StrCat("worker ", who, " was declared dead, or has left"));
   }
-  if (newcomer.id.index == self_.id.index) {
+  if (joiner.id.index == self_.id.index) {
     return refusal(absl::StrCat("worker ", who, " has the place of ", named(self_.id)));
   }
   for (const auto& [id, peer] : peers_) {
-    if (id.index == newcomer.id.index) {
-      if (id.incarnation > newcomer.id.incarnation) {
-        return refusal(absl::StrCat("worker ", who, " is an earlier life of ", named(id)));
+    if (id.index == joiner.id.index) {
+      if (id.incarnation > joiner.id.incarnation) {
+        return refusal(absl::StrCat("worker ", who, " is an earlier incarnation of ", named(id)));
       }
-    } else if (peer.name == newcomer.name) {
+    } else if (peer.name == joiner.name) {
       return refusal(absl::StrCat("worker ", named(id), " has that name already"));
     }
   }
-  if (newcomer.name == self_.name) {
+  if (joiner.name == self_.name) {
     return refusal(absl::StrCat("worker ", named(self_.id), " has that name already"));
   }
   return absl::OkStatus();
 }
 
-absl::Status MembershipCore::admit(const WorkerInfo& newcomer, MembershipActions& out) {
-  if (absl::Status refused = refusal_of(newcomer); !refused.ok()) return refused;
-  const std::optional<WorkerId> earlier = replaced_by(newcomer.id);
-  if (earlier && !WEFT_BREAK(claims_not_compared)) return claim(newcomer, *earlier, out);
-  take_in(newcomer, out);
+absl::Status MembershipCore::admit(const WorkerInfo& joiner, MembershipActions& out) {
+  if (absl::Status refused = refusal_of(joiner); !refused.ok()) return refused;
+  const std::optional<WorkerId> earlier = replaced_by(joiner.id);
+  if (earlier && !WEFT_BREAK(claims_not_compared)) return claim(joiner, *earlier, out);
+  take_in(joiner, out);
   return absl::OkStatus();
 }
 
 // A false claim to the place of a worker that has ended does harm, too: once the claimant has a
-// verdict, no life below its incarnation is admitted any more.
-std::optional<WorkerId> MembershipCore::replaced_by(WorkerId newcomer) const {
-  const auto peer = peers_.lower_bound({newcomer.index, 0});
-  if (peer != peers_.end() && peer->first < newcomer) return peer->first;
-  if (!group_.has_records || peers_.contains(newcomer)) return std::nullopt;
-  const auto later = ended_.lower_bound(newcomer);
+// death record, no life below its incarnation is admitted any more.
+std::optional<WorkerId> MembershipCore::replaced_by(WorkerId joiner) const {
+  const auto peer = peers_.lower_bound({joiner.index, 0});
+  if (peer != peers_.end() && peer->first < joiner) return peer->first;
+  if (!group_.has_records || peers_.contains(joiner)) return std::nullopt;
+  const auto later = ended_.lower_bound(joiner);
   if (later != ended_.begin()) {
     const WorkerId last = std::prev(later)->first;
-    if (last.index == newcomer.index) return last;
+    if (last.index == joiner.index) return last;
   }
-  const auto forgotten = forgotten_.find(newcomer.index);
+  const auto forgotten = forgotten_.find(joiner.index);
   if (forgotten == forgotten_.end()) return std::nullopt;
-  return WorkerId{newcomer.index, forgotten->second};
+  return WorkerId{joiner.index, forgotten->second};
 }
 
 // Anybody may say that it has replaced a worker. The group's records know: whoever takes a place
 // publishes its record before it dials. What was contradicted is said once, to who asks again with
 // the same name and address; so it cannot be held against a later process of that incarnation.
-absl::Status MembershipCore::claim(const WorkerInfo& newcomer, WorkerId earlier,
+absl::Status MembershipCore::claim(const WorkerInfo& joiner, WorkerId earlier,
                                    MembershipActions& out) {
-  const std::string who = absl::StrCat("worker '", newcomer.name, "' (", newcomer.id.to_string(),
+  const std::string who = absl::StrCat("worker '", joiner.name, "' (", joiner.id.to_string(),
                                        ") says that it has replaced ", named(earlier));
-  const auto contradicted = std::find(contradicted_.begin(), contradicted_.end(), newcomer);
+  const auto contradicted = std::find(contradicted_.begin(), contradicted_.end(), joiner);
   if (contradicted != contradicted_.end()) {
     contradicted_.erase(contradicted);
     return refusal(absl::StrCat(who, ", but the group's records do not name it"));
   }
-  if (!strangers_.contains(newcomer.id) && claims_.size() < kMostClaims &&
-      claims_.emplace(newcomer.id, newcomer).second) {
-    out.claims.push_back(newcomer);
+  if (!unknown_.contains(joiner.id) && claims_.size() < kMostClaims &&
+      claims_.emplace(joiner.id, joiner).second) {
+    out.claims.push_back(joiner);
   }
   return absl::AbortedError(
       absl::StrCat(who, ", which the group's records have not confirmed yet"));
@@ -156,21 +158,21 @@ bool MembershipCore::compared(const WorkerInfo& claimant,
   return true;
 }
 
-void MembershipCore::take_in(const WorkerInfo& newcomer, MembershipActions& out) {
+void MembershipCore::take_in(const WorkerInfo& joiner, MembershipActions& out) {
   std::vector<WorkerId> earlier;
   for (const auto& [id, peer] : peers_) {
-    if (id.index == newcomer.id.index && id != newcomer.id) earlier.push_back(id);
+    if (id.index == joiner.id.index && id != joiner.id) earlier.push_back(id);
   }
-  peers_[newcomer.id].name = newcomer.name;
-  strangers_.erase(newcomer.id);
-  claims_.erase(newcomer.id);
-  for (WorkerId life : earlier) suspect(life, absl::UnavailableError("was restarted"), out);
+  peers_[joiner.id].name = joiner.name;
+  unknown_.erase(joiner.id);
+  claims_.erase(joiner.id);
+  for (WorkerId incarnation : earlier)
+    suspect(incarnation, absl::UnavailableError("was restarted"), out);
   // Nobody writes of them any more.
-  undecided_.erase(undecided_.lower_bound({newcomer.id.index, 0}),
-                   undecided_.lower_bound(newcomer.id));
+  undecided_.erase(undecided_.lower_bound({joiner.id.index, 0}), undecided_.lower_bound(joiner.id));
   // It read the list before it was known here: who wrote since did not tell it.
   for (const auto& [dead, last] : ended_) {
-    if (last.by.valid()) out.notices.push_back({newcomer.id, {dead, last.by, last.reason}});
+    if (last.by.valid()) out.notices.push_back({joiner.id, {dead, last.by, last.reason}});
   }
 }
 
@@ -179,25 +181,25 @@ void MembershipCore::left(WorkerId worker) {
   end(worker, absl::OkStatus(), none);
 }
 
-void MembershipCore::meet(WorkerId stranger, MembershipActions& out) {
-  if (stranger == self_.id || peers_.contains(stranger)) return;
-  if (is_fenced() || ended(stranger)) {
-    out.gone.push_back({stranger, absl::UnavailableError("has ended")});
-  } else if (!strangers_.contains(stranger) && strangers_.size() == kMostStrangers) {
-    strangers_.insert(stranger);
-    end(stranger,
-        absl::ResourceExhaustedError(absl::StrCat("is not known here, and ", kMostStrangers,
-                                                  " others are looked up already")),
+void MembershipCore::meet(WorkerId unknown, MembershipActions& out) {
+  if (unknown == self_.id || peers_.contains(unknown)) return;
+  if (is_fenced() || ended(unknown)) {
+    out.gone.push_back({unknown, absl::UnavailableError("has ended")});
+  } else if (!unknown_.contains(unknown) && unknown_.size() == kMostUnknown) {
+    unknown_.insert(unknown);
+    end(unknown,
+        absl::ResourceExhaustedError(
+            absl::StrCat("is not known here, and ", kMostUnknown, " others are looked up already")),
         out);
-  } else if (strangers_.insert(stranger).second) {
-    out.lookups.push_back(stranger);
+  } else if (unknown_.insert(unknown).second) {
+    out.lookups.push_back(unknown);
   }
 }
 
-bool MembershipCore::found(WorkerId stranger,
+bool MembershipCore::found(WorkerId unknown,
                            const absl::StatusOr<std::optional<WorkerInfo>>& record,
                            MembershipActions& out) {
-  if (!strangers_.contains(stranger)) return false;
+  if (!unknown_.contains(unknown)) return false;
   std::string why = "is not in the group any more";
   if (!record.ok()) {
     why =
@@ -210,53 +212,54 @@ bool MembershipCore::found(WorkerId stranger,
     }
     why = std::string(refused.message());
   }
-  end(stranger, absl::UnavailableError(why), out);
+  end(unknown, absl::UnavailableError(why), out);
   return false;
 }
 
-void MembershipCore::give_up(WorkerId stranger, const absl::Status& why, MembershipActions& out) {
-  end(stranger, why, out);
+void MembershipCore::give_up(WorkerId unknown, const absl::Status& why, MembershipActions& out) {
+  end(unknown, why, out);
 }
 
-void MembershipCore::learn(const std::vector<Verdict>& verdicts, MembershipActions& out) {
-  for (const Verdict& verdict : verdicts) take(verdict, out);
+void MembershipCore::learn(const std::vector<DeathRecord>& death_records, MembershipActions& out) {
+  for (const DeathRecord& death_record : death_records) take(death_record, out);
 }
 
 // ---- leases
 
 std::vector<WorkerId> MembershipCore::to_watch() const {
   std::vector<WorkerId> watched;
-  bool doubts = false;
+  bool suspect_reports = false;
   for (const auto& [id, peer] : peers_) {
-    doubts = doubts || !peer.doubt.ok();
+    suspect_reports = suspect_reports || !peer.suspect_report.ok();
     if (is_watched(peer)) watched.push_back(id);
   }
-  if (doubts || !watched.empty()) watched.push_back(self_.id);
+  if (suspect_reports || !watched.empty()) watched.push_back(self_.id);
   return watched;
 }
 
 bool MembershipCore::is_watched(const Peer& peer) const {
-  return peer.beaten && 2 * peer.unheard >= 3 * limits_.interval;
+  return peer.leased && 2 * peer.unheard >= 3 * limits_.heartbeat_interval;
 }
 
 void MembershipCore::waited(Nanoseconds time) {
-  own_wait_ = std::min<Nanoseconds>(own_wait_ + time, limits_.patience);
+  own_wait_ = std::min<Nanoseconds>(own_wait_ + time, limits_.suspect_after);
 }
 
 MembershipCore::Passed MembershipCore::note_passed(TimePoint now) {
   const Nanoseconds all = now - last_tick_;
   // What passed while this worker did not run is not the peers' silence.
-  const Nanoseconds awake =
-      WEFT_BREAK(stopped_time_counts) ? all : std::min<Nanoseconds>(all, 2 * limits_.interval);
+  const Nanoseconds awake = WEFT_BREAK(stopped_time_counts)
+                                ? all
+                                : std::min<Nanoseconds>(all, 2 * limits_.heartbeat_interval);
   last_tick_ = now;
   awake_ += awake;
-  lag_ = std::max<Nanoseconds>(all - 2 * limits_.interval, faded(lag_));
-  // Some of it counts always, so that nothing is put off for ever.
-  return {awake, std::max<Nanoseconds>(without(awake, own_wait_), awake / kMostPatience)};
+  lag_ = std::max<Nanoseconds>(all - 2 * limits_.heartbeat_interval, faded(lag_));
+  // Some of it counts always, so that nothing is deferred for ever.
+  return {awake, std::max<Nanoseconds>(without(awake, own_wait_), awake / kMostLimit)};
 }
 
 Nanoseconds MembershipCore::bounded(Nanoseconds lag) const {
-  return std::min<Nanoseconds>(lag, kMostPatience * limits_.patience);
+  return std::min<Nanoseconds>(lag, kMostLimit * limits_.suspect_after);
 }
 
 Nanoseconds MembershipCore::lag_of(const Peer& peer) const {
@@ -265,79 +268,79 @@ Nanoseconds MembershipCore::lag_of(const Peer& peer) const {
 
 Nanoseconds MembershipCore::allowance() const { return bounded(2 * std::max(worst_lag_, lag_)); }
 
-Nanoseconds MembershipCore::patience(const Peer& peer) const {
-  // One that has answered no beat is taken to be as late as the others.
-  return bounded(limits_.patience + 2 * (peer.late ? lag_of(peer) : worst_lag_));
+Nanoseconds MembershipCore::silence_limit(const Peer& peer) const {
+  // One that has answered no heartbeat is taken to be as late as the others.
+  return bounded(limits_.suspect_after + 2 * (peer.late ? lag_of(peer) : worst_lag_));
 }
 
 bool MembershipCore::is_silent(const Peer& peer, Nanoseconds more) const {
-  if (peer.unheard >= kMostPatience * limits_.patience) return true;
+  if (peer.unheard >= kMostLimit * limits_.suspect_after) return true;
   // The first look at its waits has nothing to compare with.
-  return peer.watched > 1 && peer.silence >= patience(peer) + more;
+  return peer.watched > 1 && peer.silence >= silence_limit(peer) + more;
 }
 
 void MembershipCore::tick(TimePoint now, const std::vector<Look>& looks, MembershipActions& out) {
   const Passed passed = note_passed(now);
-  size_t beaten = 0, silent = 0, heard = 0;
+  size_t leased = 0, silent = 0, heard = 0;
   Nanoseconds worst{0};
   for (const Look& look : looks) {
     auto found = peers_.find(look.peer);
     if (found == peers_.end()) continue;
     Peer& peer = found->second;
-    if (look.busy) peer.interest_until = now + limits_.linger;
+    if (look.busy) peer.shared_until = now + limits_.linger;
     listen(peer, look, now, passed, out);
-    if (!peer.beaten) continue;
-    ++beaten;
+    if (!peer.leased) continue;
+    ++leased;
     worst = std::max(worst, lag_of(peer));
     if (is_silent(peer)) ++silent;
-    if (peer.silence < limits_.patience / 2) ++heard;
-    peer.unanswered.push_back({next_beat_, now, awake_});
+    if (peer.silence < limits_.suspect_after / 2) ++heard;
+    peer.unanswered.push_back({next_heartbeat_, now, awake_});
     // An answer to an older one would say nothing any more.
     while (peer.unanswered.size() > kMostUnanswered ||
-           peer.unanswered.front().sent + kMostPatience * limits_.patience <= now) {
+           peer.unanswered.front().sent + kMostLimit * limits_.suspect_after <= now) {
       peer.unanswered.pop_front();
     }
-    out.beats.push_back({look.peer, next_beat_++});
+    out.heartbeats.push_back({look.peer, next_heartbeat_++});
   }
   worst_lag_ = worst;
   // Who hears nobody is more likely to be cut off itself: the others may judge first.
-  if (silent > 0) judge_silence(looks, beaten > 1 && heard == 0, out);
-  for (const Look& look : looks) settle_doubt(look, passed, out);
+  if (silent > 0) judge_silence(looks, leased > 1 && heard == 0, out);
+  for (const Look& look : looks) settle_report(look, passed, out);
   read_again(out);
   if (to_watch().empty()) own_wait_ = Nanoseconds(0);
 }
 
 void MembershipCore::judge_silence(const std::vector<Look>& looks, bool deaf,
                                    MembershipActions& out) {
-  const Nanoseconds more = deaf ? 2 * limits_.interval : Nanoseconds(0);
+  const Nanoseconds more = deaf ? 2 * limits_.heartbeat_interval : Nanoseconds(0);
   const absl::Status why = absl::UnavailableError(absl::StrCat(
-      "was not heard of for ", absl::FormatDuration(absl::FromChrono(limits_.patience))));
+      "was not heard of for ", absl::FormatDuration(absl::FromChrono(limits_.suspect_after))));
   for (const Look& look : looks) {
     auto found = peers_.find(look.peer);
-    if (found == peers_.end() || !found->second.beaten) continue;
+    if (found == peers_.end() || !found->second.leased) continue;
     if (!is_silent(found->second, more)) continue;
-    if (established_ || WEFT_BREAK(newcomer_condemns)) {
+    if (established_ || WEFT_BREAK(joiner_declares_dead)) {
       suspect(look.peer, why, out);
     } else {
-      doubt(look.peer, why, out);
+      suspect_report(look.peer, why, out);
     }
   }
 }
 
-// The others take `patience`, and a moment more, for their verdict.
-void MembershipCore::settle_doubt(const Look& look, const Passed& passed, MembershipActions& out) {
+// The others take `patience`, and a moment more, for their death record.
+void MembershipCore::settle_report(const Look& look, const Passed& passed, MembershipActions& out) {
   auto found = peers_.find(look.peer);
-  if (found == peers_.end() || found->second.doubt.ok()) return;
+  if (found == peers_.end() || found->second.suspect_report.ok()) return;
   Peer& peer = found->second;
-  peer.doubt_age += passed.counted;
-  if (look.heard > peer.doubted || established_) {  // from now on its lease tells
-    if (peer.undecided == peer.doubt) {
+  peer.report_age += passed.counted;
+  if (look.heard > peer.suspected || established_) {  // from now on its lease tells
+    if (peer.undecided == peer.suspect_report) {
       peer.undecided = absl::OkStatus();
-      if (!peer.condemning) peer.question = 0;
+      if (!peer.declaring) peer.question = 0;
     }
-    peer.doubt = absl::OkStatus();
-  } else if (peer.doubt_age >= 2 * patience(peer)) {
-    ask_only(look.peer, peer.doubt, out);
+    peer.suspect_report = absl::OkStatus();
+  } else if (peer.report_age >= 2 * silence_limit(peer)) {
+    ask_only(look.peer, peer.suspect_report, out);
   }
 }
 
@@ -345,17 +348,17 @@ void MembershipCore::settle_doubt(const Look& look, const Passed& passed, Member
 void MembershipCore::listen(Peer& peer, const Look& look, TimePoint now, const Passed& passed,
                             MembershipActions& out) const {
   peer.lag = look.lag;
-  if (now >= peer.interest_until) {
-    if (std::exchange(peer.beaten, false)) out.trusts.push_back({look.peer, kNever});
-  } else if (!peer.beaten) {
-    peer.beaten = true;
-    out.trusts.push_back({look.peer, now + limits_.trust});
+  if (now >= peer.shared_until) {
+    if (std::exchange(peer.leased, false)) out.validities.push_back({look.peer, kNever});
+  } else if (!peer.leased) {
+    peer.leased = true;
+    out.validities.push_back({look.peer, now + limits_.valid_for});
     peer.silence = peer.unheard = peer.wait = Nanoseconds(0);
     peer.heard = look.heard;
     peer.watched = 0;
     peer.unanswered.clear();
     peer.late.reset();
-    peer.trusted_until = WEFT_BREAK(trusted_before_any_answer) ? now + limits_.trust : now;
+    peer.valid_until = WEFT_BREAK(valid_before_any_answer) ? now + limits_.valid_for : now;
   } else if (look.heard > peer.heard && !WEFT_BREAK(frames_not_heard)) {
     peer.heard = look.heard;
     peer.unheard = std::min<Nanoseconds>(now - look.heard, passed.awake);
@@ -372,66 +375,69 @@ void MembershipCore::listen(Peer& peer, const Look& look, TimePoint now, const P
   }
 }
 
-void MembershipCore::on_beat_answer(WorkerId from, uint64_t number, TimePoint now,
-                                    MembershipActions& out) {
+void MembershipCore::on_heartbeat_answer(WorkerId from, uint64_t number, TimePoint now,
+                                         MembershipActions& out) {
   auto found = peers_.find(from);
   if (found == peers_.end()) return;
   Peer& peer = found->second;
   while (!peer.unanswered.empty() && peer.unanswered.front().number <= number) {
-    if (const SentBeat beat = peer.unanswered.front(); beat.number == number) {
+    if (const SentHeartbeat heartbeat = peer.unanswered.front(); heartbeat.number == number) {
       // Time in which this worker was stopped has made it late itself.
       const Nanoseconds taken =
-          awake_ - beat.awake + std::min<Nanoseconds>(now - last_tick_, 2 * limits_.interval);
-      peer.late =
-          std::max<Nanoseconds>(taken - limits_.interval, peer.late.value_or(Nanoseconds(0)));
-      peer.trusted_until = beat.sent + limits_.trust;
-      if (WEFT_BREAK(trust_longer_than_patience)) peer.trusted_until += limits_.patience;
-      if (peer.beaten) out.trusts.push_back({from, peer.trusted_until});
+          awake_ - heartbeat.awake +
+          std::min<Nanoseconds>(now - last_tick_, 2 * limits_.heartbeat_interval);
+      peer.late = std::max<Nanoseconds>(taken - limits_.heartbeat_interval,
+                                        peer.late.value_or(Nanoseconds(0)));
+      peer.valid_until = heartbeat.sent + limits_.valid_for;
+      if (WEFT_BREAK(valid_for_longer_than_suspect_after))
+        peer.valid_until += limits_.suspect_after;
+      if (peer.leased) out.validities.push_back({from, peer.valid_until});
     }
     peer.unanswered.pop_front();
   }
 }
 
-bool MembershipCore::trusts(WorkerId peer, TimePoint now) const {
+bool MembershipCore::validities(WorkerId peer, TimePoint now) const {
   auto found = peers_.find(peer);
-  return found != peers_.end() && (!found->second.beaten || now < found->second.trusted_until);
+  return found != peers_.end() && (!found->second.leased || now < found->second.valid_until);
 }
 
 size_t MembershipCore::leases() const {
   return static_cast<size_t>(std::count_if(peers_.begin(), peers_.end(),
-                                           [](const auto& entry) { return entry.second.beaten; }));
+                                           [](const auto& entry) { return entry.second.leased; }));
 }
 
-// ---- suspicion and verdict
+// ---- suspicion and death record
 
-void MembershipCore::ask(WorkerId worker, const absl::Status& reason, bool condemn,
+void MembershipCore::ask(WorkerId worker, const absl::Status& reason, bool declare_dead,
                          MembershipActions& out) {
   auto found = peers_.find(worker);
   if (found == peers_.end() || found->second.question != 0) return;
   found->second.question = next_question_++;
-  found->second.condemning = condemn;
+  found->second.declaring = declare_dead;
   found->second.suspicion = std::string(reason.message());
-  out.questions.push_back({worker, found->second.question, found->second.suspicion, condemn});
+  out.questions.push_back({worker, found->second.question, found->second.suspicion, declare_dead});
 }
 
 void MembershipCore::unanswered(WorkerId by, const absl::Status& reason, MembershipActions& out) {
   if (!peers_.contains(by)) return;
-  if (WEFT_BREAK(newcomer_condemns)) return suspect(by, reason, out);
+  if (WEFT_BREAK(joiner_declares_dead)) return suspect(by, reason, out);
   if (established_) {
     look_after(by, out);
   } else {
-    doubt(by, reason, out);
+    suspect_report(by, reason, out);
   }
   out.redials.push_back(by);
 }
 
-void MembershipCore::doubt(WorkerId worker, const absl::Status& reason, MembershipActions& out) {
+void MembershipCore::suspect_report(WorkerId worker, const absl::Status& reason,
+                                    MembershipActions& out) {
   Peer& peer = peers_.at(worker);
-  if (!peer.doubt.ok()) return;
-  peer.doubt = reason;
-  peer.doubted = last_tick_;
-  peer.doubt_age = Nanoseconds(0);
-  out.doubts.push_back(worker);
+  if (!peer.suspect_report.ok()) return;
+  peer.suspect_report = reason;
+  peer.suspected = last_tick_;
+  peer.report_age = Nanoseconds(0);
+  out.suspect_reports.push_back(worker);
 }
 
 void MembershipCore::look_after(WorkerId worker, MembershipActions& out) {
@@ -440,12 +446,11 @@ void MembershipCore::look_after(WorkerId worker, MembershipActions& out) {
     if (!is_fenced() && !ended(worker)) meet(worker, out);
     return;
   }
-  found->second.interest_until =
-      std::max(found->second.interest_until, last_tick_ + limits_.linger);
+  found->second.shared_until = std::max(found->second.shared_until, last_tick_ + limits_.linger);
 }
 
 void MembershipCore::refused(WorkerId by, const absl::Status& reason, MembershipActions& out) {
-  if (WEFT_BREAK(refusal_condemns)) ask(by, reason, true, out);
+  if (WEFT_BREAK(refused_declares_dead)) ask(by, reason, true, out);
   ask_only(by, reason, out);
   if (WEFT_BREAK(refusal_not_checked)) out.refused = reason;
 }
@@ -462,19 +467,19 @@ void MembershipCore::read_again(MembershipActions& out) {
   const bool due = !undecided_.empty() && reading_ == 0 && last_tick_ - read_ >= pause_;
   if (is_fenced() || !due || !out.questions.empty() || WEFT_BREAK(undecided_not_read_again)) return;
   reading_ = next_question_++;
-  out.questions.push_back({self_.id, reading_, "", /*condemn=*/false});
+  out.questions.push_back({self_.id, reading_, "", /*declare dead=*/false});
 }
 
 void MembershipCore::answer(WorkerId suspect, uint64_t question,
-                            const absl::StatusOr<std::vector<Verdict>>& verdicts,
+                            const absl::StatusOr<std::vector<DeathRecord>>& death_records,
                             MembershipActions& out) {
-  if (verdicts.ok()) {
-    for (const Verdict& verdict : *verdicts) take(verdict, out);
+  if (death_records.ok()) {
+    for (const DeathRecord& death_record : *death_records) take(death_record, out);
   }
   if (question == reading_) {
     reading_ = 0;
     read_ = last_tick_;
-    if (!absl::IsAborted(verdicts.status())) pause_ = bounded(2 * pause_);
+    if (!absl::IsAborted(death_records.status())) pause_ = bounded(2 * pause_);
     return;
   }
   auto found = peers_.find(suspect);
@@ -486,35 +491,36 @@ void MembershipCore::answer(WorkerId suspect, uint64_t question,
   end(suspect, why, out);
   undecided_.insert(suspect);
   read_ = last_tick_;
-  pause_ = limits_.patience;
+  pause_ = limits_.suspect_after;
   // Alone from the start: nobody will ever tell it what the group thinks of it.
   if (!established_ && peers_.empty() && !out.refused.ok()) standing_ = out.fenced = out.refused;
 }
 
-void MembershipCore::take(const Verdict& verdict, MembershipActions& out) {
-  if (!is_fenced()) on_notice(verdict, out);
+void MembershipCore::take(const DeathRecord& death_record, MembershipActions& out) {
+  if (!is_fenced()) on_notice(death_record, out);
 }
 
-void MembershipCore::on_notice(const Verdict& verdict, MembershipActions& out) {
-  if (verdict.dead == self_.id) {
-    if (!WEFT_BREAK(own_death_ignored)) fence(verdict, out);
+void MembershipCore::on_notice(const DeathRecord& death_record, MembershipActions& out) {
+  if (death_record.dead == self_.id) {
+    if (!WEFT_BREAK(own_death_ignored)) fence(death_record, out);
     return;
   }
-  const bool own = verdict.by == self_.id;
-  end(verdict.dead,
-      absl::UnavailableError(own ? verdict.reason
-                                 : absl::StrCat("was declared dead by worker ", named(verdict.by),
-                                                ": ", verdict.reason)),
+  const bool own = death_record.by == self_.id;
+  end(death_record.dead,
+      absl::UnavailableError(own ? death_record.reason
+                                 : absl::StrCat("was declared dead by worker ",
+                                                named(death_record.by), ": ", death_record.reason)),
       out);
   // Others may have read it before its writer was answered.
-  if (!remember(verdict) || !speaks_for(verdict.by)) return;
-  tell_others(verdict, out);
-  tell_what_it_wrote(verdict.dead, out);
+  if (!remember(death_record) || !speaks_for(death_record.by)) return;
+  tell_others(death_record, out);
+  tell_what_it_wrote(death_record.dead, out);
 }
 
-// Who writes a verdict tells all, and for whom it condemned, who may have died before telling.
+// Who writes a death record tells all, and for whom it declared dead, who may have died before
+// telling.
 bool MembershipCore::speaks_for(WorkerId writer) const {
-  // Damaged verdicts may go round in a circle.
+  // Damaged death records may go round in a circle.
   for (size_t links = 0; writer != self_.id && links < kMostEnded; ++links) {
     const auto ended = ended_.find(writer);
     if (ended == ended_.end() || WEFT_BREAK(last_words_not_told)) return false;
@@ -523,24 +529,25 @@ bool MembershipCore::speaks_for(WorkerId writer) const {
   return writer == self_.id;
 }
 
-bool MembershipCore::remember(const Verdict& verdict) {
-  Ended& ended = ended_.at(verdict.dead);  // by end()
-  const bool fresh = ended.by != verdict.by;
-  ended.by = verdict.by;
-  ended.reason = verdict.reason;
-  undecided_.erase(verdict.dead);
+bool MembershipCore::remember(const DeathRecord& death_record) {
+  Ended& ended = ended_.at(death_record.dead);  // by end()
+  const bool fresh = ended.by != death_record.by;
+  ended.by = death_record.by;
+  ended.reason = death_record.reason;
+  undecided_.erase(death_record.dead);
   return fresh;
 }
 
-void MembershipCore::tell_others(const Verdict& verdict, MembershipActions& out) const {
-  if (WEFT_BREAK(verdict_not_told)) return;
-  for (const auto& [id, peer] : peers_) out.notices.push_back({id, verdict});
+void MembershipCore::tell_others(const DeathRecord& death_record, MembershipActions& out) const {
+  if (WEFT_BREAK(death_record_not_told)) return;
+  for (const auto& [id, peer] : peers_) out.notices.push_back({id, death_record});
 }
 
-// A writer may have died before it told everybody. Those whom it condemned may have written, too.
+// A writer may have died before it told everybody. Those whom it declared dead may have written,
+// too.
 void MembershipCore::tell_what_it_wrote(WorkerId writer, MembershipActions& out) const {
   if (WEFT_BREAK(last_words_not_told)) return;
-  // Each once: damaged verdicts may go round in a circle.
+  // Each once: damaged death records may go round in a circle.
   std::vector<WorkerId> writers = {writer};
   for (size_t next = 0; next < writers.size(); ++next) {
     for (const auto& [dead, last] : ended_) {
@@ -561,7 +568,7 @@ void MembershipCore::end(WorkerId worker, absl::Status reason, MembershipActions
     if (ended_order_.size() > kMostEnded) forget_oldest();
   }
   claims_.erase(worker);
-  const bool looked_up = strangers_.erase(worker) > 0;
+  const bool looked_up = unknown_.erase(worker) > 0;
   if (found == peers_.end() && !looked_up) return;
   if (found != peers_.end()) peers_.erase(found);
   out.gone.push_back({worker, std::move(reason)});
@@ -579,8 +586,9 @@ void MembershipCore::forget_oldest() {
   ended_.erase(oldest);
 }
 
-// Lives that other workers' messages have named. Of an index an earlier life ends with the later.
-void MembershipCore::bury(const std::vector<WorkerId>& tied, MembershipActions& out) const {
+// Lives that other workers' messages have named. Of an index an earlier incarnation ends with the
+// later.
+void MembershipCore::settle_ended(const std::vector<WorkerId>& tied, MembershipActions& out) const {
   for (const WorkerId worker : tied) {
     if (worker == self_.id || peers_.contains(worker)) continue;
     if (is_fenced()) {
@@ -597,15 +605,15 @@ bool MembershipCore::outlived(WorkerId worker) const {
          (worker.index == self_.id.index && worker.incarnation < self_.id.incarnation);
 }
 
-void MembershipCore::fence(const Verdict& verdict, MembershipActions& out) {
+void MembershipCore::fence(const DeathRecord& death_record, MembershipActions& out) {
   if (is_fenced()) return;
-  standing_ = absl::UnavailableError(absl::StrCat("worker ", named(self_.id),
-                                                  " was declared dead by worker ",
-                                                  named(verdict.by), ": it ", verdict.reason));
+  standing_ = absl::UnavailableError(
+      absl::StrCat("worker ", named(self_.id), " was declared dead by worker ",
+                   named(death_record.by), ": it ", death_record.reason));
   out.fenced = standing_;
   peers_.clear();
-  for (WorkerId stranger : strangers_) out.gone.push_back({stranger, standing_});
-  strangers_.clear();
+  for (WorkerId unknown : unknown_) out.gone.push_back({unknown, standing_});
+  unknown_.clear();
   claims_.clear();
 }
 

@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-#include "weft/base/breakage.h"
+#include "weft/base/faults/breakage.h"
 #include "weft/base/log.h"
 
 namespace weft::rpc_internal {
@@ -151,7 +151,7 @@ void QuiescenceCore::take_report(WorkerId from,
   // One that is not known here is about to join, or had died before this worker was there: then
   // the reporter does not know it yet, and will report anew.
   if (!std::includes(members_.begin(), members_.end(), holds.begin(), holds.end())) {
-    if (!WEFT_BREAK(report_with_stranger_dropped)) held_[from] = report;
+    if (!WEFT_BREAK(report_with_unknown_dropped)) held_[from] = report;
     return;
   }
   held_.erase(from);

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/async/serving_threads.h"
-#include "weft/base/fail_point.h"
+#include "weft/base/faults/fail_point.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
 #include "weft/rpc/session/internal/agent_peer.h"
@@ -14,7 +14,7 @@ namespace weft::rpc_internal {
 namespace {
 
 constexpr size_t kMaxGaps = size_t{1} << 20;  // out-of-order frames a peer may leave open
-constexpr size_t kMostSaid = 256;             // bytes of a beat's body
+constexpr size_t kMostSaid = 256;             // bytes of a heartbeat's body
 
 // A connection may be cut while it is made; one that lives answers one of the next.
 constexpr int kRedials = 3;
@@ -62,9 +62,9 @@ void Agent::flush(const PeerPtr& peer) {
 }
 
 void Agent::flush_soon(const PeerPtr& peer) {
-  if (ServingThreads::may_put_off()) {
+  if (ServingThreads::may_defer()) {
     if (peer->flush_put_off.exchange(true)) return;
-    if (ServingThreads::put_off([gate = gate_, peer] {
+    if (ServingThreads::defer([gate = gate_, peer] {
           peer->flush_put_off.store(false);
           gate->enter([&](Agent& agent) { agent.flush(peer); });
         })) {
@@ -265,7 +265,7 @@ void Agent::on_frames(const ConnectionPtr& connection, std::vector<Frame> frames
   bool foreign = false, honest = true, ack_now = false, ack_later = false;
   const TimePoint now = clock_.now();
   peer->heard.store(now.time_since_epoch().count(), std::memory_order_relaxed);
-  FrameBatch answers;              // to beats
+  FrameBatch answers;              // to heartbeats
   std::vector<FramePtr> released;  // die outside the lock
   {
     MutexLock lock(peer->mutex);
@@ -283,11 +283,11 @@ void Agent::on_frames(const ConnectionPtr& connection, std::vector<Frame> frames
       if (!honest) break;
       if (header.kind == FrameKind::kGoodbye) peer->said_goodbye = true;
       if (!fresh) continue;
-      if (header.kind == FrameKind::kBeat && frame.body.size() <= kMostSaid) {
+      if (header.kind == FrameKind::kHeartbeat && frame.body.size() <= kMostSaid) {
         peer->said = std::move(frame.body);
       }
-      if (header.kind == FrameKind::kBeat && (header.flags & kFlagAnswer) == 0) {
-        if (!peer->suspected.load()) answers.push_back(peer->core.answer(header, beat_body()));
+      if (header.kind == FrameKind::kHeartbeat && (header.flags & kFlagAnswer) == 0) {
+        if (!peer->suspected.load()) answers.push_back(peer->core.answer(header, heartbeat_body()));
         continue;
       }
       Arrived& next = arrived.emplace_back(std::move(frame));
@@ -301,7 +301,7 @@ void Agent::on_frames(const ConnectionPtr& connection, std::vector<Frame> frames
     if (ack_now) peer->core.send_ack();
   }
   WEFT_FAIL_POINT("agent.frames.accepted");
-  // On the connection that brought the beat: the answer shows that this one works.
+  // On the connection that brought the heartbeat: the answer shows that this one works.
   if (!answers.empty()) (void)connection->send(std::move(answers));
   admit(peer, arrived);
   WEFT_FAIL_POINT("agent.frames.admitted");
@@ -374,9 +374,9 @@ void Agent::handle(const PeerPtr& peer, Arrived arrived) {
     case FrameKind::kAbort:
       suspect(peer->info.id, absl::UnavailableError("ended the session"));
       break;
-    case FrameKind::kBeat:
-      if (membership_.beat_answered != nullptr) {
-        membership_.beat_answered(peer->info.id, frame.header.call);
+    case FrameKind::kHeartbeat:
+      if (membership_.heartbeat_answered != nullptr) {
+        membership_.heartbeat_answered(peer->info.id, frame.header.call);
       }
       break;
     case FrameKind::kHello:

@@ -1,5 +1,5 @@
-// Whom the agent knows: the members of its group, the lives that have ended, and strangers that
-// others speak of.
+// Whom the agent knows: the members of its group, the lives that have ended, and unknown processes
+// that others speak of.
 #include <algorithm>
 #include <utility>
 
@@ -13,8 +13,9 @@ namespace weft::rpc_internal {
 namespace {
 
 constexpr size_t kMostEnded = 1024;   // lives that are remembered after their end
-constexpr size_t kMostParked = 4096;  // posts that wait for one life to become known
-// Beats without answer from a peer that is heard, after the time for which the last was relied on.
+constexpr size_t kMostParked = 4096;  // posts that wait for one incarnation to become known
+// Heartbeats without answer from a peer that is heard, after the time for which the last was relied
+// on.
 constexpr Nanoseconds kMuteAfter = std::chrono::seconds(3);
 // A connection that takes no frames has this long to report its end.
 constexpr Nanoseconds kEndsWithin = std::chrono::seconds(3);
@@ -43,7 +44,7 @@ void Agent::add_member(WorkerInfo member) {
                        [](const WorkerInfo& a, const WorkerInfo& b) { return a.id < b.id; });
   auto peer = std::make_shared<Peer>(member, options_.self.id, options_.credit);
   peer->nameless.store(true);
-  if (auto waiting = strangers_.extract(member.id.bits()); !waiting.empty()) {
+  if (auto waiting = unknown_.extract(member.id.bits()); !waiting.empty()) {
     MutexLock unshared(peer->mutex);
     for (Frame& frame : waiting.mapped()) peer->core.post(std::move(frame));
   }
@@ -71,7 +72,7 @@ bool Agent::has_name(WorkerId member) const {
   return found != peers_.end() && !found->second->nameless.load();
 }
 
-// Of a place in the group the newest life stays, so that errors can say what became of it.
+// Of a place in the group the newest incarnation stays, so that errors can say what became of it.
 void Agent::drop_superseded() {
   for (auto next = members_.begin(); next != members_.end();) {
     const auto member = next++;
@@ -82,7 +83,7 @@ void Agent::drop_superseded() {
   }
 }
 
-void Agent::forget_lives(WorkerId ended) {
+void Agent::forget_incarnations(WorkerId ended) {
   std::vector<PeerPtr> dropped;  // dies outside the lock
   MutexLock lock(mutex_);
   drop_superseded();
@@ -150,8 +151,8 @@ std::vector<WorkerId> Agent::live() const {
   return live;
 }
 
-bool Agent::post_to_stranger(WorkerId to, Frame frame) {
-  if (membership_.stranger == nullptr || stopping_.load() || !to.valid()) return false;
+bool Agent::post_to_unknown(WorkerId to, Frame frame) {
+  if (membership_.unknown == nullptr || stopping_.load() || !to.valid()) return false;
   bool too_many = false;
   PeerPtr peer;
   {
@@ -160,7 +161,7 @@ bool Agent::post_to_stranger(WorkerId to, Frame frame) {
     if (found != peers_.end()) {  // became known meanwhile
       peer = found->second;
     } else {
-      std::vector<Frame>& waiting = strangers_[to.bits()];
+      std::vector<Frame>& waiting = unknown_[to.bits()];
       too_many = waiting.size() >= kMostParked;
       if (!too_many) waiting.push_back(std::move(frame));
     }
@@ -171,7 +172,7 @@ bool Agent::post_to_stranger(WorkerId to, Frame frame) {
     return false;
   }
   if (peer == nullptr) {
-    membership_.stranger(to);
+    membership_.unknown(to);
     return true;
   }
   {
@@ -207,7 +208,7 @@ std::vector<Agent::PeerLook> Agent::look_at_peers() {
     if (hung != nullptr) {
       log_warning("the connection to '", peer->info.name, "', which is heard, hangs: ", how,
                   "; making a new one");
-      // Not closed: that takes an answer on the lane that hangs. `on_closed` dials the next one.
+      // Not closed: that takes an answer on the stream that hangs. `on_closed` dials the next one.
       hung->abort(absl::UnavailableError(absl::StrCat("the connection hung: ", how)));
     }
     MutexLock lock(peer->mutex);

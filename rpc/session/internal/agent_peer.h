@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "weft/rpc/session/agent.h"
-#include "weft/rpc/session/internal/lane_watch.h"
+#include "weft/rpc/session/internal/stream_watch.h"
 
 namespace weft::rpc_internal {
 
@@ -22,18 +22,19 @@ struct Agent::Peer {
   std::atomic<bool> gone{false};
   std::atomic<bool> suspected{false};
   std::atomic<bool> met{false};       // there was a connection
-  std::atomic<bool> nameless{false};  // a newcomer that has not met all: resolve() passes it over
+  std::atomic<bool> nameless{false};  // a joiner that has not met all: resolve() passes it over
   std::atomic<TimePoint::rep> heard{TimePoint::min().time_since_epoch().count()};  // last frame
   // Of look_at_peers() alone: the traffic at the last look, and what the connection does with it.
   uint64_t looked_at ABSL_GUARDED_BY(mutex) = 0;
-  LaneWatch watch ABSL_GUARDED_BY(mutex);
+  StreamWatch watch ABSL_GUARDED_BY(mutex);
   TimePoint refused_since ABSL_GUARDED_BY(mutex) = kNever;  // the connection takes no frames
-  TimePoint trusted_until ABSL_GUARDED_BY(mutex) = kNever;
-  // How long the peer was heard while no beat of this worker was answered, as far as the looks saw.
+  TimePoint valid_until ABSL_GUARDED_BY(mutex) = kNever;
+  // How long the peer was heard while no heartbeat of this worker was answered, as far as the looks
+  // saw.
   Nanoseconds mute_for ABSL_GUARDED_BY(mutex){0};
   TimePoint mute_look ABSL_GUARDED_BY(mutex);  // the last look, and what was heard until then
   TimePoint::rep mute_heard ABSL_GUARDED_BY(mutex) = 0;
-  std::string said ABSL_GUARDED_BY(mutex);  // body of its newest beat or answer
+  std::string said ABSL_GUARDED_BY(mutex);  // body of its newest heartbeat or answer
   Mutex mutex;
   PeerCore core ABSL_GUARDED_BY(mutex);
   ConnectionPtr connection ABSL_GUARDED_BY(mutex);           // the one that is written to
@@ -54,32 +55,32 @@ struct Agent::Peer {
     judge_anew();
   }
   void judge_anew() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    watch = LaneWatch();
+    watch = StreamWatch();
     refused_since = kNever;
     mute_for = Nanoseconds(0);
   }
 
-  // Something waits to be acknowledged, and nothing has moved on its lane for `limit`.
+  // Something waits to be acknowledged, and nothing has moved on its stream for `limit`.
   bool is_stuck(TimePoint now, Nanoseconds limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     const auto& waiting = core.session().unacknowledged();
     if (waiting.empty() || connection == nullptr) return watch.is_stuck(0, {}, now, limit);
     const Frame& oldest = *waiting.front();
-    return watch.is_stuck(oldest.header.sequence, connection->lanes_of(oldest), now, limit);
+    return watch.is_stuck(oldest.header.sequence, connection->streams_of(oldest), now, limit);
   }
 
-  // Beats are not answered, and the peer is heard: they may travel where a lane hangs. What keeps
-  // waiting for an answer would wait as long as that lane. A peer that is not heard may be slow:
-  // its silence does not count, nor does the time in which this worker itself did not look.
+  // Heartbeats are not answered, and the peer is heard: they may travel where a stream hangs. What
+  // keeps waiting for an answer would wait as long as that stream. A peer that is not heard may be
+  // slow: its silence does not count, nor does the time in which this worker itself did not look.
   bool is_mute(TimePoint now, Nanoseconds limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     constexpr Nanoseconds kMostOfALook = std::chrono::seconds(1);
     const Nanoseconds passed =
         std::min<Nanoseconds>(now - std::exchange(mute_look, now), kMostOfALook);
     const TimePoint::rep heard_until = heard.load(std::memory_order_relaxed);
     const bool was_heard = std::exchange(mute_heard, heard_until) != heard_until;
-    if (now < trusted_until || connection == nullptr) {
+    if (now < valid_until || connection == nullptr) {
       mute_for = Nanoseconds(0);
     } else if (was_heard) {
-      mute_for += std::min<Nanoseconds>(passed, now - trusted_until);
+      mute_for += std::min<Nanoseconds>(passed, now - valid_until);
     }
     return mute_for >= limit;
   }

@@ -37,7 +37,7 @@ class LoopbackConnection final : public Connection,
   void close() override { closed_.store(true); }
   void abort(absl::Status) override { close(); }
   const PeerIdentity& peer() const override { return self_; }
-  LanesBytes lanes_of(const Frame&) const override { return {}; }
+  StreamsBytes streams_of(const Frame&) const override { return {}; }
 
  private:
   void deliver(const Frame& frame) {

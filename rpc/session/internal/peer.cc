@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "weft/base/breakage.h"
+#include "weft/base/faults/breakage.h"
 
 namespace weft::rpc_internal {
 namespace {
@@ -45,7 +45,7 @@ bool PeerCore::add_call(uint64_t call, Frame& frame, PendingCall&& pending, Time
   // Nested calls overtake the queue: what waits in it may be waiting for them.
   const bool nested = !counts_as_call(frame.header);
   std::deque<Queued>& queue = nested ? nested_queue_ : queue_;
-  const bool send_now = queue.empty() && trusted(now) && has_credit(frame);
+  const bool send_now = queue.empty() && lease_valid(now) && has_credit(frame);
   if (!send_now && !pending.waited_for) {
     if (queued_ >= window_.max_queued_calls ||
         queued_bytes_ + frame.cost() > window_.max_queued_bytes) {
@@ -77,12 +77,12 @@ void PeerCore::send_call(uint64_t call, Frame frame, TimePoint now) {
   post(std::move(frame));
 }
 
-bool PeerCore::trusted(TimePoint now) const {
-  return now < trusted_until_ || WEFT_BREAK(untrusted_are_called);
+bool PeerCore::lease_valid(TimePoint now) const {
+  return now < valid_until_ || WEFT_BREAK(invalid_are_called);
 }
 
-void PeerCore::trust_until(TimePoint until, TimePoint now) {
-  trusted_until_ = until;
+void PeerCore::set_valid_until(TimePoint until, TimePoint now) {
+  valid_until_ = until;
   release_queued(now);
 }
 
@@ -91,7 +91,7 @@ void PeerCore::release_queued(TimePoint now) {
     while (!queue->empty()) {
       Queued& front = queue->front();
       const bool wanted = pending_.contains(front.call);
-      if (wanted && (!trusted(now) || !has_credit(front.frame))) break;
+      if (wanted && (!lease_valid(now) || !has_credit(front.frame))) break;
       if (!wanted && WEFT_BREAK(cancelled_call_leaves_queue)) post(front.frame);
       --queued_;
       queued_bytes_ -= front.frame.cost();
@@ -180,12 +180,12 @@ void PeerCore::send_unnumbered(Frame frame) {
   outgoing_.push_back(std::make_shared<const Frame>(std::move(frame)));
 }
 
-FramePtr PeerCore::answer(const FrameHeader& beat, std::string body) const {
+FramePtr PeerCore::answer(const FrameHeader& heartbeat, std::string body) const {
   Frame answer;
   answer.body = std::move(body);
-  answer.header.kind = FrameKind::kBeat;
+  answer.header.kind = FrameKind::kHeartbeat;
   answer.header.flags = kFlagAnswer;
-  answer.header.call = beat.call;
+  answer.header.call = heartbeat.call;
   fill(answer.header);
   return std::make_shared<const Frame>(std::move(answer));
 }

@@ -66,9 +66,9 @@ class PeerCore {
   bool add_call(uint64_t call, Frame& frame, PendingCall&& pending, TimePoint now);
   // Removes a call (answered, cancelled, late). Nothing: it was removed before.
   std::optional<PendingCall> take_call(uint64_t call);
-  // Calls that begin at `until` or later wait here, unsent, for the next `trust_until`: the peer
-  // may be about to hold this worker for dead. kNever: there is no lease to rely on.
-  void trust_until(TimePoint until, TimePoint now);
+  // Calls that begin at `until` or later wait here, unsent, for the next `set_valid_until`: the
+  // peer may be about to hold this worker for dead. kNever: there is no lease to rely on.
+  void set_valid_until(TimePoint until, TimePoint now);
   std::vector<std::pair<uint64_t, PendingCall>> take_late(TimePoint now);
   std::vector<std::pair<uint64_t, PendingCall>> take_all_calls();
   TimePoint earliest_deadline() const;
@@ -76,9 +76,9 @@ class PeerCore {
   // --- frames to the peer
   void post(Frame frame);
   void send_unnumbered(Frame frame);
-  // What answers this beat. It may be lost where the other frames are not, so nothing counts as
-  // told by it.
-  FramePtr answer(const FrameHeader& beat, std::string body) const;
+  // What answers this heartbeat. It may be lost where the other frames are not, so nothing counts
+  // as told by it.
+  FramePtr answer(const FrameHeader& heartbeat, std::string body) const;
   // Tells the peer that nobody waits for a call that was sent.
   void cancel(uint64_t call);
   // Frames to be put on a connection now, in order.
@@ -124,7 +124,7 @@ class PeerCore {
   };
 
   bool has_credit(const Frame& frame) const;
-  bool trusted(TimePoint now) const;
+  bool lease_valid(TimePoint now) const;
   void send_call(uint64_t call, Frame frame, TimePoint now);
   void release_queued(TimePoint now);
   void fill(FrameHeader& header) const;
@@ -141,7 +141,7 @@ class PeerCore {
   std::deque<Queued> nested_queue_;  // overtakes the other
   size_t queued_ = 0;                // in both
   size_t queued_bytes_ = 0;
-  TimePoint trusted_until_ = kNever;
+  TimePoint valid_until_ = kNever;
   size_t nested_bytes_ = 0;  // of nested calls that were sent and not answered
   uint64_t charged_calls_ = 0, charged_bytes_ = 0;    // cumulative
   uint64_t returned_calls_ = 0, returned_bytes_ = 0;  // what the peer has reported

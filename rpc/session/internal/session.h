@@ -1,5 +1,5 @@
-// One direction-pair of a conversation between two worker lives: numbers what is sent, keeps it
-// until the peer has it, and lets each arriving message through exactly once.
+// One direction-pair of a conversation between two worker incarnations: numbers what is sent, keeps
+// it until the peer has it, and lets each arriving message through exactly once.
 //
 // A pure state machine: no lock, clock or connection. Its driver (the agent's Peer) sends frames on
 // whatever connection there is, and after a new connection sends `unacknowledged()` again.

@@ -98,54 +98,54 @@ class GrpcConnection final : public Connection,
       : shared_(std::move(shared)), peer_(std::move(peer)), number_(number) {}
 
   bool send(FrameBatch frames) override {
-    std::shared_ptr<GrpcStream> lanes[kLanes];
-    FrameBatch parts[kLanes];
-    const auto beats = [](const FramePtr& frame) { return is_beat(frame->header); };
-    const bool has_beats = std::any_of(frames.begin(), frames.end(), beats);
+    std::shared_ptr<GrpcStream> streams[kStreams];
+    FrameBatch parts[kStreams];
+    const auto heartbeats = [](const FramePtr& frame) { return is_heartbeat(frame->header); };
+    const bool has_heartbeats = std::any_of(frames.begin(), frames.end(), heartbeats);
     {
       MutexLock lock(mutex_);
-      if (lanes_[kSmallLane] == nullptr) return false;
-      std::copy(std::begin(lanes_), std::end(lanes_), lanes);
-      if (has_beats) {
-        for (const FramePtr& beat : take_if(frames, beats)) {
-          const LaneSet route = beat_routes_.route(beat->header, standing());
-          for (size_t lane = 0; lane < kLanes; ++lane) {
-            if (route[lane]) parts[lane].push_back(beat);
+      if (streams_[kControlStream] == nullptr) return false;
+      std::copy(std::begin(streams_), std::end(streams_), streams);
+      if (has_heartbeats) {
+        for (const FramePtr& heartbeat : take_if(frames, heartbeats)) {
+          const StreamSet route = heartbeat_routes_.route(heartbeat->header, standing());
+          for (size_t kind = 0; kind < kStreams; ++kind) {
+            if (route[kind]) parts[kind].push_back(heartbeat);
           }
         }
       }
     }
-    if (has_beats) dial_beats();
-    if (lanes[kBulkLane] != nullptr) {
+    if (has_heartbeats) dial_heartbeats();
+    if (streams[kBulkStream] != nullptr) {
       const FrameBatch bulk =
           take_if(frames, [&](const FramePtr& frame) { return is_large(*frame); });
-      parts[kBulkLane].insert(parts[kBulkLane].end(), bulk.begin(), bulk.end());
+      parts[kBulkStream].insert(parts[kBulkStream].end(), bulk.begin(), bulk.end());
     }
-    bool taken = frames.empty() || lanes[kSmallLane]->send(std::move(frames));
-    // No lane waits for another one, nor hides that it refuses. The lane for heartbeats may end
+    bool taken = frames.empty() || streams[kControlStream]->send(std::move(frames));
+    // No stream waits for another one, nor hides that it refuses. The stream for heartbeats may end
     // without the connection.
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      if (parts[lane].empty()) continue;
-      taken = (lanes[lane]->send(std::move(parts[lane])) || lane == kBeatsLane) && taken;
+    for (size_t kind = 0; kind < kStreams; ++kind) {
+      if (parts[kind].empty()) continue;
+      taken = (streams[kind]->send(std::move(parts[kind])) || kind == kHeartbeatStream) && taken;
     }
     return taken;
   }
   // At the dialling end: how the stream for heartbeats is dialled. It runs whenever one end sends
-  // heartbeats and there is no such stream; `beats_dialled` follows.
-  void set_beats_dialler(std::function<void()> dial) {
+  // heartbeats and there is no such stream; `heartbeats_dialled` follows.
+  void set_heartbeat_dialler(std::function<void()> dial) {
     MutexLock lock(mutex_);
-    beats_dialler_ = std::move(dial);
+    heartbeat_dialler_ = std::move(dial);
   }
-  void beats_dialled() {
+  void heartbeats_dialled() {
     MutexLock lock(mutex_);
-    dialling_beats_ = false;
+    dialling_heartbeats_ = false;
   }
   void close() override {
     {
       MutexLock lock(mutex_);
       closing_ = true;
     }
-    for (const auto& stream : lanes()) stream->end();
+    for (const auto& stream : streams()) stream->end();
   }
   void abort(absl::Status reason) override {
     {
@@ -155,59 +155,59 @@ class GrpcConnection final : public Connection,
     finish(std::move(reason));
   }
   const PeerIdentity& peer() const override { return peer_; }
-  LanesBytes lanes_of(const Frame& frame) const override {
+  StreamsBytes streams_of(const Frame& frame) const override {
     std::shared_ptr<GrpcStream> small, bulk;
     {
       MutexLock lock(mutex_);
-      small = lanes_[kSmallLane];
-      bulk = lanes_[kBulkLane];
+      small = streams_[kControlStream];
+      bulk = streams_[kBulkStream];
     }
-    LanesBytes lanes;
-    if (small != nullptr) lanes.push_back(small->bytes());
-    // A large frame travels on the small lane if the other one did not stand yet.
-    if (bulk != nullptr && is_large(frame)) lanes.push_back(bulk->bytes());
-    return lanes;
+    StreamsBytes streams;
+    if (small != nullptr) streams.push_back(small->bytes());
+    // A large frame travels on the small stream if the other one did not stand yet.
+    if (bulk != nullptr && is_large(frame)) streams.push_back(bulk->bytes());
+    return streams;
   }
 
   uint64_t number() const { return number_; }
-  void set_lane(Lane lane, std::shared_ptr<GrpcStream> stream) {
+  void set_stream(StreamKind kind, std::shared_ptr<GrpcStream> stream) {
     std::shared_ptr<GrpcStream> earlier;
     bool cut = false;
     {
       MutexLock lock(mutex_);
       cut = cut_;
       if (!closed_) {
-        earlier = std::exchange(lanes_[lane], std::exchange(stream, nullptr));
-        if (lane == kBeatsLane) beat_routes_.restart();
+        earlier = std::exchange(streams_[kind], std::exchange(stream, nullptr));
+        if (kind == kHeartbeatStream) heartbeat_routes_.restart();
       }
     }
     if (earlier != nullptr) earlier->cut();  // the far end has given it up
     if (stream == nullptr) return;
-    // The other lane took the connection down.
+    // The other stream took the connection down.
     cut ? stream->cut() : stream->end();
   }
-  void received(Lane lane, std::vector<Frame> frames) {
+  void received(StreamKind kind, std::vector<Frame> frames) {
     std::shared_ptr<GrpcStream> hung;
-    bool has_beats = false;
+    bool has_heartbeats = false;
     TimePoint now;
     {
       MutexLock lock(mutex_);
-      if (closed_) return;  // the bulk lane may end after the connection
+      if (closed_) return;  // the bulk stream may end after the connection
       ++delivering_;
       for (const Frame& frame : frames) {
-        if (!is_beat(frame.header)) continue;
-        if (!std::exchange(has_beats, true)) now = shared_->clock.now();
-        if (!beat_routes_.on_read(frame.header, lane, standing(), now)) continue;
-        hung = std::exchange(lanes_[kBeatsLane], nullptr);
-        beat_routes_.restart();
+        if (!is_heartbeat(frame.header)) continue;
+        if (!std::exchange(has_heartbeats, true)) now = shared_->clock.now();
+        if (!heartbeat_routes_.on_read(frame.header, kind, standing(), now)) continue;
+        hung = std::exchange(streams_[kHeartbeatStream], nullptr);
+        heartbeat_routes_.restart();
       }
     }
     if (hung != nullptr) {
       log_warning("heartbeats of worker '", peer_.name, "' (", peer_.id.to_string(),
-                  ") come on other lanes than their own, which is cut");
+                  ") come on other streams than their own, which is cut");
       hung->cut();
     }
-    if (has_beats) dial_beats();
+    if (has_heartbeats) dial_heartbeats();
     shared_->with_sink(
         [&](TransportSink& sink) { sink.on_frames(shared_from_this(), std::move(frames)); });
     {
@@ -216,27 +216,27 @@ class GrpcConnection final : public Connection,
     }
     report_closed();
   }
-  // The first lane's end is the connection's; so is that of the bulk lane if it was cut, since what
-  // was on it is lost. If it ends in order, it has delivered everything. Nothing on the lane for
-  // heartbeats has to arrive, and the next heartbeat has it dialled again.
-  void lane_ended(Lane lane, const GrpcStream& ended, absl::Status reason) {
-    if (lane == kSmallLane || (lane == kBulkLane && !reason.ok())) {
+  // The first stream's end is the connection's; so is that of the bulk stream if it was cut, since
+  // what was on it is lost. If it ends in order, it has delivered everything. Nothing on the stream
+  // for heartbeats has to arrive, and the next heartbeat has it dialled again.
+  void stream_ended(StreamKind kind, const GrpcStream& ended, absl::Status reason) {
+    if (kind == kControlStream || (kind == kBulkStream && !reason.ok())) {
       finish(std::move(reason));
       return;
     }
     MutexLock lock(mutex_);
-    if (lanes_[lane].get() != &ended) return;  // it has a successor, or the connection has ended
-    lanes_[lane] = nullptr;
-    if (lane == kBeatsLane) beat_routes_.restart();
+    if (streams_[kind].get() != &ended) return;  // it has a successor, or the connection has ended
+    streams_[kind] = nullptr;
+    if (kind == kHeartbeatStream) heartbeat_routes_.restart();
   }
 
  private:
   bool is_large(const Frame& frame) const {
     return frame.payload_bytes() + frame.body.size() > shared_->options.bulk_from;
   }
-  LaneSet standing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    LaneSet set;
-    for (size_t lane = 0; lane < kLanes; ++lane) set[lane] = lanes_[lane] != nullptr;
+  StreamSet standing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    StreamSet set;
+    for (size_t kind = 0; kind < kStreams; ++kind) set[kind] = streams_[kind] != nullptr;
     return set;
   }
 
@@ -251,11 +251,11 @@ class GrpcConnection final : public Connection,
       closed_ = true;
       // Of a connection that is closed here, what is queued is still written.
       cut = cut_ = !reason.ok() && !closing_;
-      for (auto& stream : lanes_) {
+      for (auto& stream : streams_) {
         if (stream != nullptr) rest.push_back(std::move(stream));
         stream = nullptr;
       }
-      // The far end may answer an error on one lane by ending another one in order.
+      // The far end may answer an error on one stream by ending another one in order.
       for (const auto& stream : rest) {
         if (reason.ok()) reason = stream->reason();
       }
@@ -265,10 +265,10 @@ class GrpcConnection final : public Connection,
     for (const auto& stream : rest) cut ? stream->cut() : stream->end();
     if (report) report_closed();
   }
-  std::vector<std::shared_ptr<GrpcStream>> lanes() const {
+  std::vector<std::shared_ptr<GrpcStream>> streams() const {
     std::vector<std::shared_ptr<GrpcStream>> all;
     MutexLock lock(mutex_);
-    for (const auto& stream : lanes_) {
+    for (const auto& stream : streams_) {
       if (stream != nullptr) all.push_back(stream);
     }
     return all;
@@ -284,17 +284,17 @@ class GrpcConnection final : public Connection,
     frames.erase(rest, frames.end());
     return taken;
   }
-  // The accepting end cannot dial: its heartbeat on another lane is what asks the far end to.
-  void dial_beats() {
+  // The accepting end cannot dial: its heartbeat on another stream is what asks the far end to.
+  void dial_heartbeats() {
     std::function<void()> dial;
     {
       MutexLock lock(mutex_);
-      if (closed_ || dialling_beats_ || beats_dialler_ == nullptr ||
-          lanes_[kBeatsLane] != nullptr) {
+      if (closed_ || dialling_heartbeats_ || heartbeat_dialler_ == nullptr ||
+          streams_[kHeartbeatStream] != nullptr) {
         return;
       }
-      dialling_beats_ = true;
-      dial = beats_dialler_;
+      dialling_heartbeats_ = true;
+      dial = heartbeat_dialler_;
     }
     dial();
   }
@@ -314,10 +314,10 @@ class GrpcConnection final : public Connection,
   const PeerIdentity peer_;
   const uint64_t number_;
   mutable Mutex mutex_;
-  std::shared_ptr<GrpcStream> lanes_[kLanes] ABSL_GUARDED_BY(mutex_);
-  BeatRoutes beat_routes_ ABSL_GUARDED_BY(mutex_);
-  std::function<void()> beats_dialler_ ABSL_GUARDED_BY(mutex_);
-  bool dialling_beats_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<GrpcStream> streams_[kStreams] ABSL_GUARDED_BY(mutex_);
+  HeartbeatRoutes heartbeat_routes_ ABSL_GUARDED_BY(mutex_);
+  std::function<void()> heartbeat_dialler_ ABSL_GUARDED_BY(mutex_);
+  bool dialling_heartbeats_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;  // close() was called
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool cut_ ABSL_GUARDED_BY(mutex_) = false;     // by an error; set with closed_

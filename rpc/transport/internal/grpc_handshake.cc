@@ -18,8 +18,8 @@ namespace {
 
 constexpr uint32_t kProtocolVersion = 3;
 
-// Of a further lane. Until it stands, the others carry its frames.
-constexpr Nanoseconds kLaneAnswers = std::chrono::seconds(10);
+// Of a further stream. Until it stands, the others carry its frames.
+constexpr Nanoseconds kStreamAnswers = std::chrono::seconds(10);
 
 grpc::ChannelArguments channel_arguments(bool bulk) {
   grpc::ChannelArguments arguments;
@@ -110,7 +110,7 @@ class AcceptHandler final : public StreamHandler,
     return absl::OkStatus();
   }
   void on_frames(GrpcStream&, std::vector<Frame> frames) override {
-    connection()->received(lane_, std::move(frames));  // open() has set both, then begun to read
+    connection()->received(kind_, std::move(frames));  // open() has set both, then begun to read
   }
   void on_end(GrpcStream& stream, absl::Status reason) override {
     {
@@ -142,10 +142,10 @@ class AcceptHandler final : public StreamHandler,
 
   void finish(GrpcStream& stream) {
     if (const GrpcConnectionPtr connection = this->connection()) {
-      connection->lane_ended(lane_, stream, std::move(reason_));
+      connection->stream_ended(kind_, stream, std::move(reason_));
       MutexLock lock(accepted_->mutex);
       auto found = accepted_->by_number.find({connection->peer().id.bits(), connection->number()});
-      if (found != accepted_->by_number.end() && lane_ == kSmallLane) {
+      if (found != accepted_->by_number.end() && kind_ == kControlStream) {
         accepted_->by_number.erase(found);
       }
     }
@@ -166,7 +166,7 @@ class AcceptHandler final : public StreamHandler,
     if (WorkerId::from_bits(hello.expected()) != self.id) {
       refused = absl::FailedPreconditionError(
           absl::StrCat("worker '", self.name, "' (", self.id.to_string(), ") answers there"));
-    } else if (hello.lane() == 0) {
+    } else if (hello.kind() == 0) {
       refused = absl::UnavailableError("the worker has stopped");
       shared_->with_sink([&](TransportSink& sink) { refused = sink.on_accept(peer); }, false);
       if (refused.ok()) {
@@ -179,7 +179,7 @@ class AcceptHandler final : public StreamHandler,
       MutexLock lock(accepted_->mutex);
       auto found = accepted_->by_number.find({peer.id.bits(), hello.connection()});
       if (found != accepted_->by_number.end()) connection = found->second.lock();
-      if (connection == nullptr || hello.lane() >= kLanes ||
+      if (connection == nullptr || hello.kind() >= kStreams ||
           connection->peer().group != peer.group || connection->peer().name != peer.name) {
         refused = absl::FailedPreconditionError("a further stream of no connection");
       }
@@ -187,7 +187,7 @@ class AcceptHandler final : public StreamHandler,
     if (!refused.ok()) return stream->refuse(std::move(refused));
     {
       MutexLock lock(mutex_);
-      lane_ = static_cast<Lane>(hello.lane());
+      kind_ = static_cast<StreamKind>(hello.kind());
       connection_ = connection;
     }
     wire::Hello reply;
@@ -196,7 +196,7 @@ class AcceptHandler final : public StreamHandler,
     reply.set_name(self.name);
     reply.set_worker(self.id.bits());
     stream->send_hello(reply.SerializeAsString());
-    connection->set_lane(lane_, stream);
+    connection->set_stream(kind_, stream);
     if (opened) {
       shared_->with_sink([&](TransportSink& sink) { sink.on_open(connection); });
     }
@@ -211,8 +211,8 @@ class AcceptHandler final : public StreamHandler,
   }
 
   Mutex mutex_;
-  // Set by open(), before the dialler may send frames; the lane before the connection.
-  Lane lane_ = kSmallLane;
+  // Set by open(), before the dialler may send frames; the stream before the connection.
+  StreamKind kind_ = kControlStream;
   GrpcConnectionPtr connection_ ABSL_GUARDED_BY(mutex_);
   bool answering_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
@@ -234,14 +234,14 @@ absl::Status DialHandler::on_hello(GrpcStream& stream, std::string text) {
         absl::StrCat("worker '", hello->name(), "' answers there"));
   }
   open_.store(true);
-  connection_->set_lane(lane_, stream.shared_from_this());
+  connection_->set_stream(kind_, stream.shared_from_this());
   if (auto ready = std::exchange(ready_, nullptr)) ready(absl::OkStatus());
   return absl::OkStatus();
 }
 
 void DialHandler::on_end(GrpcStream& stream, absl::Status reason) {
   if (open_) {
-    connection_->lane_ended(lane_, stream, std::move(reason));
+    connection_->stream_ended(kind_, stream, std::move(reason));
   } else if (auto ready = std::exchange(ready_, nullptr)) {
     if (late_.load()) reason = absl::DeadlineExceededError("no answer before the deadline");
     if (!was_heard(reason)) reason = absl::DeadlineExceededError(reason.message());
@@ -254,21 +254,21 @@ void DialHandler::on_end(GrpcStream& stream, absl::Status reason) {
   shared_->remove(&stream);
 }
 
-std::shared_ptr<DialHandler> dial_lane(const GrpcSharedPtr& shared, const std::string& address,
-                                       const GrpcConnectionPtr& connection, Lane lane,
-                                       DialHandler::Ready ready) {
+std::shared_ptr<DialHandler> dial_stream(const GrpcSharedPtr& shared, const std::string& address,
+                                         const GrpcConnectionPtr& connection, StreamKind kind,
+                                         DialHandler::Ready ready) {
   auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
-                                           channel_arguments(lane == kBulkLane));
+                                           channel_arguments(kind == kBulkStream));
   auto stream = std::make_shared<ClientStream>(
-      channel, StreamService::kMethods[lane], *shared->queue, shared->options.limits, shared->pool);
-  auto handler = std::make_shared<DialHandler>(shared, connection, lane, std::move(ready));
+      channel, StreamService::kMethods[kind], *shared->queue, shared->options.limits, shared->pool);
+  auto handler = std::make_shared<DialHandler>(shared, connection, kind, std::move(ready));
   handler->set_stream(stream);
   stream->set_handler(handler);
   wire::Hello hello;
   hello.set_protocol(kProtocolVersion);
   hello.set_expected(connection->peer().id.bits());
   hello.set_connection(connection->number());
-  hello.set_lane(static_cast<uint32_t>(lane));
+  hello.set_stream(static_cast<uint32_t>(kind));
   {
     MutexLock lock(shared->mutex);
     hello.set_group(shared->self.group);
@@ -283,12 +283,12 @@ std::shared_ptr<DialHandler> dial_lane(const GrpcSharedPtr& shared, const std::s
   return handler;
 }
 
-void dial_further_lane(const GrpcSharedPtr& shared, const std::string& address,
-                       const GrpcConnectionPtr& connection, Lane lane) {
-  const auto dial = dial_lane(shared, address, connection, lane, [=](const absl::Status&) {
-    if (lane == kBeatsLane) connection->beats_dialled();
+void dial_further_stream(const GrpcSharedPtr& shared, const std::string& address,
+                         const GrpcConnectionPtr& connection, StreamKind kind) {
+  const auto dial = dial_stream(shared, address, connection, kind, [=](const absl::Status&) {
+    if (kind == kHeartbeatStream) connection->heartbeats_dialled();
   });
-  give_up_at(shared->clock, shared->clock.now() + kLaneAnswers, dial);
+  give_up_at(shared->clock, shared->clock.now() + kStreamAnswers, dial);
 }
 
 void give_up_at(Clock& clock, TimePoint deadline, const std::shared_ptr<DialHandler>& dial) {

@@ -46,10 +46,10 @@ class DialHandler final : public StreamHandler {
  public:
   using Ready = absl::AnyInvocable<void(absl::Status)>;
   // `ready` runs once: OK after the far end's answer, else why not.
-  DialHandler(GrpcSharedPtr shared, GrpcConnectionPtr connection, Lane lane, Ready ready)
+  DialHandler(GrpcSharedPtr shared, GrpcConnectionPtr connection, StreamKind kind, Ready ready)
       : shared_(std::move(shared)),
         connection_(std::move(connection)),
-        lane_(lane),
+        kind_(kind),
         ready_(std::move(ready)) {}
 
   void set_stream(std::weak_ptr<GrpcStream> stream) { stream_ = std::move(stream); }
@@ -62,14 +62,14 @@ class DialHandler final : public StreamHandler {
 
   absl::Status on_hello(GrpcStream& stream, std::string text) override;
   void on_frames(GrpcStream&, std::vector<Frame> frames) override {
-    connection_->received(lane_, std::move(frames));
+    connection_->received(kind_, std::move(frames));
   }
   void on_end(GrpcStream& stream, absl::Status reason) override;
 
  private:
   const GrpcSharedPtr shared_;
   const GrpcConnectionPtr connection_;
-  const Lane lane_;
+  const StreamKind kind_;
   Ready ready_;
   std::weak_ptr<GrpcStream> stream_;
   std::atomic<bool> open_{false};
@@ -77,15 +77,15 @@ class DialHandler final : public StreamHandler {
 };
 
 // Dials one stream of `connection`.
-std::shared_ptr<DialHandler> dial_lane(const GrpcSharedPtr& shared, const std::string& address,
-                                       const GrpcConnectionPtr& connection, Lane lane,
-                                       DialHandler::Ready ready);
+std::shared_ptr<DialHandler> dial_stream(const GrpcSharedPtr& shared, const std::string& address,
+                                         const GrpcConnectionPtr& connection, StreamKind kind,
+                                         DialHandler::Ready ready);
 
 // Has the dial fail with DeadlineExceeded then, unless it was answered.
 void give_up_at(Clock& clock, TimePoint deadline, const std::shared_ptr<DialHandler>& dial);
 
 // Dials one more stream of `connection`, which does without it if that fails.
-void dial_further_lane(const GrpcSharedPtr& shared, const std::string& address,
-                       const GrpcConnectionPtr& connection, Lane lane);
+void dial_further_stream(const GrpcSharedPtr& shared, const std::string& address,
+                         const GrpcConnectionPtr& connection, StreamKind kind);
 
 }  // namespace weft::rpc_internal

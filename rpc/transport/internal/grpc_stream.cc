@@ -140,7 +140,7 @@ void GrpcStream::end() {
   start(todo);
 }
 
-LaneBytes GrpcStream::bytes() const {
+StreamBytes GrpcStream::bytes() const {
   MutexLock lock(mutex_);
   return {taken_bytes_, taken_bytes_ - queued_bytes_ - writer_bytes_};
 }
@@ -191,7 +191,7 @@ void GrpcStream::read_done(bool ok) {
   // come, they go first. Where they come one by one it is a herald, which wakes the far end while
   // this end still works.
   if (crowded_ == 0 ||
-      !ServingThreads::put_off_to_end([self = shared_from_this()] { self->read_on(); })) {
+      !ServingThreads::defer_to_end([self = shared_from_this()] { self->read_on(); })) {
     read_on();
   }
 }
@@ -256,7 +256,7 @@ void GrpcStream::count_off() {
     queue_.clear();
     queued_bytes_ = writer_bytes_ = 0;
     writer_.clear();
-    reason = reason_.ok() ? verdict() : reason_;
+    reason = reason_.ok() ? death_record() : reason_;
     handler = std::move(handler_);
   }
   if (handler != nullptr) handler->on_end(*this, std::move(reason));
@@ -300,7 +300,7 @@ void ClientStream::started(bool ok) {
   }
 }
 
-absl::Status ClientStream::verdict() const {
+absl::Status ClientStream::death_record() const {
   if (status_.ok()) return absl::OkStatus();
   wire::Hello answer;
   if (!status_.error_details().empty() && answer.ParseFromString(status_.error_details()) &&
@@ -313,10 +313,10 @@ absl::Status ClientStream::verdict() const {
 }
 
 StreamService::StreamService() {
-  for (size_t lane = 0; lane < kLanes; ++lane) {
+  for (size_t kind = 0; kind < kStreams; ++kind) {
     AddMethod(new grpc::internal::RpcServiceMethod(
-        kMethods[lane], grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
-    MarkMethodAsync(static_cast<int>(lane));
+        kMethods[kind], grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
+    MarkMethodAsync(static_cast<int>(kind));
   }
 }
 
@@ -325,13 +325,13 @@ ServerStream::ServerStream(const TransportLimits& limits, BufferPool& pool)
       accept_(*this, static_cast<GrpcOperation::Ended>(&ServerStream::accept_done)),
       done_(*this, static_cast<GrpcOperation::Ended>(&ServerStream::call_done)) {}
 
-void ServerStream::accept(StreamService& service, size_t lane, grpc::ServerCompletionQueue& queue,
+void ServerStream::accept(StreamService& service, size_t kind, grpc::ServerCompletionQueue& queue,
                           Accepted accepted) {
   accepted_ = std::move(accepted);
   keep_alive();
   note_started();
   context_.AsyncNotifyWhenDone(&done_);
-  service.request(lane, &context_, &call_, &queue, &accept_);
+  service.request(kind, &context_, &call_, &queue, &accept_);
 }
 
 void ServerStream::accept_done(bool ok) {

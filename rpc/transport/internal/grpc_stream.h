@@ -16,7 +16,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "weft/base/mutex.h"
-#include "weft/rpc/transport/internal/beat_routes.h"
+#include "weft/rpc/transport/internal/heartbeat_routes.h"
 #include "weft/rpc/transport/internal/stream_codec.h"
 
 namespace weft::rpc_internal {
@@ -63,7 +63,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   // Ends it now. If the wire hangs, `on_end` may come late: gRPC keeps a write that waits for the
   // socket until TCP gives up (kGiveUpArguments, grpc_handshake.h).
   void cut() ABSL_LOCKS_EXCLUDED(mutex_);
-  LaneBytes bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
+  StreamBytes bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
   // What has gone wrong on it so far, before on_end tells.
   absl::Status reason() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -75,12 +75,12 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   virtual void start_write(const grpc::ByteBuffer& buffer, void* tag) = 0;
   // The dialling end alone: tells the far end that nothing more will be written.
   virtual void start_last_write(void* tag) = 0;
-  // The last operation: the far end's verdict, or ours.
+  // The last operation: the far end's death record, or ours.
   virtual void start_finish(void* tag) = 0;
   virtual bool accepting() const = 0;
   virtual void try_cancel() = 0;
   // Why the stream ended, known once it has finished.
-  virtual absl::Status verdict() const = 0;
+  virtual absl::Status death_record() const = 0;
 
   // From here gRPC uses the stream until all its operations have ended.
   void keep_alive() { self_ = shared_from_this(); }
@@ -177,7 +177,7 @@ class ClientStream final : public GrpcStream {
   void start_finish(void* tag) override { call_->Finish(&status_, tag); }
   bool accepting() const override { return false; }
   void try_cancel() override { context_.TryCancel(); }
-  absl::Status verdict() const override;
+  absl::Status death_record() const override;
   void started(bool ok);
 
   const std::shared_ptr<grpc::Channel> channel_;
@@ -188,17 +188,17 @@ class ClientStream final : public GrpcStream {
   GrpcOperation start_;
 };
 
-// The service that the accepting end offers: one method per lane.
+// The service that the accepting end offers: one method per stream.
 class StreamService final : public grpc::Service {
  public:
-  static constexpr const char* kMethods[kLanes] = {"/weft.Worker/Stream", "/weft.Worker/Bulk",
-                                                   "/weft.Worker/Beats"};
+  static constexpr const char* kMethods[kStreams] = {"/weft.Worker/Stream", "/weft.Worker/Bulk",
+                                                     "/weft.Worker/Heartbeats"};
 
   StreamService();
-  void request(size_t lane, grpc::ServerContext* context,
+  void request(size_t kind, grpc::ServerContext* context,
                grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>* call,
                grpc::ServerCompletionQueue* queue, void* tag) {
-    RequestAsyncBidiStreaming(static_cast<int>(lane), context, call, queue, queue, tag);
+    RequestAsyncBidiStreaming(static_cast<int>(kind), context, call, queue, queue, tag);
   }
 };
 
@@ -211,7 +211,7 @@ class ServerStream final : public GrpcStream {
   ServerStream(const TransportLimits& limits, BufferPool& pool);
   // Waits for one stream to be opened; `accepted` then sets its handler, which gets the hello.
   // Without a call when the server ends.
-  void accept(StreamService& service, size_t lane, grpc::ServerCompletionQueue& queue,
+  void accept(StreamService& service, size_t kind, grpc::ServerCompletionQueue& queue,
               Accepted accepted);
 
  private:
@@ -221,7 +221,7 @@ class ServerStream final : public GrpcStream {
   void start_finish(void* tag) override;
   bool accepting() const override { return true; }
   void try_cancel() override { context_.TryCancel(); }
-  absl::Status verdict() const override { return absl::OkStatus(); }
+  absl::Status death_record() const override { return absl::OkStatus(); }
   void accept_done(bool ok);
   void call_done(bool ok);
 

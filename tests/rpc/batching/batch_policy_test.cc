@@ -18,7 +18,7 @@ TEST(BatchPolicy, AFullBatchBeginsAtOnceOthersWhenTheOldestHasWaited) {
   EXPECT_EQ(policy.begins_at(3, kStart), kStart + milliseconds(3));
 }
 
-TEST(BatchPolicy, WithoutAWaitNobodyWaitsForCompany) {
+TEST(BatchPolicy, WithoutAWaitNobodyWaitsForOthers) {
   const BatchPolicy policy({.max_size = 4});
   EXPECT_EQ(policy.begins_at(1, kStart), kStart);
 }
@@ -63,8 +63,8 @@ TEST(BatchPolicy, TheGoalCutsTheWait) {
   EXPECT_EQ(policy.begins_at(0, kStart), kStart);
 }
 
-TEST(BatchPolicy, AsManyAsWereThereLatelyAreCompanyEnough) {
-  BatchPolicy policy({.max_size = 64, .max_wait = milliseconds(3), .learn_company = true});
+TEST(BatchPolicy, AsManyAsWereThereLatelyAreEnough) {
+  BatchPolicy policy({.max_size = 64, .max_wait = milliseconds(3), .adaptive = true});
   EXPECT_EQ(policy.begins_at(1, kStart), TimePoint::min());  // nobody else has been seen
   policy.seen(5);
   EXPECT_EQ(policy.begins_at(4, kStart), kStart + milliseconds(3));

@@ -478,7 +478,7 @@ TEST_F(Batching, OptionsThatContradictThemselvesAreNamed) {
   EXPECT_THAT(error({.max_running = 0}), HasSubstr("max_running"));
   EXPECT_THAT(error({.max_size = 9, .max_pending = 8}), HasSubstr("max_pending (8)"));
   EXPECT_THAT(error({.max_wait = milliseconds(-1)}), HasSubstr("max_wait"));
-  EXPECT_THAT(error({.learn_company = true}), HasSubstr("learn_company"));
+  EXPECT_THAT(error({.adaptive = true}), HasSubstr("adaptive"));
   EXPECT_THAT(error({.max_wait = weft::kUntilFull, .latency_goal = milliseconds(1)}),
               HasSubstr("latency_goal"));
 }

@@ -32,15 +32,16 @@ class MembershipCoreTest : public MembershipGroup {
     core_.suspect(worker, silent(), out);
     return out.questions.empty() ? 0 : out.questions.front().number;
   }
-  MembershipActions answer(WorkerId worker, uint64_t question, std::vector<Verdict> verdicts) {
+  MembershipActions answer(WorkerId worker, uint64_t question,
+                           std::vector<DeathRecord> death_records) {
     MembershipActions out;
-    core_.answer(worker, question, std::move(verdicts), out);
+    core_.answer(worker, question, std::move(death_records), out);
     return out;
   }
 
-  MembershipActions answer_beat(WorkerId from, uint64_t number) {
+  MembershipActions answer_heartbeat(WorkerId from, uint64_t number) {
     MembershipActions out;
-    core_.on_beat_answer(from, number, now_, out);
+    core_.on_heartbeat_answer(from, number, now_, out);
     return out;
   }
 };
@@ -55,23 +56,23 @@ TEST(MembershipPost, ANoticeCarriesAReasonThatIsNoText) {
 }
 
 TEST_F(MembershipCoreTest, APairWithNothingBetweenThemExchangesNothing) {
-  for (int i = 0; i < 100; ++i) EXPECT_TRUE(tick(false, TimePoint()).beats.empty());
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(tick(false, TimePoint()).heartbeats.empty());
   EXPECT_EQ(core_.leases(), 0u);
-  EXPECT_TRUE(core_.trusts(kOne, now_));
+  EXPECT_TRUE(core_.validities(kOne, now_));
 }
 
-TEST_F(MembershipCoreTest, BeatsGoOnForAWhileAfterTheLastCall) {
-  EXPECT_EQ(tick(true, now_).beats.size(), 1u);
+TEST_F(MembershipCoreTest, HeartbeatsGoOnForAWhileAfterTheLastCall) {
+  EXPECT_EQ(tick(true, now_).heartbeats.size(), 1u);
   EXPECT_EQ(core_.leases(), 1u);
   const TimePoint last = now_;
   while (now_ < last + seconds(10) - milliseconds(200)) {
-    EXPECT_EQ(tick(false, now_).beats.size(), 1u);
+    EXPECT_EQ(tick(false, now_).heartbeats.size(), 1u);
   }
-  EXPECT_TRUE(tick(false, now_).beats.empty());
+  EXPECT_TRUE(tick(false, now_).heartbeats.empty());
   EXPECT_EQ(core_.leases(), 0u);
 }
 
-TEST_F(MembershipCoreTest, SilenceIsSuspectOnceItLastsLongerThanPatience) {
+TEST_F(MembershipCoreTest, SilenceIsSuspectOnceItLastsLongerThanSuspectAfter) {
   const TimePoint heard = now_;
   tick(true, heard);
   const TimePoint begun = now_;
@@ -80,7 +81,7 @@ TEST_F(MembershipCoreTest, SilenceIsSuspectOnceItLastsLongerThanPatience) {
   EXPECT_EQ(now_ - begun, milliseconds(1800));
   ASSERT_EQ(out.questions.size(), 1u);
   EXPECT_EQ(out.questions[0].suspect, kOne);
-  EXPECT_TRUE(out.questions[0].condemn);
+  EXPECT_TRUE(out.questions[0].declare_dead);
   EXPECT_THAT(out.questions[0].reason, HasSubstr("was not heard of for 1.8s"));
   // It is asked once.
   EXPECT_TRUE(tick(true, heard).questions.empty());
@@ -102,7 +103,7 @@ TEST_F(MembershipCoreTest, WhoHearsNobodyWaitsLonger) {
   EXPECT_EQ(now_ - begun, milliseconds(2200));
   EXPECT_EQ(out.questions.size(), 2u);
   // One that is heard shows that the other is the silent one.
-  MembershipCore other({kSelf, "me", "a0"}, LeaseLimits{}, now_);
+  MembershipCore other({kSelf, "me", "a0"}, LeaseOptions{}, now_);
   other.add({kOne, "one", "a1"});
   other.add({kTwo, "two", "a2"});
   other.established();
@@ -144,35 +145,37 @@ TEST_F(MembershipCoreTest, WhoWasStoppedJudgesNobodyForIt) {
 }
 
 // Time until which calls are sent, as far as the actions say.
-std::vector<TimePoint> trusted(const MembershipActions& out) {
+std::vector<TimePoint> lease_valid(const MembershipActions& out) {
   std::vector<TimePoint> until;
-  for (const MembershipActions::Trust& trust : out.trusts) until.push_back(trust.until);
+  for (const MembershipActions::Validity& validity : out.validities)
+    until.push_back(validity.until);
   return until;
 }
 
-TEST_F(MembershipCoreTest, ADoubtThatIsOverTakesNoSuspicionBack) {
-  MembershipCore newcomer{{kSelf, "me", "a0"}, LeaseLimits{}, now_};
-  newcomer.add({kOne, "one", "a1"});
+TEST_F(MembershipCoreTest, ASuspectReportThatIsOverTakesNoSuspicionBack) {
+  MembershipCore joiner{{kSelf, "me", "a0"}, LeaseOptions{}, now_};
+  joiner.add({kOne, "one", "a1"});
   MembershipActions out;
-  newcomer.unanswered(kOne, absl::DeadlineExceededError("does not answer"), out);
+  joiner.unanswered(kOne, absl::DeadlineExceededError("does not answer"), out);
   const auto tick = [&](TimePoint heard) {
     now_ += milliseconds(200);
-    newcomer.tick(now_, {{kOne, true, heard}}, out);
+    joiner.tick(now_, {{kOne, true, heard}}, out);
   };
   for (int i = 0; i < 17; ++i) tick(TimePoint());
   ASSERT_TRUE(out.questions.empty());
-  newcomer.suspect(kOne, silent(), out);
+  joiner.suspect(kOne, silent(), out);
   ASSERT_EQ(out.questions.size(), 1u);
-  EXPECT_TRUE(out.questions[0].condemn);
+  EXPECT_TRUE(out.questions[0].declare_dead);
   tick(TimePoint());
-  tick(now_ + milliseconds(100));  // it is heard, but its beats are not answered from here any more
+  tick(now_ +
+       milliseconds(100));  // it is heard, but its heartbeats are not answered from here any more
   MembershipActions decided;
-  newcomer.answer(kOne, out.questions[0].number, absl::DeadlineExceededError("no store"), decided);
+  joiner.answer(kOne, out.questions[0].number, absl::DeadlineExceededError("no store"), decided);
   ASSERT_EQ(decided.gone.size(), 1u);
   EXPECT_EQ(decided.gone[0].worker, kOne);
 }
 
-TEST_F(MembershipCoreTest, OnlySoManyStrangersAreLookedUpAtATime) {
+TEST_F(MembershipCoreTest, OnlySoManyUnknownAreLookedUpAtATime) {
   MembershipActions out;
   for (uint32_t index = 10; index < 10 + 5000; ++index) core_.meet({index, 1}, out);
   EXPECT_EQ(out.lookups.size(), 4096u);
@@ -185,35 +188,35 @@ TEST_F(MembershipCoreTest, OnlySoManyStrangersAreLookedUpAtATime) {
   EXPECT_EQ(more.lookups.size(), 1u);
 }
 
-TEST_F(MembershipCoreTest, CallsAreSentWhileBeatsAreAnsweredAndWhereThereIsNoLease) {
-  EXPECT_THAT(trusted(tick(false, now_)), ElementsAre());
+TEST_F(MembershipCoreTest, CallsAreSentWhileHeartbeatsAreAnsweredAndWhereThereIsNoLease) {
+  EXPECT_THAT(lease_valid(tick(false, now_)), ElementsAre());
   const MembershipActions begun = tick(true, now_);
-  EXPECT_THAT(trusted(begun), ElementsAre(now_ + milliseconds(1400)));
-  const uint64_t second = tick(true, now_).beats[0].number;
+  EXPECT_THAT(lease_valid(begun), ElementsAre(now_ + milliseconds(1400)));
+  const uint64_t second = tick(true, now_).heartbeats[0].number;
   const TimePoint sent = now_;
-  EXPECT_THAT(trusted(tick(true, now_)), ElementsAre());
-  EXPECT_THAT(trusted(answer_beat(kOne, second)), ElementsAre(sent + milliseconds(1400)));
-  EXPECT_THAT(trusted(answer_beat(kOne, begun.beats[0].number)), ElementsAre());
-  for (int i = 0; i < 49; ++i) EXPECT_THAT(trusted(tick(false, now_)), ElementsAre());
-  EXPECT_THAT(trusted(tick(false, now_)), ElementsAre(kNever));
-  EXPECT_THAT(trusted(tick(false, now_)), ElementsAre());
+  EXPECT_THAT(lease_valid(tick(true, now_)), ElementsAre());
+  EXPECT_THAT(lease_valid(answer_heartbeat(kOne, second)), ElementsAre(sent + milliseconds(1400)));
+  EXPECT_THAT(lease_valid(answer_heartbeat(kOne, begun.heartbeats[0].number)), ElementsAre());
+  for (int i = 0; i < 49; ++i) EXPECT_THAT(lease_valid(tick(false, now_)), ElementsAre());
+  EXPECT_THAT(lease_valid(tick(false, now_)), ElementsAre(kNever));
+  EXPECT_THAT(lease_valid(tick(false, now_)), ElementsAre());
 }
 
-TEST_F(MembershipCoreTest, TrustCountsFromWhenTheAnsweredBeatWasSent) {
-  const uint64_t first = tick(true, now_).beats[0].number;
+TEST_F(MembershipCoreTest, ValidityCountsFromWhenTheAnsweredHeartbeatWasSent) {
+  const uint64_t first = tick(true, now_).heartbeats[0].number;
   const TimePoint sent = now_;
-  const uint64_t second = tick(true, now_).beats[0].number;
+  const uint64_t second = tick(true, now_).heartbeats[0].number;
   tick(true, now_);
-  answer_beat(kOne, second);
-  EXPECT_TRUE(core_.trusts(kOne, sent + milliseconds(200 + 1399)));
-  EXPECT_FALSE(core_.trusts(kOne, sent + milliseconds(200 + 1400)));
-  answer_beat(kOne, first);  // a late answer to an earlier beat takes nothing back
-  EXPECT_TRUE(core_.trusts(kOne, sent + milliseconds(200 + 1399)));
-  answer_beat(kOne, 1u << 30);  // never sent
-  EXPECT_FALSE(core_.trusts(kOne, sent + milliseconds(200 + 1400)));
+  answer_heartbeat(kOne, second);
+  EXPECT_TRUE(core_.validities(kOne, sent + milliseconds(200 + 1399)));
+  EXPECT_FALSE(core_.validities(kOne, sent + milliseconds(200 + 1400)));
+  answer_heartbeat(kOne, first);  // a late answer to an earlier heartbeat takes nothing back
+  EXPECT_TRUE(core_.validities(kOne, sent + milliseconds(200 + 1399)));
+  answer_heartbeat(kOne, 1u << 30);  // never sent
+  EXPECT_FALSE(core_.validities(kOne, sent + milliseconds(200 + 1400)));
 }
 
-TEST_F(MembershipCoreTest, WhoWritesTheVerdictTellsAllOthers) {
+TEST_F(MembershipCoreTest, TheWriterOfADeathRecordTellsAllOthers) {
   const uint64_t question = suspect(kOne);
   ASSERT_NE(question, 0u);
   const auto out = answer(kOne, question, {{kOne, kSelf, "cannot be reached"}});
@@ -223,11 +226,11 @@ TEST_F(MembershipCoreTest, WhoWritesTheVerdictTellsAllOthers) {
   ASSERT_EQ(out.notices.size(), 2u);
   EXPECT_EQ(out.notices[0].to, kTwo);
   EXPECT_EQ(out.notices[1].to, kThree);
-  EXPECT_EQ(out.notices[0].verdict, (Verdict{kOne, kSelf, "cannot be reached"}));
+  EXPECT_EQ(out.notices[0].death_record, (DeathRecord{kOne, kSelf, "cannot be reached"}));
   EXPECT_FALSE(core_.is_live(kOne));
 }
 
-TEST_F(MembershipCoreTest, AVerdictOfAnotherIsNotRepeated) {
+TEST_F(MembershipCoreTest, ADeathRecordOfAnotherIsNotRepeated) {
   const uint64_t question = suspect(kOne);
   const auto out = answer(kOne, question, {{kOne, kTwo, "was silent"}});
   ASSERT_EQ(out.gone.size(), 1u);
@@ -237,30 +240,31 @@ TEST_F(MembershipCoreTest, AVerdictOfAnotherIsNotRepeated) {
 }
 
 // Its question reached the list, and somebody who has read it is quicker than the answer.
-TEST_F(MembershipCoreTest, WhoHearsOfItsOwnVerdictFromAnotherTellsAll) {
+TEST_F(MembershipCoreTest, AWorkerThatHearsOfItsOwnDeathRecordTellsAll) {
   const uint64_t question = suspect(kOne);
-  const Verdict verdict{kOne, kSelf, "cannot be reached"};
+  const DeathRecord death_record{kOne, kSelf, "cannot be reached"};
   MembershipActions out;
-  core_.on_notice(verdict, out);
+  core_.on_notice(death_record, out);
   ASSERT_EQ(out.gone.size(), 1u);
   EXPECT_EQ(out.notices.size(), 2u);
-  EXPECT_TRUE(answer(kOne, question, {verdict}).notices.empty());
+  EXPECT_TRUE(answer(kOne, question, {death_record}).notices.empty());
 }
 
-TEST_F(MembershipCoreTest, WhatACondemnedWriterHadWrittenIsToldAlsoIfItIsHeardOfLater) {
+TEST_F(MembershipCoreTest, TheRecordsOfADeadWriterAreToldAlsoIfItIsHeardOfLater) {
   const uint64_t question = suspect(kTwo);
-  const Verdict verdict{kTwo, kSelf, "cannot be reached"}, before{kOne, kTwo, "was silent"};
+  const DeathRecord death_record{kTwo, kSelf, "cannot be reached"},
+      before{kOne, kTwo, "was silent"};
   MembershipActions out;
-  core_.on_notice(verdict, out);
+  core_.on_notice(death_record, out);
   EXPECT_EQ(out.notices.size(), 2u);
-  const auto told = answer(kTwo, question, {before, verdict}).notices;
+  const auto told = answer(kTwo, question, {before, death_record}).notices;
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].to, kThree);
-  EXPECT_EQ(told[0].verdict, before);
+  EXPECT_EQ(told[0].death_record, before);
 }
 
-TEST_F(MembershipCoreTest, WhatACondemnedWriterHadWrittenIsToldInItsPlace) {
-  // Two condemned One, Three condemned Two, and both died before they told anybody.
+TEST_F(MembershipCoreTest, TheRecordsOfADeadWriterAreToldInItsPlace) {
+  // Two declared dead One, Three declared dead Two, and both died before they told anybody.
   const uint64_t question = suspect(kThree);
   const WorkerId four{4, 1};
   core_.add({four, "four", "a4"});
@@ -270,7 +274,7 @@ TEST_F(MembershipCoreTest, WhatACondemnedWriterHadWrittenIsToldInItsPlace) {
   std::vector<WorkerId> told;
   for (const auto& notice : out.notices) {
     EXPECT_EQ(notice.to, four);
-    told.push_back(notice.verdict.dead);
+    told.push_back(notice.death_record.dead);
   }
   EXPECT_THAT(told, ::testing::UnorderedElementsAre(kOne, kTwo, kThree));
 }
@@ -286,7 +290,7 @@ TEST_F(MembershipCoreTest, WhoFindsItselfInTheListIsFenced) {
   EXPECT_EQ(suspect(kTwo), 0u);
   MembershipActions none;
   EXPECT_TRUE(absl::IsPermissionDenied(core_.admit({{9, 1}, "nine", "a9"}, none)));
-  EXPECT_TRUE(tick(true, TimePoint()).beats.empty());
+  EXPECT_TRUE(tick(true, TimePoint()).heartbeats.empty());
 }
 
 TEST_F(MembershipCoreTest, ANoticeAboutItselfFences) {
@@ -310,7 +314,7 @@ TEST_F(MembershipCoreTest, WithoutTheStoreThePairAloneIsOver) {
 }
 
 // It may be dead to all that it gave up, and nobody is left who would tell it.
-TEST_F(MembershipCoreTest, WhoGaveUpAPeerWithoutAVerdictReadsTheListUntilItDecides) {
+TEST_F(MembershipCoreTest, AWorkerThatGaveUpAPeerReadsTheListUntilItDecides) {
   MembershipActions out;
   core_.answer(kOne, suspect(kOne), absl::DeadlineExceededError("no store"), out);
   const TimePoint given_up = now_;
@@ -322,7 +326,7 @@ TEST_F(MembershipCoreTest, WhoGaveUpAPeerWithoutAVerdictReadsTheListUntilItDecid
   const auto first = next_question();
   ASSERT_EQ(first.size(), 1u);
   EXPECT_EQ(first[0].suspect, kSelf);
-  EXPECT_FALSE(first[0].condemn);
+  EXPECT_FALSE(first[0].declare_dead);
   EXPECT_GE(now_ - given_up, milliseconds(1800));
   // One at a time; the list is read again whether it was silent or had nothing to say.
   EXPECT_TRUE(tick(false, now_, seconds(5)).questions.empty());
@@ -339,13 +343,13 @@ TEST_F(MembershipCoreTest, WhoGaveUpAPeerWithoutAVerdictReadsTheListUntilItDecid
   EXPECT_TRUE(tick(false, now_, seconds(5)).questions.empty());
 }
 
-TEST_F(MembershipCoreTest, AVerdictOnWhomItGaveUpEndsTheReading) {
+TEST_F(MembershipCoreTest, ADeathRecordOfTheGivenUpPeerEndsTheReading) {
   MembershipActions out;
   core_.answer(kOne, suspect(kOne), absl::DeadlineExceededError("no store"), out);
   const auto read = tick(false, now_, seconds(5)).questions;
   ASSERT_EQ(read.size(), 1u);
-  // Its own verdict, which reached the list late: all hear of it, once.
-  const std::vector<Verdict> list = {{kOne, kSelf, "cannot be reached"}};
+  // Its own death record, which reached the list late: all hear of it, once.
+  const std::vector<DeathRecord> list = {{kOne, kSelf, "cannot be reached"}};
   EXPECT_EQ(answer(kSelf, read[0].number, list).notices.size(), 2u);
   EXPECT_TRUE(tick(false, now_, seconds(5)).questions.empty());
   EXPECT_TRUE(answer(kTwo, suspect(kTwo), list).notices.empty());
@@ -355,29 +359,29 @@ TEST_F(MembershipCoreTest, ARefusedWorkerOnlyReads) {
   MembershipActions out;
   core_.refused(kOne, absl::PermissionDeniedError("was declared dead"), out);
   ASSERT_EQ(out.questions.size(), 1u);
-  EXPECT_FALSE(out.questions[0].condemn);
+  EXPECT_FALSE(out.questions[0].declare_dead);
   const auto after = answer(kOne, out.questions[0].number, {});
   ASSERT_EQ(after.gone.size(), 1u);
   EXPECT_TRUE(after.notices.empty());
 }
 
 // One lost packet may cost a dial: its lease decides, from then on.
-TEST_F(MembershipCoreTest, WhoDoesNotAnswerADialIsDialledAgainAndLeasedNotCondemned) {
+TEST_F(MembershipCoreTest, APeerThatDoesNotAnswerADialIsDialledAgainAndLeasedNotDeclaredDead) {
   (void)tick(false, now_);
   MembershipActions out;
   core_.unanswered(kOne, unheard(), out);
   EXPECT_TRUE(out.questions.empty());
-  EXPECT_TRUE(out.doubts.empty());
+  EXPECT_TRUE(out.suspect_reports.empty());
   EXPECT_EQ(out.redials, std::vector<WorkerId>{kOne});
   const TimePoint begun = now_, heard = now_;
   std::vector<MembershipActions::Question> questions;
   while (questions.empty() && now_ < begun + seconds(5)) questions = tick(false, heard).questions;
   ASSERT_EQ(questions.size(), 1u);
-  EXPECT_TRUE(questions[0].condemn);
+  EXPECT_TRUE(questions[0].declare_dead);
   EXPECT_EQ(now_ - begun, milliseconds(2000));
 }
 
-TEST_F(MembershipCoreTest, AStrangerThatIsGivenUpIsNotFoundAnymore) {
+TEST_F(MembershipCoreTest, AnUnknownThatIsGivenUpIsNotFoundAnymore) {
   MembershipActions out;
   core_.meet({5, 3}, out);
   core_.give_up({5, 3}, absl::ResourceExhaustedError("too many posts"), out);
@@ -386,62 +390,62 @@ TEST_F(MembershipCoreTest, AStrangerThatIsGivenUpIsNotFoundAnymore) {
   EXPECT_FALSE(core_.is_live({5, 3}));
 }
 
-TEST_F(MembershipCoreTest, LooksAfterSomebodyWhomANewcomerDoubts) {
-  EXPECT_TRUE(tick(false, now_).beats.empty());
+TEST_F(MembershipCoreTest, LooksAfterSomebodyWhomAJoinerSuspects) {
+  EXPECT_TRUE(tick(false, now_).heartbeats.empty());
   MembershipActions out;
   core_.look_after(kOne, out);
   EXPECT_TRUE(out.lookups.empty());
   core_.look_after({9, 9}, out);
   EXPECT_EQ(out.lookups, (std::vector<WorkerId>{{9, 9}})) << "nobody else may know it";
-  EXPECT_EQ(tick(false, now_).beats.size(), 1u);
+  EXPECT_EQ(tick(false, now_).heartbeats.size(), 1u);
   size_t questions = 0;
   for (int i = 0; i < 12; ++i) questions += tick(false, TimePoint()).questions.size();
   EXPECT_EQ(questions, 1u);
 }
 
-constexpr WorkerId kStranger{5, 3};
+constexpr WorkerId kUnknown{5, 3};
 
-TEST_F(MembershipCoreTest, AStrangerIsLookedUpOnceAndBecomesAMember) {
+TEST_F(MembershipCoreTest, AnUnknownIsLookedUpOnceAndBecomesAMember) {
   MembershipActions out;
-  core_.meet(kStranger, out);
-  core_.meet(kStranger, out);
-  EXPECT_THAT(out.lookups, ::testing::ElementsAre(kStranger));
-  EXPECT_TRUE(core_.found(kStranger, WorkerInfo{kStranger, "five", "a5"}, out));
-  EXPECT_TRUE(core_.is_live(kStranger));
+  core_.meet(kUnknown, out);
+  core_.meet(kUnknown, out);
+  EXPECT_THAT(out.lookups, ::testing::ElementsAre(kUnknown));
+  EXPECT_TRUE(core_.found(kUnknown, WorkerInfo{kUnknown, "five", "a5"}, out));
+  EXPECT_TRUE(core_.is_live(kUnknown));
   EXPECT_TRUE(out.gone.empty());
   // The time limit's word comes after the answer.
-  EXPECT_FALSE(core_.found(kStranger, absl::DeadlineExceededError("late"), out));
-  EXPECT_TRUE(core_.is_live(kStranger));
+  EXPECT_FALSE(core_.found(kUnknown, absl::DeadlineExceededError("late"), out));
+  EXPECT_TRUE(core_.is_live(kUnknown));
 }
 
-TEST_F(MembershipCoreTest, AStrangerOfWhomThereIsNoRecordIsGone) {
+TEST_F(MembershipCoreTest, AnUnknownWithoutARecordIsGone) {
   const std::vector<absl::StatusOr<std::optional<WorkerInfo>>> answers = {
       std::optional<WorkerInfo>(), absl::UnavailableError("no store"),
-      WorkerInfo{kStranger, "two", "a5"}};  // somebody has that name
+      WorkerInfo{kUnknown, "two", "a5"}};  // somebody has that name
   for (const auto& record : answers) {
-    MembershipCore core({kSelf, "me", "a0"}, LeaseLimits{}, now_);
+    MembershipCore core({kSelf, "me", "a0"}, LeaseOptions{}, now_);
     core.add({kTwo, "two", "a2"});
     MembershipActions out;
-    core.meet(kStranger, out);
-    EXPECT_FALSE(core.found(kStranger, record, out));
+    core.meet(kUnknown, out);
+    EXPECT_FALSE(core.found(kUnknown, record, out));
     ASSERT_EQ(out.gone.size(), 1u);
-    EXPECT_EQ(out.gone[0].worker, kStranger);
+    EXPECT_EQ(out.gone[0].worker, kUnknown);
     EXPECT_TRUE(absl::IsUnavailable(out.gone[0].reason));
     // From now on that is known without asking.
     MembershipActions again;
-    core.meet(kStranger, again);
+    core.meet(kUnknown, again);
     EXPECT_TRUE(again.lookups.empty());
     EXPECT_EQ(again.gone.size(), 1u);
   }
 }
 
-TEST_F(MembershipCoreTest, WhatIsHeardOfAStrangerEndsItsLookup) {
+TEST_F(MembershipCoreTest, WhatIsHeardOfAnUnknownEndsItsLookup) {
   MembershipActions out;
-  core_.meet(kStranger, out);
-  core_.on_notice({kStranger, kOne, "was silent"}, out);
+  core_.meet(kUnknown, out);
+  core_.on_notice({kUnknown, kOne, "was silent"}, out);
   ASSERT_EQ(out.gone.size(), 1u);
-  EXPECT_FALSE(core_.found(kStranger, WorkerInfo{kStranger, "five", "a5"}, out));
-  EXPECT_FALSE(core_.is_live(kStranger));
+  EXPECT_FALSE(core_.found(kUnknown, WorkerInfo{kUnknown, "five", "a5"}, out));
+  EXPECT_FALSE(core_.is_live(kUnknown));
   // Who is fenced takes those that it never met for dead as well.
   const WorkerId other{6, 1};
   out = {};
@@ -453,7 +457,7 @@ TEST_F(MembershipCoreTest, WhatIsHeardOfAStrangerEndsItsLookup) {
 
 // Of the two the refusing one may be dead: then the refusal says nothing.
 TEST_F(MembershipCoreTest, OnlyAWorkerThatTheListDoesNotNameRefuses) {
-  const auto refused = [&](WorkerId by, std::vector<Verdict> list) {
+  const auto refused = [&](WorkerId by, std::vector<DeathRecord> list) {
     MembershipActions out;
     core_.refused(by, absl::PermissionDeniedError("was declared dead itself"), out);
     EXPECT_TRUE(out.refused.ok());
@@ -464,7 +468,7 @@ TEST_F(MembershipCoreTest, OnlyAWorkerThatTheListDoesNotNameRefuses) {
   EXPECT_TRUE(refused(kThree, {{kSelf, kTwo, "was silent"}}).ok());
 }
 
-TEST_F(MembershipCoreTest, ANewcomerIsToldOfTheDeathsThatItMayHaveMissed) {
+TEST_F(MembershipCoreTest, AJoinerIsToldOfTheDeathsThatItMayHaveMissed) {
   MembershipActions out;
   core_.on_notice({kTwo, kOne, "was silent"}, out);
   core_.left(kThree);  // that is in the store
@@ -472,13 +476,13 @@ TEST_F(MembershipCoreTest, ANewcomerIsToldOfTheDeathsThatItMayHaveMissed) {
   ASSERT_TRUE(core_.admit({{4, 1}, "four", "a4"}, out).ok());
   ASSERT_EQ(out.notices.size(), 1u);
   EXPECT_EQ(out.notices[0].to, (WorkerId{4, 1}));
-  EXPECT_EQ(out.notices[0].verdict, (Verdict{kTwo, kOne, "was silent"}));
+  EXPECT_EQ(out.notices[0].death_record, (DeathRecord{kTwo, kOne, "was silent"}));
 }
 
-TEST_F(MembershipCoreTest, LivesThatEndedAndWereNeverPeersAreBuried) {
-  const auto buried = [&](std::vector<WorkerId> tied) {
+TEST_F(MembershipCoreTest, EndedIncarnationsThatWereNeverPeersAreSettled) {
+  const auto settled = [&](std::vector<WorkerId> tied) {
     MembershipActions out;
-    core_.bury(tied, out);
+    core_.settle_ended(tied, out);
     std::vector<WorkerId> gone;
     for (const auto& one : out.gone) gone.push_back(one.worker);
     return gone;
@@ -488,24 +492,24 @@ TEST_F(MembershipCoreTest, LivesThatEndedAndWereNeverPeersAreBuried) {
   EXPECT_TRUE(out.gone.empty());
   restart({{1, 3}, "one", "b"}, out);
   // A peer, this worker, and a life that nobody has said anything about are left alone.
-  EXPECT_TRUE(buried({kTwo, kSelf, {1, 3}, {8, 1}}).empty());
+  EXPECT_TRUE(settled({kTwo, kSelf, {1, 3}, {8, 1}}).empty());
   const std::vector<WorkerId> over = {{7, 2}, {7, 1}, {1, 2}};
-  EXPECT_EQ(buried(over), over);
+  EXPECT_EQ(settled(over), over);
   core_.on_notice({kSelf, kTwo, "was silent"}, out);
-  EXPECT_EQ(buried({kTwo, {8, 1}}).size(), 2u);
+  EXPECT_EQ(settled({kTwo, {8, 1}}).size(), 2u);
 }
 
-TEST_F(MembershipCoreTest, ALeaseBeginsWithoutTrust) {
-  const uint64_t beat = tick(true, now_).beats[0].number;
-  EXPECT_FALSE(core_.trusts(kOne, now_));
-  answer_beat(kOne, beat);
-  EXPECT_TRUE(core_.trusts(kOne, now_));
+TEST_F(MembershipCoreTest, ALeaseBeginsInvalid) {
+  const uint64_t heartbeat = tick(true, now_).heartbeats[0].number;
+  EXPECT_FALSE(core_.validities(kOne, now_));
+  answer_heartbeat(kOne, heartbeat);
+  EXPECT_TRUE(core_.validities(kOne, now_));
 }
 
 TEST_F(MembershipCoreTest, RefusesWhoCannotBeAMember) {
-  const auto refusal = [&](const WorkerInfo& newcomer) {
+  const auto refusal = [&](const WorkerInfo& joiner) {
     MembershipActions out;
-    const absl::Status status = core_.admit(newcomer, out);
+    const absl::Status status = core_.admit(joiner, out);
     EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
     EXPECT_TRUE(out.questions.empty());
     return text(status);
@@ -515,7 +519,7 @@ TEST_F(MembershipCoreTest, RefusesWhoCannotBeAMember) {
   EXPECT_THAT(refusal({{0, 2}, "me", "b"}), HasSubstr("has the place of"));
   MembershipActions out;
   restart({{1, 3}, "one", "b"}, out);
-  EXPECT_THAT(refusal({{1, 2}, "one", "b"}), HasSubstr("an earlier life"));
+  EXPECT_THAT(refusal({{1, 2}, "one", "b"}), HasSubstr("an earlier incarnation"));
 }
 
 TEST_F(MembershipCoreTest, WhoLeftIsNotAdmittedAgain) {
@@ -527,13 +531,13 @@ TEST_F(MembershipCoreTest, WhoLeftIsNotAdmittedAgain) {
   EXPECT_TRUE(out.questions.empty());
 }
 
-TEST(LeaseLimits, NamesWhatIsWrong) {
-  EXPECT_TRUE(LeaseLimits{}.validate().ok());
-  LeaseLimits bad;
-  bad.trust = bad.patience;
-  EXPECT_THAT(text(bad.validate()), HasSubstr("trust 1.8s"));
+TEST(LeaseOptions, NamesWhatIsWrong) {
+  EXPECT_TRUE(LeaseOptions{}.validate().ok());
+  LeaseOptions bad;
+  bad.valid_for = bad.suspect_after;
+  EXPECT_THAT(text(bad.validate()), HasSubstr("valid_for 1.8s"));
   bad = {};
-  bad.interval = milliseconds(0);
+  bad.heartbeat_interval = milliseconds(0);
   EXPECT_FALSE(bad.validate().ok());
 }
 

@@ -38,7 +38,7 @@ class MembershipDriver : public ::testing::Test {
     quiescence_ = std::make_unique<Quiescence>(*agent_, executor_, clock_, members);
     quiescence_->attach();
     membership_ = std::make_unique<Membership>(*agent_, *quiescence_, clock_,
-                                               std::make_shared<VerdictList>(store_, "test", 0),
+                                               std::make_shared<DeathRecords>(store_, "test", 0),
                                                store_thread_, options_);
     membership_->attach(members, false);
     ASSERT_TRUE(agent_->start(members).ok());
@@ -59,7 +59,7 @@ class MembershipDriver : public ::testing::Test {
   ScriptedConnectionPtr connection() const {
     return std::make_shared<ScriptedConnection>(PeerIdentity{"test", "w1", peer_, "script:1"});
   }
-  size_t verdicts() const { return VerdictList(store_, "test", 0).read()->size(); }
+  size_t death_records() const { return DeathRecords(store_, "test", 0).read()->size(); }
   void say(const ConnectionPtr& connection, const wire::MembershipPost& post) {
     Frame frame;
     frame.header.kind = FrameKind::kPost;
@@ -77,16 +77,16 @@ class MembershipDriver : public ::testing::Test {
     say(connection, welcome);
   }
 
-  // The far end's answer to this worker's newest beat, or to one so many beats before.
-  void answer_beat(const ScriptedConnectionPtr& connection, const std::string& said = "",
-                   uint64_t before = 0) {
+  // The far end's answer to this worker's newest heartbeat, or to one so many heartbeats before.
+  void answer_heartbeat(const ScriptedConnectionPtr& connection, const std::string& said = "",
+                        uint64_t before = 0) {
     uint64_t newest = 0;
     for (const FramePtr& frame : connection->sent) {
-      if (frame->header.kind == FrameKind::kBeat) newest = frame->header.call;
+      if (frame->header.kind == FrameKind::kHeartbeat) newest = frame->header.call;
     }
     ASSERT_GT(newest, before);
     Frame answer;
-    answer.header.kind = FrameKind::kBeat;
+    answer.header.kind = FrameKind::kHeartbeat;
     answer.header.flags = kFlagAnswer;
     answer.header.call = newest - before;
     answer.body = said;
@@ -122,7 +122,7 @@ class MembershipDriver : public ::testing::Test {
 };
 
 // Its second connection is quicker than its first.
-TEST_F(MembershipDriver, HearsThatANewcomerWantsToEndBeforeItsFirstConnectionStands) {
+TEST_F(MembershipDriver, HearsThatAJoinerWantsToEndBeforeItsFirstConnectionStands) {
   start(1);
   const Future<void> drained = quiescence_->calls_drained();
   quiescence_->enter(std::chrono::seconds(30));
@@ -137,7 +137,7 @@ TEST_F(MembershipDriver, HearsThatANewcomerWantsToEndBeforeItsFirstConnectionSta
   };
   transport_.sink().on_open(first);
   clock_.advance(std::chrono::seconds(1));
-  EXPECT_FALSE(drained.done());  // the newcomer is one of those who have to be idle
+  EXPECT_FALSE(drained.done());  // the joiner is one of those who have to be idle
   wire::MembershipPost idle;
   idle.mutable_report()->set_phase(1);
   idle.mutable_report()->set_version(1);
@@ -146,7 +146,7 @@ TEST_F(MembershipDriver, HearsThatANewcomerWantsToEndBeforeItsFirstConnectionSta
   EXPECT_TRUE(drained.done());
 }
 
-TEST_F(MembershipDriver, CallsToWhomTheLeaseDoesNotTrustWaitUntilABeatIsAnswered) {
+TEST_F(MembershipDriver, CallsWithoutAValidLeaseWaitUntilAHeartbeatIsAnswered) {
   const ScriptedConnectionPtr peer = start_connected();
   const auto first = call();  // without a lease: sent at once
   EXPECT_EQ(calls_on(peer), 1u);
@@ -155,7 +155,7 @@ TEST_F(MembershipDriver, CallsToWhomTheLeaseDoesNotTrustWaitUntilABeatIsAnswered
   EXPECT_EQ(calls_on(peer), 2u);
   clock_.advance(milliseconds(200));
   const TimePoint sent = clock_.now();
-  answer_beat(peer);
+  answer_heartbeat(peer);
   clock_.advance(milliseconds(1399));
   (void)call();
   EXPECT_EQ(calls_on(peer), 3u);
@@ -163,11 +163,11 @@ TEST_F(MembershipDriver, CallsToWhomTheLeaseDoesNotTrustWaitUntilABeatIsAnswered
   const auto held = call();
   say_welcome(peer);  // a sign of life is no answer
   EXPECT_EQ(calls_on(peer), 3u);
-  answer_beat(peer);
+  answer_heartbeat(peer);
   EXPECT_EQ(calls_on(peer), 4u);
 }
 
-TEST_F(MembershipDriver, CallsThatWaitedForTrustHaveNotRunWhenThePeerIsGone) {
+TEST_F(MembershipDriver, CallsThatWaitedForAValidLeaseHaveNotRunWhenThePeerIsGone) {
   const ScriptedConnectionPtr peer = start_connected();
   const auto sent = call();
   clock_.advance(milliseconds(1700));  // a lease, and no answer
@@ -180,8 +180,8 @@ TEST_F(MembershipDriver, CallsThatWaitedForTrustHaveNotRunWhenThePeerIsGone) {
   EXPECT_EQ(ran_of(*held), Ran::kNo) << *held;
 }
 
-// Calls would wait for that lane as long as TCP tries.
-TEST_F(MembershipDriver, AConnectionWhoseBeatsAreLostWhileTheRestArrivesIsMadeAnew) {
+// Calls would wait for that stream as long as TCP tries.
+TEST_F(MembershipDriver, AConnectionWhoseHeartbeatsAreLostWhileTheRestArrivesIsMadeAnew) {
   const ScriptedConnectionPtr peer = start_connected();
   (void)call();
   for (int i = 0; i < 22; ++i) {  // 1.4 s of trust, 3 s without
@@ -192,13 +192,13 @@ TEST_F(MembershipDriver, AConnectionWhoseBeatsAreLostWhileTheRestArrivesIsMadeAn
   const auto held = call();
   EXPECT_EQ(calls_on(peer), 1u);
   clock_.advance(milliseconds(400));
-  EXPECT_EQ(peer->closed, 0);  // which would wait for the lane that hangs
+  EXPECT_EQ(peer->closed, 0);  // which would wait for the stream that hangs
   EXPECT_FALSE(peer->aborted.ok());
   transport_.sink().on_closed(peer, peer->aborted);
   const ScriptedConnectionPtr next = transport_.answer_dial();
   say_welcome(next);
   clock_.advance(milliseconds(200));
-  answer_beat(next);
+  answer_heartbeat(next);
   EXPECT_EQ(calls_on(next), 2u);  // the first again
   EXPECT_TRUE(agent_->is_live(peer_));
 }
@@ -214,41 +214,41 @@ TEST_F(MembershipDriver, TheConnectionOfASilentPeerIsKept) {
   }
 }
 
-// It is slow, and its lane of beats moves.
-TEST_F(MembershipDriver, AConnectionWhoseBeatsAreAnsweredTooLateForTrustIsKept) {
+// It is slow, and its stream of heartbeats moves.
+TEST_F(MembershipDriver, AConnectionWhoseHeartbeatsAreAnsweredTooLateForTheLeaseIsKept) {
   const ScriptedConnectionPtr peer = start_connected();
   (void)call();
   for (int i = 0; i < 60; ++i) {
     clock_.advance(milliseconds(200));
     say_welcome(peer);
-    if (i > 10) answer_beat(peer, "", 10);  // 2 s after it was sent
+    if (i > 10) answer_heartbeat(peer, "", 10);  // 2 s after it was sent
     ASSERT_EQ(peer->closed, 0) << i;
   }
 }
 
-TEST_F(MembershipDriver, BeatsAndAnswersSayWhichProcessThisIs) {
+TEST_F(MembershipDriver, HeartbeatsAndAnswersSayWhichProcessThisIs) {
   options_.processor_waits = std::make_shared<rpc_internal::ProcessorWaits>(proc_.root());
   const ScriptedConnectionPtr peer = start_connected();
   (void)call();
   clock_.advance(milliseconds(200));
   Frame asked;
-  asked.header.kind = FrameKind::kBeat;
+  asked.header.kind = FrameKind::kHeartbeat;
   asked.header.call = 1;
   asked.header.source = peer_;
   asked.header.destination = me_;
   transport_.deliver(peer, std::move(asked));
-  size_t beats = 0;
+  size_t heartbeats = 0;
   for (const FramePtr& frame : peer->sent) {
-    if (frame->header.kind != FrameKind::kBeat) continue;
-    ++beats;
-    wire::Beat said;
+    if (frame->header.kind != FrameKind::kHeartbeat) continue;
+    ++heartbeats;
+    wire::Heartbeat said;
     ASSERT_TRUE(said.ParseFromString(frame->body));
     EXPECT_EQ(said.host(), "boot pid:[1]");
     EXPECT_EQ(said.pid(), 7u);
     EXPECT_EQ(said.started(), 70u);
     EXPECT_EQ(said.lag_us(), 0u);
   }
-  EXPECT_EQ(beats, 2u);
+  EXPECT_EQ(heartbeats, 2u);
 }
 
 TEST_F(MembershipDriver, AProcessOfThisMachineThatWaitsForAProcessorIsNotDeclaredDead) {
@@ -256,11 +256,11 @@ TEST_F(MembershipDriver, AProcessOfThisMachineThatWaitsForAProcessorIsNotDeclare
   const ScriptedConnectionPtr peer = start_connected();
   (void)call();
   clock_.advance(milliseconds(200));
-  wire::Beat said;
+  wire::Heartbeat said;
   said.set_host(proc_.peer().host);
   said.set_pid(proc_.peer().pid);
   said.set_started(proc_.peer().started);
-  answer_beat(peer, said.SerializeAsString());
+  answer_heartbeat(peer, said.SerializeAsString());
   proc_.thread(81, "weft serving", 'R', milliseconds(1));
   clock_.advance(std::chrono::seconds(20));
   store_thread_.run_all();
@@ -276,16 +276,16 @@ TEST_F(MembershipDriver, TheStoreMayTakeLongerWhereAPeerSaysThatItIsLate) {
   const ScriptedConnectionPtr peer = start_connected();
   (void)call();
   clock_.advance(milliseconds(200));
-  wire::Beat said;
+  wire::Heartbeat said;
   said.set_lag_us(1000000);
-  answer_beat(peer, said.SerializeAsString());
+  answer_heartbeat(peer, said.SerializeAsString());
   clock_.advance(milliseconds(400));
   agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
   clock_.advance(milliseconds(2400));
   EXPECT_TRUE(agent_->is_live(peer_));
   store_thread_.run_all();
   EXPECT_FALSE(agent_->is_live(peer_));
-  EXPECT_EQ(verdicts(), 1u);
+  EXPECT_EQ(death_records(), 1u);
 }
 
 TEST_F(MembershipDriver, NobodyHearsOfTheEndOfOneWhoseJoinNobodyHeardOf) {
@@ -294,9 +294,9 @@ TEST_F(MembershipDriver, NobodyHearsOfTheEndOfOneWhoseJoinNobodyHeardOf) {
     heard.push_back(change);
   };
   start(1);
-  const ScriptedConnectionPtr newcomer = connection();
-  ASSERT_TRUE(transport_.sink().on_accept(newcomer->peer()).ok());
-  transport_.sink().on_open(newcomer);
+  const ScriptedConnectionPtr joiner = connection();
+  ASSERT_TRUE(transport_.sink().on_accept(joiner->peer()).ok());
+  transport_.sink().on_open(joiner);
   const absl::Status unknown = agent_->resolve("w1").status();
   EXPECT_TRUE(absl::IsNotFound(unknown));
   EXPECT_TRUE(absl::EndsWith(unknown.message(), "the group has: w0")) << unknown;
@@ -337,31 +337,32 @@ TEST_F(MembershipDriver, SaysThatItHeardOfTheDeathOfOneThatItNeverMet) {
   EXPECT_GT(newest_report(), before);
 }
 
-TEST_F(MembershipDriver, AQuestionThatTheStoreThreadReachesInTimeCondemns) {
+TEST_F(MembershipDriver, AQuestionThatTheStoreThreadReachesInTimeDeclaresDead) {
   start(2);
   agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
   store_thread_.run_all();
   EXPECT_FALSE(agent_->is_live(peer_));
-  EXPECT_EQ(verdicts(), 1u);
+  EXPECT_EQ(death_records(), 1u);
 }
 
-TEST_F(MembershipDriver, AQuestionThatItReachesTooLateCondemnsNobody) {
+TEST_F(MembershipDriver, AQuestionThatItReachesTooLateDeclaresNobodyDead) {
   start(2);
   agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
   clock_.advance(Membership::Options{}.store_timeout);
   EXPECT_FALSE(agent_->is_live(peer_));  // for this worker
   store_thread_.run_all();
-  EXPECT_EQ(verdicts(), 0u);
+  EXPECT_EQ(death_records(), 0u);
 }
 
-// The pair was over while the store was silent; the verdict on this worker was written later.
+// The pair was over while the store was silent; the death record on this worker was written later.
 TEST_F(MembershipDriver, ReadsOfItsOwnDeathOnceTheStoreAnswersAgain) {
   start(2);
   agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
   clock_.advance(std::chrono::seconds(10));
   EXPECT_FALSE(agent_->is_live(peer_));
   store_thread_.run_all();
-  EXPECT_EQ(VerdictList(store_, "test", 0).condemn(peer_, me_, "cannot be reached")->size(), 1u);
+  EXPECT_EQ(DeathRecords(store_, "test", 0).declare_dead(peer_, me_, "cannot be reached")->size(),
+            1u);
   EXPECT_TRUE(membership_->standing().ok());
   for (int i = 0; i < 1000 && store_thread_.run_all() == 0; ++i) clock_.advance(milliseconds(200));
   EXPECT_FALSE(membership_->standing().ok());
@@ -374,9 +375,9 @@ TEST_F(MembershipDriver, AStoreThatOwesAnAnswerIsNotAskedAgain) {
   EXPECT_EQ(store_thread_.run_all(), 1u);
 }
 
-TEST_F(MembershipDriver, AStrangerIsNotLookedUpTooLate) {
+TEST_F(MembershipDriver, AnUnknownIsNotLookedUpTooLate) {
   int looked_up = 0;
-  options_.find_life = [&](WorkerId) -> absl::StatusOr<std::optional<WorkerInfo>> {
+  options_.find_incarnation = [&](WorkerId) -> absl::StatusOr<std::optional<WorkerInfo>> {
     ++looked_up;
     return std::nullopt;
   };
@@ -395,7 +396,7 @@ TEST_F(MembershipDriver, AClaimToHaveReplacedAPeerIsDecidedByTheRecordsAlone) {
   const PeerIdentity claimant{"test", "w1", {1, 2}, "script:9"};
   const auto store = std::make_shared<absl::StatusOr<std::optional<WorkerInfo>>>(
       absl::UnavailableError("no store"));
-  options_.find_life = [store](WorkerId) { return *store; };
+  options_.find_incarnation = [store](WorkerId) { return *store; };
   start(2);
   const auto dial = [&] {
     const absl::Status status = transport_.sink().on_accept(claimant);
@@ -408,22 +409,23 @@ TEST_F(MembershipDriver, AClaimToHaveReplacedAPeerIsDecidedByTheRecordsAlone) {
   EXPECT_EQ(dial(), absl::StatusCode::kAborted);
   EXPECT_EQ(dial(), absl::StatusCode::kPermissionDenied);
   EXPECT_TRUE(agent_->is_live(peer_));
-  EXPECT_EQ(verdicts(), 0u);
+  EXPECT_EQ(death_records(), 0u);
   *store = WorkerInfo{{1, 2}, "w1", "script:2"};
   EXPECT_EQ(dial(), absl::StatusCode::kAborted);
   store_thread_.run_all();
   EXPECT_EQ(dial(), absl::StatusCode::kOk);
   EXPECT_EQ(agent_->info_of({1, 2}).address, "script:2") << "as the records have it";
   EXPECT_FALSE(agent_->is_live(peer_));
-  EXPECT_EQ(verdicts(), 1u);
+  EXPECT_EQ(death_records(), 1u);
 }
 
 // `peer_` is dead; a dialler says that it has come in its place.
 TEST_F(MembershipDriver, TheRecordsAloneDecideWhoComesInThePlaceOfADeadWorker) {
   options_.places = 2;
-  options_.find_life = [](WorkerId life) -> absl::StatusOr<std::optional<WorkerInfo>> {
-    if (life != WorkerId{1, 2}) return std::nullopt;
-    return WorkerInfo{life, "w1", "script:2"};
+  options_.find_incarnation =
+      [](WorkerId incarnation) -> absl::StatusOr<std::optional<WorkerInfo>> {
+    if (incarnation != WorkerId{1, 2}) return std::nullopt;
+    return WorkerInfo{incarnation, "w1", "script:2"};
   };
   start(2);
   agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
@@ -434,10 +436,10 @@ TEST_F(MembershipDriver, TheRecordsAloneDecideWhoComesInThePlaceOfADeadWorker) {
     store_thread_.run_all();
     return status.code();
   };
-  const PeerIdentity stranger{"test", "w1", {1, 4294967295}, "script:9"};
-  EXPECT_EQ(dial(stranger), absl::StatusCode::kAborted);
-  EXPECT_EQ(dial(stranger), absl::StatusCode::kPermissionDenied);
-  EXPECT_FALSE(agent_->is_live(stranger.id));
+  const PeerIdentity unknown{"test", "w1", {1, 4294967295}, "script:9"};
+  EXPECT_EQ(dial(unknown), absl::StatusCode::kAborted);
+  EXPECT_EQ(dial(unknown), absl::StatusCode::kPermissionDenied);
+  EXPECT_FALSE(agent_->is_live(unknown.id));
   EXPECT_EQ(dial({"test", "w2", {2, 1}, "script:9"}), absl::StatusCode::kPermissionDenied);
   const PeerIdentity next{"test", "w1", {1, 2}, "script:2"};
   EXPECT_EQ(dial(next), absl::StatusCode::kAborted);

@@ -38,7 +38,7 @@ class MembershipGroup : public ::testing::Test {
   }
 
   TimePoint now_ = TimePoint() + std::chrono::seconds(100);
-  MembershipCore core_{{kSelf, "me", "a0"}, LeaseLimits{}, now_};
+  MembershipCore core_{{kSelf, "me", "a0"}, LeaseOptions{}, now_};
 };
 
 }  // namespace weft::rpc_internal

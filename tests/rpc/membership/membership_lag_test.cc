@@ -34,16 +34,16 @@ class MembershipLagTest : public ::testing::Test {
     core_.waited(seen.own_wait);
     MembershipActions out;
     core_.tick(now_, {{kPeer, true, heard_, seen.lag, seen.waited}}, out);
-    if (!out.beats.empty()) beat_ = out.beats[0].number;
+    if (!out.heartbeats.empty()) heartbeat_ = out.heartbeats[0].number;
     return out;
   }
-  // One more beat, and so long after it its answer.
+  // One more heartbeat, and so long after it its answer.
   void answer_after(Nanoseconds late) {
     tick({.heard = true});
-    const uint64_t beat = beat_;
+    const uint64_t heartbeat = heartbeat_;
     for (Nanoseconds passed{0}; passed < late; passed += milliseconds(200)) tick({.heard = true});
     MembershipActions out;
-    core_.on_beat_answer(kPeer, beat, now_, out);
+    core_.on_heartbeat_answer(kPeer, heartbeat, now_, out);
   }
   // How long the peer is silent until it is suspected.
   Nanoseconds silence(const Seen& seen) {
@@ -55,8 +55,8 @@ class MembershipLagTest : public ::testing::Test {
 
   TimePoint now_ = TimePoint() + seconds(100);
   TimePoint heard_;
-  uint64_t beat_ = 0;
-  MembershipCore core_{{kSelf, "me", "a0"}, LeaseLimits{}, now_};
+  uint64_t heartbeat_ = 0;
+  MembershipCore core_{{kSelf, "me", "a0"}, LeaseOptions{}, now_};
 };
 
 class EstablishedLagTest : public MembershipLagTest {
@@ -67,7 +67,7 @@ class EstablishedLagTest : public MembershipLagTest {
   }
 };
 
-TEST_F(EstablishedLagTest, OneThatStoppedOnAnIdleMachineIsSuspectedAfterPatience) {
+TEST_F(EstablishedLagTest, OneThatStoppedOnAnIdleMachineIsSuspectedAfterSuspectAfter) {
   EXPECT_EQ(silence({}), milliseconds(1800));
 }
 
@@ -128,7 +128,7 @@ TEST_F(EstablishedLagTest, NobodyIsSuspectedBeforeTheKernelCouldSayHowLongItWait
   const Seen slow{.step = milliseconds(1000)};  // of which two intervals count
   for (int i = 0; i < 4; ++i) EXPECT_THAT(tick(slow).questions, IsEmpty());
   EXPECT_EQ(tick(slow).questions.size(), 1u);
-  MembershipCore longest{{kSelf, "me", "a0"}, {.interval = milliseconds(600)}, now_};
+  MembershipCore longest{{kSelf, "me", "a0"}, {.heartbeat_interval = milliseconds(600)}, now_};
   longest.add({kPeer, "peer", "a1"});
   longest.established();
   MembershipActions out;
@@ -141,12 +141,12 @@ TEST_F(EstablishedLagTest, NobodyIsSuspectedBeforeTheKernelCouldSayHowLongItWait
 }
 
 // The holder of a reference must give up before the owner does, and the peer has promised nothing.
-TEST_F(EstablishedLagTest, LagExtendsPatienceAndNotTrust) {
+TEST_F(EstablishedLagTest, LagExtendsSuspectAfterAndNotValidFor) {
   answer_after(milliseconds(1000));
   const TimePoint sent = now_ - milliseconds(1000);
   tick({.heard = true, .lag = seconds(5)});
-  EXPECT_TRUE(core_.trusts(kPeer, sent + milliseconds(1399)));
-  EXPECT_FALSE(core_.trusts(kPeer, sent + milliseconds(1400)));
+  EXPECT_TRUE(core_.validities(kPeer, sent + milliseconds(1399)));
+  EXPECT_FALSE(core_.validities(kPeer, sent + milliseconds(1400)));
 }
 
 TEST_F(EstablishedLagTest, AWorkerSaysHowLateItsTimerRanAndSoonThatItDoesNotAnymore) {
@@ -168,26 +168,26 @@ TEST_F(EstablishedLagTest, OthersAreAllowedTwiceTheWorstLagOfAPeer) {
 
 // Its answers to what was sent before came at once, and could not be read.
 TEST_F(EstablishedLagTest, ThatThisWorkerWasStoppedMakesNoPeerLate) {
-  const uint64_t before = beat_;
+  const uint64_t before = heartbeat_;
   now_ += seconds(30);
   MembershipActions out;
-  core_.on_beat_answer(kPeer, before, now_, out);
+  core_.on_heartbeat_answer(kPeer, before, now_, out);
   EXPECT_LE(silence({}), milliseconds(2200));
 }
 
 // It is not established: it waits for others to judge, and then for the list.
-TEST_F(MembershipLagTest, ADoubtIsSettledLaterByAWorkerThatWaitsForAProcessor) {
+TEST_F(MembershipLagTest, ASuspectReportIsSettledLaterByAWorkerThatWaitsForAProcessor) {
   const auto settled = [&](Nanoseconds own_wait) {
-    MembershipCore newcomer{{kSelf, "me", "a0"}, LeaseLimits{}, now_};
-    newcomer.add({kPeer, "peer", "a1"});
+    MembershipCore joiner{{kSelf, "me", "a0"}, LeaseOptions{}, now_};
+    joiner.add({kPeer, "peer", "a1"});
     MembershipActions out;
-    newcomer.unanswered(kPeer, absl::DeadlineExceededError("does not answer"), out);
-    EXPECT_THAT(newcomer.to_watch(), ElementsAre(kSelf));
+    joiner.unanswered(kPeer, absl::DeadlineExceededError("does not answer"), out);
+    EXPECT_THAT(joiner.to_watch(), ElementsAre(kSelf));
     const TimePoint begun = now_;
     while (out.questions.empty() && now_ - begun < seconds(300)) {
       now_ += milliseconds(200);
-      newcomer.waited(own_wait);
-      newcomer.tick(now_, {{kPeer, true, TimePoint()}}, out);
+      joiner.waited(own_wait);
+      joiner.tick(now_, {{kPeer, true, TimePoint()}}, out);
     }
     return now_ - begun;
   };

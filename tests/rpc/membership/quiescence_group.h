@@ -46,13 +46,13 @@ class QuiescenceGroup {
     add({worker, 2}, members);
     return static_cast<uint32_t>(nodes_.size() - 1);
   }
-  void hold(uint32_t i, uint32_t newcomer) {
-    nodes_[i].holds[nodes_[newcomer].self].peer = nodes_[newcomer].self;
+  void hold(uint32_t i, uint32_t joiner) {
+    nodes_[i].holds[nodes_[joiner].self].peer = nodes_[joiner].self;
   }
-  void meet(uint32_t i, uint32_t newcomer) {
-    hold(i, newcomer);
+  void meet(uint32_t i, uint32_t joiner) {
+    hold(i, joiner);
     act(i, [&](QuiescenceCore& core, MembershipMessages& out) {
-      core.joined(nodes_[newcomer].self, out);
+      core.joined(nodes_[joiner].self, out);
     });
   }
   // Worker i hears that this one has ended.

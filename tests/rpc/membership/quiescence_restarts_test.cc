@@ -19,8 +19,8 @@ using Group = testing::QuiescenceGroup;
 using Stage = Group::Stage;
 
 // Worker 2 had not heard of the death when it was idle: what it reported names a life that its new
-// leader, the next life of the same worker, has never known.
-TEST(QuiescenceCoreTest, ARestartedLeaderDoesNotWaitForItsEarlierLife) {
+// leader, the next incarnation of the same worker, has never known.
+TEST(QuiescenceCoreTest, ARestartedLeaderDoesNotWaitForItsEarlierIncarnation) {
   Group group(3);
   group.count_sent(2, 0);
   group.stop(0);
@@ -37,8 +37,8 @@ TEST(QuiescenceCoreTest, ARestartedLeaderDoesNotWaitForItsEarlierLife) {
   for (uint32_t i : {1u, 2u, again}) EXPECT_EQ(group.stage(i), Stage::kDropping) << i;
 }
 
-// A report about a newcomer may come to the leader before the newcomer itself does.
-TEST(QuiescenceCoreTest, AReportThatNamesANewcomerWaitsForIt) {
+// A report about a joiner may come to the leader before the joiner itself does.
+TEST(QuiescenceCoreTest, AReportThatNamesAJoinerWaitsForIt) {
   Group group(3);
   group.kill(2);
   const uint32_t again = group.revive(2);
@@ -53,7 +53,7 @@ TEST(QuiescenceCoreTest, AReportThatNamesANewcomerWaitsForIt) {
 }
 
 // It died again before worker 1 had met it: that one has nothing to say but that.
-TEST(QuiescenceCoreTest, ANewcomerThatNotAllHaveMetIsNotWaitedForAfterItsEnd) {
+TEST(QuiescenceCoreTest, AJoinerThatNotAllHaveMetIsNotWaitedForAfterItsEnd) {
   Group group(3);
   group.kill(2);
   for (uint32_t i : {0, 1}) group.enter(i);
@@ -70,9 +70,9 @@ TEST(QuiescenceCoreTest, ANewcomerThatNotAllHaveMetIsNotWaitedForAfterItsEnd) {
   EXPECT_EQ(group.stage(1), Stage::kDropping);
 }
 
-// Worker 0 said what it holds before it met the newcomer, and not again before that one's end. Its
-// counters are the same as then; that it has left the newcomer out is news.
-TEST(QuiescenceCoreTest, ANewcomerThatEndsBeforeTheNextReportIsNotWaitedFor) {
+// Worker 0 said what it holds before it met the joiner, and not again before that one's end. Its
+// counters are the same as then; that it has left the joiner out is news.
+TEST(QuiescenceCoreTest, AJoinerThatEndsBeforeTheNextReportIsNotWaitedFor) {
   for (const uint32_t early : {0, 1}) {
     const uint32_t late = 1 - early;
     Group group(3);
@@ -90,9 +90,9 @@ TEST(QuiescenceCoreTest, ANewcomerThatEndsBeforeTheNextReportIsNotWaitedFor) {
   }
 }
 
-// Worker 1 has met the newcomer, has heard of its end and has said all that it will. The leader did
+// Worker 1 has met the joiner, has heard of its end and has said all that it will. The leader did
 // not know then of whom it said nothing.
-TEST(QuiescenceCoreTest, ANewcomerWhoseEndWasReportedBeforeTheLeaderMetItIsNotWaitedFor) {
+TEST(QuiescenceCoreTest, AJoinerWhoseEndWasReportedBeforeTheLeaderMetItIsNotWaitedFor) {
   Group group(3);
   group.kill(2);
   for (uint32_t i : {0, 1}) group.enter(i);
@@ -109,7 +109,7 @@ TEST(QuiescenceCoreTest, ANewcomerWhoseEndWasReportedBeforeTheLeaderMetItIsNotWa
   for (uint32_t i : {0, 1}) EXPECT_EQ(group.stage(i), Stage::kDropping) << i;
 }
 
-// Worker 2 said what it holds before it met the newcomer, which then called it and died.
+// Worker 2 said what it holds before it met the joiner, which then called it and died.
 TEST(QuiescenceCoreTest, AReportFromBeforeItsSenderMetTheDeadOneDoesNotCount) {
   Group group(3);
   group.kill(0);
@@ -196,27 +196,27 @@ TEST(QuiescenceCoreTest, AReportThatWaitsIsNotReplacedByAnOlderOne) {
     }
     leader.receive(id(1), post, now, out);
   };
-  const WorkerId newcomer{2, 2}, earlier{2, 1};
+  const WorkerId joiner{2, 2}, earlier{2, 1};
   leader.joined(earlier, out);
   leader.enter({}, now, out);
   leader.gone(earlier, now, out);
   say(0, {});
-  say(3, {id(0), id(1), newcomer});
+  say(3, {id(0), id(1), joiner});
   say(2, {id(0), id(1), earlier});
-  leader.joined(newcomer, out);
+  leader.joined(joiner, out);
   wire::MembershipPost post;
   post.mutable_report()->set_phase(1);
-  leader.receive(newcomer, post, now, out);
+  leader.receive(joiner, post, now, out);
   post.mutable_report()->set_version(1);
   post.mutable_report()->set_round(1);
-  leader.receive(newcomer, post, now, out);
-  leader.idle({{id(0)}, {id(1)}, {newcomer}}, now, out);
+  leader.receive(joiner, post, now, out);
+  leader.idle({{id(0)}, {id(1)}, {joiner}}, now, out);
   EXPECT_EQ(leader.stage(), Stage::kDropping);
 }
 
-// Worker 1 was idle before the newcomer called it, and works now: hearing of the caller's death, it
+// Worker 1 was idle before the joiner called it, and works now: hearing of the caller's death, it
 // has nothing to say until it is idle again.
-TEST(QuiescenceCoreTest, TheEndOfANewcomerDoesNotMakeAWorkerIdle) {
+TEST(QuiescenceCoreTest, TheEndOfAJoinerDoesNotMakeAWorkerIdle) {
   Group group(3);
   group.kill(2);
   group.enter(1);
@@ -225,7 +225,7 @@ TEST(QuiescenceCoreTest, TheEndOfANewcomerDoesNotMakeAWorkerIdle) {
   const uint32_t again = group.revive(2);
   for (uint32_t i : {0, 1}) group.meet(i, again);
   group.kill(again);
-  group.lose(1, again);  // the verdict's notice comes as well
+  group.lose(1, again);  // the death record's notice comes as well
   group.enter(0);
   group.settle({0});
   EXPECT_EQ(group.stage(0), Stage::kCalls);
@@ -235,7 +235,7 @@ TEST(QuiescenceCoreTest, TheEndOfANewcomerDoesNotMakeAWorkerIdle) {
 
 // Worker 2 reported to worker 1, then a lower one came: that one has to hear it, though nothing
 // else has changed.
-TEST(QuiescenceCoreTest, ANewcomerThatLeadsHearsWhatOthersHadSaid) {
+TEST(QuiescenceCoreTest, AJoinerThatLeadsHearsWhatOthersHadSaid) {
   Group group(3);
   group.kill(0);
   for (uint32_t i : {1, 2}) group.enter(i);
@@ -248,7 +248,7 @@ TEST(QuiescenceCoreTest, ANewcomerThatLeadsHearsWhatOthersHadSaid) {
   for (uint32_t i : {1u, 2u, again}) EXPECT_EQ(group.stage(i), Stage::kDropping) << i;
 }
 
-// Everyone meets the new life and loses the earlier one when it happens to.
+// Everyone meets the new incarnation and loses the earlier one when it happens to.
 TEST(QuiescenceCoreTest, AWorkerMayBeRestartedAtAnyStep) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(seed);
@@ -284,7 +284,8 @@ TEST(QuiescenceCoreTest, AWorkerMayBeRestartedAtAnyStep) {
       if (&happens == &meet) {
         group.meet(i, again);
       } else if (std::find(meet.begin(), meet.end(), i) != meet.end()) {
-        continue;  // it condemns the earlier life, or hears of it, once it has met the new one
+        continue;  // it declares dead the earlier incarnation, or hears of it, once it has met the
+                   // new one
       } else {
         group.lose(i, dead);
       }

@@ -73,13 +73,13 @@ TEST(DynamicJoin, WhoLeftOrIsDeadIsNotMet) {
   EXPECT_EQ(names(*c), (std::vector<std::string>{"c"}));
 }
 
-TEST(DynamicJoin, ANameIsTakenOverOnceItsLifeHasEnded) {
+TEST(DynamicJoin, ANameIsTakenOverOnceItsIncarnationHasEnded) {
   MemoryStore store;
   const WorkerId first = join_dynamic_group(store, request("a"), {})->self;
   const absl::Status taken = join_dynamic_group(store, request("a"), {}).status();
   EXPECT_TRUE(absl::IsAlreadyExists(taken)) << taken;
   EXPECT_THAT(text(taken), AllOf(HasSubstr("'a'"), HasSubstr("host:a")));
-  // Dead: the next life may come.
+  // Dead: the next incarnation may come.
   const auto second = join_dynamic_group(store, request("a"), {{first, {5, 1}, "x"}});
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_EQ(second->self.index, first.index);
@@ -143,7 +143,7 @@ TEST(DynamicJoin, WhereverTheStoreFailsTheNameStaysFree) {
     for (bool successor : {false, true}) {
       for (int at = 0;; ++at) {
         SCOPED_TRACE(::testing::Message() << "round trip " << at << ", with effect " << with_effect
-                                          << ", after an earlier life " << successor);
+                                          << ", after an earlier incarnation " << successor);
         MemoryStore store;
         ASSERT_TRUE(join_dynamic_group(store, request("b"), {}).ok());
         if (successor) {
@@ -167,7 +167,7 @@ TEST(DynamicJoin, WhereverTheStoreFailsTheNameStaysFree) {
   }
 }
 
-TEST(DynamicJoin, AFailedTakeoverDoesNotEndTheLifeThatHoldsTheName) {
+TEST(DynamicJoin, AFailedTakeoverDoesNotEndTheIncarnationThatHoldsTheName) {
   for (int at = 0;; ++at) {
     SCOPED_TRACE(at);
     MemoryStore store;

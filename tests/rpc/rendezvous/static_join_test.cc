@@ -250,7 +250,7 @@ TEST(StaticJoin, ASecondProcessWithOneRankIsRefusedAndTheFirstIsUnharmed) {
   EXPECT_EQ(*store.get("weft/weft/incarnation/1", absl::ZeroDuration()), "1");
 }
 
-TEST(StaticJoin, ALateEarlierLifeDoesNotHideTheLaterOne) {
+TEST(StaticJoin, ALateEarlierIncarnationDoesNotHideTheLaterOne) {
   ImpatientStore store;
   ASSERT_TRUE(store.set("weft/weft/0/member/0", "9 0 worker0 newer:1").ok());
   const absl::Status status = join_static_group(store, request(0, 1)).status();

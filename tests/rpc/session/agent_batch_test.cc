@@ -43,7 +43,7 @@ class HandTransport final : public Transport {
     void close() override { closed_.store(true); }
     void abort(absl::Status) override { closed_.store(true); }
     const PeerIdentity& peer() const override { return peer_; }
-    LanesBytes lanes_of(const Frame&) const override { return {}; }
+    StreamsBytes streams_of(const Frame&) const override { return {}; }
 
     bool closed() const { return closed_.load(); }
     std::vector<Batch> sent() {
@@ -189,7 +189,7 @@ TEST_F(AgentBatchTest, ALyingAcknowledgementIsTheEndOfThePeer) {
 
 TEST_F(AgentBatchTest, ACallWithoutANumberIsTheEndOfThePeer) {
   for (const FrameKind kind :
-       {FrameKind::kAck, FrameKind::kCall, FrameKind::kBeat, FrameKind::kCall}) {
+       {FrameKind::kAck, FrameKind::kCall, FrameKind::kHeartbeat, FrameKind::kCall}) {
     Frame bare = frame(kind, 1);
     bare.header.sequence = 0;
     deliver({bare});
@@ -216,7 +216,7 @@ TEST_F(AgentBatchTest, RepliesToCallsThatCameTogetherLeaveTogether) {
       const ServingThreads::Work work;
       transport_.sink_->on_frames(transport_.connection_, std::move(calls));
       for (const auto& call : calls_) {
-        executor_.schedule_near([call] { call->reply(Frame()); }, std::chrono::microseconds(1));
+        executor_.schedule_inline([call] { call->reply(Frame()); }, std::chrono::microseconds(1));
       }
       return true;
     };

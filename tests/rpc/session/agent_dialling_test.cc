@@ -90,23 +90,23 @@ TEST_F(AgentDialling, ConnectionsThatCarryNothingAreMadeAtGrowingPauses) {
   EXPECT_EQ(pause(), ms(0));
 }
 
-// The oldest waits on a lane that hangs, while another lane carries traffic and what is queued
+// The oldest waits on a stream that hangs, while another stream carries traffic and what is queued
 // grows.
-TEST_F(AgentDialling, AConnectionOfWhichOneLaneHangsIsCutAndItsFramesAreSentOnTheNext) {
+TEST_F(AgentDialling, AConnectionOfWhichOneStreamHangsIsCutAndItsFramesAreSentOnTheNext) {
   const ScriptedConnectionPtr hangs = transport_.answer_dial();
-  hangs->lanes = {{1000, 1000}, {5000, 700}};
+  hangs->streams = {{1000, 1000}, {5000, 700}};
   ASSERT_TRUE(agent_->post(peer_, Topic::kRRef, "is never acknowledged"));
   (void)agent_->look_at_peers();
   const milliseconds waited = until_cut(hangs, [&] {
-    hangs->lanes[0].taken += 50;
-    hangs->lanes[0].written += 50;
-    hangs->lanes[1].taken += 1000;
+    hangs->streams[0].taken += 50;
+    hangs->streams[0].written += 50;
+    hangs->streams[1].taken += 1000;
     ASSERT_TRUE(agent_->post(peer_, Topic::kRRef, "more"));
     acknowledge(hangs, 0);
   });
   EXPECT_GE(waited, milliseconds(30000));
   EXPECT_LE(waited, milliseconds(30400));
-  EXPECT_EQ(hangs->closed, 0);  // which would wait for the lane that hangs
+  EXPECT_EQ(hangs->closed, 0);  // which would wait for the stream that hangs
   lose(hangs);
   const ScriptedConnectionPtr next = transport_.answer_dial();
   EXPECT_EQ(next->sent.size(), hangs->sent.size()) << "an acknowledgement, and all of them again";
@@ -134,19 +134,20 @@ TEST_F(AgentDialling, AConnectionThatRefusesFramesAndDoesNotEndIsCut) {
   EXPECT_TRUE(last->aborted.ok());
 }
 
-// Both ends have dialled: what is answered elsewhere says nothing of the connection of the beat.
+// Both ends have dialled: what is answered elsewhere says nothing of the connection of the
+// heartbeat.
 TEST_F(AgentDialling, AHeartbeatIsAnsweredOnTheConnectionThatBroughtIt) {
   const ScriptedConnectionPtr mine = transport_.answer_dial();
   const auto theirs =
       std::make_shared<ScriptedConnection>(PeerIdentity{"test", "w0", peer_, "script:0"});
   transport_.sink().on_open(theirs);
   const size_t before = mine->sent.size();
-  Frame beat;
-  beat.header.kind = FrameKind::kBeat;
-  beat.header.call = 7;
-  beat.header.source = peer_;
-  beat.header.destination = me_;
-  transport_.deliver(theirs, beat);
+  Frame heartbeat;
+  heartbeat.header.kind = FrameKind::kHeartbeat;
+  heartbeat.header.call = 7;
+  heartbeat.header.source = peer_;
+  heartbeat.header.destination = me_;
+  transport_.deliver(theirs, heartbeat);
   EXPECT_EQ(mine->sent.size(), before);
   ASSERT_EQ(theirs->sent.size(), 1u);
   EXPECT_EQ(theirs->sent[0]->header.call, 7u);
@@ -172,7 +173,8 @@ TEST_F(AgentDialling, SilenceIsItsOwnOnlyWhileItHasNoDescriptors) {
   EXPECT_EQ(heard(), opened);
 }
 
-// A peer that cannot say yet whether it accepts this worker lives: only the dial's limit ends that.
+// A peer that cannot say yet whether it accepts this worker incarnations: only the dial's limit
+// ends that.
 TEST_F(AgentDialling, WhoIsToldToDialAgainDoesSoUntilItsTimeIsOver) {
   std::vector<absl::Status> suspected;
   rpc_internal::MembershipHooks hooks;
@@ -187,7 +189,7 @@ TEST_F(AgentDialling, WhoIsToldToDialAgainDoesSoUntilItsTimeIsOver) {
   }
   EXPECT_EQ(clock_.now() - begun, AgentOptions().connect_timeout);
   EXPECT_GT(dials, 100);
-  // No answer, which condemns nobody.
+  // No answer, which declares dead nobody.
   ASSERT_EQ(suspected.size(), 1u);
   EXPECT_TRUE(absl::IsDeadlineExceeded(suspected[0])) << suspected[0];
   EXPECT_THAT(std::string(suspected[0].message()), ::testing::HasSubstr("not compared yet"));

@@ -252,7 +252,7 @@ TEST_P(AgentTest, LeavesInGoodOrder) {
 }
 
 // Others speak of a worker that this one has not met: what is meant for it waits.
-TEST_P(AgentTest, PostsToAStrangerWaitUntilItIsKnown) {
+TEST_P(AgentTest, PostsToAnUnknownWaitUntilItIsKnown) {
   AgentWorld world(GetParam(), 2);
   Mutex mutex;
   CondVar arrived;
@@ -264,9 +264,9 @@ TEST_P(AgentTest, PostsToAStrangerWaitUntilItIsKnown) {
   });
   rpc_internal::Agent& agent = world.agent(0);
   const WorkerInfo& late = world.agent(1).self();
-  std::vector<WorkerId> strangers, gone;
+  std::vector<WorkerId> unknown, gone;
   rpc_internal::MembershipHooks hooks;
-  hooks.stranger = [&](WorkerId stranger) { strangers.push_back(stranger); };
+  hooks.unknown = [&](WorkerId unknown) { unknown.push_back(unknown); };
   agent.set_membership(hooks);
   agent.add_gone_listener([&](WorkerId peer, const absl::Status&, bool) { gone.push_back(peer); });
   ASSERT_TRUE(agent.start({agent.self()}).ok());
@@ -275,7 +275,7 @@ TEST_P(AgentTest, PostsToAStrangerWaitUntilItIsKnown) {
     EXPECT_TRUE(agent.post(late.id, Topic::kRRef, body));
     EXPECT_TRUE(agent.post(never, Topic::kRRef, body));
   }
-  EXPECT_THAT(strangers, ElementsAre(late.id, never, late.id, never));
+  EXPECT_THAT(unknown, ElementsAre(late.id, never, late.id, never));
   EXPECT_FALSE(agent.quiet());
   agent.declare_dead(never, absl::UnavailableError("is not in the group"));
   EXPECT_THAT(gone, ElementsAre(never));
@@ -292,14 +292,14 @@ TEST_P(AgentTest, PostsToAStrangerWaitUntilItIsKnown) {
   world.stop_agents();
 }
 
-TEST_P(AgentTest, MorePostsThanAreKeptForAStrangerAreItsEnd) {
+TEST_P(AgentTest, MorePostsThanAreKeptForAnUnknownAreItsEnd) {
   AgentWorld world(GetParam(), 1);
   rpc_internal::Agent& agent = world.agent(0);
   std::vector<absl::Status> gone;
   rpc_internal::MembershipHooks hooks;
-  hooks.stranger = [](WorkerId) {};
-  hooks.give_up = [&](WorkerId stranger, const absl::Status& why) {
-    agent.declare_dead(stranger, why);
+  hooks.unknown = [](WorkerId) {};
+  hooks.give_up = [&](WorkerId unknown, const absl::Status& why) {
+    agent.declare_dead(unknown, why);
   };
   agent.set_membership(hooks);
   agent.add_gone_listener(

@@ -133,8 +133,8 @@ TEST_P(SocketTransportTest, AStreamOfNonsenseIsEndedAndHarmsNobody) {
   for (const std::string& text : {hello_of_nobody, empty_hello, frame_first, endless,
                                   std::string("\x09garbage"), std::string("x")}) {
     for (const std::string& hello : {std::string(), std::string("nope"), text}) {
-      const testing::RawStream stranger(b->transport->address(), {text}, hello);
-      EXPECT_EQ(stranger.wait().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+      const testing::RawStream unknown(b->transport->address(), {text}, hello);
+      EXPECT_EQ(unknown.wait().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
     }
   }
   EXPECT_EQ(b->sink.accepted().size(), 1u);

@@ -43,7 +43,7 @@ class TcpProxy {
   void cut_after(uint64_t bytes, Cut how = Cut::kReset);
   // Passes nothing more, in either direction, on the connections whose beginning holds `text`, and
   // tells neither end. Gives their number. In gRPC's beginning stands the path of the method, which
-  // names the lane: "/weft.Worker/Bulk".
+  // names the stream: "/weft.Worker/Bulk".
   size_t freeze(const std::string& text);
   // Frozen connections go on where they stood; nothing is lost.
   void thaw();

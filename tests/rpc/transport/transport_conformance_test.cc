@@ -145,7 +145,8 @@ TEST_P(TransportConformanceTest, DiallingNobodyIsUnavailableSoon) {
 
 TEST_P(TransportConformanceTest, AnotherWorkerThanExpectedIsRefusedByName) {
   auto a = started(1), b = started(2);
-  for (const WorkerId wrong : {WorkerId{3, 1}, WorkerId{2, 2}}) {  // another life is another worker
+  for (const WorkerId wrong :
+       {WorkerId{3, 1}, WorkerId{2, 2}}) {  // another incarnation is another worker
     const auto result = dial(*a, b->transport->address(), {"group", "w3", wrong}).result().status();
     EXPECT_EQ(result.code(), absl::StatusCode::kFailedPrecondition) << result;
     EXPECT_THAT(std::string(result.message()), HasSubstr("'w2'"));
@@ -265,8 +266,8 @@ TEST_P(TransportConformanceTest, PayloadsAreReleasedAfterTheSendAndNotReadLater)
   ASSERT_TRUE(b->sink.wait_for_frames(kFrames));
   for (const Future<void>& future : released) ASSERT_TRUE(future.wait_for(kPatience));
   EXPECT_TRUE(testing::eventually([&] {
-    for (const LaneBytes& lane : (*near)->lanes_of(*numbered_frame(1, kSize))) {
-      if (lane.taken != lane.written) return false;
+    for (const StreamBytes& kind : (*near)->streams_of(*numbered_frame(1, kSize))) {
+      if (kind.taken != kind.written) return false;
     }
     return true;
   }));

@@ -1,0 +1,147 @@
+// Weft's example of ResNet50 in shards (examples/pipeline_resnet50), over gRPC on loopback.
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
+#include "weft/bench/contestants/contestants.h"
+#include "weft/bench/contestants/rpc/weft_crowd.h"
+#include "weft/bench/statistics.h"
+#include "weft/dist_optim/distributed_optimizer.h"
+#include "weft/examples/pipeline_resnet50/pipeline.h"
+
+namespace weft::bench {
+namespace {
+
+using examples::Cuts;
+using examples::LocalResNet50;
+using examples::Pictures;
+using examples::RemoteResNet50;
+using examples::seconds_now;
+using examples::squared_error;
+
+constexpr double kLearningRate = 0.05;
+constexpr uint64_t kSeed = 1;
+constexpr double kMeasureSeconds = 1;
+
+WorkerOptions options_of_rank(int rank) {
+  WorkerOptions options;
+  options.name = rank == 0 ? "master" : absl::StrCat("worker", rank);
+  options.threads = 1;  // a stage does one thing at a time
+  options.default_timeout = std::chrono::minutes(10);
+  return options;
+}
+
+class Master final : public Leader {
+ public:
+  absl::StatusOr<std::string> listen() override { return door_.listen(); }
+  absl::Status join(const std::string& /*address*/, int members) override {
+    WEFT_RETURN_IF_ERROR(door_.join(members));
+    for (int rank = 1; rank <= members; ++rank) workers_.push_back(absl::StrCat("worker", rank));
+    at::set_num_threads(1);
+    torch::manual_seed(kSeed);
+    batch_ = {torch::randn({kPipelineBatch, 3, kPipelineSize, kPipelineSize}),
+              torch::randint(kPipelineClasses, {kPipelineBatch})};
+    unsplit_ = std::make_unique<LocalResNet50>(Cuts{0, examples::kResNet50Layers}, kPipelineClasses,
+                                               kSeed);
+    return absl::OkStatus();
+  }
+
+  // A step that never waits, one of the unsplit model, and as many of the pipeline as fill the
+  // block.
+  absl::StatusOr<BlockResult> run(const Row& row, int64_t amount, double seconds) override {
+    if (row.work != Work::kPipeline) return absl::UnimplementedError("no row of a pipeline");
+    try {
+      return run_block(amount, seconds);
+    } catch (const std::exception& error) {
+      return absl::InternalError(error.what());
+    }
+  }
+
+  void close() override {
+    model_.reset();
+    door_.close();
+  }
+
+ private:
+  struct Model {
+    Cuts cuts;
+    RemoteResNet50 shards;
+    DistributedOptimizer<torch::optim::SGD> optimizer;
+  };
+
+  BlockResult run_block(int64_t parts, double seconds) {
+    const Pictures micro_batch = examples::split(batch_, parts).front();
+    Model& model = model_of(parts, micro_batch);
+    BlockResult result;
+    result.ideal_us =
+        1e6 * examples::ideal_seconds(examples::measure_stages(workers_, model.cuts, micro_batch,
+                                                               kPipelineClasses, kMeasureSeconds),
+                                      parts);
+    result.unsplit_us = 1e6 * step_unsplit(parts);
+    step(model, parts);  // whoever was stopped until now first finds its peers again
+    std::vector<double> steps;
+    const double begun = seconds_now();
+    do {
+      steps.push_back(1e6 * step(model, parts));
+      result.seconds = seconds_now() - begun;
+    } while (result.seconds < seconds);
+    result.calls = static_cast<int64_t>(steps.size()) * kPipelineBatch;
+    // What usage is of: the unsplit step, the first one of the pipeline, and those that count. The
+    // second or so of measuring stages is in it besides.
+    result.all_calls = result.calls + 2 * kPipelineBatch;
+    result.median_us = median(steps);
+    result.p99_us = quantile(steps, 0.99);
+    return result;
+  }
+
+  Model& model_of(int64_t parts, const Pictures& micro_batch) {
+    if (parts == parts_) return *model_;
+    model_.reset();  // two at once are much memory: each row has its own
+    const Cuts cuts =
+        examples::cuts_for("auto", workers_, micro_batch, kPipelineClasses, kMeasureSeconds);
+    RemoteResNet50 shards(workers_, cuts, kPipelineClasses, kSeed);
+    DistributedOptimizer<torch::optim::SGD> optimizer(shards.parameters(),
+                                                      torch::optim::SGDOptions(kLearningRate));
+    model_ = std::make_unique<Model>(Model{cuts, shards, std::move(optimizer)});
+    parts_ = parts;
+    step_unsplit(parts);  // takes its memory
+    for (int i = 0; i < kPipelineWarmUps; ++i) step(*model_, parts);
+    return *model_;
+  }
+
+  double step(Model& model, int64_t parts) {
+    const double begun = seconds_now();
+    examples::train_step(model.shards, model.optimizer, batch_, parts, squared_error);
+    return seconds_now() - begun;
+  }
+  double step_unsplit(int64_t parts) {
+    torch::optim::SGD optimizer(unsplit_->parameters(), kLearningRate);
+    const double begun = seconds_now();
+    unsplit_->backward(batch_, parts, squared_error);
+    optimizer.step();
+    optimizer.zero_grad();
+    return seconds_now() - begun;
+  }
+
+  CrowdDoor door_{options_of_rank};
+  std::vector<std::string> workers_;
+  Pictures batch_;
+  std::unique_ptr<LocalResNet50> unsplit_;
+  int64_t parts_ = 0;  // of the model that there is
+  std::unique_ptr<Model> model_;
+};
+
+}  // namespace
+
+CrowdContestant weft_pipeline() {
+  return {"weft", &pipeline_rows(), [] { return std::make_unique<Master>(); },
+          [] { return serving_member(options_of_rank); }};
+}
+
+}  // namespace weft::bench

@@ -1,0 +1,87 @@
+#include "weft/rpc/rendezvous/death_records.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "weft/base/faults/fail_point.h"
+#include "weft/base/log.h"
+#include "weft/base/status.h"
+
+namespace weft {
+namespace {
+
+constexpr size_t kMaxReason = 1024;
+
+// "dead by reason", the ids as numbers.
+std::string encode(const DeathRecord& death_record) {
+  return absl::StrCat(death_record.dead.bits(), " ", death_record.by.bits(), " ",
+                      death_record.reason);
+}
+
+absl::StatusOr<DeathRecord> decode(const std::string& text, const std::string& key) {
+  const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 2));
+  uint64_t dead = 0, by = 0;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &dead) || !absl::SimpleAtoi(parts[1], &by) ||
+      !WorkerId::from_bits(dead).valid()) {
+    return absl::InternalError(absl::StrCat("'", key, "' is not a death record"));
+  }
+  return DeathRecord{WorkerId::from_bits(dead), WorkerId::from_bits(by),
+                     printable(parts[2], kMaxReason)};
+}
+
+}  // namespace
+
+DeathRecords::DeathRecords(std::shared_ptr<RendezvousStore> store, std::string_view group,
+                           uint32_t epoch)
+    : store_(std::move(store)),
+      prefix_(absl::StrCat("weft/", absl::string_view(group.data(), group.size()), "/", epoch,
+                           "/death_record/")) {}
+
+std::string DeathRecords::key(uint64_t place) const { return absl::StrCat(prefix_, place); }
+
+void DeathRecords::note(const std::vector<DeathRecord>& read) {
+  for (const DeathRecord& death_record : read) dead_.insert(death_record.dead);
+  known_ += read.size();
+}
+
+// Places count as read only when all goes well: else the next call reads them again.
+absl::StatusOr<std::vector<DeathRecord>> DeathRecords::read() {
+  std::vector<DeathRecord> read;
+  while (true) {
+    const std::string next = key(known_ + read.size() + 1);
+    WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> held, store_->try_get(next));
+    if (!held) break;
+    WEFT_ASSIGN_OR_RETURN(DeathRecord death_record, decode(*held, next));
+    read.push_back(std::move(death_record));
+  }
+  note(read);
+  return read;
+}
+
+absl::StatusOr<std::vector<DeathRecord>> DeathRecords::declare_dead(WorkerId self, WorkerId suspect,
+                                                                    std::string_view reason) {
+  const std::string mine = encode({suspect, self, std::string(reason.substr(0, kMaxReason))});
+  std::vector<DeathRecord> read;
+  bool decided = dead_.contains(suspect) || dead_.contains(self);
+  bool appended = false;
+  while (!decided) {
+    const std::string next = key(known_ + read.size() + 1);
+    WEFT_ASSIGN_OR_RETURN(const std::string held, store_->compare_set(next, "", mine));
+    WEFT_ASSIGN_OR_RETURN(DeathRecord death_record, decode(held, next));
+    decided = death_record.dead == suspect || death_record.dead == self;
+    appended = held == mine;
+    read.push_back(std::move(death_record));
+  }
+  WEFT_FAIL_POINT("death_record.appended");
+  note(read);
+  if (appended) return read;
+  // Further on this worker's own death may stand.
+  absl::StatusOr<std::vector<DeathRecord>> rest = this->read();
+  if (rest.ok()) read.insert(read.end(), rest->begin(), rest->end());
+  return read;
+}
+
+}  // namespace weft

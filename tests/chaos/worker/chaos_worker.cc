@@ -1,0 +1,330 @@
+// One life of a worker in a chaos run: joins a dynamic group under its name, works with whoever is
+// there, and enters everything into its ledger. The controller (arena.h) starts it, with arguments
+// of the form name=value, and ends it by signals:
+//   SIGTERM   begins nothing more, waits for what is open
+//   SIGUSR1   besides, lets go of everything and waits until nothing refers to it
+//   SIGUSR2   besides, leaves in good order and ends
+// It ends by itself when it is alone (declared dead, or cut off from everybody), when it cannot
+// join, and when a wait lasts more than twice its bound; ledger.h has the exit codes.
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "weft/base/rpc_error.h"
+#include "weft/rpc/transport/grpc_transport.h"
+#include "weft/tests/chaos/network/door_transport.h"
+#include "weft/tests/chaos/oracle/ledger.h"
+#include "weft/tests/chaos/processes/watchdog.h"
+#include "weft/tests/chaos/worker/functions.h"
+#include "weft/tests/chaos/worker/tracker.h"
+#include "weft/tests/chaos/worker/workload.h"
+#include "weft/worker/run_main.h"
+#include "weft/worker/worker.h"
+
+namespace weft::chaos {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr milliseconds kLook{50};     // between two looks at signals and at the group
+constexpr milliseconds kAlone{1000};  // after which a worker without peers leaves
+constexpr milliseconds kGaugeEvery{1000};
+constexpr seconds kJoinTimeout{30};
+constexpr seconds kShutdownTimeout{15};
+constexpr seconds kRestBound{20};
+// A connection that cannot write, as under isolation, has a thread of gRPC's look after it for 10 s
+// at a time. The end may have to wait for that twice: before its streams end, and before its
+// threads do.
+constexpr seconds kThreadsEnd{25};
+
+class Arguments {
+ public:
+  Arguments(int argc, char** argv) {
+    for (int i = 1; i < argc; ++i) {
+      const std::string text = argv[i];
+      const size_t equals = text.find('=');
+      if (equals != text.npos) values_[text.substr(0, equals)] = text.substr(equals + 1);
+    }
+  }
+  const std::string& text(const std::string& name) const {
+    const auto found = values_.find(name);
+    if (found == values_.end()) throw std::invalid_argument("missing argument " + name + "=");
+    return found->second;
+  }
+  uint64_t number(const std::string& name) const {
+    uint64_t value = 0;
+    if (absl::SimpleAtoi(text(name), &value)) return value;
+    throw std::invalid_argument(name + "=" + text(name) + " is no number");
+  }
+  bool has(const std::string& name) const { return values_.contains(name); }
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+WorkerOptions worker_options(const Arguments& arguments, const Tracker& tracker) {
+  WorkerOptions options;
+  options.dynamic = true;
+  options.name = arguments.text("name");
+  const std::string& store = arguments.text("store");
+  const size_t colon = store.rfind(':');
+  options.place.master_addr = store.substr(0, colon);
+  options.place.master_port = static_cast<uint16_t>(std::stoul(store.substr(colon + 1)));
+  options.place.run_id = arguments.text("run");
+  options.place.agent_hosts_store = true;
+  // A later process of this name replaces an earlier one whose death nobody has noticed yet.
+  options.place.restart_count = static_cast<uint32_t>(arguments.number("spawn"));
+  options.on_member_change = [&tracker](const WorkerInfo& worker, MemberChange change,
+                                        const absl::Status& why) {
+    if (change == MemberChange::kJoined) return;
+    tracker.note(RecordKind::kDeath, worker.id.bits(), change == MemberChange::kDied ? 1 : 0,
+                 static_cast<uint16_t>(why.code()));
+  };
+  options.listen_host = arguments.text("host");
+  options.default_timeout = seconds(10);
+  options.join_timeout = kJoinTimeout;
+  options.shutdown_timeout = kShutdownTimeout;
+  if (arguments.has("door")) {
+    options.transport = [door = arguments.text("door"),
+                         port_file = arguments.text("port_file")](Clock& clock) {
+      return std::make_unique<DoorTransport>(clock, door, port_file);
+    };
+  }
+  return options;
+}
+
+uint64_t entries(const char* folder) {
+  std::error_code error;
+  uint64_t count = 0;
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) ++count;
+  return count;
+}
+uint64_t threads_of_this_process() { return entries("/proc/self/task"); }
+// The one that lists them not counted.
+uint64_t descriptors_of_this_process() { return entries("/proc/self/fd") - 1; }
+
+// What gRPC and LibTorch make once per process is there from now on.
+void warm_up() {
+  SystemClock clock;
+  GrpcTransport transport(clock);
+  (void)transport.listen();
+  transport.stop();
+}
+
+// How long this worker has been without any peer, after it had one.
+class Solitude {
+ public:
+  Nanoseconds look(const Worker& worker) {
+    const auto now = std::chrono::steady_clock::now();
+    const bool alone = live_members(worker).size() <= 1;
+    had_peers_ |= !alone;
+    if (!alone || !had_peers_) since_ = now;
+    return now - since_;
+  }
+
+ private:
+  bool had_peers_ = false;
+  TimePoint since_ = std::chrono::steady_clock::now();
+};
+
+// Enters what the worker holds; true if that is nothing.
+bool enter_gauges(const Worker& worker, Tracker& tracker) {
+  const DebugInfo info = worker.debug_info();
+  const std::pair<Gauge, uint64_t> gauges[] = {{Gauge::kReferences, info.references},
+                                               {Gauge::kPendingReferences, info.pending_references},
+                                               {Gauge::kOwnedValues, info.owned_values},
+                                               {Gauge::kForks, info.forks},
+                                               {Gauge::kContexts, info.contexts},
+                                               {Gauge::kPasses, info.passes},
+                                               {Gauge::kRecordedSends, info.recorded_sends},
+                                               {Gauge::kPendingCalls, info.agent.pending_calls},
+                                               {Gauge::kRunningCalls, info.agent.running_calls},
+                                               {Gauge::kCells, Cell::alive()}};
+  uint64_t total = 0;
+  for (const auto& [gauge, value] : gauges) {
+    tracker.gauge(gauge, value);
+    total += value;
+  }
+  return total == 0;
+}
+
+class Incarnation {
+ public:
+  Incarnation(const Arguments& arguments, LedgerWriter& ledger, Watchdog& watchdog)
+      : arguments_(arguments),
+        spawn_(static_cast<uint32_t>(arguments.number("spawn"))),
+        tracker_(ledger, watchdog, spawn_) {
+    set_tracker(&tracker_);
+  }
+
+  int run() {
+    const uint64_t threads = threads_of_this_process();
+    tracker_.gauge(Gauge::kThreadsBefore, threads);
+    tracker_.gauge(Gauge::kDescriptorsBefore, descriptors_of_this_process());
+    if (!join()) return kExitNotJoined;
+    const int code = work();
+    workload_.reset();
+    {
+      const Watchdog::Scope bound(tracker_.watchdog(), "destroying the worker", seconds(10));
+      worker_.reset();
+    }
+    enter_what_is_left(threads);
+    return code;
+  }
+
+ private:
+  bool join() {
+    const Watchdog::Scope bound(tracker_.watchdog(), "joining", 2 * kJoinTimeout);
+    try {
+      worker_.emplace(Worker::join(worker_options(arguments_, tracker_)));
+    } catch (const RpcError& refused) {
+      std::cerr << "chaos_worker: cannot join: " << refused.what() << std::endl;
+      return false;
+    }
+    tracker_.note(RecordKind::kJoined, worker_->id().bits(), spawn_, 0);
+    return true;
+  }
+
+  // The exit code.
+  int work() {
+    workload_.emplace(*worker_, tracker_, arguments_.number("seed") * 1'000'003 + spawn_,
+                      arguments_.text("checkpoints"));
+    Solitude solitude;
+    workload_->start();
+    auto next_gauges = std::chrono::steady_clock::now();
+    while (true) {
+      switch (next_signal()) {
+        case SIGTERM:
+          cease();
+          break;
+        case SIGUSR1:
+          come_to_rest();
+          break;
+        case SIGUSR2:
+          return leave();
+        default:
+          break;
+      }
+      if (!ceased_ && solitude.look(*worker_) > kAlone) {
+        std::cerr << "chaos_worker: is alone, leaves the group" << std::endl;
+        cease();
+        return kExitFenced;
+      }
+      if (!ceased_ && std::chrono::steady_clock::now() >= next_gauges) {
+        (void)enter_gauges(*worker_, tracker_);
+        next_gauges += kGaugeEvery;
+      }
+    }
+  }
+
+  // 0: none came within a look.
+  static int next_signal() {
+    sigset_t awaited;
+    sigemptyset(&awaited);
+    for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2}) sigaddset(&awaited, signal);
+    const timespec wait{0, std::chrono::nanoseconds(kLook).count()};
+    return std::max(sigtimedwait(&awaited, nullptr, &wait), 0);
+  }
+
+  void cease() {
+    if (ceased_) return;
+    ceased_ = true;
+    workload_->cease();
+    tracker_.note(RecordKind::kCeased, 0, 0, 0);
+  }
+
+  void come_to_rest() {
+    cease();
+    const Watchdog::Scope bound(tracker_.watchdog(), "coming to rest", 2 * kRestBound);
+    {
+      const WorkerScope scope(*worker_);
+      if (const std::optional<uint64_t> steps = counted_steps()) {
+        tracker_.gauge(Gauge::kCounter, *steps);
+      }
+    }
+    let_go();
+    const auto end = std::chrono::steady_clock::now() + kRestBound;
+    bool quiet = enter_gauges(*worker_, tracker_);
+    while (!quiet && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(kLook);  // no event says that all others have come to rest
+      clear_shelf();                       // what came late
+      quiet = enter_gauges(*worker_, tracker_);
+    }
+    tracker_.note(RecordKind::kQuiet, 0, quiet ? 1 : 0, 0);
+    rested_ = true;
+  }
+
+  void let_go() {
+    clear_shelf();
+    drop_counter();
+  }
+
+  int leave() {
+    cease();
+    let_go();
+    // In the midst of a run the disk may be full.
+    if (rested_) tracker_.gauge(Gauge::kFilesLeft, workload_->checkpoints().files_left());
+    absl::Status ended;
+    {
+      const Watchdog::Scope bound(tracker_.watchdog(), "leaving", 2 * kShutdownTimeout);
+      try {
+        worker_->shutdown(kShutdownTimeout);
+      } catch (const RpcError& error) {
+        ended = error.status();
+        std::cerr << "chaos_worker: " << error.what() << std::endl;
+      }
+    }
+    tracker_.note(RecordKind::kLeft, 0, 0, static_cast<uint16_t>(ended.code()));
+    return ended.ok() ? 0 : kExitNotQuiet;
+  }
+
+  // Threads that have been told to end may take a moment.
+  void enter_what_is_left(uint64_t threads) {
+    const auto end = std::chrono::steady_clock::now() + kThreadsEnd;
+    while (threads_of_this_process() > threads && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(milliseconds(2));  // /proc tells nobody that a thread has ended
+    }
+    tracker_.gauge(Gauge::kThreadsAfter, threads_of_this_process());
+    tracker_.gauge(Gauge::kDescriptorsAfter, descriptors_of_this_process());
+  }
+
+  const Arguments& arguments_;
+  const uint32_t spawn_;
+  Tracker tracker_;
+  std::optional<Worker> worker_;
+  std::optional<Workload> workload_;
+  bool ceased_ = false;
+  bool rested_ = false;
+};
+
+int run(int argc, char** argv) {
+  const Arguments arguments(argc, argv);
+  // Before there is any other thread: all inherit it, and this one fetches them.
+  sigset_t awaited;
+  sigemptyset(&awaited);
+  for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2}) sigaddset(&awaited, signal);
+  pthread_sigmask(SIG_BLOCK, &awaited, nullptr);
+  warm_up();
+  // Never destroyed: handlers that were left behind may still use them.
+  auto& ledger = *new LedgerWriter(arguments.text("ledger"));
+  auto& watchdog = *new Watchdog();
+  return (new Incarnation(arguments, ledger, watchdog))->run();
+}
+
+}  // namespace
+}  // namespace weft::chaos
+
+int main(int argc, char** argv) { return weft::run_main(argc, argv, weft::chaos::run); }

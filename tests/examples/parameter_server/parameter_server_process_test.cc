@@ -1,0 +1,372 @@
+// Runs the whole parameter-server job: weft_launch, one server and its trainers as processes.
+#include <chrono>
+#include <cstdlib>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sstream>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "weft/checkpoint/checkpoint.h"
+#include "weft/examples/support/fashion_mnist.h"
+#include "weft/tests/examples/data_files.h"
+#include "weft/tests/examples/pipeline_resnet50/whole_model.h"
+
+extern char** environ;
+
+namespace weft::examples {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+
+constexpr const char* kLastLine =
+    "test accuracy [0-9.]+ after [0-9]+ epochs, [0-9]+ workers, [0-9.]+ s";
+
+class ParameterServerJob : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / absl::StrCat("weft_job_test.", getpid());
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override {
+    if (launcher_ > 0) kill(launcher_, SIGTERM);
+    if (launcher_ > 0) waitpid(launcher_, nullptr, 0);
+    for (int end : {out_, err_}) {
+      if (end >= 0) close(end);
+    }
+    std::filesystem::remove_all(folder_);
+  }
+
+  // weft_launch with one server and `trainers` trainers.
+  void start(int trainers, const std::vector<std::string>& job,
+             const std::string& on_failure = "continue") {
+    std::vector<std::string> command = {
+        absl::StrCat(WEFT_BUILD_DIR, "/worker/weft_launch"),
+        "--no-prefix",
+        "--on-failure",
+        on_failure,
+        "-n",
+        absl::StrCat(1 + trainers),
+        "--",
+        absl::StrCat(WEFT_BUILD_DIR, "/examples/parameter_server/parameter_server"),
+        "--out",
+        folder_ / "out"};
+    command.insert(command.end(), job.begin(), job.end());
+    start_command(std::move(command));
+  }
+
+  void start_command(std::vector<std::string> command) {
+    int out[2];
+    int err[2];
+    ASSERT_EQ(pipe2(out, O_CLOEXEC), 0);
+    ASSERT_EQ(pipe2(err, O_CLOEXEC), 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, out[1], 1);
+    posix_spawn_file_actions_adddup2(&actions, err[1], 2);
+    std::vector<char*> argv;
+    for (std::string& part : command) argv.push_back(part.data());
+    argv.push_back(nullptr);
+    ASSERT_EQ(posix_spawn(&launcher_, argv[0], &actions, nullptr, argv.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(out[1]);
+    close(err[1]);
+    out_ = out[0];
+    err_ = err[0];
+  }
+
+  // Until standard output holds `text`, or to the end.
+  void read_until(const std::string& text) {
+    while (!absl::StrContains(output_, text) && read_some()) {
+    }
+  }
+
+  // Reads to the end; the launcher's exit code.
+  int finish() {
+    while (read_some()) {
+    }
+    int status = 0;
+    waitpid(std::exchange(launcher_, -1), &status, 0);
+    close(std::exchange(out_, -1));
+    close(std::exchange(err_, -1));
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  }
+  int run(int trainers, const std::vector<std::string>& job) {
+    output_.clear();
+    errors_.clear();
+    start(trainers, job);
+    return finish();
+  }
+
+  pid_t process_of_rank(int rank) const {
+    const std::string wanted = absl::StrCat("RANK=", rank);
+    std::ifstream children(absl::StrCat("/proc/", launcher_, "/task/", launcher_, "/children"));
+    for (pid_t child = 0; children >> child;) {
+      std::ifstream file(absl::StrCat("/proc/", child, "/environ"));
+      std::stringstream text;
+      text << file.rdbuf();
+      for (const auto& entry : absl::StrSplit(text.str(), '\0')) {
+        if (entry == wanted) return child;
+      }
+    }
+    return -1;
+  }
+  // False if it does not run: kill(-1) would end every process of the machine.
+  bool kill_rank(int rank) const {
+    const pid_t process = process_of_rank(rank);
+    return process > 0 && kill(process, SIGKILL) == 0;
+  }
+
+  // A job whose processes are started again; each of `victims` is killed two epochs after the one
+  // before.
+  void run_under_kills(int trainers, const std::vector<int>& victims,
+                       std::vector<std::string> job) {
+    job.insert(job.end(), {"--limit", "2000", "--epochs", absl::StrCat(2 + 2 * victims.size()),
+                           "--ledger", folder_ / "ledger"});
+    start(trainers, job, "restart=9");
+    int epoch = 1;
+    for (const int victim : victims) {
+      read_until(absl::StrCat("epoch ", epoch, " of"));
+      ASSERT_TRUE(kill_rank(victim)) << output_ << errors_;
+      epoch += 2;
+    }
+    ASSERT_EQ(finish(), 0) << output_ << errors_;
+    EXPECT_THAT(last_line(), MatchesRegex(kLastLine)) << errors_;
+  }
+
+  struct Line {
+    uint64_t last = 0;         // step
+    uint64_t most_redone = 0;  // after one loss
+    int returns = 0;
+  };
+  // Follows a trainer's line of steps: one after the other, and never back behind a durable one.
+  Line follow_ledger(int trainer) const {
+    Line line;
+    uint64_t durable = 0;
+    std::ifstream file(folder_ / absl::StrCat("ledger/trainer", trainer, ".csv"));
+    for (std::string text; std::getline(file, text);) {
+      const std::vector<std::string> fields = absl::StrSplit(text, ',');
+      const uint64_t step = std::stoull(fields.at(2));
+      if (fields.at(1) == "applied") {
+        EXPECT_EQ(step, line.last + 1) << text;
+        durable = std::max<uint64_t>(durable, std::stoull(fields.at(3)));
+      } else {
+        EXPECT_GE(step, durable) << text;
+        EXPECT_LE(step, line.last + 1) << text;  // an answer may be lost, but nothing else is there
+        if (step < line.last) line.most_redone = std::max(line.most_redone, line.last - step);
+        ++line.returns;
+      }
+      line.last = step;
+    }
+    EXPECT_GT(durable, 0u);
+    return line;
+  }
+  double adam_steps() const {
+    const auto saved = CheckpointFolder(folder_ / "out/checkpoint").load_newest();
+    if (!saved.ok()) return -1;
+    return saved->shards.at("optimizer").tensors.at("1/hidden.weight/step").item<double>();
+  }
+
+  std::string last_line() const {
+    const std::vector<std::string> lines = absl::StrSplit(output_, '\n', absl::SkipEmpty());
+    return lines.empty() ? "" : lines.back();
+  }
+  double accuracy() const {
+    const std::vector<std::string> words = absl::StrSplit(last_line(), ' ');
+    double accuracy = -1;
+    if (words.size() > 2) (void)absl::SimpleAtod(words[2], &accuracy);
+    return accuracy;
+  }
+
+  bool read_some() {
+    pollfd ends[] = {{out_, POLLIN, 0}, {err_, POLLIN, 0}};
+    poll(ends, 2, -1);
+    bool open = false;
+    for (size_t i = 0; i < 2; ++i) {
+      if (ends[i].revents == 0) {
+        open = true;
+        continue;
+      }
+      char buffer[4096];
+      const ssize_t size = read(ends[i].fd, buffer, sizeof(buffer));
+      if (size <= 0) continue;
+      (i == 0 ? output_ : errors_).append(buffer, static_cast<size_t>(size));
+      open = true;
+    }
+    return open;
+  }
+
+  std::filesystem::path folder_;
+  pid_t launcher_ = -1;
+  int out_ = -1;
+  int err_ = -1;
+  std::string output_;
+  std::string errors_;
+};
+
+TEST_F(ParameterServerJob, TwoTrainersLearnAndLeaveCurvesAndACheckpoint) {
+  ASSERT_EQ(run(2, {"--limit", "2000", "--epochs", "2"}), 0) << errors_;
+  EXPECT_THAT(last_line(), MatchesRegex(kLastLine));
+  EXPECT_THAT(last_line(), HasSubstr("after 2 epochs, 3 workers, "));
+  EXPECT_GT(accuracy(), 0.6);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "out/curves.csv"));
+  EXPECT_GT(std::filesystem::file_size(folder_ / "out/curves.png"), 1000u);
+  const auto saved = CheckpointFolder(folder_ / "out/checkpoint").load_newest();
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_EQ(saved->info.epoch, 2);
+  EXPECT_TRUE(saved->shards.contains("trainer"));
+  EXPECT_TRUE(saved->shards.contains("server"));
+  EXPECT_TRUE(saved->shards.contains("optimizer"));
+}
+
+// So much dropout that an evaluation in training mode would show.
+TEST_F(ParameterServerJob, LearnsFromATenthOfThePicturesAndIsTestedOnAllWithNothingDropped) {
+  const absl::StatusOr<FashionMnist> real = load_fashion_mnist();
+  ASSERT_TRUE(real.ok()) << real.status();
+  ASSERT_EQ(real->test.size(), 10'000);
+  const std::filesystem::path data = folder_ / "data";
+  std::filesystem::create_directories(data);
+  testing::write_data_part(
+      data, "train",
+      {real->train.images.narrow(0, 0, 6000), real->train.labels.narrow(0, 0, 6000)});
+  testing::write_data_part(data, "t10k", real->test);
+
+  ASSERT_EQ(run(2, {"--data", data, "--epochs", "3", "--eval-every", "3", "--dropout", "0.5"}), 0)
+      << errors_;
+  EXPECT_THAT(last_line(), HasSubstr("after 3 epochs, 3 workers, "));
+  EXPECT_GT(accuracy(), 0.7);
+  const absl::StatusOr<Checkpoint> saved =
+      CheckpointFolder(folder_ / "out/checkpoint").load_newest();
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  at::set_num_threads(1);  // as in the job: sums of the same numbers in the same order
+  EXPECT_NEAR(accuracy(), testing::accuracy_of(*saved, real->test), 5e-4);
+}
+
+TEST_F(ParameterServerJob, ResumesAfterTheLastFinishedEpoch) {
+  const std::string folder = folder_ / "saved";
+  ASSERT_EQ(run(2, {"--limit", "1000", "--epochs", "1", "--checkpoint", folder}), 0) << errors_;
+  EXPECT_NE(run(2, {"--limit", "1000", "--epochs", "2", "--checkpoint", folder}), 0);
+  EXPECT_THAT(errors_, HasSubstr("--resume"));
+  ASSERT_EQ(run(2, {"--limit", "1000", "--epochs", "2", "--checkpoint", folder, "--resume"}), 0)
+      << errors_;
+  EXPECT_THAT(output_, Not(HasSubstr("epoch 1 of 2")));
+  EXPECT_THAT(output_, HasSubstr("epoch 2 of 2"));
+  EXPECT_THAT(last_line(), HasSubstr("after 2 epochs"));
+  // Behind the end nothing is trained: the same weights give the same accuracy.
+  const double before = accuracy();
+  ASSERT_EQ(run(1, {"--limit", "1000", "--epochs", "2", "--checkpoint", folder, "--resume"}), 0)
+      << errors_;
+  EXPECT_EQ(accuracy(), before);
+}
+
+TEST_F(ParameterServerJob, AKilledTrainerIsNamedAndTheOthersFinish) {
+  for (const int victim : {1, 2}) {
+    SCOPED_TRACE(victim);
+    output_.clear();
+    errors_.clear();
+    start(2, {"--limit", "600", "--epochs", "12"});
+    read_until("epoch 2 of");
+    ASSERT_TRUE(kill_rank(victim)) << output_ << errors_;
+    EXPECT_EQ(finish(), 128 + SIGKILL);  // the launcher's own report of the killed one
+    EXPECT_THAT(errors_, HasSubstr(absl::StrCat("trainer", victim, " has died")));
+    EXPECT_THAT(last_line(), MatchesRegex(kLastLine)) << errors_;
+  }
+}
+
+TEST_F(ParameterServerJob, AKilledServerIsAnErrorOnEveryTrainerWithinThreeSeconds) {
+  start(2, {"--limit", "600", "--epochs", "500"});
+  read_until("epoch 2 of");
+  const auto killed_at = std::chrono::steady_clock::now();
+  ASSERT_TRUE(kill_rank(0)) << output_ << errors_;
+  const std::vector<std::string> said = {"trainer1: lost worker 'ps'",
+                                         "trainer2: lost worker 'ps'"};
+  const auto all_said = [&] {
+    return absl::StrContains(errors_, said[0]) && absl::StrContains(errors_, said[1]);
+  };
+  while (!all_said() && read_some()) {
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - killed_at, std::chrono::seconds(3));
+  EXPECT_TRUE(all_said()) << errors_;
+  EXPECT_NE(finish(), 0);
+}
+
+TEST_F(ParameterServerJob, KilledProcessesComeBackAndNoStepCountsTwiceOrIsLost) {
+  run_under_kills(2, {0, 1, 2}, {"--checkpoint-every", "10"});
+  const Line one = follow_ledger(1), two = follow_ledger(2);
+  EXPECT_EQ(adam_steps(), static_cast<double>(one.last + two.last));
+  EXPECT_GE(one.returns, 2);  // the server's and its own
+  EXPECT_GE(two.returns, 2);
+  EXPECT_LT(std::max(one.most_redone, two.most_redone), 2 * 10u);
+  EXPECT_GT(accuracy(), 0.6);
+}
+
+// While it is dead, the server has nobody to serve.
+TEST_F(ParameterServerJob, AnOnlyTrainerComesBackToItsServer) {
+  run_under_kills(1, {1, 1}, {"--checkpoint-every", "10"});
+  const Line line = follow_ledger(1);
+  EXPECT_EQ(adam_steps(), static_cast<double>(line.last));
+  EXPECT_EQ(line.last, 6u * 32);  // no batch came twice, and none was passed over
+  EXPECT_EQ(line.most_redone, 0u);
+}
+
+TEST_F(ParameterServerJob, WithEveryStepDurableNoneIsDoneAgain) {
+  run_under_kills(2, {0, 0}, {"--durable", "every-step"});
+  const Line one = follow_ledger(1), two = follow_ledger(2);
+  EXPECT_EQ(adam_steps(), static_cast<double>(one.last + two.last));
+  EXPECT_GE(one.returns, 2);
+  EXPECT_EQ(one.most_redone + two.most_redone, 0u);
+  EXPECT_THAT(errors_, HasSubstr("the server saved itself"));
+}
+
+TEST_F(ParameterServerJob, MissingAndDamagedDataFilesAreNamed) {
+  EXPECT_NE(run(1, {"--data", folder_ / "nothing"}), 0);
+  EXPECT_THAT(errors_, HasSubstr((folder_ / "nothing").string()));
+
+  const std::filesystem::path data = folder_ / "data";
+  std::filesystem::copy(kFashionMnistFolder, data);
+  const std::filesystem::path labels = data / "train-labels-idx1-ubyte.gz";
+  std::filesystem::resize_file(labels, std::filesystem::file_size(labels) / 2);
+  EXPECT_NE(run(1, {"--data", data}), 0);
+  EXPECT_THAT(errors_, HasSubstr(labels.string()));
+  std::filesystem::remove(labels);
+  EXPECT_NE(run(1, {"--data", data}), 0);
+  EXPECT_THAT(errors_, HasSubstr(labels.string()));
+}
+
+TEST_F(ParameterServerJob, HelpNeedsNoGroup) {
+  const std::string program =
+      absl::StrCat(WEFT_BUILD_DIR, "/examples/parameter_server/parameter_server");
+  start_command({program, "--help"});
+  EXPECT_EQ(finish(), 0) << errors_;
+  EXPECT_THAT(output_, HasSubstr("--trainers 4"));
+}
+
+TEST_F(ParameterServerJob, MissingAndDamagedCheckpointsAreNamed) {
+  const std::string saved = folder_ / "saved";
+  EXPECT_NE(run(1, {"--checkpoint", saved, "--resume"}), 0);
+  EXPECT_THAT(errors_, HasSubstr(saved));
+  ASSERT_EQ(run(1, {"--limit", "200", "--epochs", "1", "--checkpoint", saved}), 0) << errors_;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(saved)) {
+    if (entry.path().filename() != "server.safetensors") continue;
+    std::filesystem::resize_file(entry.path(), std::filesystem::file_size(entry.path()) - 1);
+  }
+  EXPECT_NE(run(1, {"--epochs", "2", "--checkpoint", saved, "--resume"}), 0);
+  EXPECT_THAT(errors_, HasSubstr("server.safetensors"));
+}
+
+}  // namespace
+}  // namespace weft::examples

@@ -1,0 +1,262 @@
+#include <cmath>
+#include <memory>
+#include <thread>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/nll_loss.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+#include <torch/optim/adam.h>
+#include <torch/utils.h>
+
+#include "weft/examples/parameter_server/trainer.h"
+#include "weft/examples/parameter_server/trainer_group.h"
+#include "weft/tests/dist_optim/step_ledger.h"
+#include "weft/tests/examples/parameter_server/job_world.h"
+#include "weft/tests/support/error_of.h"
+
+namespace weft::examples {
+namespace {
+
+using testing::JobWorld;
+
+JobOptions without_dropout() {
+  JobOptions options;
+  options.dropout = 0;
+  options.seed = 11;
+  return options;
+}
+
+std::vector<Batch> random_batches(int64_t count) {
+  at::manual_seed(3);
+  std::vector<Batch> batches;
+  for (int64_t i = 0; i < count; ++i) {
+    batches.push_back({at::randn({16, 1, kImageSide, kImageSide}), at::randint(kClasses, {16})});
+  }
+  return batches;
+}
+
+double largest_difference(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
+
+TEST(ParameterServerTest, OneTrainerEqualsTheSameModelTrainedLocally) {
+  constexpr int kSteps = 50;
+  const JobOptions options = without_dropout();
+  const std::vector<Batch> batches = random_batches(kSteps);
+  // As in a worker. Other sums of the same numbers round otherwise, and Adam, which divides by the
+  // gradient's size, makes whole steps of what little that is.
+  at::set_num_threads(1);
+
+  FeatureLayers features(options.seed);
+  ClassifierLayers classifier(options.seed, 0.0);
+  std::vector<at::Tensor> parameters = features.parameters();
+  for (const at::Tensor& parameter : classifier.parameters()) parameters.push_back(parameter);
+  torch::optim::Adam adam(parameters, torch::optim::AdamOptions(options.learning_rate(1)));
+  for (int step = 0; step < kSteps; ++step) {
+    const double progress = static_cast<double>(step) / kSteps;
+    static_cast<torch::optim::AdamOptions&>(adam.param_groups()[0].options())
+        .lr(options.learning_rate(1) * (1 + std::cos(M_PI * progress)) / 2);
+    adam.zero_grad();
+    const at::Tensor out = classifier.forward(features.forward(batches[step].images));
+    at::nll_loss(out, batches[step].labels).backward();
+    adam.step();
+  }
+
+  JobWorld world(1, options);
+  Trainer::State state;
+  {
+    Trainer trainer(world[1], options, 1);
+    for (int step = 0; step < kSteps; ++step) {
+      trainer.step(batches[step], static_cast<double>(step) / kSteps);
+    }
+    state = trainer.state();
+  }
+  for (const auto& item : features.named_parameters()) {
+    EXPECT_LE(largest_difference(item.value(), state.trainer.at(item.key())), 1e-6) << item.key();
+  }
+  for (const auto& item : classifier.named_parameters()) {
+    EXPECT_LE(largest_difference(item.value(), state.server.at(item.key())), 1e-6) << item.key();
+  }
+  world.shutdown();
+}
+
+TEST(ParameterServerTest, AStateLoadedIsTheStateSaved) {
+  const JobOptions options = without_dropout();
+  const std::vector<Batch> batches = random_batches(6);
+  JobWorld world(1, options);
+  {
+    Trainer trainer(world[1], options, 1);
+    for (int step = 0; step < 3; ++step) trainer.step(batches[step], 0.1);
+    const Trainer::State saved = trainer.state();
+    std::vector<double> losses;
+    for (int step = 3; step < 6; ++step) losses.push_back(trainer.step(batches[step], 0.1));
+    trainer.load_state(saved);
+    // The optimizer's memory came along: the same losses again.
+    for (int step = 3; step < 6; ++step) {
+      EXPECT_NEAR(trainer.step(batches[step], 0.1), losses[step - 3], 1e-6);
+    }
+  }
+  world.shutdown();
+}
+
+TEST(ParameterServerTest, AfterTheServersReturnATrainerRedoesWhatWasLostAndNoMore) {
+  JobOptions options = without_dropout();
+  const testing::ScratchFolder scratch;
+  options.checkpoint = scratch / "job";
+  options.checkpoint_every = 10;  // written after steps 5 and 10
+  const std::vector<Batch> batches = random_batches(13);
+  at::set_num_threads(1);
+  JobWorld world(1, options);
+  Trainer trainer(world[1], options, 1);
+  const auto train = [&](size_t first, size_t last) {
+    for (size_t n = first; n <= last; ++n) {
+      trainer.step(batches[n - 1], 0.01 * double(n), {.steps = static_cast<int64_t>(n)});
+    }
+  };
+  train(1, 12);
+  const Trainer::State truth = trainer.state();
+  // As a server does that was started again.
+  const auto set_back = [&](uint64_t number) {
+    const WorkerScope server(world[0]);
+    ParameterSet& set = find_classifier(kServerName).parameters().local_value();
+    ASSERT_EQ(set.keeper()->go_back("adam@trainer1", number), absl::OkStatus());
+  };
+  set_back(5);
+  EXPECT_EQ(testing::error_of([&] { return trainer.step(batches[12], 0.13); }).code(),
+            absl::StatusCode::kDataLoss);
+  EXPECT_EQ(trainer.reconnect().steps, 5);
+  EXPECT_EQ(trainer.number(), 5u);
+  train(6, 12);
+  const Trainer::State again = trainer.state();
+  for (const auto& [one, other] :
+       {std::pair(truth.trainer, again.trainer), std::pair(truth.server, again.server)}) {
+    for (const auto& [name, value] : one) EXPECT_TRUE(at::equal(value, other.at(name))) << name;
+  }
+  EXPECT_TRUE(at::equal(truth.optimizer.at("1/hidden.weight/exp_avg_sq"),
+                        again.optimizer.at("1/hidden.weight/exp_avg_sq")));
+  world.shutdown();
+}
+
+TEST(ParameterServerTest, AllTrainersStartWithTheSameLayers) {
+  const JobOptions options = without_dropout();
+  JobWorld world(2, options);
+  const std::vector<at::Tensor> one = Trainer(world[1], options, 2).own_layers();
+  const std::vector<at::Tensor> two = Trainer(world[2], options, 2).own_layers();
+  ASSERT_EQ(one.size(), two.size());
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(one[i].equal(two[i])) << i;
+  world.shutdown();
+}
+
+// The labels are the network's own answers with nothing dropped: every answer is right unless
+// something is dropped, as nine tenths of the hidden layer are in training.
+TEST(ParameterServerTest, NothingIsDroppedInAnEvaluationAndAgainAfterIt) {
+  constexpr int64_t kPictures = 600;  // more than one batch of the evaluation
+  JobOptions options = without_dropout();
+  options.dropout = 0.9;
+  at::set_num_threads(1);
+  at::manual_seed(4);
+  LabelledImages pictures{at::randint(200, {kPictures, kImageSide, kImageSide}, at::kByte),
+                          at::zeros({kPictures}, at::kLong)};
+  FeatureLayers features(options.seed);
+  ClassifierLayers classifier(options.seed);
+  classifier.eval();
+  const at::Tensor cut = features.forward(make_batch(pictures, 0, kPictures).images).detach();
+  pictures.labels = at::argmax(classifier.forward(cut), 1);
+
+  JobWorld world(1, options);
+  {
+    Trainer trainer(world[1], options, 1);
+    EXPECT_GT(trainer.evaluate(pictures), 0.99);
+    const Classifier hosted = find_classifier(world[1].to(kServerName));
+    EXPECT_LT(count_correct(hosted.forward(cut), pictures.labels), 0.95 * kPictures);
+  }
+  world.shutdown();
+}
+
+TEST(TrainerGroupTest, TheAverageIsEveryonesAndADeadTrainerIsNamed) {
+  JobWorld world(3, without_dropout());
+  const std::vector<std::string> names = trainer_names(4);
+  std::vector<std::string> lost;
+  const auto group_of = [&](size_t rank) {
+    auto group = std::make_unique<TrainerGroup>(
+        names, names[rank - 1], [&lost, rank](const std::vector<std::string>& gone) {
+          if (rank == 2) lost = gone;
+        });
+    group->connect(find_averager(world[rank].to(kServerName)), 0);
+    return group;
+  };
+  std::vector<std::unique_ptr<TrainerGroup>> groups;
+  for (size_t rank = 1; rank <= 3; ++rank) groups.push_back(group_of(rank));
+  Position position;
+  const auto round = [&](const std::vector<size_t>& members) {
+    std::vector<double> seen(3, -1);
+    std::vector<std::thread> threads;
+    for (const size_t member : members) {
+      threads.emplace_back([&, member] {
+        const TrainerGroup::Round ended = groups[member]->average(
+            position, 10 * member, {at::full({2}, static_cast<double>(member))}, member == 2);
+        EXPECT_TRUE(ended.flag);
+        EXPECT_EQ(ended.number, 10 * member);
+        EXPECT_EQ(ended.position, position);
+        seen[member] = ended.average.at(0)[1].item<double>();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    ++position.round;
+    return seen;
+  };
+  EXPECT_EQ(round({0, 1, 2}), (std::vector<double>{1, 1, 1}));
+  EXPECT_TRUE(groups[0]->leads());
+  EXPECT_FALSE(groups[1]->leads());
+
+  world.kill(1);
+  EXPECT_EQ(round({1, 2}), (std::vector<double>{-1, 1.5, 1.5}));
+  EXPECT_EQ(lost, std::vector<std::string>{"trainer1"});
+  EXPECT_TRUE(groups[1]->leads());
+  EXPECT_EQ(groups[2]->place(), 1u);
+}
+
+// One trainer has its result and went on when the server died, the other one had none.
+TEST(TrainerGroupTest, ARoundThatATrainerHasPassedIsTheSameOnTheRestartedServer) {
+  JobWorld world(2, without_dropout());
+  const std::vector<std::string> names = trainer_names(3);
+  TrainerGroup ahead(names, names[0], nullptr);
+  TrainerGroup behind(names, names[1], nullptr);
+  const auto connect = [&](TrainerGroup& group, size_t rank, int64_t round) {
+    world[rank].wait_for(kServerName, std::chrono::seconds(20));
+    group.connect(find_averager(world[rank].to(kServerName)), round);
+  };
+  const auto give = [](TrainerGroup& group, int64_t round, double value) {
+    return group.average({.round = round - 1}, 7, {at::full({1}, value)});
+  };
+  connect(ahead, 1, 0);
+  connect(behind, 2, 0);
+  for (int64_t round = 1; round <= 2; ++round) {
+    std::thread other([&] { give(behind, round, 6); });
+    give(ahead, round, 2);
+    other.join();
+  }
+  world.kill(0);
+  world.revive(0);
+  connect(behind, 2, 0);
+  std::vector<double> seen;
+  std::thread other([&] {
+    for (int64_t round = 1; round <= 2; ++round) {
+      seen.push_back(give(behind, round, 100).average[0].item<double>());
+    }
+  });
+  connect(ahead, 1, 2);
+  other.join();
+  EXPECT_EQ(seen, (std::vector<double>{4, 4}));
+  EXPECT_TRUE(ahead.leads());
+  world.shutdown();
+}
+
+}  // namespace
+}  // namespace weft::examples

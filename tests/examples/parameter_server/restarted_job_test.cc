@@ -1,0 +1,257 @@
+// A server or a trainer of the job dies at a known step and is started again.
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "weft/examples/parameter_server/training_job.h"
+#include "weft/tests/dist_optim/step_ledger.h"
+#include "weft/tests/examples/bands.h"
+#include "weft/tests/examples/data_files.h"
+#include "weft/tests/examples/parameter_server/job_world.h"
+#include "weft/tests/support/test_world.h"
+
+namespace weft::examples {
+namespace {
+
+using Next = Position::Next;
+using testing::JobWorld;
+
+constexpr int64_t kBatch = 2;
+constexpr int64_t kLength = 30;  // steps of an epoch
+constexpr int64_t kEpochs = 2;
+
+// Trainer 1 is the one that trains. Trainer 2, if there is one, is the test: it comes to the rounds
+// of averages with layers of its own, and so decides how far trainer 1 may go.
+class RestartedJobTest : public ::testing::Test {
+ protected:
+  void set_up(uint32_t trainers, const std::string& name) {
+    at::set_num_threads(1);  // sums of the same numbers in the same order
+    at::manual_seed(9);
+    trainers_ = trainers;
+    std::filesystem::create_directories(scratch_ / name);
+    testing::write_data_part(scratch_ / name, "t10k", testing::bands(100));
+    testing::write_data_part(scratch_ / name, "train",
+                             testing::bands(kLength * kBatch * static_cast<int64_t>(trainers)));
+    options_.data = scratch_ / name;
+    options_.out = scratch_ / (name + "/out");
+    options_.ledger = scratch_ / (name + "/ledger");
+    options_.epochs = kEpochs;
+    options_.batch = kBatch;
+    options_.dropout = 0;
+    options_.checkpoint_every = 8;
+    at_ = {};
+    group_.reset();
+    world_.emplace(trainers, options_);
+  }
+
+  std::thread start_job(bool restarted) {
+    return std::thread([this, restarted, &worker = (*world_)[1]] {
+      try {
+        SystemClock clock;
+        last_line_ = TrainingJob(worker, options_, clock, restarted).run();
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << error.what();
+        if (trainers_ > 1) group_->leave();
+      }
+    });
+  }
+  // Trainer 1 as the job has it, for so many steps; then its process is no more.
+  void live_and_die(int64_t steps) {
+    const WorkerScope scope((*world_)[1]);
+    Trainer trainer((*world_)[1], options_, trainers_);
+    TrainerGroup group(trainer_names(1 + trainers_), "trainer1", nullptr);
+    group.connect(find_averager(kServerName), 0);
+    Position at;
+    while (at.steps < steps) {
+      if (at.next == Next::kStep) {
+        at = at.after_step(kLength);
+        trainer.step(make_batch(testing::bands(kBatch), 0, kBatch), 0.1, at);
+      } else {
+        const auto round = group.average(at, trainer.number(), trainer.own_layers(), true);
+        at = round.position.after_round(true, kLength, kEpochs);
+        trainer.set_own_layers(round.average);
+      }
+    }
+  }
+
+  // ---- trainer 2
+  void join_group() {
+    group_.emplace(trainer_names(1 + trainers_), "trainer2", nullptr);
+    find_server();
+  }
+  void find_server() {
+    const Worker& self = (*world_)[2];
+    self.wait_for(kServerName, std::chrono::seconds(20));
+    group_->connect(find_averager(self.to(kServerName)), at_.round);
+  }
+  void come_to_rounds_until(const std::function<bool(const Position&)>& stop) {
+    while (!stop(at_)) {
+      if (at_.next == Next::kStep) {
+        at_ = at_.after_step(kLength);
+      } else {
+        std::vector<at::Tensor> layers;
+        for (const at::Tensor& one : FeatureLayers(options_.seed).parameters()) {
+          layers.push_back(one.detach());
+        }
+        const auto round = group_->average(at_, 0, layers);
+        EXPECT_EQ(round.position, at_) << "round " << at_.round + 1;
+        at_ = round.position.after_round(round.flag, kLength, kEpochs);
+      }
+    }
+  }
+  static bool at_the_end(const Position& at) { return at.next == Next::kDone; }
+
+  // ---- what trainer 1 has left
+  std::vector<std::string> ledger() const {
+    std::ifstream file(options_.ledger + "/trainer1.csv");
+    std::vector<std::string> events;
+    for (std::string line; std::getline(file, line);) {
+      const std::vector<std::string> fields = absl::StrSplit(line, ',');
+      events.push_back(absl::StrCat(fields.at(1), " ", fields.at(2)));
+    }
+    return events;
+  }
+  void wait_for_event(const std::string& event) const {
+    EXPECT_TRUE(testing::eventually([&] {
+      const std::vector<std::string> events = ledger();
+      return std::find(events.begin(), events.end(), event) != events.end();
+    })) << event;
+  }
+  static void append_steps(std::vector<std::string>& events, int64_t first, int64_t last) {
+    for (int64_t n = first; n <= last; ++n) events.push_back(absl::StrCat("applied ", n));
+  }
+  Checkpoint saved() const { return *CheckpointFolder(options_.checkpoint_folder()).load_newest(); }
+  static double adam_steps(const Checkpoint& checkpoint) {
+    return checkpoint.shards.at("optimizer").tensors.at("1/hidden.weight/step").item<double>();
+  }
+
+  const testing::ScratchFolder scratch_;
+  uint32_t trainers_ = 0;
+  JobOptions options_;
+  std::optional<JobWorld> world_;
+  std::optional<TrainerGroup> group_;
+  Position at_;
+  std::optional<std::string> last_line_;
+};
+
+TEST_F(RestartedJobTest, AfterTheServersDeathTheJobEndsAsIfItHadNotDied) {
+  const auto run = [&](const std::string& name, bool die) {
+    set_up(2, name);
+    join_group();
+    std::thread job = start_job(false);
+    come_to_rounds_until([](const Position& at) { return at.next == Next::kAverage; });
+    wait_for_event("applied 20");
+    if (die) {
+      world_->kill(0);
+      world_->revive(0);
+      find_server();
+    }
+    come_to_rounds_until(at_the_end);
+    job.join();
+    world_->shutdown();
+    return saved();
+  };
+  const Checkpoint truth = run("undisturbed", false);
+  const Checkpoint again = run("disturbed", true);
+  EXPECT_TRUE(last_line_.has_value());
+  EXPECT_EQ(again.info.step, kEpochs * kLength);
+  for (const auto& [shard, content] : truth.shards) {
+    for (const auto& [name, value] : content.tensors) {
+      if (name == "steps") continue;  // of one incarnation of the optimizer
+      EXPECT_TRUE(at::equal(value, again.shards.at(shard).tensors.at(name)))
+          << shard << " " << name;
+    }
+  }
+  // At most one interval came again.
+  const std::vector<std::string> events = ledger();
+  ASSERT_GT(events.size(), 20u);
+  absl::string_view number = events[20];
+  int64_t resumed = -1;
+  ASSERT_TRUE(absl::ConsumePrefix(&number, "resumed ")) << events[20];
+  ASSERT_TRUE(absl::SimpleAtoi(number, &resumed)) << events[20];
+  EXPECT_GE(resumed, 20 - options_.checkpoint_every);
+  EXPECT_LE(resumed, 20);
+  EXPECT_EQ(events.back(), absl::StrCat("applied ", kEpochs * kLength));
+}
+
+TEST_F(RestartedJobTest, ARestartedTrainerGoesOnBehindItsLastStep) {
+  set_up(2, "job");
+  join_group();
+  std::thread first([&] { live_and_die(25); });
+  come_to_rounds_until([](const Position& at) { return at.next == Next::kLastAverage; });
+  first.join();
+  world_->kill(1);
+  world_->revive(1);
+  std::thread job = start_job(true);
+  wait_for_event("applied 26");  // it has come to the group: from now on it is waited for
+  come_to_rounds_until(at_the_end);
+  job.join();
+  std::vector<std::string> expected;
+  append_steps(expected, 1, 25);
+  expected.push_back("resumed 25");
+  append_steps(expected, 26, kEpochs * kLength);
+  EXPECT_EQ(ledger(), expected);
+  EXPECT_EQ(saved().info.step, kEpochs * kLength);
+  EXPECT_EQ(adam_steps(saved()), kEpochs * kLength);
+  world_->shutdown();
+}
+
+TEST_F(RestartedJobTest, AnAloneTrainerEntersAtTheServersNewestRound) {
+  set_up(1, "job");
+  std::thread([&] { live_and_die(25); }).join();
+  world_->kill(1);
+  world_->revive(1);
+  start_job(true).join();
+  EXPECT_TRUE(last_line_.has_value());
+  EXPECT_EQ(saved().info.step, kEpochs * kLength);
+  EXPECT_EQ(adam_steps(saved()), kEpochs * kLength);
+  world_->shutdown();
+}
+
+TEST_F(RestartedJobTest, IfAllHaveDiedTheJobBeginsAgain) {
+  set_up(1, "job");
+  std::thread([&] { live_and_die(25); }).join();
+  world_->kill(1);
+  world_->kill(0);
+  world_->revive(0);
+  world_->revive(1);
+  start_job(true).join();
+  EXPECT_TRUE(last_line_.has_value());
+  const std::vector<std::string> events = ledger();
+  EXPECT_EQ(std::count(events.begin(), events.end(), "loaded 24"), 1);
+  EXPECT_EQ(saved().info.step, kEpochs * kLength);
+  EXPECT_EQ(adam_steps(saved()), kEpochs * kLength) << "with the first weights";
+  world_->shutdown();
+}
+
+TEST_F(RestartedJobTest, AJobIsOverWhenItsLastEpochIsSaved) {
+  set_up(1, "job");
+  EXPECT_FALSE(TrainingJob::is_over(options_));
+  start_job(false).join();
+  EXPECT_TRUE(TrainingJob::is_over(options_));
+  JobOptions other = options_;
+  other.run = "another";
+  EXPECT_FALSE(TrainingJob::is_over(other));
+  other = options_;
+  ++other.epochs;
+  EXPECT_FALSE(TrainingJob::is_over(other));
+  world_->shutdown();
+}
+
+}  // namespace
+}  // namespace weft::examples

@@ -1,0 +1,156 @@
+#include "weft/examples/parameter_server/training_job.h"
+
+#include <array>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_format.h"
+#include "weft/base/clock.h"
+#include "weft/examples/support/fashion_mnist.h"
+#include "weft/tests/examples/bands.h"
+#include "weft/tests/examples/data_files.h"
+#include "weft/tests/examples/parameter_server/job_world.h"
+#include "weft/tests/examples/pipeline_resnet50/whole_model.h"
+
+namespace weft::examples {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::bands;
+using testing::JobWorld;
+using ::testing::StartsWith;
+
+constexpr uint32_t kTrainers = 3;
+constexpr int64_t kBatch = 2;
+constexpr int64_t kAverageEvery = 20;  // steps, as the job promises
+using Next = Position::Next;
+
+std::vector<at::Tensor> some_layers(uint64_t seed, double scale) {
+  std::vector<at::Tensor> values;
+  for (const at::Tensor& parameter : FeatureLayers(seed).parameters()) {
+    values.push_back(parameter.detach().mul(scale));
+  }
+  return values;
+}
+
+// Trainers 1 and 2 run the job as it is. Trainer 3 is the test: it comes to the rounds of averages
+// that the job promises, in their order, and has a third of a say in each. A round too few or too
+// many is an error for somebody, because own layers meet other shapes than their own.
+class TrainingJobTest : public ::testing::Test {
+ protected:
+  TrainingJobTest() {
+    std::string pattern = (fs::temp_directory_path() / "weft_training_job_XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+    at::manual_seed(9);
+    test_ = bands(500);
+    testing::write_data_part(folder_, "t10k", test_);
+    options_.data = folder_.string();
+    options_.out = (folder_ / "out").string();
+    options_.epochs = 1;
+    options_.batch = kBatch;
+  }
+  ~TrainingJobTest() override { fs::remove_all(folder_); }
+
+  // One epoch of so many steps of each trainer. Trainer 3 gives `last` to the round before the
+  // evaluation.
+  void run_epoch(int64_t steps, const std::vector<at::Tensor>& last) {
+    testing::write_data_part(folder_, "train", bands(steps * kBatch * kTrainers));
+    JobWorld world(kTrainers, options_);
+    std::vector<std::thread> trainers;
+    for (const size_t rank : {1, 2}) {
+      trainers.emplace_back([this, rank, &worker = world[rank]] {
+        take_part(worker, [&] {
+          SystemClock clock;
+          last_lines_.at(rank) = TrainingJob(worker, options_, clock).run();
+        });
+      });
+    }
+    take_part(world[kTrainers], [&] { come_to_the_rounds(world[kTrainers], steps, last); });
+    for (std::thread& trainer : trainers) trainer.join();
+    world.shutdown();
+  }
+
+  // Nobody waits for a trainer that has failed.
+  static void take_part(const Worker& worker, const std::function<void()>& part) {
+    try {
+      part();
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << worker.name() << ": " << error.what();
+      find_averager(worker.to(kServerName)).rpc_sync(&ParameterAverager::leave);
+    }
+  }
+
+  void come_to_the_rounds(const Worker& worker, int64_t steps,
+                          const std::vector<at::Tensor>& last) {
+    TrainerGroup group(trainer_names(1 + kTrainers), worker.name(), nullptr);
+    group.connect(find_averager(worker.to(kServerName)), 0);
+    Position at;
+    // All must stand where this trainer says; else their mean does not.
+    const auto round = [&](const std::vector<at::Tensor>& values) {
+      const TrainerGroup::Round ended = group.average(at, 0, values);
+      EXPECT_EQ(ended.position, at) << "round " << at.round + 1;
+      at = at.after_round(ended.flag, steps, options_.epochs);
+      return ended.average;
+    };
+    const std::vector<at::Tensor> first = some_layers(options_.seed, 1);
+    round(first);  // all have looked at the folder of checkpoints
+    for (int64_t step = 1; step <= steps; ++step) {
+      at = at.after_step(steps);
+      if (step % kAverageEvery == 0) round(first);
+    }
+    average_ = round(last);
+    round(last);  // the leader has evaluated and saved
+    EXPECT_EQ(at.next, Next::kDone);
+    group.leave();
+  }
+
+  fs::path folder_;
+  JobOptions options_;
+  LabelledImages test_;
+  std::array<std::optional<std::string>, kTrainers> last_lines_;  // by rank
+  std::vector<at::Tensor> average_;                               // before the evaluation
+};
+
+// 39 steps hold one such round and 40 steps two only if there are 20 steps between them.
+TEST_F(TrainingJobTest, OwnLayersAreAveragedEveryTwentyStepsAndBeforeTheEvaluation) {
+  for (const int64_t steps : {39, 40}) {
+    SCOPED_TRACE(steps);
+    run_epoch(steps, some_layers(options_.seed, 1));
+    ASSERT_FALSE(HasFailure());
+    EXPECT_THAT(last_lines_[1].value_or("nothing"), StartsWith("test accuracy "));
+    EXPECT_FALSE(last_lines_[2].has_value());
+  }
+}
+
+// Trainer 3's last word is so loud that the average is nothing like the leader's own layers.
+TEST_F(TrainingJobTest, EvaluationAndCheckpointUseTheAverage) {
+  at::set_num_threads(1);  // as in the job
+  run_epoch(25, some_layers(options_.seed + 1, 10));
+  ASSERT_FALSE(HasFailure());
+  const absl::StatusOr<Checkpoint> saved =
+      CheckpointFolder(options_.checkpoint_folder()).load_newest();
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_EQ(saved->info.step, 25);
+  FeatureLayers names(options_.seed);
+  size_t i = 0;
+  for (const auto& item : names.named_parameters()) {
+    EXPECT_TRUE(saved->shards.at("trainer").tensors.at(item.key()).equal(average_.at(i++)))
+        << item.key();
+  }
+  EXPECT_THAT(last_lines_[1].value_or("nothing"),
+              StartsWith(absl::StrFormat("test accuracy %.4f after 1 epochs, 4 workers, ",
+                                         testing::accuracy_of(*saved, test_))));
+}
+
+}  // namespace
+}  // namespace weft::examples

@@ -1,0 +1,128 @@
+// A worker's agent in the simulator: PeerCores, the connections under them, acknowledgements,
+// deadlines of calls, and the end of peers, in the order in which rpc/internal/agent.cc does it.
+//
+// Thread safety: none.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "weft/rpc/membership/internal/membership_core.h"
+#include "weft/rpc/session/internal/peer.h"
+#include "weft/tests/sim/world/local_clock.h"
+#include "weft/tests/sim/world/network.h"
+#include "weft/tests/sim/world/schedule.h"
+
+namespace weft::sim {
+
+class Worker;
+class World;
+
+class Sessions {
+ public:
+  explicit Sessions(Worker& worker);
+
+  // A life that this worker shall talk to; `dial`: it opens the connection.
+  void add_peer(Slot slot, bool dial);
+  // A connection that is there from the beginning.
+  void meet(Slot slot, int connection);
+
+  enum class Sent { kYes, kQueueFull, kGone };
+  // `frame` holds flags and payloads.
+  Sent call(uint64_t call, WorkerId to, Frame frame, TimePoint deadline, bool waited_for);
+  // True if the call was still open; `*sent` says whether it had left.
+  bool cancel(WorkerId to, uint64_t call, bool* sent);
+  bool post(WorkerId to, rpc_internal::Topic topic, std::shared_ptr<void> body, size_t bytes);
+  void reply(WorkerId to, Frame frame);
+  void call_taken(WorkerId from, const FrameHeader& header, size_t cost);
+  // As PeerCore's.
+  bool admitted(WorkerId from, uint64_t call);
+
+  bool is_live(WorkerId worker) const;
+  bool knows(WorkerId worker) const { return find(worker) != nullptr; }
+  bool is_gone(WorkerId worker) const;
+  // This worker not among them, in order of arrival; without joiners that have no name yet.
+  std::vector<WorkerId> live_peers() const;
+  // When anything was heard of it last.
+  TimePoint heard(WorkerId peer) const;
+  void set_heard(WorkerId peer, TimePoint when);
+
+  // ---- for the library's membership
+  // Somebody who dials is a member from now on; nobody is told its name before `name`.
+  void admit(WorkerId joiner);
+  bool name(WorkerId joiner);  // false: it has one
+  // What is meant for it waits until `reach`, or until it dials.
+  void add_unknown(Slot slot);
+  void reach(WorkerId peer);  // dials
+  void heartbeat(WorkerId to, uint64_t number);
+  // In all heartbeats and answers from now on.
+  void say_in_heartbeats(Nanoseconds lag) { lag_ = lag; }
+  // Calls that begin later wait.
+  void set_valid_until(WorkerId peer, TimePoint until);
+  // It is suspected: an answer would renew its trust.
+  void answer_no_heartbeats_of(WorkerId peer);
+  void append_looks(const std::vector<WorkerId>& tied,
+                    std::vector<rpc_internal::MembershipCore::Look>& looks,
+                    const LocalClock& clock);
+  std::vector<WorkerId> all_live() const;  // joiners too
+
+  // A death record: the peer's calls fail, then the worker's rooms hear of it.
+  void end_peer(WorkerId peer);
+
+  void on_event(const Event& event);
+  void on_frame(uint64_t flight);
+
+  // Of what the sessions with live peers hold; all 0 when nothing is under way.
+  struct Left {
+    size_t calls = 0, queued = 0, frames = 0, gaps = 0, most_frames = 0;
+  };
+  Left left() const;
+  std::string leftovers() const;
+
+ private:
+  struct Peer {
+    Peer(WorkerId self, WorkerId id_in, Slot slot_in, const rpc_internal::CreditWindow& window)
+        : id(id_in), slot(slot_in), core(self, id_in, window) {}
+    const WorkerId id;
+    const Slot slot;
+    rpc_internal::PeerCore core;
+    bool gone = false;
+    int connection = -1;
+    bool dialling = false;
+    int redials = 0;
+    TimePoint dial_until{};
+    bool ack_armed = false;
+    TimePoint deadline_armed = kNever;
+    TimePoint heard{};
+    TimePoint valid_until = kNever;
+    TimePoint read{};    // when the last frame or heartbeat came
+    Nanoseconds lag{0};  // as its last heartbeat said
+    uint64_t looked_at = 0;
+    bool nameless = false;
+    bool met = false;
+    bool looked_up = false;  // now
+    bool suspected = false;
+  };
+
+  Peer* find(WorkerId worker) const;
+  Peer* find_or_meet(WorkerId worker);
+  Peer* at(Slot slot) const;
+  void flush(Peer& peer);
+  void dial(Peer& peer);
+  void on_dialled(Peer& peer);
+  void adopt(Peer& peer, int connection);
+  void on_closed(int connection);
+  void arm_ack(Peer& peer);
+  void arm_deadline(Peer& peer);
+  void expire_calls(Peer& peer);
+  void handle(Peer& peer, const FramePtr& frame);
+  void on_heartbeat(const Network::Arrived& arrived);
+
+  Worker& worker_;
+  World& world_;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  Nanoseconds lag_{0};
+};
+
+}  // namespace weft::sim

@@ -1,0 +1,46 @@
+// What the optimizers' callers and owners say to each other in the simulator; carried by calls.
+//
+// Thread safety: plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "weft/dist_optim/steps/step_core.h"
+
+namespace weft::sim {
+
+struct StepRequest {
+  enum class Kind {
+    kMeet,
+    kJoin,
+    kPrepare,
+    kFinish,
+    kSettle,
+    kCommit,
+    kAbort,
+    kInquire,
+    kPart,
+    kGoBack,
+    kResume,
+  } kind = Kind::kJoin;
+  dist_optim_internal::StepId step;  // of the others: its optimizer
+  std::string line;                  // join, go back
+  std::vector<WorkerId> workers;     // meet: the other owners; inquire: who is dead
+  double max_norm = 0, others_norm2 = 0, clip = 1;
+  uint64_t number = 0;  // go back, resume
+};
+
+// One of these, by the kind of request.
+struct StepReply {
+  absl::Status status;
+  dist_optim_internal::LineStanding standing;
+  double norm2 = 0;
+  dist_optim_internal::StepSummary summary;
+  dist_optim_internal::StepDecision decision;
+  dist_optim_internal::StepDurable durable;
+};
+
+}  // namespace weft::sim
