@@ -32,16 +32,6 @@ namespace async_internal {
 
 bool FutureCore::wait_until(TimePoint deadline) {
   if (done()) return true;
-  std::shared_ptr<ProgressSource> progress;
-  {
-    MutexLock lock(mutex_);
-    progress = progress_;
-  }
-  if (progress != nullptr) {
-    while (progress->poll()) {
-      if (done()) return true;
-    }
-  }
   BlockingSection blocking;
   MutexLock lock(mutex_);
   has_waiters_ = true;
@@ -92,11 +82,6 @@ void FutureCore::cancel() {
 void FutureCore::set_on_cancel(Executor::Task hook) {
   MutexLock lock(mutex_);
   if (!done()) on_cancel_ = std::move(hook);
-}
-
-void FutureCore::set_progress(std::shared_ptr<ProgressSource> source) {
-  MutexLock lock(mutex_);
-  progress_ = std::move(source);
 }
 
 void FutureCore::set_on_consume(std::shared_ptr<const std::function<void()>> hook) {

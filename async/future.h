@@ -28,13 +28,6 @@ struct Unit {
   friend bool operator==(Unit, Unit) { return true; }
 };
 
-// Something a waiting thread can drive itself before it sleeps (a transport's receive queue).
-class ProgressSource {
- public:
-  virtual ~ProgressSource() = default;
-  virtual bool poll() = 0;  // true if it did something
-};
-
 // Carries thread-local state (current worker, autograd context) from where a continuation is made
 // to where it runs. The rooms above base install what there is to carry.
 class ScopeCarrier {
@@ -68,7 +61,6 @@ class FutureCore : public std::enable_shared_from_this<FutureCore> {
   void on_complete_inline(Executor::Task run) ABSL_LOCKS_EXCLUDED(mutex_);
   void cancel();
   void set_on_cancel(Executor::Task hook) ABSL_LOCKS_EXCLUDED(mutex_);
-  void set_progress(std::shared_ptr<ProgressSource> source) ABSL_LOCKS_EXCLUDED(mutex_);
   // Runs on each thread that reads the value, before it does (a CUDA stream waits for an event).
   void set_on_consume(std::shared_ptr<const std::function<void()>> hook)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -114,7 +106,6 @@ class FutureCore : public std::enable_shared_from_this<FutureCore> {
   bool has_waiters_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Continuation> continuations_ ABSL_GUARDED_BY(mutex_);
   Executor::Task on_cancel_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<ProgressSource> progress_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const std::function<void()>> on_consume_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -9,6 +9,17 @@
 #include "weft/dist_autograd/autograd_driver.h"
 #include "weft/rpc/session/call_scope.h"
 
+namespace weft::dist_autograd_internal {
+
+absl::Status check_options(const dist_autograd::BackwardOptions& options) {
+  if (!options.create_graph) return absl::OkStatus();
+  return with_ran(
+      absl::UnimplementedError("create_graph: gradients of gradients do not cross workers"),
+      Ran::kNo);
+}
+
+}  // namespace weft::dist_autograd_internal
+
 namespace weft::dist_autograd {
 namespace {
 
@@ -36,14 +47,6 @@ DriverPtr current_driver() {
   return or_throw(AutogradDriver::of(*runtime));
 }
 
-// OK, or why no pass can be started with these options.
-absl::Status check(const BackwardOptions& options) {
-  if (!options.create_graph) return absl::OkStatus();
-  return with_ran(
-      absl::UnimplementedError("create_graph: gradients of gradients do not cross workers"),
-      Ran::kNo);
-}
-
 AutogradDriver::PassOptions pass_options(const BackwardOptions& options) {
   return {.mode = static_cast<dist_autograd_internal::BackwardMode>(options.mode),
           .retain_graph = options.retain_graph,
@@ -52,13 +55,14 @@ AutogradDriver::PassOptions pass_options(const BackwardOptions& options) {
 
 Future<void> start(AutogradDriver& driver, const ContextId& context, std::vector<at::Tensor> roots,
                    const BackwardOptions& options) {
-  if (absl::Status refused = check(options); !refused.ok()) return Future<void>::ready(refused);
+  if (absl::Status refused = dist_autograd_internal::check_options(options); !refused.ok())
+    return Future<void>::ready(refused);
   return driver.backward(context, std::move(roots), pass_options(options));
 }
 
 void run(AutogradDriver& driver, const ContextId& context, std::vector<at::Tensor> roots,
          const BackwardOptions& options) {
-  absl::Status status = check(options);
+  absl::Status status = dist_autograd_internal::check_options(options);
   if (status.ok()) {
     status = driver.backward_here(context, std::move(roots), pass_options(options));
   }

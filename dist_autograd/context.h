@@ -29,6 +29,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "absl/status/status.h"
 #include "weft/async/future.h"
 #include "weft/base/ids.h"
 #include "weft/rpc/runtime.h"
@@ -103,3 +104,10 @@ std::vector<Gradient> gradients(const ContextId& context);
 at::Tensor gradient(const ContextId& context, const at::Tensor& variable);
 
 }  // namespace weft::dist_autograd
+
+namespace weft::dist_autograd_internal {
+
+// OK, or why no pass can be started with these options.
+absl::Status check_options(const dist_autograd::BackwardOptions& options);
+
+}  // namespace weft::dist_autograd_internal

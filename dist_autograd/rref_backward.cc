@@ -29,12 +29,14 @@ Future<void> backward_here(const ContextId& context, const RRef<at::Tensor>& los
 
 Future<void> backward_async(const ContextId& context, const RRef<at::Tensor>& loss,
                             BackwardOptions options) {
+  if (absl::Status refused = dist_autograd_internal::check_options(options); !refused.ok()) {
+    return Future<void>::ready(refused);
+  }
   if (loss.is_owner()) return backward_here(context, loss, options);
   dist_autograd_internal::RRefPass pass;
   pass.context_creator = context.creator.bits();
   pass.context_number = context.number;
   pass.retain_graph = options.retain_graph;
-  pass.create_graph = options.create_graph;
   pass.mode = static_cast<uint8_t>(options.mode);
   if (options.timeout.is_set()) pass.timeout_ns = options.timeout.limit().count();
   // In the context: so the reply says that the pass is committed, before anybody reads gradients.
@@ -77,7 +79,6 @@ Future<void> backward_at_owner(RRefPass pass, RRef<at::Tensor> loss) {
   }
   dist_autograd::BackwardOptions options;
   options.retain_graph = pass.retain_graph;
-  options.create_graph = pass.create_graph;
   options.mode = static_cast<dist_autograd::Mode>(pass.mode);
   if (pass.timeout_ns > 0) options.timeout = Nanoseconds(pass.timeout_ns);
   const ContextId context{WorkerId::from_bits(pass.context_creator), pass.context_number};

@@ -52,13 +52,12 @@ struct RRefPass {
   uint64_t context_creator = 0;  // WorkerId::bits
   uint64_t context_number = 0;
   bool retain_graph = false;
-  bool create_graph = false;
   uint8_t mode = 0;
   int64_t timeout_ns = 0;  // 0: the owner's default
 };
 inline auto weft_fields(RRefPass& pass) {
-  return std::tie(pass.context_creator, pass.context_number, pass.retain_graph, pass.create_graph,
-                  pass.mode, pass.timeout_ns);
+  return std::tie(pass.context_creator, pass.context_number, pass.retain_graph, pass.mode,
+                  pass.timeout_ns);
 }
 
 Future<void> backward_at_owner(RRefPass pass, RRef<at::Tensor> loss);

@@ -205,8 +205,8 @@ auto RegistryBuilder::add(NameHere name, F function, Tag... tag) {
   [[maybe_unused]] static const ::weft::rpc_internal::Registration WEFT_INTERNAL_JOIN( \
       weft_registration_, __COUNTER__)
 
-// Registers a function under its C++ name, namespaces included. Tags (weft::run_inline,
-// weft::Access{"role"}) may follow. Access is carried, not enforced yet.
+// Registers a function under its C++ name, namespaces included. The tag weft::run_inline may
+// follow.
 #define WEFT_REGISTER_FUNCTION(function, ...)                               \
   WEFT_INTERNAL_REGISTRATION = ::weft::rpc_internal::register_function(     \
       ::weft::rpc_internal::value_spelling<function>(), __FILE__, __LINE__, \

@@ -136,7 +136,6 @@ std::unique_ptr<FunctionEntry> make_entry(const Declaration& declaration) {
   entry->run_inline = declaration.options.run_inline;
   entry->serial =
       entry->kind == rpc_internal::FunctionKind::kMethod && declaration.class_type->serial;
-  entry->access = std::string(declaration.options.access);
   entry->invoke = declaration.type->invoke;
   entry->callable = declaration.callable;
   entry->state = declaration.state;

@@ -26,10 +26,6 @@ namespace weft {
 
 struct FunctionEntry;
 
-// Says who may call a function. Carried, not enforced: peers are not authenticated yet.
-struct Access {
-  std::string_view role;
-};
 // Marks a function that returns at once and never waits: it may run on a transport thread.
 struct RunInline {};
 inline constexpr RunInline run_inline;
@@ -61,10 +57,8 @@ struct CallableKey {
 
 struct FunctionOptions {
   bool run_inline = false;
-  std::string_view access;
 
   constexpr void add(RunInline) { run_inline = true; }
-  constexpr void add(Access tag) { access = tag.role; }
 };
 template <class... Tag>
 constexpr FunctionOptions function_options(Tag... tag) {
@@ -142,7 +136,6 @@ struct FunctionEntry {
   const TypeInfo* class_type = nullptr;  // methods and constructors: of the class
   bool run_inline = false;
   bool serial = false;  // a method of a class whose objects run one method at a time
-  std::string access;
   rpc_internal::Invoke invoke = nullptr;
   rpc_internal::CallableKey callable;
   std::shared_ptr<const void> state;  // of function objects

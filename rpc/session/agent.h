@@ -9,20 +9,16 @@
 
 #include <array>
 #include <atomic>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "weft/async/executor.h"
-#include "weft/async/gate.h"
 #include "weft/base/clock.h"
-#include "weft/base/mutex.h"
 #include "weft/rpc/rendezvous/worker_info.h"
-#include "weft/rpc/session/internal/incoming_call.h"
-#include "weft/rpc/session/internal/peer.h"
+#include "weft/rpc/session/internal/peer_link.h"
+#include "weft/rpc/session/internal/peer_table.h"
 #include "weft/rpc/transport/transport.h"
 
 namespace weft::rpc_internal {
@@ -79,18 +75,18 @@ class Agent final : public TransportSink {
   // Replies that nobody waits for any more: what they carry must still be let go.
   void set_late_reply_handler(PostHandler handler) { late_reply_handler_ = std::move(handler); }
   void add_gone_listener(GoneListener listener) { gone_listeners_.push_back(std::move(listener)); }
-  void set_membership(MembershipHooks hooks) { membership_ = std::move(hooks); }
+  void set_membership(MembershipHooks hooks);
 
   // From now on `members` (self included) are known. Those with a lower id than this worker's are
   // dialled at once, so that every pair notices the other's death. The transport listens already.
   absl::Status start(std::vector<WorkerInfo> members);
   // One more, or a later incarnation of one. Its name means nothing before `name_member`. It dials
   // this worker, or `reach` dials it.
-  void add_member(WorkerInfo member) ABSL_LOCKS_EXCLUDED(mutex_);
+  void add_member(WorkerInfo member) { peers_.add(std::move(member)); }
   void reach(WorkerId member);
   // False: it has a name already, or is not known.
-  bool name_member(WorkerId member) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool has_name(WorkerId member) const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool name_member(WorkerId member) { return peers_.name(member); }
+  bool has_name(WorkerId member) const { return peers_.has_name(member); }
 
   // `frame` holds flags, function, fingerprint, meta, body and payloads. `function` outlives the
   // call. `on_reply` runs exactly once: inside this method only for refusals. `waited_for`: by a
@@ -107,16 +103,16 @@ class Agent final : public TransportSink {
   bool post(WorkerId to, Topic topic, Frame frame);
 
   const WorkerInfo& self() const { return options_.self; }
-  absl::StatusOr<WorkerId> resolve(std::string_view name) const ABSL_LOCKS_EXCLUDED(mutex_);
-  std::string name_of(WorkerId worker) const ABSL_LOCKS_EXCLUDED(mutex_);
-  WorkerInfo info_of(WorkerId worker) const ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<WorkerId> resolve(std::string_view name) const { return peers_.resolve(name); }
+  std::string name_of(WorkerId worker) const;
+  WorkerInfo info_of(WorkerId worker) const;
   // The newest known incarnation of each, dead ones too.
-  std::vector<WorkerInfo> members() const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<WorkerInfo> members() const { return peers_.members(); }
   bool is_live(WorkerId worker) const;
   // When the last frame of this peer came; the past if none did.
   TimePoint last_heard(WorkerId worker) const;
   // Is, or was, a member here.
-  bool knows(WorkerId worker) const { return find(worker) != nullptr; }
+  bool knows(WorkerId worker) const { return peers_.find(worker) != nullptr; }
   // Members that are neither dead nor gone, self included, by id.
   std::vector<WorkerId> live() const;
 
@@ -135,14 +131,8 @@ class Agent final : public TransportSink {
   // It is suspected: an answer would renew its trust in this worker, just before the death record.
   void answer_no_heartbeats_of(WorkerId peer);
   // Body of all heartbeats and answers from now on.
-  void say_in_heartbeats(std::string body) ABSL_LOCKS_EXCLUDED(heartbeat_mutex_);
-  struct PeerLook {
-    WorkerId peer;
-    bool busy = false;  // calls, frames without acknowledgement, or traffic since the last look
-    TimePoint heard;    // of the last frame; the past if there was none; now if this worker has
-                        // nothing left to make a connection with
-    std::string said;   // body of the newest heartbeat or answer; empty if none came
-  };
+  void say_in_heartbeats(std::string body) { environment_.say_in_heartbeats(std::move(body)); }
+  using PeerLook = PeerLink::Look;
   // All live peers but this worker; cuts connections that hang. For one caller, regularly:
   // "since the last look" is its.
   std::vector<PeerLook> look_at_peers();
@@ -155,7 +145,7 @@ class Agent final : public TransportSink {
   };
   std::vector<Traffic> traffic() const;
   // Grows with every frame and call; unchanged between two looks means that nothing happened.
-  uint64_t activity() const { return activity_.load(std::memory_order_acquire); }
+  uint64_t activity() const { return environment_.activity.load(std::memory_order_acquire); }
   // No frame is being handled, no call of either direction is open, no work is held.
   bool quiet() const;
   // In words, what it is not quiet for, with the oldest call of each peer; empty if it is quiet.
@@ -163,7 +153,7 @@ class Agent final : public TransportSink {
   // Work that no open call stands for (an object that is still being created). Counted.
   void hold_work() { held_.fetch_add(1); }
   void release_work() {
-    activity_.fetch_add(1);
+    environment_.activity.fetch_add(1);
     held_.fetch_sub(1);
   }
   AgentInfo info() const;
@@ -178,54 +168,14 @@ class Agent final : public TransportSink {
   void on_closed(const ConnectionPtr& connection, absl::Status reason) override;
 
  private:
-  friend class IncomingCall;
-  struct Peer;
-  using PeerPtr = std::shared_ptr<Peer>;  // shared by the table and by callbacks under way
-
-  PeerPtr find(WorkerId worker) const ABSL_LOCKS_EXCLUDED(mutex_);
-  std::vector<PeerPtr> all_peers() const ABSL_LOCKS_EXCLUDED(mutex_);
-  void dial(const PeerPtr& peer, Nanoseconds timeout);
-  void dial_until(const PeerPtr& peer, TimePoint deadline, int redials);
-  void dial_after(const PeerPtr& peer, Nanoseconds pause);
-  void redial(const PeerPtr& peer, TimePoint deadline, int redials);
-  static absl::Status dial_failure(const Peer& peer, const absl::Status& status);
-  void adopt(const PeerPtr& peer, const ConnectionPtr& connection);
-  // What is to be put on a connection once the peer's lock is let go.
-  struct Departure {
-    ConnectionPtr connection;
-    FrameBatch frames;
-    bool must_dial = false;
-  };
-  void send(const PeerPtr& peer, Departure departure);
-  // Puts them on a connection of this peer. If it refuses, they are sent again once it has ended:
-  // look_at_peers() sees to it that it ends.
-  void put(const PeerPtr& peer, const ConnectionPtr& connection, FrameBatch frames);
-  // Puts what the peer's core has to say on its connection; dials if there is none.
-  void flush(const PeerPtr& peer);
-  // The same, once this thread has done what it is at: other replies may follow.
-  void flush_soon(const PeerPtr& peer);
-  void arm_deadline(const PeerPtr& peer);
-  void arm_ack(const PeerPtr& peer);
-  void expire_calls(const PeerPtr& peer);
-  struct Arrived;
-  // Makes known the calls among what has arrived, so that they can be cancelled.
-  void admit(const PeerPtr& peer, std::vector<Arrived>& arrived);
-  void handle(const PeerPtr& peer, Arrived arrived);
+  void handle(const PeerLinkPtr& peer, PeerLink::Arrived arrived);
   void handle_call(const std::shared_ptr<IncomingCall>& call);
-  void handle_cancel(const PeerPtr& peer, const FrameHeader& cancel);
-  void end_peer(const PeerPtr& peer, absl::Status reason, bool left);
-  bool post_to_unknown(WorkerId to, Frame frame) ABSL_LOCKS_EXCLUDED(mutex_);
-  void drop_superseded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Drops what is kept of lives that ended long ago, or whose place has a new one.
-  void forget_incarnations(WorkerId ended) ABSL_LOCKS_EXCLUDED(mutex_);
-  void finish_call(IncomingCall& call, absl::StatusOr<Frame> result);
-  void call_taken(const IncomingCall& call, size_t cost);
+  void end_peer(const PeerLinkPtr& peer, absl::Status reason, bool left);
+  bool post_to_unknown(WorkerId to, Frame frame);
   PeerIdentity identity() const;
-  std::string heartbeat_body() const ABSL_LOCKS_EXCLUDED(heartbeat_mutex_);
 
   const AgentOptions options_;
   Transport& transport_;
-  Clock& clock_;
   Executor& executor_;
   CallHandler call_handler_;
   FunctionNames function_names_;
@@ -234,20 +184,9 @@ class Agent final : public TransportSink {
   std::vector<GoneListener> gone_listeners_;
   MembershipHooks membership_;
   std::atomic<uint64_t> next_call_{1};
-  std::atomic<uint64_t> activity_{0};
-  std::atomic<int64_t> handling_{0};
   std::atomic<int64_t> held_{0};
-  std::atomic<bool> stopping_{false};
-  const std::shared_ptr<async_internal::Gate<Agent>>
-      gate_;  // shared with timers, which may fire after the agent's end
-  mutable Mutex mutex_;
-  std::vector<WorkerInfo> members_ ABSL_GUARDED_BY(mutex_);               // by id
-  absl::flat_hash_map<uint64_t, PeerPtr> peers_ ABSL_GUARDED_BY(mutex_);  // by WorkerId bits
-  std::deque<WorkerId> ended_ ABSL_GUARDED_BY(mutex_);  // peers that are gone, oldest first
-  // Posts to lives that are not known yet, by WorkerId bits.
-  absl::flat_hash_map<uint64_t, std::vector<Frame>> unknown_ ABSL_GUARDED_BY(mutex_);
-  mutable Mutex heartbeat_mutex_;  // taken under a peer's
-  std::string heartbeat_body_ ABSL_GUARDED_BY(heartbeat_mutex_);
+  LinkEnvironment environment_;
+  PeerTable peers_;
 };
 
 }  // namespace weft::rpc_internal

@@ -17,17 +17,17 @@
 namespace weft {
 
 enum class FrameKind : uint8_t {
-  kHello = 1,    // never sent: streams begin with a Hello record; to InprocNetwork's filter, a dial
-  kCall = 2,     // run a function
-  kReply = 3,    // the result of a call
-  kPost = 4,     // one-way message to a room (membership, references, autograd)
-  kAck = 5,      // carries only the acknowledgement and credit fields
-  kCancel = 6,   // the caller gave up on a call
-  kGoodbye = 7,  // the sender leaves in good order; its connection's end is no death
-  kAbort = 8,    // the sender holds the session for broken; sent by nobody yet
-  kHeartbeat = 9,  // are you there, or the answer to it
+  kDial = 1,       // no frame: InprocNetwork's filter sees a dial as this
+  kCall = 2,       // run a function
+  kReply = 3,      // the result of a call
+  kPost = 4,       // one-way message to a room (membership, references, autograd)
+  kAck = 5,        // carries only the acknowledgement and credit fields
+  kCancel = 6,     // the caller gave up on a call
+  kGoodbye = 7,    // the sender leaves in good order; its connection's end is no death
+  kHeartbeat = 8,  // asks whether the peer lives, or answers
 };
-inline constexpr uint8_t kLastFrameKind = 9;
+inline constexpr uint8_t kFirstFrameKind = 2;
+inline constexpr uint8_t kLastFrameKind = 8;
 
 // Flags of FrameHeader::flags.
 inline constexpr uint8_t kFlagNested = 1;  // the call was made inside a handler: no call credit

@@ -147,7 +147,7 @@ absl::StatusOr<Frame> decode_head(std::string_view head, const TransportLimits& 
   Frame frame;
   FrameHeader& header = frame.header;
   const uint8_t kind = take<uint8_t>(in);
-  if (kind == 0 || kind > kLastFrameKind) {
+  if (kind < kFirstFrameKind || kind > kLastFrameKind) {
     return absl::InvalidArgumentError(absl::StrCat("frame kind ", kind, " is unknown"));
   }
   header.kind = static_cast<FrameKind>(kind);

@@ -295,11 +295,11 @@ void InprocTransport::connect(const std::string& address, const PeerIdentity& ex
                            absl::UnavailableError(absl::StrCat("nobody listens at ", address)));
       return;
     }
-    FrameHeader hello;
-    hello.kind = FrameKind::kHello;
-    hello.source = dial.from.id;
-    hello.destination = dial.expected.id;
-    bool waits = network.fate_of(hello) == InprocNetwork::Fate::kDrop;  // nobody hears it
+    FrameHeader shown;
+    shown.kind = FrameKind::kDial;
+    shown.source = dial.from.id;
+    shown.destination = dial.expected.id;
+    bool waits = network.fate_of(shown) == InprocNetwork::Fate::kDrop;  // nobody hears it
     if (!waits) {
       MutexLock lock(far->mutex);
       waits = far->sink == nullptr && !far->stopped;

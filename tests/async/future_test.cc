@@ -365,22 +365,6 @@ TEST(FutureTest, TheConsumeHookRunsOnEachReadingThreadBeforeItReads) {
   EXPECT_EQ(readers, (std::vector<std::thread::id>{other, std::this_thread::get_id()}));
 }
 
-TEST(FutureTest, AWaiterDrivesTheProgressSourceBeforeItSleeps) {
-  struct Source : ProgressSource {
-    Promise<int> promise;
-    int polls = 0;
-    bool poll() override {
-      if (++polls == 3) promise.set(polls);
-      return true;
-    }
-  };
-  auto source = std::make_shared<Source>();
-  const Future<int> future = source->promise.future();
-  future.state()->set_progress(source);
-  EXPECT_EQ(future.wait(), 3);
-  future.state()->set_progress(nullptr);
-}
-
 TEST(FutureTest, ContinuationsCarryTheScopeOfWhoMadeThem) {
   struct Carrier : ScopeCarrier {
     int carried = 0;

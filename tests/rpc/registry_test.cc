@@ -77,7 +77,7 @@ std::shared_ptr<Server> share_server() { return std::make_shared<Server>(); }
 WEFT_REGISTER_FUNCTION(share_server);
 
 int plain(int x) { return x; }
-WEFT_REGISTER_FUNCTION(plain, weft::run_inline, weft::Access{"trainers"});
+WEFT_REGISTER_FUNCTION(plain, weft::run_inline);
 int other(int x) { return x + 1; }
 
 // What RRef<T>'s verbs do, with a target that the loopback knows.
@@ -159,7 +159,6 @@ TEST_F(RegistryTest, NamesAndSignaturesAreSpelledInFull) {
 
 TEST_F(RegistryTest, TagsArriveInTheEntry) {
   EXPECT_TRUE(entry("registry_test::plain")->run_inline);
-  EXPECT_EQ(entry("registry_test::plain")->access, "trainers");
   EXPECT_FALSE(entry("registry_test::make_policy")->run_inline);
   EXPECT_TRUE(entry("registry_test::Policy::act")->serial);
   EXPECT_TRUE(weft::type_info_of<Policy>().serial);

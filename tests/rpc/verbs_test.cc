@@ -62,7 +62,7 @@ WEFT_REGISTER_FUNCTION(total_of_views);
 double twice(double x) noexcept { return 2 * x; }
 float twice(float x) { return 2 * x; }
 WEFT_REGISTER_FUNCTION_AS("twice.f64", weft::overload<double>(twice));
-WEFT_REGISTER_FUNCTION_AS("twice.f32", weft::overload<float>(twice), weft::Access{"anybody"});
+WEFT_REGISTER_FUNCTION_AS("twice.f32", weft::overload<float>(twice), weft::run_inline);
 
 template <class T>
 T increment(T x) {

@@ -67,7 +67,7 @@ StackWorld::~StackWorld() {
   wires_.stop();
 }
 
-Incarnation& StackWorld::add(uint32_t rank, uint32_t incarnation) {
+Incarnation& StackWorld::add(uint32_t rank, uint32_t number) {
   incarnations_.push_back(std::make_unique<Incarnation>());
   Incarnation& incarnation = *incarnations_.back();
   newest_[rank] = &incarnation;
@@ -76,8 +76,7 @@ Incarnation& StackWorld::add(uint32_t rank, uint32_t incarnation) {
   incarnation.store = std::make_shared<testing::CuttableStore>(store_);
   incarnation.transport = std::make_unique<InprocTransport>(network_);
   check(incarnation.transport->listen());
-  incarnation.info = {
-      {rank, incarnation}, absl::StrCat("w", rank), incarnation.transport->address()};
+  incarnation.info = {{rank, number}, absl::StrCat("w", rank), incarnation.transport->address()};
   rpc_internal::MemberRecord record;
   record.member.id = incarnation.info.id;
   record.member.name = incarnation.info.name;
@@ -97,7 +96,7 @@ void StackWorld::start(Incarnation& incarnation, std::vector<WorkerInfo> members
       *incarnation.agent, incarnation.executor, incarnation.clock, members);
   incarnation.quiescence->attach();
   auto list = std::make_shared<DeathRecords>(incarnation.store, kGroup, 0);
-  const std::vector<StepDecision> decisions = value_of(list->read());
+  const std::vector<DeathRecord> records = value_of(list->read());
   rpc_internal::Membership::Options how;
   how.find_incarnation = [store = incarnation.store](WorkerId who) {
     return rpc_internal::find_incarnation(*store, rpc_internal::JoinKeys(kGroup, 0), who);
@@ -124,7 +123,7 @@ void StackWorld::start(Incarnation& incarnation, std::vector<WorkerInfo> members
   incarnation.runtime->set_hooks(incarnation.references.get(), incarnation.autograd.get());
   incarnation.runtime->attach();
   check(incarnation.agent->start(std::move(members)));
-  incarnation.membership->start(decisions);
+  incarnation.membership->start(records);
   if (!joiner) return;
   incarnation.joined = false;
   const Future<void> joined = incarnation.membership->joined();
@@ -246,7 +245,7 @@ InprocNetwork::Fate StackWorld::fate(const FrameHeader& header) {
     ++counts_.duplicated;
     return InprocNetwork::Fate::kDuplicate;
   }
-  if (drawn - duplicates_ < vanishing_ && header.kind != FrameKind::kHello &&
+  if (drawn - duplicates_ < vanishing_ && header.kind != FrameKind::kDial &&
       header.kind != FrameKind::kGoodbye) {
     ++counts_.vanished;
     return InprocNetwork::Fate::kDrop;

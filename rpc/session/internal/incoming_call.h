@@ -1,7 +1,8 @@
 // A call that has arrived: waits for its turn, runs, is answered once.
 //
 // Thread safety: `reply` and `taken` may be called from any thread.
-// Lifetime: shared by the agent's table, the queued task and the running handler's result.
+// Lifetime: shared by its link's table, the queued task and the running handler's result. The agent
+// answers or drops all calls before it ends.
 #pragma once
 
 #include <atomic>
@@ -12,12 +13,13 @@
 
 namespace weft::rpc_internal {
 
-class Agent;
+class PeerLink;
 
 class IncomingCall {
  public:
-  IncomingCall(Agent& agent, WorkerId from, Frame frame, std::shared_ptr<CallContext> context)
-      : agent_(agent),
+  IncomingCall(std::shared_ptr<PeerLink> link, WorkerId from, Frame frame,
+               std::shared_ptr<CallContext> context)
+      : link_(std::move(link)),
         from_(from),
         frame_(std::move(frame)),
         context_(std::move(context)),
@@ -41,7 +43,7 @@ class IncomingCall {
   void reply(absl::StatusOr<Frame> result);
 
  private:
-  Agent& agent_;  // outlives every call: it answers or drops them all before it ends
+  const std::shared_ptr<PeerLink> link_;  // shared: the peer may be forgotten while the call runs
   const WorkerId from_;
   Frame frame_;
   const std::shared_ptr<CallContext> context_;

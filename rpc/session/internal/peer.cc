@@ -142,6 +142,13 @@ const PendingCall* PeerCore::oldest_call() const {
   return oldest == pending_.end() ? nullptr : &oldest->second;
 }
 
+const IncomingCall* PeerCore::oldest_incoming() const {
+  const auto oldest =
+      std::min_element(incoming_.begin(), incoming_.end(),
+                       [](const auto& a, const auto& b) { return a.first < b.first; });
+  return oldest == incoming_.end() ? nullptr : oldest->second.get();
+}
+
 TimePoint PeerCore::earliest_deadline() const {
   return deadlines_.empty() ? kNever : deadlines_.begin()->first;
 }

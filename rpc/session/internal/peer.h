@@ -30,8 +30,8 @@ namespace weft::rpc_internal {
 class IncomingCall;
 
 // Which room a post is for; carried in FrameHeader::function.
-enum class Topic : uint8_t { kMembership = 1, kRRef = 2, kAutograd = 3, kOptimizer = 4 };
-inline constexpr size_t kTopics = 5;
+enum class Topic : uint8_t { kMembership = 1, kRRef = 2, kAutograd = 3 };
+inline constexpr size_t kTopics = 4;
 
 struct CreditWindow {
   uint64_t calls = 4096;
@@ -100,6 +100,8 @@ class PeerCore {
 
   // --- calls from the peer
   absl::flat_hash_map<uint64_t, std::shared_ptr<IncomingCall>>& incoming() { return incoming_; }
+  size_t running_calls() const { return incoming_.size(); }
+  const IncomingCall* oldest_incoming() const;  // null if there is none
   // The cancel of a call that is not among `incoming`: it has overtaken the call, or comes after
   // the call's end and is dropped. Bounded.
   void note_cancel(const FrameHeader& cancel);

@@ -16,7 +16,7 @@
 namespace weft::rpc_internal {
 namespace {
 
-constexpr uint32_t kProtocolVersion = 3;
+constexpr uint32_t kProtocolVersion = 4;
 
 // Of a further stream. Until it stands, the others carry its frames.
 constexpr Nanoseconds kStreamAnswers = std::chrono::seconds(10);
@@ -166,7 +166,7 @@ class AcceptHandler final : public StreamHandler,
     if (WorkerId::from_bits(hello.expected()) != self.id) {
       refused = absl::FailedPreconditionError(
           absl::StrCat("worker '", self.name, "' (", self.id.to_string(), ") answers there"));
-    } else if (hello.kind() == 0) {
+    } else if (hello.stream() == 0) {
       refused = absl::UnavailableError("the worker has stopped");
       shared_->with_sink([&](TransportSink& sink) { refused = sink.on_accept(peer); }, false);
       if (refused.ok()) {
@@ -179,7 +179,7 @@ class AcceptHandler final : public StreamHandler,
       MutexLock lock(accepted_->mutex);
       auto found = accepted_->by_number.find({peer.id.bits(), hello.connection()});
       if (found != accepted_->by_number.end()) connection = found->second.lock();
-      if (connection == nullptr || hello.kind() >= kStreams ||
+      if (connection == nullptr || hello.stream() >= kStreams ||
           connection->peer().group != peer.group || connection->peer().name != peer.name) {
         refused = absl::FailedPreconditionError("a further stream of no connection");
       }
@@ -187,7 +187,7 @@ class AcceptHandler final : public StreamHandler,
     if (!refused.ok()) return stream->refuse(std::move(refused));
     {
       MutexLock lock(mutex_);
-      kind_ = static_cast<StreamKind>(hello.kind());
+      kind_ = static_cast<StreamKind>(hello.stream());
       connection_ = connection;
     }
     wire::Hello reply;

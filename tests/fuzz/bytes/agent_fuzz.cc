@@ -90,7 +90,7 @@ class Run {
     });
     for (const rpc_internal::Topic topic :
          {rpc_internal::Topic::kMembership, rpc_internal::Topic::kRRef,
-          rpc_internal::Topic::kAutograd, rpc_internal::Topic::kOptimizer}) {
+          rpc_internal::Topic::kAutograd}) {
       agent_.set_post_handler(topic, [](WorkerId from, const Frame& frame) {
         require(from == kPeer.id && frame.header.kind == FrameKind::kPost, "a post of nobody");
       });
@@ -135,7 +135,7 @@ class Run {
         answer();
         break;
       case 5:
-        agent_.post(kPeer.id, static_cast<rpc_internal::Topic>(1 + input_.below(4)),
+        agent_.post(kPeer.id, static_cast<rpc_internal::Topic>(1 + input_.below(3)),
                     std::string(3, 'p'));
         break;
       case 6:
@@ -203,7 +203,7 @@ class Run {
   }
   void fill(Frame& frame) {
     FrameHeader& header = frame.header;
-    header.kind = static_cast<FrameKind>(1 + input_.below(kLastFrameKind));
+    header.kind = static_cast<FrameKind>(kFirstFrameKind + input_.below(kLastFrameKind - 1));
     header.flags = input_.number<uint8_t>();
     header.source = input_.below(32) == 0 ? kSelf.id : kPeer.id;
     header.destination = kSelf.id;

@@ -112,7 +112,7 @@ class Run {
   void header() {
     Frame frame;
     FrameHeader& header = frame.header;
-    header.kind = static_cast<FrameKind>(1 + input_.below(kLastFrameKind));
+    header.kind = static_cast<FrameKind>(kFirstFrameKind + input_.below(kLastFrameKind - 1));
     header.flags = input_.number<uint8_t>();
     header.sequence = about(core_.session().acknowledged() + 1);
     header.acknowledged = about(core_.session().last_sequence());

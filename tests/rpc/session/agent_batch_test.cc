@@ -97,6 +97,9 @@ class AgentBatchTest : public ::testing::Test {
     agent_->set_post_handler(Topic::kRRef, [this](WorkerId, Frame frame) {
       absl::StrAppend(&seen_, "p", frame.header.sequence, " ");
     });
+    agent_->set_post_handler(Topic::kAutograd, [this](WorkerId from, const Frame&) {
+      agent_->declare_dead(from, absl::UnavailableError("is told to be dead"));
+    });
     agent_->add_gone_listener([this](WorkerId, const absl::Status&, bool) { seen_ += "gone "; });
     EXPECT_TRUE(agent_->start({{kPeer, "w0", "there"}, {kSelf, "w1", "by hand"}}).ok());
     transport_.sink_->on_open(transport_.connection_);
@@ -158,8 +161,11 @@ TEST_F(AgentBatchTest, WhatComesTwiceInItRunsOnce) {
 TEST_F(AgentBatchTest, TheEndOfThePeerEndsItButRepliesAreKept) {
   const uint64_t answered = call_out(), unanswered = call_out();
   EXPECT_NE(answered, unanswered);
-  deliver({frame(FrameKind::kPost), frame(FrameKind::kAbort), frame(FrameKind::kReply, answered),
-           frame(FrameKind::kPost), frame(FrameKind::kCall, 1)});
+  const Frame first = frame(FrameKind::kPost);
+  Frame death = frame(FrameKind::kPost);
+  death.header.function = static_cast<uint64_t>(Topic::kAutograd);
+  deliver({first, death, frame(FrameKind::kReply, answered), frame(FrameKind::kPost),
+           frame(FrameKind::kCall, 1)});
   EXPECT_EQ(seen_, "p1 failed gone reply c1x ");
   calls_[0]->reply(Frame());
   EXPECT_TRUE(agent_->quiet());

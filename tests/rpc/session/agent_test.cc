@@ -266,7 +266,7 @@ TEST_P(AgentTest, PostsToAnUnknownWaitUntilItIsKnown) {
   const WorkerInfo& late = world.agent(1).self();
   std::vector<WorkerId> unknown, gone;
   rpc_internal::MembershipHooks hooks;
-  hooks.unknown = [&](WorkerId unknown) { unknown.push_back(unknown); };
+  hooks.unknown = [&](WorkerId worker) { unknown.push_back(worker); };
   agent.set_membership(hooks);
   agent.add_gone_listener([&](WorkerId peer, const absl::Status&, bool) { gone.push_back(peer); });
   ASSERT_TRUE(agent.start({agent.self()}).ok());

@@ -87,7 +87,7 @@ TEST(FrameCodecTest, EveryFieldSurvivesTheRoundTrip) {
 TEST(FrameCodecTest, EveryKindSurvivesAndNoOtherDoes) {
   for (int kind = 0; kind < 256; ++kind) {
     const std::string head = with(encode_head(sample()), 4, static_cast<uint8_t>(kind));
-    if (kind >= 1 && kind <= kLastFrameKind) {
+    if (kind >= kFirstFrameKind && kind <= kLastFrameKind) {
       ASSERT_TRUE(decode_head(head, {}).ok()) << kind;
       EXPECT_EQ(static_cast<int>(decode_head(head, {})->header.kind), kind);
     } else {

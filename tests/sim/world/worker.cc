@@ -18,7 +18,7 @@ Worker::Worker(World& world_in, WorkerId id_in, Slot slot_in)
       calls(*this) {
   rooms_[static_cast<size_t>(Topic::kRRef)] = &references;
   rooms_[static_cast<size_t>(Topic::kAutograd)] = &passes;
-  rooms_[static_cast<size_t>(Topic::kOptimizer)] = &steps;
+  rooms_.back() = &steps;  // its messages are calls
 }
 
 void Worker::on_event(const Event& event) {

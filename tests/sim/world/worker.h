@@ -50,7 +50,7 @@ class Worker {
 
  private:
   // By topic of posts. A new protocol is one more room.
-  std::array<Room*, rpc_internal::kTopics> rooms_{};
+  std::array<Room*, rpc_internal::kTopics + 1> rooms_{};  // by topic; then the one without
 };
 
 }  // namespace weft::sim

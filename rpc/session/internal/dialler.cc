@@ -1,0 +1,115 @@
+#include "weft/rpc/session/internal/dialler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "weft/rpc/session/internal/peer_link.h"
+
+namespace weft::rpc_internal {
+namespace {
+
+// A connection may be cut while it is made; a peer that lives answers one of the next dials.
+constexpr int kRedials = 3;
+constexpr Nanoseconds kRedialPause = std::chrono::milliseconds(20);
+constexpr int kMostFutile = 6;  // a pause of 160 ms, which no lease notices
+
+// PermissionDenied: the peer refuses this worker. Unavailable: nobody, or another process, is
+// there. DeadlineExceeded: nothing was heard that could be understood.
+absl::Status failure(const WorkerInfo& peer, const absl::Status& status) {
+  const bool refused = absl::IsPermissionDenied(status);
+  const bool nobody = absl::IsUnavailable(status) || absl::IsFailedPrecondition(status);
+  return absl::Status(refused  ? absl::StatusCode::kPermissionDenied
+                      : nobody ? absl::StatusCode::kUnavailable
+                               : absl::StatusCode::kDeadlineExceeded,
+                      absl::StrCat(refused ? "refuses this worker" : "cannot be reached", " at ",
+                                   peer.address, ": ", status.message()));
+}
+
+}  // namespace
+
+bool Dialler::begin() {
+  if (!link_.wants_connection()) return false;
+  MutexLock lock(mutex_);
+  return !std::exchange(dialling_, true);
+}
+
+void Dialler::finish(bool again, bool exhausted) {
+  MutexLock lock(mutex_);
+  dialling_ = again;
+  lacks_descriptors_ = again && exhausted;
+}
+
+void Dialler::dial(Nanoseconds timeout) {
+  if (begin()) dial_until(environment_.clock.now() + timeout, kRedials);
+}
+
+void Dialler::dial_again() {
+  Nanoseconds pause{0};
+  {
+    MutexLock lock(mutex_);
+    if (futile_ > 3) pause = kRedialPause * (1 << (futile_ - 3));
+  }
+  if (pause == Nanoseconds(0)) return dial(environment_.reconnect_timeout);
+  if (!begin()) return;
+  const TimePoint now = environment_.clock.now();
+  redial_after(pause, now + pause + environment_.reconnect_timeout, kRedials);
+}
+
+void Dialler::dial_until(TimePoint deadline, int redials) {
+  const WorkerInfo& peer = link_.info();
+  // The callback runs before the transport has stopped, and that before the environment ends.
+  environment_.transport.connect(peer.address, {environment_.group, peer.name, peer.id}, deadline,
+                                 [this, link = link_.shared_from_this(), deadline,
+                                  redials](const absl::StatusOr<ConnectionPtr>& connection) {
+                                   dialled(connection, deadline, redials);
+                                 });
+}
+
+void Dialler::dialled(const absl::StatusOr<ConnectionPtr>& connection, TimePoint deadline,
+                      int redials) {
+  const absl::Status& status = connection.status();
+  // Only this worker is to blame for that: it goes on trying.
+  const bool exhausted = absl::IsResourceExhausted(status);
+  const bool told = absl::IsPermissionDenied(status) || absl::IsFailedPrecondition(status);
+  // The far end does not know yet whether to accept this worker, and it lives.
+  const bool later = absl::IsAborted(status);
+  const TimePoint now = environment_.clock.now();
+  const bool in_time = (redials > 0 || later) && now < deadline;
+  // Not wanted any more if the peer has dialled this worker meanwhile.
+  const bool wanted = link_.wants_connection();
+  const bool again = !connection.ok() && wanted && (exhausted || (in_time && !told));
+  finish(again, exhausted);
+  if (connection.ok()) return link_.adopt(*connection);
+  if (again) {
+    const TimePoint until = exhausted ? now + environment_.reconnect_timeout : deadline;
+    return redial_after(kRedialPause, until, exhausted || later ? kRedials : redials - 1);
+  }
+  if (wanted) environment_.suspect(link_.id(), failure(link_.info(), status));
+}
+
+void Dialler::redial_after(Nanoseconds pause, TimePoint deadline, int redials) {
+  environment_.clock.call_at(
+      environment_.clock.now() + pause,
+      [this, gate = environment_.gate, link = link_.shared_from_this(), deadline, redials] {
+        gate->enter([&](LinkEnvironment&) {
+          if (!link_.wants_connection()) return finish(false, false);
+          dial_until(deadline, redials);
+        });
+      });
+}
+
+// If several connections in a row end without getting one frame across, the next dial waits.
+void Dialler::resent(uint64_t oldest) {
+  MutexLock lock(mutex_);
+  futile_ = oldest != 0 && oldest == resent_from_ ? std::min(futile_ + 1, kMostFutile) : 0;
+  resent_from_ = oldest;
+  lacks_descriptors_ = false;
+}
+
+bool Dialler::lacks_descriptors() const {
+  MutexLock lock(mutex_);
+  return lacks_descriptors_;
+}
+
+}  // namespace weft::rpc_internal
