@@ -1,7 +1,8 @@
-// What every program that calls other workers includes. Optimizers, hosted modules and checkpoints
-// have headers of their own (dist_optim/), and so have process groups (comm/) and
-// DistributedDataParallel with what belongs to it (ddp/). Itself only as heavy as
-// ATen/core/Tensor.h.
+// Includes all that a program needs to call functions on other workers.
+//
+// Other features have headers of their own: optimizers, hosted modules and checkpoints in
+// dist_optim/, process groups in comm/, DistributedDataParallel in ddp/. Of LibTorch, this header
+// includes no more than ATen/core/Tensor.h.
 #pragma once
 
 #include "weft/async/future.h"

@@ -16,9 +16,10 @@ thread_local Executor* current_executor = nullptr;
 thread_local uint64_t waits_here = 0;
 thread_local int sections_here = 0;  // of the executor's task; they may be nested
 
-// Threads beyond the working number that had nothing to do for this long end.
+// A thread beyond `ThreadExecutorOptions::threads` stops after this long without a task.
 constexpr std::chrono::seconds kIdleThreadLife{10};
-// So many stalls with threads that do not say that they wait: they compute, or wait unseen.
+// After this many stalls in a row the executor refuses new calls, even if some threads have not
+// announced a wait. Such threads compute, or they wait for something that the executor cannot see.
 constexpr int kMostStalls = 100;
 
 }  // namespace
@@ -42,7 +43,7 @@ BlockingSection::~BlockingSection() {
 struct ThreadExecutor::Stall {
   Mutex mutex;
   ThreadExecutor* executor ABSL_GUARDED_BY(mutex) = nullptr;  // null once stopped
-  // Calls are refused now, by the clock's thread; `stop` waits for that.
+  // The clock's thread is refusing calls, without a lock; `stop` waits for it.
   bool refusing ABSL_GUARDED_BY(mutex) = false;
   CondVar refused;
 };
@@ -68,14 +69,14 @@ void ThreadExecutor::schedule_inline(Task task, Nanoseconds expected) {
 
 void ThreadExecutor::schedule_call(Call call) {
   if (!call.expected.has_value()) return enqueue(std::move(call));
-  nearby_.fetch_add(1);  // before anybody can look for it in the queue
+  nearby_.fetch_add(1);  // before the call is visible anywhere, so that `idle` never misses it
   if (ServingThreads::take(*this, call)) return;
   enqueue(std::move(call));
   nearby_.fetch_sub(1);
 }
 
 void ThreadExecutor::enqueue(Call call) {
-  Call dropped;  // dies outside the lock
+  Call dropped;  // destroyed outside the lock
   bool wake = false;
   {
     MutexLock lock(mutex_);
@@ -84,8 +85,8 @@ void ThreadExecutor::enqueue(Call call) {
       return;
     }
     queue_.push_back(std::move(call));
-    // An idle thread that has been told but has not woken yet still counts as idle: as many tasks
-    // as that are spoken for, further ones need a thread of their own.
+    // A notified thread counts as idle until it wakes. So the idle threads serve the first `idle_`
+    // tasks of the queue, and each further task needs another thread.
     wake = idle_ > 0;
     if (queue_.size() > idle_) {
       add_thread_if_short();
@@ -102,6 +103,7 @@ void ThreadExecutor::run_nearby(Call call) {
     stopped = stopping_;
   }
   if (!stopped) {
+    // A serving thread may run tasks of several executors, and prepares itself for each of them.
     thread_local const ThreadExecutor* prepared = nullptr;
     if (options_.on_thread_start && prepared != this) (*options_.on_thread_start)();
     prepared = this;
@@ -136,7 +138,7 @@ absl::Status ThreadExecutor::add_thread() {
   if (threads_.size() >= options_.max_threads) {
     return absl::ResourceExhaustedError(absl::StrCat(threads_.size(), " threads are the most"));
   }
-  // Retired threads need no lock any more: they end at once.
+  // A retired thread takes no lock any more, so these joins are short although a lock is held.
   for (std::thread& thread : retired_) thread.join();
   retired_.clear();
   absl::StatusOr<std::thread> thread =
@@ -153,6 +155,7 @@ void ThreadExecutor::watch_for_stall() {
   clock_.call_at(clock_.now() + options_.stall, [stall = stall_] {
     std::vector<Call> refused;
     {
+      // Keeps the executor alive: `stop` takes this lock. Lock order: stall->mutex, then mutex_.
       MutexLock lock(stall->mutex);
       if (stall->executor == nullptr) return;
       refused = stall->executor->check_stall();
@@ -183,7 +186,7 @@ std::vector<ThreadExecutor::Call> ThreadExecutor::check_stall() {
       stalls_ = 0;
       add_thread_if_short();  // one that the system refused before
     } else if (add_thread().ok()) {
-      ++extra_;
+      ++extra_;  // the running tasks seem to wait unseen, so one thread more may work
     } else if (waiting_ >= threads_.size()) {
       saturated_.store(true, std::memory_order_relaxed);
       refused = take_calls();
@@ -216,7 +219,7 @@ void ThreadExecutor::work() {
   MutexLock lock(mutex_);
   while (true) {
     while (queue_.empty() && !stopping_) {
-      if (extra_ > 0) --extra_;  // the stall is over
+      if (extra_ > 0) --extra_;  // this thread has no task, so the stall is over
       ++idle_;
       const bool told =
           work_ready_.wait_until(mutex_, std::chrono::steady_clock::now() + kIdleThreadLife);
@@ -235,7 +238,7 @@ void ThreadExecutor::work() {
       mutex_.unlock();
       call.refuse = nullptr;
       call.run();
-      call.run = nullptr;  // captures die before the task counts as finished
+      call.run = nullptr;  // destroys the captures before the task counts as finished
       mutex_.lock();
       --running_;
     }
@@ -266,7 +269,8 @@ void ThreadExecutor::end_wait() {
   if (--sections_here > 0) return;
   MutexLock lock(mutex_);
   --waiting_;
-  // Whoever gets this task's answer may call again before the task counts as finished.
+  // The receiver of this task's answer may call again before the task counts as finished. That call
+  // must not be refused.
   saturated_.store(false, std::memory_order_relaxed);
 }
 
@@ -308,7 +312,7 @@ void ThreadExecutor::stop() {
     retired_.clear();
   }
   work_ready_.notify_all();
-  // Before the threads end: one of their tasks may wait for a promise that only a dropped one has.
+  // Before the joins, because a running task may wait for a promise that only a dropped task holds.
   dropped.clear();
   for (std::thread& thread : threads) thread.join();
 }
@@ -326,7 +330,7 @@ uint64_t ThreadExecutor::at_stop(Task hook) {
 }
 
 void ThreadExecutor::forget(uint64_t hook) {
-  Task forgotten;  // dies outside the lock
+  Task forgotten;  // destroyed outside the lock
   MutexLock lock(mutex_);
   const auto found = at_stop_.find(hook);
   if (found == at_stop_.end()) return;
@@ -342,8 +346,9 @@ struct Strand::State {
   bool running ABSL_GUARDED_BY(mutex) = false;
 };
 
-// What the executor gets. Dropped unrun (the executor has stopped), it drops what is queued too:
-// a queued task may own the strand.
+// The task that a strand gives to the executor. If the executor has stopped and destroys it unrun,
+// it destroys the queued tasks too. Otherwise a queued task that owns the strand would never be
+// destroyed.
 class Strand::Run {
  public:
   explicit Run(std::shared_ptr<State> state) : state_(std::move(state)) {}

@@ -1,13 +1,14 @@
-// Runs tasks on threads that multiply while tasks block, so that waiting inside a task never
-// starves the tasks it waits for.
+// Runs tasks on threads and adds threads while tasks wait, so that a task may wait for other tasks.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: `stop` (or the destructor) joins every thread and must not be called from one of them.
-// Blocking: a wait inside a task announces itself by BlockingSection; Weft's own waits all do.
-// Errors: where the system refuses a thread, the executor does as at its own bound, and tries again
-// each `stall`: tasks wait for the threads that there are. Calls are refused (`saturated`, and
-// those of schedule_call that wait already) once all of these wait and nothing has finished. Where
-// nothing finishes for 100 times `stall` although some do not say that they wait, new ones are.
+// Lifetime: `stop` (or the destructor) joins all threads and must not be called from one of them.
+// Blocking: a task that is going to wait announces it with a BlockingSection. Weft's waits all do.
+// Errors: if the system refuses a thread, the executor acts as at `max_threads`: tasks wait for the
+// existing threads, and the executor asks the system again after each `stall`. Calls are refused if
+// all threads have announced a wait and no task has finished for one `stall`. This holds for new
+// calls (`saturated`) and for queued ones (schedule_call). If some threads have not announced a
+// wait and no task has finished for 100 times `stall`, only new calls are refused.
+// Design: docs/threading.md.
 #pragma once
 
 #include <atomic>
@@ -35,38 +36,37 @@ class Executor {
 
   virtual ~Executor() = default;
 
-  // Runs `task` once, soon, never inside this call. After `stop` tasks are destroyed unrun.
+  // Runs `task` once, soon, and never inside this call. After `stop` it destroys tasks unrun.
   virtual void schedule(Task task) = 0;
-  // For tasks that are expected to be short: as schedule, but where the executor can, `task` runs
-  // on this thread after the piece of work that it is doing.
+  // For tasks that are expected to be short. As schedule; but if this is a serving thread inside a
+  // piece of work, `task` may run on this thread after that piece.
   virtual void schedule_inline(Task task, Nanoseconds /*expected*/) { schedule(std::move(task)); }
-  // A task that can also be refused, as a call can.
+  // A task that the executor may refuse instead of running it.
   struct Call {
     Task run;
-    // Instead of `run`, if no thread is left for it: must not block, and may run on the clock's
-    // thread.
+    // Runs instead of `run` if no thread is left, maybe on the clock's thread. It must not block.
     Task refuse;
-    std::optional<Nanoseconds> expected;  // if given: as schedule_inline
+    std::optional<Nanoseconds> expected;  // if set, the call is scheduled as by schedule_inline
   };
   virtual void schedule_call(Call call) {
     if (call.expected.has_value()) return schedule_inline(std::move(call.run), *call.expected);
     schedule(std::move(call.run));
   }
-  // True while what comes now may never get its turn, so that new work should be refused.
+  // True while a new task might never run, so that callers should refuse new work.
   virtual bool saturated() const { return false; }
-  // Nothing is queued and no task runs; one that waits still runs.
+  // No task is queued and none runs. A task that waits counts as running.
   virtual bool idle() const = 0;
 
-  // For what holds promises outside any task: `hook` runs once when the executor begins to stop,
-  // before queued tasks are dropped, on the thread that stops it (here, if it has begun). Returns a
-  // number to `forget` it by, which does not wait for a hook that runs. Only a worker's own
-  // executor keeps hooks; others drop them.
+  // For objects that hold promises outside any task. Runs `hook` once when the executor begins to
+  // stop, before it drops queued tasks, on the thread that stops it. If the stop has begun, `hook`
+  // runs inside this call. Only ThreadExecutor keeps hooks; this default drops `hook` unrun.
+  // Returns a number for `forget`, which drops the hook but does not wait for one that runs.
   virtual uint64_t at_stop(Task /*hook*/) { return 0; }
   virtual void forget(uint64_t /*hook*/) {}
 
-  // The executor whose task runs on this thread; null elsewhere.
+  // The executor whose task runs on this thread; null if no task runs here.
   static Executor* current();
-  // How many waits the tasks of this thread have announced.
+  // How many BlockingSections have begun on this thread.
   static uint64_t announced_waits();
 
  protected:
@@ -85,7 +85,7 @@ class Executor {
   };
 };
 
-// Announces that the current task is going to wait: the executor may put another thread to work.
+// Announces, while it exists, that the current task waits. The executor may use another thread.
 class BlockingSection {
  public:
   BlockingSection();
@@ -98,13 +98,13 @@ class BlockingSection {
 };
 
 struct ThreadExecutorOptions {
-  std::string name = "weft";  // of its threads, up to 15 bytes: what debuggers and top show
-  size_t threads = 2;         // working at the same time, not counting those that wait
-  size_t max_threads = 1024;  // waiting ones included
-  // A thread is added when tasks have waited this long and none has finished: they may be waiting
-  // for something that the executor cannot see.
+  std::string name = "weft";  // of its threads, in debuggers and top; cut to 15 bytes
+  size_t threads = 2;         // work at the same time; threads that wait do not count
+  size_t max_threads = 1024;  // threads that wait included
+  // If tasks are queued and none has finished for this long, the executor adds a thread: the
+  // running tasks may wait for something that the executor cannot see.
   Nanoseconds stall = std::chrono::milliseconds(10);
-  // Runs first on each new thread.
+  // Each thread calls it before its first task.
   std::shared_ptr<const std::function<void()>> on_thread_start = {};
 };
 
@@ -114,25 +114,27 @@ class ThreadExecutor final : public Executor {
   ~ThreadExecutor() override;
 
   void schedule(Task task) override ABSL_LOCKS_EXCLUDED(mutex_);
-  // Starts the first thread; later ones come as they are needed. ResourceExhausted: the system
-  // refuses it.
+  // Starts the first thread; the executor starts further ones when it needs them.
+  // ResourceExhausted: the system refuses the first thread.
   absl::Status start() ABSL_LOCKS_EXCLUDED(mutex_);
   void schedule_call(Call call) override ABSL_LOCKS_EXCLUDED(mutex_);
-  // On ServingThreads, which must end before this executor.
+  // Runs `task` on ServingThreads if this is one of them; they must be joined before this executor
+  // is destroyed.
   void schedule_inline(Task task, Nanoseconds expected) override ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // While every thread that the bound or the system allows exists, tasks wait for one, and all of
-  // them wait or have finished nothing for long; until the next task or wait ends.
+  // True from the moment at which the executor refuses calls (see Errors above). False again as
+  // soon as a task finishes, a wait is over, or the queue is empty at a check.
   bool saturated() const override { return saturated_.load(std::memory_order_relaxed); }
   size_t thread_count() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool idle() const override ABSL_LOCKS_EXCLUDED(mutex_);
   uint64_t at_stop(Task hook) override ABSL_LOCKS_EXCLUDED(mutex_);
   void forget(uint64_t hook) override ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Runs the hooks of at_stop, and no more: tasks go on. For who stops other things first that
-  // tasks may keep from stopping. Idempotent.
+  // Runs the at_stop hooks but keeps executing tasks. Call it before stopping components whose
+  // shutdown waits for tasks. Idempotent.
   void begin_stop() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Begins to stop, drops queued tasks, lets running ones end, joins all threads. Idempotent.
+  // Calls begin_stop, drops the queued tasks, lets running tasks finish and joins all threads.
+  // Idempotent.
   void stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  protected:
@@ -141,9 +143,9 @@ class ThreadExecutor final : public Executor {
 
  private:
   friend class ServingThreads;
-  struct Stall;  // what the clock's callback may touch after this executor is gone
+  struct Stall;  // state that the clock's callback may use after this executor is destroyed
 
-  // For ServingThreads: runs what schedule_inline gave it, or puts it into the queue after all.
+  // For ServingThreads: runs a call that schedule_call gave to them, or moves it to the queue.
   void run_nearby(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
   void give_back_nearby(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -153,7 +155,7 @@ class ThreadExecutor final : public Executor {
   absl::Status add_thread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void add_thread_if_short() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void watch_for_stall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns the calls that are to be refused.
+  // Returns the queued calls that the caller must refuse, without a lock.
   std::vector<Call> check_stall() ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<Call> take_calls() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -164,14 +166,14 @@ class ThreadExecutor final : public Executor {
   CondVar work_ready_;
   std::deque<Call> queue_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::thread> retired_ ABSL_GUARDED_BY(mutex_);  // to be joined
+  std::vector<std::thread> retired_ ABSL_GUARDED_BY(mutex_);  // not joined yet
   size_t idle_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t running_ ABSL_GUARDED_BY(mutex_) = 0;  // tasks
-  size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t extra_ ABSL_GUARDED_BY(mutex_) = 0;  // threads added for unannounced waits
+  size_t running_ ABSL_GUARDED_BY(mutex_) = 0;  // tasks on threads_
+  size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // of threads_, inside a BlockingSection
+  size_t extra_ ABSL_GUARDED_BY(mutex_) = 0;    // threads added for unannounced waits
   uint64_t finished_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t finished_at_check_ ABSL_GUARDED_BY(mutex_) = 0;
-  int stalls_ ABSL_GUARDED_BY(mutex_) = 0;  // checks in a row at which nothing had finished
+  int stalls_ ABSL_GUARDED_BY(mutex_) = 0;  // checks in a row at which no task had finished
   bool watching_ ABSL_GUARDED_BY(mutex_) = false;
   bool refused_ ABSL_GUARDED_BY(mutex_) = false;  // a thread, by the system, since the last check
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
@@ -179,12 +181,13 @@ class ThreadExecutor final : public Executor {
   std::map<uint64_t, Task> at_stop_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_hook_ ABSL_GUARDED_BY(mutex_) = 1;
   std::atomic<bool> saturated_{false};
-  std::atomic<size_t> nearby_{0};  // tasks that serving threads run or are about to
+  std::atomic<size_t> nearby_{0};  // tasks that serving threads hold or run
 };
 
-// Runs tasks one at a time, in order, on another executor.
+// Runs tasks one at a time, in the order in which they were scheduled, on another executor.
 //
-// Lifetime: tasks already queued keep the strand's state alive; the executor must outlive them.
+// Lifetime: a strand may be destroyed while tasks are queued, and they still run. The executor must
+// outlive them.
 class Strand {
  public:
   explicit Strand(Executor& executor);
@@ -194,15 +197,15 @@ class Strand {
   struct State;
   class Run;
   static void run(State& state);
-  const std::shared_ptr<State> state_;  // shared with the task that runs what is queued
+  const std::shared_ptr<State> state_;  // shared with the executor's task that runs the queue
 };
 
-// Runs tasks when told, on the calling thread: for tests and simulation.
+// Runs tasks only inside run_one and run_all, on the calling thread. For tests and simulation.
 class ManualExecutor final : public Executor {
  public:
   void schedule(Task task) override ABSL_LOCKS_EXCLUDED(mutex_);
   bool idle() const override ABSL_LOCKS_EXCLUDED(mutex_);
-  // Runs until nothing is queued; returns how many ran.
+  // Runs tasks until none is queued; returns how many ran.
   size_t run_all() ABSL_LOCKS_EXCLUDED(mutex_);
   bool run_one() ABSL_LOCKS_EXCLUDED(mutex_);
 

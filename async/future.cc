@@ -100,7 +100,7 @@ void FutureCore::consume() {
 
 void FutureCore::publish() {
   std::vector<Continuation> continuations;
-  Executor::Task on_cancel;  // dies outside the lock
+  Executor::Task on_cancel;  // destroyed outside the lock
   bool wake = false;
   {
     MutexLock lock(mutex_);

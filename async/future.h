@@ -1,11 +1,13 @@
-// A value that will be there later, or the error that came instead.
+// A result that arrives later: a value, or an error.
 //
-// A Future is a copyable handle to one immutable result. The Promise that belongs to it completes
-// it exactly once; a Promise dropped without completing gives Cancelled. Dropping a Future changes
-// nothing. Continuations never run inside `then` or inside the completing call: they are scheduled.
+// A Future is a copyable handle to one immutable result. Its Promise completes it exactly once. If
+// the Promise is destroyed first, the result is Cancelled. Destroying a Future has no effect on the
+// result. Continuations never run inside `then` or inside the completing call: an executor runs
+// them.
 //
 // Thread safety: all methods may be called from any thread.
-// Blocking: only `wait`, `wait_for` and `result`; each announces itself to the executor.
+// Blocking: only `wait`, `wait_for`, `result` and `wait_all` block. They announce the wait to the
+// executor.
 // Errors: `wait` throws RpcError; `result` returns the absl::StatusOr.
 #pragma once
 
@@ -23,19 +25,19 @@
 
 namespace weft {
 
-// What a Future<void> holds.
+// The value of a Future<void>.
 struct Unit {
   friend bool operator==(Unit, Unit) { return true; }
 };
 
-// Carries thread-local state (current worker, autograd context) from where a continuation is made
-// to where it runs. The rooms above base install what there is to carry.
+// Carries thread-local state (current worker, autograd context) from the thread that adds a
+// continuation to the thread that runs it. The room that owns the state installs the carrier.
 class ScopeCarrier {
  public:
   using Task = Executor::Task;
   virtual ~ScopeCarrier() = default;
   virtual Task carry(Task task) = 0;
-  // Null until a room installs one; set before any worker starts.
+  // Null until a room installs a carrier, which it does before any worker starts.
   static ScopeCarrier* installed();
   static void install(ScopeCarrier* carrier);
 };
@@ -45,7 +47,7 @@ namespace async_internal {
 template <class T>
 using Stored = std::conditional_t<std::is_void_v<T>, Unit, T>;
 
-// The part of a future's state that does not depend on its type.
+// The part of a future's state that does not depend on the type of its value.
 class FutureCore : public std::enable_shared_from_this<FutureCore> {
  public:
   explicit FutureCore(Executor* executor) : executor_(executor) {}
@@ -53,27 +55,29 @@ class FutureCore : public std::enable_shared_from_this<FutureCore> {
 
   bool done() const { return done_.load(std::memory_order_acquire); }
   bool wait_until(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
-  // `run` is scheduled on `executor` (null: this future's own) once the result is there. False: no
-  // executor is known, `run` was dropped.
+  // Schedules `run` on `executor` as soon as the result exists. Null means this future's executor
+  // or, if it has none, the current one. False: there is no executor, and `run` was dropped.
   bool add_continuation(Executor* executor, Executor::Task run) ABSL_LOCKS_EXCLUDED(mutex_);
-  // For Weft's own plumbing: `run` runs inside the completing call (or here, if already complete).
-  // It must not block or run user code.
+  // For Weft's internal use: runs `run` inside the completing call, or inside this call if the
+  // future is complete. `run` must not block and must not run user code.
   void on_complete_inline(Executor::Task run) ABSL_LOCKS_EXCLUDED(mutex_);
   void cancel();
   void set_on_cancel(Executor::Task hook) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Runs on each thread that reads the value, before it does (a CUDA stream waits for an event).
+  // Each reader calls `hook` on its own thread before it reads the value (a CUDA stream waits for
+  // an event).
   void set_on_consume(std::shared_ptr<const std::function<void()>> hook)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void consume() ABSL_LOCKS_EXCLUDED(mutex_);
   Executor* executor() const { return executor_; }
 
-  // Readers of the result. The completing call may still hold the state when a reader wakes, so the
-  // state's own reference count cannot say who else will read.
+  // Counts the readers of the result. The reference count of the state does not tell how many
+  // readers there are, because the completing call may still hold the state when a reader wakes.
   void add_reader() { readers_.fetch_add(1, std::memory_order_relaxed); }
   void drop_reader() { readers_.fetch_sub(1, std::memory_order_release); }
   bool has_one_reader() const { return readers_.load(std::memory_order_acquire) == 1; }
-  // True once, and only for a reader that is the only one: it may move the result out. Readers that
-  // come later find it taken: one word holds both, so none can come in between unseen.
+  // True at most once, and only if there is exactly one reader, which may then move the result out.
+  // Later readers find the result taken. One atomic word holds the number of readers and kTaken, so
+  // no reader can be added unseen between the check and the mark.
   bool take() {
     int one = 1;
     return readers_.compare_exchange_strong(one, 1 | kTaken, std::memory_order_acq_rel);
@@ -82,11 +86,11 @@ class FutureCore : public std::enable_shared_from_this<FutureCore> {
 
  protected:
   virtual void fail(absl::Status status) = 0;
-  // First half of completion: true for the one caller that may store the result.
+  // First half of a completion: true for the one caller that may store the result.
   bool claim() { return !claimed_.exchange(true, std::memory_order_acq_rel); }
-  // Second half: publishes the stored result, wakes waiters, schedules continuations. Inside a
-  // piece of work of ServingThreads waiters are woken at its end: what they wait for next may be
-  // part of it too.
+  // Second half: publishes the stored result, wakes waiters and schedules continuations. Inside a
+  // piece of work of ServingThreads, the waiters are woken only after that piece, because it may
+  // also complete the futures for which they wait next.
   void publish() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -100,7 +104,7 @@ class FutureCore : public std::enable_shared_from_this<FutureCore> {
   Executor* const executor_;
   std::atomic<bool> claimed_{false};
   std::atomic<bool> done_{false};
-  std::atomic<int> readers_{0};  // with kTaken, once the result was moved out
+  std::atomic<int> readers_{0};  // includes the bit kTaken once the result was moved out
   Mutex mutex_;
   CondVar completed_;
   bool has_waiters_ ABSL_GUARDED_BY(mutex_) = false;
@@ -125,10 +129,11 @@ class FutureState final : public FutureCore {
     publish();
     return true;
   }
-  // Only after done(), and not once it was taken.
+  // Only after done(), and not after the result was taken.
   absl::StatusOr<Stored<T>>& result() { return result_; }
-  // Only after done(), by a reader: a copy; of what cannot be copied the result itself, if nobody
-  // else can read it and nobody has taken it.
+  // Only after done(), and only by a reader. Returns a copy of the result. A value that cannot be
+  // copied is moved out if this is the only reader; otherwise, or if it was moved out before, the
+  // result is FailedPrecondition.
   absl::StatusOr<Stored<T>> take_result() {
     if (taken()) return result_taken();
     if constexpr (std::is_copy_constructible_v<Stored<T>>) {
@@ -146,7 +151,7 @@ class FutureState final : public FutureCore {
   absl::StatusOr<Stored<T>> result_ = absl::UnknownError("pending");
 };
 
-// What a reader finds once another one has taken the result.
+// The result that readers get after another reader has taken the value (FailedPrecondition).
 template <class T>
 const absl::StatusOr<Stored<T>>& no_result() {
   static const auto* const kTaken = new absl::StatusOr<Stored<T>>(result_taken());
@@ -164,7 +169,7 @@ class [[nodiscard]] Future {
   using Value = async_internal::Stored<T>;
   using State = async_internal::FutureState<T>;
 
-  Future() = default;  // no state: valid() is false and nothing else may be called
+  Future() = default;  // without a state: no method but valid() (false) may be called
   explicit Future(std::shared_ptr<State> state) : state_(std::move(state)) {
     if (state_ != nullptr) state_->add_reader();
   }
@@ -187,20 +192,21 @@ class [[nodiscard]] Future {
   bool valid() const { return state_ != nullptr; }
   bool done() const { return state_->done(); }
 
-  // The value, valid as long as this handle. Throws RpcError.
+  // Returns the value; the reference is valid as long as this handle. Throws RpcError.
   decltype(auto) wait() const& {
     const absl::StatusOr<Value>& result = this->result();
     if (!result.ok()) throw RpcError(result.status());
     if constexpr (!std::is_void_v<T>) return static_cast<const Value&>(*result);
   }
-  // The value moved out if nobody else can read it, else copied; a move-only value that other
-  // futures hold too is FailedPrecondition. So is every read after it was moved out.
+  // Moves the value out if no other handle can read it, and otherwise copies it. Throws
+  // FailedPrecondition for a move-only value if other futures refer to it. After the value was
+  // moved out, every read is FailedPrecondition.
   T wait() && {
     const absl::StatusOr<Value>& shared = this->result();
     if (!shared.ok()) throw RpcError(shared.status());
     if constexpr (!std::is_void_v<T>) {
       if constexpr (std::is_copy_constructible_v<Value>) {
-        // A promise that is still there may hand out more futures.
+        // A use_count above 1 may be a promise, which can still make further futures.
         if (state_.use_count() == 1 && state_->take()) return std::move(*state_->result());
         return *shared;
       } else {
@@ -210,8 +216,8 @@ class [[nodiscard]] Future {
       }
     }
   }
-  // False if the result was not there within `timeout`. Zero is no limit here, unlike std::future:
-  // poll with `done()`.
+  // False: the result did not arrive within `timeout`. Unlike in std::future, zero means no limit;
+  // use `done()` to poll.
   bool wait_for(Timeout timeout) const {
     return state_->wait_until(timeout.deadline_from(std::chrono::steady_clock::now()));
   }
@@ -222,19 +228,20 @@ class [[nodiscard]] Future {
     return state_->result();
   }
 
-  // Completes this future at once with Cancelled (ran = maybe) unless it is complete already, and
-  // tells whoever works on it.
+  // Completes this future at once with Cancelled (ran = maybe) and runs the producer's cancel hook.
+  // Does nothing if the future is complete.
   void cancel() const { state_->cancel(); }
 
-  // Runs `f(const Future<T>&)` on `executor` once this is complete; its result (or exception, or
-  // the future it returns, unwrapped) completes the returned future. Without an executor it is that
-  // of the worker that made this future, or the current one; if there is none (a call that failed
-  // before it had a worker), f does not run, and the returned future fails as this one.
+  // Schedules `f(const Future<T>&)` on `executor` when this future is complete. The result of f,
+  // its exception, or the future that it returns completes the returned future. Without `executor`,
+  // f runs on this future's executor (that of the worker that made it) or else on the current one.
+  // If there is no executor at all, f does not run. Then the returned future fails with this
+  // future's error (a call that failed before it had a worker), or else with FailedPrecondition.
   template <class F>
   auto then(Executor* executor, F f) const& {
     return Future(*this).then(executor, std::move(f));
   }
-  // The continuation holds this handle itself, and may be its only reader.
+  // As above, but moves this handle into the continuation, which may then be the only reader.
   template <class F>
   auto then(Executor* executor, F f) &&;
   template <class F>
@@ -252,14 +259,14 @@ class [[nodiscard]] Future {
   std::shared_ptr<State> state_;
 };
 
-// The writing end of a Future.
+// Completes a Future.
 template <class T>
 class Promise {
  public:
   using Value = async_internal::Stored<T>;
   using State = async_internal::FutureState<T>;
 
-  // Continuations of its future run on `executor` unless they name another.
+  // Continuations of its future run on `executor` unless `then` names another one.
   explicit Promise(Executor* executor = Executor::current())
       : state_(std::make_shared<State>(executor)) {}
   ~Promise() {
@@ -274,8 +281,8 @@ class Promise {
   }
 
   Future<T> future() const { return Future<T>(state_); }
-  // False if the future was complete already (cancelled, say): the value is dropped. Whoever waits
-  // may destroy this promise as soon as the result is there.
+  // False: the future was complete before (cancelled, for example), and `result` is dropped. A
+  // thread that waits for the future may destroy this promise during the call.
   bool set(absl::StatusOr<Value> result) const {
     const std::shared_ptr<State> state = state_;
     return state->complete(std::move(result));
@@ -304,11 +311,12 @@ struct Unwrapped<absl::StatusOr<T>> {
   using type = T;
 };
 
-// What an exception thrown by user code becomes: RpcError keeps its status, anything else is
-// Unknown with the type's name and the text. To be called inside a catch block.
+// Converts the exception of user code that is being handled. RpcError keeps its status; any other
+// exception becomes Unknown with its type's name and its text. Call it inside a catch block.
 absl::Status status_of_current_exception();
 
-// Runs `f` and completes `promise` with what it gives.
+// Runs `f` and completes `promise` with its result, with the future that it returns, or with its
+// exception.
 template <class R, class F>
 void fulfil(Promise<R> promise, F&& f) {
   using Result = std::invoke_result_t<F>;
@@ -322,7 +330,7 @@ void fulfil(Promise<R> promise, F&& f) {
         promise.set_error(empty_future());
         return;
       }
-      const auto state = inner.state();  // shared with the continuation, which is the reader now
+      const auto state = inner.state();  // a copy, because `inner` moves into the continuation
       state->on_complete_inline([inner = std::move(inner), promise = std::move(promise)] {
         inner.state()->consume();
         promise.set(inner.state()->take_result());
@@ -342,26 +350,27 @@ template <class F>
 auto Future<T>::then(Executor* executor, F f) && {
   using Result = std::invoke_result_t<F, const Future<T>&>;
   using R = typename async_internal::Unwrapped<Result>::type;
-  const std::shared_ptr<State> state = state_;  // shared with the continuation
+  const std::shared_ptr<State> state = state_;  // a copy, because *this moves into the task
   Promise<R> promise(executor != nullptr ? executor : state->executor());
   Future<R> future = promise.future();
   Executor::Task task = [self = std::move(*this), f = std::move(f),
                          promise = std::move(promise)]() mutable {
     async_internal::fulfil<R>(std::move(promise), [&]() -> Result {
-      F once = std::move(f);  // what it has captured may be the future that it gives
+      F once = std::move(f);  // destroyed before the result is used: it may own the returned future
       return once(self);
     });
   };
   if (ScopeCarrier* carrier = ScopeCarrier::installed()) task = carrier->carry(std::move(task));
   if (!state->add_continuation(executor, std::move(task))) {
-    // An early error has no worker; it is worth more than this one.
+    // A call that failed early has no worker. Its error says more than no_executor().
     const bool failed = state->done() && !state->taken() && !state->result().ok();
     return Future<R>::ready(failed ? state->result().status() : async_internal::no_executor());
   }
   return future;
 }
 
-// Complete once all are; then the first error in the order given wins.
+// Returns a future that completes when all `futures` are complete. If some failed, its error is
+// that of the first of them in the given order.
 template <class T>
 Future<std::vector<T>> collect_all(std::vector<Future<T>> futures) {
   struct Gathered {
@@ -394,7 +403,7 @@ Future<std::vector<T>> collect_all(std::vector<Future<T>> futures) {
   return result;
 }
 
-// Waits for all; throws the first error in the order given, after all are complete.
+// Waits until all are complete. Then throws the first error in the given order, if there is one.
 template <class T>
 void wait_all(const std::vector<Future<T>>& futures) {
   for (const Future<T>& future : futures) (void)future.result();

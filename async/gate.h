@@ -1,8 +1,9 @@
-// Lets timers, answers and what was deferred in to a driver while it lives.
+// Lets callbacks (timers, replies, deferred work) use a driver only while the driver exists.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: shared with whoever may come after the driver's end; the driver closes it before that.
-// Blocking: `close` waits for those that are inside, so it must not be called from there.
+// Lifetime: callbacks that may run after the driver's destruction share ownership of the gate. The
+// driver closes the gate before it is destroyed.
+// Blocking: `close` waits until all callbacks have left the gate, so no callback may call it.
 #pragma once
 
 #include "weft/base/mutex.h"
@@ -14,11 +15,11 @@ class Gate {
  public:
   explicit Gate(Driver& driver) : driver_(&driver) {}
 
-  // Runs `f(driver)` here, without a lock; nothing once the gate is closed.
+  // Runs `f(driver)` inside this call, without a lock. Does nothing if the gate is closed.
   template <class F>
   void enter(F f) ABSL_LOCKS_EXCLUDED(mutex_) {
     if (Driver* const driver = come_in()) {
-      const Visit visit(*this);  // also ends if `f` throws
+      const Visit visit(*this);  // leaves the gate even if `f` throws
       f(*driver);
     }
   }
@@ -43,7 +44,7 @@ class Gate {
     Gate& gate_;
   };
 
-  // Null once the gate is closed; else it counts until a Visit ends.
+  // Null if the gate is closed. Otherwise the caller counts as inside until its Visit is destroyed.
   Driver* come_in() ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     if (driver_ != nullptr) ++inside_;

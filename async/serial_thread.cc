@@ -14,7 +14,7 @@ struct SerialThread::Queue {
   std::deque<Task> tasks ABSL_GUARDED_BY(mutex);
   bool ending ABSL_GUARDED_BY(mutex) = false;
 
-  // The next task; an empty one at the end.
+  // Waits for the next task. An empty one means that the thread must stop.
   Task next() ABSL_LOCKS_EXCLUDED(mutex) {
     MutexLock lock(mutex);
     while (tasks.empty() && !ending) changed.wait(mutex);

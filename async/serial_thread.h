@@ -1,12 +1,12 @@
-// Runs tasks one after the other, in the order in which they came, on a thread of its own.
+// Runs tasks one after the other, in the order in which they were given, on a thread of its own.
 //
 // Thread safety: `run` may be called from any thread.
-// Lifetime: the destructor waits for the task that runs, and runs the others first or destroys them
-// unrun (AtEnd). On the thread itself (a task may hold the last handle) it waits for nothing: the
-// thread ends by itself after the same tasks.
-// Blocking: tasks may block; those behind them wait.
-// Errors: the constructor throws RpcError (ResourceExhausted, naming what the thread is for) if the
-// system refuses it.
+// Lifetime: the destructor waits for the running task. It runs the queued tasks first (kRun) or
+// destroys them unrun (kDrop). If it runs on the thread itself, because a task held the last
+// handle, it does not wait. The thread then stops by itself after the same tasks.
+// Blocking: tasks may block; the tasks behind them wait.
+// Errors: if the system refuses the thread, the constructor throws RpcError (ResourceExhausted),
+// which names the purpose of the thread.
 #pragma once
 
 #include <memory>
@@ -29,8 +29,8 @@ class SerialThread {
 
   // Tasks do not throw.
   void run(Task task);
-  // Now instead of in the destructor, which will wait for nothing then: the thread ends by itself
-  // after the same tasks.
+  // Stops the thread now, so that the destructor does not wait. The thread stops by itself after
+  // the tasks that the destructor would have let it run.
   void detach();
 
  private:

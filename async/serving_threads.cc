@@ -22,7 +22,7 @@ ServingThreads::ServingThreads(std::function<bool()> serve_one, Nanoseconds tick
 ServingThreads::~ServingThreads() { join(); }
 
 void ServingThreads::join() {
-  while (true) {
+  while (true) {  // a thread may start another one that stands by while this joins it
     std::vector<std::thread> threads;
     {
       MutexLock lock(mutex_);
@@ -42,7 +42,7 @@ absl::Status ServingThreads::start(bool serve) {
   absl::StatusOr<std::thread> thread =
       start_thread("the transport's queue", [this, serve] { run(serve); });
   if (!thread.ok()) return thread.status();
-  if (!serve) ++standing_by_;  // from here on, so that nobody starts another one
+  if (!serve) ++standing_by_;  // before it runs, so that no other thread starts one more
   threads_.push_back(*std::move(thread));
   return absl::OkStatus();
 }
@@ -73,11 +73,12 @@ void ServingThreads::run(bool serve) {
 
 void ServingThreads::run_due(Here& here) {
   if (here.due.empty()) return;
+  // Swapped, because deferred work may defer further work.
   std::vector<Executor::Task> due;
   due.swap(here.due);
   for (Executor::Task& each : due) each();
   due.clear();
-  if (here.due.empty()) here.due.swap(due);  // keeps its memory
+  if (here.due.empty()) here.due.swap(due);  // reuses the memory
 }
 
 void ServingThreads::collect(Here& here, bool with_end) {
@@ -90,7 +91,7 @@ void ServingThreads::collect(Here& here, bool with_end) {
 void ServingThreads::serve(Here& here) {
   {
     MutexLock lock(mutex_);
-    collect(here, true);  // of the previous term
+    collect(here, true);  // the deferred work of the previous term
   }
   run_due(here);
   while (true) {
@@ -132,8 +133,8 @@ void ServingThreads::run_tasks(Here& here) {
     const TimePoint now = std::chrono::steady_clock::now();
     {
       MutexLock lock(mutex_);
-      if (term_ != here.term) return;
-      handed_over_ = false;  // nobody has taken over: the wait was short
+      if (term_ != here.term) return;  // another thread has taken over, with the other tasks
+      handed_over_ = false;            // the wait was over before another thread took over
       running_ = !tasks_.empty();
       if (!running_ || now - since >= together_) {
         collect(here, !running_);
@@ -153,6 +154,7 @@ void ServingThreads::run_tasks(Here& here) {
   }
 }
 
+// Lock order: this mutex_, then that of the executor (in give_back_nearby).
 uint64_t ServingThreads::take_over() {
   for (Nearby& each : tasks_) each.executor->give_back_nearby(std::move(each.call));
   tasks_.clear();
@@ -178,7 +180,7 @@ uint64_t ServingThreads::stand_by() {
     }
     has_watcher_ = false;
     if (ended_ || handed_over_ || term_ != term || begun_ != begun) continue;
-    if (running_ && was_running) return take_over();  // the same task for a whole tick
+    if (running_ && was_running) return take_over();  // one task has run for a whole tick
     if (!running_ && tasks_.empty()) watching_ = false;
   }
   --standing_by_;
@@ -210,6 +212,7 @@ bool ServingThreads::defer(Executor::Task what) {
     here_->due.push_back(std::move(what));
     return true;
   }
+  // Not here_->due: if another thread takes over during this task, it must do the work.
   ServingThreads& self = *here_->threads;
   MutexLock lock(self.mutex_);
   if (self.term_ != here_->term) return false;

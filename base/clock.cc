@@ -19,13 +19,16 @@ SystemClock::SystemClock()
     : thread_(start_needed_thread("a clock", [state = state_] { run(*state); })) {}
 
 SystemClock::~SystemClock() {
-  std::map<TimerId, Callback> dropped;  // outside the lock, and once none runs
+  // Callbacks may own anything, so they are destroyed outside the lock, after the thread's end
+  // (unless a callback on that very thread destroys this clock).
+  std::map<TimerId, Callback> dropped;
   {
     MutexLock lock(state_->mutex);
     state_->stopping = true;
     dropped.swap(state_->timers);
   }
   state_->changed.notify_one();
+  // A callback may destroy the clock. Its thread cannot join itself, and stops after the callback.
   if (thread_.get_id() == std::this_thread::get_id()) {
     thread_.detach();
   } else {
@@ -47,7 +50,7 @@ TimerId SystemClock::call_at(TimePoint when, Callback callback) {
 }
 
 bool SystemClock::cancel(TimerId timer) {
-  Callback dropped;  // dies outside the lock: it may own anything
+  Callback dropped;  // destroyed outside the lock, because it may own anything
   MutexLock lock(state_->mutex);
   auto found = state_->timers.find(timer);
   if (found == state_->timers.end()) return false;
@@ -114,7 +117,7 @@ void ManualClock::advance(Nanoseconds step) {
     MutexLock lock(mutex_);
     until = now_ + step;
   }
-  while (true) {
+  while (true) {  // a callback may add timers that are due within this step
     Callback due;
     {
       MutexLock lock(mutex_);

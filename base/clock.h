@@ -1,8 +1,8 @@
-// Time and timers, injected everywhere so that tests and the simulator decide what "later" means.
+// Provides time and timers to all other parts, so that tests and the simulator can control time.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: a clock outlives everything that was given it. Callbacks run on the clock's thread:
-// they must be short and must not block.
+// Lifetime: a clock must outlive every object that uses it.
+// Blocking: callbacks run on the clock's thread. They must be short and must not block.
 #pragma once
 
 #include <chrono>
@@ -23,8 +23,9 @@ using Nanoseconds = std::chrono::nanoseconds;
 
 inline constexpr TimePoint kNever = TimePoint::max();
 
-// How long something may take. Converts from std::chrono and absl durations alike; zero and
-// infinite both mean "without limit", and anything above zero is a limit, however short.
+// How long something may take. Converts from std::chrono and absl durations. Zero and infinity
+// both mean "no limit", and so do ten years and more. Each other positive duration is a limit,
+// however short. A negative duration becomes a limit of 1 ns.
 class Timeout {
  public:
   constexpr Timeout() = default;
@@ -38,7 +39,7 @@ class Timeout {
   bool infinite() const { return limit_ == Nanoseconds::max(); }
   Nanoseconds limit() const { return limit_; }
   Timeout or_else(Timeout fallback) const { return set_ ? *this : fallback; }
-  // The deadline of work that starts at `now`; kNever if infinite.
+  // The deadline of work that starts at `now`. kNever: no limit.
   TimePoint deadline_from(TimePoint now) const {
     if (infinite() || kNever - now < limit_) return kNever;
     return now + limit_;
@@ -73,11 +74,11 @@ class Clock {
   virtual TimePoint now() = 0;
   // Runs `callback` once, not before `when`.
   virtual TimerId call_at(TimePoint when, Callback callback) = 0;
-  // True: the callback has not run and never will. False: it ran or is running.
+  // True: the callback has not run and never will. False: it has run, or it is running.
   virtual bool cancel(TimerId timer) = 0;
 };
 
-// The machine's monotonic clock; one thread runs the callbacks.
+// The machine's monotonic clock. One thread runs all callbacks.
 class SystemClock final : public Clock {
  public:
   // Throws RpcError (ResourceExhausted) if the system refuses its thread.
@@ -98,12 +99,13 @@ class SystemClock final : public Clock {
   };
   static void run(State& state);
 
-  // Shared with the thread: a callback may hold what owns this clock, and be the last to.
+  // Shared with the thread, because a callback may drop the last reference to the owner of this
+  // clock. Then the thread destroys this object and still needs the state.
   const std::shared_ptr<State> state_ = std::make_shared<State>();
   std::thread thread_;
 };
 
-// A clock that stands still until told: timers run inside `advance`, in order of their time.
+// A clock that moves only in `advance`, which runs the due timers in the order of their times.
 class ManualClock final : public Clock {
  public:
   TimePoint now() override ABSL_LOCKS_EXCLUDED(mutex_);

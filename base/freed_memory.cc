@@ -10,7 +10,7 @@ namespace weft {
 
 void keep_freed_memory() {
   static const bool once = [] {
-    // The second is the largest that glibc allows.
+    // 32 MiB is the largest M_MMAP_THRESHOLD that glibc allows.
     if (std::getenv("MALLOC_TRIM_THRESHOLD_") == nullptr) {
       mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
     }

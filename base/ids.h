@@ -1,7 +1,8 @@
-// Distinct, hashable, printable identifiers for everything that crosses a worker's boundary.
+// Defines a distinct id type for each kind of object that workers name to each other. All are
+// hashable and printable.
 //
 // Thread safety: plain values.
-// Protocol: proto/weft.proto spells the same numbers on the wire.
+// Protocol: proto/weft.proto defines how these numbers travel on the wire.
 #pragma once
 
 #include <compare>
@@ -14,9 +15,9 @@
 
 namespace weft {
 
-// One life of one worker. `index` is the worker's place in the group (its rank in a static group),
-// `incarnation` counts the lives of that place from 1. A restarted worker is another WorkerId: what
-// was addressed to the earlier incarnation never reaches the later one.
+// One incarnation of one worker. `index` identifies the worker in the group; in a static group it
+// is the rank. `incarnation` counts the incarnations of that index, from 1. A restarted worker has
+// a new WorkerId, so no message to an earlier incarnation reaches a later one.
 struct WorkerId {
   uint32_t index = 0;
   uint32_t incarnation = 0;  // 0: no worker
@@ -30,7 +31,7 @@ struct WorkerId {
   friend constexpr auto operator<=>(const WorkerId&, const WorkerId&) = default;
 };
 
-// A number that is unique together with the worker incarnation that issued it.
+// A number that is unique together with the incarnation that created it.
 template <class Tag>
 struct ScopedId {
   WorkerId creator;
@@ -43,7 +44,7 @@ struct ScopedId {
   friend constexpr auto operator<=>(const ScopedId&, const ScopedId&) = default;
 };
 
-// A number of one kind, unique within one worker incarnation.
+// A number that is unique among those of its kind within one incarnation.
 template <class Tag>
 struct LocalId {
   uint64_t number = 0;  // 0: none
@@ -77,11 +78,11 @@ struct OptimizerTag {
 };
 }  // namespace base_internal
 
-using RRefId = ScopedId<base_internal::RRefTag>;  // one remote object, named by who asked for it
-using ForkId = ScopedId<base_internal::ForkTag>;  // one worker's share of an RRef
-using ContextId = ScopedId<base_internal::ContextTag>;      // one distributed autograd context
-using SendId = ScopedId<base_internal::SendTag>;            // one recorded transfer of tensors
-using ChainId = ScopedId<base_internal::ChainTag>;          // a call and all calls nested in it
+using RRefId = ScopedId<base_internal::RRefTag>;        // one remote value, named by its requester
+using ForkId = ScopedId<base_internal::ForkTag>;        // one worker's hold on an RRef
+using ContextId = ScopedId<base_internal::ContextTag>;  // one distributed autograd context
+using SendId = ScopedId<base_internal::SendTag>;        // one recorded transfer of tensors
+using ChainId = ScopedId<base_internal::ChainTag>;      // one call and all calls nested in it
 using OptimizerId = ScopedId<base_internal::OptimizerTag>;  // one optimizer instance
 using CallId = LocalId<base_internal::CallTag>;             // one call of one caller
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kMaxNumber = std::numeric_limits<int32_t>::max();
 
-// Reads variables one by one and keeps what is wrong with each.
+// Reads variables one by one and gathers a text for each problem, so that one error names them all.
 class Reader {
  public:
   explicit Reader(const EnvironmentReader& read) : read_(read) {}

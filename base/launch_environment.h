@@ -1,8 +1,9 @@
-// What a launcher tells a process about its place in the group, read from the environment.
+// Reads from the environment what a launcher tells a process about its rank and its group.
 //
-// The variables are torchrun's, so one binary runs under weft_launch, under
+// The variables are those of torchrun, so one binary runs under weft_launch, under
 // `torchrun --no-python` and by hand. docs/launch.md lists them.
-// Thread safety: plain values; the process environment must not be changed meanwhile.
+//
+// Thread safety: plain values. No thread may change the process environment during a read.
 #pragma once
 
 #include <cstdint>
@@ -26,21 +27,22 @@ struct LaunchEnvironment {
   std::string role_name;          // ROLE_NAME, "" if unset
   // TORCHELASTIC_USE_AGENT_STORE: the launcher hosts the store and no rank may.
   bool agent_hosts_store = false;
-  // WEFT_GROUP_EPOCH: counts restarts of the whole group. torchrun restarts all ranks together and
-  // does not set it: there it is the restart count. weft_launch restarts one rank and keeps it.
+  // WEFT_GROUP_EPOCH: the number of restarts of the whole group. If it is not set, the restart
+  // count is the epoch, because torchrun restarts all ranks together. weft_launch restarts one rank
+  // and keeps the epoch.
   uint32_t group_epoch = 0;
 
-  // The process that must host the store itself.
+  // Whether this process must host the store.
   bool hosts_store() const { return rank == 0 && !agent_hosts_store; }
 };
 
 // nullopt: the variable is not set.
 using EnvironmentReader = std::function<std::optional<std::string>(const char* name)>;
 
-// getenv of this process.
+// Reads a variable of this process with getenv.
 std::optional<std::string> read_process_environment(const char* name);
 
-// Errors: InvalidArgument naming every variable that is missing or bad, with its value.
+// Errors: InvalidArgument, which names each missing variable, and each bad one with its value.
 absl::StatusOr<LaunchEnvironment> read_launch_environment(
     const EnvironmentReader& read = read_process_environment);
 

@@ -34,7 +34,7 @@ struct SinkHolder {
 };
 
 SinkHolder& sink_holder() {
-  static SinkHolder* holder = new SinkHolder;  // lines may come from static destructors
+  static SinkHolder* holder = new SinkHolder;  // never destroyed: static destructors may log
   return *holder;
 }
 
@@ -80,7 +80,7 @@ void set_log_level(LogLevel level) { level_threshold().store(level); }
 
 void log_line(LogLevel level, std::string_view text) {
   if (level < level_threshold().load(std::memory_order_relaxed)) return;
-  std::shared_ptr<const LogSink> sink;
+  std::shared_ptr<const LogSink> sink;  // called without the lock, so that it may log itself
   {
     SinkHolder& holder = sink_holder();
     MutexLock lock(holder.mutex);

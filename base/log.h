@@ -1,7 +1,7 @@
-// Lines for a person who watches a worker, on standard error: "weft <level>: <text>".
+// Writes log lines for a person to standard error: "weft <level>: <text>".
 //
-// Thread safety: all functions may be called from any thread; one call writes one whole line.
-// Text of other processes may be part of it: log_line writes what `printable` makes of it.
+// Thread safety: all functions may be called from any thread. One call writes one whole line.
+// A line may contain text of other processes, so log_line passes all text through `printable`.
 #pragma once
 
 #include <cstddef>
@@ -13,22 +13,22 @@
 
 namespace weft {
 
-// The text of somebody who is not trusted, fit for a terminal and for one line of a log: bytes that
-// are no printable ASCII become "\xNN", and what exceeds `most` bytes is cut off and counted.
-// Printable text that is short enough stays as it is.
+// Makes text of an untrusted process safe for a terminal and for one line of a log. Each byte that
+// is not printable ASCII becomes "\xNN". Bytes of `text` beyond the first `most` are cut off; the
+// result ends with their number. Shorter printable text stays unchanged.
 inline constexpr size_t kMostForeignText = 1024;
 std::string printable(std::string_view text, size_t most = kMostForeignText);
 
 enum class LogLevel { kInfo, kWarning, kError };
 
-// Where lines go; tests catch them by putting a sink of their own in its place. Null restores
-// standard error.
+// Receives the lines instead of standard error. A test installs one to read them. A null sink
+// restores standard error.
 using LogSink = std::function<void(LogLevel, std::string_view line)>;
 void set_log_sink(LogSink sink);
-// Lines below `level` are dropped; WEFT_LOG=info|warning|error sets it at start (default warning).
+// Lines below `level` are dropped. At start, WEFT_LOG=info|warning|error sets it (default warning).
 void set_log_level(LogLevel level);
 
-// At most 4 KiB of `text`.
+// Writes at most the first 4 KiB of `text`.
 void log_line(LogLevel level, std::string_view text);
 
 template <class... Pieces>

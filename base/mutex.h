@@ -1,7 +1,9 @@
-// A mutex, its guard and a condition variable that clang's thread-safety analysis understands.
+// A mutex, a lock guard and a condition variable that clang's thread-safety analysis understands.
 //
-// std types inside: Debian's absl::Mutex is not instrumented and reports false races under TSan.
-// Thread safety: that is what they are for.
+// They wrap std types, because Debian's absl::Mutex is not instrumented and reports false races
+// under TSan.
+//
+// Thread safety: all methods may be called from any thread.
 #pragma once
 
 #include <chrono>
@@ -40,7 +42,7 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex& mutex_;
 };
 
-// Waits may wake for no reason: callers loop over their condition.
+// A wait may return without a notification, so callers check their condition in a loop.
 class CondVar {
  public:
   void wait(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
@@ -48,7 +50,7 @@ class CondVar {
     condition_.wait(lock);
     lock.release();
   }
-  // False once `deadline` has passed. time_point::max() waits without one.
+  // False: `deadline` has passed. With time_point::max() it waits without a deadline.
   bool wait_until(Mutex& mutex, std::chrono::steady_clock::time_point deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (deadline == std::chrono::steady_clock::time_point::max()) {

@@ -1,8 +1,8 @@
-// The exception that a waiting caller gets when a remote call, reference or pass has failed.
+// The exception that a caller gets when a remote call, a reference or a backward pass fails.
 //
 // Thread safety: immutable once thrown.
-// Errors: docs/errors.md lists those of calls and references: code, when, and whether the function
-// ran. Passes, optimizers and joining list theirs in their headers.
+// Errors: docs/errors.md lists the errors of calls and references: the cause, the code, and whether
+// the function ran. Headers list the errors of passes, of optimizers and of joining.
 #pragma once
 
 #include <stdexcept>
@@ -21,7 +21,7 @@ class RpcError : public std::runtime_error {
   const absl::Status& status() const { return status_; }
   absl::StatusCode code() const { return status_.code(); }
   Ran ran() const { return ran_of(status_); }
-  std::string worker() const { return worker_of(status_); }  // where it was raised
+  std::string worker() const { return worker_of(status_); }  // where the error was raised
   std::string trail() const { return trail_of(status_); }    // the hops, innermost first
 
  private:

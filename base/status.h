@@ -1,7 +1,8 @@
-// Status with the two facts a caller of a remote function needs: did it run, and where it failed.
+// Adds to an absl::Status what a caller of a remote function needs to know: whether the function
+// ran, and where it failed.
 //
-// Codes are Abseil's; the facts travel as payloads, so `absl::Status` stays the only error type
-// inside Weft. Nothing ever parses the text of a message.
+// Codes are Abseil's. The facts are payloads of the status, so `absl::Status` is the only error
+// type inside Weft. No code parses the text of these errors.
 //
 // Thread safety: plain values.
 // Protocol: docs/errors.md has the table of codes.
@@ -18,31 +19,33 @@ namespace weft {
 
 // Whether the remote function ran.
 enum class Ran : uint8_t {
-  kNo = 0,     // it did not, and will not
-  kYes = 1,    // it ran, to its end or to its exception
+  kNo = 0,     // it did not run and will not
+  kYes = 1,    // it returned or threw an exception
   kMaybe = 2,  // the answer was lost
 };
 
 std::string_view to_string(Ran ran);
 
-// A status that carries no fact counts as kMaybe: that is what can be said without knowing.
+// ran_of gives kMaybe for a status without this fact: it is then not known.
 absl::Status with_ran(absl::Status status, Ran ran);
 Ran ran_of(const absl::Status& status);
 
-// The worker where the error was raised; empty when unknown. The first name stays: later calls do
-// not change it.
+// The name of the worker where the error was raised; empty if it is not known. The first call of
+// raised_at sets the name, and later calls do not change it.
 absl::Status raised_at(absl::Status status, std::string_view worker);
 std::string worker_of(const absl::Status& status);
 
-// The hops that an error took on its way to the caller, innermost first, as "worker/function".
+// The error trail: the hops of an error on its way to the caller, innermost first, each as
+// "worker/function".
 absl::Status add_hop(absl::Status status, std::string_view hop);
 std::string trail_of(const absl::Status& status);
 
-// All of it for a person: code, message, and where it happened: "UNKNOWN: went wrong (at
-// worker1/train, executed)".
+// Code, message, error trail and Ran as a text for a person, for example
+// "UNKNOWN: went wrong (at worker1/train, executed)". Without a trail, the worker's name stands for
+// it.
 std::string to_text(const absl::Status& status);
 
-// Same code and facts, text put before the message.
+// A status with the same code and facts, and with `text` before the message.
 absl::Status prepend(std::string_view text, const absl::Status& status);
 
 }  // namespace weft

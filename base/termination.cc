@@ -100,6 +100,7 @@ bool TerminationDetector::settled(const TerminationReport& row) const {
   for (const PeerCount& sent : row.sent) {
     if (left_out_.contains(sent.worker)) continue;
     if (WEFT_BREAK(unreceived_ignored)) continue;
+    // `update` has made a row for each worker that a report names, unless it is left out.
     if (count_of(rows_.at(sent.worker).received, row.worker) != sent.count) return false;
   }
   for (const PeerCount& received : row.received) {

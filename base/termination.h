@@ -1,20 +1,24 @@
-// Tells, from counters alone, when a group of workers has nothing left to do and no message in
-// flight.
+// Decides from message counters whether a group of workers is quiescent: no worker works, and no
+// message is in flight.
 //
-// Every worker counts the messages that can wake another worker, per peer, and says so in a report
-// whenever it is idle. The group is quiet when, in the newest known reports, every worker is known
-// and for every pair (v, w) what v sent to w is what w received from v.
+// Each worker counts, per peer, the messages that can wake another worker. Whenever it is idle, it
+// sends its counters in a report. The group is quiescent if all workers have reported and the
+// newest reports agree. They agree if, for each pair (v, w), v has sent to w as many messages as w
+// has received from v.
 //
-// Why that is sound, although no two reports are from the same instant: suppose a worker becomes
-// active after its report, and take the first one that does. A message woke it, which it had not
-// counted as received. Its sender was not active after its own report (it would have been first),
-// so it sent the message before, and counted it. Then the two counters of that pair differ.
-// Nothing in this needs the reports to be new, so they may travel slowly and by any route.
+// The rule is sound although the reports are from different instants. Proof: suppose that the
+// counters agree and that some worker becomes active after its report. Take the first such worker.
+// A message woke it, and its report did not count this message as received. The sender was not
+// active after its own report, because then the sender would have been first. So the sender sent
+// the message before its report and counted it. Then the two counters of the pair differ, which is
+// a contradiction. The proof does not need recent reports, so they may travel slowly and by any
+// route.
 //
-// A dead worker is left out with its row and column. Its messages must then not be accepted any
-// more: the detector stays unquiet until the reports of all others say that they left it out too.
+// If a worker is dead, the detector leaves out its row and its column. The others must then accept
+// no more messages of it. So the detector does not find the group quiescent until the reports of
+// all others say that they have left the dead worker out too.
 //
-// Thread safety: none, plain values for pure cores.
+// Thread safety: none. These are plain values for pure cores.
 #pragma once
 
 #include <cstdint>
@@ -26,51 +30,53 @@
 
 namespace weft {
 
-// So many messages to, or from, this worker.
+// The number of messages to, or from, `worker`.
 struct PeerCount {
   WorkerId worker{};
   uint64_t count = 0;
   friend bool operator==(const PeerCount&, const PeerCount&) = default;
 };
 
-// What one worker had sent and received at a moment at which it was idle.
+// The counters of one worker at a moment at which it was idle.
 struct TerminationReport {
   WorkerId worker{};
-  uint64_t version = 0;               // grows with every report of this worker; from 1
-  std::vector<PeerCount> sent{};      // ascending by worker, zeros left out
-  std::vector<PeerCount> received{};  // likewise
-  std::vector<WorkerId> left_out{};   // ascending: whose messages it no longer accepts
+  uint64_t version = 0;               // from 1; grows with each report of this worker
+  std::vector<PeerCount> sent{};      // ascending by worker, without zeros
+  std::vector<PeerCount> received{};  // ascending by worker, without zeros
+  std::vector<WorkerId> left_out{};   // ascending; it no longer accepts their messages
   friend bool operator==(const TerminationReport&, const TerminationReport&) = default;
 };
 
 // The counters of one worker.
 class MessageCounts {
  public:
-  // Returns the message's number on the way to this peer, from 1.
+  // Returns the number of this message among those to `to`, from 1, or 0 if `to` is left out.
   uint64_t count_sent(WorkerId to);
 
   // For messages that arrive exactly once.
   void count_received(WorkerId from);
 
-  // For messages that may be repeated: `number` is what count_sent gave the sender. Returns false
-  // for a repetition, which counts nothing. Number 0 counts as a repetition.
+  // For messages that may arrive repeatedly. `number` is what count_sent returned to the sender.
+  // Returns false, and counts nothing, if the message is a repetition, if its number is 0, or if
+  // `from` is left out.
   bool count_received(WorkerId from, uint64_t number);
 
-  // From now on messages to and from this worker count nothing.
+  // Drops the counters of this worker. Later messages to and from it are not counted.
   void leave_out(WorkerId dead);
 
   bool exchanged_with(WorkerId peer) const;
-  std::vector<WorkerId> receivers() const;  // to whom something was sent, ascending
-  std::vector<WorkerId> peers() const;      // to or from whom, ascending
+  std::vector<WorkerId> receivers() const;  // workers to which a message was sent, ascending
+  std::vector<WorkerId> peers() const;      // senders and receivers of messages, ascending
 
-  // The report of an idle worker; each one has a greater version than the last.
+  // Makes the next report; call it only while this worker is idle. Each report has a greater
+  // version than the one before.
   TerminationReport report(WorkerId self);
 
  private:
   struct Received {
-    uint64_t count = 0;           // how many different ones
-    uint64_t all_until = 0;       // numbered: all up to here have arrived
-    std::set<uint64_t> beyond{};  // numbered: these as well
+    uint64_t count = 0;           // messages, each counted once
+    uint64_t all_until = 0;       // all numbers up to this one have arrived
+    std::set<uint64_t> beyond{};  // numbers above it that have arrived
   };
 
   uint64_t version_ = 0;
@@ -79,31 +85,32 @@ class MessageCounts {
   std::set<WorkerId> left_out_;
 };
 
-// Holds the newest report of every worker and compares them.
+// Holds the newest report of each worker and compares them.
 class TerminationDetector {
  public:
-  // Quiet waits for a report of this worker. Workers named in a report are expected by themselves.
+  // From now on the group is not quiescent without a report of this worker. `update` also expects
+  // the workers that a report names.
   void expect(WorkerId worker);
 
-  // Returns false if the report is older than what is known, or of a worker that was left out.
+  // Returns false if the report is no newer than the known one, or if its worker was left out.
   bool update(TerminationReport report);
 
   void leave_out(WorkerId dead);
 
   bool quiet() const;
 
-  // Everyone who is expected or has reported, ascending.
+  // All workers that are expected or have reported, ascending.
   std::vector<WorkerId> workers() const;
   bool knows(WorkerId worker) const { return rows_.contains(worker); }
 
-  // Whom quiet waits for: those without a report, and those whose counters do not meet those of
-  // their peers. For messages to people.
+  // The workers for which quiescence waits, for texts that people read. They have no report, their
+  // counters differ from those of a peer, or they have not left out a dead worker.
   std::vector<WorkerId> unsettled() const;
 
  private:
   bool settled(const TerminationReport& row) const;
 
-  std::map<WorkerId, TerminationReport> rows_;  // version 0: expected, nothing known
+  std::map<WorkerId, TerminationReport> rows_;  // version 0: expected, not reported
   std::set<WorkerId> left_out_;
 };
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kNoLimit = std::numeric_limits<int>::max();
 
-std::atomic<int> threads_left{kNoLimit};  // of a ThreadLimit
+std::atomic<int> threads_left{kNoLimit};  // that the current ThreadLimit still allows
 std::atomic<int> threads_refused{0};
 std::atomic<bool> refused_by_system{false};
 
@@ -34,7 +34,7 @@ bool may_start() {
   return true;
 }
 
-constexpr size_t kMostName = 15;  // bytes that Linux keeps
+constexpr size_t kMostName = 15;  // bytes; Linux allows no longer name of a thread
 
 std::string name_for(absl::string_view purpose) {
   if (!absl::ConsumePrefix(&purpose, "the ")) absl::ConsumePrefix(&purpose, "a ");

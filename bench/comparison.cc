@@ -16,7 +16,7 @@
 namespace weft::bench {
 namespace {
 
-// One computing thread per processor, as in training; ends with the process.
+// Starts one computing thread per processor, as in training. They run until the process exits.
 void keep_processors_busy() {
   for (unsigned i = 0; i < std::thread::hardware_concurrency(); ++i) {
     std::thread([] {
@@ -26,7 +26,8 @@ void keep_processors_busy() {
   }
 }
 
-// The contestants that were asked for, all when none was named; the subject must be among them.
+// Returns the contestants that the options name, or all if they name none. The subject must be one
+// of them.
 absl::StatusOr<std::vector<std::string>> select_contestants(const Suite& suite,
                                                             const ComparisonOptions& options) {
   const std::vector<std::string>& known = suite.contestants;
@@ -49,7 +50,8 @@ absl::StatusOr<std::vector<std::string>> select_contestants(const Suite& suite,
   return selected;
 }
 
-// The contestants, and other builds of this program, each measured as its "weft".
+// Returns the contestants and the other builds of this program. Each build is measured as its
+// "weft".
 absl::StatusOr<std::vector<Entrant>> all_entrants(const Suite& suite,
                                                   const ComparisonOptions& options) {
   absl::StatusOr<std::vector<std::string>> names = select_contestants(suite, options);
@@ -67,7 +69,7 @@ absl::StatusOr<std::vector<Entrant>> all_entrants(const Suite& suite,
   return entrants;
 }
 
-// Starts the groups for rows of so many processes; false when one of them does not start.
+// Starts the groups for rows with this number of processes. Returns false if one does not start.
 bool start_groups(const Suite& suite, const std::vector<Entrant>& entrants, int processes,
                   std::vector<std::unique_ptr<Group>>& groups) {
   groups.clear();
@@ -104,13 +106,13 @@ bool write_json(const std::string& file, const std::vector<Comparison>& comparis
   return static_cast<bool>(out);
 }
 
-// Measures all rows once and prints what it found.
+// Measures all rows once and prints the results.
 std::vector<Comparison> run_once(const Suite& suite, const std::vector<Row>& rows,
                                  const std::vector<Entrant>& entrants,
                                  const ComparisonOptions& options, bool& all_well) {
   std::vector<std::unique_ptr<Group>> groups;
   std::unique_ptr<Harness> harness;
-  int processes = 0;  // of the groups that run
+  int processes = 0;  // the number of processes in the groups that run now
   std::vector<RowResult> results;
   std::vector<Comparison> comparisons;
   for (const Row& row : rows) {

@@ -1,9 +1,10 @@
-// One comparison from the command line to the printed tables and the file of JSON.
+// Runs one comparison, from the command line to the printed tables and the JSON file.
 //
 // Thread safety: one thread at a time.
-// Blocking: run_comparison takes runs x rows x rounds x contestants x block seconds, and more to
-// start.
-// Errors: told on standard error; whoever fails is left out, and the result is EXIT_FAILURE.
+// Blocking: run_comparison takes runs x rows x rounds x contestants x block seconds, plus the
+// starts.
+// Errors are printed on standard error. A contestant that fails is left out, and the result is
+// EXIT_FAILURE.
 #pragma once
 
 #include <cstdint>
@@ -26,24 +27,24 @@ struct ComparisonOptions {
   std::string subject = "weft";
   std::vector<std::string> beside;  // NAME=PROGRAM
   Harness::Options harness;
-  int runs = 1;  // each with new processes; of several the spread is told
+  int runs = 1;  // each with new processes; several runs also report their spread
   bool quick = false;
   bool pin = false;
   bool busy = false;
 };
 
-// A contestant as the command line names it.
+// A contestant that the command line selected.
 struct Entrant {
   std::string name;
-  std::string child_name;  // as its program knows it
-  std::string program;     // this one, or another build of it
+  std::string child_name;  // its name in its own program
+  std::string program;     // this program, or another build of it
 };
 
-// What a subcommand can compare.
+// The rows and contestants of one subcommand.
 struct Suite {
-  std::vector<Row> rows;  // those of equally many processes stand together
+  std::vector<Row> rows;  // rows with equal numbers of processes are adjacent
   std::vector<std::string> contestants;
-  // Null: no row of so many processes is for this contestant.
+  // Returns null if this contestant has no row with this number of processes.
   std::function<std::unique_ptr<Group>(const Entrant& entrant, int processes)> make_group;
   std::function<std::vector<Comparison>(const RowResult& result, const std::string& subject,
                                         uint64_t seed)>

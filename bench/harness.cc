@@ -67,7 +67,7 @@ void Harness::run_round(const Row& row, bool counted, RowResult& result) {
   }
 }
 
-// Those that sleep when idle are idle together; one that spins has the pause for itself.
+// All contestants that sleep when idle share one pause. A contestant that spins has a pause alone.
 void Harness::run_idle_round(const Row& row, bool counted, RowResult& result) {
   std::vector<Order> resting(1);
   for (size_t i = 0; i < groups_.size(); ++i) {

@@ -1,13 +1,12 @@
 // Runs every row on every contestant, interleaved: rounds of one block each, in random order.
 //
-// Only ratios inside one round are compared: the machine's speed drifts by tens of percent, and
-// within a round all contestants see nearly the same machine.
+// Only ratios inside one round are compared. The speed of the machine drifts by tens of percent,
+// but within a round all contestants see nearly the same machine.
 //
 // Thread safety: one thread at a time.
-// Lifetime: the groups, the sink of progress and the pause outlive the harness.
+// Lifetime: the groups and the functions in the options outlive the harness.
 // Blocking: run() takes rows x rounds x contestants x block seconds.
-// Errors: a contestant that fails in a row is started again for the next row; the row keeps its
-// error.
+// Errors: a contestant that fails in a row is restarted for the next row. The row keeps its error.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +22,18 @@
 
 namespace weft::bench {
 
-// One contestant's blocks of one row, a block per counted round.
+// The blocks of one contestant in one row, one per counted round.
 struct Series {
   std::string contestant;
-  absl::Status status;  // Unimplemented: it has no such row; else the error that ended its series
+  absl::Status status;  // Unimplemented: it has no such row; else the error that ended it
   std::vector<BlockResult> blocks;
 };
 
 struct RowResult {
   Row row;
   std::vector<Series> series;
-  double stolen = 0;  // fraction of the machine's time that the hypervisor took during the row
-  int disturbed_rounds = 0;  // counted rounds with more than kDisturbed of it
+  double stolen = 0;         // fraction of machine time taken by the hypervisor
+  int disturbed_rounds = 0;  // counted rounds in which `stolen` was above kDisturbed
 };
 
 inline constexpr double kDisturbed = 0.02;
@@ -42,19 +41,19 @@ inline constexpr double kDisturbed = 0.02;
 class Harness {
  public:
   struct Options {
-    int rounds = 15;  // counted; one more runs first and is discarded
+    int rounds = 15;  // counted ones; one more runs first and is discarded
     double block_seconds = 0.3;
     double idle_seconds = 2;
     uint64_t seed = 1;
-    std::function<void(double seconds)> sleep;            // how the idle row pauses
-    std::function<void(const std::string& what)> report;  // progress and failures, a line each
+    std::function<void(double seconds)> sleep;            // pauses before the idle row
+    std::function<void(const std::string& what)> report;  // gets progress and failures by line
 
     absl::Status validate() const;
   };
 
   Harness(std::vector<std::unique_ptr<Group>>& groups, Options options);
 
-  // The contestants must have been started; those that spin are paused between their blocks.
+  // The contestants must have been started. Those that spin are paused between their blocks.
   RowResult run(const Row& row);
 
  private:

@@ -40,7 +40,7 @@ ProcessorTicks processor_ticks() {
   std::string word;
   file >> word;
   ProcessorTicks ticks;
-  // user nice system idle iowait irq softirq steal; guest time is already part of user.
+  // Fields: user nice system idle iowait irq softirq steal. Guest time is already part of user.
   for (int field = 0; field < 8; ++field) {
     double value = 0;
     if (!(file >> value)) break;

@@ -1,7 +1,7 @@
-// What a process costs the machine, and what the hypervisor takes away from it.
+// Measures what a process uses of the machine, and what the hypervisor takes away from the machine.
 //
-// Thread safety: free functions; the processor set belongs to the calling thread and those it
-// starts. Errors: only pin_to_processor can fail; counters that the system does not give read as
+// Thread safety: free functions. The processor set belongs to the calling thread and to those it
+// starts. Errors: only pin_to_processor can fail. Counters that the system does not provide are
 // zero.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace weft::bench {
 struct Usage {
   double cpu_seconds = 0;  // user and system, all threads
   double page_faults = 0;
-  double switches = 0;  // of context, voluntary and not
+  double switches = 0;  // context switches, voluntary and not
 
   Usage& operator+=(const Usage& other);
   friend Usage operator-(Usage left, const Usage& right);
@@ -31,10 +31,10 @@ struct ProcessorTicks {
 
 ProcessorTicks processor_ticks();
 
-// The fraction of the machine's time between two readings that the hypervisor gave to others.
+// The fraction of the machine's time between two readings that the hypervisor gave to other guests.
 double stolen_fraction(const ProcessorTicks& before, const ProcessorTicks& after);
 
-// Keeps the calling thread, and all threads it starts from now on, on one processor.
+// Keeps the calling thread, and all threads that it starts later, on one processor.
 absl::Status pin_to_processor(int processor);
 
 }  // namespace weft::bench

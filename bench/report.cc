@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kLeastRowWidth = 20;
 constexpr size_t kNameWidth = 13;
 
-// The width of a table's first column.
+// Returns the width of the first column of a table.
 template <class Entries, class NameOf>
 int row_width(const Entries& entries, NameOf name_of) {
   size_t width = kLeastRowWidth;
@@ -36,7 +36,7 @@ std::vector<double> values_of(const Row& row, const Series& series) {
   return values;
 }
 
-// The blocks' quotients of two counters, as their median.
+// Returns the median over the blocks of the quotient of two counters.
 template <class Numerator, class Denominator>
 double median_share(const Series& series, Numerator numerator, Denominator denominator) {
   std::vector<double> shares;

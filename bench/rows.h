@@ -1,4 +1,4 @@
-// The rows of the comparisons: what one operation is, and in which unit its speed is told.
+// The rows of the comparisons: each defines one operation and the unit of its speed.
 //
 // Thread safety: plain values.
 #pragma once
@@ -13,24 +13,26 @@
 namespace weft::bench {
 
 enum class Work {
-  kAdd,           // add two 2x2 tensors over there, one call at a time
+  kAdd,           // add two 2x2 tensors on the server, one call at a time
   kAddInFlight,   // the same with `amount` calls in flight
-  kSend,          // a tensor of `amount` bytes there, a small reply
-  kEcho,          // a tensor of `amount` bytes there and a tensor of that size back
+  kSend,          // send a tensor of `amount` bytes, get a small reply
+  kEcho,          // send a tensor of `amount` bytes, get one of that size back
   kAutograd,      // context, remote add, sum, backward, gradients checked, release
-  kRref,          // create a value over there, fetch it, drop it
+  kRref,          // create a value on the server, fetch it, drop it
   kAddAfterIdle,  // the first add after a pause of the whole contestant
   kAllReduce,     // `amount` bytes of float32 summed over all ranks, in place
-  kDdpStep,       // what a training step with DDP takes longer than the same step without
-  // An agent chooses actions for `amount` observers while it learns; counted are the steps of their
-  // environments. In two calls each, in one, in one together with other observers', and that with
-  // 16 environments for each observer. Without an amount: as many observers as are fastest.
+  kDdpStep,       // by how much DDP makes a training step longer
+  // An agent chooses actions for `amount` observers while it learns. The steps of their
+  // environments are counted. Each observer makes two calls per step (kTwoCalls), or one
+  // (kOneCall), or one that is batched with those of other observers (kBatched1). With kBatched16
+  // each observer also has 16 environments. Without an amount, the fastest number of observers is
+  // used.
   kTwoCalls,
   kOneCall,
   kBatched1,
   kBatched16,
-  // A training step of ResNet50 in two shards on two workers, in `amount` micro-batches; counted
-  // are pictures. Without an amount: in as many as are fastest.
+  // A training step of ResNet50 in two shards on two workers, in `amount` micro-batches. Pictures
+  // are counted. Without an amount, the fastest number of micro-batches is used.
   kPipeline,
 };
 
@@ -47,19 +49,19 @@ struct Row {
 
 inline constexpr int kMostObservers = 64;
 inline constexpr int kPipelineShards = 2;
-inline constexpr int64_t kPipelineBatch = 120;  // pictures of one step
+inline constexpr int64_t kPipelineBatch = 120;  // pictures per step
 inline constexpr int64_t kPipelineSize = 128;   // their width and height
-inline constexpr int kPipelineWarmUps = 3;  // steps of each row that are not measured: heaps grow
+inline constexpr int kPipelineWarmUps = 3;      // unmeasured steps of each row: heaps grow
 inline constexpr int64_t kPipelineClasses = 1000;
 
 const std::vector<Row>& rpc_rows();
-const std::vector<Row>& ddp_rows();  // those of equally many ranks stand together
-// The best of a kind stands after its others.
+const std::vector<Row>& ddp_rows();  // rows with equal numbers of ranks are adjacent
+// The row without an amount follows the other rows of its kind.
 const std::vector<Row>& rl_rows();
 const std::vector<Row>& pipeline_rows();
 
-// The rows with these names, in the order of `all`; all of them when `names` is empty.
-// InvalidArgument names the unknown row and lists those that exist.
+// Returns the rows with these names, in the order of `all`, or all rows if `names` is empty.
+// InvalidArgument names the unknown row and lists the existing ones.
 absl::StatusOr<std::vector<Row>> select_rows(const std::vector<Row>& all,
                                              const std::vector<std::string>& names);
 

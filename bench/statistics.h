@@ -1,7 +1,7 @@
-// The statistics of an interleaved comparison: medians, quantiles and bootstrap intervals.
+// Statistics of an interleaved comparison: medians, quantiles and bootstrap intervals.
 //
 // Thread safety: pure functions.
-// Errors: an empty sample is a programming error and ends the program.
+// Errors: an empty sample is a programming error and aborts the program.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace weft::bench {
 
-// The value below which a fraction `q` in [0, 1] of the sample lies, linear between order
-// statistics.
+// The value below which a fraction `q` in [0, 1] of the sample lies, with linear interpolation
+// between order statistics.
 double quantile(std::span<const double> sample, double q);
 
-// The middle of the sample; the mean of the middle two when their number is even.
+// The middle of the sample, or the mean of the middle two if their number is even.
 double median(std::span<const double> sample);
 
 struct Interval {
@@ -22,8 +22,8 @@ struct Interval {
   double high = 0;
 };
 
-// A 95 % percentile-bootstrap interval of the median: `resamples` samples drawn with replacement.
-// The same seed gives the same interval.
+// A 95 % percentile-bootstrap interval of the median, from `resamples` samples drawn with
+// replacement. The same seed gives the same interval.
 Interval bootstrap_median(std::span<const double> sample, uint64_t seed, int resamples = 2000);
 
 }  // namespace weft::bench

@@ -1,11 +1,14 @@
-// Measures Weft beside its peers: a table of ratios with intervals, and JSON to keep.
+// Measures Weft and its peers. It prints a table of ratios with intervals, and writes JSON.
 //
 //   weft_bench rpc --json result.json               all rows, 15 rounds of 0.3 s blocks
 //   weft_bench ddp --json result.json               collectives, and their part of a training step
+//
 //   weft_bench rl --json result.json                an agent and its observers
 //   weft_bench pipeline --json result.json          ResNet50 in two shards, in micro-batches
+//
 //   weft_bench ddp --runs 5 --json result.json      the spread from run to run as well
 //   weft_bench rpc --quick --rows "small call"      a look in seconds, too short to report
+//
 //   weft_bench rpc --beside before=OLD/weft_bench   another build of this program as one more peer
 #include <algorithm>
 #include <chrono>
@@ -35,16 +38,17 @@
 namespace weft::bench {
 namespace {
 
-constexpr char kTorchDdp[] = "torch ddp";  // a program of its own, for the step of two ranks alone
+constexpr char kTorchDdp[] = "torch ddp";  // a program of its own, only for the step of two ranks
 constexpr int kTorchDdpRanks = 2;
 
 constexpr char kTorchPython[] = "torch python";
 constexpr char kTorchBatched[] = "torch batched";
 constexpr char kPipelineChild[] = "weft pipeline";
-// A block has several steps of the model, each of seconds.
+// A block has several steps of the model, and each takes seconds.
 constexpr double kPipelinePatienceSeconds = 600;
 
-// Starts a program in Python with what keep_freed_memory() sets: malloc is not what is compared.
+// Starts a Python program with the settings of keep_freed_memory(), so that malloc makes no
+// difference.
 std::vector<std::string> python_command(const std::string& python, const std::string& program) {
   const unsigned arenas = std::max(1u, std::thread::hardware_concurrency() / 2);
   return {"/usr/bin/env",
@@ -60,8 +64,8 @@ struct PythonOptions {
 };
 
 struct RlSuiteOptions : PythonOptions {
-  int observers = kMostObservers;  // processes of them; rows with more are left out
-  int torch_observers = 16;        // of the peers; each is a Python with a torch, 300 MB
+  int observers = kMostObservers;  // the number of observer processes; rows with more are left out
+  int torch_observers = 16;        // of the peers; each is a Python process with torch, 300 MB
 };
 
 struct DdpSuiteOptions : PythonOptions {
@@ -112,7 +116,7 @@ int run_child_of(const Contestants& contestants, const ChildOptions& options) {
   for (const auto& contestant : contestants) {
     if (contestant.name != options.name) continue;
     run_as(contestant, options, driver);
-    // Libraries' threads and static objects end in no useful order.
+    // Do not run static destructors: the order in which libraries' threads stop is undefined.
     std::_Exit(EXIT_SUCCESS);
   }
   std::cerr << "no contestant \"" << options.name << "\"\n";
@@ -126,12 +130,12 @@ int run_in_crowd(const CrowdContestant& contestant, const ChildOptions& options)
   } else {
     run_member(driver, *contestant.make_member());
   }
-  std::_Exit(EXIT_SUCCESS);  // as run_child_of
+  std::_Exit(EXIT_SUCCESS);  // see run_child_of
 }
 
 int run_child(const ChildOptions& options) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a stopped child would not see the driver's end otherwise
-  keep_freed_memory();  // Weft's workers do it themselves; malloc is not what is compared
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a stopped child would not notice that the driver died
+  keep_freed_memory();  // Weft's workers do it themselves; malloc must make no difference
   if (options.processor >= 0) {
     if (const absl::Status pinned = pin_to_processor(options.processor); !pinned.ok()) {
       std::cerr << pinned << "\n";

@@ -26,7 +26,7 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// In the folder of `path`, hidden, and unlike any other writer's.
+// A hidden name in the folder of `path`. It is random, so that no two writers share one.
 std::string temporary_beside(const std::string& path) {
   std::random_device random;
   const uint64_t nonce = (uint64_t{random()} << 32) | random();
@@ -130,8 +130,8 @@ absl::Status AtomicFile::commit(const std::function<absl::Status()>& allowed) {
     discard();
     return error;
   };
-  // An fsync that failed may have dropped the dirty pages: a second one would lie, so none is
-  // tried.
+  // A failed fsync may have dropped the dirty pages, and a second one would then succeed without
+  // having written them. So there is no second attempt.
   if (calls_->fsync(descriptor_) != 0) return fail("cannot flush");
   if (::close(std::exchange(descriptor_, -1)) != 0) return fail("cannot close");
   absl::Status refused = allowed == nullptr ? absl::OkStatus() : allowed();
@@ -161,7 +161,7 @@ absl::Status flush_folder(const std::string& folder, const FileCalls& calls) {
   const int result = calls.fsync(descriptor);
   const int error_number = errno;
   ::close(descriptor);
-  // File systems without this operation have nothing to flush.
+  // A file system that does not support fsync of folders has nothing to flush.
   if (result == 0 || error_number == EINVAL || error_number == ENOTSUP) return absl::OkStatus();
   return file_error("cannot flush folder", folder, error_number);
 }

@@ -1,14 +1,15 @@
-// Replaces a file as one step: readers see the old content or the whole new one, never a part.
+// Replaces a file atomically: readers see the old content or the whole new content, never a part.
 //
-// The new content goes to a temporary file in the same folder, is flushed to the disk and takes the
-// place of the old file by `rename`; the folder is flushed last. Whatever fails before the rename
-// (full disk, broken disk, a crash) leaves the old file as it was, and all but a crash leave no
-// temporary file either.
+// The new content is written to a temporary file in the same folder and flushed to the disk. Then
+// `rename` replaces the old file, and the folder is flushed last. If anything fails before the
+// rename (full disk, broken disk, a crash), the old file stays as it was. Only a crash can leave
+// the temporary file behind.
 //
-// Thread safety: an AtomicFile belongs to one thread; several may replace one path, the last wins.
-// Blocking: every method does file I/O.
-// Errors: ResourceExhausted (disk or quota full), NotFound (no such folder), PermissionDenied, else
-// Internal; all name the path, the call and the system's reason.
+// Thread safety: an AtomicFile belongs to one thread. If several replace one path, the last commit
+// wins.
+// Blocking: create, append, commit and the destructor do file I/O.
+// Errors: ResourceExhausted (disk or quota full), NotFound (no such folder), PermissionDenied,
+// otherwise Internal. They name the path, the failed action and the system's reason.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +25,7 @@
 
 namespace weft {
 
-// The system calls that can fail under a correct program, so that tests may make them fail.
+// The system calls that can fail in a correct program. Tests replace them to make them fail.
 struct FileCalls {
   ssize_t (*write)(int descriptor, const void* data, size_t size);
   int (*fsync)(int descriptor);
@@ -37,18 +38,18 @@ struct FileCalls {
 
 class AtomicFile {
  public:
-  // Opens the temporary file beside `path`. `calls` is borrowed.
+  // Opens the temporary file beside `path`. `calls` must outlive the AtomicFile.
   static absl::StatusOr<AtomicFile> create(std::string path,
                                            const FileCalls& calls = FileCalls::system());
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
-  ~AtomicFile();  // not committed: removes the temporary file
+  ~AtomicFile();  // removes the temporary file if it was not committed
 
   absl::Status append(std::string_view bytes);
-  // Makes the content visible under the path, durably. If only the last step fails, flushing the
-  // folder, the new file is in place and the error says that it may not survive a power cut.
-  // `allowed`, if given, is asked when the content is on the disk, right before the rename: an
-  // error of it is returned, and the old file stays.
+  // Makes the content visible under the path and durable. If only the last flush of the folder
+  // fails, the new file is in place, and the error says that it may not survive a power cut.
+  // If `allowed` is given, commit calls it right before the rename, when the content is on the
+  // disk. If `allowed` fails, commit returns its error and the old file stays.
   absl::Status commit(const std::function<absl::Status()>& allowed = nullptr);
 
   const std::string& path() const { return path_; }
@@ -59,7 +60,7 @@ class AtomicFile {
 
   std::string path_;
   std::string temporary_;  // empty once committed or moved from
-  int descriptor_;         // -1 once closed
+  int descriptor_;         // -1 when closed
   const FileCalls* calls_;
 };
 
@@ -69,7 +70,7 @@ absl::Status write_file_atomically(const std::string& path, std::string_view con
 // Flushes a folder's entries, so that files created or renamed in it survive a power cut.
 absl::Status flush_folder(const std::string& folder, const FileCalls& calls = FileCalls::system());
 
-// An error of the system: `what` happened to `path` because of `error_number` (an errno).
+// Makes the error "`what` `path`: reason", where `error_number` is an errno and gives the code.
 absl::Status file_error(std::string_view what, const std::string& path, int error_number);
 
 }  // namespace weft

@@ -32,7 +32,7 @@ constexpr std::string_view kShardSuffix = ".safetensors";
 
 std::string step_name(int64_t step) { return absl::StrFormat("step-%06d", step); }
 
-// The step that a folder is named after; nothing for any other spelling than step_name's.
+// The step that a folder is named after, or nothing if step_name() gives another spelling for it.
 std::optional<int64_t> step_of(const std::string& name) {
   int64_t step = 0;
   if (!name.starts_with(kStepPrefix) || !absl::SimpleAtoi(name.substr(kStepPrefix.size()), &step) ||
@@ -46,8 +46,8 @@ std::string file_of(const std::string& name) {
   return absl::StrCat(name, absl::string_view(kShardSuffix.data(), kShardSuffix.size()));
 }
 
-// With the folders above it. One that is there already is flushed as well: whoever made it may have
-// died, or failed, before its entry was on the disk.
+// Makes the folder and the folders above it. It also flushes the entry of a folder that exists: the
+// process that made the folder may have died, or failed, before the entry was on the disk.
 absl::Status make_folder(const fs::path& folder, const FileCalls& calls) {
   if (folder.empty() || folder == folder.root_path()) return absl::OkStatus();
   if (!folder.has_filename()) return make_folder(folder.parent_path(), calls);  // "run/"
@@ -56,7 +56,7 @@ absl::Status make_folder(const fs::path& folder, const FileCalls& calls) {
   std::error_code ignored;
   if (fs::is_directory(folder, ignored)) {
     const absl::Status flushed = flush_folder(above, calls);
-    // Not readable here, so not made by a writer like this one.
+    // This process may not read the folder above, so no writer with its rights made this folder.
     return absl::IsPermissionDenied(flushed) ? absl::OkStatus() : flushed;
   }
   WEFT_RETURN_IF_ERROR(make_folder(parent, calls));
@@ -66,7 +66,7 @@ absl::Status make_folder(const fs::path& folder, const FileCalls& calls) {
   return flush_folder(above, calls);
 }
 
-// Folders named after a step that `wanted` accepts, ascending.
+// The steps whose folders `wanted` accepts, in ascending order.
 template <class Predicate>
 absl::StatusOr<std::vector<int64_t>> step_folders(const std::string& root, Predicate wanted) {
   std::vector<int64_t> steps;
@@ -87,16 +87,17 @@ bool has_manifest(const fs::path& folder) {
   return fs::exists(fs::symlink_status(folder / kManifestFile, ignored));
 }
 
-// The manifest goes first, and its removal is on the disk before the first file goes: a removal
-// that is cut off, also by a power cut, leaves an incomplete step, not a damaged one.
+// Removes the manifest and flushes that removal before it removes the first file. So if a crash or
+// a power cut interrupts it, the step is left incomplete and not damaged.
 absl::Status remove_step(const fs::path& folder, const FileCalls& calls) {
   const fs::path page = folder / kManifestFile;
   const bool complete = has_manifest(folder);
   if (complete && calls.remove(page.c_str()) != 0 && errno != ENOENT) {
     return file_error("cannot remove", page.string(), errno);
   }
-  // An incomplete one is flushed too, for its removal may have been cut off right here. But it
-  // need not be: a disk that flushes nothing must not fill up with them.
+  // An incomplete step is flushed too, because an earlier removal may have been interrupted right
+  // here. But then a failed flush is ignored, so that incomplete steps do not fill a disk whose
+  // flushes fail.
   const absl::Status flushed = flush_folder(folder.string(), calls);
   if (absl::IsNotFound(flushed)) return absl::OkStatus();
   if (complete) WEFT_RETURN_IF_ERROR(flushed);
@@ -136,14 +137,15 @@ absl::Status CheckpointFolder::save(const CheckpointInfo& info,
   return commit(info, records);
 }
 
-// ---- whose it is
+// ---- the claim
 
 absl::StatusOr<checkpoint_internal::FolderLock> CheckpointFolder::lock() const {
   const std::string holder = owner_.empty() ? checkpoint_internal::name_this_process() : owner_;
   return checkpoint_internal::FolderLock::take(root_, holder, options_.lock_wait);
 }
 
-// That of the newest manifest counts as well: the steps may have been copied without the claim.
+// The incarnation in the newest manifest counts as well: the steps may have been copied to this
+// folder without the file `incarnation`.
 absl::StatusOr<checkpoint_internal::FolderClaim> CheckpointFolder::newest_claim(
     checkpoint_internal::FolderClaim newest) const {
   WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> complete, steps());
@@ -152,7 +154,7 @@ absl::StatusOr<checkpoint_internal::FolderClaim> CheckpointFolder::newest_claim(
   if (last.ok() && last->info.incarnation > newest.incarnation) {
     newest = {last->info.incarnation, ""};
   }
-  // A damaged one says nothing, and must not keep a whole one from being written behind it.
+  // A damaged manifest gives no incarnation, and must not prevent a commit of a later step.
   if (!last.ok() && !absl::IsDataLoss(last.status()) && !absl::IsNotFound(last.status())) {
     return last.status();
   }
@@ -184,8 +186,8 @@ absl::Status CheckpointFolder::check_claim() const {
   WEFT_ASSIGN_OR_RETURN(const checkpoint_internal::FolderClaim claim,
                         checkpoint_internal::read_claim(root_));
   WEFT_ASSIGN_OR_RETURN(const checkpoint_internal::FolderClaim newest, newest_claim(claim));
-  // A claim of somebody else decides, whatever its number: in a folder that was cleared in between
-  // the numbers begin again at 1.
+  // If the claim is another one than this object's, its number does not matter: the numbers begin
+  // again at 1 if somebody has cleared the folder in between.
   const bool foreign =
       claim.incarnation != 0 && (claim.incarnation != incarnation_ || claim.owner != owner_);
   if (!foreign && newest.incarnation <= incarnation_) return absl::OkStatus();
@@ -199,7 +201,7 @@ absl::Status CheckpointFolder::check_claim() const {
 }
 
 absl::StatusOr<int64_t> CheckpointFolder::new_step() const {
-  constexpr int kAttempts = 100;  // so many others may take a number at the same time
+  constexpr int kAttempts = 100;  // other writers may take the same numbers at the same time
   WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> all,
                         step_folders(root_, [](const fs::path&) { return true; }));
   int64_t step = all.empty() ? 0 : all.back();
@@ -264,8 +266,8 @@ absl::Status CheckpointFolder::commit(const CheckpointInfo& info,
   WEFT_ASSIGN_OR_RETURN(AtomicFile file,
                         AtomicFile::create(absl::StrCat(folder, "/", kManifestFile), calls()));
   WEFT_RETURN_IF_ERROR(file.append(text));
-  // Between the look at the claim and the rename nobody may make another one. All that takes long
-  // is done before.
+  // The lock is held from check_claim() to the end of the pruning, so that nobody can make a claim
+  // between the check and the rename. All slow work is done before the lock is taken.
   std::optional<checkpoint_internal::FolderLock> held;
   WEFT_RETURN_IF_ERROR(file.commit([&]() -> absl::Status {
     WEFT_ASSIGN_OR_RETURN(checkpoint_internal::FolderLock taken, lock());
@@ -285,7 +287,7 @@ absl::Status CheckpointFolder::prune(int64_t committed) const {
     if (complete[i] != committed)
       WEFT_RETURN_IF_ERROR(remove_step(step_folder(complete[i]), calls()));
   }
-  // Incomplete steps after the committed one may be in the making.
+  // A writer may still be at work on an incomplete step after the committed one.
   WEFT_ASSIGN_OR_RETURN(
       const std::vector<int64_t> remains,
       step_folders(root_, [](const fs::path& folder) { return !has_manifest(folder); }));

@@ -1,6 +1,6 @@
-// What a checkpoint says of itself.
+// Describes a checkpoint: the position of the run when it was saved, and the checkpoint's files.
 //
-// Thread safety: plain values.
+// Thread safety: none. These are plain values.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +9,21 @@
 
 namespace weft {
 
-// Where a run stood when its state was saved.
+// The position of a run when its state was saved.
 struct CheckpointInfo {
   int64_t step = 0;
   int64_t epoch = 0;
   int64_t world_size = 1;
   uint64_t seed = 0;
-  std::map<std::string, std::string> metadata = {};  // UTF-8; whatever else the program must know
-  // Of the folder's owner that saved it, set by CheckpointFolder; 0: nobody had claimed the folder.
+  std::map<std::string, std::string> metadata = {};  // UTF-8; the program's own entries
+  // The incarnation of the folder's owner that saved this. CheckpointFolder sets it. 0: the writer
+  // had not claimed the folder.
   uint64_t incarnation = 0;
 };
 
-// One file of a checkpoint, as its writer saw it.
+// One file of a checkpoint, with the size and checksum that its writer read back.
 struct ShardRecord {
-  std::string file;  // its name inside the checkpoint's folder
+  std::string file;  // its name inside the step's folder
   uint64_t bytes = 0;
   uint32_t crc32 = 0;
 };

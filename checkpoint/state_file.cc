@@ -65,7 +65,7 @@ at::ScalarType memory_dtype(StateDtype file) {
   return at::kByte;  // not reached: the table has every StateDtype
 }
 
-// The tensor as the file holds it: on the CPU, its elements in order.
+// Returns the tensor in the form that the file holds: on the CPU and contiguous.
 absl::StatusOr<at::Tensor> plain(const std::string& name, const at::Tensor& tensor) {
   const auto refuse = [&name](auto... why) {
     return absl::InvalidArgumentError(absl::StrCat("tensor ", shown(name), " ", why...));
@@ -88,7 +88,7 @@ struct Item {
   at::Tensor tensor;
 };
 
-// Wide elements first: every tensor then starts at a multiple of its element's size.
+// Tensors with wide elements come first, so every tensor starts at a multiple of its element size.
 absl::StatusOr<std::vector<Item>> lay_out(const TensorMap& tensors) {
   std::vector<Item> items;
   for (const auto& [name, tensor] : tensors) {
@@ -169,7 +169,7 @@ absl::StatusOr<StateFile> load_tensors(const std::string& path) {
   StateFile state;
   state.metadata = std::move(header->metadata);
   for (const TensorEntry& entry : header->tensors) {
-    // No larger than the file: the header's places were checked against its size.
+    // The tensor is no larger than the file: parse_header checked the offsets against its size.
     at::Tensor tensor = at::empty(entry.shape, memory_dtype(entry.dtype));
     WEFT_RETURN_IF_ERROR(fill(tensor, entry, file));
     state.tensors.emplace(entry.name, std::move(tensor));

@@ -1,14 +1,16 @@
 // Saves named tensors to one file and loads them again, in the safetensors format.
 //
-// Python's `safetensors` reads and writes the same files. Loading runs no code, believes nothing in
-// the file, and gives either everything or an error. Saving is atomic: until it is complete and
-// flushed to the disk the path keeps its old content.
+// Python's `safetensors` reads and writes the same files. Loading runs no code from the file and
+// checks everything that the file says. It returns the whole state or an error. Saving is atomic:
+// the path keeps its old content until the new content is complete and flushed to the disk.
 //
-// Thread safety: plain functions; tensors that are being saved must not be written meanwhile.
+// Thread safety: the functions may be called from any thread. Nobody may write to the tensors while
+// they are saved.
 // Blocking: file I/O on the caller's thread.
 // Errors of saving: InvalidArgument (names the tensor), ResourceExhausted (disk full), NotFound (no
-// such folder), Internal. Errors of loading: NotFound, FailedPrecondition (not a regular file),
-// DataLoss naming the file, the tensor and the fault.
+// such folder), PermissionDenied, Internal.
+// Errors of loading: NotFound, FailedPrecondition (not a regular file), PermissionDenied, Internal,
+// and DataLoss, which names the file, the tensor and the fault.
 #pragma once
 
 #include <map>
@@ -26,11 +28,13 @@ using TensorMap = std::map<std::string, at::Tensor>;
 using Metadata = std::map<std::string, std::string>;
 
 struct StateFile {
-  TensorMap tensors;  // on the CPU, contiguous, without gradient
+  TensorMap tensors;  // as loaded: on the CPU, contiguous, without gradient
   Metadata metadata;
 };
 
-// Dense tensors of F64, F32, F16, BF16, I64, I32, I16, I8, U8 and BOOL; any strides and device.
+// Saves dense tensors with any strides on any device, with at most 64 dimensions. The data types
+// are F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL, U64, U32 and U16. The 8-bit floating-point
+// types F8_E4M3 (e4m3fn), F8_E5M2 and F8_E8M0 (e8m0fnu) are possible too.
 absl::Status save_tensors(const std::string& path, const TensorMap& tensors,
                           const Metadata& metadata = {},
                           const FileCalls& calls = FileCalls::system());

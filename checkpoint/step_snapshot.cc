@@ -42,20 +42,22 @@ absl::StatusOr<int64_t> write_snapshot(const CheckpointFolder& folder,
   absl::Status saved;
   try {
     saved = folder.save(info, {{kShard, tensors}});
-  } catch (...) {  // no memory: the next one gets another number, and nothing may pile up
+  } catch (...) {  // no memory: remove the files, or each failed attempt would leave a folder
     (void)folder.discard(info.step);
     throw;
   }
   if (saved.ok()) return info.step;
-  if (absl::IsAborted(saved)) {  // complete; something old could not be removed
+  if (absl::IsAborted(saved)) {  // complete, but an older step could not be removed
     log_warning(saved.message());
     return info.step;
   }
   const absl::Status removed = folder.discard(info.step);
-  // FailedPrecondition: only the folder's flush failed, and the next one is written beside it.
+  // FailedPrecondition: the manifest is in place and only the flush of the folder failed. The step
+  // stays, and the next snapshot gets another step.
   if (!removed.ok() && !absl::IsFailedPrecondition(removed))
     log_warning("after a failed checkpoint: ", removed.ToString());
-  // A later owner sweeps what an earlier one has not completed: that is then the reason.
+  // A later incarnation removes steps that an earlier one has not completed. Then its claim is the
+  // real reason for the failure.
   absl::Status claimed = folder.check_claim();
   return absl::IsFailedPrecondition(claimed) ? claimed : saved;
 }

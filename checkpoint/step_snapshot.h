@@ -1,7 +1,9 @@
-// One moment of an owner's parameters and optimizers, and its form in a CheckpointFolder.
+// Writes an owner's parameters and optimizer states, taken at one moment, to a CheckpointFolder.
 //
-// Thread safety: plain values and functions. Blocking: file I/O.
-// Errors: those of CheckpointFolder; DataLoss (a checkpoint that was not written by this).
+// Thread safety: plain values and functions.
+// Blocking: file I/O.
+// Errors: those of CheckpointFolder. DataLoss also means that write_snapshot() did not write the
+// checkpoint.
 // Protocol: docs/durable_steps.md, "What is written".
 #pragma once
 
@@ -17,7 +19,7 @@ namespace weft::checkpoint_internal {
 
 struct SavedOptimizer {
   TensorMap state;
-  std::map<std::string, uint64_t> lines;  // the newest applied step of each
+  std::map<std::string, uint64_t> lines;  // the newest applied step of each step sequence
 };
 
 struct StepSnapshot {
@@ -25,7 +27,8 @@ struct StepSnapshot {
   std::map<std::string, SavedOptimizer> optimizers;  // by shared_name
 };
 
-// As the folder's next step; returns its number. If that fails nothing of it is left.
+// Writes the snapshot as the folder's next step and returns the step's number. If it fails, it
+// removes the files that it has written.
 absl::StatusOr<int64_t> write_snapshot(const CheckpointFolder& folder,
                                        const StepSnapshot& snapshot);
 absl::StatusOr<StepSnapshot> read_snapshot(const CheckpointFolder& folder, int64_t step);

@@ -1,4 +1,4 @@
-# Finds libgd, which draws the examples' pictures: target GD::GD.
+# Finds libgd, which draws the pictures of the examples. Defines the target GD::GD.
 find_path(GD_INCLUDE_DIR gd.h)
 find_library(GD_LIBRARY gd)
 include(FindPackageHandleStandardArgs)

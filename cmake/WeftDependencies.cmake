@@ -1,4 +1,5 @@
-# Finds everything Weft is built with. What is missing is listed once, each with its Debian package.
+# Finds everything that Weft is built with. It lists all missing packages at once, each with its
+# Debian package.
 
 set(WEFT_MISSING "")
 
@@ -44,7 +45,8 @@ if(WEFT_WITH_TORCH)
   if(WEFT_TORCH_PROBLEM)
     list(APPEND WEFT_MISSING "${WEFT_TORCH_PROBLEM}")
   endif()
-  # Of the Gloo inside libtorch_cpu, for the one file that needs them; never a library of it.
+  # Headers of the Gloo inside libtorch_cpu, for the one file that needs them. Gloo's own library is
+  # never linked.
   set(WEFT_GLOO_DIR ${CMAKE_CURRENT_SOURCE_DIR}/.deps/gloo/usr/include
       CACHE PATH "Headers of Gloo: the folder that holds gloo/")
   if(NOT EXISTS ${WEFT_GLOO_DIR}/gloo/context.h)

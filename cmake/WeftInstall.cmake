@@ -1,4 +1,4 @@
-# What find_package(weft) needs; tests/install tries it.
+# Installs the files that find_package(weft) needs. tests/install tests it.
 include(CMakePackageConfigHelpers)
 
 set(WEFT_CONFIG_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/weft)

@@ -1,9 +1,10 @@
-# weft_library, weft_executable, weft_test, weft_fuzz, weft_command_test: how every target of the tree is made.
+# weft_library, weft_executable, weft_test, weft_fuzz, weft_command_test: these functions make every
+# target of the tree.
 include(GNUInstallDirs)
 
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
-# `#include "weft/rpc/agent.h"` works in the tree as it does after installation.
+# This folder lets `#include "weft/rpc/verbs.h"` work in the tree as it does after installation.
 set(WEFT_INCLUDE_DIR ${PROJECT_BINARY_DIR}/include)
 set(WEFT_GENERATED_DIR ${PROJECT_BINARY_DIR}/generated)
 file(MAKE_DIRECTORY ${WEFT_INCLUDE_DIR} ${WEFT_GENERATED_DIR})
@@ -18,8 +19,9 @@ if(WEFT_SANITIZE)
   target_link_options(weft_flags INTERFACE -fsanitize=${WEFT_SANITIZE})
 endif()
 if(WEFT_FUZZING)
-  # All code is counted where it has been; only the targets get libFuzzer's main. The standard
-  # library's own checks see what AddressSanitizer cannot: an empty optional, a bit past the end.
+  # All code gets coverage counters, but only the fuzz targets get libFuzzer's main. The checks of
+  # the standard library find errors that AddressSanitizer cannot: an empty optional, a bit past the
+  # end.
   target_compile_options(weft_flags INTERFACE -fsanitize=fuzzer-no-link)
   target_compile_definitions(weft_flags INTERFACE _GLIBCXX_ASSERTIONS)
 endif()
@@ -40,14 +42,15 @@ if(WEFT_WARNINGS_AS_ERRORS)
   target_compile_options(weft_warnings INTERFACE -Werror)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_BUILD_TYPE STREQUAL Release)
-  # GCC 12 at -O3 reports both inside inlined absl::Status and std::string code that is sound.
+  # GCC 12 at -O3 reports both inside inlined absl::Status and std::string code that is correct.
   target_compile_options(weft_warnings INTERFACE -Wno-maybe-uninitialized -Wno-stringop-overflow)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL Clang)
   target_compile_options(weft_warnings INTERFACE -Wthread-safety)
 endif()
 
-# ccache shares compilations between build folders; the sloppiness lets it serve the tests' PCH too.
+# ccache shares compilations between build folders. The sloppiness settings let it cache the tests'
+# PCH too.
 find_program(WEFT_CCACHE ccache)
 if(WEFT_CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER
@@ -56,8 +59,9 @@ endif()
 
 # weft_library(NAME ROOM [TORCH [PCH]] [GRPC] [HDRS file...] [SRCS file...] [DEPS target...])
 #
-# Makes target weft_NAME, alias weft::NAME, from files of ROOM. HDRS are the installed headers: those
-# at the room's root, and of internal/ only what they include. TORCH: skipped without WEFT_WITH_TORCH.
+# Makes the target weft_NAME, alias weft::NAME, from files of ROOM. HDRS are the installed headers:
+# those at the room's root, and those of internal/ that they include. TORCH: skipped without
+# WEFT_WITH_TORCH.
 function(weft_library name room)
   cmake_parse_arguments(PARSE_ARGV 2 arg "TORCH;PCH;GRPC" "" "HDRS;SRCS;DEPS")
   weft_check_arguments("weft_library(${name})")
@@ -103,7 +107,7 @@ function(weft_library name room)
   endif()
 endfunction()
 
-# weft_proto_library(NAME PROTOS file...): target weft_NAME, generated from .proto files of this folder.
+# weft_proto_library(NAME PROTOS file...): makes weft_NAME from .proto files of this folder.
 function(weft_proto_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "PROTOS")
   weft_check_arguments("weft_proto_library(${name})")
@@ -149,7 +153,8 @@ function(weft_executable name)
     weft_use_torch_pch(${name})
   endif()
   if(arg_INSTALL)
-    # By name: INSTALL_RPATH_USE_LINK_PATH leaves out what lies inside the project, as .deps does.
+    # Set by name, because INSTALL_RPATH_USE_LINK_PATH leaves out folders inside the project, such
+    # as .deps.
     if(arg_TORCH)
       set_target_properties(${name} PROPERTIES INSTALL_RPATH ${WEFT_TORCH_DIR}/lib)
     endif()
@@ -163,7 +168,7 @@ function(weft_check_arguments what)
   endif()
 endfunction()
 
-# Remembers files as belonging to a target, for weft_check_registered.
+# Records that files belong to a target, for weft_check_registered.
 function(weft_register files)
   foreach(file IN LISTS files)
     cmake_path(ABSOLUTE_PATH file NORMALIZE)
@@ -171,16 +176,16 @@ function(weft_register files)
   endforeach()
 endfunction()
 
-# The precompiled torch/torch.h: 32 s and 740 MB once. Compiling a file that includes most of it then
-# takes half as long (16 to 7 s, 11 to 6 s), but a second longer for one that includes single
-# headers, so a target asks for it.
+# The precompiled torch/torch.h takes 32 s and 740 MB once. A file that includes most of it then
+# compiles in half the time (16 to 7 s, 11 to 6 s). A file that includes single headers takes a
+# second longer. So a target must ask for it.
 function(weft_use_torch_pch target)
   if(NOT TARGET weft_torch_pch)
     file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/torch_pch.cc CONTENT "")
     add_library(weft_torch_pch STATIC EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/torch_pch.cc)
     target_link_libraries(weft_torch_pch PRIVATE weft_flags weft_warnings weft::torch)
     target_precompile_headers(weft_torch_pch PRIVATE <torch/torch.h>)
-    # One for libraries and executables: both are compiled as the former are.
+    # Libraries and executables share one PCH, so executables are compiled like libraries.
     set_target_properties(weft_torch_pch PROPERTIES POSITION_INDEPENDENT_CODE ON)
   endif()
   target_compile_options(${target} PRIVATE -fPIC)
@@ -259,8 +264,8 @@ endfunction()
 
 # Makes CTest's entries from what weft_test registered. To start one process per test would cost more
 # than the tests themselves: 3,000 tests, 0.15 s each with LibTorch. Instead each executable has as
-# many entries as it has test files, at most 4; each entry is a share ("shard") of its tests, which
-# GoogleTest deals out by the variables below. The label `full` marks what only --all runs.
+# many entries as it has test files, at most 4. Each entry runs one shard of the tests. GoogleTest
+# deals them out by the variables below. The label `full` marks what only --all runs.
 function(weft_add_test_entries)
   get_property(targets GLOBAL PROPERTY WEFT_TESTS)
   foreach(target IN LISTS targets)
@@ -328,8 +333,8 @@ endfunction()
 
 # weft_command_test(NAME LABEL unit|world|process|gpu [FULL] COMMAND command... [EXPECT regex])
 #
-# A test that is a program: passes when it ends with 0 and, with EXPECT, its output matches. FULL: only
-# tools/test.sh --all runs it.
+# Registers a program as a test. It passes if the exit code is 0 and, with EXPECT, the output matches.
+# FULL: only tools/test.sh --all runs it.
 function(weft_command_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "FULL" "LABEL;EXPECT" "COMMAND")
   weft_check_arguments("weft_command_test(${name})")
@@ -363,7 +368,7 @@ function(weft_test_properties label result)
   set(${result} ${properties} PARENT_SCOPE)
 endfunction()
 
-# A test file that nobody builds looks green for ever: it fails the configuration instead.
+# A test file that no target builds would look green for ever. So it fails the configuration.
 function(weft_check_registered)
   if(NOT WEFT_BUILD_TESTS)
     return()

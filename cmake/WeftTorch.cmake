@@ -1,11 +1,15 @@
-# Defines weft::torch, LibTorch 2.11 as found in WEFT_TORCH_DIR; sets WEFT_TORCH_PROBLEM on failure.
+# Defines weft::torch, LibTorch 2.11 as found in WEFT_TORCH_DIR. Sets WEFT_TORCH_PROBLEM on failure.
 #
-# Not find_package(Torch): its include folder holds protobuf 3.13, and under -I or -isystem those
-# headers shadow the protobuf that gRPC is built with. Behind -idirafter they never win. The defines
-# are the ones the wheel was built with; without them c10d's class layouts differ from the library's.
-# With WEFT_WITH_CUDA it is the whole wheel, with NVIDIA's headers and libraries beside it as pip puts them.
-# libgloo, libtensorpipe and libuv must never be linked or loaded beside libtorch_cpu, which exports
-# the symbols of its own copies.
+# It does not use find_package(Torch): its include folder holds protobuf 3.13. Under -I or -isystem
+# those headers shadow the protobuf that gRPC is built with. With -idirafter they never win. The
+# defines are those that the wheel was built with. Without them c10d's class layouts differ from the
+# library's.
+#
+# With WEFT_WITH_CUDA it uses the whole wheel, with NVIDIA's headers and libraries beside it, where
+# pip puts them.
+#
+# libgloo, libtensorpipe and libuv must never be linked or loaded beside libtorch_cpu, because it
+# exports the symbols of its own copies.
 
 set(WEFT_TORCH_PROBLEM "")
 foreach(file include/ATen/ATen.h lib/libtorch_cpu.so lib/libc10.so)

@@ -1,5 +1,5 @@
 # cmake -DEXPECT=REGEX -P run_and_match.cmake -- COMMAND ARGS...
-# Fails unless COMMAND ends with 0 and what it printed matches REGEX.
+# Fails unless COMMAND exits with 0 and its output matches REGEX.
 set(command "")
 set(taking OFF)
 math(EXPR last "${CMAKE_ARGC} - 1")

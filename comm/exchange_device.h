@@ -1,4 +1,4 @@
-// Where a small tensor must lie for a group's backend to carry it.
+// Chooses the device of a small tensor so that a group's backend can carry the tensor.
 //
 // Thread safety: a free function.
 #pragma once
@@ -9,8 +9,8 @@
 
 namespace weft::comm_internal {
 
-// NCCL carries what lies on a GPU, all others what lies in host memory. `device`: of the data that
-// the small tensor is about.
+// NCCL carries tensors on a GPU. All other backends carry tensors in host memory. `device` is the
+// device of the data that the small tensor describes.
 inline at::Device exchange_device(const ProcessGroup& group, at::Device device) {
   return group.backend()->getBackendName() == "nccl" ? device : at::Device(at::kCPU);
 }

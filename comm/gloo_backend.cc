@@ -1,6 +1,7 @@
-// The only file that includes Gloo's headers. They are Debian's, older than the Gloo inside
-// libtorch_cpu: members of ProcessGroupGloo are pointers, so its layout does not depend on them,
-// but GlooStore derives from a class that has grown, and must never be made here.
+// Wraps LibTorch's Gloo. This is the only file that includes Gloo's headers. They are Debian's, and
+// older than the Gloo inside libtorch_cpu. Members of ProcessGroupGloo are pointers, so its layout
+// does not depend on these headers. But GlooStore derives from a class that has grown since. So no
+// GlooStore may be made here.
 #include "weft/comm/gloo_backend.h"
 
 #include <atomic>
@@ -28,7 +29,7 @@ using c10d::ReduceOp;
 using comm_internal::single;
 using comm_internal::Tensors;
 
-// What Gloo can tell apart, beside bytes.
+// Whether Gloo supports the data type. Data of other types is moved as bytes.
 bool gloo_knows(at::ScalarType type) {
   switch (type) {
     case at::ScalarType::Float:
@@ -46,16 +47,17 @@ bool gloo_knows(at::ScalarType type) {
   }
 }
 
-// Checks what LibTorch's Gloo does not, or reports too late or in words of its own; moves types
-// that it does not know as bytes; keeps booleans 0 or 1, which it adds up as bytes.
+// Checks arguments that LibTorch's Gloo does not check, or checks late or with other texts. Moves
+// data types that Gloo does not know as bytes. Keeps booleans 0 or 1: Gloo would add them up as
+// bytes.
 class GlooBackend : public c10d::ProcessGroupGloo {
  public:
   using Base = c10d::ProcessGroupGloo;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Base::Base;
 
-  // Gloo cannot take back what it has started: that ends at its timeout. But what comes later would
-  // meet the other ranks' operations of before.
+  // Gloo cannot cancel an operation that it has started: it fails at its timeout. But later
+  // operations must not start, because they would meet earlier operations of the other ranks.
   void abort() override { aborted_ = true; }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
@@ -224,13 +226,14 @@ class GlooBackend : public c10d::ProcessGroupGloo {
   }
 
  private:
-  // LibTorch's flight recorder keeps a map of all groups of the process, which it reads and extends
-  // without a lock whenever an operation starts: two groups on two threads crash it.
+  // Starts operations under one lock for all groups of the process. LibTorch's flight recorder
+  // keeps a map of these groups, and reads and extends it without a lock whenever an operation
+  // starts. Two groups on two threads would crash it.
   WorkPtr start(const std::function<WorkPtr()>& operation) {
     if (aborted_) {
       C10_THROW_ERROR(DistBackendError, "gloo: the backend was aborted");
     }
-    static std::recursive_mutex mutex;  // LibTorch makes some operations of others
+    static std::recursive_mutex mutex;  // recursive: some operations of LibTorch call others
     const std::lock_guard lock(mutex);
     return operation();
   }
@@ -249,7 +252,7 @@ class GlooBackend : public c10d::ProcessGroupGloo {
     WEFT_CHECK_ARGUMENT(at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
                         absl::StrCat(name, ": a tensor that is to be written overlaps itself: ",
                                      c10::str(tensor.sizes(), " strides ", tensor.strides())));
-    // LibTorch's would write into the gaps.
+    // LibTorch's Gloo would write into the gaps.
     WEFT_CHECK_ARGUMENT(tensor.is_non_overlapping_and_dense(),
                         absl::StrCat(name, ": Gloo takes tensors without gaps, not one of ",
                                      c10::str(tensor.sizes(), " strides ", tensor.strides())));
@@ -274,7 +277,7 @@ class GlooBackend : public c10d::ProcessGroupGloo {
         root >= 0 && root < getSize(),
         absl::StrCat(name, ": there is no rank ", root, " in a group of ", getSize()));
   }
-  // Whether this rank is the root, which has lists.
+  // Checks that only the root has lists, and the right number. Returns whether this is the root.
   bool check_lists(const char* name, const char* which, const std::vector<Tensors>& lists,
                    int64_t root) const {
     if (getRank() != root) {
@@ -348,7 +351,7 @@ class GlooBackend : public c10d::ProcessGroupGloo {
     }
     return all;
   }
-  // A contiguous tensor's memory, row by row.
+  // If Gloo does not know the type, the memory of a contiguous tensor as bytes, with the same rows.
   static at::Tensor bytes_of(const at::Tensor& tensor) {
     if (gloo_knows(tensor.scalar_type())) return tensor;
     const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
@@ -359,7 +362,8 @@ class GlooBackend : public c10d::ProcessGroupGloo {
   std::atomic<bool> aborted_{false};
 };
 
-// Gloo writes to sockets of ranks that are gone. (Python ignores the signal from the start.)
+// Ignores SIGPIPE if it is at its default, because Gloo writes to sockets of ranks that are gone.
+// (Python ignores the signal from the start.)
 void outlive_broken_pipes() {
   struct sigaction now = {};
   sigaction(SIGPIPE, nullptr, &now);
@@ -395,8 +399,8 @@ c10::intrusive_ptr<c10d::Backend> create_gloo_backend(const c10::intrusive_ptr<c
   }
   try {
     auto backend = c10::make_intrusive<GlooBackend>(store, rank, size, options);
-    // Gloo is content when this rank's own connections stand. If it left then, ranks that still
-    // connect with each other would fail.
+    // Gloo's constructor returns when this rank's own connections are open. If this rank left then,
+    // ranks that still connect to each other would fail. So wait here for all ranks.
     backend->barrier({})->wait();
     return backend;
   } catch (const c10::Error&) {

@@ -1,21 +1,26 @@
-// LibTorch's Gloo as a backend, for CPU tensors of ranks on any hosts that reach each other by TCP.
+// Makes a backend of LibTorch's Gloo, for CPU tensors of ranks on hosts that reach each other by
+// TCP.
 //
-// Tensors that are written have no gaps, and where they are not contiguous are laid out alike on
-// all ranks. Reductions take fp16, bf16, fp32, fp64, 8, 32 and 64 bit integers and booleans,
-// all_reduce also sums of complex and of sparse tensors; everything else moves any type. All ranks
-// must call the same operations in the same order with equal sizes: where sizes differ, Gloo ends
-// the process
-// ("Received data size doesn't match expected size").
+// A tensor that is written must have no gaps. If it is not contiguous, it must have the same
+// strides on all ranks. Reductions take fp16, bf16, fp32, fp64, 8, 32 and 64 bit integers and
+// booleans. all_reduce also takes sums of complex and of sparse tensors. The other operations move
+// any data type.
 //
-// A process that makes one ignores SIGPIPE from then on, if it had left it at its default: Gloo
-// writes to sockets of ranks that are gone.
+// All ranks must call the same operations in the same order with equal sizes. If sizes differ, Gloo
+// ends the process ("Received data size doesn't match expected size").
 //
-// Thread safety: all methods may be called from any thread; the order of calls must be the same on
-// all ranks. Lifetime: must not end in a callback of a future of its own, whose thread it waits
-// for. Blocking: creating, until all ranks have come; Work::wait; monitoredBarrier; the end, until
-// all work is done. The rest only starts. Errors: c10::ValueError for arguments that cannot be, an
-// unknown interface among them; from Work::wait what Gloo throws, a std::exception that need not
-// name the rank.
+// Making a backend sets SIGPIPE to ignored for the process, if it is at its default: Gloo writes to
+// sockets of ranks that are gone.
+//
+// Thread safety: all methods may be called from any thread. The order of calls must be the same on
+// all ranks.
+// Lifetime: do not destroy the backend in a callback of one of its own futures: the destructor
+// waits for the thread of this callback.
+// Blocking: creation, until all ranks have come; Work::wait; monitoredBarrier; the destructor,
+// until all work is done. All other calls only start an operation.
+// Errors: c10::ValueError for invalid arguments and for an unknown network interface.
+// c10::DistBackendError if the ranks cannot connect, and for calls after abort(). Work::wait throws
+// what Gloo throws: a std::exception that need not name the rank.
 #pragma once
 
 #include <chrono>
@@ -26,16 +31,18 @@
 
 namespace weft {
 
-// `interface`: of the network, "eth0" say, or several, "eth0,eth1". "": GLOO_SOCKET_IFNAME if it is
-// set, else the one that this machine's host name stands for, else loopback. On Debian the name
-// often stands for 127.0.1.1, where ranks on other hosts do not reach it.
+// `interface` names one network interface ("eth0") or several ("eth0,eth1"). If it is empty,
+// GLOO_SOCKET_IFNAME is used. If that is empty too, Gloo takes the interface that this machine's
+// host name resolves to, or else loopback. On Debian the host name often resolves to 127.0.1.1,
+// which ranks on other hosts cannot reach.
 c10::intrusive_ptr<c10d::Backend> create_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                       int rank, int size,
                                                       std::chrono::milliseconds timeout,
                                                       const std::string& interface = "");
 
-// Around another backend: before each collective ranks compare over Gloo what they call, its shapes
-// and types (c10d::ProcessGroupWrapper). Where they differ, every rank gets an error that says how.
+// Wraps another backend. Before each collective, the ranks compare over Gloo which operation they
+// call, with which shapes and types (c10d::ProcessGroupWrapper). If these differ, every rank gets
+// an error that says how.
 c10::intrusive_ptr<c10d::Backend> create_checked_backend(
     c10::intrusive_ptr<c10d::Backend> backend, const c10::intrusive_ptr<c10d::Store>& store,
     std::chrono::milliseconds timeout);

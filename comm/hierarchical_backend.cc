@@ -51,8 +51,8 @@ class HierarchicalBackend : public c10d::Backend {
   }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return calls_; }
-  // Ends what goes on within the host, and all that comes after; what goes on between hosts ends
-  // with its timeout.
+  // Fails the work within the host, and all later all_reduce, broadcast and barrier. Work between
+  // hosts, and work on everyone_, runs on until its timeout.
   void abort() override { steps_->host().abort(); }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
@@ -159,7 +159,7 @@ class HierarchicalBackend : public c10d::Backend {
                         operation = std::move(operation)] { steps->run(label, operation); });
   }
 
-  // 0: never.
+  // A timeout of 0 means no limit, for which kForever stands.
   milliseconds limit_of(milliseconds timeout) const {
     if (timeout == c10d::kUnsetTimeout) timeout = timeout_;
     if (timeout == kNoTimeout) timeout = kForever;
@@ -215,7 +215,7 @@ class HierarchicalBackend : public c10d::Backend {
   const BackendPtr everyone_;
   std::atomic<milliseconds> timeout_;
   std::atomic<uint64_t> calls_{0};
-  comm_internal::WorkQueue queue_;  // ends first
+  comm_internal::WorkQueue queue_;  // destroyed first: waits for its work
 };
 
 }  // namespace

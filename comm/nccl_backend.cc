@@ -1,4 +1,4 @@
-// The only file that includes the headers of CUDA and NCCL.
+// Wraps LibTorch's NCCL. This is the only file that includes the headers of CUDA and NCCL.
 #include "weft/comm/nccl_backend.h"
 
 #include <exception>
@@ -13,8 +13,8 @@
 namespace weft {
 namespace {
 
-// Ends as it should without being told: LibTorch's wants shutdown() called first, and else warns
-// and cuts off what still goes on.
+// Calls shutdown() in its destructor. LibTorch's class expects its user to call shutdown() first.
+// Otherwise it warns and cuts off operations that are still under way.
 class NcclBackend : public c10d::ProcessGroupNCCL {
  public:
   using ProcessGroupNCCL::ProcessGroupNCCL;

@@ -1,15 +1,16 @@
-// LibTorch's NCCL as a backend, for CUDA tensors of ranks that have a GPU each. Only in builds with
-// -DWEFT_WITH_CUDA=ON.
+// Makes a backend of LibTorch's NCCL, for CUDA tensors of ranks that have a GPU each. Only builds
+// with -DWEFT_WITH_CUDA=ON have it.
 //
-// An operation is done when it is on the device's stream: Work::wait makes the current stream wait
-// for it, not this thread (but for barrier). A rank's tensors are all on one device: say which with
-// c10::cuda::set_device before the group is made. Bitwise reductions, recvAnysource and
-// monitoredBarrier do not exist here.
+// Operations run on the device. Work::wait makes the current stream wait for the operation and does
+// not block the thread, except for barrier. All tensors of a rank are on one device. Select this
+// device with c10::cuda::set_device before the group is made. Bitwise reductions, recvAnysource and
+// monitoredBarrier are not supported.
 //
-// Thread safety: all methods may be called from any thread; the order of calls must be the same on
-// all ranks. Lifetime: the end waits for work that has begun. Blocking: the first operation, until
-// all ranks have come to it; barrier; the end.
-// Errors: c10::ValueError where there is no GPU, or no such rank; c10::DistBackendError from NCCL.
+// Thread safety: all methods may be called from any thread. The order of calls must be the same on
+// all ranks.
+// Lifetime: the destructor waits for work that has begun.
+// Blocking: the first operation, until all ranks have called it; barrier; the destructor.
+// Errors: c10::ValueError if there is no GPU or no such rank; c10::DistBackendError from NCCL.
 #pragma once
 
 #include <chrono>

@@ -44,7 +44,8 @@ intrusive_ptr<c10d::Backend> create_same_host(const intrusive_ptr<c10d::Store>& 
   return create_same_host_backend(store, options.rank, options.world_size, same_host);
 }
 
-// Gloo and NCCL take operations that do not match for ones that do.
+// At kDetail, wraps the backend so that ranks compare their calls: Gloo and NCCL do not notice
+// operations that do not match.
 intrusive_ptr<c10d::Backend> checked(intrusive_ptr<c10d::Backend> backend,
                                      const intrusive_ptr<c10d::Store>& store,
                                      const ProcessGroupOptions& options) {
@@ -52,7 +53,7 @@ intrusive_ptr<c10d::Backend> checked(intrusive_ptr<c10d::Backend> backend,
   return create_checked_backend(std::move(backend), below(store, "checks"), options.timeout);
 }
 
-// `hosts`: of each rank.
+// `hosts` holds for each rank a text that identifies its host.
 intrusive_ptr<c10d::Backend> create_backend(const intrusive_ptr<c10d::Store>& store,
                                             const ProcessGroupOptions& options,
                                             const std::vector<std::string>& hosts) {
@@ -77,7 +78,7 @@ intrusive_ptr<c10d::Backend> create_backend(const intrusive_ptr<c10d::Store>& st
   return create_hierarchical_backend(store, options.rank, hosts, hierarchical);
 }
 
-// Before ranks wait for each other.
+// Called before the ranks wait for each other, so that a wrong name fails at once.
 void check_backend(const ProcessGroupOptions& options) {
   const std::string& backend = options.backend;
 #ifndef WEFT_WITH_CUDA
@@ -111,7 +112,8 @@ void check_place(const ProcessGroupOptions& options) {
   }
 }
 
-// Of each rank, from what it said: its backend and its host.
+// Returns the host of each rank. `words` holds the backend and the host that each rank has named.
+// All ranks must have named the same backend.
 std::vector<std::string> hosts_of(const std::vector<std::string>& words,
                                   const ProcessGroupOptions& options) {
   std::vector<std::string> hosts;
@@ -130,7 +132,7 @@ std::vector<std::string> hosts_of(const std::vector<std::string>& words,
   return hosts;
 }
 
-// Waits for the other ranks.
+// Waits for the other ranks and makes the group with them.
 std::shared_ptr<ProcessGroup> meet(const intrusive_ptr<c10d::Store>& store, uint32_t attempt,
                                    ProcessGroupOptions options, std::vector<int> global_ranks) {
   const std::string host = options.host.empty() ? comm_internal::host_identity() : options.host;
@@ -152,12 +154,14 @@ c10d::ReduceOp reduction(const char* operation, ProcessGroup::Op op) {
   C10_THROW_ERROR(ValueError, absl::StrCat(operation, ": this reduction is not supported"));
 }
 
-// Not all backends take every layout. What was written goes back by copy_back().
+// Not all backends take every layout. If `output` is not contiguous, returns a contiguous tensor in
+// its place. copy_back() then copies the result into `output`.
 at::Tensor row_by_row(const at::Tensor& output) {
   if (output.is_contiguous()) return output;
   return at::empty(output.sizes(), output.options().memory_format(c10::MemoryFormat::Contiguous));
 }
-// What overlaps itself is left for the backend to refuse.
+// Returns a contiguous copy of a tensor that has gaps. A tensor that overlaps itself is returned as
+// it is, because the backend refuses it.
 at::Tensor without_gaps(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || tensor.is_non_overlapping_and_dense() ||
       at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
@@ -223,7 +227,7 @@ ProcessGroup::Work ProcessGroup::in_words(const char* operation,
   } catch (const c10::Error&) {
     throw;
   } catch (const std::exception& failed) {
-    // Gloo's own.
+    // Gloo throws other exceptions.
     C10_THROW_ERROR(DistBackendError,
                     absl::StrCat(operation, " in process group '", name(), "', rank ", rank(),
                                  " of ", size(), ": ", failed.what()));
@@ -275,7 +279,7 @@ void ProcessGroup::broadcast(const at::Tensor& tensor, int root) {
 void ProcessGroup::broadcast_coalesced(const Tensors& tensors, int root, int64_t bytes) {
   for (const at::Tensor& tensor : tensors) defined("broadcast_coalesced", tensor);
   for (size_t begin = 0; begin < tensors.size();) {
-    // As many neighbours of one type and device as fit, at least one.
+    // Take as many neighbours of one type and device as fit, at least one.
     const at::Tensor& head = tensors[begin];
     int64_t sum = 0;
     size_t end = begin;

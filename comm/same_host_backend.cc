@@ -19,7 +19,7 @@ namespace weft {
 namespace comm_internal {
 namespace {
 
-// A backend that ends gives up what has not gone on for this long.
+// When a backend is destroyed, it cancels work that has not moved for this long.
 constexpr std::chrono::milliseconds kStill{500};
 
 void check_timeout(std::chrono::milliseconds timeout) {
@@ -103,7 +103,7 @@ SameHostBackend::WorkPtr SameHostBackend::barrier(const c10d::BarrierOptions& op
                DenseTensors("barrier"));
 }
 
-// All ranks that are late are named, whatever `wait_all_ranks` says: they are known here.
+// The error names all late ranks, whatever `wait_all_ranks` says, because they are known here.
 void SameHostBackend::monitoredBarrier(const c10d::BarrierOptions& options,
                                        bool /*wait_all_ranks*/) {
   Operation operation;
@@ -152,7 +152,7 @@ SameHostBackend::WorkPtr SameHostBackend::transfer(Call call, bool sends, const 
   return c10::make_intrusive<SameHostWork>(group_, std::move(work));
 }
 
-// ---- what all calls need
+// ---- helpers of all calls
 
 int SameHostBackend::root_of(const char* operation, int64_t root) const {
   WEFT_CHECK_ARGUMENT(root >= 0 && root < size_, absl::StrCat(operation, ": there is no rank ",
@@ -166,7 +166,7 @@ void SameHostBackend::check_peer(const char* operation, int peer) const {
       absl::StrCat(operation, ": rank ", rank_, " of ", size_, " has no peer ", peer));
 }
 
-// 0, as in Gloo: without a limit.
+// A timeout of 0 means no limit, as in Gloo.
 SameHostBackend::Clock::time_point SameHostBackend::deadline_of(Milliseconds timeout) const {
   if (timeout == c10d::kUnsetTimeout) timeout = timeout_;
   check_timeout(timeout);
@@ -225,7 +225,8 @@ c10::intrusive_ptr<c10d::Backend> create_same_host_backend(
   if (!mesh.ok()) comm_internal::throw_failure(mesh.status());
   comm_internal::CollectiveGroup::Options group;
   group.spin = options.spin;
-  // The last one to let go may be a thread of the group itself, which cannot wait for its own end.
+  // The last reference may go away on a thread of the group, which cannot join itself. Then another
+  // thread destroys the group.
   const auto end = [](SameHostBackend::Shared* shared) {
     if (!shared->group.on_own_thread()) {
       delete shared;
@@ -236,7 +237,7 @@ c10::intrusive_ptr<c10d::Backend> create_same_host_backend(
     if (thread.ok()) {
       thread->detach();
     } else {
-      // The others learn that it is over; its memory stays until the process ends.
+      // Tell the other ranks that the group is over. Its memory stays until the process ends.
       shared->group.leave();
       log_error(thread.status().message());
     }

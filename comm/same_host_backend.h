@@ -1,29 +1,32 @@
-// A c10d backend for CPU tensors of ranks on one host, through shared memory.
+// Makes a c10d backend for CPU tensors of ranks on one host. It runs over shared memory.
 //
 //   auto store = c10::make_intrusive<c10d::TCPStore>(...);
 //   auto backend = weft::create_same_host_backend(store, rank, size);
 //   backend->allreduce(tensors)->wait();
 //
-// What is reduced is reduced in rank order, by the same additions on every rank: all get the same
-// bits. fp16 and bf16 are added up in fp32. All ranks must call the same operations in the same
-// order with tensors of equal shape and type; where they do not, every rank's work fails with an
-// error that names who differs and how. A rank that dies, or does not come within the timeout,
-// fails the work of those who wait for it, and the group: make a new one of those who are left.
+// All ranks must call the same operations in the same order with tensors of equal shape and type.
+// If they do not, every rank's work fails with an error that names the rank and the difference.
+// Reductions run in rank order, with the same additions on every rank. So all ranks get the same
+// bits. fp16 and bf16 are added up in fp32.
 //
-// Tensors are strided CPU tensors in any layout; those with gaps and lazy conj and neg views take a
-// copy each way. Where a dense tensor is not contiguous (channels-last), it must be laid out alike
-// on all ranks. They must not be read or written until the work is done, which is when wait(),
-// isCompleted() or the future says so. all_reduce takes sparse COO tensors as well (sum and
-// average, of any number of entries); the result is coalesced, and the same bits on all ranks.
+// If a rank dies or does not come within the timeout, the work of the ranks that wait for it fails,
+// and so does the group. Make a new group of the ranks that are left.
 //
-// Thread safety: all methods may be called from any thread; the order of calls must be the same on
-// all ranks. Lifetime: work and its tensors may outlive the backend. A backend that ends first
-// finishes what it has started, as long as that goes on: what has not moved for half a second is
-// cancelled, so wait for it first. Work::abort ends the group, as an error does.
-// Blocking: creating and split(), until all ranks have come; Work::wait; monitoredBarrier; the end,
-// as said. The rest only starts.
-// Errors: c10::ValueError for arguments that cannot be; c10::DistBackendError from Work::wait and
-// creation, with the texts of comm/internal/collective_group.h and mesh.h.
+// Tensors are strided CPU tensors in any layout. Tensors with gaps, and lazy conj and neg views,
+// are copied in each direction. If a dense tensor is not contiguous (channels-last), it must have
+// the same layout on all ranks. Do not read or write a tensor before wait(), isCompleted() or the
+// future says that the work is done. Sparse COO tensors are possible in all_reduce (sum and
+// average, any number of entries). Their result is coalesced, with the same bits on all ranks.
+//
+// Thread safety: all methods may be called from any thread. The order of calls must be the same on
+// all ranks.
+// Lifetime: work and its tensors may outlive the backend. The destructor first finishes the work
+// that was started, as long as it makes progress. If nothing moves for half a second, it cancels
+// this work, so wait for the work first. Work::abort fails the whole group, as an error does.
+// Blocking: creation and split(), until all ranks have come; Work::wait; monitoredBarrier;
+// allocateTensor, if it makes an arena; the destructor. All other calls only start an operation.
+// Errors: c10::ValueError for invalid arguments; c10::DistBackendError from Work::wait and
+// creation, with the texts of comm/same_host/collective_group.h and mesh.h.
 // Protocol: docs/same_host_collectives.md.
 #pragma once
 
@@ -37,12 +40,12 @@ namespace weft {
 
 struct SameHostOptions {
   std::chrono::milliseconds timeout =
-      std::chrono::minutes(30);  // of creation, and of each operation
-  // How long who waits looks for the others before it sleeps; 0: not at all.
+      std::chrono::minutes(30);  // for creation, and for each operation
+  // How long a waiting thread looks for the other ranks before it sleeps; 0: it sleeps at once.
   std::chrono::microseconds spin{100};
 };
 
-// `store`: the ranks' own, or behind a c10d::PrefixStore of the group's.
+// `store` is used by these ranks only, or is a c10d::PrefixStore with a prefix of this group.
 c10::intrusive_ptr<c10d::Backend> create_same_host_backend(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
     const SameHostOptions& options = {});

@@ -38,7 +38,7 @@ using torch::serialize::OutputArchive;
 using NamedTensors = std::map<std::string, at::Tensor>;
 
 constexpr std::string_view kPrefix = "module.";
-constexpr size_t kReportBytes = 512;  // of an error, told to the other ranks
+constexpr size_t kReportBytes = 512;  // of an error text that is sent to the other ranks
 
 std::string what(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
@@ -46,7 +46,7 @@ std::string what(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
-// What a step says on failure; "" if it did not fail.
+// The error text of a step; "" if it did not fail.
 std::string error_of(const std::function<void()>& step) {
   try {
     step();
@@ -57,17 +57,17 @@ std::string error_of(const std::function<void()>& step) {
   return "";
 }
 
-// What a rank has found under the path.
+// The content that a rank has read at the path. It must be equal on all ranks.
 struct Found {
   CheckpointProgress progress;
   uint64_t bytes = 0;  // of the file
-  uint64_t hash = 0;   // of all of them
+  uint64_t hash = 0;   // of all bytes
 
   friend bool operator==(const Found&, const Found&) = default;
 };
 
-// A place that all ranks reach, each with an error ("" for none) and what it found. Throws on all
-// of them if one brings an error or they differ.
+// A point that all ranks reach, each with an error ("" for none) and what it found. Throws on all
+// ranks if one brings an error or if they found different files.
 class Agreement {
  public:
   Agreement(ProcessGroup& group, const Module& module, std::string place)
@@ -120,10 +120,10 @@ class Agreement {
 
   ProcessGroup& group_;
   const std::string place_;
-  at::Device device_;  // where the group's backend wants its tensors
+  at::Device device_;  // a device whose tensors the group's backend takes
 };
 
-// Without the prefix, if all names have it.
+// Removes the prefix if all names have it.
 NamedTensors unwrapped(NamedTensors tensors) {
   const bool wrapped = std::all_of(tensors.begin(), tensors.end(), [](const auto& item) {
     return item.first.starts_with(kPrefix);
@@ -171,7 +171,7 @@ void write(const std::string& path, const Module& module, const Optimizer* optim
   if (!status.ok()) C10_THROW_ERROR(ValueError, std::string(status.message()));
 }
 
-// A file that has been read and found to fit, to be put in place when all ranks have got as far.
+// A file that was read and fits. It is copied into the module when all ranks have got so far.
 struct Loaded {
   Found found;
   NamedTensors tensors;
@@ -217,7 +217,7 @@ void check_fit(const NamedTensors& module, const NamedTensors& file) {
   if (!faults.empty()) C10_THROW_ERROR(ValueError, absl::StrJoin(faults, ", "));
 }
 
-// Length and hash of what is left of `file`.
+// The length and hash of the rest of `file`.
 Found hash_of(std::istream& file) {
   XXH3_state_t state;
   XXH3_64bits_reset(&state);
@@ -236,7 +236,8 @@ Found hash_of(std::istream& file) {
 
 Loaded read(const std::string& path, const Module& module, bool with_optimizer) {
   if (!std::filesystem::exists(path)) C10_THROW_ERROR(ValueError, "there is no such file");
-  // Opened once: what is hashed is what is loaded, whatever takes its place under the path.
+  // The file is opened once. So the hashed bytes are the loaded ones, even if the path gets another
+  // file.
   std::ifstream file(path, std::ios::binary);
   if (!file) C10_THROW_ERROR(ValueError, "the file cannot be opened");
   Loaded loaded;
@@ -266,7 +267,7 @@ Loaded read(const std::string& path, const Module& module, bool with_optimizer) 
 void save_checkpoint(ProcessGroup& group, const std::string& path, const Module& module,
                      const Optimizer* optimizer, const CheckpointProgress& progress) {
   Agreement agreement(group, module, absl::StrCat("save_checkpoint ", path, ": "));
-  // Nobody gets beyond the agreement before rank 0 has come to it, and it comes with the file.
+  // No rank gets past the agreement before rank 0 reaches it, and rank 0 writes the file first.
   std::string error;
   if (group.rank() == 0) error = error_of([&] { write(path, module, optimizer, progress); });
   agreement.reach(error, {});

@@ -26,7 +26,7 @@ namespace {
 using c10::Device;
 using torch::nn::Module;
 using Tensors = std::vector<at::Tensor>;
-using Replicas = std::vector<std::shared_ptr<Module>>;  // of all parts but the first
+using Replicas = std::vector<std::shared_ptr<Module>>;  // of all parts except the first
 
 void check(const at::Tensor& input, const std::vector<Device>& devices, int64_t dim) {
   if (devices.empty()) C10_THROW_ERROR(ValueError, "data_parallel: no devices");
@@ -45,7 +45,7 @@ void check(const at::Tensor& input, const std::vector<Device>& devices, int64_t 
   }
 }
 
-// "cuda" without a number is the current one of them.
+// "cuda" without an index means the current CUDA device.
 std::vector<Device> numbered(std::vector<Device> devices) {
   for (Device& device : devices) {
     if (device.is_cpu()) {
@@ -70,7 +70,7 @@ void check_place(const Module& module, const Device& device) {
   for (const auto& item : module.named_buffers()) check_place(item.key(), item.value(), device);
 }
 
-// Brings the gradient of a replica's parameter to the original.
+// Passes the gradient of a replica's parameter on to the original.
 class ToOriginal : public torch::autograd::Node {
  public:
   explicit ToOriginal(const at::Tensor& original) : device_(original.device()) {
@@ -85,7 +85,7 @@ class ToOriginal : public torch::autograd::Node {
   const Device device_;
 };
 
-// clone() first makes a new module, which draws its initial weights.
+// clone() first makes a new module, which draws initial weights.
 class KeepsRandomNumbers {
  public:
   KeepsRandomNumbers() : generator_(at::detail::getDefaultCPUGenerator()) {
@@ -107,7 +107,7 @@ std::shared_ptr<Module> replicate(const Module& module, const Device& device) {
   const auto copies = replica->named_parameters();
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& original = item.value();
-    at::Tensor copy = copies[item.key()];  // the replica's own: a handle to it
+    at::Tensor copy = copies[item.key()];  // a handle to the replica's own tensor
     copy.set_requires_grad(false);
     if (!at::GradMode::is_enabled() || !original.requires_grad()) continue;
     torch::autograd::set_history(copy, std::make_shared<ToOriginal>(original));
@@ -121,7 +121,7 @@ at::Tensor forward_part(const PartForward& forward, Module& module, const at::Te
   return forward(module, part);
 }
 
-// The streams that are the caller's current ones: that is where the parts were copied to.
+// The caller's current streams: the parts were copied on these.
 std::vector<c10::Stream> current_streams(const std::vector<Device>& devices) {
   std::vector<c10::Stream> streams;
   for (const Device& device : devices) {
@@ -152,7 +152,7 @@ Tensors forward_all(const PartForward& forward, Module& module, const Replicas& 
     if (thread.ok()) {
       threads.push_back(*std::move(thread));
     } else {
-      here.push_back(index);  // it takes longer, but needs no thread
+      here.push_back(index);  // takes longer, but needs no thread
     }
   }
   for (const size_t index : here) run(index);
@@ -172,7 +172,7 @@ at::Tensor join(const Tensors& outputs, const Device& device, int64_t dim) {
   return at::cat(there, outputs[0].dim() == 0 ? 0 : dim);
 }
 
-// One for each device, or fewer.
+// One part for each device, or fewer.
 Tensors cut(const at::Tensor& input, size_t devices, int64_t dim) {
   const int64_t rows = std::max<int64_t>(input.size(dim), 1);
   const int64_t parts = std::min<int64_t>(rows, static_cast<int64_t>(devices));

@@ -39,14 +39,14 @@ absl::Status status_of(std::exception_ptr failure, absl::StatusCode code) {
 
 // One reducer, and the pass that it reduces now.
 //
-// A pass is open from its first leaf on. Complete, with its last one, it is finished by a task;
-// once it failed, it is cleared away by a task, which first aborts what leaf or finisher may wait
-// for.
+// A pass is open from its first leaf on. With its last leaf it is complete, and a task finishes it.
+// If it fails, a task clears it away. That task first aborts the group, because a leaf or the
+// finisher may wait for it.
 class DdpGradients::Entry : public std::enable_shared_from_this<Entry> {
  public:
   explicit Entry(const std::shared_ptr<ddp_internal::Reducer>& reducer) : reducer_(reducer) {}
 
-  // Undefined: the pass brings this parameter none.
+  // `gradient` is undefined if the pass brings none for this parameter.
   absl::Status leaf(ObservedPass& observed, size_t parameter, const at::Tensor& gradient,
                     Executor& finishers) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::StatusOr<std::shared_ptr<Pass>> opened = enter(observed);
@@ -58,7 +58,7 @@ class DdpGradients::Entry : public std::enable_shared_from_this<Entry> {
     try {
       pass->gradients[parameter] = gradient;
       last = pass->reducer->gradient_ready(parameter, *pass);
-      pass->gradients[parameter].reset();  // it is in its bucket: the pass need not share it
+      pass->gradients[parameter].reset();  // copied into its bucket, so the pass drops it
     } catch (...) {
       status = status_of(std::current_exception(), absl::StatusCode::kFailedPrecondition);
     }
@@ -69,10 +69,10 @@ class DdpGradients::Entry : public std::enable_shared_from_this<Entry> {
       pass->finishing = true;
       finishers.schedule([self = shared_from_this(), pass] { self->finish(*pass); });
     }
-    return status;  // one that fails the pass comes back as pass_failed
+    return status;  // an error that fails the pass comes back as pass_failed
   }
 
-  // Under the lock of distributed autograd.
+  // Called under the lock of distributed autograd.
   void pass_failed(const ContextId& context, Executor& finishers) ABSL_LOCKS_EXCLUDED(mutex_) {
     const MutexLock lock(mutex_);
     if (current_ == nullptr || current_->context != context || current_->failed) return;
@@ -104,17 +104,17 @@ class DdpGradients::Entry : public std::enable_shared_from_this<Entry> {
     }
 
     const std::shared_ptr<ddp_internal::Reducer> reducer;
-    const std::shared_ptr<ProcessGroup> group;  // the one to abort, whatever is used afterwards
+    const std::shared_ptr<ProcessGroup> group;  // to be aborted, even if the reducer has another
     const ContextId context;
     PassHold hold;
     std::vector<at::Tensor> gradients;
-    // Under the entry's mutex.
-    bool in_leaf = true;     // its strand is in leaf()
+    // Guarded by the entry's mutex_.
+    bool in_leaf = true;     // a thread is in leaf()
     bool finishing = false;  // complete, and not finished
     bool failed = false;     // to be cleared away
   };
 
-  // The pass, opened if need be; null if its gradients stay this worker's own.
+  // Returns the pass, and opens it if necessary. Null: its gradients stay this worker's own.
   absl::StatusOr<std::shared_ptr<Pass>> enter(ObservedPass& observed) ABSL_LOCKS_EXCLUDED(mutex_) {
     auto reducer = reducer_.lock();
     if (reducer == nullptr) return nullptr;
@@ -124,7 +124,7 @@ class DdpGradients::Entry : public std::enable_shared_from_this<Entry> {
       if (current_ != nullptr) {
         if (current_->context != observed.context()) return refuse(*current_, observed);
         if (current_->failed) {
-          // One more leaf of it; or the same context once more.
+          // One more leaf of the failed pass, or a new pass in the same context.
           if (observed.failed()) return nullptr;
           return broken();
         }
@@ -135,18 +135,18 @@ class DdpGradients::Entry : public std::enable_shared_from_this<Entry> {
         if (observed.failed()) return nullptr;
         return broken();
       }
-      // A forward under no_sync, or none at all.
+      // The forward ran under no_sync, or there was none.
       if (!reducer->in_pass()) return nullptr;
       current_ = pass = std::make_shared<Pass>(std::move(reducer), observed.context());
     }
-    // After `current_` is set, so that a failure is either seen here or told to pass_failed.
+    // `current_` is set before this check. So a failure is either seen here or told to pass_failed.
     if (!observed.failed()) {
-      pass->hold = observed.hold();  // takes a lock that pass_failed is called under
+      pass->hold = observed.hold();  // takes a lock under which pass_failed is called
       return pass;
     }
     const MutexLock lock(mutex_);
     pass->in_leaf = false;
-    if (!pass->failed) current_ = nullptr;  // too late to be told; nothing has been reduced
+    if (!pass->failed) current_ = nullptr;  // pass_failed will not come; nothing has been reduced
     settled_.notify_all();
     return nullptr;
   }
@@ -171,7 +171,8 @@ class DdpGradients::Entry : public std::enable_shared_from_this<Entry> {
     } catch (...) {
       status = status_of(std::current_exception(), absl::StatusCode::kUnknown);
     }
-    // The next pass may begin as soon as this one has ended.
+    // The next pass may begin as soon as this one is complete, so clear `current_` before the hold
+    // goes.
     {
       const MutexLock lock(mutex_);
       pass.finishing = false;
@@ -202,14 +203,14 @@ class DdpGradients::Entry : public std::enable_shared_from_this<Entry> {
         missing.empty() ? ""
                         : absl::StrCat(" before the gradient of '", missing.front(), "' came")));
     const MutexLock lock(mutex_);
-    current_ = nullptr;  // the caller keeps it
+    current_ = nullptr;  // the caller keeps the pass alive
     settled_.notify_all();
   }
 
   const std::weak_ptr<ddp_internal::Reducer> reducer_;
-  Mutex mutex_;  // nothing is called under it
+  Mutex mutex_;  // taken under distributed autograd's lock, so never take that lock under it
   CondVar settled_;
-  std::shared_ptr<Pass> current_ ABSL_GUARDED_BY(mutex_);  // null: no pass under way
+  std::shared_ptr<Pass> current_ ABSL_GUARDED_BY(mutex_);  // null: no pass is open
 };
 
 DdpGradients::DdpGradients() : finishers_(clock_, finisher_options()) {}

@@ -1,25 +1,26 @@
-// DistributedDataParallel under distributed autograd: the averaged gradients of its parameters
-// appear in the context of the pass, and nowhere else.
+// Connects DistributedDataParallel with distributed autograd: the averaged gradients of its
+// parameters go into the context of the pass, and nowhere else.
 //
 //   auto gradients = std::make_shared<weft::DdpGradients>();
 //   worker_options.leaf_observer = gradients;              // before Worker::join
 //   weft::DistributedDataParallel ddp(net, group, {.distributed_gradients = gradients});
 //
-// Both places are needed, on every worker that has a copy: one without the other is an error.
+// Every worker with a copy needs both settings. One without the other is an error.
 //
-// Each trainer runs a pass of its own, in a context of its own; as soon as a parameter's gradient
-// in that pass is final it goes into its bucket, and the pass ends when the averages are back.
-// Trainers forward and backward as often as each other. Loss and module may lie on other workers;
-// the module's parameters lie here.
+// Each trainer runs its own pass, in its own context. When a parameter's gradient in that pass is
+// final, it goes into its bucket. The pass is complete when the averages are back. Trainers run
+// forward and backward equally often. Loss and module may be on other workers, but the module's
+// parameters must be here.
 //
-// Thread safety: all methods from any thread. Lifetime: shared with the worker. One pass at a time
-// over one DistributedDataParallel.
-// Errors: fail the pass on every worker of it (RpcError): FailedPrecondition for a second pass at
-// the same time, and for what the reducer refuses; Unavailable when the group lost a rank. If a
-// pass fails after it has begun to reduce, the group is aborted: the passes of the other ranks fail
-// too, at once, and the ranks must make a new group (update_process_group). If it fails before, the
-// other ranks' passes wait for it until their deadline; so does a pass that a parameter's gradient
-// never comes in, and then a line in the log names the parameter.
+// Thread safety: all methods may be called from any thread.
+// Lifetime: shared with the worker. One DistributedDataParallel has one pass at a time.
+// Errors: they fail the pass on all its workers (RpcError). FailedPrecondition: a second pass at
+// the same time, or an error of the reducer. Unavailable: the group lost a rank.
+// If a pass fails after it has begun to reduce, the group is aborted. Then the passes of the other
+// ranks fail too, at once, and the ranks must make a new group (update_process_group). If it fails
+// earlier, the other ranks' passes wait for it until their deadline. They also do so if a
+// parameter's gradient never arrives in a pass. Then a line in the log names the parameter.
+// Protocol: docs/ddp.md, "Under distributed autograd".
 #pragma once
 
 #include <map>
@@ -64,10 +65,10 @@ class DdpGradients final : public LeafObserver, public DistributedGradients {
   absl::Status show(ObservedPass& pass, const at::Tensor& variable, const at::Tensor& gradient)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  Mutex mutex_;  // distributed autograd calls in with its own lock held: nothing is called under it
+  Mutex mutex_;  // lock order: distributed autograd's lock, this one, Entry::mutex_
   std::map<const void*, Place> places_ ABSL_GUARDED_BY(mutex_);  // by the variable's TensorImpl
   SystemClock clock_;
-  ThreadExecutor finishers_;  // wait for reductions; ends first
+  ThreadExecutor finishers_;  // its threads wait for reductions; destroyed first
 };
 
 }  // namespace weft

@@ -49,7 +49,7 @@ ReducerOptions reducer_options(const DdpOptions& options) {
   result.static_graph = options.static_graph;
   result.check_nans = options.check_nans;
   result.whole_gradients = options.distributed_gradients != nullptr;
-  // The buckets of a distributed pass must not be anybody's `.grad`.
+  // The buckets of a distributed pass must not become a parameter's `.grad`.
   result.gradient_as_bucket_view =
       options.gradient_as_bucket_view && options.distributed_gradients == nullptr;
   result.limits = caps_of(options);
@@ -59,7 +59,7 @@ ReducerOptions reducer_options(const DdpOptions& options) {
   return result;
 }
 
-// Names of the weights of embeddings whose gradients are sparse.
+// The names of weights of embeddings with sparse gradients.
 std::set<std::string> sparse_names(const torch::nn::Module& module) {
   std::set<std::string> names;
   for (const auto& one : module.named_modules("", /*include_self=*/true)) {
@@ -82,7 +82,8 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
     : module_(std::move(module)), group_(std::move(group)), options_(std::move(options)) {
   if (module_ == nullptr) refuse("there is no module");
   if (group_ == nullptr) refuse("there is no process group");
-  // A gradient is let go as soon as it is in its bucket, and the next step takes as much again.
+  // Each gradient is freed as soon as it is in its bucket, and the next step allocates as much
+  // again.
   keep_freed_memory();
   try {
     collect();
@@ -117,7 +118,7 @@ void DataParallelCore::collect() {
   for (const auto& one : module_->named_parameters()) {
     known.insert(one.key());
     if (ignored.count(one.key()) > 0 || !one.value().defined()) continue;
-    if (!seen.insert(one.value().unsafeGetTensorImpl()).second) continue;  // shared
+    if (!seen.insert(one.value().unsafeGetTensorImpl()).second) continue;  // shared, seen before
     if (!one.value().requires_grad()) {
       frozen_names_.push_back(one.key());
       frozen_.push_back(one.value());
@@ -149,7 +150,7 @@ void DataParallelCore::tell_others(const std::string& refusal) const {
   try {
     verify_copies(*group_, mine, exchange_device());
   } catch (const std::exception&) {
-    // The refusal itself says more.
+    // The caller throws the refusal itself, which says more.
   }
 }
 
@@ -224,7 +225,7 @@ void DataParallelCore::broadcast_state(int root) {
 void DataParallelCore::broadcast_buffers() {
   if (!broadcasts_buffers() || buffers_.empty()) return;
   const at::NoGradGuard no_grad;
-  // Rank 0's, but in a join those of the highest rank that still trains.
+  // In a join, the highest rank that still trains sends its buffers; otherwise rank 0 does.
   const int root = active_join() == nullptr ? 0 : common_rank(true);
   group_->broadcast_coalesced(buffers_, root);
 }
@@ -310,7 +311,7 @@ void DataParallelCore::update_group(std::shared_ptr<ProcessGroup> group) {
   settle();
   group_ = std::move(group);
   passes_before_ = reducer_->passes();
-  buffers_last_sync_ = true;  // ranks may have given up at different places
+  buffers_last_sync_ = true;  // ranks may have failed at different positions
   reducer_->set_group(group_);
 }
 

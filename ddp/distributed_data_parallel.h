@@ -1,5 +1,5 @@
-// Trains copies of one module, one on each rank of a group, as if it were one module that sees all
-// ranks' inputs: gradients are averaged over the ranks while backward still runs.
+// Trains copies of one module, one on each rank of a group, as if one module saw all ranks' inputs.
+// Gradients are averaged over the ranks while backward still runs.
 //
 //   auto group = weft::init_process_group();
 //   weft::DistributedDataParallel ddp(std::make_shared<NetImpl>(), group);   // or a ModuleHolder
@@ -10,18 +10,19 @@
 //     optimizer.step();
 //   }
 //
-// The rules are those of torch.nn.parallel.DistributedDataParallel in torch 2.11; docs/ddp.md has
-// them, and where this differs. Construction, forward and backward are collective: all ranks do
-// them in the same order. The mean over equal batches is the gradient of the mean loss over all of
-// them.
+// The rules are those of torch.nn.parallel.DistributedDataParallel in torch 2.11. docs/ddp.md
+// states them and lists the differences. Construction, forward and backward are collective: all
+// ranks do them in the same order. If the batches have equal sizes, the average is the gradient of
+// the mean loss over all of them.
 //
-// Thread safety: one thread at a time. Lifetime: no backward pass of its outputs may run when it
-// ends. Blocking: construction, forward and backward, no longer than the group's timeout.
+// Thread safety: one thread at a time.
+// Lifetime: when it is destroyed, no backward pass of its outputs may run.
+// Blocking: construction, forward and backward, no longer than the group's timeout.
 // Errors: c10::ValueError for a module, options or ranks that do not fit together, on every rank
-// (if init_sync is set); c10::Error for a pass that did not end, a parameter that got its gradient
-// twice, a static graph that changed; c10::DistBackendError when a rank is lost, or a bucket could
-// not be reduced. What failed in a pass, ranks cannot go on from: forward throws until
-// update_process_group.
+// (if init_sync is set). Also c10::Error for a pass that was not complete, a parameter that got its
+// gradient twice, or a static graph that changed. Also c10::DistBackendError if a rank is lost or a
+// bucket could not be reduced. After a pass that failed half-way the ranks cannot go on: forward
+// throws until update_process_group.
 #pragma once
 
 #include <concepts>
@@ -48,50 +49,53 @@ namespace weft {
 class DistributedGradients;
 
 struct DdpOptions {
-  // The device of this rank's copy, where its parameters already are. Arguments of forward that are
-  // tensors are moved there; tensors inside containers and structs are not. At most one; none:
-  // inputs stay where they are, and the module may span several devices.
+  // The device of this rank's copy, where its parameters must be already. Arguments of forward that
+  // are tensors are moved there; tensors inside containers and structs are not. At most one. If
+  // there is none, inputs stay where they are, and the module may span several devices.
   std::vector<at::Device> device_ids = {};
-  bool broadcast_buffers = true;  // rank 0's, before each forward
-  bool init_sync = true;          // false: the copies are known to be equal
-  // Buckets hold so many MiB, and the last gradient that no longer fitted. Not set: 25, but the
-  // first 1. One, {4}: all of them. Several: the first, second, ... bucket; the last one repeats.
+  bool broadcast_buffers = true;  // rank 0's buffers, before each forward
+  bool init_sync = true;          // false: the program knows that the copies are equal
+  // A bucket closes once it holds so many MiB, so it may exceed this by one gradient. Not set: 25,
+  // and 1 for the first bucket. One value, {4}: for all buckets. Several: for the first, second,
+  // ... bucket; the last one repeats.
   std::vector<double> bucket_cap_mb = {};
-  // Outputs may reach some of the parameters only; costs a walk over the graph and an all_reduce.
+  // Allows outputs that do not depend on all parameters. Costs a walk over the graph and an
+  // all_reduce.
   bool find_unused_parameters = false;
-  // Gradients are slices of the buckets: no copy of them, and none after the reduction.
+  // Gradients are slices of the buckets. So they have no memory of their own, and nothing is copied
+  // out after the reduction.
   bool gradient_as_bucket_view = true;
-  // The graph has the same nodes and the same unused parameters in all iterations; then backward
+  // The graph has the same nodes and the same unused parameters in all iterations. Then backward
   // passes inside a backward pass work too.
   bool static_graph = false;
-  // Outputs pass a node that copies them, so that those the loss does not use deliver undefined
-  // gradients; only with find_unused_parameters or static_graph. False: no copy, and outputs must
-  // not be changed in place.
+  // With find_unused_parameters or static_graph, outputs pass through a node that copies them. So
+  // outputs that the loss does not use deliver undefined gradients. False: the node does not copy,
+  // and the program must not change outputs in place.
   bool clone_outputs = true;
   // After each pass, an averaged gradient that is not finite is an error that names the parameter.
   bool check_nans = false;
   std::vector<std::string> ignored = {};  // names of parameters and buffers to leave alone
-  std::vector<std::string> sparse_parameters = {};  // beside those of sparse embeddings
+  std::vector<std::string> sparse_parameters = {};  // in addition to those of sparse embeddings
   // kInfo: logs (base/log.h, level info) the buckets, and the times of passes 1, 10, 100, 1000 and
   // every 1000th. kDetail: also compares the copies before each step that is reduced.
   DebugLevel debug = debug_level_of_environment();
-  // Under distributed autograd: the same object as WorkerOptions::leaf_observer, one for each
-  // worker (dist_autograd_bridge.h).
+  // For distributed autograd: the same object as WorkerOptions::leaf_observer, one for each worker
+  // (dist_autograd_bridge.h).
   std::shared_ptr<DistributedGradients> distributed_gradients = nullptr;
 };
 
-// What a pass did; times in seconds, of the last one that ended.
+// Describes the group, the buckets and the last complete pass. Times are in seconds.
 struct DdpLogging {
   int rank = 0;
   int world_size = 1;
   std::string backend;
-  std::vector<uint64_t> bucket_bytes;  // as buckets are now
+  std::vector<uint64_t> bucket_bytes;  // of the buckets as they are now
   std::vector<std::vector<size_t>> bucket_parameters;
   bool has_rebuilt_buckets = false;
-  std::vector<size_t> ready_order;  // of the parameters, in the pass before
+  std::vector<size_t> ready_order;  // of the parameters, in the previous pass
   size_t unused_parameters = 0;
   uint64_t reduced_passes = 0;
-  std::string error;  // what the last pass failed with
+  std::string error;  // of the last pass; empty if it did not fail
   double forward_seconds = 0;
   double backward_seconds = 0;
   double communication_seconds = 0;
@@ -105,7 +109,7 @@ namespace ddp_internal {
 class Reducer;
 struct CopyDescription;
 
-// Everything of DistributedDataParallel that does not depend on the module's type.
+// The part of DistributedDataParallel that does not depend on the module's type.
 class DataParallelCore : public Joinable {
  public:
   DataParallelCore(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<ProcessGroup> group,
@@ -113,7 +117,7 @@ class DataParallelCore : public Joinable {
   ~DataParallelCore() override;
 
   void before_forward();
-  // Gives the outputs' tensors back, replaced where the sink needs it.
+  // Replaces the outputs' tensors if they have to pass through the sink.
   void after_forward(std::vector<at::Tensor*> outputs);
   at::Tensor to_device(const at::Tensor& input) const;
 
@@ -131,7 +135,7 @@ class DataParallelCore : public Joinable {
   void end_join(bool last) override;
 
  private:
-  // What a forward is followed by, on the ranks that still train in a join.
+  // What follows a forward of the ranks that still train in a join.
   enum class Forward : int { kNoGraph, kLocal, kReduced };
 
   void collect();
@@ -157,14 +161,14 @@ class DataParallelCore : public Joinable {
   std::vector<at::Tensor> variables_;
   std::vector<bool> sparse_;
   std::vector<std::string> frozen_names_;
-  std::vector<at::Tensor> frozen_;  // parameters that require no gradients: state all the same
+  std::vector<at::Tensor> frozen_;  // parameters that require no gradients; they are state too
   std::vector<std::string> buffer_names_;
   std::vector<at::Tensor> buffers_;
   std::shared_ptr<Reducer> reducer_;
   bool sync_ = true;
-  uint64_t passes_told_ = 0;       // of which times were looked at
-  uint64_t passes_before_ = 0;     // in groups before this one
-  bool buffers_last_sync_ = true;  // the forward before was of a pass that is reduced
+  uint64_t passes_told_ = 0;       // the passes whose times were logged or skipped
+  uint64_t passes_before_ = 0;     // passes with earlier groups
+  bool buffers_last_sync_ = true;  // the pass of the previous forward is reduced
 };
 
 }  // namespace ddp_internal
@@ -184,8 +188,9 @@ class DistributedDataParallel : public torch::nn::Module {
                           std::shared_ptr<ProcessGroup> group, DdpOptions options = {})
       : DistributedDataParallel(module.ptr(), std::move(group), std::move(options)) {}
 
-  // module->forward(inputs...); tensors among the inputs go to the device first. Collective in eval
-  // mode and without gradients too: to evaluate on some ranks only, module()->forward(x).
+  // Calls module->forward(inputs...). Tensors among the inputs are moved to the device first.
+  // Collective, also in eval mode and without gradients. To evaluate on some ranks only, call
+  // module()->forward(x).
   template <class... Inputs>
   auto forward(Inputs&&... inputs) {
     core_->before_forward();
@@ -200,13 +205,13 @@ class DistributedDataParallel : public torch::nn::Module {
     return forward(std::forward<Inputs>(inputs)...);
   }
 
-  // The copy itself, as to save it on one rank: torch::save(ddp.module(), "net.pt").
+  // The copy itself, for example to save it on one rank: torch::save(ddp.module(), "net.pt").
   const std::shared_ptr<Net>& module() const { return module_; }
 
   //   { const auto local = ddp.no_sync(); loss(ddp(x), y).backward(); }
   //
-  // While it lives, passes only add to this rank's gradients; the first pass after it reduces the
-  // sum. The forwards of such passes belong inside.
+  // While a NoSync lives, passes only add to this rank's gradients. The first pass after it reduces
+  // the sum. The forwards of such passes must be inside its lifetime too.
   class NoSync {
    public:
     explicit NoSync(std::shared_ptr<ddp_internal::DataParallelCore> core)
@@ -223,22 +228,23 @@ class DistributedDataParallel : public torch::nn::Module {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(core_); }
 
-  // For one that takes part in weft::join.
+  // For weft::join.
   Joinable& joinable() { return *core_; }
   void join(const std::function<void()>& body, const JoinOptions& options = {}) {
     weft::join({core_.get()}, body, options);
   }
 
-  // What is done with a full bucket in place of the average by all_reduce (comm_hooks.h), as in
-  // ddp.register_comm_hook(fp16_compress_hook(group)). Once, and before the first backward pass.
+  // Reduces each full bucket by `hook` in place of the average by all_reduce (comm_hooks.h), as in
+  // ddp.register_comm_hook(fp16_compress_hook(group)). Call it once, before the first backward
+  // pass.
   void register_comm_hook(std::shared_ptr<c10d::CommHookInterface> hook) {
     core_->set_hook(std::move(hook));
   }
 
-  // Goes on with the ranks of another group, fewer after a loss, say; all of them call it. Gives up
-  // a pass under way: zero_grad() before the next one. Parameters are not compared, nor sent: a
-  // rank that has made a step the others have not is the caller's matter. A communication hook
-  // keeps the group it was made with.
+  // Goes on with another group, for example a smaller one after a loss. All its ranks must call
+  // this. It gives up the current pass, so call zero_grad() before the next one. Parameters are
+  // neither compared nor sent. If one rank has made a step that the others have not, the caller
+  // must repair that. A communication hook keeps the group with which it was made.
   void update_process_group(std::shared_ptr<ProcessGroup> group) {
     core_->update_group(std::move(group));
   }

@@ -96,7 +96,7 @@ DistributedSampler::DistributedSampler(size_t dataset_size,
 }
 
 void DistributedSampler::set_epoch(uint64_t epoch) {
-  // Told the epoch that it was loaded in, a sampler stays at the place that it was loaded at.
+  // After load() or seek(), setting the same epoch again keeps the position.
   if (state_->resumed && epoch == state_->epoch) return;
   state_->resumed = false;
   state_->move_to(epoch, 0);
@@ -120,7 +120,7 @@ void DistributedSampler::reset(std::optional<size_t> new_size) {
   if (new_size && *new_size != state.samples) {
     state.samples = *new_size;
     state.dealt = false;
-    state.resumed = false;  // the position was one among other samples
+    state.resumed = false;  // the position refers to other samples
   }
   if (!state.resumed) state.position = 0;
   state.resumed = false;

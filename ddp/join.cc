@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-constexpr int kWarnAfter = 1000;  // steps of others
+constexpr int kWarnAfter = 1000;  // steps of other ranks
 
 int sum_over_ranks(ProcessGroup& group, at::Device device, int mine) {
   const at::Tensor sum = at::full({1}, mine, at::TensorOptions().dtype(at::kInt).device(device));
@@ -17,7 +17,7 @@ int sum_over_ranks(ProcessGroup& group, at::Device device, int mine) {
   return sum.item<int>();
 }
 
-// A throwing join's second question of a step: has anybody joined?
+// With throw_on_early_termination, each step asks a second question: has any rank joined?
 bool anybody_joined(ProcessGroup& group, at::Device device, bool i) {
   return sum_over_ranks(group, device, i ? 1 : 0) > 0;
 }

@@ -29,7 +29,7 @@ void check_warmup(int64_t warmup_steps) {
   refuse(absl::StrCat("warmup_steps is ", warmup_steps, "; it must not be negative"));
 }
 
-// `size` ranks beside each other, with this rank among them.
+// Makes a group of `size` consecutive ranks that this rank belongs to.
 std::shared_ptr<ProcessGroup> block(const std::shared_ptr<ProcessGroup>& group, int size) {
   if (size == group->size()) return group;
   std::vector<int> ranks(size);

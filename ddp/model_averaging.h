@@ -1,16 +1,17 @@
-// Averages parameters over ranks every few steps in place of gradients at each: local SGD.
+// Averages parameters over ranks every few steps, in place of gradients at each step: local SGD.
 //
 //   auto averager = std::make_shared<weft::PeriodicModelAverager>(
 //       group, weft::PeriodicAveragingOptions{.period = 4, .warmup_steps = 100});
 //   weft::PostLocalSgdOptimizer optimizer(sgd, averager);
 //   optimizer.step();        // sgd's step; then, every fourth time, the average
 //
-// After the warm-up gradients are as a rule still averaged, among the ranks of one host
-// (post_local_sgd_hook of comm_hooks.h with start_local_sgd_iter = warmup_steps).
+// After the warm-up, gradients are usually still averaged among the ranks of one host
+// (post_local_sgd_hook of comm_hooks.h, with start_local_sgd_iter = warmup_steps).
 //
-// Thread safety: none. Lifetime: they share the group.
-// Blocking: constructing a hierarchical averager, and each average, until all of its ranks have
-// come. All ranks call them equally often with the same parameters.
+// Thread safety: none.
+// Lifetime: averagers share the group.
+// Blocking: construction of a hierarchical averager, and each average, wait for all of its ranks.
+// All ranks call them equally often, with the same parameters.
 // Errors: c10::ValueError for arguments; those of the collectives.
 #pragma once
 
@@ -26,16 +27,16 @@
 
 namespace weft {
 
-// Each tensor becomes its mean over the group: divided, then summed, as one for each type and
-// device.
+// Replaces each tensor by its mean over the group. Tensors are divided and then summed, as one
+// tensor for each type and device.
 void average_parameters(const std::vector<at::Tensor>& parameters, ProcessGroup& group);
 
 class ModelAverager {
  public:
   virtual ~ModelAverager() = default;
 
-  // Counts a step, and averages those of the parameters that have a gradient if it is one of the
-  // averager's steps.
+  // Counts a step. If the averager averages at this step, it averages the parameters that have a
+  // gradient.
   void average_parameters(const std::vector<at::Tensor>& parameters);
 
   // How often average_parameters was called.
@@ -43,7 +44,7 @@ class ModelAverager {
   void set_step(int64_t step) { step_ = step; }
 
  protected:
-  // The group that averages at this step; null: none.
+  // The group that averages at this step. Null: none does.
   virtual ProcessGroup* group_at(int64_t step) const = 0;
 
  private:
@@ -52,10 +53,10 @@ class ModelAverager {
 
 struct PeriodicAveragingOptions {
   int64_t period = 1;
-  int64_t warmup_steps = 0;  // steps that never average
+  int64_t warmup_steps = 0;  // steps without averaging
 };
 
-// Averages at the steps warmup_steps, warmup_steps + period, and so on; the first step is 0.
+// Averages at the steps warmup_steps, warmup_steps + period, and so on. The first step is 0.
 class PeriodicModelAverager : public ModelAverager {
  public:
   PeriodicModelAverager(std::shared_ptr<ProcessGroup> group,
@@ -69,13 +70,13 @@ class PeriodicModelAverager : public ModelAverager {
 };
 
 struct HierarchicalAveragingOptions {
-  // Of each period the number of ranks that average together: the first ranks of the group, the
-  // next, and so on. Longer periods have more ranks; the longest has all.
+  // For each period, the number of ranks that average together: the first ranks of the group, the
+  // next ones, and so on. Longer periods have more ranks, and the longest one has all.
   std::map<int64_t, int> group_sizes = {};
   int64_t warmup_steps = 0;
 };
 
-// From warmup_steps on, averages among the ranks of the largest period that divides the step.
+// From warmup_steps on, averages among the ranks of the longest period that divides the step.
 class HierarchicalModelAverager : public ModelAverager {
  public:
   // Collective over `group`.
@@ -86,10 +87,10 @@ class HierarchicalModelAverager : public ModelAverager {
   ProcessGroup* group_at(int64_t step) const override;
 
   const int64_t warmup_steps_;
-  std::map<int64_t, std::shared_ptr<ProcessGroup>> groups_;  // this rank's, by period
+  std::map<int64_t, std::shared_ptr<ProcessGroup>> groups_;  // this rank's groups, by period
 };
 
-// An optimizer whose steps are followed by its averager's.
+// An optimizer with an averager that runs after each step.
 class PostLocalSgdOptimizer {
  public:
   PostLocalSgdOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
@@ -98,14 +99,14 @@ class PostLocalSgdOptimizer {
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr);
   void zero_grad(bool set_to_none = true) { optimizer_->zero_grad(set_to_none); }
 
-  // With the averager's step, so that a run that goes on does not warm up again.
+  // Includes the averager's step, so that a run that goes on does not warm up again.
   void save(torch::serialize::OutputArchive& archive) const;
   void load(torch::serialize::InputArchive& archive);
 
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
 
  private:
-  const std::shared_ptr<torch::optim::Optimizer> optimizer_;  // the program's too: for schedulers
+  const std::shared_ptr<torch::optim::Optimizer> optimizer_;  // also the program's, for schedulers
   const std::shared_ptr<ModelAverager> averager_;
 };
 

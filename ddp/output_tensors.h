@@ -1,7 +1,10 @@
-// Finds the tensors in what a model's forward returned: in tensors, and in vectors, arrays, pairs,
-// tuples, optionals and maps (ordered or not) of such, and in structs that list their members with
-// `auto weft_fields(T& value) { return std::tie(value.a, value.b); }`, found by argument-dependent
-// lookup. Anything else holds none.
+// Finds the tensors in the result of a model's forward. It looks at tensors, and at vectors,
+// arrays, pairs, tuples, optionals and maps (ordered or not) of these. It also looks at structs
+// with this function, which argument-dependent lookup must find:
+//
+//   auto weft_fields(T& value) { return std::tie(value.a, value.b); }
+//
+// Other types count as holding none.
 //
 // Thread safety: free functions.
 #pragma once

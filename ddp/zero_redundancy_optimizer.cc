@@ -25,7 +25,7 @@ namespace {
 
 using torch::optim::OptimizerParamGroup;
 
-// What must be the same on all ranks, one line for each parameter.
+// A text of everything that must be the same on all ranks, one line for each parameter.
 std::string describe(const std::vector<OptimizerParamGroup>& groups) {
   std::vector<std::string> lines;
   std::unordered_map<const void*, size_t> seen;
@@ -68,7 +68,8 @@ void refuse_difference(const std::vector<std::string>& mine, const std::vector<s
                                mine.size(), " parameters, rank ", rank, " has ", theirs.size()));
 }
 
-// A part of `flat` with the parameter's shape, and its strides where they leave no gaps.
+// A part of `flat` with the parameter's shape. It has the parameter's strides if these leave no
+// gaps.
 at::Tensor view_like(const at::Tensor& flat, int64_t begin, const at::Tensor& parameter) {
   const at::Tensor part = flat.narrow(0, begin, parameter.numel());
   return parameter.is_non_overlapping_and_dense()
@@ -133,7 +134,7 @@ ZeroRedundancyOptimizerBase::ZeroRedundancyOptimizerBase(
 
 ZeroRedundancyOptimizerBase::~ZeroRedundancyOptimizerBase() = default;
 
-// On every rank the same answer, so that none goes on alone.
+// Every rank finds the same answer, so none goes on alone.
 void ZeroRedundancyOptimizerBase::check_groups(const Groups& groups) {
   Groups all = param_groups();
   for (const OptimizerParamGroup& one : groups) all.push_back(one);
@@ -166,7 +167,7 @@ void ZeroRedundancyOptimizerBase::take(const OptimizerParamGroup& group) {
     std::vector<int64_t>& sizes = numels.emplace_back();
     for (const at::Tensor& parameter : one.params()) sizes.push_back(parameter.numel());
   }
-  // Groups are dealt out one after the other, so the earlier ones stay where they are.
+  // Groups are dealt out one after the other, so the parameters of earlier groups keep their ranks.
   partition_ = zero_partition(numels, group_->size());
 }
 

@@ -1,30 +1,32 @@
-// A LibTorch optimizer whose state is spread over the ranks: each keeps that of its share of the
-// parameters (ZeRO, stage 1).
+// Spreads the state of a LibTorch optimizer over the ranks: each rank keeps the state of its shard
+// of the parameters (ZeRO, stage 1).
 //
 //   weft::ZeroRedundancyOptimizer<torch::optim::Adam, torch::optim::AdamOptions> optimizer(
 //       model->parameters(), torch::optim::AdamOptions(1e-3), group);
 //   loss.backward();                       // DDP averages the gradients
-//   optimizer.step();                      // of the share; then every rank sends its parameters
+//   optimizer.step();                      // of the shard; then every rank sends its parameters
 //
 //   optimizer.consolidate_state_dict(0);   // all ranks
 //   if (group->rank() == 0) torch::save(optimizer, "optimizer.pt");
 //   torch::load(optimizer, "optimizer.pt");  // all ranks, in a group of any size
 //
-// Partition, of whole parameters: group by group, the largest first (equals in their order), each
-// to the rank that has the fewest elements so far (the lowest such rank).
+// Partition: whole parameters, group by group, the largest first (equal ones in their order). Each
+// goes to the rank that has the fewest elements so far (the lowest such rank).
 //
-// It is a torch::optim::Optimizer over all parameters: param_groups() holds all of them with their
-// options, and what is changed there, by a learning rate scheduler say, holds for the next step of
-// every share if it is changed on all ranks. state() is empty: see local(). What is saved is what
-// the wrapped optimizer itself would save, so each can load the other's.
+// It is a torch::optim::Optimizer over all parameters. param_groups() holds all of them with their
+// options. A change there, for example by a learning rate scheduler, holds for the next step if all
+// ranks make it. state() is empty; see local(). A saved state is the one that the wrapped optimizer
+// itself would save, so each can load the other's.
 //
-// Only for optimizers that treat each parameter by itself: not LBFGS.
+// The wrapped optimizer must treat each parameter by itself, so LBFGS cannot be used.
 //
-// Thread safety: none. Lifetime: shares the group. Collective (all ranks call them, and wait for
-// each other): construction, step, add_param_group, consolidate_state_dict.
-// Errors: c10::ValueError on every rank if their parameters differ, naming the first that does;
-// c10::ValueError for arguments; those of the collectives. After a failed step ranks may hold
-// different parameters.
+// Thread safety: none.
+// Lifetime: shares the group.
+// Blocking: construction, step, add_param_group and consolidate_state_dict are collective. All
+// ranks call them, and they wait for each other.
+// Errors: c10::ValueError on every rank if their parameters differ; the text names the first
+// difference. c10::ValueError for arguments; those of the collectives. After a failed step, ranks
+// may have different parameters.
 #pragma once
 
 #include <cstdint>
@@ -47,12 +49,12 @@ class LBFGS;
 namespace weft {
 
 struct ZeroOptions {
-  // The parameters become views of what is sent, so that a step copies nothing. Their storage
-  // changes once, at construction: take views of them afterwards.
+  // The parameters become views of the memory that is sent, so a step copies nothing. Their storage
+  // changes once, at construction. So take views of parameters after that.
   bool parameters_as_bucket_view = false;
 };
 
-// The rank of each parameter of each group, from their numbers of elements.
+// Gives the rank of each parameter of each group, from the parameters' numbers of elements.
 std::vector<std::vector<int>> zero_partition(const std::vector<std::vector<int64_t>>& numels,
                                              int world_size);
 
@@ -60,27 +62,28 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer, public Joina
  public:
   ~ZeroRedundancyOptimizerBase() override;
 
-  // The closure is called once, on all parameters.
+  // The closure is called once and sees all parameters.
   at::Tensor step(LossClosure closure = nullptr) override;
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
 
-  // Gathers the state of all ranks on rank `to`, which needs memory for it until the next step.
+  // Gathers the state of all ranks on rank `to`. It needs memory for the whole state until the next
+  // step.
   void consolidate_state_dict(int to = 0);
-  // On the rank of the last consolidate_state_dict since the last step.
+  // Call it on the rank of the last consolidate_state_dict, with no step after that.
   void save(torch::serialize::OutputArchive& archive) const override;
-  // Every rank reads the whole state and keeps its share.
+  // Every rank reads the whole state and keeps its shard.
   void load(torch::serialize::InputArchive& archive) override;
 
   // The rank of each parameter of each group.
   const std::vector<std::vector<int>>& partition() const { return partition_; }
-  // In a join behind the DDP whose gradients it applies: a rank that has joined steps on with its
-  // share, on the others' averages.
+  // In a join, name it behind the DDP whose gradients it applies. A rank that has joined goes on to
+  // update its shard, with the averages of the other ranks.
   const std::shared_ptr<ProcessGroup>& join_group() const override { return group_; }
   at::Device join_device() const override { return device(); }
   void shadow_step() override { step(); }
   void end_join(bool /*last*/) override {}
 
-  // This rank's share.
+  // Steps this rank's shard.
   const torch::optim::Optimizer& local() const { return *local_; }
 
  protected:
@@ -92,11 +95,11 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer, public Joina
                               std::shared_ptr<ProcessGroup> group, const ZeroOptions& options);
 
  private:
-  // Parameters of one rank that are sent as one.
+  // Parameters of one rank that are sent as one tensor.
   struct Bucket {
     int rank = 0;
     std::vector<at::Tensor> parameters;
-    at::Tensor flat;  // what they are views of; undefined: nothing
+    at::Tensor flat;  // the parameters are views of it; undefined: they are not
   };
 
   c10::Device device() const;
@@ -112,10 +115,10 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer, public Joina
   std::vector<std::vector<int>> partition_;
   std::vector<Bucket> buckets_;
   std::unique_ptr<torch::optim::Optimizer> local_;
-  std::unique_ptr<torch::optim::Optimizer> consolidated_;  // of all parameters
+  std::unique_ptr<torch::optim::Optimizer> consolidated_;  // over all parameters
 };
 
-// Wrapped: torch::optim::Adam, say, and WrappedOptions its options.
+// Wrapped is for example torch::optim::Adam, and WrappedOptions its options.
 template <class Wrapped, class WrappedOptions>
 class ZeroRedundancyOptimizer : public ZeroRedundancyOptimizerBase {
   static_assert(!std::is_same_v<Wrapped, torch::optim::LBFGS>,

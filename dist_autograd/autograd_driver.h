@@ -1,15 +1,16 @@
-// One worker's distributed autograd: records transfers of tensors, keeps contexts and their
-// gradients, runs backward passes.
+// Drives distributed autograd on one worker: it records transfers of tensors, keeps contexts and
+// their gradients, and runs backward passes.
 //
-// Steps ContextCore under its lock and carries out what it asks for: cheap local actions under the
-// same lock, so that they keep their order, messages and completions outside.
+// The driver steps ContextCore under its lock and performs the core's actions. It performs cheap
+// local actions under the same lock, so that they keep their order. It sends messages and completes
+// futures after it has released the lock.
 //
-// Thread safety: all methods may be called from any thread. Messages are decoded and queued where
-// they are read; nodes and hooks run as tasks of the executor, on the reading thread while they are
-// short (inline_executor.h), or on the thread that waits in backward_here().
+// Thread safety: all methods may be called from any thread. Messages are decoded and queued on the
+// thread that reads them. Nodes and hooks run as tasks of the executor, inline on the reading
+// thread while they are short (inline_executor.h), or on the thread that waits in backward_here().
 // Lifetime: shared by the worker, its contexts and timers. The worker calls stop() before its agent
-// stops; agent, executor and clock must be there until then.
-// Errors: as in context_core.h, with the worker's name as the place where they were raised.
+// stops. Agent, executor and clock must exist until then.
+// Errors: as in context_core.h, with this worker's name as the one where they were raised.
 // Protocol: docs/backward_protocol.md.
 #pragma once
 
@@ -41,7 +42,7 @@ class AutogradDriver final : public AutogradHook,
     bool retain_graph = false;
     Timeout timeout;  // not set: the runtime's default
   };
-  // What this worker holds; all zero once every context is released.
+  // The number of objects that this worker holds; all zero once every context is released.
   struct Gauges {
     size_t contexts = 0;
     size_t passes = 0;
@@ -49,24 +50,25 @@ class AutogradDriver final : public AutogradHook,
     size_t timers = 0;
   };
 
-  // Installs itself in the runtime's agent, before that starts; the caller gives it to
-  // WorkerRuntime::set_hooks. The observer may be null.
+  // Makes a driver and installs it in the runtime's agent. Call it before the agent starts, and
+  // give the driver to WorkerRuntime::set_hooks. The observer may be null.
   static std::shared_ptr<AutogradDriver> attach(
       const std::shared_ptr<rpc_internal::WorkerRuntime>& runtime,
       LeafObserver* observer = nullptr);
-  // The driver of a worker with distributed autograd, else FailedPrecondition.
+  // The driver of the runtime's worker. FailedPrecondition: it has no distributed autograd.
   static absl::StatusOr<std::shared_ptr<AutogradDriver>> of(RpcRuntime& runtime);
 
-  // Fails what runs with Cancelled and does nothing any more. Idempotent.
+  // Fails every running pass with Cancelled, and drops all contexts. Afterwards the driver does
+  // nothing any more. Blocks until no timer callback of this driver runs. Idempotent.
   void stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- contexts
   absl::StatusOr<ContextId> create_context() ABSL_LOCKS_EXCLUDED(mutex_);
   void release(const ContextId& context) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Completes when the pass has ended; cancelling the future aborts it.
+  // The future completes when the pass has ended. Cancelling it aborts the pass.
   Future<void> backward(const ContextId& context, std::vector<at::Tensor> roots,
                         const PassOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits for the end, and runs this worker's part of the pass on the calling thread.
+  // Blocks until the pass has ended, and runs this worker's part of it on the calling thread.
   absl::Status backward_here(const ContextId& context, std::vector<at::Tensor> roots,
                              const PassOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::vector<LeafGradient>> gradients(const ContextId& context)
@@ -74,13 +76,13 @@ class AutogradDriver final : public AutogradHook,
   // Undefined if the variable has none.
   absl::StatusOr<at::Tensor> gradient(const ContextId& context, const at::Tensor& variable)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Keeps `resource` until the context ends here; then it dies on the executor.
+  // Keeps `resource` until the context is released here, then destroys it on the executor.
   absl::Status keep_with(const ContextId& context, std::shared_ptr<void> resource)
       ABSL_LOCKS_EXCLUDED(mutex_);
   ContextCore::PassStanding standing(const PassId& pass) const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status check_settled(const ContextId& context) const ABSL_LOCKS_EXCLUDED(mutex_);
   Gauges gauges() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The workers that contexts tie this one to.
+  // Appends the workers with which this one shares contexts.
   void append_ties(std::vector<WorkerId>& workers) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // AutogradHook.
@@ -95,16 +97,16 @@ class AutogradDriver final : public AutogradHook,
   class Listener;
   struct Context {
     std::map<SendId, SendRecord> sends;
-    // Shared with readers, which add up outside the driver's lock.
+    // Shared with readers, which sum the gradients outside the driver's lock.
     std::shared_ptr<CommittedGradients> gradients = std::make_shared<CommittedGradients>();
-    std::vector<std::shared_ptr<void>> kept;  // rooms above: what ends with the context
+    std::vector<std::shared_ptr<void>> kept;  // by keep_with()
   };
   struct Timer {
     TimerId id;
     TimePoint deadline;
-    uint64_t number;  // a timer that fired too late to be cancelled finds another one here
+    uint64_t number;  // differs if the pass's timer was replaced after it had fired
   };
-  // Of a pass about to start here.
+  // The arguments of a pass that is about to start here.
   struct Start {
     std::vector<at::Tensor> roots;
     std::optional<at::ThreadLocalState> caller;  // as LocalPass::Setup's
@@ -115,20 +117,22 @@ class AutogradDriver final : public AutogradHook,
     AutogradMessage message;
     Piggybacked piggybacked;
   };
-  // What is left to do once the lock is free.
+  // The work that is left to do once the lock is free.
   struct Outbox {
     std::vector<MessageBatch> batches;
     std::vector<std::pair<Promise<void>, PassFailure>> ended;
-    std::vector<std::shared_ptr<void>> dropped;  // graphs and gradients: user code may die in them
-    std::vector<std::shared_ptr<void>> kept;     // dies on the executor
+    std::vector<std::shared_ptr<void>> dropped;  // graphs and gradients; may destroy user's objects
+    std::vector<std::shared_ptr<void>> kept;     // to be destroyed on the executor
   };
-  // Which thread steps: on one where user code runs anyway, what is dropped dies at once.
+  // The thread that steps the core. On a user thread, where user code runs anyway, dropped graphs
+  // and gradients are destroyed at once.
   enum class On { kAnyThread, kUserThread };
 
   AutogradDriver(const std::shared_ptr<rpc_internal::WorkerRuntime>& runtime,
                  LeafObserver* observer);
 
-  // Runs `event(core, actions)` and carries out the actions. False: stopped, nothing ran.
+  // Runs `event(core, actions)` under the lock and performs the actions. Returns false, and runs
+  // nothing, after stop().
   using Event = absl::FunctionRef<void(ContextCore& core, AutogradActions& actions)>;
   bool step(Event event, On thread = On::kAnyThread, Start* start = nullptr)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -142,14 +146,16 @@ class AutogradDriver final : public AutogradHook,
   void arm(const PassId& pass, absl::Duration after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void disarm(const PassId& pass) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void set_budget(backward::Send& send) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Into the outbox, or to those that wait for a message to ride on.
+  // Puts the message into the outbox, with the deferred messages for the same worker. If nobody
+  // waits for the message (may_ride), defers it instead.
   void hand_out(backward::Send send, Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void send_piggybacked(Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void deliver(Outbox outbox, On thread) ABSL_LOCKS_EXCLUDED(mutex_);
   Future<void> start(const ContextId& context, Start start, const PassOptions& options,
                      absl::StatusOr<PassId>& pass) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Destroys on an executor thread, on one that is at work for a pass if there is one.
+  // Destroys `dropped` on an executor thread. While work is counted (begin_work), end_work() does
+  // so when the next piece of work is done.
   void drop_on_executor(std::vector<std::shared_ptr<void>> dropped)
       ABSL_LOCKS_EXCLUDED(tombstones_mutex_);
   void begin_work() ABSL_LOCKS_EXCLUDED(tombstones_mutex_);
@@ -160,7 +166,8 @@ class AutogradDriver final : public AutogradHook,
   void on_deadline(const PassId& pass, uint64_t timer) ABSL_LOCKS_EXCLUDED(mutex_);
   void fail_pass(const PassId& pass, absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   void on_piggybacked_due() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Runs `callback` on the clock's thread at `when`, unless stop() came first, which waits for it.
+  // Runs `callback` on the clock's thread at `when`, but not after stop(), which waits for a
+  // callback that runs.
   TimerId call_at(TimePoint when, absl::AnyInvocable<void(AutogradDriver&)> callback);
   void post(MessageBatch batch) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::shared_ptr<CommittedGradients>> committed(const ContextId& context)
@@ -168,13 +175,13 @@ class AutogradDriver final : public AutogradHook,
   absl::Status describe(const PassFailure& failure) const;
   absl::Status here(absl::Status status) const;
 
-  const std::weak_ptr<rpc_internal::WorkerRuntime> runtime_;  // weak: it is given this as its hook
+  const std::weak_ptr<rpc_internal::WorkerRuntime> runtime_;  // weak: this driver is its hook
   rpc_internal::Agent& agent_;
   Executor& executor_;
   const std::shared_ptr<Executor> pass_executor_;  // shared with the passes
   Clock& clock_;
   LeafObserver* const observer_;
-  std::shared_ptr<Listener> listener_;  // shared with queued work
+  std::shared_ptr<Listener> listener_;  // shared with the passes, their queued work and holds
 
   mutable Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
@@ -187,11 +194,11 @@ class AutogradDriver final : public AutogradHook,
   std::map<PassId, Promise<void>> waiting_ ABSL_GUARDED_BY(mutex_);
   std::map<WorkerId, Piggybacked> piggybacked_ ABSL_GUARDED_BY(mutex_);
   std::optional<TimerId> piggyback_timer_ ABSL_GUARDED_BY(mutex_);
-  size_t in_callbacks_ ABSL_GUARDED_BY(mutex_) = 0;  // of the clock
+  size_t in_callbacks_ ABSL_GUARDED_BY(mutex_) = 0;  // callbacks of call_at() that run now
   CondVar callback_ended_;
 
   Mutex tombstones_mutex_;
-  size_t work_ ABSL_GUARDED_BY(tombstones_mutex_) = 0;  // begun and not ended
+  size_t work_ ABSL_GUARDED_BY(tombstones_mutex_) = 0;  // pieces of work between begin and end
   std::vector<std::shared_ptr<void>> tombstones_ ABSL_GUARDED_BY(tombstones_mutex_);
 };
 

@@ -12,7 +12,7 @@
 namespace weft::dist_autograd {
 namespace {
 
-// The pass on this worker, which owns the loss; begins when the value is there.
+// On the owner: starts the pass when the value is there.
 Future<void> backward_here(const ContextId& context, const RRef<at::Tensor>& loss,
                            const BackwardOptions& options) {
   CallScope scope = CallScope::current();
@@ -39,7 +39,8 @@ Future<void> backward_async(const ContextId& context, const RRef<at::Tensor>& lo
   pass.retain_graph = options.retain_graph;
   pass.mode = static_cast<uint8_t>(options.mode);
   if (options.timeout.is_set()) pass.timeout_ns = options.timeout.limit().count();
-  // In the context: so the reply says that the pass is committed, before anybody reads gradients.
+  // The call is made in the context, so that its reply carries the history. Then this worker knows
+  // the commit before the caller reads gradients.
   absl::StatusOr<std::shared_ptr<RpcRuntime>> runtime = weft::rpc_internal::current_runtime();
   if (!runtime.ok()) return Future<void>::ready(std::move(runtime).status());
   CallScope scope = CallScope::current();

@@ -1,19 +1,19 @@
-// Backward passes that begin at a loss which is the value of an RRef, wherever it lives.
+// Runs backward passes from a loss that is the value of an RRef, on whatever worker it lives.
 //
 //   weft::dist_autograd::Context context;
 //   weft::RRef<at::Tensor> loss = weft::remote("w1", forward, x);
 //   weft::dist_autograd::backward(context.id(), loss);
 //
-// Free functions and not methods of RRef: references know nothing of autograd (docs/design.md).
-// With a context the pass runs on the owner, of the context's graph, as Context::backward does; on
-// a user that takes one call. Without one, the owner runs local autograd into `.grad`. The owner's
-// program must include this header too.
+// These are free functions and not methods of RRef, because the room rref must not depend on
+// autograd (docs/design.md). With a context, the owner starts the pass, as by Context::backward; a
+// user needs one call for that. Without a context, the owner runs local autograd into `.grad`. The
+// owner's program must include this header too.
 //
 // Thread safety: all functions may be called from any thread.
-// Blocking: backward(), until the pass has ended. Either waits for the value to be there.
-// Errors: those of context.h, and of the function that was to make the value. FailedPrecondition:
+// Blocking: backward(), until the pass has ended. Every pass waits until the value is there.
+// Errors: those of context.h, and those of the function that creates the value. FailedPrecondition:
 // no context on a worker that is not the owner; a released context. NotFound: a context that was
-// never created, or of which this worker, the owner, knows nothing.
+// never created, or that this worker, the owner, does not know.
 #pragma once
 
 #include <type_traits>
@@ -47,7 +47,7 @@ requires(!std::is_same_v<T, at::Tensor>) void backward(const RRef<T>&, bool = fa
 
 namespace weft::dist_autograd_internal {
 
-// What a user asks the owner for.
+// A user's request to the owner to start a pass.
 struct RRefPass {
   uint64_t context_creator = 0;  // WorkerId::bits
   uint64_t context_number = 0;

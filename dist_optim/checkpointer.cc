@@ -28,7 +28,7 @@ using dist_optim_internal::StepId;
 
 using Lines = std::map<std::string, uint64_t>;
 
-// The newest applied step of each line, and of each optimizer, at one moment.
+// The newest applied step of each step sequence, and of each optimizer, at one moment.
 struct Reach {
   Lines lines;
   std::map<OptimizerId, uint64_t> newest;
@@ -56,8 +56,8 @@ absl::Status check(const CheckpointerOptions& options) {
 
 }  // namespace
 
-// Locks are taken in the order of their declaration; the steppers' after optimizers_mutex_, each
-// before the set's.
+// Lock order: disk_mutex_, optimizers_mutex_, the steppers' locks, the set's lock. mutex_ comes
+// after disk_mutex_ and is never held together with a stepper's lock.
 class Checkpointer::Core final : public dist_optim_internal::StepKeeper {
  public:
   Core(std::shared_ptr<ParameterSet> set, CheckpointerOptions options)
@@ -88,7 +88,7 @@ class Checkpointer::Core final : public dist_optim_internal::StepKeeper {
   const std::optional<Lines>& restored() const { return restored_; }
 
  private:
-  // Of one moment: what is written, and which steps of every optimizer it holds.
+  // A copy of one moment: the values to be written, and the newest step of every optimizer in them.
   struct Copy {
     StepSnapshot snapshot;
     Reach reach;
@@ -102,7 +102,7 @@ class Checkpointer::Core final : public dist_optim_internal::StepKeeper {
 
   void run() ABSL_LOCKS_EXCLUDED(disk_mutex_, optimizers_mutex_, mutex_);
   absl::StatusOr<Copy> copy() ABSL_LOCKS_EXCLUDED(optimizers_mutex_, mutex_);
-  // Notes what became of it.
+  // Records the result in written_, failure_ and cost_.
   absl::Status write(absl::StatusOr<Copy> copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_)
       ABSL_LOCKS_EXCLUDED(mutex_);
   StepDurable durable(const StepId& step, const std::string& line) const
@@ -114,21 +114,21 @@ class Checkpointer::Core final : public dist_optim_internal::StepKeeper {
 
   const std::shared_ptr<ParameterSet> set_;  // shared with its module
   const CheckpointerOptions options_;
-  CheckpointFolder folder_;  // claimed by load, the same from then on
+  CheckpointFolder folder_;  // claimed by load; unchanged after that
   std::optional<Lines> restored_;
-  Mutex disk_mutex_;  // one thread writes, or goes back
+  Mutex disk_mutex_;  // held while a thread writes a checkpoint or goes back to one
   mutable Mutex optimizers_mutex_;
   std::map<std::string, std::shared_ptr<ShardStepper>> named_ ABSL_GUARDED_BY(optimizers_mutex_);
   std::vector<std::weak_ptr<ShardStepper>> unnamed_ ABSL_GUARDED_BY(optimizers_mutex_);
-  // Loaded, for optimizers that have not come yet.
+  // Loaded from a checkpoint, for optimizers that have not been added yet.
   std::map<std::string, SavedOptimizer> to_come_ ABSL_GUARDED_BY(optimizers_mutex_);
-  bool set_back_ ABSL_GUARDED_BY(optimizers_mutex_) = false;  // to some checkpoint
+  bool set_back_ ABSL_GUARDED_BY(optimizers_mutex_) = false;  // a checkpoint was loaded
   mutable Mutex mutex_;
   CondVar wake_;
   std::vector<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
   Reach copied_ ABSL_GUARDED_BY(mutex_);          // in the newest copy
   Reach written_ ABSL_GUARDED_BY(mutex_);         // in the newest checkpoint
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // of the last one
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // of the last checkpoint
   Cost cost_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread writer_;
@@ -156,8 +156,9 @@ Future<StepDurable> Checkpointer::Core::after_step(const StepId& step, const std
   MutexLock lock(mutex_);
   if (stopping_) return Future<StepDurable>::ready(durable(step, line));
   if (options_.durability == Durability::kEveryStep) return wait({step, line, true});
-  // A copy is made when the one before it is written. So with two of them in `every` steps, that
-  // many are at risk and no more. Also where the multiple itself was not applied.
+  // The next copy is made only when the previous one is written. So with two copies in `every`
+  // steps, a crash loses at most `every` steps. The comparison of quotients also works if the step
+  // that is the multiple was not applied.
   const uint64_t period = (options_.every + 1) / 2;
   if (step.number / period > copied_.of(step, line) / period) return wait({step, line, false});
   return Future<StepDurable>::ready(durable(step, line));
@@ -237,7 +238,7 @@ absl::StatusOr<Checkpointer::Core::Copy> Checkpointer::Core::copy() ABSL_NO_THRE
     for (const auto& [name, optimizer] : copy.snapshot.optimizers) {
       copy.reach.lines.insert(optimizer.lines.begin(), optimizer.lines.end());
     }
-  } catch (const std::exception&) {  // no memory for it
+  } catch (const std::exception&) {  // out of memory
     return absl::ResourceExhaustedError(dist_autograd_internal::text_of_current_exception());
   }
   const Nanoseconds took = since(begun);
@@ -253,7 +254,7 @@ absl::Status Checkpointer::Core::write(absl::StatusOr<Copy> copy) {
   absl::Status written = copy.status();
   try {
     if (copy.ok()) written = checkpoint_internal::write_snapshot(folder_, copy->snapshot).status();
-  } catch (const std::exception&) {  // no memory for what is not contiguous
+  } catch (const std::exception&) {  // out of memory for a contiguous copy
     written = absl::ResourceExhaustedError(dist_autograd_internal::text_of_current_exception());
   }
   const Nanoseconds took = since(begun);
@@ -267,11 +268,11 @@ absl::Status Checkpointer::Core::write(absl::StatusOr<Copy> copy) {
 
 absl::Status Checkpointer::Core::load() {
   MutexLock disk(disk_mutex_);
-  // First: what is there now is all that earlier incarnations will have written.
+  // Claim first: after this, earlier incarnations write nothing more into the folder.
   WEFT_RETURN_IF_ERROR(folder_.claim());
   WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> complete, folder_.steps());
   if (complete.empty()) {
-    return write(copy());  // so that a crash before the next one is noticed as well
+    return write(copy());  // so that a crash before the next checkpoint is noticed too
   }
   WEFT_ASSIGN_OR_RETURN(StepSnapshot snapshot,
                         checkpoint_internal::read_snapshot(folder_, complete.back()));
@@ -289,7 +290,7 @@ absl::Status Checkpointer::Core::load() {
   return replace(std::move(snapshot));
 }
 
-// What can be refused is refused before anything changes.
+// Checks everything before it changes anything.
 absl::Status Checkpointer::Core::replace(StepSnapshot snapshot) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   const std::vector<std::shared_ptr<ShardStepper>> all = steppers();
   std::vector<std::unique_lock<Mutex>> held;
@@ -313,7 +314,7 @@ absl::Status Checkpointer::Core::replace(StepSnapshot snapshot) ABSL_NO_THREAD_S
 
 absl::Status Checkpointer::Core::go_back(const std::string& line, uint64_t number) {
   MutexLock disk(disk_mutex_);
-  WEFT_RETURN_IF_ERROR(folder_.check_claim());  // else it could not be written
+  WEFT_RETURN_IF_ERROR(folder_.check_claim());  // else write() would fail
   WEFT_ASSIGN_OR_RETURN(std::vector<int64_t> complete, folder_.steps());
   std::reverse(complete.begin(), complete.end());
   for (const int64_t step : complete) {
@@ -328,7 +329,7 @@ absl::Status Checkpointer::Core::go_back(const std::string& line, uint64_t numbe
       MutexLock lock(optimizers_mutex_);
       WEFT_RETURN_IF_ERROR(replace(std::move(snapshot)));
     }
-    // The newest one must not bring back what was given up.
+    // Write a new checkpoint at once: the newest one must not hold the steps that were undone.
     return write(copy());
   }
   return absl::NotFoundError(absl::StrCat("no checkpoint in ", options_.folder, " holds ", line,
@@ -350,7 +351,7 @@ absl::Status Checkpointer::Core::add(const std::string& shared_name,
     WEFT_RETURN_IF_ERROR(stepper->check_state(saved->second.state));
     stepper->restore_while_held(saved->second.state, saved->second.lines);
     to_come_.erase(saved);
-  } else if (set_back_) {  // what it had was never written
+  } else if (set_back_) {  // its state was in no checkpoint
     const std::unique_lock<Mutex> held = stepper->hold();
     stepper->restore_while_held({}, {});
   }
@@ -363,14 +364,14 @@ Checkpointer::Cost Checkpointer::Core::cost() const {
   return cost_;
 }
 
-// ---- the door
+// ---- the public class
 
 absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::open(std::shared_ptr<ParameterSet> set,
                                                                  CheckpointerOptions options) {
   WEFT_RETURN_IF_ERROR(check(options));
   const auto core = std::make_shared<Core>(set, std::move(options));
   WEFT_RETURN_IF_ERROR(set->keep_steps(core));
-  WEFT_RETURN_IF_ERROR(core->start());  // first: who gets no thread takes the folder from nobody
+  WEFT_RETURN_IF_ERROR(core->start());  // first: without a thread, the folder must not be claimed
   WEFT_RETURN_IF_ERROR(core->load());
   return std::unique_ptr<Checkpointer>(new Checkpointer(core));
 }

@@ -20,7 +20,7 @@ using dist_optim_internal::OptimizerShard;
 using dist_optim_internal::ShardGroup;
 using dist_optim_internal::StepCaller;
 
-// Optimizers of one process need distinct numbers only within one incarnation of one worker.
+// The number must be distinct only among optimizers of one incarnation of one worker.
 uint64_t next_number() {
   static std::atomic<uint64_t> last{0};
   return ++last;
@@ -36,11 +36,11 @@ DistributedOptimizerBase::DistributedOptimizerBase(std::vector<ParameterGroup> g
   steps.runtime = *runtime;
   steps.id = {(*runtime)->id(), next_number()};
   steps.mode = options.mode;
-  // Stays the same when the worker, or an owner, is started again.
+  // The name stays the same when this worker or an owner is restarted.
   if (!options.shared_name.empty()) {
     steps.line = absl::StrCat(options.shared_name, "@", (*runtime)->name());
   }
-  // One shard per set, with its groups in their order.
+  // Each set has one shard, with its groups in their order.
   std::vector<std::pair<RRef<ParameterSet>, std::vector<ShardGroup>>> sets;
   for (size_t g = 0; g < groups.size(); ++g) {
     steps.rates.push_back(learning_rate_of(groups[g].settings));
@@ -108,7 +108,7 @@ uint64_t DistributedOptimizerBase::resume(std::optional<uint64_t> number) {
     standings.push_back(
         shard.rref.rpc_sync(&OptimizerShard::join, options.id.number, options.line));
   }
-  // The furthest that every owner which was set back still holds; else the furthest.
+  // The newest step that every restored owner holds. If none is restored: the newest step of all.
   std::optional<uint64_t> held;
   uint64_t furthest = 0;
   for (const LineStanding& standing : standings) {
@@ -116,7 +116,7 @@ uint64_t DistributedOptimizerBase::resume(std::optional<uint64_t> number) {
     if (standing.restored) held = std::min(held.value_or(standing.applied), standing.applied);
   }
   const uint64_t target = number.value_or(held.value_or(furthest));
-  // If one cannot, none has resumed, and steps stay refused.
+  // All owners go back before one resumes. So if one cannot go back, steps stay refused everywhere.
   for (const StepCaller::Shard& shard : options.shards) {
     shard.rref.rpc_sync(&OptimizerShard::go_back, options.id.number, options.line, target);
   }
@@ -168,7 +168,7 @@ void DistributedOptimizerBase::load_state_dict(const TensorMap& state) {
     }
     parts[place][name.substr(std::min(slash + 1, name.size()))] = tensor;
   }
-  // What can be refused is refused before anything changes.
+  // All owners check the state before one of them loads it. A single owner checks it by itself.
   if (parts.size() > 1) {
     for (size_t i = 0; i < parts.size(); ++i) {
       steps.shard(i).rpc_sync(&OptimizerShard::check_state, parts[i]);

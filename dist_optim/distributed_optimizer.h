@@ -1,4 +1,5 @@
-// One optimizer over parameters that live on many workers: each owner updates its own.
+// Updates parameters that live on many workers: one optimizer for the program, and each owner
+// updates its own part.
 //
 //   weft::DistributedOptimizer<torch::optim::SGD> optimizer(  // #include <torch/optim/sgd.h>
 //       {head.parameters()}, torch::optim::SGDOptions(0.05));
@@ -6,21 +7,25 @@
 //   context.backward({loss_of(batch)});
 //   optimizer.step(context);
 //
-// Mode locked (the default): a step is prepared on every owner and then committed on all or none of
-// those that outlive it; forwards keep the version they read. Mode hogwild: one message per owner,
-// applied in place as it comes; not all-or-none, no clipping. The optimizer's state lives with the
-// parameters and belongs to this object, or to everybody who gives the same shared_name.
+// Mode locked (the default): all owners prepare a step. Then all that are still alive commit it, or
+// none does. Forwards keep the version that they read. Mode hogwild: each owner gets one message
+// and applies it in place when it arrives. There is no all-or-none and no clipping. The optimizer's
+// state lives with the parameters. It belongs to this object, or to all optimizers with the same
+// shared_name.
 //
-// Thread safety: one step at a time; other methods from any thread between steps.
-// Lifetime: keeps its worker's runtime weakly, the parameters by reference.
-// Blocking: construction in mode locked over several sets, step, state_dict, load_state_dict.
-// Errors: RpcError: FailedPrecondition, InvalidArgument, Unavailable and so on with the outcome
-// NotApplied (Aborted: no owner applied a hogwild step); DataLoss if an owner may or may not have
-// applied what others did, or came back from a checkpoint (docs/durable_steps.md): then every step
-// until resume(). StepResult says which. An owner that refuses the options says so at the
-// first step, or in mode locked over several sets at construction. std::invalid_argument: no
-// parameters, options of another optimizer. std::out_of_range: a group's number.
-// Protocol: internal/step_caller_core.h, internal/step_owner_core.h, docs/durable_steps.md.
+// Thread safety: one step at a time. Between steps, the other methods may be called from any
+// thread.
+// Lifetime: keeps its worker's runtime weakly, and references to the parameters.
+// Blocking: step, resume, and the methods that save or load state wait for owners. So does
+// construction, in mode locked over several sets.
+// Errors: RpcError. If the outcome is NotApplied, the code is FailedPrecondition, InvalidArgument,
+// Unavailable and so on (Aborted: no owner applied a hogwild step). DataLoss has two reasons. In
+// one, an owner may or may not have applied what others did. In the other, an owner came back from
+// a checkpoint (docs/durable_steps.md); then every step is DataLoss until resume().
+// StepResult::status tells which. If an owner refuses the options, the first step fails, or
+// construction in mode locked over several sets. Exceptions of C++: std::invalid_argument (no
+// parameters, or options of another optimizer) and std::out_of_range (no such group or set).
+// Protocol: docs/optimizer_protocol.md, docs/durable_steps.md.
 #pragma once
 
 #include <cstdint>
@@ -51,28 +56,28 @@ namespace weft {
 
 struct OptimizerOptions {
   UpdateMode mode = UpdateMode::kLocked;
-  // Not empty: instances of this name share state on each owner. Their groups and options must be
-  // equal, but for learning rates. Those of one worker name, also of its later incarnations, follow
-  // each other (one at a time) and number their steps in one line.
+  // If it is not empty: optimizers of this name share their state on each owner. Their groups and
+  // options must be equal, except the learning rates. Those on workers of one name, also after a
+  // restart, form one step sequence: one steps at a time, and they number their steps together.
   std::string shared_name = {};
 };
 
 struct StepOptions {
-  // For all groups; else each group's own, times the schedule. InvalidArgument: below 0, not
-  // finite.
+  // For all groups. If it is not set: each group's own rate, times the schedule's factor.
+  // InvalidArgument: below 0, or not finite.
   std::optional<double> lr = {};
-  // 0: no clipping. Of all gradients on all owners together; not in mode hogwild. If a gradient has
-  // a NaN or an infinity, there is no factor to clip by: the step is refused on every owner, with
-  // InvalidArgument that names the owner and the parameter (LibTorch's clip_grad_norm_ does so with
-  // error_if_nonfinite). Without clipping such a gradient is applied, as LibTorch's optimizers do;
-  // StepResult::gradient_norm shows it.
+  // Clips by the norm of all gradients on all owners. 0: no clipping. Not in mode hogwild. If a
+  // gradient has a NaN or an infinity, there is no factor to clip by. Then every owner refuses the
+  // step with InvalidArgument, which names the owner and the parameter. LibTorch's clip_grad_norm_
+  // does so with error_if_nonfinite. Without clipping such a gradient is applied, as LibTorch's
+  // optimizers do, and StepResult::gradient_norm shows it.
   double max_norm = 0;
-  // For each owner's answer. Unset: the worker's default, and 60 s for decisions. After that the
-  // step says DataLoss, but goes on: until it is decided, other steps are refused.
+  // For each owner's answer. If it is not set: the worker's default, and 60 s for decisions. After
+  // that the step is DataLoss, but goes on. Until it is decided, other steps are refused.
   Timeout timeout = {};
 };
 
-// Some parameters with their own options. `names` empty: all of each set.
+// Parameters that share their options. If `names` is empty: all parameters of each set.
 struct ParameterGroup {
   std::vector<RRef<ParameterSet>> sets;
   std::vector<std::string> names = {};
@@ -83,7 +88,7 @@ namespace dist_optim_internal {
 
 class StepCaller;
 
-// Opt's options. LibTorch's headers are the user's to include.
+// The options of Opt. The program itself includes LibTorch's headers.
 template <class Opt>
 struct OptionsOf;
 template <>
@@ -109,7 +114,7 @@ struct OptionsOf<torch::optim::RMSprop> {
 
 }  // namespace dist_optim_internal
 
-// What does not depend on the kind of optimizer.
+// The part that does not depend on the kind of optimizer.
 class DistributedOptimizerBase {
  public:
   DistributedOptimizerBase(std::vector<ParameterGroup> groups, OptimizerOptions options);
@@ -117,39 +122,40 @@ class DistributedOptimizerBase {
   DistributedOptimizerBase(DistributedOptimizerBase&&) noexcept;
   DistributedOptimizerBase& operator=(DistributedOptimizerBase&&) noexcept;
 
-  // Applies the gradients that the context's passes left; where they left none, nothing changes, as
-  // in LibTorch. Throws unless it was applied.
+  // Applies the gradients that the context's passes have left. A parameter without a gradient does
+  // not change, as in LibTorch. Throws unless the outcome is Applied.
   StepResult step(const dist_autograd::Context& context, StepOptions options = {});
-  // Completes with the result, whichever it is. The context must outlive the future.
+  // Completes with the result, whatever its outcome is. The context must outlive the future.
   Future<StepResult> step_async(const dist_autograd::Context& context, StepOptions options = {});
 
-  // Groups in the order given.
+  // Groups are numbered in the given order.
   void set_learning_rate(size_t group, double lr);
-  double learning_rate(size_t group) const;  // without the schedule
+  double learning_rate(size_t group) const;  // without the schedule's factor
   void set_schedule(LrSchedule schedule);
   int64_t finished_steps() const;
 
-  // For an optimizer with a shared_name, between steps: the program has gone back to this step, and
-  // the next one is the one after it. Not set: the last step that every owner which came back from
-  // a checkpoint holds; if none did, the last one known. Owners that keep checkpoints and are
-  // elsewhere go back too; those that keep none the program has brought there itself. Returns the
-  // step. RpcError, NotFound: an owner has no checkpoint of it.
+  // Call it between steps, for an optimizer with a shared_name: the program has gone back to step
+  // `number`, and the next step follows it. If `number` is not set, it is the smallest step that an
+  // owner which came back from a checkpoint holds. If no owner came back, it is the newest step
+  // that an owner knows. Owners that keep checkpoints and are at another step go back too. The
+  // program itself must have brought the others there. Returns the step. RpcError NotFound: an
+  // owner has no checkpoint of it.
   uint64_t resume(std::optional<uint64_t> number = {});
 
-  // What the owner of the parameter set at this place, in the order of the groups, remembers:
-  // "<parameter>/<field>".
+  // The state that one owner keeps, named "<parameter>/<field>". `set` is the index of the
+  // parameter set, in the order of the groups.
   TensorMap set_state(size_t set) const;
   void load_set_state(size_t set, const TensorMap& state);
-  // Everything that the owners remember, and where the schedule stands:
-  // "<set's place>/<parameter>/<field>", "steps".
+  // The state of all owners, and the position of the schedule: "<index of the
+  // set>/<parameter>/<field>" and "steps".
   TensorMap state_dict() const;
-  // A parameter without entries starts anew. InvalidArgument, and nothing has changed on any owner:
-  // an entry is misshapen, unknown or missing beside others, and is named. An owner that dies or is
-  // late meanwhile leaves the others loaded: load again.
+  // A parameter without entries starts anew. InvalidArgument: an entry is misshapen, unknown, or
+  // missing although others are there. The text names it, and no owner has changed anything. If an
+  // owner dies or is late meanwhile, the others may be loaded already: load again.
   void load_state_dict(const TensorMap& state);
 
  private:
-  std::shared_ptr<dist_optim_internal::StepCaller> steps_;  // shared with the answers of a step
+  std::shared_ptr<dist_optim_internal::StepCaller> steps_;  // shared with the answers to a step
 };
 
 template <class Opt>
@@ -160,11 +166,12 @@ class DistributedOptimizer : public DistributedOptimizerBase {
   DistributedOptimizer(std::vector<RRef<ParameterSet>> sets, const Options& options,
                        OptimizerOptions more = {})
       : DistributedOptimizerBase({{std::move(sets), {}, settings_of(options)}}, std::move(more)) {}
-  // Leaves that their owners use directly: a step makes earlier graphs fail (parameter_set.h).
+  // Leaves that their owners use directly. A step makes the graphs of earlier forwards fail
+  // (parameter_set.h).
   DistributedOptimizer(const std::vector<RRef<at::Tensor>>& leaves, const Options& options,
                        OptimizerOptions more = {})
       : DistributedOptimizer(sets_of(leaves), options, std::move(more)) {}
-  // The groups' settings: settings_of(Options).
+  // The settings of a group are those of settings_of(Options).
   explicit DistributedOptimizer(std::vector<ParameterGroup> groups, OptimizerOptions more = {})
       : DistributedOptimizerBase(of_this_kind(std::move(groups)), std::move(more)) {}
 
@@ -177,7 +184,7 @@ class DistributedOptimizer : public DistributedOptimizerBase {
     }
     return groups;
   }
-  // One set per owner.
+  // Makes one set for each owner.
   static std::vector<RRef<ParameterSet>> sets_of(const std::vector<RRef<at::Tensor>>& leaves);
 };
 

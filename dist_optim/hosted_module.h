@@ -1,4 +1,4 @@
-// A torch::nn::Module that lives on an owner and is run from other workers.
+// Runs a torch::nn::Module that lives on its owner, from any worker.
 //
 //   class Head : public torch::nn::Module {
 //    public:
@@ -11,21 +11,22 @@
 //   at::Tensor scores = head.forward(features);   // under a context: recorded, one version
 //   weft::DistributedOptimizer<torch::optim::SGD> optimizer({head.parameters()}, SGDOptions(0.05));
 //
-// A HostedModule is a value that may be sent: every worker that holds one runs the same module.
-// Forwards read versions (parameter_set.h), so several trainers at once are exact. The class is
-// constructed several times on the owner (internal/module_host.h), so its constructor must make the
-// same parameters and buffers each time; a forward must not replace them. A forward takes tensors
-// alone and gives a tensor, a std::vector or a std::tuple of them.
+// A HostedModule is a value that may be sent: all workers that hold it run the same module.
+// Forwards read versions (parameter_set.h), so the gradients of several trainers at the same time
+// are exact. The owner constructs the class several times (internal/module_host.h). So its
+// constructor must make the same parameters and buffers each time, and a forward must not replace
+// them. A forward takes tensors only. It returns a tensor, a std::vector of tensors or a std::tuple
+// of tensors.
 //
-// Without a context a forward reads the current values and records no gradient. Buffers are shared
-// by all forwards and not locked: a module that writes them in forward (BatchNorm) needs one
+// Without a context a forward reads the current values and records no gradient. All forwards share
+// the buffers, without a lock. A module that writes them in forward (BatchNorm) needs a single
 // trainer at a time, or eval().
 //
 // Thread safety: all methods may be called from any thread; forwards run concurrently.
 // Lifetime: the module lives until no worker refers to it.
-// Blocking: everything but forward_async, creation and parameters().
+// Blocking: forward, forward_all, train, eval, state and load_state wait for the owner.
 // Errors: RpcError, with what the module threw; InvalidArgument (another number of inputs than
-// forward takes; a state whose entry is missing, misshapen or unknown).
+// forward takes; a state with a missing, misshapen or unknown entry).
 #pragma once
 
 #include <functional>
@@ -45,7 +46,7 @@ namespace dist_optim_internal {
 
 namespace check {
 
-// What an input becomes: forward may take it by value or by reference.
+// Whether forward can take this argument from a tensor, by value or by reference.
 template <class A>
 inline constexpr bool kTakesTensor = std::is_constructible_v<std::remove_cvref_t<A>, at::Tensor>;
 
@@ -96,7 +97,7 @@ constexpr void explain_input() {
 template <class M, class... P>
 struct ModuleInfo {};
 
-// The inputs of a forward, or why they are none.
+// The inputs as tensors. If one is no tensor, the error at compile time tells which.
 template <class... Input>
 std::vector<at::Tensor> inputs_of(const Input&... input) {
   if constexpr ((std::is_convertible_v<const Input&, at::Tensor> && ...)) {
@@ -178,14 +179,14 @@ template <class M>
 class HostedModule {
  public:
   HostedModule() = default;  // empty: every use throws
-  // Constructs the module there; arguments convert as in a direct call.
+  // Constructs the module on `to`. The arguments convert as in a direct call.
   template <class... Argument>
   explicit HostedModule(const Destination& to, Argument&&... argument)
       : host_(dist_optim_internal::create_module(weft_module(type<M>{}), to,
                                                  std::forward<Argument>(argument)...)),
         parameters_(host_.remote(&dist_optim_internal::ModuleHost::parameters)) {}
 
-  // The first output; forward_all gives every one of a module that returns several.
+  // Returns the first output. If the module returns several, forward_all returns them all.
   template <class... Tensor>
   at::Tensor forward(const Tensor&... input) const {
     return first(forward_all(input...));
@@ -203,14 +204,14 @@ class HostedModule {
                           dist_optim_internal::inputs_of(input...));
   }
 
-  // For DistributedOptimizer.
+  // Give it to a DistributedOptimizer.
   const RRef<ParameterSet>& parameters() const { return parameters_; }
   WorkerId owner() const { return host_.owner(); }
-  // Complete when the owner has accepted the creation. A constructor that throws there is told by
-  // the first use.
+  // Completes when the owner has accepted the creation. If the constructor throws there, the first
+  // use tells it.
   Future<void> creation() const { return host_.creation(); }
 
-  // For everybody who runs it, from their next forward on.
+  // Holds for all workers that run the module, from their next forward on.
   void train(bool on = true) const { host_.rpc_sync(&dist_optim_internal::ModuleHost::train, on); }
   void eval() const { train(false); }
 
@@ -236,7 +237,8 @@ class HostedModule {
 
 }  // namespace weft
 
-// WEFT_REGISTER_MODULE(Module, constructor's parameter types...), in the module's namespace.
+// WEFT_REGISTER_MODULE(Module, types of the constructor's parameters...), in the module's
+// namespace.
 #define WEFT_REGISTER_MODULE(Module, ...)                                               \
   [[maybe_unused]] inline ::weft::dist_optim_internal::ModuleInfo<Module __VA_OPT__(, ) \
                                                                       __VA_ARGS__>      \

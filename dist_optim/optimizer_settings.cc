@@ -66,7 +66,8 @@ std::unique_ptr<torch::optim::Optimizer> make(
   std::vector<torch::optim::OptimizerParamGroup> torch_groups;
   for (const dist_optim_internal::TorchGroup& group : groups) {
     auto options = options_of(std::get<Settings>(group.settings));
-    // Each group's values go through the constructor's checks, not the first one's alone.
+    // LibTorch's constructor checks its default options only, so each group's values go through
+    // one.
     Optimizer checked(std::vector<at::Tensor>{}, options);
     torch_groups.emplace_back(group.parameters,
                               std::make_unique<decltype(options)>(std::move(options)));

@@ -1,7 +1,8 @@
-// What an optimizer on an owner is made from: LibTorch's options in a form that travels.
+// Carries the options of LibTorch's optimizers to the owners, and makes the optimizers from them
+// there.
 //
-// Thread safety: plain values and functions.
-// Errors: InvalidArgument, with LibTorch's own words for values that it refuses.
+// Thread safety: these are plain values and functions.
+// Errors: InvalidArgument, with LibTorch's own text, for values that LibTorch refuses.
 #pragma once
 
 #include <memory>
@@ -82,7 +83,7 @@ struct TorchGroup {
   std::vector<at::Tensor> parameters;
   OptimizerSettings settings;
 };
-// LibTorch's optimizer of that kind; all groups are of one kind.
+// Makes LibTorch's optimizer. All groups must be of one kind.
 absl::StatusOr<std::unique_ptr<torch::optim::Optimizer>> make_torch_optimizer(
     const std::vector<TorchGroup>& groups);
 

@@ -18,7 +18,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Deaths are looked for while a round is open: nobody announces them to an object.
+// How often deaths are looked for while a round is open. Objects get no notice of a worker's death.
 constexpr Nanoseconds kLook = std::chrono::milliseconds(20);
 constexpr size_t kKeptRounds = 8;
 constexpr int64_t kBeforeAll = std::numeric_limits<int64_t>::min();
@@ -28,7 +28,7 @@ ParameterAverager::Surroundings current_surroundings() {
   if (!runtime.ok()) throw RpcError(runtime.status());
   auto worker = std::dynamic_pointer_cast<rpc_internal::WorkerRuntime>(*runtime);
   if (worker == nullptr) throw std::logic_error("ParameterAverager needs a joined worker");
-  // Weak: the runtime owns, at the end, the objects that live on it.
+  // Weak: the runtime owns the objects that live on it, so a strong reference would be a cycle.
   std::weak_ptr<rpc_internal::WorkerRuntime> weak = worker;
   return {worker->clock(), worker->executor(),
           [weak](WorkerId id) {
@@ -67,10 +67,10 @@ Tensors mean(const std::vector<const Tensors*>& contributions) {
 
 struct ParameterAverager::State : std::enable_shared_from_this<State> {
   struct Participant {
-    WorkerId id;  // invalid until heard of
+    WorkerId id;  // invalid until it is known
     bool left = false;
     bool entering = false;
-    int64_t reached = kBeforeAll;  // earlier rounds, and this one, do not wait for it
+    int64_t reached = kBeforeAll;  // rounds up to this one do not wait for it
   };
   struct Round {
     TimePoint deadline;
@@ -81,11 +81,11 @@ struct ParameterAverager::State : std::enable_shared_from_this<State> {
     TimePoint deadline;
     Promise<AveragedRound> promise;
   };
-  struct Ending {  // a round to end once the lock is free
+  struct Ending {  // a round to complete once the lock is free
     int64_t number = 0;
     Round round;
     absl::Status failure;
-    std::vector<Promise<AveragedRound>> entering;  // with this round
+    std::vector<Promise<AveragedRound>> entering;  // to be completed with this round
   };
   struct Refusal {
     Promise<AveragedRound> promise;
@@ -98,25 +98,26 @@ struct ParameterAverager::State : std::enable_shared_from_this<State> {
   Future<AveragedRound> enter(WorkerId id, const std::string& name);
   void restore(WorkerId id, const std::string& name, std::vector<AveragedRound> rounds);
   void leave(const std::string& name);
-  // Ends every round that is complete or late, and tells those who enter.
+  // Completes each round that has all its values or is late, and the entrances that wait for one.
   void review();
   void look_later();
   void end(Ending ending);
   TimePoint deadline() const {
     return limit == Nanoseconds::max() ? kNever : surroundings.clock.now() + limit;
   }
-  // Null: it is none.
+  // Null: the name is not a participant's.
   Participant* heard_of(WorkerId id, const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   bool is_dead(Participant& participant, const std::string& name) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Who is alive and has not contributed; drops the values of the dead.
+  // The live participants whose values the round waits for. Drops the values of the dead.
   std::vector<std::string> missing(int64_t number, Round& round)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void remember(int64_t number, Future<Tensors> average) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Those who enter get the round that has just ended.
+  // Takes the promises of all that wait in `enter`; they get round `number`, which is complete.
   std::vector<Promise<AveragedRound>> let_enter(int64_t number)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Whose entrance comes to nothing.
+  // Takes the entrances that fail: late ones, those of dead participants, or all if nobody can
+  // complete a round.
   std::vector<Refusal> refuse_entrances() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   const Surroundings surroundings;
@@ -124,7 +125,7 @@ struct ParameterAverager::State : std::enable_shared_from_this<State> {
   Mutex mutex;
   std::map<std::string, Participant> participants ABSL_GUARDED_BY(mutex);
   std::map<int64_t, Round> open ABSL_GUARDED_BY(mutex);
-  // Ended ones: the future of the average, which may still be being computed.
+  // Complete rounds. The average of one may still be being computed.
   std::map<int64_t, Future<Tensors>> ended ABSL_GUARDED_BY(mutex);
   int64_t forgotten ABSL_GUARDED_BY(mutex) = kBeforeAll;  // the newest that left `ended`
   std::map<std::string, Entrance> entrances ABSL_GUARDED_BY(mutex);
@@ -136,7 +137,7 @@ ParameterAverager::State::Participant* ParameterAverager::State::heard_of(Worker
   const auto found = participants.find(name);
   if (found == participants.end()) return nullptr;
   Participant& participant = found->second;
-  if (participant.id != id) {  // what an earlier incarnation gave is not its own
+  if (participant.id != id) {  // an earlier incarnation gave the values
     for (auto& [number, round] : open) round.values.erase(name);
     participant = {id};
   }
@@ -170,7 +171,7 @@ Future<Tensors> ParameterAverager::State::add(WorkerId id, const std::string& na
     }
     participant->reached = std::max(participant->reached, number);
   }
-  review();  // also of earlier rounds, which do not wait for it any more
+  review();  // earlier rounds no longer wait for this participant either
   return result;
 }
 
@@ -240,7 +241,8 @@ bool ParameterAverager::State::is_dead(Participant& participant, const std::stri
     const absl::StatusOr<WorkerId> id = surroundings.resolve(name);
     if (id.ok()) participant.id = *id;
   }
-  // Never heard of by this worker: it has yet to join, and the round's deadline bounds the wait.
+  // The worker does not know this name yet, so the participant has yet to join. The round's
+  // deadline limits the wait.
   return participant.id.valid() && !surroundings.is_live(participant.id);
 }
 
@@ -279,7 +281,7 @@ std::vector<Promise<AveragedRound>> ParameterAverager::State::let_enter(int64_t 
 std::vector<ParameterAverager::State::Refusal> ParameterAverager::State::refuse_entrances() {
   std::vector<Refusal> refusals;
   if (entrances.empty()) return refusals;
-  // Who may yet bring a round that ends.
+  // Whether any participant may still complete a round.
   const bool hope = std::any_of(participants.begin(), participants.end(), [this](auto& one) {
     return !one.second.left && !one.second.entering && !is_dead(one.second, one.first);
   });
@@ -319,9 +321,9 @@ void ParameterAverager::State::review() {
         ending.failure = absl::DeadlineExceededError(
             absl::StrCat("round ", place->first, " waited for ", absl::StrJoin(names, ", ")));
       }
-      // Of values whose givers are all dead there is nothing to remember.
+      // If every giver of values is dead, there is no result to remember.
       if (!names.empty() || !round.values.empty()) {
-        // One more promise, whose future is the round's memory.
+        // The round is remembered by the future of one more promise.
         remember(place->first, round.waiting.emplace_back(&surroundings.executor).future());
         if (names.empty()) ending.entering = let_enter(place->first);
       }

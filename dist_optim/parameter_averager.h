@@ -1,24 +1,29 @@
-// Averages the parameters that several trainers hold each for itself: one object on a server, one
-// round per number, the same average for everyone.
+// Averages the parameters that several trainers hold, each its own copy: one object on a server,
+// one round for each number, and the same average for every trainer.
 //
 //   weft::RRef<weft::ParameterAverager> averager =
 //       weft::remote<weft::ParameterAverager>("server", names_of_trainers, 30.0);
 //   values = averager.rpc_sync(&weft::ParameterAverager::average, round, values);
 //
-// A round waits for every participant that is alive, has not left and has not come to a later one;
-// who dies or leaves while it is open is not waited for, and the values of the dead are not
-// counted. Sums go in the order of the participants' names, so the average does not depend on who
-// came first. The newest eight finished rounds are kept for participants that come late. A
-// restarted trainer takes its name's place, and nobody waits for it until it gives values or
-// enters. A call waits for its round, so its own timeout must be longer than the round's.
+// A round waits for every participant that is alive, has not left and has not reached a later
+// round. It does not wait for a participant that dies or leaves while the round is open, and it
+// drops the values of the dead. Values are added in the order of the participants' names. So the
+// average does not depend on the order of arrival. The newest eight rounds are kept for
+// participants that come late.
 //
-// A restarted server begins without memory: participants tell it the rounds that they remember
-// (`restore`), and none ends before all that are alive have spoken.
+// A restarted trainer takes over its name's entry. Rounds do not wait for it until it calls
+// `average`, `enter` or `restore`. A call waits for its round, so its own timeout must be longer
+// than the round's.
 //
-// Thread safety: all methods may be called from any thread. Nothing blocks.
-// Errors: InvalidArgument (not a participant, other shapes than the round's), FailedPrecondition
-// (the round is too old), DeadlineExceeded (names who was missing when the round's time was up),
-// Unavailable (every participant of the round is gone), NotFound (enter: nobody knows a round).
+// A restarted server knows no rounds. Participants tell it the rounds that they remember
+// (`restore`). No round completes before every live participant has told rounds or given values.
+//
+// Thread safety: all methods may be called from any thread.
+// Blocking: never; results are futures.
+// Errors: InvalidArgument (not a participant, or shapes that differ from the round's);
+// FailedPrecondition (the round is too old); DeadlineExceeded (the round's time is up; the text
+// names the missing participants); Unavailable (every participant of the round is gone). `enter`
+// also fails with NotFound (nobody knows a round).
 #pragma once
 
 #include <cstdint>
@@ -36,7 +41,7 @@
 
 namespace weft {
 
-// A round that has ended.
+// A complete round.
 struct AveragedRound {
   int64_t number = 0;
   std::vector<at::Tensor> average;
@@ -45,7 +50,7 @@ inline auto weft_fields(AveragedRound& r) { return std::tie(r.number, r.average)
 
 class ParameterAverager {
  public:
-  // What it needs of its worker; tests bring their own.
+  // The services that it needs from its worker; tests bring their own.
   struct Surroundings {
     Clock& clock;
     Executor& executor;
@@ -53,25 +58,28 @@ class ParameterAverager {
     std::function<absl::StatusOr<WorkerId>(const std::string&)> resolve;
   };
 
-  // `participants` by worker name. `round_timeout_s` counts from a round's first values.
+  // `participants` are worker names. `round_timeout_s` is in seconds and counts from a round's
+  // first values.
   ParameterAverager(std::vector<std::string> participants, double round_timeout_s);
   ParameterAverager(std::vector<std::string> participants, double round_timeout_s,
                     Surroundings surroundings);
-  // Open rounds end with Cancelled.
+  // The futures of open rounds complete with Cancelled.
   ~ParameterAverager();
 
-  // The average over the round's participants of each tensor. Once per participant and round; the
-  // same again gives the same result.
+  // The average of each tensor over the round's participants. A participant gives values once for
+  // each round. If it calls again, it gets the same result.
   Future<std::vector<at::Tensor>> average(CallContext& caller, int64_t round,
                                           std::vector<at::Tensor> values);
-  // For a participant that was started again and does not know where the others are: the newest
-  // round that has ended, or the next one that does. From then on it is waited for. NotFound:
-  // nobody else is alive, or all wait here; again they are waited for from then on.
+  // For a participant that was started again and does not know which round the others have reached.
+  // Returns the newest complete round, or the next one that completes. Rounds wait for the
+  // participant from then on. NotFound: no other participant is alive, or all wait in `enter`.
+  // DeadlineExceeded: no round completed in time. After an error, rounds wait for the participant
+  // as well.
   Future<AveragedRound> enter(CallContext& caller);
-  // These rounds have ended so on an averager that is lost: whoever gives values for one gets this
-  // average. The first to tell of a round is believed.
+  // Tells the rounds that completed on an averager that is lost. A participant that gives values
+  // for one of them gets this average. The first report of a round counts.
   void restore(CallContext& caller, std::vector<AveragedRound> rounds);
-  // The caller takes part in no further round (until it calls `average` or `enter` again).
+  // The caller takes part in no further round, until it calls the averager again.
   void leave(CallContext& caller);
 
  private:

@@ -15,7 +15,7 @@
 namespace weft {
 namespace {
 
-// Sets made of the users' own leaves (Reading::kLeaves) may overlap, so their steps share one lock.
+// Sets with Reading::kLeaves may share leaves with each other, so their steps take one common lock.
 Mutex& leaf_steps() {
   static Mutex mutex;
   return mutex;
@@ -81,7 +81,7 @@ std::vector<at::Tensor> ParameterSet::aliases(bool requires_grad) const {
   std::vector<at::Tensor> result;
   result.reserve(live_.size());
   for (const at::Tensor& live : live_) {
-    // Shares the storage but neither the version counter nor the gradient accumulator.
+    // The alias shares the storage, but neither the version counter nor the gradient accumulator.
     at::Tensor alias = live.variable_data();
     if (requires_grad && live.requires_grad()) alias.requires_grad_(true);
     result.push_back(std::move(alias));
@@ -118,7 +118,7 @@ std::vector<at::Tensor> ParameterSet::leaves(const ContextId& context) const {
 }
 
 void ParameterSet::release(const ContextId& context) {
-  Read ended;  // the tensors die outside the lock
+  Read ended;  // the tensors are destroyed after the lock is released
   MutexLock lock(mutex_);
   const auto found = reads_.find(context);
   if (found == reads_.end()) return;
@@ -217,7 +217,8 @@ void ParameterSet::update(const std::vector<size_t>& touched, std::vector<at::Te
     MutexLock lock(mutex_);
     body();
     ++version_;
-    // LibTorch's optimizers write through p.data(), which autograd does not notice.
+    // LibTorch's optimizers write through p.data(), which does not raise autograd's version
+    // counter.
     if (mode_ == UpdateMode::kLocked) {
       for (const size_t place : touched) live_[place].unsafeGetTensorImpl()->bump_version();
     }
@@ -226,8 +227,8 @@ void ParameterSet::update(const std::vector<size_t>& touched, std::vector<at::Te
   MutexLock lock(mutex_);
   for (size_t i = 0; i < touched.size() && mode_ == UpdateMode::kLocked; ++i) {
     at::Tensor& live = live_[touched[i]];
-    // Aliases are made under this lock only, so a count of one stays one. One that make_spare holds
-    // for a moment costs a copy.
+    // Aliases are made only under this lock, so a count of one stays one. If make_spare holds the
+    // storage for a moment, the only effect is an unnecessary copy.
     if (live.storage().use_count() == 1) continue;
     spares[i].copy_(live);
     live.set_data(std::exchange(spares[i], at::Tensor()));

@@ -1,4 +1,4 @@
-// What a caller may say about one call: how long, and how tensors are handed over.
+// Options of one call: how long it may take, and whether large tensors are copied.
 //
 // Thread safety: plain values.
 #pragma once
@@ -8,13 +8,15 @@
 namespace weft {
 
 struct CallOptions {
-  // From the call to the reply (for `remote`: to the owner's acceptance). Unset: the handler's
-  // remaining time inside a handler, else the worker's default (60 s). A call made inside a handler
-  // never outlives the handler's own deadline.
+  // Time from the call to the reply (for `remote`: to the owner's acceptance). If it is not set, a
+  // call inside a handler gets the remaining time of the handler. Other calls, and those of a
+  // handler without a deadline, get the worker's default (60 s). A call inside a handler never
+  // outlives the handler's deadline.
   Timeout timeout = {};
-  // Large tensors (above 1 MiB of shared storage) are sent in place and must not be written until
-  // the future completes (for `remote`: until its creation() does); true copies them first. Smaller
-  // ones are always copied, and so are results that the callee still holds.
+  // False: a tensor of more than 1 MiB whose storage the caller still shares is sent in place. The
+  // caller must not write to it until the future completes (for `remote`: until its creation()
+  // does). True: such tensors are copied first. Smaller shared tensors are always copied, and so
+  // are results that the callee still holds.
   bool snapshot = false;
 };
 

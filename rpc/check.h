@@ -1,7 +1,7 @@
-// The compile errors of the typed calls: what is wrong with which argument, in one line.
+// The compile errors of the typed calls: each names the argument and the mistake in one line.
 //
-// Predicates never fail; the assertions sit in class templates that are instantiated only after a
-// predicate said no. That keeps one mistake at one error.
+// Predicates never fail to compile. The assertions are in class templates, which are instantiated
+// only if a predicate is false. So one mistake gives one error.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,15 @@
 
 namespace weft {
 
-// What a call that does not compile returns, so that nothing else is reported about it.
+// The result of a call that does not compile. It converts to any type, so that the compiler reports
+// no further errors about the call.
 struct Explained {
   template <class T>
   operator T() const;  // NOLINT: stands for any value
 };
 
-// Named so that the error says it: a set of overloads (or a template) has no address of its own.
+// The parameter type that a set of overloads (or a template) matches, because such a set has no
+// single address. Its name is the advice in the compiler's error.
 struct overloaded_function__choose_one_with_weft_overload {
   overloaded_function__choose_one_with_weft_overload(...);  // NOLINT: takes what has no type
 };

@@ -34,7 +34,7 @@ void ClassLister::method(std::string_view spelling, const CallableType& type,
 }
 
 void ClassLister::constructor(std::string name, const CallableType& type) {
-  // Callers find constructors by name; the key only tells them apart.
+  // Callers find constructors by name. The key only distinguishes the entries of a registry.
   const uint64_t key = hash64(name);
   add(std::move(name), type).callable.type = key;
 }

@@ -1,15 +1,16 @@
-// Classes whose objects other workers create and call.
+// Registers classes, so that other workers can create their objects and call their methods.
 //
 //   class Server { public: explicit Server(std::vector<int64_t> shape); at::Tensor pull() const; };
 //   WEFT_REGISTER_CLASS(Server, weft::constructor<std::vector<int64_t>>(), &Server::pull);
 //
-// The macro stands under the class, in its header and its namespace: remote<Server> must see it.
-// Listed are constructors, methods (const, noexcept, virtual, inherited, weft::overload<...>(...))
-// and free functions that take Server& or const Server& first. Tag weft::serial: methods of one
-// object run one at a time. An abstract class lists no constructor; a function that returns
-// std::unique_ptr<Server> makes its objects.
+// Put the macro below the class, in its header and in its namespace, because remote<Server> must
+// see it. The list may contain constructors, methods, and free functions that take Server& or const
+// Server& first. A method may be const, noexcept, virtual, inherited, or chosen by
+// weft::overload<...>(...). With the tag weft::serial, the methods of one object run one at a time.
+// An abstract class lists no constructor; a function that returns std::unique_ptr<Server> makes its
+// objects.
 //
-// Thread safety: registration happens during static initialisation.
+// Thread safety: registrations happen during static initialisation.
 #pragma once
 
 #include <cstring>
@@ -32,7 +33,7 @@ inline constexpr Serial serial;
 
 namespace rpc_internal {
 
-// What WEFT_REGISTER_CLASS says about T; found through weft_class(type<T>).
+// The list of WEFT_REGISTER_CLASS for T, which weft_class(type<T>) returns.
 template <class T, auto... members>
 struct ClassInfo {};
 
@@ -43,7 +44,7 @@ concept RegisteredClass = requires {
 
 namespace check {
 
-// Whether a member pointer's class is T or a base of it; other callables are not asked.
+// Whether the class of a member pointer is T or a base of T. True for all other callables.
 template <class T, class Pointer>
 inline constexpr bool kMethodOf = true;
 template <class T, class Function, class C>
@@ -51,7 +52,7 @@ inline constexpr bool kMethodOf<T, Function C::*> = std::is_base_of_v<C, T>;
 
 }  // namespace check
 
-// The six shapes of a method of T, each brought into one form.
+// Describes the six shapes of a method of T in one form; noexcept makes no difference.
 template <class T, class Pointer>
 struct Method {
   static constexpr bool kIsMethod = false;
@@ -59,7 +60,7 @@ struct Method {
 template <class T, class MemberPointer, bool with_context, class R, class... P>
 struct MethodOf {
   static constexpr bool kIsMethod = true;
-  using Pointer = MemberPointer;  // without noexcept: callers deduce it so
+  using Pointer = MemberPointer;  // without noexcept, as callers deduce it
   static constexpr bool kFits = check::kRemotable<R, P...>;
   static constexpr void explain() { check::explain_remotable<R, P...>(); }
   static constexpr CallableType type() {
@@ -90,7 +91,7 @@ struct Method<T, R (*)(T&, P...) noexcept> : Method<T, R (*)(T&, P...)> {};
 template <class T, class R, class... P>
 struct Method<T, R (*)(const T&, P...) noexcept> : Method<T, R (*)(const T&, P...)> {};
 
-// The key by which a caller's &T::method leads to its entry.
+// The key under which a registry finds the entry of a caller's &T::method.
 template <class T, class Pointer>
 CallableKey method_key(Pointer pointer) {
   static constexpr uint64_t kType = hash64(type_spelling<Method<T, Pointer>>());
@@ -100,7 +101,7 @@ CallableKey method_key(Pointer pointer) {
   return key;
 }
 
-// The part of a class's declaration that does not depend on types.
+// Makes the declarations of one class. This part does not depend on the types.
 class ClassLister {
  public:
   ClassLister(std::string_view spelling, const TypeInfo& type, const char* file, int line,
@@ -179,7 +180,7 @@ Registration register_class(ClassInfo<T, members...>, const char* file, int line
   return Registration(&list_class<T, members...>, file, line);
 }
 
-// Overload resolution among the listed constructors.
+// Chooses among the listed constructors by C++ overload resolution.
 template <int number, class Listed>
 struct Pick {
   struct Nothing {};
@@ -201,7 +202,7 @@ auto picker_of(ClassInfo<T, members...>)
     -> Picker<std::make_integer_sequence<int, sizeof...(members)>,
               std::remove_const_t<decltype(members)>...>;
 
-// The listed constructor of T that takes these arguments, as Constructor<P...>.
+// The listed constructor of T that accepts these arguments, as Constructor<P...>.
 template <class T, class... Argument>
 using ChosenConstructor =
     decltype(decltype(picker_of(weft_class(type<T>{})))::pick(std::declval<Argument>()...));

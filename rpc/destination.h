@@ -1,11 +1,12 @@
-// Where a call goes and with what options: what every verb takes first.
+// The first argument of each verb: the worker to call, the options of the call, and the calling
+// worker if the process has several.
 //
 //   weft::rpc_sync("worker1", add, a, b);
 //   weft::rpc_sync({"worker1", {.timeout = 5s}}, add, a, b);
-//   weft::rpc_sync(alice.to("bob", {.timeout = 5s}), add, a, b);  // a worker of several
+//   weft::rpc_sync(alice.to("bob", {.timeout = 5s}), add, a, b);  // from worker alice
 //
 // Thread safety: a plain value.
-// Lifetime: keeps the worker's runtime if it names one.
+// Lifetime: shares ownership of the calling worker's runtime if it names one.
 #pragma once
 
 #include <memory>
@@ -20,24 +21,24 @@ namespace weft {
 
 class Destination {
  public:
-  // By name; the worker that calls is the current one (call_scope.h).
+  // A worker by its name. The current worker makes the call (call_scope.h).
   Destination(const char* name, CallOptions options = {})  // NOLINT: implicit
       : name_(name), options_(options) {}
   Destination(std::string_view name, CallOptions options = {})  // NOLINT: implicit
       : name_(name), options_(options) {}
   Destination(std::string name, CallOptions options = {})  // NOLINT: implicit
       : name_(std::move(name)), options_(options) {}
-  // One life of a worker.
+  // One incarnation of a worker.
   Destination(WorkerId id, CallOptions options = {})  // NOLINT: implicit
       : id_(id), options_(options) {}
-  // From a given worker of this process.
+  // A call that the given worker of this process makes.
   Destination(std::shared_ptr<RpcRuntime> from, std::string_view name, CallOptions options = {})
       : from_(std::move(from)), name_(name), options_(options) {}
   Destination(std::shared_ptr<RpcRuntime> from, WorkerId id, CallOptions options = {})
       : from_(std::move(from)), id_(id), options_(options) {}
 
-  const std::shared_ptr<RpcRuntime>& from() const { return from_; }  // null: the current one
-  const std::string& name() const { return name_; }                  // empty: by id
+  const std::shared_ptr<RpcRuntime>& from() const { return from_; }  // null: the current worker's
+  const std::string& name() const { return name_; }                  // empty: `id` says the worker
   WorkerId id() const { return id_; }
   const CallOptions& options() const { return options_; }
 

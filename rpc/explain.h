@@ -1,4 +1,4 @@
-// Why a call does not compile: chosen when no verb accepts the function with these arguments.
+// Explains why a call does not compile, if no verb accepts the function with these arguments.
 #pragma once
 
 #include <tuple>
@@ -9,7 +9,7 @@
 
 namespace weft::rpc_internal::check {
 
-// What a callee takes, if it is one: Parameters<P...>.
+// The parameter types of a callee. parameters_of has no overload for types that cannot be called.
 template <class... P>
 struct Parameters {};
 
@@ -74,7 +74,7 @@ constexpr void explain_call() {
   }
 }
 
-// What a method of T takes besides its object.
+// The parameter types of a method, without its object.
 template <class Object, class R, class C, class... P>
 Parameters<P...> method_parameters(R (C::*)(P...));
 template <class Object, class R, class C, class... P>

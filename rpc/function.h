@@ -1,5 +1,4 @@
-// Functions under their wire names: how they are registered and how callers without the code name
-// them.
+// Registers functions under their wire names, and names functions without having their code.
 //
 //   namespace lib { at::Tensor add(const at::Tensor&, const at::Tensor&);
 //                   WEFT_REGISTER_FUNCTION(add); }                          // "lib::add"
@@ -7,11 +6,12 @@
 //   inline const auto half = weft::define("half", [](double x) { return x / 2; });
 //   inline constexpr weft::Function<at::Tensor(at::Tensor)> infer{"serving::infer"};
 //
-// A registration stands under the function's declaration, in its header if it has one: then every
-// program that includes it registers it and links its code. Linkers drop what nobody mentions.
+// Put a registration below the function's declaration, in its header if it has one. Then each
+// program that includes the header registers the function and links its code. A linker drops object
+// files of a library that no other code mentions, with their registrations.
 //
-// Thread safety: registrations happen during static initialisation; a Function is a plain value.
-// Errors: wrong functions do not compile; clashes are found when a registry is built.
+// Thread safety: registrations happen during static initialisation. A Function is a plain value.
+// Errors: functions that cannot be called do not compile. RegistryBuilder::build reports clashes.
 #pragma once
 
 #include <string_view>
@@ -26,7 +26,7 @@ namespace weft {
 template <class Signature>
 class Function;
 
-// A function known by name and type alone. The name outlives this (a literal does).
+// A function that is known only by its name and type. The name must outlive this (use a literal).
 template <class R, class... P>
 class Function<R(P...)> {
  public:
@@ -41,8 +41,9 @@ class Function<R(P...)> {
   uint64_t id_;
 };
 
-// overload<int, double>(f) chooses the f that takes exactly these, also of methods. Of a const and
-// a non-const method that are otherwise alike, `overload` cannot choose: const_overload does.
+// overload<int, double>(f) chooses the overload of the function or method f with exactly these
+// parameters. If a const and a non-const method have the same parameters, `overload` is ambiguous;
+// const_overload chooses the const one.
 template <class... P>
 struct Overload {
   template <class R>
@@ -82,7 +83,7 @@ inline constexpr CallableType kFunctionType{kKindOf<R>, &describe_function<R, P.
 template <class R, class... P>
 inline constexpr CallableType kContextFunctionType{kKindOf<R>, &describe_function<R, P...>,
                                                    &invoke_with_context<R, P...>};
-// Stands in for functions that cannot be registered, so that one error is one error.
+// Replaces the type of functions that cannot be registered, so that one mistake gives one error.
 extern const CallableType kRefusedType;
 
 template <class R, class... P>
@@ -109,7 +110,7 @@ void (*plain(Pointer function))() {
   return reinterpret_cast<void (*)()>(function);
 }
 
-// What a function object's operator() takes, its CallContext& taken off.
+// Describes the operator() of a function object. Type is its signature without CallContext&.
 template <class Pointer>
 struct CallOperator;
 template <class R, class C, class... P>
@@ -152,7 +153,7 @@ Registration register_function(std::string_view name, const char* file, int line
                       file, line);
 }
 
-// A Function that is registered too.
+// A Function that is also registered.
 template <class FunctionType>
 class Defined : public Function<FunctionType> {
  public:
@@ -168,8 +169,8 @@ class Defined : public Function<FunctionType> {
 
 }  // namespace rpc_internal
 
-// Registers a lambda without captures under a name; the result is the Function to call it by, and
-// must be a variable of namespace scope.
+// Registers a lambda without captures under a name. The result is the Function that callers use. It
+// must be a variable at namespace scope, because it is the registration too.
 template <class F, class... Tag>
 auto define(NameHere name, F lambda, Tag... tag) {
   static_assert(std::is_empty_v<F>,
@@ -205,15 +206,15 @@ auto RegistryBuilder::add(NameHere name, F function, Tag... tag) {
   [[maybe_unused]] static const ::weft::rpc_internal::Registration WEFT_INTERNAL_JOIN( \
       weft_registration_, __COUNTER__)
 
-// Registers a function under its C++ name, namespaces included. The tag weft::run_inline may
+// Registers a function under its C++ name, with its namespaces. The tag weft::run_inline may
 // follow.
 #define WEFT_REGISTER_FUNCTION(function, ...)                               \
   WEFT_INTERNAL_REGISTRATION = ::weft::rpc_internal::register_function(     \
       ::weft::rpc_internal::value_spelling<function>(), __FILE__, __LINE__, \
       function __VA_OPT__(, ) __VA_ARGS__)
 
-// Registers what follows the name (overload<...>(f), a template instance, a pointer) under it. Tags
-// may follow.
+// Registers a function (overload<...>(f), a template instance, a pointer) under the given name.
+// Tags may follow.
 #define WEFT_REGISTER_FUNCTION_AS(name, ...) \
   WEFT_INTERNAL_REGISTRATION =               \
       ::weft::rpc_internal::register_function(name, __FILE__, __LINE__, __VA_ARGS__)

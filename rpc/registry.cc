@@ -14,7 +14,8 @@ namespace weft {
 namespace rpc_internal {
 namespace {
 
-// The catalogue. Constant-initialised: registrations of other files run before any of this file.
+// The catalogue: a list of registrations. It is constant-initialised, because registrations of
+// other files may run before the dynamic initialisation of this file.
 constinit std::atomic<const Registration*> newest_registration{nullptr};
 
 }  // namespace
@@ -85,7 +86,7 @@ std::string place(std::string_view file, int line) {
   return absl::StrCat(absl::string_view(file.data(), file.size()), ":", line);
 }
 
-// Finds what is wrong with entries that are added one after the other.
+// Gathers a text for each different problem, so that one error names all of them.
 class Problems {
  public:
   void same_name(const FunctionEntry& first, const FunctionEntry& second) {
@@ -142,7 +143,8 @@ std::unique_ptr<FunctionEntry> make_entry(const Declaration& declaration) {
   return entry;
 }
 
-// Methods of one class that share a name are told apart by their parameters, as constructors are.
+// If several methods of one class have the same name, adds their parameters to the name, as
+// constructors have them.
 void name_overloads(std::vector<Declaration>& declarations) {
   std::map<std::string, std::vector<Declaration*>> methods;
   for (Declaration& each : declarations) {
@@ -167,7 +169,7 @@ absl::StatusOr<std::shared_ptr<const Registry>> RegistryBuilder::build() const {
   std::vector<Declaration> declarations = rpc_internal::Registration::catalogue();
   declarations.insert(declarations.end(), declarations_.begin(), declarations_.end());
   name_overloads(declarations);
-  // Errors and listings do not depend on the order in which the linker put the files.
+  // Sorted, so that errors and listings do not depend on the linker's order of the files.
   std::stable_sort(declarations.begin(), declarations.end(),
                    [](const Declaration& a, const Declaration& b) {
                      const std::string_view in_a = a.file, in_b = b.file;
@@ -187,7 +189,7 @@ absl::StatusOr<std::shared_ptr<const Registry>> RegistryBuilder::build() const {
       } else if (first.callable != entry->callable) {
         problems.same_name(first, *entry);
       }
-      continue;  // the same function, seen by several files
+      continue;  // without a problem, several files have registered one function
     }
     const auto [by_callable, new_callable] =
         registry->by_callable_.try_emplace(entry->callable, entry.get());

@@ -1,12 +1,13 @@
-// What a worker can be asked to run: an immutable table of functions, by id and by pointer.
+// The functions that a worker can run for others: an immutable table, searched by id or by pointer.
 //
-// The catalogue collects what WEFT_REGISTER_FUNCTION, WEFT_REGISTER_CLASS and weft::define declare
-// before main; it only grows. A RegistryBuilder takes a snapshot of it, adds functions of its own,
-// and makes the Registry that one worker uses for its whole life.
+// WEFT_REGISTER_FUNCTION, WEFT_REGISTER_CLASS and weft::define add declarations to the catalogue of
+// the process before main. The catalogue only grows. A RegistryBuilder copies it, adds functions of
+// its own, and makes the Registry that one worker uses as long as it runs.
 //
-// Thread safety: a Registry is immutable; a RegistryBuilder belongs to one thread.
-// Errors: build() reports all problems at once. Lookups: Unimplemented (not known here, or known
-// with another signature), FailedPrecondition (a caller's function that was never registered).
+// Thread safety: a Registry is immutable. Only one thread may use a RegistryBuilder.
+// Errors: build() reports all problems at once. Lookups give Unimplemented (this worker does not
+// know the function, or with another signature) or FailedPrecondition (the caller's function is not
+// registered).
 #pragma once
 
 #include <array>
@@ -26,11 +27,11 @@ namespace weft {
 
 struct FunctionEntry;
 
-// Marks a function that returns at once and never waits: it may run on a transport thread.
+// Marks a function that returns at once and never waits, so that it may run on a transport thread.
 struct RunInline {};
 inline constexpr RunInline run_inline;
 
-// A wire name and the place where it is given. The name outlives the worker (a literal does).
+// A wire name, and the source line that gives it. The name must outlive the worker (use a literal).
 struct NameHere {
   NameHere(const char* wire_name, const char* in_file = __builtin_FILE(),  // NOLINT: from a literal
            int at_line = __builtin_LINE())
@@ -42,8 +43,9 @@ struct NameHere {
 
 namespace rpc_internal {
 
-// Where a caller's pointer leads: its bytes and, for methods, the hash of class and pointer type.
-// The bytes alone do not name a method: a virtual one holds no more than an offset.
+// Identifies the function behind a caller's pointer by the bytes of the pointer. For methods it
+// also has the hash of class and pointer type. A pointer to a virtual method is only an offset, so
+// its bytes alone do not identify the method.
 struct CallableKey {
   std::array<std::byte, 16> bytes{};
   uint64_t type = 0;
@@ -69,12 +71,12 @@ constexpr FunctionOptions function_options(Tag... tag) {
 
 enum class FunctionKind : uint8_t { kFunction, kMethod, kConstructor, kFactory };
 
-// Decodes the arguments, runs the function and fills the sink. `target` is the object of a method,
-// of the entry's class; null for other kinds.
+// Decodes the arguments, runs the function and completes the sink. `target` is the object of a
+// method call; null for other kinds.
 using Invoke = void (*)(const FunctionEntry& entry, Reader& arguments, const Object* target,
                         CallContext& context, ResultSinkPtr sink);
 
-// What only depends on a function's type; shared by all functions of that type.
+// The part of a declaration that depends only on the function's type. Functions of a type share it.
 struct CallableType {
   FunctionKind kind;
   Describe describe;
@@ -89,18 +91,18 @@ struct Declaration {
   const char* file = "";
   int line = 0;
   const TypeInfo* class_type = nullptr;  // of methods and constructors
-  std::shared_ptr<const void> state;     // of function objects; kept by the registry
+  std::shared_ptr<const void> state;     // a function object; shared with the registry's entry
 };
 
-// A static object that stands for one function or class in the catalogue.
+// A static object that adds one function or class to the catalogue.
 class Registration {
  public:
   using List = void (*)(const char* file, int line, std::vector<Declaration>& declarations);
 
-  // A function; `spelling` is the compiler's or the user's own, and lives for ever.
+  // A function. `spelling` comes from the compiler or the user and is valid as long as the process.
   Registration(std::string_view spelling, void (*function)(), const CallableType& type,
                FunctionOptions options, const char* file, int line);
-  // A class; `list` names its methods once a registry is built.
+  // A class. Each build of a registry calls `list`, which gives the methods.
   Registration(List list, const char* file, int line);
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
@@ -121,7 +123,7 @@ class Registration {
 };
 
 CallableKey function_key(void (*function)());
-// Of a function object, which no caller has a pointer to.
+// The key of a function object. Callers have no pointer to it, so it only makes the entry unique.
 CallableKey object_key(const void* object);
 
 }  // namespace rpc_internal
@@ -133,15 +135,15 @@ struct FunctionEntry {
   rpc_internal::FunctionKind kind = rpc_internal::FunctionKind::kFunction;
   std::string file;
   int line = 0;
-  const TypeInfo* class_type = nullptr;  // methods and constructors: of the class
+  const TypeInfo* class_type = nullptr;  // of a method or constructor
   bool run_inline = false;
-  bool serial = false;  // a method of a class whose objects run one method at a time
+  bool serial = false;  // a method of a serial class, whose objects run one method at a time
   rpc_internal::Invoke invoke = nullptr;
   rpc_internal::CallableKey callable;
-  std::shared_ptr<const void> state;  // of function objects
+  std::shared_ptr<const void> state;  // a function object; shared with the declaration
 
   FunctionKey key() const { return {id, signature.fingerprint, name}; }
-  // Whether `object` is of the class that this method belongs to.
+  // Whether `object` has the class of this method.
   bool accepts(const Object& object) const {
     return class_type != nullptr && object.type != nullptr && object.type->hash == class_type->hash;
   }
@@ -150,16 +152,16 @@ struct FunctionEntry {
 class Registry {
  public:
   size_t size() const { return entries_.size(); }
-  // In order of their names.
+  // Sorted by name.
   const std::vector<std::unique_ptr<const FunctionEntry>>& entries() const { return entries_; }
 
-  // For the callee: the entry that a call from a peer means. `key.name` may be empty, then the
-  // error says the id; `worker` is this worker's name, for the error.
+  // For the callee: the entry for a peer's call. For the error: `worker` is this worker's name, and
+  // if `key.name` is empty, the error names the id.
   absl::StatusOr<const FunctionEntry*> find_for_call(const FunctionKey& key,
                                                      std::string_view worker) const;
   const FunctionEntry* find(uint64_t id) const;
-  // For the caller: the entry of one of this program's own functions.
-  // `type`: of the function or method, as C++ spells it; for the error.
+  // For the caller: the entry of a function of this program. `type` is the C++ type of the function
+  // or method, for the error.
   absl::StatusOr<const FunctionEntry*> find_callable(const rpc_internal::CallableKey& key,
                                                      std::string_view type) const;
 
@@ -173,16 +175,17 @@ class Registry {
 
 class RegistryBuilder {
  public:
-  // Adds a function object under a name and gives the Function to call it by (function.h). The
-  // object is shared by all calls, which may run at the same time.
+  // Adds a function object under a name and returns the Function that callers use (function.h). All
+  // calls share the object, and they may run at the same time.
   template <class F, class... Tag>
   auto add(NameHere name, F function, Tag... tag);
   void add(rpc_internal::Declaration declaration) {
     declarations_.push_back(std::move(declaration));
   }
 
-  // The catalogue and what was added. InvalidArgument lists every problem: a name for two
-  // functions, a function with two names, a function that has no name of its own.
+  // Makes a registry of the catalogue and the added functions. InvalidArgument lists all problems:
+  // two functions with one name, one function with two names, a function without a name, two names
+  // with one hash.
   absl::StatusOr<std::shared_ptr<const Registry>> build() const;
 
  private:

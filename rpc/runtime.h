@@ -1,8 +1,9 @@
-// One worker's engine under the typed verbs: makes calls, runs the functions that peers call.
+// The interface of one worker for the typed verbs: it sends calls, and gives the worker's names,
+// its executor, its clock and its registry.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: shared by the Worker, running handlers and scopes; handles hold it weakly.
-// Errors: every failure carries code, Ran, worker and trail (docs/errors.md).
+// Lifetime: shared by the Worker, running handlers and scopes. Handles hold it weakly.
+// Errors: each failure has code, Ran, worker and error trail (docs/errors.md).
 // Protocol: proto/weft.proto.
 #pragma once
 
@@ -23,22 +24,24 @@ namespace weft {
 
 class Registry;
 
-// What a caller knows of the function it calls.
+// Identifies a function for its caller.
 struct FunctionKey {
   uint64_t id = 0;           // hash of the wire name
   uint64_t fingerprint = 0;  // hash of the structural signature
-  std::string_view name;     // for messages; outlives the call
+  std::string_view name;     // for texts; outlives the call
 };
 
-// Where the result of an invoked function goes. Completes exactly once; dropped = Cancelled.
+// Receives the result of a function that ran for a peer. It is completed exactly once; if it is
+// destroyed first, the result is Cancelled.
 //
-// Thread safety: none; one owner at a time, on any thread.
+// Thread safety: none. It has one owner at a time, on any thread.
 class ResultSink {
  public:
   virtual ~ResultSink() = default;
-  // True: the result is to stay here as an object (`remote`); finish with an Object.
+  // True: the result stays on this worker as an object (`remote`), so finish with an Object.
   virtual bool wants_object() const = 0;
-  // The value to come is in a future, too, which nobody else reads.
+  // The coming value is also held by its future, which has no other reader. So its tensors have one
+  // holder more than usual.
   virtual void held_by_future() {}
   virtual void finish(Writer value) = 0;
   virtual void finish(Object value) = 0;
@@ -60,10 +63,11 @@ class RpcRuntime {
   virtual Clock& clock() = 0;
   virtual const Registry& registry() const = 0;
 
-  // Sends a call. `on_reply` runs exactly once, on a transport thread or inside this call, must be
-  // short and must not run user code: it decodes and completes a promise.
+  // Sends a call. `on_reply` runs exactly once, on any thread (of the transport, the clock, or a
+  // caller of `cancel`) or inside this call. It must be short and must not block: it decodes the
+  // reply and completes a promise.
   // `target`: wire form of the reference whose object is called (empty for functions).
-  // `creation`: wire form of the reference that the result is to become (empty unless `remote`).
+  // `creation`: wire form of the reference to the future result (empty unless `remote`).
   struct CallRequest {
     WorkerId to;
     FunctionKey function;
@@ -71,14 +75,14 @@ class RpcRuntime {
     CallOptions options;
     std::string target;
     std::string creation;
-    // Kept until the reply: the target must not die because its caller let go of it meanwhile.
+    // Held until the reply, so that the target stays alive although its caller drops the RRef.
     AnyReferencePtr target_holder;
-    // A thread waits for the reply: the call waits with it where others would be refused because
-    // too many wait for credit.
+    // True: a thread waits for the reply. If too many calls wait for credit, this call waits too
+    // instead of being refused.
     bool waited_for = false;
   };
   virtual CallId call(CallRequest request, ReplyHandler on_reply) = 0;
-  // The caller gave up: the callee is told. `on_reply` runs with Cancelled unless it already ran.
+  // The caller gives up. Runs `on_reply` with Cancelled unless it has run, and tells the callee.
   virtual void cancel(WorkerId to, CallId call) = 0;
 };
 

@@ -1,4 +1,5 @@
-// What a function's result type means remotely: its value, its object, whether it comes later.
+// Derives from a function's type what a caller gets (a value or an object, at once or later) and
+// the signature that travels.
 #pragma once
 
 #include <memory>
@@ -13,8 +14,8 @@ namespace rpc_internal {
 
 template <class R>
 struct Result {
-  using Value = R;   // what rpc_sync gives
-  using Object = R;  // what `remote` makes an RRef of
+  using Value = R;   // the result of rpc_sync
+  using Object = R;  // the T of the RRef<T> that `remote` returns
   static constexpr bool kFactory = false;
 };
 template <>
@@ -54,10 +55,10 @@ inline constexpr bool kNestedFuture<absl::StatusOr<T>> = kFuture<T>;
 
 }  // namespace rpc_internal
 
-// The type of rpc_sync's result: references are copied, Future<T> and StatusOr<T> are T.
+// The type of rpc_sync's result. A reference becomes a value; Future<T> and StatusOr<T> become T.
 template <class R>
 using result_t = typename rpc_internal::Result<std::remove_cvref_t<R>>::Value;
-// The type of the object that `remote` makes: std::unique_ptr<T> is T.
+// The type of the object that `remote` makes. std::unique_ptr<T> and std::shared_ptr<T> become T.
 template <class R>
 using object_t = typename rpc_internal::Result<std::remove_cvref_t<R>>::Object;
 
@@ -72,7 +73,7 @@ inline constexpr bool kResultFits =
 
 namespace check {
 
-// For a function as it is registered: objects as results are fine.
+// For the registration of a function, which may return an object.
 template <class R>
 constexpr void explain_result() {
   if constexpr (kResultFits<R>) {
@@ -85,10 +86,10 @@ constexpr void explain_result() {
   }
 }
 
-// A function that can be registered and called by `remote`.
+// Whether a function can be registered and called by `remote`.
 template <class R, class... P>
 inline constexpr bool kRemotable = kResultFits<R>&& kParametersFit<P...>;
-// A function that rpc_sync and rpc_async can call.
+// Whether rpc_sync and rpc_async can call the function.
 template <class R, class... P>
 inline constexpr bool kCallable = kRemotable<R, P...> && !kFactory<R>;
 
@@ -126,13 +127,13 @@ void describe_parameters(SchemaBuilder& schema) {
   schema.text(")");
 }
 
-// The signature R(P...); `const T&` and T are the same.
+// Describes R(P...). A parameter `const T&` has the same description as T.
 template <class R, class... P>
 void describe_function(SchemaBuilder& schema) {
   describe_parameters<P...>(schema);
   describe_result<R>(schema);
 }
-// A constructor of T.
+// Describes a constructor of T.
 template <class T, class... P>
 void describe_constructor(SchemaBuilder& schema) {
   describe_parameters<P...>(schema);

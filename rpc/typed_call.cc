@@ -84,7 +84,7 @@ void send_call(Outgoing call, async_internal::FutureCore& state,
                RpcRuntime::ReplyHandler on_reply) {
   const WorkerId to = call.request.to;
   const CallId id = call.runtime->call(std::move(call.request), std::move(on_reply));
-  // Weak: a future that nobody waits for must not keep a worker alive.
+  // Weak, because a future must not keep a worker alive.
   state.set_on_cancel([runtime = std::weak_ptr<RpcRuntime>(call.runtime), to, id] {
     if (const auto alive = runtime.lock()) alive->cancel(to, id);
   });

@@ -1,10 +1,10 @@
-// The pieces that verbs are made of: open a call, choose the function, put in the arguments, start.
+// The steps of each verb: open a call, choose the function, add the arguments, start the call.
 //
-// An Outgoing carries the first error that any step met; `start_call` then gives a failed future
-// (ran = no) and nothing is sent. rref/rref.h puts `request.target` and `request.creation` between
-// the steps.
+// An Outgoing holds the first error of the steps. If there is one, `start_call` sends nothing and
+// returns a failed future (ran = no). rref/rref.h sets `request.target` and `request.creation`
+// between the steps.
 //
-// Thread safety: an Outgoing belongs to one thread.
+// Thread safety: only one thread may use an Outgoing.
 #pragma once
 
 #include <memory>
@@ -22,20 +22,20 @@ namespace weft::rpc_internal {
 struct Outgoing {
   std::shared_ptr<RpcRuntime> runtime;  // null only if status is an error
   RpcRuntime::CallRequest request;
-  const std::string* signature = nullptr;  // the registry's or static
+  const std::string* signature = nullptr;  // owned by the registry, or static
   absl::Status status;
 
   void fail(absl::Status error);
 };
 
-// Finds the calling worker and the called one.
+// Finds the calling worker and the called worker.
 Outgoing open_call(const Destination& to);
 Outgoing open_call(std::shared_ptr<RpcRuntime> from, WorkerId to, CallOptions options);
 
-// One of this program's functions or methods, of this type: it must be registered with the calling
-// worker.
+// Chooses a function or method of this program with the C++ type `type`. It must be in the registry
+// of the calling worker.
 void choose(Outgoing& call, const CallableKey& callable, std::string_view type);
-// A function known by name.
+// Chooses a function that is known by its name.
 void choose(Outgoing& call, const FunctionKey& key, const Signature& signature);
 template <class R, class... P>
 void choose(Outgoing& call, const Function<R(P...)>& function) {
@@ -45,7 +45,7 @@ template <class R, class... P>
 void choose(Outgoing& call, R (*function)(P...)) {
   choose(call, function_key(plain(function)), type_spelling<R (*)(P...)>());
 }
-// A method of T, of any of the six shapes.
+// Chooses a method of T in any of the six shapes (class.h).
 template <class T, class Pointer>
 void choose_method(Outgoing& call, Pointer method) {
   choose(call, method_key<T>(method), type_spelling<Pointer>());
@@ -55,8 +55,7 @@ void choose_constructor(Outgoing& call, Constructor<P...>) {
   choose(call, constructor_key<T, P...>(), constructor_signature<T, P...>());
 }
 
-// Encodes the arguments as the parameters P... say. A user's codec may throw: that is an error of
-// the call too.
+// Encodes the arguments as parameters P.... A user's codec may throw; that fails the call.
 template <class... P>
 void put_arguments(Outgoing& call, std::type_identity_t<P>&&... argument) {
   if (!call.status.ok()) return;
@@ -73,8 +72,8 @@ void put_constructor_arguments(Outgoing& call, Constructor<P...>,
   put_arguments<P...>(call, std::forward<P>(argument)...);
 }
 
-// What a reply's reader needs to explain a failure. Read only while the runtime lives: replies come
-// from it.
+// Facts for the error text of a failed reply. The pointers are valid while a reply is read, because
+// the runtime delivers it.
 struct ReplyContext {
   const RpcRuntime* runtime;
   WorkerId to;
@@ -82,7 +81,8 @@ struct ReplyContext {
   const std::string* signature;
 };
 
-// Puts the hop, and the caller's idea of the signature where that is what was wrong.
+// Adds the hop to the error trail. If the callee refused the function or its signature, it also
+// adds the signature that the caller uses.
 absl::Status explain_failure(const ReplyContext& context, absl::Status status);
 absl::Status bad_result(const ReplyContext& context, const absl::Status& status);
 
@@ -101,10 +101,10 @@ absl::StatusOr<async_internal::Stored<R>> decode_reply(const ReplyContext& conte
   }
 }
 
-// Sends; `state` learns how to cancel the call.
+// Sends the call and makes `state` able to cancel it.
 void send_call(Outgoing call, async_internal::FutureCore& state, RpcRuntime::ReplyHandler on_reply);
 
-// Sends the call; the future completes with the decoded reply, on the thread that brings it.
+// Sends the call. The thread that receives the reply decodes it and completes the future.
 template <class R>
 Future<R> start_call(Outgoing call) {
   Promise<R> promise(call.runtime != nullptr ? &call.runtime->executor() : Executor::current());
@@ -122,7 +122,7 @@ Future<R> start_call(Outgoing call) {
   return future;
 }
 
-// Waits for a future that only this thread reads and gives its value away, move-only ones too.
+// Waits for a future that only this thread reads, and moves its value out.
 template <class R>
 R take(Future<R> future) {
   const absl::StatusOr<async_internal::Stored<R>>& result = future.result();

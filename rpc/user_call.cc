@@ -10,7 +10,7 @@ absl::Status status_of_user_exception() {
   try {
     throw;
   } catch (const c10::Error& error) {
-    // what() would carry the backtrace of this process, which is no business of the caller.
+    // what() contains a backtrace of this process, which must not reach the caller.
     return absl::UnknownError(absl::StrCat("c10::Error: ", error.what_without_backtrace()));
   } catch (...) {
     return async_internal::status_of_current_exception();

@@ -1,5 +1,7 @@
-// The one place where code that the user wrote runs for a peer, and where what it throws becomes a
-// status.
+// Turns the exceptions of user code and of torch calls into a status. All such code that runs for a
+// peer goes through here.
+//
+// Thread safety: the functions may be called from any thread.
 #pragma once
 
 #include "absl/functional/function_ref.h"
@@ -8,11 +10,12 @@
 
 namespace weft::rpc_internal {
 
-// Runs `code`. An RpcError keeps its status, c10::Error loses its backtrace, everything else is
-// Unknown with the type's name and the text. Errors carry ran = yes.
+// Runs `code` and returns its exception as a status with ran = yes. An RpcError keeps its status. A
+// c10::Error becomes Unknown with its text, without the backtrace. Each other exception becomes
+// Unknown with its type's name and its text.
 absl::Status run_user_code(absl::FunctionRef<void()> code);
 
-// The status of the exception in flight; to be called inside a catch block.
+// The status of the exception that is being handled. Call it inside a catch block.
 absl::Status status_of_user_exception();
 
 }  // namespace weft::rpc_internal

@@ -1,15 +1,16 @@
-// rpc_sync and rpc_async: call a function on another worker as if it were here.
+// rpc_sync and rpc_async call a function on another worker like a local one.
 //
-// The parameters come from the function, so arguments convert as in a direct call: braces,
-// literals and temporaries work; values and && parameters are given away. The function is one of
-// this program's (registered, see function.h) or a Function known by name. Arguments are encoded
-// before rpc_async returns; CallOptions::snapshot says what holds for large tensors.
+// The parameter types come from the function, so arguments convert as in a direct call. Braces,
+// literals and temporaries work; arguments for value and && parameters are moved. The function is a
+// registered one of this program (function.h), or a Function that is known by its name. Arguments
+// are encoded before rpc_async returns. CallOptions::snapshot has the rule for large tensors.
 //
 // Thread safety: may be called from any thread.
-// Blocking: rpc_sync waits for the reply, and first for its turn if too many calls wait for credit;
-// rpc_async never waits: then its future fails (ResourceExhausted, not executed).
-// Errors: RpcError, thrown by rpc_sync and by wait() on the future: what the function threw, or why
-// the call failed (docs/errors.md). Calls that cannot work do not compile, and say why.
+// Blocking: rpc_sync waits for the reply. If too many calls wait for credit, it first waits for its
+// turn. rpc_async never waits; in that case its future fails (ResourceExhausted, not executed).
+// Errors: rpc_sync and wait() on the future throw RpcError: the exception of the function, or the
+// reason why the call failed (docs/errors.md). A call that cannot work does not compile, and the
+// compiler's error gives the reason.
 #pragma once
 
 #include <type_traits>
@@ -73,7 +74,7 @@ result_t<R> rpc_sync(const Destination& to, const Function<R(P...)>& function,
       rpc_internal::async_call<R, P...>(to, function, true, std::forward<P>(argument)...));
 }
 
-// What follows is chosen only when nothing above fits, and only to say why.
+// The compiler chooses the overloads below only if none above fits. They only explain why.
 template <class F, class... Argument>
 requires(!rpc_internal::check::kAccepts<F, Argument...>) Explained
     rpc_async(const Destination&, F&&, Argument&&...) {

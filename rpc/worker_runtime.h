@@ -1,9 +1,9 @@
-// The runtime of a real worker: typed messages in, frames of the agent out, and back.
+// The RpcRuntime of a real worker: turns typed messages into frames of the agent, and back.
 //
 // Thread safety: all methods may be called from any thread.
 // Lifetime: shared by the Worker, running handlers, scopes and pending replies. Agent, executor,
-// clock and hooks outlive the last call (worker/ ends them in that order).
-// Blocking: nothing here waits.
+// clock and hooks must outlive the last call (docs/threading.md has the order of a shutdown).
+// Blocking: no method waits.
 #pragma once
 
 #include <atomic>
@@ -36,9 +36,9 @@ class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_th
   WorkerRuntime(Agent& agent, Executor& executor, Clock& clock,
                 std::shared_ptr<const Registry> registry, RuntimeOptions options);
 
-  // Both may be null. Before the agent starts.
+  // Call it before the agent starts. Both may be null.
   void set_hooks(ReferenceHook* references, AutogradHook* autograd);
-  // Installs this runtime's handlers in the agent. Once, before the agent starts.
+  // Installs this runtime's handlers in the agent. Call it once, before the agent starts.
   void attach();
 
   WorkerId id() const override { return agent_.self().id; }
@@ -64,25 +64,27 @@ class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_th
   class Sink;
   struct Arrival;
 
-  // The references that a message carries, as they travel.
+  // The wire forms of the references that a message carries.
   static std::vector<std::string> wires_of(const wire::Meta& meta);
   static absl::Status no_references();
-  // Of a call with these options, made inside a handler with that deadline.
+  // The deadline of a call with `options`. `handler` is the deadline of the handler that makes the
+  // call; kNever: no deadline, or no handler.
   TimePoint deadline_of(const CallOptions& options, TimePoint handler) const;
-  // Adds references, autograd record and tensors to a frame whose body is `message`'s.
+  // Moves `message` into `frame`, and adds its references, its autograd record and its tensors.
   absl::Status pack(Writer message, WorkerId to, ContextId context,
                     const TensorSendOptions& tensors, wire::Meta& meta, bool& has_meta,
                     Frame& frame, std::vector<CarriedReferencePtr>& carried);
-  // The opposite, once the frame's sender is known.
+  // The opposite of `pack`. `context` gets the autograd context of the message; may be null.
   absl::StatusOr<Reader> unpack(WorkerId from, const wire::Meta& meta, Frame& frame,
                                 std::vector<AnyReferencePtr> references, ContextId* context);
-  // The references of a message that is not read.
+  // Gives up the references of a message that is not read.
   void discard_references(WorkerId from, const wire::Meta& meta);
   void on_call(const std::shared_ptr<IncomingCall>& call);
-  // The reply's value, or the error it stands for.
+  // The value of the reply, or the error that it carries.
   absl::StatusOr<Reader> read_reply(WorkerId from, Frame frame);
   void on_late_reply(WorkerId from, Frame frame);
-  // Waits (without a thread) for references and target, then queues the call.
+  // The way of a call to its handler: wait for the references, wait for the target, queue, run. The
+  // waits need no thread.
   void confirm(std::shared_ptr<Arrival> arrival);
   void find_target(std::shared_ptr<Arrival> arrival);
   void schedule(std::shared_ptr<Arrival> arrival);
@@ -101,7 +103,7 @@ class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_th
   Executor& executor_;
   Clock& clock_;
   const std::shared_ptr<const Registry> registry_;
-  // Of every function; which ones there are never changes.
+  // One for each function of the registry. The set of keys never changes, so it needs no lock.
   std::unordered_map<const FunctionEntry*, async_internal::RunLengths> run_lengths_;
   const RuntimeOptions options_;
   ReferenceHook* references_ = nullptr;

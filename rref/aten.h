@@ -1,14 +1,15 @@
-// Leaves what an ATen operator gives on the worker that runs it: weft::remote for weft::aten.
+// Lets weft::remote run an ATen operator (weft::aten) and leave its result on that worker.
 //
 //   weft::RRef<at::Tensor> sum = weft::remote("worker1", weft::aten("aten::add.Tensor"), a, b);
 //   auto sorted = weft::remote(
 //       "worker1", weft::aten<std::tuple<at::Tensor, at::Tensor>>("aten::sort"), a);
 //
-// The value is what rpc_sync would give: a tensor, a number, a bool, a string, a list of tensors or
-// of numbers, or a std::tuple of 2 to 8 tensors. RRef<void> stands for the operator's end.
+// The value is the one that rpc_sync would return: a tensor, a number, a bool, a string, a list of
+// tensors or of numbers, or a std::tuple of 2 to 8 tensors. An RRef<void> has its value when the
+// operator has returned.
 //
 // Thread safety: as remote (rref.h).
-// Errors: those of rpc/aten.h, by each use of the RRef; those of remote at once.
+// Errors: each use of the RRef may throw those of rpc/aten/aten.h; the call itself those of remote.
 #pragma once
 
 #include <type_traits>

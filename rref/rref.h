@@ -1,4 +1,4 @@
-// RRef<T>: a value that lives on one worker and is used from many.
+// An RRef<T> refers to a value that lives on one worker, its owner, and is used from many.
 //
 //   weft::RRef<at::Tensor> sum = weft::remote("worker1", add, a, b);     // stays on worker1
 //   at::Tensor here = sum.to_here();
@@ -6,14 +6,15 @@
 //   server.rpc_sync(&Server::push, gradient);
 //   server.with({.timeout = 5s}).rpc_async(&Server::pull);
 //
-// The value lives until no worker refers to it any more. An RRef may be used and sent at once: what
-// needs the value waits for it. Copies in one process are one reference.
+// The value lives until no worker refers to it any more. An RRef may be used and sent at once: a
+// call that needs the value waits for it. All copies of an RRef in one process are one reference.
 //
 // Thread safety: an RRef is a value; copies may be used on different threads.
 // Lifetime: an RRef may outlive its worker; then it refers to nothing.
 // Blocking: rpc_sync, to_here and local_value.
-// Errors: RpcError: what the creating function threw, of each use of the value; after the worker's
-// shutdown FailedPrecondition; once the owner is dead RRefLost, of a call under way Unavailable.
+// Errors: RpcError. If the creating function threw, each use of the value gets its error. After the
+// worker's shutdown the code is FailedPrecondition. Once the owner is dead, each use gets RRefLost;
+// a call that was under way gets Unavailable.
 // Protocol: docs/rref_protocol.md.
 #pragma once
 
@@ -32,27 +33,28 @@ namespace weft {
 template <class T>
 class RRef;
 
-// Whether this is what became of a reference (its owner died, its creation was withdrawn) and not
-// of one call: the same reference will never work again.
+// Whether a status says that the reference itself is lost (its owner died, its creation was
+// withdrawn), and not only that one call failed. A lost reference will never work again.
 using rref_internal::is_rref_lost;
 
 namespace rref_internal {
 
-// What RRef<T> and RRef<T>::with(...) have in common. Self gives handle() and options().
+// The verbs that RRef<T> and RRef<T>::with(...) have in common. Self gives handle() and options().
 template <class T, class Self>
 class RRefVerbs {
-  using Value = async_internal::Stored<T>;  // so that RRef<void> has a type to speak of
+  using Value = async_internal::Stored<T>;  // so that RRef<void> has a value type too
 
  public:
-  // A copy of the value. On a user it is one of its own. On the owner, if the value is there
-  // already, it is what T's copy constructor gives: an at::Tensor then shares the owner's memory,
-  // so clone() it before writing. `timeout` unset: as CallOptions; zero: no limit. RRef<void>:
-  // waits for the function's end.
+  // Returns a copy of the value. On a user, the copy is independent. On the owner, if the value is
+  // there already, T's copy constructor makes the copy (unless T is a serial class). An at::Tensor
+  // then shares the owner's memory, so clone() it before writing. `timeout` unset: as CallOptions;
+  // zero: no limit. RRef<void>: waits until the function has returned.
   T to_here(Timeout timeout = {}) const { return rpc_internal::take(to_here_until(timeout)); }
   Future<T> to_here_async() const { return to_here_until({}); }
 
-  // On the owner: the value itself, once it is there. Valid while this RRef lives and the worker is
-  // not shut down. Methods of serial classes are not held off.
+  // On the owner: waits for the value and returns a reference to the value itself. It is valid
+  // while this RRef lives and the worker is not shut down. It does not wait for the turn of a
+  // serial class: a method may run at the same time.
   Value& local_value() const requires(!std::is_void_v<T>) {
     check_owner(self().handle());
     Object object = object_here(self().handle());
@@ -60,12 +62,12 @@ class RRefVerbs {
       rpc_internal::take(
           rpc_internal::start_call<void>(open_wait(self().handle(), self().options())));
       object = object_here(self().handle());
-      if (object.type == nullptr) check_owner(self().handle());  // says that its worker has ended
+      if (object.type == nullptr) check_owner(self().handle());  // throws: it has shut down
     }
     return *static_cast<T*>(object.value.get());
   }
 
-// The verbs for one shape of method: what its template takes, and how `method` is declared.
+// The verbs for one kind of method: the template parameters, and the declaration of `method`.
 #define WEFT_INTERNAL_VERBS(PARAMETERS, METHOD)                                           \
   template <PARAMETERS, class... P>                                                       \
   Future<result_t<R>> rpc_async(METHOD, std::type_identity_t<P>... argument) const {      \
@@ -89,7 +91,7 @@ class RRefVerbs {
 #undef WEFT_INTERNAL_COMMA
 #undef WEFT_INTERNAL_VERBS
 
-  // What follows is chosen only when nothing above fits, and only to say why.
+  // The compiler chooses the next overloads only if none above fits. They only explain why.
   template <class M, class... Argument>
   requires(!rpc_internal::check::kMethodAccepts<Value, M, Argument...>) Explained
       rpc_async(M&&, Argument&&...)
@@ -128,7 +130,7 @@ class RRefVerbs {
     } else {
       if constexpr (std::is_copy_constructible_v<T>) {
         const Object object = object_here(self().handle());
-        // A serial object is only read when it is its turn: by a call to oneself.
+        // A serial object has a gate. It is read only in its turn, by a call to this worker itself.
         if (object.type != nullptr && object.gate == nullptr) {
           Promise<T> promise(&executor_of(self().handle()));
           promise.set(*static_cast<const T*>(object.value.get()));
@@ -167,7 +169,7 @@ class RRefVerbs {
   }
 };
 
-// RRef<T>::with(options): the same verbs, with options.
+// The result of RRef<T>::with(options): the same verbs, called with these options.
 template <class T>
 class RRefWith : public RRefVerbs<T, RRefWith<T>> {
  public:
@@ -206,24 +208,25 @@ class RRef : public rref_internal::RRefVerbs<T, RRef<T>> {
   explicit RRef(rref_internal::RRefHandlePtr handle) : handle_(std::move(handle)) {}
 
   explicit operator bool() const { return handle_ != nullptr; }
-  // The worker where the value lives. Plain facts: these five hold after any failure too; after
-  // this worker's shutdown the name is the id's text.
+  // `owner` is the worker where the value lives. These five functions are plain facts: they also
+  // work after any failure. After this worker's shutdown, the name is the text of the owner's id.
   WorkerId owner() const { return checked()->owner(); }
   std::string owner_name() const { return checked()->owner_name(); }
   bool is_owner() const { return checked()->is_owner(); }
   RRefId id() const { return checked()->rref(); }
   std::string str() const { return rref_internal::describe(handle_.get()); }
 
-  // From then on the value is kept for this worker, whatever happens to other users.
+  // Once true, the owner keeps the value for this worker, whatever happens to other users.
   bool confirmed_by_owner() const { return rref_internal::confirmed(handle_); }
-  // Complete when the owner has confirmed this reference (a `remote` call is accepted, its function
-  // may still run), or with why it never will be: if the owner is lost, it may have run.
+  // Complete when the owner has confirmed this reference. For a `remote` call this means that the
+  // owner has accepted the call; its function may still run. If the owner never will confirm it,
+  // the future has the reason as its error. If the owner is lost, the function may have run.
   Future<void> creation() const { return rref_internal::accepted(handle_); }
 
   // The verbs with options: rref.with({.timeout = 5s}).rpc_sync(&Class::method, ...).
   rref_internal::RRefWith<T> with(CallOptions options) const { return {handle_, options}; }
 
-  // The same reference, not merely the same value.
+  // True if both refer to the same RRef id; values are not compared. Two empty RRefs are equal.
   friend bool operator==(const RRef& a, const RRef& b) {
     return a.handle_ == b.handle_ ||
            (a.handle_ != nullptr && b.handle_ != nullptr && a.id() == b.id());
@@ -254,7 +257,8 @@ struct Codec<RRef<T>> {
   static void schema(SchemaBuilder& schema) {
     schema.text("rref<");
     if constexpr (kSendable<T>) {
-      schema.type<T>();  // not type_info_of: a struct may hold references to its own type
+      // Not type_info_of: a struct may hold references to its own type.
+      schema.type<T>();
     } else {
       schema.text(type_info_of<T>().name);
     }
@@ -262,7 +266,8 @@ struct Codec<RRef<T>> {
   }
 };
 
-// Makes the current worker the owner of a value; of the object, if it is given a smart pointer.
+// Makes the current worker the owner of `value`. If `value` is a smart pointer, the worker owns the
+// object that it points to.
 template <class T>
 RRef<object_t<T>> make_rref(T&& value) {
   using Value = std::remove_cvref_t<T>;
@@ -279,7 +284,8 @@ RRef<object_t<T>> make_rref(T&& value) {
   }
 }
 
-// A copy of a value that is not to be given away: make_rref<T>(lvalue).
+// Makes the current worker the owner of a copy of `value`, for a caller that keeps its own:
+// make_rref<T>(lvalue).
 template <class T>
 requires(!std::is_reference_v<T> &&
          std::is_copy_constructible_v<T>) RRef<object_t<T>> make_rref(const T& value) {
@@ -287,7 +293,7 @@ requires(!std::is_reference_v<T> &&
 }
 
 // Runs a function on another worker (or this one) and leaves its result there. CallOptions::timeout
-// runs until the owner has accepted the call.
+// limits the time until the owner has accepted the call.
 template <class R, class... P>
 RRef<object_t<R>> remote(const Destination& to, R (*function)(P...),
                          std::type_identity_t<P>... argument) {
@@ -304,7 +310,7 @@ RRef<object_t<R>> remote(const Destination& to, const Function<R(P...)>& functio
   return rref_internal::remote_call<R, P...>(to, function, std::forward<P>(argument)...);
 }
 
-// Makes an object of a registered class there.
+// Constructs an object of the registered class T on worker `to` and leaves it there.
 template <class T, class... Argument>
 requires rpc_internal::HasConstructor<T, Argument...> RRef<T> remote(const Destination& to,
                                                                      Argument&&... argument) {
@@ -315,7 +321,7 @@ requires rpc_internal::HasConstructor<T, Argument...> RRef<T> remote(const Desti
   return RRef<T>(rref_internal::start_remote(std::move(call), type_info_of<T>()));
 }
 
-// What follows is chosen only when nothing above fits, and only to say why.
+// The compiler chooses the next overloads only if none above fits. They only explain why.
 template <auto... nothing_explicit, class F, class... Argument>
 requires(!rpc_internal::check::kAccepts<F, Argument...>) Explained
     remote(const Destination&, F&&, Argument&&...) {

@@ -1,13 +1,13 @@
-// Keeps the values that live on one worker and its shares in values elsewhere, and lets everybody
-// who waits for either know.
+// Keeps the values that live on one worker and this worker's forks of values elsewhere, and runs
+// the callbacks that wait for either.
 //
-// A thin shell: OwnershipCore decides, under one lock; what it decided is done after the lock was
-// let go, in its order. Values die on the executor.
+// The driver is thin. OwnershipCore decides under one lock. The driver performs the core's actions
+// in order after it has released the lock. Freed values are destroyed on the executor.
 //
 // Thread safety: all methods may be called from any thread. Callbacks run inside the method or on a
-// transport thread, without any lock; they must be short and must not call `close`.
-// Lifetime: shared by the Worker and, for moments, by the handles in use; `close` before the agent,
-// the executor or the runtime end.
+// transport thread, without any lock. They must be short and must not call `close`.
+// Lifetime: the Worker shares this object with the handles in use, which keep it only for moments.
+// Call `close` before the agent, the executor or the runtime is destroyed.
 // Errors: FailedPrecondition (shutting down), RRefLost, InvalidArgument (malformed, wrong type).
 // Protocol: docs/rref_protocol.md.
 #pragma once
@@ -39,7 +39,8 @@ class RRefDriver final : public ReferenceHook, public std::enable_shared_from_th
   RRefDriver(rpc_internal::Agent& agent, Executor& executor, OwnershipLimits limits = {});
   ~RRefDriver() override;
 
-  // Installs this driver in its agent. Once, before the agent starts. Owned by a shared_ptr.
+  // Installs this driver in its agent. Call it once, before the agent starts, when a shared_ptr
+  // owns this driver.
   void attach(const std::shared_ptr<RpcRuntime>& runtime);
 
   // ReferenceHook.
@@ -60,10 +61,10 @@ class RRefDriver final : public ReferenceHook, public std::enable_shared_from_th
   absl::Status explain_failure(const AnyReferencePtr& target, absl::Status status) override
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A value of this worker's own.
+  // Makes this worker the owner of `object` and returns the first handle.
   absl::StatusOr<RRefHandlePtr> own(Object object) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The reference that a `remote` call to `owner` (this worker too) is to fill. The caller sends
-  // `creation` with the call and reports with `creation_failed` if the call fails.
+  // Makes the reference for a `remote` call to `owner`, which may be this worker. The caller sends
+  // `creation` with the call and calls `creation_failed` if the call fails.
   struct Created {
     RRefHandlePtr handle;
     std::string creation;
@@ -74,12 +75,14 @@ class RRefDriver final : public ReferenceHook, public std::enable_shared_from_th
 
   // OK if this handle may be used: it is not lost and the worker is not shutting down.
   absl::Status usable(const Handle& handle) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Calls to an owner fail before its death is told to listeners: from then on its values are lost.
+  // Tells the core that `owner` is dead if the agent knows so. The agent fails its calls to a dead
+  // worker before it tells its listeners; without this, a handle would still seem usable meanwhile.
   void look_after(WorkerId owner) ABSL_LOCKS_EXCLUDED(mutex_);
   bool confirmed(const Handle& handle) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // `then` runs once the owner has confirmed the handle, or with why it never will.
+  // `then` runs with OK once the owner has confirmed the handle, or with the reason why it never
+  // will.
   void when_decided(const Handle& handle, StatusHandler then) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The object behind an owner's handle; without a type while there is none.
+  // The object behind an owner's handle. While there is no object, the result has no type.
   Object owned_object(RRefId rref) const ABSL_LOCKS_EXCLUDED(mutex_);
   void release(const Handle& handle) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -89,17 +92,19 @@ class RRefDriver final : public ReferenceHook, public std::enable_shared_from_th
   const std::string& name() const { return name_; }
   std::string name_of(WorkerId worker) const { return agent_.name_of(worker); }
 
-  // All handles here refer to nothing from now on. What others hold stays.
+  // All handles here refer to nothing from now on. Values that other workers hold stay.
   void begin_shutdown() ABSL_LOCKS_EXCLUDED(mutex_);
   bool drained() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // `then` runs once nothing is owned for others, held here, or on its way (G9).
+  // `then` runs once no value is owned for others, and no reference is held here or on its way
+  // (G9).
   void when_drained(Executor::Task then) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<Leak> leaks() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Gives everything up and fails what waits. Afterwards nothing is sent and every call fails.
-  // Returns once no other thread is inside the agent or the executor on this driver's behalf.
+  // Frees every value, drops every fork and fails everything that waits. Afterwards nothing is sent
+  // and every call fails. Blocks until no other thread is inside the agent or the executor on
+  // behalf of this driver.
   void close() ABSL_LOCKS_EXCLUDED(mutex_);
   OwnershipGauges gauges() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The workers that references tie this one to.
+  // Appends the workers with which this one shares references (see OwnershipCore::append_ties).
   void append_ties(std::vector<WorkerId>& workers) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -108,7 +113,7 @@ class RRefDriver final : public ReferenceHook, public std::enable_shared_from_th
   class Slot;
   using Effect = absl::AnyInvocable<void()>;
 
-  // What is known of a handle here; owned handles of one RRef share it.
+  // The state of one handle. All owned handles of one RRef share one state.
   struct HandleState {
     size_t handles = 0;
     bool decided = false;
@@ -121,7 +126,7 @@ class RRefDriver final : public ReferenceHook, public std::enable_shared_from_th
   };
   struct Arrival {  // a call whose references are not all confirmed
     References references;
-    absl::Status refused;  // of the first that was not adopted at all
+    absl::Status refused;  // error of the first reference that the core refused
     ReferencesHandler then;
   };
 
@@ -133,14 +138,15 @@ class RRefDriver final : public ReferenceHook, public std::enable_shared_from_th
   RRefHandlePtr add_handle(const Handle& handle, WorkerId owner, TypeTag type)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status check_open() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // RRefLost says by name which worker it was; the core knows only ids. Asks the agent.
+  // Adds the worker's name to an RRefLost, because the core knows only ids. Asks the agent, so the
+  // lock must be free.
   absl::Status named(absl::Status status) const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status with_name_of(WorkerId worker, const absl::Status& status) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   uint64_t fetch(WorkerId from, RRefId rref, ObjectHandler then) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Turns what the core decided into what is done after the lock is let go. Everything that an
-  // effect needs leaves the tables here, so that no later event can take it away.
+  // Turns the core's actions into effects, which run after the lock is released. It moves
+  // everything that an effect needs out of the tables, so that no later event can take it away.
   class Collector;
 
   rpc_internal::Agent& agent_;
@@ -155,13 +161,13 @@ class RRefDriver final : public ReferenceHook, public std::enable_shared_from_th
   std::map<Handle, HandleState> handles_ ABSL_GUARDED_BY(mutex_);
   std::map<FetchTicket, Fetch> fetches_ ABSL_GUARDED_BY(mutex_);
   std::map<WaiterId, Arrival> arrivals_ ABSL_GUARDED_BY(mutex_);
-  std::set<RRefId> own_creations_ ABSL_GUARDED_BY(mutex_);  // remote() to this worker
+  std::set<RRefId> own_creations_ ABSL_GUARDED_BY(mutex_);  // remote() to this worker, not accepted
   std::vector<Executor::Task> drained_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t next_waiter_ ABSL_GUARDED_BY(mutex_) = 1;
   size_t performing_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;   // the core is closed: it takes nothing more
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // what that led to is done, or is done at once
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // nothing is sent or scheduled any more
 };
 
 }  // namespace weft::rref_internal

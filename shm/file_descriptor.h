@@ -1,6 +1,6 @@
-// Owns a file descriptor: closes it exactly once.
+// Owns a file descriptor and closes it exactly once.
 //
-// Thread safety: none; a plain value that moves.
+// Thread safety: none. It is a plain value that can be moved.
 #pragma once
 
 #include <unistd.h>
@@ -23,7 +23,7 @@ class FileDescriptor {
   ~FileDescriptor() { reset(); }
 
   bool valid() const { return number_ >= 0; }
-  // -1 if there is none. Still owned by this.
+  // -1 if there is none. This object keeps the ownership.
   int get() const { return number_; }
   void reset() {
     if (valid()) ::close(std::exchange(number_, -1));

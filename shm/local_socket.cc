@@ -49,7 +49,7 @@ absl::Status late(std::string_view what) {
       absl::StrCat("local socket: ", std::string(what), " took longer than allowed"));
 }
 
-// Waits until `events` can be done on the descriptor.
+// Waits until the descriptor is ready for `events`, or has an error.
 absl::Status wait_for(int descriptor, short events, TimePoint deadline, std::string_view what) {
   while (true) {
     int patience = -1;
@@ -61,7 +61,7 @@ absl::Status wait_for(int descriptor, short events, TimePoint deadline, std::str
     }
     pollfd one = {descriptor, events, 0};
     const int ready = ::poll(&one, 1, patience);
-    if (ready > 0) return absl::OkStatus();  // an error shows at the call itself
+    if (ready > 0) return absl::OkStatus();  // the caller's next call reports an error, if any
     if (ready < 0 && errno != EINTR) return failed("poll", errno);
   }
 }
@@ -69,7 +69,7 @@ absl::Status wait_for(int descriptor, short events, TimePoint deadline, std::str
 absl::StatusOr<std::pair<sockaddr_un, socklen_t>> address_of(const std::string& name) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
-  // The first byte, 0, says that the name is abstract.
+  // A first byte of 0 marks an abstract name, so the name starts at the second.
   if (name.empty() || name.size() > sizeof(address.sun_path) - 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("local socket: '", name, "' is no name of a listener"));
@@ -117,7 +117,7 @@ absl::StatusOr<LocalSocket> LocalSocket::connect(const std::string& name, TimePo
                    address.second) != 0) {
     if (errno == EINTR) continue;
     if (errno != EAGAIN) return failed(absl::StrCat("connect to ", name), errno);
-    // The listener's queue is full. Nothing tells when it no longer is.
+    // The listener's queue is full. The kernel does not signal when it has room again.
     if (std::chrono::steady_clock::now() >= deadline) return late("connecting");
     ::poll(nullptr, 0, 1);
   }
@@ -171,7 +171,8 @@ absl::StatusOr<LocalSocket::Message> LocalSocket::receive(TimePoint deadline) {
     if (errno != EAGAIN) return failed("recvmsg", errno);
     WEFT_RETURN_IF_ERROR(wait_for(descriptor_.get(), POLLIN, deadline, "receiving"));
   }
-  // First of all: what was sent is ours from now on, also if the rest is refused.
+  // Take the descriptors before any check: this process owns them now, and must close them also if
+  // the message is refused.
   Message received;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
        header = CMSG_NXTHDR(&message, header)) {
@@ -188,7 +189,7 @@ absl::StatusOr<LocalSocket::Message> LocalSocket::receive(TimePoint deadline) {
     return absl::InvalidArgumentError(
         absl::StrCat("local socket: a message of more than ", kMostBytes, " bytes came"));
   }
-  // Also where this process may open no more.
+  // The kernel also sets this flag if this process may not open more descriptors.
   if ((message.msg_flags & MSG_CTRUNC) != 0) {
     return absl::ResourceExhaustedError("local socket: not all descriptors of a message came");
   }

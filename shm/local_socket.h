@@ -1,17 +1,17 @@
 // Connects processes of one host, so that they can hand each other memory and notice each other's
-// end.
+// death.
 //
-// A listener has a name that nobody can guess or keep: random, in Linux's abstract namespace, which
-// belongs to the network namespace and leaves no file behind. Only processes of the same user, or
-// root's, get through: both ends ask the kernel who the other is. The kernel closes the sockets of
-// whoever dies, and the other end sees that at once.
+// The name of a listener is random, so nobody can guess it. It is in Linux's abstract namespace,
+// which belongs to the network namespace and leaves no file behind. Both ends ask the kernel for
+// the other's user. They accept only processes of the same user or of root. When a process dies,
+// the kernel closes its sockets, and the other end sees this at once.
 //
 // Thread safety: one thread at a time for each direction; closed_by_peer() from any thread.
-// Blocking: connect, accept, send and receive, until their deadline.
-// Errors: Unavailable (nobody listens there, or the far end is gone), DeadlineExceeded,
-// PermissionDenied (another user's process), InvalidArgument (more than fits, or no such name),
-// ResourceExhausted (no descriptors), Internal.
-// Protocol: unix(7), SOCK_SEQPACKET: each send is one receive.
+// Blocking: connect, accept, send and receive block until their deadline.
+// Errors: Unavailable (nobody listens there, or the far end is gone), PermissionDenied (another
+// user's process), InvalidArgument (an invalid name, or a message outside the limits). Also
+// DeadlineExceeded, ResourceExhausted (no descriptors or no memory) and Internal.
+// Protocol: unix(7), SOCK_SEQPACKET: one receive returns exactly what one send sent.
 #pragma once
 
 #include <chrono>
@@ -43,14 +43,15 @@ class LocalSocket {
   LocalSocket(LocalSocket&&) = default;
   LocalSocket& operator=(LocalSocket&&) = default;
 
-  // The descriptors stay the caller's. At least one byte.
+  // `bytes` has at least one byte. The caller keeps the ownership of the descriptors.
   absl::Status send(std::string_view bytes, std::span<const int> descriptors, TimePoint deadline);
   absl::StatusOr<Message> receive(TimePoint deadline);
 
-  // Whether the far end has closed it or died; also where children of its process that were only
-  // forked keep its descriptors.
+  // Whether the far end has closed the connection or died. It also sees the death of a process
+  // whose descriptors live on in forked children, if the kernel has given a pidfd of the process.
   bool closed_by_peer() const;
-  // Ends both directions: the far end sees it closed, and so do waiters here.
+  // Shuts down both directions: the far end sees the connection closed, and so do threads that wait
+  // on it here.
   void shut_down();
 
   pid_t peer_process() const { return peer_; }
@@ -60,11 +61,11 @@ class LocalSocket {
   friend class LocalListener;
   LocalSocket(FileDescriptor descriptor, FileDescriptor process, pid_t peer)
       : descriptor_(std::move(descriptor)), process_(std::move(process)), peer_(peer) {}
-  // Refuses another user's process.
+  // Makes a socket of a connection. PermissionDenied: the far end is another user's process.
   static absl::StatusOr<LocalSocket> known(FileDescriptor descriptor);
 
   FileDescriptor descriptor_;
-  FileDescriptor process_;  // of the far end; none where the kernel does not tell
+  FileDescriptor process_;  // pidfd of the far end; invalid if the kernel did not give one
   pid_t peer_;
 };
 
@@ -72,9 +73,9 @@ class LocalListener {
  public:
   static absl::StatusOr<LocalListener> create();
 
-  // What connect() takes, also in another process; printable.
+  // The argument for connect(), also in another process. It is printable.
   const std::string& name() const { return name_; }
-  // Connections of other users are closed and do not end the wait.
+  // Closes connections of other users' processes and continues to wait.
   absl::StatusOr<LocalSocket> accept(LocalSocket::TimePoint deadline);
 
  private:

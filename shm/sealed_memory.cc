@@ -28,7 +28,7 @@ absl::StatusOr<size_t> whole_pages(size_t size) {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   const size_t machine = static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * page;
   if (size == 0) return absl::InvalidArgumentError("shared memory cannot have 0 bytes");
-  // The kernel sets no bound: it would end other processes for want of memory first.
+  // The kernel does not refuse such a size: it would first kill other processes for lack of memory.
   if (size > machine - page) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "shared memory of ", size, " bytes: this machine has ", machine, " bytes of memory"));
@@ -45,7 +45,7 @@ absl::StatusOr<SealedMemory> SealedMemory::create(const std::string& label, size
   if (::ftruncate(file.get(), static_cast<off_t>(whole)) != 0) {
     return failed("ftruncate", size, errno);
   }
-  // Now, rather than as SIGBUS at the first touch.
+  // Allocate the pages now. Otherwise a lack of memory would raise SIGBUS at the first access.
   if (const int error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(whole)); error != 0) {
     return failed("posix_fallocate", size, error);
   }
@@ -69,12 +69,12 @@ absl::StatusOr<SealedMemory> SealedMemory::adopt(FileDescriptor descriptor, size
 }
 
 absl::StatusOr<SealedMemory> SealedMemory::map(FileDescriptor descriptor, size_t size) {
-  // Page tables are filled here and not fault by fault in the middle of a transfer.
+  // MAP_POPULATE fills the page tables here, so that a transfer takes no page faults.
   void* data =
       ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor.get(), 0);
   if (data == MAP_FAILED) return failed("mmap", size, errno);
-  // A child of fork would keep it alive, and share what it believes to be its own. Refused only by
-  // systems that do not know the advice.
+  // A forked child would keep the memory alive, and would share memory that it takes for its own.
+  // The result is ignored: the call fails only on systems that do not know this advice.
   ::madvise(data, size, MADV_DONTFORK);
   SealedMemory memory;
   memory.descriptor_ = std::move(descriptor);

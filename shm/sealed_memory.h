@@ -1,16 +1,17 @@
-// A piece of memory that several processes of one host see, and that none can pull from under the
-// others.
+// Gives several processes of one host a block of memory whose size none of them can change.
 //
-// It has no name: whoever is to see it is handed its descriptor (shm/local_socket.h), and the
-// kernel frees it with the last process that maps it, however that one ends. Its size is sealed, so
-// an access within it never raises SIGBUS, whatever the others do. What is *in* it is another
-// matter: a process that maps it may write anything at any time, so read what must be checked once,
-// into memory of your own.
+// It has no name: a process that shall map it gets its descriptor (shm/local_socket.h). The kernel
+// frees the memory when the last process that maps it has unmapped it or died. The size is sealed,
+// so an access within it never raises SIGBUS, whatever the other processes do.
 //
-// Thread safety: a value that moves; what the memory holds is for its users to guard.
+// The contents are not protected: each process that maps the memory may write anything at any time.
+// So copy a value that must be checked into private memory first, and read it only once.
+//
+// Thread safety: none. It is a value that can be moved. Its users must synchronize access to the
+// contents.
 // Blocking: create() writes each page once.
-// Errors: InvalidArgument (size 0, not sealed, of another size), ResourceExhausted (no memory, no
-// descriptors), Internal; all name the call and the system's reason.
+// Errors: InvalidArgument (size 0, not sealed, or another size than announced), ResourceExhausted
+// (no memory, no descriptors), Internal. Errors of a system call name the call and the reason.
 // Protocol: memfd_create(2), "File sealing".
 #pragma once
 
@@ -25,22 +26,22 @@ namespace weft {
 
 class SealedMemory {
  public:
-  // `size` bytes of zeros, at least one, rounded up to whole pages. `label` is what
-  // /proc/PID/maps shows.
+  // Makes `size` bytes of zeros, at least one, rounded up to whole pages. /proc/PID/maps shows
+  // `label`.
   static absl::StatusOr<SealedMemory> create(const std::string& label, size_t size);
 
-  // Maps what another process has created and sent. `size` is what it said: it must be what the
-  // memory has, and both size and the seal on it must be fixed for ever.
+  // Maps memory that another process has created and sent. `size` is the size in bytes that this
+  // process announced. InvalidArgument: the memory has another size, or its size can still change.
   static absl::StatusOr<SealedMemory> adopt(FileDescriptor descriptor, size_t size);
 
-  SealedMemory() = default;  // none
+  SealedMemory() = default;  // holds no memory
   SealedMemory(SealedMemory&& other) noexcept;
   SealedMemory& operator=(SealedMemory&& other) noexcept;
   ~SealedMemory();
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
-  // For sending it. Still owned by this.
+  // For sending the memory. This object keeps the ownership.
   int descriptor() const { return descriptor_.get(); }
 
  private:

@@ -12,7 +12,7 @@ namespace weft {
 
 bool WaitWord::sleep(uint32_t seen, TimePoint deadline) {
   timespec left = {};
-  const timespec* limit = nullptr;  // none: waits without
+  const timespec* limit = nullptr;  // null: no time limit
   if (deadline != TimePoint::max()) {
     const auto now = std::chrono::steady_clock::now();
     if (now >= deadline) return false;
@@ -22,7 +22,7 @@ bool WaitWord::sleep(uint32_t seen, TimePoint deadline) {
     limit = &left;
   }
   sleepers.fetch_add(1, std::memory_order_seq_cst);
-  // The kernel compares once more under its own lock: a move in between is not missed.
+  // The kernel compares the number again under its own lock, so no change in between is missed.
   const bool late =
       ::syscall(SYS_futex, &value, FUTEX_WAIT, seen, limit, nullptr, 0) != 0 && errno == ETIMEDOUT;
   sleepers.fetch_sub(1, std::memory_order_seq_cst);

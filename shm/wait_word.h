@@ -1,16 +1,17 @@
-// A number in shared memory that one side moves on and others wait for.
+// Holds a number in shared memory that one side changes and other threads or processes wait for.
 //
-// Waking a sleeper takes a system call, so the side that moves it makes one only if somebody
-// sleeps. Who waits usually looks for a while first (base/spin_policy.h); only then it sleeps.
+// Waking a sleeper takes a system call, so the side that changes the number makes this call only if
+// somebody sleeps. A waiter usually spins for a while (async/spin_policy.h) before it sleeps.
 //
-// It trusts nobody: a process that dies while it sleeps here costs the others a needless system
-// call at each move and no more, and whatever is written here can at worst keep a waiter until its
-// deadline.
+// A process that dies while it sleeps here causes a needless system call at each later change, and
+// nothing else. Whatever another process writes here, a waiter waits at most until its deadline.
 //
-// Thread safety: all methods, from any thread of any process that maps the memory.
-// Lifetime: lies in zeroed shared memory, is never constructed or destroyed; all zeros is 0 and
-// nobody asleep. Blocking: sleep(). Protocol: futex(2), not private; store and count are
-// sequentially consistent, so either the sleeper sees the new number or the mover sees the sleeper.
+// Thread safety: all methods may be called from any thread of any process that maps the memory.
+// Lifetime: a WaitWord lies in zeroed shared memory and is never constructed or destroyed. All
+// zeros means that the number is 0 and nobody sleeps.
+// Blocking: sleep().
+// Protocol: futex(2), not private. The store of the number and the count of sleepers are
+// sequentially consistent. So the sleeper sees the new number, or the writer sees the sleeper.
 #pragma once
 
 #include <atomic>
@@ -27,29 +28,31 @@ struct alignas(64) WaitWord {
 
   uint32_t load() const { return value.load(std::memory_order_acquire); }
 
-  // Everything written before is seen by whoever sees `next`.
+  // Sets the number and wakes the sleepers. A reader that sees `next` also sees all earlier writes
+  // of the caller.
   void move_to(uint32_t next) {
     value.store(next, std::memory_order_seq_cst);
     if (sleepers.load(std::memory_order_seq_cst) != 0) wake();
   }
-  // The same for a number that several sides move; returns the new one.
+  // Adds 1 and wakes the sleepers, for a number that several sides change. Returns the new number.
   uint32_t advance() {
     const uint32_t next = value.fetch_add(1, std::memory_order_seq_cst) + 1;
     if (sleepers.load(std::memory_order_seq_cst) != 0) wake();
     return next;
   }
 
-  // Wakes those that sleep, if there are any, and keeps those from it that are about to.
+  // If there are sleepers, changes the number and wakes them. A Sleeper that is about to sleep then
+  // does not sleep.
   void notify() {
     if (sleepers.load(std::memory_order_seq_cst) != 0) advance();
   }
   class Sleeper;
 
-  // Sleeps while the number is `seen`, until `deadline` at the latest; may return early. Callers
-  // look again. False: nobody woke it before the deadline.
+  // Sleeps while the number is `seen`, until `deadline` at the latest. It may return early, so the
+  // caller must look again. False: nobody woke it before the deadline.
   bool sleep(uint32_t seen, TimePoint deadline);
 
-  // Wakes all that sleep, without a change.
+  // Wakes all sleepers and leaves the number as it is.
   void wake();
 };
 
@@ -75,7 +78,7 @@ class WaitWord::Sleeper {
 static_assert(sizeof(WaitWord) == 64, "the layout is shared between processes");
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
-// Tells the processor that this thread looks at memory in a loop.
+// Tells the processor that this thread reads memory in a loop.
 inline void pause_spinning() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();

@@ -1,27 +1,32 @@
 #!/usr/bin/env bash
-# Runs a group of workers under kills, stops, partitions, resets, full disks and limits, and checks
-# what Weft promises (docs/testing/chaos.md):
+# Runs a group of workers, injects faults (kills, stops, partitions, resets, full disks, limits),
+# and checks what Weft promises (docs/testing/chaos.md):
 #
 #   tools/chaos.sh [--minutes N | --seconds N] [--seed S] [--workers N] [--loopback] [--no-flips]
 #                  [--only KIND,KIND] [--apart S] [--busy N]
 #
-#   --minutes N    how long faults go on (10)
+#   --minutes N    how long faults are injected (10)
 #   --seconds N    the same in seconds, at least 5
-#   --seed S       of the plan of faults and of the workload (1)
-#   --workers N    in the group, 3 to 32 (5)
-#   --loopback     use no namespaces, as where one may not make them
+#
+#   --seed S       the seed of the fault plan and of the workload (1)
+#   --workers N    the number of workers, 3 to 32 (5)
+#
+#   --loopback     use no network namespaces, even where the user may create them
 #   --no-flips     flip no bits
-#   --only KINDS   these kinds of faults alone: kill, stop, partition, one-way, isolate, store-cut,
+#
+#   --only KINDS   inject only these faults: kill, stop, partition, one-way, isolate, store-cut,
 #                  loss, reset, proxy-delay, proxy-truncate, hung-lane, full-disk, file-limit,
 #                  memory-limit, thread-limit, leave; no fail points, no flipped bits
-#   --apart S      seconds between the end of a fault and the next one (they overlap); deaths must
-#                  then be noticed within 0.5 s, hangs within 2.4 s (99 %)
+#
+#   --apart S      seconds between the end of a fault and the next fault (else they overlap); 99 %
+#                  of deaths must then be noticed within 0.5 s, 99 % of hangs within 2.4 s
+#
 #   --busy N       threads per processor that compute all the time (0)
 #
-# Builds in build/chaos, as the release preset does but with fail points. As root, or where users
-# may make namespaces, each worker has a network of its own; elsewhere all is on loopback: no packets
-# are dropped, no connection is reset and no disk is full. The ledgers and logs of a failed run lie
-# in build/chaos/run until the next run.
+# It builds in build/chaos, like the release preset but with fail points. As root, or where users
+# may create namespaces, each worker has a network of its own. Elsewhere all workers use loopback.
+# Then no packet is dropped, no connection is reset and no disk is full. The ledgers and logs of a
+# failed run stay in build/chaos/run until the next run.
 set -euo pipefail
 if [[ " $* " =~ " "(-h|--help)" " ]]; then
   sed -nE '2,/^set /s/^# ?//p' "$0"

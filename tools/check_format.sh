@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fails when a C++ file that git does not ignore differs from what clang-format makes of it.
+# Fails if clang-format would change a C++ file that git does not ignore.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""Fails when a file breaks a rule of the rooms, naming the file, the line and the rule.
+"""Fails if a file breaks a rule of the rooms. It names the file, the line and the rule.
 
-Usage: check_layers.py [--write] [ROOT]     (ROOT: the repository, by default the one this script lies in)
+Usage: check_layers.py [--write] [ROOT]     (ROOT: the repository, by default that of this script)
 
 A room is a folder with one purpose. ROOMS below is the only list of them. Rules:
-  1. A room includes itself and the rooms that its entry names, which stand above it in the list: there
-     are no cycles. A BRIDGE is one file that may include a further room. Tests may include anything,
-     examples and bench/ what ROOMS says.
-  2. internal/ belongs to its room: no other room includes it, except for tests.
-  3. A target made without TORCH in CMakeLists.txt includes no LibTorch header, not through another
-     header of the tree either. base, shm and async include no gRPC and no protobuf. A state machine
+  1. A room includes itself and the rooms that its entry names. They stand above it in the list, so
+     there are no cycles. A BRIDGE is one file that may include a further room. Tests may include
+     anything. Examples and bench/ include what ROOMS says.
+  2. internal/ belongs to its room. No other room includes it, except for tests.
+  3. A target without TORCH in CMakeLists.txt includes no LibTorch header, not even through another
+     header of the tree. base, shm and async include no gRPC and no protobuf. A state machine
      (STATE_MACHINES) includes no gRPC, and itself no mutex, thread or executor.
-  4. Files of the tree are included as "weft/ROOM/FILE.h". Only examples and bench include weft/weft.h.
-  5. What an installed header (HDRS) includes of the tree is installed too.
-  6. Internals of a room and its subrooms are in namespace weft::NAME_internal, NAME being its top
-     folder. Other rooms may only forward-declare there. There is no weft::internal.
+  4. Files of the tree are included as "weft/ROOM/FILE.h". Only examples and bench include
+     weft/weft.h.
+  5. If an installed header (HDRS) includes a file of the tree, this file is installed too.
+  6. Internals of a room and its subrooms are in namespace weft::NAME_internal, where NAME is its
+     top folder. Other rooms may only forward-declare there. There is no weft::internal.
   7. No two files define a type under one qualified name.
-  8. The map in README.md and the picture in docs/design.md are the ones that ROOMS gives. --write
-     writes them.
+  8. The map in README.md and the picture in docs/design.md match ROOMS. --write writes them.
 """
 
 import functools
@@ -92,7 +92,7 @@ MAP_END = "<!-- /rooms -->"
 
 @functools.lru_cache(maxsize=None)
 def includes_of(path):
-    """(line number, quote, name) of each #include in a file."""
+    """Returns (line number, quote, name) of each #include in a file."""
     found = []
     for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
         match = INCLUDE.match(line)
@@ -102,7 +102,7 @@ def includes_of(path):
 
 
 def room_of(place):
-    """The room that a path of the tree lies in: the deepest one; None outside all rooms."""
+    """Returns the deepest room that contains a path of the tree. None outside all rooms."""
     parts = place.split("/")[:-1]
     for length in range(len(parts), 0, -1):
         if "/".join(parts[:length]) in ROOMS:
@@ -118,13 +118,13 @@ def source_files(root):
 
 
 def in_tree(root, name):
-    """The file that `weft/...` names, or None: generated, or not of this tree."""
+    """Returns the file that `weft/...` names. None if it is generated, or not of this tree."""
     path = root / name.removeprefix("weft/")
     return path if name.startswith("weft/") and path.is_file() else None
 
 
 def check_list():
-    """A room's entry names rooms that stand before it."""
+    """Checks that the entry of a room names only rooms that stand before it."""
     seen = []
     for room, (_, below) in ROOMS.items():
         for other in below if below != "PUBLIC" else []:
@@ -163,7 +163,7 @@ def check_includes(root):
 
 
 def libraries(root):
-    """(target name, has TORCH, files, those of HDRS) of every weft_library in the tree's rooms."""
+    """(target name, has TORCH, files, files of HDRS) of every weft_library in the tree's rooms."""
     for room in ROOMS:
         lists = root / room / "CMakeLists.txt"
         if not lists.is_file():
@@ -179,7 +179,7 @@ def libraries(root):
 
 
 def chain_to(root, path, forbidden, seen):
-    """The includes that lead from a file to a forbidden header, or None."""
+    """Returns the includes that lead from a file to a forbidden header, or None."""
     seen.add(path)
     for number, _, name in includes_of(path):
         place = f"{path.relative_to(root)}:{number}"
@@ -221,8 +221,8 @@ def check_installed(root):
 
 
 def declarations(text):
-    """(line, namespace, statement, defines) of each declaration at namespace scope. Anonymous
-    namespaces are left out. A statement is a list of tokens up to its `;` or `{`."""
+    """(line, namespace, statement, defines) of each declaration at namespace scope, without
+    anonymous namespaces. A statement is a list of tokens up to its `;` or `{`."""
     scopes, statement, line, start = [], [], 1, 1
     for match in TOKEN.finditer(text):
         token = match[0]
@@ -269,7 +269,7 @@ def without_template(statement):
 
 
 def defined_type(statement, body):
-    """The name of the type, alias or concept that a statement defines, or None."""
+    """Returns the name of the type, alias or concept that a statement defines, or None."""
     statement = without_template(statement)
     if len(statement) < 2:
         return None
@@ -323,13 +323,14 @@ def check_names(root):
 
 
 def room_map():
-    """The Markdown table of README.md: top folders only."""
+    """Returns the Markdown table of README.md. It has top folders only."""
     rows = [f"| `{room}/` | {purpose} |" for room, (purpose, _) in ROOMS.items() if "/" not in room]
     return "\n".join(["| folder | what it is for |", "|---|---|", *rows])
 
 
 def room_picture():
-    """The Mermaid graph of docs/design.md: top folders, and what each needs beyond what these need."""
+    """Returns the Mermaid graph of docs/design.md: top folders, each with the
+    dependencies that do not follow from others."""
     needs = {}
     for room, (_, below) in ROOMS.items():
         if below == "PUBLIC":

@@ -3,8 +3,8 @@
 #
 #   tools/fuzz.sh [--seconds N] [--jobs N] [target ...]
 #
-# Without targets: all. Each runs for 600 seconds, two at a time. What it finds lies in
-# build/fuzz/findings/TARGET, what it learned in build/fuzz/corpus/TARGET. Fails on a finding.
+# Without targets it runs all of them. Each runs for 600 seconds, two at a time. Findings are in
+# build/fuzz/findings/TARGET, useful new inputs in build/fuzz/corpus/TARGET. It fails on a finding.
 # docs/testing/fuzzing.md says what each target checks.
 set -euo pipefail
 if [[ " $* " =~ " "(-h|--help)" " ]]; then
@@ -35,8 +35,8 @@ tools/setup.sh fuzz
 cmake --preset fuzz >/dev/null
 cmake --build build/fuzz --target "${targets[@]/%/_fuzz}" -- -j 2
 
-# An input of a few kilobytes may not ask for much: protobuf alone takes up to 50 MB at once for a
-# length that it has not seen the bytes of.
+# An input of a few kilobytes may not use much memory. The 64 MB are for protobuf: it takes up to 50
+# MB at once for a length whose bytes have not arrived.
 limits=(-max_len=4096 -timeout=10 -malloc_limit_mb=64 -rss_limit_mb=1024)
 export ASAN_OPTIONS=detect_stack_use_after_return=1:quarantine_size_mb=16
 export UBSAN_OPTIONS=print_stacktrace=1
@@ -63,7 +63,7 @@ printf '%-20s %12s %9s %9s %9s\n' target executions exec/s 'new units' findings
 for target in "${targets[@]}"; do
   findings=$(find "build/fuzz/findings/$target" -type f | wc -l)
   executions=$(stat "$target" number_of_executed_units)
-  # No statistics: it did not even end.
+  # No statistics means that the fuzzer did not even finish.
   [[ $findings -eq 0 && -n $executions ]] || failed=1
   printf '%-20s %12s %9s %9s %9s\n' "$target" "${executions:-none}" \
     "$(stat "$target" average_exec_per_sec)" "$(stat "$target" new_units_added)" "$findings"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes .deps/oracles, a Python environment with the whole torch 2.11 wheel (4.7 GB), for the tests
-# that compare with Python's torch or run under torchrun. They are skipped where it does not exist.
+# Makes .deps/oracles, a Python environment with the whole torch 2.11 wheel (4.7 GB). Tests that
+# compare with Python's torch or run under torchrun need it. They are skipped where it does not
+# exist.
 set -euo pipefail
 if [[ " $* " =~ " "(-h|--help)" " ]]; then
   sed -nE '2,/^set /s/^# ?//p' "$0"

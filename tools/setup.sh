@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what Weft is built with and this machine lacks: Debian packages, and LibTorch into
-# .deps/site (1.3 GB, ignored by git). Does and prints nothing when all is there.
+# .deps/site (1.3 GB, ignored by git). If everything is there, it does and prints nothing.
 #
 #   tools/setup.sh [fuzz]     fuzz: libFuzzer and clang's sanitizers as well
 set -euo pipefail
@@ -19,7 +19,7 @@ packages=(
   dataset-fashion-mnist bible-kjv bible-kjv-text
 )
 if [[ ${1:-} == fuzz ]]; then packages+=(libclang-rt-14-dev); fi
-# The wheel's libtorch_cpu needs these two beside it, and no CUDA toolkit.
+# The libtorch_cpu of the wheel needs these two packages, but no CUDA toolkit.
 wheels=(torch==2.11.0 "nvidia-cuda-cupti==13.0.*" "nvidia-cuda-runtime==13.0.*")
 site=.deps/site
 stamp=$site/.installed
@@ -29,7 +29,7 @@ fail() {
   exit 1
 }
 
-# Three tries: a dropped download is the usual reason for a failure here.
+# Three tries, because the usual failure here is a dropped download.
 retry() {
   local try
   for try in 1 2 3; do
@@ -80,8 +80,9 @@ install_torch() {
   mv "$site.partial" "$site"
 }
 
-# LibTorch's Gloo without its headers, which the wheel lacks: taken out of Debian's package, not
-# installed, for Debian's libgloo must never be linked or loaded beside libtorch_cpu.
+# Installs the headers of LibTorch's Gloo, which the wheel lacks. They are taken out of Debian's
+# package, which is not installed: Debian's libgloo must never be linked or loaded beside
+# libtorch_cpu.
 install_gloo_headers() {
   [[ -f .deps/gloo/usr/include/gloo/context.h ]] && return 0
 

@@ -3,8 +3,8 @@
 #
 #   tools/test.sh [dev|release|asan|tsan|clang] [--all] [ctest options ...]
 #
-# Without --all, the tests that start whole jobs run once in a small form; with it they run in every
-# form, and so do the model checker, the install test and the benchmarks' own tests (what CI runs).
+# Without --all, the tests that start whole jobs run once, in a small form. With --all they run in every
+# form, and so do the model checker, the install test and the benchmarks' own tests. CI runs --all.
 # GTEST_FILTER='ReducerCore*' limits the run to some tests, `-R rpc_session` to some executables. dev,
 # the default, also checks layers and formatting. The last line is CTest's result.
 set -euo pipefail
@@ -39,13 +39,14 @@ cmake --preset "$preset" >/dev/null
 cmake --build --preset "$preset" -- -j 2
 
 export ASAN_OPTIONS=detect_stack_use_after_return=1
-# Debian's fontconfig, which draws the curves' text, keeps what it has read until the process ends.
+# Debian's fontconfig, which finds the font of the curves, keeps its data until the process exits.
 export LSAN_OPTIONS=suppressions=$PWD/tools/lsan.supp:print_suppressions=0
 export UBSAN_OPTIONS=print_stacktrace=1
-# Debian's abseil is not instrumented: the reference count of a shared absl::Status is invisible.
+# Debian's Abseil is not instrumented, so TSan does not see the reference count of a shared
+# absl::Status.
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/tools/tsan.supp
-# Debian's gRPC is not instrumented: what it hands from thread to thread looks like a race inside its
-# own templates. The same tests run over the in-process transport.
+# Debian's gRPC is not instrumented. So objects that it passes from thread to thread look like races
+# inside its own templates. The same tests run over the in-process transport.
 if [[ $preset == tsan ]]; then export GTEST_FILTER=${GTEST_FILTER-'-*Grpc*'}; fi
 
 log=build/$preset/test.log

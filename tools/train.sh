@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Trains the main example, one parameter server and N trainers on Fashion-MNIST, from a bare clone:
+# Trains the main example from a bare clone: one parameter server and N trainers on Fashion-MNIST.
 #
 #   tools/train.sh [--trainers N] [options of examples/parameter_server ...]
 #
-# N, 1 to 1023, is 2 unless said otherwise. examples/parameter_server/README.md is about the job.
-# Once it is built, build/release/examples/parameter_server/parameter_server --help lists its
-# options.
+# N is 1 to 1023, by default 2. examples/parameter_server/README.md describes the job. After the
+# build, build/release/examples/parameter_server/parameter_server --help lists its options.
 set -euo pipefail
 if [[ " $* " =~ " "(-h|--help)" " ]]; then
   sed -nE '2,/^set /s/^# ?//p' "$0"
@@ -39,6 +38,6 @@ if ! { cmake --preset release && cmake --build --preset release --target weft_la
 fi
 
 rm -f "$log"
-# Without prefixes the last line is the job's own. The death of one trainer ends only that one.
+# Without prefixes the last line is that of the job itself. If one trainer dies, the others go on.
 exec build/release/worker/weft_launch --nproc-per-node $((1 + trainers)) --no-prefix \
   --on-failure continue -- "$job" "${arguments[@]}"

@@ -4,12 +4,13 @@ or counted twice:
 
   tools/train_under_kills.py [--minutes 5] [--every 15] [--trainers 2] [--durable every-step] ...
 
-Builds build/release if need be. Runs the job once undisturbed and once, with the same options, under
-kills: every so many seconds a random process, a trainer or the server, gets SIGKILL, and weft_launch
-starts it again. Then it reads each trainer's ledger (examples/parameter_server/step_ledger.h) and the
-checkpoints that the job and the server have left, and prints what it found: with --durable every-step
-that no step was done again, and what that costs an undisturbed run. The two test accuracies may
-differ by --tolerance. Exit code 0: every check holds.
+It builds build/release if necessary. It runs the job once undisturbed, and once with the same
+options under kills. Every --every seconds a random process, a trainer or the server, gets SIGKILL,
+and weft_launch restarts it. Then the script reads the ledger of each trainer
+(examples/parameter_server/step_ledger.h) and the checkpoints of the job and of the server. It
+prints the results: with --durable every-step, that no step was repeated, and what this costs an
+undisturbed run. The two test accuracies may differ by --tolerance. Exit code 0 means that every
+check holds.
 """
 import argparse
 import collections
@@ -28,19 +29,19 @@ import sys
 import threading
 import time
 
-LONGEST = 3600  # seconds that a run may take after the kills
+LONGEST = 3600  # the time in seconds that a run may take after the last kill
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 class Failed(Exception):
-    """A promise is broken; the text says which."""
+    """A promise is broken. The text names it."""
 
 
 # ---- the job
 
 
 class Job:
-    """One run under weft_launch; what it prints is kept, and shown with --verbose."""
+    """One run under weft_launch. It keeps the output, and shows it with --verbose."""
 
     def __init__(self, options, folder, trainers, extra):
         self.folder = folder
@@ -80,7 +81,7 @@ class Job:
         return self.process.poll() is None
 
     def rank(self, rank):
-        """The process that has this rank now; None between two incarnations."""
+        """Returns the process that has this rank now. None until the launcher has restarted it."""
         launcher = self.process.pid
         try:
             children = pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
@@ -116,7 +117,7 @@ class Job:
 
 
 def kill_now_and_then(job, options, kills):
-    """Until the time is over; notes each kill."""
+    """Kills processes until the time is over, and counts the kills by rank."""
     dice = random.Random(options.seed)
     end = job.begun + 60 * options.minutes
     while job.runs():
@@ -125,7 +126,8 @@ def kill_now_and_then(job, options, kills):
             time.sleep(0.05)
         if time.monotonic() >= end or not job.runs():
             break
-        # Whatever the dice say, the server is among them, and a trainer.
+        # The first two kills hit the server and trainer 1, so both kinds of processes are always
+        # covered.
         rank = len(kills) if len(kills) < 2 else dice.randrange(1 + options.trainers)
         process = job.rank(rank)
         if process is not None:
@@ -136,11 +138,11 @@ def kill_now_and_then(job, options, kills):
     raise Failed(f"the job ended after {time.monotonic() - job.begun:.0f} s, before the kills did: more --epochs")
 
 
-# ---- what it has left
+# ---- checks of what the job has left
 
 
 def scalars(path):
-    """Name and value of each tensor of one number in a safetensors file."""
+    """Returns name and value of each tensor with one element in a safetensors file."""
     data = path.read_bytes()
     (size,) = struct.unpack("<Q", data[:8])
     found = {}
@@ -168,8 +170,8 @@ def only(values, what):
 
 
 def check_ledger(path, every_step, most_redone):
-    """Follows one trainer's line of steps. Returns its last step, how many steps were done again after
-    each loss, and whether the job went back to its own checkpoint."""
+    """Follows the step sequence of one trainer. Returns its last step, how many steps were repeated
+    after each loss, and whether the job went back to its own checkpoint."""
     last = durable = 0
     redone = []
     loaded = False
@@ -189,7 +191,7 @@ def check_ledger(path, every_step, most_redone):
             elif event == "resumed":
                 if step < durable:
                     raise Failed(f"{where}back at step {step}, but {durable} was durable")
-                if step > last + 1:  # one more: the answer was lost with the server, or the trainer
+                if step > last + 1:  # one more step was applied, and its answer was lost
                     raise Failed(f"{where}step {step} is there, and {last} was the last one asked for")
                 if last - step > most_redone:
                     raise Failed(f"{where}{last - step} steps are done again, at most {most_redone} are promised")
@@ -202,7 +204,7 @@ def check_ledger(path, every_step, most_redone):
 
 
 def check(job, options, server_kills):
-    """Prints and returns how many steps were done again."""
+    """Prints and returns how many steps were repeated."""
     every_step = options.durable == "every-step"
     most = 0 if every_step else options.checkpoint_every  # docs/durable_steps.md, "What is written"
     total = redone = 0
@@ -221,7 +223,7 @@ def check(job, options, server_kills):
     if loaded:
         print("  the job went on from its own checkpoint once: Adam's count says nothing")
         return redone
-    # Adam counts every step of every trainer, whatever the ledgers say.
+    # Adam counts every step of every trainer, independently of the ledgers.
     state = scalars(newest(job.folder / "out/checkpoint") / "optimizer.safetensors")
     adam = only((value for name, value in state.items() if re.fullmatch(r"1/.*/step", name)), "Adam's counts")
     if adam != total:
@@ -263,8 +265,8 @@ def parse():
     parser.add_argument("--checkpoint-every", type=int, default=100, help="of each trainer's steps (100)")
     parser.add_argument("--durable", choices=["checkpoint", "every-step"], default="checkpoint")
     parser.add_argument("--seed", type=int, default=0, help="of victims, weights and order (random)")
-    # The order in which steps arrive is chance: two undisturbed runs of one seed were 0.003 apart, one under kills
-    # 0.002 to 0.004 from its undisturbed one (--limit 5000 and 20000).
+    # The order in which steps arrive is random. Two undisturbed runs of one seed were 0.003 apart.
+    # A run under kills was 0.002 to 0.004 apart from its undisturbed one (--limit 5000 and 20000).
     parser.add_argument("--tolerance", type=float, default=0.01, help="between the two accuracies (0.01)")
     parser.add_argument("--no-plain", action="store_true",
                         help="leave out what is undisturbed: no accuracy to compare with, no cost")
@@ -318,7 +320,7 @@ def main():
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the job ends with this
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # its cleanup stops the job
     try:
         main()
     except Failed as failure:

@@ -49,10 +49,10 @@ absl::Status translate(const std::string& store, std::exception_ptr exception) {
   }
 }
 
-// One thread that makes all calls on one c10d store. Waiters give up at their timeout while the
-// thread may still hang inside c10d: it then keeps itself and the store alive, for nobody. Until
-// it is back, further calls are refused at once, so that none piles up, or begins after its caller
-// was told that it failed.
+// One thread makes all calls on one c10d store. A caller gives up at its timeout, while the thread
+// may still hang inside c10d. The thread then keeps itself and the store alive. Until it is back,
+// further calls are refused at once. So no calls pile up, and none begins after its caller was told
+// that it failed.
 class StoreThread : public std::enable_shared_from_this<StoreThread> {
  public:
   using Task = absl::AnyInvocable<void()>;
@@ -73,7 +73,7 @@ class StoreThread : public std::enable_shared_from_this<StoreThread> {
     return thread.status();
   }
 
-  // Ends the thread after the tasks that are queued, and waits for that unless it hangs.
+  // Stops the thread after the queued tasks. Waits for that unless the thread hangs.
   void stop() ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     stopping_ = true;
@@ -81,7 +81,7 @@ class StoreThread : public std::enable_shared_from_this<StoreThread> {
     while (!ended_ && !hanging_) changed_.wait(mutex_);
   }
 
-  // Runs `function` on the thread; its exceptions become statuses.
+  // Runs `function` on the thread. Its exceptions become statuses.
   template <class Function, class Result = std::invoke_result_t<Function, StorePointer&>>
   absl::StatusOr<Result> call(absl::Duration timeout, Function function)
       ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -108,7 +108,7 @@ class StoreThread : public std::enable_shared_from_this<StoreThread> {
       return answer.get();
     }
     MutexLock lock(mutex_);
-    // Else the thread takes the lock for this task, and says that it is back, after this.
+    // If it is not ready, the thread can clear hanging_ for this task only after this block.
     if (answer.wait_for(std::chrono::seconds(0)) == std::future_status::ready) return answer.get();
     given_up->store(true);
     hanging_ = true;
@@ -139,12 +139,12 @@ class StoreThread : public std::enable_shared_from_this<StoreThread> {
   }
 
   const std::string description_;
-  StorePointer store_;  // used by the thread alone
+  StorePointer store_;  // only the thread uses it
   Mutex mutex_;
   CondVar changed_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool hanging_ ABSL_GUARDED_BY(mutex_) = false;  // in a call that was given up
+  bool hanging_ ABSL_GUARDED_BY(mutex_) = false;  // in a call that its caller has given up
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
@@ -192,7 +192,7 @@ class C10dStore final : public RendezvousStore {
   }
 
   absl::StatusOr<int64_t> add(const std::string& key, int64_t amount) override {
-    // The server parses the old value and ends its process if that is no number.
+    // TCPStore's server parses the old value. If that is no number, it ends its process.
     WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> held, try_get(key));
     int64_t number = 0;
     if (held && !absl::SimpleAtoi(*held, &number)) {
@@ -209,14 +209,14 @@ class C10dStore final : public RendezvousStore {
         std::string held, thread_->call(timeout_, [key, expected, desired](StorePointer& store) {
           return to_text(store->compareSet(key, to_bytes(expected), to_bytes(desired)));
         }));
-    // For an absent key TCPStore answers `expected`; had the key held it, the answer were
-    // `desired`.
+    // If the key is absent, TCPStore answers `expected`. If the key had held `expected`, the answer
+    // would be `desired`.
     if (held == expected && expected != desired) return std::string();
     return held;
   }
 
-  // Looks again and again: c10d's own wait holds the store's only connection, logs its timeouts,
-  // and would keep a hosting process from its own store.
+  // Polls, because c10d's own wait occupies the store's only connection and logs its timeouts. It
+  // would also keep a hosting process from its own store.
   absl::Status wait(const std::vector<std::string>& keys, absl::Duration timeout) override {
     const auto start = std::chrono::steady_clock::now();
     absl::Duration pause = kFirstPoll;
@@ -268,7 +268,7 @@ absl::StatusOr<HostedStore> host_rendezvous_store(const RendezvousOptions& optio
                         worker_internal::listen_on(options.host, options.port));
   HostedStore result;
   result.port = listening.port;
-  // The store closes the socket, also when it fails to start.
+  // The store closes the socket, also if it fails to start.
   WEFT_ASSIGN_OR_RETURN(result.store, open_store(options.host, listening.port, options.timeout,
                                                  options.timeout, listening.socket.release()));
   return result;

@@ -1,12 +1,12 @@
 // Opens the rendezvous store of a job: c10d's TCPStore, hosted by the launcher or by rank 0.
 //
-// Thread safety: all methods may be called from any thread; calls on one store run one after
+// Thread safety: all methods may be called from any thread. Calls on one store run one after
 // another, on a thread of its own.
-// Lifetime: a hosted store serves until it is destroyed; that of open_rendezvous_store longer, see
-// there.
-// Blocking, errors: as rpc/rendezvous_store.h says. Every c10 exception becomes a status. A server
-// that accepts and never answers costs each call the timeout and no more: the thread that hangs in
-// c10d, which cannot be interrupted, is left behind.
+// Lifetime: a hosted store serves until it is destroyed. A store of open_rendezvous_store may serve
+// longer, see there.
+// Blocking, errors: as in rpc/rendezvous/rendezvous_store.h. Every c10 exception becomes a status.
+// If a server accepts and never answers, each call takes no longer than its timeout. The thread
+// that hangs in c10d cannot be interrupted and is left behind.
 #pragma once
 
 #include <cstdint>
@@ -35,15 +35,16 @@ struct HostedStore {
 // host on all interfaces. Errors: AlreadyExists (port in use), NotFound (unknown host).
 absl::StatusOr<HostedStore> host_rendezvous_store(const RendezvousOptions& options);
 
-// Connects to a server; waits for it to appear. Errors: DeadlineExceeded naming host and port,
-// Unavailable (what answers there is no TCPStore).
+// Connects to a server, and waits until there is one. Errors: DeadlineExceeded (names host and
+// port), Unavailable (the server there is no TCPStore).
 absl::StatusOr<std::unique_ptr<RendezvousStore>> connect_rendezvous_store(
     const RendezvousOptions& options);
 
-// Hosts or connects, as the launch environment says. All who host at one address in this process
-// share one store (and the timeout of the first), which ends with the last of them. A worker that
-// hosts leaves it to the next one at this address, if it ends by `shutdown` or the others go on
-// without it. If no other comes, that store serves until the process ends.
+// Hosts or connects, as the launch environment says. All users in this process that host at one
+// address share one store, with the timeout of the first user. It stops with the last of them.
+// A worker that hosts keeps the store for the next user at this address, if it leaves by `shutdown`
+// or the others go on without it. If there is no next user, the store serves until the process
+// exits.
 absl::StatusOr<std::unique_ptr<RendezvousStore>> open_rendezvous_store(
     const LaunchEnvironment& environment, absl::Duration timeout = absl::Seconds(60));
 

@@ -15,7 +15,7 @@
 namespace weft {
 namespace {
 
-// Never throws: it runs while the process ends.
+// Must not throw, because it runs while the process is stopping.
 void report_failure(std::string_view message) noexcept {
   try {
     std::cerr << message << std::endl;
@@ -53,11 +53,11 @@ std::string describe_current_exception(std::string_view what) {
 }  // namespace
 
 std::string worker_internal::error_file_text(std::string_view message, int64_t unix_seconds) {
-  // Without a "py_callstack", in whose place torchrun shows the message.
+  // There is no "py_callstack": torchrun would show it in place of the message.
   const nlohmann::json text = {{"message",
                                 {{"message", std::string(message)},
                                  {"extraInfo", {{"timestamp", std::to_string(unix_seconds)}}}}}};
-  // Whatever bytes a message holds, the file is valid.
+  // The file is valid JSON, whatever bytes the message holds.
   return text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

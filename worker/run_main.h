@@ -1,11 +1,11 @@
-// Runs a program's main function so that an exception ends it with a message that the launcher
-// shows: on standard error, and in the file that TORCHELASTIC_ERROR_FILE names.
+// Runs a program's main function and reports an exception to the launcher: the message goes to
+// standard error and to the file that TORCHELASTIC_ERROR_FILE names.
 //
 //   int main(int argc, char** argv) { return weft::run_main(argc, argv, train); }
 //
-// Thread safety: call once, from main.
-// Errors: an exception of `f` becomes exit code 1; one that leaves any other thread's function, or
-// a noexcept function, is written in the same way before the process aborts.
+// Thread safety: call it once, from main.
+// Errors: an exception of `f` becomes exit code 1. If an exception leaves the function of another
+// thread, or a noexcept function, the message is written in the same way before the process aborts.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ int run_main(int argc, char** argv, const std::function<int(int argc, char** arg
 
 namespace worker_internal {
 
-// What torchrun and weft_launch read: {"message": {"message": ..., "extraInfo": ...}}.
+// The format that torchrun and weft_launch read: {"message": {"message": ..., "extraInfo": ...}}.
 std::string error_file_text(std::string_view message, int64_t unix_seconds);
 
 }  // namespace worker_internal

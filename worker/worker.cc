@@ -30,16 +30,16 @@
 namespace weft {
 namespace {
 
-// How long a worker that ends waits for handlers that run, once it waits for nobody else.
+// How long a worker that leaves waits for its running handlers, once it waits for no other worker.
 constexpr Nanoseconds kLeaveTime = std::chrono::seconds(1);
-// How long a worker that ends waits for the store.
+// How long a worker that leaves waits for the store.
 constexpr Nanoseconds kStoreTime = std::chrono::milliseconds(500);
 
 absl::Status has_ended() {
   return with_ran(absl::FailedPreconditionError("this worker has been shut down"), Ran::kNo);
 }
 
-// Handlers run side by side on the executor: each on one thread of LibTorch's.
+// Handlers run in parallel on the executor, so each computes on one thread of LibTorch.
 void use_one_torch_thread() {
   if (std::getenv("OMP_NUM_THREADS") == nullptr) at::set_num_threads(1);
 }
@@ -49,7 +49,7 @@ std::unique_ptr<Transport> make_transport(const WorkerOptions& options, Clock& c
   GrpcTransportOptions grpc;
   grpc.listen_address = absl::StrCat(options.effective_listen_host(), ":0");
   grpc.spin = options.spin;
-  // Half of what a worker that leaves may take.
+  // Half of the time that leaving may take.
   grpc.grace = kLeaveTime / 2;
   return std::make_unique<GrpcTransport>(clock, grpc);
 }
@@ -74,7 +74,7 @@ JoinRequest join_request(const WorkerOptions& options, std::string address) {
 
 }  // namespace
 
-// Members are in the order in which they are made, and end in the reverse one.
+// Members are declared in the order in which they are made. They are destroyed in reverse order.
 class Worker::Stack {
  public:
   explicit Stack(WorkerOptions options)
@@ -91,16 +91,17 @@ class Worker::Stack {
   Stack(const Stack&) = delete;
   Stack& operator=(const Stack&) = delete;
 
-  // Blocks until the group is complete. The runtime that it gives keeps `self`.
+  // Blocks until the group is complete. The runtime that it returns keeps `self` alive.
   absl::StatusOr<std::shared_ptr<rpc_internal::WorkerRuntime>> join(
       const std::shared_ptr<Stack>& self);
 
   bool has_ended() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends everything, on a thread of its own that keeps `self` and `runtime` until it is done: a
-  // handler that never returns must not hold up ~Worker. False: it was ended before.
+  // Stops everything, on a thread that keeps `self` and `runtime` until it is done. A thread is
+  // needed because a handler that never returns must not block ~Worker. False: it was called
+  // before.
   bool begin_end(ShutdownOptions options, std::shared_ptr<Stack> self,
                  std::shared_ptr<RpcRuntime> runtime) ABSL_LOCKS_EXCLUDED(mutex_);
-  // After `ended` is complete: waits for the thread. Otherwise: leaves it to itself.
+  // If `ended` is complete, waits for that thread. Otherwise detaches it.
   void let_go_of_end() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const WorkerOptions& options() const { return options_; }
@@ -108,14 +109,14 @@ class Worker::Stack {
   rpc_internal::Agent& agent() const { return *agent_; }
   rpc_internal::Quiescence& quiescence() { return *quiescence_; }
   rpc_internal::Membership& membership() { return *membership_; }
-  // In a dynamic group: shutdown has begun.
+  // Completes when shutdown has begun; for serve in a dynamic group.
   Future<void> begun() const { return begun_.future(); }
   DebugInfo debug_info() const;
   Future<void> ended() const { return outcome_->promise.future(); }
 
  private:
   void end(ShutdownOptions options, const RpcRuntime* runtime);
-  // The others may not expect this incarnation.
+  // The other members may not expect this incarnation.
   bool is_joiner() const { return options_.dynamic || options_.place.restart_count > 0; }
   void make_agent(WorkerId self, const std::vector<WorkerInfo>& members, const JoinRequest& request,
                   const std::shared_ptr<DeathRecords>& list);
@@ -125,7 +126,7 @@ class Worker::Stack {
   absl::Status be_welcomed();
   absl::Status drain(Timeout timeout);
   void end_round();
-  // Without this worker, although it has not said that it leaves.
+  // Whether the group goes on without this worker, although the worker has not said that it leaves.
   bool others_go_on() const {
     return membership_ != nullptr && (options_.dynamic || !membership_->standing().ok());
   }
@@ -134,7 +135,7 @@ class Worker::Stack {
   void stop_traffic();
 
   const WorkerOptions options_;
-  // The group's, which may be hosted here: at least as long as the worker incarnations.
+  // The group's store, which may be hosted here. It lives at least as long as this worker.
   std::shared_ptr<RendezvousStore> store_;
   uint32_t round_ = 0;  // JoinResult::round
   SystemClock clock_;
@@ -143,7 +144,7 @@ class Worker::Stack {
   std::unique_ptr<rpc_internal::Agent> agent_;
   std::unique_ptr<rpc_internal::Quiescence> quiescence_;
   std::unique_ptr<rpc_internal::Membership> membership_;
-  // Shared with its thread, which a store that does not answer may hold.
+  // Shared with its thread, which may hang in a store that does not answer.
   const std::shared_ptr<rpc_internal::StoreThread> store_thread_ =
       std::make_shared<rpc_internal::StoreThread>();
   // Shared with the handles and contexts that are in use.
@@ -152,10 +153,10 @@ class Worker::Stack {
   Promise<void> begun_{nullptr};
   mutable Mutex mutex_;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-  // Made at once, so that a worker can end when no thread is left to be had.
+  // Made in advance, so that a worker can stop even if the system gives no more threads.
   std::unique_ptr<SerialThread> end_ ABSL_GUARDED_BY(mutex_) =
       std::make_unique<SerialThread>(SerialThread::AtEnd::kRun, "the end of a worker");
-  // Shared with the timer that tells of the end while handlers still keep its thread.
+  // Shared with the timer that completes it if handlers still keep the thread after kLeaveTime.
   struct Outcome {
     std::atomic<bool> told{false};
     Promise<void> promise{nullptr};
@@ -204,7 +205,7 @@ absl::StatusOr<std::shared_ptr<rpc_internal::WorkerRuntime>> Worker::Stack::join
     if (is_joiner()) started = be_welcomed();
   }
   if (started.ok()) return runtime;
-  // The others may have met it and be at work in it already.
+  // Some members may have met this worker and may be calling it already.
   (void)begin_end({.graceful = false}, self, runtime);
   (void)ended().result();
   let_go_of_end();
@@ -238,12 +239,14 @@ std::shared_ptr<rpc_internal::WorkerRuntime> Worker::Stack::make_runtime(
   rpc_internal::RuntimeOptions runtime_options;
   runtime_options.parking = {options_.max_queued_calls, options_.byte_credits};
   runtime_options.default_timeout = options_.default_timeout;
-  // Handles hold the runtime and may outlive the Worker: what it uses lives as long.
+  // Handles hold the runtime and may outlive the Worker. So the runtime keeps the stack that it
+  // uses.
   std::shared_ptr<rpc_internal::WorkerRuntime> runtime(
       new rpc_internal::WorkerRuntime(*agent_, executor_, clock_, std::move(registry),
                                       runtime_options),
       [kept = std::shared_ptr<Stack>(self)](rpc_internal::WorkerRuntime* ended) mutable {
-        // Not kept by the deleter itself, which lives as long as weak pointers in the stack.
+        // The deleter lives as long as weak pointers to the runtime, and the stack holds some of
+        // these. So it must not keep the stack itself.
         const std::shared_ptr<Stack> stack = std::move(kept);
         delete ended;
       });
@@ -274,7 +277,7 @@ rpc_internal::Membership::Options Worker::Stack::membership_options(const JoinRe
   return options;
 }
 
-// A joiner is a member once those who were there before know it.
+// A joiner is a member once the members that were there before know it.
 absl::Status Worker::Stack::be_welcomed() {
   const Future<void> joined = membership_->joined();
   if (joined.wait_for(options_.join_timeout)) return joined.result().status();
@@ -345,8 +348,8 @@ absl::Status Worker::Stack::drain(Timeout timeout) {
   return status;
 }
 
-// The group admits nobody any more. All say so before the last phase of the shutdown: until that
-// has ended the rank that hosts the store is there.
+// The group admits no more joiners. Every worker marks the round before the last phase of its
+// shutdown. Until that phase is complete, the rank that hosts the store is there.
 void Worker::Stack::end_round() {
   if (!membership_->standing().ok()) return;  // the others go on without this worker
   store_thread_->run(
@@ -356,15 +359,16 @@ void Worker::Stack::end_round() {
       kStoreTime);
 }
 
-// The others may be on their way into the next round, or go on without this worker: they know no
-// other store than the one that is hosted here.
+// The other workers may be on their way into the next round, or may go on without this worker. They
+// know no other store than the one that is hosted here.
 void Worker::Stack::keep_store() const {
   const LaunchEnvironment& place = options_.place;
   if (options_.store != nullptr || !place.hosts_store()) return;
   worker_internal::keep_hosted_store(place.master_addr, place.master_port);
 }
 
-// Nobody refers to what lives here, and nothing here to what lives elsewhere; or the time is over.
+// Waits until no other worker refers to values here and this worker refers to none elsewhere, or
+// until the time is up.
 void Worker::Stack::wait_until_drained() {
   const auto either = std::make_shared<Promise<void>>(nullptr);  // shared by what completes it
   references_->when_drained([either] { either->set_value(); });
@@ -384,13 +388,14 @@ void Worker::Stack::end(ShutdownOptions options, const RpcRuntime* runtime) {
         kStoreTime);
   }
   rpc_internal::remove_live_runtime(runtime);
-  // Handlers keep threads of the transport, too.
+  // Handlers may keep threads of the transport too, so the wait below has a limit.
   const TimerId late = clock_.call_at(clock_.now() + kLeaveTime, [outcome = outcome_, status,
                                                                   name = agent_->self().name] {
     if (!outcome->tell(status)) return;
     log_warning("worker '", name, "' has left before all its handlers and connections had ended");
   });
-  // A handler on one of the transport's threads may wait for what only a hook ends.
+  // Run the at_stop hooks first: a handler on a transport thread may wait for what only a hook
+  // completes.
   executor_.begin_stop();
   stop_traffic();
   executor_.stop();
@@ -444,7 +449,7 @@ Worker::~Worker() { leave(); }
 void Worker::leave() noexcept {
   if (stack_ == nullptr) return;
   if (stack_->has_ended()) {
-    stack_->quiescence().stop();  // a shutdown that nobody waits for
+    stack_->quiescence().stop();  // a shutdown_async that was not waited for
   } else {
     (void)shutdown_async({.graceful = false});
   }

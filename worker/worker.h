@@ -1,18 +1,20 @@
-// A member of the group: joins it, serves its peers' calls, and leaves it in good order.
+// Joins this process to the group as a worker, serves the calls of its peers, and leaves the group
+// in order.
 //
 //   weft::Worker worker = weft::Worker::join(weft::WorkerOptions::from_env());
 //   ... weft::rpc_sync("worker1", add, a, b) ...
 //   worker.shutdown();
 //
-// Several workers may live in one process; WorkerScope or `to` then choose the one that calls.
+// Several workers may be in one process. WorkerScope or `to` then choose the one that calls.
 //
-// Thread safety: all methods may be called from any thread, but for moving and destroying.
-// Lifetime: destroying a worker that was not shut down leaves the group without waiting for it, but
-// for a second at most for its own handlers: those that still run are left behind with all that
-// they use.
-// Blocking: join, serve, shutdown.
-// Errors: RpcError. After shutdown to, serve and shutdown are FailedPrecondition; calls by a kept
-// Destination are Cancelled, not executed.
+// Thread safety: all methods may be called from any thread, except moving and destroying.
+// Lifetime: a worker that is destroyed without shutdown leaves the group at once. The destructor
+// waits at most one second for this worker's own handlers. Handlers that still run then are left
+// behind, with everything that they use.
+// Blocking: join, wait_for, serve, shutdown, and the destructor as above.
+// Errors: RpcError. After shutdown, `to`, wait_for, serve and shutdown fail with
+// FailedPrecondition. Calls by a Destination that was made before are Cancelled and not executed.
+// Protocol: docs/membership.md; docs/launch.md, "Joining".
 #pragma once
 
 #include <memory>
@@ -29,10 +31,10 @@
 namespace weft {
 
 struct ShutdownOptions {
-  // From when the last live worker has entered shutdown; unset: WorkerOptions::shutdown_timeout.
-  // The shortest that any worker asks for holds for all.
+  // Counts from when the last live worker has entered shutdown. If it is not set:
+  // WorkerOptions::shutdown_timeout. The shortest timeout of any worker holds for all.
   Timeout timeout = {};
-  // False: leaves at once. The others' calls to this worker fail with Unavailable.
+  // False: the worker leaves at once, and the others' calls to it fail with Unavailable.
   bool graceful = true;
 };
 
@@ -40,11 +42,11 @@ struct ShutdownOptions {
 struct DebugInfo {
   AgentInfo agent;
   size_t executor_threads = 0;
-  size_t owned_values = 0;        // remote objects that live here
-  size_t forks = 0;               // references to them on other workers, or on the way there
-  size_t references = 0;          // held here, to values elsewhere
-  size_t pending_references = 0;  // of those: not confirmed by the owner
-  size_t contexts = 0;            // of distributed autograd
+  size_t owned_values = 0;        // remote objects on this worker
+  size_t forks = 0;               // references to them, on other workers or on their way
+  size_t references = 0;          // on this worker, to values on others
+  size_t pending_references = 0;  // those that the owner has not confirmed
+  size_t contexts = 0;            // distributed autograd contexts
   size_t passes = 0;              // backward passes that run
   size_t recorded_sends = 0;      // transfers of tensors that a backward pass may need
   size_t leases = 0;              // workers that this one exchanges heartbeats with
@@ -52,18 +54,20 @@ struct DebugInfo {
 
 class Worker {
  public:
-  // Joins the group. In a static group it returns when every rank is known. A joiner, that is a
-  // worker of a dynamic group or a rank that was started again, has joined when every member that
-  // lives has welcomed it. Changes the whole process: LibTorch computes on one thread
-  // (at::set_num_threads) unless OMP_NUM_THREADS is set; with gRPC, malloc keeps what is freed, and
-  // in release builds abseil's deadlock detection is off.
+  // Joins the group. In a static group it returns when every rank is known. A joiner is a worker of
+  // a dynamic group, or a rank that was started again. It has joined when every live member has
+  // welcomed it.
+  // Changes the whole process: unless OMP_NUM_THREADS is set, LibTorch computes on one thread
+  // (at::set_num_threads). With gRPC, malloc keeps freed memory, and in release builds abseil's
+  // deadlock detection is off.
   // Errors: InvalidArgument (an option, a registration); ResourceExhausted (the system refuses a
-  // thread, and which); those of the store, and of the address to
-  // listen on (Unavailable, DeadlineExceeded and others). In a static group: what join_static_group
-  // says (a missing rank is named). In a dynamic one: what join_dynamic_group says (AlreadyExists:
-  // a worker of that name lives). Of a joiner besides: PermissionDenied (a member refuses it, and
-  // says why); DeadlineExceeded or Unavailable (a member does not answer it, or it was declared
-  // dead meanwhile).
+  // thread; the text says which); those of the store, and of the address to listen on (Unavailable,
+  // DeadlineExceeded and others).
+  // In a static group also: the errors of join_static_group (a missing rank is named).
+  // In a dynamic group also: the errors of join_dynamic_group (AlreadyExists: a worker of that name
+  // is alive).
+  // For a joiner also: PermissionDenied (a member refuses it; the text says why); DeadlineExceeded
+  // or Unavailable (a member does not answer, or this worker was declared dead meanwhile).
   static Worker join(WorkerOptions options);
 
   Worker(Worker&&) noexcept;
@@ -72,45 +76,47 @@ class Worker {
 
   WorkerId id() const;
   const std::string& name() const;
-  // All members, this one included, by rank; of each the newest incarnation, dead ones too.
+  // All members by rank, including this one: the newest incarnation of each, also if it is dead.
   std::vector<WorkerInfo> workers() const;
   DebugInfo debug_info() const;
-  // OK while this worker is a member. Unavailable: the others hold it for dead, and who declared it
-  // so; all its calls fail, and the process may join again as a new incarnation.
+  // OK while this worker is a member. Unavailable: it was declared dead, and the text says by whom.
+  // Then all its calls fail. The process may join again as a new incarnation.
   absl::Status standing() const;
 
-  // For the verbs: rpc_sync(worker.to("worker1"), ...).
+  // The destination of a verb: rpc_sync(worker.to("worker1"), ...).
   Destination to(std::string_view worker, CallOptions options = {}) const;
   void set_default_timeout(Timeout timeout);
 
-  // A live worker of this name: at once, or when one joins (a restarted one is a new incarnation
-  // with the old name). Errors: DeadlineExceeded; zero waits without limit.
+  // Returns a live worker of this name, at once or when one joins. A restarted worker is a new
+  // incarnation with the old name. DeadlineExceeded: none joined in time. A timeout of zero means
+  // no limit.
   WorkerInfo wait_for(std::string_view worker, Timeout timeout) const;
   Future<WorkerInfo> wait_for_async(std::string_view worker, Timeout timeout) const;
 
-  // Returns when every other live worker has entered shutdown or left. In a dynamic group: when
-  // this worker's shutdown has begun.
+  // Returns when every other live worker has entered shutdown or left. In a dynamic group it
+  // returns when this worker's shutdown begins.
   void serve();
 
-  // Waits until the whole group is quiet: every live worker has entered, no call runs, nested ones
-  // and continuations included, no reference is on its way. Then leaves. Not from a handler.
-  // In a dynamic group it waits for this worker alone: until it has no calls in either direction,
-  // and nobody refers to its values.
-  // Errors: DeadlineExceeded naming the workers that were not quiet in time and what each was at
-  // (the oldest call that it serves or waits for), or who refers to what.
-  // This worker has left even then; handlers that still run a second later are left behind with all
-  // that they use.
+  // Waits until the whole group is quiescent, and then leaves. This means that every live worker
+  // has entered shutdown, no call runs (nested ones and continuations included), and no reference
+  // is on its way. Do not call it from a handler.
+  // In a dynamic group it waits only until this worker has no calls in either direction, and no
+  // other worker refers to its values.
+  // DeadlineExceeded: the text names the workers that were not quiescent in time. It says what each
+  // was doing (the oldest call that it serves or waits for), or who refers to what. This worker has
+  // left even then. Handlers that still run one second later are left behind, with everything that
+  // they use.
   void shutdown(ShutdownOptions options = {});
   void shutdown(Timeout timeout) { shutdown(ShutdownOptions{.timeout = timeout}); }
-  // Without waiting. The future has no executor of its own; this object must live until it is
-  // complete, or the worker leaves at once.
+  // Does not wait. The future has no executor of its own. This object must live until the future is
+  // complete. If it is destroyed earlier, the worker leaves at once.
   Future<void> shutdown_async(ShutdownOptions options = {});
 
-  // What the rooms above rpc are given. Keeps everything that a call needs.
+  // For the rooms above rpc. The runtime keeps everything alive that a call needs.
   const std::shared_ptr<RpcRuntime>& runtime() const { return runtime_; }
 
  private:
-  class Stack;  // one of each part; shared with the thread that ends it and with open handles
+  class Stack;  // all parts; shared with the runtime and with the thread that stops the worker
 
   explicit Worker(std::shared_ptr<Stack> stack);
   void leave() noexcept;
@@ -119,7 +125,7 @@ class Worker {
   std::shared_ptr<RpcRuntime> runtime_;
 };
 
-// Makes `worker` the one that this thread's verbs mean, for its own lifetime.
+// While it lives, the verbs on this thread call from `worker`.
 class WorkerScope {
  public:
   explicit WorkerScope(const Worker& worker) : guard_(scope_of(worker)) {}

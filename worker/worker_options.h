@@ -1,4 +1,4 @@
-// What a worker needs to know before it joins: its place in the group and its limits.
+// Holds what a worker needs to know before it joins: its position in the group and its limits.
 //
 // Thread safety: a plain value.
 // Errors: from_env throws RpcError (InvalidArgument naming every variable that is missing or bad).
@@ -25,55 +25,58 @@ namespace weft {
 class LeafObserver;
 
 struct WorkerOptions {
-  // The place that the launcher gave this process (weft_launch, torchrun, or set by hand).
-  // Launchers count their ranks, so RANK is below WORLD_SIZE there in a dynamic group too.
+  // The options from the launcher's variables (weft_launch, torchrun, or set by hand). Launchers
+  // count their ranks, so RANK is below WORLD_SIZE in a dynamic group too.
   static WorkerOptions from_env();
 
-  // Rank, world size, where the store is, which restart this is.
+  // Rank, world size, address of the store, and number of restarts.
   LaunchEnvironment place = {};
   std::string name = {};  // unique in the group; empty: "worker<rank>"
 
-  Timeout default_timeout = std::chrono::seconds(60);   // of calls that name none
-  Timeout shutdown_timeout = std::chrono::seconds(60);  // of shutdowns that name none
+  Timeout default_timeout = std::chrono::seconds(60);   // of calls without a timeout
+  Timeout shutdown_timeout = std::chrono::seconds(60);  // of shutdowns without a timeout
   Timeout join_timeout = std::chrono::seconds(60);      // of each part of joining
 
-  size_t threads = 2;         // handlers at work at the same time, not counting those that wait
-  size_t max_threads = 1024;  // waiting ones included
-  // What may be on its way to one peer, or wait in its queue, before further calls wait here; and
-  // how many may wait here before calls are refused (ResourceExhausted).
+  size_t threads = 2;         // handlers that work at the same time, without those that wait
+  size_t max_threads = 1024;  // including those that wait
+  // Credits: how many calls and bytes may be on their way to one peer, or wait in its queue.
+  // Further calls wait here. If more than the queue's limits wait, calls are refused with
+  // ResourceExhausted.
   uint64_t call_credits = 4096;
   uint64_t byte_credits = uint64_t{256} << 20;
   size_t max_queued_calls = 65536;
   size_t max_queued_bytes = size_t{1} << 30;
 
-  // How long the thread that reads messages looks for the next one before it sleeps, where they
-  // come quickly and nobody else needs the processor (docs/threading.md); 0: never.
+  // How long the thread that reads messages polls for the next one before it sleeps. It polls only
+  // while messages come quickly and nobody else needs the processor (docs/threading.md). 0: never.
   Nanoseconds spin = std::chrono::microseconds(100);
 
-  // A group without a size: workers join it at any time under their `name`, and shutdown concerns
-  // one worker alone. Rank and world size do not count, and the rank may be any number; but
+  // A dynamic group has no size. Workers join it at any time under their `name`, and shutdown
+  // concerns one worker alone. World size has no meaning there, and the rank may be any number. But
   // rank 0 hosts the store unless the launcher does (place.agent_hosts_store).
   bool dynamic = false;
-  // How long a worker may be silent before the others hold it for dead. The same on all workers of
-  // the group: nothing compares them (rpc/lease_options.h).
+  // How long a worker may be silent before the others suspect it and declare it dead. It must be
+  // the same on all workers of the group, and nothing compares it (rpc/membership/lease_options.h).
   LeaseOptions lease = {};
-  // Told of workers that join, leave and die, on this worker's executor; why, for those that died.
+  // Called on this worker's executor when a worker joins, leaves or dies. `why` is the reason of a
+  // death.
   std::function<void(const WorkerInfo& worker, MemberChange change, const absl::Status& why)>
       on_member_change = nullptr;
 
-  // Where peers reach this worker. Empty: loopback if the store is there too, else the host's name.
+  // The host at which peers reach this worker. Empty: loopback if the store is there too, otherwise
+  // this machine's host name.
   std::string listen_host = {};
 
-  // Functions beside the catalogue's, for this worker alone.
+  // Functions of this worker alone, in addition to those of the catalogue.
   RegistryBuilder registry = {};
-  // ATen operators that peers may run here by name (rpc/aten.h), such as "aten::add.Tensor".
+  // ATen operators that peers may run here by name (rpc/aten/aten.h), such as "aten::add.Tensor".
   std::vector<std::string> allow_operators = {};
 
-  // Sees every gradient of a backward pass here (dist_autograd/leaf_observer.h). Shared: a pass
-  // that is left behind may still use it.
+  // Sees every gradient of a backward pass on this worker (dist_autograd/graph/leaf_observer.h).
+  // Shared, because a pass that is left behind may still use it.
   std::shared_ptr<LeafObserver> leaf_observer = nullptr;
 
-  // Null: the store that the launch environment names. Shared: the worker keeps it as long as it
+  // Null: the store that the launch environment names. Shared, because the worker keeps it while it
   // lives, and several workers of one process may use the same.
   std::shared_ptr<RendezvousStore> store = nullptr;
   // Null: gRPC.
@@ -81,7 +84,7 @@ struct WorkerOptions {
 
   std::string effective_name() const;
   std::string effective_listen_host() const;
-  // InvalidArgument naming the field and its value.
+  // InvalidArgument; the text names the field and its value.
   absl::Status validate() const;
 };
 

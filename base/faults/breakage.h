@@ -1,4 +1,4 @@
-// Switches rules of the protocols off on purpose, so that tests can show that the break is noticed.
+// Lets a test switch off a rule of a protocol, to check that a run or a test finds the violation.
 //
 // `if (WEFT_BREAK(rule)) ...` is `if (false) ...` unless the tree is configured with
 // -DWEFT_BREAKAGES=ON. The presets for development do so; release and installed builds do not.

@@ -1,10 +1,13 @@
-// Names the places where a test may kill, stop or delay a process: WEFT_FAIL_POINT("agent.sent").
+// Marks points in the code where a test may kill, stop or delay a process:
+// WEFT_FAIL_POINT("agent.sent").
 //
-// Compiled to nothing unless WEFT_FAIL_POINTS is defined (the CMake option of that name). With it,
-// the environment variable WEFT_FAIL_POINT="NAME:COUNT:ACTION" has the COUNT-th passage of the
-// point NAME, from 1, do ACTION once: kill (SIGKILL), stop (SIGSTOP) or delayN (N milliseconds on
-// the thread that passes). The variable is read at the first passage of any point; one that cannot
-// be read ends the process with exit code 2.
+// A point compiles to nothing unless WEFT_FAIL_POINTS is defined (the CMake option of that name).
+// If it is, the process reads the environment variable WEFT_FAIL_POINT="NAME:COUNT:ACTION" when it
+// first passes any point. It then does ACTION once, at the COUNT-th pass of point NAME (from 1):
+// * kill: SIGKILL
+// * stop: SIGSTOP
+// * delayN: the passing thread sleeps for N milliseconds
+// If the variable has another form, the process exits with code 2.
 //
 // Thread safety: points may be passed on any thread.
 #pragma once
@@ -44,7 +47,7 @@ struct FailPointPlan {
   std::chrono::milliseconds delay{0};
 };
 
-// nullopt: not of the form above.
+// nullopt: `text` does not have the form above.
 inline std::optional<FailPointPlan> parse_fail_point(std::string_view text) {
   const auto number = [](std::string_view digits, int64_t from) -> std::optional<int64_t> {
     int64_t value = 0;

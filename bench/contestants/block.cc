@@ -11,10 +11,10 @@
 namespace weft::bench {
 namespace {
 
-constexpr double kWarmUpShare = 0.1;  // of the block's time, spent before it
+constexpr double kWarmUpShare = 0.1;  // of the block's time, in addition to it
 constexpr int64_t kFewestCalls = 2;
-// Of a step without DDP. Communication is a difference of two such times, which noise can make
-// small or negative; no ratio is told from less.
+// Fraction of a step without DDP. The time of communication is a difference of two such times, so
+// noise can make it small or negative. Ratios are not computed from smaller values.
 constexpr double kLeastCommunicationShare = 0.01;
 
 double seconds_between(TimePoint from, TimePoint to) {
@@ -87,8 +87,8 @@ absl::StatusOr<BlockResult> run_one_at_a_time(Client& client, const Row& row, do
                      .usage = usage_of_this_process() - usage_before};
 }
 
-// Counts only between the moment when all slots have been used once and the end of the time, so
-// that neither filling nor draining the window is part of the rate.
+// Counts only from the moment when all slots have been used once until the time is over. So neither
+// filling nor draining the window is part of the rate.
 absl::StatusOr<BlockResult> run_in_flight(Client& client, int depth, double seconds, Clock& clock) {
   const Usage usage_before = usage_of_this_process();
   for (int slot = 0; slot < depth; ++slot) WEFT_RETURN_IF_ERROR(client.start_add(slot));
@@ -136,8 +136,9 @@ absl::StatusOr<BlockResult> run_all_reduces(Rank& rank, const Repetitions& repet
                      .usage = usage_of_this_process() - usage_before};
 }
 
-// A step with DDP right after one without, both begun by all ranks together: the step without ends
-// when the last rank has done it, so that a rank's waiting for a slower one is not communication.
+// Runs a step with DDP right after a step without it. All ranks begin both together. The step
+// without DDP ends when the last rank has done it, so that waiting for a slower rank does not count
+// as communication.
 absl::StatusOr<BlockResult> run_steps(Rank& rank, const Repetitions& repetitions, Clock& clock) {
   std::vector<double> local_us, step_us, difference_us;
   Usage usage;

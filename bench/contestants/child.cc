@@ -14,8 +14,8 @@ absl::StatusOr<Json> done(const absl::Status& status) {
   return Json::object();
 }
 
-// The one place where what a contestant throws becomes a status. LibTorch puts a backtrace below
-// the first line of its messages.
+// The only function that turns a contestant's exceptions into statuses. LibTorch puts a backtrace
+// below the first line of its messages.
 absl::StatusOr<Json> guarded(const Handler& handler, const std::string& verb, const Json& command) {
   try {
     return handler(verb, command);

@@ -1,9 +1,12 @@
-// The life of a contestant process: obeys the driver's commands until told to quit.
+// The main loops of contestant processes: each obeys the driver's commands until it must quit.
 //
-// Commands are objects with a "do": "listen", "serve", "usage", "live" and "quit" for a server,
-// "connect", "run" and "quit" for a client, "listen" (of rank 0 alone), "join", "run" and "quit"
-// for a rank, "listen", "join", "run", "usage" and "quit" for a leader,
-// "join", "usage" and "quit" for a member; every command is answered (see channel.h).
+// Commands are objects with a "do", and every command is answered (channel.h):
+//   Server: "listen", "serve", "usage", "live", "quit".
+//   Client: "connect", "run", "quit".
+//   Rank: "listen" (rank 0 only), "join", "run", "quit".
+//   Leader: "listen", "join", "run", "usage", "quit".
+//   Member: "join", "usage", "quit".
+//
 // Thread safety: none needed; runs on the calling thread.
 // Blocking: until "quit" or until the driver is gone.
 #pragma once

@@ -1,12 +1,13 @@
-// What an RPC system implements to be measured: a server process and a client process.
+// The interface that an RPC system implements to be measured: a server process and a client
+// process.
 //
-// The harness owns the loops and the clock, so that all contestants are timed alike; a contestant
-// only says what one operation is. Every operation checks its result and fails when it is wrong.
+// The harness owns the loops and the clock, so all contestants are timed alike. A contestant only
+// defines one operation. Every operation checks its result and fails if it is wrong.
 //
-// Thread safety: one thread at a time calls a Client or Server; live_objects() and the operations
-// of the far client run at once. Blocking: all methods may block; the driver ends a process that
-// does not answer. Errors: Unimplemented from an operation says that this contestant has no such
-// row.
+// Thread safety: one thread at a time calls a Client or Server. live_objects() may run at the same
+// time as operations of the client. Blocking: all methods may block; the driver kills a process
+// that does not answer. Errors: Unimplemented from an operation means that this contestant has no
+// such row.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +20,22 @@
 
 namespace weft::bench {
 
-// How many elements of a sent tensor the callee reports back, at equal strides, for `send` to
-// check.
+// The number of elements of a sent tensor that the callee returns, at equal strides. `send` checks
+// them.
 inline constexpr int64_t kSampledElements = 64;
 
 class Server {
  public:
   virtual ~Server() = default;
 
-  // Opens the door and returns the text that Client::connect needs. Does not wait for the client.
+  // Opens a port and returns the address that Client::connect needs. Does not wait for the client.
   virtual absl::StatusOr<std::string> listen() = 0;
 
-  // Returns once calls are served; may wait for the client. They are served until close().
+  // Returns when calls are served, and may wait for the client. Calls are served until close().
   virtual absl::Status serve() = 0;
 
-  // Values kept alive for remote references; 0 again once the client has dropped them all.
+  // The number of values kept alive for remote references. It is 0 again when the client has
+  // dropped all.
   virtual int64_t live_objects() { return 0; }
 
   // Leaves the group; may wait for the client's close().
@@ -46,26 +48,27 @@ class Client {
 
   virtual absl::Status connect(const std::string& address) = 0;
 
-  // One `add` of two 2x2 float tensors on the server, its result checked.
+  // Runs one `add` of two 2x2 float tensors on the server and checks the result.
   virtual absl::Status add() = 0;
 
-  // The two halves of add(): the harness starts each slot again as soon as it has finished it.
+  // The two halves of add(). The harness starts a slot again as soon as it has finished it.
   virtual absl::Status start_add(int slot);
   virtual absl::Status finish_add(int slot);
 
-  // A float tensor of `bytes` bytes goes over; the callee gets a tensor of its own and answers with
+  // Sends a float tensor of `bytes` bytes. The callee gets a tensor of its own and answers with
   // kSampledElements elements of it at equal strides. The sampled elements differ from call to
   // call.
   virtual absl::Status send(int64_t bytes);
 
-  // A float tensor of `bytes` bytes goes over, and a tensor of its own comes back.
+  // Sends a float tensor of `bytes` bytes, and gets a tensor of its own back.
   virtual absl::Status echo(int64_t bytes);
 
-  // New context; `add` over there of two local 2x2 leaves; sum here; backward; both gradients
-  // checked; context released.
+  // Makes a context, runs `add` of two local 2x2 leaves on the server, sums here, and runs
+  // backward. It checks both gradients and releases the context.
   virtual absl::Status autograd_round();
 
-  // A value is created over there by `add`, fetched through its reference, the reference dropped.
+  // Creates a value on the server by `add`, fetches it through its reference, and drops the
+  // reference.
   virtual absl::Status rref_life();
 
   // Leaves the group; may wait for the server's close().
@@ -74,8 +77,8 @@ class Client {
 
 struct Contestant {
   std::string name;
-  // Its threads poll even when nothing happens: the driver stops both processes outside their
-  // blocks, or they would take the processors from all others.
+  // True if its threads poll even when nothing happens. The driver stops both processes outside
+  // their blocks, or they would take the processors from all other contestants.
   bool spins_when_idle = false;
   std::function<std::unique_ptr<Server>()> make_server;
   std::function<std::unique_ptr<Client>()> make_client;

@@ -1,4 +1,4 @@
-// The systems that weft_bench knows, one factory each.
+// The systems that weft_bench can measure, one factory each.
 //
 // Thread safety: free functions.
 #pragma once
@@ -12,34 +12,36 @@
 
 namespace weft::bench {
 
-// torch's own C++ RPC stack (TensorPipe agent, RRefs, distributed autograd) over `transport`: "uv"
-// is TCP on loopback, "shm" shared memory with cross-memory attach for tensors. Named "torch uv"
-// and so on.
+// torch's own C++ RPC stack (TensorPipe agent, RRefs, distributed autograd) over `transport`. "uv"
+// is TCP on loopback, "shm" is shared memory with cross-memory attach for tensors. Its name is
+// "torch uv" or "torch shm".
 Contestant torch_contestant(const std::string& transport);
 
-// Plain unary gRPC over TCP on loopback, tensors as bare bytes without LibTorch. Named "grpc
-// unary".
+// Plain unary gRPC over TCP on loopback, with tensors as bare bytes and without LibTorch. Its name
+// is "grpc unary".
 Contestant grpc_contestant();
 
-// One gRPC stream over TCP on loopback, with many small calls in each message. Named "grpc stream".
+// One gRPC stream over TCP on loopback, with many small calls per message. Its name is "grpc
+// stream".
 Contestant grpc_stream_contestant();
 
-// Weft over gRPC on loopback. Named "weft"; "weft blocking" never spins before it sleeps.
+// Weft over gRPC on loopback. Its name is "weft", or "weft blocking" if it never spins before it
+// sleeps.
 enum class Waiting { kSpinning, kBlocking };
 Contestant weft_contestant(Waiting waiting);
 
-// Weft's same-host backend. Who waits looks for the others for `spin` before it sleeps; the tensors
-// lie in the backend's own memory, or elsewhere.
+// Weft's same-host backend. A waiting rank polls for `spin` before it sleeps. The tensors lie in
+// the backend's own memory (kResident) or elsewhere (kCopied).
 enum class Memory { kResident, kCopied };
 RankContestant weft_ranks(const std::string& name, std::chrono::microseconds spin, Memory memory);
 
-// torch's ProcessGroupGloo over TCP on loopback, and c10d::Reducer on it. Named "gloo".
+// torch's ProcessGroupGloo over TCP on loopback, with c10d::Reducer. Its name is "gloo".
 RankContestant gloo_ranks();
 
-// Weft's example of an agent and its observers. Named "weft".
+// Weft's example of an agent and its observers. Its name is "weft".
 CrowdContestant weft_rl();
 
-// Weft's example of ResNet50 in shards. Named "weft pipeline" as a child, "weft" in its rows.
+// Weft's example of ResNet50 in shards. Its child is called "weft pipeline", its rows show "weft".
 CrowdContestant weft_pipeline();
 
 }  // namespace weft::bench

@@ -1,9 +1,8 @@
-// What a system implements to be measured with one process that leads and many that it tells what
-// to do: the agent and the observers of reinforcement learning, the master and the stages of a
-// pipeline.
+// The interface of a system that is measured with one leading process and many members. Examples
+// are the agent and its observers, or the master and the stages of a pipeline.
 //
-// Thread safety: one thread at a time. Blocking: all methods but listen().
-// Errors: Unimplemented from run() says that this contestant has no such row.
+// Thread safety: one thread at a time. Blocking: all methods except listen().
+// Errors: Unimplemented from run() means that this contestant has no such row.
 #pragma once
 
 #include <functional>
@@ -21,17 +20,17 @@ namespace weft::bench {
 class Leader {
  public:
   virtual ~Leader() = default;
-  // Opens the door and returns the text that join() needs, here and on the members.
+  // Opens a port and returns the address that join() needs, here and on the members.
   virtual absl::StatusOr<std::string> listen() = 0;
-  // Returns once all have come.
+  // Returns when all members have joined.
   virtual absl::Status join(const std::string& address, int members) = 0;
-  // About `seconds` of work, which is warmed up and checked before. `amount` is the row's, or the
-  // best one: with so many members, the first ones, or in so many micro-batches.
+  // Measures about `seconds` of work, after a warm-up and a check. `amount` is that of the row, or
+  // the best one: the number of members that take part (the first ones), or of micro-batches.
   virtual absl::StatusOr<BlockResult> run(const Row& row, int64_t amount, double seconds) = 0;
   virtual void close() {}
 };
 
-// Does what the leader says, on threads of its own.
+// Does what the leading process tells it, on threads of its own.
 class Member {
  public:
   virtual ~Member() = default;
@@ -41,7 +40,7 @@ class Member {
 
 struct CrowdContestant {
   std::string name;
-  const std::vector<Row>* rows;  // that it knows
+  const std::vector<Row>* rows;  // the rows that it has
   std::function<std::unique_ptr<Leader>()> make_leader;
   std::function<std::unique_ptr<Member>()> make_member;
 };

@@ -1,13 +1,13 @@
-// What a system of collectives implements to be measured: one of the ranks of a group.
+// The interface that a system of collectives implements to be measured: one rank of a group.
 //
-// The harness owns the loops and the clock, as it does for Client. All ranks are processes of the
-// same program and are given the same calls in the same order. Every operation checks its result
-// and fails when it is wrong.
+// The harness owns the loops and the clock, as for Client. All ranks are processes of the same
+// program and get the same calls in the same order. Every operation checks its result and fails if
+// it is wrong.
 //
 // Thread safety: one thread at a time.
-// Blocking: all methods but listen() may wait for the other ranks; the driver ends a process that
-// does not answer.
-// Errors: Unimplemented, on all ranks alike, says that this contestant has no such row.
+// Blocking: all methods except listen() may wait for the other ranks. The driver kills a process
+// that does not answer.
+// Errors: Unimplemented, on all ranks alike, means that this contestant has no such row.
 #pragma once
 
 #include <functional>
@@ -24,25 +24,26 @@ class Rank {
  public:
   virtual ~Rank() = default;
 
-  // Rank 0 only: opens the door and returns the text that join() needs on all ranks, its own too.
+  // Rank 0 only: opens a port and returns the address that join() needs on all ranks, rank 0
+  // included.
   virtual absl::StatusOr<std::string> listen() = 0;
 
-  // Returns once all ranks have come.
+  // Returns when all ranks have joined.
   virtual absl::Status join(const std::string& address) = 0;
 
-  // Before each block: brings about what the row's operations need, runs one of them and checks the
-  // whole of its result.
+  // Called before each block. Prepares what the operations of the row need, runs one of them, and
+  // checks its whole result.
   virtual absl::Status prepare(const Row& row) = 0;
 
-  // Sums the tensor that prepare() made over all ranks, in place. Sampled elements of it are
-  // written before and checked after, other numbers each time.
+  // Sums the tensor of prepare() over all ranks, in place. Sampled elements are written before and
+  // checked after, with other numbers each time.
   virtual absl::Status all_reduce() = 0;
 
-  // Returns once all ranks have called it; costs little beside a training step.
+  // Returns when all ranks have called it. It costs little compared with a training step.
   virtual absl::Status meet() = 0;
 
-  // Forward, backward, of the bare model and of the model that averages its gradients; the
-  // gradients are undefined before.
+  // Forward and backward of the bare model, and of the model that averages its gradients. Before a
+  // step the gradients are undefined.
   virtual absl::Status local_step() = 0;
   virtual absl::Status ddp_step() = 0;
 

@@ -1,9 +1,9 @@
-// Lines of JSON between the driver and one contestant process, over one socket.
+// Sends and receives lines of JSON between the driver and one contestant process, over one socket.
 //
 // Thread safety: one thread at a time.
 // Lifetime: owns the socket. Not copyable.
-// Errors: Unavailable when the far end is gone, DeadlineExceeded when it does not answer in time,
-// Internal for a line that is not JSON.
+// Errors: Unavailable (the other process is gone), DeadlineExceeded (it does not answer in time),
+// Internal (a line is not JSON).
 #pragma once
 
 #include <string>
@@ -29,10 +29,11 @@ class Channel {
   static absl::StatusOr<std::pair<Channel, Channel>> make_pair();
 
   absl::Status send(const nlohmann::json& message);
-  // Negative `seconds`: without limit.
+  // Negative `seconds`: no limit.
   absl::StatusOr<nlohmann::json> receive(double seconds);
 
-  // Waits for one of them to have a message, or an end, and says which; `channels` is not empty.
+  // Waits until one channel has a message or is closed, and returns its index. `channels` must not
+  // be empty.
   static absl::StatusOr<size_t> wait_for_any(const std::vector<const Channel*>& channels,
                                              double seconds);
 
@@ -40,7 +41,7 @@ class Channel {
 
  private:
   int socket_;
-  std::string received_;  // what came after the last whole line
+  std::string received_;  // the bytes after the last complete line
 };
 
 // An answer is {"code": 0, ...} or {"code": n, "error": text}.

@@ -1,11 +1,11 @@
 // A process that the driver has started, and the channel to it.
 //
 // Thread safety: one thread at a time.
-// Lifetime: the destructor waits until the process has ended, and kills it when it does not obey;
-// tell it to quit first.
-// Blocking: spawn() does not wait for the process; ask() waits for its answer, the destructor for
-// its end, 5 s at most.
-// Errors: NotFound and the like when there is no such program; else those of Channel, and of the
+// Lifetime: the destructor waits until the process has exited and kills it if it does not. Tell it
+// to quit first.
+// Blocking: spawn() does not wait for the process. ask() waits for its answer. The destructor waits
+// for its exit, at most 5 s.
+// Errors: NotFound and similar if there is no such program, otherwise those of Channel and of the
 // answer.
 #pragma once
 
@@ -24,7 +24,8 @@ namespace weft::bench {
 
 class ChildProcess {
  public:
-  // The program's path, then its arguments. The far end of the channel is its kDriverSocket.
+  // `words` are the path of the program and its arguments. The child's side of the channel is
+  // kDriverSocket.
   static absl::StatusOr<ChildProcess> spawn(std::vector<std::string> words);
 
   ChildProcess(ChildProcess&& other) noexcept
@@ -35,7 +36,7 @@ class ChildProcess {
   // Sends the command and waits for the answer.
   absl::StatusOr<nlohmann::json> ask(const nlohmann::json& command, double seconds);
   absl::Status tell(const nlohmann::json& command) { return channel_.send(command); }
-  // The answer to what it was told.
+  // Waits for the answer to an earlier tell().
   absl::StatusOr<nlohmann::json> answer(double seconds);
 
   const Channel& channel() const { return channel_; }
@@ -44,11 +45,11 @@ class ChildProcess {
  private:
   ChildProcess(pid_t id, Channel channel) : id_(id), channel_(std::move(channel)) {}
 
-  pid_t id_;  // 0: moved away
+  pid_t id_;  // 0: moved from
   Channel channel_;
 };
 
-// The descriptor under which a child finds its end of the channel.
+// The descriptor that a child uses as its side of the channel.
 inline constexpr int kDriverSocket = 3;
 
 }  // namespace weft::bench

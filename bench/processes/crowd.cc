@@ -114,7 +114,7 @@ absl::StatusOr<BlockResult> Crowd::run(const Row& row, double seconds) {
 
 void Crowd::stop() {
   resume();
-  // All are told before one is awaited: leaving a group can need the others.
+  // Tell all before waiting for one: to leave a group, a process can need the others.
   for (ChildProcess& process : processes_) process.tell({{"do", "quit"}}).IgnoreError();
   processes_.clear();
 }

@@ -1,6 +1,8 @@
-// A contestant of one process that leads and many members. All run all the time. Rows have an
-// amount (how many members take part, or micro-batches); in a row without one it is this
-// contestant's own best: the amount with which its rows of the same kind were fastest so far.
+// A contestant with one leading process and many members. All processes run all the time.
+//
+// A row may have an amount: the number of members that take part, or of micro-batches. In a row
+// without one, the contestant uses its best amount: the one with which its rows of the same kind
+// were fastest so far.
 //
 // Thread safety, lifetime, blocking and errors: those of Group.
 #pragma once
@@ -23,9 +25,9 @@ class Crowd final : public Group {
     std::string name;
     int members = 1;
     bool amounts_are_members = true;
-    double patience_seconds = 0;  // for a block, besides the usual
-    // Started with `--role leader` or `--role member` behind them: a program and its first
-    // arguments.
+    double patience_seconds = 0;  // for a block, in addition to kPatienceSeconds
+    // A program and its first arguments. It is started with `--role leader` or `--role member`
+    // after them.
     std::vector<std::string> command;
   };
 
@@ -33,18 +35,19 @@ class Crowd final : public Group {
   ~Crowd() override { stop(); }
 
   const std::string& name() const override { return options_.name; }
-  // All that is left idle costs the others nothing, but who polls would.
+  // Always paused when idle: a contestant that polls would cost the others, and a pause costs
+  // nothing.
   bool spins_when_idle() const override { return true; }
   absl::Status start() override;
   void pause() override;
   void resume() override;
   absl::StatusOr<BlockResult> run(const Row& row, double seconds) override;
 
-  // With which amount its rows of this kind were fastest so far; 0: there were none.
+  // The amount with which its rows of this kind were fastest so far. 0: there were none.
   int64_t best_amount(Work work) const;
 
  private:
-  // Of all rounds of a kind of row, by amounts.
+  // The rates of all rounds of one kind of row with one amount.
   struct Rates {
     double sum = 0;
     int rounds = 0;
@@ -56,9 +59,9 @@ class Crowd final : public Group {
   void stop();
 
   const Options options_;
-  std::vector<ChildProcess> processes_;  // the leader first
+  std::vector<ChildProcess> processes_;  // the leading process first
   std::map<Work, std::map<int64_t, Rates>> rates_;
-  std::set<Work> unknown_;  // whose rows its program does not have
+  std::set<Work> unknown_;  // kinds of rows that its program does not have
 };
 
 }  // namespace weft::bench

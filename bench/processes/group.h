@@ -1,10 +1,11 @@
-// A contestant's processes as the driver sees them: start, run a block, stop.
+// The processes of a contestant as the driver uses them: start, run a block, stop.
 //
 // Thread safety: one thread at a time.
-// Lifetime: the destructor ends the processes; they also end when the driver dies.
-// Blocking: every method waits for the processes, at most kPatienceSeconds beyond the block's time.
-// Errors: Unimplemented from run() means the contestant has no such row; after any other error the
-// group must be started again.
+// Lifetime: the destructor stops the processes. They also stop when the driver dies.
+// Blocking: every method waits for the processes, at most kPatienceSeconds longer than the block's
+// time.
+// Errors: Unimplemented from run() means that the contestant has no such row. After any other error
+// the group must be started again.
 #pragma once
 
 #include <string>
@@ -21,7 +22,7 @@ class Group {
   virtual ~Group() = default;
   virtual const std::string& name() const = 0;
   virtual bool spins_when_idle() const = 0;
-  // Ends the processes if they run, and starts new ones.
+  // Stops the processes if they run, and starts new ones.
   virtual absl::Status start() = 0;
   // Between pause() and resume() none of the processes runs.
   virtual void pause() = 0;

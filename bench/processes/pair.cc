@@ -37,7 +37,7 @@ absl::Status ProcessPair::start() {
 
   absl::StatusOr<Json> address = server_->ask({{"do", "listen"}}, kPatienceSeconds);
   if (!address.ok()) return address.status();
-  // Both at once: either side may wait for the other before it answers.
+  // Tell the server first and do not wait: each process may wait for the other before it answers.
   WEFT_RETURN_IF_ERROR(server_->tell({{"do", "serve"}}));
   WEFT_RETURN_IF_ERROR(
       client_->ask({{"do", "connect"}, {"address", address->at("address")}}, kPatienceSeconds)
@@ -88,7 +88,7 @@ absl::StatusOr<BlockResult> ProcessPair::run(const Row& row, double seconds) {
 
 void ProcessPair::stop() {
   resume();
-  // Both are told before either is awaited: leaving a group can need the other side.
+  // Tell both before waiting for one: to leave a group, a process can need the other.
   for (std::optional<ChildProcess>* process : {&client_, &server_}) {
     if (process->has_value()) (*process)->tell({{"do", "quit"}}).IgnoreError();
   }

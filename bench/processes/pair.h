@@ -19,7 +19,7 @@ class ProcessPair final : public Group {
     bool spins_when_idle = false;
     bool pin = false;     // the client to processor 0, the server to processor 1
     std::string program;  // started as `program contestant --name NAME --role server|client ...`
-    std::string child_name = {};  // NAME there; empty: `name`
+    std::string child_name = {};  // NAME in that command; empty: `name`
   };
 
   explicit ProcessPair(Options options) : options_(std::move(options)) {}

@@ -15,10 +15,10 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr double kWarmUpShare = 0.1;
-constexpr double kTrialShare = 0.1;  // of a block; a trial that is shorter is repeated
+constexpr double kTrialShare = 0.1;  // of a block; a shorter trial is repeated
 constexpr int64_t kTrialGrowth = 8;
 
-// A step's time is a small difference of two large ones: it wants more than two of them.
+// A step's communication is a small difference of two large times, so it needs more than two steps.
 int64_t fewest_calls(const Row& row) { return row.work == Work::kDdpStep ? 8 : 2; }
 
 absl::Status of_rank(size_t rank, const absl::Status& status) {
@@ -58,8 +58,8 @@ void RankGroup::resume() {
   for (ChildProcess& process : processes_) process.signal(SIGCONT);
 }
 
-// The answers by rank. The first error is the result: Unimplemented when all have answered, another
-// one at once.
+// Returns the answers by rank, or the first error. Unimplemented is returned when all ranks have
+// answered, another error at once.
 absl::StatusOr<std::vector<Json>> RankGroup::ask_all(const Json& command, double seconds) {
   for (size_t rank = 0; rank < processes_.size(); ++rank) {
     if (const absl::Status told = processes_[rank].tell(command); !told.ok()) {
@@ -132,7 +132,7 @@ absl::StatusOr<BlockResult> RankGroup::run(const Row& row, double seconds) {
 
 void RankGroup::stop() {
   resume();
-  // All are told before one is awaited: leaving a group can need the others.
+  // Tell all before waiting for one: to leave a group, a process can need the others.
   for (ChildProcess& process : processes_) process.tell({{"do", "quit"}}).IgnoreError();
   processes_.clear();
   seconds_per_call_.clear();

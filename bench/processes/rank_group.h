@@ -1,10 +1,11 @@
 // A contestant whose processes are all alike: the ranks of a group that communicates.
 //
-// The ranks run a block's operations without a word from the driver, each the same number of times.
-// That number comes from the block before, and the first time from trials that take ever longer.
+// The ranks run the operations of a block without messages from the driver. Each rank runs the same
+// number of them. The number comes from the block before. The first time it comes from trials that
+// take longer and longer.
 //
-// Thread safety, lifetime, blocking and errors: those of Group. A rank that fails ends its group at
-// once, since the others may wait for it.
+// Thread safety, lifetime, blocking and errors: those of Group. If a rank fails, its group stops at
+// once, because the other ranks may wait for it.
 #pragma once
 
 #include <map>
@@ -23,7 +24,8 @@ class RankGroup final : public Group {
     std::string name;
     int ranks = 2;
     bool pin = false;  // rank r to processor r modulo their number
-    // Started with `--role rank --rank R --ranks N` behind them: a program and its first arguments.
+    // A program and its first arguments. It is started with `--role rank --rank R --ranks N` after
+    // them.
     std::vector<std::string> command;
   };
 
@@ -52,7 +54,7 @@ class RankGroup final : public Group {
   std::map<std::string, double> seconds_per_call_;  // by row
 };
 
-// What the ranks' blocks were together: the slowest rank's times, all ranks' costs.
+// Combines the blocks of all ranks: the times of the slowest rank, and the costs of all.
 BlockResult of_all_ranks(const std::vector<BlockResult>& blocks);
 
 }  // namespace weft::bench

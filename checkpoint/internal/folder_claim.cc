@@ -21,17 +21,19 @@
 namespace weft::checkpoint_internal {
 namespace {
 
-constexpr uint64_t kMaxText = 4096;  // of either file
+constexpr uint64_t kMaxText = 4096;  // bytes that are read of `incarnation` or `lock`
 constexpr absl::string_view kIncarnation = "incarnation ";
 constexpr absl::string_view kOwner = "\nowner: ";
-// Nobody is told when an OFD lock is released. It is held for a rename and a flush.
+// Nothing signals the release of an OFD lock, so take() tries again every kLook. A holder keeps the
+// lock only for a rename, a flush and the removal of old steps.
 constexpr Nanoseconds kLongestWait = std::chrono::hours(1);
 constexpr auto kLook = std::chrono::milliseconds(5);
 
 std::string claim_path(const std::string& folder) { return absl::StrCat(folder, "/incarnation"); }
 std::string lock_path(const std::string& folder) { return absl::StrCat(folder, "/lock"); }
 
-// Whoever took the lock last; it may have been cut off while it wrote its name.
+// The name of the process that took the lock last. It may be incomplete, if the process died while
+// it wrote the name.
 std::string holder_of(const std::string& folder) {
   const absl::StatusOr<std::string> text =
       read_whole_file(lock_path(folder), RegularFile::Links::kRefuse, kMaxText);
@@ -81,14 +83,15 @@ absl::StatusOr<FolderLock> FolderLock::take(const std::string& folder, std::stri
   const std::string path = lock_path(folder);
   const auto deadline = std::chrono::steady_clock::now() + std::min(wait, kLongestWait);
   for (;;) {
-    // Opened anew each time: the lock of a file that was removed excludes nobody.
+    // Open the file anew each time: if it was removed, a lock on the old file excludes nobody.
     const int descriptor =
         ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (descriptor < 0) return file_error("cannot open", path, errno);
     FolderLock lock(descriptor);
     WEFT_ASSIGN_OR_RETURN(const bool locked, lock.try_lock(path));
     if (locked) {
-      // For the messages of others only: a full disk must not stop this one.
+      // The name serves only the errors of other processes, so a failed write (full disk) is no
+      // error here.
       const std::string line(holder);
       if (::ftruncate(descriptor, 0) == 0) {
         (void)!::pwrite(descriptor, line.data(), line.size(), 0);

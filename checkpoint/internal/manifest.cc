@@ -27,7 +27,7 @@ constexpr std::string_view kShardSuffix = ".safetensors";
 
 std::string hex(uint32_t crc) { return absl::StrCat(absl::Hex(crc, absl::kZeroPad8)); }
 
-// The last lines of a manifest whose earlier bytes have this sum.
+// The last lines of a manifest whose earlier bytes have the checksum `crc`.
 std::string tail(uint32_t crc) { return absl::StrCat(",\n  \"crc32\": \"", hex(crc), "\"\n}\n"); }
 
 uint32_t crc32_of(std::string_view bytes) {
@@ -110,7 +110,8 @@ absl::Status check_shard_file(std::string_view file) {
 absl::StatusOr<std::string> render_manifest(const Manifest& manifest) {
   WEFT_RETURN_IF_ERROR(check_info(manifest.info));
   WEFT_RETURN_IF_ERROR(check_names(manifest.shards));
-  using Json = nlohmann::ordered_json;  // in the order of the page; too slow to read a hostile one
+  // ordered_json keeps the order of the page. It is too slow to parse a hostile page with.
+  using Json = nlohmann::ordered_json;
   Json page = {{"format", kFormat},
                {"version", kVersion},
                {"step", uint64_t(manifest.info.step)},
@@ -131,7 +132,7 @@ absl::StatusOr<std::string> render_manifest(const Manifest& manifest) {
   } catch (const Json::type_error&) {
     return absl::InvalidArgumentError("a key or value of the metadata is not UTF-8");
   }
-  body.resize(body.size() - 2);  // the closing "\n}" follows the sum
+  body.resize(body.size() - 2);  // tail() writes the closing "\n}" after the checksum
   return absl::StrCat(body, tail(crc32_of(body)));
 }
 
@@ -154,7 +155,7 @@ absl::StatusOr<Manifest> parse_manifest(std::string_view bytes) {
   WEFT_ASSIGN_OR_RETURN(manifest.info.epoch, number(page, "epoch", INT64_MAX));
   WEFT_ASSIGN_OR_RETURN(manifest.info.world_size, number(page, "world_size", INT64_MAX));
   WEFT_ASSIGN_OR_RETURN(manifest.info.seed, number(page, "seed", UINT64_MAX));
-  if (page.contains("incarnation")) {  // pages of older programs have none
+  if (page.contains("incarnation")) {  // older programs and unclaimed folders write none
     WEFT_ASSIGN_OR_RETURN(manifest.info.incarnation, number(page, "incarnation", kMaxIncarnation));
   }
   const auto metadata = page.find("metadata");

@@ -1,8 +1,9 @@
-// Reads a file that must be a regular one, with every failure named.
+// Reads regular files only, and names the file in every error.
 //
-// Thread safety: belongs to one thread.
+// Thread safety: a RegularFile belongs to one thread.
+// Blocking: file I/O.
 // Errors: NotFound (no such file), FailedPrecondition (a folder, link, pipe or device), DataLoss
-// (ends too early), PermissionDenied, Internal.
+// (the file ends too early), PermissionDenied, Internal.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,7 @@ class RegularFile {
  public:
   enum class Links { kFollow, kRefuse };
 
-  // Never blocks on a pipe. Links::kRefuse concerns the last part of the path only.
+  // Does not block if the path is a pipe. Links::kRefuse applies to the last part of the path only.
   static absl::StatusOr<RegularFile> open(std::string path, Links links);
   RegularFile(RegularFile&& other) noexcept
       : path_(std::move(other.path_)),
@@ -47,7 +48,7 @@ class RegularFile {
 absl::StatusOr<std::string> read_whole_file(const std::string& path, RegularFile::Links links,
                                             uint64_t limit);
 
-// zlib's CRC-32 of the whole file; finds every change of up to 32 neighbouring bits.
+// zlib's CRC-32 of the whole file. It detects every change within 32 neighbouring bits.
 absl::StatusOr<uint32_t> crc32_of_file(const std::string& path, RegularFile::Links links);
 
 }  // namespace weft::checkpoint_internal

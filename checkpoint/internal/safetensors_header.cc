@@ -40,8 +40,8 @@ constexpr std::array<DtypeRow, 16> kDtypes = {{{StateDtype::kF64, "F64", 8},
 
 constexpr size_t kShownCharacters = 80;
 
-// Builds the header from the parser's events, and stops it at the first fault. No document is
-// built: a hostile header costs no more memory than its own size.
+// Builds the header from the parser's events and stops the parser at the first fault. It builds no
+// JSON document, so a hostile header costs no more memory than its own size.
 class HeaderBuilder {
  public:
   using Json = nlohmann::json;
@@ -179,7 +179,8 @@ class HeaderBuilder {
   std::string fault_;
 };
 
-// The tensors must tile the data: no gap could hide bytes, no overlap alias two tensors.
+// Checks that the tensors cover the data exactly. A gap could hide bytes, and with an overlap two
+// tensors would share bytes.
 absl::Status check_places(std::vector<TensorEntry>& tensors, uint64_t data_bytes) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
@@ -210,7 +211,7 @@ absl::Status check_places(std::vector<TensorEntry>& tensors, uint64_t data_bytes
   return absl::OkStatus();
 }
 
-// JSON text of a string; nothing if it is no UTF-8.
+// The JSON text of a string, or nothing if the string is not UTF-8.
 std::optional<std::string> json_string(const std::string& text) {
   try {
     return nlohmann::json(text).dump();
@@ -261,7 +262,7 @@ absl::StatusOr<SafetensorsHeader> parse_header(std::string_view json, uint64_t d
   if (json.empty() || json.front() != '{') {
     return absl::DataLossError("the header does not start with '{'");
   }
-  // nlohmann's lexer takes a NUL for the end of its input: what follows would go unread.
+  // nlohmann's lexer takes a NUL for the end of its input, so the bytes after it would be ignored.
   if (json.find('\0') != std::string_view::npos) {
     return absl::DataLossError("the header holds a NUL byte");
   }

@@ -1,12 +1,13 @@
-// The JSON header of a safetensors file: parsed with every field checked, and written.
+// Parses and writes the JSON header of a safetensors file. Parsing checks every field.
 //
-// A file is: u64 little-endian length of the header, the header, then the tensors' bytes. The
-// header maps each tensor's name to its dtype, shape and place in the bytes; "__metadata__" maps
-// strings to strings. Parsing is stricter than the format's own library where that costs no real
-// file: no unknown fields, no tensor of more than 64 dimensions.
+// A file consists of the header's length (u64, little-endian), the header, and the tensors' bytes.
+// The header maps each tensor's name to its data type, shape and byte offsets. "__metadata__" maps
+// strings to strings. Parsing is stricter than the format's own library, where this refuses no file
+// in practice: it accepts no unknown fields and no tensor with more than 64 dimensions.
 //
 // Thread safety: plain values and functions.
-// Errors: parsing gives DataLoss naming the tensor and the fault; the caller adds the file.
+// Errors of parsing: DataLoss, which names the tensor and the fault. The caller adds the file's
+// name.
 #pragma once
 
 #include <cstdint>
@@ -47,12 +48,12 @@ struct TensorEntry {
   std::string name;
   StateDtype dtype = StateDtype::kF32;
   std::vector<int64_t> shape;
-  uint64_t begin = 0;  // byte offsets from the header's end
+  uint64_t begin = 0;  // begin and end are byte offsets from the end of the header
   uint64_t end = 0;
 };
 
 struct SafetensorsHeader {
-  std::vector<TensorEntry> tensors;  // in the order of their bytes, without gaps
+  std::vector<TensorEntry> tensors;  // in the order of their offsets, without gaps
   std::map<std::string, std::string> metadata;
 };
 
@@ -60,21 +61,22 @@ inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 inline constexpr size_t kMaxDimensions = 64;
 inline constexpr std::string_view kMetadataKey = "__metadata__";
 
-// The length that the file's first 8 bytes announce, checked against the cap and the file's size.
+// The header's length from the file's first 8 bytes. DataLoss: it is above kMaxHeaderBytes, or the
+// file is too short for it.
 absl::StatusOr<uint64_t> parse_header_length(const unsigned char (&bytes)[8], uint64_t file_size);
 
-// `data_bytes`: how many bytes follow the header; the tensors must fill them exactly.
+// `data_bytes` is the number of bytes after the header. The tensors must fill them exactly.
 absl::StatusOr<SafetensorsHeader> parse_header(std::string_view json, uint64_t data_bytes);
 
-// The bytes of a tensor of this shape; nothing if any product leaves int64_t, taking empty
-// dimensions as 1 (strides are computed that way).
+// The number of bytes of a tensor of this shape. Nothing if a dimension is negative, or if a
+// product does not fit int64_t. These products count an empty dimension as 1, as strides do.
 std::optional<uint64_t> checked_bytes(StateDtype dtype, const std::vector<int64_t>& shape);
 
-// Length and header, padded with spaces so that the tensors' bytes start at a multiple of 8.
-// InvalidArgument: a name is reserved or no UTF-8, or the header exceeds the cap.
+// Returns length and header, padded with spaces so that the tensors' bytes start at a multiple of
+// 8. InvalidArgument: a name is reserved, a text is not UTF-8, or the header is too large.
 absl::StatusOr<std::string> render_header(const SafetensorsHeader& header);
 
-// A name from a file, made safe and short enough for a message.
+// A name from a file in quotes, escaped and cut to 80 characters, for a message.
 std::string shown(std::string_view name);
 
 }  // namespace weft::checkpoint_internal

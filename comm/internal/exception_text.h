@@ -1,7 +1,7 @@
-// The text of an error without the C++ stack that LibTorch's what() appends: it goes into messages
-// that users, and other ranks, read.
+// Returns the text of an exception without the C++ stack that LibTorch's what() appends. The text
+// goes into errors that users and other ranks read.
 //
-// Thread safety: plain function.
+// Thread safety: a free function.
 #pragma once
 
 #include <exception>

@@ -28,12 +28,12 @@ using std::chrono::milliseconds;
 using StorePointer = c10::intrusive_ptr<c10d::Store>;
 
 constexpr milliseconds kLongestTimeout = std::chrono::hours(24);
-// That a store has beyond the deadline to say itself that it is late.
+// Time that a store gets beyond the deadline, so that it can report the timeout itself.
 constexpr milliseconds kGrace{2000};
 
 [[noreturn]] void refuse(const std::string& what) { C10_THROW_ERROR(ValueError, what); }
 
-// A server that accepts and never answers would hold c10d for ever.
+// Opens a store with a time limit: c10d waits forever for a server that accepts and never answers.
 StorePointer open_in_time(const std::string& address, milliseconds timeout,
                           std::function<StorePointer()> open) {
   const auto opened = std::make_shared<StorePointer>();  // shared with a call that may hang
@@ -65,14 +65,14 @@ StorePointer open_tcp(const std::string& host, uint16_t port, bool serve, millis
     try {
       return open(true);
     } catch (const c10::Error&) {
-      // In use: by this very process, if it has joined a group of workers at this address; else
-      // the client finds out who it is.
+      // The address is in use. If this process has joined a group of workers at this address, it
+      // serves there itself. Otherwise the client finds out what is there.
       return open(false);
     }
   });
 }
 
-// What the options say goes before what the environment says.
+// Reads the environment. Rank and world size of the options take precedence over it.
 absl::StatusOr<LaunchEnvironment> environment_of(const ProcessGroupOptions& options) {
   return read_launch_environment([&](const char* name) {
     const std::string variable = name;
@@ -82,7 +82,7 @@ absl::StatusOr<LaunchEnvironment> environment_of(const ProcessGroupOptions& opti
     if (variable == "WORLD_SIZE" && options.world_size >= 0) {
       return std::optional<std::string>(absl::StrCat(options.world_size));
     }
-    // Of all that were launched, not of those in this group.
+    // These would count all launched processes, not the ranks of this group.
     const bool of_others = options.rank >= 0 || options.world_size >= 0;
     if (of_others && (variable == "LOCAL_RANK" || variable == "LOCAL_WORLD_SIZE")) {
       return std::optional<std::string>();
@@ -134,7 +134,7 @@ GroupStore open_group_store(ProcessGroupOptions& options) {
     if (method.empty() || method[0] != '/') {
       refuse(absl::StrCat("process group: '", options.init_method, "' is not file:///PATH"));
     }
-    // It tries for five minutes to open a file in a folder that does not exist.
+    // FileStore tries for five minutes to open a file in a folder that does not exist.
     return {open_in_time(absl::StrCat("file ", method), timeout,
                          [method, timeout, size = options.world_size]() -> StorePointer {
                            auto store = c10::make_intrusive<c10d::FileStore>(method, size);
@@ -171,7 +171,7 @@ bool StoreCaller::run(std::function<void()> call, TimePoint deadline) {
       failed = std::current_exception();
     }
     call = nullptr;
-    keep.reset();  // who waits joins the thread; where nobody does, it ends by itself
+    keep.reset();  // the caller joins the thread; if the caller has left, the thread stops itself
     if (failed != nullptr) {
       done.set_exception(std::move(failed));
     } else {

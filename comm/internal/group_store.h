@@ -1,10 +1,11 @@
-// Opens the store over which a process group's ranks find each other, and bounds how long calls on
+// Opens the store over which a process group's ranks find each other, and limits how long calls on
 // it may take.
 //
-// Thread safety: free functions; a StoreCaller is used by one thread at a time. Blocking: until the
-// store answers, no longer than the options' timeout (a call: its deadline) and two seconds more.
-// Errors: c10::ValueError for a method that is none, or variables that are missing or bad;
-// c10::DistNetworkError naming the address that does not answer.
+// Thread safety: free functions. Only one thread at a time may use a StoreCaller.
+// Blocking: until the store answers, at most for the options' timeout (a call: until its deadline)
+// and two seconds more.
+// Errors: c10::ValueError for an unknown init_method and for missing or invalid variables.
+// c10::DistNetworkError names the address that does not answer.
 #pragma once
 
 #include <chrono>
@@ -25,28 +26,29 @@ namespace comm_internal {
 
 struct GroupStore {
   c10::intrusive_ptr<c10d::Store> store;
-  uint32_t attempt = 0;  // how often the launcher has started this rank again
+  uint32_t attempt = 0;  // this rank's attempt: how often the launcher has restarted it
 };
 
-// By options.init_method. With env:// rank and world size come from the environment where the
-// options leave them open, and are filled in; keys are those of the job and its group epoch.
-//   env://             MASTER_ADDR, MASTER_PORT; rank 0 serves unless the launcher does
-//   tcp://HOST:PORT    rank 0 serves
-//   file:///PATH       a file that all ranks see
+// Opens the store that options.init_method names:
+//   env://             Rank 0, or the launcher, serves at MASTER_ADDR and MASTER_PORT.
+//   tcp://HOST:PORT    Rank 0 serves there.
+//   file:///PATH       The store is a file that all ranks see.
+// With env://, rank and world size come from the environment if the options leave them open, and
+// are written into `options`. The store's keys then have a prefix for the job and its group epoch.
 GroupStore open_group_store(ProcessGroupOptions& options);
 
-// For errors: "rendezvous store at HOST:PORT", also of one below prefixes.
+// Names the store for errors: "rendezvous store at HOST:PORT". Looks below PrefixStores.
 std::string name_of(const c10::intrusive_ptr<c10d::Store>& store);
 
-// Makes calls on a store, on a thread of its own: c10d waits for ever for a server that is stopped
-// or whose host has gone, and cannot be interrupted. A thread that hangs there is left behind, so a
-// call owns all that it touches.
+// Makes calls on a store, on a thread of its own. c10d waits without limit for a server that is
+// stopped or whose host is gone, and cannot be interrupted. A thread that hangs in such a call is
+// left behind. So a call must own everything that it uses.
 class StoreCaller {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  // False: `call` has not come back by two seconds after its deadline, and no further one will.
-  // Throws what `call` throws. What `call` holds is destroyed before this returns, unless it hangs.
+  // False: `call` has not returned two seconds after its deadline, and no later call will return.
+  // Throws what `call` throws. Destroys what `call` holds before it returns, unless `call` hangs.
   bool run(std::function<void()> call, TimePoint deadline);
 
  private:

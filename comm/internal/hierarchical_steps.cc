@@ -17,7 +17,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// What ranks wait longer for their leader than it waits for other hosts.
+// Ranks wait this much longer for their host leader than it waits for other hosts.
 constexpr milliseconds kGrace{500};
 
 }  // namespace
@@ -60,7 +60,7 @@ HierarchicalSteps::HierarchicalSteps(int size, Places places,
       host_(std::move(host)),
       leaders_(std::move(leaders)) {}
 
-// After an error the ranks may be at different operations: nothing goes on from there.
+// After an error the ranks may be at different operations. So all later operations fail.
 void HierarchicalSteps::run(const std::string& label, const std::function<void()>& operation) {
   std::string reason;
   if (!failure_.empty()) {
@@ -75,7 +75,7 @@ void HierarchicalSteps::run(const std::string& label, const std::function<void()
     }
     failure_ = absl::StrCat(label, ": ", reason);
     host_->abort(absl::CancelledError(reason));
-    leaders_ = nullptr;  // closes its connections: the leaders of the other hosts notice
+    leaders_ = nullptr;  // closes its connections, so that the other host leaders notice
   }
   C10_THROW_ERROR(DistBackendError, absl::StrCat(label, " among hosts: ", reason));
 }
@@ -85,7 +85,7 @@ void HierarchicalSteps::all_reduce(const std::string& label, const at::Tensor& t
   const at::ScalarType type = tensor.scalar_type();
   const bool half = type == at::kHalf || type == at::kBFloat16;
   const bool average = op == Op::AVG;
-  // Averages are taken once, at the end: the hosts may have different numbers of ranks.
+  // The average is taken once, at the end, because hosts may have different numbers of ranks.
   const Op partial = average ? Op::SUM : op;
   Tensors sum = {half ? tensor.detach().to(at::kFloat) : tensor.detach().contiguous()};
   c10d::ReduceOptions within;
@@ -117,7 +117,7 @@ void HierarchicalSteps::broadcast(const std::string& label, const at::Tensor& te
   if (ours) {
     spread(value, static_cast<int>(here - places_.host.begin()), patience);
   } else {
-    meet(patience);  // nothing else would tell the others when their leader's time began
+    meet(patience);  // otherwise the other ranks would not know when their leader's time begins
   }
   patience.host_has_met(leads());
   if (leads()) {
@@ -151,11 +151,11 @@ void HierarchicalSteps::spread(Tensors& value, int root, const Patience& patienc
   host_->broadcast(value, options)->wait();
 }
 
-// Gloo ends the process where sizes differ, and mixes up what does not belong together: so the
-// leaders tell each other first what they are about to do.
+// Gloo ends the process if sizes differ, and mixes up operations that do not match. So the host
+// leaders first tell each other what they are about to do.
 void HierarchicalSteps::agree(const std::string& label, const at::Tensor& tensor,
                               const Patience& patience) {
-  using Label = std::array<char, 192>;  // a text, which ends with 0
+  using Label = std::array<char, 192>;  // a text that ends with a zero byte
   std::string text = label;
   if (tensor.defined()) absl::StrAppend(&text, " of shape ", c10::str(tensor.sizes()));
   Label mine{};

@@ -1,10 +1,10 @@
-// A rank's part in an operation among hosts: within its host, between the leaders of the hosts,
+// Runs a rank's part in an operation among hosts: within its host, between the host leaders, and
 // within its host again.
 //
 // Thread safety: one operation at a time; host() may be called from any thread.
-// Blocking: all operations, as long as their Patience says.
-// Errors: run() throws c10::DistBackendError. After the first one nothing goes on; the other ranks
-// of the host are told why.
+// Blocking: all operations, as long as their Patience allows.
+// Errors: run() throws c10::DistBackendError. After the first error all operations fail, and the
+// other ranks of the host learn the reason.
 #pragma once
 
 #include <chrono>
@@ -20,29 +20,29 @@
 
 namespace weft::comm_internal {
 
-// Where a rank is: its host's ranks in order, and the lowest rank of every host.
+// The position of a rank among the hosts.
 struct Places {
-  std::vector<int> host;     // ranks of this host
-  std::vector<int> leaders;  // by host, in order of rank
+  std::vector<int> host;     // the ranks of this host, in order
+  std::vector<int> leaders;  // the lowest rank of every host, in order of rank
   int in_host = 0;           // this rank's index in `host`
-  int host_index = 0;        // of this host in `leaders`
-  std::vector<int> host_of;  // by rank, the index of its host
+  int host_index = 0;        // this host's index in `leaders`
+  std::vector<int> host_of;  // by rank: the index of its host
 };
 
-// `hosts`: of each rank, what names its host.
+// `hosts` holds for each rank a text that identifies its host.
 Places places_of(int rank, const std::vector<std::string>& hosts);
 
-// How long a rank waits in one operation, from its making on: when the operation's turn has come,
-// as those before it may have waited for a rank that was late.
+// Limits how long a rank waits in one operation. The time begins with the constructor, which runs
+// when the operation's turn has come: the operations before may have waited for a late rank.
 class Patience {
  public:
   explicit Patience(std::chrono::milliseconds timeout);
 
   std::chrono::milliseconds within_host() const { return left() + grace_; }
   std::chrono::milliseconds between_hosts() const { return left(); }
-  // Every rank of this host has begun, the leader too: so its time for the other hosts ends no
-  // later than a timeout from now, whenever this rank's own began. The grace is for its result, or
-  // for why it failed, to come.
+  // Call this when every rank of this host, also the leader, has begun the operation. The leader's
+  // time for the other hosts then expires at most one timeout from now, so the other ranks wait
+  // that long. The grace gives the leader's result, or the reason of its failure, time to arrive.
   void host_has_met(bool leads);
 
  private:
@@ -60,14 +60,15 @@ class HierarchicalSteps {
   using Op = c10d::ReduceOp::RedOpType;
   using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
-  // `leaders`: null for a rank that leads no host.
+  // `leaders` is the backend between the host leaders; null if this rank is none.
   HierarchicalSteps(int size, Places places, c10::intrusive_ptr<SameHostBackend> host,
                     BackendPtr leaders);
 
-  // Calls `operation`, which calls those below, unless an earlier one has failed.
+  // Calls `operation`, which calls the functions below. If an earlier operation has failed, throws
+  // its reason instead.
   void run(const std::string& label, const std::function<void()>& operation);
 
-  // `label`: what the operation of all leaders must have in common, beside the shape.
+  // `label` describes the operation. Label and shape must be the same on all host leaders.
   void all_reduce(const std::string& label, const at::Tensor& tensor, Op op, Patience& patience);
   void broadcast(const std::string& label, const at::Tensor& tensor, int root, Patience& patience);
   void barrier(const std::string& label, Patience& patience);
@@ -77,7 +78,7 @@ class HierarchicalSteps {
  private:
   bool leads() const { return places_.in_host == 0; }
   void meet(const Patience& patience);
-  // To this host's ranks, from one of them.
+  // Broadcasts `value` within this host, from the rank with index `root` in Places::host.
   void spread(Tensors& value, int root, const Patience& patience);
   void agree(const std::string& label, const at::Tensor& tensor, const Patience& patience);
 
@@ -85,7 +86,7 @@ class HierarchicalSteps {
   const Places places_;
   const c10::intrusive_ptr<SameHostBackend> host_;
   BackendPtr leaders_;
-  std::string failure_;  // the first; empty: none
+  std::string failure_;  // the first error; empty if there was none
 };
 
 }  // namespace weft::comm_internal

@@ -1,4 +1,4 @@
-// What tells the hosts of a group apart.
+// Identifies this host, so that a group can tell its hosts apart.
 //
 // Thread safety: a free function.
 #pragma once
@@ -7,8 +7,8 @@
 
 namespace weft::comm_internal {
 
-// Equal for two processes that can share memory over a local socket: the same boot of the same
-// machine, seen from the same network namespace (to which abstract sockets belong).
+// Returns equal texts to two processes that can share memory over a local socket. They are in the
+// same boot of the same machine, and in the same network namespace (abstract sockets belong to it).
 std::string host_identity();
 
 }  // namespace weft::comm_internal

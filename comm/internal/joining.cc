@@ -23,24 +23,24 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using StorePointer = c10::intrusive_ptr<c10d::Store>;
 
-constexpr milliseconds kLongestWait = std::chrono::hours(24);  // fits what a store counts in
+constexpr milliseconds kLongestWait = std::chrono::hours(24);  // a time that a store can count
 constexpr milliseconds kFirstPause{1};
 constexpr milliseconds kLongestPause{50};
-constexpr milliseconds kFarewell{3000};  // that who fails gives the others to hear why
+constexpr milliseconds kFarewell{3000};  // time for the other ranks to read why a round has failed
 constexpr milliseconds kFarewellLook{10};
 
-// Why a round has failed for all who have come; thrown.
+// Thrown: the reason why a round has failed for all ranks that have come.
 struct Fault {
   std::string text;
 };
 
 class Round {
  public:
-  // `awaited` is told which rank is waited for.
+  // Writes into `awaited` the rank that it waits for.
   Round(StorePointer store, const JoiningRank& self, std::atomic<int>& awaited)
       : store_(std::move(store)), self_(self), awaited_(awaited) {}
 
-  // What the ranks said. Nothing: the round is over, or was before this rank came.
+  // Returns the words of all ranks. Nothing: the round is over, or this rank has closed it.
   std::optional<std::vector<std::string>> meet(const std::string& word,
                                                Clock::time_point deadline) {
     if (store_->add(absl::StrCat("claims/", self_.rank, "/", self_.attempt), 1) > 1) {
@@ -48,7 +48,7 @@ class Round {
                           " (or one joins this group twice; a second group takes another name)"));
     }
     if (store_->add(absl::StrCat("attempts/", self_.rank), 1) > 1) {
-      put("over", "");  // a former incarnation was here
+      put("over", "");  // an earlier attempt of this rank was in this round
       return std::nullopt;
     }
     put(key_of(self_.rank), absl::StrCat(self_.size, " ", word));
@@ -87,7 +87,7 @@ class Round {
     return told;
   }
 
-  // What a rank said. Nothing: the round is over.
+  // Returns the word of a rank. Nothing: the round is over.
   std::optional<std::string> read(int rank, Clock::time_point deadline) {
     awaited_ = rank;
     if (!wait(key_of(rank), deadline)) {
@@ -104,8 +104,9 @@ class Round {
     return std::move(told.word);
   }
 
-  // False: too late, or the round is over. Throws if it has failed. Stores log each wait that ends
-  // without the key, and cannot wait for one of several, so this asks again and again.
+  // Waits for a key. False: the deadline has passed, or the round is over. Throws if the round has
+  // failed. Stores log each wait that ends without the key, and cannot wait for one of several
+  // keys. So this polls the store.
   bool wait(const std::string& key, Clock::time_point deadline) {
     for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
       if (over()) return false;
@@ -126,7 +127,7 @@ class Round {
     return absl::StrJoin(ranks, ", ");
   }
 
-  // Fails the round for all.
+  // Fails the round for all ranks.
   [[noreturn]] void reject(const std::string& fault) {
     put("fault", fault);
     throw Fault{fault};
@@ -137,17 +138,17 @@ class Round {
   std::atomic<int>& awaited_;
 };
 
-// A rank on its way into the group. Shared with the thread that asks the store, which may be left
-// behind: it holds all that that thread touches.
+// The state of a rank that joins. It is shared with the thread that asks the store. This thread may
+// be left behind, so the state holds everything that the thread uses.
 struct Joining {
   const StorePointer store;
   const JoiningRank self;
   const std::string word;
   const Clock::time_point deadline;
   std::atomic<int> awaited = -1;  // the rank; -1: none yet
-  Meeting meeting = {};           // of the current round; read once the thread is done
+  Meeting meeting = {};           // of the current round; read only when the thread is done
 
-  // Tries one round after the other.
+  // Tries one round after another until all ranks have met.
   void run() {
     for (int number = 0;; ++number) {
       awaited = -1;
@@ -159,8 +160,8 @@ struct Joining {
     }
   }
 
-  // In a round that has failed. The store may end with one of the ranks, so each waits a little
-  // until all know.
+  // Called in a round that has failed. The store may stop together with one of the ranks. So each
+  // rank waits until all know the reason, at most until `end`.
   void say_farewell(Clock::time_point end) {
     meeting.store->add("heard", 1);
     while (meeting.store->add("heard", 0) < self.size && Clock::now() < end) {
@@ -187,7 +188,7 @@ Meeting join_group(const StorePointer& store, const JoiningRank& self, const std
     try {
       caller.run([joining, end] { joining->say_farewell(end); }, end);
     } catch (const std::exception&) {
-      // The store has ended: all the others have gone.
+      // The store has stopped, so there is nobody left to wait for.
     }
     C10_THROW_ERROR(DistBackendError, absl::StrCat(name, ": ", fault.text));
   } catch (const std::exception& failed) {

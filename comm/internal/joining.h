@@ -1,15 +1,17 @@
-// How the ranks of a process group meet on its store, and find out who does not belong.
+// Lets the ranks of a process group meet on its store, and finds processes that do not belong.
 //
-// A meeting is a round. A rank that a launcher has started again finds its place taken by its
-// former incarnation: it closes that round, and all meet in the next one. Two processes that claim
-// one rank in the same life, or ranks that were told of different numbers of ranks, fail the round
-// for all who have come.
+// The ranks meet in rounds. If a launcher has restarted a rank, the rank finds that an earlier
+// attempt of it has taken part in this round. It closes this round, and all ranks meet in the next
+// one. A round fails for all ranks that have come in two cases. Two processes claim one rank in the
+// same attempt, or ranks were told different world sizes.
 //
-// Thread safety: free functions. Blocking: until all ranks have come, no longer than the timeout,
-// and two seconds more where the store does not answer; in a round that has failed up to three
-// seconds more, for the others to hear why. Errors: c10::DistBackendError naming the ranks that did
-// not come or do not fit, the same for all who have come; c10::DistNetworkError where the store is
-// lost or does not answer, naming it and what was waited for.
+// Thread safety: free functions.
+// Blocking: until all ranks have come, at most for the timeout. If the store does not answer, it
+// takes two seconds more. In a round that has failed, it takes up to three seconds more, so that
+// the other ranks can read the reason.
+// Errors: c10::DistBackendError names the ranks that did not come or do not fit. It is the same for
+// all ranks that have come. c10::DistNetworkError: the store is lost or does not answer. It names
+// the store and, if the store does not answer, the rank that this one waited for.
 #pragma once
 
 #include <chrono>
@@ -25,14 +27,15 @@ struct JoiningRank {
   std::string group;  // for errors
   int rank = 0;
   int size = 1;
-  uint32_t attempt = 0;  // how often this rank has been started again
+  uint32_t attempt = 0;  // the attempt: how often this rank has been restarted
 };
 
 struct Meeting {
-  c10::intrusive_ptr<c10d::Store> store;  // of this round alone
-  std::vector<std::string> words;         // what each rank said, by rank
+  c10::intrusive_ptr<c10d::Store> store;  // for this round alone
+  std::vector<std::string> words;         // by rank: the `word` of each rank
 };
 
+// `word` is a text for the other ranks.
 Meeting join_group(const c10::intrusive_ptr<c10d::Store>& store, const JoiningRank& self,
                    const std::string& word, std::chrono::milliseconds timeout);
 

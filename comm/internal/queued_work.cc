@@ -26,7 +26,8 @@ class QueuedWork : public c10d::Work {
     } catch (...) {
       error = std::current_exception();
     }
-    // First the future: it is complete when wait() has returned. Its callbacks run in here.
+    // Complete the future before finish(), so that it is complete when wait() has returned. Its
+    // callbacks run in this block.
     try {
       if (error != nullptr) {
         future_->setError(error);
@@ -38,7 +39,7 @@ class QueuedWork : public c10d::Work {
     }
     finish(error);
   }
-  // A callback may wait for its own work.
+  // Look at the future first: its callback may wait for this work, before finish() was called.
   bool wait(std::chrono::milliseconds timeout) override {
     if (future_->completed()) {
       if (future_->hasError()) std::rethrow_exception(future_->exception_ptr());

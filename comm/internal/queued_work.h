@@ -1,10 +1,12 @@
-// A thread that does one piece of work after another, and what stands for each.
+// Runs tasks one after another on one thread, and returns a c10d::Work for each.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: a queue that ends waits until all work in it is done, unless it ends on its own thread
-// (in a callback of a future): then the thread ends by itself. Work may outlive its queue.
-// Blocking: the end; Work::wait. A callback of a work's future runs on the queue's thread, and
-// holds up what comes after. Errors: what a piece of work throws is thrown by its wait().
+// Lifetime: the destructor waits until all tasks of the queue are done. On the queue's own thread
+// (in a callback of a future) it does not wait: the thread stops by itself after these tasks. Work
+// may outlive its queue.
+// Blocking: the destructor; Work::wait. A callback of a work's future runs on the queue's thread
+// and delays the next tasks.
+// Errors: the wait() of a work throws what its task threw.
 #pragma once
 
 #include <cstdint>

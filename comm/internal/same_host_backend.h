@@ -1,7 +1,8 @@
-// The class behind create_same_host_backend(): c10d's calls as operations of a CollectiveGroup.
+// Implements create_same_host_backend(): turns c10d's calls into operations of a CollectiveGroup.
 //
-// Contract: comm/same_host_backend.h. The calls that reduce are in same_host_reductions.cc, those
-// that only move data in same_host_moves.cc, the rest in comm/same_host_backend.cc.
+// Thread safety, lifetime, blocking and errors: see comm/same_host_backend.h.
+// The calls that reduce are in same_host_reductions.cc. Those that only move data are in
+// same_host_moves.cc. The rest is in comm/same_host_backend.cc.
 #pragma once
 
 #include <atomic>
@@ -28,7 +29,7 @@ class SameHostBackend : public c10d::Backend {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Milliseconds = std::chrono::milliseconds;
 
-  // What backend and work share.
+  // Shared by the backend and its work.
   struct Shared {
     Shared(std::shared_ptr<Mesh> mesh, CollectiveGroup::Options options)
         : arenas(mesh), group(mesh, [&] {
@@ -37,7 +38,7 @@ class SameHostBackend : public c10d::Backend {
           }()) {}
 
     Arenas arenas;
-    CollectiveGroup group;  // ends first
+    CollectiveGroup group;  // destroyed first: it uses the arenas
   };
   struct Options : c10d::Backend::Options {
     explicit Options(const SameHostOptions& options);
@@ -52,11 +53,10 @@ class SameHostBackend : public c10d::Backend {
   void setTimeout(Milliseconds timeout) override;
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return calls_; }
-  void enableCollectivesTiming() override {}  // profilers are told without it
+  void enableCollectivesTiming() override {}  // not needed: profilers see the calls without it
   c10d::ErrorType getError() override;
   void abort() override;
-  void abort(
-      absl::Status reason);  // what the other ranks are told, as far as the control block has room
+  void abort(absl::Status reason);  // the other ranks get the reason, cut to 255 characters
   void shutdown() override;
   bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<c10d::Backend> split(
@@ -114,14 +114,14 @@ class SameHostBackend : public c10d::Backend {
     Milliseconds timeout;
   };
 
-  // A root or a peer that exists.
+  // Check that a root or a peer exists. ValueError if not.
   int root_of(const char* operation, int64_t root) const;
   void check_peer(const char* operation, int peer) const;
   Clock::time_point deadline_of(Milliseconds timeout) const;
 
   Operation moving(const char* name, const at::Tensor& tensor) const;
   Operation reducing(const char* name, Reduction reduction, const at::Tensor& tensor) const;
-  // The inputs of all ranks, `offset` within what they bring, each to one output.
+  // Takes the inputs of all ranks, at `offset` in their contributions, each into one output.
   void take_from_all(Operation& operation, DenseTensors& dense, const Tensors& outputs,
                      const at::Tensor& input, uint64_t offset) const;
   std::vector<uint64_t> shares_of(const char* which, const at::Tensor& tensor,
@@ -133,7 +133,7 @@ class SameHostBackend : public c10d::Backend {
   WorkPtr scatter_sums(Call call, const Tensors& inputs, const c10d::ReduceOp& op);
   WorkPtr transfer(Call call, bool sends, const at::Tensor& tensor, int peer, int tag);
 
-  // They keep what `dense` holds, and copy it back.
+  // The work keeps the tensors of `dense`. When it is done, it copies them back or calls `settle`.
   WorkPtr start(Call call, Operation operation, const DenseTensors& dense);
   WorkPtr start(Call call, std::vector<Operation> operations, const DenseTensors& dense);
   WorkPtr start(Call call, std::vector<Operation> operations, std::function<void()> settle);

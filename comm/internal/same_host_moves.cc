@@ -43,7 +43,7 @@ SameHostBackend::WorkPtr SameHostBackend::allgather_coalesced(
                     "all_gather_coalesced", outputs, inputs);
 }
 
-// outputs[i] is of inputs[i].
+// outputs[i] receives inputs[i] of all ranks.
 SameHostBackend::WorkPtr SameHostBackend::gather_all(Call call, const char* name,
                                                      const std::vector<Tensors>& outputs,
                                                      const Tensors& inputs) {
@@ -182,7 +182,7 @@ SameHostBackend::WorkPtr SameHostBackend::alltoall_base(at::Tensor& output, at::
                       absl::StrCat(name, ": takes tensors of one type"));
   check_apart(name, in, out);
   Operation operation = moving(name, in);
-  operation.shape.clear();  // the ranks' own
+  operation.shape.clear();  // ranks may have different shapes
   operation.parts = {part_of(in)};
   operation.shares = shares_of("input", in, input_splits);
   const std::vector<uint64_t> taken = shares_of("output", out, output_splits);
@@ -234,7 +234,7 @@ SameHostBackend::WorkPtr SameHostBackend::alltoall(Tensors& outputs, Tensors& in
                std::move(operation), dense);
 }
 
-// Bytes for each rank; no splits: equal ones.
+// The number of bytes for each rank. Without splits all ranks get the same number.
 std::vector<uint64_t> SameHostBackend::shares_of(const char* which, const at::Tensor& tensor,
                                                  const std::vector<int64_t>& splits) const {
   const auto ranks = static_cast<uint64_t>(size_);

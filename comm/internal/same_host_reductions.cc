@@ -97,7 +97,7 @@ SameHostBackend::WorkPtr SameHostBackend::reduce_scatter(
   for (const at::Tensor& input : inputs[0]) all.push_back(dense.input(input));
   const at::Tensor output = dense.output_like(single(name, outputs), all[rank_]);
   Operation operation = reducing(name, reduction, output);
-  operation.shape.clear();  // each rank's part may have a size of its own
+  operation.shape.clear();  // the parts of the ranks may have different sizes
   operation.parts.clear();
   operation.resident.reset();
   operation.sum = Operation::Sum::kHere;

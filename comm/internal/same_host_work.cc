@@ -22,8 +22,8 @@ std::exception_ptr exception_of(const absl::Status& failure) {
 
 void throw_failure(const absl::Status& failure) { std::rethrow_exception(exception_of(failure)); }
 
-// What has become of the operations. Shared by the work, which may end first, and by whoever
-// completes its future.
+// The result of the operations. It is shared by the work, which may be destroyed first, and by the
+// thread that completes the future.
 class SameHostWork::Outcome {
  public:
   Outcome(Call call, std::function<void()> end)
@@ -32,7 +32,7 @@ class SameHostWork::Outcome {
         settle_(std::move(call.settle)),
         end_(std::move(end)) {}
 
-  // Once all are done; null: they have succeeded.
+  // Call it when all operations are done. Null: they have succeeded.
   const std::exception_ptr& error() {
     std::call_once(once_, [this] { finish(); });
     return error_;
@@ -59,7 +59,7 @@ class SameHostWork::Outcome {
 
   std::once_flag once_;
   std::function<void()> settle_;
-  std::function<void()> end_;  // of the profiler's event
+  std::function<void()> end_;  // closes the profiler's event
   std::exception_ptr error_;
 };
 
@@ -72,7 +72,7 @@ class SameHostWork::Promised {
   void one_is_done() {
     if (left_.fetch_sub(1) == 1) complete();
   }
-  // Returns when the future is complete; callbacks may still run, and may wait for this work.
+  // Returns when the future is complete. Its callbacks may still run, and may wait for this work.
   void complete() {
     if (completing_.exchange(true)) return future_->wait();
     try {

@@ -1,9 +1,9 @@
-// What a call of the same-host backend returns: operations of a group, as one c10d::Work.
+// Presents the operations of one call of the same-host backend as one c10d::Work.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: may outlive its backend; it keeps the group.
+// Lifetime: the work may outlive its backend, because it keeps the group alive.
 // Blocking: wait(), until its deadline.
-// Errors: wait() throws c10::DistBackendError with the group's words, or what `settle` threw.
+// Errors: wait() throws c10::DistBackendError with the group's text, or what `settle` threw.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +30,12 @@ class SameHostWork : public c10d::Work {
   struct Call {
     c10d::OpType type = c10d::OpType::UNKNOWN;
     const char* title = nullptr;  // for profilers; static
-    uint64_t number = 0;          // of the backend's calls
+    uint64_t number = 0;          // of this call, among the backend's calls
     Parts parts;                  // the operations
     std::vector<at::Tensor> outputs;
-    // Makes the outputs of what the operations have brought. Runs once, when all have succeeded, on
-    // the thread of whoever asks first (wait, isCompleted, isSuccess, exception), or, where there
-    // is a future, of the group. May be none.
+    // Makes the outputs from the results of the operations. It runs once, when all operations have
+    // succeeded. It runs on the first thread that asks (wait, isCompleted, isSuccess, exception)
+    // or, if there is a future, on a thread of the group. May be null.
     std::function<void()> settle;
   };
 
@@ -50,7 +50,7 @@ class SameHostWork : public c10d::Work {
   std::vector<at::Tensor> result() override;
   int sourceRank() const override;
   uint64_t getSequencenumber() const override { return number_; }
-  // One for all who ask; complete when wait() has returned.
+  // Returns the same future to all callers. It is complete when wait() has returned.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:
@@ -60,10 +60,10 @@ class SameHostWork : public c10d::Work {
   bool all_done() const;
   void complete_future();
 
-  const std::shared_ptr<CollectiveGroup> group_;  // outlives its backend for this
+  const std::shared_ptr<CollectiveGroup> group_;  // shared with the backend, which may go first
   const uint64_t number_;
   const std::shared_ptr<Outcome> outcome_;  // shared with Promised
-  std::shared_ptr<Promised> promised_;      // once somebody asked; under mutex_
+  std::shared_ptr<Promised> promised_;      // made by the first getFuture(); guarded by mutex_
 };
 
 }  // namespace weft::comm_internal

@@ -40,7 +40,8 @@ absl::StatusOr<std::string> StoreNotices::read(int rank, TimePoint deadline) {
         rank, now + slice, [store = store_, rank, slice] { store->wait({key_of(rank)}, slice); });
     if (waited.ok()) break;
     if (absl::IsDeadlineExceeded(waited)) return waited;
-    // An error before the slice is over is no lack of time; one after it is, or comes again.
+    // An error before the slice is over is not a timeout. A later one is a timeout of the slice, or
+    // an error that the next slice meets again.
     const TimePoint then = Clock::now();
     if (then < now + slice || then >= deadline) return waited;
   }

@@ -1,10 +1,13 @@
-// The rendezvous store as a noticeboard of the ranks of one host.
+// Keeps the notices of the ranks of one host in the rendezvous store.
 //
-// Thread safety: none. Blocking: read(), until its deadline; post(), for the store's own timeout;
-// two seconds more where the store does not answer. Lifetime: a call on a store that does not
-// answer may outlive this, and keeps the store alive. Errors: Unavailable with the store's words;
-// DeadlineExceeded where no time was left to begin with, or naming the store that does not answer:
-// it is asked no more.
+// Thread safety: none.
+// Blocking: read(), until its deadline; post(), for the store's own timeout. If the store does not
+// answer, both take two seconds more.
+// Lifetime: a call on a store that does not answer may outlive this object and keeps the store
+// alive.
+// Errors: Unavailable has the store's text. DeadlineExceeded: no time was left to begin with, or
+// the store does not answer. In the second case the error names the store, which is then not asked
+// again.
 #pragma once
 
 #include <chrono>
@@ -22,8 +25,8 @@ class StoreNotices : public Noticeboard {
  public:
   using Milliseconds = std::chrono::milliseconds;
 
-  // Stores add the time that they are given to their clocks, and hand it to system calls: a wait
-  // that is longer than `slice` is done in slices.
+  // Stores add a wait's time to their clocks and hand it to system calls. So a wait that is longer
+  // than `slice` is done in slices.
   explicit StoreNotices(c10::intrusive_ptr<c10d::Store> store,
                         Milliseconds slice = std::chrono::minutes(10))
       : store_(std::move(store)), slice_(slice) {}
@@ -32,7 +35,7 @@ class StoreNotices : public Noticeboard {
   absl::StatusOr<std::string> read(int rank, TimePoint deadline) override;
 
  private:
-  // `call` owns what it touches; `about`: whose notice, for the error.
+  // `call` must own everything that it uses. `about` is the rank whose notice it is, for the error.
   absl::Status guarded(int about, TimePoint deadline, std::function<void()> call);
 
   const c10::intrusive_ptr<c10d::Store> store_;

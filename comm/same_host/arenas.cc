@@ -31,11 +31,12 @@ absl::StatusOr<Arenas::Block> Arenas::allocate(size_t size,
       SealedMemory memory,
       SealedMemory::create(absl::StrCat("weft-arena-", mesh_->rank(), "-", mine_.size()),
                            std::max(whole, kArenaBytes)));
-  // What others have sent is taken from the sockets, where room is scarce.
+  // First take the arenas that other ranks have sent: the sockets have little room.
   for (int other = 0; other < mesh_->size(); ++other) {
     if (other != mesh_->rank()) WEFT_RETURN_IF_ERROR(about(other, receive_from(other)));
   }
-  // If it reaches only some, they get another one in its place: nothing was ever in this one.
+  // If the arena reaches only some ranks, they later get another one with the same number in its
+  // place. That is safe, because no tensor was ever in this one.
   const std::string text = absl::StrCat(mine_.size(), " ", memory.size());
   for (int other = 0; other < mesh_->size(); ++other) {
     WEFT_RETURN_IF_ERROR(about(other, mesh_->hand(other, text, memory.descriptor(), deadline)));
@@ -46,7 +47,7 @@ absl::StatusOr<Arenas::Block> Arenas::allocate(size_t size,
 }
 
 absl::Status Arenas::about(int rank, const absl::Status& status) const {
-  // Who has gone maps nothing any more; an operation that misses it will say so.
+  // A rank that is gone needs no arena. An operation that needs this rank will report it.
   if (status.ok() || !mesh_->end_of(rank).ok()) return absl::OkStatus();
   return prepend(absl::StrCat("rank ", rank, ": "), status);
 }
@@ -77,7 +78,8 @@ absl::StatusOr<std::byte*> Arenas::locate(int rank, uint32_t arena, uint64_t off
   if (rank == mesh_->rank()) {
     if (arena < mine_.size()) memory = &mine_[arena]->memory();
   } else {
-    // It was sent before it was named; and the last one may have been replaced.
+    // Look into the socket if the arena is unknown: it was sent before a record named it. Also look
+    // if it is the last one, which may have been replaced.
     if (arena + 1 >= theirs_[rank].size()) WEFT_RETURN_IF_ERROR(receive_from(rank));
     if (arena < theirs_[rank].size()) memory = &theirs_[rank][arena];
   }
@@ -109,7 +111,7 @@ absl::Status Arenas::receive_from(int rank) {
 
 std::optional<size_t> Arenas::Arena::take(size_t size) {
   MutexLock lock(mutex_);
-  // The smallest that is large enough: large ones stay for large tensors.
+  // Take the smallest piece that is large enough, so that large ones stay for large tensors.
   auto best = free_.end();
   for (auto piece = free_.begin(); piece != free_.end(); ++piece) {
     if (piece->second >= size && (best == free_.end() || piece->second < best->second)) {

@@ -1,15 +1,16 @@
-// Memory of this rank that the others can map, and theirs: tensors that lie there are reduced in
-// place, without a copy.
+// Allocates memory that all ranks of the host can map, and maps such memory of the other ranks.
+// Tensors that lie there are reduced in place, without a copy.
 //
-// A rank makes arenas as it needs them, sends each to all others, and keeps them: blocks are used
-// again and again, so pages are touched for the first time once.
+// A rank makes arenas as it needs them and sends each to all other ranks. It keeps them, and uses
+// their blocks again and again. So each page is touched for the first time only once.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: a block may outlive this; its arena lives as long as any of its blocks.
-// Blocking: allocate(), where it makes an arena (writes its pages, and sends a message to each
-// rank). Errors: ResourceExhausted (kMostArenas, or no memory), InvalidArgument (a rank names
-// memory that it never sent), those of shm/; they name the rank, and Unavailable is one that is
-// gone. Protocol: docs/same_host_collectives.md, "Arenas".
+// Lifetime: a block may outlive this object. Its arena lives as long as any of its blocks.
+// Blocking: allocate(), if it makes an arena: it writes the pages and sends a message to each rank.
+// Errors: ResourceExhausted (kMostArenas, or no memory), InvalidArgument (a rank names memory that
+// it never sent), and those of shm/. allocate() names the other rank. The caller of locate() adds
+// the rank; there Unavailable means that this rank is gone.
+// Protocol: docs/same_host_collectives.md, "Arenas".
 #pragma once
 
 #include <chrono>
@@ -33,11 +34,11 @@ namespace weft::comm_internal {
 
 class Arenas : public ArenaDirectory {
  public:
-  static constexpr size_t kArenaBytes = size_t{64} << 20;  // at least
-  static constexpr uint32_t kMostArenas = 256;             // of a rank
+  static constexpr size_t kArenaBytes = size_t{64} << 20;  // least size of an arena
+  static constexpr uint32_t kMostArenas = 256;             // of one rank
   static constexpr size_t kAlignment = 64;
 
-  // A piece of an arena; given back when the last copy of `memory` ends.
+  // A piece of an arena. It goes back to the arena when the last copy of `memory` is destroyed.
   struct Block {
     std::byte* data = nullptr;
     std::shared_ptr<void> memory;
@@ -54,7 +55,7 @@ class Arenas : public ArenaDirectory {
                                     uint64_t size) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // Its free pieces are joined as they come back.
+  // One arena of this rank. It joins neighbouring free pieces when a block comes back.
   class Arena {
    public:
     explicit Arena(SealedMemory memory) : memory_(std::move(memory)) { free_[0] = memory_.size(); }
@@ -65,7 +66,7 @@ class Arenas : public ArenaDirectory {
    private:
     const SealedMemory memory_;
     Mutex mutex_;
-    std::map<size_t, size_t> free_ ABSL_GUARDED_BY(mutex_);  // sizes by offset
+    std::map<size_t, size_t> free_ ABSL_GUARDED_BY(mutex_);  // size of each free piece by offset
   };
 
   absl::Status receive_from(int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -11,7 +11,7 @@ namespace weft::comm_internal {
 namespace {
 
 constexpr uint32_t kCheck = 0x57454654;
-constexpr uint64_t kKeptCost = 128;  // of what is kept, beside its bytes
+constexpr uint64_t kKeptCost = 128;  // bytes that a kept message counts beside its data
 
 void write_ring(Channel& channel, uint32_t at, const void* from, size_t size) {
   const uint32_t begin = at % kChannelBytes;
@@ -90,7 +90,8 @@ bool Channels::write_to(int peer) {
   Channel& channel = mesh_.channel(mesh_.rank(), peer);
   const uint32_t before = channel.written.load();
   uint32_t written = before;
-  // What the peer says cannot make this write outside of the ring, only too early.
+  // The peer may have written any value here. It cannot make this rank write outside of the ring,
+  // but only write too early.
   out.taken_seen = mesh_.channel(peer, mesh_.rank()).taken.load();
   const uint32_t under_way = before - out.taken_seen;
   uint32_t room = kChannelBytes - std::min(under_way, kChannelBytes);
@@ -163,7 +164,7 @@ absl::StatusOr<bool> Channels::read_from(int peer) {
   return true;
 }
 
-// For the message whose header was read. False: there is no room for it yet.
+// Finds memory for the message whose header was read. False: there is no room for it yet.
 absl::StatusOr<bool> Channels::find_place(int peer) {
   Incoming& in = incoming_[peer];
   const auto meant = [&](const Receive& receive) {

@@ -1,15 +1,16 @@
-// Carries messages between two ranks of one host: a ring of bytes each way, in the sender's memory.
+// Carries messages between this rank and the other ranks of its host. For each direction there is a
+// ring of bytes in the sender's memory.
 //
-// A message goes to the first receive that was posted for its sender and tag; one that comes before
-// its receive is kept, up to kMostKept bytes from all ranks together; beyond that the ring stays
-// full and its sender waits. A message must be as long as its receive.
+// A message goes to the first receive that was posted for its sender and tag. If there is none yet,
+// the message is kept, up to kMostKept bytes from all ranks together. Beyond that the ring stays
+// full and the sender waits. A message must have the length of its receive.
 //
-// Thread safety: none; the group's lock (CollectiveGroup).
-// Lifetime: the memory of a message is the caller's until it is done.
-// Blocking: none: advance() does what can be done now.
-// Errors: InvalidArgument (a message of another length than its receive), Internal (a damaged
-// ring); none of them can be recovered from. Protocol: docs/same_host_collectives.md, "Messages
-// between two".
+// Thread safety: none. The lock of CollectiveGroup protects it.
+// Lifetime: the caller keeps the memory of a message valid until the message is done.
+// Blocking: never. advance() does what can be done now.
+// Errors: InvalidArgument (a message and its receive differ in length), Internal (a damaged ring).
+// Neither can be recovered from.
+// Protocol: docs/same_host_collectives.md, "Messages between two ranks".
 #pragma once
 
 #include <cstddef>
@@ -33,43 +34,44 @@ class Channels {
   static constexpr uint64_t kMostKept = uint64_t{256} << 20;
 
   struct Message {
-    int peer = 0;  // kAnyone: a receive from whoever comes first
+    int peer = 0;  // kAnyone: a receive from any rank, whichever sends first
     int tag = 0;
     std::byte* data = nullptr;
     uint64_t size = 0;
-    std::function<void(int peer)> done;  // told who sent it, or got it
-    std::shared_ptr<const void> memory;  // keeps the data until then
+    std::function<void(int peer)> done;  // called with the rank that sent or gets it
+    std::shared_ptr<const void> memory;  // keeps the data until `done`
   };
 
   explicit Channels(Mesh& mesh);
 
-  // Both may be done before they return.
+  // Both may call Message::done before they return.
   void send(Message message);
   absl::Status receive(Message message);
 
-  // Does what can be done now; false if nothing could.
+  // Does what can be done now. Returns false if nothing could.
   absl::StatusOr<bool> advance();
   bool idle() const { return receives_.empty() && sending_ == 0; }
 
-  // Counters of others whose move may let something go on, and what was seen of them.
+  // A counter of another rank whose change may let a message continue, and its last known value.
   struct Watch {
     const Counter* counter;
     uint32_t seen;
     bool moved() const { return counter->load() != seen; }
   };
+  // Appends the counters that the messages under way wait for.
   void watch(std::vector<Watch>& all) const;
 
-  // For whom something waits, as texts for an error: "send of 5 bytes to rank 2 (tag 7)".
+  // A message under way and its peer. `what` is for errors: "send of 5 bytes to rank 2 (tag 7)".
   struct Waiting {
     int peer;
     std::string what;
   };
   std::vector<Waiting> waiting() const;
-  // Gives up what waits.
+  // Drops all messages that are not done, without calling Message::done.
   void clear();
 
  private:
-  // What comes in front of each message in the ring.
+  // Stands in front of each message in the ring.
   struct Header {
     uint64_t size;
     int32_t tag;
@@ -77,23 +79,23 @@ class Channels {
   };
   struct Receive {
     Message message;
-    int sender = kAnyone;  // of the message that is coming into it; kAnyone: none is yet
+    int sender = kAnyone;  // the rank whose message has begun to come in; kAnyone: none yet
     bool begun() const { return sender != kAnyone; }
   };
   using Receives = std::list<Receive>;
   struct Outgoing {
     std::deque<Message> queue;
-    uint64_t written = 0;  // of the first one
-    bool headed = false;   // its header is written
+    uint64_t written = 0;  // bytes of the first message, without its header
+    bool headed = false;   // the header of the first message is written
     uint32_t taken_seen = 0;
   };
   struct Incoming {
     bool headed = false;
     Header header = {};
-    uint64_t read = 0;  // of its bytes
+    uint64_t read = 0;  // bytes of the message, without its header
     bool matched = false;
     uint32_t written_seen = 0;
-    Receives::iterator receive;   // where it goes, if matched
+    Receives::iterator receive;   // where the message goes, if matched
     std::vector<std::byte> kept;  // where it goes otherwise
   };
   struct Kept {
@@ -112,8 +114,8 @@ class Channels {
   std::vector<Outgoing> outgoing_;  // by rank
   std::vector<Incoming> incoming_;
   Receives receives_;        // in the order in which they were posted
-  std::list<Kept> kept_;     // whole ones, in the order in which they came
-  uint64_t kept_bytes_ = 0;  // with those that are coming
+  std::list<Kept> kept_;     // complete messages, in the order in which they came
+  uint64_t kept_bytes_ = 0;  // also counts kept messages that are still coming in
   size_t sending_ = 0;
 };
 

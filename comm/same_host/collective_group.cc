@@ -71,7 +71,8 @@ std::shared_ptr<CollectiveGroup::Work> CollectiveGroup::start(Operation operatio
     if (!failure_.ok()) {
       fail(failure_);
     } else {
-      // The others need not wait until somebody waits here. But large sums are for who has time.
+      // Do the short steps now, so that the other ranks need not wait until a thread waits here.
+      // Large sums are left to a thread that waits.
       while (!is_long() && advance()) {
       }
     }
@@ -105,7 +106,7 @@ std::shared_ptr<CollectiveGroup::Work> CollectiveGroup::transfer(bool send,
     if (!failure_.ok()) {
       fail(failure_);
     } else {
-      // Called by channels_, with the lock held, before the group ends.
+      // channels_ calls this with the lock held, and before the group is destroyed.
       message.done = [this, one = work.get()](int peer) ABSL_NO_THREAD_SAFETY_ANALYSIS {
         const auto at = std::find_if(transfers_.begin(), transfers_.end(),
                                      [one](const auto& other) { return other.get() == one; });
@@ -150,12 +151,13 @@ absl::Status CollectiveGroup::wait(const std::shared_ptr<Work>& work, TimePoint 
     {
       MutexLock lock(mutex_);
       ++followers_;
-      if (leading_) mesh_->mine().wake_word.advance();  // the group's own thread gives way
+      // Wake the thread that leads: if it is the group's own thread, it gives way.
+      if (leading_) mesh_->mine().wake_word.advance();
       bool in_time = true;
       while (!work->done() && leading_ && in_time) in_time = moved_on_.wait_until(mutex_, deadline);
       --followers_;
       if (work->done() || !in_time) {
-        // It does not lead, although others may have given way to it.
+        // This thread does not lead, but the group's own thread may have given way to it.
         if (giving_way_) background_needed_.notify_all();
         if (work->done()) break;
         return absl::DeadlineExceededError("not done yet");
@@ -197,7 +199,7 @@ CollectiveGroup::Counts CollectiveGroup::counts() const {
   return counts_;
 }
 
-// ---- what is under way
+// ---- work under way
 
 bool CollectiveGroup::nothing_under_way() const { return queue_.empty() && transfers_.empty(); }
 
@@ -229,12 +231,13 @@ bool CollectiveGroup::advance_channels() {
   return true;
 }
 
-// ---- the end of it
+// ---- success and failure
 
 void CollectiveGroup::finish_operation() {
   ++operations_;
   move(&ControlBlock::consumed, operations_);
-  // These keep up, so that numbers never lie half their range apart.
+  // Not every operation moves these counters. They follow here, because reached() needs numbers
+  // that are less than half their range apart.
   mesh_->mine().turned.value.store(operations_, std::memory_order_seq_cst);
   mesh_->mine().reduced.value.store(pieces_before_, std::memory_order_seq_cst);
   goal_ = {};
@@ -250,7 +253,7 @@ void CollectiveGroup::finish(std::shared_ptr<Work> work, absl::Status status) {
   work->done_.store(true, std::memory_order_release);
   if (!work->then_.empty()) --urgent_;
   for (std::function<void()>& then : std::exchange(work->then_, {})) call_soon(std::move(then));
-  // What the work holds ends outside of the lock.
+  // tell() releases what the work holds, outside of the lock.
   finished_.push_back(std::move(work));
   if (followers_ > 0) moved_on_.notify_all();
 }
@@ -279,16 +282,17 @@ void CollectiveGroup::look_around() {
   if (queue_.empty() || !failure_.ok() || awaited_ == nullptr) return;
   std::vector<int> late;
   for (int other = 0; other < size(); ++other) {
-    // Who has done its part may have gone.
+    // A rank that has done its part may be gone.
     if (other == rank() || reached((mesh_->block(other).*awaited_).load(), goal_.number)) continue;
     if (absl::Status end = mesh_->end_of(other); !end.ok()) {
+      // Look again: the rank may have moved its counter just before it went.
       if (reached((mesh_->block(other).*awaited_).load(), goal_.number)) continue;
       return fail(std::move(end));
     }
     late.push_back(other);
   }
   if (late.empty()) return;
-  // One that is behind others must be done in time as well.
+  // The deadline of an operation that waits behind others counts too.
   const auto earliest = std::min_element(
       queue_.begin(), queue_.end(),
       [](const auto& one, const auto& other) { return one->deadline_ < other->deadline_; });
@@ -309,7 +313,7 @@ void CollectiveGroup::look_at_transfers() {
   for (const Channels::Waiting& one : all) {
     absl::Status end = one.peer == Channels::kAnyone ? end_of_all() : mesh_->end_of(one.peer);
     if (end.ok()) continue;
-    if (advance_channels()) return;  // what it has left came just now
+    if (advance_channels()) return;  // the last data of this rank came just now
     return fail(prepend(absl::StrCat(one.what, ": "), end));
   }
   const auto earliest = std::min_element(
@@ -322,8 +326,9 @@ void CollectiveGroup::look_at_transfers() {
       absl::StrCat("not done in time, among: ", absl::StrJoin(texts, "; "))));
 }
 
-// Why nothing may come from anyone any more. Whoever has died may have been the one that was meant
-// (as MPI's wildcard receives have it); who has left may not.
+// Says why a receive from any rank cannot be completed; OK if it can. A rank that has died may have
+// been the sender that was meant, as with MPI's wildcard receives. So one death is enough. Ranks
+// that have left count only when all have left.
 absl::Status CollectiveGroup::end_of_all() const {
   std::vector<std::string> ends;
   for (int other = 0; other < size(); ++other) {

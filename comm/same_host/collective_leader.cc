@@ -1,5 +1,5 @@
-// Who does the work of a CollectiveGroup: whoever waits, its own thread, and those that run
-// callbacks.
+// The threads that do the work of a CollectiveGroup: threads that wait, the group's own thread, and
+// threads that run callbacks.
 #include <algorithm>
 #include <utility>
 
@@ -22,8 +22,9 @@ bool CollectiveGroup::Awaited::come() const {
   return std::any_of(watches.begin(), watches.end(), [](const auto& one) { return one.moved(); });
 }
 
-// As the leader, until the work is done (null: until nothing is under way, or somebody waits).
-// `looks`: before it sleeps.
+// Makes progress for the group until the work is done or the deadline has passed. If `work` is
+// null, stops when nothing is under way, a thread waits, or the group is destroyed. `looks` says
+// whether to spin before each sleep.
 void CollectiveGroup::lead(const Work* work, TimePoint deadline, bool looks) {
   Awaited awaited;
   for (;;) {
@@ -69,14 +70,14 @@ void CollectiveGroup::lead(const Work* work, TimePoint deadline, bool looks) {
     if (awaited.come()) spin_.slept(slept);
     MutexLock lock(mutex_);
     if (!rung) ++counts_.ticked;
-    // First what those have left that are gone.
+    // First take what ranks have left behind that are gone now.
     while (advance() || advance_channels()) {
     }
     look_around();
   }
 }
 
-// True once what is waited for has come; false if it is time to sleep.
+// Spins. True: what is awaited has come. False: it is time to sleep.
 bool CollectiveGroup::look_for(const Awaited& awaited) {
   const TimePoint start = Clock::now();
   TimePoint last = start;
@@ -144,7 +145,8 @@ void CollectiveGroup::run_in_background() {
       }
       if (stopping_) return;
       if (urgent_ > 0 && (leading_ || followers_ > 0)) {
-        // A thread that waits leads, or is about to, and may stop before the urgent work is done.
+        // A thread that waits leads, or is about to. It may stop before the urgent work is done, so
+        // this thread goes on after it.
         giving_way_ = true;
         if (caller_refused_) {
           background_needed_.wait_until(mutex_, Clock::now() + options_.tick);
@@ -154,7 +156,7 @@ void CollectiveGroup::run_in_background() {
         giving_way_ = false;
         continue;
       }
-      // Whoever started the rest had time to wait for it.
+      // For other work, the thread that started it had the time of `patience` to wait for it.
       at_once = urgent_ > 0;
       if (!at_once && (nothing_under_way() || operations_ != seen || leading_)) {
         idle = operations_ == seen && nothing_under_way() ? idle + 1 : 0;
@@ -164,7 +166,8 @@ void CollectiveGroup::run_in_background() {
       }
       leading_ = true;
     }
-    // Otherwise who started it computes, and may want this processor.
+    // Spin only for urgent work. Otherwise the thread that started the work computes, and may want
+    // this processor.
     lead(nullptr, TimePoint::max(), /*looks=*/at_once);
   }
 }
@@ -183,7 +186,7 @@ void CollectiveGroup::when_done(const std::shared_ptr<Work>& work, std::function
     const absl::Status caller = callers_.empty() ? add_caller() : absl::OkStatus();
     if (caller.ok()) {
       if (work->done()) return call_soon(std::move(then));
-      // Nobody may wait for it in any other way.
+      // Perhaps no thread waits for this work, so it is urgent for the group's own thread.
       if (work->then_.empty()) ++urgent_;
       work->then_.push_back(std::move(then));
       background_needed_.notify_all();
@@ -205,11 +208,11 @@ absl::Status CollectiveGroup::add_caller() {
 
 void CollectiveGroup::call_soon(std::function<void()> call) {
   calls_.push_back(std::move(call));
-  // An idle one may have been told of another call already.
+  // An idle thread may be on its way to another call, so compare the numbers.
   if (calls_.size() <= idle_callers_ || callers_.size() == kMostCallers) {
     calls_there_.notify_all();
   } else if (!add_caller().ok()) {
-    calls_there_.notify_all();  // those that there are come to it
+    calls_there_.notify_all();  // the existing threads will run it
     caller_refused_ = true;
     background_needed_.notify_all();
   }

@@ -36,8 +36,8 @@ bool CollectiveGroup::advance() {
   if (queue_.empty() || !failure_.ok()) return false;
   try {
     return advance_phase();
-  } catch (const std::exception& failed) {  // no memory, say
-    // It may have failed before, and the queue with it.
+  } catch (const std::exception& failed) {  // for example, no memory
+    // fail() may have been called before, and have emptied the queue.
     const std::string label = queue_.empty() ? "" : queue_.front()->operation_.label;
     fail(absl::ResourceExhaustedError(absl::StrCat(label, ": ", without_stack(failed.what()))));
     return true;
@@ -148,7 +148,7 @@ bool CollectiveGroup::meet() {
   return true;
 }
 
-// The records of all ranks are of one operation, and can be what this rank takes them for.
+// Checks that the records of all ranks describe the same operation, and that each is valid.
 absl::Status CollectiveGroup::compare() const {
   const Operation& operation = queue_.front()->operation_;
   const Record& mine = records_[rank()];
@@ -183,7 +183,8 @@ absl::Status CollectiveGroup::plan_pulls() {
   return operation.plan(bytes, operation.pulls);
 }
 
-// What this rank takes is there, at every rank.
+// Fills in the offsets of Pull::share. Checks that every rank's contribution has the bytes that
+// this rank takes from it.
 absl::Status CollectiveGroup::place_pulls() {
   Operation& operation = queue_.front()->operation_;
   for (Operation::Pull& pull : operation.pulls) {
@@ -221,8 +222,9 @@ bool CollectiveGroup::take_arenas() {
   return true;
 }
 
-// Who has given up may use its tensors again: what is read there is not what it brought. (What this
-// rank writes there while another one gives up cannot be helped.)
+// Fails the group if another rank has given up. Such a rank may use its tensors again, so the data
+// there may no longer be its contribution. (If a rank gives up while this one writes to its tensor,
+// nothing prevents that write.)
 bool CollectiveGroup::all_are_well() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (int other = 0; other < size(); ++other) {
@@ -239,14 +241,14 @@ bool CollectiveGroup::leave_arenas() {
   return true;
 }
 
-// What comes next takes a while.
+// Whether the next step takes long.
 bool CollectiveGroup::is_long() const {
   return phase_ == Phase::kPieces || (phase_ == Phase::kArenas && largest_ > kLargeBytes);
 }
 
-// Adds up, for all ranks, the chunks of this rank's share, and then those of the others' shares
-// that nobody has claimed: who has time takes more of them, and a share that nobody helps with
-// stays in one processor's caches.
+// Adds up, for all ranks, the chunks of this rank's part. Then it goes on with the unclaimed chunks
+// of the other parts, so a rank that has time does more. A part that no other rank helps with stays
+// in one processor's caches.
 bool CollectiveGroup::add_chunks() {
   const Operation& operation = queue_.front()->operation_;
   const uint64_t width = operation.element_bytes, count = operation.bytes() / width;
@@ -275,7 +277,7 @@ bool CollectiveGroup::add_chunks() {
   return true;
 }
 
-// All contributions lie at `sources_`, whole.
+// Runs the operation in one go. Every contribution can be read as a whole at `sources_`.
 void CollectiveGroup::take_whole() {
   const Operation& operation = queue_.front()->operation_;
   for (const Operation::Pull& pull : operation.pulls) {
@@ -293,8 +295,8 @@ void CollectiveGroup::take_whole() {
   }
 }
 
-// Elements [first, first + count) of all contributions, where `sources_` begin with element
-// `base`.
+// Reduces elements [first, first + count) of all contributions into `targets`. `sources_` begin
+// with element `base`.
 void CollectiveGroup::sum(uint64_t base, uint64_t first, uint64_t count,
                           std::span<std::byte* const> targets) {
   if (count == 0) return;
@@ -306,7 +308,7 @@ void CollectiveGroup::sum(uint64_t base, uint64_t first, uint64_t count,
   operation.kernel(shifted_, targets, count);
 }
 
-// The same, to where this rank's own contribution came from.
+// Reduces these elements into this rank's own contribution. `sources_` begin with element `first`.
 void CollectiveGroup::sum_to_parts(uint64_t first, uint64_t count) {
   if (count == 0) return;
   const Operation& operation = queue_.front()->operation_;

@@ -1,4 +1,5 @@
-// An operation of a CollectiveGroup whose data is private, piece by piece through the stages.
+// The steps of an operation in which some rank's data lies in private memory. All ranks copy such
+// data piece by piece through their staging buffers.
 #include <algorithm>
 #include <cstring>
 
@@ -49,7 +50,7 @@ bool CollectiveGroup::take_piece() {
     if (size() <= kAllAddUp) {
       sum_to_parts(first, count);
     } else {
-      // Each adds up a part, in its own stage, and takes the other parts from theirs.
+      // Each rank adds up a part in its own staging buffer, and takes the other parts from theirs.
       if (!piece_reduced_) {
         const uint64_t from = part_begin(count, rank()), until = part_begin(count, rank() + 1);
         std::byte* target = stage_of(rank()) + from * width;

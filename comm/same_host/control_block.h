@@ -1,9 +1,11 @@
-// What a rank lays out for the others to read: the layout of its shared memory.
+// Defines the control block: the shared memory in which a rank tells the others of its operations.
 //
-// Thread safety: words are atomic; a record or a piece belongs to its writer until the word that
-// publishes it has moved, and to its readers until their own words say that they are done with it.
-// Lifetime: lies in zeroed shared memory (shm/sealed_memory.h), never constructed or destroyed.
-// Protocol: docs/same_host_collectives.md. Counters go round: compare them with reached().
+// Thread safety: counters and words are atomic. A record or a piece belongs to its writer until the
+// counter that publishes it has moved. Then it belongs to its readers, until their own counters say
+// that they are done with it. Counters wrap around, so compare them with reached().
+// Lifetime: a control block lies in zeroed shared memory (shm/sealed_memory.h). It is never
+// constructed or destroyed.
+// Protocol: docs/same_host_collectives.md, "The control block".
 #pragma once
 
 #include <atomic>
@@ -25,19 +27,19 @@ inline constexpr size_t kLabelBytes = 64;
 inline constexpr uint32_t kMostDims = 12;
 
 enum class DataLocation : uint32_t {
-  kSlot = 0,     // beside the record
-  kArena = 1,    // in memory that the others can map
-  kPrivate = 2,  // comes piece by piece through the stages
+  kSlot = 0,     // in the slot, beside the record
+  kArena = 1,    // in memory that the other ranks can map
+  kPrivate = 2,  // in private memory; copied piece by piece through the staging buffers
 };
 
-// What a rank brings to one operation.
+// Describes a rank's contribution to one operation.
 struct Record {
   uint64_t number;          // of the operation
-  char label[kLabelBytes];  // kind, reduction and data type, as people read them; zero-filled
+  char label[kLabelBytes];  // kind, reduction and data type as text; zero-filled
   int32_t root;             // -1: none
   uint32_t dims;
   int64_t shape[kMostDims];
-  uint64_t fingerprint;  // of what else must be the same; 0: nothing
+  uint64_t fingerprint;  // hash of whatever else must be the same; 0: nothing
   uint64_t bytes;        // of the contribution
   DataLocation location;
   uint32_t arena;
@@ -55,17 +57,18 @@ struct alignas(64) Counter {
 };
 
 struct ControlBlock {
-  WaitWord wake_word;  // where this rank sleeps; others notify it
-  Counter published;   // operations whose record is in its slot
-  Counter consumed;    // operations of which this rank reads no slot any more
-  Counter turned;      // operations whose data in others' arenas it has done with
-  Counter staged;      // pieces in their stage, over all operations
-  Counter reduced;     // pieces whose part it has added up in its stage
-  Counter unstaged;    // pieces of which it reads no stage any more
-  Counter failed;      // 1: it has given up, and `failure` says why
-  char failure[256];   // zero-filled
-  // By slot, how many chunks of this rank's share of the sum are claimed (first_claim): moved by
-  // all ranks.
+  WaitWord wake_word;  // this rank sleeps on it, and the others wake it
+  // The counters are over all operations of the group, not per operation.
+  Counter published;  // operations whose record is in its slot
+  Counter consumed;   // operations of which this rank reads no slot any more
+  Counter turned;     // operations for which it is done with the data in the others' arenas
+  Counter staged;     // pieces that it has copied into its staging buffers
+  Counter reduced;    // pieces whose part it has added up in its staging buffer
+  Counter unstaged;   // pieces of which it reads no staging buffer any more
+  Counter failed;     // 1: this rank has given up, and `failure` says why
+  char failure[256];  // zero-filled
+  // By slot: how many chunks of this rank's part of the sum are claimed (see first_claim). All
+  // ranks change it.
   struct alignas(64) Claims {
     std::atomic<uint64_t> value;
   } claims[kSlots];
@@ -73,7 +76,8 @@ struct ControlBlock {
   alignas(4096) std::byte stages[kStages][kStageBytes];
 };
 
-// The claims of an operation are its number in the upper half, and how many in the lower.
+// Claims hold the operation's number in the upper 32 bits and the number of claimed chunks in the
+// lower 32 bits. This is the value before the first claim.
 inline uint64_t first_claim(uint32_t operation) { return uint64_t{operation} << 32; }
 
 inline constexpr uint32_t kChannelBytes = uint32_t{256} << 10;  // a power of two
@@ -84,20 +88,20 @@ struct Share {
   uint64_t size;
 };
 
-// Behind the control block, one for each rank.
+// The memory for messages from this rank to one other rank. One for each rank follows the Board.
 struct Channel {
-  Share shares[kSlots];  // of this rank's contribution to the operation in that slot
+  Share shares[kSlots];  // by slot: that rank's part of this rank's contribution
   Counter written;       // bytes sent to that rank
-  Counter taken;         // bytes received from it
-  alignas(64) std::byte ring[kChannelBytes];  // sent to it
+  Counter taken;         // bytes received from that rank
+  alignas(64) std::byte ring[kChannelBytes];  // bytes sent to that rank
 };
 
-// Ranks of two builds must not take each other's control blocks for their own: who changes the
-// layout changes mesh.cc's kVersion.
+// Ranks of two builds must not misread each other's control blocks. If you change the layout, also
+// change kVersion in mesh.cc.
 static_assert(offsetof(ControlBlock, slots) == 1280 && sizeof(Slot) == kSlotBytes + 256);
 
-// Text of another process, which may be anything: up to its first zero, and what cannot be printed
-// as question marks.
+// Makes text of another process printable, because it may contain anything. Cuts it at the first
+// zero byte, and replaces each character that cannot be printed by a question mark.
 inline std::string printable(const char* text, size_t size) {
   std::string all(text, strnlen(text, size));
   for (char& one : all) {
@@ -106,7 +110,7 @@ inline std::string printable(const char* text, size_t size) {
   return all;
 }
 
-// Whether a counter has come to `goal`, or beyond it by less than half of its range.
+// Whether a counter has reached `goal`, or is beyond it by less than half of its range.
 inline bool reached(uint32_t counter, uint32_t goal) {
   return static_cast<int32_t>(counter - goal) >= 0;
 }

@@ -14,13 +14,13 @@ namespace weft::comm_internal {
 namespace {
 
 constexpr std::string_view kVersion = "weft-block-2";
-constexpr std::chrono::milliseconds kLook{100};  // for who has died meanwhile
-constexpr std::chrono::seconds kGreeting{10};    // that a new connection takes at most
+constexpr std::chrono::milliseconds kLook{100};  // between two checks for ranks that have died
+constexpr std::chrono::seconds kGreeting{10};    // longest wait for a new connection's greeting
 
-// What a rank posts: how it can be reached, and for the error where it cannot, where it is.
+// The notice that a rank posts: how to reach it, and its host for the error if that fails.
 struct Notice {
   std::string listener;
-  std::string token;  // of rank 0: of the group
+  std::string token;  // a connection to this rank must send it
   std::string host;
 
   std::string text() const {
@@ -49,7 +49,7 @@ std::string random_token() {
   return token;
 }
 
-// What the two ends of a new connection tell each other.
+// The greeting that both ends of a new connection send.
 struct Hello {
   std::string token;  // of the rank that is greeted
   int from = -1;
@@ -111,7 +111,8 @@ absl::StatusOr<std::unique_ptr<Mesh>> Mesh::form(int rank, int size, Noticeboard
     return socket.send(Hello{token, rank, size, mesh->memory_[rank].size()}.text(), descriptors,
                        deadline);
   };
-  // To all lower ranks. They listened before they posted, so nobody waits for anybody in a circle.
+  // Connect to all lower ranks. They listened before they posted their notice, so ranks cannot wait
+  // for each other in a circle.
   for (int other = 0; other < rank; ++other) {
     const absl::StatusOr<std::string> text = notices.read(other, deadline);
     if (!text.ok()) return about(other, prepend("has not come: ", text.status()));
@@ -135,7 +136,8 @@ absl::StatusOr<std::unique_ptr<Mesh>> Mesh::form(int rank, int size, Noticeboard
     mesh->keep_block(other, std::move(block));
     mesh->sockets_[other] = std::make_unique<LocalSocket>(*std::move(socket));
   }
-  // From all higher ones, in whatever order they come. Who does not know the token is let go.
+  // Accept all higher ranks, in the order in which they come. A connection whose greeting is wrong,
+  // for example without the token, is closed and ignored.
   for (int missing = size - 1 - rank; missing > 0;) {
     const TimePoint now = std::chrono::steady_clock::now();
     absl::StatusOr<LocalSocket> socket = listener.accept(std::min(deadline, now + kLook));
@@ -197,7 +199,7 @@ bool Mesh::gone(int rank) const {
 
 absl::Status Mesh::end_of(int rank) const {
   const ControlBlock& there = block(rank);
-  // Who gives up says so before it goes.
+  // Look at the socket first: a rank that gives up sets `failed` before it closes its sockets.
   const bool closed = gone(rank);
   if (there.failed.load() != 0) {
     return absl::UnavailableError(absl::StrCat(

@@ -1,11 +1,11 @@
-// The ranks of one host, connected: every rank's control block mapped, and a socket to every rank.
+// Connects the ranks of one host: maps every rank's control block and opens a socket to every rank.
 //
-// Thread safety: form() is called once; the rest may be called from any thread.
-// Lifetime: a rank's control block stays mapped here after that rank has ended.
-// Blocking: form(), until its deadline.
-// Errors: DeadlineExceeded (names the ranks that have not come), Unavailable (names the rank that
-// cannot be reached, and its host), InvalidArgument (a rank of another group or version answers),
-// those of shm/.
+// Thread safety: unless said otherwise, all methods may be called from any thread.
+// Lifetime: a rank's control block stays mapped here after that rank has died.
+// Blocking: form() and hand(), until their deadline.
+// Errors: DeadlineExceeded names the ranks that have not come. Unavailable names the rank that
+// cannot be reached, and its host. InvalidArgument: a rank of another group or version answers.
+// Others: those of shm/.
 // Protocol: docs/same_host_collectives.md, "Forming a group".
 #pragma once
 
@@ -24,13 +24,13 @@
 
 namespace weft::comm_internal {
 
-// Where ranks leave a word for each other before they are connected: the rendezvous store.
+// Lets ranks leave notices for each other before they are connected (in the rendezvous store).
 class Noticeboard {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
   virtual ~Noticeboard() = default;
   virtual absl::Status post(int rank, const std::string& text) = 0;
-  // Waits for what that rank has posted.
+  // Waits for the notice that this rank posts.
   virtual absl::StatusOr<std::string> read(int rank, TimePoint deadline) = 0;
 };
 
@@ -38,7 +38,7 @@ class Mesh {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  // All ranks of a group call this, with the same size and noticeboard.
+  // All ranks of a group call this once, with the same size and noticeboard.
   static absl::StatusOr<std::unique_ptr<Mesh>> form(int rank, int size, Noticeboard& notices,
                                                     TimePoint deadline);
 
@@ -46,28 +46,29 @@ class Mesh {
   int size() const { return size_; }
   ControlBlock& block(int rank) const { return *reinterpret_cast<ControlBlock*>(blocks_[rank]); }
   ControlBlock& mine() const { return block(rank_); }
-  // What `from` has laid out for messages between it and `to`.
+  // The memory of `from` for messages between `from` and `to`.
   Channel& channel(int from, int to) const {
     return reinterpret_cast<Channel*>(blocks_[from] + sizeof(ControlBlock))[to];
   }
 
-  // Sends memory to a rank; nothing to itself. One thread at a time.
+  // Sends a descriptor of memory to a rank, but not to this rank itself. One thread at a time.
   absl::Status hand(int rank, const std::string& text, int descriptor, TimePoint deadline);
-  // What it has sent, if it has; does not wait. One thread at a time.
+  // Returns the next message that this rank has sent with hand(), if there is one. Does not wait.
+  // One thread at a time.
   absl::StatusOr<std::optional<LocalSocket::Message>> handed_by(int rank);
 
   // Whether this rank has closed its end or died. False for this rank itself.
   bool gone(int rank) const;
-  // Why nothing more will come of a rank: Unavailable, with its own words if it has given up; OK as
-  // long as something may.
+  // Says why a rank will do nothing more: Unavailable, with its own reason if it has given up. OK
+  // if it is alive and has not given up.
   absl::Status end_of(int rank) const;
-  // Whether it has gone without a word.
+  // Whether the rank is gone and has not given a reason.
   bool died(int rank) const;
-  // Reads that rank's control block where it has mapped it itself. For ranks that are threads of
-  // one process, before they begin: ThreadSanitizer then sees both sides of an access. `owner`
-  // outlives this.
+  // Reads the control block of `owner` where `owner` itself has mapped it. This is for ranks that
+  // are threads of one process, so that ThreadSanitizer sees both sides of an access. Call it
+  // before the ranks begin. `owner` must outlive this object.
   void share_mapping_of(const Mesh& owner) { blocks_[owner.rank_] = owner.blocks_[owner.rank_]; }
-  // Closes all sockets: the others see this rank gone.
+  // Closes all sockets, so that the other ranks see that this rank is gone.
   void leave();
 
  private:
@@ -78,7 +79,7 @@ class Mesh {
   const int rank_;
   const int size_;
   std::vector<SealedMemory> memory_;                   // by rank
-  std::vector<std::byte*> blocks_;                     // by rank: where it is used
+  std::vector<std::byte*> blocks_;                     // by rank: the address that is used
   std::vector<std::unique_ptr<LocalSocket>> sockets_;  // by rank; none to this one
 };
 

@@ -12,7 +12,7 @@
 namespace weft::comm_internal {
 namespace {
 
-// In this type a reduction is done.
+// The type in which elements of type T are reduced.
 template <class T>
 struct Wide {
   using type = T;
@@ -37,7 +37,7 @@ struct RealOf<c10::complex<T>> {
 template <class T>
 using Real = typename RealOf<T>::type;
 
-// Another process may have written any byte into a boolean.
+// Reads a boolean as a byte, because another process may have written any value there.
 template <class W, class T>
 W wide(const T* source, size_t i) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -47,7 +47,7 @@ W wide(const T* source, size_t i) {
   }
 }
 
-// Unsigned, where overflow is defined.
+// Converts an integer to its unsigned type, because signed overflow is undefined.
 template <class T>
 auto round_about(T value) {
   if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
@@ -108,7 +108,8 @@ struct BitXor {
   }
 };
 
-// No iteration reads what another one writes: a target is a source, or apart from all of them.
+// Lets the compiler vectorize: no iteration reads what another one writes. A target is one of the
+// sources, or overlaps none of them.
 #if defined(__clang__)
 #define WEFT_EACH_FOR_ITSELF _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -140,8 +141,8 @@ template <class T, class Op>
   }
 }
 
-// Block by block, so that a block is still in the first cache when it is written: a target may be a
-// source, and several targets cost no more reading.
+// Reduces block by block, so that a block is still in the L1 cache when it is written. A block is
+// complete before it is written, so a target may be a source. Several targets need no more reads.
 template <class T, class Op>
 [[gnu::always_inline]] inline void reduce_many(std::span<const std::byte* const> sources,
                                                std::span<std::byte* const> targets, size_t count) {
@@ -190,8 +191,8 @@ void reduce_plain(std::span<const std::byte* const> sources, std::span<std::byte
 }
 
 #if defined(__x86_64__)
-// The same with wider registers: twice as fast in the caches. (Stores that go around the caches are
-// slower here: the lines were read just now.)
+// The same with wider registers, which is twice as fast if the data is in the caches. (Stores that
+// bypass the caches are slower here, because the cache lines were read just before.)
 template <class T, class Op>
 [[gnu::target("avx2")]] void reduce_wide(std::span<const std::byte* const> sources,
                                          std::span<std::byte* const> targets, size_t count) {
@@ -212,7 +213,7 @@ ReduceKernel reduce() {
 template <class T>
 ReduceKernel kernel_of(Reduction reduction) {
   constexpr bool kComplex = c10::is_complex<T>::value;
-  constexpr bool kWhole = std::is_integral_v<T>;  // bool as well
+  constexpr bool kWhole = std::is_integral_v<T>;  // also true for bool
   switch (reduction) {
     case Reduction::kSum:
       return reduce<T, Sum>();

@@ -1,12 +1,12 @@
-// The reductions of collectives, for each data type.
+// Provides the functions that reduce the elements of collectives, for each data type.
 //
-// Sources are reduced in their order, each element for itself: whoever reduces an element gets the
-// same bits. Integers go round, as in LibTorch. fp16 and bf16 are reduced in fp32 and rounded once.
-// Of booleans a sum is `or` and a product is `and`. Minimum and maximum of a NaN and anything is
-// NaN.
+// Sources are reduced in their order, and each element by itself. So any rank that reduces an
+// element gets the same bits. Integers wrap around, as in LibTorch. fp16 and bf16 are reduced in
+// fp32 and rounded once. For booleans the sum is `or` and the product is `and`. Minimum and maximum
+// are NaN if any source is NaN.
 //
 // Thread safety: pure functions.
-// Errors: InvalidArgument (no such reduction of that type), naming both.
+// Errors: InvalidArgument (the type has no such reduction); the error names both.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ enum class Reduction : uint8_t {
   kSum,
   kAverage,  // floating point and complex types
   kProduct,
-  kMin,  // not of complex types, as all that follow
+  kMin,  // this and all that follow: not for complex types
   kMax,
-  kBitAnd,  // integers and booleans, as the next two
+  kBitAnd,  // this and the next two: integers and booleans
   kBitOr,
   kBitXor,
 };

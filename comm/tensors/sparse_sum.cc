@@ -103,9 +103,9 @@ void SparseSum::write_result() {
     values.push_back(is_half(type) ? entries.values.to(at::kFloat) : entries.values);
   }
   const at::Tensor all = at::cat(indices, 1), added = at::cat(values, 0);
-  // Indices of another process: they decide where is written.
+  // The indices come from other processes and decide where data is written, so check them.
   at::_validate_sparse_coo_tensor_args(all, added, tensor_.sizes());
-  // Equal indices are added up in the order in which they stand: that of the ranks.
+  // coalesce() adds up entries with equal indices in their order, which is the order of the ranks.
   at::Tensor sum = at::sparse_coo_tensor(all, added, tensor_.sizes()).coalesce();
   if (reduction_ == Reduction::kAverage) sum.div_(static_cast<int64_t>(brought_.size()));
   tensor_.copy_(sum.to(type));

@@ -1,11 +1,13 @@
-// The sum or mean of the sparse tensors of all ranks.
+// Computes the sum or mean of the sparse tensors of all ranks.
 //
-// Each rank brings the entries of its tensor; all of them put everybody's together in rank order
-// and add them up in the same way, so all get the same bits. fp16 and bf16 are added up in fp32.
+// Each rank contributes the entries of its tensor. All ranks put all entries together in rank order
+// and add them up in the same way. So all ranks get the same bits. fp16 and bf16 are added up in
+// fp32.
 //
-// Thread safety: none; the operation's plan is called once, before write_result().
-// Errors: c10::ValueError for tensors that cannot be; c10::DistBackendError from write_result()
-// where what a rank brought makes no sense, naming it.
+// Thread safety: none. The operation's plan is called once, before write_result().
+// Errors: c10::ValueError for invalid tensors. write_result() throws c10::DistBackendError if a
+// contribution has the wrong size, and names the rank. It throws LibTorch's c10::Error if an index
+// is out of range.
 #pragma once
 
 #include <cstddef>
@@ -25,12 +27,12 @@ namespace weft::comm_internal {
 
 class SparseSum {
  public:
-  // `tensor` is read now, and written by write_result().
+  // Reads `tensor` now. write_result() writes it.
   SparseSum(const at::Tensor& tensor, Reduction reduction, int rank, int size);
 
-  // Borrows this.
+  // The operation refers to this object, which must outlive it.
   Operation operation();
-  // Once the operation is done.
+  // Call it when the operation is done.
   void write_result();
 
  private:
@@ -38,7 +40,7 @@ class SparseSum {
     at::Tensor indices;  // [sparse dims, entries]
     at::Tensor values;
   };
-  // What a rank brings: the number of its entries, their indices, their values.
+  // The contribution of a rank: the number of its entries, their indices, their values.
   struct Brought {
     std::unique_ptr<std::byte[]> data;
     uint64_t size = 0;
@@ -52,7 +54,7 @@ class SparseSum {
   const int rank_;
   Entries own_;
   int64_t own_count_;
-  std::vector<Brought> brought_;  // by rank; none of this one
+  std::vector<Brought> brought_;  // by rank; empty for this one
 };
 
 }  // namespace weft::comm_internal

@@ -18,7 +18,7 @@ namespace weft::comm_internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// Bytes only: neither a gradient nor a version is to know of it, as of what the group writes.
+// Under this guard a copy records no gradient and changes no version, as the group's own writes do.
 using BytesOnly = at::AutoDispatchBelowADInplaceOrView;
 
 bool is_dense(const at::Tensor& tensor) {

@@ -40,7 +40,7 @@ void update(const at::Tensor& running, const at::Tensor& value, double momentum)
   running.mul_(1 - momentum).add_(value.to(running.options()), momentum);
 }
 
-// The SyncBatchNorm that stands for `module`, null if that is no BatchNorm.
+// The SyncBatchNorm that replaces `module`. Null if that is no BatchNorm.
 std::shared_ptr<SyncBatchNormImpl> converted(Module& module, const GroupPtr& group) {
   using namespace torch::nn;
   if (const auto* norm = module.as<BatchNorm1d>()) return SyncBatchNormImpl::sharing(*norm, group);
@@ -54,8 +54,8 @@ bool holds_replaceable_children(Module& module) {
   return module.as<Sequential>() || module.as<ModuleList>() || module.as<ModuleDict>();
 }
 
-// In the container's own list, which is what its forward and its users look at. The list of
-// children that it has as a Module is another one.
+// Replaces it in the container's own list, which its forward and its users read. The list of
+// children that the container has as a Module is another one.
 void replace_held(Module& container, const ModulePtr& from,
                   const std::shared_ptr<SyncBatchNormImpl>& to) {
   if (auto* sequential = container.as<torch::nn::Sequential>()) {
@@ -82,7 +82,7 @@ struct Conversion {
   std::vector<Place> places;
   std::map<ModulePtr, std::shared_ptr<SyncBatchNormImpl>> replacements;  // one for a shared module
   std::vector<SyncBatchNormImpl*> already;
-  std::vector<std::string> stuck;  // names of those that cannot be replaced
+  std::vector<std::string> stuck;  // names of BatchNorms that cannot be replaced
 
   void plan(Module& module, const std::string& prefix, const GroupPtr& group) {
     for (const auto& child : module.named_children()) {
@@ -199,7 +199,8 @@ void SyncBatchNormImpl::check_input(const at::Tensor& input) const {
   }
 }
 
-// Once, and again when the type changes: the messages of forward would not show that types differ.
+// Checks once, and again when the type changes. The messages of forward do not show that types
+// differ.
 void SyncBatchNormImpl::check_ranks_agree(const at::Tensor& input) {
   if (agreed_type_ == input.scalar_type()) return;
   const at::Tensor mine =
@@ -246,8 +247,9 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   {
     const at::NoGradGuard no_grad;
     statistics = ddp_internal::gather_statistics(input, *group_);
-    // A rank with two values knows that there are two in all. Only the others look at the sum,
-    // which on a GPU means to wait for it; if it is below two, all do.
+    // A rank with two values of its own knows that there are at least two in all. Only the other
+    // ranks read the sum, because on a GPU that means to wait for it. If the sum is below two, all
+    // ranks read it.
     const double seen = values_per_channel(input) < 2 ? statistics.count.item<double>() : 2;
     if (seen == 1) {
       C10_THROW_ERROR(ValueError,

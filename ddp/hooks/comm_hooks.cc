@@ -36,7 +36,7 @@ class Hook : public c10d::CommHookInterface {
 
 class AverageHook : public Hook {
  public:
-  // Without a type: in the bucket's own.
+  // Without `type`, it averages in the bucket's own type.
   AverageHook(std::shared_ptr<ProcessGroup> group, std::optional<at::ScalarType> type)
       : group_(std::move(group)), type_(type) {
     if (group_ == nullptr) C10_THROW_ERROR(ValueError, "communication hook: the group is null");

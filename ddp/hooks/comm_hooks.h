@@ -1,4 +1,4 @@
-// Hooks that decide how DistributedDataParallel reduces a bucket of gradients.
+// Makes hooks that decide how DistributedDataParallel reduces a bucket of gradients.
 //
 //   model.register_comm_hook(weft::fp16_compress_hook(group));
 //
@@ -10,22 +10,24 @@
 //   };
 //   model.register_comm_hook(std::make_shared<Sum>(group));
 //
-// A hook is a c10d::CommHookInterface, of Weft or of the user. The reducer calls runHook(bucket)
-// for each bucket, in the order of the buckets on every rank; the bucket holds this rank's
-// gradients, not yet divided. When the future that it returns is complete, parseHookResult of its
-// value is the bucket's result on this rank. A hook may use the GradBucket only until runHook
-// returns; the tensors in it for longer.
+// A hook is a c10d::CommHookInterface, of Weft or of the program. The reducer calls runHook(bucket)
+// for each bucket, in the order of the buckets on every rank. The bucket holds this rank's
+// gradients, not yet divided. When the returned future is complete, parseHookResult of its value is
+// the bucket's result on this rank. A hook may use the GradBucket only until runHook returns. It
+// may keep the tensors in it for longer.
 //
-// Order of collectives: these hooks issue exactly one per bucket, inside runHook, on the group they
-// were given. So that may be the reducer's own group. A hook that issues more than one, as PowerSGD
-// does (power_sgd_hook.h), cannot issue the later ones when the earlier end: that is at different
-// times on different ranks, perhaps after the next bucket's. It needs a group and a thread of its
-// own.
+// Order of collectives: each of these hooks issues exactly one collective for each bucket, inside
+// runHook, on its group. So this group may be the reducer's own. A hook that needs several, such as
+// PowerSGD (power_sgd_hook.h), cannot issue the later ones when the earlier complete. That happens
+// at different times on different ranks, perhaps after the next bucket's collective. It needs its
+// own group and its own thread.
 //
-// Thread safety: runHook on one thread at a time. Lifetime: they share the group; futures may
-// outlive the hook. Blocking: runHook does not wait for CPU tensors; for CUDA tensors it does what
-// wait() of the group's backend does, on a stream beside the caller's.
-// Errors: in the future, those of the group's collectives; factories: c10::ValueError.
+// Thread safety: runHook on one thread at a time.
+// Lifetime: hooks share the group. Futures may outlive the hook.
+// Blocking: runHook does not wait for CPU tensors. For CUDA tensors it does what wait() of the
+// group's backend does, on another stream than the caller's.
+// Errors: those of the group's collectives, in the future. The functions that make hooks throw
+// c10::ValueError.
 #pragma once
 
 #include <cstdint>
@@ -42,21 +44,21 @@ using CommHook = std::shared_ptr<c10d::CommHookInterface>;
 // The mean, as without a hook: divided by the group's size, then summed.
 CommHook allreduce_hook(std::shared_ptr<ProcessGroup> group);
 
-// Cast to half precision, divided, summed in it, and cast back.
+// Casts to half precision, divides, sums in half precision, and casts back.
 CommHook fp16_compress_hook(std::shared_ptr<ProcessGroup> group);
 CommHook bf16_compress_hook(std::shared_ptr<ProcessGroup> group);
 
-// The inner hook sees the bucket in half precision; its result is cast back into the bucket. So
-// fp16_compress_hook(group) does what fp16_compress_wrapper(allreduce_hook(group)) does.
+// The inner hook sees the bucket in half precision. Its result is cast back into the bucket. So
+// fp16_compress_hook(group) does the same as fp16_compress_wrapper(allreduce_hook(group)).
 CommHook fp16_compress_wrapper(CommHook inner);
 CommHook bf16_compress_wrapper(CommHook inner);
 
-// Leaves each rank's gradients as they are; to measure what communication costs.
+// Leaves each rank's gradients as they are, to measure the cost of communication.
 CommHook noop_hook();
 
 struct PostLocalSgdOptions {
   std::shared_ptr<ProcessGroup> group = nullptr;
-  // As a rule the ranks of one host; null only if they are not reduced among after the start.
+  // Usually the ranks of one host. It may be null only if nothing is reduced after the start.
   std::shared_ptr<ProcessGroup> subgroup = nullptr;
   int64_t start_local_sgd_iter = 1000;        // iterations that reduce over `group`
   bool post_local_gradient_allreduce = true;  // false: nothing is reduced after the start
@@ -64,7 +66,7 @@ struct PostLocalSgdOptions {
   void validate() const;
 };
 
-// Reduces over all ranks at first, then only within subgroups; to be used with a ModelAverager
+// Reduces over all ranks at first, then only within subgroups. Use it with a ModelAverager
 // (model_averaging.h) whose warmup_steps is start_local_sgd_iter.
 CommHook post_local_sgd_hook(PostLocalSgdOptions options);
 

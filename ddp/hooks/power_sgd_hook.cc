@@ -28,7 +28,7 @@ std::shared_ptr<ProcessGroup> group_of_its_own(const std::shared_ptr<ProcessGrou
   return group->new_group(all);
 }
 
-// A future that fails if whoever should complete it ends without.
+// Completes a future with an error if its owner is destroyed before it has completed it.
 class Promise {
  public:
   explicit Promise(HookFuture future) : future_(std::move(future)) {}
@@ -53,7 +53,8 @@ void reduce(ddp_internal::PowerSgd& power_sgd, const HookedBucket& bucket,
       power_sgd.reduce(bucket);
       return result->markCompleted(bucket.buffer);
     }
-    // Not waited for: the next bucket's comes after this one on every rank all the same.
+    // The thread does not wait for this: on every rank the next bucket's collective still comes
+    // after it.
     power_sgd.count(bucket);
     ddp_internal::complete_after(ddp_internal::average_in_place(power_sgd.group(), bucket.buffer,
                                                                 bucket.buffer.scalar_type()),

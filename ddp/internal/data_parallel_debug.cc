@@ -1,4 +1,4 @@
-// What DistributedDataParallel tells about itself, and what copies compare on demand.
+// The part of DataParallelCore that logs, and that compares the copies at debug level kDetail.
 #include <chrono>
 #include <utility>
 
@@ -17,7 +17,7 @@ constexpr const char* kPrefix = "DistributedDataParallel: ";
 
 }  // namespace
 
-// What a rank may have changed since its copy was compared. Each rank's graph is its own matter.
+// Compares what a rank may have changed since its copy was compared. Graphs are not compared.
 void DataParallelCore::verify_step(bool shadows) {
   if (options_.debug != DebugLevel::kDetail) return;
   StepDescription step;

@@ -10,7 +10,7 @@
 namespace weft::ddp_internal {
 namespace {
 
-// What a rank sends, as long as the longest.
+// A rank's bytes, padded to the longest rank's length, because collectives need equal sizes.
 struct Padded {
   std::vector<int64_t> lengths;  // by rank
   at::Tensor bytes;

@@ -1,6 +1,7 @@
-// Texts and archives of different lengths between the ranks of a group.
+// Exchanges texts and archives of different lengths between the ranks of a group.
 //
-// Thread safety: free functions; collective. Blocking: until all ranks have come.
+// Thread safety: free functions; collective.
+// Blocking: they wait for all ranks.
 // Errors: those of the group's collectives.
 #pragma once
 
@@ -13,11 +14,11 @@
 
 namespace weft::ddp_internal {
 
-// Each rank's bytes, by rank. `device`: one that the group's backend can move tensors of.
+// Returns each rank's bytes, by rank. `device` must be one whose tensors the group's backend takes.
 std::vector<std::string> all_gather_bytes(ProcessGroup& group, const std::string& bytes,
                                           const c10::Device& device);
 
-// As above on rank `to`; empty on the others.
+// The same on rank `to`. The result is empty on the others.
 std::vector<std::string> gather_bytes(ProcessGroup& group, const std::string& bytes, int to,
                                       const c10::Device& device);
 

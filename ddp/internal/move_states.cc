@@ -6,7 +6,7 @@
 
 namespace weft::ddp_internal {
 
-// The states' types are the optimizers' own: only serialising takes them elsewhere.
+// The types of the states belong to the optimizers. So only serialising can move a state.
 void move_states_to_parameters(torch::optim::Optimizer& optimizer) {
   for (const auto& parameters : optimizer.param_groups()) {
     for (const at::Tensor& parameter : parameters.params()) {

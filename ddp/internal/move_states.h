@@ -1,13 +1,13 @@
-// Where the state of an optimizer lies that was loaded elsewhere.
+// Moves the state of an optimizer that was loaded on the CPU.
 //
-// Thread safety: a free function, while nobody uses the optimizer.
+// Thread safety: a free function. Nothing may use the optimizer meanwhile.
 #pragma once
 
 #include <torch/optim/optimizer.h>
 
 namespace weft::ddp_internal {
 
-// Moves what an optimizer has just loaded, on the CPU, to where its parameters are.
+// Moves the state to the devices of its parameters.
 void move_states_to_parameters(torch::optim::Optimizer& optimizer);
 
 }  // namespace weft::ddp_internal

@@ -1,6 +1,6 @@
-// A node between a model's outputs and whoever uses them: if one of the outputs gets a gradient,
-// the others get undefined ones, so that all that leads to them runs. It runs before all that leads
-// to the outputs, and in the outermost pass, and tells so.
+// Puts an autograd node between a model's outputs and their users. If one of the outputs gets a
+// gradient, the others get undefined ones, so all nodes that lead to them run. In backward the node
+// runs before all nodes that lead to the outputs, in the outermost pass, and reports this.
 //
 // Thread safety: a free function.
 #pragma once
@@ -12,8 +12,8 @@
 
 namespace weft::ddp_internal {
 
-// Tensors that require gradients; `clone`: the results have memory of their own. `backward_begins`
-// lives as long as a graph that holds the results.
+// `outputs` are tensors that require gradients. With `clone`, the results have their own memory.
+// `backward_begins` is kept as long as a graph holds the results.
 std::vector<at::Tensor> through_sink(const std::vector<at::Tensor>& outputs, bool clone,
                                      std::function<void()> backward_begins);
 

@@ -1,8 +1,9 @@
 // Compares what ranks are about to do in a training step (DebugLevel::kDetail).
 //
-// Thread safety: a free function. Blocking: until all ranks have come, no longer than the group's
-// timeout. Errors: c10::ValueError on every rank, naming what differs first and on which rank; what
-// the group throws.
+// Thread safety: a free function.
+// Blocking: it waits for all ranks, no longer than the group's timeout.
+// Errors: c10::ValueError on every rank, which names the first difference and its rank; errors of
+// the group.
 #pragma once
 
 #include <cstdint>

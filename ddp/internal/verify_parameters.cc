@@ -27,8 +27,8 @@ int64_t words_for(int64_t characters) {
          static_cast<int64_t>(sizeof(int64_t));
 }
 
-// What must be equal: type, whether its gradient is sparse, dimensions, sizes, strides. Then the
-// name, for errors: its length, and eight characters in each number.
+// The numbers that must be equal: type, whether its gradient is sparse, dimensions, sizes, strides.
+// The name follows, for errors: its length, and eight characters in each number.
 Numbers numbers_of(const Part& part) {
   const at::Tensor& tensor = part.tensor;
   Numbers numbers = {static_cast<int64_t>(tensor.scalar_type()), part.sparse ? 1 : 0, tensor.dim()};
@@ -41,7 +41,7 @@ Numbers numbers_of(const Part& part) {
   return numbers;
 }
 
-// One rank's parts of one kind, from its numbers.
+// The parts of one kind on one rank, read from its numbers.
 class Parts {
  public:
   Parts(const Numbers& all, size_t begin, int64_t count) : all_(all) {
@@ -133,7 +133,7 @@ void verify_copies(ProcessGroup& group, const CopyDescription& mine, at::Device 
   std::copy(numbers.begin(), numbers.end(), padded.data_ptr<int64_t>());
   for (const at::Tensor& one : group.all_gather(padded.to(how))) all.push_back(gathered(one));
 
-  // Every rank has all, so every rank finds the same.
+  // Every rank has all numbers, so every rank finds the same difference.
   if (!mine.refusal.empty()) return;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all_counts[rank][0] != kRefused) continue;

@@ -1,7 +1,8 @@
 // Compares the copies of a module before ranks train them together.
 //
-// Thread safety: a free function. Blocking: until all ranks have come, no longer than the group's
-// timeout. Errors: c10::ValueError on every rank, c10::DistBackendError.
+// Thread safety: a free function.
+// Blocking: it waits for all ranks, no longer than the group's timeout.
+// Errors: c10::ValueError on every rank; c10::DistBackendError.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +22,17 @@ struct CopyDescription {
     at::Tensor tensor;
     bool sparse = false;
   };
-  std::vector<std::pair<std::string, int64_t>> options;  // as many on each rank
+  std::vector<std::pair<std::string, int64_t>> options;  // equally many on each rank
   std::vector<Part> parameters;                          // that require gradients
-  std::vector<Part> others;  // buffers, and parameters that do not, as far as ranks exchange them
-  // Why this rank cannot take part; then all the rest does not matter. Others learn it here.
+  std::vector<Part> others;  // buffers, and parameters that do not, if the ranks exchange them
+  // Why this rank cannot take part. If it is set, the other members do not matter. The other ranks
+  // get it.
   std::string refusal = {};
 };
 
-// Collective. Compares options, and number, types, shapes and strides of the parts: the error names
-// the first that differs, the rank, and what both have. A rank with a refusal gets no error: it has
-// one of its own.
+// Collective. Compares the options, and the number, types, shapes and strides of the parts. The
+// error names the first difference, the rank, and both values. A rank with a refusal gets no error
+// here, because it has its own.
 void verify_copies(ProcessGroup& group, const CopyDescription& mine, at::Device device);
 
 }  // namespace weft::ddp_internal

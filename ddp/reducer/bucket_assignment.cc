@@ -13,7 +13,7 @@ Buckets assign_buckets_in_order(const std::vector<ParameterSize>& parameters,
   struct Open {
     std::vector<size_t> indices;
     uint64_t bytes = 0;
-    size_t limit = 0;  // index of the limit that holds for it
+    size_t limit = 0;  // index of the limit for this bucket
   };
   Buckets closed;
   std::map<int64_t, Open> open;
@@ -45,7 +45,7 @@ Buckets assign_buckets(const std::vector<ParameterSize>& parameters,
   std::vector<size_t> order(parameters.size());
   std::iota(order.begin(), order.end(), size_t{0});
   Buckets buckets = assign_buckets_in_order(parameters, order, limits);
-  // Indices within a bucket ascend, so its first is its smallest.
+  // The indices in a bucket ascend, so its first one is the smallest.
   std::sort(buckets.begin(), buckets.end(),
             [](const auto& one, const auto& other) { return one.front() > other.front(); });
   return buckets;

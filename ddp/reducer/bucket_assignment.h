@@ -1,9 +1,10 @@
-// Which parameters share a bucket: pure, by size.
+// Decides which parameters share a bucket, from their sizes. Pure.
 //
-// Rule of torch 2.11's DistributedDataParallel (reducer.cpp, compute_bucket_assignment_by_size):
-// parameters of one kind (data type and device) fill a bucket in the order given, which closes once
-// its size reaches the limit and so may overshoot by one parameter; each kind walks the list of
-// limits, whose last one repeats. A parameter with sparse gradients has a bucket of its own.
+// The rule is that of torch 2.11's DistributedDataParallel (reducer.cpp,
+// compute_bucket_assignment_by_size). Parameters of one kind (data type and device) fill a bucket,
+// in the given order. The bucket closes once its size reaches the limit, so it may exceed the limit
+// by one parameter. Each kind goes through the list of limits, whose last one repeats. A parameter
+// with sparse gradients has a bucket of its own.
 //
 // Thread safety: free functions.
 #pragma once
@@ -24,12 +25,14 @@ struct ParameterSize {
 
 inline constexpr uint64_t kNoLimit = UINT64_MAX;
 
-// Of all parameters, in their order; the buckets by their smallest index, from the highest to the
-// lowest: gradients come roughly in that order. `limits` in bytes, at least one.
+// Assigns all parameters, in their order. The buckets are sorted by their smallest index, from the
+// highest to the lowest, because gradients arrive roughly in that order. `limits` are in bytes, at
+// least one.
 Buckets assign_buckets(const std::vector<ParameterSize>& parameters,
                        const std::vector<uint64_t>& limits);
 
-// Of the parameters in `order`, each once; the buckets in the order in which they close.
+// Assigns the parameters in `order`, which names each once. The buckets are in the order in which
+// they close.
 Buckets assign_buckets_in_order(const std::vector<ParameterSize>& parameters,
                                 const std::vector<size_t>& order,
                                 const std::vector<uint64_t>& limits);

@@ -1,6 +1,6 @@
-// Looks for the parameters that a backward pass will not reach.
+// Finds the parameters that a backward pass will not reach.
 //
-// Thread safety: a pure function; the graph must not change meanwhile.
+// Thread safety: a pure function. The graph must not change meanwhile.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace weft::ddp_internal {
 
-// The indices of those `leaves` (AccumulateGrad nodes) that no graph of `outputs` reaches, in
+// The indices of the `leaves` (AccumulateGrad nodes) that no graph of `outputs` reaches, in
 // ascending order.
 std::vector<size_t> find_unused(const std::vector<at::Tensor>& outputs,
                                 const std::vector<std::shared_ptr<torch::autograd::Node>>& leaves);

@@ -29,7 +29,7 @@ int64_t kind_of(const at::Tensor& variable) {
 
 }  // namespace
 
-// Gradients in `.grad`.
+// Keeps gradients in `.grad`.
 class Reducer::LocalHome final : public GradientHome {
  public:
   LocalHome(const std::vector<ReducerParameter>& parameters, bool views)
@@ -90,7 +90,7 @@ void Reducer::set_group(std::shared_ptr<ProcessGroup> group) {
   const MutexLock lock(mutex_);
   group_ = std::move(group);
   divisor_ = group_->size();
-  // Some ranks may have built their buckets again, or begun to, when others were lost.
+  // Some ranks may have rebuilt their buckets, or have begun to, when other ranks were lost.
   core_.start_over();
   core_.set_buckets(assign_buckets(sizes(), options_.first_limits));
   rebuilt_ = false;
@@ -109,7 +109,7 @@ std::vector<ParameterSize> Reducer::sizes() const {
 
 void Reducer::install_hooks() {
   for (size_t parameter = 0; parameter < parameters_.size(); ++parameter) {
-    // Variables hold their accumulators weakly: this keeps them, and the hooks with them.
+    // Variables hold their accumulators weakly. This vector keeps them and their hooks alive.
     auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[parameter].variable);
     hooks_.push_back(
         accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
@@ -140,7 +140,7 @@ bool Reducer::rebuild_buckets() {
     if (order.empty()) return false;
     core_.built_again();
   }
-  // Rank 0's order holds: arrival may differ from rank to rank.
+  // Gradients may arrive in another order on each rank, so rank 0's order holds for all.
   const at::Tensor shared = at::empty({static_cast<int64_t>(order.size())}, at::kLong);
   std::copy(order.begin(), order.end(), shared.data_ptr<int64_t>());
   at::Tensor to_send = shared;
@@ -151,7 +151,7 @@ bool Reducer::rebuild_buckets() {
   std::vector<size_t> agreed(received.data_ptr<int64_t>(),
                              received.data_ptr<int64_t>() + received.numel());
   const MutexLock lock(mutex_);
-  broken_ = true;  // unless there is memory for them
+  broken_ = true;  // stays true if there is no memory for them
   failure_ = "there was no memory for the buckets";
   core_.set_buckets(assign_buckets_in_order(sizes(), agreed, options_.limits));
   allocate_buckets();
@@ -195,7 +195,7 @@ void Reducer::prepare(const Tensors& outputs) {
 void Reducer::prepare_to_accumulate() {
   const MutexLock lock(mutex_);
   if (core_.in_pass()) {
-    // A pass that was prepared and never ran is none.
+    // The prepared pass never ran, so it is dropped.
     if (const absl::Status status = core_.begin({}); !status.ok()) fail(status);
     core_.cancel();
   }
@@ -217,8 +217,8 @@ void Reducer::give_up(const std::string& reason) {
 }
 
 void Reducer::local_gradient(size_t parameter) {
-  // A pass of distributed autograd runs the same hooks, perhaps inside one of LibTorch's engine,
-  // and keeps its gradients elsewhere.
+  // A pass of distributed autograd runs the same hooks, perhaps inside a pass of LibTorch's engine.
+  // It keeps its gradients elsewhere.
   if (torch::autograd::get_current_node() != accumulators_[parameter]) {
     return gradient_elsewhere(parameter);
   }
@@ -226,12 +226,14 @@ void Reducer::local_gradient(size_t parameter) {
     torch::autograd::Engine::get_default_engine().queue_callback([this] { finish(*local_); });
     return;
   }
-  // As a rule the sink has done this. Not for a pass that begins behind the outputs of forward.
+  // The sink has usually done this before. It has not if the pass begins behind the outputs of
+  // forward.
   const MutexLock lock(mutex_);
   queue_end();
 }
 
-// What nobody shows to this reducer would stay this rank's own, without a word.
+// Reports a gradient that no GradientHome shows to this reducer: it would not be averaged, without
+// any notice.
 void Reducer::gradient_elsewhere(size_t parameter) {
   const MutexLock lock(mutex_);
   if (!core_.in_pass()) return;
@@ -320,7 +322,7 @@ void Reducer::finish(GradientHome& home) {
       put(bucket.parameters[i], bucket.sparse ? bucket.buffer : bucket.slices[i], home);
     }
   }
-  wait_for_used();  // also a rank that did not need it
+  wait_for_used();  // a rank that did not need the map waits too
   std::fill(kept_.begin(), kept_.end(), at::Tensor());
   const MutexLock lock(mutex_);
   core_.finished();
@@ -329,7 +331,7 @@ void Reducer::finish(GradientHome& home) {
   times_.backward = gradients_complete_ - backward_began_;
   times_.communication = reduced - reduction_began_;
   times_.overlap = waited > reduction_began_ ? waited - reduction_began_ : Clock::duration::zero();
-  // The pass has ended on all ranks: who catches this may skip the step and go on.
+  // The pass is over on all ranks. If the program catches this, it may skip the step and go on.
   if (!failure_.empty()) {
     C10_THROW_ERROR(Error, absl::StrCat("DistributedDataParallel: ", failure_));
   }
@@ -354,7 +356,7 @@ void Reducer::shadow_pass() {
     used_work_ = group_->all_reduce_async(used_map_);
     wait_for_used();
   }
-  // For an optimizer that goes on with this rank's share of the parameters.
+  // For an optimizer on this rank that goes on with its shard of the parameters.
   if (!options_.whole_gradients) {
     for (const Bucket& bucket : buckets_) {
       for (size_t i = 0; i < bucket.parameters.size(); ++i) {

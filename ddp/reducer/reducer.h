@@ -1,21 +1,23 @@
 // Averages gradients over the ranks of a group while a backward pass still runs.
 //
-// Copies each gradient into its bucket as it comes, starts the bucket's all_reduce (or hook) when
-// it is full and its predecessors are under way, and at the end of the pass puts the averages where
-// the gradients were. ReducerCore says when; this holds the tensors.
+// The reducer copies each gradient into its bucket when it arrives. It starts the bucket's
+// all_reduce (or hook) when the bucket is full and all earlier buckets are under way. At the end of
+// the pass it puts the averages where the gradients were. ReducerCore decides when; this class
+// holds the tensors.
 //
-// A pass of LibTorch's engine announces its gradients through hooks on the AccumulateGrad nodes,
-// and they live in `.grad`. Another engine calls gradient_ready and finish itself, with a
-// GradientHome.
+// In a pass of LibTorch's engine, hooks on the AccumulateGrad nodes announce the gradients, which
+// are in `.grad`. Another engine calls gradient_ready and finish itself, with a GradientHome.
 //
-// Thread safety: forward-side methods from one thread at a time; gradient_ready from any. What
-// gradient_ready does with buckets is done in the order in which ReducerCore gave it out, by one
-// thread at a time (Turns), with no lock held: hooks and waits may take long.
-// Lifetime: hooks are removed with it; a pass must not run then.
-// Blocking: rebuild_buckets, shadow_pass and finish, until the other ranks are there too, no longer
-// than the group's timeout; gradient_ready for sparse gradients, for what a hook waits for, and for
-// another thread that is in it.
-// Errors: c10::Error; what the group throws is thrown again with the names of the parameters.
+// Thread safety: call gradient_ready from any thread, and the methods around forward from one
+// thread at a time. The call of gradient_ready works on the buckets in the order in which
+// ReducerCore decided, one thread at a time (Turns). It holds no lock meanwhile, because hooks and
+// waits may take long.
+// Lifetime: the destructor removes the hooks. No pass may run then.
+// Blocking: rebuild_buckets, shadow_pass and finish wait for the other ranks, no longer than the
+// group's timeout. gradient_ready waits for sparse gradients, for a hook, and for another thread in
+// gradient_ready.
+// Errors: c10::Error. An error of the group is thrown again with the names of the parameters.
+// Protocol: docs/ddp.md, "A step".
 #pragma once
 
 #include <atomic>
@@ -49,17 +51,19 @@ struct ReducerOptions {
   bool static_graph = false;
   bool gradient_as_bucket_view = false;
   bool check_nans = false;
-  bool whole_gradients = false;                     // ReducerCore
-  std::vector<uint64_t> first_limits = {kNoLimit};  // bytes: before the order is known
-  std::vector<uint64_t> limits = {kNoLimit};        // and after
+  bool whole_gradients = false;                     // see ReducerCore::Options
+  std::vector<uint64_t> first_limits = {kNoLimit};  // bytes, before the order is known
+  std::vector<uint64_t> limits = {kNoLimit};        // bytes, after the order is known
 };
 
-// Where one pass keeps its gradients.
+// Keeps the gradients of one pass.
 class GradientHome {
  public:
-  // Undefined: none (yet). The reducer may point it at a bucket if views() says so.
+  // Undefined: there is no gradient (yet). If views() is true, the reducer may make it a slice of a
+  // bucket.
   virtual at::Tensor& gradient(size_t parameter) = 0;
-  // The average; a slice of a bucket, to be copied. Not called for views.
+  // Stores the average. It is a slice of a bucket, so it must be copied. Not called if views() is
+  // true.
   virtual void put(size_t parameter, const at::Tensor& average) = 0;
   virtual bool views() const { return false; }
 
@@ -69,7 +73,8 @@ class GradientHome {
 
 class Reducer {
  public:
-  // Where time went in the last pass, since prepare(); zero: it did not come to that.
+  // Durations of the last pass. prepare() sets `forward`, finish() sets the others. Zero: no pass
+  // has got so far.
   struct Times {
     std::chrono::nanoseconds forward{0}, backward{0}, communication{0}, overlap{0};
   };
@@ -83,35 +88,37 @@ class Reducer {
   void set_hook(std::shared_ptr<c10d::CommHookInterface> hook);
   bool has_hook() const { return hook_ != nullptr; }
 
-  // Collective, and true, the first time that the order of arrival is known.
+  // Collective. Builds the buckets again, and returns true, the first time that the order of
+  // arrival is known.
   bool rebuild_buckets() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The next pass is reduced; `outputs` are what it may start from.
+  // The next pass is reduced. It may start from any of `outputs`.
   void prepare(const std::vector<at::Tensor>& outputs) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The next pass only accumulates.
+  // The next pass is not reduced: gradients only accumulate.
   void prepare_to_accumulate() ABSL_LOCKS_EXCLUDED(mutex_);
   void forward_begins() { forward_began_ = std::chrono::steady_clock::now(); }
-  // c10::Error: the pass before failed, and nobody has given it up.
+  // c10::Error: the previous pass failed, and no set_group has followed.
   void check_whole() const;
 
-  // A gradient of a pass that is not LibTorch's is final. True: it was the last, call finish().
+  // A gradient of a pass outside LibTorch's engine is final. True: it was the last one, so call
+  // finish().
   bool gradient_ready(size_t parameter, GradientHome& home) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits for the buckets and puts the averages into their home.
+  // Waits for the buckets and puts the averages into `home`.
   void finish(GradientHome& home) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Gives up the pass under way, and with it the group: ranks no longer agree on where they are.
-  // Nothing goes on until set_group.
+  // Gives up the current pass and the group, because the ranks no longer agree on their position.
+  // No pass can be reduced until set_group.
   void give_up(const std::string& reason) ABSL_LOCKS_EXCLUDED(mutex_);
   bool broken() const { return broken_; }
-  // A pass of LibTorch's engine begins, the outermost one.
+  // The outermost backward pass of LibTorch's engine begins.
   void backward_begins() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
 
-  // Takes part in the others' pass with zeros, for a rank that has no more inputs.
+  // For a rank without inputs: takes part in the other ranks' pass with zeros.
   void shadow_pass() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // By what sums are divided; the group's size unless set.
+  // The number by which sums are divided; by default the size of the group.
   void set_divisor(int divisor) { divisor_ = divisor; }
-  // From now on over another group, with the buckets of the start; gives up a pass under way.
+  // Gives up the current pass. From now on reduces over `group`, with the first buckets again.
   void set_group(std::shared_ptr<ProcessGroup> group) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::vector<ReducerParameter>& parameters() const { return parameters_; }
@@ -136,14 +143,14 @@ class Reducer {
     std::vector<at::Tensor> slices;
     std::vector<size_t> offsets, lengths;
     std::vector<c10::IntArrayRef> sizes;
-    c10::intrusive_ptr<c10d::Work> work;  // of the pass: one of these two
+    c10::intrusive_ptr<c10d::Work> work;  // the reduction of this pass is either `work` or `future`
     c10::intrusive_ptr<c10::ivalue::Future> future;
   };
-  // What one call of gradient_ready is to do, as it was decided under the lock.
+  // The work of one call of gradient_ready, as decided under the lock.
   struct Step {
     ReducerCore::Actions actions;
-    std::vector<bool> used;         // by actions.write
-    std::vector<int32_t> used_map;  // by parameter, if it is to be shared; else empty
+    std::vector<bool> used;         // parallel to actions.write
+    std::vector<int32_t> used_map;  // by parameter; empty unless the ranks share it
   };
 
   std::vector<ParameterSize> sizes() const;
@@ -177,25 +184,25 @@ class Reducer {
   std::unique_ptr<LocalHome> local_;
 
   Mutex mutex_;
-  Turns turns_;       // of who touches buckets in a pass
-  ReducerCore core_;  // under mutex_ in a pass; by the forward's thread between passes
+  Turns turns_;       // the order of threads that touch buckets in a pass
+  ReducerCore core_;  // in a pass under mutex_; between passes used by the forward's thread
   std::vector<Bucket> buckets_;
   std::vector<std::pair<size_t, size_t>> place_;  // by parameter: bucket, index in it
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
   std::vector<uintptr_t> hooks_;
 
-  std::vector<at::Tensor> kept_;  // by parameter: the gradient of one that counts as unused
+  std::vector<at::Tensor> kept_;  // by parameter: gradients of parameters that count as unused
   at::Tensor used_map_;           // int32, by parameter
   c10::intrusive_ptr<c10d::Work> used_work_;
   bool used_known_ = false;
   std::vector<bool> with_nans_;
   bool callback_queued_ = false;
-  bool seen_elsewhere_ = false;  // a gradient of a pass that is not LibTorch's, since prepare()
+  bool seen_elsewhere_ = false;  // since prepare(), a pass of another engine ran the hooks
   bool rebuilt_ = false;
   size_t unused_count_ = 0;
   uint64_t passes_ = 0;
   std::string failure_;              // of the last pass
-  std::atomic<bool> broken_{false};  // it can neither go on nor end
+  std::atomic<bool> broken_{false};  // the ranks must begin again with set_group
 
   Times times_;
   Clock::time_point forward_began_, backward_began_, reduction_began_, gradients_complete_;

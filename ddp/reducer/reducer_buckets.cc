@@ -1,5 +1,5 @@
-// What a Reducer does with its buckets: their memory, what goes into them, their reduction, and
-// what comes out of them.
+// The part of Reducer that handles the buckets: allocates them, fills them, reduces them, and
+// copies the averages out.
 #include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -27,7 +27,8 @@ std::string text_of(const std::exception& failed) {
   return error != nullptr ? error->what_without_backtrace() : failed.what();
 }
 
-// A tensor on the same memory that autograd does not take for a view: users may detach_() it.
+// A tensor on the same memory. Autograd does not take it for a view, so the program may detach_()
+// it.
 at::Tensor slice_like(const at::Tensor& flat, int64_t begin, const at::Tensor& variable) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   const at::Tensor part = flat.narrow(0, begin, variable.numel());
@@ -78,7 +79,7 @@ void Reducer::allocate_buckets() {
   place_ = std::move(place);
 }
 
-// A rank that was given up may still write into a bucket once more: gradients that lie there move.
+// A rank that was given up may still write into a bucket. So gradients in buckets are copied out.
 void Reducer::leave_buckets() {
   for (const Bucket& bucket : buckets_) {
     if (bucket.sparse) continue;
@@ -110,7 +111,7 @@ void Reducer::write(size_t parameter, bool used, GradientHome& home) {
   }
   const double factor = hook_ == nullptr ? 1.0 / divisor_ : 1.0;
   const bool in_place = same_memory(gradient, slice);
-  // One that no rank used must come out as it was.
+  // If no rank used this parameter, its gradient must come out unchanged.
   if (in_place && !used) kept_[parameter] = gradient.clone();
   if (!in_place) {
     scaled_copy(slice, gradient, factor);
@@ -133,7 +134,7 @@ void Reducer::write_sparse(size_t parameter, const at::Tensor& gradient, Bucket&
       with_nans_[parameter] = true;
     }
   } else {
-    // No rows. Embeddings, the only layers with sparse gradients, have them by rows.
+    // A gradient without rows. Only embeddings have sparse gradients, and these are sparse by rows.
     std::vector<int64_t> rows = variable.sizes().vec();
     rows[0] = 0;
     const auto how = variable.options().requires_grad(false);
@@ -191,7 +192,7 @@ void Reducer::wait_for(Bucket& bucket, size_t index) {
     } else if (bucket.future != nullptr) {
       const auto future = std::exchange(bucket.future, nullptr);
       future->wait();
-      if (future->hasError()) future->value();  // throws it
+      if (future->hasError()) future->value();  // throws the error
       const at::Tensor result = hook_->parseHookResult(future->value());
       TORCH_CHECK(result.defined() && result.numel() == bucket.buffer.numel(),
                   "the communication hook's result is not of the size of the bucket");
@@ -215,7 +216,7 @@ void Reducer::wait_for_used() {
     fail_reduction("ranks could not tell each other which parameters they used", failed);
   }
   used_map_ = used_map_.to(at::kCPU);
-  used_known_ = true;  // of a static graph, for good
+  used_known_ = true;  // stays true in a static graph
 }
 
 bool Reducer::used_nowhere(size_t parameter) {

@@ -137,8 +137,8 @@ ReducerCore::Actions ReducerCore::at_end() {
     if (counted_[parameter] == 0) unused_.push_back(parameter);
     ready(parameter, actions);
   }
-  // The order of indices says nothing. But if the others have counted before, they know theirs now
-  // and build their buckets: so must this rank.
+  // Here the order is only that of the indices, so it is of no use. But if the others have counted
+  // before, they know their order now and build their buckets again. So this rank must do that too.
   if (!others_counted_) order_.clear();
   give_out(actions);
   return actions;

@@ -1,16 +1,17 @@
-// The bookkeeping of a reducer: which gradients of a pass have come, which buckets are full, what
-// may be reduced now. Pure: no tensor, no thread, no communication.
+// Tracks the pass of a reducer: which gradients of a pass have arrived, which buckets are full, and
+// what may be reduced now. Pure: no tensor, no thread, no communication.
 //
-// A pass goes begin -> arrived ... -> (all buckets given out) -> finished. Buckets are given out in
-// the order of their index, whatever order they fill in: so all ranks reduce the same ones
-// together.
+// A pass is begin, then arrived for each gradient until all buckets are given out, then finished.
+// Buckets are given out in the order of their index, in whatever order they fill. So all ranks
+// reduce the same buckets together.
 //
-// Modes. Plain: every parameter's gradient comes once. find_unused: begin() gets those that the
-// graph does not reach; they count as arrived with the first gradient. static_graph: the first pass
-// only counts how often each gradient comes, and its buckets are given out at its end; from then on
-// a gradient has arrived when it has come that often.
+// Without options, the gradient of every parameter arrives once. With find_unused, begin() gets the
+// parameters that the graph does not reach. They count as arrived with the first gradient. With
+// static_graph, the first pass only counts how often each gradient arrives, and its buckets are
+// given out at its end. From then on a gradient is complete when it has arrived that often.
 //
-// Thread safety: none. Errors: FailedPrecondition naming parameters; the core then stays as it was.
+// Thread safety: none.
+// Errors: FailedPrecondition, which names parameters. The core then stays as it was.
 #pragma once
 
 #include <cstddef>
@@ -28,47 +29,50 @@ class ReducerCore {
   struct Options {
     bool find_unused = false;
     bool static_graph = false;
-    // A gradient comes once in a pass, whole: also the first pass of a static graph reduces as its
-    // buckets fill, and needs to be told the unused ones.
+    // A gradient arrives complete, once in a pass. So the first pass of a static graph reduces its
+    // buckets as they fill too, and needs to know the unused parameters.
     bool whole_gradients = false;
   };
-  // What to do, in this order.
+  // The reducer's next actions, in this order.
   struct Actions {
-    std::vector<size_t> write;   // parameters whose gradients go into their buckets now
-    std::vector<size_t> reduce;  // buckets
-    bool last = false;           // all buckets of the pass are given out with these
+    std::vector<size_t> write;   // parameters whose gradients must go into their buckets now
+    std::vector<size_t> reduce;  // buckets to reduce
+    bool last = false;           // after these, all buckets of the pass are given out
   };
 
   ReducerCore(std::vector<std::string> names, Options options);
 
-  // Between passes.
+  // Call it between passes.
   void set_buckets(Buckets buckets);
   const Buckets& buckets() const { return buckets_; }
 
-  // A pass whose gradients are to be reduced begins; `unused` are those that it will not reach.
-  // FailedPrecondition: the pass before has not ended, naming what did not come.
+  // A pass begins whose gradients are to be reduced. It will not reach the parameters in `unused`.
+  // FailedPrecondition: the previous pass is not complete; the text names the parameters whose
+  // gradients are missing.
   absl::Status begin(std::vector<size_t> unused);
-  // A gradient has come. Outside a pass (it accumulates) it only counts as used.
-  // FailedPrecondition: it came more often than it may.
+  // A gradient has arrived. Outside a pass it only accumulates, and its parameter counts as used.
+  // `used` is false if there is no gradient. FailedPrecondition: it arrived more often than
+  // allowed.
   absl::StatusOr<Actions> arrived(size_t parameter, bool used = true);
-  // The end of the first pass of a static graph, in which nothing was given out.
+  // The end of the first pass of a static graph, in which nothing was given out before.
   bool reduces_at_end() const { return counts_only() && in_pass_; }
   Actions at_end();
-  // What was given out is reduced; the pass is over.
+  // All that was given out is reduced, and the pass is over.
   void finished();
-  // The pass that began will not run: gradients only accumulate until the next begin().
+  // The pass that began will not run. Gradients only accumulate until the next begin().
   void cancel() { in_pass_ = false; }
-  // The others had a pass, in which this rank took part without gradients: what they know from it,
-  // this rank takes to be so; what it counts in a static graph it still has to count.
+  // The other ranks had a pass, and this rank took part without gradients. Afterwards it knows what
+  // they know: that their first pass of a static graph is over, and that buckets may be built
+  // again. In a static graph this rank still has to count in a first pass of its own.
   void shadowed();
-  // Gives the pass up, and what was counted with it.
+  // Gives up the pass, and what was counted in it.
   void reset();
-  // As reset, and the buckets are the first ones again (set_buckets): they may be built once more.
+  // As reset, for use with the first buckets (set_buckets). The buckets may be built again.
   void start_over();
 
   bool in_pass() const { return in_pass_; }
-  bool begun() const { return !arrival_.empty(); }  // a gradient of the pass has come
-  // Gradients that have come, or are known not to come, since the last finished pass.
+  bool begun() const { return !arrival_.empty(); }  // a gradient of the pass has arrived
+  // Whether the parameter got a gradient since the last finished pass, in a pass or outside.
   bool used(size_t parameter) const { return used_[parameter]; }
   bool needs_unused() const {
     return options_.find_unused || (options_.whole_gradients && static_first_);
@@ -77,19 +81,19 @@ class ReducerCore {
   bool shares_used() const {
     return (options_.find_unused && !options_.static_graph) || shares_first_;
   }
-  // The same of a pass of the others that this rank shadows.
+  // The same, for a pass of the other ranks that this rank shadows.
   bool others_share_used() const {
     return (options_.find_unused && !options_.static_graph) || (static_first_ && !others_counted_);
   }
 
-  // The order in which gradients of the pass before came; parameters that never came are missing.
+  // The order in which gradients of the previous pass arrived, without parameters that got none.
   const std::vector<size_t>& order_before() const { return order_before_; }
-  // All parameters in the order in which they were ready, once a pass told; empty before, and if
-  // buckets are not to be built again (any more).
+  // All parameters in the order in which they were ready, once a pass has shown it. Empty before
+  // that, and if the buckets are not to be built again.
   std::vector<size_t> order_to_build() const;
   void built_again() { may_build_ = false; }
 
-  // Names of parameters of the pass that have not come.
+  // The names of the parameters that are not ready in this pass.
   std::vector<std::string> missing() const;
 
  private:
@@ -108,22 +112,22 @@ class ReducerCore {
   Buckets buckets_;
   std::vector<size_t> bucket_of_;
   std::vector<State> state_;
-  std::vector<size_t> left_in_;  // by bucket
-  size_t next_ = 0;              // the bucket to give out next
+  std::vector<size_t> left_in_;  // by bucket: parameters that are not ready
+  size_t next_ = 0;              // the next bucket to give out
   bool in_pass_ = false;
   bool marked_unused_ = false;
   std::vector<size_t> unused_;
   std::vector<bool> used_;
 
-  bool static_first_ = false;    // the first pass of a static graph has not ended
-  bool others_counted_ = false;  // but that of the other ranks has
+  bool static_first_ = false;    // the first pass of a static graph is not complete
+  bool others_counted_ = false;  // but that of the other ranks is
   bool shares_first_ = false;
-  std::vector<size_t> counted_;  // static graph: how often each gradient comes
-  std::vector<size_t> to_come_;  // static graph: how often it still comes in this pass
+  std::vector<size_t> counted_;  // static graph: how often each gradient arrives
+  std::vector<size_t> to_come_;  // static graph: how often it still has to arrive in this pass
 
   bool may_build_ = true;
   std::vector<size_t> order_;         // of this pass, by ready
-  std::vector<size_t> order_before_;  // of the last pass
+  std::vector<size_t> order_before_;  // of the previous pass
   std::vector<size_t> arrival_;       // of this pass, by first gradient
 };
 

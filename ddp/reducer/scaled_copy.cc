@@ -14,7 +14,7 @@ namespace weft::ddp_internal {
 namespace {
 
 #if defined(__x86_64__)
-// Smaller ones are still in the caches when they are added up.
+// Bytes. Smaller gradients are still in the caches when they are added up.
 constexpr size_t kLarge = 256 << 10;
 
 struct Floats {
@@ -46,7 +46,7 @@ template <class Vector>
     Vector::move(to, from, factor);
   }
   while (from != end) *to++ = *from++ * factor;
-  _mm_sfence();  // before another rank is told that it is there
+  _mm_sfence();  // before another rank is told that the data is there
 }
 
 bool streamed(const at::Tensor& to, const at::Tensor& from, double factor) {

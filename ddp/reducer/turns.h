@@ -1,8 +1,8 @@
-// Lets threads act one after the other, in the order in which they took their tickets, with no lock
-// held meanwhile.
+// Lets threads act one after the other, in the order of their tickets. No lock is held while a
+// thread acts.
 //
 // Thread safety: all methods may be called from any thread.
-// Blocking: the constructor of Turn, until all before it have ended.
+// Blocking: the constructor of Turn waits until all earlier turns are over.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace weft::ddp_internal {
 
 class Turns {
  public:
-  // Every ticket taken must be used for a Turn, or all behind it wait for ever.
+  // Use every ticket for a Turn. Otherwise all later turns wait for ever.
   uint64_t take_ticket() ABSL_LOCKS_EXCLUDED(mutex_) {
     const MutexLock lock(mutex_);
     return tickets_++;

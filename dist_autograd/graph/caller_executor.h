@@ -1,8 +1,8 @@
-// Runs tasks on the thread that waits for what they do, so that nothing has to wake another thread.
+// Runs tasks on the thread that waits for their result, so that no other thread has to wake up.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: `later` outlives this object and everything that is scheduled on it; whoever schedules
-// or closes keeps this object meanwhile.
+// Lifetime: `later` must outlive this object and every task that is scheduled on it. A thread that
+// calls schedule() or close() must keep this object alive during the call.
 // Blocking: only run().
 #pragma once
 
@@ -15,25 +15,26 @@ namespace weft::dist_autograd_internal {
 
 class CallerExecutor final : public Executor {
  public:
-  // `later` gets what is left when nobody waits here any more.
+  // `later` gets the tasks that are left after close().
   explicit CallerExecutor(Executor& later) : later_(later) {}
 
   void schedule(Task task) override ABSL_LOCKS_EXCLUDED(mutex_);
   bool idle() const override ABSL_LOCKS_EXCLUDED(mutex_);
-  // Runs tasks on the calling thread until close(). Once.
+  // Runs tasks on the calling thread until close(). Call it once.
   void run() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends run(), also from inside a task. What is queued, and whatever comes, goes to `later`.
+  // Makes run() return; a task may call it too. Queued and later tasks go to `later`.
   void close() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  bool next(Task& task) ABSL_LOCKS_EXCLUDED(mutex_);  // false: closed
+  // Takes the next task; `task` stays null if none is queued. Returns false if closed.
+  bool next(Task& task) ABSL_LOCKS_EXCLUDED(mutex_);
   void wait() ABSL_LOCKS_EXCLUDED(mutex_);
 
   Executor& later_;
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<Task> queue_ ABSL_GUARDED_BY(mutex_);
-  bool running_ ABSL_GUARDED_BY(mutex_) = false;  // a task
+  bool running_ ABSL_GUARDED_BY(mutex_) = false;  // run() runs a task
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -17,7 +17,7 @@ using torch::autograd::Edge;
 using torch::autograd::Engine;
 using torch::autograd::variable_list;
 
-// The only node of the engine's pass.
+// The only node of the engine's pass. It runs `body`.
 class BodyNode final : public torch::autograd::Node {
  public:
   explicit BodyNode(absl::FunctionRef<absl::Status()> body) : body_(body) {}
@@ -27,7 +27,7 @@ class BodyNode final : public torch::autograd::Node {
  protected:
   variable_list apply(variable_list&&) override {
     status_ = body_();
-    // Ends the engine's pass without its callbacks, which expect a finished one.
+    // The exception stops the engine's pass before its callbacks, which expect a complete pass.
     if (!status_.ok()) throw std::runtime_error("the distributed backward pass failed");
     return {};
   }

@@ -1,6 +1,6 @@
-// Runs code inside a pass of LibTorch's engine and turns what it throws into a Status.
+// Runs code inside a pass of LibTorch's autograd engine and turns its exceptions into a Status.
 //
-// Thread safety: any thread.
+// Thread safety: all functions may be called from any thread.
 #pragma once
 
 #include <string>
@@ -10,11 +10,12 @@
 
 namespace weft::dist_autograd_internal {
 
-// Inside a catch block: the exception's text, without LibTorch's C++ backtrace.
+// Returns the text of the exception, without LibTorch's C++ backtrace. Call it in a catch block.
 std::string text_of_current_exception();
 
-// Runs `body` on this thread where hooks may call Engine::queue_callback, and those callbacks after
-// it if it succeeds. Returns its status, or Unknown if a callback throws. `body` must not throw.
+// Runs `body` on this thread, inside a pass of the engine, so that hooks may call
+// Engine::queue_callback. If `body` succeeds, the engine then runs these callbacks. Returns the
+// status of `body`, or Unknown if a callback throws. `body` must not throw.
 absl::Status run_in_engine(absl::FunctionRef<absl::Status()> body);
 
 }  // namespace weft::dist_autograd_internal

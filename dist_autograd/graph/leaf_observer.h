@@ -1,16 +1,18 @@
-// Sees every leaf's gradient of a backward pass on this worker once it is final, and may replace
-// it, at once or later.
+// A LeafObserver sees each leaf's final gradient of a backward pass on this worker, and may replace
+// it at once or later.
 //
-// The seam on which data parallel training hangs its buckets: distributed autograd knows nothing of
-// who implements it (WorkerOptions::leaf_observer). An observer that reduces gradients over the
-// group takes a PassHold, starts the reduction, and when it is done replaces the gradients and
-// releases the hold; if it fails, it fails the hold.
+// Through this interface, data parallel training reduces its buckets. Distributed autograd does not
+// know the implementation (WorkerOptions::leaf_observer). An observer that reduces gradients over
+// the group takes a PassHold and starts the reduction. When the reduction is done, it replaces the
+// gradients and releases the hold. If the reduction fails, it fails the hold.
 //
-// Thread safety: leaves are shown on the strand of one pass; passes of several contexts may
-// call at once. A PassHold may be used from any thread, by one at a time.
-// Lifetime: an observer must outlive every pass it was given to. A PassHold may outlive its pass
-// and its worker; it then does nothing.
-// Errors: whatever an observer returns, or a hold fails with, fails the pass on every worker.
+// Thread safety: the strand of a pass calls the observer for one leaf after another. Passes of
+// several contexts may call it at the same time. Any thread may use a PassHold, but only one at a
+// time.
+// Lifetime: an observer must outlive every pass to which it was given. A PassHold may outlive its
+// pass and its worker; it then does nothing.
+// Errors: an error that an observer returns, or with which a hold fails, fails the pass on every
+// worker.
 #pragma once
 
 #include <memory>
@@ -27,8 +29,8 @@ namespace dist_autograd_internal {
 class HeldPass;
 }
 
-// Keeps a backward pass from ending while a gradient of it is still being worked on. One that is
-// destroyed without having been released fails the pass: a gradient may be missing.
+// Prevents the commit of a backward pass while the observer still works on a gradient of it. If a
+// hold is destroyed before it was released, it fails the pass, because a gradient may be missing.
 class PassHold {
  public:
   PassHold();  // holds nothing
@@ -37,26 +39,28 @@ class PassHold {
   PassHold& operator=(PassHold&& other) noexcept;
   ~PassHold();
 
-  // Gives a leaf that was final in this pass another gradient, of the leaf's shape and type. Takes
-  // effect before the pass can end; what shares its memory is copied.
+  // Replaces the gradient of a leaf that was final in this pass. `gradient` must have the leaf's
+  // shape and type. It takes effect before the pass can be committed. If another tensor shares the
+  // memory of `gradient`, it is copied.
   void replace(const at::Tensor& variable, at::Tensor gradient);
-  // The same for any leaf, also one that the pass did not reach on this worker.
+  // The same for any leaf, even if the pass did not reach it on this worker.
   void give(const at::Tensor& variable, at::Tensor gradient);
-  // Each of these ends the hold.
+  // Each of these two ends the hold.
   void release();
   void fail(absl::Status why);
 
  private:
-  std::unique_ptr<dist_autograd_internal::HeldPass> held_;  // null: ended
+  std::unique_ptr<dist_autograd_internal::HeldPass> held_;  // null: this holds nothing
 };
 
-// The pass that a leaf_final belongs to.
+// The pass for which an observer is called.
 class ObservedPass {
  public:
   virtual ContextId context() const = 0;
-  // It will not be committed. Who sees false is told by pass_failed when that changes.
+  // True if this worker has stopped its part of the pass, so that nothing more of it is needed. If
+  // it is false and becomes true later, pass_failed is called then.
   virtual bool failed() const = 0;
-  // Only inside leaf_final and leaf_without_gradient.
+  // Takes a hold. Call it only inside leaf_final and leaf_without_gradient.
   virtual PassHold hold() = 0;
 
  protected:
@@ -67,19 +71,20 @@ class LeafObserver {
  public:
   virtual ~LeafObserver() = default;
 
-  // `gradient` is the whole gradient of `variable` in this pass on this worker, after all hooks. It
-  // may be assigned or changed in place; nobody else holds it. Not called for a leaf that the pass
-  // does not reach.
+  // `gradient` is the whole gradient of `variable` in this pass on this worker, after all hooks.
+  // The observer may assign it or change it in place; nobody else holds it. Not called for a leaf
+  // that the pass does not reach.
   virtual absl::Status leaf_final(ObservedPass& pass, const at::Tensor& variable,
                                   at::Tensor& gradient) = 0;
-  // The pass leads to `variable` on this worker, but brings it no gradient. In place of leaf_final,
-  // and like it.
+  // The pass leads to `variable` on this worker, but brings it no gradient. Called in place of
+  // leaf_final, under the same rules.
   virtual absl::Status leaf_without_gradient(ObservedPass& /*pass*/,
                                              const at::Tensor& /*variable*/) {
     return absl::OkStatus();
   }
-  // A pass in which one of these was called will not be committed: what it waits for is wanted no
-  // more. From any thread; must neither block nor call into distributed autograd.
+  // A pass in which one of these was called has stopped on this worker, so the observer need not
+  // finish its work for it. Called from any thread. It must neither block nor call into distributed
+  // autograd.
   virtual void pass_failed(const ContextId& /*context*/) {}
 };
 

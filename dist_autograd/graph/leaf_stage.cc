@@ -11,7 +11,7 @@
 namespace weft::dist_autograd_internal {
 namespace {
 
-// `references`: how many the caller's side holds on `gradient` if nobody else does.
+// `references`: the number of references to `gradient` if only the caller's side holds it.
 void add_gradient(const at::Tensor& variable, at::Tensor& sum, const at::Tensor& gradient,
                   size_t references) {
   torch::autograd::AccumulateGrad::accumulateGrad(
@@ -19,8 +19,8 @@ void add_gradient(const at::Tensor& variable, at::Tensor& sum, const at::Tensor&
       [&sum](at::Tensor&& result) { sum = std::move(result); });
 }
 
-// LibTorch counts references to the tensor only: what was taken over may be a view of memory that a
-// gradient on its way to another worker, or to another leaf, still shares.
+// LibTorch counts only the references to the tensor. But the tensor may be a view of memory that a
+// gradient for another worker, or for another leaf, still shares. Then this copies it.
 void own_memory(const at::Tensor& variable, at::Tensor& gradient) {
   if (gradient.defined() && gradient.has_storage() && gradient.storage().use_count() > 1) {
     gradient = torch::autograd::utils::clone_obey_contract(gradient, variable);
@@ -70,7 +70,7 @@ absl::Status LeafStage::replace(const at::Tensor& variable, at::Tensor gradient)
         c10::toString(variable.scalar_type()), " cannot have the gradient it was given"));
   }
   *staged = std::move(gradient);
-  if (staged->use_count() > 1) {  // whoever gave it keeps it
+  if (staged->use_count() > 1) {  // the caller still holds the tensor
     *staged = torch::autograd::utils::clone_obey_contract(*staged, variable);
   }
   own_memory(variable, *staged);

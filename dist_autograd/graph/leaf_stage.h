@@ -1,7 +1,8 @@
-// Holds the gradients of one pass by leaf until the pass is committed.
+// Holds the staged gradients of one pass by leaf until the pass is committed.
 //
 // Thread safety: none.
-// Lifetime: keeps the variables alive. Shares memory with no other tensor once a leaf is final.
+// Lifetime: keeps the variables alive. Once a leaf is final, its gradient shares memory with no
+// other tensor.
 #pragma once
 
 #include <cstddef>
@@ -19,29 +20,31 @@ struct LeafGradient {
   at::Tensor gradient;
 };
 
-// Adds `gradient` to `sum` as LibTorch adds to `.grad`: takes it over when nobody else holds it,
-// keeps sparse gradients sparse, else copies into the variable's layout; later ones are added in
-// place. Never leaves `sum` sharing memory with another tensor. Gradient recording is off
-// meanwhile.
+// Adds `gradient` to `sum` as LibTorch adds to `.grad`. It takes the first gradient over if nobody
+// else holds it, and keeps a sparse one sparse. Otherwise it copies it into the variable's layout.
+// It adds later gradients in place. Afterwards `sum` shares memory with no other tensor. Gradient
+// recording is off meanwhile.
 void accumulate_gradient(const at::Tensor& variable, at::Tensor& sum, at::Tensor gradient);
 
 class LeafStage {
  public:
-  // What AccumulateGrad::apply does, with the stage in the place of `.grad`; an undefined gradient
-  // and a variable that requires none any more change nothing. `held_by_hooks`: the caller keeps
-  // one more reference to the gradient. Throws if the variable is no leaf any more.
+  // Does the same as AccumulateGrad::apply, but with the staged gradient instead of `.grad`. If the
+  // gradient is undefined or the variable no longer requires one, nothing changes. `held_by_hooks`:
+  // the caller keeps one more reference to the gradient. Throws if the variable is no leaf any
+  // more.
   void add(const at::Tensor& variable, at::Tensor gradient, bool held_by_hooks);
-  // The gradient of `variable`, null if there is none. The caller has let go of what it added: the
-  // stage now owns its memory alone.
+  // Returns the gradient of `variable`, or null if there is none. Call it after the references to
+  // the added gradients are gone. The returned gradient then shares memory with no other tensor.
   at::Tensor* finish(const at::Tensor& variable);
-  // Null if there is none. Valid until the next add or take.
+  // Returns the gradient of `variable`, or null. Valid until the next add, give or take.
   at::Tensor* find(const at::Tensor& variable);
-  // Gives a variable that has a gradient another one. InvalidArgument: it has none, or the new one
-  // is not of its shape and type.
+  // Replaces the gradient of a variable. InvalidArgument: the variable has none, or the new one
+  // does not have the variable's shape and type.
   absl::Status replace(const at::Tensor& variable, at::Tensor gradient);
-  // The same, for a variable that may have none yet. InvalidArgument also: it is no leaf.
+  // The same, for a variable that may have none yet. InvalidArgument too if it is no leaf, or
+  // requires no gradient.
   absl::Status give(const at::Tensor& variable, at::Tensor gradient);
-  // In the order in which the variables came.
+  // Takes all gradients out, in the order in which the variables came.
   std::vector<LeafGradient> take();
 
  private:

@@ -35,7 +35,7 @@ using torch::autograd::InputBuffer;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-constexpr size_t kSmallGraph = 14;  // nodes: what a flat_hash_map of 16 slots holds
+constexpr size_t kSmallGraph = 14;  // number of nodes that a flat_hash_map of 16 slots holds
 constexpr uint32_t kNoTarget = std::numeric_limits<uint32_t>::max();
 
 enum class Kind : uint8_t { kOperation, kLeaf, kRecv };
@@ -43,10 +43,10 @@ enum class Kind : uint8_t { kOperation, kLeaf, kRecv };
 struct NodeState {
   Node* node;                 // kept alive by the edges of the sources
   uint32_t dependencies = 0;  // edges into it, of nodes and sources, not yet resolved
-  uint32_t first_target = 0;  // its edges in Impl::targets_
+  uint32_t first_target = 0;  // index of its first edge in Impl::targets_
   uint32_t answer = 0;        // kRecv: number in Impl::answers_
   Kind kind = Kind::kOperation;
-  bool present = false;    // something entered, if only an undefined gradient from a node that ran
+  bool present = false;    // an input came; a node that ran may have given an undefined gradient
   bool reached = false;    // by reach()
   variable_list inputs{};  // sized when the first gradient enters
 };
@@ -109,7 +109,7 @@ class LocalGraph::Impl {
   void classify(NodeState& state);
   void walk_edges();
 
-  // The source if it may be used now, else why not.
+  // Returns the source if it may be used now, otherwise the reason why not.
   absl::StatusOr<Source*> open_source(SendId send);
   absl::Status feed_source(Source& source, variable_list gradients);
 
@@ -137,7 +137,7 @@ class LocalGraph::Impl {
   absl::flat_hash_map<SendId, uint32_t> source_index_;
   std::vector<NodeState> nodes_;
   absl::flat_hash_map<Node*, uint32_t> node_index_;  // dropped after engage
-  std::vector<uint32_t> targets_;  // of all nodes' edges, so that running needs no look-up
+  std::vector<uint32_t> targets_;  // targets of all nodes' edges, so that running needs no look-up
   RecvAnswers answers_;
   std::vector<Ready> ready_;  // heap
   LeafStage stage_;
@@ -342,12 +342,13 @@ absl::StatusOr<std::vector<SendId>> LocalGraph::Impl::reach(SendId send) {
   return found;
 }
 
-// What every entry into the graph needs around it: gradient recording off, the state of the thread
-// that called backward(), and LibTorch's engine where a hook expects it.
+// Runs `body`, which enters the graph. Gradient recording is off, and the state is that of the
+// thread that called backward(). If a hook may need it, `body` runs inside LibTorch's engine.
 absl::Status LocalGraph::Impl::run(absl::FunctionRef<absl::Status()> body) {
   thread_local const bool threads_initialised = (at::init_num_threads(), true);
   (void)threads_initialised;
-  // Hooks and nodes are caught where they run; this is for the sums between them.
+  // execute() catches exceptions of hooks and nodes. This one catches those of the sums between
+  // them.
   const auto guarded = [&]() -> absl::Status {
     try {
       return body();
@@ -446,7 +447,9 @@ absl::Status LocalGraph::Impl::finish_leaf(const at::Tensor& variable) {
   if (options_.on_leaf == nullptr) return absl::OkStatus();
   const absl::Status status = options_.on_leaf(variable, *gradient);
   if (!status.ok()) return fail(status, "LeafObserver");
-  return replace(variable, std::move(*gradient));  // checked; it may share a bucket's memory
+  // The observer may have assigned the gradient. replace() checks it, and copies it if it shares
+  // memory, for example a bucket's.
+  return replace(variable, std::move(*gradient));
 }
 
 absl::Status LocalGraph::Impl::miss_leaf(const at::Tensor& variable) {
@@ -474,7 +477,7 @@ void LocalGraph::Impl::pass_on(uint32_t index, variable_list outputs) {
   }
 }
 
-// No gradient ever entered: its hooks do not run, and nothing comes out of it.
+// No gradient has entered this node. Its hooks do not run, and no gradient leaves it.
 absl::Status LocalGraph::Impl::die(uint32_t index) {
   const NodeState& state = nodes_[index];
   if (state.kind == Kind::kRecv) resolve_recv(state, at::Tensor());
@@ -515,6 +518,7 @@ void LocalGraph::Impl::resolve_recv(const NodeState& state, at::Tensor gradient)
   if (answer && options_.on_answer) options_.on_answer(*std::move(answer));
 }
 
+// Keeps the first error and frees all gradients of the pass, because none of them will be used.
 absl::Status LocalGraph::Impl::fail(absl::Status status, std::string_view node) {
   if (!status_.ok()) return status_;
   status_ = std::move(status);

@@ -1,26 +1,34 @@
 // Runs one worker's part of a distributed backward pass over the graph that LibTorch recorded.
 //
-// Gradients enter through *sources*: the roots of the pass and the tensors this worker has sent.
-// They leave at leaves, which are staged here, and at received tensors, whose gradients are handed
-// to `on_answer`, one answer per received message. A node runs once, when every edge into it from
-// any source has been fed through or cancelled; hooks, checks and release of saved tensors are as
-// in LibTorch's engine. Dead parts (no gradient ever entered) run nothing. No networking, no
-// waiting.
+// Gradients enter through *sources*: the roots of the pass, and the tensors that this worker has
+// sent. They leave at leaves, where they are staged. They also leave at received tensors: then
+// `on_answer` gets them, one answer per received message.
 //
-// Differences to loss.backward(): `.grad` of leaves is neither read nor written, and hooks that
+// A node runs once, when a gradient has come or been cancelled for every edge into it from any
+// source. Hooks, checks and the release of saved tensors are as in LibTorch's engine. Parts of the
+// graph that no gradient enters do not run. There is no networking and no waiting.
+//
+// Differences to loss.backward(): `.grad` of leaves is neither read nor written. Hooks that
 // LibTorch runs after accumulating into `.grad` (register_post_accumulate_grad_hook) do not run.
 // Callbacks queued on LibTorch's engine run at the end of the call that queued them.
 //
-// Thread safety: none, one strand drives an object; only stop() may be called from any thread. User
-// code (hooks, custom functions) runs inside feed and cancel on the calling thread, with no lock
-// held, and must not call back into the same object.
-// Lifetime: keeps the graph of its sources alive until destroyed.
-// Errors: the first one is final, every later call returns it and nothing is staged any more.
-// Unknown: a node, a hook or a callback threw; the message and failed_node() name the node.
-// InvalidArgument: a gradient does not fit its tensor. FailedPrecondition: a second backward
-// without retain_graph. NotFound: no such source. Cancelled: stopped. Unimplemented: the graph is
-// on another device than the CPU. A call that uses a source wrongly (NotFound, used twice) changes
-// nothing and is not final.
+// Thread safety: none. One strand uses an object; only stop() may be called from any thread. User
+// code (hooks, custom functions) runs inside feed and cancel on the calling thread. No lock is held
+// then. User code must not call back into the same object.
+// Lifetime: keeps the graph of its sources alive until it is destroyed.
+// Errors: the first error is final. Every later call returns it, and nothing is staged any more.
+// A call that uses a source wrongly (NotFound, used twice) is an exception: it changes nothing and
+// its error is not final. The codes:
+//
+//   - Unknown: a node, a hook or a callback threw. The message and failed_node() name the node.
+//
+//   - InvalidArgument: a gradient does not fit its tensor, or a root is no scalar with a grad_fn.
+//
+//   - FailedPrecondition: a second backward without retain_graph, or a source that is used twice.
+//
+//   - NotFound: no such source. Cancelled: stopped.
+//
+//   - Unimplemented: the graph is on another device than the CPU.
 // Protocol: docs/backward_protocol.md.
 #pragma once
 
@@ -48,17 +56,18 @@ struct SendRecord;
 
 struct LocalGraphOptions {
   bool retain_graph = false;
-  // Runs the nodes inside a pass of LibTorch's engine, so that hooks can queue
-  // callbacks on it. Switched on by itself when a leaf's AccumulateGrad node has hooks.
+  // Runs the nodes inside a pass of LibTorch's engine, so that hooks can queue callbacks on it. If
+  // a leaf's AccumulateGrad node has hooks, `engage` sets this to true.
   bool engine_scope = false;
-  // The state of the thread that called backward(), for hooks and nodes. Not set: they run in that
-  // of the thread that feeds.
+  // The state of the thread that called backward(); hooks and nodes run in it. If it is not set,
+  // they run in the state of the thread that feeds.
   std::optional<at::ThreadLocalState> caller = std::nullopt;
-  // Called once a leaf's gradient is final; may assign it or change it in place. Undefined: the
-  // sources lead to the leaf, but brought nothing; then it must be left alone.
+  // Called when a leaf's gradient is final; it may assign the gradient or change it in place. If
+  // the gradient is undefined, the sources lead to the leaf, but no gradient came. Then `on_leaf`
+  // must not change it.
   absl::AnyInvocable<absl::Status(const at::Tensor& variable, at::Tensor& gradient)> on_leaf =
       nullptr;
-  // Called inside feed and cancel as soon as a received message is answered in full.
+  // Called inside feed and cancel as soon as the answer for a received message is complete.
   absl::AnyInvocable<void(RecvAnswer)> on_answer = nullptr;
 };
 
@@ -69,46 +78,47 @@ class LocalGraph {
   LocalGraph(const LocalGraph&) = delete;
   LocalGraph& operator=(const LocalGraph&) = delete;
 
-  // Counts the dependencies of every node over the union of all sources. Once, and first. Roots are
-  // scalars with a grad_fn, none on workers that only take part. The records are copied.
+  // Counts the dependencies of every node over the union of all sources. Call it once, before all
+  // other methods. Roots are scalars with a grad_fn; only the initiator has some. The records are
+  // copied.
   absl::Status engage(c10::ArrayRef<at::Tensor> roots, absl::Span<const SendRecord* const> sends);
 
-  // Gives a source its gradients and runs what becomes ready until nothing is. Each source once.
-  // Roots get ones. `gradients` has one entry per tensor of the message; an undefined one counts as
-  // an edge through which nothing comes.
+  // Gives a source its gradients, and runs ready nodes until none is left. Each source is fed at
+  // most once. Roots get ones. `gradients` has one entry per tensor of the message. An undefined
+  // entry means that no gradient comes through this edge.
   absl::Status feed_roots();
   absl::Status feed(SendId send, std::vector<at::Tensor> gradients);
-  // No gradient will come for this source.
+  // Resolves the edges of a source for which no gradient will come, and runs ready nodes.
   absl::Status cancel(SendId send);
 
-  // Received messages that the source leads to and no earlier call has reported: their senders are
-  // active. Runs nothing.
+  // Returns the sends of the received messages to which the source leads, without those that an
+  // earlier call has returned. These sends are active. Runs nothing.
   absl::StatusOr<std::vector<SendId>> reach_roots();
   absl::StatusOr<std::vector<SendId>> reach(SendId send);
 
-  // A gradient has entered and can neither run nor leave until another source is fed or cancelled.
+  // True if a gradient has entered and cannot go on until another source is fed or cancelled.
   bool waiting() const;
-  // Sends neither fed nor cancelled, in the order given to engage.
+  // The sends that were neither fed nor cancelled, in the order given to engage.
   std::vector<SendId> unanswered() const;
   bool fed(SendId send) const;
 
-  // Gradients of this pass by leaf, in the order they became final. Empties the stage.
+  // Takes the staged gradients of this pass, in the order in which the leaves first got one.
   std::vector<LeafGradient> take_leaves();
-  // The staged gradient of a leaf, null if there is none (yet). Valid until the next call that
-  // feeds, cancels, replaces or takes.
+  // The staged gradient of a leaf, or null if there is none (yet). Valid until the next call that
+  // feeds, cancels, replaces, gives or takes.
   const at::Tensor* staged(const at::Tensor& variable);
-  // Gives a leaf that has a gradient another one, of its shape and type.
+  // Replaces the gradient of a leaf by one of the leaf's shape and type.
   absl::Status replace(const at::Tensor& variable, at::Tensor gradient);
   // The same, also for a leaf that no source reached.
   absl::Status give(const at::Tensor& variable, at::Tensor gradient);
 
-  // Takes effect before the next node runs. Any thread.
+  // Stops the pass before the next node runs. Any thread may call it.
   void stop();
 
-  // Name of the node whose failure ended the pass, empty otherwise.
+  // The name of the node whose failure stopped the pass; empty otherwise.
   const std::string& failed_node() const;
-  size_t nodes() const;     // reached from any source
-  size_t executed() const;  // run so far, leaves and received tensors included
+  size_t nodes() const;     // number of nodes that can be reached from any source
+  size_t executed() const;  // number of nodes run so far, with leaves and received tensors
 
  private:
   class Impl;

@@ -10,7 +10,8 @@
 namespace weft::dist_autograd_internal {
 namespace {
 
-// Gradients wait for the end of the running action only up to this size.
+// Gradients for other workers wait until the running action is done. Past this size they are sent
+// earlier.
 constexpr size_t kFlushBytes = size_t{256} << 10;
 
 LocalGraphOptions graph_options(LocalPass::Setup& setup, ObservedPass& pass,
@@ -58,7 +59,7 @@ class LocalPass::Held final : public HeldPass {
                   return pass->graph_.give(variable, std::move(gradient));
                 });
   }
-  // On the strand, behind the replacements: what ends the pass takes them along.
+  // Queued on the strand behind the replacements, so that a commit includes them.
   void end(absl::Status outcome) override {
     if (!outcome.ok()) {
       listener_->on_failure(id_, {.status = std::move(outcome), .node = "LeafObserver"});
@@ -68,7 +69,7 @@ class LocalPass::Held final : public HeldPass {
   }
 
  private:
-  const std::weak_ptr<LocalPass> pass_;  // weak: a hold does not keep the graph of an ended pass
+  const std::weak_ptr<LocalPass> pass_;  // weak: a hold must not keep the graph of an ended pass
   const PassId id_;
   const std::shared_ptr<Listener> listener_;
 };
@@ -103,7 +104,8 @@ void LocalPass::queue(Answer answer, absl::AnyInvocable<absl::Status()> body) {
   });
 }
 
-// The last that a piece of work does to the graph: once it is reported, others may take the stage.
+// A piece of work uses the graph here for the last time. After `queued_` is decreased, another
+// thread may take the staged gradients.
 void LocalPass::report(Answer answer, absl::Status status) {
   PassFailure failure{.status = std::move(status), .node = graph_.failed_node(), .call = current_};
   LocalProgress progress{.outputs = take_outputs(), .done = true, .waiting = graph_.waiting()};
@@ -197,13 +199,14 @@ void LocalPass::take_leaves(absl::AnyInvocable<void(std::vector<LeafGradient>)> 
     take(graph_.take_leaves());
     return;
   }
-  // Only a peer that breaks the protocol commits a pass while this worker works on it.
+  // Work is queued. This happens only if a peer breaks the protocol: it commits a pass on which
+  // this worker still works.
   strand_.schedule([self = shared_from_this(), take = std::move(take)]() mutable {
     take(self->graph_.take_leaves());
   });
 }
 
-// Runs inside feed and cancel of the graph.
+// The graph calls this inside feed and cancel.
 void LocalPass::collect(RecvAnswer answer) {
   GradEntry entry{.send = answer.send, .slots = static_cast<uint32_t>(answer.gradients.size())};
   output_bytes_ += answer.bytes();

@@ -1,12 +1,13 @@
-// One worker's share of one backward pass: its local graph on a strand, fed by the core's actions.
+// Runs one worker's part of one backward pass: the core's actions feed its local graph on a strand.
 //
-// Turns actions into calls of LocalGraph, and what comes out of it into the events that the core
-// waits for. User code runs in the scope of this worker and the pass's context. Shows final
-// gradients to the observer and hands out its holds.
+// It turns actions into calls of LocalGraph, and their results into the events for which the core
+// waits. User code runs in the call scope of this worker and the pass's context. It shows final
+// gradients to the observer and makes the holds for it.
 //
-// Thread safety: all methods may be called from any thread and only queue; listener and graph run
-// on the strand with no lock held.
-// Lifetime: shared by the driver and the queued tasks; whoever lets go last frees the graph.
+// Thread safety: all methods may be called from any thread, but hold() only by the observer. They
+// only queue work, except stop() and take_leaves(). Listener and graph run on the strand, with no
+// lock held.
+// Lifetime: shared by the driver and the queued tasks. The last of them to go frees the graph.
 // Protocol: docs/backward_protocol.md.
 #pragma once
 
@@ -30,7 +31,7 @@
 
 namespace weft::dist_autograd_internal {
 
-// Gradients of one GradEntry, one per slot that is present.
+// The gradients of one GradEntry, one per slot in `present`.
 struct TensorPayload final : GradientPayload {
   explicit TensorPayload(std::vector<at::Tensor> gradients) : tensors(std::move(gradients)) {}
   std::vector<at::Tensor> tensors;
@@ -38,8 +39,8 @@ struct TensorPayload final : GradientPayload {
 
 class LocalPass final : public ObservedPass, public std::enable_shared_from_this<LocalPass> {
  public:
-  // Called on the strand, in the order of ContextCore's events; begin_work, end_work and on_failure
-  // from any thread. None may throw.
+  // The strand calls these methods, in the order in which ContextCore needs the events. Any thread
+  // may call begin_work, end_work and on_failure. No method may throw.
   class Listener {
    public:
     virtual ~Listener() = default;
@@ -48,18 +49,19 @@ class LocalPass final : public ObservedPass, public std::enable_shared_from_this
     virtual void on_failure(const PassId& pass, PassFailure failure) = 0;
     virtual void on_hold(const PassId& pass) = 0;
     virtual void on_hold_released(const PassId& pass) = 0;
-    // Around every queued piece of work, from when it is queued, and every hold.
+    // Called around every piece of work, beginning when it is queued, and around every hold.
     virtual void begin_work() = 0;
     virtual void end_work() = 0;
   };
   struct Setup {
     PassId pass;
     bool retain_graph = false;
-    std::vector<at::Tensor> roots;               // none: not the initiator
-    std::optional<at::ThreadLocalState> caller;  // of backward(), where other threads run the pass
+    std::vector<at::Tensor> roots;  // empty: not the initiator
+    // The state of backward()'s thread, if other threads run the pass.
+    std::optional<at::ThreadLocalState> caller;
     std::vector<SendRecord> sends;
     LeafObserver* observer = nullptr;
-    std::shared_ptr<Executor> executor;  // shared: its tasks are those of the passes it runs
+    std::shared_ptr<Executor> executor;  // shared with other passes, or with backward_here()
   };
 
   LocalPass(Setup setup, std::weak_ptr<RpcRuntime> runtime, std::shared_ptr<Listener> listener);
@@ -69,9 +71,9 @@ class LocalPass final : public ObservedPass, public std::enable_shared_from_this
   void feed(std::vector<GradEntry> entries);
   void discover(bool from_roots, std::vector<SendId> sources);
   void cancel_sends(std::vector<SendId> sources);
-  // Queued work is skipped from now on; the stage is kept.
+  // From now on queued work is skipped. The staged gradients are kept.
   void stop();
-  // The pass is committed: hands its gradients to `take`, here if the strand is idle.
+  // The pass is committed: gives its gradients to `take`, inside this call if no work is queued.
   void take_leaves(absl::AnyInvocable<void(std::vector<LeafGradient>)> take);
 
   // ObservedPass.
@@ -82,7 +84,7 @@ class LocalPass final : public ObservedPass, public std::enable_shared_from_this
  private:
   class Held;
   enum class Answer { kNone, kProgress, kDiscovered, kHoldReleased };
-  // Queues `body`; what came of it is reported unless the pass was stopped meanwhile.
+  // Queues `body`, and reports its result, unless the pass is stopped meanwhile.
   void queue(Answer answer, absl::AnyInvocable<absl::Status()> body);
   void report(Answer answer, absl::Status status);
   absl::Status feed_one(GradEntry& entry);
@@ -91,14 +93,14 @@ class LocalPass final : public ObservedPass, public std::enable_shared_from_this
   absl::Status note_reached(absl::StatusOr<std::vector<SendId>> sends);
 
   const PassId pass_;
-  const std::weak_ptr<RpcRuntime> runtime_;  // weak: a pass outlives no worker
+  const std::weak_ptr<RpcRuntime> runtime_;  // weak: a pass must not keep its worker alive
   const std::shared_ptr<Listener> listener_;
   Strand strand_;
   std::atomic<bool> stopped_{false};
   std::atomic<int> queued_{0};
   std::atomic<bool> observed_{false};  // the observer has seen a leaf
 
-  // Of the strand.
+  // Only the strand uses the members below.
   Setup setup_;
   LocalGraph graph_;
   SendId current_;  // the send that is being fed

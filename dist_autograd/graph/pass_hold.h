@@ -1,4 +1,4 @@
-// What a PassHold does to the pass that it holds; see leaf_observer.h.
+// HeldPass is the interface through which a PassHold acts on its pass; see leaf_observer.h.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -14,7 +14,7 @@ class HeldPass {
   virtual ~HeldPass() = default;
   virtual void replace(const at::Tensor& variable, at::Tensor gradient) = 0;
   virtual void give(const at::Tensor& variable, at::Tensor gradient) = 0;
-  // Once, as the last call.
+  // Ends the hold. Called once, after all other calls.
   virtual void end(absl::Status outcome) = 0;
 };
 

@@ -43,8 +43,8 @@ std::optional<RecvAnswer> RecvAnswers::resolve(uint32_t answer, uint32_t slot,
   }
   if (--pending.unresolved > 0) return std::nullopt;
   held_ -= pending.holds_gradient;
-  // Once sources are cancelled, a message that no active source leads to may be cancelled at its
-  // sender too, and a cancelled send is never fed, not even with nothing (I3).
+  // If no active source leads to a message, its sender may have cancelled the send too. Nobody may
+  // feed a cancelled send, not even with an empty answer (I3).
   if (!pending.holds_gradient && any_cancelled_ && !pending.reached) return std::nullopt;
   return std::move(pending.answer);
 }

@@ -1,4 +1,4 @@
-// Gathers the gradients of one pass by received message until all tensors of a message are settled.
+// Gathers a pass's gradients by received message until all tensors of a message are resolved.
 //
 // Thread safety: none.
 // Protocol: docs/backward_protocol.md, I3.
@@ -18,11 +18,11 @@ namespace weft::dist_autograd_internal {
 
 class RecvNode;
 
-// What goes back for one received message. Without any gradient it still has to go: it tells the
-// sender that none will come.
+// The answer to one received message. Even an answer without any gradient must be sent: it tells
+// the sender of the message that none will come.
 struct RecvAnswer {
-  SendId send;                        // send.creator is the worker it goes to
-  std::vector<at::Tensor> gradients;  // one per tensor of the message, undefined: no gradient
+  SendId send;                        // the answer goes to the worker send.creator
+  std::vector<at::Tensor> gradients;  // one per tensor of the message; undefined: no gradient
 
   bool empty() const;
   size_t bytes() const;
@@ -30,25 +30,25 @@ struct RecvAnswer {
 
 class RecvAnswers {
  public:
-  // A received tensor stands in the graph: its message's answer waits for it. Returns the number of
-  // the answer.
+  // A received tensor is in the graph, so the answer to its message waits for it. Returns the
+  // number of the answer.
   uint32_t expect(const RecvNode& node);
-  // A source leads to the message. False: an earlier call has said so.
+  // Notes that a source leads to the message. Returns false if it was noted before.
   bool reach(uint32_t answer);
-  // From now on a message that no source has reached and that has no gradient is not answered.
+  // From now on, a message is not answered if it has no gradient and no source has reached it.
   void source_cancelled() { any_cancelled_ = true; }
-  // Nothing more comes for an expected tensor but `gradient`, if that is defined. Returns the
-  // answer if this tensor was the last and the message is answered.
+  // Resolves an expected tensor: `gradient`, which may be undefined, is the last one for it. If
+  // this was the message's last tensor and the message is to be answered, returns the answer.
   std::optional<RecvAnswer> resolve(uint32_t answer, uint32_t slot, at::Tensor gradient);
-  // Answers that have a gradient and wait for other tensors.
+  // The number of answers that have a gradient and wait for other tensors.
   size_t held() const { return held_; }
-  // Lets all gradients go. Nothing may be resolved afterwards.
+  // Frees all gradients. Nothing may be resolved afterwards.
   void clear();
 
  private:
   struct Pending {
     RecvAnswer answer;
-    uint32_t unresolved = 0;  // tensors in the graph whose node has neither run nor died
+    uint32_t unresolved = 0;  // tensors in the graph that resolve() has not resolved
     bool holds_gradient = false;
     bool reached = false;
   };

@@ -10,7 +10,8 @@
 namespace weft::dist_autograd_internal {
 namespace {
 
-// As early as AccumulateGrad, so that gradients leave the worker before local work goes on.
+// The sequence number of AccumulateGrad, so that gradients leave the worker before local work goes
+// on.
 constexpr uint64_t kRunFirst = std::numeric_limits<uint64_t>::max();
 
 bool attached_for(const at::Tensor& tensor, SendId send) {
@@ -52,7 +53,7 @@ absl::Status attach_recv(SendId send, std::vector<at::Tensor>& tensors,
       return absl::InvalidArgumentError(absl::StrCat(send.to_string(), ": tensor ", slot,
                                                      " is already part of an autograd graph"));
     }
-    // A view's grad_fn would be recomputed from its base after an in-place operation.
+    // After an in-place operation, LibTorch would compute a view's grad_fn anew from its base.
     if (tensor.is_view() || tensor.is_inference()) tensor = tensor.variable_data();
     std::shared_ptr<RecvNode> node(new RecvNode(send, slot, tensors.size()),
                                    torch::autograd::deleteNode);

@@ -1,13 +1,13 @@
-// Puts a received tensor's gradient on its way back: the grad_fn of a tensor that came from another
-// worker.
+// A RecvNode is the grad_fn of a tensor that came from another worker. There, the tensor's gradient
+// leaves this worker.
 //
-// Every received tensor that requires a gradient has a node of its own; nodes of one message share
-// its SendId, so one answer per message goes back. LocalGraph takes the gradient at the node
-// without running it. Run by LibTorch's own engine, a node throws: plain backward() cannot cross
-// workers.
+// Every received tensor that requires a gradient has a node of its own. The nodes of one message
+// share its SendId, so one answer per message goes back. LocalGraph takes the gradient at the node
+// without running it. If LibTorch's own engine runs a node, the node throws, because plain
+// backward() cannot cross workers.
 //
-// Thread safety: immutable once made.
-// Lifetime: owned by the tensor and the graph above it alone. Dropped tensors free their nodes.
+// Thread safety: immutable after construction.
+// Lifetime: only the tensor and the graph that uses it own a node. When they are gone, it is freed.
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@ namespace weft::dist_autograd_internal {
 
 class RecvNode final : public torch::autograd::Node {
  public:
-  // `slot` is the tensor's position among the `slots` tensors of the message.
+  // `slot` is the tensor's index among the `slots` tensors of the message.
   RecvNode(SendId send, uint32_t slot, uint32_t slots);
 
   SendId send() const { return send_; }
@@ -39,10 +39,11 @@ class RecvNode final : public torch::autograd::Node {
   const uint32_t slots_;
 };
 
-// Makes freshly decoded tensors part of the autograd graph: each tensor i with requires_grad[i]
-// gets its own RecvNode. Integer tensors, undefined tensors and a tensor that stands in the message
-// a second time are skipped; a tensor that is a view is replaced by an alias that is none.
-// InvalidArgument if the mask has another length or a tensor is already part of a graph.
+// Makes freshly decoded tensors part of the autograd graph. Each tensor i with requires_grad[i]
+// gets its own RecvNode. Skipped are tensors of types without gradients (integers), undefined
+// tensors, and a tensor that is in the message a second time. A view or an inference tensor is
+// replaced by an alias that is neither. InvalidArgument: the mask has another length, or a tensor
+// is already part of a graph.
 absl::Status attach_recv(SendId send, std::vector<at::Tensor>& tensors,
                          const std::vector<bool>& requires_grad);
 

@@ -12,7 +12,7 @@ namespace weft::dist_autograd_internal {
 
 using namespace backward;  // NOLINT: the actions, in the file that carries them out
 
-// Brings what a pass did back to the driver, if that is still there.
+// Tells the driver about the progress of a pass, if the driver still exists.
 class AutogradDriver::Listener final : public LocalPass::Listener {
  public:
   Listener(std::weak_ptr<AutogradDriver> driver) : driver_(std::move(driver)) {}
@@ -115,6 +115,7 @@ bool AutogradDriver::step(Event event, On thread, Start* start) {
     MutexLock lock(mutex_);
     if (stopped_) return false;
     event(core_, actions);
+    // Under the same lock: the actions of one event must not mix with those of another.
     act(actions, start, outbox);
   }
   WEFT_FAIL_POINT("autograd.decided");
@@ -184,6 +185,8 @@ void AutogradDriver::engage(EngageLocal& action, Start* start) {
   WEFT_FAIL_POINT("autograd.pass.engaged");
 }
 
+// Graphs and send records go into the outbox: their destructors may run user code, so they must run
+// without the lock.
 void AutogradDriver::merge(const StageMerge& action, Outbox& outbox) {
   auto found = passes_.find(action.pass);
   if (found == passes_.end()) return;
@@ -215,6 +218,7 @@ void AutogradDriver::drop_context(const ContextId& context, Outbox& outbox) {
   if (found == contexts_.end()) return;
   for (std::shared_ptr<void>& kept : found->second.kept) outbox.kept.push_back(std::move(kept));
   found->second.kept.clear();
+  // Destroyed later, without the lock: gradients and graphs may run user code.
   outbox.dropped.push_back(std::make_shared<Context>(std::move(found->second)));
   contexts_.erase(found);
   WEFT_FAIL_POINT("autograd.context.dropped");
@@ -230,7 +234,7 @@ TimerId AutogradDriver::call_at(TimePoint when,
     {
       MutexLock lock(self->mutex_);
       if (self->stopped_) return;
-      ++self->in_callbacks_;
+      ++self->in_callbacks_;  // stop() waits until this is zero
     }
     callback(*self);
     MutexLock lock(self->mutex_);
@@ -242,6 +246,7 @@ TimerId AutogradDriver::call_at(TimePoint when,
 void AutogradDriver::arm(const PassId& pass, absl::Duration after) {
   disarm(pass);
   const uint64_t number = ++last_timer_;
+  // At least 1 us: a Timeout of zero would mean "no limit".
   const TimePoint deadline =
       Timeout(std::max(after, absl::Microseconds(1))).deadline_from(clock_.now());
   if (deadline == kNever) return;
@@ -260,12 +265,14 @@ void AutogradDriver::disarm(const PassId& pass) {
 void AutogradDriver::on_deadline(const PassId& pass, uint64_t timer) {
   step([&](ContextCore& core, AutogradActions& out) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     auto found = timers_.find(pass);
+    // The pass may have ended, or may have a new timer, after this one fired.
     if (found == timers_.end() || found->second.number != timer) return;
     timers_.erase(found);
     core.on_deadline(pass, out);
   });
 }
 
+// The core does not know the time. So the driver writes into the header how much time is left.
 void AutogradDriver::set_budget(Send& send) {
   PassHeader* header = header_of(send.message);
   if (header == nullptr) return;

@@ -1,4 +1,4 @@
-// The driver's side towards callers: recording of transfers, contexts, gradients.
+// The part of AutogradDriver that callers use: recording of transfers, contexts and gradients.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,8 +29,8 @@ std::string serialize(const AutogradMetadata& metadata) {
 
 absl::StatusOr<std::string> AutogradDriver::record_send(ContextId context, WorkerId to,
                                                         const std::vector<at::Tensor>& tensors) {
-  // The reply may carry tensors of the context even if this message does not, so the context always
-  // goes along.
+  // The metadata always names the context: the reply may carry tensors of it even if this message
+  // carries none.
   SendRecord record = dist_autograd_internal::record_send(SendId(), to, tensors);
   std::vector<uint32_t> requires_grad;
   for (uint32_t slot = 0; slot < record.edges.size(); ++slot) {
@@ -89,7 +89,7 @@ void AutogradDriver::release(const ContextId& context) {
   step(
       [&](ContextCore& core, AutogradActions& out) {
         core.release(context, out)
-            .IgnoreError();  // it may be gone: its creator can be another incarnation
+            .IgnoreError();  // it may be gone, or belong to another incarnation
       },
       On::kUserThread);
 }
@@ -145,6 +145,7 @@ absl::Status AutogradDriver::backward_here(const ContextId& context, std::vector
   absl::StatusOr<PassId> pass;
   const Future<void> future =
       start(context, {std::move(roots), std::nullopt, executor}, options, pass);
+  // The executor closes when the pass has ended, so that run() returns.
   future.state()->on_complete_inline([executor] { executor->close(); });
   executor->run();
   return future.result().status();

@@ -1,4 +1,5 @@
-// The driver's side towards other workers, and what it does once its lock is free.
+// The part of AutogradDriver that exchanges messages with other workers, and that runs without the
+// driver's lock.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,12 +13,12 @@ using namespace backward;  // NOLINT: the actions, in a file that carries them o
 
 namespace {
 
-// How long a message that nobody waits for may wait for another one to ride on.
+// A message for which nobody waits is deferred this long, so that it can be piggybacked on another.
 constexpr std::chrono::milliseconds kPiggybackWait{5};
 
 }  // namespace
 
-// ---- what goes out
+// ---- messages to other workers
 
 void AutogradDriver::hand_out(Send send, Outbox& outbox) {
   Piggybacked& piggybacked = piggybacked_[send.to];
@@ -28,12 +29,14 @@ void AutogradDriver::hand_out(Send send, Outbox& outbox) {
   }
   piggybacked.push_back(std::move(send.message));
   if (piggyback_timer_) return;
-  agent_.hold_work();  // until the timer has fired, whether or not they found a ride
+  // Until the timer has fired, this worker counts as busy, so that the group is not quiescent. This
+  // holds even if the deferred messages were piggybacked before.
+  agent_.hold_work();
   piggyback_timer_ = call_at(clock_.now() + kPiggybackWait,
                              [](AutogradDriver& driver) { driver.on_piggybacked_due(); });
 }
 
-// The first of them carries the others.
+// For each worker, the last deferred message carries the others.
 void AutogradDriver::send_piggybacked(Outbox& outbox) {
   for (auto& [to, piggybacked] : std::exchange(piggybacked_, {})) {
     if (piggybacked.empty()) continue;
@@ -47,7 +50,7 @@ void AutogradDriver::on_piggybacked_due() {
   Outbox outbox;
   {
     MutexLock lock(mutex_);
-    if (!piggyback_timer_) return;  // stopped meanwhile
+    if (!piggyback_timer_) return;  // stop() came first and has released the work
     piggyback_timer_.reset();
     send_piggybacked(outbox);
   }
@@ -63,10 +66,11 @@ void AutogradDriver::post(MessageBatch batch) {
     if (absl::Status size = agent_.check_size(*frame); !size.ok()) frame = std::move(size);
   }
   if (frame.ok()) {
-    // A dead receiver is reported apart.
+    // The result is not needed: if the receiver is dead, the gone listener tells the core.
     agent_.post(batch.to, rpc_internal::Topic::kAutograd, *std::move(frame));
     return;
   }
+  // The frame could not be made. The piggybacked messages go alone, and the pass fails.
   for (AutogradMessage& each : batch.piggybacked) {
     post({batch.to, std::move(each), {}});
   }
@@ -87,7 +91,7 @@ void AutogradDriver::deliver(Outbox outbox, On thread) {
   if (!outbox.kept.empty()) executor_.schedule([kept = std::move(outbox.kept)] {});
 }
 
-// ---- what dies
+// ---- destruction of graphs and gradients
 
 void AutogradDriver::begin_work() {
   agent_.hold_work();
@@ -102,6 +106,7 @@ void AutogradDriver::end_work() {
     --work_;
     dropped.swap(tombstones_);
   }
+  // User code may run in the destructors, so they run on an executor thread only.
   if (!dropped.empty() && Executor::current() != &executor_) {
     executor_.schedule([dropped = std::move(dropped)] {});
   }
@@ -121,12 +126,12 @@ void AutogradDriver::drop_on_executor(std::vector<std::shared_ptr<void>> dropped
   executor_.schedule([dropped = std::move(dropped)] {});
 }
 
-// ---- what comes in
+// ---- messages and events from other workers
 
 void AutogradDriver::on_post(WorkerId from, Frame frame) {
   absl::StatusOr<AutogradBatch> batch = from_frame(frame);
   if (!batch.ok()) {
-    // Whoever waits for what was in it would wait until the deadline.
+    // The message is lost. Without a suspicion, its pass would wait until the deadline.
     agent_.suspect(from, absl::UnavailableError(absl::StrCat("broke the autograd protocol: ",
                                                              batch.status().message())));
     return;
@@ -150,7 +155,7 @@ void AutogradDriver::fail_pass(const PassId& pass, absl::Status status) {
   });
 }
 
-// What the caller of backward() gets: which node failed, and on which worker.
+// Makes the error for the caller of backward(). It names the node that failed, and the worker.
 absl::Status AutogradDriver::describe(const PassFailure& failure) const {
   const WorkerId at = failure.died.valid() ? failure.died : failure.worker;
   const std::string name = agent_.name_of(at);

@@ -1,7 +1,7 @@
-// The readable gradients of one context on one worker: the sum of its committed passes.
+// Holds the readable gradients of one context on one worker: the sums over its committed passes.
 //
-// Thread safety: all methods may be called from any thread. Sums are made by whoever reads, so that
-// a commit costs a transport thread nothing.
+// Thread safety: all methods may be called from any thread. The readers compute the sums, so that a
+// commit costs a transport thread nothing.
 #pragma once
 
 #include <vector>
@@ -14,9 +14,9 @@ namespace weft::dist_autograd_internal {
 class CommittedGradients {
  public:
   void add(std::vector<LeafGradient> pass) ABSL_LOCKS_EXCLUDED(mutex_);
-  // In the order in which the variables came.
+  // In the order in which the variables first came.
   std::vector<LeafGradient> all() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Undefined if there is none.
+  // The gradient of `variable`; undefined if there is none.
   at::Tensor find(const at::Tensor& variable) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

@@ -1,8 +1,8 @@
-// Messages of distributed autograd to and from frames, gradients included.
+// Converts messages of distributed autograd, gradients included, to frames and back.
 //
 // Thread safety: free functions without state.
-// Errors: InvalidArgument: not a message, a gradient that cannot be sent, or another number of
-// tensors than the message announces.
+// Errors: InvalidArgument: the frame is no such message, a gradient cannot be sent, or the number
+// of tensors is not the announced one. Internal: a GRAD whose payloads do not fit its entries.
 // Protocol: proto/dist_autograd.proto.
 #pragma once
 
@@ -14,16 +14,18 @@
 
 namespace weft::dist_autograd_internal {
 
-// Messages without a hurry that go along with another to the same worker.
+// Messages that are piggybacked on another message to the same worker, because nobody waits for
+// them.
 using Piggybacked = std::vector<AutogradMessage>;
 
+// A message with its piggybacked messages.
 struct AutogradBatch {
-  Piggybacked piggybacked;  // to be acted upon first
+  Piggybacked piggybacked;  // the receiver handles them before `message`
   AutogradMessage message;
 };
 
 absl::StatusOr<Frame> to_frame(AutogradMessage message, const Piggybacked& piggybacked = {});
-// The entries of a GRAD come with their TensorPayload.
+// Each entry of a GRAD that has gradients gets its TensorPayload.
 absl::StatusOr<AutogradBatch> from_frame(const Frame& frame);
 
 }  // namespace weft::dist_autograd_internal

@@ -1,5 +1,7 @@
-// Runs the local work of backward passes on the thread that read the message it came with, as long
-// as such work has been short lately; else on a thread of the executor.
+// Runs the local work of backward passes inline while such work has been short lately.
+//
+// Inline means: on the serving thread that read the frame which brought the work, after that frame.
+// If such work has not been short lately, it runs on a thread of the executor.
 //
 // Thread safety: schedule may be called from any thread.
 // Lifetime: the executor outlives this object and its tasks.

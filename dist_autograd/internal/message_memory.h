@@ -1,7 +1,9 @@
-// Where the parts of one protobuf message lie while it is written or read: on the stack, unless it
-// is large. A message of ten parts costs no allocation then instead of ten.
+// Allocates the parts of one protobuf message on the stack, unless the message is large.
 //
-// Thread safety: none, a local variable.
+// A message of ten parts then needs no heap allocation instead of ten. The first 2 KiB are on the
+// stack.
+//
+// Thread safety: none; use it as a local variable.
 #pragma once
 
 #include <google/protobuf/arena.h>
@@ -12,7 +14,7 @@ class MessageMemory {
  public:
   MessageMemory() : arena_(options()) {}
 
-  // Lives as long as this object.
+  // The message lives as long as this object.
   template <class Message>
   Message* make() {
     return google::protobuf::Arena::CreateMessage<Message>(&arena_);

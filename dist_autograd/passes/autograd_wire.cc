@@ -122,7 +122,7 @@ void put(const PassHeader& header, wire::PassHeader& out) {
   out.set_mode(static_cast<wire::BackwardMode>(header.mode));
   out.set_retain_graph(header.retain_graph);
   if (header.budget != absl::InfiniteDuration()) {
-    // An exhausted budget is not "without limit".
+    // At least 1: on the wire, 0 means "no limit".
     out.set_budget_us(std::max<int64_t>(1, absl::ToInt64Microseconds(header.budget)));
   }
   put(header.histories, out.mutable_histories());

@@ -1,8 +1,9 @@
 // Converts the messages of distributed autograd to and from their protobuf form.
 //
-// Reading checks everything that proto/dist_autograd.proto demands, before a core sees the message;
-// what it returns can be trusted in form, not in truth. Gradients themselves are not in here: a
-// GRAD's payloads are null after reading, and tensors_expected says how many tensors must follow.
+// Reading checks everything that proto/dist_autograd.proto demands, before a core sees the message.
+// So a message that was read is well formed, but its claims may be false. These functions do not
+// convert the gradients: a GRAD's payloads are null after reading, and tensors_expected says how
+// many tensors must follow.
 //
 // Thread safety: free functions without state.
 // Errors: InvalidArgument, naming the message and the field.
@@ -19,7 +20,7 @@
 
 namespace weft::dist_autograd_internal {
 
-// No list of a message may be longer, and no send may have more slots.
+// The maximum length of each list of a message, and the maximum number of slots of a send.
 inline constexpr int kMaxWireList = 65536;
 
 void to_wire(const AutogradMetadata& metadata, wire::AutogradMetadata& out);
@@ -28,10 +29,10 @@ absl::StatusOr<AutogradMetadata> from_wire(const wire::AutogradMetadata& in, uin
 
 void to_wire(const AutogradMessage& message, wire::AutogradPost& out);
 absl::StatusOr<AutogradMessage> from_wire(const wire::AutogradPost& in);
-// The messages that ride on `in`.
+// The messages that are piggybacked on `in`.
 absl::StatusOr<std::vector<AutogradMessage>> piggybacked_from_wire(const wire::AutogradPost& in);
 
-// How many tensors follow the message in its frame.
+// The number of tensors that follow the message in its frame.
 size_t tensors_expected(const AutogradMessage& message);
 
 }  // namespace weft::dist_autograd_internal

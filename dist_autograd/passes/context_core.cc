@@ -37,7 +37,7 @@ PassCore* ContextCore::find_pass(const PassId& pass) {
   return entry != nullptr && entry->pass && entry->pass->id() == pass ? entry->pass.get() : nullptr;
 }
 
-// OK: nothing is known about it, so it may be new.
+// Says why a context is not open here. OK: this worker knows nothing about it, so it may be new.
 absl::Status ContextCore::why_unknown(const ContextId& context) const {
   const std::string name = context.to_string();
   if (!context.valid()) {
@@ -80,8 +80,8 @@ absl::Status ContextCore::release(const ContextId& context, AutogradActions& out
   return absl::OkStatus();
 }
 
-// Forgets the context and passes the release on to everyone noted for it. Who hears of it a second
-// time knows nothing any more and stays silent, so the flood ends.
+// Forgets the context and passes the release on to its peers. A worker that gets the release a
+// second time has forgotten the context and sends nothing, so the flood ends.
 void ContextCore::drop_context(const ContextId& context, std::optional<WorkerId> told_by,
                                AutogradActions& out) {
   Entry& entry = contexts_.at(context);
@@ -117,7 +117,7 @@ void ContextCore::on_release(WorkerId from, const ReleaseContextMessage& message
   } else {
     drop_context(message.context, from, out);
   }
-  // The watermark may speak of contexts whose own release is still on its way.
+  // The watermark also releases contexts whose own RELEASE_CONTEXT is still on its way.
   std::vector<ContextId> below;
   for (auto it = contexts_.lower_bound(ContextId{creator, 0});
        it != contexts_.end() && it->first.creator == creator &&
@@ -170,7 +170,8 @@ absl::Status ContextCore::on_call(WorkerId from, const AutogradMetadata& metadat
     entry = &contexts_[metadata.context];
   }
   add_peer(*entry, from);
-  // Its release would have told this worker. The creator, who may not know of it, does instead.
+  // The dead worker cannot pass a release on to this one, and the creator may not know this one as
+  // a peer. So tell the creator.
   if (is_dead(from) && creator != self_) {
     out.push_back(Send{creator, HoldsContextMessage{metadata.context}});
   }
@@ -188,7 +189,7 @@ std::vector<PassHistory> ContextCore::histories(const Entry& entry) const {
   return all;
 }
 
-// A history is written by its initiator alone, so the longer one contains the shorter one.
+// Only its initiator writes a history, so the longer one contains the shorter one.
 void ContextCore::learn(Entry& entry, const std::vector<PassHistory>& histories,
                         AutogradActions& out) {
   if (WEFT_BREAK(histories_not_read)) return;
@@ -251,7 +252,7 @@ absl::Status ContextCore::check_settled(const ContextId& context) const {
 
 // ---- stepping a pass
 
-// Runs `event` on the entry's pass, if there is one, and books how it left it.
+// Runs `event` on the entry's pass, if there is one. If the pass has ended then, records how.
 template <class Event>
 void ContextCore::step(Entry& entry, AutogradActions& out, Event&& event) {
   if (!entry.pass) return;
@@ -285,7 +286,7 @@ void ContextCore::after_step(Entry& entry, AutogradActions& out) {
   }
   if (pass.state() == PassCore::State::kDropped) initiator.dropped.insert(id.k);
   if (committed) {
-    // The merge says which sends are used up; it is the last of its kind in `out`.
+    // The StageMerge of this pass names the spent sends. Search backwards: it was added just now.
     for (auto it = out.rbegin(); it != out.rend(); ++it) {
       auto* merge = std::get_if<StageMerge>(&*it);
       if (merge == nullptr || merge->pass != id) continue;
@@ -298,7 +299,7 @@ void ContextCore::after_step(Entry& entry, AutogradActions& out) {
   entry.pass.reset();
 }
 
-// Puts what is known now about ended passes on the messages that just came out.
+// Puts the current histories on the messages that the event has just added.
 void ContextCore::stamp(const Entry& entry, size_t first_new, AutogradActions& out) const {
   for (size_t i = first_new; i < out.size(); ++i) {
     auto* send = std::get_if<Send>(&out[i]);
@@ -393,8 +394,8 @@ void ContextCore::on_message(WorkerId from, AutogradMessage&& message, AutogradA
   });
 }
 
-// A context that was released here is released everywhere: say so. One that was never known here
-// cannot take part.
+// A context that was released here is released everywhere, so the sender is told so. If this worker
+// never knew the context, it cannot take part, and the initiator gets FAIL.
 void ContextCore::on_unknown_context(WorkerId from, const AutogradMessage& message,
                                      AutogradActions& out) {
   const ContextId& context = context_of(message);
@@ -411,7 +412,8 @@ void ContextCore::on_unknown_context(WorkerId from, const AutogradMessage& messa
   }
 }
 
-// Joins a pass at its first message. False: not joined, the initiator has been told why.
+// Joins a pass at its first message. Returns false if this worker does not join. Then it has told
+// the initiator why, except if the initiator is dead or a later pass of the initiator runs here.
 bool ContextCore::engage(Entry& entry, WorkerId from, const PassHeader& header,
                          AutogradActions& out) {
   const PassId& id = header.pass;
@@ -425,6 +427,7 @@ bool ContextCore::engage(Entry& entry, WorkerId from, const PassHeader& header,
   }
   if (entry.pass) {
     const PassId& running = entry.pass->id();
+    // An initiator runs one pass at a time, so the older pass has ended: the message is late.
     if (running.initiator == id.initiator && running.k > id.k) return false;
     refuse(id,
            {.status = absl::FailedPreconditionError(
@@ -448,18 +451,19 @@ void ContextCore::refuse(const PassId& pass, PassFailure failure, AutogradAction
   out.push_back(Send{pass.initiator, FailMessage{pass, std::move(failure)}});
 }
 
-// About a pass that this worker has left, or never joined.
+// The message is about a pass that has ended here, or that this worker never joined.
 void ContextCore::on_other_pass(Entry& entry, WorkerId from, AutogradMessage& message,
                                 AutogradActions& out) {
   const PassId& id = *pass_of(message);
   Initiator& initiator = entry.initiators[id.initiator];
   if (auto* abort = std::get_if<AbortMessage>(&message)) {
-    // It may come before the message that would have engaged this worker.
+    // The abort may come before the message that would have engaged this worker.
     if (id.initiator != self_) initiator.settled = std::max(initiator.settled, id.k);
     if (abort->failure.died.valid() && !entry.lost) entry.lost = abort->failure;
     return;
   }
-  // Whoever still works for a pass that this initiator aborted was not known to be engaged.
+  // The sender still works for a pass that this initiator has aborted. The initiator did not know
+  // that it was engaged, so it gets the ABORT now.
   if (id.initiator == self_) {
     auto aborted = initiator.aborted_here.find(id.k);
     if (aborted != initiator.aborted_here.end()) {

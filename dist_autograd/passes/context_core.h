@@ -1,16 +1,20 @@
-// All autograd contexts that one worker knows, and their backward passes: events in, actions out.
+// Holds all autograd contexts that one worker knows, and their backward passes. It is a pure core:
+// events go in, actions come out.
 //
-// This is the one door for a driver: hold a lock, call one method, unlock, carry out the actions in
-// their order (pass_actions.h). Messages and payloads are taken by rvalue but only moved from where
-// they are used, so keep the object that you passed until the lock is free.
+// A driver uses this class only, and not PassCore. It locks, calls one method, and performs the
+// actions in their order (pass_actions.h). Messages and payloads are taken by rvalue, but only the
+// used parts are moved from. So keep the object that you passed until the lock is free.
 //
-// What it keeps per context: the workers to tell about the release (everyone a call went to or came
-// from), the sends registered here, at most one running pass, how each initiator's passes ended,
-// and, once a worker died in a pass, who.
+// For each context the core keeps its peers, the sends that were registered here, and at most one
+// running pass. A peer is a worker to which a call went or from which one came; a release goes to
+// all peers. The core also keeps how the passes of each initiator ended. If a worker died in a
+// pass, it keeps which one.
 //
-// Thread safety: none; step it under the driver's lock. Deterministic: same events, same actions.
-// Errors: NotFound (never heard of), FailedPrecondition (released, or a pass runs), Unavailable (an
-// engaged worker or the creator died). All of them mean: nothing was executed.
+// Thread safety: none; call it under the driver's lock. Deterministic: the same events give the
+// same actions.
+// Errors: NotFound (never known here), FailedPrecondition (released, or a pass runs), Unavailable
+// (an engaged worker or the creator died), ResourceExhausted (too many contexts of one creator).
+// All of them mean that nothing was executed.
 // Protocol: docs/backward_protocol.md.
 #pragma once
 
@@ -37,16 +41,17 @@ class ContextCore {
     bool retain_graph = false;
     absl::Duration budget = absl::InfiniteDuration();
   };
-  // What this worker can say about a pass; for a step's PREPARE.
+  // This worker's knowledge of a pass; for the PREPARE of an optimizer step.
   enum class PassStanding {
-    kUnknown,    // not heard that it ended
-    kRunning,    // takes part, undecided
+    kUnknown,    // this worker does not know that it ended
+    kRunning,    // this worker takes part, undecided
     kCommitted,  // its gradients here, if any, are readable
     kAborted,
-    kDropped,  // took part, then dropped its stage without knowing the decision
+    kDropped,  // took part, then dropped its staged gradients without knowing the decision
   };
 
-  // `contexts_per_creator`: of each other worker, open here at a time; more are refused.
+  // `contexts_per_creator`: the contexts of one other worker that may be open here at the same
+  // time; more are refused.
   explicit ContextCore(WorkerId self, size_t contexts_per_creator = 4096);
   ~ContextCore();
   ContextCore(const ContextCore&) = delete;
@@ -54,23 +59,26 @@ class ContextCore {
 
   // ---- contexts
   ContextId create();
-  // By the creator only: tells everyone, transitively. A running pass is aborted first.
+  // Only for the creator. Ends a running pass, then releases the context on all workers: each peer
+  // passes the release on.
   absl::Status release(const ContextId& context, AutogradActions& out);
-  absl::Status check(const ContextId& context) const;  // OK: live here
+  absl::Status check(const ContextId& context) const;  // OK: the context is open here
 
   // ---- recording
   // A message of the context goes to `peer`, whether or not a send is recorded with it.
   absl::Status note_peer(const ContextId& context, WorkerId peer);
   absl::Status note_send(const ContextId& context, const SendId& send, WorkerId peer);
-  // What rides on a call or reply; `send` and `requires_grad` are the caller's to fill in.
+  // The metadata for a call or reply. The caller fills in `send` and `requires_grad`.
   absl::StatusOr<AutogradMetadata> metadata(const ContextId& context) const;
-  // A call or reply of a context has arrived. Refused: the call must not be executed.
+  // A call or reply of a context has arrived. If this returns an error, the call must not be
+  // executed.
   absl::Status on_call(WorkerId from, const AutogradMetadata& metadata, AutogradActions& out);
 
   // ---- passes. Events about a pass that has ended here are ignored.
   absl::StatusOr<PassId> start(const ContextId& context, const StartOptions& options,
                                AutogradActions& out);
-  // Ends a pass with this status, at any worker: cancel, quota, a failed node, a failed hold.
+  // Makes this worker's part of a pass fail with this status: a cancel, a quota, a failed node, a
+  // failed hold. At the initiator, this aborts the pass.
   void on_local_failure(const PassId& pass, PassFailure failure, AutogradActions& out);
   void on_local_progress(const PassId& pass, LocalProgress&& progress, AutogradActions& out);
   void on_discovered(const PassId& pass, const std::vector<PeerSends>& reached,
@@ -79,28 +87,29 @@ class ContextCore {
   void on_hold_released(const PassId& pass, AutogradActions& out);
   void on_deadline(const PassId& pass, AutogradActions& out);
   PassStanding standing(const PassId& pass) const;
-  // FailedPrecondition if gradients lack here: a pass is undecided, or one that this worker had
-  // dropped was committed.
+  // FailedPrecondition if gradients may be missing here: a pass is undecided, or a pass that this
+  // worker had dropped was committed.
   absl::Status check_settled(const ContextId& context) const;
 
   // ---- the group
-  // From the session: authentic, from a live worker, at least once in any order.
+  // The session delivers messages, each at least once and in any order. `from` is the true sender.
   void on_message(WorkerId from, AutogradMessage&& message, AutogradActions& out);
-  // Final. Nothing from this worker may be delivered afterwards.
+  // A worker is declared dead, which is final. Later messages from it are ignored.
   void on_peer_dead(WorkerId dead, AutogradActions& out);
 
   size_t size() const { return contexts_.size(); }
   std::vector<ContextId> contexts() const;
   std::vector<WorkerId> peers(const ContextId& context) const;
-  // The workers that contexts tie this one to; some several times.
+  // Appends the workers with which this one shares contexts; a worker may appear several times.
   void append_ties(std::vector<WorkerId>& workers) const;
 
  private:
-  // What is known about the passes of one initiator in one context.
+  // The state of one initiator's passes in one context.
   struct Initiator {
     PassHistory history;
-    uint64_t settled = 0;  // passes up to here have ended here and are not joined again
-    std::map<uint64_t, PassFailure> aborted_here;  // as initiator: to answer late messages, newest
+    uint64_t settled = 0;  // passes up to this one have ended here and are not joined again
+    // If this worker is the initiator: the newest aborted passes, to answer late messages.
+    std::map<uint64_t, PassFailure> aborted_here;
     std::set<uint64_t> dropped;
   };
   struct Entry {
@@ -140,7 +149,7 @@ class ContextCore {
   const size_t contexts_per_creator_;
   uint64_t last_number_ = 0;
   std::map<ContextId, Entry> contexts_;
-  std::map<WorkerId, size_t> joined_;  // of them, by creators that are not this worker
+  std::map<WorkerId, size_t> joined_;  // number of open contexts by creator, without this worker's
   ReleasedContexts released_;
   std::set<WorkerId> dead_;
 };

@@ -1,8 +1,9 @@
-// What the cores of distributed autograd ask their driver to do.
+// Defines the actions that the cores of distributed autograd ask their driver to perform.
 //
-// The driver holds its lock, calls one method of ContextCore, unlocks, and then carries out the
-// actions in their order. Those about one pass's local graph (EngageLocal to DropStage) must reach
-// that graph in the order in which they were given: one strand per pass.
+// The driver locks, calls one method of ContextCore, and performs the actions in their order. It
+// may perform local actions under the lock; it sends messages after it has unlocked. The actions
+// for one pass's local graph (EngageLocal to DropStage) must reach that graph in the order in which
+// they were given: one strand per pass.
 //
 // Thread safety: plain values.
 // Protocol: docs/backward_protocol.md.
@@ -15,26 +16,27 @@
 
 namespace weft::dist_autograd_internal {
 
-// A namespace of their own: other rooms' cores have a Send too.
+// The actions have a namespace of their own, because the cores of other rooms have a Send too.
 namespace backward {
 
-// Post `message` to `to` (never this worker). The driver sets the budget of a header to what is
-// left until the pass's deadline here.
+// Post `message` to `to` (never this worker). If the message has a header, the driver sets its
+// budget to the time that is left until the pass's deadline here.
 struct Send {
   WorkerId to{};
   AutogradMessage message{};
 };
 
-// Build the local graph of the pass: count dependencies over all sources, and the roots where
-// roots were given.
+// Build the local graph of the pass: count the dependencies over all sources, and over the roots at
+// the initiator.
 struct EngageLocal {
   PassId pass{};
   std::vector<SendId> sources{};  // ascending
   bool retain_graph = false;
 };
 
-// The four that run something. Each is answered once, by on_local_progress with `done` (Discover:
-// by on_discovered) or by on_local_failure, unless StopLocal or DropStage came in between.
+// The next four actions run something. The driver answers each once, unless StopLocal or DropStage
+// comes first: by on_local_progress with `done` (Discover: by on_discovered), or by
+// on_local_failure.
 struct FeedRoots {
   PassId pass{};
 };
@@ -49,34 +51,36 @@ struct Discover {
   bool from_roots = false;
   std::vector<SendId> sources{};
 };
-// These sources will get nothing: drop their dependencies and run what became ready.
+// These sources will get nothing: drop their dependencies and run the nodes that become ready.
 struct CancelSends {
   PassId pass{};
   std::vector<SendId> sources{};
 };
 
-// Run no further node of this pass; keep its stage, unreadable, until the pass is decided.
+// Run no further node of this pass. Keep its staged gradients, unreadable, until the pass is
+// decided.
 struct StopLocal {
   PassId pass{};
 };
-// The pass is committed: its stage joins the context's readable gradients. `spent` are the sends
-// whose graph is used up (none with retain_graph): forget them.
+// The pass is committed: add its staged gradients to the context's readable gradients. Forget the
+// sends in `spent`, whose graph is used up (none with retain_graph).
 struct StageMerge {
   PassId pass{};
   std::vector<SendId> spent{};
 };
-// The pass has ended without gradients here: stop, drop buffers and stage.
+// The pass has ended without gradients here: stop it, and drop its buffers and staged gradients.
 struct DropStage {
   PassId pass{};
 };
 
-// At the initiator: the pass has ended; outcome.status says how. Once per start().
+// At the initiator: the pass has ended, and outcome.status says how. Comes once per start().
 struct CompleteBackward {
   PassId pass{};
   PassFailure outcome{};
 };
 
-// One timer per pass; a second ArmDeadline replaces the first. It ends in on_deadline.
+// A pass has one timer; a second ArmDeadline replaces the first. When the timer fires, the driver
+// calls on_deadline.
 struct ArmDeadline {
   PassId pass{};
   absl::Duration after{};
@@ -99,18 +103,18 @@ using AutogradAction =
                  backward::ArmDeadline, backward::CancelDeadline, backward::DropContext>;
 using AutogradActions = std::vector<AutogradAction>;
 
-// What the local graph did since it last said something.
+// Results of the local graph since its last report.
 struct PeerGradients {
   WorkerId peer{};
   std::vector<GradEntry> entries{};
 };
 struct LocalProgress {
   std::vector<PeerGradients> outputs{};  // one per peer; may include this worker itself
-  bool done = true;      // the running action has ended; its last outputs are in here
-  bool waiting = false;  // with done: a gradient is buffered where it cannot go on
+  bool done = true;      // the running action is complete; its last outputs are in here
+  bool waiting = false;  // only with `done`: a gradient waits (docs/backward_protocol.md)
 };
 
-// What a walk found: sends that will get something, by the worker that holds them.
+// The result of a walk: sends that will get an entry, by the worker that registered them.
 struct PeerSends {
   WorkerId peer{};
   std::vector<SendId> sends{};

@@ -44,7 +44,7 @@ PassFailure PassCore::failure_here(absl::Status status) const {
   return {.status = std::move(status), .worker = setup_.self};
 }
 
-// False, and the pass has failed, if the worker is dead.
+// If the worker is dead, fails the pass and returns false.
 bool PassCore::reachable(WorkerId to, AutogradActions& out) {
   if (setup_.dead == nullptr || !setup_.dead->contains(to)) return true;
   PassFailure failure = failure_here(absl::UnavailableError(
@@ -56,7 +56,8 @@ bool PassCore::reachable(WorkerId to, AutogradActions& out) {
 
 // ---- messages
 
-// False for a repetition, and for everything after a failure here.
+// Counts a received message and takes its reports. Returns false for a repetition, and for every
+// message after a failure here; then the message must be ignored.
 bool PassCore::take_counted(WorkerId from, uint64_t number, std::vector<PassReport>& reports) {
   if (state_ != State::kRunning || !counts_.count_received(from, number)) return false;
   changed_ = true;
@@ -64,7 +65,7 @@ bool PassCore::take_counted(WorkerId from, uint64_t number, std::vector<PassRepo
   return true;
 }
 
-// Keeps the newest report of every worker.
+// Keeps the newest report of each worker.
 void PassCore::carry(std::vector<PassReport>& reports) {
   for (PassReport& report : reports) {
     if (initiator() && !detector_.update(report.counts)) continue;
@@ -104,7 +105,9 @@ void PassCore::on_message(WorkerId from, PublishMessage&, AutogradActions& out) 
 
 void PassCore::on_message(WorkerId from, FailMessage& message, AutogradActions& out) {
   if (state_ != State::kRunning || !initiator()) return;
-  detector_.expect(from);  // its reports may have been lost on their way with a dead worker
+  // The abort must reach `from`. Its reports may have been lost with a dead worker that carried
+  // them, so the detector may not know it yet.
+  detector_.expect(from);
   abort(std::move(message.failure), out);
 }
 
@@ -117,7 +120,7 @@ void PassCore::on_message(WorkerId from, AbortMessage& message, AutogradActions&
 
 // ---- the local graph
 
-// Whether gradients for this send may be fed: at most once, and only from who holds the recv.
+// Whether gradients for this send may be fed: at most once, and only by the holder of the recv.
 absl::Status PassCore::check_entry(WorkerId from, const GradEntry& entry) const {
   auto it = sources_.find(entry.send);
   auto text = [&](const std::string& what) {
@@ -125,12 +128,13 @@ absl::Status PassCore::check_entry(WorkerId from, const GradEntry& entry) const 
                         what);
   };
   if (it == sources_.end()) {
-    if (entry.present.empty()) return absl::OkStatus();  // nothing, for nobody
+    if (entry.present.empty()) return absl::OkStatus();  // without gradients: feed() ignores it
     return absl::FailedPreconditionError(
         text(", whose graph is gone: to run backward through it a second time, the first backward "
              "needs retain_graph"));
   }
-  if (it->second.cancelled && entry.present.empty()) return absl::OkStatus();  // known already
+  // The cancel has already said that nothing comes, so feed() ignores this entry too.
+  if (it->second.cancelled && entry.present.empty()) return absl::OkStatus();
   if (it->second.peer != from) {
     return absl::InvalidArgumentError(
         text(absl::StrCat(", which went to worker ", it->second.peer.to_string())));
@@ -141,7 +145,8 @@ absl::Status PassCore::check_entry(WorkerId from, const GradEntry& entry) const 
   return absl::OkStatus();
 }
 
-// All entries are checked before one is moved: a refused message keeps its payloads.
+// Checks all entries before it moves one, so that a refused message keeps its payloads. The caller
+// then destroys the tensors outside the lock.
 void PassCore::feed(WorkerId from, std::vector<GradEntry>& entries, AutogradActions& out) {
   for (const GradEntry& entry : entries) {
     absl::Status status = check_entry(from, entry);
@@ -163,8 +168,8 @@ void PassCore::feed(WorkerId from, std::vector<GradEntry>& entries, AutogradActi
   out.push_back(std::move(action));
 }
 
-// The walk of the roots reached these sends. Unknown ones are of graphs that earlier passes used
-// up: if a gradient really gets there, feed() refuses it.
+// A walk from the roots has reached these sends. Earlier passes have used up the graphs of unknown
+// ones. If a gradient comes for one of these, feed() refuses it.
 void PassCore::activate(const std::vector<SendId>& sends, AutogradActions& out) {
   Discover action{.pass = id()};
   for (const SendId& send : sends) {
@@ -192,8 +197,9 @@ void PassCore::cancel_inactive(AutogradActions& out) {
   out.push_back(std::move(action));
 }
 
-// "No gradient will come" is news for the holder of a send unless it cancelled it itself, and that
-// it did once the pass is sealed if no walk reached the send's recv.
+// Whether this entry need not be sent. An entry without gradients tells the worker of the send that
+// none will come. After the seal, that worker cancels each send whose recv no walk reached, so it
+// needs no such entry.
 bool PassCore::needless(const GradEntry& entry) const {
   if (WEFT_BREAK(empty_answers_not_sent)) return entry.present.empty();
   return sealed_ && entry.present.empty() && !reached_.contains(entry.send);
@@ -211,7 +217,7 @@ void PassCore::on_local_progress(LocalProgress& progress, AutogradActions& out) 
     std::erase_if(output.entries, [this](const GradEntry& entry) { return needless(entry); });
     if (output.entries.empty()) continue;
     if (output.peer == setup_.self) {
-      feed(setup_.self, output.entries, out);  // no message, so nothing to count
+      feed(setup_.self, output.entries, out);  // this sends no message, so it counts nothing
     } else if (reachable(output.peer, out)) {
       changed_ = true;
       out.push_back(Send{output.peer, GradMessage{.header = header(),
@@ -256,10 +262,11 @@ void PassCore::on_hold_released(AutogradActions& out) {
   if (state_ == State::kRunning) settle(out.size(), out);
 }
 
-// ---- idle: tell the initiator, or, at the initiator, look whether the pass is quiet
+// ---- idle: a participant reports; the initiator checks whether the pass is quiescent
 
-// Every event that may have made this worker idle ends here. Actions from `first_new` on are its
-// own and not yet on their way, so a report can still ride on one of their messages.
+// Every event that may have made this worker idle calls this last. The actions from `first_new` on
+// belong to this event and are not sent yet. So a report can be piggybacked on one of their
+// messages.
 void PassCore::settle(size_t first_new, AutogradActions& out) {
   if (state_ != State::kRunning || (!idle() && !WEFT_BREAK(reports_while_working))) return;
   if (initiator()) {
@@ -280,9 +287,10 @@ PassReport PassCore::own_report() {
   return report;
 }
 
-// A report needs no message of its own when this worker just sent a counted one: its receiver
-// becomes active, so it will itself report or send on, and takes the report along. The pass cannot
-// become quiet before that, so nothing is decided later for it.
+// If this worker has just sent a counted message, its report is piggybacked on it. The receiver
+// becomes active, so later it sends a report or another counted message, with this report. The pass
+// cannot be quiescent before the receiver's own report. So nothing is decided later because of
+// this.
 void PassCore::report_to_initiator(size_t first_new, AutogradActions& out) {
   if (!changed_ && reports_.empty()) return;
   std::vector<PassReport> reports;
@@ -349,7 +357,7 @@ void PassCore::begin_discovery(AutogradActions& out) {
   out.push_back(Discover{.pass = id(), .from_roots = true});
 }
 
-// Discovery has ended everywhere: whatever it did not reach will get nothing.
+// Discovery is complete on all workers: sends that it did not reach will get nothing.
 void PassCore::seal(AutogradActions& out) {
   phase_ = Phase::kSealed;
   for (WorkerId worker : others()) {
@@ -373,7 +381,7 @@ void PassCore::commit(AutogradActions& out) {
   end(State::kCommitted, out);
 }
 
-// Everyone known to be engaged, except this worker and the dead.
+// All workers that are known to be engaged, except this one and the dead.
 std::vector<WorkerId> PassCore::others() const {
   std::set<WorkerId> all;
   for (WorkerId worker : detector_.workers()) all.insert(worker);
@@ -396,15 +404,15 @@ void PassCore::fail(PassFailure failure, AutogradActions& out) {
   out.push_back(Send{id().initiator, FailMessage{id(), std::move(failure)}});
 }
 
-// By the initiator.
+// Only at the initiator.
 void PassCore::abort(PassFailure failure, AutogradActions& out) {
   failure_ = std::move(failure);
   for (WorkerId worker : others()) out.push_back(Send{worker, AbortMessage{id(), failure_}});
   end(State::kAborted, out);
 }
 
-// An abort follows the gradients: whoever this worker engaged hears of it, also if the initiator
-// never learned that it is engaged.
+// An abort follows the gradients. This worker sends it to every worker that it may have engaged,
+// because the initiator may not know that they are engaged.
 void PassCore::forward_abort(WorkerId except, AutogradActions& out) {
   for (WorkerId worker : counts_.receivers()) {
     if (WEFT_BREAK(abort_not_passed_on)) break;
@@ -462,7 +470,8 @@ void PassCore::on_deadline(AutogradActions& out) {
   if (!ended()) out.push_back(ArmDeadline{id(), kDecisionGrace});
 }
 
-// A worker that failed after its last report counted in the commit has a whole stage all the same.
+// If this worker failed after its last report, the initiator may still commit the pass. The staged
+// gradients are complete then, so a failed worker merges them too.
 void PassCore::on_decided(bool committed, AutogradActions& out) {
   if (ended() || initiator()) return;
   if (!committed) {

@@ -1,11 +1,12 @@
-// One distributed backward pass as one worker sees it: events in, actions out.
+// Runs one worker's part of the protocol for one backward pass. It is a pure core: events go in,
+// actions come out.
 //
-// The initiator starts it and alone decides how it ends; every other worker is engaged by its first
-// GRAD or ACTIVATE. ContextCore owns the cores, finds the right one for an event, and remembers how
-// a pass ended after its core is gone; a driver never calls this class itself.
+// The initiator starts the pass and alone decides how it ends. Every other worker is engaged by its
+// first GRAD or ACTIVATE. ContextCore owns the cores, and finds the right one for an event. When a
+// core is gone, ContextCore remembers how its pass ended. A driver never calls this class itself.
 //
-// Thread safety: none; step it under the driver's lock.
-// Errors: never returned. What goes wrong becomes FAIL, ABORT or CompleteBackward.
+// Thread safety: none; call it under the driver's lock.
+// Errors: never returned. A failure becomes FAIL, ABORT or CompleteBackward.
 // Protocol: docs/backward_protocol.md.
 #pragma once
 
@@ -25,7 +26,7 @@ class PassCore {
   // A send that was registered here when the pass reached this worker.
   struct Source {
     SendId id;
-    WorkerId peer;  // who holds the recv, hence the only one who may send its gradients
+    WorkerId peer;  // holds the recv, so only it may send the gradients
   };
   struct Setup {
     PassId pass;
@@ -33,12 +34,12 @@ class PassCore {
     BackwardMode mode = BackwardMode::kDefault;
     bool retain_graph = false;
     std::vector<Source> sources;               // in any order
-    const std::set<WorkerId>* dead = nullptr;  // borrowed, outlives this; grows
+    const std::set<WorkerId>* dead = nullptr;  // borrowed, outlives this; workers are only added
   };
   enum class State {
     kRunning,
     kFailed,     // participant: failed here, the initiator will decide
-    kCommitted,  // from here on: ended, accepts nothing more
+    kCommitted,  // this state and the next ones: ended, all events are ignored
     kAborted,
     kDropped,  // ended here without knowing the initiator's decision
   };
@@ -51,7 +52,8 @@ class PassCore {
   bool initiator() const { return setup_.pass.initiator == setup_.self; }
   const PassFailure& failure() const { return failure_; }
 
-  // First event at the initiator, and at everyone else. `budget` may be infinite.
+  // The first event: `start` at the initiator, `engage` at every other worker. `budget` may be
+  // infinite.
   void start(absl::Duration budget, AutogradActions& out);
   void engage(absl::Duration budget, AutogradActions& out);
 
@@ -65,20 +67,21 @@ class PassCore {
 
   void on_local_progress(LocalProgress& progress, AutogradActions& out);
   void on_discovered(const std::vector<PeerSends>& reached, AutogradActions& out);
-  // Also for a cancel, a quota and a failed hold.
+  // A node failed, or a hold failed, or the caller cancelled the pass, or a quota was passed.
   void on_local_failure(PassFailure failure, AutogradActions& out);
 
-  // Keeps this worker from counting as idle; only while an action runs or another hold is held.
+  // A hold keeps this worker from counting as idle. Call on_hold only while an action runs or
+  // another hold is held.
   void on_hold();
   void on_hold_released(AutogradActions& out);
 
   void on_peer_dead(WorkerId dead, AutogradActions& out);
   void on_deadline(AutogradActions& out);
 
-  // The initiator's decision, learned from a history.
+  // This worker has learned the initiator's decision, from PUBLISH or a history.
   void on_decided(bool committed, AutogradActions& out);
-  // The decision cannot be learned any more, or the context goes: end here. At the initiator this
-  // aborts the pass with `why`.
+  // This worker cannot learn the decision any more, or the context is released: the pass ends here.
+  // At the initiator this aborts the pass with `why`.
   void drop(absl::Status why, AutogradActions& out);
 
  private:
@@ -120,7 +123,7 @@ class PassCore {
 
   Setup setup_;
   std::map<SendId, SourceState> sources_;
-  std::set<SendId> reached_;  // sends of others whose recv here a walk reached
+  std::set<SendId> reached_;  // sends whose recv on this worker was reached by a walk
   bool sealed_ = false;       // the sources that discovery did not reach are cancelled
   State state_ = State::kRunning;
   Phase phase_ = Phase::kFeed;  // initiator only
@@ -129,16 +132,16 @@ class PassCore {
 
   size_t open_ = 0;  // actions given to the local graph and not answered
   size_t holds_ = 0;
-  bool waiting_ = false;  // as the local graph said last
-  bool changed_ = true;   // since the last report
+  bool waiting_ = false;  // whether a gradient waits, by the newest LocalProgress
+  bool changed_ = true;   // counters or `waiting_` have changed since the last report
 
   MessageCounts counts_;
-  std::map<WorkerId, PassReport> reports_;  // participant: of others, on their way to the initiator
-                                            // initiator: the newest of everyone
+  std::map<WorkerId, PassReport> reports_;  // participant: reports of others for the initiator
+                                            // initiator: the newest report of each worker
   TerminationDetector detector_;            // initiator only
 };
 
-// How long a participant waits for a decision after the deadline.
+// The time for which a participant waits for a decision after the deadline.
 inline constexpr absl::Duration kDecisionGrace = absl::Seconds(1);
 
 }  // namespace weft::dist_autograd_internal

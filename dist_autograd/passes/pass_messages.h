@@ -1,8 +1,9 @@
-// What workers say to each other about contexts and backward passes, as plain structs.
+// Defines the messages between workers about contexts and backward passes, as plain structs.
 //
-// A payload (gradients) is opaque here: whoever runs the local graph derives from GradientPayload
-// and finds its own object again. A core only moves payloads on; what it does not use stays in the
-// message that the caller passed, so no tensor dies under the caller's lock.
+// A payload (gradients) is opaque here. The class that runs the local graph derives from
+// GradientPayload and gets its own object back. A core only moves payloads on. A payload that it
+// does not use stays in the message that the caller passed, so that no tensor is destroyed under
+// the caller's lock.
 //
 // Thread safety: plain values.
 // Protocol: proto/dist_autograd.proto says what each message means, docs/backward_protocol.md why
@@ -46,8 +47,8 @@ enum class BackwardMode : uint8_t {
 
 std::string_view to_string(BackwardMode mode);
 
-// What one worker knows about the ended passes of one initiator in one context. All passes up to
-// `decided` have ended; those from `complete_from` on that are not in `aborted` were committed.
+// One worker's knowledge of the ended passes of one initiator in one context. All passes up to
+// `decided` have ended. Those from `complete_from` on that are not in `aborted` were committed.
 struct PassHistory {
   enum class Outcome : uint8_t { kUnknown, kCommitted, kAborted };
 
@@ -57,28 +58,29 @@ struct PassHistory {
   std::vector<uint64_t> aborted{};  // ascending, within [complete_from, decided]
 
   Outcome outcome(uint64_t k) const;
-  // By the initiator only, in order: pass decided + 1 has ended.
+  // Pass decided + 1 has ended. Only the initiator calls this, for one pass after another.
   void append(bool committed);
   friend bool operator==(const PassHistory&, const PassHistory&) = default;
 };
 
-// How many aborted passes a history lists; what is older counts as unknown to late listeners.
+// The number of aborted passes that a history lists. When a pass is removed from the list, the
+// outcomes of all passes up to it become unknown.
 inline constexpr size_t kMaxAbortedListed = 32;
 
-// Rides on every call and reply made under a context.
+// Every call and reply that is made under a context carries this.
 struct AutogradMetadata {
   ContextId context{};
   SendId send{};                          // invalid: no tensor of the message requires grad
-  std::vector<uint32_t> requires_grad{};  // which tensors of the message, ascending
-  std::vector<PassHistory> histories{};   // makes gradients readable that were committed elsewhere
+  std::vector<uint32_t> requires_grad{};  // indices of the tensors that do, ascending
+  std::vector<PassHistory> histories{};   // tell the receiver which passes are committed
 };
 
 struct GradientPayload {
   virtual ~GradientPayload() = default;
 };
 
-// The gradients of one recorded transfer. A slot whose gradient is undefined is not in `present`;
-// an entry with no slot at all still says "that is all you will get".
+// The gradients of one recorded transfer. A slot whose gradient is undefined is not in `present`.
+// An entry whose `present` is empty says that no gradient will come for this send.
 struct GradEntry {
   SendId send{};
   uint32_t slots = 0;
@@ -86,39 +88,41 @@ struct GradEntry {
   std::unique_ptr<GradientPayload> gradients{};
 };
 
-// What a worker needs to take part, on every message that can be its first of a pass.
+// The data that a worker needs to take part in a pass. Every message that can be its first one of
+// the pass has it.
 struct PassHeader {
   PassId pass{};
   BackwardMode mode = BackwardMode::kDefault;
   bool retain_graph = false;
-  absl::Duration budget = absl::InfiniteDuration();  // until the deadline; set when it is sent
+  absl::Duration budget = absl::InfiniteDuration();  // time until the deadline; set when sent
   std::vector<PassHistory> histories{};
 };
 
-// A worker at a moment at which it was idle in the pass.
+// The state of a worker at a moment at which it was idle in the pass.
 struct PassReport {
   TerminationReport counts{};
-  bool waiting = false;         // holds a gradient that cannot go on
-  std::vector<SendId> unfed{};  // mode all_sends, waiting: at most kMaxUnfedListed that got nothing
+  bool waiting = false;  // a gradient waits here
+  // Only in mode all_sends with `waiting`: up to kMaxUnfedListed sends that were not fed.
+  std::vector<SendId> unfed{};
 };
 inline constexpr size_t kMaxUnfedListed = 4;
 
 // Why a pass ended without gradients.
 struct PassFailure {
   absl::Status status{};
-  WorkerId worker{};   // where it happened
+  WorkerId worker{};   // the worker on which it failed
   WorkerId died{};     // valid: the death of this worker is the reason
   std::string node{};  // name of the autograd node, may be empty
   SendId call{};       // the call whose gradients were being processed, may be invalid
 };
 
-// Counted messages: a receiver that gets one becomes active. `number` counts them per ordered pair
-// of workers and pass, from 1.
+// The next three are counted messages: a receiver that gets one becomes active. `number` counts
+// them per ordered pair of workers and pass, from 1.
 struct GradMessage {
   PassHeader header{};
   uint64_t number = 0;
   std::vector<GradEntry> entries{};
-  std::vector<PassReport> reports{};  // for the initiator; the receiver passes them on
+  std::vector<PassReport> reports{};  // piggybacked; the receiver passes them on to the initiator
 };
 struct ActivateMessage {
   PassHeader header{};
@@ -131,7 +135,7 @@ struct SealMessage {
   uint64_t number = 0;
 };
 
-// Not counted.
+// The other messages are not counted.
 struct ReportMessage {
   PassId pass{};
   std::vector<PassReport> reports{};
@@ -150,10 +154,10 @@ struct AbortMessage {
 };
 struct ReleaseContextMessage {
   ContextId context{};
-  uint64_t watermark = 0;  // every context of this creator up to here is released too
+  uint64_t watermark = 0;  // every context of this creator up to this number is released too
 };
-// To the creator, from a worker that lost one of the peers it knows for the context: the release
-// could have come through that peer alone.
+// To the creator, from a worker that has lost a peer of the context. The release might have come
+// through that peer alone.
 struct HoldsContextMessage {
   ContextId context{};
 };
@@ -164,13 +168,13 @@ using AutogradMessage =
 
 // The context that the message is about.
 const ContextId& context_of(const AutogradMessage& message);
-// The pass that it is about; null for the two about contexts.
+// The pass that the message is about; null for the two messages about contexts.
 const PassId* pass_of(const AutogradMessage& message);
-// The header of a message that can engage its receiver, else null.
+// The header of a message that can engage its receiver; null for others.
 PassHeader* header_of(AutogradMessage& message);
-// Nobody waits for it: it may be kept back for a moment, to travel with another message.
+// Whether nobody waits for the message, so that it may be deferred and piggybacked on another one.
 bool may_piggyback(const AutogradMessage& message);
-// "GRAD", "REPORT" ...
+// The name of the message's kind: "GRAD", "REPORT" ...
 std::string_view kind_of(const AutogradMessage& message);
 
 }  // namespace weft::dist_autograd_internal

@@ -1,11 +1,12 @@
-// Remembers which contexts are released, so that a late request cannot bring one back to life.
+// Remembers which contexts are released, so that a late request cannot open one again.
 //
-// A context's number grows with every context of its creator. Per creator this holds a watermark,
-// under which all are released, and the released ones above it; releases carry the creator's own
-// watermark, so the second part holds no more than what was released since the creator's oldest
-// live context began.
+// A creator numbers its contexts in ascending order. For each creator this holds a watermark, up to
+// which all contexts are released, and the numbers of released contexts above it. Releases carry
+// the creator's own watermark. So the numbers kept are at most those that were released since the
+// creator's oldest open context began.
 //
 // Thread safety: none.
+// Protocol: docs/backward_protocol.md, "Release".
 #pragma once
 
 #include <cstddef>
@@ -23,11 +24,12 @@ class ReleasedContexts {
   // All contexts of this creator up to `watermark` are released.
   void add_until(WorkerId creator, uint64_t watermark);
   bool contains(const ContextId& context) const;
-  // Releases this worker knows of: what a forwarded release may say about the creator.
+  // The number up to which this worker knows that all contexts of the creator are released. A
+  // forwarded release carries it.
   uint64_t watermark(WorkerId creator) const;
   size_t above_watermark(WorkerId creator) const;
 
-  // The creator is dead: a caller who knows that needs none of its entries any more.
+  // Forgets a dead creator. The caller must then refuse its contexts because of the death.
   void forget(WorkerId creator) { creators_.erase(creator); }
 
  private:

@@ -1,6 +1,7 @@
 // Repeats a decision until its receiver has room for it.
 //
-// Thread safety: from any thread. Nothing here blocks.
+// Thread safety: may be called from any thread.
+// Blocking: never.
 #pragma once
 
 #include <atomic>
@@ -18,10 +19,10 @@
 
 namespace weft::dist_optim_internal {
 
-// How soon a decision that an owner had no room for is sent again.
+// A decision that an owner had no room for is sent again after this time.
 inline constexpr Nanoseconds kAgain = std::chrono::milliseconds(20);
-// Sends a decision, in `scope`, again and again while it is refused for want of room. After `limit`
-// the future fails; the decision goes on.
+// Sends a decision in `scope`. While the receiver refuses it with ResourceExhausted and has not
+// executed it, sends it again. After `limit` the future fails, but the decision is still sent.
 template <class R, class Send>
 Future<R> insist(CallScope scope, Timeout limit, Send send) {
   struct Attempts : std::enable_shared_from_this<Attempts> {

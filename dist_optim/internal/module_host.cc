@@ -16,7 +16,7 @@
 namespace weft::dist_optim_internal {
 namespace {
 
-// Puts LibTorch's random state back at its end.
+// The destructor puts LibTorch's random state back.
 class KeepRandomState {
  public:
   KeepRandomState() {
@@ -38,7 +38,7 @@ std::vector<NamedParameter> buffers_of(const torch::nn::Module& module) {
   for (const auto& item : module.named_buffers()) result.push_back({item.key(), item.value()});
   return result;
 }
-// Names, types and shapes, to compare.
+// Names, types and shapes, for comparison.
 std::string layout_of(const torch::nn::Module& module) {
   std::string layout;
   for (const auto& entries : {named_parameters(module), buffers_of(module)}) {
@@ -58,7 +58,8 @@ struct ModuleHost::Replica {
   std::vector<at::Tensor> leaves;  // the module's own parameters, in the set's order
 };
 
-// Kept with a context by the autograd driver; its end ends the context here.
+// The autograd driver keeps this object with a context. When it is destroyed, the host releases the
+// context.
 struct ModuleHost::Lease {
   std::weak_ptr<ModuleHost> host;
   std::shared_ptr<ParameterSet> set;
@@ -93,8 +94,8 @@ ModuleHost::ReplicaPtr ModuleHost::take_spare() {
     }
   }
   auto replica = std::make_shared<Replica>();
-  // A constructor draws its initial values: they are not wanted, and must not shift anybody's
-  // random numbers.
+  // The constructor draws initial values that are not needed. They must not change the random
+  // numbers that the program draws.
   {
     const KeepRandomState keep;
     replica->module = type_.make();
@@ -117,8 +118,8 @@ ModuleHost::ReplicaPtr ModuleHost::take_spare() {
 }
 
 void ModuleHost::give_back(ReplicaPtr replica) {
-  if (replica == nullptr || replica.use_count() != 1) return;  // a forward still runs in it
-  // A spare holds no version.
+  if (replica == nullptr || replica.use_count() != 1) return;  // a forward still uses it
+  // A spare replica must not keep a version's storage alive.
   for (at::Tensor& leaf : replica->leaves) leaf.set_data(at::empty({0}, leaf.options()));
   MutexLock lock(mutex_);
   spares_.push_back(std::move(replica));
@@ -158,7 +159,7 @@ ModuleHost::ReplicaPtr ModuleHost::replica_of(const ContextId& context) {
   lease->host = weak_from_this();
   lease->set = set_;
   lease->context = context;
-  // If the context has ended already, the lease ends here.
+  // If the context is over already, the lease is destroyed here.
   if (absl::Status kept = (*driver)->keep_with(context, std::move(lease)); !kept.ok()) {
     throw RpcError(std::move(kept));
   }

@@ -1,16 +1,16 @@
-// The owner's half of a HostedModule: one module, and a replica of it for each context that runs
-// it.
+// Runs a HostedModule on its owner: holds one module, and a replica of it for each context that
+// runs it.
 //
-// LibTorch modules keep their parameters in members, so a forward at an older version needs a
-// module whose members are that version's aliases. Such a replica is made by the module's own
-// constructor, given to a context at its first forward, and used again when the context has ended.
+// LibTorch modules keep their parameters in members. So a forward at an older version needs a
+// module whose members are that version's aliases. The module's own constructor makes such a
+// replica. A context gets it at its first forward, and it is used again when the context is over.
 // LibTorch's random state is put back after the constructor; other threads that draw meanwhile may
-// see numbers twice. Buffers are shared by all replicas: what a forward
-// writes into them is seen by every other one, as on one machine.
+// see the same numbers twice. All replicas share the buffers, so every forward sees what another
+// one writes into them, as on one machine.
 //
 // Thread safety: all methods may be called from any thread; forwards run concurrently.
-// Lifetime: the set may outlive this.
-// Errors: what the module throws; InvalidArgument (number of inputs).
+// Lifetime: the ParameterSet may outlive this object.
+// Errors: what the module throws; InvalidArgument (number of inputs, or a state that does not fit).
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,7 @@ class Module;
 
 namespace weft::dist_optim_internal {
 
-// What the host knows of the module's type.
+// How the host makes modules of the type and runs their forward.
 struct ModuleType {
   std::function<std::shared_ptr<torch::nn::Module>()> make;
   std::function<std::vector<at::Tensor>(torch::nn::Module&, std::vector<at::Tensor>)> forward;
@@ -41,8 +41,8 @@ class ModuleHost : public std::enable_shared_from_this<ModuleHost> {
   explicit ModuleHost(ModuleType type);
   ~ModuleHost();
 
-  // Under a context: at the version that the context reads. Without one: at the current values,
-  // without gradient.
+  // Under a context, the forward uses the version that the context reads. Without a context, it
+  // uses the current values and records no gradient.
   std::vector<at::Tensor> forward(std::vector<at::Tensor> inputs) ABSL_LOCKS_EXCLUDED(mutex_);
   std::shared_ptr<ParameterSet> parameters() const { return set_; }
   void train(bool on) { training_.store(on); }
@@ -51,12 +51,12 @@ class ModuleHost : public std::enable_shared_from_this<ModuleHost> {
   absl::Status load_state(TensorMap state);
 
   ParameterSet& set() const { return *set_; }
-  size_t replicas() const ABSL_LOCKS_EXCLUDED(mutex_);  // made so far and not dropped
+  size_t replicas() const ABSL_LOCKS_EXCLUDED(mutex_);  // made so far and not destroyed
 
  private:
   struct Replica;
   struct Lease;
-  using ReplicaPtr = std::shared_ptr<Replica>;  // shared by its context and running forwards
+  using ReplicaPtr = std::shared_ptr<Replica>;  // shared by its context and the forwards that run
 
   ReplicaPtr take_spare() ABSL_LOCKS_EXCLUDED(mutex_);
   ReplicaPtr replica_of(const ContextId& context) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -65,11 +65,11 @@ class ModuleHost : public std::enable_shared_from_this<ModuleHost> {
 
   const ModuleType type_;
   std::shared_ptr<torch::nn::Module> module_;  // holds the live parameters and the buffers
-  std::shared_ptr<ParameterSet> set_;          // shared with optimizer shards
+  std::shared_ptr<ParameterSet> set_;          // shared with the optimizer shards
   std::vector<NamedParameter> buffers_;
-  std::string layout_;  // of the module, to which replicas are held
+  std::string layout_;  // names, types and shapes that every replica must have
   std::atomic<bool> training_{true};
-  mutable Mutex mutex_;  // taken before the set's
+  mutable Mutex mutex_;  // locked before the set's lock
   std::map<ContextId, ReplicaPtr> in_use_ ABSL_GUARDED_BY(mutex_);
   std::vector<ReplicaPtr> spares_ ABSL_GUARDED_BY(mutex_);
 };

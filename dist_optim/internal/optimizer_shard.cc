@@ -14,7 +14,7 @@ namespace weft {
 namespace dist_optim_internal {
 namespace {
 
-// How often a shard looks whether its caller lives: nobody announces deaths to an object.
+// How often a shard checks whether its caller is live. Objects get no notice of a worker's death.
 constexpr Nanoseconds kLook = std::chrono::milliseconds(50);
 
 bool is_live(RpcRuntime& runtime, WorkerId worker) {
@@ -27,7 +27,7 @@ OptimizerSettings without_rate(OptimizerSettings settings) {
   return settings;
 }
 
-// But for the learning rates, which every step brings.
+// Compares all but the learning rates, which every step brings.
 bool alike(const std::vector<ShardStepper::Group>& a, const std::vector<ShardStepper::Group>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& one, const auto& other) {
     return one.parameters == other.parameters &&
@@ -52,7 +52,7 @@ absl::StatusOr<std::vector<at::Tensor>> OptimizerShard::gradients(const ContextI
   const std::vector<at::Tensor> leaves = stepper_->parameters().leaves(context);
   const bool raw = stepper_->parameters().reading() == ParameterSet::Reading::kLeaves;
   const std::vector<at::Tensor>& read = raw ? stepper_->parameters().live() : leaves;
-  if (read.empty()) return result;  // the context never came by here
+  if (read.empty()) return result;  // the context has not read these parameters
   WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<RpcRuntime> runtime, rpc_internal::current_runtime());
   WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<dist_autograd_internal::AutogradDriver> driver,
                         dist_autograd_internal::AutogradDriver::of(*runtime));
@@ -134,13 +134,13 @@ absl::StatusOr<StepDecision> OptimizerShard::settle(StepId step) {
 
 absl::Status OptimizerShard::load_state(TensorMap state) {
   WEFT_RETURN_IF_ERROR(stepper_->load_state(state));
-  // If that fails the next step says so.
+  // If this fails, the result of the next step tells why.
   const std::shared_ptr<StepKeeper> keeper = stepper_->parameters().keeper();
   if (keeper != nullptr) (void)keeper->save().result();
   return absl::OkStatus();
 }
 
-// ---- lines
+// ---- step sequences
 
 absl::StatusOr<LineStanding> OptimizerShard::join(CallContext& caller, uint64_t optimizer,
                                                   std::string line) {
@@ -185,13 +185,13 @@ void OptimizerShard::meet(CallContext& caller, uint64_t optimizer,
 }
 
 void OptimizerShard::part() {
-  std::vector<RRef<OptimizerShard>> others;  // let go outside the lock
+  std::vector<RRef<OptimizerShard>> others;  // destroyed after the lock is released
   MutexLock lock(mutex_);
   others.swap(others_);
   optimizer_ = {};
 }
 
-// Holds this shard: when its caller is dead, perhaps nobody else does any more.
+// The timer holds this shard, because a dead caller may have held its last reference.
 void OptimizerShard::watch(std::shared_ptr<RpcRuntime> runtime) {
   Clock& clock = runtime->clock();
   clock.call_at(clock.now() + kLook, [self = shared_from_this(),
@@ -218,7 +218,8 @@ void OptimizerShard::watch(std::shared_ptr<RpcRuntime> runtime) {
 
 void OptimizerShard::caller_died(const std::weak_ptr<RpcRuntime>& runtime) {
   WEFT_FAIL_POINT("shard.caller.died");
-  // Held by the questions alone: the shards hold each other no longer than these are open.
+  // Only the open questions hold these references. Otherwise the shards would keep each other
+  // alive.
   auto others = std::make_shared<Others>();
   OptimizerId optimizer;
   {
@@ -271,7 +272,7 @@ void OptimizerShard::ask(const step::Ask& question, const std::shared_ptr<const 
   } catch (const RpcError& refused) {
     decision = Future<StepDecision>::ready(refused.status());
   }
-  // An answer may apply the step.
+  // The answer may apply the step, so it is handled on the executor.
   decision.state()->on_complete_inline(
       [self = shared_from_this(), question, decision, others, runtime] {
         const auto live = runtime.lock();
@@ -298,7 +299,7 @@ void OptimizerShard::answered(const step::Ask& question,
   } else if (!is_live(*live, owner) || rref_internal::is_rref_lost(decision.status())) {
     stepper_->on_worker_dead(question.step.optimizer, owner, asks);
   } else {
-    // It lives and has not said: perhaps it applied the step.
+    // The owner is live and has not answered: it may have applied the step. So ask it again.
     Clock& clock = live->clock();
     clock.call_at(clock.now() + kLook, [self = shared_from_this(), question, others, runtime] {
       const auto live = runtime.lock();

@@ -1,11 +1,16 @@
-// What a DistributedOptimizer keeps on each owner: takes its messages, finds the gradients of the
-// context, and asks the others when the caller died between PREPARE and COMMIT.
+// Receives the messages of a DistributedOptimizer on one owner: finds the gradients of the context
+// and passes them to the stepper. If the caller dies between PREPARE and COMMIT, it asks the other
+// shards.
 //
-// Thread safety: all methods may be called from any thread. None blocks.
-// Lifetime: created by the caller through the set's RRef; dies with the caller's references. One
-// that has met others lives until the optimizer parts them, or until its caller is dead and what it
-// left prepared is decided. Errors: those of ShardStepper, and of reading gradients (a released or
-// failed context). Protocol: internal/step_owner_core.h.
+// Thread safety: all methods may be called from any thread.
+// Blocking: load_state waits until a checkpoint is written, if the owner keeps checkpoints; go_back
+// reads and writes files then. A method that changes parameters may wait for a step that is under
+// way.
+// Lifetime: the caller makes it through the set's RRef, and it dies with the caller's references. A
+// shard that has met others lives longer: until the optimizer parts them, or until its caller is
+// dead and the step that it left prepared is decided.
+// Errors: those of ShardStepper, and those of reading gradients (a released or failed context).
+// Protocol: docs/optimizer_protocol.md, "Messages" and "Without the caller".
 #pragma once
 
 #include <map>
@@ -23,7 +28,7 @@
 namespace weft::dist_optim_internal {
 
 struct ShardGroup {
-  std::vector<std::string> names;  // empty: all of the set
+  std::vector<std::string> names;  // empty: all parameters of the set
   OptimizerSettings settings;
 };
 inline auto weft_fields(ShardGroup& g) { return std::tie(g.names, g.settings); }
@@ -31,66 +36,69 @@ inline auto weft_fields(ShardGroup& g) { return std::tie(g.names, g.settings); }
 struct StepRequest {
   StepId step;
   ContextId context;
-  StepUpdate update;        // its clip is used by hogwild steps only
+  StepUpdate update;        // its clip factor is used in mode hogwild only
   double max_norm = 0;      // 0: no clipping
-  double others_norm2 = 0;  // of the shards that are prepared already
+  double others_norm2 = 0;  // FINISH: of the shards that are prepared already
 };
 inline auto weft_fields(StepRequest& r) {
   return std::tie(r.step, r.context.creator.index, r.context.creator.incarnation, r.context.number,
                   r.update, r.max_norm, r.others_norm2);
 }
 
-// What an owner asks another one, of a step whose caller is dead.
+// The question of one owner to another about a step whose caller is dead.
 struct StepInquiry {
   StepId step;
-  std::vector<uint64_t> dead;  // WorkerId::bits of the owners that it knows dead
+  std::vector<uint64_t> dead;  // WorkerId::bits of the owners that the asker knows dead
 };
 inline auto weft_fields(StepInquiry& i) { return std::tie(i.step, i.dead); }
 
 class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
  public:
   explicit OptimizerShard(std::shared_ptr<ShardStepper> stepper) : stepper_(std::move(stepper)) {}
-  // Whoever could name its optimizer's steps named them through this.
+  // The stepper forgets the optimizers whose messages came through this shard.
   ~OptimizerShard();
   OptimizerShard(const OptimizerShard&) = delete;
   OptimizerShard& operator=(const OptimizerShard&) = delete;
 
-  // The squared norm of this shard's gradients.
+  // Returns the squared norm of this shard's gradients.
   absl::StatusOr<double> prepare(StepRequest request);
-  // Complete once the step is as durable as the owner promises; so are finish and apply.
+  // Completes when the step is as durable as the owner promises. The same holds for finish and
+  // apply.
   Future<StepDurable> commit(StepId step, StepUpdate update);
   absl::Status abort(StepId step);
-  // PREPARE and COMMIT in one, for the last shard: the others are prepared.
+  // PREPARE and COMMIT in one message, for the last shard. All other shards are prepared already.
   Future<StepSummary> finish(StepRequest request);
-  // hogwild.
+  // Mode hogwild.
   Future<StepDurable> apply(StepRequest request);
-  // The caller asks: what is not applied here never will be.
+  // The caller asks for the outcome. If the step is not applied here now, it never will be.
   absl::StatusOr<StepDecision> settle(StepId step);
-  // Another owner asks, for the caller is dead: whose COMMIT is refused from now on.
+  // Another owner asks because the caller is dead. The caller's COMMIT is refused from now on.
   StepDecision inquire(StepInquiry inquiry) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The caller's optimizer goes on with a line of steps (docs/durable_steps.md).
+  // The caller's optimizer goes on with this step sequence (docs/durable_steps.md).
   absl::StatusOr<LineStanding> join(CallContext& caller, uint64_t optimizer, std::string line);
-  // An owner that keeps checkpoints and is elsewhere in that line goes back to the one of this
-  // step; one that keeps none is brought there by the program.
+  // An owner that keeps checkpoints and is at another step of the sequence goes back to its
+  // checkpoint of step `number`. If the owner keeps none, this changes nothing: the program brings
+  // it there.
   absl::Status go_back(CallContext& caller, uint64_t optimizer, std::string line, uint64_t number);
-  // The program goes on behind step `number` of that line; every owner is there.
+  // The program goes on after step `number` of the sequence. Every owner is there.
   absl::Status resume(CallContext& caller, uint64_t optimizer, uint64_t number);
 
-  // The optimizer's other shards, from its caller; forgotten when that says so or is dead.
+  // The caller names the optimizer's other shards. This shard forgets them at part(), or when the
+  // caller is dead.
   void meet(CallContext& caller, uint64_t optimizer, std::vector<RRef<OptimizerShard>> others)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void part() ABSL_LOCKS_EXCLUDED(mutex_);
 
   TensorMap state() const { return stepper_->state(); }
   absl::Status check_state(TensorMap state) const { return stepper_->check_state(state); }
-  // With a keeper: and written.
+  // If the owner keeps checkpoints, it also writes one.
   absl::Status load_state(TensorMap state);
 
  private:
   using Others = std::vector<RRef<OptimizerShard>>;
 
-  // To be forgotten with this shard.
+  // The stepper forgets this optimizer when the shard dies.
   void note(const OptimizerId& optimizer) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::vector<at::Tensor>> gradients(const ContextId& context) const;
   Future<StepDurable> durable_after(const StepId& step) const;
@@ -104,17 +112,17 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
                 const std::shared_ptr<const Others>& others,
                 const std::weak_ptr<RpcRuntime>& runtime);
 
-  const std::shared_ptr<ShardStepper> stepper_;  // shared by optimizers of one shared_name
+  const std::shared_ptr<ShardStepper> stepper_;  // shared by optimizers with one shared_name
   Mutex mutex_;
-  std::set<OptimizerId> noted_ ABSL_GUARDED_BY(mutex_);  // one, of a caller that keeps the rules
-  OptimizerId optimizer_ ABSL_GUARDED_BY(mutex_);        // invalid: has met nobody
+  std::set<OptimizerId> noted_ ABSL_GUARDED_BY(mutex_);  // one if the caller keeps the protocol
+  OptimizerId optimizer_ ABSL_GUARDED_BY(mutex_);        // invalid: has met no other shards
   Others others_ ABSL_GUARDED_BY(mutex_);
-  std::weak_ptr<const Others> asked_ ABSL_GUARDED_BY(mutex_);  // while questions are open
+  std::weak_ptr<const Others> asked_ ABSL_GUARDED_BY(mutex_);  // valid while questions are open
   bool watching_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// Made through the set, on its owner. `shared_name` not empty: the state is shared with others of
-// that name. FailedPrecondition: they have another mode, other groups or options.
+// Called through the set on its owner. Optimizers with the same `shared_name` share the state
+// there, unless it is empty. FailedPrecondition: they have another mode, other groups or options.
 std::shared_ptr<OptimizerShard> make_optimizer_shard(ParameterSet& set,
                                                      std::vector<ShardGroup> groups,
                                                      UpdateMode mode, std::string shared_name);
@@ -126,7 +134,8 @@ namespace weft {
 WEFT_REGISTER_CLASS(ParameterSet, &ParameterSet::names, &ParameterSet::state,
                     &ParameterSet::load_state, &dist_optim_internal::make_optimizer_shard);
 
-// A set of leaves that live here as values of their own; read as they are, without versions.
+// Makes a set of leaves that are RRef values on this worker. They are read directly, without
+// versions.
 std::shared_ptr<ParameterSet> leaves_as_set(std::vector<RRef<at::Tensor>> leaves);
 WEFT_REGISTER_FUNCTION(leaves_as_set);
 

@@ -95,7 +95,8 @@ struct SaveField {
   }
 };
 
-// Without them LibTorch's optimizer cannot go on; SGD begins its momentum anew.
+// LibTorch's optimizer cannot go on without these fields. SGD needs none: it begins its momentum
+// anew.
 std::vector<const char*> needed_fields(const SgdSettings&) { return {}; }
 template <class Settings>
 std::vector<const char*> needed_by_adam(const Settings& s) {
@@ -183,7 +184,8 @@ void allocate_state(torch::optim::Optimizer& optimizer, const OptimizerSettings&
   } else if (const auto* s = std::get_if<AdamWSettings>(&settings)) {
     adam(std::make_unique<AdamWParamState>(), s->amsgrad);
   } else if (const auto* s = std::get_if<SgdSettings>(&settings)) {
-    // LibTorch's first buffer is the first gradient, undamped: what zeros give without dampening.
+    // LibTorch's first momentum buffer is the first gradient, without dampening. Without dampening,
+    // a buffer of zeros gives the same.
     if (s->momentum == 0 || s->dampening != 0) return;
     auto state = std::make_unique<SGDParamState>();
     state->momentum_buffer(zeros());
@@ -196,7 +198,7 @@ void allocate_state(torch::optim::Optimizer& optimizer, const OptimizerSettings&
     if (s->centered) state->grad_avg(zeros());
     made = std::move(state);
   } else {
-    return;  // Adagrad makes its state when it is made
+    return;  // Adagrad makes its state in its constructor
   }
   optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(made);
 }
@@ -240,7 +242,7 @@ ParameterStatePtr make_state(const OptimizerSettings& settings, const std::strin
         LoadField field{name, state, like};
         visit_fields(*made, field);
         if constexpr (std::is_same_v<Settings, AdagradSettings>) {
-          if (!field.found) {  // LibTorch makes this state with the optimizer
+          if (!field.found) {  // LibTorch makes this state together with the optimizer
             made->step(0);
             made->sum(zeros(like).fill_(own.initial_accumulator_value));
             field.found = true;

@@ -23,7 +23,7 @@ namespace {
 
 double squared_norm(const at::Tensor& gradient) {
   const at::Tensor values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
-  // In half precision the norm of finite values may be no number of that type.
+  // Half precision cannot represent the norm of some finite values, so the norm is a float.
   const auto type = c10::elementSize(values.scalar_type()) < 4 ? std::optional(at::kFloat)
                                                                : std::optional<at::ScalarType>();
   const double norm = at::linalg_vector_norm(values, 2, std::nullopt, false, type).item<double>();
@@ -35,7 +35,7 @@ bool has_momentum(const OptimizerSettings& settings) {
   return sgd != nullptr && sgd->momentum != 0;
 }
 
-// LibTorch's optimizers say so themselves, but in the midst of a step.
+// LibTorch's optimizers refuse sparse gradients too, but only in the middle of a step.
 bool takes_sparse(const OptimizerSettings& settings) {
   if (const auto* s = std::get_if<SgdSettings>(&settings)) return s->weight_decay == 0;
   if (const auto* s = std::get_if<AdagradSettings>(&settings)) return s->weight_decay == 0;
@@ -82,7 +82,7 @@ ShardStepper::ShardStepper(std::shared_ptr<ParameterSet> set, std::vector<Group>
     for (const size_t place : groups_[g].parameters) group_of_[place] = g;
   }
   for (const at::Tensor& live : set_->live()) {
-    // Under hogwild steppers run at once, and each puts its gradient into a handle of its own.
+    // In mode hogwild steppers run at the same time, so each has its own handles for its gradients.
     handles_.push_back(mode_ == UpdateMode::kHogwild ? live.detach() : live);
   }
   spares_.resize(set_->size());
@@ -150,7 +150,7 @@ absl::StatusOr<double> ShardStepper::prepare_locked(const StepId& step,
   return norm;
 }
 
-// All that may fail is done here; returns the squared norm.
+// Does everything that may fail, so that the commit does not. Returns the squared norm.
 absl::StatusOr<double> ShardStepper::fill(Slot& slot) {
   double norm = 0;
   try {
@@ -159,15 +159,15 @@ absl::StatusOr<double> ShardStepper::fill(Slot& slot) {
       at::Tensor& gradient = slot.gradients[place];
       if (!gradient.defined()) continue;
       if (group_of_[place] == groups_.size()) {
-        gradient.reset();  // another optimizer's
+        gradient.reset();  // it belongs to another optimizer
         continue;
       }
       slot.touched.push_back(place);
       norm += squared_norm(gradient);
-      if (slot.own_gradients && !std::isfinite(norm)) {  // it is to be clipped
+      if (slot.own_gradients && !std::isfinite(norm)) {  // the step may clip
         return check_norm(norm, 1, absl::StrCat("the gradient of ", set_->names()[place]));
       }
-      // Buffers that mix layouts fail half-way.
+      // A momentum buffer that mixes dense and sparse gradients would make the step fail half-way.
       if (gradient.is_sparse() && has_momentum(groups_[group_of_[place]].settings)) {
         gradient = gradient.to_dense();
       } else if (slot.own_gradients) {
@@ -187,7 +187,8 @@ void ShardStepper::reserve(Slot& slot) {
       allocate_state(*optimizer_, groups_[group_of_[place]].settings, handles_[place],
                      [&] { return set_->make_spare(place); });
     }
-    // Each slot its own: several instances may be prepared, and every commit may need one.
+    // Each slot has its own spare: several optimizers may be prepared, and each commit may need
+    // one.
     at::Tensor& spare = slot.spares.emplace_back(std::exchange(spares_[place], at::Tensor()));
     if (mode_ == UpdateMode::kLocked && set_->reading() == ParameterSet::Reading::kVersions &&
         !spare.defined()) {
@@ -245,7 +246,7 @@ void ShardStepper::run(Slot& slot, const StepUpdate& update) {
   }
   const auto body = [&] {
     c10::AutoGradMode no_grad(false);
-    // The user's own leaves may hold a .grad: it is put back as it was.
+    // The user's own leaves may hold a .grad, so it is put back afterwards.
     std::vector<std::pair<size_t, at::Tensor>> kept;
     const auto restore = [&] {
       for (auto& [place, gradient] : kept) handles_[place].mutable_grad() = std::move(gradient);
@@ -434,7 +435,7 @@ void ShardStepper::restore_while_held(const TensorMap& state,
 }
 
 void ShardStepper::load_checked(const TensorMap& state) {
-  // All that can fail comes before the first change.
+  // Everything that can fail comes before the first change.
   std::vector<std::pair<size_t, ParameterStatePtr>> loaded;
   for (const Group& group : groups_) {
     for (const size_t place : group.parameters) {

@@ -1,14 +1,16 @@
-// One optimizer's share on one owner: takes part in steps that all owners apply or none.
+// Applies the steps of one optimizer to its parameters on one owner, so that all owners apply a
+// step or none does.
 //
-// A step is prepared (everything that can be refused is refused then), then committed or aborted.
-// Which of these may happen is decided by a StepOwnerCore; this holds its lock, the gradients that
-// were prepared, and LibTorch's optimizer. Several optimizers may share one stepper and its state.
+// PREPARE refuses everything that can be refused. After that a step is committed or aborted. A
+// StepOwnerCore decides which of these may happen. This class holds the core's lock, the prepared
+// gradients, and LibTorch's optimizer. Several optimizers may share one stepper and its state.
 //
-// Thread safety: all methods may be called from any thread; steps of one stepper run one at a time.
+// Thread safety: all methods may be called from any thread. Steps of one stepper run one at a time.
 // Lifetime: shares its ParameterSet.
-// Errors: those of StepOwnerCore; InvalidArgument (a gradient does not fit), DataLoss (a commit
-// failed half-way: LibTorch's temporaries are the only allocations left to it).
-// Protocol: internal/step_owner_core.h.
+// Errors: those of StepOwnerCore; InvalidArgument (a gradient does not fit, or the wrong number of
+// learning rates), ResourceExhausted (no memory at PREPARE), DataLoss (a commit failed half-way;
+// LibTorch's temporaries are the only allocations that are left to it).
+// Protocol: dist_optim/steps/step_owner_core.h; docs/optimizer_protocol.md, "An owner".
 #pragma once
 
 #include <cstdint>
@@ -32,7 +34,7 @@ namespace weft::dist_optim_internal {
 class ShardStepper {
  public:
   struct Group {
-    std::vector<size_t> parameters;  // places in the set
+    std::vector<size_t> parameters;  // indices in the set
     OptimizerSettings settings;
   };
   using Applied = AppliedStep;
@@ -45,10 +47,10 @@ class ShardStepper {
   ShardStepper(const ShardStepper&) = delete;
   ShardStepper& operator=(const ShardStepper&) = delete;
 
-  // `gradients`: one per parameter of the set, undefined where the loss did not reach. Returns the
-  // squared norm of those that belong to this stepper. The same number again: the same answer.
-  // `learning_rates`: for a decision without the caller. `may_clip`: room for clipped gradients is
-  // made now, and a gradient whose norm is not finite is refused by name.
+  // `gradients`: one for each parameter of the set, undefined where the loss did not reach. Returns
+  // the squared norm of those that belong to this stepper. A repeated number gets the same answer.
+  // `learning_rates` are kept for a decision without the caller. If `may_clip`, memory for clipped
+  // gradients is reserved now, and a gradient whose norm is not finite is refused by name.
   absl::StatusOr<double> prepare(const StepId& step, std::vector<at::Tensor> gradients,
                                  std::vector<double> learning_rates = {}, bool may_clip = false)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -73,25 +75,25 @@ class ShardStepper {
   absl::Status resume(const OptimizerId& optimizer, uint64_t number, bool brought_back)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Nobody asks for this optimizer's steps any more; never waits for a step that is under way.
+  // Nobody asks for this optimizer's steps any more. Never waits for a step that is under way.
   void forget(const OptimizerId& optimizer) ABSL_LOCKS_EXCLUDED(forgotten_mutex_);
-  size_t optimizers() ABSL_LOCKS_EXCLUDED(mutex_);  // whose steps are remembered
+  size_t optimizers() ABSL_LOCKS_EXCLUDED(mutex_);  // how many optimizers are remembered
 
-  // hogwild: prepare and commit in one, in place.
+  // Mode hogwild: prepares and commits in one call, in place.
   absl::Status apply(const StepId& step, std::vector<at::Tensor> gradients,
                      const StepUpdate& update) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What the optimizer remembers, as "<parameter>/<field>".
+  // A copy of the optimizer's state, named "<parameter>/<field>".
   TensorMap state() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether load_state would take it. InvalidArgument: an entry is missing, misshapen or unknown.
+  // Whether load_state would accept it. InvalidArgument: an entry is missing, misshapen or unknown.
   absl::Status check_state(const TensorMap& state) const;
   absl::Status load_state(const TensorMap& state) ABSL_LOCKS_EXCLUDED(mutex_);
 
   std::string line_of(const OptimizerId& optimizer) const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // ---- checkpoints: while it is held, no step is applied here and none is prepared
+  // ---- checkpoints: while the lock of hold() is held, no step is prepared or applied here
   std::unique_lock<Mutex> hold() const { return std::unique_lock<Mutex>(mutex_); }
-  // Not OK: a step failed half-way, so this is nothing to keep.
+  // Not OK: a step failed half-way, so the state must not be saved.
   absl::Status damage_while_held() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return core_.damage();
   }
@@ -102,7 +104,7 @@ class ShardStepper {
   std::map<OptimizerId, uint64_t> newest_while_held() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return core_.newest();
   }
-  // Goes back to this state, which check_state has taken, after these steps.
+  // Goes back to this state, which check_state has accepted, and to these steps.
   void restore_while_held(const TensorMap& state, const std::map<std::string, uint64_t>& lines)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -111,13 +113,13 @@ class ShardStepper {
   UpdateMode mode() const { return mode_; }
 
  private:
-  // What a PREPARE brought, and what its commit needs.
+  // A prepared step: what PREPARE brought, and what the commit needs.
   struct Slot {
     uint64_t number = 0;
-    std::vector<at::Tensor> gradients;  // by place in the set
-    bool own_gradients = false;         // copies: nobody else reads them
-    std::vector<size_t> touched;        // places with a gradient
-    std::vector<at::Tensor> spares;     // fresh storage for these, if a step needs it
+    std::vector<at::Tensor> gradients;  // by index in the set
+    bool own_gradients = false;         // copies, which nobody else reads
+    std::vector<size_t> touched;        // indices of the parameters with a gradient
+    std::vector<at::Tensor> spares;     // fresh storage for these, if the step needs it
   };
 
   ShardStepper(std::shared_ptr<ParameterSet> set, std::vector<Group> groups, UpdateMode mode);
@@ -139,16 +141,16 @@ class ShardStepper {
   const std::shared_ptr<ParameterSet> set_;  // shared with the module and other steppers
   const std::vector<Group> groups_;
   const UpdateMode mode_;
-  std::vector<size_t> group_of_;     // by place; groups_.size(): not ours
-  std::vector<at::Tensor> handles_;  // by place: what LibTorch's optimizer writes through
-  mutable Mutex mutex_;              // taken before the set's
+  std::vector<size_t> group_of_;     // by index; groups_.size(): not this optimizer's
+  std::vector<at::Tensor> handles_;  // by index: LibTorch's optimizer writes through these
+  mutable Mutex mutex_;              // locked before the set's lock
   std::unique_ptr<torch::optim::Optimizer> optimizer_ ABSL_GUARDED_BY(mutex_);
-  std::vector<at::Tensor> spares_ ABSL_GUARDED_BY(mutex_);  // by place; for slots to come
+  std::vector<at::Tensor> spares_ ABSL_GUARDED_BY(mutex_);  // by index; for later slots
   StepOwnerCore core_ ABSL_GUARDED_BY(mutex_);
-  std::map<OptimizerId, Slot> slots_ ABSL_GUARDED_BY(mutex_);  // the prepared ones
-  Mutex forgotten_mutex_;                                      // taken after mutex_
+  std::map<OptimizerId, Slot> slots_ ABSL_GUARDED_BY(mutex_);  // the prepared steps
+  Mutex forgotten_mutex_;                                      // locked after mutex_
   std::vector<OptimizerId> forgotten_
-      ABSL_GUARDED_BY(forgotten_mutex_);  // until the next one comes
+      ABSL_GUARDED_BY(forgotten_mutex_);  // taken over by the next step or JOIN
 };
 
 }  // namespace weft::dist_optim_internal

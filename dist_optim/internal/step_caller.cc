@@ -13,7 +13,8 @@
 namespace weft::dist_optim_internal {
 namespace {
 
-// How long step() waits for owners that live and do not say that they have applied it.
+// If StepOptions::timeout is not set, step() waits this long for owners that are live and do not
+// answer COMMIT or SETTLE.
 constexpr absl::Duration kDecisionWait = absl::Seconds(60);
 
 StepCallerCore::Options core_options(const StepCaller::Options& options) {
@@ -36,8 +37,8 @@ Future<R> sent(Send send) {
   }
 }
 
-// For decisions: neither the context's health nor what becomes of the handler that steps may stop
-// them half-way.
+// The scope of a decision. A failed context, or the deadline and end of the handler that called
+// step(), must not stop a decision half-way.
 CallScope decision_scope(CallScope scope) {
   scope.context = {};
   scope.deadline = kNever;
@@ -51,8 +52,8 @@ struct StepCaller::Step {
   Step(const StepOptions& step_options, Executor* executor)
       : options(step_options), scope(CallScope::current()), promise(executor) {}
   const StepOptions options;
-  CallScope scope;  // the context's
-  StepId id;        // once it has a number
+  CallScope scope;  // with the step's autograd context
+  StepId id;        // set once the core has given it a number
   std::vector<double> rates;
   std::optional<TimerId> late;
   Promise<StepResult> promise;
@@ -126,7 +127,7 @@ Future<StepResult> StepCaller::start(const ContextId& context, const StepOptions
   return future;
 }
 
-// Takes this optimizer for a step, if that is OK, and gives the step its learning rates.
+// Reserves this optimizer for the step if the result is OK, and sets the step's learning rates.
 absl::Status StepCaller::check(Step& step) {
   if (!(step.options.max_norm >= 0)) {
     return absl::InvalidArgumentError(
@@ -182,7 +183,7 @@ void StepCaller::await(const StepPtr& step, const Future<R>& answer, Event event
   });
 }
 
-// In the step's context, and within its time.
+// Sends a message within the step's context and timeout.
 template <class R, class Argument, class Method, class Event>
 void StepCaller::call(size_t place, const StepPtr& step, Method method, Argument argument,
                       Event event) {
@@ -195,7 +196,8 @@ void StepCaller::call(size_t place, const StepPtr& step, Method method, Argument
         event);
 }
 
-// Without a limit of its own: the owner has the decision, or is dead.
+// Sends a decision. The call itself has no timeout: it completes when the owner has answered or is
+// dead.
 template <class R, class Method, class Event, class... Argument>
 void StepCaller::decide(size_t place, const StepPtr& step, Timeout limit, Method method,
                         Event event, Argument... argument) {
@@ -301,7 +303,7 @@ Future<LineStanding> StepCaller::standing(size_t place, const Step& step) {
   });
 }
 
-// The caller of step() hears of a decision that owners are slow to take; the step goes on.
+// If owners are slow to answer a decision, the program is told after the limit. The step goes on.
 void StepCaller::limit_wait(const StepPtr& step) {
   const Timeout limit = step->options.timeout.or_else(kDecisionWait);
   if (limit.infinite()) return;
@@ -312,7 +314,7 @@ void StepCaller::limit_wait(const StepPtr& step) {
         CallerActions actions;
         {
           MutexLock lock(self->mutex_);
-          if (self->current_ != step.get()) return;  // that one has ended
+          if (self->current_ != step.get()) return;  // that step is over
           self->core_.on_late(absl::StrCat("no answer within ", span), actions);
         }
         self->carry_out(step, std::move(actions));

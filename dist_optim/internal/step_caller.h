@@ -1,10 +1,12 @@
-// Takes an optimizer's steps: what a StepCallerCore decides, this sends to the owners.
+// Runs the steps of an optimizer on the caller: sends the owners what a StepCallerCore decides, and
+// feeds it their answers.
 //
 // Thread safety: all methods may be called from any thread.
 // Lifetime: shared with the answers that it waits for. Keeps its worker's runtime weakly.
-// Blocking: never. Errors: in the StepResult; set_learning_rate and learning_rate throw
-// std::out_of_range, introduce_shards RpcError.
-// Protocol: internal/step_caller_core.h.
+// Blocking: never.
+// Errors: in the StepResult. set_learning_rate and learning_rate throw std::out_of_range,
+// introduce_shards throws RpcError.
+// Protocol: dist_optim/steps/step_caller_core.h; docs/optimizer_protocol.md, "The caller".
 #pragma once
 
 #include <map>
@@ -29,7 +31,7 @@ class StepCaller : public std::enable_shared_from_this<StepCaller> {
  public:
   struct Shard {
     RRef<OptimizerShard> rref;
-    std::vector<size_t> groups;  // of this optimizer, in the shard's order
+    std::vector<size_t> groups;  // indices of this optimizer's groups, in the shard's order
   };
   struct Options {
     std::weak_ptr<RpcRuntime> runtime;  // weak: an optimizer may outlive its worker
@@ -40,10 +42,11 @@ class StepCaller : public std::enable_shared_from_this<StepCaller> {
     std::vector<double> rates;  // by group
   };
   explicit StepCaller(Options options);
-  ~StepCaller();  // tells the shards, without waiting
+  ~StepCaller();  // sends PART to the shards, without waiting
 
-  // Before the first step. Shards that may be left prepared learn whom to ask: no step before all
-  // have answered. All are asked how far they are with the line.
+  // Call it before the first step. It asks every shard how far the step sequence is, if there is
+  // one. In mode locked with two or more shards it also sends MEET, so that each shard can ask the
+  // others. No step may begin before all futures have completed.
   std::vector<Future<void>> introduce_shards() ABSL_LOCKS_EXCLUDED(mutex_);
   Future<StepResult> start(const ContextId& context, const StepOptions& options)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -53,17 +56,17 @@ class StepCaller : public std::enable_shared_from_this<StepCaller> {
   void set_schedule(LrSchedule schedule) ABSL_LOCKS_EXCLUDED(mutex_);
   int64_t finished() const ABSL_LOCKS_EXCLUDED(mutex_);
   void set_finished(int64_t steps) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The owners and the program stand at this step of the line.
+  // The owners and the program are at this step of the sequence.
   absl::Status resumed(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Options& options() const { return options_; }
-  // std::out_of_range: no such place.
+  // std::out_of_range: there is no shard with this index.
   const RRef<OptimizerShard>& shard(size_t place) const { return options_.shards.at(place).rref; }
   size_t size() const { return options_.shards.size(); }
 
  private:
   struct Step;
-  using StepPtr = std::shared_ptr<Step>;  // shared by the answers to come
+  using StepPtr = std::shared_ptr<Step>;  // shared by pending answers
 
   absl::Status check(Step& step) ABSL_LOCKS_EXCLUDED(mutex_);
   void carry_out(const StepPtr& step, CallerActions actions) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -83,14 +86,14 @@ class StepCaller : public std::enable_shared_from_this<StepCaller> {
   void await(const StepPtr& step, const Future<R>& answer, Event event) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Options options_;
-  bool introduced_ = false;  // the shards know, and so hold, each other
+  bool introduced_ = false;  // MEET was sent, so the shards hold references to each other
   mutable Mutex mutex_;
   StepCallerCore core_ ABSL_GUARDED_BY(mutex_);
   std::vector<double> rates_ ABSL_GUARDED_BY(mutex_);
   LrSchedule schedule_ ABSL_GUARDED_BY(mutex_) = constant_lr();
-  bool checking_ ABSL_GUARDED_BY(mutex_) = false;          // a step runs the user's schedule
+  bool checking_ ABSL_GUARDED_BY(mutex_) = false;          // a step is running the user's schedule
   const Step* current_ ABSL_GUARDED_BY(mutex_) = nullptr;  // only compared
-  std::map<size_t, Future<LineStanding>> standings_ ABSL_GUARDED_BY(mutex_);  // asked for at first
+  std::map<size_t, Future<LineStanding>> standings_ ABSL_GUARDED_BY(mutex_);  // the first JOINs
 };
 
 }  // namespace weft::dist_optim_internal

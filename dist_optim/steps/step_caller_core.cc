@@ -33,7 +33,7 @@ absl::Status StepCallerCore::begin(double max_norm, CallerActions& out) {
   return absl::OkStatus();
 }
 
-// ---- the line
+// ---- the step sequence
 
 void StepCallerCore::on_joined(size_t owner, absl::StatusOr<LineStanding> answer,
                                CallerActions& out) {
@@ -80,7 +80,7 @@ absl::Status StepCallerCore::resumed(uint64_t number) {
 
 // ---- all or none
 
-// All owners but the last one if that is the only remote one.
+// Prepares all owners. The only remote owner, or a single owner, is left out and gets FINISH.
 void StepCallerCore::prepare(CallerActions& out) {
   result_.number = ++number_;
   const std::vector<Owner>& owners = options_.owners;
@@ -122,7 +122,8 @@ void StepCallerCore::prepared(CallerActions& out) {
     const absl::StatusOr<double>& norm2 = *norms_[i];
     if (!norm2.ok() && WEFT_BREAK(refusal_does_not_count)) continue;
     if (!norm2.ok()) {
-      // Of a line: that owner was set back, and the owners are asked again how far they are.
+      // In a step sequence, DataLoss means that the owner was set back to a checkpoint. So the next
+      // step asks all owners again how far they are.
       const bool lost = absl::IsDataLoss(norm2.status()) && !options_.line.empty();
       if (lost) joined_ = false;
       abort(lost ? Outcome::kDataLoss : Outcome::kNotApplied, of_owner(i, norm2.status()), out);
@@ -166,8 +167,8 @@ void StepCallerCore::on_finished(size_t owner, const absl::StatusOr<StepSummary>
     abort(Outcome::kNotApplied, of_owner(owner, failure), out);
     return;
   }
-  // Lost or a refusal: the owner says which, and from then on the step cannot be applied there any
-  // more.
+  // The answer is lost, or the owner refused. SETTLE tells which. After SETTLE, the step cannot be
+  // applied there any more if it was not applied before.
   failure_ = failure;
   phase_ = Phase::kSettling;
   limit_wait({owner}, out);
@@ -182,7 +183,7 @@ void StepCallerCore::on_settled(size_t owner, const absl::StatusOr<StepDecision>
     commit(out);
     return;
   }
-  // Aborted there, or that owner is dead and does not count.
+  // The owner has aborted the step, or it is dead and does not count.
   if (answer.ok() || absl::IsUnavailable(answer.status()) ||
       WEFT_BREAK(unknown_counts_as_not_applied)) {
     abort(Outcome::kNotApplied, of_owner(owner, failure_), out);
@@ -216,7 +217,7 @@ void StepCallerCore::abort(Outcome outcome, absl::Status why, CallerActions& out
   result_.status = std::move(why);
   phase_ = Phase::kAborting;
   open_ = places_.size();
-  // An abort that is lost harms nobody: the next PREPARE gives the step up as well.
+  // A lost ABORT harms nobody: the owner drops the step at the next PREPARE.
   for (const size_t i : places_) out.push_back(step::Abort{i});
   if (open_ == 0) end(out);
 }
@@ -255,7 +256,7 @@ void StepCallerCore::applied_alone(CallerActions& out) {
   end(out);
 }
 
-// ---- the end
+// ---- the result
 
 void StepCallerCore::limit_wait(std::vector<size_t> asked, CallerActions& out) {
   if (late_.has_value()) return;
@@ -287,7 +288,7 @@ void StepCallerCore::note_durable(size_t owner, const StepDurable& durable) {
   result_.checkpoint = of_owner(owner, durable.status());
 }
 
-// An owner does not name itself in what it answers.
+// An owner's answers do not contain its name.
 absl::Status StepCallerCore::of_owner(size_t owner, const absl::Status& status) const {
   return prepend(absl::StrCat(options_.owners[owner].name, ": "), status);
 }

@@ -1,20 +1,26 @@
-// The caller's half of an optimizer's step: prepares it on every owner, decides once, tells all.
+// Runs the caller's side of an optimizer's step: every owner prepares, the caller decides once, and
+// tells all owners.
 //
-// All owners prepare, then all commit. With one remote owner PREPARE and COMMIT are one message to
-// it, after the local ones are prepared: its answer decides, and a lost answer is asked for. What
-// an owner says late still counts; only whoever waits for the step may have been told DataLoss by
-// then. An owner that dies does not count: before the decision the step is not applied; after it
-// the others apply it and the result is DataLoss, naming the dead one.
+// If exactly one owner is remote, the caller prepares the local owners first. Then it sends PREPARE
+// and COMMIT to the remote owner in one message (FINISH). The answer to FINISH is the decision. If
+// it is lost, the caller asks for it (SETTLE). A late answer of an owner still counts, but by then
+// the program may have been told DataLoss.
 //
-// Mode hogwild: one message per owner, each on its own.
+// An owner that dies does not count. If it dies before the decision, the step is not applied. If it
+// dies after the decision, the other owners apply the step, and the result is DataLoss and names
+// the dead owner.
 //
-// A caller that has a line (docs/durable_steps.md) asks the owners how far they are before its
-// first step, and goes on behind the furthest. If one came back from a checkpoint, every step is
-// DataLoss until `resumed`.
+// In mode hogwild the caller sends one message to each owner, and each owner applies the step on
+// its own.
 //
-// Thread safety: none; step it under the driver's lock. Deterministic: same events, same actions.
-// Errors: FailedPrecondition (a step is under way). All others are told in the StepResult.
-// Protocol: docs/design.md, "Parameters and steps".
+// A caller with a step sequence (`line`, docs/durable_steps.md) asks all owners how far it is,
+// before its first step. It goes on behind the furthest owner. If an owner came back from a
+// checkpoint, every step is DataLoss until `resumed`.
+//
+// Thread safety: none; call all methods under the driver's lock.
+// Determinism: the same events give the same actions.
+// Errors: FailedPrecondition (a step is under way). The StepResult holds all other errors.
+// Protocol: docs/optimizer_protocol.md, "The caller".
 #pragma once
 
 #include <cstdint>
@@ -36,15 +42,16 @@ class StepCallerCore {
   };
   struct Options {
     OptimizerId optimizer;
-    std::vector<Owner> owners;  // by place
+    std::vector<Owner> owners;  // by owner index; in the events and actions, `owner` is this index
     bool hogwild = false;
-    std::string line = {};  // empty: this optimizer's steps are its own
+    std::string line = {};  // name of the step sequence; empty: there is none
   };
   explicit StepCallerCore(Options options);
 
   absl::Status begin(double max_norm, CallerActions& out);
 
-  // ---- answers. A status says why there is none; whether it ran is in it (base/status.h).
+  // ---- answers. If the status is not OK, it tells why there is no answer and whether the owner
+  // executed the call (`ran`, base/status.h).
   void on_joined(size_t owner, absl::StatusOr<LineStanding> answer, CallerActions& out);
   void on_prepared(size_t owner, absl::StatusOr<double> norm2, CallerActions& out);
   void on_finished(size_t owner, const absl::StatusOr<StepSummary>& answer, CallerActions& out);
@@ -52,15 +59,15 @@ class StepCallerCore {
   void on_committed(size_t owner, const absl::StatusOr<StepDurable>& answer, CallerActions& out);
   void on_aborted(size_t owner, CallerActions& out);
   void on_applied_alone(size_t owner, absl::StatusOr<StepDurable> answer, CallerActions& out);
-  // After LimitWait: whoever waits is told so; the step goes on.
+  // The wait that began with LimitWait is over: tells the program DataLoss. The step goes on.
   void on_late(const std::string& why, CallerActions& out);
 
-  // The owners stand at this step of the line, and so does the program. FailedPrecondition: a step
-  // is under way.
+  // All owners and the program are at step `number` of the step sequence. FailedPrecondition: a
+  // step is under way.
   absl::Status resumed(uint64_t number);
 
   bool stepping() const { return phase_ != Phase::kIdle; }
-  StepId step() const { return {options_.optimizer, number_}; }  // the last that was begun
+  StepId step() const { return {options_.optimizer, number_}; }  // the one that began last
   int64_t finished() const { return finished_; }
   void set_finished(int64_t steps) { finished_ = steps; }
 
@@ -95,22 +102,22 @@ class StepCallerCore {
   uint64_t number_ = 0;
   int64_t finished_ = 0;
   bool joined_ = false;
-  std::vector<StepDurable> durable_;  // what each owner said last
+  std::vector<StepDurable> durable_;  // the last answer of each owner
 
-  // ---- of the step under way
+  // ---- the step under way
   Phase phase_ = Phase::kIdle;
   double max_norm_ = 0;
   StepResult result_;
-  std::vector<size_t> places_;  // owners that prepare; hogwild: all
-  std::optional<size_t> last_;  // who decides
-  size_t open_ = 0;             // answers to come
+  std::vector<size_t> places_;  // owners that get PREPARE; hogwild: all
+  std::optional<size_t> last_;  // the owner that gets FINISH
+  size_t open_ = 0;             // answers that are still missing
   std::vector<std::optional<absl::StatusOr<LineStanding>>> standings_;  // by owner
   std::vector<std::optional<absl::StatusOr<double>>> norms_;            // by owner
   std::vector<std::optional<absl::StatusOr<StepDurable>>> alone_;       // by owner
   double norm2_ = 0;
-  absl::Status failure_;  // of the one that decides
+  absl::Status failure_;  // the owner's error in answer to FINISH
   bool committed_ = false;
-  std::optional<std::vector<size_t>> late_;  // LimitWait was asked for; whose answers are missing
+  std::optional<std::vector<size_t>> late_;  // the owners that LimitWait is about
   bool told_ = false;
 };
 

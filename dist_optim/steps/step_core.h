@@ -1,12 +1,13 @@
-// What the two state machines of an optimizer's step share: ids, messages, and what they ask their
-// drivers to do.
+// Defines what the caller and the owners of an optimizer's step share: ids, messages, and the
+// actions that their state machines ask for.
 //
-// A step of mode locked is prepared on every owner and then committed on all or none of those that
-// outlive it. The caller's half is StepCallerCore, each owner's is StepOwnerCore. Both are events
-// in, actions out: the driver holds its lock, calls one method, and carries out the actions in
-// their order, those that reach other workers after it has unlocked.
+// In mode locked, all owners prepare a step. Then all owners that are still alive commit it, or
+// none does. StepCallerCore decides for the caller, StepOwnerCore for an owner. Both take events
+// and return actions. The driver locks, calls one method, and carries out the actions in order. It
+// sends messages to other workers after it has unlocked.
 //
-// Thread safety: plain values. Protocol: docs/durable_steps.md for lines, restarts and durability.
+// Thread safety: these are plain values.
+// Protocol: docs/optimizer_protocol.md; docs/durable_steps.md for step sequences and restarts.
 #pragma once
 
 #include <cstddef>
@@ -35,46 +36,46 @@ inline auto weft_fields(StepId& s) {
 }
 
 struct StepUpdate {
-  std::vector<double> learning_rates;  // one per group
-  double clip = 1.0;                   // times each gradient
+  std::vector<double> learning_rates;  // one for each parameter group
+  double clip = 1.0;                   // the factor for every gradient
 };
 inline auto weft_fields(StepUpdate& u) { return std::tie(u.learning_rates, u.clip); }
 
 enum class StepOutcome : uint8_t {
-  kUnknown = 0,   // never heard of
-  kPrepared = 1,  // undecided here
+  kUnknown = 0,   // this owner has never seen the step
+  kPrepared = 1,  // this owner has not decided the step
   kApplied = 2,
   kAborted = 3,
-  kForgotten = 4,  // decided too long ago
+  kForgotten = 4,  // decided, but this owner no longer remembers how
 };
 
-// What an owner says of a step.
+// An owner's answer about a step (`Answer` in docs/optimizer_protocol.md).
 struct StepDecision {
   StepOutcome outcome = StepOutcome::kUnknown;
-  double clip = 1;   // it was applied with
-  double norm2 = 0;  // of this owner's gradients then
+  double clip = 1;   // the factor with which it was applied
+  double norm2 = 0;  // of this owner's gradients, if it was applied
 };
 inline auto weft_fields(StepDecision& v) { return std::tie(v.outcome, v.clip, v.norm2); }
 
-// How far an owner is with a line of steps (docs/durable_steps.md).
+// How far a step sequence is on one owner (docs/durable_steps.md).
 struct LineStanding {
   uint64_t applied = 0;   // the newest applied step
-  bool restored = false;  // it came back from a checkpoint there, and nobody has resumed yet
+  bool restored = false;  // the owner came back from a checkpoint, and the program has not resumed
 };
 inline auto weft_fields(LineStanding& s) { return std::tie(s.applied, s.restored); }
 
-// Which steps of an optimizer an owner's newest checkpoint holds, and why it has no newer one.
+// The newest step in an owner's newest checkpoint, and why a newer one could not be written.
 struct StepDurable {
   uint64_t number = 0;
-  int32_t code = 0;  // absl::StatusCode of the last failure, 0 once a later one was written
+  int32_t code = 0;  // absl::StatusCode of the last failed write; 0 if a later write succeeded
   std::string why = {};
-  bool keeps = false;  // the owner has a keeper, and this is not merely nothing
+  bool keeps = false;  // the owner has a StepKeeper; false: the fields above mean nothing
   absl::Status status() const { return absl::Status(static_cast<absl::StatusCode>(code), why); }
 };
 inline auto weft_fields(StepDurable& d) { return std::tie(d.number, d.code, d.why, d.keeps); }
 
-// What PREPARE and COMMIT in one say: the norm of all gradients and the factor they were clipped
-// by.
+// The answer to FINISH: the squared norm of all gradients, and the factor by which they were
+// clipped.
 struct StepSummary {
   double norm2 = 0;
   double clip = 1;
@@ -82,29 +83,31 @@ struct StepSummary {
 };
 inline auto weft_fields(StepSummary& s) { return std::tie(s.norm2, s.clip, s.durable); }
 
-// As LibTorch's clip_grad_norm_. `norm2` has passed check_norm.
+// As in LibTorch's clip_grad_norm_. `norm2` must have passed check_norm.
 double clip_factor(double norm2, double max_norm);
-// InvalidArgument if gradients are to be clipped (max_norm is above 0) whose norm is not finite:
-// they hold a NaN or an infinity, or are too large. As LibTorch's clip_grad_norm_ with
-// error_if_nonfinite. `whose` says in the message which gradients these are.
+// InvalidArgument: gradients are to be clipped (max_norm is above 0), but their norm is not finite,
+// because they hold a NaN or an infinity or are too large. LibTorch's clip_grad_norm_ does the same
+// with error_if_nonfinite. The message names the gradients by `whose`.
 absl::Status check_norm(double norm2, double max_norm, const std::string& whose);
 
-// A namespace of their own: other rooms' cores have actions of these names too.
+// Other rooms' cores have actions of the same names, so these have a namespace of their own.
 namespace step {
 
-// ---- of an owner
+// ---- actions of an owner
 
-// Changes the parameters, before any other event; if that fails half-way, on_damage.
+// The driver changes the parameters before it passes in any other event. If that fails half-way, it
+// calls on_damage.
 struct Apply {
   StepId step;
   StepUpdate update;
 };
-// What its PREPARE brought is not needed any more.
+// The driver drops what PREPARE brought.
 struct Drop {
   StepId step;
 };
-// Asks the optimizer's other owner at this place (as given to meet) with `dead`; its death record
-// goes to on_answer with `round`. While it lives and does not answer: ask again.
+// The driver asks another owner of the optimizer. `other` is its index in the list of `meet`. The
+// message carries `dead`. The answer goes to on_answer, with `round`. If the owner lives and does
+// not answer, the driver asks it again.
 struct Ask {
   StepId step;
   size_t other = 0;
@@ -112,7 +115,7 @@ struct Ask {
   uint64_t round = 0;
 };
 
-// ---- of the caller: messages to the owner at a place, each answered by one event
+// ---- actions of the caller. Each sends a message to one owner. One event brings its answer.
 
 struct Join {
   size_t owner = 0;
@@ -120,7 +123,7 @@ struct Join {
 struct Prepare {
   size_t owner = 0;
 };
-// PREPARE and COMMIT in one.
+// PREPARE and COMMIT in one message.
 struct Finish {
   size_t owner = 0;
   double others_norm2 = 0;
@@ -135,17 +138,17 @@ struct Commit {
 struct Abort {
   size_t owner = 0;
 };
-// hogwild: applied as it comes.
+// Mode hogwild: the owner applies the step when this arrives.
 struct ApplyAlone {
   size_t owner = 0;
 };
-// The decision is made: from now on on_late may be called, once, when the caller should not wait
-// any longer. The step goes on.
+// From now on the driver may call on_late once, when the program has waited long enough. The step
+// goes on.
 struct LimitWait {};
 struct Tell {
   StepResult result;
 };
-// After this the next step may begin.
+// The step is over, and the next one may begin.
 struct End {};
 
 }  // namespace step

@@ -1,6 +1,7 @@
-// What a ParameterSet's steppers need of whoever makes its steps durable: Checkpointer.
+// Makes the steps of a ParameterSet durable: the interface that the set's steppers use.
+// Checkpointer implements it.
 //
-// Thread safety: all methods may be called from any thread, none under a stepper's lock.
+// Thread safety: all methods may be called from any thread. Do not hold a stepper's lock.
 // Protocol: docs/durable_steps.md.
 #pragma once
 
@@ -19,17 +20,17 @@ class ShardStepper;
 class StepKeeper {
  public:
   virtual ~StepKeeper() = default;
-  // A stepper of the set, before its first step; `shared_name` may be empty. It gets what was saved
-  // under its name. Kept weakly.
+  // Adds a stepper of the set, before its first step. The stepper gets the state that was saved
+  // under `shared_name`, which may be empty. The keeper holds it weakly.
   virtual absl::Status add(const std::string& shared_name,
                            const std::shared_ptr<ShardStepper>& stepper) = 0;
-  // The step was applied; `line` is that of its optimizer, or empty. Complete when its caller may
-  // hear of it.
+  // The step was applied; `line` is its step sequence, or empty. The future completes when the step
+  // may be answered to its caller.
   virtual Future<StepDurable> after_step(const StepId& step, const std::string& line) = 0;
-  // Other values were loaded: writes a checkpoint, as soon as it can.
+  // The program has loaded other values: writes a checkpoint as soon as possible.
   virtual Future<StepDurable> save() = 0;
-  // Brings the set and its steppers back to a checkpoint that holds this line up to `number`.
-  // NotFound: there is none.
+  // Brings the set and its steppers back to a checkpoint that holds the step sequence `line`
+  // exactly up to `number`. NotFound: there is none.
   virtual absl::Status go_back(const std::string& line, uint64_t number) = 0;
 };
 

@@ -26,7 +26,8 @@ StepOutcome StepOwnerCore::outcome_of(const Instance& instance, uint64_t number)
   if (instance.slot.has_value() && instance.slot->number == number) return StepOutcome::kPrepared;
   if (instance.applied.contains(number)) return StepOutcome::kApplied;
   if (number > instance.decided) return StepOutcome::kUnknown;
-  // What left `applied` for room is older than all that is in it.
+  // Erased entries of `applied` are older than all that are left. If none was erased, every number
+  // without an entry was aborted.
   const bool complete = instance.applied.size() < kRemembered;
   if (complete || number > instance.applied.begin()->first) return StepOutcome::kAborted;
   return StepOutcome::kForgotten;
@@ -69,7 +70,7 @@ StepDecision StepOwnerCore::decision(const Instance& instance, const StepId& ste
 
 void StepOwnerCore::meet(const OptimizerId& optimizer, std::vector<WorkerId> others) {
   Instance& instance = instances_[optimizer];
-  // Of a dead caller nothing counts any more; these may be asked already, by place.
+  // After the caller's death the list must not change, because open questions refer to it by index.
   if (!instance.caller_dead) instance.others = std::move(others);
 }
 
@@ -103,7 +104,7 @@ absl::StatusOr<std::optional<double>> StepOwnerCore::prepare(const StepId& step)
 void StepOwnerCore::on_prepared(const StepId& step, double squared_norm,
                                 std::vector<double> learning_rates, OwnerActions& out) {
   Instance& instance = instances_[step.optimizer];
-  // The caller decides one step before it begins the next: an older one was given up.
+  // The caller decides one step before it begins the next, so the older step was aborted.
   if (instance.slot.has_value()) drop_slot({step.optimizer, instance.slot->number}, out);
   instance.slot.emplace();
   instance.slot->number = step.number;
@@ -230,7 +231,7 @@ StepDecision StepOwnerCore::inquire(const StepId& step, const std::vector<Worker
   return decision(instance, step);
 }
 
-// Whether that is news, of an owner of the prepared step.
+// Returns whether `dead` is another owner of the step and was not known dead before.
 bool StepOwnerCore::add_dead(const StepId& step, WorkerId dead) {
   Instance& instance = instances_[step.optimizer];
   const std::vector<WorkerId>& others = instance.others;
@@ -238,7 +239,7 @@ bool StepOwnerCore::add_dead(const StepId& step, WorkerId dead) {
          instance.slot->dead.insert(dead).second;
 }
 
-// A new round: what was answered with fewer deaths in mind does not count.
+// Begins a new round: a "not applied" that was answered with fewer known deaths does not count.
 void StepOwnerCore::ask_others(const StepId& step, OwnerActions& out) {
   const Instance& instance = instances_[step.optimizer];
   Slot& slot = *instances_[step.optimizer].slot;
@@ -261,7 +262,8 @@ void StepOwnerCore::on_answer(const StepId& step, size_t other, uint64_t round,
   const bool dead = slot.dead.contains(instance.others[other]);
   if (dead && !WEFT_BREAK(dead_owners_answer_counts)) return;
   if (decision.outcome == StepOutcome::kApplied && !WEFT_BREAK(applied_elsewhere_ignored)) {
-    // At once: who asks this owner must hear of it, and another answer may never come.
+    // Apply at once: an owner that asks this one must hear of it, and no other answer may ever
+    // come.
     (void)commit_decided(step, {slot.learning_rates, decision.clip}, out);
   } else if (slot.asking && (round == slot.round || WEFT_BREAK(earlier_round_counts))) {
     slot.not_applied[other] = true;
@@ -278,7 +280,7 @@ void StepOwnerCore::abort_if_nobody_applied(const StepId& step, OwnerActions& ou
   (void)abort(step, out);
 }
 
-// ---- lines
+// ---- step sequences
 
 void StepOwnerCore::restore(const std::map<std::string, uint64_t>& lines, OwnerActions& out) {
   for (auto& [optimizer, instance] : instances_) {

@@ -1,25 +1,28 @@
-// An owner's half of an optimizer's step: what was prepared, applied or given up here, and what is
-// decided with the other owners when the caller died in between.
+// Decides for one owner what becomes of each optimizer step: prepared, applied or aborted. If the
+// caller dies in between, it decides together with the other owners.
 //
-// Numbers of one optimizer grow; a number that was passed over counts as aborted. A caller decides
-// one step before it begins the next. Several optimizers may share one core, each with its own
-// numbers.
+// The step numbers of one optimizer grow. A caller decides one step before it begins the next. So a
+// number that was passed over counts as aborted. Several optimizers may share one core; each has
+// its own numbers.
 //
-// *Without the caller.* An owner left prepared refuses its caller's COMMIT from then on (the step
-// is fenced) and asks the others, which do the same before they answer. Any applied: it applies the
-// step with that one's clip factor. All others dead, or not: it aborts. A question names the owners
-// that the asker knows dead; who answers ignores from then on what these may have said, and an
-// asker that learns of a death asks again. So an owner that applied the step, told one other and
-// died cannot make the survivors differ.
+// *Without the caller.* An owner that is prepared refuses the dead caller's COMMIT from then on:
+// the step is fenced. It asks the other owners, and these fence the step too before they answer. If
+// any owner answers "applied", the asker applies the step with that owner's clip factor. If each
+// other owner is dead or answers otherwise, the asker aborts the step.
 //
-// *Lines.* The steps of optimizers that follow each other under one name count as one line. An
-// owner that came back from a checkpoint refuses a line's PREPARE (DataLoss) until somebody resumes
-// it.
+// A question names the owners that the asker knows dead. An owner that is asked ignores from then
+// on what these may have said. If an asker learns of a death, it asks again. So the survivors stay
+// equal even if an owner applied the step, told one other owner, and died.
 //
-// Thread safety: none; step it under the driver's lock. Deterministic: same events, same actions.
+// *Step sequences* (`line` in the code). The steps of optimizers that follow each other under one
+// name are one sequence. An owner that came back from a checkpoint refuses PREPARE of its sequences
+// (DataLoss) until the program resumes them.
+//
+// Thread safety: none; call all methods under the driver's lock.
+// Determinism: the same events give the same actions.
 // Errors: FailedPrecondition (a number that was decided otherwise), Cancelled (the caller is dead),
-// DataLoss (an earlier commit failed half-way; this owner was set back).
-// Protocol: docs/design.md, "Parameters and steps"; docs/durable_steps.md.
+// DataLoss (an earlier commit failed half-way, or this owner was set back).
+// Protocol: docs/optimizer_protocol.md, "An owner" and "Without the caller"; docs/durable_steps.md.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +38,7 @@
 
 namespace weft::dist_optim_internal {
 
-// With what a step was applied, and the squared norm here; for those who do not know.
+// How this owner applied a step. Owners that do not know the outcome ask for it.
 struct AppliedStep {
   double squared_norm = 0;
   StepUpdate update;
@@ -43,54 +46,59 @@ struct AppliedStep {
 
 class StepOwnerCore {
  public:
-  // How many outcomes of an optimizer are kept for questions.
+  // How many applied steps of each optimizer are remembered, to answer questions.
   static constexpr uint64_t kRemembered = 64;
 
   // ---- the caller
-  // The optimizer's other owners, by place; one worker may have several places.
+  // Names the optimizer's other owners. Their order gives the indices of Ask and on_answer. One
+  // worker may be in the list more than once.
   void meet(const OptimizerId& optimizer, std::vector<WorkerId> others);
-  // The squared norm if the step was prepared before; nullopt: check and reserve all that it needs,
-  // then on_prepared.
+  // If the step was prepared or applied before: its squared norm. nullopt: the driver checks and
+  // reserves all that the step needs, and then calls on_prepared.
   absl::StatusOr<std::optional<double>> prepare(const StepId& step);
-  // `learning_rates`: for a decision without the caller.
+  // `learning_rates` are kept for a decision without the caller.
   void on_prepared(const StepId& step, double squared_norm, std::vector<double> learning_rates,
                    OwnerActions& out);
   absl::Status commit(const StepId& step, const StepUpdate& update, OwnerActions& out);
-  // Not prepared yet: it will be refused.
+  // If the step is not prepared yet, a later PREPARE of it is refused.
   absl::Status abort(const StepId& step, OwnerActions& out);
-  // For a caller that does not know: what is not applied here never will be.
-  // DataLoss: it failed half-way.
+  // Answers a caller that does not know the outcome. If the step is not applied here now, it never
+  // will be. DataLoss: it failed half-way.
   absl::StatusOr<StepDecision> settle(const StepId& step, OwnerActions& out);
-  // An Apply failed half-way. This step reports it, and no other is taken.
+  // An Apply failed half-way. This step reports `why`, and every other step is refused with it.
   void on_damage(const StepId& step, absl::Status why);
 
   // ---- without the caller
-  // Final. Nothing from this worker may be delivered afterwards. Of one optimizer, or of all that
-  // have met; also when an Ask cannot be sent, for the worker was dead before.
+  // A worker is dead for good. Nothing from it may be delivered afterwards. Call it also if an Ask
+  // cannot be sent because the worker died before. The first one concerns one optimizer, the second
+  // one all optimizers.
   void on_worker_dead(const OptimizerId& optimizer, WorkerId dead, OwnerActions& out);
   void on_worker_dead(WorkerId dead, OwnerActions& out);
-  // Nobody asks for this optimizer's steps any more. What it left prepared is given up.
+  // Nobody asks for this optimizer's steps any more: drops what it left prepared.
   void forget(const OptimizerId& optimizer, OwnerActions& out);
-  // Another owner asks, knowing these dead.
+  // Another owner asks. It knows the owners in `dead` to be dead.
   StepDecision inquire(const StepId& step, const std::vector<WorkerId>& dead, OwnerActions& out);
   void on_answer(const StepId& step, size_t other, uint64_t round, const StepDecision& decision,
                  OwnerActions& out);
 
-  // ---- lines
-  // The parameters are those of a checkpoint that holds these lines up to these steps, and all
-  // others up to 0.
+  // ---- step sequences
+  // The parameters are now those of a checkpoint. It holds each step sequence in `lines` up to the
+  // given step, and all others up to 0.
   void restore(const std::map<std::string, uint64_t>& lines, OwnerActions& out);
-  // The optimizer goes on with this line. Unavailable: an earlier one's step is undecided.
+  // The optimizer goes on with this step sequence. Unavailable: a step of an earlier optimizer is
+  // undecided.
   absl::StatusOr<LineStanding> join(const OptimizerId& optimizer, const std::string& line);
-  // The program goes on behind `number` of the line that the optimizer joined. FailedPrecondition:
-  // this owner is elsewhere, unless the program itself `brought` the parameters `back`.
+  // The program goes on after step `number` of the sequence that the optimizer joined.
+  // FailedPrecondition: it has joined none, it has an undecided step, or this owner is at another
+  // step. If `brought_back` is set, another step is no error, because the program itself has
+  // brought the parameters there.
   absl::Status resume(const OptimizerId& optimizer, uint64_t number, bool brought_back);
   std::string line_of(const OptimizerId& optimizer) const;  // empty: none
-  // The newest applied step of each line and of each optimizer.
+  // The newest applied step of each step sequence, and of each optimizer.
   std::map<std::string, uint64_t> lines() const;
   std::map<OptimizerId, uint64_t> newest() const;
 
-  const absl::Status& damage() const { return damage_; }  // OK: none
+  const absl::Status& damage() const { return damage_; }  // OK: no commit failed half-way
   StepOutcome outcome(const StepId& step) const;
   absl::StatusOr<AppliedStep> applied(const StepId& step) const;
   // Steps that are prepared and undecided.
@@ -102,22 +110,22 @@ class StepOwnerCore {
     uint64_t number = 0;
     double squared_norm = 0;
     std::vector<double> learning_rates;
-    bool fenced = false;      // the caller's COMMIT is refused
-    bool asking = false;      // and the others are asked
-    uint64_t round = 0;       // of questions; answers to earlier rounds do not count
-    std::set<WorkerId> dead;  // nor what these say: this owner, or one that asked, knows them dead
-    std::vector<bool> not_applied;  // by place: said so in this round
+    bool fenced = false;            // the caller's COMMIT is refused
+    bool asking = false;            // the caller is dead, and the other owners are asked
+    uint64_t round = 0;             // counts up; a "not applied" of an earlier round does not count
+    std::set<WorkerId> dead;        // known dead here or by an asker; their answers are ignored
+    std::vector<bool> not_applied;  // by index in `others`: answered so in this round
   };
   struct Instance {
-    uint64_t decided = 0;                     // numbers up to here have an outcome
-    std::map<uint64_t, AppliedStep> applied;  // the newest
+    uint64_t decided = 0;                     // all numbers up to here are decided
+    std::map<uint64_t, AppliedStep> applied;  // the newest kRemembered
     uint64_t last_applied = 0;
     std::optional<Slot> slot;
     std::vector<WorkerId> others;
-    std::set<WorkerId> dead;  // of the others
+    std::set<WorkerId> dead;  // those of `others` that are known dead
     bool caller_dead = false;
-    std::string line;       // empty: joined none
-    bool set_back = false;  // this owner went back behind what the optimizer knows
+    std::string line;       // the step sequence; empty: joined none
+    bool set_back = false;  // a checkpoint was loaded, and this optimizer has not resumed
   };
   struct Line {
     uint64_t applied = 0;
@@ -135,9 +143,9 @@ class StepOwnerCore {
 
   std::map<OptimizerId, Instance> instances_;
   std::map<std::string, Line> lines_;
-  bool restored_ = false;  // lines that are not listed have lost what they had
+  bool restored_ = false;  // a sequence that is not in lines_ begins at 0 and has to resume
   absl::Status damage_;
-  StepId damaged_;  // the step that did it; for others it was applied
+  StepId damaged_;  // the step that caused damage_; it counts as applied
 };
 
 }  // namespace weft::dist_optim_internal

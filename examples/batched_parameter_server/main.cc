@@ -1,16 +1,17 @@
-// A parameter server that waits for all of its trainers, and gives all of them the same new model:
-// PyTorch's tutorial "Implementing Batch RPC Processing Using Asynchronous Executions". Beside it
-// two servers that wait for nobody.
+// A parameter server that waits for all of its trainers and gives all of them the same new model.
+// It follows PyTorch's tutorial "Implementing Batch RPC Processing Using Asynchronous Executions".
+// It also runs two servers that wait for no trainer, for comparison.
 //
 //   weft_launch -n 4 --on-failure continue -- batched_parameter_server   (or torchrun --no-python)
 //
-// Rank 0 is the server, all others are trainers: each has a copy of the model and a share of
-// Fashion-MNIST, sends the gradients of a batch, and goes on with the model that comes back. Only
-// the server decides what an update waits for (update_server.h). Prints a line for each mode:
+// Rank 0 is the server, all others are trainers. Each trainer has a copy of the model and a shard
+// of Fashion-MNIST. It sends the gradients of a batch and continues with the model that comes back.
+// The server alone decides what an update waits for (update_server.h). It prints a line for each
+// mode:
 //
 //   batched  test accuracy 0.8630, 7,456 pictures/s, 625 steps of 3.0 updates
 //
-// A trainer that dies or fails is not waited for. README.md has the table.
+// The server does not wait for a trainer that has died or failed. README.md has the table.
 #include <algorithm>
 #include <chrono>
 #include <iostream>
@@ -49,7 +50,7 @@ double accuracy(PictureNet& net, const LabelledImages& test) {
   return static_cast<double>(correct) / static_cast<double>(test.size());
 }
 
-// What runs on rank 0.
+// Rank 0 trains one model in each mode and prints the results.
 class Comparison {
  public:
   explicit Comparison(Job job)
@@ -65,9 +66,9 @@ class Comparison {
     }
   }
 
-  // One run, from the beginning.
+  // Trains a new model in this mode and prints its line.
   void train(const std::string& name, ServerMode mode) {
-    for (const std::string& trainer : names_of_trainers()) {  // until it has read its data
+    for (const std::string& trainer : names_of_trainers()) {  // waits until its data is read
       try {
         trainers_.at(trainer).rpc_sync(&DataParallelTrainer::pictures);
       } catch (const RpcError& error) {
@@ -114,7 +115,7 @@ class Comparison {
     for (const auto& [name, object] : trainers_) names.push_back(name);
     return names;
   }
-  // The others go on; the last one's error is the job's.
+  // The other trainers go on. The error of the last trainer is the error of the job.
   void drop(const std::string& trainer, const absl::Status& why) {
     if (trainers_.size() == 1) throw RpcError(why);
     std::cerr << trainer << " is gone, the others go on: " << why.message() << std::endl;
@@ -168,7 +169,7 @@ int run(int argc, char** argv) {
       if (only.empty() || only == name) comparison.train(name, mode);
     }
   }
-  worker.shutdown();  // serves until all have come here
+  worker.shutdown();  // serves until all ranks have called it
   return 0;
 }
 

@@ -1,9 +1,9 @@
-// A trainer: a copy of the model, a share of Fashion-MNIST, and a loop that sends gradients to the
-// server and goes on with the model that comes back.
+// A trainer: a copy of the model, a shard of Fashion-MNIST, and a loop that sends gradients to the
+// server and continues with the model that it returns.
 //
 // Thread safety: one `train` at a time.
-// Errors: constructor and train: RpcError: of the data (fashion_mnist.h), of options that deal no
-// pictures (InvalidArgument), of the server's calls.
+// Errors: the constructor and train throw RpcError: errors of the data (fashion_mnist.h), options
+// under which a trainer gets no pictures (InvalidArgument), errors of calls to the server.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,13 @@ namespace weft::examples {
 
 struct Job {
   std::string data = kFashionMnistFolder;
-  int64_t pictures = 0;  // of the training half; 0: all
+  int64_t pictures = 0;  // of the training half; 0: all of them
   int64_t epochs = 1;
   int64_t batch = 32;
   double learning_rate = 0.05;
   uint64_t seed = 1;
   int64_t trainers = 1;
-  int64_t seconds = 600;  // of one run, after which a trainer is given up
+  int64_t seconds = 600;  // of one run; after that the server drops a trainer
   friend auto weft_fields(Job& job) {
     return std::tie(job.data, job.pictures, job.epochs, job.batch, job.learning_rate, job.seed,
                     job.trainers, job.seconds);
@@ -50,7 +50,7 @@ class DataParallelTrainer {
   }
 
   int64_t pictures() const { return pictures_.size(); }
-  // Returns the number of pictures that it has learned from.
+  // Returns the number of pictures that it has trained on.
   int64_t train(const RRef<UpdateServer>& server) {
     ShardedSampler sampler(share_);
     PictureNet net(job_.seed);

@@ -11,7 +11,7 @@
 namespace weft::examples {
 namespace {
 
-// One number beyond it, and after the step nobody's gradients are finite.
+// After a step by one larger number, the gradients of all trainers could be infinite or NaN.
 constexpr double kLargestGradient = 1000;
 
 RpcError refuse(const std::string& why) { return RpcError(absl::InvalidArgumentError(why)); }
@@ -57,7 +57,7 @@ UpdateServer::Tensors UpdateServer::fetch_model() const {
 
 Future<UpdateServer::Tensors> UpdateServer::update_and_fetch_model(Tensors gradients,
                                                                    int64_t trainer) {
-  check(gradients);  // before others wait for it
+  check(gradients);  // before other trainers wait for it
   if (mode_ == ServerMode::kBatched) return together_(std::move(gradients), trainer);
   return Future<Tensors>::ready(step(gradients, 1));
 }
@@ -87,7 +87,7 @@ void UpdateServer::check(const Tensors& gradients) const {
       throw refuse(absl::StrCat("the gradient of ", names_[i], " must be ", text(parameter),
                                 ", but it is ", text(gradient)));
     }
-    // Not a number is not below it either.
+    // Written with `!` because NaN compares false and must be refused too.
     if (const auto largest = gradient.abs().max().item<double>(); !(largest <= kLargestGradient)) {
       throw refuse(absl::StrCat("the gradient of ", names_[i], " holds ", largest, "; up to ",
                                 kLargestGradient, " it is taken for learning"));

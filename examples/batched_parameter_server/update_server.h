@@ -1,19 +1,20 @@
-// The server of a data-parallel job: takes gradients, gives the new model.
+// The server of a data-parallel job: it takes gradients and returns the new model.
 //
-// Three modes, in which the trainers' updates meet in different ways:
-//   batched  an update waits until every trainer has sent one; they are summed, the model makes one
-//            step, and all get the same new model
-//   locked   each update is a step of its own, one after the other
-//   hogwild  each update is written into the parameters as it comes, beside others and beside
-//            readers (Niu et al., "Hogwild!", 2011)
+// The mode decides how the updates of several trainers are combined:
+// - `batched`: An update waits until every trainer has sent one. The model makes one step by their
+//   sum, and all trainers get the same new model.
+// - `locked`: Each update is a step of its own, one after the other.
+// - `hogwild`: Each update is written into the parameters as it arrives, while other threads write
+//   and read them (Niu et al., "Hogwild!", 2011).
+//
 // A step is plain SGD: parameter - learning_rate * gradient. A batched step uses the sum of the
-// gradients (the tutorial: their mean), so that it moves as far as its updates one by one would
-// (Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 2.1).
+// gradients (the tutorial: their mean). So it moves as far as its updates one by one would (Goyal
+// et al., "Accurate, Large Minibatch SGD", 2017, section 2.1).
 //
 // Thread safety: all methods may be called from any thread.
-// Errors: reach only the caller whose update is wrong: InvalidArgument (a wrong number of
-// gradients; one whose shape, type or layout is not its parameter's, or that holds a number
-// beyond 1,000 or none: it is named).
+// Errors: InvalidArgument, only for the caller whose update is wrong. The number of gradients is
+// wrong, or one has not the shape, type or layout of its parameter, or it holds NaN or a number
+// beyond 1,000. The last two name the parameter.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +38,7 @@ struct PictureNet : torch::nn::Module {
   at::Tensor forward(const at::Tensor& images) {
     return classifier_->forward(features_->forward(images));
   }
-  // Makes these the parameters, without copying them.
+  // Makes these tensors the parameters, without copying them.
   void use(const std::vector<at::Tensor>& model);
 
  private:
@@ -53,14 +54,14 @@ class UpdateServer {
 
   UpdateServer(ServerMode mode, size_t trainers, double learning_rate, uint64_t seed);
 
-  // The model as it is now. Under hogwild others may be writing what is copied.
+  // Returns the current model. In mode hogwild other threads may write it while it is copied.
   Tensors fetch_model() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Applies the gradients and returns the new model; in mode batched, after everybody's. The
-  // trainers' numbers put sums into an order, so that they are the same each time.
+  // Applies the gradients and returns the new model. In mode batched the update waits for all
+  // trainers. Sums are taken in the order of the trainers' numbers, so they are the same each time.
   Future<Tensors> update_and_fetch_model(Tensors gradients, int64_t trainer)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A trainer has ended or died: batched updates do not wait for it any more.
+  // Call this once for each trainer that finished or died. Batched updates then wait for one less.
   void one_trainer_less() ABSL_LOCKS_EXCLUDED(trainers_mutex_);
   struct Counts {
     uint64_t steps = 0, updates = 0;
@@ -69,7 +70,7 @@ class UpdateServer {
 
  private:
   void check(const Tensors& gradients) const;
-  // One step by the sum of `updates` updates.
+  // Makes one step by the sum of `updates` updates.
   Tensors step(const Tensors& sum, size_t updates) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<Tensors> step_together(const std::vector<Tensors>& gradients,
                                      const std::vector<int64_t>& trainers);
@@ -77,14 +78,14 @@ class UpdateServer {
   const ServerMode mode_;
   const double learning_rate_;
   std::vector<std::string> names_;
-  Tensors live_;  // the model at the beginning; under hogwild written in place, without the lock
+  Tensors live_;  // the first model; in mode hogwild written in place, without the lock
   mutable Mutex mutex_;
-  // Steps make new tensors: who was given the old ones may go on reading them.
+  // Each step makes new tensors, so a caller may keep reading those that it was given.
   Tensors model_ ABSL_GUARDED_BY(mutex_);
   Counts counts_ ABSL_GUARDED_BY(mutex_);
   Mutex trainers_mutex_;  // held while the batcher's size is set, so that it only falls
   size_t trainers_ ABSL_GUARDED_BY(trainers_mutex_);
-  Batcher<Tensors(Tensors, int64_t)> together_;  // the last member: it ends first
+  Batcher<Tensors(Tensors, int64_t)> together_;  // the last member: it is destroyed first
 };
 
 WEFT_REGISTER_CLASS(UpdateServer, &UpdateServer::fetch_model,

@@ -44,7 +44,7 @@ absl::StatusOr<std::string> LossCurve::compare(const std::string& path) const {
     const auto there = other.losses_.find(step);
     if (there == other.losses_.end()) continue;
     const double difference = std::abs(loss - there->second);
-    // A loss that is no number is as far away as can be.
+    // A NaN counts as an infinite difference.
     among_all = std::max(among_all, std::isnan(difference) ? HUGE_VAL : difference);
     if (++common <= kFirst) among_first = among_all;
   }

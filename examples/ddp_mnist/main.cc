@@ -1,15 +1,15 @@
-// Several ranks learn Fashion-MNIST together: each has a copy of one network and a share of the
+// Several ranks learn Fashion-MNIST together. Each has a copy of one network and a shard of the
 // pictures, and DistributedDataParallel averages their gradients.
 //
 //   weft_launch -n 2 -- ddp_mnist                          (or torchrun --no-python)
 //
-// prints, by rank 0,
+// Rank 0 prints:
 //
 //   epoch 1 of 2: loss 0.5830, test accuracy 0.8535, 2.6 s
 //   epoch 2 of 2: loss 0.3271, test accuracy 0.8812, 5.7 s
 //
-// The mean of the ranks' gradients is the gradient of the whole batch, so one process that takes
-// the pictures of both ranks in each step has the same losses, but for rounding:
+// The mean of the ranks' gradients is the gradient of the whole batch. So one process that takes
+// the pictures of both ranks in each step has the same losses, except for rounding:
 //
 //   weft_launch -n 2 -- ddp_mnist --double --losses two.txt
 //   ddp_mnist --double --whole-batch 2 --compare two.txt
@@ -45,7 +45,7 @@
 namespace weft::examples {
 namespace {
 
-// The ranks that a launcher started, or with --whole-batch this process alone.
+// Joins the ranks that a launcher started. With --whole-batch the group is this process alone.
 std::shared_ptr<ProcessGroup> join_ranks(const DdpMnistOptions& options) {
   if (options.whole_batch == 0) return init_process_group();
   const absl::StatusOr<LaunchEnvironment> launched = read_launch_environment();
@@ -75,7 +75,7 @@ class Training {
     torch::manual_seed(options.seed);
     net_ = Net();
     net_->to(type_);
-    // The whole batch goes through the bare network: that is what the ranks are to equal.
+    // With --whole-batch the bare network is trained: it is the reference for the ranks.
     if (options.whole_batch == 0) ddp_.emplace(net_, group_);
     optimizer_.emplace(net_->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9));
     if (options.resume) resume();
@@ -109,7 +109,7 @@ class Training {
     if (std::filesystem::exists(options_.losses)) must(curve_.read(options_.losses, at_.step));
   }
 
-  // The mean loss over all steps and ranks.
+  // Returns the mean loss over all steps and ranks.
   double train_epoch() {
     for (DistributedSampler& sampler : samplers_) {
       sampler.set_epoch(static_cast<uint64_t>(at_.epoch));
@@ -127,7 +127,7 @@ class Training {
       optimizer_->step();
       losses.push_back(loss.detach());
     }
-    // One sum over the ranks for all steps.
+    // One all_reduce for all steps costs less than one per step.
     const at::Tensor means = at::stack(losses).to(at::kDouble);
     group_->all_reduce(means);
     means.div_(group_->size());
@@ -136,7 +136,8 @@ class Training {
     return means.mean().item<double>();
   }
 
-  // Of the next step, of all ranks that this process stands for; none at the end of the epoch.
+  // Indices for the next step, of all ranks that this process stands for. Empty at the end of an
+  // epoch.
   std::vector<int64_t> next_indices() {
     std::vector<int64_t> indices;
     for (DistributedSampler& sampler : samplers_) {
@@ -146,7 +147,7 @@ class Training {
     return indices;
   }
 
-  // Each rank looks at a share of the test pictures.
+  // Each rank evaluates a shard of the test pictures.
   double test_accuracy() {
     const torch::NoGradGuard no_grad;
     constexpr int64_t kBatch = 500;
@@ -166,8 +167,8 @@ class Training {
   const LabelledImages train_;
   const LabelledImages test_;
   const std::shared_ptr<ProcessGroup> group_;
-  const int ranks_;                           // that share a step's pictures
-  std::vector<DistributedSampler> samplers_;  // of the ranks that this process stands for
+  const int ranks_;                           // ranks that share the pictures of a step
+  std::vector<DistributedSampler> samplers_;  // one for each rank that this process stands for
   Net net_ = nullptr;
   std::optional<DistributedDataParallel<NetImpl>> ddp_;
   std::optional<torch::optim::SGD> optimizer_;

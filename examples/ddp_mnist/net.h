@@ -1,6 +1,6 @@
 // The network of the data-parallel job: two convolutions and two linear layers, 105,866 parameters.
 //
-// Thread safety: concurrent `forward` calls are safe while nobody changes parameters.
+// Thread safety: concurrent `forward` calls are safe while no thread changes parameters.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,7 +13,7 @@ namespace weft::examples {
 class NetImpl : public torch::nn::Module {
  public:
   NetImpl();
-  // Pictures [n, 1, 28, 28] to the scores of the classes [n, 10].
+  // Maps pictures [n, 1, 28, 28] to the scores of the classes [n, 10].
   at::Tensor forward(const at::Tensor& images);
 
  private:

@@ -1,17 +1,17 @@
 // A recommender whose embeddings live on parameter servers and whose dense part is replicated on
-// trainers: DistributedDataParallel and distributed autograd in one backward pass.
+// trainers. One backward pass uses DistributedDataParallel and distributed autograd.
 //
 //   weft_launch -n 4 -- ddp_rpc_hybrid                     (or torchrun --no-python)
 //
-// Of the ranks, the last one is the parameter server (of five or more, the last two: one has the
-// users' table, the other the items'). The one before is the master, which makes the tables and
-// tells the trainers, all the others, to train. It prints at last
+// The last rank is the parameter server. With five or more ranks, the last two are: one has the
+// table of the users, the other that of the items. The rank before them is the master. It makes the
+// tables and tells all other ranks, the trainers, to train. At the end it prints, in one line,
 //
-//   test RMSE 0.345 (noise alone 0.300, means of users and items 1.055): 2 trainers, 1 server,
+//   test RMSE 0.351 (noise alone 0.300, means of users and items 1.055): 2 trainers, 1 server,
 //   replicas equal
 //
-// in one line, and fails if that is not most of the way to the noise. README.md says where to look
-// for what.
+// The master fails if the RMSE is not most of the way from the means to the noise. README.md says
+// which file shows what.
 #include <iostream>
 #include <memory>
 #include <stdexcept>
@@ -24,29 +24,22 @@
 #include <torch/torch.h>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "weft/base/rpc_error.h"
 #include "weft/comm/process_group.h"
 #include "weft/ddp/dist_autograd_bridge.h"
 #include "weft/ddp/distributed_data_parallel.h"
 #include "weft/ddp/distributed_sampler.h"
-#include "weft/dist_autograd/context.h"
 #include "weft/dist_optim/distributed_optimizer.h"
 #include "weft/dist_optim/hosted_module.h"
 #include "weft/examples/ddp_rpc_hybrid/ratings.h"
-#include "weft/rpc/function.h"
-#include "weft/rpc/verbs.h"
-#include "weft/worker/run_main.h"
-#include "weft/worker/worker.h"
+#include "weft/weft.h"
 
 namespace weft::examples {
 
-constexpr int64_t kWidth = 8;  // of an embedding
-constexpr int64_t kHidden = 32;
+constexpr int64_t kWidth = 8, kHidden = 32;  // of an embedding, of the dense part
 constexpr size_t kBatch = 100;
 
-// On a parameter server. A backward pass that looked up 100 rows has a gradient of 100 rows, and
-// the optimizer changes these alone.
+// An embedding table on a parameter server. A backward pass that looked up 100 rows has a gradient
+// of 100 rows, and the optimizer changes only these rows.
 class Table : public torch::nn::Module {
  public:
   Table(int64_t rows, uint64_t seed) {
@@ -62,7 +55,7 @@ class Table : public torch::nn::Module {
 };
 WEFT_REGISTER_MODULE(Table, int64_t, uint64_t);
 
-// On every trainer. All start with what rank 0 has drawn.
+// The dense part, on every trainer. All replicas start with the weights of rank 0.
 class Dense : public torch::nn::Module {
  public:
   Dense() {
@@ -78,7 +71,7 @@ class Dense : public torch::nn::Module {
   torch::nn::Linear hidden_ = nullptr, output_ = nullptr;
 };
 
-// What the master tells a trainer. References to the tables travel like any other value.
+// The master's order to a trainer. References to the tables travel like any other value.
 struct Job {
   HostedModule<Table> users, items;
   int64_t rank = 0, trainers = 1, epochs = 0;
@@ -88,14 +81,15 @@ struct Job {
   }
 };
 
-// And what it answers.
+// The trainer's answer.
 struct Outcome {
-  at::Tensor predicted;  // the test's ratings
-  at::Tensor weights;    // all of the replica's
+  at::Tensor predicted;  // ratings of the test set
+  at::Tensor weights;    // all weights of the replica
   friend auto weft_fields(Outcome& outcome) { return std::tie(outcome.predicted, outcome.weights); }
 };
 
-// Of this process's worker: where DistributedDataParallel meets the backward pass.
+// The gradients of this process's worker: here DistributedDataParallel takes part in the backward
+// pass.
 const std::shared_ptr<DdpGradients>& ddp_gradients() {
   static const auto gradients = std::make_shared<DdpGradients>();
   return gradients;
@@ -114,9 +108,10 @@ Outcome train(const Job& job) {
                                          .name = "trainers"});
   DistributedDataParallel<Dense> dense(std::make_shared<Dense>(), group,
                                        {.distributed_gradients = ddp_gradients()});
-  // One optimizer for all: each owner updates what it has, with the gradients that the context left
-  // there. The replica's are averages, so that all replicas take the same step; the rows' are of
-  // this trainer's ratings. What Adagrad remembers of the rows is common to the trainers.
+  // One optimizer for all parameters: each owner updates what it holds, with the gradients that the
+  // context left there. Gradients of the replica are averages, so all replicas take the same step.
+  // Gradients of table rows come from the ratings of this trainer alone. The trainers share
+  // Adagrad's state of the rows.
   DistributedOptimizer<torch::optim::Adagrad> optimizer(
       {{{make_rref(ParameterSet::of(dense))}, {}, settings_of(torch::optim::AdagradOptions(0.1))},
        {{job.users.parameters(), job.items.parameters()},
@@ -133,11 +128,11 @@ Outcome train(const Job& job) {
       const Ratings batch = ratings.train.pick(torch::tensor(chosen));
       const dist_autograd::Context context;
       const at::Tensor loss = torch::mse_loss(predict(job, dense, batch), batch.stars);
-      context.backward({loss});  // through the replica, over the group, and on to the tables
+      context.backward({loss});  // through the replica, over the group, then to the tables
       optimizer.step(context);
     }
   }
-  group->barrier();  // nobody changes the tables any more
+  group->barrier();  // after this no trainer changes the tables
   const torch::NoGradGuard no_grad;
   std::vector<at::Tensor> weights;
   for (const at::Tensor& one : dense.parameters()) weights.push_back(one.flatten());
@@ -145,47 +140,42 @@ Outcome train(const Job& job) {
 }
 WEFT_REGISTER_FUNCTION(train);
 
-// True if the trainers have learned what there was to learn.
+// Returns true if the trainers have learned most of what the data holds.
 bool drive(Job job, int64_t last_server) {
   job.users = HostedModule<Table>("ps0", kUsers, job.seed + 1);
   job.items = HostedModule<Table>(absl::StrCat("ps", last_server), kItems, job.seed + 2);
-  const int servers = job.users.owner() == job.items.owner() ? 1 : 2;  // that have a table
+  const int servers = job.users.owner() == job.items.owner() ? 1 : 2;  // servers that have a table
   std::vector<Future<Outcome>> running;
   for (job.rank = 0; job.rank < job.trainers; ++job.rank) {
-    const Destination trainer(absl::StrCat("trainer", job.rank),
-                              {.timeout = absl::InfiniteDuration()});
-    running.push_back(rpc_async(trainer, train, job));
+    const std::string trainer = absl::StrCat("trainer", job.rank);
+    running.push_back(rpc_async({trainer, {.timeout = absl::InfiniteDuration()}}, train, job));
   }
   const PlantedRatings ratings = plant_ratings(job.seed);
   const Outcome first = running.front().wait();
   bool equal = true;
   for (const Future<Outcome>& one : running) equal &= first.weights.equal(one.wait().weights);
-  const double error = rmse(first.predicted, ratings.test.stars);
-  const double means = rmse_of_means(ratings);
-  std::cout
-      << absl::StrFormat(
-             "test RMSE %.3f (noise alone %.3f, means of users and items %.3f): %d trainer%s, "
-             "%d server%s, replicas %s",
-             error, kNoise, means, job.trainers, job.trainers == 1 ? "" : "s", servers,
-             servers == 1 ? "" : "s", equal ? "equal" : "DIFFER")
-      << std::endl;
-  return equal && error < kNoise + (means - kNoise) / 4;
+  const Score reached = score(first.predicted, ratings);
+  const auto count = [](int64_t n, const char* what) {
+    return absl::StrCat(n, " ", what, n == 1 ? "" : "s");
+  };
+  std::cout << reached.text() << ": " << count(job.trainers, "trainer") << ", "
+            << count(servers, "server") << ", replicas " << (equal ? "equal" : "DIFFER")
+            << std::endl;
+  return equal && reached.has_learned();
 }
 
 int run(int argc, char** argv) {
   Job job;
   job.epochs = 10;
   CLI::App app("A recommender with embeddings on parameter servers and a replicated dense part");
-  app.add_option("--epochs", job.epochs, "how often the ratings are gone through")
-      ->capture_default_str();
+  app.add_option("--epochs", job.epochs, "passes over the ratings")->capture_default_str();
   app.add_option("--seed", job.seed, "of the ratings and of the embeddings")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
 
   WorkerOptions options = WorkerOptions::from_env();
-  const int64_t size = options.place.world_size;
   const int64_t rank = options.place.rank;
-  const int64_t servers = size >= 5 ? 2 : 1;
-  job.trainers = size - 1 - servers;
+  const int64_t servers = options.place.world_size >= 5 ? 2 : 1;
+  job.trainers = options.place.world_size - 1 - servers;
   if (job.trainers < 1) {
     throw RpcError(absl::InvalidArgumentError(
         "a trainer, the master and a parameter server are three processes at least: start them "
@@ -200,7 +190,7 @@ int run(int argc, char** argv) {
 
   Worker worker = Worker::join(std::move(options));
   const bool learned = !is_master || drive(std::move(job), servers - 1);
-  worker.shutdown();  // serves until all have come here
+  worker.shutdown();  // serves until all ranks have called it
   if (!learned) throw std::runtime_error("the trainers have not learned what there is to learn");
   return 0;
 }

@@ -10,6 +10,8 @@
 #include <ATen/ops/randperm.h>
 #include <c10/util/Exception.h>
 
+#include "absl/strings/str_format.h"
+
 namespace weft::examples {
 
 Ratings Ratings::pick(const at::Tensor& indices) const {
@@ -42,7 +44,7 @@ double rmse(const at::Tensor& predicted, const at::Tensor& stars) {
 }
 
 double rmse_of_means(const PlantedRatings& ratings) {
-  constexpr double kPull = 5;  // as many ratings of 0 are added
+  constexpr double kPull = 5;  // draws means towards 0, as this many ratings of 0 would
   const Ratings& train = ratings.train;
   const auto means = [](const at::Tensor& of, const at::Tensor& values, int64_t count) {
     return at::bincount(of, values, count) / (at::bincount(of, {}, count) + kPull);
@@ -54,6 +56,15 @@ double rmse_of_means(const PlantedRatings& ratings) {
   const at::Tensor predicted = mean + by_item.index_select(0, ratings.test.items) +
                                by_user.index_select(0, ratings.test.users);
   return rmse(predicted, ratings.test.stars);
+}
+
+std::string Score::text() const {
+  return absl::StrFormat("test RMSE %.3f (noise alone %.3f, means of users and items %.3f)", error,
+                         kNoise, means);
+}
+
+Score score(const at::Tensor& predicted, const PlantedRatings& ratings) {
+  return {rmse(predicted, ratings.test.stars), rmse_of_means(ratings)};
 }
 
 }  // namespace weft::examples

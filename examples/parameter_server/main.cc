@@ -2,7 +2,8 @@
 //
 //   tools/train.sh --trainers 2
 //
-// README.md says what it shows, and in which file. Prints its progress, and at last
+// README.md says what the example shows, and in which file. The job prints its progress and at the
+// end
 //
 //   test accuracy 0.9031 after 3 epochs, 3 workers, 61.2 s
 #include <algorithm>
@@ -24,8 +25,9 @@
 namespace weft::examples {
 namespace {
 
-// Until the trainers have ended. Where processes are started again, all trainers may be dead at
-// once and come back; but not for ever.
+// Serves until all trainers have stopped. If the launcher restarts processes, all trainers may be
+// dead at once and come back. So the server then waits for the job to finish, but not longer than
+// kPatience without a live trainer.
 void serve(Worker& worker, const JobOptions& job) {
   worker.serve();
   if (!job.server_keeps_itself()) return;
@@ -78,7 +80,8 @@ int run(int argc, char** argv) {
     last_line = TrainingJob(worker, job, clock, restarted).run();
     worker.shutdown();
   } catch (const RpcError& error) {
-    // All trainers write to one terminal, and the server is the only worker that they call.
+    // All trainers write to one terminal, so the text names the trainer. Trainers call only the
+    // server.
     const char* lost = error.code() == absl::StatusCode::kUnavailable ? "lost worker 'ps': " : "";
     throw RpcError(absl::Status(error.code(),
                                 absl::StrCat(worker.name(), ": ", lost, error.status().message())));

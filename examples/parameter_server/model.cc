@@ -21,7 +21,7 @@ FeatureLayers::FeatureLayers(uint64_t seed)
 }
 
 at::Tensor FeatureLayers::forward(const at::Tensor& images) {
-  // The maximum before relu is the same function as after it, with a quarter of the work.
+  // Max-pooling before relu gives the same result as after it, and relu has a quarter of the work.
   at::Tensor x = at::relu(at::max_pool2d(first_->forward(images), 2));
   x = at::relu(at::max_pool2d(second_->forward(x), 2));
   return x.flatten(1);

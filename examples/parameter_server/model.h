@@ -1,11 +1,12 @@
-// The network of the parameter-server job, cut in two: `FeatureLayers` run on every trainer,
-// `ClassifierLayers`, which hold 98 % of the parameters (202,122 of 206,922), live on the server.
+// The network of the parameter-server job, cut in two. `FeatureLayers` run on every trainer.
+// `ClassifierLayers` live on the server and hold 98 % of the parameters (202,122 of 206,922).
 //
-// What crosses the cut is one float tensor [batch, kFeatures], and its gradient on the way back.
-// Weights depend on the seed alone, never on the process's random state, so that workers which are
-// given the same seed start equal.
+// One float tensor [batch, kFeatures] crosses the cut, and its gradient comes back. Weights depend
+// only on the seed, never on the random state of the process. So workers with the same seed start
+// with equal weights.
 //
-// Thread safety: concurrent `forward` calls are safe while nobody changes parameters or the mode.
+// Thread safety: concurrent `forward` calls are safe while no thread changes parameters or the
+// mode.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +52,7 @@ class ClassifierLayers : public torch::nn::Module {
 // kind.
 void initialize(torch::nn::Module& module, uint64_t seed);
 
-// How many of a batch's rows have their largest log-probability at the label.
+// Counts the rows of a batch whose largest log-probability is at the label.
 int64_t count_correct(const at::Tensor& log_probabilities, const at::Tensor& labels);
 
 }  // namespace weft::examples

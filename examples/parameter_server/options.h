@@ -23,17 +23,17 @@ struct JobOptions {
   double dropout = kDropout;
   int64_t limit = 0;       // training pictures, and as many test pictures; 0: all
   int64_t eval_every = 1;  // epochs; the last one is always evaluated
-  // What the server keeps of itself. 0 and false: nothing.
-  int64_t checkpoint_every = 0;     // of each trainer's steps
-  bool every_step_durable = false;  // a step is answered once it is on disk, or that failed
+  // How often the server saves itself. 0 and false: never.
+  int64_t checkpoint_every = 0;     // steps of each trainer
+  bool every_step_durable = false;  // a step is answered when it is on disk, or the write failed
   std::string ledger;               // folder; empty: none
-  std::string run;                  // the launcher's name of this run, over all restarts
+  std::string run;                  // the launcher's name of this run, the same over all restarts
 
-  // Every trainer adds its own step, so that one alone takes smaller ones.
+  // Every trainer adds its own step to the server, so several trainers use smaller steps.
   double learning_rate(size_t trainers) const;
-  // Without --checkpoint a folder of the output's, which a fresh run clears.
+  // Without --checkpoint this is a folder inside the output folder, and a fresh run clears it.
   std::string checkpoint_folder() const;
-  // The server's own, beside it.
+  // The server's own checkpoints lie beside it.
   bool server_keeps_itself() const { return checkpoint_every > 0 || every_step_durable; }
   std::string server_folder() const { return checkpoint_folder() + "-server"; }
 };

@@ -1,5 +1,6 @@
-// Where a job stands. All its trainers go through one sequence of steps and rounds of averages, so
-// this is the same for all, but for the steps that one is ahead between two rounds.
+// Tells where a job stands in its sequence of steps and rounds of averages. All trainers go through
+// this sequence, so the position is the same for all. Only between two rounds one trainer may be
+// some steps ahead.
 //
 // Thread safety: plain values.
 #pragma once
@@ -12,18 +13,18 @@ struct Position {
   static constexpr int64_t kAverageEvery = 20;  // steps
 
   enum class Next : int64_t {
-    kBegin,        // the trainers meet, when all have looked at the folders
+    kBegin,        // the trainers meet when all have looked at the folders
     kStep,         //
     kAverage,      // of the trainers' own layers
     kLastAverage,  // before an evaluation
-    kEvaluate,     // by one of them; the others wait
+    kEvaluate,     // one trainer evaluates, the others wait
     kDone,
   };
   Next next = Next::kBegin;
-  int64_t epoch = 0;  // whose steps are finished
-  int64_t step = 0;   // finished ones of each trainer, in this epoch
-  int64_t steps = 0;  // in all epochs
-  int64_t round = 0;  // the last one that has ended
+  int64_t epoch = 0;  // the number of finished epochs
+  int64_t step = 0;   // finished steps of each trainer in this epoch
+  int64_t steps = 0;  // finished steps in all epochs
+  int64_t round = 0;  // the last round that has completed
 
   // `length`: steps of one epoch.
   Position after_step(int64_t length) const {
@@ -37,7 +38,8 @@ struct Position {
     }
     return then;
   }
-  // `done`: who had to evaluate, or to make the folders, has done it; else another one will.
+  // `done`: the trainer that had to evaluate, or to make the folders, has done it. Otherwise
+  // another trainer will do it.
   Position after_round(bool done, int64_t length, int64_t epochs) const {
     Position then = *this;
     ++then.round;
@@ -47,7 +49,7 @@ struct Position {
     } else if (next == Next::kLastAverage) {
       then.next = Next::kEvaluate;
     } else if (done) {
-      const bool over = epoch == epochs;  // a resumed job may begin there: it is evaluated again
+      const bool over = epoch == epochs;  // a resumed job may begin at the end; it evaluates again
       then.next = !over ? Next::kStep : next == Next::kBegin ? Next::kLastAverage : Next::kDone;
     }
     return then;

@@ -38,7 +38,7 @@ void Report::note_step(int64_t step, double epoch, double loss, bool show) {
     curves_.add({step, epoch, loss, std::nullopt, seconds()});
   }
   if (!show) {
-    progress_.reset();  // another one's bar
+    progress_.reset();  // another trainer shows the bar now
     return;
   }
   if (progress_ == nullptr) {

@@ -1,4 +1,5 @@
-// What the leading trainer shows of the run: the progress bar, the curves, the last line.
+// Shows the run of a job on behalf of the leading trainer: the progress bar, the curves, the last
+// line.
 //
 // Thread safety: belongs to one thread. Lifetime: the clock outlives it.
 // Blocking: file I/O. Errors: RpcError for files that cannot be written.
@@ -15,18 +16,19 @@ namespace weft::examples {
 
 class Report {
  public:
-  // `pictures`: what all trainers together see in one epoch.
+  // `pictures`: the number of pictures that all trainers together train on in one epoch.
   Report(const JobOptions& options, int64_t pictures, Clock& clock);
 
-  // Goes on behind an interrupted run, if its curves are still there.
+  // Continues the curves of an interrupted run, if its files still exist.
   void resume(int64_t step, int64_t epochs_done);
-  // The job has gone back to this step.
+  // Drops the points after `step`, because the job went back to it.
   void go_back(int64_t step) { curves_.drop_after(step); }
-  // One training step of the trainer that reports; `epoch` is 1.5 in the middle of the second one.
-  // Every trainer notes its steps, so that each can take over; only the leader shows them.
+  // Records one training step of this trainer. `epoch` is 1.5 in the middle of the second epoch.
+  // Every trainer records its steps, so that each of them can take over. Only the leading trainer
+  // passes `show`.
   void note_step(int64_t step, double epoch, double loss, bool show);
   void note_accuracy(int64_t step, double epoch, double accuracy);
-  // curves.csv and curves.png.
+  // Writes curves.csv and curves.png.
   void write_curves() const;
   void finish_progress();
 
@@ -40,7 +42,7 @@ class Report {
   Clock& clock_;
   const TimePoint begun_;
   double earlier_seconds_ = 0;  // of the interrupted run
-  int64_t resumed_at_ = 0;      // pictures
+  int64_t resumed_at_ = 0;      // pictures done before this run began
   Curves curves_;
   std::unique_ptr<Progress> progress_;
   double smooth_loss_ = 0;

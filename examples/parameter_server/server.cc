@@ -14,7 +14,7 @@ namespace {
 
 const Function<Classifier()> kFindClassifier{"parameter_server/classifier"};
 const Function<RRef<ParameterAverager>()> kFindAverager{"parameter_server/averager"};
-// How long a trainer may keep the others waiting, be it in an evaluation.
+// The time for which one trainer may keep the others waiting, also while it evaluates.
 constexpr double kRoundSeconds = 120;
 
 }  // namespace
@@ -31,9 +31,9 @@ std::vector<std::string> trainer_names(uint32_t world_size) {
 
 bool is_restart(const LaunchEnvironment& place) { return place.restart_count > place.group_epoch; }
 
-// Handlers run with the server as the current worker: what they make lives there.
+// Handlers run with the server as the current worker, so the objects that they make live there.
 void ServerObjects::offer(WorkerOptions& worker) {
-  // A server that was started again finds what it has saved; the first one clears the folder.
+  // A restarted server loads what it has saved. The first server of a run clears the folder.
   if (options_.server_keeps_itself() && !is_restart(worker.place)) {
     std::filesystem::remove_all(options_.server_folder());
   }

@@ -1,8 +1,9 @@
-// What lives on the parameter server: the classifier and the average of the trainers' own layers.
+// The objects on the parameter server: the classifier, and the averager of the trainers' own
+// layers.
 //
-// Both are made for the first trainer that asks; every trainer gets a reference to the same ones.
-// With --checkpoint-every or --durable every-step the classifier is saved while it is trained; a
-// server that is started again in the same job comes back with what was saved last.
+// The server makes both when the first trainer asks. Every trainer gets a reference to the same
+// ones. With --checkpoint-every or --durable every-step the server saves the classifier while it is
+// trained. A server that is restarted in the same job comes back with what was saved last.
 //
 // Thread safety: everything may be called from any thread.
 #pragma once
@@ -33,19 +34,19 @@ WEFT_REGISTER_MODULE(ClassifierLayers, uint64_t, double);
 std::string worker_name(uint32_t rank);
 std::vector<std::string> trainer_names(uint32_t world_size);
 
-// A process that the launcher has started again in a job that goes on.
+// True for a process that the launcher has restarted in a running job.
 bool is_restart(const LaunchEnvironment& place);
 
-// What the server gives to every trainer that asks.
+// Makes the classifier and the averager, and gives them to every trainer that asks.
 class ServerObjects {
  public:
   explicit ServerObjects(const JobOptions& options) : options_(options) {}
 
-  // Before the server joins. This object must outlive its worker.
+  // Call it before the server joins. This object must outlive its worker.
   void offer(WorkerOptions& worker);
-  // Before it shuts down: nothing is held any more.
+  // Call it before the server shuts down: it releases all objects.
   void clear() ABSL_LOCKS_EXCLUDED(mutex_);
-  // What being durable has cost; empty if nothing was saved.
+  // Says what saving has cost. Empty if nothing was saved.
   std::string cost() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -58,7 +59,7 @@ class ServerObjects {
   RRef<ParameterAverager> averager_ ABSL_GUARDED_BY(mutex_);
 };
 
-// From a trainer.
+// For trainers: get references to the server's objects.
 Classifier find_classifier(const Destination& server);
 RRef<ParameterAverager> find_averager(const Destination& server);
 

@@ -1,13 +1,16 @@
-// What one trainer knows of its steps, in a file that outlives it: tools/train_under_kills.py reads
-// there that each step counts once.
+// A log of the results of one trainer's steps, in a file that outlives the trainer.
+// tools/train_under_kills.py reads it and checks that each step counts once.
 //
 //   life,event,step,durable
-//   7,applied,41,40      step 41 was answered as applied, steps up to 40 as durable
-//   9,resumed,40,        the server, or this trainer, came back: the next step is 41
-//   9,loaded,40,         and the server's parameters were replaced by those of the job's checkpoint
 //
-// Thread safety: belongs to one thread. Blocking: file I/O; a line is with the system, though not
-// on the disk, when its method returns. Errors: RpcError naming the file.
+// - `7,applied,41,40`: Step 41 was answered as applied, steps up to 40 as durable.
+// - `9,resumed,40,`: The server, or this trainer, came back. The next step is 41.
+// - `9,loaded,40,`: The server's parameters were then replaced by those of the job's checkpoint.
+//
+// The column `life` is the incarnation of the trainer.
+//
+// Thread safety: belongs to one thread. Blocking: file I/O. When a method returns, its line is with
+// the operating system, but not yet on the disk. Errors: RpcError naming the file.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +23,7 @@ namespace weft::examples {
 
 class StepLedger {
  public:
-  // Appends to folder/<trainer>.csv. Empty: writes nothing.
+  // Appends to folder/<trainer>.csv. An empty folder name means: write nothing.
   StepLedger(const std::string& folder, const std::string& trainer, uint64_t incarnation);
 
   void applied(const StepResult& step);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kEvaluationBatch = 500;
 
-// From 1 to 0 along half a cosine.
+// Falls from 1 to 0 along half a cosine.
 double cosine(double progress) { return (1 + std::cos(std::numbers::pi * progress)) / 2; }
 
 }  // namespace
@@ -35,7 +35,7 @@ Trainer::Trainer(const Worker& worker, const JobOptions& options, size_t trainer
   stand_at({});
 }
 
-// The trainers share what Adam remembers of the server's parameters.
+// The trainers share the Adam state of the server's parameters.
 Trainer::Optimizer Trainer::make_optimizer() const {
   return Optimizer({make_rref(own_), classifier_.parameters()},
                    torch::optim::AdamOptions(learning_rate_), {.shared_name = "adam"});
@@ -57,8 +57,8 @@ double Trainer::step(const Batch& batch, double progress, const Position& then) 
 void Trainer::keep_moment(const Position& position) {
   if (!options_.server_keeps_itself()) return;
   moments_[step_] = {position, own_->state(), optimizer_->set_state(0)};
-  // One interval is lost with the server, and more after its disk has failed; of durable steps, the
-  // one under way.
+  // With the server one checkpoint interval is lost, and more if its disk has failed. With durable
+  // steps only the step under way is lost.
   const uint64_t reach =
       options_.every_step_durable ? 2 : 2 * static_cast<uint64_t>(options_.checkpoint_every);
   while (moments_.begin()->first + reach < step_) {
@@ -79,7 +79,7 @@ Position Trainer::reconnect() {
   classifier_ = find_classifier(kServerName);
   optimizer_.emplace(make_optimizer());
   step_ = optimizer_->resume();
-  if (step_ == last + 1) {  // its answer was lost
+  if (step_ == last + 1) {  // the server applied it, but the answer was lost
     Moment alone = moments_.at(last);
     alone.position = expected_;
     moments_[step_] = std::move(alone);

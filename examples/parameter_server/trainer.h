@@ -1,4 +1,5 @@
-// One trainer's training steps, from its first layers through the server's last ones and back.
+// Runs the training steps of one trainer: forward through its own layers and the server's, and
+// back.
 //
 // Thread safety: belongs to one thread, for which `worker` is the current one.
 // Lifetime: the worker outlives it. Blocking: every method that needs the server waits for it.
@@ -26,19 +27,20 @@ class Trainer {
   // `trainers`: how many train at the same time.
   Trainer(const Worker& worker, const JobOptions& options, size_t trainers);
 
-  // Learns from one batch and returns its loss. `progress`, from 0 to 1, is how much of the run is
-  // done: the learning rate depends on it. `then`: where the job stands after it.
+  // Trains on one batch and returns its loss. `progress`, from 0 to 1, says how much of the run is
+  // done; the learning rate depends on it. `then` is the position of the job after this step.
   double step(const Batch& batch, double progress, const Position& then = {});
-  uint64_t number() const { return step_; }  // of the last step, over all lives of this trainer
+  uint64_t number() const { return step_; }  // of the last step, over all incarnations
 
-  // This trainer's own layers; what the trainers average.
+  // This trainer's own layers, which the trainers average.
   std::vector<at::Tensor> own_layers() const;
   void set_own_layers(const std::vector<at::Tensor>& values);
 
-  // The share of right answers, with the server in evaluation mode. Nobody may train meanwhile.
+  // Returns the fraction of right answers, with the server in evaluation mode. No trainer may train
+  // meanwhile.
   double evaluate(const LabelledImages& data);
 
-  // Weights of both halves, and what the optimizer remembers of them.
+  // The weights of both halves, and the optimizer's state of them.
   struct State {
     TensorMap trainer;
     TensorMap server;
@@ -47,20 +49,22 @@ class Trainer {
   State state() const;
   void load_state(const State& state);
 
-  // ---- with a server that keeps itself (server.h)
+  // ---- with a server that saves itself (server.h)
 
-  // The server has come back, `step` was refused: finds it again, and goes back to the last step
-  // that it still has, this trainer's layers included; the next step is the one after number().
-  // Where the job stood then. A step that the server has and whose answer was lost with it counts
-  // there alone. RpcError, DataLoss: that was too long ago.
+  // Call it when `step` was refused because the server had restarted. Finds the new server and goes
+  // back, with this trainer's layers, to the last step that the server still has. Returns the
+  // position of the job at that step. The next step is number() + 1.
+  // If the server has applied a step whose answer was lost, only the server's half holds this step.
+  // Throws RpcError, DataLoss if this trainer no longer keeps its state of that step.
   Position reconnect();
-  // This trainer was started again: goes on behind the last step that its earlier life has on the
-  // server. Unavailable: one of its steps is still undecided; again soon.
+  // Call it when this trainer was restarted. It continues after the last step of its earlier
+  // incarnation that the server has. Throws Unavailable if one of those steps is still undecided;
+  // then try again soon.
   void come_back();
-  // The server may go back to here, and if it goes back further, this trainer does not: what was
-  // before, it does not know.
+  // The server may go back to this position. If the server goes back further, this trainer stays at
+  // this position, because it does not know earlier ones.
   void stand_at(const Position& position);
-  // The earliest place that it may go back to.
+  // The earliest position to which this trainer can go back.
   const Position& earliest() const { return moments_.begin()->second.position; }
 
  private:
@@ -76,7 +80,7 @@ class Trainer {
   void keep_moment(const Position& position);
 
   const JobOptions options_;
-  const WorkerScope scope_;  // this thread works for it
+  const WorkerScope scope_;  // makes the worker the current one of this thread
   Classifier classifier_;
   FeatureLayers layers_;
   const std::shared_ptr<ParameterSet> own_;  // shared with the optimizer's shard here
@@ -84,9 +88,9 @@ class Trainer {
   StepLedger ledger_;
   std::optional<Optimizer> optimizer_;
   uint64_t step_ = 0;
-  std::map<uint64_t, Moment> moments_;  // of steps that the server may go back to
-  Position expected_;                   // after the step under way
-  bool knows_all_ = true;               // no moment before the earliest one was forgotten
+  std::map<uint64_t, Moment> moments_;  // by step, for the steps that the server may go back to
+  Position expected_;                   // the position after the step under way
+  bool knows_all_ = true;               // no moment was dropped since stand_at
 };
 
 }  // namespace weft::examples

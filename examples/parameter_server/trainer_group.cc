@@ -12,11 +12,11 @@
 namespace weft::examples {
 namespace {
 
-// The averager's own limit (server.h) ends a round first.
+// Longer than the averager's own limit (server.h), so that the averager completes a round first.
 constexpr auto kRoundCall = std::chrono::seconds(180);
 
-// How many rounds another trainer may be behind: those between two steps. As many as the averager
-// keeps.
+// The number of rounds that another trainer may be behind, which are those between two steps. The
+// averager keeps as many.
 constexpr size_t kBehind = 8;
 
 // Rows of the table.
@@ -28,14 +28,14 @@ size_t place_of(const std::string& name, const std::vector<std::string>& names) 
   return static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
 }
 
-// What a position is in a round.
+// The position as values that a round can average.
 at::Tensor tensor_of(const Position& position) {
   return at::tensor({static_cast<int64_t>(position.next), position.epoch, position.step,
                      position.steps, position.round},
                     at::kDouble);
 }
 
-// The mean of equal whole numbers is that number, exactly.
+// All trainers give the same position, and the mean of equal whole numbers is exact.
 Position position_of(const at::Tensor& tensor) {
   const auto* value = tensor.const_data_ptr<double>();
   Position position;

@@ -16,9 +16,9 @@
 namespace weft::examples {
 namespace {
 
-constexpr const char* kRun = "run";            // in a checkpoint's metadata: which run saved it
-constexpr const char* kAccuracy = "accuracy";  // and to what it was evaluated
-// How long a server may take to come back, and how soon what it refused is tried again.
+constexpr const char* kRun = "run";            // metadata of a checkpoint: the run that saved it
+constexpr const char* kAccuracy = "accuracy";  // and the accuracy that it had
+// How long a server may take to come back, and the pause before a refused call is repeated.
 constexpr auto kPatience = std::chrono::seconds(60);
 constexpr auto kAgain = std::chrono::milliseconds(50);
 constexpr const char* kTrainerShard = "trainer";
@@ -68,11 +68,11 @@ std::optional<std::string> TrainingJob::run() {
   report_.finish_progress();
   try {
     group_.leave();
-  } catch (const RpcError&) {  // the server has died: there is nobody to tell
+  } catch (const RpcError&) {  // the server has died, so it waits for no trainer
     if (!options_.server_keeps_itself()) throw;
   }
   if (!group_.leads()) return std::nullopt;
-  if (is_over(options_)) {  // another one may have led when it was evaluated
+  if (is_over(options_)) {  // another trainer may have led during the evaluation
     CheckpointInfo last = must(checkpoints_.info(must(checkpoints_.steps()).back()));
     (void)absl::SimpleAtod(last.metadata[kAccuracy], &accuracy_);
   }
@@ -122,7 +122,7 @@ void TrainingJob::meet(void (TrainingJob::*work)()) {
   take_part(mine);
 }
 
-// All rounds bring the trainers' own layers, so that one that was started again can enter at any.
+// In all rounds the trainers give their own layers, so a restarted trainer can enter at any round.
 void TrainingJob::take_part(bool done) {
   const TrainerGroup::Round round =
       group_.average(position_, trainer_->number(), trainer_->own_layers(), done);
@@ -131,7 +131,7 @@ void TrainingJob::take_part(bool done) {
   if (was == Next::kAverage || was == Next::kLastAverage) {
     trainer_->set_own_layers(round.average);
   } else if (!options_.server_keeps_itself()) {
-    sampler_.reset();  // who is there shares the next epoch
+    sampler_.reset();  // the live trainers share the next epoch
   }
 }
 
@@ -167,7 +167,7 @@ ShardedSampler& TrainingJob::share() {
   if (sampler_) return *sampler_;
   ShardedSampler::Options shares{
       .size = data_.train.size(), .batch = options_.batch, .seed = options_.seed};
-  if (options_.server_keeps_itself()) {  // who dies comes back to its share
+  if (options_.server_keeps_itself()) {  // a trainer that dies comes back to its own shard
     shares.shard = static_cast<int64_t>(worker_.id().index) - 1;
     shares.shards = static_cast<int64_t>(world_size(worker_)) - 1;
   } else {
@@ -188,7 +188,7 @@ void TrainingJob::connect() {
     group_.connect(averager, position_.round);
     report_.go_back(position_.steps);
   } else {
-    trainer_.reset();  // one at a time is the thread's
+    trainer_.reset();  // its WorkerScope must close before a new one opens on this thread
     trainer_ = std::make_unique<Trainer>(worker_, options_, world_size(worker_) - 1);
     group_.connect(averager, 0);
     if (restarted_) {
@@ -205,11 +205,11 @@ void TrainingJob::connect() {
 void TrainingJob::enter() {
   trainer_->come_back();
   const std::optional<TrainerGroup::Round> round = group_.enter();
-  if (!round) return restore();  // nobody knows more than the checkpoint of the last epoch
+  if (!round) return restore();  // no trainer knows more than the last checkpoint
   trainer_->set_own_layers(round->average);
   const int64_t length = share().steps_per_epoch();
   position_ = round->position.after_round(round->flag, length, options_.epochs);
-  // What its earlier life has trained since that round is trained.
+  // The steps of its earlier incarnation after that round are done, so they are not repeated.
   const uint64_t trained = trainer_->number() - round->number.value_or(trainer_->number());
   for (uint64_t n = 0; n < trained && position_.next == Next::kStep; ++n) {
     position_ = position_.after_step(length);
@@ -273,7 +273,7 @@ bool TrainingJob::is_over(const JobOptions& options) {
 }
 
 void TrainingJob::look_at_folder() {
-  // All look at the folder before one of them changes it, so that all refuse it or none.
+  // All trainers look at the folder before one of them changes it. So either all refuse it or none.
   old_folder_ = !options_.resume && !must(checkpoints_.steps()).empty();
   if (old_folder_ && !options_.checkpoint.empty()) {
     throw RpcError(absl::AlreadyExistsError(

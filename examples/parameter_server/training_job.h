@@ -1,13 +1,15 @@
-// A trainer's whole run: epochs, averages, evaluation, checkpoints, and going on without the dead.
+// Runs the whole job of a trainer: epochs, averages, evaluation and checkpoints. It goes on when
+// other trainers die.
 //
-// The leader, the first trainer that is still alive, evaluates, saves and reports while the others
-// wait. If it dies meanwhile, the next one does it again.
+// The leading trainer is the first one that is still alive. It evaluates, saves and reports while
+// the others wait. If it dies meanwhile, the next trainer does this again.
 //
-// With a server that keeps itself (--checkpoint-every, --durable every-step) every process may die
-// and be started again. All trainers wait for the server and go back, with their data, to the last
-// step of theirs that it has; a trainer enters at a round of averages and goes on behind the last
-// step of its earlier life. What an epoch was evaluated to and saved as then stays, also if some of
-// its steps come again. docs/durable_steps.md has the argument.
+// With a server that saves itself (--checkpoint-every, --durable every-step) every process may die
+// and be restarted. If the server restarts, all trainers wait for it. Then they go back, with their
+// data, to the last of their steps that the server has. A restarted trainer enters at a round of
+// averages and continues after the last step of its earlier incarnation. The accuracy and the
+// checkpoint of an epoch stay as they are, even if some steps of that epoch are repeated.
+// docs/durable_steps.md has the argument.
 //
 // Thread safety: belongs to one thread. Lifetime: worker and clock outlive it.
 // Errors: RpcError naming the file, the worker or the option.
@@ -31,14 +33,14 @@ namespace weft::examples {
 
 class TrainingJob {
  public:
-  // `restarted`: this trainer was started again while the others went on.
+  // `restarted`: this trainer was restarted while the others went on.
   TrainingJob(const Worker& worker, const JobOptions& options, Clock& clock,
               bool restarted = false);
 
-  // The last line, if this trainer led at the end.
+  // Returns the last line of the run, if this trainer led at the end.
   std::optional<std::string> run();
 
-  // This run has saved its last epoch: there is nothing left to do for a process of it.
+  // True if this run has saved its last epoch. A restarted process of it then has nothing to do.
   static bool is_over(const JobOptions& options);
 
  private:
@@ -47,9 +49,10 @@ class TrainingJob {
   // ---- from one position to the next
   void advance();
   void train_step();
-  // The leader does its work, then one round; again if it has died meanwhile.
+  // The leading trainer runs `work`, then all take part in one round. If it dies meanwhile, they
+  // stay at this position and the next one runs `work`.
   void meet(void (TrainingJob::*work)());
-  // One round; `done`: this trainer has done the leader's work.
+  // Takes part in one round. `done`: this trainer led and has done the work.
   void take_part(bool done);
   void make_folder();
   void evaluate_and_save();
@@ -59,11 +62,11 @@ class TrainingJob {
   void begin();
   void enter();
   void restore();
-  // Rethrows what a server's next life does not mend.
+  // Rethrows an error that a restart of the server does not repair.
   void survive(const RpcError& error);
 
   void look_at_folder();
-  // Of the epoch that begins, or runs.
+  // The shard of the epoch that begins, or runs.
   ShardedSampler& share();
   void name_the_lost(const std::vector<std::string>& lost) const;
 
@@ -73,16 +76,16 @@ class TrainingJob {
   const bool restarted_;
   FashionMnist data_;
   const CheckpointFolder checkpoints_;
-  bool old_folder_ = false;  // holds checkpoints of an earlier run, which this one clears
+  bool old_folder_ = false;  // the folder holds checkpoints of an earlier run
   TrainerGroup group_;
   std::unique_ptr<Trainer> trainer_;  // once connected
   Report report_;
   Position position_;
   std::optional<ShardedSampler> sampler_;
-  WorkerId server_;     // the life that this trainer works with
-  bool begun_ = false;  // trainer and position are the job's
+  WorkerId server_;     // the incarnation of the server that this trainer uses
+  bool begun_ = false;  // trainer_ and position_ are those of the job
   bool connected_ = false;
-  std::optional<TimePoint> trouble_;  // since when nothing succeeds
+  std::optional<TimePoint> trouble_;  // since when every attempt has failed
   double accuracy_ = 0;
 };
 

@@ -1,17 +1,19 @@
-// ResNet50 in shards on several workers, in micro-batches: PyTorch's tutorial "Distributed Pipeline
-// Parallelism Using RPC".
+// ResNet50 in shards on several workers, in micro-batches. It follows PyTorch's tutorial
+// "Distributed Pipeline Parallelism Using RPC".
 //
 //   weft_launch -n 3 -- pipeline_resnet50                  (or torchrun --no-python)
 //
-// Rank 0 is the master. It gives the first shard a reference to each micro-batch; a shard fetches
-// its input and keeps its output, and the last one returns the scores to the master. The backward
-// pass goes the same way back, micro-batch by micro-batch, and each worker updates its own weights.
-// By default it times steps on generated pictures of the tutorial's size, in several numbers of
-// micro-batches, beside the unsplit model and one with a thread for each shard; prints at last
+// Rank 0 is the master. It gives the first shard a reference to each micro-batch. A shard fetches
+// its input and keeps its output, and the last shard returns the scores to the master. The backward
+// pass goes back the same way, micro-batch by micro-batch, and each worker updates its own weights.
+// By default the master times steps on generated pictures of the tutorial's size. It tries several
+// numbers of micro-batches, and compares with the unsplit model and with one that has a thread for
+// each shard. At the end it prints
 //
 //   best: 6 micro-batches, 4.82 s a step, 95 % of the ideal, 1.51 times as fast as unsplit
 //
-// --input fashion-mnist learns to tell clothes. README.md has the table and the picture.
+// With --input fashion-mnist it learns to classify clothes. README.md has the table and the
+// picture.
 #include <algorithm>
 #include <chrono>
 #include <iostream>
@@ -45,7 +47,7 @@ struct Options {
   int64_t tested = 2000;
 };
 
-// Grey 28 x 28 as three equal channels of the wanted size.
+// Enlarges grey 28 x 28 pictures to three equal channels of size x size.
 Pictures resized(const Batch& batch, int64_t size) {
   const at::Tensor large = torch::upsample_bilinear2d(batch.images, {size, size}, false);
   return {large.expand({-1, 3, -1, -1}).contiguous(), batch.labels};
@@ -66,7 +68,7 @@ void learn_clothes(const Options& options) {
   }
   ShardedSampler sampler(all);
   const auto next = [&] {
-    std::vector<int64_t> indices;  // the last ones of an epoch may be fewer: they are left out
+    std::vector<int64_t> indices;  // the last batch of an epoch may be smaller; it is left out
     while (static_cast<int64_t>(indices.size()) < options.batch) indices = sampler.next();
     return resized(make_batch(data.train, indices), options.size);
   };

@@ -16,7 +16,8 @@ std::vector<size_t> cut_by_cost(const std::vector<double>& costs, size_t parts) 
   }
   std::vector<double> sums(layers + 1, 0.0);
   for (size_t i = 0; i < layers; ++i) sums[i + 1] = sums[i] + costs[i];
-  // The slowest of the first p parts, if they are the first n layers; and where the last begins.
+  // slowest[p][n]: the cost of the slowest of the first p parts when they cover the first n layers.
+  // begin[p][n]: the first layer of the last one of these parts.
   const double none = std::numeric_limits<double>::infinity();
   std::vector<std::vector<double>> slowest(parts + 1, std::vector<double>(layers + 1, none));
   std::vector<std::vector<size_t>> begin(parts + 1, std::vector<size_t>(layers + 1, 0));

@@ -1,4 +1,4 @@
-// Where to cut a chain of layers so that the slowest part is as fast as it can be.
+// Finds where to cut a list of layers into parts so that the slowest part is as fast as possible.
 //
 // Thread safety: pure functions. Errors: std::invalid_argument, naming both numbers.
 #pragma once
@@ -8,9 +8,9 @@
 
 namespace weft::examples {
 
-// `costs` of the layers, any unit; returns the first layer of each part and behind them the number
-// of layers: {0, 7, 18} are layers 0 to 6 and 7 to 17. Every part has a layer at least: more parts
-// than layers are an error. O(parts * layers^2).
+// `costs`: the cost of each layer, in any unit. Returns the first layer of each part and then the
+// number of layers: {0, 7, 18} are layers 0 to 6 and 7 to 17. Every part has at least one layer, so
+// more parts than layers are an error. O(parts * layers^2).
 std::vector<size_t> cut_by_cost(const std::vector<double>& costs, size_t parts);
 
 }  // namespace weft::examples

@@ -150,7 +150,7 @@ std::vector<StageTime> measure_stages(const std::vector<std::string>& workers, c
                                       const Pictures& micro_batch, int64_t classes,
                                       double seconds) {
   const auto shards = make_shards(workers, cuts, classes, 1);
-  std::vector<at::Tensor> inputs{micro_batch.images};  // shard i's
+  std::vector<at::Tensor> inputs{micro_batch.images};  // inputs[i] is the input of shard i
   for (size_t i = 0; i + 1 < shards.size(); ++i) {
     inputs.push_back(shards[i].rpc_sync(&ResNetShard::forward, make_rref(inputs[i]), 0).detach());
   }
@@ -161,14 +161,14 @@ std::vector<StageTime> measure_stages(const std::vector<std::string>& workers, c
   return collect_all(std::move(running)).wait();
 }
 
-// One step: where it stands.
+// The state of one step.
 struct LocalResNet50::Pass {
   Pass(std::vector<Pictures> parts, size_t stages, Loss loss)
       : pictures(std::move(parts)), loss(std::move(loss)), left(pictures.size()) {
     inputs.resize(stages, std::vector<at::Tensor>(pictures.size()));
     outputs = inputs;
   }
-  // Runs what may throw; the first error ends the step.
+  // Runs code that may throw. The first error stops the step.
   template <class Code>
   void guarded(const Code& code) {
     try {
@@ -183,8 +183,8 @@ struct LocalResNet50::Pass {
 
   const std::vector<Pictures> pictures;
   const Loss loss;
-  std::vector<std::vector<at::Tensor>> inputs, outputs;  // of each stage, of each micro-batch
-  double total_loss = 0;                                 // the last stage's thread adds it up
+  std::vector<std::vector<at::Tensor>> inputs, outputs;  // [stage][micro-batch]
+  double total_loss = 0;                                 // only the last stage's thread adds to it
   std::atomic<size_t> left;
   std::atomic<bool> failed{false};
   Promise<std::exception_ptr> done{nullptr};
@@ -217,7 +217,7 @@ double LocalResNet50::backward(const Pictures& batch, int64_t micro_batches, con
   for (size_t i = 0; i < parts.size(); ++i) forward_through(pass, 0, i, parts[i].images);
   const std::exception_ptr error = pass->done.future().wait();
   if (error == nullptr) return pass->total_loss;
-  // Tasks that have not begun will do nothing; those that had are waited for.
+  // Tasks that have not begun do nothing now. Wait for those that run.
   for (const auto& thread : threads_) {
     Promise<void> idle(nullptr);
     thread->run([&idle] { idle.set_value(); });
@@ -226,8 +226,8 @@ double LocalResNet50::backward(const Pictures& batch, int64_t micro_batches, con
   std::rethrow_exception(error);
 }
 
-// Each thread runs tasks in the order in which they come: the first stage all forwards before its
-// first backward, the last one each backward right behind its forward.
+// Each thread runs tasks in the order in which they arrive. So the first stage runs all forwards
+// before its first backward, and the last one runs each backward right after its forward.
 void LocalResNet50::forward_through(const std::shared_ptr<Pass>& pass, size_t part,
                                     size_t micro_batch, const at::Tensor& x) {
   threads_[part]->run([=, this] {
@@ -254,7 +254,7 @@ void LocalResNet50::backward_through(const std::shared_ptr<Pass>& pass, size_t p
   threads_[part]->run([=, this] {
     pass->guarded([&] {
       pass->outputs[part][micro_batch].backward(gradient);
-      pass->outputs[part][micro_batch].reset();  // its graph's memory
+      pass->outputs[part][micro_batch].reset();  // frees the memory of its graph
       if (part > 0) {
         backward_through(pass, part - 1, micro_batch, pass->inputs[part][micro_batch].grad());
       } else {

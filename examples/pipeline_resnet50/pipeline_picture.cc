@@ -17,7 +17,7 @@ constexpr int kWidth = 1200;
 constexpr int kHeight = 480;
 constexpr double kTop = 76, kBottom = 422;
 constexpr double kLeft = 78, kLeftEnd = 508;      // the panel of the throughput
-constexpr double kRight = 600, kRightEnd = 1176;  // and the one of the time line
+constexpr double kRight = 600, kRightEnd = 1176;  // the panel of the time line
 
 void draw_throughput(Canvas& canvas, const std::vector<SweepPoint>& points, double pictures) {
   double highest = 0;
@@ -32,7 +32,7 @@ void draw_throughput(Canvas& canvas, const std::vector<SweepPoint>& points, doub
     canvas.line(kLeft, y(tick), kLeftEnd, y(tick), kGrid);
     canvas.text(absl::StrFormat("%g", tick), kLeft - 9, y(tick), Align::kRight, kGrey);
   }
-  // One place for each point: numbers of micro-batches are mostly powers of two.
+  // Points have equal distances, because numbers of micro-batches are mostly powers of two.
   const double step = (kLeftEnd - kLeft) / static_cast<double>(points.size());
   const auto x = [&](size_t i) { return kLeft + (static_cast<double>(i) + 0.5) * step; };
   struct Curve {

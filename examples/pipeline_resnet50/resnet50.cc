@@ -11,7 +11,7 @@
 namespace weft::examples {
 namespace {
 
-constexpr int64_t kExpansion = 4;  // of a block's width in its last convolution
+constexpr int64_t kExpansion = 4;  // a block's last convolution is this much wider
 struct Stage {
   int64_t blocks, width, stride;
 };
@@ -65,7 +65,7 @@ struct Classifier : ResNetLayer {
   torch::nn::Linear scores;
 };
 
-// The layer at a place, counted from the stem.
+// Makes the layer with this index, counted from the stem.
 std::shared_ptr<ResNetLayer> make_layer(int64_t place, int64_t classes) {
   if (place == 0) return std::make_shared<Stem>();
   int64_t block = place - 1, in = 64;
@@ -81,8 +81,8 @@ std::shared_ptr<ResNetLayer> make_layer(int64_t place, int64_t classes) {
   return std::make_shared<Classifier>(classes);
 }
 
-// Convolutions after He et al., "Delving Deep into Rectifiers", 2015, by the number of outputs;
-// batch normalisations begin as the identity, which is LibTorch's default.
+// Convolutions as in He et al., "Delving Deep into Rectifiers", 2015, by the number of outputs.
+// Batch normalisations begin as the identity, which is LibTorch's default.
 void initialize(torch::nn::Module& layer, uint64_t seed) {
   const torch::NoGradGuard no_grad;
   const at::Generator generator = at::detail::createCPUGenerator(seed);

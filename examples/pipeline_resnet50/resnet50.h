@@ -1,12 +1,12 @@
 // ResNet50 (He et al., "Deep Residual Learning for Image Recognition", 2016, table 1), cut into
-// layers that may lie on different workers: the first convolution, 16 blocks of three
-// convolutions, and the classifier. As in torchvision, a block halves the picture in its second
-// convolution.
+// layers that may lie on different workers. The layers are the first convolution, 16 blocks of
+// three convolutions, and the classifier. As in torchvision, a block halves the picture in its
+// second convolution.
 //
-// Pictures are float [n, 3, height, width]; what goes from layer to layer is [n, channels, h, w],
-// and the last layer gives [n, classes] scores. 25,557,032 parameters with 1,000 classes.
+// Pictures are float [n, 3, height, width]. Tensors between layers are [n, channels, h, w], and the
+// last layer gives [n, classes] scores. The model has 25,557,032 parameters with 1,000 classes.
 //
-// Thread safety: as other modules of LibTorch; in training mode a forward writes the running
+// Thread safety: as other modules of LibTorch. In training mode a forward writes the running
 // statistics of its batch normalisations.
 #pragma once
 
@@ -25,11 +25,11 @@ struct ResNetLayer : torch::nn::Module {
   virtual at::Tensor forward(at::Tensor x) = 0;
 };
 
-// Layers first to last-1. Weights depend on the seed and on the layer's place alone, so that parts
-// together equal the whole.
+// Layers first to last-1. Weights depend only on the seed and on the index of the layer, so the
+// parts together equal the whole model.
 class ResNet50Part : public torch::nn::Module {
  public:
-  // Throws std::invalid_argument: no layers of the 18.
+  // Throws std::invalid_argument if the range is empty or not within the 18 layers.
   ResNet50Part(int64_t first, int64_t last, int64_t classes, uint64_t seed);
   at::Tensor forward(at::Tensor x) const;
   const std::vector<std::shared_ptr<ResNetLayer>>& layers() const { return layers_; }

@@ -11,10 +11,10 @@ namespace {
 
 constexpr int kLeastRepeats = 3;
 
-// A forward and a backward of something, with what its backward pass would be given; the output.
+// Times one forward and one backward with a gradient of the output's shape. Returns the output.
 template <class Forward>
 at::Tensor time_once(const Forward& forward, const at::Tensor& x, bool first, StageTime& time) {
-  const at::Tensor input = x.detach().requires_grad_(!first);  // nobody needs a picture's gradient
+  const at::Tensor input = x.detach().requires_grad_(!first);  // a picture needs no gradient
   const double begun = seconds_now();
   const at::Tensor output = forward(input);
   const double there = seconds_now();
@@ -43,7 +43,7 @@ Future<at::Tensor> ResNetShard::forward(const RRef<at::Tensor>& x, int64_t micro
 }
 
 at::Tensor ResNetShard::run(const at::Tensor& x, int64_t micro_batch) {
-  // Nobody asks for a backward pass: no graph.
+  // Without a context no caller asks for a backward pass, so no graph is recorded.
   const c10::AutoGradMode records(dist_autograd::current_context().valid());
   MutexLock lock(mutex_);
   const double begun = seconds_now();

@@ -1,7 +1,7 @@
-// One stage of the pipeline: some layers of ResNet50 on a worker, and when they worked.
+// One pipeline stage: some layers of ResNet50 on a worker, and a record of when they worked.
 //
 // Thread safety: all methods may be called from any thread; one forward runs at a time.
-// Errors: LibTorch's, of inputs that do not fit; those of fetching `x`.
+// Errors: LibTorch's, for inputs that do not fit, and those of fetching `x`.
 #pragma once
 
 #include <cstdint>
@@ -26,26 +26,26 @@ class ResNetShard : public std::enable_shared_from_this<ResNetShard> {
  public:
   ResNetShard(int64_t first, int64_t last, int64_t classes, uint64_t seed);
 
-  // Fetches the input from wherever it is and runs the layers: one call at a time, in the order in
-  // which calls begin, and no thread waits. The number says which micro-batch it is in the time
+  // Fetches the input from its owner and runs the layers. Calls run one at a time, in the order in
+  // which they begin, and block no thread while they wait. `micro_batch` is its number in the time
   // line.
   Future<at::Tensor> forward(const RRef<at::Tensor>& x, int64_t micro_batch)
       ABSL_LOCKS_EXCLUDED(order_mutex_);
 
-  // For DistributedOptimizer: leaves, as there is one trainer.
+  // For DistributedOptimizer. forward uses the live leaves, because there is only one trainer.
   std::shared_ptr<ParameterSet> parameters() const { return set_; }
   void train(bool on) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Parameters by name; under a context their gradients in it.
+  // Parameters by name. gradients() returns the gradients in the current context.
   TensorMap state() const;
   TensorMap gradients() const;
 
-  // Starts or stops recording; returns what was recorded since the last call. A backward span runs
-  // from the first gradient that is received to the end of the last node.
+  // Starts or stops recording. Returns what was recorded since the last call. A backward span runs
+  // from the first gradient that arrives to the end of the last node.
   std::vector<Span> trace(bool on) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Forward and backward of this input again and again, for at least so many seconds and three
-  // times, alone on this worker; the medians. Changes running statistics, and no weight.
+  // Repeats forward and backward of this input for at least `seconds` and at least three times,
+  // alone on this worker. Returns the medians. It changes running statistics but no weights.
   StageTime measure(const at::Tensor& x, double seconds) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of each layer: seconds of a forward and a backward.
+  // Returns the seconds of a forward and a backward of each layer.
   std::vector<double> profile(const at::Tensor& x, double seconds) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -53,7 +53,7 @@ class ResNetShard : public std::enable_shared_from_this<ResNetShard> {
 
   Mutex order_mutex_;
   Future<void> last_ ABSL_GUARDED_BY(order_mutex_) =
-      Future<void>::ready(Unit{});  // forward, good or bad
+      Future<void>::ready(Unit{});  // completes with the last forward, good or bad
   Mutex mutex_;                     // held while layers compute
   ResNet50Part layers_ ABSL_GUARDED_BY(mutex_);
   const bool first_;                         // its input is pictures

@@ -16,9 +16,9 @@
 namespace weft::examples {
 namespace {
 
-// Steps that are not counted: while they run the heaps grow. The memalign of glibc 2.36 finds no
-// freed block of the size that it is asked for, only larger ones, and on the workers many
-// micro-batches' tensors lie between each other.
+// Steps that are not counted, because the heaps still grow. The memalign of glibc 2.36 finds only
+// freed blocks that are larger than the wanted size, not equal ones. On the workers the tensors of
+// many micro-batches lie between each other.
 constexpr int kWarmUps = 4;
 constexpr int kLocalWarmUps = 2;
 
@@ -29,7 +29,7 @@ double seconds_of(const Code& code) {
   return seconds_now() - begun;
 }
 
-// In all three ways in turn.
+// Measures all three ways in turn.
 SweepPoint measure(const SweepOptions& options, const Pictures& batch, int64_t parts) {
   const Pictures micro_batch = split(batch, parts).front();
   SweepPoint point{.micro_batches = parts,
@@ -61,7 +61,7 @@ SweepPoint measure(const SweepOptions& options, const Pictures& batch, int64_t p
     thread_times.push_back(seconds_of([&] { step_locally(threads); }));
     times.push_back(seconds_of(step));
   }
-  remote_model.trace(true);  // in a step of its own: it costs a little
+  remote_model.trace(true);  // in a step of its own, because recording costs a little
   step();
   point.spans = remote_model.trace(false);
   point.ideal = median(ideal);

@@ -51,7 +51,7 @@ void TimeLine::watch_backward(const at::Tensor& output, int64_t micro_batch) {
     self->backward_at(micro_batch, seconds_now());
   };
   output.register_hook([tell](const at::Tensor&) { tell(); });
-  // All inner nodes: those at the edge, leaves and what was received, compute nothing.
+  // Watch inner nodes only. Nodes at the edge (leaves, received tensors) compute nothing.
   std::set<Node*> seen;
   std::vector<Node*> left{output.grad_fn().get()};
   while (!left.empty()) {

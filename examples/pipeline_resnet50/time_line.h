@@ -1,7 +1,7 @@
-// When the stages of a pipeline worked on which micro-batch.
+// Records when the stages of a pipeline worked on which micro-batch.
 //
-// Times are of the machine's steady clock: those of the processes of one host may be compared,
-// those of several hosts may not.
+// Times are those of the machine's steady clock. Times from processes of one host may be compared,
+// times from several hosts may not.
 //
 // Thread safety: TimeLine's methods may be called from any thread.
 #pragma once
@@ -41,25 +41,27 @@ double seconds_now();
 class TimeLine : public std::enable_shared_from_this<TimeLine> {
  public:
   void add(const Span& span) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Writes down the backward pass of the graph behind `output` when it happens: each of its nodes
-  // tells when it has ended.
+  // Records the backward pass of the graph behind `output` when it runs: each of its nodes reports
+  // when it has finished.
   void watch_backward(const at::Tensor& output, int64_t micro_batch);
   std::vector<Span> take() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // Prolongs the micro-batch's backward span, or begins it.
+  // Extends the backward span of the micro-batch, or begins it.
   void backward_at(int64_t micro_batch, double when) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Mutex mutex_;
   std::vector<Span> spans_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The middle of the values, of an even number the higher one of two. Not of none.
+// The middle of the values; of an even number, the higher of the middle two. `values` must not be
+// empty.
 double median(std::vector<double> values);
 
-// What a pipeline without any waiting takes for m micro-batches, all forwards before all backwards:
-// the slowest stage works on m of them, the others before and behind it on one, sum(t) + (m - 1)
-// max(t) (Huang et al., "GPipe", 2019, section 2.3, for stages of equal length).
+// The time of a pipeline without any waiting, for m micro-batches and all forwards before all
+// backwards. The slowest stage works on m micro-batches, and the others, before and after it, on
+// one: sum(t) + (m - 1) max(t). See Huang et al., "GPipe", 2019, section 2.3, for stages of equal
+// length.
 double ideal_seconds(const std::vector<StageTime>& stages, int64_t micro_batches);
 
 }  // namespace weft::examples

@@ -15,13 +15,13 @@ namespace {
 
 constexpr int64_t kHidden = 128;
 constexpr size_t kMostPlaces = 1 << 16;
-constexpr std::chrono::microseconds kLongestWait{1000};  // of a call for company
-// What an environment that never ends an episode, or observers that are faster than learning, may
-// pile up; more is left out.
+constexpr std::chrono::microseconds kLongestWait{1000};  // of a call for other calls to join
+// Limits for what piles up if an environment never completes an episode, or if observers are faster
+// than learning. The rest is dropped.
 constexpr size_t kLongestEpisode = 10 * CartPole::kLongest;
 constexpr size_t kMostUpdatesWaiting = 20;
 
-// Of states and rewards: with larger ones returns and weights would not stay finite.
+// For states and rewards. With larger numbers returns and weights would not stay finite.
 constexpr float kLargestNumber = 1e6;
 
 [[noreturn]] void refuse(absl::Status status) { throw RpcError(std::move(status)); }
@@ -31,7 +31,7 @@ void check(const char* what, const at::Tensor& tensor, at::ScalarType type, at::
       tensor.is_contiguous() && tensor.is_cpu()) {
     if (type != at::kFloat) return;
     const float* number = tensor.const_data_ptr<float>();
-    const auto* wrong = std::find_if_not(  // what is no number is not below it either
+    const auto* wrong = std::find_if_not(  // NaN must be found too, so not `>`
         number, number + tensor.numel(), [](float x) { return std::abs(x) <= kLargestNumber; });
     if (wrong == number + tensor.numel()) return;
     refuse(absl::InvalidArgumentError(absl::StrCat("an observer's ", what, " hold ", *wrong,
@@ -80,8 +80,8 @@ Agent::Agent(AgentOptions options, std::function<void(const EpisodeProgress::Now
                {.name = "agent",
                 .max_size = options.lockstep > 0 ? options.lockstep : 1024,
                 .max_wait = options.lockstep > 0 ? kUntilFull : kLongestWait,
-                // An observer calls again when it has been answered: wait for all, but for nobody
-                // who is not there.
+                // An observer calls again when it has its answer. So wait for all present
+                // observers, but not for those that are gone.
                 .adaptive = options.lockstep == 0,
                 .join = BatchJoin::kConcatenate}) {
   const at::Generator random = at::detail::createCPUGenerator(options.seed);
@@ -90,7 +90,7 @@ Agent::Agent(AgentOptions options, std::function<void(const EpisodeProgress::Now
   const auto learned = learned_.parameters();
   for (size_t i = 0; i < learned.size(); ++i) {
     const double bound = 1 / std::sqrt(static_cast<double>(i < 2 ? CartPole::kState : kHidden));
-    learned[i].uniform_(-bound, bound, random);  // as torch::nn::Linear begins
+    learned[i].uniform_(-bound, bound, random);  // the initial values of torch::nn::Linear
     acting[i].copy_(learned[i]);
   }
 }
@@ -122,7 +122,7 @@ at::Tensor Agent::act(CallContext& caller, const Observation& o) {
 }
 
 Future<at::Tensor> Agent::act_batched(CallContext& caller, const Observation& o) {
-  // Before it is joined with others, whom its mistakes are not to concern.
+  // Check before the call is joined with others, so that a mistake reaches only this observer.
   check_rewards(o.places, o.rewards, o.ended);
   check_states(o.places, o.states);
   admit(caller.caller(), o.places);
@@ -135,7 +135,7 @@ at::Tensor Agent::act_together(const Observation& o) {
     learn_if_enough();
     return choose(o.places, o.states);
   }
-  // In the order of the places, not of the calls.
+  // Sort by place, so that the result does not depend on the order of the calls.
   const at::Tensor order = o.places.argsort();
   const auto sorted = [&](const at::Tensor& rows) { return rows.index_select(0, order); };
   const at::Tensor places = sorted(o.places);
@@ -194,7 +194,7 @@ at::Tensor Agent::choose(const at::Tensor& places, const at::Tensor& states) {
   const float* left = probabilities.const_data_ptr<float>();
   for (int64_t i = 0; i < rows; ++i) {
     const auto found = trajectories_.find(place[i]);
-    if (found == trajectories_.end()) continue;  // forgotten meanwhile: nobody waits
+    if (found == trajectories_.end()) continue;  // forgotten meanwhile: no caller waits
     Trajectory& trajectory = found->second;
     if (trajectory.actions.size() > trajectory.rewards.size()) {
       trajectory.actions.pop_back();
@@ -217,7 +217,7 @@ void Agent::record(const at::Tensor& places, const at::Tensor& rewards, const at
     const auto found = trajectories_.find(place[i]);
     if (found == trajectories_.end()) continue;
     Trajectory& trajectory = found->second;
-    // The first step of an environment was preceded by no action.
+    // The first observation of an environment has no action before it.
     if (trajectory.rewards.size() == trajectory.actions.size()) continue;
     trajectory.rewards.push_back(rewards.const_data_ptr<float>()[i]);
     if (ended.const_data_ptr<bool>()[i] || trajectory.rewards.size() >= kLongestEpisode) {

@@ -1,12 +1,12 @@
-// The agent: has the policy, chooses actions for all observers and learns from their episodes
+// The agent has the policy, chooses actions for all observers, and learns from their episodes
 // (REINFORCE: Williams, "Simple statistical gradient-following algorithms", 1992).
 //
-// Each environment of each observer is a *place*, a number that is its own in the whole group.
-// Where arrays are named [n], row i of each is about the same place.
+// Each environment of each observer has a number, its *place*, which is unique in the whole group.
+// In arrays of shape [n], row i of each is about the same environment.
 //
 // Thread safety: all methods may be called from any thread. Learning has a thread of its own.
-// Errors: of the observer whose call it is, alone: InvalidArgument (a wrong shape, a place twice, a
-// number beyond a million or none), PermissionDenied (another observer's place), ResourceExhausted
+// Errors: only the calling observer gets them. InvalidArgument (a wrong shape, a place twice, NaN
+// or a number beyond a million), PermissionDenied (another observer's place), ResourceExhausted
 // (too many places).
 #pragma once
 
@@ -28,12 +28,12 @@
 
 namespace weft::examples {
 
-// What happened in each environment since its last action, and what is seen now.
+// The rewards of each environment's last action, and its state now.
 struct Observation {
   at::Tensor places;   // [n] int64
   at::Tensor states;   // [n, 4] float
-  at::Tensor rewards;  // [n] float, for the action before; of an environment's first step: unused
-  at::Tensor ended;    // [n] bool: that action ended an episode, and the state begins another
+  at::Tensor rewards;  // [n] float, for the last action; unused in an environment's first step
+  at::Tensor ended;    // [n] bool: that action completed an episode, and the state begins another
   friend auto weft_fields(Observation& o) {
     return std::tie(o.places, o.states, o.rewards, o.ended);
   }
@@ -41,7 +41,7 @@ struct Observation {
 
 struct Policy : torch::nn::Module {
   Policy();
-  at::Tensor forward(const at::Tensor& states);  // [n, 4] to log-probabilities [n, 2]
+  at::Tensor forward(const at::Tensor& states);  // maps [n, 4] to log-probabilities [n, 2]
 
  private:
   torch::nn::Linear hidden_ = nullptr, output_ = nullptr;
@@ -51,9 +51,10 @@ struct AgentOptions {
   uint64_t seed = 543;
   double learning_rate = 1e-2;
   double gamma = 0.99;
-  size_t steps_per_update = 2000;  // of finished episodes
-  // Observers in lockstep: a batch is one call of each, updates happen between batches, and the
-  // curve is the same each time. 0: batches as calls come, updates beside them.
+  size_t steps_per_update = 2000;  // steps of finished episodes
+  // The number of observers in lockstep: a batch is one call of each, updates run between batches,
+  // and the curve is the same each time. With 0, calls are batched as they arrive, and updates run
+  // beside them.
   size_t lockstep = 0;
 };
 
@@ -63,35 +64,36 @@ class Agent {
                  std::function<void(const EpisodeProgress::Now&)> on_update = {});
   ~Agent();
 
-  // Two calls a step, as in the tutorial that this follows: int64 [n] actions for the states, then
-  // what they earned. An action whose reward never comes is forgotten.
+  // Two calls per step, as in the tutorial: select_action returns int64 [n] actions for the states,
+  // report_reward brings their rewards. If the reward of an action never comes, the action is
+  // forgotten.
   at::Tensor select_action(CallContext& caller, const at::Tensor& places, const at::Tensor& states);
   void report_reward(CallContext& caller, const at::Tensor& places, const at::Tensor& rewards,
                      const at::Tensor& ended);
-  // One call a step: what the last actions earned, and the next ones.
+  // One call per step: it brings the rewards of the last actions and returns the next actions.
   at::Tensor act(CallContext& caller, const Observation& observation);
-  // The same, together with whoever else calls at this time.
+  // The same, batched with the other calls of this time.
   Future<at::Tensor> act_batched(CallContext& caller, const Observation& observation);
 
-  // An observer that is gone: its places, and what it has gone through and not finished.
+  // Call it when an observer is gone. It forgets the observer's places and unfinished episodes.
   void forget(WorkerId observer);
 
-  // What the policy thinks of these states now: [n, 4] to log-probabilities [n, 2].
+  // Runs the current policy: maps [n, 4] states to log-probabilities [n, 2].
   at::Tensor evaluate(const at::Tensor& states);
 
   const EpisodeProgress& progress() const { return progress_; }
   BatchStats batches() const { return batched_.stats(); }
-  // How often actions were chosen, for one observer or for a batch of them, and how long that took.
+  // How often actions were chosen (for one observer or for a batch), and the time that this took.
   struct Choices {
     uint64_t count = 0;
     std::chrono::nanoseconds time{};
   };
   Choices choices() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Why there is no more learning; OK as a rule.
+  // Says why learning has stopped. Normally OK.
   absl::Status status() const;
 
  private:
-  // Of one environment, since its episode began. Of the last action the reward may be missing.
+  // One environment since its episode began. The reward of the last action may be missing.
   struct Trajectory {
     WorkerId observer;
     std::ranlux24_base random;
@@ -99,13 +101,13 @@ class Agent {
     std::vector<int64_t> actions;
     std::vector<float> rewards;
   };
-  struct Episodes {  // that are finished, one after the other
+  struct Episodes {  // finished ones, one after the other
     std::vector<float> states;
     std::vector<int64_t> actions;
-    std::vector<float> returns;  // discounted sums of the rewards that came after
+    std::vector<float> returns;  // discounted sums of the later rewards
   };
 
-  // Makes places for the caller, or throws.
+  // Assigns new places to the caller. Throws if it may not have them.
   void admit(WorkerId caller, const at::Tensor& places) ABSL_LOCKS_EXCLUDED(mutex_);
   at::Tensor choose(const at::Tensor& places, const at::Tensor& states) ABSL_LOCKS_EXCLUDED(mutex_);
   void record(const at::Tensor& places, const at::Tensor& rewards, const at::Tensor& ended)

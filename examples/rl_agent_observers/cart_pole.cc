@@ -8,10 +8,10 @@ namespace {
 
 constexpr double kGravity = 9.8;
 constexpr double kPoleMass = 0.1;
-constexpr double kMass = 1.0 + kPoleMass;  // with the cart's
+constexpr double kMass = 1.0 + kPoleMass;  // with the mass of the cart
 constexpr double kHalfLength = 0.5;
 constexpr double kForce = 10.0;
-constexpr double kTick = 0.02;  // seconds a step
+constexpr double kTick = 0.02;  // seconds per step
 constexpr double kFarthest = 2.4;
 constexpr double kSteepest = 12 * 2 * std::numbers::pi / 360;
 

@@ -1,8 +1,8 @@
 // CartPole-v1: keep a pole upright by pushing the cart that it stands on.
 //
 // The equations are those of Barto, Sutton and Anderson, "Neuronlike adaptive elements that can
-// solve difficult learning control problems" (1983); constants, start and end as in gymnasium's
-// CartPole-v1, which tests/examples compares it with.
+// solve difficult learning control problems" (1983). Constants, start and end are those of
+// gymnasium's CartPole-v1. tests/examples compares with it.
 //
 // Thread safety: none.
 #pragma once
@@ -24,11 +24,11 @@ class CartPole {
 
   explicit CartPole(uint64_t seed) : random_(seed) { begin(); }
 
-  // A new episode: all four uniform in [-0.05, 0.05).
+  // Begins a new episode: all four numbers are uniform in [-0.05, 0.05).
   void begin();
   void begin_at(const State& state);
-  // Each step earns 1. True: this was the episode's last, because the cart is more than 2.4 m from
-  // the middle, the pole more than 12 degrees from upright, or kLongest is reached.
+  // Each step earns 1. Returns true after the last step of the episode: the cart is more than 2.4 m
+  // from the middle, the pole is more than 12 degrees from upright, or kLongest is reached.
   bool step(int64_t action);
 
   const State& state() const { return state_; }

@@ -1,7 +1,9 @@
-// What the agent's main thread waits for: observers that join or go, and runs that end.
+// The queue of events for the agent's main thread: observers that join or go, and runs that
+// complete.
 //
 // Thread safety: all methods may be called from any thread. Blocking: pop, until its deadline.
-// There are as many events at most as observers joined and went and runs were begun.
+// Each observer that joins or goes, and each run, adds at most one event, so the queue has no
+// limit.
 #pragma once
 
 #include <deque>
@@ -22,14 +24,14 @@ class Events {
   struct Event {
     What what;
     WorkerInfo observer;
-    absl::Status status = {};  // of the run; why it is gone
+    absl::Status status = {};  // kRan: the outcome of the run; kGone: why it is gone
   };
   void push(Event event) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     events_.push_back(std::move(event));
     changed_.notify_all();
   }
-  // Nullopt after the deadline.
+  // Returns nullopt after the deadline.
   std::optional<Event> pop(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     while (events_.empty()) {

@@ -1,16 +1,16 @@
 // Reinforcement learning with one agent, which has the policy, and observers, which have the
-// environments: PyTorch's tutorial "Getting Started with Distributed RPC Framework", with an agent
-// that can choose actions for many observers in one forward pass.
+// environments. It follows PyTorch's tutorial "Getting Started with Distributed RPC Framework". In
+// this version the agent can choose actions for many observers in one forward pass.
 //
 //   weft_launch -n 5 --on-failure continue -- rl_agent_observers          (or torchrun --no-python)
 //
-// Rank 0 is the agent, all others are observers. The agent prints a line for each update and at
-// last
+// Rank 0 is the agent, all others are observers. The agent prints a line for each update and at the
+// end
 //
 //   solved CartPole-v1 after 1012 episodes, 201345 steps, 9.8 s: 4 observers, mean batch 3.1
 //
-// An observer that dies is missed, not waited for; one that is started later takes part. README.md
-// says how to try both.
+// If an observer dies, the agent goes on without it. An observer that starts later takes part.
+// README.md says how to try both.
 #include <chrono>
 #include <map>
 #include <stdexcept>

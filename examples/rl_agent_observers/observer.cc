@@ -9,7 +9,7 @@ namespace {
 
 const CallOptions kPatience{.timeout = std::chrono::minutes(1)};
 
-// So that neighbouring seeds and places have nothing in common.
+// Gives environments with neighbouring seeds and places unrelated random numbers.
 uint64_t mixed(uint64_t seed, int64_t place) {
   return (seed * 0x9E3779B97F4A7C15u) ^ (static_cast<uint64_t>(place) * 0xBF58476D1CE4E5B9u);
 }

@@ -1,4 +1,4 @@
-// An observer: has environments, asks the agent what to do in them, and does it.
+// An observer has environments, asks the agent what to do in them, and does it.
 //
 // Thread safety: remote calls run one at a time.
 #pragma once
@@ -20,12 +20,12 @@ enum class CallShape : int64_t {
 
 class Observer {
  public:
-  // Its places are `first_place` and those after it.
+  // Its environments have the places `first_place` and those after it.
   Observer(int64_t first_place, int64_t environments, uint64_t seed);
 
-  // So many steps in each environment. Where the last run stopped, this one goes on. Returns the
-  // microseconds that each wait for an action took, float [steps]. Throws what the agent threw, and
-  // DeadlineExceeded if it does not answer within a minute.
+  // Runs `steps` steps in each environment, and continues where the last run stopped. Returns the
+  // time of each wait for an action in microseconds, float [steps]. Throws what the agent threw,
+  // and DeadlineExceeded if the agent does not answer within a minute.
   at::Tensor run(const RRef<Agent>& agent, CallShape shape, int64_t steps);
 
  private:

@@ -1,5 +1,5 @@
-// Counts episodes, and says when the task is solved: when the last 100 episodes had 475 steps on
-// average, which is how CartPole-v1 defines it.
+// Counts episodes and tells when the task is solved: the last 100 episodes had 475 steps on
+// average, which is the definition of CartPole-v1.
 //
 // Thread safety: all methods may be called from any thread.
 #pragma once
@@ -30,13 +30,13 @@ class EpisodeProgress {
     std::string to_string() const;
   };
 
-  // Told after each update.
+  // `on_update` is called after each update.
   explicit EpisodeProgress(std::function<void(const Now&)> on_update = {});
 
   void episode(int64_t steps) ABSL_LOCKS_EXCLUDED(mutex_);
   void update() ABSL_LOCKS_EXCLUDED(mutex_);
   Now now() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // As it was when the task was solved; nullopt before.
+  // The state when the task was solved. Nullopt before that.
   std::optional<Now> solved() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

@@ -1,7 +1,7 @@
-// The agent's main thread: keeps every observer that is there at work until the task is solved.
+// The agent's main thread: it keeps every live observer at work until the task is solved.
 //
 // Thread safety: one thread. Blocking: run. Errors: RpcError, std::runtime_error (not solved in
-// time; the lockstep has lost an observer).
+// time; an observer of the lockstep is gone).
 #pragma once
 
 #include <chrono>
@@ -23,7 +23,7 @@
 
 namespace weft::examples {
 
-inline constexpr int kMostFailures = 3;  // of a run, before an observer is given up
+inline constexpr int kMostFailures = 3;  // of an observer's runs, before it is given up
 
 struct TrainingOptions {
   CallShape shape = CallShape::kBatched;
@@ -35,7 +35,7 @@ struct TrainingOptions {
   int64_t updates = 0;  // 0: until the task is solved
 };
 
-// One line at a time: updates are told by another thread.
+// Writes a whole line at once, because another thread reports updates.
 inline void say(std::string line) { std::cout << (line += "\n") << std::flush; }
 
 class Training {
@@ -56,7 +56,7 @@ class Training {
     }
     while (!enough() || running_ > 0) {
       const auto event = events_.pop(deadline);
-      if (!event && enough()) break;  // who has not come back by now is not waited for
+      if (!event && enough()) break;  // runs that are not back by now are not waited for
       if (!event) {
         throw std::runtime_error(absl::StrCat("not solved within ", options_.seconds,
                                               " s: ", local_.progress().now().to_string()));
@@ -80,7 +80,7 @@ class Training {
   struct Member {
     WorkerInfo info;
     RRef<Observer> observer;
-    Future<at::Tensor> run = {};  // invalid while it waits for work
+    Future<at::Tensor> run = {};  // invalid while the observer is idle
   };
 
   void handle(const Events::Event& event) {
@@ -88,7 +88,7 @@ class Training {
       case Events::What::kJoined:
         add(event.observer);
         break;
-      case Events::What::kGone: {  // of one that runs the run says so
+      case Events::What::kGone: {  // an observer that runs reports its end through its run
         const auto member = members_.find(event.observer.id);
         if (member != members_.end() && !member->second.run.valid()) {
           miss(event.observer, event.status);
@@ -130,7 +130,7 @@ class Training {
     if (outcome.ok()) return;
     if (const absl::Status standing = worker_.standing(); !standing.ok()) throw RpcError(standing);
     miss(info, outcome);
-    // Alive, it begins anew, unless it fails every time.
+    // If it is alive, it begins anew, unless it fails every time.
     if (!absl::IsUnavailable(outcome) && ++failures_[info.id] < kMostFailures) add(info);
   }
 
@@ -161,7 +161,7 @@ class Training {
   Events& events_;
   const RRef<Agent> agent_;
   Agent& local_;
-  std::map<WorkerId, Member> members_;  // in the order of their ranks, as they first joined
+  std::map<WorkerId, Member> members_;  // by id: in the order of their ranks
   std::map<WorkerId, int> failures_;
   int64_t next_place_ = 0;
   size_t running_ = 0;

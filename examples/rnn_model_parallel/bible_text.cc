@@ -41,7 +41,7 @@ absl::StatusOr<std::string> read_text(const std::string& file) {
       absl::StrCat("cannot read ", file, ", which should have one verse in each line"));
 }
 
-// "Ge1:1 In the" is "In the".
+// Removes the verse's reference: "Ge1:1 In the" becomes "In the".
 std::string without_place(const std::string& line) {
   const size_t space = std::min(line.find(' '), line.size());
   const size_t colon = line.find(':');

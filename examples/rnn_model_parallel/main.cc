@@ -1,12 +1,13 @@
-// A word-level language model whose embedding and decoder live on a parameter server and whose LSTM
-// is the trainer's: the RNN of PyTorch's tutorial "Getting Started with Distributed RPC Framework",
-// on the King James text.
+// A word-level language model on the King James text. Its embedding and decoder live on a parameter
+// server, and the trainer has the LSTM. It is the RNN of PyTorch's tutorial "Getting Started with
+// Distributed RPC Framework".
 //
 //   weft_launch -n 2 -- rnn_model_parallel                 (or torchrun --no-python)
 //
-// Rank 0 is the trainer, rank 1 the parameter server. Words travel to the server, their embeddings
-// come back; the LSTM's outputs travel there with the words that should follow, and the loss comes
-// back: not the scores of 8,547 words for each. Every 20th verse is held out. Prints at last
+// Rank 0 is the trainer, rank 1 the parameter server. The trainer sends words and gets their
+// embeddings. Then it sends the outputs of the LSTM and the words that should follow, and gets the
+// loss. So the scores of 8,547 words for each position do not travel. Every 20th verse is held out.
+// At the end it prints
 //
 //   perplexity 36.5 after 2 epochs, 244 s: unigram 286.4, Kneser-Ney bigram 62.7
 //
@@ -42,17 +43,17 @@ struct Options {
   int64_t verses = 0;
   int64_t epochs = 2;
   int64_t batch = 40;  // texts that are read side by side
-  int64_t bptt = 20;   // tokens that gradients flow back through
+  int64_t bptt = 20;   // the number of tokens through which gradients flow back
   RnnShape shape;
   double learning_rate = 6e-3;
   int64_t log_interval = 200;  // steps between two evaluations
-  int threads = 2;             // of each process: while one computes the other one waits
+  int threads = 2;             // of each process; while one computes the other waits
   uint64_t seed = 1;
 };
 
 constexpr int64_t kTestColumns = 20;
 
-// A text as columns that are read side by side, and what follows each token.
+// A text as columns that are read side by side, and the token that follows each one.
 struct Columns {
   at::Tensor words, targets;  // [length, columns]
 
@@ -181,9 +182,9 @@ int run(int argc, char** argv) {
   worker_options.name = leads ? "trainer" : "ps";
   torch::manual_seed(options.seed);
   Worker worker = Worker::join(std::move(worker_options));
-  at::set_num_threads(options.threads);  // joining sets it to 1
+  at::set_num_threads(options.threads);  // Worker::join sets it to 1
   if (leads) train(options);
-  worker.shutdown();  // the server serves until the trainer has come here
+  worker.shutdown();  // the server serves until the trainer calls it too
   return 0;
 }
 

@@ -45,9 +45,9 @@ double kneser_ney_perplexity(const std::vector<int64_t>& train, const std::vecto
                              int64_t vocabulary) {
   require_bigrams(train, test);
   std::map<Bigram, int64_t> bigrams;
-  std::map<int64_t, int64_t> before;        // how often a token was followed by anything
-  std::map<int64_t, int64_t> followers;     // by how many different tokens
-  std::map<int64_t, int64_t> predecessors;  // and how many different ones came before it
+  std::map<int64_t, int64_t> before;        // how often any token followed it
+  std::map<int64_t, int64_t> followers;     // how many different tokens followed it
+  std::map<int64_t, int64_t> predecessors;  // how many different tokens came before it
   for (size_t i = 1; i < train.size(); ++i) {
     ++before[train[i - 1]];
     if (++bigrams[{train[i - 1], train[i]}] > 1) continue;

@@ -1,9 +1,10 @@
-// A language model in two halves: embedding and decoder on a server, the LSTM where it is used.
+// A language model in two halves: embedding and decoder live on a server, the LSTM with its
+// trainer.
 //
-// Sizes: [steps, columns] are texts that are read side by side, so many tokens of each.
+// Sizes: [steps, columns] are `columns` texts that are read side by side, `steps` tokens of each.
 //
 // Thread safety: an RnnModel belongs to one thread. Blocking: forward, train.
-// Errors: RpcError of the server's forward; of PyTorch's checks for other sizes.
+// Errors: RpcError of the server's forward, and errors of PyTorch's checks for wrong sizes.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +22,13 @@
 namespace weft::examples {
 
 struct RnnShape {
-  int64_t vocabulary = 0;  // tokens that there are
+  int64_t vocabulary = 0;  // the number of different tokens
   int64_t embedding = 128;
   int64_t hidden = 256;
   double dropout = 0.2;
 };
 
-// On the server: [steps, columns] words to [steps, columns, width].
+// On the server: maps [steps, columns] words to [steps, columns, width].
 class EmbeddingTable : public torch::nn::Module {
  public:
   EmbeddingTable(int64_t vocabulary, int64_t width, double dropout) {
@@ -43,7 +44,7 @@ class EmbeddingTable : public torch::nn::Module {
 };
 WEFT_REGISTER_MODULE(EmbeddingTable, int64_t, int64_t, double);
 
-// On the server: [steps, columns, hidden] and the words that follow, to the mean loss.
+// On the server: maps [steps, columns, hidden] and the words that follow to the mean loss.
 class Decoder : public torch::nn::Module {
  public:
   Decoder(int64_t hidden, int64_t vocabulary, double dropout) {
@@ -74,7 +75,8 @@ class RnnModel {
         lstm_(torch::nn::LSTMOptions(shape.embedding, shape.hidden)),
         own_(make_rref(ParameterSet::of(*lstm_))) {}
 
-  // The mean loss of [steps, columns] words and their followers; `state` goes on to the next ones.
+  // Returns the mean loss of [steps, columns] words and the words that follow. `state` is replaced
+  // by the state for the next words.
   at::Tensor forward(const at::Tensor& words, const at::Tensor& targets,
                      std::optional<LstmState>& state) {
     auto [outputs, next] = lstm_->forward(embedding_.forward(words), state);
@@ -88,7 +90,7 @@ class RnnModel {
   const HostedModule<EmbeddingTable>& embedding() const { return embedding_; }
   const HostedModule<Decoder>& decoder() const { return decoder_; }
   const torch::nn::LSTM& lstm() const { return lstm_; }
-  // Of both workers.
+  // The parameters of both workers.
   std::vector<RRef<ParameterSet>> parameters() const {
     return {embedding_.parameters(), decoder_.parameters(), own_};
   }
@@ -97,7 +99,7 @@ class RnnModel {
   HostedModule<EmbeddingTable> embedding_;
   HostedModule<Decoder> decoder_;
   torch::nn::LSTM lstm_;
-  RRef<ParameterSet> own_;  // the LSTM's
+  RRef<ParameterSet> own_;  // the parameters of the LSTM
 };
 
 }  // namespace weft::examples

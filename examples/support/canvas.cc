@@ -9,7 +9,7 @@
 namespace weft::examples {
 namespace {
 
-constexpr int kScale = 3;  // shapes are drawn this much larger
+constexpr int kScale = 3;  // the large image is this much larger than the picture
 
 int scaled(double value) { return static_cast<int>(std::lround(value * kScale)); }
 
@@ -112,7 +112,7 @@ std::vector<double> axis_ticks(double low, double high, int wanted) {
   const double share = rough / power;
   const double step = power * (share <= 1 ? 1 : share <= 2 ? 2 : share <= 5 ? 5 : 10);
   std::vector<double> ticks;
-  // Counted, not added up: rounding errors would make 0.30000000000000004.
+  // Multiplied, not added up: rounding errors would make 0.30000000000000004.
   for (double i = std::ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; ++i) {
     ticks.push_back(i == 0 ? 0 : i * step);  // never -0
   }

@@ -1,9 +1,9 @@
-// A picture that is drawn with lines, boxes and text, and saved as PNG, by libgd.
+// Draws a picture with lines, boxes and text, and gives it as PNG. It uses libgd.
 //
-// Positions are pixels from the upper left corner, and may lie between two. Shapes are drawn at
-// three times the size and scaled down; text stands above them, in DejaVu Sans where fontconfig
-// finds it (libgd's Debian package brings it), else in libgd's own small font. Colours are
-// 0xRRGGBB.
+// Positions are pixels from the upper left corner, and need not be whole. Shapes are drawn at three
+// times the size and then scaled down. Text lies on top of them. Its font is DejaVu Sans if
+// fontconfig finds it (libgd's Debian package brings it), otherwise libgd's own small font. Colours
+// are 0xRRGGBB.
 //
 // Thread safety: belongs to one thread.
 #pragma once
@@ -32,29 +32,29 @@ enum class Align { kLeft, kCentre, kRight };
 
 class Canvas {
  public:
-  // White. ResourceExhausted if there is no memory for it.
+  // Makes a white picture. ResourceExhausted if there is no memory for it.
   static absl::StatusOr<Canvas> make(int width, int height);
 
   void line(double x0, double y0, double x1, double y1, int color, double width = 1);
   void disc(double x, double y, double diameter, int color);
   void box(double left, double top, double right, double bottom, int color);  // filled
   void frame(double left, double top, double right, double bottom, int color);
-  // What is drawn from now on ends at these edges.
+  // Shapes drawn after this call are cut at these edges.
   void clip(double left, double top, double right, double bottom);
   void clip_nothing();
 
   struct Font {
     double size = 10;  // in points
     bool bold = false;
-    double angle = 0;  // against the clock, in radians
+    double angle = 0;  // counterclockwise, in radians
   };
-  // With its middle at height y.
+  // The middle of the text is at height y.
   void text(std::string text, double x, double y, Align align, int color) {
     this->text(std::move(text), x, y, align, color, Font{});
   }
   void text(std::string text, double x, double y, Align align, int color, Font font);
 
-  // The bytes of a file. ResourceExhausted.
+  // Returns the bytes of a PNG file. ResourceExhausted if there is no memory.
   absl::StatusOr<std::string> png() const;
 
  private:

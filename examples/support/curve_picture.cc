@@ -90,7 +90,7 @@ void write_labels(Canvas& canvas, const Panel& panel) {
                 Align::kRight, kGrey);
   }
   for (const double tick : axis_ticks(0, panel.last_x, 5)) {
-    if (tick != std::floor(tick)) continue;  // there is no half step
+    if (tick != std::floor(tick)) continue;  // only whole steps exist
     const double x = x_of(panel, tick);
     canvas.line(x, bottom, x, bottom + 5, kFrame);
     canvas.text(with_commas(std::llround(tick)), x, bottom + 17, Align::kCentre, kGrey);
@@ -112,8 +112,8 @@ void write_labels(Canvas& canvas, const Panel& panel) {
   }
 }
 
-// Each value a mean over its neighbours on both sides, fewer of them near the ends: unlike a mean
-// over the past, it does not trail behind a falling curve.
+// Replaces each value by a mean over its neighbours on both sides, fewer of them near the ends.
+// Unlike a mean over the past, it does not lag behind a falling curve.
 std::vector<Point> smoothed(const std::vector<Point>& points) {
   const size_t reach = std::max<size_t>(2, points.size() / 40);
   std::vector<double> sums(points.size() + 1, 0.0);
@@ -139,7 +139,7 @@ Panel loss_panel(const std::vector<CurvePoint>& points) {
   std::vector<double> sorted;
   for (const Point& point : measured) sorted.push_back(point.y);
   std::sort(sorted.begin(), sorted.end());
-  // A first value far above the rest would press the curve flat: the top is a quantile's.
+  // The top is a quantile, because a first value far above the rest would press the curve flat.
   const double top = sorted[static_cast<size_t>(0.99 * static_cast<double>(sorted.size() - 1))];
   panel.low = std::min(0.0, sorted.front());
   panel.high = std::max(1.08 * top, panel.low + 1e-3);

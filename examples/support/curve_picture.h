@@ -11,7 +11,7 @@
 
 namespace weft::examples {
 
-// The bytes of a PNG file of 1200 x 480 pixels. ResourceExhausted if there is no memory for it.
+// Returns the bytes of a PNG file of 1200 x 480 pixels. ResourceExhausted if there is no memory.
 absl::StatusOr<std::string> draw_curves(const std::string& title,
                                         const std::vector<CurvePoint>& points);
 

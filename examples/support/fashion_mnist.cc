@@ -14,7 +14,7 @@
 namespace weft::examples {
 namespace {
 
-// Over the 60,000 training pictures, values scaled to 0..1.
+// Computed over the 60,000 training pictures, with values scaled to 0..1.
 constexpr double kMean = 0.2860;
 constexpr double kDeviation = 0.3530;
 

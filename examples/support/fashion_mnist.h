@@ -1,6 +1,6 @@
 // Fashion-MNIST: 60,000 training and 10,000 test pictures of clothes, 28 x 28, in ten classes.
 //
-// The data come from Debian's package `dataset-fashion-mnist`; another folder with the same four
+// The data come from Debian's package `dataset-fashion-mnist`. Another folder with the same four
 // files works too, also with fewer pictures.
 //
 // Thread safety: plain functions and values.
@@ -33,10 +33,11 @@ struct FashionMnist {
   LabelledImages test;
 };
 
-// Of each half the first `limit` pictures; 0: all.
+// Loads the first `limit` pictures of each half; 0: all.
 absl::StatusOr<FashionMnist> load_fashion_mnist(const std::string& folder = kFashionMnistFolder,
                                                 int64_t limit = 0);
-// One half alone: a server needs no training pictures, a trainer that does not evaluate no others.
+// Loads one half alone: a server needs no training pictures, and a trainer that does not evaluate
+// needs no test pictures.
 absl::StatusOr<LabelledImages> load_fashion_mnist_part(const std::string& folder, bool train,
                                                        int64_t limit = 0);
 
@@ -46,7 +47,7 @@ struct Batch {
 };
 
 Batch make_batch(const LabelledImages& data, const std::vector<int64_t>& indices);
-// Rows begin .. end-1, in their order; for evaluation.
+// Rows begin .. end-1 in their order, for evaluation.
 Batch make_batch(const LabelledImages& data, int64_t begin, int64_t end);
 
 }  // namespace weft::examples

@@ -37,7 +37,7 @@ class GzReader {
     WEFT_RETURN_IF_ERROR(read(b, 4));
     return uint32_t{b[0]} << 24 | uint32_t{b[1]} << 16 | uint32_t{b[2]} << 8 | b[3];
   }
-  // Reading past the last value is also what makes zlib compare the checksum.
+  // Reading past the last value also makes zlib compare the checksum.
   absl::Status expect_end() {
     uint8_t extra;
     const int got = ::gzread(file_, &extra, 1);
@@ -80,7 +80,7 @@ absl::StatusOr<IdxFile> read_idx_file(const std::string& path, int dimensions) {
     }
     count *= size;
   }
-  // As values really come: a header of sixteen bytes can promise a gigabyte.
+  // Memory grows with the values that arrive, because a header of 16 bytes can promise a gigabyte.
   while (file.values.size() < count) {
     const size_t have = file.values.size();
     file.values.resize(std::min(count, have + kStep));

@@ -1,4 +1,4 @@
-// Throws what has failed as an RpcError, which run_main shows before it ends the program.
+// Throws an error status as an RpcError. run_main shows it before the program exits.
 //
 // Thread safety: plain functions.
 #pragma once

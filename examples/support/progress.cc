@@ -42,7 +42,8 @@ bool locale_is_utf8() {
   return false;
 }
 
-// weft_launch reads its processes' output from pipes and says how wide the terminal behind it is.
+// weft_launch reads the output of its processes from pipes. It sets this variable to the width of
+// its terminal.
 constexpr const char* kLauncherColumns = "WEFT_TERMINAL_COLUMNS";
 
 int stdout_columns() {
@@ -100,7 +101,7 @@ void Progress::update(int64_t done, std::string note) {
   note_ = std::move(note);
   up_to_date_ = false;
   const TimePoint now = clock_.now();
-  if (done_ < before) samples_ = {{now, done_}};  // work was lost
+  if (done_ < before) samples_ = {{now, done_}};  // work was lost, so the rate begins anew
   if (now - samples_.back().when >= kSampleSpacing) samples_.push_back({now, done_});
   while (samples_.size() > 2 && now - samples_[1].when >= kRateWindow) samples_.pop_front();
   const Nanoseconds interval = options_.terminal ? kRedraw : options_.line_interval;
@@ -141,7 +142,7 @@ double Progress::rate() const {
   return elapsed <= 0 ? 0 : static_cast<double>(done_ - samples_.front().done) / elapsed;
 }
 
-// Rate, remaining time and note: what may be cut when the line is too long.
+// Rate, remaining time and note. These are cut when the line is too long.
 std::string Progress::numbers(const char* separator) const {
   std::vector<std::string> parts;
   const double per_second = rate();
@@ -172,8 +173,8 @@ std::string Progress::bar_line() const {
                                      with_commas(done_), with_commas(options_.total));
   if (const std::string rest = numbers("  "); !rest.empty()) absl::StrAppend(&tail, "  ", rest);
 
-  // The last column stays free: some terminals wrap when it is written. Labels and notes are ASCII,
-  // one column a byte.
+  // The last column stays free, because some terminals wrap when it is written. Labels and notes
+  // are ASCII, one column per byte.
   const int columns = std::max(options_.columns() - 1, 1);
   const int room = columns - static_cast<int>(head.size() + tail.size());
   if (room < kSmallestBar) return absl::StrCat(head, tail).substr(0, columns);

@@ -1,11 +1,11 @@
-// Shows how far a long job is: a bar on a terminal, now and then a plain line elsewhere.
+// Shows how far a long job is: a bar on a terminal, otherwise a plain line now and then.
 //
-//   terminal   train ━━━━━━━━━━━━━━━━────────────  52%  31,200/60,000  5,210 images/s  0:05 left
-//   loss 0.312 file       train 31,200/60,000 (52%), 5,210 images/s, 0:05 left, loss 0.312
+//   terminal   train ━━━━━━━━━━────────  52%  31,200/60,000  5,210 images/s  0:05 left  loss 0.312
+//   file       train 31,200/60,000 (52%), 5,210 images/s, 0:05 left, loss 0.312
 //
-// The bar takes one line, never more columns than the terminal has, and is redrawn at most ten
-// times a second. Colour is left out when NO_COLOR is set, the line's characters are plain ASCII
-// when the locale is not UTF-8.
+// The bar takes one line, never more columns than the terminal has. It is redrawn at most ten times
+// a second. If NO_COLOR is set, there is no colour. If the locale is not UTF-8, the characters of
+// the line are plain ASCII.
 //
 // Thread safety: belongs to one thread. Lifetime: the clock outlives the bar.
 #pragma once
@@ -26,8 +26,8 @@ class Progress {
   struct Options {
     std::string label;
     std::string unit = "images";
-    int64_t total = 0;  // what 100 % is
-    int64_t start = 0;  // done before, by an earlier run: not part of the rate
+    int64_t total = 0;  // the amount that is 100 %
+    int64_t start = 0;  // done by an earlier run: not part of the rate
 
     bool terminal = false;
     bool color = false;
@@ -35,7 +35,7 @@ class Progress {
     std::function<int()> columns = [] { return 80; };     // asked at every redraw
     Nanoseconds line_interval = std::chrono::seconds(5);  // without a terminal
 
-    // How standard output wants it: terminal, width, NO_COLOR and locale.
+    // The options for standard output: terminal, width, NO_COLOR and locale.
     static Options for_stdout(std::string label, int64_t total);
   };
   using Sink = std::function<void(std::string_view)>;
@@ -47,11 +47,11 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
   ~Progress();  // finishes
 
-  // `note` stands behind the numbers: "loss 0.31".
+  // `note` follows the numbers: "loss 0.31".
   void update(int64_t done, std::string note = "");
-  // A line of its own above the bar.
+  // Prints a line of its own above the bar.
   void print(std::string_view line);
-  // Shows the last state and leaves the line. Later updates do nothing.
+  // Shows the last state and ends the line. Later updates do nothing.
   void finish();
 
  private:
@@ -73,7 +73,7 @@ class Progress {
   std::string note_;
   std::deque<Sample> samples_;
   TimePoint shown_at_;
-  bool bar_is_up_ = false;  // the cursor stands in a drawn bar
+  bool bar_is_up_ = false;  // the cursor is in a drawn bar
   bool up_to_date_ = false;
   bool finished_ = false;
 };

@@ -10,8 +10,8 @@
 namespace weft::examples {
 namespace {
 
-// A number below `bound`, each equally likely. std::uniform_int_distribution gives other numbers in
-// other standard libraries; trainers on different machines must agree.
+// Returns a number below `bound`; all are equally likely. std::uniform_int_distribution differs
+// between standard libraries, but trainers on different machines must agree.
 uint64_t below(uint64_t bound, std::mt19937_64& random) {
   const uint64_t biased = (~bound + 1) % bound;  // 2^64 mod bound
   uint64_t value = random();

@@ -1,8 +1,8 @@
 // Deals the samples of a data set to several trainers, in a new random order every epoch.
 //
-// The order of epoch e depends on (seed, e) alone, so trainers that never speak to each other hold
-// disjoint shards, and a resumed run goes on exactly where it stood. All shards have equal length;
-// the `size % shards` samples left over sit out, other ones every epoch.
+// The order of epoch e depends only on (seed, e). So trainers hold disjoint shards without any
+// message, and a resumed run continues exactly where it stood. All shards have equal length. In
+// each epoch `size % shards` samples are left out, other ones every time.
 //
 // Thread safety: belongs to one thread.
 #pragma once
@@ -25,17 +25,17 @@ class ShardedSampler {
 
     absl::Status validate() const;
   };
-  // The batch that `next` gives next. `step` counts from 0 within the epoch.
+  // The position of the batch that `next` returns next. `step` counts from 0 within the epoch.
   struct Position {
     int64_t epoch = 0;
     int64_t step = 0;
     friend bool operator==(const Position&, const Position&) = default;
   };
 
-  explicit ShardedSampler(const Options& options);  // valid ones
+  explicit ShardedSampler(const Options& options);  // `options` must be valid
 
   int64_t steps_per_epoch() const;  // equal for all shards
-  // Indices of the next batch; the last one of an epoch may be smaller, then the next epoch begins.
+  // Returns the indices of the next batch. The last batch of an epoch may be smaller.
   std::vector<int64_t> next();
 
   Position position() const { return position_; }

@@ -4,16 +4,18 @@
 //   auto [values, indices] = weft::rpc_sync(
 //       "worker1", weft::aten<std::tuple<at::Tensor, at::Tensor>>("aten::sort"), a);
 //
-// rref/aten.h has `remote`, which leaves the result there.
+// rref/aten.h has `remote`, which leaves the result on the callee.
 //
-// The callee runs what WorkerOptions::allow_operators names there: nothing by default. Operators
-// that take paths, generators or storage are refused always. Arguments stand in the order of the
-// operator's schema; those left out at the end have its defaults. Under a context gradients flow
-// through it as through any function that computes with tensors.
+// The callee runs only the operators that its WorkerOptions::allow_operators names; by default
+// there are none. Operators that take paths, generators or storage are always refused. Arguments
+// are in the order of the operator's schema. Arguments that are left out at the end have the
+// schema's defaults. Under a context, gradients flow through the operator as through any function
+// that computes with tensors.
 //
-// Thread safety: as the verbs (verbs.h).
-// Errors: PermissionDenied (not allowed there) and InvalidArgument (the arguments do not fit its
-// schema), both not executed; Unknown, what the operator threw; Internal, it gives another type.
+// Thread safety, blocking: as for the verbs (verbs.h).
+// Errors: PermissionDenied (the callee does not allow the operator) and InvalidArgument (the
+// arguments do not fit its schema), both not executed. Unknown: the operator threw. Internal: the
+// result has another type than R.
 #pragma once
 
 #include <optional>
@@ -33,8 +35,8 @@
 
 namespace weft {
 
-// An operator by name and overload; R is what it gives: a tensor, a number, a bool, a string, a
-// list of tensors or of numbers, a std::tuple of these, or void. The name outlives the call.
+// An operator by its name and overload. R is its result type: a tensor, a number, a bool, a string,
+// a list of tensors or of numbers, a std::tuple of these, or void. The name must outlive the call.
 template <class R>
 struct AtenOperator {
   std::string_view name;
@@ -44,7 +46,7 @@ constexpr AtenOperator<R> aten(std::string_view name) {
   return {name};
 }
 
-// What an operator can take and give. Dtypes, layouts and memory formats are their numbers.
+// An argument or a result of an operator. Dtypes, layouts and memory formats are their numbers.
 struct AtenValue {
   using Any = std::variant<std::monostate, at::Tensor, bool, int64_t, double, std::string,
                            std::vector<int64_t>, std::vector<double>, std::vector<bool>,
@@ -81,7 +83,7 @@ Outgoing open_aten_call(const Destination& to, std::string_view name,
                         std::vector<AtenValue> arguments);
 absl::Status other_aten_result(const ReplyContext& context, std::string_view name, size_t given);
 
-// Makes a result of type R from what the operator gave; false if that is something else.
+// Converts the results of an operator to the type R. `fits` is false if they have another type.
 template <class R>
 struct AtenResult {
   static bool fits(const std::vector<AtenValue>& values) {
@@ -110,7 +112,7 @@ struct AtenResult<std::tuple<R...>> {
   }
 };
 
-// What `remote` may make an object of: the callee has these types, and no others.
+// Whether `remote` can make an object of type R: the callee supports only these types.
 inline constexpr size_t kMostTensorsOfAnObject = 8;
 template <class R>
 inline constexpr bool kAtenObject =

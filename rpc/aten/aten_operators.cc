@@ -19,7 +19,8 @@ namespace {
 using c10::IValue;
 using c10::TypeKind;
 
-// By full name, "aten::add.Tensor". LibTorch keeps its operators for ever.
+// The key is the full name, "aten::add.Tensor". LibTorch never removes its operators, so the
+// handles stay valid.
 using Operators = absl::flat_hash_map<std::string, c10::OperatorHandle>;
 
 std::optional<c10::OperatorHandle> find_operator(const std::string& name) {
@@ -36,11 +37,11 @@ bool mentions(const c10::Type& type, TypeKind kind) {
   return false;
 }
 
-// Why nobody may allow an operator; empty if somebody may.
+// The reason why a worker must not allow an operator; empty if it may.
 std::string refused_because(const c10::FunctionSchema& schema) {
   if (!absl::StartsWith(schema.name(), "aten::")) return "is no operator of ATen";
   for (const c10::Argument& argument : schema.arguments()) {
-    // Declared types: the dynamic one of a dtype or layout is a number.
+    // The declared type, because the dynamic type of a dtype or a layout is a number.
     const c10::Type& type = *argument.real_type();
     if (mentions(type, TypeKind::GeneratorType)) return "takes a generator";
     if (mentions(type, TypeKind::StorageType)) return "takes a storage";
@@ -66,7 +67,7 @@ std::optional<IValue> number_below(const int64_t* number, int64_t end) {
   return IValue(*number);
 }
 
-// The value as the declared type; nothing if it is none.
+// Converts the value to the declared type; nullopt if it does not fit.
 std::optional<IValue> convert(AtenValue& value, const c10::Argument& argument,
                               const c10::Type& type) {
   const auto given = [&]<class T>(T*) { return std::get_if<T>(&value.any); };
@@ -84,7 +85,7 @@ std::optional<IValue> convert(AtenValue& value, const c10::Argument& argument,
     case TypeKind::SymIntType:
       if (integer != nullptr) return IValue(*integer);
       return std::nullopt;
-    // Kernels trust these to be one of their enum.
+    // Kernels do not check these numbers, so only values of the enum may pass.
     case TypeKind::ScalarTypeType:
       return number_below(integer, static_cast<int64_t>(c10::ScalarType::NumOptions));
     case TypeKind::LayoutType:
@@ -116,7 +117,7 @@ std::optional<IValue> convert(AtenValue& value, const c10::Argument& argument,
     case TypeKind::IntType:
     case TypeKind::SymIntType:
       if (auto* list = std::get_if<std::vector<int64_t>>(&value.any)) return IValue(*list);
-      // "int[2] stride": one number stands for both.
+      // For a parameter "int[2] stride", one number means both.
       if (integer != nullptr && argument.N().value_or(0) > 0) {
         return IValue(std::vector<int64_t>(static_cast<size_t>(*argument.N()), *integer));
       }
@@ -195,7 +196,8 @@ Object tuple_object(std::vector<AtenValue>& values, std::index_sequence<i...>) {
   return make_object(std::make_tuple(tensor(i)...));
 }
 
-// What `remote` makes of results: the types of kAtenObject. Without a type if it is none of them.
+// Makes the object of a `remote` call from results of the types of kAtenObject. The object has no
+// type if the results have other types.
 Object object_of(std::vector<AtenValue>& values) {
   if (values.empty()) return {nullptr, &type_info_of<void>()};
   if (values.size() == 1) {

@@ -13,11 +13,12 @@
 
 namespace weft::rpc_internal {
 
-// The function that runs them: its name on the wire.
+// The wire name of the function that runs the operators.
 inline constexpr std::string_view kAtenFunction = "weft.aten";
 
-// The entry that every worker has, with what it allows. InvalidArgument lists every name that is no
-// operator ("aten::add.Tensor") or is refused always: those that take paths, generators or storage.
+// Adds this function, with the operators that the worker allows. InvalidArgument lists each name
+// that is no operator ("aten::add.Tensor"), and each operator that is always refused because it
+// takes paths, generators or storage.
 absl::Status add_operators(const std::vector<std::string>& allowed, RegistryBuilder& registry);
 
 }  // namespace weft::rpc_internal

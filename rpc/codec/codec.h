@@ -1,16 +1,18 @@
-// How a value of type T travels: Codec<T> writes it, reads it and spells its schema.
+// Codec<T> encodes and decodes a value of type T and describes its schema.
 //
-// Sendable are scalars (bool is one byte, 0 or 1), enums, strings, tensors, std::chrono durations,
-// the containers of codec_containers.h, RRef<T> (rref/rref.h), whatever is shaped like a protobuf
-// message, and structs that name their fields where argument-dependent lookup finds it:
+// These types can be sent: scalars (bool is one byte, 0 or 1), enums, strings, tensors, std::chrono
+// durations, the containers of codec_containers.h, RRef<T> (rref/rref.h) and protobuf messages. So
+// can structs with a function weft_fields that argument-dependent lookup finds:
 //
 //   struct Batch { at::Tensor x; std::vector<int64_t> labels; };
 //   inline auto weft_fields(Batch& b) { return std::tie(b.x, b.labels); }
 //
-// Anything else gets a specialisation by hand, with the three functions that the ones below have.
-// Decoding never throws: it fails the Reader and returns any value.
-// Thread safety: stateless.
-// Wire: little-endian; every value takes at least one byte.
+// For other types, specialise Codec with the three functions that the specialisations below have.
+//
+// Thread safety: codecs have no state.
+// Errors: if the bytes are wrong, `decode` fails the Reader and returns any value instead of
+// throwing.
+// Wire: little-endian. Each value takes at least one byte.
 #pragma once
 
 #include <chrono>
@@ -30,17 +32,17 @@ namespace weft {
 template <class T>
 struct Codec;
 
-// True if values of type T can be arguments, results and fields.
+// Whether values of type T can be arguments, results and fields.
 template <class T>
 inline constexpr bool kSendable = requires {
   sizeof(Codec<T>);
 };
 
-// bool, and the numbers whose bytes mean the same to every worker.
+// bool, and the number types whose bytes have the same meaning on each worker.
 template <class T>
 concept Scalar = std::is_same_v<T, bool> ||
     (std::is_arithmetic_v<T> && !std::is_same_v<T, long double> && !std::is_same_v<T, wchar_t>);
-// Scalars of which many are copied at once.
+// Scalars whose lists are copied as one block.
 template <class T>
 concept BulkScalar = Scalar<T> && !std::is_same_v<T, bool>;
 
@@ -49,7 +51,7 @@ concept HasFields = std::is_class_v<T> && requires(T& value) {
   weft_fields(value);
 };
 
-// What google::protobuf::MessageLite offers; its header is not needed.
+// The functions of google::protobuf::MessageLite that a codec needs, so that its header is not.
 template <class T>
 concept ProtobufLike = std::is_default_constructible_v<T> &&
     requires(const T& message, T& target, std::string* text, const void* data) {
@@ -73,7 +75,7 @@ constexpr std::string_view scalar_name() {
   }
 }
 
-// Stands between a struct and its fields so that a field without a codec names its struct.
+// The codec of a struct's field. If the field has no codec, the compile error names the struct too.
 template <class Field, class Struct, size_t number>
 struct CheckedCodec : Codec<Field> {};
 template <class Field, class Struct, size_t number>
@@ -111,7 +113,7 @@ struct Codec<T> {
   static void schema(SchemaBuilder& schema) { schema.text(rpc_internal::scalar_name<T>()); }
 };
 
-// An enum travels as its underlying number; numbers without a name are let through.
+// An enum travels as its underlying number. Numbers without an enumerator are accepted.
 template <class T>
 requires std::is_enum_v<T>
 struct Codec<T> {
@@ -135,7 +137,7 @@ struct Codec<std::string> {
 
 template <>
 struct Codec<at::Tensor> {
-  // By value: a tensor that the caller gave away is not held here while it is under way.
+  // By value, so that a tensor that the caller moved in gets no second holder here.
   static void encode(Writer& writer, at::Tensor value) { writer.tensor(std::move(value)); }
   static at::Tensor decode(Reader& reader) { return reader.tensor(); }
   static void schema(SchemaBuilder& schema) { schema.text("tensor"); }
@@ -166,7 +168,7 @@ struct Codec<T> {
 
   static void encode(Writer& writer, const T& value) {
     if constexpr (kFields == 0) writer.scalar(uint8_t{0});
-    // weft_fields is written once, for reading and writing; here its references are only read.
+    // const_cast, because a struct has one weft_fields for reading and writing. Here it only reads.
     Fields fields = weft_fields(const_cast<T&>(value));
     [&]<size_t... i>(std::index_sequence<i...>) {
       (FieldCodec<i>::encode(writer, std::get<i>(fields)), ...);

@@ -1,7 +1,7 @@
-// Codecs of the standard containers; included by codec.h.
+// Codecs of the standard containers. codec.h includes this header.
 //
-// A list is a count and its elements, numbers in one block. Decoding grows a container only as its
-// elements are really there, and charges their memory to the message's budget.
+// A list is a count and its elements; numbers are one block. The memory of decoded elements is
+// charged to the message's budget (Reader::charge), so a false count cannot allocate much.
 #pragma once
 
 #include <array>
@@ -22,12 +22,12 @@
 namespace weft {
 namespace rpc_internal {
 
-// Appends `count` and the bytes; the element's size is part of the schema.
+// Appends `count` and the bytes. The size of an element does not travel: the schema has its type.
 void encode_block(Writer& writer, const void* data, size_t count, size_t element_size);
-// The count of a block whose bytes are all there; 0 if they are not.
+// Reads the count of a block; 0, and failed, if the message has fewer bytes.
 size_t decode_block_count(Reader& reader, size_t element_size);
 
-// The count of a list of elements that take `element_size` bytes of memory each.
+// Reads the count of a list and charges `element_size` bytes of memory per element.
 inline size_t decode_count(Reader& reader, size_t element_size) {
   const size_t count = reader.count();
   return reader.charge(count, element_size) ? count : 0;
@@ -103,7 +103,7 @@ struct Codec<std::array<T, size>> {
 
 namespace rpc_internal {
 
-// The four associative containers differ in name only.
+// The codecs of the two maps differ only in their names in the schema. So do those of the sets.
 template <class Map>
 struct MapCodec {
   using Key = typename Map::key_type;
@@ -189,7 +189,7 @@ requires(kSendable<T>&&...) struct Codec<std::tuple<T...>> {
   }
   static std::tuple<T...> decode(Reader& reader) {
     if constexpr (sizeof...(T) == 0) reader.scalar<uint8_t>();
-    return std::tuple<T...>{Codec<T>::decode(reader)...};  // braces: in this order
+    return std::tuple<T...>{Codec<T>::decode(reader)...};  // braces evaluate from left to right
   }
   static void schema(SchemaBuilder& schema) {
     schema.text("(", "tuple<");

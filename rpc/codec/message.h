@@ -1,13 +1,13 @@
-// Values on their way over the wire: bytes, and beside them the tensors and references that the
-// bytes mention in order.
+// The encoded values of one message: bytes, and the tensors and references that the bytes mention,
+// in order.
 //
-// A Writer is filled by Codec<T>::encode and read back, at the other end, through a Reader. Both
-// fail softly: the first error sticks, later operations do nothing, and the user of either checks
-// once at the end.
+// Codec<T>::encode fills a Writer, and Codec<T>::decode reads a Reader at the other end.
 //
-// Thread safety: none; each belongs to one call.
-// Wire: little-endian, unpadded. Every value takes at least one byte, so that a count that exceeds
-// the bytes left is always a lie and is refused before anything is allocated.
+// Thread safety: none. Each object belongs to one call.
+// Errors: the first error stays in `status`. A Reader does nothing after it. The user of a Writer
+// or a Reader checks the status once, after the last operation.
+// Wire: little-endian, without padding. Each value takes at least one byte. So a count that exceeds
+// the bytes that are left is false, and is refused before anything is allocated.
 #pragma once
 
 #include <cstring>
@@ -24,13 +24,13 @@
 
 namespace weft {
 
-// A reference inside a message, known here only as something that is kept alive. RRef<T>'s codec
-// (rref/rref.h) is the one that knows more.
+// A reference inside a message, without its type. It keeps the reference alive; only the codec of
+// RRef<T> (rref/rref.h) knows its contents.
 class AnyReference {
  public:
   virtual ~AnyReference() = default;
 };
-using AnyReferencePtr = std::shared_ptr<AnyReference>;  // shared by every copy of the RRef
+using AnyReferencePtr = std::shared_ptr<AnyReference>;  // shared by all copies of the RRef
 
 class Writer {
  public:
@@ -42,7 +42,7 @@ class Writer {
     scalar(static_cast<uint64_t>(value.size()));
     bytes(value.data(), value.size());
   }
-  // Any tensor of any layout; undefined ones too. Takes one byte of the body.
+  // Accepts tensors of any layout, and undefined ones. Takes one byte of the body.
   void tensor(at::Tensor value) {
     scalar(uint8_t{1});
     tensors_.push_back(std::move(value));
@@ -69,9 +69,9 @@ class Writer {
 
 class Reader {
  public:
-  // How deeply values may nest; deeper input is refused.
+  // The greatest depth to which structs may nest.
   static constexpr int kMaxDepth = 64;
-  // What decoded containers may take: this, and so much for each byte of the message.
+  // The memory budget of decoded containers: kFreeMemory, and kMemoryPerByte per byte of the body.
   static constexpr size_t kFreeMemory = size_t{1} << 20;
   static constexpr size_t kMemoryPerByte = 64;
 
@@ -88,7 +88,7 @@ class Reader {
   }
   size_t remaining() const { return body_.size() - position_; }
 
-  // False (and failed) if fewer bytes are left.
+  // False, and failed, if fewer bytes are left.
   bool bytes(void* data, size_t size) {
     if (!ok() || size > remaining()) {
       fail("the message ends inside a value");
@@ -104,7 +104,7 @@ class Reader {
     bytes(&value, sizeof(value));
     return value;
   }
-  // A view into the message, valid as long as this Reader.
+  // Returns a view into the message, which is valid as long as this Reader.
   std::string_view text() {
     const uint64_t size = scalar<uint64_t>();
     if (!ok() || size > remaining()) {
@@ -115,7 +115,7 @@ class Reader {
     position_ += size;
     return view;
   }
-  // The number of elements that follow; fails if they cannot fit in what is left.
+  // Reads the number of elements that follow. Fails if fewer bytes than that are left.
   size_t count() {
     const uint64_t count = scalar<uint64_t>();
     if (!ok() || count > remaining()) {
@@ -138,7 +138,7 @@ class Reader {
     }
     return std::move(references_[next_reference_++]);
   }
-  // OK if everything was read and nothing is left over.
+  // OK if nothing has failed and the whole message was read.
   absl::Status finish() {
     if (ok() && (remaining() != 0 || next_tensor_ != tensors_.size() ||
                  next_reference_ != references_.size())) {
@@ -147,8 +147,8 @@ class Reader {
     return status_;
   }
 
-  // Pays for memory that `count` elements of `size` bytes take once decoded. False (and failed) if
-  // the message asks for far more than its own bytes justify.
+  // Charges the budget for `count` decoded elements of `size` bytes each. False, and failed, if the
+  // message would take more than its budget.
   bool charge(size_t count, size_t size) {
     const size_t budget = kFreeMemory + kMemoryPerByte * body_.size();
     if (ok() && count <= (budget - charged_) / size) {

@@ -1,7 +1,6 @@
-// A value of any type that stays with its owner, and what may be done with it without knowing the
-// type.
+// Holds a value of any type on its owner, with the operations that need not know the type.
 //
-// Thread safety: a TypeInfo is immutable; the value's own rules hold for the value.
+// Thread safety: a TypeInfo is immutable after static initialisation. The value has its own rules.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +12,14 @@ namespace weft {
 
 class Writer;
 
-// One static object per type, compared by hash (addresses differ between shared libraries).
+// Describes a type. There is one static object per type. Compare by hash, because shared libraries
+// have different addresses for one type.
 struct TypeInfo {
   uint64_t hash = 0;
   std::string name;
-  // Writes the value for to_here(); null for types that cannot be sent.
+  // Writes the value, for to_here(). Null: the type cannot be sent.
   void (*encode)(Writer& writer, const void* value) = nullptr;
-  // Methods of one object run one at a time.
+  // The methods of one object run one at a time.
   bool serial = false;
 };
 
@@ -35,9 +35,9 @@ struct Object {
     if (type != nullptr && type->serial) gate = rpc_internal::make_serial_gate();
   }
 
-  std::shared_ptr<void> value;  // shared: handles and running methods keep it alive
+  std::shared_ptr<void> value;  // shared, because handles and running methods keep it alive
   const TypeInfo* type = nullptr;
-  std::shared_ptr<rpc_internal::SerialGate> gate;  // of serial types: shared by every copy
+  std::shared_ptr<rpc_internal::SerialGate> gate;  // of serial types; all copies share it
 };
 
 }  // namespace weft

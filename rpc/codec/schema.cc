@@ -22,7 +22,7 @@ std::string wire_name(std::string_view spelling) {
 }
 
 std::string_view last_component(std::string_view name) {
-  int depth = 0;  // of template arguments, which hold components of their own
+  int depth = 0;  // of template arguments, whose own "::" must not count
   for (size_t i = name.size(); i > 1; --i) {
     const char c = name[i - 1];
     if (c == '>') ++depth;

@@ -1,10 +1,10 @@
-// Spells what a type looks like on the wire, so that two programs can compare it.
+// Describes the wire form of a type as a text, so that two programs can compare it.
 //
-// Each Codec<T>::schema appends its text. One text has two spellings: the structure, which is
-// hashed into the fingerprint that travels with every call, and the one with names, which people
-// read in errors and which tells the C++ types of remote objects apart.
+// Each Codec<T>::schema appends its text. A text has two spellings. The structure is hashed into
+// the fingerprint that travels with each call. The spelling with names stands in errors, and it
+// distinguishes the C++ types of remote objects.
 //
-// Thread safety: none; built and dropped on one thread.
+// Thread safety: none. Only one thread uses a SchemaBuilder.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@ class SchemaBuilder {
 
   explicit SchemaBuilder(Spelling spelling) : spelling_(spelling) {}
 
-  // The same in both spellings.
+  // Appends a text that is the same in both spellings.
   void text(std::string_view text) { text_.append(text); }
-  // `structure` is what travels, `name` what C++ calls it.
+  // Appends `structure` in the one spelling, and the C++ `name` in the other.
   void text(std::string_view structure, std::string_view name) {
     text_.append(spelling_ == Spelling::kStructure ? structure : name);
   }
@@ -35,13 +35,14 @@ class SchemaBuilder {
   void type() {
     Codec<T>::schema(*this);
   }
-  // "a, b, c"
+  // Appends "a, b, c".
   template <class... T>
   void types() {
     bool first = true;
     ((first ? void() : text(", "), first = false, type<T>()), ...);
   }
-  // False: the struct is open already (it contains itself), a reference to it was written instead.
+  // Begins a struct. False: the struct contains itself and is open already; a reference to the open
+  // one was appended instead.
   bool open_struct(std::string_view spelling);
   void close_struct();
 
@@ -53,10 +54,10 @@ class SchemaBuilder {
   std::vector<std::string_view> open_;
 };
 
-// What a function takes and gives.
+// The parameter types and the result type of a function.
 struct Signature {
-  std::string text;          // "(tensor, list<i64>) -> tensor", with names
-  uint64_t fingerprint = 0;  // of the structure
+  std::string text;          // the spelling with names: "(tensor, list<i64>) -> tensor"
+  uint64_t fingerprint = 0;  // hash of the structure
 };
 
 namespace rpc_internal {

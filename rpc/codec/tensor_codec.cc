@@ -53,7 +53,7 @@ at::ScalarType scalar_type(WireType type) {
   for (const auto& [scalar, wire] : kTypes) {
     if (wire == type) return scalar;
   }
-  return at::ScalarType::Undefined;  // the parser lets no other code through
+  return at::ScalarType::Undefined;  // not reached: the parser refuses other codes
 }
 
 absl::Status bad(size_t index, std::string_view what) {
@@ -61,9 +61,9 @@ absl::Status bad(size_t index, std::string_view what) {
                                                  absl::string_view(what.data(), what.size())));
 }
 
-constexpr int64_t kSmall = 128;  // elements that are copied one by one
+constexpr int64_t kSmall = 128;  // tensors with up to so many elements are copied one by one
 
-// A small tensor in dense order, without a way through the dispatcher.
+// Copies a small tensor into dense order, without LibTorch's dispatcher.
 at::Tensor small_in_order(const at::Tensor& tensor) {
   at::Tensor copy = at::detail::empty_cpu(tensor.sizes(), tensor.scalar_type());
   const size_t item = tensor.element_size();
@@ -73,7 +73,7 @@ at::Tensor small_in_order(const at::Tensor& tensor) {
   for (int64_t left = tensor.numel(); left > 0; --left, to += item) {
     std::memcpy(to, from, item);
     for (int64_t d = tensor.dim() - 1; d >= 0; --d) {
-      if (tensor.size(d) == 1) continue;  // its stride means nothing
+      if (tensor.size(d) == 1) continue;  // the stride of such a dimension has no meaning
       const int64_t step = tensor.stride(d) * static_cast<int64_t>(item);
       from += step;
       if (++index[d] < tensor.size(d)) break;
@@ -84,12 +84,12 @@ at::Tensor small_in_order(const at::Tensor& tensor) {
   return copy;
 }
 
-// Contiguous in one of the formats, without lazy conjugation or negation.
+// Returns the tensor contiguous in one of the wire formats, without lazy conjugation or negation.
 at::Tensor in_wire_order(const at::Tensor& tensor, WireFormat& format) {
   at::Tensor plain = tensor;
   if (plain.is_conj()) plain = plain.resolve_conj();
   if (plain.is_neg()) plain = plain.resolve_neg();
-  if (plain._is_zerotensor()) plain = plain.clone();  // zeros without memory
+  if (plain._is_zerotensor()) plain = plain.clone();  // such zeros have no memory
   format = WireFormat::kContiguous;
   if (plain.is_contiguous()) return plain;
   if (plain.dim() == 4 && plain.is_contiguous(at::MemoryFormat::ChannelsLast)) {
@@ -103,7 +103,7 @@ at::Tensor in_wire_order(const at::Tensor& tensor, WireFormat& format) {
   return plain.numel() <= kSmall ? small_in_order(plain) : plain.contiguous();
 }
 
-// The block of a tensor that is contiguous; `movable`: nobody else can write to it.
+// Makes a payload of a contiguous tensor. `movable`: no other holder can write to the tensor.
 Payload payload_of(at::Tensor tensor, bool movable, const TensorSendOptions& options) {
   const size_t bytes = tensor.nbytes();
   if (!movable && bytes <= options.copy_up_to) tensor = tensor.clone();
@@ -186,7 +186,7 @@ at::Tensor adopt(const Payload& payload, at::IntArrayRef sizes, at::ScalarType t
 }
 
 at::Tensor in_format(at::Tensor tensor, const TensorHeader& header) {
-  // The bytes lie in the format's order: view them as such.
+  // The bytes are in the order of the format, so a permuted view has the right elements.
   switch (header.format) {
     case WireFormat::kContiguous:
       return tensor;
@@ -211,7 +211,8 @@ absl::Status check_bools(size_t index, const TensorHeader& header, const at::Ten
   return absl::OkStatus();
 }
 
-// LibTorch's kernels believe the flag: they search such indices, and merge them.
+// Refuses a false "coalesced" flag. LibTorch's kernels rely on it: they search such indices, and
+// merge them.
 absl::Status check_coalesced(size_t index, const TensorHeader& header, const int64_t* positions) {
   for (int64_t i = 1; header.coalesced && i < header.nnz; ++i) {
     bool ascends = false;
@@ -245,6 +246,7 @@ absl::StatusOr<at::Tensor> decode_sparse(size_t index, const TensorHeader& heade
       }
     }
   }
+  // The constructor checks nothing; the checks above have done it.
   return at::_sparse_coo_tensor_unsafe(indices, values, header.sizes,
                                        values.options().layout(at::kSparse), header.coalesced);
 }
@@ -261,7 +263,7 @@ absl::StatusOr<at::Tensor> decode_one(size_t index, const TensorHeader& header,
   }
   at::Tensor tensor;
   if (header.payload_count == 0) {
-    // Straight to the allocator: there is nothing to dispatch on.
+    // Without the dispatcher, because this is always a plain CPU tensor.
     tensor = at::detail::empty_cpu(header.sizes, scalar_type(header.type));
     if (!header.inlined.empty()) {
       std::memcpy(tensor.data_ptr(), header.inlined.data(), header.inlined.size());

@@ -1,8 +1,9 @@
-// Tensors to and from frames: large ones are sent in place and received without a second copy.
+// Puts tensors into frames and takes them out: large ones are sent in place and received without a
+// second copy.
 //
 // Thread safety: pure functions.
-// Errors: InvalidArgument naming the tensor's position (device, layout, type or header), or that
-// there are too many small ones (TensorBudget), at both ends.
+// Errors: InvalidArgument at both ends. It names the tensor's index (device, layout, dtype or
+// header), or says that there are too many small tensors (TensorBudget).
 #pragma once
 
 #include <vector>
@@ -15,17 +16,18 @@
 namespace weft {
 
 struct TensorSendOptions {
-  // Storage that others may write to is copied up to this size, above it is sent in place.
+  // In bytes. A tensor that another holder may write to is copied up to this size, and sent in
+  // place above it.
   size_t copy_up_to = size_t{1} << 20;
-  // Storage whose tensor has no more handles than this is nobody else's.
+  // A tensor with at most this many handles has no other holder.
   size_t holders = 1;
 };
 
-// Appends headers to frame.body and data to frame.payloads. Call after the values are in the body.
+// Appends headers to frame.body and data to frame.payloads. The values must be in the body already.
 absl::Status encode_tensors(std::vector<at::Tensor> tensors, const TensorSendOptions& options,
                             Frame& frame);
 
-// The tensors of an arrived frame; payloads are adopted. None requires grad.
+// Returns the tensors of an arrived frame. They use the payloads' memory; none requires grad.
 absl::StatusOr<std::vector<at::Tensor>> decode_tensors(const Frame& frame);
 
 }  // namespace weft

@@ -1,8 +1,9 @@
-// Knows a C++ type by a number that all workers agree on: what remote objects are told apart by.
+// Gives each C++ type a number on which all workers agree, to identify the types of remote objects.
 //
-// The number is the hash of the schema spelled with names for types that can be sent, else of the
-// class's name.
-// Thread safety: immutable once static initialisation is over.
+// For types that can be sent, the number is the hash of the schema with names. For other types it
+// is the hash of the class's name.
+//
+// Thread safety: immutable after static initialisation.
 #pragma once
 
 #include "weft/rpc/codec/codec.h"
@@ -10,7 +11,7 @@
 
 namespace weft {
 
-// Carries a type where an overload is wanted: weft_class(weft::type<T>{}).
+// Passes a type to an overloaded function: weft_class(weft::type<T>{}).
 template <class T>
 struct type {};
 
@@ -18,7 +19,7 @@ namespace rpc_internal {
 
 TypeInfo make_type_info(std::string name, void (*encode)(Writer& writer, const void* value));
 
-// Changed only by WEFT_REGISTER_CLASS, during static initialisation.
+// Only WEFT_REGISTER_CLASS changes it, during static initialisation.
 template <class T>
 TypeInfo& mutable_type_info() {
   static TypeInfo info = [] {

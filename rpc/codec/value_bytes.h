@@ -1,9 +1,9 @@
-// How much memory a value of a sendable type keeps beyond itself: its tensors, texts and numbers.
+// Estimates the memory of a value beyond sizeof: its tensors, strings and numbers. For limits.
 //
-// An estimate for limits: what several values share counts for each, types that are neither
-// containers nor structs with weft_fields count nothing.
+// Memory that several values share counts for each of them. Containers, structs with weft_fields,
+// variants, optionals, pointers and protobuf messages count; other types count 0.
 //
-// Thread safety: free functions.
+// Thread safety: free functions without state.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace weft::rpc_internal {
 
-// Dense ones, and sparse ones of layout COO.
+// For dense tensors and sparse COO tensors; 0 for others.
 size_t tensor_bytes(const at::Tensor& tensor);
 
 template <class T>
@@ -42,7 +42,7 @@ size_t value_bytes(const T& value) {
   } else if constexpr (std::is_scalar_v<T>) {
     return 0;
   } else if constexpr (HasFields<T>) {
-    return bytes_of_fields(weft_fields(const_cast<T&>(value)));  // which has no const form
+    return bytes_of_fields(weft_fields(const_cast<T&>(value)));  // weft_fields has no const form
   } else if constexpr (requires { value.begin(), value.end(), value.size(); }) {
     using Element = std::remove_cvref_t<decltype(*value.begin())>;
     size_t bytes = value.size() * sizeof(Element);

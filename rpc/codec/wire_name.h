@@ -1,8 +1,10 @@
-// The names by which functions and types are known to other workers, spelled by the compiler.
+// Derives the names by which other workers know functions and types from the compiler's spelling.
 //
 // g++ and clang agree on functions, methods and classes in namespaces. They differ on inline
-// namespaces, and clang leaves out the arguments of function templates: register those, and
-// overloads, under a name of your own (WEFT_REGISTER_FUNCTION_AS).
+// namespaces, and clang leaves out the arguments of function templates. Register such functions,
+// and overloads, under a name of your own (WEFT_REGISTER_FUNCTION_AS).
+//
+// Thread safety: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +13,9 @@
 
 namespace weft {
 
-// 64 bits that stand for a text on the wire and in tables.
+// A 64-bit hash that replaces a text on the wire and in tables.
 constexpr uint64_t hash64(std::string_view text) {
-  uint64_t hash = 0xCBF29CE484222325ull;  // FNV-1a, then mixed so that all bits depend on all
+  uint64_t hash = 0xCBF29CE484222325ull;  // FNV-1a; the mixing below makes each bit depend on all
   for (char c : text) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3ull;
   }
@@ -24,7 +26,7 @@ constexpr uint64_t hash64(std::string_view text) {
 
 namespace rpc_internal {
 
-// The part of __PRETTY_FUNCTION__ behind `key`; g++ adds "; std::string_view = ..." to it.
+// The part of __PRETTY_FUNCTION__ after `key`, without "; std::string_view = ...", which g++ adds.
 constexpr std::string_view argument_in(std::string_view pretty, std::string_view key) {
   const size_t begin = pretty.find(key) + key.size();
   size_t end = pretty.find("; std::", begin);
@@ -41,9 +43,9 @@ constexpr std::string_view type_spelling() {
   return argument_in(__PRETTY_FUNCTION__, "WeftType = ");
 }
 
-// "&lib::{anonymous}::add" is "lib::add" on the wire.
+// Returns "lib::add" for "&lib::{anonymous}::add".
 std::string wire_name(std::string_view spelling);
-// "scale" of "lib::scale".
+// Returns "scale" for "lib::scale".
 std::string_view last_component(std::string_view name);
 
 }  // namespace rpc_internal

@@ -1,6 +1,7 @@
-// Turns a registered function of any type into the one shape that the runtime calls.
+// Gives registered functions of all types the one form that the runtime calls (Invoke).
 //
-// One instantiation per type of function; which function it is, the entry's pointer bytes say.
+// There is one instantiation per type of function. The pointer bytes of the entry tell which
+// function of that type it calls.
 #pragma once
 
 #include <cstring>
@@ -18,17 +19,18 @@
 
 namespace weft::rpc_internal {
 
-// The parts that do not depend on types.
+// These parts do not depend on types.
 void finish_sink(ResultSinkPtr sink, Writer value);
-// InvalidArgument naming function and argument, unless all was read. `thrown` is what decoding
-// threw (a codec by hand may, and memory may be short).
+// InvalidArgument, which names function and argument, unless all arguments and the whole message
+// were read. `thrown` is the exception of the decoding: a user's codec may throw, and so may an
+// allocation.
 absl::Status check_arguments(const FunctionEntry& entry, Reader& arguments, size_t decoded,
                              absl::Status thrown);
 absl::Status check_target(const FunctionEntry& entry, const Object* target);
 absl::Status factory_needs_remote(const FunctionEntry& entry);
 absl::Status empty_result(const FunctionEntry& entry, std::string_view what);
 
-// Decodes one argument after the other and counts how many were sound.
+// Decodes one argument after the other and counts those without an error.
 struct ArgumentDecoder {
   Reader& reader;
   size_t decoded = 0;
@@ -41,7 +43,7 @@ struct ArgumentDecoder {
   }
 };
 
-// Puts a value into the sink: encoded, or as the object that it is to become.
+// Gives a value to the sink: encoded, or as an object.
 template <class T, class V>
 void deliver([[maybe_unused]] const FunctionEntry& entry, V&& value, ResultSinkPtr sink) {
   Object object;
@@ -89,7 +91,7 @@ void deliver_result(const FunctionEntry& entry, absl::StatusOr<T> value, ResultS
     sink->fail(with_ran(std::move(value).status(), Ran::kYes));
   }
 }
-// `keep` is held until the future completes: the object whose method gave it.
+// `keep` is the object whose method returned the future; it stays alive until the future completes.
 template <class T>
 void deliver_future(const FunctionEntry& entry, Future<T> future, std::shared_ptr<void> keep,
                     ResultSinkPtr sink) {
@@ -97,9 +99,9 @@ void deliver_future(const FunctionEntry& entry, Future<T> future, std::shared_pt
     sink->fail(empty_result(entry, "a future without a promise"));
     return;
   }
-  // The continuation keeps the future, whose state drops it on completion; the entry is the
-  // registry's, which outlives every call.
-  const auto state = future.state();  // shared with the continuation, which is the reader now
+  // The continuation owns the future, and the future's state owns the continuation until completion
+  // breaks the cycle. The registry owns the entry and outlives each call.
+  const auto state = future.state();  // a copy, because `future` moves into the continuation
   state->on_complete_inline([future = std::move(future), keep = std::move(keep), &entry,
                              sink = std::move(sink)]() mutable {
     if constexpr (!std::is_void_v<T> && !std::is_copy_constructible_v<T>) {
@@ -124,7 +126,7 @@ void deliver_future(const FunctionEntry& entry, Future<T> future, std::shared_pt
   });
 }
 
-// Decodes P..., runs `code(arguments...)` and delivers its result of type R.
+// Decodes the arguments P..., runs `code(arguments...)` and delivers its result of type R.
 template <class R, class... P, class Code>
 void run_entry(const FunctionEntry& entry, Reader& reader, std::shared_ptr<void> keep,
                ResultSinkPtr sink, Code&& code) {
@@ -138,7 +140,7 @@ void run_entry(const FunctionEntry& entry, Reader& reader, std::shared_ptr<void>
   ArgumentDecoder decoder{reader};
   std::optional<Owners> owners;
   absl::Status decoded = run_user_code([&] {
-    owners.emplace(Owners{decoder.template next<P>()...});  // braces: in this order
+    owners.emplace(Owners{decoder.template next<P>()...});  // braces evaluate from left to right
   });
   decoded = check_arguments(entry, reader, decoder.decoded, std::move(decoded));
   if (!decoded.ok()) {
@@ -157,13 +159,13 @@ void run_entry(const FunctionEntry& entry, Reader& reader, std::shared_ptr<void>
       sink->fail(status);
     }
   } else {
-    // References are copied, inside the guard: copying is user code too.
+    // A result that is a reference is copied inside the guard, because copying runs user code too.
     using Value = std::remove_cvref_t<R>;
     std::optional<Value> value;
     const absl::Status status = run_user_code([&] {
       value.emplace(call());
-      // Before the result is packed: an argument that is the result has one holder then, and is
-      // sent as it is instead of being copied.
+      // Before the result is packed: if the result is an argument, it then has only one holder, and
+      // its tensors are sent without a copy.
       owners.reset();
     });
     if (!status.ok()) {
@@ -197,11 +199,11 @@ void invoke_with_context(const FunctionEntry& entry, Reader& reader, const Objec
     return function(context, std::forward<decltype(argument)>(argument)...);
   });
 }
-// A function object; one that takes the context says so by `with_context`.
+// Calls a function object; `with_context`: it takes a CallContext&.
 template <class F, bool with_context, class R, class... P>
 void invoke_object(const FunctionEntry& entry, Reader& reader, const Object*, CallContext& context,
                    ResultSinkPtr sink) {
-  // Shared by all calls at once, as the builder's contract says; a mutable operator() is allowed.
+  // Concurrent calls share the object (RegistryBuilder::add). A mutable operator() is allowed.
   F& function = *static_cast<F*>(const_cast<void*>(entry.state.get()));
   run_entry<R, P...>(entry, reader, nullptr, std::move(sink), [&](auto&&... argument) -> R {
     if constexpr (with_context) {
@@ -211,7 +213,7 @@ void invoke_object(const FunctionEntry& entry, Reader& reader, const Object*, Ca
     }
   });
 }
-// A method of T by `Pointer`: a member of T or of its base, or a function that takes T& first.
+// Calls a method of T: a member of T or of a base, or a function that takes T& or const T& first.
 template <class T, class Pointer, bool with_context, class R, class... P>
 void invoke_method(const FunctionEntry& entry, Reader& reader, const Object* target,
                    CallContext& context, ResultSinkPtr sink) {
@@ -234,7 +236,7 @@ void invoke_method(const FunctionEntry& entry, Reader& reader, const Object* tar
 template <class T, class... P>
 void invoke_constructor(const FunctionEntry& entry, Reader& reader, const Object*, CallContext&,
                         ResultSinkPtr sink) {
-  // make_shared: classes with shared_from_this (torch::nn::Module) need it.
+  // make_shared, because classes with shared_from_this (torch::nn::Module) need a shared_ptr.
   run_entry<std::shared_ptr<T>, P...>(
       entry, reader, nullptr, std::move(sink), [](auto&&... argument) {
         return std::make_shared<T>(std::forward<decltype(argument)>(argument)...);

@@ -1,8 +1,7 @@
-// How one declared parameter of a function travels: what is written for it at the call, what is
-// kept for it while the function runs.
+// Encodes the argument of a parameter, and keeps its decoded value while the function runs.
 //
-// Views (string_view, span<const T>, ArrayRef<T>) travel as the list that they show; the callee
-// keeps the list while the function runs.
+// Views (string_view, span<const T>, ArrayRef<T>) travel as the string or list that they show. The
+// callee keeps this while the function runs.
 #pragma once
 
 #include <span>
@@ -32,7 +31,7 @@ struct ViewOf<c10::ArrayRef<T>> {
   using Element = T;
 };
 
-// P is the declared type, its reference included. Defined for what can be a parameter.
+// P is the declared type, with its reference. Parameter<P> is defined only for valid parameters.
 template <class P>
 struct Parameter;
 
@@ -56,7 +55,7 @@ requires(kSendable<std::remove_cvref_t<P>> && !kMutableReference<P>) struct Para
 template <class P>
 requires(std::is_same_v<std::remove_cvref_t<P>, std::string_view> &&
          !kMutableReference<P>) struct Parameter<P> {
-  using Owner = std::string_view;  // of the message, which outlives the function
+  using Owner = std::string_view;  // a view into the message, which outlives the function's run
   static void encode(Writer& writer, std::string_view value) { writer.text(value); }
   static Owner decode(Reader& reader) { return reader.text(); }
   static Owner&& pass(Owner& owner) { return std::move(owner); }

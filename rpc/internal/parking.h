@@ -1,7 +1,9 @@
-// Room for calls that wait here for an object or their turn at it, and not for a thread.
+// Counts the calls that wait on this worker for an object, or for their turn at a serial object,
+// and limits their number and bytes.
 //
-// Such a call gives its credit back while there is room, since what it waits for may be a call that
-// waits for credit. Beyond that it keeps it, and its caller's calls queue at the caller.
+// A call that enters gives its credit back, because it may wait for another call that itself waits
+// for credit. If there is no room, the call keeps its credit, and further calls queue at the
+// caller.
 //
 // Thread safety: all methods may be called from any thread.
 #pragma once
@@ -14,14 +16,14 @@ namespace weft::rpc_internal {
 
 struct ParkingLimits {
   size_t calls = 65536;
-  size_t bytes = size_t{256} << 20;  // one larger call has room if it is alone
+  size_t bytes = size_t{256} << 20;  // a larger call may enter if there is no other one
 };
 
 class Parking {
  public:
   explicit Parking(ParkingLimits limits) : limits_(limits) {}
 
-  // False: there is no room.
+  // False: there is no room, and the call did not enter.
   bool enter(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     if (calls_ > 0 && (calls_ >= limits_.calls || bytes_ + bytes > limits_.bytes)) return false;

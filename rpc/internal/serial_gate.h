@@ -1,7 +1,8 @@
-// Lets one method of an object run at a time, in the order in which the calls arrived.
+// Runs the methods of a serial object one at a time, in the order in which the calls arrived.
 //
 // Thread safety: all methods may be called from any thread.
-// Errors: a call that would wait for a call that it is nested in is refused instead of deadlocking.
+// Blocking: no method waits; a queued call needs no thread.
+// Errors: kReentrant for a call nested in the call that is inside: each would wait for the other.
 #pragma once
 
 #include <algorithm>
@@ -19,9 +20,11 @@ class SerialGate {
  public:
   enum class Entry { kRun, kQueued, kReentrant };
 
-  // `call` by its maker and number; `held`: the calls above it that are inside serial objects.
-  // kRun: the caller runs `work.run` itself and then calls leave(). kQueued: `work` was taken,
-  // somebody's leave() will return it. kReentrant: one of `held` is inside; nothing was taken.
+  // `call` has its caller and its number. `held` are the calls above it in its call chain that are
+  // inside serial objects. Results:
+  // kRun: `call` is inside. The caller runs `work.run` itself and then calls leave().
+  // kQueued: `work` was taken. A later leave() of another call returns it.
+  // kReentrant: one of `held` is inside. `work` was not taken.
   Entry enter(ChainId call, const std::vector<ChainId>& held, Executor::Call& work)
       ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
@@ -35,8 +38,8 @@ class SerialGate {
     return Entry::kQueued;
   }
 
-  // The next call, which now is inside; one without `run` if there is none. A caller that refuses
-  // that call instead of running it calls leave() again.
+  // Returns the next call, which is now inside; without `run`: there is none. If the caller refuses
+  // that call instead of running it, it calls leave() again.
   Executor::Call leave() ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     if (queue_.empty()) {
@@ -50,7 +53,7 @@ class SerialGate {
     return std::move(work);
   }
 
-  // Takes a call out of the queue; one without `run` if it is not there (any more).
+  // Removes a call from the queue and returns it; without `run`: it is not in the queue (any more).
   Executor::Call withdraw(ChainId call) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     const auto found = std::find_if(queue_.begin(), queue_.end(),

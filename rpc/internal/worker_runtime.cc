@@ -13,7 +13,8 @@
 namespace weft::rpc_internal {
 namespace {
 
-// Of a call made inside a handler.
+// For a call inside a handler: adds the handler's call chain, and its calls that are inside serial
+// objects.
 void add_chain(const CallScope& scope, wire::Meta& meta) {
   meta.set_chain_creator(scope.chain.creator.bits());
   meta.set_chain_number(scope.chain.number);
@@ -25,8 +26,9 @@ void add_chain(const CallScope& scope, wire::Meta& meta) {
   }
 }
 
-// The handler's call, whose cancellation cancels the call that the handler has made, until that is
-// answered. Shared with the call's reply, which may come before `on_cancel`.
+// Connects a call that a handler makes to the handler's own call: if the handler's call is
+// cancelled, so is the nested one, until it is answered. Shared by `call` and the reply callback,
+// which may run before `on_cancel`.
 class Upstream {
  public:
   explicit Upstream(const std::shared_ptr<CallContext>& context) : context_(context) {}
@@ -37,7 +39,7 @@ class Upstream {
     if (context == nullptr) return;
     const uint64_t hook = context->on_explicit_cancel(std::move(cancel));
     hook_.store(hook);
-    if (answered_.load()) context->forget(hook);
+    if (answered_.load()) context->forget(hook);  // `answered` may have run before the store
   }
   void answered() {
     answered_.store(true);
@@ -79,7 +81,7 @@ void WorkerRuntime::set_hooks(ReferenceHook* references, AutogradHook* autograd)
 
 void WorkerRuntime::attach() {
   let_futures_carry_scopes();
-  // The agent is stopped before the runtime's owner lets go of it.
+  // `this` is safe here: the owner stops the agent before it drops the runtime.
   agent_.set_call_handler([this](const std::shared_ptr<IncomingCall>& call) { on_call(call); });
   agent_.set_function_names([registry = registry_](uint64_t id) {
     const FunctionEntry* entry = registry->find(id);
@@ -162,7 +164,7 @@ TimePoint WorkerRuntime::deadline_of(const CallOptions& options, TimePoint handl
 
 CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
   const CallScope& scope = CallScope::current();
-  const bool own_scope = scope.runtime.get() == this;
+  const bool own_scope = scope.runtime.get() == this;  // the handler may be another worker's
   wire::Meta meta;
   bool has_meta = false;
   Frame frame;
@@ -213,8 +215,8 @@ CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
        target = std::move(request.target_holder),
        on_reply = std::move(on_reply)](absl::StatusOr<Frame> reply) mutable {
         if (upstream != nullptr) upstream->answered();
-        // Sent messages arrive exactly once or their receiver is dead; only a call that
-        // never left takes its references back.
+        // A sent message arrives exactly once, or its receiver is dead. So only a call that never
+        // left this worker takes its references back.
         if (reply.ok() || ran_of(reply.status()) != Ran::kNo ||
             !worker_of(reply.status()).empty()) {
           for (const CarriedReferencePtr& reference : carried) reference->delivered();
@@ -241,8 +243,8 @@ absl::StatusOr<Reader> WorkerRuntime::read_reply(WorkerId from, Frame frame) {
     return with_ran(absl::DataLossError("the reply's meta cannot be parsed"), Ran::kYes);
   }
   if ((frame.header.flags & kFlagError) != 0) {
-    discard_references(from, meta);       // of a result that was lost
-    return decode_status(meta.status());  // the typed call adds the hop
+    discard_references(from, meta);       // a result that was lost may have left references
+    return decode_status(meta.status());  // explain_failure (typed_call.h) adds the hop
   }
   absl::StatusOr<ReferenceHook::References> references = ReferenceHook::References();
   if (meta.references_size() > 0) {

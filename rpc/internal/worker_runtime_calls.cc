@@ -1,4 +1,4 @@
-// The runtime's side towards calls that arrive: from the agent to the handler and back.
+// The part of the runtime that handles incoming calls: from the agent to the handler and back.
 #include <algorithm>
 #include <utility>
 
@@ -14,7 +14,7 @@ namespace weft::rpc_internal {
 
 std::shared_ptr<SerialGate> make_serial_gate() { return std::make_shared<SerialGate>(); }
 
-// A call between its arrival and the end of its handler.
+// An incoming call, from its arrival until its result is delivered.
 struct WorkerRuntime::Arrival {
   std::shared_ptr<IncomingCall> call;
   const FunctionEntry* entry = nullptr;
@@ -25,15 +25,15 @@ struct WorkerRuntime::Arrival {
   ChainId chain;
   std::vector<ChainId> held;  // calls above this one that are inside serial objects
 
-  // What it has in the parking; kUnparked once it may not enter any more.
+  // The bytes that this call occupies in parking_. kUnparked: it must not enter any more.
   static constexpr size_t kUnparked = SIZE_MAX;
   std::atomic<size_t> parked{0};
 
-  // The call by its maker and number.
+  // The call's caller and number.
   ChainId identity() const { return {call->from(), call->header().call}; }
 };
 
-// Answers a call, or fills the slot of the object that it creates.
+// Replies to a call, or completes the slot of the object that it creates.
 class WorkerRuntime::Sink final : public ResultSink {
  public:
   Sink(std::shared_ptr<WorkerRuntime> runtime, std::shared_ptr<Arrival> arrival, ContextId context)
@@ -54,10 +54,11 @@ class WorkerRuntime::Sink final : public ResultSink {
     Frame frame;
     std::vector<CarriedReferencePtr> carried;
     absl::Status packed = value.status();
-    // torch calls for a peer: the same guard as user code.
+    // Packing makes torch calls for a peer, so it needs the same guard as user code.
     absl::Status status = run_user_code([&] {
       if (packed.ok()) {
-        // The handler's own tensors may be written again as soon as its task has ended.
+        // Tensors that the worker still holds are copied, because another task may write to them as
+        // soon as this one has finished.
         const TensorSendOptions tensors{.copy_up_to = SIZE_MAX,
                                         .holders = in_future_ ? size_t{2} : 1};
         packed = runtime_->pack(std::move(value), arrival->call->from(), context_, tensors, meta,
@@ -75,6 +76,7 @@ class WorkerRuntime::Sink final : public ResultSink {
       return;
     }
     arrival->call->reply(std::move(frame));
+    // The session delivers the reply exactly once, or the caller is dead.
     for (const CarriedReferencePtr& reference : carried) reference->delivered();
   }
 
@@ -115,7 +117,7 @@ void WorkerRuntime::refuse(Arrival& arrival, absl::Status status) {
   }
 }
 
-// Its time is over or nobody waits for it any more, and it has not begun.
+// Refuses a call whose deadline has passed or that was cancelled before it began.
 void WorkerRuntime::refuse_ended(Arrival& arrival) {
   const TimePoint deadline = arrival.call->context()->deadline();
   const bool late = deadline != kNever && clock_.now() >= deadline;
@@ -143,6 +145,7 @@ void WorkerRuntime::on_call(const std::shared_ptr<IncomingCall>& call) {
   arrival->chain = meta.chain_number() != 0
                        ? ChainId{WorkerId::from_bits(meta.chain_creator()), meta.chain_number()}
                        : arrival->identity();
+  // A peer may send any number of them; the newest kMostHeld count.
   const int held = std::min(meta.held_sources_size(), meta.held_calls_size());
   for (int i = std::max(held - static_cast<int>(CallScope::kMostHeld), 0); i < held; ++i) {
     arrival->held.push_back({WorkerId::from_bits(meta.held_sources(i)), meta.held_calls(i)});
@@ -157,6 +160,7 @@ void WorkerRuntime::on_call(const std::shared_ptr<IncomingCall>& call) {
     return;
   }
   arrival->entry = *entry;
+  // A function that runs inline needs a thread only if it uses an object or makes one.
   const bool needs_thread =
       !arrival->entry->run_inline || !meta.target().empty() || (header.flags & kFlagObject) != 0;
   if (needs_thread && executor_.saturated()) {
@@ -177,8 +181,9 @@ void WorkerRuntime::on_call(const std::shared_ptr<IncomingCall>& call) {
     }
     arrival->slot = *std::move(slot);
     WEFT_FAIL_POINT("runtime.creation.accepted");
+    // Before `accept`, which closes the call: the group is not quiescent until the run is over.
     agent_.hold_work();
-    call->accept();  // the run itself is not waited for
+    call->accept();  // the caller does not wait for the run
   }
   confirm(std::move(arrival));
 }
@@ -222,7 +227,7 @@ void WorkerRuntime::find_target(std::shared_ptr<Arrival> arrival) {
   if (found->load()) return;
   park(*arrival);
   if (arrival->slot != nullptr) return;
-  // The object may take for ever; the caller does not wait that long.
+  // The object may never exist, but the caller waits only until its deadline or its cancellation.
   arrival->call->context()->on_cancel([weak = weak_from_this(), number] {
     if (const auto self = weak.lock()) self->references_->forget_target(number);
   });
@@ -249,7 +254,8 @@ void WorkerRuntime::run(const std::shared_ptr<Arrival>& arrival) {
     run_inside_gate(arrival);
     return;
   }
-  // The gate keeps the calls that queue at it; they must not keep the gate. Its object does.
+  // The gate owns the calls in its queue, so a queued call must not own the gate. The gate's object
+  // owns it.
   arrival->target.gate = nullptr;
   Executor::Call queued;
   queued.run = [self = shared_from_this(), weak_gate = std::weak_ptr(gate), arrival] {
@@ -279,7 +285,7 @@ void WorkerRuntime::run(const std::shared_ptr<Arrival>& arrival) {
   }
 }
 
-// A call that nobody waits for any more leaves the queue, and what it holds is free.
+// If the caller cancels or dies, the call leaves the gate's queue at once and frees its resources.
 void WorkerRuntime::leave_when_cancelled(const std::shared_ptr<SerialGate>& gate,
                                          const std::shared_ptr<Arrival>& arrival) {
   arrival->call->context()->on_explicit_cancel([weak = weak_from_this(),
@@ -300,7 +306,7 @@ void WorkerRuntime::park(Arrival& arrival) {
   if (arrival.parked.compare_exchange_strong(expected, cost)) {
     arrival.call->taken();
   } else {
-    parking_.leave(cost);  // parked already, or it runs meanwhile
+    parking_.leave(cost);  // it is parked already, or it runs by now
   }
 }
 
@@ -309,8 +315,8 @@ void WorkerRuntime::unpark(Arrival& arrival) {
   if (cost != 0 && cost != Arrival::kUnparked) parking_.leave(cost);
 }
 
-// The gate lives at least until the task that is inside has run. If no thread is left for the next
-// call, none is for those behind it: they are refused together.
+// The task owns the gate until it has run. If no thread is left for the next call, there is none
+// for the calls behind it either, so all of them are refused together.
 void WorkerRuntime::leave(const std::shared_ptr<SerialGate>& gate) {
   Executor::Call next = gate->leave();
   if (!next.run) return;
@@ -326,7 +332,7 @@ void WorkerRuntime::run_inside_gate(const std::shared_ptr<Arrival>& arrival) {
   IncomingCall& call = *arrival->call;
   unpark(*arrival);
   call.taken();
-  const bool detached = arrival->slot != nullptr;  // `remote`: no deadline, nobody to cancel it
+  const bool detached = arrival->slot != nullptr;  // `remote`: no deadline and no cancellation
   CallContext& context = *call.context();
   if (!detached && context.cancelled()) {
     refuse_ended(*arrival);

@@ -147,11 +147,11 @@ void Membership::act(MembershipActions& actions) {
       driver.on_compared(claimant, record);
     });
   }
-  for (WorkerId suspected : actions.suspect_reports) suspect_report(suspected);
+  for (WorkerId suspected : actions.suspect_reports) report_suspect(suspected);
   for (WorkerId silent : actions.redials) agent_.reach(silent);
 }
 
-void Membership::suspect_report(WorkerId worker) {
+void Membership::report_suspect(WorkerId worker) {
   wire::MembershipPost post;
   post.mutable_suspect_report()->set_worker(worker.bits());
   const std::string text = post.SerializeAsString();

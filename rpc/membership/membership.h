@@ -1,5 +1,5 @@
-// Runs the membership protocol for one worker: heartbeats and looks at its peers, asks the group's
-// death record list, lets joiners in.
+// Runs the membership protocol for one worker: it exchanges heartbeats, looks at its peers, asks
+// the group's list of death records, and lets joiners in.
 //
 // Thread safety: all methods may be called from any thread.
 // Lifetime: agent and clock outlive it, up to `stop`; the list is shared with the tasks that ask
@@ -36,11 +36,11 @@ class Membership {
     LeaseOptions lease;
     uint32_t places = 0;  // of a static group; 0: a dynamic one, of any size
     Nanoseconds store_timeout = std::chrono::milliseconds(500);
-    // The record of a life that others speak of; nullopt if the group has it no more. A task of the
-    // store thread. Null: nothing is known of unknown processes, and who says that it has replaced
-    // a worker that has ended is taken at its word.
+    // Gives the record of an incarnation that others speak of, or nullopt if the group has none any
+    // more. It runs on the store thread. Null: unknown incarnations cannot be looked up, and a
+    // worker that says that it has replaced an ended one is taken at its word.
     std::function<absl::StatusOr<std::optional<WorkerInfo>>(WorkerId incarnation)> find_incarnation;
-    // What the kernel says of workers on this machine; null: nothing. Shared by copies of this.
+    // The kernel's figures of workers on this machine; may be null. Copies of the options share it.
     std::shared_ptr<ProcessorWaits> processor_waits;
     // Runs where the change was noticed, without locks.
     Listener listener;
@@ -81,7 +81,7 @@ class Membership {
   void step(Event event) ABSL_LOCKS_EXCLUDED(mutex_);
   void act(MembershipActions& actions);
   void ask(const MembershipActions::Question& question);
-  void suspect_report(WorkerId worker) ABSL_LOCKS_EXCLUDED(mutex_);
+  void report_suspect(WorkerId worker) ABSL_LOCKS_EXCLUDED(mutex_);
   using Record = absl::StatusOr<std::optional<WorkerInfo>>;
   // `answered` runs with the record once it is read, and once the time limit has passed.
   void look_up(WorkerId incarnation,

@@ -31,7 +31,7 @@ class ProcessorWaits {
   explicit ProcessorWaits(std::string proc = "/proc");
 
   const HostProcess& self() const { return self_; }
-  // Begins a look. What the last look did not ask for is forgotten.
+  // Begins a look. Forgets the processes that the last look did not ask for.
   void begin(TimePoint now);
   // How much longer, since the last look, the thread of `process` that waited most has waited. Zero
   // if that look did not ask; if the process is elsewhere, stopped or gone.

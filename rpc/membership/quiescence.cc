@@ -67,7 +67,7 @@ void Quiescence::gone(WorkerId worker) {
 }
 
 bool Quiescence::admits() const {
-  // Who leaves alone is met by joiners until it says goodbye, and then is one who has left.
+  // In a dynamic group, a leaving worker still accepts joiners until it has sent GOODBYE.
   if (alone_) return true;
   MutexLock lock(mutex_);
   return core_.admits();

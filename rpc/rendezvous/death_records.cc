@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMaxReason = 1024;
 
-// "dead by reason", the ids as numbers.
+// The text "DEAD BY REASON"; DEAD and BY are WorkerIds as decimal numbers.
 std::string encode(const DeathRecord& death_record) {
   return absl::StrCat(death_record.dead.bits(), " ", death_record.by.bits(), " ",
                       death_record.reason);
@@ -47,7 +47,7 @@ void DeathRecords::note(const std::vector<DeathRecord>& read) {
   known_ += read.size();
 }
 
-// Places count as read only when all goes well: else the next call reads them again.
+// Entries count as read only if the whole call succeeds. Otherwise the next call reads them again.
 absl::StatusOr<std::vector<DeathRecord>> DeathRecords::read() {
   std::vector<DeathRecord> read;
   while (true) {
@@ -67,6 +67,7 @@ absl::StatusOr<std::vector<DeathRecord>> DeathRecords::declare_dead(WorkerId sel
   std::vector<DeathRecord> read;
   bool decided = dead_.contains(suspect) || dead_.contains(self);
   bool appended = false;
+  // Ends at the first free position, or at an entry of another worker that decides the question.
   while (!decided) {
     const std::string next = key(known_ + read.size() + 1);
     WEFT_ASSIGN_OR_RETURN(const std::string held, store_->compare_set(next, "", mine));
@@ -78,7 +79,7 @@ absl::StatusOr<std::vector<DeathRecord>> DeathRecords::declare_dead(WorkerId sel
   WEFT_FAIL_POINT("death_record.appended");
   note(read);
   if (appended) return read;
-  // Further on this worker's own death may stand.
+  // A later entry may be this worker's own death record.
   absl::StatusOr<std::vector<DeathRecord>> rest = this->read();
   if (rest.ok()) read.insert(read.end(), rest->begin(), rest->end());
   return read;

@@ -1,9 +1,10 @@
-// The group's list of deaths, in the rendezvous store: appended to by compare-and-set, never
-// revised.
+// Reads and appends the death records of a group, a list in the rendezvous store.
 //
-// Thread safety: none; one caller at a time.
-// Blocking: some round trips to the store.
-// Errors: the store's; Internal (an entry is malformed).
+// Workers append by compare-and-set, and no entry is ever changed.
+//
+// Thread safety: none. One caller at a time.
+// Blocking: several round trips to the store.
+// Errors: those of the store; Internal (an entry has another form).
 // Protocol: docs/membership.md, "Death records".
 #pragma once
 
@@ -22,20 +23,21 @@ namespace weft {
 
 struct DeathRecord {
   WorkerId dead;
-  WorkerId by;         // who wrote it
-  std::string reason;  // in one line, printable (base/log.h)
+  WorkerId by;         // the worker that wrote the record
+  std::string reason;  // one line of printable text (base/log.h)
   friend bool operator==(const DeathRecord&, const DeathRecord&) = default;
 };
 
 class DeathRecords {
  public:
-  // The store is shared with whoever else uses it: a question may outlast the worker.
+  // The store is shared with its other users. A question to it may outlive the worker.
   DeathRecords(std::shared_ptr<RendezvousStore> store, std::string_view group, uint32_t epoch);
 
-  // What was written since this object last looked, oldest first.
+  // Returns the entries that this object has not returned before, oldest first.
   absl::StatusOr<std::vector<DeathRecord>> read();
-  // The same. Without an entry about `suspect` or `self`, now or before, appends that `suspect` is
-  // dead; then the last entry is the new one. Safe to repeat when the store did not answer.
+  // As `read`. If no entry, old or new, names `suspect` or `self`, it also appends that `suspect`
+  // is dead. Then the last returned entry is the new one. If the store did not answer, the call may
+  // be repeated.
   absl::StatusOr<std::vector<DeathRecord>> declare_dead(WorkerId self, WorkerId suspect,
                                                         std::string_view reason);
 
@@ -45,8 +47,8 @@ class DeathRecords {
 
   const std::shared_ptr<RendezvousStore> store_;
   const std::string prefix_;
-  uint64_t known_ = 0;       // entries read
-  std::set<WorkerId> dead_;  // in them
+  uint64_t known_ = 0;       // number of entries that were read
+  std::set<WorkerId> dead_;  // the workers that these entries name
 };
 
 }  // namespace weft

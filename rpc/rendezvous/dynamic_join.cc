@@ -20,7 +20,7 @@ using rpc_internal::MemberRecord;
 using rpc_internal::read_number;
 
 constexpr const char* kDynamic = "dynamic";
-constexpr int kMostTakeovers = 16;  // of one name, by others, while this worker joins
+constexpr int kMostTakeovers = 16;  // of this worker's name by others, while it joins
 
 absl::Status agree_on_kind(RendezvousStore& store, const JoinKeys& keys,
                            const JoinRequest& request) {
@@ -36,6 +36,7 @@ absl::StatusOr<uint32_t> index_of(RendezvousStore& store, const JoinKeys& keys,
   const std::string key = keys.name(name);
   WEFT_ASSIGN_OR_RETURN(std::optional<std::string> held, store.try_get(key));
   if (!held) {
+    // If another process takes the name between these calls, the new index stays unused.
     WEFT_ASSIGN_OR_RETURN(const int64_t count, store.add(keys.indices(), 1));
     WEFT_ASSIGN_OR_RETURN(held, store.compare_set(key, "", absl::StrCat(count - 1)));
   }
@@ -73,7 +74,8 @@ class Incarnations {
   const std::vector<DeathRecord>& death_records_;
 };
 
-// Takes the name over from a life that has ended.
+// Writes this worker's record, over that of an incarnation that is dead, has left, or has a lower
+// attempt. Repeats this if another worker changes the record meanwhile.
 absl::Status publish(RendezvousStore& store, const JoinKeys& keys, const Incarnations& incarnations,
                      const MemberRecord& self) {
   const uint32_t index = self.member.id.index;
@@ -98,7 +100,8 @@ absl::Status publish(RendezvousStore& store, const JoinKeys& keys, const Incarna
       absl::StrCat("worker '", self.member.name, "' is taken over again and again by others"));
 }
 
-// Whoever publishes after this sees the record that was just published.
+// Reads the members after this worker has published its record. A worker that publishes later sees
+// that record. So of two workers that join at the same time, at least one finds the other.
 absl::StatusOr<JoinResult> read_members(RendezvousStore& store, const JoinKeys& keys,
                                         const Incarnations& incarnations, const MemberInfo& self) {
   JoinResult result;
@@ -125,8 +128,8 @@ absl::StatusOr<JoinResult> publish_and_read(RendezvousStore& store, const JoinKe
   return read_members(store, keys, incarnations, self.member);
 }
 
-// A record that nobody stands behind would keep the name. It may be there although writing it
-// failed: the answer was lost.
+// Marks the record as left after a failed join. No process stands behind the record, and it would
+// keep the name. The record may exist although its writing seemed to fail: the answer was lost.
 void withdraw(RendezvousStore& store, const JoinKeys& keys, const Incarnations& incarnations,
               const MemberRecord& self) {
   const WorkerId id = self.member.id;

@@ -1,6 +1,7 @@
-// Joins a group without a size: at any time, under a name.
+// Joins a dynamic group: a worker joins it at any time, under a name.
 //
-// Blocking: some round trips to the store per member.
+// Thread safety: the functions may be called from any thread.
+// Blocking: several round trips to the store per member.
 // Protocol: docs/membership.md, "Joining"; docs/launch.md has the keys.
 #pragma once
 
@@ -12,15 +13,16 @@
 
 namespace weft {
 
-// `request.rank` and `world_size` do not count. The members are those that this worker is to meet,
-// itself included; who is in `death records` (the whole list so far) or has left is not among them.
-// Errors: InvalidArgument (name, or the group has a fixed size), AlreadyExists (a worker of this
-// name is in the group: it has neither left nor been declared dead, and `request.attempt` is not
-// above its own), and whatever the store returns.
+// Ignores `request.rank` and `request.world_size`. The result's members are the workers that this
+// worker must meet, and itself. It leaves out workers that have left or are in `death records`,
+// which is the whole list of death records so far. Errors, besides those of the store:
+// InvalidArgument: the name is bad, or the group has a fixed size.
+// AlreadyExists: a worker of this name is in the group. It has neither left nor been declared dead,
+// and `request.attempt` is not above its own. Or other workers took the name 16 times meanwhile.
 absl::StatusOr<JoinResult> join_dynamic_group(RendezvousStore& store, const JoinRequest& request,
                                               const std::vector<DeathRecord>& death_records);
 
-// Later workers need not look for this incarnation.
+// Marks this incarnation as left, so that later joiners do not try to meet it.
 absl::Status mark_left(RendezvousStore& store, const std::string& group, uint32_t epoch,
                        WorkerId self);
 

@@ -1,4 +1,4 @@
-// What workers that join write to the rendezvous store: keys and records.
+// The keys and records that joining workers write to the rendezvous store.
 //
 // Thread safety: plain values and functions.
 // Protocol: docs/launch.md has the keys.
@@ -17,47 +17,48 @@
 namespace weft::rpc_internal {
 
 struct JoinKeys {
-  // Static groups: `round_number` counts how often the group has ended in good order.
+  // `round_number`: how often a static group has completed a `shutdown`.
   JoinKeys(const std::string& group_name, uint32_t epoch_number, uint32_t round_number = 0);
 
-  // The incarnation outlives the epoch: no two incarnations of an index ever share one.
+  // The counter is outside of the epoch, so an index never uses an incarnation twice.
   std::string incarnation(uint32_t index) const;
   std::string claim(uint32_t rank, uint32_t attempt) const;
   std::string name(const std::string& name) const;
   std::string member(uint32_t index) const;
   std::string world_size() const;
   std::string failure() const;
-  // Dynamic groups: how many indices are given out, and the last life of one that left.
+  // Dynamic groups: how many indices are given out; the last incarnation of an index that has left.
   std::string indices() const;
   std::string left(uint32_t index) const;
-  // Static groups: the round that joins now.
+  // Static groups: the round that workers join now.
   std::string current_round() const;
 
   std::string group;
   std::string epoch;
-  std::string round;  // where all keys are but incarnations and current_round
+  std::string round;  // prefix of all keys but those of incarnations and of current_round
 };
 
-// A member record: "incarnation attempt name address"; a name holds no space, an address may.
+// A member record: "incarnation attempt name address". A name has no space; an address may.
 struct MemberRecord {
   MemberInfo member;
   uint32_t attempt = 0;
 
   std::string encode() const;
-  // Internal: the store holds something else under `key`.
+  // Internal: the text under `key` is no member record.
   static absl::StatusOr<MemberRecord> decode(const RendezvousStore& store, const std::string& key,
                                              uint32_t index, const std::string& text);
 };
 
-// The record of this incarnation; nullopt if its index has another one, or it has left.
+// Reads the record of this incarnation. nullopt: its index has no record or that of another
+// incarnation, or it has left.
 absl::StatusOr<std::optional<WorkerInfo>> find_incarnation(RendezvousStore& store,
                                                            const JoinKeys& keys,
                                                            WorkerId incarnation);
-// InvalidArgument: name, address or group.
+// InvalidArgument: the name, the address or the group is bad.
 absl::Status check_joiner(const JoinRequest& request);
-// The decimal number under `key`, 0 if there is none. Internal: it holds something else.
+// Reads the decimal number under `key`; 0 if the key does not exist. Internal: it holds no number.
 absl::StatusOr<uint32_t> read_number(RendezvousStore& store, const std::string& key);
-// The next incarnation of this index.
+// Takes the next incarnation of this index.
 absl::StatusOr<WorkerId> new_incarnation(RendezvousStore& store, const JoinKeys& keys,
                                          uint32_t index);
 

@@ -1,7 +1,7 @@
-// A rendezvous store inside one process, for groups whose workers are threads.
+// A rendezvous store inside one process, for groups whose workers all live in it.
 //
 // Thread safety: all methods may be called from any thread.
-// Blocking, errors: as rendezvous_store.h says; nothing here is ever Unavailable.
+// Blocking, errors: as in rendezvous_store.h, but never Unavailable.
 #pragma once
 
 #include <map>

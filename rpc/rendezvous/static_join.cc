@@ -19,7 +19,7 @@ using rpc_internal::MemberRecord;
 
 constexpr uint32_t kMaxWorldSize = 1u << 16;
 constexpr size_t kMaxRanksListed = 16;
-// Between looks at the failure key; also the longest that one wait holds the store.
+// The time between two reads of the failure key. One wait occupies the store no longer than this.
 constexpr absl::Duration kWaitSlice = absl::Milliseconds(100);
 
 absl::Status check(const JoinRequest& request) {
@@ -40,7 +40,7 @@ std::string random_token() {
   return absl::StrCat(absl::Hex(device()), absl::Hex(device()));
 }
 
-// A failure as it stands in the store: the code's number, a space, the message.
+// Reads a failure from its text in the store: the number of the code, a space, the message.
 absl::Status parse_failure(const std::string& text) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
   int code = 0;
@@ -50,7 +50,7 @@ absl::Status parse_failure(const std::string& text) {
   return absl::Status(static_cast<absl::StatusCode>(code), printable(parts.second));
 }
 
-// Makes `status` the group's failure unless there is one already; returns the one that stands.
+// Makes `status` the group's failure if there is none yet. Returns the group's failure.
 absl::Status fail_group(RendezvousStore& store, const JoinKeys& keys, const absl::Status& status) {
   auto standing = store.compare_set(
       keys.failure(), "", absl::StrCat(static_cast<int>(status.code()), " ", status.message()));
@@ -79,8 +79,8 @@ absl::Status agree_on_world_size(RendezvousStore& store, const JoinKeys& keys,
           parts.first, ", rank ", request.rank, " has ", request.world_size)));
 }
 
-// Two processes with one rank cannot be told from a restart by looking at the store alone, so a
-// restarted process must come with a higher attempt, as both launchers see to.
+// The store alone cannot distinguish a restarted process from a second process with the same rank.
+// So a restarted process must have a higher attempt, which both launchers ensure.
 absl::Status claim_rank(RendezvousStore& store, const JoinKeys& keys, const JoinRequest& request) {
   const std::string mine =
       absl::StrCat(random_token(), " '", request.name, "' at ", request.address);
@@ -105,8 +105,7 @@ absl::Status claim_name(RendezvousStore& store, const JoinKeys& keys, const Join
                                      request.name, "': ranks ", holder, " and ", request.rank)));
 }
 
-// Writes this incarnation's record unless a later incarnation of the rank has written its own
-// already.
+// Writes the record of this incarnation. Fails if a later incarnation of the rank has written one.
 absl::Status publish(RendezvousStore& store, const JoinKeys& keys, const MemberRecord& self) {
   const uint32_t rank = self.member.rank;
   const std::string key = keys.member(rank);
@@ -144,7 +143,7 @@ absl::Status missing_ranks_error(RendezvousStore& store, const JoinKeys& keys,
       ")", keys.round != keys.epoch ? "; those who were in it before have shut down" : ""));
 }
 
-// The time that passes is counted in slices that the store has waited, so no clock is needed here.
+// Measures the time by the slices that the store has waited, so it needs no clock.
 absl::Status wait_for_all(RendezvousStore& store, const JoinKeys& keys,
                           const JoinRequest& request) {
   std::vector<std::string> records;
@@ -193,6 +192,7 @@ absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinR
     if (!text) return absl::InternalError(absl::StrCat("'", key, "' vanished from the store"));
     WEFT_ASSIGN_OR_RETURN(MemberRecord found, MemberRecord::decode(store, key, rank, *text));
     MemberInfo& member = found.member;
+    // A process with a higher attempt may have taken this rank during the wait.
     if (rank == self.rank && member.id != self.id) {
       return absl::AlreadyExistsError(absl::StrCat("rank ", rank, " was taken over by '",
                                                    member.name, "' at ", member.address));
@@ -204,7 +204,7 @@ absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinR
 
 absl::Status mark_ended(RendezvousStore& store, const std::string& group, uint32_t epoch,
                         uint32_t round) {
-  // Only from this round to the next: others may have ended that one, too, meanwhile.
+  // Raises the number only from this round, because other members may have raised it already.
   return store
       .compare_set(JoinKeys(group, epoch).current_round(), round == 0 ? "" : absl::StrCat(round),
                    absl::StrCat(round + 1))

@@ -1,12 +1,13 @@
-// Joins a group whose size is known: every rank publishes itself and learns all others.
+// Joins a static group: each rank publishes its record and reads the records of all other ranks.
 //
-// Blocking: join_static_group blocks until every rank is there, at most `timeout`.
-// Protocol: a process takes its rank for its attempt, its name, and the next incarnation of its
-// rank, publishes them, and waits for the others. Mistakes that no waiting can mend (two workers
-// with one name, two ideas of the world size) are written to the store, so that every rank fails at
-// once and with the same text. A group that has ended in good order may be joined again with the
-// same request: that is its next round, and nothing in the store of an earlier one counts.
-// docs/launch.md has the keys.
+// Thread safety: the functions may be called from any thread.
+// Blocking: join_static_group waits for all ranks, at most for `timeout`.
+// Protocol: a process claims its rank for its attempt, then its name, then the next incarnation of
+// its rank. It publishes its record and waits for the others. Some mistakes cannot be repaired by
+// waiting: two workers with one name, or two different world sizes. A process writes such a failure
+// to the store, so that all ranks fail at once and with the same text. A group that has completed a
+// `shutdown` may be joined again with the same request. This is its next round, for which the keys
+// of earlier rounds do not count. docs/launch.md has the keys.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +24,14 @@
 namespace weft {
 
 struct JoinRequest {
-  std::string group = "weft";  // one job on this store, up to 1 KiB; it counts the incarnations
-  uint32_t epoch = 0;          // counts restarts of the whole group: only equal epochs meet
-  uint32_t attempt = 0;        // counts restarts of this rank within the epoch
-  std::string name;            // of the worker, see check_worker_name
+  std::string group = "weft";  // the name of the job on this store; at most 1 KiB
+  uint32_t epoch = 0;          // restarts of the whole group; only workers of one epoch meet
+  uint32_t attempt = 0;        // restarts of this rank within the epoch
+  std::string name;            // of the worker; check_worker_name has the rules
   uint32_t rank = 0;
   uint32_t world_size = 1;
-  std::string address;  // where the others reach this worker; its transport's words
-  absl::Duration timeout = absl::Seconds(60);  // zero: without limit
+  std::string address;  // of this worker, in the form of its transport; at most 4 KiB
+  absl::Duration timeout = absl::Seconds(60);  // zero: no limit
 };
 
 struct MemberInfo {
@@ -42,19 +43,20 @@ struct MemberInfo {
 
 struct JoinResult {
   WorkerId self;
-  std::vector<MemberInfo>
-      members;         // members[r] is rank r, the newest incarnation known at this moment
-  uint32_t round = 0;  // how often this group has ended before
+  std::vector<MemberInfo> members;  // newest incarnations; static group: members[r] is rank r
+  uint32_t round = 0;               // static group: how often it has completed a `shutdown`
 };
 
-// Errors: InvalidArgument (name, rank, world size out of range, a group or address that is too long
-// or not printable ASCII, or another process of the group has another world size), AlreadyExists
-// (the name, or the rank in this attempt, is taken), DeadlineExceeded (lists the ranks that are
-// missing), and whatever the store returns.
+// Errors, besides those of the store:
+// InvalidArgument: the name is bad, or the rank or the world size is out of range. Or the group or
+// the address is empty, too long or not printable ASCII. Or another process has another world size.
+// AlreadyExists: the name is taken, the rank is taken in this attempt, or a later incarnation has
+// the rank.
+// DeadlineExceeded: not all ranks joined in time; the message lists the missing ones.
 absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinRequest& request);
 
-// This round of the group ends: whoever joins from now on joins the next one. Each member says so
-// before it leaves, so that it does not meet its own record when it joins again.
+// Completes this round of the group: workers that join from now on join the next round. Each member
+// calls it before it leaves, so that it does not find its own record when it joins again.
 absl::Status mark_ended(RendezvousStore& store, const std::string& group, uint32_t epoch,
                         uint32_t round);
 

@@ -56,7 +56,7 @@ absl::Status Agent::start(std::vector<WorkerInfo> members) {
   for (const PeerLinkPtr& peer : peers_.all()) {
     if (peer->id() < options_.self.id || options_.dial_all) peer->dial(options_.connect_timeout);
   }
-  // The others dial this worker. One that died before it came to that would never be missed.
+  // The others dial this worker. But nobody would miss a member that died before it dialled.
   Clock& clock = environment_.clock;
   clock.call_at(clock.now() + options_.connect_timeout, [gate = environment_.gate, this] {
     gate->enter([this](LinkEnvironment&) {

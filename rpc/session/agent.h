@@ -1,5 +1,5 @@
 // Moves calls, replies and posts between this worker and its peers, each exactly once or not at
-// all, and says so when a peer is gone.
+// all, and tells its listeners when a peer is gone.
 //
 // Thread safety: all methods may be called from any thread. Handlers and listeners run on transport
 // threads (or inside the calling method, where said) without any lock held; they must not block.
@@ -39,18 +39,19 @@ struct AgentOptions {
   Nanoseconds stuck_after = std::chrono::seconds(30);
 };
 
-// What decides about members (membership.h). Without it, who cannot be reached is dead, and nobody
-// may join.
+// The hooks of the membership protocol (membership.h). Without them, a peer that cannot be reached
+// is dead, and nobody may join.
 struct MembershipHooks {
-  // Somebody unknown dials this worker. OK: was given to `add_member`.
+  // An unknown worker dials this one. OK: it was given to `add_member`.
   std::function<absl::Status(const WorkerInfo& joiner)> admit;
-  // A post is meant for a life that is not known here; it waits for `add_member` or `declare_dead`.
+  // A post is meant for an incarnation that is not known here. It waits for `add_member` or
+  // `declare_dead`.
   std::function<void(WorkerId unknown)> unknown;
-  // More is meant for it than is kept: it is gone here.
+  // More posts are meant for it than are kept: it is gone here.
   std::function<void(WorkerId unknown, const absl::Status& why)> give_up;
-  // The first connection with a peer stands.
+  // The first connection with a peer is open.
   std::function<void(WorkerId peer)> opened;
-  // Cannot be reached, breaks the protocol, or refuses this worker (PermissionDenied).
+  // The peer cannot be reached, breaks the protocol, or refuses this worker (PermissionDenied).
   std::function<void(WorkerId peer, const absl::Status& why)> suspect;
   std::function<void(WorkerId peer, uint64_t number)> heartbeat_answered;
 };
@@ -116,19 +117,19 @@ class Agent final : public TransportSink {
   // Members that are neither dead nor gone, self included, by id.
   std::vector<WorkerId> live() const;
 
-  // A death record: never revised. Pending calls fail, listeners hear of it; they also do of a life
-  // that was never a peer and that references or contexts name.
+  // The worker is dead, for good. Its pending calls fail, and listeners hear of it, also if it was
+  // never a peer here (references or contexts may name it).
   void declare_dead(WorkerId peer, absl::Status reason);
   // Leads to a death record, sooner or later.
   void suspect(WorkerId peer, const absl::Status& reason);
-  // The others hold this worker for dead: all of them are gone, with this reason.
+  // The group has declared this worker dead: all other workers are gone here, with this reason.
   void fence(const absl::Status& why);
 
   // Asks a peer whether it is there; nothing happens without a connection.
   void heartbeat(WorkerId peer, uint64_t number);
-  // Calls to this peer that begin at `until` or later wait here for the next `trust`.
+  // Calls to this peer that begin at `until` or later wait here for the next call of this method.
   void set_valid_until(WorkerId peer, TimePoint until);
-  // It is suspected: an answer would renew its trust in this worker, just before the death record.
+  // The peer is suspected: an answer would renew its lease just before its death record.
   void answer_no_heartbeats_of(WorkerId peer);
   // Body of all heartbeats and answers from now on.
   void say_in_heartbeats(std::string body) { environment_.say_in_heartbeats(std::move(body)); }

@@ -1,9 +1,9 @@
-// What a thread is doing for whom: the current worker, autograd context, call chain and deadline.
+// The scope that a thread works in: the current worker, autograd context, call chain and deadline.
 //
-// Set by handlers, continuations and local backward passes, and by `WorkerScope` in programs with
-// several workers. Calls read it. What else is thread-local in Weft says which thread this is
-// (base/executor.h, base/serving_threads.h), not for whom it works. LibTorch's own settings, grad
-// mode among them, are not part of it: neither calls nor continuations carry them.
+// Handlers, continuations and local backward passes set it, and so does `WorkerScope` in programs
+// with several workers. Calls read it. The other thread-local state of Weft says which thread this
+// is (async/executor.h, async/serving_threads.h), not what it works for. LibTorch's own settings,
+// grad mode among them, are not part of it: neither calls nor continuations carry them.
 //
 // Thread safety: each thread sees its own.
 #pragma once

@@ -70,7 +70,7 @@ struct Frame {
     for (const Payload& payload : payloads) total += payload.size;
     return total;
   }
-  // What the frame counts for against byte credits and memory bounds.
+  // The number of bytes that the frame takes from byte credits and memory bounds.
   size_t cost() const { return kFrameOverhead + meta.size() + body.size() + payload_bytes(); }
 
   static constexpr size_t kFrameOverhead = 128;

@@ -19,8 +19,8 @@ inline constexpr size_t kFixedHeaderBytes = 104;
 
 // Everything but the payloads' contents; appended to `out`.
 void append_head(const Frame& frame, std::string& out);
-// InvalidArgument if receivers with these limits refuse the frame, or its sizes do not fit the
-// header: such a frame must not be sent, it would end one connection after the other.
+// InvalidArgument if receivers with these limits refuse the frame, or if its sizes do not fit the
+// header. Such a frame must not be sent: it would end one connection after the other.
 absl::Status check_frame(const Frame& frame, const TransportLimits& limits);
 
 std::string encode_head(const Frame& frame);

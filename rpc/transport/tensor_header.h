@@ -1,9 +1,9 @@
-// What a tensor is, apart from its numbers, as it stands on the wire; parsing trusts nothing.
+// Describes a tensor on the wire, apart from its elements. Parsing trusts no field.
 //
 // Thread safety: pure functions on plain values.
-// Errors: InvalidArgument naming the tensor's position and the field. Nothing is allocated on the
+// Errors: InvalidArgument naming the tensor's position and the field. No memory is allocated on the
 // word of a header: sizes are multiplied with overflow checks and must equal the bytes that came.
-// What tensors cost beside their elements is charged against a budget (TensorBudget). Wire: u8
+// The cost of tensors beside their elements is charged against a budget (TensorBudget). Wire: u8
 // dtype, u8 layout, u8 format, u8 flags, u8 dimensions, then i64 sizes[dimensions]; sparse: u8
 // sparse dimensions, i64 nnz. Inlined tensors are followed by their bytes; others have one payload
 // (dense) or two (sparse: indices i64[sparse dimensions, nnz], then values). No strides: data is
@@ -70,10 +70,10 @@ struct TensorHeader {
   size_t payload_count = 0;
 };
 
-// A scalar of a few bytes becomes objects of hundreds. So a message's tensors, beside their
-// elements, may take kFree, and kPerByte for each byte of their headers, inlined elements and
-// payloads. 65,536 dense tensors are always allowed, and any number of those that have 34 bytes or
-// more each on the wire.
+// Bounds the memory that a message's tensors take beside their elements, since a scalar of a few
+// bytes becomes objects of hundreds. They may take kFree, and kPerByte for each byte of their
+// headers, inlined elements and payloads. So 65,536 dense tensors are always allowed, and any
+// number of tensors with 34 bytes or more each on the wire.
 struct TensorBudget {
   static constexpr size_t kTensor = 512;  // tensor, storage, header and their allocations, at most
   static constexpr size_t kUndefined = 128;

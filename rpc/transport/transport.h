@@ -1,12 +1,12 @@
 // Carries frames between workers; knows nothing of calls, sessions or tensors.
 //
-// A transport may lose everything that is in flight when a connection ends, and may deliver frames
-// of one connection in any order (bulk frames travel on streams of their own). What must arrive is
-// the session's business (rpc/internal/session.h).
+// A transport may lose everything that is in flight when a connection ends. It may deliver the
+// frames of one connection in any order, because bulk frames travel on streams of their own. The
+// session sends again what must arrive (rpc/session/internal/session.h).
 //
 // Thread safety: all methods may be called from any thread.
 // Lifetime: the sink outlives the transport's `stop`; after `stop` returns no callback runs.
-// Conformance: tests/rpc/transport_conformance_test.cc runs over every implementation.
+// Conformance: tests/rpc/transport/transport_conformance_test.cc runs over every implementation.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@
 
 namespace weft {
 
-// Who the far end says it is. A claim until transports authenticate; the agent checks it against
-// the group's members and against the source of every frame.
+// The far end's own statement of its identity. Transports do not authenticate yet, so the agent
+// checks it against the group's members and against the source of every frame.
 struct PeerIdentity {
   std::string group;  // group prefix of the rendezvous: workers of other jobs are refused
   std::string name;
@@ -70,9 +70,9 @@ class Connection {
 
 using ConnectionPtr = std::shared_ptr<Connection>;  // shared by the transport and its user
 
-// Receives what a transport has. Callbacks run on transport threads, must not block, and for one
-// connection come in the order on_open, on_frames..., on_closed, each of the first and last once.
-// on_frames may run on several threads at once (streams).
+// Receives connections and frames from a transport. Callbacks run on transport threads and must not
+// block. For one connection they come in the order on_open, on_frames..., on_closed. on_open and
+// on_closed come once. on_frames may run on several threads at once, one per stream.
 class TransportSink {
  public:
   virtual ~TransportSink() = default;
@@ -96,17 +96,21 @@ class Transport {
   using ConnectCallback = absl::AnyInvocable<void(absl::StatusOr<ConnectionPtr>)>;
 
   virtual ~Transport() = default;
-  // Takes an address. Who dials from now on waits until `start`.
+  // Takes an address. A peer that dials before `start` waits for it.
   virtual absl::Status listen() = 0;
   // Where peers can dial this worker, for the rendezvous; valid after `listen`.
   virtual std::string address() const = 0;
   // Begins to accept. `self` is what peers are told.
   virtual absl::Status start(PeerIdentity self, TransportSink* sink) = 0;
-  // Dials; `callback` runs once, on a transport thread, never inside this call: the connection
-  // after the handshake, or Unavailable (nobody there), FailedPrecondition (somebody else there),
-  // DeadlineExceeded (nothing was heard of it), ResourceExhausted (this process has no descriptor
-  // left), Aborted (it cannot say yet: dial again), or what the far end's on_accept said. Frames
-  // may arrive at the sink before the callback returns, not before it runs.
+  // Dials. `callback` runs once, on a transport thread, never inside this call. It gets the
+  // connection after the handshake, or an error:
+  //   Unavailable         no process listens there
+  //   FailedPrecondition  another worker listens there
+  //   DeadlineExceeded    nothing was heard from it
+  //   ResourceExhausted   this process has no file descriptor left
+  //   Aborted             it cannot decide yet: dial again
+  // or the error of the far end's on_accept. Frames may arrive at the sink before the callback
+  // returns, but not before it runs.
   virtual void connect(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
                        ConnectCallback callback) = 0;
   // Ends every connection and waits for running callbacks. Idempotent.

@@ -1,9 +1,9 @@
 // Remembers which RRef and fork ids of other workers have ended, in bounded memory.
 //
-// A late or repeated message about an ended fork must not bring it back (BN4, closes BX1). Each
-// worker numbers its RRefs and forks from one counter and tells an owner a watermark: all of its
-// numbers below are decided. So an id below the watermark that is in no table has ended; only the
-// ended ones at or above it are stored one by one: the tombstones.
+// A late or repeated message about an ended fork must not bring it back (BN4; this closes BX1).
+// Each worker numbers its RRefs and forks from one counter. It tells an owner a watermark: all of
+// its numbers below it are decided. So an id below the watermark that is in no table has ended. The
+// ledger stores only the ended ids at or above the watermark one by one. These are the tombstones.
 //
 // Thread safety: none; part of the core.
 // Protocol: docs/rref_protocol.md, "Tombstones".
@@ -21,17 +21,18 @@ class IdLedger {
  public:
   explicit IdLedger(uint32_t max_tombstones_per_creator) : limit_(max_tombstones_per_creator) {}
 
-  // Whether the id has ended; asked only about ids that are in no table.
+  // Whether the id has ended. Ask only about ids that are in no table.
   bool ended(WorkerId creator, uint64_t number) const;
 
-  // Notes the end of an id. Past the limit the watermark is forced up to keep only half of it;
-  // returns whether that happened: undecided ids of this creator may have ended by it.
+  // Keeps a tombstone for an id. Past the limit, the ledger raises the watermark itself, so that
+  // only half the limit of tombstones is left. It then returns true: undecided ids of this creator
+  // may have ended with this.
   bool add_tombstone(WorkerId creator, uint64_t number);
 
-  // Returns whether the watermark rose. It never falls.
+  // Raises the watermark, which never falls. Returns whether it rose.
   bool raise(WorkerId creator, uint64_t settled_below);
 
-  // The creator is dead: its unknown ids are refused for that reason, so nothing need be kept.
+  // The creator is dead. Its unknown ids are refused for that reason, so nothing is kept for it.
   void forget(WorkerId creator);
 
   uint64_t watermark(WorkerId creator) const;

@@ -23,7 +23,7 @@ void OwnerTable::own(RRefId rref, TypeTag type) {
   entry.handles = 1;
 }
 
-// Case 1: the entry and the creator's fork are registered in one step, before the function runs.
+// Case 1. The entry and the creator's fork are registered in one event, before the function runs.
 Acceptance OwnerTable::accept_creation(WorkerId from, RRefId rref, ForkId fork, const TypeTag& type,
                                        Step& step) {
   if (rref.creator != from || fork.creator != from) return Acceptance::kRefused;
@@ -46,7 +46,7 @@ Acceptance OwnerTable::accept_creation(WorkerId from, RRefId rref, ForkId fork, 
   entry.type = type;
   list(entry, fork, from);
   step.send(from, ForkAccept{rref, fork});
-  // B6: what came before the creation is decided now.
+  // B6: requests and references that came before the creation are decided now.
   for (const auto& [parked_fork, parked] : entry.parked) {
     unpark(parked.from);
     --parked_forks_;
@@ -96,8 +96,8 @@ absl::StatusOr<Reference> OwnerTable::lend(RRefId rref, ForkId fork, WorkerId to
   return Reference{self_, rref, fork, ForkId(), it->second.type};
 }
 
-// BN5. The fork is born confirmed, so only its holder knows whether it was read: the owner asks,
-// and lists the fork until the answer.
+// BN5. The holder gets the fork as confirmed and sends no request. So only the holder knows whether
+// it read the carrier. The owner asks it, and lists the fork until the answer comes.
 void OwnerTable::carrier_failed(const Reference& reference, Delivery delivery, Step& step) {
   auto it = entries_.find(reference.rref);
   if (it == entries_.end()) return;
@@ -112,7 +112,7 @@ void OwnerTable::carrier_failed(const Reference& reference, Delivery delivery, S
   }
 }
 
-// Cases 2 and 6: a reference to a value that lives here.
+// Cases 2 and 6: a reference comes back to the owner of its value.
 Received OwnerTable::receive(const Reference& reference, std::optional<WaiterId> waiter,
                              Step& step) {
   const RRefId rref = reference.rref;
@@ -146,6 +146,7 @@ Received OwnerTable::receive(const Reference& reference, std::optional<WaiterId>
     step.confirm(handle, waiter);
     return {handle, absl::OkStatus()};
   }
+  // The reference came before the creation. Its handle counts at once, and keeps the placeholder.
   if (!park(from)) return refuse(lost(rref, RejectReason::kOverloaded));
   it = placeholder(rref);
   ++it->second.handles;
@@ -223,7 +224,7 @@ void OwnerTable::cancel_fetch(RRefId rref, FetchTicket ticket, Step& step) {
   settle(it, step);
 }
 
-// Case 4 at the owner, with BN4: what has ended stays ended.
+// Case 4 at the owner. BN4: a fork or an RRef that has ended is refused.
 bool OwnerTable::on_fork_request(WorkerId from, const ForkRequest& message, Step& step) {
   const auto refuse = [&](RejectReason reason) {
     const absl::Status* error =
@@ -242,7 +243,7 @@ bool OwnerTable::on_fork_request(WorkerId from, const ForkRequest& message, Step
       step.send(from, ForkAccept{message.rref, message.fork});  // B7: a repeat
       return true;
     }
-    if (it->second.parked.contains(message.fork)) return true;
+    if (it->second.parked.contains(message.fork)) return true;  // B7: a repeat that waits already
   }
   const bool created = it != entries_.end() && it->second.created;
   if (ended(message.fork, step) || (!created && ended(message.rref, step))) {
@@ -275,16 +276,16 @@ bool OwnerTable::on_user_delete(WorkerId from, const UserDelete& message, Step& 
              !it->second.forks.empty()) {
     unlist(it, it->second.forks.begin()->first, step);
   }
-  // An unlisted fork of our own making: a repeat, or the holder read it and then denied it to our
-  // CANCEL_FORK because it had dropped it. The answer ends its tombstone.
+  // An unlisted fork that this owner made is a repeat, or the holder had read and dropped it before
+  // it answered our CANCEL_FORK with "absent". DELETE_ACK removes the holder's tombstone.
   if (message.ack_wanted || (!listed && message.fork.creator == self_)) {
     step.send(from, DeleteAck{message.rref, message.fork});
   }
   return true;
 }
 
-// A withdrawn carrier (BN5) or a withdrawn creation (BX2, BN6). A registered fork stays: its holder
-// has read the carrier, and only the holder ends it.
+// Withdraws a carrier (BN5) or a creation (BX2, BN6). A registered fork stays: its holder has read
+// the carrier, so only the holder may end it.
 bool OwnerTable::on_cancel_fork(WorkerId from, const CancelFork& message, Step& step) {
   if (message.fork.creator != from || (message.creation && message.rref.creator != from)) {
     return false;
@@ -339,11 +340,11 @@ void OwnerTable::on_settled_below(WorkerId from, uint64_t settled_below, Step& s
   if (ledger_.raise(from, settled_below)) refuse_placeholders(from, settled_below, step);
 }
 
-// BN2: the forks of a dead worker end. BN1: what waits for a creation of its own never comes.
+// BN2: the forks of a dead worker end. BN1: requests that wait for a creation by it are refused.
 void OwnerTable::peer_dead(WorkerId worker, Step& step) {
   const absl::Status gone = absl::UnavailableError(absl::StrCat(worker.to_string(), " is dead"));
   refuse_placeholders(worker, UINT64_MAX, step);
-  holders_.erase(worker);
+  holders_.erase(worker);  // the loop erases the forks without unlist(), which would count
   for (const RRefId& rref : listed()) {
     auto it = entries_.find(rref);
     if (it == entries_.end()) continue;
@@ -356,6 +357,7 @@ void OwnerTable::peer_dead(WorkerId worker, Step& step) {
         ++fork;
       }
     }
+    // A reference that the dead worker sent has a handle here, so it still waits for its creation.
     for (auto parked = entry.parked.begin(); parked != entry.parked.end();) {
       if (parked->second.from == worker && !parked->second.is_reference) {
         unpark(worker);
@@ -441,7 +443,8 @@ RejectReason OwnerTable::refusal(RRefId rref, ForkId fork, const Step& step) con
   return created ? RejectReason::kWithdrawn : RejectReason::kFreed;
 }
 
-// A step on one entry may end others (a forced watermark), so loops go by id, not by iterator.
+// Loops over the entries use these ids, not iterators: an event on one entry may erase others,
+// because a tombstone past the limit raises the watermark.
 std::vector<RRefId> OwnerTable::listed() const {
   std::vector<RRefId> rrefs;
   rrefs.reserve(entries_.size());
@@ -457,7 +460,7 @@ OwnerTable::Entries::iterator OwnerTable::placeholder(RRefId rref) {
 
 bool OwnerTable::park(WorkerId from) {
   uint32_t& count = parked_[from];
-  // Local waits are bounded by the program's own calls.
+  // This worker itself has no bound: its own calls limit what waits.
   if (count >= limits_.parked_per_worker && from != self_) return false;
   ++count;
   return true;
@@ -470,7 +473,7 @@ void OwnerTable::unpark(WorkerId from) {
 
 void OwnerTable::add_tombstone(WorkerId creator, uint64_t number, Step& step) {
   if (WEFT_BREAK(no_tombstones)) return;
-  if (creator == self_ || step.dead(creator)) return;  // ended() knows those without a tombstone
+  if (creator == self_ || step.dead(creator)) return;  // ended() needs no tombstone for these
   if (ledger_.add_tombstone(creator, number)) {
     refuse_placeholders(creator, ledger_.watermark(creator), step);
   }
@@ -523,8 +526,8 @@ void OwnerTable::list(Entry& entry, ForkId fork, WorkerId holder) {
   ++holders_[holder];
 }
 
-// B4: the value dies when no fork and no handle is left and no call waits for it; S3: and never
-// comes back.
+// Frees the value, or erases the placeholder, if no fork and no handle is left and no call waits
+// for it (B4). A freed value never comes back (S3).
 void OwnerTable::settle(Entries::iterator it, Step& step) {
   Entry& entry = it->second;
   const RRefId rref = it->first;

@@ -1,8 +1,9 @@
-// The owner's side of the RRef protocol: which forks keep which value alive.
+// Holds the owner's side of the RRef protocol: which forks keep which value alive.
 //
-// Holds, for each RRef owned here, the set of forks and their holders, the number of local handles,
-// whether a value is there, and what waits for it. A set, not a count: repeated messages change
-// nothing, and a dead worker's entries can be struck out (S8, S9, BN2).
+// For each RRef owned here, the table has the forks and their holders, the number of local handles,
+// whether a value is there, and the requests that wait for it. The forks are a set and not a count.
+// So a repeated message changes nothing, and the owner can remove a dead worker's forks (S8, S9,
+// BN2).
 //
 // Thread safety: none; part of the core.
 // Protocol: docs/rref_protocol.md, guarantees G1 to G4.
@@ -19,12 +20,12 @@
 
 namespace weft::rref_internal {
 
-// What the owner does with a creation call.
+// The owner's answer to a creation call.
 enum class Acceptance {
   kRun,        // registered and confirmed: run the function
   kDuplicate,  // was accepted before: do not run it again
-  kRefused,    // withdrawn, or from an ended incarnation: do not run it, answer "not executed"
-  kOverQuota,  // its creator holds as much as one worker may: the same
+  kRefused,    // withdrawn, or from a dead incarnation: do not run it, answer "not executed"
+  kOverQuota,  // its creator is past its bound of forks: do not run it, answer "not executed"
 };
 
 class OwnerTable {
@@ -48,7 +49,7 @@ class OwnerTable {
   void fetch(WorkerId from, RRefId rref, FetchTicket ticket, Step& step);
   void cancel_fetch(RRefId rref, FetchTicket ticket, Step& step);
 
-  // Each returns false if the sender has no say in that fork; then nothing changed.
+  // Each returns false if the sender may not send this about that fork; then nothing has changed.
   bool on_fork_request(WorkerId from, const ForkRequest& message, Step& step);
   bool on_user_delete(WorkerId from, const UserDelete& message, Step& step);
   bool on_cancel_fork(WorkerId from, const CancelFork& message, Step& step);
@@ -61,7 +62,7 @@ class OwnerTable {
   bool created(RRefId rref) const;
   bool empty() const { return entries_.empty(); }
   void fill(OwnershipGauges& gauges) const;
-  // Who holds forks, and those whose creations are waited for.
+  // Appends the holders of forks, and the creators of RRefs whose creation is awaited here.
   void append_ties(std::vector<WorkerId>& workers) const {
     for (const auto& [holder, forks] : holders_) workers.push_back(holder);
     for (auto rref = placeholders_.begin(); rref != placeholders_.end();
@@ -76,13 +77,13 @@ class OwnerTable {
 
   struct Fork {
     WorkerId holder;
-    bool recalled = false;  // a CANCEL_FORK to the holder is unanswered
+    bool recalled = false;  // the holder has not yet answered our CANCEL_FORK
   };
-  struct ParkedFork {  // came before the creation
+  struct ParkedFork {  // a request or a reference that came before the creation
     WorkerId from;
-    bool is_reference = false;  // a reference handed to this worker; else a FORK_REQUEST
+    bool is_reference = false;  // true: a reference sent to this worker; false: a FORK_REQUEST
     std::optional<WaiterId> waiter;
-    TypeTag type;  // of a reference
+    TypeTag type;  // set for a reference only
   };
   struct Entry {
     bool created = false;
@@ -96,7 +97,8 @@ class OwnerTable {
   };
   using Entries = std::map<RRefId, Entry>;
 
-  // Whether an id that is in no table has ended, as seen from its creator.
+  // Whether an id has ended; asked only about ids that are in no table. Ids of this worker and of
+  // dead workers need no tombstone: if they are unknown, they have ended.
   template <class Id>
   bool ended(const Id& id, const Step& step) const {
     return id.creator == self_ || step.dead(id.creator) || ledger_.ended(id.creator, id.number);
@@ -122,13 +124,14 @@ class OwnerTable {
   IdLedger ledger_;
   Entries entries_;
   std::set<RRefId> placeholders_;        // entries that are not created
-  std::map<WorkerId, uint32_t> parked_;  // of everything that waits here, by who sent it
-  // Forks that were recalled and whose holder's USER_DELETE came before its CANCEL_ACK. The holder
-  // keeps a tombstone that no carrier will ever use up, so the CANCEL_ACK is answered.
+  std::map<WorkerId, uint32_t> parked_;  // number of waiting requests, by sender
+  // Recalled forks, with their holders, whose USER_DELETE came before the CANCEL_ACK. The holder
+  // may keep a tombstone that no carrier will use up. So the owner answers a CANCEL_ACK "absent"
+  // with DELETE_ACK.
   std::map<ForkId, WorkerId> read_while_recalled_;
-  std::map<WorkerId, uint64_t> holders_;  // how many forks each holds
-  // Why creations failed, by creator and number, for references that come late. An error lives as
-  // long as the tombstone of its RRef.
+  std::map<WorkerId, uint64_t> holders_;  // number of listed forks, by holder
+  // Why creations failed, by creator and number, for references that come late. An error is kept as
+  // long as the tombstone of its RRef, unless `errors_per_creator` is passed.
   std::map<WorkerId, std::map<uint64_t, absl::Status>> errors_;
   uint64_t parked_forks_ = 0;
   uint64_t parked_fetches_ = 0;

@@ -132,8 +132,7 @@ void OwnershipCore::cancel_fetch(RRefId rref, FetchTicket ticket, Actions& out) 
 }
 
 void OwnershipCore::on_message(WorkerId from, WorkerId to, const Message& message, Actions& out) {
-  // S7: an ended incarnation has no say here, and what was meant for another incarnation is not for
-  // this one.
+  // S7: messages from a dead incarnation, or to another incarnation of this worker, are dropped.
   const bool ended = incarnations_.dead(from) && !WEFT_BREAK(ended_incarnation_heard);
   if (to != self_ || from == self_ || !from.valid() || ended) {
     ++stale_messages_;
@@ -189,7 +188,7 @@ OwnershipGauges OwnershipCore::gauges() const {
   return gauges;
 }
 
-// B1: the fork graph is a tree whose edges are carriers, so the sender is the fork's creator.
+// B1: forks form a tree whose edges are carriers. So a carrier's sender must be the fork's creator.
 absl::Status OwnershipCore::check(WorkerId from, const Reference& reference) const {
   if (!reference.rref.valid() || !reference.fork.valid() || !reference.owner.valid()) {
     return absl::InvalidArgumentError("a reference without owner, rref or fork id");

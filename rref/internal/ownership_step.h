@@ -1,6 +1,7 @@
-// What both halves of the ownership core share while they handle one event.
+// The owner's and the user's tables of the ownership core share these classes to handle one event.
 //
 // Thread safety: none; part of the core.
+// Protocol: docs/rref_protocol.md.
 #pragma once
 
 #include <map>
@@ -13,8 +14,8 @@
 
 namespace weft::rref_internal {
 
-// Numbers RRefs and forks of this worker incarnation from one counter, so that one watermark covers
-// both.
+// Numbers the RRefs and forks that this incarnation makes. One counter serves both, so that one
+// watermark covers both.
 class IdSource {
  public:
   explicit IdSource(WorkerId self) : self_(self) {}
@@ -27,12 +28,12 @@ class IdSource {
   uint64_t next_ = 1;
 };
 
-// Which lives of workers have ended. A death record is never revised: a worker comes back as a
-// later incarnation (BN3).
+// The incarnations of workers that are declared dead. A death is never revised: a restarted worker
+// is a later incarnation (BN3).
 class PeerIncarnations {
  public:
-  // Returns false if that was known. The death record on a later incarnation may come before that
-  // on an earlier one, so each life counts for itself.
+  // Notes the death of an incarnation. Returns false if it was known. A later incarnation may be
+  // declared dead before an earlier one, so each incarnation is noted by itself.
   bool add(WorkerId worker) {
     if (WEFT_BREAK(earlier_incarnation_not_recorded)) {
       const auto later = ended_.lower_bound(worker);
@@ -75,7 +76,7 @@ class Waiters {
   std::map<WaiterId, Carrier> waiting_;
 };
 
-// One event being handled: the only way for the tables to ask for actions.
+// One event that is being handled. The tables ask for actions only through it.
 class Step {
  public:
   Step(const PeerIncarnations& incarnations, Waiters& waiters, Actions& out)
@@ -83,7 +84,7 @@ class Step {
 
   bool dead(WorkerId worker) const { return incarnations_.dead(worker); }
 
-  // Nothing is sent to a dead worker: it is fenced, and its share is reaped where it matters.
+  // Nothing is sent to a dead worker. It is fenced, and the tables remove its forks by themselves.
   void send(WorkerId to, Message message) {
     if (!incarnations_.dead(to)) out_.push_back(Send{to, std::move(message)});
   }
@@ -107,17 +108,17 @@ class Step {
   Actions& out_;
 };
 
-// What became of one reference of a received carrier. A handle with an error protects nothing and
-// need not be dropped.
+// The result for one reference of a received carrier. A handle with an error protects nothing and
+// must not be dropped.
 struct Received {
   Handle handle;
   absl::Status status;
 };
 
-// What the sender of a carrier knows about its end.
+// Whether the sender of a failed carrier knows that it was not read.
 enum class Delivery {
   kNeverSent,  // it did not leave this worker, and never will
-  kUnknown,    // it may be read, now or later
+  kUnknown,    // the receiver may have read it, or may read it later
 };
 
 }  // namespace weft::rref_internal

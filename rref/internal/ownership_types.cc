@@ -8,7 +8,7 @@
 namespace weft::rref_internal {
 namespace {
 
-constexpr char kLostUrl[] = "weft/rref_lost";  // the worker whose death or decision it was
+constexpr char kLostUrl[] = "weft/rref_lost";  // value: WorkerId::bits of `worker`
 
 std::string ids(RRefId rref, ForkId fork) {
   return absl::StrCat(" ", rref.to_string(), " ", fork.to_string());

@@ -20,7 +20,7 @@ absl::Status empty_rref() {
 
 // ---- The two functions that every worker has ----
 
-// False, and answered, if the call cannot be served.
+// If the call cannot be served, answers it with an error and returns false.
 bool check_call(Reader& arguments, const Object* target, ResultSinkPtr& sink) {
   absl::Status status = arguments.finish();
   if (target == nullptr || target->type == nullptr) {
@@ -64,7 +64,7 @@ constexpr rpc_internal::CallableType kWaitType{rpc_internal::FunctionKind::kFunc
 constexpr std::string_view kToHereName = "weft.to_here";
 constexpr std::string_view kWaitName = "weft.wait";
 
-// In every registry; the pointers only tell the two apart.
+// Every registry has these two. The function pointers only serve to tell them apart.
 const rpc_internal::Registration to_here_registration(kToHereName,
                                                       reinterpret_cast<void (*)()>(&invoke_to_here),
                                                       kToHereType, {}, __FILE__, __LINE__);
@@ -104,8 +104,8 @@ std::shared_ptr<RRefDriver> driver_or_throw(const RRefHandlePtr& handle) {
   return *std::move(driver);
 }
 
-// What made the value may have run on an owner that is lost, whatever a reference to it is good
-// for.
+// An RRefLost says that the failed use did not run. The function that creates the value, however,
+// may have run at the owner.
 absl::Status of_creation(absl::Status status) {
   return is_rref_lost(status) ? with_ran(std::move(status), Ran::kMaybe) : status;
 }
@@ -123,7 +123,7 @@ rpc_internal::Outgoing open_call_on(const RRefHandlePtr& handle, const CallOptio
   const absl::StatusOr<std::shared_ptr<RRefDriver>> driver = handle->driver();
   if (!driver.ok()) {
     call.status = driver.status();
-    call.runtime = handle->runtime();  // continuations of the future run there all the same
+    call.runtime = handle->runtime();  // the future's continuations still run there
     return call;
   }
   call = rpc_internal::open_call((*driver)->runtime(), handle->owner(), options);
@@ -149,7 +149,7 @@ RRefHandlePtr start_remote(rpc_internal::Outgoing call, const TypeInfo& type) {
   call.request.creation = std::move(created.creation);
   const rpc_internal::ReplyContext context{call.runtime.get(), call.request.to,
                                            call.request.function.name, call.signature};
-  // Weak: the reply may come after the driver's end; then nobody waits for it.
+  // Weak: the reply may come after the driver is destroyed; then nobody waits for it.
   call.runtime->call(std::move(call.request), [weak = std::weak_ptr<RRefDriver>(driver),
                                                handle = created.handle->handle(),
                                                context](absl::StatusOr<Reader> reply) {
@@ -197,11 +197,11 @@ Future<void> accepted(const RRefHandlePtr& handle) {
   Future<void> future = promise.future();
   const absl::StatusOr<std::shared_ptr<RRefDriver>> open = handle->driver();
   if (!open.ok()) {
-    promise.set_error(of_creation(open.status()));  // a lost one says why
+    promise.set_error(of_creation(open.status()));  // if it is lost, the status says why
     return future;
   }
   const std::shared_ptr<RRefDriver>& driver = *open;
-  // The handle is kept: an answer is owed even if every RRef is dropped.
+  // The callback keeps the handle, so that the future completes even if every RRef is dropped.
   driver->when_decided(handle->handle(),
                        [handle, promise = std::move(promise)](absl::Status status) mutable {
                          if (status.ok()) {

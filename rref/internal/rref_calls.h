@@ -1,7 +1,10 @@
-// What RRef<T> does that does not depend on T: calls to the owner, creations, plain facts.
+// Implements the parts of RRef<T> that do not depend on T: calls to the owner, creations and plain
+// facts.
 //
 // Thread safety: all functions may be called from any thread. A null handle is an empty RRef.
-// Errors: an Outgoing carries them; functions without one throw RpcError.
+// Errors: open_* put them into the Outgoing, `accepted` into its future, read_handle and
+// write_handle into the reader or writer. object_here and describe have none. All others throw
+// RpcError.
 #pragma once
 
 #include <memory>
@@ -14,31 +17,36 @@
 
 namespace weft::rref_internal {
 
-// A method call on the object: target and destination are set.
+// Opens a method call on the object; its target and destination are set.
 rpc_internal::Outgoing open_call_on(const RRefHandlePtr& handle, const CallOptions& options);
-// Asks the owner for the value.
+// Opens a call that asks the owner for the value (weft.to_here).
 rpc_internal::Outgoing open_to_here(const RRefHandlePtr& handle, const CallOptions& options);
-// Answered, with nothing, once the value is there.
+// Opens a call that the owner answers, without a result, once the value is there (weft.wait).
 rpc_internal::Outgoing open_wait(const RRefHandlePtr& handle, const CallOptions& options);
 
-// Sends the call as a creation of an object of this type on the called worker.
+// Sends the call as a creation: its result, an object of `type`, stays on the called worker. Throws
+// the error of `call`, if it has one.
 RRefHandlePtr start_remote(rpc_internal::Outgoing call, const TypeInfo& type);
-// Gives an object to the current worker.
+// Makes the current worker the owner of `object`.
 RRefHandlePtr own(Object object);
 
-// On the owner: the object if it is there already. Without a type if not, if this is no owner, and
-// if the reference cannot be used: a call then says why.
+// On the owner: the object, if it is there already. The result has no type if the object is not
+// there, if this worker is not the owner, or if the reference may not be used. A call then gives
+// the reason.
 Object object_here(const RRefHandlePtr& handle);
 // Throws FailedPrecondition unless this worker is the owner.
 void check_owner(const RRefHandlePtr& handle);
 
-// The worker's, for futures that are complete from the beginning.
+// The executor of the handle's worker, for futures that are complete from the beginning.
 Executor& executor_of(const RRefHandlePtr& handle);
+// RRef::confirmed_by_owner.
 bool confirmed(const RRefHandlePtr& handle);
+// RRef::creation.
 Future<void> accepted(const RRefHandlePtr& handle);
 std::string describe(const RRefHandle* handle);
 
-// The handle in a message, if it is of this type; else `reader` fails and this is null.
+// Reads the next handle of a message. If it is missing or of another type, `reader` fails and the
+// result is null.
 RRefHandlePtr read_handle(Reader& reader, const TypeInfo& type);
 void write_handle(Writer& writer, const RRefHandlePtr& handle);
 

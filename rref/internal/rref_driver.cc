@@ -34,7 +34,7 @@ class RRefDriver::Collector {
  private:
   void add(Send& send) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
     if (driver_.closed_) return;
-    // False: the peer is gone, and the core hears of it by its listener.
+    // The result of post() is not needed: if the peer is dead, the gone listener tells the core.
     effects_.push_back(
         [&agent = driver_.agent_, to = send.to, body = encode(send.message)]() mutable {
           agent.post(to, rpc_internal::Topic::kRRef, std::move(body));
@@ -75,7 +75,7 @@ class RRefDriver::Collector {
   }
   void add(AllConfirmed& confirmed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
     const auto found = driver_.arrivals_.find(confirmed.waiter);
-    if (found == driver_.arrivals_.end()) return;  // a reply: nobody waits
+    if (found == driver_.arrivals_.end()) return;  // a reply's references: no callback waits
     Arrival arrival = std::move(found->second);
     driver_.arrivals_.erase(found);
     arrival.refused.Update(confirmed.status);
@@ -113,8 +113,9 @@ class RRefDriver::Collector {
   std::vector<Effect> effects_;
 };
 
-// One event: the core decides under the lock; at the end of the scope the lock is let go and what
-// it decided is done. Nothing may be destroyed inside the scope that could be a handle or a value.
+// One event of the core. The core decides under the lock. At the end of the scope, the destructor
+// releases the lock and performs the core's actions. No handle and no value may be destroyed inside
+// the scope, because its destructor may call this driver and take the lock again.
 class ABSL_SCOPED_LOCKABLE RRefDriver::Event {
  public:
   explicit Event(RRefDriver& driver) ABSL_EXCLUSIVE_LOCK_FUNCTION(driver.mutex_) : driver_(driver) {
@@ -122,11 +123,14 @@ class ABSL_SCOPED_LOCKABLE RRefDriver::Event {
   }
   ~Event() ABSL_UNLOCK_FUNCTION() {
     std::vector<Effect> effects = Collector(driver_).collect(std::move(actions));
+    // close() waits until no thread performs effects. So an effect may use the agent and the
+    // executor without keeping them alive.
     if (!effects.empty()) ++driver_.performing_;
     driver_.mutex_.unlock();
     if (effects.empty()) return;
     WEFT_FAIL_POINT("rref.decided");
     for (Effect& effect : effects) effect();
+    // Destroy the effects before the lock is taken: they may hold handles.
     effects.clear();
     MutexLock lock(driver_.mutex_);
     if (--driver_.performing_ == 0) driver_.idle_.notify_all();
@@ -138,7 +142,7 @@ class ABSL_SCOPED_LOCKABLE RRefDriver::Event {
   RRefDriver& driver_;
 };
 
-// A reference inside a message from here.
+// A reference inside a message that this worker sends.
 class RRefDriver::Carried final : public CarriedReference {
  public:
   Carried(std::weak_ptr<RRefDriver> driver, Reference reference)
@@ -152,13 +156,13 @@ class RRefDriver::Carried final : public CarriedReference {
   void delivered() override { delivered_ = true; }
 
  private:
-  const std::weak_ptr<RRefDriver> driver_;  // weak: calls may end after it
+  const std::weak_ptr<RRefDriver> driver_;  // weak: calls may outlive it
   const Reference reference_;
   const std::string wire_;
   bool delivered_ = false;
 };
 
-// Where the result of a `remote` call goes.
+// Receives the result of a `remote` call to this worker.
 class RRefDriver::Slot final : public ObjectSlot {
  public:
   Slot(std::weak_ptr<RRefDriver> driver, Creation creation)
@@ -181,7 +185,7 @@ class RRefDriver::Slot final : public ObjectSlot {
   }
 
  private:
-  const std::weak_ptr<RRefDriver> driver_;  // weak: a function may end after it
+  const std::weak_ptr<RRefDriver> driver_;  // weak: a function may return after it is destroyed
   const Creation creation_;
 };
 
@@ -196,10 +200,10 @@ RRefDriver::~RRefDriver() { close(); }
 
 void RRefDriver::attach(const std::shared_ptr<RpcRuntime>& runtime) {
   runtime_ = runtime;
-  // The agent is stopped before this driver's owner lets go of it.
+  // `this` is safe here and below: the agent is stopped before the Worker releases this driver.
   agent_.set_post_handler(rpc_internal::Topic::kRRef,
                           [this](WorkerId from, const Frame& frame) { on_post(from, frame); });
-  // How it went does not matter: its forks and its values are gone.
+  // The reason does not matter: in any case, the peer's forks and values are gone.
   agent_.add_gone_listener([this](WorkerId peer, const absl::Status&, bool) {
     Event event(*this);
     core_.peer_dead(peer, event.actions);
@@ -253,7 +257,7 @@ void RRefDriver::receive_confirmed(WorkerId from, const std::vector<std::string>
   (void)adopt(from, wires, std::move(then));
 }
 
-// With `then` the references go there, else they are returned.
+// If `then` is set, it gets the references once they are confirmed. Otherwise they are returned.
 absl::StatusOr<ReferenceHook::References> RRefDriver::adopt(WorkerId from,
                                                             const std::vector<std::string>& wires,
                                                             ReferencesHandler then) {
@@ -264,6 +268,7 @@ absl::StatusOr<ReferenceHook::References> RRefDriver::adopt(WorkerId from,
     return status;
   }
   WEFT_FAIL_POINT("rref.arrived");
+  // Declared outside the scope of the event: the destructor of a handle calls release().
   References handles;
   absl::Status refused;
   bool too_late = false;
@@ -333,7 +338,8 @@ absl::StatusOr<std::shared_ptr<ObjectSlot>> RRefDriver::accept_creation(WorkerId
 void RRefDriver::set_value(RRefId rref, absl::StatusOr<Object> value) {
   WEFT_FAIL_POINT("rref.value.next");
   Event event(*this);
-  // A value that nobody wants any more dies with the parameter, where its function ended.
+  // If nobody wants the value any more, it is destroyed with the parameter, on the thread of its
+  // function, after the lock is released.
   const bool wanted = core_.set_value(rref, value.status(), event.actions);
   if (wanted && value.ok()) values_[rref] = *std::move(value);
 }
@@ -360,11 +366,12 @@ absl::StatusOr<RRefDriver::Created> RRefDriver::create(WorkerId owner, const Typ
       made = add_handle(*handle, owner, creation.type);
     }
   }
+  // Unavailable: the owner is dead. The core knows only its id.
   if (absl::IsUnavailable(handle.status())) return with_name_of(owner, handle.status());
   WEFT_RETURN_IF_ERROR(handle.status());
   creation.rref = handle->rref;
   creation.fork = handle->fork;
-  if (owner == self_) creation.fork = {self_, handle->rref.number};  // of no meaning to oneself
+  if (owner == self_) creation.fork = {self_, handle->rref.number};  // not used, but must decode
   return Created{std::move(made), encode(creation)};
 }
 
@@ -372,10 +379,10 @@ void RRefDriver::creation_failed(const Handle& handle, WorkerId owner, absl::Sta
   const bool owner_gone = !agent_.is_live(owner);
   Event event(*this);
   if (!handle.owned()) {
-    // The agent fails its calls before it tells its listeners; the reference ends as all others of
-    // this owner do (BN1).
+    // The agent fails its calls before it tells its listeners of a death. Telling the core now
+    // makes this reference end as all others of this owner do (BN1).
     if (owner_gone) core_.peer_dead(owner, event.actions);
-    // False: its owner has confirmed it, so it has succeeded.
+    // The result is not needed. False: the owner has confirmed it, so the creation has succeeded.
     (void)core_.creation_failed(handle.fork, std::move(status), event.actions);
   } else if (own_creations_.erase(handle.rref) > 0) {
     core_.set_value(handle.rref, std::move(status), event.actions);
@@ -410,7 +417,7 @@ uint64_t RRefDriver::resolve_target(WorkerId from, std::string_view target, Obje
   return fetch(
       from, rref,
       [wanted = *std::move(wanted), then = std::move(then)](absl::StatusOr<Object> object) mutable {
-        // Before any cast: a peer may claim anything.
+        // Check the type before anybody casts the object: a peer may claim any type.
         if (object.ok() && (object->type == nullptr || object->type->hash != wanted.type.hash)) {
           object = absl::InvalidArgumentError(
               absl::StrCat(wanted.rref.to_string(), " is ",
@@ -427,6 +434,7 @@ void RRefDriver::forget_target(uint64_t number) {
     Event event(*this);
     const auto found = fetches_.find(number);
     if (found == fetches_.end()) return;
+    // `then` is moved out and called below, outside the lock.
     then = std::move(found->second.then);
     core_.cancel_fetch(found->second.rref, number, event.actions);
     fetches_.erase(found);
@@ -434,8 +442,7 @@ void RRefDriver::forget_target(uint64_t number) {
   then(absl::CancelledError("nobody waits for the object any more"));
 }
 
-// The owner says why a creation failed only as long as it must remember it; each handle does for
-// good.
+// The owner may have forgotten why a creation failed. Each handle knows it for good.
 absl::Status RRefDriver::explain_failure(const AnyReferencePtr& target, absl::Status status) {
   const auto* handle = dynamic_cast<const RRefHandle*>(target.get());
   if (handle == nullptr || !absl::IsUnavailable(status) || ran_of(status) != Ran::kNo) {
@@ -468,9 +475,9 @@ void RRefDriver::release(const Handle& handle) {
   Event event(*this);
   const auto found = handles_.find(handle);
   if (found == handles_.end()) return;
-  // `waiting` is empty: who waits keeps the handle.
+  // `waiting` is empty: each waiting callback keeps the handle.
   if (--found->second.handles == 0) handles_.erase(found);
-  // In shutdown the core has dropped them all.
+  // In shutdown the core has dropped all handles already.
   if (!core_.draining()) core_.drop(handle, event.actions);
 }
 
@@ -575,7 +582,7 @@ void RRefDriver::close() {
   {
     Event event(*this);
     core_.close(event.actions);
-    ended_ = true;  // what came now would wait for ever
+    ended_ = true;  // the core would never answer a later request
   }
   MutexLock lock(mutex_);
   closed_ = true;

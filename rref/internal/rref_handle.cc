@@ -28,7 +28,7 @@ std::shared_ptr<RpcRuntime> RRefHandle::runtime() const {
 }
 
 std::string RRefHandle::owner_name() const {
-  // The runtime keeps the agent, which knows the names.
+  // Held for the call: the runtime keeps the agent alive, and the agent knows the names.
   const std::shared_ptr<RpcRuntime> runtime = this->runtime();
   return runtime != nullptr ? runtime->name_of(owner_) : owner_.to_string();
 }

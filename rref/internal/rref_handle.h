@@ -1,8 +1,8 @@
-// One process-wide share in a remote value: what every copy of an RRef points to.
+// An RRefHandle is one reference of a worker to a value; all copies of an RRef point to it.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: shared by the copies of an RRef and by messages on their way. May outlive its worker:
-// then it refers to nothing. Destroying it lets the value go.
+// Lifetime: shared by the copies of an RRef, and by messages and calls under way. It may outlive
+// its worker; then it refers to nothing. Its destructor releases the reference.
 // Errors: FailedPrecondition after the worker's shutdown, RRefLost (ownership_types.h).
 #pragma once
 
@@ -35,15 +35,15 @@ class RRefHandle final : public AnyReference {
   bool is_owner() const { return handle_.owned(); }
   const TypeTag& type() const { return type_; }
 
-  // The worker that it belongs to, if it may be used.
+  // The driver of the worker that it belongs to, if the reference may be used; else why not.
   absl::StatusOr<std::shared_ptr<RRefDriver>> driver() const;
-  // Whether or not it may be used; null once the worker has ended.
+  // The next two work even if the reference may not be used. Once the worker is destroyed,
+  // `runtime` is null and `owner_name` is the text of the owner's id.
   std::shared_ptr<RpcRuntime> runtime() const;
-  // Whether or not it may be used; the owner's id once the worker has ended.
   std::string owner_name() const;
 
  private:
-  const std::weak_ptr<RRefDriver> driver_;  // weak: RRefs may be kept longer than their worker
+  const std::weak_ptr<RRefDriver> driver_;  // weak: an RRef may outlive its worker
   const Handle handle_;
   const WorkerId owner_;
   const TypeTag type_;

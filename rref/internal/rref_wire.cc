@@ -12,7 +12,7 @@ namespace weft::rref_internal {
 namespace {
 
 constexpr size_t kMaxTypeName = 1024;
-constexpr size_t kMaxBytes = 4096;  // of any message here: ids, and a type's name or an error
+constexpr size_t kMaxBytes = 4096;  // of any message here; enough for ids with a name or an error
 constexpr size_t kMaxErrorText = 2048;
 constexpr size_t kMaxTrail = 1024;
 
@@ -31,7 +31,7 @@ void put(const TypeTag& type, wire::RRefType* out) {
   out->set_name(type.name);
 }
 
-// The texts are cut to what a message holds.
+// Cuts the texts so that the message stays within kMaxBytes.
 void put(const absl::Status& error, wire::Status* out) {
   rpc_internal::encode_status(error, *out);
   out->mutable_message()->resize(std::min(out->message().size(), kMaxErrorText));
@@ -58,7 +58,7 @@ absl::Status get(const char* where, const char* field, uint64_t bits, WorkerId& 
   return worker.valid() ? absl::OkStatus() : bad(where, field, "no worker");
 }
 
-// Every message but SETTLED names an RRef and a fork.
+// For all messages but SETTLED: each names an RRef and a fork.
 template <class Wire, class M>
 absl::Status get_ids(const char* where, const Wire& in, M& out) {
   WEFT_RETURN_IF_ERROR(get(where, "rref", in.rref(), out.rref));

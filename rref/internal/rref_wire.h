@@ -1,7 +1,7 @@
-// Turns the messages and references of the ownership protocol into bytes and back.
+// Encodes the messages and references of the ownership protocol as bytes, and decodes them.
 //
-// Decoding checks every field: what comes out is well formed, though not yet believed (the core
-// decides whether its sender has a say).
+// Decoding checks every field, so its results are well formed. Whether the sender may send them is
+// for the core to check.
 //
 // Thread safety: plain functions.
 // Errors: InvalidArgument naming the message and the field.
@@ -43,7 +43,7 @@ absl::StatusOr<Reference> decode_reference(std::string_view bytes);
 absl::StatusOr<Creation> decode_creation(std::string_view bytes);
 absl::StatusOr<Target> decode_target(std::string_view bytes);
 
-// All references of a message; those that can be read are in `out` even after an error.
+// Decodes all references of a message. After an error, `out` still has those that could be decoded.
 absl::Status decode_references(const std::vector<std::string>& wires, std::vector<Reference>& out);
 
 }  // namespace weft::rref_internal

@@ -9,7 +9,7 @@
 
 namespace weft::rref_internal {
 
-// Case 1 at the creator. The RRef's number stands for the fork's too: they are decided together.
+// Case 1 at the creator. Only the RRef's number is issued: it and its fork are decided together.
 Handle UserTable::create(WorkerId owner, TypeTag type) {
   const Handle handle{ids_.rref(), ids_.fork()};
   Fork& fork = forks_[handle.fork];
@@ -23,8 +23,8 @@ Handle UserTable::create(WorkerId owner, TypeTag type) {
   return handle;
 }
 
-// BX6, BN6: a creation whose outcome is unknown here ends confirmed or absent on both sides, and
-// the owner says which. The handles fail at once and for good.
+// BX6, BN6: the outcome of this creation is unknown here. It ends confirmed or absent on both
+// sides, and the owner says which. The handles fail at once and for good.
 bool UserTable::creation_failed(ForkId fork, const absl::Status& status, Step& step) {
   auto it = forks_.find(fork);
   if (it == forks_.end() || it->second.state != State::kPending || !it->second.creation) {
@@ -52,7 +52,7 @@ absl::StatusOr<Reference> UserTable::make_child(const Handle& handle, WorkerId t
   return Reference{it->second.owner, it->second.rref, child, handle.fork, it->second.type};
 }
 
-// BN5: the parent holds on until the owner has said that the child never will be registered.
+// BN5: if the carrier may have left, the parent stays until the owner has answered CANCEL_FORK.
 void UserTable::carrier_failed(const Reference& reference, Delivery delivery, Step& step) {
   auto it = children_.find(reference.fork);
   if (it == children_.end()) return;
@@ -93,7 +93,7 @@ Received UserTable::receive(const Reference& reference, std::optional<WaiterId> 
   ++exposures_[fork.owner].forks;
   ++undecided_;
   if (from_owner) {
-    confirm(it, step);  // case 3: born confirmed
+    confirm(it, step);  // case 3: the owner listed it before the carrier left
   } else {
     step.send(fork.owner,
               ForkRequest{fork.rref, handle.fork, settled_below(fork.owner)});  // case 4
@@ -101,7 +101,7 @@ Received UserTable::receive(const Reference& reference, std::optional<WaiterId> 
   return {handle, absl::OkStatus()};
 }
 
-// A carrier that came but is dropped unread: nobody will ever ask for its forks.
+// The carrier came but is dropped unread. Nobody here will ask for this fork, so it is decided now.
 void UserTable::discard(const Reference& reference, Step& step) {
   if (reference.fork.creator != reference.owner) {
     tell_parent(reference.rref, reference.fork, reference.owner, step);
@@ -167,14 +167,15 @@ bool UserTable::on_delete_ack(WorkerId from, const DeleteAck& message, Step& ste
   return true;
 }
 
-// The owner asks whether a fork that it lent was read. What was not read never will be.
+// The owner asks whether this worker has read a fork's carrier. If not, a tombstone makes sure that
+// it never will.
 bool UserTable::on_recall(WorkerId from, const CancelFork& message, Step& step) {
   if (message.owner != from || message.fork.creator != from) return false;
   bool registered = forks_.contains(message.fork);
   if (!registered && !withdrawn_.contains(message.fork)) {
     uint32_t& count = withdrawn_by_[from];
     if (count >= limits_.withdrawn_per_owner) {
-      registered = true;  // no room to remember it: the owner keeps the fork, which is safe
+      registered = true;  // no room for the tombstone: the owner keeps the fork, which is safe
     } else {
       withdrawn_.insert(message.fork);
       ++count;
@@ -197,13 +198,13 @@ bool UserTable::on_cancel_ack(WorkerId from, const CancelAck& message, Step& ste
   if (message.registered) {
     confirm(it, step);
   } else {
-    refuse(it, absl::OkStatus(), step);  // its handles have failed
+    refuse(it, absl::OkStatus(), step);  // its handles have failed already
   }
   return true;
 }
 
 void UserTable::peer_dead(WorkerId worker, Step& step) {
-  // BN1: the owner is dead. Its forks and everything that waits for it end here.
+  // BN1: if the dead worker is the owner, its forks and everything that waits for them end here.
   for (auto it = forks_.begin(); it != forks_.end();) {
     auto next = std::next(it);
     if (it->second.owner == worker && !WEFT_BREAK(dead_owner_ignored)) {
@@ -214,9 +215,9 @@ void UserTable::peer_dead(WorkerId worker, Step& step) {
   for (auto it = children_.begin(); it != children_.end();) {
     auto next = std::next(it);
     if (it->second.owner == worker) {
-      children_.erase(it);
+      children_.erase(it);  // its parent had the same owner and is gone too
     } else if (it->second.to == worker && !WEFT_BREAK(dead_child_holder_ignored)) {
-      release_child(it, step);  // S9: its requests are refused from here on, or its fork reaped
+      release_child(it, step);  // S9: on that death, the owner removes or refuses the child
     }
     it = next;
   }
@@ -284,7 +285,8 @@ bool UserTable::use_up_recall(ForkId fork) {
   return true;
 }
 
-// The watermark for the next message to this owner; whoever asks sends it.
+// Returns the watermark for the next message to this owner. The caller must send it, because it is
+// noted as announced.
 uint64_t UserTable::settled_below(WorkerId owner) {
   Exposure& exposure = exposures_[owner];
   exposure.announced = exposure.open.empty() || WEFT_BREAK(watermark_ignores_undecided)
@@ -306,8 +308,8 @@ void UserTable::decide(WorkerId owner, uint64_t number, Step& step) {
   announce_last(owner, step);
 }
 
-// When no fork of this owner is left here, no later delete will carry the watermark, so a message
-// of its own does; usually the last delete has.
+// When no fork of this owner is left here, no later delete will carry the watermark. If the last
+// delete has not carried the newest one either, SETTLED does.
 void UserTable::announce_last(WorkerId owner, Step& step) {
   auto it = exposures_.find(owner);
   if (it == exposures_.end()) return;
@@ -353,9 +355,8 @@ void UserTable::tell_lost(Forks::iterator it, const absl::Status& status, Step& 
   }
 }
 
-// The owner will never list this fork. It stays until its children are decided, as a deleted one
-// does (B3): its number is open until then, so the owner still knows why it refused, and tells
-// them.
+// The owner will never list this fork. It stays until its children are decided (B3). Its number is
+// undecided until then. So the owner still knows why it refused, and tells the children's holders.
 void UserTable::refuse(Forks::iterator it, const absl::Status& status, Step& step) {
   tell_lost(it, status, step);
   it->second.state = State::kRefused;
@@ -374,7 +375,8 @@ void UserTable::end_refused(Forks::iterator it, Step& step) {
   }
 }
 
-// B2 and B3: one USER_DELETE, when the owner knows the fork and no child of it is undecided.
+// Sends the fork's only USER_DELETE once no handle is left, the owner knows the fork (B2) and no
+// child of it is undecided (B3).
 void UserTable::delete_if_done(Forks::iterator it, Step& step) {
   Fork& fork = it->second;
   const bool has_children = fork.children > 0 && !WEFT_BREAK(deleted_before_children);
@@ -405,7 +407,8 @@ void UserTable::release_child(Children::iterator it, Step& step) {
   const ForkId parent = it->second.parent;
   const WorkerId owner = it->second.owner;
   children_.erase(it);
-  // Not decide(): the delete of the parent, if that comes now, carries the watermark.
+  // Not decide(), which might send SETTLED: if the parent is deleted now, its USER_DELETE carries
+  // the watermark.
   if (auto exposure = exposures_.find(owner); exposure != exposures_.end()) {
     exposure->second.open.erase(child.number);
   }
@@ -420,7 +423,7 @@ void UserTable::tell_parent(RRefId rref, ForkId fork, WorkerId owner, Step& step
   if (fork.creator != self_) {
     if (!WEFT_BREAK(child_accept_not_sent)) step.send(fork.creator, ChildAccept{rref, fork});
   } else if (auto child = children_.find(fork); child != children_.end()) {
-    release_child(child, step);  // sent to itself
+    release_child(child, step);  // this worker sent the fork to itself
   } else {
     announce_last(owner, step);
   }

@@ -1,8 +1,8 @@
-// The user's side of the RRef protocol: forks of values that live elsewhere, and forks on their
-// way.
+// Holds the user's side of the RRef protocol: forks of values that live elsewhere, and forks that
+// this worker has sent and that are undecided.
 //
-// A fork is deleted at its owner only when the owner knows it (B2) and none of the forks made from
-// it is undecided (B3); until then it stays here although its last handle is gone.
+// A fork is deleted at its owner only when the owner knows it (B2) and none of its children is
+// undecided (B3). Until then it stays here, although its last handle is gone.
 //
 // Thread safety: none; part of the core.
 // Protocol: docs/rref_protocol.md, guarantees G1 to G5.
@@ -31,10 +31,10 @@ class UserTable {
   Received receive(const Reference& reference, std::optional<WaiterId> waiter, Step& step);
   void discard(const Reference& reference, Step& step);
   void drop(ForkId fork, Step& step);
-  // Every handle is gone at once; deletes are acknowledged from here on.
+  // Drops every handle, for the shutdown. From now on each USER_DELETE asks for a DELETE_ACK.
   void drop_all_handles(Step& step);
 
-  // Each returns false if the sender has no say in that fork; then nothing changed.
+  // Each returns false if the sender may not send this about that fork; then nothing has changed.
   bool on_fork_accept(WorkerId from, const ForkAccept& message, Step& step);
   bool on_fork_reject(WorkerId from, const ForkReject& message, Step& step);
   bool on_child_accept(WorkerId from, const ChildAccept& message, Step& step);
@@ -48,7 +48,7 @@ class UserTable {
   bool confirmed(ForkId fork) const;
   bool empty() const { return forks_.empty() && children_.empty(); }
   void fill(OwnershipGauges& gauges) const;
-  // Owners of what is held here.
+  // Appends the owners of the values to which this worker refers.
   void append_ties(std::vector<WorkerId>& workers) const {
     for (const auto& [owner, exposure] : exposures_) workers.push_back(owner);
   }
@@ -57,10 +57,10 @@ class UserTable {
  private:
   enum class State : uint8_t {
     kPending,     // the owner has not confirmed it
-    kCancelling,  // its creation failed here, the owner is asked; no handle may use it
-    kRefused,     // lost; kept while a child of it is undecided
+    kCancelling,  // its creation failed here, CANCEL_FORK was sent; no handle may use it
+    kRefused,     // the owner will never list it; kept while a child of it is undecided
     kConfirmed,
-    kDeleting,  // USER_DELETE sent, its acknowledgement awaited
+    kDeleting,  // USER_DELETE was sent, DELETE_ACK has not come
   };
   struct Fork {
     RRefId rref;
@@ -69,23 +69,23 @@ class UserTable {
     State state = State::kPending;
     bool creation = false;  // made by remote() here
     bool dropped = false;   // no handle is left
-    uint64_t children = 0;  // undecided ones
+    uint64_t children = 0;  // number of undecided children
     std::optional<WaiterId> waiter;
   };
-  struct Child {  // a fork sent from here whose fate is open
+  struct Child {  // a fork that was sent from here and is undecided
     RRefId rref;
     WorkerId owner;
     ForkId parent;
     WorkerId to;
     TypeTag type;
-    bool cancelling = false;
+    bool cancelling = false;  // CANCEL_FORK was sent, CANCEL_ACK has not come
   };
-  // What one owner may remember of the ids issued here.
+  // The state from which the watermark for one owner follows (docs, "Tombstones").
   struct Exposure {
-    std::set<uint64_t> open;  // issued for RRefs of this owner and undecided
-    uint64_t highest = 0;     // issued so far
+    std::set<uint64_t> open;  // numbers issued for RRefs of this owner and undecided
+    uint64_t highest = 0;     // the highest number issued for them so far
     uint64_t announced = 0;   // the watermark sent last
-    uint64_t forks = 0;       // of this owner held here: their deletes will carry the watermark
+    uint64_t forks = 0;       // forks of this owner held here; their deletes carry the watermark
   };
   using Forks = std::map<ForkId, Fork>;
   using Children = std::map<ForkId, Child>;
@@ -112,7 +112,8 @@ class UserTable {
   Forks forks_;
   Children children_;
   std::map<WorkerId, Exposure> exposures_;
-  // Forks that their owner recalled before they were read here; used up by the carrier.
+  // Tombstones of forks that their owner recalled before this worker read them. The carrier, or a
+  // DELETE_ACK, removes them.
   std::set<ForkId> withdrawn_;
   std::map<WorkerId, uint32_t> withdrawn_by_;
   uint64_t undecided_ = 0;  // forks that are pending or cancelling

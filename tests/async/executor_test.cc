@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::seconds;
 
-// Something to wait for that no executor can see.
+// An event that a task can wait for without the executor knowing that it waits.
 class ForeignEvent {
  public:
   void set() {
@@ -62,7 +62,8 @@ TEST(ThreadExecutorTest, RunsEveryTaskNeverInsideSchedule) {
   EXPECT_LE(executor.thread_count(), 2u);
 }
 
-// Each task waits for the next one to run: with two threads that stay two, the third never would.
+// Each task waits for the next one to run. If the two threads stayed two, the third task would
+// never run.
 TEST(ThreadExecutorTest, GrowsWhenTasksAnnounceThatTheyWait) {
   SystemClock clock;
   ThreadExecutor executor(clock, without_stalls(2));
@@ -91,7 +92,7 @@ TEST(ThreadExecutorTest, GrowsWhenATaskBeginsToWaitAfterWorkWasQueued) {
   Promise<void> first;
   Future<void> done = first.future();
   executor.schedule([&] {
-    queued.wait();  // not announced: nothing may run beside it yet
+    queued.wait();  // not announced: no second thread is started yet
     ran.wait();     // announced
     first.set_value();
   });
@@ -161,7 +162,7 @@ TEST(ThreadExecutorTest, SaysThatItIsSaturatedAtItsBoundAndNotAfterwards) {
   Future<void> done = last.future();
   executor.schedule([&] { last.set_value(); });
   EXPECT_FALSE(executor.saturated());
-  // New threads take what is queued in their own time; each step may add one.
+  // The new threads take tasks off the queue at some later time. Each advance may add one thread.
   for (int i = 0; i < 10000 && !executor.saturated(); ++i) {
     clock.advance(std::chrono::milliseconds(10));
     std::this_thread::yield();
@@ -174,7 +175,7 @@ TEST(ThreadExecutorTest, SaysThatItIsSaturatedAtItsBoundAndNotAfterwards) {
   executor.stop();
 }
 
-// One thread, which announces that it waits, and the system gives no second one.
+// An executor with one thread, which a test makes wait, while the system refuses to start another.
 class AtAThreadLimit : public ::testing::Test {
  protected:
   AtAThreadLimit() {
@@ -238,7 +239,8 @@ TEST_F(AtAThreadLimit, CallsAreRefusedWhenEveryThreadWaits) {
   EXPECT_EQ(ran, 0) << "a refused call was executed";
 }
 
-// A task answers its caller before it counts as finished; the next call must not be refused.
+// A task answers its caller before the executor counts it as finished. The executor must accept the
+// caller's next call.
 TEST_F(AtAThreadLimit, CallsAreAcceptedOnceAWaitHasEnded) {
   ForeignEvent answered, ends;
   executor_.schedule([&] {
@@ -325,7 +327,8 @@ TEST(ThreadExecutorTest, AtItsBoundCallsThatWaitAreRefusedWhenEveryThreadWaits) 
   executor.stop();
 }
 
-// A thread that computes takes the next call: only one of the two waits, however often it says so.
+// The thread that computes will take the next call. Only one of the two threads waits, although it
+// announces two waits.
 TEST(ThreadExecutorTest, AWaitInsideAWaitCountsAsOneThread) {
   ManualClock clock;
   ThreadExecutor executor(clock, {.threads = 2, .max_threads = 2});
@@ -370,7 +373,7 @@ TEST(ThreadExecutorTest, StopDropsQueuedTasksAndLetsRunningOnesEnd) {
   letting_go.join();
   executor.schedule([&, owned] { ran = true; });
   EXPECT_TRUE(ended);
-  // The queued task ran only if the running one ended before stop came.
+  // The queued task ran only if the running task finished before stop() came.
   if (!ran) {
     EXPECT_EQ(owned.use_count(), 1);
   }
@@ -413,7 +416,7 @@ TEST(ThreadExecutorTest, HooksRunWhenItStopsWhileTasksStillRun) {
   started.wait();
   EXPECT_NE(executor.at_stop([&] {
     ran.push_back(1);
-    go.set();  // nothing else would let the task end
+    go.set();  // nothing else would let the task finish
   }),
             0u);
   const auto owned = std::make_shared<int>(1);

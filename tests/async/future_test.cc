@@ -156,7 +156,7 @@ TEST(FutureTest, AnErrorReachesTheContinuationAndWhatItThrowsOn) {
   EXPECT_EQ(next.result().status().code(), absl::StatusCode::kDataLoss);
 }
 
-// Of the form of LibTorch's what(): this room does not know their type.
+// The text has the form of LibTorch's what(), because this room does not know LibTorch's types.
 TEST(FutureTest, TheStackThatLibTorchAppendsToAnErrorIsNotPassedOn) {
   ManualExecutor executor;
   Promise<int> promise(&executor);
@@ -212,7 +212,7 @@ TEST(FutureTest, AMovedOutValueIsGoneForEveryReader) {
   EXPECT_EQ(code_of([&] { (void)text.wait(); }), absl::StatusCode::kFailedPrecondition);
 }
 
-// Whoever reads has the whole value, or none, however the two meet.
+// A reader sees the whole value or none, whichever of the two threads comes first.
 TEST(FutureTest, AReaderThatComesWhileTheValueIsMovedOutSeesAllOfItOrNothing) {
   for (int round = 0; round < 500; ++round) {
     const Promise<MoveOnly> promise;
@@ -257,7 +257,7 @@ TEST(FutureTest, AContinuationMayGiveAFutureThatOnlyItHolds) {
   EXPECT_EQ(*std::move(given).wait(), 7);
 }
 
-// The thread that completes holds its promise a little longer than the waiter sleeps.
+// The completing thread may still hold its promise when the waiter wakes up.
 TEST(FutureTest, TheCompletingThreadIsNoReader) {
   for (int round = 0; round < 500; ++round) {
     auto promise = std::make_unique<Promise<MoveOnly>>();

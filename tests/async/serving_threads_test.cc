@@ -14,7 +14,7 @@
 namespace weft {
 namespace {
 
-// The queue that the threads serve: pieces of work, in order, one thread at a time.
+// The queue that the threads serve: functions that run in order, one thread at a time.
 class Queue {
  public:
   void push(std::function<void()> work) {
@@ -31,7 +31,7 @@ class Queue {
       while (work_.empty()) changed_.wait(mutex_);
       work = std::move(work_.front());
       work_.pop_front();
-      if (work == nullptr) work_.push_front(nullptr);  // for everyone who comes after
+      if (work == nullptr) work_.push_front(nullptr);  // ends the later calls too
       --inside_;
     }
     if (work == nullptr) return false;
@@ -47,7 +47,7 @@ class Queue {
   int inside_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Something to wait for; announced to the executor or not.
+// A gate that opens some number of times. Waits for it are announced to the executor, or not.
 class Gate {
  public:
   void open(int count = 1) {
@@ -83,7 +83,7 @@ class ServingThreadsTest : public ::testing::Test {
 
   static constexpr Nanoseconds kExpected = std::chrono::microseconds(10);
 
-  // A piece of work that leaves `tasks` to its thread.
+  // Makes a function for the queue that leaves `tasks` to the thread that runs it.
   template <class... Task>
   void push(Task... tasks) {
     queue_.push([this, tasks...] { (executor_.schedule_inline(tasks, kExpected), ...); });
@@ -131,7 +131,7 @@ TEST_F(ServingThreadsTest, OtherThreadsUseTheExecutor) {
   EXPECT_NE(running, std::this_thread::get_id());
 }
 
-// No task takes long, whatever the load.
+// Here no task counts as taking too long, however loaded the machine is.
 class Unhurried : public ServingThreadsTest {
  protected:
   Unhurried() : ServingThreadsTest(std::chrono::hours(1), std::chrono::hours(1)) {}
@@ -155,10 +155,11 @@ TEST_F(Unhurried, TasksThatTakeTooLongTogetherAreShared) {
   EXPECT_NE(running[0], running[2]);
 }
 
-// What is deferred appends to `order`, as everything else does.
+// Here all functions append to `order`, the deferred ones too.
 class PuttingOff : public ServingThreadsTest {
  protected:
-  // No task takes long, alone or together with others, whatever the load.
+  // By default no task counts as taking too long, alone or with others, however loaded the machine
+  // is.
   explicit PuttingOff(Nanoseconds tick = std::chrono::hours(1),
                       Nanoseconds together = std::chrono::hours(1))
       : ServingThreadsTest(tick, together) {}
@@ -173,7 +174,7 @@ class PuttingOff : public ServingThreadsTest {
   void defer_to_end(const std::string& what) {
     EXPECT_TRUE(ServingThreads::defer_to_end([this, what] { note(what); }));
   }
-  // Once everything that was pushed is done.
+  // Returns the order once everything that was pushed has run.
   std::string order() {
     Gate done;
     queue_.push([&] { done.open(); });
@@ -271,7 +272,7 @@ TEST_F(PuttingOffWatched, IsDoneByAnotherThreadWhenATaskBlocksWithoutSayingSo) {
     defer_to_end("e");
     executor_.schedule_inline(
         [&] {
-          // Under load the watcher may have taken over here already.
+          // On a loaded machine the watcher may already have let another thread take over.
           if (!ServingThreads::defer([&] { note("t"); })) note("t");
           first.open();
         },
@@ -279,7 +280,7 @@ TEST_F(PuttingOffWatched, IsDoneByAnotherThreadWhenATaskBlocksWithoutSayingSo) {
     executor_.schedule_inline(
         [&] {
           release.wait();
-          // No longer the thread that serves.
+          // This thread no longer serves the queue.
           EXPECT_FALSE(ServingThreads::defer([] { FAIL(); }));
           done.open();
         },
@@ -355,10 +356,11 @@ TEST_F(ServingThreadsTest, ShortWaitsKeepOneThreadServing) {
       done.open();
     });
   }
-  done.wait(kTasks);  // Queue::serve_one checks that there is never a second one
+  done.wait(kTasks);  // Queue::serve_one() checks that no second thread serves
 }
 
-// From the moment in which it was left to the thread until it has ended.
+// The executor is not idle from when a task is left to the serving thread until the task has
+// finished.
 TEST_F(Unhurried, TheExecutorIsNotIdleWhileATaskRunsInline) {
   Gate begun, release;
   std::atomic<bool> idle_when_left{true}, idle_behind{true};
@@ -368,7 +370,7 @@ TEST_F(Unhurried, TheExecutorIsNotIdleWhileATaskRunsInline) {
       release.wait();
     };
     executor_.schedule_inline(first, kExpected);
-    idle_when_left = executor_.idle();  // none has begun
+    idle_when_left = executor_.idle();  // no task has begun
     executor_.schedule_inline([&] { idle_behind = executor_.idle(); }, kExpected);
   });
   begun.wait();
@@ -407,7 +409,7 @@ TEST(ServingThreadsWithoutThreads, SaysSoIfItGetsNotEvenOne) {
   threads.join();
 }
 
-// Nobody stands by: a task on the thread that serves could stop the queue.
+// If no other thread stands by, a task on the serving thread could stop the queue.
 TEST(ServingThreadsWithoutThreads, TasksGoToTheExecutorUntilAnotherThreadCanStandBy) {
   SystemClock clock;
   ThreadExecutor executor(clock, {.threads = 1});

@@ -13,7 +13,8 @@ constexpr microseconds kQuick{50};
 constexpr microseconds kJustTooSlow{150};
 constexpr milliseconds kSlow{5};
 
-// What GrpcCompletions does for one message that comes after `time`; true: it looked first.
+// Does what GrpcCompletions does for one message that comes after `time`. Returns true if it looked
+// for the message before it slept.
 bool wait(SpinPolicy& policy, SpinPolicy::Nanoseconds time) {
   if (!policy.worth_while()) {
     policy.slept(time);
@@ -33,7 +34,7 @@ int looks(SpinPolicy& policy, int times, SpinPolicy::Nanoseconds time) {
   return looks;
 }
 
-// Quick messages until the next look.
+// Counts the quick messages for which it sleeps until it looks again.
 int sleeps(SpinPolicy& policy) {
   int sleeps = 0;
   for (; !policy.worth_while(); ++sleeps) policy.slept(kQuick);

@@ -30,7 +30,7 @@ TEST(TimeoutTest, AnythingAboveZeroIsALimitHoweverShort) {
   EXPECT_EQ(Timeout(milliseconds(5)).limit(), milliseconds(5));
   EXPECT_EQ(Timeout(std::chrono::duration<double>(0.5)).limit(), milliseconds(500));
   EXPECT_EQ(Timeout(std::chrono::days(2)).limit(), hours(48));
-  // Already late, not endless.
+  // A negative time means "already late"; it must not become "no limit".
   EXPECT_EQ(Timeout(seconds(-3)).limit(), Nanoseconds(1));
   EXPECT_EQ(Timeout(-absl::InfiniteDuration()).limit(), Nanoseconds(1));
 }
@@ -46,8 +46,8 @@ TEST(TimeoutTest, TheFallbackCountsOnlyWhenUnset) {
   EXPECT_EQ(Timeout(seconds(1)).or_else(seconds(2)).limit(), seconds(1));
 }
 
-// The clock's thread sleeps towards a timer an hour away when a nearer one comes: without a wake-up
-// the nearer one would run an hour late.
+// The clock's thread sleeps until a timer in an hour when an earlier timer comes. Without a wake-up
+// the earlier timer would run an hour late.
 TEST(SystemClockTest, AnEarlierTimerWakesTheThread) {
   SystemClock clock;
   clock.call_at(clock.now() + hours(1), [] {});
@@ -63,7 +63,7 @@ TEST(SystemClockTest, AnEarlierTimerWakesTheThread) {
 
 TEST(SystemClockTest, TimersRunInOrderOfTheirTimeThenOfTheirMaking) {
   SystemClock clock;
-  std::vector<int> order;  // the clock's thread alone
+  std::vector<int> order;  // used by the clock's thread only
   Promise<void> last;
   Future<void> done = last.future();
   const TimePoint start = clock.now() + milliseconds(20);
@@ -125,7 +125,7 @@ TEST(ManualClockTest, TimersRunInOrderEachAtItsOwnTime) {
   clock.call_at(start + seconds(3), note(3));
   clock.call_at(start + seconds(1), [&, first = note(1)] {
     first();
-    // A timer made by a timer takes its place within the same step.
+    // A timer that a timer makes runs within the same advance(), at its own time.
     clock.call_at(start + seconds(2), note(2));
     clock.call_at(start + seconds(100), note(100));
   });

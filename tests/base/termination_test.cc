@@ -62,7 +62,7 @@ TEST(TerminationDetector, WaitsForEveryoneExpectedOrNamed) {
 }
 
 TEST(TerminationDetector, ComparesPairsNotSums) {
-  // Both of A's messages are under way, and C received two of nobody's: the sums agree.
+  // Both messages of A are in flight, and C claims two of B, which sent none. The sums agree.
   TerminationDetector detector;
   detector.update({.worker = kA, .version = 1, .sent = {{kC, 2}}});
   detector.update({.worker = kB, .version = 1});
@@ -96,7 +96,7 @@ TEST(TerminationDetector, LeavesTheDeadOutOnceAllOthersDid) {
   EXPECT_FALSE(detector.quiet());
   detector.leave_out(kC);
   EXPECT_FALSE(detector.update({.worker = kC, .version = 9})) << "the dead report nothing";
-  // A could still be woken by a message of C that is under way.
+  // A message of C that is in flight could still wake A.
   EXPECT_FALSE(detector.quiet());
   detector.update({.worker = kA, .version = 2, .sent = {{kB, 3}}, .left_out = {kC}});
   EXPECT_FALSE(detector.quiet());
@@ -104,8 +104,9 @@ TEST(TerminationDetector, LeavesTheDeadOutOnceAllOthersDid) {
   EXPECT_TRUE(detector.quiet());
 }
 
-// Workers that wake each other at random while reports travel at random speed: whenever the
-// detector says quiet, all are idle and nothing is under way, and in the end it does.
+// Workers wake each other at random, and their reports arrive at random times. Whenever the
+// detector says that the group is quiescent, all are idle and no message is in flight. At last it
+// says so.
 TEST(TerminationDetector, IsNeverWrongOnRandomRuns) {
   const char* text = std::getenv("WEFT_TEST_SEED");
   const uint64_t first = text != nullptr ? std::strtoull(text, nullptr, 10) : 1;
@@ -128,7 +129,7 @@ TEST(TerminationDetector, IsNeverWrongOnRandomRuns) {
       detector.expect(id(w));
       tasks[w] = 1;
     }
-    int budget = 12;  // messages that will be sent
+    int budget = 12;  // messages that may still be sent
     int death_in = random() % 3 == 0 ? static_cast<int>(random() % 40) : -1;
     for (int quiet_events = 0; quiet_events < 400; ++quiet_events) {
       if (death_in-- == 0) {

@@ -41,8 +41,8 @@ std::string name_of_this_thread() {
   return name;
 }
 
-// Linux gives a thread the name of the one that starts it, and others read these names: those that
-// serve a worker count for how long it waits for a processor.
+// Linux gives a new thread the name of the thread that starts it. Others read these names:
+// ProcessorWaits counts only the waits of threads whose names say that they serve a worker.
 TEST(ThreadTest, AThreadIsNamedAfterItsPurposeNotAfterTheOneThatStartedIt) {
   std::string serving, part, questions;
   start_needed_thread("the transport's queue", [&] {
@@ -58,7 +58,8 @@ TEST(ThreadTest, AThreadIsNamedAfterItsPurposeNotAfterTheOneThatStartedIt) {
   EXPECT_EQ(questions, "weft questions");
 }
 
-// No address space has room for such a stack: to the library it is as if no process were left.
+// No address space has room for such a stack. The library sees the same error as when the system
+// has no process left.
 TEST(ThreadTest, WhatTheSystemRefusesIsAnErrorThatNamesThePurpose) {
   pthread_attr_t usual, huge;
   ASSERT_EQ(::pthread_getattr_default_np(&usual), 0);

@@ -35,7 +35,7 @@ class Child : public testing::Test {
     return answer.ok() ? *answer : Json();
   }
 
-  // Runs the child's side beside `script` on this end, and joins it.
+  // Runs the child's side on a thread beside `script`, and joins it.
   template <class ChildSide, class Script>
   void run(ChildSide child_side, Script script) {
     std::thread child([&] { child_side(ends_.second); });
@@ -104,7 +104,7 @@ TEST_F(Child, RankListensJoinsRunsWhatItIsToldAndQuits) {
   EXPECT_TRUE(rank.closed_);
 }
 
-// Another build of the program, from before there were training steps.
+// The result of another build of the program, which has no training steps yet.
 TEST_F(Child, ResultWithoutAStepsTimesIsWhole) {
   BlockResult result;
   result.calls = 3;
@@ -151,7 +151,7 @@ TEST_F(Child, ChannelTellsSilenceFromDeathAndFromNoise) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(ends_.first.receive(0).status()));
   ASSERT_EQ(::send(ends_.second.socket(), "{]\n", 3, 0), 3);
   EXPECT_TRUE(absl::IsInternal(ends_.first.receive(kPatience).status()));
-  // Two messages in one packet, then the end.
+  // Two messages in one packet, then the connection closes.
   ASSERT_EQ(::send(ends_.second.socket(), "1\n2\n", 4, 0), 4);
   shutdown(ends_.second.socket(), SHUT_RDWR);
   EXPECT_EQ(*ends_.first.receive(kPatience), 1);
@@ -167,7 +167,7 @@ TEST_F(Child, WaitingForAnyFindsTheOneThatSpokeOrEnded) {
   ASSERT_EQ(::send(others.second.socket(), "1\n2\n", 4, 0), 4);
   EXPECT_EQ(*Channel::wait_for_any(channels, kPatience), 1u);
   EXPECT_EQ(*others.first.receive(kPatience), 1);
-  EXPECT_EQ(*Channel::wait_for_any(channels, kPatience), 1u);  // the second came with the first
+  EXPECT_EQ(*Channel::wait_for_any(channels, kPatience), 1u);  // both messages came together
   shutdown(ends_.second.socket(), SHUT_RDWR);
   EXPECT_EQ(*Channel::wait_for_any({&ends_.first}, kPatience), 0u);
 }

@@ -56,7 +56,7 @@ TEST(Crowd, UsageIsThatOfAllProcesses) {
   crowd.pause();
   crowd.resume();
   EXPECT_TRUE(crowd.run(row("one call, 1 observer"), kBlockSeconds).ok());
-  crowd.pause();  // the destructor must end processes that are stopped
+  crowd.pause();  // the destructor must also kill stopped processes
 }
 
 TEST(Crowd, AMemberThatDiesIsNamed) {

@@ -1,4 +1,4 @@
-// A contestant whose operations take no time but what they put on a hand-ticked clock.
+// A contestant whose operations take no real time. They only advance a manual clock.
 //
 // Thread safety: none needed; one thread.
 #pragma once
@@ -25,7 +25,7 @@ class FakeClient final : public Client {
   }
   absl::Status add() override {
     ++adds_;
-    // The slow ones are few: they move the 99th percentile and the mean, not the median.
+    // Only a few are slow: they change the 99th percentile and the mean, not the median.
     clock_.advance(std::chrono::microseconds(adds_ % 20 == 0 ? 50 : 10));
     return adds_ == fail_at_ ? absl::DataLossError("wrong sum") : absl::OkStatus();
   }

@@ -1,11 +1,15 @@
-// A contestant's program for the tests of ProcessPair and RankGroup: its name says how it
-// misbehaves.
+// A contestant's program for the tests of ProcessPair, RankGroup and Crowd. Its name says how it
+// misbehaves:
 //
-//   "good"     does everything; "leaks" never releases an object; "dies" is gone in its first
-//   block; "refuses"  does not listen; "toils" has a server that faults pages all the time "meets"
-//   are ranks that do everything; of those of "last dies" the last is gone in the first
-//              block while the others wait for it; "leads" are a leader and members, fastest with
-//              two of them; of "follower dies" the last member is gone when it is to join
+//   "good" does everything.
+//   "leaks" never releases an object.
+//   "dies" exits in its first block.
+//   "refuses" does not listen.
+//   "toils" has a server that faults pages all the time.
+//   "meets" are ranks that do everything.
+//   "last dies" are ranks. The last one exits in the first block while the others wait for it.
+//   "leads" are a leader and members. It is fastest with two members.
+//   "follower dies" is the same, but the last member exits when it must join.
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -48,7 +52,7 @@ class MisbehavingServer final : public Server {
     if (name_ == "toils") std::thread(fault_pages_for_ever).detach();
     return absl::OkStatus();
   }
-  // Gone at the second look, as with releases that are still on their way.
+  // 0 at the second look, like releases that are still in flight.
   int64_t live_objects() override { return name_ == "leaks" ? 1 : looks_++ == 0; }
 
  private:
@@ -64,7 +68,7 @@ class MisbehavingClient final : public Client {
   }
   absl::Status add() override {
     if (name_ == "dies") raise(SIGKILL);
-    // A client that is slow remembers few latencies: its own page faults stay few.
+    // A slow client records few latencies, so its own page faults stay few.
     const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(1);
     while (name_ == "toils" && std::chrono::steady_clock::now() < end) {
     }
@@ -76,7 +80,7 @@ class MisbehavingClient final : public Client {
   const std::string name_;
 };
 
-// Ranks that really wait for each other: at a barrier in memory that they share.
+// Ranks that really wait for each other, at a barrier in shared memory.
 class MeetingRank final : public Rank {
  public:
   MeetingRank(std::string name, int rank, int ranks)
@@ -158,7 +162,7 @@ class CountedMember final : public Member {
 };
 
 int run(int argc, char** argv) {
-  // contestant --name NAME --role ROLE, for a rank --rank R --ranks N behind it
+  // contestant --name NAME --role ROLE, and for a rank also --rank R --ranks N
   if (argc < 6) return EXIT_FAILURE;
   const std::string name = argv[3];
   Channel driver(kDriverSocket);

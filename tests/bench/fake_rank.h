@@ -1,4 +1,4 @@
-// A rank whose operations take no time but what they put on a hand-ticked clock.
+// A rank whose operations take no real time. They only advance a manual clock.
 //
 // Thread safety: none needed; one thread.
 #pragma once
@@ -27,7 +27,7 @@ class FakeRank final : public Rank {
   }
   absl::Status all_reduce() override {
     ++sums_;
-    // The slow ones are few: they move the 99th percentile and the mean, not the median.
+    // Only a few are slow: they change the 99th percentile and the mean, not the median.
     clock_.advance(std::chrono::microseconds(sums_ % 20 == 0 ? 50 : 10));
     return sums_ == fail_at_ ? absl::DataLossError("wrong sum") : absl::OkStatus();
   }
@@ -55,8 +55,8 @@ class FakeRank final : public Rank {
   absl::Status prepare_status_;
   int sums_ = 0;
   int fail_at_ = -1;
-  std::string steps_;  // what was done, a letter each
-  int drift_us_ = 0;   // the machine becomes slower from step to step
+  std::string steps_;  // the operations, a letter each
+  int drift_us_ = 0;   // the machine gets slower from step to step
   bool closed_ = false;
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// Writes what is done to it into a log that all groups share.
+// Writes all its calls into a log that all groups share.
 class FakeGroup final : public Group {
  public:
   FakeGroup(std::string name, bool spins, std::vector<std::string>& log)
@@ -41,7 +41,7 @@ class FakeGroup final : public Group {
   std::vector<std::string>& log_;
   absl::Status start_status_;
   int runs_ = 0;
-  std::map<std::string, std::pair<int, absl::Status>> errors_;  // by row: from which run on, what
+  std::map<std::string, std::pair<int, absl::Status>> errors_;  // by row: run, error
 };
 
 const Row kSmall{"small call", Work::kAdd, 0, "us"};

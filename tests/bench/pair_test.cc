@@ -17,7 +17,7 @@ ProcessPair::Options options(const std::string& name) {
 }
 
 TEST(ProcessPair, RunsABlockAndAddsTheServersCost) {
-  constexpr double kLongBlock = 0.2;  // enough for the server's thread to get its share
+  constexpr double kLongBlock = 0.2;  // long enough for the server's thread to run
   ProcessPair pair(options("toils"));
   ASSERT_TRUE(pair.start().ok());
   const auto result = pair.run(kSmall, kLongBlock);
@@ -40,7 +40,7 @@ TEST(ProcessPair, PausedProcessesGoOnAfterResume) {
   pair.pause();
   pair.resume();
   EXPECT_TRUE(pair.run(kSmall, kBlockSeconds).ok());
-  pair.pause();  // the destructor must end processes that are stopped
+  pair.pause();  // the destructor must also kill stopped processes
 }
 
 TEST(ProcessPair, WaitsForReleasesAndReportsALeak) {

@@ -51,7 +51,7 @@ TEST_F(RankBlock, CommunicationIsTheDifferenceOfNeighboursWhileTheMachineDrifts)
   const auto result = run_rank_block(rank_, kStep, {.warm_up = 1, .timed = 4}, clock_);
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->calls, 4);
-  EXPECT_NEAR(result->local_us, 3500 + 100, 1e-6);  // ends when all ranks have met
+  EXPECT_NEAR(result->local_us, 3500 + 100, 1e-6);  // it is over when all ranks have met
   EXPECT_NEAR(result->median_us, 3500 + 600, 1e-6);
   EXPECT_NEAR(value_of(kStep, *result), 500, 1e-6);
 }

@@ -22,7 +22,7 @@ TEST(RankGroup, AllRanksRunEquallyOftenForAboutTheBlocksTime) {
   RankGroup group(options("meets", 4));
   ASSERT_TRUE(group.start().ok());
   for (int block = 0; block < 3; ++block) {
-    // A rank that ran more often than another would wait for it in vain.
+    // If ranks ran different numbers of operations, one would wait for ever.
     const auto result = group.run(kSumOfFour, kBlockSeconds);
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_GT(result->calls, 2);
@@ -44,7 +44,7 @@ TEST(RankGroup, PausedRanksGoOnAfterResume) {
   group.pause();
   group.resume();
   EXPECT_TRUE(group.run(kSum, kBlockSeconds).ok());
-  group.pause();  // the destructor must end processes that are stopped
+  group.pause();  // the destructor must also kill stopped processes
 }
 
 TEST(RankGroup, DeadRankIsNamedWhileTheOthersWaitForItAndAllCanBeStartedAgain) {

@@ -30,7 +30,7 @@ Series latencies(const std::string& name, const std::vector<double>& medians_us)
 RowResult small_call() {
   RowResult result;
   result.row = {"small call", Work::kAdd, 0, "us"};
-  // The machine slows down tenfold in the last round: both do.
+  // In the last round the machine is ten times slower, for all contestants.
   result.series = {latencies("torch uv", {200, 210, 2000}), latencies("weft", {50, 52, 500}),
                    latencies("grpc unary", {40, 42, 400})};
   return result;

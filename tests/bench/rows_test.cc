@@ -76,7 +76,7 @@ TEST(Rows, CollectivesNameTheirRanksAndBytes) {
   EXPECT_EQ(rows->front().amount, 25 << 20);
 }
 
-// A group is started for a number of ranks and ended before the next.
+// A group is started for a number of ranks and stopped before the next.
 TEST(Rows, ThoseOfEquallyManyRanksStandTogether) {
   int changes = 0;
   for (size_t i = 1; i < ddp_rows().size(); ++i) {

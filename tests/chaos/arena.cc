@@ -21,15 +21,15 @@ namespace {
 
 constexpr uint64_t kMillisecond = 1'000'000;
 constexpr uint64_t kSecond = 1000 * kMillisecond;
-constexpr int kTick = 10;  // ms, between two looks at everything
+constexpr int kTick = 10;  // ms, the longest time between two looks at everything
 constexpr uint64_t kRestartAfter = 200 * kMillisecond;
 constexpr uint64_t kJoinAgainAfter = 500 * kMillisecond;
-// Without a fault a join succeeds at once; with one it may not.
+// Without a fault a join succeeds at once. With a fault it may be refused.
 constexpr int kMostRefusals = 20;
-// What a fail point stopped goes on by itself after so long.
+// The arena continues a process that its fail point has stopped, after this time.
 constexpr uint64_t kFailPointStop = 300 * kMillisecond;
 constexpr size_t kLinesOfLog = 60;
-// After so many a run is given up: what is broken breaks again and again.
+// After this many failures the run stops, because a broken worker breaks again and again.
 constexpr size_t kMostFailures = 6;
 
 std::string last_lines(const std::string& path) {
@@ -133,7 +133,7 @@ void Arena::reap(size_t place) {
   }
 }
 
-// By a fault, or by its fail point.
+// The process was stopped by a fault, or by its fail point.
 void Arena::on_stopped(size_t place) {
   Running& running = *slots_[place].running;
   if (running.stopped) return;
@@ -160,7 +160,7 @@ void Arena::on_ended(size_t place, int status) {
     incarnation.stopped.back().end = std::min(incarnation.stopped.back().end, now);
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   const bool by_kill = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-  // In the midst of a run others may refer to what lives there for longer than a shutdown waits.
+  // While the run goes on, others may refer to its objects for longer than a shutdown waits.
   const bool may_hold = running.leaving || !options_.exact;
   slot.start_at = now + kRestartAfter;
   std::string wrong;
@@ -201,7 +201,7 @@ void Arena::fail(std::string what, uint32_t spawn) {
                                    last_lines(absl::StrCat(network_.folder(), "/log.", spawn))));
 }
 
-// Looks after everything until then.
+// Serves all processes and due tasks until then.
 void Arena::turn(uint64_t until) {
   do {
     for (size_t place = 0; place < slots_.size(); ++place) {
@@ -272,7 +272,7 @@ void Arena::run(const std::vector<Fault>& plan, std::chrono::milliseconds length
 void Arena::finish() {
   using std::chrono::seconds;
   heal_everything();
-  // Who suspected somebody, or was suspected, shows within patience and a death record's time.
+  // Within this time, each suspicion is dropped or becomes a death record that all know.
   const uint64_t settled = monotonic_ns() + 4 * kSecond;
   wait_until("joined again", seconds(120), [&](const Slot& slot) {
     return monotonic_ns() > settled && is_able(slot) &&

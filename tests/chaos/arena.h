@@ -1,14 +1,15 @@
-// The processes of a chaos run: starts them, does to them what the plan says, starts them again,
-// and at last brings all of them to rest and to their end.
+// Runs the processes of a chaos run: starts them, injects the faults of the plan, restarts them,
+// and finally stops all of them in good order.
 //
-// Each slot is one name of the group; whoever dies or leaves there is followed by a new
-// incarnation. The arena keeps what every life wrote into its ledger, and what was done to whom.
+// Each slot is one name of the group. If a process there dies or leaves, the arena starts a new
+// incarnation. The arena keeps what every incarnation wrote into its ledger, and all injected
+// faults.
 //
 // Thread safety: belongs to the thread that starts it. Lifetime: the network outlives it; the
-// destructor kills what still runs.
+// destructor kills the processes that still run.
 // Blocking: start, run and finish.
-// Errors: std::system_error and std::runtime_error of what the machine refuses. What a worker does
-// wrong is a failure, in words, not an exception.
+// Errors: std::system_error and std::runtime_error if the machine refuses something. Misbehaviour
+// of a worker is not an exception but a text in failures().
 #pragma once
 
 #include <atomic>
@@ -35,7 +36,7 @@ struct ArenaOptions {
   std::string program;          // chaos_worker's path
   std::string store;            // host:port of the rendezvous
   std::string run_id;           // of the group
-  std::vector<size_t> proxied;  // slots
+  std::vector<size_t> proxied;  // slots that are reached through a proxy
   bool fail_points = false;     // some processes are started with one
   uint32_t first_spawn = 1;     // processes are numbered from here
   bool exact = true;            // false: bits are flipped, a worker may leave with something held
@@ -48,19 +49,19 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // Until all have joined.
+  // Returns when all have joined.
   void start();
-  // For so long, or until `interrupted`.
+  // Runs for `length`, or until `interrupted`.
   void run(const std::vector<Fault>& plan, std::chrono::milliseconds length,
            const std::atomic<bool>& interrupted);
-  // Heals everything, waits until every slot is a member again, then ends all in good order.
+  // Repairs all faults, waits until every slot is a member again, then stops all in good order.
   void finish();
 
   const std::vector<Incarnation>& incarnations() const { return incarnations_; }
   const std::vector<Injection>& injections() const { return injections_; }
-  // Crashes, hangs, waits that did not end, each with what the worker printed at last.
+  // Crashes, hangs and waits that took too long, each with the last output of the worker.
   const std::vector<std::string>& failures() const { return failures_; }
-  uint64_t limit_deaths() const { return limit_deaths_; }  // workers that a limit ended
+  uint64_t limit_deaths() const { return limit_deaths_; }  // workers that exited because of a limit
   uint32_t next_spawn() const { return next_spawn_; }
 
  private:
@@ -71,12 +72,12 @@ class Arena {
     int handle = -1;         // pidfd
     size_t incarnation = 0;  // in incarnations_
     LedgerTail tail;
-    std::string fail_point = {};  // its variable, or empty
+    std::string fail_point = {};  // WEFT_FAIL_POINT=..., or empty
     bool killed = false;          // by a fault
     bool stopped = false;         // by a fault
     bool leaving = false;
     bool ceased = false, quiet = false;
-    uint64_t limited_until = 0;  // a limit may be the reason of its end
+    uint64_t limited_until = 0;  // until then a limit may be the reason for its exit
   };
   struct Slot {
     std::unique_ptr<FaultyProxy> proxy;
@@ -124,8 +125,8 @@ class Arena {
   std::multimap<uint64_t, Task> agenda_;
   uint64_t limit_deaths_ = 0;
   uint32_t next_spawn_;
-  bool ending_ = false;   // who ends now is not followed by a new incarnation
-  bool healing_ = false;  // no fault goes on
+  bool ending_ = false;   // processes that stop now are not replaced
+  bool healing_ = false;  // all faults are repaired
 };
 
 }  // namespace weft::chaos

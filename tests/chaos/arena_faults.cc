@@ -1,4 +1,4 @@
-// What the arena does to its workers, and how it takes it back.
+// The faults that the arena injects into its workers, and how it repairs them.
 #include <algorithm>
 #include <array>
 #include <csignal>
@@ -20,14 +20,14 @@ constexpr uint64_t kMillisecond = 1'000'000;
 constexpr uint64_t kSecond = 1000 * kMillisecond;
 constexpr uint64_t kResetEvery = 150 * kMillisecond;
 constexpr uint64_t kFillEvery = 50 * kMillisecond;
-// How long after a limit was lifted it may still be why a worker ends.
+// For so long after a limit was lifted, it may still be the reason for a worker's exit.
 constexpr uint64_t kLimitLingers = 5 * kSecond;
-// Of the faults of a proxy, in pieces of up to 64 KiB.
+// Probabilities of the faults of a proxy, per piece of up to 64 KiB.
 constexpr uint64_t kTruncateOneIn = 20;
 constexpr uint64_t kHangOneIn = 20;
 constexpr uint64_t kFlipOneIn = 10;
 
-// One above the highest descriptor that the process has open.
+// Returns one more than the highest descriptor that the process has open.
 uint64_t highest_descriptor(pid_t pid) {
   uint64_t highest = 0;
   std::error_code error;
@@ -45,7 +45,7 @@ uint64_t mapped_bytes(pid_t pid) {
   return pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// Until nothing more fits.
+// Fills the disk until nothing more fits.
 void fill(const std::string& path) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (file < 0) return;
@@ -118,7 +118,7 @@ void Arena::inject(const Fault& fault) {
       take_threads(fault, injection);
       break;
     case FaultKind::kFailPoint:
-      break;  // comes with processes (spawn)
+      break;  // a process is started with it (spawn)
   }
 }
 
@@ -156,15 +156,15 @@ void Arena::cut(const Fault& fault, size_t injection) {
     rules.out = !rules.in;
   }
   network_.apply(fault.slot, rules);
-  injections_[injection].span.begin = monotonic_ns();  // nft takes its time
+  injections_[injection].span.begin = monotonic_ns();  // not earlier: nft takes some time
   later(injections_[injection].span.end, [this, injection, slot = fault.slot] {
     network_.heal(slot);
     injections_[injection].span.end = monotonic_ns();
   });
 }
 
-// The kernel ends the victim's connections again and again, or its packet filter answers every
-// segment by RST.
+// The kernel closes the victim's connections again and again, or its packet filter answers every
+// segment with RST.
 void Arena::reset(const Fault& fault, size_t injection) {
   PacketRules rules;
   for (const size_t other : fault.others) rules.peers.push_back(network_.host_of(other));
@@ -204,7 +204,7 @@ void Arena::trouble_proxy(const Fault& fault, size_t injection) {
         });
 }
 
-// What checkpoints free meanwhile is taken as well.
+// Repeated, because space that old checkpoints free must be taken as well.
 void Arena::fill_disk(size_t injection) {
   const std::string path = absl::StrCat(network_.disk(), "/filler.", injection);
   if (healing_ || monotonic_ns() >= injections_[injection].span.end) {
@@ -235,7 +235,7 @@ void Arena::limit(const Fault& fault, size_t injection) {
         });
 }
 
-// A worker does without: unlike the other limits, this one is no reason to end.
+// Unlike with the other limits, a worker must survive this one.
 void Arena::take_threads(const Fault& fault, size_t injection) {
   const pid_t pid = slots_[fault.slot].running->pid;
   if (!limit_threads(pid, fault.number).ok()) return;

@@ -1,5 +1,5 @@
-// The arena's own part, with workers that only pretend: it does what the plan says, replaces who
-// died, ends everybody, and says what a worker did wrong.
+// Tests the arena with workers that only pretend: it injects the plan, replaces workers that died,
+// stops all workers, and reports what a worker did wrong.
 #include "weft/tests/chaos/arena.h"
 
 #include <atomic>
@@ -23,7 +23,7 @@ class ArenaTest : public ::testing::Test {
   void SetUp() override { network_ = Network::enter(3, false); }
   void TearDown() override { ::unsetenv("CHAOS_FAKE"); }
 
-  // A run of a second with these faults.
+  // Runs for a second with these faults.
   Arena& run(const std::vector<Fault>& plan, const std::string& wrong = "") {
     ::setenv("CHAOS_FAKE", wrong.c_str(), 1);
     ArenaOptions options;
@@ -41,7 +41,7 @@ class ArenaTest : public ::testing::Test {
 
   const std::atomic<bool> interrupted_{false};
   std::unique_ptr<Network> network_;
-  std::unique_ptr<Arena> arena_;  // before the network
+  std::unique_ptr<Arena> arena_;  // destroyed before the network
 };
 
 TEST_F(ArenaTest, ReplacesWhoDiedAndEndsAllInGoodOrder) {
@@ -80,7 +80,7 @@ TEST_F(ArenaTest, ReportsAHang) {
 TEST_F(ArenaTest, LeavesItToTheOracleThatAWorkerKeepsSomething) {
   const Arena& arena = run({}, "leak");
   EXPECT_THAT(arena.failures(), ElementsAre());
-  EXPECT_EQ(judge(arena.incarnations(), arena.injections()).leaked, 3u);  // one in each
+  EXPECT_EQ(judge(arena.incarnations(), arena.injections()).leaked, 3u);  // one in each worker
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
-// Runs a group of workers under faults drawn from a seed, and says what became of its promises.
+// Runs a group of workers under faults drawn from a seed, and reports whether all promises were
+// kept.
 //
 //   tools/chaos.sh --minutes 10 --seed 7
 //
-// Shows faults injected and effective by kind, the calls made, and how many of them hung, were
-// executed twice or reported wrongly (0 each), what was left behind (0), and how soon deaths were
-// noticed. The last line is "chaos: passed" (exit code 0) or "chaos: failed" (1); 2: wrong options,
-// or a machine on which it cannot run. docs/testing/chaos.md says what each figure means.
+// It prints the injected and effective faults by kind and the number of calls. It prints how many
+// calls hung, ran twice or were reported wrongly (0 each), what was left behind (0), and how soon
+// deaths were noticed. The last line is "chaos: passed" (exit code 0) or "chaos: failed" (1). Exit
+// code 2 means wrong options, or a machine on which it cannot run. docs/testing/chaos.md explains
+// each figure.
 #include <algorithm>
 #include <atomic>
 #include <csignal>
@@ -44,16 +46,16 @@ struct Options {
   uint64_t seed = 1;
   double seconds = 60;
   size_t workers = 5;
-  std::string keep;  // where the run's files go if it fails; empty: nowhere
+  std::string keep;  // folder for the run's files if it fails; empty: none
   bool loopback = false;
   bool flips = true;
   std::vector<std::string> only;  // kinds of faults, by name; none: all
-  double apart = 0;               // seconds between a fault's end and the next; 0: they overlap
+  double apart = 0;               // seconds between a fault's end and the next; 0: overlap
   unsigned busy = 0;              // threads per processor that only compute
 };
 
-// Bits are flipped in a run of their own, of so much of the time: no checksum covers what large
-// tensors consist of, so that only crashes and hangs can be held against a worker then.
+// Bits are flipped in a run of their own, which takes this fraction of the time. The data of large
+// tensors has no checksum, so only crashes and hangs count as failures then.
 constexpr double kFlipShare = 0.1;
 
 std::vector<FaultKind> kinds_for(const Network& network) {
@@ -88,7 +90,7 @@ std::vector<FaultKind> chosen_kinds(const Options& options, const Network& netwo
   return kinds;
 }
 
-// Every other slot is reached through a proxy, but for the last.
+// Every other slot is reached through a proxy, except the last.
 std::vector<size_t> proxied_slots(size_t workers) {
   std::vector<size_t> slots;
   for (size_t slot = 0; slot + 1 < workers; slot += 2) slots.push_back(slot);
@@ -110,7 +112,7 @@ uint64_t children_of_this_process() {
   return count;
 }
 
-// What lies in the run's folder and is neither a ledger, nor a log, nor a port, nor the disk.
+// Counts files in the run's folder that are neither a ledger, a log, a port file, nor on the disk.
 uint64_t unknown_files(const Network& network) {
   uint64_t count = 0;
   std::error_code error;
@@ -124,7 +126,7 @@ uint64_t unknown_files(const Network& network) {
   return count;
 }
 
-// Threads that keep the processors busy while it lives.
+// Threads that keep the processors busy during the lifetime of this object.
 class Load {
  public:
   explicit Load(unsigned per_processor) {
@@ -228,7 +230,7 @@ class Controller {
 };
 
 int run(const Options& options) {
-  // What a worker leaves behind becomes a child of this process, and is counted.
+  // Processes that a worker leaves behind become children of this process, which counts them.
   (void)::prctl(PR_SET_CHILD_SUBREAPER, 1);
   const std::unique_ptr<Network> network = Network::enter(options.workers, !options.loopback);
   std::cout << "chaos: seed " << options.seed << ", " << options.seconds << " s, "

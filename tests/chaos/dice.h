@@ -1,4 +1,4 @@
-// Draws for the workload, all from one seed.
+// Draws random numbers for the workload, all from one seed.
 //
 // Thread safety: belongs to one thread.
 #pragma once
@@ -16,7 +16,7 @@ class Dice {
 
   uint64_t between(uint64_t from, uint64_t to) { return from + random_() % (to - from + 1); }
   bool one_in(uint64_t n) { return random_() % n == 0; }
-  // Each order of magnitude as often as the next.
+  // Draws each order of magnitude equally often.
   uint64_t spread(uint64_t from, uint64_t to) {
     const double share = static_cast<double>(random_() >> 11) * 0x1p-53;
     const double ratio = static_cast<double>(to) / static_cast<double>(from);

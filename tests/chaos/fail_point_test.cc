@@ -1,4 +1,4 @@
-// Fail points do what their variable says, once, and only where it says.
+// Fail points do what their variable says, once, and only at the named point.
 #include "weft/base/faults/fail_point.h"
 
 #include <chrono>

@@ -1,8 +1,9 @@
-// A chaos worker without Weft: joins, calls the others and ends as the arena asks, in its ledger
-// only. CHAOS_FAKE in its environment says what it does wrong:
+// A chaos worker without Weft. It joins, calls the others and stops as the arena asks, but only in
+// its ledger. CHAOS_FAKE in its environment says what it does wrong:
+//
 //   crash   aborts soon after it has joined
-//   hang    ends as a watchdog would end it
-//   leak    comes to rest with a reference left
+//   hang    exits as the watchdog would make it exit
+//   leak    stops calling with a reference left
 #include <chrono>
 #include <csignal>
 #include <cstdlib>

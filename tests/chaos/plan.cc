@@ -10,11 +10,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How long a victim may need until it is as good as new: death record, new incarnation, join.
+// How long a victim may need to recover: death record, new incarnation, join.
 constexpr milliseconds kRecovery{3000};
 
 struct Names {
-  std::string_view shown, option;  // no option: cannot be had alone
+  std::string_view shown, option;  // no option: --only cannot name it
 };
 
 // By FaultKind.
@@ -39,7 +39,7 @@ constexpr std::array<Names, kFaultKinds> kNames = {{
     {"leave and join", "leave"},
 }};
 
-// How often a kind is drawn beside the others.
+// How often a kind is drawn compared with the others.
 uint64_t weight_of(FaultKind kind) {
   switch (kind) {
     case FaultKind::kKill:
@@ -49,7 +49,7 @@ uint64_t weight_of(FaultKind kind) {
     case FaultKind::kReset:
       return 3;
     case FaultKind::kFailPoint:
-      return 0;  // comes with processes, not with time
+      return 0;  // chosen when a process starts (fail_point_for)
     default:
       return 2;
   }

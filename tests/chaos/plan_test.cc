@@ -1,4 +1,4 @@
-// Plans are drawn from their seed alone, and leave the group able to go on.
+// Plans depend only on their seed, and leave enough workers without a fault.
 #include "weft/tests/chaos/plan.h"
 
 #include <algorithm>
@@ -69,7 +69,7 @@ TEST(PlanTest, HasEveryKindAndKeepsHalfOfTheWorkersWell) {
                          fault.kind == FaultKind::kProxyHang || fault.kind == FaultKind::kProxyFlip;
       EXPECT_TRUE(!proxy || fault.slot == 0 || fault.slot == 2);
     }
-    // kFailPoint comes with processes.
+    // kFailPoint is not in plans.
     EXPECT_EQ(kinds.size(), static_cast<size_t>(kFaultKinds) - 1) << "seed " << seed;
   }
 }
@@ -112,7 +112,7 @@ TEST(PlanTest, ArmsFailPointsThatCanBeRead) {
   EXPECT_LT(armed, 250u);
 }
 
-// The list and the code name the same places.
+// The list and the code name the same fail points.
 TEST(PlanTest, KnowsEveryFailPointOfTheTree) {
   std::set<std::string> found;
   const std::regex point("WEFT_FAIL_POINT\\(\"([^\"]+)\"\\)");

@@ -1,4 +1,4 @@
-// A chaos run in figures, for a person.
+// The figures of a chaos run and the text that shows them.
 //
 // Thread safety: free functions.
 #pragma once
@@ -11,8 +11,8 @@
 
 namespace weft::chaos {
 
-// Of the times until others have noticed, 99 % are shorter, also when every processor is busy three
-// times over (docs/membership.md). Held against runs whose faults lie apart.
+// 99 % of the times until others notice must be shorter, even if every processor has three times
+// the load (docs/membership.md). Checked in runs whose faults do not overlap.
 inline constexpr double kCrashNoticedMs = 500;
 inline constexpr double kHangNoticedMs = 2400;
 
@@ -20,7 +20,7 @@ struct RunReport {
   Findings findings;
   std::vector<std::string> failures;  // of the arena
   uint64_t limit_deaths = 0;
-  uint64_t processes_left = 0, files_left = 0;  // beside what the oracle counts
+  uint64_t processes_left = 0, files_left = 0;  // not counted by the oracle
   bool exact = true;                            // false: only crashes and hangs count
   bool apart = false;                           // one fault at a time
 

@@ -30,7 +30,7 @@ class AtomicFileTest : public testing::Test {
   ~AtomicFileTest() override { fs::remove_all(folder_); }
 
   int files() const { return static_cast<int>(std::distance(fs::directory_iterator(folder_), {})); }
-  // The old file is whole and alone.
+  // Checks that the old file is whole and that no other file lies beside it.
   void expect_untouched() const {
     EXPECT_EQ(read(path_), "old");
     EXPECT_EQ(files(), 1);

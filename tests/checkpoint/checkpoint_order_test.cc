@@ -1,4 +1,5 @@
-// In which order a CheckpointFolder's changes reach the disk: what a power cut may leave.
+// Checks in which order a CheckpointFolder's changes reach the disk, and so what a power cut may
+// leave.
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
@@ -25,7 +26,7 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// What was done, in order, and which call is to fail with EIO.
+// The file calls that were made, in order, and the call that is to fail with EIO.
 struct Trail {
   std::vector<std::string> done;
   std::string failing;
@@ -113,7 +114,7 @@ TEST_F(CheckpointOrderTest, NoFileOfAnOldStepGoesIfItsManifestsRemovalMayNotBeOn
 
 TEST_F(CheckpointOrderTest, AStepOfARemovalThatWasCutOffIsFlushedBeforeItsFilesGo) {
   ASSERT_EQ(save(1), absl::OkStatus());
-  fs::remove(step(1) + "/manifest.json");  // and the writer died
+  fs::remove(step(1) + "/manifest.json");  // as if the writer had died after this
   trail_.done.clear();
   ASSERT_EQ(save(2), absl::OkStatus());
   EXPECT_THAT(done_in(step(1)),
@@ -124,7 +125,7 @@ TEST_F(CheckpointOrderTest, AStepOfARemovalThatWasCutOffIsFlushedBeforeItsFilesG
 TEST_F(CheckpointOrderTest, AFolderThatSomebodyElseMadeIsOnTheDiskBeforeTheManifestIs) {
   for (const std::string& folder : {scratch_.string(), root()}) {
     fs::remove_all(root());
-    trail_.failing = "flush " + folder;  // the folder in it is made, and perhaps not on the disk
+    trail_.failing = "flush " + folder;  // the folder in it exists, but may not be on the disk
     ASSERT_FALSE(save(1).ok());
     ASSERT_TRUE(fs::exists(root()));
     ASSERT_FALSE(fs::exists(step(1) + "/manifest.json"));

@@ -95,9 +95,9 @@ TEST_F(CheckpointTest, SeveralWritersShareOneStep) {
 
 TEST_F(CheckpointTest, KeepsTheLastStepsAndSweepsUnfinishedOnes) {
   ASSERT_TRUE(folder().save_shard(5, "server", tensors(5)).ok());   // its writer crashed
-  ASSERT_TRUE(folder().save_shard(99, "server", tensors(9)).ok());  // is being written
+  ASSERT_TRUE(folder().save_shard(99, "server", tensors(9)).ok());  // is still being written
   fs::create_directories(step("notes"));
-  fs::create_directories(step("step-1"));  // not a name that we give
+  fs::create_directories(step("step-1"));  // not a name that CheckpointFolder gives
   for (const int64_t n : {10, 20, 30, 40}) save(n);
   EXPECT_THAT(folder().steps().value(), ElementsAre(20, 30, 40));
   EXPECT_FALSE(fs::exists(step("step-000005")));
@@ -148,7 +148,7 @@ TEST_F(CheckpointTest, NamesTheShardThatIsMissingCutOffOrALink) {
   EXPECT_THAT(load_error(), AllOf(HasSubstr("trainer.safetensors"), HasSubstr("missing")));
   fs::create_symlink(step("step-000001") / "trainer.safetensors", shard);
   EXPECT_THAT(load_error(), AllOf(HasSubstr("trainer.safetensors"), HasSubstr("link")));
-  EXPECT_TRUE(folder().load(1).ok());  // the older step is there for who asks for it
+  EXPECT_TRUE(folder().load(1).ok());  // the older step loads if it is asked for
 }
 
 TEST_F(CheckpointTest, NoticesAManifestOfAnotherStep) {

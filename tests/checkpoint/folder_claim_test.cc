@@ -1,4 +1,4 @@
-// The lock and the claim of a checkpoint folder, without checkpoints.
+// Tests the lock and the claim of a checkpoint folder, without checkpoints.
 #include "weft/checkpoint/internal/folder_claim.h"
 
 #include <csignal>
@@ -58,7 +58,7 @@ TEST_F(FolderClaimTest, TheLockEndsWithItsHolderHoweverThatDies) {
   ASSERT_EQ(::read(ready[0], &answer, 1), 1);
   ASSERT_EQ(answer, '+');
   const std::string name = absl::StrCat("process ", holder, " on host");
-  ::kill(holder, SIGSTOP);  // one that hangs still has it
+  ::kill(holder, SIGSTOP);  // a process that hangs still has the lock
   const absl::Status refused = FolderLock::take(folder_, "the next one", kOnce).status();
   EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr(folder_), HasSubstr(name)));
   ::kill(holder, SIGKILL);

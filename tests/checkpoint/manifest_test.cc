@@ -26,7 +26,7 @@ Manifest example() {
   return manifest;
 }
 
-// The same page with one piece of text changed and the checksum made right again.
+// The same manifest with one piece of text replaced and the checksum computed anew.
 std::string forged(const std::string& from, const std::string& to) {
   std::string text = render_manifest(example()).value();
   text = absl::StrReplaceAll(text, {{from, to}});
@@ -82,7 +82,7 @@ TEST(ManifestTest, NoticesEveryTruncation) {
   EXPECT_FALSE(parse_manifest(text + "\n").ok());
 }
 
-// A right checksum does not make a page right: whoever writes it may be hostile.
+// A right checksum does not make a manifest right: its writer may be hostile.
 TEST(ManifestTest, RefusesPagesOfWrongContentWithARightChecksum) {
   ASSERT_TRUE(parse_manifest(forged("nothing", "changed")).ok());
   const struct {
@@ -122,7 +122,8 @@ TEST(ManifestTest, RefusesPagesOfWrongContentWithARightChecksum) {
   }
 }
 
-// Reading once took a time that grew with the square of the keys: hours for what may be read.
+// The time to read must not grow with the square of the number of keys, as it once did. A manifest
+// of the greatest size took hours.
 TEST(ManifestTest, ReadsAPageOfManyKeysInTime) {
   constexpr int kKeys = 200000;
   std::string keys;

@@ -27,7 +27,7 @@ std::string f32(const std::string& shape, const std::string& offsets) {
 std::vector<BadHeader> bad_headers() {
   const std::string good = R"("w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
   return {
-      // Not the one JSON object that the format asks for.
+      // Input that is not the one JSON object that the format asks for.
       {"Empty", "", 0, "does not start with '{'"},
       {"LeadingSpace", " {}", 0, "does not start with '{'"},
       {"ByteOrderMark", "\xEF\xBB\xBF{}", 0, "does not start with '{'"},
@@ -101,7 +101,7 @@ std::vector<BadHeader> bad_headers() {
                "]",
            "[0,4]"),
        4, "more than 64 dimensions"},
-      // Places.
+      // Offsets.
       {"NoOffsetNumbers", f32("[2]", "[]"), 8, "needs two numbers"},
       {"OneOffset", f32("[2]", "[0]"), 8, "needs two numbers"},
       {"ThreeOffsets", f32("[2]", "[0,8,8]"), 8, "more than two numbers"},

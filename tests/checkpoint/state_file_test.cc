@@ -70,7 +70,7 @@ TEST_F(StateFileTest, KeepsEveryDtypeBitForBit) {
                                     at::kInt, at::kShort, at::kChar, at::kByte, at::kBool}) {
     tensors[c10::toString(type)] = at::arange(-3, 4, at::kFloat).to(type);
   }
-  // These have hardly any arithmetic: of bytes.
+  // LibTorch has hardly any arithmetic for these types, so they are filled byte by byte.
   for (const at::ScalarType type : {at::kUInt64, at::kUInt32, at::kUInt16, at::kFloat8_e4m3fn,
                                     at::kFloat8_e5m2, at::kFloat8_e8m0fnu}) {
     at::Tensor tensor = at::empty({7}, type);
@@ -152,8 +152,9 @@ TEST_F(StateFileTest, SurvivesEverySingleBitFlip) {
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
     write(flipped);
     const absl::StatusOr<StateFile> state = load_tensors(path_);
-    // A flip in a name or in a number may still be a well-formed file; checksums are the
-    // checkpoint's. What loads has the sizes that the file announces.
+    // A flip in a name or in a number may leave a well-formed file. The checksums that notice it
+    // belong to the checkpoint, not to this file. A file that loads has as many tensors as it
+    // announces.
     if (!state.ok()) {
       EXPECT_EQ(state.status().code(), absl::StatusCode::kDataLoss) << bit << state.status();
     } else {

@@ -1,6 +1,7 @@
-// Ranks of a same-host backend as threads of one process.
+// Runs the ranks of a same-host backend as threads of one process.
 //
-// Thread safety: free functions.
+// Thread safety: free functions. Blocking: with_backends() and with_ranks() return when all ranks
+// have returned.
 #pragma once
 
 #include <chrono>
@@ -28,8 +29,8 @@ inline SameHostOptions backend_options() {
   return options;
 }
 
-// Runs a program for each rank of a new group, all at the same time. What a rank throws fails the
-// test.
+// Runs a program for each rank of a new group, all at the same time. If a rank throws, the test
+// fails.
 inline void with_backends(int size,
                           const std::function<void(int rank, BackendPtr backend)>& program,
                           const SameHostOptions& options = backend_options()) {
@@ -54,12 +55,13 @@ inline void with_ranks(int size,
       size, [&](int rank, const BackendPtr& backend) { program(rank, *backend); }, options);
 }
 
-// What the engine of a backend has done so far.
+// Counts of the work that the backend's engine has done so far. The backend must be a same-host
+// one.
 inline comm_internal::CollectiveGroup::Counts counts_of(c10d::Backend& backend) {
   return dynamic_cast<comm_internal::SameHostBackend&>(backend).counts();
 }
 
-// The text of a c10::Error; empty: none.
+// Returns the text of the c10::Error that `call` throws, or "" if it throws none.
 inline std::string failure_of(const std::function<void()>& call) {
   try {
     call();
@@ -69,7 +71,7 @@ inline std::string failure_of(const std::function<void()>& call) {
   return "";
 }
 
-// Of each rank others.
+// A tensor that differs from rank to rank, with small whole numbers.
 inline at::Tensor values(int rank, at::IntArrayRef shape, at::ScalarType type = at::kFloat) {
   const at::Tensor base = at::arange(c10::multiply_integers(shape), at::kLong).reshape(shape);
   if (type == at::kBool) return (base * 7 + rank * 3) % 5 < 3;

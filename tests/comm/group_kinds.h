@@ -1,4 +1,6 @@
-// Process groups of every backend, for tests that all of them pass.
+// Makes process groups of every backend, for tests that run over all of them.
+//
+// Thread safety: free functions, and test fixtures as gtest uses them.
 #pragma once
 
 #include <chrono>
@@ -22,11 +24,12 @@ using Group = std::shared_ptr<ProcessGroup>;
 
 struct GroupKind {
   std::string backend;
-  std::string hosts;  // a letter for each rank; what only "weft" looks at
+  std::string hosts;  // a letter for each rank's host; only "weft" uses it
 
   int size() const { return static_cast<int>(hosts.size()); }
   bool one_host() const { return hosts.find_first_not_of(hosts[0]) == std::string::npos; }
-  // Whether Gloo takes part: it cannot do all that the same-host backend can.
+  // Whether Gloo carries collectives of this kind. Gloo cannot do all that the same-host backend
+  // can.
   bool gloo() const { return backend == "gloo" || (backend == "weft" && !one_host()); }
   std::string name() const { return backend + "_" + hosts; }
 };
@@ -54,14 +57,15 @@ class GroupTest : public ::testing::TestWithParam<GroupKind> {
   }
 };
 
-// Of each rank others: 1, 2 or 3, exact in all types.
+// A tensor with values 1, 2 and 3 (bool: true and false) that differs from rank to rank. Its sums
+// are exact in all types.
 inline at::Tensor values_of(int rank, at::IntArrayRef shape, at::ScalarType type = at::kFloat) {
   const at::Tensor base = at::arange(c10::multiply_integers(shape), at::kLong).reshape(shape);
   if (type == at::kBool) return (base * 7 + rank * 3) % 5 < 3;
   return ((base * 7 + rank * 3) % 3 + 1).to(type);
 }
 
-// The bytes: what is equal as a number may differ there.
+// Compares bytes, because numbers that compare equal may differ in their bytes.
 inline bool same_bits(const at::Tensor& one, const at::Tensor& other) {
   if (one.sizes() != other.sizes() || one.scalar_type() != other.scalar_type()) return false;
   if (one.numel() == 0) return true;
@@ -69,7 +73,7 @@ inline bool same_bits(const at::Tensor& one, const at::Tensor& other) {
                    other.detach().contiguous().view({-1}).view(at::kByte));
 }
 
-// The text of a c10::Error; empty: none.
+// Returns the text of the c10::Error that `call` throws, or "" if it throws none.
 inline std::string failure_of(const std::function<void()>& call) {
   try {
     call();

@@ -1,4 +1,5 @@
-// What the ranks of a host make of a leader that comes late, or fails, among several hosts.
+// Checks what the ranks of a host do when their host leader comes late or fails, in groups of
+// several hosts.
 #include <array>
 #include <barrier>
 #include <functional>
@@ -21,14 +22,14 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-// `hosts`: a letter for each rank.
+// `hosts` has one letter for each rank: ranks with the same letter share a host.
 void run_hosts(const std::string& hosts, const std::function<void(Group)>& program) {
   run_ranks(static_cast<int>(hosts.size()), program, [&](ProcessGroupOptions& options) {
     options.host = hosts.substr(static_cast<size_t>(options.rank), 1);
   });
 }
 
-// ---- a leader that comes late
+// ---- a host leader that comes late
 
 struct Call {
   const char* name;
@@ -55,9 +56,10 @@ std::vector<Call> calls() {
   };
 }
 
-// Rank 1 begins; its leader when more than half of rank 1's time is over; the other host's rank
-// when all of it is, with what it waits longer, but not all of the leader's time. What lies between
-// these (1.6 s) is for a machine that has much else to do.
+// Rank 1 begins. Its host leader comes after 2.4 s, when more than half of rank 1's timeout is
+// over. The rank of the other host comes after 4.75 s. By then rank 1's timeout and its grace (4.5
+// s) are over, but the leader's timeout, which lasts until 6.4 s, is not. The margins of 1.6 s are
+// for a busy machine.
 void expect_all_to_succeed(const Call& call) {
   constexpr milliseconds kTimeout{4000}, kLeaderComes{2400}, kOtherHostComes{4750};
   std::promise<Clock::time_point> begins;
@@ -70,7 +72,7 @@ void expect_all_to_succeed(const Call& call) {
     if (rank == 1) {
       begins.set_value(Clock::now());
     } else {
-      // Rank 1 has not given up before.
+      // Checks that rank 1 has not given up before.
       EXPECT_EQ(ended.wait_until(begun.get() + (rank == 0 ? kLeaderComes : kOtherHostComes)),
                 std::future_status::timeout)
           << call.name;
@@ -85,14 +87,15 @@ void expect_all_to_succeed(const Call& call) {
 
 TEST(HierarchicalGroup, RanksWaitForTheirLeaderAsLongAsItWaitsForOtherHosts) {
   const std::vector<Call> all = calls();
-  std::vector<std::thread> groups;  // all at once: each takes as long as its timeout
+  std::vector<std::thread> groups;  // at the same time, since each takes as long as its timeout
   for (const Call& call : all) groups.emplace_back([&call] { expect_all_to_succeed(call); });
   for (std::thread& group : groups) group.join();
 }
 
-// ---- a leader that fails
+// ---- a host leader that fails
 
-// What a rank's failure says after whose it is; of more than this the others are told a part.
+// The part of a rank's failure that follows the name of the operation, at most 200 characters. The
+// other ranks are told only a part of a longer text.
 std::string cause_of(const std::string& failure) {
   const std::string mark = "all_reduce(sum, Float) among hosts: ";
   const size_t at = failure.find(mark);
@@ -118,7 +121,7 @@ TEST(HierarchicalGroup, AHostsRanksHearThatTheirLeaderWaitedForAnotherHostInVain
     if (rank == 3) return all_have_failed.wait();
     if (rank == 0) {
       others_have_begun.wait();
-      group->backend()->setTimeout(milliseconds(500));  // its own alone
+      group->backend()->setTimeout(milliseconds(500));  // its own only
     }
     const ProcessGroup::Work work = group->all_reduce_async(at::ones({4}));
     if (rank > 0) others_have_begun.count_down();
@@ -148,7 +151,7 @@ TEST(HierarchicalGroup, AllRanksHearWhatTheHostsCalled) {
                                 HasSubstr(absl::StrCat("rank 2 ", call, "[7]")));
     EXPECT_THAT(failure_of([&] { group->all_reduce(at::ones({first_host ? 3 : 7})); }), expected)
         << "rank " << group->rank();
-    // What has failed stays so, and says why.
+    // A group that has failed stays failed and keeps its reason.
     EXPECT_THAT(failure_of([&] { group->barrier(); }), expected) << "rank " << group->rank();
   });
 }

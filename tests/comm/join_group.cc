@@ -1,12 +1,15 @@
-// Joins a process group, adds up the ranks in it and prints what it learned; for rendezvous_test.
+// Joins a process group, adds up the ranks in it and prints the results; for rendezvous_test.
 //
 //   join_group [method=env://] [rank=R] [size=N] [timeout=MS] [backend=weft] [name=default]
-//              [die=R]: rank R kills itself in its first life, when it has joined
-//              [again=1]: makes a second group of another name on the same store
-//              [stop=PID port=PORT]: stops the process PID, whose store is there, as soon as ranks
-//              0 and 1 have come
-//              [ask=1]: with these; stops it at once and asks the store for a notice of rank 0's
-// Ends with 3, and the error on standard output, if it could not.
+//
+// With die=R, rank R kills itself after it has joined, in its first incarnation only. With again=1,
+// the program makes a second group, with another name, on the same store.
+//
+// With stop=PID and port=PORT, it stops the process PID, which serves the store at PORT. It does so
+// as soon as ranks 0 and 1 have registered. With ask=1 as well, it stops that process at once, and
+// asks the store for the notice of rank 0.
+//
+// If something fails, it prints "ERROR" and the error on standard output and exits with 3.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>

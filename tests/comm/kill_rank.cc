@@ -1,11 +1,14 @@
-// One rank of a group that runs random collectives until another one dies: for kill_test.
+// Runs random collectives as one rank of a group until another rank dies; for kill_test.
 //
 //   kill_rank DIRECTORY RANK SIZE SEED TIMEOUT_MS
 //
-// Ranks find each other through files in DIRECTORY. Prints "ready" once all are connected, then
-// runs operations that follow from SEED, and checks their results. When one fails it prints
-// "failed MILLISECONDS: ERROR" (how long that operation took), ends its group, and looks what is
-// left: prints "left NOTHING" or what there is, and exits with 0. A wrong result: exits with 3.
+// Ranks find each other through files in DIRECTORY. The program prints "ready" once all ranks are
+// connected. Then it runs operations that follow from SEED, and checks their results.
+//
+// When an operation fails, the program prints "failed MILLISECONDS: ERROR"; the number is how long
+// that operation took. It destroys its group and compares what the process still holds with what it
+// held before. It prints "left NOTHING", or what is left, and exits with 0. If a result is wrong,
+// it exits with 3.
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -34,7 +37,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// Files appear whole: written beside, then renamed.
+// A file is written under another name and then renamed, so that readers see whole files only.
 class FileNotices : public Noticeboard {
  public:
   explicit FileNotices(std::string directory) : directory_(std::move(directory)) {}
@@ -48,7 +51,7 @@ class FileNotices : public Noticeboard {
     while (Clock::now() < deadline) {
       std::ifstream file(path_of(rank));
       if (file) return std::string(std::istreambuf_iterator<char>(file), {});
-      std::this_thread::sleep_for(milliseconds(1));  // a file tells nobody that it is there
+      std::this_thread::sleep_for(milliseconds(1));  // a new file wakes nobody
     }
     return absl::DeadlineExceededError("nothing was posted");
   }
@@ -67,7 +70,7 @@ void add_floats(std::span<const std::byte* const> sources, std::span<std::byte* 
   }
 }
 
-// One rank, and what it runs.
+// One rank and the operations that it runs.
 class Rank {
  public:
   Rank(std::shared_ptr<Mesh> mesh, milliseconds timeout)
@@ -75,7 +78,7 @@ class Rank {
 
   CollectiveGroup& group() { return group_; }
 
-  // Of one kind and size, which all ranks draw alike.
+  // Runs one operation. All ranks draw the same kind and size.
   absl::Status run(uint64_t kind, size_t count, bool resident) {
     switch (kind) {
       case 0:
@@ -154,7 +157,7 @@ class Rank {
     return absl::OkStatus();
   }
 
-  // Everybody sends to the next one.
+  // Each rank sends to the next one.
   absl::Status exchange(size_t count) {
     const int size = group_.size(), rank = group_.rank();
     if (size == 1) return absl::OkStatus();
@@ -174,7 +177,7 @@ class Rank {
   }
 
   Arenas arenas_;
-  CollectiveGroup group_;  // ends first
+  CollectiveGroup group_;  // destroyed before arenas_
   const milliseconds timeout_;
 };
 
@@ -187,7 +190,7 @@ int entries_in(const char* path) {
   return count;
 }
 
-// Descriptors, threads and mappings that were not there before.
+// Counts of what this process holds.
 struct Belongings {
   int descriptors = entries_in("/proc/self/fd");
   int threads = entries_in("/proc/self/task");
@@ -204,7 +207,7 @@ struct Belongings {
 };
 
 int run(const std::string& directory, int rank, int size, uint64_t seed, milliseconds timeout) {
-  std::thread([] {}).join();  // with the first thread ThreadSanitizer starts one of its own
+  std::thread([] {}).join();  // the first thread makes ThreadSanitizer start one of its own
   const Belongings before;
   std::string error;
   Clock::duration took{};
@@ -222,7 +225,7 @@ int run(const std::string& directory, int rank, int size, uint64_t seed, millise
     absl::Status status;
     while (status.ok()) {
       const uint64_t kind = random() % 6, draw = random();
-      const size_t most = draw % 3 == 0 ? 1'500'000 : 3'000;  // pieces and arenas, slots
+      const size_t most = draw % 3 == 0 ? 1'500'000 : 3'000;  // large: pieces, arenas; small: slots
       const size_t count = 1 + random() % most;
       const auto begin = Clock::now();
       status = me.run(kind, count, draw % 2 == 0);
@@ -234,7 +237,7 @@ int run(const std::string& directory, int rank, int size, uint64_t seed, millise
               static_cast<long long>(std::chrono::duration_cast<milliseconds>(took).count()),
               error.c_str());
   Belongings after;
-  // The kernel shows a thread for a moment longer than it can be joined.
+  // The kernel still shows a thread for a moment after it was joined.
   const auto patience = Clock::now() + std::chrono::seconds(5);
   while (after.threads != before.threads && Clock::now() < patience) {
     std::this_thread::yield();
@@ -255,7 +258,7 @@ int run(const std::string& directory, int rank, int size, uint64_t seed, millise
 }  // namespace weft::comm_internal
 
 int main(int count, char** words) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a driver that dies takes it along
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // the kernel kills this process when kill_test dies
   if (count != 6) {
     std::fprintf(stderr, "usage: kill_rank DIRECTORY RANK SIZE SEED TIMEOUT_MS\n");
     return 1;

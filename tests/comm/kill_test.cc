@@ -1,5 +1,7 @@
-// Processes that run random collectives, of which one is killed at a random instant: every survivor
-// gets an error in time that names it, ends cleanly, and nothing is left behind.
+// Kills one of several processes that run random collectives, at a random instant.
+//
+// Every survivor must get an error in time that names the killed rank, must exit cleanly, and must
+// leave nothing behind.
 //
 //   weft_comm_kill_test --kills 300 --seed 7
 #include <array>
@@ -33,15 +35,15 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int kTimeoutMs = 20'000;  // of an operation
-// How long the operation may have taken that a survivor fails with: well before its timeout. (That
-// the first check after a death is enough, and that one comes every 20 ms, is for DeathsTest and
-// TicksTest: they count, and need no clock.)
+// The longest time that the failing operation of a survivor may have taken, well below its timeout.
+// DeathsTest and TicksTest show, by counting and without a clock, that the first check after a
+// death is enough and that a check comes every 20 ms.
 constexpr int kNoticedMs = 5'000;
 
 int kills = 20;
-uint64_t seed = 0;  // 0: a random one
+uint64_t seed = 0;  // 0: choose one at random
 
-// A process whose standard output is read.
+// A child process and its standard output.
 class Child {
  public:
   explicit Child(const std::vector<std::string>& command) {
@@ -73,7 +75,7 @@ class Child {
 
   pid_t process() const { return process_; }
   void kill() const { ::kill(process_, SIGKILL); }
-  // Waits for it; nothing at its end.
+  // Waits for the next line; nullopt at the end of the output.
   std::optional<std::string> line() {
     std::string all;
     for (int one = std::fgetc(output_); one != EOF; one = std::fgetc(output_)) {
@@ -82,7 +84,7 @@ class Child {
     }
     return std::nullopt;
   }
-  // Its status.
+  // Waits until the process has exited and returns its wait status.
   int end() {
     int status = -1;
     waitpid(std::exchange(process_, 0), &status, 0);
@@ -102,7 +104,7 @@ std::set<std::string> shared_files() {
   return names;
 }
 
-// What a survivor says, which has exited.
+// Checks what a survivor printed, and that it exited with 0.
 void expect_clean_end(Child& child, const std::string& victim) {
   const std::string failure = child.line().value_or("");
   const std::string left = child.line().value_or("");
@@ -141,7 +143,7 @@ TEST(KillTest, EverySurvivorNamesTheDeadRankInTimeAndLeavesNothing) {
                                      absl::StrCat(operations), absl::StrCat(kTimeoutMs)}));
       }
       for (const auto& rank : ranks) ASSERT_EQ(rank->line().value_or("ended"), "ready");
-      std::this_thread::sleep_for(delay);  // the instant is what is tested
+      std::this_thread::sleep_for(delay);  // the test varies this instant
       const std::string name =
           absl::StrCat("rank ", victim, " (process ", ranks[victim]->process(), ") has died");
       ranks[victim]->kill();

@@ -1,5 +1,7 @@
-// NCCL in a group of one: it refuses two ranks on one GPU, so one machine with one GPU shows that
-// every operation reaches it, not that ranks agree.
+// NCCL in a group of one rank.
+//
+// NCCL refuses two ranks on one GPU. So a machine with one GPU can show that every operation
+// reaches NCCL, but not that ranks agree.
 #include <chrono>
 #include <memory>
 #include <sstream>
@@ -109,7 +111,7 @@ TEST_F(Nccl, MakesGroupsOfItsRanks) {
 }
 
 TEST_F(Nccl, RefusesWhatItCannotDo) {
-  EXPECT_THROW(group_->all_reduce(torch::ones({3})), c10::Error);  // not on a device
+  EXPECT_THROW(group_->all_reduce(torch::ones({3})), c10::Error);  // it is not on a device
   const torch::Tensor whole = on_device(torch::ones({3}, torch::kInt));
   EXPECT_THROW(group_->all_reduce(whole, Op::BAND), c10::Error);
   EXPECT_THROW(group_->monitored_barrier(std::chrono::seconds(1)), c10::Error);
@@ -121,7 +123,7 @@ torch::nn::Sequential convolutions() {
                                torch::nn::Linear(8 * 6 * 6, 4));
 }
 
-// Three steps of a module and of its copy under DDP.
+// Three training steps of a module, and of its copy under DDP.
 void expect_same_training(const std::shared_ptr<torch::nn::Module>& module,
                           torch::nn::Sequential alone, torch::nn::Sequential wrapped, Group group) {
   DdpOptions options;
@@ -162,7 +164,8 @@ TEST_F(Nccl, TrainsUnderDdpWithSyncBatchNorm) {
   expect_same_training(converted, alone, torch::nn::Sequential(converted), group_);
 }
 
-// Each hook in a group of one leaves the gradients, but for what half precision costs.
+// In a group of one, each hook leaves the gradients as they are, except for the error of half
+// precision.
 TEST_F(Nccl, TrainsWithEveryHook) {
   const auto train = [&](const CommHook& hook) {
     torch::manual_seed(2);

@@ -1,4 +1,7 @@
-// Operations of a CollectiveGroup on doubles, and what their results must be.
+// Makes operations of a CollectiveGroup on doubles, and computes what their results must be.
+//
+// Thread safety: free functions. Lifetime: an operation refers to the vectors that it was made
+// from.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +16,7 @@
 
 namespace weft::testing {
 
-// Not associative: the order of the sum shows.
+// Sums doubles. This is not associative, so a wrong order of the sum changes the result.
 inline void add_doubles(std::span<const std::byte* const> sources,
                         std::span<std::byte* const> targets, size_t count) {
   for (size_t i = 0; i < count; ++i) {

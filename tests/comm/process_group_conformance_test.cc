@@ -1,4 +1,4 @@
-// The collectives of a process group, the same over every backend.
+// The collectives of a process group; every backend must give the same results.
 #include <gmock/gmock.h>
 
 #include "weft/tests/comm/group_kinds.h"
@@ -22,7 +22,7 @@ bool makes_sense(Op op, at::ScalarType type) {
   return whole || (op != Op::BAND && op != Op::BOR && op != Op::BXOR);
 }
 
-// One process's answer, from all ranks' values.
+// Computes in one process what the collective must give from all ranks' values.
 at::Tensor reduced(const Tensors& values, Op op) {
   const at::ScalarType type = values[0].scalar_type();
   const at::ScalarType wide = at::isFloatingType(type) ? at::kDouble : at::kLong;
@@ -62,7 +62,7 @@ Tensors values_of_all(int size, at::IntArrayRef shape, at::ScalarType type) {
   return all;
 }
 
-// Averages are rounded once or twice.
+// Averages may differ a little, since backends round them once or twice.
 bool equals(const at::Tensor& got, const at::Tensor& wanted, Op op) {
   if (op != Op::AVG) return same_bits(got, wanted);
   const double tolerance = got.scalar_type() == at::kBFloat16 ? 1e-2 : 1e-3;
@@ -213,7 +213,7 @@ TEST_P(ProcessGroupConformance, TakesTensorsWithGapsAndInOtherOrders) {
     group->all_reduce(whole.slice(1, 0, 3));
     EXPECT_TRUE(
         at::equal(whole.slice(1, 0, 3), reduced(values_of_all(n, {4, 3}, at::kFloat), Op::SUM)));
-    EXPECT_TRUE(at::equal(whole.slice(1, 3, 6), at::full({4, 3}, 9.0)));  // beside it: untouched
+    EXPECT_TRUE(at::equal(whole.slice(1, 3, 6), at::full({4, 3}, 9.0)));  // neighbours untouched
 
     whole.fill_(9.0);
     whole.slice(1, 0, 3).copy_(values_of(rank, {4, 3}));
@@ -263,7 +263,7 @@ TEST_P(ProcessGroupConformance, BroadcastsManyTensorsOfMixedTypesInFewOperations
     };
     for (const int64_t bytes : {1, 70, 1 << 20}) {
       const Tensors tensors = of(rank);
-      tensors[0].requires_grad_();  // as a module's parameters
+      tensors[0].requires_grad_();  // as parameters of a module do
       group->broadcast_coalesced(tensors, root, bytes);
       const Tensors wanted = of(root);
       for (size_t i = 0; i < tensors.size(); ++i) {
@@ -274,8 +274,8 @@ TEST_P(ProcessGroupConformance, BroadcastsManyTensorsOfMixedTypesInFewOperations
   });
 }
 
-// They bring nothing, but all ranks take part: what follows must still meet its own kind, and what
-// comes back has the shape and type of what was given.
+// The tensors contribute nothing, but all ranks take part: the next operation must meet its own
+// kind. The results have the shape and type of the arguments.
 TEST_P(ProcessGroupConformance, TakesTensorsWithoutElements) {
   run([&](Group group) {
     const int n = size(), rank = group->rank();
@@ -327,7 +327,7 @@ TEST_P(ProcessGroupConformance, TakesTensorsWithoutElements) {
 TEST_P(ProcessGroupConformance, MovesLargeTensors) {
   run([&](Group group) {
     const int n = size(), rank = group->rank();
-    const int64_t count = (5 << 20) / 4 + 3;  // not a round number of anything
+    const int64_t count = (5 << 20) / 4 + 3;  // not a multiple of any chunk or rank count
     const at::Tensor sum = values_of(rank, {count});
     group->all_reduce(sum);
     EXPECT_TRUE(at::equal(sum, reduced(values_of_all(n, {count}, at::kFloat), Op::SUM)));

@@ -1,4 +1,4 @@
-// What a process group refuses, and what it says when ranks fail each other, over every backend.
+// Checks what a process group refuses, and what it reports when ranks fail, over every backend.
 #include <atomic>
 #include <barrier>
 #include <future>
@@ -66,7 +66,7 @@ TEST_P(ProcessGroupErrors, BadArgumentsAreNamedAndDoNoHarm) {
     expect("at least one", [&] { group->new_group({}); });
     expect(absl::StrCat("no rank ", n), [&] { group->new_group({0, n}); });
 
-    // All of it was found before anything began.
+    // All of these errors were found before an operation began.
     group->all_reduce(tensor);
     EXPECT_EQ(tensor[0].item<float>(), static_cast<float>(n));
   });
@@ -84,7 +84,7 @@ TEST_P(ProcessGroupErrors, ARankThatDoesNotComeFailsTheOthersInTime) {
     group->backend()->setTimeout(milliseconds(500));
     const auto begin = Clock::now();
     const std::string failure = failure_of([&] { group->all_reduce(at::ones({4})); });
-    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(15));  // the group's timeout is 30
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(15));  // the group's timeout is 30 s
     EXPECT_NE(failure, "");
     if (!GetParam().gloo()) {
       EXPECT_THAT(failure, HasSubstr(absl::StrCat("rank ", late)));
@@ -96,13 +96,13 @@ TEST_P(ProcessGroupErrors, ARankThatDoesNotComeFailsTheOthersInTime) {
 
 TEST_P(ProcessGroupErrors, ARankThatIsGoneFailsTheOthersLongBeforeTheTimeout) {
   if (size() == 1) return;
-  std::barrier all_have_joined(size());  // Gloo's ranks do not join at the same time
+  std::barrier all_have_joined(size());  // Gloo's ranks do not finish joining at the same time
   run([&](Group group) {
     all_have_joined.arrive_and_wait();
     if (group->rank() == size() - 1) return;
     const auto begin = Clock::now();
     EXPECT_NE(failure_of([&] { group->all_reduce(at::ones({4})); }), "");
-    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(15));  // the timeout is 30
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(15));  // the timeout is 30 s
   });
 }
 
@@ -120,7 +120,7 @@ TEST(ProcessGroupBackendTest, DifferentOnesAreNamedBeforeAnybodyWaits) {
   for (std::thread& rank : ranks) rank.join();
 }
 
-// Gloo by itself ends the process.
+// Gloo alone would abort the process here.
 TEST_P(ProcessGroupErrors, DifferentSizesAreNamed) {
   if (size() == 1 || GetParam().backend == "gloo") return;
   run([&](Group group) {
@@ -130,7 +130,7 @@ TEST_P(ProcessGroupErrors, DifferentSizesAreNamed) {
     if (differs) {
       EXPECT_THAT(failure, HasSubstr("[7]"));
     }
-    // What has failed stays so, and says why.
+    // A group that has failed stays failed and keeps its reason.
     EXPECT_NE(failure_of([&] { group->barrier(); }), "");
   });
 }
@@ -161,7 +161,7 @@ TEST(ProcessGroupJoining, TellsWhoDidNotCome) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
 }
 
-// Each rank's failure.
+// Joins with these ranks and sizes, and returns each rank's failure.
 std::vector<std::string> join_as(const std::vector<std::pair<int, int>>& rank_and_size) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::string> failures(rank_and_size.size());
@@ -182,7 +182,7 @@ TEST(ProcessGroupJoining, DifferentWorldSizesFailAllRanks) {
     EXPECT_THAT(failure, HasSubstr("different world sizes: rank"));
     EXPECT_THAT(failure, HasSubstr("rank 2 of 4"));
   }
-  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));  // the timeout is 60
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));  // the timeout is 60 s
 }
 
 TEST(ProcessGroupJoining, TwoThatClaimOneRankFailAllRanks) {
@@ -191,14 +191,15 @@ TEST(ProcessGroupJoining, TwoThatClaimOneRankFailAllRanks) {
   }
 }
 
-// Where a rank learns late of the last one, when others have had the time to be done.
+// A store through which a rank learns late of rank 2, when the other ranks may already be done.
 class LateStore : public c10d::PrefixStore {
  public:
   LateStore(const c10::intrusive_ptr<c10d::Store>& store, std::future<void> late)
       : PrefixStore("late", store), late_(std::move(late)) {}
   void wait(const std::vector<std::string>& keys,
             const std::chrono::milliseconds& timeout) override {
-    // Enough for a rank that waits for nobody to leave; one that waits for all does not before.
+    // 100 ms are enough for a rank that waits for nobody to leave. A rank that waits for all does
+    // not leave before.
     if (absl::EndsWith(keys[0], "/2")) late_.wait_for(milliseconds(100));
     PrefixStore::wait(keys, timeout);
   }
@@ -208,7 +209,7 @@ class LateStore : public c10d::PrefixStore {
   const std::future<void> late_;
 };
 
-// Rank 1 is not done early in every round: without the barrier 8 of 20 single ones failed.
+// Rank 1 is not done early in every round: without the barrier 8 of 20 single rounds failed.
 TEST(GlooBackendTest, WhoLeavesAtOnceDoesNotEndTheConnectingOfOthers) {
   for (int round = 0; round < 4; ++round) {
     const auto store = c10::make_intrusive<c10d::HashStore>();

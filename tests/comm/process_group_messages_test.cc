@@ -1,4 +1,4 @@
-// Messages, barriers, asynchronous work and groups within groups, the same over every backend.
+// Messages, barriers, asynchronous work and subgroups, the same over every backend.
 #include <atomic>
 #include <future>
 #include <set>
@@ -28,7 +28,7 @@ TEST_P(ProcessGroupMessages, GoRoundARingInBothWays) {
     sent->wait();
     EXPECT_TRUE(at::equal(got, values_of(before, {3, 4})));
 
-    const at::Tensor back = at::zeros({4, 3}, at::kShort).t();  // turned round, of another type
+    const at::Tensor back = at::zeros({4, 3}, at::kShort).t();  // transposed, and of another type
     const auto other = group->isend(values_of(rank, {4, 3}, at::kShort).t(), before);
     group->recv(back, next);
     other->wait();
@@ -91,7 +91,7 @@ TEST_P(ProcessGroupMessages, ABarrierLetsNobodyThroughBeforeAllHaveCome) {
 
 TEST_P(ProcessGroupMessages, AMonitoredBarrierNamesWhoIsLate) {
   if (size() == 1) return;
-  std::atomic<int> waiting{size() - 1};  // the late one stays until the others have said so
+  std::atomic<int> waiting{size() - 1};  // the late rank waits until the others have reported it
   run([&](Group group) {
     if (group->rank() == 1) {
       for (int left = waiting; left > 0; left = waiting) waiting.wait(left);
@@ -147,7 +147,7 @@ TEST_P(ProcessGroupMessages, AFutureHasTheResult) {
 }
 
 TEST_P(ProcessGroupMessages, ACallbackMayWaitForItsOwnWorkAndThrow) {
-  if (GetParam().backend == "gloo") return;  // LibTorch's own
+  if (GetParam().backend == "gloo") return;  // LibTorch's own behaviour
   run([&](Group group) {
     for (int round = 0; round < 20; ++round) {
       const auto work = group->all_reduce_async(at::full({4}, 1.0));
@@ -159,7 +159,7 @@ TEST_P(ProcessGroupMessages, ACallbackMayWaitForItsOwnWorkAndThrow) {
           throw std::runtime_error("a callback's own trouble");
         });
       } catch (const std::runtime_error&) {
-        // It was done already: the callback ran here.
+        // The work was complete already, so the callback ran inside addCallback().
       }
       work->wait();
       waited.get_future().wait();
@@ -169,7 +169,7 @@ TEST_P(ProcessGroupMessages, ACallbackMayWaitForItsOwnWorkAndThrow) {
 }
 
 TEST_P(ProcessGroupMessages, AGroupMayEndInACallbackOfItsOwn) {
-  if (GetParam().backend == "gloo") return;  // LibTorch's would wait for its own thread
+  if (GetParam().backend == "gloo") return;  // LibTorch's Gloo group would wait for its own thread
   run([&](Group group) {
     const auto future = group->all_reduce_async(at::full({4}, 1.0))->getFuture();
     const auto last = std::make_shared<Group>(std::move(group));
@@ -186,7 +186,7 @@ TEST_P(ProcessGroupMessages, AGroupMayEndInACallbackOfItsOwn) {
 TEST_P(ProcessGroupMessages, SubgroupsHaveTheirOwnRanks) {
   run([&](Group group) {
     const int n = size(), rank = group->rank();
-    std::vector<int> turned, even;  // in other orders
+    std::vector<int> turned, even;  // the ranks in descending order; the even ranks
     for (int one = n - 1; one >= 0; --one) turned.push_back(one);
     for (int one = 0; one < n; one += 2) even.push_back(one);
 
@@ -204,7 +204,8 @@ TEST_P(ProcessGroupMessages, SubgroupsHaveTheirOwnRanks) {
     some->all_reduce(sum);
     EXPECT_EQ(sum[0].item<float>(), static_cast<float>(even.size()));
 
-    // Of the group of even ranks, its last: numbered within it, remembered as in the first.
+    // A subgroup of the last even rank alone. It is numbered within `some`, and remembered by its
+    // rank in the first group.
     const int last = some->size() - 1;
     const Group alone = some->new_group({last});
     EXPECT_EQ(alone != nullptr, some->rank() == last);

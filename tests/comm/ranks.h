@@ -1,6 +1,8 @@
-// Ranks of a group in one process, each with its own mapping of everybody's memory.
+// Runs the ranks of a group in one process, each with its own mapping of all ranks' memory.
 //
-// Thread safety: none; each rank's program runs in a thread of its own.
+// Thread safety: each rank's program runs in a thread of its own. Ranks::end() may be called for
+// one's own rank while the others run.
+// Blocking: connected() and each_rank() return when all ranks have returned.
 #pragma once
 
 #include <chrono>
@@ -48,14 +50,14 @@ inline std::chrono::steady_clock::time_point in_time() {
   return std::chrono::steady_clock::now() + std::chrono::seconds(60);
 }
 
-// Runs a program for each rank, all at the same time, to its end.
+// Runs a program for each rank, all at the same time, and waits until all have returned.
 inline void each_rank(int size, const std::function<void(int rank)>& program) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) threads.emplace_back([&, rank] { program(rank); });
   for (std::thread& thread : threads) thread.join();
 }
 
-// By rank. Shared as a group shares its own.
+// By rank. Shared, because a group shares its mesh.
 using Meshes = std::vector<std::shared_ptr<comm_internal::Mesh>>;
 
 inline Meshes connected(int size) {

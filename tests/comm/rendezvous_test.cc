@@ -1,5 +1,7 @@
-// init_process_group as real processes call it: by variables, by address, by file, and under
-// weft_launch; and what each is told when they do not fit together.
+// Real processes call init_process_group: with environment variables, an address, a file, and under
+// weft_launch.
+//
+// Where the processes' arguments do not fit together, the tests check what each process is told.
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -24,7 +26,7 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-// No variable of whoever runs this test, and none of the noise that c10d logs.
+// Removes the variables of the shell that runs this test, and silences c10d's log.
 constexpr const char* kJoin =
     "env -u RANK -u WORLD_SIZE -u MASTER_ADDR -u MASTER_PORT -u LOCAL_RANK -u LOCAL_WORLD_SIZE "
     "-u TORCHELASTIC_RESTART_COUNT -u TORCHELASTIC_RUN_ID -u TORCHELASTIC_USE_AGENT_STORE "
@@ -47,14 +49,15 @@ std::vector<Outcome> run_together(const std::vector<std::string>& commands) {
   return outcomes;
 }
 
-// What a rank says that stops the one that serves the store. Ends both if it hangs.
+// Runs a server and a rank that stops it (SIGSTOP), and returns what the rank printed. After 30 s
+// the rank is killed; the server is killed in any case.
 Outcome run_stopping(const std::string& server, const std::string& rank) {
   return run_command(absl::StrCat(server, " & server=$!; timeout -s KILL 30 ", rank,
                                   " stop=$server; code=$?; kill -KILL $server; "
                                   "wait $server 2>/dev/null; exit $code"));
 }
 
-// A port that was free a moment ago.
+// A port that was free a moment ago. Another process may take it.
 int free_port() {
   const auto port = worker_internal::listen_on("127.0.0.1", 0);
   EXPECT_TRUE(port.ok()) << port.status();
@@ -122,7 +125,8 @@ TEST(Rendezvous, UnderTheLauncher) {
   }
 }
 
-// The launcher's store lives on and remembers the first lives; ranks come back one by one.
+// The launcher's store outlives the first incarnations and remembers them. The ranks come back one
+// by one.
 TEST(Rendezvous, RestartedRanksMeetOnTheSameStore) {
   const Outcome outcome = run_command(
       absl::StrCat(WEFT_BUILD_DIR, "/worker/weft_launch -n 3 --on-failure=restart=5 -- ",
@@ -136,7 +140,7 @@ TEST(Rendezvous, RestartedRanksMeetOnTheSameStore) {
 
 TEST(Rendezvous, NoRankServesWhereTheLauncherDoes) {
   const int port = free_port();
-  // torchrun's agent hosts the store, so no rank may: rank 0 waits for it like the others.
+  // torchrun's agent hosts the store, so no rank may host it: rank 0 waits for it like the others.
   const std::string agent = address(0, 2, port) + " TORCHELASTIC_USE_AGENT_STORE=True";
   const Outcome outcome = run_command(join(agent, "timeout=1500"));
   EXPECT_EQ(outcome.code, 3) << outcome.output;
@@ -170,7 +174,8 @@ TEST(Rendezvous, MissingAndBadVariablesAreNamed) {
   refused("method=mpi:// rank=0 size=1", "is no init_method");
 }
 
-// Who comes when the others have given up finds nobody.
+// A rank that comes after the others have given up finds nobody, so two of three must report
+// `text`.
 void expect_all_told(const std::vector<Outcome>& outcomes, const std::string& text) {
   int told = 0;
   for (const Outcome& outcome : outcomes) {
@@ -219,7 +224,8 @@ TEST(Rendezvous, NobodyAtTheAddressIsToldInTime) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
 }
 
-// The kernel accepts for a server that never looks, be it rank 0 that should serve there itself.
+// The kernel accepts connections for a server that never reads. Rank 0, which should serve at this
+// address, is told too.
 TEST(Rendezvous, AServerThatNeverAnswersIsToldInTime) {
   const auto listening = worker_internal::listen_on("127.0.0.1", 0);
   ASSERT_TRUE(listening.ok());
@@ -233,7 +239,7 @@ TEST(Rendezvous, AServerThatNeverAnswersIsToldInTime) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(15));
 }
 
-// It has answered until then, and its connections stay open.
+// The server answered until it was stopped, and its connections stay open.
 TEST(Rendezvous, AServerThatStopsIsToldInTime) {
   const int port = free_port();
   const std::string rank = absl::StrCat("method=tcp://127.0.0.1:", port, " size=3 rank=");

@@ -42,7 +42,7 @@ class DdpCheckpoint : public ::testing::Test {
 };
 
 Sequential make_net(uint64_t seed) {
-  static std::mutex mutex;  // the seed is the process's
+  static std::mutex mutex;  // the seed belongs to the process
   const std::lock_guard lock(mutex);
   torch::manual_seed(seed);
   return Sequential(Linear(3, 4), BatchNorm1d(4), Linear(4, 2));
@@ -194,7 +194,7 @@ TEST_F(DdpCheckpoint, FailsOnEveryRankWhenOneFindsNoOrAnotherFile) {
   });
 }
 
-// A copy of another run, saved at the same step.
+// Ranks load files of two runs that were saved at the same step.
 TEST_F(DdpCheckpoint, NamesTheRanksWhoseFileDiffersInItsValuesAlone) {
   run_ranks(4, [&](const Group& group) {
     save_checkpoint(*group, file("a"), *make_net(1), nullptr, kProgress);

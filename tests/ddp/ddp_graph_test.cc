@@ -29,7 +29,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The outputs come in the form that Shape makes of them.
+// Shape turns the two outputs into the form that forward returns.
 template <class Shape>
 struct Heads : LeftAndRight {
   explicit Heads(Shape shape) : shape(shape) {}
@@ -37,8 +37,8 @@ struct Heads : LeftAndRight {
   const Shape shape;
 };
 
-// The loss takes the left one's output alone; the right one's arrives undefined, all else would
-// hang or be an error.
+// The loss uses the left output only. The right one's gradient is undefined, and must neither hang
+// the pass nor fail it.
 template <class Shape, class Left>
 void expect_other_head_unused(Shape shape, Left left) {
   for (const bool fixed : {false, true}) {
@@ -114,7 +114,8 @@ TEST(DdpGraphTest, CloneOutputsDecidesWhetherOutputsAreCopies) {
   });
 }
 
-// Runs a layer, and again in the backward pass, where a pass of its own gives the gradients.
+// Runs a layer without a graph. The backward pass runs it again, and a pass inside that pass
+// computes the gradients.
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x,
                         torch::nn::LinearImpl* layer) {
@@ -143,7 +144,7 @@ struct CheckpointedImpl : torch::nn::Module {
   Tensor forward(const Tensor& x) {
     Tensor hidden = torch::tanh(Checkpoint::apply(a(x), b.get()));
     if (twice) hidden = torch::tanh(Checkpoint::apply(hidden, b.get()));
-    // The first gradient of all comes in a pass inside the pass.
+    // The first gradient of the whole pass comes in an inner pass.
     return Checkpoint::apply(hidden, c.get());
   }
   const bool twice;
@@ -254,7 +255,7 @@ TEST(DdpGraphTest, GradientsOfSeveralReducedPassesAddUp) {
   }
 }
 
-// Different ranks use different layers; what no rank uses keeps what it had.
+// Each rank uses other layers. A layer that no rank uses keeps its old gradient.
 TEST(DdpGraphTest, UnusedOnSomeRanksAndOnAll) {
   struct Branches : torch::nn::Module {
     Branches() {

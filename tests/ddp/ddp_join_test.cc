@@ -1,4 +1,4 @@
-// Uneven inputs: what joined ranks do for the others.
+// Uneven inputs: what joined ranks do for the other ranks.
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -32,7 +32,8 @@ void expect_equal_models(const std::vector<Mlp>& models) {
   }
 }
 
-// One process that does what the ranks do, which have so many inputs each.
+// Computes in one process what the ranks compute, each with its number of inputs. `by_all`: the
+// average is over all ranks, not only over those that still train.
 Mlp truth_of(const std::vector<int>& inputs, bool by_all) {
   Mlp model(7);
   torch::optim::SGD optimizer(model->parameters(), 0.1);
@@ -83,7 +84,8 @@ TEST_P(Joins, TrainsAsOneProcessWithAllInputsOver) {
     torch::optim::SGD optimizer(ddp.parameters(), 0.1);
     JoinOptions options;
     options.divide_by_initial_world_size = how.by_all;
-    // In two joins: a rank that had few inputs in the one has as many in the other.
+    // The inputs are split over two joins. A rank with few inputs in one join has as many as others
+    // in the other.
     const int split = 2;
     for (const bool first : {true, false}) {
       ddp.join(
@@ -117,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(
                       How{"HookStatic", {4, 0}, small(false, true), true, allreduce_hook}),
     [](const auto& info) { return info.param.name; });
 
-// The rank without inputs in the first join has all in the second.
+// The rank without inputs in the first join has all inputs in the second.
 TEST(DdpJoinTest, ARankThatShadowedTheFirstPassOfAStaticGraphTrainsLater) {
   for (const int idle : {0, 1}) {
     for (const int shadowed : {1, 2, 3}) {

@@ -1,4 +1,4 @@
-// The options of DistributedDataParallel, and what its modules may look like.
+// The options of DistributedDataParallel, and the modules that it accepts.
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -191,7 +191,7 @@ TEST(DdpOptionsTest, ViewsLieInTheBucketsAndStayThere) {
         EXPECT_EQ(now, places) << "step " << step;
       }
       places = now;
-      // Neighbours in a bucket are neighbours in memory.
+      // Parameters that follow each other in a bucket follow each other in memory.
       const auto parameters = ddp.parameters();
       for (const auto& bucket : logging.bucket_parameters) {
         for (size_t i = 1; i < bucket.size(); ++i) {

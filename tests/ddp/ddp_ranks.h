@@ -1,7 +1,8 @@
-// What tests of DistributedDataParallel share: a small model, its inputs, and a backend that
-// counts.
+// Shared parts of tests of DistributedDataParallel: a small model, its inputs, and a counting
+// backend.
 //
-// Thread safety: free functions; CountingBackend like what it counts for.
+// Thread safety: free functions. CountingBackend is as thread safe as the backend that it wraps,
+// but its counters are not synchronized.
 #pragma once
 
 #include <atomic>
@@ -36,7 +37,7 @@ struct MlpImpl : torch::nn::Module {
 };
 TORCH_MODULE(Mlp);
 
-// Two layers beside each other; what their outputs become is each test's own.
+// Two layers beside each other. Each test decides what becomes of their outputs.
 struct LeftAndRight : torch::nn::Module {
   LeftAndRight() {
     left = register_module("left", torch::nn::Linear(5, 2));
@@ -46,13 +47,13 @@ struct LeftAndRight : torch::nn::Module {
   torch::nn::Linear left = nullptr, right = nullptr;
 };
 
-// Made from numbers: torch's generator is one for all ranks' threads.
+// Computed from numbers, because all ranks' threads share torch's default generator.
 inline at::Tensor input_of(int rank, int step = 0, int64_t rows = 3) {
   const at::Tensor base = torch::arange(rows * 5, torch::kDouble).reshape({rows, 5});
   return torch::sin(base * 0.7 + rank * 1.3 + step * 0.9);
 }
 
-// Copies of one model, made before the ranks start.
+// Makes copies of one model. Call it before the ranks start, since it seeds torch's generator.
 inline std::vector<Mlp> copies(int count) {
   std::vector<Mlp> models;
   for (int i = 0; i < count; ++i) models.push_back(Mlp(7));
@@ -84,8 +85,8 @@ inline void expect_parameters(const torch::nn::Module& own, const torch::nn::Mod
   }
 }
 
-// The model's gradients over the inputs of some ranks, as one process has them. Made before the
-// ranks start, like copies.
+// The model with the gradients over the inputs of some ranks, computed in one process. Call it
+// before the ranks start, like copies().
 inline Mlp whole_of(const std::vector<int>& ranks, const std::vector<int>& steps = {0}) {
   Mlp whole(7);
   for (const int step : steps) {
@@ -132,7 +133,7 @@ class CountingBackend final : public c10d::Backend {
   const c10::intrusive_ptr<c10d::Backend> inner_;
 };
 
-// The same ranks, counted.
+// A group of the same ranks whose backend counts its calls.
 struct Counted {
   explicit Counted(const GroupPtr& group)
       : backend(c10::make_intrusive<CountingBackend>(group->backend())),

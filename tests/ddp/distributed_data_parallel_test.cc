@@ -112,7 +112,7 @@ TEST(DistributedDataParallelTest, RanksThatDifferAreNamedOnAll) {
   });
 }
 
-// Each step another rank has far more to do than the others.
+// In each step another rank has far more to do than the others.
 TEST(DistributedDataParallelTest, RanksOfUnequalSpeedTrainAsOne) {
   constexpr int kSteps = 9;
   Mlp whole(7);

@@ -19,7 +19,7 @@ using Indices = std::vector<size_t>;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// All that a sampler has left in its epoch.
+// Reads all that a sampler has left in its epoch.
 Indices rest_of(DistributedSampler& sampler, size_t batch = 3) {
   Indices all;
   while (const auto some = sampler.next(batch)) all.insert(all.end(), some->begin(), some->end());
@@ -35,7 +35,7 @@ Indices epoch_of(size_t samples, const DistributedSamplerOptions& options, uint6
   return indices;
 }
 
-// The rule as it is documented, written down without any of the sampler's arithmetic.
+// The documented rule, written without any of the sampler's arithmetic.
 Indices by_the_rule(size_t samples, const DistributedSamplerOptions& options, uint64_t epoch) {
   Indices list(samples);
   std::iota(list.begin(), list.end(), size_t{0});
@@ -106,7 +106,7 @@ TEST(DistributedSampler, FollowsTheRuleForAllSizesReplicasAndEpochs) {
   }
 }
 
-// Of torch.utils.data.DistributedSampler in Python, torch 2.11.0.
+// The values are those of torch.utils.data.DistributedSampler in Python, torch 2.11.0.
 TEST(DistributedSampler, GivesTheIndicesThatPythonGives) {
   const auto dealt = [](size_t samples, DistributedSamplerOptions options, uint64_t epoch) {
     std::vector<Indices> all;
@@ -165,8 +165,8 @@ TEST(DistributedSampler, GoesOnWhereItWasSaved) {
   after.load(archive);
   EXPECT_EQ(after.epoch(), 4u);
   EXPECT_EQ(after.position(), 5u);
-  after.set_epoch(4);  // what a loop over epochs does
-  after.reset();       // what a data loader does
+  after.set_epoch(4);  // as a loop over epochs does
+  after.reset();       // as a data loader does
   const Indices rest = rest_of(after);
   EXPECT_EQ(rest, rest_of(before));
   EXPECT_EQ(rest.size(), 7u);

@@ -1,4 +1,5 @@
-// What a call throws, as text without a backtrace; "" if it throws nothing.
+// Returns the text of the exception that a call throws, without a backtrace, or "" if it throws
+// nothing.
 //
 // Thread safety: free functions.
 #pragma once
@@ -22,7 +23,7 @@ inline std::string failure_of(const std::function<void()>& call) {
   return "";
 }
 
-// Of errors of this type alone; others pass on to the caller.
+// Catches errors of this type only; others pass on to the caller.
 template <class Error>
 std::string failure_as(const std::function<void()>& call) {
   try {

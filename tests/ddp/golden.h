@@ -2,9 +2,11 @@
 //
 //   for (const nlohmann::json& test : golden_cases("gradients")) { ... test["name"] ... }
 //
-// Layout and origin of the files: tests/ddp/golden/make_golden.py. Needs WEFT_SOURCE_DIR, which
-// every test target has. Errors: std::runtime_error for a missing file; nlohmann::json's own
-// exceptions for a missing key.
+// tests/ddp/golden/make_golden.py explains the layout and origin of the files. This header needs
+// WEFT_SOURCE_DIR, which every test target has.
+//
+// Thread safety: free functions.
+// Errors: std::runtime_error for a missing file; nlohmann::json's own exceptions for a missing key.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +28,9 @@ inline nlohmann::json golden_cases(const std::string& name) {
   return nlohmann::json::parse(file).at("cases");
 }
 
-// A new tensor from {"shape": [...], "data": [...]}; undefined where the file has null (Python's
-// None). Numbers are read as double or, for integral dtypes, as int64, and then converted.
+// Makes a new tensor from {"shape": [...], "data": [...]}, or an undefined one where the file has
+// null (Python's None). Numbers are read as double or, for integral dtypes, as int64, and then
+// converted.
 inline at::Tensor tensor_of(const nlohmann::json& value, at::ScalarType dtype = at::kDouble) {
   if (value.is_null()) return {};
   const auto shape = value.at("shape").get<std::vector<int64_t>>();
@@ -38,8 +41,8 @@ inline at::Tensor tensor_of(const nlohmann::json& value, at::ScalarType dtype = 
   return flat.to(dtype).reshape(shape);
 }
 
-// What step `index` of a case tells under `key` for `rank`: results that are equal on all ranks
-// stand once, in the case's own steps; others in the steps of their rank.
+// Looks up `key` in step `index` of a case for `rank`. Results that are equal on all ranks are
+// stored once, in the case's own steps. Others are in the steps of their rank.
 inline const nlohmann::json& step_value(const nlohmann::json& test, size_t rank, size_t index,
                                         const std::string& key) {
   if (const auto& shared = test.find("steps"); shared != test.end()) {

@@ -1,4 +1,4 @@
-// Hooks, model averaging and ZeRO against what Python's computed (golden/hooks.json, zero.json).
+// Hooks, model averaging and ZeRO equal Python's results (golden/hooks.json, zero.json).
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -74,7 +74,8 @@ Tensors reduced(c10d::CommHookInterface& hook, const Tensors& gradients) {
 
 // ---- hooks
 
-// Gloo adds halves in half precision, so more than two ranks round otherwise.
+// Gloo adds half-precision values in half precision, so with more than two ranks its rounding
+// differs.
 void expect_compress(const std::string& name, CommHook (*make)(std::shared_ptr<ProcessGroup>),
                      double tolerance) {
   for (const int world : {2, 3}) {

@@ -1,6 +1,6 @@
-// Buckets of gradients as a reducer hands them to a communication hook, made by hand.
+// Makes buckets of gradients by hand, as a reducer hands them to a communication hook.
 //
-// Thread safety: none. Lifetime: the shapes outlive the bucket.
+// Thread safety: free functions. Lifetime: the shapes outlive the bucket.
 #pragma once
 
 #include <cstdint>
@@ -35,14 +35,14 @@ inline c10d::GradBucket make_bucket(at::Tensor buffer, const Shapes& shapes, siz
                           std::move(sizes), std::vector<at::Tensor>(shapes.size()), std::nullopt);
 }
 
-// Waits for the hook's result; throws its error.
+// Waits for the hook's result, and throws its error.
 inline at::Tensor result_of(c10d::CommHookInterface& hook, c10d::GradBucket& bucket) {
   const auto future = hook.runHook(bucket);
   future->waitAndThrow();
   return hook.parseHookResult(future->value());
 }
 
-// The same on every caller's thread; another for each rank and number.
+// The same numbers on every thread; they differ for each `rank` and `number`.
 inline at::Tensor gradients(int rank, int64_t numel, int number = 0,
                             at::ScalarType type = at::kFloat) {
   const at::Generator generator = at::detail::createCPUGenerator(1 + rank + 1000 * number);

@@ -26,7 +26,8 @@ at::Tensor parameter(const at::Tensor& value) {
   return result;
 }
 
-// Of each step the values of ranks that each began it with their rank: what was averaged with whom.
+// In each step this rank's value begins as its rank. The result has the value after each step,
+// which shows the ranks that were averaged.
 std::vector<double> averages(ModelAverager& averager, int rank, int steps) {
   std::vector<double> result;
   for (int step = 0; step < steps; ++step) {
@@ -114,7 +115,8 @@ TEST(PostLocalSgd, StepsAreLocalThenAveraged) {
     PostLocalSgdOptimizer optimizer(
         std::make_shared<torch::optim::SGD>(Tensors{weight}, torch::optim::SGDOptions(1)),
         std::make_shared<PeriodicModelAverager>(group, PeriodicAveragingOptions{.period = 2}));
-    // Ranks go down by 1 and by 2: averaged after the first and the third step.
+    // Rank 0 goes down by 1 per step and rank 1 by 2. They are averaged after the first and third
+    // step.
     const std::vector<double> expected = group->rank() == 0 ? std::vector<double>{-1.5, -2.5, -4.5}
                                                             : std::vector<double>{-1.5, -3.5, -4.5};
     for (const double value : expected) {

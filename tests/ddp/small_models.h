@@ -1,4 +1,4 @@
-// The models of the golden files (tests/ddp/golden/small_models.py), built from the numbers in
+// Builds the models of the golden files (tests/ddp/golden/small_models.py) from the numbers in
 // them.
 //
 // Thread safety: none.
@@ -15,7 +15,7 @@
 
 namespace weft::testing {
 
-// A linear layer that may share another's weight.
+// A linear layer that may use another layer's weight.
 struct TiedLinearImpl : torch::nn::Module {
   TiedLinearImpl(const at::Tensor& shared, int64_t outputs)
       : weight(register_parameter("weight", shared)),
@@ -63,7 +63,7 @@ struct SmallModel : torch::nn::Module {
   static at::Tensor loss_of(const std::vector<at::Tensor>& outputs, const nlohmann::json& step) {
     return (outputs[0] - tensor_of(step.at("target"))).pow(2).sum() / 2;
   }
-  // Parameters and buffers by name.
+  // Copies the numbers into parameters and buffers of the same names.
   void load(const nlohmann::json& numbers) {
     const torch::NoGradGuard no_grad;
     for (auto& one : named_parameters()) {

@@ -39,7 +39,7 @@ Tensors make_parameters(const Shapes& shapes = kShapes, at::ScalarType type = at
   return result;
 }
 
-// What DDP would have left: the same on all ranks.
+// Sets the gradients that DDP would have left; they are equal on all ranks.
 void set_gradients(const Tensors& parameters, int step) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& parameter = parameters[i];
@@ -57,7 +57,7 @@ void expect_equal(const Tensors& parameters, const Tensors& expected, const std:
   }
 }
 
-// The first four parameters with other options than the rest.
+// Two groups: the first four parameters have other options than the rest.
 template <class Options>
 std::vector<OptimizerParamGroup> two_groups(const Tensors& parameters, const Options& first) {
   std::vector<OptimizerParamGroup> groups;
@@ -106,10 +106,10 @@ TEST(Zero, AdamWIsAsOneProcess) {
 }
 
 TEST(Zero, PartitionsTheLargestFirstToTheRankWithTheLeast) {
-  // 49 to rank 0, 40 to rank 1, 12 to rank 2, 5 and 4 and 2 and 1 to rank 2.
+  // 49 goes to rank 0, 40 to rank 1, and all the others to rank 2.
   EXPECT_THAT(zero_partition({{40, 5, 12, 4, 49, 2, 1}}, 3),
               ElementsAre(ElementsAre(1, 2, 2, 2, 0, 2, 2)));
-  // Equals in their order, one after the other; the next group goes on with what they have.
+  // Equal sizes go to the ranks in order. The next group starts with what the ranks already hold.
   EXPECT_THAT(zero_partition({{3, 3, 3}, {2, 3}}, 2),
               ElementsAre(ElementsAre(0, 1, 0), ElementsAre(0, 1)));
 }
@@ -255,7 +255,7 @@ TEST(Zero, WhatTwoRanksSavedContinuesOnThreeAndOnOneAndBack) {
   const AdamOptions rest(0.02);
   const Tensors reference = make_parameters();
   Adam whole(two_groups(reference, first), rest);
-  Tensors middle;  // the parameters when it was saved
+  Tensors middle;  // the parameters when the state was saved
   for (int step = 0; step < 6; ++step) {
     set_gradients(reference, step);
     whole.step();

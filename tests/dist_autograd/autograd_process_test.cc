@@ -1,6 +1,7 @@
-// Distributed autograd between real processes over gRPC: right gradients, and nothing left behind
-// by those who die. WEFT_TEST_SEED=n repeats the programs from one seed, WEFT_TEST_RUNS=n makes
-// more.
+// Distributed autograd between real processes over gRPC. The gradients must be right, and a worker
+// that dies must leave nothing behind on the others.
+//
+// WEFT_TEST_SEED=n repeats the programs from one seed, WEFT_TEST_RUNS=n makes more.
 #include <csignal>
 #include <random>
 #include <string>

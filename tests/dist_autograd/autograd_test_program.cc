@@ -1,8 +1,12 @@
-// One rank of the process tests of distributed autograd: joins as its environment says, does what
-// its first argument says, and prints what it saw.
-//   programs SEED COUNT  ranks 0 and 1 run COUNT random programs each, at once, over all ranks
-//   orphan               the last rank kills itself in mid-pass, with contexts open on all others
-//   loss                 the last rank kills itself in mid-pass of a context of rank 0
+// One rank of the process tests of distributed autograd.
+//
+// It joins as its environment says, does what its first argument says, and prints the results.
+//
+// With "programs SEED COUNT", ranks 0 and 1 run COUNT random programs each, at the same time, over
+// all ranks.
+//
+// With "orphan", the last rank kills itself in mid-pass, with contexts open on all other ranks.
+// With "loss", the last rank kills itself in mid-pass of a context of rank 0.
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -28,7 +32,7 @@ namespace {
 
 using weft::dist_autograd::Context;
 
-// False after 30 s.
+// Returns false after 30 s.
 template <class Condition>
 bool eventually(Condition condition) {
   const weft::Promise<void> never;
@@ -56,7 +60,7 @@ bool holds_nothing(const weft::Worker& worker) {
   const weft::DebugInfo info = worker.debug_info();
   return info.contexts + info.passes + info.recorded_sends == 0;
 }
-// Prints what is left when nothing more goes away.
+// Waits until this worker holds nothing, or 30 s, and prints what is left.
 bool ends_clean(weft::Worker& worker) {
   const bool clean = eventually([&] { return holds_nothing(worker); });
   std::cout << absl::StrCat(worker.name(), clean ? " holds nothing\n" : " holds ",
@@ -87,7 +91,7 @@ int programs(weft::Worker& worker, uint64_t seed, uint64_t count) {
   return ends_clean(worker) ? 0 : 3;
 }
 
-// A hook on whoever runs this function ends that worker.
+// Adds a hook that kills the process of the worker that runs this function.
 at::Tensor with_deadly_hook(const at::Tensor& x) {
   at::Tensor y = x.mul(2);
   y.register_hook([](const at::Tensor& gradient) {
@@ -98,7 +102,7 @@ at::Tensor with_deadly_hook(const at::Tensor& x) {
 }
 WEFT_REGISTER_FUNCTION(with_deadly_hook);
 
-// Brings the context to all others, each called by the one before.
+// Brings the context to all other workers; each is called by the one before.
 at::Tensor tour(const at::Tensor& x, std::vector<std::string> rest) {
   if (rest.empty()) return x.mul(3);
   const std::string next = rest.front();
@@ -124,7 +128,7 @@ int orphan(weft::Worker& worker) {
     return ends_clean(worker) ? 0 : 3;
   }
   const std::vector<std::string> path = others(worker);
-  std::vector<std::thread> threads;  // a context each, open for ever
+  std::vector<std::thread> threads;  // each thread keeps a context open for ever
   std::atomic<int> open{0};
   for (int i = 0; i < 3; ++i) {
     threads.emplace_back([&] {

@@ -63,7 +63,7 @@ TEST(BatchedCalls, EachContextHasTheGradientsOfItsOwnCalls) {
     expect_equal(weft::rpc_sync("w1", gradient_of_weight), 9);
   });
   other.join();
-  // Row a counts once, row b twice, in one batch.
+  // Row a counts once and row b twice. Both were in one batch.
   one.backward({y_a.wait().add(y_b.wait(), 2).sum()});
   expect_equal(one.gradient(a), 2 * 1 * 2);
   expect_equal(one.gradient(b), 2 * 2 * 2 * 2);

@@ -1,4 +1,6 @@
-// Distributed autograd contexts between several workers of one process: gradients, failures, ends.
+// Contexts of distributed autograd between several workers of one process.
+//
+// The tests cover gradients, failures, and how contexts and passes stop.
 #include "weft/dist_autograd/context.h"
 
 #include <map>
@@ -43,8 +45,7 @@ void expect_equal(const at::Tensor& actual, const at::Tensor& expected) {
   EXPECT_TRUE(at::allclose(actual, expected, 1e-10, 1e-12)) << actual << expected;
 }
 
-// A parameter that lives on the worker of this name, and how often it was asked for by its
-// functions.
+// The parameter that lives on the worker of this name.
 at::Tensor& weight_of(const std::string& worker) {
   static std::mutex mutex;
   static std::map<std::string, at::Tensor> weights;
@@ -55,7 +56,7 @@ at::Tensor& weight_of(const std::string& worker) {
 }
 at::Tensor& my_weight() { return weight_of(weft::CallScope::current().runtime->name()); }
 
-// ---- what the workers can be asked to do
+// ---- functions that the workers can run
 
 at::Tensor add(const at::Tensor& a, const at::Tensor& b) { return a.add(b); }
 WEFT_REGISTER_FUNCTION(add);
@@ -73,7 +74,7 @@ int64_t count_gradients() {
   return static_cast<int64_t>(all.size());
 }
 WEFT_REGISTER_FUNCTION(count_gradients);
-// Passes x through all workers named, each multiplying with its parameter.
+// Passes x through all named workers. Each multiplies it with its parameter.
 at::Tensor chain(const at::Tensor& x, std::vector<std::string> rest) {
   const at::Tensor y = x.mul(my_weight());
   if (rest.empty()) return y;
@@ -85,7 +86,7 @@ WEFT_REGISTER_FUNCTION(chain);
 
 at::Tensor fail_forward(const at::Tensor&) { throw std::runtime_error("no"); }
 WEFT_REGISTER_FUNCTION(fail_forward);
-// Answers when nobody waits for it any more.
+// Answers only after the test allows it, when no caller waits any more.
 std::atomic<bool> late_released{false};
 at::Tensor answer_late(const at::Tensor& x) {
   while (!late_released) std::this_thread::yield();
@@ -104,7 +105,7 @@ at::Tensor with_throwing_hook(const at::Tensor& x) {
 }
 WEFT_REGISTER_FUNCTION(with_throwing_hook);
 
-// A hook that holds a pass up until `released`, or the pass is over.
+// Adds a hook that blocks the pass until `hook_released`.
 std::atomic<bool> hook_entered{false}, hook_released{false};
 at::Tensor with_slow_hook(const at::Tensor& x) {
   at::Tensor y = x.mul(my_weight());
@@ -117,7 +118,7 @@ at::Tensor with_slow_hook(const at::Tensor& x) {
 }
 WEFT_REGISTER_FUNCTION(with_slow_hook);
 
-// Starts a pass of its caller's context by itself.
+// Starts a pass of the caller's context on this worker.
 void backward_here(const at::Tensor& x) {
   const at::Tensor loss = x.mul(my_weight()).sum();
   weft::dist_autograd::backward_async(weft::dist_autograd::current_context(), {loss}).wait();
@@ -127,7 +128,7 @@ std::atomic<int> touched{0};
 void touch() { ++touched; }
 WEFT_REGISTER_FUNCTION(touch);
 
-// What `chain` computes, in one process.
+// Computes in one process what `chain` computes.
 at::Tensor local_chain(const at::Tensor& x, const std::vector<std::string>& workers) {
   at::Tensor y = x.mul(weight_of(workers.front()));
   if (workers.size() == 1) return y;
@@ -238,12 +239,13 @@ TEST(Context, WithoutGradModeNothingIsRecorded) {
   Context context(world.runtime(0));
   {
     at::NoGradGuard no_grad;
-    // The handler's own grad mode counts there: its reply is recorded at w1, this call is not.
+    // The handler runs with its own grad mode. So w1 records its reply, but w0 does not record this
+    // call.
     (void)weft::rpc_sync("w1", weighted, x);
   }
   EXPECT_EQ(world.driver(0).gauges().sends, 0u);
   EXPECT_EQ(world.driver(1).gauges().sends, 1u);
-  // A call without such a tensor carries the context all the same.
+  // A call without a tensor that requires grad carries the context too.
   const at::Tensor constant = at::ones({3}, at::kDouble);
   const at::Tensor y = weft::rpc_sync("w1", weighted, constant);
   EXPECT_EQ(world.driver(0).gauges().sends, 0u);
@@ -349,7 +351,7 @@ TEST(Context, ThrowingHookIsNamedWithItsWorkerAndLeavesNoGradient) {
   EXPECT_TRUE(world.nothing_left());
 }
 
-// A pass that hangs in a hook on w1 until the test lets it go.
+// A pass that hangs in a hook on w1 until the test releases it.
 class SlowPass : public ::testing::Test {
  protected:
   SlowPass() {

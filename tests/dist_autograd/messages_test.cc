@@ -1,4 +1,4 @@
-// What a backward pass between drivers costs: frames on the wire, and no more.
+// Counts the frames that a backward pass between drivers sends.
 #include <string>
 #include <vector>
 
@@ -21,7 +21,7 @@ at::Tensor leaf() { return at::rand({3}, at::kDouble).set_requires_grad(true); }
 at::Tensor twice(const at::Tensor& x) { return x.mul(2); }
 WEFT_REGISTER_FUNCTION(twice);
 
-// Through all workers named and back.
+// Passes x through all named workers and back.
 at::Tensor pass_on(const at::Tensor& x, std::vector<std::string> rest) {
   if (rest.empty()) return x.mul(2);
   const std::string next = rest.front();
@@ -33,11 +33,11 @@ WEFT_REGISTER_FUNCTION(pass_on);
 at::Tensor parameter() { return leaf(); }
 WEFT_REGISTER_FUNCTION(parameter);
 
-// As docs/backward_protocol.md counts them. What nobody waits for stays out of the way: the clock
-// of the drivers stands still.
+// The counts are those of docs/backward_protocol.md. Messages that nobody waits for do not count
+// here: the drivers' clock stands still, so they stay queued.
 class Messages : public ::testing::Test {
  protected:
-  // Of one pass from the sum of what `forward` gives.
+  // Counts the posts of one pass that starts at the sum of what `forward` returns.
   template <class Forward>
   size_t of(Forward forward) {
     Context context(world_.runtime(0));
@@ -46,7 +46,7 @@ class Messages : public ::testing::Test {
     context.backward({loss});
     return world_.posts() - before;
   }
-  // Lets go what waits for a message to ride on.
+  // Sends the messages that wait for another one to carry them, and counts the posts.
   size_t rest() {
     const size_t before = world_.posts();
     clock_.fire(std::chrono::seconds(1));
@@ -107,7 +107,8 @@ TEST_F(Messages, EndsOfPassesAndContextsRideOnTheNextGradient) {
   constexpr size_t kRounds = 10;
   for (size_t round = 0; round < kRounds; ++round) {
     EXPECT_EQ(of([] { return weft::rpc_sync("w1", twice, leaf()); }), 2u);
-    // The round before is gone there, though it sent no message for that.
+    // The context of the round before is released at w1, although no message was sent just for
+    // that.
     EXPECT_EQ(world_.driver(1).gauges().contexts, 1u);
   }
   EXPECT_EQ(world_.posts(), 2 * kRounds);

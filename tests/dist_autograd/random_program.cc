@@ -24,8 +24,8 @@ using weft::testing::Ingredients;
 
 constexpr int64_t kMaxDepth = 4;
 
-// One function of a program: a few operations on its two arguments and the parameter of the worker
-// that runs it, among them calls to other workers.
+// One function of a program: a few operations on its two arguments and on the parameter of the
+// worker that runs it. Some of them are calls to other workers.
 struct Step {
   uint64_t seed = 0;
   int64_t depth = 0;
@@ -38,7 +38,8 @@ at::Tensor numbers(double from) {
   return at::arange(6, at::kDouble).add(from).sin().reshape({2, 3}).set_requires_grad(true);
 }
 
-// In every process the parameters of all workers: one holds them, the others compute with them.
+// Every process has the parameters of all workers. One worker holds each; the others use it to
+// compute the expected gradients.
 const at::Tensor& parameter_of(const Step& step, const std::string& worker) {
   static const std::vector<at::Tensor> parameters = [] {
     std::vector<at::Tensor> all;
@@ -58,7 +59,7 @@ at::Tensor reference_step(Step step, weft::RRef<at::Tensor> a, const at::Tensor&
 
 enum class Fate { kUsed, kUnused, kFails, kCancelled };
 
-// One run of one step, with calls or, to know what is right, without.
+// Runs one step, with calls or, to get the expected gradients, without.
 class Run {
  public:
   Run(std::string worker, const Step& step, bool calls, Ingredients* contents)
@@ -130,7 +131,7 @@ class Run {
     }
   }
 
-  // x goes to two workers at once, and what they make of it to a third.
+  // x goes to two workers at the same time, and their results go to a third.
   void diamond(const at::Tensor& x) {
     const std::string left = any_worker(), right = any_worker(), third = any_worker();
     const Step one = inner(false), two = inner(false);
@@ -150,7 +151,7 @@ class Run {
     values_.push_back(weft::rpc_sync(third, join, a.wait(), b.wait()));
   }
 
-  // The argument stays where it was made until its user fetches it.
+  // The argument stays on its owner until the user fetches it.
   void by_reference(const at::Tensor& x, const at::Tensor& y) {
     const std::string owner = any_worker(), user = any_worker();
     const Step one = inner(false), two = inner(false);
@@ -204,7 +205,7 @@ at::Tensor gradient_of_parameter(std::vector<std::string> workers) {
 }
 WEFT_REGISTER_FUNCTION(gradient_of_parameter);
 
-// Empty, or how they differ.
+// Returns how the tensors differ, or "".
 std::string difference(const std::string& what, const at::Tensor& actual,
                        const at::Tensor& expected) {
   const at::Tensor& some = expected.defined() ? expected : actual;

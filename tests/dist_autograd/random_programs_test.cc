@@ -1,4 +1,5 @@
 // Random programs over several workers of one process: their gradients are those of local autograd.
+//
 // WEFT_TEST_SEED=n repeats one program, WEFT_TEST_RUNS=n makes more.
 #include <random>
 #include <thread>
@@ -41,7 +42,7 @@ TEST_P(RandomPrograms, GradientsAreThoseOfOneProcess) {
           << "WEFT_TEST_SEED=" << seed << ", workers " << workers << ", trainer " << trainer;
     };
     for (uint64_t seed = first; seed < first + (one != 0 ? 1 : runs); ++seed) {
-      // Two contexts at once, on the same parameters.
+      // Two contexts at the same time, on the same parameters.
       Ingredients others;
       std::thread other([&] { run(1, one != 0 ? one : seed * 31 + 7, others); });
       run(0, seed, contents);

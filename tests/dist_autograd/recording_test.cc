@@ -1,4 +1,5 @@
-// What calls record, where it is kept, and when it is let go: counted at the drivers.
+// Checks what calls record, where the record is kept, and when it is dropped, as the drivers count
+// it.
 #include <string>
 #include <tuple>
 #include <vector>
@@ -60,7 +61,7 @@ TEST(Recording, ACallWithManyTensorsIsOneTransfer) {
       weft::rpc_sync("w1", sum_of, std::vector<at::Tensor>{leaf(), constant, leaf(), leaf()});
   EXPECT_EQ(world.driver(0).gauges().sends, 1u);  // the call
   EXPECT_EQ(world.driver(1).gauges().sends, 1u);  // its reply
-  // No tensor that requires grad, nothing recorded; the context is there all the same.
+  // No tensor requires grad, so nothing is recorded. The context exists on w1 all the same.
   (void)weft::rpc_sync("w1", which_require_grad, std::vector<at::Tensor>{constant});
   EXPECT_EQ(world.driver(0).gauges().sends, 1u);
   EXPECT_EQ(world.driver(1).gauges().sends, 1u);
@@ -76,11 +77,11 @@ TEST(Recording, TheMiddleOfANestedCallHasTwoTransfers) {
     EXPECT_EQ(world.driver(1).gauges().sends, 2u);  // on to w2, back to w0
     EXPECT_EQ(world.driver(2).gauges().sends, 1u);
   }
-  // The release reaches w2 though w0 never spoke to it.
+  // The release reaches w2 although w0 never called it.
   EXPECT_TRUE(world.nothing_left());
   {
     Context context(world.runtime(0));
-    // w0 -> w1 -> w0: one context on each, not one per visit.
+    // w0 -> w1 -> w0: each has one context, not one per visit.
     (void)weft::rpc_sync("w1", through, leaf(), std::string("w0"), std::string());
     EXPECT_EQ(world.driver(0).gauges().sends, 2u);
     EXPECT_EQ(world.driver(1).gauges().sends, 2u);
@@ -119,7 +120,7 @@ TEST(Recording, ABackwardLetsGoOfTheGraphUnlessItIsRetained) {
   EXPECT_EQ(sends(1), 1u);
   context.backward({loss});
   EXPECT_EQ(sends(0), 0u);
-  EXPECT_TRUE(AutogradWorld::eventually([&] { return sends(1) == 0; }));  // told without a hurry
+  EXPECT_TRUE(AutogradWorld::eventually([&] { return sends(1) == 0; }));  // not an urgent message
   EXPECT_TRUE(AutogradWorld::eventually([&] { return inner.expired(); }));
 }
 

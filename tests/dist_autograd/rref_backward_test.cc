@@ -29,7 +29,7 @@ using weft::testing::TransportKind;
 
 at::Tensor leaf() { return at::rand({3}, at::kDouble).set_requires_grad(true); }
 
-// A parameter that lives on the worker of this name.
+// The parameter that lives on the worker of this name.
 at::Tensor& weight_of(const std::string& worker) {
   static std::mutex mutex;
   static std::map<std::string, at::Tensor> weights;
@@ -44,7 +44,7 @@ at::Tensor weighted(const at::Tensor& x) { return x.mul(my_weight()); }
 WEFT_REGISTER_FUNCTION(weighted);
 at::Tensor loss_of(const at::Tensor& x) { return x.mul(my_weight()).sum(); }
 WEFT_REGISTER_FUNCTION(loss_of);
-// Through a third worker.
+// Computes the loss through a third worker.
 at::Tensor loss_over(const at::Tensor& x, const std::string& worker) {
   return weft::rpc_sync(worker, weighted, x).mul(my_weight()).sum();
 }
@@ -174,7 +174,7 @@ TEST_P(RRefBackward, FailsWithWhatIsWrongWithTheLossAndLeavesNoGradient) {
     EXPECT_EQ(vector.code(), absl::StatusCode::kInvalidArgument) << vector;
     EXPECT_EQ(weft::worker_of(vector), "w1");
     EXPECT_FALSE(context.gradient(x).defined());
-    // The context is as good as before.
+    // The context is still usable.
     backward(context.id(), weft::remote("w1", loss_of, x));
     expect_equal(context.gradient(x), weight_of("w1").detach());
     EXPECT_EQ(error_of([] {
@@ -182,7 +182,7 @@ TEST_P(RRefBackward, FailsWithWhatIsWrongWithTheLossAndLeavesNoGradient) {
               }).code(),
               absl::StatusCode::kFailedPrecondition);
   }
-  // Released everywhere, in its time.
+  // Each worker releases it in time.
   EXPECT_TRUE(eventually([&] { return driver(1).gauges().contexts == 0; }));
   const RRef<at::Tensor> late = weft::remote("w1", loss_of, x);
   EXPECT_EQ(error_of([&] { backward(ended, late); }).code(), absl::StatusCode::kFailedPrecondition);
@@ -191,7 +191,8 @@ TEST_P(RRefBackward, FailsWithWhatIsWrongWithTheLossAndLeavesNoGradient) {
 TEST_P(RRefBackward, SaysThatAContextIsNotFoundWhereNobodyMadeIt) {
   const RRef<at::Tensor> loss = weft::remote("w1", loss_of, leaf());
   loss.to_here();
-  // This worker's own number, another's that never came here, and the owner itself with either.
+  // A context number of this worker's own, and one of another worker that never came here. Both are
+  // tried on the user and on the owner.
   for (const weft::ContextId& context :
        {weft::ContextId{world().id(0), 77}, weft::ContextId{world().id(1), 77}}) {
     for (const char* where : {"user", "owner"}) {

@@ -1,5 +1,7 @@
-// What happens to tensors between caller and callee, the same over every transport: copied when the
-// call is made, in the sender's memory format, and part of its graph only by way of a recv node.
+// What happens to tensors between caller and callee; the same over every transport.
+//
+// They are copied when the call is made and keep the sender's memory format. Only a recv node makes
+// them part of the sender's graph.
 #include <string>
 #include <tuple>
 #include <vector>
@@ -28,7 +30,7 @@ using weft::dist_autograd::Context;
 using weft::testing::AutogradWorld;
 using weft::testing::TransportKind;
 
-constexpr int64_t kCopied = int64_t{1} << 20;  // bytes of shared memory; what is larger is not
+constexpr int64_t kCopied = int64_t{1} << 20;  // bytes; only larger shared memory is not copied
 
 at::Tensor same(const at::Tensor& x) { return x; }
 WEFT_REGISTER_FUNCTION(same);
@@ -38,11 +40,11 @@ WEFT_REGISTER_FUNCTION(strides_of);
 
 int64_t address_of(const at::Tensor& x) { return reinterpret_cast<int64_t>(x.const_data_ptr()); }
 
-// What the callee has in its hands.
+// A tensor as the callee sees it.
 struct Arrived {
   bool requires_grad = false;
   bool is_leaf = false;
-  std::string grad_fn;  // its name; empty: none
+  std::string grad_fn;  // its name; "": none
   int64_t address = 0;
 };
 inline auto weft_fields(Arrived& arrived) {
@@ -69,7 +71,8 @@ INSTANTIATE_TEST_SUITE_P(Transports, TensorConformance,
 
 // ---- arguments that are written to
 
-// Calls of w1 to a w0 that is not there yet, so that nothing can have left when the test writes.
+// Calls of w1 to w0, which has not started. So no call has left when the test writes to the
+// arguments.
 class Held {
  public:
   explicit Held(TransportKind kind) : world_(2, {.kind = kind, .started = false}) {
@@ -82,7 +85,7 @@ class Held {
     Future<at::Tensor> reply = weft::rpc_async({"w0", options}, same, argument);
     calls_.push_back({std::move(argument), std::move(value), std::move(reply)});
   }
-  // Writes to all arguments, lets the calls go, and gives what w0 saw.
+  // Writes to all arguments, starts w0, and returns what w0 saw.
   std::vector<at::Tensor> overwrite_and_run() {
     {
       at::NoGradGuard no_grad;
@@ -93,7 +96,7 @@ class Held {
     for (const Call& call : calls_) seen.push_back(call.reply.wait().detach());
     return seen;
   }
-  // The argument's when the call was made.
+  // The value of the argument when the call was made.
   const at::Tensor& value(size_t call) const { return calls_.at(call).value; }
 
   static constexpr int64_t kWritten = 9;
@@ -111,11 +114,11 @@ class Held {
 TEST_P(TensorConformance, AnArgumentMayBeWrittenOnceItsCallIsMade) {
   Held held(GetParam());
   const Context context(held.world().runtime(1));
-  // In the header, in a small frame, in a large one, and at the bound.
+  // Sizes that travel in the header, in a small frame and in a large one, and the bound itself.
   for (const int64_t bytes : {int64_t{100}, int64_t{5000}, int64_t{200000}, kCopied}) {
     held.call(at::full({bytes}, 7, at::kByte));
   }
-  held.call(at::ones({1000}, at::kDouble).slice(0, 0, 500));  // another tensor's memory
+  held.call(at::ones({1000}, at::kDouble).slice(0, 0, 500));  // a part of another tensor's memory
   held.call(at::ones({64, 32}, at::kDouble).t());
   held.call(at::ones({500}, at::kDouble).set_requires_grad(true));
   const std::vector<at::Tensor> seen = held.overwrite_and_run();
@@ -129,7 +132,8 @@ TEST_P(TensorConformance, ASnapshotOfALargeArgumentIsTakenWhenItsCallIsMade) {
   const Context context(held.world().runtime(1));
   held.call(at::full({kCopied + 1}, 7, at::kByte), {.snapshot = true});
   held.call(at::ones({kCopied}, at::kDouble).set_requires_grad(true), {.snapshot = true});
-  // No user may do this. It is sent in place, and shows that these calls had not left.
+  // No user may do this. The argument is sent in place, which shows that the calls before had not
+  // left.
   held.call(at::full({kCopied + 1}, 7, at::kByte));
   const std::vector<at::Tensor> seen = held.overwrite_and_run();
   EXPECT_TRUE(at::equal(seen[0], held.value(0)));

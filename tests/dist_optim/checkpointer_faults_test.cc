@@ -1,4 +1,4 @@
-// A Checkpointer whose disk fails, fills up, or stops in the midst of everything.
+// A Checkpointer whose disk fails or fills up, or whose process stops at any moment.
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -25,11 +25,11 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Every call to the file system is announced before and after it; `fail` may refuse it. Writes are
-// done in two halves.
+// Calls `at` before and after every call to the file system, and lets `fail` refuse the call. Each
+// write takes only half of its bytes, so that it needs several calls.
 struct Disk {
   std::function<void()> at = [] {};
-  std::function<int()> fail = [] { return 0; };  // an errno
+  std::function<int()> fail = [] { return 0; };  // an errno; 0: none
 };
 Disk* disk = nullptr;
 
@@ -77,7 +77,7 @@ class CheckpointerFaultsTest : public ::testing::Test {
 };
 
 TEST_F(CheckpointerFaultsTest, WhereverItIsCutOffAWholeCheckpointIsLoaded) {
-  std::vector<std::pair<std::string, uint64_t>> moments;  // the disk, and what was answered by then
+  std::vector<std::pair<std::string, uint64_t>> moments;  // copied disk, steps answered by then
   uint64_t answered = 0, begun = 0;
   {
     LedgerOwner owner(options());
@@ -102,7 +102,7 @@ TEST_F(CheckpointerFaultsTest, WhereverItIsCutOffAWholeCheckpointIsLoaded) {
     ASSERT_LE(there, least + 1) << moment;
     ASSERT_EQ(times_applied(owner.set()), once_up_to(there)) << moment;
     found.insert(there);
-    // And it goes on from there, over what the cut has left.
+    // The owner goes on from there, over the files that the cut has left.
     ASSERT_EQ(owner.resume(there), absl::OkStatus());
     owner.step(there + 1);
     ASSERT_EQ(owner.checkpointer().save(), absl::OkStatus()) << moment;
@@ -128,7 +128,7 @@ TEST_F(CheckpointerFaultsTest, AFailureAtAnyCallLeavesTheOldOneAndTrainingGoesOn
       const dist_optim_internal::StepDurable third = owner.step(3);
       disk_.fail = [] { return 0; };
       EXPECT_EQ(times_applied(owner.set()), once_up_to(3)) << "it is applied";
-      // An old checkpoint that cannot be removed is a warning.
+      // If an old checkpoint cannot be removed, this is only a warning.
       if (third.number != 3) {
         EXPECT_EQ(third.number, 2u);
         EXPECT_EQ(third.status().code(), reason == ENOSPC ? absl::StatusCode::kResourceExhausted
@@ -151,8 +151,8 @@ TEST_F(CheckpointerFaultsTest, AFailureAtAnyCallLeavesTheOldOneAndTrainingGoesOn
   }
 }
 
-// The later one is opened at every single call to the file system that the earlier one makes for a
-// checkpoint: also between the look at the claim and the rename, where the lock keeps it out.
+// The later owner opens the folder at every single file-system call that the earlier one makes for
+// a checkpoint. Between the check of the claim and the rename, the lock keeps it out.
 TEST_F(CheckpointerFaultsTest, WhereverALaterIncarnationComesTheEarlierOnesStepsDoNotWin) {
   CheckpointerOptions of_later = options();
   of_later.calls = &FileCalls::system();
@@ -266,7 +266,7 @@ TEST_F(CheckpointerFaultsTest, EveryBitFlipAndEveryTruncationIsNoticedAndNamed) 
             absl::OkStatus());
 }
 
-// A real file system of 1 MiB; each checkpoint takes 400 KB.
+// A real file system of 1 MiB. Each checkpoint takes 400 KB.
 TEST_F(CheckpointerFaultsTest, AFullDiskLeavesTheOldOneAndTrainingGoesOn) {
   const std::string small = scratch_ / "small";
   fs::create_directory(small);
@@ -279,7 +279,7 @@ TEST_F(CheckpointerFaultsTest, AFullDiskLeavesTheOldOneAndTrainingGoesOn) {
                                    .durability = Durability::kEveryStep};
     LedgerOwner owner(full, kSize);
     EXPECT_EQ(owner.step(1).number, 1u);
-    const dist_optim_internal::StepDurable second = owner.step(2);  // a third one does not fit
+    const dist_optim_internal::StepDurable second = owner.step(2);  // a third does not fit
     EXPECT_EQ(second.number, 1u);
     EXPECT_EQ(second.status().code(), absl::StatusCode::kResourceExhausted) << second.why;
     EXPECT_EQ(owner.step(3).number, 1u);
@@ -287,7 +287,7 @@ TEST_F(CheckpointerFaultsTest, AFullDiskLeavesTheOldOneAndTrainingGoesOn) {
     LedgerOwner later({.folder = scratch_ / "copy"}, kSize);
     ASSERT_EQ(later.status(), absl::OkStatus());
     EXPECT_EQ(later.standing().applied, 1u);
-    // Somebody makes room.
+    // This makes room again.
     fs::remove_all(small + "/owner/step-000001");
     EXPECT_EQ(owner.step(4).number, 4u);
   }

@@ -1,4 +1,4 @@
-// What a Checkpointer writes after which steps, and what it brings back.
+// Checks after which steps a Checkpointer writes, and what it restores.
 #include "weft/dist_optim/checkpointer.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ using ::testing::Pair;
 
 class CheckpointerTest : public ::testing::Test {
  protected:
-  // Written after steps 5, 10 and so on.
+  // With the default `every`, checkpoints are written after steps 5, 10 and so on.
   CheckpointerOptions options(Durability durability, uint64_t every = 10) const {
     return {.folder = scratch_ / "owner", .durability = durability, .every = every};
   }
@@ -46,7 +46,7 @@ TEST_F(CheckpointerTest, AnOwnerComesBackAtItsLastCheckpoint) {
       durable = now.number;
     }
   }
-  for (const uint64_t back : {10, 20, 30}) {  // and again and again
+  for (const uint64_t back : {10, 20, 30}) {  // several restarts
     LedgerOwner owner(options(Durability::kCheckpoint));
     ASSERT_EQ(owner.status(), absl::OkStatus());
     EXPECT_THAT(owner.checkpointer().restored_lines(), ElementsAre(Pair("adam@trainer", back)));
@@ -103,7 +103,7 @@ TEST_F(CheckpointerTest, ABrokenDiskHoldsNothingBack) {
     return -1;
   };
   owner.step(1);
-  // Each waits for its copy, and so for what became of the last.
+  // Each step waits for its copy, and so for the result of the last write.
   for (uint64_t n = 2; n <= 9; ++n) {
     const dist_optim_internal::StepDurable now = owner.step(n);
     EXPECT_EQ(now.number, 0u);
@@ -124,7 +124,7 @@ TEST_F(CheckpointerTest, EveryStepIsOnDiskBeforeItIsAnswered) {
   LedgerOwner owner(options(Durability::kEveryStep));
   for (uint64_t n = 1; n <= 20; ++n) {
     ASSERT_EQ(owner.step(n).number, n);
-    // The disk as it is now, in another incarnation.
+    // An owner that starts with the files that are on the disk now.
     const std::string copy = scratch_ / absl::StrCat("copy", n);
     std::filesystem::copy(scratch_ / "owner", copy, std::filesystem::copy_options::recursive);
     LedgerOwner later({.folder = copy});
@@ -169,7 +169,8 @@ TEST_F(CheckpointerTest, AnOptimizerThatHasNotComeBackYetIsNotForgotten) {
     LedgerOwner owner(options(Durability::kEveryStep));
     for (uint64_t n = 1; n <= 3; ++n) owner.step(n);
   }
-  for (int incarnation = 0; incarnation < 3; ++incarnation) {  // nobody comes, and it writes
+  for (int incarnation = 0; incarnation < 3;
+       ++incarnation) {  // its trainer does not come, but it writes
     std::shared_ptr<ParameterSet> set = ledger_set();
     auto checkpointer = Checkpointer::open(set, options(Durability::kEveryStep));
     ASSERT_EQ(checkpointer.status(), absl::OkStatus());
@@ -184,11 +185,11 @@ TEST_F(CheckpointerTest, AnEarlierIncarnationThatGoesOnWritesNothingAndSaysWhose
   LedgerOwner earlier(options(Durability::kEveryStep));
   ASSERT_EQ(earlier.step(1).number, 1u);
   {
-    LedgerOwner later(options(Durability::kEveryStep));  // the earlier one is held for dead
+    LedgerOwner later(options(Durability::kEveryStep));  // the earlier one is declared dead
     ASSERT_EQ(later.status(), absl::OkStatus());
     ASSERT_EQ(later.resume(1), absl::OkStatus());
     ASSERT_EQ(later.step(2).number, 2u);
-    const dist_optim_internal::StepDurable refused = earlier.step(30);  // but it lives
+    const dist_optim_internal::StepDurable refused = earlier.step(30);  // but it still runs
     EXPECT_EQ(refused.number, 1u);
     EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition) << refused.why;
     EXPECT_THAT(refused.why, AllOf(HasSubstr(scratch_ / "owner"), HasSubstr("incarnation 2"),
@@ -204,7 +205,8 @@ TEST_F(CheckpointerTest, AnEarlierIncarnationThatGoesOnWritesNothingAndSaysWhose
   EXPECT_EQ(times_applied(last.set()), once_up_to(3));
 }
 
-// A new job may clear the folder that the hung owner of an old job still has: numbers begin again.
+// A new job may clear a folder in which the hung owner of an old job still writes. Then incarnation
+// numbers begin again.
 TEST_F(CheckpointerTest, AnOwnerOfBeforeTheFolderWasClearedWritesNothingWhateverItsNumber) {
   { LedgerOwner first(options(Durability::kEveryStep)); }
   LedgerOwner earlier(options(Durability::kEveryStep));  // incarnation 2
@@ -246,7 +248,7 @@ TEST_F(CheckpointerTest, AnOwnerGoesBackToTheCheckpointOfAStepOrStaysWhereItIs) 
   EXPECT_EQ(owner.prepare(14).code(), absl::StatusCode::kDataLoss);
   ASSERT_EQ(owner.resume(5), absl::OkStatus());
   EXPECT_EQ(owner.step(6).number, 5u);
-  // What was given up does not come back.
+  // The steps after step 5 were given up and do not come back.
   LedgerOwner later(options(Durability::kCheckpoint));
   EXPECT_EQ(later.standing().applied, 5u);
   EXPECT_EQ(times_applied(later.set()), once_up_to(5));

@@ -1,5 +1,6 @@
-// A caller dies at every point between the first PREPARE and the last COMMIT: its owners end the
-// step together, all or none, exactly once.
+// A caller dies at every point between the first PREPARE and the last COMMIT.
+//
+// Its owners must decide the step together: all of them apply it exactly once, or none does.
 #include <array>
 #include <memory>
 #include <ostream>
@@ -28,11 +29,11 @@ constexpr size_t kOwners = 3;
 constexpr size_t kCaller = kOwners;
 constexpr double kRate = 0.5;
 
-// What the test sees of the owners' parameters, whatever becomes of the objects.
+// The owners' parameters; the test can read them after the objects are gone.
 std::array<std::shared_ptr<weft::ParameterSet>, kOwners> seen;
 double value_at(size_t owner) { return seen.at(owner)->state().at("weight").item<double>(); }
 
-// One parameter w of value 2; the loss is w * x, so its gradient is x.
+// One parameter w of value 2. The loss is w * x, so its gradient is x.
 class Model {
  public:
   explicit Model(int64_t owner) {
@@ -115,7 +116,7 @@ TEST_P(DeadCallerTest, ItsOwnersApplyTheStepAllOrNone) {
     EXPECT_TRUE(eventually([&] { return value_at(i) == expected; }))
         << "owner " << i << " has " << value_at(i) << ", not " << expected;
   }
-  // The world's end checks that nothing of the caller is left; then nothing changes any more.
+  // Once nothing of the caller is left, nothing changes any more.
   world_.expect_nothing_left();
   for (size_t i = 0; i < kOwners; ++i) {
     const double expected = applied ? 2.0 - kRate * 0.5 * static_cast<double>(i + 1) : 2.0;

@@ -44,7 +44,7 @@ at::Tensor batch(int64_t number) {
   at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(100 + number));
   return at::randn({4, 3}, generator);
 }
-// A whole step of another trainer.
+// Runs a whole step of another trainer.
 void train_once(const HostedModule<Layer>& module, int64_t number) {
   DistributedOptimizer<torch::optim::SGD> optimizer({module.parameters()},
                                                     torch::optim::SGDOptions(0.1));
@@ -53,7 +53,7 @@ void train_once(const HostedModule<Layer>& module, int64_t number) {
   optimizer.step(context);
 }
 WEFT_REGISTER_FUNCTION(train_once);
-// Optimizers whose steps the owner remembers under this name.
+// Counts the optimizers whose steps the owner remembers under this name.
 int64_t remembered(const RRef<ParameterSet>& set, const std::string& shared_name) {
   const auto stepper = std::static_pointer_cast<dist_optim_internal::ShardStepper>(
       set.local_value().shared(shared_name, [] { return std::shared_ptr<void>(); }));
@@ -73,7 +73,7 @@ bool close(const at::Tensor& a, const at::Tensor& b) {
   return at::allclose(a.detach(), b.detach(), 1e-6, 1e-7);
 }
 
-// Two layers on two owners, driven by worker 0; the same two alone.
+// Two layers on two owners, driven by worker 0, and the same two in one process.
 struct Pair {
   explicit Pair(TestWorld& world, size_t owner_of_first = 1)
       : first(Destination(world.id(owner_of_first)), 3, 5, 1),
@@ -132,7 +132,7 @@ TEST_F(DistributedOptimizerTest, OwnersForgetTheOptimizersThatEndedUnderASharedN
     context.backward({pair.loss(batch(0))});
     return optimizer.step(context).number;
   };
-  // Keeps the state that all share.
+  // Keeps the state alive that all these optimizers share.
   DistributedOptimizer<SGD> first(sets, SGDOptions(0.1), {.shared_name = "one"});
   EXPECT_EQ(step(first), 1u);
   for (uint64_t i = 2; i <= 10; ++i) {
@@ -159,7 +159,7 @@ TEST_F(DistributedOptimizerTest, ClippingByTheNormOverOwnersEqualsOneProcess) {
   pair.expect_equal("clipped");
 }
 
-// Of two losses that have nothing to do with each other; these factors are also their gradients'.
+// The sum of two independent losses. The factors scale their gradients too.
 struct TwoLosses {
   double first = 1, second = 1;
   at::Tensor operator()(auto& one, auto& other) const {
@@ -168,8 +168,8 @@ struct TwoLosses {
   }
 };
 
-// With both owners remote, PREPARE is all that they answer before the decision. With one here, the
-// other one prepares and commits in one.
+// If both owners are remote, they answer only PREPARE before the decision. If one is local, the
+// remote one prepares and commits in one message.
 TEST_F(DistributedOptimizerTest, AGradientThatIsNotFiniteRefusesTheClippedStepOnEveryOwnerByName) {
   for (const size_t owner_of_first : {1, 0}) {
     for (const double bad : {std::nan(""), HUGE_VAL}) {
@@ -234,7 +234,7 @@ TEST_F(DistributedOptimizerTest, ForwardThenAnothersStepThenBackwardIsExact) {
   DistributedOptimizer<SGD> ours({module.parameters()}, SGDOptions(0.1));
   Layer old(3, 5, 1), alone(3, 5, 1);
   SGD alone_optimizer(alone.parameters(), SGDOptions(0.1));
-  // The other trainer, on worker 2, outside our context.
+  // A step of the other trainer, on worker 2, outside this thread's context.
   const auto other_step = [&, scope = world_.scope(0)] {
     CallScopeGuard outside(scope);
     rpc_sync(world_.id(2), train_once, module, 1);
@@ -374,7 +374,7 @@ TEST_F(DistributedOptimizerTest, AnotherModeOnTheSameParametersIsRefused) {
   Context context;
   context.backward({module.forward(batch(0)).sum()});
   locked.step(context);
-  // After the first step: owners learn of optimizers in any order.
+  // This comes after the first step, because owners may learn of optimizers in any order.
   DistributedOptimizer<SGD> hogwild({module.parameters()}, SGDOptions(0.1),
                                     {.mode = UpdateMode::kHogwild});
   const StepResult result = hogwild.step_async(context).wait();

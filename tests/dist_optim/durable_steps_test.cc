@@ -1,4 +1,5 @@
-// An owner dies and is started again: what its trainer is told, and that every step counts once.
+// An owner dies and is started again. Its trainer must be told what was lost, and every step must
+// count once.
 #include <array>
 #include <memory>
 #include <string>
@@ -33,13 +34,13 @@ using Sgd = weft::DistributedOptimizer<torch::optim::SGD>;
 
 constexpr uint64_t kEvery = 5;  // between two checkpoints
 
-// What the test sees of the owners, by worker.
+// The owners' parameters, by worker; the test can read them after the owners are gone.
 std::array<std::shared_ptr<ParameterSet>, 4> seen;
 
-// An owner of a ledger; the loss is -ledger[n], so step n adds 1 there.
+// An owner of a ledger (step_ledger.h). The loss is -ledger[n], so step n adds 1 to element n.
 class Ledger {
  public:
-  // `folder` empty: no checkpoints.
+  // If `folder` is empty, the owner writes no checkpoints.
   Ledger(int64_t place, const std::string& folder, bool every_step)
       : set_(weft::testing::ledger_set()) {
     seen.at(static_cast<size_t>(place)) = set_;
@@ -81,7 +82,7 @@ class DurableStepsTest : public ::testing::Test {
     return {owners, std::make_unique<Sgd>(sets, SGDOptions(1),
                                           weft::OptimizerOptions{.shared_name = "sgd"})};
   }
-  // Works on the data of step `number`.
+  // Runs a step on the data of step `number`.
   static StepResult step(const Job& job, uint64_t number) {
     Context context;
     at::Tensor loss;
@@ -101,14 +102,14 @@ class DurableStepsTest : public ::testing::Test {
     }
   }
 
-  // The checkpoint after step `number` is written, and so are those before it.
+  // Waits until the checkpoint after step `number` and those before it are written.
   static void wait_written(const RRef<Ledger>& one, uint64_t number) {
     EXPECT_TRUE(weft::testing::eventually(
         [&] { return one.rpc_sync(&Ledger::checkpoints) == 1 + number / kEvery; }));
   }
 
   const weft::testing::ScratchFolder scratch_;
-  weft::testing::WorkerWorld world_{4};  // 0: the trainer
+  weft::testing::WorkerWorld world_{4};  // worker 0 is the trainer
   weft::WorkerScope scope_{world_[0]};
 };
 
@@ -124,7 +125,7 @@ TEST_F(DurableStepsTest, AfterAnOwnersRestartEachStepCountsOnceAndLessThanAnInte
     const absl::Status lost = error_of([&] { return step(job, 14); });
     EXPECT_TRUE(weft::is_rref_lost(lost) || absl::IsUnavailable(lost)) << lost;
   }
-  // Its next incarnation; the trainer makes new references to it.
+  // A new owner opens the folder, as a restarted one would. The trainer makes new references to it.
   const Job job = this->job({owner(2, folder)});
   for (int attempt = 0; attempt < 2; ++attempt) {
     const StepResult refused = step(job, 14);

@@ -1,4 +1,4 @@
-// A module on another worker is what a local copy of it is: outputs, gradients, modes, states.
+// A module on another worker behaves like a local copy of it: outputs, gradients, modes, states.
 #include "weft/dist_optim/hosted_module.h"
 
 #include <atomic>
@@ -41,7 +41,8 @@ using weft::dist_autograd::Context;
 using weft::testing::error_of;
 using weft::testing::TestWorld;
 
-// Two inputs and two outputs. Values depend on `seed` alone, so that a copy is the same module.
+// Two inputs and two outputs. Its values depend on `seed` only, so a copy in the test is the same
+// module.
 class Mixer : public torch::nn::Module {
  public:
   explicit Mixer(int64_t seed) {
@@ -58,7 +59,7 @@ class Mixer : public torch::nn::Module {
 };
 WEFT_REGISTER_MODULE(Mixer, int64_t);
 
-// Its output depends on the mode, and in training it writes its buffers.
+// Its output depends on the mode. In training it writes its buffers.
 class Normed : public torch::nn::Module {
  public:
   explicit Normed(int64_t seed) : norm(register_module("norm", torch::nn::BatchNorm1d(kFeatures))) {
@@ -94,7 +95,7 @@ class Picky : public torch::nn::Module {
 };
 WEFT_REGISTER_MODULE(Picky, int64_t);
 
-// Has one parameter more each time that it is made.
+// Each new instance has one parameter more than the last.
 class Fickle : public torch::nn::Module {
  public:
   Fickle() {
@@ -118,7 +119,7 @@ class Noisy : public torch::nn::Module {
 };
 WEFT_REGISTER_MODULE(Noisy);
 
-// What the caller's context left for a module's parameters, on their owner.
+// Runs on the owner and returns the gradients of a module's parameters in the caller's context.
 TensorMap gradients_of(RRef<ParameterSet> parameters) {
   const weft::ContextId context = weft::dist_autograd::current_context();
   const ParameterSet& set = parameters.local_value();
@@ -154,7 +155,7 @@ at::Tensor y_of(int64_t number) {
 at::Tensor loss_of(const at::Tensor& first, const at::Tensor& second) {
   return first.sum() + second;
 }
-// Inputs of Normed, each batch with another mean.
+// Inputs of Normed. Each batch has another mean.
 at::Tensor batch(int64_t number) {
   return at::arange(12, at::kFloat).reshape({4, 3}).sin().add(2 * (number + 1));
 }
@@ -243,7 +244,7 @@ TEST_F(HostedModuleTest, TrainAndEvalHoldFromTheNextForwardOn) {
   module.train();
   alone.train();
   expect_as_alone("after train()");
-  // A context runs one replica from its first forward on.
+  // A context uses one replica from its first forward on.
   Context context;
   expect_as_alone("in a context");
   module.eval();

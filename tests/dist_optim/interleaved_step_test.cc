@@ -1,5 +1,7 @@
-// Forward of one trainer, step of another, backward of the first: exact at the weights that the
-// forward read, over every transport; and an error where forwards read the parameters themselves.
+// One trainer's forward, then another's step, then the first one's backward.
+//
+// The gradients must be exact at the weights that the forward read, over every transport. If
+// forwards read the parameters themselves, the backward must be an error.
 #include <memory>
 #include <thread>
 #include <vector>
@@ -34,7 +36,7 @@ at::Tensor model(const at::Tensor& x, const at::Tensor& weight) {
   return x.matmul(weight.mul(weight)).tanh();
 }
 
-// A model on its owner whose forwards read versions, or the parameter itself.
+// A model on its owner. Its forwards read versions, or the parameter itself.
 class Model {
  public:
   explicit Model(bool versions)
@@ -53,7 +55,7 @@ class Model {
 WEFT_REGISTER_CLASS(Model, weft::constructor<bool>(), &Model::forward, &Model::parameters,
                     &Model::weight);
 
-// A whole step of a trainer.
+// Runs a whole step of a trainer.
 void train_once(RRef<Model> remote_model, int64_t number) {
   DistributedOptimizer<SGD> optimizer({remote_model.remote(&Model::parameters)}, SGDOptions(kRate));
   Context context;
@@ -69,7 +71,7 @@ class InterleavedStep : public ::testing::TestWithParam<TransportKind> {
     options.kind = GetParam();
     return options;
   }
-  // The other trainer, on worker 2, outside this thread's context.
+  // A step of the other trainer, on worker 2, outside this thread's context.
   void step_of_the_other(const RRef<Model>& remote_model) {
     std::thread([&, scope = world_.scope(0)] {
       weft::CallScopeGuard outside(scope);

@@ -1,5 +1,6 @@
-// Every kind of optimizer with all its options over two owners: the weights are those that LibTorch
-// gives in one process.
+// Every kind of optimizer, with all its options, over two owners.
+//
+// The weights must be those that LibTorch computes in one process.
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -56,7 +57,7 @@ constexpr double kTolerance = 1e-12;
 constexpr int64_t kSteps = 6;
 constexpr int64_t kRowsWithoutBias = 3;
 
-// Values depend on `seed` alone. The loss of some batches does not reach the bias.
+// Its values depend on `seed` only. The loss of some batches does not reach the bias.
 class Unit : public torch::nn::Module {
  public:
   Unit(int64_t in, int64_t out, int64_t seed) {
@@ -92,16 +93,16 @@ at::Tensor batch(int64_t number) {
   const int64_t rows = number % 3 == 1 ? kRowsWithoutBias : 4;
   return at::arange(rows * 3, at::kDouble).add(7 * number).reshape({rows, 3}).cos();
 }
-// More words than the table has: some come twice.
+// More words than the table has rows, so some come twice.
 at::Tensor words(int64_t number) { return at::arange(8, at::kLong).mul(number + 3).remainder(5); }
-// Gradients shrink from step to step: amsgrad's maximum is not its newest value.
+// Makes gradients shrink from step to step, so that amsgrad's maximum is not its newest value.
 double pull(int64_t number) { return 4 * std::pow(0.4, static_cast<double>(number)); }
 
 double distance(const at::Tensor& a, const at::Tensor& b) {
   return (a.detach() - b.detach()).abs().max().item<double>();
 }
 
-// Two modules on two owners, driven by worker 0; the same two alone.
+// Two modules on two owners, driven by worker 0, and the same two in one process.
 struct Pair {
   explicit Pair(const TestWorld& world, int64_t seed = 1)
       : first(Destination(world.id(1)), 3, 5, seed),
@@ -125,7 +126,7 @@ struct Pair {
     const TensorMap one = first.state(), two = second.state();
     return {one.at("weight"), one.at("bias"), two.at("weight"), two.at("bias")};
   }
-  // How far the owners' parameters are from those alone; a sum, so that no NaN is lost.
+  // The distance of the owners' parameters from those in one process. It is a sum, so a NaN shows.
   double error() const {
     const std::vector<at::Tensor> here = parameters_alone(), there = parameters();
     double sum = 0;
@@ -227,7 +228,7 @@ TEST_P(EveryKind, AFreshOneWithTheStateGoesOnToTheSameWeights) {
   }
 }
 
-// The weights of both owners in one group, the bias of each in one of its own.
+// The weights of both owners are one group. Each owner's bias is a group of its own.
 struct Grouped {
   explicit Grouped(const TestWorld& world)
       : pair(world), optimizer(groups(pair)), alone(groups_alone(pair), SGDOptions(1.0)) {}
@@ -274,7 +275,8 @@ TEST_F(OptimizerKinds, GroupsOverBothOwnersHaveTheirOwnOptions) {
 }
 
 TEST_F(OptimizerKinds, ARateIsTheGroupsOwnTimesTheScheduleOrThatOfTheStep) {
-  // The second step brings one rate for all; then group 1 gets 0.6, and every second step halves.
+  // The second step sets one rate for all groups. Before the third, group 1 gets the rate 0.6. The
+  // schedule halves all rates after every second step.
   const std::vector<std::vector<double>> rates = {{0.05, 0.2, 0.01},      {0.3, 0.3, 0.3},
                                                   {0.025, 0.3, 0.005},    {0.025, 0.3, 0.005},
                                                   {0.0125, 0.15, 0.0025}, {0.0125, 0.15, 0.0025}};
@@ -365,7 +367,7 @@ TEST_F(OptimizerKinds, OptionsThatAnOwnerRefusesAreAnErrorInLibTorchsWords) {
   EXPECT_EQ(pair.error(), 0);
 }
 
-// A table on one owner and a unit on the other; alone with a dense gradient.
+// A table on one owner and a unit on the other. The copy in one process has a dense gradient.
 struct Reader {
   explicit Reader(const TestWorld& world)
       : table(Destination(world.id(1))), unit(Destination(world.id(2)), 3, 2, 2) {}

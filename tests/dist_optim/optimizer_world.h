@@ -1,4 +1,6 @@
-// Workers with references and distributed autograd in one process, and the modules they host.
+// Workers with references and distributed autograd in one process, and a module that they host.
+//
+// Thread safety: free functions.
 #pragma once
 
 #include <memory>
@@ -17,18 +19,18 @@
 
 namespace weft::testing {
 
-// Values depend on `seed` alone, so that a copy in the test is the same module.
+// Its values depend on `seed` only, so a copy in the test is the same module.
 class Layer : public torch::nn::Module {
  public:
   Layer(int64_t in, int64_t out, int64_t seed);
   at::Tensor forward(at::Tensor x);
 
   at::Tensor weight, bias;
-  at::Tensor calls;  // a buffer that each forward counts up
+  at::Tensor calls;  // a buffer; each forward adds 1 to it
 };
 WEFT_REGISTER_MODULE(Layer, int64_t, int64_t, int64_t);
 
-// One test world; the worker `i` is this thread's while At(i) lives.
+// Options of a TestWorld whose workers have distributed autograd.
 inline TestWorld::Options with_autograd(size_t workers) {
   TestWorld::Options options;
   options.workers = workers;

@@ -132,7 +132,7 @@ TEST_F(ParameterAveragerTest, ALateRoundFailsNamingWhoWasMissing) {
   EXPECT_EQ(a.result().status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_NE(a.result().status().message().find("for b"), absl::string_view::npos)
       << a.result().status();
-  // The latecomer hears the same, and the next round works.
+  // The late trainer gets the same error, and the next round works.
   EXPECT_EQ(average("b", 1, 1).result().status().code(), absl::StatusCode::kDeadlineExceeded);
   (void)average("a", 2, 1);
   (void)average("b", 2, 1);
@@ -146,7 +146,7 @@ TEST_F(ParameterAveragerTest, TheSameValuesTwiceCountOnce) {
   (void)average("c", 1, 6);
   EXPECT_EQ(first(a), 3);
   EXPECT_EQ(first(again), 3);
-  EXPECT_EQ(first(average("a", 1, 50)), 3);  // the round's memory
+  EXPECT_EQ(first(average("a", 1, 50)), 3);  // the round is remembered
 }
 
 TEST_F(ParameterAveragerTest, RoundsAreIndependent) {
@@ -208,7 +208,7 @@ TEST_F(ParameterAveragerTest, AValueOfAnEarlierIncarnationIsNotCounted) {
   (void)average("b", 1, 100);
   const auto a = average("a", 1, 1);
   dead_.insert(ids_.at("b"));
-  ++ids_.at("b").incarnation;  // before anybody has looked
+  ++ids_.at("b").incarnation;  // before the server has noticed the death
   const auto b = enter("b");
   EXPECT_FALSE(a.done());
   (void)average("c", 1, 3);
@@ -237,7 +237,8 @@ TEST_F(ParameterAveragerTest, ADeathMayLeaveNobodyWhoKnowsARound) {
   EXPECT_EQ(a.result().status().code(), absl::StatusCode::kNotFound);
 }
 
-// A round that ends without anybody's values must not be what the next one enters with.
+// A round without any live trainer's values fails. It must not be the round with which trainers
+// enter.
 TEST_F(ParameterAveragerTest, ARoundWhoseGiversHaveAllDiedIsNoRound) {
   const auto a = average("a", 1, 1);
   dead_.insert(ids_.at("a"));
@@ -249,7 +250,7 @@ TEST_F(ParameterAveragerTest, ARoundWhoseGiversHaveAllDiedIsNoRound) {
   EXPECT_EQ(first(average("a", 1, 4)), 4);
 }
 
-// A server that was started again hears of the rounds of before from whoever was past them.
+// A restarted server learns of earlier rounds from the trainers that are past them.
 TEST_F(ParameterAveragerTest, ARestoredRoundIsWhatItWasForAllWhoComeToIt) {
   const auto early = average("b", 4, 50);
   EXPECT_FALSE(early.done());

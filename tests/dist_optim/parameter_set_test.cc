@@ -29,7 +29,7 @@ std::unique_ptr<ParameterSet> two_parameters(
   return std::make_unique<ParameterSet>(
       std::vector<NamedParameter>{{"weight", leaf({1, 2, 3})}, {"bias", leaf({4})}}, reading);
 }
-// What an optimizer's step does: weight -= 1, with fresh storage at hand.
+// Does what an optimizer's step does: weight -= 1, with fresh storage at hand.
 void step(ParameterSet& set) {
   std::vector<at::Tensor> spares = {at::zeros({3}, at::kDouble), at::zeros({1}, at::kDouble)};
   set.update({0, 1}, spares, [&] {
@@ -53,7 +53,7 @@ TEST(ParameterSet, ForwardThenStepThenBackwardGivesTheGradientAtTheOldWeights) {
   EXPECT_TRUE(at::equal(set->read({})[0], torch::tensor({0., 1., 2.}, at::kDouble)));
 }
 
-// Why the aliases exist: on the parameters themselves the same order of events is an error.
+// Shows why aliases exist: on the parameters themselves the same order of events is an error.
 TEST(ParameterSet, ForwardThenStepThenBackwardFailsWithoutAliases) {
   const auto set = two_parameters(ParameterSet::Reading::kLeaves);
   const std::vector<at::Tensor> weights = set->read(context(1));
@@ -70,7 +70,7 @@ TEST(ParameterSet, AContextReadsOneVersionFixedAtItsFirstRead) {
   EXPECT_TRUE(set->read(context(1))[0].is_same(first));
   EXPECT_TRUE(at::equal(first, torch::tensor({1., 2., 3.}, at::kDouble)));
   EXPECT_TRUE(at::equal(set->read(context(2))[0], torch::tensor({0., 1., 2.}, at::kDouble)));
-  // Contexts have leaves of their own even on one version: their gradients never mix.
+  // Contexts have leaves of their own even of one version, so their gradients never mix.
   EXPECT_FALSE(set->read(context(3))[0].is_same(set->read(context(2))[0]));
 }
 

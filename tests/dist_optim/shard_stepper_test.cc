@@ -41,7 +41,7 @@ std::shared_ptr<ParameterSet> start_set() {
   }
   return std::make_shared<ParameterSet>(std::move(parameters));
 }
-// The same for both sides; the second parameter misses every third step.
+// Gradients that both sides use. In every third step the second parameter has none.
 std::vector<at::Tensor> gradients(uint64_t step) {
   at::manual_seed(1000 + step);
   std::vector<at::Tensor> result;
@@ -62,7 +62,7 @@ void step(ShardStepper& stepper, uint64_t number, double lr, double clip = 1.0) 
   ASSERT_TRUE(stepper.prepare(id(number), gradients(number)).ok());
   ASSERT_TRUE(stepper.commit(id(number), {{lr}, clip}).ok());
 }
-// What another owner is told who asks, for the caller is dead.
+// Returns the answer that another owner gets when it asks because the caller is dead.
 StepOutcome fence(ShardStepper& stepper, const StepId& step) {
   ShardStepper::Asks asks;
   return stepper.inquire(step, {}, asks).outcome;
@@ -74,8 +74,8 @@ bool same(const ParameterSet& set, const std::vector<at::Tensor>& values) {
   return true;
 }
 
-// Counts what LibTorch allocates on this thread for whole tensors; the smallest parameter has 60
-// bytes, and a number that is turned into a tensor has 8.
+// Counts the tensors that LibTorch allocates on this thread. The smallest parameter has 60 bytes,
+// and a number that becomes a tensor has 8, so sizes under 60 bytes do not count.
 class Allocations {
  public:
   explicit Allocations(size_t& count)
@@ -93,8 +93,8 @@ class Allocations {
   const c10::DebugInfoGuard guard_;
 };
 
-// Twenty steps bit for bit, with readers holding versions every other step, a changing rate, and
-// the state saved and loaded into a new stepper half-way.
+// Twenty steps must match bit for bit. Readers hold versions in every other step, the rate changes,
+// and half-way the state is saved and loaded into a new stepper.
 template <class Optimizer, class Options>
 void expect_equal_to_torch(Options options) {
   std::vector<at::Tensor> truth = start_values();
@@ -198,7 +198,7 @@ TEST(ShardStepper, AnAbortedStepIsNeverApplied) {
   EXPECT_EQ(stepper->commit(id(1), {{0.1}, 1.0}).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(stepper->prepare(id(1), gradients(1)).status().code(),
             absl::StatusCode::kFailedPrecondition);
-  // An abort that overtakes its PREPARE.
+  // An abort that arrives before its PREPARE.
   ASSERT_TRUE(stepper->abort(id(2)).ok());
   EXPECT_FALSE(stepper->prepare(id(2), gradients(2)).ok());
   EXPECT_TRUE(same(*set, start_values()));
@@ -250,7 +250,7 @@ TEST(ShardStepper, AFencedStepIsDecidedByItsOwnersAlone) {
     EXPECT_TRUE(at::equal(set->live()[i], truth->live()[i]));
   }
 
-  EXPECT_EQ(fence(*stepper, id(2, 2)), StepOutcome::kAborted);  // never heard of
+  EXPECT_EQ(fence(*stepper, id(2, 2)), StepOutcome::kAborted);  // it has never heard of this step
   EXPECT_FALSE(stepper->prepare(id(2, 2), gradients(2)).ok());
   ASSERT_TRUE(stepper->prepare(id(3, 2), gradients(3), {0.1}).ok());
   EXPECT_EQ(fence(*stepper, id(3, 2)), StepOutcome::kPrepared);
@@ -385,7 +385,7 @@ TEST(ShardStepper, ACommitThatFailsHalfWayIsNeitherDoneNorUndone) {
   const std::shared_ptr<ParameterSet> set = start_set();
   const auto stepper = stepper_of(set, settings_of(SGDOptions(0.1)));
   ASSERT_TRUE(stepper->prepare(id(1), gradients(1)).ok());
-  at::Tensor(set->live()[1]).set_data(at::zeros({2}));  // somebody does what nobody may
+  at::Tensor(set->live()[1]).set_data(at::zeros({2}));  // something that nobody may do
   const absl::Status failed = stepper->commit(id(1), {{0.1}});
   EXPECT_EQ(failed.code(), absl::StatusCode::kDataLoss) << failed;
   EXPECT_EQ(failed.message().find("Exception raised from"), absl::string_view::npos) << failed;
@@ -409,7 +409,7 @@ TEST(ShardStepper, EveryPreparedInstanceHasStorageForItsCommit) {
   std::shared_ptr<ShardStepper> stepper = stepper_of(set, settings_of(SGDOptions(0.1)));
   ASSERT_TRUE(stepper->prepare(id(1, 1), gradients(1)).ok());
   ASSERT_TRUE(stepper->prepare(id(1, 2), gradients(2)).ok());
-  // A reader before each commit: both need fresh storage.
+  // There is a reader before each commit, so both commits need fresh storage.
   const std::vector<at::Tensor> before = set->read({{0, 1}, 1});
   EXPECT_EQ(stepper->commit(id(1, 1), {{0.1}}), absl::OkStatus());
   const std::vector<at::Tensor> between = set->read({{0, 1}, 2});
@@ -443,8 +443,8 @@ TEST(ShardStepper, OldOutcomesAreForgottenNotInvented) {
   EXPECT_EQ(stepper->outcome(id(ShardStepper::kRemembered)), StepOutcome::kApplied);
 }
 
-// Two optimizers and readers at once on live storage: every step is counted once, values stay
-// finite, memory stays valid (sanitizers watch).
+// Two optimizers and several readers work on live storage at the same time. Every step must count
+// once, values must stay finite, and memory valid, which the sanitizers check.
 TEST(ShardStepper, HogwildAppliesEachStepOnceAmongConcurrentOnes) {
   std::shared_ptr<ParameterSet> set = start_set();
   const auto one = stepper_of(set, settings_of(AdamOptions(1e-3)), UpdateMode::kHogwild);

@@ -1,4 +1,7 @@
-// What the tests of failing steps share: models on the owners, and what became of their parameters.
+// Shared parts of the tests of failing steps: models on the owners, and how their parameters
+// changed.
+//
+// Thread safety: free functions. `seen` is filled while a Model is constructed on its owner.
 #pragma once
 
 #include <array>
@@ -32,13 +35,13 @@ inline constexpr double kRate = 0.5;
 inline constexpr char kShared[] =
     "twin";  // a shared_name, for tests that look into the owners' shards
 
-// The rate times these is exact, so values can be compared bit for bit.
+// The rate times these values is exact, so results can be compared bit for bit.
 inline at::Tensor start() { return at::full({2}, 0.1, at::kDouble); }
 inline at::Tensor input(size_t owner) {
   return at::full({2}, static_cast<double>(1 << owner), at::kDouble);
 }
 
-// What the test sees of the owners' parameters, whatever becomes of the owners.
+// The owners' parameters, by worker; the test can read them after the owners are gone.
 inline std::array<std::shared_ptr<ParameterSet>, 3> seen;
 
 // The loss is the sum of weight * x + bias.
@@ -66,7 +69,7 @@ struct Models {
     for (const weft::WorkerId owner : owners) {
       models.push_back(weft::remote<Model>(owner, static_cast<int64_t>(owner.index)));
       sets.push_back(models.back().remote(&Model::parameters));
-      (void)forward(models.size() - 1);  // it is there
+      (void)forward(models.size() - 1);  // returns when the model exists
     }
   }
   at::Tensor forward(size_t place) const {
@@ -82,7 +85,8 @@ struct Models {
   std::vector<RRef<ParameterSet>> sets;
 };
 
-// How many plain steps lead from the start to the values there, bit for bit; -1: no number does.
+// Returns how many plain steps (at most 3) lead from the start to the owner's values, bit for bit.
+// -1: no number of steps does.
 inline int steps_applied(size_t owner) {
   const TensorMap now = seen.at(owner)->state();
   at::Tensor weight = start(), bias = start();
@@ -94,7 +98,7 @@ inline int steps_applied(size_t owner) {
   return -1;
 }
 
-// Steps of the optimizers named kShared that are prepared and undecided there.
+// Counts the steps of the optimizers named kShared that are prepared and undecided on this owner.
 inline size_t undecided(size_t owner) {
   const auto stepper = std::static_pointer_cast<ShardStepper>(
       seen.at(owner)->shared(kShared, [] { return std::shared_ptr<void>(); }));

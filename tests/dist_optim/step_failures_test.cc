@@ -1,6 +1,7 @@
-// A step that is cut off: an owner dies in its midst, or messages are lost and it does not hear of
-// the step in time. What the owners have done is what the step says. Steps that are refused:
-// step_refused_test.
+// A step that is cut off: an owner dies in the middle of it, or messages are lost and it does not
+// hear of the step in time.
+//
+// The step's result must say what the owners did. Steps that are refused are in step_refused_test.
 #include "weft/tests/dist_optim/step_failures.h"
 
 #include <algorithm>
@@ -48,12 +49,13 @@ class StepCutOffTest : public ::testing::Test {
         ->id;
   }
 
-  // What has become of the messages that `lose` is told to lose.
+  // Counts what `lose` has lost so far.
   struct Loss {
     std::atomic<size_t> lost{0};
-    std::atomic<uint64_t> call{0};  // whose answer is to be lost
+    std::atomic<uint64_t> call{0};  // the call whose answer is to be lost
   };
-  // The caller's calls of these methods to these owners are lost; or their answers (one call's).
+  // Loses the caller's calls of these methods to these owners. If `answer` is true, it loses the
+  // answer to the last of these calls instead.
   std::shared_ptr<Loss> lose(std::vector<uint64_t> methods, std::vector<uint32_t> owners,
                              bool answer) {
     auto loss = std::make_shared<Loss>();
@@ -73,7 +75,8 @@ class StepCutOffTest : public ::testing::Test {
     });
     return loss;
   }
-  // What was lost between the caller and these owners is sent again.
+  // Stops losing messages. The sessions send again what was lost between the caller and these
+  // owners.
   void let_through(const std::vector<uint32_t>& owners) {
     world_.network().set_filter(nullptr);
     const std::vector<weft::WorkerInfo> all = world_[kCaller].workers();
@@ -126,7 +129,7 @@ TEST_P(OwnerDeathTest, TheSurvivorDidWhatTheStepSays) {
   EXPECT_EQ(steps_applied(1), applied);
   EXPECT_EQ(undecided(1), 0u);
   EXPECT_EQ(optimizer.finished_steps(), applied);
-  {  // The dead owner's parameters are still the optimizer's.
+  {  // The dead owner's parameters still belong to the optimizer.
     Context context;
     context.backward({models.forward(0).sum()});
     const absl::Status refused = error_of([&] { return optimizer.step(context); });
@@ -143,7 +146,7 @@ TEST_P(OwnerDeathTest, TheSurvivorDidWhatTheStepSays) {
   EXPECT_EQ(steps_applied(1), applied + 1);
 }
 
-// PREPARE and COMMIT in one message: what the dead owner did died with it.
+// PREPARE and COMMIT are one message here. The dead owner's values died with it.
 TEST_F(StepCutOffTest, TheOnlyRemoteOwnersDeathLeavesTheLocalValuesAsTheyWere) {
   const Models models({world_[kCaller].id(), world_[2].id()});
   Sgd optimizer(models.sets, SGDOptions(kRate), {.shared_name = kShared});
@@ -165,7 +168,7 @@ TEST_F(StepCutOffTest, ALostAnswerIsAskedForAndItsClipFactorUsedByAll) {
   Sgd optimizer(models.sets, SGDOptions(kRate));
   Context context;
   context.backward({models.loss()});
-  // The step is part of a handler, which is cancelled once the answer is lost.
+  // The step is part of a handler. The test cancels the handler once the answer is lost.
   weft::RpcRuntime& caller = *world_[kCaller].runtime();
   const auto handler =
       std::make_shared<weft::CallContext>(caller.clock(), caller.id(), caller.name(), weft::kNever);
@@ -221,7 +224,7 @@ TEST_F(StepCutOffTest, AStepThatTheOwnersHearOfTooLateIsNotApplied) {
       optimizer.step_async(context, {.timeout = std::chrono::seconds(2)}).wait();
   expect_not_applied(result, absl::StatusCode::kDeadlineExceeded, "worker1");
   EXPECT_EQ(loss->lost, 2u);
-  // Its PREPARE arrives now.
+  // The PREPARE that was lost arrives now.
   let_through({1, 2});
   EXPECT_EQ(optimizer.step(context).number, 2u);
   for (const size_t owner : {1, 2}) {
@@ -242,7 +245,7 @@ TEST_F(StepCutOffTest, AnOnlyOwnerThatDoesNotSayInTimeIsDataLoss) {
   EXPECT_EQ(result.outcome, Outcome::kDataLoss) << result.status;
   EXPECT_THAT(text_of(result), HasSubstr("worker1"));
   ASSERT_TRUE(eventually([&] { return loss->lost == 2; }));
-  // It still goes on.
+  // The step is still in progress.
   expect_not_applied(optimizer.step_async(context).wait(), absl::StatusCode::kFailedPrecondition,
                      "under way");
   let_through({1});
@@ -254,7 +257,7 @@ TEST_F(StepCutOffTest, AnOnlyOwnerThatDoesNotSayInTimeIsDataLoss) {
   EXPECT_EQ(next.number, 2u);
 }
 
-// The caller has given up waiting, but not its decision.
+// The caller has stopped waiting, but the step is still to be decided.
 TEST_F(StepCutOffTest, AnAnswerThatComesAfterTheStepsTimeStillDecidesIt) {
   const Models models({world_[kCaller].id(), world_[2].id()});
   Sgd optimizer(models.sets, SGDOptions(kRate), {.shared_name = kShared});

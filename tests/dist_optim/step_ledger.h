@@ -1,4 +1,6 @@
 // An owner whose parameters are the ledger of its steps, for tests of what survives a crash.
+//
+// Thread safety: none.
 #pragma once
 
 #include <filesystem>
@@ -19,7 +21,7 @@ namespace weft::testing {
 
 constexpr int64_t kLedger = 64;
 
-// Step n of plain SGD with rate 1 adds 1 to place n, so the parameter says how often each was
+// Step n of plain SGD with rate 1 adds 1 to element n. So element n says how often step n was
 // applied.
 inline at::Tensor ledger_gradient(uint64_t number, int64_t size = kLedger) {
   at::Tensor gradient = at::zeros({size}, at::kDouble);
@@ -38,14 +40,14 @@ inline std::vector<int> times_applied(const ParameterSet& set) {
   }
   return times;
 }
-// Each of the steps 1 to `last` once, and no other.
+// The ledger after each of the steps 1 to `last` was applied once, and no other.
 inline std::vector<int> once_up_to(uint64_t last) {
   std::vector<int> times(kLedger - 1, 0);
   for (uint64_t n = 0; n < last; ++n) times[n] = 1;
   return times;
 }
 
-// A folder that is gone at the end; in memory where there is room for that.
+// A folder that this object makes and removes. It is in /dev/shm if there is one.
 class ScratchFolder {
  public:
   ScratchFolder() {
@@ -63,8 +65,8 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-// One life of an owner with a checkpointer, stepped from here without workers. The line is
-// "adam@trainer", its optimizer the one of this incarnation.
+// One incarnation of an owner with a checkpointer, stepped from the test without workers. Its step
+// sequence is "adam@trainer", and this incarnation has one optimizer.
 class LedgerOwner {
  public:
   explicit LedgerOwner(CheckpointerOptions options, int64_t size = kLedger,
@@ -80,7 +82,7 @@ class LedgerOwner {
     standing_ = *stepper_->join(id(0).optimizer, "adam@trainer");
   }
 
-  // What became of the step's durability.
+  // Prepares and commits the step, and returns how durable it is.
   dist_optim_internal::StepDurable step(uint64_t number) { return step_async(number).wait(); }
   Future<dist_optim_internal::StepDurable> step_async(uint64_t number) {
     EXPECT_EQ(prepare(number), absl::OkStatus());

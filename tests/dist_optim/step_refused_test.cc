@@ -1,5 +1,6 @@
 // A step that is refused: the caller asks for nonsense, or an owner cannot take part in the step.
-// It changes nothing anywhere, or names the owners that it has changed.
+//
+// The step changes nothing anywhere, or its error names the owners that it has changed.
 #include <limits>
 #include <memory>
 #include <stdexcept>
@@ -104,7 +105,7 @@ TEST_F(StepRefusedTest, HogwildRefusesToClip) {
   for (const size_t owner : {1, 2}) EXPECT_EQ(steps_applied(owner), 1) << owner;
 }
 
-// One set: nothing is asked of the owner before the first step.
+// There is one set, so the owner is not asked anything before the first step.
 TEST_F(StepRefusedTest, AnOwnerThatRefusesTheOptionsSaysSoAtTheFirstStep) {
   const Models models({world_.id(1)});
   Sgd optimizer(models.sets, SGDOptions(kRate).momentum(-1));
@@ -118,7 +119,7 @@ TEST_F(StepRefusedTest, AnOwnerThatRefusesTheOptionsSaysSoAtTheFirstStep) {
 TEST_F(StepRefusedTest, GroupsUnlikeThoseOfTheSharedNameAreRefused) {
   const Models models({world_.id(1)});
   Sgd first(models.sets, SGDOptions(kRate), {.shared_name = kShared});
-  (void)first.state_dict();  // it is there
+  (void)first.state_dict();  // returns when the shard exists
   const weft::OptimizerSettings settings = weft::settings_of(SGDOptions(kRate));
   const std::vector<weft::ParameterGroup> groups{
       {.sets = models.sets, .names = {"weight"}, .settings = settings},
@@ -158,7 +159,7 @@ TEST_F(StepRefusedTest, AGradientThatDoesNotFitIsRefusedOnEveryOwner) {
   for (const size_t owner : {1, 2}) EXPECT_EQ(steps_applied(owner), 1) << owner;
 }
 
-// With momentum and weight decay a gradient of zeros would change them.
+// With momentum and weight decay, a gradient of zeros would change the parameters.
 TEST_F(StepRefusedTest, AContextWithoutACommittedPassChangesNothing) {
   const Models models(owners());
   Sgd optimizer(models.sets, SGDOptions(kRate).momentum(0.9).weight_decay(0.1));
@@ -216,7 +217,7 @@ TEST_F(StepRefusedTest, AnOwnerThatTheLossDoesNotReachKeepsItsValues) {
 TEST_F(StepRefusedTest, HogwildListsWhoAppliedAndWhoDidNot) {
   const Models models(owners());
   Sgd locked({models.sets[1]}, SGDOptions(kRate));
-  (void)locked.state_dict();  // it is there: owner 2 refuses the mode
+  (void)locked.state_dict();  // the shard exists now: owner 2 refuses the mode
   Sgd hogwild(models.sets, SGDOptions(kRate), {.mode = UpdateMode::kHogwild});
   Context context;
   context.backward({models.loss()});

@@ -1,6 +1,10 @@
-// A world of owners and callers of optimizer steps on one seed: they die at any point, or are
-// declared dead and live on until they hear of it; they are started again; messages arrive in any
-// order and some twice.
+// Runs owners and callers of optimizer steps under one seed.
+//
+// Workers die at any point, or are declared dead and go on until they hear of it. Owners are
+// started again. Messages arrive in any order, and some arrive twice. When nothing can happen any
+// more, run() checks that the surviving owners and the callers' results agree.
+//
+// Thread safety: none.
 #pragma once
 
 #include <functional>
@@ -58,7 +62,7 @@ class StepWorld {
   static Key key(const StepId& step) { return {step.optimizer, step.number}; }
 
   struct Incarnation {
-    StepOwnerCore core;  // of owners
+    StepOwnerCore core;  // used on owners
     std::map<Key, int> applied;
     std::map<Key, double> clips;
     std::map<std::string, uint64_t> checkpoint;
@@ -68,15 +72,15 @@ class StepWorld {
   struct Optimizer {
     std::vector<WorkerId> owners;
     std::unique_ptr<StepCallerCore> core;
-    bool waits = false;  // for its on_late
+    bool waits = false;  // true: on_late may come
     std::vector<std::pair<uint64_t, StepResult>> results;
   };
-  // A call; or, `fail` empty, a message that nobody answers.
+  // A call. If `fail` does nothing, it is a question whose failure the core learns elsewhere.
   struct Call {
     WorkerId from, to;
-    std::function<std::function<void()>()> run;  // there; what its answer does at the caller
-    std::function<void()> fail;                  // the receiver is dead
-    std::function<void()> answer = {};           // under way back
+    std::function<std::function<void()>()> run;  // at the receiver; returns the caller's part
+    std::function<void()> fail;                  // called if the receiver is dead
+    std::function<void()> answer = {};           // set while the answer is on its way back
     bool over = false;
   };
 
@@ -107,7 +111,7 @@ class StepWorld {
     const bool back = static_cast<bool>(one->answer);
     const WorkerId receiver = back ? one->from : one->to;
     if (!back && incarnation(receiver).knows_dead.contains(one->from)) {
-      wire_.erase(wire_.begin() + place_on_wire);  // from one that was declared dead and lives
+      wire_.erase(wire_.begin() + place_on_wire);  // the sender was declared dead but still runs
       return;
     }
     if (!alive(receiver)) {
@@ -121,7 +125,7 @@ class StepWorld {
       one->answer();
       return;
     }
-    if (repeats_ && draw(8) == 0) (void)one->run();  // and it arrives again
+    if (repeats_ && draw(8) == 0) (void)one->run();  // the call arrives twice
     one->answer = one->run();
   }
 
@@ -193,7 +197,7 @@ class StepWorld {
       }
       others_[{owner, options.optimizer}] = others;
       incarnation(owner).core.meet(options.optimizer, others);
-      // Its caller knew of these deaths when it introduced them.
+      // The caller knew of these deaths when it introduced the owners to each other.
       OwnerActions actions;
       for (const WorkerId dead : incarnation(owner).knows_dead) {
         incarnation(owner).core.on_worker_dead(options.optimizer, dead, actions);
@@ -217,7 +221,7 @@ class StepWorld {
     make(from, to, event, with_ran(absl::UnavailableError("dead"), Ran::kMaybe));
   }
 
-  // `run(core, out)` at the owner; its result goes to `take(caller core, result, out)`.
+  // Runs `run(core, out)` at the owner, and passes its result to `take(caller core, result, out)`.
   template <class R, class Run, class Take>
   void exchange(size_t caller, size_t owner, Run run, Take take) {
     send(caller, owner, [&](WorkerId from, WorkerId to, auto event, absl::Status dead) {
@@ -268,7 +272,7 @@ class StepWorld {
               core.on_prepared(i, r, out);
             });
       } else if (const auto* finish = std::get_if<step::Finish>(&action)) {
-        const bool lost = draw(10) == 0;  // its answer: a deadline
+        const bool lost = draw(10) == 0;  // the answer is lost: a deadline
         exchange<StepSummary>(
             caller, finish->owner,
             [step, refuse = draw(20) == 0, norm2 = finish->others_norm2](
@@ -316,7 +320,7 @@ class StepWorld {
       } else if (const auto* tell = std::get_if<step::Tell>(&action)) {
         ++steps_told;
         losses += tell->result.outcome == StepResult::Outcome::kDataLoss ? 1 : 0;
-        // What one that was declared dead is told does not count.
+        // A caller that was declared dead may be told anything, so its result does not count.
         if (!dead_.contains(step.optimizer.creator)) {
           optimizer->results.emplace_back(step.number, tell->result);
         }
@@ -335,8 +339,8 @@ class StepWorld {
     carry_out(caller, current_[caller], std::move(out));
   }
 
-  // The program has heard of the loss: it goes back to what all owners have, those that are ahead
-  // with what it saved itself.
+  // The program has heard of a loss. It goes back to the step that all owners have; owners that are
+  // ahead get what the program itself saved.
   void resume(size_t caller) {
     Optimizer& optimizer = *current_[caller];
     const std::string line = absl::StrCat("line", caller);
@@ -382,7 +386,7 @@ class StepWorld {
       if (steps_left_[caller] == 0 || optimizer.core->stepping()) continue;
       possible.push_back([this, caller] { begin(caller); });
       possible.push_back([this, caller] { resume(caller); });
-      for (size_t i = 0; i < owners_; ++i) {  // an owner was started again: a new optimizer
+      for (size_t i = 0; i < owners_; ++i) {  // an owner was started again: make a new optimizer
         if (optimizer.owners[i] == now(i)) continue;
         possible.push_back([this, caller] { make_optimizer(caller); });
         break;
@@ -411,11 +415,13 @@ class StepWorld {
   void kill(WorkerId victim) {
     if (!dead_.insert(victim).second) return;
     --deaths_;
-    // Else the others are wrong, and it goes on until it hears of it.
+    // With `errors_`, half of the victims are declared dead wrongly, and go on until they hear of
+    // it.
     if (!errors_ || draw(2) == 0) incarnation(victim).alive = false;
   }
 
-  // The caller of a step, or an owner that has applied it, while another owner is still undecided.
+  // Kills the caller of a step, or an owner that has applied it, while another owner is still
+  // undecided.
   bool kill_who_knows_most() {
     for (const auto& [undecided, its_incarnation] : incarnations_) {
       if (!its_incarnation.alive) continue;
@@ -442,7 +448,7 @@ class StepWorld {
     incarnation(now(index)).core.restore(saved, out);
   }
 
-  // ---- the promise
+  // ---- the checks
 
   void check() {
     for (const auto& optimizer : all_) {

@@ -1,4 +1,4 @@
-// Pictures that a few steps learn, for tests of the job.
+// Pictures that a model learns in a few steps, for tests of the job.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Writes a data set as the files that the examples read, for tests that choose its pictures.
+// Writes a data set as files that the examples read, for tests with pictures of their own.
 //
 // Thread safety: free functions. Errors: a failure of the test.
 #pragma once

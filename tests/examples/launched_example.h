@@ -1,6 +1,7 @@
-// An example's program as several processes: under weft_launch, and under torchrun where it is.
+// Runs the program of an example as several processes, under weft_launch and, if installed,
+// torchrun.
 //
-// Thread safety: free functions. Blocking: until the processes have ended.
+// Thread safety: free functions. Blocking: until the processes have exited.
 #pragma once
 
 #include <filesystem>
@@ -16,7 +17,7 @@ inline constexpr const char* kNoTorchrun = "torchrun is not there: tools/oracles
 
 inline bool has_torchrun() { return std::filesystem::exists(kTorchrun); }
 
-// The output of all ranks, without their numbers in front.
+// Returns the output of all ranks, without rank numbers in front.
 inline Outcome launch_example(const std::string& program, int ranks, const std::string& options) {
   return run_command(absl::StrCat(WEFT_BUILD_DIR, "/worker/weft_launch --no-prefix -n ", ranks,
                                   " -- ", program, " ", options, " 2>&1"));

@@ -1,4 +1,4 @@
-// What the fuzz targets share: how an input is taken apart, and how a finding is made.
+// Helpers that all fuzz targets share: reading an input piece by piece, and reporting a finding.
 //
 // Thread safety: none; one input at a time.
 #pragma once
@@ -14,17 +14,16 @@
 
 namespace weft::fuzz {
 
-// Says what is wrong and aborts: libFuzzer keeps the input, the replay fails.
+// Prints what is wrong and aborts. libFuzzer then keeps the input, and the replay fails.
 [[noreturn]] void finding(std::string_view what);
 
 inline void require(bool holds, std::string_view what) {
   if (!holds) finding(what);
 }
-// What a decoder says of bad input: an error with a reason.
+// Requires that a refusal is an error with a message.
 void require_refusal(const absl::Status& status);
 
-// Takes an input apart from its front; what is missing counts as zeros, so every input means
-// something.
+// Reads an input from its front. Missing bytes count as zeros, so every input is valid.
 class Bytes {
  public:
   Bytes(const uint8_t* data, size_t size) : text_(reinterpret_cast<const char*>(data), size) {}
@@ -41,14 +40,14 @@ class Bytes {
     return value;
   }
   bool flag() { return (number<uint8_t>() & 1) != 0; }
-  // One byte's worth: 0 to limit - 1, limit at most 256.
+  // Takes one byte and returns 0 to limit - 1. `limit` is at most 256.
   size_t below(size_t limit) { return number<uint8_t>() % limit; }
   std::string_view take(size_t size) {
     const std::string_view taken = text_.substr(0, size);
     text_.remove_prefix(taken.size());
     return taken;
   }
-  // u16 size, then so many bytes.
+  // A u16 size and then that many bytes.
   std::string_view chunk() { return take(number<uint16_t>()); }
   std::string_view rest() { return take(text_.size()); }
 

@@ -1,4 +1,5 @@
-// Writes the first inputs of the fuzz targets, made by the code that writes what they read:
+// Writes the seeds of the fuzz targets. It makes them with the encoders whose output the targets
+// read:
 //
 //   weft_fuzz_seeds tests/fuzz/corpus
 #include <filesystem>
@@ -39,7 +40,7 @@ std::string number(T value) {
 std::string chunk(const std::string& text) {
   return number(static_cast<uint16_t>(text.size())) + text;
 }
-// The same, ending too early.
+// The same text, cut short.
 std::string cut(const std::string& text) { return text.substr(0, text.size() * 2 / 3); }
 
 // ---- frames
@@ -261,7 +262,7 @@ void add_messages(std::map<std::string, Seeds>& all) {
       {"bad", "RANK=5\nWORLD_SIZE=4\nMASTER_ADDR=\nMASTER_PORT=99999"}};
 }
 
-// ---- typed values: a type's number, then what its codec writes
+// ---- typed values: the number of a type, then the bytes of its codec
 
 void add_values(std::map<std::string, Seeds>& all) {
   const auto text = [](const std::string& s) { return number(uint64_t{s.size()}) + s; };

@@ -1,4 +1,4 @@
-// A file that lives in memory and has a path as long as this object lives.
+// A file in memory. Its path is valid as long as this object lives.
 //
 // Thread safety: none.
 #pragma once

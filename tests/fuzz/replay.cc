@@ -1,4 +1,4 @@
-// Runs a fuzz target over files instead of libFuzzer's inventions:
+// Runs a fuzz target over files, without libFuzzer:
 //
 //   frame_codec_fuzz tests/fuzz/corpus/frame_codec FILE...
 #include <algorithm>

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The programs of docs/guides: takes them out, and compares what they print with what the guide says.
+"""Extracts the programs of docs/guides, and compares their output with the text of the guide.
 
     guide.py extract GUIDE.md FILE.cc
     guide.py run GUIDE.md COMMAND...
 
-A guide's program is its first block of ```cpp; what it prints is the block of ```text that follows.
+The program of a guide is its first block of ```cpp. Its output is the next block of ```text.
 """
 import pathlib
 import re

@@ -1,4 +1,4 @@
-# Run by CTest, see CMakeLists.txt beside this. Any step that fails fails the test.
+# CTest runs this script (CMakeLists.txt in this folder). If a step fails, the test fails.
 function(step)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()

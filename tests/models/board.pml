@@ -1,15 +1,15 @@
 /* Shows that ranks of one host read each other's slots whole, and that no wake-up is lost.
  *
  * The protocol is that of docs/same_host_collectives.md, "The board", as comm/internal has it: NR
- * ranks run OPS operations through SLOTS slots each. A rank fills its slot, moves `published`, rings
- * the others, waits for all, reads their slots, moves `consumed` and rings again. Whoever waits looks,
- * says that it sleeps, looks once more, and sleeps in the kernel, which compares the wake-up word's number
- * once more (shm/wait_word.h). Nothing ends a sleep here but a ring. Only after a death does the tick
- * end sleeps, as in the code it always may.
+ * ranks run OPS operations through SLOTS slots each. A rank fills its slot, moves `published`,
+ * wakes the others, waits for all, reads their slots, moves `consumed` and wakes the others again.
+ * A waiting rank looks, announces that it sleeps, looks once more, and sleeps in the kernel. The
+ * kernel compares the number in the wake-up word once more (shm/wait_word.h). Here only a wake-up
+ * ends a sleep. Only after a death does the tick end sleeps, as in the code it always may.
  *
- * Memory: what a rank writes to its slot lies in its store buffer until the memory takes it, at any time.
- * A sequentially consistent store waits until the buffer is empty. The mutants RELAXED and RELEASE
- * are weaker stores of a counter.
+ * Memory: a write of a rank to its slot stays in its store buffer until the memory takes it, at any
+ * time. A sequentially consistent store waits until the buffer is empty. The mutants RELAXED and
+ * RELEASE are weaker stores of a counter.
  *
  * DEATHS ranks may die (of two), between any two steps that others can tell apart.
  * The mutants are the names below that the text only #ifdefs.
@@ -29,17 +29,17 @@
 
 /* Never true: they name the broken promise in Spin's report. */
 bit WHOLE_SLOT; /* a slot that is read holds the operation that it is read for */
-bit WOKEN;      /* once a rank has moved and rung, no other one sleeps for what has come */
-bit ENDS;       /* after a death every other rank ends */
-bit LEFT_FIRST; /* no rank fails over one that has done its part before it died */
+bit WOKEN;      /* once a rank has moved and woken the others, no rank sleeps for what has come */
+bit ENDS;       /* after a death every other rank completes or fails */
+bit LEFT_FIRST; /* no rank fails because of one that had done its part before it died */
 
 byte slot[NR * SLOTS];  /* the operation in it, plus 1 */
 byte published[NR];
 byte consumed[NR];
 byte word[NR];          /* the wake-up word: its number, */
-byte sleepers[NR];      /* and how many say that they sleep there */
+byte sleepers[NR];      /* and how many ranks announce that they sleep there */
 bit asleep[NR];         /* in the kernel */
-byte for_published[NR]; /* ghost: what it waits for, 0: nothing */
+byte for_published[NR]; /* ghost: what it waits for; 0: nothing */
 byte for_consumed[NR];
 
 byte data[NR];          /* store buffer: for the slot, 0: nothing */
@@ -53,7 +53,7 @@ byte deaths = DEATHS;
 #define LAST(r) (((r) + NR - 1) % NR)
 #define SLOT(r, n) slot[(r) * SLOTS + (n) % SLOTS]
 
-/* What the buffer holds for the slot. */
+/* Writes the slot from the store buffer. */
 inline flush(r) {
   if
   :: data[r] > 0 -> SLOT(r, data[r] - 1) = data[r]; data[r] = 0
@@ -93,7 +93,7 @@ inline ring() {
   ring_one(LAST(me))
 #endif
 }
-/* Of two ranks each waits for the other alone. */
+/* With two ranks, each waits for the other one only. */
 inline check_woken() {
 #if NR == 2
   assert(WOKEN || !asleep[NEXT(me)] ||
@@ -130,7 +130,7 @@ inline publish() {
   check_woken()
 }
 
-/* An operation ends when all have come to `goal`. */
+/* An operation completes when all have come to `goal`. */
 #if NR > 2
 #define ALL(which, goal) (which[NEXT(me)] >= (goal) && which[LAST(me)] >= (goal))
 #else
@@ -179,7 +179,7 @@ inline wait(which, goal, ghost) {
      asleep[me] = 0;
      sleepers[me]--;
 #if DEATHS > 0
-     /* The check: what has come, who is dead, and once more what has come. */
+     /* The check: what has come, which ranks are dead, and once more what has come. */
      come = ALL(which, goal);
      if
      :: !come && dead[NEXT(me)] ->
@@ -233,7 +233,7 @@ over:
   ended[me] = 1
 }
 
-/* Nobody can go on. */
+/* No rank can go on. */
 active proctype watchdog() {
 end:
   timeout ->

@@ -170,7 +170,7 @@ RUNS = [
         'TWO_DEATHS TIMEOUTS=0 REFUSALS=0', breaks='ALL_OR_NONE', full=FULL),
     Run('limit closed: who counts a dead owner asks again', STEP,
         'TWO_DEATHS ASKS_AGAIN TIMEOUTS=0 REFUSALS=0', full=FULL),
-    # ---- Shared memory: publish, ring, sleep ----
+    # ---- Shared memory: publish, wake, sleep ----
     Run('2 ranks, 3 operations, 1 slot', BOARD, ''),
     Run('2 ranks, 5 operations, 2 slots', BOARD, 'OPS=5 SLOTS=2'),
     Run('3 ranks, 1 operation', BOARD, 'NR=3 OPS=1', full=FULL),
@@ -235,7 +235,7 @@ class Verifiers:
         if not os.path.exists(os.path.join(folder, 'pan.c')):
             raise Failure('spin: ' + said.strip())
         flags = ['-DNFAIR=3'] if run.claim else ['-DSAFETY']
-        # Where the search is short, the compiler is what takes the time.
+        # If the search is short, the compiler takes most of the time.
         level = '-O1' if (run.full or run.large) and not run.breaks else '-O0'
         said = call([*self.cc, level, '-w', f'-DMEMLIM={MEMORY_MB}', *flags, '-o', 'pan', 'pan.c'],
                     folder)
@@ -246,7 +246,7 @@ class Verifiers:
 
 
 def search(run, folder):
-    # A small table of states for small searches: it is cleared first.
+    # A small search gets a small table of states, because the table is cleared first.
     command = ['./pan', f'-m{run.depth}', '-w24' if run.full or run.large else '-w20']
     if run.claim:
         command += ['-a', '-f', '-N', run.claim]

@@ -1,9 +1,12 @@
-/* Shows that each chunk of a sum in arenas is added up once, and only in tensors that may be written.
+/* Shows that each chunk of a sum in arenas is added up once, and only in tensors that may be
+ * written.
  *
- * The protocol is that of docs/same_host_collectives.md, "In arenas": NR ranks, each with a share of
- * CHUNKS chunks, run OPS operations. A rank sets its claims to the operation's number and zero, then
- * publishes; it claims chunks of its own share and then of the others', adds each up into the
- * tensors of all, moves `turned`, and has its tensor back when all have. How ranks sleep is board.pml's.
+ * The protocol is that of docs/same_host_collectives.md, "In arenas": NR ranks, each with a part of
+ * CHUNKS chunks, run OPS operations. A rank sets its claims to the operation's number and zero, and
+ * then publishes. It claims chunks of its own part and then of the others', adds each up into the
+ * tensors of all, and moves `turned`. It has its tensor back when all have moved `turned`.
+ * board.pml models how ranks sleep.
+ *
  * The mutants are the names below that the text only #ifdefs.
  */
 #ifndef NR
@@ -21,7 +24,7 @@
 
 /* Never true: they name the broken promise in Spin's report. */
 bit ADDED_ONCE;   /* no chunk is added up twice: the second sum would add up sums */
-bit ALL_ADDED;    /* an operation that ends is complete */
+bit ALL_ADDED;    /* an operation that completes is whole */
 bit LENT;         /* a tensor is written by others only while its rank waits in that operation */
 bit OWN_NUMBER;   /* claims count the operation that they are read for */
 
@@ -48,7 +51,7 @@ inline set_claims() {
   }
 }
 
-/* Into `number` and `chunk`. */
+/* Sets `number` and `chunk`. */
 inline claim() {
 #ifdef NO_CLAIM
   number = n;

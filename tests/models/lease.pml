@@ -1,16 +1,23 @@
-/* Shows that who trusts a peer is not suspected by it, and that a group has one order of deaths.
+/* Shows that a peer does not suspect a holder whose lease is valid, and that a group has one order
+ * of deaths.
  *
- * Two models of docs/membership.md in one file.
- * TIMED: one pair and its lease, the holder that trusts and the granter that may suspect it. Clocks
- * tick (one tick is an `interval`, 200 ms; with FINE half of one), one of the two up to 10 % faster or
- * slower than the other; the granter stops and goes on; heartbeats and answers are late or lost, each way
- * by itself, or never sent, as by a holder that is stopped. S6: while the holder trusts, the granter
- * has not suspected it. The newest heartbeat and answer on their way stand for all: more of them, and the
- * granter's own, would only delay a suspicion. RELIABLE: the holder sends heartbeats and nothing is late or
- * lost; then the granter, which is stopped at any time for any time, does not suspect it.
- * Else: N workers, the store's list, posts, cuts, fencing; time is left out, a live worker may be
- * suspected WRONG times. STORE_LATE: so often the store answers too late. STORE_LOST: it is lost at
- * any time.
+ * This file has two models of docs/membership.md.
+ *
+ * TIMED: one pair and its lease. The holder relies on the lease; the granter may suspect the
+ * holder. Clocks tick: one tick is a heartbeat interval, 200 ms, or half of one with FINE. One of
+ * the two clocks is up to 10 % faster or slower than the other. The granter stops and goes on.
+ * Heartbeats and answers are late or lost, each direction by itself. They may also never be sent,
+ * as by a holder that is stopped.
+ *
+ * S6: while the holder's lease is valid, the granter has not suspected it. The model keeps only the
+ * newest heartbeat and the newest answer in flight. More of them, and the granter's own heartbeats,
+ * would only delay a suspicion. RELIABLE: the holder sends heartbeats, and nothing is late or lost.
+ * Then the granter, which is stopped at any time for any time, does not suspect it.
+ *
+ * Without TIMED: N workers, the store's list, posts, cuts and fencing. Time is left out; a live
+ * worker may be suspected WRONG times. STORE_LATE: the store answers too late this many times.
+ * STORE_LOST: the store is lost at any time.
+ *
  * The mutants are the names below that the text only #ifdefs.
  */
 #define HAS(set, w) (((set) >> (w)) & 1)
@@ -34,19 +41,19 @@ bit S6, JUDGES_AWAKE, ONE_ORDER, NOT_BOTH, NOT_REVISED;
 #define TRUST (7 * TICKS)
 #endif
 #ifndef DRIFT
-#define DRIFT 10  /* ticks from one that worker 0's clock adds or leaves out to the next */
+#define DRIFT 10  /* ticks between two that worker 0's clock adds or leaves out */
 #endif
 #define NEVER 255
 
-byte heartbeat = NEVER;    /* age of the holder's heartbeat on its way */
-byte answer = NEVER;  /* age of the heartbeat whose answer is on its way back */
-byte since = TRUST;   /* age of the newest answered heartbeat: trust ends at TRUST */
-byte silence;         /* since the granter heard anything, as far as it was awake */
+byte heartbeat = NEVER;    /* age of the holder's heartbeat in flight */
+byte answer = NEVER;  /* age of the heartbeat whose answer is in flight */
+byte since = TRUST;   /* age of the newest answered heartbeat: the lease is valid until TRUST */
+byte silence;         /* since the granter heard anything, without the time in which it was asleep */
 byte slept;
-bit asleep;           /* the granter */
-bit suspects;         /* so does the granter */
+bit asleep;           /* the granter is asleep */
+bit suspects;         /* the granter suspects the holder */
 bit holder_drifts;    /* else the granter's clock does */
-byte steady = DRIFT;  /* ticks since it last added or left out one */
+byte steady = DRIFT;  /* ticks since the clock last added or left out one */
 
 #define HOLDS_S6 assert(S6 || !suspects || since >= TRUST)
 #ifdef JUDGES_ASLEEP
@@ -70,7 +77,8 @@ inline pass_granters_time() {
   :: else
   fi
 }
-/* Nothing waits longer than one tick for who is awake; who wakes reads before it stops again. */
+/* For a worker that is awake, nothing waits longer than one tick. A worker that wakes reads
+ * before it stops again. */
 #ifdef RELIABLE
 #define DELIVERED (asleep || heartbeat == NEVER)
 #else
@@ -133,7 +141,7 @@ end:
   :: atomic { !asleep && !suspects && silence >= PATIENCE ->
               suspects = 1;
 #ifdef RELIABLE
-              assert(JUDGES_AWAKE);  /* for its peer is there and heard */
+              assert(JUDGES_AWAKE);  /* its peer is alive and heard */
 #endif
               HOLDS_S6 }
   :: atomic { !asleep && !suspects && HAS_READ -> asleep = 1; slept = 0 }
@@ -170,20 +178,20 @@ bit store = 1;
 byte crashed;     /* sets of workers */
 byte fenced;
 byte gone[N];     /* peers that are gone at this worker */
-byte told[N];     /* ghost: of these by a death record */
-byte cut[N];      /* whom this worker's frames do not reach */
-byte post[N];     /* death records on their way to this worker, as bits N * from + subject would be too
-                     many: who sent it does not matter, but for its loss */
+byte told[N];     /* ghost: of these, the ones with a death record */
+byte cut[N];      /* workers that this worker's frames do not reach */
+byte post[N];     /* death records in flight to this worker. Bits N * from + subject
+                     would be too many: the sender matters only if the post is lost */
 byte read[N];     /* how much of the list it has read */
-byte asks[N];     /* about whom it asks the store */
+byte asks[N];     /* the worker about which it asks the store */
 bit may_append[N];  /* it has seen the end of the list at read[] */
-byte late[N];     /* about whom an append is on its way that its sender waits for no longer */
+byte late[N];     /* the worker about which an append is in flight that its sender has given up */
 byte late_at[N];
 byte crashes;
 byte wrong;
 byte cuts;
 byte slow;        /* how often the store will answer too late */
-bit near = 1;     /* workers 0 and 2 have interest in each other; others always */
+bit near = 1;     /* workers 0 and 2 have shared state; the others always have */
 
 #define LIVES(w) (!HAS(crashed, w) && !HAS(fenced, w))
 #define INTEREST(a, b) (a != b && (near || a + b != 2))
@@ -191,7 +199,7 @@ bit near = 1;     /* workers 0 and 2 have interest in each other; others always 
 
 hidden byte i;
 
-/* What a worker reads, writes or is told. Its own life: it fences itself. */
+/* A worker reads, writes or is told a death record. If it is its own, it fences itself. */
 inline learn(w, x) {
   if
   :: x == w ->
@@ -203,7 +211,7 @@ inline learn(w, x) {
   :: else -> gone[w] = gone[w] | BIT(x); told[w] = told[w] | BIT(x)
   fi
 }
-/* Death records that it has read and whose writer is dead, and its own: to every other live worker. */
+/* Tells every other live worker: of its own records, and of those whose writer is dead. */
 inline announce(w, x) {
   i = 0;
   do
@@ -212,8 +220,8 @@ inline announce(w, x) {
   od
 }
 inline append(w, x) {
-  assert(ONE_ORDER || !LISTED(x));      /* a death is in the list once */
-  assert(NOT_BOTH || !LISTED(w));       /* and not by one that stands there already */
+  assert(ONE_ORDER || !LISTED(x));      /* the list names a dead worker once */
+  assert(NOT_BOTH || !LISTED(w));       /* and no worker writes that the list already names */
   subject[filled] = x;
   writer[filled] = w;
   filled++
@@ -224,7 +232,7 @@ inline append(w, x) {
 #else
 #define REFUSES(x, w) HAS(gone[x], w)
 #endif
-/* What would close STORE_LATE: who had no answer asks again once the store gives any. */
+/* This closes STORE_LATE: a worker without an answer asks again once the store answers. */
 #ifdef ASKS_AGAIN
 #define ASKS_LATER(w, x) \
   :: d_step { LIVES(w) && asks[w] == NOBODY && HAS(gone[w], x) && !HAS(told[w], x) && store && slow == 0 -> \
@@ -263,7 +271,7 @@ end:
   :: d_step { LIVES(w) && asks[w] != NOBODY && store && read[w] < filled ->
               may_append[w] = 0;
               learn(w, subject[read[w]]);
-              /* Who reads a death record whose writer is dead as well posts it in its place. */
+              /* A worker that reads a record of a dead writer posts it in the writer's stead. */
               if
               :: HAS(gone[w], writer[read[w]]) && subject[read[w]] != w -> announce(w, subject[read[w]])
               :: else
@@ -272,13 +280,13 @@ end:
               read[w]++ }
   :: d_step { LIVES(w) && asks[w] != NOBODY && store && read[w] == filled && !may_append[w] ->
               may_append[w] = 1 }
-  /* Compare and append: the place that it saw free still is. */
+  /* Compare and append: the entry that it saw free is still free. */
   :: d_step { LIVES(w) && asks[w] != NOBODY && store && read[w] == filled && may_append[w] ->
               append(w, asks[w]);
               learn(w, asks[w]);
               read[w] = filled;
               announce(w, asks[w]);
-              /* Of what it read, the writer may be the one that is dead now. */
+              /* The writer of a record that it has read may be the worker that is dead now. */
               if
               :: filled > 1 && writer[0] == asks[w] && subject[0] != w -> announce(w, subject[0])
               :: else
@@ -297,7 +305,7 @@ end:
               may_append[w] = 0 }
 #endif
 #if defined(STORE_LOST) || STORE_LATE > 0
-  /* Unknown: its peer is gone for this worker alone. What it sent may still arrive. */
+  /* Unknown: the peer is gone for this worker only. The append that it sent may still arrive. */
   :: d_step { LIVES(w) && asks[w] != NOBODY && slow > 0 ->
               if :: store -> slow-- :: else fi;
               if :: may_append[w] -> late[w] = asks[w]; late_at[w] = read[w] :: else fi;
@@ -311,7 +319,7 @@ end:
 #define FATE(w) \
   :: d_step { crashes > 0 && LIVES(w) -> crashes--; crashed = crashed | BIT(w); asks[w] = NOBODY } \
   :: d_step { post[w] != 0 && crashed != 0 -> post[w] = 0 }  /* lost with their sender */ \
-  :: d_step { HAS(post[w], w) -> post[w] = post[w] & (255 - BIT(w)) }  /* nobody writes to the dead */ \
+  :: d_step { HAS(post[w], w) -> post[w] = post[w] & (255 - BIT(w)) }  /* nobody sends to the dead */ \
   :: d_step { cuts > 0 -> cuts--; cut[w] = cut[w] | BIT((w + 1) % N) } \
   :: d_step { cuts > 0 -> cuts--; cut[w] = cut[w] | BIT((w + 2) % N) } \
   :: d_step { cut[w] != 0 -> cut[w] = 0 } \
@@ -382,8 +390,8 @@ active proctype idle() {
   (w == x || !LIVES(w) || !LIVES(x) || !INTEREST(w, x) || HAS(gone[w], x) == HAS(gone[x], w))
 #define AGREED_ALL(w) EACH_PEER(AGREED, w)
 
-/* Who is in the list fences itself; who is dead is gone for all with interest; with the store, of two
-   that part one is dead; without it, they part both; questions end. */
+/* A worker in the list fences itself. A dead worker is gone for all that share state with it.
+ * With the store, of two that part one is dead; without it, both part. Questions get answers. */
 ltl fences { <> [] EACH(FENCED) }
 ltl known_dead { <> [] EACH(KNOWS_ALL) }
 ltl one_of_two { <> [] EACH(NOT_ASUNDER_ALL) }

@@ -1,20 +1,23 @@
 /* Shows that a remote value lives as long as a live user's confirmed fork, and not for ever.
  *
- * One RRef, its owner, NU users and NF forks; docs/rref_protocol.md, whose words the messages and
- * states bear. Each step of a process is one event of one worker's core: it reads only what that
- * worker knows, and sends. What all know (was, dead, failed) only assertions and the network read.
- * Here: the state, the network, deaths and the claims; rref_user.pml and rref_owner.pml: the two sides.
+ * One RRef, its owner, NU users and NF forks. The messages and states have the names of
+ * docs/rref_protocol.md. Each step of a process is one event of one worker's core: it reads only
+ * what that worker knows, and sends. Only assertions and the network read what all know (was, dead,
+ * failed). This file has the state, the network, deaths and the claims; rref_user.pml and
+ * rref_owner.pml have the two sides.
  *
- * The network: control messages are a soup. Without ONCE a sent message can be delivered at any
+ * The network: control messages are a set. Without ONCE a sent message can be delivered at any
  * later time, any number of times: loss, delay, reordering and repetition without bound. With ONCE
  * (for liveness) a message is delivered once, in any order, and REPEATS of them once more. Carriers
  * are read at most once; a failed one may be lost.
- * Deaths: a death record may come on any worker, crashed or (wrong expiry) alive; each other worker
- * hears of it at its own time, so does its subject, which is fenced then and acts until then.
  *
- * DEATHS, FAILS: how many death records, how many failed carriers and creations, at most.
- * BY_OWNER: the value is made by its owner, which lends forks and recalls them; else by remote().
+ * Deaths: any worker may be declared dead, crashed or (wrong expiry) alive. Each other worker hears
+ * of it at its own time. So does the worker itself, which is fenced then and acts until then.
+ *
+ * DEATHS, FAILS: the greatest number of death records, and of failed carriers and creations.
+ * BY_OWNER: the value is made by its owner, which issues forks and recalls them; else by remote().
  * FETCH: one call on the value, which waits there until the function has returned.
+ *
  * The mutants, each a way to break the protocol, are the names below that the text only #ifdefs.
  */
 #ifndef NF
@@ -63,7 +66,7 @@ short got[NF];  /* delivered: may be repeated */
 byte below_request[NF];  /* settled_below as sent */
 byte below_delete[NF];
 byte below_cancel[NF];
-byte settled[NU];        /* SETTLED on its way: a set of watermarks */
+byte settled[NU];        /* SETTLED in flight: a set of watermarks */
 
 /* Carriers: the creation call of fork 0, and the message that brings any other fork. */
 #define FLIGHT 1
@@ -72,10 +75,10 @@ byte settled[NU];        /* SETTLED on its way: a set of watermarks */
 #define LOST 4
 byte nf;
 byte carrier[NF];
-byte crt[NF];   /* its creator: who sent it */
-byte to[NF];    /* its holder: who gets it, or called remote() */
-byte par[NF];   /* its parent; none for a creation and for what the owner lends */
-bit failed[NF]; /* the sender was told so */
+byte crt[NF];   /* its creator, the sender */
+byte to[NF];    /* its holder: the receiver, or the caller of remote() */
+byte par[NF];   /* its parent; none for a creation and for a fork that the owner issues */
+bit failed[NF]; /* the sender was told that it failed */
 byte known;     /* users 0 .. known-1 have met the RRef: breaks their symmetry */
 
 /* A user's fork. */
@@ -108,12 +111,12 @@ byte refs;  /* how many are listed */
 bit recalled[NF];
 bit read_while_recalled[NF];
 byte mark[NU];  /* watermarks */
-bit was[NF];    /* ghost: the fork has ended at the owner */
+bit was[NF];    /* ghost: the fork no longer exists at the owner */
 
-/* Lives: sets of workers. */
+/* Which workers live: sets of workers. */
 byte crashed;
-byte dead;       /* the death records */
-byte heard[NW];  /* of whose death each worker has heard */
+byte dead;       /* the workers that are declared dead */
+byte heard[NW];  /* the deaths of which each worker has heard */
 byte deaths;
 byte fails;
 byte repeats;
@@ -167,7 +170,7 @@ inline post(kind, f, from, w) {
 #define TAKE(kind, f) skip
 #endif
 
-/* A reference leaves in its carrier; to whom: any worker but, from a user, itself. */
+/* A reference leaves in its carrier, to any worker; a user does not send to itself. */
 inline send_reference(from, parent, w) {
   crt[nf] = from;
   to[nf] = w;
@@ -189,8 +192,9 @@ inline send_reference(from, parent, w) {
 
 /* ---- Deaths and the network ---- */
 
-/* Crashes, death records, carriers that get lost, repeats. Without ONCE nobody must act, so a crash is a
- * worker that does not; with it, crashes and fences stop a worker, and a death record follows each crash. */
+/* Crashes, death records, carriers that get lost, repeats. Without ONCE nobody must act, so a
+ * crash is a worker that does not. With ONCE, crashes and fences stop a worker, and a death
+ * record follows each crash. */
 #define MAY_DIE(w) (deaths > 0 && UP(w) && !HAS(dead, w) && (w < known || w == OWNER))
 #define WRONG_EXPIRY(w) \
   :: d_step { MAY_DIE(w) -> deaths--; dead = dead | BIT(w) }
@@ -295,7 +299,7 @@ init {
   }
 }
 
-/* ---- Liveness, under weak fairness; each user drops what it holds in the end ---- */
+/* ---- Liveness, under weak fairness; in the end each user drops what it holds ---- */
 
 #define DEAD_OWNER HAS(crashed, OWNER)
 #define DEAD_HOLDER(f) (HAS(crashed, to[f]))
@@ -305,12 +309,12 @@ init {
   (f >= nf || \
    ((DEAD_HOLDER(f) || (st[f] != PENDING && st[f] != CANCELLING)) && (DEAD_ISSUER(f) || kid[f] == 0) && \
     (DEAD_OWNER || own[f] != PARKED) && (carrier[f] != FLIGHT || DEAD_HOLDER(f) || DEAD_OWNER)))
-/* Nothing is on its way to a live worker. */
+/* Nothing is in flight to a live worker. */
 #define STILL(f) \
   (f >= nf || \
    ((DEAD_OWNER || !(sent[f] & TO_OWNER)) && (DEAD_HOLDER(f) || DEAD_OWNER || !(sent[f] & TO_HOLDER)) && \
     (DEAD_ISSUER(f) || !(sent[f] & TO_ISSUER))))
-/* G9: nothing is remembered, but for a recall whose carrier never comes. */
+/* G9: nothing is remembered, except a recall whose carrier never comes. */
 #ifdef LOST_RECALL_COUNTS
 #define NEVER_COMES(f) false
 #else

@@ -35,7 +35,7 @@ inline add_tombstone(f) {
 #else
 #define SPARE_REFS 0
 #endif
-/* B4; S1 and S2 at the moment when the value goes. */
+/* B4. S1 and S2 are checked when the value is freed. */
 inline settle() {
   if
   :: CREATED && oh == 0 && refs <= SPARE_REFS && !WAITED_FOR ->
@@ -68,7 +68,7 @@ inline unlist(f) {
   refs--;
   settle()
 }
-/* What waits for a creation that never comes. */
+/* Refuses everything that waits for a creation that never comes. */
 inline refuse_placeholder() {
   i = 0;
   do
@@ -105,7 +105,7 @@ inline raise(w, limit) {
   :: else
   fi
 }
-/* S7: what comes from an ended life changes nothing. */
+/* S7: a message of a dead incarnation changes nothing. */
 #ifdef STALE_ACCEPTED
 #define FROM_THE_DEAD(w) false
 #else
@@ -349,7 +349,7 @@ end:
                  :: CREATED && ready -> fetch = DONE  /* S5: the state that answers is the live one */
                  :: CREATED && !ready -> fetch = WAITING
                  :: !CREATED && ENDED_RREF ->
-                    /* Who called had a confirmed fork, or the creation's. */
+                    /* The caller had a confirmed fork, or the creation's. */
                     assert(S5 || (fetch_by == 0 && failed[0]) || HAS(dead, to[fetch_by]) || HAS(dead, OWNER));
                     fetch = DONE
                  :: else -> fetch = WAITING

@@ -1,6 +1,6 @@
-/* The user's side of rref.pml, which includes it: forks of the value held, and forks on their way. */
+/* The user's side of rref.pml, which includes it: forks of the value that are held or in flight. */
 
-/* The watermark of u, into n; whoever asks sends it. */
+/* Sets n to the watermark of u, which u then sends. */
 inline settled_below(u) {
   n = 0;
   do :: n < nf && !(crt[n] == u && UNDECIDED(n)) -> n++ :: else -> break od;
@@ -34,7 +34,8 @@ inline announce_last(u) {
 #else
 #define UNCHECKED false
 #endif
-/* S4: whatever it believes, a parent that goes has no child that may still come to be listed. */
+/* S4: whatever it believes, a parent that is deleted has no child that may still come to be
+ * listed. */
 inline check_children(u, f) {
   i = 0;
   do
@@ -91,7 +92,7 @@ inline confirm(u, f) {
   fi;
   delete_if_done(u, f)
 }
-/* G2: something had to happen to the fork, or to one above it. */
+/* G2: something must have happened to the fork, or to one above it. */
 inline lose(u, f) {
   found = HAS(dead, OWNER) || HAS(dead, u);
   j = f;
@@ -106,7 +107,7 @@ inline lose(u, f) {
 inline user_read(u, f) {
   carrier[f] = READ;
   if
-  :: HAS(heard[u], crt[f]) || HAS(heard[u], OWNER)  /* its sender is dead, or its owner */
+  :: HAS(heard[u], crt[f]) || HAS(heard[u], OWNER)  /* its sender is dead, or its owner is */
   :: else ->
      if
      :: crt[f] == OWNER && withdrawn[f] -> withdrawn[f] = 0; assert(G2 || failed[f])
@@ -161,7 +162,7 @@ inline on_cancel_ack(u, f, registered) {
   :: else
   fi
 }
-/* What it has not read it never will. */
+/* It will never read what it has not read yet. */
 inline on_recall(u, f) {
   if
   :: HELD(f) -> post(RECALL_ACK_REGISTERED, f, u, OWNER)
@@ -197,7 +198,7 @@ inline user_peer_dead(u, w) {
 
 /* ---- Its process ---- */
 
-/* A child's issuer does not heed its holder once that is dead; the owner's word it always heeds. */
+/* The issuer of a child no longer listens to a dead holder. It always listens to the owner. */
 #define USER_EVENTS(f) \
   :: d_step { AT_HOLDER(f, u, FORK_ACCEPT) -> TAKE(FORK_ACCEPT, f); \
               if :: st[f] == PENDING || st[f] == CANCELLING -> confirm(u, f) :: else fi } \

@@ -1,17 +1,21 @@
 /* Shows that an optimizer's step is applied once by every owner that outlives it, or by none.
  *
  * Mode locked, as dist_optim/internal/optimizer_shard.h and distributed_optimizer.cc have it: one
- * step, its caller, K owners. LAST: owner 0 lives in the caller's process and owner 1 is the only
- * remote one: PREPARE and COMMIT are one message to it (FINISH), and a lost answer is asked for
- * (SETTLE). Else all are remote.
- * Calls are executed at most once, in any order; an answer is lost only with its sender's life, or
- * when the caller has waited TIMEOUTS times too long for a PREPARE or FINISH, which may run later.
- * What a dead caller sent may still run, also after its death is heard of. Any worker may be declared
- * dead, DEATHS of them, crashed or not (it goes on until it hears); each hears at its own time.
+ * step, its caller, K owners. LAST: owner 0 is in the caller's process, and owner 1 is the only
+ * remote one. PREPARE and COMMIT are one message to it (FINISH), and a lost answer is asked for
+ * (SETTLE). Without LAST all owners are remote.
  *
- * TWO_DEATHS shows what is not promised: the caller dies, then an owner that applied the step after
- * it has answered one of two others. ASKS_AGAIN is what would close it: who counts an owner as dead
- * asks the rest again, and who is asked heeds the dead no longer before it answers.
+ * Calls are executed at most once, in any order. An answer is lost only if its sender dies, or if
+ * the caller has waited too long for a PREPARE or FINISH, which may run later; this happens
+ * TIMEOUTS times. A call of a dead caller may still run, also after its death is known. DEATHS
+ * workers may be declared dead, crashed or not (then they go on until they hear it). Each worker
+ * hears it at its own time.
+ *
+ * TWO_DEATHS shows what is not promised: the caller dies, and then an owner that applied the step
+ * after it has answered one of two others. ASKS_AGAIN would close it: a worker that counts an owner
+ * as dead asks the rest again, and a worker that is asked no longer listens to the dead one before
+ * it answers.
+ *
  * The mutants are the names below that the text only #ifdefs.
  */
 #ifndef K
@@ -43,21 +47,21 @@ bit ALL_OR_NONE, APPLIED_ONCE, TRUE_OUTCOME;
 #define APPLIED 2
 #define ABORTED 3
 byte outcome[K];
-byte applied[K];  /* ghost: how often */
+byte applied[K];  /* ghost: how often it was applied */
 bit fence[K];     /* COMMIT is refused: the owners decide */
 bit resolves[K];  /* asks the others */
 
-/* Calls on their way, as sets of owners, and their answers. FINISH goes as prepare. */
+/* Calls in flight, as sets of owners, and their answers. FINISH counts as prepare. */
 byte prepare;
 byte commit;
 byte abort;
 byte settle;
 byte done;     /* the caller has the answer to its last call to that owner */
 byte refused;  /* and it was no */
-byte yes;      /* answers on their way */
+byte yes;      /* answers in flight */
 byte no;
 
-/* Questions: of the asker, to the other. */
+/* Questions: from the asker, to the other owner. */
 #define ASKED 1
 #define SAYS_NO 2
 #define SAYS_APPLIED 3
@@ -75,9 +79,9 @@ Questions question[K];
 byte phase;
 byte told;  /* by step(): UNKNOWN is nothing yet, PREPARED is DataLoss */
 
-byte dead;         /* sets of workers: the death records */
+byte dead;         /* sets of workers: those that are declared dead */
 byte crashed;
-byte heard[K + 1]; /* of whose death each has heard */
+byte heard[K + 1]; /* the deaths of which each has heard */
 byte deaths;
 byte timeouts;
 byte refusals;     /* how many owners will refuse a PREPARE */
@@ -182,7 +186,7 @@ inline on_abort(o) {
   :: else
   fi
 }
-/* Another owner asks, for the caller is dead. */
+/* Another owner asks, because the caller is dead. */
 inline on_question(o, from) {
   if
   :: outcome[o] == APPLIED -> question[from].to[o] = SAYS_APPLIED
@@ -235,7 +239,7 @@ inline caller_died(o) {
   :: else
   fi
 }
-/* What the dead one said and has not come is not heeded. */
+/* Answers of the dead owner that have not arrived no longer count. */
 inline owner_died(o, p) {
   heard[o] = heard[o] | BIT(p);
   if :: question[o].to[p] != 0 -> question[o].to[p] = COUNTED :: else fi;
@@ -268,7 +272,7 @@ inline owner_died(o, p) {
 #define KEPT(o) 0
 #endif
 
-/* The question tells of the dead that its asker does not count. */
+/* The question names the dead owners that its asker does not count. */
 #ifdef ASKS_AGAIN
 #define HEEDS(o, p) ((heard[p] & EVERYBODY & (255 - heard[o])) == 0)
 #else
@@ -380,7 +384,7 @@ end:
   :: d_step { RUNS(CALLER) && phase == COMMITTING && ALL_DONE && refused != 0 ->
               phase = ENDED; tell(DATA_LOSS) }
   :: d_step { RUNS(CALLER) && phase == ABORTING && ALL_DONE -> phase = ENDED; tell(ABORTED) }
-  /* The limit of step(): an owner has not answered. */
+  /* The time limit of step(): an owner has not answered. */
   :: d_step { RUNS(CALLER) && (phase == SETTLING || phase == COMMITTING) && told == UNKNOWN && timeouts > 0 ->
               timeouts--; tell(DATA_LOSS) }
   :: d_step { RUNS(CALLER) && phase == ABORTING && told == UNKNOWN && timeouts > 0 ->
@@ -388,9 +392,9 @@ end:
   od
 }
 
-/* Death records; the subject is crashed, or goes on until it hears. Owner 0 dies with a local caller.
- * Without LIVENESS nobody must act, so a crash is a worker that does not, and a loss a call that does
- * not arrive. */
+/* Death records. The worker has crashed, or goes on until it hears. Owner 0 dies with a local
+ * caller. Without LIVENESS nobody must act, so a crash is a worker that does not, and a loss is
+ * a call that does not arrive. */
 #ifdef LAST
 #define LIFE_OF(w) (w == CALLER || w == 0 -> BIT(CALLER) | BIT(0) : BIT(w))
 #else
@@ -457,7 +461,7 @@ active proctype idle() {
 #define ALL_DECIDED (DECIDED(0) && DECIDED(1))
 #endif
 
-/* No owner is left prepared, and step() says something while its caller lives. */
+/* No owner is left prepared, and step() returns while its caller lives. */
 ltl decided { <> [] ALL_DECIDED }
 ltl says { <> (told != UNKNOWN || HAS(crashed, CALLER)) }
 #endif

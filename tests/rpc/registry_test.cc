@@ -1,4 +1,4 @@
-// What is registered is found by peers and by pointers, and clashes are named before a job starts.
+// Peers and pointers find what is registered, and clashes are named before a job starts.
 #include "weft/rpc/registry.h"
 
 #include <ATen/ops/equal.h>
@@ -57,7 +57,7 @@ WEFT_REGISTER_CLASS(Server, weft::constructor<>(), weft::constructor<std::vector
                     weft::overload<int>(&Server::set), weft::overload<std::string>(&Server::set),
                     &Server::fail, size_of, rename);
 
-// Callers may know only this.
+// Callers may know only this class.
 class Policy {
  public:
   virtual ~Policy() = default;
@@ -80,7 +80,7 @@ int plain(int x) { return x; }
 WEFT_REGISTER_FUNCTION(plain, weft::run_inline);
 int other(int x) { return x + 1; }
 
-// What RRef<T>'s verbs do, with a target that the loopback knows.
+// Does what RRef<T>'s verbs do, with a target that the loopback knows.
 template <class R, class T, class Pointer, class... P>
 absl::StatusOr<weft::async_internal::Stored<weft::result_t<R>>> call(
     const std::shared_ptr<LoopbackRuntime>& runtime, const std::string& target, Pointer method,
@@ -103,7 +103,7 @@ auto run(const std::shared_ptr<LoopbackRuntime>& runtime, const std::string& tar
   return call<R, T, R (C::*)(P...) const, P...>(runtime, target, method,
                                                 std::forward<P>(argument)...);
 }
-// What remote<T> does.
+// Does what remote<T> does.
 template <class T, class... Argument>
 absl::Status create(const std::shared_ptr<LoopbackRuntime>& runtime, const std::string& name,
                     Argument&&... argument) {

@@ -134,7 +134,7 @@ struct Moody {
 
 }  // namespace verbs_test
 
-// A codec by hand that throws both ways.
+// A hand-written codec that throws in both directions.
 template <>
 struct weft::Codec<verbs_test::Moody> {
   static void encode(Writer& writer, const verbs_test::Moody& moody) {
@@ -265,7 +265,7 @@ TEST_F(VerbsTest, AFunctionThatReturnsAFutureRepliesWhenItCompletes) {
 
   pending = weft::Promise<int>();
   future = weft::rpc_async("w", later);
-  pending = weft::Promise<int>();  // the first one is dropped
+  pending = weft::Promise<int>();  // the first promise is dropped
   EXPECT_EQ(future.result().status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(weft::ran_of(future.result().status()), Ran::kYes);
   EXPECT_EQ(weft::rpc_async("w", forgotten_future).result().status().code(),
@@ -292,7 +292,8 @@ TEST_F(VerbsTest, WhateverAFunctionThrowsReachesTheCaller) {
 
 TEST_F(VerbsTest, ACodecThatThrowsFailsTheCallOnly) {
   EXPECT_EQ(weft::rpc_sync("w", cheer_up, Moody{5}).value, 5);
-  // Arguments: not sent; not decoded. Results: ran, but neither sent nor read.
+  // An argument was not sent, or not decoded. A function ran, but its result was not sent, or not
+  // read.
   EXPECT_EQ(weft::ran_of(error_of([] { return weft::rpc_sync("w", cheer_up, Moody{-1}); })),
             Ran::kNo);
   const absl::Status undecoded = error_of([] { return weft::rpc_sync("w", cheer_up, Moody{13}); });

@@ -55,13 +55,13 @@ WEFT_REGISTER_FUNCTION(throwing);
 int relay(std::string to, int kind) { return weft::rpc_sync(to, throwing, kind); }
 WEFT_REGISTER_FUNCTION(relay);
 
-// The caller, then the next, and so on, down to zero and back.
+// Calls go from the caller to the next worker and so on, until `times` is zero, and come back.
 int bounce(std::string to, std::string back, int times) {
   return times == 0 ? 0 : 1 + weft::rpc_sync(to, bounce, back, to, times - 1);
 }
 WEFT_REGISTER_FUNCTION(bounce);
 
-// How much time the innermost handler has left, in milliseconds; -1 without limit.
+// The time that the innermost handler has left, in milliseconds; -1: no limit.
 int64_t time_left(CallContext& context) {
   if (context.deadline() == weft::kNever) return -1;
   return std::chrono::duration_cast<milliseconds>(context.deadline() -
@@ -76,7 +76,7 @@ int64_t time_left_beyond(std::string to, int64_t own_timeout_ms) {
 }
 WEFT_REGISTER_FUNCTION(time_left_beyond);
 
-// A handler that replies when the test says so.
+// A handler that replies when the test allows it.
 struct Gate {
   weft::Mutex mutex;
   std::shared_ptr<Promise<int>> result ABSL_GUARDED_BY(mutex);
@@ -108,7 +108,7 @@ Future<int> slow(CallContext& context) {
   return result;
 }
 WEFT_REGISTER_FUNCTION(slow);
-// A handler whose own call is under way when it is cancelled.
+// A handler that is cancelled while its own call is in progress.
 Future<int> slow_beyond(std::string to) { return weft::rpc_async(to, slow); }
 WEFT_REGISTER_FUNCTION(slow_beyond);
 int slow_beyond_waiting(std::string to) { return weft::rpc_sync(to, slow); }
@@ -123,7 +123,7 @@ Future<int> after_others(std::string to, int times) {
 }
 WEFT_REGISTER_FUNCTION(after_others);
 
-// Completed by the test, once per test.
+// The test completes it, once per test.
 std::optional<Promise<at::Tensor>> lent;
 std::atomic<int> lends{0};
 Future<at::Tensor> lend() {
@@ -181,7 +181,7 @@ TEST_P(WorkerRuntimeTest, AResultThatTheCalleeHoldsMayBeWrittenOnceItIsGiven) {
   lent.emplace(nullptr);
   const int before = lends.load();
   const Future<at::Tensor> call = weft::rpc_async("w1", lend);
-  // The reply hangs on the future once the handler's task has ended.
+  // The reply waits for the future once the handler's task is done.
   while (lends.load() == before || !world_.executor(1).idle()) std::this_thread::yield();
   at::Tensor weights = at::ones({16 << 20});
   lent->set(weights);

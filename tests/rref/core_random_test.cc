@@ -1,7 +1,7 @@
 // Seeded random schedules of the ownership core against a model made of plain sets.
 //
-// WEFT_SEED=n runs one schedule, WEFT_SCHEDULES=n that many from seed 1. A failure prints its seed;
-// with WEFT_SEED every arrival and action is printed.
+// WEFT_SEED=n runs one schedule. WEFT_SCHEDULES=n runs that many, from seed 1. A failure prints its
+// seed. With WEFT_SEED every arrival and every action is printed.
 
 #include <cstdlib>
 #include <iostream>
@@ -18,7 +18,7 @@ struct Faults {
   bool deaths = false;   // workers are killed and restarted
 };
 
-// Watches everything that the cores do and keeps what must be true of it, as sets.
+// Watches everything that the cores do, and keeps as sets what must be true.
 class CheckedWorld : public CoreWorld {
  public:
   CheckedWorld(uint64_t seed, Faults faults) : random_(seed), faults_(faults) {
@@ -43,13 +43,13 @@ class CheckedWorld : public CoreWorld {
   }
 
  private:
-  // What the model knows of a fork.
+  // The model's knowledge of a fork.
   struct ForkFacts {
     RRefId rref;
     ForkId parent;
     WorkerId owner;
     WorkerId to;
-    bool decided = false;  // S4: the owner has spoken, or nobody will ever ask
+    bool decided = false;  // S4: the owner has answered, or nobody will ever ask
     bool excused = false;  // its carrier or creation failed: it may be lost
     int deletes = 0;
   };
@@ -58,7 +58,7 @@ class CheckedWorld : public CoreWorld {
     bool created = false;
     bool excused = false;
     int freed = 0;
-    std::set<ForkId> forks;  // those the owner must list
+    std::set<ForkId> forks;  // forks that the owner must list
     size_t handles = 0;      // the owner's own
     bool value = false;
   };
@@ -175,7 +175,7 @@ class CheckedWorld : public CoreWorld {
     std::advance(it, pick(worker.unfinished.size()));
     const RRefId rref = *it;
     std::vector<Handle> holding;
-    // A value may hold references to older values only, or cycles would live for ever.
+    // A value may hold references to older values only. Otherwise cycles would live for ever.
     for (const Handle& handle : worker.handles) {
       if (holding.empty() && !handle.owned() && handle.rref < rref && chance(30) &&
           handle.rref.creator == rref.creator) {
@@ -224,7 +224,7 @@ class CheckedWorld : public CoreWorld {
     } else {
       for (auto& [index, worker] : workers()) {
         if (worker.core) continue;
-        // The membership layer lets a new incarnation in once the old one's end is known.
+        // Membership lets a new incarnation join only once the death of the earlier one is known.
         if (!unannounced_.empty()) break;
         restart(index);
         for (const WorkerId& dead : dead_) announce_death(index, dead);
@@ -244,7 +244,7 @@ class CheckedWorld : public CoreWorld {
     if (chance(20)) announce_death(index, id);  // S9: a second notice
   }
 
-  // BN2 in the model: the owner strikes out the dead worker's forks.
+  // BN2 in the model: the owner removes the dead worker's forks.
   void strike(WorkerId owner, WorkerId dead) {
     for (auto& [rref, facts] : rrefs_) {
       if (facts.owner != owner) continue;
@@ -312,7 +312,7 @@ class CheckedWorld : public CoreWorld {
       return;
     }
     if (faults_.deaths) {
-      // Promise under death: a confirmed fork is lost only with its owner.
+      // The promise under death: a confirmed fork is lost only with its owner.
       if (at.core->confirmed(lost.handle) && !at.known_dead.contains(rref.owner)) {
         fail("S2: a confirmed fork was lost although its owner lives");
       }
@@ -329,7 +329,7 @@ class CheckedWorld : public CoreWorld {
     return failed;
   }
 
-  // G2: where only the creation failed, its error is what everybody is told.
+  // G2: if only the creation failed, everyone is told the creation's error.
   void check_reason(ForkId fork, const absl::Status& status) {
     if (faults_.deaths || carrier_failed(fork) || !is_rref_lost(status)) return;
     fail("G2: nobody told " + fork.to_string() + " why the creation failed: " + status.ToString());
@@ -393,17 +393,17 @@ class CheckedWorld : public CoreWorld {
                 << (delivery == Delivery::kNeverSent ? " (never sent)\n" : "\n");
     }
     ForkFacts& fork = forks_[reference.fork];
-    if (!fork.rref.valid()) return;  // never entered the network
+    if (!fork.rref.valid()) return;  // it never entered the network
     fork.excused = true;
     if (delivery == Delivery::kNeverSent) {
       fork.decided = true;
       if (reference.owner == at.id) rrefs_[reference.rref].forks.erase(reference.fork);
     } else if (reference.owner == at.id && fork.to == at.id) {
-      rrefs_[reference.rref].forks.erase(reference.fork);  // to itself: it knows
+      rrefs_[reference.rref].forks.erase(reference.fork);  // sent to itself: the owner knows
     }
   }
 
-  // ---- What must be true after each event ----
+  // ---- Checks after each event ----
   void check() {
     ++events_;
     stale_arrival_ = false;
@@ -452,7 +452,7 @@ class CheckedWorld : public CoreWorld {
     }
   }
 
-  // Liveness: when all faults stop and everything is dropped, nothing is left anywhere.
+  // Liveness: when all faults stop and everything is dropped, no worker has anything left.
   void drain() {
     while (!unannounced_.empty() && error_.empty()) {
       announce_one();

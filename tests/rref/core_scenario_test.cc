@@ -1,5 +1,4 @@
-// Every file of tests/rref/scenarios, run on the bare cores with a network under the file's
-// control.
+// Runs every file of tests/rref/scenarios on the bare cores. The file controls the network.
 
 #include <algorithm>
 #include <filesystem>
@@ -90,7 +89,7 @@ class CoreScenario : public CoreWorld, public ScenarioTarget, private ScenarioNa
       drop(at, handle(at, words[2]));
     } else if (verb == "fetch") {  // w1 fetch r1 from w2
       (void)fetch(at, handle(at, words[2]), worker(index(words[4])).id);
-    } else if (verb == "hears") {  // w1 hears w2 died [1]: which life
+    } else if (verb == "hears") {  // w1 hears w2 died [1]: an incarnation
       WorkerId dead = worker(index(words[2])).id;
       if (words.size() > 4) dead.incarnation = std::stoul(words[4]);
       announce_death(at, dead);
@@ -125,7 +124,7 @@ class CoreScenario : public CoreWorld, public ScenarioTarget, private ScenarioNa
     }
   }
 
-  // deliver w1->w2 [2]: the first, or the n-th, packet on its way between the two.
+  // deliver w1->w2 [2]: the first, or the n-th, packet in flight between the two.
   void on_packet(const Words& words, size_t first, const std::function<void(size_t)>& act) {
     const std::string& pair = words[first];
     const size_t arrow = pair.find("->");

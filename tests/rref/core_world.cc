@@ -52,7 +52,7 @@ absl::Status CoreWorld::send(uint32_t at, const std::vector<Handle>& handles, ui
   carrier.reply = reply;
   for (const Handle& handle : handles) {
     auto reference = worker.core->fork(handle, workers_.at(to).id);
-    if (!reference.ok()) {  // what was made for this carrier before is withdrawn
+    if (!reference.ok()) {  // withdraw the references that this carrier has so far
       Actions actions;
       for (const Reference& made : carrier.references) {
         on_failed_send(worker, made, Delivery::kNeverSent);
@@ -93,7 +93,8 @@ void CoreWorld::drop(uint32_t at, const Handle& handle) {
 void CoreWorld::deliver(size_t position) {
   const Packet packet = take(position);
   Worker& to = workers_.at(packet.to.index);
-  // The session ends with either life, and carries nothing of a worker that is known to be dead.
+  // The session is closed when either incarnation dies, and carries nothing of a worker that is
+  // known to be dead.
   if (to.core == nullptr) return;
   const bool stale = packet.to != to.id || to.known_dead.contains(packet.from);
   if (stale && !std::holds_alternative<Message>(packet.body)) return;
@@ -225,7 +226,7 @@ void CoreWorld::perform(Worker& at, const Actions& actions) {
     if (const auto* send = std::get_if<Send>(&action)) {
       post(at.id, send->to, send->message);
     } else if (const auto* free = std::get_if<Free>(&action)) {
-      // A value that holds references drops them when it dies.
+      // When a value that holds references is destroyed, its references are dropped.
       auto value = at.values.extract(free->rref);
       if (value.empty()) continue;
       for (const Handle& handle : value.mapped()) {

@@ -1,8 +1,11 @@
-// Several ownership cores and the messages between them, in one thread, for scenarios and
+// Runs several ownership cores and the messages between them in one thread, for scenarios and
 // schedules.
 //
-// The world plays the drivers: it keeps handles and values, sends carriers, and lets the test
-// decide when each packet arrives, twice, or not at all.
+// This class plays the drivers: it keeps handles and values, and sends carriers. The test decides
+// when each packet arrives, and whether it arrives twice or not at all.
+//
+// Thread safety: none.
+// Protocol: docs/rref_protocol.md.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +46,7 @@ class CoreWorld {
   };
   using Body = std::variant<Message, CreationCall, CreationRefused, Carrier, Fetch, FetchReply>;
 
-  // A message on its way. Its number names it in scenarios.
+  // A message in flight. Scenarios name it by its number.
   struct Packet {
     uint64_t number = 0;
     WorkerId from;
@@ -59,10 +62,10 @@ class CoreWorld {
 
   struct Worker {
     WorkerId id;
-    std::unique_ptr<OwnershipCore> core;  // none: killed
+    std::unique_ptr<OwnershipCore> core;  // null: the worker was killed
     std::vector<Handle> handles;
     std::map<RRefId, std::vector<Handle>> values;  // values here that hold references themselves
-    std::set<RRefId> unfinished;                   // accepted, the function runs
+    std::set<RRefId> unfinished;                   // accepted; their functions run
     std::set<WorkerId> known_dead;
   };
 
@@ -73,13 +76,13 @@ class CoreWorld {
   std::map<uint32_t, Worker>& workers() { return workers_; }
   std::vector<Packet>& network() { return network_; }
 
-  // ---- What a program on a worker does. Errors of the core come back. ----
+  // ---- What a program on a worker does. These return the core's errors. ----
   absl::StatusOr<Handle> own(uint32_t at, const TypeTag& type);
   absl::StatusOr<Handle> remote(uint32_t at, uint32_t owner, const TypeTag& type);
   void finish(uint32_t at, RRefId rref, absl::Status result, std::vector<Handle> holding = {});
   absl::Status send(uint32_t at, const std::vector<Handle>& handles, uint32_t to, bool reply);
   absl::Status fetch(uint32_t at, const Handle& handle, WorkerId owner);
-  // Whether a fetch of `rref` waits at its owner.
+  // True if a fetch of `rref` waits at its owner.
   bool is_waited_for(RRefId rref) const {
     return std::any_of(waiting_fetches_.begin(), waiting_fetches_.end(),
                        [&](const auto& fetch) { return fetch.second == rref; });
@@ -89,14 +92,14 @@ class CoreWorld {
   // ---- What the network does. ----
   void deliver(size_t position);
   void duplicate(size_t position);
-  // The carrier never leaves: withdrawn before it was sent.
+  // The carrier is withdrawn before it is sent.
   void withdraw(size_t position);
   // The carrier arrives and is dropped unread.
   void discard(size_t position);
-  // The sender gives up on it; it may still arrive.
+  // The sender gives up on the carrier, which may still arrive.
   void time_out(size_t position);
 
-  // ---- Life and death. ----
+  // ---- Starts and deaths of workers. ----
   void kill(uint32_t at);
   void restart(uint32_t at);
   void announce_death(uint32_t at, WorkerId dead);
@@ -104,7 +107,8 @@ class CoreWorld {
   void close(uint32_t at);
 
  protected:
-  // Called for each action before it is carried out, and for each packet before it is handed over.
+  // on_action is called for each action before it is carried out, and on_arrival for each packet
+  // before the core gets it.
   virtual void on_action(Worker& /*at*/, const Action& /*action*/) {}
   virtual void on_arrival(const Packet& /*packet*/) {}
   virtual void on_receive(Worker& /*at*/, WaiterId /*waiter*/, const Carrier& /*carrier*/,
@@ -124,8 +128,8 @@ class CoreWorld {
   uint64_t next_packet_ = 1;
   uint64_t next_waiter_ = 1;
   uint64_t next_ticket_ = 1;
-  std::map<FetchTicket, WorkerId> fetchers_;       // of fetches that were handed to an owner
-  std::map<FetchTicket, RRefId> waiting_fetches_;  // of these, the ones it has not answered
+  std::map<FetchTicket, WorkerId> fetchers_;       // fetches that were handed to an owner
+  std::map<FetchTicket, RRefId> waiting_fetches_;  // those of them that it has not answered
 };
 
 }  // namespace weft::rref_internal

@@ -1,9 +1,9 @@
-// Every file of tests/rref/scenarios, run on whole RRefDrivers with real agents over inproc.
+// Runs every file of tests/rref/scenarios on whole RRefDrivers with real agents over inproc.
 //
-// The same commands, and the same log but for its order. What a driver cannot be made to do is not
-// in the log: a `core:` command in the file says so, and why. What cannot be seen from outside a
-// driver is left out of the comparison (DriverScenario::visible). After each file everything is let
-// go, and nothing may be left.
+// The commands are the same, and so is the log except for its order. If a driver cannot be made to
+// do something, it is not in the log: a `core:` command in the file says so, and why. Events that
+// cannot be seen from outside a driver are left out of the comparison (DriverScenario::visible).
+// After each file everything is dropped, and nothing may be left.
 
 #include <algorithm>
 #include <filesystem>
@@ -26,18 +26,18 @@ using Kind = DriverWorld::Kind;
 using Packet = DriverWorld::Packet;
 using Node = DriverWorld::Node;
 
-// A command uses a handle whose carrier is not confirmed yet. In a call it would not exist yet
-// (B5); in a reply it does.
+// Thrown if a command uses a handle whose carrier is not confirmed yet. In a call such a handle
+// does not exist yet (B5), but in a reply it does.
 struct NeedsEarlyCarrier {
   uint64_t carrier;
 };
 
-// What `duplicate` is: a frame that comes twice, of which the session lets one through, or a
-// message that its sender says twice, which reaches the driver.
+// The meaning of `duplicate`. With kFrames, a frame comes twice and the session drops the copy.
+// With kMessages, the sender sends the message again in a new frame, so the driver gets it twice.
 enum class Repeats { kFrames, kMessages };
 
-// How often each worker of the file restarts: its later incarnations are members from the
-// beginning.
+// Counts how often each worker of the file restarts. Its later incarnations are members from the
+// start.
 std::map<uint32_t, uint32_t> restarts_in(const std::string& path) {
   std::map<uint32_t, uint32_t> restarts;
   std::ifstream in(path);
@@ -99,7 +99,7 @@ class DriverScenario : public ScenarioTarget, private ScenarioNames {
     return sorted_visible(expected) == sorted_visible(log);
   }
 
-  // Lets everything go and says what is left.
+  // Drops everything and returns what is left.
   std::string finish() {
     if (world_ == nullptr) return "no workers\n";
     for (Node* dead : world_->killed()) {
@@ -217,7 +217,7 @@ class DriverScenario : public ScenarioTarget, private ScenarioNames {
     } else if (words[1] == "holds") {
       size_t count = 0;
       for (const RRefHandlePtr& each : at.handles) count += each->rref() == rref(words[3]);
-      // A call that has not started holds what it will be given.
+      // A call that has not started holds the references that it will be given.
       for (const auto& [carrier, handles] : at.waiting) {
         for (const auto& each : handles) count += each.handle.rref == rref(words[3]);
       }
@@ -251,7 +251,7 @@ class DriverScenario : public ScenarioTarget, private ScenarioNames {
     world_->deliver(position);
   }
 
-  // What the world reports, in the words of the core's log.
+  // Writes an event of the DriverWorld in the words of the core's log.
   void happened(const DriverWorld::Happened& it) {
     using What = DriverWorld::Happened::What;
     const std::string who = name(it.at);
@@ -264,7 +264,7 @@ class DriverScenario : public ScenarioTarget, private ScenarioNames {
       case What::kLost:
         return line(who + " loses " + name(it.handle) + ": " + text(it.status));
       case What::kStarts:
-        // Its references are dropped with it, before anybody can ask what became of each.
+        // Its references are dropped with it, before a test can ask what became of each.
         for (const Handle& each : it.handles) {
           if (!it.status.ok()) unseen_.insert(who + " loses " + name(each));
         }
@@ -312,8 +312,8 @@ class DriverScenario : public ScenarioTarget, private ScenarioNames {
     return name(packet.from) + " => " + name(packet.to) + " " + what;
   }
 
-  // Not to be seen from outside: the end of a value that never was, and what becomes of a reference
-  // that its program has dropped or never got.
+  // These cannot be seen from outside: the end of a value that never existed, and what becomes of a
+  // reference that its program has dropped or never got.
   bool visible(const std::string& line) const {
     for (const std::string& unseen : unseen_) {
       if (line == unseen || line.starts_with(unseen + ":")) return false;
@@ -355,7 +355,7 @@ class DriverScenario : public ScenarioTarget, private ScenarioNames {
   Node& node(const std::string& worker) { return world_->node(index(worker)); }
 
   void refused(const absl::Status& status) { line("refused: " + text(status)); }
-  // The driver adds the name of the worker to what the core says.
+  // The driver adds the worker's name to the core's text; this removes it again.
   std::string text(const absl::Status& status) const {
     std::string text = ScenarioNames::text(status);
     for (uint32_t i = 1; i <= 9; ++i) {

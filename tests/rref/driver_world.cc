@@ -18,7 +18,8 @@ DriverWorld::DriverWorld(size_t workers, OwnershipLimits limits,
                          const std::map<uint32_t, uint32_t>& restarts,
                          std::set<uint64_t> early_carriers)
     : early_carriers_(std::move(early_carriers)) {
-  // The filter sees frames as they are sent, the transports as they arrive.
+  // The filter sees frames in the order in which they are sent; the transports see them as they
+  // arrive.
   wires_.set_filter([this](const FrameHeader& header) {
     sent_[{header.source.bits(), header.destination.bits()}][header.sequence] = next_order_++;
     return InprocNetwork::Fate::kDeliver;
@@ -59,7 +60,7 @@ void DriverWorld::add_node(WorkerId id, const OwnershipLimits& limits) {
   options.self = {id, absl::StrCat("w", id.index), at.transport->address()};
   at.agent = std::make_unique<rpc_internal::Agent>(options, *at.transport, clock_, executor_);
   at.agent->set_call_handler([this, &at](const std::shared_ptr<rpc_internal::IncomingCall>& call) {
-    if (call->from() == at.id && !at.killed) {  // no wire to wait on: it waits here
+    if (call->from() == at.id && !at.killed) {  // no wire holds it, so it waits here
       Packet packet;
       packet.order = next_order_++;
       packet.from = packet.to = at.id;
@@ -75,7 +76,7 @@ void DriverWorld::add_node(WorkerId id, const OwnershipLimits& limits) {
   nodes_[{id.index, id.incarnation}] = std::move(node);
 }
 
-// The group is static: it knows the later incarnations of its workers from the beginning.
+// The group is static: it knows the later incarnations of its workers from the start.
 void DriverWorld::start(Node& at) {
   std::vector<WorkerInfo> members;
   for (const auto& [id, node] : nodes_) members.push_back(node->agent->self());
@@ -122,7 +123,7 @@ std::vector<Reference> DriverWorld::references_of(const std::vector<std::string>
   return references;
 }
 
-// What a call to this function says, for the scenario's log.
+// Reads from a call's frame what the scenario's log needs.
 void DriverWorld::describe(const Frame& frame, Packet& packet) {
   const wire::Meta meta = meta_of(frame);
   if (frame.header.function == kCreate) {
@@ -165,7 +166,7 @@ bool DriverWorld::keep(Node& at, const ConnectionPtr& connection, Frame& frame) 
       packet.kind = Kind::kReply;
       packet.references = references_of(wires_of(frame));
     } else {
-      return false;  // that a call was served: of no meaning to references
+      return false;  // the reply to a carrier means nothing to references
     }
   } else {
     return false;
@@ -251,7 +252,7 @@ bool DriverWorld::time_out(size_t position) {
   return true;
 }
 
-// ---- Life and death ----
+// ---- Starts and deaths of workers ----
 
 void DriverWorld::kill(Node& at) {
   at.killed = true;

@@ -1,9 +1,11 @@
-// Several RRefDrivers with real agents over inproc, in one thread, for scenarios: every frame that
-// matters waits until the scenario lets it through.
+// Runs several RRefDrivers with real agents over inproc in one thread, for scenarios.
 //
-// The world plays what lies between a driver and a program, as WorkerRuntime does (rpc/hooks.h has
-// the contract): it makes the calls that carry references, serves them, and tells the driver what
-// became of each.
+// Every frame that matters waits until the scenario lets it through. This class also plays the
+// layer between a driver and a program, as WorkerRuntime does (rpc/hooks.h has the contract). It
+// makes the calls that carry references, serves them, and tells the driver the result of each.
+//
+// Thread safety: none.
+// Protocol: docs/rref_protocol.md.
 #pragma once
 
 #include <map>
@@ -31,17 +33,18 @@ class DriverWorld {
  public:
   enum class Kind { kControl, kCreation, kCreationRefused, kCarrier, kReply, kFetch, kValue };
 
-  // A message on its way.
+  // A message in flight.
   struct Packet {
-    uint64_t order = 0;  // in which the messages were sent
+    uint64_t order = 0;  // in the order of sending
     WorkerId from;
     WorkerId to;
     Kind kind = Kind::kControl;
-    // The frame that has arrived, or, to oneself (there is no wire), the call made of it.
+    // The frame that has arrived. If a worker sends to itself there is no wire, and `call` is set
+    // instead.
     ConnectionPtr connection;
     Frame frame;
     std::shared_ptr<rpc_internal::IncomingCall> call;
-    // What it says.
+    // The decoded content.
     std::optional<Message> message;
     std::vector<Reference> references;
     RRefId rref;  // created or fetched
@@ -49,7 +52,7 @@ class DriverWorld {
     absl::Status status;
   };
 
-  // A call made here and not answered.
+  // A call that was made here and is not answered yet.
   struct Outgoing {
     WorkerId from;
     WorkerId to;
@@ -58,11 +61,11 @@ class DriverWorld {
     std::vector<CarriedReferencePtr> carried;
     std::optional<Handle> created;
     RRefId rref;
-    absl::Status failure;  // what the scenario says that it fails with
+    absl::Status failure;  // the error that the scenario gives it
   };
   using OutgoingPtr = std::shared_ptr<Outgoing>;  // of the table and of the reply's handler
 
-  // What was received, until it is dropped.
+  // A received reference, until it is dropped.
   struct Watch {
     Handle handle;
     bool confirmed = false;
@@ -76,28 +79,28 @@ class DriverWorld {
     std::vector<RRefHandlePtr> handles;
     std::vector<Watch> watched;
     std::map<RRefId, std::shared_ptr<ObjectSlot>> slots;  // of functions that run here
-    std::multimap<WorkerId, std::shared_ptr<rpc_internal::IncomingCall>>
-        asked;                                       // calls to be answered
+    std::multimap<WorkerId, std::shared_ptr<rpc_internal::IncomingCall>> asked;  // to be answered
     std::map<uint64_t, std::vector<Watch>> waiting;  // carriers whose function has not started
-    std::map<uint64_t, std::vector<Watch>> early;    // read ones that are not all confirmed
+    std::map<uint64_t, std::vector<Watch>> early;    // read, but not all confirmed
     bool started = false;
     bool killed = false;
     bool ended = false;  // in shutdown: its handles refer to nothing
   };
 
-  // Workers 1 to `workers`, each with so many lives after its first. `early_carriers`, by number,
-  // are read before their references are confirmed, as replies are.
+  // Makes the workers 1 to `workers`. `restarts`: how many further incarnations each has.
+  // `early_carriers`: the numbers of carriers that are read before their references are confirmed,
+  // as replies are.
   DriverWorld(size_t workers, OwnershipLimits limits, const std::map<uint32_t, uint32_t>& restarts,
               std::set<uint64_t> early_carriers);
   virtual ~DriverWorld();
 
-  // Its present life.
+  // The worker's present incarnation.
   Node& node(uint32_t index) { return *nodes_.at({index, incarnations_.at(index)}); }
   std::vector<Node*> live();
   std::vector<Packet>& network() { return network_; }
   std::vector<Node*> killed();
 
-  // ---- What a program on a worker does. Errors of the driver come back. ----
+  // ---- What a program on a worker does. These return the driver's errors. ----
   absl::StatusOr<Handle> own(Node& at);
   absl::StatusOr<Handle> remote(Node& at, WorkerId owner);
   void finish(Node& at, RRefId rref, absl::Status result, std::vector<RRefHandlePtr> holding = {});
@@ -108,54 +111,55 @@ class DriverWorld {
 
   // ---- What the network does. ----
   void deliver(size_t position, bool unread = false);
-  // The frame comes twice: its session sees to that.
+  // The frame comes twice, and its session drops the copy.
   void duplicate(size_t position);
-  // The same message in another frame, as from a peer that repeats itself.
+  // Delivers the same message in another frame, as if the peer repeated itself. False: it cannot be
+  // repeated.
   bool repeat(size_t position);
   bool withdraw(size_t position);
   bool time_out(size_t position);
 
-  // ---- Life and death. ----
+  // ---- Starts and deaths of workers. ----
   void kill(Node& at);
   void restart(uint32_t index);
   void announce_death(Node& at, WorkerId dead);
   void begin_shutdown(Node& at);
   void close(Node& at);
 
-  // Lets everything happen that waits for no packet, and looks what became of the references.
+  // Runs everything that does not wait for a packet, and checks what became of the references.
   void settle();
 
   size_t values() const { return values_; }  // alive
   bool had_value(RRefId rref) const { return had_value_.contains(rref); }
 
-  // What can be seen from outside a driver.
+  // An event that can be seen from outside a driver.
   struct Happened {
     enum class What {
       kSent,       // packet: a message of the protocol
       kConfirmed,  // handle
       kLost,       // handle, status
-      kStarts,     // status: not OK: why the function must not start
+      kStarts,     // status: if not OK, why the function must not start
       kRuns,       // handle.rref: a creation was accepted
       kRepeated,   // handle.rref: a creation came again
       kRefuses,    // handle.rref: a creation was not accepted
       kGives,      // handle.rref, status
-      kFrees,      // handle.rref: its value has died
+      kFrees,      // handle.rref: its value was destroyed
     };
     WorkerId at;
     What what = What::kSent;
     Handle handle;
     absl::Status status;
     const Packet* packet = nullptr;
-    std::vector<Handle> handles = {};  // kStarts: what it was given, or never got
+    std::vector<Handle> handles = {};  // kStarts: the references that it got, or never got
   };
 
  protected:
   virtual void on_event(const Happened& happened) = 0;
-  void start_all();  // by the derived constructor: events may follow
+  void start_all();  // the derived constructor calls it, since events may follow
 
  private:
   struct Value;
-  // What a call of this world asks for: FrameHeader::function.
+  // Values of FrameHeader::function in the calls of this class.
   enum Function : uint64_t { kCreate = 1, kCarry = 2, kToHere = 3, kAsk = 4 };
 
   static wire::Meta meta_of(const Frame& frame);

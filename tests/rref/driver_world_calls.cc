@@ -1,4 +1,4 @@
-// What programs do in a DriverWorld, and how their calls are served.
+// The calls that programs make in a DriverWorld, and how they are served.
 #include <algorithm>
 #include <utility>
 
@@ -34,7 +34,8 @@ struct DriverWorld::Value {
 // ---- Programs ----
 
 absl::StatusOr<Handle> DriverWorld::own(Node& at) {
-  // A `remote` to oneself, so that its function may end later. The call does not pass the agent.
+  // A `remote` to the worker itself, so that its function can complete later. The call does not
+  // pass the agent.
   WEFT_ASSIGN_OR_RETURN(RRefDriver::Created created, at.driver->create(at.id, type_));
   const Handle handle = created.handle->handle();
   WEFT_ASSIGN_OR_RETURN(at.slots[handle.rref], at.driver->accept_creation(at.id, created.creation));
@@ -68,7 +69,7 @@ void DriverWorld::finish(Node& at, RRefId rref, absl::Status result,
     std::erase_if(at.watched, [&](const Watch& w) { return w.handle == handle->handle(); });
   }
   const auto slot = at.slots.extract(rref);
-  if (slot.empty()) return;  // it has ended already, or never ran
+  if (slot.empty()) return;  // it has completed already, or never ran
   if (result.ok()) {
     slot.mapped()->set(
         Object(std::make_shared<Value>(*this, at, rref, std::move(holding)), &type_));
@@ -80,7 +81,7 @@ void DriverWorld::finish(Node& at, RRefId rref, absl::Status result,
 absl::StatusOr<std::vector<Reference>> DriverWorld::send(Node& at,
                                                          const std::vector<RRefHandlePtr>& handles,
                                                          Node& to, bool reply) {
-  // A reply answers a call, which `to` makes here and now.
+  // A reply answers a call, which `to` makes now.
   if (reply) {
     auto ask = std::make_shared<Outgoing>();
     ask->to = at.id;
@@ -93,7 +94,7 @@ absl::StatusOr<std::vector<Reference>> DriverWorld::send(Node& at,
   std::vector<CarriedReferencePtr> carried;
   wire::Meta meta;
   for (const RRefHandlePtr& handle : handles) {
-    // An error takes back what was made for this message before.
+    // On an error, the references that were made for this message are withdrawn.
     WEFT_ASSIGN_OR_RETURN(CarriedReferencePtr next, at.driver->carry(handle, to.id));
     meta.add_references(next->wire());
     carried.push_back(std::move(next));
@@ -164,7 +165,7 @@ void DriverWorld::make_call(Node& at, const OutgoingPtr& call, Frame frame) {
 }
 
 void DriverWorld::answered(Node& at, Outgoing& call, absl::StatusOr<Frame> reply) {
-  // The same rule as the runtime's: only a call that never left takes its references back.
+  // The runtime's rule: only a call that never left takes its references back.
   if (reply.ok() || ran_of(reply.status()) != Ran::kNo || !worker_of(reply.status()).empty()) {
     for (const CarriedReferencePtr& each : call.carried) each->delivered();
   }

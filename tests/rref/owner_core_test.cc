@@ -1,5 +1,4 @@
-// An owner and the workers that hold its values: how much, whose creations it waits for, what their
-// deaths end.
+// An owner and the workers that hold its values: quotas, creations that it waits for, deaths.
 #include <gtest/gtest.h>
 
 #include "weft/rref/internal/ownership_core.h"
@@ -23,13 +22,13 @@ TEST(RRefQuota, WhoHoldsAsMuchAsOneMayCreatesNoMore) {
   EXPECT_EQ(create(owner, kGreedy, 2, out), Acceptance::kDuplicate);
   EXPECT_EQ(create(owner, kModest, 1, out), Acceptance::kRun);
   EXPECT_EQ(owner.gauges().owners, 3u);
-  // What is refused leaves nothing, and what is let go makes room.
+  // A refused creation leaves nothing, and a dropped one makes room.
   owner.set_value({kGreedy, 1}, absl::OkStatus(), out);
   owner.on_message(kGreedy, kOwner, UserDelete{{kGreedy, 1}, {kGreedy, 1}, false, 2}, out);
   EXPECT_EQ(create(owner, kGreedy, 4, out), Acceptance::kRun);
 }
 
-// To refuse a reference would lose it; a creation is refused before it has begun.
+// If the owner refused a reference, it would be lost. A creation is refused before it has begun.
 TEST(RRefQuota, ReferencesThatOthersSendAreTakenAllTheSame) {
   OwnershipCore owner(kOwner, {.forks_per_worker = 1});
   Actions out;
@@ -39,8 +38,8 @@ TEST(RRefQuota, ReferencesThatOthersSendAreTakenAllTheSame) {
   EXPECT_EQ(owner.gauges().forks, 3u);
 }
 
-// Whoever is to create what others wait for may end unseen, before it has sent anything here: the
-// group's membership is asked about it (MembershipCore::settle_ended).
+// The worker that is to create such a value may die before it has sent anything to this owner. So
+// membership is asked about it (MembershipCore::settle_ended).
 TEST(RRefTies, NameWhoseCreationsAreWaitedFor) {
   OwnershipCore owner(kOwner);
   Actions out;

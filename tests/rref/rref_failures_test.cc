@@ -1,5 +1,7 @@
-// RRef<T> over whole workers when something goes wrong: functions that fail, calls that are refused
-// or late, owners and users that die, and what is left of a reference when its worker ends.
+// RRef<T> on whole workers when something goes wrong.
+//
+// Functions fail, calls are refused or late, owners and users die. The tests also check what is
+// left of a reference when its worker stops.
 #include <chrono>
 #include <memory>
 #include <utility>
@@ -42,7 +44,8 @@ TEST_P(RRefTest, FailsIfTheFunctionIsNotKnownThere) {
   EXPECT_EQ(error_of([&] { never.to_here(); }).code(), absl::StatusCode::kUnimplemented);
 }
 
-// The use may reach the owner before, while or after it refuses to make the value.
+// The use may reach the owner before the owner refuses to make the value, at the same time, or
+// after.
 TEST_P(RRefTest, GivesTheReasonWhyItWasNotMadeToUsesUnderWay) {
   start(3);
   for (int i = 0; i < 100; ++i) {
@@ -60,7 +63,7 @@ TEST_P(RRefTest, GivesTheReasonWhyItWasNotMadeToUsesUnderWay) {
   }
 }
 
-// Nothing is asked of a lost owner any more, but what made the value has run there.
+// A lost owner is not asked any more, but the function that made the value has run there.
 TEST_P(RRefTest, MayHaveBeenMadeIfItsOwnerIsLost) {
   TestWorld& world = start(2);
   const RRef<int> value = weft::remote("w1", add, 1, 2);
@@ -74,7 +77,7 @@ TEST_P(RRefTest, MayHaveBeenMadeIfItsOwnerIsLost) {
   EXPECT_EQ(weft::ran_of(made), weft::Ran::kMaybe);
 }
 
-// BX2, BN6: whatever won, both sides agree.
+// BX2, BN6: both sides agree, whichever message came first.
 TEST_P(RRefTest, IsConfirmedOrAbsentAfterACreationThatTimedOut) {
   start(2);
   for (int i = 0; i < 50; ++i) {
@@ -138,7 +141,7 @@ TEST_P(RRefTest, BelongsToOneWorkerOfTheProcess) {
   weft::CallScopeGuard scope(world.scope(1));
   const absl::Status status = error_of([&] { weft::rpc_sync("w0", read, mine); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-  // A good reference beside the bad one is taken back: the call never left.
+  // The good reference beside the bad one is taken back, since the call never left.
   const weft::Function<int(RRef<int>, RRef<int>)> two("no::such");
   EXPECT_EQ(error_of([&] { weft::rpc_sync("w0", two, weft::make_rref(2), mine); }).code(),
             absl::StatusCode::kInvalidArgument);
@@ -186,7 +189,7 @@ TEST_P(RRefTest, IsLostWhenItsOwnerDies) {
   EXPECT_TRUE(weft::is_rref_lost(error_of([&] { weft::rpc_sync("w2", read, value); })));
   EXPECT_EQ(value.owner(), world.id(1));
   EXPECT_EQ(value.owner_name(), "w1");
-  // Nothing is sent, and yet whoever asked to be told is told.
+  // Nothing is sent, but continuations run all the same.
   weft::Promise<bool> told(nullptr), told_of_creation(nullptr);
   (void)value.to_here_async().then(
       [&](const Future<int>& lost) { told.set(weft::is_rref_lost(lost.result().status())); });
@@ -218,7 +221,7 @@ TEST_P(RRefTest, IsLetGoWhenItsUserDies) {
   take_kept("of w1");
 }
 
-// ---- The end of a worker ----
+// ---- A worker stops ----
 
 TEST_P(RRefTest, ReportsWhoStillHoldsWhatAtShutdown) {
   TestWorld& world = start(2);

@@ -1,4 +1,7 @@
-// What the tests of RRef<T> share: functions and a class that every worker knows, and the workers.
+// Shared parts of the tests of RRef<T>: functions and a class that every worker knows, and the
+// workers.
+//
+// Thread safety: `kept` is guarded by `kept_mutex`. The fixture is for the test's own thread.
 #pragma once
 
 #include <atomic>
@@ -26,7 +29,7 @@ WEFT_REGISTER_FUNCTION(add);
 inline int failing(int) { throw std::runtime_error("it went wrong"); }
 WEFT_REGISTER_FUNCTION(failing);
 
-// Completed by the test.
+// The test completes it.
 inline weft::Promise<int>& later_promise() {
   static weft::Promise<int> promise(nullptr);
   return promise;
@@ -44,7 +47,7 @@ WEFT_REGISTER_FUNCTION(later_rref);
 inline int read(RRef<int> value) { return value.to_here(); }
 WEFT_REGISTER_FUNCTION(read);
 
-// References that a worker keeps until the test takes them.
+// References that keep() stores until the test takes them. All workers of the process share them.
 inline std::map<std::string, RRef<int>> kept;
 inline weft::Mutex kept_mutex;
 inline void keep(std::string name, RRef<int> value) {
@@ -59,7 +62,7 @@ inline RRef<int> take_kept(const std::string& name) {
   return value;
 }
 
-// Counts its objects, and where they died.
+// Counts its live objects, and those that were destroyed outside an executor's threads.
 struct Tracked {
   explicit Tracked(int v) : value(v) { ++alive; }
   Tracked(const Tracked&) = delete;
@@ -79,10 +82,10 @@ inline void increase(Tracked& tracked, int by) { tracked.value += by; }
 WEFT_REGISTER_CLASS(Tracked, weft::constructor<int>(), &Tracked::get, &Tracked::set,
                     &Tracked::clone, twice, increase);
 
-// Workers over one kind of transport.
+// Workers over the transport of the test parameter.
 class RRefTest : public ::testing::TestWithParam<TransportKind> {
  protected:
-  // Worker 0 is this thread's.
+  // Starts the workers and makes worker 0 this thread's worker.
   TestWorld& start(size_t workers) {
     later_promise() = weft::Promise<int>(nullptr);
     later_rref_promise() = weft::Promise<RRef<int>>(nullptr);

@@ -1,8 +1,11 @@
-// One rank of the process tests of references: rank 0 does what the first argument says, the others
-// serve it. Prints what it saw; a failed check ends it with exit code 1 and its text.
-//   case N       N from 1 to 7 (docs/rref_protocol.md)
-//   kill user    worker1 kills itself while it holds references
-//   kill owner   worker1 kills itself while others hold references to its values
+// One rank of the process tests of references.
+//
+// Rank 0 does what the first argument says, and the others serve it. The program prints the
+// results. If a check fails, it prints the check's text and exits with 1.
+//
+// With "case N", rank 0 runs case N from 1 to 7 (docs/rref_protocol.md). With "kill user", worker1
+// kills itself while it holds references. With "kill owner", worker1 kills itself while others hold
+// references to its values.
 #include <chrono>
 #include <csignal>
 #include <functional>
@@ -25,7 +28,7 @@ namespace {
 using weft::Future;
 using weft::RRef;
 
-// What a dead worker may take to be noticed.
+// The time within which a dead worker must be noticed.
 constexpr auto kPromptly = std::chrono::seconds(3);
 
 weft::Worker* this_worker = nullptr;
@@ -42,7 +45,7 @@ bool is_confirmed(RRef<int64_t> value) { return value.confirmed_by_owner(); }
 WEFT_REGISTER_FUNCTION(is_confirmed);
 RRef<int64_t> make(int64_t value) { return weft::make_rref(value); }
 WEFT_REGISTER_FUNCTION(make);
-// Completed by nobody.
+// Nobody completes it.
 Future<int64_t> never() {
   static weft::Promise<int64_t> promise(nullptr);
   return promise.future();
@@ -55,13 +58,13 @@ void keep(std::string name, RRef<int64_t> value) {
 }
 WEFT_REGISTER_FUNCTION(keep);
 void drop(std::string name) {
-  RRef<int64_t> value;  // dies outside the lock
+  RRef<int64_t> value;  // destroyed outside the lock
   weft::MutexLock lock(kept_mutex);
   std::swap(value, kept[name]);
   kept.erase(name);
 }
 WEFT_REGISTER_FUNCTION(drop);
-// What a use of the kept reference gives: its value, or how it failed.
+// Uses the kept reference, and returns its value or how the use failed.
 std::string use(std::string name) {
   RRef<int64_t> value;
   {
@@ -77,7 +80,7 @@ std::string use(std::string name) {
 }
 WEFT_REGISTER_FUNCTION(use);
 
-// Each worker hands its reference to the next and keeps none; the last one reads.
+// Each worker hands its reference to the next one and keeps none. The last one reads the value.
 Future<int64_t> pass_on(RRef<int64_t> value, std::vector<std::string> route);
 WEFT_REGISTER_FUNCTION(pass_on);
 Future<int64_t> pass_on(RRef<int64_t> value, std::vector<std::string> route) {
@@ -87,7 +90,7 @@ Future<int64_t> pass_on(RRef<int64_t> value, std::vector<std::string> route) {
   return weft::rpc_async(next, pass_on, std::move(value), std::move(route));
 }
 
-// Owned values, forks of them, references, references not confirmed.
+// Counts of owned values, forks of them, references, and unconfirmed references.
 std::vector<uint64_t> gauges() {
   const weft::DebugInfo info = this_worker->debug_info();
   return {info.owned_values, info.forks, info.references, info.pending_references};
@@ -101,7 +104,7 @@ void check(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error("not so: " + what);
 }
 
-// Until the condition holds; false if it does not in time.
+// Waits until the condition holds; returns false if it does not in time.
 bool comes_true(const std::function<bool()>& condition, std::chrono::nanoseconds time = kPromptly) {
   const weft::Promise<void> nothing;
   const auto end = std::chrono::steady_clock::now() + time;

@@ -1,5 +1,6 @@
-// References between real processes over gRPC, under weft_launch: the seven cases and two deaths,
-// and nothing is left in any process.
+// References between real processes over gRPC, under weft_launch: the seven cases and two deaths.
+//
+// Nothing may be left in any process.
 #include <csignal>
 #include <string>
 

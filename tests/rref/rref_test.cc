@@ -1,5 +1,7 @@
-// RRef<T> over whole workers: what a user sees while all goes well, and that everything is let go
-// at the end. Failures, deaths and the end of a worker: rref_failures_test.
+// RRef<T> on whole workers: what a user sees while nothing fails, and that everything is dropped at
+// the end.
+//
+// Failures, deaths and stopping workers are in rref_failures_test.
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -24,7 +26,7 @@ using ::testing::HasSubstr;
 using weft::testing::error_of;
 using weft::testing::eventually;
 
-// ---- What the workers know ----
+// ---- Functions and classes that the workers know ----
 
 int read_locally(RRef<int> value) { return value.local_value(); }
 WEFT_REGISTER_FUNCTION(read_locally);
@@ -50,7 +52,7 @@ int total(std::map<std::string, Pair> pairs) {
 }
 WEFT_REGISTER_FUNCTION(total);
 
-// Each worker hands its reference to the next and keeps none; the last one reads.
+// Each worker hands its reference to the next one and keeps none. The last one reads the value.
 Future<int> pass_on(RRef<int> value, std::vector<std::string> route);
 WEFT_REGISTER_FUNCTION(pass_on);
 Future<int> pass_on(RRef<int> value, std::vector<std::string> route) {
@@ -63,7 +65,7 @@ Future<int> pass_on(RRef<int> value, std::vector<std::string> route) {
 std::unique_ptr<Tracked> make_tracked(int value) { return std::make_unique<Tracked>(value); }
 WEFT_REGISTER_FUNCTION(make_tracked);
 
-// Its methods would lose counts, and say so, if two ran at once.
+// If two of its methods ran at once, it would lose counts, and its collisions would say so.
 class Turnstile {
  public:
   int pass() {
@@ -84,7 +86,7 @@ class Turnstile {
 WEFT_REGISTER_CLASS(Turnstile, weft::constructor<>(), &Turnstile::pass, &Turnstile::collisions,
                     &Turnstile::again, weft::serial);
 
-// Hands a token on to a new one, without waiting for it.
+// Hands a token on to a new object, without waiting for it.
 class Stop {
  public:
   void hand_on(int left);
@@ -101,7 +103,7 @@ void Stop::hand_on(int left) {
 
 int pass_for(RRef<Turnstile> turnstile) { return turnstile.rpc_sync(&Turnstile::pass); }
 WEFT_REGISTER_FUNCTION(pass_for);
-// Branches of one handler, two of them a level deeper. Returns the last number.
+// Four branches of one handler, two of them a level deeper. Returns the greatest number.
 int pass_four_times_at_once(RRef<Turnstile> turnstile) {
   const Future<int> passes[] = {
       turnstile.rpc_async(&Turnstile::pass), weft::rpc_async("w0", pass_for, turnstile),
@@ -177,7 +179,7 @@ TEST_P(RRefTest, CanBeLentByItsOwner) {
   EXPECT_EQ(theirs.to_here(), 8);
 }
 
-// Case 4: a user sends it to another user; B5: whose function starts when it is confirmed.
+// Case 4: a user sends it to another user. B5: the function starts when it is confirmed.
 TEST_P(RRefTest, StartsAFunctionOnlyWhenItsReferencesAreConfirmed) {
   start(3);
   const RRef<int> sum = weft::remote("w1", add, 1, 2);
@@ -211,7 +213,7 @@ TEST_P(RRefTest, MayBeSentFromItsOwnerToItself) {
   EXPECT_EQ(weft::rpc_sync("w0", give_back, weft::make_rref(7)).to_here(), 7);
 }
 
-// Case 7: everything at once, over several workers, with nothing kept by who passes it on.
+// Case 7: everything at once, over several workers. A worker that passes it on keeps nothing.
 TEST_P(RRefTest, LivesThroughAChainOfWorkersThatKeepNothing) {
   start(4);
   Future<int> end;
@@ -250,7 +252,7 @@ TEST_P(RRefTest, ComesBackToItsSenderAsTheSameReference) {
 TEST_P(RRefTest, ProtectsTheValueWhileItIsOnItsWay) {
   start(3);
   for (int i = 0; i < 50; ++i) {
-    // The only handle dies as soon as the call is made.
+    // The only handle is destroyed as soon as the call is made.
     EXPECT_EQ(weft::rpc_async("w2", read, weft::remote("w1", add, i, 1)).wait(), i + 1);
   }
 }
@@ -277,7 +279,8 @@ TEST_P(RRefTest, LivesAsLongAsACallOnItUnderWayIfNobodyHoldsIt) {
         weft::remote<Tracked>("w1", i).remote(&Tracked::clone).remote(&Tracked::get).to_here(), i);
   }
   const Future<int> here = weft::remote("w1", later).to_here_async();
-  // What the lost handle would have sent is through once these are answered.
+  // When these calls are answered, a message that the dropped handle might have sent has arrived
+  // too.
   for (int i = 0; i < 3; ++i) weft::rpc_sync("w1", add, 1, 2);
   EXPECT_FALSE(here.done());
   EXPECT_EQ(world.gauges(0).users, 1u);

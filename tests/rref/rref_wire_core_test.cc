@@ -45,7 +45,6 @@ TEST(RRefWire, EveryMessageKeepsEveryField) {
   EXPECT_EQ(round_trip(Settled{11}).settled_below, 11u);
 }
 
-// With the facts that its readers are told; a text that is too long for a message is cut.
 TEST(RRefWire, ReferencesCreationsAndTargetsKeepEveryField) {
   const Reference from_user{kOwner, kRRef, ForkId{kUser, 8}, kFork, kType};
   const Reference from_owner{kOwner, kRRef, ForkId{kOwner, 8}, ForkId(), kType};
@@ -128,7 +127,7 @@ TEST(RRefWire, UnknownMessagesReasonsAndGarbageAreRefused) {
   expect_bad(decode_message(message.SerializeAsString()).status(), "ForkReject.reason");
 }
 
-// Cut anywhere, and with any bit flipped, a message is refused or is some well-formed message.
+// If a message is cut anywhere or any bit is flipped, it is refused or is some well-formed message.
 TEST(RRefWire, MutatedBytesNeverMakeMalformedMessages) {
   const std::string good = encode(Message(CancelFork{kOwner, kRRef, kFork, true, 7}));
   for (size_t i = 0; i < good.size(); ++i) {

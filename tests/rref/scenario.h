@@ -1,4 +1,5 @@
-// Runs text scenarios of the RRef protocol: commands above, the exact log they must give below.
+// Runs text scenarios of the RRef protocol: commands above, the exact log that they must give
+// below.
 //
 // A scenario file is a list of blocks, separated by empty lines:
 //
@@ -9,9 +10,11 @@
 //   (one line for everything that happened)
 //
 // Commands are words; docs/rref_protocol.md lists them. The same files drive several targets: the
-// bare core, and whole drivers. A command after `core:` or `driver:` is for that target alone, and
-// where a target's log differs it stands below a line `---- driver`. With the environment variable
-// WEFT_REWRITE set, the logs in the file are replaced by what happened.
+// bare core, and whole drivers. A command after `core:` or `driver:` is for that target only. If a
+// target's log differs, it stands below a line `---- driver`. If the environment variable
+// WEFT_REWRITE is set, the logs in the file are replaced by what happened.
+//
+// Thread safety: none.
 #pragma once
 
 #include <map>
@@ -21,16 +24,16 @@
 
 namespace weft::rref_internal {
 
-// What scenarios act on.
+// Carries out the commands of a scenario.
 class ScenarioTarget {
  public:
   virtual ~ScenarioTarget() = default;
-  // "core" or "driver".
+  // "core", "driver" or "repeating driver".
   virtual std::string_view kind() const = 0;
-  // Carries out one command and returns its log, each line ended. Begins with "error:" if the
-  // command makes no sense, with "WRONG" if an expectation failed.
+  // Carries out one command and returns its log, each line ended. The log begins with "error:" if
+  // the command makes no sense, and with "WRONG" if an expectation failed.
   virtual std::string execute(const std::vector<std::string>& words) = 0;
-  // Whether the log is what a block without a section for this target asks for.
+  // True if `log` is what a block without a section for this target asks for.
   virtual bool accepts(const std::string& expected, const std::string& log) {
     return expected == log;
   }
@@ -38,17 +41,18 @@ class ScenarioTarget {
 
 struct ScenarioBlock {
   std::vector<std::string> lines;            // commands and comments as written
-  std::string expected;                      // of the core
-  std::map<std::string, std::string> other;  // by target, where it differs
+  std::string expected;                      // the core's log
+  std::map<std::string, std::string> other;  // logs by target, where they differ
 };
 
 std::vector<ScenarioBlock> parse_scenario(const std::string& text);
 std::string print_scenario(const std::vector<ScenarioBlock>& blocks);
 
-// Runs the file and returns what went wrong, empty if nothing; rewrites the file if told so.
+// Runs the file and returns what went wrong, "" if nothing did. With WEFT_REWRITE it rewrites the
+// file.
 std::string run_scenario(const std::string& path, ScenarioTarget& target);
 
-// All scenario files of a folder, sorted.
+// Returns all scenario files of a folder, sorted.
 std::vector<std::string> scenario_files(const std::string& folder);
 
 }  // namespace weft::rref_internal

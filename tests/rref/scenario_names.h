@@ -1,5 +1,5 @@
-// Short names for what a scenario's log mentions: w1 (w1.2 in its second life), r1, f1 in order of
-// appearance.
+// Gives short names to ids in a scenario's log: w1 (w1.2 for its second incarnation), r1, and f1 in
+// order of appearance.
 //
 // Thread safety: none.
 #pragma once
@@ -16,11 +16,11 @@ namespace weft::rref_internal {
 
 class ScenarioNames {
  public:
-  // "w3" -> 3.
+  // Turns "w3" into 3.
   static uint32_t index(const std::string& worker) { return std::stoul(worker.substr(1)); }
-  // The gauge that "expect owners w1 2" is about.
+  // The gauge that "expect owners w1 2" names.
   static uint64_t gauge(const OwnershipGauges& gauges, const std::string& name);
-  // "r1,r2" -> r1 r2.
+  // Splits "r1,r2" into r1 and r2.
   static std::vector<std::string> split(const std::string& list);
 
   void set_workers(size_t workers) { workers_ = workers; }
@@ -31,7 +31,7 @@ class ScenarioNames {
   std::string name(RRefId rref) const;
   std::string name(ForkId fork);
   std::string name(const Handle& handle);
-  // Puts short names for the ids in a text.
+  // Replaces the ids in a text by their short names.
   std::string rename(std::string text) const;
   std::string text(const absl::Status& status) const;
 

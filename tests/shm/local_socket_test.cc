@@ -90,7 +90,7 @@ TEST(LocalSocketTest, SeesTheFarEndClose) {
 TEST(LocalSocketTest, SeesTheFarEndDie) {
   absl::StatusOr<LocalListener> listener = LocalListener::create();
   ASSERT_TRUE(listener.ok()) << listener.status();
-  // The child does nothing but hold its end: safe after fork.
+  // The child only holds its end of the socket, which is safe after a fork.
   const pid_t child = ::fork();
   if (child == 0) {
     absl::StatusOr<LocalSocket> held = LocalSocket::connect(listener->name(), in(seconds(30)));

@@ -15,7 +15,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Clock = std::chrono::steady_clock;
 
-// Two views of the same word, as two processes have.
+// Two mappings of the same word, as two processes have them.
 class WaitWordTest : public testing::Test {
  protected:
   WaitWordTest() {
@@ -38,7 +38,8 @@ class WaitWordTest : public testing::Test {
   SealedMemory theirs_;
 };
 
-// A wake-up that got lost ends the sleep at its deadline, where the number has come all the same.
+// Waits for a number and notices a lost wake-up: then the sleep runs into its deadline although the
+// number has come.
 void await(WaitWord& word, uint32_t number) {
   const auto deadline = Clock::now() + seconds(30);
   for (uint32_t seen = word.load(); seen != number; seen = word.load()) {
@@ -134,7 +135,7 @@ TEST_F(WaitWordTest, AWakeEndsASleep) {
 
 TEST_F(WaitWordTest, LosesNoWakeUp) {
   constexpr uint32_t kRounds = 20'000;
-  // Each moves only what the other waits for.
+  // Each thread moves the word only to the number for which the other waits.
   std::thread other([this] {
     for (uint32_t i = 1; i < kRounds; i += 2) {
       await(theirs(), i);

@@ -1,4 +1,4 @@
-// The rules that can be broken, and the search for a run that notices.
+// The rules that can be broken, and the search for a run that notices a broken rule.
 #include <algorithm>
 #include <iomanip>
 

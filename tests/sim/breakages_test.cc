@@ -1,6 +1,6 @@
-// The simulator finds what it is there for: every rule of the table, broken alone, within a bounded
-// number of seeded runs. Of rules that runs meet too seldom, the core's own test must notice; that
-// is the test sim/core_tests.
+// The simulator finds every broken rule of the table within a bounded number of seeded runs. Runs
+// meet the moment of some rules too seldom. For those the core's own test must fail, which the test
+// sim/core_tests checks.
 #include <gtest/gtest.h>
 
 #include "weft/tests/sim/runs.h"

@@ -1,5 +1,5 @@
-// The unit tests of the cores, over cores with one rule broken: each rule of the table that names a
-// test must make that one fail. Without a broken rule the same tests hold.
+// Runs the unit tests of the cores over cores with one rule broken. If a rule of the table names a
+// test, this test must fail. Without a broken rule the same tests pass.
 //
 //   weft_core_tests [--gtest_filter=TESTS] RULE   which test finds this rule broken
 #include <iostream>
@@ -12,7 +12,7 @@
 namespace weft::sim {
 namespace {
 
-// Says nothing but which test failed first.
+// Remembers only the name of the first test that failed.
 class FirstFailure final : public ::testing::EmptyTestEventListener {
  public:
   void OnTestEnd(const ::testing::TestInfo& test) override {
@@ -20,7 +20,7 @@ class FirstFailure final : public ::testing::EmptyTestEventListener {
     if (!test.result()->Failed() || !name_.empty()) return;
     name_ = std::string(test.test_suite_name()) + "." + test.name();
   }
-  // Also forgets it.
+  // Returns the name and forgets it.
   std::string take() {
     tests_ = 0;
     return std::exchange(name_, {});

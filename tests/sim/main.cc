@@ -1,4 +1,4 @@
-// weft_sim: seeded runs of the library's cores under faults, with their invariants checked.
+// weft_sim: runs the cores of the library under faults, from seeds, and checks their invariants.
 // docs/testing/simulator.md says what is simulated and how to repeat a run.
 #include <chrono>
 #include <cstdlib>

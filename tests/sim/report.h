@@ -1,4 +1,4 @@
-// What many runs did: operations and how they ended, faults and what they led to.
+// Counts of many runs: operations and their outcomes, faults and their effects.
 //
 // Thread safety: none.
 #pragma once
@@ -11,10 +11,10 @@
 namespace weft::sim {
 
 enum class Fault : uint8_t {
-  kCut,        // a connection ends, what is in flight is lost
+  kCut,        // a connection closes, frames in flight are lost
   kDuplicate,  // a frame arrives twice
   kOvertake,   // a frame is late and others overtake it
-  kPartition,  // two sides hear nothing of each other
+  kPartition,  // two sides cannot hear each other
   kOneWay,     // one direction between two workers is silent
   kFlapping,   // a link goes silent and comes back several times
   kCrash,
@@ -22,8 +22,8 @@ enum class Fault : uint8_t {
   kPause,    // as SIGSTOP
   kNodeFailure,
   kSlowStore,
-  kSilentStore,  // what it is asked, or what it answers, is lost
-  kSlow,         // a worker that has to wait for a processor
+  kSilentStore,  // questions to it, or its answers, are lost
+  kSlow,         // a worker that must wait for a processor
 };
 inline constexpr size_t kFaults = static_cast<size_t>(Fault::kSlow) + 1;
 std::string_view name_of(Fault fault);
@@ -42,58 +42,58 @@ enum class Operation : uint8_t {
   kBackward,
   kCancelPass,
   kReleaseContext,
-  kProbe,  // at the end: all credit must have come home
+  kProbe,  // at the end: all credit must have been returned
   kStep,   // of an optimizer: applied, not applied, or data loss
   kStepMessage,
 };
 inline constexpr size_t kOperations = static_cast<size_t>(Operation::kStepMessage) + 1;
 std::string_view name_of(Operation operation);
 
-// How an operation ended for who asked for it.
+// The outcome of an operation for its caller.
 enum class Outcome : uint8_t { kValue, kNotRun, kRan, kMaybeRun, kUnresolved };
 inline constexpr size_t kOutcomes = static_cast<size_t>(Outcome::kUnresolved) + 1;
 std::string_view name_of(Outcome outcome);
 
-// What faults led to, and rare paths that must not stay unvisited.
+// Effects of faults, and rare paths that must be visited.
 enum class Effect : uint8_t {
   kFramesLost,
   kFramesResent,
   kDuplicatesDropped,
-  kArrivedAhead,   // a frame before one that was sent earlier
+  kArrivedAhead,   // a frame arrived before an earlier one
   kFramesStalled,  // by a partition
   kCallsQueued,    // for credit
-  kCallsHeld,      // for trust
+  kCallsHeld,      // because no lease was valid
   kQueueFull,
-  kResultsLost,    // ran, but the result was too large to keep for resending
-  kUnknownMet,     // a message named a life that was not known yet
+  kResultsLost,    // ran, but the result was too large to keep
+  kUnknownMet,     // a message named an unknown incarnation
   kRefusedAsDead,  // a connection, because the dialler was declared dead
   kDeathRecords,
-  kFalseDeathRecords,  // of workers that lived
+  kFalseDeathRecords,  // of live workers
   kFenced,
   kHeartbeats,
   kTold,            // death records that others posted
-  kSevered,         // pairs that are over without a death record
-  kJoined,          // joiners whom all know
-  kSuspectReports,  // joiners told of a member that does not answer them
+  kSevered,         // pairs that gave up each other without a death record
+  kJoined,          // joiners that all members know
+  kSuspectReports,  // joiners told that a member does not answer
   kNotJoined,       // joiners that were refused, or had no store
-  kUnknownEnded,    // lives that ended, known from references and contexts alone
-  kStaleMessages,   // of ended incarnations, offered to the cores
+  kUnknownEnded,    // dead incarnations known only from references and contexts
+  kStaleMessages,   // of dead incarnations, offered to the cores
   kReferencesLost,
   kValuesFreed,
   kCreationsCancelled,
   kPassesCommitted,
   kPassesAborted,
-  kPassesDropped,  // a part of a pass given up without knowing the decision
+  kPassesDropped,  // parts of passes dropped without knowing the decision
   kDiscoveries,
   kContextsRefused,  // calls for released contexts
   kStepsApplied,     // by one owner
-  kOwnersAsked,      // by others that were left with an undecided step
-  kSecondDeaths,     // of them: the question names an owner that is dead as well
+  kOwnersAsked,      // by owners that were left with an undecided step
+  kSecondDeaths,     // questions that name another dead owner
   kOwnersRestored,   // from a checkpoint
-  kResumes,          // of a line, on all its owners
-  kHeldCommits,      // gradients that a worker of a committed pass merged
-  kClaims,           // to have replaced a live worker, compared with the records
-  kShutdowns,        // workers that left a quiet group
+  kResumes,          // of a step sequence, on all its owners
+  kHeldCommits,      // merges of a committed pass, one per worker
+  kClaims,           // claims to replace a live worker, compared with records
+  kShutdowns,        // workers that left a quiescent group
 };
 inline constexpr size_t kEffects = static_cast<size_t>(Effect::kShutdowns) + 1;
 std::string_view name_of(Effect effect);

@@ -49,7 +49,7 @@ TEST(Simulator, SeedsThatOnceFailedHold) {
   EXPECT_EQ(replay(WEFT_SOURCE_DIR "/tests/sim/seeds.txt", out), 0) << out.str();
 }
 
-// A fault that hits nothing proves nothing.
+// A fault without effect proves nothing.
 TEST(Simulator, EveryFaultHasEffects) {
   Report report;
   for (uint64_t seed = 1; seed <= 2000; ++seed) run_seed(Profile::kEverything, seed, report);

@@ -1,5 +1,5 @@
-// What a simulated run asked for, what was executed, and what callers were told: the truth that
-// calls are judged by.
+// Records the calls of a simulated run, which of them ran, and what callers were told. Calls are
+// checked against it.
 //
 // Thread safety: none.
 #pragma once
@@ -17,13 +17,13 @@ namespace weft::sim {
 
 class Ledger {
  public:
-  // A new call, made by this incarnation of a worker.
+  // Adds a new call, made by this incarnation of a worker.
   uint64_t ask(WorkerId caller) {
     entries_.emplace_back().caller = caller;
     return entries_.size() - 1;
   }
   void executed(uint64_t call) { ++entries_[call].executed; }
-  // Each call is told of once. `as_expected`: the value is right.
+  // Each call is told once. `as_expected`: the value is right.
   void told(uint64_t call, const absl::Status& status, bool as_expected) {
     Entry& entry = entries_[call];
     if (entry.told++ > 0) violation(call, "was told of twice");
@@ -32,7 +32,8 @@ class Ledger {
     if (status.ok() && entry.executed != 1) violation(call, "succeeded without running once");
     if (!status.ok()) ++errors_[std::string(absl::StatusCodeToString(status.code()))];
   }
-  // At the end, when nothing is on its way any more. `ended`: the caller's life ended.
+  // Call it at the end, when nothing is in flight. `ended`: tells whether the caller's incarnation
+  // has stopped.
   template <class Ended>
   void close(Ended ended) {
     for (uint64_t call = 0; call < entries_.size(); ++call) {

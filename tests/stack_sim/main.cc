@@ -1,4 +1,4 @@
-// Simulates whole workers on virtual time, many runs after another.
+// Simulates whole workers on virtual time, one run after another.
 //
 //   weft_stack_sim --runs 1000 --seed-from 1     prints what was done and what went wrong
 //   weft_stack_sim --runs 1 --seed-from 7 --trace

@@ -1,6 +1,6 @@
-// An executor whose tasks run one at a time, in any order that the schedule likes.
+// An executor whose tasks run one at a time, in the order that the schedule of the run chooses.
 //
-// Thread safety: none: the whole simulation is one thread.
+// Thread safety: none, because the whole simulation is one thread.
 #pragma once
 
 #include <utility>
@@ -29,7 +29,7 @@ class SimExecutor final : public Executor {
     }
     --running_;
   }
-  // What is queued is destroyed unrun; so is what comes later.
+  // Destroys queued tasks without running them, and all later tasks too.
   void stop() {
     stopped_ = true;
     while (!ready_.empty()) {

@@ -68,7 +68,7 @@ void StackFaults::restart(uint32_t rank, uint32_t other) {
   hooks_.forget(rank);
   world_.restart(rank);
   if (!store_cuts_ || pick(2) > 0) return;
-  // It may part from one that never met it, and others will speak of it there.
+  // It may give up a worker that never met it, and others will mention that worker to it.
   world_.cut_store(rank);
   world_.cut(rank, other);
   world_.cut(other, rank);
@@ -88,7 +88,7 @@ void StackFaults::partition(uint32_t a, uint32_t b) {
   heal_later(a, b);
 }
 
-// Most partitions are shorter than the others' patience.
+// Most partitions are shorter than `suspect_after`.
 void StackFaults::heal_later(uint32_t a, uint32_t b) {
   const milliseconds time(pick(5) == 0 ? pick(6000) : pick(1200));
   after(time, [this, a, b] { world_.heal(a, b); });

@@ -1,8 +1,8 @@
-// The faults of a simulated run: workers die and are started again, connections break, partitions
-// come and go, and the store does not answer.
+// The faults of a simulated run: workers die and restart, connections break, partitions come and
+// go, and the store does not answer.
 //
 // Thread safety: none. Deterministic: equal random numbers give equal faults.
-// Lifetime: what it is given outlives it.
+// Lifetime: its constructor arguments outlive it.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace weft::sim {
 class StackFaults {
  public:
   struct Hooks {
-    std::function<void(uint32_t rank)> forget;  // before the worker's end
+    std::function<void(uint32_t rank)> forget;  // called before the worker stops
     std::function<void(const std::string&)> trace;
   };
   // `counts`: faults by kind.
@@ -27,23 +27,23 @@ class StackFaults {
               Hooks hooks)
       : world_(world), random_(random), counts_(counts), hooks_(std::move(hooks)) {}
 
-  // Chooses which kinds of faults this run has. Once, and before the first fault.
+  // Chooses which kinds of faults this run has. Call it once, before the first fault.
   void begin();
-  // One fault, or the end of one.
+  // Injects one fault, or repairs one.
   void one();
-  // Ends all partitions; frames get through again.
+  // Repairs all partitions. Frames get through again.
   void stop();
 
  private:
   uint64_t pick(uint64_t bound) { return random_() % bound; }
   void note(const char* kind, const std::string& what);
   void kill(uint32_t rank);
-  // `other` is another worker's rank.
+  // `other` is the rank of another worker.
   void restart(uint32_t rank, uint32_t other);
   void partition(uint32_t a, uint32_t b);
   void heal_later(uint32_t a, uint32_t b);
   void mend_stores_later();
-  // Runs `then` on the clock of somebody who is alive; without one, stop() does it.
+  // Runs `then` on the clock of a live worker. Without one, stop() does it.
   void after(Nanoseconds time, std::function<void()> then);
   bool joining(uint32_t rank);
   uint32_t living();

@@ -32,7 +32,7 @@ Run* running = nullptr;
 
 }  // namespace
 
-// A value that lives on one worker and counts those that live.
+// A value on one worker. It counts the live values of this kind.
 class Cell {
  public:
   explicit Cell(int64_t value);
@@ -51,7 +51,7 @@ int64_t record(uint64_t call);
 WEFT_REGISTER_FUNCTION(record);
 Future<int64_t> slow(uint64_t call, int64_t milliseconds);
 WEFT_REGISTER_FUNCTION(slow);
-// Each hop is a call of its own, told of to the ledger by who made it.
+// Each hop is a call of its own. Its caller records the result in the ledger.
 Future<int64_t> relay(uint64_t call, std::vector<uint32_t> path);
 WEFT_REGISTER_FUNCTION(relay);
 void keep(uint64_t call, RRef<Cell> cell);
@@ -81,7 +81,8 @@ class Run {
       if (pick(100) < 85 && world_.ready() > 0) {
         task();
       } else if (pick(100) < 60) {
-        // Mostly while nothing is left to do: else deadlines pass before anything has happened.
+        // Mostly when nothing else is left to do. Otherwise deadlines would pass before anything
+        // happens.
         if (world_.ready() == 0 || pick(20) == 0) pass_time(seconds(5));
       } else if (options_.faults && pick(100) < 12) {
         faults_.one();
@@ -91,7 +92,7 @@ class Run {
       }
     }
     faults_.stop();
-    settle(seconds(60));  // a frame that vanished is missed after 30 s
+    settle(seconds(60));  // a vanished frame is noticed after 30 s
     check_end();
     return finish();
   }
@@ -104,7 +105,7 @@ class Run {
   }
   std::map<const RpcRuntime*, int64_t>& cells() { return cells_; }
 
-  // A call of `caller`, told of when it is answered.
+  // Records the result of a call of `caller` when it is answered.
   template <class T>
   void watch(uint64_t call, const Future<T>& future, std::optional<int64_t> expected) {
     future.state()->on_complete_inline([this, call, future, expected] {
@@ -131,7 +132,7 @@ class Run {
 
   Pool& pool_of(Incarnation& incarnation) { return pools_[incarnation.rank]; }
   void mix(uint64_t value) { report_.hash = (report_.hash ^ value) * 0x100000001b3u; }
-  // What a worker holds for its program ends with it.
+  // A worker's program stops with the worker, so its objects are dropped.
   void forget(uint32_t rank) {
     pools_[rank].clear();
     trainings_.erase(world_.incarnation(rank).info.id);
@@ -153,7 +154,7 @@ class Run {
     if (world_.advance(world_.now() + at_most)) mix(static_cast<uint64_t>(world_.now().count()));
     ++report_.events;
   }
-  // Everybody runs until `span` of virtual time has passed.
+  // All workers run until `span` of virtual time has passed.
   void settle(Nanoseconds span) {
     const Nanoseconds end = world_.now() + span;
     while (true) {
@@ -273,7 +274,7 @@ class Run {
     pool.pop_back();
   }
 
-  // loss = sum(a * chain1(x) + b * chain2(x)); each hop doubles, so the gradient is known.
+  // loss = sum(a * chain1(x) + b * chain2(x)). Each hop doubles, so the gradient is known.
   struct Backward {
     Incarnation* incarnation;
     ContextId context;
@@ -386,7 +387,8 @@ class Run {
     trainings_.clear();
     settle(seconds(25));
     for (const auto& incarnation : world_.incarnations()) {
-      // A third worker may wait for what the two of a pair that is over would have told each other.
+      // If a pair has given up each other, a third worker may wait for what they would have told
+      // each other.
       if (!incarnation->in_group() || a_pair_is_over()) continue;
       if (const std::string left = incarnation->left(); !left.empty()) ledger_.violation(left);
       if (const int64_t cells = cells_[incarnation->runtime.get()]; cells != 0) {
@@ -396,7 +398,8 @@ class Run {
         ledger_.violation(absl::StrCat(incarnation->info.name, " has leases left"));
       }
     }
-    // Without the store pairs part, and an owner that one has given up may live for others.
+    // Without the store pairs can give up each other. So an owner that one worker has given up may
+    // live for others.
     if (!parted()) {
       const auto incarnations = [this](WorkerId who) {
         return std::any_of(world_.incarnations().begin(), world_.incarnations().end(),
@@ -414,7 +417,7 @@ class Run {
     });
     shut_down();
   }
-  // Without the store nobody but the two may have heard of it, and both live.
+  // Without the store, perhaps only the two know of it, and both live.
   bool a_pair_is_over() const {
     for (const auto& one : world_.incarnations()) {
       for (const auto& other : world_.incarnations()) {
@@ -447,7 +450,8 @@ class Run {
       if (!end.done()) {
         ledger_.violation(absl::StrCat(incarnation->info.name, " did not end its shutdown"));
       } else if (!end.state()->result().ok() && !parted()) {
-        // Pairs that parted without the store are still seen by others, who wait until the limit.
+        // If pairs gave up each other without the store, others still see both, and wait until the
+        // limit.
         ledger_.violation(
             absl::StrCat(incarnation->info.name, ": ", end.state()->result().status().ToString()));
       }

@@ -1,13 +1,13 @@
-// One simulated run of whole workers: a seeded program, a seeded schedule, seeded faults, and the
-// invariants that hold whatever they do.
+// One simulated run of whole workers, with a seeded program, schedule and faults. It checks
+// invariants that must hold in every run.
 //
-// Invariants: every call is answered once and its `ran` is true; no function runs twice; committed
-// gradients are one process's; owners that outlive an optimizer's steps have applied the same ones,
-// and those that the trainer was told of; once faults have stopped and everything was let go, no
-// worker that is in the group holds a call, reference, value, context, pass or send; all survivors
-// agree on who is dead; a shutdown ends in good order.
+// Invariants: Every call is answered once, and its `ran` is true. No function runs twice. Committed
+// gradients equal those of one process. Owners that outlive the steps of an optimizer have applied
+// the same steps, and those that the trainer was told of. When faults have stopped and everything
+// was released, no worker of the group holds a call, reference, value, context, pass or send. All
+// survivors agree which workers are dead. A shutdown completes in good order.
 //
-// Thread safety: none; one run at a time in a process (handlers find their run by a global).
+// Thread safety: none; one run at a time in a process, because handlers find their run by a global.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct RunOptions {
 
 struct RunReport {
   std::vector<std::string> violations;
-  uint64_t hash = 0;  // of the history: equal seeds, equal hashes
+  uint64_t hash = 0;  // hash of the history: equal for equal seeds
   uint64_t events = 0;
   uint64_t calls = 0;
   uint64_t frames = 0;

@@ -130,7 +130,7 @@ void StackWorld::start(Incarnation& incarnation, std::vector<WorkerInfo> members
   joined.state()->on_complete_inline([this, &incarnation, joined] {
     if (!incarnation.alive) return;
     incarnation.executor.schedule([this, &incarnation, good = joined.state()->result().ok()] {
-      if (!good) return end(incarnation);  // as its process would
+      if (!good) return end(incarnation);  // as its process would exit
       incarnation.joined = true;
     });
   });
@@ -170,7 +170,7 @@ bool StackWorld::advance(Nanoseconds limit) {
   const Nanoseconds step = std::max<Nanoseconds>(next - begin - now_, Nanoseconds(0));
   now_ += step;
   wires_clock_.advance(step);
-  // A timer may end or begin lives.
+  // A timer may stop or start workers.
   for (size_t i = 0; i < incarnations_.size(); ++i) {
     if (incarnations_[i]->alive) incarnations_[i]->clock.advance(step);
   }
@@ -203,7 +203,8 @@ void StackWorld::sever(uint32_t a, uint32_t b) {
 
 void StackWorld::cut(uint32_t from, uint32_t to) { cuts_.insert({from, to}); }
 
-// What was lost meanwhile is noticed by the connection's end, as after TCP gave up.
+// When the cut is over, the connection closes, as after a TCP timeout. So both sides notice the
+// loss.
 void StackWorld::heal(uint32_t from, uint32_t to) {
   if (cuts_.erase({from, to}) > 0) sever(from, to);
 }

@@ -1,8 +1,9 @@
-// Whole workers on virtual time, in one thread: agents, references and autograd as in a job, over
-// the in-process transport, with faults of the network and of workers.
+// Runs whole workers on virtual time in one thread. They have agents, references and autograd as in
+// a job, over the in-process transport, with faults of the network and of workers.
 //
-// A world only moves by `run_one` (a task of somebody) and `advance` (to the next timer). Workers
-// are named "w0", "w1", ...; a restarted one is a new incarnation of the same name.
+// Only `run_one` (runs a task of some worker) and `advance` (to the next timer) make progress.
+// Workers are named "w0", "w1", and so on. A restarted worker is a new incarnation of the same
+// name.
 //
 // Thread safety: none. Deterministic: the same calls give the same history.
 #pragma once
@@ -27,7 +28,7 @@
 
 namespace weft::sim {
 
-// One life of a worker.
+// One incarnation of a worker.
 struct Incarnation {
   WorkerInfo info;
   uint32_t rank = 0;
@@ -43,12 +44,12 @@ struct Incarnation {
   std::shared_ptr<dist_autograd_internal::AutogradDriver> autograd;
   bool alive = true;
   bool joined = true;  // its program may run
-  bool alone = false;  // was cut from the store: may have parted from one and not from another
-  // What handlers left to timers; goes before the agent does.
+  bool alone = false;  // was cut from the store: may have given up some peers alone
+  // Objects that handlers left to timers. They are destroyed before the agent.
   std::vector<std::shared_ptr<void>> kept;
 
   bool in_group() const { return alive && joined && membership->standing().ok(); }
-  // What it holds; empty for nothing.
+  // Returns what it holds. Empty: nothing.
   std::string left() const;
 };
 
@@ -66,27 +67,28 @@ class StackWorld {
   Incarnation* find(const RpcRuntime* runtime);
   Nanoseconds now() const { return now_; }
 
-  // ---- what moves it
+  // ---- progress
   size_t ready() const;
   void run_one(size_t choice);
-  // To the next timer of a living worker or of the network; false if that is later than `limit`.
+  // Advances to the next timer of a live worker or of the network. Returns false if that is after
+  // `limit`.
   bool advance(Nanoseconds limit);
 
   // ---- faults
   void kill(uint32_t rank);
   void restart(uint32_t rank);
-  // All connections between the two end; what is in flight is lost.
+  // Closes all connections between the two. Frames in flight are lost.
   void sever(uint32_t a, uint32_t b);
-  // Nothing gets from the one to the other any more, until the cut is healed.
+  // Stops all frames in one direction until heal().
   void cut(uint32_t from, uint32_t to);
   void heal(uint32_t from, uint32_t to);
   void heal_all();
-  // The rendezvous store answers this worker no more, for a while: death records hold for pairs
+  // The rendezvous store stops answering this worker for a while. Pairs then give up each other
   // alone.
   void cut_store(uint32_t rank);
   void mend_stores();
   bool is_cut(uint32_t from, uint32_t to) const { return cuts_.contains({from, to}); }
-  // Of a hundred thousand frames. Those that vanish do so on connections that live on.
+  // Rates per hundred thousand frames. Frames vanish on connections that stay open.
   void set_frame_faults(uint32_t duplicates, uint32_t vanishing, uint64_t seed);
 
   struct Counts {

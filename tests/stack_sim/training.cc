@@ -56,7 +56,7 @@ std::vector<std::string> StepBook::violations(
   for (const auto& [number, entry] : entries_) {
     const std::string training =
         absl::StrCat("training ", number, " of ", entry.trainer.to_string());
-    // A trainer that died in a step was told nothing of it.
+    // A trainer that died during a step was told nothing of it.
     const uint64_t told = entry.applied + entry.not_applied + entry.unsure;
     const double most = static_cast<double>(entry.applied + entry.unsure + (entry.begun - told));
     std::map<double, WorkerId> values;

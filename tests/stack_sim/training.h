@@ -1,7 +1,7 @@
-// Steps of an optimizer over parameters on several simulated workers, as a trainer's program takes
-// them: forward, backward, step, in rounds; and a book of what became of them.
+// Steps of an optimizer over parameters on several simulated workers, like those of a trainer's
+// program. Each round runs forward, backward and step. A book records the results.
 //
-// Every step adds 1 to each owner's parameter, so the parameter says how many were applied there.
+// Every step adds 1 to each owner's parameter, so its value is the number of applied steps.
 //
 // Thread safety: none.
 #pragma once
@@ -20,7 +20,7 @@
 
 namespace weft::sim {
 
-// Owners write when their parameters end, trainers when a step is over.
+// Owners add entries when their parameters are destroyed, trainers when a step is over.
 class StepBook {
  public:
   StepBook();
@@ -31,13 +31,13 @@ class StepBook {
     WorkerId trainer;
     std::vector<WorkerId> owners;
     uint64_t begun = 0, applied = 0, not_applied = 0, unsure = 0;  // steps
-    std::set<WorkerId> made;          // where there are parameters, or were
-    std::map<WorkerId, double> left;  // what they were, where they have ended
+    std::set<WorkerId> made;          // owners that have parameters, or had them
+    std::map<WorkerId, double> left;  // the values of destroyed parameters
   };
   Entry& operator[](uint64_t training) { return entries_[training]; }
 
-  // Once nothing is on its way any more. Owners that outlive all their steps have applied the same
-  // ones, and those that the trainer was told of.
+  // Call it when nothing is in flight. Checks that owners that outlive all their steps have applied
+  // the same ones, and those that the trainer was told of.
   std::vector<std::string> violations(const std::function<bool(WorkerId)>& incarnations) const;
 
  private:
@@ -49,21 +49,21 @@ class Weights;
 class Training : public std::enable_shared_from_this<Training> {
  public:
   struct Options {
-    uint64_t number = 0;              // in the book
+    uint64_t number = 0;              // index in the book
     std::vector<std::string> owners;  // by name
     uint32_t rounds = 1;
     Nanoseconds step_timeout{};
-    std::function<void(const std::string& what)> note;  // what is done, and what comes of it
+    std::function<void(const std::string& what)> note;  // gets what is done and what comes of it
   };
   Training(Incarnation& incarnation, StepBook& book, Options options);
 
-  // In the scope of its worker. Throws RpcError: a worker cannot be asked.
+  // Call it in the scope of its worker. Throws RpcError if a worker cannot be asked.
   void begin();
-  // Its life has ended: no more rounds.
+  // True if its incarnation has stopped: no more rounds.
   bool ended() const { return !incarnation_.alive; }
 
  private:
-  // Runs `next` as a task of the worker once all futures are complete.
+  // Runs `next` as a task of the worker when all futures are complete.
   template <class T>
   void when(const std::vector<Future<T>>& futures, void (Training::*next)());
   void later(void (Training::*next)());

@@ -1,4 +1,10 @@
-// Several agents in one process, over the transport that a test chooses.
+// Runs several agents in one process, connected by the transport that a test chooses.
+//
+// The constructor makes the agents. A test sets its handlers and then calls start().
+//
+// Thread safety: call() and last_call() from one thread only; the agents from any thread.
+// Lifetime: the destructor stops the agents; handlers must live until then, or until stop_agents().
+// Errors: a failed listen or start fails the test.
 #pragma once
 
 #include <memory>
@@ -57,16 +63,16 @@ class AgentWorld {
     wires_.stop();
   }
 
-  // For whoever set handlers that end before this world.
+  // Call this before handlers are destroyed that do not outlive this object.
   void stop_agents() {
     for (auto& node : nodes_) node->agent->stop();
   }
 
-  // After handlers were set.
+  // Starts all agents. Call it after the handlers are set.
   void start() {
     for (size_t i = 0; i < nodes_.size(); ++i) start(i);
   }
-  // One alone: what it sends to others waits until they have started, too.
+  // Starts one agent. Its calls to agents that have not started wait until they have.
   void start(size_t i) {
     std::vector<WorkerInfo> members;
     for (auto& node : nodes_) members.push_back(node->info);
@@ -80,12 +86,13 @@ class AgentWorld {
   const std::string& address(size_t i) const { return nodes_[i]->info.address; }
   SystemClock& clock() { return clock_; }
 
-  // As if the process had died: no goodbye.
+  // Acts as if the process had died: it says no goodbye, and nobody can reach it any more.
   void kill(size_t i) {
     network_.kill(nodes_[i]->info.address);
     nodes_[i]->transport->stop();
   }
 
+  // Calls with the name "test". The future gets the reply, or the error of the call.
   Future<Frame> call(size_t from, size_t to, Frame frame,
                      Timeout timeout = std::chrono::seconds(20)) {
     Promise<Frame> promise;
@@ -107,6 +114,8 @@ class AgentWorld {
   CallId last_call_;
 };
 
+// A frame with a body and, if `payload` is not 0, one payload block of so many bytes in a fixed
+// pattern.
 inline Frame frame_of(std::string body, size_t payload = 0) {
   Frame frame;
   frame.body = std::move(body);

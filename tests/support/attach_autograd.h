@@ -1,4 +1,8 @@
-// Gives the workers of a TestWorld distributed autograd, which must hold nothing at its end.
+// Gives the workers of a TestWorld distributed autograd.
+//
+// The TestWorld stops it before it stops the agents, and fails if it still holds something then.
+//
+// Thread safety: a free function.
 #pragma once
 
 #include <memory>
@@ -8,7 +12,7 @@
 
 namespace weft::testing {
 
-// A TestWorld::Options::make_autograd.
+// Use it as `TestWorld::Options::make_autograd`.
 inline std::shared_ptr<AutogradHook> attach_autograd(TestWorld::Node& node) {
   auto driver = dist_autograd_internal::AutogradDriver::attach(node.runtime);
   node.stop_autograd = [driver = driver.get()] { driver->stop(); };

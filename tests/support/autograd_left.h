@@ -1,4 +1,4 @@
-// What a worker's distributed autograd still holds: nothing, at the end of every test.
+// Tells what a worker's distributed autograd still holds: nothing, at the end of every test.
 //
 // Thread safety: free functions.
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace weft::testing {
 
-// Empty: nothing.
+// Returns "" if the driver holds nothing.
 inline std::string autograd_left(const dist_autograd_internal::AutogradDriver& driver) {
   const dist_autograd_internal::AutogradDriver::Gauges left = driver.gauges();
   if (left.contexts + left.passes + left.sends + left.timers == 0) return "";

@@ -1,5 +1,12 @@
-// Several workers with distributed autograd in one process, without names to look up or a launcher.
-// At the end of a test none of them may hold a context, a pass, a recorded send or a timer.
+// Runs several workers with distributed autograd in one process, without a rendezvous or a
+// launcher.
+//
+// The destructor fails the test if a live worker still holds a context, a pass, a recorded send or
+// a timer after 20 s.
+//
+// Thread safety: the workers may be used from any thread; `kill` and `allow_leftovers` are for the
+// test's own thread.
+// Lifetime: the observers and the HeldTimers of the options outlive this object.
 #pragma once
 
 #include <atomic>
@@ -21,7 +28,9 @@
 
 namespace weft::testing {
 
-// The machine's clock, whose timers stand still until told: for tests of what timers do.
+// Tells the machine's time, but runs its timers only when fire() is called.
+//
+// Thread safety: all methods may be called from any thread.
 class HeldTimers final : public Clock {
  public:
   TimePoint now() override { return std::chrono::steady_clock::now(); }
@@ -35,7 +44,7 @@ class HeldTimers final : public Clock {
     MutexLock lock(mutex_);
     return timers_.erase(timer) > 0;
   }
-  // Runs all that are due within `span` from now.
+  // Runs all timers that are due within `span` from now, on this thread and without the lock.
   void fire(Nanoseconds span) {
     std::vector<Callback> due;
     {
@@ -60,8 +69,8 @@ class AutogradWorld {
   struct Options {
     TransportKind kind = TransportKind::kInproc;
     std::map<size_t, LeafObserver*> observers = {};  // by worker
-    HeldTimers* clock = nullptr;                     // of the drivers; null: the machine's
-    bool started = true;                             // false: each worker by start(i)
+    HeldTimers* clock = nullptr;                     // of drivers, runtimes; null: the machine's
+    bool started = true;                             // false: the test calls start(i)
   };
 
   explicit AutogradWorld(size_t workers) : AutogradWorld(workers, Options()) {}
@@ -102,12 +111,12 @@ class AutogradWorld {
   dist_autograd_internal::AutogradDriver& driver(size_t i) { return *nodes_[i].driver; }
   WorkerId id(size_t i) const { return agents_->id(i); }
   size_t size() const { return nodes_.size(); }
-  // Of autograd, sent by anyone so far; counted on inproc alone.
+  // Posts of autograd that all workers have sent so far. Only the inproc transport counts them.
   size_t posts() const { return posts_.load(); }
-  // Calls to a worker that has not started wait for it.
+  // Starts one worker. Calls to a worker that has not started wait for it.
   void start(size_t i) { agents_->start(i); }
 
-  // As if the process had died; everybody else hears of it.
+  // Acts as if the process had died: all other workers declare it dead.
   void kill(size_t victim) {
     agents_->kill(victim);
     nodes_[victim].killed = true;
@@ -126,7 +135,7 @@ class AutogradWorld {
     return f();
   }
 
-  // Until `condition` holds; false after 20 s.
+  // Waits until `condition` holds; returns false if it does not hold within 20 s.
   template <class Condition>
   static bool eventually(Condition condition) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
@@ -136,7 +145,7 @@ class AutogradWorld {
     }
     return true;
   }
-  // No live worker holds anything of any context.
+  // Checks that no worker but `except` holds anything of any context.
   ::testing::AssertionResult nothing_left(size_t except = SIZE_MAX) {
     for (size_t i = 0; i < nodes_.size(); ++i) {
       if (i == except) continue;
@@ -156,7 +165,7 @@ class AutogradWorld {
     bool killed = false;
   };
 
-  // Releases may wait for a ride on timers that stand still.
+  // A release may wait on a timer for a message that carries it, so held timers are fired here.
   void expect_nothing_left() {
     for (size_t i = 0; i < nodes_.size(); ++i) {
       if (nodes_[i].killed) continue;

@@ -1,4 +1,10 @@
-// A rendezvous store that a test can take away from one worker: who was killed writes nothing more.
+// A rendezvous store that a test can cut off from one worker, as if that worker had been killed.
+//
+// While it is cut, every call fails at once with Unavailable and the shared store is not touched. A
+// call that already waits in the shared store goes on.
+//
+// Thread safety: all methods may be called from any thread.
+// Blocking: as the shared store does.
 #pragma once
 
 #include <atomic>

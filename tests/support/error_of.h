@@ -1,4 +1,6 @@
-// What a call failed with.
+// Returns the error that a call failed with, as a status.
+//
+// Thread safety: a free function.
 #pragma once
 
 #include "absl/status/status.h"
@@ -6,7 +8,7 @@
 
 namespace weft::testing {
 
-// OK if `f` throws no RpcError.
+// Returns OK if `f` throws no RpcError. Other exceptions pass through.
 template <class F>
 absl::Status error_of(F f) {
   try {

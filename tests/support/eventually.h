@@ -1,4 +1,6 @@
-// Waits for what other threads bring about and nobody tells.
+// Waits for a condition that other threads bring about without telling the test.
+//
+// Thread safety: a free function. Blocking: up to 20 s.
 #pragma once
 
 #include <chrono>
@@ -8,7 +10,7 @@
 
 namespace weft::testing {
 
-// Looks again and again until `condition` holds; false after 20 s.
+// Checks `condition` every millisecond until it holds; returns false after 20 s.
 inline bool eventually(const std::function<bool()>& condition) {
   const Promise<void> never;
   const TimePoint end = std::chrono::steady_clock::now() + std::chrono::seconds(20);

@@ -1,7 +1,9 @@
-// A folder that stands for /proc: what the kernel says of processes and their threads is the
-// test's.
+// A folder that stands for /proc, so that a test decides what the kernel says of processes and
+// their threads.
 //
-// Lifetime: the folder lives as long as this object.
+// Thread safety: none.
+// Lifetime: the folder exists as long as this object. Its name holds the process id, so one process
+// has one FakeProc at a time.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +19,8 @@ namespace weft::testing {
 
 class FakeProc {
  public:
-  // Process 7 is the one that looks, process 8 has the thread 81, which serves.
+  // Process 7 is the one that reads the folder. Process 8 has the thread 81, which serves
+  // connections.
   FakeProc() {
     std::filesystem::remove_all(root_);
     write("sys/kernel/random/boot_id", "boot\n");
@@ -35,7 +38,8 @@ class FakeProc {
   rpc_internal::HostProcess peer() const { return {"boot pid:[1]", 8, 80}; }
   void remove() { std::filesystem::remove_all(root_); }
 
-  // A thread of process 8, in a state as in its `stat`, which has waited so long for processors.
+  // Writes a thread of process 8. `state` is the letter in its `stat`; `waited` is how long it has
+  // waited for processors so far.
   void thread(int id, const std::string& name, char state, Nanoseconds waited) {
     const std::string folder = absl::StrCat("8/task/", id);
     write(folder + "/comm", name + "\n");

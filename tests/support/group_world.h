@@ -1,6 +1,6 @@
-// Ranks of a process group as threads of one process.
+// Runs the ranks of a process group as threads of one process.
 //
-// Thread safety: free functions.
+// Thread safety: free functions. Blocking: run_ranks() returns when all ranks have returned.
 #pragma once
 
 #include <chrono>
@@ -28,8 +28,8 @@ inline ProcessGroupOptions group_options(int rank, int size,
   return options;
 }
 
-// Runs a program for each rank of a new group, all at the same time, to its end. What a rank throws
-// fails the test.
+// Runs a program for each rank of a new group, all at the same time. If a rank throws, the test
+// fails. `change` may edit the options of each rank; it is called on the rank's thread.
 inline void run_ranks(int size, const std::function<void(std::shared_ptr<ProcessGroup>)>& program,
                       const std::function<void(ProcessGroupOptions&)>& change = {}) {
   const auto store = c10::make_intrusive<c10d::HashStore>();

@@ -1,8 +1,9 @@
-// An inproc transport whose arriving frames wait at the receiver's door until the test lets them
-// through: late, in another order, twice, or never.
+// An inproc transport that offers each arriving frame to the test before the worker gets it.
 //
-// Thread safety: none; for worlds that run on one thread (ManualExecutor).
-// Lifetime: the network and what `keep` captures outlive this.
+// The test may take a frame away and let it through later, in another order, twice, or never.
+//
+// Thread safety: none; for test clusters that run on one thread (ManualExecutor).
+// Lifetime: the network and what `keep` captures outlive this object.
 #pragma once
 
 #include <functional>
@@ -16,7 +17,7 @@ namespace weft::testing {
 
 class HeldTransport final : public Transport, private TransportSink {
  public:
-  // True: the frame was taken away, and comes back by `let_through` if at all.
+  // Returns true if the test took the frame. The worker gets it only by let_through().
   using Keep = std::function<bool(const ConnectionPtr& connection, Frame& frame)>;
 
   HeldTransport(InprocNetwork& network, Keep keep) : inner_(network), keep_(std::move(keep)) {}
@@ -27,8 +28,8 @@ class HeldTransport final : public Transport, private TransportSink {
     frames.push_back(std::move(frame));
     sink_->on_frames(connection, std::move(frames));
   }
-  // Nothing reaches the worker any more, and nobody is told: a process that was killed, as long as
-  // its death is not noticed.
+  // From now on nothing reaches the worker, and nobody is told. It looks like a process that was
+  // killed and whose death has not been noticed yet.
   void freeze() { frozen_ = true; }
 
   absl::Status listen() override { return inner_.listen(); }

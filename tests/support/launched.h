@@ -1,6 +1,6 @@
-// Runs a command and keeps what it printed: for tests of programs.
+// Runs a shell command and keeps what it printed, for tests of programs.
 //
-// Thread safety: free functions.
+// Thread safety: free functions. Blocking: until the command has closed its output and exited.
 #pragma once
 
 #include <cstdio>
@@ -12,11 +12,11 @@
 namespace weft::testing {
 
 struct Outcome {
-  int code = -1;       // 1000 + N: ended by signal N
-  std::string output;  // of all ranks and the launcher; standard error if the command says 2>&1
+  int code = -1;       // exit code; 1000 + N: killed by signal N; -1: not started
+  std::string output;  // of all ranks and the launcher; standard error too if the command says 2>&1
 };
 
-// `on_line` sees each line as soon as it comes.
+// Calls `on_line` on each line as soon as it comes.
 inline Outcome run_command(const std::string& command,
                            const std::function<void(const std::string&)>& on_line = {}) {
   Outcome outcome;

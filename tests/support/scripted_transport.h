@@ -1,6 +1,7 @@
-// A transport without wires: the test answers each dial, and speaks for the far ends.
+// A transport without a network: the test answers each dial, and speaks for the far ends.
 //
 // Thread safety: none; for agents on a ManualClock and a ManualExecutor.
+// Lifetime: deliver() and sink() need an earlier start().
 #pragma once
 
 #include <deque>
@@ -19,11 +20,11 @@ class ScriptedConnection final : public Connection {
   explicit ScriptedConnection(PeerIdentity peer) : peer_(std::move(peer)) {}
 
   std::vector<FramePtr> sent;
-  std::function<void()> on_first_send;  // runs once
-  int closed = 0;                       // `on_closed` is left to the test
-  absl::Status aborted;                 // why, if it was; `on_closed` is left to the test here too
-  bool refuses = false;                 // what is sent from now on
-  StreamsBytes streams;                 // of every frame
+  std::function<void()> on_first_send;  // runs once, inside send()
+  int closed = 0;                       // times close() was called; the test calls `on_closed`
+  absl::Status aborted;                 // the reason given to abort(); the test calls `on_closed`
+  bool refuses = false;                 // true: send() takes nothing and returns false
+  StreamsBytes streams;                 // what streams_of() says of every frame
 
   bool send(FrameBatch frames) override {
     if (refuses) return false;
@@ -43,9 +44,10 @@ using ScriptedConnectionPtr = std::shared_ptr<ScriptedConnection>;
 
 class ScriptedTransport final : public Transport {
  public:
-  // Not answered yet.
+  // Dials that are not answered yet.
   size_t dials() const { return dials_.size(); }
-  // Answers the oldest: with a connection, which it returns, or with an error.
+  // Answers the oldest dial with a connection, which it returns. fail_dial() answers it with an
+  // error.
   ScriptedConnectionPtr answer_dial() {
     Dial dial = take();
     auto connection = std::make_shared<ScriptedConnection>(std::move(dial.expected));

@@ -1,9 +1,13 @@
-// Several complete workers in one process: what a test of references, backward passes or optimizers
-// runs its calls in.
+// Runs several complete workers in one process, for tests of references, backward passes or
+// optimizers.
 //
 // Each worker has a transport, an executor, an agent, a runtime and a driver for its references. At
-// the end of a test everything must be let go: no value, reference or call may be left, nor, where
-// attach_autograd.h gave the workers distributed autograd, a context, pass or recorded send.
+// the end of a test every live worker must have let go of everything: no value, reference or call
+// may be left. The same holds for contexts, passes and recorded sends, if attach_autograd.h gave
+// the workers distributed autograd. The test fails if something is left after 20 s.
+//
+// Thread safety: the workers may be used from any thread; the other methods are for the test's
+// thread.
 #pragma once
 
 #include <functional>
@@ -35,16 +39,16 @@ class TestWorld {
     std::unique_ptr<rpc_internal::Agent> agent;
     std::shared_ptr<rpc_internal::WorkerRuntime> runtime;
     std::shared_ptr<rref_internal::RRefDriver> references;
-    // Set by Options::make_autograd; ends before the references do.
+    // Set by Options::make_autograd. It is stopped before the references are closed.
     std::shared_ptr<AutogradHook> autograd;
     std::function<void()> stop_autograd;         // set with it; runs before the agent stops
-    std::function<std::string()> autograd_left;  // set with it; what it holds, empty for nothing
+    std::function<std::string()> autograd_left;  // set with it; what it holds, "" for nothing
     bool killed = false;
   };
   struct Options {
     TransportKind kind = TransportKind::kInproc;
     size_t workers = 2;
-    // Gives each worker its part of the room above, before its agent starts.
+    // Gives a worker its distributed autograd before its agent starts. Null: no autograd.
     std::function<std::shared_ptr<AutogradHook>(Node& node)> make_autograd = {};
   };
 
@@ -60,8 +64,8 @@ class TestWorld {
   TestWorld(TransportKind kind, size_t workers) : TestWorld(Options{kind, workers}) {}
 
   ~TestWorld() { end(); }
-  // The workers' end. What outlives it (a promise that a handler left) may still be let go while
-  // the world stands.
+  // Stops the workers; the destructor calls it too. An object that outlives the workers, such as a
+  // promise that a handler left, may be destroyed as long as this TestWorld exists.
   void end() {
     if (std::exchange(ended_, true)) return;
     if (check_at_end_) expect_nothing_left();
@@ -85,7 +89,7 @@ class TestWorld {
     return scope;
   }
 
-  // As if the process had died, and everybody had found out.
+  // Acts as if the process had died and all other workers had declared it dead.
   void kill(size_t i) {
     Node& dead = *nodes_[i];
     dead.killed = true;

@@ -1,11 +1,14 @@
-// The transports that tests are run over.
+// Names the transports over which tests run, as test parameters.
+//
+// Thread safety: free functions.
 #pragma once
 
 #include <string>
 
 namespace weft::testing {
 
-// kGrpcSpinning: the reading threads hardly ever sleep.
+// kGrpcSpinning is gRPC whose reading threads hardly ever sleep. A fixture that does not know it
+// runs plain gRPC.
 enum class TransportKind { kInproc, kGrpc, kGrpcSpinning };
 inline std::string to_string(TransportKind kind) {
   switch (kind) {

@@ -1,4 +1,11 @@
-// Several Workers in one process, in a group of their own.
+// Runs several Workers in one process, in a group of their own.
+//
+// The constructor joins all workers. If one cannot join, the test program terminates. They use the
+// inproc transport unless `customize` says otherwise.
+//
+// Thread safety: none for this object; its workers may be used from any thread.
+// Blocking: the constructor, join_again() and shutdown_all() wait up to 20 s, unless `customize`
+// sets other timeouts.
 #pragma once
 
 #include <memory>
@@ -16,7 +23,8 @@
 
 namespace weft::testing {
 
-// The network of one world; kept by its transports, of which a worker that leaves may be the last.
+// The network of one test cluster. Its transports share it, since a worker that leaves may hold the
+// last one.
 struct Wires {
   SystemClock clock;
   ThreadExecutor executor{clock, {.name = "wires", .threads = 2}};
@@ -60,7 +68,8 @@ class WorkerWorld {
     options_ = std::move(options);
     join_again();
   }
-  // All at once, each with the options that it had; after shutdown_all.
+  // Joins all workers at the same time, each with the options that it had. Call it after
+  // shutdown_all().
   void join_again() {
     std::vector<std::thread> threads;
     for (size_t rank = 0; rank < workers_.size(); ++rank) {
@@ -70,7 +79,7 @@ class WorkerWorld {
     }
     for (std::thread& thread : threads) thread.join();
   }
-  // For a world whose workers use the given transport, besides what `customize` says.
+  // Makes the workers use the given transport, and then applies `customize`.
   static Customize over(TransportKind kind, Customize customize = nullptr) {
     return [kind, customize = std::move(customize)](size_t rank, WorkerOptions& options) {
       if (kind == TransportKind::kGrpc) options.transport = nullptr;
@@ -82,15 +91,14 @@ class WorkerWorld {
   static std::string name(size_t rank) { return "worker" + std::to_string(rank); }
   InprocNetwork& network() { return wires_->network; }
   const std::shared_ptr<MemoryStore>& store() const { return store_; }
-  // As if the process had died: no goodbye.
+  // Acts as if the process had died: it says no goodbye, and it can no longer write to the store.
   void kill(size_t rank) {
     stores_[rank]->cut();
     wires_->network.kill((*this)[rank].workers()[rank].address);
   }
-  // Destroys the Worker object.
   void destroy(size_t rank) { workers_[rank] = nullptr; }
 
-  // What a worker of this world's group joins with.
+  // The options with which a worker of this group joins. Use it for a worker that joins later.
   WorkerOptions options_of(size_t rank, size_t workers) {
     WorkerOptions options;
     options.place.rank = static_cast<uint32_t>(rank);
@@ -104,7 +112,8 @@ class WorkerWorld {
     return options;
   }
 
-  // All at once, as the processes of a job do; the first error is thrown.
+  // Shuts all workers down at the same time, as the processes of a job do, and throws the first
+  // error.
   void shutdown_all(ShutdownOptions options = {}) {
     std::vector<Future<void>> ends;
     for (auto& worker : workers_) ends.push_back(worker->shutdown_async(options));
@@ -114,8 +123,8 @@ class WorkerWorld {
  private:
   const std::shared_ptr<Wires> wires_ = std::make_shared<Wires>();
   const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
-  std::vector<std::shared_ptr<CuttableStore>> stores_;  // of the first lives
-  std::vector<WorkerOptions> options_;                  // the same, by rank
+  std::vector<std::shared_ptr<CuttableStore>> stores_;  // by rank, of the first incarnations
+  std::vector<WorkerOptions> options_;                  // by rank
   std::vector<std::unique_ptr<Worker>> workers_;
 };
 

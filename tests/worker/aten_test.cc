@@ -26,7 +26,7 @@ using weft::WorkerOptions;
 using weft::testing::error_of;
 using weft::testing::WorkerWorld;
 
-// Worker 1 allows what the tests call; worker 0 nothing.
+// Worker 1 allows the operators that the tests call. Worker 0 allows none.
 void allow(size_t rank, WorkerOptions& options) {
   if (rank != 1) return;
   options.allow_operators = {"aten::add.Tensor",   "aten::mul.Tensor",   "aten::sum",
@@ -40,7 +40,7 @@ class AtenTest : public ::testing::Test {
  protected:
   ~AtenTest() override {
     scope_.reset();
-    world_.shutdown_all();  // the worker incarnations, nothing is left
+    world_.shutdown_all();  // the worker is alive, and nothing is left
   }
   WorkerWorld world_{2, allow};
   std::optional<weft::WorkerScope> scope_{std::in_place, world_[0]};
@@ -50,7 +50,7 @@ class AtenTest : public ::testing::Test {
 
 TEST_F(AtenTest, RunsAnOperatorThereWithDefaultsForWhatIsLeftOut) {
   EXPECT_TRUE(at::equal(weft::rpc_sync("worker1", aten("aten::add.Tensor"), a_, b_), a_.add(b_)));
-  // alpha
+  // With the argument alpha.
   EXPECT_TRUE(
       at::equal(weft::rpc_sync("worker1", aten("aten::add.Tensor"), a_, b_, 2), a_.add(b_, 2)));
   Future<at::Tensor> future = weft::rpc_async("worker1", aten("aten::sum"), a_);
@@ -97,7 +97,7 @@ TEST_F(AtenTest, RemoteLeavesTheResultThere) {
   EXPECT_EQ(parts.to_here().size(), 2u);
   EXPECT_TRUE(weft::remote("worker1", aten<bool>("aten::equal"), a_, a_).to_here());
   weft::remote("worker1", aten<void>("aten::_assert_async"), at::ones({})).to_here();
-  // On the worker itself, and lent to a function of another.
+  // On the worker itself.
   weft::WorkerScope there(world_[1]);
   const weft::RRef<at::Tensor> own = weft::remote("worker1", aten("aten::sum"), a_);
   EXPECT_EQ(own.local_value().item<float>(), 15.0f);

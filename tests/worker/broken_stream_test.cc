@@ -1,8 +1,10 @@
-// Workers over gRPC whose TCP connections break. What was under way is sent again on new ones and
-// runs once; a worker that cannot be dialled any more is dead.
+// Workers over gRPC whose TCP connections break.
 //
-// Cuts come after counted calls or bytes, drawn from a seed that each test prints; WEFT_SEED=n
-// draws the same ones again.
+// Messages in flight must be sent again on new connections, and calls must run once. A worker that
+// cannot be dialled any more is dead.
+//
+// Connections are cut after counted calls or bytes, drawn from a seed that each test prints.
+// WEFT_SEED=n draws the same numbers again.
 #include <cstdlib>
 #include <iostream>
 #include <map>
@@ -39,12 +41,12 @@ using weft::testing::ProxiedTransport;
 using weft::testing::TcpProxy;
 using weft::testing::WorkerWorld;
 
-// ---- What the workers are asked to do
+// ---- Functions that the workers can run
 
 int64_t same(int64_t value) { return value; }
 WEFT_REGISTER_FUNCTION(same);
 
-// How often each call has run, by a number that its caller gave it.
+// Counts how often each call has run, by a number that its caller gave it.
 struct Ledger {
   weft::Mutex mutex;
   std::map<int64_t, int> runs ABSL_GUARDED_BY(mutex);
@@ -93,14 +95,14 @@ void keep(int64_t slot, RRef<int64_t> value) {
 }
 WEFT_REGISTER_FUNCTION(keep);
 void drop(int64_t slot) {
-  RRef<int64_t> last;  // dies outside the lock
+  RRef<int64_t> last;  // destroyed outside the lock
   MutexLock lock(shelf_mutex);
   last = std::move(shelf.at(slot));
   shelf.erase(slot);
 }
 WEFT_REGISTER_FUNCTION(drop);
 
-// Holds handlers until the test lets them go.
+// Holds handlers until the test releases them.
 struct Latch {
   weft::Mutex mutex;
   weft::CondVar changed;
@@ -131,7 +133,7 @@ struct Latch {
 Latch latch;
 void hold() { latch.pass(); }
 WEFT_REGISTER_FUNCTION(hold);
-// While one call holds it, the next waits at it and has not been taken off the worker's queue.
+// While one call is held, the next one waits at the object and is still in the worker's queue.
 class Booth {
  public:
   void hold() { latch.pass(); }
@@ -165,8 +167,8 @@ class BrokenStreamTest : public ::testing::Test {
 
   size_t pick(size_t from, size_t to) { return from + random_() % (to - from + 1); }
 
-  // Every pair has talked over connections that were made after the last cut, which both ends
-  // therefore have: until the next cut nobody begins to dial.
+  // Makes every pair talk over a connection that was made after the last cut. Then both ends have
+  // it, and nobody dials until the next cut.
   static void reconnect(WorkerWorld& world, size_t workers) {
     for (size_t from = 0; from < workers; ++from) {
       for (size_t to = from + 1; to < workers; ++to) {
@@ -210,7 +212,7 @@ TEST_F(BrokenStreamTest, EveryCallRunsOnceAndIsAnsweredHoweverOftenTheConnection
   while (calls.size() < kCalls) {
     issue(pick(1, 30));
     cut();
-    issue(pick(0, 15));  // nobody is connected
+    issue(pick(0, 15));  // the workers are not connected
     reconnect(world, 2);
   }
   for (size_t id = 0; id < calls.size(); ++id) {
@@ -221,11 +223,11 @@ TEST_F(BrokenStreamTest, EveryCallRunsOnceAndIsAnsweredHoweverOftenTheConnection
   }
   EXPECT_EQ(ledger.size(), calls.size());
   EXPECT_EQ(network_->proxy().cuts(), cuts_);
-  EXPECT_GT(network_->proxy().connections(), cuts_);  // each cut was followed by another
+  EXPECT_GT(network_->proxy().connections(), cuts_);  // each cut was followed by another connection
   world.shutdown_all();
 }
 
-// The cut comes inside the argument on its way there, or inside the result on its way back.
+// The connection is cut while the argument is being sent, or while the result is.
 TEST_F(BrokenStreamTest, ALargeTensorInFlightArrivesIntactAndOnce) {
   constexpr size_t kBytes = size_t{8} << 20;
   const at::Tensor tensor = at::arange(int64_t{kBytes / 4}, at::dtype(at::kInt));
@@ -257,11 +259,11 @@ TEST_F(BrokenStreamTest, ReferencesMadeLentAndDroppedAcrossCutsAreAllLetGo) {
     const weft::WorkerScope scope(world[0]);
     for (; count > 0; --count) {
       const auto slot = static_cast<int64_t>(kept.size());
-      // Owned by worker1, lent to worker2 twice, let go here at once.
+      // Owned by worker1, sent to worker2 twice, and dropped here at once.
       const RRef<int64_t> theirs = weft::remote("worker1", sum, slot, 1);
       theirs_read.push_back(weft::rpc_async("worker2", read, theirs));
       kept.push_back(weft::rpc_async("worker2", keep, slot, theirs));
-      // Owned here, lent to worker1.
+      // Owned here, sent to worker1.
       mine_read.push_back(weft::rpc_async("worker1", read, weft::make_rref(int64_t{slot})));
     }
   };
@@ -278,7 +280,7 @@ TEST_F(BrokenStreamTest, ReferencesMadeLentAndDroppedAcrossCutsAreAllLetGo) {
     issue(pick(1, 10));
     let_go(pick(0, kept.size() - dropped.size()));
     cut();
-    issue(pick(0, 5));  // nobody is connected
+    issue(pick(0, 5));  // the workers are not connected
     reconnect(world, kWorkers);
   }
   let_go(kept.size() - dropped.size());
@@ -303,7 +305,7 @@ TEST_F(BrokenStreamTest, AWorkerThatCannotBeDialledAnyMoreIsDeadByName) {
   WorkerWorld world(2, [&](size_t rank, WorkerOptions& options) {
     through(network_)(rank, options);
     options.call_credits = 1;
-    options.max_queued_calls = 1;  // at a serial object as well
+    options.max_queued_calls = 1;  // it also bounds calls at a serial object
   });
   reconnect(world, 2);
   const weft::Destination there = world[0].to("worker1");
@@ -311,8 +313,8 @@ TEST_F(BrokenStreamTest, AWorkerThatCannotBeDialledAnyMoreIsDeadByName) {
   const Future<void> running = booth.rpc_async(&Booth::hold);
   const Future<void> back = weft::rpc_async(world[1].to("worker0"), hold);
   latch.wait_for_arrivals(2);
-  // The first of these waits at the booth, the second has the only credit as long as that is held,
-  // the third does not leave.
+  // The first of these calls waits at the booth. The second then has the only credit. The third
+  // does not leave this worker.
   const auto has_left = [&] {
     return eventually([&] { return world[0].debug_info().agent.queued_calls == 0; });
   };

@@ -1,4 +1,4 @@
-// A caller that is ten times as fast as its callee: what both hold meanwhile stays bounded.
+// A caller that is ten times as fast as its callee. What both of them hold must stay bounded.
 #include <algorithm>
 #include <atomic>
 #include <malloc.h>
@@ -23,19 +23,20 @@ using weft::testing::WorkerWorld;
 
 constexpr size_t kText = size_t{64} << 10;
 constexpr size_t kTensor = size_t{2} << 20;  // sent from its own memory
-constexpr size_t kWindow = size_t{8} << 20;  // what may be under way, and what may wait here
+constexpr size_t kWindow = size_t{8} << 20;  // bound of calls in flight, and of calls queued here
 
-// On a busy machine a slow handler looks like one that stands still: threads are added.
+// On a busy machine a slow handler looks like one that stands still, so threads are added.
 constexpr size_t kThreads = 4;
 
-// Bytes that this process has from malloc. 0 under sanitizers, which have an allocator of their
-// own.
+// Bytes that this process has from malloc. It is 0 under sanitizers, which have their own
+// allocator.
 size_t allocated() {
   const struct mallinfo2 info = mallinfo2();
   return info.uordblks + info.hblkhd;
 }
 
-// Ten times as long as the caller needs for a call, and busy: the executor must not grow.
+// Takes ten times as long as the caller needs for a call. It computes all the time, so that the
+// executor does not add threads.
 int64_t slow_size(const std::string& text) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(500);
   while (std::chrono::steady_clock::now() < end) {
@@ -51,14 +52,14 @@ int64_t slow_numel(const at::Tensor& tensor) {
 }
 WEFT_REGISTER_FUNCTION(slow_numel);
 
-// One at a time, and slower than calls come: they gather at the object.
+// Calls run one at a time and slower than they come, so they gather at the object.
 class Desk {
  public:
   int64_t size(const std::string& text) { return slow_size(text); }
 };
 WEFT_REGISTER_CLASS(Desk, weft::constructor<>(), &Desk::size, weft::serial);
 
-// Its method waits for another call.
+// Its method waits for another call to give the news.
 std::optional<weft::Promise<int64_t>> news;
 void give_news(int64_t value) { news->set(value); }
 WEFT_REGISTER_FUNCTION(give_news);
@@ -75,7 +76,7 @@ class Reader {
 WEFT_REGISTER_CLASS(Reader, weft::constructor<>(), &Reader::wait_for_news, &Reader::size,
                     weft::serial);
 
-// Its calls may overtake each other: whoever comes later finds it inside.
+// Calls to it may overtake each other. A later call finds this one inside.
 Future<int64_t> begin_reading(const weft::RRef<Reader>& reader) {
   Reader::waits = false;
   Future<int64_t> reading = reader.rpc_async(&Reader::wait_for_news);
@@ -93,7 +94,7 @@ class FloodTest : public ::testing::TestWithParam<TransportKind> {
     options.default_timeout = absl::InfiniteDuration();
   }
 
-  // Calls so often that 10 times the bound would pile up. Returns how many were refused.
+  // Makes so many calls that 10 times the bound would pile up. Returns how many were refused.
   template <class Make>
   size_t flood(size_t bytes_per_call, Make make) {
     constexpr size_t kBound = 2 * kWindow;
@@ -113,17 +114,17 @@ class FloodTest : public ::testing::TestWithParam<TransportKind> {
       EXPECT_LE(caller.queued_calls * bytes_per_call, kWindow);
       EXPECT_LE(caller.retained_bytes, 2 * kWindow);
       const weft::AgentInfo callee = world_[1].debug_info().agent;
-      // What was not taken, and what waits there for its object.
+      // Calls that were not taken yet, and calls that wait there for their object.
       EXPECT_LE(callee.running_calls * bytes_per_call, 2 * kWindow + kThreads * bytes_per_call);
       if (::testing::Test::HasFailure()) break;
     }
     for (Future<int64_t>& call : taken) {
       const absl::Status status = call.result().status();
-      if (status.ok()) continue;  // or the callee had no thread left
+      if (status.ok()) continue;  // else the callee had no thread left
       EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
       EXPECT_EQ(weft::ran_of(status), weft::Ran::kNo);
     }
-    // What waits here, what is under way on the caller's side, in the wires, and at the callee.
+    // Calls that wait here, bytes in flight on the caller's side, on the wire, and at the callee.
     EXPECT_LE(peak - std::min(peak, before), 6 * kWindow);
     EXPECT_GT(refused, 0u) << "it was no flood";
     return refused;
@@ -173,13 +174,13 @@ TEST_P(FloodTest, OfRemoteCallsHoldsNoMoreThanItsBounds) {
   world_.shutdown_all();
 }
 
-// What waits at an object holds no credit that the object's own call is waiting for.
+// Calls that wait at an object hold no credit that the object's own call needs.
 TEST_P(FloodTest, CallsThatWaitForAnObjectDoNotHoldUpWhatTheObjectWaitsFor) {
   news.emplace(nullptr);
   const weft::Destination to = world_[0].to("worker1");
   const weft::RRef<Reader> reader = weft::remote<Reader>(to);
   const Future<int64_t> reading = begin_reading(reader);
-  // A window of them waits at the object, the others hold credit.
+  // A window of them waits at the object. The others hold credit.
   std::vector<Future<int64_t>> parked;
   const std::string text(kText, 'x');
   for (size_t bytes = 0; bytes < kWindow + kWindow / 2; bytes += kText) {

@@ -25,7 +25,7 @@ class HostedStores : public ::testing::Test {
     return store.ok() ? *std::move(store) : nullptr;
   }
 
-  // The process has one registry for all tests.
+  // The process has one registry for all tests, so each test uses its own host name.
   const std::string host_ = ::testing::UnitTest::GetInstance()->current_test_info()->name();
   int hosted_ = 0;
 };

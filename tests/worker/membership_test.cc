@@ -68,7 +68,7 @@ class DynamicWorld {
     stores_[workers_.back()->id()] = store;
     return *workers_.back();
   }
-  // As if its process had died: no goodbye.
+  // Acts as if its process had died: it says no goodbye.
   void kill(Worker& worker) {
     stores_.at(worker.id())->cut();
     for (const WorkerInfo& member : worker.workers()) {
@@ -144,7 +144,7 @@ TEST_P(DynamicGroupTest, LeavingEndsCleanly) {
     const RRef<Counter> mine = remote<Counter>(b.to("a"), 5);
     EXPECT_EQ(mine.rpc_sync(&Counter::value), 5);
     b.shutdown();
-    // What it held is gone on the owner.
+    // The owner has already dropped what this worker held.
     EXPECT_EQ(a.debug_info().owned_values, 0u);
     EXPECT_EQ(a.debug_info().forks, 0u);
   }
@@ -152,7 +152,7 @@ TEST_P(DynamicGroupTest, LeavingEndsCleanly) {
   const absl::Status error = error_of([&] { rpc_sync(a.to("b"), one_more, 1); });
   EXPECT_EQ(error.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ran_of(error), Ran::kNo);
-  // Its name is free again at once.
+  // Its name can be taken again at once.
   Worker& again = world_.join("b");
   EXPECT_EQ(rpc_sync(a.to("b"), one_more, 1), 2);
   EXPECT_GT(again.id().incarnation, 1u);
@@ -179,7 +179,7 @@ TEST_P(DynamicGroupTest, WhatIsStillReferredToAtTheTimeoutIsNamed) {
   EXPECT_EQ(error.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(error.message()),
               AllOf(HasSubstr("a reference is left"), HasSubstr("worker 'b'")));
-  // A call that is under way while the goodbye comes is Unavailable; from then on it is RRefLost.
+  // A call in flight when the goodbye comes is Unavailable. Later calls are RRefLost.
   absl::Status lost;
   do {
     lost = error_of([&] { held.rpc_sync(&Counter::value); });
@@ -207,7 +207,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, DynamicGroupTest,
 
 class Deaths : public ::testing::Test {
  protected:
-  // Whoever `worker` was told has died, by name.
+  // The deaths of which one worker was told, by name.
   struct Log {
     std::mutex mutex;
     std::map<std::string, absl::Status> died;
@@ -263,7 +263,8 @@ TEST_F(Deaths, ADeathRecordReachesEverybody) {
   EXPECT_EQ(death_records->size(), 1u);
 }
 
-// One member never hears that the joiner has met all; the other calls it while its join fails.
+// One member never hears that the joiner has met all. The other member calls the joiner while its
+// join fails.
 TEST_F(Deaths, AJoinThatFailsEndsWhatCallsHaveBegun) {
   Worker& a = join("a");
   Worker& b = join("b");
@@ -286,7 +287,7 @@ TEST_F(Deaths, AJoinThatFailsEndsWhatCallsHaveBegun) {
   }
 }
 
-// Two workers are cut from each other and from nobody else: one of them is dead, for all.
+// Two workers are cut off from each other only. One of them is declared dead, for all.
 TEST_F(Deaths, OfTwoThatAreCutApartOneIsFenced) {
   Worker& a = join("a");
   Worker& b = join("b");
@@ -320,7 +321,7 @@ TEST_F(Deaths, OfTwoThatAreCutApartOneIsFenced) {
   (void)c;
 }
 
-// One direction only: requests arrive, replies do not.
+// Only one direction is cut: requests arrive, replies do not.
 TEST_F(Deaths, AOneWayCutEndsTheCall) {
   Worker& a = join("a");
   Worker& b = join("b");
@@ -348,7 +349,7 @@ TEST_F(Deaths, ADeadWorkersNameReturnsAsANewIncarnation) {
   EXPECT_EQ(second.id().index, first.id().index);
   EXPECT_EQ(rpc_sync(a.to("b"), one_more, 1), 2);
   EXPECT_EQ(a.workers().size(), 2u);
-  // What referred to the earlier incarnation never means the later one.
+  // A reference to the earlier incarnation never refers to the later one.
   EXPECT_TRUE(is_rref_lost(error_of([&] { lost.rpc_sync(&Counter::value); })));
   EXPECT_TRUE(is_rref_lost(error_of([&] { lost.rpc_sync(&Counter::value); })));
 }
@@ -370,7 +371,7 @@ TEST_F(Deaths, WaitingForAWorkerEnds) {
   EXPECT_EQ(never.result().status().code(), absl::StatusCode::kCancelled);
 }
 
-// A lease stands while something is shared, and no longer.
+// Two workers keep a lease as long as they share something, and no longer.
 TEST_F(Deaths, IdleWorkersExchangeNothing) {
   WorkerOptions options = world_.options_of("a");
   options.lease = {milliseconds(10), milliseconds(1000), milliseconds(500), milliseconds(50)};
@@ -387,7 +388,7 @@ TEST_F(Deaths, IdleWorkersExchangeNothing) {
     const RRef<Counter> held = remote<Counter>(a.to("b"), 1);
     EXPECT_EQ(held.rpc_sync(&Counter::value), 1);
     while (a.debug_info().leases == 0 || b.debug_info().leases == 0) std::this_thread::yield();
-    // The reference keeps it, long after the last call.
+    // The reference keeps the lease, long after the last call.
     const int before = *heartbeats;
     while (*heartbeats < before + 100) std::this_thread::yield();
     EXPECT_EQ(a.debug_info().leases, 1u);
@@ -399,7 +400,7 @@ TEST_F(Deaths, IdleWorkersExchangeNothing) {
   EXPECT_EQ(*heartbeats, after);
 }
 
-// What fails a call to an owner knows of its death, and so do all references to it.
+// When a call fails because its owner died, all references to that owner are lost too.
 TEST(StaticGroup, AReferenceIsLostAsSoonAsCallsFail) {
   WorkerWorld world(2);
   const RRef<Counter> lost = remote<Counter>(world[0].to("worker1"), 1);
@@ -414,7 +415,7 @@ TEST(StaticGroup, AReferenceIsLostAsSoonAsCallsFail) {
   EXPECT_TRUE(is_rref_lost(status)) << status;
 }
 
-// Static groups: a rank that comes back finds those that lived on.
+// In a static group, a rank that comes back finds the workers that lived on.
 TEST(StaticGroup, ARestartedRankIsANewIncarnationOfTheGroup) {
   WorkerWorld world(3);
   const RRef<Counter> lost = remote<Counter>(world[0].to("worker2"), 1);
@@ -427,8 +428,8 @@ TEST(StaticGroup, ARestartedRankIsANewIncarnationOfTheGroup) {
   EXPECT_EQ(world[0].wait_for("worker2", seconds(20)).id, second.id());
   EXPECT_EQ(rpc_sync(world[0].to("worker2"), one_more, 2), 3);
   EXPECT_EQ(rpc_sync(world[1].to("worker2"), one_more, 3), 4);
-  // The new incarnation may be known before the death record on the earlier one: a call that the
-  // death record meets under way is Unavailable; from then on it is RRefLost.
+  // The new incarnation may be known before the death record of the earlier one. A call in flight
+  // when the death record comes is Unavailable. Later calls are RRefLost.
   absl::Status gone;
   do {
     gone = error_of([&] { lost.rpc_sync(&Counter::value); });
@@ -441,13 +442,14 @@ TEST(StaticGroup, ARestartedRankIsANewIncarnationOfTheGroup) {
   wait_all(ends);
 }
 
-// Static groups whose workers share nothing: nobody else would notice that one hangs.
+// Static groups whose workers share nothing, so that no lease would show that one hangs.
 class HangingTest : public ::testing::Test {
  protected:
   static void quickly(size_t, WorkerOptions& options) {
     options.lease = {milliseconds(10), milliseconds(1000), milliseconds(500), milliseconds(50)};
   }
-  // Long after the last thing that they shared, then neither hears nor says anything any more.
+  // Waits for 100 heartbeats, long after the workers last shared anything. From then on the worker
+  // neither hears nor sends anything.
   void hang(WorkerWorld& world, size_t rank) {
     auto heartbeats = std::make_shared<std::atomic<int>>(0);
     world.network().set_filter([heartbeats](const FrameHeader& header) {
@@ -481,7 +483,7 @@ TEST_F(HangingTest, ServingDoesNotWaitForOneThatHangs) {
   world[0].shutdown();
 }
 
-// A rank that comes back while others wait for the end of the group is waited for.
+// The others wait for the group's shutdown, and must wait for a rank that comes back meanwhile.
 TEST(StaticGroup, ARankMayComeBackWhileOthersWaitForTheEnd) {
   WorkerWorld world(3);
   world.kill(2);

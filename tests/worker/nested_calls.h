@@ -1,5 +1,7 @@
-// What tests of calls inside calls share: workers over each transport, and a chain of calls to and
+// Shared parts of tests of calls inside calls: workers over each transport, and a call chain to and
 // fro.
+//
+// Thread safety: free functions; `executed` is atomic and counts for the whole process.
 #pragma once
 
 #include <atomic>
@@ -23,9 +25,9 @@ class OverTransports : public ::testing::TestWithParam<weft::testing::TransportK
   }
 };
 
-inline std::atomic<int64_t> executed{0};  // handlers of nest
+inline std::atomic<int64_t> executed{0};  // counts the handlers of nest()
 
-// Runs on worker `here`, which calls `there`, which calls back, so many levels deep. Returns
+// Runs on worker `here`, which calls `there`, which calls back, `depth` levels deep. Returns
 // `depth`.
 inline int64_t nest(const std::string& here, const std::string& there, int64_t depth);
 WEFT_REGISTER_FUNCTION(nest);

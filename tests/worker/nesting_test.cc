@@ -30,7 +30,7 @@ void little(size_t, WorkerOptions& options) {
   options.threads = 1;
   options.call_credits = 2;
 }
-// One thread, which waits without saying so, and no second one to be had.
+// One thread only. It waits without telling the executor, and no second one may be started.
 void one_thread(size_t, WorkerOptions& options) { options.threads = options.max_threads = 1; }
 
 TEST_P(NestingTest, EightChainsAtOnceEach64DeepNeedNeitherThreadsNorCredit) {
@@ -88,7 +88,7 @@ TEST_P(NestingTest, AHandlerThatWaitsOnItsOwnConditionVariableDoesNotStarveItsWa
   world.shutdown_all();
 }
 
-// Each level waits on a condition variable for a continuation, which needs a thread of its own.
+// Each level waits on a condition variable for a continuation, which needs another thread.
 int64_t nest_unseen(const std::string& here, const std::string& there, int64_t depth);
 WEFT_REGISTER_FUNCTION(nest_unseen);
 int64_t nest_unseen(const std::string& here, const std::string& there, int64_t depth) {
@@ -138,10 +138,10 @@ TEST_P(NestingTest, AHandlerThatPollsStopsWithin50MillisecondsOfACancel) {
     const auto begin = std::chrono::steady_clock::now();
     call.cancel();
     EXPECT_EQ(call.result().status().code(), absl::StatusCode::kCancelled);
-    while (polling) std::this_thread::yield();  // for ever, if it is not told
+    while (polling) std::this_thread::yield();  // it polls for ever if it is not told
     delays.push_back(stopped.load() - begin);
   }
-  // The median: a machine may be too busy to run anything for 50 ms.
+  // The median is checked, since a machine may be too busy to run anything for 50 ms.
   std::nth_element(delays.begin(), delays.begin() + 10, delays.end());
   EXPECT_LT(delays[10], 50ms);
   world.shutdown_all();
@@ -173,7 +173,8 @@ TEST_P(NestingTest, CancelledCallsThatWaitInTheQueueNeverStart) {
     queued.push_back(weft::rpc_async(world[0].to("worker1"), count_run));
   }
   for (Future<void>& call : queued) call.cancel();
-  // Travels behind the cancels and is answered (or refused) without a thread: they have arrived.
+  // This call follows the cancels and is answered (or refused) without a thread. So the cancels
+  // have arrived.
   (void)weft::rpc_async(world[0].to("worker1"), at_once).result();
   door.set(true);
   first.wait();
@@ -190,7 +191,7 @@ TEST_P(NestingTest, CancelledCallsThatWaitForCreditAreNeverSent) {
   ran = 0;
   Future<void> first = weft::rpc_async(world[0].to("worker1"), wait_at_door);
   door.wait_for_one();
-  // Two wait there; these wait here.
+  // Two calls wait at worker1. The others wait for credit here.
   std::vector<Future<void>> there, here;
   for (int i = 0; i < 2; ++i) there.push_back(weft::rpc_async(world[0].to("worker1"), count_run));
   for (int i = 0; i < 16; ++i) here.push_back(weft::rpc_async(world[0].to("worker1"), count_run));

@@ -1,4 +1,8 @@
-// A member of a group that speaks frames instead of running Weft: for what no honest caller sends.
+// A member of a group that sends frames without running Weft, for what no honest caller sends.
+//
+// Thread safety: all methods may be called from any thread.
+// Blocking: the constructor until the worker has joined and dialled; reply_to() and wait_for_end()
+// 20 s.
 #pragma once
 
 #include <deque>
@@ -17,7 +21,7 @@
 
 namespace weft::testing {
 
-// Rank 0 of a group of two whose rank 1 is a Worker.
+// It is rank 0 of a group of two; rank 1 is a Worker.
 class RawPeer final : public TransportSink {
  public:
   explicit RawPeer(const WorkerWorld::Customize& customize = nullptr) {
@@ -35,7 +39,7 @@ class RawPeer final : public TransportSink {
     EXPECT_TRUE(joined.ok()) << joined.status();
     self_ = joined->self;
     const std::string group = request.group + "/" + std::to_string(mine.place.group_epoch);
-    // The worker dials those with a lower id.
+    // A worker dials members with a lower id, so this one is dialled.
     EXPECT_TRUE(transport_->start({group, "raw", self_}, this).ok());
     joining.join();
     MutexLock lock(mutex_);
@@ -45,7 +49,8 @@ class RawPeer final : public TransportSink {
 
   Worker& worker() { return *worker_; }
 
-  // Stamps the frame as the next of the session, unless it has a number, and sends it.
+  // Sends the frame. If it has no source, destination or number, it gets this peer, the worker, or
+  // the next number of the session.
   void send(Frame frame) {
     MutexLock lock(mutex_);
     if (!frame.header.source.valid()) frame.header.source = self_;
@@ -53,7 +58,8 @@ class RawPeer final : public TransportSink {
     if (frame.header.sequence == 0) frame.header.sequence = ++sequence_;
     connection_->send(std::make_shared<const Frame>(std::move(frame)));
   }
-  // A call of one of this program's functions, without arguments; the reply comes under `number`.
+  // Makes a call of one of this program's functions, without arguments. Its reply has the same
+  // `number`.
   static Frame call_of(uint64_t number, const FunctionKey& function) {
     Frame frame;
     frame.header.kind = FrameKind::kCall;
@@ -73,8 +79,8 @@ class RawPeer final : public TransportSink {
     frame.header.call = number;
     send(std::move(frame));
   }
-  // The status that the reply to a call carries; OK for a value. Cancelled if the worker ended the
-  // connection instead, DeadlineExceeded after 20 s.
+  // Returns the status in the reply to a call; OK for a value. Cancelled: the worker closed the
+  // connection instead. DeadlineExceeded: no reply came within 20 s.
   absl::Status reply_to(uint64_t number) {
     const TimePoint end = clock_.now() + std::chrono::seconds(20);
     MutexLock lock(mutex_);
@@ -90,7 +96,7 @@ class RawPeer final : public TransportSink {
       if (!changed_.wait_until(mutex_, end)) return absl::DeadlineExceededError("no reply");
     }
   }
-  // False after 20 s.
+  // Waits until the worker has closed the connection; returns false after 20 s.
   bool wait_for_end() {
     const TimePoint end = clock_.now() + std::chrono::seconds(20);
     MutexLock lock(mutex_);

@@ -127,7 +127,8 @@ TEST_F(Rendezvous, AVanishedServerIsUnavailable) {
                                      ::testing::Not(HasSubstr("frame #"))));
 }
 
-// What was refused must not take effect when the store wakes up: others rely on that it failed.
+// A refused write must not take effect when the store wakes up, since the worker relies on its
+// failure.
 TEST_F(Rendezvous, AStoreThatStillOwesAnAnswerIsAskedNothingMore) {
   testing::TcpProxy proxy;
   const std::string door = proxy.open_door(absl::StrCat("127.0.0.1:", hosted_.port));
@@ -236,7 +237,7 @@ TEST(RendezvousConnect, RankZerosKeptStoreServesOthersUntilItComesAgain) {
     ASSERT_TRUE(rank1.ok()) << rank1.status();
     EXPECT_EQ(*(*rank1)->get("lives", absl::Seconds(5)), absl::StrCat(incarnation));
   }
-  ASSERT_TRUE(open_rendezvous_store(environment).ok());  // not kept: ends at once
+  ASSERT_TRUE(open_rendezvous_store(environment).ok());  // not kept: its hosted store stops at once
   EXPECT_TRUE(worker_internal::listen_on(environment.master_addr, environment.master_port).ok());
 }
 

@@ -31,7 +31,7 @@ class RunMainTest : public ::testing::Test {
     return nlohmann::json::parse(file, nullptr, false);
   }
 
-  // ctest runs the tests of this file side by side, each in a process of its own.
+  // ctest runs the tests of this file at the same time, each in a process of its own.
   const std::string path_ = absl::StrCat(::testing::TempDir(), "run_main_error.", getpid());
 };
 
@@ -56,7 +56,7 @@ TEST_F(RunMainTest, AnExceptionBecomesExitCodeOneAndAMessageForTheLauncher) {
   const nlohmann::json file = written();
   ASSERT_TRUE(file.is_object());
   EXPECT_THAT(file["message"]["message"].get<std::string>(), HasSubstr("worker 'ps' is \"gone\""));
-  // torchrun would show it instead of the message.
+  // If it were there, torchrun would show it instead of the message.
   EXPECT_FALSE(file["message"]["extraInfo"].contains("py_callstack"));
   EXPECT_GT(std::stoll(file["message"]["extraInfo"]["timestamp"].get<std::string>()), 1600000000);
 }

@@ -1,5 +1,6 @@
-// Workers for which the system has no more threads, over every transport. With the system's own
-// limit: worker_process_test.
+// Workers for which the system has no more threads, over every transport.
+//
+// worker_process_test has the case with the system's own limit.
 #include <atomic>
 #include <optional>
 #include <string>
@@ -102,8 +103,8 @@ TEST_P(ThreadLimitTest, AWorkerWithTheThreadsOfItsJoinAnswersAndEnds) {
   world.shutdown_all();
 }
 
-// Each level of the chain holds a thread; when none is left the deepest call is refused, and all
-// above it fail in their turn.
+// Each level of the call chain holds a thread. When none is left, the deepest call is refused, and
+// all levels above it fail.
 TEST_P(ThreadLimitTest, ANestedCallForWhichNoThreadIsLeftIsRefusedNotExecuted) {
   WorkerWorld world(2, with_one_thread());
   EXPECT_EQ(weft::rpc_sync(world[0].to("worker1"), twice, 1), 2);
@@ -147,7 +148,7 @@ TEST_P(ThreadLimitTest, SoIsACallOfAWorkerToItself) {
   world.shutdown_all();
 }
 
-// A `remote` was accepted before its function runs: the reference learns of the refusal.
+// A `remote` is accepted before its function runs, so the reference learns of the refusal.
 TEST_P(ThreadLimitTest, AnObjectForWhichNoThreadIsLeftIsRefusedToItsReference) {
   WorkerWorld world(1, with_one_thread());
   const ThreadLimit none(0);
@@ -169,8 +170,8 @@ TEST_P(ThreadLimitTest, AnObjectForWhichNoThreadIsLeftIsRefusedToItsReference) {
   world.shutdown_all();
 }
 
-// They wait at the object, not in the executor. When the call inside it ends, its thread takes a
-// task that waits, as the other thread has done before.
+// These calls wait at the object, not in the executor. When the call inside the object ends, its
+// thread takes a waiting task, as the other thread did before.
 TEST_P(ThreadLimitTest, CallsThatWaitAtASerialObjectAreRefusedOnceNoThreadIsLeft) {
   WorkerWorld world(1, WorkerWorld::over(GetParam(), [](size_t, WorkerOptions& options) {
                       options.threads = options.max_threads = 2;
@@ -188,7 +189,7 @@ TEST_P(ThreadLimitTest, CallsThatWaitAtASerialObjectAreRefusedOnceNoThreadIsLeft
   for (int i = 0; i < 3; ++i) {
     behind.push_back(booth.with({.timeout = std::chrono::seconds(20)}).rpc_async(&Booth::pass));
   }
-  // It comes after them: the second thread has brought all of them to the object.
+  // This call comes after the others. So the second thread has brought all of them to the object.
   EXPECT_EQ(weft::rpc_sync(worker.to("worker0"), twice, 1), 2);
   weft::Promise<void> release;
   std::atomic<bool> second_waits{false};

@@ -1,4 +1,4 @@
-// How many of LibTorch's threads a handler computes on.
+// Checks on how many of LibTorch's threads a handler computes.
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -20,7 +20,7 @@ using ::testing::SizeIs;
 using weft::testing::TransportKind;
 using weft::testing::WorkerWorld;
 
-// Each of the handlers waits for the next, so that each has a thread of its own.
+// Each handler waits for the next one, so that each has a thread of its own.
 std::vector<int64_t> torch_threads(std::string next, std::string after, int64_t more) {
   std::vector<int64_t> all;
   if (more > 0) all = weft::rpc_sync(next, torch_threads, after, next, more - 1);
@@ -29,7 +29,7 @@ std::vector<int64_t> torch_threads(std::string next, std::string after, int64_t 
 }
 WEFT_REGISTER_FUNCTION(torch_threads);
 
-// The environment and LibTorch's setting are the process's: both as before at the end.
+// The environment and LibTorch's setting belong to the process. Both are restored at the end.
 class TorchThreadsTest : public ::testing::TestWithParam<TransportKind> {
  protected:
   TorchThreadsTest() {
@@ -67,7 +67,7 @@ TEST_P(TorchThreadsTest, IsOneWithoutOmpNumThreads) {
 
 TEST_P(TorchThreadsTest, IsWhatOmpNumThreadsSays) {
   setenv(kVariable, "3", /*overwrite=*/1);
-  at::set_num_threads(3);  // as LibTorch does when it finds the variable at its start
+  at::set_num_threads(3);  // as LibTorch does if the variable is set when it starts
   EXPECT_THAT(of_handlers(), AllOf(SizeIs(6), Each(3)));
 }
 

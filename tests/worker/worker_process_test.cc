@@ -1,5 +1,5 @@
-// Real processes, one per rank: what one rank's death or mistake looks like to the others, and the
-// three ways to start them.
+// Real processes, one per rank. The tests check what the others see of one rank's death or mistake,
+// and the three ways to start a job.
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -26,7 +26,7 @@ using weft::testing::run_command;
 
 constexpr const char* kProgram = WEFT_BUILD_DIR "/tests/worker/worker_test_program";
 
-// `environment`: "NAME=value" pairs for the ranks.
+// `environment` has "NAME=value" pairs for the ranks.
 Outcome launch(int ranks, const std::string& task, const std::string& options = "",
                const std::string& environment = "") {
   return run_command(absl::StrCat(environment, " ", WEFT_BUILD_DIR, "/worker/weft_launch -n ",
@@ -34,7 +34,7 @@ Outcome launch(int ranks, const std::string& task, const std::string& options = 
                                   " 2>&1"));
 }
 
-// Without a launcher; the exit code is the sum of the ranks'.
+// Starts the ranks without a launcher. The exit code is the sum of the ranks' exit codes.
 Outcome by_hand(int ranks, const std::string& task, uint16_t port,
                 const std::string& environment = "") {
   std::string script = "code=0; ";
@@ -47,7 +47,8 @@ Outcome by_hand(int ranks, const std::string& task, uint16_t port,
   return run_command(absl::StrCat("exec 2>&1; ", script));
 }
 
-// Below the ports that the kernel gives to connections, so that nobody takes it in the meantime.
+// Returns a port below those that the kernel gives to connections, so that nobody takes it
+// meanwhile.
 uint16_t free_port() {
   for (uint16_t port = static_cast<uint16_t>(20000 + getpid() % 10000); port > 0; ++port) {
     if (worker_internal::listen_on("127.0.0.1", port).ok()) return port;
@@ -63,10 +64,10 @@ TEST(WorkerProcessTest, EveryRankCallsEveryOtherAndAllEndInGoodOrder) {
   }
 }
 
-// "victim": some ranks may not have finished joining when it dies.
+// In "victim", some ranks may not have finished joining when the victim dies.
 TEST(WorkerProcessTest, AKilledRankIsAnErrorWithItsNameAndTheOthersEndInGoodOrder) {
   for (const char* task : {"victim", "pending"}) {
-    for (int victim : {2, 0}) {  // 0 leads the shutdown
+    for (int victim : {2, 0}) {  // 0 is the shutdown leader
       const Outcome outcome = launch(3, absl::StrCat(task, " ", victim), "--on-failure=continue");
       EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.output;
       for (int rank = 0; rank < 3; ++rank) {
@@ -81,7 +82,7 @@ TEST(WorkerProcessTest, AKilledRankIsAnErrorWithItsNameAndTheOthersEndInGoodOrde
 }
 
 TEST(WorkerProcessTest, WhereTheSystemGivesNoMoreThreadsCallsAreRefusedAndNobodyAborts) {
-  // LeakSanitizer needs a thread itself, and gRPC loses 40 bytes for a thread that it is refused.
+  // LeakSanitizer needs a thread itself, and gRPC leaks 40 bytes when it is refused a thread.
   const Outcome outcome = launch(2, "threadless", "", "LSAN_OPTIONS=detect_leaks=0");
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   if (outcome.output.find("no limit") != std::string::npos) GTEST_SKIP() << "no RLIMIT_NPROC here";
@@ -177,7 +178,7 @@ TEST(WorkerProcessTest, ARankThatNeverJoinsIsNamedWithinTheJoinTimeout) {
 TEST(WorkerProcessTest, ARanksFailureIsInItsErrorFileAndTheOthersGoOn) {
   const Outcome outcome = launch(2, "fail 1", "--on-failure=continue");
   EXPECT_EQ(outcome.code, 1) << outcome.output;
-  // weft_launch has it from the file.
+  // weft_launch has read this from the file.
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("weft_launch: rank 1 (pid "),
                                     HasSubstr("ended with exit code 1: failed: "),
                                     HasSubstr("this rank \"fails\"")));
@@ -200,7 +201,7 @@ TEST(WorkerProcessTest, TheSameBinaryRunsByHand) {
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("worker0 called 2"), HasSubstr("worker1 called 2")));
 }
 
-// The ranks go through their rounds at their own pace; rank 0 hosts the store.
+// The ranks run their rounds at their own pace. Rank 0 hosts the store.
 TEST(WorkerProcessTest, ByHandAGroupThatHasEndedMayBeJoinedAgainAtOnce) {
   const Outcome outcome = by_hand(2, "again 20", free_port());
   EXPECT_EQ(outcome.code, 0) << outcome.output;
@@ -213,7 +214,7 @@ TEST(WorkerProcessTest, AStoreThatTheAgentHostsServesTheRanksAndOutlivesThem) {
   options.port = free_port();
   const auto agent = host_rendezvous_store(options);
   ASSERT_TRUE(agent.ok()) << agent.status();
-  // Without the variable rank 0 would try to listen on the agent's port, and fail.
+  // Without this variable rank 0 would try to listen on the agent's port, and fail.
   const std::string agent_hosts = "TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=first";
   const Outcome outcome = by_hand(2, "ring", agent->port, agent_hosts);
   EXPECT_EQ(outcome.code, 0) << outcome.output;
@@ -222,7 +223,7 @@ TEST(WorkerProcessTest, AStoreThatTheAgentHostsServesTheRanksAndOutlivesThem) {
   EXPECT_NE(by_hand(1, "ring", agent->port).code, 0);
 }
 
-// Python's own launcher; needs the full wheel of tools/oracles.sh.
+// Python's own launcher. It needs the full wheel of tools/oracles.sh.
 class TorchrunTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -247,7 +248,7 @@ TEST_F(TorchrunTest, StartsTheSameBinary) {
 TEST_F(TorchrunTest, ShowsTheMessageOfTheRankThatFailed) {
   const Outcome outcome = torchrun("fail 1");
   EXPECT_NE(outcome.code, 0);
-  // From the error file, in torchrun's own summary.
+  // torchrun's own summary has this from the error file.
   EXPECT_THAT(outcome.output, HasSubstr("traceback : failed: "));
 }
 

@@ -1,5 +1,7 @@
-// Whose calls a thread makes, and what they belong to: scopes that are carried to the user's own
-// threads and to continuations, with several workers in one process.
+// Through which worker a thread makes calls, and to which context and deadline the calls belong.
+//
+// Scopes are carried to the user's own threads and to continuations. Several workers are in one
+// process.
 #include <chrono>
 #include <functional>
 #include <stdexcept>
@@ -43,7 +45,7 @@ WEFT_REGISTER_FUNCTION(caller);
 at::Tensor leaf() { return at::ones({3}, at::kDouble).set_requires_grad(true); }
 at::Tensor twice(const at::Tensor& x) { return x.mul(2); }
 WEFT_REGISTER_FUNCTION(twice);
-// Its second call is a continuation's.
+// A continuation makes its second call.
 Future<at::Tensor> twice_and_twice(at::Tensor x, std::string next) {
   return weft::rpc_async(next, twice, x).then([next](const Future<at::Tensor>& y) {
     return weft::rpc_async(next, twice, y.wait());
@@ -51,14 +53,14 @@ Future<at::Tensor> twice_and_twice(at::Tensor x, std::string next) {
 }
 WEFT_REGISTER_FUNCTION(twice_and_twice);
 
-// In milliseconds; -1 without limit.
+// The time left in milliseconds; -1: no limit.
 int64_t time_left(CallContext& context) {
   if (context.deadline() == weft::kNever) return -1;
   const auto left = context.deadline() - std::chrono::steady_clock::now();
   return std::chrono::duration_cast<std::chrono::milliseconds>(left).count();
 }
 WEFT_REGISTER_FUNCTION(time_left);
-// Of a call that a continuation makes.
+// The time left of a call that a continuation makes.
 Future<int64_t> time_left_afterwards(std::string next) {
   return weft::rpc_async(next, time_left).then([next](const Future<int64_t>&) {
     return weft::rpc_async(next, time_left);
@@ -138,7 +140,7 @@ TEST(BindScopeTest, WhatABoundFunctionCallsBelongsToTheContext) {
 // ---- continuations
 
 struct Here {
-  std::string worker;  // empty: none
+  std::string worker;  // "": no worker
   weft::ContextId context;
 };
 Here here() {
@@ -191,7 +193,7 @@ TEST(ContinuationScopeTest, WhatItCallsBelongsToTheContext) {
 
 TEST(ContinuationScopeTest, ItsCallsHaveWhatIsLeftOfTheHandlersTime) {
   WorkerWorld world(3);
-  // Calls that name none have 60 s.
+  // A call without a timeout has 60 s.
   const int64_t left =
       weft::rpc_sync(world[0].to("worker1", {.timeout = 20s}), time_left_afterwards, "worker2");
   EXPECT_GT(left, 0);

@@ -69,7 +69,7 @@ TEST(WorkerTest, KnowsItsPlaceAndItsPeers) {
 
 // ---- shutdown
 
-// What handlers of this file wait for.
+// Holds the handlers of this file until the test releases them.
 struct Latch {
   Mutex mutex;
   CondVar changed;
@@ -94,7 +94,8 @@ struct Latch {
     open = true;
     changed.notify_all();
   }
-  // Handlers of a test that has left them behind are not held by the next one's latch.
+  // Waits until the handlers that an earlier test left behind have passed. Otherwise this test's
+  // latch would hold them.
   void reset() {
     MutexLock lock(mutex);
     while (passed < arrived) changed.wait(mutex);
@@ -158,7 +159,7 @@ TEST_F(ShutdownTest, WaitsForContinuationsAndForWhatTheyCall) {
 TEST_F(ShutdownTest, WaitsForTheLastToEnterAndAnswersItsCallsUntilThen) {
   WorkerWorld world(2);
   Future<void> first = world[0].shutdown_async({.timeout = 1ms});
-  EXPECT_FALSE(first.wait_for(50ms));  // the clock does not run yet
+  EXPECT_FALSE(first.wait_for(50ms));  // its time does not run yet
   EXPECT_EQ(rpc_sync(world[1].to("worker0"), plus_one, 1), 2);
   Future<void> second = world[1].shutdown_async();
   (void)first.result();
@@ -184,7 +185,7 @@ TEST_F(ShutdownTest, TheTimeoutEndsItEverywhereAndNamesWhoIsNotQuiet) {
   EXPECT_FALSE(call.result().ok());
 }
 
-// Worker 1 has been idle in shutdown, and said so, before the call comes that keeps it at work.
+// Worker 1 was idle in its shutdown, and had reported so, before the call came that keeps it busy.
 TEST_F(ShutdownTest, TheTimeoutSaysWhatEachIsAt) {
   for (const size_t works : {1u, 0u}) {
     WorkerWorld world(2);
@@ -234,8 +235,8 @@ TEST_F(ShutdownTest, NamesTheHolderOfAReferenceThatIsLeft) {
     WorkerScope scope(world[0]);
     rpc_sync("worker1", hold, make_rref(int64_t{5}));
   }
-  // What worker1 says of references is lost, also that it lets go; and it does not hear that the
-  // time is up, so that it has not left when worker0 looks.
+  // Everything that worker1 sends about references is lost, also that it drops them. Worker1 does
+  // not hear that the time is up, so it has not left when worker0 looks.
   world.network().set_filter([](const FrameHeader& header) {
     const rpc_internal::Topic topic =
         header.source.index == 1 ? rpc_internal::Topic::kRRef : rpc_internal::Topic::kMembership;
@@ -340,7 +341,8 @@ TEST_F(ShutdownTest, EveryUseAfterwardsIsAnErrorAndASecondJoinWorks) {
   }
 }
 
-// One store and the same options throughout: each life of the group meets nothing of the earlier.
+// The store and the options stay the same. Each round of the group must meet nothing of an earlier
+// one.
 TEST_F(ShutdownTest, AGroupThatHasEndedMayBeJoinedAgainWithTheSameOptions) {
   WorkerWorld world(2);
   for (uint32_t incarnation = 1; incarnation <= 3; ++incarnation) {
@@ -396,7 +398,7 @@ TEST_F(ShutdownTest, LeavesNoThreadBehind) {
 
 class JoinTest : public ::testing::Test {
  protected:
-  // All join at once; the status of each.
+  // Joins all workers at the same time and returns the status of each.
   std::vector<absl::Status> join_all(std::vector<WorkerOptions> options) {
     std::vector<absl::Status> results(options.size());
     std::vector<std::unique_ptr<Worker>> workers(options.size());

@@ -1,18 +1,20 @@
-// One rank of the process tests: joins as its environment says, does what its first argument says,
-// and prints what it saw.
-//   ring           calls every other rank, nests calls both ways, shuts down
-//   victim RANK    that rank kills itself with SIGKILL as soon as one of the others tells it to
-//   pending RANK   the same once a call of every other rank runs there, and never returns
-//   stopped RANK   that rank's process is stopped; it goes on once the others hold it for dead
-//   restarts RANK  that rank kills itself; the others go on with its next incarnation
-//   busy           shuts down at once, with nested calls and continuations of every rank under way
-//   stuck RANK     shuts down while a handler of that rank never returns
-//   near RANK      the same with a handler that runs on the thread that reads messages
-//   fail RANK      that rank fails after it has joined, the others serve
-//   threadless     the system gives no more threads: calls that need one are refused, others go on
-//   join           joins and shuts down; WEFT_TEST_NAME and WEFT_TEST_WORLD replace name and size
-//   absent         rank 1 never joins
-//   again N        joins, calls every other rank and shuts down, N times with the same options
+// One rank of the process tests.
+//
+// It joins as its environment says, does what its first argument says, and prints the results:
+//
+//   `ring`          calls every other rank, nests calls both ways, shuts down.
+//   `victim RANK`   that rank kills itself with SIGKILL as soon as one of the others tells it to.
+//   `pending RANK`  the same, once a call of every other rank runs there, and never returns.
+//   `stopped RANK`  that rank is stopped; it goes on once the others have declared it dead.
+//   `restarts RANK` that rank kills itself; the others go on with the restarted worker.
+//   `busy`          shuts down at once, while nested calls and continuations of every rank run.
+//   `stuck RANK`    shuts down while a handler of that rank never returns.
+//   `near RANK`     the same with a handler that runs on the thread that reads messages.
+//   `fail RANK`     that rank fails after it has joined, the others serve.
+//   `threadless`    the system gives no more threads: calls that need one are refused.
+//   `join`          joins and shuts down; WEFT_TEST_NAME and WEFT_TEST_WORLD replace name and size.
+//   `absent`        rank 1 never joins.
+//   `again N`       joins, calls every other rank and shuts down, N times with the same options.
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -39,8 +41,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Far below the timeouts of what would otherwise end these waits, and above what load makes of
-// them.
+// Far below the timeouts that would otherwise end these waits, and above the delays that a loaded
+// machine causes.
 constexpr auto kAtOnce = 10s;
 
 void say(const std::string& text) { std::cout << absl::StrCat(text, "\n") << std::flush; }
@@ -48,7 +50,7 @@ void say(const std::string& text) { std::cout << absl::StrCat(text, "\n") << std
 int64_t plus_one(int64_t value) { return value + 1; }
 WEFT_REGISTER_FUNCTION(plus_one);
 
-// Goes back and forth between two workers; every call waits for the next.
+// Goes back and forth between two workers. Every call waits for the next one.
 int64_t bounce(const std::string& here, const std::string& there, int64_t depth);
 WEFT_REGISTER_FUNCTION(bounce);
 int64_t bounce(const std::string& here, const std::string& there, int64_t depth) {
@@ -82,7 +84,7 @@ void die_as_the_last_of(int64_t calls) {
 WEFT_REGISTER_FUNCTION(die_as_the_last_of);
 
 std::atomic<int64_t> finished{0};
-// Nobody waits for what this starts: a nested call and then, in a continuation, another one.
+// Starts a nested call and then, in a continuation, another one. Nobody waits for them.
 void leave_work_behind(const std::string& here, const std::string& next) {
   (void)weft::rpc_async(next, bounce, next, here, 8)
       .then([next](const weft::Future<int64_t>& depth) {
@@ -101,7 +103,7 @@ int ring(weft::Worker& worker) {
   return 0;
 }
 
-// Every second time the worker of the last round is still there when the next one joins.
+// In every second round, the worker of the last round still exists when the next one joins.
 int again(const weft::WorkerOptions& options, int rounds) {
   std::optional<weft::Worker> last;
   for (int round = 1; round <= rounds; ++round) {
@@ -118,7 +120,7 @@ int again(const weft::WorkerOptions& options, int rounds) {
   return 0;
 }
 
-// The call has to fail with the victim's name.
+// The call must fail with the victim's name.
 int expect_lost(weft::Worker& worker, const std::string& victim, weft::Future<void> call) {
   const auto start = std::chrono::steady_clock::now();
   const absl::Status status = call.result().status();
@@ -150,7 +152,7 @@ void stop_as_the_last_of(int64_t calls) {
 }
 WEFT_REGISTER_FUNCTION(stop_as_the_last_of);
 
-// The others hold the victim for dead while it is stopped; when it goes on it learns that.
+// The others declare the victim dead while it is stopped. When it goes on, it learns that.
 int stopped(weft::Worker& worker, const std::string& victim) {
   if (worker.name() == victim) {
     while (true) {
@@ -203,7 +205,7 @@ int busy(weft::Worker& worker) {
   return 0;
 }
 
-// A function that has been short runs on the thread that read its call.
+// A function that has been short before runs on the thread that read its call.
 int stuck(weft::Worker& worker, const std::string& where, bool near) {
   weft::Future<void> call;
   if (worker.id().index == 0) {
@@ -228,7 +230,7 @@ int fail(weft::Worker& worker, const std::string& failing) {
   return 0;
 }
 
-// False: this system gives it threads all the same.
+// Returns false if this system still gives the process threads.
 bool use_up_threads() {
   constexpr uid_t kNobody = 65534;
   if (getuid() == 0 && setuid(kNobody) != 0) return false;  // root has no such limit

@@ -13,15 +13,16 @@
 namespace weft::worker_internal {
 namespace {
 
-// What this process hosts at one address.
+// The store that this process hosts at one address.
 class Slot {
  public:
-  // The lock is held while `make` runs: two users at a time would compete for the port.
+  // The lock is held while `make` runs, because two users at the same time would compete for the
+  // port.
   absl::StatusOr<std::shared_ptr<RendezvousStore>> open(const MakeStore& make)
       ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     std::shared_ptr<RendezvousStore> store = store_.lock();
-    kept_ = nullptr;  // the new user's now
+    kept_ = nullptr;  // the new user holds the store now
     if (store != nullptr) return store;
     WEFT_ASSIGN_OR_RETURN(store, make());
     store_ = store;
@@ -33,7 +34,8 @@ class Slot {
     kept_ = store_.lock();
   }
 
-  // Of a user that ends. Under the lock: who opens next finds the store or a free port.
+  // A user gives the store back. It is destroyed under the lock, so the next user finds either the
+  // store or a free port.
   void release(std::shared_ptr<RendezvousStore> store) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     store.reset();
@@ -42,10 +44,10 @@ class Slot {
  private:
   Mutex mutex_;
   std::weak_ptr<RendezvousStore> store_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<RendezvousStore> kept_ ABSL_GUARDED_BY(mutex_);  // that of store_, or null
+  std::shared_ptr<RendezvousStore> kept_ ABSL_GUARDED_BY(mutex_);  // the store of store_, or null
 };
 
-// One user's part of a store that others use, too.
+// One user's handle of a store that others may use too.
 class SharedStore final : public RendezvousStore {
  public:
   SharedStore(Slot& slot, std::shared_ptr<RendezvousStore> store)
@@ -75,14 +77,15 @@ class SharedStore final : public RendezvousStore {
 
  private:
   Slot& slot_;                              // never destroyed
-  std::shared_ptr<RendezvousStore> store_;  // shared by its users, and with the slot if kept
+  std::shared_ptr<RendezvousStore> store_;  // shared by its users, and with the slot if it is kept
 };
 
 class Slots {
  public:
-  // Lives as long as this object.
+  // The result lives as long as this object.
   Slot& at(const std::string& host, uint16_t port) ABSL_LOCKS_EXCLUDED(mutex_) {
-    // The process is part of the key: a forked child must not touch what its parent serves.
+    // The process is part of the key: a forked child must not touch the stores that its parent
+    // serves.
     const std::string key = absl::StrCat(getpid(), " ", host, ":", port);
     MutexLock lock(mutex_);
     std::unique_ptr<Slot>& slot = slots_[key];
@@ -96,7 +99,8 @@ class Slots {
 };
 
 Slots& slots() {
-  // Never destroyed: the end of a store waits for threads, and a process that ends must not.
+  // Never destroyed: destroying a store waits for threads, and the exit of the process must not
+  // wait.
   static auto* const all = new Slots;
   return *all;
 }

@@ -32,7 +32,7 @@ bool is_loopback_name(const std::string& host) {
   return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
 }
 
-// `host` empty: the addresses that stand for all interfaces.
+// If `host` is empty: the addresses that stand for all interfaces.
 absl::StatusOr<AddressList> resolve(const std::string& host, uint16_t port) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
@@ -78,7 +78,7 @@ absl::StatusOr<ListeningPort> listen_at(const addrinfo& address, const std::stri
   return result;
 }
 
-// 0 or errno.
+// Returns 0 or errno.
 int try_connect(const addrinfo& address, Clock::time_point deadline) {
   Descriptor fd(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return errno;
@@ -116,7 +116,8 @@ absl::StatusOr<ListeningPort> listen_on(const std::string& host, uint16_t port) 
   WEFT_RETURN_IF_ERROR(resolve(host, port).status());
   WEFT_ASSIGN_OR_RETURN(const AddressList addresses,
                         resolve(is_loopback_name(host) ? host : "", port));
-  // All interfaces: the IPv6 wildcard takes IPv4 too, where the machine has IPv6 at all.
+  // For all interfaces, IPv6 comes first: its wildcard also takes IPv4. IPv4 follows for machines
+  // without IPv6.
   absl::Status problem = absl::UnavailableError(absl::StrCat(where, ": no address"));
   for (const int family : {is_loopback_name(host) ? AF_INET : AF_INET6, AF_INET, AF_INET6}) {
     for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {

@@ -1,7 +1,8 @@
-// Opens and probes TCP ports with errors that name host and port, before c10d gets to see them.
+// Opens and probes TCP ports. Errors name host and port, and c10d gets only ports that work.
 //
-// c10d's own attempts log noise, retry by the second and hang on a port that never answers.
+// c10d's own attempts log noise, retry only once a second, and hang on a port that never answers.
 // Thread safety: all functions may be called from any thread.
+// Blocking: wait_until_reachable, and the look-up of host names.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 
 namespace weft::worker_internal {
 
-// An open file descriptor.
+// Owns a file descriptor.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -36,13 +37,15 @@ struct ListeningPort {
   uint16_t port = 0;
 };
 
-// Listens on `port` (0: any free one). A literal loopback address or "localhost" as host binds that
-// address only; any other host binds all interfaces, since its name may mean another address on
-// other machines. Errors: AlreadyExists (port in use), NotFound (unknown host), Unavailable.
+// Listens on `port` (0: any free one). If the host is a literal loopback address or "localhost", it
+// binds that address only. Any other host binds all interfaces, because its name may mean another
+// address on other machines. Errors: AlreadyExists (port in use), NotFound (unknown host),
+// Unavailable.
 absl::StatusOr<ListeningPort> listen_on(const std::string& host, uint16_t port);
 
-// Waits until something accepts connections there, trying again until `timeout`; an unknown host
-// too, for a cluster's name service may be late. Errors: DeadlineExceeded, with the last reason.
+// Tries until something accepts connections there, or until `timeout`. An unknown host is tried
+// again too, because a cluster's name service may be late. DeadlineExceeded: the text has the last
+// reason.
 absl::Status wait_until_reachable(const std::string& host, uint16_t port, absl::Duration timeout);
 
 }  // namespace weft::worker_internal

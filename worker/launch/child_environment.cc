@@ -54,7 +54,8 @@ std::vector<std::string> child_environment(const std::vector<std::string>& inher
       {"TORCHELASTIC_MAX_RESTARTS", absl::StrCat(options.max_restarts)},
       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
       {"TORCHELASTIC_ERROR_FILE", error_file},
-      // The group as a whole never restarts here, so a restarted rank meets the others again.
+      // The group is never restarted as a whole here, so a restarted rank must meet the others
+      // again.
       {"WEFT_GROUP_EPOCH", "0"},
   };
   for (const auto& [name, value] : settings) variables[name] = value;

@@ -1,4 +1,5 @@
-// The environment of each started process: the launcher's own, with torchrun's variables put in.
+// Builds the environment of each started process: the launcher's own, with torchrun's variables
+// set.
 //
 // Thread safety: plain functions.
 #pragma once
@@ -11,19 +12,19 @@
 
 namespace weft::launch {
 
-// What is the same for every process of one launch.
+// The part that is the same for every process of one launch.
 struct GroupPlace {
-  LaunchOptions options;        // run_id and master_port settled
-  size_t terminal_columns = 0;  // left for a line of a process; 0: no terminal at the far end
+  LaunchOptions options;        // run_id and master_port are set
+  size_t terminal_columns = 0;  // room for a line of a process; 0: it does not reach a terminal
 };
 
-// `inherited` and the result are NAME=VALUE. `error_file` is TORCHELASTIC_ERROR_FILE.
+// `inherited` and the result are NAME=VALUE. `error_file` becomes TORCHELASTIC_ERROR_FILE.
 std::vector<std::string> child_environment(const std::vector<std::string>& inherited,
                                            const GroupPlace& place, uint32_t rank,
                                            uint32_t restart_count, const std::string& error_file);
 
-// The text of an error file as torchrun's processes write it:
-// {"message": {"message": TEXT, ...}} or {"message": TEXT}; "" if it is neither.
+// The message in an error file of torchrun's format: {"message": {"message": TEXT, ...}} or
+// {"message": TEXT}. If it is neither: "".
 std::string error_file_message(const std::string& json);
 
 }  // namespace weft::launch

@@ -43,19 +43,19 @@ absl::StatusOr<Pipe> open_pipe() {
   return result;
 }
 
-// Everything that the child needs, made before it exists.
+// Everything that the child needs, prepared before it exists.
 struct ChildPlan {
   const char* path;
   char* const* argv;
   char* const* envp;
   int in;
-  int out;  // -1: the launcher's own
+  int out;  // the launcher's own
   int err;
   pid_t launcher;
 };
 
-// Runs in the child, in the launcher's memory, until exec: system calls only, no allocation, no
-// return. Reports the error of a failed step through `error`.
+// Runs in the child, in the launcher's memory, until exec. So it makes system calls only, does not
+// allocate, and does not return. If a step fails, `error` gets its errno.
 [[noreturn]] void become(const ChildPlan& plan, volatile int* error) {
   bool good = setpgid(0, 0) == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0;
   // The launcher may have died before prctl took effect.
@@ -64,7 +64,7 @@ struct ChildPlan {
   if (plan.out >= 0) good = good && dup2(plan.out, STDOUT_FILENO) >= 0;
   if (plan.err >= 0) good = good && dup2(plan.err, STDERR_FILENO) >= 0;
   if (good) {
-    // The launcher blocks the signals that it reads from a descriptor and ignores SIGPIPE.
+    // The launcher blocks the signals that it reads from a descriptor, and ignores SIGPIPE.
     struct sigaction ignored = {};
     ignored.sa_handler = SIG_DFL;
     sigaction(SIGPIPE, &ignored, nullptr);
@@ -77,9 +77,9 @@ struct ChildPlan {
   _exit(127);
 }
 
-// vfork, not fork: the launcher has the store's threads and LibTorch's mappings; with vfork no page
-// table is copied, no fork handler runs, and the caller waits until exec, so the child may use the
-// caller's memory. posix_spawn cannot set the death signal.
+// Uses vfork, not fork, because the launcher has the store's threads and LibTorch's mappings. vfork
+// copies no page table and runs no fork handler. The caller waits until exec, so the child may use
+// its memory. posix_spawn cannot set the death signal.
 [[gnu::noinline]] pid_t start(const ChildPlan& plan, volatile int* error) {
   const pid_t pid = vfork();
   if (pid == 0) become(plan, error);

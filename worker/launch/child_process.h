@@ -1,7 +1,8 @@
-// Starts one process that dies with the launcher, in a process group of its own.
+// Starts one process in a process group of its own. It dies with the launcher.
 //
-// Thread safety: start_process must be called from a thread that lives as long as the process may:
-// the kernel kills the child when the thread that started it ends.
+// Thread safety: the thread that calls start_process must live as long as the process may. The
+// kernel kills the child when the thread that started it exits.
+// Blocking: start_process returns when the child has executed the program.
 #pragma once
 
 #include <string>
@@ -21,16 +22,16 @@ struct StartedProcess {
 
 struct StartRequest {
   std::string path;                      // of the program, already looked up
-  std::vector<std::string> arguments;    // argv, its name included
+  std::vector<std::string> arguments;    // argv, including the program's name
   std::vector<std::string> environment;  // NAME=VALUE
   bool capture_output = true;
 };
 
-// The file that a shell would execute for `program`. Errors: NotFound, PermissionDenied.
+// Returns the file that a shell would execute for `program`. Errors: NotFound, PermissionDenied.
 absl::StatusOr<std::string> find_program(const std::string& program);
 
-// Standard input is /dev/null: a group that shares a terminal cannot share its keys. Errors: those
-// of exec, as NotFound, PermissionDenied or Unavailable.
+// The child's standard input is /dev/null, because the processes of a group cannot share a
+// terminal's input. Errors: those of exec, as NotFound, PermissionDenied or Unavailable.
 absl::StatusOr<StartedProcess> start_process(const StartRequest& request);
 
 }  // namespace weft::launch

@@ -18,7 +18,7 @@ constexpr uint32_t kDefaultRestarts = 3;
 constexpr uint32_t kMaxRestarts = 1000000;
 constexpr double kMaxGraceSeconds = 86400;
 
-// Each of these throws CLI::ValidationError, which CLI11 turns into the message of its option.
+// Each of these throws CLI::ValidationError. CLI11 adds the option's name to the message.
 
 void parse_policy(const std::string& text, LaunchOptions& options) {
   options.max_restarts = 0;

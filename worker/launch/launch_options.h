@@ -1,4 +1,4 @@
-// The command line of weft_launch.
+// Parses the command line of weft_launch.
 //
 // Thread safety: plain values.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace weft::launch {
 
-// `count` neighbouring ranks with one ROLE_NAME.
+// `count` consecutive ranks with one ROLE_NAME.
 struct Role {
   std::string name;
   uint32_t count = 0;
@@ -32,12 +32,12 @@ struct LaunchOptions {
 };
 
 struct CommandLine {
-  std::optional<LaunchOptions> options;  // nullopt: print `text`, end with `exit_code`
+  std::optional<LaunchOptions> options;  // nullopt: print `text` and exit with `exit_code`
   std::string text;
   int exit_code = 0;  // 0 after --help, 2 after a mistake
 };
 
-// `arguments` without the program's own name.
+// `arguments` does not contain the program's own name.
 CommandLine parse_command_line(const std::vector<std::string>& arguments);
 
 }  // namespace weft::launch

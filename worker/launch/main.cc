@@ -1,4 +1,4 @@
-// weft_launch: starts a group of processes on this machine and hosts the store they meet at.
+// weft_launch: starts a group of processes on this machine, and hosts their rendezvous store.
 
 #include <cstdio>
 #include <random>
@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
     std::fputs(command_line.text.c_str(), command_line.exit_code == 0 ? stdout : stderr);
     return command_line.exit_code;
   }
-  // Before the store starts its threads.
+  // Call it before the store starts its threads.
   auto signals = weft::launch::take_signals();
   if (!signals.ok()) return fail(signals.status(), kCouldNotLaunch);
 

@@ -5,7 +5,8 @@ namespace {
 
 constexpr char kClearLine[] = "\r\x1b[K";
 
-// The first `columns` characters; counts UTF-8 characters as one column and escape sequences too.
+// The first `columns` characters. A UTF-8 character counts as one column, and so does each
+// character of an escape sequence.
 std::string_view cut(std::string_view text, size_t columns) {
   size_t used = 0;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -63,7 +64,7 @@ void OutputMerger::end_line(const Source& source, Line& line) {
 
 void OutputMerger::write_line(Stream stream, std::string_view prefix, std::string_view text) {
   std::string& out = pending(sink(stream));
-  // Streams of which one is a terminal and one is not do not share a screen.
+  // If only one of the streams is a terminal, they do not share a screen.
   const bool same_screen = progress_ && sink(progress_->source.second) == sink(stream);
   if (same_screen) out += kClearLine;
   out.append(prefix).append(text).push_back('\n');
@@ -73,7 +74,7 @@ void OutputMerger::write_line(Stream stream, std::string_view prefix, std::strin
 void OutputMerger::show_progress(const Source& source, const Line& line) {
   const Stream to = sink(source.second);
   if (!options_.terminal[static_cast<size_t>(to)]) return;
-  // One column stays free: a full line makes some terminals wrap.
+  // One column stays free, because a full line makes some terminals wrap.
   const size_t columns = options_.columns > 1 ? options_.columns - 1 : 1;
   const std::string full = prefix(source.first) + line.text;
   std::string shown(cut(full, columns));

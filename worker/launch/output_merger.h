@@ -1,10 +1,12 @@
-// Merges what many processes print into whole lines that say whose they are: "[2] loss 0.31".
+// Merges the output of many processes into whole lines that carry the rank: "[2] loss 0.31".
 //
-// A progress line, one that is redrawn with carriage returns, stays at the bottom of a terminal
-// while finished lines pass above it; into a file goes only its last state.
-// Pure: bytes in, bytes out. Thread safety: none, one thread drives it.
-// Bounds: a line longer than kMaxLine is cut into several; what was not yet taken by the caller is
-// his to bound, by not feeding more.
+// A progress line is a line that a process redraws with carriage returns. On a terminal it stays at
+// the bottom, and finished lines pass above it. Only its last state goes into a file.
+//
+// Pure: bytes in, bytes out.
+// Thread safety: none; one thread drives it.
+// Bounds: a line longer than kMaxLine is cut into several. The caller limits what is pending: it
+// feeds nothing while too much is.
 #pragma once
 
 #include <array>
@@ -25,8 +27,8 @@ class OutputMerger {
   static constexpr size_t kMaxLine = 64 * 1024;
 
   struct Options {
-    // Per stream: it is a terminal. If both are, they are taken for the same one, and everything
-    // goes to kOut, so that the progress line can be kept below all other lines.
+    // For each stream, whether it is a terminal. If both are, they are taken for the same terminal,
+    // and all output goes to kOut. So the progress line can stay below all other lines.
     std::array<bool, 2> terminal = {false, false};
     size_t columns =
         80;  // of the terminal; a longer progress line is cut, or it could not be redrawn
@@ -36,21 +38,21 @@ class OutputMerger {
 
   static std::string prefix(uint32_t rank);
 
-  // What `rank` printed.
+  // `rank` has printed `bytes`.
   void feed(uint32_t rank, Stream stream, std::string_view bytes);
-  // `rank` prints no more there: a line without its end is shown now.
+  // `rank` prints nothing more there. A line without a newline is shown now.
   void finish(uint32_t rank, Stream stream);
-  // A line of the launcher itself, on kErr.
+  // Writes a line of the launcher itself, to kErr.
   void say(std::string_view line);
 
-  // What is to be written; the caller erases what he wrote.
+  // The bytes to be written. The caller erases the bytes that it has written.
   std::string& pending(Stream stream) { return pending_[static_cast<size_t>(stream)]; }
 
  private:
   struct Line {
     std::string text;
-    bool returned = false;  // after a carriage return: the next character starts the line anew
-    bool redrawn = false;   // a carriage return came since the last end of line: a progress line
+    bool returned = false;  // after a carriage return: the next character begins the line anew
+    bool redrawn = false;   // a progress line: a carriage return came since the last newline
   };
   using Source = std::pair<uint32_t, Stream>;
   struct Progress {

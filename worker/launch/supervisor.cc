@@ -30,11 +30,11 @@ using worker_internal::Descriptor;
 
 constexpr size_t kMaxPending = 1 << 20;
 constexpr size_t kReadSize = 64 * 1024;
-// A pipe that poll calls writable takes this much without blocking.
+// If poll calls a pipe writable, a write of this size does not block.
 constexpr size_t kWriteSize = 4096;
 constexpr size_t kMaxErrorFile = 64 * 1024;
 constexpr size_t kMaxErrorMessage = 2000;
-constexpr int kNotFound = 127;  // exit codes as a shell has them
+constexpr int kNotFound = 127;  // exit codes as in a shell
 constexpr int kNotExecutable = 126;
 
 int fd_of(Stream stream) { return stream == Stream::kOut ? STDOUT_FILENO : STDERR_FILENO; }
@@ -61,7 +61,7 @@ SupervisorOptions core_options(const LaunchOptions& options) {
   return {options.processes, options.on_failure, options.max_restarts, options.grace};
 }
 
-// The message that a failed process left for its launcher, on one line; "" if there is none.
+// The message that a failed process left for its launcher, on one line. "" if there is none.
 std::string read_error_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return "";
@@ -108,7 +108,7 @@ absl::StatusOr<Descriptor> take_signals() {
     if (may_stay_ignored && current.sa_handler == SIG_IGN) continue;
     sigaddset(&taken, signal);
   }
-  // An ignored SIGCHLD, which a parent may pass on, would have children reaped by the kernel.
+  // If a parent passed on an ignored SIGCHLD, the kernel would reap the children.
   signal(SIGCHLD, SIG_DFL);
   signal(SIGPIPE, SIG_IGN);
   sigprocmask(SIG_BLOCK, &taken, nullptr);
@@ -171,7 +171,7 @@ void Supervisor::act(const std::vector<Action>& actions) {
 
 void Supervisor::start_child(const Action& action) {
   if (core_.is_stopping()) {
-    // The start of another rank failed just now: this one is not started at all.
+    // The start of another rank has failed just now, so this one is not started.
     core_.on_exit(action.rank, ExitStatus(), std::chrono::steady_clock::now());
     return;
   }
@@ -197,7 +197,7 @@ void Supervisor::start_child(const Action& action) {
   act(core_.on_start_failed(action.rank, code, std::chrono::steady_clock::now()));
 }
 
-// Blocks until a signal, output, room for output, or the deadline.
+// Blocks until there is a signal, output, room for output, or the deadline.
 void Supervisor::wait_for_events() {
   struct Source {
     uint32_t rank;
@@ -217,7 +217,7 @@ void Supervisor::wait_for_events() {
   }
   const size_t first_sink = waiting.size();
   for (const Stream stream : {Stream::kOut, Stream::kErr}) {
-    // A negative descriptor is one that poll passes over.
+    // poll skips negative descriptors.
     waiting.push_back({merger_.pending(stream).empty() ? -1 : fd_of(stream), POLLOUT, 0});
   }
   int timeout = -1;
@@ -244,14 +244,14 @@ void Supervisor::read_signals() {
   }
 }
 
-// One SIGCHLD may stand for several ends.
+// One SIGCHLD may stand for several exits.
 void Supervisor::reap_children() {
   siginfo_t info = {};
   while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
     const auto child = std::find_if(children_.begin(), children_.end(),
                                     [&](const Child& c) { return c.pid == info.si_pid; });
     if (child == children_.end()) {
-      reap(info.si_pid);  // started by a rank and left by it
+      reap(info.si_pid);  // a rank started it and left it behind
     } else {
       reap_rank(static_cast<uint32_t>(child - children_.begin()));
     }
@@ -261,7 +261,8 @@ void Supervisor::reap_children() {
 
 void Supervisor::reap_rank(uint32_t rank) {
   Child& child = children_[rank];
-  // While it is not reaped its number cannot be given to another group: what it started goes too.
+  // Until the child is reaped, the kernel gives its number to no other process group. So kill
+  // everything that it started now.
   kill(-child.pid, SIGKILL);
   for (const Stream stream : {Stream::kOut, Stream::kErr}) {
     read_output(rank, stream, true);
@@ -276,7 +277,7 @@ void Supervisor::reap_rank(uint32_t rank) {
   act(actions);
 }
 
-// Processes that left their group, and their descendants, were adopted by the launcher.
+// Kills the processes that left their group, and their descendants. The launcher has adopted them.
 void Supervisor::end_strays() {
   for (std::vector<pid_t> strays = children_of_this_process(); !strays.empty();
        strays = children_of_this_process()) {
@@ -330,7 +331,8 @@ void Supervisor::write_output(Stream stream) {
       return;
     }
     if (errno == EINTR || errno == EAGAIN) return;
-    // The reader is gone, as in `weft_launch ... | head`: the processes go on unheard.
+    // The reader is gone, as in `weft_launch ... | head`. The processes go on, and their output is
+    // dropped.
     closed = true;
   }
   pending.clear();
@@ -341,7 +343,7 @@ bool Supervisor::backed_up() {
          merger_.pending(Stream::kErr).size() > kMaxPending;
 }
 
-// Waits for a slow reader; a signal ends that.
+// Waits for a slow reader. A signal stops the wait.
 void Supervisor::flush_output() {
   for (const Stream stream : {Stream::kOut, Stream::kErr}) {
     while (!merger_.pending(stream).empty()) {

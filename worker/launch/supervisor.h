@@ -1,11 +1,12 @@
-// Runs one launch: starts the processes, merges their output, passes signals on, reports failures.
+// Runs one launch: starts the processes, merges their output, passes signals on, and reports
+// failures.
 //
-// One poll loop; the decisions are SupervisorCore's. Bounds: output that nobody takes is kept up to
-// 1 MiB per stream, then the processes wait in their own writes.
+// One poll loop drives it; SupervisorCore makes the decisions. Output that nobody reads is kept up
+// to 1 MiB for each stream. After that the processes block in their own writes.
 //
-// Thread safety: none; one thread drives it. It reaps every child of its process, and kills those
-// that are left at the end.
-// Blocking: run() returns when the last process has ended.
+// Thread safety: none; one thread drives it. It reaps every child of its process. When the last
+// rank has exited, it kills the children that are left.
+// Blocking: run() returns when the last process has exited.
 #pragma once
 
 #include <array>
@@ -24,18 +25,19 @@
 
 namespace weft::launch {
 
-// Must be called before the process has a second thread: blocks the signals that the supervisor
-// reads from a descriptor, in all threads to come. SIGINT and SIGHUP stay ignored where they are
-// (nohup, background jobs of a script).
+// Call it before the process has a second thread. It blocks the signals that the supervisor reads
+// from a descriptor, in all threads that start later. SIGINT and SIGHUP stay ignored if they are
+// ignored now (nohup, background jobs of a script).
 absl::StatusOr<worker_internal::Descriptor> take_signals();
 
 class Supervisor {
  public:
-  // `place.options` must have its run_id and master_port settled.
+  // In `place.options`, run_id and master_port must be set.
   Supervisor(GroupPlace place, worker_internal::Descriptor signals);
   ~Supervisor();
 
-  // The exit code of the launcher. Errors: what keeps the first process from being prepared.
+  // Returns the launcher's exit code. Errors: the program cannot be executed, or there is no folder
+  // for error files.
   absl::StatusOr<int> run();
 
  private:

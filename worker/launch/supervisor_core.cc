@@ -69,7 +69,7 @@ bool SupervisorCore::asked_for(ExitStatus status) const {
   return status.ok() || std::find(sent_.begin(), sent_.end(), status.signal) != sent_.end();
 }
 
-// The grace counts from the first reason to stop: later signals do not prolong it.
+// The grace period counts from the first reason to stop, so later signals do not prolong it.
 std::vector<Action> SupervisorCore::stop_all(int signal, TimePoint now) {
   std::vector<Action> actions;
   if (!stopping_ && running_ > 0) deadline_ = now + options_.grace;

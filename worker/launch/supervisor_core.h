@@ -1,8 +1,8 @@
-// Decides what happens to a group of processes when one of them ends or the user sends a signal.
+// Decides what happens to a group of processes when one of them exits or the user sends a signal.
 //
-// Pure: events and the time go in, actions come out; no process, clock or file is touched here.
-// Thread safety: none, one thread drives it.
-// Protocol: docs/launch.md.
+// A pure core: events and the time go in, actions come out. It touches no process, clock or file.
+// Thread safety: none; one thread drives it.
+// Protocol: docs/launch.md, "weft_launch".
 #pragma once
 
 #include <chrono>
@@ -15,19 +15,19 @@ namespace weft::launch {
 using TimePoint = std::chrono::steady_clock::time_point;
 
 enum class FailurePolicy {
-  kEnd,       // the first failure ends the group
-  kContinue,  // the others go on
-  kRestart,   // the failed process starts again, a bounded number of times; then as kEnd
+  kEnd,       // the first failure stops the group
+  kContinue,  // the other processes go on
+  kRestart,   // the failed process is started again, at most max_restarts times; then as kEnd
 };
 
 struct SupervisorOptions {
   uint32_t processes = 1;
   FailurePolicy on_failure = FailurePolicy::kEnd;
   uint32_t max_restarts = 3;                                  // of each process
-  std::chrono::nanoseconds grace = std::chrono::seconds(10);  // from a signal to SIGKILL
+  std::chrono::nanoseconds grace = std::chrono::seconds(10);  // from the first signal to SIGKILL
 };
 
-// How a process ended: by a signal, or else with an exit code.
+// How a process exited: by a signal, or else with an exit code.
 struct ExitStatus {
   int code = 0;
   int signal = 0;
@@ -41,7 +41,7 @@ struct Action {
   Kind kind = Kind::kStart;
   uint32_t rank = 0;
   uint32_t restart_count = 0;  // of a start
-  int signal = 0;              // to the process group of the rank
+  int signal = 0;              // for the process group of the rank
 
   friend bool operator==(const Action&, const Action&) = default;
 };
@@ -52,21 +52,23 @@ class SupervisorCore {
 
   std::vector<Action> start();
   std::vector<Action> on_exit(uint32_t rank, ExitStatus status, TimePoint now);
-  // The program of `rank` could not be executed: no restart would mend that.
+  // The program of `rank` could not be executed. A restart would not help.
   std::vector<Action> on_start_failed(uint32_t rank, int code, TimePoint now);
-  // SIGINT, SIGTERM or SIGHUP reached the launcher. All are passed on; a second SIGINT kills.
+  // The launcher got SIGINT, SIGTERM or SIGHUP. Passes it on to all processes; a second SIGINT
+  // kills them.
   std::vector<Action> on_signal(int signal, TimePoint now);
   std::vector<Action> on_time(TimePoint now);
 
   // When on_time is due.
   std::optional<TimePoint> deadline() const { return deadline_; }
-  // An end of this kind was asked for, so nobody needs to hear of it.
+  // Whether this exit was expected: a success, or by a signal that the launcher sent to stop the
+  // group. Expected exits are not reported.
   bool asked_for(ExitStatus status) const;
   bool is_stopping() const { return stopping_; }
   bool is_running(uint32_t rank) const { return processes_[rank].running; }
   uint32_t restarts_of(uint32_t rank) const { return processes_[rank].restarts; }
   bool done() const { return running_ == 0; }
-  // 0, or the code of the first failure, 128 + signal where a signal ended the process.
+  // 0, or the code of the first failure: 128 + signal if a signal ended the process.
   int exit_code() const { return exit_code_; }
 
  private:
@@ -82,7 +84,7 @@ class SupervisorCore {
   std::vector<Process> processes_;
   uint32_t running_ = 0;
   bool stopping_ = false;
-  bool interrupted_ = false;  // the first SIGINT came
+  bool interrupted_ = false;  // the first SIGINT has come
   std::vector<int> sent_;     // signals that the group was sent
   std::optional<TimePoint> deadline_;
   int exit_code_ = 0;

@@ -1,4 +1,4 @@
-// Whatever is a c10d::Backend: Weft's own and Gloo, entered at allreduce(tensors)->wait().
+// Contestants that are a c10d::Backend: Weft's own and Gloo. They run allreduce(tensors)->wait().
 #include <chrono>
 #include <cmath>
 #include <functional>
@@ -28,7 +28,7 @@ using Backend = c10::intrusive_ptr<c10d::Backend>;
 
 constexpr std::chrono::seconds kTimeout(60);
 constexpr int64_t kSamples = 16;     // elements checked after every operation, at equal strides
-constexpr int64_t kPeriod = 1021;    // of the numbers that prepare() sums; prime: no bucket fits it
+constexpr int64_t kPeriod = 1021;    // of the numbers in prepare(); prime, so no bucket fits it
 constexpr double kTolerance = 1e-5;  // of averaged gradients, relative to their norm
 
 struct Kind {
@@ -68,7 +68,7 @@ class BackendRank final : public Rank {
     ddp_.reset();
     const int64_t elements = row.amount / static_cast<int64_t>(sizeof(float));
     if (tensors_[0].numel() != elements) {
-      tensors_[0].reset();  // before there is the next one
+      tensors_[0].reset();  // free the old tensor before the new one is allocated
       tensors_[0] = kind_.memory == Memory::kResident
                         ? backend_->allocateTensor(elements, at::kFloat)
                         : at::empty({elements}, at::kFloat);
@@ -120,7 +120,7 @@ class BackendRank final : public Rank {
     return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
   }
 
-  // What this rank adds to a sum is its share of it: small whole numbers, whose sums are exact.
+  // The summands of this rank and of all ranks are small whole numbers, so their sums are exact.
   float own_share() const { return static_cast<float>(rank_ + 1); }
   float all_shares() const { return static_cast<float>(ranks_ * (ranks_ + 1) / 2); }
 
@@ -149,7 +149,7 @@ class BackendRank final : public Rank {
     return check_gradients();
   }
 
-  // A step with DDP has the gradients of a step without, averaged over the ranks.
+  // Checks that a step with DDP gives the gradients of a step without it, averaged over the ranks.
   absl::Status check_gradients() {
     train(*local_, input_);
     train(*ddp_, input_);
@@ -199,7 +199,7 @@ RankContestant weft_ranks(const std::string& name, std::chrono::microseconds spi
                                                   {.timeout = kTimeout, .spin = spin});
                 },
             .make_replica = {}};
-  // Where a DDP's gradients lie is its own choice.
+  // DDP decides itself where its gradients lie, so the kCopied contestant has no replica.
   if (memory == Memory::kResident) kind.make_replica = weft_replica;
   return ranks_of(std::move(kind));
 }

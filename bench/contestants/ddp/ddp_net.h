@@ -1,4 +1,4 @@
-// The model itself; apart from ddp_step.h for what its headers cost.
+// The model itself. It is apart from ddp_step.h because its headers take long to compile.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// The model of the training step, bare and as two DDPs wrap it: 12 x Linear(1024, 1024).
+// The model of the training step, 12 x Linear(1024, 1024): bare, and wrapped by torch's and Weft's
+// DDP.
 //
 // Thread safety: one thread at a time; every rank constructs and calls its replica in the same
 // order as the others.

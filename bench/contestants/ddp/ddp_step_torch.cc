@@ -32,10 +32,10 @@ c10::intrusive_ptr<c10d::ProcessGroup> group_of(const c10::intrusive_ptr<c10d::B
   return group;
 }
 
-// As torch is fastest: with gradient_as_bucket_view, gradients stay in the buckets and are not
-// copied back out of them. Without unused parameters Python's DDP begins with one bucket, since the
-// order in which gradients arrive is not known; the reducer makes those of 1 MiB and 25 MiB before
-// the second step.
+// The fastest setting of torch: with gradient_as_bucket_view, gradients stay in the buckets and are
+// not copied back out. Without unused parameters Python's DDP begins with one bucket, because the
+// order of the gradients is not known yet. The reducer makes buckets of 1 MiB and 25 MiB before the
+// second step.
 std::shared_ptr<c10d::Reducer> reducer_of(const std::vector<at::Tensor>& parameters,
                                           const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   const std::vector<bool> sparse(parameters.size(), false);

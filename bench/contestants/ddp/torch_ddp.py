@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A rank of weft_bench's contestant "torch ddp": Python's DistributedDataParallel on Gloo.
 
-Started by `weft_bench ddp` alone. Takes its commands as JSON lines from socket 3, as
-contestants/child.h says, and times a training step as run_steps in contestants/block.cc does.
+Only `weft_bench ddp` starts it. It takes its commands as JSON lines from socket 3
+(contestants/child.h) and times a training step as run_steps in contestants/block.cc does.
 """
 import argparse
 import datetime
@@ -61,7 +61,7 @@ class Rank:
             return {"code": UNIMPLEMENTED, "error": "steps only"}
         if self.ddp is None:
             self.local = make_net()
-            # Its best setting: gradients stay in the buckets and are not copied back out of them.
+            # The fastest setting: gradients stay in the buckets and are not copied back out.
             self.ddp = torch.nn.parallel.DistributedDataParallel(
                 make_net(), gradient_as_bucket_view=True
             )
@@ -143,7 +143,7 @@ def main():
     torch.set_num_threads(1)
     with socket.socket(fileno=DRIVER_SOCKET) as connection:
         obey(connection.makefile("rw"), Rank(arguments.rank, arguments.ranks))
-    os._exit(0)  # as the others: libraries' threads end in no useful order
+    os._exit(0)  # as the other contestants: the order in which libraries' threads stop is undefined
 
 
 if __name__ == "__main__":

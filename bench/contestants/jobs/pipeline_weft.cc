@@ -32,7 +32,7 @@ constexpr double kMeasureSeconds = 1;
 WorkerOptions options_of_rank(int rank) {
   WorkerOptions options;
   options.name = rank == 0 ? "master" : absl::StrCat("worker", rank);
-  options.threads = 1;  // a stage does one thing at a time
+  options.threads = 1;  // a pipeline stage does one thing at a time
   options.default_timeout = std::chrono::minutes(10);
   return options;
 }
@@ -52,8 +52,8 @@ class Master final : public Leader {
     return absl::OkStatus();
   }
 
-  // A step that never waits, one of the unsplit model, and as many of the pipeline as fill the
-  // block.
+  // Measures the stages (for the ideal time), one step of the unsplit model, and pipeline steps
+  // until the block is full.
   absl::StatusOr<BlockResult> run(const Row& row, int64_t amount, double seconds) override {
     if (row.work != Work::kPipeline) return absl::UnimplementedError("no row of a pipeline");
     try {
@@ -84,7 +84,7 @@ class Master final : public Leader {
                                                                kPipelineClasses, kMeasureSeconds),
                                       parts);
     result.unsplit_us = 1e6 * step_unsplit(parts);
-    step(model, parts);  // whoever was stopped until now first finds its peers again
+    step(model, parts);  // after SIGSTOP the first step must find the peers again
     std::vector<double> steps;
     const double begun = seconds_now();
     do {
@@ -92,8 +92,8 @@ class Master final : public Leader {
       result.seconds = seconds_now() - begun;
     } while (result.seconds < seconds);
     result.calls = static_cast<int64_t>(steps.size()) * kPipelineBatch;
-    // What usage is of: the unsplit step, the first one of the pipeline, and those that count. The
-    // second or so of measuring stages is in it besides.
+    // `usage` covers the unsplit step, the first pipeline step and those that count. It also
+    // contains the measuring of the stages, about a second.
     result.all_calls = result.calls + 2 * kPipelineBatch;
     result.median_us = median(steps);
     result.p99_us = quantile(steps, 0.99);
@@ -102,7 +102,7 @@ class Master final : public Leader {
 
   Model& model_of(int64_t parts, const Pictures& micro_batch) {
     if (parts == parts_) return *model_;
-    model_.reset();  // two at once are much memory: each row has its own
+    model_.reset();  // two models at once need much memory; each row has its own
     const Cuts cuts =
         examples::cuts_for("auto", workers_, micro_batch, kPipelineClasses, kMeasureSeconds);
     RemoteResNet50 shards(workers_, cuts, kPipelineClasses, kSeed);
@@ -110,7 +110,7 @@ class Master final : public Leader {
                                                       torch::optim::SGDOptions(kLearningRate));
     model_ = std::make_unique<Model>(Model{cuts, shards, std::move(optimizer)});
     parts_ = parts;
-    step_unsplit(parts);  // takes its memory
+    step_unsplit(parts);  // makes the heap grow before the measurement
     for (int i = 0; i < kPipelineWarmUps; ++i) step(*model_, parts);
     return *model_;
   }
@@ -133,7 +133,7 @@ class Master final : public Leader {
   std::vector<std::string> workers_;
   Pictures batch_;
   std::unique_ptr<LocalResNet50> unsplit_;
-  int64_t parts_ = 0;  // of the model that there is
+  int64_t parts_ = 0;  // of the model in model_
   std::unique_ptr<Model> model_;
 };
 

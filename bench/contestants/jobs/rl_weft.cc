@@ -66,7 +66,7 @@ class WeftLeader final : public Leader {
     const std::optional<Kind> kind = kind_of(row.work);
     if (!kind) return absl::UnimplementedError("no row of an agent");
     Job& job = job_of(row.work, *kind, members);
-    // Whoever was stopped until now first finds its peers again. Then the last trial says how many
+    // After SIGSTOP the first run must find the peers again. The last trial then tells how many
     // steps fill the block.
     double per_step = 0;
     WEFT_ASSIGN_OR_RETURN(const BlockResult first, run_steps(job, *kind, members, 1));
@@ -89,14 +89,14 @@ class WeftLeader final : public Leader {
   }
 
  private:
-  // The agent learns on from block to block.
+  // The agent continues to learn from block to block.
   struct Job {
     RRef<Agent> agent;
     std::vector<RRef<Observer>> observers;
   };
 
   Job& job_of(Work work, const Kind& kind, int members) {
-    if (!jobs_.contains(work)) jobs_.clear();  // who is not needed any more is let go
+    if (!jobs_.contains(work)) jobs_.clear();  // frees the objects of other rows
     Job& job = jobs_[work];
     if (job.observers.empty())
       job.agent = make_rref(std::make_shared<Agent>(examples::AgentOptions{}));

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """The contestant "torch python" of `weft_bench pipeline`: ResNet50 in two shards on torch.distributed.rpc.
 
-It has the structure of PyTorch's tutorial "Distributed Pipeline Parallelism Using RPC": micro-batches
-as RRefs, the first shard called by remote, the last one by rpc_async, distributed autograd, a
-DistributedOptimizer. In its favour: the number of micro-batches is what the option says, the cut is
-chosen by what layers take here instead of standing between the second and the third group, and
-malloc is set as Weft sets it.
+It has the structure of PyTorch's tutorial "Distributed Pipeline Parallelism Using RPC". Micro-
+batches are RRefs. It calls the first shard by remote and the last one by rpc_async. It uses
+distributed autograd and a DistributedOptimizer. Three changes make it faster: the number of micro-
+batches is an option, the cut follows the measured time of the layers (not between the second and
+third group), and malloc has the settings of Weft.
 
-Started by `weft_bench pipeline` alone.
+Only `weft_bench pipeline` starts it.
 """
 import statistics
 import threading
@@ -78,7 +78,7 @@ class Shard(nn.Module):
 
 
 def profile(x):
-    """Seconds of each layer's forward and backward; the medians of three."""
+    """Returns the seconds of each layer's forward and backward: the medians of three runs."""
     model, times = layers(), []
     for _ in range(3):
         inputs, here = x, []
@@ -104,7 +104,7 @@ class Master:
 
     def model(self, parts):
         if parts not in self.models:
-            self.models.clear()  # two at once are too much memory: each row has its own
+            self.models.clear()  # two models at once need too much memory; each row has its own
             sample = self.images[: BATCH // parts]
             running = [torch.distributed.rpc.rpc_async(f"worker{i}", profile, args=(sample,)) for i in (1, 2)]
             costs = [sum(layer) for layer in zip(*(one.wait() for one in running))]
@@ -132,7 +132,7 @@ class Master:
     def measure(self, row, parts, seconds):
         if row != "best" and "micro-batches" not in row:
             return None
-        self.step(parts)  # whoever was stopped until now first finds its peers again
+        self.step(parts)  # after SIGSTOP the first step must find the peers again
         begin, steps = time.perf_counter(), []
         while not steps or time.perf_counter() - begin < seconds:
             steps.append(self.step(parts) * 1e6)

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """The contestant "torch python" of `weft_bench rl`: an agent and its observers on torch.distributed.rpc.
 
-It has the structure of the program that comes with PyTorch's tutorial (pytorch/examples,
-distributed/rpc/rl): two calls a step, each a function that is given a reference and a method, a
-forward pass for each call, log-probabilities kept with their graphs, one update after each round of
-episodes. In its favour: environments are plain Python without gymnasium, the policy has no dropout,
-and an observer whose episode ends begins the next one instead of waiting for the others.
+It has the structure of the program of PyTorch's tutorial (pytorch/examples, distributed/rpc/rl).
+There are two calls per step, and each runs a function with a reference and a method as arguments.
+There is a forward pass for each call, log-probabilities keep their graphs, and an update follows
+each round of episodes. Three changes make it faster: environments are plain Python without
+gymnasium, the policy has no dropout, and an observer begins its next episode without waiting for
+the others.
 
-Started by `weft_bench rl` alone.
+Only `weft_bench rl` starts it.
 """
 import math
 import random
@@ -35,8 +36,8 @@ def remote_method(method, reference, *arguments):
 
 
 def run_for(seconds, run):
-    """The result of run(steps) with as many steps as take about so many seconds, tried out first."""
-    # Whoever was stopped until now first finds its peers again.
+    """Finds by trials how many steps take about `seconds`, and returns the result of run(steps)."""
+    # After SIGSTOP the first run must find the peers again.
     steps, tried = TRIAL_STEPS, run(1)["calls"]
     while True:
         trial = run(steps)
@@ -50,7 +51,7 @@ def run_for(seconds, run):
 
 
 class CartPole:
-    """CartPole-v1 (examples/rl_agent_observers/cart_pole.h says from where)."""
+    """CartPole-v1; examples/rl_agent_observers/cart_pole.h names the source."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """A process of weft_bench's contestant "torch batched": PyTorch's own batched program.
 
-It is the one of PyTorch's tutorial on batch RPC processing, on torch.distributed.rpc: the agent answers
-`select_action` by async execution, once all observers have asked, with one forward for all of them;
-an observer makes one call a step and reports its rewards with the result of the whole run. Environments
-and policy are those of torch_rl.py. "batched 16" has 16 environments in each observer.
+It is the program of PyTorch's tutorial on batch RPC processing, on torch.distributed.rpc. The agent
+answers `select_action` by async execution, when all observers have asked, with one forward for all.
+An observer makes one call per step and reports its rewards with the result of the whole run.
+Environments and policy are those of torch_rl.py. "batched 16" has 16 environments in each observer.
 """
 import statistics
 import threading

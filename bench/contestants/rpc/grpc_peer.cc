@@ -1,9 +1,10 @@
-// The peer: unary gRPC as one would write it by hand for speed, on one channel over loopback TCP.
+// The contestant "grpc unary": unary gRPC, written by hand for speed, on one channel over loopback
+// TCP.
 //
-// Tensors are bare floats in a ByteBuffer: no protobuf message, no LibTorch, the sender's data is
-// referenced and not copied, the receiver copies it once, into memory of its own, which it takes
-// from a pool: fresh pages would cost more than the copy. One call at a time is the synchronous
-// client; calls in flight are the asynchronous one; the server is synchronous.
+// Tensors are bare floats in a ByteBuffer, without protobuf messages and LibTorch. The sender's
+// data is referenced and not copied. The receiver copies it once into memory of its own from a
+// pool, because fresh pages would cost more than the copy. One call at a time uses the synchronous
+// client, calls in flight use the asynchronous one. The server is synchronous.
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -29,8 +30,8 @@ constexpr char kSend[] = "/weft.bench.Plain/Send";
 constexpr char kEcho[] = "/weft.bench.Plain/Echo";
 constexpr size_t kElementsOfAdd = 4;
 
-// Keeps the blocks that were freed last, whose pages are there already. Thread safety: all methods
-// may be called from any thread.
+// Keeps the most recently freed blocks, because their pages are already mapped. Thread safety: all
+// methods may be called from any thread.
 class Pool {
  public:
   static Pool& of_process() {
@@ -38,7 +39,7 @@ class Pool {
     return pool;
   }
 
-  // Uninitialised; large ones aligned like a tensor's storage.
+  // Returns uninitialised memory. Large blocks are aligned like the storage of a tensor.
   void* take(size_t bytes) {
     if (bytes < kLeastKept) return std::malloc(bytes);
     bytes = rounded(bytes);
@@ -65,7 +66,7 @@ class Pool {
  private:
   static constexpr size_t kAlignment = 64;
   static constexpr size_t kMostKept = 8;
-  static constexpr size_t kLeastKept = size_t{64} << 10;  // malloc has smaller ones at hand
+  static constexpr size_t kLeastKept = size_t{64} << 10;  // malloc keeps smaller ones itself
   struct Block {
     void* data;
     size_t bytes;
@@ -101,7 +102,7 @@ class Floats {
   float* data_ = nullptr;
 };
 
-// The one copy of the receiver.
+// The only copy that the receiver makes.
 Floats copy_out(const grpc::ByteBuffer& buffer) {
   std::vector<grpc::Slice> slices;
   if (!buffer.Dump(&slices).ok()) return {};
@@ -119,7 +120,7 @@ grpc::ByteBuffer copy_in(const Floats& floats) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-// The buffer refers to the floats; they outlive the call.
+// The buffer refers to the floats, which must outlive the call.
 grpc::ByteBuffer refer_to(const Floats& floats) {
   const grpc::Slice slice(floats.data(), floats.size() * sizeof(float), grpc::Slice::STATIC_SLICE);
   return grpc::ByteBuffer(&slice, 1);
@@ -269,7 +270,7 @@ class GrpcClient final : public Client {
     return absl::DataLossError("wrong sum");
   }
 
-  // As in the torch peer: a new number in the elements that are sampled; returns their stride.
+  // As in the torch peer: writes a new number into the sampled elements and returns their stride.
   size_t stamp_argument(int64_t bytes) {
     const size_t elements = static_cast<size_t>(bytes) / sizeof(float);
     if (argument_.size() != elements) {

@@ -1,9 +1,10 @@
-// The peer of calls in flight: one bidirectional gRPC stream between two processes, on loopback
-// TCP.
+// The contestant "grpc stream" for calls in flight: one bidirectional gRPC stream between two
+// processes, on loopback TCP.
 //
-// Each message of the stream holds all calls, or all replies, that have gathered since the one
-// before it left: so are small calls fastest over gRPC. A call is a bare 64-byte envelope, without
-// protobuf and LibTorch. Both ends use gRPC's callback API. It knows only the rows of small calls.
+// Each message of the stream holds all calls, or all replies, that have gathered since the previous
+// message was sent. This is the fastest way for small calls over gRPC. A call is a bare 64-byte
+// envelope without protobuf and LibTorch. Both sides use gRPC's callback API. This contestant has
+// only the rows of small calls.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -27,7 +28,7 @@ namespace {
 
 constexpr char kMethod[] = "/weft.bench.Packed/Add";
 constexpr size_t kElements = 4;  // of each summand and of the sum
-// How long the client looks for a reply before it sleeps: what Weft's workers do by default.
+// How long the client polls for a reply before it sleeps. Weft's workers have the same default.
 constexpr std::chrono::microseconds kSpin(100);
 
 struct alignas(64) Envelope {
@@ -56,8 +57,8 @@ Envelopes unpacked(const grpc::ByteBuffer& message) {
   return envelopes;
 }
 
-// The writing half of a stream's end. Envelopes that come while a message is under way leave
-// together with the next one. Thread safety: all methods may be called from any thread.
+// The writing half of one side of a stream. Envelopes that arrive while a message is being written
+// leave together in the next message. Thread safety: all methods may be called from any thread.
 template <class Reactor>
 class Packer {
  public:
@@ -85,7 +86,7 @@ class Packer {
   Reactor& stream_;
   Mutex mutex_;
   Envelopes gathered_ ABSL_GUARDED_BY(mutex_);
-  grpc::ByteBuffer message_ ABSL_GUARDED_BY(mutex_);  // gRPC's while it is written
+  grpc::ByteBuffer message_ ABSL_GUARDED_BY(mutex_);  // belongs to gRPC while it is written
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -1,6 +1,6 @@
 // The server of a gRPC contestant: one service on a free port of loopback TCP.
 //
-// Thread safety: as Server says. Lifetime: owns the service, which outlives the gRPC server.
+// Thread safety: that of Server. Lifetime: owns the service, which outlives the gRPC server.
 // Errors: Unavailable if the server does not start.
 #pragma once
 
@@ -20,7 +20,7 @@ namespace weft::bench {
 template <class Service>
 class LoopbackServer final : public Server {
  public:
-  // Registers the service, and says what else the server is to be.
+  // Registers the service and sets further options of the server.
   using Configure = void (*)(grpc::ServerBuilder& builder, Service& service);
   explicit LoopbackServer(Configure configure) : configure_(configure) {}
 

@@ -1,9 +1,12 @@
-// The peer: torch.distributed.rpc as libtorch_cpu.so exports it, driven without Python.
+// The contestants "torch uv" and "torch shm": torch.distributed.rpc as libtorch_cpu.so exports it,
+// driven without Python.
 //
-// Its request callback without Python serves built-in ATen operators only, which these rows need no
-// more than: `send` is aten::slice, whose strided result travels as a small copy; `echo` is
-// aten::alias: the tensor that came goes back, as with the other contestants; `rref_life` is a
-// remote aten::add, to_here and the drop of the reference.
+// Without Python its request callback serves only built-in ATen operators, and these rows need no
+// others:
+//
+//   `send` is aten::slice, whose strided result travels as a small copy.
+//   `echo` is aten::alias: the tensor that arrived goes back, as with the other contestants.
+//   `rref_life` is a remote aten::add, a to_here, and the drop of the reference.
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -50,10 +53,10 @@ Store open_store(bool is_server, uint16_t port) {
   return c10::make_intrusive<c10d::TCPStore>(kHost, options);
 }
 
-// Joins the group of two; waits for the other side.
+// Joins the group of two. Waits for the other process.
 std::shared_ptr<rpc::RpcAgent> start_agent(const Store& store, int rank,
                                            const std::string& transport) {
-  // For TCP "basic" alone: "mpt_uv", which would come first, made small calls several times slower.
+  // For TCP use only "basic": "mpt_uv" has priority and made small calls several times slower.
   std::vector<std::string> channels = {"basic"};
   if (transport == "shm") channels.push_back("cma");
   rpc::TensorPipeRpcBackendOptions options(rpc::kDefaultNumWorkerThreads,
@@ -63,8 +66,8 @@ std::shared_ptr<rpc::RpcAgent> start_agent(const Store& store, int rank,
       store, rank == kServerRank ? "server" : "client", static_cast<rpc::worker_id_t>(rank),
       kWorldSize, std::move(options), std::unordered_map<std::string, rpc::DeviceMap>{},
       std::vector<c10::Device>{}, std::make_unique<rpc::RequestCallbackNoPython>());
-  // Decoding any message asserts that there is one. Dist autograd's messages hold dictionaries,
-  // whose types are looked up here by name.
+  // The agent asserts that it has a type resolver when it decodes any message. Messages of
+  // distributed autograd hold dictionaries, whose types are looked up here by name.
   auto unit = std::make_shared<torch::jit::CompilationUnit>();
   agent->setTypeResolver(std::make_shared<rpc::TypeResolver>([unit](
                                                                  const c10::QualifiedName& name) {
@@ -183,7 +186,7 @@ class TorchClient final : public Client {
     return found;
   }
 
-  // What rpc.rpc_async does below its Python front.
+  // Does what rpc.rpc_async does below its Python layer.
   Future call(const Operator& op, std::vector<c10::IValue> arguments) {
     rpc::ScriptCall request(op, std::move(arguments));
     return dist_autograd::sendMessageWithAutograd(*agent_, *server_,
@@ -206,8 +209,8 @@ class TorchClient final : public Client {
     return absl::DataLossError("wrong sum");
   }
 
-  // Makes argument_ a tensor of `bytes` bytes and writes a new number into the elements that are
-  // sampled; returns their stride.
+  // Makes argument_ a tensor of `bytes` bytes and writes a new number into the sampled elements.
+  // Returns their stride.
   int64_t stamp_argument(int64_t bytes) {
     const int64_t elements = bytes / static_cast<int64_t>(sizeof(float));
     if (argument_.numel() != elements) argument_ = at::zeros({elements});

@@ -1,6 +1,6 @@
-// Weft itself: two workers of one group, over gRPC on loopback.
+// The contestant "weft": two workers of one group, over gRPC on loopback.
 //
-// The tensor that arrives is the callee's own already: `send` and `echo` copy it no further.
+// The callee already owns the tensor that arrives, so `send` and `echo` do not copy it again.
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -155,7 +155,7 @@ class WeftClient final : public Client {
     if (sum.numel() == 4 && data[0] == 3 && data[3] == 3) return absl::OkStatus();
     return absl::DataLossError("wrong sum");
   }
-  // As in torch_peer.cc: new numbers in the sampled elements; returns their stride.
+  // As in torch_peer.cc: writes new numbers into the sampled elements and returns their stride.
   int64_t stamp_argument(int64_t bytes) {
     const int64_t elements = bytes / static_cast<int64_t>(sizeof(float));
     if (argument_.numel() != elements) argument_ = at::zeros({elements});

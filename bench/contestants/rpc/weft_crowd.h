@@ -1,4 +1,5 @@
-// What Weft's crowds share: how the leader opens the door, and a member that only serves.
+// The parts that Weft's crowds share: a leading worker that opens the store, and a member that only
+// serves.
 //
 // Thread safety, blocking and errors: those of Leader and Member.
 #pragma once
@@ -13,10 +14,10 @@
 
 namespace weft::bench {
 
-// The options of a rank; 0 is the leader. Place and store are filled in.
+// Returns the options of a rank; rank 0 leads. The caller fills in rank, world size and store.
 using OptionsOfRank = std::function<WorkerOptions(int rank)>;
 
-// A leader's worker and its store. An object lives as long as the leader does.
+// The worker and the store of a leading process. Keep it for as long as the Leader that uses it.
 class CrowdDoor {
  public:
   explicit CrowdDoor(OptionsOfRank options) : options_(std::move(options)) {}

@@ -25,19 +25,19 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// fp16 and bf16 are computed in fp32.
+// The type for computing: fp32 for fp16 and bf16.
 at::ScalarType math_type(const at::Tensor& tensor) {
   return at::toOpMathType(tensor.scalar_type());
 }
 
-// All but the channels.
+// All dimensions except the channels.
 std::vector<int64_t> reduced_dims(const at::Tensor& input) {
   std::vector<int64_t> dims = {0};
   for (int64_t dim = 2; dim < input.dim(); ++dim) dims.push_back(dim);
   return dims;
 }
 
-// A value per channel as it is combined with `input`.
+// Reshapes one value for each channel, so that it broadcasts over `input`.
 at::Tensor spread(const at::Tensor& values, const at::Tensor& input) {
   std::vector<int64_t> shape(static_cast<size_t>(input.dim()), 1);
   shape[1] = input.size(1);
@@ -48,7 +48,7 @@ at::Tensor to_math_type(const at::Tensor& values, const at::Tensor& input) {
   return values.to(math_type(input));
 }
 
-// C means, C sums of squared deviations, one count; zeros of an empty input.
+// C means, C sums of squared deviations, one count. All are zero if the input is empty.
 at::Tensor local_statistics(const at::Tensor& input) {
   const int64_t channels = input.size(1);
   const auto in_double = input.options().dtype(at::kDouble).memory_format(std::nullopt);
@@ -61,14 +61,14 @@ at::Tensor local_statistics(const at::Tensor& input) {
       {mean.to(at::kDouble), var.to(at::kDouble) * count, at::full({1}, count, in_double)});
 }
 
-// An autograd context holds only what an IValue can.
+// An autograd context can hold the group only inside an IValue.
 struct GroupHolder : torch::CustomClassHolder {
   explicit GroupHolder(std::shared_ptr<ProcessGroup> group) : group(std::move(group)) {}
   const std::shared_ptr<ProcessGroup> group;
 };
 
-// Gradients that may be used but not differentiated: they know of this rank's share in the
-// statistics alone.
+// These gradients may be used but not differentiated, because they know only this rank's part of
+// the statistics.
 variable_list differentiable_once(variable_list gradients) {
   for (at::Tensor& gradient : gradients) {
     if (gradient.defined()) gradient = gradient.detach().set_requires_grad(true);
@@ -89,7 +89,7 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
     context->saved_data["group"] =
         c10::IValue::make_capsule(c10::make_intrusive<GroupHolder>(group));
     if (input.numel() == 0) return at::empty_like(input);
-    // The kernel of eval mode: it takes the statistics as they are given.
+    // The kernel of eval mode: it takes the given statistics.
     return std::get<0>(at::native_batch_norm(
         input, to_math_type(weight, input), to_math_type(bias, input), to_math_type(mean, input),
         to_math_type(var, input), /*training=*/false, /*momentum=*/0, eps));
@@ -149,8 +149,9 @@ BatchStatistics gather_statistics(const at::Tensor& input, ProcessGroup& group) 
   const at::Tensor means = all.narrow(1, 0, channels);
   const at::Tensor m2s = all.narrow(1, channels, channels);
   const at::Tensor counts = all.narrow(1, 2 * channels, 1);
-  // Chan's formula for many parts at once: deviations from the parts' means, and of those means
-  // from the common one. Nothing large is subtracted from anything large.
+  // Chan's formula for many parts at once. It adds the deviations from the parts' means, and the
+  // deviations of those means from the common mean. So no large number is subtracted from another
+  // large one.
   BatchStatistics statistics;
   statistics.count = counts.sum();
   statistics.mean = (means * counts).sum(0) / statistics.count.clamp_min(1);
@@ -162,7 +163,7 @@ at::Tensor sync_batch_norm(const at::Tensor& input, const Affine& affine,
                            const BatchStatistics& statistics,
                            const std::shared_ptr<ProcessGroup>& group) {
   const at::Tensor var = statistics.var();
-  // A node takes no undefined tensors.
+  // An autograd node takes no undefined tensors.
   const bool plain = !affine.weight.defined();
   const at::Tensor weight = plain ? at::ones_like(statistics.mean) : affine.weight;
   const at::Tensor bias = plain ? at::zeros_like(statistics.mean) : affine.bias;

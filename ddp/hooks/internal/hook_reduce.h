@@ -1,9 +1,10 @@
-// What the communication hooks share: sums whose end is a future, and streams for device tensors.
+// Helps the communication hooks: sums that complete a future, and streams for device tensors.
 //
-// CPU tensors are chained on the future of the collective, so nobody waits. Tensors of a device
-// are waited for: with NCCL that is the stream's wait, not the thread's; with Gloo the thread's.
+// For CPU tensors the result is chained on the future of the collective, so no thread waits. For
+// tensors of another device there is a wait: with NCCL the stream waits, with Gloo the thread.
 //
-// Thread safety: free functions. Errors: always in the future, never thrown.
+// Thread safety: free functions.
+// Errors: always in the future, never thrown.
 #pragma once
 
 #include <exception>
@@ -21,29 +22,31 @@ namespace weft::ddp_internal {
 
 using HookFuture = c10::intrusive_ptr<c10::ivalue::Future>;
 
-// For a tensor on `device`.
+// A future for a tensor on `device`.
 HookFuture tensor_future(const at::Device& device);
 HookFuture failed_future(std::exception_ptr error);
 
-// Completes `to` as `from` ends; `finish` makes the value, on the thread that completes `from`.
+// Completes `to` when `from` completes. `finish` makes the value, on the thread that completes
+// `from`.
 void complete_after(const HookFuture& from, const HookFuture& to,
                     std::function<at::Tensor(c10::ivalue::Future&)> finish);
 
-// Sums `sent` in place over the group; the future's value is what `finish` then returns.
+// Sums `sent` in place over the group. The future's value is the result of `finish`, which is
+// called after that.
 HookFuture sum_then(ProcessGroup& group, const at::Tensor& sent,
                     std::function<at::Tensor()> finish);
 
-// The mean of `buffer` over the group, in place: divided first, then summed, so that half
-// precision does not overflow. Summed as `type`.
+// Replaces `buffer` by its mean over the group. It is divided first and then summed, so that half
+// precision does not overflow. The sum is computed in `type`.
 HookFuture average_in_place(ProcessGroup& group, const at::Tensor& buffer, at::ScalarType type);
 
-// Everything that this thread had put on the device's current stream when it was made. Nothing on
-// the CPU.
+// All work that this thread has put on the device's current stream so far. On the CPU there is
+// none.
 class QueuedWork {
  public:
   explicit QueuedWork(const at::Device& device);
 
-  // While it lives, its thread works on a stream of its own that comes after the queued work.
+  // While it lives, its thread works on another stream, which comes after the queued work.
   class Follow {
    public:
     explicit Follow(const QueuedWork& work);

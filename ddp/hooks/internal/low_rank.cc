@@ -18,8 +18,8 @@ constexpr uint32_t kSeedMask = (1u << 30) - 1;
 void gram_schmidt(const at::Tensor& matrices, double epsilon) {
   for (int64_t i = 0; i < matrices.size(2); ++i) {
     at::Tensor column = matrices.narrow(2, i, 1);
-    // Twice: what is left of a column that nearly lies in the span of the others is rounding noise,
-    // which need not be orthogonal to them.
+    // Twice: if a column is nearly in the span of the others, the first pass leaves only rounding
+    // noise, which need not be orthogonal to them.
     for (int pass = 0; pass < 2; ++pass) {
       for (int64_t j = 0; j < i; ++j) {
         const at::Tensor other = matrices.narrow(2, j, 1);

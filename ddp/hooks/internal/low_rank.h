@@ -1,8 +1,8 @@
-// The linear algebra of PowerSGD, and the random numbers of its first guesses.
+// Computes the linear algebra of PowerSGD, and the random seeds of its first Q.
 //
-// All ranks must get the same bits from the same input: nothing here depends on the rank.
+// All ranks must get the same bits from the same input, so nothing here depends on the rank.
 //
-// Thread safety: free functions; a SeedSequence belongs to one thread.
+// Thread safety: free functions. A SeedSequence belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace weft::ddp_internal {
 
-// Makes the columns of each matrix of a batch [batch, rows, columns <= rows] orthonormal, in place:
-// by Gram-Schmidt up to two columns and for half precision, else by a QR factorisation. A column
-// that lies in the span of those before it becomes zero (with QR: any direction). `epsilon` is
-// added to the norms.
+// Makes the columns of each matrix of a batch [batch, rows, columns <= rows] orthonormal, in place.
+// It uses Gram-Schmidt for up to two columns and for half precision, and a QR factorisation
+// otherwise. A column in the span of the earlier ones becomes zero (with QR: any direction).
+// Gram-Schmidt adds `epsilon` to the norms.
 void orthogonalize(const at::Tensor& matrices, double epsilon);
 
-// Seeds for at::Generator: the numbers that numpy.random.RandomState(seed).randint(10**9) gives,
-// as Python's hook draws them, so that both begin with the same Q.
+// Seeds for at::Generator. They are the numbers of numpy.random.RandomState(seed).randint(10**9),
+// as Python's hook draws them. So both begin with the same Q.
 class SeedSequence {
  public:
   explicit SeedSequence(uint32_t seed) : engine_(seed) {}

@@ -34,23 +34,23 @@ int64_t square_side(int64_t length) {
   return side;
 }
 
-// From a generator of its own, so that the program's random numbers stay as they are. Drawn on the
-// CPU: the same numbers on every rank, whatever its device.
+// Uses its own generator, so that the program's random numbers do not change. Draws on the CPU, so
+// that the numbers are the same on every rank, whatever its device.
 at::Tensor random_like(const at::Tensor& like, const at::Generator& generator) {
   return at::randn(like.sizes(), generator, like.options().device(at::kCPU)).to(like.device());
 }
 
 }  // namespace
 
-// What a bucket holds, by how it is reduced.
+// The gradients of a bucket, by how they are reduced.
 struct PowerSgd::Parts {
-  std::vector<at::Tensor> plain;  // as they are
-  // Matrices of one shape each, the shapes in the order of their first appearance.
+  std::vector<at::Tensor> plain;  // averaged as they are
+  // Matrices, grouped by shape. The shapes are in the order of their first appearance.
   std::vector<std::vector<at::Tensor>> alike;
 };
 
-// Batches of matrices M [batch, n, m], and their P [batch, n, rank] and Q [batch, m, rank]: views
-// of flat tensors that are summed as one.
+// Batches of matrices M [batch, n, m], with P [batch, n, rank] and Q [batch, m, rank]. P and Q are
+// views of flat tensors, and each flat tensor is summed as one.
 struct PowerSgd::Factors {
   std::vector<at::Tensor> ms;
   std::vector<at::Tensor> ps;
@@ -69,7 +69,7 @@ PowerSgd::Memory& PowerSgd::memory_of(const HookedBucket& bucket) {
   const bool fits = memory.shapes == shapes_of(bucket.gradients) &&
                     (!kept.defined() || kept.scalar_type() == bucket.buffer.scalar_type());
   if (!fits) memory = {shapes_of(bucket.gradients), {}, {}};
-  // Also after `load`, which reads to the CPU.
+  // `load` reads to the CPU, so the state may have to move.
   for (at::Tensor* one : {&memory.error, &memory.qs}) {
     if (one->defined()) *one = one->to(bucket.buffer.device());
   }
@@ -131,7 +131,7 @@ PowerSgd::Factors PowerSgd::factors(const Parts& parts, Memory& memory) {
   if (result.ms.empty()) return result;
   result.flat_p = at::empty({p_size}, result.ms[0].options());
   result.warm =
-      memory.qs.defined() && memory.qs.numel() == q_size;  // not if loaded of another rank
+      memory.qs.defined() && memory.qs.numel() == q_size;  // false if another rank was loaded
   result.flat_q = result.warm ? memory.qs : at::empty({q_size}, result.ms[0].options());
   int64_t p_begin = 0;
   int64_t q_begin = 0;
@@ -155,8 +155,9 @@ void PowerSgd::fill(const Factors& factors) {
   }
 }
 
-// A gradient that was zero, or of lower rank, left zero columns in Q, which by themselves would
-// stay zero for ever: what they could carry would go to the error and never to the parameters.
+// If a gradient was zero or of lower rank, Q has zero columns, which would stay zero for ever.
+// Their part of the gradient would only go to the error and never to the parameters. So they are
+// drawn again.
 void PowerSgd::wake(const Factors& factors) {
   at::Generator generator;
   for (const at::Tensor& q : factors.qs) {
@@ -198,7 +199,7 @@ void PowerSgd::reduce(const HookedBucket& bucket) {
     for (size_t i = 0; i < low.ms.size(); ++i) {
       at::bmm_out(low.ps[i], low.ms[i], low.qs[i]);
     }
-    group_->all_reduce(low.flat_p);  // not divided: it is made orthonormal
+    group_->all_reduce(low.flat_p);  // not divided, because it is made orthonormal
     for (size_t i = 0; i < low.ms.size(); ++i) {
       orthogonalize(low.ps[i], options_.orthogonalization_epsilon);
       at::bmm_out(low.qs[i], low.ms[i].transpose(1, 2), low.ps[i]);
@@ -221,7 +222,7 @@ void PowerSgd::reduce(const HookedBucket& bucket) {
       at::Tensor& m = low.ms[batch];
       at::bmm_out(m, low.ps[batch], low.qs[batch].transpose(1, 2));
       ++batch;
-      const bool stacked = m.size(0) > 1;  // else `m` is a view of the gradient
+      const bool stacked = m.size(0) > 1;  // otherwise `m` is a view of the gradient
       for (int64_t j = 0; j < m.size(0); ++j, ++i) {
         if (stacked) matrices[i].copy_(m[j]);
       }

@@ -1,6 +1,7 @@
-// PowerSGD of one rank: reduces one bucket after the other, and remembers errors and Qs by bucket.
+// Runs PowerSGD on one rank: reduces one bucket after the other, and keeps errors and Qs by bucket.
 //
-// Thread safety: none; used by the hook's thread. Blocking: `reduce`, for its collectives.
+// Thread safety: none; only the hook's thread uses it.
+// Blocking: `reduce` waits for its collectives.
 // Errors: those of the collectives.
 #pragma once
 
@@ -16,7 +17,7 @@
 
 namespace weft::ddp_internal {
 
-// What is left of a c10d::GradBucket after runHook has returned.
+// The parts of a c10d::GradBucket that may be used after runHook has returned.
 struct HookedBucket {
   size_t index = 0;
   bool last = false;  // of the iteration
@@ -29,9 +30,9 @@ class PowerSgd {
   PowerSgd(std::shared_ptr<ProcessGroup> group, const PowerSgdOptions& options);
 
   bool started() const { return iteration_ >= options_.start_power_sgd_iter; }
-  // A bucket is about to be averaged in place of `reduce`.
+  // Counts a bucket that is averaged instead of passed to `reduce`.
   void count(const HookedBucket& bucket) { iteration_ += bucket.last; }
-  // The buffer then holds what all ranks get.
+  // Reduces the bucket. Its buffer then holds the result, which is the same on all ranks.
   void reduce(const HookedBucket& bucket);
 
   ProcessGroup& group() const { return *group_; }
@@ -42,7 +43,7 @@ class PowerSgd {
  private:
   struct Memory {
     std::vector<std::vector<int64_t>> shapes;  // of the gradients
-    at::Tensor error;  // flat, as long as what is compressed; undefined: none yet
+    at::Tensor error;  // flat, as long as the compressed part; undefined: none yet
     at::Tensor qs;     // all Qs of the bucket, flat; undefined: none yet
   };
   struct Factors;

@@ -1,10 +1,11 @@
-// One batch of typed calls: joins them, runs the function, divides what it gave.
+// Runs one batch of typed calls: joins them, runs the function and divides its result.
 //
-// A batch that has to find the calls that fail is worked off part by part, one after the other, so
-// that the function runs no more often at once than it would without errors.
+// To find the calls that fail, the execution divides a batch into parts and runs them one after the
+// other. So errors do not make the function run more often at the same time.
 //
-// Thread safety: none needed: each step begins when the one before has ended.
-// Lifetime: shared with the future that the function returned; ends the batch after its last part.
+// Thread safety: none. Each step begins after the step before has finished.
+// Lifetime: shared with the continuation of the function's future. After the last part it completes
+// the batch.
 #pragma once
 
 #include <atomic>
@@ -43,7 +44,7 @@ struct TypedItem final : BatchItem {
   size_t argument_bytes = 0;
 };
 
-// Which of the two forms a function has.
+// Whether a function has the form for joined arguments, and whether it has the form for lists.
 template <class F, class R, class... P>
 inline constexpr bool kTakesJoined =
     kAllJoinable<P...> &&
@@ -67,7 +68,8 @@ class BatchExecution : public std::enable_shared_from_this<BatchExecution<F, R, 
         parts_{{0, items_.size()}},
         end_(std::move(end)) {}
 
-  // Works off the parts that are left, until one of them has a future to wait for.
+  // Runs the parts that are left. Returns when one of them waits for a future, whose continuation
+  // goes on here.
   void run() {
     while (!parts_.empty()) {
       const Part part = parts_.back();
@@ -83,14 +85,14 @@ class BatchExecution : public std::enable_shared_from_this<BatchExecution<F, R, 
 
  private:
   struct Part {
-    size_t begin, end;  // of the calls
+    size_t begin, end;  // indices of calls
     size_t size() const { return end - begin; }
   };
 
   Item& item(size_t i) { return static_cast<Item&>(*items_[i]); }
   const BatchOptions& options() const { return queue_.options(); }
 
-  // False: a future will bring the rest.
+  // False: the function returned a future, and its continuation runs the parts that are left.
   bool run_part(Part part) {
     using Returned = std::remove_cvref_t<decltype(call(part))>;
     if constexpr (std::is_void_v<Returned>) {
@@ -125,7 +127,7 @@ class BatchExecution : public std::enable_shared_from_this<BatchExecution<F, R, 
     (std::index_sequence_for<P...>());
   }
 
-  // The i-th argument of all calls as one: the first call's, its tensors replaced.
+  // Joins the i-th argument of all calls: the argument of the first call, with joined tensors.
   template <size_t i>
   auto joined(Part part) {
     auto argument = std::get<i>(item(part.begin).arguments);
@@ -143,7 +145,7 @@ class BatchExecution : public std::enable_shared_from_this<BatchExecution<F, R, 
     return argument;
   }
 
-  // The i-th argument of each call, given away unless the calls may run again.
+  // Lists the i-th argument of each call. It is moved, unless the calls may have to run again.
   template <size_t i>
   auto listed(Part part) {
     using Argument = std::tuple_element_t<i, typename Item::Arguments>;
@@ -213,8 +215,8 @@ class BatchExecution : public std::enable_shared_from_this<BatchExecution<F, R, 
     if (!thrown.ok() || !status.ok()) settle(part, thrown.ok() ? status : thrown);
   }
 
-  // The function did not succeed with this part. What other codes say (a worker's end, a deadline,
-  // a missing function) is not the fault of one call.
+  // The function failed for this part. Other codes (a worker stopped, a deadline passed, a function
+  // is missing) are not the fault of one call, so they do not divide the part.
   void fail(Part part, const absl::Status& status) {
     const bool of_a_call =
         absl::IsUnknown(status) || absl::IsInvalidArgument(status) || absl::IsInternal(status);
@@ -227,12 +229,12 @@ class BatchExecution : public std::enable_shared_from_this<BatchExecution<F, R, 
     settle(part, status);
   }
   void settle(Part part, const absl::Status& status) {
-    // Whatever its own calls say of theirs, this function ran.
+    // This function ran, even if the error of a call inside it has another `ran`.
     const absl::Status ran = with_ran(status, Ran::kYes);
     for (size_t call = part.begin; call < part.end; ++call) results_[call] = ran;
   }
 
-  // What the function gave for the part, one for each.
+  // Divides the function's result for the part among its calls.
   template <class T>
   absl::Status divide(Part part, T& value) {
     if constexpr (std::is_void_v<R>) {
@@ -284,10 +286,10 @@ class BatchExecution : public std::enable_shared_from_this<BatchExecution<F, R, 
   }
 
   const std::shared_ptr<F> function_;
-  BatchQueue& queue_;  // the end keeps it
+  BatchQueue& queue_;  // end_ keeps it alive
   const BatchItems items_;
   std::vector<Result> results_;
-  std::vector<Part> parts_;  // not worked off yet, the next one last
+  std::vector<Part> parts_;  // that have not run; the last one is next
   BatchQueue::End end_;
 };
 
@@ -316,13 +318,13 @@ std::unique_ptr<BatchQueues> make_batch_queues(F function, BatchOptions options)
       });
 }
 
-// How a call's tensors decide with whom it runs.
+// The properties of a call's tensors that decide with which other calls it may run.
 struct BatchKey {
   BatchShape shape;
   bool alone = false;
 };
 
-// InvalidArgument, naming the batcher, if the call's tensors cannot be joined.
+// InvalidArgument, which names the batcher: the call's tensors cannot be joined.
 template <class Item>
 absl::StatusOr<BatchKey> batch_key_of(const BatchQueues& queues, Item& item) {
   ShapeOfCall call{queues.options().join};
@@ -335,7 +337,7 @@ absl::StatusOr<BatchKey> batch_key_of(const BatchQueues& queues, Item& item) {
     return prepend(absl::StrCat("batcher '", queues.options().name, "': "), call.status);
   }
   if (queues.options().join == BatchJoin::kConcatenate) item.rows = call.rows;
-  // Outside a context nobody could run backward through a graph that others run backward through.
+  // Outside a context, each caller runs its own backward pass, so callers must not share a graph.
   return BatchKey{std::move(call.numbers),
                   call.requires_grad && !CallScope::current().context.valid()};
 }

@@ -1,11 +1,11 @@
-// Decides how many calls a batch may have and when it begins. Pure: times and counts in, decisions
-// out.
+// Decides how many calls a batch may have and when it begins. It is pure: it gets times and counts,
+// and returns decisions.
 //
 // The size follows the latency goal by additive increase and multiplicative decrease, after
 // Crankshaw et al., "Clipper: A Low-Latency Online Prediction Serving System", NSDI 2017, section
 // 4.3.1; docs/batching.md says what is different here.
 //
-// Thread safety: none; its owner locks.
+// Thread safety: none. Its owner holds a lock.
 #pragma once
 
 #include <algorithm>
@@ -25,35 +25,36 @@ class BatchPolicy {
         adaptive_(options.adaptive),
         size_(has_goal_ ? 1 : options.max_size) {}
 
-  // The bound of what a batch may have; as if it had been so from the beginning.
+  // Changes the most calls that a batch may have. Without a goal, this is the new size.
   void set_max_size(size_t max_size) {
     max_size_ = max_size;
     size_ = has_goal_ ? std::min(size_, max_size) : max_size;
   }
-  // Calls that a batch may have now.
+  // How many calls a batch may have now.
   size_t size() const { return size_; }
-  // Calls may wait for company.
+  // Whether calls wait for other calls to join.
   bool waits() const { return max_wait_ > Nanoseconds(0); }
-  // A moving average over about eight executions; zero before the first.
+  // The time of one execution: a moving average over about eight of them; zero before the first.
   Nanoseconds usual_run() const { return usual_run_; }
 
-  // When a batch of `waiting` calls, the oldest of which came at `oldest`, is to begin if it may:
-  // TimePoint::min() if it is full, kNever if only more calls can make it begin.
+  // When a batch of `waiting` calls must begin if a slot is free. `oldest` is the arrival of the
+  // oldest call. TimePoint::min(): now, because the batch is full. kNever: if more calls come.
   TimePoint begins_at(size_t waiting, TimePoint oldest) const {
     if (waiting >= size_ || (adaptive_ && waiting >= expected())) return TimePoint::min();
     const Nanoseconds wait = longest_wait();
     return kNever - oldest < wait ? kNever : oldest + wait;
   }
 
-  // So many calls are there now: they wait or run.
+  // `calls` calls are present now: they wait or run.
   void seen(size_t calls) { this_while_ = std::max(this_while_, calls); }
 
-  // An execution of `calls` calls took `run`; when it began, the batch had all it might.
+  // An execution took `run`. `full`: its batch had the most calls that it might have.
   void finished(bool full, Nanoseconds run) {
     usual_run_ = runs_++ == 0 ? run : usual_run_ + (run - usual_run_) / 8;
     if (runs_ % kWhile == 0) last_while_ = std::exchange(this_while_, 0);
     if (!has_goal_) return;
-    // Whoever comes just after a batch has begun waits for it and then runs himself.
+    // A call that arrives just after a batch has begun waits for it and then runs in the next one.
+    // So its time is two executions.
     if (run > goal_ / 2) {
       size_ = std::max<size_t>(1, size_ - std::max<size_t>(1, size_ / 10));
     } else if (full) {
@@ -68,7 +69,7 @@ class BatchPolicy {
  private:
   static constexpr uint64_t kWhile = 16;  // executions
 
-  // The most calls that were there at the same time, in this while and the one before it.
+  // The most calls that were present at the same time during the last 16 to 32 executions.
   size_t expected() const { return std::max(this_while_, last_while_); }
 
   Nanoseconds longest_wait() const {

@@ -25,7 +25,7 @@ struct BatchQueue::Actions {
     absl::Status why;
   };
   std::vector<Failed> failed;
-  size_t begun = 0;  // places
+  size_t begun = 0;  // slots to put into the executor
 };
 
 class BatchQueue::Place {
@@ -112,7 +112,7 @@ void BatchQueue::add(const std::shared_ptr<RpcRuntime>& runtime, BatchShape shap
   });
   Key key{waiting.scope.context, alone, std::move(shape)};
   Actions actions;
-  Actions own;  // nobody has seen its future yet: it may fail here
+  Actions own;  // the caller has no future of it yet, so it may fail on this thread
   {
     MutexLock lock(mutex_);
     if (absl::Status refused = refuse_more(key, waiting); !refused.ok()) {
@@ -184,7 +184,7 @@ void BatchQueue::refuse(Place& place) {
   Actions actions;
   {
     MutexLock lock(mutex_);
-    give_back_locked(place);  // before a caller that fails now calls again
+    give_back_locked(place);  // first, because a caller whose call fails may call again at once
     stats_.refused += pending_;
     const std::string why =
         absl::StrCat("batcher '", options_.name, "': no thread is left for a batch of ", pending_,
@@ -192,7 +192,8 @@ void BatchQueue::refuse(Place& place) {
     take_waiting(place.runtime().get(), absl::ResourceExhaustedError(why), actions);
   }
   fail_here(actions);
-  // What the callers left with their calls may take long to die: not on this thread.
+  // Destroying what the callers attached to their calls may take long, so the executor does it:
+  // this may be the clock's thread.
   place.runtime()->executor().schedule([dead = std::move(actions)] {});
 }
 
@@ -247,14 +248,15 @@ void BatchQueue::run_one(std::shared_ptr<Place> place) {
   place->execution_begins(batch.calls.front().arrived, batch.calls.size(), batch.full);
   CallScopeGuard guard(std::move(scope));
   async_internal::RunLengths::Measure measure(run_lengths_);
+  // The callback owns the slot, so the slot is also given back if the callback is dropped.
   (*run_batch_)(*this, std::move(items), [place](Executor::Task deliver) {
     place->execution_ended();
     deliver();
   });
 }
 
-// The oldest call's scope, for all of them: until the latest deadline, inside whichever serial
-// objects any of them is, of each call the innermost first while there is room.
+// The scope of a batch: that of the oldest call, with the latest deadline of all calls. It is
+// inside all serial objects of the calls: at most kMostHeld, the innermost of each call first.
 CallScope BatchQueue::scope_of(const std::vector<Waiting>& calls) {
   CallScope scope = calls.front().scope;
   size_t deepest = 0;
@@ -281,6 +283,7 @@ CallScope BatchQueue::scope_of(const std::vector<Waiting>& calls) {
 
 bool BatchQueue::take_batch(RpcRuntime& runtime, TimePoint now, Batch& batch, Actions& actions) {
   for (;;) {
+    // Of the groups that are due, the one whose oldest call arrived first.
     auto chosen = groups_.end();
     for (auto entry = groups_.begin(); entry != groups_.end(); ++entry) {
       if (due_at(*entry) > now) continue;
@@ -291,7 +294,7 @@ bool BatchQueue::take_batch(RpcRuntime& runtime, TimePoint now, Batch& batch, Ac
     }
     if (chosen == groups_.end()) return false;
     Group& group = chosen->second;
-    // From here on nobody is asked again: a batch that was full stays so.
+    // After this no call of the batch is checked again, so a batch that is full stays full.
     prune_front(group, size_of(chosen->first), now, actions);
     if (due_at(*chosen) <= now) {
       while (!group.waiting.empty() && batch.calls.size() < size_of(chosen->first)) {
@@ -335,7 +338,8 @@ void BatchQueue::give_back(Place& place) {
     MutexLock lock(mutex_);
     if (place.given_back()) return;
     give_back_locked(place);
-    // Else dropped by an executor that has stopped: the queue ends with it.
+    // A slot that never started was dropped by an executor that has stopped. Its at_stop hook has
+    // closed the queue.
     if (place.started()) begin_due(*place.runtime(), actions);
   }
   perform(place.runtime(), std::move(actions));
@@ -372,14 +376,14 @@ void BatchQueue::begin_due(RpcRuntime& runtime, Actions& actions) {
   if (ended_) return;
   const TimePoint now = runtime.clock().now();
   const bool may_begin =
-      running_ < options_.max_running;  // else who gives back a place looks again
+      running_ < options_.max_running;  // otherwise the slot that is given back next looks again
   size_t batches = 0;                   // that could begin now
   for (auto entry = groups_.begin(); entry != groups_.end();) {
     const Key& key = entry->first;
     Group& group = entry->second;
     if (group.first_deadline <= now) prune_front(group, group.waiting.size(), now, actions);
     if (may_begin && policy_.waits() && due_at(*entry) == TimePoint::min()) {
-      prune_front(group, size_of(key), now, actions);  // is it full of calls that are waited for?
+      prune_front(group, size_of(key), now, actions);  // calls that were given up do not fill it
     }
     if (group.waiting.empty()) {
       entry = erase(entry, runtime);
@@ -423,7 +427,7 @@ void BatchQueue::prune_front(Group& group, size_t wanted, TimePoint now, Actions
     ++dropped;
     if (seen < flushed) --group.flushed;
   }
-  if (dropped > 0) {  // the live ones close up, towards those that were not asked
+  if (dropped > 0) {  // the calls that stay move back, next to the calls that were not checked
     for (size_t to = seen, from = seen; from-- > 0;) {
       if (waiting[from].item != nullptr && --to != from) waiting[to] = std::move(waiting[from]);
     }
@@ -469,7 +473,7 @@ void BatchQueue::on_timer(const Key& key, TimePoint when) {
     if (group == groups_.end() || group->second.timer_at != when) return;
     group->second.timer_at = kNever;
   }
-  look_soon();  // what a call drags along when it fails is nothing for the clock's thread
+  look_soon();  // on the executor: a failing call releases what it holds, which may take long
 }
 
 void BatchQueue::perform(const std::shared_ptr<RpcRuntime>& runtime, Actions actions) {
@@ -484,7 +488,7 @@ void BatchQueue::perform(const std::shared_ptr<RpcRuntime>& runtime, Actions act
     if (run_lengths_.short_lately()) batch.expected = run_lengths_.usual();
     runtime->executor().schedule_call(std::move(batch));
   }
-  // What fails lets go of what its caller left with it, and that may wait: not on this thread.
+  // A failing call releases what its caller attached to it. That may block: not on this thread.
   if (actions.failed.empty()) return;
   runtime->executor().schedule([actions = std::move(actions)]() mutable { fail_here(actions); });
 }
@@ -503,10 +507,11 @@ absl::Status BatchQueue::ended() const {
 
 std::shared_ptr<BatchQueue> BatchQueues::of(const std::shared_ptr<RpcRuntime>& runtime) {
   std::shared_ptr<BatchQueue> made;
-  std::vector<std::shared_ptr<BatchQueue>> gone;  // die outside the lock
+  std::vector<std::shared_ptr<BatchQueue>> gone;  // destroyed outside the lock
   bool closed = false;
   {
     MutexLock lock(mutex_);
+    // Compares ownership, because a new runtime may have the address of one that is gone.
     for (const auto& queue : queues_) {
       if (!queue->runtime().owner_before(runtime) && !runtime.owner_before(queue->runtime())) {
         return queue;
@@ -516,7 +521,7 @@ std::shared_ptr<BatchQueue> BatchQueues::of(const std::shared_ptr<RpcRuntime>& r
                                      [](const auto& queue) { return !queue->runtime().expired(); });
     for (auto queue = rest; queue != queues_.end(); ++queue) {
       BatchStats counts = (*queue)->stats();
-      counts.pending = counts.size = 0;  // what is said of now is not said of the gone
+      counts.pending = counts.size = 0;  // these say what is now, and the worker is gone
       counts.usual_run = {};
       of_gone_workers_ += counts;
       gone.push_back(std::move(*queue));
@@ -547,7 +552,7 @@ void BatchQueues::set_max_size(size_t max_size) {
   options.max_size = max_size;
   if (absl::Status status = options.validate(); !status.ok()) throw RpcError(std::move(status));
   {
-    // Under the lock: who sets it last sets it for all queues.
+    // Under the lock, so that all queues have the value of the last caller.
     MutexLock lock(mutex_);
     max_size_ = max_size;
     for (const auto& queue : queues_) queue->set_max_size(max_size);
@@ -560,7 +565,7 @@ void BatchQueues::close() {
     MutexLock lock(mutex_);
     closed_ = true;
   }
-  // All end before one is waited for: one's batch may wait for a call in another.
+  // All queues are closed first, because a batch of one queue may wait for a call in another one.
   const auto queues = all();
   for (const auto& queue : queues) queue->end();
   for (const auto& queue : queues) queue->wait_for_executions();

@@ -1,12 +1,15 @@
-// Gathers one worker's calls into batches: groups of calls that may run together, timers, the
-// executor. Knows nothing of types and tensors.
+// Gathers the calls of one worker into batches and runs them on the worker's executor. It has
+// groups of calls that may run together, timers and slots, and knows no types and no tensors.
+//
+// A slot is one batch among those that run (docs/batching.md, "Inside").
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: shared by the batcher, its running batches and the looks that it asked for; timers know
-// it weakly. `end` ends it, and so does its worker's executor when it stops; what waits then fails.
-// Blocking: `wait_for_executions`, but not for one that this thread is inside of.
-// Errors: of the items: Cancelled (ended, given up), DeadlineExceeded (before its batch began),
-// ResourceExhausted (too much waits).
+// Lifetime: shared by the batcher, its slots and the looks that it scheduled. Timers and hooks hold
+// it weakly. `end` closes it, and so does the worker's executor when it stops; calls that wait then
+// fail.
+// Blocking: only `wait_for_executions`. It does not wait for a batch that this thread is inside of.
+// Errors, of the items: Cancelled (the queue is closed, or the caller gave up), DeadlineExceeded
+// (before its batch began), ResourceExhausted (too many calls wait, or no thread is left).
 // Protocol: docs/batching.md.
 #pragma once
 
@@ -29,31 +32,31 @@
 
 namespace weft::rpc_internal {
 
-// One caller's call: its arguments, and where its result goes.
+// The call of one caller: its arguments, and the promise of its result.
 class BatchItem {
  public:
   virtual ~BatchItem() = default;
   virtual void fail(const absl::Status& status) = 0;
-  // Its future is complete already: cancelled, that is.
+  // Whether its future is complete, because the caller cancelled it.
   virtual bool done() const = 0;
-  // `hook` runs when it is.
+  // Runs `hook` when the caller cancels the future.
   virtual void on_cancel(Executor::Task hook) = 0;
   virtual size_t bytes() const = 0;
 };
 using BatchItems = std::vector<std::unique_ptr<BatchItem>>;
 
-// What tells groups apart: numbers that say type, device and shape of a call's tensors.
+// Numbers that encode type, device and shape of a call's tensors. Calls of one group have the same.
 using BatchShape = std::vector<int64_t>;
 
 class BatchQueue : public std::enable_shared_from_this<BatchQueue> {
  public:
-  // Ends a batch: user code is through; `deliver` completes the futures. To be called once, from
-  // any thread.
+  // Completes a batch after its user code: takes the time of the execution, then runs `deliver`,
+  // which completes the futures. Call it once, from any thread.
   using End = absl::AnyInvocable<void(Executor::Task deliver)>;
-  // Runs one batch, in the scope that nested calls are to be made in. Dropping `end` ends it too.
+  // Runs one batch, in the scope for nested calls. Destroying `end` completes the batch too.
   using RunBatch = std::function<void(BatchQueue& queue, BatchItems items, End end)>;
 
-  // Marks this thread as being inside the function.
+  // Marks this thread as running the batched function, while it exists.
   class Inside {
    public:
     explicit Inside(const BatchQueue* queue);
@@ -68,23 +71,24 @@ class BatchQueue : public std::enable_shared_from_this<BatchQueue> {
   BatchQueue(const BatchOptions& options, std::shared_ptr<const RunBatch> run_batch,
              const std::shared_ptr<RpcRuntime>& runtime);
   ~BatchQueue();
-  // Before anything else: ends the queue with the executor.
+  // Closes the queue when the worker's executor stops. Call it before all other methods.
   void watch_executor();
 
   const std::weak_ptr<RpcRuntime>& runtime() const { return runtime_; }
   const BatchOptions& options() const { return options_; }
 
-  // Takes a call to its worker; the call's scope is this thread's. An error fails the item.
-  // `alone`: it is joined with nobody and waits for no company.
+  // Adds a call with the scope of this thread. An error fails the item. `alone`: the call runs
+  // without other calls, and does not wait for any.
   void add(const std::shared_ptr<RpcRuntime>& runtime, BatchShape shape, bool alone,
            std::unique_ptr<BatchItem> item) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What waits now begins as soon as it may, full or not.
+  // The calls that wait now begin as soon as a slot is free, in full batches or not.
   void flush() ABSL_LOCKS_EXCLUDED(mutex_);
-  // From the next batch on. What is full by it begins at the next look.
+  // Changes the size from the next batch on. Batches that are full by it begin at the next look.
   void set_max_size(size_t max_size) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Soon, on the executor: takes out who gave up, begins what is due. Once for many that ask.
+  // Schedules a look on the executor, one for all requests until it runs. A look drops calls whose
+  // callers gave up, and begins batches that are due.
   void look_soon() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Calls that wait fail; none is taken any more. Idempotent.
+  // Fails the calls that wait, and each later one. Idempotent.
   void end() ABSL_LOCKS_EXCLUDED(mutex_);
   void wait_for_executions() ABSL_LOCKS_EXCLUDED(mutex_);
   BatchStats stats() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -98,26 +102,26 @@ class BatchQueue : public std::enable_shared_from_this<BatchQueue> {
   };
   struct Waiting {
     std::unique_ptr<BatchItem> item;
-    CallScope scope;                    // without the runtime: what waits must not keep it
+    CallScope scope;                    // without the runtime, which a waiting call must not keep
     std::shared_ptr<CallContext> call;  // null outside handlers
     uint64_t cancel_hook = 0;
-    // Set by the hook. Not CallContext::cancelled(): the budget of a call by `remote` ends with its
-    // acceptance.
+    // The hook sets it. CallContext::cancelled() does not serve: it also becomes true at the
+    // deadline, and that of a `remote` call counts only until the call is accepted.
     std::shared_ptr<std::atomic<bool>> cancelled;
     TimePoint arrived;
   };
   struct Group {
     std::deque<Waiting> waiting;
-    size_t flushed = 0;                 // how many of them, from the front
-    TimePoint first_deadline = kNever;  // of those that wait; may be of one that has gone
+    size_t flushed = 0;                 // how many calls, from the front, `flush` has found
+    TimePoint first_deadline = kNever;  // of calls that wait, or of one that no longer waits
     TimePoint timer_at = kNever;
     TimerId timer;
   };
   using Groups = std::map<Key, Group>;
-  // One batch among those that run: begun, then executing, at last given back.
+  // A slot: put into the executor, then executing a batch, at last given back.
   class Place;
   struct Batch;
-  // Work for after the lock is gone.
+  // Work to do after the lock is released.
   struct Actions;
 
   void run_one(std::shared_ptr<Place> place) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -129,18 +133,18 @@ class BatchQueue : public std::enable_shared_from_this<BatchQueue> {
   void give_back(Place& place) ABSL_LOCKS_EXCLUDED(mutex_);
   void give_back_locked(Place& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void look() ABSL_LOCKS_EXCLUDED(mutex_);
-  // No thread is left for the batch: all calls that wait fail, here.
+  // No thread is left for the batch: fails all calls that wait, inside this call.
   void refuse(Place& place) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Takes out all calls that wait; they fail with `why`.
+  // Removes all calls that wait and adds them to `actions`, to fail with `why`.
   void take_waiting(RpcRuntime* runtime, const absl::Status& why, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Begins what is due and may run; sets timers for what will be.
+  // Begins slots for batches that are due, and sets timers for later ones.
   void begin_due(RpcRuntime& runtime, Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // When a batch of the group may begin; TimePoint::min() if time does not matter.
+  // When a batch of the group may begin. TimePoint::min(): now, whatever the time is.
   TimePoint due_at(const Groups::value_type& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   size_t size_of(const Key& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes out calls whose callers gave up, until the first `wanted` are calls that are waited for.
+  // Removes calls whose callers gave up, until callers wait for each of the first `wanted` calls.
   void prune_front(Group& group, size_t wanted, TimePoint now, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void drop(Waiting call, TimePoint now, Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -149,7 +153,7 @@ class BatchQueue : public std::enable_shared_from_this<BatchQueue> {
   void set_timer(const Key& key, Group& group, RpcRuntime& runtime, TimePoint when)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void on_timer(const Key& key, TimePoint when) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Begins places, and fails calls on the executor.
+  // Puts slots into the executor, and fails calls on the executor.
   void perform(const std::shared_ptr<RpcRuntime>& runtime, Actions actions)
       ABSL_LOCKS_EXCLUDED(mutex_);
   static void fail_here(Actions& actions);
@@ -161,7 +165,8 @@ class BatchQueue : public std::enable_shared_from_this<BatchQueue> {
 
   const BatchOptions options_;
   const std::shared_ptr<const RunBatch> run_batch_;  // shared by the queues of a batcher
-  // Locked before mutex_ and let go after it: whoever lets go last ends a worker's life.
+  // Methods lock this pointer before mutex_ and release it after mutex_. If theirs is the last
+  // reference, the release destroys the runtime, which must not happen under mutex_.
   const std::weak_ptr<RpcRuntime> runtime_;
   uint64_t stop_hook_ = 0;
   async_internal::RunLengths run_lengths_;
@@ -171,18 +176,19 @@ class BatchQueue : public std::enable_shared_from_this<BatchQueue> {
   Groups groups_ ABSL_GUARDED_BY(mutex_);
   size_t pending_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t running_ ABSL_GUARDED_BY(mutex_) = 0;    // places: begun, not yet given back
-  size_t unstarted_ ABSL_GUARDED_BY(mutex_) = 0;  // of these, still in the executor's queue
-  size_t executing_ ABSL_GUARDED_BY(mutex_) = 0;  // in the function, or waiting for its future
+  size_t running_ ABSL_GUARDED_BY(mutex_) = 0;    // slots that are not given back yet
+  size_t unstarted_ ABSL_GUARDED_BY(mutex_) = 0;  // those of them in the executor's queue
+  size_t executing_ ABSL_GUARDED_BY(mutex_) = 0;  // batches in the function or its future
   size_t executing_calls_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool looking_ ABSL_GUARDED_BY(mutex_) = false;  // a look is in the executor's queue
+  bool looking_ ABSL_GUARDED_BY(mutex_) = false;  // a look is scheduled
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   BatchStats stats_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A batcher's queues: one for each worker of this process that is called.
+// The queues of a batcher: one for each worker of this process that is called.
 //
-// Thread safety, blocking: those of BatchQueue. Lifetime: `close` is the end.
+// Thread safety: all methods may be called from any thread.
+// Blocking: only `close`, which closes all queues and waits for their batches.
 class BatchQueues {
  public:
   BatchQueues(BatchOptions options, bool joins, BatchQueue::RunBatch run_batch)
@@ -192,7 +198,7 @@ class BatchQueues {
         max_size_(options_.max_size) {}
 
   const BatchOptions& options() const { return options_; }
-  // Its calls are joined, so that their shapes matter.
+  // Whether its calls are joined, so that their shapes matter.
   bool joins() const { return joins_; }
 
   std::shared_ptr<BatchQueue> of(const std::shared_ptr<RpcRuntime>& runtime)
@@ -206,7 +212,7 @@ class BatchQueues {
  private:
   std::vector<std::shared_ptr<BatchQueue>> all() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  const BatchOptions options_;  // but for max_size
+  const BatchOptions options_;  // max_size_ replaces options_.max_size
   const bool joins_;
   const std::shared_ptr<const BatchQueue::RunBatch> run_batch_;
   mutable Mutex mutex_;

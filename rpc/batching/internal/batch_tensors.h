@@ -1,9 +1,9 @@
-// Joins the tensors of many calls into one, and divides a result among them.
+// Joins the tensors of many calls into one tensor, and divides a result among the calls.
 //
-// A value is joinable if it is made of tensors alone: a tensor, a vector, pair or tuple of joinable
-// values, or a struct whose weft_fields are.
+// A value is joinable if it consists only of tensors: a tensor, a vector, pair or tuple of joinable
+// values, or a struct whose weft_fields are joinable.
 //
-// Thread safety: free functions.
+// Thread safety: free functions without state.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ inline constexpr bool kFieldsJoinable = false;
 template <class... T>
 inline constexpr bool kFieldsJoinable<std::tuple<T...>> = kAllJoinable<T...>;
 
-// A tuple of values, or of references to the fields of a struct.
+// Visits a tuple of values, or of references to the fields of a struct.
 template <class Tuple, class Visit>
 void visit_fields(Tuple&& fields, Visit& visit) {
   std::apply(
@@ -76,35 +76,36 @@ requires(kFieldsJoinable<typename Codec<T>::Fields>) struct Joinable<T> : std::t
   }
 };
 
-// Calls `visit` with each tensor of a joinable value, always in the same order; visit.length, if
-// there is one, with the length of each vector before its elements.
+// Calls `visit` with each tensor of a joinable value, always in the same order. If visit.length
+// exists, calls it with the length of each vector before the elements.
 template <class T, class Visit>
 void visit_each_tensor(T& value, Visit&& visit) {
   Joinable<T>::visit(value, visit);
 }
 
-// What must agree among calls that are joined, gathered from one call's tensors.
+// Gathers from the tensors of one call the numbers that must be equal for all calls of a batch.
 struct ShapeOfCall {
   BatchJoin join = BatchJoin::kStack;
   std::vector<int64_t> numbers = {};
-  int64_t rows = -1;  // under kConcatenate: of every tensor; -1 before the first
+  int64_t rows = -1;  // under kConcatenate: first dimension of each tensor; -1 before the first
   size_t tensors = 0;
   bool requires_grad = false;
-  absl::Status status = {};  // InvalidArgument: a tensor that cannot be joined
+  absl::Status status = {};  // InvalidArgument: a tensor cannot be joined
 
   void operator()(const at::Tensor& tensor);
   void length(size_t count) { numbers.push_back(static_cast<int64_t>(count)); }
 };
 
-// One tensor of all calls, in their order. May share memory with the only one.
+// Joins one tensor of each call, in the order of the calls. The tensor of a single call is not
+// copied: the result shares its memory.
 at::Tensor join_tensors(std::vector<at::Tensor> tensors, BatchJoin join);
 
-// What share of a result's first dimension each call has.
+// How many rows of a result's first dimension belong to each call.
 struct BatchRows {
   BatchJoin join = BatchJoin::kStack;
   std::vector<int64_t> of;  // under kStack all are 1
 };
-// Internal, naming the batcher, if the result's first dimension is not the calls' together.
+// Internal, which names the batcher: the first dimension of the result is not the sum of all rows.
 absl::StatusOr<std::vector<at::Tensor>> divide_tensor(const at::Tensor& tensor,
                                                       const BatchRows& rows,
                                                       const std::string& batcher);

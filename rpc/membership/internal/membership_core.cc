@@ -26,7 +26,7 @@ Nanoseconds without(Nanoseconds span, Nanoseconds& wait) {
   return span - taken;
 }
 
-// What was late may soon be so again; it is forgotten by degrees, one at each look.
+// A lag may soon come back, so it is forgotten by degrees, one at each look.
 Nanoseconds faded(Nanoseconds lag) { return lag / 5 * 4; }
 
 absl::Status refusal(const std::string& why) { return absl::PermissionDeniedError(why); }
@@ -105,8 +105,8 @@ absl::Status MembershipCore::admit(const WorkerInfo& joiner, MembershipActions& 
   return absl::OkStatus();
 }
 
-// A false claim to the place of a worker that has ended does harm, too: once the claimant has a
-// death record, no life below its incarnation is admitted any more.
+// A false claim to the index of a worker that has ended does harm, too. Once the claimant has a
+// death record, no lower incarnation is admitted any more.
 std::optional<WorkerId> MembershipCore::replaced_by(WorkerId joiner) const {
   const auto peer = peers_.lower_bound({joiner.index, 0});
   if (peer != peers_.end() && peer->first < joiner) return peer->first;
@@ -121,9 +121,9 @@ std::optional<WorkerId> MembershipCore::replaced_by(WorkerId joiner) const {
   return WorkerId{joiner.index, forgotten->second};
 }
 
-// Anybody may say that it has replaced a worker. The group's records know: whoever takes a place
-// publishes its record before it dials. What was contradicted is said once, to who asks again with
-// the same name and address; so it cannot be held against a later process of that incarnation.
+// Any process may say that it has replaced a worker. The group's records know, because a worker
+// that takes an index publishes its record before it dials. A contradicted claim is refused once,
+// if the same name and address ask again. So it cannot harm a later process of that incarnation.
 absl::Status MembershipCore::claim(const WorkerInfo& joiner, WorkerId earlier,
                                    MembershipActions& out) {
   const std::string who = absl::StrCat("worker '", joiner.name, "' (", joiner.id.to_string(),
@@ -269,7 +269,7 @@ Nanoseconds MembershipCore::lag_of(const Peer& peer) const {
 Nanoseconds MembershipCore::allowance() const { return bounded(2 * std::max(worst_lag_, lag_)); }
 
 Nanoseconds MembershipCore::silence_limit(const Peer& peer) const {
-  // One that has answered no heartbeat is taken to be as late as the others.
+  // A peer that has answered no heartbeat is assumed to be as late as the others.
   return bounded(limits_.suspect_after + 2 * (peer.late ? lag_of(peer) : worst_lag_));
 }
 
@@ -303,7 +303,7 @@ void MembershipCore::tick(TimePoint now, const std::vector<Look>& looks, Members
     out.heartbeats.push_back({look.peer, next_heartbeat_++});
   }
   worst_lag_ = worst;
-  // Who hears nobody is more likely to be cut off itself: the others may judge first.
+  // A worker that hears nobody is more likely to be cut off itself: the others may judge first.
   if (silent > 0) judge_silence(looks, leased > 1 && heard == 0, out);
   for (const Look& look : looks) settle_report(look, passed, out);
   read_again(out);
@@ -322,7 +322,7 @@ void MembershipCore::judge_silence(const std::vector<Look>& looks, bool deaf,
     if (established_ || WEFT_BREAK(joiner_declares_dead)) {
       suspect(look.peer, why, out);
     } else {
-      suspect_report(look.peer, why, out);
+      report_suspect(look.peer, why, out);
     }
   }
 }
@@ -397,7 +397,7 @@ void MembershipCore::on_heartbeat_answer(WorkerId from, uint64_t number, TimePoi
   }
 }
 
-bool MembershipCore::validities(WorkerId peer, TimePoint now) const {
+bool MembershipCore::has_valid_lease(WorkerId peer, TimePoint now) const {
   auto found = peers_.find(peer);
   return found != peers_.end() && (!found->second.leased || now < found->second.valid_until);
 }
@@ -425,12 +425,12 @@ void MembershipCore::unanswered(WorkerId by, const absl::Status& reason, Members
   if (established_) {
     look_after(by, out);
   } else {
-    suspect_report(by, reason, out);
+    report_suspect(by, reason, out);
   }
   out.redials.push_back(by);
 }
 
-void MembershipCore::suspect_report(WorkerId worker, const absl::Status& reason,
+void MembershipCore::report_suspect(WorkerId worker, const absl::Status& reason,
                                     MembershipActions& out) {
   Peer& peer = peers_.at(worker);
   if (!peer.suspect_report.ok()) return;
@@ -461,13 +461,13 @@ void MembershipCore::ask_only(WorkerId worker, const absl::Status& reason, Membe
   if (found != peers_.end()) found->second.undecided = reason;
 }
 
-// What decides about such a pair may be written later, by a worker that could not ask before, and
-// who has lost all of those that would tell hears it from nobody.
+// The record that decides about such a pair may be written later, by a worker that could not ask
+// before. If this worker has lost all workers that would tell it, it must read the list itself.
 void MembershipCore::read_again(MembershipActions& out) {
   const bool due = !undecided_.empty() && reading_ == 0 && last_tick_ - read_ >= pause_;
   if (is_fenced() || !due || !out.questions.empty() || WEFT_BREAK(undecided_not_read_again)) return;
   reading_ = next_question_++;
-  out.questions.push_back({self_.id, reading_, "", /*declare dead=*/false});
+  out.questions.push_back({self_.id, reading_, "", /*declare_dead=*/false});
 }
 
 void MembershipCore::answer(WorkerId suspect, uint64_t question,
@@ -517,8 +517,8 @@ void MembershipCore::on_notice(const DeathRecord& death_record, MembershipAction
   tell_what_it_wrote(death_record.dead, out);
 }
 
-// Who writes a death record tells all, and for whom it declared dead, who may have died before
-// telling.
+// The writer of a death record tells all workers. It also tells the records of a writer that it has
+// declared dead, which may have died before it told them.
 bool MembershipCore::speaks_for(WorkerId writer) const {
   // Damaged death records may go round in a circle.
   for (size_t links = 0; writer != self_.id && links < kMostEnded; ++links) {

@@ -1,9 +1,9 @@
 // Decides who is in the group and who is dead: leases between pairs, suspicions, death records.
 // Pure: events in, actions out; no lock, clock, socket or store.
 //
-// The driver looks at its peers once per interval and reports what it saw (`tick`); it sends the
-// heartbeats that come out, puts the questions to the group's death record list, and tells of gone
-// workers.
+// The driver looks at its peers once per heartbeat interval and reports what it saw (`tick`). It
+// carries out the actions: it sends heartbeats, asks the group's list of death records, and
+// announces gone workers.
 //
 // Thread safety: none; the driver's lock guards it. Deterministic: same events, same actions.
 // Protocol: docs/membership.md.
@@ -26,7 +26,7 @@
 
 namespace weft::rpc_internal {
 
-// What the rendezvous says of the group as a whole.
+// The facts of the group as a whole, from the rendezvous.
 struct GroupFacts {
   uint32_t places = 0;      // a static group has no higher index; 0: a dynamic group
   bool has_records = true;  // false: a claim to the place of an ended worker cannot be compared
@@ -45,16 +45,16 @@ struct MembershipActions {
     std::string reason;
     bool declare_dead;  // else the list is only read
   };
-  // Is gone here, from now on.
+  // The worker is gone here, from now on.
   struct Gone {
     WorkerId worker;
     absl::Status reason;
   };
   struct Notice {
     WorkerId to;
-    weft::DeathRecord death_record;  // Death record is that of a step
+    DeathRecord death_record;
   };
-  // Calls to this peer that begin later wait until it is trusted again. kNever: there is no lease.
+  // Calls to this peer that begin later wait until the lease is valid again. kNever: no lease.
   struct Validity {
     WorkerId peer;
     TimePoint until;
@@ -64,10 +64,10 @@ struct MembershipActions {
   std::vector<Question> questions;
   std::vector<Gone> gone;
   std::vector<Notice> notices;
-  // To be told to the members that are met: somebody who is none yet is not answered by this one.
+  // To be told to the members that this worker has met: it is a joiner, and these do not answer it.
   std::vector<WorkerId> suspect_reports;
   std::vector<WorkerId> redials;
-  // Ask the group's records who that is, within bounded time; `found` follows.
+  // To be looked up in the group's records, within bounded time; `found` follows.
   std::vector<WorkerId> lookups;
   // The same of a dialler that says it has replaced a worker known here; `compared` follows.
   std::vector<WorkerInfo> claims;
@@ -79,7 +79,7 @@ struct MembershipActions {
 
 class MembershipCore {
  public:
-  // What the driver saw of a live peer.
+  // One look of the driver at a live peer.
   struct Look {
     WorkerId peer;
     bool busy;              // a call, frame, reference or context stands between them
@@ -93,32 +93,32 @@ class MembershipCore {
   // ---- the group
   // A member that the rendezvous named.
   void add(const WorkerInfo& member);
-  // Somebody who is not known asks to be a member. OK: is one now, and is told of the deaths that
-  // it may have missed. PermissionDenied says why not. Aborted: it says that it has replaced a
-  // worker that lives or has ended; this is compared with the group's records first, and the
-  // joiner is to ask again.
+  // An unknown worker asks to be a member. OK: it is one now, and is told of the deaths that it may
+  // have missed. PermissionDenied says why not. Aborted: it says that it has replaced a worker that
+  // lives or has ended. This is compared with the group's records first, and the joiner is to ask
+  // again.
   absl::Status admit(const WorkerInfo& joiner, MembershipActions& out);
-  // What the group's records say of such a life, as for `found`. True: is a member now, and the
-  // life that it has replaced is suspected if it lives.
+  // The answer for a claim; `record` is as for `found`. True: the claimant is a member now, and the
+  // incarnation that it has replaced is suspected if it lives.
   bool compared(const WorkerInfo& claimant, const absl::StatusOr<std::optional<WorkerInfo>>& record,
                 MembershipActions& out);
   // Nobody may join any more: the comparisons that are under way admit nobody.
   void drop_claims() { claims_.clear(); }
-  // It said goodbye.
+  // The worker said goodbye.
   void left(WorkerId worker);
-  // Something is meant for a life that is not known here: others have met it and speak of it.
+  // A message is meant for an incarnation that is not known here: others have met it.
   void meet(WorkerId unknown, MembershipActions& out);
-  // Whose record that is: nullopt if the group has no such life any more; an error if nothing was
-  // heard in time. True: is a member now. An answer may follow even after an error.
+  // The answer for a lookup: nullopt if the group has no such incarnation any more, an error if
+  // nothing was heard in time. True: it is a member now. An answer may follow even after an error.
   bool found(WorkerId unknown, const absl::StatusOr<std::optional<WorkerInfo>>& record,
              MembershipActions& out);
-  // A unknown process for whom too much waits, say.
+  // Gives up an unknown incarnation, for example because too many posts wait for it.
   void give_up(WorkerId unknown, const absl::Status& why, MembershipActions& out);
-  // What the list held when this worker joined.
+  // Takes the records that the list held when this worker joined.
   void learn(const std::vector<weft::DeathRecord>& death_records, MembershipActions& out);
 
   // ---- leases
-  // The silent, and this worker itself: the next looks shall say how long they waited.
+  // The silent peers and this worker: the next looks shall say how long they waited.
   std::vector<WorkerId> to_watch() const;
   // Before `tick`: so long has this worker itself waited for a processor since the last one.
   void waited(Nanoseconds time);
@@ -128,39 +128,41 @@ class MembershipCore {
   Nanoseconds lag() const { return lag_; }
   // How much longer than usual an answer may take: twice the worst lag that is known, bounded.
   Nanoseconds allowance() const;
-  // False: what the peer holds for this worker may be given away already. So it is from when their
-  // lease begins until the first answer; calls do not wait for that one (MembershipActions::Trust).
-  bool validities(WorkerId peer, TimePoint now) const;
+  // False: the peer may have declared this worker dead, and released what it holds for it. This is
+  // so from the begin of a lease to the first answer, but calls do not wait for that one
+  // (MembershipActions::Validity).
+  bool has_valid_lease(WorkerId peer, TimePoint now) const;
 
-  // ---- suspicion and death record
-  // This worker is known: to one member, of those that a static group began with; to all, if it
-  // came later. Before, nobody would learn of its death records, and it is the one that is more
-  // likely cut off.
+  // ---- suspicions and death records
+  // This worker is known to one member, in the static group that began with it, or to all members,
+  // if it came later. Before, nobody would learn of its death records, and it is the one that is
+  // more likely cut off.
   void established() { established_ = true; }
-  // Nobody listens at its address, or it is in breach of the protocol.
+  // Nobody listens at the worker's address, or it breaks the protocol.
   void suspect(WorkerId worker, const absl::Status& reason, MembershipActions& out) {
     ask(worker, reason, true, out);
   }
-  // A dial has failed, and nothing was heard of it: a lease will tell. Who is not established
-  // leaves that to the others, for a while.
+  // A dial has failed, and nothing was heard of the peer: a lease will tell. If this worker is not
+  // established, it leaves that to the others for a while.
   void unanswered(WorkerId by, const absl::Status& reason, MembershipActions& out);
-  // One who is not established has such doubts.
+  // A worker that is not established has reported this one as suspect.
   void look_after(WorkerId worker, MembershipActions& out);
   // A peer refuses connections: this worker may be dead to it, or to all, or the peer itself is
   // dead.
   void refused(WorkerId by, const absl::Status& reason, MembershipActions& out);
-  // What the list said, or why nothing was heard of it in time; an answer may follow even then.
-  // Aborted: it was not asked.
+  // The list's answer to a question, or why none came in time; an answer may follow even then.
+  // Aborted: the list was not asked.
   void answer(WorkerId suspect, uint64_t question,
               const absl::StatusOr<std::vector<weft::DeathRecord>>& death_records,
               MembershipActions& out);
   void on_notice(const weft::DeathRecord& death_record, MembershipActions& out);
 
-  // References and contexts here name these. Who has ended and was never a peer is gone too.
+  // References and contexts here name these workers. Those that have ended and were never peers are
+  // gone too.
   void settle_ended(const std::vector<WorkerId>& tied, MembershipActions& out) const;
 
   bool is_live(WorkerId worker) const { return peers_.contains(worker); }
-  // OK while the others hold this worker for one of them.
+  // OK while this worker is a member; else why it is fenced.
   const absl::Status& standing() const { return standing_; }
   bool is_fenced() const { return !standing_.ok(); }
   // Pairs with a lease now.
@@ -200,12 +202,12 @@ class MembershipCore {
   };
 
   absl::Status refusal_of(const WorkerInfo& joiner) const;
-  // The earlier incarnation of its place with which a claim has to be compared; nullopt: none.
+  // The earlier incarnation of its index with which a claim has to be compared; nullopt: none.
   std::optional<WorkerId> replaced_by(WorkerId joiner) const;
   absl::Status claim(const WorkerInfo& joiner, WorkerId earlier, MembershipActions& out);
   void take_in(const WorkerInfo& joiner, MembershipActions& out);
   void judge_silence(const std::vector<Look>& looks, bool deaf, MembershipActions& out);
-  void suspect_report(WorkerId worker, const absl::Status& reason, MembershipActions& out);
+  void report_suspect(WorkerId worker, const absl::Status& reason, MembershipActions& out);
   void settle_report(const Look& look, const Passed& passed, MembershipActions& out);
   void listen(Peer& peer, const Look& look, TimePoint now, const Passed& passed,
               MembershipActions& out) const;
@@ -242,10 +244,10 @@ class MembershipCore {
   // Diallers whose claim is compared now, and those that the records contradict, oldest first.
   std::map<WorkerId, WorkerInfo> claims_;
   std::deque<WorkerInfo> contradicted_;
-  // A life that is known to have ended.
+  // An incarnation that is known to have ended.
   struct Ended {
     std::string name;    // if it was a member
-    WorkerId by;         // who wrote its death record; not valid: nobody that is known
+    WorkerId by;         // the writer of its death record; not valid if that is not known
     std::string reason;  // in the death record
   };
   std::map<WorkerId, Ended> ended_;

@@ -148,8 +148,8 @@ void QuiescenceCore::take_report(WorkerId from,
     if (counter.sent() != 0) row.sent.push_back({peer, counter.sent()});
     if (counter.received() != 0) row.received.push_back({peer, counter.received()});
   }
-  // One that is not known here is about to join, or had died before this worker was there: then
-  // the reporter does not know it yet, and will report anew.
+  // A worker that is not known here is about to join, or died before this worker was there. In the
+  // second case the reporter does not know that yet, and will report anew.
   if (!std::includes(members_.begin(), members_.end(), holds.begin(), holds.end())) {
     if (!WEFT_BREAK(report_with_unknown_dropped)) held_[from] = report;
     return;
@@ -211,9 +211,9 @@ void QuiescenceCore::receive(WorkerId from, const wire::MembershipPost& post, Ti
 void QuiescenceCore::gone(WorkerId worker, TimePoint now, MembershipMessages& out) {
   const WorkerId before = leader();
   if (worker == self_) return;
-  // When this worker is idle next it reports that it takes nothing of that one any more, even if
-  // its counters have not changed: its last report may be from before it knew that one, or it never
-  // will; and a new leader has no report at all.
+  // When this worker is idle next, it reports that it takes nothing from that worker any more, even
+  // if its counters have not changed. Its last report may be from before it knew that worker, or it
+  // may never know it. And a new leader has no report at all.
   if (!WEFT_BREAK(end_not_reported)) last_.reset();
   if (live_.erase(worker) == 0) return;
   held_.erase(worker);
@@ -231,10 +231,10 @@ void QuiescenceCore::gone(WorkerId worker, TimePoint now, MembershipMessages& ou
   check(now, out);
 }
 
-// Of a death. A report that does not name that worker may be from before its sender met it, or be
-// as old as that it came before this worker knew of it: only new ones say who has left it out. An
-// entry of the leader asks for them; whoever has another leader reports when that one is gone. What
-// was reported before, and may still be under way, names an earlier round.
+// A death begins a report round. A report that does not name the dead worker may be from before its
+// sender met it, or may have come before this worker knew of it. So only new reports say who has
+// left it out. The leader's entry asks for them. A worker that has another leader reports when that
+// one is gone. Earlier reports, which may still be under way, name an earlier round.
 void QuiescenceCore::begin_round(MembershipMessages& out) {
   ++live_.at(self_).round;
   held_.clear();

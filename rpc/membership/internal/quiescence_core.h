@@ -1,16 +1,18 @@
 // Decides when a group that wants to end has nothing left to do: pure, events in, posts out.
 //
-// Every worker that enters tells all others. From then on it reports to the leader (the live worker
-// with the lowest id), whenever it is idle, what it has sent and received; base/termination.h says
-// why the leader may conclude from such reports that no message is in flight. Two phases: in the
-// first calls drain; then every worker drops its references, and in the second what that causes
-// drains. The leader announces the end of each phase; a worker takes that of the first once all
-// members that it knows have entered. After a death the leader says again that it has entered,
-// which asks for new reports: its entry begins a round, each report names the round that it
-// answers, and reports of earlier rounds do not count. When a leader is gone the next one collects
-// reports anew; whoever knows that a phase has ended tells it. When the time is over the leader
-// asks every worker what it is at: reports cannot say, for a busy worker sends none, and its last
-// one may be from before its work began.
+// Every worker that enters tells all others. From then on it reports to the shutdown leader, the
+// live worker with the lowest id, whenever it is idle. A report holds what the worker has sent and
+// received. base/termination.h says why the leader may conclude from such reports that no message
+// is in flight. There are two phases. In the first, calls drain. Then every worker drops its
+// references, and in the second phase the messages of that drain.
+//
+// The leader announces the end of each phase. A worker accepts the end of the first once all
+// members that it knows have entered. After a death the leader says again that it has entered. This
+// entry begins a report round and asks for new reports. Each report names the round that it
+// answers, and reports of earlier rounds do not count. If a leader is gone, the next one collects
+// reports anew. A worker that knows of the end of a phase tells the new leader. When the time is
+// over, the leader asks every worker what it is at. Reports cannot tell: a busy worker sends none,
+// and its last one may be from before its work began.
 //
 // Thread safety: none; the driver's lock guards it.
 // Protocol: MembershipPost of proto/weft.proto.

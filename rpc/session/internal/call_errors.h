@@ -1,4 +1,4 @@
-// What a caller is told when a call fails without an answer: docs/errors.md. Each says whether the
+// Makes the errors of calls that end without an answer: docs/errors.md. Each says whether the
 // function ran.
 #pragma once
 

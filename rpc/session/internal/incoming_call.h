@@ -30,7 +30,7 @@ class IncomingCall {
 
   WorkerId from() const { return from_; }
   const FrameHeader& header() const { return header_; }
-  // What was sent; the taker may move parts out.
+  // The frame that the caller sent. The handler may move parts of it out.
   Frame& frame() { return frame_; }
   const std::shared_ptr<CallContext>& context() const { return context_; }
   size_t cost() const { return cost_; }  // in bytes, as its caller charged it

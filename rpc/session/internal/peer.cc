@@ -32,7 +32,7 @@ bool PeerCore::has_credit(const Frame& frame) const {
   const uint64_t calls = charged_calls_ - returned_calls_;
   const uint64_t bytes = charged_bytes_ - returned_bytes_;
   if (counts_as_call(frame.header) && calls >= window_.calls) return false;
-  // What was taken is still retained here while an earlier frame has not arrived.
+  // A call that the peer has taken is still retained here while an earlier frame has not arrived.
   const uint64_t retained = session_.retained_call_bytes();
   if (bytes == 0) return retained <= 2 * window_.bytes;
   if (bytes + frame.cost() <= window_.bytes) return retained + frame.cost() <= 2 * window_.bytes;

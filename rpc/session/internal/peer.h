@@ -1,13 +1,13 @@
-// What one worker knows of another: the session, the calls in both directions, and the credit that
-// bounds them. A state machine without lock, clock or connection.
+// Keeps one worker's state with another: the session, the calls in both directions, and the credit
+// that bounds them. A state machine without lock, clock or connection.
 //
 // Credit. Every call is charged with its cost until the callee takes it off its queue to run it, or
-// parks it (parking.h); the callee says so in cumulative counters on every frame. A call made
-// inside a handler is not charged as a call, only its bytes, and those that are not answered may
-// fill a window of their own: what fills the other may be waiting for them. A call that alone
-// exceeds the byte window is admitted when nothing else is outstanding.
+// parks it (parking.h). The callee says so in cumulative counters on every frame. A call made
+// inside a handler is charged with its bytes alone, not as a call. Such calls have a window of
+// their own, because the calls that fill the other window may be waiting for them. A call that
+// alone exceeds the byte window is admitted when nothing else is outstanding.
 //
-// Thread safety: none; the agent's lock for this peer (agent_peer.h) guards it.
+// Thread safety: none; the lock of the peer's link (peer_link.h) guards it.
 #pragma once
 
 #include <deque>
@@ -66,8 +66,8 @@ class PeerCore {
   bool add_call(uint64_t call, Frame& frame, PendingCall&& pending, TimePoint now);
   // Removes a call (answered, cancelled, late). Nothing: it was removed before.
   std::optional<PendingCall> take_call(uint64_t call);
-  // Calls that begin at `until` or later wait here, unsent, for the next `set_valid_until`: the
-  // peer may be about to hold this worker for dead. kNever: there is no lease to rely on.
+  // Calls that begin at `until` or later wait here, unsent, for the next `set_valid_until`, because
+  // the peer may be about to suspect this worker. kNever: the pair has no lease.
   void set_valid_until(TimePoint until, TimePoint now);
   std::vector<std::pair<uint64_t, PendingCall>> take_late(TimePoint now);
   std::vector<std::pair<uint64_t, PendingCall>> take_all_calls();

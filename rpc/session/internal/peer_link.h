@@ -177,7 +177,7 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   Oldest oldest() const;
 
  private:
-  // What is to be put on a connection once the lock is let go.
+  // Frames to put on a connection once the lock is released, or the need of a connection.
   struct Departure {
     ConnectionPtr connection;
     FrameBatch frames;

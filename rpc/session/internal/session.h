@@ -1,12 +1,12 @@
-// One direction-pair of a conversation between two worker incarnations: numbers what is sent, keeps
-// it until the peer has it, and lets each arriving message through exactly once.
+// The conversation between two worker incarnations, as one of them sees it. It numbers what is
+// sent, keeps it until the peer has it, and lets each arriving message through exactly once.
 //
-// A pure state machine: no lock, clock or connection. Its driver (the agent's Peer) sends frames on
-// whatever connection there is, and after a new connection sends `unacknowledged()` again.
+// A pure state machine: no lock, clock or connection. Its driver (PeerLink) sends frames on the
+// connection that there is, and sends `unacknowledged()` again on a new one.
 //
 // Invariants. (1) Sequences are dense from 1. (2) `accept` is true once per sequence. (3) A frame
-// is dropped from the retained ones only after the peer's acknowledgement covers it; of results
-// beyond a bound only the fact is kept: sent again, they are DataLoss (the function ran).
+// is retained until the peer's acknowledgement covers it. Results beyond a bound are dropped, and
+// only the fact is kept: if they must be sent again, they are DataLoss (the function ran).
 //
 // Thread safety: none; the driver's lock guards it.
 #pragma once
@@ -39,7 +39,7 @@ class SessionCore {
   // The peer has everything up to `sequence`. False: it claims what was never sent.
   bool on_acknowledged(uint64_t sequence);
   const std::deque<FramePtr>& unacknowledged() const { return retained_; }
-  // What was retained and need not be any more: dies where the caller wants it to.
+  // The frames that need not be retained any more. The caller destroys them, outside its lock.
   std::vector<FramePtr> take_released() { return std::exchange(released_, {}); }
   size_t retained_bytes() const { return retained_bytes_; }
   size_t retained_call_bytes() const { return call_bytes_; }

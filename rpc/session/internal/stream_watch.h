@@ -1,11 +1,11 @@
-// Tells whether the oldest frame that a peer has not acknowledged still makes its way: whether its
-// stream moves, or, once it was handed to the wire, whether the acknowledgement comes.
+// Tells whether the oldest frame that a peer has not acknowledged still makes its way. It does if
+// its stream moves or, once the frame was handed to the wire, if the acknowledgement comes in time.
 //
 // Only bytes that were queued when the frame became the oldest count. So traffic that follows, on
 // its own stream or on another one, cannot hide that the frame's stream hangs. Time in which nobody
 // looked does not count: then this process may have stood still.
 //
-// Thread safety: none; the agent's lock for the peer (agent_peer.h) guards it.
+// Thread safety: none; the lock of the peer's link (peer_link.h) guards it.
 #pragma once
 
 #include <algorithm>

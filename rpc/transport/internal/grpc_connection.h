@@ -1,5 +1,6 @@
-// One connection between two workers: a stream for small frames, one for large frames as soon as it
-// stands, and one for heartbeats from the first heartbeat on, of whichever end.
+// One connection between two workers, made of up to three gRPC streams. The control stream carries
+// small frames. The bulk stream carries large frames once it is open. The heartbeat stream opens
+// with the first heartbeat of either end.
 //
 // Thread safety: all methods may be called from any thread.
 // Lifetime: connections and streams share what they have in common with the transport.
@@ -31,9 +32,9 @@ struct GrpcShared {
   Clock& clock;
   const GrpcTransportOptions options;
   BufferPool pool;
-  // Of all streams, at both ends; set by listen. One queue, served by one thread at a time:
-  // gRPC 1.51 lets one thread of the process wait in epoll for all queues, and a second queue's
-  // would be woken to pass events on.
+  // The completion queue of all streams, at both ends; set by listen. There is one queue, and one
+  // thread at a time serves it. In gRPC 1.51 one thread of the process waits in epoll for all
+  // queues. The thread of a second queue would only be woken to pass events on.
   std::unique_ptr<grpc::ServerCompletionQueue> queue;
   Mutex mutex;
   CondVar changed;
@@ -89,8 +90,7 @@ struct GrpcShared {
 };
 using GrpcSharedPtr = std::shared_ptr<GrpcShared>;
 
-// One connection at either end. What a further stream would carry travels on the first one until
-// it stands.
+// One end of a connection. Until a further stream is open, its frames travel on the control stream.
 class GrpcConnection final : public Connection,
                              public std::enable_shared_from_this<GrpcConnection> {
  public:

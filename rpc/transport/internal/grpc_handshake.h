@@ -22,9 +22,9 @@
 
 namespace weft::rpc_internal {
 
-// Has TCP give a connection up whose far end has taken nothing for 30 s, at either end: gRPC keeps
-// a write that waits for the socket so long, also that of a stream which was cut. gRPC sets the
-// socket's TCP_USER_TIMEOUT only if it sends pings, which therefore are due in 24 days.
+// Makes TCP give up a connection, at either end, if the far end has taken nothing for 30 s. Until
+// then gRPC keeps a write that waits for the socket, even one of a stream that was cut. gRPC sets
+// the socket's TCP_USER_TIMEOUT only if it sends pings. So pings are on, and due in 24 days.
 inline constexpr std::pair<const char*, int> kGiveUpArguments[] = {
     {GRPC_ARG_KEEPALIVE_TIME_MS, std::numeric_limits<int>::max() - 1},
     {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 30'000},

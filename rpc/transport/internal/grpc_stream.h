@@ -1,9 +1,9 @@
 // One bidirectional gRPC stream of records, the same at the dialling and at the accepting end.
 //
-// Thread safety: send and end may be called from any thread; the handler's methods run on the
-// thread that serves the stream's completion queue, one at a time, without a lock.
-// Lifetime: a stream keeps itself alive while an operation of it is in the queue; handlers are held
-// by shared_ptr until the last one, so that no completion meets a dead one.
+// Thread safety: send and end may be called from any thread. The handler's methods run without a
+// lock, one at a time, on the thread that serves the stream's completion queue.
+// Lifetime: a stream keeps itself alive while an operation of it is in the queue. It holds its
+// handler by shared_ptr until its last operation, so that no completion meets a dead handler.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,8 @@ namespace weft::rpc_internal {
 
 class GrpcStream;
 
-// What a completion queue hands back when an operation of a stream has ended.
+// The tag of one operation of a stream: the completion queue hands it back when the operation is
+// complete.
 class GrpcOperation {
  public:
   using Ended = void (GrpcStream::*)(bool ok);
@@ -51,8 +52,8 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   virtual ~GrpcStream() = default;
 
   void set_handler(std::shared_ptr<StreamHandler> handler) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The accepting end's answer to the hello that the stream was opened with: either it is
-  // accepted, and what follows is read, or the stream ends now, with `why` in its gRPC status.
+  // The accepting end's answer to the hello that opened the stream. Either it sends its own hello
+  // and begins to read, or it refuses: then the stream ends now, with `why` in its gRPC status.
   void send_hello(std::string hello) ABSL_LOCKS_EXCLUDED(mutex_);
   void begin_reading() ABSL_LOCKS_EXCLUDED(mutex_);
   void refuse(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -99,7 +100,8 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
 
  private:
   friend class GrpcOperation;
-  // What is to be started once the lock is let go: gRPC may write to the socket right there.
+  // The operations to start once the lock is released: gRPC may write to the socket inside the
+  // call.
   struct Next {
     bool write = false;
     bool last_write = false;

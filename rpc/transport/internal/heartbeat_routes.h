@@ -3,9 +3,9 @@
 //
 // A heartbeat has a stream of its own, so that it never waits behind other frames. If the
 // heartbeats before it are unanswered there, it is sent on every stream. An answer takes the
-// streams that brought the heartbeat. If other streams bring for a while what this one should, the
-// stream for heartbeats hangs: a while, for a process that stood still reads what it missed stream
-// by stream.
+// streams that brought the heartbeat. If heartbeats and answers come only on the other streams for
+// a while, the heartbeat stream hangs. One heartbeat says nothing: a process that stood still reads
+// what it missed stream by stream.
 //
 // Thread safety: none; the connection's lock guards it.
 // Protocol: docs/membership.md, "Streams".

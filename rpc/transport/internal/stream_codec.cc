@@ -17,7 +17,7 @@ enum Record : uint8_t { kHello = 0, kFrame = 1, kHead = 2, kChunk = 3 };
 constexpr size_t kPackedFrame = size_t{32} << 10;
 // A message is closed once it has this much.
 constexpr size_t kMessage = size_t{64} << 10;
-// What a message begins with room for. To free 64 KiB or more makes glibc consolidate its bins.
+// The capacity that a message begins with. To free 64 KiB or more makes glibc consolidate its bins.
 constexpr size_t kReserved = size_t{60} << 10;
 constexpr size_t kChunkBytes = size_t{1} << 20;
 

@@ -1,14 +1,15 @@
-// Frames to and from the messages of one gRPC stream: many small frames share a message, large
-// payloads are cut into chunks whose slices point at the sender's memory.
+// Packs frames into the messages of one gRPC stream and takes them out again. Many small frames
+// share a message. Large payloads are cut into chunks whose slices point at the sender's memory.
 //
 // Thread safety: none; a FrameWriter belongs to the write slot of its stream, a FrameReader to the
 // read slot.
-// Wire: a message is a sequence of records, u8 kind, u32 size, u32 checksum, content. kHello:
-// wire::Hello, the accepting end's answer, and nothing stands before it. kFrame: a whole frame, its
-// head and then its payloads. kHead: the head of a frame whose payloads follow, in order, as kChunk
-// records of this and the next messages; no other record comes between. The checksum
-// (record_checksum.h) covers kind, size and content; of a chunk not the content, which would cost a
-// pass over large tensors at both ends.
+// Wire: a message is a sequence of records: u8 kind, u32 size, u32 checksum, content.
+//   kHello  the accepting end's wire::Hello; the first record of a stream
+//   kFrame  a whole frame: its head, then its payloads
+//   kHead   the head of a frame whose payloads follow as kChunk records, in order. The chunks may
+//           be in later messages. No other record comes between them.
+// The checksum (record_checksum.h) covers kind, size and content. For a chunk it leaves the content
+// out, which would cost a pass over large tensors at both ends.
 #pragma once
 
 #include <deque>
@@ -56,7 +57,8 @@ constexpr size_t kMostHello = size_t{8} << 10;
 
 class FrameReader {
  public:
-  // What the stream begins with. kWithFrames: a hello came in another way, and none is taken.
+  // kWithHello: the stream begins with a hello. kWithFrames: the hello came in another way, and the
+  // stream must have none.
   enum class Begins { kWithHello, kWithFrames };
   FrameReader(const TransportLimits& limits, BufferPool& pool, Begins begins)
       : limits_(limits), pool_(pool), awaits_hello_(begins == Begins::kWithHello) {}

@@ -1,5 +1,4 @@
-// gRPC behind a proxy that somebody else runs: peers are told the proxy's address, and the proxy
-// where this transport listens.
+// gRPC behind a proxy in another process: peers dial the proxy, and the proxy learns this port.
 //
 // Thread safety: all methods may be called from any thread.
 #pragma once
@@ -18,7 +17,8 @@ namespace weft::chaos {
 
 class DoorTransport final : public Transport {
  public:
-  // `door`: what peers dial. `port_file`: where the proxy looks for this transport's port.
+  // `door`: the address that peers dial. `port_file`: the file in which the proxy finds this
+  // transport's port.
   DoorTransport(Clock& clock, std::string door, std::string port_file)
       : door_(std::move(door)), port_file_(std::move(port_file)), inner_(clock) {}
 
@@ -27,7 +27,7 @@ class DoorTransport final : public Transport {
     const std::string address = inner_.address();
     const std::string fresh = port_file_ + ".new";
     std::ofstream(fresh) << address.substr(address.rfind(':') + 1) << "\n";
-    // At once: the proxy reads it for each connection.
+    // Rename is atomic: the proxy reads the file for each connection.
     if (std::rename(fresh.c_str(), port_file_.c_str()) == 0) return absl::OkStatus();
     return absl::InternalError("cannot write " + port_file_);
   }

@@ -20,7 +20,7 @@ namespace weft::chaos {
 namespace {
 
 constexpr size_t kPiece = size_t{64} << 10;
-constexpr size_t kMostHeld = size_t{1} << 20;  // by one pipe; then nothing more is read
+constexpr size_t kMostHeld = size_t{1} << 20;  // bytes in one pipe; then it reads nothing more
 
 int checked(int result, const char* what) {
   if (result < 0) throw std::system_error(errno, std::generic_category(), what);
@@ -57,17 +57,17 @@ void close_socket(int socket, bool reset) {
 struct FaultyProxy::Piece {
   TimePoint due;
   std::string bytes;
-  bool last = false;  // the connection ends after it
+  bool last = false;  // the connection closes after it
 };
 
 struct FaultyProxy::Pipe {
   int from, to;
   std::deque<Piece> held = {};
-  size_t bytes = 0;    // of them
-  size_t written = 0;  // of the first
-  bool ended = false;  // `from` has said all
-  bool told = false;   // and `to` has heard it
-  bool hangs = false;  // and the other direction with it
+  size_t bytes = 0;    // the sum over `held`
+  size_t written = 0;  // of the first piece in `held`
+  bool ended = false;  // `from` has closed its direction
+  bool told = false;   // and `to` has been told
+  bool hangs = false;  // the other direction hangs with it
 };
 
 struct FaultyProxy::Link {
@@ -78,7 +78,7 @@ struct FaultyProxy::Link {
 
   bool hangs() const { return there.hangs || back.hangs; }
   int events(const Pipe& in, const Pipe& out, TimePoint now) const {
-    // Once both ends have given it up, it need not be kept.
+    // A hanging connection is only watched for the moment when both sides have closed it.
     if (hangs()) return in.ended ? 0 : POLLRDHUP;
     int events = 0;
     if (!in.ended && in.bytes < kMostHeld) events |= POLLIN;
@@ -166,7 +166,8 @@ void FaultyProxy::serve() {
     for (const auto& link : links_) {
       const auto watch = [&](int socket, const Pipe& in, const Pipe& out) {
         const int events = link->events(in, out, now);
-        // With nothing to do, an error of a socket would be reported again and again.
+        // A negative descriptor: poll would otherwise report the error of an idle socket again and
+        // again.
         polled.push_back({events == 0 ? -1 : socket, static_cast<short>(events), 0});
       };
       watch(link->there.from, link->there, link->back);
@@ -194,10 +195,10 @@ void FaultyProxy::serve() {
 
 void FaultyProxy::accept() {
   const int client = ::accept4(door_, nullptr, nullptr, SOCK_CLOEXEC);
-  if (client < 0) return;  // it has given up
+  if (client < 0) return;  // it has closed again
   const sockaddr_in target = address_of("127.0.0.1", options_.target());
   const int server = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  // On loopback the target's queue takes it at once, or nobody listens.
+  // On loopback the target's queue accepts it at once, or no process listens.
   if (server < 0 ||
       ::connect(server, reinterpret_cast<const sockaddr*>(&target), sizeof(target)) != 0) {
     close_socket(client, true);
@@ -243,7 +244,7 @@ bool FaultyProxy::take_in(Pipe& pipe, TimePoint now) {
     piece.due += std::chrono::milliseconds(1 + random_() % faults_.delay.count());
     ++counts_.delayed;
   }
-  // In order: nothing overtakes what is held back.
+  // Keeps the order: no piece overtakes a delayed one.
   if (!pipe.held.empty()) piece.due = std::max(piece.due, pipe.held.back().due);
   if (chance(faults_.flip)) {
     const uint64_t bit = random_() % (8 * bytes.size());

@@ -1,8 +1,8 @@
-// A TCP proxy before one worker that holds back, cuts off, swallows and damages what passes.
+// A TCP proxy in front of one worker that delays, truncates, swallows and damages traffic.
 //
-// Unlike tests/rpc/tcp_proxy.h, which breaks connections at exact places, it does its harm by
-// chance, for as long as it is told to, and stands in the worker's own network namespace: what is
-// dropped on the way to the worker's address is dropped before the proxy too.
+// tests/rpc/transport/tcp_proxy.h breaks connections at exact places. This proxy injects faults by
+// chance, until they are switched off. It runs in the network namespace of the worker. So packets
+// to the worker that are dropped do not reach the proxy either.
 //
 // Thread safety: all methods may be called from any thread. One thread serves all connections.
 // Lifetime: the destructor closes everything and joins the thread.
@@ -30,7 +30,8 @@ class FaultyProxy {
   struct Options {
     int name_space = -1;             // descriptor of a network namespace; -1: the caller's
     std::string host = "127.0.0.1";  // where it listens, on a free port
-    // The port that the worker listens on, on 127.0.0.1; 0: nobody does. Asked for each connection.
+    // Returns the port on 127.0.0.1 where the worker listens; 0: it does not listen. Called for
+    // each connection.
     std::function<uint16_t()> target;
     uint64_t seed = 1;
   };
@@ -49,15 +50,15 @@ class FaultyProxy {
 
   const std::string& address() const { return address_; }  // host:port
 
-  // Until changed: each piece is held back 1 to `most`. Zero: none.
+  // Until changed, each piece is delayed by 1 to `most` ms. Zero: no delay.
   void delay(std::chrono::milliseconds most) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Until changed: one of so many pieces is cut short, and its connection with it, by RST or FIN.
+  // Until changed, one of so many pieces is cut short, and its connection is closed by RST or FIN.
   // 0: none.
   void truncate_one_in(uint64_t pieces) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Once: from one of so many pieces on nothing passes on its connection any more, in either
-  // direction, and neither end is told. 0: not any more, if it has not happened.
+  // Once: at one of so many pieces, forwarding on its connection stops in both directions, and
+  // neither end is told. 0 cancels it if it has not happened.
   void hang_at_one_in(uint64_t pieces) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Until changed: one bit is flipped in one of so many pieces. 0: none.
+  // Until changed, one bit is flipped in one of so many pieces. 0: none.
   void flip_one_in(uint64_t pieces) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Counts counts() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -76,13 +77,13 @@ class FaultyProxy {
 
   void listen();
   void change(const std::function<void(Faults&)>& how) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The thread's part.
+  // The thread runs these.
   void serve();
   void accept();
-  // False: the connection has ended.
+  // Returns false when the connection has closed.
   bool pass(Link& link, TimePoint now) ABSL_LOCKS_EXCLUDED(mutex_);
   bool pass(Pipe& pipe, TimePoint now) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Takes one piece in. False: the connection is broken.
+  // Reads one piece. Returns false if the connection is broken.
   bool take_in(Pipe& pipe, TimePoint now) ABSL_LOCKS_EXCLUDED(mutex_);
   bool hand_on(Pipe& pipe, TimePoint now);
   int wait_time(TimePoint now) const;  // ms; -1: for ever
@@ -96,7 +97,7 @@ class FaultyProxy {
   mutable Mutex mutex_;
   Faults faults_ ABSL_GUARDED_BY(mutex_);
   Counts counts_ ABSL_GUARDED_BY(mutex_);
-  // The thread's own.
+  // Used only by the thread.
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<Link>> links_;
   std::thread thread_;  // last: it uses all of the above

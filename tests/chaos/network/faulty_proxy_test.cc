@@ -1,4 +1,5 @@
-// The proxy passes everything on unchanged until it is told to do harm, and then that harm.
+// The proxy forwards everything unchanged until a fault is switched on, and then injects that
+// fault.
 #include "weft/tests/chaos/network/faulty_proxy.h"
 
 #include <arpa/inet.h>
@@ -83,7 +84,7 @@ class FaultyProxyTest : public ::testing::Test {
     send_at_once(socket);
     return socket;
   }
-  // What comes back of `text`, less of it if the connection ends.
+  // Returns the echo of `text`, or less of it if the connection closes.
   static std::string echo(int socket, const std::string& text) {
     if (::send(socket, text.data(), text.size(), MSG_NOSIGNAL) < 0) return "";
     std::string back(text.size(), '\0');
@@ -106,7 +107,8 @@ TEST_F(FaultyProxyTest, PassesEverythingOnUnchanged) {
   std::string text(1 << 20, '\0');
   for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 31);
   EXPECT_EQ(echo(socket, "hello"), "hello");
-  // In pieces that fit both directions' buffers: this end does not read while it writes.
+  // In pieces that fit the buffers of both directions, because this side does not read while it
+  // writes.
   for (size_t at = 0; at < text.size(); at += 16 << 10) {
     EXPECT_EQ(echo(socket, text.substr(at, 16 << 10)), text.substr(at, 16 << 10));
   }
@@ -137,7 +139,7 @@ TEST_F(FaultyProxyTest, FlipsOneBitOfAPiece) {
   for (size_t i = 0; i < sent.size(); ++i) {
     bits += __builtin_popcount(static_cast<unsigned char>(sent[i] ^ back[i]));
   }
-  // One there and one back, but for the same one.
+  // One bit in each direction, unless both flipped the same bit.
   EXPECT_TRUE(bits == 2 || bits == 0) << bits;
   EXPECT_EQ(proxy_.counts().flipped, 2u);
   ::close(socket);
@@ -164,7 +166,7 @@ TEST_F(FaultyProxyTest, HangsOneConnectionAndTellsNeitherEnd) {
   while (proxy_.counts().hung == 0) std::this_thread::yield();
   EXPECT_EQ(::send(socket, "this too", 8, MSG_NOSIGNAL), 8);
   const int another = dial();
-  ::close(socket);  // which the server is not told: it serves this connection still
+  ::close(socket);  // the proxy does not tell the server, which still serves this connection
   EXPECT_EQ(::send(another, "waits", 5, MSG_NOSIGNAL), 5);
   char byte = 0;
   EXPECT_LT(::recv(another, &byte, 1, MSG_DONTWAIT), 0);

@@ -19,7 +19,7 @@
 namespace weft::chaos {
 namespace {
 
-// Of the run's files: ledgers and what the workers print.
+// For the run's files: ledgers and the output of the workers.
 constexpr const char* kFolderOptions = "size=4g,mode=0755";
 constexpr const char* kDiskOptions = "size=8m,mode=0755";
 
@@ -65,7 +65,7 @@ bool has_tools() {
   return true;
 }
 
-// An empty folder that every Debian has: nothing is hidden by what is mounted there.
+// Returns an empty folder that every Debian has, so that the mount hides nothing.
 std::string mount_point() {
   for (const char* folder : {"/mnt", "/media", "/srv", "/opt"}) {
     std::error_code ignored;
@@ -151,7 +151,7 @@ bool Network::make_namespaces(size_t workers) {
 void Network::make_links() const {
   std::string here = "link set lo up\nlink add br0 type bridge\n";
   for (size_t slot = 0; slot < name_spaces_.size(); ++slot) {
-    // By this process's descriptor: the namespaces have no name.
+    // Through the descriptor of this process, because the namespaces have no name.
     absl::StrAppend(&here, "link add w", slot, " type veth peer name eth0 netns /proc/", ::getpid(),
                     "/fd/", name_spaces_[slot], "\nlink set w", slot, " master br0\nlink set w",
                     slot, " up\n");

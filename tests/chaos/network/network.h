@@ -1,12 +1,13 @@
-// The machine that a chaos run happens on: network namespaces, one per worker, and folders in
-// memory, all of which the kernel removes with this process, however it ends.
+// The network and the folders of a chaos run: one network namespace per worker, and folders in
+// memory. The kernel removes them with this process, however it exits.
 //
-// As root (or where users may make namespaces) this process leaves the machine's network for one of
-// its own: a bridge, and behind it an anonymous namespace per worker, kept by nothing but this
-// object's descriptors. Its mounts are its own as well: an empty folder such as /media becomes a
-// tmpfs for the run's files, and `disk` in it a small one that checkpoints fill. Elsewhere the
-// workers share loopback, the files lie in a folder under $TMPDIR that the destructor removes, and
-// packets cannot be dropped.
+// As root, or where users may create namespaces, this process moves to a network of its own. It has
+// a bridge, and behind it one anonymous namespace per worker. Only the descriptors of this object
+// keep them. The mounts are its own as well. An empty folder such as /media becomes a tmpfs for the
+// run's files. `disk` is a small tmpfs in it, which checkpoints fill.
+//
+// Otherwise the workers share loopback, the files lie in a folder under $TMPDIR that the destructor
+// removes, and packets cannot be dropped.
 //
 // Thread safety: none; `enter` must come before the process has a second thread.
 // Blocking: every method runs ip, nft or ss and waits for it.
@@ -20,27 +21,27 @@
 
 namespace weft::chaos {
 
-// What a worker's namespace does to packets. Peers are IPv4 addresses.
+// Rules for packets in a worker's namespace. Peers are IPv4 addresses.
 struct PacketRules {
   std::vector<std::string> peers;  // packets from (in) and to (out) these
   bool in = true;
   bool out = true;
-  uint64_t permille = 1000;  // so many of 1000 are dropped
+  uint64_t permille = 1000;  // of 1000 packets, so many are dropped
   bool reset = false;        // arriving TCP segments are answered by RST instead
 };
-// A script for nft -f that replaces what was there before; of no rules: takes them away.
+// Returns a script for nft -f that replaces the earlier rules. Without rules it removes them.
 std::string nft_script(const PacketRules& rules);
 
 class Network {
  public:
-  // `isolate` false: loopback and a temporary folder, whatever this process may do.
+  // `isolate` false: uses loopback and a temporary folder, even where namespaces are allowed.
   static std::unique_ptr<Network> enter(size_t workers, bool isolate);
   ~Network();
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
   bool isolated() const { return !name_spaces_.empty(); }
-  // Why not, for the person who started the run.
+  // Says why not, for the user of the run.
   const std::string& reason() const { return reason_; }
 
   std::string store_host() const { return isolated() ? "10.77.0.1" : "127.0.0.1"; }
@@ -49,10 +50,10 @@ class Network {
   const std::string& folder() const { return folder_; }  // for the run's files
   const std::string& disk() const { return disk_; }      // for checkpoints
 
-  // Only where isolated().
+  // Requires isolated().
   void apply(size_t slot, const PacketRules& rules) const;
   void heal(size_t slot) const { apply(slot, {}); }
-  // Resets the slot's connections to these peers. False: this kernel cannot.
+  // Resets the slot's connections to these peers. Returns false if the kernel cannot do this.
   bool kill_connections(size_t slot, const std::vector<std::string>& peers) const;
 
  private:

@@ -1,8 +1,8 @@
-// gRPC whose arriving frames arrive twice: at once, or after frames that came later.
+// A gRPC transport that delivers arriving frames twice: at once, or after later frames.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: as a Transport; frames that wait for their repetition are dropped with it, or with the
-// end of their connection.
+// Lifetime: that of a Transport. Frames that wait for their repetition are dropped with it, or when
+// their connection closes.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ namespace weft::chaos {
 
 class RepeatingTransport final : public Transport, private TransportSink {
  public:
-  // `repeated` counts the calls that were delivered twice; it outlives this.
+  // `repeated` counts the calls that were delivered twice. It must outlive this object.
   RepeatingTransport(Clock& clock, uint64_t seed, std::atomic<uint64_t>& repeated)
       : repeated_(repeated), random_(seed), inner_(clock) {}
 
@@ -37,7 +37,7 @@ class RepeatingTransport final : public Transport, private TransportSink {
   void stop() override { inner_.stop(); }
 
  private:
-  // So many frames may pass a repetition.
+  // The number of frames that may arrive before a frame is repeated.
   static constexpr size_t kMostHeld = 16;
   struct Held {
     ConnectionPtr connection;
@@ -51,7 +51,8 @@ class RepeatingTransport final : public Transport, private TransportSink {
     {
       MutexLock lock(mutex_);
       for (const Frame& frame : frames) held_.push_back({connection, frame});
-      // Whatever is older than the allowed lag, and now and then all: the newest one at once.
+      // Repeat all frames that are older than the allowed lag. Sometimes that is all, so the newest
+      // are repeated at once.
       const size_t keep = random_() % 4 == 0 ? 0 : random_() % kMostHeld;
       for (size_t i = 0; i + keep < held_.size();) {
         if (held_[i].connection != connection) {

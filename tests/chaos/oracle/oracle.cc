@@ -29,7 +29,7 @@ Findings judge(const std::vector<Incarnation>& incarnations,
   judge_leftovers(incarnations, injections, findings);
   judge_deaths(incarnations, injections, findings);
   if (options.exact) return findings;
-  // What was told of may be what the flipped bits said.
+  // Records may contain flipped bits, so other violations prove nothing.
   const uint64_t hanging = findings.hanging;
   findings.violations.clear();
   if (hanging > 0) findings.violate("calls outlived their limits although only bits were flipped");

@@ -1,6 +1,6 @@
-// Judges a chaos run by its ledgers: what was promised, and was it so?
+// Checks the ledgers of a chaos run: was each promise kept?
 //
-// Thread safety: none; called once, when every worker has ended.
+// Thread safety: none; call it once, after every worker has exited.
 #pragma once
 
 #include <array>
@@ -20,13 +20,13 @@ struct Span {
   uint64_t end = 0;
 };
 
-// One process of the run.
+// One process (incarnation) of the run.
 struct Incarnation {
   enum class End {
-    kKilled,   // by a signal that the run meant for it
-    kInOrder,  // by itself, all its calls told
+    kKilled,   // by a signal that the run sent
+    kInOrder,  // by itself, after all its calls were told
     kRefused,  // it never joined
-    kBad,      // in any other way; whoever saw it has said so
+    kBad,      // in any other way; the arena has reported it
   };
   uint32_t spawn = 0;
   size_t slot = 0;
@@ -35,7 +35,7 @@ struct Incarnation {
   uint64_t ended = 0;
   End end = End::kBad;
   bool fenced = false;         // it found itself alone and left
-  bool until_the_end = false;  // it was there when the run asked all to end
+  bool until_the_end = false;  // it ran when the arena stopped all workers
   std::vector<Span> stopped;
   std::vector<Record> records;
 };
@@ -45,27 +45,27 @@ struct Injection {
   size_t slot = 0;
   uint32_t spawn = 0;  // of the victim
   Span span;
-  // For faults that do not depend on the victim's traffic: whether it met anything.
+  // For faults that do not depend on the victim's traffic: whether they had an effect.
   enum class Effect { kByTraffic, kYes, kNo } effect = Effect::kByTraffic;
 };
 
 struct Findings {
-  // What happened.
-  uint64_t calls = 0, ok = 0, failed = 0;  // failed: told so, as promised
+  // Figures of the run.
+  uint64_t calls = 0, ok = 0, failed = 0;  // failed: told of an error, as promised
   std::chrono::nanoseconds longest{0};     // a call, from its start until it was told
   uint64_t joins = 0, fenced = 0;
   std::array<uint64_t, kFaultKinds> injected{}, effective{};
-  std::vector<double> crash_ms, hang_ms;  // until a survivor noticed; sorted
+  std::vector<double> crash_ms, hang_ms;  // until another worker noticed; sorted
 
-  // What must not happen.
+  // Broken promises; each must be 0.
   uint64_t hanging = 0;       // calls not told within their limit and the slack
   uint64_t twice = 0;         // functions executed more than once
   uint64_t wrong_told = 0;    // executed though told not, not executed though told so, told twice
   uint64_t broken = 0;        // other promises (Broken)
-  uint64_t leaked = 0;        // references, values, contexts, calls left in a quiet worker
-  uint64_t counters = 0;      // servers whose counter is not what their trainers were told
-  uint64_t unnoticed = 0;     // deaths that a worker in touch with the dead never saw
-  uint64_t false_deaths = 0;  // workers that were given up without a reason
+  uint64_t leaked = 0;        // references, values, contexts, calls of a worker at rest
+  uint64_t counters = 0;      // servers whose counter differs from what trainers were told
+  uint64_t unnoticed = 0;     // deaths that a worker in touch with the dead one never saw
+  uint64_t false_deaths = 0;  // workers that were declared dead without a reason
   uint64_t threads = 0, descriptors = 0, files = 0;  // left behind by workers
   std::vector<std::string> violations;               // in words; at most kMostViolations
 
@@ -74,7 +74,7 @@ struct Findings {
 };
 
 struct OracleOptions {
-  // What a call may take beyond its limit. The workers share few processors.
+  // The time that a call may take beyond its limit, because the workers share few processors.
   std::chrono::nanoseconds slack = std::chrono::seconds(2);
   // False after bits were flipped: large tensors have no checksum, so only crashes and hangs count.
   bool exact = true;
@@ -83,7 +83,7 @@ struct OracleOptions {
 Findings judge(const std::vector<Incarnation>& incarnations,
                const std::vector<Injection>& injections, const OracleOptions& options = {});
 
-// The p-th part (0 to 1) of sorted samples; 0 without samples.
+// Returns the quantile p (0 to 1) of sorted samples; 0 without samples.
 double percentile(const std::vector<double>& sorted, double p);
 
 }  // namespace weft::chaos

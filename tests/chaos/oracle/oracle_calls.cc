@@ -50,7 +50,7 @@ Tokens gather(const std::vector<Incarnation>& incarnations, Findings& findings) 
   return tokens;
 }
 
-// Of the time between the two, what the process could not use.
+// Returns for how long between `begin` and `end` the process was stopped.
 uint64_t stopped_between(const Incarnation& incarnation, uint64_t begin, uint64_t end) {
   uint64_t total = 0;
   for (const Span& span : incarnation.stopped) {
@@ -103,8 +103,8 @@ void judge_truth(uint64_t number, const Token& token, Findings& findings) {
   findings.violate(absl::StrCat(absl::Hex(number), " ", what));
 }
 
-// A server's counter holds each step that a trainer was told of, none that was refused, and of the
-// others any number.
+// A server's counter must hold each step that trainers were told was applied. It must hold none
+// that was refused. Of the other steps it may hold any number.
 void judge_counters(const std::vector<Incarnation>& incarnations, const Tokens& tokens,
                     Findings& findings) {
   struct Steps {

@@ -9,16 +9,16 @@ namespace weft::chaos {
 namespace {
 
 constexpr uint64_t kSecond = 1'000'000'000;
-// A connection is in use if something passed on it so long ago.
+// A connection counts as in use if a message passed on it within this time.
 constexpr uint64_t kInUse = kSecond;
-// Who lives so much longer than a peer must have noticed the peer's death.
+// A worker that lives this much longer than a peer must have noticed the peer's death.
 constexpr uint64_t kMustHaveNoticed = 10 * kSecond;
 // A hang shorter than this need not be noticed.
 constexpr uint64_t kNoticedHang = 3 * kSecond;
-// What may lie between a disturbance and the end of who was given up because of it.
+// The longest time from a disturbance until a worker that was given up because of it has exited.
 constexpr uint64_t kAftermath = 20 * kSecond;
 
-// What a life had to do with whom, in order of time.
+// The contacts of one incarnation with others, in order of time.
 class Traffic {
  public:
   explicit Traffic(const Incarnation& incarnation) {
@@ -30,7 +30,7 @@ class Traffic {
     }
     std::sort(moments_.begin(), moments_.end());
   }
-  // Shortly before `time`; with anybody if `peer` is 0.
+  // True if there was contact shortly before `time`; with any peer if `peer` is 0.
   bool before(uint64_t time, uint64_t peer) const {
     const uint64_t from = time - std::min(time, kInUse);
     auto moment = std::lower_bound(moments_.begin(), moments_.end(), Moment{from, 0});
@@ -45,7 +45,7 @@ class Traffic {
   std::vector<Moment> moments_;
 };
 
-// A death record may rest on what this did to others than its victim.
+// True if other workers than the victim may be declared dead because of this fault.
 bool disturbs_others(FaultKind kind) {
   switch (kind) {
     case FaultKind::kKill:
@@ -54,8 +54,8 @@ bool disturbs_others(FaultKind kind) {
     case FaultKind::kStoreCut:
     case FaultKind::kFullDisk:
     case FaultKind::kLeave:
-    case FaultKind::kProxyHang:    // a connection is cut, nobody dies of it
-    case FaultKind::kThreadLimit:  // calls are refused, nobody dies of it
+    case FaultKind::kProxyHang:    // one connection is cut, which causes no death
+    case FaultKind::kThreadLimit:  // calls are refused, which causes no death
       return false;
     default:
       return true;
@@ -118,7 +118,7 @@ class Judge {
     return false;
   }
 
-  // No other fault whose effect could mix with this one's.
+  // True if no other fault overlaps whose effect could mix with this one.
   bool is_clean(const Injection& injection, uint64_t window) const {
     for (const Injection& other : injections_) {
       if (&other == &injection) continue;

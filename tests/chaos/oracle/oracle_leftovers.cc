@@ -6,18 +6,19 @@
 namespace weft::chaos {
 namespace {
 
-// What a call that hangs in LibTorch's store client keeps: the thread of worker/rendezvous.cc, the
-// worker's own that waits for it, and the socket.
+// A call that hangs in LibTorch's store client keeps the thread of worker/rendezvous.cc, the thread
+// of the worker that waits for it, and the socket.
 constexpr uint64_t kHungThreads = 2;
 constexpr uint64_t kHungDescriptors = 1;
-// Of gRPC, where a thread was refused: it must not shut down then (rpc/grpc_transport.cc).
+// gRPC threads of a process in which a thread was refused. gRPC must not shut down there
+// (rpc/transport/grpc_transport.cc).
 constexpr uint64_t kGrpcThreads = 8;
-// The first pause of TCP before it sends again, and what a busy machine adds.
+// The first pause of TCP before it retransmits, plus what a busy machine adds.
 constexpr uint64_t kResent = 2'000'000'000;
 
-// Whether a call to the store may hang at the end of this incarnation: one that was made during a
-// cut. TCP doubles its pauses, so the call gets through at the latest as long after the cut as that
-// lasted.
+// Tells whether a call to the store that began during a cut may hang when this incarnation exits.
+// TCP doubles its pauses. So the call gets through at the latest when the cut has been over for as
+// long as it lasted.
 bool store_may_hang(const Incarnation& incarnation, const std::vector<Injection>& injections) {
   return std::any_of(injections.begin(), injections.end(),
                      [&incarnation](const Injection& injection) {

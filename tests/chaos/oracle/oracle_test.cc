@@ -1,4 +1,4 @@
-// The oracle finds each kind of broken promise in ledgers made by hand, and nothing in good ones.
+// The oracle finds each kind of broken promise in hand-made ledgers, and nothing in good ones.
 #include "weft/tests/chaos/oracle/oracle.h"
 
 #include <string>
@@ -21,7 +21,7 @@ constexpr uint64_t kMs = 1'000'000;
 constexpr uint64_t kSecond = 1000 * kMs;
 constexpr uint64_t kToken = 77;
 
-// Two workers that live from 0 to 100 s, called 10 and 20 in WorkerIds; the tests write their
+// Two workers that live from 0 to 100 s. Their WorkerIds are 10 and 20. The tests write their
 // ledgers.
 class OracleTest : public ::testing::Test {
  protected:
@@ -194,7 +194,8 @@ class OracleLeftoversTest : public OracleTest {
     gauge(Gauge::kDescriptorsBefore, 8);
     gauge(Gauge::kDescriptorsAfter, 8 + descriptors);
   }
-  // Threads and descriptors found if this alone was done to the slot; the worker ends at 100 s.
+  // Returns the threads and descriptors found if only this was done to the slot. The worker exits
+  // at 100 s.
   std::pair<uint64_t, uint64_t> found_after(FaultKind kind, Span span, size_t slot = 0) {
     injections_ = {{kind, slot, 1, span}};
     const Findings findings = judged();

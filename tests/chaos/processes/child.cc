@@ -42,7 +42,7 @@ int open_input(const std::string& text) {
   return file;
 }
 
-// The process's own variables, but for those that `added` replaces.
+// Returns this process's own variables, except those that `added` replaces.
 std::vector<std::string> environment_with(const std::vector<std::string>& added) {
   std::vector<std::string> all = added;
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -67,14 +67,15 @@ struct ChildPlan {
   char* const* envp;
   int name_space;
   int in;
-  int out;  // -1: the caller's own
+  int out;  // -1: that of the caller
   pid_t parent;
 };
 
 // Runs in the child, in its parent's memory, until exec: system calls only, no allocation.
 [[noreturn]] void become(const ChildPlan& plan) {
   const rlimit no_core{0, 0};
-  // A group of its own: a terminal's keys are for the run, which ends its processes in order.
+  // A process group of its own: keys of a terminal reach only the controller, which stops its
+  // processes.
   bool good = ::setpgid(0, 0) == 0 && ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0;
   // The parent may have died before prctl took effect.
   if (good && ::getppid() != plan.parent) _exit(127);
@@ -93,7 +94,7 @@ struct ChildPlan {
   _exit(127);
 }
 
-// vfork, as in worker/launch/child_process.cc: this process may have LibTorch's mappings.
+// vfork, as in worker/launch/child_process.cc, because this process may have LibTorch's mappings.
 [[gnu::noinline]] pid_t start(const ChildPlan& plan) {
   const pid_t pid = ::vfork();
   if (pid == 0) become(plan);

@@ -24,7 +24,7 @@ std::string read_own_group() {
   return "";
 }
 
-// Where this process was before anybody was limited, and where its workers start.
+// The group of this process before it limited any process. Its workers start there.
 const std::string& own_group() {
   static const std::string group = read_own_group();
   return group;
@@ -64,7 +64,7 @@ absl::Status limit_threads(pid_t pid, uint64_t more) {
   std::error_code error;
   std::filesystem::create_directory(group, error);
   if (error) return absl::UnavailableError(absl::StrCat(group, ": ", error.message()));
-  // The process comes in whole, whatever the limit; it counts from then on.
+  // The process may enter whatever the limit is. From then on the limit counts.
   absl::Status done = write(group + "/pids.max", threads_of(pid) + more);
   if (done.ok()) done = write(group + "/cgroup.procs", static_cast<uint64_t>(pid));
   if (!done.ok()) std::filesystem::remove(group, error);

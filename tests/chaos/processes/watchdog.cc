@@ -19,7 +19,7 @@ namespace weft::chaos {
 namespace {
 
 constexpr std::chrono::milliseconds kTick{50};
-// Longer ticks are time in which this process did not run.
+// If a tick takes longer, this process did not run in the rest of the time.
 constexpr std::chrono::milliseconds kLongestTick{200};
 constexpr int kMaxFrames = 64;
 
@@ -107,7 +107,7 @@ void Watchdog::dump_stacks() {
     std::fprintf(stderr, "---- thread %d %s\n", thread, name_of_thread(thread).c_str());
     std::fflush(stderr);
     if (::syscall(SYS_tgkill, ::getpid(), thread, dump_signal()) != 0) continue;
-    // A thread that the kernel does not let go of says nothing.
+    // A thread that is stuck in the kernel writes no stack.
     for (int tries = 0; tries < 200 && dumped.load() != thread; ++tries) ::usleep(1000);
   }
   ::closedir(folder);

@@ -1,11 +1,12 @@
-// Turns a wait that is far too long into the stacks of all threads and exit code 3.
+// Detects a wait that is far too long. It writes the stacks of all threads and exits with code 3.
 //
-// Every wait of a chaos worker is announced with its bound; one that lasts more than twice that is
-// a hang. Only time in which this process ran counts: SIGSTOP, or a machine that sleeps, is no
-// hang. The stacks go to standard error, one thread after the other, as backtrace_symbols_fd
-// writes them (c++filt and addr2line read them).
+// Every wait of a chaos worker is announced with its bound. A wait of more than twice its bound is
+// a hang. Only time in which this process ran counts, so SIGSTOP and a sleeping machine are no
+// hang. The stacks go to standard error, one thread after the other, in the format of
+// backtrace_symbols_fd (c++filt and addr2line read it).
 //
-// Thread safety: all methods may be called from any thread. One in a process: it owns a signal.
+// Thread safety: all methods may be called from any thread. A process may have only one, because it
+// owns a signal.
 #pragma once
 
 #include <chrono>
@@ -27,11 +28,11 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // `what` outlives the wait, `token` says which of its kind it is. Returns a number to end it by.
+  // `what` outlives the wait. `token` tells waits of one kind apart. Returns the number for `end`.
   uint64_t begin(const char* what, uint64_t token, Nanoseconds bound) ABSL_LOCKS_EXCLUDED(mutex_);
   void end(uint64_t wait) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A wait of this thread, as long as this lives.
+  // A wait of this thread, as long as this object lives.
   class Scope {
    public:
     Scope(Watchdog& watchdog, const char* what, Nanoseconds bound)
@@ -45,7 +46,7 @@ class Watchdog {
     const uint64_t wait_;
   };
 
-  // The stacks of all other threads of this process, on standard error.
+  // Writes the stacks of all other threads of this process to standard error.
   static void dump_stacks();
 
  private:
@@ -53,7 +54,7 @@ class Watchdog {
     const char* what;
     uint64_t token;
     Nanoseconds bound;
-    Nanoseconds begun;  // on the clock of time awake
+    Nanoseconds begun;  // in time that this process ran
   };
 
   void watch() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -1,5 +1,5 @@
-// The watchdog ends a process whose wait is far too long, with the stacks of its threads, and
-// leaves other waits alone.
+// The watchdog terminates a process whose wait is far too long and writes the stacks of its
+// threads. It leaves other waits alone.
 #include "weft/tests/chaos/processes/watchdog.h"
 
 #include <chrono>
@@ -23,7 +23,7 @@ void wait_for(milliseconds time) {
 
 class WatchdogDeathTest : public ::testing::Test {
  protected:
-  // Threads and fork do not mix: the child is a process of its own.
+  // Threads and fork do not mix, so the death test starts a process of its own.
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 

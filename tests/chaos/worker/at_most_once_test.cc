@@ -1,8 +1,8 @@
-// A function runs exactly once for each call, whatever arrives twice, and whenever the connection
-// breaks between its run and its answer: 1,000 of each, and an exact ledger.
+// A function runs exactly once for each call, even if frames arrive twice, or the connection breaks
+// between the run and its answer. There are 1,000 calls of each kind and an exact ledger.
 //
-// What is repeated and where connections are cut is drawn from a seed that each test prints;
-// WEFT_SEED=n draws the same again.
+// The repetitions and cuts are drawn from a seed that each test prints. WEFT_SEED=n draws the same
+// again.
 #include <atomic>
 #include <cstdlib>
 #include <iostream>
@@ -36,7 +36,7 @@ using weft::testing::WorkerWorld;
 
 constexpr int64_t kTimes = 1000;
 
-// How often each call has run, by the number that its caller gave it, and who waits to be let on.
+// How often each call has run, by the number that its caller gave it, and the promises that wait.
 struct Ledger {
   weft::Mutex mutex;
   weft::CondVar changed;
@@ -53,7 +53,7 @@ struct Ledger {
     runs.clear();
     waiting.clear();
   }
-  // Every one of 0 to `calls` ran once, and nothing else ran.
+  // Checks that each call from 0 to `calls` - 1 ran once, and that nothing else ran.
   void expect_exactly(int64_t calls) {
     MutexLock lock(mutex);
     EXPECT_EQ(runs.size(), static_cast<size_t>(calls));
@@ -80,7 +80,7 @@ int64_t relay(const std::string& to, int64_t first, int64_t second) {
 }
 WEFT_REGISTER_FUNCTION(relay);
 
-// Runs, and is answered once the test says so.
+// Runs at once, and is answered when the test says so.
 Future<int64_t> answer_when_told(int64_t id) {
   weft::Promise<int64_t> promise;
   Future<int64_t> future = promise.future();
@@ -123,7 +123,7 @@ TEST_F(RepetitionTest, ACallThatArrivesTwiceRunsOnceAndIsAnsweredOnce) {
   {
     WorkerWorld world(2, repeating());
     int64_t id = 0;
-    // The last ones of a connection may still wait for their repetition.
+    // The last frames of a connection may still wait for their repetition.
     while (repeated_.load() < static_cast<uint64_t>(kTimes)) {
       std::vector<std::pair<int64_t, Future<int64_t>>> answers;
       for (int i = 0; i < 100; ++i, ++id) {
@@ -164,7 +164,7 @@ TEST_F(RepetitionTest, NestedCallsAndLargeOnesToo) {
 
 // ---- Cuts between the run and the answer
 
-// One pair of workers, whose connection is cut `times` times.
+// One pair of workers whose connection is cut `times` times.
 void cut_again_and_again(uint64_t seed, int64_t first, int64_t times) {
   std::mt19937_64 random(seed);
   const auto network = std::make_shared<ProxiedNetwork>();
@@ -184,7 +184,7 @@ void cut_again_and_again(uint64_t seed, int64_t first, int64_t times) {
       promise = std::move(ledger.waiting.at(id));
       ledger.waiting.erase(id);
     }
-    // It has run. Half of the cuts come before its answer is sent, half amidst the answer.
+    // It has run. Half of the cuts come before its answer is sent, half during the answer.
     if (random() % 2 == 0) {
       EXPECT_GE(network->cut(random() % 2 == 0 ? TcpProxy::Cut::kReset : TcpProxy::Cut::kClose),
                 1u);
@@ -201,7 +201,7 @@ void cut_again_and_again(uint64_t seed, int64_t first, int64_t times) {
   world.shutdown_all();
 }
 
-// Several pairs at once: each waits for its next connection most of the time.
+// Several pairs at once, because each waits for its next connection most of the time.
 TEST_F(AtMostOnceTest, ACallWhoseConnectionBreaksBeforeItsAnswerRanOnceAndIsAnswered) {
   constexpr int64_t kPairs = 4;
   std::vector<std::thread> pairs;

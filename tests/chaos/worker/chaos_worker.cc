@@ -1,11 +1,13 @@
-// One life of a worker in a chaos run: joins a dynamic group under its name, works with whoever is
-// there, and enters everything into its ledger. The controller (arena.h) starts it, with arguments
-// of the form name=value, and ends it by signals:
-//   SIGTERM   begins nothing more, waits for what is open
-//   SIGUSR1   besides, lets go of everything and waits until nothing refers to it
-//   SIGUSR2   besides, leaves in good order and ends
-// It ends by itself when it is alone (declared dead, or cut off from everybody), when it cannot
-// join, and when a wait lasts more than twice its bound; ledger.h has the exit codes.
+// One incarnation of a worker in a chaos run. It joins a dynamic group under its name, works with
+// all live members, and writes everything into its ledger. The controller (arena.h) starts it with
+// arguments of the form name=value, and controls it by signals:
+//
+//   SIGTERM   It begins nothing more and waits for open calls.
+//   SIGUSR1   It also drops everything and waits until nothing refers to it.
+//   SIGUSR2   It also leaves in good order and exits.
+//
+// It exits by itself if it is alone: declared dead, or cut off from all others. It also exits if it
+// cannot join, or if a wait lasts more than twice its bound. The exit codes are in ledger.h.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -44,9 +46,8 @@ constexpr milliseconds kGaugeEvery{1000};
 constexpr seconds kJoinTimeout{30};
 constexpr seconds kShutdownTimeout{15};
 constexpr seconds kRestBound{20};
-// A connection that cannot write, as under isolation, has a thread of gRPC's look after it for 10 s
-// at a time. The end may have to wait for that twice: before its streams end, and before its
-// threads do.
+// If a connection cannot write, as under isolation, a thread of gRPC watches it for 10 s at a time.
+// The exit may have to wait for that twice: until its streams close, and until its threads stop.
 constexpr seconds kThreadsEnd{25};
 
 class Arguments {
@@ -84,7 +85,7 @@ WorkerOptions worker_options(const Arguments& arguments, const Tracker& tracker)
   options.place.master_port = static_cast<uint16_t>(std::stoul(store.substr(colon + 1)));
   options.place.run_id = arguments.text("run");
   options.place.agent_hosts_store = true;
-  // A later process of this name replaces an earlier one whose death nobody has noticed yet.
+  // A later process of this name replaces an earlier one whose death no member has noticed yet.
   options.place.restart_count = static_cast<uint32_t>(arguments.number("spawn"));
   options.on_member_change = [&tracker](const WorkerInfo& worker, MemberChange change,
                                         const absl::Status& why) {
@@ -113,10 +114,10 @@ uint64_t entries(const char* folder) {
   return count;
 }
 uint64_t threads_of_this_process() { return entries("/proc/self/task"); }
-// The one that lists them not counted.
+// Does not count the descriptor that lists them.
 uint64_t descriptors_of_this_process() { return entries("/proc/self/fd") - 1; }
 
-// What gRPC and LibTorch make once per process is there from now on.
+// Starts what gRPC and LibTorch make once per process, so that it is in the first count.
 void warm_up() {
   SystemClock clock;
   GrpcTransport transport(clock);
@@ -124,7 +125,7 @@ void warm_up() {
   transport.stop();
 }
 
-// How long this worker has been without any peer, after it had one.
+// Measures how long this worker has had no peer, after it had one.
 class Solitude {
  public:
   Nanoseconds look(const Worker& worker) {
@@ -140,7 +141,7 @@ class Solitude {
   TimePoint since_ = std::chrono::steady_clock::now();
 };
 
-// Enters what the worker holds; true if that is nothing.
+// Records what the worker holds. Returns true if that is nothing.
 bool enter_gauges(const Worker& worker, Tracker& tracker) {
   const DebugInfo info = worker.debug_info();
   const std::pair<Gauge, uint64_t> gauges[] = {{Gauge::kReferences, info.references},
@@ -198,7 +199,7 @@ class Incarnation {
     return true;
   }
 
-  // The exit code.
+  // Returns the exit code.
   int work() {
     workload_.emplace(*worker_, tracker_, arguments_.number("seed") * 1'000'003 + spawn_,
                       arguments_.text("checkpoints"));
@@ -230,7 +231,7 @@ class Incarnation {
     }
   }
 
-  // 0: none came within a look.
+  // Returns 0 if no signal came within kLook.
   static int next_signal() {
     sigset_t awaited;
     sigemptyset(&awaited);
@@ -260,7 +261,7 @@ class Incarnation {
     bool quiet = enter_gauges(*worker_, tracker_);
     while (!quiet && std::chrono::steady_clock::now() < end) {
       std::this_thread::sleep_for(kLook);  // no event says that all others have come to rest
-      clear_shelf();                       // what came late
+      clear_shelf();                       // references that came late
       quiet = enter_gauges(*worker_, tracker_);
     }
     tracker_.note(RecordKind::kQuiet, 0, quiet ? 1 : 0, 0);
@@ -275,7 +276,7 @@ class Incarnation {
   int leave() {
     cease();
     let_go();
-    // In the midst of a run the disk may be full.
+    // While the run goes on, the disk may be full.
     if (rested_) tracker_.gauge(Gauge::kFilesLeft, workload_->checkpoints().files_left());
     absl::Status ended;
     {
@@ -291,11 +292,11 @@ class Incarnation {
     return ended.ok() ? 0 : kExitNotQuiet;
   }
 
-  // Threads that have been told to end may take a moment.
+  // Threads that have been told to stop may take a moment.
   void enter_what_is_left(uint64_t threads) {
     const auto end = std::chrono::steady_clock::now() + kThreadsEnd;
     while (threads_of_this_process() > threads && std::chrono::steady_clock::now() < end) {
-      std::this_thread::sleep_for(milliseconds(2));  // /proc tells nobody that a thread has ended
+      std::this_thread::sleep_for(milliseconds(2));  // /proc sends no event for it
     }
     tracker_.gauge(Gauge::kThreadsAfter, threads_of_this_process());
     tracker_.gauge(Gauge::kDescriptorsAfter, descriptors_of_this_process());
@@ -312,13 +313,14 @@ class Incarnation {
 
 int run(int argc, char** argv) {
   const Arguments arguments(argc, argv);
-  // Before there is any other thread: all inherit it, and this one fetches them.
+  // Block the signals before there is any other thread. All threads inherit this, and this one
+  // fetches the signals.
   sigset_t awaited;
   sigemptyset(&awaited);
   for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2}) sigaddset(&awaited, signal);
   pthread_sigmask(SIG_BLOCK, &awaited, nullptr);
   warm_up();
-  // Never destroyed: handlers that were left behind may still use them.
+  // Never destroyed, because handlers that still run may use them.
   auto& ledger = *new LedgerWriter(arguments.text("ledger"));
   auto& watchdog = *new Watchdog();
   return (new Incarnation(arguments, ledger, watchdog))->run();

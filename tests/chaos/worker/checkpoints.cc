@@ -15,7 +15,8 @@ constexpr int kKept = 2;
 constexpr int64_t kNumbers = 8 << 10;  // float64 of one shard; the disk has 8 MiB for all workers
 constexpr const char* kShard = "state";
 
-// No file could be opened, or no memory got: that says nothing about the checkpoint.
+// True if no file could be opened, or no memory was available. Then the checkpoint may still be
+// good.
 bool says_nothing(const absl::Status& status) {
   return status.code() != absl::StatusCode::kDataLoss &&
          status.code() != absl::StatusCode::kNotFound;
@@ -41,7 +42,7 @@ void Checkpoints::save() {
   const absl::Status status = folder_.save({.step = step}, {{kShard, {{"step", state}}}});
   tracker_.note(RecordKind::kSaved, static_cast<uint64_t>(step), 0,
                 static_cast<uint16_t>(status.code()));
-  // Aborted: saved, and what is older could not be removed.
+  // Aborted means: it was saved, but an older checkpoint could not be removed.
   if (status.ok() || absl::IsAborted(status)) saved_ = step;
   check();
 }

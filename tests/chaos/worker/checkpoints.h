@@ -1,4 +1,5 @@
-// A chaos worker's checkpoints: each step saved, read again and compared, whatever the disk says.
+// A chaos worker's checkpoints: it saves each step, reads it again and compares, also under disk
+// faults.
 //
 // Thread safety: belongs to one thread. Blocking: file I/O.
 #pragma once
@@ -16,16 +17,18 @@ class Checkpoints {
  public:
   Checkpoints(std::string folder, Tracker& tracker);
 
-  // What an earlier incarnation left: its newest complete step must load.
+  // Loads the newest complete step of an earlier incarnation. It must load.
   void resume();
-  // One step more. Full disks and limits may refuse it; the newest complete step still loads.
+  // Saves one more step. Full disks and limits may refuse it, but the newest complete step still
+  // loads.
   void save();
-  // Saves until only complete steps of this incarnation are kept; how many files lie beside them.
+  // Saves until all kept steps are complete ones of this incarnation. Returns the number of other
+  // files.
   uint64_t files_left();
 
  private:
-  // The newest complete step is this incarnation's last saved one, or newer if the save was not
-  // told.
+  // Checks that the newest complete step is the last saved one, or newer if a save was reported as
+  // failed.
   void check();
 
   const CheckpointFolder folder_;

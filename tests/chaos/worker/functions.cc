@@ -153,7 +153,7 @@ void keep(CallContext& call, uint64_t token, RRef<Cell> cell) {
   executed(call, token);
   Shelf& here = shelf();
   MutexLock lock(here.mutex);
-  std::swap(here.places[token % here.places.size()], cell);  // the other one dies unlocked
+  std::swap(here.places[token % here.places.size()], cell);  // the old one dies after unlocking
 }
 WEFT_REGISTER_FUNCTION(keep);
 
@@ -168,7 +168,7 @@ Future<uint64_t> read_through(CallContext& call, uint64_t token, RRef<Cell> cell
 WEFT_REGISTER_FUNCTION(read_through);
 
 void clear_shelf() {
-  std::array<RRef<Cell>, 64> dropped;  // dies unlocked
+  std::array<RRef<Cell>, 64> dropped;  // destroyed after unlocking
   Shelf& here = shelf();
   MutexLock lock(here.mutex);
   std::swap(here.places, dropped);
@@ -222,7 +222,7 @@ std::optional<uint64_t> counted_steps() {
 }
 
 void drop_counter() {
-  std::optional<HostedModule<CounterModule>> module;  // dies unlocked
+  std::optional<HostedModule<CounterModule>> module;  // destroyed after unlocking
   Counter& here = counter();
   MutexLock lock(here.mutex);
   std::swap(here.module, module);

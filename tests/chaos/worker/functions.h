@@ -1,5 +1,5 @@
-// What chaos workers ask of each other. Every function enters its token as executed before it does
-// anything else.
+// The functions that chaos workers call on each other. Every function first records its token as
+// executed.
 //
 // Thread safety: everything may be called from any thread.
 // Lifetime: the tracker is set before the worker joins and outlives it.
@@ -27,14 +27,14 @@ namespace weft::chaos {
 void set_tracker(Tracker* tracker);
 Tracker& tracker();
 
-// What a call does not see of its bytes, and what it must answer.
+// A checksum of sent bytes, and the answer that a call must give.
 uint64_t checksum(std::string_view bytes);
 uint64_t answer_of(uint64_t token, uint64_t sum);
 
 Destination at_most(WorkerId to, std::chrono::milliseconds timeout);
 
-// Starts a call under a token of its own and enters what becomes of it. `start(token)` gives its
-// future; `check` sees the value.
+// Starts a call under a token of its own and records its result. `start(token)` returns its future.
+// `check` gets the value.
 template <class Start, class Check>
 auto tracked_and(Flavour flavour, WorkerId whom, std::chrono::milliseconds allowed, Start start,
                  Check check) -> decltype(start(uint64_t{})) {
@@ -46,7 +46,7 @@ auto tracked_and(Flavour flavour, WorkerId whom, std::chrono::milliseconds allow
   } catch (const RpcError& refused) {
     tracker().told(token, refused.status());
     throw;
-  } catch (const std::exception& failed) {  // no memory: it may have left
+  } catch (const std::exception& failed) {  // no memory: the call may have been sent
     tracker().told(token, absl::UnknownError(failed.what()));
     throw;
   }
@@ -60,14 +60,15 @@ auto tracked(Flavour flavour, WorkerId whom, std::chrono::milliseconds allowed, 
 // ---- Calls
 
 uint64_t echo(CallContext& call, uint64_t token, uint64_t sum, const std::string& bytes);
-// Of int64 elements, all equal to the token.
+// Takes int64 elements that are all equal to the token.
 at::Tensor echo_tensor(CallContext& call, uint64_t token, const at::Tensor& tensor);
-// Its thread is free meanwhile.
+// Answers after `ms`; it does not keep its thread meanwhile.
 Future<uint64_t> answer_later(CallContext& call, uint64_t token, uint32_t ms);
-// Its thread is not; gives up when nobody waits any more.
+// Answers after `ms` and keeps its thread. It gives up when no caller waits any more.
 uint64_t hold_up(CallContext& call, uint64_t token, uint32_t ms);
 void refuse(CallContext& call, uint64_t token);
-// Calls the last of `path`, a WorkerId's bits, to do the same with the rest. How many were called.
+// Calls the last worker of `path` (bits of WorkerIds) to do the same with the rest. Returns how
+// many were called.
 uint64_t relay(CallContext& call, uint64_t token, std::vector<uint64_t> path, uint32_t allowed_ms);
 
 // ---- References
@@ -89,7 +90,7 @@ class Cell {
 };
 WEFT_REGISTER_CLASS(Cell, weft::constructor<uint64_t>(), &Cell::read);
 
-// Puts the reference on this worker's shelf, where it stays until another one takes its place.
+// Puts the reference on this worker's shelf, where it stays until another one replaces it.
 void keep(CallContext& call, uint64_t token, RRef<Cell> cell);
 Future<uint64_t> read_through(CallContext& call, uint64_t token, RRef<Cell> cell,
                               uint32_t allowed_ms);
@@ -114,9 +115,9 @@ class CounterModule : public torch::nn::Module {
 };
 WEFT_REGISTER_MODULE(CounterModule);
 
-// This worker's counter, made for the first who asks.
+// Returns this worker's counter, which the first caller makes.
 HostedModule<CounterModule> find_counter(CallContext& call, uint64_t token);
-// Steps that it has seen; nullopt: nobody has asked for it.
+// The steps that the counter has seen. Nullopt if no worker has asked for the counter.
 std::optional<uint64_t> counted_steps();
 void drop_counter();
 

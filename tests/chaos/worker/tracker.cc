@@ -3,7 +3,7 @@
 namespace weft::chaos {
 namespace {
 
-// What a call may take beyond its own limit before it counts as one that hangs.
+// The time that a call may take beyond its own limit before it counts as hanging.
 constexpr std::chrono::seconds kSlack{1};
 
 const char* name_of(Flavour flavour) {

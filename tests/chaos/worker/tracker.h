@@ -1,8 +1,8 @@
-// Enters what this worker calls, is told and executes into its ledger, and has the watchdog look at
-// each call until it is told of it.
+// Records in the ledger what this worker calls, is told and executes. The watchdog watches each
+// call until the worker is told of it.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: ledger and watchdog outlive it; it outlives every future that it follows.
+// Lifetime: ledger and watchdog outlive it. It outlives every future that it follows.
 #pragma once
 
 #include <atomic>
@@ -23,16 +23,17 @@ namespace weft::chaos {
 
 class Tracker {
  public:
-  // `spawn`: which process of the run this is; it makes tokens unique over all of them.
+  // `spawn`: the number of this process in the run. It makes tokens unique over all processes.
   Tracker(const LedgerWriter& ledger, Watchdog& watchdog, uint32_t spawn)
       : ledger_(ledger), watchdog_(watchdog), next_((uint64_t{spawn} << 40) | 1) {}
 
-  // A token that was entered as called. Comes before the call itself.
+  // Records a call and returns its token. Use it before the call itself.
   uint64_t call(Flavour flavour, WorkerId whom, std::chrono::milliseconds allowed)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // What became of it; once for each call.
+  // Records the result of a call; once for each call.
   void told(uint64_t token, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
-  // `told` as soon as the future is complete. `check` sees a value first; false: it is wrong.
+  // Calls `told` when the future is complete. `check` gets a value first; false: the value is
+  // wrong.
   template <class T>
   void follow(uint64_t token, const Future<T>& future,
               std::function<bool(const async_internal::Stored<T>&)> check = nullptr) {
@@ -60,7 +61,7 @@ class Tracker {
   }
 
   size_t open_calls() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Until none is open. The watchdog bounds it.
+  // Waits until no call is open. The watchdog bounds the wait.
   void wait_for_all() ABSL_LOCKS_EXCLUDED(mutex_);
 
   Watchdog& watchdog() { return watchdog_; }

@@ -15,9 +15,9 @@
 namespace weft::chaos {
 namespace {
 
-// So many calls may be open before a caller waits for its next one.
+// The number of open calls at which a caller waits before its next one.
 constexpr size_t kMostOpen = 200;
-constexpr std::chrono::seconds kCeaseBound{25};  // a step may take 45 s until it is told
+constexpr std::chrono::seconds kCeaseBound{25};  // a step may take 45 s until the caller is told
 
 }  // namespace
 
@@ -161,7 +161,7 @@ void Workload::call_with_tensor(Dice& dice, WorkerId to, Milliseconds timeout) {
     const at::Tensor tensor = at::full({numbers}, static_cast<int64_t>(token), at::kLong);
     return rpc_async(at_most(to, timeout), echo_tensor, token, tensor);
   });
-  const absl::StatusOr<at::Tensor>& result = answer.result();  // large ones one at a time
+  const absl::StatusOr<at::Tensor>& result = answer.result();  // large results one at a time
   if (!result.ok()) return;
   const bool good =
       result->numel() == numbers && result->eq(static_cast<int64_t>(own)).all().item<bool>();
@@ -194,7 +194,8 @@ void Workload::share_a_cell(Dice& dice) {
       return cell.with({.timeout = timeout}).rpc_async(&Cell::read, token);
     });
   }
-  // Both at once: the first to let go is not the last to use it.
+  // keep and read_through run at once, so that the first to drop the reference is not the last to
+  // use it.
   if (dice.one_in(2)) {
     (void)tracked(Flavour::kCall, third, timeout, [&](uint64_t token) {
       return rpc_async(at_most(third, timeout), keep, token, cell);

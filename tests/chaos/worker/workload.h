@@ -1,9 +1,9 @@
-// What a chaos worker does all the time: calls, references, backward passes, steps, checkpoints.
+// The work of a chaos worker: calls, references, backward passes, steps and checkpoints.
 //
-// Each kind has threads of its own, drawing from the run's seed. Everything is entered into the
-// ledger (tracker.h); what fails is an answer like any other, and the work goes on.
+// Each kind has threads of its own, which draw from the seed of the run. The tracker records
+// everything in the ledger (tracker.h). A failure is a result like any other, and the work goes on.
 //
-// Thread safety: start and cease from one thread. Lifetime: worker and tracker outlive it.
+// Thread safety: call start and cease from one thread. Lifetime: worker and tracker outlive it.
 // Blocking: cease, until nothing that was begun is open.
 #pragma once
 
@@ -29,16 +29,16 @@ std::vector<WorkerId> live_members(const Worker& worker);
 
 class Workload {
  public:
-  // `folder`: of the checkpoints.
+  // `folder`: for the checkpoints.
   Workload(const Worker& worker, Tracker& tracker, uint64_t seed, std::string folder);
   ~Workload();
   Workload(const Workload&) = delete;
   Workload& operator=(const Workload&) = delete;
 
   void start();
-  // Begins nothing more, and returns once all calls are told of and all references dropped.
+  // Begins nothing more. Returns when all calls are told and all references are dropped.
   void cease() ABSL_LOCKS_EXCLUDED(mutex_);
-  // After cease.
+  // Call it after cease.
   Checkpoints& checkpoints() { return checkpoints_; }
 
  private:
@@ -46,9 +46,9 @@ class Workload {
   using Work = std::function<void(Dice&)>;
   struct Training;
 
-  // Does it again and again, with a pause of up to `pause` between.
+  // Repeats `work`, with a pause of up to `pause` between.
   void loop(uint64_t number, Milliseconds pause, const Work& work) ABSL_LOCKS_EXCLUDED(mutex_);
-  // False: it is time to cease.
+  // Returns false when it is time to cease.
   bool rest(Milliseconds time) ABSL_LOCKS_EXCLUDED(mutex_);
 
   WorkerId somebody(Dice& dice) const;
@@ -66,14 +66,14 @@ class Workload {
   void check_a_gradient(Dice& dice);
   void begin_training(Dice& dice);
   void step();
-  // Enters the outcome of `body`, which throws if it fails.
+  // Records the result of `body`, which throws if it fails.
   void as_pass(WorkerId whom, Milliseconds allowed, const std::function<void()>& body);
 
   const Worker& worker_;
   Tracker& tracker_;
   const uint64_t seed_;
   Checkpoints checkpoints_;
-  std::unique_ptr<Training> training_;  // of the training thread
+  std::unique_ptr<Training> training_;  // belongs to the training thread
   Mutex mutex_;
   CondVar changed_;
   bool ceasing_ ABSL_GUARDED_BY(mutex_) = false;

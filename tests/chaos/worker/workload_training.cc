@@ -1,4 +1,4 @@
-// The training thread: passes with known gradients, and steps that are counted.
+// The training thread: backward passes with known gradients, and steps that are counted.
 #include "weft/tests/chaos/worker/workload_training.h"
 
 #include <memory>
@@ -20,7 +20,8 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kCall{5000};
 constexpr milliseconds kPassTimeout{5000};
-// A call, a pass, and whatever the optimizer asks its owners with the worker's default of 10 s.
+// Includes a call, a pass, and the optimizer's questions to its owners with the worker's default of
+// 10 s.
 constexpr milliseconds kPassAllowed{25'000};
 constexpr milliseconds kStepAllowed{45'000};
 
@@ -55,8 +56,8 @@ void Workload::train(Dice& dice) {
   }
 }
 
-// The loss is the sum of x, scaled by one or two workers with small whole numbers: the gradient is
-// their product, exactly.
+// The loss is the sum of x, which one or two workers scale by small whole numbers. So the gradient
+// is exactly their product.
 void Workload::check_a_gradient(Dice& dice) {
   const WorkerId first = somebody(dice), second = somebody_else(dice);
   const bool both = dice.one_in(2);
@@ -101,13 +102,13 @@ void Workload::begin_training(Dice& dice) {
   training_ = std::move(training);
 }
 
-// Each counter falls by one, or none does.
+// One step: each counter falls by one, or none does.
 void Workload::step() {
   std::vector<uint64_t> tokens;
   for (const WorkerId server : training_->servers) {
     tokens.push_back(tracker_.call(Flavour::kStep, server, kStepAllowed));
   }
-  // Before the step itself nothing is applied.
+  // If it fails before the step itself, nothing is applied.
   absl::Status outcome = with_ran(absl::AbortedError("not begun"), Ran::kNo);
   const auto tell = [&] {
     for (const uint64_t token : tokens) tracker_.told(token, outcome);
@@ -140,7 +141,7 @@ void Workload::step() {
     throw;
   }
   tell();
-  if (!outcome.ok()) throw RpcError(outcome);  // begins anew, with owners that live
+  if (!outcome.ok()) throw RpcError(outcome);  // begins again, with owners that live
 }
 
 }  // namespace weft::chaos

@@ -1,4 +1,4 @@
-// The optimizer that a chaos worker's training thread works with at the moment.
+// The current optimizer of a chaos worker's training thread.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace weft::chaos {
 
-// One or two counters, and an optimizer over both.
+// One or two counters, and an optimizer over all of them.
 struct Workload::Training {
   std::vector<WorkerId> servers;
   std::vector<HostedModule<CounterModule>> counters;

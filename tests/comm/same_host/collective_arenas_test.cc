@@ -1,4 +1,4 @@
-// Sums of memory that all ranks reach: who adds up what.
+// Reductions of memory that all ranks reach: which rank adds up what.
 #include <algorithm>
 #include <chrono>
 #include <new>
@@ -26,7 +26,7 @@ using testing::Ranks;
 using testing::run;
 using testing::sum_in_order;
 
-// Ranks that are threads of one process reach each other's tensors as they are.
+// All ranks are threads of one process, so they reach each other's tensors without a mapping.
 class OneProcess final : public ArenaDirectory {
  public:
   explicit OneProcess(int ranks) : all(ranks) {}
@@ -72,7 +72,7 @@ TEST(CollectiveArenasTest, WhoWaitsAddsUpForWhoComputes) {
   }
   EXPECT_EQ(group[1].counts().chunks, kChunks);
   EXPECT_FALSE(late->done());
-  group[0].poll();  // nothing is left for it to add up
+  group[0].poll();  // it finds nothing left to add up
   EXPECT_EQ(group[0].wait(late, in_time()), absl::OkStatus());
   waits.join();
   EXPECT_EQ(group[0].counts().chunks, 0);
@@ -172,7 +172,7 @@ TEST(CollectiveArenasTest, WhatCannotBeDoneFailsTheGroupAndHoldsNobody) {
   });
 }
 
-// The group does not know LibTorch's types: an operation may throw one of its errors all the same.
+// The group does not know LibTorch's types, but an operation may throw one of LibTorch's errors.
 TEST(CollectiveArenasTest, TheStackOfAnErrorIsNotPartOfTheGroupsFailure) {
   Ranks group(2);
   group.each([&](int rank) {

@@ -1,4 +1,4 @@
-// How a rank notices, without a clock of the test's own, that another one is dead or has given up.
+// How a rank notices that another rank has died or given up. The test has no clock of its own.
 #include <chrono>
 #include <cstring>
 #include <string>
@@ -23,7 +23,7 @@ using testing::message;
 using WorkPtr = std::shared_ptr<CollectiveGroup::Work>;
 using Clock = std::chrono::steady_clock;
 
-// Rank 0 of three is a group as it is; the test moves the channels of the others.
+// Rank 0 of three is a real group. The test writes the messages of the other two ranks itself.
 class DeathsTest : public ::testing::Test {
  protected:
   CollectiveGroup& group() { return group_; }
@@ -33,7 +33,7 @@ class DeathsTest : public ::testing::Test {
     message.done = [](int) {};
     channels(rank).send(std::move(message));
   }
-  // What the others see of a killed process: its sockets are closed, and it has said nothing.
+  // Closes the rank's sockets without a word: that is what the others see of a killed process.
   void die(int rank) { meshes_[rank]->leave(); }
   void give_up(int rank, const std::string& reason) {
     ControlBlock& block = meshes_[rank]->mine();
@@ -41,7 +41,7 @@ class DeathsTest : public ::testing::Test {
     block.failed.value.store(1);
   }
 
-  // Waits until rank 0 has checked the others, after this call began.
+  // Waits until rank 0 has checked the other ranks at least once since this call began.
   void wait_for_a_check(const WorkPtr& work) {
     const uint64_t before = group_.counts().checked;
     while (!work->done() && group_.counts().checked == before) {
@@ -49,10 +49,11 @@ class DeathsTest : public ::testing::Test {
     }
   }
 
-  // A receive from anyone that has taken over a message of which rank 1 has sent only a part.
+  // A receive from any rank that takes over a message of which rank 1 has sent only a part.
   WorkPtr take_over(std::vector<double>& out, std::vector<double>& in) {
     send_from(1, message(0, 1, out));
-    // Rank 0 reads all channels while it waits, and keeps what it has no receive for.
+    // While rank 0 waits, it reads the messages of all ranks. It keeps those for which it has no
+    // receive.
     std::vector<double> other = {1.0};
     send_from(2, message(0, 9, other));
     const WorkPtr first = group_.receive(message(2, 9, other), in_time());
@@ -170,7 +171,7 @@ TEST(TicksTest, ComeEveryTwentyMillisecondsUnlessTheOptionsSayOtherwise) {
   EXPECT_EQ(CollectiveGroup::Options().tick, milliseconds(20));
 }
 
-// Nobody rings, and the work has a minute.
+// No rank wakes the sleeper, and the operation has a minute left.
 TEST(TicksTest, ASleepEndsWithItsTickAndThenTheOthersAreChecked) {
   CollectiveGroup::Options options;
   options.tick = milliseconds(1);
@@ -182,15 +183,15 @@ TEST(TicksTest, ASleepEndsWithItsTickAndThenTheOthersAreChecked) {
   while (group.counts().ticked < 5 && Clock::now() < deadline) std::this_thread::yield();
   const CollectiveGroup::Counts counts = group.counts();
   EXPECT_GE(counts.ticked, 5u);
-  EXPECT_GE(counts.checked + 1, counts.ticked);  // the last check may be under way
+  EXPECT_GE(counts.checked + 1, counts.ticked);  // the last check may still be running
   EXPECT_FALSE(work->done());
   meshes[1]->leave();
   waits.join();
   EXPECT_TRUE(absl::IsUnavailable(work->status())) << work->status();
 }
 
-// A wake-up that got lost would show as a sleep that its tick has ended, and these ticks are longer
-// than any pause of a busy machine.
+// A lost wake-up would show as a sleep that its tick ended. These ticks are longer than any pause
+// of a busy machine.
 TEST(TicksTest, NoneEndsASleepWhileTheOthersMove) {
   constexpr int kRounds = 3'000;
   CollectiveGroup::Options options;

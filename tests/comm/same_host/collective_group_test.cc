@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(Group, EverySize,
                                                std::get<1>(info.param), "Elements");
                          });
 
-// Everybody takes a piece of its own from everybody, of any size.
+// Each rank takes a piece of its own from each other rank. The pieces may have any size.
 TEST(CollectiveGroupTest, PullsComeFromWhereverTheyLie) {
   constexpr int kRanks = 4;
   constexpr size_t kSizes[kRanks] = {10, kSlotBytes, kSlotBytes + 1, 3 * kStageBytes + 17};
@@ -169,12 +169,12 @@ TEST(CollectiveGroupTest, GoesOnThoughNobodyWaits) {
   EXPECT_EQ(told, 2);
 }
 
-// Work whose end somebody wants to be told of needs no patience, even if a thread that waited for
-// other work has had the lead meanwhile.
+// Work that has a callback goes on at once, whatever the group's patience. That holds even if
+// another thread, which waits for other work, has led the group meanwhile.
 TEST(CollectiveGroupTest, WorkWithACallbackGoesOnAtOnceAfterAWaitForOtherWork) {
   CollectiveGroup::Options options;
   options.patience = std::chrono::hours(1);
-  options.tick = std::chrono::hours(1);  // each thread that leads sleeps once
+  options.tick = std::chrono::hours(1);  // a leading thread sleeps once, and no tick wakes it
   options.spin = seconds(0);
   std::promise<void> told;
   Ranks group(2, options);
@@ -187,9 +187,9 @@ TEST(CollectiveGroupTest, WorkWithACallbackGoesOnAtOnceAfterAWaitForOtherWork) {
   const auto first = group[0].start(barrier(), in_time());
   const auto second = group[0].start(barrier(), in_time());
   group[0].when_done(second, [&told] { told.set_value(); });
-  slept(1);  // the group's thread leads
+  slept(1);  // the group's own thread leads
   std::thread waits([&] { EXPECT_EQ(group[0].wait(first, in_time()), absl::OkStatus()); });
-  slept(2);  // it has given way to the one that waits
+  slept(2);  // that thread has handed the lead to the waiting one
   EXPECT_EQ(run(group[1], barrier()), absl::OkStatus());
   waits.join();
   EXPECT_EQ(run(group[1], barrier()), absl::OkStatus());
@@ -197,7 +197,7 @@ TEST(CollectiveGroupTest, WorkWithACallbackGoesOnAtOnceAfterAWaitForOtherWork) {
 }
 
 TEST(CollectiveGroupTest, ARankThatGetsNoThreadFailsTheGroupWithItsReason) {
-  const ThreadLimit one(1);  // for two ranks
+  const ThreadLimit one(1);  // one thread for two ranks
   Ranks group(2);
   std::atomic<int> refused = 0;
   group.each([&](int rank) {
@@ -220,7 +220,7 @@ TEST(CollectiveGroupTest, WithoutAThreadForCallbacksTheGroupFailsAndTheyAreCalle
   EXPECT_EQ(told, 1);
   ASSERT_TRUE(work->done());
   EXPECT_TRUE(absl::IsResourceExhausted(work->status())) << work->status();
-  (void)run(group[1], all_reduce(others));  // what rank 0 had given may be enough
+  (void)run(group[1], all_reduce(others));  // rank 0's contribution may suffice
   EXPECT_THAT(std::string(run(group[1], barrier()).message()),
               HasSubstr("no thread can be started for the callbacks"));
 }
@@ -272,7 +272,7 @@ TEST(CollectiveGroupTest, DifferentOperationsAreNamedOnEveryRank) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("of shape [10]"));
     EXPECT_THAT(std::string(status.message()), HasSubstr("of shape [11]"));
     EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2 all_reduce(sum, float64)"));
-    // It stays so.
+    // A group that has failed stays failed.
     EXPECT_EQ(run(group[rank], barrier()), status);
   });
 }
@@ -307,7 +307,7 @@ TEST(CollectiveGroupTest, WhoLeavesIsNamedToThoseWhoWaitForIt) {
   });
 }
 
-// The others are through with it as well, although one has gone.
+// All other ranks complete the operation although one rank has left.
 TEST(CollectiveGroupTest, WhoHasDoneItsPartMayLeave) {
   for (int round = 0; round < 20; ++round) {
     Ranks group(4);
@@ -353,7 +353,7 @@ TEST(CollectiveGroupTest, RunsWithoutLookingBeforeItSleeps) {
   });
 }
 
-// ---- messages between two
+// ---- messages between two ranks
 
 TEST(MessagesTest, GoToTheReceiveOfTheirSenderAndTag) {
   Ranks group(3);
@@ -367,7 +367,7 @@ TEST(MessagesTest, GoToTheReceiveOfTheirSenderAndTag) {
         received.emplace_back(size);
       }
     }
-    // In the opposite order of tags.
+    // The receives come in the opposite order of tags.
     for (int other = 0; other < 3; ++other) {
       if (other == rank) continue;
       for (int tag = 0; tag < 20; ++tag) {
@@ -391,7 +391,8 @@ TEST(MessagesTest, GoToTheReceiveOfTheirSenderAndTag) {
   });
 }
 
-// Rank 1 has read all that rank 0 has sent so far, and kept what it had no receive for.
+// On return, rank 1 has read all that rank 0 sent so far, and has kept the messages without a
+// receive.
 void read_and_keep(Ranks& group) {
   std::vector<double> mark = {0.0};
   const auto sent = group[0].send(message(1, 99, mark), in_time());
@@ -400,7 +401,7 @@ void read_and_keep(Ranks& group) {
   ASSERT_EQ(group[0].wait(sent, in_time()), absl::OkStatus());
 }
 
-// Of many receives that were posted first, and of many messages that came first.
+// Once with many receives that were posted first, and once with many messages that came first.
 TEST(MessagesTest, OfOneTagKeepTheirOrder) {
   for (const bool receives_first : {true, false}) {
     Ranks group(2);
@@ -421,7 +422,8 @@ TEST(MessagesTest, OfOneTagKeepTheirOrder) {
   }
 }
 
-// In an order that is not the ranks', and beside a message with another tag.
+// The messages come in another order than the ranks', and a message with another tag waits beside
+// them.
 TEST(MessagesTest, AnyoneIsWhoeverComesFirst) {
   Ranks group(4);
   std::vector<double> other = {-1.0};
@@ -501,7 +503,7 @@ TEST(MessagesTest, WhoeverIsWaitedForAndLeavesIsNamed) {
       group.end(0);
       return;
     }
-    // What it sent before it left is there all the same.
+    // Rank 0's message is delivered although rank 0 has left since.
     const auto large = group[1].send(message(0, 2, data), in_time());
     const absl::Status status = group[1].wait(large, in_time());
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
@@ -534,7 +536,7 @@ TEST(MessagesTest, WhoLeavesInTheMiddleIsNamedToAReceiveFromAnyone) {
   std::vector<double> out(1'000'000), in(1'000'000);
   const auto work = group[0].receive(message(Channels::kAnyone, 1, in), in_time());
   const auto sent = group[1].send(message(0, 1, out), in_time());
-  group[0].poll();  // it has begun
+  group[0].poll();  // the operation has begun
   group.end(1);
   const auto begin = std::chrono::steady_clock::now();
   const absl::Status status = group[0].wait(work, in_time());

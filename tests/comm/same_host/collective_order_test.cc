@@ -1,7 +1,9 @@
-// The memory order of what ranks read of each other. The ranks are threads that use one mapping of
-// each control block and of each arena, so that ThreadSanitizer (preset tsan) sees both sides of an
-// access: data that a counter publishes and that is read without having seen the counter is a race
-// there. Without ThreadSanitizer these are tests of the results only.
+// The memory order of what ranks read of each other.
+//
+// The ranks are threads that use one mapping of each control block and of each arena. So
+// ThreadSanitizer (preset tsan) sees both sides of an access. A counter publishes data. If a rank
+// reads the data without having seen the counter, ThreadSanitizer reports a race. Without
+// ThreadSanitizer these tests check only the results.
 #include <cstddef>
 #include <vector>
 
@@ -39,7 +41,7 @@ class SharedArenas : public ArenaDirectory {
   std::vector<std::vector<double>>& arenas_;
 };
 
-// The parameter: whether a rank looks before it sleeps, or sleeps each time.
+// The parameter says whether a rank spins before it sleeps (true), or sleeps each time.
 class OneMapping : public ::testing::TestWithParam<bool> {
  protected:
   static constexpr int kRanks = 4;  // more than kAllAddUp: each adds up a part
@@ -55,7 +57,7 @@ class OneMapping : public ::testing::TestWithParam<bool> {
     if (!GetParam()) options.spin = seconds(0);
     return options;
   }
-  // By rank, other numbers in each round.
+  // By rank; the numbers differ from round to round.
   static std::vector<std::vector<double>> contributions(int round, size_t count) {
     std::vector<std::vector<double>> all;
     for (int rank = 0; rank < kRanks; ++rank) {
@@ -73,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, OneMapping, ::testing::Values(true, false), [](c
   return info.param ? "LookBeforeTheySleep" : "SleepEachTime";
 });
 
-// More rounds than there are slots: each is used again.
+// There are more rounds than slots, so that each slot is used again.
 TEST_P(OneMapping, ASlotIsReadAfterItWasPublishedAndWrittenAfterItWasRead) {
   for (int round = 0; round < 3 * static_cast<int>(kSlots); ++round) {
     std::vector<std::vector<double>> all = contributions(round, 1'000);
@@ -84,7 +86,8 @@ TEST_P(OneMapping, ASlotIsReadAfterItWasPublishedAndWrittenAfterItWasRead) {
   }
 }
 
-// The same without a join of threads between the rounds, which would order them all.
+// The same, but the threads are not joined between the rounds, since a join would order all
+// accesses.
 TEST_P(OneMapping, SlotsOfOperationsThatFollowEachOtherAreNotMixedUp) {
   constexpr int kRounds = 10 * static_cast<int>(kSlots);
   std::vector<std::vector<std::vector<double>>> rounds;
@@ -118,7 +121,7 @@ TEST_P(OneMapping, StagesAreReadAfterTheyWereFilledAndFilledAfterTheyWereRead) {
   }
 }
 
-// A rank writes sums into the tensors of all, and only into chunks that it has claimed.
+// A rank writes sums into the tensors of all ranks, but only into chunks that it has claimed.
 TEST_P(OneMapping, AChunkInArenasIsWrittenByTheRankThatClaimedIt) {
   constexpr int kRounds = 10;
   constexpr size_t kCount = 60'000;
@@ -140,7 +143,7 @@ TEST_P(OneMapping, AChunkInArenasIsWrittenByTheRankThatClaimedIt) {
   EXPECT_EQ(group_[0].counts().in_arenas, static_cast<uint64_t>(kRounds));
 }
 
-// What each rank says of its contribution for each other (Lane::shares).
+// The `shares` that a rank publishes: how much of its contribution each other rank takes.
 TEST_P(OneMapping, SharesAreReadAfterTheyWerePublished) {
   constexpr int kRounds = 3 * static_cast<int>(kSlots);
   group_.each([&](int rank) {
@@ -169,7 +172,7 @@ TEST_P(OneMapping, SharesAreReadAfterTheyWerePublished) {
   });
 }
 
-// Longer than the ring, so that its bytes are used again before the message has ended.
+// Each message is longer than the ring, so that the ring's bytes are used again within one message.
 TEST_P(OneMapping, ARingIsReadAfterItWasWrittenAndWrittenAfterItWasRead) {
   constexpr int kRounds = 4;
   constexpr size_t kCount = 3 * kChannelBytes / sizeof(double) + 5;

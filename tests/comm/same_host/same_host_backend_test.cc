@@ -66,7 +66,8 @@ INSTANTIATE_TEST_SUITE_P(Backend, EveryType,
 TEST(SameHostBackendTest, HalvesAreAddedUpInFp32) {
   with_ranks(4, [](int rank, c10d::Backend& backend) {
     for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
-      // In the type itself 2048 + 1 (256 + 1) is 2048 (256): the small ones would be lost.
+      // If the sum were kept in the type itself, the small values would be lost: 2048 + 1 is 2048
+      // in half (256 + 1 is 256 in bfloat16).
       const double large = type == at::kHalf ? 2048 : 256;
       Tensors tensors = {at::full({3}, rank == 0 ? large : 1.0, type)};
       c10d::AllreduceOptions options;
@@ -167,7 +168,8 @@ TEST(SameHostBackendTest, AllToAllTakesSplitsOfAnySize) {
   });
 }
 
-// Each to each other, two tags, received in the opposite order; what is sent to whom occurs once.
+// Each rank sends to each other one with two tags and receives in the opposite order. Each pair and
+// tag has its own content.
 TEST(SameHostBackendTest, SendsAndReceives) {
   with_ranks(3, [](int rank, c10d::Backend& backend) {
     const auto content = [](int from, int to, int tag) {
@@ -194,7 +196,7 @@ TEST(SameHostBackendTest, SendsAndReceives) {
       }
     }
     for (const auto& send : sends) send->wait();
-    // From anyone: a message of another tag is not meant.
+    // A receive from any rank does not take a message with another tag.
     Tensors other = {content(rank, rank, 6)}, mine = {content(rank, 0, 7)};
     if (rank != 0) {
       backend.send(other, 0, 6)->wait();
@@ -240,7 +242,7 @@ TEST(SameHostBackendTest, WhatLiesInItsMemoryIsReducedInPlace) {
       ASSERT_TRUE(backend.supportsTensorAlloc(at::Device(at::kCPU).index()));
       at::Tensor truth = at::zeros({kCount}, at::kDouble);
       for (int one = 0; one < size; ++one) truth += values(one, {kCount}, at::kDouble) / 7;
-      // Several, so that blocks of many sizes come and go.
+      // Several rounds, so that blocks of many sizes are allocated and freed.
       for (int round = 0; round < 6; ++round) {
         Tensors tensors = {backend.allocateTensor(kCount, at::kDouble)};
         const at::Tensor other = backend.allocateTensor(round * 1000, at::kFloat);
@@ -254,7 +256,7 @@ TEST(SameHostBackendTest, WhatLiesInItsMemoryIsReducedInPlace) {
         backend.broadcast(tensors, options)->wait();
         EXPECT_TRUE(at::equal(tensors[0], truth + round));
       }
-      // One rank's own memory and the others' together.
+      // One rank's tensor is in an arena, the others' are in private memory.
       Tensors mixed = {values(rank, {kCount}, at::kDouble) / 7};
       if (rank == 0) {
         const at::Tensor there = backend.allocateTensor(kCount, at::kDouble);
@@ -279,7 +281,7 @@ TEST(SameHostBackendTest, ItsMemoryOutlivesIt) {
   EXPECT_EQ(kept[1].sum().item<double>(), 300'000);
 }
 
-// As a comm hook does that reduces twice.
+// A comm hook that reduces twice does this.
 TEST(SameHostBackendTest, ACallbackOfAFutureMayStartAndWaitForMore) {
   with_ranks(2, [](int rank, c10d::Backend& backend) {
     Tensors first = {values(rank, {100'000})}, second = {values(rank, {10})},
@@ -323,7 +325,7 @@ TEST(SameHostBackendTest, RefusesTensorsThatOverlap) {
     EXPECT_THAT(failure_of([&] { backend._allgather_base(all, half, {}); }), HasSubstr("overlap"));
     EXPECT_THAT(failure_of([&] { backend._reduce_scatter_base(half, all, {}); }),
                 HasSubstr("overlap"));
-    // Its own part is where it belongs.
+    // The input of an all_gather may be the rank's own part of the output.
     at::Tensor own = all.slice(0, 2 * rank, 2 * rank + 2);
     own.fill_(rank + 1);
     backend._allgather_base(all, own, {})->wait();

@@ -19,7 +19,8 @@ using testing::Tensors;
 using testing::values;
 using testing::with_ranks;
 
-// Every second column of twice as many; `of` in them, 99 beside them.
+// A view of every second column of a tensor twice as wide. It holds `of`; the other columns hold
+// 99.
 at::Tensor with_gaps(const at::Tensor& of) {
   at::Tensor all = at::full({of.size(0), 2 * of.size(1)}, 99, of.options());
   at::Tensor part = all.slice(1, 0, 2 * of.size(1), 2);
@@ -27,7 +28,7 @@ at::Tensor with_gaps(const at::Tensor& of) {
   return part;
 }
 
-// What lies between the columns.
+// Checks the columns between those of the view.
 bool gaps_are_untouched(const at::Tensor& part) {
   const at::Tensor beside =
       part.as_strided(part.sizes(), part.strides(), part.storage_offset() + 1);
@@ -46,7 +47,7 @@ TEST_P(TensorsWithGaps, AreFilledAsDenseOnesAre) {
       EXPECT_TRUE(gaps_are_untouched(result));
     };
     {
-      // Of one rank alone: the others' are dense.
+      // Only one rank's tensor has gaps; the others' are dense.
       Tensors tensors = {rank == 1 ? with_gaps(of(1)) : of(rank)};
       backend.allreduce(tensors, {})->wait();
       EXPECT_TRUE(at::equal(tensors[0], sum));
@@ -117,7 +118,7 @@ TEST_P(TensorsWithGaps, AreFilledAsDenseOnesAre) {
       const auto send = backend.send(out, (rank + 1) % 3, 0);
       const auto receive = backend.recv(in, (rank + 2) % 3, 0);
       send->wait();
-      // Also for who only looks whether it is done.
+      // The result must also be there for a caller that only polls.
       while (!receive->isCompleted()) std::this_thread::yield();
       expect(in[0], of((rank + 2) % 3));
     }
@@ -141,7 +142,7 @@ TEST(SameHostLayoutsTest, LazyViewsAreWhatTheySay) {
     backend.allreduce(tensors, {})->wait();
     EXPECT_TRUE(at::equal(tensors[0].resolve_conj(), (of(0) + of(1)).conj().resolve_conj()));
     EXPECT_TRUE(at::equal(under, of(0) + of(1)));
-    // One rank's is lazy, the other's is not.
+    // One rank's tensor is a lazy conjugate, the other's is not.
     Tensors one = {rank == 0 ? of(0).conj() : at::zeros({4}, at::kComplexFloat)};
     backend.broadcast(one, {})->wait();
     EXPECT_TRUE(at::equal(one[0].resolve_conj(), of(0).conj().resolve_conj()));
@@ -181,7 +182,7 @@ TEST(SameHostLayoutsTest, ChannelsLastOfAllRanksStays) {
     backend.allreduce(tensors, {})->wait();
     EXPECT_TRUE(tensors[0].is_contiguous(at::MemoryFormat::ChannelsLast));
     EXPECT_TRUE(at::equal(tensors[0], values(0, {2, 3, 4, 5}) + values(1, {2, 3, 4, 5})));
-    // Outputs in rows take it as well.
+    // Contiguous outputs take a channels-last input as well.
     std::vector<Tensors> outputs = {{at::zeros({2, 3, 4, 5}), at::zeros({2, 3, 4, 5})}};
     Tensors inputs = {values(rank, {2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast)};
     backend.allgather(outputs, inputs, {})->wait();
@@ -201,7 +202,7 @@ TEST(SameHostLayoutsTest, ChannelsLastOfOneRankAloneIsNamedOnAllRanks) {
 
 // ---- sparse tensors
 
-// Of each rank another number of entries, some of them twice, and of rank 3 none at all.
+// The number of entries differs from rank to rank, and rank 3 has none. Some entries occur twice.
 at::Tensor sparse_values(int rank, at::ScalarType type, int64_t rows) {
   const int64_t count = rank == 3 ? 0 : (rank + 1) * rows / 4;
   const at::Tensor indices = (at::arange(count, at::kLong) * 7 + rank) % rows;
@@ -249,7 +250,7 @@ TEST(SameHostLayoutsTest, SparseSumsHaveFuturesAndNeedNoWait) {
     EXPECT_TRUE(at::equal(future->value().toTensorVector()[0].to_dense(),
                           sparse_values(0, at::kFloat, 100).to_dense() +
                               sparse_values(1, at::kFloat, 100).to_dense()));
-    // More than one sparse dimension, no dense ones, and none at all.
+    // Tensors with more than one sparse dimension, without dense dimensions, and without any entry.
     for (const at::Tensor& one : {values(rank, {3, 4}).to_sparse(), values(rank, {6}).to_sparse(),
                                   at::zeros({3, 4}).to_sparse()}) {
       Tensors tensors = {one.clone()};

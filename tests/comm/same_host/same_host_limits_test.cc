@@ -1,4 +1,4 @@
-// Memory, waiting, time limits and the end of the same-host backend.
+// The same-host backend's memory, its waiting, its time limits and its destruction.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -48,12 +48,12 @@ TEST(SameHostMemoryTest, WhatLiesInItsMemoryIsNotCopied) {
     EXPECT_EQ(after.copied_bytes, before.copied_bytes);
     EXPECT_EQ(there[0].data_ptr(), data);
     EXPECT_TRUE(at::equal(there[0], at::full({kCount}, 3.0)));
-    // Private memory is, once.
+    // A tensor in private memory is copied, once.
     Tensors own = {values(rank, {kCount})};
     backend.allreduce(own, {})->wait();
     EXPECT_EQ(counts_of(backend).in_pieces, after.in_pieces + 1);
     EXPECT_EQ(counts_of(backend).copied_bytes, after.copied_bytes + kCount * sizeof(float));
-    // A part of a tensor lies there as well: a bucket's view.
+    // A view of such a tensor lies in the arena too, like a bucket's view.
     Tensors part = {there[0].slice(0, 1000, kCount)};
     backend.allreduce(part, {})->wait();
     EXPECT_EQ(counts_of(backend).in_arenas, after.in_arenas + 1);
@@ -65,7 +65,7 @@ TEST(SameHostMemoryTest, WhatLiesInItsMemoryIsNotCopied) {
 TEST(SameHostMemoryTest, TensorsLargerThanAnArenaHaveTheirOwn) {
   with_ranks(2, [](int rank, c10d::Backend& backend) {
     constexpr int64_t kLarge = (int64_t{72} << 20) / 4, kSmall = (int64_t{40} << 20) / 4;
-    // 72 MiB, and two of 40 MiB that do not fit one arena of 64.
+    // 72 MiB, and two of 40 MiB that do not fit one arena of 64 MiB.
     std::vector<Tensors> all;
     for (const int64_t count : {kLarge, kSmall, kSmall}) {
       all.push_back({backend.allocateTensor(count, at::kFloat)});
@@ -77,7 +77,7 @@ TEST(SameHostMemoryTest, TensorsLargerThanAnArenaHaveTheirOwn) {
       EXPECT_EQ(one[0].min().item<float>(), 3);
       EXPECT_EQ(one[0].max().item<float>(), 3);
     }
-    // What was given back is used again.
+    // Memory that was freed is used again.
     const void* const first = all[0][0].data_ptr();
     all[0].clear();
     EXPECT_EQ(backend.allocateTensor(kLarge, at::kFloat).data_ptr(), first);
@@ -126,7 +126,7 @@ TEST(SameHostMemoryTest, CoalescedCallsOfAllKindsMoveTheirLists) {
 
 // ---- waiting
 
-// How often this rank has begun to wait.
+// Counts how often this rank has begun to wait.
 uint64_t waits_of(c10d::Backend& backend) {
   const auto counts = counts_of(backend);
   return counts.looked + counts.slept;
@@ -134,13 +134,13 @@ uint64_t waits_of(c10d::Backend& backend) {
 
 constexpr int kRounds = 50;
 
-// Rank 0 waits for rank 1 in each of kRounds, for a message or at a barrier. However busy the
-// machine: rank 1 comes only once rank 0 waits. Returns what rank 0 has counted.
+// Rank 0 waits for rank 1 in each of kRounds, for a message or at a barrier. Rank 1 comes only once
+// rank 0 waits, however busy the machine is. Returns rank 0's counts.
 comm_internal::CollectiveGroup::Counts wait_in_rounds(bool messages,
                                                       const SameHostOptions& options) {
-  c10d::Backend* waiter = nullptr;       // rank 0
+  c10d::Backend* waiter = nullptr;       // rank 0's backend
   std::vector<uint64_t> waits(kRounds);  // of rank 0, before each round
-  std::atomic<int> begun = 0;            // rounds; whoever sees it sees the two above
+  std::atomic<int> begun = 0;            // rounds; publishes the two variables above
   comm_internal::CollectiveGroup::Counts counts;
   with_ranks(
       2,
@@ -164,7 +164,7 @@ comm_internal::CollectiveGroup::Counts wait_in_rounds(bool messages,
           }
         }
         if (rank == 0) counts = counts_of(backend);
-        backend.barrier(c10d::BarrierOptions())->wait();  // rank 1 looks at rank 0's backend
+        backend.barrier(c10d::BarrierOptions())->wait();  // rank 1 reads rank 0's backend
       },
       options);
   return counts;
@@ -201,7 +201,7 @@ TEST(SameHostTimeTest, LimitsFromNoneToTheLargest) {
       backend.barrier(c10d::BarrierOptions())->wait();
     });
   }
-  // Of the group's forming too: rank 0 waits for one that comes later.
+  // The limit also holds while the group forms. Rank 1 starts first and waits for rank 0.
   SameHostOptions options = backend_options();
   options.timeout = milliseconds::max();
   const auto store = c10::make_intrusive<c10d::HashStore>();
@@ -216,7 +216,7 @@ TEST(SameHostTimeTest, LimitsFromNoneToTheLargest) {
   late.join();
 }
 
-// Remembers the longest time that it was given.
+// Remembers the longest timeout that a wait was given.
 class TimedStore : public c10d::HashStore {
  public:
   void wait(const std::vector<std::string>& keys, const milliseconds& timeout) override {
@@ -269,7 +269,7 @@ TEST(SameHostErrorsTest, HaveTheTypeOfWhoIsToBlame) {
     c10d::AllreduceOptions options;
     options.timeout = milliseconds(-7);
     EXPECT_THROW(backend.allreduce(one, options), c10::ValueError);
-    // None of it has reached the group.
+    // None of these errors has reached the group.
     EXPECT_EQ(backend.getError(), c10d::ErrorType::SUCCESS);
     backend.barrier(c10d::BarrierOptions())->wait();
     Tensors other = {at::zeros({1 + rank})};
@@ -287,7 +287,7 @@ TEST(SameHostErrorsTest, HaveTheTypeOfWhoIsToBlame) {
 TEST(SameHostErrorsTest, AnotherRanksEndIsARemoteErrorAndLatenessATimeout) {
   with_backends(2, [](int rank, BackendPtr backend) {
     backend->barrier(c10d::BarrierOptions())->wait();
-    if (rank == 0) return;  // it leaves
+    if (rank == 0) return;  // it leaves the group
     EXPECT_THAT(failure_of([&] { backend->barrier(c10d::BarrierOptions())->wait(); }),
                 HasSubstr("rank 0"));
     EXPECT_EQ(backend->getError(), c10d::ErrorType::REMOTE_ERROR);
@@ -307,7 +307,7 @@ TEST(SameHostErrorsTest, AnotherRanksEndIsARemoteErrorAndLatenessATimeout) {
   });
 }
 
-// ---- the end
+// ---- destruction
 
 TEST(SameHostEndTest, WhatAllHaveStartedIsFinishedByABackendThatEnds) {
   for (int round = 0; round < 10; ++round) {

@@ -20,7 +20,7 @@ using torch::nn::Sequential;
 using Group = std::shared_ptr<ProcessGroup>;
 using ::testing::HasSubstr;
 
-// A Sequential holds another one only with a forward that is no template.
+// A Sequential can hold another one only if its forward is no template.
 struct StackImpl : torch::nn::SequentialImpl {
   using SequentialImpl::SequentialImpl;
   Tensor forward(const Tensor& input) { return SequentialImpl::forward(input); }

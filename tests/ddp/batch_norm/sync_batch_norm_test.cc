@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kChannels = 5;
 
-// A batch for each step, from a seed: the same on all ranks.
+// Makes a batch for each step from a fixed seed, so that all ranks have the same.
 Tensors batches(int64_t samples, const std::vector<int64_t>& rest, int64_t steps = 3) {
   torch::Generator generator = at::detail::createCPUGenerator(7);
   std::vector<int64_t> shape = {samples, kChannels};
@@ -34,13 +34,13 @@ Tensors batches(int64_t samples, const std::vector<int64_t>& rest, int64_t steps
   return all;
 }
 
-// Of which each value's gradient is another one.
+// A loss whose gradient differs from value to value.
 Tensor loss_of(const Tensor& output, const Tensor& input) {
   return (output.sin() * (input.detach() * 0.7).cos() + output.pow(3) * 0.1).sum();
 }
 
 struct Outcome {
-  Tensors outputs, input_grads;  // of each step
+  Tensors outputs, input_grads;  // one for each step
   Tensor weight_grad, bias_grad, running_mean, running_var, num_batches_tracked;
 };
 
@@ -186,7 +186,7 @@ TEST(SyncBatchNorm, KeepsChannelsLastInputsAsTheyAre) {
 }
 
 TEST(SyncBatchNorm, KeepsItsPrecisionFarFromZero) {
-  // In fp32 a sum of squares of such values has no digit of their variance left.
+  // In fp32 a sum of squares of such values keeps no digit of their variance.
   const Tensor whole = batches(64, {8}, 1)[0] + 1e4;
   const auto stddev_of = [](const Tensor& output) {
     return output.transpose(0, 1).flatten(1).std(1, /*unbiased=*/false);
@@ -285,7 +285,7 @@ TEST(SyncBatchNorm, GivesTheGradientsThatDifferencesGive) {
     const Tensor input = whole.clone().set_requires_grad(true);
     loss(input).first.backward();
     const Tensor grad = input.grad().clone();
-    group->all_reduce(grad);  // what each rank's own rows got
+    group->all_reduce(grad);  // collects the gradients of each rank's rows
     for (int64_t row = 0; row < 5; ++row) {
       for (int64_t channel = 0; channel < kChannels; ++channel) {
         const auto moved = [&](double by) {

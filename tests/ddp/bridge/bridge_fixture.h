@@ -1,7 +1,10 @@
-// What tests of DistributedDataParallel under distributed autograd share: a worker with a part of
-// the model, trainers in a group with the rest, and a step of one process to compare with.
+// Shared parts of the tests of DistributedDataParallel under distributed autograd.
 //
-// Thread safety: a fixture's methods may be called from its trainers' threads; a Trainer has one.
+// One worker holds a part of the model; trainers in a process group hold the rest. Each step can be
+// compared with the same step in one process.
+//
+// Thread safety: a fixture's methods may be called from its trainers' threads. A Trainer belongs to
+// one thread.
 #pragma once
 
 #include <array>
@@ -31,11 +34,12 @@ using weft::dist_autograd::Context;
 using weft::testing::AutogradWorld;
 
 constexpr size_t kTrainers = 4;
-constexpr size_t kRemote = 4;  // worker w4
+constexpr size_t kRemote = 4;  // the worker w4
 constexpr size_t kMaster = 5;
 constexpr int64_t kBatch = 4;
 
-// Numbers that depend on the place alone: the same on all ranks, and in all copies of a module.
+// Fills the parameters with numbers that depend on their position only. So they are equal on all
+// ranks, and in all copies of a module.
 inline void fill(torch::nn::Module& module) {
   const torch::NoGradGuard no_grad;
   double at = 0;
@@ -104,7 +108,7 @@ struct DenseImpl : torch::nn::Module {
     to(torch::kDouble);
     fill(*this);
   }
-  // `on_hidden` sees the gradient between the layers.
+  // `on_hidden` is called with the gradient between the layers.
   std::vector<at::Tensor> forward(const at::Tensor& x, const at::Tensor& rows, bool use_side,
                                   const std::function<void(const at::Tensor&)>& on_hidden) {
     at::Tensor hidden = torch::tanh(first(x));
@@ -119,14 +123,14 @@ struct DenseImpl : torch::nn::Module {
   torch::nn::Embedding table = nullptr;
 };
 
-// What a step computes.
+// Describes what a step computes.
 struct Step {
   bool remote_before = true;  // the input comes from the worker with the embeddings
-  bool remote_after = false;  // and its output goes there
-  bool use_side = false;      // of DenseImpl
-  bool loss_of_side = true;   // the loss uses that output
+  bool remote_after = false;  // the output goes to that worker
+  bool use_side = false;      // the forward uses DenseImpl::side
+  bool loss_of_side = true;   // the loss uses the output of `side`
   double sign = 1;
-  int like = -1;  // has the inputs of this rank; -1: its own
+  int like = -1;  // uses the inputs of this rank; -1: of its own
   std::function<void(const at::Tensor&)> on_hidden = nullptr;
   std::function<void(const at::Tensor&)> on_output = nullptr;
 };
@@ -135,7 +139,8 @@ inline at::Tensor rows_of(int rank, int step) {
   return (torch::arange(kBatch * 2).view({kBatch, 2}) * 3 + rank * 5 + step * 7) % 10;
 }
 
-// A trainer's model: its own layer, the replicated module, and in a local step a copy of the rest.
+// A trainer's model: its own layer, the replicated module, and a copy of the remote part for local
+// steps.
 struct Trainer {
   Trainer(std::shared_ptr<ProcessGroup> group, const DdpOptions& ddp_options,
           const DenseOptions& dense)
@@ -144,7 +149,7 @@ struct Trainer {
     fill(*own);
   }
 
-  // `local`: everything here, else what is remote is called.
+  // If `local` is true, all is computed here. Otherwise the remote parts are called.
   at::Tensor loss(int step, const Step& what, bool local) {
     const int rank = what.like < 0 ? ddp.process_group()->rank() : what.like;
     const at::Tensor rows = rows_of(rank, step);
@@ -195,13 +200,13 @@ class BridgeTest : public ::testing::Test {
     weft::testing::run_ranks(static_cast<int>(kTrainers), program);
   }
   DdpOptions with_contexts(int rank, DdpOptions options = {}) {
-    if (options.bucket_cap_mb.empty()) options.bucket_cap_mb = {1e-5};  // a bucket for each
+    if (options.bucket_cap_mb.empty()) options.bucket_cap_mb = {1e-5};  // a bucket per parameter
     options.distributed_gradients = gradients_[static_cast<size_t>(rank)];
     return options;
   }
 
-  // One step of `distributed` in a context, and of `local` with LibTorch's engine: the same
-  // gradients everywhere, of the one in the context and of the other in `.grad`.
+  // Runs one step of `distributed` in a context, and the same step of `local` with LibTorch's
+  // engine. The gradients in the context must equal those in `.grad` of `local`.
   void compare(int rank, Trainer& distributed, Trainer& local, int step, const Step& what) {
     local.forget();
     local.loss(step, what, /*local=*/true).backward();

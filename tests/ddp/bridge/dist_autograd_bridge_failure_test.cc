@@ -1,5 +1,6 @@
-// Passes of distributed autograd that fail under DistributedDataParallel: who learns it, when, and
-// how it goes on.
+// Passes of distributed autograd that fail under DistributedDataParallel.
+//
+// The tests check which ranks learn of the failure, when, and how training goes on.
 #include <chrono>
 #include <functional>
 #include <future>
@@ -26,7 +27,7 @@ namespace {
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-// What the log said while this lives.
+// Collects the lines of the log while this object exists.
 class Log {
  public:
   explicit Log(const std::function<void()>& on_line = {}) {
@@ -47,7 +48,7 @@ class Log {
   std::string text_;
 };
 
-// The status that a pass ends with.
+// Runs a pass and returns its status.
 absl::Status outcome(const Context& context, at::Tensor loss,
                      weft::dist_autograd::BackwardOptions options = {}) {
   try {
@@ -65,7 +66,7 @@ std::shared_ptr<ProcessGroup> group_of_one() {
 
 class DistAutogradBridgeFailureTest : public BridgeTest {
  protected:
-  // A group after the first one.
+  // Makes the group that follows the first one.
   std::shared_ptr<ProcessGroup> next_group(int rank) {
     return weft::init_process_group(weft::testing::group_options(rank, kTrainers, next_store_));
   }
@@ -105,7 +106,7 @@ TEST_F(DistAutogradBridgeFailureTest, ANodeThatThrowsOnOneRankFailsThePassOfAllA
     compare(rank, distributed, local, 0, {});
     {
       Step what;
-      // The gradients of the second layer are being reduced then.
+      // At that time the gradients of the second layer are being reduced.
       if (rank == 1) what.on_hidden = [](const at::Tensor&) { throw std::runtime_error("broke"); };
       const Context context(world_.runtime(static_cast<size_t>(rank)));
       const absl::Status failed = outcome(context, distributed.loss(1, what, false));
@@ -119,20 +120,20 @@ TEST_F(DistAutogradBridgeFailureTest, ANodeThatThrowsOnOneRankFailsThePassOfAllA
       EXPECT_EQ(weft::worker_of(failed), "w" + std::to_string(rank));
       EXPECT_TRUE(context.gradients().empty());
     }
-    // Ranks no longer agree on where they are, so nobody goes on by itself.
+    // The ranks no longer agree on their state, so none of them may go on by itself.
     try {
       distributed.loss(2, {}, false);
       ADD_FAILURE() << "a forward after a pass that failed";
     } catch (const c10::Error& refused) {
       EXPECT_THAT(refused.what_without_backtrace(), HasSubstr("update_process_group begins anew"));
     }
-    // On with a new group, at once.
+    // They go on with a new group, at once.
     const auto next = next_group(rank);
     distributed.ddp.update_process_group(next);
     local.ddp.update_process_group(next);
     for (int step = 2; step < 5; ++step) compare(rank, distributed, local, step, {});
   });
-  // Neither the pass's deadline nor the group's timeout.
+  // It waited neither for the pass's deadline nor for the group's timeout.
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(15));
   EXPECT_TRUE(world_.nothing_left());
 }
@@ -165,7 +166,7 @@ TEST_F(DistAutogradBridgeFailureTest, GradientsThatNobodyWouldAverageAreAnError)
       EXPECT_TRUE(context.gradients().empty());
     }
     DdpOptions options;
-    options.distributed_gradients = std::make_shared<DdpGradients>();  // of no worker
+    options.distributed_gradients = std::make_shared<DdpGradients>();  // attached to no worker
     Trainer unobserved(group_of_one(), options, {});
     const Context second(world_.runtime(0));
     EXPECT_TRUE(outcome(second, unobserved.loss(0, {}, false)).ok());
@@ -181,8 +182,8 @@ TEST_F(DistAutogradBridgeFailureTest, GradientsThatNobodyWouldAverageAreAnError)
 TEST_F(DistAutogradBridgeFailureTest, TheNextForwardWaitsUntilAFailedPassIsClearedAway) {
   Trainer trainer(group_of_one(), with_contexts(0), {});
   std::promise<void> next_forward;
-  // The line comes while the failed pass is cleared away: long enough for a forward that does not
-  // wait.
+  // The line is logged while the failed pass is cleared away. Logging takes so long that a forward
+  // which does not wait would come first.
   const auto dawdle = [next = next_forward.get_future().share()] {
     next.wait_for(std::chrono::milliseconds(300));
   };
@@ -216,7 +217,7 @@ TEST_F(DistAutogradBridgeFailureTest,
       weft::dist_autograd::BackwardOptions options;
       if (rank != 1) options.timeout = std::chrono::milliseconds(300);
       const absl::Status failed = outcome(context, loss, options);
-      // The first to run out of time aborts the group, and so fails the rest.
+      // The first rank whose time is up aborts the group, and so the other ranks fail.
       if (rank == 1) {
         EXPECT_EQ(failed.code(), absl::StatusCode::kUnknown);
       } else {
@@ -256,7 +257,7 @@ TEST_F(DistAutogradBridgeFailureTest, TheDeathOfAnotherWorkerInMidPassFailsThePa
       if (rank == 2) what.on_hidden = [&](const at::Tensor&) { world_.kill(kRemote); };
       const Context context(world_.runtime(static_cast<size_t>(rank)));
       const at::Tensor loss = distributed.loss(0, what, false);
-      group->barrier();  // nobody calls it any more
+      group->barrier();  // from here on nobody calls w4
       EXPECT_EQ(outcome(context, loss).code(), absl::StatusCode::kUnavailable);
     }
     const auto next = next_group(rank);

@@ -1,5 +1,6 @@
-// DistributedDataParallel under distributed autograd: trainers in a group, a worker with a part of
-// the model, a master that drives.
+// DistributedDataParallel under distributed autograd.
+//
+// Trainers form a group, one worker holds a part of the model, and a master drives the trainers.
 #include "weft/ddp/dist_autograd_bridge.h"
 
 #include <array>
@@ -101,7 +102,7 @@ TEST_F(DistAutogradBridgeTest, UnderNoSyncGradientsAreThisWorkersOwn) {
   });
 }
 
-// The whole model is the module of DistributedDataParallel, calls included.
+// The whole model, with its remote calls, is the module of DistributedDataParallel.
 struct HybridImpl : torch::nn::Module {
   HybridImpl() {
     dense = register_module("dense", std::make_shared<DenseImpl>());
@@ -138,7 +139,7 @@ TEST_F(DistAutogradBridgeTest, TheReplicatedModuleMayCallOtherWorkers) {
   });
 }
 
-// ---- driven by a master: what a trainer's function finds at its worker
+// ---- driven by a master: the state that a trainer's function finds at its worker
 
 struct Driven {
   std::mutex mutex;
@@ -148,8 +149,8 @@ Driven& driven() {
   static Driven driven;
   return driven;
 }
-// Sums of the absolute gradients: of the replicated module, of the trainer's layer, of the worker
-// with the embeddings.
+// Returns sums of the absolute gradients: of the replicated module, of the trainer's own layer, and
+// of the worker with the embeddings.
 std::vector<double> train(const Step& what) {
   Trainer* trainer = nullptr;
   {
@@ -175,8 +176,8 @@ std::vector<double> train_with(double sign, int like) {
 }
 WEFT_REGISTER_FUNCTION(train_with);
 
-// Trainers 0 and 2, and 1 and 3, have the same examples, with opposite losses: what is averaged is
-// nothing, and what is not averaged is something.
+// Trainers 0 and 2 have the same examples with opposite losses, and so have 1 and 3. Averaged
+// gradients are zero, and the others are not.
 TEST_F(DistAutogradBridgeTest, GradientsThatCancelOverTheTrainersCancelWhereTheyAreAveraged) {
   std::array<std::unique_ptr<Trainer>, kTrainers> trainers;
   on_trainers([&](int rank, const std::shared_ptr<ProcessGroup>& group) {

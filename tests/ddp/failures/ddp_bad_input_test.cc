@@ -1,4 +1,4 @@
-// What DistributedDataParallel refuses when it is made: on every rank, with a name.
+// Checks what DistributedDataParallel refuses at construction: on every rank, with a name.
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,7 +17,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A module of parameters alone.
+// A module that has parameters and nothing else.
 struct Bare : torch::nn::Module {
   explicit Bare(const std::vector<at::Tensor>& parameters) {
     for (size_t i = 0; i < parameters.size(); ++i) {
@@ -27,7 +27,7 @@ struct Bare : torch::nn::Module {
   at::Tensor forward() { return parameters()[0].sum(); }
 };
 
-// What construction says on each of three ranks.
+// Checks what construction reports on each of three ranks.
 void expect_refusal(const std::function<std::shared_ptr<Bare>(int)>& make,
                     const ::testing::Matcher<std::string>& matcher, DdpOptions options = {}) {
   run_ranks(3, [&](GroupPtr group) {
@@ -38,7 +38,7 @@ void expect_refusal(const std::function<std::shared_ptr<Bare>(int)>& make,
     } catch (const c10::ValueError& error) {
       EXPECT_THAT(error.what_without_backtrace(), matcher) << "rank " << group->rank();
     }
-    group->barrier();  // they are still together
+    group->barrier();  // the ranks still agree
   });
 }
 

@@ -1,4 +1,4 @@
-// What debug levels tell and check.
+// Checks what the debug levels log and check.
 #include <memory>
 #include <mutex>
 #include <string>
@@ -127,7 +127,7 @@ TEST(DebugLevelTest, RanksHaveOneLevel) {
   });
 }
 
-// Without it, Gloo ends the process.
+// At lower levels Gloo aborts the process instead.
 TEST(DebugLevelTest, DetailNamesWhatCollectivesDoNotMatchOnGloo) {
   run_ranks(
       2,

@@ -1,4 +1,4 @@
-// Passes that fail: what is said, on which rank, and how it goes on.
+// Passes that fail: the error, the ranks that get it, and how training goes on.
 #include <chrono>
 #include <future>
 #include <limits>
@@ -44,7 +44,7 @@ TEST(DdpFailureTest, AParameterThatIsReadyTwiceIsNamedAndThePassIsOver) {
     EXPECT_THAT(ddp.logging_data().error, twice);
     EXPECT_THAT(failure_of([&] { ddp(input_of(0)); }),
                 AllOf(HasSubstr("the pass before failed"), twice));
-    // Both ranks know, so they may begin anew.
+    // Both ranks know of the failure, so they may begin anew.
     ddp.update_process_group(group);
     ddp.zero_grad();
     const auto again = ddp(input_of(group->rank()));
@@ -68,7 +68,7 @@ TEST(DdpFailureTest, AMissingGradientIsNamedAtTheNextForward) {
 }
 
 TEST(DdpFailureTest, AStaticGraphThatChangesIsNamed) {
-  // `often` of the second linear layer.
+  // Uses its second layer only if it is told to.
   struct Repeat : torch::nn::Module {
     Repeat() {
       one = register_module("one", torch::nn::Linear(5, 5));
@@ -94,7 +94,7 @@ TEST(DdpFailureTest, AStaticGraphThatChangesIsNamed) {
   });
 }
 
-// Throws in the given call; in its future if it says so.
+// A hook that fails in the given call: it throws, or its future fails or is wrong.
 class Thrower : public c10d::CommHookInterface {
  public:
   enum class How { kThrows, kInFuture, kNoFuture, kWrongSize };
@@ -177,7 +177,7 @@ TEST(DdpFailureTest, ARankThatComesTooLateIsNamed) {
         const int rank = group->rank();
         DistributedDataParallel ddp(models[rank], group);
         const at::Tensor loss = loss_of(ddp(input_of(rank)));
-        if (rank == 1) return;  // its group ends, and never comes
+        if (rank == 1) return;  // its group is destroyed, and it never comes
         const std::string failure = failure_of([&] { loss.backward(); });
         EXPECT_THAT(failure, AllOf(HasSubstr("bucket 0"), HasSubstr("rank 1")));
       },
@@ -202,7 +202,7 @@ TEST(DdpFailureTest, ARankThatWaitsTooLongSaysForWhom) {
       [](ProcessGroupOptions& options) { options.timeout = 1s; });
 }
 
-// A pass that was given up half way, on some ranks; then the others go on.
+// The ranks give up a pass half way, and two of three go on.
 TEST(DdpFailureTest, GoesOnWithFewerRanksAfterAPassWasGivenUpHalfWay) {
   for (const bool fixed : {false, true}) {
     auto models = copies(3);
@@ -218,7 +218,8 @@ TEST(DdpFailureTest, GoesOnWithFewerRanksAfterAPassWasGivenUpHalfWay) {
       EXPECT_TRUE(ddp.logging_data().has_rebuilt_buckets);
       at::Tensor output = ddp(input_of(rank));
       if (rank == 1) return;
-      // The gradients of the second layer are on their way; those of the first do not come.
+      // On rank 2 the gradients of the second layer are being reduced. Those of the first layer
+      // never come.
       if (rank == 2) {
         torch::autograd::grad({loss_of(output)}, {models[rank]->second->weight});
         output = models[rank]->second(torch::tanh(models[rank]->first(input_of(rank)).detach()));
@@ -237,7 +238,7 @@ TEST(DdpFailureTest, GoesOnWithFewerRanksAfterAPassWasGivenUpHalfWay) {
   }
 }
 
-// Rank 0 sends its order of buckets and goes on with new ones; rank 1 never hears of it.
+// Rank 0 sends its order of buckets and goes on with new buckets. Rank 1 never hears of it.
 TEST(DdpFailureTest, RanksAgreeOnTheirBucketsAfterOneHadBuiltThemAgain) {
   auto models = copies(3);
   const Mlp whole = whole_of({0, 1});
@@ -291,7 +292,7 @@ TEST(DdpFailureTest, AGraphMayOutliveItsDdp) {
   }
 }
 
-// A rank of the old group may write into its buckets once more.
+// A rank of the old group may still write into the old buckets.
 TEST(DdpFailureTest, GradientsLeaveTheBucketsOfAGroupThatIsGivenUp) {
   const std::vector<Mlp> models = copies(2);
   run_ranks(2, [&](GroupPtr group) {

@@ -1,11 +1,14 @@
-// One rank of a group that trains until another one dies: for ddp_kill_test.
+// Trains as one rank of a group until another rank dies; for ddp_kill_test.
 //
 //   ddp_kill_rank STORE_FILE RANK SIZE VICTIM TIMEOUT_MS
 //
-// Trains a deep model of many buckets. In the third pass the victim prints "dies" in the middle of
-// its backward, when some of its buckets are under way and others are not, and kills itself. The
-// others print "failed MILLISECONDS: ERROR" (since the pass began), then make a group of those who
-// are left, go on with it, and print "went on LOSS" (the last of three steps).
+// The model is deep and has many buckets. In the third pass the victim prints "dies" in the middle
+// of its backward, when some of its buckets are being reduced and others are not. Then it kills
+// itself.
+//
+// The other ranks print "failed MILLISECONDS: ERROR"; the time counts from the begin of the pass.
+// They make a group of the ranks that are left, train three more steps, and print "went on LOSS"
+// with the loss of the last step.
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -26,8 +29,8 @@ namespace weft {
 namespace {
 
 constexpr int kLayers = 8;
-constexpr int kDiesAt = 3;  // the layer whose gradient has come when the victim dies
-constexpr int kDiesIn = 2;  // the step
+constexpr int kDiesAt = 3;  // the victim dies when this layer's gradient comes
+constexpr int kDiesIn = 2;  // the step of the death
 
 struct DeepImpl : torch::nn::Module {
   DeepImpl() {
@@ -105,7 +108,7 @@ int run(const std::string& file, int rank, int size, int victim,
 }  // namespace weft
 
 int main(int count, char** words) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a driver that dies takes it along
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // the kernel kills this process when ddp_kill_test dies
   if (count != 6) {
     std::fprintf(stderr, "usage: ddp_kill_rank STORE_FILE RANK SIZE VICTIM TIMEOUT_MS\n");
     return 1;

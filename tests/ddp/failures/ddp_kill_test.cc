@@ -1,5 +1,5 @@
-// Three processes train; one is killed in the middle of its backward. The others learn in time who
-// it was, and go on without it.
+// Kills one of three training processes in the middle of its backward. The others must learn in
+// time which rank died, and go on without it.
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -39,7 +39,7 @@ TEST_P(DdpKillTest, SurvivorsOfAKillInBackwardNameTheRankAndGoOn) {
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   std::vector<std::future<Outcome>> ranks;
   for (int rank = 0; rank < kSize; ++rank) {
-    // `exec`: the signal that ends it is the outcome's.
+    // `exec` replaces the shell, so that the outcome shows the signal that killed the program.
     ranks.push_back(std::async(std::launch::async, [=] {
       return run_command(absl::StrCat("OMP_NUM_THREADS=1 exec ", WEFT_BUILD_DIR,
                                       "/tests/ddp/ddp_kill_rank ", folder, "/store ", rank, " ",

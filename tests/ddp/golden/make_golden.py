@@ -70,7 +70,7 @@ def rank_main(rank, world, folder, names):
     if rank == 0:
         (pathlib.Path(folder) / f"{world}.json").write_text(json.dumps(made))
     dist.barrier()
-    os._exit(0)  # gloo's threads can abort the interpreter's own way out
+    os._exit(0)  # gloo's threads can abort the interpreter while it exits
 
 
 def main():

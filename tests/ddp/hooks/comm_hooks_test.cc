@@ -41,7 +41,7 @@ TEST(CommHooks, AllreduceGivesEveryRankTheMeanInTheBucketsOwnMemory) {
   });
 }
 
-// The backend adds halves in rank order in single precision.
+// The backend adds half-precision values in rank order and in single precision.
 void expect_compressed(at::ScalarType half, CommHook (*make)(std::shared_ptr<ProcessGroup>)) {
   run_ranks(3, [&](std::shared_ptr<ProcessGroup> group) {
     at::Tensor sum = at::zeros({kNumel}, at::kFloat);

@@ -23,7 +23,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Three matrices, two of them alike, a vector, a scalar and a convolution's kernel.
+// Three matrices, two of them of the same shape, a vector, a scalar and a convolution's kernel.
 const Shapes kShapes = {{20, 30}, {30}, {20, 30}, {}, {16, 4, 3, 3}, {12, 9}};
 const int64_t kNumel = numel_of(kShapes);
 
@@ -45,7 +45,7 @@ PowerSgdOptions with_memory(int64_t rank = 1) {
   return options;
 }
 
-// Passes the iterations that a hook with_memory does not compress.
+// Runs the first iterations, which a hook of with_memory() does not compress.
 void pass_start(PowerSgdHook& hook, ProcessGroup& group, const Shapes& shapes = kShapes) {
   for (int i = 0; i < 2; ++i) {
     c10d::GradBucket bucket =
@@ -54,7 +54,7 @@ void pass_start(PowerSgdHook& hook, ProcessGroup& group, const Shapes& shapes = 
   }
 }
 
-// Ranks add what they got; at the end all must have got the same bits.
+// Collects the results of all ranks and checks that they have the same bits.
 class SameBits {
  public:
   void add(int rank, const at::Tensor& tensor) {
@@ -127,7 +127,7 @@ void expect_exact_for_rank_one(int64_t approximation) {
 
 TEST(PowerSgd, OfRankOneIsExactForMatricesOfRankOne) { expect_exact_for_rank_one(1); }
 
-// Of rank two, Gram-Schmidt meets a second column that lies in the span of the first.
+// At rank two, Gram-Schmidt meets a second column that lies in the span of the first.
 TEST(PowerSgd, OfRankTwoIsExactForMatricesOfRankOne) { expect_exact_for_rank_one(2); }
 
 TEST(PowerSgd, SendsVectorsAndSmallMatricesUncompressed) {
@@ -149,7 +149,7 @@ TEST(PowerSgd, SendsVectorsAndSmallMatricesUncompressed) {
   });
 }
 
-// Applied updates add up to the true means, but for the last error.
+// The applied updates add up to the true means, except for the error of the last one.
 TEST(PowerSgd, ErrorFeedbackMakesUpForWhatWasLeftOut) {
   const Shapes shapes = {{20, 30}};
   const int64_t numel = numel_of(shapes);
@@ -212,8 +212,8 @@ TEST(PowerSgd, AveragesUntilItsStart) {
   });
 }
 
-// Buckets' later collectives, and the program's own on the same group, come in another order on
-// each rank in time, but in the same on each group.
+// Later collectives of the buckets, and the program's own on the same group, run at different times
+// on each rank. Each group must see them in the same order on all ranks.
 TEST(PowerSgd, DoesNotMixBucketsOrMeetOtherCollectives) {
   SameBits same;
   run_ranks(3, [&](std::shared_ptr<ProcessGroup> group) {
@@ -267,7 +267,7 @@ TEST(PowerSgd, ForgetsABucketWhoseShapesHaveChanged) {
     pass_start(*hook, *group, before);
     c10d::GradBucket first = make_bucket(gradients(group->rank(), 600), before);
     EXPECT_GT(relative_error(result_of(*hook, first), mean_gradients(2, 600)), 0.1);
-    // With the error of the first this would not be of rank one.
+    // If the error of the first bucket were added, this one would not be of rank one.
     c10d::GradBucket second = make_bucket(base.clone(), after);
     EXPECT_LT(relative_error(result_of(*hook, second), base), 1e-5);
   });
@@ -390,7 +390,7 @@ TEST(PowerSgd, RefusesOptionsThatCannotBe) {
   EXPECT_THROW(power_sgd_hook(nullptr), c10::ValueError);
 }
 
-// numpy.random.RandomState(seed).randint(10**9), numpy 2.4.6.
+// The values are numpy.random.RandomState(seed).randint(10**9) of numpy 2.4.6.
 TEST(PowerSgd, DrawsTheSeedsThatNumpyDraws) {
   ddp_internal::SeedSequence zero(0);
   for (const uint64_t seed : {209652396, 398764591, 924231285, 404868288, 441365315, 463622907}) {

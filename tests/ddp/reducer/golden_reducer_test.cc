@@ -1,4 +1,4 @@
-// Equal to Python's DDP, as the golden files have it: gradients, join, buckets.
+// Gradients, joins and buckets equal those of Python's DDP, as the golden files have them.
 #include <algorithm>
 #include <memory>
 #include <ostream>
@@ -23,7 +23,7 @@ namespace {
 using nlohmann::json;
 using GroupPtr = std::shared_ptr<ProcessGroup>;
 
-// Prints as its name: a case is long.
+// Prints as its name, because a case is long.
 struct Case {
   json test;
   friend std::ostream& operator<<(std::ostream& out, const Case& one) {
@@ -34,7 +34,7 @@ struct Case {
 std::vector<Case> cases_of(const std::string& file, const std::string& kind = "") {
   std::vector<Case> cases;
   for (json& one : golden_cases(file)) {
-    if (one.value("set_last_bucket_cap", false)) continue;  // there is no such option here
+    if (one.value("set_last_bucket_cap", false)) continue;  // weft has no such option
     if (kind.empty() || one.at("kind") == kind) cases.push_back({std::move(one)});
   }
   return cases;
@@ -69,7 +69,8 @@ void expect_equal(const std::string& what, const at::Tensor& own, const json& go
   EXPECT_LE((dense - truth).abs().max().item<double>(), 1e-12) << what << "\n" << dense << truth;
 }
 
-// As it starts on the rank that `mine` is of: ranks without parameters of their own have rank 0's.
+// Makes the model with which the rank of `mine` starts. A rank without parameters of its own starts
+// with those of rank 0.
 std::shared_ptr<SmallModel> model_of(const json& test, const json& mine) {
   const json& start = mine.contains("parameters") ? mine : test.at("ranks").at(0);
   auto model = std::make_shared<SmallModel>(test.at("model"));
@@ -83,8 +84,8 @@ class GoldenGradients : public ::testing::TestWithParam<Case> {};
 TEST_P(GoldenGradients, EqualPythons) {
   json test = GetParam().test;
   if (test.at("name") == "unused_old_gradients_bucket_view") {
-    // Where no rank used a parameter, Python keeps its old gradient without views and averages it
-    // with them. It is kept in both cases here.
+    // If no rank used a parameter, Python keeps its old gradient without bucket views and averages
+    // it with them. Weft keeps it in both cases.
     for (const Case& one : cases_of("gradients")) {
       if (one.test.at("name") != "unused_old_gradients") continue;
       const json options = test.at("options");
@@ -120,7 +121,7 @@ TEST_P(GoldenGradients, EqualPythons) {
       }
       const json& golden = step_value(test, rank, index, "gradients");
       for (const auto& one : model->named_parameters()) {
-        if (!golden.contains(one.key())) continue;  // the other name of a shared one
+        if (!golden.contains(one.key())) continue;  // the second name of a shared parameter
         expect_equal(absl::StrCat("rank ", rank, ", step ", index, ", ", one.key()),
                      one.value().grad(), golden.at(one.key()));
       }
@@ -196,7 +197,7 @@ TEST_P(GoldenAssignment, EqualsPythons) {
   const json& listed = test.at("parameters");
   std::vector<ddp_internal::ParameterSize> parameters(listed.size());
   for (size_t i = 0; i < listed.size(); ++i) {
-    // Python takes the parameters in the order given, but whether they are sparse by their index.
+    // Python takes the parameters in the given order, but looks up by index whether one is sparse.
     const std::string dtype = listed[i].at("dtype");
     const size_t index = order.empty() ? i : order[i];
     parameters[index] = {listed[i].at("bytes"),
@@ -207,10 +208,10 @@ TEST_P(GoldenAssignment, EqualsPythons) {
   ddp_internal::Buckets own =
       order.empty() ? ddp_internal::assign_buckets(parameters, limits)
                     : ddp_internal::assign_buckets_in_order(parameters, order, limits);
-  // Python's DDP turns the list round itself.
+  // Python's DDP reverses the list itself.
   if (order.empty()) std::reverse(own.begin(), own.end());
   if (test.at("name") == "ready_order_with_dtypes") {
-    // What is left over comes in the order of a hash table there.
+    // Python's order of the remaining buckets comes from a hash table.
     EXPECT_THAT(own, ::testing::UnorderedElementsAreArray(golden));
     return;
   }
@@ -219,7 +220,8 @@ TEST_P(GoldenAssignment, EqualsPythons) {
 INSTANTIATE_TEST_SUITE_P(Case, GoldenAssignment,
                          ::testing::ValuesIn(cases_of("buckets", "assignment")), name_of);
 
-// Square linear layers l0, l1, ... run in an order; a sparse table first where `rows` is not 0.
+// Square linear layers l0, l1, ... that run in a given order. If `rows` is not 0, a sparse table
+// comes first.
 struct Chain : torch::nn::Module {
   Chain(const json& test, std::vector<size_t> run_order)
       : width(test.at("width")), order(std::move(run_order)) {
@@ -261,7 +263,7 @@ TEST_P(GoldenBuckets, EqualPythons) {
       const at::Tensor output = ddp();
       ddp.zero_grad();
       output.sum().backward();
-      // Python logs at the end of a pass what was known when it began.
+      // At the end of a pass Python logs the state with which the pass began.
       const DdpLogging before = std::exchange(own, ddp.logging_data());
       const json& golden = iterations.at(index);
       EXPECT_EQ(first, golden.at("bucket_sizes").get<std::vector<uint64_t>>());

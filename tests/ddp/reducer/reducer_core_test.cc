@@ -26,7 +26,7 @@ using ::testing::Not;
 using Options = ReducerCore::Options;
 using Actions = ReducerCore::Actions;
 
-// Parameters p0, p1, ...; buckets as given.
+// A core with the parameters p0, p1, ... in the given buckets.
 ReducerCore core_of(Buckets buckets, Options options = {}) {
   size_t count = 0;
   for (const auto& bucket : buckets) count += bucket.size();
@@ -42,7 +42,7 @@ Actions arrive(ReducerCore& core, size_t parameter, bool used = true) {
   EXPECT_TRUE(actions.ok()) << actions.status();
   return actions.ok() ? *actions : Actions();
 }
-// All of a pass; what was reduced, in order.
+// Runs a whole pass and returns the buckets in the order in which they were reduced.
 std::vector<size_t> run_pass(ReducerCore& core, const std::vector<size_t>& order,
                              std::vector<size_t> unused = {}) {
   EXPECT_TRUE(core.begin(std::move(unused)).ok());
@@ -276,7 +276,7 @@ TEST(ReducerCoreStaticTest, WholeGradientsReduceAtOnceAndKnowTheUnusedOnes) {
   EXPECT_THAT(run_pass(core, {1}), ElementsAre(0, 1));
 }
 
-// Before its own first pass this rank shadowed one of the others.
+// Before its own first pass this rank shadowed a pass of the other ranks.
 TEST(ReducerCoreStaticTest, ARankThatShadowedTheFirstPassStillCountsItsOwn) {
   ReducerCore core = core_of({{1}, {0}}, {.static_graph = true});
   EXPECT_TRUE(core.others_share_used());
@@ -295,7 +295,7 @@ TEST(ReducerCoreStaticTest, ARankThatShadowedTheFirstPassStillCountsItsOwn) {
   EXPECT_THAT(run_pass(core, {1, 0, 1}), ElementsAre(0, 1));
 }
 
-// What a reducer promises, said again without its bookkeeping.
+// The promises of a reducer, stated a second time without its bookkeeping.
 class Model {
  public:
   Model(const Buckets& buckets, std::set<size_t> unused, std::map<size_t, int> to_come)

@@ -26,7 +26,8 @@ TEST(CallerExecutor, RunsTasksInOrderOnTheWaitingThread) {
   });
   caller.run();
   other.join();
-  // The second task of the other thread may come before or after the one from inside.
+  // The other thread's second task and the task that the first one scheduled may run in either
+  // order.
   EXPECT_EQ(where, std::this_thread::get_id());
   EXPECT_EQ(ran.front(), 1);
   later.run_all();
@@ -50,7 +51,7 @@ TEST(CallerExecutor, ItsWaitIsAnnounced) {
   SystemClock clock;
   ThreadExecutor executor(clock, {.threads = 1});
   CallerExecutor caller(executor);
-  // The only thread waits in run(); the task that ends that wait still gets one.
+  // The only thread waits in run(). The task that makes run() return still gets a thread.
   executor.schedule([&] { caller.run(); });
   executor.schedule([&] { caller.close(); });
   while (!executor.idle()) std::this_thread::yield();

@@ -1,4 +1,4 @@
-// Observers of a worker's leaves, and holds that keep a pass from ending.
+// Observers of a worker's leaves, and holds that keep a pass from completing.
 #include "weft/dist_autograd/graph/leaf_observer.h"
 
 #include <functional>
@@ -40,7 +40,7 @@ at::Tensor gradient_of_weight() {
   return weft::dist_autograd::gradient(weft::dist_autograd::current_context(), weight());
 }
 WEFT_REGISTER_FUNCTION(gradient_of_weight);
-// Another one, which `weighted` does not use.
+// A second parameter, which `weighted` does not use.
 const at::Tensor& idle_weight() {
   static const at::Tensor weight = leaf();
   return weight;
@@ -49,7 +49,7 @@ at::Tensor gradient_of_idle_weight() {
   return weft::dist_autograd::gradient(weft::dist_autograd::current_context(), idle_weight());
 }
 WEFT_REGISTER_FUNCTION(gradient_of_idle_weight);
-// Of two tensors, the caller uses the first.
+// Returns two tensors, of which the caller uses the first.
 std::vector<at::Tensor> weighted_by_both(const at::Tensor& x) {
   return {x.mul(weight()), x.mul(idle_weight())};
 }
@@ -89,7 +89,7 @@ class LeafObserverTest : public ::testing::Test {
   absl::Status backward(Context& context) {
     return context.backward_async({weft::rpc_sync("w1", weighted, x_).sum()}).result().status();
   }
-  // The holds that the observer took so far.
+  // Takes the newest of the holds that the observer took.
   PassHold take_hold() {
     std::lock_guard<std::mutex> lock(mutex_);
     PassHold hold = std::move(holds_.back());
@@ -107,7 +107,7 @@ class LeafObserverTest : public ::testing::Test {
       return absl::OkStatus();
     };
   }
-  // Starts a pass that then waits for its hold.
+  // Starts a pass, and returns when it waits for its hold.
   weft::Future<void> start_held(Context& context) {
     hold_passes();
     auto future = context.backward_async({weft::rpc_sync("w1", weighted, x_).sum()});
@@ -133,7 +133,7 @@ TEST_F(LeafObserverTest, SeesTheContextAndReplacesTheGradient) {
     return absl::OkStatus();
   };
   ASSERT_TRUE(backward(context).ok());
-  bucket.zero_();  // the next pass's; the context has a copy
+  bucket.zero_();  // the next pass writes here; the context has a copy
   EXPECT_TRUE(at::equal(weft::rpc_sync("w1", gradient_of_weight), filled(7)));
   EXPECT_TRUE(at::equal(context.gradient(x_), weight().detach()));
 }
@@ -165,7 +165,7 @@ TEST_F(LeafObserverTest, AGradientOfAnotherShapeIsRefused) {
 TEST_F(LeafObserverTest, AHoldKeepsThePassOpenAndReplacesLater) {
   Context context(world_.runtime(0));
   const weft::Future<void> pass = start_held(context);
-  // x's gradient has long been sent; the pass waits for the hold alone.
+  // x's gradient was sent long ago. The pass waits for the hold only.
   EXPECT_FALSE(pass.wait_for(std::chrono::milliseconds(20)));
   EXPECT_FALSE(weft::rpc_sync("w1", gradient_of_weight).defined());
   PassHold hold = take_hold();
@@ -208,7 +208,7 @@ TEST_F(LeafObserverTest, AFailingHoldFailsThePassEverywhere) {
     EXPECT_EQ(weft::worker_of(failed), "w1");
     EXPECT_TRUE(context.gradients().empty());
     EXPECT_FALSE(weft::rpc_sync("w1", gradient_of_weight).defined());
-    // The context goes on.
+    // The context is still usable.
     observer_.body = nullptr;
     EXPECT_TRUE(backward(context).ok());
     EXPECT_TRUE(at::equal(weft::rpc_sync("w1", gradient_of_weight), x_));
@@ -238,8 +238,8 @@ TEST_F(LeafObserverTest, AHoldGivesAGradientToALeafThatThePassDidNotReach) {
   PassHold hold = take_hold();
   at::Tensor reduced = filled(4);
   hold.give(idle_weight(), reduced);
-  hold.give(idle_weight(), filled(6));  // the last one holds
-  hold.give(weight(), reduced);         // as `replace`
+  hold.give(idle_weight(), filled(6));  // the last call counts
+  hold.give(weight(), reduced);         // like `replace`
   EXPECT_FALSE(weft::rpc_sync("w1", gradient_of_idle_weight).defined());
   hold.release();
   pass.wait();
@@ -247,7 +247,7 @@ TEST_F(LeafObserverTest, AHoldGivesAGradientToALeafThatThePassDidNotReach) {
   EXPECT_TRUE(at::equal(weft::rpc_sync("w1", gradient_of_idle_weight), filled(6)));
   EXPECT_TRUE(at::equal(weft::rpc_sync("w1", gradient_of_weight), filled(4)));
   EXPECT_FALSE(idle_weight().grad().defined());
-  // Passes add up.
+  // The gradients of two passes add up.
   const weft::Future<void> next = start_held(context);
   hold = take_hold();
   hold.give(idle_weight(), filled(2));

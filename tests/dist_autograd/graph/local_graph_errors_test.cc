@@ -114,7 +114,7 @@ TEST(LocalGraphErrors, AnomalyModeFindsTheNodeThatMadeANan) {
   torch::autograd::DetectAnomalyGuard anomaly;
   LocalWorld world(2);
   const at::Tensor a = torch::zeros({3}, torch::kDouble).set_requires_grad(true);
-  const at::Tensor received = world.transfer(0, 1, a.sqrt() * 0);  // 0 * inf on the way back
+  const at::Tensor received = world.transfer(0, 1, a.sqrt() * 0);  // 0 * inf in the backward pass
   const absl::Status status = world.backward(1, {received.sum()});
   EXPECT_THAT(status.message(), HasSubstr("SqrtBackward0: returned nan values in its 0th output"));
 }

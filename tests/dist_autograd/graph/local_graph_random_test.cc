@@ -1,5 +1,5 @@
-// Random programs over several workers against the same program in one graph under LibTorch's
-// engine.
+// Random programs over several workers, compared with the same program in one graph under
+// LibTorch's engine.
 #include <gtest/gtest.h>
 
 #include "weft/tests/dist_autograd/graph/local_world.h"
@@ -7,14 +7,14 @@
 namespace weft::dist_autograd_internal {
 namespace {
 
-// One value of the program: as worker `worker` holds it, and in the one graph of the oracle.
+// One value of the program, twice: as `worker` holds it, and in the one graph of the oracle.
 struct Twin {
   int worker = 0;
   at::Tensor there;
   at::Tensor oracle;
 };
 
-// What a hook saw, in order, on either side.
+// The gradients that a hook saw, in order, on either side.
 struct HookLog {
   std::vector<double> there;
   std::vector<double> oracle;
@@ -40,7 +40,7 @@ class RandomProgram {
     }
   }
 
-  // Fails the test if the gradients differ; `retain` runs the pass once more before.
+  // Fails the test if the gradients differ. `retain`: the pass runs once more before.
   void check(PassOptions options, bool retain) {
     const int root_worker = pick(workers_);
     const Twin root = make_root(root_worker);
@@ -58,7 +58,7 @@ class RandomProgram {
     discovered = world_.activations > 0;
   }
 
-  bool discovered = false;  // something waited, so the last pass walked and cancelled
+  bool discovered = false;  // a gradient waited, so the last pass walked and cancelled
 
  private:
   bool chance(double p) { return std::uniform_real_distribution<>(0, 1)(random_) < p; }
@@ -82,7 +82,7 @@ class RandomProgram {
       const auto hook = [](std::vector<double>* seen) {
         return [seen](const at::Tensor& gradient) {
           seen->push_back(gradient.sum().item<double>());
-          return gradient.clamp(-0.5, 0.5) * 1.5;  // not linear: it must see the whole gradient
+          return gradient.clamp(-0.5, 0.5) * 1.5;  // not linear: it needs the whole gradient
         };
       };
       value.there.register_hook(hook(&log->there));
@@ -142,7 +142,7 @@ class RandomProgram {
           return {torch::cat({parts[1], parts[0]}, 1)};
         },
         [](const List& in) -> List {
-          const auto parts = in[0].unbind(0);  // the second stays unused
+          const auto parts = in[0].unbind(0);  // the second part stays unused
           return {torch::stack({parts[0], parts[2], parts[0]})};
         },
         [](const List& in) -> List {
@@ -171,8 +171,9 @@ class RandomProgram {
     });
   }
 
-  // One message: 1 to 3 tensors, some of them twice, between others that need no gradient. A fifth
-  // is lost, of the others a fifth is never looked at by the receiver.
+  // Sends one message with 1 to 3 tensors, some of them twice, between two that need no gradient.
+  // In `call`, a fifth of the messages is lost, and the receiver drops the tensors of a fifth of
+  // the others.
   std::vector<Twin> move(const std::vector<Twin>& values, int from, int to, bool lost) {
     std::vector<at::Tensor> message = {torch::arange(3)};
     for (const Twin& value : values) message.push_back(value.there);
@@ -198,7 +199,7 @@ class RandomProgram {
     if (chance(0.2)) return;
     for (Twin& result : results) {
       if (result.there.requires_grad() && chance(0.3)) {
-        const Twin factor = any_at(to);  // in place on the received tensor itself, or a view of it
+        const Twin factor = any_at(to);  // in place on the tensor, or on a view of it
         if (chance(0.5)) {
           result.there.mul_(factor.there);
           result.oracle.mul_(factor.oracle);

@@ -139,7 +139,7 @@ TEST(LocalGraph, SparseGradientsStaySparseAndAddUp) {
                2 * oracle(torch::embedding(table, rows).sin().sum(), table));
 }
 
-// --- Calls whose gradients never come. ---
+// --- Calls for which no gradients come. ---
 
 TEST(LocalGraph, UnusedAndLostCallsNeitherBlockNorRunHooks) {
   LocalWorld world(3);
@@ -285,7 +285,7 @@ TEST(LocalGraph, LeavesGradAloneAndSharesNoMemory) {
   expect_ok(attach_recv(in, received, {true}));
   std::vector<RecvAnswer> answers;
   LocalGraph graph({.on_answer = [&](RecvAnswer answer) { answers.push_back(std::move(answer)); }});
-  // One gradient tensor serves all four; a takes a view of it.
+  // One gradient tensor serves all four. The gradient of `a` is a view of it.
   expect_ok(graph.engage({((a.view(4) + received[0] + b + c) * 2).sum()}, {}));
   expect_ok(graph.feed_roots());
   const std::vector<LeafGradient> leaves = graph.take_leaves();
@@ -320,7 +320,7 @@ TEST(LocalGraph, ChainsOf200000NodesNeedNoStack) {
   const at::Tensor a = torch::ones({}).set_requires_grad(true);
   at::Tensor value = a;
   for (int i = 0; i < 200'000; ++i) value = value + 1;
-  const at::Tensor dead = world.transfer(0, 1, value);  // gets its gradient by cancellation
+  const at::Tensor dead = world.transfer(0, 1, value);  // cancellation gives it its gradient
   value = world.transfer(0, 1, value) * 2;
   expect_ok(world.backward(1, {value}, {.eager = true}));
   expect_equal(world.gradient(0, a), torch::full({}, 2.0f));

@@ -1,6 +1,9 @@
-// Several workers' LocalGraphs in one thread, joined by a queue of messages: the protocol of
-// docs/backward_protocol.md with a central view in the place of reports, and what the tests of
-// LocalGraph share.
+// Runs several workers' LocalGraphs in one thread, joined by a queue of messages.
+//
+// It follows docs/backward_protocol.md, but sees all workers at once, so it needs no reports. It
+// also has what the tests of LocalGraph share.
+//
+// Thread safety: none.
 #pragma once
 
 #include <deque>
@@ -24,9 +27,9 @@ namespace weft::dist_autograd_internal {
 
 struct PassOptions {
   bool retain_graph = false;
-  bool eager = false;               // discovery first
-  bool engine_scope = false;        // forced
-  std::mt19937* shuffle = nullptr;  // deliver in any order, else first in first out
+  bool eager = false;               // discover before feeding
+  bool engine_scope = false;        // on even without hooks on leaves
+  std::mt19937* shuffle = nullptr;  // deliver in any order; null: first in, first out
   std::map<int, std::function<absl::Status(const at::Tensor&, at::Tensor&)>> on_leaf = {};
 };
 
@@ -34,7 +37,7 @@ inline at::Tensor leaf(at::IntArrayRef shape = {3}) {
   return torch::rand(shape, torch::kDouble).set_requires_grad(true);
 }
 
-// The gradient of `loss` in one graph, without touching `.grad`.
+// The gradient of `loss` in one graph. It leaves `.grad` alone.
 inline at::Tensor oracle(const at::Tensor& loss, const at::Tensor& variable) {
   return torch::autograd::grad({loss}, {variable}, {}, /*retain_graph=*/true).at(0);
 }
@@ -68,7 +71,8 @@ class LocalWorld {
  public:
   explicit LocalWorld(int workers) : workers_(workers) {}
 
-  // The tensors as `to` receives them. Lost: the sender has recorded them, nobody gets them.
+  // Returns the tensors as `to` receives them. `lost`: the sender has recorded them, but nobody
+  // gets them.
   std::vector<at::Tensor> transfer(int from, int to, const std::vector<at::Tensor>& tensors,
                                    bool lost = false) {
     const SendId id{worker_id(from), ++last_send_};
@@ -107,7 +111,7 @@ class LocalWorld {
     return status;
   }
 
-  // The gradient of a leaf on a worker, undefined if there is none.
+  // The gradient of a leaf on a worker, or an undefined tensor if there is none.
   at::Tensor gradient(int worker, const at::Tensor& variable) const {
     for (const LeafGradient& leaf : workers_[worker].gradients) {
       if (leaf.variable.is_same(variable)) return leaf.gradient;
@@ -118,7 +122,7 @@ class LocalWorld {
   std::vector<SendRecord>& sends(int worker) { return workers_[worker].sends; }
 
   size_t messages = 0;       // gradient messages of the last pass
-  size_t empty_answers = 0;  // of these, without any gradient
+  size_t empty_answers = 0;  // those of them without any gradient
   size_t activations = 0;
 
  private:

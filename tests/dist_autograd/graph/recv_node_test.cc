@@ -75,7 +75,7 @@ TEST(RecvNode, SurvivesInPlaceOperationsOnTensorsThatShareABuffer) {
   std::vector<at::Tensor> tensors = {buffer.narrow(0, 0, 2), buffer.narrow(0, 2, 2)};
   ASSERT_TRUE(attach_recv(kSend, tensors, {true, true}).ok());
   const auto node = tensors[0].grad_fn();
-  buffer.add_(1);  // would make LibTorch look for the grad_fn of a view in its base
+  buffer.add_(1);  // on a view, LibTorch would rebuild grad_fn from the base
   EXPECT_EQ(tensors[0].grad_fn(), node);
   EXPECT_NE(dynamic_cast<const RecvNode*>(node.get()), nullptr);
   tensors[1].mul_(3);

@@ -72,7 +72,7 @@ TEST(AutogradWire, EveryMessageComesBackAsItWasSent) {
     const auto read = from_wire(parsed);
     ASSERT_TRUE(read.ok()) << kind_of(message) << ": " << read.status();
     EXPECT_EQ(kind_of(*read), kind_of(message));
-    // Written again it is the same to the last field.
+    // Written again, the message is the same in every field.
     EXPECT_EQ(written(*read).SerializeAsString(), parsed.SerializeAsString()) << kind_of(message);
   }
 }
@@ -145,7 +145,7 @@ TEST(AutogradWire, WhatBreaksARuleIsRefused) {
   using Post = wire::AutogradPost;
   struct Case {
     const char* what;
-    size_t message;  // of one_of_each
+    size_t message;  // an index into one_of_each
     std::function<void(Post&)> damage;
   };
   const std::vector<Case> cases = {
@@ -267,7 +267,7 @@ TEST(AutogradWire, AnyByteMayBeWrongWithoutHarm) {
         bytes[i] = static_cast<char>(bytes[i] ^ change);
         wire::AutogradPost post;
         if (!post.ParseFromString(bytes)) continue;
-        const auto read = from_wire(post);  // refused, or a message that can be written again
+        const auto read = from_wire(post);  // either it is refused, or it can be written again
         if (!read.ok()) continue;
         EXPECT_TRUE(from_wire(written(*read)).ok()) << kind_of(message) << " " << i;
       }

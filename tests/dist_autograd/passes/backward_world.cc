@@ -10,7 +10,8 @@ using namespace backward;  // NOLINT
 
 namespace {
 
-// A session delivers once; the cores must not depend on it.
+// Copies a message, to deliver it twice. A session delivers once, but the cores must not depend on
+// it.
 AutogradMessage clone(const AutogradMessage& message) {
   if (const auto* grad = std::get_if<GradMessage>(&message)) {
     GradMessage copy{.header = grad->header, .number = grad->number, .reports = grad->reports};
@@ -32,7 +33,7 @@ AutogradMessage clone(const AutogradMessage& message) {
       message);
 }
 
-// The number of a counted message, else 0.
+// Returns the number of a counted message, and 0 for the others.
 uint64_t number_of(const AutogradMessage& message) {
   if (const auto* grad = std::get_if<GradMessage>(&message)) return grad->number;
   if (const auto* activate = std::get_if<ActivateMessage>(&message)) return activate->number;
@@ -94,7 +95,7 @@ ContextId BackwardWorld::record(Program program, int creator) {
   return context;
 }
 
-// A call made under the context; nothing is recorded with it, but it carries what is known.
+// A call under the context that records nothing, but carries what the caller knows of passes.
 void BackwardWorld::call_from(int worker, const ContextId& context) {
   const int to = static_cast<int>(below(random_, workers_.size()));
   if (to == worker || !workers_[to].alive || !workers_[worker].alive) return;
@@ -105,7 +106,7 @@ void BackwardWorld::call_from(int worker, const ContextId& context) {
   absl::Status status = core(to).on_call(worker_id(worker), *metadata, actions);
   act(to, actions);
   if (!status.ok()) return;
-  // Whoever hears of a committed pass in a call reads its gradients in that call.
+  // A worker that hears of a committed pass in a call must let that call read the pass's gradients.
   for (const PassHistory& history : metadata->histories) {
     for (uint64_t k = 1; k <= history.decided; ++k) {
       const PassId pass{context, history.initiator, k};
@@ -206,7 +207,7 @@ void BackwardWorld::local(int worker, const PassId& pass, AutogradAction action)
   }
 }
 
-// I5: the initiator merges first, and that is the commit; others only what it committed.
+// I5: the initiator merges first, and its merge is the commit. Others merge only a committed pass.
 void BackwardWorld::on_decision(int worker, const PassId& pass) {
   if (worker_id(worker) == pass.initiator) {
     check_quiet(pass, "at the commit");
@@ -216,7 +217,7 @@ void BackwardWorld::on_decision(int worker, const PassId& pass) {
   }
 }
 
-// I4: nothing that could wake anyone is under way, and nobody works.
+// I4: no message that could wake a worker is in flight, and no worker works.
 void BackwardWorld::check_quiet(const PassId& pass, const char* when) {
   for (const Envelope& envelope : network_) {
     const uint64_t number = number_of(envelope.message);
@@ -318,7 +319,8 @@ void BackwardWorld::fire_deadline(int worker, const PassId& pass) {
 
 // ---- faults
 
-// Some of its messages still arrive, until a worker hears of the death.
+// About half of its messages in flight still arrive, but none after the receiver hears of the
+// death.
 void BackwardWorld::kill(int victim) {
   if (!workers_[victim].alive) return;
   workers_[victim].alive = false;
@@ -362,7 +364,7 @@ void BackwardWorld::strike() {
   kind -= options_.cancels;
   if (kind < options_.deadlines) {
     const PassId late = *pass;
-    for (int at = 0; at < options_.workers; ++at) {  // clocks differ: some pass it, some not yet
+    for (int at = 0; at < options_.workers; ++at) {  // for some it has passed, for others not
       if (chance(random_, 60) && workers_[at].timers.contains(late)) fire_deadline(at, late);
       if (chance(random_, 20) && workers_[at].timers.contains(late)) fire_deadline(at, late);
     }
@@ -378,7 +380,7 @@ void BackwardWorld::strike() {
 
 // ---- the schedule
 
-// One thing that can happen now; false if nothing can.
+// Lets one thing happen, chosen among all that can happen now. Returns false if nothing can.
 bool BackwardWorld::event() {
   if (strikes_.contains(events_)) strike();
   struct Choice {
@@ -452,7 +454,8 @@ void BackwardWorld::run_passes(
     }
   }
   run();
-  // I6, stronger than by the deadline: with deaths known, no timer is needed.
+  // I6, stricter than the protocol's deadline: when deaths are known, no pass needs a timer to
+  // stop.
   for (const PassId& pass : running_) violation("I6: never ended: " + pass.to_string());
   for (const Worker& worker : workers_) {
     if (!worker.alive) continue;
@@ -465,8 +468,8 @@ void BackwardWorld::run_passes(
   close_all();
 }
 
-// I7: at every live worker, what is readable is the sum of the committed passes, as one process
-// would have it; a worker that was cut off from a committed pass must say so.
+// I7: at every live worker, the readable gradients are the sums of the committed passes, as in one
+// process. A worker that was cut off from a committed pass must say so.
 void BackwardWorld::check_gradients(const ContextId& context) {
   const Context& about = contexts_.at(context);
   for (int worker = 0; worker < options_.workers; ++worker) {

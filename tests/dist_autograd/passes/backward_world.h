@@ -1,8 +1,11 @@
-// Several workers' ContextCores with fake local graphs under a seeded schedule: the driver, the
-// network, the clock and the faults, with the protocol's invariants checked after every event.
+// Runs several workers' ContextCores with fake local graphs under a seeded schedule.
 //
-// A run ends by releasing every context and finding no trace of it on any live worker. The first
-// broken promise is kept in `broken()`.
+// This class is the driver, the network, the clock and the faults. It checks the protocol's
+// invariants after every event, and keeps the first violation in `broken()`. A run releases every
+// context at last and checks that no live worker has a trace of it.
+//
+// Thread safety: none.
+// Protocol: docs/backward_protocol.md, invariants I1 to I7.
 #pragma once
 
 #include <deque>
@@ -25,7 +28,7 @@ class BackwardWorld {
     uint64_t seed = 1;
     bool in_order = false;    // deliver and work strictly first come, first served
     unsigned duplicates = 0;  // percent of messages that arrive twice
-    unsigned kills = 0;       // percent of runs in which a worker dies, and so on
+    unsigned kills = 0;       // percent of runs in which a worker dies; the next lines likewise
     unsigned node_failures = 0;
     unsigned cancels = 0;
     unsigned deadlines = 0;
@@ -38,11 +41,12 @@ class BackwardWorld {
 
   // Records the program under a new context of `creator`.
   ContextId record(Program program, int creator);
-  // Starts a pass from the program's roots; its end shows in `ended`.
+  // Starts a pass from the program's roots. Its result appears in `ended`.
   absl::StatusOr<PassId> start(const ContextId& context, ContextCore::StartOptions options);
-  // Runs until nothing can happen any more but timers.
+  // Runs until only timers are left.
   void run();
-  // Starts the passes one after the other in each context, while faults strike, then closes all.
+  // Starts the passes of each context one after the other, while faults strike. Then closes all
+  // contexts.
   void run_passes(const std::map<ContextId, std::vector<ContextCore::StartOptions>>& passes);
 
   void kill(int worker);
@@ -54,18 +58,19 @@ class BackwardWorld {
   const std::map<PassId, PassFailure>& ended() const { return ended_; }
   bool committed(const PassId& pass) const { return committed_.contains(pass); }
   std::map<int, uint64_t> readable(int worker, const ContextId& context) const;
-  // Messages of all passes so far, by kind.
+  // Counts of messages of all passes so far, by kind.
   const std::map<std::string, int>& sent() const { return sent_; }
   int events() const { return events_; }
 
-  // For tests that place events by hand: messages under way, in the order sent.
+  // For tests that place events by hand: the messages in flight, in the order in which they were
+  // sent.
   struct Envelope {
     int from = 0, to = 0;
     AutogradMessage message;
   };
   std::vector<Envelope>& network() { return network_; }
   void deliver(size_t index);
-  bool work(int worker);  // runs one action of some local graph there
+  bool work(int worker);  // runs one action of some local graph on this worker
   void fire_deadline(int worker, const PassId& pass);
   void act(int worker, AutogradActions& actions);
 
@@ -82,7 +87,7 @@ class BackwardWorld {
     std::map<PassId, LocalRun> runs;
     std::map<ContextId, std::map<int, uint64_t>> readable;
     std::set<PassId> timers;
-    std::deque<int> deaths;  // news of deaths not yet told here
+    std::deque<int> deaths;  // deaths of which this worker has not heard yet
   };
   struct Context {
     Program program;

@@ -24,7 +24,7 @@ int count(const AutogradActions& actions) {
   return n;
 }
 
-// To whom a message of this type goes, in order.
+// Returns the receivers of the messages of this type, in order.
 template <class Message>
 std::vector<WorkerId> receivers(const AutogradActions& actions) {
   std::vector<WorkerId> all;
@@ -82,7 +82,7 @@ TEST(ContextCore, OnlyTheCreatorReleases) {
 TEST(ContextCore, ALateCallForAReleasedContextIsNotExecuted) {
   ContextCore core(kSelf);
   AutogradActions out;
-  core.on_message(kC, ReleaseContextMessage{{kB, 5}, 3}, out);  // before any call of it came
+  core.on_message(kC, ReleaseContextMessage{{kB, 5}, 3}, out);  // no call of it has come yet
   for (uint64_t number : {1, 2, 3, 5}) {
     const absl::Status status = core.on_call(kC, metadata_of({kB, number}), out);
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << number;
@@ -241,7 +241,7 @@ TEST(ContextCore, AnAbortThatOvertakesTheFirstGradientKeepsTheWorkerOut) {
   EXPECT_EQ(count<EngageLocal>(out), 1) << "the next pass is welcome";
 }
 
-// Its initiator had aborted the pass before it knew that this worker would take part.
+// The initiator aborted the pass before it knew that this worker takes part.
 TEST(ContextCore, ALateMessageOfAnAbortedPassIsAnsweredWithTheAbort) {
   ContextCore core(kSelf);
   AutogradActions out;
@@ -328,7 +328,7 @@ TEST(ContextCore, ADeathInAPassFailsTheContextForGoodAndSaysWho) {
   const auto pass = world.start(context, {});
   world.work(0);
   world.deliver(0);
-  world.work(1);  // its GRAD to worker 2 is under way
+  world.work(1);  // its GRAD to worker 2 is in flight
   world.kill(2);
   world.run();
   const PassFailure& failure = world.ended().at(*pass);

@@ -38,13 +38,13 @@ struct Generator {
   Random& random;
   Program& program;
   int workers;
-  std::vector<std::vector<int>> usable;  // by worker: what later work may build on
+  std::vector<std::vector<int>> usable;  // by worker: values that later work may use
 
   std::vector<int> pick(const std::vector<int>& from, size_t most) {
     std::vector<int> picked;
     const size_t count = 1 + below(random, most);
     for (size_t i = 0; i < count; ++i) {
-      // Late values are likelier, so that graphs get deep.
+      // Late values are chosen more often, so that graphs get deep.
       const size_t reach = std::min<size_t>(from.size(), 5);
       const bool late = chance(random, 70);
       picked.push_back(late ? from[from.size() - 1 - below(random, reach)]
@@ -61,12 +61,12 @@ struct Generator {
     return program.op(worker, std::move(inputs));
   }
 
-  // Returns what the caller got back; empty if the call failed.
+  // Returns the values that the caller got back, or nothing if the call failed.
   std::vector<int> call(int from, int depth) {
     const int to = chance(random, 12) ? from : static_cast<int>(below(random, workers));
     const std::vector<int> arguments = pick(usable[from], 3);
     const unsigned fate = below(random, 100);
-    if (fate < 8) {  // failed before it arrived
+    if (fate < 8) {  // it failed before it arrived
       program.send(from, to, arguments, false);
       return {};
     }
@@ -78,14 +78,14 @@ struct Generator {
       made.push_back(op(to, local));
       local.push_back(made.back());
     }
-    if (chance(random, 25)) usable[to].push_back(made.back());  // kept there by the function
+    if (chance(random, 25)) usable[to].push_back(made.back());  // its function keeps it
     if (depth < 4 && chance(random, 40)) {
       const std::vector<int> kept = std::exchange(usable[to], local);
       const std::vector<int> inner = call(to, depth + 1);
       usable[to] = kept;
       made.insert(made.end(), inner.begin(), inner.end());
     }
-    if (fate < 14) return {};                                                     // threw
+    if (fate < 14) return {};                                                     // it threw
     std::vector<int> result = program.send(to, from, pick(made, 2), fate >= 18);  // reply lost
     if (fate >= 18 && fate < 32) return {};  // nobody uses the result
     return result;

@@ -1,5 +1,11 @@
 // A recorded forward over several workers with integer gradients, and one worker's part of its
-// backward: what LocalGraph is to LibTorch's graph, small enough to know the exact truth.
+// backward.
+//
+// It stands for LocalGraph and LibTorch's graph, and is so small that the exact gradients are
+// known.
+//
+// Thread safety: none.
+// Lifetime: the Program and `broken` outlive a FakeGraph.
 #pragma once
 
 #include <bitset>
@@ -24,8 +30,8 @@ struct IntGradients : GradientPayload {
   std::vector<uint64_t> values;  // one per present slot
 };
 
-// Values are made in order, so an input is always earlier. Arithmetic wraps: sums over paths are
-// exact whatever their size.
+// The values are made in order, so an input is always earlier than its user. Arithmetic wraps, so
+// that sums over paths are exact whatever their size.
 class Program {
  public:
   struct Input {
@@ -36,7 +42,7 @@ class Program {
   struct Value {
     int worker = 0;
     std::vector<Input> inputs{};
-    int transfer = -1;  // received: by which transfer, at which slot
+    int transfer = -1;  // of a received value: its transfer; `slot` is its slot there
     uint32_t slot = 0;
   };
   struct Transfer {
@@ -54,11 +60,11 @@ class Program {
   int op(int worker, std::vector<Input> inputs);
   std::vector<int> send(int from, int to, std::vector<int> sources, bool arrives = true);
 
-  // A random program over `workers` workers: nested calls, diamonds, self-calls, at least a fifth
-  // of the calls unused, failed or cancelled.
+  // Makes a random program over `workers` workers: nested calls, diamonds and self-calls. At least
+  // a fifth of its calls are unused, failed or cancelled.
   static Program random(Random& random, int workers);
 
-  // The gradient of every leaf that these roots define.
+  // The gradients of all leaves that these roots reach, by leaf.
   std::map<int, uint64_t> truth(const std::vector<Root>& from) const;
   std::map<int, uint64_t> truth() const { return truth(roots); }
 
@@ -71,12 +77,14 @@ class Program {
 
 WorkerId worker_id(int worker);
 
-// One pass on one worker. Checks I1, I2 and I3 while it runs: `broken` is the first violation.
+// Runs one pass on one worker. It checks I1, I2 and I3 while it runs; `broken` gets the first
+// violation.
 class FakeGraph {
  public:
   FakeGraph(const Program& program, int worker, const std::vector<SendId>& sources,
             std::string* broken);
-  // From these roots instead of the program's. The program may grow while the pass runs.
+  // The pass starts from these roots instead of the program's. The program may grow while the pass
+  // runs.
   FakeGraph(const Program& program, int worker, std::vector<Program::Root> roots,
             const std::vector<SendId>& sources, std::string* broken);
 
@@ -87,7 +95,7 @@ class FakeGraph {
   bool waiting() const;
   std::vector<PeerGradients> take_outputs();
 
-  // After so many more nodes one throws; the rest of the action is lost.
+  // Lets a node throw after so many more nodes. The rest of the action is lost.
   void fail_after(int nodes) { fail_after_ = nodes; }
   bool failed() const { return failed_; }
   bool ran_a_leaf() const { return !stage_.empty(); }
@@ -120,11 +128,11 @@ class FakeGraph {
 
   const Program& program_;
   const int worker_;
-  const std::vector<Program::Root> roots_;  // none on other workers than the initiator
+  const std::vector<Program::Root> roots_;  // empty on workers other than the initiator
   std::string* const broken_;
-  std::map<SendId, size_t> source_index_;  // 0 is the roots
+  std::map<SendId, size_t> source_index_;  // index 0 stands for the roots
   Mask resolved_sources_;
-  std::map<SendId, bool> resolved_;  // value: fed
+  std::map<SendId, bool> resolved_;  // true: it was fed; false: it was cancelled
   std::vector<Node> nodes_;
   std::map<int, Group> groups_;
   std::vector<int> ready_;

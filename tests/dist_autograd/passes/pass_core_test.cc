@@ -17,7 +17,7 @@ using Counts = std::map<std::string, int>;
 using Options = BackwardWorld::Options;
 using StartOptions = ContextCore::StartOptions;
 
-// A chain of nested calls through workers 0, 1, ... and back.
+// A call chain through workers 0, 1, ... and back.
 Program chain(int workers) {
   Program program;
   int value = program.leaf(0);
@@ -43,7 +43,7 @@ Counts messages_of(Program program, int workers, BackwardMode mode = BackwardMod
   world.check_gradients(context);
   EXPECT_EQ(world.broken(), "");
   Counts counts = world.sent();
-  counts.erase("PUBLISH");  // unawaited, one per engaged worker, in every case
+  counts.erase("PUBLISH");  // nobody waits for it; one per engaged worker, in every case
   return counts;
 }
 
@@ -67,7 +67,7 @@ TEST(PassCore, APassOnOneWorkerSendsNothing) {
 }
 
 TEST(PassCore, AParameterServerCallWhoseInputNeedsNoGradientTakesOneReport) {
-  Program program;  // the server's parameters get gradients, nothing flows back
+  Program program;  // the server's parameters get gradients, the caller's input none
   const int parameter = program.leaf(1);
   program.roots = {{program.op(0, {{program.send(1, 0, {parameter})[0], 1}}), 1}};
   EXPECT_EQ(messages_of(std::move(program), 2), (Counts{{"GRAD", 1}, {"REPORT", 1}}));
@@ -84,7 +84,8 @@ TEST(PassCore, ADiamondOverAThirdWorkerTakesOneGradPerEdge) {
   EXPECT_EQ(messages_of(std::move(program), 3), (Counts{{"GRAD", 4}}));
 }
 
-// An unused call on the path of a used one: x goes to worker 1 twice, one result is thrown away.
+// An unused call on the path of a used one: x goes to worker 1 twice, and one result is thrown
+// away.
 Program unused_call() {
   Program program;
   const int x = program.leaf(0);
@@ -97,8 +98,8 @@ Program unused_call() {
 }
 
 TEST(PassCore, AnUnusedCallCostsOneDiscoveryWaveAndASeal) {
-  // GRAD 0->1, 1->0; the leaf waits for the unused call. ACTIVATE likewise; SEAL to worker 1, which
-  // cancels the unused reply and reports.
+  // GRAD 0->1 and 1->0; the leaf waits for the unused call. ACTIVATE 0->1 and 1->0. SEAL to worker
+  // 1, which cancels the unused reply and reports.
   EXPECT_EQ(messages_of(unused_call(), 2),
             (Counts{{"GRAD", 2}, {"ACTIVATE", 2}, {"SEAL", 1}, {"REPORT", 1}}));
 }
@@ -130,14 +131,14 @@ TEST(PassCore, AFailedNodeIsNamedAndNothingIsReadable) {
     const auto pass = world.start(context, {.retain_graph = true});
     world.run();
     const PassFailure& failure = world.ended().at(*pass);
-    if (failure.status.ok()) continue;  // the node that was to fail was never reached
+    if (failure.status.ok()) continue;  // the pass never reached the node that was to fail
     EXPECT_EQ(failure.status.code(), absl::StatusCode::kUnknown);
     EXPECT_EQ(failure.node, "Boom");
     EXPECT_TRUE(failure.worker.valid());
     for (int worker = 0; worker < 3; ++worker) {
       EXPECT_TRUE(world.readable(worker, context).empty());
     }
-    // The context is usable: the next pass works.
+    // The context is still usable: the next pass works.
     const auto again = world.start(context, {.retain_graph = true});
     world.run();
     EXPECT_TRUE(world.committed(*again));
@@ -154,7 +155,7 @@ TEST(PassCore, ASecondBackwardNeedsRetainGraph) {
     world.run();
     EXPECT_TRUE(world.committed(*pass));
   }
-  world.check_gradients(context);  // twice the truth
+  world.check_gradients(context);  // two passes add up
   const auto third = world.start(context, {});
   world.run();
   EXPECT_EQ(world.ended().at(*third).status.code(), absl::StatusCode::kFailedPrecondition);
@@ -165,12 +166,12 @@ TEST(PassCore, TheDeadlineSaysWhomItWaitedFor) {
   BackwardWorld world({.workers = 2, .in_order = true});
   const ContextId context = world.record(chain(2), 0);
   const auto pass = world.start(context, {.budget = absl::Seconds(1)});
-  world.work(0);  // the GRAD is under way and stays there
+  world.work(0);  // the GRAD is in flight and stays there
   world.fire_deadline(0, *pass);
   const absl::Status status = world.ended().at(*pass).status;
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_NE(status.message().find("waiting for w0.1, w1.1"), std::string::npos) << status;
-  world.run();  // the abort finds worker 1, in whatever order it comes
+  world.run();  // the abort reaches worker 1, in whatever order it comes
   EXPECT_EQ(world.core(1).standing(*pass), ContextCore::PassStanding::kUnknown);
   EXPECT_EQ(world.broken(), "");
 }
@@ -182,7 +183,7 @@ TEST(PassCore, AWorkerWithoutADecisionDropsThePassAndSaysSo) {
   world.work(0);
   world.deliver(0);
   world.work(1);
-  world.fire_deadline(1, *pass);  // fails here, the initiator may still have committed
+  world.fire_deadline(1, *pass);  // its part fails; the initiator may still have committed
   EXPECT_EQ(world.core(1).standing(*pass), ContextCore::PassStanding::kRunning);
   world.fire_deadline(1, *pass);  // a second later
   EXPECT_EQ(world.core(1).standing(*pass), ContextCore::PassStanding::kDropped);
@@ -208,7 +209,8 @@ size_t count_of(const AutogradActions& actions) {
                        [](const auto& action) { return std::holds_alternative<Action>(action); });
 }
 
-// The walk reached nothing more, so nothing can release what the local graph still holds.
+// The walk reached nothing more, so nothing can release the gradient that the local graph still
+// holds.
 TEST(PassCore, NothingIsReadableIfAGradientIsHeldUpAfterTheSeal) {
   const PassId pass{kContext, kSelf, 1};
   PassCore core({.pass = pass, .self = kSelf, .sources = {}});
@@ -223,7 +225,8 @@ TEST(PassCore, NothingIsReadableIfAGradientIsHeldUpAfterTheSeal) {
   EXPECT_EQ(count_of<backward::StageMerge>(out), 0u);
 }
 
-// A second message, not a repetition of the first: sums over paths would count it twice.
+// A second message with another number, not a repetition of the first. Feeding both would count the
+// gradient twice.
 TEST(PassCore, GradientsForOneSendAreFedOnce) {
   const PassId pass{kContext, kPeer, 1};
   PassCore core({.pass = pass, .self = kSelf, .sources = {{kSend, kPeer}}});
@@ -261,7 +264,7 @@ TEST(PassCore, AFailureAfterTheCommitIsVoid) {
   world.deliver(0);
   world.work(1);
   world.deliver(0);
-  world.work(0);  // commits; PUBLISH is under way
+  world.work(0);  // commits; PUBLISH is in flight
   ASSERT_TRUE(world.committed(*pass));
   world.fire_deadline(1, *pass);
   world.run();
@@ -281,7 +284,7 @@ uint64_t first_seed() {
   const char* text = std::getenv("WEFT_TEST_SEED");
   return text != nullptr ? std::strtoull(text, nullptr, 10) : 1;
 }
-// With a seed from the environment only that one runs.
+// With a seed from the environment, only that seed runs.
 uint64_t runs() {
   if (std::getenv("WEFT_TEST_SEED") != nullptr) return 1;
   const char* text = std::getenv("WEFT_TEST_RUNS");

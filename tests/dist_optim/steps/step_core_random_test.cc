@@ -1,6 +1,8 @@
-// The optimizer's step under seeded random schedules. Of the owner lives that outlive a step all
-// have applied it exactly once, with one clip factor, or none has; and what the caller was told is
-// true. A failing seed is in the message; WEFT_STEP_SEED=n runs that one alone.
+// The optimizer's step under seeded random schedules.
+//
+// The owners' incarnations that outlive a step have all applied it exactly once with one clip
+// factor, or none has. And what the caller was told is true. A failing seed is in the message;
+// WEFT_STEP_SEED=n runs that seed only.
 #include <cstdlib>
 
 #include <gtest/gtest.h>
@@ -26,7 +28,7 @@ TEST(StepCoreRandom, OwnersThatOutliveAStepApplyItAllOnceOrNone) {
     second_deaths += world.second_deaths;
   }
   if (one != nullptr) return;
-  // The schedules reach what they are about.
+  // Checks that the schedules reach what they are meant to test.
   EXPECT_GT(told, 100'000u);
   EXPECT_GT(losses, 20'000u);
   EXPECT_GT(asked, 20'000u);

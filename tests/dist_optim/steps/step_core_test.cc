@@ -131,7 +131,7 @@ TEST_F(StepOwnerCoreTest, WithoutItsCallerItAsksTheOthersAndRefusesTheCommit) {
   EXPECT_EQ(core_.prepare(id(2)).status().code(), absl::StatusCode::kCancelled);
 }
 
-// The asker takes that answer for "not applied" and may give the step up.
+// The asking owner takes this answer for "not applied" and may give the step up.
 TEST_F(StepOwnerCoreTest, AnInquiryEndsAStepWhosePrepareHasNotArrived) {
   core_.meet(id(1).optimizer, {kB});
   EXPECT_EQ(core_.inquire(id(1), {}, out_).outcome, StepOutcome::kAborted);
@@ -171,7 +171,7 @@ TEST_F(StepOwnerCoreTest, AnOwnerThatDiedBeforeThePrepareIsNotAsked) {
   EXPECT_THAT(asks[0].dead, ElementsAre(kB));
 }
 
-// B has applied it, tells this owner, and dies before it tells C.
+// B has applied the step, tells this owner, and dies before it tells C.
 TEST_F(StepOwnerCoreTest, WhatADeadOwnerHadSaidDoesNotCountOnceAnotherOwnerKnowsItDead) {
   core_.meet(id(1).optimizer, {kB, kC});
   prepare(id(1));
@@ -266,7 +266,7 @@ TEST_F(StepOwnerCoreTest, GoingBackEndsWhatWasPreparedAndSetsEveryoneBack) {
     ASSERT_TRUE(core_.commit(id(n), kUpdate, out_).ok());
   }
   prepare(id(4));
-  prepare(id(1, 2));  // of nobody's line
+  prepare(id(1, 2));  // of an optimizer without a step sequence
   core_.restore({{"adam@t", 2}}, out_);
   EXPECT_EQ(all_of<step::Drop>(out_).size(), 2u);
   EXPECT_EQ(core_.prepare(id(5)).status().code(), absl::StatusCode::kDataLoss);
@@ -448,7 +448,7 @@ TEST_F(StepCallerCoreTest, ALostAnswerIsAskedForAndStillDecidesAfterTheWait) {
   EXPECT_EQ(core.finished(), 1);
 }
 
-// An owner that lives and does not say may have applied it.
+// An owner that lives and does not answer may have applied the step.
 TEST_F(StepCallerCoreTest, AQuestionWithoutAnAnswerIsDataLossNotNotApplied) {
   StepCallerCore core = make(1, 1);
   ASSERT_TRUE(core.begin(0, out_).ok());

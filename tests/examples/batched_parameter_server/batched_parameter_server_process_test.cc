@@ -1,5 +1,5 @@
-// Runs the batched parameter server as processes: all ways, a trainer that is killed, what is
-// missing.
+// Runs the batched parameter server as processes: all modes, a trainer that is killed, missing
+// input.
 #include <signal.h>
 #include <string>
 #include <vector>
@@ -60,7 +60,7 @@ TEST(BatchedParameterServer, AKilledTrainerIsMissedAndTheOthersGoOn) {
                       (void)kill(victim, SIGKILL);
                     }
                   });
-  EXPECT_EQ(outcome.code, 128 + SIGKILL);  // the launcher's report of the killed one
+  EXPECT_EQ(outcome.code, 128 + SIGKILL);  // the launcher's report of the killed rank
   EXPECT_THAT(outcome.output, HasSubstr("trainer2 is gone"));
   EXPECT_THAT(outcome.output,
               ContainsRegex("batched  test accuracy 0\\.[6-9].*steps of 2\\.[0-9]"));

@@ -1,4 +1,4 @@
-// The server of batched updates: what a step is, who gets what, and whose mistakes reach whom.
+// The server of batched updates: its steps, its answers, and which callers a mistake reaches.
 #include "weft/examples/batched_parameter_server/update_server.h"
 
 #include <limits>
@@ -21,14 +21,14 @@ using Tensors = UpdateServer::Tensors;
 
 constexpr double kRate = 0.5;
 
-// Trainers on two workers, the server on the third.
+// The trainers are on two workers, the server is on the third.
 class UpdateServerTest : public ::testing::Test {
  protected:
   RRef<UpdateServer> serve(ServerMode mode, size_t trainers) {
     const CallScopeGuard scope(world_.scope(0));
     return make_rref(std::make_unique<UpdateServer>(mode, trainers, kRate, /*seed=*/3));
   }
-  // The reference as a worker has it that was sent it.
+  // The reference as a worker has it to which it was sent.
   template <class F>
   auto on(size_t worker, const F& code) {
     const CallScopeGuard scope(world_.scope(worker));
@@ -75,7 +75,7 @@ TEST_F(UpdateServerTest, WithoutWaitingEachUpdateIsAStep) {
     expect_model(local.update_and_fetch_model(gradients(1), 1).wait(), kRate);
     expect_model(local.update_and_fetch_model(gradients(2), 2).wait(), kRate * 3);
     EXPECT_EQ(local.counts().steps, 2u);
-    expect_model(before, 0);  // what was given away is not written
+    expect_model(before, 0);  // tensors that were returned are not written
   }
 }
 

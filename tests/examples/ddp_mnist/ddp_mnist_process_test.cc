@@ -1,4 +1,4 @@
-// Runs the data-parallel job: weft_launch or torchrun, and its ranks as processes.
+// Runs the data-parallel job as processes, under weft_launch or torchrun.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -44,7 +44,7 @@ class DdpMnistJob : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  // The exit code; `on_line` sees each line as soon as it comes.
+  // Returns the exit code. `on_line` gets each line as soon as it comes.
   int run(const std::string& command, const std::function<void(const std::string&)>& on_line = {}) {
     weft::testing::Outcome outcome =
         weft::testing::run_command(absl::StrCat(command, " 2>&1"), on_line);
@@ -58,7 +58,7 @@ class DdpMnistJob : public ::testing::Test {
     return run(absl::StrCat(kJob, " --whole-batch ", ranks, " ", options));
   }
 
-  // "epoch 1 of 2: loss 1.2345, test accuracy 0.5432" of each epoch; without the time that it took.
+  // Returns "epoch 1 of 2: loss 1.2345, test accuracy 0.5432" of each epoch, without the time.
   std::vector<std::string> epochs() const {
     std::vector<std::string> lines;
     for (absl::string_view line : absl::StrSplit(output_, '\n')) {
@@ -79,7 +79,7 @@ class DdpMnistJob : public ::testing::Test {
     double among_all = -1;
     int64_t steps = 0;
   };
-  // What --compare has printed.
+  // Parses the output of --compare.
   Difference difference() const {
     Difference result;
     const size_t at = output_.find("greatest difference to ");
@@ -111,7 +111,7 @@ TEST_F(DdpMnistJob, LearnsInOneEpoch) {
   EXPECT_GT(accuracy(), 0.8);
 }
 
-// The shares of three ranks overlap by a picture, and the last batch of each is short.
+// The shards of three ranks overlap by a picture, and the last batch of each is short.
 TEST_F(DdpMnistJob, RanksHaveTheLossesOfOneProcessWithTheWholeBatch) {
   for (const int ranks : {2, 3}) {
     SCOPED_TRACE(ranks);
@@ -129,7 +129,7 @@ TEST_F(DdpMnistJob, RanksHaveTheLossesOfOneProcessWithTheWholeBatch) {
   }
 }
 
-// Steps too small to change anything: each loss is that of one picture.
+// The steps are too small to change anything, so each loss is that of one picture.
 TEST_F(DdpMnistJob, EachEpochHasAllPicturesInAnOrderOfItsOwn) {
   ASSERT_EQ(
       run_whole(1, absl::StrCat("--double --limit 64 --batch 1 --lr 1e-15 --epochs 2 --losses ",
@@ -155,7 +155,7 @@ TEST_F(DdpMnistJob, InFloatTheFirstLossesAreClose) {
   EXPECT_EQ(difference().steps, 32);
   EXPECT_GT(difference().among_first, 0);
   EXPECT_LT(difference().among_first, 1e-4);
-  // Half as many pictures in each step are another training.
+  // With half as many pictures per step, the losses must differ.
   ASSERT_EQ(run_whole(1, absl::StrCat(same, " --compare ", file("ranks"))), 0) << output_;
   EXPECT_GT(difference().among_first, 1e-2);
 }
@@ -171,7 +171,7 @@ TEST_F(DdpMnistJob, AResumedRunEndsAsOneThatWasNotInterrupted) {
   ASSERT_EQ(run_ranks(2, absl::StrCat(parts, " --epochs 3 --resume")), 0) << output_;
   EXPECT_THAT(epochs(), ElementsAre(whole[1], whole[2]));
   EXPECT_EQ(content(file("parts")), content(file("whole")));
-  // The whole batch takes the same state over.
+  // A process with the whole batch continues from the same state.
   ASSERT_EQ(run_ranks(2, absl::StrCat(parts, " --epochs 1")), 0) << output_;
   ASSERT_EQ(run_whole(2, absl::StrCat(parts, " --epochs 2 --resume --compare ", file("whole"))), 0)
       << output_;
@@ -184,7 +184,7 @@ TEST_F(DdpMnistJob, AResumedRunEndsAsOneThatWasNotInterrupted) {
 }
 
 TEST_F(DdpMnistJob, AKilledRankIsNamedByAllOthersWithinThreeSeconds) {
-  // Each process says who it is before it becomes the job.
+  // Each process prints its id before it becomes the job.
   const std::string job =
       absl::StrCat("sh -c 'echo pid of $RANK is $$; exec ", kJob, " --limit 600 --epochs 5000'");
   for (const int victim : {0, 1}) {
@@ -204,7 +204,7 @@ TEST_F(DdpMnistJob, AKilledRankIsNamedByAllOthersWithinThreeSeconds) {
                          });
     ASSERT_TRUE(killed) << output_;
     EXPECT_LT(std::chrono::steady_clock::now() - killed_at, std::chrono::seconds(3));
-    EXPECT_EQ(code, 128 + SIGKILL);  // the launcher's report of the killed one
+    EXPECT_EQ(code, 128 + SIGKILL);  // the launcher's report of the killed rank
     for (int rank = 0; rank < 3; ++rank) {
       if (rank == victim) continue;
       EXPECT_THAT(output_,

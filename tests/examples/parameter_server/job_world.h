@@ -1,4 +1,4 @@
-// The workers of a parameter-server job in one process: rank 0 is the server, named as in the job.
+// The workers of a parameter-server job in one process. Rank 0 is the server, named as in the job.
 #pragma once
 
 #include <cstddef>
@@ -24,15 +24,15 @@ class JobWorld {
     for (auto& objects : objects_) objects->clear();
   }
 
-  // The newest incarnation.
+  // Returns the newest incarnation of a rank.
   Worker& operator[](size_t rank) { return *newest_.at(rank); }
   void kill(size_t rank) {
     world_.kill(rank);
     newest_.at(rank) = nullptr;
   }
-  // A killed rank, started again as weft_launch does; waits for those who live.
+  // Restarts a killed rank as weft_launch does. Waits for the ranks that live.
   Worker& revive(size_t rank) {
-    if (rank == 0) objects_.back()->clear();  // its disk is the next incarnation's
+    if (rank == 0) objects_.back()->clear();  // the disk now belongs to the next incarnation
     WorkerOptions options = world_.options_of(rank, size_);
     options.place.restart_count = 1;
     name(rank, options);
@@ -59,7 +59,7 @@ class JobWorld {
 
   const examples::JobOptions job_;
   const size_t size_;
-  std::vector<std::unique_ptr<examples::ServerObjects>> objects_;  // of each life of the server
+  std::vector<std::unique_ptr<examples::ServerObjects>> objects_;  // one per server incarnation
   WorkerWorld world_;
   std::vector<std::unique_ptr<Worker>> later_;
   std::vector<Worker*> newest_;  // by rank; null: killed

@@ -54,7 +54,7 @@ TEST(ModelTest, EvaluationDropsNothing) {
   EXPECT_TRUE(classifier.forward(cut).equal(classifier.forward(cut)));
 }
 
-// What the wire does: the gradient of the cut tensor is carried over by hand.
+// The test carries the gradient of the cut tensor over by hand, as the wire does.
 TEST(ModelTest, GradientsThroughTheCutEqualThoseOfOneProcess) {
   const at::Tensor images = pictures(8);
   const at::Tensor labels = at::randint(kClasses, {8}, at::kLong);

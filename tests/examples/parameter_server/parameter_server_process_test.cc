@@ -1,4 +1,4 @@
-// Runs the whole parameter-server job: weft_launch, one server and its trainers as processes.
+// Runs the whole parameter-server job as processes: weft_launch, one server and its trainers.
 #include <chrono>
 #include <cstdlib>
 #include <fcntl.h>
@@ -89,13 +89,13 @@ class ParameterServerJob : public ::testing::Test {
     err_ = err[0];
   }
 
-  // Until standard output holds `text`, or to the end.
+  // Reads until standard output holds `text` or is closed.
   void read_until(const std::string& text) {
     while (!absl::StrContains(output_, text) && read_some()) {
     }
   }
 
-  // Reads to the end; the launcher's exit code.
+  // Reads to the end. Returns the exit code of the launcher.
   int finish() {
     while (read_some()) {
     }
@@ -125,13 +125,13 @@ class ParameterServerJob : public ::testing::Test {
     }
     return -1;
   }
-  // False if it does not run: kill(-1) would end every process of the machine.
+  // Returns false if the rank does not run: kill(-1) would kill every process of the machine.
   bool kill_rank(int rank) const {
     const pid_t process = process_of_rank(rank);
     return process > 0 && kill(process, SIGKILL) == 0;
   }
 
-  // A job whose processes are started again; each of `victims` is killed two epochs after the one
+  // Runs a job whose processes are restarted. Each of `victims` is killed two epochs after the one
   // before.
   void run_under_kills(int trainers, const std::vector<int>& victims,
                        std::vector<std::string> job) {
@@ -153,7 +153,8 @@ class ParameterServerJob : public ::testing::Test {
     uint64_t most_redone = 0;  // after one loss
     int returns = 0;
   };
-  // Follows a trainer's line of steps: one after the other, and never back behind a durable one.
+  // Follows the step sequence of a trainer: one step after the other, and never back before a
+  // durable one.
   Line follow_ledger(int trainer) const {
     Line line;
     uint64_t durable = 0;
@@ -166,7 +167,7 @@ class ParameterServerJob : public ::testing::Test {
         durable = std::max<uint64_t>(durable, std::stoull(fields.at(3)));
       } else {
         EXPECT_GE(step, durable) << text;
-        EXPECT_LE(step, line.last + 1) << text;  // an answer may be lost, but nothing else is there
+        EXPECT_LE(step, line.last + 1) << text;  // only one step more: its answer may be lost
         if (step < line.last) line.most_redone = std::max(line.most_redone, line.last - step);
         ++line.returns;
       }
@@ -233,7 +234,7 @@ TEST_F(ParameterServerJob, TwoTrainersLearnAndLeaveCurvesAndACheckpoint) {
   EXPECT_TRUE(saved->shards.contains("optimizer"));
 }
 
-// So much dropout that an evaluation in training mode would show.
+// The dropout is so large that an evaluation in training mode would be noticed.
 TEST_F(ParameterServerJob, LearnsFromATenthOfThePicturesAndIsTestedOnAllWithNothingDropped) {
   const absl::StatusOr<FashionMnist> real = load_fashion_mnist();
   ASSERT_TRUE(real.ok()) << real.status();
@@ -266,7 +267,7 @@ TEST_F(ParameterServerJob, ResumesAfterTheLastFinishedEpoch) {
   EXPECT_THAT(output_, Not(HasSubstr("epoch 1 of 2")));
   EXPECT_THAT(output_, HasSubstr("epoch 2 of 2"));
   EXPECT_THAT(last_line(), HasSubstr("after 2 epochs"));
-  // Behind the end nothing is trained: the same weights give the same accuracy.
+  // After the last epoch nothing is trained. The same weights give the same accuracy.
   const double before = accuracy();
   ASSERT_EQ(run(1, {"--limit", "1000", "--epochs", "2", "--checkpoint", folder, "--resume"}), 0)
       << errors_;
@@ -281,7 +282,7 @@ TEST_F(ParameterServerJob, AKilledTrainerIsNamedAndTheOthersFinish) {
     start(2, {"--limit", "600", "--epochs", "12"});
     read_until("epoch 2 of");
     ASSERT_TRUE(kill_rank(victim)) << output_ << errors_;
-    EXPECT_EQ(finish(), 128 + SIGKILL);  // the launcher's own report of the killed one
+    EXPECT_EQ(finish(), 128 + SIGKILL);  // the launcher's report of the killed rank
     EXPECT_THAT(errors_, HasSubstr(absl::StrCat("trainer", victim, " has died")));
     EXPECT_THAT(last_line(), MatchesRegex(kLastLine)) << errors_;
   }
@@ -308,18 +309,18 @@ TEST_F(ParameterServerJob, KilledProcessesComeBackAndNoStepCountsTwiceOrIsLost) 
   run_under_kills(2, {0, 1, 2}, {"--checkpoint-every", "10"});
   const Line one = follow_ledger(1), two = follow_ledger(2);
   EXPECT_EQ(adam_steps(), static_cast<double>(one.last + two.last));
-  EXPECT_GE(one.returns, 2);  // the server's and its own
+  EXPECT_GE(one.returns, 2);  // one for the server, one for its own restart
   EXPECT_GE(two.returns, 2);
   EXPECT_LT(std::max(one.most_redone, two.most_redone), 2 * 10u);
   EXPECT_GT(accuracy(), 0.6);
 }
 
-// While it is dead, the server has nobody to serve.
+// While the only trainer is dead, the server has no client.
 TEST_F(ParameterServerJob, AnOnlyTrainerComesBackToItsServer) {
   run_under_kills(1, {1, 1}, {"--checkpoint-every", "10"});
   const Line line = follow_ledger(1);
   EXPECT_EQ(adam_steps(), static_cast<double>(line.last));
-  EXPECT_EQ(line.last, 6u * 32);  // no batch came twice, and none was passed over
+  EXPECT_EQ(line.last, 6u * 32);  // no batch came twice, and none was skipped
   EXPECT_EQ(line.most_redone, 0u);
 }
 

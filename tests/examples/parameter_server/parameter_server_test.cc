@@ -49,8 +49,8 @@ TEST(ParameterServerTest, OneTrainerEqualsTheSameModelTrainedLocally) {
   constexpr int kSteps = 50;
   const JobOptions options = without_dropout();
   const std::vector<Batch> batches = random_batches(kSteps);
-  // As in a worker. Other sums of the same numbers round otherwise, and Adam, which divides by the
-  // gradient's size, makes whole steps of what little that is.
+  // As in a worker. Other orders of summation round differently. Adam divides by the size of the
+  // gradient, so it turns small differences into whole steps.
   at::set_num_threads(1);
 
   FeatureLayers features(options.seed);
@@ -97,7 +97,7 @@ TEST(ParameterServerTest, AStateLoadedIsTheStateSaved) {
     std::vector<double> losses;
     for (int step = 3; step < 6; ++step) losses.push_back(trainer.step(batches[step], 0.1));
     trainer.load_state(saved);
-    // The optimizer's memory came along: the same losses again.
+    // The optimizer's state was restored too, so the losses are the same again.
     for (int step = 3; step < 6; ++step) {
       EXPECT_NEAR(trainer.step(batches[step], 0.1), losses[step - 3], 1e-6);
     }
@@ -121,7 +121,7 @@ TEST(ParameterServerTest, AfterTheServersReturnATrainerRedoesWhatWasLostAndNoMor
   };
   train(1, 12);
   const Trainer::State truth = trainer.state();
-  // As a server does that was started again.
+  // Does what a restarted server does.
   const auto set_back = [&](uint64_t number) {
     const WorkerScope server(world[0]);
     ParameterSet& set = find_classifier(kServerName).parameters().local_value();
@@ -153,8 +153,8 @@ TEST(ParameterServerTest, AllTrainersStartWithTheSameLayers) {
   world.shutdown();
 }
 
-// The labels are the network's own answers with nothing dropped: every answer is right unless
-// something is dropped, as nine tenths of the hidden layer are in training.
+// The labels are the network's own answers without dropout. So every answer is right, unless
+// something is dropped. In training nine tenths of the hidden layer are.
 TEST(ParameterServerTest, NothingIsDroppedInAnEvaluationAndAgainAfterIt) {
   constexpr int64_t kPictures = 600;  // more than one batch of the evaluation
   JobOptions options = without_dropout();
@@ -222,7 +222,7 @@ TEST(TrainerGroupTest, TheAverageIsEveryonesAndADeadTrainerIsNamed) {
   EXPECT_EQ(groups[2]->place(), 1u);
 }
 
-// One trainer has its result and went on when the server died, the other one had none.
+// When the server died, one trainer had its result and went on, and the other one had none.
 TEST(TrainerGroupTest, ARoundThatATrainerHasPassedIsTheSameOnTheRestartedServer) {
   JobWorld world(2, without_dropout());
   const std::vector<std::string> names = trainer_names(3);

@@ -1,4 +1,4 @@
-// A server or a trainer of the job dies at a known step and is started again.
+// A server or a trainer of the job dies at a known step and is restarted.
 #include <algorithm>
 #include <exception>
 #include <filesystem>
@@ -35,8 +35,8 @@ constexpr int64_t kBatch = 2;
 constexpr int64_t kLength = 30;  // steps of an epoch
 constexpr int64_t kEpochs = 2;
 
-// Trainer 1 is the one that trains. Trainer 2, if there is one, is the test: it comes to the rounds
-// of averages with layers of its own, and so decides how far trainer 1 may go.
+// Trainer 1 trains. If there is a trainer 2, it is the test. It joins the rounds of averages with
+// layers of its own, and so decides how far trainer 1 may go.
 class RestartedJobTest : public ::testing::Test {
  protected:
   void set_up(uint32_t trainers, const std::string& name) {
@@ -70,7 +70,7 @@ class RestartedJobTest : public ::testing::Test {
       }
     });
   }
-  // Trainer 1 as the job has it, for so many steps; then its process is no more.
+  // Trainer 1 as in the job, for `steps` steps. Then its process is gone.
   void live_and_die(int64_t steps) {
     const WorkerScope scope((*world_)[1]);
     Trainer trainer((*world_)[1], options_, trainers_);
@@ -116,7 +116,7 @@ class RestartedJobTest : public ::testing::Test {
   }
   static bool at_the_end(const Position& at) { return at.next == Next::kDone; }
 
-  // ---- what trainer 1 has left
+  // ---- what trainer 1 has left behind
   std::vector<std::string> ledger() const {
     std::ifstream file(options_.ledger + "/trainer1.csv");
     std::vector<std::string> events;
@@ -172,12 +172,12 @@ TEST_F(RestartedJobTest, AfterTheServersDeathTheJobEndsAsIfItHadNotDied) {
   EXPECT_EQ(again.info.step, kEpochs * kLength);
   for (const auto& [shard, content] : truth.shards) {
     for (const auto& [name, value] : content.tensors) {
-      if (name == "steps") continue;  // of one incarnation of the optimizer
+      if (name == "steps") continue;  // counts of one incarnation of the optimizer
       EXPECT_TRUE(at::equal(value, again.shards.at(shard).tensors.at(name)))
           << shard << " " << name;
     }
   }
-  // At most one interval came again.
+  // At most one interval was repeated.
   const std::vector<std::string> events = ledger();
   ASSERT_GT(events.size(), 20u);
   absl::string_view number = events[20];
@@ -198,7 +198,7 @@ TEST_F(RestartedJobTest, ARestartedTrainerGoesOnBehindItsLastStep) {
   world_->kill(1);
   world_->revive(1);
   std::thread job = start_job(true);
-  wait_for_event("applied 26");  // it has come to the group: from now on it is waited for
+  wait_for_event("applied 26");  // it is in the group: from now on rounds wait for it
   come_to_rounds_until(at_the_end);
   job.join();
   std::vector<std::string> expected;

@@ -32,7 +32,7 @@ using ::testing::StartsWith;
 
 constexpr uint32_t kTrainers = 3;
 constexpr int64_t kBatch = 2;
-constexpr int64_t kAverageEvery = 20;  // steps, as the job promises
+constexpr int64_t kAverageEvery = 20;  // the number of steps that the job promises
 using Next = Position::Next;
 
 std::vector<at::Tensor> some_layers(uint64_t seed, double scale) {
@@ -43,9 +43,10 @@ std::vector<at::Tensor> some_layers(uint64_t seed, double scale) {
   return values;
 }
 
-// Trainers 1 and 2 run the job as it is. Trainer 3 is the test: it comes to the rounds of averages
-// that the job promises, in their order, and has a third of a say in each. A round too few or too
-// many is an error for somebody, because own layers meet other shapes than their own.
+// Trainers 1 and 2 run the job as it is. Trainer 3 is the test. It joins the rounds of averages
+// that the job promises, in their order, and contributes a third of each average. If there is a
+// round too few or too many, a trainer gets an error, because own layers meet tensors of other
+// shapes.
 class TrainingJobTest : public ::testing::Test {
  protected:
   TrainingJobTest() {
@@ -61,7 +62,7 @@ class TrainingJobTest : public ::testing::Test {
   }
   ~TrainingJobTest() override { fs::remove_all(folder_); }
 
-  // One epoch of so many steps of each trainer. Trainer 3 gives `last` to the round before the
+  // Runs one epoch of `steps` steps of each trainer. Trainer 3 gives `last` to the round before the
   // evaluation.
   void run_epoch(int64_t steps, const std::vector<at::Tensor>& last) {
     testing::write_data_part(folder_, "train", bands(steps * kBatch * kTrainers));
@@ -80,7 +81,7 @@ class TrainingJobTest : public ::testing::Test {
     world.shutdown();
   }
 
-  // Nobody waits for a trainer that has failed.
+  // The other trainers do not wait for a trainer that has failed.
   static void take_part(const Worker& worker, const std::function<void()>& part) {
     try {
       part();
@@ -95,7 +96,7 @@ class TrainingJobTest : public ::testing::Test {
     TrainerGroup group(trainer_names(1 + kTrainers), worker.name(), nullptr);
     group.connect(find_averager(worker.to(kServerName)), 0);
     Position at;
-    // All must stand where this trainer says; else their mean does not.
+    // All trainers must stand at this position, or their mean would differ from it.
     const auto round = [&](const std::vector<at::Tensor>& values) {
       const TrainerGroup::Round ended = group.average(at, 0, values);
       EXPECT_EQ(ended.position, at) << "round " << at.round + 1;
@@ -103,13 +104,13 @@ class TrainingJobTest : public ::testing::Test {
       return ended.average;
     };
     const std::vector<at::Tensor> first = some_layers(options_.seed, 1);
-    round(first);  // all have looked at the folder of checkpoints
+    round(first);  // all have looked at the checkpoint folder
     for (int64_t step = 1; step <= steps; ++step) {
       at = at.after_step(steps);
       if (step % kAverageEvery == 0) round(first);
     }
     average_ = round(last);
-    round(last);  // the leader has evaluated and saved
+    round(last);  // the leading trainer has evaluated and saved
     EXPECT_EQ(at.next, Next::kDone);
     group.leave();
   }
@@ -132,7 +133,8 @@ TEST_F(TrainingJobTest, OwnLayersAreAveragedEveryTwentyStepsAndBeforeTheEvaluati
   }
 }
 
-// Trainer 3's last word is so loud that the average is nothing like the leader's own layers.
+// Trainer 3's last values are so large that the average differs from the leading trainer's own
+// layers.
 TEST_F(TrainingJobTest, EvaluationAndCheckpointUseTheAverage) {
   at::set_num_threads(1);  // as in the job
   run_epoch(25, some_layers(options_.seed + 1, 10));

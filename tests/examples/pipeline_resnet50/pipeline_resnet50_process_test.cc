@@ -47,7 +47,8 @@ TEST(PipelineResNet50, FourShardsAtGivenCuts) {
   EXPECT_THAT(outcome.output, ContainsRegex("\n +2 +3,7,12 "));
 }
 
-// Ten classes: who has learned nothing is right in one of ten, and has a loss above 2.3.
+// Ten classes: a model that has learned nothing is right in one of ten cases, with a loss above
+// 2.3.
 TEST(PipelineResNet50, LearnsClothes) {
   const Outcome outcome =
       run_ranks(3, "--input fashion-mnist --batch 32 --steps 30 --cuts 8 --tested 300");

@@ -1,5 +1,5 @@
-// The pipeline: where it is cut, that its gradients and weights are the unsplit model's, what it
-// says of wrong input, and what it writes down about time.
+// The pipeline: where it is cut, that its gradients and weights equal those of the unsplit model,
+// its errors for wrong input, and its time line.
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -104,7 +104,7 @@ TEST(ResNet50, HasTheOriginalsSizesAndItsPartsAreTheWhole) {
   ResNet50Part whole(0, kResNet50Layers, 1000, kSeed);
   int64_t count = 0;
   for (const at::Tensor& parameter : whole.parameters()) count += parameter.numel();
-  EXPECT_EQ(count, 25'557'032);  // torchvision's
+  EXPECT_EQ(count, 25'557'032);  // the number of torchvision
   const torch::NoGradGuard no_grad;
   const at::Tensor x = torch::randn({2, 3, 64, 64});
   ResNet50Part begin(0, 7, 1000, kSeed), middle(7, 8, 1000, kSeed), end(8, 18, 1000, kSeed);
@@ -123,7 +123,7 @@ class Pipeline : public ::testing::Test {
  protected:
   explicit Pipeline(size_t shards = 2)
       : world_(shards + 1, [](size_t, WorkerOptions& options) { options.threads = 1; }) {
-    at::set_num_threads(1);  // also on the thread of the test: sums as the shards make them
+    at::set_num_threads(1);  // also on the test's thread, so that sums equal the shards'
     for (size_t i = 1; i <= shards; ++i) workers_.push_back(WorkerWorld::name(i));
   }
   ~Pipeline() override { world_.shutdown_all(); }
@@ -132,7 +132,7 @@ class Pipeline : public ::testing::Test {
     torch::manual_seed(1);
     return {torch::randn({count, 3, size, size}), torch::randint(kClasses, {count})};
   }
-  // What the unsplit model has after its backward pass, by the names of its parts' parameters.
+  // Gradients of the unsplit model after its backward pass, by the names of its parts' parameters.
   static TensorMap gradients_of(const LocalResNet50& model) {
     TensorMap gradients;
     for (const auto& part : model.parts()) {
@@ -157,9 +157,9 @@ class Pipeline : public ::testing::Test {
       EXPECT_LE(distance, tolerance * (1e-3 + expected.norm().item<double>())) << name;
     }
   }
-  // Shards and whole with the same gradients, weights and statistics after a step.
+  // After a step, shards and unsplit model must have the same gradients, weights and statistics.
   void expect_same_as_unsplit(const Cuts& cuts, int64_t micro_batches) {
-    const Pictures batch = pictures(16, 64);  // of smaller ones, normalising is all noise
+    const Pictures batch = pictures(16, 64);  // with smaller ones normalising gives only noise
     LocalResNet50 unsplit(kWhole, kClasses, kSeed);
     const double loss_there = unsplit.backward(batch, micro_batches, squared_error);
     const RemoteResNet50 model(workers_, cuts, kClasses, kSeed);
@@ -187,7 +187,8 @@ class Pipeline : public ::testing::Test {
 
   WorkerWorld world_;
   std::vector<std::string> workers_;
-  // Declared last: its worker is this thread's before any other member ends.
+  // Declared last, so that the worker is current on this thread until all other members are
+  // destroyed.
   WorkerScope scope_{world_[0]};
 };
 
@@ -252,8 +253,8 @@ TEST_F(Pipeline, PicturesThatDoNotFitAreAnErrorAndTheNextBatchRuns) {
   EXPECT_GT(threads.backward(pictures(4), 2, squared_error), 0);
 }
 
-// One shard's worker dies while the forward pass is on its way, in front of the backward pass, as
-// this begins, and in front of the optimizer's step.
+// The worker of one shard dies during the forward pass, before the backward pass, when this begins,
+// and before the optimizer's step.
 TEST(PipelineFailure, AShardThatDiesInAStepIsNamedAndTheOthersAreOfUse) {
   constexpr size_t kMoments = 4;
   WorkerWorld world(kMoments + 3, [](size_t, WorkerOptions& options) { options.threads = 1; });
@@ -305,7 +306,7 @@ Promise<at::Tensor>* late_input = nullptr;
 Future<at::Tensor> late() { return late_input->future(); }
 WEFT_REGISTER_FUNCTION(late);
 
-// However inputs come, and also behind one that is wrong.
+// In any order of inputs, and also after a wrong one.
 TEST_F(Pipeline, AShardRunsOneMicroBatchAfterTheOther) {
   Promise<at::Tensor> input(nullptr);
   late_input = &input;
@@ -348,7 +349,7 @@ TEST_F(Pipeline, TheTimeLineHasEveryMicroBatchOnceInEachDirection) {
                                                       std::pair(2, false), std::pair(0, true),
                                                       std::pair(1, true), std::pair(2, true)));
   }
-  // A stage begins when the one before it has ended, and the other way round.
+  // A stage begins when the one before it is done, and in the backward pass the other way round.
   const auto span_of = [&](size_t shard, int64_t micro_batch, bool backward) {
     return *std::find_if(spans[shard].begin(), spans[shard].end(), [&](const Span& span) {
       return span.micro_batch == micro_batch && span.backward == backward;

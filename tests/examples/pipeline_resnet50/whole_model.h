@@ -1,5 +1,5 @@
-// What a checkpoint of the parameter-server job is worth, found without the job: both halves of the
-// network in one process, nothing dropped.
+// Evaluates a checkpoint of the parameter-server job without the job: both halves of the network in
+// one process, without dropout.
 //
 // Thread safety: free functions. Errors: std::out_of_range, a shard or parameter that is missing.
 #pragma once
@@ -20,7 +20,7 @@ inline void load_layers(torch::nn::Module& layers, const TensorMap& values) {
   for (const auto& item : layers.named_parameters()) item.value().copy_(values.at(item.key()));
 }
 
-// The share of right answers.
+// Returns the fraction of right answers.
 inline double accuracy_of(const Checkpoint& checkpoint, const examples::LabelledImages& pictures) {
   constexpr int64_t kBatch = 500;
   const c10::AutoGradMode no_grad(false);

@@ -1,5 +1,5 @@
-// Runs the agent and its observers as processes: weft_launch, torchrun, and observers that are
-// killed or come late.
+// Runs the agent and its observers as processes, under weft_launch and torchrun. Some observers are
+// killed or start late.
 #include <cstdio>
 #include <signal.h>
 #include <string>
@@ -35,7 +35,7 @@ Outcome run_ranks(int ranks, const std::string& options) {
   return launch_example(kJob, ranks, options);
 }
 
-// The agent's lines about updates.
+// Returns the agent's lines about updates.
 std::vector<std::string> curve(const std::string& output) {
   std::vector<std::string> curve;
   for (const absl::string_view line : absl::StrSplit(output, '\n')) {
@@ -97,12 +97,12 @@ TEST(RlAgentObservers, AKilledObserverIsMissedAndALateOneTakesPart) {
                      "r");
       });
   ASSERT_TRUE(killed) << outcome.output;
-  EXPECT_EQ(outcome.code, 128 + SIGKILL);  // the launcher's report of the killed one
+  EXPECT_EQ(outcome.code, 128 + SIGKILL);  // the launcher's report of the killed rank
   EXPECT_THAT(outcome.output, HasSubstr("observer002 is missed"));
   EXPECT_THAT(outcome.output, HasSubstr("observer007 takes part"));
   EXPECT_THAT(outcome.output, HasSubstr("update 30, "));
   EXPECT_THAT(outcome.output, ContainsRegex("stopped after .*: 3 observers"));
-  // It ends by itself when the agent has left.
+  // It exits by itself when the agent has left.
   ASSERT_NE(late, nullptr);
   EXPECT_EQ(pclose(late), 0);
 }

@@ -1,5 +1,5 @@
-// The agent: what it records, whom it tells of mistakes, that it learns, and the same in any order
-// of calls.
+// The agent: what it records, which observer it tells of a mistake, and that it learns. The order
+// of calls must make no difference.
 #include <algorithm>
 #include <random>
 
@@ -38,7 +38,7 @@ TEST(EpisodeProgress, IsSolvedByTheAverageOfAHundredAndRemembersWhen) {
 
 class RlAgent : public ::testing::Test {
  protected:
-  // Who calls: observers are told apart by their worker.
+  // The calling observer. The agent tells observers apart by their worker.
   CallContext& caller(uint32_t observer = 1) {
     auto& context = callers_[observer];
     if (context == nullptr) {
@@ -57,7 +57,7 @@ class RlAgent : public ::testing::Test {
   std::map<uint32_t, std::shared_ptr<CallContext>> callers_;
 };
 
-// Environments here, without any observer.
+// Environments in the test, without an observer.
 class Played {
  public:
   Played(int64_t first_place, int64_t environments, uint64_t seed) {
@@ -104,7 +104,7 @@ TEST_F(RlAgent, LearnsToKeepThePoleUp) {
   EXPECT_GT(agent.progress().now().average, 2 * before);
 }
 
-// Three observers in lockstep, whose calls come in another order each time.
+// Three observers in lockstep. Their calls come in a different order each time.
 TEST_F(RlAgent, TheCurveDoesNotDependOnTheOrderOfCalls) {
   std::vector<std::string> curves[2];
   at::Tensor policies[2];
@@ -201,7 +201,7 @@ TEST_F(RlAgent, ActionsWithoutRewardsAndRewardsWithoutActionsAreLeftOut) {
   report(true);
   for (int step = 0; step < 4; ++step) {
     (void)agent.select_action(caller(), place, torch::zeros({1, 4}));
-    (void)agent.select_action(caller(), place, torch::zeros({1, 4}));  // the answer was lost, say
+    (void)agent.select_action(caller(), place, torch::zeros({1, 4}));  // as if the answer was lost
     report(step == 3);
     report(step == 3);
   }
@@ -228,7 +228,7 @@ TEST_F(RlAgent, ForgetsHalfEpisodesOfWhoIsGone) {
   (void)step(false);
 }
 
-// One wrong call among others that are joined, also where a batch waits for its last call.
+// One wrong call is batched with others, also when a batch waits for its last call.
 TEST_F(RlAgent, AWrongShapeConcernsNobodyElse) {
   for (const size_t lockstep : {size_t{0}, size_t{2}}) {
     TestWorld world(TransportKind::kInproc, 1);

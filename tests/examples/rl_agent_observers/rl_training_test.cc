@@ -1,5 +1,5 @@
-// The agent's main thread: an observer that goes while it does nothing, and runs that are on their
-// way when enough has been learned.
+// The agent's main thread: an observer that goes while it is idle, and runs that are under way when
+// enough has been learned.
 #include <atomic>
 #include <thread>
 

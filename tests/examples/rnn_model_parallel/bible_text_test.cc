@@ -1,5 +1,4 @@
-// The King James text as tokens: what is a word, what is held out, what is unknown, what is
-// missing.
+// The King James text as tokens: words, held-out verses, unknown words, missing files.
 #include "weft/examples/rnn_model_parallel/bible_text.h"
 
 #include <cstdlib>
@@ -27,7 +26,7 @@ TEST(BibleText, TokensAreLowerCaseWordsAndMarks) {
   EXPECT_THAT(tokens_of("7 \xc3\xa9"), ElementsAre("7", "\xc3", "\xa9"));
 }
 
-// The whole text, as the numbers in the README were taken from it.
+// The whole text, from which the numbers in the README were taken.
 TEST(BibleText, DebiansTextHasItsVersesAndKinds) {
   const auto text = load_bible_text();
   ASSERT_TRUE(text.ok()) << text.status();
@@ -67,7 +66,7 @@ TEST_F(BibleFile, EveryTwentiethVerseIsHeldOutAndRareWordsAreUnknown) {
   EXPECT_EQ(text->train.size(), 1 + 38 * 3 + 2u);
   EXPECT_EQ(text->train[text->train.size() - 2], BibleText::kUnknown);
   EXPECT_EQ(load_bible_text(write(content), 20)->verses, 20);
-  // Without places no word is taken for one.
+  // Without verse references, no word is mistaken for one.
   std::string bare;
   for (int i = 0; i < 20; ++i) bare += "now: then\n";
   EXPECT_THAT(load_bible_text(write(bare))->held_out, ElementsAre(0, 3, 2, 4, 0));

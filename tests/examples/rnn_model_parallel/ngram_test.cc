@@ -1,4 +1,4 @@
-// Perplexities of counts: against sums by hand, and that probabilities sum to one.
+// Perplexities of counts, compared with hand-made sums. The probabilities must sum to one.
 #include "weft/examples/rnn_model_parallel/ngram.h"
 
 #include <cmath>
@@ -17,14 +17,14 @@ TEST(Ngram, UnigramsByHand) {
   // After the first token: 1 three times, 2 once.
   const std::vector<int64_t> train{0, 1, 1, 2, 1};
   EXPECT_NEAR(unigram_perplexity(train, {0, 1, 2}), std::sqrt(1 / (0.75 * 0.25)), 1e-12);
-  EXPECT_NEAR(unigram_perplexity(train, {0, 7}), 4, 1e-12);  // as if once
+  EXPECT_NEAR(unigram_perplexity(train, {0, 7}), 4, 1e-12);  // counts as if it occurred once
 }
 
 TEST(Ngram, KneserNeyByHand) {
   // Bigrams: 01 twice, 12, 20, 10, 02 once each: n1 = 4, n2 = 1, discount 4 / 6.
   const std::vector<int64_t> train{0, 1, 2, 0, 1, 0, 2};
   const double discount = 4.0 / 6;
-  // 1 follows 0 two times of three; 0 has two followers; of five types one ends in 1.
+  // 1 follows 0 two times of three. 0 has two followers. One of five types ends in 1.
   const double p01 = (2 - discount + discount * 2 * (1.0 / 5)) / 3;
   EXPECT_NEAR(kneser_ney_perplexity(train, {0, 1}, 3), 1 / p01, 1e-12);
   // 11 was never seen: only the continuation is left.

@@ -28,8 +28,8 @@ Outcome run_ranks(int ranks, const std::string& options) {
   return launch_example(kJob, ranks, options);
 }
 
-// The first 1,000 verses have 28,000 tokens, of which three epochs learn more than how often each
-// kind is.
+// The first 1,000 verses have 28,000 tokens. Three epochs must learn more than the frequency of
+// each token.
 TEST(RnnModelParallel, LearnsMoreThanCounts) {
   const Outcome outcome =
       run_ranks(2, "--verses 1000 --epochs 3 --batch-size 8 --log-interval 150");
@@ -38,7 +38,7 @@ TEST(RnnModelParallel, LearnsMoreThanCounts) {
   EXPECT_THAT(outcome.output, ContainsRegex("perplexity of n-grams: unigram 1[0-9][0-9]\\.[0-9], "
                                             "Kneser-Ney bigram [0-9][0-9]\\.[0-9]"));
   EXPECT_THAT(outcome.output, ContainsRegex("epoch 0\\.[0-9]+  loss [0-9.]+  perplexity [0-9.]+"));
-  // Two digits, where unigrams have three.
+  // Two digits before the point. Unigrams have three.
   EXPECT_THAT(outcome.output, ContainsRegex("\nperplexity [3-6][0-9]\\.[0-9] after 3 epochs, "));
 }
 

@@ -1,4 +1,4 @@
-// The language model in two halves: gradients and loss equal one process's.
+// The language model in two halves: gradients and loss equal those of one process.
 #include "weft/examples/rnn_model_parallel/rnn_model.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ class Rnn : public ::testing::Test {
   WorkerScope scope_{world_[0]};
 };
 
-// What the model is in one process.
+// The same model in one process.
 struct Whole : torch::nn::Module {
   Whole(TensorMap table, TensorMap scores)
       : table(register_module("table",

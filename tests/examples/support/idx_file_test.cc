@@ -85,7 +85,7 @@ TEST_F(IdxFileTest, RefusesSizesThatDoNotFit) {
 
 TEST_F(IdxFileTest, APromisedGigabyteTakesNoMemoryBeforeItComes) {
   std::string promise = kTwoByTwo;
-  promise[4] = '\x40';  // 2^30 values: as many as are allowed
+  promise[4] = '\x40';  // 2^30 values: the most that are allowed
   promise[7] = 0;
   promise[11] = promise[15] = 1;
   write(promise);
@@ -101,7 +101,7 @@ TEST_F(IdxFileTest, NeverTakesOtherValuesFromADamagedFile) {
   std::ifstream in(path_, std::ios::binary);
   const std::string whole{std::istreambuf_iterator<char>(in), {}};
   size_t refused = 0;
-  for (size_t at = 10; at < whole.size(); ++at) {  // behind gzip's header of unused flags and times
+  for (size_t at = 10; at < whole.size(); ++at) {  // after gzip's unused flags and times
     std::string damaged = whole;
     damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
     std::ofstream(path_, std::ios::binary) << damaged;

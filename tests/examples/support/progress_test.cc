@@ -32,7 +32,7 @@ class ProgressTest : public testing::Test {
   Progress::Sink sink() {
     return [this](std::string_view text) { written_.emplace_back(text); };
   }
-  // What a bar occupies: without control sequences, characters instead of bytes.
+  // The columns that a bar occupies: characters instead of bytes, without control sequences.
   static size_t width(const std::string& line) {
     size_t count = 0;
     for (size_t i = 0; i < line.size(); ++i) {

@@ -40,7 +40,7 @@ TEST(ShardedSamplerTest, ShardsAreDisjointAndCoverAllInEveryEpoch) {
 }
 
 TEST(ShardedSamplerTest, GivesEveryShardEquallyManySteps) {
-  // 10 samples over 3 shards: three each, one sits out; another one in another epoch.
+  // 10 samples over 3 shards: three each, and one is left out; another one in another epoch.
   std::set<int64_t> left_out;
   std::vector<ShardedSampler> shards;
   for (int64_t shard = 0; shard < 3; ++shard) {

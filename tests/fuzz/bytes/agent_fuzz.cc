@@ -1,6 +1,7 @@
-// A whole agent with one peer whose frames say anything at all, over a transport that does what the
-// input says. Every call made here must be answered once, every call that came in at most once, and
-// what leaves must be a frame that others take. Input is a sequence of events.
+// A whole agent with one peer that sends arbitrary frames, over a transport that does what the
+// input says. Every call of the agent must be answered once. Every call of the peer must be
+// answered at most once. The agent must send only frames that others accept. The input is a
+// sequence of events.
 #include <deque>
 #include <set>
 

@@ -1,5 +1,5 @@
-// What workers say about backward passes: the first byte says whether the rest is a post or what
-// rides on a call. What is accepted must be written so that it is read as the same.
+// Messages about backward passes. The first byte says whether the rest is a post or piggybacked on
+// a call. An accepted message must be encoded again and then decoded without a change.
 #include "weft/dist_autograd/passes/autograd_wire.h"
 #include "weft/tests/fuzz/fuzz.h"
 

@@ -1,6 +1,6 @@
-// A whole checkpoint: the first byte says what is mended so that the rest gets in, then come the
-// manifest (u16 size, bytes) and the owner's shard. A state file is also read for itself. What is
-// accepted must be saved so that it is read as the same.
+// A whole checkpoint. The first byte says which checksums are corrected, so that the rest is read.
+// Then come the manifest (u16 size, bytes) and the owner's shard. The shard is also read as a state
+// file of its own. An accepted checkpoint must be saved again and then read without a change.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -20,7 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// In memory where the machine has that, one for each process; emptied for each input.
+// In memory if the machine has /dev/shm. Each process has one folder, which is emptied for each
+// input.
 const fs::path& folder() {
   static const fs::path made = [] {
     const char* base = fs::exists("/dev/shm") ? "/dev/shm" : "/tmp";
@@ -35,7 +36,7 @@ const fs::path& folder() {
   return made;
 }
 
-// The disk is not what is tried here.
+// File calls without real syncing: the disk is not under test.
 const FileCalls& quick_calls() {
   static const FileCalls calls = [] {
     FileCalls calls = FileCalls::system();
@@ -94,7 +95,7 @@ void check_checkpoint(CheckpointFolder checkpoints) {
     require_refusal(snapshot.status());
     return;
   }
-  // The input may be of any incarnation: the next one goes on from it.
+  // The input may name any incarnation. claim() must give a later one.
   const absl::Status claimed = checkpoints.claim();
   if (!claimed.ok()) return require_refusal(claimed);
   require(checkpoints.incarnation() > loaded->info.incarnation, "an incarnation comes twice");
@@ -122,11 +123,12 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string manifest(input.chunk());
   const std::string_view shard = input.rest();
   if ((mend & 1) != 0) {
-    // The manifest's text, with the sum that it needs.
+    // The text of a manifest, followed by its right checksum.
     absl::StrAppend(&manifest, ",\n  \"crc32\": \"", absl::Hex(sum_of(manifest), absl::kZeroPad8),
                     "\"\n}\n");
   } else if ((mend & 2) != 0) {
-    // One that lists the shard as it is; its text is metadata: u8 size and name, u8 size and value.
+    // A manifest that lists the shard as it is. The text becomes metadata: u8 size and name, u8
+    // size and value.
     weft::checkpoint_internal::Manifest listed;
     listed.info.step = 1;
     listed.shards.push_back({"owner.safetensors", shard.size(), sum_of(shard)});
@@ -135,7 +137,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       listed.info.metadata[name] = std::string(lines.take(lines.below(16)));
     }
     const auto text = weft::checkpoint_internal::render_manifest(listed);
-    if (!text.ok()) return 0;  // metadata that is no UTF-8
+    if (!text.ok()) return 0;  // metadata that is not UTF-8
     manifest = *text;
   }
   const std::string root = (folder() / "run").string();

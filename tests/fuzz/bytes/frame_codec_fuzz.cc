@@ -1,5 +1,5 @@
-// The head of a frame. What is taken for one must be written as the same bytes again, and must be
-// allowed to be sent.
+// The head of a frame. An accepted head must be written as the same bytes, and Weft must be allowed
+// to send it.
 #include "weft/rpc/transport/frame_codec.h"
 #include "weft/tests/fuzz/fuzz.h"
 

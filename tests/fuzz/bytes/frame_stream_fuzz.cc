@@ -1,6 +1,6 @@
-// The messages of one stream: input is a sequence of them, each u16 size, u8 place of a cut, then
-// records, to which the checksums are added: else nothing would pass them.
-// What arrives must arrive again when it is sent on.
+// The messages of one stream. The input is a sequence of messages: u16 size, u8 position of a cut,
+// then records. The target adds the checksums of the records, or no record would be accepted.
+// Frames that arrive must arrive again when they are sent on.
 #include <grpcpp/support/byte_buffer.h>
 
 #include "weft/proto/weft.pb.h"
@@ -15,7 +15,7 @@ namespace {
 
 const TransportLimits kLimits{.max_frame_bytes = size_t{1} << 20, .max_payloads = 64};
 
-// In two slices: the reader walks over them without joining them.
+// Two slices, because the reader must read across slices without joining them.
 grpc::ByteBuffer message_of(std::string_view text, size_t cut) {
   cut = std::min(cut, text.size());
   const grpc::Slice slices[] = {grpc::Slice(text.data(), cut),
@@ -67,7 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace weft::fuzz;
   weft::rpc_internal::BufferPool pool(size_t{1} << 20);
   using Begins = weft::rpc_internal::FrameReader::Begins;
-  // At the dialling end if the first record is a hello, else at the accepting end.
+  // If the first record is a hello, this is the dialling side, otherwise the accepting side.
   const bool hello_first = size > 3 && data[3] == 0;
   weft::rpc_internal::FrameReader reader(kLimits, pool,
                                          hello_first ? Begins::kWithHello : Begins::kWithFrames);

@@ -1,5 +1,6 @@
-// A data file: the first byte says whether the rest is the gzip file itself or what is packed into
-// it, the second how many dimensions are asked for. What is accepted must hold what it says.
+// A data file. The first byte says whether the rest is the gzip file itself or its unpacked
+// content. The second byte is the number of dimensions asked for. An accepted file must hold what
+// its header says.
 #include <zlib.h>
 
 #include "weft/examples/support/idx_file.h"

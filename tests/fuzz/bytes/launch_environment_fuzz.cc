@@ -1,5 +1,5 @@
-// What a launcher says in the environment: one NAME=value per line. What is accepted must be a
-// place in a group.
+// The environment that a launcher sets, one NAME=value per line. If it is accepted, the rank must
+// be inside its group.
 #include <map>
 
 #include "absl/strings/str_split.h"

@@ -1,6 +1,6 @@
-// The manifest of a checkpoint. It is read as it is, and again with the sum that its bytes need:
-// else nothing but noise would be refused. What is accepted must be written so that it is read as
-// the same.
+// The manifest of a checkpoint. It is read as it is, and again with the right checksum, or nearly
+// every input would be refused. An accepted manifest must be written again and then read without a
+// change.
 #include <zlib.h>
 
 #include "absl/strings/str_cat.h"

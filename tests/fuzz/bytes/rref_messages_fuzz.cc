@@ -1,5 +1,6 @@
-// What workers say about references: the first byte chooses among message, reference, creation and
-// target; the rest is decoded. What is accepted must be written so that it is read as the same.
+// Messages about references. The first byte chooses among message, reference, creation and target,
+// and the rest is decoded. An accepted value must be encoded again and then decoded without a
+// change.
 #include "weft/rref/internal/rref_wire.h"
 #include "weft/tests/fuzz/fuzz.h"
 

@@ -1,6 +1,6 @@
-// The header of a state file: input is the first bytes of the file, of which as many follow as the
-// u32 in front of it says. What is accepted must tile the data, and be written so that it is read
-// as the same.
+// The header of a state file. The input is a u32, the size of the data, and then the header. The
+// tensors of an accepted header must tile the data. The header must be written again and then read
+// without a change.
 #include "weft/checkpoint/internal/safetensors_header.h"
 #include "weft/tests/fuzz/fuzz.h"
 

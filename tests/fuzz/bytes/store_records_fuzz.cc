@@ -1,5 +1,6 @@
-// What the rendezvous store holds: the first byte chooses between a member's record and a list of
-// death records, one per line. What is accepted must be written so that it is read as the same.
+// Records in the rendezvous store. The first byte chooses between a member record and a list of
+// death records, one per line. An accepted record must be written again and then read without a
+// change.
 #include "absl/strings/str_split.h"
 #include "weft/proto/weft.pb.h"
 #include "weft/rpc/rendezvous/death_records.h"
@@ -42,7 +43,7 @@ void check_death_records(std::string_view text) {
     require(death_records->size() == place, "death records are lost");
     for (const DeathRecord& death_record : *death_records) {
       require(death_record.dead.valid(), "nobody is dead");
-      // It will be told to others.
+      // Other workers will be told the reason.
       wire::MembershipPost post, parsed;
       post.mutable_death()->set_reason(death_record.reason);
       require(parsed.ParseFromString(post.SerializeAsString()), "a reason that cannot be told");

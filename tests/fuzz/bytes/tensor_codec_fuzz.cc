@@ -1,5 +1,6 @@
-// The tensors of a frame: input is the number of payloads, each u16 size and bytes, then the body.
-// What is accepted must be what its header says, and arrive again when it is sent on.
+// The tensors of a frame. The input is the number of payloads, each with u16 size and bytes, and
+// then the body. Accepted tensors must match their headers, and must arrive again when they are
+// sent on.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/equal.h>
 
@@ -32,7 +33,7 @@ void require_same(const at::Tensor& a, const at::Tensor& b) {
   require(bytes_of(a._values()) == bytes_of(b._values()), "values change");
 }
 
-// LibTorch's kernels believe the flag: they search and merge such indices.
+// LibTorch's kernels rely on the flag when they search and merge indices.
 void require_coalesced(const at::Tensor& tensor) {
   const at::Tensor indices = tensor._indices();
   const auto position = indices.accessor<int64_t, 2>();

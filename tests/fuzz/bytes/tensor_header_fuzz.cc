@@ -1,12 +1,12 @@
-// The headers of a message's tensors: input is the number of payloads, their sizes (u16 each) and
-// the headers. What is accepted must be written as the same bytes again, and fit its payloads.
+// The headers of a message's tensors. The input is the number of payloads, their sizes (u16 each),
+// and the headers. Accepted headers must be written as the same bytes and fit their payloads.
 #include "weft/rpc/transport/tensor_header.h"
 #include "weft/tests/fuzz/fuzz.h"
 
 namespace weft::fuzz {
 namespace {
 
-// How many elements, counted anew.
+// Counts the elements independently of the codec.
 size_t elements(const TensorHeader& header, size_t first, size_t count) {
   for (size_t i = first; i < header.sizes.size(); ++i) {
     require(header.sizes[i] >= 0, "a negative size");

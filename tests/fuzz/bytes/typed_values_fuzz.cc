@@ -1,6 +1,6 @@
-// Typed arguments and results: the first byte chooses a type, the rest is decoded as one. What is
-// accepted must be written so that it is read as the same. The messages of an optimizer's step are
-// among the types.
+// Typed arguments and results. The first byte chooses a type, and the rest is decoded as one. An
+// accepted value must be encoded again and then decoded without a change. The messages of an
+// optimizer's step are among the types.
 #include <chrono>
 #include <map>
 #include <optional>
@@ -20,7 +20,7 @@ namespace {
 
 enum class Colour : uint8_t { kRed, kGreen };
 
-// Nests without end in its type, not in its messages.
+// The type nests without limit. Its messages are finite.
 struct Tree {
   std::string name;
   std::vector<Tree> branches;
@@ -53,9 +53,9 @@ std::string written(const T& value) {
 
 template <class T>
 bool equal(const T& a, const T& b) {
-  return written(a) == written(b);  // NaNs too
+  return written(a) == written(b);  // compares NaNs too
 }
-// Written in the order of its table, which its history decides.
+// The order of the encoded entries depends on the history of the table, so compare the tables.
 template <class K, class V>
 bool equal(const std::unordered_map<K, V>& a, const std::unordered_map<K, V>& b) {
   return a == b;

@@ -1,6 +1,6 @@
-// The core of distributed autograd under messages of peers that say anything at all, among the
-// events of an honest driver. A backward must end once, a context must not come back, and what the
-// core sends must be well formed. Input is a sequence of events.
+// The core of distributed autograd. Peers send arbitrary messages among the events of an honest
+// driver. A backward pass must complete once. A dropped context must not come back. The messages of
+// the core must be well formed. The input is a sequence of events.
 #include <deque>
 #include <set>
 
@@ -16,7 +16,7 @@ using namespace weft::dist_autograd_internal;
 constexpr WorkerId kSelf{0, 1};
 constexpr WorkerId kWorkers[] = {{1, 1}, {2, 1}, {1, 2}, kSelf};
 
-// As it would arrive; an error if it would be refused there.
+// Encodes and decodes a message. Returns an error if its receiver would refuse it.
 template <class M>
 absl::StatusOr<dist_autograd_internal::AutogradMessage> over_the_wire(const M& message) {
   wire::AutogradPost post;
@@ -118,7 +118,7 @@ class Run {
     passes_.push_back(*started);
     require(open_.insert(*started).second, "one pass starts twice");
   }
-  // What the local graph was asked to do is done.
+  // Completes a request to the local graph.
   void answer() {
     if (asked_.empty()) return;
     const auto [of, discovers] = asked_.front();
@@ -279,7 +279,7 @@ class Run {
   std::vector<dist_autograd_internal::PassId> passes_;
   std::set<dist_autograd_internal::PassId> open_;
   std::set<ContextId> dropped_;
-  std::deque<std::pair<dist_autograd_internal::PassId, bool>> asked_;  // pass, whether it discovers
+  std::deque<std::pair<dist_autograd_internal::PassId, bool>> asked_;  // pass, is it a discovery
   std::optional<dist_autograd_internal::PassId> held_;
 };
 

@@ -1,5 +1,5 @@
-// The membership core under notices, joiners and death records that say anything at all. A worker
-// must go once and not come back, and what is told to others must be readable there. Input is a
+// The membership core under arbitrary notices, joiners and death records. A worker must go once and
+// not come back. Other workers must be able to read what the core tells them. The input is a
 // sequence of events.
 #include <set>
 
@@ -127,7 +127,7 @@ class Run {
       core_.answer(question.suspect, question.number, death_records, out_);
     }
   }
-  // As it arrives.
+  // A notice as it arrives from a peer.
   void notice() {
     wire::MembershipPost post;
     const DeathRecord said = death_record();

@@ -1,6 +1,6 @@
-// The ownership core under messages and carriers of two peers that say anything at all, among the
-// events of an honest driver. Values must be freed once, questions answered once, and what the core
-// sends must be well formed. Input is a sequence of events.
+// The ownership core. Two peers send arbitrary messages and carriers among the events of an honest
+// driver. Values must be freed once, and questions answered once. The messages of the core must be
+// well formed. The input is a sequence of events.
 #include <map>
 #include <set>
 
@@ -37,7 +37,7 @@ class Run {
 
  private:
   WorkerId worker() { return kWorkers[input_.below(4)]; }
-  // Frames are from whom their connection is from: never from this worker's own messages.
+  // The sender of a frame is the peer of its connection, never this worker.
   WorkerId peer() { return kWorkers[input_.below(3)]; }
   RRefId rref() { return {worker(), 1 + input_.below(kNumbers)}; }
   ForkId fork() { return {worker(), 1 + input_.below(kNumbers)}; }

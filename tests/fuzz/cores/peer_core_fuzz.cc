@@ -1,7 +1,6 @@
-// The session and the credit of one peer, under frame headers that say anything at all. A sequence
-// must be let through once, a call answered once, no call sent without trust, and the sums must be
-// those of what is kept.
-// Input is a sequence of events.
+// The session and the credit of one peer, under arbitrary frame headers. A sequence number must be
+// let through once, and a call answered once. No call may be sent without a valid lease. The sums
+// must match what the core keeps. The input is a sequence of events.
 #include <set>
 
 #include "weft/rpc/session/internal/peer.h"
@@ -34,7 +33,7 @@ class Run {
   }
 
  private:
-  // Near what is true, or anything.
+  // A value near the true one, or any value.
   uint64_t about(uint64_t truth) {
     const size_t kind = input_.below(8);
     if (kind == 7) return input_.number<uint64_t>();
@@ -102,7 +101,7 @@ class Run {
     frame.body.assign(size_t{64} * input_.number<uint8_t>(), 'x');
     core_.post(std::move(frame));
   }
-  // A call of the peer leaves the queue: only one that has come.
+  // A call of the peer leaves the queue. It must be one that has arrived.
   void taken() {
     if (arrived_.empty()) return;
     const auto [header, cost] = arrived_.back();

@@ -1,5 +1,5 @@
-// The end of a group, under reports of members that say anything at all. It must go through its
-// stages in their order, and what is sent must be readable. Input is a sequence of events.
+// The shutdown of a group, under arbitrary reports of members. The core must go through its stages
+// in their order, and others must be able to read what it sends. The input is a sequence of events.
 #include "weft/rpc/membership/internal/quiescence_core.h"
 #include "weft/tests/fuzz/fuzz.h"
 

@@ -1,6 +1,5 @@
-// An owner's half of an optimizer's step, under a caller and other owners that say anything at all.
-// A step must be applied at most once, and what was decided must stay. Input is a sequence of
-// events.
+// An owner's half of an optimizer's step. The caller and other owners may send anything. A step
+// must be applied at most once, and a decision must stay. The input is a sequence of events.
 #include <map>
 #include <set>
 
@@ -35,7 +34,7 @@ class Run {
     return {std::vector<double>(input_.below(3), 0.1), 1.0};
   }
   std::vector<WorkerId> workers() {
-    // More than a word of bits has places for, now and then.
+    // Sometimes more workers than a 64-bit word has bits.
     const size_t count = input_.below(5);
     std::vector<WorkerId> workers(count == 4 ? 80 : count);
     for (WorkerId& one : workers) one = count == 4 ? WorkerId{3, 1} : worker();
@@ -135,7 +134,7 @@ class Run {
                 decision->outcome != dist_optim_internal::StepOutcome::kUnknown,
             "a settled step is undecided");
   }
-  // To a question that was asked, or to none.
+  // An answer to a question of the core, or to no question.
   void answer() {
     dist_optim_internal::StepId of = step();
     size_t other = input_.below(4);

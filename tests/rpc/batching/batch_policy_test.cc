@@ -1,4 +1,4 @@
-// When batches begin and how their size follows the goal, with made-up times.
+// When batches begin, and how their size follows the goal, with made-up times.
 #include "weft/rpc/batching/internal/batch_policy.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,8 @@ TEST(BatchPolicy, UntilFullOnlyMoreCallsHelp) {
   EXPECT_EQ(policy.begins_at(4, kStart), TimePoint::min());
 }
 
-// An execution of n calls takes 1 ms and 0.1 ms for each: 40 of them take half of 10 ms.
+// An execution of n calls takes 1 ms and 0.1 ms for each call. With 40 calls it takes half of 10
+// ms.
 TEST(BatchPolicy, TheSizeSettlesWhereAnExecutionTakesHalfTheGoal) {
   BatchPolicy policy({.max_size = 1000, .latency_goal = milliseconds(10)});
   EXPECT_EQ(policy.size(), 1u);
@@ -57,7 +58,7 @@ TEST(BatchPolicy, TheGoalCutsTheWait) {
   BatchPolicy policy(
       {.max_size = 64, .max_wait = milliseconds(8), .latency_goal = milliseconds(10)});
   policy.finished(true, milliseconds(2));
-  policy.finished(true, milliseconds(2));  // two calls a batch now
+  policy.finished(true, milliseconds(2));  // two calls per batch now
   EXPECT_EQ(policy.begins_at(1, kStart), kStart + milliseconds(6));
   for (int batch = 0; batch < 100; ++batch) policy.finished(true, milliseconds(20));
   EXPECT_EQ(policy.begins_at(0, kStart), kStart);
@@ -65,11 +66,11 @@ TEST(BatchPolicy, TheGoalCutsTheWait) {
 
 TEST(BatchPolicy, AsManyAsWereThereLatelyAreEnough) {
   BatchPolicy policy({.max_size = 64, .max_wait = milliseconds(3), .adaptive = true});
-  EXPECT_EQ(policy.begins_at(1, kStart), TimePoint::min());  // nobody else has been seen
+  EXPECT_EQ(policy.begins_at(1, kStart), TimePoint::min());  // no other caller has been seen
   policy.seen(5);
   EXPECT_EQ(policy.begins_at(4, kStart), kStart + milliseconds(3));
   EXPECT_EQ(policy.begins_at(5, kStart), TimePoint::min());
-  // Who has gone is remembered for a while, not for ever.
+  // A caller that has gone is remembered for a while, not for ever.
   for (int batch = 0; batch < 16; ++batch) {
     policy.seen(3);
     policy.finished(false, milliseconds(1));

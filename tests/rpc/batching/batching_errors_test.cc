@@ -1,4 +1,5 @@
-// Many callers, one execution: who learns of which error, who gives up, and how it ends.
+// Errors of many callers that share one execution: who gets which error, who gives up, and how a
+// batcher is destroyed.
 #include <map>
 #include <optional>
 #include <string>
@@ -13,8 +14,8 @@
 
 namespace batching_test {
 
-// Time for so many batches to begin, where they should not. Not counted in yields: on a busy
-// machine each may take long.
+// Gives batches time to begin where they should not. The time is not counted in yields, because on
+// a busy machine each yield may take long.
 void give_time_for(size_t batches) {
   const auto until = std::chrono::steady_clock::now() + milliseconds(50);
   while (watched.sizes().size() < batches && std::chrono::steady_clock::now() < until) {
@@ -140,7 +141,7 @@ TEST_F(Batching, WhoGaveUpDoesNotMakeABatchFull) {
   }
   ASSERT_TRUE(waits(batcher, 1));
   world_.kill(2);
-  ASSERT_TRUE(waits(batcher, 0));  // let go though no batch comes
+  ASSERT_TRUE(waits(batcher, 0));  // given up though no batch comes
 
   const Future<at::Tensor> local = batcher(row(-2));
   EXPECT_EQ(batcher.stats().pending, 1u);
@@ -158,7 +159,8 @@ weft::Promise<int>* never_kept = nullptr;
 Future<int> never() { return never_kept->future(); }
 WEFT_REGISTER_FUNCTION(never);
 
-// A server learns that a trainer has died from the call that it made there, and waits for one less.
+// A server learns of a trainer's death from its own call to that trainer. It then waits for one
+// call less.
 TEST_F(Batching, WhoLearnsOfADeathFindsTheCallsOfTheDeadGivenUp) {
   weft::Promise<int> kept(nullptr);
   never_kept = &kept;
@@ -191,7 +193,7 @@ TEST_F(Batching, WhoLearnsOfADeathFindsTheCallsOfTheDeadGivenUp) {
 }
 
 TEST_F(Batching, WhatIsNeverFullEndsWithItsDeadline) {
-  // Inside another batch there is a deadline, but nobody's call.
+  // Inside another batch there is a deadline, but no call that could be cancelled.
   Numbers inner(run, {.max_size = 2, .max_wait = weft::kUntilFull});
   Numbers outer([&](at::Tensor x) {
     return inner(x[0]).then([](const Future<at::Tensor>& y) { return y.wait().unsqueeze(0); });
@@ -215,7 +217,8 @@ TEST_F(Batching, DeadlinesHoldWhileAllPlacesAreTaken) {
   EXPECT_EQ(batcher.stats().pending, 0u);
 }
 
-// What a handler of a call by `remote` sees: it may run on when the call's own time is over.
+// The scope of a handler that a call by `remote` runs: it may run on after the call's own time is
+// over.
 TEST_F(Batching, ACallByRemoteOutlivesTheTimeOfItsCreation) {
   Numbers batcher(run);
   weft::SystemClock clock;
@@ -276,7 +279,7 @@ TEST_F(Batching, MoreBytesOrShapesThanMayWaitAreRefused) {
   four.cancel();
   four_again.cancel();
   ASSERT_TRUE(waits(batcher, 1));
-  const Future<at::Tensor> six = of_length(6);  // there is room again, though nothing has ended
+  const Future<at::Tensor> six = of_length(6);  // there is room again, though no batch has finished
   EXPECT_EQ(batcher.stats().pending, 2u);
   again.release();
   EXPECT_TRUE(one.result().ok() && six.result().ok());
@@ -372,7 +375,7 @@ TEST_F(Batching, AHandlerThatWaitsForItsBatchDoesNotKeepTheWorker) {
 }
 
 TEST_F(Batching, TheLastResultMayEndIt) {
-  // Held by its caller's continuation alone, as an object by the call of its method.
+  // Only its caller's continuation holds the batcher, as a method call holds its object.
   auto batcher = std::make_shared<Numbers>(run);
   const Future<at::Tensor> result = (*batcher)(row(1));
   const Future<void> ended =
@@ -442,7 +445,7 @@ TEST_F(Batching, ErrorsOfRemoteCallsAreTracedOneAfterTheOther) {
   batcher.flush();
   EXPECT_THAT(codes(futures),
               ElementsAre(absl::StatusCode::kUnavailable, absl::StatusCode::kUnavailable));
-  EXPECT_EQ(times, 1);  // no call's fault
+  EXPECT_EQ(times, 1);  // it was not the fault of any one call
 }
 
 TEST_F(Batching, AResultThatCannotBeDividedIsNotTriedAgain) {

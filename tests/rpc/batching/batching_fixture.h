@@ -1,4 +1,6 @@
-// What the tests of batching share: a function that waits for the test, and three workers.
+// Shared parts of the tests of batching: a function that waits for the test, and three workers.
+//
+// Thread safety: Watched may be used from any thread; a fixture is for the test's own thread.
 #pragma once
 
 #include <atomic>
@@ -31,10 +33,10 @@ using weft::testing::eventually;
 using weft::testing::TestWorld;
 using weft::testing::TransportKind;
 
-// Holds batches back until the test lets them go, and remembers how large they were.
+// Holds batches back until the test releases them, and remembers how large they were.
 class Watched {
  public:
-  // Lets go at its end, which comes before that of a batcher declared earlier.
+  // Releases the batches when it is destroyed, which is before a batcher that was declared earlier.
   class Hold {
    public:
     explicit Hold(Watched& watched) : watched_(watched) {}
@@ -54,7 +56,7 @@ class Watched {
     weft::MutexLock lock(mutex_);
     sizes_.clear();
   }
-  // To be called by the function.
+  // The batched function calls it.
   void pass(size_t calls) {
     std::shared_ptr<weft::Promise<void>> gate;
     {
@@ -90,11 +92,11 @@ class Watched {
 inline Watched watched;
 inline std::atomic<Batcher<at::Tensor(at::Tensor)>*> served{nullptr};
 
-// The way a batcher meets remote callers: a function that returns its future.
+// Calls the batcher as remote callers do: through a function that returns its future.
 inline Future<at::Tensor> twice(const at::Tensor& x) { return (*served.load())(x); }
 WEFT_REGISTER_FUNCTION(twice);
 
-// A method, whose object dies with its last reference.
+// An object that owns its batcher and is destroyed with its last reference.
 class Doubler {
  public:
   Doubler() = default;
@@ -122,14 +124,15 @@ class Batching : public ::testing::Test {
     new (&watched) Watched;
   }
 
-  // Doubles; throws if a number is negative.
+  // Doubles the numbers; throws if one is negative.
   static at::Tensor run(at::Tensor x) {
     watched.pass(static_cast<size_t>(x.size(0)));
     TORCH_CHECK(x.ge(0).all().item<bool>(), "negative numbers among ", x.size(0));
     return x * 2;
   }
   static at::Tensor row(double value) { return at::full({2}, value); }
-  // Makes `batcher` what `twice` calls, until the world has ended: before the batcher does.
+  // Makes `twice` call `batcher`. It ends the TestWorld when it is destroyed, before the batcher
+  // is.
   struct Serving {
     Serving(Batching& test, Batcher<at::Tensor(at::Tensor)>& batcher) : test(test) {
       served = &batcher;
@@ -137,7 +140,7 @@ class Batching : public ::testing::Test {
     ~Serving() { test.world_.end(); }
     Batching& test;
   };
-  // Waits until the batcher has this many calls waiting.
+  // Waits until this many calls wait in the batcher.
   template <class B>
   static bool waits(const B& batcher, size_t calls) {
     return eventually([&] { return batcher.stats().pending == calls; });

@@ -1,4 +1,4 @@
-// Many callers, one execution: who is joined with whom, and when.
+// Many callers share one execution: which calls are joined, and when.
 #include "weft/rpc/batching/batching.h"
 
 #include <deque>
@@ -73,7 +73,7 @@ TEST_F(Batching, WhatIsFullAfterTheSizeWasLoweredRunsAtOnce) {
   Numbers twice(run, {.max_size = 3, .max_wait = weft::kUntilFull});
   std::vector<Future<at::Tensor>> futures{twice(row(1)), twice(row(2))};
   EXPECT_EQ(twice.stats().pending, 2u);
-  twice.set_max_size(2);  // the third has died
+  twice.set_max_size(2);  // the third caller has died
   EXPECT_THAT(values(futures), ElementsAre(2, 4));
   twice.set_max_size(4);
   futures = {twice(row(3)), twice(row(4)), twice(row(5))};
@@ -105,7 +105,7 @@ TEST_F(Batching, ASizeThatOptionsCouldNotHaveIsRefused) {
 TEST_F(Batching, TheOldestWaitsNoLongerThanItsTime) {
   Numbers twice(run, {.max_size = 3, .max_wait = milliseconds(2)});
   std::vector<Future<at::Tensor>> futures{twice(row(1))};
-  EXPECT_THAT(values(futures), ElementsAre(2));  // by the timer alone
+  EXPECT_THAT(values(futures), ElementsAre(2));  // only the timer started it
 }
 
 TEST_F(Batching, CallsThatDoNotFitRunApart) {
@@ -154,7 +154,7 @@ TEST_F(Batching, AListMayHoldAnErrorForOne) {
   EXPECT_EQ(b.result().status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(b.result().status().message(), HasSubstr("b has no dimension"));
   EXPECT_EQ(c.wait(), "c 5");
-  EXPECT_THAT(watched.sizes(), ElementsAre(1, 3));  // shapes do not part lists
+  EXPECT_THAT(watched.sizes(), ElementsAre(1, 3));  // shapes do not separate lists
 }
 
 struct Sample {
@@ -395,7 +395,7 @@ TEST_F(Batching, ARegistryTakesABatcher) {
   EXPECT_TRUE(builder.build().ok());
 }
 
-// Callers on three workers and threads of their own, random shapes, joins and errors.
+// Callers on three workers and on threads of their own, with random shapes, joins and errors.
 TEST_F(Batching, EveryCallerGetsItsOwnResultInRandomOrders) {
   const unsigned seed = std::random_device()();
   SCOPED_TRACE(absl::StrCat("seed ", seed));

@@ -95,7 +95,7 @@ std::string bytes_of(uint64_t count, std::string rest = "") {
   return std::string(reinterpret_cast<const char*>(&count), sizeof(count)) + rest;
 }
 
-// Random values of any sendable type.
+// Makes random values of any sendable type.
 class Any {
  public:
   explicit Any(uint64_t seed) : random_(seed) {}
@@ -299,7 +299,7 @@ TEST(CodecTest, MutatedMessagesAreAcceptedOrRefusedNeverMore) {
     const Everything decoded = Codec<Everything>::decode(reader);
     if (reader.finish().ok()) {
       ++accepted;
-      // What was accepted is a value like any other: it encodes to as many bytes.
+      // An accepted value is a value like any other: it encodes to as many bytes.
       Writer again;
       Codec<Everything>::encode(again, decoded);
       ASSERT_EQ(again.body().size(), body.size());

@@ -36,7 +36,7 @@ Frame encoded(std::vector<at::Tensor> tensors, TensorSendOptions options = {}) {
   return frame;
 }
 
-// What the transport does: the payloads' bytes arrive in memory of their own.
+// Does what the transport does: the payloads' bytes arrive in memory of their own.
 Frame carried(const Frame& sent) {
   Frame frame = sent;
   for (Payload& payload : frame.payloads) {
@@ -71,7 +71,7 @@ std::string refusal(const at::Tensor& tensor) {
   return std::string(status.message());
 }
 
-// Those of LibTorch with one element in each place.
+// LibTorch's types that can be sent.
 constexpr at::ScalarType kSendable[] = {at::kByte,
                                         at::kChar,
                                         at::kShort,
@@ -94,7 +94,7 @@ constexpr at::ScalarType kSendable[] = {at::kByte,
                                         at::kFloat8_e5m2fnuz,
                                         at::kFloat8_e8m0fnu};
 
-// Bytes that a type may hold, though it may have no arithmetic.
+// Fills the bytes, because some types have no arithmetic.
 at::Tensor filled(at::IntArrayRef sizes, at::ScalarType type) {
   at::Tensor tensor = at::empty(sizes, type);
   auto* bytes = static_cast<uint8_t*>(tensor.mutable_data_ptr());
@@ -132,7 +132,7 @@ TEST(TensorCodecTest, EveryTypeTravelsInlinedAndAsPayload) {
   }
 }
 
-// A type that a later LibTorch adds is in one of the two lists, or this fails.
+// If a later LibTorch adds a type, it must be added to one of the two lists, or this test fails.
 TEST(TensorCodecTest, EveryOtherTypeOfLibTorchIsRefusedByName) {
   for (int i = 0; i < static_cast<int>(at::ScalarType::NumOptions); ++i) {
     const auto type = static_cast<at::ScalarType>(i);
@@ -160,7 +160,7 @@ TEST(TensorCodecTest, ViewsTravelAsWhatTheyShow) {
       base.t(),           base.slice(1, 10, 60, 3),  base.select(0, 3),     base.slice(0, 5, 30),
       base.select(1, 99), base.expand({3, 40, 100}), base.narrow(1, 99, 1), base.diagonal()};
   for (const at::Tensor& view : views) expect_same(view, round_trip(view));
-  // Of a large tensor only what the view shows is sent.
+  // Of a large tensor, only the bytes that the view shows are sent.
   EXPECT_EQ(encoded({base.slice(0, 5, 30)}).payload_bytes(), 25u * 100 * 4);
 }
 
@@ -212,7 +212,7 @@ TEST(TensorCodecTest, LazyConjugatesNegativesAndZerosTravelAsTheirValues) {
 }
 
 TEST(TensorCodecTest, SparseTensorsKeepIndicesValuesAndWhetherCoalesced) {
-  const at::Tensor indices = at::arange(4).remainder(3).view({1, 4});  // one index twice
+  const at::Tensor indices = at::arange(4).remainder(3).view({1, 4});  // one index occurs twice
   const at::Tensor loose = at::sparse_coo_tensor(indices, at::ones({4, 2}), {3, 2});
   for (const at::Tensor& sent : {loose, loose.coalesce()}) {
     const at::Tensor got = round_trip(sent);
@@ -245,7 +245,7 @@ TEST(TensorCodecTest, WhoSaysThatItIsCoalescedMustBe) {
   const at::Tensor sent = at::sparse_coo_tensor(indices, at::ones({3}), {2, 4}).coalesce();
   Frame frame = carried(encoded({sent}));
   EXPECT_TRUE(decode_tensors(frame).ok());
-  // The last two become one and the same, then change places.
+  // First the last two indices become equal; then they are in the wrong order.
   for (const auto& columns : {std::array<int64_t, 2>{0, 0}, std::array<int64_t, 2>{3, 0}}) {
     std::memcpy(frame.payloads[0].data + 4 * 8, columns.data(), 2 * 8);
     const absl::Status status = decode_tensors(frame).status();
@@ -310,7 +310,7 @@ TEST(TensorCodecTest, MemoryThatNobodyElseHoldsIsNeverCopied) {
   std::vector<at::Tensor> given;
   given.push_back(std::move(mine));
   EXPECT_EQ(encoded(std::move(given)).payloads.at(0).data, data);
-  // A view's memory has another holder, even if the view has not.
+  // The memory of a view has another holder, even if the view itself has none.
   at::Tensor base = at::ones({10000});
   given.clear();
   given.push_back(base.slice(0, 0, 5000));
@@ -354,7 +354,7 @@ TEST(TensorCodecTest, ManyTensorsKeepTheirPlaces) {
   }
 }
 
-// Accepted headers make tensors; none makes an exception.
+// An accepted header must make a tensor, and must never make an exception.
 TEST(TensorCodecTest, AnEmptyTensorOfAbsurdSizesIsRefusedWithoutAnException) {
   TensorHeader header;
   header.sizes = {0, int64_t{1} << 40, int64_t{1} << 40};
@@ -363,8 +363,8 @@ TEST(TensorCodecTest, AnEmptyTensorOfAbsurdSizesIsRefusedWithoutAnException) {
   EXPECT_EQ(decode_tensors(frame).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-// Bytes that this process has from malloc; 0 under sanitizers, which have an allocator of their
-// own.
+// Bytes that this process has from malloc. It is 0 under sanitizers, which have their own
+// allocator.
 size_t from_malloc() {
   const struct mallinfo2 info = mallinfo2();
   return info.uordblks + info.hblkhd;
@@ -392,7 +392,7 @@ TEST(TensorCodecTest, MoreSmallTensorsThanMayBeReadAreNotSent) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr("send many small tensors as one"));
   }
-  // 80,000 losses in one message are no flood.
+  // 80,000 losses in one message are not too many.
   EXPECT_TRUE(decode_tensors(encoded(std::vector<at::Tensor>(80000, at::ones({})))).ok());
 }
 

@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 
 class MembershipCoreTest : public MembershipGroup {
  protected:
-  // One interval later; `heard`: the peer's last frame.
+  // Runs the next look, `step` later. `heard`: when the peer's last frame came.
   MembershipActions tick(bool busy, TimePoint heard, milliseconds step = milliseconds(200)) {
     now_ += step;
     MembershipActions out;
@@ -46,8 +46,8 @@ class MembershipCoreTest : public MembershipGroup {
   }
 };
 
-// A reason may be text of anybody, cut anywhere. Who gets a post that cannot be read suspects its
-// sender.
+// A reason may be any text, cut anywhere. If a worker gets a post that it cannot read, it suspects
+// the sender.
 TEST(MembershipPost, ANoticeCarriesAReasonThatIsNoText) {
   wire::MembershipPost post, read;
   post.mutable_death()->set_reason("broke off inside \xc3");
@@ -58,7 +58,7 @@ TEST(MembershipPost, ANoticeCarriesAReasonThatIsNoText) {
 TEST_F(MembershipCoreTest, APairWithNothingBetweenThemExchangesNothing) {
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(tick(false, TimePoint()).heartbeats.empty());
   EXPECT_EQ(core_.leases(), 0u);
-  EXPECT_TRUE(core_.validities(kOne, now_));
+  EXPECT_TRUE(core_.has_valid_lease(kOne, now_));
 }
 
 TEST_F(MembershipCoreTest, HeartbeatsGoOnForAWhileAfterTheLastCall) {
@@ -83,11 +83,11 @@ TEST_F(MembershipCoreTest, SilenceIsSuspectOnceItLastsLongerThanSuspectAfter) {
   EXPECT_EQ(out.questions[0].suspect, kOne);
   EXPECT_TRUE(out.questions[0].declare_dead);
   EXPECT_THAT(out.questions[0].reason, HasSubstr("was not heard of for 1.8s"));
-  // It is asked once.
+  // The store is asked once.
   EXPECT_TRUE(tick(true, heard).questions.empty());
 }
 
-// A worker that hears nobody lets the others judge first.
+// A worker that hears none of its peers lets the others decide first.
 TEST_F(MembershipCoreTest, WhoHearsNobodyWaitsLonger) {
   const TimePoint heard = now_;
   const auto both = [&](bool one_is_heard) {
@@ -102,7 +102,7 @@ TEST_F(MembershipCoreTest, WhoHearsNobodyWaitsLonger) {
   while (out.questions.empty()) out = both(false);
   EXPECT_EQ(now_ - begun, milliseconds(2200));
   EXPECT_EQ(out.questions.size(), 2u);
-  // One that is heard shows that the other is the silent one.
+  // If one peer is heard, the other one is the silent one.
   MembershipCore other({kSelf, "me", "a0"}, LeaseOptions{}, now_);
   other.add({kOne, "one", "a1"});
   other.add({kTwo, "two", "a2"});
@@ -126,7 +126,7 @@ TEST_F(MembershipCoreTest, AnyFrameShowsThatItsSenderLives) {
   }
 }
 
-// A frame shows that its sender lived when it came, not until this worker looks.
+// A frame shows that its sender lived when the frame came, not until this worker looks at it.
 TEST_F(MembershipCoreTest, SilenceBeginsWithTheLastFrameNotWithTheNextLook) {
   tick(true, now_);
   const TimePoint heard = now_;
@@ -144,7 +144,7 @@ TEST_F(MembershipCoreTest, WhoWasStoppedJudgesNobodyForIt) {
   EXPECT_EQ(more, 6);  // 400 ms of the stop count, then 200 each
 }
 
-// Time until which calls are sent, as far as the actions say.
+// The times until which calls are sent, as far as the actions set them.
 std::vector<TimePoint> lease_valid(const MembershipActions& out) {
   std::vector<TimePoint> until;
   for (const MembershipActions::Validity& validity : out.validities)
@@ -167,8 +167,7 @@ TEST_F(MembershipCoreTest, ASuspectReportThatIsOverTakesNoSuspicionBack) {
   ASSERT_EQ(out.questions.size(), 1u);
   EXPECT_TRUE(out.questions[0].declare_dead);
   tick(TimePoint());
-  tick(now_ +
-       milliseconds(100));  // it is heard, but its heartbeats are not answered from here any more
+  tick(now_ + milliseconds(100));  // heard, but its heartbeats get no answer any more
   MembershipActions decided;
   joiner.answer(kOne, out.questions[0].number, absl::DeadlineExceededError("no store"), decided);
   ASSERT_EQ(decided.gone.size(), 1u);
@@ -181,7 +180,7 @@ TEST_F(MembershipCoreTest, OnlySoManyUnknownAreLookedUpAtATime) {
   EXPECT_EQ(out.lookups.size(), 4096u);
   ASSERT_EQ(out.gone.size(), 5000u - 4096u);
   EXPECT_TRUE(absl::IsResourceExhausted(out.gone[0].reason)) << out.gone[0].reason;
-  // One that is found, or is not, makes room.
+  // A lookup that is finished, found or not, makes room.
   EXPECT_FALSE(core_.found({10, 1}, std::optional<WorkerInfo>(), out));
   MembershipActions more;
   core_.meet({9000, 1}, more);
@@ -208,12 +207,12 @@ TEST_F(MembershipCoreTest, ValidityCountsFromWhenTheAnsweredHeartbeatWasSent) {
   const uint64_t second = tick(true, now_).heartbeats[0].number;
   tick(true, now_);
   answer_heartbeat(kOne, second);
-  EXPECT_TRUE(core_.validities(kOne, sent + milliseconds(200 + 1399)));
-  EXPECT_FALSE(core_.validities(kOne, sent + milliseconds(200 + 1400)));
+  EXPECT_TRUE(core_.has_valid_lease(kOne, sent + milliseconds(200 + 1399)));
+  EXPECT_FALSE(core_.has_valid_lease(kOne, sent + milliseconds(200 + 1400)));
   answer_heartbeat(kOne, first);  // a late answer to an earlier heartbeat takes nothing back
-  EXPECT_TRUE(core_.validities(kOne, sent + milliseconds(200 + 1399)));
-  answer_heartbeat(kOne, 1u << 30);  // never sent
-  EXPECT_FALSE(core_.validities(kOne, sent + milliseconds(200 + 1400)));
+  EXPECT_TRUE(core_.has_valid_lease(kOne, sent + milliseconds(200 + 1399)));
+  answer_heartbeat(kOne, 1u << 30);  // this one was never sent
+  EXPECT_FALSE(core_.has_valid_lease(kOne, sent + milliseconds(200 + 1400)));
 }
 
 TEST_F(MembershipCoreTest, TheWriterOfADeathRecordTellsAllOthers) {
@@ -239,7 +238,7 @@ TEST_F(MembershipCoreTest, ADeathRecordOfAnotherIsNotRepeated) {
   EXPECT_TRUE(out.notices.empty());
 }
 
-// Its question reached the list, and somebody who has read it is quicker than the answer.
+// Its record reached the list. Another worker has read it and tells of it before the store answers.
 TEST_F(MembershipCoreTest, AWorkerThatHearsOfItsOwnDeathRecordTellsAll) {
   const uint64_t question = suspect(kOne);
   const DeathRecord death_record{kOne, kSelf, "cannot be reached"};
@@ -264,7 +263,7 @@ TEST_F(MembershipCoreTest, TheRecordsOfADeadWriterAreToldAlsoIfItIsHeardOfLater)
 }
 
 TEST_F(MembershipCoreTest, TheRecordsOfADeadWriterAreToldInItsPlace) {
-  // Two declared dead One, Three declared dead Two, and both died before they told anybody.
+  // Two declared One dead, and Three declared Two dead. Both died before they told anybody.
   const uint64_t question = suspect(kThree);
   const WorkerId four{4, 1};
   core_.add({four, "four", "a4"});
@@ -286,7 +285,7 @@ TEST_F(MembershipCoreTest, WhoFindsItselfInTheListIsFenced) {
   EXPECT_THAT(text(out.fenced), AllOf(HasSubstr("'me' (w0.1) was declared dead by worker 'one'"),
                                       HasSubstr("was silent")));
   EXPECT_TRUE(out.gone.empty());
-  // Nothing is asked, admitted or judged any more.
+  // A fenced worker asks nothing, admits nobody and declares nobody dead.
   EXPECT_EQ(suspect(kTwo), 0u);
   MembershipActions none;
   EXPECT_TRUE(absl::IsPermissionDenied(core_.admit({{9, 1}, "nine", "a9"}, none)));
@@ -307,13 +306,13 @@ TEST_F(MembershipCoreTest, WithoutTheStoreThePairAloneIsOver) {
   ASSERT_EQ(out.gone.size(), 1u);
   EXPECT_EQ(out.gone[0].reason, silent());
   EXPECT_TRUE(out.notices.empty());
-  // The store's answer may come late: then all hear of it.
+  // The store's answer may come late. Then all are told.
   const auto late = answer(kOne, question, {{kOne, kSelf, "cannot be reached"}});
   EXPECT_TRUE(late.gone.empty());
   EXPECT_EQ(late.notices.size(), 2u);
 }
 
-// It may be dead to all that it gave up, and nobody is left who would tell it.
+// All the peers that it gave up may have declared it dead, and nobody is left who would tell it.
 TEST_F(MembershipCoreTest, AWorkerThatGaveUpAPeerReadsTheListUntilItDecides) {
   MembershipActions out;
   core_.answer(kOne, suspect(kOne), absl::DeadlineExceededError("no store"), out);
@@ -328,7 +327,8 @@ TEST_F(MembershipCoreTest, AWorkerThatGaveUpAPeerReadsTheListUntilItDecides) {
   EXPECT_EQ(first[0].suspect, kSelf);
   EXPECT_FALSE(first[0].declare_dead);
   EXPECT_GE(now_ - given_up, milliseconds(1800));
-  // One at a time; the list is read again whether it was silent or had nothing to say.
+  // It asks one question at a time. It reads the list again whether the store was silent or had
+  // nothing new.
   EXPECT_TRUE(tick(false, now_, seconds(5)).questions.empty());
   MembershipActions unread;
   core_.answer(kSelf, first[0].number, absl::DeadlineExceededError("no store"), unread);
@@ -348,7 +348,7 @@ TEST_F(MembershipCoreTest, ADeathRecordOfTheGivenUpPeerEndsTheReading) {
   core_.answer(kOne, suspect(kOne), absl::DeadlineExceededError("no store"), out);
   const auto read = tick(false, now_, seconds(5)).questions;
   ASSERT_EQ(read.size(), 1u);
-  // Its own death record, which reached the list late: all hear of it, once.
+  // Its own death record, which reached the list late. All are told of it, once.
   const std::vector<DeathRecord> list = {{kOne, kSelf, "cannot be reached"}};
   EXPECT_EQ(answer(kSelf, read[0].number, list).notices.size(), 2u);
   EXPECT_TRUE(tick(false, now_, seconds(5)).questions.empty());
@@ -365,7 +365,7 @@ TEST_F(MembershipCoreTest, ARefusedWorkerOnlyReads) {
   EXPECT_TRUE(after.notices.empty());
 }
 
-// One lost packet may cost a dial: its lease decides, from then on.
+// One lost packet may cost a dial. From then on the lease decides.
 TEST_F(MembershipCoreTest, APeerThatDoesNotAnswerADialIsDialledAgainAndLeasedNotDeclaredDead) {
   (void)tick(false, now_);
   MembershipActions out;
@@ -413,7 +413,7 @@ TEST_F(MembershipCoreTest, AnUnknownIsLookedUpOnceAndBecomesAMember) {
   EXPECT_TRUE(core_.found(kUnknown, WorkerInfo{kUnknown, "five", "a5"}, out));
   EXPECT_TRUE(core_.is_live(kUnknown));
   EXPECT_TRUE(out.gone.empty());
-  // The time limit's word comes after the answer.
+  // The timeout is reported after the answer.
   EXPECT_FALSE(core_.found(kUnknown, absl::DeadlineExceededError("late"), out));
   EXPECT_TRUE(core_.is_live(kUnknown));
 }
@@ -421,7 +421,7 @@ TEST_F(MembershipCoreTest, AnUnknownIsLookedUpOnceAndBecomesAMember) {
 TEST_F(MembershipCoreTest, AnUnknownWithoutARecordIsGone) {
   const std::vector<absl::StatusOr<std::optional<WorkerInfo>>> answers = {
       std::optional<WorkerInfo>(), absl::UnavailableError("no store"),
-      WorkerInfo{kUnknown, "two", "a5"}};  // somebody has that name
+      WorkerInfo{kUnknown, "two", "a5"}};  // another worker has that name
   for (const auto& record : answers) {
     MembershipCore core({kSelf, "me", "a0"}, LeaseOptions{}, now_);
     core.add({kTwo, "two", "a2"});
@@ -431,7 +431,7 @@ TEST_F(MembershipCoreTest, AnUnknownWithoutARecordIsGone) {
     ASSERT_EQ(out.gone.size(), 1u);
     EXPECT_EQ(out.gone[0].worker, kUnknown);
     EXPECT_TRUE(absl::IsUnavailable(out.gone[0].reason));
-    // From now on that is known without asking.
+    // From now on this is known without asking.
     MembershipActions again;
     core.meet(kUnknown, again);
     EXPECT_TRUE(again.lookups.empty());
@@ -446,7 +446,7 @@ TEST_F(MembershipCoreTest, WhatIsHeardOfAnUnknownEndsItsLookup) {
   ASSERT_EQ(out.gone.size(), 1u);
   EXPECT_FALSE(core_.found(kUnknown, WorkerInfo{kUnknown, "five", "a5"}, out));
   EXPECT_FALSE(core_.is_live(kUnknown));
-  // Who is fenced takes those that it never met for dead as well.
+  // A fenced worker treats workers that it never met as dead too.
   const WorkerId other{6, 1};
   out = {};
   core_.meet(other, out);
@@ -455,7 +455,7 @@ TEST_F(MembershipCoreTest, WhatIsHeardOfAnUnknownEndsItsLookup) {
   EXPECT_EQ(out.gone[0].worker, other);
 }
 
-// Of the two the refusing one may be dead: then the refusal says nothing.
+// One of the two is declared dead. If it is the refusing one, its refusal means nothing.
 TEST_F(MembershipCoreTest, OnlyAWorkerThatTheListDoesNotNameRefuses) {
   const auto refused = [&](WorkerId by, std::vector<DeathRecord> list) {
     MembershipActions out;
@@ -471,7 +471,7 @@ TEST_F(MembershipCoreTest, OnlyAWorkerThatTheListDoesNotNameRefuses) {
 TEST_F(MembershipCoreTest, AJoinerIsToldOfTheDeathsThatItMayHaveMissed) {
   MembershipActions out;
   core_.on_notice({kTwo, kOne, "was silent"}, out);
-  core_.left(kThree);  // that is in the store
+  core_.left(kThree);  // this is in the store
   out = {};
   ASSERT_TRUE(core_.admit({{4, 1}, "four", "a4"}, out).ok());
   ASSERT_EQ(out.notices.size(), 1u);
@@ -491,7 +491,7 @@ TEST_F(MembershipCoreTest, EndedIncarnationsThatWereNeverPeersAreSettled) {
   core_.on_notice({{7, 2}, kOne, "was silent"}, out);
   EXPECT_TRUE(out.gone.empty());
   restart({{1, 3}, "one", "b"}, out);
-  // A peer, this worker, and a life that nobody has said anything about are left alone.
+  // A peer, this worker, and an incarnation of which nothing is known are left alone.
   EXPECT_TRUE(settled({kTwo, kSelf, {1, 3}, {8, 1}}).empty());
   const std::vector<WorkerId> over = {{7, 2}, {7, 1}, {1, 2}};
   EXPECT_EQ(settled(over), over);
@@ -501,9 +501,9 @@ TEST_F(MembershipCoreTest, EndedIncarnationsThatWereNeverPeersAreSettled) {
 
 TEST_F(MembershipCoreTest, ALeaseBeginsInvalid) {
   const uint64_t heartbeat = tick(true, now_).heartbeats[0].number;
-  EXPECT_FALSE(core_.validities(kOne, now_));
+  EXPECT_FALSE(core_.has_valid_lease(kOne, now_));
   answer_heartbeat(kOne, heartbeat);
-  EXPECT_TRUE(core_.validities(kOne, now_));
+  EXPECT_TRUE(core_.has_valid_lease(kOne, now_));
 }
 
 TEST_F(MembershipCoreTest, RefusesWhoCannotBeAMember) {

@@ -1,5 +1,6 @@
-// One worker's membership among far ends that the test speaks for: orders of events that a real
-// group shows once in a million joins.
+// One worker's membership, with a test that speaks for its peers.
+//
+// The tests make orders of events that a real group shows once in a million joins.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -26,7 +27,7 @@ using std::chrono::milliseconds;
 
 class MembershipDriver : public ::testing::Test {
  protected:
-  // This worker, and `peer_` if there are two.
+  // Starts this worker, and with two workers `peer_` as a member.
   void start(size_t workers) {
     std::vector<WorkerInfo> members{{me_, "w0", "script:0"}, {peer_, "w1", "script:1"}};
     members.resize(workers);
@@ -44,7 +45,7 @@ class MembershipDriver : public ::testing::Test {
     ASSERT_TRUE(agent_->start(members).ok());
     membership_->start({});
   }
-  // The same with `peer_`, to which a connection stands.
+  // The same with `peer_` and a connection to it.
   ScriptedConnectionPtr start_connected() {
     start(2);
     const ScriptedConnectionPtr peer = connection();
@@ -70,14 +71,14 @@ class MembershipDriver : public ::testing::Test {
     frame.body = post.SerializeAsString();
     transport_.deliver(connection, std::move(frame));
   }
-  // A sign of life that says nothing else.
+  // A frame that shows only that the peer lives.
   void say_welcome(const ConnectionPtr& connection) {
     wire::MembershipPost welcome;
     welcome.mutable_welcome();
     say(connection, welcome);
   }
 
-  // The far end's answer to this worker's newest heartbeat, or to one so many heartbeats before.
+  // The peer's answer to this worker's newest heartbeat, or to the one `before` heartbeats earlier.
   void answer_heartbeat(const ScriptedConnectionPtr& connection, const std::string& said = "",
                         uint64_t before = 0) {
     uint64_t newest = 0;
@@ -121,7 +122,7 @@ class MembershipDriver : public ::testing::Test {
   std::unique_ptr<Membership> membership_;
 };
 
-// Its second connection is quicker than its first.
+// The joiner's second connection is faster than its first.
 TEST_F(MembershipDriver, HearsThatAJoinerWantsToEndBeforeItsFirstConnectionStands) {
   start(1);
   const Future<void> drained = quiescence_->calls_drained();
@@ -137,7 +138,7 @@ TEST_F(MembershipDriver, HearsThatAJoinerWantsToEndBeforeItsFirstConnectionStand
   };
   transport_.sink().on_open(first);
   clock_.advance(std::chrono::seconds(1));
-  EXPECT_FALSE(drained.done());  // the joiner is one of those who have to be idle
+  EXPECT_FALSE(drained.done());  // the joiner must be idle too
   wire::MembershipPost idle;
   idle.mutable_report()->set_phase(1);
   idle.mutable_report()->set_version(1);
@@ -151,7 +152,7 @@ TEST_F(MembershipDriver, CallsWithoutAValidLeaseWaitUntilAHeartbeatIsAnswered) {
   const auto first = call();  // without a lease: sent at once
   EXPECT_EQ(calls_on(peer), 1u);
   clock_.advance(milliseconds(200));  // the lease begins
-  (void)call();                       // and is given time to be answered
+  (void)call();                       // and its heartbeat gets time to be answered
   EXPECT_EQ(calls_on(peer), 2u);
   clock_.advance(milliseconds(200));
   const TimePoint sent = clock_.now();
@@ -161,7 +162,7 @@ TEST_F(MembershipDriver, CallsWithoutAValidLeaseWaitUntilAHeartbeatIsAnswered) {
   EXPECT_EQ(calls_on(peer), 3u);
   clock_.advance(sent + milliseconds(1400) - clock_.now());
   const auto held = call();
-  say_welcome(peer);  // a sign of life is no answer
+  say_welcome(peer);  // a frame is no answer to a heartbeat
   EXPECT_EQ(calls_on(peer), 3u);
   answer_heartbeat(peer);
   EXPECT_EQ(calls_on(peer), 4u);
@@ -180,11 +181,11 @@ TEST_F(MembershipDriver, CallsThatWaitedForAValidLeaseHaveNotRunWhenThePeerIsGon
   EXPECT_EQ(ran_of(*held), Ran::kNo) << *held;
 }
 
-// Calls would wait for that stream as long as TCP tries.
+// Calls would wait for that stream as long as TCP keeps trying.
 TEST_F(MembershipDriver, AConnectionWhoseHeartbeatsAreLostWhileTheRestArrivesIsMadeAnew) {
   const ScriptedConnectionPtr peer = start_connected();
   (void)call();
-  for (int i = 0; i < 22; ++i) {  // 1.4 s of trust, 3 s without
+  for (int i = 0; i < 22; ++i) {  // 1.4 s with a valid lease, 3 s without
     clock_.advance(milliseconds(200));
     EXPECT_TRUE(peer->aborted.ok()) << i;
     say_welcome(peer);
@@ -192,18 +193,18 @@ TEST_F(MembershipDriver, AConnectionWhoseHeartbeatsAreLostWhileTheRestArrivesIsM
   const auto held = call();
   EXPECT_EQ(calls_on(peer), 1u);
   clock_.advance(milliseconds(400));
-  EXPECT_EQ(peer->closed, 0);  // which would wait for the stream that hangs
+  EXPECT_EQ(peer->closed, 0);  // close() would wait for the hung stream
   EXPECT_FALSE(peer->aborted.ok());
   transport_.sink().on_closed(peer, peer->aborted);
   const ScriptedConnectionPtr next = transport_.answer_dial();
   say_welcome(next);
   clock_.advance(milliseconds(200));
   answer_heartbeat(next);
-  EXPECT_EQ(calls_on(next), 2u);  // the first again
+  EXPECT_EQ(calls_on(next), 2u);  // the first call again
   EXPECT_TRUE(agent_->is_live(peer_));
 }
 
-// A peer that is not heard may be slow: its connection is kept for as long as it is not suspected.
+// A silent peer may be slow. Its connection is kept as long as the peer is not suspected.
 TEST_F(MembershipDriver, TheConnectionOfASilentPeerIsKept) {
   const ScriptedConnectionPtr peer = start_connected();
   (void)call();
@@ -214,7 +215,7 @@ TEST_F(MembershipDriver, TheConnectionOfASilentPeerIsKept) {
   }
 }
 
-// It is slow, and its stream of heartbeats moves.
+// The peer is slow, but its heartbeat stream moves.
 TEST_F(MembershipDriver, AConnectionWhoseHeartbeatsAreAnsweredTooLateForTheLeaseIsKept) {
   const ScriptedConnectionPtr peer = start_connected();
   (void)call();
@@ -271,7 +272,7 @@ TEST_F(MembershipDriver, AProcessOfThisMachineThatWaitsForAProcessorIsNotDeclare
   EXPECT_FALSE(agent_->is_live(peer_));
 }
 
-// The store is on some machine of the group, which may be as busy.
+// The store runs on some machine of the group, which may be as busy.
 TEST_F(MembershipDriver, TheStoreMayTakeLongerWhereAPeerSaysThatItIsLate) {
   const ScriptedConnectionPtr peer = start_connected();
   (void)call();
@@ -306,7 +307,7 @@ TEST_F(MembershipDriver, NobodyHearsOfTheEndOfOneWhoseJoinNobodyHeardOf) {
   EXPECT_TRUE(heard.empty());
 }
 
-// The leader may have met it, and waits to hear that this worker never will.
+// The shutdown leader may have met the dead worker, and waits to hear that this worker never will.
 TEST_F(MembershipDriver, SaysThatItHeardOfTheDeathOfOneThatItNeverMet) {
   me_ = {2, 1};
   start(2);
@@ -349,12 +350,13 @@ TEST_F(MembershipDriver, AQuestionThatItReachesTooLateDeclaresNobodyDead) {
   start(2);
   agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
   clock_.advance(Membership::Options{}.store_timeout);
-  EXPECT_FALSE(agent_->is_live(peer_));  // for this worker
+  EXPECT_FALSE(agent_->is_live(peer_));  // for this worker only
   store_thread_.run_all();
   EXPECT_EQ(death_records(), 0u);
 }
 
-// The pair was over while the store was silent; the death record on this worker was written later.
+// This worker gave up the peer while the store was silent. The death record of this worker came
+// later.
 TEST_F(MembershipDriver, ReadsOfItsOwnDeathOnceTheStoreAnswersAgain) {
   start(2);
   agent_->suspect(peer_, absl::UnavailableError("nobody is there"));
@@ -419,7 +421,7 @@ TEST_F(MembershipDriver, AClaimToHaveReplacedAPeerIsDecidedByTheRecordsAlone) {
   EXPECT_EQ(death_records(), 1u);
 }
 
-// `peer_` is dead; a dialler says that it has come in its place.
+// `peer_` is dead. A dialler says that it has replaced it.
 TEST_F(MembershipDriver, TheRecordsAloneDecideWhoComesInThePlaceOfADeadWorker) {
   options_.places = 2;
   options_.find_incarnation =

@@ -1,4 +1,6 @@
-// The membership core of worker 0 in a group of four, whose other workers the test speaks for.
+// The membership core of worker 0 in a group of four; the test speaks for the other three.
+//
+// Thread safety: none.
 #pragma once
 
 #include <chrono>

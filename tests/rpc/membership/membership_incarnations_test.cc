@@ -1,5 +1,7 @@
-// Which lives of an index a worker believes in: who says that it has replaced a peer, and what is
-// remembered of lives that ended.
+// Incarnations of one index: which one a worker believes in.
+//
+// The tests cover processes that say they have replaced a peer, and what is remembered of dead
+// incarnations.
 #include <string>
 #include <vector>
 
@@ -16,7 +18,8 @@ using ::testing::HasSubstr;
 
 class MembershipIncarnations : public MembershipGroup {
  protected:
-  // This worker declares dead a peer, and the list holds `death records`: what it tells the others.
+  // This worker suspects a peer, and the store answers with these records. Returns what it tells
+  // the others.
   std::vector<MembershipActions::Notice> declare_dead(WorkerId peer,
                                                       std::vector<DeathRecord> death_records) {
     MembershipActions out;
@@ -26,7 +29,7 @@ class MembershipIncarnations : public MembershipGroup {
   }
 };
 
-// A later incarnation of the place has died as well, by somebody else's death record.
+// A later incarnation of the index has died as well, and another worker wrote its death record.
 TEST_F(MembershipIncarnations, AWritersRecordOfAnEarlierIncarnationIsToldToo) {
   MembershipActions out;
   core_.on_notice({kOne, kTwo, "was silent"}, out);
@@ -56,7 +59,7 @@ TEST_F(MembershipIncarnations, EndsAreRememberedUpToABoundAndThoseOfMembersForGo
   }
   out = {};
   EXPECT_TRUE(absl::IsPermissionDenied(core_.admit({kTwo, "two", "a2"}, out)));
-  restart({{2, 2}, "two", "a2"}, out);  // that there was a w2.1 is remembered
+  restart({{2, 2}, "two", "a2"}, out);  // it remembers that there was a w2.1
   EXPECT_TRUE(core_.is_live({2, 2}));
   EXPECT_EQ(out.notices.size(), 1024u);
 }
@@ -73,7 +76,7 @@ TEST_F(MembershipIncarnations, ALaterIncarnationIsAdmittedAndTheEarlierOneSuspec
                std::vector<DeathRecord>{{kOne, kSelf, "was restarted"}}, out);
   EXPECT_TRUE(core_.is_live(later));
   EXPECT_FALSE(core_.is_live(kOne));
-  // What ended stays ended.
+  // A dead incarnation stays dead.
   const absl::Status again = core_.admit({kOne, "one", "a1"}, out);
   EXPECT_TRUE(absl::IsPermissionDenied(again));
   EXPECT_THAT(text(again), HasSubstr("'one' (w1.1) was declared dead"));
@@ -109,7 +112,7 @@ TEST_F(MembershipIncarnations, WhileTheRecordsCannotBeReadAClaimIsNeitherAdmitte
   EXPECT_TRUE(core_.is_live(kOne));
   restart(claimant, out);  // the store is back
   EXPECT_EQ(out.questions.size(), 1u);
-  // The time limit's word comes after the answer.
+  // The timeout is reported after the answer.
   EXPECT_FALSE(core_.compared(claimant, absl::DeadlineExceededError("late"), out));
   EXPECT_TRUE(core_.is_live(claimant.id));
 }
@@ -126,8 +129,8 @@ TEST_F(MembershipIncarnations, AFalseClaimDoesNotKeepTheRealProcessOut) {
   EXPECT_TRUE(core_.is_live({1, 2}));
 }
 
-// As above, where nobody lives. A claimant that was taken in and then had a death record would end
-// the place: no lower incarnation is admitted after it.
+// The same where no incarnation lives. If a false claimant were admitted and then declared dead,
+// the index would be lost: no lower incarnation is admitted after it.
 TEST_F(MembershipIncarnations, AFalseClaimToThePlaceOfAnEndedWorkerDoesNotKeepTheRealProcessOut) {
   MembershipActions out;
   core_.on_notice({kOne, kTwo, "was silent"}, out);
@@ -164,7 +167,7 @@ TEST_F(MembershipIncarnations, ThePlaceOfAnEndedWorkerIsGivenToNobodyWhileTheRec
   EXPECT_TRUE(core_.is_live(claimant.id));
 }
 
-// Else each of N workers that begin would ask the store for N records.
+// Otherwise each of N starting workers would ask the store for N records.
 TEST_F(MembershipIncarnations, AFirstIncarnationIsNotCompared) {
   MembershipActions out;
   EXPECT_TRUE(core_.admit({{4, 1}, "four", "a4"}, out).ok());

@@ -1,4 +1,4 @@
-// A worker that has joined and is not known to the others yet: it judges nobody.
+// A worker that has joined but is not known to all others yet must not declare anybody dead.
 #include <string>
 #include <vector>
 
@@ -13,15 +13,16 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Nobody would learn of its death records, and it may be cut off itself: a group is not to die of a
-// joiner without a network.
+// Nobody would learn of its death records, and it may be cut off itself. A joiner without a network
+// must not kill a group.
 class JoinerCoreTest : public ::testing::Test {
  protected:
   JoinerCoreTest() {
     core_.add({kOne, "one", "a1"});
     core_.add({kTwo, "two", "a2"});
   }
-  // Ticks in which two was heard and one was not, until something is asked or the time is over.
+  // Looks again and again until something is asked or the time is over. Worker two was heard, one
+  // was not.
   void tick_for(Nanoseconds time) {
     for (const TimePoint end = now_ + time; now_ < end && out_.questions.empty();) {
       now_ += milliseconds(200);
@@ -37,7 +38,7 @@ TEST_F(JoinerCoreTest, DoesNotDeclareDeadForSilenceButTellsTheOthers) {
   tick_for(milliseconds(3000));
   EXPECT_TRUE(out_.questions.empty());
   EXPECT_EQ(out_.suspect_reports, std::vector<WorkerId>{kOne});
-  // Welcomed by all, it judges.
+  // Once all have welcomed it, it may declare others dead.
   core_.established();
   tick_for(milliseconds(200));
   ASSERT_EQ(out_.questions.size(), 1u);
@@ -74,7 +75,7 @@ TEST_F(JoinerCoreTest, GoesOnWhenTheOtherIsHeardAfterAll) {
   EXPECT_TRUE(out_.questions.empty());
 }
 
-// It was heard while the list was read for the doubt's sake.
+// The peer was heard while the list was read because of the suspicion.
 TEST_F(JoinerCoreTest, AnAnswerToASettledSuspectReportEndsNothing) {
   core_.unanswered(kOne, unheard(), out_);
   tick_for(seconds(10));
@@ -93,7 +94,7 @@ TEST_F(JoinerCoreTest, StoppedTimeSettlesNoSuspectReport) {
   EXPECT_TRUE(out_.questions.empty());
 }
 
-// Else it would never hear what the group thinks of it.
+// Otherwise it would never hear that the group has declared it dead.
 TEST_F(JoinerCoreTest, WhoIsAnsweredByNobodyIsOutOfTheGroup) {
   core_.left(kTwo);
   core_.unanswered(kOne, unheard(), out_);

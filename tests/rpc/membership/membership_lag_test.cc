@@ -1,4 +1,4 @@
-// A slow worker is not a dead one: what extends the patience with a silent peer, and how far.
+// A slow worker is not a dead one: what extends `suspect_after` for a silent peer, and how far.
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -37,7 +37,7 @@ class MembershipLagTest : public ::testing::Test {
     if (!out.heartbeats.empty()) heartbeat_ = out.heartbeats[0].number;
     return out;
   }
-  // One more heartbeat, and so long after it its answer.
+  // Sends one more heartbeat, and answers it so much later.
   void answer_after(Nanoseconds late) {
     tick({.heard = true});
     const uint64_t heartbeat = heartbeat_;
@@ -45,7 +45,7 @@ class MembershipLagTest : public ::testing::Test {
     MembershipActions out;
     core_.on_heartbeat_answer(kPeer, heartbeat, now_, out);
   }
-  // How long the peer is silent until it is suspected.
+  // Returns how long the peer is silent until it is suspected.
   Nanoseconds silence(const Seen& seen) {
     const TimePoint begun = now_;
     while (tick(seen).questions.empty() && now_ - begun < seconds(300)) {
@@ -92,7 +92,7 @@ TEST_F(EstablishedLagTest, LateAnswersAreForgottenOnceAnswersAreQuick) {
   EXPECT_LE(silence({}), milliseconds(2000));
 }
 
-// The kernel says so of a process on this machine.
+// The kernel reports this wait for a process on this machine.
 TEST_F(EstablishedLagTest, TimeInWhichThePeerWaitsForAProcessorIsNotItsSilence) {
   const Nanoseconds half = silence({.waited = milliseconds(100)});
   EXPECT_EQ(half, milliseconds(3600));
@@ -107,7 +107,7 @@ TEST_F(EstablishedLagTest, TimeInWhichThisWorkerWaitsForAProcessorIsNoPeersSilen
   EXPECT_THAT(core_.to_watch(), ElementsAre(kPeer, kSelf));
 }
 
-// One long wait is told of when it has ended.
+// The kernel reports one long wait when it is over.
 TEST_F(EstablishedLagTest, AWaitThatIsToldOfLateCountsInFull) {
   for (int i = 0; i < 8; ++i) EXPECT_THAT(tick({}).questions, IsEmpty());
   EXPECT_THAT(tick({.waited = milliseconds(1500)}).questions, IsEmpty());
@@ -123,9 +123,9 @@ TEST_F(EstablishedLagTest, OnlyWhoHasBeenSilentForAWhileIsWatched) {
   EXPECT_THAT(core_.to_watch(), IsEmpty());
 }
 
-// Where this worker itself has few turns, they are too few to know what a silence means.
+// If this worker itself seldom runs, it has looked too seldom to know what a silence means.
 TEST_F(EstablishedLagTest, NobodyIsSuspectedBeforeTheKernelCouldSayHowLongItWaited) {
-  const Seen slow{.step = milliseconds(1000)};  // of which two intervals count
+  const Seen slow{.step = milliseconds(1000)};  // two intervals of this count
   for (int i = 0; i < 4; ++i) EXPECT_THAT(tick(slow).questions, IsEmpty());
   EXPECT_EQ(tick(slow).questions.size(), 1u);
   MembershipCore longest{{kSelf, "me", "a0"}, {.heartbeat_interval = milliseconds(600)}, now_};
@@ -137,7 +137,7 @@ TEST_F(EstablishedLagTest, NobodyIsSuspectedBeforeTheKernelCouldSayHowLongItWait
     now_ += milliseconds(1200);
     longest.tick(now_, {{kPeer, true, TimePoint()}}, out);
   }
-  EXPECT_EQ(looks, 1 + 3);  // the lease begins; 1.2 s are watched, compared with, and told of
+  EXPECT_EQ(looks, 1 + 3);  // the lease begins; 1.2 s are watched, compared and reported
 }
 
 // The holder of a reference must give up before the owner does, and the peer has promised nothing.
@@ -145,8 +145,8 @@ TEST_F(EstablishedLagTest, LagExtendsSuspectAfterAndNotValidFor) {
   answer_after(milliseconds(1000));
   const TimePoint sent = now_ - milliseconds(1000);
   tick({.heard = true, .lag = seconds(5)});
-  EXPECT_TRUE(core_.validities(kPeer, sent + milliseconds(1399)));
-  EXPECT_FALSE(core_.validities(kPeer, sent + milliseconds(1400)));
+  EXPECT_TRUE(core_.has_valid_lease(kPeer, sent + milliseconds(1399)));
+  EXPECT_FALSE(core_.has_valid_lease(kPeer, sent + milliseconds(1400)));
 }
 
 TEST_F(EstablishedLagTest, AWorkerSaysHowLateItsTimerRanAndSoonThatItDoesNotAnymore) {
@@ -157,7 +157,7 @@ TEST_F(EstablishedLagTest, AWorkerSaysHowLateItsTimerRanAndSoonThatItDoesNotAnym
   EXPECT_LT(core_.lag(), milliseconds(200));
 }
 
-// A store that answers as late as they do is not gone.
+// A store whose answers are as late as the peers' is not gone.
 TEST_F(EstablishedLagTest, OthersAreAllowedTwiceTheWorstLagOfAPeer) {
   EXPECT_EQ(core_.allowance(), Nanoseconds(0));
   tick({.heard = true, .lag = seconds(5)});
@@ -166,7 +166,7 @@ TEST_F(EstablishedLagTest, OthersAreAllowedTwiceTheWorstLagOfAPeer) {
   EXPECT_EQ(core_.allowance(), milliseconds(28800));
 }
 
-// Its answers to what was sent before came at once, and could not be read.
+// The peer answered the earlier heartbeats at once, but this worker could not read the answers.
 TEST_F(EstablishedLagTest, ThatThisWorkerWasStoppedMakesNoPeerLate) {
   const uint64_t before = heartbeat_;
   now_ += seconds(30);
@@ -175,7 +175,7 @@ TEST_F(EstablishedLagTest, ThatThisWorkerWasStoppedMakesNoPeerLate) {
   EXPECT_LE(silence({}), milliseconds(2200));
 }
 
-// It is not established: it waits for others to judge, and then for the list.
+// A worker that is not established waits for the others to decide, and then for the list.
 TEST_F(MembershipLagTest, ASuspectReportIsSettledLaterByAWorkerThatWaitsForAProcessor) {
   const auto settled = [&](Nanoseconds own_wait) {
     MembershipCore joiner{{kSelf, "me", "a0"}, LeaseOptions{}, now_};

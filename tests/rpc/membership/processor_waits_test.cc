@@ -13,7 +13,7 @@ using std::chrono::milliseconds;
 
 class ProcessorWaitsTest : public ::testing::Test {
  protected:
-  // 200 ms after the last one.
+  // Looks 200 ms after the last look.
   Nanoseconds look() { return look(proc_.peer()); }
   Nanoseconds look(const HostProcess& process) {
     waits_.begin(now_ += milliseconds(200));
@@ -55,7 +55,8 @@ TEST_F(ProcessorWaitsTest, OneThatServesCountsAtEachLookBesideHundredsThatDoNot)
   }
 }
 
-// The kernel counts a wait when it ends: what was told of it before is not told again.
+// The kernel counts a wait when it is over. The part that was reported before is not reported
+// again.
 TEST_F(ProcessorWaitsTest, AThreadThatCanRunAndGetsNoTurnWaits) {
   look();
   serving('R', milliseconds(1));

@@ -1,6 +1,8 @@
-// When the phases of a shutdown end: not before the last message has arrived, also when workers
-// die. At the timeout they end too, and it names the workers that are still at work. Workers that
-// are started again are the subject of quiescence_restarts_test.
+// When the phases of a shutdown complete.
+//
+// No phase completes before the last message has arrived, also when workers die. At the timeout the
+// phases complete too, and the error names the workers that are still at work. Restarted workers
+// are in quiescence_restarts_test.
 #include <deque>
 #include <random>
 #include <string>
@@ -102,8 +104,8 @@ TEST(QuiescenceCoreTest, TheClockStartsWhenTheLastHasEnteredAndTheShortestWishHo
   }
 }
 
-// Worker 1 was idle, and said so, before the call of worker 0 came: what it reported last is no
-// reason to leave it out, and that worker 0 waits for it is only half of the truth.
+// Worker 1 was idle, and had reported so, before worker 0's call came. So its last report is no
+// reason to leave it out. It is not enough to name worker 0, which waits for worker 1.
 TEST(QuiescenceCoreTest, TheTimeoutNamesAWorkerWhoseWorkBeganAfterItsReport) {
   for (const bool leader_works : {false, true}) {
     const uint32_t caller = leader_works ? 1 : 0, works = leader_works ? 0 : 1;
@@ -131,7 +133,7 @@ TEST(QuiescenceCoreTest, TheTimeoutNamesAWorkerWhoseWorkBeganAfterItsReport) {
   }
 }
 
-// An idle worker's report that crosses the question is from before it, and answers nothing.
+// An idle worker's report that crosses the question is older than the question, so it is no answer.
 TEST(QuiescenceCoreTest, OnlyWhatFollowsTheQuestionAnswersIt) {
   Group group(2);
   for (uint32_t i = 0; i < 2; ++i) group.enter(i, 1s);
@@ -177,7 +179,8 @@ TEST(QuiescenceCoreTest, TheTimeoutNamesTheSenderOfAMessageUnderWayIfAllAreIdle)
   }
 }
 
-// The one who asked has died: the next leader asks anew, and the answer meant for the other counts.
+// The leader that asked has died. The next leader asks anew, and the answer to the first one
+// counts.
 TEST(QuiescenceCoreTest, TheNextLeaderLearnsWhoIsAtWorkToo) {
   Group group(3);
   for (uint32_t i = 0; i < 3; ++i) group.enter(i, 1s);
@@ -200,7 +203,7 @@ TEST(QuiescenceCoreTest, AnUnansweringLeaderDoesNotHoldUpTheTimeout) {
   group.settle({1});
   group.advance(1s);
   group.tick(1);
-  EXPECT_EQ(group.stage(1), Stage::kCalls);  // the leader knows more and gets a moment
+  EXPECT_EQ(group.stage(1), Stage::kCalls);  // the leader knows more, so it gets a moment
   group.advance(1s);
   group.tick(1);
   EXPECT_EQ(group.stage(1), Stage::kEnded);
@@ -211,7 +214,7 @@ TEST(QuiescenceCoreTest, ADeadWorkerIsNotWaitedFor) {
   Group group(3);
   group.enter(0);
   group.enter(2);
-  group.count_sent(1, 2);  // never arrives
+  group.count_sent(1, 2);  // this message never arrives
   group.count_sent(0, 1);
   group.settle({0, 2});
   group.kill(1);
@@ -225,7 +228,7 @@ TEST(QuiescenceCoreTest, AReportFromBeforeADeathDoesNotCount) {
   Group group(3);
   for (uint32_t i = 0; i < 3; ++i) group.enter(i);
   group.deliver_all();
-  group.idle(2);  // still counts worker 1 among the living
+  group.idle(2);  // it still counts worker 1 among the live ones
   group.deliver_all();
   group.kill(1);
   group.idle(0);
@@ -244,7 +247,7 @@ TEST(QuiescenceCoreTest, TheNextLeaderCollectsReportsAnew) {
   EXPECT_EQ(group.stage(2), Stage::kDropping);
 }
 
-// Whatever a leader managed to say before it died, the rest end together.
+// Whatever a leader managed to send before it died, the rest complete the shutdown together.
 TEST(QuiescenceCoreTest, ALeaderMayDieAtAnyStep) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(seed);
@@ -271,7 +274,8 @@ TEST(QuiescenceCoreTest, ALeaderMayDieAtAnyStep) {
   }
 }
 
-// Messages wake workers that had reported; no worker may leave phase 1 while one is under way.
+// Messages wake workers that had reported. No worker may leave phase 1 while a message is in
+// flight.
 TEST(QuiescenceCoreTest, NoPhaseEndsWhileWorkIsLeft) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(seed);

@@ -18,7 +18,7 @@ namespace weft::testing {
 // The first incarnation of this worker.
 inline WorkerId id(uint32_t index) { return {index, 1}; }
 
-// Cores joined by wires that keep order, and counters that the test moves.
+// The wires keep the order of messages. The test moves the counters.
 class QuiescenceGroup {
  public:
   using MembershipMessages = rpc_internal::MembershipMessages;
@@ -36,7 +36,8 @@ class QuiescenceGroup {
   Stage stage(uint32_t i) const { return nodes_[i].core.stage(); }
   void advance(Nanoseconds step) { now_ += step; }
 
-  // A second life of this worker, which knows the first lives of the others. Returns its number.
+  // Adds a second incarnation of this worker, which knows the first ones of the others. Returns its
+  // index.
   uint32_t revive(uint32_t worker) {
     std::vector<WorkerId> members;
     for (const Node& node : nodes_) {
@@ -55,7 +56,7 @@ class QuiescenceGroup {
       core.joined(nodes_[joiner].self, out);
     });
   }
-  // Worker i hears that this one has ended.
+  // Worker i hears that this one has died.
   void lose(uint32_t i, uint32_t dead) {
     nodes_[i].holds.erase(nodes_[dead].self);
     act(i, [&](QuiescenceCore& core, MembershipMessages& out) {
@@ -80,7 +81,7 @@ class QuiescenceGroup {
   void busy(uint32_t i, const std::string& work) {
     act(i, [&](QuiescenceCore& core, MembershipMessages& out) { core.busy(work, now_, out); });
   }
-  // Whoever was named when the group ended, and by what.
+  // The workers that were named when the shutdown completed, and their work.
   std::map<WorkerId, std::string> at_work(uint32_t i) {
     std::map<WorkerId, std::string> named;
     for (const auto& each : nodes_[i].core.at_work()) named[each.worker] = each.work;
@@ -98,7 +99,7 @@ class QuiescenceGroup {
     const WorkerId self = nodes_[dead].self;
     if (loses_messages) std::erase_if(wire_, [&](const Sent& s) { return s.from == self; });
   }
-  // What it has sent is lost, all others hear of it.
+  // Stops a worker. Its messages in flight are lost, and all others hear of its death.
   void kill(uint32_t dead, bool loses_messages = true) {
     stop(dead, loses_messages);
     for (uint32_t i = 0; i < nodes_.size(); ++i) {
@@ -122,7 +123,7 @@ class QuiescenceGroup {
     }
     return true;
   }
-  // Messages flow and idle workers say so, until nothing changes any more.
+  // Delivers messages and reports idle workers until nothing changes any more.
   void settle(const std::vector<uint32_t>& idle_workers) {
     for (int round = 0; round < 6; ++round) {
       deliver_all();
@@ -135,7 +136,7 @@ class QuiescenceGroup {
   struct Node {
     WorkerId self;
     QuiescenceCore core;
-    std::map<WorkerId, PeerTraffic> holds;  // those it holds for live, itself included
+    std::map<WorkerId, PeerTraffic> holds;  // peers that it thinks alive, and itself
     bool live = true;
   };
   struct Sent {

@@ -1,5 +1,7 @@
-// A shutdown while workers are started again: which reports count, so that the group waits for
-// every worker that lives and for none that has died.
+// A shutdown while workers are started again.
+//
+// The tests check which reports count, so that the group waits for every live worker and for no
+// dead one.
 #include <algorithm>
 #include <random>
 #include <vector>
@@ -18,8 +20,8 @@ using namespace std::chrono_literals;
 using Group = testing::QuiescenceGroup;
 using Stage = Group::Stage;
 
-// Worker 2 had not heard of the death when it was idle: what it reported names a life that its new
-// leader, the next incarnation of the same worker, has never known.
+// Worker 2 had not heard of the death when it was idle. Its report names an incarnation that the
+// new leader, the next incarnation of the same worker, has never known.
 TEST(QuiescenceCoreTest, ARestartedLeaderDoesNotWaitForItsEarlierIncarnation) {
   Group group(3);
   group.count_sent(2, 0);
@@ -37,7 +39,7 @@ TEST(QuiescenceCoreTest, ARestartedLeaderDoesNotWaitForItsEarlierIncarnation) {
   for (uint32_t i : {1u, 2u, again}) EXPECT_EQ(group.stage(i), Stage::kDropping) << i;
 }
 
-// A report about a joiner may come to the leader before the joiner itself does.
+// A report about a joiner may reach the leader before the joiner does.
 TEST(QuiescenceCoreTest, AReportThatNamesAJoinerWaitsForIt) {
   Group group(3);
   group.kill(2);
@@ -48,11 +50,11 @@ TEST(QuiescenceCoreTest, AReportThatNamesAJoinerWaitsForIt) {
   EXPECT_EQ(group.stage(0), Stage::kCalls);
   group.meet(0, again);
   group.enter(again);
-  group.settle({0, again});  // nothing new of worker 1
+  group.settle({0, again});  // worker 1 has nothing new to report
   for (uint32_t i : {0u, 1u, again}) EXPECT_EQ(group.stage(i), Stage::kDropping) << i;
 }
 
-// It died again before worker 1 had met it: that one has nothing to say but that.
+// The joiner died before worker 1 had met it. Worker 1 reports only that.
 TEST(QuiescenceCoreTest, AJoinerThatNotAllHaveMetIsNotWaitedForAfterItsEnd) {
   Group group(3);
   group.kill(2);
@@ -70,8 +72,8 @@ TEST(QuiescenceCoreTest, AJoinerThatNotAllHaveMetIsNotWaitedForAfterItsEnd) {
   EXPECT_EQ(group.stage(1), Stage::kDropping);
 }
 
-// Worker 0 said what it holds before it met the joiner, and not again before that one's end. Its
-// counters are the same as then; that it has left the joiner out is news.
+// Worker 0 reported its peers before it met the joiner, and did not report again before the joiner
+// died. Its counters have not changed since, but that it has left the joiner out is news.
 TEST(QuiescenceCoreTest, AJoinerThatEndsBeforeTheNextReportIsNotWaitedFor) {
   for (const uint32_t early : {0, 1}) {
     const uint32_t late = 1 - early;
@@ -90,8 +92,8 @@ TEST(QuiescenceCoreTest, AJoinerThatEndsBeforeTheNextReportIsNotWaitedFor) {
   }
 }
 
-// Worker 1 has met the joiner, has heard of its end and has said all that it will. The leader did
-// not know then of whom it said nothing.
+// Worker 1 has met the joiner, has heard of its death and has sent its last report. The leader did
+// not know the joiner then, so it could not see that the report left it out.
 TEST(QuiescenceCoreTest, AJoinerWhoseEndWasReportedBeforeTheLeaderMetItIsNotWaitedFor) {
   Group group(3);
   group.kill(2);
@@ -109,7 +111,7 @@ TEST(QuiescenceCoreTest, AJoinerWhoseEndWasReportedBeforeTheLeaderMetItIsNotWait
   for (uint32_t i : {0, 1}) EXPECT_EQ(group.stage(i), Stage::kDropping) << i;
 }
 
-// Worker 2 said what it holds before it met the joiner, which then called it and died.
+// Worker 2 reported its peers before it met the joiner, which then called it and died.
 TEST(QuiescenceCoreTest, AReportFromBeforeItsSenderMetTheDeadOneDoesNotCount) {
   Group group(3);
   group.kill(0);
@@ -131,8 +133,8 @@ TEST(QuiescenceCoreTest, AReportFromBeforeItsSenderMetTheDeadOneDoesNotCount) {
   for (uint32_t i : {1, 2}) EXPECT_EQ(group.stage(i), Stage::kDropping) << i;
 }
 
-// Worker 1 reported before it met the joiner, and the report was under way until the leader had
-// heard of the joiner's death. The joiner had called worker 1, which still works.
+// Worker 1 reported before it met the joiner. Its report was in flight until the leader had heard
+// of the joiner's death. The joiner had called worker 1, which still works.
 TEST(QuiescenceCoreTest, AReportThatWasUnderWayBeforeTheLeaderAskedAgainDoesNotCount) {
   for (const bool leader_has_entered : {true, false}) {
     Group group(3);
@@ -157,8 +159,8 @@ TEST(QuiescenceCoreTest, AReportThatWasUnderWayBeforeTheLeaderAskedAgainDoesNotC
   }
 }
 
-// The leader was declared dead, which neither it nor worker 1 has heard; a joiner has, and so it
-// did not meet the leader.
+// The leader was declared dead, but neither it nor worker 1 has heard so. A joiner has heard it,
+// and so did not meet the leader.
 TEST(QuiescenceCoreTest, APhaseDoesNotEndBeforeAJoinerThatItsLeaderDoesNotKnowHasEntered) {
   Group group(3);
   group.kill(2);
@@ -190,7 +192,7 @@ TEST(QuiescenceCoreTest, AReportThatWaitsIsNotReplacedByAnOlderOne) {
     wire::MembershipPost post;
     post.mutable_report()->set_phase(1);
     post.mutable_report()->set_version(version);
-    post.mutable_report()->set_round(version == 0 ? 0 : 1);  // of the leader, after a death
+    post.mutable_report()->set_round(version == 0 ? 0 : 1);  // the leader's round, after a death
     for (const WorkerId peer : holds) {
       post.mutable_report()->add_counters()->set_worker(peer.bits());
     }
@@ -214,8 +216,8 @@ TEST(QuiescenceCoreTest, AReportThatWaitsIsNotReplacedByAnOlderOne) {
   EXPECT_EQ(leader.stage(), Stage::kDropping);
 }
 
-// Worker 1 was idle before the joiner called it, and works now: hearing of the caller's death, it
-// has nothing to say until it is idle again.
+// Worker 1 was idle before the joiner called it, and works now. When it hears of the caller's
+// death, it has nothing to report until it is idle again.
 TEST(QuiescenceCoreTest, TheEndOfAJoinerDoesNotMakeAWorkerIdle) {
   Group group(3);
   group.kill(2);
@@ -225,7 +227,7 @@ TEST(QuiescenceCoreTest, TheEndOfAJoinerDoesNotMakeAWorkerIdle) {
   const uint32_t again = group.revive(2);
   for (uint32_t i : {0, 1}) group.meet(i, again);
   group.kill(again);
-  group.lose(1, again);  // the death record's notice comes as well
+  group.lose(1, again);  // the notice of the death record comes too
   group.enter(0);
   group.settle({0});
   EXPECT_EQ(group.stage(0), Stage::kCalls);
@@ -233,8 +235,8 @@ TEST(QuiescenceCoreTest, TheEndOfAJoinerDoesNotMakeAWorkerIdle) {
   EXPECT_EQ(group.stage(0), Stage::kDropping);
 }
 
-// Worker 2 reported to worker 1, then a lower one came: that one has to hear it, though nothing
-// else has changed.
+// Worker 2 reported to worker 1. Then a worker with a lower id joined, and becomes the leader.
+// Worker 2 must report to it, although nothing else has changed.
 TEST(QuiescenceCoreTest, AJoinerThatLeadsHearsWhatOthersHadSaid) {
   Group group(3);
   group.kill(0);
@@ -248,7 +250,7 @@ TEST(QuiescenceCoreTest, AJoinerThatLeadsHearsWhatOthersHadSaid) {
   for (uint32_t i : {1u, 2u, again}) EXPECT_EQ(group.stage(i), Stage::kDropping) << i;
 }
 
-// Everyone meets the new incarnation and loses the earlier one when it happens to.
+// Each worker meets the new incarnation, and loses the earlier one, at a random step.
 TEST(QuiescenceCoreTest, AWorkerMayBeRestartedAtAnyStep) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(seed);
@@ -284,8 +286,7 @@ TEST(QuiescenceCoreTest, AWorkerMayBeRestartedAtAnyStep) {
       if (&happens == &meet) {
         group.meet(i, again);
       } else if (std::find(meet.begin(), meet.end(), i) != meet.end()) {
-        continue;  // it declares dead the earlier incarnation, or hears of it, once it has met the
-                   // new one
+        continue;  // it loses the earlier one only after it met the new one
       } else {
         group.lose(i, dead);
       }

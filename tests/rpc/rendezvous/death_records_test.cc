@@ -37,7 +37,7 @@ TEST(DeathRecords, ADeadWorkerDeclaresNobodyDead) {
   EXPECT_EQ(list_of(store).read()->size(), 1u);
 }
 
-// Two questions of one worker are put one after the other: the first may have told it of its end.
+// A worker's questions run one after the other. The first may have told it that it is dead.
 TEST(DeathRecords, WhoHasReadItsOwnEndWritesNothingMore) {
   const auto store = std::make_shared<MemoryStore>();
   DeathRecords a = list_of(store), b = list_of(store);
@@ -45,7 +45,7 @@ TEST(DeathRecords, WhoHasReadItsOwnEndWritesNothingMore) {
   ASSERT_EQ(b.declare_dead(kB, kC, "y")->size(), 1u);
   EXPECT_TRUE(b.declare_dead(kB, kA, "z")->empty());
   EXPECT_EQ(list_of(store).read()->size(), 1u);
-  // Nor is anybody declared dead twice.
+  // No worker is declared dead twice.
   EXPECT_TRUE(a.declare_dead(kA, kB, "again")->empty());
   EXPECT_EQ(list_of(store).read()->size(), 1u);
 }
@@ -61,7 +61,7 @@ TEST(DeathRecords, AReasonIsReadInOneLineOfPrintableText) {
   EXPECT_LE(read[0].reason.size(), 4096u);
 }
 
-// Who was cut off for long asks about somebody, and learns that it is dead itself.
+// A worker that was cut off for long asks about another one, and learns that it is dead itself.
 TEST(DeathRecords, WhoFindsItsSuspectReadsOnToTheEnd) {
   const auto store = std::make_shared<MemoryStore>();
   DeathRecords a = list_of(store), b = list_of(store);
@@ -92,8 +92,8 @@ TEST(DeathRecords, AMalformedEntryIsAnErrorAndLosesNothing) {
   EXPECT_EQ(b.read()->size(), 2u);
 }
 
-// Everybody declares dead everybody at once: nobody who is declared dead has written afterwards,
-// and one worker is left.
+// All workers declare each other dead at once. A worker that is declared dead must not have written
+// afterwards, and one worker must be left.
 TEST(DeathRecords, OfManyThatSuspectEachOtherOneIsLeft) {
   constexpr uint32_t kWorkers = 8;
   const auto store = std::make_shared<MemoryStore>();

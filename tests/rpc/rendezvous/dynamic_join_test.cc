@@ -79,22 +79,22 @@ TEST(DynamicJoin, ANameIsTakenOverOnceItsIncarnationHasEnded) {
   const absl::Status taken = join_dynamic_group(store, request("a"), {}).status();
   EXPECT_TRUE(absl::IsAlreadyExists(taken)) << taken;
   EXPECT_THAT(text(taken), AllOf(HasSubstr("'a'"), HasSubstr("host:a")));
-  // Dead: the next incarnation may come.
+  // The first incarnation is dead, so the next one may come.
   const auto second = join_dynamic_group(store, request("a"), {{first, {5, 1}, "x"}});
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_EQ(second->self.index, first.index);
   EXPECT_GT(second->self.incarnation, first.incarnation);
-  // Left: the same.
+  // The second one has left, so the next one may come.
   ASSERT_TRUE(mark_left(store, "weft", 0, second->self).ok());
   EXPECT_TRUE(join_dynamic_group(store, request("a"), {}).ok());
-  // Neither, but the launcher knows that it restarted it.
+  // The third one is neither dead nor gone, but the launcher knows that it restarted it.
   JoinRequest again = request("a");
   again.attempt = 1;
   EXPECT_TRUE(join_dynamic_group(store, again, {}).ok());
   EXPECT_TRUE(absl::IsAlreadyExists(join_dynamic_group(store, again, {}).status()));
 }
 
-// Fails in one round trip: before it has an effect, or after.
+// One of its round trips fails, before it has an effect or after.
 class FailingStore final : public RendezvousStore {
  public:
   FailingStore(RendezvousStore& store, int fails_at, bool with_effect)

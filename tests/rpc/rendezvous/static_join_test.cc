@@ -34,7 +34,7 @@ Joining join_in_thread(RendezvousStore& store, const JoinRequest& request) {
 
 std::string message(const absl::Status& status) { return std::string(status.message()); }
 
-// Says at once that a wait was in vain, so that a timeout of a minute passes in no time.
+// Says at once that a wait was in vain, so that a timeout of a minute takes no time.
 class ImpatientStore final : public RendezvousStore {
  public:
   absl::Status set(const std::string& key, const std::string& value) override {
@@ -145,7 +145,7 @@ TEST(StaticJoin, ANewEpochMeetsNobodyOfTheOldAndRepeatsNoIncarnation) {
   EXPECT_TRUE(zero.get().ok());
 }
 
-// Whoever is slow to leave must not end the round that others have begun meanwhile.
+// A worker that leaves late must not end the round that others have begun meanwhile.
 TEST(StaticJoin, AGroupThatHasEndedIsJoinedAgainWithTheSameRequestAndMeetsNobodyOfBefore) {
   MemoryStore store;
   for (uint32_t round = 0; round < 3; ++round) {
@@ -214,7 +214,7 @@ TEST(StaticJoin, ADuplicateNameFailsBothRanksAndNamesThem) {
   JoinRequest twin = request(2, 3);
   twin.name = "worker0";
   twin.timeout = absl::InfiniteDuration();
-  // Rank 0 may not have taken the name yet: whoever comes second finds it taken.
+  // Rank 0 may not have taken the name yet. The second one to come finds it taken.
   const absl::Status second = join_static_group(store, twin).status();
   const absl::Status first = zero.get().status();
   EXPECT_TRUE(absl::IsAlreadyExists(first)) << first;

@@ -1,4 +1,4 @@
-// An agent that is handed frames one batch at a time: what a session makes of their order.
+// An agent that gets frames one batch at a time: how a session orders them.
 
 #include <algorithm>
 #include <atomic>
@@ -23,7 +23,7 @@ using rpc_internal::IncomingCall;
 using rpc_internal::Topic;
 using testing::frame_of;
 
-// One connection, whose frames the test hands over itself.
+// One connection. The test delivers its frames.
 class HandTransport final : public Transport {
  public:
   using Batch = std::vector<FramePtr>;
@@ -50,7 +50,7 @@ class HandTransport final : public Transport {
       MutexLock lock(mutex_);
       return sent_;
     }
-    // What was sent so far, as soon as so many frames of this kind are among it.
+    // Waits until this many frames of this kind were sent, and returns all that was sent so far.
     std::vector<Batch> wait_for(FrameKind kind, size_t frames) {
       MutexLock lock(mutex_);
       while (true) {
@@ -82,7 +82,7 @@ class HandTransport final : public Transport {
   const std::shared_ptr<HandConnection> connection_ = std::make_shared<HandConnection>();
 };
 
-// Worker 1, whose peer 0 is the test's hand.
+// Worker 1, for whose peer 0 the test speaks.
 class AgentBatchTest : public ::testing::Test {
  protected:
   AgentBatchTest() {
@@ -124,7 +124,7 @@ class AgentBatchTest : public ::testing::Test {
   void deliver(std::initializer_list<Frame> frames) {
     transport_.sink_->on_frames(transport_.connection_, frames);
   }
-  // How a call of worker 1 ended, into `seen_`; returns its number.
+  // Makes a call of worker 1, whose result goes into `seen_`. Returns its number.
   uint64_t call_out() {
     const CallId id = agent_->call(
         kPeer, frame_of("x"), "f", kNever,
@@ -206,7 +206,7 @@ TEST_F(AgentBatchTest, ACallWithoutANumberIsTheEndOfThePeer) {
 
 TEST_F(AgentBatchTest, RepliesToCallsThatCameTogetherLeaveTogether) {
   constexpr uint64_t kCalls = 10;
-  deliver({frame(FrameKind::kCall, 1)});  // before the test's own handler: a frame by itself
+  deliver({frame(FrameKind::kCall, 1)});  // a frame alone, before the test's own handler
   calls_[0]->reply(Frame());
   const size_t before = transport_.connection_->sent().size();
   std::vector<Frame> calls;

@@ -31,7 +31,7 @@ class AgentDialling : public ::testing::Test {
   void lose(const ConnectionPtr& connection) {
     transport_.sink().on_closed(connection, absl::UnavailableError("reset"));
   }
-  // How long it waits before it dials.
+  // Returns how long the agent waits before it dials.
   milliseconds pause() {
     milliseconds waited{0};
     for (; transport_.dials() == 0 && waited < milliseconds(5000); ++waited) {
@@ -39,7 +39,8 @@ class AgentDialling : public ::testing::Test {
     }
     return waited;
   }
-  // Looks every 200 ms, as membership does, until the connection is cut; `between` the looks.
+  // Looks every 200 ms, as membership does, until the connection is cut. Calls `between` before
+  // each look.
   milliseconds until_cut(const ScriptedConnectionPtr& connection,
                          const std::function<void()>& between) {
     const TimePoint start = clock_.now();
@@ -80,7 +81,7 @@ TEST_F(AgentDialling, ConnectionsThatCarryNothingAreMadeAtGrowingPauses) {
   using ms = milliseconds;
   EXPECT_THAT(pauses,
               ElementsAre(ms(0), ms(0), ms(0), ms(0), ms(0), ms(40), ms(80), ms(160), ms(160)));
-  // One that carries something across is followed at once.
+  // After a connection on which something arrived, the agent dials at once.
   acknowledge(connection, 1);
   ASSERT_TRUE(agent_->post(peer_, Topic::kRRef, "the next"));
   lose(connection);
@@ -90,7 +91,7 @@ TEST_F(AgentDialling, ConnectionsThatCarryNothingAreMadeAtGrowingPauses) {
   EXPECT_EQ(pause(), ms(0));
 }
 
-// The oldest waits on a stream that hangs, while another stream carries traffic and what is queued
+// The oldest frame waits on a hung stream, while another stream carries traffic and the queue
 // grows.
 TEST_F(AgentDialling, AConnectionOfWhichOneStreamHangsIsCutAndItsFramesAreSentOnTheNext) {
   const ScriptedConnectionPtr hangs = transport_.answer_dial();
@@ -106,7 +107,7 @@ TEST_F(AgentDialling, AConnectionOfWhichOneStreamHangsIsCutAndItsFramesAreSentOn
   });
   EXPECT_GE(waited, milliseconds(30000));
   EXPECT_LE(waited, milliseconds(30400));
-  EXPECT_EQ(hangs->closed, 0);  // which would wait for the stream that hangs
+  EXPECT_EQ(hangs->closed, 0);  // close() would wait for the hung stream
   lose(hangs);
   const ScriptedConnectionPtr next = transport_.answer_dial();
   EXPECT_EQ(next->sent.size(), hangs->sent.size()) << "an acknowledgement, and all of them again";
@@ -121,7 +122,7 @@ TEST_F(AgentDialling, AConnectionThatRefusesFramesAndDoesNotEndIsCut) {
   lose(refuses);
   const ScriptedConnectionPtr next = transport_.answer_dial();
   EXPECT_EQ(next->sent.size(), 2u);
-  // One that ends in time is not.
+  // A connection that closes in time is not cut.
   next->refuses = true;
   ASSERT_TRUE(agent_->post(peer_, Topic::kRRef, "refused again"));
   clock_.advance(milliseconds(2800));
@@ -134,8 +135,8 @@ TEST_F(AgentDialling, AConnectionThatRefusesFramesAndDoesNotEndIsCut) {
   EXPECT_TRUE(last->aborted.ok());
 }
 
-// Both ends have dialled: what is answered elsewhere says nothing of the connection of the
-// heartbeat.
+// Both ends have dialled. An answer on the other connection would say nothing about the one with
+// the heartbeat.
 TEST_F(AgentDialling, AHeartbeatIsAnsweredOnTheConnectionThatBroughtIt) {
   const ScriptedConnectionPtr mine = transport_.answer_dial();
   const auto theirs =
@@ -159,7 +160,7 @@ TEST_F(AgentDialling, SilenceIsItsOwnOnlyWhileItHasNoDescriptors) {
   transport_.fail_dial(absl::ResourceExhaustedError("too many open files"));
   clock_.advance(milliseconds(10));
   EXPECT_EQ(heard(), clock_.now());
-  // The peer makes the connection, and loses it: now it is the peer who does not answer.
+  // The peer dials and then loses the connection. Now it is the peer that does not answer.
   const auto connection =
       std::make_shared<ScriptedConnection>(PeerIdentity{"test", "w0", peer_, "script:0"});
   ASSERT_TRUE(transport_.sink().on_accept(connection->peer()).ok());
@@ -173,8 +174,8 @@ TEST_F(AgentDialling, SilenceIsItsOwnOnlyWhileItHasNoDescriptors) {
   EXPECT_EQ(heard(), opened);
 }
 
-// A peer that cannot say yet whether it accepts this worker incarnations: only the dial's limit
-// ends that.
+// A peer that cannot say yet whether it accepts this worker is alive. Only the dial's time limit
+// stops the dialling.
 TEST_F(AgentDialling, WhoIsToldToDialAgainDoesSoUntilItsTimeIsOver) {
   std::vector<absl::Status> suspected;
   rpc_internal::MembershipHooks hooks;
@@ -189,7 +190,7 @@ TEST_F(AgentDialling, WhoIsToldToDialAgainDoesSoUntilItsTimeIsOver) {
   }
   EXPECT_EQ(clock_.now() - begun, AgentOptions().connect_timeout);
   EXPECT_GT(dials, 100);
-  // No answer, which declares dead nobody.
+  // "No answer" declares nobody dead.
   ASSERT_EQ(suspected.size(), 1u);
   EXPECT_TRUE(absl::IsDeadlineExceeded(suspected[0])) << suspected[0];
   EXPECT_THAT(std::string(suspected[0].message()), ::testing::HasSubstr("not compared yet"));

@@ -187,7 +187,7 @@ TEST_P(AgentTest, TheDeathOfAWorkerFailsItsCallsWithItsName) {
   EXPECT_EQ(ran_of(later), Ran::kNo);
 }
 
-// It would have dialled this worker; nobody calls it and nothing is sent to it.
+// The dead member would have dialled this worker. Nobody calls it, and nothing is sent to it.
 TEST_P(AgentTest, AMemberThatDiedBeforeItDialledIsMissedAllTheSame) {
   AgentWorld world(GetParam(), 2, {}, std::chrono::milliseconds(50));
   Promise<WorkerId> gone;
@@ -219,7 +219,7 @@ TEST_P(AgentTest, CreditBoundsWhatIsSentAheadOfASlowCallee) {
   world.start();
   std::vector<Future<Frame>> futures;
   for (int i = 0; i < 13; ++i) futures.push_back(world.call(0, 1, frame_of("")));
-  // 4 sent, 8 queued, the 13th refused.
+  // 4 are sent, 8 queued, and the 13th is refused.
   const absl::Status refused = futures.back().result().status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ran_of(refused), Ran::kNo);
@@ -251,7 +251,7 @@ TEST_P(AgentTest, LeavesInGoodOrder) {
   EXPECT_TRUE(heard.wait());
 }
 
-// Others speak of a worker that this one has not met: what is meant for it waits.
+// Others speak of a worker that this one has not met. Posts to that worker wait.
 TEST_P(AgentTest, PostsToAnUnknownWaitUntilItIsKnown) {
   AgentWorld world(GetParam(), 2);
   Mutex mutex;
@@ -313,7 +313,8 @@ TEST_P(AgentTest, MorePostsThanAreKeptForAnUnknownAreItsEnd) {
   world.stop_agents();
 }
 
-// All its peers are over for it, one after the other: what ends with the first calls the second.
+// It loses all its peers one after the other. A call to the first fails, and its callback calls the
+// second.
 TEST_P(AgentTest, WhoIsFencedCallsNobodyAnyMore) {
   AgentWorld world(GetParam(), 3);
   Promise<void> arrived;
@@ -356,7 +357,7 @@ TEST(AgentSessionTest, OfResultsThatALostConnectionTookTheOldestAreDataLoss) {
     ++replied;
   });
   world.start();
-  // What waits for the first connection may be overtaken: from here on calls arrive in order.
+  // Calls that wait for the first connection may be overtaken. From here on calls arrive in order.
   world.call(0, 1, frame_of("")).wait();
   world.network().set_filter([](const FrameHeader& header) {
     return header.kind == FrameKind::kReply ? InprocNetwork::Fate::kDrop

@@ -35,7 +35,7 @@ class PeerTest : public ::testing::Test {
     pending.waited_for = waited_for;
     return peer_.add_call(number, frame, std::move(pending), kNow);
   }
-  // The peer says that it has taken so much in total.
+  // The peer reports how much it has taken in total.
   bool credit(uint64_t calls, uint64_t bytes) {
     FrameHeader header;
     header.credit_calls = calls;
@@ -80,14 +80,14 @@ TEST_F(PeerTest, NestedCallsTakeNoCallCreditAndOvertakeTheQueue) {
   for (uint64_t i = 1; i <= 4; ++i) EXPECT_TRUE(call(i));
   EXPECT_TRUE(call(10, 0, kFlagNested));
   EXPECT_EQ(sent_calls(), (Calls{1, 2, 3, 10}));
-  // Taking a nested call at the far end returns bytes, no call: 4 still waits.
+  // If the far end takes a nested call, it returns bytes but no call, so 4 still waits.
   EXPECT_TRUE(credit(0, kSmall));
   EXPECT_TRUE(sent_calls().empty());
   EXPECT_TRUE(credit(1, 2 * kSmall));
   EXPECT_EQ(sent_calls(), (Calls{4}));
 }
 
-// What holds the window may wait for them.
+// The calls that hold the window may wait for nested calls.
 TEST_F(PeerTest, NestedCallsHaveAWindowOfBytesOfTheirOwn) {
   EXPECT_TRUE(call(1, 9000));
   EXPECT_TRUE(call(2, 2000 - kSmall, kFlagNested));
@@ -111,7 +111,7 @@ TEST_F(PeerTest, NestedCallsHaveAWindowOfBytesOfTheirOwn) {
 
 TEST_F(PeerTest, ACallLargerThanTheWindowGoesAlone) {
   EXPECT_TRUE(call(1));
-  EXPECT_TRUE(call(2, 5000));  // larger than the whole window: waits for an empty one
+  EXPECT_TRUE(call(2, 5000));  // larger than the whole window: waits until it is empty
   EXPECT_EQ(sent_calls(), (Calls{1}));
   EXPECT_TRUE(credit(1, kSmall));
   EXPECT_EQ(sent_calls(), (Calls{2}));
@@ -145,7 +145,7 @@ TEST_F(PeerTest, CallsWaitWhereTooMuchIsUnacknowledgedThoughItWasTaken) {
 TEST_F(PeerTest, TheQueueIsBoundedInCalls) {
   for (uint64_t i = 1; i <= 7; ++i) EXPECT_TRUE(call(i)) << i;
   EXPECT_FALSE(call(8));
-  EXPECT_EQ(peer_.pending_calls(), 7u);  // nothing was taken of it
+  EXPECT_EQ(peer_.pending_calls(), 7u);  // nothing of it was taken
   EXPECT_TRUE(credit(1, kSmall));
   EXPECT_TRUE(call(8));
 }
@@ -253,18 +253,18 @@ TEST_F(PeerTest, EveryFrameSaysWhoSpeaksToWhomAndWhatArrived) {
   EXPECT_EQ(header.source, kSelf);
   EXPECT_EQ(header.destination, kPeer);
   EXPECT_EQ(header.acknowledged, 1u);
-  EXPECT_EQ(header.credit_calls, 1u);  // not the nested one
+  EXPECT_EQ(header.credit_calls, 1u);  // the nested one does not count
   EXPECT_EQ(header.credit_bytes, 80u);
 }
 
 TEST_F(PeerTest, AResendHoldsAllThatMayBeLostAndCancelsAfterTheirCalls) {
   EXPECT_TRUE(call(1));
-  EXPECT_EQ(sent_calls(), (Calls{1}));  // on the wire that will be lost
+  EXPECT_EQ(sent_calls(), (Calls{1}));  // on the connection that will be lost
   EXPECT_TRUE(call(2));
   peer_.cancel(2);
   const FrameBatch frames = peer_.resend();
   ASSERT_EQ(frames.size(), 4u);
-  EXPECT_EQ(frames[0]->header.kind, FrameKind::kAck);  // with today's credit
+  EXPECT_EQ(frames[0]->header.kind, FrameKind::kAck);  // with the present credit
   EXPECT_EQ(frames[1]->header.sequence, 1u);
   EXPECT_EQ(frames[2]->header.sequence, 2u);
   EXPECT_EQ(frames[3]->header.kind, FrameKind::kCancel);
@@ -340,7 +340,7 @@ TEST_F(PeerTest, ALargeFrameMakesAnAckDueAtOnce) {
   EXPECT_TRUE(peer_.ack_due());
 }
 
-// What the peer sends: a numbered frame about a call.
+// A numbered frame from the peer about a call.
 Frame about(FrameKind kind, uint64_t sequence, uint64_t call) {
   Frame frame;
   frame.header.kind = kind;
@@ -366,9 +366,9 @@ TEST_F(PeerTest, ACancelBetweenTheArrivalOfItsCallAndItsAdmissionCancelsIt) {
   EXPECT_TRUE(peer_.admitted(7));
 }
 
-// Cancels often cross the reply. If each were kept, they would push out one that is early.
+// Cancels often cross the reply. If each were kept, they would push out a cancel that came early.
 TEST_F(PeerTest, CancelsOfCallsThatHaveEndedAreNotKept) {
-  const Frame early = about(FrameKind::kCancel, 2, 7);  // its call, number 1, is on its way
+  const Frame early = about(FrameKind::kCancel, 2, 7);  // its call, number 1, is in flight
   EXPECT_TRUE(peer_.accept(early));
   peer_.note_cancel(early.header);
   EXPECT_TRUE(peer_.accept(about(FrameKind::kCall, 1, 7)));

@@ -79,7 +79,7 @@ TEST(SessionTest, OfResultsBeyondTheBoundOnlyTheFactIsKept) {
   const absl::Status status = decode_status(meta.status());
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
   EXPECT_EQ(ran_of(status), Ran::kYes);
-  EXPECT_EQ(meta.references_size(), 1);  // the receiver has to let them go
+  EXPECT_EQ(meta.references_size(), 1);  // the receiver has to drop them
   EXPECT_TRUE(meta.autograd().empty());
   EXPECT_FALSE(is_fact(*session.unacknowledged()[1]));
   EXPECT_FALSE(is_fact(*session.unacknowledged()[2]));

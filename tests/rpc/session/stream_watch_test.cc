@@ -11,7 +11,8 @@ constexpr Nanoseconds kLimit = seconds(30);
 
 class StreamWatchTest : public ::testing::Test {
  protected:
-  // What is seen, second by second, until it counts as stuck; 0: it never does.
+  // Looks once per second until the connection counts as hung, and returns that second. 0: it never
+  // does.
   template <class Look>
   int stuck_after(Look look) {
     for (int second = 0; second <= 300; ++second) {

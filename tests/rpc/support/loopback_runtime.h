@@ -1,4 +1,4 @@
-// A runtime whose every worker is itself: calls are encoded, decoded and run in this process.
+// A runtime in which every worker is itself: calls are encoded, decoded and run in this process.
 //
 // Thread safety: none; calls run inside `call`, or inside `executor.run_all()` if `deferred`.
 #pragma once
@@ -48,7 +48,7 @@ class LoopbackRuntime final : public RpcRuntime {
   void cancel(WorkerId, CallId call) override { cancelled.push_back(call); }
 
   ManualExecutor& manual_executor() { return executor_; }
-  // What the callee has, if it is to differ from what the caller has.
+  // Gives the callee another registry than the caller's.
   void set_callee_registry(std::shared_ptr<const Registry> registry) { callee_ = registry; }
 
   bool deferred = false;
@@ -56,7 +56,7 @@ class LoopbackRuntime final : public RpcRuntime {
   std::vector<CallId> cancelled;
   CallOptions last_options;
   std::map<std::string, Object> objects;               // by the `target` that calls name
-  std::function<void(std::string&)> change_arguments;  // meddles with what is on the wire
+  std::function<void(std::string&)> change_arguments;  // changes the bytes on the wire
   std::function<void(std::string&)> change_result;
   size_t holders_of_result = 0;  // of the last result's first tensor, as it is sent
 

@@ -1,4 +1,6 @@
-// Records of a stream (rpc/internal/stream_codec.h) made by hand.
+// Makes records of a stream (rpc/transport/internal/stream_codec.h) by hand.
+//
+// Thread safety: free functions.
 #pragma once
 
 #include <algorithm>
@@ -16,12 +18,12 @@ std::string bytes_of(T value) {
   return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-// As it is sent, but for the checksum.
+// A record as it is sent, but without its checksum.
 inline std::string unsealed_record(uint8_t kind, std::string_view content) {
   return bytes_of(kind) + bytes_of(static_cast<uint32_t>(content.size())) + std::string(content);
 }
 
-// Gives each of the records the checksum that fits; what is no whole record stays as it is.
+// Gives each record its right checksum. A rest that is no whole record stays as it is.
 inline std::string sealed(std::string_view records) {
   constexpr uint8_t kChunk = 3;
   std::string text;

@@ -96,7 +96,7 @@ TEST(FrameCodecTest, EveryKindSurvivesAndNoOtherDoes) {
   }
 }
 
-// The layout that proto/weft.proto states: other programs read it too.
+// The layout that proto/weft.proto states. Other programs read it too.
 TEST(FrameCodecTest, TheLayoutIsTheOneWrittenDown) {
   const std::string head = encode_head(sample());
   EXPECT_EQ(head.substr(0, 4), "WFT1");
@@ -150,7 +150,7 @@ TEST(FrameCodecTest, LimitsHoldBeforeAnythingIsAllocated) {
       expect_refused(with(head, kFixedHeaderBytes + 8 * payload, lie), "payload of");
     }
   }
-  // Two that fit alone, not together, nor by wrapping around.
+  // Two sizes that fit alone, but not together, nor by wrapping around.
   limits = {};
   limits.max_frame_bytes = size_t{1} << 20;
   expect_refused(encode_head(sample()), "payload of", limits);
@@ -178,7 +178,7 @@ TEST(FrameCodecTest, WhatReceiversWouldRefuseIsRefusedBeforeItIsSent) {
   EXPECT_THAT(refusal(message(0, 0, {440, 441})), HasSubstr("a tensor of 441 bytes"));
   EXPECT_THAT(refusal(message(0, 0, {1, ~size_t{0}})), HasSubstr("exceeds 1000 bytes"));
   EXPECT_THAT(refusal(message(0, 0, {1, 1, 1})), HasSubstr("3 tensors exceeds 2"));
-  // What the check lets through, the receiver takes; by default too.
+  // If the check lets a frame through, the receiver takes it, also with the default limits.
   const Frame largest = message(100, 796, {});
   EXPECT_TRUE(decode_head(encode_head(largest), limits).ok());
   EXPECT_THAT(check_frame(message(0, 0, {(size_t{4} << 30) + 1}), {}).message(),

@@ -1,5 +1,6 @@
-// Programs that are no members and open streams to a worker: what they cost it is bounded, and what
-// they say is checked before anybody reads it.
+// Programs that are no members and open streams to a worker.
+//
+// Their cost for the worker must be bounded, and their data is checked before anybody uses it.
 #include <atomic>
 #include <string>
 #include <thread>
@@ -26,11 +27,11 @@ using ::testing::Not;
 using testing::RawStream;
 
 constexpr size_t kMiB = size_t{1} << 20;
-// What flow control lets a far end send to a stream that nobody reads (16 MiB), and what is on the
-// way.
+// An upper bound of what gRPC accepts from a far end on a stream that nobody reads: 16 MiB of flow
+// control, and what is in flight.
 constexpr size_t kUnread = 20 * kMiB;
 
-// Accepts everybody and notes who was there.
+// Accepts everybody and remembers who came.
 class Host final : public TransportSink {
  public:
   absl::Status on_accept(const PeerIdentity& peer) override {
@@ -70,7 +71,7 @@ class GrpcUnknownProcessTest : public ::testing::Test {
   }
   void start() { ASSERT_TRUE(worker_->start(identity_, &host_).ok()); }
 
-  // A member dials.
+  // Dials the worker as a member.
   Future<void> dial() {
     Promise<void> dialled(nullptr);
     const Future<void> future = dialled.future();
@@ -103,7 +104,7 @@ class GrpcUnknownProcessTest : public ::testing::Test {
   GrpcTransport member_{clock_};
 };
 
-// Each began a frame of 1 GiB, and never ended it.
+// Each process begins a frame of 1 GiB and never completes it.
 TEST_F(GrpcUnknownProcessTest, WithoutAHelloHoldNoMemoryAndKeepNobodyOut) {
   listen();
   start();
@@ -188,8 +189,8 @@ TEST_F(GrpcUnknownProcessTest, WhoEndedBeforeTheStartKeepsNobodyOut) {
     const RawStream other(worker_->address(), {}, hello().SerializeAsString());
     while (!one.ended() && !other.ended()) std::this_thread::yield();  // the other one waits
   }
-  // Dials are refused while the worker has not heard of that end. One that is not outlives three
-  // later ones.
+  // Dials are refused as long as the worker has not noticed that both streams have closed. A dial
+  // that waits while three later ones are refused is not refused itself.
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   Future<void> waits = dial();
   for (int outlived = 0; outlived < 3;) {

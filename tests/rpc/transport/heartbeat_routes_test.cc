@@ -25,17 +25,17 @@ StreamSet set_of(std::initializer_list<StreamKind> streams) {
   return set;
 }
 
-constexpr Nanoseconds kInterval = std::chrono::milliseconds(100);  // of heartbeats
+constexpr Nanoseconds kInterval = std::chrono::milliseconds(100);  // between two heartbeats
 const StreamSet kAll = set_of({kControlStream, kBulkStream, kHeartbeatStream});
 
-// Two ends of a connection; a stream that hangs loses what is put on it.
+// Two ends of a connection. A hung stream loses what is sent on it.
 class HeartbeatRoutesTest : public ::testing::Test {
  protected:
   struct End {
     HeartbeatRoutes routes;
     StreamSet standing = kAll;
     bool sees_hang = false;
-    uint64_t answered = 0;  // the newest of its heartbeats
+    uint64_t answered = 0;  // the newest of its heartbeats that was answered
   };
 
   void send(End& from, End& to, const FrameHeader& header) {
@@ -51,7 +51,7 @@ class HeartbeatRoutesTest : public ::testing::Test {
       }
     }
   }
-  // Sends the next heartbeat; true if it is answered.
+  // Sends the next heartbeat; returns true if it is answered.
   bool heartbeats(End& from, End& to) {
     const uint64_t number = ++number_;
     now_ += kInterval;
@@ -61,7 +61,7 @@ class HeartbeatRoutesTest : public ::testing::Test {
 
   End a_, b_;
   StreamSet hung_;
-  StreamSet last_;  // where the last one went
+  StreamSet last_;  // the streams of the last frame
   uint64_t number_ = 0;
   TimePoint now_;
 };
@@ -96,7 +96,8 @@ TEST_F(HeartbeatRoutesTest, OneStreamThatHangsCostsAtMostOneHeartbeat) {
   }
 }
 
-// Only one end heartbeats, or both do; each end must learn it, since each has a stream to let go.
+// Only one end sends heartbeats, or both do. Each end must learn of the hang, since each has a
+// stream to drop.
 TEST_F(HeartbeatRoutesTest, BothEndsLearnThatTheHeartbeatStreamHangs) {
   for (const bool both : {false, true}) {
     a_ = b_ = End();
@@ -124,7 +125,7 @@ TEST_F(HeartbeatRoutesTest, AnotherStreamThatHangsIsNotTakenForTheirs) {
   }
 }
 
-// It reads and answers all that it missed, stream by stream in any order.
+// After it stood still, it reads and answers all that it missed, stream by stream in any order.
 TEST_F(HeartbeatRoutesTest, AStreamOfAProcessThatStoodStillDoesNotHang) {
   std::array<StreamKind, kStreams> order = {kControlStream, kBulkStream, kHeartbeatStream};
   do {

@@ -1,4 +1,4 @@
-// gRPC connections of which one TCP flow stands still: nothing passes, and nobody is told.
+// gRPC connections of which one TCP flow hangs: nothing passes, and neither end is told.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -37,7 +37,7 @@ constexpr const char* kSmallPath = "/weft.Worker/Stream";
 constexpr const char* kBulkPath = "/weft.Worker/Bulk";
 constexpr const char* kHeartbeatPath = "/weft.Worker/Heartbeats";
 
-// ---- Connections alone
+// ---- Connections only
 
 // One worker's transport, which answers heartbeats as an agent does.
 class End final : public TransportSink {
@@ -119,7 +119,7 @@ class End final : public TransportSink {
       return answered_ > before;
     });
   }
-  // Nothing: it stands.
+  // The reason with which the connection was closed; nullopt: it still exists.
   std::optional<absl::Status> end_of(const ConnectionPtr& connection) {
     MutexLock lock(mutex_);
     const auto found = closed_.find(connection.get());
@@ -141,7 +141,7 @@ class End final : public TransportSink {
 
 class GrpcStreamsTest : public ::testing::Test {
  protected:
-  // What hangs would hold the transports' ends up.
+  // Hung connections would delay the destruction of the transports.
   ~GrpcStreamsTest() override { network_->proxy().cut(); }
 
   size_t count(const char* path) { return network_->proxy().count(path); }
@@ -173,12 +173,12 @@ TEST_F(GrpcStreamsTest, HeartbeatsHaveTheirOwnStreamOnEitherConnection) {
       EXPECT_EQ(network->proxy().freeze(kBulkPath), 2u);
       EXPECT_TRUE(a.is_answered(a_writes)) << a_writes_to_its_own << b_writes_to_its_own;
       EXPECT_TRUE(b.is_answered(b_writes)) << a_writes_to_its_own << b_writes_to_its_own;
-      network->proxy().cut();  // the transports' ends need not wait for what hangs
+      network->proxy().cut();  // so that the transports need not wait for hung streams
     }
   }
 }
 
-// It sends none itself, and answers none: it holds the sender for suspect.
+// The dialling end sends no heartbeats and answers none: it suspects the other end.
 TEST_F(GrpcStreamsTest, TheDiallingEndDialsTheHeartbeatStreamThatItOnlyReads) {
   a_.answer_nothing();
   (void)a_.dial(b_);
@@ -193,7 +193,7 @@ TEST_F(GrpcStreamsTest, HeartbeatsAreAnsweredWhicheverStreamHangsAndTheirOwnIsMa
     EXPECT_TRUE(a_.is_answered(from_a));
     EXPECT_TRUE(b_.is_answered(at_b));
     EXPECT_EQ(freeze(kHeartbeatPath), 1u);
-    // One end alone heartbeats: the other one must find out all the same.
+    // Only one end sends heartbeats. The other one must find out all the same.
     End& end = round % 2 == 0 ? b_ : a_;
     const ConnectionPtr& connection = round % 2 == 0 ? at_b : from_a;
     EXPECT_TRUE(end.is_answered(connection));
@@ -211,15 +211,15 @@ TEST_F(GrpcStreamsTest, AnAbortNeedsNothingOfTheFarEnd) {
   ASSERT_TRUE(eventually([&] { return count(kBulkPath) == 1; }));
   ASSERT_TRUE(a_.is_answered(from_a));
   for (const char* path : {kSmallPath, kBulkPath, kHeartbeatPath}) (void)freeze(path);
-  // More than the sockets hold: gRPC waits for them.
+  // More bytes than the sockets hold, so gRPC waits.
   for (const ConnectionPtr& connection : {from_a, at_b}) {
     for (int i = 0; i < 64; ++i) {
       EXPECT_TRUE(
           connection->send(std::make_shared<const Frame>(frame_of("much", size_t{1} << 20))));
     }
   }
-  a_.dial(b_)->close();  // others are not harmed
-  from_a->close();       // is never answered
+  a_.dial(b_)->close();  // other connections are not harmed
+  from_a->close();       // the far end never answers it
   EXPECT_EQ(a_.end_of(from_a), std::nullopt);
   from_a->abort(absl::UnavailableError("it hung"));
   EXPECT_EQ(a_.end_of(from_a), absl::UnavailableError("it hung"));
@@ -247,7 +247,7 @@ struct Member {
 
 class GrpcHungStreamTest : public ::testing::TestWithParam<const char*> {
  protected:
-  // Their leases are patient enough for any machine; what hangs is noticed soon.
+  // The leases are long enough for any machine, but hung streams are noticed soon.
   GrpcHungStreamTest() {
     Membership::Options options;
     options.lease = {.heartbeat_interval = milliseconds(20),
@@ -302,7 +302,7 @@ class GrpcHungStreamTest : public ::testing::TestWithParam<const char*> {
         [promise = std::move(promise)](auto reply) { promise.set(std::move(reply)); });
     return future;
   }
-  // Small and large ones, both ways, all under way at once.
+  // Small and large calls, both ways, all at the same time.
   void expect_calls_answered() {
     std::vector<Future<Frame>> calls;
     for (int i = 0; i < 10; ++i) {

@@ -1,6 +1,7 @@
-// gRPC between workers of one process that reach each other through a TCP proxy alone.
+// gRPC between workers of one process that reach each other only through a TCP proxy.
 //
 // Thread safety: all methods may be called from any thread.
+// Blocking: ProxiedNetwork::cut() and cut_after() wait until no dial is in progress.
 #pragma once
 
 #include <chrono>
@@ -16,19 +17,19 @@
 
 namespace weft::testing {
 
-// What the workers of one world are reached through. Connections are cut while they are in use, not
-// while they are being made: cuts wait for dials, and dials for cuts.
+// The proxy of one test cluster. Connections are cut while they are in use, not while they are
+// being made: a cut waits for the dials that have begun.
 class ProxiedNetwork {
  public:
   TcpProxy& proxy() { return proxy_; }
 
-  // As the proxy's.
+  // Waits for the dials that have begun, and then cuts as TcpProxy::cut() does.
   size_t cut(TcpProxy::Cut how = TcpProxy::Cut::kReset) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     while (dials_ > 0) changed_.wait(mutex_);
     return proxy_.cut(how);
   }
-  // Dials that begin before the cut happens do not wait for it.
+  // Cuts later, after so many bytes. Dials that begin before that do not wait for it.
   void cut_after(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     while (dials_ > 0) changed_.wait(mutex_);
@@ -55,7 +56,7 @@ class ProxiedNetwork {
 
 class ProxiedTransport final : public Transport {
  public:
-  // Shared: a worker that is left behind may be the last to use the network.
+  // Shared, because a worker that a test leaves behind may be the last to use the network.
   ProxiedTransport(Clock& clock, std::shared_ptr<ProxiedNetwork> network)
       : clock_(clock), network_(std::move(network)), inner_(clock) {}
 
@@ -68,7 +69,7 @@ class ProxiedTransport final : public Transport {
   absl::Status start(PeerIdentity self, TransportSink* sink) override {
     return inner_.start(std::move(self), sink);
   }
-  // A minute for each dial: how soon a busy machine answers is not what such tests are about.
+  // Each dial gets a minute, because these tests are not about how soon a busy machine answers.
   void connect(const std::string& address, const PeerIdentity& expected, TimePoint,
                ConnectCallback callback) override {
     network_->dial_begins();

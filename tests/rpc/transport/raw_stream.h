@@ -1,4 +1,7 @@
 // A gRPC stream to a worker from a program that is no worker: it writes what it is given.
+//
+// Thread safety: wait(), ended() and taken() may be called from any thread. gRPC's threads write.
+// Blocking: the destructor cancels the stream and waits for its end.
 #pragma once
 
 #include <atomic>
@@ -17,8 +20,8 @@ namespace weft::testing {
 
 class RawStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  // Writes the messages one after the other, as far as the far end takes them, then says that it
-  // has no more. `hello`: of the stream.
+  // Writes the messages one after the other, as far as the far end takes them, and then half-closes
+  // the stream. `hello` goes into the stream's metadata.
   RawStream(const std::string& address, std::vector<std::string> messages,
             const std::optional<std::string>& hello = std::nullopt)
       : messages_(std::move(messages)),
@@ -34,7 +37,8 @@ class RawStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
     (void)ended_.result();
   }
 
-  // How the far end ended it; Unavailable if it has not within a minute.
+  // Waits for the far end to close the stream and returns its status. Unavailable: it did not
+  // within a minute.
   grpc::Status wait() const {
     if (!ended_.wait_for(std::chrono::seconds(60))) {
       return grpc::Status(grpc::StatusCode::UNAVAILABLE, "it goes on");
@@ -42,7 +46,7 @@ class RawStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
     return *ended_.result();
   }
   bool ended() const { return ended_.done(); }
-  // Bytes that left: the far end's machine has them, or lets them come.
+  // Bytes that were written: the far end's machine has them, or its flow control admits them.
   size_t taken() const { return taken_.load(); }
 
   void OnReadDone(bool ok) override {
@@ -67,7 +71,7 @@ class RawStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
   }
 
   const std::vector<std::string> messages_;
-  size_t next_ = 0;  // of the messages
+  size_t next_ = 0;  // an index into messages_
   std::atomic<size_t> taken_{0};
   Promise<grpc::Status> end_{nullptr};
   const Future<grpc::Status> ended_ = end_.future();

@@ -1,5 +1,5 @@
-// What a transport over sockets promises beyond the rest: dialling, addresses, and far ends that
-// send nonsense.
+// The further promises of a transport over sockets: dialling, addresses, and far ends that send
+// nonsense.
 #include <arpa/inet.h>
 #include <memory>
 #include <netinet/in.h>
@@ -30,10 +30,10 @@ class SocketTransportTest : public TransportConformanceTest {};
 INSTANTIATE_TEST_SUITE_P(Grpc, SocketTransportTest,
                          ::testing::Values(TransportKind::kGrpc, TransportKind::kGrpcSpinning));
 
-// A worker that dies while this one is still joining: its end must not be lost.
+// A worker dies while this one is still joining. That its connection has closed must not be lost.
 TEST_P(SocketTransportTest, WhoGaveUpBeforeTheStartIsNotLeftOpen) {
   auto a = started(1), b = listening(2);
-  for (int i = 0; i < 10; ++i) {  // the first have certainly ended at b when the last has
+  for (int i = 0; i < 10; ++i) {  // when the last has failed, the first are closed at b
     const Future<ConnectionPtr> given_up =
         dial(*a, b->transport->address(), b->identity, std::chrono::milliseconds(20));
     EXPECT_FALSE(given_up.result().ok());
@@ -76,7 +76,7 @@ TEST_P(SocketTransportTest, APortInUseIsUnavailableAndNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(a->transport->address()));
 }
 
-// What the resolver says is no sign that the far end is dead.
+// An error of the resolver is no sign that the far end is dead.
 TEST_P(SocketTransportTest, DiallingAHostWithoutAnAddressIsNoAnswer) {
   auto a = started(1);
   const Future<ConnectionPtr> future =

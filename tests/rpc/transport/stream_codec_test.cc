@@ -15,7 +15,7 @@ namespace {
 constexpr auto kHelloFirst = FrameReader::Begins::kWithHello;
 constexpr auto kFramesFirst = FrameReader::Begins::kWithFrames;
 
-// Bytes that depend on their place, and whose owner is counted.
+// Bytes that depend on their position, with an owner that is counted.
 Payload payload_of(size_t size, uint64_t salt) {
   auto block = std::make_shared<std::vector<std::byte>>(size);
   for (size_t i = 0; i < size; ++i) {
@@ -93,7 +93,7 @@ TEST_F(StreamCodecTest, RandomFramesArriveAsTheyWereSentInOrder) {
       }
       sent.push_back(frame_of(number, sizes[random() % 7], payloads));
       writer.push(sent.back());
-      // Writing and queueing interleave as they do on a stream.
+      // Writing and queueing interleave, as they do on a stream.
       while (!writer.empty() && random() % 3 == 0) {
         ASSERT_TRUE(read(reader, writer.next()).ok());
       }
@@ -183,7 +183,7 @@ TEST_F(StreamCodecTest, ARefusedHelloEndsTheStream) {
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
 }
 
-// Whoever has not said hello has made this end allocate nothing.
+// Before its hello, a far end cannot make this end allocate anything.
 TEST_F(StreamCodecTest, NothingComesBeforeAHelloAndNoSecondOneAfterIt) {
   const auto record = [](uint8_t kind, const std::string& content) {
     return sealed(unsealed_record(kind, content));
@@ -232,7 +232,7 @@ TEST_F(StreamCodecTest, RecordsOutOfPlaceAreRefused) {
     FrameReader reader(limits_, pool_, kFramesFirst);
     EXPECT_EQ(read(reader, message_of(text)).code(), absl::StatusCode::kInvalidArgument);
   }
-  // Empty chunks and chunks of any cut are fine.
+  // Empty chunks, and chunks cut anywhere, are allowed.
   FrameReader reader(limits_, pool_, kFramesFirst);
   frames_.clear();
   ASSERT_TRUE(read(reader, message_of(record(2, large) + record(3, ""))).ok());
@@ -241,7 +241,7 @@ TEST_F(StreamCodecTest, RecordsOutOfPlaceAreRefused) {
   EXPECT_EQ(static_cast<char>(frames_[0].payloads[0].data[99]), 'y');
 }
 
-// Each chunk once cost as much as the frame has payloads.
+// Each chunk once cost as much time as the frame has payloads.
 TEST_F(StreamCodecTest, ManyEmptyChunksOfManyPayloadsAreReadInTime) {
   const std::string head = encode_head(*frame_of(1, 3, std::vector<size_t>(65536, 1)));
   const std::string empty = sealed(unsealed_record(3, ""));
@@ -252,7 +252,7 @@ TEST_F(StreamCodecTest, ManyEmptyChunksOfManyPayloadsAreReadInTime) {
   EXPECT_TRUE(frames_.empty());
 }
 
-// But in the content of chunks. What came before it is delivered.
+// This excludes the content of chunks. What came before the changed bit is delivered.
 TEST_F(StreamCodecTest, ABitThatChangedOnTheWayIsNoticed) {
   FrameWriter writer;
   writer.push_hello("hello");
@@ -268,7 +268,7 @@ TEST_F(StreamCodecTest, ABitThatChangedOnTheWayIsNoticed) {
     EXPECT_TRUE(frames_.empty()) << "bit " << bit;
   };
   for (size_t bit = 0; bit < 8 * packed.size(); ++bit) expect_noticed(packed, bit, kHelloFirst);
-  const size_t chunk = cut.size() - 40100 - 9 - 9;  // each payload has one of its own
+  const size_t chunk = cut.size() - 40100 - 9 - 9;  // each payload has a chunk of its own
   for (size_t bit = 0; bit < 8 * (chunk + 9); ++bit) expect_noticed(cut, bit, kFramesFirst);
 }
 
@@ -276,7 +276,7 @@ TEST_F(StreamCodecTest, CorruptedMessagesAreRefusedOrReadButNeverHarm) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);
-  limits_.max_frame_bytes = 1 << 20;  // what a lie may cost in memory
+  limits_.max_frame_bytes = 1 << 20;  // the most memory that a lie may cost
   std::string packed = unsealed_record(0, "hello");
   for (uint64_t i = 1; i <= 4; ++i) {
     packed += unsealed_record(1, encode_head(*frame_of(i, 20, {30, 0, 7})) + std::string(37, 'p'));

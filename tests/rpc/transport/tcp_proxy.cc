@@ -21,7 +21,7 @@ int checked(int result, const char* what) {
   return result;
 }
 
-constexpr size_t kBeginning = 4096;  // so much of each connection is kept, and a piece more
+constexpr size_t kBeginning = 4096;  // this much of each connection is kept, and a piece more
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
@@ -33,7 +33,7 @@ sockaddr_in loopback(uint16_t port) {
   return address;
 }
 
-// What is written goes out at once and never waits.
+// Written bytes go out at once, and a write never waits.
 void prepare(int socket) {
   const int on = 1;
   (void)::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -56,16 +56,16 @@ struct TcpProxy::Door {
   uint16_t target;  // a port
 };
 
-// One direction of a connection: nothing is read before what was read has been written.
+// One direction of a connection. It reads a piece only after the one before was written.
 struct TcpProxy::Pipe {
   Pipe(int from_in, int to_in) : from(from_in), to(to_in) {}
   const int from;
   const int to;
   std::array<char, size_t{64} << 10> piece;
-  size_t begin = 0, end = 0;  // of what waits in `piece`
-  bool ended = false;         // `from` has said all
-  bool told = false;          // and `to` has heard it
-  std::string beginning;      // of what `from` said
+  size_t begin = 0, end = 0;  // of the unwritten part of `piece`
+  bool ended = false;         // `from` has sent its last byte
+  bool told = false;          // and `to` was told so
+  std::string beginning;      // the first bytes that `from` sent
   bool empty() const { return begin == end; }
 };
 
@@ -88,7 +88,8 @@ struct TcpProxy::Link {
     if (frozen) return {-1, 0, 0};
     if (in.empty() && !in.ended) events |= POLLIN;
     if (!out.empty()) events |= POLLOUT;
-    // Nothing to do for it: an error of a socket would be reported again and again.
+    // If there is nothing to do for a socket, it is left out: poll would report its error again and
+    // again.
     return {events == 0 ? -1 : socket, static_cast<short>(events), 0};
   }
 };
@@ -206,7 +207,7 @@ void TcpProxy::serve() {
       uint64_t count = 0;
       (void)!::read(wake_, &count, sizeof(count));
     }
-    // Before the doors, which make more of them.
+    // The links come before the doors, because the doors add links.
     const pollfd* next = polled.data() + 1 + doors_.size();
     for (const auto& link : links_) {
       const bool stirred = next[0].revents != 0 || next[1].revents != 0;
@@ -227,11 +228,11 @@ void TcpProxy::serve() {
 
 void TcpProxy::accept(const Door& door) {
   const int client = ::accept4(door.socket, nullptr, nullptr, SOCK_CLOEXEC);
-  if (client < 0) return;  // it has given up
+  if (client < 0) return;  // the client has given up
   connections_.fetch_add(1);
   const int server = checked(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket");
   const sockaddr_in target = loopback(door.target);
-  // On loopback the target's queue takes it at once, or nobody listens.
+  // On loopback the target's queue takes the connection at once, or nobody listens.
   if (::connect(server, reinterpret_cast<const sockaddr*>(&target), sizeof(target)) != 0) {
     close_socket(client, Cut::kReset);
     ::close(server);

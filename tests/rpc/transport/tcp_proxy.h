@@ -1,10 +1,10 @@
-// A TCP proxy on loopback whose connections a test breaks when it likes.
+// A TCP proxy on loopback whose connections a test can break at any time.
 //
-// Each door leads to one target; bytes pass in both directions until either end or the test closes.
+// Each door leads to one target. Bytes pass in both directions until either end or the test closes.
 //
 // Thread safety: all methods may be called from any thread. One thread serves all connections.
 // Lifetime: the destructor closes everything and joins the thread.
-// Blocking: a method returns once the thread has done what it asks for, which never waits.
+// Blocking: a method returns once the thread has done its task, which never waits.
 // Errors: std::system_error where the machine has no socket left.
 #pragma once
 
@@ -23,10 +23,10 @@ namespace weft::testing {
 
 class TcpProxy {
  public:
-  // How both ends of a connection learn that it has ended.
+  // How both ends of a connection learn that it is closed.
   enum class Cut {
     kReset,  // RST
-    kClose,  // FIN, unless something was on its way to the proxy
+    kClose,  // FIN; RST if something was in flight to the proxy
   };
 
   TcpProxy();
@@ -34,28 +34,28 @@ class TcpProxy {
   TcpProxy(const TcpProxy&) = delete;
   TcpProxy& operator=(const TcpProxy&) = delete;
 
-  // Listens on a free port for connections to `target`, a "host:port" of this machine, and gives
-  // the address to dial.
+  // Listens on a free port for connections to `target`, a "host:port" of this machine. Returns the
+  // address to dial.
   std::string open_door(const std::string& target);
-  // Ends all connections, of which it gives the number; what they carried is lost. Doors stay open.
+  // Closes all connections and returns their number. Bytes in flight are lost. Doors stay open.
   size_t cut(Cut how = Cut::kReset);
-  // The same by itself, once exactly so many bytes more have passed, both directions together.
+  // Does the same later, once exactly so many more bytes have passed, counting both directions.
   void cut_after(uint64_t bytes, Cut how = Cut::kReset);
-  // Passes nothing more, in either direction, on the connections whose beginning holds `text`, and
-  // tells neither end. Gives their number. In gRPC's beginning stands the path of the method, which
-  // names the stream: "/weft.Worker/Bulk".
+  // Stops passing bytes, in either direction, on the connections whose first bytes contain `text`,
+  // and tells neither end. Returns their number. A gRPC connection begins with the path of the
+  // method, which names the stream: "/weft.Worker/Bulk".
   size_t freeze(const std::string& text);
-  // Frozen connections go on where they stood; nothing is lost.
+  // Frozen connections go on where they stopped; nothing is lost.
   void thaw();
-  // How many such connections stand, frozen ones not counted.
+  // The number of such connections that exist, without frozen ones.
   size_t count(const std::string& text);
-  // Closes all doors: who dials from now on is refused. Connections stay.
+  // Closes all doors: later dials are refused. Connections stay open.
   void refuse();
 
-  // Since the beginning.
+  // Counts since the start.
   uint64_t connections() const { return connections_.load(); }  // accepted
   uint64_t bytes() const { return bytes_.load(); }              // passed on
-  uint64_t cuts() const { return cuts_.load(); }                // that have happened
+  uint64_t cuts() const { return cuts_.load(); }                // cuts that have happened
 
  private:
   struct Door;
@@ -66,11 +66,11 @@ class TcpProxy {
   // Runs `task` on the thread and waits for it.
   void on_thread(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The thread's part.
+  // These run on the thread.
   void serve();
   void run_tasks() ABSL_LOCKS_EXCLUDED(mutex_);
   void accept(const Door& door);
-  // Takes one piece in and passes on what it can. False: the connection is broken.
+  // Reads one piece and passes on what it can. Returns false if the connection is broken.
   bool pass(Pipe& pipe);
   size_t cut_now(Cut how);
   std::vector<Link*> live(const std::string& text) const;
@@ -85,7 +85,7 @@ class TcpProxy {
   std::vector<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   uint64_t asked_ ABSL_GUARDED_BY(mutex_) = 0;  // tasks, in total
   uint64_t done_ ABSL_GUARDED_BY(mutex_) = 0;
-  // The thread's own.
+  // Only the thread uses these.
   std::vector<Door> doors_;
   std::vector<std::unique_ptr<Link>> links_;
   uint64_t until_cut_ = kNoCut;  // bytes

@@ -11,7 +11,7 @@
 
 namespace {
 
-// What this thread has asked of the heap since `watch`.
+// Bytes that this thread has allocated since `watch`.
 thread_local bool watching = false;
 thread_local size_t allocated = 0;
 
@@ -40,7 +40,7 @@ constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 constexpr uint8_t kInlined = 1, kCoalesced = 2;
 
-// A header by hand, so that every field can lie.
+// A header made by hand, so that every field can lie.
 struct Raw {
   uint8_t type = 7, layout = 1, format = 0, flags = 0;
   std::vector<int64_t> sizes = {};
@@ -103,7 +103,8 @@ class BadHeaders {
         }
       }
     }
-    // Products that wrap around 2^64, some to a harmless number; with a zero the strides overflow.
+    // Products that wrap around 2^64, some of them to a harmless number. With a zero, the strides
+    // overflow.
     const int64_t k20 = int64_t{1} << 20, k32 = int64_t{1} << 32, k40 = int64_t{1} << 40;
     const std::vector<std::vector<int64_t>> products = {{4194305, 4194305, 211106198978564},
                                                         {k32, k32},
@@ -130,7 +131,7 @@ class BadHeaders {
       }
       add("sizes that overflow, inlined", {.flags = kInlined, .sizes = list});
     }
-    // Consistent but for one byte or one element.
+    // Consistent except for one byte or one element.
     for (size_t payload :
          {size_t{0}, size_t{1}, size_t{23}, size_t{25}, size_t{48}, size_t{1} << 62, ~size_t{0}}) {
       add("a payload of another size", {.sizes = {2, 3}}, {payload});
@@ -268,7 +269,8 @@ TEST(TensorHeaderTest, EveryBadHeaderIsRefusedAndNothingIsAllocatedOnItsWord) {
     const auto headers = parse_tensor_headers(item.text, item.payloads);
     watching = false;
     EXPECT_EQ(headers.status().code(), absl::StatusCode::kInvalidArgument);
-    // The headers read so far, their sizes and the message: in proportion to the text.
+    // Memory for the headers read so far, their sizes and the message must be in proportion to the
+    // text.
     EXPECT_LE(allocated, 4096 + 16 * item.text.size());
   }
 }
@@ -331,7 +333,7 @@ TEST(TensorHeaderTest, EveryTypeHasASize) {
   }
 }
 
-// Whatever the bytes say, accepted headers use exactly what came.
+// Whatever the bytes are, an accepted header uses exactly the payload that came.
 TEST(TensorHeaderTest, MutatedHeadersNeverClaimMoreThanCame) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
@@ -383,7 +385,7 @@ TEST(TensorHeaderTest, ManySmallTensorsAreRefusedBeforeTheyTakeMoreThanTheBudget
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("too much memory"), HasSubstr("send many small tensors as one")));
   EXPECT_LT(allocated, TensorBudget::kFree + TensorBudget::kPerByte * flood.size());
-  // Undefined ones are counted too; those with elements enough are not refused.
+  // Undefined tensors count too. Tensors with enough elements are not refused.
   const std::string undefined = Raw{.type = 0, .layout = 0}.text();
   EXPECT_FALSE(parse_tensor_headers(text(undefined, 1 << 20), {}).ok());
   const std::string row =

@@ -1,4 +1,4 @@
-// What every transport promises (rpc/transport.h), over every transport there is.
+// The promises of every transport (rpc/transport/transport.h), tested over every transport.
 #include <atomic>
 #include <cstring>
 #include <map>
@@ -84,7 +84,7 @@ TEST_P(TransportConformanceTest, WhatWasQueuedArrivesBeforeAnOrderlyClose) {
   }
   EXPECT_EQ(b->sink.take_frames().size(), 300u);
   EXPECT_FALSE((*near)->send(numbered_frame(1)));
-  (*near)->close();  // once more does no harm
+  (*near)->close();  // closing once more does no harm
 }
 
 TEST_P(TransportConformanceTest, AnAbortIsReportedAtBothEndsHereWithItsReason) {
@@ -145,8 +145,7 @@ TEST_P(TransportConformanceTest, DiallingNobodyIsUnavailableSoon) {
 
 TEST_P(TransportConformanceTest, AnotherWorkerThanExpectedIsRefusedByName) {
   auto a = started(1), b = started(2);
-  for (const WorkerId wrong :
-       {WorkerId{3, 1}, WorkerId{2, 2}}) {  // another incarnation is another worker
+  for (const WorkerId wrong : {WorkerId{3, 1}, WorkerId{2, 2}}) {  // a restart is another worker
     const auto result = dial(*a, b->transport->address(), {"group", "w3", wrong}).result().status();
     EXPECT_EQ(result.code(), absl::StatusCode::kFailedPrecondition) << result;
     EXPECT_THAT(std::string(result.message()), HasSubstr("'w2'"));
@@ -170,7 +169,7 @@ TEST_P(TransportConformanceTest, ARefusalReachesTheDiallerAndOpensNothing) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("too many friends"));
   b->sink.set_refusal(absl::OkStatus());
-  EXPECT_TRUE(connect(*a, *b).ok());  // the next one is welcome
+  EXPECT_TRUE(connect(*a, *b).ok());  // the next one is accepted
   ASSERT_NE(b->sink.wait_for_connection(), nullptr);
   EXPECT_EQ(b->sink.accepted().size(), 2u);
   EXPECT_TRUE(b->sink.reasons().empty());
@@ -194,7 +193,7 @@ TEST_P(TransportConformanceTest, NoAnswerWithinTheDeadlineIsDeadlineExceeded) {
           .result()
           .status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
-  // Nobody is told of the dialler that gave up.
+  // The transport reports nothing of the dialler that gave up.
   ASSERT_TRUE(b->transport->start(b->identity, &b->sink).ok());
   ASSERT_TRUE(connect(*a, *b).ok());
   ASSERT_NE(b->sink.wait_for_connection(), nullptr);
@@ -242,8 +241,8 @@ TEST_P(TransportConformanceTest, StoppingInTheMidstOfTrafficHarmsNobody) {
   }
 }
 
-// The sender may write to its memory again once the frame has let go of it, so nothing of the
-// transport may look at it afterwards.
+// Once the frame is released, the sender may write to its memory again. So the transport must not
+// read it afterwards.
 TEST_P(TransportConformanceTest, PayloadsAreReleasedAfterTheSendAndNotReadLater) {
   auto a = started(1), b = started(2);
   const auto near = connect(*a, *b);
@@ -311,7 +310,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, TransportConformanceTest,
                                            TransportKind::kGrpcSpinning),
                          [](const auto& info) { return testing::to_string(info.param); });
 
-// What only the wires inside a process can do.
+// Only the inproc network can do these.
 class WiresTest : public TransportConformanceTest {};
 INSTANTIATE_TEST_SUITE_P(Inproc, WiresTest, ::testing::Values(TransportKind::kInproc));
 

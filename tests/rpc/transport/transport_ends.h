@@ -1,4 +1,8 @@
-// The ends of transports in a test: what they report is kept, and its order is checked.
+// The ends of transports in a test. Their reports are kept, and the order of the reports is
+// checked.
+//
+// Thread safety: Recorder may be used from any thread; a fixture is for the test's own thread.
+// Blocking: the wait functions, up to kPatience.
 #pragma once
 
 #include <chrono>
@@ -23,7 +27,7 @@ namespace weft::testing {
 
 inline constexpr std::chrono::seconds kPatience{60};
 
-// Notes what a transport reports, and that it reports it in the order that it promises.
+// Records what a transport reports, and complains if the order is not the promised one.
 class Recorder final : public TransportSink {
  public:
   absl::Status on_accept(const PeerIdentity& peer) override {
@@ -61,7 +65,7 @@ class Recorder final : public TransportSink {
     MutexLock lock(mutex_);
     refusal_ = std::move(status);
   }
-  // This end dials: on_open is the callback's business.
+  // Call this if this end dials: then the callback of connect() reports the open connection.
   void expect_dialling() {
     MutexLock lock(mutex_);
     dialled_ = true;
@@ -77,7 +81,7 @@ class Recorder final : public TransportSink {
   bool wait_for_closed(size_t count) {
     return wait([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return closed_.size() >= count; });
   }
-  // The latest, once so many were accepted.
+  // The latest connection, once `count` were accepted; null after kPatience.
   ConnectionPtr wait_for_connection(size_t count = 1) {
     if (!wait([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return connections_.size() >= count; })) {
       return nullptr;
@@ -136,7 +140,7 @@ class Recorder final : public TransportSink {
   std::string complaints_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A worker as its transport sees it. At its end the transport has kept the order that it promises.
+// A worker as its transport sees it. Its destructor fails the test if the order was wrong.
 struct End {
   std::unique_ptr<Transport> transport;
   Recorder sink;
@@ -155,7 +159,7 @@ inline FramePtr numbered_frame(uint64_t number, size_t payload = 0) {
   return std::make_shared<const Frame>(std::move(frame));
 }
 
-// Ends of every kind of transport, and connections between them.
+// Makes ends of every kind of transport, and connections between them.
 class TransportConformanceTest : public ::testing::TestWithParam<TransportKind> {
  protected:
   TransportConformanceTest()

@@ -26,7 +26,8 @@ LeaseMembership::Member::Member(WorkerId id, const LeaseOptions& limits, LocalCl
 
 LeaseMembership::LeaseMembership(World& world)
     : world_(world), book_(world), all_(store_, "sim", 1) {
-  // Longer than by default, and with less linger: heartbeats are most of what happens in idle time.
+  // The interval is longer than the default and the linger shorter, because idle workers mostly
+  // send heartbeats.
   limits_.heartbeat_interval =
       world_.dice.chance(30) ? std::chrono::milliseconds(200) : std::chrono::milliseconds(400);
   limits_.linger = limits_.heartbeat_interval * static_cast<int64_t>(world_.dice.between(1, 4));
@@ -63,7 +64,7 @@ void LeaseMembership::on_start() {
   }
 }
 
-// Both of two may dial, at about the same time.
+// Two workers may dial each other at about the same time.
 void LeaseMembership::on_static_join() {
   const Slot members = static_cast<Slot>(world_.incarnations().size());
   for (Slot slot = 0; slot < members; ++slot) {
@@ -74,7 +75,7 @@ void LeaseMembership::on_static_join() {
   }
 }
 
-// ---- what the core asks for, in the order of Membership::act
+// ---- the actions of the core, in the order of Membership::act
 
 template <class Event>
 void LeaseMembership::step(Worker& worker, Event event) {
@@ -185,7 +186,7 @@ void LeaseMembership::reach(Question& question) {
                         : list.read();
   store_->set_mood(VirtualStore::Mood::kWell);
   note_appended();
-  // The worst moment for a writer to die is before it has told anybody.
+  // The worst moment for a writer to crash is before it has told any worker.
   if (book_.list().size() > before && world_.may_crash() && world_.dice.chance(15)) {
     world_.crash(question.by);
   }
@@ -248,7 +249,7 @@ void LeaseMembership::note_appended() {
     if (const Worker* accused = world_.worker(death_record.dead); accused != nullptr) {
       const Member& member = at(*accused);
       lease_valid = member.leased.contains(death_record.by) &&
-                    member.core.validities(death_record.by, now(member));
+                    member.core.has_valid_lease(death_record.by, now(member));
     }
     book_.append(death_record, limits_.suspect_after, limits_.heartbeat_interval, lease_valid);
   }
@@ -294,7 +295,8 @@ void LeaseMembership::on_answer(const Question& question, bool late) {
     return answer.ok() && std::any_of(answer->begin(), answer->end(),
                                       [&](const DeathRecord& v) { return v.dead == dead; });
   };
-  // Who wrote a death record tells it, and what the dead one had written.
+  // The writer of a death record tells its peers of it, and of the records that the dead worker
+  // wrote.
   if (answer.ok() && !answer->empty() && answer->back().by == worker.id && !worker.fenced) {
     watch_spread(worker.id, worker.sessions.all_live(), answer->back().dead);
     for (const DeathRecord& death_record : *answer) {
@@ -318,7 +320,7 @@ void LeaseMembership::watch_spread(WorkerId teller, std::vector<WorkerId> told, 
                      spreads_.size() - 1, static_cast<uint64_t>(Phase::kSpread));
 }
 
-// By post it takes no longer than a connection that is made again.
+// A notice travels by post. So it takes at most as long as a connection takes to be made again.
 void LeaseMembership::check_spread(const Spread& spread) {
   const Worker* teller = world_.worker(spread.teller);
   if (teller == nullptr || teller->fenced) return;
@@ -362,7 +364,7 @@ void LeaseMembership::look(Worker& worker) {
   arm(worker, member.clock.span(limits_.heartbeat_interval));
 }
 
-// All workers are on one machine: as ProcessorWaits does.
+// Reads the waits from the kernel as ProcessorWaits does. All workers are on one machine.
 void LeaseMembership::ask_kernel(Worker& worker) {
   Member& member = at(worker);
   std::map<WorkerId, Nanoseconds> told;
@@ -393,12 +395,12 @@ void LeaseMembership::on_heartbeat_answer(Worker& worker, WorkerId from, uint64_
   });
 }
 
-// Who has had time to be answered calls nobody whom it does not trust.
+// If there was time for an answer, a worker sends no call to a peer without a valid lease.
 void LeaseMembership::call_sent(const Worker& by, WorkerId to) {
   const Member& member = at(by);
   const auto lease = member.leases.find(to);
   if (lease == member.leases.end() || now(member) - lease->second < limits_.valid_for) return;
-  if (!member.core.validities(to, now(member))) {
+  if (!member.core.has_valid_lease(to, now(member))) {
     world_.violate("S6", absl::StrCat(by.id.to_string(), " calls ", to.to_string(),
                                       ", whose lease is not valid"));
   }
@@ -424,7 +426,7 @@ void LeaseMembership::refused(Worker& by, WorkerId whom) {
 
 // ---- joiners
 
-// The list is read before the record is written, and the others' records after it.
+// A joiner reads the list before it writes its record, and the records of others after that.
 void LeaseMembership::on_join(Worker& worker) {
   add_member(worker.slot);
   Member& member = at(worker);
@@ -499,7 +501,7 @@ void LeaseMembership::welcomed(Worker& worker, WorkerId by) {
   if (!std::exchange(member.joined, true)) world_.report.count(Effect::kJoined);
 }
 
-// Worker::join has failed: the process ends.
+// Worker::join has failed, so the process exits.
 void LeaseMembership::fail_to_join(Worker& worker) {
   Member& member = at(worker);
   if (!member.joiner || member.joined || std::exchange(member.failed, true)) return;
@@ -538,7 +540,7 @@ bool LeaseMembership::takes_part(const Worker& worker) const {
   return !worker.fenced && at(worker).joined;
 }
 
-// ---- when all is mended
+// ---- when everything is repaired
 
 void LeaseMembership::check_ended() {
   const auto settled = [this](WorkerId id) { return !book_.severed(id); };
@@ -546,9 +548,10 @@ void LeaseMembership::check_ended() {
     if (incarnation.worker == nullptr) continue;
     const Worker& worker = *incarnation.worker;
     const Member& member = at(worker);
-    // Alone, it has nobody who would tell it, and nobody whom it could harm.
+    // A worker that is alone has no peer that could tell it, and none that it could harm.
     const bool alone = worker.sessions.all_live().empty();
-    // Who wrote of it may have died before it told, and whoever found that had no store.
+    // The writer of its record may have died before it told any worker, and the others had no
+    // store.
     const bool told =
         std::all_of(book_.list().begin(), book_.list().end(), [&](const DeathRecord& death_record) {
           return death_record.dead != incarnation.id || settled(death_record.by);

@@ -1,9 +1,8 @@
-// The library's membership at every simulated worker: heartbeats, leases, suspicion, the list of
-// death records, fencing and joiners, wired as rpc/internal/membership.cc and worker/worker.cc do
-// it.
+// The library's membership at every simulated worker: heartbeats, leases, suspicion, death records,
+// fencing and joiners. It connects them as rpc/membership/membership.cc and worker/worker.cc do.
 //
-// Each worker has a MembershipCore and a DeathRecords over one store that may be slow or silent,
-// and a clock of its own rate.
+// Each worker has a MembershipCore, a list of death records over one store that may be slow or
+// silent, and a clock with a rate of its own.
 //
 // Thread safety: none. Protocol: docs/membership.md.
 #pragma once
@@ -54,13 +53,13 @@ class LeaseMembership final : public Membership {
     rpc_internal::MembershipCore core;
     DeathRecords list;
     const LocalClock clock;
-    std::set<WorkerId> leased;              // at the last look
-    std::map<WorkerId, TimePoint> leases;   // since when, by this clock
-    std::map<WorkerId, Nanoseconds> waits;  // of whom it watches, at the last look
-    bool met_anybody = false;               // else it fences itself when nobody answers
-    TimePoint store_free{};                 // its store thread asks one question after the other
-    // A joiner.
-    std::vector<DeathRecord> read;  // when it joined
+    std::set<WorkerId> leased;              // peers that got a heartbeat at the last look
+    std::map<WorkerId, TimePoint> leases;   // when each began, by this clock
+    std::map<WorkerId, Nanoseconds> waits;  // for a processor, of watched workers, at the last look
+    bool met_anybody = false;               // otherwise it fences itself when no worker answers
+    TimePoint store_free{};                 // when its store thread is free for the next question
+    // For a joiner only.
+    std::vector<DeathRecord> read;  // death records that it read when it joined
     bool joiner = false;
     bool announced = false;
     bool joined = true;
@@ -72,7 +71,7 @@ class LeaseMembership final : public Membership {
     rpc_internal::MembershipActions::Question what;
     absl::StatusOr<std::vector<DeathRecord>> answer;
   };
-  // What happens to a question, or to a joiner.
+  // The stages of a question to the store, and of a joiner.
   enum class Phase : uint64_t {
     kReaches,
     kAnswered,
@@ -84,7 +83,7 @@ class LeaseMembership final : public Membership {
     kCompared,
     kDial
   };
-  // Who has been told this death record, or should have been.
+  // A death record that was announced, and the workers that must have heard of it.
   struct Spread {
     WorkerId dead, teller;
     std::vector<WorkerId> told;
@@ -128,11 +127,11 @@ class LeaseMembership final : public Membership {
   MembershipBook book_;
   LeaseOptions limits_;
   std::shared_ptr<VirtualStore> store_ = std::make_shared<VirtualStore>();
-  DeathRecords all_;                              // the checker's own eyes
+  DeathRecords all_;                              // the checker's own view of the store
   std::vector<std::unique_ptr<Member>> members_;  // by slot
   std::vector<Question> questions_;
   std::vector<Spread> spreads_;
-  std::map<uint32_t, WorkerId> records_;  // in the store, by place
+  std::map<uint32_t, WorkerId> records_;  // member records in the store, by slot
   std::vector<WorkerId> tied_;
   std::vector<rpc_internal::MembershipCore::Look> looks_;
 };

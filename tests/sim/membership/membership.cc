@@ -10,7 +10,7 @@ constexpr Nanoseconds kPatience = std::chrono::milliseconds(1800);
 
 }  // namespace
 
-// Of a place that has a later incarnation, every earlier one is suspected at once.
+// If a slot has a later incarnation, the joiner suspects every earlier one at once.
 void OracleMembership::on_join(Worker& worker) {
   for (const WorkerId dead : list_) learn(worker, dead);
   for (const Incarnation& incarnation : world_.incarnations()) {
@@ -33,8 +33,8 @@ Membership::Door OracleMembership::accepts(Worker& at, WorkerId dialler) {
   return Door::kOpen;
 }
 
-// The earlier incarnation is suspected at once, and the joiner may have read the list before its
-// last entries, which were posted before anybody knew it.
+// Suspects the earlier incarnations at once. It also tells the joiner all dead workers. The joiner
+// may have read the list before the last entries, and notices of those went only to known workers.
 void OracleMembership::greet(Worker& at, WorkerId joiner) {
   auto post = std::make_shared<DeathRecordPost>();
   post->dead.assign(at.known_dead.begin(), at.known_dead.end());
@@ -64,14 +64,15 @@ void OracleMembership::suspect(Worker& by, WorkerId whom) {
 
 void OracleMembership::unanswered(Worker& by, WorkerId whom) { by.sessions.reach(whom); }
 
-// Every peer is gone for it; also lives that messages have named and that it never met.
+// All peers are gone for this worker. So are incarnations that messages named and that it never
+// met.
 void OracleMembership::fence(Worker& worker) {
   std::vector<WorkerId> all;
   for (const Incarnation& incarnation : world_.incarnations()) all.push_back(incarnation.id);
   worker.fence(all);
 }
 
-// The first writer wins; who finds itself in the list fences itself.
+// The first writer wins. A worker that finds itself in the list fences itself.
 void OracleMembership::on_answer(Worker& by, const Question& question) {
   asked_.erase({question.by, question.about});
   if (by.fenced) return;
@@ -93,8 +94,8 @@ void OracleMembership::on_answer(Worker& by, const Question& question) {
   learn(by, question.about);
 }
 
-// The earlier incarnations of its index have ended with it, as MembershipCore::settle_ended says of
-// those that something here refers to.
+// The earlier incarnations of its slot are dead too, unless one is still a live peer.
+// MembershipCore::settle_ended does the same for those with shared state here.
 void OracleMembership::learn(Worker& at, WorkerId dead) {
   if (dead == at.id) return fence(at);
   at.on_death_record(dead);
@@ -131,7 +132,7 @@ void OracleMembership::on_event(const Event& event) {
   if (Worker* by = world_.worker(question.by)) on_answer(*by, question);
 }
 
-// What heartbeats and their answers would have told each pair.
+// Does what heartbeats and their answers would do for each pair.
 void OracleMembership::look() {
   bool wanted = world_.network.any_silent();
   std::vector<std::pair<Worker*, WorkerId>> suspicions;

@@ -1,9 +1,10 @@
-// Who is in the group, as the simulated workers learn of it: a plug point.
+// The interface through which simulated workers learn who is in the group. It has two
+// implementations.
 //
-// The world tells what a membership protocol would see (frames, refused connections, time), and
-// is told of death records. LeaseMembership (lease_membership.h) runs the library's own core at
-// every worker. OracleMembership, which is cheaper, knows leases without sending heartbeats, and
-// keeps the list of death records of docs/membership.md in a virtual store.
+// The world tells it what a membership protocol would see (frames, refused connections, time), and
+// gets death records back. LeaseMembership (lease_membership.h) runs the library's own core at
+// every worker. OracleMembership is cheaper. It knows leases without sending heartbeats, and keeps
+// the list of death records of docs/membership.md in a virtual store.
 //
 // Thread safety: none.
 #pragma once
@@ -24,44 +25,44 @@ class Membership {
  public:
   virtual ~Membership() = default;
 
-  // All that are there from the beginning have met.
+  // All workers that exist at the beginning have met.
   virtual void on_start() {}
-  // After on_start: they only know of each other, and dial.
+  // Called after on_start: the workers only know of each other, and dial.
   virtual void on_static_join() {}
   // A call has left for that worker.
   virtual void call_sent(const Worker& /*by*/, WorkerId /*to*/) {}
-  // A new incarnation starts: it reads what the store says, then dials the others.
+  // A new incarnation starts: it reads the store, then dials the others.
   virtual void on_join(Worker& worker) = 0;
-  // Somebody dials `at`. kOpen: both are peers now. kNotYet: it is to dial again.
+  // A worker dials `at`. kOpen: both are peers now. kNotYet: it must dial again.
   enum class Door { kOpen, kRefused, kNotYet };
   virtual Door accepts(Worker& at, WorkerId dialler) = 0;
-  // The first connection of two is there, at this end.
+  // The first connection of the two is open on this side.
   virtual void opened(Worker& /*at*/, WorkerId /*peer*/) {}
   virtual void on_heartbeat_answer(Worker& /*at*/, WorkerId /*from*/, uint64_t /*number*/) {}
-  // Its connections have ended and nobody answers at its address.
+  // The connections have closed, and no process answers at the address of `whom`.
   virtual void suspect(Worker& by, WorkerId whom) = 0;
-  // A dial has taken its whole time, and nothing was heard.
+  // A dial has used its whole time, and nothing was heard.
   virtual void unanswered(Worker& by, WorkerId whom) = 0;
-  // It refuses connections.
+  // `whom` refuses connections.
   virtual void refused(Worker& by, WorkerId whom) = 0;
   virtual void on_post(Worker& at, WorkerId from, const std::shared_ptr<void>& body) = 0;
-  // kStore and kLease.
+  // Handles kStore and kLease.
   virtual void on_event(const Event& event) = 0;
-  // Something happened that leases may have to find out about.
+  // Something happened that leases may have to detect.
   virtual void disturb() {}
   virtual void on_resume(Worker& /*worker*/) {}
-  // Something is meant for a life that a message has named and that is not known.
+  // A message names an incarnation that is not known here, and something must be sent to it.
   virtual void meet(Worker& at, WorkerId unknown) = 0;
-  // Its program runs: it has joined, and is not known to be dead.
+  // True while its program runs: it has joined, and is not known to be dead.
   virtual bool takes_part(const Worker& worker) const = 0;
-  // When programs have stopped and all has been mended: death records are known, joiners have
+  // When programs have stopped and everything is repaired: death records are known, joiners have
   // joined.
   virtual void check_ended() {}
-  // A death record about this incarnation stands, whoever has heard of it.
+  // True if a death record of this incarnation exists, whether others have heard of it or not.
   virtual bool declared_dead(WorkerId worker) const = 0;
-  // This life and another hold each other for gone, and no death record says which is right.
+  // True if this worker and another have given up each other without a death record.
   virtual bool severed(WorkerId /*worker*/) const { return false; }
-  // Two that are over for each other alone may leave a third waiting for them.
+  // True if any pair has given up each other. A third worker may then wait for the pair.
   virtual bool any_severed() const { return false; }
 };
 
@@ -73,7 +74,7 @@ class OracleMembership final : public Membership {
   Door accepts(Worker& at, WorkerId dialler) override;
   void meet(Worker& at, WorkerId unknown) override;
   void suspect(Worker& by, WorkerId whom) override;
-  void unanswered(Worker& by, WorkerId whom) override;  // time brings the death record
+  void unanswered(Worker& by, WorkerId whom) override;  // the death record comes with time
   void refused(Worker& by, WorkerId whom) override { suspect(by, whom); }
   void on_post(Worker& at, WorkerId from, const std::shared_ptr<void>& body) override;
   void on_event(const Event& event) override;
@@ -94,7 +95,7 @@ class OracleMembership final : public Membership {
 
   World& world_;
   std::set<WorkerId> death_records_;
-  std::vector<WorkerId> list_;  // in order
+  std::vector<WorkerId> list_;  // in the order of their entries
   std::vector<Question> questions_;
   std::set<std::pair<WorkerId, WorkerId>> asked_;
   bool looking_ = false;

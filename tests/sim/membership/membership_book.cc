@@ -22,7 +22,7 @@ void MembershipBook::append(const DeathRecord& death_record, Nanoseconds patienc
   list_.push_back(death_record);
   world_.note_end();
   world_.report.count(Effect::kDeathRecords);
-  if (world_.worker(death_record.dead) == nullptr) return;  // it is dead
+  if (world_.worker(death_record.dead) == nullptr) return;  // it is really dead
   world_.report.count(Effect::kFalseDeathRecords);
   if (absl::StrContains(death_record.reason, "was restarted")) {
     if (world_.newest(death_record.dead.index) == death_record.dead) {
@@ -30,7 +30,8 @@ void MembershipBook::append(const DeathRecord& death_record, Nanoseconds patienc
     }
     return;
   }
-  // What the writer did not hear, and a little of what it may have missed at both ends of it.
+  // How long the writer could not hear the dead worker, in the time that counts plus a margin at
+  // both ends.
   const Nanoseconds window = patience + 6 * interval;
   const Nanoseconds silence =
       cut_off(death_record.by, death_record.dead, world_.schedule.now() - window);
@@ -78,7 +79,7 @@ void MembershipBook::read(const std::vector<DeathRecord>& death_records) {
     read_.try_emplace(death_record.dead, world_.schedule.now());
 }
 
-// A question, a refusal and another question, each with its time to the store.
+// 3 s are enough for a question, a refusal and another question, each with its time to the store.
 bool MembershipBook::must_be_known(WorkerId dead) const {
   const auto found = read_.find(dead);
   return found != read_.end() && found->second + std::chrono::seconds(3) <= world_.schedule.now();
@@ -86,8 +87,7 @@ bool MembershipBook::must_be_known(WorkerId dead) const {
 
 void MembershipBook::part(WorkerId at, WorkerId gone) {
   if (read_.contains(at) || read_.contains(gone)) return;
-  if (world_.newest(gone.index) !=
-      gone) {  // its death record is under way, what it wrote may be lost
+  if (world_.newest(gone.index) != gone) {  // its death record is under way; its writes may be lost
     severed_.insert(gone);
     return;
   }

@@ -1,5 +1,5 @@
-// The book of death records: what the list holds, whether each entry is explained by a fault, and,
-// once all is mended, whether everybody knows it.
+// The book of death records. It knows what the list holds, checks that a fault explains each entry,
+// and tells which entries all workers must know by now.
 //
 // Thread safety: none.
 #pragma once
@@ -21,21 +21,22 @@ class MembershipBook {
  public:
   explicit MembershipBook(World& world) : world_(world) {}
 
-  // An entry was appended. `trusted`: whom it declares dead relies on the writer still.
+  // An entry was appended. `trusted`: the worker that it declares dead still has a valid lease with
+  // the writer.
   void append(const DeathRecord& death_record, Nanoseconds patience, Nanoseconds interval,
               bool lease_valid);
-  // Somebody has read these: from now on everybody has to hear of them.
+  // A worker has read these entries. From now on all workers must hear of them.
   void read(const std::vector<DeathRecord>& death_records);
-  // For `at`, `gone` is gone.
+  // The worker `at` has given up `gone`.
   void part(WorkerId at, WorkerId gone);
 
-  // How long, since `since`, `about` could not be heard by `by`.
+  // Returns for how long, since `since`, `by` could not hear `about`.
   Nanoseconds cut_off(WorkerId by, WorkerId about, TimePoint since) const;
   bool declared_dead(WorkerId worker) const { return dead_.contains(worker); }
-  // The two hold each other for gone without a death record.
+  // True if it and another worker have given up each other without a death record.
   bool severed(WorkerId worker) const { return severed_.contains(worker); }
   bool any_severed() const { return !severed_.empty(); }
-  // What everybody has had time to hear of.
+  // True if all workers have had time to hear of this death.
   bool must_be_known(WorkerId dead) const;
   const std::vector<DeathRecord>& list() const { return list_; }
 

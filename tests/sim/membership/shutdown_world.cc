@@ -16,7 +16,8 @@ using rpc_internal::QuiescenceCore;
 namespace {
 
 constexpr Nanoseconds kTimeLimit = std::chrono::seconds(2);
-constexpr Nanoseconds kLongest = kTimeLimit + std::chrono::seconds(1);  // with a leader that hangs
+// Long enough for a shutdown whose shutdown leader hangs.
+constexpr Nanoseconds kLongest = kTimeLimit + std::chrono::seconds(1);
 
 }  // namespace
 
@@ -66,7 +67,7 @@ Violation ShutdownWorld::run() {
   while (violation_.invariant.empty()) {
     std::vector<Choice> possible = moves();
     if (possible.empty()) {
-      // What each has to say now that nothing moves.
+      // Nothing moves any more, so each worker now reports that it is idle.
       for (size_t i = 0; i < nodes_.size(); ++i) {
         if (nodes_[i].up) happen({Event::kIdle, i});
       }
@@ -85,7 +86,7 @@ Violation ShutdownWorld::run() {
   return violation_;
 }
 
-// All but looking whether one is idle, which is always possible.
+// Returns all choices except the check for idleness, which is always possible.
 std::vector<ShutdownWorld::Choice> ShutdownWorld::moves() {
   std::vector<Choice> all = choices();
   std::erase_if(all, [](const Choice& choice) { return choice.event == Event::kIdle; });
@@ -219,7 +220,7 @@ void ShutdownWorld::send(Node& from, WorkerId to, Kind kind) {
                    to.to_string()));
 }
 
-// To members, and to itself: nobody calls a joiner that not all have met.
+// Sends to members and to itself. No worker calls a joiner that not all members have met.
 void ShutdownWorld::send_some(Node& from, Kind kind, uint64_t at_most) {
   std::vector<WorkerId> peers;
   for (const auto& [peer, traffic] : from.live) {
@@ -259,7 +260,7 @@ void ShutdownWorld::arrive(size_t which) {
 
 // ---- a worker
 
-// One call, or one message about references, is done; it may cause others of its kind.
+// Completes one call, or one message about references. It may cause others of its kind.
 void ShutdownWorld::work(Node& node) {
   const bool call = node.calls > 0 && (node.drops == 0 || dice_.chance(50));
   send_some(node, call ? Kind::kCall : Kind::kDrop, 2);
@@ -279,7 +280,7 @@ void ShutdownWorld::idle(Node& node) {
   });
 }
 
-// The agent knows who comes and who goes a moment before the core.
+// The agent knows of joins and deaths a moment before the core.
 void ShutdownWorld::look_first(Node& node) {
   if (dice_.chance(30)) idle(node);
 }
@@ -291,7 +292,7 @@ void ShutdownWorld::end(Node& node) {
 
 void ShutdownWorld::hear(Node& node, WorkerId ended) {
   node.gone.insert(ended);
-  if (ended == node.id) return end(node);  // it was declared dead and lived
+  if (ended == node.id) return end(node);  // it was declared dead while it ran
   node.live.erase(ended);
   node.unmet.erase(ended);
   look_first(node);
@@ -304,7 +305,7 @@ void ShutdownWorld::hear(Node& node, WorkerId ended) {
 
 // ---- joiners
 
-// Whose places may be taken again.
+// Returns the newest incarnations of slots that a joiner may take.
 std::vector<WorkerId> ShutdownWorld::vacant() {
   std::vector<WorkerId> places;
   for (const auto& [index, id] : newest()) {
@@ -320,7 +321,7 @@ std::map<uint32_t, WorkerId> ShutdownWorld::newest() const {
   return newest;
 }
 
-// The earlier incarnation is dead or is declared so; the records name the others.
+// The earlier incarnation is dead or gets a death record. The joiner knows the others from records.
 void ShutdownWorld::join() {
   --joins_left_;
   const std::vector<WorkerId> places = vacant();
@@ -357,7 +358,7 @@ void ShutdownWorld::meet(Node& joiner, Node& member) {
 
 // ---- what must hold
 
-// Nothing is under way, and nobody will begin anything.
+// Checks that no call is in flight and that no worker will begin one.
 void ShutdownWorld::check_phase_one(const Node& node) {
   if (!counts(node)) return;
   for (const Node& other : nodes_) {

@@ -1,11 +1,11 @@
-// One run of a group that ends: the library's QuiescenceCore at every worker, messages that wake
-// others, deaths, workers that are declared dead and live, and joiners, in an order that follows
-// from one seed.
+// Simulates one shutdown of a group. Every worker has a QuiescenceCore. There are messages that
+// cause further ones, deaths, live workers that are declared dead, and joiners. One seed determines
+// the order.
 //
-// A worker works, sends, and is idle. When it has entered it begins nothing by itself; what comes
-// to it still makes it work. After phase 1 it drops its references: these are messages too. After
-// phase 2 it leaves. Every schedule is possible here that sessions allow: a message arrives exactly
-// once, in any order, or one of its ends is gone for the other.
+// A worker works, sends, and is idle. When it has entered the shutdown, it begins nothing by
+// itself. A message that arrives still makes it work. After phase 1 it drops its references, which
+// sends messages too. After phase 2 it leaves. Every order that sessions allow is possible: a
+// message arrives exactly once, in any order, or one side has given up the other.
 //
 // Thread safety: none. Protocol: MembershipPost of proto/weft.proto.
 #pragma once
@@ -29,7 +29,7 @@ class ShutdownWorld {
  public:
   ShutdownWorld(uint64_t seed, Report& report, Trace& trace);
 
-  // The first violation, if there is one.
+  // Returns the first violation, if there is one.
   Violation run();
   uint64_t events() const { return events_; }
   uint64_t hash() const { return hash_; }
@@ -42,13 +42,13 @@ class ShutdownWorld {
     WorkerId id;
     rpc_internal::QuiescenceCore core;
     bool up = true;
-    bool hangs = false;             // is never idle
-    bool dropped = false;           // its references
-    uint32_t calls = 0, drops = 0;  // that it works on
-    // Those it holds for live, itself included.
+    bool hangs = false;             // it is never idle
+    bool dropped = false;           // it has dropped its references
+    uint32_t calls = 0, drops = 0;  // that it must still work on
+    // The workers that it takes for live, itself included.
     std::map<WorkerId, rpc_internal::PeerTraffic> live{};
     std::set<WorkerId> gone{};
-    std::set<WorkerId> unmet{};  // of a joiner: who has not met it yet
+    std::set<WorkerId> unmet{};  // of a joiner: members that have not met it yet
   };
   enum class Kind : uint8_t { kCall, kDrop, kPost };
   struct Message {
@@ -56,7 +56,7 @@ class ShutdownWorld {
     Kind kind = Kind::kCall;
     wire::MembershipPost post{};
   };
-  // What may happen next; each is possible now.
+  // A possible next event.
   enum class Event : uint8_t {
     kArrive,
     kWork,
@@ -74,7 +74,7 @@ class ShutdownWorld {
   struct Choice {
     Event event;
     size_t which = 0;  // message or node
-    size_t other = 0;  // node that is heard of, or is met
+    size_t other = 0;  // the node that it hears of, or meets
   };
 
   Node* find(WorkerId id);
@@ -99,7 +99,7 @@ class ShutdownWorld {
   std::map<uint32_t, WorkerId> newest() const;
   void join();
 
-  // Dead, or taken for dead by somebody who is right to.
+  // True if the worker is alive and no worker has the right to take it for dead.
   bool counts(const Node& node) const { return node.up && !ended_.contains(node.id); }
   bool passes(const Message& message);
   void check_phase_one(const Node& node);
@@ -117,11 +117,11 @@ class ShutdownWorld {
   Violation violation_;
   uint64_t events_ = 0;
   uint64_t hash_ = 1469598103934665603ull;
-  uint64_t begun_ = 0;  // a program may begin so much more
+  uint64_t begun_ = 0;  // the program may begin this many more
   uint64_t sends_left_ = 0;
   uint64_t deaths_left_ = 0, joins_left_ = 0;
   bool limited_ = false;  // a worker hangs, and shutdown has a time limit
-  bool calm_ = false;     // no more faults; everybody enters
+  bool calm_ = false;     // no more faults; all workers enter the shutdown
 };
 
 }  // namespace weft::sim

@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint32_t kMaxDepth = 3;
 
-// What the caller of a step's message gets instead of an answer.
+// Returns the error that the caller of a step's message gets instead of an answer.
 absl::Status failure_of(Outcome outcome, Calls::Where where, TimePoint deadline) {
   if (outcome == Outcome::kValue) return absl::OkStatus();
   if (outcome == Outcome::kRan) return with_ran(absl::DataLossError("result lost"), Ran::kYes);
@@ -36,7 +36,8 @@ Calls::Calls(Worker& worker) : worker_(worker), world_(worker.world) {}
 
 // ---- the caller
 
-// References become forks and the context's send is recorded, or nothing has happened.
+// Turns the references into forks and records the send of the context. On failure nothing has
+// happened.
 bool Calls::pack(const CallPlan& plan, CallBody& body, HandlePtr& created) {
   References& references = worker_.references;
   if (plan.kind == CallKind::kCreate) {
@@ -108,7 +109,7 @@ void Calls::cancel_one() {
   if (outgoing_.empty()) return;
   auto it =
       std::next(outgoing_.begin(), static_cast<ptrdiff_t>(world_.dice.below(outgoing_.size())));
-  if (it->second.plan.ticket != 0) return;  // nobody cancels those
+  if (it->second.plan.ticket != 0) return;  // the program does not cancel steps' messages
   bool sent = false;
   const uint64_t call = it->first;
   if (!worker_.sessions.cancel(it->second.plan.to, call, &sent)) return;
@@ -124,7 +125,7 @@ void Calls::on_failed(uint64_t call, Ran ran, Where where) {
 
 void Calls::on_reply(WorkerId from, const Frame& frame, bool pending) {
   std::shared_ptr<ReplyBody> body = unpack<ReplyBody>(frame);
-  if (body == nullptr) {  // the session kept the fact only
+  if (body == nullptr) {  // the session kept only the fact that it ran
     world_.report.count(Effect::kResultsLost);
     wire::Meta meta;
     meta.ParseFromString(frame.meta);
@@ -170,7 +171,8 @@ void Calls::on_reply(WorkerId from, const Frame& frame, bool pending) {
 
 void Calls::resolve(uint64_t /*call*/, Outgoing out, Outcome outcome, Where where) {
   world_.checker.calls.resolve(out.body->ledger, outcome);
-  // Sent messages arrive exactly once or their receiver is dead.
+  // Sent messages arrive exactly once, or their receiver is dead. So only a call that never left
+  // takes its references back.
   if (outcome == Outcome::kNotRun && where == Where::kHere) {
     for (const rref_internal::Reference& reference : out.body->references) {
       worker_.references.carrier_ended(reference);
@@ -232,7 +234,7 @@ void Calls::refuse_unread(Incoming& incoming) {
   answer(incoming, std::move(body), 0);
 }
 
-// Answered with "not executed".
+// Answers with "not executed".
 void Calls::refuse(uint64_t number) {
   auto found = incoming_.extract(number);
   if (found.empty()) return;
@@ -265,7 +267,7 @@ void Calls::take(Incoming& incoming) {
   worker_.sessions.call_taken(incoming.from, incoming.header, incoming.cost);
 }
 
-// What waits for its object gives its credit back as long as there is room.
+// A call that waits for its object returns its credit, as long as `parking` allows more such calls.
 void Calls::park(Incoming& incoming) {
   if (parked_ >= world_.parking) return;
   ++parked_;
@@ -399,7 +401,7 @@ void Calls::finish(uint64_t number) {
     if (dice.chance(35)) references.keep(handle);
   }
   auto body = std::make_shared<ReplyBody>();
-  if (incoming.body->kind == CallKind::kPlain && dice.chance(8)) {  // the function throws
+  if (incoming.body->kind == CallKind::kPlain && dice.chance(8)) {  // here the function throws
     body->ok = false;
     body->ran = Ran::kYes;
     return answer(incoming, std::move(body), 0);
@@ -458,7 +460,7 @@ void Calls::append_callers(std::vector<WorkerId>& workers) const {
   for (const auto& [number, incoming] : incoming_) workers.push_back(incoming.from);
 }
 
-// A call that fills the window alone leaves only if all credit has come home.
+// This call fills the credit window alone, so it can leave only if all credit was returned.
 void Calls::probe(WorkerId to) {
   CallPlan plan;
   plan.operation = Operation::kProbe;

@@ -1,7 +1,8 @@
-// Calls that a worker makes and runs: what WorkerRuntime does between the agent and user code.
+// The calls that a worker makes and runs: the part of WorkerRuntime between the agent and user
+// code.
 //
-// A handler here makes random calls of its own, may keep the references it got, and answers with
-// some of its own. Every step is told to the checker's book of calls.
+// A handler makes random calls, may keep the references that it received, and may return some of
+// its own. The book of calls in the checker records every step.
 //
 // Thread safety: none.
 #pragma once
@@ -27,46 +28,46 @@ struct CallPlan {
   WorkerId to;
   std::vector<HandlePtr> arguments;
   HandlePtr target;     // method, fetch
-  ContextId context;    // valid: made under it
-  uint64_t parent = 0;  // the handler that makes it; 0: the program
+  ContextId context;    // a valid context: the call is made under it
+  uint64_t parent = 0;  // the handler that makes the call; 0: the program
   TimePoint deadline = kNever;
   size_t bytes = 0;
   bool waited_for = false;
   std::shared_ptr<StepRequest> step;  // shared with the message
-  uint64_t ticket = 0;                // of the step's message
+  uint64_t ticket = 0;                // number of the step's message
 };
 
 class Calls {
  public:
-  // Where a failure was raised: only a call that never left takes its references back.
+  // Where a failure was found: only a call that never left takes its references back.
   enum class Where { kHere, kPeerGone, kReply };
 
   explicit Calls(Worker& worker);
 
   void start(CallPlan plan);
-  // Some call of the program, if there is one.
+  // Cancels some call of the program, if there is one.
   void cancel_one();
-  // Once the program is over: shows whether credit was lost.
+  // Call it when the program is over: it shows whether credit was lost.
   void probe(WorkerId to);
   bool any_open() const { return !outgoing_.empty(); }
 
-  // From the sessions.
+  // Called by the sessions.
   void on_call(WorkerId from, const Frame& frame);
   void on_reply(WorkerId from, const Frame& frame, bool pending);
-  // False: no such call has come, or it has ended.
+  // Returns false if no such call has arrived, or if it is complete.
   bool on_cancel(WorkerId from, uint64_t call);
   void on_failed(uint64_t call, Ran ran, Where where);
   void cancel_all_from(WorkerId gone);
 
-  // From the owner of parameters.
+  // Called by the owner of parameters.
   void answer_step(uint64_t incoming, StepReply reply);
 
-  // From the references.
+  // Called by the references.
   void on_confirmed(uint64_t incoming, bool ok);
   void on_target(uint64_t incoming, bool ok);
 
   void on_event(const Event& event);
-  // Whose calls are here.
+  // Appends the callers of all calls that are here.
   void append_callers(std::vector<WorkerId>& workers) const;
   size_t running() const { return incoming_.size(); }
   std::string leftovers() const;
@@ -87,11 +88,11 @@ class Calls {
     bool taken = false, parked = false;
     bool cancelled = false, gone = false;
     std::vector<HandlePtr> references;
-    uint64_t ticket = 0;  // of a target that is not there yet
-    size_t open = 0;      // calls of its own that it waits for
-    bool worked = false;  // its own part is done
+    uint64_t ticket = 0;  // of a target that does not exist yet
+    size_t open = 0;      // nested calls that it waits for
+    bool worked = false;  // its own work is done
     std::vector<std::pair<WorkerId, uint64_t>> nested;
-    std::vector<int> values;  // of its context's program, made by this call
+    std::vector<int> values;  // made by this call in the recorded program of its context
 
     bool creates() const { return body->kind == CallKind::kCreate; }
   };

@@ -15,7 +15,7 @@ using namespace weft::dist_autograd_internal::backward;  // NOLINT: and its acti
 
 namespace {
 
-constexpr size_t kMaxTransfers = 90;  // per context: a graph has room for 192 sources
+constexpr size_t kMaxTransfers = 90;  // per context, because a graph has room for 192 sources
 
 // A session keeps what it sent, so the receiver works on a copy.
 dist_autograd_internal::AutogradMessage clone(
@@ -43,7 +43,7 @@ dist_autograd_internal::AutogradMessage clone(
       message);
 }
 
-// Counted messages have a number: their receiver becomes active.
+// Counted messages have a number, and their receiver becomes active.
 bool is_counted(const dist_autograd_internal::AutogradMessage& message) {
   return std::holds_alternative<dist_autograd_internal::GradMessage>(message) ||
          std::holds_alternative<dist_autograd_internal::ActivateMessage>(message) ||
@@ -102,7 +102,7 @@ int Passes::make_value(ContextFacts& facts, const std::vector<int>& from) {
   Dice& dice = world_.dice;
   std::vector<dist_autograd_internal::Program::Input> inputs;
   for (size_t i = 0, n = 1 + dice.below(3); i < n; ++i) {
-    // Late values are likelier, so that graphs get deep.
+    // Late values are more likely, so that graphs get deep.
     const size_t reach = dice.chance(70) ? std::min<size_t>(from.size(), 4) : from.size();
     inputs.push_back(
         {from[from.size() - 1 - dice.below(reach)], 1 + dice.below(1000), dice.chance(6)});
@@ -191,7 +191,7 @@ bool Passes::record_receive(WorkerId from, const ContextId& context,
   const bool ok = core_.on_call(from, metadata, actions).ok();
   act(actions);
   if (!ok) return false;
-  // Whoever hears of a committed pass in a call reads its gradients in that call.
+  // If a call tells a worker of a committed pass, the worker reads its gradients in that call.
   for (const dist_autograd_internal::PassHistory& history : metadata.histories) {
     for (uint64_t k = history.complete_from; k <= history.decided; ++k) {
       const dist_autograd_internal::PassId pass{context, history.initiator, k};
@@ -252,7 +252,7 @@ void Passes::act(dist_autograd_internal::AutogradActions& actions) {
   actions.clear();
 }
 
-// StopLocal, StageMerge and DropStage act at once: they overtake what the strand still holds.
+// StopLocal, StageMerge and DropStage run at once: they overtake actions that wait in the strand.
 void Passes::local(const dist_autograd_internal::PassId& pass,
                    dist_autograd_internal::AutogradAction action) {
   PassBook& book = world_.checker.passes;
@@ -318,7 +318,7 @@ void Passes::run_local(const dist_autograd_internal::PassId& pass) {
   if (auto* feed = std::get_if<Feed>(&action)) {
     for (const dist_autograd_internal::GradEntry& entry : feed->entries) {
       if (!graph.failed()) graph.feed(entry);
-      if (world_.dice.chance(20)) {  // enough was gathered for a message
+      if (world_.dice.chance(20)) {  // enough outputs for one message
         core_.on_local_progress(pass, {.outputs = graph.take_outputs(), .done = false}, actions);
       }
     }

@@ -1,6 +1,6 @@
-// A worker's AutogradDriver in the simulator: recording, local graphs, stages and timers around the
-// library's ContextCore. Graphs are tests/dist_autograd/passes/fake_graph.h: integers, exactly
-// known.
+// A worker's AutogradDriver in the simulator: recording, local graphs, staged gradients and timers
+// around the library's ContextCore. Graphs are tests/dist_autograd/passes/fake_graph.h: integers,
+// so results are known exactly.
 //
 // Thread safety: none.
 #pragma once
@@ -22,12 +22,13 @@ namespace weft::sim {
 class Worker;
 class World;
 
-// What was recorded under a context, on all workers together. A value's worker is a slot.
+// The operations recorded under a context, on all workers together. The worker of a value is a
+// slot.
 struct ContextFacts {
   ContextId id;
   Slot creator = kNobody;
   dist_autograd_internal::Program program;
-  std::map<Slot, std::vector<int>> usable;  // what later work of a worker may build on
+  std::map<Slot, std::vector<int>> usable;  // values that later work of a worker may use
   bool released = false;
 };
 
@@ -38,13 +39,14 @@ class Passes final : public Room {
 
   // ---- the program
   void open_context();
-  ContextId some_context();  // live here; invalid if there is none
+  ContextId some_context();  // one that is live here; invalid if there is none
   void release_one();
   void backward();
   void cancel_one();
 
-  // ---- for calls. False: refused, nothing happened. `values` (may be null: the program's) are
-  // what the handler has made so far under the context.
+  // ---- for calls. They return false if they refused and nothing happened. `values` are those that
+  // the handler has made so far under the context. It may be null: then they are those of the
+  // program.
   bool record_send(const ContextId& context, WorkerId to, std::vector<int>* values,
                    dist_autograd_internal::AutogradMetadata* metadata, size_t* transfer);
   bool record_receive(WorkerId from, const ContextId& context,
@@ -64,7 +66,7 @@ class Passes final : public Room {
   size_t running() const { return runs_.size(); }
   bool works(const dist_autograd_internal::PassId& pass) const;
   bool holds(const dist_autograd_internal::PassId& pass) const;
-  // What is readable of a context here.
+  // The gradients that can be read here, by context.
   const std::map<ContextId, std::map<int, uint64_t>>& readable() const { return readable_; }
 
  private:
@@ -100,9 +102,9 @@ class Passes final : public Room {
   std::map<WorkerId, std::vector<dist_autograd_internal::AutogradMessage>> piggybacked_;
   bool piggyback_armed_ = false;
   uint64_t last_timer_ = 0;
-  std::vector<dist_autograd_internal::PassId> started_;  // here, newest last
+  std::vector<dist_autograd_internal::PassId> started_;  // started here, newest last
   std::set<ContextId> open_;                             // created here and not released
-  std::string broken_;                                   // what a graph complains of
+  std::string broken_;                                   // an error that a graph reported
 };
 
 }  // namespace weft::sim

@@ -119,7 +119,8 @@ rref_internal::Acceptance References::accept_creation(WorkerId from, const CallB
   return acceptance;
 }
 
-// A value may hold references to older values of the same creator only, or cycles would live on.
+// A value may hold references only to older values of the same creator. Otherwise cycles would
+// never be freed.
 void References::set_value(RRefId rref, bool ok, const std::vector<HandlePtr>& holds) {
   rref_internal::Actions actions;
   const bool wanted =
@@ -255,7 +256,7 @@ void References::perform(rref_internal::Actions& actions) {
       }
     } else if (auto* all = std::get_if<rref_internal::AllConfirmed>(&action)) {
       auto node = arrivals_.extract(all->waiter);
-      if (node.empty()) continue;  // a reply: nobody waits
+      if (node.empty()) continue;  // they came with a reply: no call waits
       Arrival& arrival = node.mapped();
       const bool ok = arrival.ok && all->status.ok();
       if (ok) {
@@ -281,7 +282,7 @@ void References::perform(rref_internal::Actions& actions) {
 
 // ---- Room
 
-// Of so many messages one is repeated.
+// One of this many messages is repeated.
 constexpr uint64_t kRepeated = 16;
 
 void References::on_post(WorkerId from, const std::shared_ptr<void>& body) {
@@ -293,7 +294,8 @@ void References::on_post(WorkerId from, const std::shared_ptr<void>& body) {
   if (++read_ % kRepeated == 0) repeat(from, message);
 }
 
-// S8. Sessions repeat nothing; so what it answers is thrown away.
+// S8: a repeated message changes no table. Sessions never repeat messages, so its answers are
+// dropped.
 void References::repeat(WorkerId from, const rref_internal::Message& message) {
   if (std::holds_alternative<rref_internal::CancelFork>(message))
     return;  // docs/rref_protocol.md, "Repeats"

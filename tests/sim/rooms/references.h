@@ -21,7 +21,7 @@ class References;
 class Worker;
 class World;
 
-// One share as user code holds it; the last copy's end drops the share.
+// One fork as user code holds it. When the last copy is destroyed, the fork is dropped.
 struct HandleNode {
   HandleNode(References& room_in, const rref_internal::Handle& handle_in, WorkerId owner_in)
       : room(room_in), handle(handle_in), owner(owner_in) {}
@@ -43,13 +43,13 @@ class References final : public Room {
 
   // ---- the program's variables
   void keep(HandlePtr handle);
-  HandlePtr some_held();  // null if there is none that may be used
+  HandlePtr some_held();  // null if there is no usable one
   void drop_one();
   size_t held() const { return held_.size(); }
 
   // ---- for calls
   HandlePtr own();
-  // Null: refused. The ids travel with the creation call.
+  // Returns null if refused. The ids travel with the creation call.
   HandlePtr create(WorkerId owner, RRefId* rref, ForkId* fork);
   void creation_failed(const HandlePtr& handle, WorkerId owner);
   rref_internal::Acceptance accept_creation(WorkerId from, const CallBody& body);
@@ -58,12 +58,12 @@ class References final : public Room {
   void carrier_ended(const rref_internal::Reference& reference);
   std::vector<HandlePtr> receive(WorkerId from,
                                  const std::vector<rref_internal::Reference>& references, bool* ok);
-  // Calls::on_confirmed follows, at once or later; then take_arrived() has the handles.
+  // Calls::on_confirmed follows, at once or later. Then take_arrived() returns the handles.
   void receive_confirmed(WorkerId from, const std::vector<rref_internal::Reference>& references,
                          uint64_t incoming);
   std::vector<HandlePtr> take_arrived(uint64_t incoming);
   void discard(WorkerId from, const std::vector<rref_internal::Reference>& references);
-  // Calls::on_target follows, at once (then this is 0) or later.
+  // Calls::on_target follows: at once (then the result is 0) or later.
   uint64_t fetch(WorkerId from, RRefId rref, uint64_t incoming);
   void forget_target(uint64_t ticket);
 
@@ -101,7 +101,7 @@ class References final : public Room {
 
   Worker& worker_;
   World& world_;
-  bool closing_ = false;  // ends last: handles that die with this look at it
+  bool closing_ = false;  // declared first: handles that die with this object read it
   rref_internal::OwnershipCore core_;
   std::vector<HandlePtr> held_;
   std::map<rref_internal::Handle, std::vector<HandleNode*>> nodes_;  // every live handle
@@ -110,9 +110,9 @@ class References final : public Room {
   std::map<rref_internal::WaiterId, Arrival> arrivals_;
   std::map<uint64_t, std::vector<HandlePtr>> arrived_;  // by incoming call
   std::set<RRefId> own_creations_;
-  std::set<RRefId> making_;  // own(): the value comes later
+  std::set<RRefId> making_;  // for own(): the value comes later
   std::vector<rref_internal::Handle> released_;
-  uint64_t read_ = 0;  // messages
+  uint64_t read_ = 0;  // number of messages read
   uint64_t next_ticket_ = 1;
   uint64_t next_waiter_ = 1;
 };

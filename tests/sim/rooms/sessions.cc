@@ -321,7 +321,7 @@ void Sessions::on_frame(uint64_t flight) {
   Peer* peer = find(header.source);
   if (arrived.lost && (peer == nullptr || !peer->gone)) return;
   if (peer == nullptr || peer->gone) {
-    // The agent drops it; the rooms must not depend on that.
+    // The agent drops it. Offer it to the rooms, because they must not depend on that.
     if (peer != nullptr && header.kind == FrameKind::kPost) {
       world_.report.count(Effect::kStaleMessages);
       worker_.on_stale_post(header.source, header.function, frame->payloads.front().owner);
@@ -359,7 +359,7 @@ void Sessions::on_frame(uint64_t flight) {
   flush(*peer);
 }
 
-// Answered where it was read.
+// The worker answers a heartbeat at once, where it was read.
 void Sessions::on_heartbeat(const Network::Arrived& arrived) {
   const Network::Heartbeat& heartbeat = arrived.heartbeat;
   Peer* peer = at(arrived.from);
@@ -429,7 +429,7 @@ void Sessions::answer_no_heartbeats_of(WorkerId peer) {
   if (Peer* found = find(peer)) found->suspected = true;
 }
 
-// As Agent::look_at_peers, with the ties of Membership::tick.
+// Does what Agent::look_at_peers does, with the shared state of Membership::tick.
 void Sessions::append_looks(const std::vector<WorkerId>& tied,
                             std::vector<rpc_internal::MembershipCore::Look>& looks,
                             const LocalClock& clock) {

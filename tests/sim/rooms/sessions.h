@@ -1,5 +1,5 @@
-// A worker's agent in the simulator: PeerCores, the connections under them, acknowledgements,
-// deadlines of calls, and the end of peers, in the order in which rpc/internal/agent.cc does it.
+// A worker's agent in the simulator: PeerCores and their connections, acknowledgements, deadlines
+// of calls, and lost peers. Everything happens in the order of rpc/session/internal/peer_link.cc.
 //
 // Thread safety: none.
 #pragma once
@@ -23,57 +23,57 @@ class Sessions {
  public:
   explicit Sessions(Worker& worker);
 
-  // A life that this worker shall talk to; `dial`: it opens the connection.
+  // Adds an incarnation as a peer. With `dial`, this side opens the connection.
   void add_peer(Slot slot, bool dial);
-  // A connection that is there from the beginning.
+  // Adds a peer with a connection that exists from the beginning.
   void meet(Slot slot, int connection);
 
   enum class Sent { kYes, kQueueFull, kGone };
   // `frame` holds flags and payloads.
   Sent call(uint64_t call, WorkerId to, Frame frame, TimePoint deadline, bool waited_for);
-  // True if the call was still open; `*sent` says whether it had left.
+  // Returns true if the call was still open. `*sent` says whether it had left.
   bool cancel(WorkerId to, uint64_t call, bool* sent);
   bool post(WorkerId to, rpc_internal::Topic topic, std::shared_ptr<void> body, size_t bytes);
   void reply(WorkerId to, Frame frame);
   void call_taken(WorkerId from, const FrameHeader& header, size_t cost);
-  // As PeerCore's.
+  // See PeerCore.
   bool admitted(WorkerId from, uint64_t call);
 
   bool is_live(WorkerId worker) const;
   bool knows(WorkerId worker) const { return find(worker) != nullptr; }
   bool is_gone(WorkerId worker) const;
-  // This worker not among them, in order of arrival; without joiners that have no name yet.
+  // In order of arrival, without this worker and without joiners that have no name yet.
   std::vector<WorkerId> live_peers() const;
-  // When anything was heard of it last.
+  // When anything was last heard of it.
   TimePoint heard(WorkerId peer) const;
   void set_heard(WorkerId peer, TimePoint when);
 
   // ---- for the library's membership
-  // Somebody who dials is a member from now on; nobody is told its name before `name`.
+  // A worker that dials becomes a member. Others do not learn its name before `name`.
   void admit(WorkerId joiner);
-  bool name(WorkerId joiner);  // false: it has one
-  // What is meant for it waits until `reach`, or until it dials.
+  bool name(WorkerId joiner);  // false: it has one already
+  // Adds an unknown incarnation. Messages for it wait until `reach`, or until it dials.
   void add_unknown(Slot slot);
   void reach(WorkerId peer);  // dials
   void heartbeat(WorkerId to, uint64_t number);
-  // In all heartbeats and answers from now on.
+  // Sets the lag that all later heartbeats and answers report.
   void say_in_heartbeats(Nanoseconds lag) { lag_ = lag; }
-  // Calls that begin later wait.
+  // Calls that begin after `until` wait.
   void set_valid_until(WorkerId peer, TimePoint until);
-  // It is suspected: an answer would renew its trust.
+  // `peer` is suspected: an answer would renew its lease.
   void answer_no_heartbeats_of(WorkerId peer);
   void append_looks(const std::vector<WorkerId>& tied,
                     std::vector<rpc_internal::MembershipCore::Look>& looks,
                     const LocalClock& clock);
   std::vector<WorkerId> all_live() const;  // joiners too
 
-  // A death record: the peer's calls fail, then the worker's rooms hear of it.
+  // The peer is dead: its calls fail, then the worker's rooms are told.
   void end_peer(WorkerId peer);
 
   void on_event(const Event& event);
   void on_frame(uint64_t flight);
 
-  // Of what the sessions with live peers hold; all 0 when nothing is under way.
+  // Totals over the sessions with live peers. All are 0 if nothing is in flight.
   struct Left {
     size_t calls = 0, queued = 0, frames = 0, gaps = 0, most_frames = 0;
   };
@@ -96,12 +96,12 @@ class Sessions {
     TimePoint deadline_armed = kNever;
     TimePoint heard{};
     TimePoint valid_until = kNever;
-    TimePoint read{};    // when the last frame or heartbeat came
+    TimePoint read{};    // when the last frame or heartbeat arrived
     Nanoseconds lag{0};  // as its last heartbeat said
     uint64_t looked_at = 0;
     bool nameless = false;
     bool met = false;
-    bool looked_up = false;  // now
+    bool looked_up = false;  // a question about it is under way
     bool suspected = false;
   };
 

@@ -54,7 +54,8 @@ void StepBook::restore(WorkerId owner, const StepCheckpoint& from, bool restarte
   }
 }
 
-// The program of one line sets its owners back with all that they hold, of other lines too.
+// When the program of one step sequence goes back, its owners lose later steps of other sequences
+// too.
 void StepBook::give_up(WorkerId owner, const Parameters& kept) {
   for (const auto& [line, steps] : parameters_[owner]) {
     const auto found = kept.find(line);
@@ -98,7 +99,7 @@ void StepBook::tell(WorkerId caller, const std::string& line, const std::vector<
   }
   for (const WorkerId owner : owners) {
     if (world_.ended(owner)) continue;
-    // It was applied, and another program went back while the answer was under way.
+    // It was applied, and then another program went back while the answer was under way.
     if (given_up_.contains({owner, line, step.number})) return;
     const bool here = holds(owner, line, step.number);
     if (result.outcome == StepResult::Outcome::kApplied && !here) {
@@ -117,7 +118,7 @@ void StepBook::tell(WorkerId caller, const std::string& line, const std::vector<
                                   owner.to_string(), " ", written, " are"));
     }
   }
-  // Of a line that was set back it says where that owner is.
+  // For a step sequence that went back, `durable` says where that owner is.
   if (result.outcome == StepResult::Outcome::kApplied) {
     known.durable = std::max(known.durable, result.durable);
   }

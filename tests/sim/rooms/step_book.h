@@ -1,8 +1,8 @@
 // The book of optimizers' steps: what the parameters of each owner hold, what callers were told,
-// and what survives on the owners' disks.
+// and what is on the owners' disks.
 //
-// Parameters are the numbers of the steps that they hold, by line: an optimizer's steps of one line
-// have numbers that grow.
+// Parameters are represented by the numbers of the steps that they hold, by step sequence. The
+// numbers within one sequence grow.
 //
 // Thread safety: none.
 #pragma once
@@ -25,7 +25,7 @@ class World;
 
 using Parameters = std::map<std::string, std::vector<uint64_t>>;
 
-// A checkpoint: what one holds of one moment.
+// A checkpoint: what one owner holds at one moment.
 struct StepCheckpoint {
   Parameters parameters;
   std::map<std::string, uint64_t> lines;
@@ -37,19 +37,20 @@ class StepBook {
 
   void apply(WorkerId owner, const std::string& line, const dist_optim_internal::StepId& step,
              double clip);
-  // `restarted`: else the program goes back, with all lines that the owner has.
+  // `restarted`: the owner restarted. Otherwise the program goes back, with all step sequences of
+  // the owner.
   void restore(WorkerId owner, const StepCheckpoint& from, bool restarted);
-  // The caller of `line` was told this of a step of these owners.
+  // The caller of `line` got this result for a step over these owners.
   void tell(WorkerId caller, const std::string& line, const std::vector<WorkerId>& owners,
             const dist_optim_internal::StepId& step, const StepResult& result);
-  // All owners of a line have gone back to this step.
+  // All owners of a step sequence have gone back to this step.
   void resume(const std::string& line, uint64_t number);
   const Parameters& parameters(WorkerId owner) { return parameters_[owner]; }
 
-  // ---- the disks of places; the newest two checkpoints are kept
+  // ---- the disks by slot; the newest two checkpoints are kept
   std::vector<StepCheckpoint>& disk(uint32_t place) { return disks_[place]; }
   void written(uint32_t place, StepCheckpoint checkpoint);
-  // Owners that take steps of a line hold the same of it.
+  // Checks that the owners of a step sequence hold the same steps of it.
   void check_same(const std::string& line, const std::vector<WorkerId>& owners);
 
  private:

@@ -1,4 +1,4 @@
-// What the optimizers' callers and owners say to each other in the simulator; carried by calls.
+// The messages between callers and owners of optimizers in the simulator. Calls carry them.
 //
 // Thread safety: plain values.
 #pragma once
@@ -26,14 +26,14 @@ struct StepRequest {
     kGoBack,
     kResume,
   } kind = Kind::kJoin;
-  dist_optim_internal::StepId step;  // of the others: its optimizer
-  std::string line;                  // join, go back
-  std::vector<WorkerId> workers;     // meet: the other owners; inquire: who is dead
+  dist_optim_internal::StepId step;  // for kinds without a step: only the optimizer
+  std::string line;                  // join, go back: name of the step sequence
+  std::vector<WorkerId> workers;     // meet: the other owners; inquire: the dead ones
   double max_norm = 0, others_norm2 = 0, clip = 1;
   uint64_t number = 0;  // go back, resume
 };
 
-// One of these, by the kind of request.
+// The kind of the request says which of these is set.
 struct StepReply {
   absl::Status status;
   dist_optim_internal::LineStanding standing;

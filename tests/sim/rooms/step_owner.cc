@@ -23,7 +23,7 @@ constexpr Nanoseconds kLook = std::chrono::milliseconds(50);
 StepOwner::StepOwner(Worker& worker, Steps& room)
     : worker_(worker), world_(worker.world), room_(room) {
   std::vector<StepCheckpoint>& disk = world_.steps.disk(worker_.id.index);
-  if (disk.empty()) {  // so that a crash before the next one is noticed as well
+  if (disk.empty()) {  // so that a crash before the first checkpoint is also noticed
     disk.emplace_back();
   } else {
     restore(disk.back(), true);
@@ -150,7 +150,7 @@ void StepOwner::answer_once_durable(uint64_t incoming, const StepRequest& reques
   if (!writing_) write_next();
 }
 
-// A copy of one moment; COMMIT is answered now, or when it is written.
+// Copies the state of one moment. A COMMIT is answered now, or when the copy is on disk.
 void StepOwner::write_next() {
   writing_ = true;
   copy_ = {world_.steps.parameters(worker_.id), core_.lines()};
@@ -183,13 +183,13 @@ absl::Status StepOwner::go_back(const StepRequest& request) {
   WEFT_ASSIGN_OR_RETURN(const dist_optim_internal::LineStanding standing,
                         core_.join(request.step.optimizer, request.line));
   if (standing.applied == request.number) return absl::OkStatus();
-  while (writing_) written();  // one thread writes, or goes back
+  while (writing_) written();  // one thread writes and goes back, so finish the write first
   const std::vector<StepCheckpoint> disk = world_.steps.disk(worker_.id.index);
   for (auto checkpoint = disk.rbegin(); checkpoint != disk.rend(); ++checkpoint) {
     const auto found = checkpoint->lines.find(request.line);
     if ((found == checkpoint->lines.end() ? 0 : found->second) != request.number) continue;
     restore(*checkpoint, false);
-    // The newest one must not bring back what was given up.
+    // Written again as the newest one, so that a restart does not bring back later steps.
     world_.steps.written(worker_.id.index, *checkpoint);
     return absl::OkStatus();
   }
@@ -198,7 +198,7 @@ absl::Status StepOwner::go_back(const StepRequest& request) {
 
 // ---- without the caller
 
-// The watch of a shard looks now and then.
+// The watch of a shard looks only now and then.
 void StepOwner::on_peer_dead(WorkerId dead) {
   for (const auto& [optimizer, others] : others_) {
     if (optimizer.creator != dead) continue;
@@ -251,7 +251,7 @@ void StepOwner::answered(const step::Ask& question, const absl::Status& failure,
   } else if (!worker_.sessions.is_live(owner)) {
     core_.on_worker_dead(question.step.optimizer, owner, actions);
   } else {
-    // It lives and has not said: perhaps it applied the step.
+    // It is alive and did not answer, so perhaps it applied the step. Ask again.
     return room_.after(kLook, [this, question] { ask(question); });
   }
   carry_out(std::move(actions));

@@ -1,5 +1,5 @@
-// An owner of parameters in the simulator: what ShardStepper, OptimizerShard and Checkpointer do
-// around the library's StepOwnerCore.
+// An owner of parameters in the simulator. It does what ShardStepper, OptimizerShard and
+// Checkpointer do around the library's StepOwnerCore.
 //
 // Thread safety: none. Protocol: docs/durable_steps.md.
 #pragma once
@@ -24,10 +24,10 @@ class StepOwner {
  public:
   StepOwner(Worker& worker, Steps& room);
 
-  // A call asks this; it is answered once, now or later.
+  // A call brings this request. It is answered once, now or later.
   void serve(uint64_t incoming, WorkerId from, const StepRequest& request);
   void on_peer_dead(WorkerId dead);
-  // Came back, and nobody has resumed this line.
+  // True if this owner came back and no caller has resumed this step sequence yet.
   bool restored(const std::string& line) const { return restored_.contains(line); }
   std::string leftovers() const;
 
@@ -57,9 +57,10 @@ class StepOwner {
   World& world_;
   Steps& room_;
   dist_optim_internal::StepOwnerCore core_;
-  std::map<OptimizerId, std::vector<WorkerId>> others_;  // of optimizers that have met
+  std::map<OptimizerId, std::vector<WorkerId>> others_;  // by optimizer, once they have met
   std::set<std::string> restored_;
-  // What is written, and who waits for the next copy, or for this one.
+  // The copy that is written now. for_copy_ wait for the next copy, for_disk_ until this one is
+  // written.
   bool writing_ = false;
   uint64_t copies_ = 0;
   StepCheckpoint copy_;

@@ -48,7 +48,7 @@ void Steps::step() {
   begin(current_);
 }
 
-// The lives of the owners' places that this worker knows.
+// Finds the incarnations in the owners' slots that this worker knows.
 bool Steps::owners_now(std::vector<WorkerId>* owners) const {
   for (const uint32_t place : world_.step_owners.at(worker_.id.index)) {
     WorkerId owner = worker_.id;
@@ -73,7 +73,7 @@ StepRequest Steps::request(const Optimizer& optimizer, Kind kind) const {
   return request;
 }
 
-// Shards that may be left prepared know whom to ask.
+// The owners get the list of the other owners, so that a prepared shard knows which of them to ask.
 void Steps::make_optimizer(std::vector<WorkerId> owners) {
   const auto optimizer = std::make_shared<Optimizer>();
   optimizer->id = {worker_.id, next_optimizer_++};
@@ -124,7 +124,7 @@ void Steps::begin(const OptimizerPtr& optimizer) {
   });
 }
 
-// As DistributedOptimizer::resume: all are asked, then all go back, then all resume.
+// As DistributedOptimizer::resume: asks all owners, then all go back, then all resume.
 void Steps::resume(const OptimizerPtr& optimizer) {
   if (++optimizer->resumes > 2) return world_.new_line(worker_.id.index), void(current_ = nullptr);
   struct Standings {
@@ -167,7 +167,7 @@ void Steps::bring(const OptimizerPtr& optimizer, Kind kind, uint64_t number) {
   }
 }
 
-// ---- what the core asks for, as StepCaller::carry_out
+// ---- the actions of the core, as in StepCaller::carry_out
 
 template <class Event>
 void Steps::event(const OptimizerPtr& optimizer, Event event) {
@@ -216,7 +216,7 @@ void Steps::carry_out(const OptimizerPtr& o, const CallerAction& action) {
         tell(&StepCallerCore::on_committed, commit->owner,
              [](const auto& r) { return r.durable; }));
   } else if (const auto* abort = std::get_if<step::Abort>(&action)) {
-    const auto over = std::make_shared<bool>(false);  // by the answer and by the time limit
+    const auto over = std::make_shared<bool>(false);  // set by the answer or by the time limit
     const auto done = [this, o, over, i = abort->owner] {
       if (std::exchange(*over, true)) return;
       event(o, [&](StepCallerCore& core, CallerActions& out) { core.on_aborted(i, out); });
@@ -226,7 +226,7 @@ void Steps::carry_out(const OptimizerPtr& o, const CallerAction& action) {
     after(o->timeout.count() > 0 ? o->timeout : kDecisionWait, done);
   } else if (std::holds_alternative<step::LimitWait>(action)) {
     after(o->timeout.count() > 0 ? o->timeout : kDecisionWait, [this, o, number = o->steps] {
-      if (o->steps != number) return;  // that one has ended
+      if (o->steps != number) return;  // that step is over
       event(o, [](StepCallerCore& core, CallerActions& out) { core.on_late("late", out); });
     });
   } else if (const auto* told = std::get_if<step::Tell>(&action)) {

@@ -1,8 +1,8 @@
-// Optimizers and owners of parameters of one simulated worker: what StepCaller does around the
-// library's StepCallerCore, with the owner's half in step_owner.h.
+// The optimizers and the parameter owner of one simulated worker. This is the part of StepCaller
+// around the library's StepCallerCore. step_owner.h has the owner's half.
 //
-// A worker that has a line makes an optimizer over the owners that live, steps, and, when it hears
-// that an owner came back, goes back with all of them.
+// A worker with a step sequence makes an optimizer over the live owners and steps. When it hears
+// that an owner came back, it goes back with all of them.
 //
 // Thread safety: none. Protocol: docs/durable_steps.md.
 #pragma once
@@ -30,13 +30,13 @@ class Steps final : public Room {
 
   explicit Steps(Worker& worker);
 
-  // The program's next step, if this worker has a line and nothing is under way.
+  // Takes the program's next step, if this worker has a step sequence and no step is under way.
   void step();
   bool stepping() const;
 
   // ---- for the two halves
-  // `then` hears of the answer once; a failure says whether the call ran. Without a deadline it is
-  // sent again while there is no room.
+  // `then` gets the answer once. A failure says whether the call ran. Without a deadline, the
+  // message is sent again while the queue is full.
   void send(WorkerId to, StepRequest request, TimePoint deadline, Then then);
   void after(Nanoseconds delay, std::function<void()> then);
 
@@ -56,16 +56,16 @@ class Steps final : public Room {
   const StepOwner& owner() const { return owner_; }
 
  private:
-  // One optimizer; its answers keep it.
+  // One optimizer. The answers that it waits for keep it alive.
   struct Optimizer {
     OptimizerId id;
     std::vector<WorkerId> owners;
     std::unique_ptr<dist_optim_internal::StepCallerCore> core;
-    size_t open = 0;  // meetings or resumes
+    size_t open = 0;  // open meetings or resumes
     bool ready = false, failed = false;
-    bool lost = false;  // a step said DataLoss: resume before the next
+    bool lost = false;  // a step returned DataLoss: resume before the next
     int resumes = 0;
-    uint64_t steps = 0;  // begun; says which step a timer is for
+    uint64_t steps = 0;  // the number begun; tells which step a timer is for
     bool told = true;
     double max_norm = 0;
     Nanoseconds timeout{};  // 0: none

@@ -58,7 +58,7 @@ void CallBook::resolve(uint64_t ledger, Outcome outcome) {
     call.promised_not_run = true;
     if (call.executed > 0) world_.violate("true end", describe(ledger) + " ran after all");
   }
-  // The answer to a creation says that it was accepted; it may run later.
+  // The answer to a creation says only that it was accepted. It may run later.
   const bool accepted = call.operation == Operation::kRemote && outcome == Outcome::kValue;
   const bool ran = outcome == Outcome::kValue || outcome == Outcome::kRan;
   if (ran && !accepted && call.executed == 0) {
@@ -159,7 +159,7 @@ void OwnershipBook::on_send(WorkerId at, const rref_internal::Message& message) 
     if (++fork.deletes > 1) {
       world_.violate("B2", "two USER_DELETE for " + end->fork.to_string());
     }
-    if (world_.ended(at)) return;  // fenced, it takes everybody for dead
+    if (world_.ended(at)) return;  // a fenced worker takes all others for dead
     for (const ForkId& child : fork.children) {
       if (is_decided(forks_[child])) continue;
       world_.violate("S4", absl::StrCat(end->fork.to_string(), " deleted before its child ",

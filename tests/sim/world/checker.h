@@ -1,8 +1,8 @@
-// The books that a run keeps about what happened, and the invariants that they allow to check.
+// The books of a run: they record what happened and check the invariants.
 //
-// Books see everything at once, which no worker can: they know which life is dead before anyone was
-// told, which call ran where, and the exact gradient of every leaf. Each remark is checked as it is
-// made; what needs a view of everything is checked by World every so many events and at the end.
+// Books see everything at once, which no worker can. They know which incarnation is dead before any
+// worker is told, which call ran where, and the exact gradient of every leaf. They check each entry
+// when it is made. World checks the state of all workers every so many events and at the end.
 //
 // Thread safety: none.
 #pragma once
@@ -25,8 +25,8 @@ namespace weft::sim {
 class Worker;
 class World;
 
-// Calls: each runs at most once, ends exactly once for its caller, and its end says truly whether
-// it ran.
+// Calls: each runs at most once and completes exactly once for its caller. Its result says truly
+// whether it ran.
 class CallBook {
  public:
   explicit CallBook(World& world) : world_(world) {}
@@ -37,10 +37,10 @@ class CallBook {
   // The callee answers "not executed".
   void refuse(uint64_t ledger);
   void resolve(uint64_t ledger, Outcome outcome);
-  // A result that was handed to the session, for when the session forgets it.
+  // Records a result that was handed to the session, in case the session drops it.
   void keep_result(WorkerId caller, const FrameHeader& header, const ReplyBody& body, size_t bytes);
   ReplyBody lost_result(Slot caller, const FrameHeader& header);
-  // At the end: every call of a life that did not crash has been resolved.
+  // At the end: every call of an incarnation that did not crash must be complete.
   void check_all_resolved();
 
  private:
@@ -60,7 +60,7 @@ class CallBook {
   std::map<std::pair<WorkerId, uint64_t>, ReplyBody> large_results_;  // caller, call
 };
 
-// References: who holds what, and which value lives.
+// References: which worker holds which fork, and which value exists.
 class OwnershipBook {
  public:
   explicit OwnershipBook(World& world) : world_(world) {}
@@ -68,7 +68,7 @@ class OwnershipBook {
   void create(RRefId rref, ForkId fork, WorkerId owner, WorkerId creator);
   void created(RRefId rref);
   void value_set(RRefId rref);
-  void excuse(RRefId rref);  // its creation failed: it may be lost
+  void excuse(RRefId rref);  // its creation failed, so it may be lost
   void fork(const rref_internal::Reference& reference, WorkerId to);
   void read(const rref_internal::Reference& reference, WorkerId at);
   void decide(ForkId fork);
@@ -80,7 +80,7 @@ class OwnershipBook {
   void on_confirmed(Worker& at, const rref_internal::Handle& handle);
   void on_lost(Worker& at, const rref_internal::Handle& handle, bool confirmed);
   void on_fetched(WorkerId at, RRefId rref);
-  // A confirmed share of a live worker protects the value of a live owner.
+  // A confirmed fork of a live worker must protect the value of a live owner.
   void check_held(const Worker& at, const rref_internal::Handle& handle, WorkerId owner);
 
  private:
@@ -101,17 +101,18 @@ class OwnershipBook {
   bool is_decided(const ForkFacts& fork) const;
 
   World& world_;
-  // Looked up, never walked over.
+  // Only looked up, never iterated, because the order of a hash map is not deterministic.
   std::unordered_map<RRefId, RRefFacts> rrefs_;
   std::unordered_map<ForkId, ForkFacts> forks_;
 };
 
-// Passes: gradients are sums over paths, commits are decided once, nothing is under way then.
+// Passes: gradients are sums over paths, and a commit is decided once. No counted message is in
+// flight then.
 class PassBook {
  public:
   explicit PassBook(World& world) : world_(world) {}
 
-  // Passes by number, for events.
+  // Maps passes to numbers, for events.
   uint64_t number(const dist_autograd_internal::PassId& pass);
   const dist_autograd_internal::PassId& id(uint64_t number) const { return ids_[number]; }
 
@@ -130,7 +131,8 @@ class PassBook {
   void part_dropped(const dist_autograd_internal::PassId& pass, Slot at);
   void complete(const dist_autograd_internal::PassId& pass,
                 const dist_autograd_internal::PassFailure& outcome);
-  // When programs have stopped: passes have ended, and who should have gradients has them.
+  // When the programs have stopped: all passes are complete, and their gradients are where they
+  // must be.
   void check_ended();
 
  private:
@@ -138,11 +140,11 @@ class PassBook {
     Slot initiator = kNobody;
     std::vector<dist_autograd_internal::Program::Root> roots;
     bool started = false, sealed = false, committed = false, completed = false;
-    int64_t under_way = 0;  // counted messages, sent and not read
+    int64_t under_way = 0;  // counted messages that were sent and not read
     std::map<int, uint64_t> truth;
     std::set<Slot> merged;
     std::set<Slot> dropped;
-    std::set<Slot> told;  // by an ABORT
+    std::set<Slot> told;  // workers that got an ABORT
   };
   void check_quiet(const dist_autograd_internal::PassId& pass, const Facts& facts,
                    const char* when);

@@ -1,4 +1,4 @@
-// The only source of chance of a run: everything follows from its seed.
+// The only source of randomness of a run. One seed determines all its numbers.
 //
 // Thread safety: none.
 #pragma once
@@ -14,7 +14,7 @@ class Dice {
  public:
   explicit Dice(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15ull + 0xD1B54A32D192ED03ull) {}
 
-  // splitmix64: as good as this needs, and a few cycles.
+  // splitmix64: good enough for this use, and it takes a few cycles.
   uint64_t next() {
     uint64_t z = state_ += 0x9E3779B97F4A7C15ull;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;

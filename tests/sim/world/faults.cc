@@ -1,4 +1,4 @@
-// What breaks, when, and how it is mended.
+// The faults of a run, their times, and how they are repaired.
 #include <algorithm>
 #include <utility>
 
@@ -10,18 +10,18 @@ namespace {
 // cut, duplicate, overtake, partition, one-way, flapping, crash, restart, pause, node, store,
 // silent store, slow worker
 constexpr uint32_t kFaultWeights[][kFaults] = {
-    {60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},     // lost connections only: nobody may die
+    {60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},     // lost connections only: no worker may die
     {20, 0, 0, 0, 0, 0, 30, 0, 5, 0, 2, 0, 0},    // crashes
     {15, 0, 0, 10, 10, 8, 5, 0, 20, 0, 4, 0, 0},  // silence
-    {20, 0, 0, 6, 6, 5, 15, 0, 10, 0, 3, 0, 0},   // everything
+    {20, 0, 0, 6, 6, 5, 15, 0, 10, 0, 3, 0, 0},   // crashes and silence together
     {10, 0, 0, 8, 6, 4, 20, 0, 10, 0, 8, 20, 0},  // and a store that fails
-    {10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 40},    // a busy machine: nobody may die
+    {10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 40},    // a busy machine: no worker may die
 };
 
-// Where callers and owners of steps die, and where workers join.
+// For profiles in which callers and owners of steps die, or in which workers join.
 constexpr uint32_t kDeadlyWeights[][kFaults] = {
     {5, 0, 0, 0, 0, 0, 30, 0, 5, 0, 5, 0},    // crashes
-    {10, 0, 0, 8, 8, 4, 20, 0, 15, 0, 5, 0},  // and silence: some of the dead live
+    {10, 0, 0, 8, 8, 4, 20, 0, 15, 0, 5, 0},  // and silence: some workers declared dead still run
     {5, 0, 0, 5, 5, 2, 20, 0, 10, 0, 8, 10},  // and a store that fails
 };
 
@@ -29,7 +29,7 @@ constexpr uint32_t kDeadlyWeights[][kFaults] = {
 
 void World::plan_faults(Nanoseconds span) {
   const bool deadly = profile != Profile::kEverything;
-  if (dice.chance(deadly ? 5 : 15)) return;  // a quiet run
+  if (dice.chance(deadly ? 5 : 15)) return;  // a run without faults
   const auto& faults = deadly ? kDeadlyWeights[dice.below(std::size(kDeadlyWeights))]
                               : kFaultWeights[dice.below(std::size(kFaultWeights))];
   fault_weights_.assign(std::begin(faults), std::end(faults));
@@ -40,7 +40,7 @@ void World::plan_faults(Nanoseconds span) {
   }
 }
 
-// Workers come to places that nobody had yet, mostly several at the same time.
+// Workers join in slots that were never used, mostly several at the same time.
 void World::plan_joiners(Nanoseconds span) {
   const Nanoseconds together(static_cast<int64_t>(dice.below(span.count())));
   for (uint32_t place = static_cast<uint32_t>(incarnations_.size()); place < places_; ++place) {
@@ -156,7 +156,7 @@ void World::pause(Slot victim) {
   mend_in(length, {.fault = Fault::kPause, .slot = victim});
 }
 
-// It gets a processor for a moment now and then.
+// The worker gets a processor only for a moment now and then.
 void World::slow_down(Slot victim) {
   if (incarnations_[victim].paused) return;
   report.inject(Fault::kSlow);
@@ -195,7 +195,7 @@ void World::resume(Slot slot) {
   }
   if (!incarnation.deferred.empty() && !slow) report.effect(Fault::kPause);
   for (const Event& event : std::exchange(incarnation.deferred, {})) {
-    // Under its old time, which says what it was armed for.
+    // Each event keeps its old fields. A timer uses them to see what it was armed for.
     schedule.at(schedule.now(), event.kind, event.slot, event.a, event.b);
   }
   if (incarnation.worker != nullptr) membership->on_resume(*incarnation.worker);
@@ -204,7 +204,7 @@ void World::resume(Slot slot) {
 void World::silence_some(Fault fault) {
   Mending mending{.fault = fault};
   if (fault == Fault::kPartition) {
-    // Two sides, often one worker against the rest.
+    // Two sides. Often one side is a single worker.
     std::vector<bool> side(places_);
     if (dice.chance(60)) {
       side[dice.below(places_)] = true;
@@ -225,7 +225,7 @@ void World::silence_some(Fault fault) {
       mending.times = static_cast<int>(dice.between(2, 6));
     }
   }
-  if (mending.silences.empty()) return;  // all on one side
+  if (mending.silences.empty()) return;  // all workers are on one side
   report.inject(fault);
   membership->disturb();
   const Nanoseconds length = fault == Fault::kFlapping ? dice.millis(20, 300)

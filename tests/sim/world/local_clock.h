@@ -1,4 +1,4 @@
-// The clock of one simulated worker: it runs faster or slower than the others'.
+// The clock of one simulated worker. It runs faster or slower than other clocks.
 //
 // Thread safety: a plain value.
 #pragma once
@@ -10,12 +10,12 @@
 namespace weft::sim {
 
 struct LocalClock {
-  // docs/membership.md: leases hold while rates are up to 10 % apart.
+  // docs/membership.md: leases hold if rates are up to 10 % apart.
   static constexpr int kMostDrift = 45;
   int drift = 0;  // per thousand
 
   TimePoint at(TimePoint when) const { return when + when.time_since_epoch() * drift / 1000; }
-  // How long a span of this clock takes.
+  // Returns how long a span of this clock takes in virtual time.
   Nanoseconds span(Nanoseconds local) const { return local * 1000 / (1000 + drift); }
 };
 

@@ -1,7 +1,7 @@
-// What the frames of the simulator carry: plain structs, owned by the frame's only payload.
+// The contents of the simulator's frames: plain structs that the frame's only payload owns.
 //
-// Headers, sequences, credit and acknowledgements are the library's own; only the encoding of
-// bodies is left out. A payload's size is what the frame is said to weigh.
+// Headers, sequence numbers, credit and acknowledgements are those of the library. Only the
+// encoding of bodies is left out. The size of a payload is the size that the frame claims to have.
 #pragma once
 
 #include <memory>
@@ -21,18 +21,18 @@ enum class CallKind : uint8_t {
   kCreate,  // remote(): the result stays with the callee
   kMethod,  // on an object at the callee
   kFetch,   // to_here()
-  kStep,    // of an optimizer, to an owner of parameters
+  kStep,    // a message of a step, to an owner of parameters
 };
 
 struct CallBody {
-  uint64_t ledger = 0;  // the call's place in the checker's book
+  uint64_t ledger = 0;  // the number of the call in the checker's book
   CallKind kind = CallKind::kPlain;
   std::vector<rref_internal::Reference> references;
   RRefId rref;  // creation: the new object; method, fetch: the target
-  ForkId fork;  // creation: the caller's share
+  ForkId fork;  // creation: the caller's fork
   ContextId context;
   dist_autograd_internal::AutogradMetadata metadata;
-  size_t transfer = 0;  // of the context's recorded program, if metadata.send is valid
+  size_t transfer = 0;  // index in the context's recorded program, if metadata.send is valid
   uint32_t depth = 0;
   std::shared_ptr<StepRequest> step;  // shared with the sender's session, as all of this is
 };
@@ -40,20 +40,20 @@ struct CallBody {
 struct ReplyBody {
   uint64_t ledger = 0;
   bool ok = true;
-  Ran ran = Ran::kYes;  // of an error
+  Ran ran = Ran::kYes;  // if it is an error
   std::vector<rref_internal::Reference> references;
   ContextId context;
   dist_autograd_internal::AutogradMetadata metadata;
   size_t transfer = 0;
-  std::shared_ptr<StepReply> step;  // the same
+  std::shared_ptr<StepReply> step;  // shared like the request
 };
 
-// Messages that nobody waits for ride with the last one.
+// The last message caused the post. Earlier ones piggyback on it, because no worker waits for them.
 struct AutogradPost {
   std::vector<dist_autograd_internal::AutogradMessage> messages;
 };
 
-// These lives are dead; the writer of the newest death record says so.
+// These incarnations are dead. The writer of the newest death record says so.
 struct DeathRecordPost {
   std::vector<WorkerId> dead;
 };

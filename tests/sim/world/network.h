@@ -1,8 +1,9 @@
-// Connections between lives of workers: they delay frames, repeat them, let them overtake each
-// other, fall silent, and end with everything that is in flight.
+// Connections between incarnations of workers. They delay frames, repeat them, let them overtake
+// each other, fall silent, and lose everything in flight when they close.
 //
-// As with TCP, silence is not an end: what is sent into a partition waits for its end, or for the
-// end of the connection. What a connection carries is shared with its sender's session, unchanged.
+// As with TCP, silence does not close a connection. Frames that are sent into a partition wait
+// until the partition is over or the connection closes. Frames on a connection are shared with the
+// sender's session and never changed.
 //
 // Thread safety: none.
 #pragma once
@@ -21,7 +22,7 @@ class World;
 
 class Network {
  public:
-  // How frames travel in this run.
+  // Delays and faults of frames in this run.
   struct Manner {
     Nanoseconds delay_low{}, delay_high{};
     unsigned duplicates = 0;  // per thousand
@@ -33,7 +34,7 @@ class Network {
   void set_manner(const Manner& manner) { manner_ = manner; }
   const Manner& manner() const { return manner_; }
 
-  // Returns the connection's number. Both ends may be the same life.
+  // Returns the number of the connection. Both ends may be the same incarnation.
   int connect(Slot a, Slot b);
   bool open(int connection) const { return connections_[connection].open; }
   Slot other_end(int connection, Slot end) const {
@@ -41,42 +42,44 @@ class Network {
     return ends[0] == end ? ends[1] : ends[0];
   }
   void send(int connection, Slot from, FramePtr frame);
-  // Heartbeats have a lane of their own: nothing is numbered, and they overtake each other.
+  // Heartbeats use a stream of their own. They have no sequence numbers, and they overtake each
+  // other.
   struct Heartbeat {
     uint64_t number = 0;  // 0: none
     bool answer = false;
-    Nanoseconds lag{0};  // of the sender, as it says
+    Nanoseconds lag{0};  // of the sender, as it reports
   };
   void send_heartbeat(int connection, Slot from, const Heartbeat& heartbeat);
-  // The frame, or nothing if it waits for a silence to end.
+  // Takes a flight that arrives. It is empty if the frame must wait for a silence to end.
   struct Arrived {
     FramePtr frame;
-    Heartbeat heartbeat;  // instead of a frame
+    Heartbeat heartbeat;  // set instead of a frame
     Slot from = kNobody;
     int connection = -1;
     bool repeated = false;   // one of two copies
-    bool overtaken = false;  // made late on purpose
-    bool lost = false;       // its connection has ended
+    bool overtaken = false;  // delayed on purpose
+    bool lost = false;       // its connection has closed
   };
   Arrived arrive(uint64_t flight);
-  // The receiver is gone.
+  // Drops a flight whose receiver is gone.
   void drop(uint64_t flight);
 
-  // Ends a connection. Each end notices for itself; `abrupt`: nothing in flight is read any more.
+  // Closes a connection. Each end notices later. With `abrupt`, frames in flight are not read any
+  // more.
   void cut(int connection, bool abrupt, bool is_fault = false);
-  // The cut made a difference.
+  // Records that the cut had an effect.
   void felt_cut(int connection);
   void cut_all(Slot end, bool abrupt);
   std::vector<int> open_connections() const;
 
-  // Directions between places (indices of workers) that are silent.
+  // Makes directions between slots (indices of workers) silent.
   void silence(uint32_t from, uint32_t to, size_t fault);
-  // When the silence between them that lasts began; kNever: there is none.
+  // Returns when the present silence between the two began. kNever if there is none.
   TimePoint silent_since(uint32_t from, uint32_t to) const;
   void restore(uint32_t from, uint32_t to);
   void restore_all();
   bool silent(uint32_t from, uint32_t to) const { return silent_.contains({from, to}); }
-  // The same, by someone to whom it makes a difference.
+  // The same as silent(), and records that the silence had an effect.
   bool hits_silence(uint32_t from, uint32_t to);
   bool any_silent() const { return !silent_.empty(); }
 
@@ -84,9 +87,9 @@ class Network {
   struct Connection {
     std::array<Slot, 2> ends{};
     bool open = true;
-    bool cut_by_fault = false;                             // and nobody has felt it
+    bool cut_by_fault = false;                             // and no worker has noticed yet
     std::array<TimePoint, 2> reads_until{kNever, kNever};  // by end
-    std::array<TimePoint, 2> last{};                       // arrival there, in order
+    std::array<TimePoint, 2> last{};                       // arrival there; arrivals are in order
   };
   struct Flight {
     int connection = -1;

@@ -1,4 +1,4 @@
-// What the simulated programs do: one random operation at a random worker per step.
+// The simulated programs: each step runs one random operation at a random worker.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -64,7 +64,7 @@ void World::plan_program() {
   if (weights[static_cast<size_t>(Operation::kStep)] > 0) plan_optimizers();
 }
 
-// One or two workers step, over one to three owners each, itself perhaps among them.
+// One or two workers step, over one to three owners each. A worker may be an owner itself.
 void World::plan_optimizers() {
   durable_every = dice.between(1, 4);
   every_step_durable = dice.chance(30);
@@ -89,7 +89,7 @@ std::set<std::string> World::step_lines() const {
 
 void World::step() {
   if (steps_left_ == 0) {
-    // Some faults are left to run their course, so that leases end.
+    // Some faults continue without repair for a while, so that leases expire.
     const TimePoint soon = schedule.now() + step_gap_;
     return schedule.at(dice.chance(50) ? std::max(soon, last_mend_) : soon, EventKind::kSettle,
                        kNobody, 0);
@@ -152,7 +152,7 @@ void World::step_at(Worker& worker) {
     case Operation::kStep:
       return worker.steps.step();
     case Operation::kStepMessage:
-    case Operation::kNestedCall:  // handlers make them
+    case Operation::kNestedCall:  // only handlers make them
     case Operation::kProbe:
       return;
   }

@@ -1,6 +1,8 @@
-// Virtual time: what will happen, in order of time and, at one instant, of scheduling.
+// Virtual time: the future events, in order of time. Events of one instant run in the order of
+// scheduling.
 //
-// Events are plain numbers, so a run has no pointers to order by and costs no allocation per event.
+// Events are plain numbers. So their order does not depend on pointers, and no event needs an
+// allocation.
 //
 // Thread safety: none.
 #pragma once
@@ -13,30 +15,30 @@
 
 namespace weft::sim {
 
-using Slot = uint32_t;  // one incarnation of a worker, numbered in order of birth
+using Slot = uint32_t;  // one incarnation of a worker, in order of creation
 inline constexpr Slot kNobody = UINT32_MAX;
 
 enum class EventKind : uint8_t {
   kArrive,       // a frame reaches `slot`; a: flight
-  kClosed,       // `slot` notices the end of a connection; a: connection
-  kDialled,      // `slot` hears what became of dialling; a: the other's slot
-  kAck,          // `slot` owes an acknowledgement; a: the other's slot
+  kClosed,       // `slot` notices that a connection closed; a: connection
+  kDialled,      // `slot` learns the result of dialling; a: the other's slot
+  kAck,          // `slot` must acknowledge; a: the other's slot
   kDeadlines,    // calls of `slot` may be late; a: the other's slot
   kRun,          // a call at `slot` gets a thread; a: its number there
-  kFinish,       // the handler of a call at `slot` has done its own work; a: its number there
-  kValue,        // a value made at `slot` for itself is there; a: number of its RRef
+  kFinish,       // the handler of a call at `slot` is done; a: its number there
+  kValue,        // a value of `slot` for itself is ready; a: number of its RRef
   kPassWork,     // one action of a pass's local graph at `slot`; a: the pass's number
   kPassTimer,    // deadline of a pass at `slot`; a: the pass's number, b: the timer's
-  kHold,         // a hold on a pass at `slot` ends; a: the pass's number
+  kHold,         // a hold on a pass at `slot` is over; a: the pass's number
   kStepTimer,    // for an optimizer or an owner at `slot`; a: its number there
-  kPiggybacked,  // messages that waited for a ride leave `slot`
+  kPiggybacked,  // deferred piggybacked messages leave `slot`
   kStore,        // `slot` gets an answer of the store; a: the question
-  kLease,        // everybody looks who was heard
+  kLease,        // all workers check when they last heard each other
   kLook,         // `slot` looks at its peers
   kStep,         // the program does something
   kFault,        // something breaks
-  kMend,         // a fault ends; a: which
-  kSettle,       // faults and program have stopped; a: the stage of the end (World::settle)
+  kMend,         // a fault is repaired; a: which
+  kSettle,       // faults and program have stopped; a: the stage (World::settle)
 };
 inline constexpr size_t kEventKinds = static_cast<size_t>(EventKind::kSettle) + 1;
 

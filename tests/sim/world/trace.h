@@ -1,4 +1,5 @@
-// The last events of a run in words. Off while runs are only counted: words cost more than events.
+// The last events of a run in words. It is off when runs are only counted, because words cost more
+// than events.
 //
 // Thread safety: none.
 #pragma once

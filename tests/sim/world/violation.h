@@ -1,4 +1,4 @@
-// The first rule that a run breaks.
+// The first invariant that a run breaks.
 //
 // Thread safety: a plain value.
 #pragma once

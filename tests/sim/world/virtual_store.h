@@ -1,6 +1,7 @@
-// The rendezvous store of a run: it answers at once, or what it was asked or answers is lost.
+// The rendezvous store of a run. It answers at once, or loses a question or an answer.
 //
-// Thread safety: none. Errors: Unavailable (by its mood), Unimplemented (what a run does not need).
+// Thread safety: none. Errors: Unavailable (depends on its mood), Unimplemented (what a run does
+// not need).
 #pragma once
 
 #include <map>
@@ -17,7 +18,7 @@ class VirtualStore final : public RendezvousStore {
   enum class Mood {
     kWell,
     kLosesQuestions,  // nothing happens
-    kLosesAnswers,    // it happens, and nobody hears of it
+    kLosesAnswers,    // it happens, but the caller does not learn of it
   };
   void set_mood(Mood mood) { mood_ = mood; }
 

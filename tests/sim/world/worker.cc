@@ -74,7 +74,7 @@ void Worker::fence(const std::vector<WorkerId>& all) {
   if (std::exchange(fenced, true)) return;
   world.report.count(Effect::kFenced);
   if (world.trace.on()) world.trace.add(absl::StrCat("  ", id.to_string(), " fences itself"));
-  // First of all no call leaves any more: what ends with one peer may call another.
+  // Stop all calls first, because a room that loses one peer may call another.
   for (const WorkerId worker : all) {
     if (worker != id) sessions.set_valid_until(worker, TimePoint::min());
   }

@@ -1,4 +1,5 @@
-// One life of a worker in the simulator: sessions, calls and rooms, wired as a real one wires them.
+// One incarnation of a worker in the simulator: sessions, calls and rooms, connected as in a real
+// one.
 //
 // Thread safety: none.
 #pragma once
@@ -26,9 +27,9 @@ class Worker {
   void on_post(WorkerId from, uint64_t topic, const std::shared_ptr<void>& body);
   void on_stale_post(WorkerId from, uint64_t topic, const std::shared_ptr<void>& body);
 
-  // This life is dead, for good.
+  // This incarnation is dead, for good.
   void on_death_record(WorkerId dead);
-  // This worker was declared dead: all these are gone for it.
+  // This worker was declared dead: all of these are gone for it.
   void fence(const std::vector<WorkerId>& all);
 
   void settle();
@@ -46,10 +47,10 @@ class Worker {
   References references;
   Passes passes;
   Steps steps;
-  Calls calls;  // last: its calls hold handles
+  Calls calls;  // last, because its calls hold handles
 
  private:
-  // By topic of posts. A new protocol is one more room.
+  // A further protocol is one more room.
   std::array<Room*, rpc_internal::kTopics + 1> rooms_{};  // by topic; then the one without
 };
 

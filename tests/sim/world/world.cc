@@ -23,7 +23,7 @@ World::World(Profile profile_in, uint64_t seed, Report& report_in, Trace& trace_
       network(*this),
       checker(*this),
       steps(*this) {
-  // The other half is cheaper, and so reaches more of the other protocols.
+  // OracleMembership is cheaper. With it, runs reach more of the other protocols.
   if (seed % 2 == 0 || profile == Profile::kJoining) {
     membership = std::make_unique<LeaseMembership>(*this);
   } else {
@@ -127,8 +127,8 @@ void World::set_up() {
   if (profile == Profile::kJoining) plan_joiners(span);
 }
 
-// Where workers join: some of the places are taken at first, by workers that have met, that know
-// each other and have not met (a static group), or that each come to what is there.
+// In profile `joining` some slots are taken at first. Their workers have met, or know each other
+// without having met (a static group), or join one after the other.
 void World::begin_group() {
   const bool joining = profile == Profile::kJoining;
   const uint32_t first = joining ? static_cast<uint32_t>(dice.between(1, places_ - 1)) : places_;
@@ -244,7 +244,7 @@ void World::settle(Stage stage) {
   schedule.in(kBound, EventKind::kSettle, kNobody, static_cast<uint64_t>(stage) + 1);
 }
 
-// At rest, all owners that take steps of a line hold the same.
+// At rest, all owners that take steps of a step sequence hold the same steps of it.
 void World::check_steps() {
   for (const auto& [caller, places] : step_owners) {
     const std::string line = line_of(caller);
@@ -259,7 +259,7 @@ void World::check_steps() {
   }
 }
 
-// One way between each pair: an answer would bring credit the other way along.
+// Only one direction of each pair: the answer would return credit in the other direction.
 void World::probe() {
   const bool upwards = dice.chance(50);
   for (Slot slot = 0; slot < incarnations_.size(); ++slot) {
@@ -281,7 +281,7 @@ void World::check_all() {
   }
 }
 
-// ---- words
+// ---- descriptions
 
 namespace {
 

@@ -1,10 +1,10 @@
 // One run of the simulator: workers on a virtual clock and network, a random program, random
-// faults, and the books that know what must be true. All of it follows from one seed.
+// faults, and the books that know what must be true. One seed determines everything.
 //
-// A run goes through these parts: program and faults; then both stop, everything is mended, and
-// within kBound every call and pass must have ended; sometimes calls probe whether all credit has
-// come home; then the program lets go of everything, and within kBound no table of a live worker
-// may hold anything.
+// A run has these parts, kBound apart. First come program and faults. Then both stop, and all
+// faults are repaired. After kBound every call and pass must be complete. In most runs, calls then
+// probe whether all credit was returned. Then the program releases everything. After kBound no
+// table of a live worker may hold anything.
 //
 // Thread safety: none.
 #pragma once
@@ -31,15 +31,15 @@ namespace weft::sim {
 
 struct Incarnation {
   WorkerId id;
-  std::unique_ptr<Worker> worker;  // none: crashed
+  std::unique_ptr<Worker> worker;  // null: crashed
   bool paused = false;
   TimePoint paused_at{};
-  bool slow = false;            // paused for want of a processor, as the kernel knows
-  Nanoseconds waited{0};        // so long, before this pause
-  std::vector<Event> deferred;  // what came while it was paused
+  bool slow = false;            // paused for lack of a processor, as the kernel knows
+  Nanoseconds waited{0};        // the sum of such pauses before this one
+  std::vector<Event> deferred;  // events that arrived while it was paused
 };
 
-// From `from` to `to` (places; equal: the place stood still) nothing passed.
+// No message passed from slot `from` to slot `to`. If they are equal, the worker stood still.
 struct Absence {
   uint32_t from = 0, to = 0;
   TimePoint begin, end;
@@ -47,16 +47,16 @@ struct Absence {
 
 class World {
  public:
-  // Twice what the longest deadline (0.7 s and 1 s of grace) or a lease (1.8 s and a look) takes.
+  // Twice the longest deadline (0.7 s and 1 s of grace) or lease (1.8 s and a look).
   static constexpr Nanoseconds kBound = std::chrono::milliseconds(4400);
-  // Above this a table grows without bound in runs as short as these.
+  // In runs as short as these, a larger table grows without bound.
   static constexpr size_t kMostFrames = 2000;
 
-  // Of every profile but kShutdown.
+  // For every profile except kShutdown.
   World(Profile profile_in, uint64_t seed, Report& report_in, Trace& trace_in);
   ~World();
 
-  // The first violation, if there is one.
+  // Returns the first violation, if there is one.
   Violation run();
   uint64_t events() const { return events_; }
   uint64_t hash() const { return hash_; }
@@ -70,11 +70,11 @@ class World {
   Worker* worker(WorkerId id) const;
   uint32_t places() const { return places_; }
   WorkerId newest(uint32_t index) const;
-  // Dead for those who must be right: crashed, or a death record stands.
+  // True if others may take it for dead: it crashed, or it has a death record.
   bool ended(WorkerId id) const;
   bool any_ended() const { return any_ended_; }
   void note_end() { any_ended_ = true; }
-  std::vector<Slot> awake() const;  // lives that take part in the program
+  std::vector<Slot> awake() const;  // incarnations that take part in the program
   ContextFacts& add_context(const ContextId& id);
 
   const Profile profile;
@@ -87,12 +87,12 @@ class World {
   std::unique_ptr<Membership> membership;
   std::map<ContextId, ContextFacts> contexts;
   StepBook steps;
-  std::vector<Absence> absences;  // that have ended; they may explain a death record
+  std::vector<Absence> absences;  // past ones; they may explain a death record
 
-  // Of this run.
+  // Properties of this run.
   rpc_internal::CreditWindow window;
   rref_internal::OwnershipLimits ownership_limits;
-  bool tight_ownership = false;  // bounds that are reached: references may be refused as too many
+  bool tight_ownership = false;  // limits that are reached: references may be refused
   unsigned failing_nodes = 0;    // percent of graphs
   unsigned holds = 0;            // percent of actions that reach leaves
   size_t parking = 0;            // calls that may wait for their object without credit
@@ -101,27 +101,29 @@ class World {
   bool silent_store = false;  // questions, or their answers, are lost
   size_t silent_store_fault = 0;
   bool shutdown_at_end = false;
-  // Whose optimizers step, over the owners at which places; the lines are theirs.
+  // The slots whose optimizers step, and the owners' slots. Each key has a step sequence of its
+  // own.
   std::map<uint32_t, std::vector<uint32_t>> step_owners;
   uint64_t durable_every = 1;
-  bool every_step_durable = false;  // COMMIT is answered when it is written
+  bool every_step_durable = false;  // COMMIT is answered when the step is on disk
   bool winding_down = false;
-  bool over = false;  // nobody looks any more
+  bool over = false;  // workers look at their peers no more
 
   std::string line_of(uint32_t caller) const;
   std::set<std::string> step_lines() const;
-  // Its line has nowhere to go back to.
+  // Starts a new step sequence, because the old one has no state to go back to.
   void new_line(uint32_t caller) { ++line_numbers_[caller]; }
 
-  // This fault made a difference to someone.
+  // Records that this fault had an effect.
   void felt(size_t fault);
-  // The process ends by itself.
+  // The process exits by itself.
   void leave(Slot slot);
-  bool may_crash() const;  // now, as planned faults go
-  // It crashes soon, some percent of the times: the worst moments are rare by chance alone. In the
-  // profile of steps eight times as often.
+  bool may_crash() const;  // whether the plan of faults allows a crash now
+  // Makes `victim` crash soon, with this probability. The worst moments are rare by chance alone.
+  // In profile `steps` it is eight times as likely.
   void doom(Slot victim, unsigned percent);
-  // An owner that asks, or is asked, about a step whose caller is dead: the second death in it.
+  // For an owner that asks, or is asked, about a step whose caller is dead. It would be the second
+  // death.
   void doom_in_inquiry(Slot victim);
   void crash(Slot victim);
 
@@ -135,11 +137,11 @@ class World {
     bool felt = false;
   };
 
-  // How a run ends; kBound lies between two stages.
+  // The stages of the end of a run, kBound apart.
   enum class Stage : uint64_t {
     kMend,   // faults and program have stopped
-    kProbe,  // calls and passes have ended
-    kLetGo,  // all credit has come home
+    kProbe,  // calls and passes are complete
+    kLetGo,  // all credit was returned
     kEnd,    // nothing is left
   };
 
@@ -163,11 +165,11 @@ class World {
   void plan_joiners(Nanoseconds span);
   void strike();
   void mend(size_t number);
-  // Returns its number.
+  // Returns the number of the mending.
   size_t mend_in(Nanoseconds delay, Mending what);
   void pause(Slot victim);
   void slow_down(Slot victim);
-  void take_turns(size_t number);  // of a worker that is slow
+  void take_turns(size_t number);  // for a worker that is slow
   void resume(Slot slot);
   void silence_some(Fault fault);
   void mend_all();

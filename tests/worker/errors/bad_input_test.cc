@@ -1,5 +1,6 @@
-// What a member sends that no Weft program would, and places that are not there: each is an error
-// that names it, the worker incarnations on, and nothing of it is left.
+// A member sends what no Weft program would send, or options name addresses that do not exist.
+//
+// Each is an error with a name. The worker goes on, and nothing of the bad input is left.
 #include <random>
 
 #include <ATen/ops/ones.h>
@@ -45,7 +46,7 @@ class BadInputTest : public ::testing::Test {
     EXPECT_EQ(busy(), 0u);
   }
 
-  // A good call of `length`: one string of three bytes and one tensor of two floats, inlined.
+  // A good call of `length`: one string of three bytes and one inlined tensor of two floats.
   Frame good() {
     Frame frame = RawPeer::call_of(++number_, kLength.key());
     weft::Writer writer;
@@ -150,7 +151,7 @@ TEST_F(BadInputTest, RepliesAndCancelsOfNothingAreIgnored) {
   EXPECT_TRUE(answer(good()).ok());
 }
 
-// A room may take no notice of them or hold their sender for dead.
+// A room may ignore such posts, or declare their sender dead.
 TEST(BadPostTest, NonsenseForAnyRoomHarmsNobodyElse) {
   for (uint64_t topic = 0; topic < 8; ++topic) {
     for (const std::string& body :
@@ -202,7 +203,7 @@ TEST_F(BadInputTest, RandomChangesToGoodCallsAreAnsweredOneByOne) {
 
 class LiesTest : public BadInputTest {
  protected:
-  // The worker ends the connection; it holds the liar for dead, or takes nothing from it.
+  // The worker closes the connection, and either declares the sender dead or takes nothing from it.
   void expect_end(Frame frame) {
     frame.header.kind = FrameKind::kPost;
     peer_.send(std::move(frame));
@@ -238,7 +239,7 @@ TEST_F(LiesTest, AnEarlierIncarnationOfTheReceiverEndsIt) {
   expect_end(std::move(frame));
 }
 
-// ---- Places that are not there
+// ---- Addresses that do not exist
 
 absl::Status join_error(WorkerOptions options) {
   try {
@@ -265,7 +266,7 @@ TEST(BadPlaceTest, AListenHostThatIsNotThisOneIsNamed) {
   WorkerWorld world(0);
   WorkerOptions options = world.options_of(0, 1);
   options.transport = nullptr;
-  options.listen_host = "192.0.2.1";  // for documentation: nobody has it
+  options.listen_host = "192.0.2.1";  // reserved for documentation: nobody has it
   const absl::Status status = join_error(options);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("192.0.2.1"));

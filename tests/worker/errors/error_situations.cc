@@ -30,9 +30,9 @@ using weft::testing::RawPeer;
 using weft::testing::WorkerWorld;
 using Statuses = std::vector<absl::Status>;
 
-// ---- What the workers are asked to do.
+// ---- Functions that the workers can run.
 
-// Handlers that hold until the test lets them go.
+// Holds handlers until the test releases them.
 struct Latch {
   weft::Mutex mutex;
   weft::CondVar changed;
@@ -95,13 +95,13 @@ WEFT_REGISTER_FUNCTION(count);
 at::Tensor nowhere() { return at::empty({2}, at::device(at::kMeta)); }
 WEFT_REGISTER_FUNCTION(nowhere);
 
-// More than a message may hold; nobody touches it, so it takes no memory.
+// Larger than a message may be. Nobody touches it, so it takes no memory.
 at::Tensor huge() { return at::empty({(int64_t{1} << 29) + 1}, at::dtype(at::kDouble)); }
 WEFT_REGISTER_FUNCTION(huge);
 at::Tensor large() { return at::ones({(int64_t{80} << 20) / 4}, at::dtype(at::kFloat)); }
 WEFT_REGISTER_FUNCTION(large);
 
-// Does not read 13.
+// A type whose decoder refuses 13.
 struct Picky {
   int64_t value = 0;
 };
@@ -144,7 +144,7 @@ WEFT_REGISTER_CLASS(Turnstile, weft::constructor<>(), &Turnstile::pass, &Turnsti
 int64_t read(const RRef<int64_t>& value) { return value.to_here(); }
 WEFT_REGISTER_FUNCTION(read);
 
-// Calls back to the caller, of which the bytes of the first leave no credit for the second.
+// Two calls back to the caller. The bytes of the first leave no credit for the second.
 struct Pair {
   Future<int64_t> first, second;
 };
@@ -156,7 +156,7 @@ Future<int64_t> call_back_twice(CallContext& context) {
 }
 WEFT_REGISTER_FUNCTION(call_back_twice);
 
-// ---- How each row of the table comes about
+// ---- How each row of the table is made to happen
 
 template <class T>
 absl::Status of(const Future<T>& future) {
@@ -172,7 +172,7 @@ absl::Status thrown_by(F f) {
   return absl::OkStatus();
 }
 
-// What calls from worker 0 give; afterwards worker 1 must still be there.
+// Makes calls from worker 0 and returns their errors. Afterwards worker 1 must still answer.
 using Call = std::function<absl::Status()>;
 Statuses call(const std::vector<Call>& calls) {
   WorkerWorld world(
@@ -183,11 +183,12 @@ Statuses call(const std::vector<Call>& calls) {
     for (const Call& each : calls) statuses.push_back(each());
     EXPECT_EQ(weft::rpc_sync("worker1", same, 42), 42);
   }
-  world.shutdown_all();  // nothing is left of them
+  world.shutdown_all();  // nothing of the calls is left
   return statuses;
 }
 
-// A call that worker 1 is running when `end` happens, and one made afterwards.
+// Returns the error of a call that worker 1 runs when `end` happens, or of one that is made
+// afterwards.
 enum Which { kSentBefore, kMadeAfter };
 Statuses around(Which which, const std::function<void(WorkerWorld&)>& end) {
   latch.close();
@@ -203,10 +204,11 @@ Statuses around(Which which, const std::function<void(WorkerWorld&)>& end) {
 }
 void die(WorkerWorld& world) { world.kill(1); }
 void leave(WorkerWorld& world) {
-  // Not waited for: its handler runs until the latch opens.
+  // Nobody waits for it, because worker 1's handler runs until the latch opens.
   (void)world[1].shutdown_async({.graceful = false});
 }
-// The list of death records names worker0, which looks there when it misses worker1.
+// Appends a death record of worker0. Then worker1 is killed: worker0 misses it, and so reads the
+// list.
 void be_fenced(WorkerWorld& world) {
   weft::DeathRecords list(world.store(), "weft", 0);
   ASSERT_TRUE(list.declare_dead(world[1].id(), world[0].id(), "was silent").ok());
@@ -221,7 +223,7 @@ void one_credit(size_t, WorkerOptions& options) {
 }
 void one_thread(size_t, WorkerOptions& options) { options.threads = options.max_threads = 1; }
 
-// Calls of one worker never arrive anywhere, so no credit comes back to it.
+// Calls of this worker never arrive, so it never gets its credit back.
 void lose_calls_of(uint32_t caller, WorkerWorld& world) {
   world.network().set_filter([caller](const FrameHeader& header) {
     return header.kind == FrameKind::kCall && header.source.index == caller
@@ -262,7 +264,7 @@ Statuses no_thread_is_left() {
   const weft::Destination there = world[0].to("worker1");
   const Future<void> holds = weft::rpc_async(there, hold);
   latch.wait_for_one();
-  // The executor finds out that it stands still 10 ms after something waits.
+  // The executor notices that it stands still 10 ms after a task began to wait.
   Future<int64_t> refused = weft::rpc_async(there, same, 1);
   while (!refused.wait_for(5ms)) refused = weft::rpc_async(there, same, 1);
   latch.release();
@@ -317,7 +319,7 @@ Statuses cancelled_before_it_was_sent_or_began() {
   latch.wait_for_one();
   peer.call(2, weft::Function<void()>("errors_test::hold").key());
   peer.cancel(2);
-  // Answered without a thread, so the cancel has arrived.
+  // This call is answered without a thread, so the cancel before it has arrived.
   peer.call(3, elsewhere.key());
   EXPECT_EQ(peer.reply_to(3).code(), absl::StatusCode::kUnimplemented);
   latch.release();
@@ -345,7 +347,7 @@ Statuses reentrant() {
     const RRef<Turnstile> turnstile = weft::remote<Turnstile>("worker1");
     const absl::Status outer =
         thrown_by([&] { return turnstile.rpc_sync(&Turnstile::again, turnstile); });
-    // The inner call did not run; the outer one, which threw its error, did.
+    // The inner call did not run. The outer one ran and threw the inner one's error.
     EXPECT_EQ(weft::ran_of(outer), Ran::kYes);
     return weft::with_ran(outer, Ran::kNo);
   }});
@@ -357,7 +359,7 @@ Statuses reference_is_lost() {
   const RRef<int64_t> value = weft::remote("worker1", same, 1);
   value.creation().wait();
   world.kill(1);
-  // Until this worker's references have heard of it, calls fail as to any dead worker.
+  // Until this worker's references have heard of the death, calls fail as to any dead worker.
   absl::Status status;
   const auto patience = std::chrono::steady_clock::now() + 20s;
   while (!weft::rref_internal::is_rref_lost(status) &&

@@ -1,4 +1,6 @@
-// How each error of docs/errors.md comes about: what errors_test.cc walks the table with.
+// Makes each error of docs/errors.md happen; errors_test.cc walks its table with them.
+//
+// Thread safety: one situation at a time; they share state. Blocking: `run` waits for its calls.
 #pragma once
 
 #include <functional>
@@ -12,11 +14,11 @@
 namespace errors_test {
 
 struct Situation {
-  // Makes it happen, in each of the ways that the row speaks of.
+  // Makes the error happen, in each of the ways that the row names, and returns the errors.
   std::function<std::vector<absl::Status>()> run;
-  // Where the table says "its code".
+  // The expected code where the table says "its code".
   std::optional<absl::StatusCode> code = {};
-  // What the message or the trail must say.
+  // Text that the message or the error trail must contain.
   std::string names = "worker1";
 };
 

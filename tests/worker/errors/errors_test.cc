@@ -1,4 +1,4 @@
-// docs/errors.md against the program: each row of its table is made to happen.
+// Checks docs/errors.md against the program: each row of its table is made to happen.
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -46,7 +46,7 @@ std::vector<Row> rows() {
   return rows;
 }
 
-// The code that a cell begins with, as absl spells it without underscores: "NotFound".
+// The code with which a cell begins, in absl's spelling without underscores: "NotFound".
 std::optional<absl::StatusCode> code_of(const std::string& cell) {
   std::string word = cell.substr(
       0, cell.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"));

@@ -1,5 +1,6 @@
-// Joins the group that its launcher made, prints what it learned, and then does what it was told
-// to: join_test_program [exit CODE in attempt 0 of rank R: R CODE]
+// Joins the group that its launcher made and prints what it learned.
+//
+// With the arguments "R CODE", rank R then exits with CODE in attempt 0.
 #include <cstdlib>
 #include <iostream>
 #include <string>

@@ -1,21 +1,24 @@
-// The program that the tests of weft_launch start: does what its arguments say, one after another.
+// The program that the tests of weft_launch start. It does what its arguments say, one after
+// another:
 //
-//   env NAME        prints NAME=value
-//   print TEXT      prints TEXT and an end of line; "complain TEXT" on standard error
-//   write TEXT      prints TEXT, in which \r and \n stand for the characters
-//   pid             prints "pid P"
-//   descriptors     prints the open sockets and signal descriptors
-//   rank R          goes on only in rank R; all others end with 0; "not-rank R" the other way round
-//   attempt N       goes on only in attempt N; all others end with 0
-//   catch NAME      from now on SIGTERM, SIGINT or SIGHUP is taken by "await"
-//   ignore NAME     from now on that signal does nothing
-//   await           waits for a caught signal and prints "got NAME"
-//   forever         waits for a signal that ends the process
-//   spawn           starts a process of its own that waits for ever
-//   daemon          the same, in a session of its own
-//   error TEXT      writes TORCHELASTIC_ERROR_FILE as torchrun's processes do
-//   raise NAME      ends by that signal
-//   exit CODE       ends with CODE; without it the end is 0
+//   `env NAME`      prints NAME=value.
+//   `print TEXT`    prints TEXT and an end of line.
+//   `complain TEXT` prints it on standard error.
+//   `write TEXT`    prints TEXT, in which \r and \n stand for the characters.
+//   `pid`           prints "pid P".
+//   `descriptors`   prints the open sockets and signal descriptors.
+//   `rank R`        goes on only in rank R; all others exit with 0.
+//   `not-rank R`    goes on in all ranks except R.
+//   `attempt N`     goes on only in attempt N; all others exit with 0.
+//   `catch NAME`    from now on "await" takes the signal SIGTERM, SIGINT or SIGHUP.
+//   `ignore NAME`   from now on that signal does nothing.
+//   `await`         waits for a caught signal and prints "got NAME".
+//   `forever`       waits for a signal that ends the process.
+//   `spawn`         starts a process of its own that waits for ever.
+//   `daemon`        does the same in a session of its own.
+//   `error TEXT`    writes TORCHELASTIC_ERROR_FILE as torchrun's processes do.
+//   `raise NAME`    kills itself with that signal.
+//   `exit CODE`     exits with CODE; without it the exit code is 0.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -73,7 +76,7 @@ void print_descriptors() {
   closedir(folder);
 }
 
-// Says so itself, when nothing is left to be done.
+// The new process prints its own pid, as the last thing that it does.
 void spawn_waiting_process(bool new_session) {
   if (fork() != 0) {
     return;

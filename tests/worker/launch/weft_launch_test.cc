@@ -1,5 +1,7 @@
-// Starts the real weft_launch with real processes under it. This process adopts whatever a launch
-// leaves behind (a "subreaper"), so "nothing is left" is a fact the kernel states.
+// Starts the real weft_launch with real processes under it.
+//
+// This process adopts whatever a launch leaves behind (a "subreaper"). So the kernel itself says
+// whether anything is left.
 #include <algorithm>
 #include <errno.h>
 #include <fcntl.h>
@@ -51,7 +53,7 @@ class Launch : public ::testing::Test {
     unsetenv("TMPDIR");
   }
 
-  // weft_launch OPTIONS -- launch_test_program PROGRAM.
+  // Starts "weft_launch OPTIONS -- launch_test_program PROGRAM".
   void start(std::vector<std::string> options, const std::vector<std::string>& program) {
     options.insert(options.begin(), tool("worker/weft_launch"));
     options.push_back("--");
@@ -80,7 +82,7 @@ class Launch : public ::testing::Test {
     posix_spawn_file_actions_destroy(&actions);
   }
 
-  // Reads until `text` has been printed `count` times, or to the end.
+  // Reads until `text` has been printed `count` times, or to the end of the output.
   void read_until(const std::string& text, int count = 1) {
     while (occurrences(output_, text) < count && read_some()) {
     }
@@ -91,8 +93,8 @@ class Launch : public ::testing::Test {
     kill(launcher_, signal);
   }
 
-  // The pid that was printed after `text`. Throws, and so fails the test, if there is none: kill(0)
-  // and kill(-1) would hit other processes.
+  // The pid that was printed after `text`. If there is none, it throws, which fails the test:
+  // kill(0) and kill(-1) would hit other processes.
   pid_t pid_after(const std::string& text) const {
     const size_t at = output_.find(text);
     const pid_t pid = at == std::string::npos ? 0 : atoi(output_.c_str() + at + text.size());
@@ -100,7 +102,7 @@ class Launch : public ::testing::Test {
     return pid;
   }
 
-  // The exit code of the launcher; checks that no process is left.
+  // Returns the exit code of the launcher, and checks that no process is left.
   int finish() {
     while (read_some()) {
     }
@@ -199,7 +201,7 @@ TEST_F(Launch, TheOthersAreAskedToEndByTheFailure) {
   EXPECT_EQ(run({"-n", "2"}, {"catch", "TERM", "not-rank", "0", "exit", "3"}), 3);
   output_.clear();
   errors_.clear();
-  // Rank 1 waits; rank 0 waits too until the test ends it.
+  // Rank 1 waits. Rank 0 waits too, until the test kills it.
   start({"-n", "2"}, {"catch", "TERM", "pid", "await", "exit", "0"});
   read_until("waiting", 2);
   kill(pid_after("[0] pid "), SIGKILL);
@@ -373,7 +375,7 @@ TEST_F(Launch, ManyLinesOfManyRanksAllArrive) {
   }
 }
 
-// Python's own launcher starts the same program; needs the full wheel of tools/oracles.sh.
+// Python's own launcher starts the same program. This needs the full wheel of tools/oracles.sh.
 TEST_F(Launch, TorchrunStartsTheSameProgram) {
   const std::string torchrun = WEFT_SOURCE_DIR "/.deps/oracles/bin/torchrun";
   if (!std::filesystem::exists(torchrun)) GTEST_SKIP() << "no " << torchrun;
