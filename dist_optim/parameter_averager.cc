@@ -282,9 +282,10 @@ std::vector<ParameterAverager::State::Refusal> ParameterAverager::State::refuse_
   std::vector<Refusal> refusals;
   if (entrances.empty()) return refusals;
   // Whether any participant may still complete a round.
-  const bool hope = std::any_of(participants.begin(), participants.end(), [this](auto& one) {
-    return !one.second.left && !one.second.entering && !is_dead(one.second, one.first);
-  });
+  bool hope = false;
+  for (auto& [name, one] : participants) {
+    hope = hope || (!one.left && !one.entering && !is_dead(one, name));
+  }
   for (auto place = entrances.begin(); place != entrances.end();) {
     Participant& participant = participants.at(place->first);
     const bool late = surroundings.clock.now() >= place->second.deadline;

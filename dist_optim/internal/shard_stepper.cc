@@ -241,8 +241,9 @@ absl::Status ShardStepper::apply_now(const step::Apply& action) {
 }
 
 void ShardStepper::run(Slot& slot, const StepUpdate& update) {
+  torch::optim::Optimizer& optimizer = *optimizer_;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    optimizer_->param_groups()[g].options().set_lr(update.learning_rates[g]);
+    optimizer.param_groups()[g].options().set_lr(update.learning_rates[g]);
   }
   const auto body = [&] {
     c10::AutoGradMode no_grad(false);
@@ -262,7 +263,7 @@ void ShardStepper::run(Slot& slot, const StepUpdate& update) {
         kept.emplace_back(place, handles_[place].grad());
         handles_[place].mutable_grad() = std::move(gradient);
       }
-      optimizer_->step();
+      optimizer.step();
     } catch (...) {
       restore();
       throw;

@@ -47,7 +47,8 @@ void Membership::attach(const std::vector<WorkerInfo>& members, bool joiner) {
                                      printable(post.death().reason())};
       step(
           [&](MembershipCore& core, MembershipActions& out) { core.on_notice(death_record, out); });
-      quiescence_.gone(death_record.dead);  // if it was not known here, nobody else says so
+      // The agent does not report a worker that was never known here.
+      quiescence_.gone(death_record.dead);
     } else if (post.has_joined()) {
       on_joined(from);
       wire::MembershipPost answer;
@@ -59,7 +60,7 @@ void Membership::attach(const std::vector<WorkerInfo>& members, bool joiner) {
       const WorkerId suspected = WorkerId::from_bits(post.suspect_report().worker());
       step([&](MembershipCore& core, MembershipActions& out) { core.look_after(suspected, out); });
     } else {
-      quiescence_.joined(from);  // `admit` may not have come to that yet
+      quiescence_.joined(from);  // `admit` may not have reached its own call yet
       quiescence_.receive(from, post);
     }
   });
@@ -104,14 +105,15 @@ void Membership::step(Event event) {
     if (stopped_) return;
     event(core_, actions);
   }
+  // Without the lock, because the agent's listeners call this driver again.
   act(actions);
 }
 
 void Membership::act(MembershipActions& actions) {
   for (const MembershipActions::Heartbeat& heartbeat : actions.heartbeats)
     agent_.heartbeat(heartbeat.to, heartbeat.number);
-  // Out of order if two threads are here: the next answer, or the next look after a call, corrects
-  // it.
+  // Two threads may set these out of order. The next answer, or the next look after a call,
+  // corrects that.
   for (const MembershipActions::Validity& validity : actions.validities)
     agent_.set_valid_until(validity.peer, validity.until);
   for (const MembershipActions::Notice& notice : actions.notices) {
@@ -123,7 +125,8 @@ void Membership::act(MembershipActions& actions) {
     agent_.post(notice.to, Topic::kMembership, post.SerializeAsString());
     WEFT_FAIL_POINT("death_record.one.told");
   }
-  // First: the end of the last who has not welcomed this worker is a welcome.
+  // Before `gone`: a member that is gone counts as having welcomed this worker. If it is the last
+  // one, `joined_` would complete without the refusal.
   if (!actions.refused.ok()) joined_.set_error(actions.refused);
   for (MembershipActions::Gone& gone : actions.gone) {
     agent_.declare_dead(gone.worker, std::move(gone.reason));
@@ -178,13 +181,14 @@ void Membership::ask(const MembershipActions::Question& question) {
     answered(absl::UnavailableError("this group has no list of death records"));
     return;
   }
-  // The list is read again and again: no queue of such questions may grow.
+  // The list is read again and again, so the queue of such questions must not grow.
   if (question.suspect == agent_.self().id && !store_thread_.idle()) {
     answered(absl::AbortedError("the rendezvous store is asked something else"));
     return;
   }
-  // Shared by both. A question that is still queued then is not asked: its pair is over, and a
-  // death record would kill who lives on with the others.
+  // The task and the timer share `late`. After the time limit a queued question is not asked any
+  // more. Its pair is over by then, and a death record would kill a worker that goes on with the
+  // others.
   const auto late = std::make_shared<std::atomic<bool>>(false);
   store_thread_.schedule([list = list_, self = agent_.self().id, question, answered, late] {
     if (late->load()) return;
@@ -250,10 +254,10 @@ absl::Status Membership::admit(const WorkerInfo& joiner) {
       absl::UnavailableError(absl::StrCat("worker '", agent_.self().name, "' leaves"));
   step([&](MembershipCore& core, MembershipActions& out) {
     admitted = core.admit(joiner, out);
-    // Under the lock: nobody may end it before it is there.
+    // Under the lock, so that no thread declares it dead before the agent knows it.
     if (admitted.ok()) agent_.add_member(joiner);
   });
-  // Before its first frame, which may say that it wants to end.
+  // Before its first frame is read, because that frame may say that it has entered the shutdown.
   if (admitted.ok()) quiescence_.joined(joiner.id);
   WEFT_FAIL_POINT("member.admitted");
   return admitted;
@@ -276,6 +280,7 @@ Future<WorkerInfo> Membership::when_live(std::string_view name, Timeout timeout)
     }
     awaited_.push_back({std::string(name), answer});
   }
+  // After the push, so that a worker that joins at this moment is not missed.
   tell_awaiting();
   const TimePoint deadline = timeout.deadline_from(clock_.now());
   if (future.done() || deadline == kNever) return future;
@@ -292,7 +297,7 @@ void Membership::tell_awaiting() {
   {
     MutexLock lock(mutex_);
     std::erase_if(awaited_, [&](const Awaited& awaited) {
-      if (awaited.answer->done()) return true;  // late, or cancelled
+      if (awaited.answer->done()) return true;  // its time was over, or it was cancelled
       std::optional<WorkerInfo> member = live_member(awaited.name);
       if (member) live.emplace_back(awaited.answer, *std::move(member));
       return member.has_value();
@@ -313,6 +318,7 @@ void Membership::fail_awaiting(const absl::Status& status) {
 void Membership::on_opened(WorkerId peer) {
   {
     MutexLock lock(mutex_);
+    // In a static group one connection is enough. A joiner needs the welcome of all members.
     if (!joiner_) core_.established();
   }
   met(peer);
@@ -341,6 +347,7 @@ void Membership::on_gone(WorkerId peer, const absl::Status& reason, bool left) {
 
 void Membership::on_suspicion(WorkerId peer, const absl::Status& reason) {
   step([&](MembershipCore& core, MembershipActions& out) {
+    // The dialler's codes: refused, no answer that can be read, or no such process.
     if (absl::IsPermissionDenied(reason)) {
       core.refused(peer, reason, out);
     } else if (absl::IsDeadlineExceeded(reason)) {
@@ -357,6 +364,8 @@ void Membership::met(WorkerId peer) {
     unmet_.erase(peer);
     if (!joiner_ || !unmet_.empty() || std::exchange(announced_, true)) return;
   }
+  // All members are met, so references to this joiner reach only workers that know it. Now it may
+  // tell its name.
   wire::MembershipPost post;
   post.mutable_joined();
   const std::string text = post.SerializeAsString();
@@ -406,7 +415,7 @@ void Membership::tick() {
     core_.tick(clock_.now(), looks, actions);
     core_.settle_ended(tied, actions);
   }
-  say_lag();  // with the heartbeats of this look already
+  say_lag();  // before `act`, so that the heartbeats of this look carry it
   act(actions);
 }
 
@@ -427,7 +436,7 @@ std::vector<MembershipCore::Look> Membership::look(const std::vector<WorkerId>& 
     const bool busy = look.busy || std::binary_search(tied.begin(), tied.end(), look.peer);
     wire::Heartbeat said;
     if (!said.ParseFromString(look.said)) said.Clear();
-    constexpr uint64_t kMostLag = 3600 * 1000000ull;  // what a core makes of more is the same
+    constexpr uint64_t kMostLag = 3600 * 1000000ull;  // us; the core treats more the same
     looks.push_back({look.peer, busy, look.heard,
                      std::chrono::microseconds(std::min<uint64_t>(said.lag_us(), kMostLag)),
                      waited(look.peer, {said.host(), said.pid(), said.started()})});
@@ -437,7 +446,7 @@ std::vector<MembershipCore::Look> Membership::look(const std::vector<WorkerId>& 
     MutexLock lock(mutex_);
     core_.waited(own);
   }
-  // The kernel's files take their time: who was heard meanwhile is not silent.
+  // Reading the kernel's files takes time. A peer that was heard meanwhile is not silent.
   for (MembershipCore::Look& look : looks) {
     if (!watched.empty()) look.heard = std::max(look.heard, agent_.last_heard(look.peer));
   }
@@ -458,7 +467,7 @@ void Membership::say_lag() {
   agent_.say_in_heartbeats(heartbeat.SerializeAsString());
 }
 
-// The store may be as late as the workers.
+// The store runs on a machine of the group, so it may be as late as the workers.
 Nanoseconds Membership::store_timeout() const {
   MutexLock lock(mutex_);
   return options_.store_timeout + core_.allowance();

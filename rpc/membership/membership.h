@@ -1,9 +1,13 @@
-// Runs the membership protocol for one worker: it exchanges heartbeats, looks at its peers, asks
-// the group's list of death records, and lets joiners in.
+// Runs the membership protocol for one worker.
+//
+// It sends heartbeats, checks which peers are silent, asks the group's list of death records, and
+// admits joiners. The logic is in MembershipCore; this class is its driver.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: agent and clock outlive it, up to `stop`; the list is shared with the tasks that ask
-// it. Blocking: only `stop`, and `store_thread`'s tasks. Protocol: docs/membership.md.
+// Lifetime: the agent, the quiescence driver, the clock and the store thread must live until `stop`
+// has returned. The tasks that ask the list share it.
+// Blocking: only `stop`, and the tasks of `store_thread`.
+// Protocol: docs/membership.md.
 #pragma once
 
 #include <functional>
@@ -28,52 +32,55 @@ namespace weft::rpc_internal {
 
 class Membership {
  public:
-  // Appends the workers that a room above shares state with (references, contexts).
+  // Appends the workers with which a room above has shared state (references, contexts).
   using Ties = std::function<void(std::vector<WorkerId>& workers)>;
   using Listener = std::function<void(const WorkerInfo& worker, MemberChange change,
                                       const absl::Status& reason)>;
   struct Options {
     LeaseOptions lease;
-    uint32_t places = 0;  // of a static group; 0: a dynamic one, of any size
+    uint32_t places = 0;  // the world size of a static group; 0: a dynamic group, of any size
     Nanoseconds store_timeout = std::chrono::milliseconds(500);
-    // Gives the record of an incarnation that others speak of, or nullopt if the group has none any
-    // more. It runs on the store thread. Null: unknown incarnations cannot be looked up, and a
-    // worker that says that it has replaced an ended one is taken at its word.
+    // Returns the record of an incarnation that others name; nullopt if it is not in the group any
+    // more. Tasks of the store thread call it. If it is null, unknown incarnations stay unknown,
+    // and claims to have replaced a worker that is gone are not compared with any record.
     std::function<absl::StatusOr<std::optional<WorkerInfo>>(WorkerId incarnation)> find_incarnation;
-    // The kernel's figures of workers on this machine; may be null. Copies of the options share it.
+    // Tells how long workers on this machine waited for a processor. Null: that is not asked.
+    // Copies of these options share it.
     std::shared_ptr<ProcessorWaits> processor_waits;
-    // Runs where the change was noticed, without locks.
+    // Runs on the thread that noticed the change, without locks.
     Listener listener;
   };
 
-  // `list` may be null: then every death record holds for the pair alone. It is asked by tasks of
-  // `store_thread`, which runs one at a time.
+  // Only tasks of `store_thread` use `list`, and it must run them one at a time. If `list` is null,
+  // a suspicion parts only the pair: this worker and the one that it suspects.
   Membership(Agent& agent, Quiescence& quiescence, Clock& clock, std::shared_ptr<DeathRecords> list,
              Executor& store_thread, Options options);
   ~Membership();
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
-  // Before the agent starts.
+  // Call it before the agent starts.
   void add_ties(Ties ties) { ties_.push_back(std::move(ties)); }
-  // `joiner`: the others have to learn of this worker.
+  // Call it before the agent starts. `joiner`: the members do not know this worker yet, so it
+  // announces itself to them.
   void attach(const std::vector<WorkerInfo>& members, bool joiner);
 
-  // After the agent has started: looks at the peers from now on. `death records`: what the list
-  // holds.
+  // Begins to check the peers, once per heartbeat interval. Call it after the agent has started.
+  // `death_records`: what the list held when this worker joined.
   void start(const std::vector<DeathRecord>& death_records);
-  // For a joiner: every member that was given to `attach` knows its name, has left or is dead.
-  // PermissionDenied: one of them refuses this worker.
+  // For a joiner: completes when each member that was given to `attach` knows the joiner's name,
+  // has left or is dead. PermissionDenied: one of them refuses this worker.
   Future<void> joined() const { return joined_.future(); }
-  // A live member of this name, now or when one joins; DeadlineExceeded if none does in time. The
-  // future has no executor of its own.
+  // Returns the live member of this name, as soon as there is one. DeadlineExceeded: none joined in
+  // time. The future has no executor of its own.
   Future<WorkerInfo> when_live(std::string_view name, Timeout timeout) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // OK while the others hold this worker for one of them; else who declared it dead, and why.
+  // OK until this worker is fenced; then the error names the worker that declared it dead, and the
+  // reason.
   absl::Status standing() const ABSL_LOCKS_EXCLUDED(mutex_);
   size_t leases() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // No callback runs afterwards. Idempotent.
+  // Waits for callbacks that run; none starts afterwards. Idempotent.
   void stop();
 
  private:
@@ -83,7 +90,8 @@ class Membership {
   void ask(const MembershipActions::Question& question);
   void report_suspect(WorkerId worker) ABSL_LOCKS_EXCLUDED(mutex_);
   using Record = absl::StatusOr<std::optional<WorkerInfo>>;
-  // `answered` runs with the record once it is read, and once the time limit has passed.
+  // `answered` runs with the record when it is read, and with an error when the time limit has
+  // passed. So it may run twice.
   void look_up(WorkerId incarnation,
                std::function<void(Membership& driver, const Record&)> answered);
   void on_compared(const WorkerInfo& claimant, const Record& record);
@@ -97,7 +105,8 @@ class Membership {
   void on_joined(WorkerId joiner);
   void on_gone(WorkerId peer, const absl::Status& reason, bool left);
   void on_suspicion(WorkerId peer, const absl::Status& reason);
-  // A joiner does not wait for this member any more, in the stage that it is in.
+  // A joiner first waits to meet every member, then for every member to welcome it. These end the
+  // wait for one member in the first and in the second phase.
   void met(WorkerId peer) ABSL_LOCKS_EXCLUDED(mutex_);
   void welcomed(WorkerId by) ABSL_LOCKS_EXCLUDED(mutex_);
   void tick() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -110,19 +119,19 @@ class Membership {
   Agent& agent_;
   Quiescence& quiescence_;
   Clock& clock_;
-  const std::shared_ptr<DeathRecords> list_;  // the store thread's; shared with its tasks
+  const std::shared_ptr<DeathRecords> list_;  // only tasks of the store thread use it
   Executor& store_thread_;
   const Options options_;
   std::vector<Ties> ties_;
-  // Shared with timers and answers, which may come after the end.
+  // Shared with timers and answers, which may come after `stop`.
   const std::shared_ptr<async_internal::Gate<Membership>> gate_;
   Promise<void> joined_{nullptr};
   mutable Mutex mutex_;
   MembershipCore core_ ABSL_GUARDED_BY(mutex_);
   bool joiner_ ABSL_GUARDED_BY(mutex_) = false;
-  bool announced_ ABSL_GUARDED_BY(mutex_) = false;        // a joiner has met everybody
+  bool announced_ ABSL_GUARDED_BY(mutex_) = false;        // a joiner has met every member
   std::set<WorkerId> unmet_ ABSL_GUARDED_BY(mutex_);      // no connection yet
-  std::set<WorkerId> unwelcome_ ABSL_GUARDED_BY(mutex_);  // a joiner's name is not known there
+  std::set<WorkerId> unwelcome_ ABSL_GUARDED_BY(mutex_);  // have not welcomed this worker yet
   struct Awaited {
     std::string name;
     std::shared_ptr<Future<WorkerInfo>::State> answer;

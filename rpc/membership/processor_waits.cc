@@ -18,10 +18,10 @@
 namespace weft::rpc_internal {
 namespace {
 
-constexpr size_t kMostThreads = 256;  // of a process that are looked at
-constexpr size_t kStartTime = 19;     // in stat, counted from the state, which is 0
+constexpr size_t kMostThreads = 256;  // read per process, to bound the time of a look
+constexpr size_t kStartTime = 19;     // index of the start time in stat; the state has index 0
 
-// A small file, "" if it is not there.
+// Returns the first 1,024 bytes of a file; "" if it cannot be read.
 std::string read_file(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return "";
@@ -81,11 +81,11 @@ Nanoseconds ProcessorWaits::of(const HostProcess& process) {
   if (!matches(process)) return Nanoseconds(0);
   Watch& watch = watches_[process.pid];
   if (watch.started != process.started) watch = {process.started, 0, Nanoseconds(0), {}};
-  // Two workers may share a process.
+  // Two workers may share a process. The second one gets the result of the same look.
   if (std::exchange(watch.look, look_) == look_) return watch.waited;
   watch.waited = Nanoseconds(0);
   const std::string tasks = absl::StrCat(proc_, "/", process.pid, "/task");
-  const auto known = std::exchange(watch.threads, {});  // those that have ended are forgotten
+  const auto known = std::exchange(watch.threads, {});  // threads that have exited are forgotten
   std::error_code failed;
   for (std::filesystem::directory_iterator next(tasks, failed), end;
        !failed && next != end && watch.threads.size() < kMostThreads; next.increment(failed)) {
@@ -102,8 +102,8 @@ Nanoseconds ProcessorWaits::of(const HostProcess& process) {
   return watch.waited;
 }
 
-// The kernel adds a wait to the second number once it has ended. So a thread that can run and has
-// had no turn since the last look has waited all that time.
+// The kernel adds a wait to the second number of schedstat only when the wait is over. So a thread
+// that is runnable and whose schedstat has not changed since the last look has waited that long.
 Nanoseconds ProcessorWaits::look_at(const std::string& folder, Thread& thread) const {
   std::string schedstat = read_file(absl::StrCat(folder, "/schedstat"));
   const std::vector<std::string> words = absl::StrSplit(schedstat, ' ');

@@ -1,11 +1,11 @@
-// Asks the kernel how long processes of this machine have waited for a processor: a worker that
-// waits for one is slow, not dead.
+// Asks the kernel how long processes of this machine have waited for a processor.
 //
-// Only the threads that serve a worker's connections and its clock count, known by their names:
-// those that compute may wait all the time while the worker answers.
+// A worker that waits for a processor is slow, not dead. Only its serving and clock threads count;
+// their names identify them. Threads that compute may wait all the time while the worker answers.
 //
-// Thread safety: none. Blocking: reads small files of /proc.
-// Errors: what cannot be read counts as no wait.
+// Thread safety: none. The caller makes one call at a time.
+// Blocking: it reads small files of /proc.
+// Errors: a file that cannot be read counts as no wait.
 // Protocol: docs/membership.md, "A slow worker is not a dead one".
 #pragma once
 
@@ -18,39 +18,41 @@
 
 namespace weft::rpc_internal {
 
-// A process, as others on its machine can find it.
+// Identifies a process for other processes on its machine.
 struct HostProcess {
   std::string host;      // boot id and pid namespace; empty: not known
   uint64_t pid = 0;      // in that namespace
-  uint64_t started = 0;  // clock ticks after boot: a later process with this pid is another one
+  uint64_t started = 0;  // clock ticks after boot; tells apart processes that had the same pid
 };
 
 class ProcessorWaits {
  public:
-  // `proc`: where the kernel's files are.
+  // `proc`: the folder of the kernel's files.
   explicit ProcessorWaits(std::string proc = "/proc");
 
   const HostProcess& self() const { return self_; }
-  // Begins a look. Forgets the processes that the last look did not ask for.
+  // Begins a look. Processes for which the last look did not ask are forgotten.
   void begin(TimePoint now);
-  // How much longer, since the last look, the thread of `process` that waited most has waited. Zero
-  // if that look did not ask; if the process is elsewhere, stopped or gone.
+  // Returns how long a thread of `process` has waited since the last look; of its threads that
+  // count, the one that waited longest. Zero if the last look did not ask for this process, or if
+  // the process is on another machine, stopped or gone.
   Nanoseconds of(const HostProcess& process);
 
  private:
   struct Thread {
-    std::string schedstat;  // as it was read
-    uint64_t waited = 0;    // ns, until it last got a processor
-    Nanoseconds told{0};    // of the wait that has not ended
+    std::string schedstat;  // the file's text at the last look
+    uint64_t waited = 0;    // ns, all waits that were over at the last look
+    Nanoseconds told{0};    // the part of the current wait that `of` has returned already
   };
   struct Watch {
     uint64_t started = 0;
-    uint64_t look = 0;  // the last
+    uint64_t look = 0;  // number of the last look that asked
     Nanoseconds waited{0};
     std::map<std::string, std::optional<Thread>> threads;  // by id; nullopt: it does not count
   };
 
-  // The words of PID/stat after the name, which may hold anything; empty if there is no such file.
+  // Returns the words of PID/stat after the process name, which may hold any character. Empty if
+  // there is no such file.
   std::string stat(const std::string& folder) const;
   bool matches(const HostProcess& process) const;
   Nanoseconds look_at(const std::string& folder, Thread& thread) const;

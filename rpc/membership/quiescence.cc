@@ -10,7 +10,8 @@
 namespace weft::rpc_internal {
 namespace {
 
-// How often a worker that wants to end looks whether it is idle: often while something happens.
+// How often a worker that has entered checks whether it is idle: kSoon after each activity, then
+// after twice as long each time, up to kSeldom.
 constexpr Nanoseconds kSoon = std::chrono::milliseconds(1);
 constexpr Nanoseconds kSeldom = std::chrono::milliseconds(50);
 
@@ -22,7 +23,8 @@ std::vector<WorkerId> ids_of(const std::vector<WorkerInfo>& members) {
 
 }  // namespace
 
-// Lets timers in while the driver lives; `stop` waits for the one that is inside.
+// Keeps timers from using a driver that has stopped. A timer holds the mutex while it uses the
+// driver, so `stop` waits for it.
 struct Quiescence::Gate {
   Mutex mutex;
   Quiescence* driver ABSL_GUARDED_BY(mutex) = nullptr;
@@ -57,7 +59,7 @@ void Quiescence::receive(WorkerId from, const wire::MembershipPost& post) {
 void Quiescence::joined(WorkerId worker) {
   if (alone_) return;
   step([&](QuiescenceCore& core, TimePoint, MembershipMessages& out) { core.joined(worker, out); });
-  if (!agent_.is_live(worker)) gone(worker);  // its end may have been reported before
+  if (!agent_.is_live(worker)) gone(worker);  // the agent may have reported it as gone before
 }
 
 void Quiescence::gone(WorkerId worker) {
@@ -67,7 +69,7 @@ void Quiescence::gone(WorkerId worker) {
 }
 
 bool Quiescence::admits() const {
-  // In a dynamic group, a leaving worker still accepts joiners until it has sent GOODBYE.
+  // A worker that leaves alone still accepts joiners until it has sent GOODBYE.
   if (alone_) return true;
   MutexLock lock(mutex_);
   return core_.admits();
@@ -109,7 +111,7 @@ void Quiescence::step(Event event) {
     others = core_.others_entered();
     over = stage == Stage::kEnded;
     drained = over || stage == Stage::kDropping || stage == Stage::kMessages;
-    if (over) result = death_record();
+    if (over) result = outcome();
     if (stage == Stage::kCalls || stage == Stage::kDropping || stage == Stage::kMessages) {
       interval_ = kSoon;
       arm(interval_);
@@ -159,8 +161,9 @@ void Quiescence::tick() {
 }
 
 std::optional<std::vector<PeerTraffic>> Quiescence::look() const {
-  // Whatever happens between the first and the last line changes the activity; a task that only
-  // ran and ended meanwhile left nothing behind.
+  // The checks below are not atomic. Any event between the first and the last line changes the
+  // activity, so the result holds for one moment. A task that began and completed meanwhile without
+  // such an event left nothing behind.
   const uint64_t before = agent_.activity();
   if (!agent_.quiet()) return std::nullopt;
   const std::vector<WorkerId> live = agent_.live();
@@ -174,14 +177,13 @@ std::optional<std::vector<PeerTraffic>> Quiescence::look() const {
   return traffic;
 }
 
-// Empty if it looks idle after all: the next tick says so.
 std::string Quiescence::work() const {
   std::string work = agent_.work();
   if (work.empty() && !executor_.idle()) work = "runs tasks or continuations";
   return work;
 }
 
-absl::Status Quiescence::death_record() const {
+absl::Status Quiescence::outcome() const {
   if (!core_.timed_out()) return absl::OkStatus();
   std::string names;
   for (const AtWork& each : core_.at_work()) {

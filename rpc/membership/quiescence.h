@@ -1,9 +1,12 @@
-// Drives the shutdown protocol of quiescence_core.h for one worker: looks whether it is idle, sends
-// and receives its messages, and says when each phase has ended.
+// Runs the graceful shutdown of a group for one worker.
+//
+// It checks whether this worker is idle, sends and receives the posts of QuiescenceCore, and
+// completes a future when each phase is over.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: agent, executor and clock outlive it, up to `stop`.
-// Blocking: none; the futures are for whoever wants to wait. They have no executor of their own.
+// Lifetime: the agent, the executor and the clock must live until `stop` has returned.
+// Blocking: only `stop`, for a timer that runs. The futures have no executor of their own.
+// Protocol: docs/membership.md, "Leaving".
 #pragma once
 
 #include <memory>
@@ -20,70 +23,75 @@ namespace weft::rpc_internal {
 
 class Quiescence {
  public:
-  // `members`: the group that ends together; this worker alone in a dynamic group.
+  // `members`: the workers that shut down together. `alone`: this worker leaves by itself, as in a
+  // dynamic group.
   Quiescence(Agent& agent, Executor& executor, Clock& clock, const std::vector<WorkerInfo>& members,
              bool alone = false);
   ~Quiescence();
   Quiescence(const Quiescence&) = delete;
   Quiescence& operator=(const Quiescence&) = delete;
 
-  // Listens to the agent. Once, before the agent starts.
+  // Registers with the agent. Call it once, before the agent starts.
   void attach();
 
-  // A post about the end of the group.
+  // Takes a post about the shutdown of the group.
   void receive(WorkerId from, const wire::MembershipPost& post);
-  // Somebody has joined; harmless for known members.
+  // This worker has joined the group. No effect for a known member.
   void joined(WorkerId worker);
-  // It has ended. Only to be said of one that the agent never knew; of the others the agent tells.
+  // This worker is dead or has left. Call it for workers that the agent may never have known; the
+  // agent reports the others itself.
   void gone(WorkerId worker);
-  // False: the end has come too far for joiners.
+  // False: the shutdown has gone too far to admit joiners.
   bool admits() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // This worker wants to end, and waits `timeout` from when the last live worker wants to.
+  // This worker enters the shutdown. `timeout` counts from when the last live worker has entered.
   // Idempotent.
   void enter(Timeout timeout);
-  // After `calls_drained`: what dropping the references sends has been handed to the agent, or will
-  // be by tasks of the executor.
+  // Call it after `calls_drained`, when this worker has dropped its references. The messages that
+  // this causes are with the agent by then, or tasks of the executor will give them to it.
   void references_dropped();
 
-  // Every other live worker has entered or is gone. From now on this worker waits for them.
+  // Completes when every other live worker has entered. From this call on, `append_awaited` names
+  // the workers that are missing.
   Future<void> others_entered() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Appends whom this worker waits for to enter: somebody must look after them, for one that hangs
-  // never will.
+  // Appends the workers that this one waits for because they have not entered. The caller must keep
+  // leases with them: a worker that hangs never enters.
   void append_awaited(std::vector<WorkerId>& out) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Phase 1 has ended, or everything has.
+  // Completes when phase 1 is over, or the whole shutdown.
   Future<void> calls_drained() const { return calls_drained_.future(); }
-  // DeadlineExceeded names the workers that did not become quiet, and what each was at.
+  // Completes when the shutdown is over. DeadlineExceeded: the error names the workers that still
+  // had work, and the work of each.
   Future<void> ended() const { return ended_.future(); }
 
-  // No timer runs afterwards; futures that are not complete become Cancelled. Idempotent.
+  // No timer runs afterwards. Futures that are not complete fail with Cancelled. Idempotent.
   void stop();
 
  private:
   struct Gate;
 
-  // Steps the core under the lock, then does what it asks for.
+  // Steps the core under the lock, then acts on the result without it.
   template <class Event>
   void step(Event event) ABSL_LOCKS_EXCLUDED(mutex_);
   void tick() ABSL_LOCKS_EXCLUDED(mutex_);
   void arm(Nanoseconds delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The counters of a moment at which this worker was idle; nothing if it was not.
+  // Returns the counters of one moment at which this worker was idle; nullopt if it was not idle.
   std::optional<std::vector<PeerTraffic>> look() const;
-  // What keeps this worker from being idle, in words.
+  // Describes the work that keeps this worker from being idle. Empty: it looks idle after all, and
+  // the next tick reports that.
   std::string work() const;
-  absl::Status death_record() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status outcome() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Agent& agent_;
   Executor& executor_;
   Clock& clock_;
   const bool alone_;
-  const std::shared_ptr<Gate> gate_;  // shared with timers, which may fire after the end
+  const std::shared_ptr<Gate> gate_;  // shared with timers, which may fire after `stop`
   Promise<void> others_entered_{nullptr};
   Promise<void> calls_drained_{nullptr};
   Promise<void> ended_{nullptr};
   mutable Mutex mutex_;
   QuiescenceCore core_ ABSL_GUARDED_BY(mutex_);
-  bool waits_ ABSL_GUARDED_BY(mutex_) = false;  // without having entered
+  bool waits_ ABSL_GUARDED_BY(mutex_) = false;  // for the others; it need not have entered itself
   TimerId timer_ ABSL_GUARDED_BY(mutex_);
   Nanoseconds interval_ ABSL_GUARDED_BY(mutex_){0};
   uint64_t seen_activity_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -64,7 +64,7 @@ void StoreThread::work() {
 
 void StoreThread::stop(Nanoseconds moment) {
   const auto deadline = std::chrono::steady_clock::now() + moment;
-  std::deque<Task> dropped;  // outside the lock
+  std::deque<Task> dropped;  // destroyed outside the lock
   std::thread thread;
   {
     MutexLock lock(mutex_);

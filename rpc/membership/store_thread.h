@@ -1,10 +1,13 @@
-// Runs what waits for the rendezvous store, one after the other, on a thread of its own: a store
-// that does not answer holds up nobody else.
+// Runs the tasks that wait for the rendezvous store, one at a time, on a thread of their own.
+//
+// So a store that does not answer blocks no other thread of the worker.
 //
 // Thread safety: all methods may be called from any thread.
-// Errors: where the system refuses the thread, tasks wait, and the next one asks for it again. A
-// worker starts it when it joins.
-// Lifetime: shared with its thread, which a task may keep after `stop`; tasks own what they use.
+// Blocking: `run` and `stop`, up to their limits.
+// Errors: if the system refuses the thread, tasks wait, and the next `schedule` tries to start it
+// again. A worker calls `start` when it joins.
+// Lifetime: the thread shares this object. A task that blocks may keep both after `stop`, so each
+// task owns what it uses.
 #pragma once
 
 #include <deque>
@@ -19,14 +22,15 @@ namespace weft::rpc_internal {
 
 class StoreThread final : public Executor, public std::enable_shared_from_this<StoreThread> {
  public:
-  // ResourceExhausted: the system refuses the thread.
+  // Starts the thread if it does not run yet. ResourceExhausted: the system refuses the thread.
   absl::Status start() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The first task starts the thread, if nobody has.
+  // Starts the thread if it does not run yet. After `stop`, the task is dropped.
   void schedule(Task task) override ABSL_LOCKS_EXCLUDED(mutex_);
   bool idle() const override ABSL_LOCKS_EXCLUDED(mutex_);
-  // Schedules `task` and waits for it, but no longer than that.
+  // Schedules `task` and waits until it has run, but at most for `at_most`.
   void run(Task task, Nanoseconds at_most);
-  // Drops what waits, and gives the task that runs a moment to end. Not from a task. Idempotent.
+  // Drops the waiting tasks, and waits up to `moment` for the running task; then it detaches the
+  // thread. A task must not call it. Idempotent.
   void stop(Nanoseconds moment = std::chrono::milliseconds(100)) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

@@ -56,7 +56,8 @@ absl::Status Agent::start(std::vector<WorkerInfo> members) {
   for (const PeerLinkPtr& peer : peers_.all()) {
     if (peer->id() < options_.self.id || options_.dial_all) peer->dial(options_.connect_timeout);
   }
-  // The others dial this worker. But nobody would miss a member that died before it dialled.
+  // The other members dial this worker. If one of them died before it dialled, this worker would
+  // never notice. So after `connect_timeout` it dials all members to which it has no connection.
   Clock& clock = environment_.clock;
   clock.call_at(clock.now() + options_.connect_timeout, [gate = environment_.gate, this] {
     gate->enter([this](LinkEnvironment&) {
@@ -70,7 +71,7 @@ void Agent::reach(WorkerId member) {
   if (PeerLinkPtr peer = peers_.find(member)) peer->dial(options_.connect_timeout);
 }
 
-// ---- What this worker says.
+// ---- To the peers.
 
 absl::Status Agent::check_size(const Frame& frame) const {
   return check_frame(frame, options_.limits);
@@ -97,7 +98,7 @@ CallId Agent::call(WorkerId to, Frame frame, std::string_view function, TimePoin
 void Agent::cancel(WorkerId to, CallId call) {
   const PeerLinkPtr peer = peers_.find(to);
   if (peer == nullptr) return;
-  const Handling handling(environment_);  // until the waiting caller has been told
+  const Handling handling(environment_);  // until the caller has its reply
   std::optional<PendingCall> pending = peer->cancel(call);
   if (!pending) return;
   pending->on_reply(cancelled_error(peer->info(), call.number, *pending));
@@ -148,7 +149,7 @@ void Agent::answer_no_heartbeats_of(WorkerId worker) {
   if (PeerLinkPtr peer = peers_.find(worker)) peer->answer_no_heartbeats();
 }
 
-// ---- What this worker hears.
+// ---- From the peers.
 
 absl::Status Agent::on_accept(const PeerIdentity& identity) {
   if (identity.group != options_.group) {
@@ -220,7 +221,7 @@ void Agent::handle(const PeerLinkPtr& peer, PeerLink::Arrived arrived) {
       }
       break;
     case FrameKind::kPost:
-      // A room that has heard of the peer's end hears nothing more of it.
+      // A room that was told that the peer is gone must get no more posts of it.
       if (frame.header.function < kTopics && post_handlers_[frame.header.function] &&
           !peer->gone()) {
         post_handlers_[frame.header.function](peer->id(), std::move(frame));
@@ -251,7 +252,7 @@ void Agent::handle_call(const std::shared_ptr<IncomingCall>& call) {
   call_handler_(call);
 }
 
-// ---- Ends.
+// ---- Peers that are gone.
 
 void Agent::declare_dead(WorkerId worker, absl::Status reason) {
   if (worker == options_.self.id) return;
@@ -281,13 +282,13 @@ void Agent::fence(const absl::Status& why) {
   const absl::Status reason(why.code(), absl::StrCat("is out of reach: ", why.message()));
   std::vector<PeerLinkPtr> peers = peers_.all();
   std::erase_if(peers, [&](const PeerLinkPtr& peer) { return peer->id() == options_.self.id; });
-  // First of all no call leaves any more: what ends with one peer may call another.
+  // Stop all calls first. A callback of one peer that is gone may call another peer.
   for (const PeerLinkPtr& peer : peers) peer->set_valid_until(TimePoint::min());
   for (const PeerLinkPtr& peer : peers) end_peer(peer, reason, false);
 }
 
 void Agent::end_peer(const PeerLinkPtr& peer, absl::Status reason, bool left) {
-  const Handling handling(environment_);  // until every waiting caller has been told
+  const Handling handling(environment_);  // until all callers have their replies
   if (!peer->end(reason) || environment_.stopping.load()) return;
   peers_.ended(peer->id());
   for (const GoneListener& listener : gone_listeners_) listener(peer->id(), reason, left);
@@ -356,7 +357,7 @@ bool Agent::quiet() const {
     const PeerLink::Counts counts = peer->counts();
     if (counts.pending_calls != 0 || counts.running_calls != 0) return false;
   }
-  // Last: a call that is no longer pending may still be about to tell its caller.
+  // This check is last, because a call that is no longer pending may still deliver its reply.
   return environment_.handling.load() == 0;
 }
 

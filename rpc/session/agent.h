@@ -1,10 +1,14 @@
-// Moves calls, replies and posts between this worker and its peers, each exactly once or not at
-// all, and tells its listeners when a peer is gone.
+// Moves calls, replies and posts between this worker and its peers.
+//
+// It delivers each of them exactly once or not at all, and tells its listeners when a peer is gone.
 //
 // Thread safety: all methods may be called from any thread. Handlers and listeners run on transport
-// threads (or inside the calling method, where said) without any lock held; they must not block.
-// Lifetime: the transport, clock and executor outlive the agent; `stop` ends all callbacks.
-// Errors: docs/errors.md. Protocol: proto/weft.proto; sessions and credit: session.h, peer.h.
+// threads, or inside the calling method where a comment says so. No lock is held then, and they
+// must not block.
+// Lifetime: the transport, the clock and the executor must outlive the agent. No callback runs
+// after `stop`.
+// Errors: docs/errors.md.
+// Protocol: proto/weft.proto; session.h for sessions, peer.h for credit.
 #pragma once
 
 #include <array>
@@ -24,32 +28,32 @@
 namespace weft::rpc_internal {
 
 struct AgentOptions {
-  std::string group;  // rendezvous prefix
+  std::string group;  // the prefix of the group's keys in the rendezvous store
   WorkerInfo self;
   CreditWindow credit;
   TransportLimits limits;  // of the members' transports
   Nanoseconds connect_timeout = std::chrono::seconds(10);
   Nanoseconds reconnect_timeout = std::chrono::seconds(1);
-  // All members are dialled at start, not only those that will not dial: they may not know of this
-  // worker yet.
+  // `start` dials all members, because they may not know this worker yet. Otherwise it dials only
+  // those with a lower id.
   bool dial_all = false;
   Nanoseconds ack_delay = std::chrono::milliseconds(20);
-  // A connection is cut if the oldest frame without acknowledgement, and its stream, have not moved
-  // for so long: heartbeats may travel where a stream hangs.
+  // A connection is cut if its oldest frame without acknowledgement has not moved for this time.
+  // Heartbeats do not show that, because they may travel on another stream than the one that hangs.
   Nanoseconds stuck_after = std::chrono::seconds(30);
 };
 
-// The hooks of the membership protocol (membership.h). Without them, a peer that cannot be reached
-// is dead, and nobody may join.
+// The functions with which membership.h decides about members. Without them, the agent declares a
+// worker dead that it cannot reach, and no worker may join.
 struct MembershipHooks {
-  // An unknown worker dials this one. OK: it was given to `add_member`.
+  // An unknown process dials this worker. OK: the hook has called `add_member` for it.
   std::function<absl::Status(const WorkerInfo& joiner)> admit;
-  // A post is meant for an incarnation that is not known here. It waits for `add_member` or
+  // A post is for an incarnation that is not known here. It waits for `add_member` or
   // `declare_dead`.
   std::function<void(WorkerId unknown)> unknown;
-  // More posts are meant for it than are kept: it is gone here.
+  // Too many posts wait for the unknown incarnation, so it is gone here.
   std::function<void(WorkerId unknown, const absl::Status& why)> give_up;
-  // The first connection with a peer is open.
+  // This worker has its first connection with the peer.
   std::function<void(WorkerId peer)> opened;
   // The peer cannot be reached, breaks the protocol, or refuses this worker (PermissionDenied).
   std::function<void(WorkerId peer, const absl::Status& why)> suspect;
@@ -61,81 +65,87 @@ class Agent final : public TransportSink {
   using CallHandler = std::function<void(const std::shared_ptr<IncomingCall>&)>;
   using FunctionNames = std::function<std::string(uint64_t function)>;
   using PostHandler = std::function<void(WorkerId from, Frame frame)>;
-  // `peer` will never be heard of again, but for replies that arrived together with its end;
-  // `reason` names it. `left`: it went in good order.
+  // `peer` is gone for good. Only replies that arrived at the same time may still be delivered.
+  // `reason` says why, without the worker's name. `left`: it has said goodbye.
   using GoneListener = std::function<void(WorkerId peer, const absl::Status& reason, bool left)>;
 
   Agent(AgentOptions options, Transport& transport, Clock& clock, Executor& executor);
   ~Agent() override;
 
-  // Handlers are set before `start` and never changed.
+  // Set all handlers before `start`, and never change them.
   void set_call_handler(CallHandler handler) { call_handler_ = std::move(handler); }
-  // For messages: the name of a function that peers call by this number.
+  // Gives the name of a function that peers call by number, for messages of `work`.
   void set_function_names(FunctionNames names) { function_names_ = std::move(names); }
   void set_post_handler(Topic topic, PostHandler handler);
-  // Replies that nobody waits for any more: what they carry must still be let go.
+  // Takes replies that no caller waits for any more. The references that they carry must still be
+  // released.
   void set_late_reply_handler(PostHandler handler) { late_reply_handler_ = std::move(handler); }
   void add_gone_listener(GoneListener listener) { gone_listeners_.push_back(std::move(listener)); }
   void set_membership(MembershipHooks hooks);
 
-  // From now on `members` (self included) are known. Those with a lower id than this worker's are
-  // dialled at once, so that every pair notices the other's death. The transport listens already.
+  // From now on `members` (self included) are known. Members with a lower id than this worker's are
+  // dialled at once, so that each worker of a pair notices the other's death. The transport listens
+  // already. InvalidArgument: this worker is not among the members.
   absl::Status start(std::vector<WorkerInfo> members);
-  // One more, or a later incarnation of one. Its name means nothing before `name_member`. It dials
-  // this worker, or `reach` dials it.
+  // Adds a member, which may be a later incarnation of another one. `resolve` does not find its
+  // name before `name_member`. It dials this worker, or `reach` dials it.
   void add_member(WorkerInfo member) { peers_.add(std::move(member)); }
   void reach(WorkerId member);
-  // False: it has a name already, or is not known.
+  // False: it has a name already, is gone, or is not known.
   bool name_member(WorkerId member) { return peers_.name(member); }
   bool has_name(WorkerId member) const { return peers_.has_name(member); }
 
-  // `frame` holds flags, function, fingerprint, meta, body and payloads. `function` outlives the
-  // call. `on_reply` runs exactly once: inside this method only for refusals. `waited_for`: by a
-  // thread, until the reply is there; then a full queue refuses nothing.
+  // `frame` holds flags, function, fingerprint, meta, body and payloads. `function` must outlive
+  // the call. `on_reply` runs exactly once; inside this method only if the call is refused.
+  // `waited_for`: a thread waits for the reply, so the call is not refused if the queue is full.
   CallId call(WorkerId to, Frame frame, std::string_view function, TimePoint deadline,
               ReplyHandler on_reply, bool waited_for = false);
-  // InvalidArgument for a frame that no member's transport would take.
+  // InvalidArgument: the frame is larger than any member's transport takes.
   absl::Status check_size(const Frame& frame) const;
   void cancel(WorkerId to, CallId call);
-  // Exactly once, in any order, or the peer is declared gone, also if it is not known yet. False:
-  // it is gone already, or the frame is larger than any transport takes.
+  // Sends a post, also to an incarnation that is not known yet. It is delivered exactly once, or
+  // the peer is gone. The order of posts is not kept. False: the peer is gone already, or the frame
+  // is larger than any transport takes.
   bool post(WorkerId to, Topic topic, std::string body, std::vector<Payload> payloads = {});
-  // The same for a frame with tensors: body, value_bytes and payloads are the caller's.
+  // The same for a frame with tensors. The caller sets its body, value_bytes and payloads.
   bool post(WorkerId to, Topic topic, Frame frame);
 
   const WorkerInfo& self() const { return options_.self; }
   absl::StatusOr<WorkerId> resolve(std::string_view name) const { return peers_.resolve(name); }
   std::string name_of(WorkerId worker) const;
   WorkerInfo info_of(WorkerId worker) const;
-  // The newest known incarnation of each, dead ones too.
+  // Returns the newest known incarnation of each member, dead ones too.
   std::vector<WorkerInfo> members() const { return peers_.members(); }
   bool is_live(WorkerId worker) const;
-  // When the last frame of this peer came; the past if none did.
+  // Returns when the last frame or handshake of this peer came; TimePoint::min() if none came.
   TimePoint last_heard(WorkerId worker) const;
-  // Is, or was, a member here.
+  // True: this incarnation is, or was, a member here.
   bool knows(WorkerId worker) const { return peers_.find(worker) != nullptr; }
-  // Members that are neither dead nor gone, self included, by id.
+  // Returns the members that are neither dead nor have left, self included, in order of their ids.
   std::vector<WorkerId> live() const;
 
-  // The worker is dead, for good. Its pending calls fail, and listeners hear of it, also if it was
-  // never a peer here (references or contexts may name it).
+  // The peer is gone here, and this is never revised. Pending calls fail, and the gone listeners
+  // run inside this method. They also run for an incarnation that was never a peer here; references
+  // or contexts may name it.
   void declare_dead(WorkerId peer, absl::Status reason);
-  // Leads to a death record, sooner or later.
+  // Passes the suspicion to membership, which decides. Without membership hooks, the peer is
+  // declared dead.
   void suspect(WorkerId peer, const absl::Status& reason);
-  // The group has declared this worker dead: all other workers are gone here, with this reason.
+  // The others have declared this worker dead: all of them are gone here, for this reason.
   void fence(const absl::Status& why);
 
-  // Asks a peer whether it is there; nothing happens without a connection.
+  // Sends a heartbeat. No effect without a connection.
   void heartbeat(WorkerId peer, uint64_t number);
   // Calls to this peer that begin at `until` or later wait here for the next call of this method.
   void set_valid_until(WorkerId peer, TimePoint until);
-  // The peer is suspected: an answer would renew its lease just before its death record.
+  // This worker suspects the peer. An answer would renew the peer's lease just before its death
+  // record.
   void answer_no_heartbeats_of(WorkerId peer);
-  // Body of all heartbeats and answers from now on.
+  // Sets the body of all heartbeats and answers from now on.
   void say_in_heartbeats(std::string body) { environment_.say_in_heartbeats(std::move(body)); }
   using PeerLook = PeerLink::Look;
-  // All live peers but this worker; cuts connections that hang. For one caller, regularly:
-  // "since the last look" is its.
+  // Looks at all live peers except this worker, and cuts connections that hang. Only one caller may
+  // use it, and regularly, because a look covers the time since the last one.
   std::vector<PeerLook> look_at_peers();
 
   // Counted traffic (calls, replies and posts other than membership) with one peer.
@@ -145,13 +155,15 @@ class Agent final : public TransportSink {
     uint64_t received = 0;
   };
   std::vector<Traffic> traffic() const;
-  // Grows with every frame and call; unchanged between two looks means that nothing happened.
+  // Grows with every frame and call. If it is unchanged between two looks, nothing has happened.
   uint64_t activity() const { return environment_.activity.load(std::memory_order_acquire); }
-  // No frame is being handled, no call of either direction is open, no work is held.
+  // True: no frame is being handled, no call in either direction is open, no work is held, and no
+  // post waits for an unknown incarnation.
   bool quiet() const;
-  // In words, what it is not quiet for, with the oldest call of each peer; empty if it is quiet.
+  // Describes why `quiet` is false, with the oldest call of each peer. Empty: no reason was found.
   std::string work() const;
-  // Work that no open call stands for (an object that is still being created). Counted.
+  // Holds work that belongs to no open call, such as an object that is still being created. Each
+  // hold needs one release.
   void hold_work() { held_.fetch_add(1); }
   void release_work() {
     environment_.activity.fetch_add(1);
@@ -159,7 +171,7 @@ class Agent final : public TransportSink {
   }
   AgentInfo info() const;
 
-  // Says goodbye, ends all connections, fails what is pending with Cancelled. Idempotent.
+  // Says goodbye, closes all connections, and fails pending calls with Cancelled. Idempotent.
   void stop();
 
   // TransportSink.

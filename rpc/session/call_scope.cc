@@ -10,7 +10,7 @@ namespace {
 
 thread_local CallScope current_scope;
 
-// Futures' continuations run in the scope of whoever attached them.
+// Makes continuations of futures run in the scope of the thread that attached them.
 class CallScopeCarrier final : public ScopeCarrier {
  public:
   Task carry(Task task) override {
@@ -28,7 +28,7 @@ struct LiveRuntimes {
 };
 
 LiveRuntimes& live_runtimes() {
-  static auto* live = new LiveRuntimes;  // workers may end after static destructors began
+  static auto* live = new LiveRuntimes;  // never freed: workers may stop after static destructors
   return *live;
 }
 
@@ -38,7 +38,7 @@ uint64_t CallContext::on_cancel(Executor::Task hook) {
   bool arm = false;
   {
     MutexLock lock(mutex_);
-    // No timer per call: only who wants to hear of the deadline arms one.
+    // Only a hook needs to hear of the deadline. So the first hook arms the timer, not each call.
     arm = deadline_ != kNever && !timer_armed_;
     timer_armed_ = true;
   }
@@ -63,7 +63,7 @@ uint64_t CallContext::on_explicit_cancel(Executor::Task hook) {
 }
 
 void CallContext::forget(uint64_t hook) {
-  Executor::Task forgotten;  // dies outside the lock
+  Executor::Task forgotten;  // destroyed outside the lock, like everything the hook owns
   MutexLock lock(mutex_);
   auto found = hooks_.find(hook);
   if (found == hooks_.end()) return;
@@ -99,8 +99,7 @@ absl::StatusOr<std::shared_ptr<RpcRuntime>> current_runtime() {
   if (live.list.empty()) {
     return absl::FailedPreconditionError(
         "no worker lives in this process: Worker::join comes first, and after shutdown no call can "
-        "be "
-        "made");
+        "be made");
   }
   return absl::FailedPreconditionError(
       absl::StrCat(live.list.size(),
@@ -108,7 +107,7 @@ absl::StatusOr<std::shared_ptr<RpcRuntime>> current_runtime() {
 }
 
 void let_futures_carry_scopes() {
-  static auto* carrier = new CallScopeCarrier;  // like the live runtimes
+  static auto* carrier = new CallScopeCarrier;  // never freed, like the live runtimes
   ScopeCarrier::install(carrier);
 }
 

@@ -1,11 +1,12 @@
-// The scope that a thread works in: the current worker, autograd context, call chain and deadline.
+// Records what each thread works for: a worker, an autograd context, a call chain, a deadline.
 //
-// Handlers, continuations and local backward passes set it, and so does `WorkerScope` in programs
-// with several workers. Calls read it. The other thread-local state of Weft says which thread this
-// is (async/executor.h, async/serving_threads.h), not what it works for. LibTorch's own settings,
-// grad mode among them, are not part of it: neither calls nor continuations carry them.
+// Handlers, continuations and local backward passes set this scope. So does `WorkerScope` in
+// programs with several workers. Calls read it. Weft has other thread-local state, but that only
+// says which kind of thread this is (async/executor.h, async/serving_threads.h). Settings of
+// LibTorch, such as grad mode, are not part of the scope: calls and continuations do not carry
+// them.
 //
-// Thread safety: each thread sees its own.
+// Thread safety: each thread sees its own scope.
 #pragma once
 
 #include <atomic>
@@ -25,10 +26,10 @@ namespace weft {
 
 class RpcRuntime;
 
-// The callee's view of a running call; a handler may take `CallContext&` as its first parameter.
+// The callee's view of a running call. A handler may take `CallContext&` as its first parameter.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: as long as the handler, and until the returned future completes.
+// Lifetime: until the handler has returned. If it returns a future, until the future completes.
 class CallContext : public std::enable_shared_from_this<CallContext> {
  public:
   CallContext(Clock& clock, WorkerId caller, std::string caller_name, TimePoint deadline)
@@ -40,22 +41,24 @@ class CallContext : public std::enable_shared_from_this<CallContext> {
   const std::string& caller_name() const { return caller_name_; }
   // kNever if the caller waits without limit.
   TimePoint deadline() const { return deadline_; }
-  // True once nobody waits for the result: the caller cancelled, died, or its deadline passed.
+  // True once no caller waits for the result: it cancelled, it died, or its deadline has passed.
   bool cancelled() const {
     if (cancelled_.load(std::memory_order_acquire)) return true;
     return deadline_ != kNever && clock_.now() >= deadline_;
   }
 
-  // Runs `hook` when the call is cancelled or its deadline passes (here, if that has happened).
-  // Short, must not block. Returns a number to `forget` it by; 0 if it ran here.
+  // Runs `hook` when the call is cancelled or its deadline passes. If that has happened already,
+  // the hook may run inside this method. It must be short and must not block. Returns a number for
+  // `forget`, or 0 if the hook has run here.
   uint64_t on_cancel(Executor::Task hook) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same, but the deadline alone does not run it: for work that has the deadline itself.
+  // The same, but the deadline alone does not run the hook. For work that watches the deadline
+  // itself.
   uint64_t on_explicit_cancel(Executor::Task hook) ABSL_LOCKS_EXCLUDED(mutex_);
   void forget(uint64_t hook) ABSL_LOCKS_EXCLUDED(mutex_);
   void cancel() ABSL_LOCKS_EXCLUDED(mutex_);  // idempotent
 
  private:
-  Clock& clock_;  // the worker's; outlives its calls
+  Clock& clock_;  // the worker's; it outlives the worker's calls
   const WorkerId caller_;
   const std::string caller_name_;
   const TimePoint deadline_;
@@ -70,9 +73,10 @@ struct CallScope {
   std::shared_ptr<RpcRuntime> runtime;  // shared: a continuation may outlive the Worker object
   ContextId context;                    // invalid: no distributed autograd context
   ChainId chain;                        // invalid: outside any handler
-  uint32_t depth = 0;                   // handlers above this one in the chain, plus one
-  // The newest kMostHeld calls of the chain that are, or were, inside a serial object, named like a
-  // chain by who made them. Shared with the calls below; null: none.
+  uint32_t depth = 0;                   // handlers above this one in the call chain, plus one
+  // The calls of the call chain that are, or were, inside an object of a serial class; the newest
+  // kMostHeld of them. A ChainId names each: its caller and its number. Nested calls share the
+  // vector. Null: there are none.
   static constexpr size_t kMostHeld = 128;
   std::shared_ptr<const std::vector<ChainId>> held;
   TimePoint deadline = kNever;                // of the handler that runs
@@ -94,7 +98,7 @@ class CallScopeGuard {
   CallScope previous_;
 };
 
-// Carries this thread's scope to wherever `f` is called: for threads that the user starts.
+// Returns a function that calls `f` in the scope of this thread. For threads that the user starts.
 template <class F>
 auto bind_scope(F f) {
   return [scope = CallScope::current(), f = std::move(f)](auto&&... arguments) mutable {
@@ -105,10 +109,11 @@ auto bind_scope(F f) {
 
 namespace rpc_internal {
 
-// The worker that a verb without a worker means: the scope's, else the only live one of this
-// process. FailedPrecondition: none, or several.
+// Returns the worker that a verb uses if it names none: the one of the scope, else the only live
+// worker of this process. FailedPrecondition: this process has no live worker, or several.
 absl::StatusOr<std::shared_ptr<RpcRuntime>> current_runtime();
-// From now on continuations run in the scope of whoever made them. Comes before any handler runs.
+// From now on, a continuation runs in the scope of the thread that attached it. Call it before any
+// handler runs.
 void let_futures_carry_scopes();
 void add_live_runtime(const std::shared_ptr<RpcRuntime>& runtime);
 void remove_live_runtime(const RpcRuntime* runtime);

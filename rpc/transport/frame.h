@@ -1,5 +1,5 @@
-// The unit that transports carry: a fixed header, two short byte strings and large blocks of memory
-// that are never copied on the way out.
+// A Frame is the unit that transports carry: a fixed header, two short byte strings, and large
+// blocks of memory (payloads) that the sender never copies.
 //
 // Thread safety: plain values.
 // Protocol: proto/weft.proto, section "Envelope", has the layout and the meaning of every field.
@@ -17,13 +17,13 @@
 namespace weft {
 
 enum class FrameKind : uint8_t {
-  kDial = 1,       // no frame: InprocNetwork's filter sees a dial as this
+  kDial = 1,       // not a frame: for InprocNetwork's filter, a dial has this kind
   kCall = 2,       // run a function
   kReply = 3,      // the result of a call
   kPost = 4,       // one-way message to a room (membership, references, autograd)
   kAck = 5,        // carries only the acknowledgement and credit fields
   kCancel = 6,     // the caller gave up on a call
-  kGoodbye = 7,    // the sender leaves in good order; its connection's end is no death
+  kGoodbye = 7,    // the sender leaves in good order: its connection closes, but it has not died
   kHeartbeat = 8,  // asks whether the peer lives, or answers
 };
 inline constexpr uint8_t kFirstFrameKind = 2;
@@ -33,7 +33,7 @@ inline constexpr uint8_t kLastFrameKind = 8;
 inline constexpr uint8_t kFlagNested = 1;  // the call was made inside a handler: no call credit
 inline constexpr uint8_t kFlagError = 2;   // the reply holds a status instead of a value
 inline constexpr uint8_t kFlagObject = 4;  // the result stays with the callee, as an object
-inline constexpr uint8_t kFlagAnswer = 8;  // the heartbeat answers one
+inline constexpr uint8_t kFlagAnswer = 8;  // the heartbeat answers another heartbeat
 
 // Fields that every frame carries. Unused ones are 0.
 struct FrameHeader {
@@ -41,7 +41,7 @@ struct FrameHeader {
   uint8_t flags = 0;
   WorkerId source;
   WorkerId destination;
-  uint64_t sequence = 0;      // place in the session from source to destination; 0: not sequenced
+  uint64_t sequence = 0;      // number in the session from source to destination; 0: not sequenced
   uint64_t acknowledged = 0;  // all sequences up to this one have arrived at the sender
   uint64_t call = 0;      // calls, replies, cancels: the caller's CallId; heartbeats: their number
   uint64_t function = 0;  // calls: id of the function; posts: the topic
@@ -49,10 +49,10 @@ struct FrameHeader {
   uint64_t budget_us = 0;     // calls: time left until the deadline; 0: without limit
   uint64_t credit_calls = 0;  // calls that the sender has taken from its queue, in total
   uint64_t credit_bytes = 0;  // bytes of them, in total
-  uint32_t value_bytes = 0;   // of the body: what precedes the tensor headers
+  uint32_t value_bytes = 0;   // the part of the body that precedes the tensor headers
 };
 
-// A block of memory and what keeps it alive.
+// A block of memory, and the owner that keeps it alive.
 struct Payload {
   std::byte* data = nullptr;
   size_t size = 0;
@@ -70,7 +70,7 @@ struct Frame {
     for (const Payload& payload : payloads) total += payload.size;
     return total;
   }
-  // The number of bytes that the frame takes from byte credits and memory bounds.
+  // The bytes that the frame counts against byte credits and memory bounds.
   size_t cost() const { return kFrameOverhead + meta.size() + body.size() + payload_bytes(); }
 
   static constexpr size_t kFrameOverhead = 128;

@@ -46,6 +46,7 @@ absl::StatusOr<Sizes> read_sizes(std::string_view start, const TransportLimits& 
   if (const uint32_t magic = take<uint32_t>(in); magic != kMagic) {
     return absl::InvalidArgumentError(absl::StrCat("frame magic ", magic, " is not Weft's"));
   }
+  // The four sizes are the last fields of the fixed header.
   in = start.data() + 88;
   Sizes sizes;
   sizes.meta = take<uint32_t>(in);
@@ -74,7 +75,7 @@ absl::Status check_frame(const Frame& frame, const TransportLimits& limits) {
     return absl::InvalidArgumentError(absl::StrCat("a message of ", frame.payloads.size(),
                                                    " tensors exceeds ", limits.max_payloads));
   }
-  // What precedes the payloads: its size stands in 32 bits.
+  // The wire has 32 bits for the sizes of meta, of the body, and of the record that holds the head.
   const size_t head =
       kFixedHeaderBytes + 8 * frame.payloads.size() + frame.meta.size() + frame.body.size();
   const size_t head_limit = std::min<size_t>(limits.max_frame_bytes, UINT32_MAX);
@@ -84,7 +85,8 @@ absl::Status check_frame(const Frame& frame, const TransportLimits& limits) {
   }
   size_t whole = head;
   for (const Payload& payload : frame.payloads) {
-    // Not summed before it is known to fit: sizes of views may add up to anything.
+    // The size is checked before it is added: payloads may be views of the same memory, so that
+    // their sum has no bound.
     if (payload.size > limits.max_frame_bytes - whole) {
       return absl::InvalidArgumentError(absl::StrCat("a message with a tensor of ", payload.size,
                                                      " bytes exceeds ", limits.max_frame_bytes,

@@ -1,9 +1,9 @@
-// The bytes of a frame's head: fixed header, payload sizes, meta and body, as proto/weft.proto
-// says.
+// Encodes and decodes the head of a frame: fixed header, payload sizes, meta and body.
 //
 // Thread safety: pure functions.
-// Errors: InvalidArgument naming the field; nothing is allocated on the word of a size that has not
-// been checked against `limits` and the bytes at hand.
+// Errors: InvalidArgument, which names the field. A size is checked against `limits` and the bytes
+// at hand before memory is allocated for it.
+// Protocol: proto/weft.proto, section "Envelope".
 #pragma once
 
 #include <string>
@@ -17,18 +17,19 @@ namespace weft::rpc_internal {
 
 inline constexpr size_t kFixedHeaderBytes = 104;
 
-// Everything but the payloads' contents; appended to `out`.
+// Appends the head to `out`: everything but the contents of the payloads.
 void append_head(const Frame& frame, std::string& out);
-// InvalidArgument if receivers with these limits refuse the frame, or if its sizes do not fit the
-// header. Such a frame must not be sent: it would end one connection after the other.
+// Returns InvalidArgument if receivers with these limits would refuse the frame, or if its sizes do
+// not fit the header. Such a frame must not be sent: it would close each connection that it is
+// resent on.
 absl::Status check_frame(const Frame& frame, const TransportLimits& limits);
 
 std::string encode_head(const Frame& frame);
 
-// How many bytes the head takes, from its first kFixedHeaderBytes.
+// Reads from the first kFixedHeaderBytes of a head how many bytes the whole head has.
 absl::StatusOr<size_t> head_size(std::string_view start, const TransportLimits& limits);
 
-// A frame whose payloads have sizes and no memory yet. `head` is exactly one head.
+// Returns a frame whose payloads have sizes but no memory yet. `head` must be exactly one head.
 absl::StatusOr<Frame> decode_head(std::string_view head, const TransportLimits& limits);
 
 }  // namespace weft::rpc_internal

@@ -43,8 +43,9 @@ void stop_deadlock_detection() {
 #endif
 }
 
-// gRPC 1.51 counts a timer thread that the system has refused, and waits for its end for ever when
-// it shuts down. So where threads are refused it never does: its threads stay, and the worker ends.
+// gRPC 1.51 also counts a timer thread that the system refused to start, and its shutdown waits for
+// this thread for ever. So if threads were refused, this function keeps gRPC from shutting down.
+// gRPC's threads stay, and the worker can stop. The first thread here only tests the system.
 void keep_grpc_if_threads_are_refused() {
   absl::StatusOr<std::thread> another = start_thread("gRPC's end", [] {});
   if (another.ok()) another->join();
@@ -77,7 +78,7 @@ class GrpcTransport::Impl {
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(-1);
     builder.SetMaxSendMessageSize(-1);
-    // A port that another process has is an error, not something to share.
+    // A port that another process uses is an error; the two must not share it.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kLookahead);
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMostMetadata);
@@ -149,8 +150,8 @@ class GrpcTransport::Impl {
             callback(ConnectionPtr(connection));
           });
           if (status.ok()) {
-            // Small frames need not wait for it, and without it all travel on
-            // the first.
+            // Small frames need not wait for the bulk stream. Until it is open, all frames travel
+            // on the control stream.
             rpc_internal::dial_further_stream(shared, address, connection, kBulkStream);
           }
         });
@@ -183,7 +184,8 @@ class GrpcTransport::Impl {
     streams.clear();
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
     {
-      // A stream that was accepted in this moment is cut by the server, but lives until then.
+      // The server cuts a stream that is accepted just now. Its callback adds the stream to
+      // `streams` before it counts down `accepting`.
       MutexLock lock(shared_->mutex);
       while (shared_->accepting > 0) shared_->changed.wait(shared_->mutex);
     }
@@ -193,11 +195,12 @@ class GrpcTransport::Impl {
   }
 
  private:
-  // Waits, without blocking, for the next stream of this stream. The server's end ends the chain.
+  // Accepts the next stream of this kind, without blocking, and then calls itself again. It stops
+  // doing so when the server shuts down.
   void accept(size_t kind) {
     auto stream = std::make_shared<ServerStream>(shared_->options.limits, shared_->pool);
     shared_->count_accepting(1);
-    // this: stop() waits for the count.
+    // The callback may use `this`, because stop() waits until the count is 0.
     stream->accept(service_, kind, *shared_->queue,
                    [this, kind](const std::shared_ptr<ServerStream>& opened) {
                      if (opened != nullptr) {
@@ -208,7 +211,7 @@ class GrpcTransport::Impl {
                      shared_->count_accepting(-1);
                    });
   }
-  // Listening has begun, and nobody serves the queue.
+  // Undoes `listen` if no thread could be started that serves the queue.
   absl::Status end_unserved(absl::Status why) {
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
     shared_->queue->Shutdown();
@@ -236,8 +239,8 @@ class GrpcTransport::Impl {
   const std::shared_ptr<rpc_internal::GrpcAccepted> accepted_;
   StreamService service_;
   std::unique_ptr<grpc::Server> server_;
-  std::optional<rpc_internal::GrpcCompletions> completions_;  // of the queue
-  std::optional<ServingThreads> threads_;                     // that serve it
+  std::optional<rpc_internal::GrpcCompletions> completions_;  // of shared_->queue
+  std::optional<ServingThreads> threads_;                     // they serve the queue
   std::string address_;
 };
 

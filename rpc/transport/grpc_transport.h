@@ -1,15 +1,18 @@
-// Connects workers over gRPC: up to three long-lived bidirectional streams per connection, each on
-// a channel of its own: one for small frames, one for large ones, one for heartbeats.
+// GrpcTransport connects workers over gRPC. A connection has up to three bidirectional streams: a
+// control stream for small frames, a bulk stream for large ones, and a heartbeat stream. Each
+// stream stays open and has a gRPC channel of its own.
 //
-// Unknown processes: nothing is read from a stream whose hello has not been accepted, so all that
-// it may hold here is what flow control lets it send (16 MiB). A stream brings its hello when it is
-// opened, or is ended. A TCP connection may have 4 streams, and is closed if it has none for 10 s.
+// Unknown processes: this transport reads nothing from a stream before its hello is accepted. So
+// the stream can fill only what flow control lets it send (16 MiB). A stream that is opened without
+// a hello is refused. A TCP connection may have 4 streams. It is closed if it has none for 10 s.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: the clock outlives the transport. `stop` (or the destructor) ends all streams and joins
-// the threads that serve them.
-// Errors: listen: InvalidArgument (bad address), Unavailable (port in use), each naming the
-// address. Protocol: rpc/internal/stream_codec.h (records), proto/weft.proto (Hello).
+// Lifetime: the clock must outlive the transport. `stop` (or the destructor) closes all streams and
+// joins the threads that serve them.
+// Errors: `listen` returns InvalidArgument (bad address) or Unavailable (the port is in use, or the
+// host is not this one), each with the address. It returns ResourceExhausted if the system
+// refuses the thread that serves the streams.
+// Protocol: proto/weft.proto, section "Streams", and rpc/transport/internal/stream_codec.h.
 #pragma once
 
 #include <cstdint>
@@ -24,22 +27,22 @@ struct GrpcTransportOptions {
   // "host:port"; port 0 takes a free one. The host is what peers dial.
   std::string listen_address = "127.0.0.1:0";
   TransportLimits limits;
-  // So many streams may wait for `start`; more are refused, and their diallers try again.
+  // So many streams may wait for `start`. Further ones are refused, and their diallers dial again.
   size_t most_waiting = 256;
-  // Frames with payloads above this travel on the bulk stream.
+  // Frames whose body and payloads have more bytes than this travel on the bulk stream.
   size_t bulk_from = size_t{64} << 10;
-  // Has malloc keep freed memory, in the whole process (base/freed_memory.h): gRPC reads into
+  // Makes malloc keep freed memory, in the whole process (base/freed_memory.h). gRPC reads into
   // memory that it gets from malloc and frees again, and fresh pages cost several times the copy.
   bool keep_freed_memory = true;
-  // Switches abseil's deadlock detection off in the whole process: Debian's abseil has it on in
-  // release builds too, and gRPC pays for it with every lock. Builds of Weft with assertions keep
-  // it.
+  // Switches abseil's deadlock detection off, in the whole process. Debian's abseil has it on in
+  // release builds too, and it makes every lock of gRPC slower. Builds of Weft with assertions
+  // (without NDEBUG) keep it.
   bool stop_deadlock_detection = true;
-  // How long the thread that waits for messages looks for the next one before it sleeps, where they
-  // come quickly and nobody else needs the processor; 0: never. Where several transports, or other
-  // users of gRPC, share a process, one of them waits for all and looking gains less.
+  // How long the thread that waits for messages spins before it sleeps; 0: never. It spins only if
+  // messages come quickly and no other thread needs the processor. If several transports, or other
+  // users of gRPC, share a process, one of them waits for all, and spinning gains less.
   Nanoseconds spin = std::chrono::microseconds(100);
-  // How long `stop` lets streams end in order before it cuts them.
+  // How long `stop` lets streams close in order before it cuts them.
   Nanoseconds grace = std::chrono::seconds(1);
 };
 
@@ -55,7 +58,7 @@ class GrpcTransport final : public Transport {
                ConnectCallback callback) override;
   void stop() override;
 
-  // How many waits for messages began awake.
+  // How many waits for messages began with spinning.
   uint64_t looks() const;
 
  private:

@@ -12,12 +12,12 @@ namespace weft {
 namespace rpc_internal {
 namespace {
 
-// A dial that waits for the other end's `start`.
+// A dial. It may have to wait for the other end's `start`.
 struct Dial {
   PeerIdentity from;
   std::weak_ptr<InprocEndpoint> dialler;
   PeerIdentity expected;
-  // Shared with the timer of the deadline: who claims it answers.
+  // Shared with the deadline's timer. The first to claim it runs the callback.
   struct Answer {
     std::atomic<bool> claimed{false};
     Transport::ConnectCallback callback;
@@ -31,7 +31,8 @@ void answer(const Dial& dial, absl::StatusOr<ConnectionPtr> result);
 
 }  // namespace
 
-// What deliveries may touch: outlives the transport, knows when it has stopped.
+// The part of a transport that deliveries use. It outlives the transport and knows when that has
+// stopped.
 struct InprocEndpoint : std::enable_shared_from_this<InprocEndpoint> {
   InprocEndpoint(InprocNetwork& network_in, TransportLimits limits_in)
       : network(network_in), limits(limits_in) {}
@@ -40,13 +41,13 @@ struct InprocEndpoint : std::enable_shared_from_this<InprocEndpoint> {
 
   InprocNetwork& network;
   const TransportLimits limits;
-  std::string address;  // set by listen, before anybody else sees this
+  std::string address;  // set by listen, before any other thread sees this object
   Mutex mutex;
   CondVar idle;
   TransportSink* sink ABSL_GUARDED_BY(mutex) = nullptr;  // null before start and after stop
   PeerIdentity self ABSL_GUARDED_BY(mutex);
   std::atomic<bool> killed{false};
-  int running ABSL_GUARDED_BY(mutex) = 0;  // callbacks under way
+  int running ABSL_GUARDED_BY(mutex) = 0;  // callbacks that run now
   bool stopped ABSL_GUARDED_BY(mutex) = false;
   std::vector<Dial> waiting ABSL_GUARDED_BY(mutex);
   std::vector<std::weak_ptr<InprocConnection>> connections ABSL_GUARDED_BY(mutex);
@@ -72,7 +73,7 @@ struct InprocEndpoint : std::enable_shared_from_this<InprocEndpoint> {
 
 namespace {
 
-// Runs the callback of a dial that was claimed, unless the dialler has stopped.
+// Runs the callback of a dial that was claimed. Does nothing if the dialler has stopped.
 void answer(const Dial& dial, absl::StatusOr<ConnectionPtr> result) {
   Transport::ConnectCallback callback = std::move(dial.answer->callback);
   if (auto dialler = dial.dialler.lock()) {
@@ -85,7 +86,7 @@ void answer(const Dial& dial, absl::StatusOr<ConnectionPtr> result) {
 
 using rpc_internal::InprocEndpoint;
 
-// Both ends of one connection: broken at once, or ended in order.
+// The state that both ends of a connection share. Once it is broken, they drop frames in flight.
 struct InprocNetwork::Link {
   std::string a, b;
   std::atomic<bool> broken{false};
@@ -130,7 +131,7 @@ class InprocConnection final : public Connection,
   void abort(absl::Status reason) override { break_link(reason); }
 
   const PeerIdentity& peer() const override { return peer_; }
-  StreamsBytes streams_of(const Frame&) const override { return {}; }  // handed over by `send`
+  StreamsBytes streams_of(const Frame&) const override { return {}; }  // `send` hands over all
 
   void set_other_end(std::weak_ptr<InprocConnection> far) { far_ = std::move(far); }
   void open_by_accept() {
@@ -138,7 +139,7 @@ class InprocConnection final : public Connection,
       self->owner_->with_sink([&](TransportSink& sink) { sink.on_open(self); });
     });
   }
-  // on_closed, once, after what was delivered before.
+  // Reports on_closed once, after the frames that were delivered before.
   void end(absl::Status reason) {
     if (closed_.exchange(true)) return;
     inbox_.schedule([self = shared_from_this(), reason = std::move(reason)] {
@@ -185,7 +186,7 @@ class InprocConnection final : public Connection,
   const TransportLimits limits_;
   std::weak_ptr<InprocConnection> far_;
   std::atomic<bool> closed_{false};
-  bool ended_ = false;  // the inbox's tasks alone: on_closed was reported, nothing may follow it
+  bool ended_ = false;  // on_closed was reported, no frame may follow; for the inbox's tasks only
   Strand inbox_;
 };
 
@@ -244,7 +245,7 @@ void InprocNetwork::sever(const std::string& a, const std::string& b) {
 }
 
 void InprocNetwork::kill(const std::string& address) {
-  // First: a dial that sees no mark makes its connection in time to be severed.
+  // The mark comes first: a dial that does not see it has added its link before `sever` looks.
   if (EndpointPtr endpoint = find(address)) endpoint->killed.store(true);
   remove(address);
   sever(address, "");
@@ -299,7 +300,7 @@ void InprocTransport::connect(const std::string& address, const PeerIdentity& ex
     shown.kind = FrameKind::kDial;
     shown.source = dial.from.id;
     shown.destination = dial.expected.id;
-    bool waits = network.fate_of(shown) == InprocNetwork::Fate::kDrop;  // nobody hears it
+    bool waits = network.fate_of(shown) == InprocNetwork::Fate::kDrop;  // the dial is lost
     if (!waits) {
       MutexLock lock(far->mutex);
       waits = far->sink == nullptr && !far->stopped;
@@ -331,7 +332,7 @@ void InprocEndpoint::accept(Dial dial) {
   } else {
     with_sink([&](TransportSink& target) { refused = target.on_accept(dial.from); });
   }
-  if (!dial.claim()) return;  // the dialler has given up
+  if (!dial.claim()) return;  // it has its answer already
   if (!refused.ok() || dialler == nullptr) {
     answer(dial, refused);
     return;
@@ -346,7 +347,7 @@ void InprocEndpoint::accept(Dial dial) {
   far_end->set_other_end(near_end);
   link->ends[0] = near_end;
   link->ends[1] = far_end;
-  // First: an end that is broken right after this must find itself opened before.
+  // These tasks come first: if the link breaks right after this, on_closed must follow them.
   near_end->open_by_accept();
   far_end->inbox().schedule(
       [dial = std::move(dial), far_end] { answer(dial, ConnectionPtr(far_end)); });
@@ -362,7 +363,7 @@ void InprocEndpoint::accept(Dial dial) {
     MutexLock lock(network.mutex_);
     network.links_.push_back(link);
   }
-  if (stopped) far_end->close();  // an end stopped meanwhile and did not see this connection
+  if (stopped) far_end->close();  // `stop` ran meanwhile and did not see this connection
   if (killed.load() || dialler->killed.load()) network.sever(address, dialler->address);
 }
 

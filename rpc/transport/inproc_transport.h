@@ -1,8 +1,8 @@
-// Connects workers of one process, for tests and simulation: the same frame codec and the same
-// copies as over a socket, and faults on command.
+// Connects workers of one process, for tests and simulation, and causes faults on request. Frames
+// are encoded, decoded and copied as over a socket.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: the executor outlives the network, the network its transports.
+// Lifetime: the clock and the executor must outlive the network, and the network its transports.
 #pragma once
 
 #include <functional>
@@ -26,22 +26,24 @@ namespace rpc_internal {
 struct InprocEndpoint;
 }  // namespace rpc_internal
 
-// The wires. Frames are delivered by tasks on `executor`, in order per direction of a connection;
-// `clock` ends dials that nobody answers.
+// The network between the transports. Tasks on `executor` deliver the frames of each direction of a
+// connection in order. At its deadline, `clock` completes a dial that nobody has answered.
 class InprocNetwork {
  public:
   InprocNetwork(Clock& clock, Executor& executor) : clock_(clock), executor_(executor) {}
 
-  // Ends all connections between the two addresses; what is in flight on them is lost.
+  // Closes all connections between the two addresses; frames in flight on them are lost. If `b` is
+  // empty, closes all connections of `a`.
   void sever(const std::string& a, const std::string& b) ABSL_LOCKS_EXCLUDED(mutex_);
-  // As if the process at `address` had died: its connections end, nobody can dial it any more, and
-  // it dials nobody.
+  // Acts as if the process at `address` had died: its connections close, nobody can dial it any
+  // more, and its own dials fail.
   void kill(const std::string& address) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What happens to a frame on its way.
+  // What happens to a frame in flight.
   enum class Fate { kDeliver, kDrop, kDuplicate };
-  // Asked for each frame, and for each dial as for a HELLO: one that is dropped is not answered
-  // before its deadline. Null delivers all. May be called from any thread.
+  // The network asks the filter about each frame, and about each dial with a header of kind kDial.
+  // A dial that is dropped is not answered before its deadline. A null filter delivers all. The
+  // filter may be called from any thread.
   using Filter = std::function<Fate(const FrameHeader& header)>;
   void set_filter(Filter filter) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -81,8 +83,7 @@ class InprocTransport final : public Transport {
 
  private:
   InprocNetwork& network_;
-  const std::shared_ptr<rpc_internal::InprocEndpoint>
-      endpoint_;  // shared with deliveries under way
+  const std::shared_ptr<rpc_internal::InprocEndpoint> endpoint_;  // shared with deliveries that run
 };
 
 }  // namespace weft

@@ -7,6 +7,7 @@
 namespace weft::rpc_internal {
 namespace {
 
+// Bytes of a peer's error trail that are kept.
 constexpr size_t kMostTrail = 4096;
 
 }  // namespace

@@ -1,4 +1,5 @@
-// A failed call's status on the wire, with the facts that its caller needs.
+// Encodes a failed call's status for the wire, with the facts that its caller needs: whether the
+// function ran, which worker failed, and the error trail.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -15,10 +16,11 @@ class Status;
 namespace weft::rpc_internal {
 
 void encode_status(const absl::Status& status, wire::Status& out);
-// An unknown code becomes Unknown; the message stays.
+// An unknown code becomes Unknown, and the message stays. Names and the error trail come from a
+// peer, so what is not printable in them is replaced.
 absl::Status decode_status(const wire::Status& in);
 
-// A serialized wire::Meta that holds nothing but the status: the meta of an error reply.
+// Returns the meta of an error reply: a serialized wire::Meta that holds only the status.
 std::string encode_status_meta(const absl::Status& status);
 
 }  // namespace weft::rpc_internal

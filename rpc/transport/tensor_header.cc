@@ -59,7 +59,7 @@ class Parser {
   }
 
   // The product of `sizes`, times `unit`; an error if it exceeds kMaxBytes. Sizes beside a zero
-  // count too: strides are made of them.
+  // count too, because strides are computed from them.
   static absl::StatusOr<size_t> bytes_of(std::span<const int64_t> sizes, size_t unit) {
     bool empty = false;
     size_t bytes = unit;
@@ -166,8 +166,8 @@ class Parser {
 
   const std::string_view text_;
   const std::span<const size_t> payload_sizes_;
-  const size_t bytes_;  // of both
-  size_t cost_ = 0;     // of the tensors so far
+  const size_t bytes_;  // of `text` and of all payloads
+  size_t cost_ = 0;     // of the tensors parsed so far
   size_t position_ = 0;
   size_t next_payload_ = 0;
 };
@@ -208,7 +208,7 @@ size_t element_size(WireType type) {
 
 size_t TensorBudget::cost_of(const TensorHeader& header) {
   if (header.layout == WireLayout::kUndefined) return kUndefined;
-  // A sparse one is made of two dense ones.
+  // A sparse tensor holds two dense ones: its indices and its values.
   const size_t tensors = header.layout == WireLayout::kSparseCoo ? 3 : 1;
   return tensors * kTensor + kDimension * header.sizes.size();
 }

@@ -1,13 +1,19 @@
-// Describes a tensor on the wire, apart from its elements. Parsing trusts no field.
+// Encodes and parses the headers that describe a message's tensors: type, layout and sizes. The
+// parser checks every field.
 //
 // Thread safety: pure functions on plain values.
-// Errors: InvalidArgument naming the tensor's position and the field. No memory is allocated on the
-// word of a header: sizes are multiplied with overflow checks and must equal the bytes that came.
-// The cost of tensors beside their elements is charged against a budget (TensorBudget). Wire: u8
-// dtype, u8 layout, u8 format, u8 flags, u8 dimensions, then i64 sizes[dimensions]; sparse: u8
-// sparse dimensions, i64 nnz. Inlined tensors are followed by their bytes; others have one payload
-// (dense) or two (sparse: indices i64[sparse dimensions, nnz], then values). No strides: data is
-// contiguous in the order that `format` names.
+// Errors: InvalidArgument, which names the tensor's position and the field. No memory is allocated
+// for elements only because a header asks for it. The parser multiplies sizes with overflow checks,
+// and the product must equal the bytes that came. TensorBudget limits what tensors cost beside
+// their elements.
+// Wire: integers are little-endian. A header has these fields, in this order:
+//
+//   u8 dtype   u8 layout   u8 format   u8 flags   u8 dimensions   i64 sizes[dimensions]
+//   u8 sparse_dimensions   i64 nnz        (these two: sparse tensors only)
+//
+// The bytes of an inlined tensor follow its header. Any other dense tensor has one payload. A
+// sparse tensor has two: indices i64[sparse_dimensions, nnz], then values. An undefined tensor has
+// none. There are no strides: the data is contiguous in the order that `format` names.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +59,7 @@ enum class WireFormat : uint8_t { kContiguous = 0, kChannelsLast = 1, kChannelsL
 
 struct TensorHeader {
   static constexpr size_t kMaxDimensions = 64;
-  // Up to this size a tensor travels inside the body instead of as a payload.
+  // A dense tensor of up to this size may travel inside the body instead of as a payload.
   static constexpr size_t kInlineBytes = 2048;
 
   WireType type = WireType::kFloat32;
@@ -64,16 +70,18 @@ struct TensorHeader {
   int64_t sparse_dimensions = 0;
   int64_t nnz = 0;
 
-  // Filled by parsing and by encoding.
+  // The parser fills these; the sender sets `inlined` for append_tensor_header.
   std::string_view inlined;  // the bytes, if they are in the body
-  size_t first_payload = 0;  // index of the first payload otherwise
+  size_t first_payload = 0;  // index of its first payload otherwise
   size_t payload_count = 0;
 };
 
-// Bounds the memory that a message's tensors take beside their elements, since a scalar of a few
-// bytes becomes objects of hundreds. They may take kFree, and kPerByte for each byte of their
-// headers, inlined elements and payloads. So 65,536 dense tensors are always allowed, and any
-// number of tensors with 34 bytes or more each on the wire.
+// Limits the memory that a message's tensors take beside their elements, because a scalar of a few
+// bytes becomes objects of hundreds of bytes.
+//
+// A message may take kFree, and kPerByte for each byte of its tensor headers, inlined elements and
+// payloads. So 65,536 dense tensors are always allowed. More are allowed if each takes 38 bytes or
+// more on the wire (34 bytes if none has more than one dimension).
 struct TensorBudget {
   static constexpr size_t kTensor = 512;  // tensor, storage, header and their allocations, at most
   static constexpr size_t kUndefined = 128;
@@ -82,14 +90,15 @@ struct TensorBudget {
   static constexpr size_t kPerByte = 16;
 
   static size_t cost_of(const TensorHeader& header);
-  // InvalidArgument if tensors of this cost are too much for so many bytes.
+  // Returns InvalidArgument if tensors cost too much for a message with so many bytes of them.
   static absl::Status check(size_t cost, size_t bytes);
 };
 
-// Appends the header (and, if `inlined` is set, the bytes) to `body`.
+// Appends the header to `body`, and `header.inlined` after it if `is_inlined`.
 void append_tensor_header(const TensorHeader& header, bool is_inlined, std::string& body);
 
-// Parses headers until `text` ends. `payload_sizes` must be used up exactly. Views into `text`.
+// Parses headers up to the end of `text`. The tensors must use all of `payload_sizes`. The result
+// has views into `text`.
 absl::StatusOr<std::vector<TensorHeader>> parse_tensor_headers(
     std::string_view text, std::span<const size_t> payload_sizes);
 

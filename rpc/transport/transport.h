@@ -1,12 +1,12 @@
-// Carries frames between workers; knows nothing of calls, sessions or tensors.
+// A Transport carries frames between workers. It knows nothing of calls, sessions or tensors.
 //
-// A transport may lose everything that is in flight when a connection ends. It may deliver the
-// frames of one connection in any order, because bulk frames travel on streams of their own. The
-// session sends again what must arrive (rpc/session/internal/session.h).
+// When a connection closes, a transport may lose all frames that are in flight. It may deliver the
+// frames of one connection in any order, because large frames travel on a stream of their own. The
+// session resends frames that must arrive (rpc/session/internal/session.h).
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: the sink outlives the transport's `stop`; after `stop` returns no callback runs.
-// Conformance: tests/rpc/transport/transport_conformance_test.cc runs over every implementation.
+// Lifetime: the sink must live until `stop` has returned. After that no callback runs.
+// Tests: tests/rpc/transport/transport_conformance_test.cc runs over every implementation.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +25,16 @@
 
 namespace weft {
 
-// The far end's own statement of its identity. Transports do not authenticate yet, so the agent
-// checks it against the group's members and against the source of every frame.
+// The identity that the far end claims. Transports do not authenticate it. The agent checks it
+// against the group's members and against the source of every frame.
 struct PeerIdentity {
-  std::string group;  // group prefix of the rendezvous: workers of other jobs are refused
+  std::string group;  // group prefix of the rendezvous; workers of other jobs are refused
   std::string name;
   WorkerId id;
-  std::string address = {};  // where it can be dialled; not asked of whom one dials
+  std::string address = {};  // where it can be dialled; `connect` ignores it
 };
 
-// What has become of the bytes that `send` put on one stream, since the connection began.
+// Counts, since a stream began, the bytes (Frame::cost) that `send` has put on it.
 struct StreamBytes {
   uint64_t taken = 0;
   uint64_t written = 0;  // handed to the wire; at most `taken`
@@ -46,48 +46,52 @@ class Connection {
  public:
   virtual ~Connection() = default;
 
-  // Queues frames, which are written in this order as far as they share a stream; never blocks.
-  // False: at least one stream has ended and did not take its frames; the other streams took
-  // theirs. `on_closed` follows. The payloads' memory must not change until a frame is released.
+  // Queues frames and never blocks. Frames that share a stream are written in this order. Returns
+  // false if at least one stream has closed and did not take its frames; the other streams took
+  // theirs, and `on_closed` follows. The payloads' memory must not change until the transport has
+  // released the frame.
   virtual bool send(FrameBatch frames) = 0;
   bool send(FramePtr frame) {
     FrameBatch one;
     one.push_back(std::move(frame));
     return send(std::move(one));
   }
-  // Ends the link after what is queued was handed to the wire; `on_closed` follows on both ends,
-  // but only when the far end answers. Use `abort` where the link may hang.
+  // Closes the link after all queued frames were handed to the wire. `on_closed` follows at both
+  // ends, but only when the far end answers. Use `abort` if the link may hang.
   virtual void close() = 0;
-  // Ends the link at once and without the far end; what is queued or on its way is lost.
-  // `on_closed` follows with `reason`, which is not OK. It may run inside this call, so call it
-  // without a lock. If a callback of this connection is running, `on_closed` follows it. The far
-  // end is told as far as the wires still work.
+  // Closes the link at once and without the far end. Frames that are queued or in flight are lost.
+  // `on_closed` follows with `reason`, which must not be OK. It may run inside this call, so hold
+  // no lock. If a callback of this connection is running, `on_closed` runs after it. The far end
+  // learns of the close if the streams still work.
   virtual void abort(absl::Status reason) = 0;
   virtual const PeerIdentity& peer() const = 0;
-  // Of each stream that may carry `frame`.
+  // The counts of each stream that may carry `frame`.
   virtual StreamsBytes streams_of(const Frame& frame) const = 0;
 };
 
 using ConnectionPtr = std::shared_ptr<Connection>;  // shared by the transport and its user
 
-// Receives connections and frames from a transport. Callbacks run on transport threads and must not
-// block. For one connection they come in the order on_open, on_frames..., on_closed. on_open and
-// on_closed come once. on_frames may run on several threads at once, one per stream.
+// Receives connections and frames from a transport.
+//
+// Callbacks run on transport threads and must not block. For one connection their order is on_open
+// (once), on_frames (any number), on_closed (once). For a dialled connection, the callback of
+// `connect` takes the place of on_open. on_frames may run on several threads at once, one for each
+// stream.
 class TransportSink {
  public:
   virtual ~TransportSink() = default;
-  // A peer has dialled this worker. An error refuses it: the dialler's connect fails with it.
+  // A peer has dialled this worker. If this returns an error, the dialler's connect fails with it.
   virtual absl::Status on_accept(const PeerIdentity& peer) = 0;
-  // An accepted connection is ready (dialled ones are reported by connect's callback).
+  // An accepted connection is ready.
   virtual void on_open(const ConnectionPtr& connection) = 0;
-  // What arrived together, in order; at least one frame.
+  // Frames that arrived together on one stream, in order; at least one.
   virtual void on_frames(const ConnectionPtr& connection, std::vector<Frame> frames) = 0;
   // `reason` is OK after an orderly close by either end.
   virtual void on_closed(const ConnectionPtr& connection, absl::Status reason) = 0;
 };
 
 struct TransportLimits {
-  size_t max_frame_bytes = size_t{4} << 30;  // larger frames end the connection: InvalidArgument
+  size_t max_frame_bytes = size_t{4} << 30;  // larger frames close the connection: InvalidArgument
   size_t max_payloads = 65536;
 };
 
@@ -96,24 +100,30 @@ class Transport {
   using ConnectCallback = absl::AnyInvocable<void(absl::StatusOr<ConnectionPtr>)>;
 
   virtual ~Transport() = default;
-  // Takes an address. A peer that dials before `start` waits for it.
+  // Binds the address of this worker. Peers that dial it before `start` wait for `start`.
   virtual absl::Status listen() = 0;
-  // Where peers can dial this worker, for the rendezvous; valid after `listen`.
+  // Where peers can dial this worker. Valid after `listen`; the rendezvous publishes it.
   virtual std::string address() const = 0;
-  // Begins to accept. `self` is what peers are told.
+  // Begins to accept connections. Peers are told `self`. Call it before `connect`.
   virtual absl::Status start(PeerIdentity self, TransportSink* sink) = 0;
-  // Dials. `callback` runs once, on a transport thread, never inside this call. It gets the
-  // connection after the handshake, or an error:
-  //   Unavailable         no process listens there
-  //   FailedPrecondition  another worker listens there
-  //   DeadlineExceeded    nothing was heard from it
-  //   ResourceExhausted   this process has no file descriptor left
-  //   Aborted             it cannot decide yet: dial again
-  // or the error of the far end's on_accept. Frames may arrive at the sink before the callback
-  // returns, but not before it runs.
+  // Dials a peer. `callback` runs once, on a transport thread, never inside this call. If the
+  // transport stops first, it may not run at all. Frames may arrive at the sink before the callback
+  // returns, but not before it runs. It gets the connection after the handshake, or an error:
+  //
+  // - Unavailable: nobody listens there, or the worker there has stopped.
+  //
+  // - FailedPrecondition: another worker answers there.
+  //
+  // - DeadlineExceeded: nothing was heard of the far end.
+  //
+  // - ResourceExhausted: this process has no file descriptor left.
+  //
+  // - Aborted: the far end cannot answer yet. The caller dials again.
+  //
+  // - Any other error: the far end's on_accept returned it.
   virtual void connect(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
                        ConnectCallback callback) = 0;
-  // Ends every connection and waits for running callbacks. Idempotent.
+  // Closes all connections and waits for running callbacks. Idempotent.
   virtual void stop() = 0;
 };
 

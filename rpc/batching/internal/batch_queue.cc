@@ -138,7 +138,7 @@ void BatchQueue::add(const std::shared_ptr<RpcRuntime>& runtime, BatchShape shap
 
 absl::Status BatchQueue::refuse_more(const Key& key, const Waiting& call) {
   if (ended_) return ended();
-  const auto exhausted = [&](auto... text) {
+  const auto exhausted = [&](auto... text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     ++stats_.refused;
     return absl::ResourceExhaustedError(absl::StrCat("batcher '", options_.name, "': ", text...));
   };

@@ -11,14 +11,14 @@
 namespace weft::rpc_internal {
 namespace {
 
-constexpr size_t kMostUnknown = 4096;  // looked up at a time
-constexpr size_t kMostClaims = 64;     // compared at a time, and as many that were contradicted
-constexpr size_t kMostEnded = 1024;    // lives that are remembered after their end
-constexpr int kMostLimit = 16;         // times that of the limits, whatever explains a silence
+constexpr size_t kMostUnknown = 4096;  // incarnations looked up at a time
+constexpr size_t kMostClaims = 64;     // compared at a time; also the number of contradicted ones
+constexpr size_t kMostEnded = 1024;    // gone incarnations that are remembered separately
+constexpr int kMostLimit = 16;         // times suspect_after: the longest silence that is excused
 constexpr size_t kMostUnanswered =
-    1024;  // heartbeats of one peer whose answer would still be of use
+    1024;  // heartbeats of one peer whose answers would still be used
 
-// Takes a wait from a span of silence, as far as it goes.
+// Returns `span` without `wait`, and reduces `wait` by what was subtracted.
 Nanoseconds without(Nanoseconds span, Nanoseconds& wait) {
   if (WEFT_BREAK(waits_are_silence)) return span;
   const Nanoseconds taken = std::min(span, wait);
@@ -26,7 +26,7 @@ Nanoseconds without(Nanoseconds span, Nanoseconds& wait) {
   return span - taken;
 }
 
-// A lag may soon come back, so it is forgotten by degrees, one at each look.
+// A worker that was late may soon be late again. So a lag fades by a fifth at each look.
 Nanoseconds faded(Nanoseconds lag) { return lag / 5 * 4; }
 
 absl::Status refusal(const std::string& why) { return absl::PermissionDeniedError(why); }
@@ -105,8 +105,8 @@ absl::Status MembershipCore::admit(const WorkerInfo& joiner, MembershipActions& 
   return absl::OkStatus();
 }
 
-// A false claim to the index of a worker that has ended does harm, too. Once the claimant has a
-// death record, no lower incarnation is admitted any more.
+// A false claim to have replaced a worker that is gone does harm, too. Once the claimant has a
+// death record, no incarnation of that index below it is admitted any more.
 std::optional<WorkerId> MembershipCore::replaced_by(WorkerId joiner) const {
   const auto peer = peers_.lower_bound({joiner.index, 0});
   if (peer != peers_.end() && peer->first < joiner) return peer->first;
@@ -121,9 +121,10 @@ std::optional<WorkerId> MembershipCore::replaced_by(WorkerId joiner) const {
   return WorkerId{joiner.index, forgotten->second};
 }
 
-// Any process may say that it has replaced a worker. The group's records know, because a worker
+// Any process may claim to have replaced a worker. The group's records decide, because a worker
 // that takes an index publishes its record before it dials. A contradicted claim is refused once,
-// if the same name and address ask again. So it cannot harm a later process of that incarnation.
+// when a process with the same name and address asks again. So it cannot be held against a later
+// process that really gets that incarnation.
 absl::Status MembershipCore::claim(const WorkerInfo& joiner, WorkerId earlier,
                                    MembershipActions& out) {
   const std::string who = absl::StrCat("worker '", joiner.name, "' (", joiner.id.to_string(),
@@ -147,7 +148,7 @@ bool MembershipCore::compared(const WorkerInfo& claimant,
   auto found = claims_.find(claimant.id);
   if (found == claims_.end() || found->second != claimant) return false;
   claims_.erase(found);
-  if (!record.ok()) return false;  // it asks again, and so does this worker
+  if (!record.ok()) return false;  // the dialler asks again, and then the record is read again
   if (!*record) {
     if (contradicted_.size() == kMostClaims) contradicted_.pop_front();
     contradicted_.push_back(claimant);
@@ -168,9 +169,10 @@ void MembershipCore::take_in(const WorkerInfo& joiner, MembershipActions& out) {
   claims_.erase(joiner.id);
   for (WorkerId incarnation : earlier)
     suspect(incarnation, absl::UnavailableError("was restarted"), out);
-  // Nobody writes of them any more.
+  // No death record of an earlier incarnation is written any more.
   undecided_.erase(undecided_.lower_bound({joiner.id.index, 0}), undecided_.lower_bound(joiner.id));
-  // It read the list before it was known here: who wrote since did not tell it.
+  // The joiner read the list before it was known here. The writers of later records did not post
+  // them to it.
   for (const auto& [dead, last] : ended_) {
     if (last.by.valid()) out.notices.push_back({joiner.id, {dead, last.by, last.reason}});
   }
@@ -247,14 +249,14 @@ void MembershipCore::waited(Nanoseconds time) {
 
 MembershipCore::Passed MembershipCore::note_passed(TimePoint now) {
   const Nanoseconds all = now - last_tick_;
-  // What passed while this worker did not run is not the peers' silence.
+  // The time for which this worker did not run does not count as silence of the peers.
   const Nanoseconds awake = WEFT_BREAK(stopped_time_counts)
                                 ? all
                                 : std::min<Nanoseconds>(all, 2 * limits_.heartbeat_interval);
   last_tick_ = now;
   awake_ += awake;
   lag_ = std::max<Nanoseconds>(all - 2 * limits_.heartbeat_interval, faded(lag_));
-  // Some of it counts always, so that nothing is deferred for ever.
+  // One sixteenth always counts. Otherwise a worker that always waits would suspect no peer.
   return {awake, std::max<Nanoseconds>(without(awake, own_wait_), awake / kMostLimit)};
 }
 
@@ -275,7 +277,7 @@ Nanoseconds MembershipCore::silence_limit(const Peer& peer) const {
 
 bool MembershipCore::is_silent(const Peer& peer, Nanoseconds more) const {
   if (peer.unheard >= kMostLimit * limits_.suspect_after) return true;
-  // The first look at its waits has nothing to compare with.
+  // The first look at a peer's waits has nothing to compare with, so two looks are needed.
   return peer.watched > 1 && peer.silence >= silence_limit(peer) + more;
 }
 
@@ -295,7 +297,7 @@ void MembershipCore::tick(TimePoint now, const std::vector<Look>& looks, Members
     if (is_silent(peer)) ++silent;
     if (peer.silence < limits_.suspect_after / 2) ++heard;
     peer.unanswered.push_back({next_heartbeat_, now, awake_});
-    // An answer to an older one would say nothing any more.
+    // An answer to an older heartbeat would tell nothing any more.
     while (peer.unanswered.size() > kMostUnanswered ||
            peer.unanswered.front().sent + kMostLimit * limits_.suspect_after <= now) {
       peer.unanswered.pop_front();
@@ -303,7 +305,8 @@ void MembershipCore::tick(TimePoint now, const std::vector<Look>& looks, Members
     out.heartbeats.push_back({look.peer, next_heartbeat_++});
   }
   worst_lag_ = worst;
-  // A worker that hears nobody is more likely to be cut off itself: the others may judge first.
+  // A worker that hears none of its peers is more likely cut off itself. It waits longer, so that
+  // the others decide first.
   if (silent > 0) judge_silence(looks, leased > 1 && heard == 0, out);
   for (const Look& look : looks) settle_report(look, passed, out);
   read_again(out);
@@ -327,13 +330,14 @@ void MembershipCore::judge_silence(const std::vector<Look>& looks, bool deaf,
   }
 }
 
-// The others take `patience`, and a moment more, for their death record.
+// The others need `suspect_after` and a little more for their death record. So the report has twice
+// that time before this worker reads the list.
 void MembershipCore::settle_report(const Look& look, const Passed& passed, MembershipActions& out) {
   auto found = peers_.find(look.peer);
   if (found == peers_.end() || found->second.suspect_report.ok()) return;
   Peer& peer = found->second;
   peer.report_age += passed.counted;
-  if (look.heard > peer.suspected || established_) {  // from now on its lease tells
+  if (look.heard > peer.suspected || established_) {  // from now on the lease decides
     if (peer.undecided == peer.suspect_report) {
       peer.undecided = absl::OkStatus();
       if (!peer.declaring) peer.question = 0;
@@ -344,7 +348,7 @@ void MembershipCore::settle_report(const Look& look, const Passed& passed, Membe
   }
 }
 
-// Begins, goes on with or ends a peer's lease.
+// Begins, continues or closes a peer's lease.
 void MembershipCore::listen(Peer& peer, const Look& look, TimePoint now, const Passed& passed,
                             MembershipActions& out) const {
   peer.lag = look.lag;
@@ -382,7 +386,8 @@ void MembershipCore::on_heartbeat_answer(WorkerId from, uint64_t number, TimePoi
   Peer& peer = found->second;
   while (!peer.unanswered.empty() && peer.unanswered.front().number <= number) {
     if (const SentHeartbeat heartbeat = peer.unanswered.front(); heartbeat.number == number) {
-      // Time in which this worker was stopped has made it late itself.
+      // `awake_` leaves out the time for which this worker was stopped. That time is not the peer's
+      // lateness.
       const Nanoseconds taken =
           awake_ - heartbeat.awake +
           std::min<Nanoseconds>(now - last_tick_, 2 * limits_.heartbeat_interval);
@@ -461,8 +466,8 @@ void MembershipCore::ask_only(WorkerId worker, const absl::Status& reason, Membe
   if (found != peers_.end()) found->second.undecided = reason;
 }
 
-// The record that decides about such a pair may be written later, by a worker that could not ask
-// before. If this worker has lost all workers that would tell it, it must read the list itself.
+// A worker that could not ask before may still write a death record of one of such a pair. This
+// worker may have lost all workers that would post it. So it reads the list itself.
 void MembershipCore::read_again(MembershipActions& out) {
   const bool due = !undecided_.empty() && reading_ == 0 && last_tick_ - read_ >= pause_;
   if (is_fenced() || !due || !out.questions.empty() || WEFT_BREAK(undecided_not_read_again)) return;
@@ -485,14 +490,14 @@ void MembershipCore::answer(WorkerId suspect, uint64_t question,
   auto found = peers_.find(suspect);
   if (is_fenced() || found == peers_.end() || found->second.question != question) return;
   if (WEFT_BREAK(unknown_decides_nothing)) return;
-  // The list does not decide it: for this pair alone it is over.
+  // The list does not decide, so the two part for themselves alone.
   const absl::Status why = absl::UnavailableError(found->second.suspicion);
   if (!found->second.undecided.ok()) out.refused = found->second.undecided;
   end(suspect, why, out);
   undecided_.insert(suspect);
   read_ = last_tick_;
   pause_ = limits_.suspect_after;
-  // Alone from the start: nobody will ever tell it what the group thinks of it.
+  // No member ever answered this worker, so none will post it its own death record.
   if (!established_ && peers_.empty() && !out.refused.ok()) standing_ = out.fenced = out.refused;
 }
 
@@ -511,16 +516,17 @@ void MembershipCore::on_notice(const DeathRecord& death_record, MembershipAction
                                  : absl::StrCat("was declared dead by worker ",
                                                 named(death_record.by), ": ", death_record.reason)),
       out);
-  // Others may have read it before its writer was answered.
+  // Another worker may have read the record before its writer was answered. So the writer tells the
+  // others when it first sees the record, from whatever source.
   if (!remember(death_record) || !speaks_for(death_record.by)) return;
   tell_others(death_record, out);
   tell_what_it_wrote(death_record.dead, out);
 }
 
-// The writer of a death record tells all workers. It also tells the records of a writer that it has
-// declared dead, which may have died before it told them.
+// The writer of a death record posts it to all. If it declared another writer dead, it also posts
+// that one's records, because that one may have died before it told all.
 bool MembershipCore::speaks_for(WorkerId writer) const {
-  // Damaged death records may go round in a circle.
+  // The limit is for damaged death records, whose writers may form a circle.
   for (size_t links = 0; writer != self_.id && links < kMostEnded; ++links) {
     const auto ended = ended_.find(writer);
     if (ended == ended_.end() || WEFT_BREAK(last_words_not_told)) return false;
@@ -543,11 +549,11 @@ void MembershipCore::tell_others(const DeathRecord& death_record, MembershipActi
   for (const auto& [id, peer] : peers_) out.notices.push_back({id, death_record});
 }
 
-// A writer may have died before it told everybody. Those whom it declared dead may have written,
-// too.
+// A writer may have died before it told all. The workers that it declared dead may have been
+// writers, too.
 void MembershipCore::tell_what_it_wrote(WorkerId writer, MembershipActions& out) const {
   if (WEFT_BREAK(last_words_not_told)) return;
-  // Each once: damaged death records may go round in a circle.
+  // Each writer once, because the writers of damaged death records may form a circle.
   std::vector<WorkerId> writers = {writer};
   for (size_t next = 0; next < writers.size(); ++next) {
     for (const auto& [dead, last] : ended_) {
@@ -574,7 +580,7 @@ void MembershipCore::end(WorkerId worker, absl::Status reason, MembershipActions
   out.gone.push_back({worker, std::move(reason)});
 }
 
-// That a member has ended is never forgotten: of each index one number stays.
+// A worker never forgets that a member is gone. For each index it keeps one number for good.
 void MembershipCore::forget_oldest() {
   const auto oldest = ended_.find(ended_order_.front());
   ended_order_.pop_front();
@@ -586,8 +592,8 @@ void MembershipCore::forget_oldest() {
   ended_.erase(oldest);
 }
 
-// Lives that other workers' messages have named. Of an index an earlier incarnation ends with the
-// later.
+// Other workers' messages have named these incarnations. An earlier incarnation of an index is gone
+// once a later one is known.
 void MembershipCore::settle_ended(const std::vector<WorkerId>& tied, MembershipActions& out) const {
   for (const WorkerId worker : tied) {
     if (worker == self_.id || peers_.contains(worker)) continue;

@@ -1,11 +1,14 @@
-// Decides who is in the group and who is dead: leases between pairs, suspicions, death records.
-// Pure: events in, actions out; no lock, clock, socket or store.
+// Decides for one worker who is in the group and who is dead.
 //
-// The driver looks at its peers once per heartbeat interval and reports what it saw (`tick`). It
-// carries out the actions: it sends heartbeats, asks the group's list of death records, and
-// announces gone workers.
+// It keeps the leases with the peers, the suspicions and the death records. It is a pure core:
+// events go in, actions come out, and it uses no lock, clock, socket or store. The same events give
+// the same actions.
 //
-// Thread safety: none; the driver's lock guards it. Deterministic: same events, same actions.
+// Once per heartbeat interval the driver looks at its peers and passes what it saw to `tick`. It
+// sends the heartbeats that come out, asks the group's list of death records, and reports workers
+// that are gone.
+//
+// Thread safety: none; the driver's lock guards it.
 // Protocol: docs/membership.md.
 #pragma once
 
@@ -26,10 +29,10 @@
 
 namespace weft::rpc_internal {
 
-// The facts of the group as a whole, from the rendezvous.
+// Properties of the whole group, known from the rendezvous.
 struct GroupFacts {
-  uint32_t places = 0;      // a static group has no higher index; 0: a dynamic group
-  bool has_records = true;  // false: a claim to the place of an ended worker cannot be compared
+  uint32_t places = 0;      // the world size of a static group; 0: a dynamic group
+  bool has_records = true;  // false: claims to have replaced a gone worker are not compared
 };
 
 struct MembershipActions {
@@ -37,24 +40,25 @@ struct MembershipActions {
     WorkerId to;
     uint64_t number;
   };
-  // To the death record list, within bounded time; `answer` follows. At most one per worker at a
-  // time, and one that names this worker itself, which only reads.
+  // The driver asks the list of death records, within bounded time, and then calls `answer`. At
+  // most one question per peer is open. One more may name this worker itself; it only reads.
   struct Question {
     WorkerId suspect;
     uint64_t number;
     std::string reason;
     bool declare_dead;  // else the list is only read
   };
-  // The worker is gone here, from now on.
+  // From now on, this worker is gone here.
   struct Gone {
     WorkerId worker;
     absl::Status reason;
   };
   struct Notice {
     WorkerId to;
-    DeathRecord death_record;
+    DeathRecord death_record;  // to post to `to`
   };
-  // Calls to this peer that begin later wait until the lease is valid again. kNever: no lease.
+  // Calls to this peer that begin at `until` or later wait until its lease is valid again. kNever:
+  // there is no lease, so calls do not wait.
   struct Validity {
     WorkerId peer;
     TimePoint until;
@@ -64,145 +68,157 @@ struct MembershipActions {
   std::vector<Question> questions;
   std::vector<Gone> gone;
   std::vector<Notice> notices;
-  // To be told to the members that this worker has met: it is a joiner, and these do not answer it.
+  // Workers that do not answer this one. The driver reports them to the members that it has met.
   std::vector<WorkerId> suspect_reports;
+  // Workers that did not answer a dial. The driver dials them again.
   std::vector<WorkerId> redials;
-  // To be looked up in the group's records, within bounded time; `found` follows.
+  // The driver looks up the group's record of these, within bounded time, and then calls `found`.
   std::vector<WorkerId> lookups;
-  // The same of a dialler that says it has replaced a worker known here; `compared` follows.
+  // The same for a dialler that claims to have replaced a worker; the driver calls `compared`.
   std::vector<WorkerInfo> claims;
-  // A worker refuses this one, or does not answer, and the list does not say that either is dead.
+  // Not OK: a worker refuses this one or does not answer, and the list names neither as dead.
   absl::Status refused;
-  // This worker itself is dead to the others: all of them are gone, and `gone` does not say so.
+  // Not OK: this worker is dead to the others. All peers are gone then, and `gone` does not list
+  // them.
   absl::Status fenced;
 };
 
 class MembershipCore {
  public:
-  // One look of the driver at a live peer.
+  // The state of a live peer at one look of the driver.
   struct Look {
     WorkerId peer;
-    bool busy;              // a call, frame, reference or context stands between them
-    TimePoint heard;        // when the last frame came; the past if none did
-    Nanoseconds lag{0};     // as the peer said last: how late it runs
-    Nanoseconds waited{0};  // since the last look, for a processor, as the kernel says (`to_watch`)
+    bool busy;              // the two have shared state
+    TimePoint heard;        // when the last frame came; in the past if none has come
+    Nanoseconds lag{0};     // how late the peer runs, as its newest heartbeat or answer says
+    Nanoseconds waited{0};  // for a processor since the last look, per the kernel (`to_watch`)
   };
 
   MembershipCore(WorkerInfo self, LeaseOptions limits, TimePoint now, GroupFacts group = {});
 
   // ---- the group
-  // A member that the rendezvous named.
+  // Adds a member that the rendezvous named.
   void add(const WorkerInfo& member);
-  // An unknown worker asks to be a member. OK: it is one now, and is told of the deaths that it may
-  // have missed. PermissionDenied says why not. Aborted: it says that it has replaced a worker that
-  // lives or has ended. This is compared with the group's records first, and the joiner is to ask
-  // again.
+  // A process that is not a member asks to become one. OK: it is a member now, and `out` has
+  // notices of the deaths that it may have missed. PermissionDenied: it is refused for this reason.
+  // Aborted: it claims to have replaced another worker, live or gone. The claim is compared with
+  // the group's records first, and the joiner must ask again.
   absl::Status admit(const WorkerInfo& joiner, MembershipActions& out);
-  // The answer for a claim; `record` is as for `found`. True: the claimant is a member now, and the
-  // incarnation that it has replaced is suspected if it lives.
+  // Takes the group's record for a claim; `record` is as for `found`. True: the incarnation of the
+  // record is a member now. If the incarnation that it has replaced is live, it is suspected.
   bool compared(const WorkerInfo& claimant, const absl::StatusOr<std::optional<WorkerInfo>>& record,
                 MembershipActions& out);
-  // Nobody may join any more: the comparisons that are under way admit nobody.
+  // No worker may join any more. The comparisons that are under way admit none.
   void drop_claims() { claims_.clear(); }
-  // The worker said goodbye.
+  // The agent has reported this worker as gone, for example because it sent GOODBYE.
   void left(WorkerId worker);
-  // A message is meant for an incarnation that is not known here: others have met it.
+  // A post or a suspect report concerns an incarnation that is not known here; others have met it.
+  // It is looked up.
   void meet(WorkerId unknown, MembershipActions& out);
-  // The answer for a lookup: nullopt if the group has no such incarnation any more, an error if
-  // nothing was heard in time. True: it is a member now. An answer may follow even after an error.
+  // Takes the record of an unknown incarnation: nullopt if it is not in the group any more, an
+  // error if no answer came in time. An answer may follow even after an error. True: it is a member
+  // now.
   bool found(WorkerId unknown, const absl::StatusOr<std::optional<WorkerInfo>>& record,
              MembershipActions& out);
-  // Gives up an unknown incarnation, for example because too many posts wait for it.
+  // The unknown incarnation is gone here, for example because too many posts wait for it.
   void give_up(WorkerId unknown, const absl::Status& why, MembershipActions& out);
-  // Takes the records that the list held when this worker joined.
+  // Takes the death records that the list held when this worker joined.
   void learn(const std::vector<weft::DeathRecord>& death_records, MembershipActions& out);
 
   // ---- leases
-  // The silent peers and this worker: the next looks shall say how long they waited.
+  // Returns the workers for which the next look must say how long they waited for a processor.
+  // These are the silent peers. If there is one, or a suspect report is open, this worker is added.
   std::vector<WorkerId> to_watch() const;
-  // Before `tick`: so long has this worker itself waited for a processor since the last one.
+  // This worker itself has waited for a processor for `time` since the last look. Call it before
+  // `tick`.
   void waited(Nanoseconds time);
+  // The driver has looked at its peers; call it once per heartbeat interval.
   void tick(TimePoint now, const std::vector<Look>& looks, MembershipActions& out);
   void on_heartbeat_answer(WorkerId from, uint64_t number, TimePoint now, MembershipActions& out);
-  // How late this worker's timer ran lately, beyond two intervals; its heartbeats say so.
+  // Returns how late this worker's timer ran lately, beyond two intervals. Its heartbeats carry it.
   Nanoseconds lag() const { return lag_; }
-  // How much longer than usual an answer may take: twice the worst lag that is known, bounded.
+  // Returns how much longer than usual an answer of the store may take: twice the worst lag that is
+  // known, bounded.
   Nanoseconds allowance() const;
-  // False: the peer may have declared this worker dead, and released what it holds for it. This is
-  // so from the begin of a lease to the first answer, but calls do not wait for that one
+  // False: the lease with this peer is not valid, so the peer may have freed what it holds for this
+  // worker. A new lease is not valid until the first answer, but calls do not wait for that one
   // (MembershipActions::Validity).
   bool has_valid_lease(WorkerId peer, TimePoint now) const;
 
-  // ---- suspicions and death records
-  // This worker is known to one member, in the static group that began with it, or to all members,
-  // if it came later. Before, nobody would learn of its death records, and it is the one that is
-  // more likely cut off.
+  // ---- suspicion and death record
+  // Others know this worker: one member of a static group has met it, or all members have welcomed
+  // a joiner. Before that, no worker would hear of its death records, and it is more likely cut off
+  // itself. So it suspects no peer for silence before.
   void established() { established_ = true; }
-  // Nobody listens at the worker's address, or it breaks the protocol.
+  // There is a reason to suspect the worker. The list is asked to declare it dead.
   void suspect(WorkerId worker, const absl::Status& reason, MembershipActions& out) {
     ask(worker, reason, true, out);
   }
-  // A dial has failed, and nothing was heard of the peer: a lease will tell. If this worker is not
-  // established, it leaves that to the others for a while.
+  // A dial had no sign of the far end. A lease begins, which decides. A worker that is not
+  // established sends a suspect report instead, and the others decide.
   void unanswered(WorkerId by, const absl::Status& reason, MembershipActions& out);
-  // A worker that is not established has reported this one as suspect.
+  // A suspect report of another worker names `worker`: this one keeps a lease with it for `linger`,
+  // or looks it up if it is not known here.
   void look_after(WorkerId worker, MembershipActions& out);
-  // A peer refuses connections: this worker may be dead to it, or to all, or the peer itself is
-  // dead.
+  // A peer refuses connections. This worker may be dead to that peer or to all, or the peer is dead
+  // itself. The list is only read.
   void refused(WorkerId by, const absl::Status& reason, MembershipActions& out);
-  // The list's answer to a question, or why none came in time; an answer may follow even then.
+  // Takes the list's answer, or an error if none came in time. An answer may follow even then.
   // Aborted: the list was not asked.
   void answer(WorkerId suspect, uint64_t question,
               const absl::StatusOr<std::vector<weft::DeathRecord>>& death_records,
               MembershipActions& out);
+  // Another worker has posted a death record.
   void on_notice(const weft::DeathRecord& death_record, MembershipActions& out);
 
-  // References and contexts here name these workers. Those that have ended and were never peers are
-  // gone too.
+  // `tied`: the workers that references and contexts here name. Of these, the ones that are dead,
+  // have left or have a later incarnation are gone here, even if they never were peers. If this
+  // worker is fenced, all of them are gone.
   void settle_ended(const std::vector<WorkerId>& tied, MembershipActions& out) const;
 
   bool is_live(WorkerId worker) const { return peers_.contains(worker); }
-  // OK while this worker is a member; else why it is fenced.
+  // OK until this worker is fenced, then the reason.
   const absl::Status& standing() const { return standing_; }
   bool is_fenced() const { return !standing_.ok(); }
-  // Pairs with a lease now.
+  // The number of peers with which there is a lease now.
   size_t leases() const;
 
  private:
   struct SentHeartbeat {
     uint64_t number;
     TimePoint sent;
-    Nanoseconds awake;  // of `awake_`
+    Nanoseconds awake;  // `awake_` when it was sent
   };
-  // Between two looks.
+  // The time between two looks.
   struct Passed {
-    Nanoseconds awake;    // less what this worker was stopped
-    Nanoseconds counted;  // and less what it waited for a processor
+    Nanoseconds awake;    // without the time for which this worker was stopped
+    Nanoseconds counted;  // also without the time for which it waited for a processor
   };
   struct Peer {
     std::string name;
     TimePoint shared_until;
-    bool leased = false;     // a lease runs
+    bool leased = false;     // there is a lease
     Nanoseconds silence{0};  // without waits for a processor
     Nanoseconds unheard{0};  // with them
-    Nanoseconds wait{0};     // of the peer; not taken from its silence yet
-    int watched = 0;         // looks of this silence that could say how long it waited
+    Nanoseconds wait{0};     // the peer's waits for a processor that `silence` does not exclude yet
+    int watched = 0;         // looks during this silence that could tell how long it waited
     TimePoint heard;
     std::deque<SentHeartbeat> unanswered;  // oldest first
-    std::optional<Nanoseconds> late;  // its answers lately, beyond an interval; nullopt: none came
-    Nanoseconds lag{0};               // as it said
+    std::optional<Nanoseconds> late;  // of its recent answers, beyond an interval; nullopt: none
+    Nanoseconds lag{0};               // of its timer, as its newest heartbeat or answer says
     TimePoint valid_until;
-    uint64_t question = 0;   // open; 0: none
-    bool declaring = false;  // it
+    uint64_t question = 0;   // number of the open question; 0: none
+    bool declaring = false;  // the open question may append a death record
     std::string suspicion;
-    absl::Status undecided;       // what it means to a join if the list decides nothing
-    absl::Status suspect_report;  // why others have been asked to look after it
-    TimePoint suspected;
-    Nanoseconds report_age{0};
+    absl::Status undecided;       // a joiner fails with this if the list decides nothing
+    absl::Status suspect_report;  // not OK: a report is open, for this reason
+    TimePoint suspected;          // when the report was sent
+    Nanoseconds report_age{0};    // of the open report
   };
 
   absl::Status refusal_of(const WorkerInfo& joiner) const;
-  // The earlier incarnation of its index with which a claim has to be compared; nullopt: none.
+  // Returns the earlier incarnation of the joiner's index that is known here. If there is one, the
+  // joiner's claim must be compared with the record. nullopt: there is none.
   std::optional<WorkerId> replaced_by(WorkerId joiner) const;
   absl::Status claim(const WorkerInfo& joiner, WorkerId earlier, MembershipActions& out);
   void take_in(const WorkerInfo& joiner, MembershipActions& out);
@@ -220,18 +236,21 @@ class MembershipCore {
   void ask(WorkerId worker, const absl::Status& reason, bool declare_dead, MembershipActions& out);
   void ask_only(WorkerId worker, const absl::Status& reason, MembershipActions& out);
   void read_again(MembershipActions& out);
-  // Takes an entry of the list, or of a notice.
+  // Takes an entry of the list.
   void take(const weft::DeathRecord& death_record, MembershipActions& out);
-  // False: this one was remembered already.
+  // False: it was remembered already.
   bool remember(const weft::DeathRecord& death_record);
+  // True: this worker must tell the others of the death records of `writer`.
   bool speaks_for(WorkerId writer) const;
   void tell_others(const weft::DeathRecord& death_record, MembershipActions& out) const;
   void tell_what_it_wrote(WorkerId writer, MembershipActions& out) const;
   void end(WorkerId worker, absl::Status reason, MembershipActions& out);
   void fence(const weft::DeathRecord& death_record, MembershipActions& out);
+  // True: the incarnation is known to be gone.
   bool ended(WorkerId worker) const;
-  // A later incarnation of its index was a member, or has a death record, and has ended.
+  // True: a later incarnation of its index is gone, and it was a member or has a death record.
   bool has_ended_later(WorkerId worker) const;
+  // True: a later incarnation of its index is known, live or gone.
   bool outlived(WorkerId worker) const;
   void forget_oldest();
   std::string named(WorkerId worker) const;
@@ -240,29 +259,29 @@ class MembershipCore {
   const LeaseOptions limits_;
   const GroupFacts group_;
   std::map<WorkerId, Peer> peers_;  // live ones, without self
-  std::set<WorkerId> unknown_;      // looked up now
-  // Diallers whose claim is compared now, and those that the records contradict, oldest first.
+  std::set<WorkerId> unknown_;      // being looked up
+  // Diallers whose claims are being compared, and those that the records contradict, oldest first.
   std::map<WorkerId, WorkerInfo> claims_;
   std::deque<WorkerInfo> contradicted_;
-  // An incarnation that is known to have ended.
+  // An incarnation that is known to be gone.
   struct Ended {
-    std::string name;    // if it was a member
-    WorkerId by;         // the writer of its death record; not valid if that is not known
+    std::string name;    // empty: it was never a member
+    WorkerId by;         // the writer of its death record; not valid: no record is known
     std::string reason;  // in the death record
   };
   std::map<WorkerId, Ended> ended_;
   // Peers of `ended_` that this worker has given up without a death record.
   std::set<WorkerId> undecided_;
-  Nanoseconds pause_{0};              // before the list is read again: longer each time
+  Nanoseconds pause_{0};              // before the list is read again; doubles each time
   uint64_t reading_ = 0;              // the open question that only reads the list again; 0: none
   TimePoint read_;                    // when the last such question was answered
   std::deque<WorkerId> ended_order_;  // the keys of ended_, oldest first
-  // Of those that ended_ holds no more, the last member of each index.
+  // Of the incarnations that ended_ no longer holds: the last member of each index, by incarnation.
   std::map<uint32_t, uint32_t> forgotten_;
   bool established_ = false;
   TimePoint last_tick_;
-  Nanoseconds awake_{0};      // since the beginning, less what this worker was stopped
-  Nanoseconds own_wait_{0};   // for a processor; not taken from anybody's silence yet
+  Nanoseconds awake_{0};      // since the constructor, without the time this worker was stopped
+  Nanoseconds own_wait_{0};   // for a processor; not taken from any peer's silence yet
   Nanoseconds lag_{0};        // of this worker's timer
   Nanoseconds worst_lag_{0};  // of the peers, at the last look
   uint64_t next_heartbeat_ = 1;

@@ -10,11 +10,12 @@
 namespace weft::rpc_internal {
 namespace {
 
-// How long after the deadline a worker waits for the leader, who knows whom it waits for.
+// A worker waits for the shutdown leader this long after the deadline, because the leader can name
+// the workers that still have work.
 constexpr Nanoseconds kGrace = std::chrono::milliseconds(500);
-// How much of that the leader waits to be told what the others are at.
+// Of that time, the shutdown leader waits this long for the others to name their work.
 constexpr Nanoseconds kAnswerTime = std::chrono::milliseconds(250);
-constexpr size_t kMaxWork = 512;  // bytes that say what one worker is at
+constexpr size_t kMaxWork = 512;  // bytes of the text that describes one worker's work
 
 uint64_t wire_timeout(Timeout timeout) {
   if (timeout.infinite()) return 0;
@@ -46,7 +47,8 @@ void QuiescenceCore::enter(Timeout timeout, TimePoint now, MembershipMessages& o
   check(now, out);
 }
 
-// Says that this worker has entered, and asks for reports of its round.
+// The post says that this worker has entered. If it is the shutdown leader, it also asks for
+// reports of its round.
 wire::MembershipPost QuiescenceCore::entry() const {
   wire::MembershipPost post;
   post.mutable_report()->set_phase(1);
@@ -63,7 +65,7 @@ void QuiescenceCore::joined(WorkerId worker, MembershipMessages& out) {
   if (!admits() || live_.contains(worker)) return;
   const WorkerId before = leader();
   live_[worker];
-  if (leader() != before) last_.reset();  // it has none of this worker's reports
+  if (leader() != before) last_.reset();  // the new leader has no report of this worker
   members_.insert(worker);
   for (const auto& [from, report] : std::exchange(held_, {})) take_report(from, report);
   const bool entered = stage_ == Stage::kCalls && !WEFT_BREAK(joiner_not_told_of_entry);
@@ -134,7 +136,7 @@ void QuiescenceCore::take_report(WorkerId from,
                                  const wire::MembershipPost::QuiescenceReport& report) {
   const bool earlier_round = report.phase() == 1 && report.round() < live_.at(self_).round;
   if (earlier_round && !WEFT_BREAK(old_rounds_report_counts)) return;
-  // Two threads of a driver may send out of order.
+  // Two threads of the sender's driver may send reports out of order.
   if (auto held = held_.find(from); held != held_.end()) {
     if (held->second.version() > report.version()) return;
   }
@@ -148,8 +150,9 @@ void QuiescenceCore::take_report(WorkerId from,
     if (counter.sent() != 0) row.sent.push_back({peer, counter.sent()});
     if (counter.received() != 0) row.received.push_back({peer, counter.received()});
   }
-  // A worker that is not known here is about to join, or died before this worker was there. In the
-  // second case the reporter does not know that yet, and will report anew.
+  // The report may name a worker that is not known here. That worker has just joined, or it died
+  // before this worker was there. In the second case the sender does not know of the death yet, and
+  // reports again when it does.
   if (!std::includes(members_.begin(), members_.end(), holds.begin(), holds.end())) {
     if (!WEFT_BREAK(report_with_unknown_dropped)) held_[from] = report;
     return;
@@ -181,7 +184,7 @@ void QuiescenceCore::receive(WorkerId from, const wire::MembershipPost& post, Ti
       }
       // Two entries may arrive out of order.
       member->second = {true, timeout, std::max(member->second.round, report.round())};
-      if (from == leader()) last_.reset();  // it asks for a new report, or has none yet
+      if (from == leader()) last_.reset();  // the leader asks for a new report, or has none yet
     } else {
       highest_phase_ = std::max(highest_phase_, report.phase());
       on_report(from, report);
@@ -196,8 +199,8 @@ void QuiescenceCore::receive(WorkerId from, const wire::MembershipPost& post, Ti
     }
     const bool ends_calls = stage_ == Stage::kCalls && quiet.phase() == 1 && !quiet.timed_out();
     if (ends_calls && !others_entered() && !WEFT_BREAK(quiet_taken_early)) {
-      // An entry is still on its way; or `from` does not know a joiner that is known here, which
-      // may be so if the others have declared `from` dead.
+      // An entry is still on its way. Or `from` does not know a joiner that is known here; this may
+      // happen if the others have declared `from` dead. Then `gone` drops what it said.
       calls_ended_for_.insert(from);
       return;
     }
@@ -211,9 +214,9 @@ void QuiescenceCore::receive(WorkerId from, const wire::MembershipPost& post, Ti
 void QuiescenceCore::gone(WorkerId worker, TimePoint now, MembershipMessages& out) {
   const WorkerId before = leader();
   if (worker == self_) return;
-  // When this worker is idle next, it reports that it takes nothing from that worker any more, even
-  // if its counters have not changed. Its last report may be from before it knew that worker, or it
-  // may never know it. And a new leader has no report at all.
+  // At its next idle moment this worker must report again, even if its counters are the same. Only
+  // a new report says that it takes nothing from `worker` any more. Its last report may be from
+  // before it knew `worker`, or it may never meet it. A new leader has no report at all.
   if (!WEFT_BREAK(end_not_reported)) last_.reset();
   if (live_.erase(worker) == 0) return;
   held_.erase(worker);
@@ -221,7 +224,7 @@ void QuiescenceCore::gone(WorkerId worker, TimePoint now, MembershipMessages& ou
   calls_ended_for_.erase(worker);
   for (TerminationDetector& detector : detectors_) detector.leave_out(worker);
   if (leader() != before) {
-    // Others may not have heard what ended.
+    // The old leader may have died before it told the others that a phase was complete.
     if (WEFT_BREAK(ended_phase_not_known)) return check(now, out);
     if (stage_ == Stage::kDropping || stage_ == Stage::kMessages) announce(1, out);
     if (stage_ == Stage::kEnded) announce(2, out);
@@ -231,10 +234,11 @@ void QuiescenceCore::gone(WorkerId worker, TimePoint now, MembershipMessages& ou
   check(now, out);
 }
 
-// A death begins a report round. A report that does not name the dead worker may be from before its
-// sender met it, or may have come before this worker knew of it. So only new reports say who has
-// left it out. The leader's entry asks for them. A worker that has another leader reports when that
-// one is gone. Earlier reports, which may still be under way, name an earlier round.
+// Begins a report round after a death. An earlier report that does not name the dead worker may be
+// older than the sender's first contact with it. It may also have come before this worker knew of
+// the dead one. So only new reports say which workers have left it out. The leader's entry asks for
+// them. A worker that takes another one for its leader reports when that leader is gone. Earlier
+// reports that are still under way name an earlier round.
 void QuiescenceCore::begin_round(MembershipMessages& out) {
   ++live_.at(self_).round;
   held_.clear();
@@ -273,7 +277,7 @@ void QuiescenceCore::check(TimePoint now, MembershipMessages& out) {
   const bool leads = leader() == self_;
   if (leads && stage_ == Stage::kCalls && highest_phase_ == 2 &&
       !WEFT_BREAK(ended_phase_not_known)) {
-    // An earlier leader ended phase 1 and did not live to tell everybody.
+    // An earlier leader completed phase 1 and died before it told all workers.
     announce(1, out);
     end_phase(1, false, {});
   }

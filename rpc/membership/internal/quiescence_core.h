@@ -1,21 +1,24 @@
-// Decides when a group that wants to end has nothing left to do: pure, events in, posts out.
+// Decides when a group that shuts down is quiescent: no worker works and no message is in flight.
 //
-// Every worker that enters tells all others. From then on it reports to the shutdown leader, the
-// live worker with the lowest id, whenever it is idle. A report holds what the worker has sent and
-// received. base/termination.h says why the leader may conclude from such reports that no message
-// is in flight. There are two phases. In the first, calls drain. Then every worker drops its
-// references, and in the second phase the messages of that drain.
+// It is a pure core: events go in, posts come out. The shutdown leader is the live worker with the
+// lowest id.
 //
-// The leader announces the end of each phase. A worker accepts the end of the first once all
-// members that it knows have entered. After a death the leader says again that it has entered. This
-// entry begins a report round and asks for new reports. Each report names the round that it
-// answers, and reports of earlier rounds do not count. If a leader is gone, the next one collects
-// reports anew. A worker that knows of the end of a phase tells the new leader. When the time is
-// over, the leader asks every worker what it is at. Reports cannot tell: a busy worker sends none,
-// and its last one may be from before its work began.
+// * A worker that enters the shutdown tells all others. From then on, when it is idle, it reports
+//   to the shutdown leader what it has sent and received. The header base/termination.h says why
+//   the leader may conclude from such reports that no message is in flight.
+// * There are two phases. In phase 1, calls drain. Then every worker drops its references. In
+//   phase 2, the messages that this causes drain.
+// * The shutdown leader announces that a phase is complete. A worker accepts this for phase 1 once
+//   all members that it knows have entered.
+// * After a death in phase 1, the shutdown leader says again that it has entered. This begins a new
+//   report round. Each report names its round. Reports of earlier rounds do not count.
+// * If the shutdown leader is gone, the next one collects reports anew. A worker that knows that a
+//   phase is complete then tells all others.
+// * When the time is over, the shutdown leader asks every worker what work it has. Reports cannot
+//   tell that: a busy worker sends none, and its last one may be older than its work.
 //
 // Thread safety: none; the driver's lock guards it.
-// Protocol: MembershipPost of proto/weft.proto.
+// Protocol: docs/membership.md, "Leaving"; MembershipPost of proto/weft.proto.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +35,7 @@
 
 namespace weft::rpc_internal {
 
-// Counted traffic with one live peer.
+// Counted traffic (calls, replies and posts other than membership) with one live peer.
 struct PeerTraffic {
   WorkerId peer;
   uint64_t sent = 0;
@@ -40,7 +43,7 @@ struct PeerTraffic {
   friend bool operator==(const PeerTraffic&, const PeerTraffic&) = default;
 };
 
-// A worker that kept the group from ending, and by what.
+// A worker that kept the group from being quiescent, and its work in words.
 struct AtWork {
   WorkerId worker;
   std::string work;
@@ -57,38 +60,41 @@ class QuiescenceCore {
   enum class Stage {
     kOpen,      // this worker has not entered
     kCalls,     // phase 1
-    kDropping,  // phase 1 has ended, this worker drops its references
+    kDropping,  // phase 1 is complete, this worker drops its references
     kMessages,  // phase 2
     kEnded,
   };
 
   QuiescenceCore(WorkerId self, const std::vector<WorkerId>& members);
 
-  // --- events; what is to be sent is appended to `out`
+  // --- events; they append the posts to send to `out`
   void enter(Timeout timeout, TimePoint now, MembershipMessages& out);
   void references_dropped(TimePoint now, MembershipMessages& out);
-  // This worker is idle, with these counters for each peer that it holds for live.
+  // This worker is idle. `traffic` has an entry for each peer that it takes to be live.
   void idle(std::vector<PeerTraffic> traffic, TimePoint now, MembershipMessages& out);
-  // It is not, for this reason. Wanted where `asked`.
+  // This worker is not idle, because of `work`. The driver calls it if `asked()`.
   void busy(std::string work, TimePoint now, MembershipMessages& out);
   void receive(WorkerId from, const wire::MembershipPost& post, TimePoint now,
                MembershipMessages& out);
-  // A member that was not there from the start. Harmless for one that was.
+  // This worker has joined the group. No effect for a known member.
   void joined(WorkerId worker, MembershipMessages& out);
+  // False once phase 1 is complete.
   bool admits() const;
-  // Dead, or left; also one that was never known here.
+  // This worker is dead or has left. It may be one that was never known here.
   void gone(WorkerId worker, TimePoint now, MembershipMessages& out);
   void tick(TimePoint now, MembershipMessages& out);
 
-  // --- what follows
+  // --- results
   Stage stage() const { return stage_; }
-  // The leader wants to know what this worker is at.
+  // The shutdown leader has asked what work this worker has.
   bool asked() const { return asked_; }
-  // Why it ended: all was quiet, or the time was over and these were at work.
+  // Why the stage is kEnded. False: the group is quiescent. True: the time was over, and the
+  // workers of `at_work` still had work.
   bool timed_out() const { return timed_out_; }
   const std::vector<AtWork>& at_work() const { return at_work_; }
+  // All live workers except this one have entered.
   bool others_entered() const;
-  // Those that have not.
+  // Appends the live workers that have not entered, without this one.
   void append_missing(std::vector<WorkerId>& out) const;
   WorkerId leader() const { return live_.begin()->first; }
   // kNever until the last live worker has entered.
@@ -98,7 +104,7 @@ class QuiescenceCore {
   struct Member {
     bool entered = false;
     Timeout timeout;
-    uint64_t round = 0;  // of reports of phase 1, as its newest entry says
+    uint64_t round = 0;  // the report round that this member has asked for last
   };
 
   uint32_t phase() const { return stage_ == Stage::kMessages ? 2 : 1; }
@@ -114,30 +120,32 @@ class QuiescenceCore {
   void begin_round(MembershipMessages& out);
   void start_clock(TimePoint now);
   bool all_answered() const;
-  // As leader: what is known of those that are not idle.
+  // For the shutdown leader: what it knows of the workers that are not idle.
   std::vector<AtWork> find_at_work() const;
   void end_phase(uint32_t phase, bool timed_out, std::vector<AtWork> at_work);
-  // As leader, or as one who knows: tells all that `phase` has ended.
+  // Tells all that `phase` is complete. The shutdown leader calls it, and a worker that knows this
+  // when the leader is gone.
   void announce(uint32_t phase, MembershipMessages& out) const;
 
   const WorkerId self_;
-  std::set<WorkerId> members_;       // all that have been, self included
+  std::set<WorkerId> members_;       // all that ever were, self included
   std::map<WorkerId, Member> live_;  // self included
   Stage stage_ = Stage::kOpen;
   TimePoint deadline_ = kNever;
   uint64_t version_ = 0;
-  std::optional<std::vector<PeerTraffic>> last_;  // what was reported in this phase, to this leader
+  std::optional<std::vector<PeerTraffic>> last_;  // the last report; nullopt: a new one is due
   TerminationDetector detectors_[2];              // of the two phases
-  std::map<WorkerId, uint64_t> newest_;           // versions of the reports that were taken
-  // Newest reports that name a worker which is not known here.
+  std::map<WorkerId, uint64_t> newest_;           // the version of the newest report taken
+  // The newest report of each worker whose report names a worker that is not known here.
   std::map<WorkerId, wire::MembershipPost::QuiescenceReport> held_;
-  uint32_t highest_phase_ = 1;  // that somebody is known to be in
-  bool asked_ = false;          // and has not answered
-  // As leader after the deadline: until when it waits for answers, and those that came; empty:
-  // idle.
+  uint32_t highest_phase_ = 1;  // the highest phase of any report
+  bool asked_ = false;          // for its work, and has not answered
+  // For the shutdown leader after the deadline: until when it waits for answers, and the answers
+  // that came. An empty answer means idle.
   TimePoint answers_until_ = kNever;
   std::map<WorkerId, std::string> answers_;
-  // Live workers that said that phase 1 has ended, before all had entered as far as is known here.
+  // Live workers that announced the end of phase 1 while a member that is known here had not
+  // entered.
   std::set<WorkerId> calls_ended_for_;
   bool timed_out_ = false;
   std::vector<AtWork> at_work_;

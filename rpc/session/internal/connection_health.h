@@ -1,7 +1,9 @@
-// Says whether the connection to a peer that is heard hangs: heartbeats may travel where one of its
-// streams does not move.
+// Tells whether the connection to a peer hangs although the peer is heard.
+//
+// Heartbeats do not show this, because they may travel on another stream than the one that hangs.
 //
 // Thread safety: none; the lock of the peer's link guards it.
+// Protocol: docs/membership.md, "Streams that hang".
 #pragma once
 
 #include <algorithm>
@@ -16,23 +18,25 @@ namespace weft::rpc_internal {
 
 class ConnectionHealth {
  public:
-  // Another connection is used from now on, or none.
+  // From now on the link uses another connection, or none.
   void restart() {
     watch_ = StreamWatch();
     refused_since_ = kNever;
     mute_for_ = Nanoseconds(0);
   }
-  // The connection has not taken frames; it should report its end soon.
+  // The connection has refused frames. It should report soon that it is closed.
   void refused(TimePoint now) {
     if (refused_since_ == kNever) refused_since_ = now;
   }
-  // The lease with the peer is valid until then: a heartbeat was answered, perhaps too late.
+  // The lease with the peer is valid until `until`. A heartbeat was answered, perhaps too late to
+  // make the lease valid.
   void set_valid_until(TimePoint until) {
     valid_until_ = until;
     mute_for_ = Nanoseconds(0);
   }
 
-  // For regular looks. Why the connection must be cut, or null. `heard`: when the last frame came.
+  // Returns why the connection must be cut, or null. Call it at regular looks. `heard`: when the
+  // last frame came.
   const char* hangs(const Connection* connection, const SessionCore& session, TimePoint heard,
                     TimePoint now, Nanoseconds stuck_after) {
     const bool stuck = is_stuck(connection, session, now, stuck_after);
@@ -46,13 +50,15 @@ class ConnectionHealth {
   }
 
  private:
-  // Without an answer for so long, beyond the validity of the lease, from a peer that is heard.
+  // The connection is cut if a peer that is heard answers no heartbeat for this time after the
+  // lease has become invalid.
   static constexpr Nanoseconds kMuteAfter = std::chrono::seconds(3);
-  // A connection that takes no frames has this long to report its end.
+  // A connection that refuses frames must report within this time that it is closed.
   static constexpr Nanoseconds kEndsWithin = std::chrono::seconds(3);
+  // One look counts for at most this time, because this process may have stood still.
   static constexpr Nanoseconds kMostOfALook = std::chrono::seconds(1);
 
-  // Something waits to be acknowledged, and nothing has moved on its stream for `limit`.
+  // True: a frame waits for its acknowledgement, and it has not moved for `limit`.
   bool is_stuck(const Connection* connection, const SessionCore& session, TimePoint now,
                 Nanoseconds limit) {
     const auto& waiting = session.unacknowledged();
@@ -61,9 +67,9 @@ class ConnectionHealth {
     return watch_.is_stuck(oldest.header.sequence, connection->streams_of(oldest), now, limit);
   }
 
-  // Heartbeats are not answered, and the peer is heard. What keeps waiting for an answer would wait
-  // as long as the stream hangs. A peer that is not heard may be slow: its silence does not count,
-  // nor does the time in which this worker itself did not look.
+  // True: the peer is heard, but it answers no heartbeat. Calls that wait for an answer would wait
+  // as long as the stream hangs. A peer that is not heard may be slow, so its silence does not
+  // count. Time in which this worker itself did not look does not count either.
   bool is_mute(bool connected, TimePoint heard, TimePoint now) {
     const Nanoseconds passed =
         std::min<Nanoseconds>(now - std::exchange(last_look_, now), kMostOfALook);

@@ -9,13 +9,13 @@
 namespace weft::rpc_internal {
 namespace {
 
-// A connection may be cut while it is made; a peer that lives answers one of the next dials.
+// A connection may be cut while it is made. A live peer answers one of the next dials.
 constexpr int kRedials = 3;
 constexpr Nanoseconds kRedialPause = std::chrono::milliseconds(20);
-constexpr int kMostFutile = 6;  // a pause of 160 ms, which no lease notices
+constexpr int kMostFutile = 6;  // a pause of 160 ms, too short to harm a lease
 
-// PermissionDenied: the peer refuses this worker. Unavailable: nobody, or another process, is
-// there. DeadlineExceeded: nothing was heard that could be understood.
+// PermissionDenied: the peer refuses this worker. Unavailable: no process answers at the address,
+// or another one does. DeadlineExceeded: no answer came, or none that can be read.
 absl::Status failure(const WorkerInfo& peer, const absl::Status& status) {
   const bool refused = absl::IsPermissionDenied(status);
   const bool nobody = absl::IsUnavailable(status) || absl::IsFailedPrecondition(status);
@@ -58,7 +58,8 @@ void Dialler::dial_again() {
 
 void Dialler::dial_until(TimePoint deadline, int redials) {
   const WorkerInfo& peer = link_.info();
-  // The callback runs before the transport has stopped, and that before the environment ends.
+  // `this` is safe: the callback runs before the transport has stopped, and the transport stops
+  // before the environment is destroyed.
   environment_.transport.connect(peer.address, {environment_.group, peer.name, peer.id}, deadline,
                                  [this, link = link_.shared_from_this(), deadline,
                                   redials](const absl::StatusOr<ConnectionPtr>& connection) {
@@ -69,14 +70,15 @@ void Dialler::dial_until(TimePoint deadline, int redials) {
 void Dialler::dialled(const absl::StatusOr<ConnectionPtr>& connection, TimePoint deadline,
                       int redials) {
   const absl::Status& status = connection.status();
-  // Only this worker is to blame for that: it goes on trying.
+  // This process has no file descriptor left. The peer is not the cause, so the dial is repeated
+  // without limit.
   const bool exhausted = absl::IsResourceExhausted(status);
   const bool told = absl::IsPermissionDenied(status) || absl::IsFailedPrecondition(status);
-  // The far end does not know yet whether to accept this worker, and it lives.
+  // The far end is live, but it does not know yet whether to accept this worker.
   const bool later = absl::IsAborted(status);
   const TimePoint now = environment_.clock.now();
   const bool in_time = (redials > 0 || later) && now < deadline;
-  // Not wanted any more if the peer has dialled this worker meanwhile.
+  // False if the peer has dialled this worker meanwhile.
   const bool wanted = link_.wants_connection();
   const bool again = !connection.ok() && wanted && (exhausted || (in_time && !told));
   finish(again, exhausted);
@@ -99,7 +101,7 @@ void Dialler::redial_after(Nanoseconds pause, TimePoint deadline, int redials) {
       });
 }
 
-// If several connections in a row end without getting one frame across, the next dial waits.
+// If several connections in a row close without getting the same frame across, the next dial waits.
 void Dialler::resent(uint64_t oldest) {
   MutexLock lock(mutex_);
   futile_ = oldest != 0 && oldest == resent_from_ ? std::min(futile_ + 1, kMostFutile) : 0;

@@ -1,8 +1,10 @@
-// Makes a connection to one peer: dials, dials again while that can help, and says why it cannot.
+// Makes a connection to one peer, and dials again while that can help.
 //
-// Thread safety: all methods may be called from any thread. The lock of the peer's link may be held
-// where said; the dialler calls the link without its own lock.
-// Lifetime: a part of its PeerLink, which dials under way keep.
+// If it gets no connection, it reports its reason as a suspicion.
+//
+// Thread safety: all methods may be called from any thread. The caller may hold the lock of the
+// peer's link only where a comment says so. The dialler calls the link without its own lock.
+// Lifetime: it is a part of its PeerLink. A dial under way keeps the link alive.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +25,14 @@ class Dialler {
 
   // Begins to dial, unless a dial is under way or the link wants no connection.
   void dial(Nanoseconds timeout) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The connection was lost: the same, after a pause if the last connections were of no use.
+  // Dials after a lost connection. It pauses first if the last connections did not get the same
+  // frame across.
   void dial_again() ABSL_LOCKS_EXCLUDED(mutex_);
-  // A new connection begins by sending this frame again; 0: none. The link's lock may be held.
+  // A new connection begins by sending this frame again; 0: there is none. The caller may hold the
+  // link's lock.
   void resent(uint64_t oldest) ABSL_LOCKS_EXCLUDED(mutex_);
-  // This worker has nothing left to make a connection with. The link's lock may be held.
+  // True: this process has no file descriptor left for the dial. The caller may hold the link's
+  // lock.
   bool lacks_descriptors() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -43,7 +48,7 @@ class Dialler {
   bool dialling_ ABSL_GUARDED_BY(mutex_) = false;
   bool lacks_descriptors_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t resent_from_ ABSL_GUARDED_BY(mutex_) = 0;
-  int futile_ ABSL_GUARDED_BY(mutex_) = 0;  // connections that began there and got no further
+  int futile_ ABSL_GUARDED_BY(mutex_) = 0;  // later connections that began with the same frame
 };
 
 }  // namespace weft::rpc_internal

@@ -1,8 +1,10 @@
-// A call that has arrived: waits for its turn, runs, is answered once.
+// Represents one call that has arrived, until it is answered.
 //
-// Thread safety: `reply` and `taken` may be called from any thread.
-// Lifetime: shared by its link's table, the queued task and the running handler's result. The agent
-// answers or drops all calls before it ends.
+// The call waits in this worker's queue, then runs, and is answered exactly once.
+//
+// Thread safety: `taken`, `accept` and `reply` may be called from any thread.
+// Lifetime: the link's table, the queued task and the running handler's result share it. The agent
+// answers or drops all calls before it stops.
 #pragma once
 
 #include <atomic>
@@ -30,16 +32,18 @@ class IncomingCall {
 
   WorkerId from() const { return from_; }
   const FrameHeader& header() const { return header_; }
-  // The frame that the caller sent. The handler may move parts of it out.
+  // The frame as it came. The code that runs the call may move parts out of it.
   Frame& frame() { return frame_; }
   const std::shared_ptr<CallContext>& context() const { return context_; }
   size_t cost() const { return cost_; }  // in bytes, as its caller charged it
 
-  // The call leaves the queue: its credit returns to the caller. Idempotent.
+  // The call leaves the queue, and its credit returns to the caller. Idempotent.
   void taken();
-  // Answers that the call will run, with nothing else to come. It stays in the queue until taken().
+  // Answers with an empty reply before the call runs; no other answer follows. The call stays in
+  // the queue until taken().
   void accept();
-  // Sends the result. The first call counts; `ran` of a failure travels with the status.
+  // Sends the result. Only the first answer is sent. The status of a failure says whether the
+  // function ran.
   void reply(absl::StatusOr<Frame> result);
 
  private:

@@ -1,6 +1,10 @@
-// Frames from a worker to itself.
+// Carries frames from a worker to itself.
 //
-// Thread safety: all methods may be called from any thread; frames are delivered by the executor.
+// It copies payloads, as a network would.
+//
+// Thread safety: all methods may be called from any thread. Tasks of the executor deliver the
+// frames.
+// Lifetime: a delivery under way shares it. After `close`, no delivery begins.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +19,6 @@
 
 namespace weft::rpc_internal {
 
-// Payloads are copied as a wire would copy them.
 class LoopbackConnection final : public Connection,
                                  public std::enable_shared_from_this<LoopbackConnection> {
  public:
@@ -27,13 +30,14 @@ class LoopbackConnection final : public Connection,
       if (closed_.load()) return false;
       Executor::Call delivery;
       delivery.run = [self = shared_from_this(), frame] { self->deliver(*frame); };
-      // Where no thread is left: a call must arrive to be refused, and a reply to be heard.
+      // If the executor has no thread left, the frame is still delivered. A call must arrive to be
+      // refused, and a reply must reach its caller.
       delivery.refuse = [self = shared_from_this(), frame] { self->deliver(*frame); };
       executor_.schedule_call(std::move(delivery));
     }
     return true;
   }
-  // Nobody is told: its only user is the agent, which ends it when it stops.
+  // on_closed is not called, because the agent is the only user. It closes this when it stops.
   void close() override { closed_.store(true); }
   void abort(absl::Status) override { close(); }
   const PeerIdentity& peer() const override { return self_; }

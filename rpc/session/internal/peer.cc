@@ -8,10 +8,10 @@ namespace weft::rpc_internal {
 namespace {
 
 constexpr size_t kMaxEarlyCancels = 1024;
-constexpr size_t kAckFrames = 256;             // acknowledge at least this often
-constexpr size_t kAckBytes = size_t{1} << 20;  // and after this much
+constexpr size_t kAckFrames = 256;             // acknowledge after this many frames at the latest
+constexpr size_t kAckBytes = size_t{1} << 20;  // and after this many bytes at the latest
 
-// Chain calls take no call credit, so they are not counted when they are taken either.
+// Nested calls take no call credit, so they return none when they are taken.
 bool counts_as_call(const FrameHeader& header) { return (header.flags & kFlagNested) == 0; }
 
 bool counts_for_quiescence(const FrameHeader& header) {
@@ -32,17 +32,19 @@ bool PeerCore::has_credit(const Frame& frame) const {
   const uint64_t calls = charged_calls_ - returned_calls_;
   const uint64_t bytes = charged_bytes_ - returned_bytes_;
   if (counts_as_call(frame.header) && calls >= window_.calls) return false;
-  // A call that the peer has taken is still retained here while an earlier frame has not arrived.
+  // The peer may have taken a call that is still retained here, because an earlier frame has not
+  // arrived. So retained bytes have a bound of their own.
   const uint64_t retained = session_.retained_call_bytes();
   if (bytes == 0) return retained <= 2 * window_.bytes;
   if (bytes + frame.cost() <= window_.bytes) return retained + frame.cost() <= 2 * window_.bytes;
-  // What holds the window may wait for this one, which therefore has a window of its own.
+  // The calls that fill the window may wait for this nested call, so nested calls have a window of
+  // their own.
   if (counts_as_call(frame.header)) return false;
   return nested_bytes_ == 0 || nested_bytes_ + frame.cost() <= window_.bytes;
 }
 
 bool PeerCore::add_call(uint64_t call, Frame& frame, PendingCall&& pending, TimePoint now) {
-  // Nested calls overtake the queue: what waits in it may be waiting for them.
+  // Nested calls have a queue of their own, because calls in the other queue may wait for them.
   const bool nested = !counts_as_call(frame.header);
   std::deque<Queued>& queue = nested ? nested_queue_ : queue_;
   const bool send_now = queue.empty() && lease_valid(now) && has_credit(frame);
@@ -207,11 +209,11 @@ FrameBatch PeerCore::resend() {
   FrameBatch waiting = take_outgoing();
   if (WEFT_BREAK(not_resent)) return waiting;
   if (!WEFT_BREAK(credit_lost_with_connection)) {
-    send_ack();  // credit that was told on a lost frame must not be lost
+    send_ack();  // repeats the credit, because the frame that told it may be lost
   }
   FrameBatch frames = take_outgoing();
   frames.insert(frames.end(), session_.unacknowledged().begin(), session_.unacknowledged().end());
-  // Numbered frames are among the unacknowledged ones; what else waits follows them.
+  // Numbered frames are among the unacknowledged ones. The other waiting frames follow them.
   for (FramePtr& frame : waiting) {
     if (frame->header.sequence == 0) frames.push_back(std::move(frame));
   }
@@ -239,7 +241,8 @@ bool PeerCore::accept(const Frame& frame) {
     arriving_[frame.header.call] = cancel != early_cancels_.end();
     if (cancel != early_cancels_.end()) early_cancels_.erase(cancel);
   }
-  // A call is numbered before its cancel: what has not come by now never was.
+  // A call has a lower number than its cancel. Once all frames up to the cancel have arrived, the
+  // call has come too, or there was none.
   while (!early_cancels_.empty() && early_cancels_.begin()->first <= session_.acknowledged()) {
     early_cancels_.erase(early_cancels_.begin());
   }
@@ -264,7 +267,8 @@ void PeerCore::note_cancel(const FrameHeader& cancel) {
     call->second = true;
     return;
   }
-  if (cancel.sequence <= session_.acknowledged()) return;  // the call has come, and has ended
+  // All frames up to the cancel have arrived, so the call has come and is answered.
+  if (cancel.sequence <= session_.acknowledged()) return;
   if (early_cancels_.size() == kMaxEarlyCancels) early_cancels_.erase(early_cancels_.begin());
   early_cancels_.emplace(cancel.sequence, cancel.call);
 }

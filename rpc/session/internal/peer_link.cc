@@ -13,10 +13,10 @@
 namespace weft::rpc_internal {
 namespace {
 
-constexpr size_t kMaxGaps = size_t{1} << 20;  // out-of-order frames a peer may leave open
-constexpr size_t kMostSaid = 256;             // bytes of a heartbeat's body
+constexpr size_t kMaxGaps = size_t{1} << 20;  // frames of a peer that may wait beyond a gap
+constexpr size_t kMostSaid = 256;             // bytes of a heartbeat's body; else it is ignored
 
-// Without its number such a frame would be taken as often as it comes.
+// Without a number, such a frame would be accepted each time that it comes.
 bool must_be_numbered(FrameKind kind) {
   return kind == FrameKind::kCall || kind == FrameKind::kReply || kind == FrameKind::kPost ||
          kind == FrameKind::kCancel;
@@ -123,7 +123,7 @@ void PeerLink::answer(uint64_t call, absl::StatusOr<Frame> result) {
   }
   frame.header.kind = FrameKind::kReply;
   frame.header.call = call;
-  std::shared_ptr<IncomingCall> released;  // dies outside the lock
+  std::shared_ptr<IncomingCall> released;  // destroyed outside the lock
   {
     MutexLock lock(mutex_);
     auto found = core_.incoming().find(call);
@@ -216,7 +216,7 @@ void PeerLink::arm_deadline() {
                                  {
                                    MutexLock lock(link->mutex_);
                                    if (link->deadline_armed_ != earliest)
-                                     return;  // an earlier one was armed since
+                                     return;  // another timer, for an earlier deadline, is armed
                                    link->deadline_armed_ = kNever;
                                  }
                                  link->expire_calls();
@@ -226,7 +226,7 @@ void PeerLink::arm_deadline() {
 }
 
 void PeerLink::expire_calls() {
-  const Handling handling(environment_);  // until every waiting caller has been told
+  const Handling handling(environment_);  // until all callers have their replies
   std::vector<std::pair<uint64_t, PendingCall>> late;
   {
     MutexLock lock(mutex_);
@@ -249,7 +249,7 @@ PeerLink::Arrival PeerLink::receive(const ConnectionPtr& connection, std::vector
   Arrival arrival;
   arrival.arrived.reserve(frames.size());
   FrameBatch answers;              // to heartbeats
-  std::vector<FramePtr> released;  // die outside the lock
+  std::vector<FramePtr> released;  // destroyed outside the lock
   heard_.store(environment_.clock.now().time_since_epoch().count(), std::memory_order_relaxed);
   {
     MutexLock lock(mutex_);
@@ -313,7 +313,7 @@ void PeerLink::admit(std::vector<Arrived>& arrived) {
     if (each.call == nullptr) continue;
     const uint64_t id = each.call->header().call;
     core_.incoming().emplace(id, each.call);
-    // Of a peer that went meanwhile nobody else would cancel it.
+    // If the peer is gone since the frame came, `end` has not seen this call and did not cancel it.
     each.cancelled = core_.admitted(id) || gone_.load();
   }
 }
@@ -341,7 +341,7 @@ void PeerLink::cancel_incoming(const FrameHeader& cancel) {
 
 PeerLink::Departure PeerLink::depart() {
   if (gone_.load()) return {};
-  // Without a connection everything waits for one: adopt() sends it.
+  // Without a connection, all frames wait until adopt() sends them.
   if (connection_ == nullptr) return {nullptr, {}, true};
   return {connection_, core_.take_outgoing(), false};
 }
@@ -436,7 +436,7 @@ bool PeerLink::closed(const ConnectionPtr& connection, const absl::Status& reaso
       lost = true;
       left = said_goodbye_;
       if (!others_.empty()) {
-        // Under this lock: its own end must find it in use.
+        // In the same critical section, so that `closed` for the spare finds it in use.
         spare = others_.back();
         others_.pop_back();
         use(spare);
@@ -449,20 +449,20 @@ bool PeerLink::closed(const ConnectionPtr& connection, const absl::Status& reaso
   if (spare != nullptr) {
     put(spare, std::move(frames));
   } else {
-    // A process that died refuses this at once; one that lives gets its frames again.
+    // If the peer's process is dead, the dial is refused at once. A live one gets its frames again.
     log_info("connection to '", info_.name, "' ended (", reason.ToString(), "), dialling again");
     dialler_.dial_again();
   }
   return false;
 }
 
-// ---- The end.
+// ---- The peer is gone.
 
 bool PeerLink::end(const absl::Status& reason) {
   std::vector<std::pair<uint64_t, PendingCall>> pending;
   std::vector<std::pair<uint64_t, std::shared_ptr<IncomingCall>>> incoming;
   std::vector<ConnectionPtr> connections;
-  FrameBatch last;  // of a worker that leaves: what it has said is still sent
+  FrameBatch last;  // frames that are still sent if this worker leaves
   const bool stopping = environment_.stopping.load();
   {
     MutexLock lock(mutex_);
@@ -480,11 +480,12 @@ bool PeerLink::end(const absl::Status& reason) {
   environment_.activity.fetch_add(1);
   if (!connections.empty() && !last.empty()) (void)connections.back()->send(std::move(last));
   for (const ConnectionPtr& connection : connections) {
-    // The far end of a worker that leaves gets what is queued. A peer that is gone may not answer.
+    // If this worker leaves, an orderly close delivers the queued frames. A peer that is gone may
+    // not answer an orderly close, so its connections are aborted.
     stopping ? connection->close() : connection->abort(reason);
   }
-  // Its own calls first: whoever learns below that the peer is gone finds them given up. In an
-  // order that does not depend on the table's.
+  // The peer's calls are cancelled first, so they are cancelled when a callback below learns that
+  // the peer is gone. The order is sorted so that it does not depend on the hash table.
   std::sort(incoming.begin(), incoming.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
   for (auto& [id, call] : incoming) call->context()->cancel();
@@ -515,11 +516,12 @@ PeerLink::Look PeerLink::look() {
   if (hung != nullptr) {
     log_warning("the connection to '", info_.name, "', which is heard, hangs: ", how,
                 "; making a new one");
-    // Not closed: that takes an answer on the stream that hangs. closed() dials the next one.
+    // An orderly close would wait for an answer on the stream that hangs. closed() dials the next
+    // connection.
     hung->abort(absl::UnavailableError(absl::StrCat("the connection hung: ", how)));
   }
   MutexLock lock(mutex_);
-  // That silence is this worker's own.
+  // Without file descriptors this worker causes the silence itself.
   if (dialler_.lacks_descriptors()) look.heard = now;
   look.said = said_;
   const uint64_t traffic = core_.counted_sent() + core_.counted_received();

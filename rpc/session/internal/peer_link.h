@@ -1,10 +1,11 @@
-// One peer of an agent: the session with it, its calls in both directions, and the connections that
-// carry them. It dials when there is something to send and no connection stands.
+// Represents one peer of an agent: the session, the calls in both directions, and the connections.
 //
-// Thread safety: all methods may be called from any thread; none calls a handler under the lock.
-// Lifetime: shared by the peer table, by calls that have arrived, and by timers. The
-// LinkEnvironment outlives every link; timers reach it through its gate. Protocol:
-// proto/weft.proto, "Sessions"; session.h, peer.h.
+// It dials the peer if it has something to send and no connection. It is the driver of PeerCore.
+//
+// Thread safety: all methods may be called from any thread. No handler is called under the lock.
+// Lifetime: the peer table, the calls that have arrived, and timers share it. The LinkEnvironment
+// must outlive every link; timers reach it through its gate.
+// Protocol: proto/weft.proto, "Sessions"; session.h, peer.h.
 #pragma once
 
 #include <atomic>
@@ -27,7 +28,7 @@
 
 namespace weft::rpc_internal {
 
-// What all links of one agent use.
+// Shared by all links of one agent.
 struct LinkEnvironment {
   std::string group;
   WorkerInfo self;
@@ -38,24 +39,24 @@ struct LinkEnvironment {
   Nanoseconds stuck_after;
   Transport& transport;
   Clock& clock;
-  // Set before the first link; called without a lock.
-  std::function<void(WorkerId peer)> opened = nullptr;  // the first connection with it stands
+  // Set before the first link is made; called without a lock.
+  std::function<void(WorkerId peer)> opened = nullptr;  // the peer has its first connection
   std::function<void(WorkerId peer, const absl::Status& why)> suspect = nullptr;
-  // As Agent::activity. `handling` counts what is not quiescent although no call is open.
+  // `activity` is as in Agent::activity. `handling` counts work under way although no call is open.
   std::atomic<uint64_t> activity{0};
   std::atomic<int64_t> handling{0};
   std::atomic<bool> stopping{false};
-  // What heartbeats and their answers say. The lock is taken under a link's.
+  // The body of heartbeats and their answers. Its lock is taken while a link's lock is held.
   void say_in_heartbeats(std::string body) ABSL_LOCKS_EXCLUDED(mutex);
   std::string heartbeat_body() const ABSL_LOCKS_EXCLUDED(mutex);
   mutable Mutex mutex{};
   std::string heartbeat_text ABSL_GUARDED_BY(mutex) = {};
-  // Shared with timers, which may fire after the agent's end.
+  // Shared with timers, which may fire after the agent has stopped.
   const std::shared_ptr<async_internal::Gate<LinkEnvironment>> gate =
       std::make_shared<async_internal::Gate<LinkEnvironment>>(*this);
 };
 
-// Counts as activity that is under way, from its construction to its end.
+// Keeps the agent from being quiet while it exists, and counts as activity when it is destroyed.
 class Handling {
  public:
   explicit Handling(LinkEnvironment& environment) : environment_(environment) {
@@ -79,28 +80,29 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   const WorkerInfo& info() const { return info_; }
   WorkerId id() const { return info_.id; }
   bool gone() const { return gone_.load(); }
-  // Its last frame or handshake; the past if there was none.
+  // Returns when its last frame or handshake came; TimePoint::min() if none came.
   TimePoint heard() const;
 
   // ---- To the peer.
 
   // Takes and sends a call. If it is refused, `on_reply` is untouched.
   absl::Status call(CallId id, Frame frame, PendingCall& pending);
-  // Nobody waits for this call any more. Nullopt: it is not open.
+  // No caller waits for this call any more. Nullopt: it is not open.
   std::optional<PendingCall> cancel(CallId call);
   // False: the peer is gone.
   bool post(Frame frame);
-  // For a new link: posts that waited for it. They go before all others.
+  // For a new link: takes the posts that waited for it. They go before all others.
   void post_first(std::vector<Frame> posts);
-  // Answers a call of the peer, which is no longer among the incoming ones then.
+  // Answers a call of the peer, and removes it from the incoming ones.
   void answer(uint64_t call, absl::StatusOr<Frame> result);
-  // The call of this header and cost has left this worker's queue.
+  // The call with this header and cost has left this worker's queue.
   void call_taken(const FrameHeader& header, size_t cost);
-  // Asks whether the peer lives; nothing happens without a connection.
+  // Sends a heartbeat. No effect without a connection.
   void heartbeat(uint64_t number);
   // Calls that begin at `until` or later wait, unsent, for the next call of this method.
   void set_valid_until(TimePoint until);
-  // The peer is suspected here: an answer would renew its lease just before its death record.
+  // This worker suspects the peer. An answer would renew the peer's lease just before its death
+  // record.
   void answer_no_heartbeats() { suspected_.store(true); }
   void say_goodbye();
 
@@ -110,42 +112,47 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   struct Arrived {
     explicit Arrived(Frame frame_in) : frame(std::move(frame_in)) {}
     Frame frame;
-    std::optional<PendingCall> pending;  // a reply's, unless nobody waits for it any more
-    std::shared_ptr<IncomingCall> call;  // a call's; holds the frame
-    bool cancelled = false;              // before it came
+    std::optional<PendingCall> pending;  // for a reply; nullopt if no caller waits for it any more
+    std::shared_ptr<IncomingCall> call;  // for a call; holds its frame
+    bool cancelled = false;              // the call was cancelled before it came
   };
   struct Arrival {
     std::vector<Arrived> arrived;  // to be handled in this order
-    bool foreign = false;          // a frame is not of this pair
-    bool honest = true;            // else the peer breaks the protocol
+    bool foreign = false;          // a frame names another sender or receiver
+    bool honest = true;            // false: the peer breaks the protocol
     bool ack_later = false;
   };
-  // Takes in what a connection has brought. Answers heartbeats on this connection: that shows that
-  // it works. Makes known the calls that have arrived, so that they can be cancelled.
+  // Takes the frames that a connection has brought. Answers heartbeats on this connection, because
+  // the answer shows that it works. Enters the calls into the table, so that they can be cancelled.
   Arrival receive(const ConnectionPtr& connection, std::vector<Frame> frames);
-  // Once all of an Arrival was handled: acknowledges it, in time.
+  // Sends the acknowledgement of an Arrival, now or after ack_delay. Call it when the whole Arrival
+  // is handled.
   void acknowledge(const Arrival& arrival);
   void cancel_incoming(const FrameHeader& cancel);
 
   // ---- Connections.
 
   void dial(Nanoseconds timeout) { dialler_.dial(timeout); }
-  // No connection stands, and one is of use.
+  // True: there is no connection, the peer is not gone, and the agent does not stop.
   bool wants_connection() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of a worker to itself: the only connection.
+  // Sets the only connection of a worker to itself.
   void connect_to_self(ConnectionPtr loopback);
+  // Uses a new connection and sends the unacknowledged frames on it. If there is a connection
+  // already, the new one is a spare.
   void adopt(const ConnectionPtr& connection);
-  // True: the peer said goodbye on it. Otherwise it is dialled again, if there is no other.
+  // A connection is closed. True: it was the one in use, and the peer has said goodbye. False: if
+  // it was the one in use, the link goes on with a spare connection, or dials again.
   bool closed(const ConnectionPtr& connection, const absl::Status& reason);
-  // Puts what the session has to say on the connection; dials if there is none.
+  // Puts the frames of the session on the connection. Dials if there is no connection.
   void flush();
-  // The same, once this thread has done what it is at: other replies may follow.
+  // The same, deferred on a serving thread until it has done its present work. So one flush sends
+  // several replies.
   void flush_soon();
 
-  // ---- The end.
+  // ---- The peer is gone.
 
-  // The first call takes everything: fails the open calls, cancels those that run, cuts the
-  // connections. False: the link had ended before.
+  // Fails the open calls, cancels those that run here, and cuts the connections. False, without
+  // effect: an earlier call has done this.
   bool end(const absl::Status& reason);
 
   // ---- Looks.
@@ -153,10 +160,11 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   struct Look {
     WorkerId peer;
     bool busy = false;  // calls, frames without acknowledgement, or traffic since the last look
-    TimePoint heard;   // as heard(); now, if this worker has nothing left to make a connection with
-    std::string said;  // body of the newest heartbeat or answer; empty if none came
+    TimePoint heard;    // as heard(), but now if this process has no file descriptor to dial
+    std::string said;   // body of the newest heartbeat or answer; empty if none came
   };
-  // Cuts a connection that hangs. For one caller, regularly: "since the last look" is its.
+  // Looks at the peer, and cuts a connection that hangs. Only one caller may use it, and regularly,
+  // because a look covers the time since the last one.
   Look look();
 
   struct Counts {
@@ -171,13 +179,13 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   };
   Counts counts() const;
   struct Oldest {
-    std::string awaited;  // function of the oldest call to the peer; empty if there is none
-    uint64_t served = 0;  // function of the oldest call of the peer
+    std::string awaited;  // function of the oldest call to the peer; empty: no call is open
+    uint64_t served = 0;  // function of the peer's oldest call here; 0: no call runs
   };
   Oldest oldest() const;
 
  private:
-  // Frames to put on a connection once the lock is released, or the need of a connection.
+  // The frames to put on a connection once the lock is released.
   struct Departure {
     ConnectionPtr connection;
     FrameBatch frames;
@@ -186,7 +194,8 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
 
   Departure depart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void send(Departure departure) ABSL_LOCKS_EXCLUDED(mutex_);
-  // If the connection refuses, the frames are sent again once it has ended: look() sees to that.
+  // If the connection refuses the frames, they are sent again on the next one. look() cuts this one
+  // if it does not close.
   void put(const ConnectionPtr& connection, FrameBatch frames) ABSL_LOCKS_EXCLUDED(mutex_);
   void accept(Frame frame, Arrival& arrival, FrameBatch& answers)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -195,14 +204,14 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   void arm_deadline() ABSL_LOCKS_EXCLUDED(mutex_);
   void expire_calls() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The connection that is written to from now on, or none.
+  // From now on this connection is written to, or none.
   void use(ConnectionPtr next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   LinkEnvironment& environment_;
   const WorkerInfo info_;
   std::atomic<bool> gone_{false};
   std::atomic<bool> suspected_{false};
-  std::atomic<bool> met_{false};             // there was a connection
+  std::atomic<bool> met_{false};             // there has been a connection
   std::atomic<bool> flush_deferred_{false};  // a serving thread will flush
   std::atomic<TimePoint::rep> heard_{TimePoint::min().time_since_epoch().count()};
 
@@ -210,13 +219,13 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   mutable Mutex mutex_;
   PeerCore core_ ABSL_GUARDED_BY(mutex_);
   ConnectionPtr connection_ ABSL_GUARDED_BY(mutex_);           // the one that is written to
-  std::vector<ConnectionPtr> others_ ABSL_GUARDED_BY(mutex_);  // if both ends dialled at once
+  std::vector<ConnectionPtr> others_ ABSL_GUARDED_BY(mutex_);  // spare; both ends had dialled
   absl::Status fate_ ABSL_GUARDED_BY(mutex_);                  // why it is gone
   bool said_goodbye_ ABSL_GUARDED_BY(mutex_) = false;
   TimePoint deadline_armed_ ABSL_GUARDED_BY(mutex_) = kNever;
   bool ack_armed_ ABSL_GUARDED_BY(mutex_) = false;
 
-  // Of look(): the traffic at the last one.
+  // The traffic at the last look().
   uint64_t looked_at_ ABSL_GUARDED_BY(mutex_) = 0;
   ConnectionHealth health_ ABSL_GUARDED_BY(mutex_);
   std::string said_ ABSL_GUARDED_BY(mutex_);  // body of its newest heartbeat or answer

@@ -9,8 +9,8 @@
 namespace weft::rpc_internal {
 namespace {
 
-constexpr size_t kMostEnded = 1024;
-constexpr size_t kMostWaiting = 4096;  // posts
+constexpr size_t kMostEnded = 1024;    // incarnations that are gone
+constexpr size_t kMostWaiting = 4096;  // posts for one unknown incarnation
 
 bool by_id(const WorkerInfo& a, const WorkerInfo& b) { return a.id < b.id; }
 
@@ -90,7 +90,7 @@ std::vector<WorkerInfo> PeerTable::members() const {
   return members_;
 }
 
-// Of each index the newest incarnation stays, so that errors can say what became of it.
+// The newest incarnation of each index stays, so that errors can say that it is gone, and why.
 void PeerTable::drop_superseded() {
   for (auto next = members_.begin(); next != members_.end();) {
     const auto member = next++;
@@ -101,7 +101,7 @@ void PeerTable::drop_superseded() {
 }
 
 void PeerTable::ended(WorkerId incarnation) {
-  std::vector<PeerLinkPtr> dropped;  // die outside the lock
+  std::vector<PeerLinkPtr> dropped;  // destroyed outside the lock
   MutexLock lock(mutex_);
   drop_superseded();
   ended_.push_back(incarnation);

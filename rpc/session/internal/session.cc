@@ -11,7 +11,7 @@
 namespace weft::rpc_internal {
 namespace {
 
-// Smaller replies are kept: the fact takes as much.
+// Smaller replies are always retained, because the error that replaces them takes as much memory.
 constexpr size_t kSmallReply = size_t{4} << 10;
 
 bool is_large_result(const Frame& frame) {
@@ -19,7 +19,8 @@ bool is_large_result(const Frame& frame) {
          frame.cost() > kSmallReply;
 }
 
-// References that the result carries stay in the meta: its receiver lets them go.
+// Makes the error that replaces a result. References that the result carries stay in the meta, so
+// that the receiver releases them.
 FramePtr fact_of(const Frame& result, size_t bound) {
   Frame fact;
   fact.header = result.header;

@@ -1,11 +1,12 @@
-// Tells whether the oldest frame that a peer has not acknowledged still makes its way. It does if
-// its stream moves or, once the frame was handed to the wire, if the acknowledgement comes in time.
+// Tells whether the oldest frame that a peer has not acknowledged still moves.
 //
-// Only bytes that were queued when the frame became the oldest count. So traffic that follows, on
-// its own stream or on another one, cannot hide that the frame's stream hangs. Time in which nobody
-// looked does not count: then this process may have stood still.
+// The frame moves while its stream writes bytes. Once they are written, its acknowledgement must
+// come. Only bytes count that were queued when the frame became the oldest. So later traffic, on
+// its own stream or on another one, cannot hide that the frame's stream hangs. Long gaps between
+// two looks count only in part, because this process may have stood still.
 //
 // Thread safety: none; the lock of the peer's link (peer_link.h) guards it.
+// Protocol: docs/membership.md, "Streams that hang".
 #pragma once
 
 #include <algorithm>
@@ -20,8 +21,9 @@ namespace weft::rpc_internal {
 
 class StreamWatch {
  public:
-  // `oldest`: the sequence of that frame, 0 if everything is acknowledged. `streams`: of those that
-  // may carry it, always in the same order; a stream may be added. True: nothing moved for `limit`.
+  // `oldest`: the sequence of that frame; 0 if all frames are acknowledged. `streams`: the byte
+  // counts of the streams that may carry it, always in the same order; streams may be added.
+  // True: nothing has moved for `limit`.
   bool is_stuck(uint64_t oldest, const StreamsBytes& streams, TimePoint now, Nanoseconds limit) {
     const bool next = oldest != oldest_;
     if (next) goals_.clear();
@@ -31,7 +33,7 @@ class StreamWatch {
       if (i == goals_.size()) goals_.push_back(streams[i].taken);
       written += std::min(streams[i].written, goals_[i]);
     }
-    // One look counts for no more than a quarter of the limit.
+    // One look counts for at most a quarter of the limit, so a pause of this process cuts nothing.
     still_ += std::min<Nanoseconds>(now - looked_at_, limit / 4);
     looked_at_ = now;
     if (next || written != written_) still_ = Nanoseconds(0);
@@ -41,10 +43,10 @@ class StreamWatch {
 
  private:
   uint64_t oldest_ = 0;
-  std::vector<uint64_t> goals_;  // of each stream, what was taken when `oldest_` became it
-  uint64_t written_ = 0;         // of the goals
+  std::vector<uint64_t> goals_;  // of each stream: bytes taken when `oldest_` became the oldest
+  uint64_t written_ = 0;         // bytes of the goals that were written
   TimePoint looked_at_;
-  Nanoseconds still_{0};  // for how long nothing moved
+  Nanoseconds still_{0};  // the time for which nothing has moved
 };
 
 }  // namespace weft::rpc_internal

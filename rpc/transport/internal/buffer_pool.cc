@@ -13,7 +13,8 @@ namespace {
 // Smaller blocks come from malloc, which recycles them itself.
 constexpr size_t kSmallestPooled = size_t{1} << 16;
 
-// Rounds up so that blocks of nearly equal size serve each other, wasting at most an eighth.
+// Rounds up, so that a block can be used again for nearly the same size. It wastes at most an
+// eighth.
 size_t rounded(size_t size) {
   const size_t step = std::bit_floor(size) / 8;
   return (size + step - 1) / step * step;

@@ -1,8 +1,9 @@
-// Memory for received tensors, used again: touching fresh pages costs several times the copy.
+// A BufferPool gives memory for received tensors and uses freed blocks again, because to touch
+// fresh pages costs several times the copy.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: blocks may outlive the pool (they are freed instead of returned).
-// Bound: at most `max_idle_bytes` are kept unused; blocks in use are bounded by their users.
+// Lifetime: blocks may outlive the pool; then they are freed instead of returned.
+// Bound: the pool keeps at most `max_idle_bytes` unused. Its users must limit the blocks in use.
 #pragma once
 
 #include <memory>
@@ -16,7 +17,8 @@ class BufferPool {
   explicit BufferPool(size_t max_idle_bytes = size_t{1} << 30);
   ~BufferPool();
 
-  // `size` bytes aligned to 64; their content is undefined. Null data if memory is short.
+  // Returns `size` bytes, aligned to 64, with undefined content. The data is null if there is no
+  // memory.
   Payload take(size_t size);
   size_t idle_bytes() const;
 

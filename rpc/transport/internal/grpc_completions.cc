@@ -9,7 +9,7 @@
 namespace weft::rpc_internal {
 namespace {
 
-// What this thread has used of processors.
+// The processor time that this thread has used.
 Nanoseconds used_time() {
   timespec used{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
@@ -31,7 +31,8 @@ GrpcCompletions::Status GrpcCompletions::look(void** tag, bool* ok) {
       std::this_thread::yield();
       continue;
     }
-    // Another thread's turn, another group's, or a quota that is used up.
+    // This thread was kept from running: by another thread, by another cgroup, or because its quota
+    // was used up.
     if (time > SpinPolicy::kLongBreak && time - (used_time() - used) > SpinPolicy::kLongBreak) {
       spin_.disturbed();
     } else if (status == Status::TIMEOUT) {

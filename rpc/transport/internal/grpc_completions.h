@@ -1,9 +1,9 @@
-// One gRPC completion queue and how it is waited for: asleep, or awake for a moment first where
-// messages come quickly (base/spin_policy.h).
+// Waits for the operations of one gRPC completion queue and runs their code. If messages come
+// quickly, it spins for a moment before it sleeps (async/spin_policy.h).
 //
-// Thread safety: serve_one runs on one thread at a time, as ServingThreads has it; looks may be
+// Thread safety: serve_one runs on one thread at a time; ServingThreads ensures it. `looks` may be
 // called from any thread.
-// Lifetime: the queue outlives this object.
+// Lifetime: the queue must outlive this object.
 #pragma once
 
 #include <atomic>
@@ -20,15 +20,16 @@ class GrpcCompletions {
  public:
   GrpcCompletions(grpc::CompletionQueue& queue, Nanoseconds spin) : queue_(queue), spin_(spin) {}
 
-  // Waits for one operation (GrpcOperation) of the queue to end; false once it is shut down and
-  // empty.
+  // Waits until one operation (GrpcOperation) of the queue is complete, and handles it. Returns
+  // false once the queue is shut down and empty.
   bool serve_one();
-  // How many waits began awake.
+  // How many waits began with spinning.
   uint64_t looks() const { return looks_.load(std::memory_order_relaxed); }
 
  private:
   using Status = grpc::CompletionQueue::NextStatus;
-  // Yields in between. TIMEOUT: nothing came in time, or somebody else needs the processor.
+  // Spins, and yields between two looks at the queue. TIMEOUT: nothing came within the limit, also
+  // if other threads had the processor meanwhile.
   Status look(void** tag, bool* ok);
 
   grpc::CompletionQueue& queue_;

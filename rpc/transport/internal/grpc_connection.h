@@ -1,9 +1,11 @@
-// One connection between two workers, made of up to three gRPC streams. The control stream carries
-// small frames. The bulk stream carries large frames once it is open. The heartbeat stream opens
-// with the first heartbeat of either end.
+// GrpcConnection joins up to three streams into one connection between two workers.
+//
+// The control stream carries small frames and is open first. The bulk stream carries large frames
+// once it is open. The heartbeat stream is dialled when one of the two ends sends a heartbeat.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: connections and streams share what they have in common with the transport.
+// Lifetime: the transport, its connections and its streams share one GrpcShared.
+// Protocol: proto/weft.proto, section "Streams".
 #pragma once
 
 #include <algorithm>
@@ -24,7 +26,7 @@
 
 namespace weft::rpc_internal {
 
-// What both ends' connections and streams share with the transport.
+// The state that a transport shares with its connections and streams, dialled and accepted ones.
 struct GrpcShared {
   GrpcShared(Clock& clock_in, GrpcTransportOptions options_in)
       : clock(clock_in), options(std::move(options_in)) {}
@@ -32,9 +34,9 @@ struct GrpcShared {
   Clock& clock;
   const GrpcTransportOptions options;
   BufferPool pool;
-  // The completion queue of all streams, at both ends; set by listen. There is one queue, and one
-  // thread at a time serves it. In gRPC 1.51 one thread of the process waits in epoll for all
-  // queues. The thread of a second queue would only be woken to pass events on.
+  // The queue of all streams, dialled and accepted ones; `listen` sets it. There is only one, and
+  // one thread at a time serves it. In gRPC 1.51, one thread of the process waits in epoll for all
+  // queues. With a second queue, that thread would have to wake another one to pass events on.
   std::unique_ptr<grpc::ServerCompletionQueue> queue;
   Mutex mutex;
   CondVar changed;
@@ -44,7 +46,7 @@ struct GrpcShared {
   std::map<GrpcStream*, std::weak_ptr<GrpcStream>> streams ABSL_GUARDED_BY(mutex);  // not done yet
   int callbacks ABSL_GUARDED_BY(mutex) = 0;
   int accepting ABSL_GUARDED_BY(mutex) = 0;  // streams that gRPC may still accept
-  // Streams whose hello came before start, and what answers it.
+  // Streams whose hello came before `start`, each with the function that answers it.
   std::vector<std::pair<const GrpcStream*, std::function<void()>>> waiting ABSL_GUARDED_BY(mutex);
   uint64_t next_connection ABSL_GUARDED_BY(mutex) = std::random_device()() | 1;
 
@@ -53,7 +55,7 @@ struct GrpcShared {
     streams.emplace(stream.get(), stream);
   }
   void remove(GrpcStream* stream) {
-    std::function<void()> unanswered;  // dies outside the lock
+    std::function<void()> unanswered;  // destroyed outside the lock
     MutexLock lock(mutex);
     streams.erase(stream);
     const auto found = std::find_if(waiting.begin(), waiting.end(),
@@ -69,8 +71,8 @@ struct GrpcShared {
     accepting += more;
     changed.notify_all();
   }
-  // Runs `f(sink)` unless the transport has not started or has stopped. While it stops, only what
-  // ends is still reported.
+  // Runs `f(sink)`. Does nothing if the transport has not started or has stopped, or, unless
+  // `even_stopped`, if `stop` has begun.
   template <class F>
   void with_sink(F f, bool even_stopped = true) {
     TransportSink* target = nullptr;
@@ -90,7 +92,8 @@ struct GrpcShared {
 };
 using GrpcSharedPtr = std::shared_ptr<GrpcShared>;
 
-// One end of a connection. Until a further stream is open, its frames travel on the control stream.
+// One end of a connection, dialled or accepted. Until the bulk stream or the heartbeat stream is
+// open, the control stream carries its frames.
 class GrpcConnection final : public Connection,
                              public std::enable_shared_from_this<GrpcConnection> {
  public:
@@ -122,16 +125,16 @@ class GrpcConnection final : public Connection,
       parts[kBulkStream].insert(parts[kBulkStream].end(), bulk.begin(), bulk.end());
     }
     bool taken = frames.empty() || streams[kControlStream]->send(std::move(frames));
-    // No stream waits for another one, nor hides that it refuses. The stream for heartbeats may end
-    // without the connection.
+    // Each stream is given its frames even if another one refuses. A refusal of the heartbeat
+    // stream does not count, because that stream may close without the connection.
     for (size_t kind = 0; kind < kStreams; ++kind) {
       if (parts[kind].empty()) continue;
       taken = (streams[kind]->send(std::move(parts[kind])) || kind == kHeartbeatStream) && taken;
     }
     return taken;
   }
-  // At the dialling end: how the stream for heartbeats is dialled. It runs whenever one end sends
-  // heartbeats and there is no such stream; `heartbeats_dialled` follows.
+  // At the dialling end: sets the function that dials the heartbeat stream. It runs when either end
+  // sends a heartbeat while there is no such stream. `heartbeats_dialled` follows each dial.
   void set_heartbeat_dialler(std::function<void()> dial) {
     MutexLock lock(mutex_);
     heartbeat_dialler_ = std::move(dial);
@@ -164,7 +167,7 @@ class GrpcConnection final : public Connection,
     }
     StreamsBytes streams;
     if (small != nullptr) streams.push_back(small->bytes());
-    // A large frame travels on the small stream if the other one did not stand yet.
+    // A large frame travels on the control stream if the bulk stream was not open yet.
     if (bulk != nullptr && is_large(frame)) streams.push_back(bulk->bytes());
     return streams;
   }
@@ -183,7 +186,7 @@ class GrpcConnection final : public Connection,
     }
     if (earlier != nullptr) earlier->cut();  // the far end has given it up
     if (stream == nullptr) return;
-    // The other stream took the connection down.
+    // The connection has closed meanwhile, so this stream is closed as its others were.
     cut ? stream->cut() : stream->end();
   }
   void received(StreamKind kind, std::vector<Frame> frames) {
@@ -192,7 +195,7 @@ class GrpcConnection final : public Connection,
     TimePoint now;
     {
       MutexLock lock(mutex_);
-      if (closed_) return;  // the bulk stream may end after the connection
+      if (closed_) return;  // the bulk stream may read on after the connection closed
       ++delivering_;
       for (const Frame& frame : frames) {
         if (!is_heartbeat(frame.header)) continue;
@@ -216,16 +219,22 @@ class GrpcConnection final : public Connection,
     }
     report_closed();
   }
-  // The first stream's end is the connection's; so is that of the bulk stream if it was cut, since
-  // what was on it is lost. If it ends in order, it has delivered everything. Nothing on the stream
-  // for heartbeats has to arrive, and the next heartbeat has it dialled again.
+  // Called when a stream has closed. Whether the connection closes with it depends on the stream:
+  //
+  // - The control stream: the connection closes.
+  //
+  // - The bulk stream: the connection closes if the stream was cut, because frames on it are lost.
+  //   A bulk stream that closes in order has delivered everything.
+  //
+  // - The heartbeat stream: the connection stays, because nothing on this stream has to arrive. The
+  //   next heartbeat makes the dialling end dial it again.
   void stream_ended(StreamKind kind, const GrpcStream& ended, absl::Status reason) {
     if (kind == kControlStream || (kind == kBulkStream && !reason.ok())) {
       finish(std::move(reason));
       return;
     }
     MutexLock lock(mutex_);
-    if (streams_[kind].get() != &ended) return;  // it has a successor, or the connection has ended
+    if (streams_[kind].get() != &ended) return;  // it was replaced, or the connection has closed
     streams_[kind] = nullptr;
     if (kind == kHeartbeatStream) heartbeat_routes_.restart();
   }
@@ -240,8 +249,8 @@ class GrpcConnection final : public Connection,
     return set;
   }
 
-  // Ends what is left of the connection. After an error nobody waits for the far end: it may be
-  // what hangs.
+  // Closes the connection and the streams that are left. After an error it does not wait for the
+  // far end, because that may hang.
   void finish(absl::Status reason) {
     std::vector<std::shared_ptr<GrpcStream>> rest;
     bool report = false, cut = false;
@@ -249,13 +258,14 @@ class GrpcConnection final : public Connection,
       MutexLock lock(mutex_);
       if (closed_) return;
       closed_ = true;
-      // Of a connection that is closed here, what is queued is still written.
+      // If close() was called at this end, queued frames are still written.
       cut = cut_ = !reason.ok() && !closing_;
       for (auto& stream : streams_) {
         if (stream != nullptr) rest.push_back(std::move(stream));
         stream = nullptr;
       }
-      // The far end may answer an error on one stream by ending another one in order.
+      // After an error on one stream, the far end may close another stream in order. Then the error
+      // is the reason.
       for (const auto& stream : rest) {
         if (reason.ok()) reason = stream->reason();
       }
@@ -274,7 +284,7 @@ class GrpcConnection final : public Connection,
     return all;
   }
 
-  // Moves out what `is_taken`; keeps the order of both parts.
+  // Removes and returns the frames for which `is_taken` is true; both parts keep their order.
   template <class IsTaken>
   static FrameBatch take_if(FrameBatch& frames, IsTaken is_taken) {
     FrameBatch taken;
@@ -284,7 +294,8 @@ class GrpcConnection final : public Connection,
     frames.erase(rest, frames.end());
     return taken;
   }
-  // The accepting end cannot dial: its heartbeat on another stream is what asks the far end to.
+  // Dials the heartbeat stream if there is none. The accepting end cannot dial: its heartbeat on
+  // another stream makes the dialling end do it.
   void dial_heartbeats() {
     std::function<void()> dial;
     {
@@ -299,7 +310,7 @@ class GrpcConnection final : public Connection,
     dial();
   }
 
-  // Once: by what ended the connection, or by the last frame that was being delivered then.
+  // Runs once: when the connection closes, or after the last of the deliveries that run then.
   void report_closed() {
     absl::Status reason;
     {
@@ -320,9 +331,9 @@ class GrpcConnection final : public Connection,
   bool dialling_heartbeats_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;  // close() was called
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool cut_ ABSL_GUARDED_BY(mutex_) = false;     // by an error; set with closed_
-  absl::Status reason_ ABSL_GUARDED_BY(mutex_);  // of the end
-  int delivering_ ABSL_GUARDED_BY(mutex_) = 0;   // frames that the sink has and has not returned
+  bool cut_ ABSL_GUARDED_BY(mutex_) = false;     // the streams were cut; set with closed_
+  absl::Status reason_ ABSL_GUARDED_BY(mutex_);  // why it closed
+  int delivering_ ABSL_GUARDED_BY(mutex_) = 0;   // calls of on_frames that run
 };
 using GrpcConnectionPtr = std::shared_ptr<GrpcConnection>;
 

@@ -18,14 +18,16 @@ namespace {
 
 constexpr uint32_t kProtocolVersion = 4;
 
-// Of a further stream. Until it stands, the others carry its frames.
+// A further stream must be answered within this time. Until it is open, the control stream carries
+// its frames.
 constexpr Nanoseconds kStreamAnswers = std::chrono::seconds(10);
 
 grpc::ChannelArguments channel_arguments(bool bulk) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
-  // A connection of its own for each stream; nothing is retried below the session.
+  // Each stream gets a TCP connection of its own. Only the session may resend, so gRPC must not
+  // retry.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -39,7 +41,7 @@ grpc::ChannelArguments channel_arguments(bool bulk) {
   return arguments;
 }
 
-// Whether a socket could be made now; gRPC says only in words why one could not.
+// Whether a socket can be made now. gRPC says only in its error text why it could not make one.
 bool has_descriptors() {
   const int probe = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (probe < 0) return false;
@@ -47,8 +49,9 @@ bool has_descriptors() {
   return true;
 }
 
-// Whether the far end's machine said it: nobody listens, or the stream was there and ended. What
-// this end's network, resolver or proxy says is no sign of a death. gRPC has only words for it.
+// Whether the far end's machine answered: nobody listens there, or the stream was open and closed.
+// An error of this end's network, resolver or proxy is no sign of a death. gRPC distinguishes them
+// only in its error text.
 bool was_heard(const absl::Status& status) {
   if (!absl::IsUnavailable(status)) return true;
   for (const int error : {ECONNREFUSED, ECONNRESET, EPIPE}) {
@@ -58,7 +61,7 @@ bool was_heard(const absl::Status& status) {
          absl::StrContains(status.message(), "GOAWAY");
 }
 
-// Text of it goes into errors and logs, so it is checked here, before anybody reads it.
+// Parses and checks a hello. Its text goes into errors and logs, so it is checked before any use.
 absl::StatusOr<wire::Hello> parse_hello(const std::string& text) {
   wire::Hello hello;
   if (text.empty()) return absl::InvalidArgumentError("a stream without a hello");
@@ -110,7 +113,7 @@ class AcceptHandler final : public StreamHandler,
     return absl::OkStatus();
   }
   void on_frames(GrpcStream&, std::vector<Frame> frames) override {
-    connection()->received(kind_, std::move(frames));  // open() has set both, then begun to read
+    connection()->received(kind_, std::move(frames));  // open() sets both before it reads
   }
   void on_end(GrpcStream& stream, absl::Status reason) override {
     {
@@ -123,8 +126,8 @@ class AcceptHandler final : public StreamHandler,
   }
 
  private:
-  // A stream may end while its hello waits for the start: then nothing is opened. Ended while this
-  // runs, on the starting thread, it is reported once it was opened.
+  // A stream may close while its hello waits for `start`. Then nothing is opened. If it closes
+  // while this runs on the thread that called `start`, on_end leaves the report to this function.
   void answer(const std::shared_ptr<GrpcStream>& stream, const wire::Hello& hello) {
     {
       MutexLock lock(mutex_);
@@ -211,12 +214,12 @@ class AcceptHandler final : public StreamHandler,
   }
 
   Mutex mutex_;
-  // Set by open(), before the dialler may send frames; the stream before the connection.
+  // open() sets both before the dialler may send frames.
   StreamKind kind_ = kControlStream;
   GrpcConnectionPtr connection_ ABSL_GUARDED_BY(mutex_);
   bool answering_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status reason_;  // of the end; set before ended_
+  absl::Status reason_;  // why the stream closed; set with ended_
 };
 
 }  // namespace

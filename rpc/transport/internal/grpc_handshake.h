@@ -1,12 +1,25 @@
-// The hello that each stream begins with, at both ends: who dials, whom it expects, and which
-// connection the stream belongs to.
+// Dials and accepts streams. Each stream begins with a hello: it says who dials, which worker the
+// dialler expects, and which connection the stream belongs to.
 //
 // Thread safety: all functions may be called from any thread.
-// Errors: a refused hello ends the stream with the reason, which the dialler gets. InvalidArgument:
-// there is none, it is larger than 8 KiB or cannot be parsed, its name is none of a worker
-// (check_worker_name), or its group or address is not printable. Aborted: too many wait for the
-// start; dial again.
-// Protocol: proto/weft.proto (Hello).
+// Errors: a refused hello closes the stream, and the dialler gets the error:
+//
+// - InvalidArgument: there is no hello, it is larger than 8 KiB, or it cannot be parsed.
+//
+// - InvalidArgument: its name is not valid for a worker (check_worker_name), or its group or
+//   address is not printable.
+//
+// - PermissionDenied: it has another protocol version.
+//
+// - FailedPrecondition: another worker answers, or a further stream belongs to no connection.
+//
+// - Unavailable: the worker has stopped.
+//
+// - Aborted: too many streams wait for `start`. The dialler dials again.
+//
+// - Any other error: the sink's on_accept returned it.
+//
+// Protocol: proto/weft.proto, section "Streams" and message Hello.
 #pragma once
 
 #include <atomic>
@@ -22,22 +35,24 @@
 
 namespace weft::rpc_internal {
 
-// Makes TCP give up a connection, at either end, if the far end has taken nothing for 30 s. Until
-// then gRPC keeps a write that waits for the socket, even one of a stream that was cut. gRPC sets
-// the socket's TCP_USER_TIMEOUT only if it sends pings. So pings are on, and due in 24 days.
+// Makes TCP give up a connection, at both ends, if the far end has taken nothing for 30 s. Until
+// then gRPC keeps a write that waits for the socket, even if its stream was cut. gRPC sets the
+// socket's TCP_USER_TIMEOUT only if it sends pings. So that it sends none, the first one is due in
+// 24 days.
 inline constexpr std::pair<const char*, int> kGiveUpArguments[] = {
     {GRPC_ARG_KEEPALIVE_TIME_MS, std::numeric_limits<int>::max() - 1},
     {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 30'000},
 };
 
-// Connections that this worker has accepted, for the bulk streams that follow.
+// Connections that this worker has accepted, so that their bulk and heartbeat streams find them.
+// The key is the dialler's WorkerId and its number of the connection.
 struct GrpcAccepted {
   Mutex mutex;
   std::map<std::pair<uint64_t, uint64_t>, std::weak_ptr<GrpcConnection>> by_number
       ABSL_GUARDED_BY(mutex);
 };
 
-// Answers the hello of a stream that was accepted, and delivers what comes after it.
+// Makes the handler of an accepted stream. It answers the hello and delivers the frames after it.
 std::shared_ptr<StreamHandler> make_accept_handler(GrpcSharedPtr shared,
                                                    std::shared_ptr<GrpcAccepted> accepted);
 
@@ -45,7 +60,7 @@ std::shared_ptr<StreamHandler> make_accept_handler(GrpcSharedPtr shared,
 class DialHandler final : public StreamHandler {
  public:
   using Ready = absl::AnyInvocable<void(absl::Status)>;
-  // `ready` runs once: OK after the far end's answer, else why not.
+  // `ready` runs at most once: with OK after the far end's answer, otherwise with the error.
   DialHandler(GrpcSharedPtr shared, GrpcConnectionPtr connection, StreamKind kind, Ready ready)
       : shared_(std::move(shared)),
         connection_(std::move(connection)),
@@ -53,7 +68,7 @@ class DialHandler final : public StreamHandler {
         ready_(std::move(ready)) {}
 
   void set_stream(std::weak_ptr<GrpcStream> stream) { stream_ = std::move(stream); }
-  // Gives up if the far end has not answered.
+  // Cuts the stream if the far end has not answered.
   void deadline_passed() {
     if (open_.load()) return;
     late_.store(true);
@@ -76,15 +91,16 @@ class DialHandler final : public StreamHandler {
   std::atomic<bool> late_{false};
 };
 
-// Dials one stream of `connection`.
+// Dials one stream of `connection`, and calls `ready` when it is open or has failed. If the
+// transport has stopped, it does nothing.
 std::shared_ptr<DialHandler> dial_stream(const GrpcSharedPtr& shared, const std::string& address,
                                          const GrpcConnectionPtr& connection, StreamKind kind,
                                          DialHandler::Ready ready);
 
-// Has the dial fail with DeadlineExceeded then, unless it was answered.
+// At `deadline`, makes the dial fail with DeadlineExceeded unless it was answered before.
 void give_up_at(Clock& clock, TimePoint deadline, const std::shared_ptr<DialHandler>& dial);
 
-// Dials one more stream of `connection`, which does without it if that fails.
+// Dials one more stream of `connection`. If that fails, the connection goes on without it.
 void dial_further_stream(const GrpcSharedPtr& shared, const std::string& address,
                          const GrpcConnectionPtr& connection, StreamKind kind);
 

@@ -12,15 +12,16 @@
 namespace weft::rpc_internal {
 namespace {
 
-constexpr int kCrowdedFor = 16;  // reads
-// Of the text of a refusal. It travels twice, and escaped; a dialler takes 8 KiB of metadata.
+// After a read with several frames, so many reads count as busy.
+constexpr int kCrowdedFor = 16;
+// Bytes of a refusal's text. It travels twice, and escaped, and a dialler takes 8 KiB of metadata.
 constexpr size_t kMostRefusal = 512;
 
 }  // namespace
 
 void GrpcOperation::ended(bool ok) {
   (stream_.*ended_)(ok);
-  stream_.count_off();  // may end the stream
+  stream_.count_off();  // may destroy the stream
 }
 
 void GrpcStream::set_handler(std::shared_ptr<StreamHandler> handler) {
@@ -43,10 +44,10 @@ GrpcStream::Next GrpcStream::next() {
   }
   if (open_ && !writing_ && !closed_ && (broken_ || (ending_ && drained()))) {
     closed_ = true;
-    next.last_write = !accepting() && !read_over_;  // else nobody listens
+    next.last_write = !accepting() && !read_over_;  // otherwise nobody reads it
     if (next.last_write) ++under_way_;
   }
-  // The accepting end finishes once it has written all, the dialling one once it has read all.
+  // The accepting end finishes once it has written all, the dialling end once it has read all.
   if (!finishing_ && !writing_ && !starting_read_ && (accepting() ? closed_ : read_over_)) {
     closed_ = finishing_ = true;
     ++under_way_;
@@ -187,9 +188,9 @@ void GrpcStream::read_done(bool ok) {
     return;
   }
   note_started();  // what read_on counts off
-  // gRPC sends a window update with a new read. It costs as much as a reply: where many frames
-  // come, they go first. Where they come one by one it is a herald, which wakes the far end while
-  // this end still works.
+  // gRPC sends a window update with a new read, which costs as much as a reply. If many frames
+  // come, the next read is deferred until they are handled. If frames come one by one, it starts at
+  // once: the update wakes the far end while this end still works.
   if (crowded_ == 0 ||
       !ServingThreads::defer_to_end([self = shared_from_this()] { self->read_on(); })) {
     read_on();
@@ -200,7 +201,7 @@ void GrpcStream::read_on() {
   bool may_read = false;
   {
     MutexLock lock(mutex_);
-    // A server that has finished must not read on.
+    // A server that has called Finish must not read on.
     may_read = starting_read_ = !finishing_;
     if (may_read) {
       ++under_way_;
@@ -250,17 +251,17 @@ void GrpcStream::count_off() {
   {
     MutexLock lock(mutex_);
     if (--under_way_ > 0) return;
-    // Nothing is under way and nothing will be: also of a stream that never came to be.
+    // gRPC has no operation and will get none. This holds also for a stream that never opened.
     broken_ = read_over_ = closed_ = finishing_ = finished_ = true;
     hello_.clear();
     queue_.clear();
     queued_bytes_ = writer_bytes_ = 0;
     writer_.clear();
-    reason = reason_.ok() ? death_record() : reason_;
+    reason = reason_.ok() ? final_status() : reason_;
     handler = std::move(handler_);
   }
   if (handler != nullptr) handler->on_end(*this, std::move(reason));
-  const std::shared_ptr<GrpcStream> last = std::move(self_);  // may end this object
+  const std::shared_ptr<GrpcStream> last = std::move(self_);  // may destroy this object
 }
 
 void GrpcStream::cut() {
@@ -280,7 +281,7 @@ ClientStream::ClientStream(std::shared_ptr<grpc::Channel> channel, const std::st
       channel_(std::move(channel)),
       stub_(channel_),
       start_(*this, static_cast<GrpcOperation::Ended>(&ClientStream::started)) {
-  // A dead address must fail at once, not wait for somebody to appear.
+  // If nobody listens at the address, the call must fail at once instead of waiting for a server.
   context_.set_wait_for_ready(false);
   call_ = stub_.PrepareCall(&context_, method, &queue);
 }
@@ -300,7 +301,7 @@ void ClientStream::started(bool ok) {
   }
 }
 
-absl::Status ClientStream::death_record() const {
+absl::Status ClientStream::final_status() const {
   if (status_.ok()) return absl::OkStatus();
   wire::Hello answer;
   if (!status_.error_details().empty() && answer.ParseFromString(status_.error_details()) &&
@@ -336,7 +337,7 @@ void ServerStream::accept(StreamService& service, size_t kind, grpc::ServerCompl
 
 void ServerStream::accept_done(bool ok) {
   const Accepted accepted = std::exchange(accepted_, nullptr);
-  if (!ok) {  // the server ends; gRPC does not report this call's end
+  if (!ok) {  // the server shuts down; gRPC does not complete done_
     accepted(nullptr);
     return;
   }
@@ -351,7 +352,7 @@ void ServerStream::accept_done(bool ok) {
   if (!greeted.ok()) refuse(std::move(greeted));
 }
 
-// Trailing metadata: flow control of the far end cannot hold it up.
+// A refusal travels in trailing metadata, which flow control of the far end cannot hold up.
 void ServerStream::start_finish(void* tag) {
   if (refusal().ok()) return call_.Finish(grpc::Status::OK, tag);
   const std::string text = printable(std::string(refusal().message()), kMostRefusal);

@@ -1,9 +1,11 @@
-// One bidirectional gRPC stream of records, the same at the dialling and at the accepting end.
+// GrpcStream is one end of a bidirectional gRPC stream of records. The dialling end (ClientStream)
+// and the accepting end (ServerStream) share most of their code.
 //
-// Thread safety: send and end may be called from any thread. The handler's methods run without a
-// lock, one at a time, on the thread that serves the stream's completion queue.
-// Lifetime: a stream keeps itself alive while an operation of it is in the queue. It holds its
-// handler by shared_ptr until its last operation, so that no completion meets a dead handler.
+// Thread safety: the public methods of GrpcStream may be called from any thread. The handler's
+// methods run one at a time, without a lock, on the thread that serves the completion queue. on_end
+// may also run inside begin_reading().
+// Lifetime: a stream keeps itself alive while gRPC has an operation of it. It holds its handler by
+// shared_ptr until its last operation is complete, so that no completion finds the handler gone.
 #pragma once
 
 #include <atomic>
@@ -23,8 +25,7 @@ namespace weft::rpc_internal {
 
 class GrpcStream;
 
-// The tag of one operation of a stream: the completion queue hands it back when the operation is
-// complete.
+// A tag of a completion queue: the queue returns it when this operation of the stream is complete.
 class GrpcOperation {
  public:
   using Ended = void (GrpcStream::*)(bool ok);
@@ -39,11 +40,11 @@ class GrpcOperation {
 class StreamHandler {
  public:
   virtual ~StreamHandler() = default;
-  // The far end's hello. An error ends the stream with it. At the accepting end nothing else is
-  // read before begin_reading().
+  // The far end's hello came. If this returns an error, the stream closes with it. The accepting
+  // end reads nothing more before begin_reading().
   virtual absl::Status on_hello(GrpcStream& stream, std::string hello) = 0;
   virtual void on_frames(GrpcStream& stream, std::vector<Frame> frames) = 0;
-  // Last call: nothing more is read or written.
+  // The last call: nothing more is read or written.
   virtual void on_end(GrpcStream& stream, absl::Status reason) = 0;
 };
 
@@ -52,20 +53,20 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   virtual ~GrpcStream() = default;
 
   void set_handler(std::shared_ptr<StreamHandler> handler) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The accepting end's answer to the hello that opened the stream. Either it sends its own hello
-  // and begins to read, or it refuses: then the stream ends now, with `why` in its gRPC status.
+  // The accepting end answers the hello that the stream was opened with. It accepts with send_hello
+  // and then begin_reading. Or it refuses: the stream closes now, with `why` in its gRPC status.
   void send_hello(std::string hello) ABSL_LOCKS_EXCLUDED(mutex_);
   void begin_reading() ABSL_LOCKS_EXCLUDED(mutex_);
   void refuse(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
-  // False: the stream has ended.
+  // Queues frames and does not block. Returns false if the stream has closed.
   bool send(FrameBatch frames) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the stream once what is queued was written.
+  // Closes the stream once all queued frames are written.
   void end() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends it now. If the wire hangs, `on_end` may come late: gRPC keeps a write that waits for the
-  // socket until TCP gives up (kGiveUpArguments, grpc_handshake.h).
+  // Closes the stream now. If the network hangs, `on_end` may come late: gRPC keeps a write that
+  // waits for the socket until TCP gives up (kGiveUpArguments, grpc_handshake.h).
   void cut() ABSL_LOCKS_EXCLUDED(mutex_);
   StreamBytes bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // What has gone wrong on it so far, before on_end tells.
+  // The first error of the stream so far. It is known here before on_end reports it.
   absl::Status reason() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  protected:
@@ -74,48 +75,50 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
 
   virtual void start_read(grpc::ByteBuffer* buffer, void* tag) = 0;
   virtual void start_write(const grpc::ByteBuffer& buffer, void* tag) = 0;
-  // The dialling end alone: tells the far end that nothing more will be written.
+  // At the dialling end only: tells the far end that nothing more will be written.
   virtual void start_last_write(void* tag) = 0;
-  // The last operation: the far end's death record, or ours.
+  // Starts the last operation. It sends the stream's gRPC status (accepting end) or receives it.
   virtual void start_finish(void* tag) = 0;
   virtual bool accepting() const = 0;
   virtual void try_cancel() = 0;
-  // Why the stream ended, known once it has finished.
-  virtual absl::Status death_record() const = 0;
+  // The gRPC status as an error of Weft, known once start_finish is complete. The accepting end
+  // returns OK.
+  virtual absl::Status final_status() const = 0;
 
-  // From here gRPC uses the stream until all its operations have ended.
+  // Call it before the first operation: the stream then lives until all operations are complete.
   void keep_alive() { self_ = shared_from_this(); }
-  // Writes may begin.
+  // Writes may begin now.
   void opened() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The stream never came to be, or reading is over.
+  // The stream could not be opened, or nothing more can be read.
   void read_ended() ABSL_LOCKS_EXCLUDED(mutex_);
-  // An operation that is not the base's own was started; its `ended` counts it off.
+  // Counts an operation that a derived class starts. GrpcOperation::ended counts it off.
   void note_started() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The far end or the wire was cut, not ended in order.
+  // Notes that the far end or the network cut the stream, so that it did not close in order.
   void note_cut() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The accepting end alone. What refuse() was told, for start_finish.
+  // At the accepting end only: the error that refuse() was given, for start_finish.
   const absl::Status& refusal() const { return refusal_; }
   // Gives the far end's hello to the handler.
   absl::Status greet(std::string hello) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   friend class GrpcOperation;
-  // The operations to start once the lock is released: gRPC may write to the socket inside the
-  // call.
+  // The operations to start after the lock is released: gRPC may write to the socket in that call.
   struct Next {
     bool write = false;
     bool last_write = false;
     bool finish = false;
   };
   Next next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Nothing waits to be written. While no write is under way the writer is the lock holder's.
+  // Whether nothing waits to be written. Call it only while no write runs: during a write, the
+  // write operation uses writer_ without the lock.
   bool drained() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return hello_.empty() && queue_.empty() && writer_.empty();
   }
   void start(Next next);
 
   void read_done(bool ok) ABSL_LOCKS_EXCLUDED(mutex_);
-  // An operation of its own: its caller has counted it, it counts itself off.
+  // Starts the next read. This function counts as an operation: its caller has counted it, and it
+  // counts itself off.
   void read_on() ABSL_LOCKS_EXCLUDED(mutex_);
   void write_done(bool ok) ABSL_LOCKS_EXCLUDED(mutex_);
   void last_write_done(bool) {}
@@ -124,31 +127,31 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
 
   std::shared_ptr<GrpcStream> self_;
   FrameReader reader_;
-  grpc::ByteBuffer incoming_;  // the read slot's
-  int crowded_ = 0;            // so many more reads count as busy; the read slot's too
-  grpc::ByteBuffer outgoing_;  // the write slot's
-  // At most one of each is under way.
+  grpc::ByteBuffer incoming_;  // the read operation's
+  int crowded_ = 0;            // how many more reads count as busy; the read operation's too
+  grpc::ByteBuffer outgoing_;  // the write operation's
+  // gRPC has at most one of each at a time.
   GrpcOperation read_{*this, &GrpcStream::read_done};
   GrpcOperation write_{*this, &GrpcStream::write_done};
   GrpcOperation last_write_{*this, &GrpcStream::last_write_done};
   GrpcOperation finish_{*this, &GrpcStream::finish_done};
 
-  FrameWriter writer_;    // the write slot's
+  FrameWriter writer_;    // the write operation's
   absl::Status refusal_;  // written before closed_ is set, read after that
 
   mutable Mutex mutex_;
   std::shared_ptr<StreamHandler> handler_ ABSL_GUARDED_BY(mutex_);
   std::string hello_ ABSL_GUARDED_BY(mutex_);            // to be written first
-  std::vector<FramePtr> queue_ ABSL_GUARDED_BY(mutex_);  // not yet the writer's
-  uint64_t taken_bytes_ ABSL_GUARDED_BY(mutex_) = 0;     // since the beginning
-  size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;      // of the queue
-  size_t writer_bytes_ ABSL_GUARDED_BY(mutex_) = 0;      // what the writer has or is writing
+  std::vector<FramePtr> queue_ ABSL_GUARDED_BY(mutex_);  // not yet in the writer
+  uint64_t taken_bytes_ ABSL_GUARDED_BY(mutex_) = 0;     // since the stream began
+  size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;      // of queue_
+  size_t writer_bytes_ ABSL_GUARDED_BY(mutex_) = 0;      // in the writer, or in the write that runs
   int under_way_ ABSL_GUARDED_BY(mutex_) = 0;            // operations that gRPC has
   bool open_ ABSL_GUARDED_BY(mutex_) = false;
   bool starting_read_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;     // end() was called: drain, then close
-  bool broken_ ABSL_GUARDED_BY(mutex_) = false;     // the far end or the wire is gone
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;     // the far end or the network is gone
   bool read_over_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more will be read
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;     // nothing more will be written
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
@@ -156,8 +159,8 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   absl::Status reason_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The hello of a stream is metadata of its call: so gRPC bounds it, and the accepting end knows it
-// before it reads, or makes room for, anything.
+// The dialler's hello is metadata of the stream's call. So gRPC limits its size, and the accepting
+// end has it before it reads anything or allocates memory for it.
 constexpr const char* kHelloKey = "weft-hello-bin";
 
 // The dialling end.
@@ -165,7 +168,7 @@ class ClientStream final : public GrpcStream {
  public:
   ClientStream(std::shared_ptr<grpc::Channel> channel, const std::string& method,
                grpc::CompletionQueue& queue, const TransportLimits& limits, BufferPool& pool);
-  // Before `start`.
+  // Call it before `start`.
   void set_hello(const std::string& hello) { context_.AddMetadata(kHelloKey, hello); }
   void start();
 
@@ -174,12 +177,12 @@ class ClientStream final : public GrpcStream {
   void start_write(const grpc::ByteBuffer& buffer, void* tag) override {
     call_->Write(buffer, tag);
   }
-  // The server sees the end of the stream after all that was written, and finishes.
+  // The server reads everything that was written, then sees that no more comes, and finishes.
   void start_last_write(void* tag) override { call_->WritesDone(tag); }
   void start_finish(void* tag) override { call_->Finish(&status_, tag); }
   bool accepting() const override { return false; }
   void try_cancel() override { context_.TryCancel(); }
-  absl::Status death_record() const override;
+  absl::Status final_status() const override;
   void started(bool ok);
 
   const std::shared_ptr<grpc::Channel> channel_;
@@ -207,12 +210,12 @@ class StreamService final : public grpc::Service {
 // The accepting end.
 class ServerStream final : public GrpcStream {
  public:
-  // Null: the server has ended.
+  // `stream` is null if the server has shut down.
   using Accepted = std::function<void(const std::shared_ptr<ServerStream>& stream)>;
 
   ServerStream(const TransportLimits& limits, BufferPool& pool);
-  // Waits for one stream to be opened; `accepted` then sets its handler, which gets the hello.
-  // Without a call when the server ends.
+  // Waits, without blocking, until a peer opens this stream. Then `accepted` runs and must set the
+  // handler, which gets the hello. If the server shuts down first, `accepted` runs with null.
   void accept(StreamService& service, size_t kind, grpc::ServerCompletionQueue& queue,
               Accepted accepted);
 
@@ -223,7 +226,7 @@ class ServerStream final : public GrpcStream {
   void start_finish(void* tag) override;
   bool accepting() const override { return true; }
   void try_cancel() override { context_.TryCancel(); }
-  absl::Status death_record() const override { return absl::OkStatus(); }
+  absl::Status final_status() const override { return absl::OkStatus(); }
   void accept_done(bool ok);
   void call_done(bool ok);
 

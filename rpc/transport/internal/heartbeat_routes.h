@@ -1,14 +1,15 @@
-// Decides on which streams of a connection heartbeats and their answers travel, so that no stream
-// that hangs can make a live peer look dead.
+// HeartbeatRoutes decides on which streams of a connection heartbeats and their answers travel, so
+// that a stream that hangs cannot make a live peer look dead.
 //
-// A heartbeat has a stream of its own, so that it never waits behind other frames. If the
-// heartbeats before it are unanswered there, it is sent on every stream. An answer takes the
-// streams that brought the heartbeat. If heartbeats and answers come only on the other streams for
-// a while, the heartbeat stream hangs. One heartbeat says nothing: a process that stood still reads
-// what it missed stream by stream.
+// Heartbeats have a stream of their own, so that they never wait behind other frames. If an earlier
+// heartbeat has no answer on that stream, the next one is sent on every stream. An answer takes the
+// streams that brought its heartbeat.
+//
+// If other streams bring heartbeats or answers first for a while, the heartbeat stream hangs. It
+// must last a while, because a process that stood still reads what it missed stream by stream.
 //
 // Thread safety: none; the connection's lock guards it.
-// Protocol: docs/membership.md, "Streams".
+// Protocol: docs/membership.md, "Streams that hang".
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,7 @@
 
 namespace weft::rpc_internal {
 
-// The streams of a connection, by their numbers in a Hello.
+// The streams of a connection. Their numbers are those in Hello.stream.
 enum StreamKind : size_t { kControlStream, kBulkStream, kHeartbeatStream, kStreams };
 using StreamSet = std::bitset<kStreams>;
 
@@ -34,11 +35,13 @@ inline bool is_answer(const FrameHeader& header) {
 
 class HeartbeatRoutes {
  public:
-  // So many came elsewhere, and for so long, before the stream for them counts as hung.
+  // The heartbeat stream counts as hung if other streams have brought so many heartbeats (or so
+  // many answers) before it did, for so long.
   static constexpr int kMostMissed = 16;
   static constexpr Nanoseconds kLongestMissed = std::chrono::seconds(1);
 
-  // The streams for a heartbeat or an answer; `standing` holds the small one.
+  // Chooses the streams for a heartbeat or an answer that is to be sent. `standing` names the open
+  // streams; the control stream must be one of them.
   StreamSet route(const FrameHeader& heartbeat, StreamSet standing) {
     StreamSet streams;
     if (is_answer(heartbeat)) {
@@ -53,7 +56,8 @@ class HeartbeatRoutes {
     return streams;
   }
 
-  // One was read on `stream`. True: the stream for heartbeats stands and hangs.
+  // A heartbeat or an answer was read on stream `kind`. Returns true if the heartbeat stream is
+  // open and hangs.
   bool on_read(const FrameHeader& heartbeat, StreamKind kind, StreamSet standing, TimePoint now) {
     const bool own = kind == (standing[kHeartbeatStream] ? kHeartbeatStream : kControlStream);
     if (!is_answer(heartbeat)) {
@@ -66,7 +70,7 @@ class HeartbeatRoutes {
     return hangs && standing[kHeartbeatStream];
   }
 
-  // The stream for heartbeats has come or gone.
+  // The heartbeat stream was opened or has closed.
   void restart() {
     unanswered_ = 0;
     answers_.forget();
@@ -74,10 +78,11 @@ class HeartbeatRoutes {
   }
 
  private:
-  // Counts what other streams brought first since something came on the stream for it.
+  // Counts the heartbeats (or the answers) that other streams brought first, since the last one on
+  // the heartbeat stream. Without that stream, the control stream takes its part.
   class Missed {
    public:
-    // True: too much, for too long.
+    // Returns true if there were too many, for too long.
     bool on_read(uint64_t number, bool own, TimePoint now) {
       const bool first = number > newest_;
       newest_ = std::max(newest_, number);
@@ -91,16 +96,16 @@ class HeartbeatRoutes {
     void forget() { count_ = 0; }
 
    private:
-    uint64_t newest_ = 0;  // that any stream brought; numbers grow
+    uint64_t newest_ = 0;  // of all streams; numbers grow
     int count_ = 0;
-    TimePoint since_;  // when the first of them came
+    TimePoint since_;  // when the first of the counted ones came
   };
   struct Read {
     uint64_t number = 0;
-    bool waits = false;  // for the answer
+    bool waits = false;  // for its answer
   };
-  std::array<Read, kStreams> read_;  // the last heartbeat of each stream
-  int unanswered_ = 0;  // heartbeats sent since an answer came on the stream that is theirs
+  std::array<Read, kStreams> read_;  // the last heartbeat that each stream brought
+  int unanswered_ = 0;               // heartbeats sent since the last answer on their own stream
   Missed heartbeats_, answers_;
 };
 

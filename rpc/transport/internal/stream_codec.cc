@@ -15,10 +15,12 @@ enum Record : uint8_t { kHello = 0, kFrame = 1, kHead = 2, kChunk = 3 };
 
 // Frames up to this size are copied into a shared message.
 constexpr size_t kPackedFrame = size_t{32} << 10;
-// A message is closed once it has this much.
+// A message takes no further frame once it has this many bytes.
 constexpr size_t kMessage = size_t{64} << 10;
-// The capacity that a message begins with. To free 64 KiB or more makes glibc consolidate its bins.
+// A message reserves at most this at first, because glibc consolidates its bins when 64 KiB or more
+// are freed.
 constexpr size_t kReserved = size_t{60} << 10;
+// A message has at most this many payload bytes of a large frame.
 constexpr size_t kChunkBytes = size_t{1} << 20;
 
 constexpr size_t kChecksumAt = 5;  // after kind and size
@@ -114,7 +116,7 @@ void FrameWriter::add_chunk(std::vector<grpc::Slice>& slices) {
       append_record_header(header, kChunk, size,
                            record_checksum(kChunk, static_cast<uint32_t>(size), {}));
       slices.push_back(grpc::Slice(header));
-      // The slice keeps the frame, the frame its payloads.
+      // The slice keeps the frame alive, and the frame keeps its payloads alive.
       slices.push_back(grpc::Slice(
           payload.data + progress_.offset, size, [](void* p) { delete static_cast<FramePtr*>(p); },
           new FramePtr(frame)));
@@ -127,7 +129,7 @@ void FrameWriter::add_chunk(std::vector<grpc::Slice>& slices) {
       progress_.offset = 0;
     }
   }
-  // Chunk by chunk: a large frame that moves must not look like one that hangs.
+  // Each message counts at once: a large frame that moves must not look like one that hangs.
   if (progress_.payload == frame->payloads.size()) {
     written += frame->cost() - frame->payload_bytes();
     queue_.pop_front();
@@ -136,7 +138,7 @@ void FrameWriter::add_chunk(std::vector<grpc::Slice>& slices) {
   queued_bytes_ -= written;
 }
 
-// Walks over the slices of a message without joining them.
+// Reads through the slices of a message without joining them.
 class FrameReader::Cursor {
  public:
   explicit Cursor(const grpc::ByteBuffer& message) {

@@ -1,15 +1,19 @@
-// Packs frames into the messages of one gRPC stream and takes them out again. Many small frames
-// share a message. Large payloads are cut into chunks whose slices point at the sender's memory.
+// Writes frames as the messages of one gRPC stream, and reads them back. Many small frames share a
+// message. Large payloads are cut into chunks, whose slices point at the sender's memory.
 //
-// Thread safety: none; a FrameWriter belongs to the write slot of its stream, a FrameReader to the
-// read slot.
+// Thread safety: none. Only the write operation of a stream uses its FrameWriter, and only the read
+// operation uses its FrameReader.
 // Wire: a message is a sequence of records: u8 kind, u32 size, u32 checksum, content.
-//   kHello  the accepting end's wire::Hello; the first record of a stream
-//   kFrame  a whole frame: its head, then its payloads
-//   kHead   the head of a frame whose payloads follow as kChunk records, in order. The chunks may
-//           be in later messages. No other record comes between them.
-// The checksum (record_checksum.h) covers kind, size and content. For a chunk it leaves the content
-// out, which would cost a pass over large tensors at both ends.
+//
+// - kHello: the accepting end's answer, a wire::Hello. No record precedes it.
+//
+// - kFrame: a whole frame, its head and then its payloads.
+//
+// - kHead: the head of a frame. The payloads follow, in order, as kChunk records of this message
+//   and the next ones. No other record comes between.
+//
+// The checksum (record_checksum.h) covers kind, size and content. For a chunk it does not cover the
+// content, because that would cost a pass over large tensors at both ends.
 #pragma once
 
 #include <deque>
@@ -31,14 +35,14 @@ class FrameWriter {
   void push_hello(std::string hello) { hello_ = std::move(hello); }
   void push(FramePtr frame);
   bool empty() const { return hello_.empty() && queue_.empty(); }
-  // Of the costs of what was pushed, what no message has yet.
+  // The part of the pushed frames' cost (Frame::cost) that is in no message yet.
   size_t queued_bytes() const { return queued_bytes_; }
-  // The next message; there is one unless empty().
+  // Returns the next message. There is one unless empty().
   grpc::ByteBuffer next();
   void clear();
 
  private:
-  // Large frames: what of the first queued frame has been written.
+  // How much of the first queued frame is in messages already, if it is a large one.
   struct Progress {
     bool head_written = false;
     size_t payload = 0;
@@ -52,19 +56,19 @@ class FrameWriter {
   size_t queued_bytes_ = 0;
 };
 
-// A longer hello is refused: address, group and name have at most 5.2 KiB.
+// A longer hello is refused. Address, group and name have at most 5.2 KiB.
 constexpr size_t kMostHello = size_t{8} << 10;
 
 class FrameReader {
  public:
-  // kWithHello: the stream begins with a hello. kWithFrames: the hello came in another way, and the
-  // stream must have none.
+  // Says what the stream begins with. kWithFrames: the hello came in another way, and a kHello
+  // record is an error.
   enum class Begins { kWithHello, kWithFrames };
   FrameReader(const TransportLimits& limits, BufferPool& pool, Begins begins)
       : limits_(limits), pool_(pool), awaits_hello_(begins == Begins::kWithHello) {}
 
-  // Takes one message apart and appends the frames that it completes. An error means that the
-  // stream is of no further use after them.
+  // Takes one message apart and appends the frames that it completes. After an error the stream is
+  // of no further use, but the appended frames are valid.
   absl::Status read(const grpc::ByteBuffer& message,
                     const std::function<absl::Status(std::string hello)>& on_hello,
                     std::vector<Frame>& frames);
@@ -79,7 +83,7 @@ class FrameReader {
   const TransportLimits& limits_;
   BufferPool& pool_;
   bool awaits_hello_;
-  bool filling_ = false;  // a kHead has come, its chunks have not all
+  bool filling_ = false;  // a kHead has come, but not all of its chunks
   Frame partial_;
   size_t payload_ = 0;
   size_t offset_ = 0;
