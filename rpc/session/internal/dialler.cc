@@ -52,8 +52,7 @@ void Dialler::dial_again() {
   }
   if (pause == Nanoseconds(0)) return dial(environment_.reconnect_timeout);
   if (!begin()) return;
-  const TimePoint now = environment_.clock.now();
-  redial_after(pause, now + pause + environment_.reconnect_timeout, kRedials);
+  redial_after(pause, kNever, kRedials);
 }
 
 void Dialler::dial_until(TimePoint deadline, int redials) {
@@ -87,16 +86,28 @@ void Dialler::dialled(const absl::StatusOr<ConnectionPtr>& connection, TimePoint
     const TimePoint until = exhausted ? now + environment_.reconnect_timeout : deadline;
     return redial_after(kRedialPause, until, exhausted || later ? kRedials : redials - 1);
   }
-  if (wanted) environment_.suspect(link_.id(), failure(link_.info(), status));
+  if (wanted) return environment_.suspect(link_.id(), failure(link_.info(), status));
+  dial_if_lost();
+}
+
+// The link had a connection when this dial gave up. If that was lost before finish(), dial_again()
+// has found the dial still under way and done nothing.
+void Dialler::dial_if_lost() {
+  if (link_.wants_connection()) dial(environment_.reconnect_timeout);
 }
 
 void Dialler::redial_after(Nanoseconds pause, TimePoint deadline, int redials) {
   environment_.clock.call_at(
       environment_.clock.now() + pause,
       [this, gate = environment_.gate, link = link_.shared_from_this(), deadline, redials] {
-        gate->enter([&](LinkEnvironment&) {
-          if (!link_.wants_connection()) return finish(false, false);
-          dial_until(deadline, redials);
+        gate->enter([&](LinkEnvironment& environment) {
+          if (!link_.wants_connection()) {
+            finish(false, false);
+            return dial_if_lost();
+          }
+          dial_until(deadline != kNever ? deadline
+                                        : environment.clock.now() + environment.reconnect_timeout,
+                     redials);
         });
       });
 }

@@ -38,6 +38,8 @@ class Dialler {
  private:
   void dial_until(TimePoint deadline, int redials);
   void dialled(const absl::StatusOr<ConnectionPtr>& connection, TimePoint deadline, int redials);
+  void dial_if_lost();
+  // `deadline` kNever: the reconnect timeout, from when the pause is over.
   void redial_after(Nanoseconds pause, TimePoint deadline, int redials);
   bool begin() ABSL_LOCKS_EXCLUDED(mutex_);
   void finish(bool again, bool exhausted) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -254,7 +254,7 @@ PeerLink::Arrival PeerLink::receive(const ConnectionPtr& connection, std::vector
   {
     MutexLock lock(mutex_);
     for (Frame& frame : frames) {
-      accept(std::move(frame), arrival, answers);
+      accept(frame, arrival, answers);
       if (arrival.foreign || !arrival.honest) break;
     }
     released = core_.take_released();
@@ -269,7 +269,7 @@ PeerLink::Arrival PeerLink::receive(const ConnectionPtr& connection, std::vector
   return arrival;
 }
 
-void PeerLink::accept(Frame frame, Arrival& arrival, FrameBatch& answers) {
+void PeerLink::accept(Frame& frame, Arrival& arrival, FrameBatch& answers) {
   const FrameHeader& header = frame.header;
   arrival.foreign = header.source != info_.id || header.destination != environment_.self.id;
   if (arrival.foreign) return;
@@ -312,9 +312,9 @@ void PeerLink::admit(std::vector<Arrived>& arrived) {
   for (Arrived& each : arrived) {
     if (each.call == nullptr) continue;
     const uint64_t id = each.call->header().call;
-    core_.incoming().emplace(id, each.call);
-    // If the peer is gone since the frame came, `end` has not seen this call and did not cancel it.
+    // end() has emptied the table of a peer that is gone: nobody would take this call out again.
     each.cancelled = core_.admitted(id) || gone_.load();
+    if (!gone_.load()) core_.incoming().emplace(id, each.call);
   }
 }
 

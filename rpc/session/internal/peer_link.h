@@ -197,7 +197,7 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   // If the connection refuses the frames, they are sent again on the next one. look() cuts this one
   // if it does not close.
   void put(const ConnectionPtr& connection, FrameBatch frames) ABSL_LOCKS_EXCLUDED(mutex_);
-  void accept(Frame frame, Arrival& arrival, FrameBatch& answers)
+  void accept(Frame& frame, Arrival& arrival, FrameBatch& answers)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void admit(std::vector<Arrived>& arrived) ABSL_LOCKS_EXCLUDED(mutex_);
   void arm_ack() ABSL_LOCKS_EXCLUDED(mutex_);
