@@ -190,7 +190,9 @@ absl::StatusOr<std::optional<LocalSocket::Message>> Mesh::handed_by(int rank) {
   absl::StatusOr<LocalSocket::Message> message = sockets_[rank]->receive(TimePoint::min());
   if (message.ok()) return *std::move(message);
   if (absl::IsDeadlineExceeded(message.status())) return std::nullopt;
-  return message.status();
+  // If the rank has died or given up, say so, and not what its socket says.
+  const absl::Status end = end_of(rank);
+  return end.ok() ? message.status() : end;
 }
 
 bool Mesh::gone(int rank) const {
