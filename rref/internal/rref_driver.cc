@@ -232,10 +232,16 @@ absl::StatusOr<CarriedReferencePtr> RRefDriver::carry(const AnyReferencePtr& ref
     return absl::InvalidArgumentError(
         absl::StrCat(handle->rref().to_string(), " belongs to another worker of this process"));
   }
+  WEFT_FAIL_POINT("rref.fork.next");
   absl::StatusOr<Reference> fork = absl::UnknownError("not forked");
   {
     Event event(*this);
     fork = core_.fork(handle->handle(), to);
+    // If the reference was lost after driver() found it usable, its handle knows the reason.
+    const auto found = handles_.find(handle->handle());
+    if (!fork.ok() && found != handles_.end() && !found->second.lost.ok()) {
+      fork = found->second.lost;
+    }
   }
   WEFT_FAIL_POINT("rref.forked");
   if (!fork.ok()) return named(std::move(fork).status());

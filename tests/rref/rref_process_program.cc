@@ -9,6 +9,7 @@
 #include <chrono>
 #include <csignal>
 #include <functional>
+#include <future>
 #include <iostream>
 #include <map>
 #include <string>
@@ -31,7 +32,9 @@ using weft::RRef;
 // The time within which a dead worker must be noticed.
 constexpr auto kPromptly = std::chrono::seconds(3);
 
-weft::Worker* this_worker = nullptr;
+// Set when join() has returned. A peer that joined earlier may call before that.
+std::promise<weft::Worker*> joined;
+const std::shared_future<weft::Worker*> this_worker = joined.get_future().share();
 std::map<std::string, RRef<int64_t>> kept;
 weft::Mutex kept_mutex;
 
@@ -92,7 +95,7 @@ Future<int64_t> pass_on(RRef<int64_t> value, std::vector<std::string> route) {
 
 // Counts of owned values, forks of them, references, and unconfirmed references.
 std::vector<uint64_t> gauges() {
-  const weft::DebugInfo info = this_worker->debug_info();
+  const weft::DebugInfo info = this_worker.get()->debug_info();
   return {info.owned_values, info.forks, info.references, info.pending_references};
 }
 WEFT_REGISTER_FUNCTION(gauges);
@@ -271,7 +274,7 @@ int run(int argc, char** argv) {
   weft::WorkerOptions options = weft::WorkerOptions::from_env();
   options.shutdown_timeout = std::chrono::seconds(30);
   weft::Worker worker = weft::Worker::join(std::move(options));
-  this_worker = &worker;
+  joined.set_value(&worker);
   if (worker.name() == "worker0") {
     const std::map<std::string, void (*)()> tasks = {
         {"case 1", case_1}, {"case 2", case_2},       {"case 3", case_3},

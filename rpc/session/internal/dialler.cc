@@ -28,31 +28,23 @@ absl::Status failure(const WorkerInfo& peer, const absl::Status& status) {
 
 }  // namespace
 
-bool Dialler::begin() {
-  if (!link_.wants_connection()) return false;
-  MutexLock lock(mutex_);
-  return !std::exchange(dialling_, true);
+// If several connections in a row close without getting the same frame across, the next dial waits.
+void DialState::resent(uint64_t oldest) {
+  futile = oldest != 0 && oldest == resent_from ? std::min(futile + 1, kMostFutile) : 0;
+  resent_from = oldest;
+  lacks_descriptors = false;
 }
 
-void Dialler::finish(bool again, bool exhausted) {
-  MutexLock lock(mutex_);
-  dialling_ = again;
-  lacks_descriptors_ = again && exhausted;
+Nanoseconds DialState::pause() const {
+  return futile <= 3 ? Nanoseconds(0) : kRedialPause * (1 << (futile - 3));
 }
 
-void Dialler::dial(Nanoseconds timeout) {
-  if (begin()) dial_until(environment_.clock.now() + timeout, kRedials);
-}
-
-void Dialler::dial_again() {
-  Nanoseconds pause{0};
-  {
-    MutexLock lock(mutex_);
-    if (futile_ > 3) pause = kRedialPause * (1 << (futile_ - 3));
-  }
-  if (pause == Nanoseconds(0)) return dial(environment_.reconnect_timeout);
-  if (!begin()) return;
-  redial_after(pause, kNever, kRedials);
+void Dialler::dial(Nanoseconds timeout, Nanoseconds pause) {
+  if (!link_.begin_dial()) return;
+  const auto now = [timeout](Dialler& dialler) {
+    dialler.dial_until(dialler.environment_.clock.now() + timeout, kRedials);
+  };
+  pause > Nanoseconds(0) ? after(pause, now) : now(*this);
 }
 
 void Dialler::dial_until(TimePoint deadline, int redials) {
@@ -77,52 +69,25 @@ void Dialler::dialled(const absl::StatusOr<ConnectionPtr>& connection, TimePoint
   const bool later = absl::IsAborted(status);
   const TimePoint now = environment_.clock.now();
   const bool in_time = (redials > 0 || later) && now < deadline;
-  // False if the peer has dialled this worker meanwhile.
-  const bool wanted = link_.wants_connection();
-  const bool again = !connection.ok() && wanted && (exhausted || (in_time && !told));
-  finish(again, exhausted);
+  const bool again = !connection.ok() && (exhausted || (in_time && !told));
+  // Not wanted any more if, for example, the peer has dialled this worker meanwhile.
+  const bool wanted = link_.end_dial(again, exhausted);
   if (connection.ok()) return link_.adopt(*connection);
-  if (again) {
-    const TimePoint until = exhausted ? now + environment_.reconnect_timeout : deadline;
-    return redial_after(kRedialPause, until, exhausted || later ? kRedials : redials - 1);
-  }
-  if (wanted) return environment_.suspect(link_.id(), failure(link_.info(), status));
-  dial_if_lost();
+  if (!wanted) return;
+  if (!again) return environment_.suspect(link_.id(), failure(link_.info(), status));
+  const TimePoint until = exhausted ? now + environment_.reconnect_timeout : deadline;
+  const int more = exhausted || later ? kRedials : redials - 1;
+  after(kRedialPause, [until, more](Dialler& dialler) { dialler.dial_until(until, more); });
 }
 
-// The link had a connection when this dial gave up. If that was lost before finish(), dial_again()
-// has found the dial still under way and done nothing.
-void Dialler::dial_if_lost() {
-  if (link_.wants_connection()) dial(environment_.reconnect_timeout);
-}
-
-void Dialler::redial_after(Nanoseconds pause, TimePoint deadline, int redials) {
+void Dialler::after(Nanoseconds pause, std::function<void(Dialler&)> then) {
   environment_.clock.call_at(
       environment_.clock.now() + pause,
-      [this, gate = environment_.gate, link = link_.shared_from_this(), deadline, redials] {
-        gate->enter([&](LinkEnvironment& environment) {
-          if (!link_.wants_connection()) {
-            finish(false, false);
-            return dial_if_lost();
-          }
-          dial_until(deadline != kNever ? deadline
-                                        : environment.clock.now() + environment.reconnect_timeout,
-                     redials);
+      [this, gate = environment_.gate, link = link_.shared_from_this(), then = std::move(then)] {
+        gate->enter([&](LinkEnvironment&) {
+          if (link->resume_dial()) then(*this);
         });
       });
-}
-
-// If several connections in a row close without getting the same frame across, the next dial waits.
-void Dialler::resent(uint64_t oldest) {
-  MutexLock lock(mutex_);
-  futile_ = oldest != 0 && oldest == resent_from_ ? std::min(futile_ + 1, kMostFutile) : 0;
-  resent_from_ = oldest;
-  lacks_descriptors_ = false;
-}
-
-bool Dialler::lacks_descriptors() const {
-  MutexLock lock(mutex_);
-  return lacks_descriptors_;
 }
 
 }  // namespace weft::rpc_internal

@@ -2,16 +2,17 @@
 //
 // If it gets no connection, it reports its reason as a suspicion.
 //
-// Thread safety: all methods may be called from any thread. The caller may hold the lock of the
-// peer's link only where a comment says so. The dialler calls the link without its own lock.
-// Lifetime: it is a part of its PeerLink. A dial under way keeps the link alive.
+// Thread safety: all methods of Dialler may be called from any thread, without the link's lock. It
+// has no state of its own: the link decides under its lock whether a dial is under way and whether
+// it wants a connection (DialState). Lifetime: it is a part of its PeerLink. A dial under way keeps
+// the link alive.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "absl/status/statusor.h"
 #include "weft/base/clock.h"
-#include "weft/base/mutex.h"
 #include "weft/rpc/transport/transport.h"
 
 namespace weft::rpc_internal {
@@ -19,38 +20,35 @@ namespace weft::rpc_internal {
 class PeerLink;
 struct LinkEnvironment;
 
+// What a link remembers of its dials. The link's lock guards it.
+struct DialState {
+  bool dialling = false;           // a dial, or the pause before one, is under way
+  bool lacks_descriptors = false;  // and this process has no file descriptor left for it
+  uint64_t resent_from = 0;        // the frame that the newest connection began with; 0: none
+  int futile = 0;                  // later connections that began with the same frame
+
+  // A new connection begins by sending this frame again; 0: there is none.
+  void resent(uint64_t oldest);
+  // Before the next dial: the last connections did not get the same frame across.
+  Nanoseconds pause() const;
+};
+
 class Dialler {
  public:
   Dialler(LinkEnvironment& environment, PeerLink& link) : environment_(environment), link_(link) {}
 
-  // Begins to dial, unless a dial is under way or the link wants no connection.
-  void dial(Nanoseconds timeout) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Dials after a lost connection. It pauses first if the last connections did not get the same
-  // frame across.
-  void dial_again() ABSL_LOCKS_EXCLUDED(mutex_);
-  // A new connection begins by sending this frame again; 0: there is none. The caller may hold the
-  // link's lock.
-  void resent(uint64_t oldest) ABSL_LOCKS_EXCLUDED(mutex_);
-  // True: this process has no file descriptor left for the dial. The caller may hold the link's
-  // lock.
-  bool lacks_descriptors() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Begins to dial after the pause, unless a dial is under way or the link wants no connection.
+  // `timeout` is that of the dial, from when the pause is over.
+  void dial(Nanoseconds timeout, Nanoseconds pause = Nanoseconds(0));
 
  private:
   void dial_until(TimePoint deadline, int redials);
   void dialled(const absl::StatusOr<ConnectionPtr>& connection, TimePoint deadline, int redials);
-  void dial_if_lost();
-  // `deadline` kNever: the reconnect timeout, from when the pause is over.
-  void redial_after(Nanoseconds pause, TimePoint deadline, int redials);
-  bool begin() ABSL_LOCKS_EXCLUDED(mutex_);
-  void finish(bool again, bool exhausted) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Calls `then` after the pause if the link still wants a connection.
+  void after(Nanoseconds pause, std::function<void(Dialler&)> then);
 
   LinkEnvironment& environment_;
   PeerLink& link_;
-  mutable Mutex mutex_;
-  bool dialling_ ABSL_GUARDED_BY(mutex_) = false;
-  bool lacks_descriptors_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t resent_from_ ABSL_GUARDED_BY(mutex_) = 0;
-  int futile_ ABSL_GUARDED_BY(mutex_) = 0;  // later connections that began with the same frame
 };
 
 }  // namespace weft::rpc_internal

@@ -342,7 +342,7 @@ void PeerLink::cancel_incoming(const FrameHeader& cancel) {
 PeerLink::Departure PeerLink::depart() {
   if (gone_.load()) return {};
   // Without a connection, all frames wait until adopt() sends them.
-  if (connection_ == nullptr) return {nullptr, {}, true};
+  if (connection_ == nullptr) return {nullptr, {}, !dial_.dialling};
   return {connection_, core_.take_outgoing(), false};
 }
 
@@ -384,8 +384,26 @@ void PeerLink::flush_soon() {
 }
 
 bool PeerLink::wants_connection() const {
-  MutexLock lock(mutex_);
   return connection_ == nullptr && !gone_.load() && !environment_.stopping.load();
+}
+
+bool PeerLink::begin_dial() {
+  MutexLock lock(mutex_);
+  if (dial_.dialling || !wants_connection()) return false;
+  return dial_.dialling = true;
+}
+
+bool PeerLink::end_dial(bool again, bool lacks_descriptors) {
+  MutexLock lock(mutex_);
+  const bool wanted = wants_connection();
+  dial_.dialling = wanted && again;
+  dial_.lacks_descriptors = dial_.dialling && lacks_descriptors;
+  return wanted;
+}
+
+bool PeerLink::resume_dial() {
+  MutexLock lock(mutex_);
+  return dial_.dialling = wants_connection();
 }
 
 void PeerLink::use(ConnectionPtr next) {
@@ -412,7 +430,7 @@ void PeerLink::adopt(const ConnectionPtr& connection) {
       use(connection);
       frames = core_.resend();
       const auto& waiting = core_.session().unacknowledged();
-      dialler_.resent(waiting.empty() ? 0 : waiting.front()->header.sequence);
+      dial_.resent(waiting.empty() ? 0 : waiting.front()->header.sequence);
     }
   }
   if (gone_.load()) {
@@ -426,6 +444,7 @@ void PeerLink::adopt(const ConnectionPtr& connection) {
 
 bool PeerLink::closed(const ConnectionPtr& connection, const absl::Status& reason) {
   bool lost = false, left = false;
+  Nanoseconds pause{0};
   ConnectionPtr spare;
   FrameBatch frames;
   {
@@ -435,6 +454,7 @@ bool PeerLink::closed(const ConnectionPtr& connection, const absl::Status& reaso
       use(nullptr);
       lost = true;
       left = said_goodbye_;
+      pause = dial_.pause();
       if (!others_.empty()) {
         // In the same critical section, so that `closed` for the spare finds it in use.
         spare = others_.back();
@@ -451,7 +471,7 @@ bool PeerLink::closed(const ConnectionPtr& connection, const absl::Status& reaso
   } else {
     // If the peer's process is dead, the dial is refused at once. A live one gets its frames again.
     log_info("connection to '", info_.name, "' ended (", reason.ToString(), "), dialling again");
-    dialler_.dial_again();
+    dialler_.dial(environment_.reconnect_timeout, pause);
   }
   return false;
 }
@@ -522,7 +542,7 @@ PeerLink::Look PeerLink::look() {
   }
   MutexLock lock(mutex_);
   // Without file descriptors this worker causes the silence itself.
-  if (dialler_.lacks_descriptors()) look.heard = now;
+  if (dial_.lacks_descriptors) look.heard = now;
   look.said = said_;
   const uint64_t traffic = core_.counted_sent() + core_.counted_received();
   look.busy = traffic != std::exchange(looked_at_, traffic) || core_.pending_calls() > 0 ||

@@ -133,8 +133,16 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   // ---- Connections.
 
   void dial(Nanoseconds timeout) { dialler_.dial(timeout); }
-  // True: there is no connection, the peer is not gone, and the agent does not stop.
-  bool wants_connection() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // For the link's dialler. Each method decides under the lock that also guards the connections, so
+  // no dial is lost between two decisions.
+
+  // False: a dial is under way, or no connection is wanted.
+  bool begin_dial() ABSL_LOCKS_EXCLUDED(mutex_);
+  // A dial has ended; `again`: another one shall follow. Returns whether a connection is wanted.
+  bool end_dial(bool again, bool lacks_descriptors) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The pause before a dial is over. False: no connection is wanted any more.
+  bool resume_dial() ABSL_LOCKS_EXCLUDED(mutex_);
   // Sets the only connection of a worker to itself.
   void connect_to_self(ConnectionPtr loopback);
   // Uses a new connection and sends the unacknowledged frames on it. If there is a connection
@@ -193,6 +201,8 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   };
 
   Departure depart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // No connection is there, and one would be of use.
+  bool wants_connection() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void send(Departure departure) ABSL_LOCKS_EXCLUDED(mutex_);
   // If the connection refuses the frames, they are sent again on the next one. look() cuts this one
   // if it does not close.
@@ -215,13 +225,14 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   std::atomic<bool> flush_deferred_{false};  // a serving thread will flush
   std::atomic<TimePoint::rep> heard_{TimePoint::min().time_since_epoch().count()};
 
-  Dialler dialler_;  // its lock is taken under this one's
+  Dialler dialler_;
   mutable Mutex mutex_;
   PeerCore core_ ABSL_GUARDED_BY(mutex_);
   ConnectionPtr connection_ ABSL_GUARDED_BY(mutex_);           // the one that is written to
   std::vector<ConnectionPtr> others_ ABSL_GUARDED_BY(mutex_);  // spare; both ends had dialled
   absl::Status fate_ ABSL_GUARDED_BY(mutex_);                  // why it is gone
   bool said_goodbye_ ABSL_GUARDED_BY(mutex_) = false;
+  DialState dial_ ABSL_GUARDED_BY(mutex_);
   TimePoint deadline_armed_ ABSL_GUARDED_BY(mutex_) = kNever;
   bool ack_armed_ ABSL_GUARDED_BY(mutex_) = false;
 

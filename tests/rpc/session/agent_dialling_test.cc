@@ -155,6 +155,27 @@ TEST_F(AgentDialling, AHeartbeatIsAnsweredOnTheConnectionThatBroughtIt) {
   EXPECT_EQ(theirs->sent[0]->header.flags, kFlagAnswer);
 }
 
+// Whichever comes first, the agent goes on dialling: a peer that was killed causes both at once.
+TEST_F(AgentDialling, ADialThatFailsBesideAConnectionThatClosesIsMadeAgain) {
+  const auto theirs = [&] {
+    auto connection =
+        std::make_shared<ScriptedConnection>(PeerIdentity{"test", "w0", peer_, "script:0"});
+    transport_.sink().on_open(connection);
+    return connection;
+  };
+  ASSERT_EQ(transport_.dials(), 1u);  // that of the start
+  lose(theirs());
+  EXPECT_EQ(transport_.dials(), 1u) << "two dials at a time";
+  transport_.fail_dial(absl::UnavailableError("refused"));
+  EXPECT_EQ(pause(), milliseconds(20));
+
+  const ScriptedConnectionPtr connection = theirs();
+  transport_.fail_dial(absl::UnavailableError("refused"));
+  EXPECT_EQ(transport_.dials(), 0u) << "there is a connection";
+  lose(connection);
+  EXPECT_EQ(pause(), milliseconds(0));
+}
+
 TEST_F(AgentDialling, SilenceIsItsOwnOnlyWhileItHasNoDescriptors) {
   lose(transport_.answer_dial());
   transport_.fail_dial(absl::ResourceExhaustedError("too many open files"));
