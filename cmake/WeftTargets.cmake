@@ -38,6 +38,11 @@ endif()
 
 add_library(weft_warnings INTERFACE)
 target_compile_options(weft_warnings INTERFACE -Wall -Wextra)
+if(WEFT_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  # GCC allows a class of a source file to have members of the file's unnamed namespace, but only if
+  # the compiler was started with that file.
+  target_compile_options(weft_warnings INTERFACE -Wno-subobject-linkage)
+endif()
 if(WEFT_WARNINGS_AS_ERRORS)
   target_compile_options(weft_warnings INTERFACE -Werror)
 endif()
@@ -56,6 +61,11 @@ if(WEFT_CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER
       ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${WEFT_CCACHE})
 endif()
+
+# Sources of one target are compiled together, at most this many at a time. A file with compile options
+# of its own stays alone. WEFT_UNITY=OFF compiles each file by itself.
+set(CMAKE_UNITY_BUILD ${WEFT_UNITY})
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 6)
 
 # weft_library(NAME ROOM [TORCH [PCH]] [GRPC] [HDRS file...] [SRCS file...] [DEPS target...])
 #
@@ -127,7 +137,7 @@ function(weft_proto_library name)
   set(target weft_${name})
   add_library(${target} STATIC ${generated})
   add_library(weft::${name} ALIAS ${target})
-  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${WEFT_GENERATED_DIR}>)
   target_link_libraries(${target} PUBLIC protobuf::libprotobuf PRIVATE $<BUILD_INTERFACE:weft_flags>)

@@ -37,7 +37,7 @@ using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
 using NamedTensors = std::map<std::string, at::Tensor>;
 
-constexpr std::string_view kPrefix = "module.";
+constexpr std::string_view kModulePrefix = "module.";
 constexpr size_t kReportBytes = 512;  // of an error text that is sent to the other ranks
 
 std::string what(const std::exception& error) {
@@ -126,11 +126,11 @@ class Agreement {
 // Removes the prefix if all names have it.
 NamedTensors unwrapped(NamedTensors tensors) {
   const bool wrapped = std::all_of(tensors.begin(), tensors.end(), [](const auto& item) {
-    return item.first.starts_with(kPrefix);
+    return item.first.starts_with(kModulePrefix);
   });
   if (!wrapped) return tensors;
   NamedTensors bare;
-  for (auto& [name, tensor] : tensors) bare.emplace(name.substr(kPrefix.size()), tensor);
+  for (auto& [name, tensor] : tensors) bare.emplace(name.substr(kModulePrefix.size()), tensor);
   return bare;
 }
 

@@ -43,7 +43,7 @@ std::vector<size_t> order_of(size_t samples, const DistributedSamplerOptions& op
   return order;
 }
 
-int64_t read_int(torch::serialize::InputArchive& archive, const std::string& key) {
+int64_t integer_of(torch::serialize::InputArchive& archive, const std::string& key) {
   c10::IValue value;
   if (!archive.try_read(key, value) || !value.isInt()) {
     C10_THROW_ERROR(ValueError,
@@ -145,8 +145,8 @@ void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
 }
 
 void DistributedSampler::load(torch::serialize::InputArchive& archive) {
-  const int64_t samples = read_int(archive, "samples");
-  const int64_t replicas = read_int(archive, "num_replicas");
+  const int64_t samples = integer_of(archive, "samples");
+  const int64_t replicas = integer_of(archive, "num_replicas");
   if (samples != static_cast<int64_t>(state_->samples) ||
       replicas != state_->options.num_replicas) {
     C10_THROW_ERROR(ValueError,
@@ -154,8 +154,8 @@ void DistributedSampler::load(torch::serialize::InputArchive& archive) {
                                  replicas, " replicas, this sampler has ", state_->samples, " and ",
                                  state_->options.num_replicas));
   }
-  seek(static_cast<uint64_t>(read_int(archive, "epoch")),
-       static_cast<size_t>(read_int(archive, "position")));
+  seek(static_cast<uint64_t>(integer_of(archive, "epoch")),
+       static_cast<size_t>(integer_of(archive, "position")));
 }
 
 }  // namespace weft

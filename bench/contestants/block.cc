@@ -11,7 +11,7 @@
 namespace weft::bench {
 namespace {
 
-constexpr double kWarmUpShare = 0.1;  // of the block's time, in addition to it
+constexpr double kWarmUpPart = 0.1;  // of the block's time, in addition to it
 constexpr int64_t kFewestCalls = 2;
 // Fraction of a step without DDP. The time of communication is a difference of two such times, so
 // noise can make it small or negative. Ratios are not computed from smaller values.
@@ -62,7 +62,7 @@ absl::StatusOr<BlockResult> run_one_at_a_time(Client& client, const Row& row, do
     do {
       WEFT_RETURN_IF_ERROR(run_once(client, row));
       ++warm_calls;
-    } while (seconds_between(warm_from, clock.now()) < seconds * kWarmUpShare);
+    } while (seconds_between(warm_from, clock.now()) < seconds * kWarmUpPart);
   }
 
   const int64_t fewest = row.work == Work::kAddAfterIdle ? 1 : kFewestCalls;

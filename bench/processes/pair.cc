@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr auto kPollEvery = std::chrono::milliseconds(5);
+constexpr auto kLookEvery = std::chrono::milliseconds(5);
 constexpr int kReleasePolls = 400;
 
 }  // namespace
@@ -65,7 +65,7 @@ absl::Status ProcessPair::wait_until_objects_are_gone() {
     absl::StatusOr<Json> answer = server_->ask({{"do", "live"}}, kPatienceSeconds);
     if (!answer.ok()) return answer.status();
     if (answer->at("objects") == 0) return absl::OkStatus();
-    std::this_thread::sleep_for(kPollEvery);
+    std::this_thread::sleep_for(kLookEvery);
   }
   return absl::InternalError("dropped references keep their values alive on the server");
 }

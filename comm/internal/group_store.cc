@@ -20,6 +20,7 @@
 #include "weft/base/launch_environment.h"
 #include "weft/comm/internal/exception_text.h"
 #include "weft/comm/process_group.h"
+#include "weft/comm/tensors/tensor_arguments.h"
 
 namespace weft::comm_internal {
 namespace {
@@ -29,9 +30,7 @@ using StorePointer = c10::intrusive_ptr<c10d::Store>;
 
 constexpr milliseconds kLongestTimeout = std::chrono::hours(24);
 // Time that a store gets beyond the deadline, so that it can report the timeout itself.
-constexpr milliseconds kGrace{2000};
-
-[[noreturn]] void refuse(const std::string& what) { C10_THROW_ERROR(ValueError, what); }
+constexpr milliseconds kStoreGrace{2000};
 
 // Opens a store with a time limit: c10d waits forever for a server that accepts and never answers.
 StorePointer open_in_time(const std::string& address, milliseconds timeout,
@@ -178,7 +177,7 @@ bool StoreCaller::run(std::function<void()> call, TimePoint deadline) {
       done.set_value();
     }
   });
-  if (finished.wait_until(deadline + kGrace) != std::future_status::ready) return false;
+  if (finished.wait_until(deadline + kStoreGrace) != std::future_status::ready) return false;
   finished.get();
   return true;
 }

@@ -18,7 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 
 // Ranks wait this much longer for their host leader than it waits for other hosts.
-constexpr milliseconds kGrace{500};
+constexpr milliseconds kTellGrace{500};
 
 }  // namespace
 
@@ -45,7 +45,7 @@ Places places_of(int rank, const std::vector<std::string>& hosts) {
 Patience::Patience(milliseconds timeout) : timeout_(timeout), deadline_(Clock::now() + timeout) {}
 
 void Patience::host_has_met(bool leads) {
-  grace_ = kGrace;
+  grace_ = kTellGrace;
   if (!leads) deadline_ = Clock::now() + timeout_;
 }
 

@@ -13,7 +13,7 @@ namespace weft {
 namespace ddp_internal {
 namespace {
 
-constexpr const char* kPrefix = "DistributedDataParallel: ";
+constexpr const char* kClassName = "DistributedDataParallel: ";
 
 }  // namespace
 
@@ -42,7 +42,7 @@ void DataParallelCore::tell_buckets() const {
     texts.push_back(absl::StrCat(bytes[i], " bytes in ", bucket.size(), " ('",
                                  names_[bucket.front()], "' to '", names_[bucket.back()], "')"));
   }
-  log_info(kPrefix, "rank ", group_->rank(), " of ", group_->size(), " on ",
+  log_info(kClassName, "rank ", group_->rank(), " of ", group_->size(), " on ",
            group_->backend()->getBackendName(), ", ", variables_.size(), " parameters, ",
            reducer_->has_rebuilt() ? "buckets by arrival: " : "first buckets: ",
            absl::StrJoin(texts, ", "));
@@ -53,7 +53,7 @@ void DataParallelCore::tell_times() {
   if (options_.debug == DebugLevel::kOff || passes == std::exchange(passes_told_, passes)) return;
   if (passes != 1 && passes != 10 && passes != 100 && passes % 1000 != 0) return;
   const DdpLogging last = logging();
-  log_info(kPrefix, "rank ", last.rank, ", pass ", passes, ": forward ", last.forward_seconds,
+  log_info(kClassName, "rank ", last.rank, ", pass ", passes, ": forward ", last.forward_seconds,
            " s, backward ", last.backward_seconds, " s, communication ", last.communication_seconds,
            " s, of which beside backward ", last.overlap_seconds, " s, ", last.unused_parameters,
            " parameters unused");
