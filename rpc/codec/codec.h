@@ -24,6 +24,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "weft/base/parts.h"
 #include "weft/rpc/codec/message.h"
 #include "weft/rpc/codec/schema.h"
 
@@ -45,11 +46,6 @@ concept Scalar = std::is_same_v<T, bool> ||
 // Scalars whose lists are copied as one block.
 template <class T>
 concept BulkScalar = Scalar<T> && !std::is_same_v<T, bool>;
-
-template <class T>
-concept HasFields = std::is_class_v<T> && requires(T& value) {
-  weft_fields(value);
-};
 
 // The functions of google::protobuf::MessageLite that a codec needs, so that its header is not.
 template <class T>
@@ -159,7 +155,7 @@ struct Codec<T> {
   static_assert(std::is_default_constructible_v<T>,
                 "weft: a struct with weft_fields must be default constructible: it is made empty, "
                 "then filled; give it a default constructor or specialise weft::Codec for it");
-  using Fields = decltype(weft_fields(std::declval<T&>()));
+  using Fields = FieldsOf<T>;
   static constexpr size_t kFields = std::tuple_size_v<Fields>;
   template <size_t number>
   using FieldCodec =

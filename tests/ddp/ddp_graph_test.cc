@@ -1,5 +1,7 @@
 // The shapes that outputs and graphs may have: unused parts, passes inside a pass, accumulation.
 #include <array>
+#include <iterator>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -7,6 +9,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -85,6 +88,11 @@ TEST(DdpGraphTest, OutputsThatTheLossDoesNotUse) {
         return std::map<std::string, Tensor>{{"a", a}, {"b", b}, {"c", Tensor()}};
       },
       [](auto& all) { return all.at("a"); });
+  expect_other_head_unused(
+      [](Tensor a, Tensor b) {
+        return std::list<std::variant<int, Tensor>>{3, a, b};
+      },
+      [](auto& all) { return std::get<Tensor>(*std::next(all.begin())); });
   expect_other_head_unused(
       [](Tensor a, Tensor b) {
         return Outputs{a, {b}};

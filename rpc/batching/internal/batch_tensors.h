@@ -16,71 +16,38 @@
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/statusor.h"
+#include "weft/base/parts.h"
 #include "weft/rpc/batching/batch_options.h"
-#include "weft/rpc/codec/codec.h"
 
 namespace weft::rpc_internal {
 
 template <class T>
-struct Joinable : std::false_type {};
+inline constexpr bool kJoinable = false;
 template <>
-struct Joinable<at::Tensor> : std::true_type {
-  template <class Visit>
-  static void visit(at::Tensor& tensor, Visit&& visit) {
-    visit(tensor);
-  }
-};
+inline constexpr bool kJoinable<at::Tensor> = true;
 template <class T>
-requires(Joinable<T>::value) struct Joinable<std::vector<T>> : std::true_type {
-  template <class Visit>
-  static void visit(std::vector<T>& values, Visit&& visit) {
-    if constexpr (requires { visit.length(values.size()); }) visit.length(values.size());
-    for (T& value : values) Joinable<T>::visit(value, visit);
-  }
-};
+inline constexpr bool kJoinable<std::vector<T>> = kJoinable<T>;
 template <class... T>
-inline constexpr bool kAllJoinable = (Joinable<std::remove_cvref_t<T>>::value && ...);
-template <class Tuple>
-inline constexpr bool kFieldsJoinable = false;
+inline constexpr bool kAllJoinable = (kJoinable<std::remove_cvref_t<T>> && ...);
 template <class... T>
-inline constexpr bool kFieldsJoinable<std::tuple<T...>> = kAllJoinable<T...>;
-
-// Visits a tuple of values, or of references to the fields of a struct.
-template <class Tuple, class Visit>
-void visit_fields(Tuple&& fields, Visit& visit) {
-  std::apply(
-      [&](auto&... field) {
-        (Joinable<std::remove_cvref_t<decltype(field)>>::visit(field, visit), ...);
-      },
-      fields);
-}
-template <class... T>
-requires(kAllJoinable<T...>) struct Joinable<std::tuple<T...>> : std::true_type {
-  template <class Visit>
-  static void visit(std::tuple<T...>& values, Visit&& visit) {
-    visit_fields(values, visit);
-  }
-};
+inline constexpr bool kJoinable<std::tuple<T...>> = kAllJoinable<T...>;
 template <class A, class B>
-requires(kAllJoinable<A, B>) struct Joinable<std::pair<A, B>> : std::true_type {
-  template <class Visit>
-  static void visit(std::pair<A, B>& values, Visit&& visit) {
-    visit_fields(std::tie(values.first, values.second), visit);
-  }
-};
+inline constexpr bool kJoinable<std::pair<A, B>> = kAllJoinable<A, B>;
 template <HasFields T>
-requires(kFieldsJoinable<typename Codec<T>::Fields>) struct Joinable<T> : std::true_type {
-  template <class Visit>
-  static void visit(T& value, Visit&& visit) {
-    visit_fields(weft_fields(value), visit);
-  }
-};
+inline constexpr bool kJoinable<T> = kJoinable<FieldsOf<T>>;
 
 // Calls `visit` with each tensor of a joinable value, always in the same order. If visit.length
 // exists, calls it with the length of each vector before the elements.
 template <class T, class Visit>
 void visit_each_tensor(T& value, Visit&& visit) {
-  Joinable<T>::visit(value, visit);
+  if constexpr (std::is_same_v<T, at::Tensor>) {
+    visit(value);
+  } else {
+    if constexpr (HasElements<T> && requires { visit.length(size_t{0}); }) {
+      visit.length(value.size());
+    }
+    for_each_part(value, [&](auto& part) { visit_each_tensor(part, visit); });
+  }
 }
 
 // Gathers from the tensors of one call the numbers that must be equal for all calls of a batch.
