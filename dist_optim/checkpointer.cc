@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <exception>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "weft/async/future.h"
+#include "weft/async/serial_thread.h"
 #include "weft/base/mutex.h"
 #include "weft/base/status.h"
-#include "weft/base/thread.h"
 #include "weft/checkpoint/step_snapshot.h"
 #include "weft/dist_autograd/graph/engine_scope.h"
 #include "weft/dist_optim/internal/shard_stepper.h"
@@ -69,10 +68,7 @@ class Checkpointer::Core final : public dist_optim_internal::StepKeeper {
   ~Core() override { stop(); }
 
   absl::Status load() ABSL_LOCKS_EXCLUDED(disk_mutex_, optimizers_mutex_, mutex_);
-  absl::Status start() {
-    WEFT_ASSIGN_OR_RETURN(writer_, start_thread("a checkpointer", [this] { run(); }));
-    return absl::OkStatus();
-  }
+  absl::Status start() { return writer_.start(); }
   void stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::Status add(const std::string& shared_name,
@@ -100,7 +96,8 @@ class Checkpointer::Core final : public dist_optim_internal::StepKeeper {
     Promise<StepDurable> promise{nullptr};
   };
 
-  void run() ABSL_LOCKS_EXCLUDED(disk_mutex_, optimizers_mutex_, mutex_);
+  // Makes a checkpoint for all that wait.
+  void write_for_waiters() ABSL_LOCKS_EXCLUDED(disk_mutex_, optimizers_mutex_, mutex_);
   absl::StatusOr<Copy> copy() ABSL_LOCKS_EXCLUDED(optimizers_mutex_, mutex_);
   // Records the result in written_, failure_ and cost_.
   absl::Status write(absl::StatusOr<Copy> copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_)
@@ -124,14 +121,13 @@ class Checkpointer::Core final : public dist_optim_internal::StepKeeper {
   std::map<std::string, SavedOptimizer> to_come_ ABSL_GUARDED_BY(optimizers_mutex_);
   bool set_back_ ABSL_GUARDED_BY(optimizers_mutex_) = false;  // a checkpoint was loaded
   mutable Mutex mutex_;
-  CondVar wake_;
   std::vector<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
   Reach copied_ ABSL_GUARDED_BY(mutex_);          // in the newest copy
   Reach written_ ABSL_GUARDED_BY(mutex_);         // in the newest checkpoint
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // of the last checkpoint
   Cost cost_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread writer_;
+  SerialThread writer_{SerialThread::StartLater{}, SerialThread::AtEnd::kRun, "a checkpointer"};
 };
 
 // ---- steps
@@ -147,8 +143,8 @@ StepDurable Checkpointer::Core::durable(const StepId& step, const std::string& l
 
 Future<StepDurable> Checkpointer::Core::wait(Waiter waiter) {
   Future<StepDurable> future = waiter.promise.future();
+  if (waiters_.empty()) writer_.run([this] { write_for_waiters(); });  // it takes all that wait
   waiters_.push_back(std::move(waiter));
-  wake_.notify_one();
   return future;
 }
 
@@ -170,41 +166,36 @@ Future<StepDurable> Checkpointer::Core::save() {
   return wait({{}, {}, true});
 }
 
-void Checkpointer::Core::run() {
-  for (;;) {
-    std::vector<Waiter> waiters;
-    {
-      MutexLock lock(mutex_);
-      while (waiters_.empty() && !stopping_) wake_.wait(mutex_);
-      if (waiters_.empty()) return;
-      waiters.swap(waiters_);
-    }
-    MutexLock disk(disk_mutex_);
-    const auto tell = [&](bool written) {
-      for (Waiter& waiter : waiters) {
-        if (waiter.until_written != written) continue;
-        std::optional<StepDurable> answer;
-        {
-          MutexLock lock(mutex_);
-          answer = durable(waiter.step, waiter.line);
-        }
-        waiter.promise.set(*std::move(answer));
-      }
-    };
-    absl::StatusOr<Copy> moment = copy();
-    tell(false);
-    (void)write(std::move(moment));
-    tell(true);
+void Checkpointer::Core::write_for_waiters() {
+  MutexLock disk(disk_mutex_);
+  std::vector<Waiter> waiters;
+  {
+    MutexLock lock(mutex_);
+    waiters.swap(waiters_);
   }
+  const auto tell = [&](bool written) {
+    for (Waiter& waiter : waiters) {
+      if (waiter.until_written != written) continue;
+      std::optional<StepDurable> answer;
+      {
+        MutexLock lock(mutex_);
+        answer = durable(waiter.step, waiter.line);
+      }
+      waiter.promise.set(*std::move(answer));
+    }
+  };
+  absl::StatusOr<Copy> moment = copy();
+  tell(false);
+  (void)write(std::move(moment));
+  tell(true);
 }
 
 void Checkpointer::Core::stop() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
-    wake_.notify_all();
   }
-  if (writer_.joinable()) writer_.join();
+  writer_.stop();
 }
 
 // ---- copies and files

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <deque>
 #include <exception>
 #include <future>
 #include <optional>
@@ -14,12 +13,11 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/csrc/distributed/c10d/exception.h>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "weft/async/serial_thread.h"
 #include "weft/base/mutex.h"
 #include "weft/base/status.h"
-#include "weft/base/thread.h"
 #include "weft/worker/internal/hosted_stores.h"
 #include "weft/worker/internal/tcp_port.h"
 
@@ -53,127 +51,98 @@ absl::Status translate(const std::string& store, std::exception_ptr exception) {
 // may still hang inside c10d. The thread then keeps itself and the store alive. Until it is back,
 // further calls are refused at once. So no calls pile up, and none begins after its caller was told
 // that it failed.
-class StoreThread : public std::enable_shared_from_this<StoreThread> {
+class StoreCalls {
  public:
-  using Task = absl::AnyInvocable<void()>;
-
-  explicit StoreThread(std::string description) : description_(std::move(description)) {}
-
-  const std::string& description() const { return description_; }
-
-  absl::Status start() ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::StatusOr<std::thread> thread =
-        start_thread(description_, [self = shared_from_this()] { self->run(); });
-    if (thread.ok()) {
-      thread->detach();
-    } else {
-      MutexLock lock(mutex_);
-      ended_ = true;
-    }
-    return thread.status();
+  explicit StoreCalls(const std::string& description)
+      : shared_(std::make_shared<Shared>(description)),
+        thread_(SerialThread::StartLater{}, SerialThread::AtEnd::kRun, description) {}
+  // Destroys the store on the thread, after the queued tasks. Waits for that unless the thread
+  // hangs.
+  ~StoreCalls() {
+    thread_.run([shared = shared_] { shared->store.reset(); });
+    if (hanging()) thread_.detach();
   }
 
-  // Stops the thread after the queued tasks. Waits for that unless the thread hangs.
-  void stop() ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-    changed_.notify_all();
-    while (!ended_ && !hanging_) changed_.wait(mutex_);
-  }
+  const std::string& description() const { return shared_->description; }
+
+  absl::Status start() { return thread_.start(); }
 
   // Runs `function` on the thread. Its exceptions become statuses.
   template <class Function, class Result = std::invoke_result_t<Function, StorePointer&>>
-  absl::StatusOr<Result> call(absl::Duration timeout, Function function)
-      ABSL_LOCKS_EXCLUDED(mutex_) {
+  absl::StatusOr<Result> call(absl::Duration timeout, Function function) {
     auto promise = std::make_shared<std::promise<absl::StatusOr<Result>>>();
     std::future<absl::StatusOr<Result>> answer = promise->get_future();
     const auto given_up = std::make_shared<std::atomic<bool>>(false);
-    {
-      MutexLock lock(mutex_);
-      if (hanging_) {
-        return absl::DeadlineExceededError(
-            absl::StrCat(description_, ": still owes the answer to an earlier question"));
-      }
-      tasks_.push_back([this, promise, given_up, function = std::move(function)]() mutable {
-        if (given_up->load()) return;
-        try {
-          promise->set_value(function(store_));
-        } catch (...) {
-          promise->set_value(translate(description_, std::current_exception()));
-        }
-      });
-      changed_.notify_all();
+    if (hanging()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(description(), ": still owes the answer to an earlier question"));
     }
+    thread_.run([shared = shared_, promise, given_up, function = std::move(function)]() mutable {
+      if (!given_up->load()) {
+        try {
+          promise->set_value(function(shared->store));
+        } catch (...) {
+          promise->set_value(translate(shared->description, std::current_exception()));
+        }
+      }
+      MutexLock lock(shared->mutex);
+      shared->hanging = false;
+    });
     if (answer.wait_for(absl::ToChronoNanoseconds(timeout)) == std::future_status::ready) {
       return answer.get();
     }
-    MutexLock lock(mutex_);
-    // If it is not ready, the thread can clear hanging_ for this task only after this block.
+    MutexLock lock(shared_->mutex);
+    // If it is not ready, the thread can clear `hanging` for this task only after this block.
     if (answer.wait_for(std::chrono::seconds(0)) == std::future_status::ready) return answer.get();
     given_up->store(true);
-    hanging_ = true;
-    changed_.notify_all();
+    shared_->hanging = true;
     return absl::DeadlineExceededError(
-        absl::StrCat(description_, ": no answer within ", absl::FormatDuration(timeout)));
+        absl::StrCat(description(), ": no answer within ", absl::FormatDuration(timeout)));
   }
 
  private:
-  void run() ABSL_LOCKS_EXCLUDED(mutex_) {
-    while (true) {
-      Task task;
-      {
-        MutexLock lock(mutex_);
-        while (tasks_.empty() && !stopping_) changed_.wait(mutex_);
-        if (tasks_.empty()) break;
-        task = std::move(tasks_.front());
-        tasks_.pop_front();
-      }
-      task();
-      MutexLock lock(mutex_);
-      hanging_ = false;
-    }
-    store_.reset();
-    MutexLock lock(mutex_);
-    ended_ = true;
-    changed_.notify_all();
+  // Shared with the tasks, which may outlive this object.
+  struct Shared {
+    explicit Shared(std::string description_in) : description(std::move(description_in)) {}
+    const std::string description;
+    StorePointer store;  // only the thread uses it
+    Mutex mutex;
+    bool hanging ABSL_GUARDED_BY(mutex) = false;  // in a call that its caller has given up
+  };
+
+  bool hanging() const {
+    MutexLock lock(shared_->mutex);
+    return shared_->hanging;
   }
 
-  const std::string description_;
-  StorePointer store_;  // only the thread uses it
-  Mutex mutex_;
-  CondVar changed_;
-  std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool hanging_ ABSL_GUARDED_BY(mutex_) = false;  // in a call that its caller has given up
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  const std::shared_ptr<Shared> shared_;
+  SerialThread thread_;
 };
 
 class C10dStore final : public RendezvousStore {
  public:
-  C10dStore(std::string description, absl::Duration timeout)
-      : timeout_(std::min(timeout, kLongestTimeout)),
-        thread_(std::make_shared<StoreThread>(std::move(description))) {}
-  ~C10dStore() override { thread_->stop(); }
+  C10dStore(const std::string& description, absl::Duration timeout)
+      : timeout_(std::min(timeout, kLongestTimeout)), calls_(description) {}
 
   absl::Status open(const std::string& host, const c10d::TCPStoreOptions& options,
                     absl::Duration timeout) {
-    WEFT_RETURN_IF_ERROR(thread_->start());
-    return thread_
-        ->call(timeout,
-               [host, options](StorePointer& store) {
-                 store = c10::make_intrusive<c10d::TCPStore>(host, options);
-                 return true;
-               })
+    WEFT_RETURN_IF_ERROR(calls_.start());
+    return calls_
+        .call(timeout,
+              [host, options](StorePointer& store) {
+                store = c10::make_intrusive<c10d::TCPStore>(host, options);
+                return true;
+              })
         .status();
   }
 
   absl::Status set(const std::string& key, const std::string& value) override {
-    return thread_
-        ->call(timeout_,
-               [key, value](StorePointer& store) {
-                 store->set(key, to_bytes(value));
-                 return true;
-               })
+    return calls_
+        .call(timeout_,
+              [key, value](StorePointer& store) {
+                store->set(key, to_bytes(value));
+                return true;
+              })
         .status();
   }
 
@@ -185,7 +154,7 @@ class C10dStore final : public RendezvousStore {
   }
 
   absl::StatusOr<std::optional<std::string>> try_get(const std::string& key) override {
-    return thread_->call(timeout_, [key](StorePointer& store) -> std::optional<std::string> {
+    return calls_.call(timeout_, [key](StorePointer& store) -> std::optional<std::string> {
       if (!store->check({key})) return std::nullopt;
       return to_text(store->get(key));
     });
@@ -199,14 +168,14 @@ class C10dStore final : public RendezvousStore {
       return absl::InvalidArgumentError(
           absl::StrCat(description(), ": '", key, "' holds no number"));
     }
-    return thread_->call(timeout_,
-                         [key, amount](StorePointer& store) { return store->add(key, amount); });
+    return calls_.call(timeout_,
+                       [key, amount](StorePointer& store) { return store->add(key, amount); });
   }
 
   absl::StatusOr<std::string> compare_set(const std::string& key, const std::string& expected,
                                           const std::string& desired) override {
     WEFT_ASSIGN_OR_RETURN(
-        std::string held, thread_->call(timeout_, [key, expected, desired](StorePointer& store) {
+        std::string held, calls_.call(timeout_, [key, expected, desired](StorePointer& store) {
           return to_text(store->compareSet(key, to_bytes(expected), to_bytes(desired)));
         }));
     // If the key is absent, TCPStore answers `expected`. If the key had held `expected`, the answer
@@ -221,7 +190,7 @@ class C10dStore final : public RendezvousStore {
     const auto start = std::chrono::steady_clock::now();
     absl::Duration pause = kFirstPoll;
     while (true) {
-      WEFT_ASSIGN_OR_RETURN(const bool there, thread_->call(timeout_, [keys](StorePointer& store) {
+      WEFT_ASSIGN_OR_RETURN(const bool there, calls_.call(timeout_, [keys](StorePointer& store) {
         return store->check(keys);
       }));
       if (there) return absl::OkStatus();
@@ -238,11 +207,11 @@ class C10dStore final : public RendezvousStore {
     }
   }
 
-  std::string description() const override { return thread_->description(); }
+  std::string description() const override { return calls_.description(); }
 
  private:
   const absl::Duration timeout_;
-  const std::shared_ptr<StoreThread> thread_;  // shared with the thread itself, see StoreThread
+  StoreCalls calls_;
 };
 
 absl::StatusOr<std::unique_ptr<RendezvousStore>> open_store(const std::string& host, uint16_t port,

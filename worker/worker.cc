@@ -144,9 +144,7 @@ class Worker::Stack {
   std::unique_ptr<rpc_internal::Agent> agent_;
   std::unique_ptr<rpc_internal::Quiescence> quiescence_;
   std::unique_ptr<rpc_internal::Membership> membership_;
-  // Shared with its thread, which may hang in a store that does not answer.
-  const std::shared_ptr<rpc_internal::StoreThread> store_thread_ =
-      std::make_shared<rpc_internal::StoreThread>();
+  rpc_internal::StoreThread store_thread_;
   // Shared with the handles and contexts that are in use.
   std::shared_ptr<rref_internal::RRefDriver> references_;
   std::shared_ptr<dist_autograd_internal::AutogradDriver> autograd_;
@@ -174,7 +172,7 @@ absl::StatusOr<std::shared_ptr<rpc_internal::WorkerRuntime>> Worker::Stack::join
     const std::shared_ptr<Stack>& self) {
   WEFT_RETURN_IF_ERROR(options_.validate());
   WEFT_RETURN_IF_ERROR(executor_.start());
-  WEFT_RETURN_IF_ERROR(store_thread_->start());
+  WEFT_RETURN_IF_ERROR(store_thread_.start());
   RegistryBuilder functions = options_.registry;
   WEFT_RETURN_IF_ERROR(rpc_internal::add_operators(options_.allow_operators, functions));
   WEFT_ASSIGN_OR_RETURN(std::shared_ptr<const Registry> registry, functions.build());
@@ -227,7 +225,7 @@ void Worker::Stack::make_agent(WorkerId self, const std::vector<WorkerInfo>& mem
       options_.dynamic ? std::vector<WorkerInfo>{agent_->self()} : members, options_.dynamic);
   quiescence_->attach();
   membership_ = std::make_unique<rpc_internal::Membership>(
-      *agent_, *quiescence_, clock_, list, *store_thread_, membership_options(request));
+      *agent_, *quiescence_, clock_, list, store_thread_, membership_options(request));
   membership_->add_ties([this](std::vector<WorkerId>& ties) { references_->append_ties(ties); });
   membership_->add_ties([this](std::vector<WorkerId>& ties) { autograd_->append_ties(ties); });
   membership_->add_ties([this](std::vector<WorkerId>& ties) { quiescence_->append_awaited(ties); });
@@ -352,7 +350,7 @@ absl::Status Worker::Stack::drain(Timeout timeout) {
 // shutdown. Until that phase is complete, the rank that hosts the store is there.
 void Worker::Stack::end_round() {
   if (!membership_->standing().ok()) return;  // the others go on without this worker
-  store_thread_->run(
+  store_thread_.run(
       [store = store_, place = options_.place, round = round_] {
         (void)mark_ended(*store, place.run_id, place.group_epoch, round);
       },
@@ -381,7 +379,7 @@ void Worker::Stack::end(ShutdownOptions options, const RpcRuntime* runtime) {
   if (options.graceful) status = drain(options.timeout.or_else(options_.shutdown_timeout));
   if (options.graceful || others_go_on()) keep_store();
   if (options_.dynamic && membership_ != nullptr) {
-    store_thread_->run(
+    store_thread_.run(
         [store = store_, place = options_.place, self = agent_->self().id] {
           (void)mark_left(*store, place.run_id, place.group_epoch, self);
         },
@@ -406,7 +404,7 @@ void Worker::Stack::end(ShutdownOptions options, const RpcRuntime* runtime) {
 
 void Worker::Stack::stop_traffic() {
   if (membership_ != nullptr) membership_->stop();
-  store_thread_->stop();
+  store_thread_.stop();
   if (quiescence_ != nullptr) quiescence_->stop();
   if (autograd_ != nullptr) autograd_->stop();
   if (references_ != nullptr) references_->close();

@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include "weft/base/thread.h"
+
 namespace weft {
 namespace {
 
@@ -52,6 +54,66 @@ TEST(SerialThreadTest, ItsLastHandleMayEndOnItsOwnThread) {
   thread.reset();
   go.set_value();
   after.get_future().wait();
+}
+
+TEST(SerialThreadTest, StartsLaterAndAgainAfterARefusal) {
+  SerialThread thread(SerialThread::StartLater{}, SerialThread::AtEnd::kRun, "the mill");
+  std::promise<void> ran;
+  thread.run([&ran] { ran.set_value(); });
+  {
+    const ThreadLimit none(0);
+    EXPECT_EQ(thread.start().code(), absl::StatusCode::kResourceExhausted);
+  }
+  EXPECT_FALSE(thread.idle());
+  ASSERT_TRUE(thread.start().ok());
+  const ThreadLimit none(0);
+  EXPECT_TRUE(thread.start().ok());  // it has its thread
+  ran.get_future().wait();
+  thread.stop();
+  EXPECT_TRUE(thread.idle());
+}
+
+TEST(SerialThreadTest, EndsWithoutItsThread) {
+  const auto held = std::make_shared<int>(7);
+  {
+    SerialThread thread(SerialThread::StartLater{}, SerialThread::AtEnd::kRun, "the mill");
+    thread.run([held] {});
+    thread.stop();
+    EXPECT_TRUE(thread.start().ok());  // after the end, it starts nothing
+  }
+  EXPECT_EQ(held.use_count(), 1);
+}
+
+TEST(SerialThreadTest, LeavesATaskBehindThatTakesTooLong) {
+  std::promise<void> begun, ended;
+  const auto go = std::make_shared<std::promise<void>>();
+  const auto queued = std::make_shared<int>(7), after = std::make_shared<int>(7);
+  {
+    SerialThread thread;
+    thread.run([&begun, &ended, go] {
+      begun.set_value();
+      go->get_future().wait();
+      ended.set_value();
+    });
+    thread.run([queued] {});
+    begun.get_future().wait();
+    thread.stop(std::chrono::milliseconds(1));
+    EXPECT_EQ(queued.use_count(), 1);
+    EXPECT_FALSE(thread.idle());
+    thread.run([after] {});
+    EXPECT_EQ(after.use_count(), 1);
+  }
+  go->set_value();
+  ended.get_future().wait();
+}
+
+TEST(SerialThreadTest, AStopWithALimitWaitsForATaskThatEndsInTime) {
+  std::atomic<bool> ran = false;
+  SerialThread thread(SerialThread::AtEnd::kRun);
+  thread.run([&] { ran = true; });
+  thread.stop(std::chrono::hours(1));
+  EXPECT_TRUE(ran);
+  EXPECT_TRUE(thread.idle());
 }
 
 }  // namespace
