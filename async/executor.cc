@@ -61,29 +61,31 @@ absl::Status ThreadExecutor::start() {
   return threads_.empty() ? add_thread() : absl::OkStatus();
 }
 
-void ThreadExecutor::schedule(Task task) { enqueue({std::move(task), {}, {}}); }
+void ThreadExecutor::schedule(Task task) {
+  Call call{std::move(task), {}, {}};
+  (void)enqueue(call);
+}
 
 void ThreadExecutor::schedule_inline(Task task, Nanoseconds expected) {
   schedule_call({std::move(task), {}, expected});
 }
 
 void ThreadExecutor::schedule_call(Call call) {
-  if (!call.expected.has_value()) return enqueue(std::move(call));
+  if (!call.expected.has_value()) {
+    (void)enqueue(call);
+    return;
+  }
   nearby_.fetch_add(1);  // before the call is visible anywhere, so that `idle` never misses it
   if (ServingThreads::take(*this, call)) return;
-  enqueue(std::move(call));
+  (void)enqueue(call);
   nearby_.fetch_sub(1);
 }
 
-void ThreadExecutor::enqueue(Call call) {
-  Call dropped;  // destroyed outside the lock
+bool ThreadExecutor::enqueue(Call& call) {
   bool wake = false;
   {
     MutexLock lock(mutex_);
-    if (stopping_) {
-      dropped = std::move(call);
-      return;
-    }
+    if (stopping_) return false;
     queue_.push_back(std::move(call));
     // A notified thread counts as idle until it wakes. So the idle threads serve the first `idle_`
     // tasks of the queue, and each further task needs another thread.
@@ -94,6 +96,7 @@ void ThreadExecutor::enqueue(Call call) {
     }
   }
   if (wake) work_ready_.notify_one();
+  return true;
 }
 
 void ThreadExecutor::run_nearby(Call call) {
@@ -115,9 +118,10 @@ void ThreadExecutor::run_nearby(Call call) {
   nearby_.fetch_sub(1);
 }
 
-void ThreadExecutor::give_back_nearby(Call call) {
-  enqueue(std::move(call));
+bool ThreadExecutor::give_back_nearby(Call& call) {
+  const bool taken = enqueue(call);
   nearby_.fetch_sub(1);
+  return taken;
 }
 
 void ThreadExecutor::add_thread_if_short() {

@@ -145,11 +145,13 @@ class ThreadExecutor final : public Executor {
   friend class ServingThreads;
   struct Stall;  // state that the clock's callback may use after this executor is destroyed
 
-  // For ServingThreads: runs a call that schedule_call gave to them, or moves it to the queue.
+  // For ServingThreads: runs a call that schedule_call gave to them, or enqueues it.
   void run_nearby(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
-  void give_back_nearby(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool give_back_nearby(Call& call) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  void enqueue(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
+  // False: the executor has stopped. `call` is untouched, and the caller destroys it without a
+  // lock.
+  bool enqueue(Call& call) ABSL_LOCKS_EXCLUDED(mutex_);
   void work() ABSL_LOCKS_EXCLUDED(mutex_);
   void retire() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);  // the calling thread is about to return
   absl::Status add_thread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -155,8 +155,10 @@ void ServingThreads::run_tasks(Here& here) {
 }
 
 // Lock order: this mutex_, then that of the executor (in give_back_nearby).
-uint64_t ServingThreads::take_over() {
-  for (Nearby& each : tasks_) each.executor->give_back_nearby(std::move(each.call));
+uint64_t ServingThreads::take_over(std::vector<Executor::Call>& unrun) {
+  for (Nearby& each : tasks_) {
+    if (!each.executor->give_back_nearby(each.call)) unrun.push_back(std::move(each.call));
+  }
   tasks_.clear();
   running_ = watching_ = handed_over_ = false;
   --standing_by_;
@@ -165,9 +167,10 @@ uint64_t ServingThreads::take_over() {
 }
 
 uint64_t ServingThreads::stand_by() {
+  std::vector<Executor::Call> unrun;  // destroyed outside the lock
   MutexLock lock(mutex_);
   while (!ended_) {
-    if (handed_over_) return take_over();
+    if (handed_over_) return take_over(unrun);
     if (!watching_ || has_watcher_) {
       changed_.wait(mutex_);
       continue;
@@ -180,7 +183,7 @@ uint64_t ServingThreads::stand_by() {
     }
     has_watcher_ = false;
     if (ended_ || handed_over_ || term_ != term || begun_ != begun) continue;
-    if (running_ && was_running) return take_over();  // one task has run for a whole tick
+    if (running_ && was_running) return take_over(unrun);  // one task ran for a whole tick
     if (!running_ && tasks_.empty()) watching_ = false;
   }
   --standing_by_;

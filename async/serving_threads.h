@@ -115,8 +115,9 @@ class ServingThreads {
   // Starts a thread that stands by. Without one, the serving thread takes no tasks (may_take_),
   // because a task that blocks would stop the queue.
   void start_stand_by() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Begins the next term. Tasks that the serving thread has not begun go to their executor.
-  uint64_t take_over() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Begins the next term. Tasks that the serving thread has not begun go to their executor. If that
+  // has stopped, they go to `unrun`, which the caller destroys outside the lock.
+  uint64_t take_over(std::vector<Executor::Call>& unrun) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::function<bool()> serve_one_;
   const Nanoseconds tick_;

@@ -384,6 +384,33 @@ TEST_F(Unhurried, TheExecutorIsNotIdleWhileATaskRunsInline) {
   EXPECT_EQ(executor_.thread_count(), 0u) << "they did not run near";
 }
 
+// If the executor has stopped, its tasks are destroyed, which may run any code.
+TEST_F(Unhurried, TasksOfAStoppedExecutorAreDestroyedOutsideTheLock) {
+  Gate begun, stopped, release, destroyed;
+  queue_.push([&] {
+    const auto first = [&] {
+      begun.open();
+      stopped.wait();
+      release.wait_announced();  // another thread takes over, with the second task
+    };
+    executor_.schedule_inline(first, kExpected);
+    // Its destructor takes the lock of the serving threads.
+    std::shared_ptr<void> content(nullptr, [&](void*) {
+      EXPECT_TRUE(threads_.started().ok());
+      destroyed.open();
+    });
+    executor_.schedule_inline([content] { ADD_FAILURE() << "the executor has stopped"; },
+                              kExpected);
+  });
+  begun.wait();
+  executor_.stop();
+  stopped.open();
+  destroyed.wait();
+  release.open();
+  queue_.end();
+  threads_.join();
+}
+
 TEST_F(ServingThreadsTest, TheEndWaitsForTheTaskThatRuns) {
   Gate begun, release;
   std::atomic<bool> ended{false};
