@@ -1,5 +1,6 @@
 #include "weft/rref/internal/owner_table.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -561,8 +562,10 @@ absl::Status OwnerTable::lost(RRefId rref, RejectReason reason) const {
 
 void OwnerTable::remember_error(RRefId rref, absl::Status error) {
   std::map<uint64_t, absl::Status>& errors = errors_[rref.creator];
-  errors.emplace(rref.number, std::move(error));
-  if (errors.size() > limits_.errors_per_creator) errors.erase(errors.begin());
+  const auto added = errors.emplace(rref.number, std::move(error)).first;
+  if (errors.size() <= std::max<size_t>(limits_.errors_per_creator, 1)) return;
+  // Not the new one, even if it is the oldest: the references that wait get this error next.
+  errors.erase(errors.begin() == added ? std::next(added) : errors.begin());
 }
 
 const absl::Status* OwnerTable::creation_error(RRefId rref) const {

@@ -60,6 +60,26 @@ TEST(RRefTies, NameWhoseCreationsAreWaitedFor) {
   EXPECT_TRUE(ties().empty());
 }
 
+// Creations may fail in any order. The limit must not drop the error that has just come.
+TEST(RRefErrors, ALateErrorOfAnEarlyCreationReachesItsReferences) {
+  OwnershipCore owner(kOwner, {.errors_per_creator = 1});
+  Actions out;
+  const auto fail_creation = [&](uint64_t number) {
+    CancelFork cancel{kOwner, {kGreedy, number}, {kGreedy, number}, true};
+    cancel.error = absl::DeadlineExceededError("creation timed out");
+    out.clear();
+    owner.on_message(kGreedy, kOwner, cancel, out);
+  };
+  owner.on_message(kModest, kOwner, ForkRequest{{kGreedy, 1}, {kModest, 1}, 0}, out);
+  fail_creation(2);
+  fail_creation(1);
+  ASSERT_FALSE(out.empty());
+  const auto* refused = std::get_if<ForkReject>(&std::get<Send>(out[0]).message);
+  ASSERT_NE(refused, nullptr);
+  EXPECT_EQ(refused->reason, RejectReason::kNotCreated);
+  EXPECT_EQ(refused->error, absl::DeadlineExceededError("creation timed out"));
+}
+
 // Death records may come in any order.
 TEST(RRefDeaths, AnEarlierIncarnationEndsAlsoAfterALaterOneOfItsIndex) {
   OwnershipCore owner(kOwner);
