@@ -36,34 +36,40 @@ LiveRuntimes& live_runtimes() {
 
 uint64_t CallContext::on_cancel(Executor::Task hook) {
   bool arm = false;
+  uint64_t number = 0;
   {
     MutexLock lock(mutex_);
-    // Only a hook needs to hear of the deadline. So the first hook arms the timer, not each call.
-    arm = deadline_ != kNever && !timer_armed_;
-    timer_armed_ = true;
+    if (!cancelled_.load(std::memory_order_acquire) && !deadline_passed_) {
+      number = add(std::move(hook), true);
+      // Only a hook needs to hear of the deadline. So the first hook arms the timer, not each call.
+      arm = deadline_ != kNever && !std::exchange(timer_armed_, true);
+    }
   }
   if (arm) {
     clock_.call_at(deadline_, [self = weak_from_this()] {
-      if (auto context = self.lock()) context->cancel();
+      if (auto context = self.lock()) context->pass_deadline();
     });
   }
-  return on_explicit_cancel(std::move(hook));
+  if (number == 0) hook();
+  return number;
 }
 
 uint64_t CallContext::on_explicit_cancel(Executor::Task hook) {
   {
     MutexLock lock(mutex_);
-    if (!cancelled_.load(std::memory_order_acquire)) {
-      hooks_.emplace(next_hook_, std::move(hook));
-      return next_hook_++;
-    }
+    if (!cancelled_.load(std::memory_order_acquire)) return add(std::move(hook), false);
   }
   hook();
   return 0;
 }
 
+uint64_t CallContext::add(Executor::Task hook, bool at_deadline) {
+  hooks_.emplace(next_hook_, Hook{std::move(hook), at_deadline});
+  return next_hook_++;
+}
+
 void CallContext::forget(uint64_t hook) {
-  Executor::Task forgotten;  // destroyed outside the lock, like everything the hook owns
+  Hook forgotten;  // destroyed outside the lock, like everything the hook owns
   MutexLock lock(mutex_);
   auto found = hooks_.find(hook);
   if (found == hooks_.end()) return;
@@ -72,13 +78,26 @@ void CallContext::forget(uint64_t hook) {
 }
 
 void CallContext::cancel() {
-  std::map<uint64_t, Executor::Task> hooks;
+  std::map<uint64_t, Hook> hooks;
   {
     MutexLock lock(mutex_);
     if (cancelled_.exchange(true, std::memory_order_acq_rel)) return;
     hooks.swap(hooks_);
   }
-  for (auto& [number, hook] : hooks) hook();
+  for (auto& [number, hook] : hooks) hook.run();
+}
+
+void CallContext::pass_deadline() {
+  std::vector<Executor::Task> due;
+  {
+    MutexLock lock(mutex_);
+    deadline_passed_ = true;
+    for (auto& [number, hook] : hooks_) {
+      if (hook.at_deadline) due.push_back(std::move(hook.run));
+    }
+    std::erase_if(hooks_, [](const auto& each) { return each.second.at_deadline; });
+  }
+  for (Executor::Task& hook : due) hook();
 }
 
 CallScope& CallScope::current() { return current_scope; }

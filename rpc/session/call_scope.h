@@ -51,13 +51,20 @@ class CallContext : public std::enable_shared_from_this<CallContext> {
   // the hook may run inside this method. It must be short and must not block. Returns a number for
   // `forget`, or 0 if the hook has run here.
   uint64_t on_cancel(Executor::Task hook) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same, but the deadline alone does not run the hook. For work that watches the deadline
-  // itself.
+  // The same, but the deadline does not run the hook. For work that watches the deadline itself.
   uint64_t on_explicit_cancel(Executor::Task hook) ABSL_LOCKS_EXCLUDED(mutex_);
   void forget(uint64_t hook) ABSL_LOCKS_EXCLUDED(mutex_);
   void cancel() ABSL_LOCKS_EXCLUDED(mutex_);  // idempotent
 
  private:
+  struct Hook {
+    Executor::Task run;
+    bool at_deadline = false;
+  };
+
+  uint64_t add(Executor::Task hook, bool at_deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void pass_deadline() ABSL_LOCKS_EXCLUDED(mutex_);
+
   Clock& clock_;  // the worker's; it outlives the worker's calls
   const WorkerId caller_;
   const std::string caller_name_;
@@ -66,7 +73,8 @@ class CallContext : public std::enable_shared_from_this<CallContext> {
   Mutex mutex_;
   uint64_t next_hook_ ABSL_GUARDED_BY(mutex_) = 1;
   bool timer_armed_ ABSL_GUARDED_BY(mutex_) = false;
-  std::map<uint64_t, Executor::Task> hooks_ ABSL_GUARDED_BY(mutex_);
+  bool deadline_passed_ ABSL_GUARDED_BY(mutex_) = false;  // the timer has fired
+  std::map<uint64_t, Hook> hooks_ ABSL_GUARDED_BY(mutex_);
 };
 
 struct CallScope {
