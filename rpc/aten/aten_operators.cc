@@ -225,30 +225,46 @@ void describe_run(SchemaBuilder& schema) {
   describe_function<std::vector<AtenValue>, std::string, std::vector<AtenValue>>(schema);
 }
 
+// A call of an operator whose arguments fit.
+struct OperatorCall {
+  std::string name;
+  const c10::OperatorHandle* op = nullptr;
+  std::vector<IValue> stack;
+};
+
+absl::StatusOr<OperatorCall> read_call(const Operators& allowed, Reader& reader) {
+  OperatorCall call;
+  call.name = Codec<std::string>::decode(reader);
+  std::vector<AtenValue> arguments = Codec<std::vector<AtenValue>>::decode(reader);
+  WEFT_RETURN_IF_ERROR(reader.finish());
+  const auto found = allowed.find(call.name);
+  if (found == allowed.end()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("this worker does not allow the operator '", call.name,
+                     "': WorkerOptions::allow_operators has to name it"));
+  }
+  call.op = &found->second;
+  WEFT_RETURN_IF_ERROR(make_stack(call.op->schema(), arguments, call.stack));
+  return call;
+}
+
 void invoke_run(const FunctionEntry& entry, Reader& reader, const Object*, CallContext&,
                 ResultSinkPtr sink) {
-  const auto refuse = [&](absl::Status status) {
-    sink->fail(with_ran(std::move(status), Ran::kNo));
-  };
-  const std::string name = Codec<std::string>::decode(reader);
-  std::vector<AtenValue> arguments = Codec<std::vector<AtenValue>>::decode(reader);
-  if (absl::Status status = reader.finish(); !status.ok()) return refuse(std::move(status));
   const auto& allowed = *static_cast<const Operators*>(entry.state.get());
-  const auto found = allowed.find(name);
-  if (found == allowed.end()) {
-    return refuse(absl::PermissionDeniedError(
-        absl::StrCat("this worker does not allow the operator '", name,
-                     "': WorkerOptions::allow_operators has to name it")));
+  absl::StatusOr<OperatorCall> call;
+  const absl::Status thrown = run_user_code([&] { call = read_call(allowed, reader); });
+  if (!thrown.ok()) call = absl::InvalidArgumentError(thrown.message());
+  if (!call.ok()) {
+    sink->fail(with_ran(std::move(call).status(), Ran::kNo));
+    return;
   }
-  std::vector<IValue> stack;
-  if (absl::Status status = make_stack(found->second.schema(), arguments, stack); !status.ok()) {
-    return refuse(std::move(status));
-  }
+  const std::string& name = call->name;
+  std::vector<IValue>& stack = call->stack;
   std::vector<AtenValue> results;
   Writer writer;
   Object object;
   absl::Status status = run_user_code([&] {
-    found->second.callBoxed(stack);
+    call->op->callBoxed(stack);
     for (const IValue& value : stack) {
       std::optional<AtenValue> result = result_of(value);
       if (!result) {
