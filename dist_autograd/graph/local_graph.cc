@@ -58,7 +58,6 @@ struct Source {
   edge_list edges;
   std::vector<uint32_t> targets;  // of each edge, kNoTarget where there is none
   State state = State::kOpen;
-  bool spent = false;
 };
 
 // Order of execution: later operations first, as in LibTorch; ties as found from the sources.
@@ -166,11 +165,8 @@ absl::Status LocalGraph::Impl::engage(c10::ArrayRef<at::Tensor> roots,
   }
   if (!roots.empty()) WEFT_RETURN_IF_ERROR(add_source(std::move(root_source)));
   for (const SendRecord* send : sends) {
-    WEFT_RETURN_IF_ERROR(add_source({.send = send->id,
-                                     .peer = send->peer,
-                                     .edges = send->edges,
-                                     .targets = {},
-                                     .spent = send->spent}));
+    WEFT_RETURN_IF_ERROR(
+        add_source({.send = send->id, .peer = send->peer, .edges = send->edges, .targets = {}}));
   }
   walk_edges();
   node_index_ = {};
@@ -255,12 +251,6 @@ absl::Status LocalGraph::Impl::feed_roots() {
 
 absl::Status LocalGraph::Impl::feed(SendId send, variable_list gradients) {
   WEFT_ASSIGN_OR_RETURN(Source * source, open_source(send));
-  if (source->spent) {
-    return fail(absl::FailedPreconditionError(
-        absl::StrCat("trying to backward through the graph a second time: the part behind ",
-                     send.to_string(), " to worker ", source->peer.to_string(),
-                     " was freed by an earlier backward; pass retain_graph to the first one")));
-  }
   if (gradients.size() != source->edges.size()) {
     return fail(absl::InvalidArgumentError(
         absl::StrCat(gradients.size(), " gradients for the ", source->edges.size(), " tensors of ",

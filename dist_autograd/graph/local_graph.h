@@ -24,7 +24,7 @@
 //
 //   - InvalidArgument: a gradient does not fit its tensor, or a root is no scalar with a grad_fn.
 //
-//   - FailedPrecondition: a second backward without retain_graph, or a source that is used twice.
+//   - FailedPrecondition: a source that is used twice.
 //
 //   - NotFound: no such source. Cancelled: stopped.
 //

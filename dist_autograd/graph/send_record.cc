@@ -12,11 +12,6 @@ size_t SendRecord::slots() const {
                        [](const torch::autograd::Edge& edge) { return edge.is_valid(); });
 }
 
-void SendRecord::spend() {
-  edges = std::vector<torch::autograd::Edge>(edges.size());
-  spent = true;
-}
-
 SendRecord record_send(SendId id, WorkerId peer, c10::ArrayRef<at::Tensor> tensors) {
   SendRecord record{.id = id, .peer = peer, .edges = {}};
   record.edges.resize(tensors.size());

@@ -25,13 +25,9 @@ struct SendRecord {
   WorkerId peer;  // the tensors went to this worker, and their gradients come from it
   // One per tensor of the message; not valid for a tensor that needs no gradient.
   std::vector<torch::autograd::Edge> edges;
-  // A committed pass without retain_graph has used this record. Feeding it again is an error.
-  bool spent = false;
 
   // Number of tensors that may get a gradient. If it is 0, the message needs no record.
   size_t slots() const;
-  // Frees the graph and keeps the id, so that the error of a second backward can name the send.
-  void spend();
 };
 
 // The record has no slots if gradient recording is off on this thread, or if no tensor requires a

@@ -233,9 +233,8 @@ class LocalWorld {
         accumulate_gradient(leaf.variable, known->gradient, std::move(leaf.gradient));
       }
       if (options_.retain_graph) continue;
-      for (SendRecord& send : worker.sends) {
-        if (worker.pass->fed(send.id)) send.spend();
-      }
+      std::erase_if(worker.sends,
+                    [&](const SendRecord& send) { return worker.pass->fed(send.id); });
     }
   }
 

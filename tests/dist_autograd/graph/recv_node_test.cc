@@ -130,18 +130,5 @@ TEST(SendRecord, IsEmptyWhenGradientsAreOff) {
   EXPECT_EQ(record_send(kSend, kPeer, {leaf}).slots(), 0u);
 }
 
-TEST(SendRecord, SpentRecordFreesItsGraph) {
-  at::Tensor result = torch::ones(2).set_requires_grad(true) * 2;
-  const std::weak_ptr<torch::autograd::Node> node = result.grad_fn();
-  SendRecord record = record_send(kSend, kPeer, {result});
-  result.reset();
-  EXPECT_FALSE(node.expired());
-  record.spend();
-  EXPECT_TRUE(node.expired());
-  EXPECT_TRUE(record.spent);
-  EXPECT_EQ(record.slots(), 0u);
-  EXPECT_EQ(record.edges.size(), 1u);
-}
-
 }  // namespace
 }  // namespace weft::dist_autograd_internal
