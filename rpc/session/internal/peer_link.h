@@ -231,6 +231,8 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   ConnectionPtr connection_ ABSL_GUARDED_BY(mutex_);           // the one that is written to
   std::vector<ConnectionPtr> others_ ABSL_GUARDED_BY(mutex_);  // spare; both ends had dialled
   absl::Status fate_ ABSL_GUARDED_BY(mutex_);                  // why it is gone
+  // The peer has stopped its agent. It never takes that back, so a later or a spare connection does
+  // not reset it: the peer is about to close that one too.
   bool said_goodbye_ ABSL_GUARDED_BY(mutex_) = false;
   DialState dial_ ABSL_GUARDED_BY(mutex_);
   TimePoint deadline_armed_ ABSL_GUARDED_BY(mutex_) = kNever;
