@@ -37,8 +37,9 @@ void DataParallelCore::tell_buckets() const {
   if (options_.debug == DebugLevel::kOff) return;
   std::vector<std::string> texts;
   const std::vector<uint64_t> bytes = reducer_->bucket_bytes();
+  const Buckets buckets = reducer_->buckets();
   for (size_t i = 0; i < bytes.size(); ++i) {
-    const std::vector<size_t>& bucket = reducer_->buckets()[i];
+    const std::vector<size_t>& bucket = buckets[i];
     texts.push_back(absl::StrCat(bytes[i], " bytes in ", bucket.size(), " ('",
                                  names_[bucket.front()], "' to '", names_[bucket.back()], "')"));
   }
@@ -72,7 +73,7 @@ DdpLogging DataParallelCore::logging() const {
   logging.unused_parameters = reducer_->unused_count();
   logging.reduced_passes = reducer_->passes();
   logging.error = reducer_->failure();
-  const Reducer::Times& times = reducer_->times();
+  const Reducer::Times times = reducer_->times();
   logging.forward_seconds = Seconds(times.forward).count();
   logging.backward_seconds = Seconds(times.backward).count();
   logging.communication_seconds = Seconds(times.communication).count();

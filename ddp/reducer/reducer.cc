@@ -5,7 +5,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -19,12 +18,29 @@
 namespace weft::ddp_internal {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-
 int64_t kind_of(const at::Tensor& variable) {
   return (static_cast<int64_t>(variable.scalar_type()) << 32) |
          (static_cast<int64_t>(variable.device().type()) << 16) |
          static_cast<int64_t>(variable.device().index() + 1);
+}
+
+std::vector<ParameterSize> sizes_of(const std::vector<ReducerParameter>& parameters) {
+  std::vector<ParameterSize> sizes;
+  for (const ReducerParameter& one : parameters) {
+    sizes.push_back({one.variable.nbytes(), kind_of(one.variable), one.sparse});
+  }
+  return sizes;
+}
+
+std::vector<std::string> names_of(const std::vector<ReducerParameter>& parameters) {
+  std::vector<std::string> names;
+  for (const ReducerParameter& one : parameters) names.push_back(one.name);
+  return names;
+}
+
+std::string text_of(const std::exception& failed) {
+  const auto* const error = dynamic_cast<const c10::Error*>(&failed);
+  return error != nullptr ? error->what_without_backtrace() : failed.what();
 }
 
 }  // namespace
@@ -58,53 +74,20 @@ class Reducer::LocalHome final : public GradientHome {
 Reducer::Reducer(std::vector<ReducerParameter> parameters, std::shared_ptr<ProcessGroup> group,
                  ReducerOptions options)
     : parameters_(std::move(parameters)),
-      group_(std::move(group)),
       options_(std::move(options)),
-      divisor_(group_->size()),
       local_(std::make_unique<LocalHome>(parameters_, options_.gradient_as_bucket_view)),
-      core_(
-          [this] {
-            std::vector<std::string> names;
-            for (const ReducerParameter& one : parameters_) names.push_back(one.name);
-            return names;
-          }(),
-          {.find_unused = options_.find_unused,
-           .static_graph = options_.static_graph,
-           .whole_gradients = options_.whole_gradients}),
-      kept_(parameters_.size()),
-      with_nans_(parameters_.size(), false) {
-  core_.set_buckets(assign_buckets(sizes(), options_.first_limits));
-  allocate_buckets();
+      order_(names_of(parameters_), {.find_unused = options_.find_unused,
+                                     .static_graph = options_.static_graph,
+                                     .whole_gradients = options_.whole_gradients}),
+      buckets_(parameters_, std::move(group), options_.check_nans) {
+  const Buckets first = assign_buckets(sizes_of(parameters_), options_.first_limits);
+  order_.set_buckets(first);
+  buckets_.allocate(first);
   install_hooks();
 }
 
 Reducer::~Reducer() {
   for (size_t i = 0; i < accumulators_.size(); ++i) accumulators_[i]->del_post_hook(hooks_[i]);
-}
-
-void Reducer::set_hook(std::shared_ptr<c10d::CommHookInterface> hook) { hook_ = std::move(hook); }
-
-void Reducer::set_group(std::shared_ptr<ProcessGroup> group) {
-  give_up("the group is exchanged");
-  leave_buckets();
-  const MutexLock lock(mutex_);
-  group_ = std::move(group);
-  divisor_ = group_->size();
-  // Some ranks may have rebuilt their buckets, or have begun to, when other ranks were lost.
-  core_.start_over();
-  core_.set_buckets(assign_buckets(sizes(), options_.first_limits));
-  rebuilt_ = false;
-  allocate_buckets();
-  broken_ = false;
-  failure_.clear();
-}
-
-std::vector<ParameterSize> Reducer::sizes() const {
-  std::vector<ParameterSize> sizes;
-  for (const ReducerParameter& one : parameters_) {
-    sizes.push_back({one.variable.nbytes(), kind_of(one.variable), one.sparse});
-  }
-  return sizes;
 }
 
 void Reducer::install_hooks() {
@@ -122,98 +105,79 @@ void Reducer::install_hooks() {
   }
 }
 
-std::vector<uint64_t> Reducer::bucket_bytes() const {
-  std::vector<uint64_t> bytes;
-  for (const auto& indices : core_.buckets()) {
-    uint64_t sum = 0;
-    for (const size_t parameter : indices) sum += parameters_[parameter].variable.nbytes();
-    bytes.push_back(sum);
-  }
-  return bytes;
+void Reducer::set_group(std::shared_ptr<ProcessGroup> group) {
+  give_up("the group is exchanged");
+  buckets_.set_group(std::move(group));
+  // Some ranks may have rebuilt their buckets, or have begun to, when other ranks were lost.
+  const Buckets first = assign_buckets(sizes_of(parameters_), options_.first_limits);
+  order_.start_over(first);
+  rebuilt_ = false;
+  buckets_.allocate(first);
+  clear_failure();
 }
 
 bool Reducer::rebuild_buckets() {
-  std::vector<size_t> order;
-  {
-    const MutexLock lock(mutex_);
-    order = core_.order_to_build();
-    if (order.empty()) return false;
-    core_.built_again();
-  }
-  // Gradients may arrive in another order on each rank, so rank 0's order holds for all.
-  const at::Tensor shared = at::empty({static_cast<int64_t>(order.size())}, at::kLong);
-  std::copy(order.begin(), order.end(), shared.data_ptr<int64_t>());
-  at::Tensor to_send = shared;
-  const at::Device device = parameters_.front().variable.device();
-  if (!device.is_cpu()) to_send = shared.to(device);
-  group_->broadcast(to_send, 0);
-  const at::Tensor received = to_send.to(at::kCPU);
-  std::vector<size_t> agreed(received.data_ptr<int64_t>(),
-                             received.data_ptr<int64_t>() + received.numel());
-  const MutexLock lock(mutex_);
-  broken_ = true;  // stays true if there is no memory for them
-  failure_ = "there was no memory for the buckets";
-  core_.set_buckets(assign_buckets_in_order(sizes(), agreed, options_.limits));
-  allocate_buckets();
-  broken_ = false;
-  failure_.clear();
+  const std::vector<size_t> order = order_.take_order_to_build();
+  if (order.empty()) return false;
+  const std::vector<size_t> agreed = order_of_rank_zero(order);
+  set_failure("there was no memory for the buckets", /*broken=*/true);  // stays if this throws
+  const Buckets built = assign_buckets_in_order(sizes_of(parameters_), agreed, options_.limits);
+  order_.set_buckets(built);
+  buckets_.allocate(built);
+  clear_failure();
   rebuilt_ = true;
   return true;
+}
+
+// Gradients may arrive in another order on each rank, so rank 0's order holds for all.
+std::vector<size_t> Reducer::order_of_rank_zero(const std::vector<size_t>& mine) {
+  at::Tensor shared = at::empty({static_cast<int64_t>(mine.size())}, at::kLong);
+  std::copy(mine.begin(), mine.end(), shared.data_ptr<int64_t>());
+  if (!device().is_cpu()) shared = shared.to(device());
+  group()->broadcast(shared, 0);
+  shared = shared.to(at::kCPU);
+  return {shared.data_ptr<int64_t>(), shared.data_ptr<int64_t>() + shared.numel()};
 }
 
 void Reducer::check_whole() const {
   if (!broken_) return;
   C10_THROW_ERROR(Error, absl::StrCat("DistributedDataParallel: the pass before failed, and the "
                                       "ranks with it (update_process_group begins anew): ",
-                                      failure_));
+                                      failure()));
 }
 
-void Reducer::prepare(const Tensors& outputs) {
+void Reducer::prepare(const std::vector<at::Tensor>& outputs) {
   std::vector<size_t> unused;
-  if (core_.needs_unused()) {
+  if (order_.needs_unused()) {
     unused = find_unused(outputs, accumulators_);
     unused_count_ = unused.size();
   }
-  const MutexLock lock(mutex_);
-  if (std::exchange(seen_elsewhere_, false) && core_.in_pass() && !core_.begun() && passes_ == 0) {
-    core_.cancel();
+  if (order_.cancel_unseen()) {
     C10_THROW_ERROR(Error,
                     "DistributedDataParallel: the gradients of a pass of distributed autograd were "
                     "not averaged: set WorkerOptions::leaf_observer to the DdpGradients of "
                     "DdpOptions::distributed_gradients");
   }
-  if (const absl::Status status = core_.begin(std::move(unused)); !status.ok()) {
-    fail(status);
+  if (const absl::Status status = order_.begin(std::move(unused)); !status.ok()) {
+    fail(status, /*broken=*/false);
   }
-  callback_queued_ = false;
-  used_known_ = used_known_ && options_.static_graph;
-  std::fill(with_nans_.begin(), with_nans_.end(), false);
+  if (!options_.static_graph) used_.forget();
+  buckets_.begin_pass();
+  reduction_began_ = gradients_complete_ = {};
+  const MutexLock lock(mutex_);
   times_.forward = Clock::now() - forward_began_;
-  backward_began_ = reduction_began_ = gradients_complete_ = {};
 }
 
 void Reducer::prepare_to_accumulate() {
-  const MutexLock lock(mutex_);
-  if (core_.in_pass()) {
-    // The prepared pass never ran, so it is dropped.
-    if (const absl::Status status = core_.begin({}); !status.ok()) fail(status);
-    core_.cancel();
-  }
+  if (const absl::Status status = order_.cancel(); !status.ok()) fail(status, /*broken=*/false);
 }
 
 void Reducer::give_up(const std::string& reason) {
-  const Turns::Turn turn(turns_, turns_.take_ticket());
-  const MutexLock lock(mutex_);
-  core_.reset();
-  if (!broken_) failure_ = reason;
-  broken_ = true;
-  used_known_ = false;
-  used_work_.reset();
-  std::fill(kept_.begin(), kept_.end(), at::Tensor());
-  for (Bucket& bucket : buckets_) {
-    bucket.work.reset();
-    bucket.future.reset();
-  }
+  const Turns::Turn turn = order_.turn();
+  if (!broken_) set_failure(reason, /*broken=*/true);
+  order_.reset();
+  used_.forget();
+  buckets_.drop();
 }
 
 void Reducer::local_gradient(size_t parameter) {
@@ -222,23 +186,19 @@ void Reducer::local_gradient(size_t parameter) {
   if (torch::autograd::get_current_node() != accumulators_[parameter]) {
     return gradient_elsewhere(parameter);
   }
-  if (gradient_ready(parameter, *local_)) {
+  const ReductionOrder::Step step = arrive(parameter, *local_);
+  if (step.actions.last) {
     torch::autograd::Engine::get_default_engine().queue_callback([this] { finish(*local_); });
-    return;
   }
   // The sink has usually done this before. It has not if the pass begins behind the outputs of
   // forward.
-  const MutexLock lock(mutex_);
-  queue_end();
+  if (step.queue_end) queue_end();
 }
 
 // Reports a gradient that no GradientHome shows to this reducer: it would not be averaged, without
 // any notice.
 void Reducer::gradient_elsewhere(size_t parameter) {
-  const MutexLock lock(mutex_);
-  if (!core_.in_pass()) return;
-  seen_elsewhere_ = true;
-  if (options_.whole_gradients) return;
+  if (!order_.elsewhere() || options_.whole_gradients) return;
   C10_THROW_ERROR(Error,
                   absl::StrCat("DistributedDataParallel: '", parameters_[parameter].name,
                                "' got a gradient in a pass of distributed autograd, which "
@@ -248,124 +208,160 @@ void Reducer::gradient_elsewhere(size_t parameter) {
 
 void Reducer::backward_begins() {
   if (torch::autograd::get_current_graph_task_id() < 0) return;
-  const MutexLock lock(mutex_);
-  queue_end();
+  if (order_.claim_end()) queue_end();
 }
 
 void Reducer::queue_end() {
-  if (!core_.reduces_at_end() || std::exchange(callback_queued_, true)) return;
   torch::autograd::Engine::get_default_engine().queue_callback([this] {
-    {
-      Step step;
-      uint64_t ticket;
-      {
-        const MutexLock lock(mutex_);
-        step = step_of(core_.at_end());
-        ticket = turns_.take_ticket();
-      }
-      const Turns::Turn turn(turns_, ticket);
-      act(step, *local_);
-    }
+    act(order_.at_end(), *local_);
     finish(*local_);
   });
 }
 
 bool Reducer::gradient_ready(size_t parameter, GradientHome& home) {
+  return arrive(parameter, home).actions.last;
+}
+
+ReductionOrder::Step Reducer::arrive(size_t parameter, GradientHome& home) {
   const at::NoGradGuard no_grad;
-  const bool defined = home.gradient(parameter).defined();
-  Step step;
-  uint64_t ticket;
-  {
-    const MutexLock lock(mutex_);
-    if (core_.in_pass() && backward_began_ == Clock::time_point()) backward_began_ = Clock::now();
-    absl::StatusOr<ReducerCore::Actions> actions = core_.arrived(parameter, defined);
-    if (!actions.ok()) {
-      broken_ = true;
-      fail(actions.status());
-    }
-    if (actions->write.empty()) return false;
-    step = step_of(*std::move(actions));
-    ticket = turns_.take_ticket();
-  }
-  const Turns::Turn turn(turns_, ticket);
-  act(step, home);
-  return step.actions.last;
+  absl::StatusOr<ReductionOrder::Step> step =
+      order_.arrived(parameter, home.gradient(parameter).defined());
+  if (!step.ok()) fail(step.status(), /*broken=*/true);
+  if (step->has_work()) act(*step, home);
+  return *std::move(step);
 }
 
-Reducer::Step Reducer::step_of(ReducerCore::Actions actions) const {
-  Step step;
-  step.actions = std::move(actions);
-  for (const size_t parameter : step.actions.write) step.used.push_back(core_.used(parameter));
-  if (step.actions.last && core_.shares_used()) {
-    for (size_t i = 0; i < parameters_.size(); ++i) step.used_map.push_back(core_.used(i) ? 1 : 0);
-  }
-  return step;
-}
-
-void Reducer::act(const Step& step, GradientHome& home) {
+void Reducer::act(const ReductionOrder::Step& step, GradientHome& home) {
+  const Turns::Turn turn = order_.turn(step);
   const at::NoGradGuard no_grad;
   const ReducerCore::Actions& actions = step.actions;
-  for (size_t i = 0; i < actions.write.size(); ++i) write(actions.write[i], step.used[i], home);
+  for (size_t i = 0; i < actions.write.size(); ++i) {
+    buckets_.write(actions.write[i], step.used[i], home);
+  }
   if (actions.last) gradients_complete_ = Clock::now();
-  for (const size_t bucket : actions.reduce) reduce(bucket);
-  if (!step.used_map.empty()) share_used(step.used_map);
+  if (!actions.reduce.empty() && reduction_began_ == Clock::time_point()) {
+    reduction_began_ = Clock::now();
+  }
+  for (const size_t bucket : actions.reduce) start(bucket);
+  if (!step.used_map.empty()) used_.share(*group(), step.used_map, device());
+}
+
+void Reducer::start(size_t bucket) {
+  try {
+    buckets_.start(bucket);
+  } catch (const std::exception& failed) {
+    const std::string named = absl::StrCat("bucket ", bucket, " (", buckets_.names_in(bucket), ")");
+    fail_reduction(has_hook() ? absl::StrCat("the communication hook failed for ", named)
+                              : absl::StrCat(named, " could not be reduced"),
+                   failed);
+  }
+}
+
+void Reducer::wait_for_buckets() {
+  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    try {
+      buckets_.wait(bucket);
+    } catch (const std::exception& failed) {
+      fail_reduction(absl::StrCat("bucket ", bucket, " (", buckets_.names_in(bucket),
+                                  ") could not be reduced"),
+                     failed);
+    }
+  }
+}
+
+void Reducer::wait_for_used() {
+  try {
+    used_.wait();
+  } catch (const std::exception& failed) {
+    fail_reduction("ranks could not tell each other which parameters they used", failed);
+  }
+}
+
+void Reducer::put_back(GradientHome& home) {
+  const ReductionOrder::Used used = order_.used();
+  const bool shared = used.shared || used_.known();
+  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    for (const size_t parameter : buckets_.parameters_in(bucket)) {
+      bool nowhere = false;
+      if (shared && !used.here[parameter]) {
+        wait_for_used();  // only now, so that the averages before need not wait
+        nowhere = used_.nowhere(parameter);
+      }
+      buckets_.put(parameter, nowhere, home);
+    }
+  }
 }
 
 void Reducer::finish(GradientHome& home) {
   const at::NoGradGuard no_grad;
   const Clock::time_point waited = Clock::now();
-  for (size_t index = 0; index < buckets_.size(); ++index) wait_for(buckets_[index], index);
+  wait_for_buckets();
   const Clock::time_point reduced = Clock::now();
-  const std::string not_finite_one = options_.check_nans ? not_finite() : "";
-  for (Bucket& bucket : buckets_) {
-    for (size_t i = 0; i < bucket.parameters.size(); ++i) {
-      put(bucket.parameters[i], bucket.sparse ? bucket.buffer : bucket.slices[i], home);
-    }
-  }
+  const std::string not_finite = options_.check_nans ? buckets_.not_finite() : "";
+  put_back(home);
   wait_for_used();  // a rank that did not need the map waits too
-  std::fill(kept_.begin(), kept_.end(), at::Tensor());
-  const MutexLock lock(mutex_);
-  core_.finished();
-  failure_ = not_finite_one;
-  ++passes_;
-  times_.backward = gradients_complete_ - backward_began_;
-  times_.communication = reduced - reduction_began_;
-  times_.overlap = waited > reduction_began_ ? waited - reduction_began_ : Clock::duration::zero();
+  const Clock::time_point backward_began = order_.finished();
+  {
+    const MutexLock lock(mutex_);
+    failure_ = not_finite;
+    times_.backward = gradients_complete_ - backward_began;
+    times_.communication = reduced - reduction_began_;
+    times_.overlap = std::max(waited - reduction_began_, Clock::duration::zero());
+  }
   // The pass is over on all ranks. If the program catches this, it may skip the step and go on.
-  if (!failure_.empty()) {
-    C10_THROW_ERROR(Error, absl::StrCat("DistributedDataParallel: ", failure_));
+  if (!not_finite.empty()) {
+    C10_THROW_ERROR(Error, absl::StrCat("DistributedDataParallel: ", not_finite));
   }
 }
 
 void Reducer::shadow_pass() {
   const at::NoGradGuard no_grad;
-  for (size_t index = 0; index < buckets_.size(); ++index) {
-    Bucket& bucket = buckets_[index];
-    if (bucket.sparse) {
-      write_sparse(bucket.parameters.front(), at::Tensor(), bucket);
-    } else {
-      bucket.buffer.zero_();
-    }
-    reduce(index);
+  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    buckets_.write_zeros(bucket);
+    start(bucket);
   }
-  for (size_t index = 0; index < buckets_.size(); ++index) wait_for(buckets_[index], index);
-  if (core_.others_share_used()) {
-    used_map_ = at::zeros(
-        {static_cast<int64_t>(parameters_.size())},
-        at::TensorOptions().dtype(at::kInt).device(parameters_.front().variable.device()));
-    used_work_ = group_->all_reduce_async(used_map_);
+  wait_for_buckets();
+  if (order_.others_share_used()) {
+    used_.share(*group(), std::vector<int32_t>(parameters_.size(), 0), device());
     wait_for_used();
   }
   // For an optimizer on this rank that goes on with its shard of the parameters.
-  if (!options_.whole_gradients) {
-    for (const Bucket& bucket : buckets_) {
-      for (size_t i = 0; i < bucket.parameters.size(); ++i) {
-        put(bucket.parameters[i], bucket.sparse ? bucket.buffer : bucket.slices[i], *local_);
-      }
-    }
-  }
+  if (!options_.whole_gradients) put_back(*local_);
+  order_.shadowed();
+}
+
+Reducer::Times Reducer::times() const {
   const MutexLock lock(mutex_);
-  core_.shadowed();
+  return times_;
+}
+
+std::string Reducer::failure() const {
+  const MutexLock lock(mutex_);
+  return failure_;
+}
+
+void Reducer::set_failure(std::string failure, bool broken) {
+  const MutexLock lock(mutex_);
+  failure_ = std::move(failure);
+  if (broken) broken_ = true;
+}
+
+void Reducer::clear_failure() {
+  const MutexLock lock(mutex_);
+  failure_.clear();
+  broken_ = false;
+}
+
+void Reducer::fail(const absl::Status& status, bool broken) {
+  const std::string failure(status.message());
+  set_failure(failure, broken);
+  C10_THROW_ERROR(Error, absl::StrCat("DistributedDataParallel: ", failure));
+}
+
+void Reducer::fail_reduction(const std::string& what, const std::exception& why) {
+  const std::string failure = absl::StrCat(what, ": ", text_of(why));
+  set_failure(failure, /*broken=*/true);
+  C10_THROW_ERROR(DistBackendError, absl::StrCat("DistributedDataParallel: ", failure));
 }
 
 }  // namespace weft::ddp_internal
