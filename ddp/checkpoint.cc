@@ -1,29 +1,31 @@
 #include "weft/ddp/checkpoint.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cerrno>
+#include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
-#include <ATen/core/Dict.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
-#include <torch/serialize/input-archive.h>
-#include <torch/serialize/output-archive.h>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "weft/checkpoint/atomic_file.h"
-#include "weft/comm/exchange_device.h"
+#include "weft/base/log.h"
+#include "weft/base/status.h"
+#include "weft/checkpoint/checkpoint.h"
+#include "weft/ddp/internal/checkpoint_agreement.h"
 #include "weft/ddp/internal/move_states.h"
+#include "weft/ddp/internal/old_checkpoint.h"
+#include "weft/ddp/internal/optimizer_archive.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -31,14 +33,18 @@
 namespace weft {
 namespace {
 
+namespace fs = std::filesystem;
+using ddp_internal::CheckpointAgreement;
+using ddp_internal::FoundCheckpoint;
+using ddp_internal::LoadedCheckpoint;
 using torch::nn::Module;
 using torch::optim::Optimizer;
-using torch::serialize::InputArchive;
-using torch::serialize::OutputArchive;
-using NamedTensors = std::map<std::string, at::Tensor>;
 
-constexpr std::string_view kModulePrefix = "module.";
-constexpr size_t kReportBytes = 512;  // of an error text that is sent to the other ranks
+constexpr std::string_view kPrefix = "module.";
+constexpr const char* kModelShard = "model";
+constexpr const char* kOptimizerShard = "optimizer";
+constexpr const char* kStep = "step";
+constexpr const char* kSamplerPosition = "sampler_position";
 
 std::string what(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
@@ -57,157 +63,173 @@ std::string error_of(const std::function<void()>& step) {
   return "";
 }
 
-// The content that a rank has read at the path. It must be equal on all ranks.
-struct Found {
-  CheckpointProgress progress;
-  uint64_t bytes = 0;  // of the file
-  uint64_t hash = 0;   // of all bytes
-
-  friend bool operator==(const Found&, const Found&) = default;
-};
-
-// A point that all ranks reach, each with an error ("" for none) and what it found. Throws on all
-// ranks if one brings an error or if they found different files.
-class Agreement {
- public:
-  Agreement(ProcessGroup& group, const Module& module, std::string place)
-      : group_(group), place_(std::move(place)), device_(at::kCPU) {
-    const std::vector<at::Tensor> parameters = module.parameters();
-    if (!parameters.empty())
-      device_ = comm_internal::exchange_device(group, parameters[0].device());
-  }
-
-  void reach(const std::string& error, const Found& found) {
-    Report mine;
-    mine.found = found;
-    error.copy(mine.error, kReportBytes - 1);
-    const at::Tensor bytes = at::zeros({static_cast<int64_t>(sizeof(Report))}, at::kByte);
-    std::memcpy(bytes.mutable_data_ptr(), &mine, sizeof(mine));
-    std::vector<std::string> errors;
-    std::vector<Report> reports;
-    for (const at::Tensor& gathered : group_.all_gather(bytes.to(device_))) {
-      Report report;
-      std::memcpy(&report, gathered.cpu().const_data_ptr(), sizeof(report));
-      if (report.error[0] != '\0') {
-        errors.push_back(absl::StrCat("rank ", reports.size(), ": ", report.error));
-      }
-      reports.push_back(report);
-    }
-    if (!errors.empty()) fail(absl::StrJoin(errors, "; "));
-    std::string others;
-    for (size_t rank = 1; rank < reports.size(); ++rank) {
-      if (reports[rank].found == reports[0].found) continue;
-      absl::StrAppend(&others, "; rank ", rank, ": ", shown(reports[rank].found));
-    }
-    if (others.empty()) return;
-    fail(absl::StrCat("ranks found different files: rank 0: ", shown(reports[0].found), others));
-  }
-
- private:
-  struct Report {
-    Found found;
-    char error[kReportBytes] = {};
-  };
-
-  static std::string shown(const Found& found) {
-    return absl::StrCat("epoch ", found.progress.epoch, " step ", found.progress.step, " sample ",
-                        found.progress.sampler_position, " (", found.bytes, " bytes, hash ",
-                        absl::Hex(found.hash, absl::kZeroPad16), ")");
-  }
-  [[noreturn]] void fail(const std::string& why) const {
-    C10_THROW_ERROR(ValueError, absl::StrCat(place_, why));
-  }
-
-  ProcessGroup& group_;
-  const std::string place_;
-  at::Device device_;  // a device whose tensors the group's backend takes
-};
+[[noreturn]] void fail(const absl::Status& status) {
+  C10_THROW_ERROR(ValueError, std::string(status.message()));
+}
 
 // Removes the prefix if all names have it.
-NamedTensors unwrapped(NamedTensors tensors) {
+TensorMap unwrapped(TensorMap tensors) {
   const bool wrapped = std::all_of(tensors.begin(), tensors.end(), [](const auto& item) {
-    return item.first.starts_with(kModulePrefix);
+    return item.first.starts_with(kPrefix);
   });
   if (!wrapped) return tensors;
-  NamedTensors bare;
-  for (auto& [name, tensor] : tensors) bare.emplace(name.substr(kModulePrefix.size()), tensor);
+  TensorMap bare;
+  for (auto& [name, tensor] : tensors) bare.emplace(name.substr(kPrefix.size()), tensor);
   return bare;
 }
 
-NamedTensors tensors_of(const Module& module) {
-  NamedTensors tensors;
+TensorMap tensors_of(const Module& module) {
+  TensorMap tensors;
   for (const auto& item : module.named_parameters()) tensors.emplace(item.key(), item.value());
   for (const auto& item : module.named_buffers()) tensors.emplace(item.key(), item.value());
   return unwrapped(std::move(tensors));
 }
 
-void write(const std::string& path, const Module& module, const Optimizer* optimizer,
-           const CheckpointProgress& progress) {
-  const at::NoGradGuard no_grad;
-  OutputArchive archive;
-  archive.write("epoch", c10::IValue(progress.epoch));
-  archive.write("step", c10::IValue(progress.step));
-  archive.write("sampler_position", c10::IValue(progress.sampler_position));
-  c10::Dict<std::string, at::Tensor> tensors;
-  for (const auto& [name, tensor] : tensors_of(module)) {
-    tensors.insert(name, tensor.detach().cpu());
-  }
-  archive.write("model", c10::IValue(tensors));
-  if (optimizer != nullptr) {
-    OutputArchive state(archive.compilation_unit());
-    optimizer->save(state);
-    archive.write("optimizer", state);
-  }
+// ---- an archive of an earlier release at the path of the folder
 
-  absl::StatusOr<AtomicFile> file = AtomicFile::create(path);
-  absl::Status status = file.status();
-  if (status.ok()) {
-    archive.save_to([&](const void* data, size_t size) {
-      if (status.ok()) status = file->append({static_cast<const char*>(data), size});
-      return size;  // the archive's own error would say less
-    });
-  }
-  if (status.ok()) status = file->commit();
-  if (!status.ok()) C10_THROW_ERROR(ValueError, std::string(status.message()));
+// save_checkpoint moves it here until the folder has a complete checkpoint.
+std::string moved_archive(const std::string& path) { return path + ".old-archive"; }
+
+bool is_file(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
 }
 
-// A file that was read and fits. It is copied into the module when all ranks have got so far.
-struct Loaded {
-  Found found;
-  NamedTensors tensors;
-  std::optional<InputArchive> optimizer;
+// The archive that holds the checkpoint of a path without a complete checkpoint in its folder.
+std::optional<std::string> archive_at(const std::string& path) {
+  if (is_file(path)) return path;
+  if (is_file(moved_archive(path))) return moved_archive(path);
+  return std::nullopt;
+}
+
+absl::Status move_archive_away(const std::string& path) {
+  if (!is_file(path)) return absl::OkStatus();
+  const std::string away = moved_archive(path);
+  if (std::rename(path.c_str(), away.c_str()) == 0) return absl::OkStatus();
+  return file_error("cannot move away", path, errno);
+}
+
+// ---- saving
+
+struct State {
+  CheckpointInfo info;
+  TensorMap model;
+  std::optional<StateFile> optimizer;
 };
 
-int64_t read_int(InputArchive& archive, const std::string& key) {
-  c10::IValue value;
-  if (!archive.try_read(key, value) || !value.isInt()) {
-    C10_THROW_ERROR(ValueError,
-                    absl::StrCat("the archive is no checkpoint: it has no '", key, "'"));
+absl::Status write_step(const CheckpointFolder& folder, const State& state) {
+  std::vector<ShardRecord> shards(1);
+  const int64_t step = state.info.step;
+  WEFT_ASSIGN_OR_RETURN(shards[0], folder.save_shard(step, kModelShard, state.model));
+  if (state.optimizer) {
+    WEFT_ASSIGN_OR_RETURN(ShardRecord shard,
+                          folder.save_shard(step, kOptimizerShard, state.optimizer->tensors,
+                                            state.optimizer->metadata));
+    shards.push_back(std::move(shard));
   }
-  return value.toInt();
+  return folder.commit(state.info, shards);
 }
 
-NamedTensors read_tensors(InputArchive& archive) {
-  c10::IValue value;
-  if (!archive.try_read("model", value) || !value.isGenericDict()) {
-    C10_THROW_ERROR(ValueError, "the archive is no checkpoint: it has no 'model'");
+// Until the commit, the path has its old checkpoint: in the folder, or in the moved archive.
+absl::Status write(const std::string& path, State state) {
+  WEFT_RETURN_IF_ERROR(move_archive_away(path));
+  CheckpointFolder::Options options;
+  options.keep = 1;
+  const CheckpointFolder folder(path, options);
+  WEFT_ASSIGN_OR_RETURN(state.info.step, folder.new_step());
+  absl::Status saved;
+  try {
+    saved = write_step(folder, state);
+  } catch (...) {  // no memory
+    (void)folder.discard(state.info.step);
+    throw;
   }
-  NamedTensors tensors;
-  for (const auto& item : value.toGenericDict()) {
-    tensors.emplace(item.key().toStringRef(), item.value().toTensor());
+  if (absl::IsAborted(saved)) {  // complete, but an older step could not be removed
+    log_warning(saved.message());
+  } else if (!saved.ok()) {
+    (void)folder.discard(state.info.step);  // the next save would remove it too
+    return saved;
   }
-  return unwrapped(std::move(tensors));
+  std::error_code ignored;
+  fs::remove(moved_archive(path), ignored);
+  return absl::OkStatus();
 }
 
-void check_fit(const NamedTensors& module, const NamedTensors& file) {
+// ---- loading
+
+// Of all that the ranks must have in common.
+uint64_t hash_of(const std::map<std::string, StateFile>& shards, uint64_t& bytes) {
+  XXH3_state_t state;
+  XXH3_64bits_reset(&state);
+  const auto add_number = [&](uint64_t number) {
+    XXH3_64bits_update(&state, &number, sizeof(number));
+  };
+  const auto add_text = [&](const std::string& text) {
+    add_number(text.size());
+    XXH3_64bits_update(&state, text.data(), text.size());
+  };
+  for (const auto& [shard, file] : shards) {
+    add_text(shard);
+    add_number(file.metadata.size());
+    for (const auto& [name, text] : file.metadata) {
+      add_text(name);
+      add_text(text);
+    }
+    for (const auto& [name, tensor] : file.tensors) {
+      add_text(name);
+      add_number(static_cast<uint64_t>(tensor.scalar_type()));
+      add_number(static_cast<uint64_t>(tensor.dim()));
+      for (const int64_t size : tensor.sizes()) add_number(static_cast<uint64_t>(size));
+      XXH3_64bits_update(&state, tensor.const_data_ptr(), tensor.nbytes());
+      bytes += tensor.nbytes();
+    }
+  }
+  return XXH3_64bits_digest(&state);
+}
+
+LoadedCheckpoint read_folder(const std::string& path, Checkpoint checkpoint, bool with_optimizer) {
+  const std::string step = absl::StrCat("step ", checkpoint.info.step, " in ", path);
+  const auto number = [&](const char* key) {
+    const auto found = checkpoint.info.metadata.find(key);
+    int64_t value = 0;
+    if (found == checkpoint.info.metadata.end() || !absl::SimpleAtoi(found->second, &value)) {
+      C10_THROW_ERROR(ValueError, absl::StrCat(step,
+                                               " was not written by save_checkpoint: its "
+                                               "manifest has no number '",
+                                               key, "'"));
+    }
+    return value;
+  };
+  LoadedCheckpoint loaded;
+  FoundCheckpoint& found = loaded.found;
+  found.progress = {.epoch = checkpoint.info.epoch,
+                    .step = number(kStep),
+                    .sampler_position = number(kSamplerPosition)};
+  found.hash = hash_of(checkpoint.shards, found.bytes);
+  const auto model = checkpoint.shards.find(kModelShard);
+  if (model == checkpoint.shards.end()) {
+    C10_THROW_ERROR(ValueError, absl::StrCat(step,
+                                             " was not written by save_checkpoint: it has "
+                                             "no shard '",
+                                             kModelShard, "'"));
+  }
+  loaded.tensors = std::move(model->second.tensors);
+  const auto optimizer = checkpoint.shards.find(kOptimizerShard);
+  if (with_optimizer && optimizer != checkpoint.shards.end()) {
+    loaded.optimizer = ddp_internal::optimizer_archive(optimizer->second);
+  }
+  return loaded;
+}
+
+void check_fit(const TensorMap& module, const TensorMap& file) {
   std::vector<std::string> faults;
   for (const auto& [name, tensor] : module) {
     const auto found = file.find(name);
     if (found == file.end()) {
-      faults.push_back(absl::StrCat("the file has no '", name, "'"));
+      faults.push_back(absl::StrCat("the checkpoint has no '", name, "'"));
     } else if (found->second.sizes() != tensor.sizes()) {
       faults.push_back(absl::StrCat("'", name, "' is ", c10::str(found->second.sizes()),
-                                    " in the file and ", c10::str(tensor.sizes()),
+                                    " in the checkpoint and ", c10::str(tensor.sizes()),
                                     " in the module"));
     }
   }
@@ -217,47 +239,29 @@ void check_fit(const NamedTensors& module, const NamedTensors& file) {
   if (!faults.empty()) C10_THROW_ERROR(ValueError, absl::StrJoin(faults, ", "));
 }
 
-// The length and hash of the rest of `file`.
-Found hash_of(std::istream& file) {
-  XXH3_state_t state;
-  XXH3_64bits_reset(&state);
-  std::vector<char> piece(size_t{1} << 20);
-  Found found;
-  while (file) {
-    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
-    const auto size = static_cast<size_t>(file.gcount());
-    XXH3_64bits_update(&state, piece.data(), size);
-    found.bytes += size;
-  }
-  if (file.bad()) C10_THROW_ERROR(ValueError, "the file cannot be read");
-  found.hash = XXH3_64bits_digest(&state);
-  return found;
-}
-
-Loaded read(const std::string& path, const Module& module, bool with_optimizer) {
-  if (!std::filesystem::exists(path)) C10_THROW_ERROR(ValueError, "there is no such file");
-  // The file is opened once. So the hashed bytes are the loaded ones, even if the path gets another
-  // file.
-  std::ifstream file(path, std::ios::binary);
-  if (!file) C10_THROW_ERROR(ValueError, "the file cannot be opened");
-  Loaded loaded;
-  loaded.found = hash_of(file);
-  file.clear();
-  file.seekg(0);
-  InputArchive archive;
-  archive.load_from(file, at::Device(at::kCPU));
-  CheckpointProgress& progress = loaded.found.progress;
-  progress.epoch = read_int(archive, "epoch");
-  progress.step = read_int(archive, "step");
-  progress.sampler_position = read_int(archive, "sampler_position");
-  loaded.tensors = read_tensors(archive);
-  check_fit(tensors_of(module), loaded.tensors);
-  if (with_optimizer) {
-    InputArchive state;
-    if (!archive.try_read("optimizer", state)) {
-      C10_THROW_ERROR(ValueError, "the file was saved without an optimizer");
+LoadedCheckpoint read(const std::string& path, const Module& module, bool with_optimizer,
+                      bool warns) {
+  absl::StatusOr<Checkpoint> checkpoint = absl::NotFoundError("");
+  if (!is_file(path)) checkpoint = CheckpointFolder(path).load_newest();
+  std::optional<std::string> archive;
+  if (absl::IsNotFound(checkpoint.status())) archive = archive_at(path);
+  LoadedCheckpoint loaded;
+  if (archive) {
+    loaded = ddp_internal::read_old_checkpoint(*archive);
+    if (warns) {
+      log_warning("the checkpoint ", *archive,
+                  " is an archive of an earlier release, which the "
+                  "next release cannot read: load it and call save_checkpoint with ",
+                  path, " again, which replaces it by a folder");
     }
-    loaded.optimizer = std::move(state);
+  } else {
+    if (!checkpoint.ok()) fail(checkpoint.status());
+    loaded = read_folder(path, *std::move(checkpoint), with_optimizer);
+  }
+  loaded.tensors = unwrapped(std::move(loaded.tensors));
+  check_fit(tensors_of(module), loaded.tensors);
+  if (with_optimizer && !loaded.optimizer) {
+    C10_THROW_ERROR(ValueError, "the checkpoint was saved without an optimizer");
   }
   return loaded;
 }
@@ -266,18 +270,32 @@ Loaded read(const std::string& path, const Module& module, bool with_optimizer) 
 
 void save_checkpoint(ProcessGroup& group, const std::string& path, const Module& module,
                      const Optimizer* optimizer, const CheckpointProgress& progress) {
-  Agreement agreement(group, module, absl::StrCat("save_checkpoint ", path, ": "));
-  // No rank gets past the agreement before rank 0 reaches it, and rank 0 writes the file first.
+  CheckpointAgreement agreement(group, module, absl::StrCat("save_checkpoint ", path, ": "));
+  // No rank gets past the agreement before rank 0 reaches it, and rank 0 writes first.
   std::string error;
-  if (group.rank() == 0) error = error_of([&] { write(path, module, optimizer, progress); });
+  if (group.rank() == 0) {
+    error = error_of([&] {
+      const at::NoGradGuard no_grad;
+      State state;
+      state.info.epoch = progress.epoch;
+      state.info.world_size = group.size();
+      state.info.metadata = {{kStep, absl::StrCat(progress.step)},
+                             {kSamplerPosition, absl::StrCat(progress.sampler_position)}};
+      state.model = tensors_of(module);
+      if (optimizer != nullptr) state.optimizer = ddp_internal::optimizer_state(*optimizer);
+      if (const absl::Status saved = write(path, std::move(state)); !saved.ok()) fail(saved);
+    });
+  }
   agreement.reach(error, {});
 }
 
 CheckpointProgress load_checkpoint(ProcessGroup& group, const std::string& path, Module& module,
                                    Optimizer* optimizer) {
-  Agreement agreement(group, module, absl::StrCat("load_checkpoint ", path, ": "));
-  Loaded loaded;
-  agreement.reach(error_of([&] { loaded = read(path, module, optimizer != nullptr); }),
+  CheckpointAgreement agreement(group, module, absl::StrCat("load_checkpoint ", path, ": "));
+  LoadedCheckpoint loaded;
+  agreement.reach(error_of([&] {
+                    loaded = read(path, module, optimizer != nullptr, /*warns=*/group.rank() == 0);
+                  }),
                   loaded.found);
   const at::NoGradGuard no_grad;
   agreement.reach(error_of([&] {

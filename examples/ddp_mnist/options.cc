@@ -40,8 +40,9 @@ DdpMnistCommandLine parse_ddp_mnist_options(int argc, const char* const* argv) {
                  "one process, without DistributedDataParallel, whose batch is that of so many "
                  "ranks: the same pictures in each step")
       ->check(CLI::Range(1, 1024));
-  CLI::Option* const checkpoint = app.add_option(
-      "--checkpoint", options.checkpoint, "file for the state after each epoch, which is replaced");
+  CLI::Option* const checkpoint =
+      app.add_option("--checkpoint", options.checkpoint,
+                     "folder for the state after each epoch, which is replaced");
   app.add_flag("--resume", options.resume,
                "go on from the checkpoint, with the same --seed, --batch and ranks")
       ->needs(checkpoint);

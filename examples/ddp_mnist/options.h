@@ -17,7 +17,7 @@ struct DdpMnistOptions {
   int64_t limit = 0;            // pictures to use; 0: all
   bool double_numbers = false;  // else float
   int whole_batch = 0;          // ranks that one process stands for; 0: it is one rank
-  std::string checkpoint;       // file; "": none is saved
+  std::string checkpoint;       // folder; "": none is saved
   bool resume = false;
   std::string losses;   // file to write; "": none
   std::string compare;  // file to compare with; "": none

@@ -166,7 +166,7 @@ TEST_F(DdpMnistJob, AResumedRunEndsAsOneThatWasNotInterrupted) {
   const std::vector<std::string> whole = epochs();
   ASSERT_EQ(whole.size(), 3u);
   const std::string parts =
-      absl::StrCat(same, " --losses ", file("parts"), " --checkpoint ", file("saved.pt"));
+      absl::StrCat(same, " --losses ", file("parts"), " --checkpoint ", file("saved"));
   ASSERT_EQ(run_ranks(2, absl::StrCat(parts, " --epochs 1")), 0) << output_;
   ASSERT_EQ(run_ranks(2, absl::StrCat(parts, " --epochs 3 --resume")), 0) << output_;
   EXPECT_THAT(epochs(), ElementsAre(whole[1], whole[2]));
@@ -179,7 +179,7 @@ TEST_F(DdpMnistJob, AResumedRunEndsAsOneThatWasNotInterrupted) {
   EXPECT_LT(difference().among_all, 1e-9);
   // Nothing is left to do.
   ASSERT_EQ(run_ranks(2, absl::StrCat(parts, " --epochs 2 --resume")), 0) << output_;
-  EXPECT_THAT(output_, HasSubstr("saved.pt stands after epoch 2"));
+  EXPECT_THAT(output_, HasSubstr("saved stands after epoch 2"));
   EXPECT_THAT(epochs(), ElementsAre());
 }
 
@@ -230,8 +230,8 @@ TEST_F(DdpMnistJob, MissingThingsAreNamed) {
   EXPECT_NE(run_ranks(2, absl::StrCat("--data ", file("nothing"))), 0);
   EXPECT_THAT(output_, HasSubstr(file("nothing/train-images-idx3-ubyte.gz")));
   EXPECT_THAT(output_, HasSubstr("dataset-fashion-mnist"));
-  EXPECT_NE(run_ranks(2, absl::StrCat("--limit 100 --resume --checkpoint ", file("none.pt"))), 0);
-  EXPECT_THAT(output_, HasSubstr(file("none.pt")));
+  EXPECT_NE(run_ranks(2, absl::StrCat("--limit 100 --resume --checkpoint ", file("none"))), 0);
+  EXPECT_THAT(output_, HasSubstr(file("none")));
   EXPECT_NE(run_whole(1, absl::StrCat("--limit 100 --compare ", file("no_losses"))), 0);
   EXPECT_THAT(output_, HasSubstr(absl::StrCat("cannot open ", file("no_losses"))));
   EXPECT_NE(run(absl::StrCat("env -u RANK ", kJob)), 0);
