@@ -482,6 +482,20 @@ Future<WorkerInfo> Worker::wait_for_async(std::string_view worker, Timeout timeo
   return stack_->membership().when_live(worker, timeout);
 }
 
+void Worker::wait_until_gone(std::string_view worker, Timeout timeout) const {
+  wait_until_gone_async(worker, timeout).wait();
+}
+
+Future<void> Worker::wait_until_gone_async(std::string_view worker, Timeout timeout) const {
+  if (stack_->has_ended()) throw RpcError(has_ended());
+  return stack_->membership().when_gone(worker, timeout);
+}
+
+MemberEvents Worker::member_events() const {
+  if (stack_->has_ended()) throw RpcError(has_ended());
+  return stack_->membership().events();
+}
+
 void Worker::serve() {
   if (stack_->has_ended()) throw RpcError(has_ended());
   if (stack_->options().dynamic) {

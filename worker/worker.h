@@ -11,9 +11,10 @@
 // Lifetime: a worker that is destroyed without shutdown leaves the group at once. The destructor
 // waits at most one second for this worker's own handlers. Handlers that still run then are left
 // behind, with everything that they use.
-// Blocking: join, wait_for, serve, shutdown, and the destructor as above.
-// Errors: RpcError. After shutdown, `to`, wait_for, serve and shutdown fail with
-// FailedPrecondition. Calls by a Destination that was made before are Cancelled and not executed.
+// Blocking: join, wait_for, wait_until_gone, serve, shutdown, and the destructor as above.
+// Errors: RpcError. After shutdown, `to`, wait_for, wait_until_gone, member_events, serve and
+// shutdown fail with FailedPrecondition. Calls by a Destination that was made before are Cancelled
+// and not executed.
 // Protocol: docs/membership.md; docs/launch.md, "Joining".
 #pragma once
 
@@ -24,6 +25,7 @@
 
 #include "weft/async/future.h"
 #include "weft/rpc/destination.h"
+#include "weft/rpc/membership/member_events.h"
 #include "weft/rpc/rendezvous/worker_info.h"
 #include "weft/rpc/session/call_scope.h"
 #include "weft/worker/worker_options.h"
@@ -92,6 +94,18 @@ class Worker {
   // no limit.
   WorkerInfo wait_for(std::string_view worker, Timeout timeout) const;
   Future<WorkerInfo> wait_for_async(std::string_view worker, Timeout timeout) const;
+
+  // Returns when the worker of this name has left the group, in order or by being destroyed. If the
+  // worker has died, it throws the reason, mostly Unavailable. This concerns the newest incarnation
+  // at the time of the call, which may be gone already; a later one with this name does not matter.
+  // DeadlineExceeded: it is still there. NotFound: no worker of this name has joined, as far as
+  // this worker remembers (the last 1,024 that are gone). InvalidArgument: it is this worker.
+  // Cancelled: this worker has left. A timeout of zero means no limit.
+  void wait_until_gone(std::string_view worker, Timeout timeout) const;
+  Future<void> wait_until_gone_async(std::string_view worker, Timeout timeout) const;
+
+  // A new stream of the other members and their changes. It begins with the present members.
+  MemberEvents member_events() const;
 
   // Returns when every other live worker has entered shutdown or left. In a dynamic group it
   // returns when this worker's shutdown begins.

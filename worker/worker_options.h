@@ -59,7 +59,8 @@ struct WorkerOptions {
   // the same on all workers of the group, and nothing compares it (rpc/membership/lease_options.h).
   LeaseOptions lease = {};
   // Called on this worker's executor when a worker joins, leaves or dies. `why` is the reason of a
-  // death.
+  // death. Several calls may run at the same time, in any order. Worker::member_events is the same
+  // in order, and includes the members that are present already.
   std::function<void(const WorkerInfo& worker, MemberChange change, const absl::Status& why)>
       on_member_change = nullptr;
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "weft/base/faults/fail_point.h"
 #include "weft/base/log.h"
 #include "weft/proto/weft.pb.h"
@@ -20,6 +19,7 @@ Membership::Membership(Agent& agent, Quiescence& quiescence, Clock& clock,
       list_(std::move(list)),
       store_thread_(store_thread),
       options_(std::move(options)),
+      watch_(agent, clock),
       gate_(std::make_shared<async_internal::Gate<Membership>>(*this)),
       core_(agent.self(), options_.lease, clock.now(),
             {.places = options_.places, .has_records = options_.find_incarnation != nullptr}) {}
@@ -27,6 +27,7 @@ Membership::Membership(Agent& agent, Quiescence& quiescence, Clock& clock,
 Membership::~Membership() { stop(); }
 
 void Membership::attach(const std::vector<WorkerInfo>& members, bool joiner) {
+  watch_.begin_with(members);
   {
     MutexLock lock(mutex_);
     joiner_ = joiner;
@@ -134,7 +135,7 @@ void Membership::act(MembershipActions& actions) {
   if (!actions.fenced.ok()) {
     joined_.set_error(actions.fenced);
     agent_.fence(actions.fenced);
-    fail_awaiting(actions.fenced);
+    watch_.close(actions.fenced);
   }
   for (const MembershipActions::Question& question : actions.questions) {
     if (question.declare_dead) agent_.answer_no_heartbeats_of(question.suspect);
@@ -263,58 +264,6 @@ absl::Status Membership::admit(const WorkerInfo& joiner) {
   return admitted;
 }
 
-std::optional<WorkerInfo> Membership::live_member(std::string_view name) const {
-  const absl::StatusOr<WorkerId> id = agent_.resolve(name);
-  if (!id.ok() || !agent_.is_live(*id)) return std::nullopt;
-  return agent_.info_of(*id);
-}
-
-Future<WorkerInfo> Membership::when_live(std::string_view name, Timeout timeout) {
-  auto answer = std::make_shared<Future<WorkerInfo>::State>(nullptr);
-  Future<WorkerInfo> future(answer);
-  {
-    MutexLock lock(mutex_);
-    if (stopped_ || core_.is_fenced()) {
-      answer->complete(stopped_ ? absl::CancelledError("the worker leaves") : core_.standing());
-      return future;
-    }
-    awaited_.push_back({std::string(name), answer});
-  }
-  // After the push, so that a worker that joins at this moment is not missed.
-  tell_awaiting();
-  const TimePoint deadline = timeout.deadline_from(clock_.now());
-  if (future.done() || deadline == kNever) return future;
-  clock_.call_at(deadline, [answer, name = std::string(name), timeout] {
-    answer->complete(absl::DeadlineExceededError(
-        absl::StrCat("no worker '", name, "' joined within ",
-                     absl::FormatDuration(absl::FromChrono(timeout.limit())))));
-  });
-  return future;
-}
-
-void Membership::tell_awaiting() {
-  std::vector<std::pair<std::shared_ptr<Future<WorkerInfo>::State>, WorkerInfo>> live;
-  {
-    MutexLock lock(mutex_);
-    std::erase_if(awaited_, [&](const Awaited& awaited) {
-      if (awaited.answer->done()) return true;  // its time was over, or it was cancelled
-      std::optional<WorkerInfo> member = live_member(awaited.name);
-      if (member) live.emplace_back(awaited.answer, *std::move(member));
-      return member.has_value();
-    });
-  }
-  for (auto& [answer, member] : live) answer->complete(std::move(member));
-}
-
-void Membership::fail_awaiting(const absl::Status& status) {
-  std::vector<Awaited> awaited;
-  {
-    MutexLock lock(mutex_);
-    awaited.swap(awaited_);
-  }
-  for (const Awaited& one : awaited) one.answer->complete(status);
-}
-
 void Membership::on_opened(WorkerId peer) {
   {
     MutexLock lock(mutex_);
@@ -325,9 +274,7 @@ void Membership::on_opened(WorkerId peer) {
 }
 
 void Membership::on_joined(WorkerId joiner) {
-  if (!agent_.name_member(joiner)) return;
-  tell_awaiting();
-  if (options_.listener != nullptr) {
+  if (watch_.joined(joiner) && options_.listener != nullptr) {
     options_.listener(agent_.info_of(joiner), MemberChange::kJoined, absl::OkStatus());
   }
 }
@@ -339,9 +286,9 @@ void Membership::on_gone(WorkerId peer, const absl::Status& reason, bool left) {
   }
   met(peer);
   welcomed(peer);
-  if (options_.listener != nullptr && agent_.has_name(peer)) {
-    options_.listener(agent_.info_of(peer), left ? MemberChange::kLeft : MemberChange::kDied,
-                      reason);
+  const MemberChange change = left ? MemberChange::kLeft : MemberChange::kDied;
+  if (watch_.gone(peer, change, reason) && options_.listener != nullptr) {
+    options_.listener(agent_.info_of(peer), change, reason);
   }
 }
 
@@ -479,7 +426,7 @@ void Membership::stop() {
     if (std::exchange(stopped_, true)) return;
   }
   gate_->close();
-  fail_awaiting(absl::CancelledError("the worker leaves"));
+  watch_.close(absl::CancelledError("the worker leaves"));
   joined_.set_error(absl::CancelledError("the worker leaves"));
 }
 

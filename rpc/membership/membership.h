@@ -14,7 +14,6 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,7 +22,9 @@
 #include "weft/async/gate.h"
 #include "weft/base/clock.h"
 #include "weft/base/mutex.h"
+#include "weft/rpc/membership/internal/member_watch.h"
 #include "weft/rpc/membership/internal/membership_core.h"
+#include "weft/rpc/membership/member_events.h"
 #include "weft/rpc/membership/processor_waits.h"
 #include "weft/rpc/membership/quiescence.h"
 #include "weft/rpc/session/agent.h"
@@ -71,9 +72,15 @@ class Membership {
   // For a joiner: completes when each member that was given to `attach` knows the joiner's name,
   // has left or is dead. PermissionDenied: one of them refuses this worker.
   Future<void> joined() const { return joined_.future(); }
-  // Returns the live member of this name, as soon as there is one. DeadlineExceeded: none joined in
-  // time. The future has no executor of its own.
-  Future<WorkerInfo> when_live(std::string_view name, Timeout timeout) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Worker::wait_for_async, wait_until_gone_async and member_events. The futures have no executor
+  // of their own.
+  Future<WorkerInfo> when_live(std::string_view name, Timeout timeout) {
+    return watch_.when_live(name, timeout);
+  }
+  Future<void> when_gone(std::string_view name, Timeout timeout) {
+    return watch_.when_gone(name, timeout);
+  }
+  MemberEvents events() { return watch_.events(); }
 
   // OK until this worker is fenced; then the error names the worker that declared it dead, and the
   // reason.
@@ -98,9 +105,6 @@ class Membership {
   void on_found(WorkerId unknown, const Record& record);
   void take_in(WorkerId joiner);
   absl::Status admit(const WorkerInfo& joiner);
-  std::optional<WorkerInfo> live_member(std::string_view name) const;
-  void tell_awaiting() ABSL_LOCKS_EXCLUDED(mutex_);
-  void fail_awaiting(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void on_opened(WorkerId peer);
   void on_joined(WorkerId joiner);
   void on_gone(WorkerId peer, const absl::Status& reason, bool left);
@@ -123,6 +127,7 @@ class Membership {
   Executor& store_thread_;
   const Options options_;
   std::vector<Ties> ties_;
+  MemberWatch watch_;
   // Shared with timers and answers, which may come after `stop`.
   const std::shared_ptr<async_internal::Gate<Membership>> gate_;
   Promise<void> joined_{nullptr};
@@ -132,11 +137,6 @@ class Membership {
   bool announced_ ABSL_GUARDED_BY(mutex_) = false;        // a joiner has met every member
   std::set<WorkerId> unmet_ ABSL_GUARDED_BY(mutex_);      // no connection yet
   std::set<WorkerId> unwelcome_ ABSL_GUARDED_BY(mutex_);  // have not welcomed this worker yet
-  struct Awaited {
-    std::string name;
-    std::shared_ptr<Future<WorkerInfo>::State> answer;
-  };
-  std::vector<Awaited> awaited_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

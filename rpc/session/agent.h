@@ -93,7 +93,6 @@ class Agent final : public TransportSink {
   void reach(WorkerId member);
   // False: it has a name already, is gone, or is not known.
   bool name_member(WorkerId member) { return peers_.name(member); }
-  bool has_name(WorkerId member) const { return peers_.has_name(member); }
 
   // `frame` holds flags, function, fingerprint, meta, body and payloads. `function` must outlive
   // the call. `on_reply` runs exactly once; inside this method only if the call is refused.

@@ -47,12 +47,6 @@ bool PeerTable::name(WorkerId member) {
   return true;
 }
 
-bool PeerTable::has_name(WorkerId member) const {
-  MutexLock lock(mutex_);
-  auto found = entries_.find(member.bits());
-  return found != entries_.end() && found->second.named;
-}
-
 PeerLinkPtr PeerTable::find(WorkerId worker) const {
   MutexLock lock(mutex_);
   auto found = entries_.find(worker.bits());

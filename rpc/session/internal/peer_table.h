@@ -30,7 +30,6 @@ class PeerTable {
   void add(WorkerInfo member) ABSL_LOCKS_EXCLUDED(mutex_);
   // False: it has a name already, is gone, or is not known.
   bool name(WorkerId member) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool has_name(WorkerId member) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   PeerLinkPtr find(WorkerId worker) const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<PeerLinkPtr> all() const ABSL_LOCKS_EXCLUDED(mutex_);  // by id

@@ -295,9 +295,11 @@ TEST_F(MembershipDriver, NobodyHearsOfTheEndOfOneWhoseJoinNobodyHeardOf) {
     heard.push_back(change);
   };
   start(1);
+  const MemberEvents events = membership_->events();
   const ScriptedConnectionPtr joiner = connection();
   ASSERT_TRUE(transport_.sink().on_accept(joiner->peer()).ok());
   transport_.sink().on_open(joiner);
+  EXPECT_TRUE(absl::IsNotFound(membership_->when_gone("w1", milliseconds(1)).result().status()));
   const absl::Status unknown = agent_->resolve("w1").status();
   EXPECT_TRUE(absl::IsNotFound(unknown));
   EXPECT_TRUE(absl::EndsWith(unknown.message(), "the group has: w0")) << unknown;
@@ -305,6 +307,27 @@ TEST_F(MembershipDriver, NobodyHearsOfTheEndOfOneWhoseJoinNobodyHeardOf) {
   store_thread_.run_all();
   EXPECT_FALSE(agent_->is_live(peer_));
   EXPECT_TRUE(heard.empty());
+  EXPECT_FALSE(events.next(milliseconds(1)));
+}
+
+TEST_F(MembershipDriver, AFencedWorkersStreamsCloseAndItsWaitsFail) {
+  const ScriptedConnectionPtr peer = start_connected();
+  const MemberEvents read = membership_->events();
+  const MemberEvents unread = membership_->events();
+  EXPECT_EQ(read.next(milliseconds(1))->change, MemberChange::kJoined);
+  const Future<void> gone = membership_->when_gone("w1", absl::InfiniteDuration());
+  wire::MembershipPost death;
+  death.mutable_death()->set_worker(me_.bits());
+  death.mutable_death()->set_by(peer_.bits());
+  say(peer, death);
+  EXPECT_FALSE(membership_->standing().ok());
+  EXPECT_EQ(read.next(milliseconds(1))->change, MemberChange::kDied);
+  EXPECT_TRUE(read.closed());
+  EXPECT_TRUE(unread.closed());
+  EXPECT_TRUE(membership_->events().closed());
+  EXPECT_TRUE(absl::IsUnavailable(gone.result().status()));
+  EXPECT_EQ(membership_->when_gone("w1", milliseconds(1)).result().status(),
+            membership_->standing());
 }
 
 // The shutdown leader may have met the dead worker, and waits to hear that this worker never will.
