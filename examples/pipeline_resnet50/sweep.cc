@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "weft/checkpoint/atomic_file.h"
 #include "weft/dist_optim/distributed_optimizer.h"
+#include "weft/examples/pipeline_resnet50/local_resnet50.h"
 #include "weft/examples/support/must.h"
 
 namespace weft::examples {

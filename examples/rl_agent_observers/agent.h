@@ -1,43 +1,26 @@
 // The agent has the policy, chooses actions for all observers, and learns from their episodes
 // (REINFORCE: Williams, "Simple statistical gradient-following algorithms", 1992).
 //
-// Each environment of each observer has a number, its *place*, which is unique in the whole group.
-// In arrays of shape [n], row i of each is about the same environment.
-//
 // Thread safety: all methods may be called from any thread. Learning has a thread of its own.
-// Errors: only the calling observer gets them. InvalidArgument (a wrong shape, a place twice, NaN
-// or a number beyond a million), PermissionDenied (another observer's place), ResourceExhausted
-// (too many places).
+// Errors: only the calling observer gets them: those of observation.h and trajectories.h.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <random>
-#include <vector>
 
 #include <torch/torch.h>
 
 #include "weft/async/future.h"
-#include "weft/async/serial_thread.h"
 #include "weft/base/mutex.h"
+#include "weft/examples/rl_agent_observers/observation.h"
 #include "weft/examples/rl_agent_observers/progress_of_episodes.h"
+#include "weft/examples/rl_agent_observers/trajectories.h"
+#include "weft/examples/rl_agent_observers/updates.h"
 #include "weft/rpc/batching/batching.h"
 #include "weft/rpc/class.h"
 
 namespace weft::examples {
-
-// The rewards of each environment's last action, and its state now.
-struct Observation {
-  at::Tensor places;   // [n] int64
-  at::Tensor states;   // [n, 4] float
-  at::Tensor rewards;  // [n] float, for the last action; unused in an environment's first step
-  at::Tensor ended;    // [n] bool: that action completed an episode, and the state begins another
-  friend auto weft_fields(Observation& o) {
-    return std::tie(o.places, o.states, o.rewards, o.ended);
-  }
-};
 
 struct Policy : torch::nn::Module {
   Policy();
@@ -76,10 +59,13 @@ class Agent {
   Future<at::Tensor> act_batched(CallContext& caller, const Observation& observation);
 
   // Call it when an observer is gone. It forgets the observer's places and unfinished episodes.
-  void forget(WorkerId observer);
+  void forget(WorkerId observer) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    trajectories_.forget(observer);
+  }
 
   // Runs the current policy: maps [n, 4] states to log-probabilities [n, 2].
-  at::Tensor evaluate(const at::Tensor& states);
+  at::Tensor evaluate(const at::Tensor& states) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const EpisodeProgress& progress() const { return progress_; }
   BatchStats batches() const { return batched_.stats(); }
@@ -88,48 +74,40 @@ class Agent {
     uint64_t count = 0;
     std::chrono::nanoseconds time{};
   };
-  Choices choices() const ABSL_LOCKS_EXCLUDED(mutex_);
+  Choices choices() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    return choices_;
+  }
   // Says why learning has stopped. Normally OK.
-  absl::Status status() const;
+  absl::Status status() const { return updates_.status(); }
 
  private:
-  // One environment since its episode began. The reward of the last action may be missing.
-  struct Trajectory {
-    WorkerId observer;
-    std::ranlux24_base random;
-    std::vector<float> states;  // 4 for each action
-    std::vector<int64_t> actions;
-    std::vector<float> rewards;
-  };
-  struct Episodes {  // finished ones, one after the other
-    std::vector<float> states;
-    std::vector<int64_t> actions;
-    std::vector<float> returns;  // discounted sums of the later rewards
-  };
-
+  bool lockstep() const { return options_.lockstep > 0; }
   // Assigns new places to the caller. Throws if it may not have them.
   void admit(WorkerId caller, const at::Tensor& places) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Checks the observation too.
+  void admit(WorkerId caller, const Observation& observation) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The method, for rows that were checked.
   at::Tensor choose(const at::Tensor& places, const at::Tensor& states) ABSL_LOCKS_EXCLUDED(mutex_);
   void record(const at::Tensor& places, const at::Tensor& rewards, const at::Tensor& ended)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  at::Tensor act_together(const Observation& observation);
-  void finish(Trajectory& trajectory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void learn_if_enough() ABSL_LOCKS_EXCLUDED(mutex_);
+  void finish_episode(Trajectory& trajectory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void learn(Episodes episodes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void show_weights() ABSL_LOCKS_EXCLUDED(mutex_);  // to the acting policy
+  at::Tensor step(const Observation& observation) ABSL_LOCKS_EXCLUDED(mutex_);
+  at::Tensor step_in_order(const Observation& observation) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const AgentOptions options_;
   EpisodeProgress progress_;
   mutable Mutex mutex_;  // held by an action and by the copying of new weights, not by learning
   Policy acting_ ABSL_GUARDED_BY(mutex_);
-  std::map<int64_t, Trajectory> trajectories_ ABSL_GUARDED_BY(mutex_);  // by place
-  Episodes finished_ ABSL_GUARDED_BY(mutex_);
+  Trajectories trajectories_ ABSL_GUARDED_BY(mutex_);
   Choices choices_ ABSL_GUARDED_BY(mutex_);
-  bool learning_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
 
   Policy learned_;  // one update at a time
   torch::optim::Adam optimizer_;
-  SerialThread learner_;
+  Updates updates_;
   Batcher<at::Tensor(Observation)> batched_;
 };
 

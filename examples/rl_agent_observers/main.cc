@@ -20,7 +20,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "weft/examples/rl_agent_observers/events.h"
 #include "weft/examples/rl_agent_observers/training.h"
 #include "weft/examples/support/command_line.h"
 #include "weft/worker/run_main.h"
@@ -28,6 +27,7 @@
 
 namespace weft::examples {
 
+// For the agent to join, to begin, and to shut down.
 constexpr std::chrono::seconds kPatience{60};
 
 int run(int argc, char** argv) {
@@ -65,23 +65,12 @@ int run(int argc, char** argv) {
     if (place.world_size < 2) throw std::runtime_error("--deterministic needs an observer");
     options.agent.lockstep = place.world_size - 1;
   }
-  Events events;
-  Promise<void> agent_left(nullptr);
-  worker_options.on_member_change = [&](const WorkerInfo& info, MemberChange change,
-                                        const absl::Status& why) {
-    if (leads) {
-      const bool joined = change == MemberChange::kJoined;
-      events.push({joined ? Events::What::kJoined : Events::What::kGone, info, why});
-    }
-    if (info.name != "agent" || change == MemberChange::kJoined) return;
-    change == MemberChange::kLeft ? agent_left.set_value() : agent_left.set_error(why);
-  };
   Worker worker = Worker::join(std::move(worker_options));
   if (leads) {
-    Training(worker, options, events).run();
-  } else {
+    Training(worker, options).run();
+  } else {  // the agent calls this worker
     worker.wait_for("agent", kPatience);
-    agent_left.future().wait();
+    worker.wait_until_gone("agent", std::chrono::seconds(options.seconds) + 2 * kPatience);
   }
   worker.shutdown();
   return 0;

@@ -13,6 +13,7 @@
 #include "weft/bench/contestants/rpc/weft_crowd.h"
 #include "weft/bench/statistics.h"
 #include "weft/dist_optim/distributed_optimizer.h"
+#include "weft/examples/pipeline_resnet50/local_resnet50.h"
 #include "weft/examples/pipeline_resnet50/pipeline.h"
 
 namespace weft::bench {

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/dist_autograd/context.h"
 #include "weft/dist_optim/distributed_optimizer.h"
+#include "weft/examples/pipeline_resnet50/local_resnet50.h"
 #include "weft/examples/pipeline_resnet50/partition.h"
 #include "weft/examples/pipeline_resnet50/pipeline.h"
 #include "weft/examples/pipeline_resnet50/pipeline_picture.h"

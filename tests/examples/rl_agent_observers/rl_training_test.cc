@@ -1,12 +1,12 @@
 // The agent's main thread: an observer that goes while it is idle, and runs that are under way when
 // enough has been learned.
-#include <atomic>
 #include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "weft/examples/rl_agent_observers/training.h"
+#include "weft/tests/support/eventually.h"
 #include "weft/tests/support/worker_world.h"
 
 namespace weft::examples {
@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
+using weft::testing::eventually;
 using weft::testing::WorkerWorld;
 
 // Two observers take part in a lockstep of three: they wait.
@@ -24,23 +25,16 @@ TEST(RlTraining, AnObserverThatGoesWhileItWaitsEndsTheLockstepByName) {
     TrainingOptions options;
     options.agent.lockstep = 3;
     options.deterministic = true;
-    Events events;
-    Training training(world[0], options, events);
-    std::atomic<bool> over{false};
-    std::thread others([&] {
-      const Events::Event gone{Events::What::kGone, world[0].workers()[1],
-                               absl::UnavailableError("killed")};
-      while (!over) {  // until it has taken part
-        events.push(gone);
-        std::this_thread::yield();
-      }
+    Training training(world[0], options);
+    std::thread killer([&] {  // once the observer takes part
+      EXPECT_TRUE(eventually([&] { return world[1].debug_info().owned_values == 1; }));
+      world.kill(1);
     });
     EXPECT_THAT([&] { training.run(); },
                 ThrowsMessage<std::runtime_error>(HasSubstr("the lockstep has lost worker1")));
-    over = true;
-    others.join();
+    killer.join();
   }
-  world.shutdown_all();
+  wait_all<void>({world[0].shutdown_async(), world[2].shutdown_async()});
 }
 
 TEST(RlTraining, RunsThatDoNotComeBackAreCancelledAtTheEnd) {
@@ -51,8 +45,7 @@ TEST(RlTraining, RunsThatDoNotComeBackAreCancelledAtTheEnd) {
     options.updates = 1;
     options.seconds = 3;
     options.steps = 100'000'000;
-    Events events;
-    Training training(world[0], options, events);
+    Training training(world[0], options);
     training.run();
   }
   world.shutdown_all();
