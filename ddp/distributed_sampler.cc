@@ -104,6 +104,9 @@ void DistributedSampler::set_epoch(uint64_t epoch) {
 uint64_t DistributedSampler::epoch() const { return state_->epoch; }
 
 size_t DistributedSampler::size() const { return state_->share(); }
+size_t DistributedSampler::batches(size_t batch_size) const {
+  return (size() + batch_size - 1) / batch_size;
+}
 size_t DistributedSampler::position() const { return state_->position; }
 
 void DistributedSampler::seek(uint64_t epoch, size_t position) {

@@ -52,8 +52,10 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   void set_epoch(uint64_t epoch);
   uint64_t epoch() const;
 
-  size_t size() const;      // samples of this replica in an epoch, including repeated ones
-  size_t position() const;  // how many of them next() has returned
+  size_t size() const;  // samples of this replica in an epoch, including repeated ones
+  size_t batches(size_t batch_size) const;  // in an epoch, as many on each replica
+  size_t position() const;                  // how many of them next() has returned
+  // Goes to a position of an epoch: batch k of size b begins at position k * b.
   void seek(uint64_t epoch, size_t position);
 
   // `new_size` is the size of the data set.

@@ -7,7 +7,7 @@ or counted twice:
 It builds build/release if necessary. It runs the job once undisturbed, and once with the same
 options under kills. Every --every seconds a random process, a trainer or the server, gets SIGKILL,
 and weft_launch restarts it. Then the script reads the ledger of each trainer
-(examples/parameter_server/step_ledger.h) and the checkpoints of the job and of the server. It
+(tests/examples/parameter_server/step_ledger.h) and the checkpoints of the job and of the server. It
 prints the results: with --durable every-step, that no step was repeated, and what this costs an
 undisturbed run. The two test accuracies may differ by --tolerance. Exit code 0 means that every
 check holds.
@@ -49,8 +49,8 @@ class Job:
         folder.mkdir(parents=True)
         build = pathlib.Path(options.build)
         command = [build / "worker/weft_launch", "-n", 1 + trainers, "--on-failure", "restart=100000", "--",
-                   build / "examples/parameter_server/parameter_server", "--out", folder / "out",
-                   "--ledger", folder / "ledger", "--epochs", options.epochs, "--seed", options.seed]
+                   build / "tests/examples/parameter_server_with_ledger", "--ledger", folder / "ledger",
+                   "--out", folder / "out", "--epochs", options.epochs, "--seed", options.seed]
         if options.limit:
             command += ["--limit", options.limit]
         self.begun = time.monotonic()
@@ -282,7 +282,8 @@ def parse():
 def build(folder):
     subprocess.run(["tools/setup.sh"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     subprocess.run(["cmake", "--preset", "release"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(["cmake", "--build", str(folder), "--target", "weft_launch", "parameter_server", "--", "-j2"],
+    subprocess.run(["cmake", "--build", str(folder), "--target", "weft_launch", "parameter_server_with_ledger", "--",
+                    "-j2"],
                    cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 

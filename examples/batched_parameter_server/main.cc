@@ -12,7 +12,6 @@
 //   batched  test accuracy 0.8630, 7,456 pictures/s, 625 steps of 3.0 updates
 //
 // The server does not wait for a trainer that has died or failed. README.md has the table.
-#include <algorithm>
 #include <chrono>
 #include <iostream>
 #include <map>
@@ -39,16 +38,6 @@
 #include "weft/worker/worker.h"
 
 namespace weft::examples {
-
-double accuracy(PictureNet& net, const LabelledImages& test) {
-  const torch::NoGradGuard no_grad;
-  int64_t correct = 0;
-  for (int64_t i = 0; i < test.size(); i += 500) {
-    const Batch batch = make_batch(test, i, std::min(i + 500, test.size()));
-    correct += count_correct(net.forward(batch.images), batch.labels);
-  }
-  return static_cast<double>(correct) / static_cast<double>(test.size());
-}
 
 // Rank 0 trains one model in each mode and prints the results.
 class Comparison {
@@ -103,7 +92,8 @@ class Comparison {
     const double rate = static_cast<double>(learned) / seconds.count();
     std::cout << absl::StreamFormat(
                      "%-8s test accuracy %.4f, %s pictures/s, %s steps of %.1f updates\n", name,
-                     accuracy(net, test_), with_commas(static_cast<int64_t>(rate)),
+                     accuracy(test_, [&net](const at::Tensor& x) { return net.forward(x); }),
+                     with_commas(static_cast<int64_t>(rate)),
                      with_commas(static_cast<int64_t>(counts.steps)),
                      static_cast<double>(counts.updates) / static_cast<double>(counts.steps))
               << std::flush;

@@ -13,10 +13,12 @@
 
 #include <torch/torch.h>
 
+#include "absl/strings/str_cat.h"
+#include "weft/base/rpc_error.h"
+#include "weft/ddp/distributed_sampler.h"
 #include "weft/examples/batched_parameter_server/update_server.h"
 #include "weft/examples/support/fashion_mnist.h"
 #include "weft/examples/support/must.h"
-#include "weft/examples/support/sharded_sampler.h"
 #include "weft/rref/rref.h"
 
 namespace weft::examples {
@@ -41,27 +43,28 @@ class DataParallelTrainer {
   DataParallelTrainer(Job job, int64_t shard)
       : job_(std::move(job)),
         pictures_(must(load_fashion_mnist_part(job_.data, /*train=*/true, job_.pictures))),
-        share_{.size = pictures_.size(),
-               .shard = shard,
-               .shards = job_.trainers,
-               .batch = job_.batch,
-               .seed = job_.seed} {
-    must(share_.validate());
+        shard_{.num_replicas = job_.trainers, .rank = shard, .seed = job_.seed, .drop_last = true} {
+    if (pictures_.size() >= job_.trainers) return;
+    throw RpcError(absl::InvalidArgumentError(
+        absl::StrCat(pictures_.size(), " pictures are too few for ", job_.trainers, " trainers")));
   }
 
   int64_t pictures() const { return pictures_.size(); }
   // Returns the number of pictures that it has trained on.
   int64_t train(const RRef<UpdateServer>& server) {
-    ShardedSampler sampler(share_);
+    DistributedSampler sampler(static_cast<size_t>(pictures_.size()), shard_);
     PictureNet net(job_.seed);
     net.use(server.rpc_sync(&UpdateServer::fetch_model));
     int64_t learned = 0;
-    for (int64_t i = 0; i < job_.epochs * sampler.steps_per_epoch(); ++i) {
-      const Batch batch = make_batch(pictures_, sampler.next());
-      const at::Tensor loss = torch::nll_loss(net.forward(batch.images), batch.labels);
-      net.use(server.rpc_sync(&UpdateServer::update_and_fetch_model,
-                              torch::autograd::grad({loss}, net.parameters()), share_.shard));
-      learned += batch.labels.size(0);
+    for (int64_t epoch = 0; epoch < job_.epochs; ++epoch) {
+      sampler.set_epoch(static_cast<uint64_t>(epoch));
+      while (const auto indices = sampler.next(static_cast<size_t>(job_.batch))) {
+        const Batch batch = make_batch(pictures_, *indices);
+        const at::Tensor loss = torch::nll_loss(net.forward(batch.images), batch.labels);
+        net.use(server.rpc_sync(&UpdateServer::update_and_fetch_model,
+                                torch::autograd::grad({loss}, net.parameters()), shard_.rank));
+        learned += batch.labels.size(0);
+      }
     }
     return learned;
   }
@@ -69,7 +72,7 @@ class DataParallelTrainer {
  private:
   const Job job_;
   const LabelledImages pictures_;
-  const ShardedSampler::Options share_;
+  const DistributedSamplerOptions shard_;
 };
 WEFT_REGISTER_CLASS(DataParallelTrainer, weft::constructor<Job, int64_t>(),
                     &DataParallelTrainer::pictures, &DataParallelTrainer::train);

@@ -116,7 +116,7 @@ class Training {
     }
     std::vector<at::Tensor> losses;
     for (;;) {
-      const std::vector<int64_t> indices = next_indices();
+      const std::vector<size_t> indices = next_indices();
       if (indices.empty()) break;
       const Batch batch = make_batch(train_, indices);
       const at::Tensor images = batch.images.to(type_);
@@ -138,8 +138,8 @@ class Training {
 
   // Indices for the next step, of all ranks that this process stands for. Empty at the end of an
   // epoch.
-  std::vector<int64_t> next_indices() {
-    std::vector<int64_t> indices;
+  std::vector<size_t> next_indices() {
+    std::vector<size_t> indices;
     for (DistributedSampler& sampler : samplers_) {
       const auto some = sampler.next(static_cast<size_t>(options_.batch));
       if (some) indices.insert(indices.end(), some->begin(), some->end());

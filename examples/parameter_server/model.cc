@@ -1,5 +1,6 @@
 #include "weft/examples/parameter_server/model.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -52,6 +53,18 @@ void initialize(torch::nn::Module& module, uint64_t seed) {
     const double bound = std::sqrt(6.0 / fan_in);
     parameter.uniform_(-bound, bound, generator);
   }
+}
+
+double accuracy(const LabelledImages& pictures,
+                const std::function<at::Tensor(const at::Tensor& images)>& forward) {
+  constexpr int64_t kTogether = 500;
+  const torch::NoGradGuard no_grad;
+  int64_t right = 0;
+  for (int64_t begin = 0; begin < pictures.size(); begin += kTogether) {
+    const Batch batch = make_batch(pictures, begin, std::min(pictures.size(), begin + kTogether));
+    right += count_correct(forward(batch.images), batch.labels);
+  }
+  return static_cast<double>(right) / static_cast<double>(pictures.size());
 }
 
 int64_t count_correct(const at::Tensor& log_probabilities, const at::Tensor& labels) {

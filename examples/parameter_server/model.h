@@ -10,10 +10,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include <torch/nn/module.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
+
+#include "weft/examples/support/fashion_mnist.h"
 
 namespace weft::examples {
 
@@ -51,6 +54,11 @@ class ClassifierLayers : public torch::nn::Module {
 // distribution, biases with 0. Equal seeds and shapes give equal weights on every machine of one
 // kind.
 void initialize(torch::nn::Module& module, uint64_t seed);
+
+// Returns the fraction of the pictures for which `forward` gives the right label. Records no
+// gradients. `forward`: [batch, 1, 28, 28] to log-probabilities [batch, kClasses].
+double accuracy(const LabelledImages& pictures,
+                const std::function<at::Tensor(const at::Tensor& images)>& forward);
 
 // Counts the rows of a batch whose largest log-probability is at the label.
 int64_t count_correct(const at::Tensor& log_probabilities, const at::Tensor& labels);

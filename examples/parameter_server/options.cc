@@ -70,8 +70,6 @@ JobCommandLine parse_job_options(int argc, const char* const* argv) {
                  "each waits for the disk, and none is lost that could be written")
       ->capture_default_str()
       ->check(CLI::IsMember({"checkpoint", "every-step"}));
-  app.add_option("--ledger", options.ledger,
-                 "folder for what each trainer knows of its steps (default: none)");
   app.add_flag("--resume", options.resume,
                "go on from the newest checkpoint, with the same --seed");
 

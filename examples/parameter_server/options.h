@@ -26,7 +26,6 @@ struct JobOptions {
   // How often the server saves itself. 0 and false: never.
   int64_t checkpoint_every = 0;     // steps of each trainer
   bool every_step_durable = false;  // a step is answered when it is on disk, or the write failed
-  std::string ledger;               // folder; empty: none
   std::string run;                  // the launcher's name of this run, the same over all restarts
 
   // Every trainer adds its own step to the server, so several trainers use smaller steps.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace weft::examples {
 
@@ -53,6 +54,20 @@ struct Position {
       then.next = !over ? Next::kStep : next == Next::kBegin ? Next::kLastAverage : Next::kDone;
     }
     return then;
+  }
+
+  // The position as AveragingGroup sends it, and back.
+  std::vector<int64_t> numbers() const {
+    return {static_cast<int64_t>(next), epoch, step, steps, round};
+  }
+  static Position of(const std::vector<int64_t>& numbers) {
+    Position position;
+    position.next = static_cast<Next>(numbers.at(0));
+    position.epoch = numbers.at(1);
+    position.step = numbers.at(2);
+    position.steps = numbers.at(3);
+    position.round = numbers.at(4);
+    return position;
   }
 
   friend bool operator==(const Position&, const Position&) = default;

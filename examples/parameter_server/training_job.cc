@@ -1,31 +1,33 @@
 #include "weft/examples/parameter_server/training_job.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <thread>
+#include <utility>
 
 #include <ATen/ops/zeros.h>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "weft/base/rpc_error.h"
+#include "weft/examples/parameter_server/model.h"
 #include "weft/examples/support/must.h"
 
 namespace weft::examples {
 namespace {
 
-constexpr const char* kRun = "run";            // metadata of a checkpoint: the run that saved it
-constexpr const char* kAccuracy = "accuracy";  // and the accuracy that it had
-// How long a server may take to come back, and the pause before a refused call is repeated.
+// How long a server may take to come back, and the server waits for a trainer.
 constexpr auto kPatience = std::chrono::seconds(60);
-constexpr auto kAgain = std::chrono::milliseconds(50);
-constexpr const char* kTrainerShard = "trainer";
-constexpr const char* kServerShard = "server";
-constexpr const char* kOptimizerShard = "optimizer";
+constexpr auto kLook = std::chrono::milliseconds(100);
+constexpr auto kAgain = std::chrono::milliseconds(50);  // before a refused call is repeated
 
-uint32_t world_size(const Worker& worker) { return static_cast<uint32_t>(worker.workers().size()); }
+// How far the server may go back: one checkpoint interval is lost with it, and more if its disk has
+// failed. With durable steps only the step under way is lost.
+uint64_t reach_of(const JobOptions& options) {
+  return options.every_step_durable ? 2 : 2 * static_cast<uint64_t>(options.checkpoint_every);
+}
 
 TensorMap parameters_of(const torch::nn::Module& layers) {
   TensorMap values;
@@ -33,7 +35,7 @@ TensorMap parameters_of(const torch::nn::Module& layers) {
   return values;
 }
 
-Trainer::State first_state(const JobOptions& options) {
+JobState first_state(const JobOptions& options) {
   return {parameters_of(FeatureLayers(options.seed)),
           parameters_of(ClassifierLayers(options.seed)),
           {{"steps", at::zeros({}, at::kLong)}}};
@@ -41,30 +43,112 @@ Trainer::State first_state(const JobOptions& options) {
 
 }  // namespace
 
-TrainingJob::TrainingJob(const Worker& worker, const JobOptions& options, Clock& clock,
+std::string worker_name(uint32_t rank) {
+  return rank == 0 ? kServerName : absl::StrCat("trainer", rank);
+}
+
+std::vector<std::string> trainer_names(uint32_t world_size) {
+  std::vector<std::string> names;
+  for (uint32_t rank = 1; rank < world_size; ++rank) names.push_back(worker_name(rank));
+  return names;
+}
+
+WorkerOptions launched_worker(JobOptions& options) {
+  WorkerOptions worker = WorkerOptions::from_env();
+  if (worker.place.world_size < 2) {
+    throw RpcError(absl::InvalidArgumentError(
+        "the job needs a server and at least one trainer, and WORLD_SIZE is 1; start it "
+        "with tools/train.sh, or with weft_launch -n 3 -- parameter_server"));
+  }
+  worker.name = worker_name(worker.place.rank);
+  options.run = worker.place.run_id;
+  return worker;
+}
+
+RpcError error_of(const Worker& trainer, const RpcError& error) {
+  // Trainers call only the server.
+  const char* lost = error.code() == absl::StatusCode::kUnavailable ? "lost worker 'ps': " : "";
+  return RpcError(absl::Status(error.code(),
+                               absl::StrCat(trainer.name(), ": ", lost, error.status().message())));
+}
+
+bool is_restart(const LaunchEnvironment& place) { return place.restart_count > place.group_epoch; }
+
+void clear_server_folder(const JobOptions& options) {
+  if (options.server_keeps_itself()) std::filesystem::remove_all(options.server_folder());
+}
+
+std::unique_ptr<Checkpointer> save_server(const JobOptions& options,
+                                          const RRef<ParameterSet>& parameters) {
+  if (!options.server_keeps_itself()) return nullptr;
+  CheckpointerOptions how{.folder = options.server_folder()};
+  if (options.checkpoint_every > 0) how.every = static_cast<uint64_t>(options.checkpoint_every);
+  if (options.every_step_durable) how.durability = Durability::kEveryStep;
+  return must(Checkpointer::open(parameters.local_value().shared_from_this(), how));
+}
+
+void serve_until_over(Worker& worker, const JobOptions& options) {
+  worker.serve();
+  if (!options.server_keeps_itself()) return;
+  must(worker.standing());
+  const std::vector<std::string> trainers =
+      trainer_names(static_cast<uint32_t>(worker.workers().size()));
+  const auto lives = [&](const std::string& trainer) {
+    return worker.wait_for_async(trainer, kLook).done();
+  };
+  const JobCheckpoints checkpoints(options);
+  auto seen = std::chrono::steady_clock::now();
+  while (!checkpoints.is_over() && std::chrono::steady_clock::now() - seen < kPatience) {
+    std::this_thread::sleep_for(kLook);
+    if (std::any_of(trainers.begin(), trainers.end(), lives)) {
+      seen = std::chrono::steady_clock::now();
+    }
+  }
+}
+
+std::vector<at::Tensor> JobTrainer::own_layers() const {
+  std::vector<at::Tensor> values;
+  for (const at::Tensor& parameter : own_parameters()) values.push_back(parameter.detach());
+  return values;
+}
+
+void JobTrainer::set_own_layers(const std::vector<at::Tensor>& values) {
+  const std::vector<at::Tensor> own = own_layers();
+  for (size_t i = 0; i < own.size(); ++i) own[i].copy_(values.at(i));
+}
+
+TrainingJob::TrainingJob(const Worker& worker, const JobOptions& options, JobTrainer& trainer,
                          bool restarted)
     : worker_(worker),
       options_(options),
-      clock_(clock),
+      trainer_(trainer),
       restarted_(restarted),
       data_(must(load_fashion_mnist(options.data, options.limit))),
-      checkpoints_(options.checkpoint_folder()),
-      group_(trainer_names(world_size(worker)), worker.name(),
-             [this](const auto& lost) { name_the_lost(lost); }),
-      report_(options, data_.train.size(), clock) {
-  if (!restarted) look_at_folder();
+      checkpoints_(options),
+      group_({.names = trainer_names(static_cast<uint32_t>(worker.workers().size())),
+              .self = worker.name(),
+              .on_loss = [this](const auto& lost) { name_the_lost(lost); }}),
+      history_(reach_of(options)),
+      report_({.title = "Fashion-MNIST, parameter server",
+               .folder = options.out,
+               .epochs = options.epochs,
+               .pictures = data_.train.size()},
+              clock_) {
+  // All trainers look at the folder before one of them changes it. So either all refuse it or none.
+  if (!restarted) must_clear_ = checkpoints_.must_clear();
 }
 
-std::optional<std::string> TrainingJob::run() {
-  while (position_.next != Next::kDone) {
-    try {
-      if (!connected_) connect();
-      advance();
-      trouble_.reset();
-    } catch (const RpcError& error) {
-      survive(error);
-    }
+void TrainingJob::attempt(const std::function<void(Next)>& work) {
+  try {
+    if (!connected_) connect();
+    work(position_.next);
+    trouble_.reset();
+  } catch (const RpcError& error) {
+    survive(error);
   }
+}
+
+std::optional<std::string> TrainingJob::finish() {
   report_.finish_progress();
   try {
     group_.leave();
@@ -72,145 +156,135 @@ std::optional<std::string> TrainingJob::run() {
     if (!options_.server_keeps_itself()) throw;
   }
   if (!group_.leads()) return std::nullopt;
-  if (is_over(options_)) {  // another trainer may have led during the evaluation
-    CheckpointInfo last = must(checkpoints_.info(must(checkpoints_.steps()).back()));
-    (void)absl::SimpleAtod(last.metadata[kAccuracy], &accuracy_);
+  if (checkpoints_.is_over()) {  // another trainer may have led during the evaluation
+    accuracy_ = checkpoints_.last_accuracy().value_or(accuracy_);
   }
-  return report_.last_line(accuracy_, world_size(worker_));
+  return report_.last_line(accuracy_, workers());
 }
 
 // ---- from one position to the next
 
-void TrainingJob::advance() {
-  switch (position_.next) {
-    case Next::kBegin:
-      return meet(&TrainingJob::make_folder);
-    case Next::kStep:
-      return train_step();
-    case Next::kAverage:
-    case Next::kLastAverage:
-      return take_part(false);
-    case Next::kEvaluate:
-      return meet(&TrainingJob::evaluate_and_save);
-    case Next::kDone:
-      return;
-  }
+void TrainingJob::begin() {
+  meet([this] {
+    if (must_clear_) checkpoints_.clear();
+  });
 }
 
-void TrainingJob::train_step() {
-  ShardedSampler& sampler = share();
-  if (sampler.position() != ShardedSampler::Position{position_.epoch, position_.step}) {
-    sampler.seek({.epoch = position_.epoch, .step = position_.step});
-  }
-  const int64_t length = sampler.steps_per_epoch();
-  const auto epochs = [&](int64_t done) {
-    return static_cast<double>(position_.epoch) +
-           static_cast<double>(done) / static_cast<double>(length);
-  };
-  const Position then = position_.after_step(length);
-  const double loss =
-      trainer_->step(make_batch(data_.train, sampler.next()),
-                     epochs(position_.step) / static_cast<double>(options_.epochs), then);
-  report_.note_step(then.steps, epochs(position_.step + 1), loss, group_.leads());
-  position_ = then;
-  if (options_.server_keeps_itself()) group_.forget_before(trainer_->earliest().round);
+TrainingJob::NextBatch TrainingJob::next_batch() {
+  const auto batch = static_cast<size_t>(options_.batch);
+  const auto step = static_cast<size_t>(position_.step);
+  sampler().seek(static_cast<uint64_t>(position_.epoch), step * batch);
+  const auto indices = sampler().next(batch);
+  const double epochs = static_cast<double>(position_.epoch) +
+                        static_cast<double>(step) / static_cast<double>(steps_per_epoch());
+  expected_ = position_.after_step(steps_per_epoch());
+  history_.expect(expected_);
+  return {make_batch(data_.train, indices.value()), epochs / static_cast<double>(options_.epochs)};
 }
 
-void TrainingJob::meet(void (TrainingJob::*work)()) {
+void TrainingJob::stepped(const TrainerStep& step) {
+  number_ = step.result.number;
+  if (options_.server_keeps_itself()) history_.keep(number_, trainer_.memory());
+  const double epoch =
+      static_cast<double>(position_.epoch) +
+      static_cast<double>(position_.step + 1) / static_cast<double>(steps_per_epoch());
+  report_.note_step(expected_.steps, epoch, step.loss, group_.leads());
+  position_ = expected_;
+  if (options_.server_keeps_itself()) group_.forget_before(history_.earliest().round);
+}
+
+void TrainingJob::end_epoch(const std::function<double(const LabelledImages&)>& evaluate) {
+  meet([&] {
+    if (position_.epoch % options_.eval_every == 0 || position_.epoch == options_.epochs) {
+      const std::optional<double> known = checkpoints_.accuracy(position_.steps);
+      accuracy_ = known ? *known : evaluate(data_.test);
+      report_.note_accuracy(position_.steps, static_cast<double>(position_.epoch), accuracy_);
+    }
+    report_.write_curves();
+    if (checkpoints_.holds(position_.steps)) return;
+    checkpoints_.save(
+        {.step = position_.steps, .epoch = position_.epoch, .state = trainer_.state()}, accuracy_,
+        workers());
+  });
+}
+
+void TrainingJob::meet(const std::function<void()>& work) {
   const bool mine = group_.leads();
-  if (mine) (this->*work)();
+  if (mine) work();
   take_part(mine);
 }
 
 // In all rounds the trainers give their own layers, so a restarted trainer can enter at any round.
 void TrainingJob::take_part(bool done) {
-  const TrainerGroup::Round round =
-      group_.average(position_, trainer_->number(), trainer_->own_layers(), done);
-  const Next was = round.position.next;
-  position_ = round.position.after_round(round.flag, share().steps_per_epoch(), options_.epochs);
-  if (was == Next::kAverage || was == Next::kLastAverage) {
-    trainer_->set_own_layers(round.average);
+  const AveragingGroup::Round round =
+      group_.average(position_.round + 1, {.position = position_.numbers(),
+                                           .step = number_,
+                                           .values = trainer_.own_layers(),
+                                           .flag = done});
+  const Position then = Position::of(round.position);
+  position_ = then.after_round(round.flag, steps_per_epoch(), options_.epochs);
+  if (then.next == Next::kAverage || then.next == Next::kLastAverage) {
+    trainer_.set_own_layers(round.average);
   } else if (!options_.server_keeps_itself()) {
-    sampler_.reset();  // the live trainers share the next epoch
+    sampler_.reset();  // the live trainers divide the next epoch
   }
 }
 
-void TrainingJob::make_folder() {
-  if (old_folder_) std::filesystem::remove_all(checkpoints_.root());
-}
-
-void TrainingJob::evaluate_and_save() {
-  const std::vector<int64_t> saved = must(checkpoints_.steps());
-  const bool is_saved = std::find(saved.begin(), saved.end(), position_.steps) != saved.end();
-  CheckpointInfo info;
-  if (is_saved) info = must(checkpoints_.info(position_.steps));
-  if (position_.epoch % options_.eval_every == 0 || position_.epoch == options_.epochs) {
-    const bool known = is_saved && info.metadata[kRun] == options_.run &&
-                       absl::SimpleAtod(info.metadata[kAccuracy], &accuracy_);
-    if (!known) accuracy_ = trainer_->evaluate(data_.test);
-    report_.note_accuracy(position_.steps, static_cast<double>(position_.epoch), accuracy_);
-  }
-  report_.write_curves();
-  if (is_saved) return;
-  info = {.step = position_.steps,
-          .epoch = position_.epoch,
-          .world_size = static_cast<int64_t>(world_size(worker_)),
-          .seed = options_.seed,
-          .metadata = {{kRun, options_.run}, {kAccuracy, absl::StrCat(accuracy_)}}};
-  const Trainer::State state = trainer_->state();
-  must(checkpoints_.save(info, {{kTrainerShard, state.trainer},
-                                {kServerShard, state.server},
-                                {kOptimizerShard, state.optimizer}}));
-}
-
-ShardedSampler& TrainingJob::share() {
+DistributedSampler& TrainingJob::sampler() {
   if (sampler_) return *sampler_;
-  ShardedSampler::Options shares{
-      .size = data_.train.size(), .batch = options_.batch, .seed = options_.seed};
-  if (options_.server_keeps_itself()) {  // a trainer that dies comes back to its own shard
-    shares.shard = static_cast<int64_t>(worker_.id().index) - 1;
-    shares.shards = static_cast<int64_t>(world_size(worker_)) - 1;
+  DistributedSamplerOptions part{.seed = options_.seed, .drop_last = true};
+  if (options_.server_keeps_itself()) {  // a trainer that dies comes back to its own part
+    part.rank = static_cast<int64_t>(worker_.id().index) - 1;
+    part.num_replicas = static_cast<int64_t>(workers()) - 1;
   } else {
-    shares.shard = static_cast<int64_t>(group_.place());
-    shares.shards = static_cast<int64_t>(group_.present().size());
+    part.rank = static_cast<int64_t>(group_.place());
+    part.num_replicas = static_cast<int64_t>(group_.present().size());
   }
-  must(shares.validate());
-  return sampler_.emplace(shares);
+  if (data_.train.size() < part.num_replicas) {
+    throw RpcError(absl::InvalidArgumentError(absl::StrCat(
+        data_.train.size(), " pictures are too few for ", part.num_replicas, " trainers")));
+  }
+  return sampler_.emplace(static_cast<size_t>(data_.train.size()), part);
+}
+
+int64_t TrainingJob::steps_per_epoch() {
+  return static_cast<int64_t>(sampler().batches(static_cast<size_t>(options_.batch)));
 }
 
 // ---- the first step, and those after a loss
 
 void TrainingJob::connect() {
   server_ = worker_.wait_for(kServerName, kPatience).id;
-  const RRef<ParameterAverager> averager = find_averager(worker_.to(kServerName));
+  const RRef<ParameterAverager> averager = trainer_.connect();
   if (begun_) {
-    position_ = trainer_->reconnect();
+    number_ = trainer_.resume();
+    const auto moment = must(history_.go_back(number_));
+    trainer_.set_memory(moment.state);
+    position_ = moment.position;
     group_.connect(averager, position_.round);
     report_.go_back(position_.steps);
   } else {
-    trainer_.reset();  // its WorkerScope must close before a new one opens on this thread
-    trainer_ = std::make_unique<Trainer>(worker_, options_, world_size(worker_) - 1);
     group_.connect(averager, 0);
     if (restarted_) {
       enter();
     } else if (options_.resume) {
       restore();
     }
-    trainer_->stand_at(position_);
+    if (options_.server_keeps_itself()) history_.begin(number_, position_, trainer_.memory());
     begun_ = true;
   }
   connected_ = true;
 }
 
 void TrainingJob::enter() {
-  trainer_->come_back();
-  const std::optional<TrainerGroup::Round> round = group_.enter();
+  number_ = trainer_.resume();
+  const std::optional<AveragingGroup::Round> round = group_.enter();
   if (!round) return restore();  // no trainer knows more than the last checkpoint
-  trainer_->set_own_layers(round->average);
-  const int64_t length = share().steps_per_epoch();
-  position_ = round->position.after_round(round->flag, length, options_.epochs);
+  trainer_.set_own_layers(round->average);
+  const int64_t length = steps_per_epoch();
+  position_ = Position::of(round->position).after_round(round->flag, length, options_.epochs);
   // The steps of its earlier incarnation after that round are done, so they are not repeated.
-  const uint64_t trained = trainer_->number() - round->number.value_or(trainer_->number());
+  const uint64_t trained = number_ - round->step.value_or(number_);
   for (uint64_t n = 0; n < trained && position_.next == Next::kStep; ++n) {
     position_ = position_.after_step(length);
   }
@@ -218,33 +292,10 @@ void TrainingJob::enter() {
 }
 
 void TrainingJob::restore() {
-  if (restarted_ && must(checkpoints_.steps()).empty()) {
-    return trainer_->load_state(first_state(options_));
-  }
-  const Checkpoint checkpoint = must(checkpoints_.load_newest());
-  if (checkpoint.info.seed != options_.seed) {
-    throw RpcError(absl::InvalidArgumentError(
-        absl::StrCat("the checkpoint in ", checkpoints_.root(), " was made with --seed ",
-                     checkpoint.info.seed, ", not ", options_.seed)));
-  }
-  if (checkpoint.info.epoch > options_.epochs) {
-    throw RpcError(absl::InvalidArgumentError(
-        absl::StrCat("the checkpoint in ", checkpoints_.root(), " is of epoch ",
-                     checkpoint.info.epoch, ", behind --epochs ", options_.epochs)));
-  }
-  Trainer::State state;
-  for (auto [name, tensors] :
-       {std::pair{kTrainerShard, &state.trainer}, std::pair{kServerShard, &state.server},
-        std::pair{kOptimizerShard, &state.optimizer}}) {
-    const auto shard = checkpoint.shards.find(name);
-    if (shard == checkpoint.shards.end()) {
-      throw RpcError(absl::DataLossError(
-          absl::StrCat("the checkpoint in ", checkpoints_.root(), " has no shard ", name)));
-    }
-    *tensors = shard->second.tensors;
-  }
-  trainer_->load_state(state);  // every trainer loads the same into the server
-  position_ = {.epoch = checkpoint.info.epoch, .steps = checkpoint.info.step};
+  if (restarted_ && checkpoints_.empty()) return trainer_.load_state(first_state(options_));
+  const JobCheckpoints::Epoch saved = checkpoints_.load_newest();
+  trainer_.load_state(saved.state);  // every trainer loads the same into the server
+  position_ = {.epoch = saved.epoch, .steps = saved.step};
   report_.resume(position_.steps, position_.epoch);
 }
 
@@ -254,7 +305,7 @@ void TrainingJob::survive(const RpcError& error) {
   const bool again = !lives || error.code() == absl::StatusCode::kUnavailable ||
                      error.code() == absl::StatusCode::kDataLoss;
   if (!options_.server_keeps_itself() || !worker_.standing().ok()) throw;
-  if (is_over(options_)) {
+  if (checkpoints_.is_over()) {
     position_.next = Next::kDone;
     return;
   }
@@ -262,25 +313,6 @@ void TrainingJob::survive(const RpcError& error) {
   if (!again || clock_.now() - *trouble_ > kPatience) throw;
   connected_ = false;
   if (lives) std::this_thread::sleep_for(kAgain);
-}
-
-bool TrainingJob::is_over(const JobOptions& options) {
-  const CheckpointFolder folder(options.checkpoint_folder());
-  const std::vector<int64_t> saved = must(folder.steps());
-  if (saved.empty()) return false;
-  CheckpointInfo info = must(folder.info(saved.back()));
-  return info.epoch == options.epochs && info.metadata[kRun] == options.run;
-}
-
-void TrainingJob::look_at_folder() {
-  // All trainers look at the folder before one of them changes it. So either all refuse it or none.
-  old_folder_ = !options_.resume && !must(checkpoints_.steps()).empty();
-  if (old_folder_ && !options_.checkpoint.empty()) {
-    throw RpcError(absl::AlreadyExistsError(
-        absl::StrCat("folder ", checkpoints_.root(),
-                     " holds the checkpoints of another run; go on from them with --resume, or "
-                     "choose an empty folder")));
-  }
 }
 
 void TrainingJob::name_the_lost(const std::vector<std::string>& lost) const {

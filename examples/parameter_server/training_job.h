@@ -1,5 +1,5 @@
-// Runs the whole job of a trainer: epochs, averages, evaluation and checkpoints. It goes on when
-// other trainers die.
+// Keeps a job together: where it stands, who takes part, what it leaves on the disk, and how it
+// continues when processes die. main.cc has the method, and asks this class what comes next.
 //
 // The leading trainer is the first one that is still alive. It evaluates, saves and reports while
 // the others wait. If it dies meanwhile, the next trainer does this again.
@@ -7,81 +7,159 @@
 // With a server that saves itself (--checkpoint-every, --durable every-step) every process may die
 // and be restarted. If the server restarts, all trainers wait for it. Then they go back, with their
 // data, to the last of their steps that the server has. A restarted trainer enters at a round of
-// averages and continues after the last step of its earlier incarnation. The accuracy and the
-// checkpoint of an epoch stay as they are, even if some steps of that epoch are repeated.
-// docs/durable_steps.md has the argument.
+// averages and continues after the last step of its earlier incarnation. docs/durable_steps.md has
+// the argument.
 //
-// Thread safety: belongs to one thread. Lifetime: worker and clock outlive it.
+// Thread safety: belongs to one thread. Lifetime: worker and trainer outlive it.
+// Blocking: all methods but done() and next_batch() wait for the server or for other trainers.
 // Errors: RpcError naming the file, the worker or the option.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "weft/checkpoint/checkpoint.h"
+#include "weft/base/clock.h"
+#include "weft/base/launch_environment.h"
+#include "weft/ddp/distributed_sampler.h"
+#include "weft/dist_optim/averaging_group.h"
+#include "weft/dist_optim/checkpointer.h"
+#include "weft/dist_optim/steps/step_history.h"
+#include "weft/dist_optim/steps/step_result.h"
+#include "weft/examples/parameter_server/checkpoints.h"
 #include "weft/examples/parameter_server/options.h"
 #include "weft/examples/parameter_server/position.h"
-#include "weft/examples/parameter_server/report.h"
-#include "weft/examples/parameter_server/trainer.h"
-#include "weft/examples/parameter_server/trainer_group.h"
 #include "weft/examples/support/fashion_mnist.h"
-#include "weft/examples/support/sharded_sampler.h"
+#include "weft/examples/support/training_report.h"
 #include "weft/worker/worker.h"
 
 namespace weft::examples {
 
+inline constexpr const char* kServerName = "ps";
+
+// Rank 0 is "ps", rank n is "trainer<n>".
+std::string worker_name(uint32_t rank);
+std::vector<std::string> trainer_names(uint32_t world_size);
+
+// The options of this process, which a launcher started. Sets JobOptions::run. InvalidArgument:
+// there is no trainer.
+WorkerOptions launched_worker(JobOptions& options);
+// The error of a trainer, which names the trainer: all write to one terminal.
+RpcError error_of(const Worker& trainer, const RpcError& error);
+
+// True for a process that the launcher has restarted in a running job.
+bool is_restart(const LaunchEnvironment& place);
+
+// Call it on a server that was not restarted. A restarted one loads what it has saved.
+void clear_server_folder(const JobOptions& options);
+// Makes the server save itself. Null if the options do not say so.
+std::unique_ptr<Checkpointer> save_server(const JobOptions& options,
+                                          const RRef<ParameterSet>& parameters);
+// Serves until all trainers have stopped. If the launcher restarts processes, all trainers may be
+// dead at once and come back. So the server then waits for the job to finish, but not longer than
+// a minute without a live trainer.
+void serve_until_over(Worker& worker, const JobOptions& options);
+
+// What a trainer's step has done.
+struct TrainerStep {
+  double loss;
+  StepResult result;
+};
+
+// The parts of a trainer that the job saves, averages and brings back.
+class JobTrainer {
+ public:
+  virtual ~JobTrainer() = default;
+  // Finds the objects of the server, or of its next incarnation. Returns the averager.
+  virtual RRef<ParameterAverager> connect() = 0;
+  // Continues the step sequence of an earlier incarnation, of the server or of this trainer.
+  // Returns the step that it continues after. Unavailable: one of those steps is still undecided.
+  virtual uint64_t resume() = 0;
+
+  // The parameters of this trainer's own layers, which the trainers average.
+  virtual std::vector<at::Tensor> own_parameters() const = 0;
+  // The same without gradients; they share the storage.
+  std::vector<at::Tensor> own_layers() const;
+  void set_own_layers(const std::vector<at::Tensor>& values);
+  // What is lost with this trainer: its own layers, and the optimizer's state of them.
+  struct Memory {
+    TensorMap layers;
+    TensorMap optimizer;
+  };
+  virtual Memory memory() const = 0;
+  virtual void set_memory(const Memory& memory) = 0;
+  virtual JobState state() const = 0;
+  virtual void load_state(const JobState& state) = 0;
+};
+
 class TrainingJob {
  public:
-  // `restarted`: this trainer was restarted while the others went on.
-  TrainingJob(const Worker& worker, const JobOptions& options, Clock& clock,
-              bool restarted = false);
-
-  // Returns the last line of the run, if this trainer led at the end.
-  std::optional<std::string> run();
-
-  // True if this run has saved its last epoch. A restarted process of it then has nothing to do.
-  static bool is_over(const JobOptions& options);
-
- private:
   using Next = Position::Next;
 
-  // ---- from one position to the next
-  void advance();
-  void train_step();
+  // `restarted`: this trainer was restarted while the others went on.
+  TrainingJob(const Worker& worker, const JobOptions& options, JobTrainer& trainer,
+              bool restarted = false);
+
+  bool done() const { return position_.next == Next::kDone; }
+  // Connects if necessary, and calls `work` with what comes next. If the server dies meanwhile and
+  // will come back, this returns, and the next attempt continues with the next incarnation.
+  void attempt(const std::function<void(Next)>& work);
+
+  // ---- for `work`, by the value of Next
+  // kBegin: all have looked at the folders, and one of them clears old checkpoints.
+  void begin();
+  // kStep: `progress`, from 0 to 1, says how much of the run is done.
+  struct NextBatch {
+    Batch batch;
+    double progress;
+  };
+  NextBatch next_batch();
+  void stepped(const TrainerStep& step);
+  // kAverage, kLastAverage: the trainers' own layers become their mean.
+  void average() { take_part(false); }
+  // kEvaluate: the leading trainer evaluates and saves the epoch; then all meet. An accuracy and a
+  // checkpoint that this run has saved already stay as they are.
+  void end_epoch(const std::function<double(const LabelledImages& test)>& evaluate);
+
+  // Returns the last line of the run, if this trainer led at the end.
+  std::optional<std::string> finish();
+
+ private:
   // The leading trainer runs `work`, then all take part in one round. If it dies meanwhile, they
   // stay at this position and the next one runs `work`.
-  void meet(void (TrainingJob::*work)());
+  void meet(const std::function<void()>& work);
   // Takes part in one round. `done`: this trainer led and has done the work.
   void take_part(bool done);
-  void make_folder();
-  void evaluate_and_save();
 
-  // ---- the first step, and those after a loss
   void connect();
-  void begin();
   void enter();
   void restore();
   // Rethrows an error that a restart of the server does not repair.
   void survive(const RpcError& error);
 
-  void look_at_folder();
-  // The shard of the epoch that begins, or runs.
-  ShardedSampler& share();
+  size_t workers() const { return worker_.workers().size(); }
+  // The part of the data that this trainer trains on, in the epoch that begins, or runs.
+  DistributedSampler& sampler();
+  int64_t steps_per_epoch();
   void name_the_lost(const std::vector<std::string>& lost) const;
 
   const Worker& worker_;
   const JobOptions options_;
-  Clock& clock_;
+  JobTrainer& trainer_;
+  SystemClock clock_;
   const bool restarted_;
   FashionMnist data_;
-  const CheckpointFolder checkpoints_;
-  bool old_folder_ = false;  // the folder holds checkpoints of an earlier run
-  TrainerGroup group_;
-  std::unique_ptr<Trainer> trainer_;  // once connected
-  Report report_;
+  const JobCheckpoints checkpoints_;
+  bool must_clear_ = false;
+  AveragingGroup group_;
+  StepHistory<Position, JobTrainer::Memory> history_;
+  TrainingReport report_;
   Position position_;
-  std::optional<ShardedSampler> sampler_;
+  Position expected_;    // after the step under way
+  uint64_t number_ = 0;  // of this trainer's last step, over all incarnations
+  std::optional<DistributedSampler> sampler_;
   WorkerId server_;     // the incarnation of the server that this trainer uses
   bool begun_ = false;  // trainer_ and position_ are those of the job
   bool connected_ = false;

@@ -26,13 +26,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "weft/ddp/distributed_sampler.h"
 #include "weft/dist_optim/distributed_optimizer.h"
 #include "weft/examples/pipeline_resnet50/pipeline.h"
 #include "weft/examples/pipeline_resnet50/sweep.h"
 #include "weft/examples/support/command_line.h"
 #include "weft/examples/support/fashion_mnist.h"
 #include "weft/examples/support/must.h"
-#include "weft/examples/support/sharded_sampler.h"
 #include "weft/worker/run_main.h"
 #include "weft/worker/worker.h"
 
@@ -56,21 +56,22 @@ Pictures resized(const Batch& batch, int64_t size) {
 void learn_clothes(const Options& options) {
   const SweepOptions& job = options.job;
   const FashionMnist data = must(load_fashion_mnist(options.data));
-  const ShardedSampler::Options all{
-      .size = data.train.size(), .batch = options.batch, .seed = job.seed};
-  must(all.validate());
   if (job.classes < kFashionMnistClasses || job.micro_batches.size() != 1 ||
-      options.batch > all.size) {
+      options.batch > data.train.size()) {
     throw std::invalid_argument(absl::StrCat("to learn clothes takes ", kFashionMnistClasses,
                                              " classes at least, one number of "
                                              "micro-batches, and a batch of ",
-                                             all.size, " pictures at most"));
+                                             data.train.size(), " pictures at most"));
   }
-  ShardedSampler sampler(all);
+  const auto batch = static_cast<size_t>(options.batch);
+  DistributedSampler sampler(static_cast<size_t>(data.train.size()), {.seed = job.seed});
   const auto next = [&] {
-    std::vector<int64_t> indices;  // the last batch of an epoch may be smaller; it is left out
-    while (static_cast<int64_t>(indices.size()) < options.batch) indices = sampler.next();
-    return resized(make_batch(data.train, indices), options.size);
+    auto indices = sampler.next(batch);
+    if (!indices || indices->size() < batch) {  // a smaller last batch of an epoch is left out
+      sampler.set_epoch(sampler.epoch() + 1);
+      indices = sampler.next(batch);
+    }
+    return resized(make_batch(data.train, *indices), options.size);
   };
   const int64_t parts = job.micro_batches.front();
   const RemoteResNet50 model(

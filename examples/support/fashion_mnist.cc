@@ -5,7 +5,6 @@
 #include <utility>
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/tensor.h>
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
@@ -72,8 +71,9 @@ absl::StatusOr<FashionMnist> load_fashion_mnist(const std::string& folder, int64
   return data;
 }
 
-Batch make_batch(const LabelledImages& data, const std::vector<int64_t>& indices) {
-  const at::Tensor rows = at::tensor(indices, at::kLong);
+Batch make_batch(const LabelledImages& data, const std::vector<size_t>& indices) {
+  const at::Tensor rows = at::empty({static_cast<int64_t>(indices.size())}, at::kLong);
+  std::copy(indices.begin(), indices.end(), rows.mutable_data_ptr<int64_t>());
   return normalised(data.images.index_select(0, rows), data.labels.index_select(0, rows));
 }
 

@@ -7,6 +7,7 @@
 // Errors: NotFound (names the file and the package), DataLoss (names the damaged file).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -46,7 +47,7 @@ struct Batch {
   at::Tensor labels;  // int64 [n]
 };
 
-Batch make_batch(const LabelledImages& data, const std::vector<int64_t>& indices);
+Batch make_batch(const LabelledImages& data, const std::vector<size_t>& indices);
 // Rows begin .. end-1 in their order, for evaluation.
 Batch make_batch(const LabelledImages& data, int64_t begin, int64_t end);
 

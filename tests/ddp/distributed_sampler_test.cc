@@ -176,6 +176,37 @@ TEST(DistributedSampler, GoesOnWhereItWasSaved) {
   EXPECT_EQ(rest_of(after).size(), 12u);
 }
 
+TEST(DistributedSampler, ABatchBeginsAtItsNumberTimesItsSize) {
+  const DistributedSamplerOptions options = {.num_replicas = 2, .rank = 1, .drop_last = true};
+  DistributedSampler whole(21, options);
+  ASSERT_EQ(whole.batches(4), 3u);
+  EXPECT_EQ(whole.batches(5), 2u);
+  EXPECT_EQ(whole.batches(100), 1u);
+  EXPECT_EQ(DistributedSampler(1, options).batches(4), 0u);
+  whole.set_epoch(6);
+  for (size_t batch = 0; batch < 3; ++batch) {
+    DistributedSampler sampler(21, options);
+    sampler.seek(6, batch * 4);
+    EXPECT_EQ(sampler.next(4), whole.next(4)) << batch;
+  }
+  EXPECT_EQ(whole.next(4), std::nullopt);
+}
+
+// With drop_last the samples that are left out differ from epoch to epoch.
+TEST(DistributedSampler, LeavesOutOtherSamplesInEachEpoch) {
+  std::vector<int> used(10, 0);
+  for (uint64_t epoch = 0; epoch < 20; ++epoch) {
+    for (int64_t rank = 0; rank < 3; ++rank) {
+      for (const size_t sample :
+           epoch_of(10, {.num_replicas = 3, .rank = rank, .drop_last = true}, epoch)) {
+        ++used[sample];
+      }
+    }
+  }
+  EXPECT_EQ(std::accumulate(used.begin(), used.end(), 0), 20 * 9);
+  EXPECT_GT(std::count_if(used.begin(), used.end(), [](int times) { return times < 20; }), 3);
+}
+
 TEST(DistributedSampler, LeavesALoadedPlaceForAnotherEpoch) {
   DistributedSampler sampler(12, {.num_replicas = 2, .rank = 0});
   sampler.seek(3, 4);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "weft/examples/parameter_server/options.h"
-#include "weft/examples/parameter_server/server.h"
+#include "weft/tests/examples/parameter_server/program.h"
 #include "weft/tests/support/worker_world.h"
 
 namespace weft::testing {

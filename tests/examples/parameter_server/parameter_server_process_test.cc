@@ -51,21 +51,23 @@ class ParameterServerJob : public ::testing::Test {
     std::filesystem::remove_all(folder_);
   }
 
+  void start(int trainers, std::vector<std::string> job) {
+    const std::string program =
+        absl::StrCat(WEFT_BUILD_DIR, "/examples/parameter_server/parameter_server");
+    job.insert(job.begin(), program);
+    launch(trainers, "continue", job);
+  }
   // weft_launch with one server and `trainers` trainers.
-  void start(int trainers, const std::vector<std::string>& job,
-             const std::string& on_failure = "continue") {
-    std::vector<std::string> command = {
-        absl::StrCat(WEFT_BUILD_DIR, "/worker/weft_launch"),
-        "--no-prefix",
-        "--on-failure",
-        on_failure,
-        "-n",
-        absl::StrCat(1 + trainers),
-        "--",
-        absl::StrCat(WEFT_BUILD_DIR, "/examples/parameter_server/parameter_server"),
-        "--out",
-        folder_ / "out"};
+  void launch(int trainers, const std::string& on_failure, const std::vector<std::string>& job) {
+    std::vector<std::string> command = {absl::StrCat(WEFT_BUILD_DIR, "/worker/weft_launch"),
+                                        "--no-prefix",
+                                        "--on-failure",
+                                        on_failure,
+                                        "-n",
+                                        absl::StrCat(1 + trainers),
+                                        "--"};
     command.insert(command.end(), job.begin(), job.end());
+    command.insert(command.end(), {"--out", folder_ / "out"});
     start_command(std::move(command));
   }
 
@@ -135,9 +137,11 @@ class ParameterServerJob : public ::testing::Test {
   // before.
   void run_under_kills(int trainers, const std::vector<int>& victims,
                        std::vector<std::string> job) {
-    job.insert(job.end(), {"--limit", "2000", "--epochs", absl::StrCat(2 + 2 * victims.size()),
-                           "--ledger", folder_ / "ledger"});
-    start(trainers, job, "restart=9");
+    const std::string program =
+        absl::StrCat(WEFT_BUILD_DIR, "/tests/examples/parameter_server_with_ledger");
+    job.insert(job.begin(), {program, "--ledger", folder_ / "ledger"});
+    job.insert(job.end(), {"--limit", "2000", "--epochs", absl::StrCat(2 + 2 * victims.size())});
+    launch(trainers, "restart=9", job);
     int epoch = 1;
     for (const int victim : victims) {
       read_until(absl::StrCat("epoch ", epoch, " of"));

@@ -14,8 +14,7 @@
 #include <torch/optim/adam.h>
 #include <torch/utils.h>
 
-#include "weft/examples/parameter_server/trainer.h"
-#include "weft/examples/parameter_server/trainer_group.h"
+#include "weft/dist_optim/steps/step_history.h"
 #include "weft/tests/dist_optim/step_ledger.h"
 #include "weft/tests/examples/parameter_server/job_world.h"
 #include "weft/tests/support/error_of.h"
@@ -69,9 +68,10 @@ TEST(ParameterServerTest, OneTrainerEqualsTheSameModelTrainedLocally) {
   }
 
   JobWorld world(1, options);
-  Trainer::State state;
+  JobState state;
   {
-    Trainer trainer(world[1], options, 1);
+    Trainer trainer(world[1], options);
+    trainer.connect();
     for (int step = 0; step < kSteps; ++step) {
       trainer.step(batches[step], static_cast<double>(step) / kSteps);
     }
@@ -91,15 +91,16 @@ TEST(ParameterServerTest, AStateLoadedIsTheStateSaved) {
   const std::vector<Batch> batches = random_batches(6);
   JobWorld world(1, options);
   {
-    Trainer trainer(world[1], options, 1);
+    Trainer trainer(world[1], options);
+    trainer.connect();
     for (int step = 0; step < 3; ++step) trainer.step(batches[step], 0.1);
-    const Trainer::State saved = trainer.state();
+    const JobState saved = trainer.state();
     std::vector<double> losses;
-    for (int step = 3; step < 6; ++step) losses.push_back(trainer.step(batches[step], 0.1));
+    for (int step = 3; step < 6; ++step) losses.push_back(trainer.step(batches[step], 0.1).loss);
     trainer.load_state(saved);
     // The optimizer's state was restored too, so the losses are the same again.
     for (int step = 3; step < 6; ++step) {
-      EXPECT_NEAR(trainer.step(batches[step], 0.1), losses[step - 3], 1e-6);
+      EXPECT_NEAR(trainer.step(batches[step], 0.1).loss, losses[step - 3], 1e-6);
     }
   }
   world.shutdown();
@@ -113,27 +114,37 @@ TEST(ParameterServerTest, AfterTheServersReturnATrainerRedoesWhatWasLostAndNoMor
   const std::vector<Batch> batches = random_batches(13);
   at::set_num_threads(1);
   JobWorld world(1, options);
-  Trainer trainer(world[1], options, 1);
+  Trainer trainer(world[1], options);
+  trainer.connect();
+  StepHistory<int64_t, Trainer::Memory> history(20);
+  history.begin(0, 0, trainer.memory());
   const auto train = [&](size_t first, size_t last) {
     for (size_t n = first; n <= last; ++n) {
-      trainer.step(batches[n - 1], 0.01 * double(n), {.steps = static_cast<int64_t>(n)});
+      history.expect(static_cast<int64_t>(n));
+      const StepResult result = trainer.step(batches[n - 1], 0.01 * double(n)).result;
+      history.keep(result.number, trainer.memory());
     }
   };
   train(1, 12);
-  const Trainer::State truth = trainer.state();
+  const JobState truth = trainer.state();
   // Does what a restarted server does.
   const auto set_back = [&](uint64_t number) {
     const WorkerScope server(world[0]);
-    ParameterSet& set = find_classifier(kServerName).parameters().local_value();
+    ParameterSet& set = rpc_sync(kServerName, kFindClassifier).parameters().local_value();
     ASSERT_EQ(set.keeper()->go_back("adam@trainer1", number), absl::OkStatus());
   };
   set_back(5);
-  EXPECT_EQ(testing::error_of([&] { return trainer.step(batches[12], 0.13); }).code(),
+  EXPECT_EQ(testing::error_of([&] { trainer.step(batches[12], 0.13); }).code(),
             absl::StatusCode::kDataLoss);
-  EXPECT_EQ(trainer.reconnect().steps, 5);
-  EXPECT_EQ(trainer.number(), 5u);
+  trainer.connect();
+  const uint64_t number = trainer.resume();
+  EXPECT_EQ(number, 5u);
+  const auto moment = history.go_back(number);
+  ASSERT_TRUE(moment.ok()) << moment.status();
+  EXPECT_EQ(moment->position, 5);
+  trainer.set_memory(moment->state);
   train(6, 12);
-  const Trainer::State again = trainer.state();
+  const JobState again = trainer.state();
   for (const auto& [one, other] :
        {std::pair(truth.trainer, again.trainer), std::pair(truth.server, again.server)}) {
     for (const auto& [name, value] : one) EXPECT_TRUE(at::equal(value, other.at(name))) << name;
@@ -146,8 +157,8 @@ TEST(ParameterServerTest, AfterTheServersReturnATrainerRedoesWhatWasLostAndNoMor
 TEST(ParameterServerTest, AllTrainersStartWithTheSameLayers) {
   const JobOptions options = without_dropout();
   JobWorld world(2, options);
-  const std::vector<at::Tensor> one = Trainer(world[1], options, 2).own_layers();
-  const std::vector<at::Tensor> two = Trainer(world[2], options, 2).own_layers();
+  const std::vector<at::Tensor> one = Trainer(world[1], options).own_layers();
+  const std::vector<at::Tensor> two = Trainer(world[2], options).own_layers();
   ASSERT_EQ(one.size(), two.size());
   for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(one[i].equal(two[i])) << i;
   world.shutdown();
@@ -171,90 +182,12 @@ TEST(ParameterServerTest, NothingIsDroppedInAnEvaluationAndAgainAfterIt) {
 
   JobWorld world(1, options);
   {
-    Trainer trainer(world[1], options, 1);
+    Trainer trainer(world[1], options);
+    trainer.connect();
     EXPECT_GT(trainer.evaluate(pictures), 0.99);
-    const Classifier hosted = find_classifier(world[1].to(kServerName));
+    const Classifier hosted = rpc_sync(world[1].to(kServerName), kFindClassifier);
     EXPECT_LT(count_correct(hosted.forward(cut), pictures.labels), 0.95 * kPictures);
   }
-  world.shutdown();
-}
-
-TEST(TrainerGroupTest, TheAverageIsEveryonesAndADeadTrainerIsNamed) {
-  JobWorld world(3, without_dropout());
-  const std::vector<std::string> names = trainer_names(4);
-  std::vector<std::string> lost;
-  const auto group_of = [&](size_t rank) {
-    auto group = std::make_unique<TrainerGroup>(
-        names, names[rank - 1], [&lost, rank](const std::vector<std::string>& gone) {
-          if (rank == 2) lost = gone;
-        });
-    group->connect(find_averager(world[rank].to(kServerName)), 0);
-    return group;
-  };
-  std::vector<std::unique_ptr<TrainerGroup>> groups;
-  for (size_t rank = 1; rank <= 3; ++rank) groups.push_back(group_of(rank));
-  Position position;
-  const auto round = [&](const std::vector<size_t>& members) {
-    std::vector<double> seen(3, -1);
-    std::vector<std::thread> threads;
-    for (const size_t member : members) {
-      threads.emplace_back([&, member] {
-        const TrainerGroup::Round ended = groups[member]->average(
-            position, 10 * member, {at::full({2}, static_cast<double>(member))}, member == 2);
-        EXPECT_TRUE(ended.flag);
-        EXPECT_EQ(ended.number, 10 * member);
-        EXPECT_EQ(ended.position, position);
-        seen[member] = ended.average.at(0)[1].item<double>();
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    ++position.round;
-    return seen;
-  };
-  EXPECT_EQ(round({0, 1, 2}), (std::vector<double>{1, 1, 1}));
-  EXPECT_TRUE(groups[0]->leads());
-  EXPECT_FALSE(groups[1]->leads());
-
-  world.kill(1);
-  EXPECT_EQ(round({1, 2}), (std::vector<double>{-1, 1.5, 1.5}));
-  EXPECT_EQ(lost, std::vector<std::string>{"trainer1"});
-  EXPECT_TRUE(groups[1]->leads());
-  EXPECT_EQ(groups[2]->place(), 1u);
-}
-
-// When the server died, one trainer had its result and went on, and the other one had none.
-TEST(TrainerGroupTest, ARoundThatATrainerHasPassedIsTheSameOnTheRestartedServer) {
-  JobWorld world(2, without_dropout());
-  const std::vector<std::string> names = trainer_names(3);
-  TrainerGroup ahead(names, names[0], nullptr);
-  TrainerGroup behind(names, names[1], nullptr);
-  const auto connect = [&](TrainerGroup& group, size_t rank, int64_t round) {
-    world[rank].wait_for(kServerName, std::chrono::seconds(20));
-    group.connect(find_averager(world[rank].to(kServerName)), round);
-  };
-  const auto give = [](TrainerGroup& group, int64_t round, double value) {
-    return group.average({.round = round - 1}, 7, {at::full({1}, value)});
-  };
-  connect(ahead, 1, 0);
-  connect(behind, 2, 0);
-  for (int64_t round = 1; round <= 2; ++round) {
-    std::thread other([&] { give(behind, round, 6); });
-    give(ahead, round, 2);
-    other.join();
-  }
-  world.kill(0);
-  world.revive(0);
-  connect(behind, 2, 0);
-  std::vector<double> seen;
-  std::thread other([&] {
-    for (int64_t round = 1; round <= 2; ++round) {
-      seen.push_back(give(behind, round, 100).average[0].item<double>());
-    }
-  });
-  connect(ahead, 1, 2);
-  other.join();
-  EXPECT_EQ(seen, (std::vector<double>{4, 4}));
-  EXPECT_TRUE(ahead.leads());
   world.shutdown();
 }
 

@@ -18,11 +18,11 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "weft/examples/parameter_server/training_job.h"
 #include "weft/tests/dist_optim/step_ledger.h"
 #include "weft/tests/examples/bands.h"
 #include "weft/tests/examples/data_files.h"
 #include "weft/tests/examples/parameter_server/job_world.h"
+#include "weft/tests/examples/parameter_server/step_ledger.h"
 #include "weft/tests/support/test_world.h"
 
 namespace weft::examples {
@@ -49,7 +49,7 @@ class RestartedJobTest : public ::testing::Test {
                              testing::bands(kLength * kBatch * static_cast<int64_t>(trainers)));
     options_.data = scratch_ / name;
     options_.out = scratch_ / (name + "/out");
-    options_.ledger = scratch_ / (name + "/ledger");
+    testing::ledger_folder = scratch_ / (name + "/ledger");
     options_.epochs = kEpochs;
     options_.batch = kBatch;
     options_.dropout = 0;
@@ -62,8 +62,7 @@ class RestartedJobTest : public ::testing::Test {
   std::thread start_job(bool restarted) {
     return std::thread([this, restarted, &worker = (*world_)[1]] {
       try {
-        SystemClock clock;
-        last_line_ = TrainingJob(worker, options_, clock, restarted).run();
+        last_line_ = train<testing::LedgerTrainer>(worker, options_, restarted);
       } catch (const std::exception& error) {
         ADD_FAILURE() << error.what();
         if (trainers_ > 1) group_->leave();
@@ -72,18 +71,21 @@ class RestartedJobTest : public ::testing::Test {
   }
   // Trainer 1 as in the job, for `steps` steps. Then its process is gone.
   void live_and_die(int64_t steps) {
-    const WorkerScope scope((*world_)[1]);
-    Trainer trainer((*world_)[1], options_, trainers_);
-    TrainerGroup group(trainer_names(1 + trainers_), "trainer1", nullptr);
-    group.connect(find_averager(kServerName), 0);
+    testing::LedgerTrainer trainer((*world_)[1], options_);
+    AveragingGroup group({.names = trainer_names(1 + trainers_), .self = "trainer1"});
+    group.connect(trainer.connect(), 0);
+    uint64_t number = 0;
     Position at;
     while (at.steps < steps) {
       if (at.next == Next::kStep) {
         at = at.after_step(kLength);
-        trainer.step(make_batch(testing::bands(kBatch), 0, kBatch), 0.1, at);
+        number = trainer.step(make_batch(testing::bands(kBatch), 0, kBatch), 0.1).result.number;
       } else {
-        const auto round = group.average(at, trainer.number(), trainer.own_layers(), true);
-        at = round.position.after_round(true, kLength, kEpochs);
+        const auto round = group.average(at.round + 1, {.position = at.numbers(),
+                                                        .step = number,
+                                                        .values = trainer.own_layers(),
+                                                        .flag = true});
+        at = Position::of(round.position).after_round(true, kLength, kEpochs);
         trainer.set_own_layers(round.average);
       }
     }
@@ -91,13 +93,14 @@ class RestartedJobTest : public ::testing::Test {
 
   // ---- trainer 2
   void join_group() {
-    group_.emplace(trainer_names(1 + trainers_), "trainer2", nullptr);
+    group_.emplace(
+        AveragingGroup::Options{.names = trainer_names(1 + trainers_), .self = "trainer2"});
     find_server();
   }
   void find_server() {
     const Worker& self = (*world_)[2];
     self.wait_for(kServerName, std::chrono::seconds(20));
-    group_->connect(find_averager(self.to(kServerName)), at_.round);
+    group_->connect(rpc_sync(self.to(kServerName), kFindAverager), at_.round);
   }
   void come_to_rounds_until(const std::function<bool(const Position&)>& stop) {
     while (!stop(at_)) {
@@ -108,9 +111,10 @@ class RestartedJobTest : public ::testing::Test {
         for (const at::Tensor& one : FeatureLayers(options_.seed).parameters()) {
           layers.push_back(one.detach());
         }
-        const auto round = group_->average(at_, 0, layers);
-        EXPECT_EQ(round.position, at_) << "round " << at_.round + 1;
-        at_ = round.position.after_round(round.flag, kLength, kEpochs);
+        const auto round =
+            group_->average(at_.round + 1, {.position = at_.numbers(), .values = layers});
+        EXPECT_EQ(Position::of(round.position), at_) << "round " << at_.round + 1;
+        at_ = Position::of(round.position).after_round(round.flag, kLength, kEpochs);
       }
     }
   }
@@ -118,7 +122,7 @@ class RestartedJobTest : public ::testing::Test {
 
   // ---- what trainer 1 has left behind
   std::vector<std::string> ledger() const {
-    std::ifstream file(options_.ledger + "/trainer1.csv");
+    std::ifstream file(testing::ledger_folder + "/trainer1.csv");
     std::vector<std::string> events;
     for (std::string line; std::getline(file, line);) {
       const std::vector<std::string> fields = absl::StrSplit(line, ',');
@@ -144,7 +148,7 @@ class RestartedJobTest : public ::testing::Test {
   uint32_t trainers_ = 0;
   JobOptions options_;
   std::optional<JobWorld> world_;
-  std::optional<TrainerGroup> group_;
+  std::optional<AveragingGroup> group_;
   Position at_;
   std::optional<std::string> last_line_;
 };
@@ -241,15 +245,15 @@ TEST_F(RestartedJobTest, IfAllHaveDiedTheJobBeginsAgain) {
 
 TEST_F(RestartedJobTest, AJobIsOverWhenItsLastEpochIsSaved) {
   set_up(1, "job");
-  EXPECT_FALSE(TrainingJob::is_over(options_));
+  EXPECT_FALSE(JobCheckpoints(options_).is_over());
   start_job(false).join();
-  EXPECT_TRUE(TrainingJob::is_over(options_));
+  EXPECT_TRUE(JobCheckpoints(options_).is_over());
   JobOptions other = options_;
   other.run = "another";
-  EXPECT_FALSE(TrainingJob::is_over(other));
+  EXPECT_FALSE(JobCheckpoints(other).is_over());
   other = options_;
   ++other.epochs;
-  EXPECT_FALSE(TrainingJob::is_over(other));
+  EXPECT_FALSE(JobCheckpoints(other).is_over());
   world_->shutdown();
 }
 

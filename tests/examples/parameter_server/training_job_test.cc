@@ -1,5 +1,3 @@
-#include "weft/examples/parameter_server/training_job.h"
-
 #include <array>
 #include <cstdlib>
 #include <exception>
@@ -15,7 +13,6 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_format.h"
-#include "weft/base/clock.h"
 #include "weft/examples/support/fashion_mnist.h"
 #include "weft/tests/examples/bands.h"
 #include "weft/tests/examples/data_files.h"
@@ -71,8 +68,7 @@ class TrainingJobTest : public ::testing::Test {
     for (const size_t rank : {1, 2}) {
       trainers.emplace_back([this, rank, &worker = world[rank]] {
         take_part(worker, [&] {
-          SystemClock clock;
-          last_lines_.at(rank) = TrainingJob(worker, options_, clock).run();
+          last_lines_.at(rank) = train<Trainer>(worker, options_, /*restarted=*/false);
         });
       });
     }
@@ -87,19 +83,20 @@ class TrainingJobTest : public ::testing::Test {
       part();
     } catch (const std::exception& error) {
       ADD_FAILURE() << worker.name() << ": " << error.what();
-      find_averager(worker.to(kServerName)).rpc_sync(&ParameterAverager::leave);
+      rpc_sync(worker.to(kServerName), kFindAverager).rpc_sync(&ParameterAverager::leave);
     }
   }
 
   void come_to_the_rounds(const Worker& worker, int64_t steps,
                           const std::vector<at::Tensor>& last) {
-    TrainerGroup group(trainer_names(1 + kTrainers), worker.name(), nullptr);
-    group.connect(find_averager(worker.to(kServerName)), 0);
+    AveragingGroup group({.names = trainer_names(1 + kTrainers), .self = worker.name()});
+    group.connect(rpc_sync(worker.to(kServerName), kFindAverager), 0);
     Position at;
     // All trainers must stand at this position, or their mean would differ from it.
     const auto round = [&](const std::vector<at::Tensor>& values) {
-      const TrainerGroup::Round ended = group.average(at, 0, values);
-      EXPECT_EQ(ended.position, at) << "round " << at.round + 1;
+      const AveragingGroup::Round ended =
+          group.average(at.round + 1, {.position = at.numbers(), .values = values});
+      EXPECT_EQ(Position::of(ended.position), at) << "round " << at.round + 1;
       at = at.after_round(ended.flag, steps, options_.epochs);
       return ended.average;
     };
