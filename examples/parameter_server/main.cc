@@ -15,6 +15,7 @@
 #include <ATen/ops/nll_loss.h>
 #include <torch/optim/adam.h>
 
+#include "weft/base/mutex.h"
 #include "weft/dist_optim/distributed_optimizer.h"
 #include "weft/dist_optim/hosted_module.h"
 #include "weft/examples/parameter_server/model.h"
@@ -79,7 +80,7 @@ class Trainer : public JobTrainer {
   RRef<ParameterAverager> connect() override {
     optimizer_.reset();
     classifier_ = rpc_sync(kServerName, kFindClassifier);
-    optimizer_.emplace({make_rref(own_), classifier_->parameters()},
+    optimizer_.emplace(std::vector{make_rref(own_), classifier_->parameters()},
                        torch::optim::AdamOptions(learning_rate_),
                        OptimizerOptions{.shared_name = "adam"});  // by all trainers
     return rpc_sync(kServerName, kFindAverager);
@@ -185,7 +186,7 @@ int run(int argc, char** argv) {
     worker.shutdown();
     if (last_line) std::cout << *last_line << std::endl;
   } catch (const RpcError& error) {
-    throw error_of(worker, error);
+    throw error_of_trainer(worker, error);
   }
   return 0;
 }

@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "weft/base/rpc_error.h"
 #include "weft/examples/parameter_server/model.h"
 #include "weft/examples/support/must.h"
 
@@ -65,7 +64,7 @@ WorkerOptions launched_worker(JobOptions& options) {
   return worker;
 }
 
-RpcError error_of(const Worker& trainer, const RpcError& error) {
+RpcError error_of_trainer(const Worker& trainer, const RpcError& error) {
   // Trainers call only the server.
   const char* lost = error.code() == absl::StatusCode::kUnavailable ? "lost worker 'ps': " : "";
   return RpcError(absl::Status(error.code(),

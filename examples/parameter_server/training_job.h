@@ -23,6 +23,7 @@
 
 #include "weft/base/clock.h"
 #include "weft/base/launch_environment.h"
+#include "weft/base/rpc_error.h"
 #include "weft/ddp/distributed_sampler.h"
 #include "weft/dist_optim/averaging_group.h"
 #include "weft/dist_optim/checkpointer.h"
@@ -47,7 +48,7 @@ std::vector<std::string> trainer_names(uint32_t world_size);
 // there is no trainer.
 WorkerOptions launched_worker(JobOptions& options);
 // The error of a trainer, which names the trainer: all write to one terminal.
-RpcError error_of(const Worker& trainer, const RpcError& error);
+RpcError error_of_trainer(const Worker& trainer, const RpcError& error);
 
 // True for a process that the launcher has restarted in a running job.
 bool is_restart(const LaunchEnvironment& place);

@@ -12,6 +12,7 @@
 // the operating system, but not yet on the disk. Errors: RpcError naming the file.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
