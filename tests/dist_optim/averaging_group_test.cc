@@ -24,7 +24,7 @@ using testing::WorkerWorld;
 const Function<RRef<ParameterAverager>()> kFindAverager{"averaging_group_test/averager"};
 
 // Makes the averager when the first member asks for it.
-struct Server {
+struct AveragerServer {
   Mutex mutex;
   RRef<ParameterAverager> averager ABSL_GUARDED_BY(mutex);
 
@@ -78,8 +78,8 @@ class AveragingGroupTest : public ::testing::Test {
     group.connect(rpc_sync(worker.to(WorkerWorld::name(0)), kFindAverager), round);
   }
 
-  Server first_;
-  Server second_;
+  AveragerServer first_;
+  AveragerServer second_;
   std::vector<std::string> names_;  // of the members
   std::optional<WorkerWorld> world_;
   std::optional<Worker> restarted_;
