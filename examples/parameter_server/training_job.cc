@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <iostream>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -90,18 +91,20 @@ void serve_until_over(Worker& worker, const JobOptions& options) {
   worker.serve();
   if (!options.server_keeps_itself()) return;
   must(worker.standing());
-  const std::vector<std::string> trainers =
-      trainer_names(static_cast<uint32_t>(worker.workers().size()));
-  const auto lives = [&](const std::string& trainer) {
-    return worker.wait_for_async(trainer, kLook).done();
-  };
   const JobCheckpoints checkpoints(options);
+  const MemberEvents events = worker.member_events();
+  std::set<WorkerId> trainers;  // all that live
   auto seen = std::chrono::steady_clock::now();
   while (!checkpoints.is_over() && std::chrono::steady_clock::now() - seen < kPatience) {
-    std::this_thread::sleep_for(kLook);
-    if (std::any_of(trainers.begin(), trainers.end(), lives)) {
-      seen = std::chrono::steady_clock::now();
+    if (const auto event = events.next(kLook)) {
+      if (event->change == MemberChange::kJoined) {
+        trainers.insert(event->worker.id);
+      } else {
+        trainers.erase(event->worker.id);
+      }
     }
+    must(worker.standing());  // a worker that was declared dead hears of no more members
+    if (!trainers.empty()) seen = std::chrono::steady_clock::now();
   }
 }
 
