@@ -25,7 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "weft/base/mutex.h"
-#include "weft/comm/same_host/collective_group.h"
+#include "weft/comm/same_host/collective_core.h"
 #include "weft/comm/same_host/mesh.h"
 #include "weft/comm/same_host/operation.h"
 #include "weft/shm/sealed_memory.h"

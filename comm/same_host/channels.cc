@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
+#include "weft/comm/same_host/collective_work.h"
 
 namespace weft::comm_internal {
 namespace {
@@ -53,9 +54,8 @@ absl::Status Channels::receive(Message message) {
     WEFT_RETURN_IF_ERROR(fits(message, kept->peer, kept->bytes.size()));
     copy_bytes(message.data, kept->bytes.data(), kept->bytes.size());
     kept_bytes_ -= kept->bytes.size() + kKeptCost;
-    const int peer = kept->peer;
+    done_.push_back({std::move(message.work), kept->peer});
     kept_.erase(kept);
-    message.done(peer);
     return absl::OkStatus();
   }
   for (int peer = 0; peer < mesh_.size(); ++peer) {
@@ -95,7 +95,6 @@ bool Channels::write_to(int peer) {
   out.taken_seen = mesh_.channel(peer, mesh_.rank()).taken.load();
   const uint32_t under_way = before - out.taken_seen;
   uint32_t room = kChannelBytes - std::min(under_way, kChannelBytes);
-  std::vector<Message> done;
   while (!out.queue.empty()) {
     Message& message = out.queue.front();
     if (!out.headed) {
@@ -115,13 +114,12 @@ bool Channels::write_to(int peer) {
     out.written = 0;
     out.headed = false;
     --sending_;
-    done.push_back(std::move(message));
+    done_.push_back({std::move(message.work), peer});
     out.queue.pop_front();
   }
   if (written == before) return false;
   channel.written.value.store(written, std::memory_order_seq_cst);
   mesh_.block(peer).wake_word.notify();
-  for (Message& message : done) message.done(peer);
   return true;
 }
 
@@ -194,10 +192,9 @@ void Channels::end_message(int peer) {
     kept_.push_back({peer, in.header.tag, std::exchange(in.kept, {})});
     return;
   }
-  const Message message = std::move(in.receive->message);
+  done_.push_back({std::move(in.receive->message.work), peer});
   receives_.erase(in.receive);
   in.matched = false;
-  message.done(peer);
 }
 
 absl::Status Channels::fits(const Message& receive, int peer, uint64_t size) const {
@@ -221,8 +218,9 @@ std::vector<Channels::Waiting> Channels::waiting() const {
   std::vector<Waiting> all;
   for (const Outgoing& out : outgoing_) {
     for (const Message& message : out.queue) {
-      all.push_back({message.peer, absl::StrCat("send of ", message.size, " bytes to rank ",
-                                                message.peer, " (tag ", message.tag, ")")});
+      all.push_back({message.peer, message.work->deadline(),
+                     absl::StrCat("send of ", message.size, " bytes to rank ", message.peer,
+                                  " (tag ", message.tag, ")")});
     }
   }
   for (const Receive& receive : receives_) {
@@ -230,19 +228,34 @@ std::vector<Channels::Waiting> Channels::waiting() const {
     const int peer = receive.begun() ? receive.sender : message.peer;
     const std::string from =
         peer == kAnyone ? std::string("any rank") : absl::StrCat("rank ", peer);
-    all.push_back({peer, absl::StrCat("receive of ", message.size, " bytes from ", from, " (tag ",
-                                      message.tag, ")")});
+    all.push_back({peer, message.work->deadline(),
+                   absl::StrCat("receive of ", message.size, " bytes from ", from, " (tag ",
+                                message.tag, ")")});
   }
   return all;
 }
 
-void Channels::clear() {
+Channels::WorkPtr Channels::under_way() const {
+  if (!receives_.empty()) return receives_.back().message.work;
+  for (const Outgoing& out : outgoing_) {
+    if (!out.queue.empty()) return out.queue.back().work;
+  }
+  return nullptr;
+}
+
+std::vector<Channels::WorkPtr> Channels::clear() {
+  std::vector<WorkPtr> all;
+  for (Outgoing& out : outgoing_) {
+    for (Message& message : out.queue) all.push_back(std::move(message.work));
+  }
+  for (Receive& receive : receives_) all.push_back(std::move(receive.message.work));
   for (Outgoing& out : outgoing_) out = {};
   for (Incoming& in : incoming_) in = {};
   receives_.clear();
   kept_.clear();
   kept_bytes_ = 0;
   sending_ = 0;
+  return all;
 }
 
 }  // namespace weft::comm_internal

@@ -5,7 +5,7 @@
 // the message is kept, up to kMostKept bytes from all ranks together. Beyond that the ring stays
 // full and the sender waits. A message must have the length of its receive.
 //
-// Thread safety: none. The lock of CollectiveGroup protects it.
+// Thread safety: none. The lock of CollectiveGroup guards it.
 // Lifetime: the caller keeps the memory of a message valid until the message is done.
 // Blocking: never. advance() does what can be done now.
 // Errors: InvalidArgument (a message and its receive differ in length), Internal (a damaged ring).
@@ -13,10 +13,10 @@
 // Protocol: docs/same_host_collectives.md, "Messages between two ranks".
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <list>
 #include <memory>
 #include <string>
@@ -28,8 +28,13 @@
 
 namespace weft::comm_internal {
 
+class CollectiveWork;
+
 class Channels {
  public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  using WorkPtr = std::shared_ptr<CollectiveWork>;
+
   static constexpr int kAnyone = -1;
   static constexpr uint64_t kMostKept = uint64_t{256} << 20;
 
@@ -38,19 +43,28 @@ class Channels {
     int tag = 0;
     std::byte* data = nullptr;
     uint64_t size = 0;
-    std::function<void(int peer)> done;  // called with the rank that sent or gets it
-    std::shared_ptr<const void> memory;  // keeps the data until `done`
+    std::shared_ptr<const void> memory;  // keeps the data until the message is done
+    WorkPtr work;                        // of this message; CollectiveGroup sets it
+  };
+  struct Done {
+    WorkPtr work;
+    int peer;  // the rank that sent or gets the message
   };
 
   explicit Channels(Mesh& mesh);
 
-  // Both may call Message::done before they return.
+  // Both may complete the message before they return. If receive() fails, it forgets the message.
   void send(Message message);
   absl::Status receive(Message message);
 
   // Does what can be done now. Returns false if nothing could.
   absl::StatusOr<bool> advance();
+  // The messages that are done, in the order in which they were completed. The caller removes them.
+  std::deque<Done>& done() { return done_; }
+  // Whether no message is under way. Messages that were kept for later receives do not count.
   bool idle() const { return receives_.empty() && sending_ == 0; }
+  // One of the messages under way; null if idle() is true.
+  WorkPtr under_way() const;
 
   // A counter of another rank whose change may let a message continue, and its last known value.
   struct Watch {
@@ -64,11 +78,12 @@ class Channels {
   // A message under way and its peer. `what` is for errors: "send of 5 bytes to rank 2 (tag 7)".
   struct Waiting {
     int peer;
+    TimePoint deadline;
     std::string what;
   };
   std::vector<Waiting> waiting() const;
-  // Drops all messages that are not done, without calling Message::done.
-  void clear();
+  // Forgets all messages, and returns those that were under way.
+  std::vector<WorkPtr> clear();
 
  private:
   // Stands in front of each message in the ring.
@@ -117,6 +132,7 @@ class Channels {
   std::list<Kept> kept_;     // complete messages, in the order in which they came
   uint64_t kept_bytes_ = 0;  // also counts kept messages that are still coming in
   size_t sending_ = 0;
+  std::deque<Done> done_;
 };
 
 }  // namespace weft::comm_internal

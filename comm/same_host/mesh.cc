@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "weft/base/status.h"
 
@@ -213,6 +214,20 @@ absl::Status Mesh::end_of(int rank) const {
 }
 
 bool Mesh::died(int rank) const { return gone(rank) && block(rank).failed.load() == 0; }
+
+absl::Status Mesh::end_of_senders() const {
+  for (int other = 0; other < size_; ++other) {
+    if (died(other)) return end_of(other);
+  }
+  std::vector<std::string> ends;
+  for (int other = 0; other < size_; ++other) {
+    if (other == rank_) continue;
+    absl::Status end = end_of(other);
+    if (end.ok()) return end;
+    ends.emplace_back(end.message());
+  }
+  return absl::UnavailableError(absl::StrCat("no other rank is left: ", absl::StrJoin(ends, "; ")));
+}
 
 void Mesh::leave() {
   for (const auto& socket : sockets_) {

@@ -64,6 +64,10 @@ class Mesh {
   absl::Status end_of(int rank) const;
   // Whether the rank is gone and has not given a reason.
   bool died(int rank) const;
+  // Says why a receive from any rank cannot be completed; OK if it can. A rank that has died may
+  // have been the sender that was meant, as with MPI's wildcard receives. So one death is enough.
+  // Ranks that have left count only when all have left.
+  absl::Status end_of_senders() const;
   // Reads the control block of `owner` where `owner` itself has mapped it. This is for ranks that
   // are threads of one process, so that ThreadSanitizer sees both sides of an access. Call it
   // before the ranks begin. `owner` must outlive this object.

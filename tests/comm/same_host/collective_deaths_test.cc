@@ -29,10 +29,7 @@ class DeathsTest : public ::testing::Test {
   CollectiveGroup& group() { return group_; }
   Channels& channels(int rank) { return channels_[static_cast<size_t>(rank - 1)]; }
 
-  void send_from(int rank, Channels::Message message) {
-    message.done = [](int) {};
-    channels(rank).send(std::move(message));
-  }
+  void send_from(int rank, Channels::Message message) { channels(rank).send(std::move(message)); }
   // Closes the rank's sockets without a word: that is what the others see of a killed process.
   void die(int rank) { meshes_[rank]->leave(); }
   void give_up(int rank, const std::string& reason) {
