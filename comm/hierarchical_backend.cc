@@ -51,9 +51,12 @@ class HierarchicalBackend : public c10d::Backend {
   }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return calls_; }
-  // Fails the work within the host, and all later all_reduce, broadcast and barrier. Work between
-  // hosts, and work on everyone_, runs on until its timeout.
-  void abort() override { steps_->host().abort(); }
+  // Fails the work within the host, and all later operations. Work of Gloo that has begun runs on
+  // until its timeout.
+  void abort() override {
+    steps_->abort();
+    everyone_->abort();
+  }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     const at::Tensor& tensor = single("all_reduce", tensors);

@@ -75,9 +75,21 @@ void HierarchicalSteps::run(const std::string& label, const std::function<void()
     }
     failure_ = absl::StrCat(label, ": ", reason);
     host_->abort(absl::CancelledError(reason));
-    leaders_ = nullptr;  // closes its connections, so that the other host leaders notice
+    BackendPtr leaders;  // its end closes its connections, so that the other host leaders notice
+    MutexLock lock(mutex_);
+    leaders.swap(leaders_);
   }
   C10_THROW_ERROR(DistBackendError, absl::StrCat(label, " among hosts: ", reason));
+}
+
+void HierarchicalSteps::abort() {
+  host_->abort();
+  if (const BackendPtr between = leaders()) between->abort();
+}
+
+HierarchicalSteps::BackendPtr HierarchicalSteps::leaders() const {
+  MutexLock lock(mutex_);
+  return leaders_;
 }
 
 void HierarchicalSteps::all_reduce(const std::string& label, const at::Tensor& tensor, Op op,
@@ -101,7 +113,7 @@ void HierarchicalSteps::all_reduce(const std::string& label, const at::Tensor& t
     Tensors wide = {type == at::kShort    ? sum[0].to(at::kInt)
                     : sum[0].is_complex() ? at::view_as_real(sum[0])
                                           : sum[0]};
-    leaders_->allreduce(wide, between)->wait();
+    leaders()->allreduce(wide, between)->wait();
     if (type == at::kShort) sum[0].copy_(wide[0]);
     if (average) sum[0].div_(size_);
   }
@@ -125,7 +137,7 @@ void HierarchicalSteps::broadcast(const std::string& label, const at::Tensor& te
     c10d::BroadcastOptions between;
     between.rootRank = places_.host_of[static_cast<size_t>(root)];
     between.timeout = patience.between_hosts();
-    leaders_->broadcast(value, between)->wait();
+    leaders()->broadcast(value, between)->wait();
   }
   if (!ours) spread(value, 0, patience);
   if (value[0].data_ptr() != tensor.data_ptr()) tensor.detach().copy_(value[0]);
@@ -167,7 +179,7 @@ void HierarchicalSteps::agree(const std::string& label, const at::Tensor& tensor
   std::memcpy(input.data_ptr(), mine.data(), mine.size());
   c10d::AllgatherOptions options;
   options.timeout = patience.between_hosts();
-  leaders_->_allgather_base(output, input, options)->wait();
+  leaders()->_allgather_base(output, input, options)->wait();
   for (int64_t host = 0; host < hosts; ++host) {
     Label other{};
     std::memcpy(other.data(), output.const_data_ptr<uint8_t>() + host * length, other.size());

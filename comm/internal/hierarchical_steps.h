@@ -1,7 +1,7 @@
 // Runs a rank's part in an operation among hosts: within its host, between the host leaders, and
 // within its host again.
 //
-// Thread safety: one operation at a time; host() may be called from any thread.
+// Thread safety: one operation at a time; host() and abort() may be called from any thread.
 // Blocking: all operations, as long as their Patience allows.
 // Errors: run() throws c10::DistBackendError. After the first error all operations fail, and the
 // other ranks of the host learn the reason.
@@ -16,6 +16,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
+#include "absl/base/thread_annotations.h"
+#include "weft/base/mutex.h"
 #include "weft/comm/internal/same_host_backend.h"
 
 namespace weft::comm_internal {
@@ -73,9 +75,14 @@ class HierarchicalSteps {
   void broadcast(const std::string& label, const at::Tensor& tensor, int root, Patience& patience);
   void barrier(const std::string& label, Patience& patience);
 
+  // Fails the work within the host, and all later operations. Work between the hosts that has begun
+  // runs on until its timeout, because Gloo cannot cancel it.
+  void abort() ABSL_LOCKS_EXCLUDED(mutex_);
+
   SameHostBackend& host() const { return *host_; }
 
  private:
+  BackendPtr leaders() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool leads() const { return places_.in_host == 0; }
   void meet(const Patience& patience);
   // Broadcasts `value` within this host, from the rank with index `root` in Places::host.
@@ -85,8 +92,9 @@ class HierarchicalSteps {
   const int size_;
   const Places places_;
   const c10::intrusive_ptr<SameHostBackend> host_;
-  BackendPtr leaders_;
-  std::string failure_;  // the first error; empty if there was none
+  mutable Mutex mutex_;
+  BackendPtr leaders_ ABSL_GUARDED_BY(mutex_);  // null after the first error
+  std::string failure_;                         // the first error; empty if there was none
 };
 
 }  // namespace weft::comm_internal

@@ -156,5 +156,26 @@ TEST(HierarchicalGroup, AllRanksHearWhatTheHostsCalled) {
   });
 }
 
+// ---- abort
+
+TEST(HierarchicalGroup, AfterAnAbortNoOperationBegins) {
+  std::barrier all_have_joined(3), all_have_failed(3);
+  run_hosts("aab", [&](Group group) {
+    all_have_joined.arrive_and_wait();
+    group->backend()->abort();
+    const at::Tensor ones = at::ones({4});
+    const std::vector<std::function<void()>> calls = {
+        [&] { group->all_reduce(ones); }, [&] { group->broadcast(ones, 0); },
+        [&] { group->barrier(); },        [&] { group->all_gather(ones); },
+        [&] { group->reduce(ones, 0); },
+    };
+    for (size_t call = 0; call < calls.size(); ++call) {
+      EXPECT_THAT(failure_of(calls[call]), HasSubstr("the backend was aborted"))
+          << "call " << call << " on rank " << group->rank();
+    }
+    all_have_failed.arrive_and_wait();
+  });
+}
+
 }  // namespace
 }  // namespace weft::testing
