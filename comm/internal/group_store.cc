@@ -29,9 +29,6 @@ using std::chrono::milliseconds;
 using StorePointer = c10::intrusive_ptr<c10d::Store>;
 
 constexpr milliseconds kLongestTimeout = std::chrono::hours(24);
-// Time that a store gets beyond the deadline, so that it can report the timeout itself.
-constexpr milliseconds kStoreGrace{2000};
-
 // Opens a store with a time limit: c10d waits forever for a server that accepts and never answers.
 StorePointer open_in_time(const std::string& address, milliseconds timeout,
                           std::function<StorePointer()> open) {
@@ -159,7 +156,7 @@ std::string name_of(const StorePointer& store) {
   return "rendezvous store";
 }
 
-bool StoreCaller::run(std::function<void()> call, TimePoint deadline) {
+bool StoreCaller::run(std::function<void()> call, TimePoint deadline, milliseconds grace) {
   std::promise<void> done;
   std::future<void> finished = done.get_future();
   thread_->run([call = std::move(call), done = std::move(done), keep = thread_]() mutable {
@@ -177,7 +174,7 @@ bool StoreCaller::run(std::function<void()> call, TimePoint deadline) {
       done.set_value();
     }
   });
-  if (finished.wait_until(deadline + kStoreGrace) != std::future_status::ready) return false;
+  if (finished.wait_until(deadline + grace) != std::future_status::ready) return false;
   finished.get();
   return true;
 }

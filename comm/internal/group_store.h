@@ -47,9 +47,14 @@ class StoreCaller {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  // False: `call` has not returned two seconds after its deadline, and no later call will return.
-  // Throws what `call` throws. Destroys what `call` holds before it returns, unless `call` hangs.
-  bool run(std::function<void()> call, TimePoint deadline);
+  // Time that a store gets beyond a call's deadline, so that it can report the timeout itself.
+  static constexpr std::chrono::milliseconds kGrace{2000};
+
+  // False: `call` has not returned when its deadline and the grace were over, and no later call
+  // will return. Throws what `call` throws. Destroys what `call` holds before it returns, unless
+  // `call` hangs.
+  bool run(std::function<void()> call, TimePoint deadline,
+           std::chrono::milliseconds grace = kGrace);
 
  private:
   // Shared with the call that runs.

@@ -26,8 +26,8 @@ using StorePointer = c10::intrusive_ptr<c10d::Store>;
 constexpr milliseconds kLongestWait = std::chrono::hours(24);  // a time that a store can count
 constexpr milliseconds kFirstPause{1};
 constexpr milliseconds kLongestPause{50};
-constexpr milliseconds kFarewell{3000};  // time for the other ranks to read why a round has failed
 constexpr milliseconds kFarewellLook{10};
+constexpr milliseconds kFarewellAnswer{500};  // the part of kFarewell for the store's last answer
 
 // Thrown: the reason why a round has failed for all ranks that have come.
 struct Fault {
@@ -184,9 +184,9 @@ Meeting join_group(const StorePointer& store, const JoiningRank& self, const std
       return std::move(joining->meeting);
     }
   } catch (const Fault& fault) {
-    const auto end = Clock::now() + kFarewell;
+    const auto end = Clock::now() + kFarewell - kFarewellAnswer;
     try {
-      caller.run([joining, end] { joining->say_farewell(end); }, end);
+      caller.run([joining, end] { joining->say_farewell(end); }, end, kFarewellAnswer);
     } catch (const std::exception&) {
       // The store has stopped, so there is nobody left to wait for.
     }

@@ -7,8 +7,8 @@
 //
 // Thread safety: free functions.
 // Blocking: until all ranks have come, at most for the timeout. If the store does not answer, it
-// takes two seconds more. In a round that has failed, it takes up to three seconds more, so that
-// the other ranks can read the reason.
+// takes two seconds more. In a round that has failed, it takes up to kFarewell more, so that the
+// other ranks can read the reason.
 // Errors: c10::DistBackendError names the ranks that did not come or do not fit. It is the same for
 // all ranks that have come. c10::DistNetworkError: the store is lost or does not answer. It names
 // the store and, if the store does not answer, the rank that this one waited for.
@@ -22,6 +22,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 namespace weft::comm_internal {
+
+inline constexpr std::chrono::milliseconds kFarewell{3000};
 
 struct JoiningRank {
   std::string group;  // for errors

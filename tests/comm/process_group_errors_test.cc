@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "weft/comm/gloo_backend.h"
+#include "weft/comm/internal/joining.h"
 #include "weft/tests/comm/group_kinds.h"
 
 namespace weft::testing {
@@ -228,6 +229,33 @@ TEST(GlooBackendTest, WhoLeavesAtOnceDoesNotEndTheConnectingOfOthers) {
     }
     for (std::thread& thread : threads) thread.join();
   }
+}
+
+// Does not answer the farewells of a round before the test lets it.
+class SilentStore : public c10d::HashStore {
+ public:
+  explicit SilentStore(std::shared_future<void> answers) : answers_(std::move(answers)) {}
+  int64_t add(const std::string& key, int64_t value) override {
+    if (absl::EndsWith(key, "/heard")) answers_.wait();
+    return HashStore::add(key, value);
+  }
+
+ private:
+  const std::shared_future<void> answers_;
+};
+
+TEST(JoiningTest, AFarewellTakesNoLongerIfTheStoreDoesNotAnswer) {
+  std::promise<void> answers;
+  const auto store = c10::make_intrusive<SilentStore>(answers.get_future().share());
+  store->add("round/0/claims/0/0", 1);  // another process has come as rank 0
+  const auto begin = Clock::now();
+  EXPECT_THAT(failure_of([&] {
+                comm_internal::join_group(store, {.group = "g", .rank = 0, .size = 2}, "word",
+                                          std::chrono::seconds(60));
+              }),
+              HasSubstr("two processes claim rank 0 of 2"));
+  EXPECT_LT(Clock::now() - begin, comm_internal::kFarewell + milliseconds(1500));
+  answers.set_value();
 }
 
 }  // namespace
