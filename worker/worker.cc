@@ -259,7 +259,7 @@ std::shared_ptr<rpc_internal::WorkerRuntime> Worker::Stack::make_runtime(
 rpc_internal::Membership::Options Worker::Stack::membership_options(const JoinRequest& request) {
   rpc_internal::Membership::Options options;
   options.lease = options_.lease;
-  options.places = options_.dynamic ? 0 : request.world_size;
+  options.world_size = options_.dynamic ? 0 : request.world_size;
   options.processor_waits = std::make_shared<rpc_internal::ProcessorWaits>();
   options.find_incarnation =
       [store = store_,

@@ -22,7 +22,8 @@ Membership::Membership(Agent& agent, Quiescence& quiescence, Clock& clock,
       watch_(agent, clock),
       gate_(std::make_shared<async_internal::Gate<Membership>>(*this)),
       core_(agent.self(), options_.lease, clock.now(),
-            {.places = options_.places, .has_records = options_.find_incarnation != nullptr}) {}
+            {.world_size = options_.world_size,
+             .has_records = options_.find_incarnation != nullptr}) {}
 
 Membership::~Membership() { stop(); }
 

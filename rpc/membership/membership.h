@@ -39,7 +39,7 @@ class Membership {
                                       const absl::Status& reason)>;
   struct Options {
     LeaseOptions lease;
-    uint32_t places = 0;  // the world size of a static group; 0: a dynamic group, of any size
+    uint32_t world_size = 0;  // of a static group; 0: a dynamic group, of any size
     Nanoseconds store_timeout = std::chrono::milliseconds(500);
     // Returns the record of an incarnation that others name; nullopt if it is not in the group any
     // more. Tasks of the store thread call it. If it is null, unknown incarnations stay unknown,

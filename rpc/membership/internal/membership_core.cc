@@ -73,8 +73,8 @@ void MembershipCore::add(const WorkerInfo& member) {
 absl::Status MembershipCore::refusal_of(const WorkerInfo& joiner) const {
   const std::string who = absl::StrCat("'", joiner.name, "' (", joiner.id.to_string(), ")");
   if (is_fenced()) return refusal(absl::StrCat(named(self_.id), " was declared dead itself"));
-  if (group_.places != 0 && joiner.id.index >= group_.places) {
-    return refusal(absl::StrCat("worker ", who, " has no place in a group of ", group_.places));
+  if (group_.world_size != 0 && joiner.id.index >= group_.world_size) {
+    return refusal(absl::StrCat("worker ", who, " has no place in a group of ", group_.world_size));
   }
   if (ended(joiner.id) || has_ended_later(joiner.id)) {
     return refusal(absl::StrCat("worker ", who, " was declared dead, or has left"));

@@ -31,7 +31,7 @@ namespace weft::rpc_internal {
 
 // Properties of the whole group, known from the rendezvous.
 struct GroupFacts {
-  uint32_t places = 0;      // the world size of a static group; 0: a dynamic group
+  uint32_t world_size = 0;  // of a static group; 0: a dynamic group
   bool has_records = true;  // false: claims to have replaced a gone worker are not compared
 };
 

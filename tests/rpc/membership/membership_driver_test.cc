@@ -446,7 +446,7 @@ TEST_F(MembershipDriver, AClaimToHaveReplacedAPeerIsDecidedByTheRecordsAlone) {
 
 // `peer_` is dead. A dialler says that it has replaced it.
 TEST_F(MembershipDriver, TheRecordsAloneDecideWhoComesInThePlaceOfADeadWorker) {
-  options_.places = 2;
+  options_.world_size = 2;
   options_.find_incarnation =
       [](WorkerId incarnation) -> absl::StatusOr<std::optional<WorkerInfo>> {
     if (incarnation != WorkerId{1, 2}) return std::nullopt;

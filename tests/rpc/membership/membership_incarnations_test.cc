@@ -185,7 +185,7 @@ TEST_F(MembershipIncarnations, WithoutRecordsThePlaceOfAnEndedWorkerGoesToTheNex
 }
 
 TEST_F(MembershipIncarnations, AStaticGroupHasNoFurtherPlaces) {
-  MembershipCore core({kSelf, "me", "a0"}, LeaseOptions{}, now_, {.places = 2});
+  MembershipCore core({kSelf, "me", "a0"}, LeaseOptions{}, now_, {.world_size = 2});
   core.add({kOne, "one", "a1"});
   MembershipActions out;
   const absl::Status refused = core.admit({{2, 1}, "two", "a2"}, out);
