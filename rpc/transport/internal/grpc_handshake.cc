@@ -113,7 +113,8 @@ class AcceptHandler final : public StreamHandler,
     return absl::OkStatus();
   }
   void on_frames(GrpcStream&, std::vector<Frame> frames) override {
-    connection()->received(kind_, std::move(frames));  // open() sets both before it reads
+    const Opened opened = this->opened();  // open() sets it before it reads
+    opened.connection->received(opened.kind, std::move(frames));
   }
   void on_end(GrpcStream& stream, absl::Status reason) override {
     {
@@ -126,6 +127,12 @@ class AcceptHandler final : public StreamHandler,
   }
 
  private:
+  // What the stream belongs to.
+  struct Opened {
+    GrpcConnectionPtr connection;  // null before open() has accepted the stream
+    StreamKind kind = kControlStream;
+  };
+
   // A stream may close while its hello waits for `start`. Then nothing is opened. If it closes
   // while this runs on the thread that called `start`, on_end leaves the report to this function.
   void answer(const std::shared_ptr<GrpcStream>& stream, const wire::Hello& hello) {
@@ -144,11 +151,12 @@ class AcceptHandler final : public StreamHandler,
   }
 
   void finish(GrpcStream& stream) {
-    if (const GrpcConnectionPtr connection = this->connection()) {
-      connection->stream_ended(kind_, stream, std::move(reason_));
+    const auto [connection, kind] = opened();
+    if (connection != nullptr) {
+      connection->stream_ended(kind, stream, take_reason());
       MutexLock lock(accepted_->mutex);
       auto found = accepted_->by_number.find({connection->peer().id.bits(), connection->number()});
-      if (found != accepted_->by_number.end() && kind_ == kControlStream) {
+      if (found != accepted_->by_number.end() && kind == kControlStream) {
         accepted_->by_number.erase(found);
       }
     }
@@ -163,7 +171,7 @@ class AcceptHandler final : public StreamHandler,
     }
     absl::Status refused;
     GrpcConnectionPtr connection;
-    bool opened = false;
+    bool first = false;  // whether the stream opens a connection
     const PeerIdentity peer{hello.group(), hello.name(), WorkerId::from_bits(hello.worker()),
                             hello.address()};
     if (WorkerId::from_bits(hello.expected()) != self.id) {
@@ -176,7 +184,7 @@ class AcceptHandler final : public StreamHandler,
         connection = std::make_shared<GrpcConnection>(shared_, peer, hello.connection());
         MutexLock lock(accepted_->mutex);
         accepted_->by_number[{peer.id.bits(), hello.connection()}] = connection;
-        opened = true;
+        first = true;
       }
     } else {
       MutexLock lock(accepted_->mutex);
@@ -188,10 +196,10 @@ class AcceptHandler final : public StreamHandler,
       }
     }
     if (!refused.ok()) return stream->refuse(std::move(refused));
+    const auto kind = static_cast<StreamKind>(hello.stream());
     {
       MutexLock lock(mutex_);
-      kind_ = static_cast<StreamKind>(hello.stream());
-      connection_ = connection;
+      opened_ = {connection, kind};
     }
     wire::Hello reply;
     reply.set_protocol(kProtocolVersion);
@@ -199,27 +207,30 @@ class AcceptHandler final : public StreamHandler,
     reply.set_name(self.name);
     reply.set_worker(self.id.bits());
     stream->send_hello(reply.SerializeAsString());
-    connection->set_stream(kind_, stream);
-    if (opened) {
+    connection->set_stream(kind, stream);
+    if (first) {
       shared_->with_sink([&](TransportSink& sink) { sink.on_open(connection); });
     }
     stream->begin_reading();
   }
 
-  const GrpcSharedPtr shared_;
-  const std::shared_ptr<GrpcAccepted> accepted_;
-  GrpcConnectionPtr connection() {
+  Opened opened() ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
-    return connection_;
+    return opened_;
+  }
+  absl::Status take_reason() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    return std::move(reason_);
   }
 
+  const GrpcSharedPtr shared_;
+  const std::shared_ptr<GrpcAccepted> accepted_;
+
   Mutex mutex_;
-  // open() sets both before the dialler may send frames.
-  StreamKind kind_ = kControlStream;
-  GrpcConnectionPtr connection_ ABSL_GUARDED_BY(mutex_);
+  Opened opened_ ABSL_GUARDED_BY(mutex_);
   bool answering_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status reason_;  // why the stream closed; set with ended_
+  absl::Status reason_ ABSL_GUARDED_BY(mutex_);  // why the stream closed; set with ended_
 };
 
 }  // namespace
