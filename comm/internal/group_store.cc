@@ -29,6 +29,7 @@ using std::chrono::milliseconds;
 using StorePointer = c10::intrusive_ptr<c10d::Store>;
 
 constexpr milliseconds kLongestTimeout = std::chrono::hours(24);
+
 // Opens a store with a time limit: c10d waits forever for a server that accepts and never answers.
 StorePointer open_in_time(const std::string& address, milliseconds timeout,
                           std::function<StorePointer()> open) {
