@@ -26,9 +26,9 @@ using testing::sum_in_order;
 using Data = std::vector<double>;
 
 // Arena n of a rank is its n-th tensor.
-class Tensors final : public ArenaDirectory {
+class TensorsAsArenas final : public ArenaDirectory {
  public:
-  explicit Tensors(int ranks) : all(static_cast<size_t>(ranks)) {}
+  explicit TensorsAsArenas(int ranks) : all(static_cast<size_t>(ranks)) {}
   absl::StatusOr<std::byte*> locate(int rank, uint32_t arena, uint64_t offset, uint64_t) override {
     return reinterpret_cast<std::byte*>(all[static_cast<size_t>(rank)][arena].data()) + offset;
   }
@@ -80,7 +80,7 @@ class Cores {
     ASSERT_EQ(left, 0) << "no rank can go on";
   }
 
-  Tensors tensors;
+  TensorsAsArenas tensors;
 
  private:
   const testing::Meshes meshes_;
