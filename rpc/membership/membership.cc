@@ -21,9 +21,7 @@ Membership::Membership(Agent& agent, Quiescence& quiescence, Clock& clock,
       options_(std::move(options)),
       watch_(agent, clock),
       gate_(std::make_shared<async_internal::Gate<Membership>>(*this)),
-      core_(agent.self(), options_.lease, clock.now(),
-            {.world_size = options_.world_size,
-             .has_records = options_.find_incarnation != nullptr}) {}
+      core_(agent.self(), options_.lease, clock.now(), options_.world_size) {}
 
 Membership::~Membership() { stop(); }
 
@@ -112,13 +110,16 @@ void Membership::step(Event event) {
 }
 
 void Membership::act(MembershipActions& actions) {
-  for (const MembershipActions::Heartbeat& heartbeat : actions.heartbeats)
+  // All kinds by name: a further one without a name here does not compile.
+  auto& [heartbeats, validities, questions, gone, notices, suspect_reports, redials, lookups,
+         claims, refused, fenced] = actions;
+  for (const MembershipActions::Heartbeat& heartbeat : heartbeats)
     agent_.heartbeat(heartbeat.to, heartbeat.number);
   // Two threads may set these out of order. The next answer, or the next look after a call,
   // corrects that.
-  for (const MembershipActions::Validity& validity : actions.validities)
+  for (const MembershipActions::Validity& validity : validities)
     agent_.set_valid_until(validity.peer, validity.until);
-  for (const MembershipActions::Notice& notice : actions.notices) {
+  for (const MembershipActions::Notice& notice : notices) {
     wire::MembershipPost post;
     wire::MembershipPost::Death& death = *post.mutable_death();
     death.set_worker(notice.death_record.dead.bits());
@@ -129,31 +130,31 @@ void Membership::act(MembershipActions& actions) {
   }
   // Before `gone`: a member that is gone counts as having welcomed this worker. If it is the last
   // one, `joined_` would complete without the refusal.
-  if (!actions.refused.ok()) joined_.set_error(actions.refused);
-  for (MembershipActions::Gone& gone : actions.gone) {
-    agent_.declare_dead(gone.worker, std::move(gone.reason));
+  if (!refused.ok()) joined_.set_error(refused);
+  for (MembershipActions::Gone& one : gone) {
+    agent_.declare_dead(one.worker, std::move(one.reason));
   }
-  if (!actions.fenced.ok()) {
-    joined_.set_error(actions.fenced);
-    agent_.fence(actions.fenced);
-    watch_.close(actions.fenced);
+  if (!fenced.ok()) {
+    joined_.set_error(fenced);
+    agent_.fence(fenced);
+    watch_.close(fenced);
   }
-  for (const MembershipActions::Question& question : actions.questions) {
+  for (const MembershipActions::Question& question : questions) {
     if (question.declare_dead) agent_.answer_no_heartbeats_of(question.suspect);
     ask(question);
   }
-  for (WorkerId unknown : actions.lookups) {
+  for (WorkerId unknown : lookups) {
     look_up(unknown, [unknown](Membership& driver, const Record& record) {
       driver.on_found(unknown, record);
     });
   }
-  for (const WorkerInfo& claimant : actions.claims) {
+  for (const WorkerInfo& claimant : claims) {
     look_up(claimant.id, [claimant](Membership& driver, const Record& record) {
       driver.on_compared(claimant, record);
     });
   }
-  for (WorkerId suspected : actions.suspect_reports) report_suspect(suspected);
-  for (WorkerId silent : actions.redials) agent_.reach(silent);
+  for (WorkerId suspected : suspect_reports) report_suspect(suspected);
+  for (WorkerId silent : redials) agent_.reach(silent);
 }
 
 void Membership::report_suspect(WorkerId worker) {
@@ -208,10 +209,6 @@ void Membership::look_up(WorkerId incarnation,
   const auto answer = [gate = gate_, answered = std::move(answered)](const Record& record) {
     gate->enter([&](Membership& driver) { answered(driver, record); });
   };
-  if (options_.find_incarnation == nullptr) {
-    answer(absl::UnavailableError("this group keeps no records"));
-    return;
-  }
   const auto late = std::make_shared<std::atomic<bool>>(false);  // as in `ask`
   store_thread_.schedule([find = options_.find_incarnation, incarnation, answer, late] {
     if (!late->load()) answer(find(incarnation));

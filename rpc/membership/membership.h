@@ -41,9 +41,9 @@ class Membership {
     LeaseOptions lease;
     uint32_t world_size = 0;  // of a static group; 0: a dynamic group, of any size
     Nanoseconds store_timeout = std::chrono::milliseconds(500);
-    // Returns the record of an incarnation that others name; nullopt if it is not in the group any
-    // more. Tasks of the store thread call it. If it is null, unknown incarnations stay unknown,
-    // and claims to have replaced a worker that is gone are not compared with any record.
+    // Returns the record of an incarnation that others name, or that a dialler claims to be;
+    // nullopt if it is not in the group any more. Tasks of the store thread call it. It must not be
+    // null.
     std::function<absl::StatusOr<std::optional<WorkerInfo>>(WorkerId incarnation)> find_incarnation;
     // Tells how long workers on this machine waited for a processor. Null: that is not asked.
     // Copies of these options share it.

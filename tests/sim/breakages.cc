@@ -30,7 +30,7 @@ constexpr Rule kRules[] = {
     {"waits_are_silence", "the time in which a peer waits for a processor is its silence"},
     {"stopped_time_counts", "the time in which a worker stood still is its peers' silence",
      Profile::kJoining, "MembershipCoreTest.WhoWasStoppedJudgesNobodyForIt"},
-    {"invalid_are_called", "calls are sent without a valid lease", Profile::kJoining},
+    {"called_without_valid_lease", "calls are sent without a valid lease", Profile::kJoining},
     {"valid_for_longer_than_suspect_after", "a holder relies on its peer longer than that waits",
      Profile::kJoining},
     {"valid_before_any_answer", "a lease begins valid", Profile::kJoining,

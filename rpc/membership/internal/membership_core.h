@@ -1,8 +1,9 @@
 // Decides for one worker who is in the group and who is dead.
 //
-// It keeps the leases with the peers, the suspicions and the death records. It is a pure core:
-// events go in, actions come out, and it uses no lock, clock, socket or store. The same events give
-// the same actions.
+// It combines the leases with the peers (Lease), the incarnations that are gone
+// (EndedIncarnations), the claims of joiners (ReplacementClaims) and the suspicions (Suspicion). It
+// is a pure core: events go in, actions come out, and it uses no lock, clock, socket or store. The
+// same events give the same actions.
 //
 // Once per heartbeat interval the driver looks at its peers and passes what it saw to `tick`. It
 // sends the heartbeats that come out, asks the group's list of death records, and reports workers
@@ -12,9 +13,8 @@
 // Protocol: docs/membership.md.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -23,78 +23,23 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "weft/base/clock.h"
+#include "weft/rpc/membership/internal/awake_time.h"
+#include "weft/rpc/membership/internal/lease.h"
+#include "weft/rpc/membership/internal/membership_actions.h"
+#include "weft/rpc/membership/internal/replacement_claims.h"
+#include "weft/rpc/membership/internal/roster.h"
 #include "weft/rpc/membership/lease_options.h"
 #include "weft/rpc/rendezvous/death_records.h"
 #include "weft/rpc/rendezvous/worker_info.h"
 
 namespace weft::rpc_internal {
 
-// Properties of the whole group, known from the rendezvous.
-struct GroupFacts {
-  uint32_t world_size = 0;  // of a static group; 0: a dynamic group
-  bool has_records = true;  // false: claims to have replaced a gone worker are not compared
-};
-
-struct MembershipActions {
-  struct Heartbeat {
-    WorkerId to;
-    uint64_t number;
-  };
-  // The driver asks the list of death records, within bounded time, and then calls `answer`. At
-  // most one question per peer is open. One more may name this worker itself; it only reads.
-  struct Question {
-    WorkerId suspect;
-    uint64_t number;
-    std::string reason;
-    bool declare_dead;  // else the list is only read
-  };
-  // From now on, this worker is gone here.
-  struct Gone {
-    WorkerId worker;
-    absl::Status reason;
-  };
-  struct Notice {
-    WorkerId to;
-    DeathRecord death_record;  // to post to `to`
-  };
-  // Calls to this peer that begin at `until` or later wait until its lease is valid again. kNever:
-  // there is no lease, so calls do not wait.
-  struct Validity {
-    WorkerId peer;
-    TimePoint until;
-  };
-  std::vector<Heartbeat> heartbeats;
-  std::vector<Validity> validities;
-  std::vector<Question> questions;
-  std::vector<Gone> gone;
-  std::vector<Notice> notices;
-  // Workers that do not answer this one. The driver reports them to the members that it has met.
-  std::vector<WorkerId> suspect_reports;
-  // Workers that did not answer a dial. The driver dials them again.
-  std::vector<WorkerId> redials;
-  // The driver looks up the group's record of these, within bounded time, and then calls `found`.
-  std::vector<WorkerId> lookups;
-  // The same for a dialler that claims to have replaced a worker; the driver calls `compared`.
-  std::vector<WorkerInfo> claims;
-  // Not OK: a worker refuses this one or does not answer, and the list names neither as dead.
-  absl::Status refused;
-  // Not OK: this worker is dead to the others. All peers are gone then, and `gone` does not list
-  // them.
-  absl::Status fenced;
-};
-
 class MembershipCore {
  public:
-  // The state of a live peer at one look of the driver.
-  struct Look {
-    WorkerId peer;
-    bool busy;              // the two have shared state
-    TimePoint heard;        // when the last frame came; in the past if none has come
-    Nanoseconds lag{0};     // how late the peer runs, as its newest heartbeat or answer says
-    Nanoseconds waited{0};  // for a processor since the last look, per the kernel (`to_watch`)
-  };
+  using Look = PeerLook;
 
-  MembershipCore(WorkerInfo self, LeaseOptions limits, TimePoint now, GroupFacts group = {});
+  // `world_size`: of a static group; 0: a dynamic group.
+  MembershipCore(WorkerInfo self, LeaseOptions limits, TimePoint now, uint32_t world_size = 0);
 
   // ---- the group
   // Adds a member that the rendezvous named.
@@ -109,7 +54,7 @@ class MembershipCore {
   bool compared(const WorkerInfo& claimant, const absl::StatusOr<std::optional<WorkerInfo>>& record,
                 MembershipActions& out);
   // No worker may join any more. The comparisons that are under way admit none.
-  void drop_claims() { claims_.clear(); }
+  void drop_claims() { claims_.drop_all(); }
   // The agent has reported this worker as gone, for example because it sent GOODBYE.
   void left(WorkerId worker);
   // A post or a suspect report concerns an incarnation that is not known here; others have met it.
@@ -121,8 +66,10 @@ class MembershipCore {
   bool found(WorkerId unknown, const absl::StatusOr<std::optional<WorkerInfo>>& record,
              MembershipActions& out);
   // The unknown incarnation is gone here, for example because too many posts wait for it.
-  void give_up(WorkerId unknown, const absl::Status& why, MembershipActions& out);
-  // Takes the death records that the list held when this worker joined.
+  void give_up(WorkerId unknown, const absl::Status& why, MembershipActions& out) {
+    end(unknown, why, out);
+  }
+  // Takes the death records that the list held when this worker joined, or that it holds now.
   void learn(const std::vector<weft::DeathRecord>& death_records, MembershipActions& out);
 
   // ---- leases
@@ -131,19 +78,19 @@ class MembershipCore {
   std::vector<WorkerId> to_watch() const;
   // This worker itself has waited for a processor for `time` since the last look. Call it before
   // `tick`.
-  void waited(Nanoseconds time);
+  void waited(Nanoseconds time) { own_.add_wait(time); }
   // The driver has looked at its peers; call it once per heartbeat interval.
   void tick(TimePoint now, const std::vector<Look>& looks, MembershipActions& out);
   void on_heartbeat_answer(WorkerId from, uint64_t number, TimePoint now, MembershipActions& out);
   // Returns how late this worker's timer ran lately, beyond two intervals. Its heartbeats carry it.
-  Nanoseconds lag() const { return lag_; }
+  Nanoseconds lag() const { return own_.lag(); }
   // Returns how much longer than usual an answer of the store may take: twice the worst lag that is
   // known, bounded.
-  Nanoseconds allowance() const;
-  // False: the lease with this peer is not valid, so the peer may have freed what it holds for this
-  // worker. A new lease is not valid until the first answer, but calls do not wait for that one
-  // (MembershipActions::Validity).
-  bool has_valid_lease(WorkerId peer, TimePoint now) const;
+  Nanoseconds allowance() const { return bounded(2 * std::max(worst_lag_, lag()), limits_); }
+  // False: the lease with this worker is not valid, so the peer may have freed what it holds for
+  // this worker. A new lease is not valid until the first answer, but calls do not wait for that
+  // one (MembershipActions::Validity).
+  bool has_valid_lease(WorkerId worker, TimePoint now) const;
 
   // ---- suspicion and death record
   // Others know this worker: one member of a static group has met it, or all members have welcomed
@@ -176,7 +123,7 @@ class MembershipCore {
   // worker is fenced, all of them are gone.
   void settle_ended(const std::vector<WorkerId>& tied, MembershipActions& out) const;
 
-  bool is_live(WorkerId worker) const { return peers_.contains(worker); }
+  bool is_live(WorkerId worker) const { return roster_.find(worker) != nullptr; }
   // OK until this worker is fenced, then the reason.
   const absl::Status& standing() const { return standing_; }
   bool is_fenced() const { return !standing_.ok(); }
@@ -184,108 +131,36 @@ class MembershipCore {
   size_t leases() const;
 
  private:
-  struct SentHeartbeat {
-    uint64_t number;
-    TimePoint sent;
-    Nanoseconds awake;  // `awake_` when it was sent
-  };
-  // The time between two looks.
-  struct Passed {
-    Nanoseconds awake;    // without the time for which this worker was stopped
-    Nanoseconds counted;  // also without the time for which it waited for a processor
-  };
-  struct Peer {
-    std::string name;
-    TimePoint shared_until;
-    bool leased = false;     // there is a lease
-    Nanoseconds silence{0};  // without waits for a processor
-    Nanoseconds unheard{0};  // with them
-    Nanoseconds wait{0};     // the peer's waits for a processor that `silence` does not exclude yet
-    int watched = 0;         // looks during this silence that could tell how long it waited
-    TimePoint heard;
-    std::deque<SentHeartbeat> unanswered;  // oldest first
-    std::optional<Nanoseconds> late;  // of its recent answers, beyond an interval; nullopt: none
-    Nanoseconds lag{0};               // of its timer, as its newest heartbeat or answer says
-    TimePoint valid_until;
-    uint64_t question = 0;   // number of the open question; 0: none
-    bool declaring = false;  // the open question may append a death record
-    std::string suspicion;
-    absl::Status undecided;       // a joiner fails with this if the list decides nothing
-    absl::Status suspect_report;  // not OK: a report is open, for this reason
-    TimePoint suspected;          // when the report was sent
-    Nanoseconds report_age{0};    // of the open report
-  };
+  WorkerId self() const { return roster_.self(); }
 
+  // ---- the group
   absl::Status refusal_of(const WorkerInfo& joiner) const;
-  // Returns the earlier incarnation of the joiner's index that is known here. If there is one, the
-  // joiner's claim must be compared with the record. nullopt: there is none.
-  std::optional<WorkerId> replaced_by(WorkerId joiner) const;
   absl::Status claim(const WorkerInfo& joiner, WorkerId earlier, MembershipActions& out);
   void take_in(const WorkerInfo& joiner, MembershipActions& out);
+  // ---- leases
   void judge_silence(const std::vector<Look>& looks, bool deaf, MembershipActions& out);
   void report_suspect(WorkerId worker, const absl::Status& reason, MembershipActions& out);
-  void settle_report(const Look& look, const Passed& passed, MembershipActions& out);
-  void listen(Peer& peer, const Look& look, TimePoint now, const Passed& passed,
-              MembershipActions& out) const;
-  Passed note_passed(TimePoint now);
-  Nanoseconds bounded(Nanoseconds lag) const;
-  Nanoseconds lag_of(const Peer& peer) const;
-  Nanoseconds silence_limit(const Peer& peer) const;
-  bool is_watched(const Peer& peer) const;
-  bool is_silent(const Peer& peer, Nanoseconds more = Nanoseconds(0)) const;
+  void settle_report(const Look& look, const PassedTime& passed, MembershipActions& out);
+  // ---- suspicion and death record
   void ask(WorkerId worker, const absl::Status& reason, bool declare_dead, MembershipActions& out);
   void ask_only(WorkerId worker, const absl::Status& reason, MembershipActions& out);
   void read_again(MembershipActions& out);
-  // Takes an entry of the list.
-  void take(const weft::DeathRecord& death_record, MembershipActions& out);
-  // False: it was remembered already.
-  bool remember(const weft::DeathRecord& death_record);
-  // True: this worker must tell the others of the death records of `writer`.
-  bool speaks_for(WorkerId writer) const;
   void tell_others(const weft::DeathRecord& death_record, MembershipActions& out) const;
-  void tell_what_it_wrote(WorkerId writer, MembershipActions& out) const;
   void end(WorkerId worker, absl::Status reason, MembershipActions& out);
   void fence(const weft::DeathRecord& death_record, MembershipActions& out);
-  // True: the incarnation is known to be gone.
-  bool ended(WorkerId worker) const;
-  // True: a later incarnation of its index is gone, and it was a member or has a death record.
-  bool has_ended_later(WorkerId worker) const;
-  // True: a later incarnation of its index is known, live or gone.
-  bool outlived(WorkerId worker) const;
-  void forget_oldest();
-  std::string named(WorkerId worker) const;
 
-  const WorkerInfo self_;
   const LeaseOptions limits_;
-  const GroupFacts group_;
-  std::map<WorkerId, Peer> peers_;  // live ones, without self
-  std::set<WorkerId> unknown_;      // being looked up
-  // Diallers whose claims are being compared, and those that the records contradict, oldest first.
-  std::map<WorkerId, WorkerInfo> claims_;
-  std::deque<WorkerInfo> contradicted_;
-  // An incarnation that is known to be gone.
-  struct Ended {
-    std::string name;    // empty: it was never a member
-    WorkerId by;         // the writer of its death record; not valid: no record is known
-    std::string reason;  // in the death record
-  };
-  std::map<WorkerId, Ended> ended_;
-  // Peers of `ended_` that this worker has given up without a death record.
-  std::set<WorkerId> undecided_;
-  Nanoseconds pause_{0};              // before the list is read again; doubles each time
-  uint64_t reading_ = 0;              // the open question that only reads the list again; 0: none
-  TimePoint read_;                    // when the last such question was answered
-  std::deque<WorkerId> ended_order_;  // the keys of ended_, oldest first
-  // Of the incarnations that ended_ no longer holds: the last member of each index, by incarnation.
-  std::map<uint32_t, uint32_t> forgotten_;
+  Roster roster_;
+  std::set<WorkerId> unknown_;  // being looked up
+  ReplacementClaims claims_;
+  AwakeTime own_;
   bool established_ = false;
-  TimePoint last_tick_;
-  Nanoseconds awake_{0};      // since the constructor, without the time this worker was stopped
-  Nanoseconds own_wait_{0};   // for a processor; not taken from any peer's silence yet
-  Nanoseconds lag_{0};        // of this worker's timer
   Nanoseconds worst_lag_{0};  // of the peers, at the last look
   uint64_t next_heartbeat_ = 1;
   uint64_t next_question_ = 1;
+  uint64_t reading_ = 0;  // the open question that only reads the list again; 0: none
+  TimePoint read_;        // when the last such question was answered
+  Nanoseconds pause_{0};  // before the list is read again; doubles each time
   absl::Status standing_;
 };
 

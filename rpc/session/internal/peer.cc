@@ -80,7 +80,7 @@ void PeerCore::send_call(uint64_t call, Frame frame, TimePoint now) {
 }
 
 bool PeerCore::lease_valid(TimePoint now) const {
-  return now < valid_until_ || WEFT_BREAK(invalid_are_called);
+  return now < valid_until_ || WEFT_BREAK(called_without_valid_lease);
 }
 
 void PeerCore::set_valid_until(TimePoint until, TimePoint now) {

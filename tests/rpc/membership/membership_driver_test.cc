@@ -107,8 +107,14 @@ class MembershipDriver : public ::testing::Test {
     return result;
   }
 
+  static Membership::Options empty_records() {
+    Membership::Options options;
+    options.find_incarnation = [](WorkerId) { return std::optional<WorkerInfo>(); };
+    return options;
+  }
+
   FakeProc proc_;
-  Membership::Options options_;
+  Membership::Options options_ = empty_records();
   WorkerId me_{0, 1};
   const WorkerId peer_{1, 1};
   ManualClock clock_;

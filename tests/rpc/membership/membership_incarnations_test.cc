@@ -175,17 +175,8 @@ TEST_F(MembershipIncarnations, AFirstIncarnationIsNotCompared) {
   EXPECT_TRUE(out.claims.empty());
 }
 
-TEST_F(MembershipIncarnations, WithoutRecordsThePlaceOfAnEndedWorkerGoesToTheNext) {
-  MembershipCore core({kSelf, "me", "a0"}, LeaseOptions{}, now_, {.has_records = false});
-  core.add({kOne, "one", "a1"});
-  core.left(kOne);
-  MembershipActions out;
-  EXPECT_TRUE(core.admit({{1, 2}, "one", "b1"}, out).ok());
-  EXPECT_TRUE(out.claims.empty());
-}
-
 TEST_F(MembershipIncarnations, AStaticGroupHasNoFurtherPlaces) {
-  MembershipCore core({kSelf, "me", "a0"}, LeaseOptions{}, now_, {.world_size = 2});
+  MembershipCore core({kSelf, "me", "a0"}, LeaseOptions{}, now_, /*world_size=*/2);
   core.add({kOne, "one", "a1"});
   MembershipActions out;
   const absl::Status refused = core.admit({{2, 1}, "two", "a2"}, out);

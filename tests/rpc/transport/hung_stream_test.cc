@@ -250,6 +250,7 @@ class GrpcHungStreamTest : public ::testing::TestWithParam<const char*> {
   // The leases are long enough for any machine, but hung streams are noticed soon.
   GrpcHungStreamTest() {
     Membership::Options options;
+    options.find_incarnation = [](WorkerId) { return std::optional<WorkerInfo>(); };
     options.lease = {.heartbeat_interval = milliseconds(20),
                      .suspect_after = seconds(20),
                      .valid_for = seconds(10),

@@ -85,10 +85,12 @@ void LeaseMembership::step(Worker& worker, Event event) {
 }
 
 void LeaseMembership::act(Worker& worker, MembershipActions& actions) {
-  for (const MembershipActions::Heartbeat& heartbeat : actions.heartbeats) {
+  auto& [heartbeats, validities, questions, gone, notices, suspect_reports, redials, lookups,
+         claims, refused, fenced] = actions;
+  for (const MembershipActions::Heartbeat& heartbeat : heartbeats) {
     worker.sessions.heartbeat(heartbeat.to, heartbeat.number);
   }
-  for (const MembershipActions::Validity& validity : actions.validities) {
+  for (const MembershipActions::Validity& validity : validities) {
     Member& member = at(worker);
     if (validity.until == kNever) {
       member.leases.erase(validity.peer);
@@ -99,12 +101,12 @@ void LeaseMembership::act(Worker& worker, MembershipActions& actions) {
           validity.peer, world_.schedule.now() + member.clock.span(validity.until - now(member)));
     }
   }
-  for (const MembershipActions::Notice& notice : actions.notices) {
+  for (const MembershipActions::Notice& notice : notices) {
     post(worker, notice.to, {MessageBatch::Kind::kDeath, notice.death_record});
   }
-  for (const MembershipActions::Gone& gone : actions.gone) lose(worker, gone.worker);
-  if (!actions.refused.ok()) fail_to_join(worker);
-  if (!actions.fenced.ok()) {
+  for (const MembershipActions::Gone& one : gone) lose(worker, one.worker);
+  if (!refused.ok()) fail_to_join(worker);
+  if (!fenced.ok()) {
     const std::vector<WorkerId> all = worker.sessions.all_live();
     worker.fence(all);
     for (const WorkerId peer : all) {
@@ -112,20 +114,20 @@ void LeaseMembership::act(Worker& worker, MembershipActions& actions) {
       welcomed(worker, peer);
     }
   }
-  for (const MembershipActions::Question& question : actions.questions) ask(worker, question);
-  for (const WorkerId unknown : actions.lookups) look_up(worker, unknown);
-  for (const WorkerInfo& claimant : actions.claims) {
+  for (const MembershipActions::Question& question : questions) ask(worker, question);
+  for (const WorkerId unknown : lookups) look_up(worker, unknown);
+  for (const WorkerInfo& claimant : claims) {
     world_.report.count(Effect::kClaims);
     read_record(worker, claimant.id, Phase::kCompared);
   }
-  for (const WorkerId suspected : actions.suspect_reports) {
+  for (const WorkerId suspected : suspect_reports) {
     world_.report.count(Effect::kSuspectReports);
     for (const WorkerId member : worker.sessions.all_live()) {
       if (member == suspected || at(worker).unmet.contains(member)) continue;
       post(worker, member, {MessageBatch::Kind::kSuspectReport, {suspected, {}, {}}});
     }
   }
-  for (const WorkerId silent : actions.redials) worker.sessions.reach(silent);
+  for (const WorkerId silent : redials) worker.sessions.reach(silent);
 }
 
 void LeaseMembership::post(Worker& from, WorkerId to, MessageBatch batch) {
