@@ -136,6 +136,7 @@ class AutogradDriver final : public AutogradHook,
   using Event = absl::FunctionRef<void(ContextCore& core, AutogradActions& actions)>;
   bool step(Event event, On thread = On::kAnyThread, Start* start = nullptr)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  class Performer;
   void act(AutogradActions& actions, Start* start, Outbox& outbox)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void engage(backward::EngageLocal& action, Start* start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

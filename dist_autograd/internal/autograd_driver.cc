@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/faults/fail_point.h"
@@ -123,46 +124,71 @@ bool AutogradDriver::step(Event event, On thread, Start* start) {
   return true;
 }
 
-void AutogradDriver::act(AutogradActions& actions, Start* start, Outbox& outbox) {
-  const auto with_pass = [this](const PassId& id, auto&& use) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    auto found = passes_.find(id);
-    if (found != passes_.end()) use(*found->second);
-  };
-  for (AutogradAction& action : actions) {
-    if (auto* send = std::get_if<Send>(&action)) {
-      hand_out(std::move(*send), outbox);
-    } else if (auto* engage = std::get_if<EngageLocal>(&action)) {
-      this->engage(*engage, start);
-    } else if (auto* roots = std::get_if<FeedRoots>(&action)) {
-      with_pass(roots->pass, [](LocalPass& pass) { pass.feed_roots(); });
-    } else if (auto* feed = std::get_if<Feed>(&action)) {
-      with_pass(feed->pass, [&](LocalPass& pass) { pass.feed(std::move(feed->entries)); });
-    } else if (auto* discover = std::get_if<Discover>(&action)) {
-      with_pass(discover->pass, [&](LocalPass& pass) {
-        pass.discover(discover->from_roots, std::move(discover->sources));
-      });
-    } else if (auto* cancel = std::get_if<CancelSends>(&action)) {
-      with_pass(cancel->pass,
-                [&](LocalPass& pass) { pass.cancel_sends(std::move(cancel->sources)); });
-    } else if (auto* stop = std::get_if<StopLocal>(&action)) {
-      with_pass(stop->pass, [](LocalPass& pass) { pass.stop(); });
-    } else if (auto* merged = std::get_if<StageMerge>(&action)) {
-      merge(*merged, outbox);
-    } else if (auto* drop = std::get_if<DropStage>(&action)) {
-      drop_pass(drop->pass, outbox);
-    } else if (auto* complete = std::get_if<CompleteBackward>(&action)) {
-      auto waiting = waiting_.find(complete->pass);
-      if (waiting == waiting_.end()) continue;
-      outbox.ended.emplace_back(std::move(waiting->second), std::move(complete->outcome));
-      waiting_.erase(waiting);
-    } else if (auto* timer = std::get_if<ArmDeadline>(&action)) {
-      arm(timer->pass, timer->after);
-    } else if (auto* timer_end = std::get_if<CancelDeadline>(&action)) {
-      disarm(timer_end->pass);
-    } else if (auto* context = std::get_if<DropContext>(&action)) {
-      drop_context(context->context, outbox);
-    }
+// Performs the actions of the core, with one overload for each kind.
+class AutogradDriver::Performer {
+ public:
+  Performer(AutogradDriver& driver, Start* start, Outbox& outbox)
+      : driver_(driver), start_(start), outbox_(outbox) {}
+
+  void operator()(Send& send) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
+    driver_.hand_out(std::move(send), outbox_);
   }
+  void operator()(EngageLocal& engage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
+    driver_.engage(engage, start_);
+  }
+  void operator()(FeedRoots& roots) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
+    if (LocalPass* const pass = find(roots.pass)) pass->feed_roots();
+  }
+  void operator()(Feed& feed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
+    if (LocalPass* const pass = find(feed.pass)) pass->feed(std::move(feed.entries));
+  }
+  void operator()(Discover& discover) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
+    LocalPass* const pass = find(discover.pass);
+    if (pass != nullptr) pass->discover(discover.from_roots, std::move(discover.sources));
+  }
+  void operator()(CancelSends& cancel) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
+    if (LocalPass* const pass = find(cancel.pass)) pass->cancel_sends(std::move(cancel.sources));
+  }
+  void operator()(StopLocal& stop) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
+    if (LocalPass* const pass = find(stop.pass)) pass->stop();
+  }
+  void operator()(StageMerge& merge) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
+    driver_.merge(merge, outbox_);
+  }
+  void operator()(DropStage& drop) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
+    driver_.drop_pass(drop.pass, outbox_);
+  }
+  void operator()(CompleteBackward& complete) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
+    const auto waiting = driver_.waiting_.find(complete.pass);
+    if (waiting == driver_.waiting_.end()) return;
+    outbox_.ended.emplace_back(std::move(waiting->second), std::move(complete.outcome));
+    driver_.waiting_.erase(waiting);
+  }
+  void operator()(ArmDeadline& deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
+    driver_.arm(deadline.pass, deadline.after);
+  }
+  void operator()(CancelDeadline& deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
+    driver_.disarm(deadline.pass);
+  }
+  void operator()(DropContext& drop) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
+    driver_.drop_context(drop.context, outbox_);
+  }
+
+ private:
+  // Null: the pass is not engaged here.
+  LocalPass* find(const PassId& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(driver_.mutex_) {
+    const auto found = driver_.passes_.find(id);
+    return found == driver_.passes_.end() ? nullptr : found->second.get();
+  }
+
+  AutogradDriver& driver_;
+  Start* const start_;
+  Outbox& outbox_;
+};
+
+void AutogradDriver::act(AutogradActions& actions, Start* start, Outbox& outbox) {
+  Performer performer(*this, start, outbox);
+  for (AutogradAction& action : actions) std::visit(performer, action);
 }
 
 void AutogradDriver::engage(EngageLocal& action, Start* start) {

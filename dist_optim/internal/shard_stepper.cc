@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <utility>
+#include <variant>
 
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/mul.h>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/faults/fail_point.h"
 #include "weft/base/log.h"
+#include "weft/base/overloaded.h"
 #include "weft/base/status.h"
 #include "weft/dist_autograd/graph/engine_scope.h"
 #include "weft/dist_optim/internal/optimizer_state.h"
@@ -213,14 +215,20 @@ absl::Status ShardStepper::commit_locked(const StepId& step, const StepUpdate& u
 
 void ShardStepper::carry_out(OwnerActions actions, Asks* asks) {
   for (OwnerAction& action : actions) {
-    if (const auto* apply = std::get_if<step::Apply>(&action)) {
-      const absl::Status applied = apply_now(*apply);
-      if (!applied.ok()) log_warning("a step of a dead caller: ", applied.ToString());
-    } else if (const auto* drop = std::get_if<step::Drop>(&action)) {
-      slots_.erase(drop->step.optimizer);
-    } else if (asks != nullptr) {
-      asks->push_back(std::get<step::Ask>(std::move(action)));
-    }
+    std::visit(Overloaded{
+                   [this](const step::Apply& apply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                     const absl::Status applied = apply_now(apply);
+                     if (!applied.ok()) {
+                       log_warning("a step of a dead caller: ", applied.ToString());
+                     }
+                   },
+                   [this](const step::Drop& drop)
+                       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { slots_.erase(drop.step.optimizer); },
+                   [asks](step::Ask& ask) {
+                     if (asks != nullptr) asks->push_back(std::move(ask));
+                   },
+               },
+               action);
   }
 }
 

@@ -2,10 +2,12 @@
 
 #include <cmath>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/faults/fail_point.h"
 #include "weft/base/log.h"
+#include "weft/base/overloaded.h"
 #include "weft/base/status.h"
 #include "weft/dist_optim/internal/insist.h"
 #include "weft/rpc/user_call.h"
@@ -242,51 +244,60 @@ void StepCaller::carry_out(const StepPtr& step, CallerActions actions) {
 
 void StepCaller::carry_out(const StepPtr& step, const CallerAction& action) {
   using Core = StepCallerCore;
-  if (const auto* join = std::get_if<step::Join>(&action)) {
-    const size_t i = join->owner;
+  const auto join = [&](const step::Join& asked) {
+    const size_t i = asked.owner;
     await(step, standing(i, *step),
           [i](Core& core, const auto& answer, auto& out) { core.on_joined(i, answer, out); });
-  } else if (const auto* prepare = std::get_if<step::Prepare>(&action)) {
-    const size_t i = prepare->owner;
+  };
+  const auto prepare = [&](const step::Prepare& asked) {
+    const size_t i = asked.owner;
     call<double>(i, step, &OptimizerShard::prepare, request_for(i, *step, 0),
                  [i](Core& core, const auto& norm, auto& out) { core.on_prepared(i, norm, out); });
-  } else if (const auto* finish = std::get_if<step::Finish>(&action)) {
-    const size_t i = finish->owner;
+  };
+  const auto finish = [&](const step::Finish& asked) {
+    const size_t i = asked.owner;
     call<StepSummary>(
-        i, step, &OptimizerShard::finish, request_for(i, *step, finish->others_norm2),
+        i, step, &OptimizerShard::finish, request_for(i, *step, asked.others_norm2),
         [i](Core& core, const auto& answer, auto& out) { core.on_finished(i, answer, out); });
-  } else if (const auto* alone = std::get_if<step::ApplyAlone>(&action)) {
-    const size_t i = alone->owner;
+  };
+  const auto apply_alone = [&](const step::ApplyAlone& asked) {
+    const size_t i = asked.owner;
     call<StepDurable>(
         i, step, &OptimizerShard::apply, request_for(i, *step, 0),
         [i](Core& core, const auto& answer, auto& out) { core.on_applied_alone(i, answer, out); });
-  } else if (const auto* settle = std::get_if<step::Settle>(&action)) {
-    const size_t i = settle->owner;
+  };
+  const auto settle = [&](const step::Settle& asked) {
+    const size_t i = asked.owner;
     decide<StepDecision>(
         i, step, absl::InfiniteDuration(), &OptimizerShard::settle,
         [i](Core& core, const auto& answer, auto& out) { core.on_settled(i, answer, out); },
         step->id);
-  } else if (const auto* commit = std::get_if<step::Commit>(&action)) {
-    const size_t i = commit->owner;
+  };
+  const auto commit = [&](const step::Commit& asked) {
+    const size_t i = asked.owner;
     WEFT_FAIL_POINT("step.prepared");
     decide<StepDurable>(
         i, step, absl::InfiniteDuration(), &OptimizerShard::commit,
         [i](Core& core, const auto& answer, auto& out) { core.on_committed(i, answer, out); },
-        step->id, update_for(i, *step, commit->clip));
+        step->id, update_for(i, *step, asked.clip));
     WEFT_FAIL_POINT("step.one.told");
-  } else if (const auto* abort = std::get_if<step::Abort>(&action)) {
-    const size_t i = abort->owner;
+  };
+  const auto abort = [&](const step::Abort& asked) {
+    const size_t i = asked.owner;
     decide<void>(
         i, step, step->options.timeout.or_else(kDecisionWait), &OptimizerShard::abort,
         [i](Core& core, const auto&, auto& out) { core.on_aborted(i, out); }, step->id);
-  } else if (std::holds_alternative<step::LimitWait>(action)) {
-    limit_wait(step);
-  } else if (const auto* tell = std::get_if<step::Tell>(&action)) {
+  };
+  const auto wait = [&](const step::LimitWait&) { limit_wait(step); };
+  const auto tell = [&](const step::Tell& asked) {
     WEFT_FAIL_POINT("step.committed");
-    step->promise.set(tell->result);
-  } else if (step->late.has_value()) {  // End
-    step->scope.runtime->clock().cancel(*step->late);
-  }
+    step->promise.set(asked.result);
+  };
+  const auto end = [&](const step::End&) {
+    if (step->late.has_value()) step->scope.runtime->clock().cancel(*step->late);
+  };
+  std::visit(Overloaded{join, prepare, finish, apply_alone, settle, commit, abort, wait, tell, end},
+             action);
 }
 
 Future<LineStanding> StepCaller::standing(size_t place, const Step& step) {
