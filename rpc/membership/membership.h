@@ -64,11 +64,11 @@ class Membership {
   void add_ties(Ties ties) { ties_.push_back(std::move(ties)); }
   // Call it before the agent starts. `joiner`: the members do not know this worker yet, so it
   // announces itself to them.
-  void attach(const std::vector<WorkerInfo>& members, bool joiner);
+  void attach(const std::vector<WorkerInfo>& members, bool joiner) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Begins to check the peers, once per heartbeat interval. Call it after the agent has started.
   // `death_records`: what the list held when this worker joined.
-  void start(const std::vector<DeathRecord>& death_records);
+  void start(const std::vector<DeathRecord>& death_records) ABSL_LOCKS_EXCLUDED(mutex_);
   // For a joiner: completes when each member that was given to `attach` knows the joiner's name,
   // has left or is dead. PermissionDenied: one of them refuses this worker.
   Future<void> joined() const { return joined_.future(); }
@@ -88,7 +88,7 @@ class Membership {
   size_t leases() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Waits for callbacks that run; none starts afterwards. Idempotent.
-  void stop();
+  void stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   template <class Event>

@@ -15,10 +15,12 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "weft/base/overloaded.h"
 #include "weft/base/status.h"
 #include "weft/dist_optim/steps/step_caller_core.h"
 #include "weft/dist_optim/steps/step_owner_core.h"
@@ -151,32 +153,39 @@ class StepWorld {
 
   void carry_out(WorkerId owner, OwnerActions actions) {
     for (const OwnerAction& action : actions) {
-      if (const auto* apply = std::get_if<step::Apply>(&action)) {
-        ++incarnation(owner).applied[key(apply->step)];
-        incarnation(owner).clips[key(apply->step)] = apply->update.clip;
-        if (draw(3) == 0) incarnation(owner).checkpoint = incarnation(owner).core.lines();
-      } else if (const auto* ask = std::get_if<step::Ask>(&action)) {
-        ++asked;
-        const step::Ask question = *ask;
-        second_deaths += question.dead.empty() ? 0 : 1;
-        const WorkerId other = others_.at({owner, question.step.optimizer}).at(question.other);
-        call(
-            owner, other,
-            [this, owner, other, question] {
-              OwnerActions out;
-              const StepDecision decision =
-                  incarnation(other).core.inquire(question.step, question.dead, out);
-              carry_out(other, std::move(out));
-              return [this, owner, question, decision] {
-                OwnerActions out;
-                incarnation(owner).core.on_answer(question.step, question.other, question.round,
-                                                  decision, out);
-                carry_out(owner, std::move(out));
-              };
-            },
-            [] {});  // learn() has told the core
-      }
+      std::visit(Overloaded{
+                     [&](const step::Apply& apply) {
+                       Incarnation& here = incarnation(owner);
+                       ++here.applied[key(apply.step)];
+                       here.clips[key(apply.step)] = apply.update.clip;
+                       if (draw(3) == 0) here.checkpoint = here.core.lines();
+                     },
+                     [](const step::Drop&) {},  // no gradients are kept here
+                     [&](const step::Ask& question) { ask(owner, question); },
+                 },
+                 action);
     }
+  }
+
+  void ask(WorkerId owner, const step::Ask& question) {
+    ++asked;
+    second_deaths += question.dead.empty() ? 0 : 1;
+    const WorkerId other = others_.at({owner, question.step.optimizer}).at(question.other);
+    call(
+        owner, other,
+        [this, owner, other, question] {
+          OwnerActions out;
+          const StepDecision decision =
+              incarnation(other).core.inquire(question.step, question.dead, out);
+          carry_out(other, std::move(out));
+          return [this, owner, question, decision] {
+            OwnerActions out;
+            incarnation(owner).core.on_answer(question.step, question.other, question.round,
+                                              decision, out);
+            carry_out(owner, std::move(out));
+          };
+        },
+        [] {});  // learn() has told the core
   }
 
   // ---- callers
@@ -255,81 +264,85 @@ class StepWorld {
   void carry_out(size_t caller, const std::shared_ptr<Optimizer>& optimizer,
                  CallerActions actions) {
     const StepId step = optimizer->core->step();
-    for (const CallerAction& action : actions) {
-      if (const auto* join = std::get_if<step::Join>(&action)) {
-        const std::string line = absl::StrCat("line", caller);
-        exchange<LineStanding>(
-            caller, join->owner,
-            [step, line](auto& core, auto&) { return core.join(step.optimizer, line); },
-            [i = join->owner](auto& core, const auto& r, auto& out) { core.on_joined(i, r, out); });
-      } else if (const auto* one = std::get_if<step::Prepare>(&action)) {
-        exchange<double>(
-            caller, one->owner,
-            [step, refuse = draw(20) == 0](auto& core, auto& out) {
-              return prepare(core, step, refuse, out);
-            },
-            [i = one->owner](auto& core, const auto& r, auto& out) {
-              core.on_prepared(i, r, out);
-            });
-      } else if (const auto* finish = std::get_if<step::Finish>(&action)) {
-        const bool lost = draw(10) == 0;  // the answer is lost: a deadline
-        exchange<StepSummary>(
-            caller, finish->owner,
-            [step, refuse = draw(20) == 0, norm2 = finish->others_norm2](
-                auto& core, auto& out) -> absl::StatusOr<StepSummary> {
-              WEFT_ASSIGN_OR_RETURN(const double own, prepare(core, step, refuse, out));
-              StepSummary summary{own + norm2, clip_factor(own + norm2, 1)};
-              const absl::Status done = core.commit(step, {{0.1}, summary.clip}, out);
-              if (!done.ok()) (void)core.abort(step, out);
-              if (!done.ok()) return done;
-              return summary;
-            },
-            [i = finish->owner, lost](auto& core, const auto& r, auto& out) {
-              if (lost) {
-                const absl::Status late =
-                    with_ran(absl::DeadlineExceededError("late"), Ran::kMaybe);
-                core.on_finished(i, late, out);
-              } else {
-                core.on_finished(i, r, out);
-              }
-            });
-      } else if (const auto* settle = std::get_if<step::Settle>(&action)) {
-        exchange<StepDecision>(
-            caller, settle->owner, [step](auto& core, auto& out) { return core.settle(step, out); },
-            [i = settle->owner](auto& core, const auto& r, auto& out) {
-              core.on_settled(i, r, out);
-            });
-      } else if (const auto* commit = std::get_if<step::Commit>(&action)) {
-        exchange<StepDurable>(
-            caller, commit->owner,
-            [step, clip = commit->clip](auto& core, auto& out) -> absl::StatusOr<StepDurable> {
-              WEFT_RETURN_IF_ERROR(core.commit(step, {{0.1}, clip}, out));
-              return StepDurable{};
-            },
-            [i = commit->owner](auto& core, const auto& r, auto& out) {
-              core.on_committed(i, r, out);
-            });
-      } else if (const auto* abort = std::get_if<step::Abort>(&action)) {
-        exchange<StepDurable>(
-            caller, abort->owner,
-            [step](auto& core, auto& out) -> absl::StatusOr<StepDurable> {
-              (void)core.abort(step, out);
-              return StepDurable{};
-            },
-            [i = abort->owner](auto& core, const auto&, auto& out) { core.on_aborted(i, out); });
-      } else if (const auto* tell = std::get_if<step::Tell>(&action)) {
-        ++steps_told;
-        losses += tell->result.outcome == StepResult::Outcome::kDataLoss ? 1 : 0;
-        // A caller that was declared dead may be told anything, so its result does not count.
-        if (!dead_.contains(step.optimizer.creator)) {
-          optimizer->results.emplace_back(step.number, tell->result);
-        }
-      } else if (std::holds_alternative<step::LimitWait>(action)) {
-        optimizer->waits = draw(4) == 0;
-      } else {
-        optimizer->waits = false;  // End
+    for (const CallerAction& action : actions) carry_out(caller, *optimizer, step, action);
+  }
+
+  void carry_out(size_t caller, Optimizer& optimizer, const StepId& step,
+                 const CallerAction& action) {
+    const auto join = [&](const step::Join& asks) {
+      const std::string line = absl::StrCat("line", caller);
+      exchange<LineStanding>(
+          caller, asks.owner,
+          [step, line](auto& core, auto&) { return core.join(step.optimizer, line); },
+          [i = asks.owner](auto& core, const auto& r, auto& out) { core.on_joined(i, r, out); });
+    };
+    const auto prepares = [&](const step::Prepare& asks) {
+      exchange<double>(
+          caller, asks.owner,
+          [step, refuse = draw(20) == 0](auto& core, auto& out) {
+            return prepare(core, step, refuse, out);
+          },
+          [i = asks.owner](auto& core, const auto& r, auto& out) { core.on_prepared(i, r, out); });
+    };
+    const auto finish = [&](const step::Finish& asks) {
+      const bool lost = draw(10) == 0;  // the answer is lost: a deadline
+      exchange<StepSummary>(
+          caller, asks.owner,
+          [step, refuse = draw(20) == 0, norm2 = asks.others_norm2](
+              auto& core, auto& out) -> absl::StatusOr<StepSummary> {
+            WEFT_ASSIGN_OR_RETURN(const double own, prepare(core, step, refuse, out));
+            StepSummary summary{own + norm2, clip_factor(own + norm2, 1)};
+            const absl::Status done = core.commit(step, {{0.1}, summary.clip}, out);
+            if (!done.ok()) (void)core.abort(step, out);
+            if (!done.ok()) return done;
+            return summary;
+          },
+          [i = asks.owner, lost](auto& core, const auto& r, auto& out) {
+            if (lost) {
+              const absl::Status late = with_ran(absl::DeadlineExceededError("late"), Ran::kMaybe);
+              core.on_finished(i, late, out);
+            } else {
+              core.on_finished(i, r, out);
+            }
+          });
+    };
+    const auto settle = [&](const step::Settle& asks) {
+      exchange<StepDecision>(
+          caller, asks.owner, [step](auto& core, auto& out) { return core.settle(step, out); },
+          [i = asks.owner](auto& core, const auto& r, auto& out) { core.on_settled(i, r, out); });
+    };
+    const auto commit = [&](const step::Commit& asks) {
+      exchange<StepDurable>(
+          caller, asks.owner,
+          [step, clip = asks.clip](auto& core, auto& out) -> absl::StatusOr<StepDurable> {
+            WEFT_RETURN_IF_ERROR(core.commit(step, {{0.1}, clip}, out));
+            return StepDurable{};
+          },
+          [i = asks.owner](auto& core, const auto& r, auto& out) { core.on_committed(i, r, out); });
+    };
+    const auto abort = [&](const step::Abort& asks) {
+      exchange<StepDurable>(
+          caller, asks.owner,
+          [step](auto& core, auto& out) -> absl::StatusOr<StepDurable> {
+            (void)core.abort(step, out);
+            return StepDurable{};
+          },
+          [i = asks.owner](auto& core, const auto&, auto& out) { core.on_aborted(i, out); });
+    };
+    const auto tell = [&](const step::Tell& told) {
+      ++steps_told;
+      losses += told.result.outcome == StepResult::Outcome::kDataLoss ? 1 : 0;
+      // A caller that was declared dead may be told anything, so its result does not count.
+      if (!dead_.contains(step.optimizer.creator)) {
+        optimizer.results.emplace_back(step.number, told.result);
       }
-    }
+    };
+    const auto wait = [&](const step::LimitWait&) { optimizer.waits = draw(4) == 0; };
+    const auto end = [&](const step::End&) { optimizer.waits = false; };
+    const auto apply_alone = [](const step::ApplyAlone&) { ADD_FAILURE() << "not mode hogwild"; };
+    std::visit(
+        Overloaded{join, prepares, finish, settle, commit, abort, tell, wait, end, apply_alone},
+        action);
   }
 
   void begin(size_t caller) {

@@ -6,8 +6,10 @@
 #include <cstdlib>
 #include <iostream>
 #include <random>
+#include <variant>
 
 #include "gtest/gtest.h"
+#include "weft/base/overloaded.h"
 #include "weft/tests/rref/core_world.h"
 
 namespace weft::rref_internal {
@@ -256,52 +258,62 @@ class CheckedWorld : public CoreWorld {
   void on_action(Worker& at, const Action& action) override {
     if (trace_) trace(at.id, action);
     if (stale_arrival_) fail("S7: a stale message caused an action");
-    if (const auto* send = std::get_if<Send>(&action)) {
-      if (const auto* accept = std::get_if<ForkAccept>(&send->message)) {
-        forks_[accept->fork].decided = true;
-        RRefFacts& facts = rrefs_[accept->rref];
-        if (facts.freed > 0) fail("S3: a fork of a freed value was accepted");
-        facts.forks.insert(accept->fork);
-      } else if (const auto* reject = std::get_if<ForkReject>(&send->message)) {
-        forks_[reject->fork].decided = true;
-      } else if (const auto* ack = std::get_if<CancelAck>(&send->message)) {
-        if (ack->owner == at.id) forks_[ack->fork].decided = true;
-      } else if (const auto* accept = std::get_if<ChildAccept>(&send->message)) {
-        forks_[accept->fork].decided = true;
-      } else if (const auto* end = std::get_if<UserDelete>(&send->message)) {
-        if (++forks_[end->fork].deletes > 1) fail("B2: two USER_DELETE for one fork");
-        for (const auto& [fork, facts] : forks_) {
-          if (facts.parent == end->fork && !facts.decided) {
-            fail("B3/S4: " + end->fork.to_string() + " deleted before its child " +
-                 fork.to_string() + " was decided");
-          }
+    std::visit(Overloaded{
+                   [&](const Send& send) { on_sent(at, send.message); },
+                   [&](const Free& free) {
+                     RRefFacts& facts = rrefs_[free.rref];
+                     if (++facts.freed > 1) fail("B4: freed twice: " + free.rref.to_string());
+                   },
+                   [](const Confirmed&) {},
+                   [&](const Lost& lost) { on_lost(at, lost); },
+                   [&](const FetchReady& ready) {
+                     if (rrefs_[ready.rref].freed > 0) fail("S5: a freed value was read");
+                     if (!rrefs_[ready.rref].value)
+                       fail("S5: a value was read before it was there");
+                     resolve(ready.ticket);
+                   },
+                   [&](const FetchFailed& failed) { resolve(failed.ticket); },
+                   [&](const AllConfirmed& all) { on_all_confirmed(at, all); },
+               },
+               action);
+  }
+
+  void on_sent(Worker& at, const Message& message) {
+    if (const auto* accept = std::get_if<ForkAccept>(&message)) {
+      forks_[accept->fork].decided = true;
+      RRefFacts& facts = rrefs_[accept->rref];
+      if (facts.freed > 0) fail("S3: a fork of a freed value was accepted");
+      facts.forks.insert(accept->fork);
+    } else if (const auto* reject = std::get_if<ForkReject>(&message)) {
+      forks_[reject->fork].decided = true;
+    } else if (const auto* ack = std::get_if<CancelAck>(&message)) {
+      if (ack->owner == at.id) forks_[ack->fork].decided = true;
+    } else if (const auto* child = std::get_if<ChildAccept>(&message)) {
+      forks_[child->fork].decided = true;
+    } else if (const auto* end = std::get_if<UserDelete>(&message)) {
+      if (++forks_[end->fork].deletes > 1) fail("B2: two USER_DELETE for one fork");
+      for (const auto& [fork, facts] : forks_) {
+        if (facts.parent == end->fork && !facts.decided) {
+          fail("B3/S4: " + end->fork.to_string() + " deleted before its child " + fork.to_string() +
+               " was decided");
         }
       }
-    } else if (const auto* free = std::get_if<Free>(&action)) {
-      RRefFacts& facts = rrefs_[free->rref];
-      if (++facts.freed > 1) fail("B4: freed twice: " + free->rref.to_string());
-    } else if (const auto* lost = std::get_if<Lost>(&action)) {
-      on_lost(at, *lost);
-    } else if (const auto* ready = std::get_if<FetchReady>(&action)) {
-      if (rrefs_[ready->rref].freed > 0) fail("S5: a freed value was read");
-      if (!rrefs_[ready->rref].value) fail("S5: a value was read before it was there");
-      resolve(ready->ticket);
-    } else if (const auto* failed = std::get_if<FetchFailed>(&action)) {
-      resolve(failed->ticket);
-    } else if (const auto* all = std::get_if<AllConfirmed>(&action)) {
-      auto found = waiting_.find({at.id, all->waiter});
-      if (found == waiting_.end()) {
-        early_.insert({at.id, all->waiter});
-        return;
-      }
-      if (all->status.ok()) {
-        for (const Handle& handle : found->second) {
-          const bool held = std::count(at.handles.begin(), at.handles.end(), handle) > 0;
-          if (held && !at.core->confirmed(handle)) fail("B5: started before confirmation");
-        }
-      }
-      waiting_.erase(found);
     }
+  }
+
+  void on_all_confirmed(Worker& at, const AllConfirmed& all) {
+    auto found = waiting_.find({at.id, all.waiter});
+    if (found == waiting_.end()) {
+      early_.insert({at.id, all.waiter});
+      return;
+    }
+    if (all.status.ok()) {
+      for (const Handle& handle : found->second) {
+        const bool held = std::count(at.handles.begin(), at.handles.end(), handle) > 0;
+        if (held && !at.core->confirmed(handle)) fail("B5: started before confirmation");
+      }
+    }
+    waiting_.erase(found);
   }
 
   void on_lost(Worker& at, const Lost& lost) {

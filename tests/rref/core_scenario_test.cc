@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "weft/base/overloaded.h"
 #include "weft/tests/rref/core_world.h"
 #include "weft/tests/rref/scenario.h"
 #include "weft/tests/rref/scenario_names.h"
@@ -147,21 +149,25 @@ class CoreScenario : public CoreWorld, public ScenarioTarget, private ScenarioNa
 
   void on_action(Worker& at, const Action& action) override {
     const std::string who = name(at.id);
-    if (const auto* send = std::get_if<Send>(&action)) {
-      line(who + " -> " + name(send->to) + " " + rename(to_string(send->message)));
-    } else if (const auto* free = std::get_if<Free>(&action)) {
-      line(who + " frees " + name(free->rref));
-    } else if (const auto* confirmed = std::get_if<Confirmed>(&action)) {
-      line(who + " confirmed " + name(confirmed->handle));
-    } else if (const auto* all = std::get_if<AllConfirmed>(&action)) {
-      line(who + (all->status.ok() ? " may start" : " must not start: " + text(all->status)));
-    } else if (const auto* lost = std::get_if<Lost>(&action)) {
-      line(who + " loses " + name(lost->handle) + ": " + text(lost->status));
-    } else if (const auto* ready = std::get_if<FetchReady>(&action)) {
-      line(who + " gives " + name(ready->rref));
-    } else if (const auto* failed = std::get_if<FetchFailed>(&action)) {
-      line(who + " cannot give " + name(failed->rref) + ": " + text(failed->status));
-    }
+    std::visit(
+        Overloaded{
+            [&](const Send& send) {
+              line(who + " -> " + name(send.to) + " " + rename(to_string(send.message)));
+            },
+            [&](const Free& free) { line(who + " frees " + name(free.rref)); },
+            [&](const Confirmed& confirmed) { line(who + " confirmed " + name(confirmed.handle)); },
+            [&](const AllConfirmed& all) {
+              line(who + (all.status.ok() ? " may start" : " must not start: " + text(all.status)));
+            },
+            [&](const Lost& lost) {
+              line(who + " loses " + name(lost.handle) + ": " + text(lost.status));
+            },
+            [&](const FetchReady& ready) { line(who + " gives " + name(ready.rref)); },
+            [&](const FetchFailed& failed) {
+              line(who + " cannot give " + name(failed.rref) + ": " + text(failed.status));
+            },
+        },
+        action);
   }
 
   void on_accept(Worker& at, const CreationCall& call, Acceptance result) override {

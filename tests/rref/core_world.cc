@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
+#include "weft/base/overloaded.h"
 #include "weft/base/status.h"
 
 namespace weft::rref_internal {
@@ -223,29 +225,35 @@ void CoreWorld::close(uint32_t at) {
 void CoreWorld::perform(Worker& at, const Actions& actions) {
   for (const Action& action : actions) {
     on_action(at, action);
-    if (const auto* send = std::get_if<Send>(&action)) {
-      post(at.id, send->to, send->message);
-    } else if (const auto* free = std::get_if<Free>(&action)) {
-      // When a value that holds references is destroyed, its references are dropped.
-      auto value = at.values.extract(free->rref);
-      if (value.empty()) continue;
-      for (const Handle& handle : value.mapped()) {
-        Actions more;
-        at.core->drop(handle, more);
-        perform(at, more);
-      }
-    } else if (const auto* lost = std::get_if<Lost>(&action)) {
-      std::erase(at.handles, lost->handle);
-    } else if (const auto* ready = std::get_if<FetchReady>(&action)) {
-      const WorkerId to = fetchers_.at(ready->ticket);
-      waiting_fetches_.erase(ready->ticket);
-      if (to != at.id) post(at.id, to, FetchReply{ready->rref, ready->ticket, absl::OkStatus()});
-    } else if (const auto* failed = std::get_if<FetchFailed>(&action)) {
-      const WorkerId to = fetchers_.at(failed->ticket);
-      waiting_fetches_.erase(failed->ticket);
-      if (to != at.id) post(at.id, to, FetchReply{failed->rref, failed->ticket, failed->status});
-    }
+    std::visit(Overloaded{
+                   [&](const Send& send) { post(at.id, send.to, send.message); },
+                   [&](const Free& free) {
+                     // When a value that holds references is destroyed, its references are dropped.
+                     auto value = at.values.extract(free.rref);
+                     if (value.empty()) return;
+                     for (const Handle& handle : value.mapped()) {
+                       Actions more;
+                       at.core->drop(handle, more);
+                       perform(at, more);
+                     }
+                   },
+                   [&](const Lost& lost) { std::erase(at.handles, lost.handle); },
+                   [&](const FetchReady& ready) {
+                     end_fetch(at.id, {ready.rref, ready.ticket, absl::OkStatus()});
+                   },
+                   [&](const FetchFailed& failed) {
+                     end_fetch(at.id, {failed.rref, failed.ticket, failed.status});
+                   },
+                   [](const OneOf<Confirmed, AllConfirmed> auto&) {},  // on_action has seen them
+               },
+               action);
   }
+}
+
+void CoreWorld::end_fetch(WorkerId owner, FetchReply reply) {
+  const WorkerId to = fetchers_.at(reply.ticket);
+  waiting_fetches_.erase(reply.ticket);
+  if (to != owner) post(owner, to, std::move(reply));
 }
 
 void CoreWorld::post(WorkerId from, WorkerId to, Body body) {

@@ -117,6 +117,7 @@ class CoreWorld {
   virtual void on_failed_send(Worker& /*at*/, const Reference& /*ref*/, Delivery /*delivery*/) {}
 
   void perform(Worker& at, const Actions& actions);
+  void end_fetch(WorkerId owner, FetchReply reply);
 
  private:
   void post(WorkerId from, WorkerId to, Body body);

@@ -86,25 +86,25 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   // ---- To the peer.
 
   // Takes and sends a call. If it is refused, `on_reply` is untouched.
-  absl::Status call(CallId id, Frame frame, PendingCall& pending);
+  absl::Status call(CallId id, Frame frame, PendingCall& pending) ABSL_LOCKS_EXCLUDED(mutex_);
   // No caller waits for this call any more. Nullopt: it is not open.
-  std::optional<PendingCall> cancel(CallId call);
+  std::optional<PendingCall> cancel(CallId call) ABSL_LOCKS_EXCLUDED(mutex_);
   // False: the peer is gone.
-  bool post(Frame frame);
+  bool post(Frame frame) ABSL_LOCKS_EXCLUDED(mutex_);
   // For a new link: takes the posts that waited for it. They go before all others.
-  void post_first(std::vector<Frame> posts);
+  void post_first(std::vector<Frame> posts) ABSL_LOCKS_EXCLUDED(mutex_);
   // Answers a call of the peer, and removes it from the incoming ones.
-  void answer(uint64_t call, absl::StatusOr<Frame> result);
+  void answer(uint64_t call, absl::StatusOr<Frame> result) ABSL_LOCKS_EXCLUDED(mutex_);
   // The call with this header and cost has left this worker's queue.
-  void call_taken(const FrameHeader& header, size_t cost);
+  void call_taken(const FrameHeader& header, size_t cost) ABSL_LOCKS_EXCLUDED(mutex_);
   // Sends a heartbeat. No effect without a connection.
-  void heartbeat(uint64_t number);
+  void heartbeat(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls that begin at `until` or later wait, unsent, for the next call of this method.
-  void set_valid_until(TimePoint until);
+  void set_valid_until(TimePoint until) ABSL_LOCKS_EXCLUDED(mutex_);
   // This worker suspects the peer. An answer would renew the peer's lease just before its death
   // record.
   void answer_no_heartbeats() { suspected_.store(true); }
-  void say_goodbye();
+  void say_goodbye() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- From the peer.
 
@@ -124,15 +124,16 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   };
   // Takes the frames that a connection has brought. Answers heartbeats on this connection, because
   // the answer shows that it works. Enters the calls into the table, so that they can be cancelled.
-  Arrival receive(const ConnectionPtr& connection, std::vector<Frame> frames);
+  Arrival receive(const ConnectionPtr& connection, std::vector<Frame> frames)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Sends the acknowledgement of an Arrival, now or after ack_delay. Call it when the whole Arrival
   // is handled.
-  void acknowledge(const Arrival& arrival);
-  void cancel_incoming(const FrameHeader& cancel);
+  void acknowledge(const Arrival& arrival) ABSL_LOCKS_EXCLUDED(mutex_);
+  void cancel_incoming(const FrameHeader& cancel) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- Connections.
 
-  void dial(Nanoseconds timeout) { dialler_.dial(timeout); }
+  void dial(Nanoseconds timeout) ABSL_LOCKS_EXCLUDED(mutex_) { dialler_.dial(timeout); }
 
   // For the link's dialler. Each method decides under the lock that also guards the connections, so
   // no dial is lost between two decisions.
@@ -144,15 +145,16 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   // The pause before a dial is over. False: no connection is wanted any more.
   bool resume_dial() ABSL_LOCKS_EXCLUDED(mutex_);
   // Sets the only connection of a worker to itself.
-  void connect_to_self(ConnectionPtr loopback);
+  void connect_to_self(ConnectionPtr loopback) ABSL_LOCKS_EXCLUDED(mutex_);
   // Uses a new connection and sends the unacknowledged frames on it. If there is a connection
   // already, the new one is a spare.
-  void adopt(const ConnectionPtr& connection);
+  void adopt(const ConnectionPtr& connection) ABSL_LOCKS_EXCLUDED(mutex_);
   // A connection is closed. True: it was the one in use, and the peer has said goodbye. False: if
   // it was the one in use, the link goes on with a spare connection, or dials again.
-  bool closed(const ConnectionPtr& connection, const absl::Status& reason);
+  bool closed(const ConnectionPtr& connection, const absl::Status& reason)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Puts the frames of the session on the connection. Dials if there is no connection.
-  void flush();
+  void flush() ABSL_LOCKS_EXCLUDED(mutex_);
   // The same, deferred on a serving thread until it has done its present work. So one flush sends
   // several replies.
   void flush_soon();
@@ -161,7 +163,7 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
 
   // Fails the open calls, cancels those that run here, and cuts the connections. False, without
   // effect: an earlier call has done this.
-  bool end(const absl::Status& reason);
+  bool end(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- Looks.
 
@@ -173,7 +175,7 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   };
   // Looks at the peer, and cuts a connection that hangs. Only one caller may use it, and regularly,
   // because a look covers the time since the last one.
-  Look look();
+  Look look() ABSL_LOCKS_EXCLUDED(mutex_);
 
   struct Counts {
     uint64_t sent = 0;  // frames that count for quiescence
@@ -185,12 +187,12 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
     size_t retained_bytes = 0;
     size_t connections = 0;
   };
-  Counts counts() const;
+  Counts counts() const ABSL_LOCKS_EXCLUDED(mutex_);
   struct Oldest {
     std::string awaited;  // function of the oldest call to the peer; empty: no call is open
     uint64_t served = 0;  // function of the peer's oldest call here; 0: no call runs
   };
-  Oldest oldest() const;
+  Oldest oldest() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   // The frames to put on a connection once the lock is released.

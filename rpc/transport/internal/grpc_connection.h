@@ -50,11 +50,11 @@ struct GrpcShared {
   std::vector<std::pair<const GrpcStream*, std::function<void()>>> waiting ABSL_GUARDED_BY(mutex);
   uint64_t next_connection ABSL_GUARDED_BY(mutex) = std::random_device()() | 1;
 
-  void add(const std::shared_ptr<GrpcStream>& stream) {
+  void add(const std::shared_ptr<GrpcStream>& stream) ABSL_LOCKS_EXCLUDED(mutex) {
     MutexLock lock(mutex);
     streams.emplace(stream.get(), stream);
   }
-  void remove(GrpcStream* stream) {
+  void remove(GrpcStream* stream) ABSL_LOCKS_EXCLUDED(mutex) {
     std::function<void()> unanswered;  // destroyed outside the lock
     MutexLock lock(mutex);
     streams.erase(stream);
@@ -66,7 +66,7 @@ struct GrpcShared {
     }
     changed.notify_all();
   }
-  void count_accepting(int more) {
+  void count_accepting(int more) ABSL_LOCKS_EXCLUDED(mutex) {
     MutexLock lock(mutex);
     accepting += more;
     changed.notify_all();
@@ -74,7 +74,7 @@ struct GrpcShared {
   // Runs `f(sink)`. Does nothing if the transport has not started or has stopped, or, unless
   // `even_stopped`, if `stop` has begun.
   template <class F>
-  void with_sink(F f, bool even_stopped = true) {
+  void with_sink(F f, bool even_stopped = true) ABSL_LOCKS_EXCLUDED(mutex) {
     TransportSink* target = nullptr;
     {
       MutexLock lock(mutex);
@@ -100,7 +100,7 @@ class GrpcConnection final : public Connection,
   GrpcConnection(GrpcSharedPtr shared, PeerIdentity peer, uint64_t number)
       : shared_(std::move(shared)), peer_(std::move(peer)), number_(number) {}
 
-  bool send(FrameBatch frames) override {
+  bool send(FrameBatch frames) override ABSL_LOCKS_EXCLUDED(mutex_) {
     std::shared_ptr<GrpcStream> streams[kStreams];
     FrameBatch parts[kStreams];
     const auto heartbeats = [](const FramePtr& frame) { return is_heartbeat(frame->header); };
@@ -135,22 +135,22 @@ class GrpcConnection final : public Connection,
   }
   // At the dialling end: sets the function that dials the heartbeat stream. It runs when either end
   // sends a heartbeat while there is no such stream. `heartbeats_dialled` follows each dial.
-  void set_heartbeat_dialler(std::function<void()> dial) {
+  void set_heartbeat_dialler(std::function<void()> dial) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     heartbeat_dialler_ = std::move(dial);
   }
-  void heartbeats_dialled() {
+  void heartbeats_dialled() ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     dialling_heartbeats_ = false;
   }
-  void close() override {
+  void close() override ABSL_LOCKS_EXCLUDED(mutex_) {
     {
       MutexLock lock(mutex_);
       closing_ = true;
     }
     for (const auto& stream : streams()) stream->end();
   }
-  void abort(absl::Status reason) override {
+  void abort(absl::Status reason) override ABSL_LOCKS_EXCLUDED(mutex_) {
     {
       MutexLock lock(mutex_);
       closing_ = false;
@@ -158,7 +158,7 @@ class GrpcConnection final : public Connection,
     finish(std::move(reason));
   }
   const PeerIdentity& peer() const override { return peer_; }
-  StreamsBytes streams_of(const Frame& frame) const override {
+  StreamsBytes streams_of(const Frame& frame) const override ABSL_LOCKS_EXCLUDED(mutex_) {
     std::shared_ptr<GrpcStream> small, bulk;
     {
       MutexLock lock(mutex_);
@@ -173,7 +173,7 @@ class GrpcConnection final : public Connection,
   }
 
   uint64_t number() const { return number_; }
-  void set_stream(StreamKind kind, std::shared_ptr<GrpcStream> stream) {
+  void set_stream(StreamKind kind, std::shared_ptr<GrpcStream> stream) ABSL_LOCKS_EXCLUDED(mutex_) {
     std::shared_ptr<GrpcStream> earlier;
     bool cut = false;
     {
@@ -189,7 +189,7 @@ class GrpcConnection final : public Connection,
     // The connection has closed meanwhile, so this stream is closed as its others were.
     cut ? stream->cut() : stream->end();
   }
-  void received(StreamKind kind, std::vector<Frame> frames) {
+  void received(StreamKind kind, std::vector<Frame> frames) ABSL_LOCKS_EXCLUDED(mutex_) {
     std::shared_ptr<GrpcStream> hung;
     bool has_heartbeats = false;
     TimePoint now;
@@ -228,7 +228,8 @@ class GrpcConnection final : public Connection,
   //
   // - The heartbeat stream: the connection stays, because nothing on this stream has to arrive. The
   //   next heartbeat makes the dialling end dial it again.
-  void stream_ended(StreamKind kind, const GrpcStream& ended, absl::Status reason) {
+  void stream_ended(StreamKind kind, const GrpcStream& ended, absl::Status reason)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
     if (kind == kControlStream || (kind == kBulkStream && !reason.ok())) {
       finish(std::move(reason));
       return;
@@ -251,7 +252,7 @@ class GrpcConnection final : public Connection,
 
   // Closes the connection and the streams that are left. After an error it does not wait for the
   // far end, because that may hang.
-  void finish(absl::Status reason) {
+  void finish(absl::Status reason) ABSL_LOCKS_EXCLUDED(mutex_) {
     std::vector<std::shared_ptr<GrpcStream>> rest;
     bool report = false, cut = false;
     {
@@ -275,7 +276,7 @@ class GrpcConnection final : public Connection,
     for (const auto& stream : rest) cut ? stream->cut() : stream->end();
     if (report) report_closed();
   }
-  std::vector<std::shared_ptr<GrpcStream>> streams() const {
+  std::vector<std::shared_ptr<GrpcStream>> streams() const ABSL_LOCKS_EXCLUDED(mutex_) {
     std::vector<std::shared_ptr<GrpcStream>> all;
     MutexLock lock(mutex_);
     for (const auto& stream : streams_) {
@@ -296,7 +297,7 @@ class GrpcConnection final : public Connection,
   }
   // Dials the heartbeat stream if there is none. The accepting end cannot dial: its heartbeat on
   // another stream makes the dialling end do it.
-  void dial_heartbeats() {
+  void dial_heartbeats() ABSL_LOCKS_EXCLUDED(mutex_) {
     std::function<void()> dial;
     {
       MutexLock lock(mutex_);
@@ -311,7 +312,7 @@ class GrpcConnection final : public Connection,
   }
 
   // Runs once: when the connection closes, or after the last of the deliveries that run then.
-  void report_closed() {
+  void report_closed() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::Status reason;
     {
       MutexLock lock(mutex_);

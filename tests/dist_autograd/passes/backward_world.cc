@@ -1,8 +1,10 @@
 #include "weft/tests/dist_autograd/passes/backward_world.h"
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
+#include <variant>
+
+#include "weft/base/overloaded.h"
 
 namespace weft::dist_autograd_internal {
 
@@ -13,22 +15,18 @@ namespace {
 // Copies a message, to deliver it twice. A session delivers once, but the cores must not depend on
 // it.
 AutogradMessage clone(const AutogradMessage& message) {
-  if (const auto* grad = std::get_if<GradMessage>(&message)) {
-    GradMessage copy{.header = grad->header, .number = grad->number, .reports = grad->reports};
-    for (const GradEntry& entry : grad->entries) {
-      copy.entries.push_back(
-          {entry.send, entry.slots, entry.present,
-           std::make_unique<IntGradients>(static_cast<const IntGradients&>(*entry.gradients))});
-    }
-    return copy;
-  }
   return std::visit(
-      [](const auto& typed) -> AutogradMessage {
-        if constexpr (std::is_same_v<decltype(typed), const GradMessage&>) {
-          return ReportMessage{};  // handled above
-        } else {
-          return typed;
-        }
+      Overloaded{
+          [](const GradMessage& grad) -> AutogradMessage {
+            GradMessage copy{.header = grad.header, .number = grad.number, .reports = grad.reports};
+            for (const GradEntry& entry : grad.entries) {
+              copy.entries.push_back({entry.send, entry.slots, entry.present,
+                                      std::make_unique<IntGradients>(
+                                          static_cast<const IntGradients&>(*entry.gradients))});
+            }
+            return copy;
+          },
+          [](const auto& typed) -> AutogradMessage { return typed; },
       },
       message);
 }
@@ -137,74 +135,77 @@ void BackwardWorld::post(int from, int to, AutogradMessage message) {
   network_.push_back({from, to, std::move(message)});
 }
 
+// StopLocal, StageMerge and DropStage act at once: they overtake what the strand still holds.
 void BackwardWorld::act(int worker, AutogradActions& actions) {
+  Worker& here = workers_[worker];
   for (AutogradAction& action : actions) {
-    if (auto* send = std::get_if<Send>(&action)) {
-      if (const auto* seal = std::get_if<SealMessage>(&send->message)) {
-        if (sealed_.insert(seal->pass).second) check_quiet(seal->pass, "at the seal");
-      }
-      post(worker, static_cast<int>(send->to.index), std::move(send->message));
-    } else if (auto* arm = std::get_if<ArmDeadline>(&action)) {
-      workers_[worker].timers.insert(arm->pass);
-    } else if (auto* disarm = std::get_if<CancelDeadline>(&action)) {
-      workers_[worker].timers.erase(disarm->pass);
-    } else if (auto* complete = std::get_if<CompleteBackward>(&action)) {
-      const PassId pass = complete->pass;
-      if (!ended_.emplace(pass, complete->outcome).second) violation("a pass ended twice");
-      running_.erase(pass);
-      if (complete->outcome.status.ok() != committed_.contains(pass)) {
-        violation("the outcome of a pass is not what was done");
-      }
-    } else if (auto* gone = std::get_if<DropContext>(&action)) {
-      workers_[worker].readable.erase(gone->context);
-    } else {
-      const PassId pass = std::visit(
-          [](const auto& typed) {
-            if constexpr (requires { typed.pass; }) {
-              return typed.pass;
-            } else {
-              return PassId{};
-            }
-          },
-          action);
-      local(worker, pass, std::move(action));
-    }
+    std::visit(Overloaded{
+                   [&](Send& send) {
+                     if (const auto* seal = std::get_if<SealMessage>(&send.message)) {
+                       if (sealed_.insert(seal->pass).second)
+                         check_quiet(seal->pass, "at the seal");
+                     }
+                     post(worker, static_cast<int>(send.to.index), std::move(send.message));
+                   },
+                   [&](const ArmDeadline& arm) { here.timers.insert(arm.pass); },
+                   [&](const CancelDeadline& disarm) { here.timers.erase(disarm.pass); },
+                   [&](const CompleteBackward& complete) {
+                     const PassId pass = complete.pass;
+                     if (!ended_.emplace(pass, complete.outcome).second)
+                       violation("a pass ended twice");
+                     running_.erase(pass);
+                     if (complete.outcome.status.ok() != committed_.contains(pass)) {
+                       violation("the outcome of a pass is not what was done");
+                     }
+                   },
+                   [&](const DropContext& gone) { here.readable.erase(gone.context); },
+                   [&](const EngageLocal& start) { engage(worker, start); },
+                   [&](OneOf<FeedRoots, Feed, Discover, CancelSends> auto& work) {
+                     LocalRun* const run = engaged(here, work.pass);
+                     if (run == nullptr) return;
+                     if (run->stopped) violation("work for a stopped pass");
+                     run->strand.push_back(std::move(work));
+                   },
+                   [&](const StopLocal& stop) {
+                     LocalRun* const run = engaged(here, stop.pass);
+                     if (run == nullptr) return;
+                     run->stopped = true;
+                     run->strand.clear();
+                   },
+                   [&](const DropStage& drop) {
+                     if (engaged(here, drop.pass) != nullptr) here.runs.erase(drop.pass);
+                   },
+                   [&](const StageMerge& decided) {
+                     LocalRun* const run = engaged(here, decided.pass);
+                     if (run == nullptr) return;
+                     on_decision(worker, decided.pass);
+                     for (const auto& [leaf, gradient] : run->graph->stage()) {
+                       here.readable[decided.pass.context][leaf] += gradient;
+                     }
+                     here.runs.erase(decided.pass);
+                   },
+               },
+               action);
   }
   actions.clear();
 }
 
-// StopLocal, StageMerge and DropStage act at once: they overtake what the strand still holds.
-void BackwardWorld::local(int worker, const PassId& pass, AutogradAction action) {
-  Worker& here = workers_[worker];
-  if (auto* engage = std::get_if<EngageLocal>(&action)) {
-    LocalRun& run = here.runs[pass];
-    if (run.graph) violation("engaged twice in " + pass.to_string());
-    run.graph = std::make_unique<FakeGraph>(contexts_.at(pass.context).program, worker,
-                                            engage->sources, &broken_);
-    if (worker == fail_node_on_) {
-      run.graph->fail_after(static_cast<int>(below(random_, 6)));
-      fail_node_on_ = -1;
-    }
-    return;
+void BackwardWorld::engage(int worker, const EngageLocal& start) {
+  LocalRun& run = workers_[worker].runs[start.pass];
+  if (run.graph) violation("engaged twice in " + start.pass.to_string());
+  run.graph = std::make_unique<FakeGraph>(contexts_.at(start.pass.context).program, worker,
+                                          start.sources, &broken_);
+  if (worker == fail_node_on_) {
+    run.graph->fail_after(static_cast<int>(below(random_, 6)));
+    fail_node_on_ = -1;
   }
-  auto it = here.runs.find(pass);
-  if (it == here.runs.end()) return violation("an action for a pass that is not engaged");
-  LocalRun& run = it->second;
-  if (std::holds_alternative<StopLocal>(action)) {
-    run.stopped = true;
-    run.strand.clear();
-  } else if (std::holds_alternative<DropStage>(action)) {
-    here.runs.erase(it);
-  } else if (std::holds_alternative<StageMerge>(action)) {
-    on_decision(worker, pass);
-    for (const auto& [leaf, gradient] : run.graph->stage()) {
-      here.readable[pass.context][leaf] += gradient;
-    }
-    here.runs.erase(it);
-  } else {
-    if (run.stopped) violation("work for a stopped pass");
-    run.strand.push_back(std::move(action));
-  }
+}
+
+BackwardWorld::LocalRun* BackwardWorld::engaged(Worker& worker, const PassId& pass) {
+  const auto found = worker.runs.find(pass);
+  if (found != worker.runs.end()) return &found->second;
+  violation("an action for a pass that is not engaged");
+  return nullptr;
 }
 
 // I5: the initiator merges first, and its merge is the commit. Others merge only a committed pass.
@@ -246,18 +247,18 @@ bool BackwardWorld::work(int worker) {
   if (busy.empty() || !workers_[worker].alive) return false;
   const PassId pass = busy[below(random_, busy.size())];
   LocalRun& run = workers_[worker].runs.at(pass);
-  AutogradAction action = std::move(run.strand.front());
+  LocalWork work = std::move(run.strand.front());
   run.strand.pop_front();
-  run_local(worker, pass, action);
+  run_local(worker, pass, work);
   return true;
 }
 
-void BackwardWorld::run_local(int worker, const PassId& pass, AutogradAction& action) {
+void BackwardWorld::run_local(int worker, const PassId& pass, LocalWork& work) {
   ContextCore& core = *workers_[worker].core;
   LocalRun& run = workers_[worker].runs.at(pass);
   FakeGraph& graph = *run.graph;
   AutogradActions actions;
-  if (auto* discover = std::get_if<Discover>(&action)) {
+  if (auto* discover = std::get_if<Discover>(&work)) {
     core.on_discovered(pass, graph.discover(discover->from_roots, discover->sources), actions);
     return act(worker, actions);
   }
@@ -266,18 +267,22 @@ void BackwardWorld::run_local(int worker, const PassId& pass, AutogradAction& ac
     LocalProgress progress{.outputs = graph.take_outputs(), .done = false};
     core.on_local_progress(pass, std::move(progress), actions);
   };
-  if (auto* feed = std::get_if<Feed>(&action)) {
-    for (const GradEntry& entry : feed->entries) {
-      if (!graph.failed()) graph.feed(entry);
-      if (!options_.in_order && chance(random_, 30)) flush();
-    }
-  } else if (auto* cancel = std::get_if<CancelSends>(&action)) {
-    for (const SendId& send : cancel->sources) {
-      if (!graph.failed()) graph.cancel(send);
-    }
-  } else {
-    graph.feed_roots();
-  }
+  std::visit(Overloaded{
+                 [](const Discover&) {},  // done above
+                 [&](const FeedRoots&) { graph.feed_roots(); },
+                 [&](const Feed& feed) {
+                   for (const GradEntry& entry : feed.entries) {
+                     if (!graph.failed()) graph.feed(entry);
+                     if (!options_.in_order && chance(random_, 30)) flush();
+                   }
+                 },
+                 [&](const CancelSends& cancel) {
+                   for (const SendId& send : cancel.sources) {
+                     if (!graph.failed()) graph.cancel(send);
+                   }
+                 },
+             },
+             work);
   if (graph.stage().size() > leaves && chance(random_, options_.holds)) {
     ++run.holds;
     core.on_hold(pass);

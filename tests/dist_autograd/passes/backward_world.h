@@ -77,7 +77,7 @@ class BackwardWorld {
  private:
   struct LocalRun {
     std::unique_ptr<FakeGraph> graph;
-    std::deque<AutogradAction> strand;
+    std::deque<LocalWork> strand;
     bool stopped = false;
     int holds = 0;
   };
@@ -96,8 +96,10 @@ class BackwardWorld {
     bool closed = false;
   };
 
-  void local(int worker, const PassId& pass, AutogradAction action);
-  void run_local(int worker, const PassId& pass, AutogradAction& action);
+  void engage(int worker, const backward::EngageLocal& start);
+  // Null, after a violation: the pass is not engaged at the worker.
+  LocalRun* engaged(Worker& worker, const PassId& pass);
+  void run_local(int worker, const PassId& pass, LocalWork& work);
   void post(int from, int to, AutogradMessage message);
   bool event();
   void strike();

@@ -15,11 +15,16 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "weft/dist_autograd/passes/pass_actions.h"
 
 namespace weft::dist_autograd_internal {
+
+// The work that a pass's strand holds for its local graph.
+using LocalWork =
+    std::variant<backward::FeedRoots, backward::Feed, backward::Discover, backward::CancelSends>;
 
 using Random = std::mt19937_64;
 inline uint64_t below(Random& random, uint64_t n) { return random() % n; }

@@ -2,7 +2,9 @@
 // must be applied at most once, and a decision must stay. The input is a sequence of events.
 #include <map>
 #include <set>
+#include <variant>
 
+#include "weft/base/overloaded.h"
 #include "weft/dist_optim/steps/step_owner_core.h"
 #include "weft/tests/fuzz/fuzz.h"
 
@@ -152,14 +154,18 @@ class Run {
 
   void check() {
     for (const dist_optim_internal::OwnerAction& action : out_) {
-      if (const auto* apply = std::get_if<dist_optim_internal::step::Apply>(&action)) {
-        decide(apply->step, dist_optim_internal::StepOutcome::kApplied);
-      } else if (const auto* drop = std::get_if<dist_optim_internal::step::Drop>(&action)) {
-        require(core_.outcome(drop->step) != dist_optim_internal::StepOutcome::kApplied,
-                "an applied step is dropped");
-      } else {
-        asked_.push_back(std::get<dist_optim_internal::step::Ask>(action));
-      }
+      std::visit(Overloaded{
+                     [this](const dist_optim_internal::step::Apply& apply) {
+                       decide(apply.step, dist_optim_internal::StepOutcome::kApplied);
+                     },
+                     [this](const dist_optim_internal::step::Drop& drop) {
+                       require(
+                           core_.outcome(drop.step) != dist_optim_internal::StepOutcome::kApplied,
+                           "an applied step is dropped");
+                     },
+                     [this](const dist_optim_internal::step::Ask& ask) { asked_.push_back(ask); },
+                 },
+                 action);
     }
     out_.clear();
     for (const auto& [of, outcome] : decided_) {

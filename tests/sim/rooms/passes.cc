@@ -1,9 +1,10 @@
 #include "weft/tests/sim/rooms/passes.h"
 
-#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/overloaded.h"
 #include "weft/tests/sim/world/world.h"
 
 namespace weft::sim {
@@ -20,25 +21,21 @@ constexpr size_t kMaxTransfers = 90;  // per context, because a graph has room f
 // A session keeps what it sent, so the receiver works on a copy.
 dist_autograd_internal::AutogradMessage clone(
     const dist_autograd_internal::AutogradMessage& message) {
-  if (const auto* grad = std::get_if<dist_autograd_internal::GradMessage>(&message)) {
-    dist_autograd_internal::GradMessage copy{
-        .header = grad->header, .number = grad->number, .reports = grad->reports};
-    copy.entries.reserve(grad->entries.size());
-    for (const dist_autograd_internal::GradEntry& entry : grad->entries) {
-      copy.entries.push_back(
-          {entry.send, entry.slots, entry.present,
-           std::make_unique<dist_autograd_internal::IntGradients>(
-               static_cast<const dist_autograd_internal::IntGradients&>(*entry.gradients))});
-    }
-    return copy;
-  }
   return std::visit(
-      [](const auto& typed) -> AutogradMessage {
-        if constexpr (std::is_same_v<decltype(typed), const dist_autograd_internal::GradMessage&>) {
-          return dist_autograd_internal::ReportMessage{};  // handled above
-        } else {
-          return typed;
-        }
+      Overloaded{
+          [](const dist_autograd_internal::GradMessage& grad) -> AutogradMessage {
+            dist_autograd_internal::GradMessage copy{
+                .header = grad.header, .number = grad.number, .reports = grad.reports};
+            copy.entries.reserve(grad.entries.size());
+            for (const dist_autograd_internal::GradEntry& entry : grad.entries) {
+              copy.entries.push_back({entry.send, entry.slots, entry.present,
+                                      std::make_unique<dist_autograd_internal::IntGradients>(
+                                          static_cast<const dist_autograd_internal::IntGradients&>(
+                                              *entry.gradients))});
+            }
+            return copy;
+          },
+          [](const auto& typed) -> AutogradMessage { return typed; },
       },
       message);
 }
@@ -219,80 +216,87 @@ bool Passes::record_receive(WorkerId from, const ContextId& context,
 
 // ---- the driver
 
+// StopLocal, StageMerge and DropStage run at once: they overtake work that waits in the strand.
 void Passes::act(dist_autograd_internal::AutogradActions& actions) {
+  PassBook& book = world_.checker.passes;
   for (dist_autograd_internal::AutogradAction& action : actions) {
-    if (auto* send = std::get_if<dist_autograd_internal::backward::Send>(&action)) {
-      hand_out(std::move(*send));
-    } else if (auto* arm = std::get_if<ArmDeadline>(&action)) {
-      const Nanoseconds after = absl::ToChronoNanoseconds(arm->after);
-      const uint64_t number = ++last_timer_;
-      timers_[arm->pass] = {number, world_.schedule.now() + after};
-      world_.schedule.in(after, EventKind::kPassTimer, worker_.slot,
-                         world_.checker.passes.number(arm->pass), number);
-    } else if (auto* disarm = std::get_if<CancelDeadline>(&action)) {
-      timers_.erase(disarm->pass);
-    } else if (auto* complete = std::get_if<CompleteBackward>(&action)) {
-      world_.checker.passes.complete(complete->pass, complete->outcome);
-    } else if (auto* gone = std::get_if<DropContext>(&action)) {
-      readable_.erase(gone->context);
-      open_.erase(gone->context);
-    } else {
-      const dist_autograd_internal::PassId pass = std::visit(
-          [](const auto& typed) {
-            if constexpr (requires { typed.pass; }) {
-              return typed.pass;
-            } else {
-              return dist_autograd_internal::PassId{};
-            }
-          },
-          action);
-      local(pass, std::move(action));
-    }
+    std::visit(Overloaded{
+                   [&](dist_autograd_internal::backward::Send& send) { hand_out(std::move(send)); },
+                   [&](const ArmDeadline& arm) {
+                     const Nanoseconds after = absl::ToChronoNanoseconds(arm.after);
+                     const uint64_t number = ++last_timer_;
+                     timers_[arm.pass] = {number, world_.schedule.now() + after};
+                     world_.schedule.in(after, EventKind::kPassTimer, worker_.slot,
+                                        book.number(arm.pass), number);
+                   },
+                   [&](const CancelDeadline& disarm) { timers_.erase(disarm.pass); },
+                   [&](const CompleteBackward& complete) {
+                     book.complete(complete.pass, complete.outcome);
+                   },
+                   [&](const DropContext& gone) {
+                     readable_.erase(gone.context);
+                     open_.erase(gone.context);
+                   },
+                   [&](const EngageLocal& start) { engage(start); },
+                   [&](OneOf<FeedRoots, Feed, Discover, CancelSends> auto& work) {
+                     enqueue(work.pass, std::move(work));
+                   },
+                   [&](const StopLocal& stop) {
+                     LocalRun* const run = engaged(stop.pass);
+                     if (run == nullptr) return;
+                     run->stopped = true;
+                     run->strand.clear();
+                   },
+                   [&](const DropStage& drop) {
+                     if (engaged(drop.pass) == nullptr) return;
+                     book.part_dropped(drop.pass, worker_.slot);
+                     runs_.erase(drop.pass);
+                   },
+                   [&](const StageMerge& decided) {
+                     LocalRun* const run = engaged(decided.pass);
+                     if (run == nullptr) return;
+                     merge(decided.pass, *run);
+                     runs_.erase(decided.pass);
+                   },
+               },
+               action);
   }
   actions.clear();
 }
 
-// StopLocal, StageMerge and DropStage run at once: they overtake actions that wait in the strand.
-void Passes::local(const dist_autograd_internal::PassId& pass,
-                   dist_autograd_internal::AutogradAction action) {
+void Passes::engage(const dist_autograd_internal::backward::EngageLocal& start) {
+  const dist_autograd_internal::PassId& pass = start.pass;
   PassBook& book = world_.checker.passes;
-  if (auto* engage = std::get_if<EngageLocal>(&action)) {
-    LocalRun& run = runs_[pass];
-    if (run.graph != nullptr) world_.violate("I6", "engaged twice in " + pass.to_string());
-    book.engage(pass, worker_.slot);
-    const ContextFacts& facts = world_.contexts.at(pass.context);
-    run.graph = std::make_unique<dist_autograd_internal::FakeGraph>(
-        facts.program, static_cast<int>(worker_.slot),
-        pass.initiator == worker_.id ? book.roots(pass)
-                                     : std::vector<dist_autograd_internal::Program::Root>(),
-        engage->sources, &broken_);
-    if (world_.failing_nodes > 0 && world_.dice.chance(world_.failing_nodes)) {
-      world_.report.inject(Fault::kNodeFailure);
-      run.graph->fail_after(static_cast<int>(world_.dice.below(5)));
-    }
-    return;
+  LocalRun& run = runs_[pass];
+  if (run.graph != nullptr) world_.violate("I6", "engaged twice in " + pass.to_string());
+  book.engage(pass, worker_.slot);
+  const ContextFacts& facts = world_.contexts.at(pass.context);
+  run.graph = std::make_unique<dist_autograd_internal::FakeGraph>(
+      facts.program, static_cast<int>(worker_.slot),
+      pass.initiator == worker_.id ? book.roots(pass)
+                                   : std::vector<dist_autograd_internal::Program::Root>(),
+      start.sources, &broken_);
+  if (world_.failing_nodes > 0 && world_.dice.chance(world_.failing_nodes)) {
+    world_.report.inject(Fault::kNodeFailure);
+    run.graph->fail_after(static_cast<int>(world_.dice.below(5)));
   }
-  auto found = runs_.find(pass);
-  if (found == runs_.end()) {
-    return world_.violate("I6", "an action for a pass that is not engaged");
-  }
-  LocalRun& run = found->second;
-  if (std::holds_alternative<StopLocal>(action)) {
-    run.stopped = true;
-    run.strand.clear();
-  } else if (std::holds_alternative<DropStage>(action)) {
-    book.part_dropped(pass, worker_.slot);
-    runs_.erase(found);
-  } else if (std::holds_alternative<StageMerge>(action)) {
-    merge(pass, run);
-    runs_.erase(found);
-  } else {
-    if (run.stopped) world_.violate("I6", "work for a stopped pass");
-    if (std::holds_alternative<Discover>(action)) world_.report.count(Effect::kDiscoveries);
-    run.strand.push_back(std::move(action));
-    world_.schedule.in(world_.dice.micros(1, 80), EventKind::kPassWork, worker_.slot,
-                       book.number(pass));
-  }
+}
+
+Passes::LocalRun* Passes::engaged(const dist_autograd_internal::PassId& pass) {
+  const auto found = runs_.find(pass);
+  if (found != runs_.end()) return &found->second;
+  world_.violate("I6", "an action for a pass that is not engaged");
+  return nullptr;
+}
+
+void Passes::enqueue(dist_autograd_internal::PassId pass, dist_autograd_internal::LocalWork work) {
+  LocalRun* const run = engaged(pass);
+  if (run == nullptr) return;
+  if (run->stopped) world_.violate("I6", "work for a stopped pass");
+  if (std::holds_alternative<Discover>(work)) world_.report.count(Effect::kDiscoveries);
+  run->strand.push_back(std::move(work));
+  world_.schedule.in(world_.dice.micros(1, 80), EventKind::kPassWork, worker_.slot,
+                     world_.checker.passes.number(pass));
 }
 
 void Passes::merge(const dist_autograd_internal::PassId& pass, LocalRun& run) {
@@ -306,29 +310,34 @@ void Passes::run_local(const dist_autograd_internal::PassId& pass) {
   auto found = runs_.find(pass);
   if (found == runs_.end() || found->second.strand.empty()) return;
   LocalRun& run = found->second;
-  dist_autograd_internal::AutogradAction action = std::move(run.strand.front());
+  dist_autograd_internal::LocalWork work = std::move(run.strand.front());
   run.strand.pop_front();
   dist_autograd_internal::FakeGraph& graph = *run.graph;
   dist_autograd_internal::AutogradActions actions;
-  if (auto* discover = std::get_if<Discover>(&action)) {
+  if (auto* discover = std::get_if<Discover>(&work)) {
     core_.on_discovered(pass, graph.discover(discover->from_roots, discover->sources), actions);
     return act(actions);
   }
   const size_t leaves = graph.stage().size();
-  if (auto* feed = std::get_if<Feed>(&action)) {
-    for (const dist_autograd_internal::GradEntry& entry : feed->entries) {
-      if (!graph.failed()) graph.feed(entry);
-      if (world_.dice.chance(20)) {  // enough outputs for one message
-        core_.on_local_progress(pass, {.outputs = graph.take_outputs(), .done = false}, actions);
-      }
-    }
-  } else if (auto* cancel = std::get_if<CancelSends>(&action)) {
-    for (const SendId& send : cancel->sources) {
-      if (!graph.failed()) graph.cancel(send);
-    }
-  } else {
-    graph.feed_roots();
-  }
+  std::visit(Overloaded{
+                 [](const Discover&) {},  // done above
+                 [&](const FeedRoots&) { graph.feed_roots(); },
+                 [&](const Feed& feed) {
+                   for (const dist_autograd_internal::GradEntry& entry : feed.entries) {
+                     if (!graph.failed()) graph.feed(entry);
+                     if (world_.dice.chance(20)) {  // enough outputs for one message
+                       core_.on_local_progress(
+                           pass, {.outputs = graph.take_outputs(), .done = false}, actions);
+                     }
+                   }
+                 },
+                 [&](const CancelSends& cancel) {
+                   for (const SendId& send : cancel.sources) {
+                     if (!graph.failed()) graph.cancel(send);
+                   }
+                 },
+             },
+             work);
   if (!broken_.empty()) world_.violate("I1-I3", broken_);
   if (graph.stage().size() > leaves && world_.dice.chance(world_.holds)) {
     ++run.holds;

@@ -72,7 +72,7 @@ class Passes final : public Room {
  private:
   struct LocalRun {
     std::unique_ptr<dist_autograd_internal::FakeGraph> graph;
-    std::deque<dist_autograd_internal::AutogradAction> strand;
+    std::deque<dist_autograd_internal::LocalWork> strand;
     bool stopped = false;
     int holds = 0;
   };
@@ -83,8 +83,10 @@ class Passes final : public Room {
   };
 
   void act(dist_autograd_internal::AutogradActions& actions);
-  void local(const dist_autograd_internal::PassId& pass,
-             dist_autograd_internal::AutogradAction action);
+  void engage(const dist_autograd_internal::backward::EngageLocal& start);
+  // Null, after a violation: the pass is not engaged here.
+  LocalRun* engaged(const dist_autograd_internal::PassId& pass);
+  void enqueue(dist_autograd_internal::PassId pass, dist_autograd_internal::LocalWork work);
   void merge(const dist_autograd_internal::PassId& pass, LocalRun& run);
   void run_local(const dist_autograd_internal::PassId& pass);
   void hand_out(dist_autograd_internal::backward::Send send);

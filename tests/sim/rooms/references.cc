@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <tuple>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/overloaded.h"
 #include "weft/tests/sim/world/world.h"
 
 namespace weft::sim {
@@ -232,52 +234,70 @@ void References::forget_target(uint64_t ticket) {
 void References::perform(rref_internal::Actions& actions) {
   OwnershipBook& book = world_.checker.references;
   for (rref_internal::Action& action : actions) {
-    if (auto* send = std::get_if<rref_internal::Send>(&action)) {
-      if (world_.trace.on()) world_.trace.add(absl::StrCat("  ", to_string(send->message)));
-      book.on_send(worker_.id, send->message);
-      worker_.sessions.post(send->to, rpc_internal::Topic::kRRef,
-                            std::make_shared<rref_internal::Message>(std::move(send->message)), 40);
-    } else if (auto* free = std::get_if<rref_internal::Free>(&action)) {
-      world_.report.count(Effect::kValuesFreed);
-      if (world_.trace.on()) world_.trace.add(absl::StrCat("  frees ", free->rref.to_string()));
-      book.on_free(worker_, free->rref);
-      values_.erase(free->rref);
-    } else if (auto* confirmed = std::get_if<rref_internal::Confirmed>(&action)) {
-      book.on_confirmed(worker_, confirmed->handle);
-    } else if (auto* lost = std::get_if<rref_internal::Lost>(&action)) {
-      world_.report.count(Effect::kReferencesLost);
-      if (world_.trace.on()) {
-        world_.trace.add(absl::StrCat("  loses ", lost->handle.rref.to_string(), " ",
-                                      lost->handle.fork.to_string()));
-      }
-      book.on_lost(worker_, lost->handle, core_.confirmed(lost->handle));
-      if (auto nodes = nodes_.find(lost->handle); nodes != nodes_.end()) {
-        for (HandleNode* node : nodes->second) node->lost = true;
-      }
-    } else if (auto* all = std::get_if<rref_internal::AllConfirmed>(&action)) {
-      auto node = arrivals_.extract(all->waiter);
-      if (node.empty()) continue;  // they came with a reply: no call waits
-      Arrival& arrival = node.mapped();
-      const bool ok = arrival.ok && all->status.ok();
-      if (ok) {
-        for (const HandlePtr& handle : arrival.handles) {
-          if (!handle->lost && !core_.confirmed(handle->handle)) {
-            world_.violate("B5", "a call starts before its references are confirmed");
-          }
-        }
-        arrived_[arrival.incoming] = std::move(arrival.handles);
-      }
-      worker_.calls.on_confirmed(arrival.incoming, ok);
-      arrived_.erase(arrival.incoming);
-    } else if (auto* ready = std::get_if<rref_internal::FetchReady>(&action)) {
-      book.on_fetched(worker_.id, ready->rref);
-      auto node = fetches_.extract(ready->ticket);
-      if (!node.empty()) worker_.calls.on_target(node.mapped().incoming, true);
-    } else if (auto* failed = std::get_if<rref_internal::FetchFailed>(&action)) {
-      auto node = fetches_.extract(failed->ticket);
-      if (!node.empty()) worker_.calls.on_target(node.mapped().incoming, false);
-    }
+    std::visit(
+        Overloaded{
+            [&](rref_internal::Send& send) {
+              if (world_.trace.on()) world_.trace.add(absl::StrCat("  ", to_string(send.message)));
+              book.on_send(worker_.id, send.message);
+              worker_.sessions.post(
+                  send.to, rpc_internal::Topic::kRRef,
+                  std::make_shared<rref_internal::Message>(std::move(send.message)), 40);
+            },
+            [&](const rref_internal::Free& free) {
+              world_.report.count(Effect::kValuesFreed);
+              if (world_.trace.on()) {
+                world_.trace.add(absl::StrCat("  frees ", free.rref.to_string()));
+              }
+              book.on_free(worker_, free.rref);
+              values_.erase(free.rref);
+            },
+            [&](const rref_internal::Confirmed& confirmed) {
+              book.on_confirmed(worker_, confirmed.handle);
+            },
+            [&](const rref_internal::Lost& lost) { lose(lost.handle); },
+            [&](const rref_internal::AllConfirmed& all) { on_all_confirmed(all); },
+            [&](const rref_internal::FetchReady& ready) {
+              book.on_fetched(worker_.id, ready.rref);
+              end_fetch(ready.ticket, true);
+            },
+            [&](const rref_internal::FetchFailed& failed) { end_fetch(failed.ticket, false); },
+        },
+        action);
   }
+}
+
+void References::lose(const rref_internal::Handle& handle) {
+  world_.report.count(Effect::kReferencesLost);
+  if (world_.trace.on()) {
+    world_.trace.add(
+        absl::StrCat("  loses ", handle.rref.to_string(), " ", handle.fork.to_string()));
+  }
+  world_.checker.references.on_lost(worker_, handle, core_.confirmed(handle));
+  if (auto nodes = nodes_.find(handle); nodes != nodes_.end()) {
+    for (HandleNode* node : nodes->second) node->lost = true;
+  }
+}
+
+void References::on_all_confirmed(const rref_internal::AllConfirmed& all) {
+  auto node = arrivals_.extract(all.waiter);
+  if (node.empty()) return;  // they came with a reply: no call waits
+  Arrival& arrival = node.mapped();
+  const bool ok = arrival.ok && all.status.ok();
+  if (ok) {
+    for (const HandlePtr& handle : arrival.handles) {
+      if (!handle->lost && !core_.confirmed(handle->handle)) {
+        world_.violate("B5", "a call starts before its references are confirmed");
+      }
+    }
+    arrived_[arrival.incoming] = std::move(arrival.handles);
+  }
+  worker_.calls.on_confirmed(arrival.incoming, ok);
+  arrived_.erase(arrival.incoming);
+}
+
+void References::end_fetch(rref_internal::FetchTicket ticket, bool ok) {
+  auto node = fetches_.extract(ticket);
+  if (!node.empty()) worker_.calls.on_target(node.mapped().incoming, ok);
 }
 
 // ---- Room

@@ -97,6 +97,9 @@ class References final : public Room {
                                rref_internal::WaiterId waiter, rref_internal::Actions& actions,
                                bool* ok);
   void perform(rref_internal::Actions& actions);
+  void lose(const rref_internal::Handle& handle);
+  void on_all_confirmed(const rref_internal::AllConfirmed& all);
+  void end_fetch(rref_internal::FetchTicket ticket, bool ok);
   void repeat(WorkerId from, const rref_internal::Message& message);
 
   Worker& worker_;

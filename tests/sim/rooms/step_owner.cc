@@ -1,8 +1,10 @@
 #include "weft/tests/sim/rooms/step_owner.h"
 
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/overloaded.h"
 #include "weft/base/status.h"
 #include "weft/tests/sim/world/world.h"
 
@@ -215,13 +217,16 @@ void StepOwner::caller_died(const OptimizerId& optimizer) {
 
 void StepOwner::carry_out(OwnerActions actions) {
   for (const OwnerAction& action : actions) {
-    if (const auto* apply = std::get_if<step::Apply>(&action)) {
-      world_.doom(worker_.slot, 2);
-      world_.steps.apply(worker_.id, core_.line_of(apply->step.optimizer), apply->step,
-                         apply->update.clip);
-    } else if (const auto* question = std::get_if<step::Ask>(&action)) {
-      ask(*question);
-    }
+    std::visit(Overloaded{
+                   [&](const step::Apply& apply) {
+                     world_.doom(worker_.slot, 2);
+                     world_.steps.apply(worker_.id, core_.line_of(apply.step.optimizer), apply.step,
+                                        apply.update.clip);
+                   },
+                   [](const step::Drop&) {},  // no gradients are kept here
+                   [&](const step::Ask& question) { ask(question); },
+               },
+               action);
   }
 }
 

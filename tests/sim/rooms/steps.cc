@@ -1,8 +1,10 @@
 #include "weft/tests/sim/rooms/steps.h"
 
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/overloaded.h"
 #include "weft/base/status.h"
 #include "weft/tests/sim/world/world.h"
 
@@ -194,48 +196,56 @@ void Steps::carry_out(const OptimizerPtr& o, const CallerAction& action) {
     send(o->owners[i], std::move(message), deadline, std::move(then));
   };
   const auto same = [](StepRequest&) {};
-  if (const auto* join = std::get_if<step::Join>(&action)) {
-    to(join->owner, Kind::kJoin, o->deadline, same,
-       tell(&StepCallerCore::on_joined, join->owner, [](const auto& r) { return r.standing; }));
-  } else if (const auto* prepare = std::get_if<step::Prepare>(&action)) {
-    to(prepare->owner, Kind::kPrepare, o->deadline, same,
-       tell(&StepCallerCore::on_prepared, prepare->owner, [](const auto& r) { return r.norm2; }));
-  } else if (const auto* finish = std::get_if<step::Finish>(&action)) {
+  const auto join = [&](const step::Join& asked) {
+    to(asked.owner, Kind::kJoin, o->deadline, same,
+       tell(&StepCallerCore::on_joined, asked.owner, [](const auto& r) { return r.standing; }));
+  };
+  const auto prepare = [&](const step::Prepare& asked) {
+    to(asked.owner, Kind::kPrepare, o->deadline, same,
+       tell(&StepCallerCore::on_prepared, asked.owner, [](const auto& r) { return r.norm2; }));
+  };
+  const auto finish = [&](const step::Finish& asked) {
     to(
-        finish->owner, Kind::kFinish, o->deadline,
-        [&](StepRequest& message) { message.others_norm2 = finish->others_norm2; },
-        tell(&StepCallerCore::on_finished, finish->owner, [](const auto& r) { return r.summary; }));
-  } else if (const auto* settle = std::get_if<step::Settle>(&action)) {
-    to(settle->owner, Kind::kSettle, kNever, same,
-       tell(&StepCallerCore::on_settled, settle->owner, [](const auto& r) { return r.decision; }));
-  } else if (const auto* commit = std::get_if<step::Commit>(&action)) {
+        asked.owner, Kind::kFinish, o->deadline,
+        [&](StepRequest& message) { message.others_norm2 = asked.others_norm2; },
+        tell(&StepCallerCore::on_finished, asked.owner, [](const auto& r) { return r.summary; }));
+  };
+  const auto settle = [&](const step::Settle& asked) {
+    to(asked.owner, Kind::kSettle, kNever, same,
+       tell(&StepCallerCore::on_settled, asked.owner, [](const auto& r) { return r.decision; }));
+  };
+  const auto commit = [&](const step::Commit& asked) {
     world_.doom(worker_.slot, 3);
     to(
-        commit->owner, Kind::kCommit, kNever,
-        [&](StepRequest& message) { message.clip = commit->clip; },
-        tell(&StepCallerCore::on_committed, commit->owner,
-             [](const auto& r) { return r.durable; }));
-  } else if (const auto* abort = std::get_if<step::Abort>(&action)) {
+        asked.owner, Kind::kCommit, kNever,
+        [&](StepRequest& message) { message.clip = asked.clip; },
+        tell(&StepCallerCore::on_committed, asked.owner, [](const auto& r) { return r.durable; }));
+  };
+  const auto abort = [&](const step::Abort& asked) {
     const auto over = std::make_shared<bool>(false);  // set by the answer or by the time limit
-    const auto done = [this, o, over, i = abort->owner] {
+    const auto done = [this, o, over, i = asked.owner] {
       if (std::exchange(*over, true)) return;
       event(o, [&](StepCallerCore& core, CallerActions& out) { core.on_aborted(i, out); });
     };
-    to(abort->owner, Kind::kAbort, kNever, same,
+    to(asked.owner, Kind::kAbort, kNever, same,
        [done](const absl::Status&, const StepReply&) { done(); });
     after(o->timeout.count() > 0 ? o->timeout : kDecisionWait, done);
-  } else if (std::holds_alternative<step::LimitWait>(action)) {
+  };
+  const auto wait = [&](const step::LimitWait&) {
     after(o->timeout.count() > 0 ? o->timeout : kDecisionWait, [this, o, number = o->steps] {
       if (o->steps != number) return;  // that step is over
       event(o, [](StepCallerCore& core, CallerActions& out) { core.on_late("late", out); });
     });
-  } else if (const auto* told = std::get_if<step::Tell>(&action)) {
+  };
+  const auto told = [&](const step::Tell& asked) {
     if (std::exchange(o->told, true)) world_.violate("told truly", "a step was told twice");
-    const StepResult& result = told->result;
-    o->lost = result.outcome == StepResult::Outcome::kDataLoss;
+    o->lost = asked.result.outcome == StepResult::Outcome::kDataLoss;
     world_.steps.tell(worker_.id, world_.line_of(worker_.id.index), o->owners, o->core->step(),
-                      result);
-  }
+                      asked.result);
+  };
+  // The simulator has no optimizer of mode hogwild, and nothing to clean up at the end of a step.
+  const auto none = [](const OneOf<step::ApplyAlone, step::End> auto&) {};
+  std::visit(Overloaded{join, prepare, finish, settle, commit, abort, wait, told, none}, action);
 }
 
 // ---- calls
