@@ -33,10 +33,10 @@ TEST_F(RosterTest, APeerThatEndedIsKnownByItsName) {
   EXPECT_TRUE(roster_.end({1, 2}));
   EXPECT_EQ(roster_.find({1, 2}), nullptr);
   EXPECT_FALSE(roster_.end({1, 2}));
-  EXPECT_EQ(roster_.named({1, 2}), "'one' (w1.2)");
-  EXPECT_EQ(roster_.named({2, 1}), "'two' (w2.1)");
-  EXPECT_EQ(roster_.named({0, 3}), "'me' (w0.3)");
-  EXPECT_EQ(roster_.named({3, 1}), "w3.1");
+  EXPECT_EQ(roster_.named(WorkerId{1, 2}), "'one' (w1.2)");
+  EXPECT_EQ(roster_.named(WorkerId{2, 1}), "'two' (w2.1)");
+  EXPECT_EQ(roster_.named(WorkerId{0, 3}), "'me' (w0.3)");
+  EXPECT_EQ(roster_.named(WorkerId{3, 1}), "w3.1");
 }
 
 TEST_F(RosterTest, RefusesAJoinerForANamedReason) {
