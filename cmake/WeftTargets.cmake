@@ -230,7 +230,7 @@ function(weft_test name)
     endif()
   endforeach()
   if(arg_LABEL STREQUAL "world")
-    list(APPEND arg_DEPS weft::rpc_transport)  # tests/support's clusters run over both transports
+    list(APPEND arg_DEPS weft::agent_world)  # in tests/support; it links both transports
   endif()
 
   cmake_path(GET name PARENT_PATH room)

@@ -17,6 +17,7 @@
 
 #include "weft/comm/internal/same_host_backend.h"
 #include "weft/comm/same_host_backend.h"
+#include "weft/tests/support/failure_of.h"
 
 namespace weft::testing {
 
@@ -59,16 +60,6 @@ inline void with_ranks(int size,
 // one.
 inline comm_internal::CollectiveGroup::Counts counts_of(c10d::Backend& backend) {
   return dynamic_cast<comm_internal::SameHostBackend&>(backend).counts();
-}
-
-// Returns the text of the c10::Error that `call` throws, or "" if it throws none.
-inline std::string failure_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
 }
 
 // A tensor that differs from rank to rank, with small whole numbers.

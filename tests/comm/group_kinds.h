@@ -11,9 +11,9 @@
 #include <vector>
 
 #include <ATen/ATen.h>
-#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
+#include "weft/tests/support/failure_of.h"
 #include "weft/tests/support/group_world.h"
 
 namespace weft::testing {
@@ -71,16 +71,6 @@ inline bool same_bits(const at::Tensor& one, const at::Tensor& other) {
   if (one.numel() == 0) return true;
   return at::equal(one.detach().contiguous().view({-1}).view(at::kByte),
                    other.detach().contiguous().view({-1}).view(at::kByte));
-}
-
-// Returns the text of the c10::Error that `call` throws, or "" if it throws none.
-inline std::string failure_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
 }
 
 }  // namespace weft::testing

@@ -8,14 +8,17 @@
 #include "weft/dist_autograd/context.h"
 #include "weft/rpc/batching/batching.h"
 #include "weft/rpc/function.h"
-#include "weft/tests/support/autograd_world.h"
+#include "weft/rpc/verbs.h"
+#include "weft/tests/support/runtime_world.h"
 
 namespace batched_calls_test {
 
 using weft::Batcher;
 using weft::Future;
 using weft::dist_autograd::Context;
-using weft::testing::AutogradWorld;
+using weft::testing::autograd_alone;
+using weft::testing::eventually;
+using weft::testing::RuntimeWorld;
 
 at::Tensor& weight() {
   static at::Tensor weight = at::full({3}, 2., at::kDouble).set_requires_grad(true);
@@ -46,7 +49,7 @@ TEST(BatchedCalls, EachContextHasTheGradientsOfItsOwnCalls) {
       },
       {.max_wait = weft::kUntilFull});
   served = &batcher;
-  AutogradWorld world(2);
+  RuntimeWorld world(autograd_alone(2));
   const at::Tensor a = leaf(1), b = leaf(2), c = leaf(3);
 
   Context one(world.runtime(0));
@@ -56,7 +59,7 @@ TEST(BatchedCalls, EachContextHasTheGradientsOfItsOwnCalls) {
   std::thread other([&] {
     Context context(world.runtime(0));
     y_c = weft::rpc_async("w1", weighted, c);
-    ASSERT_TRUE(AutogradWorld::eventually([&] { return batcher.stats().pending == 3; }));
+    ASSERT_TRUE(eventually([&] { return batcher.stats().pending == 3; }));
     batcher.flush();
     context.backward({y_c.wait().sum()});
     expect_equal(context.gradient(c), 2 * 3 * 2);

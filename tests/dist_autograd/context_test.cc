@@ -17,9 +17,11 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "weft/dist_autograd/autograd_driver.h"
 #include "weft/rpc/function.h"
-#include "weft/tests/support/autograd_world.h"
+#include "weft/rpc/verbs.h"
 #include "weft/tests/support/error_of.h"
+#include "weft/tests/support/runtime_world.h"
 
 namespace autograd_test {
 
@@ -31,8 +33,10 @@ using weft::RpcError;
 using weft::dist_autograd::BackwardOptions;
 using weft::dist_autograd::Context;
 using weft::dist_autograd::Mode;
-using weft::testing::AutogradWorld;
+using weft::testing::autograd_alone;
 using weft::testing::error_of;
+using weft::testing::eventually;
+using weft::testing::RuntimeWorld;
 
 at::Tensor leaf() { return at::rand({3}, at::kDouble).set_requires_grad(true); }
 
@@ -144,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(Context, EveryMode, ::testing::Values(Mode::kDefault, M
                          });
 
 TEST_P(EveryMode, GradientsOfOneCallAreThoseOfOneProcess) {
-  AutogradWorld world(2);
+  RuntimeWorld world(autograd_alone(2));
   const at::Tensor a = leaf(), b = leaf();
   {
     Context context(world.runtime(0));
@@ -159,7 +163,7 @@ TEST_P(EveryMode, GradientsOfOneCallAreThoseOfOneProcess) {
 }
 
 TEST_P(EveryMode, NestedCallsAndCallsBackToTheCaller) {
-  AutogradWorld world(3);
+  RuntimeWorld world(autograd_alone(3));
   for (const std::vector<std::string>& path : {std::vector<std::string>{"w1", "w2"},
                                                {"w1", "w0"},
                                                {"w0", "w0"},
@@ -179,7 +183,7 @@ TEST_P(EveryMode, NestedCallsAndCallsBackToTheCaller) {
 }
 
 TEST_P(EveryMode, DiamondAndTheSameTensorTwice) {
-  AutogradWorld world(3);
+  RuntimeWorld world(autograd_alone(3));
   const at::Tensor x = leaf();
   Context context(world.runtime(0));
   const at::Tensor left = weft::rpc_sync("w1", weighted, x);
@@ -196,7 +200,7 @@ TEST_P(EveryMode, DiamondAndTheSameTensorTwice) {
 }
 
 TEST_P(EveryMode, UnusedFailedAndLateCallsDoNotHoldBackwardUp) {
-  AutogradWorld world(3);
+  RuntimeWorld world(autograd_alone(3));
   const at::Tensor x = leaf();
   {
     Context context(world.runtime(0));
@@ -222,7 +226,7 @@ TEST_P(EveryMode, UnusedFailedAndLateCallsDoNotHoldBackwardUp) {
 }
 
 TEST(Context, ModeAllSendsRefusesALossThatDoesNotUseEveryCall) {
-  AutogradWorld world(2);
+  RuntimeWorld world(autograd_alone(2));
   const at::Tensor x = leaf();
   Context context(world.runtime(0));
   const at::Tensor used = weft::rpc_sync("w1", weighted, x);
@@ -234,7 +238,7 @@ TEST(Context, ModeAllSendsRefusesALossThatDoesNotUseEveryCall) {
 }
 
 TEST(Context, WithoutGradModeNothingIsRecorded) {
-  AutogradWorld world(2);
+  RuntimeWorld world(autograd_alone(2));
   const at::Tensor x = leaf();
   Context context(world.runtime(0));
   {
@@ -243,19 +247,19 @@ TEST(Context, WithoutGradModeNothingIsRecorded) {
     // call.
     (void)weft::rpc_sync("w1", weighted, x);
   }
-  EXPECT_EQ(world.driver(0).gauges().sends, 0u);
-  EXPECT_EQ(world.driver(1).gauges().sends, 1u);
+  EXPECT_EQ(world.autograd(0).gauges().sends, 0u);
+  EXPECT_EQ(world.autograd(1).gauges().sends, 1u);
   // A call without a tensor that requires grad carries the context too.
   const at::Tensor constant = at::ones({3}, at::kDouble);
   const at::Tensor y = weft::rpc_sync("w1", weighted, constant);
-  EXPECT_EQ(world.driver(0).gauges().sends, 0u);
+  EXPECT_EQ(world.autograd(0).gauges().sends, 0u);
   context.backward({y.sum()});
   expect_equal(weft::rpc_sync("w1", gradient_of_weight), constant);
   EXPECT_TRUE(context.gradients().empty());
 }
 
 TEST(Context, HooksRunInTheStateOfTheThreadThatCalledBackward) {
-  AutogradWorld world(2);
+  RuntimeWorld world(autograd_alone(2));
   Context context(world.runtime(0));
   const at::Tensor x = leaf();
   int calls = 0;
@@ -284,7 +288,7 @@ TEST(Context, HooksRunInTheStateOfTheThreadThatCalledBackward) {
 }
 
 TEST(Context, PassesOfTwoContextsOnTheSameParametersDoNotMix) {
-  AutogradWorld world(2);
+  RuntimeWorld world(autograd_alone(2));
   std::vector<std::thread> trainers;
   for (int trainer = 0; trainer < 2; ++trainer) {
     trainers.emplace_back([&world, trainer] {
@@ -302,7 +306,7 @@ TEST(Context, PassesOfTwoContextsOnTheSameParametersDoNotMix) {
 }
 
 TEST(Context, SeveralPassesAddUpAndNeedRetainGraph) {
-  AutogradWorld world(2);
+  RuntimeWorld world(autograd_alone(2));
   const at::Tensor x = leaf();
   Context context(world.runtime(0));
   const at::Tensor loss = weft::rpc_sync("w1", weighted, x).sum();
@@ -316,7 +320,7 @@ TEST(Context, SeveralPassesAddUpAndNeedRetainGraph) {
 }
 
 TEST(Context, PassStartedByAnotherWorkerIsReadableWhenItsCallReturns) {
-  AutogradWorld world(2);
+  RuntimeWorld world(autograd_alone(2));
   const at::Tensor x = leaf();
   Context context(world.runtime(0));
   weft::rpc_sync("w1", backward_here, x);
@@ -327,7 +331,7 @@ TEST(Context, PassStartedByAnotherWorkerIsReadableWhenItsCallReturns) {
 // ---- failures
 
 TEST(Context, ThrowingHookIsNamedWithItsWorkerAndLeavesNoGradient) {
-  AutogradWorld world(2);
+  RuntimeWorld world(autograd_alone(2));
   const at::Tensor x = leaf();
   {
     Context context(world.runtime(0));
@@ -363,11 +367,11 @@ class SlowPass : public ::testing::Test {
   weft::Future<void> start(BackwardOptions options = {}) {
     options.retain_graph = true;
     weft::Future<void> future = context_->backward_async({loss_}, options);
-    EXPECT_TRUE(AutogradWorld::eventually([] { return hook_entered.load(); }));
+    EXPECT_TRUE(eventually([] { return hook_entered.load(); }));
     return future;
   }
 
-  AutogradWorld world_{3};
+  RuntimeWorld world_{autograd_alone(3)};
   const at::Tensor x_ = leaf();
   std::unique_ptr<Context> context_;
   at::Tensor loss_;
@@ -395,7 +399,7 @@ TEST_F(SlowPass, CancelledFutureAbortsThePassEverywhere) {
   const weft::Future<void> future = start();
   future.cancel();
   EXPECT_EQ(future.result().status().code(), absl::StatusCode::kCancelled);
-  EXPECT_TRUE(AutogradWorld::eventually([&] { return world_.driver(1).gauges().passes == 0; }));
+  EXPECT_TRUE(eventually([&] { return world_.autograd(1).gauges().passes == 0; }));
   hook_released = true;
   EXPECT_TRUE(context_->gradients().empty());
 }
@@ -419,7 +423,7 @@ TEST_F(SlowPass, DeathOfAnEngagedWorkerIsNamedAndLosesTheContext) {
   const absl::Status later = context_->backward_async({loss_}).result().status();
   EXPECT_EQ(later.code(), absl::StatusCode::kUnavailable);
   context_ = nullptr;
-  EXPECT_TRUE(world_.nothing_left(/*except=*/1));
+  EXPECT_TRUE(world_.nothing_left());
 }
 
 TEST_F(SlowPass, DeathOfTheCreatorReleasesItsContexts) {
@@ -427,11 +431,11 @@ TEST_F(SlowPass, DeathOfTheCreatorReleasesItsContexts) {
   const weft::Future<void> future = start();
   world_.kill(0);
   hook_released = true;
-  EXPECT_TRUE(world_.nothing_left(/*except=*/0));
+  EXPECT_TRUE(world_.nothing_left());
 }
 
 TEST(Context, RefusesWhatItCannotDo) {
-  AutogradWorld world(2);
+  RuntimeWorld world(autograd_alone(2));
   const at::Tensor x = leaf();
   Context context(world.runtime(0));
   const auto code_of = [&](std::vector<at::Tensor> roots, BackwardOptions options = {}) {
@@ -448,7 +452,7 @@ TEST(Context, RefusesWhatItCannotDo) {
 // ---- contexts
 
 TEST(Context, DoesNotNestOnAThread) {
-  AutogradWorld world(2);
+  RuntimeWorld world(autograd_alone(2));
   Context context(world.runtime(0));
   EXPECT_EQ(weft::dist_autograd::current_context(), context.id());
   EXPECT_EQ(error_of([&] { Context inner(world.runtime(0)); }).code(),
@@ -458,7 +462,7 @@ TEST(Context, DoesNotNestOnAThread) {
 }
 
 TEST(Context, AReleasedContextIsRefusedByNameAndNothingRuns) {
-  AutogradWorld world(2);
+  RuntimeWorld world(autograd_alone(2));
   weft::ContextId released;
   {
     Context context(world.runtime(0));
@@ -482,18 +486,18 @@ TEST(Context, AReleasedContextIsRefusedByNameAndNothingRuns) {
 }
 
 TEST(Context, IsReleasedAtWorkersThatOnlyAnsweredWithAnError) {
-  AutogradWorld world(2);
+  RuntimeWorld world(autograd_alone(2));
   {
     Context context(world.runtime(0));
     const at::Tensor constant = at::ones({3}, at::kDouble);
     EXPECT_FALSE(error_of([&] { weft::rpc_sync("w1", fail_forward, constant); }).ok());
-    EXPECT_EQ(world.driver(1).gauges().contexts, 1u);
+    EXPECT_EQ(world.autograd(1).gauges().contexts, 1u);
   }
   EXPECT_TRUE(world.nothing_left());
 }
 
 TEST(Context, MayOutliveItsWorker) {
-  auto world = std::make_unique<AutogradWorld>(2);
+  auto world = std::make_unique<RuntimeWorld>(autograd_alone(2));
   world->allow_leftovers();
   Context context(world->runtime(0));
   const at::Tensor loss = weft::rpc_sync("w1", weighted, leaf()).sum();

@@ -7,14 +7,18 @@
 #include <ATen/ops/rand.h>
 #include <gtest/gtest.h>
 
+#include "weft/dist_autograd/autograd_driver.h"
+#include "weft/dist_autograd/context.h"
 #include "weft/rpc/function.h"
-#include "weft/tests/support/autograd_world.h"
+#include "weft/rpc/verbs.h"
+#include "weft/tests/support/runtime_world.h"
 
 namespace messages_test {
 
 using weft::dist_autograd::Context;
-using weft::testing::AutogradWorld;
+using weft::testing::eventually;
 using weft::testing::HeldTimers;
+using weft::testing::RuntimeWorld;
 
 at::Tensor leaf() { return at::rand({3}, at::kDouble).set_requires_grad(true); }
 
@@ -42,19 +46,20 @@ class Messages : public ::testing::Test {
   size_t of(Forward forward) {
     Context context(world_.runtime(0));
     const at::Tensor loss = forward().sum();
-    const size_t before = world_.posts();
+    const size_t before = world_.autograd_posts();
     context.backward({loss});
-    return world_.posts() - before;
+    return world_.autograd_posts() - before;
   }
   // Sends the messages that wait for another one to carry them, and counts the posts.
   size_t rest() {
-    const size_t before = world_.posts();
+    const size_t before = world_.autograd_posts();
     clock_.fire(std::chrono::seconds(1));
-    return world_.posts() - before;
+    return world_.autograd_posts() - before;
   }
 
   HeldTimers clock_;
-  AutogradWorld world_{4, {.clock = &clock_}};
+  RuntimeWorld world_{RuntimeWorld::Options{
+      .workers = 4, .references = false, .autograd = true, .timers = &clock_}};
 };
 
 TEST_F(Messages, NoneOnOneWorker) {
@@ -76,9 +81,9 @@ TEST_F(Messages, TwoPerHopOfAChain) {
     EXPECT_EQ(of([&] { return weft::rpc_sync("w1", pass_on, leaf(), path); }), 2 * hops);
   }
   clock_.fire(std::chrono::seconds(1));
-  EXPECT_TRUE(AutogradWorld::eventually([&] {
+  EXPECT_TRUE(eventually([&] {
     clock_.fire(std::chrono::seconds(1));  // w1 passes the release on when it has heard of it
-    return world_.driver(3).gauges().contexts == 0;
+    return world_.autograd(3).gauges().contexts == 0;
   }));
 }
 
@@ -109,17 +114,17 @@ TEST_F(Messages, EndsOfPassesAndContextsRideOnTheNextGradient) {
     EXPECT_EQ(of([] { return weft::rpc_sync("w1", twice, leaf()); }), 2u);
     // The context of the round before is released at w1, although no message was sent just for
     // that.
-    EXPECT_EQ(world_.driver(1).gauges().contexts, 1u);
+    EXPECT_EQ(world_.autograd(1).gauges().contexts, 1u);
   }
-  EXPECT_EQ(world_.posts(), 2 * kRounds);
+  EXPECT_EQ(world_.autograd_posts(), 2 * kRounds);
   EXPECT_EQ(rest(), 1u);
   EXPECT_TRUE(world_.nothing_left());
 }
 
 TEST_F(Messages, WhatWaitsForARideIsSentWhenTheWorkerStops) {
   EXPECT_EQ(of([] { return weft::rpc_sync("w1", twice, leaf()); }), 2u);
-  world_.driver(0).stop();
-  EXPECT_TRUE(AutogradWorld::eventually([&] { return world_.driver(1).gauges().contexts == 0; }));
+  world_.autograd(0).stop();
+  EXPECT_TRUE(eventually([&] { return world_.autograd(1).gauges().contexts == 0; }));
 }
 
 }  // namespace messages_test

@@ -7,8 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/tests/dist_autograd/random_program.h"
-#include "weft/tests/support/attach_autograd.h"
-#include "weft/tests/support/test_world.h"
+#include "weft/tests/support/runtime_world.h"
 
 namespace weft::testing {
 namespace {
@@ -18,14 +17,6 @@ INSTANTIATE_TEST_SUITE_P(Transport, RandomPrograms,
                          ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc),
                          [](const auto& info) { return to_string(info.param); });
 
-TestWorld::Options with_autograd(TransportKind kind, size_t workers) {
-  TestWorld::Options options;
-  options.kind = kind;
-  options.workers = workers;
-  options.make_autograd = attach_autograd;
-  return options;
-}
-
 TEST_P(RandomPrograms, GradientsAreThoseOfOneProcess) {
   const uint64_t runs = number_from_environment("WEFT_TEST_RUNS", 40);
   const uint64_t one = number_from_environment("WEFT_TEST_SEED", 0);
@@ -33,9 +24,9 @@ TEST_P(RandomPrograms, GradientsAreThoseOfOneProcess) {
   std::printf("first seed %llu\n", static_cast<unsigned long long>(first));
   Ingredients contents;
   for (size_t workers = 2; workers <= 4; ++workers) {
-    TestWorld world(with_autograd(GetParam(), workers));
+    RuntimeWorld world({.kind = GetParam(), .workers = workers, .autograd = true});
     std::vector<std::string> names;
-    for (size_t i = 0; i < workers; ++i) names.push_back(world.node(i).info.name);
+    for (size_t i = 0; i < workers; ++i) names.push_back(world.name(i));
     const auto run = [&](size_t trainer, uint64_t seed, Ingredients& counted) {
       CallScopeGuard guard(world.scope(trainer));
       EXPECT_EQ(check_program(names, seed, counted), "")

@@ -10,13 +10,18 @@
 #include <ATen/ops/rand.h>
 #include <gtest/gtest.h>
 
+#include "weft/dist_autograd/autograd_driver.h"
+#include "weft/dist_autograd/context.h"
 #include "weft/rpc/function.h"
-#include "weft/tests/support/autograd_world.h"
+#include "weft/rpc/verbs.h"
+#include "weft/tests/support/runtime_world.h"
 
 namespace recording_test {
 
 using weft::dist_autograd::Context;
-using weft::testing::AutogradWorld;
+using weft::testing::autograd_alone;
+using weft::testing::eventually;
+using weft::testing::RuntimeWorld;
 
 at::Tensor leaf() { return at::rand({3}, at::kDouble).set_requires_grad(true); }
 
@@ -54,28 +59,28 @@ std::vector<at::Tensor> gradients_here() {
 WEFT_REGISTER_FUNCTION(gradients_here);
 
 TEST(Recording, ACallWithManyTensorsIsOneTransfer) {
-  AutogradWorld world(2);
+  RuntimeWorld world(autograd_alone(2));
   Context context(world.runtime(0));
   const at::Tensor constant = at::ones({3}, at::kDouble);
   const at::Tensor y =
       weft::rpc_sync("w1", sum_of, std::vector<at::Tensor>{leaf(), constant, leaf(), leaf()});
-  EXPECT_EQ(world.driver(0).gauges().sends, 1u);  // the call
-  EXPECT_EQ(world.driver(1).gauges().sends, 1u);  // its reply
+  EXPECT_EQ(world.autograd(0).gauges().sends, 1u);  // the call
+  EXPECT_EQ(world.autograd(1).gauges().sends, 1u);  // its reply
   // No tensor requires grad, so nothing is recorded. The context exists on w1 all the same.
   (void)weft::rpc_sync("w1", which_require_grad, std::vector<at::Tensor>{constant});
-  EXPECT_EQ(world.driver(0).gauges().sends, 1u);
-  EXPECT_EQ(world.driver(1).gauges().sends, 1u);
-  EXPECT_EQ(world.driver(1).gauges().contexts, 1u);
+  EXPECT_EQ(world.autograd(0).gauges().sends, 1u);
+  EXPECT_EQ(world.autograd(1).gauges().sends, 1u);
+  EXPECT_EQ(world.autograd(1).gauges().contexts, 1u);
 }
 
 TEST(Recording, TheMiddleOfANestedCallHasTwoTransfers) {
-  AutogradWorld world(3);
+  RuntimeWorld world(autograd_alone(3));
   {
     Context context(world.runtime(0));
     (void)weft::rpc_sync("w1", through, leaf(), std::string("w2"), std::string());
-    EXPECT_EQ(world.driver(0).gauges().sends, 1u);
-    EXPECT_EQ(world.driver(1).gauges().sends, 2u);  // on to w2, back to w0
-    EXPECT_EQ(world.driver(2).gauges().sends, 1u);
+    EXPECT_EQ(world.autograd(0).gauges().sends, 1u);
+    EXPECT_EQ(world.autograd(1).gauges().sends, 2u);  // on to w2, back to w0
+    EXPECT_EQ(world.autograd(2).gauges().sends, 1u);
   }
   // The release reaches w2 although w0 never called it.
   EXPECT_TRUE(world.nothing_left());
@@ -83,16 +88,16 @@ TEST(Recording, TheMiddleOfANestedCallHasTwoTransfers) {
     Context context(world.runtime(0));
     // w0 -> w1 -> w0: each has one context, not one per visit.
     (void)weft::rpc_sync("w1", through, leaf(), std::string("w0"), std::string());
-    EXPECT_EQ(world.driver(0).gauges().sends, 2u);
-    EXPECT_EQ(world.driver(1).gauges().sends, 2u);
-    EXPECT_EQ(world.driver(1).gauges().contexts, 1u);
-    EXPECT_EQ(world.driver(0).gauges().contexts, 1u);
+    EXPECT_EQ(world.autograd(0).gauges().sends, 2u);
+    EXPECT_EQ(world.autograd(1).gauges().sends, 2u);
+    EXPECT_EQ(world.autograd(1).gauges().contexts, 1u);
+    EXPECT_EQ(world.autograd(0).gauges().contexts, 1u);
   }
   EXPECT_TRUE(world.nothing_left());
 }
 
 TEST(Recording, TensorsWithoutGradientsStayWithoutAndRemoteLeavesStayThere) {
-  AutogradWorld world(2);
+  RuntimeWorld world(autograd_alone(2));
   const at::Tensor x = leaf(), constant = at::ones({3}, at::kDouble);
   Context context(world.runtime(0));
   EXPECT_EQ(weft::rpc_sync("w1", which_require_grad, std::vector<at::Tensor>{constant, x}),
@@ -107,25 +112,25 @@ TEST(Recording, TensorsWithoutGradientsStayWithoutAndRemoteLeavesStayThere) {
 }
 
 TEST(Recording, ABackwardLetsGoOfTheGraphUnlessItIsRetained) {
-  AutogradWorld world(2);
+  RuntimeWorld world(autograd_alone(2));
   const at::Tensor x = leaf();
   Context context(world.runtime(0));
   at::Tensor y = x.mul(2);
   const c10::weak_intrusive_ptr<at::TensorImpl> inner(y.getIntrusivePtr());
   const at::Tensor loss = weft::rpc_sync("w1", sum_of, std::vector<at::Tensor>{y, y}).sum();
   y.reset();
-  const auto sends = [&](size_t worker) { return world.driver(worker).gauges().sends; };
+  const auto sends = [&](size_t worker) { return world.autograd(worker).gauges().sends; };
   context.backward({loss}, {.retain_graph = true});
   EXPECT_EQ(sends(0), 1u);
   EXPECT_EQ(sends(1), 1u);
   context.backward({loss});
   EXPECT_EQ(sends(0), 0u);
-  EXPECT_TRUE(AutogradWorld::eventually([&] { return sends(1) == 0; }));  // not an urgent message
-  EXPECT_TRUE(AutogradWorld::eventually([&] { return inner.expired(); }));
+  EXPECT_TRUE(eventually([&] { return sends(1) == 0; }));  // not an urgent message
+  EXPECT_TRUE(eventually([&] { return inner.expired(); }));
 }
 
 TEST(Recording, PassesThatFailLeaveNothingBehindOnAnyWorker) {
-  AutogradWorld world(3);
+  RuntimeWorld world(autograd_alone(3));
   const at::Tensor x = leaf();
   {
     Context context(world.runtime(0));
@@ -134,8 +139,8 @@ TEST(Recording, PassesThatFailLeaveNothingBehindOnAnyWorker) {
     const absl::Status failed = context.backward_async({y.sum()}).result().status();
     EXPECT_EQ(failed.code(), absl::StatusCode::kUnknown) << failed;
     for (size_t worker = 0; worker < 3; ++worker) {
-      EXPECT_TRUE(AutogradWorld::eventually([&] {
-        const auto gauges = world.driver(worker).gauges();
+      EXPECT_TRUE(eventually([&] {
+        const auto gauges = world.autograd(worker).gauges();
         return gauges.passes + gauges.timers == 0;
       })) << worker;
     }

@@ -10,9 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "weft/dist_autograd/autograd_driver.h"
-#include "weft/tests/support/attach_autograd.h"
 #include "weft/tests/support/error_of.h"
-#include "weft/tests/support/test_world.h"
+#include "weft/tests/support/runtime_world.h"
 
 namespace rref_backward_test {
 
@@ -24,7 +23,7 @@ using weft::dist_autograd::backward_async;
 using weft::dist_autograd::Context;
 using weft::testing::error_of;
 using weft::testing::eventually;
-using weft::testing::TestWorld;
+using weft::testing::RuntimeWorld;
 using weft::testing::TransportKind;
 
 at::Tensor leaf() { return at::rand({3}, at::kDouble).set_requires_grad(true); }
@@ -81,23 +80,11 @@ static_assert(!HasBackward<int64_t> && !HasBackward<std::vector<at::Tensor>>,
 
 class RRefBackward : public ::testing::TestWithParam<TransportKind> {
  protected:
-  RRefBackward() {
-    TestWorld::Options options;
-    options.kind = GetParam();
-    options.workers = 3;
-    options.make_autograd = weft::testing::attach_autograd;
-    world_ = std::make_unique<TestWorld>(options);
-    scope_ = std::make_unique<weft::CallScopeGuard>(world_->scope(0));
-  }
-  weft::dist_autograd_internal::AutogradDriver& driver(size_t i) {
-    return static_cast<weft::dist_autograd_internal::AutogradDriver&>(*world_->node(i).autograd);
-  }
-
-  TestWorld& world() { return *world_; }
+  RuntimeWorld& world() { return world_; }
 
  private:
-  std::unique_ptr<TestWorld> world_;
-  std::unique_ptr<weft::CallScopeGuard> scope_;
+  RuntimeWorld world_{RuntimeWorld::Options{.kind = GetParam(), .workers = 3, .autograd = true}};
+  weft::CallScopeGuard scope_{world_.scope(0)};
 };
 INSTANTIATE_TEST_SUITE_P(Transports, RRefBackward,
                          ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc),
@@ -183,7 +170,7 @@ TEST_P(RRefBackward, FailsWithWhatIsWrongWithTheLossAndLeavesNoGradient) {
               absl::StatusCode::kFailedPrecondition);
   }
   // Each worker releases it in time.
-  EXPECT_TRUE(eventually([&] { return driver(1).gauges().contexts == 0; }));
+  EXPECT_TRUE(eventually([&] { return world().autograd(1).gauges().contexts == 0; }));
   const RRef<at::Tensor> late = weft::remote("w1", loss_of, x);
   EXPECT_EQ(error_of([&] { backward(ended, late); }).code(), absl::StatusCode::kFailedPrecondition);
 }

@@ -17,8 +17,10 @@
 #include <torch/csrc/autograd/function.h>
 
 #include "absl/strings/str_cat.h"
+#include "weft/dist_autograd/context.h"
 #include "weft/rpc/function.h"
-#include "weft/tests/support/autograd_world.h"
+#include "weft/rpc/verbs.h"
+#include "weft/tests/support/runtime_world.h"
 
 namespace tensor_conformance_test {
 
@@ -27,7 +29,8 @@ using ::testing::EndsWith;
 using ::testing::StartsWith;
 using weft::Future;
 using weft::dist_autograd::Context;
-using weft::testing::AutogradWorld;
+using weft::testing::autograd_alone;
+using weft::testing::RuntimeWorld;
 using weft::testing::TransportKind;
 
 constexpr int64_t kCopied = int64_t{1} << 20;  // bytes; only larger shared memory is not copied
@@ -75,11 +78,12 @@ INSTANTIATE_TEST_SUITE_P(Transports, TensorConformance,
 // arguments.
 class Held {
  public:
-  explicit Held(TransportKind kind) : world_(2, {.kind = kind, .started = false}) {
+  explicit Held(TransportKind kind)
+      : world_({.kind = kind, .references = false, .autograd = true, .started = false}) {
     world_.start(1);
   }
 
-  AutogradWorld& world() { return world_; }
+  RuntimeWorld& world() { return world_; }
   void call(at::Tensor argument, weft::CallOptions options = {}) {
     at::Tensor value = argument.detach().clone();
     Future<at::Tensor> reply = weft::rpc_async({"w0", options}, same, argument);
@@ -107,7 +111,7 @@ class Held {
     at::Tensor value;
     Future<at::Tensor> reply;
   };
-  AutogradWorld world_;
+  RuntimeWorld world_;
   std::vector<Call> calls_;
 };
 
@@ -144,7 +148,7 @@ TEST_P(TensorConformance, ASnapshotOfALargeArgumentIsTakenWhenItsCallIsMade) {
 // ---- graphs
 
 TEST_P(TensorConformance, UnderAContextTensorsArriveWithARecvNodeAndAreNoLeavesOfTheSender) {
-  AutogradWorld world(2, {.kind = GetParam()});
+  RuntimeWorld world(autograd_alone(2, GetParam()));
   const at::Tensor leaf = at::ones({3}, at::kDouble).set_requires_grad(true);
   const std::vector<at::Tensor> sent{leaf, at::ones({3}, at::kDouble), leaf.mul(2)};
   for (const char* to : {"w1", "w0"}) {
@@ -165,7 +169,7 @@ TEST_P(TensorConformance, UnderAContextTensorsArriveWithARecvNodeAndAreNoLeavesO
 }
 
 TEST_P(TensorConformance, UnderAContextAResultComesBackWithARecvNodeOfTheCallee) {
-  AutogradWorld world(2, {.kind = GetParam()});
+  RuntimeWorld world(autograd_alone(2, GetParam()));
   const at::Tensor leaf = at::ones({3}, at::kDouble).set_requires_grad(true);
   const Context context(world.runtime(0));
   const at::Tensor back = weft::rpc_sync("w1", same, leaf);
@@ -176,7 +180,7 @@ TEST_P(TensorConformance, UnderAContextAResultComesBackWithARecvNodeOfTheCallee)
 }
 
 TEST_P(TensorConformance, WithoutAContextTensorsArriveAsPlainValues) {
-  AutogradWorld world(2, {.kind = GetParam()});
+  RuntimeWorld world(autograd_alone(2, GetParam()));
   const at::Tensor leaf = at::ones({3}, at::kDouble).set_requires_grad(true);
   const std::vector<at::Tensor> sent{leaf, leaf.mul(2)};
   const std::vector<Arrived> seen =
@@ -199,7 +203,7 @@ void expect_order_kept(const at::Tensor& sent) {
 }
 
 TEST_P(TensorConformance, MemoryFormatsSurviveThereAndBackWithAndWithoutAContext) {
-  AutogradWorld world(2, {.kind = GetParam()});
+  RuntimeWorld world(autograd_alone(2, GetParam()));
   for (const int64_t size : {2, 12, 60}) {  // in the header, in a small frame, in a large one
     const at::Tensor image = at::arange(6 * size * size, at::kFloat).view({2, 3, size, size});
     const at::Tensor volume = at::arange(24 * size * size, at::kFloat).view({2, 3, 4, size, size});

@@ -23,7 +23,7 @@ using weft::dist_optim_internal::ShardGroup;
 using weft::dist_optim_internal::StepId;
 using weft::dist_optim_internal::StepRequest;
 using weft::testing::eventually;
-using weft::testing::TestWorld;
+using weft::testing::RuntimeWorld;
 
 constexpr size_t kOwners = 3;
 constexpr size_t kCaller = kOwners;
@@ -61,7 +61,7 @@ void PrintTo(const Death& death, std::ostream* out) { *out << death.name; }
 
 class DeadCallerTest : public ::testing::TestWithParam<Death> {
  protected:
-  TestWorld world_{weft::testing::with_autograd(kOwners + 1)};
+  RuntimeWorld world_{weft::testing::with_autograd(kOwners + 1)};
 };
 INSTANTIATE_TEST_SUITE_P(Points, DeadCallerTest,
                          ::testing::Values(Death{"BeforeTheLastPrepare", {0, 1}, {}},
@@ -117,7 +117,7 @@ TEST_P(DeadCallerTest, ItsOwnersApplyTheStepAllOrNone) {
         << "owner " << i << " has " << value_at(i) << ", not " << expected;
   }
   // Once nothing of the caller is left, nothing changes any more.
-  world_.expect_nothing_left();
+  EXPECT_TRUE(world_.nothing_left());
   for (size_t i = 0; i < kOwners; ++i) {
     const double expected = applied ? 2.0 - kRate * 0.5 * static_cast<double>(i + 1) : 2.0;
     EXPECT_EQ(value_at(i), expected) << "owner " << i;

@@ -75,7 +75,7 @@ bool close(const at::Tensor& a, const at::Tensor& b) {
 
 // Two layers on two owners, driven by worker 0, and the same two in one process.
 struct Pair {
-  explicit Pair(TestWorld& world, size_t owner_of_first = 1)
+  explicit Pair(RuntimeWorld& world, size_t owner_of_first = 1)
       : first(Destination(world.id(owner_of_first)), 3, 5, 1),
         second(Destination(world.id(2)), 5, 2, 2) {}
   at::Tensor loss(const at::Tensor& x) const {
@@ -102,7 +102,7 @@ struct Pair {
 
 class DistributedOptimizerTest : public ::testing::Test {
  protected:
-  TestWorld world_{with_autograd(3)};
+  RuntimeWorld world_{with_autograd(3)};
   CallScopeGuard guard_{world_.scope(0)};
 };
 

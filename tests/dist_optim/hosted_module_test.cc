@@ -39,7 +39,7 @@ using weft::RRef;
 using weft::TensorMap;
 using weft::dist_autograd::Context;
 using weft::testing::error_of;
-using weft::testing::TestWorld;
+using weft::testing::RuntimeWorld;
 
 // Two inputs and two outputs. Its values depend on `seed` only, so a copy in the test is the same
 // module.
@@ -162,7 +162,7 @@ at::Tensor batch(int64_t number) {
 
 class HostedModuleTest : public ::testing::Test {
  protected:
-  TestWorld world_{weft::testing::with_autograd(3)};
+  RuntimeWorld world_{weft::testing::with_autograd(3)};
   weft::CallScopeGuard guard_{world_.scope(0)};
 };
 

@@ -23,7 +23,7 @@ using weft::DistributedOptimizer;
 using weft::ParameterSet;
 using weft::RRef;
 using weft::dist_autograd::Context;
-using weft::testing::TestWorld;
+using weft::testing::RuntimeWorld;
 using weft::testing::TransportKind;
 
 constexpr double kRate = 0.1;
@@ -66,8 +66,8 @@ WEFT_REGISTER_FUNCTION(train_once);
 
 class InterleavedStep : public ::testing::TestWithParam<TransportKind> {
  protected:
-  static TestWorld::Options options() {
-    TestWorld::Options options = weft::testing::with_autograd(3);
+  static RuntimeWorld::Options options() {
+    RuntimeWorld::Options options = weft::testing::with_autograd(3);
     options.kind = GetParam();
     return options;
   }
@@ -79,7 +79,7 @@ class InterleavedStep : public ::testing::TestWithParam<TransportKind> {
     }).join();
   }
 
-  TestWorld world_{options()};
+  RuntimeWorld world_{options()};
   weft::CallScopeGuard guard_{world_.scope(0)};
 };
 INSTANTIATE_TEST_SUITE_P(Transport, InterleavedStep,

@@ -51,7 +51,7 @@ using weft::StepResult;
 using weft::TensorMap;
 using weft::dist_autograd::Context;
 using weft::testing::error_of;
-using weft::testing::TestWorld;
+using weft::testing::RuntimeWorld;
 
 constexpr double kTolerance = 1e-12;
 constexpr int64_t kSteps = 6;
@@ -104,7 +104,7 @@ double distance(const at::Tensor& a, const at::Tensor& b) {
 
 // Two modules on two owners, driven by worker 0, and the same two in one process.
 struct Pair {
-  explicit Pair(const TestWorld& world, int64_t seed = 1)
+  explicit Pair(const RuntimeWorld& world, int64_t seed = 1)
       : first(Destination(world.id(1)), 3, 5, seed),
         second(Destination(world.id(2)), 5, 2, seed + 1),
         alone_first(3, 5, seed),
@@ -165,7 +165,7 @@ Kind kind_of(std::string name, const typename DistributedOptimizer<Opt>::Options
 
 class OptimizerKinds : public ::testing::Test {
  protected:
-  TestWorld world_{weft::testing::with_autograd(3)};
+  RuntimeWorld world_{weft::testing::with_autograd(3)};
   weft::CallScopeGuard guard_{world_.scope(0)};
 };
 
@@ -230,7 +230,7 @@ TEST_P(EveryKind, AFreshOneWithTheStateGoesOnToTheSameWeights) {
 
 // The weights of both owners are one group. Each owner's bias is a group of its own.
 struct Grouped {
-  explicit Grouped(const TestWorld& world)
+  explicit Grouped(const RuntimeWorld& world)
       : pair(world), optimizer(groups(pair)), alone(groups_alone(pair), SGDOptions(1.0)) {}
 
   static std::vector<SGDOptions> options() {
@@ -369,7 +369,7 @@ TEST_F(OptimizerKinds, OptionsThatAnOwnerRefusesAreAnErrorInLibTorchsWords) {
 
 // A table on one owner and a unit on the other. The copy in one process has a dense gradient.
 struct Reader {
-  explicit Reader(const TestWorld& world)
+  explicit Reader(const RuntimeWorld& world)
       : table(Destination(world.id(1))), unit(Destination(world.id(2)), 3, 2, 2) {}
 
   at::Tensor loss(int64_t number) const {

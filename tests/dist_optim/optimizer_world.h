@@ -10,12 +10,11 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
-#include "weft/dist_autograd/autograd_driver.h"
 #include "weft/dist_autograd/context.h"
 #include "weft/dist_optim/distributed_optimizer.h"
 #include "weft/dist_optim/hosted_module.h"
-#include "weft/tests/support/attach_autograd.h"
-#include "weft/tests/support/test_world.h"
+#include "weft/rpc/function.h"
+#include "weft/tests/support/runtime_world.h"
 
 namespace weft::testing {
 
@@ -30,12 +29,9 @@ class Layer : public torch::nn::Module {
 };
 WEFT_REGISTER_MODULE(Layer, int64_t, int64_t, int64_t);
 
-// Options of a TestWorld whose workers have distributed autograd.
-inline TestWorld::Options with_autograd(size_t workers) {
-  TestWorld::Options options;
-  options.workers = workers;
-  options.make_autograd = attach_autograd;
-  return options;
+// Options of a RuntimeWorld whose workers have references and distributed autograd.
+inline RuntimeWorld::Options with_autograd(size_t workers) {
+  return {.workers = workers, .autograd = true};
 }
 
 }  // namespace weft::testing

@@ -23,7 +23,7 @@ using torch::optim::SGDOptions;
 using weft::StepOptions;
 using weft::UpdateMode;
 using weft::dist_autograd::Context;
-using weft::testing::TestWorld;
+using weft::testing::RuntimeWorld;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -39,7 +39,7 @@ class StepRefusedTest : public ::testing::Test {
   void TearDown() override { seen.fill(nullptr); }
   std::vector<weft::WorkerId> owners() const { return {world_.id(1), world_.id(2)}; }
 
-  TestWorld world_{weft::testing::with_autograd(3)};
+  RuntimeWorld world_{weft::testing::with_autograd(3)};
   weft::CallScopeGuard guard_{world_.scope(kCaller)};
 };
 

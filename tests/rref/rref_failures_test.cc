@@ -65,7 +65,7 @@ TEST_P(RRefTest, GivesTheReasonWhyItWasNotMadeToUsesUnderWay) {
 
 // A lost owner is not asked any more, but the function that made the value has run there.
 TEST_P(RRefTest, MayHaveBeenMadeIfItsOwnerIsLost) {
-  TestWorld& world = start(2);
+  RuntimeWorld& world = start(2);
   const RRef<int> value = weft::remote("w1", add, 1, 2);
   EXPECT_EQ(value.to_here(), 3);
   world.kill(1);
@@ -94,7 +94,7 @@ TEST_P(RRefTest, IsConfirmedOrAbsentAfterACreationThatTimedOut) {
 }
 
 TEST_P(RRefTest, StopsWaitingForAnObjectWhenTheCallerDoes) {
-  TestWorld& world = start(2);
+  RuntimeWorld& world = start(2);
   const RRef<int> value = weft::remote("w1", later);
   const RRef<int> mine = weft::remote("w0", later);
   EXPECT_EQ(error_of([&] { value.to_here(20ms); }).code(), absl::StatusCode::kDeadlineExceeded);
@@ -122,7 +122,7 @@ TEST_P(RRefTest, IsReleasedWhenTheCallThatCarriesItIsRefused) {
 }
 
 TEST_P(RRefTest, IsReleasedWhenTheReplyThatCarriesItComesTooLate) {
-  TestWorld& world = start(2);
+  RuntimeWorld& world = start(2);
   EXPECT_EQ(error_of([&] {
               weft::rpc_sync({"w1", {.timeout = 20ms}}, later_rref);
             }).code(),
@@ -136,7 +136,7 @@ TEST_P(RRefTest, IsReleasedWhenTheReplyThatCarriesItComesTooLate) {
 }
 
 TEST_P(RRefTest, BelongsToOneWorkerOfTheProcess) {
-  TestWorld& world = start(2);
+  RuntimeWorld& world = start(2);
   const RRef<int> mine = weft::make_rref(1);
   weft::CallScopeGuard scope(world.scope(1));
   const absl::Status status = error_of([&] { weft::rpc_sync("w0", read, mine); });
@@ -150,13 +150,13 @@ TEST_P(RRefTest, BelongsToOneWorkerOfTheProcess) {
 }
 
 TEST_P(RRefTest, IsOnlyUsedAsTheTypeThatItIs) {
-  TestWorld& world = start(2);
+  RuntimeWorld& world = start(2);
   const RRef<int> value = weft::remote("w1", add, 1, 2);
   ASSERT_EQ(value.to_here(), 3);
   weft::RpcRuntime::CallRequest request;
   request.to = world.id(1);
   request.function = {weft::hash64("weft.wait"), 0, "weft.wait"};
-  const weft::FunctionEntry* entry = world.node(1).runtime->registry().find(request.function.id);
+  const weft::FunctionEntry* entry = world.runtime(1)->registry().find(request.function.id);
   ASSERT_NE(entry, nullptr);
   request.function = entry->key();
   const weft::TypeInfo& wrong = weft::type_info_of<double>();
@@ -164,7 +164,7 @@ TEST_P(RRefTest, IsOnlyUsedAsTheTypeThatItIs) {
       weft::rref_internal::Target{value.id(), {wrong.hash, wrong.name}});
   weft::Promise<int> promise;
   const Future<int> answered = promise.future();
-  world.node(0).runtime->call(std::move(request), [&promise](absl::StatusOr<weft::Reader> reply) {
+  world.runtime(0)->call(std::move(request), [&promise](absl::StatusOr<weft::Reader> reply) {
     promise.set(reply.status().ok() ? absl::StatusOr<int>(0) : reply.status());
   });
   EXPECT_EQ(answered.result().status().code(), absl::StatusCode::kInvalidArgument)
@@ -175,7 +175,7 @@ TEST_P(RRefTest, IsOnlyUsedAsTheTypeThatItIs) {
 
 // BN1.
 TEST_P(RRefTest, IsLostWhenItsOwnerDies) {
-  TestWorld& world = start(3);
+  RuntimeWorld& world = start(3);
   const RRef<int> value = weft::remote("w1", later);
   value.creation().wait();
   const Future<int> waiting = value.to_here_async();
@@ -206,7 +206,7 @@ TEST_P(RRefTest, IsLostWhenItsOwnerDies) {
 
 // BN2.
 TEST_P(RRefTest, IsLetGoWhenItsUserDies) {
-  TestWorld& world = start(3);
+  RuntimeWorld& world = start(3);
   {
     const RRef<int> mine = weft::make_rref(5);
     weft::rpc_sync("w1", keep, "of w1", mine);
@@ -224,30 +224,30 @@ TEST_P(RRefTest, IsLetGoWhenItsUserDies) {
 // ---- A worker stops ----
 
 TEST_P(RRefTest, ReportsWhoStillHoldsWhatAtShutdown) {
-  TestWorld& world = start(2);
+  RuntimeWorld& world = start(2);
   const RRef<int> mine = weft::make_rref(5);
   weft::rpc_sync("w1", keep, "leaked", mine);
-  world.node(0).references->begin_shutdown();
-  EXPECT_FALSE(world.node(0).references->drained());
-  const auto leaks = world.node(0).references->leaks();
+  world.references(0).begin_shutdown();
+  EXPECT_FALSE(world.references(0).drained());
+  const auto leaks = world.references(0).leaks();
   ASSERT_EQ(leaks.size(), 1u);
   EXPECT_EQ(leaks[0].rref, mine.id());
   EXPECT_EQ(leaks[0].worker, world.id(1));
   EXPECT_THAT(leaks[0].to_string(), HasSubstr("i32"));
   weft::Promise<void> drained;
-  world.node(0).references->when_drained([&] { drained.set_value(); });
+  world.references(0).when_drained([&] { drained.set_value(); });
   EXPECT_EQ(take_kept("leaked").to_here(), 5) << "what others hold stays readable";
   drained.future().wait();
 }
 
 TEST_P(RRefTest, RefersToNothingAfterItsWorkersEnd) {
-  TestWorld& world = start(2);
+  RuntimeWorld& world = start(2);
   const RRef<int> theirs = weft::remote("w1", add, 1, 2);
   const RRef<int> mine = weft::make_rref(1);
   const RRef<int> pending = weft::remote("w1", later);
   ASSERT_EQ(theirs.to_here(), 3);
   later_promise().set(1);
-  for (size_t i = 0; i < 2; ++i) world.node(i).references->begin_shutdown();
+  for (size_t i = 0; i < 2; ++i) world.references(i).begin_shutdown();
   for (const auto& rref : {theirs, mine, pending}) {
     EXPECT_EQ(error_of([&] { rref.to_here(); }).code(), absl::StatusCode::kFailedPrecondition);
   }
@@ -263,7 +263,7 @@ TEST_P(RRefTest, RefersToNothingAfterItsWorkersEnd) {
 }
 
 TEST_P(RRefTest, FreesAllValuesWhenItsWorkerEndsWithoutADrain) {
-  TestWorld& world = start(2);
+  RuntimeWorld& world = start(2);
   world.allow_leftovers();
   const RRef<Tracked> theirs = weft::remote<Tracked>("w1", 1);
   const RRef<Tracked> mine = weft::make_rref(std::make_unique<Tracked>(2));

@@ -13,14 +13,17 @@
 
 #include <gtest/gtest.h>
 
+#include "weft/rpc/class.h"
+#include "weft/rpc/function.h"
 #include "weft/rref/rref.h"
-#include "weft/tests/support/test_world.h"
+#include "weft/rref/rref_driver.h"
+#include "weft/tests/support/runtime_world.h"
 
 namespace rref_test {
 
 using weft::Future;
 using weft::RRef;
-using weft::testing::TestWorld;
+using weft::testing::RuntimeWorld;
 using weft::testing::TransportKind;
 
 inline int add(int a, int b) { return a + b; }
@@ -86,12 +89,12 @@ WEFT_REGISTER_CLASS(Tracked, weft::constructor<int>(), &Tracked::get, &Tracked::
 class RRefTest : public ::testing::TestWithParam<TransportKind> {
  protected:
   // Starts the workers and makes worker 0 this thread's worker.
-  TestWorld& start(size_t workers) {
+  RuntimeWorld& start(size_t workers) {
     later_promise() = weft::Promise<int>(nullptr);
     later_rref_promise() = weft::Promise<RRef<int>>(nullptr);
     Tracked::alive = 0;
     Tracked::died_elsewhere = 0;
-    world_ = std::make_unique<TestWorld>(GetParam(), workers);
+    world_ = std::make_unique<RuntimeWorld>(GetParam(), workers);
     scope_ = std::make_unique<weft::CallScopeGuard>(world_->scope(0));
     return *world_;
   }
@@ -105,7 +108,7 @@ class RRefTest : public ::testing::TestWithParam<TransportKind> {
   void TearDown() override { stop(); }
 
  private:
-  std::unique_ptr<TestWorld> world_;
+  std::unique_ptr<RuntimeWorld> world_;
   std::unique_ptr<weft::CallScopeGuard> scope_;
 };
 

@@ -123,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, RRefTest,
 
 // Case 1: the creator.
 TEST_P(RRefTest, KeepsTheResultOfARemoteCallUntilItsLastHandleDies) {
-  TestWorld& world = start(2);
+  RuntimeWorld& world = start(2);
   {
     const RRef<Tracked> object = weft::remote("w1", make_tracked, 5);
     object.creation().wait();
@@ -169,7 +169,7 @@ TEST_P(RRefTest, LocalValueElsewhereNamesWhoAsksAndWhoOwns) {
 
 // Case 3: the owner sends it to a user, as an argument and as a result.
 TEST_P(RRefTest, CanBeLentByItsOwner) {
-  TestWorld& world = start(2);
+  RuntimeWorld& world = start(2);
   const RRef<int> mine = weft::make_rref(4);
   EXPECT_TRUE(mine.is_owner());
   EXPECT_EQ(weft::rpc_sync("w1", read, mine), 4);
@@ -191,7 +191,7 @@ TEST_P(RRefTest, StartsAFunctionOnlyWhenItsReferencesAreConfirmed) {
 
 // Case 5: remote() to this worker.
 TEST_P(RRefTest, MayLiveOnTheWorkerThatAskedForIt) {
-  TestWorld& world = start(1);
+  RuntimeWorld& world = start(1);
   {
     const RRef<Tracked> object = weft::remote<Tracked>("w0", 7);
     EXPECT_TRUE(object.is_owner());
@@ -273,7 +273,7 @@ TEST_P(RRefTest, HasTheVerbsForMethodsAndFreeFunctions) {
 }
 
 TEST_P(RRefTest, LivesAsLongAsACallOnItUnderWayIfNobodyHoldsIt) {
-  TestWorld& world = start(2);
+  RuntimeWorld& world = start(2);
   for (int i = 0; i < 50; ++i) {
     EXPECT_EQ(
         weft::remote<Tracked>("w1", i).remote(&Tracked::clone).remote(&Tracked::get).to_here(), i);
@@ -349,7 +349,7 @@ TEST_P(RRefTest, OfVoidIsTheEndOfAFunction) {
 
 TEST(RRefText, NamesTypeIdAndOwner) {
   EXPECT_EQ(RRef<int>().str(), "RRef(empty)");
-  TestWorld world(TransportKind::kInproc, 1);
+  RuntimeWorld world(TransportKind::kInproc, 1);
   weft::CallScopeGuard scope(world.scope(0));
   const RRef<int> mine = weft::make_rref(1);
   std::ostringstream text;

@@ -24,7 +24,7 @@
 #include "weft/rpc/verbs.h"
 #include "weft/rref/rref.h"
 #include "weft/tests/rpc/transport/proxied_transport.h"
-#include "weft/tests/support/test_world.h"
+#include "weft/tests/support/eventually.h"
 #include "weft/tests/support/worker_world.h"
 
 namespace broken_stream_test {

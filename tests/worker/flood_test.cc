@@ -11,7 +11,7 @@
 #include "weft/rpc/function.h"
 #include "weft/rpc/verbs.h"
 #include "weft/rref/rref.h"
-#include "weft/tests/support/test_world.h"
+#include "weft/tests/support/eventually.h"
 #include "weft/tests/support/worker_world.h"
 
 namespace flood_test {

@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "weft/tests/support/dynamic_world.h"
 #include "weft/tests/support/error_of.h"
+#include "weft/tests/support/worker_world.h"
 
 namespace weft::testing {
 namespace {
@@ -41,7 +41,7 @@ std::string next(const MemberEvents& events) {
 
 class MemberEventsTest : public ::testing::TestWithParam<TransportKind> {
  protected:
-  DynamicWorld world_{GetParam()};
+  WorkerWorld world_{GetParam()};
   std::vector<std::unique_ptr<Worker>> keep_;  // joiners that stay
 };
 
@@ -126,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, MemberEventsTest,
 
 class MemberDeaths : public ::testing::Test {
  protected:
-  DynamicWorld world_;
+  WorkerWorld world_{TransportKind::kInproc};
 };
 
 TEST_F(MemberDeaths, EachStreamGetsAllEvents) {

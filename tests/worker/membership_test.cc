@@ -15,7 +15,6 @@
 #include "weft/rpc/rendezvous/death_records.h"
 #include "weft/rpc/verbs.h"
 #include "weft/rref/rref.h"
-#include "weft/tests/support/dynamic_world.h"
 #include "weft/tests/support/error_of.h"
 #include "weft/tests/support/worker_world.h"
 
@@ -42,23 +41,25 @@ WEFT_REGISTER_CLASS(Counter, weft::constructor<int64_t>(), &Counter::value);
 
 class DynamicGroupTest : public ::testing::TestWithParam<TransportKind> {
  protected:
-  DynamicWorld world_{GetParam()};
+  Worker& join(const std::string& name) { return world_.join(world_.options_of(name)); }
+
+  WorkerWorld world_{GetParam()};
 };
 
 TEST_P(DynamicGroupTest, WorkersJoinAtAnyTime) {
-  Worker& a = world_.join("a");
+  Worker& a = join("a");
   EXPECT_EQ(rpc_sync(a.to("a"), one_more, 1), 2);
-  Worker& b = world_.join("b");
+  Worker& b = join("b");
   EXPECT_EQ(rpc_sync(b.to("a"), one_more, 2), 3);
   EXPECT_EQ(rpc_sync(a.to("b"), one_more, 3), 4);
-  Worker& c = world_.join("c");
+  Worker& c = join("c");
   EXPECT_EQ(rpc_sync(c.to("a"), one_more, 4), 5);
   EXPECT_EQ(rpc_sync(b.to("c"), one_more, 5), 6);
   EXPECT_EQ(a.workers().size(), 3u);
 }
 
 TEST_P(DynamicGroupTest, RankAndWorldSizeDoNotCount) {
-  Worker& a = world_.join("a");
+  Worker& a = join("a");
   WorkerOptions options = world_.options_of("b");
   options.place.rank = 7;  // not 0: that one would host the store
   options.place.world_size = 1;
@@ -92,8 +93,8 @@ TEST_P(DynamicGroupTest, ManyJoinAtOnce) {
 }
 
 TEST_P(DynamicGroupTest, LeavingEndsCleanly) {
-  Worker& a = world_.join("a");
-  Worker& b = world_.join("b");
+  Worker& a = join("a");
+  Worker& b = join("b");
   {
     const RRef<Counter> mine = remote<Counter>(b.to("a"), 5);
     EXPECT_EQ(mine.rpc_sync(&Counter::value), 5);
@@ -107,14 +108,14 @@ TEST_P(DynamicGroupTest, LeavingEndsCleanly) {
   EXPECT_EQ(error.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ran_of(error), Ran::kNo);
   // Its name can be taken again at once.
-  Worker& again = world_.join("b");
+  Worker& again = join("b");
   EXPECT_EQ(rpc_sync(a.to("b"), one_more, 1), 2);
   EXPECT_GT(again.id().incarnation, 1u);
 }
 
 TEST_P(DynamicGroupTest, LeavingWaitsForThoseWhoReferToItsValues) {
-  Worker& a = world_.join("a");
-  Worker& b = world_.join("b");
+  Worker& a = join("a");
+  Worker& b = join("b");
   auto held = std::make_unique<RRef<Counter>>(remote<Counter>(b.to("a"), 9));
   EXPECT_EQ(held->rpc_sync(&Counter::value), 9);
   const Future<void> left = a.shutdown_async();
@@ -125,8 +126,8 @@ TEST_P(DynamicGroupTest, LeavingWaitsForThoseWhoReferToItsValues) {
 }
 
 TEST_P(DynamicGroupTest, WhatIsStillReferredToAtTheTimeoutIsNamed) {
-  Worker& a = world_.join("a");
-  Worker& b = world_.join("b");
+  Worker& a = join("a");
+  Worker& b = join("b");
   const RRef<Counter> held = remote<Counter>(b.to("a"), 9);
   EXPECT_EQ(held.rpc_sync(&Counter::value), 9);
   const absl::Status error = error_of([&] { a.shutdown(milliseconds(100)); });
@@ -142,13 +143,13 @@ TEST_P(DynamicGroupTest, WhatIsStillReferredToAtTheTimeoutIsNamed) {
 }
 
 TEST_P(DynamicGroupTest, AJoinerMeetsALeavingWorker) {
-  Worker& a = world_.join("a");
-  Worker& b = world_.join("b");
+  Worker& a = join("a");
+  Worker& b = join("b");
   auto held = std::make_unique<RRef<Counter>>(remote<Counter>(b.to("a"), 9));
   EXPECT_EQ(held->rpc_sync(&Counter::value), 9);
   const Future<void> left = a.shutdown_async();
   EXPECT_FALSE(left.wait_for(milliseconds(50)));
-  Worker& c = world_.join("c");
+  Worker& c = join("c");
   EXPECT_EQ(rpc_sync(c.to("b"), one_more, 4), 5);
   EXPECT_EQ(held->rpc_sync(&Counter::value), 9);
   held = nullptr;
@@ -196,7 +197,7 @@ class Deaths : public ::testing::Test {
     return absl::DeadlineExceededError("did not hear of it");
   }
 
-  DynamicWorld world_;
+  WorkerWorld world_{TransportKind::kInproc};
   std::map<std::string, std::shared_ptr<Log>> logs_;
 };
 
@@ -375,9 +376,7 @@ TEST(StaticGroup, ARestartedRankIsANewIncarnationOfTheGroup) {
   const RRef<Counter> lost = remote<Counter>(world[0].to("worker2"), 1);
   EXPECT_EQ(lost.rpc_sync(&Counter::value), 1);
   world.kill(2);
-  WorkerOptions again = world.options_of(2, 3);
-  again.place.restart_count = 1;
-  Worker second = Worker::join(std::move(again));
+  Worker& second = world.restart(2);
   EXPECT_EQ(rpc_sync(second.to("worker0"), one_more, 1), 2);
   EXPECT_EQ(world[0].wait_for("worker2", seconds(20)).id, second.id());
   EXPECT_EQ(rpc_sync(world[0].to("worker2"), one_more, 2), 3);
@@ -389,11 +388,7 @@ TEST(StaticGroup, ARestartedRankIsANewIncarnationOfTheGroup) {
     gone = error_of([&] { lost.rpc_sync(&Counter::value); });
     ASSERT_EQ(gone.code(), absl::StatusCode::kUnavailable) << gone;
   } while (!is_rref_lost(gone));
-  std::vector<Future<void>> ends;
-  ends.push_back(world[0].shutdown_async());
-  ends.push_back(world[1].shutdown_async());
-  ends.push_back(second.shutdown_async());
-  wait_all(ends);
+  world.shutdown_all();
 }
 
 // Static groups whose workers share nothing, so that no lease would show that one hangs.
@@ -442,9 +437,7 @@ TEST(StaticGroup, ARankMayComeBackWhileOthersWaitForTheEnd) {
   WorkerWorld world(3);
   world.kill(2);
   const Future<void> end = world[0].shutdown_async();
-  WorkerOptions again = world.options_of(2, 3);
-  again.place.restart_count = 1;
-  Worker second = Worker::join(std::move(again));
+  Worker& second = world.restart(2);
   EXPECT_EQ(rpc_sync(second.to("worker1"), one_more, 1), 2);
   EXPECT_FALSE(end.done());
   std::vector<Future<void>> ends{end, world[1].shutdown_async(), second.shutdown_async()};

@@ -20,9 +20,11 @@
 
 #include "weft/ddp/dist_autograd_bridge.h"
 #include "weft/ddp/distributed_data_parallel.h"
+#include "weft/dist_autograd/context.h"
 #include "weft/rpc/function.h"
-#include "weft/tests/support/autograd_world.h"
+#include "weft/rpc/verbs.h"
 #include "weft/tests/support/group_world.h"
+#include "weft/tests/support/runtime_world.h"
 
 namespace dist_autograd_bridge_test {
 
@@ -31,7 +33,7 @@ using weft::DdpOptions;
 using weft::DistributedDataParallel;
 using weft::ProcessGroup;
 using weft::dist_autograd::Context;
-using weft::testing::AutogradWorld;
+using weft::testing::RuntimeWorld;
 
 constexpr size_t kTrainers = 4;
 constexpr size_t kRemote = 4;  // the worker w4
@@ -239,11 +241,13 @@ class BridgeTest : public ::testing::Test {
   std::array<std::shared_ptr<DdpGradients>, kTrainers> gradients_ = {
       std::make_shared<DdpGradients>(), std::make_shared<DdpGradients>(),
       std::make_shared<DdpGradients>(), std::make_shared<DdpGradients>()};
-  AutogradWorld world_{kTrainers + 2,
-                       {.observers = {{0, gradients_[0].get()},
-                                      {1, gradients_[1].get()},
-                                      {2, gradients_[2].get()},
-                                      {3, gradients_[3].get()}}}};
+  RuntimeWorld world_{RuntimeWorld::Options{.workers = kTrainers + 2,
+                                            .references = false,
+                                            .autograd = true,
+                                            .observers = {{0, gradients_[0].get()},
+                                                          {1, gradients_[1].get()},
+                                                          {2, gradients_[2].get()},
+                                                          {3, gradients_[3].get()}}}};
 };
 
 }  // namespace dist_autograd_bridge_test

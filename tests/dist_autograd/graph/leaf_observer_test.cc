@@ -14,8 +14,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "weft/dist_autograd/context.h"
 #include "weft/rpc/function.h"
-#include "weft/tests/support/autograd_world.h"
+#include "weft/rpc/verbs.h"
+#include "weft/tests/support/runtime_world.h"
 
 namespace leaf_observer_test {
 
@@ -24,7 +26,8 @@ using weft::LeafObserver;
 using weft::ObservedPass;
 using weft::PassHold;
 using weft::dist_autograd::Context;
-using weft::testing::AutogradWorld;
+using weft::testing::eventually;
+using weft::testing::RuntimeWorld;
 
 at::Tensor leaf() { return at::rand({3}, at::kDouble).set_requires_grad(true); }
 at::Tensor filled(double value) { return at::full({3}, value, at::kDouble); }
@@ -111,14 +114,15 @@ class LeafObserverTest : public ::testing::Test {
   weft::Future<void> start_held(Context& context) {
     hold_passes();
     auto future = context.backward_async({weft::rpc_sync("w1", weighted, x_).sum()});
-    EXPECT_TRUE(AutogradWorld::eventually([this] { return has_hold(); }));
+    EXPECT_TRUE(eventually([this] { return has_hold(); }));
     return future;
   }
 
   Observer observer_;
   std::mutex mutex_;
   std::vector<PassHold> holds_;
-  AutogradWorld world_{2, {.observers = {{1, &observer_}}}};
+  RuntimeWorld world_{
+      RuntimeWorld::Options{.references = false, .autograd = true, .observers = {{1, &observer_}}}};
   const at::Tensor x_ = leaf();
 };
 
@@ -189,7 +193,7 @@ TEST_F(LeafObserverTest, EveryHoldMustBeReleased) {
     return absl::OkStatus();
   };
   auto pass = context.backward_async({weft::rpc_sync("w1", weighted, x_).sum()});
-  EXPECT_TRUE(AutogradWorld::eventually([this] { return has_hold(); }));
+  EXPECT_TRUE(eventually([this] { return has_hold(); }));
   take_hold().release();
   EXPECT_FALSE(pass.wait_for(std::chrono::milliseconds(20)));
   take_hold().release();
@@ -290,7 +294,7 @@ TEST_F(LeafObserverTest, IsToldOnceThatAPassFailedAndOnlyThen) {
     const weft::Future<void> pass = start_held(context);
     pass.cancel();
     EXPECT_EQ(pass.result().status().code(), absl::StatusCode::kCancelled);
-    EXPECT_TRUE(AutogradWorld::eventually([this] { return !observer_.failed().empty(); }));
+    EXPECT_TRUE(eventually([this] { return !observer_.failed().empty(); }));
     take_hold().release();
     observer_.body = [](ObservedPass&, const at::Tensor&, at::Tensor&) {
       return absl::ResourceExhaustedError("no bucket");
@@ -331,7 +335,8 @@ TEST_F(LeafObserverTest, AHoldMayOutliveItsPassAndItsWorker) {
 
 TEST_F(LeafObserverTest, TheInitiatorsOwnHoldsKeepBackwardWaiting) {
   Observer observer;
-  AutogradWorld world(1, {.observers = {{0, &observer}}});
+  RuntimeWorld world(
+      {.workers = 1, .references = false, .autograd = true, .observers = {{0, &observer}}});
   std::thread reducer;
   observer.body = [&](ObservedPass& pass, const at::Tensor& variable, at::Tensor&) {
     reducer = std::thread([hold = pass.hold(), variable]() mutable {

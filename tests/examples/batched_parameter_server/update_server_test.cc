@@ -8,14 +8,14 @@
 
 #include "weft/rref/rref.h"
 #include "weft/tests/support/error_of.h"
-#include "weft/tests/support/test_world.h"
+#include "weft/tests/support/runtime_world.h"
 
 namespace weft::examples {
 namespace {
 
 using ::testing::HasSubstr;
 using weft::testing::eventually;
-using weft::testing::TestWorld;
+using weft::testing::RuntimeWorld;
 using weft::testing::TransportKind;
 using Tensors = UpdateServer::Tensors;
 
@@ -49,7 +49,7 @@ class UpdateServerTest : public ::testing::Test {
     }
   }
 
-  TestWorld world_{TransportKind::kInproc, 3};
+  RuntimeWorld world_{TransportKind::kInproc, 3};
 };
 
 TEST_F(UpdateServerTest, ABatchedUpdateIsOneStepBySumOfAllAndEveryoneGetsTheSame) {

@@ -23,7 +23,7 @@
 #include "weft/tests/examples/data_files.h"
 #include "weft/tests/examples/parameter_server/job_world.h"
 #include "weft/tests/examples/parameter_server/step_ledger.h"
-#include "weft/tests/support/test_world.h"
+#include "weft/tests/support/eventually.h"
 
 namespace weft::examples {
 namespace {

@@ -9,7 +9,7 @@
 #include "weft/examples/rl_agent_observers/agent.h"
 #include "weft/examples/rl_agent_observers/cart_pole.h"
 #include "weft/tests/support/error_of.h"
-#include "weft/tests/support/test_world.h"
+#include "weft/tests/support/runtime_world.h"
 
 namespace weft::examples {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using weft::testing::error_of;
-using weft::testing::TestWorld;
+using weft::testing::RuntimeWorld;
 using weft::testing::TransportKind;
 
 TEST(EpisodeProgress, IsSolvedByTheAverageOfAHundredAndRemembersWhen) {
@@ -111,7 +111,7 @@ TEST_F(RlAgent, TheCurveDoesNotDependOnTheOrderOfCalls) {
   for (unsigned seed : {1u, 2u}) {
     std::vector<std::string>& curve = curves[seed - 1];
     std::mt19937 order(seed);
-    TestWorld world(TransportKind::kInproc, 1);
+    RuntimeWorld world(TransportKind::kInproc, 1);
     CallScopeGuard scope(world.scope(0));
     Agent agent({.steps_per_update = 200, .lockstep = 3},
                 [&](const auto& now) { curve.push_back(now.to_string()); });
@@ -231,7 +231,7 @@ TEST_F(RlAgent, ForgetsHalfEpisodesOfWhoIsGone) {
 // One wrong call is batched with others, also when a batch waits for its last call.
 TEST_F(RlAgent, AWrongShapeConcernsNobodyElse) {
   for (const size_t lockstep : {size_t{0}, size_t{2}}) {
-    TestWorld world(TransportKind::kInproc, 1);
+    RuntimeWorld world(TransportKind::kInproc, 1);
     CallScopeGuard scope(world.scope(0));
     Agent agent({.lockstep = lockstep});
     const auto one = agent.act_batched(caller(1), observation(torch::arange(1)));

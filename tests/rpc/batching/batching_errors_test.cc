@@ -363,7 +363,7 @@ TEST_F(Batching, AHandlerThatWaitsForItsBatchDoesNotKeepTheWorker) {
   Numbers batcher(run, {.max_wait = weft::kUntilFull});
   absl::Status status;
   const Future<int> handler =
-      Future<int>::ready(1).then(world_.node(0).executor.get(), [&](const Future<int>&) {
+      Future<int>::ready(1).then(&world_.executor(0), [&](const Future<int>&) {
         weft::CallScopeGuard scope(world_.scope(0));
         status = batcher(row(1)).result().status();
         return 1;
@@ -402,7 +402,7 @@ TEST_F(Batching, WhatWaitsWhenItsWorkerEndsIsCancelled) {
   std::thread ending([&] { world_.end(); });
   ASSERT_TRUE(eventually([&] {  // the executor drops its tasks unrun
     auto probe = std::make_shared<std::atomic<bool>>(false);
-    world_.node(0).executor->schedule([probe] { *probe = true; });
+    world_.executor(0).schedule([probe] { *probe = true; });
     return probe.use_count() == 1 && !*probe;
   }));
   held.release();

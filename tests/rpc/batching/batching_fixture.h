@@ -16,10 +16,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/rpc/batching/batching.h"
+#include "weft/rpc/class.h"
+#include "weft/rpc/function.h"
 #include "weft/rpc/verbs.h"
 #include "weft/rref/rref.h"
 #include "weft/tests/support/error_of.h"
-#include "weft/tests/support/test_world.h"
+#include "weft/tests/support/runtime_world.h"
 
 namespace batching_test {
 
@@ -30,7 +32,7 @@ using weft::Batcher;
 using weft::BatchOptions;
 using weft::Future;
 using weft::testing::eventually;
-using weft::testing::TestWorld;
+using weft::testing::RuntimeWorld;
 using weft::testing::TransportKind;
 
 // Holds batches back until the test releases them, and remembers how large they were.
@@ -131,7 +133,7 @@ class Batching : public ::testing::Test {
     return x * 2;
   }
   static at::Tensor row(double value) { return at::full({2}, value); }
-  // Makes `twice` call `batcher`. It ends the TestWorld when it is destroyed, before the batcher
+  // Makes `twice` call `batcher`. It ends the RuntimeWorld when it is destroyed, before the batcher
   // is.
   struct Serving {
     Serving(Batching& test, Batcher<at::Tensor(at::Tensor)>& batcher) : test(test) {
@@ -146,7 +148,7 @@ class Batching : public ::testing::Test {
     return eventually([&] { return batcher.stats().pending == calls; });
   }
 
-  TestWorld world_{TransportKind::kInproc, 3};
+  RuntimeWorld world_{TransportKind::kInproc, 3};
   weft::CallScopeGuard scope_{world_.scope(0)};
 };
 
