@@ -275,7 +275,9 @@ endfunction()
 # Makes CTest's entries from what weft_test registered. To start one process per test would cost more
 # than the tests themselves: 3,000 tests, 0.15 s each with LibTorch. Instead each executable has as
 # many entries as it has test files, at most 4. Each entry runs one shard of the tests. GoogleTest
-# deals them out by the variables below. The label `full` marks what only --all runs.
+# deals them out by the variables below. The label `full` marks what only --all runs. The filters of
+# SMOKE are arguments, so that an environment's GTEST_FILTER (tools/test.sh sets one for tsan) does not
+# turn a smoke entry into the whole executable.
 function(weft_add_test_entries)
   get_property(targets GLOBAL PROPERTY WEFT_TESTS)
   foreach(target IN LISTS targets)

@@ -116,7 +116,7 @@ TEST(Rendezvous, ByFile) {
 
 TEST(Rendezvous, UnderTheLauncher) {
   const Outcome outcome =
-      run_command(absl::StrCat(WEFT_BUILD_DIR, "/worker/weft_launch -n 3 -- ", program("again=1")));
+      run_command(absl::StrCat(weft::testing::kWeftLaunch, " -n 3 -- ", program("again=1")));
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_THAT(outcome.output,
@@ -128,9 +128,8 @@ TEST(Rendezvous, UnderTheLauncher) {
 // The launcher's store outlives the first incarnations and remembers them. The ranks come back one
 // by one.
 TEST(Rendezvous, RestartedRanksMeetOnTheSameStore) {
-  const Outcome outcome = run_command(
-      absl::StrCat(WEFT_BUILD_DIR, "/worker/weft_launch -n 3 --on-failure=restart=5 -- ",
-                   program("die=1"), " 2>&1"));
+  const Outcome outcome = run_command(absl::StrCat(
+      weft::testing::kWeftLaunch, " -n 3 --on-failure=restart=5 -- ", program("die=1"), " 2>&1"));
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("rank 1 of 3 met all in life 1"));
   for (int rank = 0; rank < 3; ++rank) {

@@ -21,9 +21,9 @@ using ::testing::HasSubstr;
 using weft::testing::Outcome;
 
 Outcome launch(size_t ranks, const std::string& task, const std::string& options = "") {
-  const std::string command = absl::StrCat(
-      WEFT_BUILD_DIR, "/worker/weft_launch -n ", ranks, " ", options, " --master-port 0 -- ",
-      WEFT_BUILD_DIR, "/tests/dist_autograd/autograd_test_program ", task, " 2>&1");
+  const std::string command =
+      absl::StrCat(weft::testing::kWeftLaunch, " -n ", ranks, " ", options, " --master-port 0 -- ",
+                   WEFT_BUILD_DIR, "/tests/dist_autograd/autograd_test_program ", task, " 2>&1");
   return weft::testing::run_command(command);
 }
 

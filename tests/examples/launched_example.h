@@ -1,10 +1,11 @@
-// Runs the program of an example as several processes, under weft_launch and, if installed,
-// torchrun.
+// The program of an example, run as several processes under weft_launch or, if installed, torchrun.
 //
-// Thread safety: free functions. Blocking: until the processes have exited.
+// Thread safety: all methods may be called from any thread.
+// Blocking: until the processes have exited.
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -12,20 +13,46 @@
 
 namespace weft::testing {
 
-inline constexpr const char* kTorchrun = WEFT_SOURCE_DIR "/.deps/oracles/bin/torchrun";
+class LaunchedExample {
+ public:
+  using OnLine = std::function<void(const std::string&)>;
+
+  // Runs WEFT_BUILD_DIR/examples/NAME/NAME.
+  explicit LaunchedExample(const std::string& name)
+      : program_(absl::StrCat(WEFT_BUILD_DIR, "/examples/", name, "/", name)) {}
+  const std::string& program() const { return program_; }
+
+  // Runs a shell command. The outcome has what it printed, standard error included. `on_line` gets
+  // each line as soon as it comes.
+  static Outcome command(const std::string& command, const OnLine& on_line = {}) {
+    return run_command(command + " 2>&1", on_line);
+  }
+  // Runs the ranks. Their lines have no rank numbers in front.
+  Outcome run(int ranks, const std::string& options = "") const {
+    return command(
+        absl::StrCat(kWeftLaunch, " --no-prefix -n ", ranks, " -- ", program_, " ", options));
+  }
+  // Runs `greeting` in each rank's shell, which then becomes the program. `launch` has further
+  // options of weft_launch. So a test learns the pid of a rank, which it may kill.
+  Outcome run_greeting(const std::string& greeting, const std::string& launch,
+                       const std::string& options, const OnLine& on_line) const {
+    return command(absl::StrCat(kWeftLaunch, " ", launch, " -- sh -c '", greeting, "; exec ",
+                                program_, " ", options, "'"),
+                   on_line);
+  }
+
+  static const char* torchrun() { return WEFT_SOURCE_DIR "/.deps/oracles/bin/torchrun"; }
+  static bool has_torchrun() { return std::filesystem::exists(torchrun()); }
+  Outcome run_torchrun(int ranks, const std::string& options = "") const {
+    return command(absl::StrCat("OMP_NUM_THREADS=1 ", torchrun(),
+                                " --no-python --standalone --nproc-per-node ", ranks, " ", program_,
+                                " ", options));
+  }
+
+ private:
+  const std::string program_;
+};
+
 inline constexpr const char* kNoTorchrun = "torchrun is not there: tools/oracles.sh";
-
-inline bool has_torchrun() { return std::filesystem::exists(kTorchrun); }
-
-// Returns the output of all ranks, without rank numbers in front.
-inline Outcome launch_example(const std::string& program, int ranks, const std::string& options) {
-  return run_command(absl::StrCat(WEFT_BUILD_DIR, "/worker/weft_launch --no-prefix -n ", ranks,
-                                  " -- ", program, " ", options, " 2>&1"));
-}
-inline Outcome torchrun_example(const std::string& program, int ranks, const std::string& options) {
-  return run_command(absl::StrCat("OMP_NUM_THREADS=1 ", kTorchrun,
-                                  " --no-python --standalone --nproc-per-node ", ranks, " ",
-                                  program, " ", options, " 2>&1"));
-}
 
 }  // namespace weft::testing

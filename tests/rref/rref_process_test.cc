@@ -18,7 +18,7 @@ using weft::testing::Outcome;
 
 Outcome launch(const std::string& task, const std::string& options = "") {
   const std::string command =
-      absl::StrCat(WEFT_BUILD_DIR, "/worker/weft_launch -n 3 ", options, " --master-port 0 -- ",
+      absl::StrCat(weft::testing::kWeftLaunch, " -n 3 ", options, " --master-port 0 -- ",
                    WEFT_BUILD_DIR, "/tests/rref/rref_process_program ", task, " 2>&1");
   return weft::testing::run_command(command);
 }

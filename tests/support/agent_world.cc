@@ -31,6 +31,18 @@ class WiredTransport final : public Transport {
 
 }  // namespace
 
+std::string to_string(TransportKind kind) {
+  switch (kind) {
+    case TransportKind::kInproc:
+      return "Inproc";
+    case TransportKind::kGrpc:
+      return "Grpc";
+    case TransportKind::kGrpcSpinning:
+      return "GrpcSpinning";
+  }
+  return "";
+}
+
 std::unique_ptr<Transport> make_transport(TransportKind kind, const WiresPtr& wires) {
   if (kind == TransportKind::kInproc) return std::make_unique<WiredTransport>(wires);
   return std::make_unique<GrpcTransport>(wires->clock);

@@ -19,9 +19,13 @@
 #include "weft/base/clock.h"
 #include "weft/rpc/session/agent.h"
 #include "weft/rpc/transport/inproc_transport.h"
-#include "weft/tests/support/transport_kind.h"
 
 namespace weft::testing {
+
+// The transports over which tests run, as test parameters. kGrpcSpinning is gRPC whose reading
+// threads hardly ever sleep; a fixture that does not know it runs plain gRPC.
+enum class TransportKind { kInproc, kGrpc, kGrpcSpinning };
+std::string to_string(TransportKind kind);
 
 // The in-process network of one world. Its transports share it, because a worker that leaves may
 // hold the last one.

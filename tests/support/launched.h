@@ -11,6 +11,8 @@
 
 namespace weft::testing {
 
+inline constexpr const char* kWeftLaunch = WEFT_BUILD_DIR "/worker/weft_launch";
+
 struct Outcome {
   int code = -1;       // exit code; 1000 + N: killed by signal N; -1: not started
   std::string output;  // of all ranks and the launcher; standard error too if the command says 2>&1

@@ -17,7 +17,6 @@
 
 #include "weft/rpc/rendezvous/memory_store.h"
 #include "weft/tests/support/agent_world.h"
-#include "weft/tests/support/transport_kind.h"
 #include "weft/worker/worker.h"
 
 namespace weft::testing {

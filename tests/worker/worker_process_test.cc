@@ -29,9 +29,8 @@ constexpr const char* kProgram = WEFT_BUILD_DIR "/tests/worker/worker_test_progr
 // `environment` has "NAME=value" pairs for the ranks.
 Outcome launch(int ranks, const std::string& task, const std::string& options = "",
                const std::string& environment = "") {
-  return run_command(absl::StrCat(environment, " ", WEFT_BUILD_DIR, "/worker/weft_launch -n ",
-                                  ranks, " ", options, " --master-port 0 -- ", kProgram, " ", task,
-                                  " 2>&1"));
+  return run_command(absl::StrCat(environment, " ", weft::testing::kWeftLaunch, " -n ", ranks, " ",
+                                  options, " --master-port 0 -- ", kProgram, " ", task, " 2>&1"));
 }
 
 // Starts the ranks without a launcher. The exit code is the sum of the ranks' exit codes.

@@ -19,7 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "weft/tests/support/launched.h"
+#include "weft/tests/examples/launched_example.h"
 
 namespace weft::examples {
 namespace {
@@ -31,10 +31,10 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::Pointwise;
 using ::testing::StartsWith;
+using weft::testing::LaunchedExample;
+using weft::testing::Outcome;
 
-constexpr const char* kJob = WEFT_BUILD_DIR "/examples/ddp_mnist/ddp_mnist";
-constexpr const char* kLaunch = WEFT_BUILD_DIR "/worker/weft_launch";
-constexpr const char* kTorchrun = WEFT_SOURCE_DIR "/.deps/oracles/bin/torchrun";
+const LaunchedExample kJob("ddp_mnist");
 
 class DdpMnistJob : public ::testing::Test {
  protected:
@@ -44,18 +44,15 @@ class DdpMnistJob : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  // Returns the exit code. `on_line` gets each line as soon as it comes.
-  int run(const std::string& command, const std::function<void(const std::string&)>& on_line = {}) {
-    weft::testing::Outcome outcome =
-        weft::testing::run_command(absl::StrCat(command, " 2>&1"), on_line);
+  // Keeps the output, and returns the exit code.
+  int keep(Outcome outcome) {
     output_ = std::move(outcome.output);
     return outcome.code;
   }
-  int run_ranks(int ranks, const std::string& options) {
-    return run(absl::StrCat(kLaunch, " --no-prefix -n ", ranks, " -- ", kJob, " ", options));
-  }
+  int run(const std::string& command) { return keep(kJob.command(command)); }
+  int run_ranks(int ranks, const std::string& options) { return keep(kJob.run(ranks, options)); }
   int run_whole(int ranks, const std::string& options) {
-    return run(absl::StrCat(kJob, " --whole-batch ", ranks, " ", options));
+    return run(absl::StrCat(kJob.program(), " --whole-batch ", ranks, " ", options));
   }
 
   // Returns "epoch 1 of 2: loss 1.2345, test accuracy 0.5432" of each epoch, without the time.
@@ -184,24 +181,22 @@ TEST_F(DdpMnistJob, AResumedRunEndsAsOneThatWasNotInterrupted) {
 }
 
 TEST_F(DdpMnistJob, AKilledRankIsNamedByAllOthersWithinThreeSeconds) {
-  // Each process prints its id before it becomes the job.
-  const std::string job =
-      absl::StrCat("sh -c 'echo pid of $RANK is $$; exec ", kJob, " --limit 600 --epochs 5000'");
   for (const int victim : {0, 1}) {
     SCOPED_TRACE(victim);
     const std::string said = absl::StrCat("pid of ", victim, " is ");
     pid_t process = -1;
     bool killed = false;
     std::chrono::steady_clock::time_point killed_at;
-    const int code = run(absl::StrCat(kLaunch, " --on-failure continue -n 3 -- ", job),
-                         [&](const std::string& line) {
-                           if (const size_t at = line.find(said); at != std::string::npos) {
-                             (void)absl::SimpleAtoi(line.substr(at + said.size()), &process);
-                           }
-                           if (killed || !absl::StrContains(line, "epoch 2 of")) return;
-                           killed_at = std::chrono::steady_clock::now();
-                           killed = process > 0 && kill(process, SIGKILL) == 0;
-                         });
+    const int code =
+        keep(kJob.run_greeting("echo pid of $RANK is $$", "--on-failure continue -n 3",
+                               "--limit 600 --epochs 5000", [&](const std::string& line) {
+                                 if (const size_t at = line.find(said); at != std::string::npos) {
+                                   (void)absl::SimpleAtoi(line.substr(at + said.size()), &process);
+                                 }
+                                 if (killed || !absl::StrContains(line, "epoch 2 of")) return;
+                                 killed_at = std::chrono::steady_clock::now();
+                                 killed = process > 0 && kill(process, SIGKILL) == 0;
+                               }));
     ASSERT_TRUE(killed) << output_;
     EXPECT_LT(std::chrono::steady_clock::now() - killed_at, std::chrono::seconds(3));
     EXPECT_EQ(code, 128 + SIGKILL);  // the launcher's report of the killed rank
@@ -215,13 +210,10 @@ TEST_F(DdpMnistJob, AKilledRankIsNamedByAllOthersWithinThreeSeconds) {
 }
 
 TEST_F(DdpMnistJob, RunsUnderTorchrunAsUnderWeftLaunch) {
-  if (!std::filesystem::exists(kTorchrun)) GTEST_SKIP() << kTorchrun << " does not exist";
+  if (!kJob.has_torchrun()) GTEST_SKIP() << weft::testing::kNoTorchrun;
   const std::string options = "--limit 1000 --epochs 1 --losses ";
   ASSERT_EQ(run_ranks(2, options + file("ours")), 0) << output_;
-  ASSERT_EQ(run(absl::StrCat(kTorchrun, " --no-python --nproc-per-node 2 ", kJob, " ", options,
-                             file("theirs"))),
-            0)
-      << output_;
+  ASSERT_EQ(keep(kJob.run_torchrun(2, options + file("theirs"))), 0) << output_;
   EXPECT_FALSE(content(file("ours")).empty());
   EXPECT_EQ(content(file("theirs")), content(file("ours")));
 }
@@ -234,7 +226,7 @@ TEST_F(DdpMnistJob, MissingThingsAreNamed) {
   EXPECT_THAT(output_, HasSubstr(file("none")));
   EXPECT_NE(run_whole(1, absl::StrCat("--limit 100 --compare ", file("no_losses"))), 0);
   EXPECT_THAT(output_, HasSubstr(absl::StrCat("cannot open ", file("no_losses"))));
-  EXPECT_NE(run(absl::StrCat("env -u RANK ", kJob)), 0);
+  EXPECT_NE(run(absl::StrCat("env -u RANK ", kJob.program())), 0);
   EXPECT_THAT(output_, HasSubstr("RANK is not set"));
 }
 
@@ -244,9 +236,9 @@ TEST_F(DdpMnistJob, TheWholeBatchIsForOneProcess) {
 }
 
 TEST_F(DdpMnistJob, ABadOptionIsNamedBeforeAnyRankWaits) {
-  EXPECT_EQ(run(absl::StrCat(kJob, " --epochs 0")), 2);
+  EXPECT_EQ(run(absl::StrCat(kJob.program(), " --epochs 0")), 2);
   EXPECT_THAT(output_, HasSubstr("--epochs"));
-  EXPECT_EQ(run(absl::StrCat(kJob, " --help")), 0);
+  EXPECT_EQ(run(absl::StrCat(kJob.program(), " --help")), 0);
   EXPECT_THAT(output_, HasSubstr("weft_launch -n 2"));
 }
 

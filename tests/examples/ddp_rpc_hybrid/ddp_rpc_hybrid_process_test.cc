@@ -12,48 +12,42 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
-using weft::testing::has_torchrun;
 using weft::testing::kNoTorchrun;
-using weft::testing::launch_example;
+using weft::testing::LaunchedExample;
 using weft::testing::Outcome;
-using weft::testing::torchrun_example;
 
-constexpr const char* kJob = WEFT_BUILD_DIR "/examples/ddp_rpc_hybrid/ddp_rpc_hybrid";
-
-Outcome run_ranks(int ranks, const std::string& options = "") {
-  return launch_example(kJob, ranks, options);
-}
+const LaunchedExample kJob("ddp_rpc_hybrid");
 
 // The program itself fails if it has learned too little, or if the replicas differ.
 TEST(DdpRpcHybrid, LearnsWhatThereIsToLearn) {
-  const Outcome outcome = run_ranks(4);
+  const Outcome outcome = kJob.run(4);
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, ContainsRegex("test RMSE 0\\.3[0-9]+ .*: 2 trainers, 1 server, "
                                             "replicas equal"));
 }
 
 TEST(DdpRpcHybrid, TheTablesMayLieOnTwoServers) {
-  const Outcome outcome = run_ranks(5);
+  const Outcome outcome = kJob.run(5);
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("2 trainers, 2 servers, replicas equal"));
 }
 
 TEST(DdpRpcHybrid, OneEpochIsTooLittleAndSaysSo) {
-  const Outcome outcome = run_ranks(3, "--epochs 1");
+  const Outcome outcome = kJob.run(3, "--epochs 1");
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.output, HasSubstr("1 trainer, 1 server, replicas equal"));
   EXPECT_THAT(outcome.output, HasSubstr("have not learned"));
 }
 
 TEST(DdpRpcHybrid, TooFewRanksAreRefusedWithTheCommandThatWorks) {
-  const Outcome outcome = run_ranks(2);
+  const Outcome outcome = kJob.run(2);
   EXPECT_NE(outcome.code, 0);
   EXPECT_THAT(outcome.output, HasSubstr("weft_launch -n 4 -- ddp_rpc_hybrid"));
 }
 
 TEST(DdpRpcHybrid, RunsUnderTorchrun) {
-  if (!has_torchrun()) GTEST_SKIP() << kNoTorchrun;
-  const Outcome outcome = torchrun_example(kJob, 4, "");
+  if (!kJob.has_torchrun()) GTEST_SKIP() << kNoTorchrun;
+  const Outcome outcome = kJob.run_torchrun(4);
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("2 trainers, 1 server, replicas equal"));
 }

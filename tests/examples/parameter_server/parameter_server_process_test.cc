@@ -1,14 +1,10 @@
 // Runs the whole parameter-server job as processes: weft_launch, one server and its trainers.
 #include <chrono>
 #include <cstdlib>
-#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
-#include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sstream>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <ATen/Parallel.h>
@@ -23,8 +19,7 @@
 #include "weft/examples/support/fashion_mnist.h"
 #include "weft/tests/examples/data_files.h"
 #include "weft/tests/examples/pipeline_resnet50/whole_model.h"
-
-extern char** environ;
+#include "weft/tests/support/spawning_test.h"
 
 namespace weft::examples {
 namespace {
@@ -36,18 +31,14 @@ using ::testing::Not;
 constexpr const char* kLastLine =
     "test accuracy [0-9.]+ after [0-9]+ epochs, [0-9]+ workers, [0-9.]+ s";
 
-class ParameterServerJob : public ::testing::Test {
+class ParameterServerJob : public weft::testing::SpawningTest {
  protected:
   void SetUp() override {
     folder_ = std::filesystem::temp_directory_path() / absl::StrCat("weft_job_test.", getpid());
     std::filesystem::create_directories(folder_);
   }
   void TearDown() override {
-    if (launcher_ > 0) kill(launcher_, SIGTERM);
-    if (launcher_ > 0) waitpid(launcher_, nullptr, 0);
-    for (int end : {out_, err_}) {
-      if (end >= 0) close(end);
-    }
+    end_command();
     std::filesystem::remove_all(folder_);
   }
 
@@ -68,45 +59,9 @@ class ParameterServerJob : public ::testing::Test {
                                         "--"};
     command.insert(command.end(), job.begin(), job.end());
     command.insert(command.end(), {"--out", folder_ / "out"});
-    start_command(std::move(command));
+    start_command(command);
   }
 
-  void start_command(std::vector<std::string> command) {
-    int out[2];
-    int err[2];
-    ASSERT_EQ(pipe2(out, O_CLOEXEC), 0);
-    ASSERT_EQ(pipe2(err, O_CLOEXEC), 0);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, out[1], 1);
-    posix_spawn_file_actions_adddup2(&actions, err[1], 2);
-    std::vector<char*> argv;
-    for (std::string& part : command) argv.push_back(part.data());
-    argv.push_back(nullptr);
-    ASSERT_EQ(posix_spawn(&launcher_, argv[0], &actions, nullptr, argv.data(), environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-    close(out[1]);
-    close(err[1]);
-    out_ = out[0];
-    err_ = err[0];
-  }
-
-  // Reads until standard output holds `text` or is closed.
-  void read_until(const std::string& text) {
-    while (!absl::StrContains(output_, text) && read_some()) {
-    }
-  }
-
-  // Reads to the end. Returns the exit code of the launcher.
-  int finish() {
-    while (read_some()) {
-    }
-    int status = 0;
-    waitpid(std::exchange(launcher_, -1), &status, 0);
-    close(std::exchange(out_, -1));
-    close(std::exchange(err_, -1));
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-  }
   int run(int trainers, const std::vector<std::string>& job) {
     output_.clear();
     errors_.clear();
@@ -116,7 +71,7 @@ class ParameterServerJob : public ::testing::Test {
 
   pid_t process_of_rank(int rank) const {
     const std::string wanted = absl::StrCat("RANK=", rank);
-    std::ifstream children(absl::StrCat("/proc/", launcher_, "/task/", launcher_, "/children"));
+    std::ifstream children(absl::StrCat("/proc/", process_, "/task/", process_, "/children"));
     for (pid_t child = 0; children >> child;) {
       std::ifstream file(absl::StrCat("/proc/", child, "/environ"));
       std::stringstream text;
@@ -197,30 +152,7 @@ class ParameterServerJob : public ::testing::Test {
     return accuracy;
   }
 
-  bool read_some() {
-    pollfd ends[] = {{out_, POLLIN, 0}, {err_, POLLIN, 0}};
-    poll(ends, 2, -1);
-    bool open = false;
-    for (size_t i = 0; i < 2; ++i) {
-      if (ends[i].revents == 0) {
-        open = true;
-        continue;
-      }
-      char buffer[4096];
-      const ssize_t size = read(ends[i].fd, buffer, sizeof(buffer));
-      if (size <= 0) continue;
-      (i == 0 ? output_ : errors_).append(buffer, static_cast<size_t>(size));
-      open = true;
-    }
-    return open;
-  }
-
   std::filesystem::path folder_;
-  pid_t launcher_ = -1;
-  int out_ = -1;
-  int err_ = -1;
-  std::string output_;
-  std::string errors_;
 };
 
 TEST_F(ParameterServerJob, TwoTrainersLearnAndLeaveCurvesAndACheckpoint) {

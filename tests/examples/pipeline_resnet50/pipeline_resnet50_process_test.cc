@@ -15,17 +15,11 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
-using weft::testing::has_torchrun;
 using weft::testing::kNoTorchrun;
-using weft::testing::launch_example;
+using weft::testing::LaunchedExample;
 using weft::testing::Outcome;
-using weft::testing::torchrun_example;
 
-constexpr const char* kJob = WEFT_BUILD_DIR "/examples/pipeline_resnet50/pipeline_resnet50";
-
-Outcome run_ranks(int ranks, const std::string& options) {
-  return launch_example(kJob, ranks, options);
-}
+const LaunchedExample kJob("pipeline_resnet50");
 
 constexpr const char* kSmall = "--batch 8 --size 32 --classes 10 --steps 1 --seconds 0.05 ";
 
@@ -33,7 +27,7 @@ TEST(PipelineResNet50, SweepsAndDraws) {
   const auto picture = std::filesystem::temp_directory_path() /
                        absl::StrCat("pipeline_resnet50_process_test.", getpid(), ".png");
   const Outcome outcome =
-      run_ranks(3, absl::StrCat(kSmall, "--micro-batches 1,4 --picture ", picture.string()));
+      kJob.run(3, absl::StrCat(kSmall, "--micro-batches 1,4 --picture ", picture.string()));
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, ContainsRegex("\n +1 +[0-9]+ .* %.*\n +4 +[0-9]+ .* %.*\nbest: [14] "
                                             "micro-batches, .* times as fast as unsplit\n"));
@@ -42,7 +36,7 @@ TEST(PipelineResNet50, SweepsAndDraws) {
 }
 
 TEST(PipelineResNet50, FourShardsAtGivenCuts) {
-  const Outcome outcome = run_ranks(5, absl::StrCat(kSmall, "--micro-batches 2 --cuts 3,7,12"));
+  const Outcome outcome = kJob.run(5, absl::StrCat(kSmall, "--micro-batches 2 --cuts 3,7,12"));
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, ContainsRegex("\n +2 +3,7,12 "));
 }
@@ -51,7 +45,7 @@ TEST(PipelineResNet50, FourShardsAtGivenCuts) {
 // 2.3.
 TEST(PipelineResNet50, LearnsClothes) {
   const Outcome outcome =
-      run_ranks(3, "--input fashion-mnist --batch 32 --steps 30 --cuts 8 --tested 300");
+      kJob.run(3, "--input fashion-mnist --batch 32 --steps 30 --cuts 8 --tested 300");
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output,
               ContainsRegex("step 30, loss ([01]|2\\.[01])[0-9.]+\naccuracy 0\\.[3-9][0-9]+ "
@@ -59,24 +53,23 @@ TEST(PipelineResNet50, LearnsClothes) {
 }
 
 TEST(PipelineResNet50, RunsUnderTorchrun) {
-  if (!has_torchrun()) GTEST_SKIP() << kNoTorchrun;
-  const Outcome outcome =
-      torchrun_example(kJob, 3, absl::StrCat(kSmall, "--cuts 8 --micro-batches 2"));
+  if (!kJob.has_torchrun()) GTEST_SKIP() << kNoTorchrun;
+  const Outcome outcome = kJob.run_torchrun(3, absl::StrCat(kSmall, "--cuts 8 --micro-batches 2"));
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("best: 2 micro-batches"));
 }
 
 TEST(PipelineResNet50, WrongInputIsNamed) {
-  EXPECT_THAT(run_ranks(1, "").output, HasSubstr("weft_launch -n 3 -- pipeline_resnet50"));
-  EXPECT_THAT(run_ranks(3, "--batch 10 --micro-batches 3").output,
+  EXPECT_THAT(kJob.run(1).output, HasSubstr("weft_launch -n 3 -- pipeline_resnet50"));
+  EXPECT_THAT(kJob.run(3, "--batch 10 --micro-batches 3").output,
               HasSubstr("a batch of 10 pictures does not divide into 3 micro-batches"));
-  EXPECT_THAT(run_ranks(3, "--cuts 4,9").output, HasSubstr("make 3 shards, for 2 workers"));
-  EXPECT_THAT(run_ranks(3, "--cuts 18").output, HasSubstr("from 1 to 17"));
-  EXPECT_THAT(run_ranks(3, "--input fashion-mnist --classes 5").output, HasSubstr("10 classes"));
-  EXPECT_THAT(run_ranks(3, "--picture /nowhere/p.png").output, HasSubstr("/nowhere"));
-  EXPECT_THAT(run_ranks(20, absl::StrCat(kSmall, "--micro-batches 1")).output,
+  EXPECT_THAT(kJob.run(3, "--cuts 4,9").output, HasSubstr("make 3 shards, for 2 workers"));
+  EXPECT_THAT(kJob.run(3, "--cuts 18").output, HasSubstr("from 1 to 17"));
+  EXPECT_THAT(kJob.run(3, "--input fashion-mnist --classes 5").output, HasSubstr("10 classes"));
+  EXPECT_THAT(kJob.run(3, "--picture /nowhere/p.png").output, HasSubstr("/nowhere"));
+  EXPECT_THAT(kJob.run(20, absl::StrCat(kSmall, "--micro-batches 1")).output,
               HasSubstr("18 layers cannot be cut into 19 shards"));
-  EXPECT_THAT(run_ranks(3, "--input fashion-mnist --data /nowhere").output,
+  EXPECT_THAT(kJob.run(3, "--input fashion-mnist --data /nowhere").output,
               HasSubstr("dataset-fashion-mnist"));
 }
 

@@ -21,19 +21,11 @@ namespace {
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using weft::testing::has_torchrun;
 using weft::testing::kNoTorchrun;
-using weft::testing::launch_example;
+using weft::testing::LaunchedExample;
 using weft::testing::Outcome;
-using weft::testing::run_command;
-using weft::testing::torchrun_example;
 
-constexpr const char* kJob = WEFT_BUILD_DIR "/examples/rl_agent_observers/rl_agent_observers";
-constexpr const char* kLaunch = WEFT_BUILD_DIR "/worker/weft_launch";
-
-Outcome run_ranks(int ranks, const std::string& options) {
-  return launch_example(kJob, ranks, options);
-}
+const LaunchedExample kJob("rl_agent_observers");
 
 // Returns the agent's lines about updates.
 std::vector<std::string> curve(const std::string& output) {
@@ -45,7 +37,7 @@ std::vector<std::string> curve(const std::string& output) {
 }
 
 TEST(RlAgentObservers, SolvesTheTaskAndSaysWhen) {
-  const Outcome outcome = run_ranks(5, "--seconds 150");
+  const Outcome outcome = kJob.run(5, "--seconds 150");
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output,
               ContainsRegex("solved CartPole-v1 after [0-9]+ episodes, [0-9]+ steps, [0-9.]+ s: 4 "
@@ -54,7 +46,7 @@ TEST(RlAgentObservers, SolvesTheTaskAndSaysWhen) {
 
 TEST(RlAgentObservers, LearnsWithEveryShapeOfCalls) {
   for (const char* options : {"--calls two-calls", "--calls one-call", "--environments 4"}) {
-    const Outcome outcome = run_ranks(3, absl::StrCat(options, " --updates 3"));
+    const Outcome outcome = kJob.run(3, absl::StrCat(options, " --updates 3"));
     EXPECT_EQ(outcome.code, 0) << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr("\nupdate 3, "));
     EXPECT_THAT(outcome.output, HasSubstr("stopped after "));
@@ -62,26 +54,24 @@ TEST(RlAgentObservers, LearnsWithEveryShapeOfCalls) {
 }
 
 TEST(RlAgentObservers, InLockstepTheCurveIsTheSameTwice) {
-  const Outcome one = run_ranks(4, "--deterministic --updates 6");
-  const Outcome other = run_ranks(4, "--deterministic --updates 6");
+  const Outcome one = kJob.run(4, "--deterministic --updates 6");
+  const Outcome other = kJob.run(4, "--deterministic --updates 6");
   EXPECT_EQ(one.code, 0) << one.output;
   EXPECT_GE(curve(one.output).size(), 6u);
   EXPECT_EQ(curve(one.output), curve(other.output));
   EXPECT_THAT(one.output, HasSubstr("mean batch 3.0"));
-  const Outcome another_seed = run_ranks(4, "--deterministic --updates 6 --seed 7");
+  const Outcome another_seed = kJob.run(4, "--deterministic --updates 6 --seed 7");
   EXPECT_NE(curve(one.output), curve(another_seed.output));
 }
 
 TEST(RlAgentObservers, AKilledObserverIsMissedAndALateOneTakesPart) {
-  const std::string job = absl::StrCat("sh -c 'echo pid of $RANK is $$ port $MASTER_PORT; exec ",
-                                       kJob, " --updates 30 --seconds 150'");
   pid_t victim = -1;
   std::string port;
   bool killed = false;
   FILE* late = nullptr;
-  const Outcome outcome = run_command(
-      absl::StrCat(kLaunch, " --on-failure continue --run-id late -n 4 -- ", job, " 2>&1"),
-      [&](const std::string& line) {
+  const Outcome outcome = kJob.run_greeting(
+      "echo pid of $RANK is $$ port $MASTER_PORT", "--on-failure continue --run-id late -n 4",
+      "--updates 30 --seconds 150", [&](const std::string& line) {
         if (absl::StrContains(line, "pid of 2 is ")) {
           const std::vector<std::string> words = absl::StrSplit(line, ' ');
           (void)absl::SimpleAtoi(words.at(5), &victim);
@@ -92,7 +82,7 @@ TEST(RlAgentObservers, AKilledObserverIsMissedAndALateOneTakesPart) {
         late = popen(absl::StrCat("RANK=7 WORLD_SIZE=8 MASTER_ADDR=127.0.0.1 MASTER_PORT=", port,
                                   " TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=late "
                                   "OMP_NUM_THREADS=1 ",
-                                  kJob, " 2>&1")
+                                  kJob.program(), " 2>&1")
                          .c_str(),
                      "r");
       });
@@ -108,20 +98,20 @@ TEST(RlAgentObservers, AKilledObserverIsMissedAndALateOneTakesPart) {
 }
 
 TEST(RlAgentObservers, RunsUnderTorchrun) {
-  if (!has_torchrun()) GTEST_SKIP() << kNoTorchrun;
-  const Outcome outcome = torchrun_example(kJob, 3, "--updates 3");
+  if (!kJob.has_torchrun()) GTEST_SKIP() << kNoTorchrun;
+  const Outcome outcome = kJob.run_torchrun(3, "--updates 3");
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("stopped after "));
 }
 
 TEST(RlAgentObservers, BadOptionsAndMissingObserversAreNamed) {
-  EXPECT_THAT(run_ranks(2, "--calls three-calls").output, HasSubstr("three-calls"));
-  const Outcome alone = run_ranks(1, "--seconds 1");
+  EXPECT_THAT(kJob.run(2, "--calls three-calls").output, HasSubstr("three-calls"));
+  const Outcome alone = kJob.run(1, "--seconds 1");
   EXPECT_EQ(alone.code, 1);
   EXPECT_THAT(alone.output, HasSubstr("not solved within 1 s"));
   EXPECT_THAT(alone.output, Not(HasSubstr("takes part")));
-  EXPECT_THAT(run_ranks(1, "--deterministic").output, HasSubstr("needs an observer"));
-  EXPECT_THAT(run_ranks(2, "--deterministic --calls one-call").output, HasSubstr("excludes"));
+  EXPECT_THAT(kJob.run(1, "--deterministic").output, HasSubstr("needs an observer"));
+  EXPECT_THAT(kJob.run(2, "--deterministic --calls one-call").output, HasSubstr("excludes"));
 }
 
 }  // namespace

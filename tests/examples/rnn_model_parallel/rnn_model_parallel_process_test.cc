@@ -15,24 +15,16 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
-using weft::testing::has_torchrun;
 using weft::testing::kNoTorchrun;
-using weft::testing::launch_example;
+using weft::testing::LaunchedExample;
 using weft::testing::Outcome;
-using weft::testing::run_command;
-using weft::testing::torchrun_example;
 
-constexpr const char* kJob = WEFT_BUILD_DIR "/examples/rnn_model_parallel/rnn_model_parallel";
-
-Outcome run_ranks(int ranks, const std::string& options) {
-  return launch_example(kJob, ranks, options);
-}
+const LaunchedExample kJob("rnn_model_parallel");
 
 // The first 1,000 verses have 28,000 tokens. Three epochs must learn more than the frequency of
 // each token.
 TEST(RnnModelParallel, LearnsMoreThanCounts) {
-  const Outcome outcome =
-      run_ranks(2, "--verses 1000 --epochs 3 --batch-size 8 --log-interval 150");
+  const Outcome outcome = kJob.run(2, "--verses 1000 --epochs 3 --batch-size 8 --log-interval 150");
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("1,000 verses: "));
   EXPECT_THAT(outcome.output, ContainsRegex("perplexity of n-grams: unigram 1[0-9][0-9]\\.[0-9], "
@@ -43,29 +35,29 @@ TEST(RnnModelParallel, LearnsMoreThanCounts) {
 }
 
 TEST(RnnModelParallel, RunsUnderTorchrun) {
-  if (!has_torchrun()) GTEST_SKIP() << kNoTorchrun;
-  const Outcome outcome = torchrun_example(kJob, 2, "--verses 100 --epochs 1 --batch-size 2");
+  if (!kJob.has_torchrun()) GTEST_SKIP() << kNoTorchrun;
+  const Outcome outcome = kJob.run_torchrun(2, "--verses 100 --epochs 1 --batch-size 2");
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("after 1 epoch, "));
 }
 
 TEST(RnnModelParallel, WhatIsMissingOrWrongIsNamed) {
-  EXPECT_THAT(run_ranks(3, "").output, HasSubstr("weft_launch -n 2 -- rnn_model_parallel"));
-  EXPECT_THAT(run_ranks(2, "--text /nowhere").output, HasSubstr("/nowhere"));
-  EXPECT_THAT(run_ranks(2, "--verses 20 --batch-size 10000").output,
+  EXPECT_THAT(kJob.run(3).output, HasSubstr("weft_launch -n 2 -- rnn_model_parallel"));
+  EXPECT_THAT(kJob.run(2, "--text /nowhere").output, HasSubstr("/nowhere"));
+  EXPECT_THAT(kJob.run(2, "--verses 20 --batch-size 10000").output,
               HasSubstr("20 verses are too few: 10000 columns of text need 10001 tokens"));
   const auto text = std::filesystem::temp_directory_path() /
                     absl::StrCat("rnn_model_parallel_process_test.", getpid());
   std::ofstream short_text(text);
   for (int i = 0; i < 20; ++i) short_text << "few words\n";
   short_text.close();
-  EXPECT_THAT(run_ranks(2, "--text " + text.string() + " --batch-size 1").output,
+  EXPECT_THAT(kJob.run(2, "--text " + text.string() + " --batch-size 1").output,
               HasSubstr("those of the test need 21"));
   std::filesystem::remove(text);
-  EXPECT_THAT(run_ranks(2, "--text /tmp").output, HasSubstr("cannot read /tmp"));
-  EXPECT_THAT(run_ranks(2, "--threads 0").output, HasSubstr("--threads"));
-  const Outcome no_package = run_command(absl::StrCat(
-      "PATH=/nowhere ", WEFT_BUILD_DIR, "/worker/weft_launch -n 2 -- ", kJob, " 2>&1"));
+  EXPECT_THAT(kJob.run(2, "--text /tmp").output, HasSubstr("cannot read /tmp"));
+  EXPECT_THAT(kJob.run(2, "--threads 0").output, HasSubstr("--threads"));
+  const Outcome no_package = kJob.command(
+      absl::StrCat("PATH=/nowhere ", weft::testing::kWeftLaunch, " -n 2 -- ", kJob.program()));
   EXPECT_NE(no_package.code, 0);
   EXPECT_THAT(no_package.output, HasSubstr("bible-kjv-text"));
 }

@@ -4,11 +4,9 @@
 // whether anything is left.
 #include <algorithm>
 #include <errno.h>
-#include <fcntl.h>
 #include <filesystem>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdexcept>
 #include <stdlib.h>
 #include <string>
@@ -22,9 +20,8 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "weft/tests/support/spawning_test.h"
 #include "weft/worker/internal/tcp_port.h"
-
-extern char** environ;
 
 namespace weft::launch {
 namespace {
@@ -36,7 +33,7 @@ using ::testing::UnorderedElementsAre;
 
 std::string tool(const char* path) { return absl::StrCat(WEFT_BUILD_DIR, "/", path); }
 
-class Launch : public ::testing::Test {
+class Launch : public weft::testing::SpawningTest {
  protected:
   void SetUp() override {
     prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -46,8 +43,7 @@ class Launch : public ::testing::Test {
   }
 
   void TearDown() override {
-    out_.close();
-    err_.close();
+    end_command();
     EXPECT_TRUE(std::filesystem::is_empty(folder_)) << "an error file was left";
     std::filesystem::remove_all(folder_);
     unsetenv("TMPDIR");
@@ -62,35 +58,9 @@ class Launch : public ::testing::Test {
     start_command(options);
   }
 
-  void start_command(const std::vector<std::string>& command) {
-    int out[2];
-    int err[2];
-    ASSERT_EQ(pipe2(out, O_CLOEXEC), 0);
-    ASSERT_EQ(pipe2(err, O_CLOEXEC), 0);
-    out_ = worker_internal::Descriptor(out[0]);
-    err_ = worker_internal::Descriptor(err[0]);
-    const worker_internal::Descriptor out_end(out[1]);
-    const worker_internal::Descriptor err_end(err[1]);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, out_end.get(), 1);
-    posix_spawn_file_actions_adddup2(&actions, err_end.get(), 2);
-    std::vector<char*> argv;
-    for (const std::string& part : command) argv.push_back(const_cast<char*>(part.c_str()));
-    argv.push_back(nullptr);
-    ASSERT_EQ(posix_spawn(&launcher_, argv[0], &actions, nullptr, argv.data(), environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-  }
-
-  // Reads until `text` has been printed `count` times, or to the end of the output.
-  void read_until(const std::string& text, int count = 1) {
-    while (occurrences(output_, text) < count && read_some()) {
-    }
-  }
-
   void send(int signal) {
-    ASSERT_GT(launcher_, 0);
-    kill(launcher_, signal);
+    ASSERT_GT(process_, 0);
+    kill(process_, signal);
   }
 
   // The pid that was printed after `text`. If there is none, it throws, which fails the test:
@@ -104,13 +74,10 @@ class Launch : public ::testing::Test {
 
   // Returns the exit code of the launcher, and checks that no process is left.
   int finish() {
-    while (read_some()) {
-    }
-    int status = 0;
-    EXPECT_EQ(waitpid(launcher_, &status, 0), launcher_);
+    const int code = SpawningTest::finish();
     EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a process was left behind";
     EXPECT_EQ(errno, ECHILD);
-    return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
+    return code;
   }
 
   int run(const std::vector<std::string>& options, const std::vector<std::string>& program) {
@@ -131,31 +98,7 @@ class Launch : public ::testing::Test {
     return count;
   }
 
-  bool read_some() {
-    pollfd waiting[] = {{out_.get(), POLLIN, 0}, {err_.get(), POLLIN, 0}};
-    if (waiting[0].fd < 0 && waiting[1].fd < 0) return false;
-    poll(waiting, 2, -1);
-    if (waiting[0].revents != 0) append(out_, output_);
-    if (waiting[1].revents != 0) append(err_, errors_);
-    return true;
-  }
-
-  static void append(worker_internal::Descriptor& from, std::string& to) {
-    char buffer[4096];
-    const ssize_t size = read(from.get(), buffer, sizeof(buffer));
-    if (size <= 0) {
-      from.close();
-    } else {
-      to.append(buffer, static_cast<size_t>(size));
-    }
-  }
-
   std::filesystem::path folder_;
-  pid_t launcher_ = -1;
-  worker_internal::Descriptor out_;
-  worker_internal::Descriptor err_;
-  std::string output_;
-  std::string errors_;
 };
 
 TEST_F(Launch, EachLineCarriesItsRankAndTheStreamsStayApart) {
@@ -276,6 +219,7 @@ TEST_F(Launch, KillingTheLauncherKillsItsProcesses) {
   int killed = 0;
   int status = 0;
   while (waitpid(-1, &status, 0) > 0) killed += WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  process_ = -1;  // waited for
   EXPECT_EQ(killed, 4) << "the launcher and its three processes";
   std::filesystem::remove_all(folder_);  // error files: nobody was left to remove them
   std::filesystem::create_directories(folder_);
@@ -359,7 +303,7 @@ TEST_F(Launch, WithoutPrefixTheBytesPassUntouched) {
 TEST_F(Launch, AReaderThatLeavesDoesNotStopTheProcesses) {
   start({"-n", "1"}, {"catch", "TERM", "await", "print", "unheard", "complain", "heard"});
   read_until("waiting");
-  out_.close();
+  close_output();
   send(SIGTERM);
   EXPECT_EQ(finish(), 0);
   EXPECT_EQ(errors_, "[0] heard\n");
