@@ -3,6 +3,7 @@
 #include <future>
 #include <set>
 #include <stdexcept>
+#include <thread>
 
 #include <gmock/gmock.h>
 

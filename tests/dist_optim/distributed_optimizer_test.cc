@@ -14,6 +14,7 @@
 #include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/nn/utils/clip_grad.h>
 
+#include "absl/strings/str_cat.h"
 #include "weft/dist_optim/internal/shard_stepper.h"
 #include "weft/tests/dist_optim/optimizer_world.h"
 #include "weft/tests/support/error_of.h"
