@@ -137,8 +137,8 @@ void CoreWorld::duplicate(size_t position) {
   network_.push_back(std::move(copy));
 }
 
-void CoreWorld::withdraw(size_t position) {
-  const Packet packet = take(position);
+// The sender of a packet gives it up, knowing so much of its delivery.
+void CoreWorld::give_up(const Packet& packet, Delivery delivery) {
   Worker& from = workers_.at(packet.from.index);
   if (from.id != packet.from || from.core == nullptr) return;
   Actions actions;
@@ -147,12 +147,14 @@ void CoreWorld::withdraw(size_t position) {
                                actions);
   } else if (const auto* carrier = std::get_if<Carrier>(&packet.body)) {
     for (const Reference& reference : carrier->references) {
-      on_failed_send(from, reference, Delivery::kNeverSent);
-      from.core->carrier_failed(reference, Delivery::kNeverSent, actions);
+      on_failed_send(from, reference, delivery);
+      from.core->carrier_failed(reference, delivery, actions);
     }
   }
   perform(from, actions);
 }
+
+void CoreWorld::withdraw(size_t position) { give_up(take(position), Delivery::kNeverSent); }
 
 void CoreWorld::discard(size_t position) {
   const Packet packet = take(position);
@@ -166,20 +168,8 @@ void CoreWorld::discard(size_t position) {
 
 void CoreWorld::time_out(size_t position) {
   network_.at(position).timed_out = true;
-  const Packet packet = network_.at(position);
-  Worker& from = workers_.at(packet.from.index);
-  if (from.id != packet.from || from.core == nullptr) return;
-  Actions actions;
-  if (const auto* call = std::get_if<CreationCall>(&packet.body)) {
-    from.core->creation_failed(call->fork, absl::DeadlineExceededError("creation timed out"),
-                               actions);
-  } else if (const auto* carrier = std::get_if<Carrier>(&packet.body)) {
-    for (const Reference& reference : carrier->references) {
-      on_failed_send(from, reference, Delivery::kUnknown);
-      from.core->carrier_failed(reference, Delivery::kUnknown, actions);
-    }
-  }
-  perform(from, actions);
+  const Packet packet = network_.at(position);  // a copy: giving up may send packets
+  give_up(packet, Delivery::kUnknown);
 }
 
 void CoreWorld::kill(uint32_t at) {

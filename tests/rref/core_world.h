@@ -122,6 +122,7 @@ class CoreWorld {
  private:
   void post(WorkerId from, WorkerId to, Body body);
   Packet take(size_t position);
+  void give_up(const Packet& packet, Delivery delivery);
   void forget_handle(Worker& at, const Handle& handle);
 
   std::map<uint32_t, Worker> workers_;
