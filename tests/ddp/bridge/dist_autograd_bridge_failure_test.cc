@@ -14,6 +14,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/torch.h>
 
 #include "absl/status/status.h"
@@ -268,7 +269,7 @@ TEST_F(DistAutogradBridgeFailureTest, TheDeathOfAnotherWorkerInMidPassFailsThePa
       EXPECT_TRUE(context.gradient(one).defined());
     }
   });
-  EXPECT_TRUE(world_.nothing_left(kRemote));
+  EXPECT_TRUE(world_.nothing_left());
 }
 
 TEST_F(DistAutogradBridgeFailureTest, APassMayBeCancelledAtAnyTime) {
