@@ -9,7 +9,7 @@ namespace {
 const Row kSmall{"small call", Work::kAdd, 0, "us"};
 const Row kSend{"send 1 MB", Work::kSend, 1 << 20, "GB/s"};
 const Row kRref{"rref life", Work::kRref, 0, "us"};
-constexpr double kBlockSeconds = 0.01;
+constexpr double kPairSeconds = 0.01;
 
 ProcessPair::Options options(const std::string& name) {
   return {.name = name,
@@ -30,8 +30,8 @@ TEST(ProcessPair, RunsABlockAndAddsTheServersCost) {
 TEST(ProcessPair, MissingRowLeavesThePairUsable) {
   ProcessPair pair(options("good"));
   ASSERT_TRUE(pair.start().ok());
-  EXPECT_TRUE(absl::IsUnimplemented(pair.run(kSend, kBlockSeconds).status()));
-  EXPECT_TRUE(pair.run(kSmall, kBlockSeconds).ok());
+  EXPECT_TRUE(absl::IsUnimplemented(pair.run(kSend, kPairSeconds).status()));
+  EXPECT_TRUE(pair.run(kSmall, kPairSeconds).ok());
 }
 
 TEST(ProcessPair, PausedProcessesGoOnAfterResume) {
@@ -39,25 +39,25 @@ TEST(ProcessPair, PausedProcessesGoOnAfterResume) {
   ASSERT_TRUE(pair.start().ok());
   pair.pause();
   pair.resume();
-  EXPECT_TRUE(pair.run(kSmall, kBlockSeconds).ok());
+  EXPECT_TRUE(pair.run(kSmall, kPairSeconds).ok());
   pair.pause();  // the destructor must also kill stopped processes
 }
 
 TEST(ProcessPair, WaitsForReleasesAndReportsALeak) {
   ProcessPair good(options("good"));
   ASSERT_TRUE(good.start().ok());
-  EXPECT_TRUE(good.run(kRref, kBlockSeconds).ok());
+  EXPECT_TRUE(good.run(kRref, kPairSeconds).ok());
   ProcessPair leaks(options("leaks"));
   ASSERT_TRUE(leaks.start().ok());
-  EXPECT_TRUE(absl::IsInternal(leaks.run(kRref, kBlockSeconds).status()));
+  EXPECT_TRUE(absl::IsInternal(leaks.run(kRref, kPairSeconds).status()));
 }
 
 TEST(ProcessPair, DeadClientIsAnErrorAndCanBeStartedAgain) {
   ProcessPair pair(options("dies"));
   ASSERT_TRUE(pair.start().ok());
-  EXPECT_TRUE(absl::IsUnavailable(pair.run(kSmall, kBlockSeconds).status()));
+  EXPECT_TRUE(absl::IsUnavailable(pair.run(kSmall, kPairSeconds).status()));
   ASSERT_TRUE(pair.start().ok());
-  EXPECT_TRUE(pair.run(kRref, kBlockSeconds).ok());
+  EXPECT_TRUE(pair.run(kRref, kPairSeconds).ok());
 }
 
 TEST(ProcessPair, ServerThatDoesNotListenIsItsError) {
@@ -69,7 +69,7 @@ TEST(ProcessPair, MissingProgramIsNamed) {
   const absl::Status started = pair.start();
   EXPECT_TRUE(absl::IsNotFound(started));
   EXPECT_THAT(std::string(started.message()), testing::HasSubstr("/nowhere/weft_bench"));
-  EXPECT_TRUE(absl::IsFailedPrecondition(pair.run(kSmall, kBlockSeconds).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(pair.run(kSmall, kPairSeconds).status()));
 }
 
 }  // namespace

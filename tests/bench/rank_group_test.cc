@@ -9,9 +9,9 @@ namespace {
 const Row kSum{"allreduce 2 ranks 4 KB", Work::kAllReduce, 4096, "us", 2};
 const Row kSumOfFour{"allreduce 4 ranks 4 KB", Work::kAllReduce, 4096, "us", 4};
 const Row kStep{"ddp step communication", Work::kDdpStep, 0, "us", 2};
-constexpr double kBlockSeconds = 0.02;
+constexpr double kRankSeconds = 0.02;
 
-RankGroup::Options options(const std::string& name, int ranks = 2) {
+RankGroup::Options rank_options(const std::string& name, int ranks = 2) {
   return {.name = name,
           .ranks = ranks,
           .command = {std::string(WEFT_BUILD_DIR) + "/tests/bench/bench_fake_contestant",
@@ -19,11 +19,11 @@ RankGroup::Options options(const std::string& name, int ranks = 2) {
 }
 
 TEST(RankGroup, AllRanksRunEquallyOftenForAboutTheBlocksTime) {
-  RankGroup group(options("meets", 4));
+  RankGroup group(rank_options("meets", 4));
   ASSERT_TRUE(group.start().ok());
   for (int block = 0; block < 3; ++block) {
     // If ranks ran different numbers of operations, one would wait for ever.
-    const auto result = group.run(kSumOfFour, kBlockSeconds);
+    const auto result = group.run(kSumOfFour, kRankSeconds);
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_GT(result->calls, 2);
     EXPECT_GT(result->all_calls, result->calls);
@@ -31,35 +31,35 @@ TEST(RankGroup, AllRanksRunEquallyOftenForAboutTheBlocksTime) {
 }
 
 TEST(RankGroup, MissingRowLeavesTheGroupUsable) {
-  RankGroup group(options("good"));
+  RankGroup group(rank_options("good"));
   ASSERT_TRUE(group.start().ok());
-  EXPECT_TRUE(absl::IsUnimplemented(group.run(kStep, kBlockSeconds).status()));
-  EXPECT_TRUE(absl::IsUnimplemented(group.run(kSumOfFour, kBlockSeconds).status()));
-  EXPECT_TRUE(group.run(kSum, kBlockSeconds).ok());
+  EXPECT_TRUE(absl::IsUnimplemented(group.run(kStep, kRankSeconds).status()));
+  EXPECT_TRUE(absl::IsUnimplemented(group.run(kSumOfFour, kRankSeconds).status()));
+  EXPECT_TRUE(group.run(kSum, kRankSeconds).ok());
 }
 
 TEST(RankGroup, PausedRanksGoOnAfterResume) {
-  RankGroup group(options("meets"));
+  RankGroup group(rank_options("meets"));
   ASSERT_TRUE(group.start().ok());
   group.pause();
   group.resume();
-  EXPECT_TRUE(group.run(kSum, kBlockSeconds).ok());
+  EXPECT_TRUE(group.run(kSum, kRankSeconds).ok());
   group.pause();  // the destructor must also kill stopped processes
 }
 
 TEST(RankGroup, DeadRankIsNamedWhileTheOthersWaitForItAndAllCanBeStartedAgain) {
-  RankGroup group(options("last dies", 3));
+  RankGroup group(rank_options("last dies", 3));
   ASSERT_TRUE(group.start().ok());
   const Row sum{"allreduce 2 ranks 4 KB", Work::kAllReduce, 4096, "us", 3};
-  const absl::Status status = group.run(sum, kBlockSeconds).status();
+  const absl::Status status = group.run(sum, kRankSeconds).status();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("rank 2"));
-  EXPECT_TRUE(absl::IsFailedPrecondition(group.run(sum, kBlockSeconds).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(group.run(sum, kRankSeconds).status()));
   EXPECT_TRUE(group.start().ok());
 }
 
 TEST(RankGroup, RankThatCannotListenIsItsError) {
-  EXPECT_EQ(RankGroup(options("refuses")).start(),
+  EXPECT_EQ(RankGroup(rank_options("refuses")).start(),
             absl::ResourceExhaustedError("rank 0: no port left"));
 }
 
@@ -68,7 +68,7 @@ TEST(RankGroup, MissingProgramIsNamed) {
   const absl::Status started = group.start();
   EXPECT_TRUE(absl::IsNotFound(started));
   EXPECT_THAT(std::string(started.message()), testing::HasSubstr("/nowhere/weft_bench"));
-  EXPECT_TRUE(absl::IsFailedPrecondition(group.run(kSum, kBlockSeconds).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(group.run(kSum, kRankSeconds).status()));
 }
 
 TEST(RanksTogether, AreAsSlowAsTheSlowestAndCostTheirSum) {

@@ -19,8 +19,6 @@
 namespace weft::chaos {
 namespace {
 
-constexpr uint64_t kMillisecond = 1'000'000;
-constexpr uint64_t kSecond = 1000 * kMillisecond;
 constexpr int kTick = 10;  // ms, the longest time between two looks at everything
 constexpr uint64_t kRestartAfter = 200 * kMillisecond;
 constexpr uint64_t kJoinAgainAfter = 500 * kMillisecond;

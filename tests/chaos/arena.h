@@ -30,6 +30,10 @@
 
 namespace weft::chaos {
 
+// Times in nanoseconds.
+inline constexpr uint64_t kMillisecond = 1'000'000;
+inline constexpr uint64_t kSecond = 1000 * kMillisecond;
+
 struct ArenaOptions {
   uint64_t seed = 1;
   size_t workers = 5;

@@ -16,8 +16,6 @@
 namespace weft::chaos {
 namespace {
 
-constexpr uint64_t kMillisecond = 1'000'000;
-constexpr uint64_t kSecond = 1000 * kMillisecond;
 constexpr uint64_t kResetEvery = 150 * kMillisecond;
 constexpr uint64_t kFillEvery = 50 * kMillisecond;
 // For so long after a limit was lifted, it may still be the reason for a worker's exit.

@@ -24,8 +24,8 @@ namespace {
 using ::testing::HasSubstr;
 
 // Three matrices, two of them of the same shape, a vector, a scalar and a convolution's kernel.
-const Shapes kShapes = {{20, 30}, {30}, {20, 30}, {}, {16, 4, 3, 3}, {12, 9}};
-const int64_t kNumel = numel_of(kShapes);
+const Shapes kModel = {{20, 30}, {30}, {20, 30}, {}, {16, 4, 3, 3}, {12, 9}};
+const int64_t kModelNumel = numel_of(kModel);
 
 // Compresses every matrix from the first iteration on.
 PowerSgdOptions at_once(int64_t rank = 1) {
@@ -46,7 +46,7 @@ PowerSgdOptions with_memory(int64_t rank = 1) {
 }
 
 // Runs the first iterations, which a hook of with_memory() does not compress.
-void pass_start(PowerSgdHook& hook, ProcessGroup& group, const Shapes& shapes = kShapes) {
+void pass_start(PowerSgdHook& hook, ProcessGroup& group, const Shapes& shapes = kModel) {
   for (int i = 0; i < 2; ++i) {
     c10d::GradBucket bucket =
         make_bucket(gradients(group.rank(), numel_of(shapes), 90 + i), shapes);
@@ -80,9 +80,9 @@ void expect_mean_at_full_rank(PowerSgdOptions options, at::ScalarType type, doub
     const auto hook = power_sgd_hook(group, options);
     for (int number = 0; number < 3; ++number) {
       c10d::GradBucket bucket =
-          make_bucket(gradients(group->rank(), kNumel, number, type), kShapes);
+          make_bucket(gradients(group->rank(), kModelNumel, number, type), kModel);
       const at::Tensor result = result_of(*hook, bucket);
-      EXPECT_LT(relative_error(result, mean_gradients(3, kNumel, number, type)), tolerance);
+      EXPECT_LT(relative_error(result, mean_gradients(3, kModelNumel, number, type)), tolerance);
     }
     EXPECT_GT(hook->stats().numel_before, 0);
   });
@@ -182,7 +182,8 @@ TEST(PowerSgd, GivesAllRanksTheSameBits) {
     for (const int64_t rank : {1, 2, 4}) {
       const auto hook = power_sgd_hook(group, with_memory(rank));
       for (int number = 0; number < 5; ++number) {
-        c10d::GradBucket bucket = make_bucket(gradients(group->rank(), kNumel, number), kShapes);
+        c10d::GradBucket bucket =
+            make_bucket(gradients(group->rank(), kModelNumel, number), kModel);
         same.add(group->rank(), result_of(*hook, bucket));
       }
     }
@@ -199,9 +200,9 @@ TEST(PowerSgd, AveragesUntilItsStart) {
       for (int index = 0; index < 2; ++index) {
         const int number = 2 * iteration + index;
         c10d::GradBucket bucket =
-            make_bucket(gradients(group->rank(), kNumel, number), kShapes, index, 2);
+            make_bucket(gradients(group->rank(), kModelNumel, number), kModel, index, 2);
         const double error =
-            relative_error(result_of(*hook, bucket), mean_gradients(2, kNumel, number));
+            relative_error(result_of(*hook, bucket), mean_gradients(2, kModelNumel, number));
         if (iteration < 3) {
           EXPECT_LT(error, 1e-6) << iteration;
         } else {
@@ -222,8 +223,8 @@ TEST(PowerSgd, DoesNotMixBucketsOrMeetOtherCollectives) {
       std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
       constexpr int kBuckets = 4;
       for (int index = 0; index < kBuckets; ++index) {
-        c10d::GradBucket bucket =
-            make_bucket(gradients(group->rank(), kNumel, index, at::kDouble), kShapes, index, 4);
+        c10d::GradBucket bucket = make_bucket(
+            gradients(group->rank(), kModelNumel, index, at::kDouble), kModel, index, 4);
         futures.push_back(hook->runHook(bucket));
         const at::Tensor other = at::full({3}, group->rank(), at::kDouble);
         group->all_reduce(other);
@@ -232,7 +233,7 @@ TEST(PowerSgd, DoesNotMixBucketsOrMeetOtherCollectives) {
       for (int index = 0; index < kBuckets; ++index) {
         futures[index]->waitAndThrow();
         const at::Tensor result = hook->parseHookResult(futures[index]->value());
-        EXPECT_LT(relative_error(result, mean_gradients(3, kNumel, index, at::kDouble)), 1e-9);
+        EXPECT_LT(relative_error(result, mean_gradients(3, kModelNumel, index, at::kDouble)), 1e-9);
         same.add(group->rank(), result);
       }
     }
@@ -287,7 +288,7 @@ TEST(PowerSgd, WorksInsideAHalfPrecisionWrapper) {
 TEST(PowerSgd, ContinuesFromASavedStateWithTheSameBits) {
   run_ranks(2, [](std::shared_ptr<ProcessGroup> group) {
     const auto run = [&](PowerSgdHook& hook, int number) {
-      c10d::GradBucket bucket = make_bucket(gradients(group->rank(), kNumel, number), kShapes);
+      c10d::GradBucket bucket = make_bucket(gradients(group->rank(), kModelNumel, number), kModel);
       return result_of(hook, bucket);
     };
     const auto hook = power_sgd_hook(group, with_memory(2));
@@ -315,7 +316,7 @@ TEST(PowerSgd, ARankThatIsGoneIsAnErrorInTheFuture) {
         const auto hook = power_sgd_hook(group, at_once(1));
         if (group->rank() == 1) return;
         for (int i = 0; i < 2; ++i) {
-          c10d::GradBucket bucket = make_bucket(gradients(0, kNumel), kShapes);
+          c10d::GradBucket bucket = make_bucket(gradients(0, kModelNumel), kModel);
           const auto future = hook->runHook(bucket);
           future->wait();
           EXPECT_TRUE(future->hasError());
@@ -334,7 +335,7 @@ TEST(PowerSgd, EndsWithBucketsThatNobodyElseReducesAndFailsThem) {
         if (group->rank() == 1) return end.wait();
         std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
         for (int i = 0; i < 3; ++i) {
-          c10d::GradBucket bucket = make_bucket(gradients(0, kNumel), kShapes);
+          c10d::GradBucket bucket = make_bucket(gradients(0, kModelNumel), kModel);
           futures.push_back(hook->runHook(bucket));
         }
         hook.reset();
@@ -349,7 +350,7 @@ TEST(PowerSgd, EndsWithBucketsThatNobodyElseReducesAndFailsThem) {
 
 TEST(PowerSgd, MayEndOnItsOwnThread) {
   run_ranks(2, [](std::shared_ptr<ProcessGroup> group) {
-    c10d::GradBucket bucket = make_bucket(gradients(group->rank(), kNumel), kShapes);
+    c10d::GradBucket bucket = make_bucket(gradients(group->rank(), kModelNumel), kModel);
     c10::intrusive_ptr<c10::ivalue::Future> future;
     {
       auto hook = power_sgd_hook(group, at_once(1));

@@ -10,8 +10,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-const WorkerId kPeer{7, 1};
-
 TEST(LocalGraphErrors, FailedPassesNameTheNodeAndPublishNothing) {
   LocalWorld world(2);
   const at::Tensor a = leaf(), b = leaf();

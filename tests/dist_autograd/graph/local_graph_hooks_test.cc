@@ -12,8 +12,6 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using torch::autograd::variable_list;
 
-const WorkerId kPeer{7, 1};
-
 struct CountingPostHook : torch::autograd::FunctionPostHook {
   explicit CountingPostHook(std::function<void(const variable_list&)> seen)
       : seen(std::move(seen)) {}

@@ -15,8 +15,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-const WorkerId kPeer{7, 1};
-
 // --- Graphs over several workers. ---
 
 TEST(LocalGraph, CallAndReplyMeetInOneLeafEach) {

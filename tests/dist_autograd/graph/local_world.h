@@ -25,6 +25,9 @@
 
 namespace weft::dist_autograd_internal {
 
+// A worker outside of the world, to which a graph sends.
+inline constexpr WorkerId kPeer{7, 1};
+
 struct PassOptions {
   bool retain_graph = false;
   bool eager = false;               // discover before feeding

@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 
 const SendId kSend{{3, 1}, 17};
-const WorkerId kPeer{5, 2};
+const WorkerId kForwarder{5, 2};
 
 TEST(RecvNode, EachTensorThatRequiresAGradientHasItsOwnNode) {
   std::vector<at::Tensor> tensors = {torch::ones(2), torch::ones(3), torch::ones(4)};
@@ -105,10 +105,10 @@ TEST(RecvNode, DroppedTensorFreesItsNode) {
 TEST(SendRecord, HasOneSlotPerTensorThatRequiresAGradient) {
   const at::Tensor leaf = torch::ones(2).set_requires_grad(true);
   const at::Tensor result = leaf * 2;
-  const SendRecord record =
-      record_send(kSend, kPeer, {leaf, torch::ones(2), result, at::Tensor(), torch::arange(2)});
+  const SendRecord record = record_send(
+      kSend, kForwarder, {leaf, torch::ones(2), result, at::Tensor(), torch::arange(2)});
   EXPECT_EQ(record.id, kSend);
-  EXPECT_EQ(record.peer, kPeer);
+  EXPECT_EQ(record.peer, kForwarder);
   ASSERT_EQ(record.edges.size(), 5u);
   EXPECT_EQ(record.slots(), 2u);
   EXPECT_EQ(record.edges[0].function, torch::autograd::impl::grad_accumulator(leaf));
@@ -118,7 +118,7 @@ TEST(SendRecord, HasOneSlotPerTensorThatRequiresAGradient) {
 TEST(SendRecord, KeepsTheEdgesOfTheMomentOfSending) {
   at::Tensor result = torch::ones(2).set_requires_grad(true) * 2;
   const auto node = result.grad_fn();
-  const SendRecord record = record_send(kSend, kPeer, {result});
+  const SendRecord record = record_send(kSend, kForwarder, {result});
   result.mul_(3);
   EXPECT_NE(result.grad_fn(), node);
   EXPECT_EQ(record.edges[0].function, node);
@@ -127,7 +127,7 @@ TEST(SendRecord, KeepsTheEdgesOfTheMomentOfSending) {
 TEST(SendRecord, IsEmptyWhenGradientsAreOff) {
   const at::Tensor leaf = torch::ones(2).set_requires_grad(true);
   torch::NoGradGuard off;
-  EXPECT_EQ(record_send(kSend, kPeer, {leaf}).slots(), 0u);
+  EXPECT_EQ(record_send(kSend, kForwarder, {leaf}).slots(), 0u);
 }
 
 }  // namespace

@@ -11,51 +11,53 @@
 namespace weft::dist_autograd_internal {
 namespace {
 
-constexpr WorkerId kA{0, 3}, kB{1, 1};
-constexpr ContextId kContext{kA, 7};
-const PassId kPass{kContext, kA, 2};
+constexpr WorkerId kSender{0, 3}, kReceiver{1, 1};
+constexpr ContextId kSentContext{kSender, 7};
+const PassId kPass{kSentContext, kSender, 2};
 
 PassHeader header() {
   return {.pass = kPass,
           .mode = BackwardMode::kEager,
           .retain_graph = true,
           .budget = absl::Milliseconds(1500),
-          .histories = {{kA, 5, 2, {3, 5}}, {kB, 1, 1, {}}}};
+          .histories = {{kSender, 5, 2, {3, 5}}, {kReceiver, 1, 1, {}}}};
 }
 
 std::vector<PassReport> reports() {
-  return {
-      {.counts = {.worker = kB, .version = 4, .sent = {{kA, 2}}, .received = {{kA, 9}, {kB, 1}}},
-       .waiting = true,
-       .unfed = {{kB, 12}}}};
+  return {{.counts = {.worker = kReceiver,
+                      .version = 4,
+                      .sent = {{kSender, 2}},
+                      .received = {{kSender, 9}, {kReceiver, 1}}},
+           .waiting = true,
+           .unfed = {{kReceiver, 12}}}};
 }
 
 PassFailure failure() {
   return {.status = raised_at(with_ran(absl::UnknownError("boom"), Ran::kYes), "worker1"),
-          .worker = kB,
-          .died = kA,
+          .worker = kReceiver,
+          .died = kSender,
           .node = "MulBackward0",
-          .call = {kB, 3}};
+          .call = {kReceiver, 3}};
 }
 
 GradMessage grad() {
   GradMessage message{.header = header(), .number = 8, .reports = reports()};
-  message.entries.push_back({.send = {kB, 1}, .slots = 3, .present = {0, 2}});
-  message.entries.push_back({.send = {kB, 2}, .slots = 1});
+  message.entries.push_back({.send = {kReceiver, 1}, .slots = 3, .present = {0, 2}});
+  message.entries.push_back({.send = {kReceiver, 2}, .slots = 1});
   return message;
 }
 
 std::vector<AutogradMessage> one_of_each() {
   std::vector<AutogradMessage> all;
   all.push_back(grad());
-  all.push_back(ActivateMessage{header(), 1, {{kB, 4}, {kB, 5}}, reports()});
+  all.push_back(ActivateMessage{header(), 1, {{kReceiver, 4}, {kReceiver, 5}}, reports()});
   all.push_back(SealMessage{kPass, 6});
   all.push_back(ReportMessage{kPass, reports()});
   all.push_back(PublishMessage{kPass, header().histories});
   all.push_back(FailMessage{kPass, failure()});
   all.push_back(AbortMessage{kPass, failure()});
-  all.push_back(ReleaseContextMessage{kContext, 6});
-  all.push_back(HoldsContextMessage{kContext});
+  all.push_back(ReleaseContextMessage{kSentContext, 6});
+  all.push_back(HoldsContextMessage{kSentContext});
   return all;
 }
 
@@ -100,8 +102,8 @@ TEST(AutogradWire, FieldsKeepTheirMeaning) {
   EXPECT_EQ(reason.status.message(), "boom");
   EXPECT_EQ(ran_of(reason.status), Ran::kYes);
   EXPECT_EQ(worker_of(reason.status), "worker1");
-  EXPECT_EQ(reason.worker, kB);
-  EXPECT_EQ(reason.died, kA);
+  EXPECT_EQ(reason.worker, kReceiver);
+  EXPECT_EQ(reason.died, kSender);
   EXPECT_EQ(reason.node, "MulBackward0");
 }
 
@@ -118,15 +120,15 @@ TEST(AutogradWire, BudgetsKeepTheDifferenceBetweenNoneAndUnlimited) {
 
 TEST(AutogradWire, MetadataComesBackAndIsChecked) {
   wire::AutogradMetadata post;
-  to_wire({.context = kContext,
-           .send = {kB, 2},
+  to_wire({.context = kSentContext,
+           .send = {kReceiver, 2},
            .requires_grad = {0, 3},
            .histories = header().histories},
           post);
   const auto read = from_wire(post, 4);
   ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(read->context, kContext);
-  EXPECT_EQ(read->send, (SendId{kB, 2}));
+  EXPECT_EQ(read->context, kSentContext);
+  EXPECT_EQ(read->send, (SendId{kReceiver, 2}));
   EXPECT_EQ(read->requires_grad, (std::vector<uint32_t>{0, 3}));
   EXPECT_EQ(read->histories, header().histories);
   EXPECT_FALSE(from_wire(post, 3).ok()) << "tensor 3 of 3";
@@ -251,7 +253,7 @@ TEST(AutogradWire, OnlyMessagesThatNobodyWaitsForMayRide) {
           << kind_of(message);
     }
   }
-  wire::AutogradPost nested = written(ReleaseContextMessage{kContext, 6});
+  wire::AutogradPost nested = written(ReleaseContextMessage{kSentContext, 6});
   *nested.add_piggybacked() = nested;
   wire::AutogradPost post = written(SealMessage{kPass, 1});
   *post.add_piggybacked() = nested;

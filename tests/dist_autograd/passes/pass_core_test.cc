@@ -199,8 +199,8 @@ TEST(PassCore, AWorkerWithoutADecisionDropsThePassAndSaysSo) {
 
 // ---- a core alone: what another worker or the local graph must not do
 
-constexpr WorkerId kSelf{0, 1}, kPeer{1, 1};
-const ContextId kContext{kPeer, 1};
+constexpr WorkerId kMe{0, 1}, kPeer{1, 1};
+const ContextId kPeersContext{kPeer, 1};
 const SendId kSend{kPeer, 1};
 
 template <class Action>
@@ -212,8 +212,8 @@ size_t count_of(const AutogradActions& actions) {
 // The walk reached nothing more, so nothing can release the gradient that the local graph still
 // holds.
 TEST(PassCore, NothingIsReadableIfAGradientIsHeldUpAfterTheSeal) {
-  const PassId pass{kContext, kSelf, 1};
-  PassCore core({.pass = pass, .self = kSelf, .sources = {}});
+  const PassId pass{kPeersContext, kMe, 1};
+  PassCore core({.pass = pass, .self = kMe, .sources = {}});
   AutogradActions out;
   core.start(absl::InfiniteDuration(), out);
   LocalProgress held{.done = true, .waiting = true};
@@ -228,8 +228,8 @@ TEST(PassCore, NothingIsReadableIfAGradientIsHeldUpAfterTheSeal) {
 // A second message with another number, not a repetition of the first. Feeding both would count the
 // gradient twice.
 TEST(PassCore, GradientsForOneSendAreFedOnce) {
-  const PassId pass{kContext, kPeer, 1};
-  PassCore core({.pass = pass, .self = kSelf, .sources = {{kSend, kPeer}}});
+  const PassId pass{kPeersContext, kPeer, 1};
+  PassCore core({.pass = pass, .self = kMe, .sources = {{kSend, kPeer}}});
   AutogradActions out;
   core.engage(absl::InfiniteDuration(), out);
   for (const uint64_t number : {1, 2}) {
@@ -243,8 +243,8 @@ TEST(PassCore, GradientsForOneSendAreFedOnce) {
 }
 
 TEST(PassCore, NoGradientsAreFedToACancelledSend) {
-  const PassId pass{kContext, kPeer, 1};
-  PassCore core({.pass = pass, .self = kSelf, .sources = {{kSend, kPeer}}});
+  const PassId pass{kPeersContext, kPeer, 1};
+  PassCore core({.pass = pass, .self = kMe, .sources = {{kSend, kPeer}}});
   AutogradActions out;
   core.engage(absl::InfiniteDuration(), out);
   SealMessage seal{pass, 1};

@@ -9,13 +9,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "weft/tests/rpc/membership/membership_group.h"
+
 namespace weft::rpc_internal {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr WorkerId kSelf{0, 1}, kOne{1, 1}, kTwo{2, 1}, kThree{3, 1}, kFour{4, 1};
+constexpr WorkerId kFour{4, 1};
 
 class EndedIncarnationsTest : public ::testing::Test {
  protected:

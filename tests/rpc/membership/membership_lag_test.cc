@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/rpc/membership/internal/membership_core.h"
+#include "weft/tests/rpc/membership/membership_group.h"
 
 namespace weft::rpc_internal {
 namespace {
@@ -14,14 +15,11 @@ using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr WorkerId kSelf{0, 1};
-constexpr WorkerId kPeer{1, 1};
-
 class MembershipLagTest : public ::testing::Test {
  protected:
   MembershipLagTest() {
     core_.add({kSelf, "me", "a0"});
-    core_.add({kPeer, "peer", "a1"});
+    core_.add({kOne, "peer", "a1"});
   }
 
   struct Seen {
@@ -33,7 +31,7 @@ class MembershipLagTest : public ::testing::Test {
     if (seen.heard) heard_ = now_;
     core_.waited(seen.own_wait);
     MembershipActions out;
-    core_.tick(now_, {{kPeer, true, heard_, seen.lag, seen.waited}}, out);
+    core_.tick(now_, {{kOne, true, heard_, seen.lag, seen.waited}}, out);
     if (!out.heartbeats.empty()) heartbeat_ = out.heartbeats[0].number;
     return out;
   }
@@ -43,7 +41,7 @@ class MembershipLagTest : public ::testing::Test {
     const uint64_t heartbeat = heartbeat_;
     for (Nanoseconds passed{0}; passed < late; passed += milliseconds(200)) tick({.heard = true});
     MembershipActions out;
-    core_.on_heartbeat_answer(kPeer, heartbeat, now_, out);
+    core_.on_heartbeat_answer(kOne, heartbeat, now_, out);
   }
   // Returns how long the peer is silent until it is suspected.
   Nanoseconds silence(const Seen& seen) {
@@ -104,7 +102,7 @@ TEST_F(EstablishedLagTest, WaitsForAProcessorExplainNoSilenceForEver) {
 
 TEST_F(EstablishedLagTest, TimeInWhichThisWorkerWaitsForAProcessorIsNoPeersSilence) {
   EXPECT_EQ(silence({.own_wait = milliseconds(100)}), milliseconds(3600));
-  EXPECT_THAT(core_.to_watch(), ElementsAre(kPeer, kSelf));
+  EXPECT_THAT(core_.to_watch(), ElementsAre(kOne, kSelf));
 }
 
 // The kernel reports one long wait when it is over.
@@ -118,7 +116,7 @@ TEST_F(EstablishedLagTest, OnlyWhoHasBeenSilentForAWhileIsWatched) {
   tick({});
   EXPECT_THAT(core_.to_watch(), IsEmpty());
   tick({});
-  EXPECT_THAT(core_.to_watch(), ElementsAre(kPeer, kSelf));
+  EXPECT_THAT(core_.to_watch(), ElementsAre(kOne, kSelf));
   tick({.heard = true});
   EXPECT_THAT(core_.to_watch(), IsEmpty());
 }
@@ -129,13 +127,13 @@ TEST_F(EstablishedLagTest, NobodyIsSuspectedBeforeTheKernelCouldSayHowLongItWait
   for (int i = 0; i < 4; ++i) EXPECT_THAT(tick(slow).questions, IsEmpty());
   EXPECT_EQ(tick(slow).questions.size(), 1u);
   MembershipCore longest{{kSelf, "me", "a0"}, {.heartbeat_interval = milliseconds(600)}, now_};
-  longest.add({kPeer, "peer", "a1"});
+  longest.add({kOne, "peer", "a1"});
   longest.established();
   MembershipActions out;
   int looks = 0;
   for (; out.questions.empty(); ++looks) {
     now_ += milliseconds(1200);
-    longest.tick(now_, {{kPeer, true, TimePoint()}}, out);
+    longest.tick(now_, {{kOne, true, TimePoint()}}, out);
   }
   EXPECT_EQ(looks, 1 + 3);  // the lease begins; 1.2 s are watched, compared and reported
 }
@@ -145,8 +143,8 @@ TEST_F(EstablishedLagTest, LagExtendsSuspectAfterAndNotValidFor) {
   answer_after(milliseconds(1000));
   const TimePoint sent = now_ - milliseconds(1000);
   tick({.heard = true, .lag = seconds(5)});
-  EXPECT_TRUE(core_.has_valid_lease(kPeer, sent + milliseconds(1399)));
-  EXPECT_FALSE(core_.has_valid_lease(kPeer, sent + milliseconds(1400)));
+  EXPECT_TRUE(core_.has_valid_lease(kOne, sent + milliseconds(1399)));
+  EXPECT_FALSE(core_.has_valid_lease(kOne, sent + milliseconds(1400)));
 }
 
 TEST_F(EstablishedLagTest, AWorkerSaysHowLateItsTimerRanAndSoonThatItDoesNotAnymore) {
@@ -171,7 +169,7 @@ TEST_F(EstablishedLagTest, ThatThisWorkerWasStoppedMakesNoPeerLate) {
   const uint64_t before = heartbeat_;
   now_ += seconds(30);
   MembershipActions out;
-  core_.on_heartbeat_answer(kPeer, before, now_, out);
+  core_.on_heartbeat_answer(kOne, before, now_, out);
   EXPECT_LE(silence({}), milliseconds(2200));
 }
 
@@ -179,15 +177,15 @@ TEST_F(EstablishedLagTest, ThatThisWorkerWasStoppedMakesNoPeerLate) {
 TEST_F(MembershipLagTest, ASuspectReportIsSettledLaterByAWorkerThatWaitsForAProcessor) {
   const auto settled = [&](Nanoseconds own_wait) {
     MembershipCore joiner{{kSelf, "me", "a0"}, LeaseOptions{}, now_};
-    joiner.add({kPeer, "peer", "a1"});
+    joiner.add({kOne, "peer", "a1"});
     MembershipActions out;
-    joiner.unanswered(kPeer, absl::DeadlineExceededError("does not answer"), out);
+    joiner.unanswered(kOne, absl::DeadlineExceededError("does not answer"), out);
     EXPECT_THAT(joiner.to_watch(), ElementsAre(kSelf));
     const TimePoint begun = now_;
     while (out.questions.empty() && now_ - begun < seconds(300)) {
       now_ += milliseconds(200);
       joiner.waited(own_wait);
-      joiner.tick(now_, {{kPeer, true, TimePoint()}}, out);
+      joiner.tick(now_, {{kOne, true, TimePoint()}}, out);
     }
     return now_ - begun;
   };
