@@ -60,7 +60,7 @@ absl::Status SerialThread::start() {
 void SerialThread::run(Task task) {
   {
     MutexLock lock(queue_->mutex);
-    if (queue_->ending && at_end_ == AtEnd::kDrop) return;
+    if (queue_->ending) return;
     queue_->tasks.push_back(std::move(task));
   }
   queue_->changed.notify_one();
@@ -86,13 +86,17 @@ void SerialThread::stop(Nanoseconds at_most) {
     thread = std::move(queue_->thread);
     if (!queue_->idle() && thread.joinable()) thread.detach();
   }
+  queue_->changed.notify_all();  // another stop() may wait for the thread
   if (thread.joinable()) thread.join();
 }
 
 void SerialThread::detach() {
   end();
-  MutexLock lock(queue_->mutex);
-  if (queue_->thread.joinable()) queue_->thread.detach();
+  {
+    MutexLock lock(queue_->mutex);
+    if (queue_->thread.joinable()) queue_->thread.detach();
+  }
+  queue_->changed.notify_all();
 }
 
 void SerialThread::end() {

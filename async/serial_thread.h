@@ -23,7 +23,8 @@ namespace weft {
 class SerialThread {
  public:
   using Task = absl::AnyInvocable<void()>;
-  // The tasks that have not begun at the end are destroyed unrun, or run.
+  // What happens at the end to the tasks that have not begun. kDrop: they are destroyed. kRun: they
+  // run.
   enum class AtEnd { kDrop, kRun };
   struct StartLater {};
 
@@ -37,9 +38,9 @@ class SerialThread {
   // No effect if the thread has been started, or after the end. After an error, it may be called
   // again.
   absl::Status start();
-  // Tasks do not throw. After the end, a task is destroyed unrun if AtEnd is kDrop.
+  // Tasks do not throw. A task that is given after the end is destroyed unrun.
   void run(Task task);
-  // No task waits, and none runs.
+  // True: no task waits, and none runs.
   bool idle() const;
   // Ends the thread, and waits up to `at_most` for the tasks that it still runs. After that, the
   // thread is left behind and stops by itself. Idempotent.

@@ -7,7 +7,7 @@
 //   weft::for_each_part(batch, [](auto& part) { ... });  // x, then labels
 //
 // It visits only direct parts. A visitor that wants the parts of parts calls for_each_part again.
-// Pointers are followed by no visit.
+// It follows no pointers.
 //
 // Thread safety: free functions without state.
 #pragma once

@@ -344,11 +344,18 @@ absl::StatusOr<StateFile> CheckpointFolder::checked_shard(int64_t step,
 }
 
 absl::StatusOr<Checkpoint> CheckpointFolder::load_newest() const {
-  WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> complete, steps());
-  if (complete.empty()) {
-    return absl::NotFoundError(absl::StrCat("no complete checkpoint in ", root_));
+  // While this reads the newest step, a commit that keeps few steps may replace it by a newer one.
+  constexpr int kMostTries = 10;
+  for (int tries = 1;; ++tries) {
+    WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> complete, steps());
+    if (complete.empty()) {
+      return absl::NotFoundError(absl::StrCat("no complete checkpoint in ", root_));
+    }
+    absl::StatusOr<Checkpoint> loaded = load(complete.back());
+    if (loaded.ok() || tries == kMostTries) return loaded;
+    WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> now, steps());
+    if (now == complete) return loaded;
   }
-  return load(complete.back());
 }
 
 absl::StatusOr<Checkpoint> CheckpointFolder::load(int64_t step) const {

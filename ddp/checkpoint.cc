@@ -87,6 +87,13 @@ TensorMap tensors_of(const Module& module) {
 
 // ---- an archive of an earlier release at the path of the folder
 
+// "run/" names the folder "run".
+std::string folder_of(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  if (path.empty()) C10_THROW_ERROR(ValueError, "the path of a checkpoint is empty");
+  return path;
+}
+
 // save_checkpoint moves it here until the folder has a complete checkpoint.
 std::string moved_archive(const std::string& path) { return path + ".old-archive"; }
 
@@ -102,12 +109,40 @@ std::optional<std::string> archive_at(const std::string& path) {
   return std::nullopt;
 }
 
-absl::Status move_archive_away(const std::string& path) {
-  if (!is_file(path)) return absl::OkStatus();
-  const std::string away = moved_archive(path);
-  if (std::rename(path.c_str(), away.c_str()) == 0) return absl::OkStatus();
-  return file_error("cannot move away", path, errno);
-}
+// While it exists, an archive at the path is at moved_archive(). If nothing is saved, it goes back.
+class ArchiveAway {
+ public:
+  explicit ArchiveAway(std::string path) : path_(std::move(path)) {}
+  ~ArchiveAway() {
+    if (!moved_) return;
+    std::error_code ignored;
+    fs::remove(fs::path(path_) / "lock", ignored);
+    fs::remove(path_, ignored);  // the folder, if it is empty
+    fs::rename(moved_archive(path_), path_, ignored);
+  }
+  ArchiveAway(const ArchiveAway&) = delete;
+  ArchiveAway& operator=(const ArchiveAway&) = delete;
+
+  absl::Status move() {
+    if (!is_file(path_)) return absl::OkStatus();
+    if (std::rename(path_.c_str(), moved_archive(path_).c_str()) != 0) {
+      return file_error("cannot move away", path_, errno);
+    }
+    moved_ = true;
+    return absl::OkStatus();
+  }
+  // The folder has a complete checkpoint.
+  void remove() {
+    moved_ = false;
+    std::error_code failed;
+    if (is_file(moved_archive(path_))) fs::remove(moved_archive(path_), failed);
+    if (failed) log_warning("cannot remove ", moved_archive(path_), ": ", failed.message());
+  }
+
+ private:
+  const std::string path_;
+  bool moved_ = false;
+};
 
 // ---- saving
 
@@ -130,12 +165,28 @@ absl::Status write_step(const CheckpointFolder& folder, const State& state) {
   return folder.commit(state.info, shards);
 }
 
+// A commit removes the other steps of the folder, so all of them must be save_checkpoint's.
+absl::Status check_own(const CheckpointFolder& folder) {
+  WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, folder.steps());
+  for (const int64_t step : steps) {
+    WEFT_ASSIGN_OR_RETURN(const CheckpointInfo info, folder.info(step));
+    if (!info.metadata.contains(kStep) || !info.metadata.contains(kSamplerPosition)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the folder holds a checkpoint that save_checkpoint did not write, step ",
+                       step, ": choose another folder"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Until the commit, the path has its old checkpoint: in the folder, or in the moved archive.
 absl::Status write(const std::string& path, State state) {
-  WEFT_RETURN_IF_ERROR(move_archive_away(path));
+  ArchiveAway archive(path);
+  WEFT_RETURN_IF_ERROR(archive.move());
   CheckpointFolder::Options options;
   options.keep = 1;
   const CheckpointFolder folder(path, options);
+  WEFT_RETURN_IF_ERROR(check_own(folder));
   WEFT_ASSIGN_OR_RETURN(state.info.step, folder.new_step());
   absl::Status saved;
   try {
@@ -150,8 +201,7 @@ absl::Status write(const std::string& path, State state) {
     (void)folder.discard(state.info.step);  // the next save would remove it too
     return saved;
   }
-  std::error_code ignored;
-  fs::remove(moved_archive(path), ignored);
+  archive.remove();
   return absl::OkStatus();
 }
 
@@ -241,10 +291,11 @@ void check_fit(const TensorMap& module, const TensorMap& file) {
 
 LoadedCheckpoint read(const std::string& path, const Module& module, bool with_optimizer,
                       bool warns) {
-  absl::StatusOr<Checkpoint> checkpoint = absl::NotFoundError("");
-  if (!is_file(path)) checkpoint = CheckpointFolder(path).load_newest();
+  const CheckpointFolder folder(path);
   std::optional<std::string> archive;
-  if (absl::IsNotFound(checkpoint.status())) archive = archive_at(path);
+  if (is_file(path) || folder.steps().value_or(std::vector<int64_t>{0}).empty()) {
+    archive = archive_at(path);
+  }
   LoadedCheckpoint loaded;
   if (archive) {
     loaded = ddp_internal::read_old_checkpoint(*archive);
@@ -255,6 +306,7 @@ LoadedCheckpoint read(const std::string& path, const Module& module, bool with_o
                   path, " again, which replaces it by a folder");
     }
   } else {
+    absl::StatusOr<Checkpoint> checkpoint = folder.load_newest();
     if (!checkpoint.ok()) fail(checkpoint.status());
     loaded = read_folder(path, *std::move(checkpoint), with_optimizer);
   }
@@ -283,7 +335,8 @@ void save_checkpoint(ProcessGroup& group, const std::string& path, const Module&
                              {kSamplerPosition, absl::StrCat(progress.sampler_position)}};
       state.model = tensors_of(module);
       if (optimizer != nullptr) state.optimizer = ddp_internal::optimizer_state(*optimizer);
-      if (const absl::Status saved = write(path, std::move(state)); !saved.ok()) fail(saved);
+      const absl::Status saved = write(folder_of(path), std::move(state));
+      if (!saved.ok()) fail(saved);
     });
   }
   agreement.reach(error, {});
@@ -294,7 +347,8 @@ CheckpointProgress load_checkpoint(ProcessGroup& group, const std::string& path,
   CheckpointAgreement agreement(group, module, absl::StrCat("load_checkpoint ", path, ": "));
   LoadedCheckpoint loaded;
   agreement.reach(error_of([&] {
-                    loaded = read(path, module, optimizer != nullptr, /*warns=*/group.rank() == 0);
+                    loaded = read(folder_of(path), module, optimizer != nullptr,
+                                  /*warns=*/group.rank() == 0);
                   }),
                   loaded.found);
   const at::NoGradGuard no_grad;

@@ -10,9 +10,9 @@
 //   run/step-000007/optimizer.safetensors   the optimizer's tensors and, as metadata, its numbers
 //   run/step-000007/manifest.json           the progress, and the checksums of both files
 //
-// The folder's steps count the saves. The folder keeps its old checkpoint until the new one is
-// complete and flushed to the disk, and then only the new one. So if rank 0 dies while it saves,
-// the old checkpoint is loaded the next time.
+// The folder must hold nothing but these checkpoints. Its steps count the saves. The folder keeps
+// its old checkpoint until the new one is complete and flushed to the disk, and then only the new
+// one. So if rank 0 dies while it saves, the old checkpoint is loaded the next time.
 //
 // Loading runs no code from the files. It reads them on every rank, compares them with their
 // checksums, and copies the values into the module's own tensors. These may be on any device and of
@@ -20,9 +20,9 @@
 // count.
 //
 // Earlier releases wrote one file, a LibTorch archive. This release still reads it, and rank 0 logs
-// a warning. The next release will not. save_checkpoint with the same path replaces the file by a
-// folder. Meanwhile the file is at "<path>.old-archive", where load_checkpoint finds it if rank 0
-// dies. Loading an archive can run code, so load only your own.
+// a warning. The next release will not read it. save_checkpoint with the same path replaces the
+// file by a folder. Meanwhile the file is at "<path>.old-archive", where load_checkpoint finds it
+// if rank 0 dies. Loading an archive can run code, so load only your own.
 //
 // State that is not in a replicated model and optimizer:
 //   - ZeroRedundancyOptimizer: all ranks call consolidate_state_dict(0) before save_checkpoint.
@@ -60,7 +60,7 @@
 namespace weft {
 
 struct CheckpointProgress {
-  int64_t epoch = 0;
+  int64_t epoch = 0;  // not negative
   int64_t step = 0;
   int64_t sampler_position = 0;  // DistributedSampler::position(): samples of the epoch used so far
 

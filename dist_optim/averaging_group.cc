@@ -109,7 +109,7 @@ AveragingGroup::Round AveragingGroup::read(int64_t number, std::vector<at::Tenso
     if (part > 0) {
       now.push_back(names[i]);
       if (names[i] == options_.self) round.step = static_cast<uint64_t>(std::llround(last / part));
-    } else if (place_of(names[i], present_) < present_.size()) {
+    } else if (names[i] != options_.self && place_of(names[i], present_) < present_.size()) {
       lost.push_back(names[i]);
     }
   }

@@ -48,7 +48,7 @@ class AveragingGroup {
   struct Options {
     std::vector<std::string> names;  // all members, the same list everywhere
     std::string self;                // one of them
-    // Called with the names of members that did not come to a round.
+    // Called with the names of other members that did not come to a round.
     std::function<void(const std::vector<std::string>& lost)> on_loss = nullptr;
     // Longer than the averager's own limit, so that the averager completes a round first.
     Timeout call_timeout = std::chrono::seconds(180);
@@ -81,11 +81,13 @@ class AveragingGroup {
   // if no member is left that knows one.
   std::optional<Round> enter();
   // Drops results that are no longer needed, because the server will not go back before `round`.
+  // Call it regularly: until then the results of all rounds are kept, each as large as the values.
   void forget_before(int64_t round);
 
   // The members that took part in the last round; all of them before the first one.
   const std::vector<std::string>& present() const { return present_; }
-  size_t place() const;  // index of this member in present()
+  // The index of this member in present(); present().size() if it took no part in that round.
+  size_t place() const;
   bool leads() const { return place() == 0; }
   // This member takes part in no further round, so the others do not wait for it.
   void leave();

@@ -6,8 +6,8 @@
 # Without --all, the tests that start whole jobs run once, in a small form. With --all they run in every
 # form, and so do the model checker, the install test and the benchmarks' own tests. CI runs --all.
 # GTEST_FILTER='ReducerCore*' limits the run to some tests, `-R rpc_session` to some executables.
-# Executables that start whole jobs (CTest's names with _smoke, and those beside them) pass a filter
-# of their own, which counts more than GTEST_FILTER: run such a program itself with --gtest_filter.
+# Executables that start whole jobs (CTest's names with _smoke, and those beside them) pass a filter of
+# their own, which counts more than GTEST_FILTER. Run such a program itself with --gtest_filter.
 # dev, the default, also checks layers and formatting. The last line is CTest's result.
 set -euo pipefail
 if [[ " $* " =~ " "(-h|--help)" " ]]; then

@@ -73,11 +73,7 @@ class StoreCalls {
     auto promise = std::make_shared<std::promise<absl::StatusOr<Result>>>();
     std::future<absl::StatusOr<Result>> answer = promise->get_future();
     const auto given_up = std::make_shared<std::atomic<bool>>(false);
-    if (hanging()) {
-      return absl::DeadlineExceededError(
-          absl::StrCat(description(), ": still owes the answer to an earlier question"));
-    }
-    thread_.run([shared = shared_, promise, given_up, function = std::move(function)]() mutable {
+    auto task = [shared = shared_, promise, given_up, function = std::move(function)]() mutable {
       if (!given_up->load()) {
         try {
           promise->set_value(function(shared->store));
@@ -87,7 +83,15 @@ class StoreCalls {
       }
       MutexLock lock(shared->mutex);
       shared->hanging = false;
-    });
+    };
+    {
+      MutexLock lock(shared_->mutex);  // no call is queued behind one that was given up
+      if (shared_->hanging) {
+        return absl::DeadlineExceededError(
+            absl::StrCat(description(), ": still owes the answer to an earlier question"));
+      }
+      thread_.run(std::move(task));
+    }
     if (answer.wait_for(absl::ToChronoNanoseconds(timeout)) == std::future_status::ready) {
       return answer.get();
     }

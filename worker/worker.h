@@ -101,6 +101,9 @@ class Worker {
   // DeadlineExceeded: it is still there. NotFound: no worker of this name has joined, as far as
   // this worker remembers (the last 1,024 that are gone). InvalidArgument: it is this worker.
   // Cancelled: this worker has left. A timeout of zero means no limit.
+  // In a static group, a worker that shuts down in order waits until all others do so too. So do
+  // not wait for that here; `serve` does. If this worker itself was declared dead, all others count
+  // as dead: see `standing`.
   void wait_until_gone(std::string_view worker, Timeout timeout) const;
   Future<void> wait_until_gone_async(std::string_view worker, Timeout timeout) const;
 

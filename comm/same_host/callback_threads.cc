@@ -27,7 +27,10 @@ bool CallbackThreads::call(std::function<void()> call) {
 
 bool CallbackThreads::grow() {
   MutexLock lock(mutex_);
-  return enough_threads() || add_thread().ok();
+  while (!enough_threads()) {
+    if (!add_thread().ok()) return false;
+  }
+  return true;
 }
 
 // An idle thread may be on its way to another call, so this compares the numbers.
@@ -38,16 +41,18 @@ bool CallbackThreads::enough_threads() const {
 absl::Status CallbackThreads::add_thread() {
   absl::StatusOr<std::thread> thread =
       start_thread("the callbacks of a process group", [this] { run(); });
-  if (thread.ok()) threads_.push_back(*std::move(thread));
-  return thread.status();
+  if (!thread.ok()) return thread.status();
+  threads_.push_back(*std::move(thread));
+  ++idle_;
+  return absl::OkStatus();
 }
 
 void CallbackThreads::run() {
-  for (;;) {
+  for (bool first = true;; first = false) {
     std::function<void()> call;
     {
       MutexLock lock(mutex_);
-      ++idle_;
+      if (!first) ++idle_;
       while (calls_.empty() && !stopping_) calls_there_.wait(mutex_);
       --idle_;
       if (calls_.empty()) return;

@@ -1,8 +1,8 @@
-// Runs callbacks on threads of their own, as many threads as it takes: a callback may wait for
-// another one.
+// Runs callbacks on threads of their own. A callback may wait for another one, so there is a thread
+// for each, up to kMostThreads.
 //
-// Thread safety: all methods may be called from any thread, but stop() only from a thread that is
-// none of these.
+// Thread safety: all methods may be called from any thread, except that a callback must not call
+// stop().
 // Lifetime: the destructor calls stop().
 // Blocking: stop() and the destructor, until all callbacks have returned.
 // Errors: ResourceExhausted if the system refuses a thread. A callback that throws is logged.
@@ -50,7 +50,7 @@ class CallbackThreads {
   CondVar calls_there_;
   std::deque<std::function<void()>> calls_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
-  size_t idle_ ABSL_GUARDED_BY(mutex_) = 0;  // threads that wait for calls_there_
+  size_t idle_ ABSL_GUARDED_BY(mutex_) = 0;  // threads without a call, also those that just begin
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

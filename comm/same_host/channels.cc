@@ -54,7 +54,7 @@ absl::Status Channels::receive(Message message) {
     WEFT_RETURN_IF_ERROR(fits(message, kept->peer, kept->bytes.size()));
     copy_bytes(message.data, kept->bytes.data(), kept->bytes.size());
     kept_bytes_ -= kept->bytes.size() + kKeptCost;
-    done_.push_back({std::move(message.work), kept->peer});
+    done_.push_back({message.work, kept->peer});
     kept_.erase(kept);
     return absl::OkStatus();
   }
@@ -113,8 +113,9 @@ bool Channels::write_to(int peer) {
     if (out.written < message.size) break;
     out.written = 0;
     out.headed = false;
+    // A copy, because push_back may find no memory. Then the message is still here, and fails.
+    done_.push_back({message.work, peer});
     --sending_;
-    done_.push_back({std::move(message.work), peer});
     out.queue.pop_front();
   }
   if (written == before) return false;
@@ -192,7 +193,7 @@ void Channels::end_message(int peer) {
     kept_.push_back({peer, in.header.tag, std::exchange(in.kept, {})});
     return;
   }
-  done_.push_back({std::move(in.receive->message.work), peer});
+  done_.push_back({in.receive->message.work, peer});
   receives_.erase(in.receive);
   in.matched = false;
 }
@@ -243,19 +244,17 @@ Channels::WorkPtr Channels::under_way() const {
   return nullptr;
 }
 
-std::vector<Channels::WorkPtr> Channels::clear() {
-  std::vector<WorkPtr> all;
-  for (Outgoing& out : outgoing_) {
-    for (Message& message : out.queue) all.push_back(std::move(message.work));
+void Channels::clear(const std::function<void(WorkPtr)>& then) {
+  for (const Outgoing& out : outgoing_) {
+    for (const Message& message : out.queue) then(message.work);
   }
-  for (Receive& receive : receives_) all.push_back(std::move(receive.message.work));
+  for (const Receive& receive : receives_) then(receive.message.work);
   for (Outgoing& out : outgoing_) out = {};
   for (Incoming& in : incoming_) in = {};
   receives_.clear();
   kept_.clear();
   kept_bytes_ = 0;
   sending_ = 0;
-  return all;
 }
 
 }  // namespace weft::comm_internal

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <list>
 #include <memory>
 #include <string>
@@ -82,8 +83,8 @@ class Channels {
     std::string what;
   };
   std::vector<Waiting> waiting() const;
-  // Forgets all messages, and returns those that were under way.
-  std::vector<WorkPtr> clear();
+  // Forgets all messages. First it gives those that were under way to `then`.
+  void clear(const std::function<void(WorkPtr)>& then);
 
  private:
   // Stands in front of each message in the ring.

@@ -99,15 +99,20 @@ std::shared_ptr<CollectiveGroup::Work> CollectiveGroup::transfer(bool send,
     MutexLock lock(mutex_);
     absl::Status taken = failure_;
     if (taken.ok()) {
-      if (send) {
-        channels_.send(std::move(message));
-      } else {
-        taken = channels_.receive(std::move(message));
+      try {
+        if (send) {
+          channels_.send(std::move(message));
+        } else {
+          taken = channels_.receive(std::move(message));
+        }
+      } catch (const std::exception& failed) {  // for example, no memory
+        taken =
+            absl::ResourceExhaustedError(absl::StrCat("a message: ", without_stack(failed.what())));
       }
     }
     if (!taken.ok()) {
       fail(std::move(taken));
-      finish(work, failure_);
+      if (!work->done()) finish(work, failure_);
     } else {
       while (advance_channels()) {
       }
@@ -340,7 +345,7 @@ void CollectiveGroup::wake_background() {
 }
 
 void CollectiveGroup::tell(Finished& finished) {
-  for (const std::shared_ptr<Work>& work : finished) {
+  while (const std::shared_ptr<Work> work = finished.pop_front()) {
     for (std::function<void()>& then : work->then_) call_soon(std::move(then));
     work->then_.clear();
     work->operation_.memory = nullptr;
@@ -431,8 +436,9 @@ void CollectiveGroup::fail(absl::Status reason) {
   failure_ = std::move(reason);
   core_.give_up(failure_.message());
   finish_messages();
-  for (std::shared_ptr<Work>& work : std::exchange(queue_, {})) finish(std::move(work), failure_);
-  for (std::shared_ptr<Work>& work : channels_.clear()) finish(std::move(work), failure_);
+  for (; !queue_.empty(); queue_.pop_front()) finish(std::move(queue_.front()), failure_);
+  channels_.clear([this](std::shared_ptr<Work> work)
+                      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { finish(std::move(work), failure_); });
 }
 
 void CollectiveGroup::look_around() {

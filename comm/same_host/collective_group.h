@@ -108,7 +108,7 @@ class CollectiveGroup {
   Counts counts() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  using Finished = std::vector<std::shared_ptr<Work>>;
+  using Finished = WorkList;
 
   static constexpr Nanoseconds kPatience = std::chrono::milliseconds(1);
   static constexpr Nanoseconds kLongPatience = std::chrono::milliseconds(50);

@@ -1,5 +1,5 @@
-// What the thread that leads a CollectiveGroup waits for. It spins for this where that is worth
-// while.
+// Knows what the thread that leads a CollectiveGroup waits for, and spins for it where that is
+// worth while.
 //
 // Thread safety: none. Only the thread that leads uses it.
 // Blocking: spin(), for the time of the policy at most.

@@ -158,6 +158,8 @@ void Reducer::prepare(const std::vector<at::Tensor>& outputs) {
                     "not averaged: set WorkerOptions::leaf_observer to the DdpGradients of "
                     "DdpOptions::distributed_gradients");
   }
+  // Gradients that arrive from now on wait until the rest of this function has run.
+  const Turns::Turn turn = order_.turn();
   if (const absl::Status status = order_.begin(std::move(unused)); !status.ok()) {
     fail(status, /*broken=*/false);
   }
@@ -174,7 +176,7 @@ void Reducer::prepare_to_accumulate() {
 
 void Reducer::give_up(const std::string& reason) {
   const Turns::Turn turn = order_.turn();
-  if (!broken_) set_failure(reason, /*broken=*/true);
+  set_first_failure(reason);
   order_.reset();
   used_.forget();
   buckets_.drop();
@@ -344,6 +346,13 @@ void Reducer::set_failure(std::string failure, bool broken) {
   const MutexLock lock(mutex_);
   failure_ = std::move(failure);
   if (broken) broken_ = true;
+}
+
+void Reducer::set_first_failure(std::string failure) {
+  const MutexLock lock(mutex_);
+  if (broken_) return;
+  failure_ = std::move(failure);
+  broken_ = true;
 }
 
 void Reducer::clear_failure() {

@@ -131,6 +131,8 @@ class Reducer {
   std::vector<size_t> order_of_rank_zero(const std::vector<size_t>& mine);
   at::Device device() const { return parameters_.front().variable.device(); }
   void set_failure(std::string failure, bool broken) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Keeps the first failure that broke the reducer.
+  void set_first_failure(std::string failure) ABSL_LOCKS_EXCLUDED(mutex_);
   void clear_failure() ABSL_LOCKS_EXCLUDED(mutex_);
   [[noreturn]] void fail(const absl::Status& status, bool broken) ABSL_LOCKS_EXCLUDED(mutex_);
   [[noreturn]] void fail_reduction(const std::string& what, const std::exception& why)

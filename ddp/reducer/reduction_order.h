@@ -58,7 +58,8 @@ class ReductionOrder {
   void start_over(Buckets buckets) ABSL_LOCKS_EXCLUDED(mutex_);
   void shadowed() ABSL_LOCKS_EXCLUDED(mutex_);
   bool others_share_used() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Not empty only once: build the buckets in this order.
+  // The order in which the buckets are to be built. Only one call returns it, all others an empty
+  // list.
   std::vector<size_t> take_order_to_build() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // In a pass.

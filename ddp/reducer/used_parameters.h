@@ -1,7 +1,7 @@
 // Lets the ranks tell each other which parameters they used in a pass.
 //
-// Thread safety: none. The reducer calls it in a turn, or when no pass runs.
-// Blocking: wait() waits for the other ranks, no longer than the group's timeout.
+// Thread safety: none. The reducer calls it in a turn, after the last turn of a pass, or when no
+// pass runs. Blocking: wait() waits for the other ranks, no longer than the group's timeout.
 // Errors: those of the group, thrown.
 #pragma once
 

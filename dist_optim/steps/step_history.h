@@ -40,9 +40,9 @@ class StepHistory {
     State state;
   };
 
-  // `reach`: how many steps the owners may go back. With checkpoints this is twice
-  // CheckpointerOptions::every, because the newest one may be incomplete. With
-  // Durability::kEveryStep it is 2.
+  // `reach`: how many steps the owners may go back. With checkpoints this is
+  // CheckpointerOptions::every, and more while the owner's disk fails. With Durability::kEveryStep
+  // it is 2.
   explicit StepHistory(uint64_t reach) : reach_(reach) {}
 
   // The trainer begins after step `number`, and knows nothing of earlier steps. If the owners go
@@ -78,7 +78,7 @@ class StepHistory {
     }
     const auto moment = moments_.find(number);
     if (moment == moments_.end()) {
-      return absl::DataLossError(absl::StrCat("the server came back after step ", number,
+      return absl::DataLossError(absl::StrCat("the owners came back after step ", number,
                                               ", of which nothing is kept here"));
     }
     moments_.erase(std::next(moment), moments_.end());

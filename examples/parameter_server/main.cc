@@ -45,7 +45,7 @@ class ServerObjects {
       }
       return *classifier_;
     });
-    // A trainer may keep the others waiting for two minutes, also while it evaluates.
+    // A trainer may keep the others waiting for 120 s; AveragingGroup waits a minute longer.
     const std::vector<std::string> trainers = trainer_names(worker.place.world_size);
     worker.registry.add("parameter_server/averager", [this, trainers] {
       MutexLock lock(mutex_);
@@ -82,7 +82,8 @@ class Trainer : public JobTrainer {
     classifier_ = rpc_sync(kServerName, kFindClassifier);
     optimizer_.emplace(std::vector{make_rref(own_), classifier_->parameters()},
                        torch::optim::AdamOptions(learning_rate_),
-                       OptimizerOptions{.shared_name = "adam"});  // by all trainers
+                       // All trainers share Adam's state of the server's half.
+                       OptimizerOptions{.shared_name = "adam"});
     return rpc_sync(kServerName, kFindAverager);
   }
 
@@ -161,7 +162,7 @@ std::optional<std::string> train(const Worker& worker, const JobOptions& options
   return job.finish();
 }
 
-// The tests run it with parts that also write down what happens.
+// Tests run it with parts that keep a ledger: tests/examples/parameter_server/step_ledger.h.
 template <class Server, class OneTrainer>
 int run(int argc, char** argv) {
   JobCommandLine command = parse_job_options(argc, argv);

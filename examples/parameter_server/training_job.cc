@@ -192,7 +192,8 @@ void TrainingJob::stepped(const TrainerStep& step) {
       static_cast<double>(position_.step + 1) / static_cast<double>(steps_per_epoch());
   report_.note_step(expected_.steps, epoch, step.loss, group_.leads());
   position_ = expected_;
-  if (options_.server_keeps_itself()) group_.forget_before(history_.earliest().round);
+  group_.forget_before(options_.server_keeps_itself() ? history_.earliest().round
+                                                      : position_.round);
 }
 
 void TrainingJob::end_epoch(const std::function<double(const LabelledImages&)>& evaluate) {

@@ -1,5 +1,5 @@
-// Keeps a job together: where it stands, who takes part, what it leaves on the disk, and how it
-// continues when processes die. main.cc has the method, and asks this class what comes next.
+// Keeps a job together. It knows where the job stands and who takes part, saves checkpoints, and
+// continues when processes die. main.cc has the method and asks this class what comes next.
 //
 // The leading trainer is the first one that is still alive. It evaluates, saves and reports while
 // the others wait. If it dies meanwhile, the next trainer does this again.
@@ -63,7 +63,7 @@ std::unique_ptr<Checkpointer> save_server(const JobOptions& options,
 // a minute without a live trainer.
 void serve_until_over(Worker& worker, const JobOptions& options);
 
-// What a trainer's step has done.
+// The result of one training step.
 struct TrainerStep {
   double loss;
   StepResult result;
@@ -84,7 +84,7 @@ class JobTrainer {
   // The same without gradients; they share the storage.
   std::vector<at::Tensor> own_layers() const;
   void set_own_layers(const std::vector<at::Tensor>& values);
-  // What is lost with this trainer: its own layers, and the optimizer's state of them.
+  // The state that is lost with this trainer: its own layers, and the optimizer's state of them.
   struct Memory {
     TensorMap layers;
     TensorMap optimizer;

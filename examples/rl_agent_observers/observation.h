@@ -1,5 +1,5 @@
-// What an observer sends to the agent, and the checks of it. The agent trusts no observer: a
-// mistake of one must not reach the others, with which its call may be batched.
+// The observation that an observer sends to the agent, and the checks of it. The agent trusts no
+// observer: a mistake of one must not reach the others, with which its call may be batched.
 //
 // Thread safety: plain values and functions.
 // Errors: RpcError (InvalidArgument), whose text names what is wrong.

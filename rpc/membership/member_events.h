@@ -19,7 +19,9 @@
 // event goes to one reader.
 // Lifetime: a stream may outlive its worker.
 // Blocking: only `next`.
-// Errors: none. The stream closes when its worker shuts down or is declared dead.
+// Errors: none. The stream closes when its worker's shutdown ends. A handler that reads without a
+// limit delays that. If the worker itself was declared dead, all others are reported as dead first:
+// see Worker::standing.
 #pragma once
 
 #include <memory>

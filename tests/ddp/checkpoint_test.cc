@@ -181,11 +181,12 @@ TEST_F(DdpCheckpoint, IsThereWhenAnyRankReturns) {
     for (int step = 0; step < 5; ++step) {
       const std::string path = place(std::to_string(step));
       save_checkpoint(*group, path, *net, nullptr, {.step = step});
-      EXPECT_TRUE(fs::exists(path)) << "rank " << group->rank();
+      EXPECT_THAT(*CheckpointFolder(path).steps(), ElementsAre(1)) << "rank " << group->rank();
     }
   });
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 5)
-      << "and no temporary files";
+  for (const auto& entry : fs::recursive_directory_iterator(folder_)) {
+    EXPECT_NE(entry.path().extension(), ".tmp") << entry.path();
+  }
 }
 
 TEST_F(DdpCheckpoint, WritesRankZerosModel) {
@@ -316,7 +317,7 @@ TEST_F(DdpCheckpoint, NamesAnOptimizerThatIsNotTheOneSaved) {
   });
 }
 
-// Cuts, changes or removes each file of a checkpoint.
+// A checkpoint without its manifest does not count as complete, so that one is not removed here.
 TEST_F(DdpCheckpoint, NamesADamagedFileAndChangesNothing) {
   run_ranks(2, [&](const Group& group) {
     Sequential net = make_net(1);
@@ -325,13 +326,16 @@ TEST_F(DdpCheckpoint, NamesADamagedFileAndChangesNothing) {
     Sequential other = make_net(2);
     torch::optim::Adam other_optimizer(other->parameters(), 0.1);
     for (const char* const name : {"model.safetensors", "optimizer.safetensors", "manifest.json"}) {
-      for (const bool cut : {true, false}) {
-        const std::string path = place(std::string(name) + (cut ? " cut" : " changed"));
+      for (const std::string damage : {"cut", "changed", "missing"}) {
+        if (damage == "missing" && name == std::string("manifest.json")) continue;
+        const std::string path = place(name + (" " + damage));
         save_checkpoint(*group, path, *net, &optimizer, kProgress);
         if (group->rank() == 0) {
           const fs::path file = fs::path(path) / "step-000001" / name;
           const auto size = fs::file_size(file);
-          if (cut) {
+          if (damage == "missing") {
+            fs::remove(file);
+          } else if (damage == "cut") {
             fs::resize_file(file, size / 2);
           } else {
             std::fstream open(file, std::ios::in | std::ios::out | std::ios::binary);
@@ -360,8 +364,15 @@ TEST_F(DdpCheckpoint, RefusesCheckpointsOfOtherPrograms) {
     const auto error_of = [&](const std::string& path) {
       return value_error_of([&] { load_checkpoint(*group, path, *net, &optimizer); });
     };
-    ASSERT_TRUE(CheckpointFolder(place("a")).save({.step = 5}, {}).ok());
+    const CheckpointFolder foreign(place("a"));
+    ASSERT_TRUE(foreign.save({.step = 5}, {}).ok());
     EXPECT_THAT(error_of(place("a")), HasSubstr("was not written by save_checkpoint"));
+    EXPECT_THAT(
+        value_error_of([&] { save_checkpoint(*group, place("a"), *net, nullptr, kProgress); }),
+        HasSubstr("save_checkpoint did not write"));
+    EXPECT_THAT(*foreign.steps(), ElementsAre(5));
+    EXPECT_THAT(value_error_of([&] { save_checkpoint(*group, "", *net, nullptr, kProgress); }),
+                HasSubstr("empty"));
 
     const CheckpointInfo info = {.step = 1, .metadata = {{"step", "1"}, {"sampler_position", "0"}}};
     ASSERT_TRUE(CheckpointFolder(place("b")).save(info, {{"owner", {}}}).ok());
@@ -378,8 +389,9 @@ TEST_F(DdpCheckpoint, RefusesCheckpointsOfOtherPrograms) {
         {{{"a.b", "int 1"}}, "is missing"},
         {{{"a", "tuple 2"}, {"a.0", "int 1"}}, "not all of its elements"},
         {{{"a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a", "int 1"}}, "levels"}};
+    int number = 0;
     for (const auto& [metadata, expected] : states) {
-      const CheckpointFolder folder(place(std::to_string(&metadata - &states[0].first)));
+      const CheckpointFolder folder(place(std::to_string(number++)));
       std::vector<ShardRecord> shards = {*folder.save_shard(1, "model", model),
                                          *folder.save_shard(1, "optimizer", {}, metadata)};
       ASSERT_TRUE(folder.commit(info, shards).ok());
@@ -388,7 +400,7 @@ TEST_F(DdpCheckpoint, RefusesCheckpointsOfOtherPrograms) {
   });
 }
 
-// What a rank leaves that dies while it saves: a step without a manifest.
+// A rank that dies while it saves leaves a step without a manifest.
 TEST_F(DdpCheckpoint, KeepsTheOldCheckpointWhenTheWriterDies) {
   run_ranks(2, [&](const Group& group) {
     Sequential net = make_net(1);

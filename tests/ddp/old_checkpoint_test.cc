@@ -139,6 +139,30 @@ TEST_F(OldCheckpoint, IsReplacedByAFolderAtTheSamePath) {
   EXPECT_THAT(lines(), IsEmpty());
 }
 
+TEST_F(OldCheckpoint, CountsNoLongerWhenTheFolderIsComplete) {
+  run_ranks(1, [&](const Group& group) {
+    save_checkpoint(*group, place(), *make_net(3), nullptr, {.epoch = 5});
+  });
+  write_archive(moved(), make_net(1), nullptr);  // its remover died
+  run_ranks(1, [&](const Group& group) {
+    Sequential net = make_net(2);
+    EXPECT_EQ(load_checkpoint(*group, place() + "/", *net, nullptr),
+              (CheckpointProgress{.epoch = 5}));
+    save_checkpoint(*group, place(), *net, nullptr, {.epoch = 6});
+    EXPECT_FALSE(fs::exists(moved()));
+  });
+}
+
+TEST_F(OldCheckpoint, IsBackAfterASaveThatFailed) {
+  write_archive(place(), make_net(1), nullptr);
+  run_ranks(1, [&](const Group& group) {
+    Sequential net = make_net(2);
+    EXPECT_ANY_THROW(save_checkpoint(*group, place(), *net, nullptr, {.epoch = -1}));
+    EXPECT_TRUE(fs::is_regular_file(place()));
+    EXPECT_EQ(load_checkpoint(*group, place(), *net, nullptr), kProgress);
+  });
+}
+
 // The archive is away while the folder is made, and a writer may die at any moment.
 TEST_F(OldCheckpoint, IsReadWhenTheWriterOfTheFolderDies) {
   write_archive(moved(), make_net(1), nullptr);

@@ -2,9 +2,9 @@
 // backward passes or optimizers.
 //
 // Each worker has an agent of AgentWorld, a runtime and, by the options, a driver for its
-// references and distributed autograd. At the end of a test every live worker must have let go of
-// everything: with references, no value, reference or call may be left; with autograd, no context,
-// pass, recorded send or timer. If something is left after 20 s, the test fails.
+// references and distributed autograd. At the end of a test no live worker may hold anything. With
+// references, no value, reference or call may be left. With autograd, no context, pass, recorded
+// send or timer may be left. If something is left after 20 s, the test fails.
 //
 // Thread safety: the workers may be used from any thread; the other methods are for the test's
 // thread.

@@ -1,4 +1,4 @@
-// What a program is told of the members of its group: streams of events, and waits until a worker
+// A program is told of the members of its group by streams of events, and by waits until a worker
 // is gone.
 #include <memory>
 #include <optional>

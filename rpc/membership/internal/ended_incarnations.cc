@@ -56,13 +56,17 @@ bool EndedIncarnations::has_later(WorkerId worker) const {
 }
 
 std::optional<WorkerId> EndedIncarnations::last_before(WorkerId worker) const {
+  uint32_t last = 0;  // incarnations count from 1
   if (const auto later = ended_.lower_bound(worker); later != ended_.begin()) {
-    const WorkerId last = std::prev(later)->first;
-    if (last.index == worker.index) return last;
+    const WorkerId before = std::prev(later)->first;
+    if (before.index == worker.index) last = before.incarnation;
   }
   const auto found = forgotten_.find(worker.index);
-  if (found == forgotten_.end()) return std::nullopt;
-  return WorkerId{worker.index, found->second};
+  if (found != forgotten_.end() && found->second < worker.incarnation) {
+    last = std::max(last, found->second);
+  }
+  if (last == 0) return std::nullopt;
+  return WorkerId{worker.index, last};
 }
 
 std::string_view EndedIncarnations::name_of(WorkerId worker) const {

@@ -91,6 +91,7 @@ MemberEvents MemberWatch::events() {
   MutexLock lock(mutex_);
   for (const auto& [id, member] : present_) queue->push({member, MemberChange::kJoined});
   if (closed_.ok()) {
+    std::erase_if(streams_, [](const auto& stream) { return stream.expired(); });
     streams_.push_back(queue);
   } else {
     queue->close();
@@ -124,15 +125,22 @@ Future<void> MemberWatch::when_gone(std::string_view name, Timeout timeout) {
     MutexLock lock(mutex_);
     std::erase_if(until_gone_, [](const Gone& one) { return one.answer->done(); });
     if (!closed_.ok()) return Future<void>::ready(closed_);
-    if (const WorkerInfo* member = present(name)) {
-      until_gone_.push_back({member->id, answer});
-    } else {
-      for (auto gone = gone_.rbegin(); gone != gone_.rend(); ++gone) {
-        if (gone->worker.name == name) return Future<void>::ready(outcome_of(*gone));
+    // A worker may leave before the death of its earlier incarnation is reported.
+    const WorkerInfo* const member = present(name);
+    const MemberEvent* newest = nullptr;
+    for (const MemberEvent& gone : gone_) {
+      if (gone.worker.name == name && (newest == nullptr || newest->worker.id < gone.worker.id)) {
+        newest = &gone;
       }
-      return Future<void>::ready(absl::NotFoundError(
-          absl::StrCat("no worker '", text(name), "' has joined this group yet")));
     }
+    if (newest != nullptr && (member == nullptr || member->id < newest->worker.id)) {
+      return Future<void>::ready(outcome_of(*newest));
+    }
+    if (member == nullptr) {
+      return Future<void>::ready(absl::NotFoundError(
+          absl::StrCat("no worker '", text(name), "' is known to have joined this group")));
+    }
+    until_gone_.push_back({member->id, answer});
   }
   limit<void>(answer, timeout, absl::StrCat("worker '", text(name), "' neither left nor died"));
   return Future<void>(std::move(answer));

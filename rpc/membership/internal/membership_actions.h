@@ -1,7 +1,7 @@
-// What a MembershipCore asks its driver to do after an event.
+// The actions that a MembershipCore asks of its driver after an event.
 //
 // The members are performed kind by kind, in the order of Membership::act. A driver names all of
-// them in one structured binding, so that a new kind without a handler does not compile.
+// them in one structured binding. So it does not compile until it names a new kind, too.
 //
 // Thread safety: plain values. Protocol: docs/membership.md.
 #pragma once

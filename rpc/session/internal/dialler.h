@@ -4,8 +4,8 @@
 //
 // Thread safety: all methods of Dialler may be called from any thread, without the link's lock. It
 // has no state of its own: the link decides under its lock whether a dial is under way and whether
-// it wants a connection (DialState). Lifetime: it is a part of its PeerLink. A dial under way keeps
-// the link alive.
+// it wants a connection (DialState).
+// Lifetime: it is a part of its PeerLink. A dial under way keeps the link alive.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace weft::rpc_internal {
 class PeerLink;
 struct LinkEnvironment;
 
-// What a link remembers of its dials. The link's lock guards it.
+// The dials of a link. The link's lock guards this.
 struct DialState {
   bool dialling = false;           // a dial, or the pause before one, is under way
   bool lacks_descriptors = false;  // and this process has no file descriptor left for it

@@ -127,7 +127,7 @@ class AcceptHandler final : public StreamHandler,
   }
 
  private:
-  // What the stream belongs to.
+  // The connection to which the stream belongs.
   struct Opened {
     GrpcConnectionPtr connection;  // null before open() has accepted the stream
     StreamKind kind = kControlStream;

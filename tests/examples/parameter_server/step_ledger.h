@@ -1,6 +1,6 @@
-// A log of the results of one trainer's steps, in a file that outlives the trainer, and the parts
-// of the job that write it. tools/train_under_kills.py reads it and checks that each step counts
-// once.
+// A log of the results of one trainer's steps, in a file that outlives the trainer. This file also
+// has the parts of the job that write it. tools/train_under_kills.py reads it and checks that each
+// step counts once.
 //
 //   incarnation,event,step,durable
 //

@@ -1,5 +1,5 @@
-// What is remembered of incarnations that are gone: their names, their death records, and who must
-// tell the others of them.
+// EndedIncarnations remembers incarnations that are gone: their names, their death records, and who
+// must tell the others of them.
 #include "weft/rpc/membership/internal/ended_incarnations.h"
 
 #include <optional>

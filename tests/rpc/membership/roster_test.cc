@@ -1,4 +1,4 @@
-// Who is live, who may become a member, and which claims the group's records must confirm.
+// Roster decides who may become a member, and which claims the group's records must confirm.
 #include "weft/rpc/membership/internal/roster.h"
 
 #include <optional>

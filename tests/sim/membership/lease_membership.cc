@@ -104,8 +104,8 @@ void LeaseMembership::act(Worker& worker, MembershipActions& actions) {
   for (const MembershipActions::Notice& notice : notices) {
     post(worker, notice.to, {MessageBatch::Kind::kDeath, notice.death_record});
   }
-  for (const MembershipActions::Gone& one : gone) lose(worker, one.worker);
   if (!refused.ok()) fail_to_join(worker);
+  for (const MembershipActions::Gone& one : gone) lose(worker, one.worker);
   if (!fenced.ok()) {
     const std::vector<WorkerId> all = worker.sessions.all_live();
     worker.fence(all);
