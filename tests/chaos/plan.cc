@@ -203,6 +203,7 @@ const std::vector<std::string>& fail_points() {
       "death_record.appended",
       "death_record.one.told",
       // rref
+      "rref.fork.next",
       "rref.forked",
       "rref.arrived",
       "rref.adopted",

@@ -96,6 +96,7 @@ TEST_F(DdpCheckpoint, GoesOnAsIfTheRunHadNotStopped) {
 template <class Optimizer, class Options>
 void expect_goes_on(const std::string& path, const Options& options, const Options& others) {
   run_ranks(1, [&](const Group& group) {
+    SCOPED_TRACE(path);
     Sequential net = make_net(1);
     Optimizer optimizer(net->parameters(), options);
     const auto train_with = [](Sequential& own, Optimizer& with, int steps) {
@@ -122,7 +123,7 @@ void expect_goes_on(const std::string& path, const Options& options, const Optio
 
 TEST_F(DdpCheckpoint, RestoresTheStateAndTheOptionsOfEveryOptimizer) {
   namespace optim = torch::optim;
-  expect_goes_on<optim::SGD>(place("sgd"), optim::SGDOptions(0.1).momentum(0.9).nesterov(true),
+  expect_goes_on<optim::SGD>(place("sgd"), optim::SGDOptions(0.001).momentum(0.9).nesterov(true),
                              optim::SGDOptions(0.3));
   expect_goes_on<optim::Adam>(place("adam"),
                               optim::AdamOptions(0.1).betas({0.7, 0.8}).weight_decay(0.1),
