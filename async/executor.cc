@@ -148,8 +148,9 @@ absl::Status ThreadExecutor::add_thread() {
   absl::StatusOr<std::thread> thread =
       start_thread(absl::StrCat("the handlers of '", options_.name, "'"), [this] { work(); });
   refused_ = !thread.ok();
-  if (thread.ok()) threads_.push_back(*std::move(thread));
-  return thread.status();
+  if (refused_) return thread.status();
+  threads_.push_back(*std::move(thread));
+  return absl::OkStatus();
 }
 
 void ThreadExecutor::watch_for_stall() {

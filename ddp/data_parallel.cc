@@ -107,7 +107,7 @@ std::shared_ptr<Module> replicate(const Module& module, const Device& device) {
   const auto copies = replica->named_parameters();
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& original = item.value();
-    at::Tensor copy = copies[item.key()];  // a handle to the replica's own tensor
+    const at::Tensor& copy = copies[item.key()];  // a handle to the replica's own tensor
     copy.set_requires_grad(false);
     if (!at::GradMode::is_enabled() || !original.requires_grad()) continue;
     torch::autograd::set_history(copy, std::make_shared<ToOriginal>(original));

@@ -18,7 +18,7 @@ Future<void> backward_here(const ContextId& context, const RRef<at::Tensor>& los
   CallScope scope = CallScope::current();
   return loss.to_here_async().then(
       [scope = std::move(scope), context, options](const Future<at::Tensor>& value) mutable {
-        const absl::StatusOr<at::Tensor> root = value.result();
+        const absl::StatusOr<at::Tensor>& root = value.result();
         if (!root.ok()) return Future<void>::ready(root.status());
         CallScopeGuard guard(std::move(scope));
         return backward_async(context, std::vector<at::Tensor>{*root}, options);

@@ -222,9 +222,9 @@ void Agent::handle(const PeerLinkPtr& peer, PeerLink::Arrived arrived) {
       break;
     case FrameKind::kPost:
       // A room that was told that the peer is gone must get no more posts of it.
-      if (frame.header.function < kTopics && post_handlers_[frame.header.function] &&
-          !peer->gone()) {
-        post_handlers_[frame.header.function](peer->id(), std::move(frame));
+      if (frame.header.function < kTopics && !peer->gone()) {
+        const auto& handler = post_handlers_[frame.header.function];
+        if (handler) handler(peer->id(), std::move(frame));
       }
       break;
     case FrameKind::kCancel:

@@ -40,7 +40,7 @@ uint64_t CallContext::on_cancel(Executor::Task hook) {
   {
     MutexLock lock(mutex_);
     if (!cancelled_.load(std::memory_order_acquire) && !deadline_passed_) {
-      number = add(std::move(hook), true);
+      number = add(std::exchange(hook, nullptr), true);
       // Only a hook needs to hear of the deadline. So the first hook arms the timer, not each call.
       arm = deadline_ != kNever && !std::exchange(timer_armed_, true);
     }

@@ -67,7 +67,7 @@ class RRefDriver::Collector {
     state.decided = true;
     if (!status.ok()) state.lost = status;
     for (StatusHandler& then : state.waiting) {
-      effects_.push_back([&driver = driver_, then = std::move(then), status]() mutable {
+      effects_.push_back([&driver = driver_, then = std::move(then), status = status]() mutable {
         then(driver.named(std::move(status)));
       });
     }
@@ -294,7 +294,7 @@ absl::StatusOr<ReferenceHook::References> RRefDriver::adopt(WorkerId from,
       }
     }
     if (then && !too_late) {
-      arrivals_.emplace(waiter, Arrival{std::move(handles), refused, std::move(then)});
+      arrivals_.emplace(waiter, Arrival{std::move(handles), refused, std::exchange(then, nullptr)});
       handles.clear();
     }
   }

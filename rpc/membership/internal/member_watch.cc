@@ -176,8 +176,9 @@ void MemberWatch::answer_live() {
     std::erase_if(until_live_, [&](const Live& one) {
       if (one.answer->done()) return true;  // its time was over, or it was cancelled
       std::optional<WorkerInfo> member = live_member(one.name);
-      if (member) live.emplace_back(one.answer, *std::move(member));
-      return member.has_value();
+      if (!member) return false;
+      live.emplace_back(one.answer, *std::move(member));
+      return true;
     });
   }
   for (auto& [answer, member] : live) answer->complete(std::move(member));

@@ -72,7 +72,7 @@ TEST(BatchedParameterServer, WhatIsMissingIsNamed) {
   EXPECT_THAT(kJob.run(2, "--mode never").output, HasSubstr("never"));
   const Outcome few = kJob.run(4, "--pictures 2");
   EXPECT_NE(few.code, 0);
-  EXPECT_THAT(few.output, HasSubstr("2 samples"));
+  EXPECT_THAT(few.output, HasSubstr("2 pictures are too few for 3 trainers"));
 }
 
 }  // namespace
