@@ -17,7 +17,7 @@
 #include "weft/comm/gloo_backend.h"
 #include "weft/comm/hierarchical_backend.h"
 #include "weft/comm/internal/group_store.h"
-#include "weft/comm/internal/host_identity.h"
+#include "weft/shm/host_identity.h"
 #include "weft/comm/internal/joining.h"
 #include "weft/comm/same_host_backend.h"
 #ifdef WEFT_WITH_CUDA
@@ -135,7 +135,7 @@ std::vector<std::string> hosts_of(const std::vector<std::string>& words,
 // Waits for the other ranks and makes the group with them.
 std::shared_ptr<ProcessGroup> meet(const intrusive_ptr<c10d::Store>& store, uint32_t attempt,
                                    ProcessGroupOptions options, std::vector<int> global_ranks) {
-  const std::string host = options.host.empty() ? comm_internal::host_identity() : options.host;
+  const std::string host = options.host.empty() ? host_identity() : options.host;
   const comm_internal::JoiningRank self = {options.name, options.rank, options.world_size, attempt};
   const comm_internal::Meeting meeting = comm_internal::join_group(
       store, self, absl::StrCat(options.backend, "\n", host), options.timeout);

@@ -30,7 +30,7 @@ namespace weft {
 class LocalSocket {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
-  static constexpr size_t kMostBytes = 4096;  // in one message
+  static constexpr size_t kMostBytes = 16384;  // in one message
   static constexpr size_t kMostDescriptors = 8;
 
   struct Message {
@@ -55,7 +55,11 @@ class LocalSocket {
   void shut_down();
 
   pid_t peer_process() const { return peer_; }
+  // For poll(2) and epoll(7). This object keeps the ownership.
   int descriptor() const { return descriptor_.get(); }
+  // The pidfd of the far end, which becomes readable when that process ends; -1 if the kernel gave
+  // none.
+  int process_descriptor() const { return process_.get(); }
 
  private:
   friend class LocalListener;
@@ -77,6 +81,7 @@ class LocalListener {
   const std::string& name() const { return name_; }
   // Closes connections of other users' processes and continues to wait.
   absl::StatusOr<LocalSocket> accept(LocalSocket::TimePoint deadline);
+  int descriptor() const { return descriptor_.get(); }
 
  private:
   LocalListener(FileDescriptor descriptor, std::string name)

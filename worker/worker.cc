@@ -21,6 +21,8 @@
 #include "weft/rpc/rendezvous/dynamic_join.h"
 #include "weft/rpc/rendezvous/join_records.h"
 #include "weft/rpc/rendezvous/static_join.h"
+#include "weft/rpc/same_host/fallback_transport.h"
+#include "weft/rpc/same_host/same_host_transport.h"
 #include "weft/rpc/transport/grpc_transport.h"
 #include "weft/rpc/worker_runtime.h"
 #include "weft/rref/rref_driver.h"
@@ -51,7 +53,13 @@ std::unique_ptr<Transport> make_transport(const WorkerOptions& options, Clock& c
   grpc.spin = options.spin;
   // Half of the time that leaving may take.
   grpc.grace = kLeaveTime / 2;
-  return std::make_unique<GrpcTransport>(clock, grpc);
+  auto across_hosts = std::make_unique<GrpcTransport>(clock, grpc);
+  if (options.same_host == WorkerOptions::SameHost::kOff) return across_hosts;
+  SameHostTransportOptions local;
+  local.spin = options.spin;
+  local.grace = kLeaveTime / 2;
+  return std::make_unique<FallbackTransport>(
+      clock, std::make_unique<SameHostTransport>(clock, local), std::move(across_hosts));
 }
 
 absl::Duration join_limit(const WorkerOptions& options) {

@@ -50,6 +50,10 @@ struct WorkerOptions {
   // How long the thread that reads messages polls for the next one before it sleeps. It polls only
   // while messages come quickly and nobody else needs the processor (docs/threading.md). 0: never.
   Nanoseconds spin = std::chrono::microseconds(100);
+  // Whether workers of one host talk through shared memory. If something is missing for that, they
+  // use gRPC, as they do across hosts, and the log says why.
+  enum class SameHost { kAuto, kOff };
+  SameHost same_host = SameHost::kAuto;
 
   // A dynamic group has no size. Workers join it at any time under their `name`, and shutdown
   // concerns one worker alone. World size has no meaning there, and the rank may be any number. But

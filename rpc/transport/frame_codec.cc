@@ -76,8 +76,7 @@ absl::Status check_frame(const Frame& frame, const TransportLimits& limits) {
                                                    " tensors exceeds ", limits.max_payloads));
   }
   // The wire has 32 bits for the sizes of meta, of the body, and of the record that holds the head.
-  const size_t head =
-      kFixedHeaderBytes + 8 * frame.payloads.size() + frame.meta.size() + frame.body.size();
+  const size_t head = head_bytes(frame);
   const size_t head_limit = std::min<size_t>(limits.max_frame_bytes, UINT32_MAX);
   if (head > head_limit) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -103,12 +102,18 @@ std::string encode_head(const Frame& frame) {
   return head;
 }
 
+size_t head_bytes(const Frame& frame) {
+  return kFixedHeaderBytes + frame.payloads.size() * 8 + frame.meta.size() + frame.body.size();
+}
+
 void append_head(const Frame& frame, std::string& text) {
-  const FrameHeader& header = frame.header;
   const size_t start = text.size();
-  text.resize(start + kFixedHeaderBytes + frame.payloads.size() * 8 + frame.meta.size() +
-              frame.body.size());
-  char* out = text.data() + start;
+  text.resize(start + head_bytes(frame));
+  write_head(frame, text.data() + start);
+}
+
+void write_head(const Frame& frame, char* out) {
+  const FrameHeader& header = frame.header;
   put(out, kMagic);
   put(out, static_cast<uint8_t>(header.kind));
   put(out, header.flags);

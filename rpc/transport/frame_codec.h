@@ -17,7 +17,11 @@ namespace weft::rpc_internal {
 
 inline constexpr size_t kFixedHeaderBytes = 104;
 
-// Appends the head to `out`: everything but the contents of the payloads.
+// How many bytes the head has: everything but the contents of the payloads.
+size_t head_bytes(const Frame& frame);
+// Writes the head to `out`, which has room for head_bytes(frame).
+void write_head(const Frame& frame, char* out);
+// Appends the head to `out`.
 void append_head(const Frame& frame, std::string& out);
 // Returns InvalidArgument if receivers with these limits would refuse the frame, or if its sizes do
 // not fit the header. Such a frame must not be sent: it would close each connection that it is

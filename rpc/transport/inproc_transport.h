@@ -14,7 +14,7 @@
 #include "weft/async/executor.h"
 #include "weft/base/mutex.h"
 #include "weft/base/status.h"
-#include "weft/rpc/transport/internal/buffer_pool.h"
+#include "weft/rpc/transport/buffer_pool.h"
 #include "weft/rpc/transport/transport.h"
 
 namespace weft {

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "weft/rpc/same_host/fallback_transport.h"
+#include "weft/rpc/same_host/same_host_transport.h"
 #include "weft/rpc/transport/grpc_transport.h"
 
 namespace weft::testing {
@@ -39,13 +41,25 @@ std::string to_string(TransportKind kind) {
       return "Grpc";
     case TransportKind::kGrpcSpinning:
       return "GrpcSpinning";
+    case TransportKind::kSameHost:
+      return "SameHost";
+    case TransportKind::kSameHostSpinning:
+      return "SameHostSpinning";
+    case TransportKind::kFallback:
+      return "Fallback";
   }
   return "";
 }
 
 std::unique_ptr<Transport> make_transport(TransportKind kind, const WiresPtr& wires) {
   if (kind == TransportKind::kInproc) return std::make_unique<WiredTransport>(wires);
-  return std::make_unique<GrpcTransport>(wires->clock);
+  if (kind == TransportKind::kGrpc || kind == TransportKind::kGrpcSpinning) {
+    return std::make_unique<GrpcTransport>(wires->clock);
+  }
+  auto local = std::make_unique<SameHostTransport>(wires->clock);
+  if (kind != TransportKind::kFallback) return local;
+  return std::make_unique<FallbackTransport>(wires->clock, std::move(local),
+                                             std::make_unique<GrpcTransport>(wires->clock));
 }
 
 AgentWorld::AgentWorld(TransportKind kind, size_t workers, rpc_internal::CreditWindow credit,

@@ -22,9 +22,17 @@
 
 namespace weft::testing {
 
-// The transports over which tests run, as test parameters. kGrpcSpinning is gRPC whose reading
-// threads hardly ever sleep; a fixture that does not know it runs plain gRPC.
-enum class TransportKind { kInproc, kGrpc, kGrpcSpinning };
+// The transports over which tests run, as test parameters. kFallback is shared memory with gRPC
+// behind it, as workers have it. The threads of the spinning kinds hardly ever sleep; a fixture
+// that does not know them runs the plain ones.
+enum class TransportKind {
+  kInproc,
+  kGrpc,
+  kGrpcSpinning,
+  kSameHost,
+  kSameHostSpinning,
+  kFallback,
+};
 std::string to_string(TransportKind kind);
 
 // The in-process network of one world. Its transports share it, because a worker that leaves may
@@ -37,7 +45,7 @@ struct Wires {
 };
 using WiresPtr = std::shared_ptr<Wires>;
 
-// Returns a transport over these wires, or over gRPC on loopback.
+// Returns a transport over these wires, over gRPC on loopback, or over shared memory.
 std::unique_ptr<Transport> make_transport(TransportKind kind, const WiresPtr& wires);
 
 class AgentWorld {

@@ -11,12 +11,11 @@
 #include "weft/base/status.h"
 #include "weft/proto/weft.pb.h"
 #include "weft/rpc/rendezvous/worker_info.h"
+#include "weft/rpc/transport/hello.h"
 #include "weft/rpc/transport/status_wire.h"
 
 namespace weft::rpc_internal {
 namespace {
-
-constexpr uint32_t kProtocolVersion = 4;
 
 // A further stream must be answered within this time. Until it is open, the control stream carries
 // its frames.
@@ -59,31 +58,6 @@ bool was_heard(const absl::Status& status) {
   }
   return absl::StrContains(status.message(), "Socket closed") ||
          absl::StrContains(status.message(), "GOAWAY");
-}
-
-// Parses and checks a hello. Its text goes into errors and logs, so it is checked before any use.
-absl::StatusOr<wire::Hello> parse_hello(const std::string& text) {
-  wire::Hello hello;
-  if (text.empty()) return absl::InvalidArgumentError("a stream without a hello");
-  if (text.size() > kMostHello) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a hello of ", text.size(), " bytes exceeds ", kMostHello));
-  }
-  if (!hello.ParseFromString(text)) return absl::InvalidArgumentError("a hello cannot be parsed");
-  if (hello.protocol() != kProtocolVersion) {
-    return absl::PermissionDeniedError(absl::StrCat("protocol version ", hello.protocol(),
-                                                    ", this program speaks ", kProtocolVersion));
-  }
-  const absl::Status named = check_worker_name(hello.name());
-  if (!named.ok()) return prepend("a hello: ", named);
-  for (const std::string* field : {&hello.group(), &hello.address()}) {
-    if (field->size() <= kMostHello && printable(*field, kMostHello) == *field) continue;
-    return absl::InvalidArgumentError(absl::StrCat("a hello of worker '", hello.name(), "' whose ",
-                                                   field == &hello.group() ? "group" : "address",
-                                                   " is '", printable(*field),
-                                                   "', which is not printable"));
-  }
-  return hello;
 }
 
 // The accepting end of one stream.
@@ -172,8 +146,7 @@ class AcceptHandler final : public StreamHandler,
     absl::Status refused;
     GrpcConnectionPtr connection;
     bool first = false;  // whether the stream opens a connection
-    const PeerIdentity peer{hello.group(), hello.name(), WorkerId::from_bits(hello.worker()),
-                            hello.address()};
+    const PeerIdentity peer = identity_of(hello);
     if (WorkerId::from_bits(hello.expected()) != self.id) {
       refused = absl::FailedPreconditionError(
           absl::StrCat("worker '", self.name, "' (", self.id.to_string(), ") answers there"));
@@ -201,12 +174,7 @@ class AcceptHandler final : public StreamHandler,
       MutexLock lock(mutex_);
       opened_ = {connection, kind};
     }
-    wire::Hello reply;
-    reply.set_protocol(kProtocolVersion);
-    reply.set_group(self.group);
-    reply.set_name(self.name);
-    reply.set_worker(self.id.bits());
-    stream->send_hello(reply.SerializeAsString());
+    stream->send_hello(hello_of(self).SerializeAsString());
     connection->set_stream(kind, stream);
     if (first) {
       shared_->with_sink([&](TransportSink& sink) { sink.on_open(connection); });
@@ -279,19 +247,15 @@ std::shared_ptr<DialHandler> dial_stream(const GrpcSharedPtr& shared, const std:
   handler->set_stream(stream);
   stream->set_handler(handler);
   wire::Hello hello;
-  hello.set_protocol(kProtocolVersion);
-  hello.set_expected(connection->peer().id.bits());
-  hello.set_connection(connection->number());
-  hello.set_stream(static_cast<uint32_t>(kind));
   {
     MutexLock lock(shared->mutex);
-    hello.set_group(shared->self.group);
-    hello.set_name(shared->self.name);
-    hello.set_worker(shared->self.id.bits());
-    hello.set_address(shared->self.address);
+    hello = hello_of(shared->self);
     if (shared->stopped) return handler;
     shared->streams.emplace(stream.get(), stream);
   }
+  hello.set_expected(connection->peer().id.bits());
+  hello.set_connection(connection->number());
+  hello.set_stream(static_cast<uint32_t>(kind));
   stream->set_hello(hello.SerializeAsString());
   stream->start();
   return handler;

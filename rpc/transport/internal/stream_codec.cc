@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/rpc/transport/frame_codec.h"
+#include "weft/rpc/transport/hello.h"
 #include "weft/rpc/transport/internal/record_checksum.h"
 
 namespace weft::rpc_internal {
@@ -48,10 +49,6 @@ grpc::Slice slice_of(std::string text) {
   auto* owned = new std::string(std::move(text));
   return grpc::Slice(
       owned->data(), owned->size(), [](void* p) { delete static_cast<std::string*>(p); }, owned);
-}
-
-size_t head_bytes(const Frame& frame) {
-  return kFixedHeaderBytes + 8 * frame.payloads.size() + frame.meta.size() + frame.body.size();
 }
 
 }  // namespace

@@ -24,8 +24,8 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include "absl/status/status.h"
+#include "weft/rpc/transport/buffer_pool.h"
 #include "weft/rpc/transport/frame.h"
-#include "weft/rpc/transport/internal/buffer_pool.h"
 #include "weft/rpc/transport/transport.h"
 
 namespace weft::rpc_internal {
@@ -56,8 +56,6 @@ class FrameWriter {
   size_t queued_bytes_ = 0;
 };
 
-// A longer hello is refused. Address, group and name have at most 5.2 KiB.
-constexpr size_t kMostHello = size_t{8} << 10;
 
 class FrameReader {
  public:

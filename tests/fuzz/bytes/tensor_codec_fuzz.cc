@@ -5,7 +5,7 @@
 #include <ATen/ops/equal.h>
 
 #include "weft/rpc/codec/tensor_codec.h"
-#include "weft/rpc/transport/internal/buffer_pool.h"
+#include "weft/rpc/transport/buffer_pool.h"
 #include "weft/rpc/user_call.h"
 #include "weft/tests/fuzz/fuzz.h"
 

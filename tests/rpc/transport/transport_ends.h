@@ -19,6 +19,8 @@
 #include <gtest/gtest.h>
 
 #include "weft/async/future.h"
+#include "weft/rpc/same_host/fallback_transport.h"
+#include "weft/rpc/same_host/same_host_transport.h"
 #include "weft/rpc/transport/grpc_transport.h"
 #include "weft/rpc/transport/inproc_transport.h"
 #include "weft/tests/support/agent_world.h"
@@ -170,10 +172,23 @@ class TransportConformanceTest : public ::testing::TestWithParam<TransportKind> 
     if (GetParam() == TransportKind::kInproc) {
       return std::make_unique<InprocTransport>(network_, limits);
     }
-    GrpcTransportOptions options;
-    options.limits = limits;
-    if (GetParam() == TransportKind::kGrpcSpinning) options.spin = kPatience;
-    return std::make_unique<GrpcTransport>(clock_, options);
+    GrpcTransportOptions grpc;
+    grpc.limits = limits;
+    if (GetParam() == TransportKind::kGrpcSpinning) grpc.spin = kPatience;
+    SameHostTransportOptions local;
+    local.limits = limits;
+    if (GetParam() == TransportKind::kSameHostSpinning) local.spin = kPatience;
+    switch (GetParam()) {
+      case TransportKind::kSameHost:
+      case TransportKind::kSameHostSpinning:
+        return std::make_unique<SameHostTransport>(clock_, local);
+      case TransportKind::kFallback:
+        return std::make_unique<FallbackTransport>(
+            clock_, std::make_unique<SameHostTransport>(clock_, local),
+            std::make_unique<GrpcTransport>(clock_, grpc));
+      default:
+        return std::make_unique<GrpcTransport>(clock_, grpc);
+    }
   }
   std::unique_ptr<End> listening(uint32_t index, TransportLimits limits = {}) {
     auto end = std::make_unique<End>();

@@ -1,4 +1,4 @@
-#include "weft/rpc/transport/internal/buffer_pool.h"
+#include "weft/rpc/transport/buffer_pool.h"
 
 #include <bit>
 #include <cstdlib>

@@ -1,0 +1,294 @@
+#include "weft/rpc/same_host/ring_frames.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
+#include "weft/rpc/transport/frame_codec.h"
+
+namespace weft::rpc_internal {
+namespace {
+
+constexpr size_t kOpenBytes = 16;
+constexpr size_t kPieceHeader = 8;
+
+template <class T>
+void put_word(std::span<std::byte> to, size_t offset, T value) {
+  std::memcpy(to.data() + offset, &value, sizeof(value));
+}
+
+template <class T>
+T word_at(std::string_view from, size_t offset) {
+  T value;
+  std::memcpy(&value, from.data() + offset, sizeof(value));
+  return value;
+}
+
+}  // namespace
+
+// ---- writing
+
+bool RingFrameWriter::is_small(const Frame& frame) const {
+  const size_t limit = ring_.largest();
+  const size_t head = head_bytes(frame);
+  if (head > limit) return false;
+  size_t left = limit - head;
+  for (const Payload& payload : frame.payloads) {  // views of one memory: the sum has no bound
+    if (payload.size > left) return false;
+    left -= payload.size;
+  }
+  return true;
+}
+
+void RingFrameWriter::push(FramePtr frame) {
+  const bool small = is_small(*frame);
+  (small ? small_bytes_ : large_bytes_).taken += frame->cost();
+  (small ? small_ : large_).push_back(std::move(frame));
+}
+
+absl::StatusOr<bool> RingFrameWriter::pump(std::vector<FramePtr>& done) {
+  bool published = false;
+  while (!idle()) {
+    bool room = true;
+    while (room && !small_.empty()) {
+      WEFT_ASSIGN_OR_RETURN(room, write_small(done));
+    }
+    // One piece, then small frames again. They may have come while nothing fitted.
+    if (room && (!streams_.empty() || !large_.empty())) {
+      WEFT_ASSIGN_OR_RETURN(room, write_piece(done));
+      if (room) continue;
+    }
+    if (room && close_ && !closed_) {
+      WEFT_ASSIGN_OR_RETURN(const auto memory, ring_.reserve(kCloseRecord, 0));
+      room = closed_ = memory.has_value();
+    }
+    published = ring_.commit() || published;
+    if (room) continue;
+    WEFT_ASSIGN_OR_RETURN(room, ring_.request_space());
+    if (!room) break;
+  }
+  return ring_.commit() || published;
+}
+
+absl::StatusOr<bool> RingFrameWriter::write_small(std::vector<FramePtr>& done) {
+  const Frame& frame = *small_.front();
+  const size_t head = head_bytes(frame);
+  WEFT_ASSIGN_OR_RETURN(const auto memory,
+                        ring_.reserve(kFrameRecord, head + frame.payload_bytes()));
+  if (!memory.has_value()) return false;
+  write_head(frame, reinterpret_cast<char*>(memory->data()));
+  std::byte* to = memory->data() + head;
+  for (const Payload& payload : frame.payloads) {
+    if (payload.size > 0) std::memcpy(to, payload.data, payload.size);
+    to += payload.size;
+  }
+  small_bytes_.written += frame.cost();
+  done.push_back(std::move(small_.front()));
+  small_.pop_front();
+  return true;
+}
+
+absl::StatusOr<bool> RingFrameWriter::write_piece(std::vector<FramePtr>& done) {
+  while (streams_.size() < kMostStreams && !large_.empty()) {
+    Stream stream;
+    stream.number = next_stream_++;
+    stream.frame = std::move(large_.front());
+    large_.pop_front();
+    stream.head = encode_head(*stream.frame);
+    stream.left = stream.head.size() + stream.frame->payload_bytes();
+    streams_.push_back(std::move(stream));
+  }
+  Stream& stream = streams_.front();
+  if (!stream.opened) {
+    WEFT_ASSIGN_OR_RETURN(const auto memory, ring_.reserve(kOpenRecord, kOpenBytes));
+    if (!memory.has_value()) return false;
+    put_word(*memory, 0, stream.number);
+    put_word(*memory, 4, static_cast<uint32_t>(stream.head.size()));
+    put_word(*memory, 8, static_cast<uint64_t>(stream.frame->payload_bytes()));
+    stream.opened = true;
+  }
+  const size_t size = std::min(stream.left, ring_.largest() - kPieceHeader);
+  WEFT_ASSIGN_OR_RETURN(const auto memory, ring_.reserve(kPieceRecord, kPieceHeader + size));
+  if (!memory.has_value()) return false;
+  put_word(*memory, 0, stream.number);
+  put_word(*memory, 4, uint32_t{0});
+  copy_out(stream, memory->subspan(kPieceHeader));
+  // Each piece counts at once: a large frame that moves must not look like one that hangs.
+  large_bytes_.written += size;
+  if (stream.left == 0) {
+    large_bytes_.written -= stream.head.size() + stream.frame->payload_bytes();
+    large_bytes_.written += stream.frame->cost();
+    done.push_back(std::move(stream.frame));
+    streams_.pop_front();
+  } else if (streams_.size() > 1) {
+    std::rotate(streams_.begin(), streams_.begin() + 1, streams_.end());
+  }
+  return true;
+}
+
+void RingFrameWriter::copy_out(Stream& stream, std::span<std::byte> to) {
+  stream.left -= to.size();
+  while (!to.empty()) {
+    const std::vector<Payload>& payloads = stream.frame->payloads;
+    const std::byte* from = stream.part == 0
+                                ? reinterpret_cast<const std::byte*>(stream.head.data())
+                                : payloads[stream.part - 1].data;
+    const size_t whole = stream.part == 0 ? stream.head.size() : payloads[stream.part - 1].size;
+    const size_t size = std::min(to.size(), whole - stream.offset);
+    if (size > 0) std::memcpy(to.data(), from + stream.offset, size);
+    to = to.subspan(size);
+    stream.offset += size;
+    if (stream.offset == whole) {
+      ++stream.part;
+      stream.offset = 0;
+    }
+  }
+}
+
+// ---- reading
+
+absl::StatusOr<RingFrameReader::Result> RingFrameReader::read(size_t most_bytes,
+                                                              std::vector<Frame>& frames) {
+  Result result;
+  size_t bytes = 0;
+  while (!closed_) {
+    WEFT_ASSIGN_OR_RETURN(const auto record, ring_.next());
+    if (!record.has_value()) break;
+    WEFT_RETURN_IF_ERROR(take(*record, frames));
+    bytes += record->content.size();
+    if (bytes >= most_bytes) {
+      result.more = true;
+      break;
+    }
+  }
+  result.closed = closed_;
+  result.wake_writer = ring_.release();
+  return result;
+}
+
+absl::Status RingFrameReader::take(const RingRecord& record, std::vector<Frame>& frames) {
+  const std::string_view content(reinterpret_cast<const char*>(record.content.data()),
+                                 record.content.size());
+  switch (record.kind) {
+    case kFrameRecord:
+      return take_frame(content, frames);
+    case kOpenRecord:
+      return take_open(content);
+    case kPieceRecord:
+      return take_piece(content, frames);
+    case kCloseRecord:
+      closed_ = true;
+      return absl::OkStatus();
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("a record of kind ", record.kind));
+  }
+}
+
+absl::Status RingFrameReader::allocate(Frame& frame) {
+  for (Payload& payload : frame.payloads) {
+    const size_t size = payload.size;
+    payload = pool_.take(size);
+    if (payload.data == nullptr) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no memory for a payload of ", size, " bytes"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RingFrameReader::take_frame(std::string_view content, std::vector<Frame>& frames) {
+  WEFT_ASSIGN_OR_RETURN(const size_t head, head_size(content, limits_));
+  if (head > content.size()) return absl::InvalidArgumentError("a frame ends inside its head");
+  WEFT_ASSIGN_OR_RETURN(Frame frame, decode_head(content.substr(0, head), limits_));
+  content.remove_prefix(head);
+  if (frame.payload_bytes() != content.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("payloads of ", frame.payload_bytes(),
+                                                   " bytes in a record with ", content.size()));
+  }
+  WEFT_RETURN_IF_ERROR(allocate(frame));
+  for (const Payload& payload : frame.payloads) {
+    if (payload.size > 0) std::memcpy(payload.data, content.data(), payload.size);
+    content.remove_prefix(payload.size);
+  }
+  frames.push_back(std::move(frame));
+  return absl::OkStatus();
+}
+
+absl::Status RingFrameReader::take_open(std::string_view content) {
+  if (content.size() != kOpenBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a large frame begins with ", content.size(), " bytes"));
+  }
+  Stream stream;
+  const auto number = word_at<uint32_t>(content, 0);
+  stream.head_bytes = word_at<uint32_t>(content, 4);
+  stream.payload_bytes = word_at<uint64_t>(content, 8);
+  if (stream.head_bytes < kFixedHeaderBytes || stream.head_bytes > limits_.max_frame_bytes ||
+      stream.payload_bytes > limits_.max_frame_bytes - stream.head_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a frame with a head of ", stream.head_bytes, " bytes and payloads of ",
+        stream.payload_bytes, " is outside of the limit of ", limits_.max_frame_bytes));
+  }
+  if (streams_.size() == kMostStreams) {
+    return absl::InvalidArgumentError(absl::StrCat("more than ", kMostStreams, " large frames"));
+  }
+  if (!streams_.emplace(number, std::move(stream)).second) {
+    return absl::InvalidArgumentError(absl::StrCat("large frame ", number, " begins twice"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RingFrameReader::take_piece(std::string_view content, std::vector<Frame>& frames) {
+  if (content.size() <= kPieceHeader || word_at<uint32_t>(content, 4) != 0) {
+    return absl::InvalidArgumentError("a damaged piece of a large frame");
+  }
+  const auto number = word_at<uint32_t>(content, 0);
+  const auto found = streams_.find(number);
+  if (found == streams_.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a piece of large frame ", number, ", which has not begun"));
+  }
+  content.remove_prefix(kPieceHeader);
+  Stream& stream = found->second;
+  if (stream.head.size() < stream.head_bytes) {
+    // The head grows with what has come, so that memory follows bytes and not claims.
+    const size_t part = std::min(content.size(), stream.head_bytes - stream.head.size());
+    stream.head.append(content.substr(0, part));
+    content.remove_prefix(part);
+    if (stream.head.size() < stream.head_bytes) return absl::OkStatus();
+    WEFT_ASSIGN_OR_RETURN(stream.frame, decode_head(stream.head, limits_));
+    stream.left = stream.frame.payload_bytes();
+    if (stream.left != stream.payload_bytes) {
+      return absl::InvalidArgumentError(absl::StrCat("large frame ", number, " has payloads of ",
+                                                     stream.left, " bytes and announced ",
+                                                     stream.payload_bytes));
+    }
+    WEFT_RETURN_IF_ERROR(allocate(stream.frame));
+  }
+  if (content.size() > stream.left) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("large frame ", number, " has more bytes than its payloads"));
+  }
+  stream.left -= content.size();
+  while (!content.empty()) {
+    const Payload& payload = stream.frame.payloads[stream.payload];
+    const size_t part = std::min(content.size(), payload.size - stream.offset);
+    if (part > 0) std::memcpy(payload.data + stream.offset, content.data(), part);
+    content.remove_prefix(part);
+    stream.offset += part;
+    if (stream.offset == payload.size) {
+      ++stream.payload;
+      stream.offset = 0;
+    }
+  }
+  if (stream.left == 0) {
+    frames.push_back(std::move(stream.frame));
+    streams_.erase(found);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace weft::rpc_internal

@@ -1,0 +1,136 @@
+// Turns frames into records of a ring in shared memory (shm/byte_ring.h), and back.
+//
+// A frame that fits one record is one record: its head, then its payloads. A larger frame is cut
+// into pieces, which share the ring with small frames and with the pieces of other large frames.
+// So a small frame never waits until a large one is through.
+//
+//   record   content
+//   FRAME    the head (rpc/transport/frame_codec.h), then the bytes of all payloads
+//   OPEN     u32 stream, u32 bytes of the head, u64 bytes of all payloads
+//   PIECE    u32 stream, u32 zero, the next bytes of this frame (head, then payloads)
+//   CLOSE    nothing: the writer sends no more
+//
+// Thread safety: none. One thread at a time uses a writer, and one thread at a time uses a reader.
+// Lifetime: the ring's writer or reader must outlive this object.
+// Errors: InvalidArgument (the peer broke the protocol; the text names the field), and those of
+// frame_codec.h. ResourceExhausted: no memory for a payload. The connection must end then.
+// Protocol: docs/data_plane.md, "Frames in a ring".
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "weft/rpc/transport/buffer_pool.h"
+#include "weft/rpc/transport/frame.h"
+#include "weft/rpc/transport/transport.h"
+#include "weft/shm/byte_ring.h"
+
+namespace weft::rpc_internal {
+
+enum RingRecordKind : uint16_t {
+  kFrameRecord = 1,
+  kOpenRecord = 2,
+  kPieceRecord = 3,
+  kCloseRecord = 4,
+};
+
+// Large frames that are cut into pieces at the same time.
+inline constexpr size_t kMostStreams = 16;
+
+class RingFrameWriter {
+ public:
+  explicit RingFrameWriter(RingWriter& ring) : ring_(ring) {}
+
+  // Queues a frame. pump() writes it.
+  void push(FramePtr frame);
+  // The last record, after all frames that are queued now.
+  void push_close() { close_ = true; }
+
+  // Writes what fits and publishes it. True: something was published, so the reader must be
+  // signalled. If frames are left, the reader will say when there is room, and pump() must be
+  // called again. Frames that are through are moved to `done`: the caller drops them outside of its
+  // locks, because a tensor's deleter may be the user's code.
+  absl::StatusOr<bool> pump(std::vector<FramePtr>& done);
+
+  // Whether all that was pushed is published.
+  bool idle() const {
+    return small_.empty() && large_.empty() && streams_.empty() && (!close_ || closed_);
+  }
+  // Whether the frame fits one record. Only such frames keep their order.
+  bool is_small(const Frame& frame) const;
+  // Bytes (Frame::cost) of small frames and of large ones.
+  const StreamBytes& small_bytes() const { return small_bytes_; }
+  const StreamBytes& large_bytes() const { return large_bytes_; }
+
+ private:
+  // A frame that is cut into pieces.
+  struct Stream {
+    uint32_t number = 0;
+    FramePtr frame;
+    std::string head;
+    size_t part = 0;      // 0: the head; n: payload n - 1
+    size_t offset = 0;    // within the part
+    size_t left = 0;      // bytes of all parts that are not written
+    bool opened = false;  // OPEN is written
+  };
+
+  // Each returns false if the ring has no room.
+  absl::StatusOr<bool> write_small(std::vector<FramePtr>& done);
+  absl::StatusOr<bool> write_piece(std::vector<FramePtr>& done);
+  static void copy_out(Stream& stream, std::span<std::byte> to);
+
+  RingWriter& ring_;
+  std::deque<FramePtr> small_;
+  std::deque<FramePtr> large_;  // not begun
+  std::deque<Stream> streams_;  // begun; each gets its turn
+  uint32_t next_stream_ = 1;
+  bool close_ = false;
+  bool closed_ = false;
+  StreamBytes small_bytes_;
+  StreamBytes large_bytes_;
+};
+
+class RingFrameReader {
+ public:
+  RingFrameReader(RingReader& ring, BufferPool& pool, TransportLimits limits)
+      : ring_(ring), pool_(pool), limits_(limits) {}
+
+  struct Result {
+    bool more = false;         // it stopped at `most_bytes`, and there may be more records
+    bool closed = false;       // CLOSE came: nothing follows
+    bool wake_writer = false;  // the writer must be signalled, because it waits for room
+  };
+  // Takes records until `most_bytes` are read, and appends the frames that are complete.
+  absl::StatusOr<Result> read(size_t most_bytes, std::vector<Frame>& frames);
+
+ private:
+  // A frame whose pieces come.
+  struct Stream {
+    std::string head;
+    size_t head_bytes = 0;
+    size_t payload_bytes = 0;
+    Frame frame;         // once the head is complete
+    size_t payload = 0;  // the payload that comes, and how much of it is there
+    size_t offset = 0;
+    size_t left = 0;  // bytes of payloads that are to come
+  };
+
+  absl::Status take(const RingRecord& record, std::vector<Frame>& frames);
+  absl::Status take_frame(std::string_view content, std::vector<Frame>& frames);
+  absl::Status take_open(std::string_view content);
+  absl::Status take_piece(std::string_view content, std::vector<Frame>& frames);
+  absl::Status allocate(Frame& frame);
+
+  RingReader& ring_;
+  BufferPool& pool_;
+  const TransportLimits limits_;
+  absl::flat_hash_map<uint32_t, Stream> streams_;
+  bool closed_ = false;
+};
+
+}  // namespace weft::rpc_internal

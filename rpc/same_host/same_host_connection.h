@@ -1,0 +1,107 @@
+// One end of a connection between two workers of one host.
+//
+// Threads that send write into the ring of this direction themselves, under the connection's lock.
+// The transport's serving thread does everything else in visit(): it reads the other ring, writes
+// what found no room before, and reports the end. A connection asks for a visit by setting its own
+// bit in the wake bits of this worker. The far end sets the same bit when it has written.
+//
+// Thread safety: all methods of Connection may be called from any thread. One thread at a time
+// calls visit().
+// Lifetime: shared by the transport and its user. It keeps the mappings that it uses.
+// Blocking: never.
+// Protocol: docs/data_plane.md, "Connections".
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "weft/base/mutex.h"
+#include "weft/rpc/same_host/pair_memory.h"
+#include "weft/rpc/same_host/ring_frames.h"
+#include "weft/rpc/transport/transport.h"
+#include "weft/shm/local_socket.h"
+#include "weft/shm/sealed_memory.h"
+#include "weft/shm/wake_bits.h"
+
+namespace weft::rpc_internal {
+
+// The wake bits of a worker, in memory that its peers map.
+class WakePage {
+ public:
+  static absl::StatusOr<std::shared_ptr<WakePage>> create();
+  static absl::StatusOr<std::shared_ptr<WakePage>> adopt(FileDescriptor descriptor);
+
+  WakeBits& bits() const { return *reinterpret_cast<WakeBits*>(memory_.data()); }
+  int descriptor() const { return memory_.descriptor(); }
+
+ private:
+  static constexpr size_t kBytes = 4096;
+  explicit WakePage(SealedMemory memory) : memory_(std::move(memory)) {}
+
+  SealedMemory memory_;
+};
+
+// A wake bit of one worker.
+struct WakeSlot {
+  std::shared_ptr<WakePage> page;  // shared by the connections of this worker
+  uint32_t slot = 0;
+
+  void signal() const { page->bits().signal(slot); }
+};
+
+class SameHostConnection final : public Connection {
+ public:
+  struct Parts {
+    PairMemory memory;
+    PairMemory::End end;  // of this side
+    LocalSocket socket;   // shows when the far end closes it or dies
+    WakeSlot here;
+    WakeSlot there;
+    PeerIdentity peer;
+  };
+  SameHostConnection(Parts parts, BufferPool& pool, const TransportLimits& limits);
+
+  bool send(FrameBatch frames) override ABSL_LOCKS_EXCLUDED(mutex_);
+  using Connection::send;
+  void close() override ABSL_LOCKS_EXCLUDED(mutex_);
+  void abort(absl::Status reason) override ABSL_LOCKS_EXCLUDED(mutex_);
+  const PeerIdentity& peer() const override { return parts_.peer; }
+  StreamsBytes streams_of(const Frame& frame) const override ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const WakeSlot& here() const { return parts_.here; }
+  const LocalSocket& socket() const { return parts_.socket; }
+  // The far end has closed its socket or died. What it has written before still counts.
+  void far_end_gone() {
+    gone_.store(true, std::memory_order_release);
+    parts_.here.signal();
+  }
+
+  // Does what can be done now: reads frames for `deliver`, and writes what waits. Returns the
+  // reason when the connection has ended; it must not be called again then.
+  std::optional<absl::Status> visit(const std::function<void(std::vector<Frame>)>& deliver)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  // Writes what fits. A violation by the far end ends the connection.
+  void pump(std::vector<FramePtr>& done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the connection has ended here, by abort() or a violation.
+  std::optional<absl::Status> broken() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void break_off(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  Parts parts_;
+  RingReader ring_reader_;  // the serving thread's
+  RingFrameReader reader_;  // the serving thread's
+  std::atomic<bool> gone_{false};
+
+  mutable Mutex mutex_;
+  RingWriter ring_writer_ ABSL_GUARDED_BY(mutex_);
+  RingFrameWriter writer_ ABSL_GUARDED_BY(mutex_);
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;  // CLOSE is queued: nothing more is sent
+  absl::Status broken_ ABSL_GUARDED_BY(mutex_);   // not OK: ended at once
+};
+
+}  // namespace weft::rpc_internal

@@ -1,0 +1,469 @@
+#include "weft/rpc/same_host/same_host_transport.h"
+
+#include <random>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "weft/base/log.h"
+#include "weft/base/status.h"
+#include "weft/rpc/transport/hello.h"
+#include "weft/rpc/transport/status_wire.h"
+
+namespace weft {
+
+using rpc_internal::Introduction;
+using rpc_internal::PairMemory;
+using rpc_internal::WakePage;
+using rpc_internal::WakeSlot;
+using rpc_internal::Watcher;
+
+namespace {
+
+constexpr char kAnswered[] = "weft/answered-by-peer";
+
+// An introduction fits the socket's buffer, so these never wait.
+constexpr LocalSocket::TimePoint kNow = LocalSocket::TimePoint::min();
+
+absl::Status answer_of_peer(absl::Status status) {
+  status.SetPayload(kAnswered, absl::Cord());
+  return status;
+}
+
+uint64_t random_number() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
+}
+
+}  // namespace
+
+bool answered_by_peer(const absl::Status& status) {
+  return status.GetPayload(kAnswered).has_value();
+}
+
+SameHostTransport::SameHostTransport(Clock& clock, SameHostTransportOptions options)
+    : clock_(clock),
+      options_(std::move(options)),
+      spinner_(options_.spin),
+      connections_(WakeBits::kSlots) {
+  for (uint32_t slot = WakeBits::kSlots; slot > 0; --slot) free_slots_.push_back(slot - 1);
+}
+
+SameHostTransport::~SameHostTransport() { stop(); }
+
+// ---- from outside
+
+absl::Status SameHostTransport::listen() {
+  if (serving_.has_value()) return absl::OkStatus();
+  WEFT_ASSIGN_OR_RETURN(page_, WakePage::create());
+  WEFT_ASSIGN_OR_RETURN(LocalListener listener, LocalListener::create());
+  listener_ = std::move(listener);
+  WEFT_RETURN_IF_ERROR(watcher_.start());
+  serving_.emplace([this] { return serve_one(); });
+  if (absl::Status started = serving_->started(); !started.ok()) {
+    watcher_.stop();
+    return started;
+  }
+  watcher_.post([this] {
+    watcher_.watch(listener_->descriptor(), Watcher::Event::kReadable,
+                   [this] { accept_arrivals(); });
+  });
+  return absl::OkStatus();
+}
+
+std::string SameHostTransport::address() const {
+  return listener_.has_value() ? rpc_internal::local_address(listener_->name()) : "";
+}
+
+absl::Status SameHostTransport::start(PeerIdentity self, TransportSink* sink) {
+  WEFT_RETURN_IF_ERROR(listen());
+  {
+    MutexLock lock(mutex_);
+    self_ = std::move(self);
+    sink_ = sink;
+  }
+  watcher_.post([this] { answer_waiting(); });
+  return absl::OkStatus();
+}
+
+void SameHostTransport::connect(const std::string& address, const PeerIdentity& expected,
+                                TimePoint deadline, ConnectCallback callback) {
+  watcher_.post([this, address, expected, deadline, callback = std::move(callback)]() mutable {
+    dial(address, expected, deadline, std::move(callback));
+  });
+}
+
+void SameHostTransport::stop() {
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(stopping_, true)) return;
+  }
+  if (!serving_.has_value()) return;
+  post_to_serving([this] {
+    for (const ConnectionOfHost& each : connections_) {
+      if (each != nullptr) each->close();
+    }
+  });
+  {
+    const TimePoint deadline = std::chrono::steady_clock::now() + options_.grace;
+    MutexLock lock(mutex_);
+    while (open_ > 0 && changed_.wait_until(mutex_, deadline)) {
+    }
+  }
+  // No handshake is under way from here on.
+  watcher_.stop();
+  post_to_serving([this] {
+    for (const ConnectionOfHost& each : connections_) {
+      if (each != nullptr) each->abort(absl::UnavailableError("the transport has stopped"));
+    }
+    MutexLock lock(mutex_);
+    ended_ = true;
+  });
+  serving_->join();
+  for (auto& [number, dial] : dials_) {
+    if (dial.timer.has_value()) clock_.cancel(*dial.timer);
+  }
+  dials_.clear();
+  arrivals_.clear();
+  waiting_.clear();
+}
+
+// ---- the watcher's thread: arrivals
+
+void SameHostTransport::accept_arrivals() {
+  while (true) {
+    absl::StatusOr<LocalSocket> socket = listener_->accept(kNow);
+    if (!socket.ok()) {
+      if (!absl::IsDeadlineExceeded(socket.status())) {
+        log_warning("a local connection was not accepted: ", socket.status().message());
+      }
+      return;
+    }
+    if (arrivals_.size() + waiting_.size() >= options_.most_waiting) continue;  // it dials again
+    const int descriptor = socket->descriptor();
+    arrivals_.emplace(descriptor, Arrival{*std::move(socket), {}});
+    if (!watcher_.watch(descriptor, Watcher::Event::kReadable,
+                        [this, descriptor] { receive_hello(descriptor); })) {
+      arrivals_.erase(descriptor);
+    }
+  }
+}
+
+void SameHostTransport::receive_hello(int descriptor) {
+  const auto found = arrivals_.find(descriptor);
+  if (found == arrivals_.end()) return;
+  absl::StatusOr<LocalSocket::Message> message = found->second.socket.receive(kNow);
+  if (absl::IsDeadlineExceeded(message.status())) return;
+  watcher_.unwatch(descriptor);
+  Arrival arrival = std::move(found->second);
+  arrivals_.erase(found);
+  if (!message.ok()) return;  // it has gone
+  arrival.message = *std::move(message);
+  if (sink() == nullptr) {
+    waiting_.push_back(std::move(arrival));
+  } else {
+    post_to_serving([this, arrival = std::move(arrival)]() mutable { answer(std::move(arrival)); });
+  }
+}
+
+void SameHostTransport::answer_waiting() {
+  for (Arrival& arrival : std::exchange(waiting_, {})) {
+    post_to_serving([this, arrival = std::move(arrival)]() mutable { answer(std::move(arrival)); });
+  }
+}
+
+// ---- the watcher's thread: dials
+
+void SameHostTransport::dial(const std::string& address, const PeerIdentity& expected,
+                             TimePoint deadline, ConnectCallback callback) {
+  absl::StatusOr<Dial> begun = begin_dial(address, expected);
+  if (!begun.ok()) return fail(std::move(callback), begun.status());
+  begun->callback = std::move(callback);
+  const uint64_t number = next_dial_++;
+  if (deadline != kNever) {
+    begun->timer = clock_.call_at(
+        deadline, [this, number] { watcher_.post([this, number] { give_up(number); }); });
+  }
+  const int descriptor = begun->socket.descriptor();
+  dials_.emplace(number, *std::move(begun));
+  if (!watcher_.watch(descriptor, Watcher::Event::kReadable,
+                      [this, number] { receive_welcome(number); })) {
+    give_up(number);
+  }
+}
+
+absl::StatusOr<SameHostTransport::Dial> SameHostTransport::begin_dial(
+    const std::string& address, const PeerIdentity& expected) {
+  WEFT_ASSIGN_OR_RETURN(const std::string name, rpc_internal::listener_at(address));
+  WEFT_ASSIGN_OR_RETURN(LocalSocket socket, LocalSocket::connect(name, kNow));
+  WEFT_ASSIGN_OR_RETURN(PairMemory memory, PairMemory::create(options_.ring_bytes));
+  const std::optional<WakeSlot> slot = take_slot();
+  if (!slot.has_value()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this worker has ", WakeBits::kSlots, " local connections"));
+  }
+  const uint64_t nonce = random_number();
+  memory.nonce().store(nonce, std::memory_order_relaxed);
+  Introduction introduction;
+  introduction.slot = slot->slot;
+  introduction.ring_bytes = static_cast<uint32_t>(options_.ring_bytes);
+  introduction.hello = rpc_internal::hello_of(self());
+  introduction.hello.set_expected(expected.id.bits());
+  const int descriptors[] = {memory.descriptor(), page_->descriptor()};
+  const absl::Status sent = socket.send(encode_introduction(introduction), descriptors, kNow);
+  if (!sent.ok()) {
+    free_slot(slot->slot);
+    return sent;
+  }
+  return Dial{std::move(socket), std::move(memory), *slot, nonce, expected, nullptr, {}};
+}
+
+void SameHostTransport::receive_welcome(uint64_t number) {
+  const auto found = dials_.find(number);
+  if (found == dials_.end()) return;
+  absl::StatusOr<WakeSlot> there = check_welcome(found->second);
+  if (absl::IsDeadlineExceeded(there.status())) return;
+  watcher_.unwatch(found->second.socket.descriptor());
+  Dial dial = std::move(found->second);
+  dials_.erase(found);
+  if (dial.timer.has_value()) clock_.cancel(*dial.timer);
+  if (!there.ok()) {
+    free_slot(dial.here.slot);
+    return fail(std::move(dial.callback), there.status());
+  }
+  auto connection = std::make_shared<SameHostConnection>(
+      SameHostConnection::Parts{std::move(dial.memory), PairMemory::kDialler,
+                                std::move(dial.socket), dial.here, *std::move(there),
+                                dial.expected},
+      pool_, options_.limits);
+  post_to_serving([this, connection, callback = std::move(dial.callback)]() mutable {
+    callback(ConnectionPtr(connection));
+    install(connection);
+  });
+}
+
+absl::StatusOr<WakeSlot> SameHostTransport::check_welcome(Dial& dial) {
+  WEFT_ASSIGN_OR_RETURN(LocalSocket::Message message, dial.socket.receive(kNow));
+  WEFT_ASSIGN_OR_RETURN(const Introduction welcome,
+                        rpc_internal::decode_introduction(message.bytes));
+  if (welcome.hello.has_refused()) {
+    return answer_of_peer(rpc_internal::decode_status(welcome.hello.refused()));
+  }
+  if (WorkerId::from_bits(welcome.hello.worker()) != dial.expected.id) {
+    return answer_of_peer(absl::FailedPreconditionError(
+        absl::StrCat("worker '", welcome.hello.name(), "' answers there")));
+  }
+  if (welcome.nonce != dial.nonce + 1 || message.descriptors.size() != 1) {
+    return absl::FailedPreconditionError("the far end does not see the same memory");
+  }
+  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<WakePage> page,
+                        WakePage::adopt(std::move(message.descriptors[0])));
+  return WakeSlot{std::move(page), welcome.slot};
+}
+
+void SameHostTransport::give_up(uint64_t number) {
+  const auto found = dials_.find(number);
+  if (found == dials_.end()) return;
+  watcher_.unwatch(found->second.socket.descriptor());
+  free_slot(found->second.here.slot);
+  fail(std::move(found->second.callback),
+       absl::DeadlineExceededError("no answer before the deadline"));
+  dials_.erase(found);
+}
+
+// ---- the watcher's thread: ends
+
+void SameHostTransport::watch_end(const ConnectionOfHost& connection) {
+  // The callbacks hold the connection, so its descriptors stay open while they are watched.
+  const auto gone = [connection] { connection->far_end_gone(); };
+  const LocalSocket& socket = connection->socket();
+  const auto once = [this, gone](int descriptor) {
+    return [this, gone, descriptor] {
+      watcher_.unwatch(descriptor);  // it stays hung up, and one report is enough
+      gone();
+    };
+  };
+  const int process = socket.process_descriptor();
+  if (!watcher_.watch(socket.descriptor(), Watcher::Event::kHungUp, once(socket.descriptor())) ||
+      (process >= 0 && !watcher_.watch(process, Watcher::Event::kReadable, once(process)))) {
+    connection->abort(absl::ResourceExhaustedError("no memory to watch a local connection"));
+  }
+}
+
+void SameHostTransport::unwatch_end(const ConnectionOfHost& connection) {
+  watcher_.unwatch(connection->socket().descriptor());
+  const int process = connection->socket().process_descriptor();
+  if (process >= 0) watcher_.unwatch(process);
+}
+
+// ---- the serving thread
+
+bool SameHostTransport::serve_one() {
+  WakeBits& bits = page_->bits();
+  bits.disarm();
+  {
+    const ServingThreads::Work work;
+    const bool had_tasks = has_tasks_.load(std::memory_order_acquire);
+    if (had_tasks) run_tasks();
+    if (bits.take_pending([this](size_t slot) { visit(slot); }) || had_tasks) return true;
+  }
+  {
+    MutexLock lock(mutex_);
+    if (ended_ && open_ == 0 && tasks_.empty()) return false;
+  }
+  const auto something = [&] {
+    return bits.any_pending() || has_tasks_.load(std::memory_order_seq_cst);
+  };
+  spinner_.wait(something, [&] {
+    const uint32_t seen = bits.arm();
+    if (!something()) bits.sleep(seen, kNever);
+  });
+  return true;
+}
+
+void SameHostTransport::run_tasks() {
+  std::vector<Task> tasks;
+  {
+    MutexLock lock(mutex_);
+    has_tasks_.store(false, std::memory_order_relaxed);
+    tasks.swap(tasks_);
+  }
+  for (Task& task : tasks) task();
+}
+
+void SameHostTransport::answer(Arrival arrival) {
+  absl::StatusOr<ConnectionOfHost> opened = open(arrival);
+  if (opened.ok()) {
+    if (*opened == nullptr) return;
+    sink()->on_open(*opened);
+    install(*opened);
+    return;
+  }
+  Introduction refusal;
+  refusal.hello = rpc_internal::hello_of(self());
+  rpc_internal::encode_status(opened.status(), *refusal.hello.mutable_refused());
+  // If this fails, the dialler has gone.
+  (void)arrival.socket.send(encode_introduction(refusal), {}, kNow);
+}
+
+// Returns null if nobody must be told: the dialler has gone, or does not speak this protocol.
+absl::StatusOr<SameHostTransport::ConnectionOfHost> SameHostTransport::open(Arrival& arrival) {
+  if (arrival.socket.closed_by_peer()) return nullptr;
+  const pid_t process = arrival.socket.peer_process();
+  absl::StatusOr<Introduction> introduction =
+      rpc_internal::decode_introduction(arrival.message.bytes);
+  if (!introduction.ok() || introduction->ring_bytes == 0 ||
+      arrival.message.descriptors.size() != 2) {
+    log_warning(
+        "process ", process, " has opened a local connection in a way that is not Weft's: ",
+        introduction.ok() ? "descriptors or ring size are wrong" : introduction.status().message());
+    return nullptr;
+  }
+  const PeerIdentity self = this->self();
+  const PeerIdentity peer = rpc_internal::identity_of(introduction->hello);
+  if (WorkerId::from_bits(introduction->hello.expected()) != self.id) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("worker '", self.name, "' (", self.id.to_string(), ") answers there"));
+  }
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return absl::UnavailableError("the worker has stopped");
+  }
+  WEFT_RETURN_IF_ERROR(sink()->on_accept(peer));
+  absl::StatusOr<PairMemory> memory =
+      PairMemory::adopt(std::move(arrival.message.descriptors[0]), introduction->ring_bytes);
+  absl::StatusOr<std::shared_ptr<WakePage>> page =
+      WakePage::adopt(std::move(arrival.message.descriptors[1]));
+  const std::optional<WakeSlot> slot = take_slot();
+  if (!memory.ok() || !page.ok() || !slot.has_value()) {
+    if (slot.has_value()) free_slot(slot->slot);
+    log_warning("no shared memory with worker '", peer.name, "': ",
+                !memory.ok() ? memory.status().message()
+                : !page.ok() ? page.status().message()
+                             : "too many local connections");
+    return nullptr;
+  }
+  Introduction welcome;
+  welcome.slot = slot->slot;
+  welcome.nonce = memory->nonce().load(std::memory_order_relaxed) + 1;
+  welcome.hello = rpc_internal::hello_of(self);
+  const int descriptors[] = {page_->descriptor()};
+  if (!arrival.socket.send(encode_introduction(welcome), descriptors, kNow).ok()) {
+    free_slot(slot->slot);
+    return nullptr;
+  }
+  return std::make_shared<SameHostConnection>(
+      SameHostConnection::Parts{*std::move(memory), PairMemory::kAcceptor,
+                                std::move(arrival.socket), *slot,
+                                WakeSlot{*std::move(page), introduction->slot}, peer},
+      pool_, options_.limits);
+}
+
+void SameHostTransport::install(const ConnectionOfHost& connection) {
+  {
+    MutexLock lock(mutex_);
+    ++open_;
+    if (stopping_) connection->close();
+  }
+  const uint32_t slot = connection->here().slot;
+  connections_[slot] = connection;
+  watcher_.post([this, connection] { watch_end(connection); });
+  visit(slot);  // the far end may have signalled before
+}
+
+void SameHostTransport::visit(size_t slot) {
+  const ConnectionOfHost connection = connections_[slot];
+  if (connection == nullptr) return;
+  TransportSink& sink = *this->sink();
+  const std::optional<absl::Status> ended = connection->visit(
+      [&](std::vector<Frame> frames) { sink.on_frames(connection, std::move(frames)); });
+  if (!ended.has_value()) return;
+  connections_[slot] = nullptr;
+  sink.on_closed(connection, *ended);
+  watcher_.post([this, connection] { unwatch_end(connection); });
+  free_slot(static_cast<uint32_t>(slot));
+  MutexLock lock(mutex_);
+  --open_;
+  changed_.notify_all();
+}
+
+// ---- any thread
+
+void SameHostTransport::post_to_serving(Task task) {
+  {
+    MutexLock lock(mutex_);
+    tasks_.push_back(std::move(task));
+    has_tasks_.store(true, std::memory_order_seq_cst);
+  }
+  page_->bits().wake();
+}
+
+void SameHostTransport::fail(ConnectCallback callback, absl::Status why) {
+  post_to_serving(
+      [callback = std::move(callback), why = std::move(why)]() mutable { callback(why); });
+}
+
+std::optional<WakeSlot> SameHostTransport::take_slot() {
+  MutexLock lock(mutex_);
+  if (free_slots_.empty()) return std::nullopt;
+  const uint32_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  return WakeSlot{page_, slot};
+}
+
+void SameHostTransport::free_slot(uint32_t slot) {
+  MutexLock lock(mutex_);
+  free_slots_.push_back(slot);
+}
+
+PeerIdentity SameHostTransport::self() const {
+  MutexLock lock(mutex_);
+  return self_;
+}
+
+TransportSink* SameHostTransport::sink() const {
+  MutexLock lock(mutex_);
+  return sink_;
+}
+
+}  // namespace weft

@@ -1,0 +1,151 @@
+// Connects workers of one host through shared memory.
+//
+// Each connection has a ring of bytes per direction. Each worker has one page of wake bits, by
+// which its peers tell it where something has come. A local socket per connection hands the memory
+// over and shows when the far end dies. Nothing of it has a name in the file system, and the kernel
+// frees all of it with the last process that uses it.
+//
+// Peers are processes of the same user or of root, in the same network namespace. What they write
+// is checked as if it came over a network.
+//
+// Thread safety: all methods may be called from any thread.
+// Lifetime: the clock must outlive the transport. `stop` (or the destructor) ends all connections
+// and joins the transport's threads. Frames may outlive it.
+// Errors: `listen` returns ResourceExhausted or Internal if the system lacks something: then this
+// worker cannot use shared memory. `connect` returns FailedPrecondition if the address is of
+// another host or the far end has another layout of memory. answered_by_peer() tells the errors
+// that the far end's worker returned from all others.
+// Protocol: docs/data_plane.md.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "weft/async/serving_threads.h"
+#include "weft/async/spinner.h"
+#include "weft/base/mutex.h"
+#include "weft/rpc/same_host/handshake.h"
+#include "weft/rpc/same_host/same_host_connection.h"
+#include "weft/rpc/same_host/watcher.h"
+#include "weft/rpc/transport/buffer_pool.h"
+#include "weft/rpc/transport/transport.h"
+#include "weft/shm/local_socket.h"
+
+namespace weft {
+
+struct SameHostTransportOptions {
+  TransportLimits limits;
+  // Of each ring of frames: a power of two.
+  size_t ring_bytes = size_t{128} << 10;
+  // How long the thread that waits for frames spins before it sleeps; 0: never.
+  Nanoseconds spin = std::chrono::microseconds(100);
+  // So many diallers may wait for `start`. Further ones are refused, and dial again.
+  size_t most_waiting = 256;
+  // How long `stop` lets connections close in order before it cuts them.
+  Nanoseconds grace = std::chrono::seconds(1);
+};
+
+// Whether the error of `connect` is the far end's own answer. Otherwise another way to the same
+// worker may work.
+bool answered_by_peer(const absl::Status& status);
+
+class SameHostTransport final : public Transport {
+ public:
+  explicit SameHostTransport(Clock& clock, SameHostTransportOptions options = {});
+  ~SameHostTransport() override;
+
+  absl::Status listen() override;
+  std::string address() const override;
+  absl::Status start(PeerIdentity self, TransportSink* sink) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void connect(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
+               ConnectCallback callback) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void stop() override ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // How many waits for frames began with spinning.
+  uint64_t spins() const { return spinner_.spins(); }
+
+ private:
+  using Task = absl::AnyInvocable<void()>;
+  using SameHostConnection = rpc_internal::SameHostConnection;
+  using ConnectionOfHost = std::shared_ptr<SameHostConnection>;
+
+  // A process that has connected and not been answered.
+  struct Arrival {
+    LocalSocket socket;
+    LocalSocket::Message message;  // its HELLO, once it has come
+  };
+  // A dial that is not answered.
+  struct Dial {
+    LocalSocket socket;
+    rpc_internal::PairMemory memory;
+    rpc_internal::WakeSlot here;
+    uint64_t nonce;
+    PeerIdentity expected;
+    ConnectCallback callback;
+    std::optional<TimerId> timer;
+  };
+
+  // ---- on the watcher's thread
+  void accept_arrivals();
+  void receive_hello(int descriptor);
+  void answer_waiting();
+  void dial(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
+            ConnectCallback callback);
+  absl::StatusOr<Dial> begin_dial(const std::string& address, const PeerIdentity& expected);
+  void receive_welcome(uint64_t number);
+  absl::StatusOr<rpc_internal::WakeSlot> check_welcome(Dial& dial);
+  void give_up(uint64_t number);
+  void watch_end(const ConnectionOfHost& connection);
+  void unwatch_end(const ConnectionOfHost& connection);
+
+  // ---- on the serving thread
+  bool serve_one();
+  void run_tasks() ABSL_LOCKS_EXCLUDED(mutex_);
+  void answer(Arrival arrival);
+  absl::StatusOr<ConnectionOfHost> open(Arrival& arrival);
+  void install(const ConnectionOfHost& connection);
+  void visit(size_t slot);
+
+  // ---- on any thread
+  void post_to_serving(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
+  void fail(ConnectCallback callback, absl::Status why);
+  std::optional<rpc_internal::WakeSlot> take_slot() ABSL_LOCKS_EXCLUDED(mutex_);
+  void free_slot(uint32_t slot) ABSL_LOCKS_EXCLUDED(mutex_);
+  PeerIdentity self() const ABSL_LOCKS_EXCLUDED(mutex_);
+  TransportSink* sink() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  Clock& clock_;
+  const SameHostTransportOptions options_;
+  rpc_internal::BufferPool pool_;
+  std::shared_ptr<rpc_internal::WakePage> page_;
+  std::optional<LocalListener> listener_;
+  Spinner spinner_;
+
+  // Used only by the watcher's thread.
+  std::map<int, Arrival> arrivals_;  // by descriptor
+  std::vector<Arrival> waiting_;     // for `start`
+  std::map<uint64_t, Dial> dials_;
+  uint64_t next_dial_ = 1;
+  // Used only by the serving thread.
+  std::vector<ConnectionOfHost> connections_;  // by slot
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  PeerIdentity self_ ABSL_GUARDED_BY(mutex_);
+  TransportSink* sink_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // the serving thread has nothing more to do
+  size_t open_ ABSL_GUARDED_BY(mutex_) = 0;     // installed connections
+  std::vector<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint32_t> free_slots_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> has_tasks_{false};
+
+  rpc_internal::Watcher watcher_;
+  std::optional<ServingThreads> serving_;  // last: its threads use all of the above
+};
+
+}  // namespace weft

@@ -1,0 +1,105 @@
+#include "weft/rpc/same_host/watcher.h"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/thread.h"
+
+namespace weft::rpc_internal {
+namespace {
+
+constexpr int kTasks = -1;  // the eventfd's number in epoll's events
+
+}  // namespace
+
+absl::Status Watcher::start() {
+  epoll_ = FileDescriptor(::epoll_create1(EPOLL_CLOEXEC));
+  wake_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  epoll_event event = {.events = EPOLLIN, .data = {.fd = kTasks}};
+  if (!epoll_.valid() || !wake_.valid() ||
+      ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot watch local sockets: ", std::strerror(errno)));
+  }
+  absl::StatusOr<std::thread> thread = start_thread("a local watch", [this] { run(); });
+  if (!thread.ok()) return thread.status();
+  thread_ = *std::move(thread);
+  return absl::OkStatus();
+}
+
+void Watcher::stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  if (thread_.joinable()) {
+    notify();
+    thread_.join();
+  }
+  std::vector<Task> unrun;  // destroyed outside the lock
+  MutexLock lock(mutex_);
+  unrun.swap(tasks_);
+}
+
+void Watcher::post(Task task) {
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return;
+    tasks_.push_back(std::move(task));
+  }
+  notify();
+}
+
+void Watcher::notify() {
+  const uint64_t one = 1;
+  // It fails only if the count would overflow, and then the thread wakes anyway.
+  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
+}
+
+bool Watcher::watch(int descriptor, Event event, std::function<void()> ready) {
+  epoll_event wanted = {
+      .events = event == Event::kReadable ? EPOLLIN | EPOLLRDHUP : uint32_t{EPOLLRDHUP},
+      .data = {.fd = descriptor}};
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &wanted) != 0) return false;
+  ready_[descriptor] = std::make_shared<const std::function<void()>>(std::move(ready));
+  return true;
+}
+
+void Watcher::unwatch(int descriptor) {
+  if (ready_.erase(descriptor) == 0) return;
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, descriptor, nullptr);
+}
+
+void Watcher::run() {
+  std::array<epoll_event, 64> events;
+  while (true) {
+    const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), -1);
+    for (int i = 0; i < count; ++i) {
+      if (events[i].data.fd == kTasks) {
+        uint64_t ignored = 0;
+        [[maybe_unused]] const ssize_t read = ::read(wake_.get(), &ignored, sizeof(ignored));
+        continue;
+      }
+      // An earlier callback of this round may have stopped to watch it.
+      const auto found = ready_.find(events[i].data.fd);
+      if (found == ready_.end()) continue;
+      const auto ready = found->second;  // it may call unwatch()
+      (*ready)();
+    }
+    std::vector<Task> tasks;
+    {
+      MutexLock lock(mutex_);
+      if (stopping_) return;
+      tasks.swap(tasks_);
+    }
+    for (Task& task : tasks) task();
+  }
+}
+
+}  // namespace weft::rpc_internal
