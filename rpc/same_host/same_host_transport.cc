@@ -57,6 +57,7 @@ absl::Status SameHostTransport::listen() {
   if (serving_.has_value()) return absl::OkStatus();
   WEFT_ASSIGN_OR_RETURN(page_, WakePage::create());
   WEFT_ASSIGN_OR_RETURN(LocalListener listener, LocalListener::create());
+  address_ = rpc_internal::local_address(listener.name());
   listener_ = std::move(listener);
   WEFT_RETURN_IF_ERROR(watcher_.start());
   serving_.emplace([this] { return serve_one(); });
@@ -71,9 +72,7 @@ absl::Status SameHostTransport::listen() {
   return absl::OkStatus();
 }
 
-std::string SameHostTransport::address() const {
-  return listener_.has_value() ? rpc_internal::local_address(listener_->name()) : "";
-}
+std::string SameHostTransport::address() const { return address_; }
 
 absl::Status SameHostTransport::start(PeerIdentity self, TransportSink* sink) {
   WEFT_RETURN_IF_ERROR(listen());
@@ -112,6 +111,7 @@ void SameHostTransport::stop() {
   }
   // No handshake is under way from here on.
   watcher_.stop();
+  listener_.reset();  // from now on dials are refused
   post_to_serving([this] {
     for (const ConnectionOfHost& each : connections_) {
       if (each != nullptr) each->abort(absl::UnavailableError("the transport has stopped"));

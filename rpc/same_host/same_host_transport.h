@@ -123,6 +123,7 @@ class SameHostTransport final : public Transport {
   rpc_internal::BufferPool pool_;
   std::shared_ptr<rpc_internal::WakePage> page_;
   std::optional<LocalListener> listener_;
+  std::string address_;
   Spinner spinner_;
 
   // Used only by the watcher's thread.

@@ -29,6 +29,5 @@ class GrpcCompletions {
   grpc::CompletionQueue& queue_;
   Spinner spinner_;
 };
-};
 
 }  // namespace weft::rpc_internal
