@@ -1,72 +1,15 @@
-// Turns the blocks of all contestants into ratios with intervals, as tables and as JSON.
+// Prints what was measured: the ratios, and the times and costs of every contestant.
 //
 // Thread safety: pure functions.
 #pragma once
 
-#include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "weft/bench/harness.h"
+#include "weft/bench/report/ratios.h"
 
 namespace weft::bench {
-
-// The median lies between the least and the greatest of six values 97 times of 100.
-inline constexpr size_t kRoundsOfAnInterval = 6;
-
-// One line of the result: the subject compared with one peer in one row.
-struct Comparison {
-  std::string row;
-  std::string peer;
-  double subject_value = 0;  // medians over the rounds, in `unit`
-  double peer_value = 0;
-  std::string unit;
-  double ratio = 0;  // median of the within-round ratios; above 1: the subject is better
-  // The 95 % interval of the ratio. With fewer rounds than kRoundsOfAnInterval, the least and
-  // greatest.
-  double low = 0;
-  double high = 0;
-  size_t rounds = 0;
-  // For a line across runs: the ratio of each run. `low` and `high` are then the least and
-  // greatest.
-  std::vector<double> runs = {};
-  // Further figures of the subject for the JSON: name and median.
-  std::vector<std::pair<std::string, double>> figures = {};
-};
-
-// Compares the subject with every other contestant that has all rounds of the row. The result is
-// empty if the subject does not have them.
-std::vector<Comparison> compare(const RowResult& result, const std::string& subject, uint64_t seed);
-
-// For a system that is measured in several modes: the contestants "weft", "weft blocking" and so on
-// are the modes of "weft". Each mode is compared with the contestants that are not modes of it. In
-// the lines of "weft blocking", ", blocking" follows the name of the row.
-std::vector<Comparison> compare_modes(const RowResult& result, const std::string& subject,
-                                      uint64_t seed);
-
-// For rows of agents. It adds figures: how long an observer waits for an action, how many calls a
-// batch has, how long the agent takes to choose, and how often it chooses. If no peer has the row,
-// there is a line against the peer "none".
-std::vector<Comparison> compare_agents(const RowResult& result, const std::string& subject,
-                                       uint64_t seed);
-
-// For rows of a pipeline. It adds two peers that were measured in the same blocks. "ideal" is a
-// pipeline that never waits: the ratio is the fraction of its speed that was reached. "unsplit" is
-// one thread: the ratio is the speed-up.
-std::vector<Comparison> compare_pipelines(const RowResult& result, const std::string& subject,
-                                          uint64_t seed);
-
-// Returns one line for each row and peer that every run has. The line has the medians of the runs'
-// figures and the range of their ratios, which the interval of one run does not show.
-std::vector<Comparison> across_runs(const std::vector<std::vector<Comparison>>& runs);
-
-// Returns an array of {"row", "peer", "weft", "peer_value", "unit", "ratio", "low", "high"}. The
-// value of the subject is under "weft". The figures follow, and "runs", the ratios, if there are
-// several.
-nlohmann::json to_json(const std::vector<Comparison>& comparisons);
 
 std::string comparison_table(const std::vector<Comparison>& comparisons,
                              const std::string& subject);
@@ -78,6 +21,15 @@ std::string step_table(const std::vector<RowResult>& results);
 // A table of an agent and its observers: how long an observer waits for an action, and how many
 // calls are answered together. Empty if no row is about them.
 std::string agent_table(const std::vector<RowResult>& results);
+
+// A table of small calls beside a stream of tensors: how long they take, and the rate that the
+// stream keeps. Empty if no row is about them.
+std::string mixed_table(const std::vector<RowResult>& results);
+
+// A table of many workers: how fast they join and call each other, and the most that one of them
+// holds. It also shows by how much the private memory is larger than with one peer, and the shared
+// memory of all. Empty if no row is about them.
+std::string workers_table(const std::vector<RowResult>& results);
 
 // A table of the times and costs of every contestant, for all its processes together.
 std::string cost_table(const std::vector<RowResult>& results);
