@@ -57,8 +57,9 @@ struct Mode {
 // and its lines are named as by compare_modes. A contestant of no mode (another build) is a peer of
 // the first mode. Any other subject is compared with every other contestant. A row of gifts has one
 // more peer, "small call", from the same blocks. If no peer has the row, there is a line against
-// the peer "none". The figures are p50 and p99, and the costs of the subject and of the peer; in a
-// mixed row also the rate of the stream, and the share of it that the small calls leave.
+// the peer "none".
+// The figures are p50 and p99, and the costs of the subject and of the peer. A mixed row adds the
+// rate of the stream, and the share of it that the small calls leave.
 std::vector<Comparison> compare_calls(const RowResult& result, const std::vector<Mode>& modes,
                                       const std::string& subject, uint64_t seed);
 
