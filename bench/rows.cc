@@ -47,9 +47,9 @@ std::vector<Row> worker_rows(int workers) {
   for (const int count : {2, 8, 32, kMostWorkers, workers}) {
     const bool is_there = !rows.empty() && rows.back().processes == count;
     if (count > workers || is_there) continue;
-    rows.push_back({absl::StrCat("small calls, ", count, " workers"), Work::kAllToAllAdd, 0,
-                    "calls/s", count});
-    rows.push_back({absl::StrCat("send 1 MB, ", count, " workers"), Work::kAllToAllSend,
+    rows.push_back(
+        {absl::StrCat("small calls ", count, " workers"), Work::kAllToAllAdd, 0, "calls/s", count});
+    rows.push_back({absl::StrCat("send 1 MB ", count, " workers"), Work::kAllToAllSend,
                     1 * kMegabyte, "GB/s", count});
   }
   return rows;

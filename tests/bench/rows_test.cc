@@ -37,7 +37,7 @@ TEST(Rows, WorkersComeInGroupsUpToTheirNumberAndStartWithOnePeer) {
   EXPECT_THAT(counts_of(12), testing::ElementsAre(2, 2, 8, 8, 12, 12));
   EXPECT_THAT(counts_of(64), testing::ElementsAre(2, 2, 8, 8, 32, 32, 64, 64));
   EXPECT_THAT(names_of(worker_rows(2)),
-              testing::ElementsAre("small calls, 2 workers", "send 1 MB, 2 workers"));
+              testing::ElementsAre("small calls 2 workers", "send 1 MB 2 workers"));
 }
 
 TEST(Rows, ObserversAreCountedAndTheBestComesLast) {
