@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "weft/bench/report/tables.h"
 
 namespace weft::bench {
 namespace {
@@ -128,7 +129,8 @@ std::vector<Comparison> run_once(const Suite& suite, const std::vector<Row>& row
     }
   }
   std::cout << "\n" << comparison_table(comparisons, options.subject) << "\n";
-  for (const std::string& table : {step_table(results), agent_table(results)}) {
+  for (const std::string& table :
+       {step_table(results), agent_table(results), mixed_table(results), workers_table(results)}) {
     if (!table.empty()) std::cout << table << "\n";
   }
   std::cout << cost_table(results) << std::flush;

@@ -15,7 +15,7 @@
 
 #include "weft/bench/harness.h"
 #include "weft/bench/processes/group.h"
-#include "weft/bench/report.h"
+#include "weft/bench/report/ratios.h"
 #include "weft/bench/rows.h"
 
 namespace weft::bench {

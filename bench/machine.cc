@@ -1,6 +1,8 @@
 #include "weft/bench/machine.h"
 
 #include <cerrno>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sched.h>
 #include <string>
@@ -9,6 +11,21 @@
 #include "absl/strings/str_cat.h"
 
 namespace weft::bench {
+namespace {
+
+constexpr double kKibPerMib = 1024;
+
+// Returns the number after `key` in a file of /proc with lines "key: number unit"; 0 if it is not
+// there.
+double field_of(const char* file, std::string_view key) {
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(key)) return std::atof(line.c_str() + key.size());
+  }
+  return 0;
+}
+
+}  // namespace
 
 Usage& Usage::operator+=(const Usage& other) {
   cpu_seconds += other.cpu_seconds;
@@ -33,6 +50,20 @@ Usage usage_of_this_process() {
   return {.cpu_seconds = seconds(raw.ru_utime) + seconds(raw.ru_stime),
           .page_faults = static_cast<double>(raw.ru_minflt + raw.ru_majflt),
           .switches = static_cast<double>(raw.ru_nvcsw + raw.ru_nivcsw)};
+}
+
+Footprint footprint_of_this_process() {
+  Footprint footprint;
+  footprint.threads = field_of("/proc/self/status", "Threads:");
+  footprint.private_mib = field_of("/proc/self/status", "RssAnon:") / kKibPerMib;
+  footprint.shared_mib = field_of("/proc/self/smaps_rollup", "Pss_Shmem:") / kKibPerMib;
+  std::error_code ignored;
+  for (std::filesystem::directory_iterator file("/proc/self/fd", ignored), end; file != end;
+       file.increment(ignored)) {
+    ++footprint.descriptors;
+  }
+  if (footprint.descriptors > 0) --footprint.descriptors;  // that of the loop itself
+  return footprint;
 }
 
 ProcessorTicks processor_ticks() {

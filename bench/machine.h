@@ -1,4 +1,5 @@
-// Measures what a process uses of the machine, and what the hypervisor takes away from the machine.
+// Measures what a process uses and holds of the machine, and what the hypervisor takes away from
+// the machine.
 //
 // Thread safety: free functions. The processor set belongs to the calling thread and to those it
 // starts. Errors: only pin_to_processor can fail. Counters that the system does not provide are
@@ -22,6 +23,18 @@ struct Usage {
 };
 
 Usage usage_of_this_process();
+
+// What this process holds at this moment.
+struct Footprint {
+  double threads = 0;
+  double descriptors = 0;
+  double private_mib = 0;  // anonymous memory in RAM
+  // Its part of the shared memory in RAM. A page that n processes map counts for 1/n in each, so
+  // the sum over all processes is the memory that they hold together.
+  double shared_mib = 0;
+};
+
+Footprint footprint_of_this_process();
 
 // Ticks of all processors since boot, from /proc/stat.
 struct ProcessorTicks {

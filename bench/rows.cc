@@ -28,10 +28,30 @@ const std::vector<Row>& rpc_rows() {
       {"send 64 MB", Work::kSend, 64 * kMegabyte, "GB/s"},
       {"send 256 MB", Work::kSend, 256 * kMegabyte, "GB/s"},
       {"echo 64 MB", Work::kEcho, 64 * kMegabyte, "GB/s"},
+      {"give 1 MB", Work::kGive, 1 * kMegabyte, "us"},
+      {"give 256 MB", Work::kGive, 256 * kMegabyte, "us"},
+      {"mixed", Work::kMixed, 64 * kMegabyte, "us"},
       {"dist autograd round", Work::kAutograd, 0, "us"},
+      {"autograd depth 4", Work::kAutogradDepth, 4, "us"},
+      {"autograd depth 16", Work::kAutogradDepth, 16, "us"},
+      {"autograd width 4", Work::kAutogradWidth, 4, "us"},
+      {"autograd width 16", Work::kAutogradWidth, 16, "us"},
       {"rref life", Work::kRref, 0, "us"},
       {"after 2 s idle", Work::kAddAfterIdle, 0, "us"},
   };
+  return rows;
+}
+
+std::vector<Row> worker_rows(int workers) {
+  std::vector<Row> rows;
+  for (const int count : {2, 8, 32, kMostWorkers, workers}) {
+    const bool is_there = !rows.empty() && rows.back().processes == count;
+    if (count > workers || is_there) continue;
+    rows.push_back(
+        {absl::StrCat("small calls ", count, " workers"), Work::kAllToAllAdd, 0, "calls/s", count});
+    rows.push_back({absl::StrCat("send 1 MB ", count, " workers"), Work::kAllToAllSend,
+                    1 * kMegabyte, "GB/s", count});
+  }
   return rows;
 }
 

@@ -13,15 +13,22 @@
 namespace weft::bench {
 
 enum class Work {
-  kAdd,           // add two 2x2 tensors on the server, one call at a time
-  kAddInFlight,   // the same with `amount` calls in flight
-  kSend,          // send a tensor of `amount` bytes, get a small reply
-  kEcho,          // send a tensor of `amount` bytes, get one of that size back
-  kAutograd,      // context, remote add, sum, backward, gradients checked, release
-  kRref,          // create a value on the server, fetch it, drop it
-  kAddAfterIdle,  // the first add after a pause of the whole contestant
-  kAllReduce,     // `amount` bytes of float32 summed over all ranks, in place
-  kDdpStep,       // by how much DDP makes a training step longer
+  kAdd,            // add two 2x2 tensors on the server, one call at a time
+  kAddInFlight,    // the same with `amount` calls in flight
+  kSend,           // send a tensor of `amount` bytes, get a small reply
+  kEcho,           // send a tensor of `amount` bytes, get one of that size back
+  kGive,           // like kSend, but the caller gives the tensor away; small calls in between
+  kMixed,          // small calls while tensors of `amount` bytes stream the same way
+  kAutograd,       // context, remote add, sum, backward, gradients checked, release
+  kAutogradDepth,  // the same with `amount` remote adds, one after the other (kAutograd has one)
+  kAutogradWidth,  // the same with `amount` remote adds at the same time
+  kRref,           // create a value on the server, fetch it, drop it
+  kAddAfterIdle,   // the first add after a pause of the whole contestant
+  kAllReduce,      // `amount` bytes of float32 summed over all ranks, in place
+  kDdpStep,        // by how much DDP makes a training step longer
+  // Each of `processes` workers makes rounds of kAllToAllCalls calls, in turn to every other one.
+  kAllToAllAdd,   // small calls, all of a round in flight
+  kAllToAllSend,  // tensors of `amount` bytes, kAllToAllTensors in flight
   // An agent chooses actions for `amount` observers while it learns. The steps of their
   // environments are counted. Each observer makes two calls per step (kTwoCalls), or one
   // (kOneCall), or one that is batched with those of other observers (kBatched1). With kBatched16
@@ -47,6 +54,9 @@ struct Row {
   bool lower_is_better() const { return unit == "us"; }
 };
 
+inline constexpr int kMostWorkers = 64;
+inline constexpr int kAllToAllCalls = 64;   // of one worker in one round
+inline constexpr int kAllToAllTensors = 4;  // of one worker in flight
 inline constexpr int kMostObservers = 64;
 inline constexpr int kPipelineShards = 2;
 inline constexpr int64_t kPipelineBatch = 120;  // pictures per step
@@ -55,6 +65,9 @@ inline constexpr int kPipelineWarmUps = 3;      // unmeasured steps of each row:
 inline constexpr int64_t kPipelineClasses = 1000;
 
 const std::vector<Row>& rpc_rows();
+// Rows of 2 workers (one peer each), of 8, 32 and 64 if they are fewer than `workers`, and of
+// `workers`. Rows with equal numbers are adjacent.
+std::vector<Row> worker_rows(int workers);
 const std::vector<Row>& ddp_rows();  // rows with equal numbers of ranks are adjacent
 // The row without an amount follows the other rows of its kind.
 const std::vector<Row>& rl_rows();

@@ -2,24 +2,23 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "weft/base/mutex.h"
 #include "weft/base/status.h"
-#include "weft/bench/statistics.h"
+#include "weft/bench/report/statistics.h"
 
 namespace weft::bench {
 namespace {
 
 constexpr double kWarmUpPart = 0.1;  // of the block's time, in addition to it
 constexpr int64_t kFewestCalls = 2;
+constexpr double kAlonePart = 1.0 / 3;  // of a mixed block: the stream without small calls
 // Fraction of a step without DDP. The time of communication is a difference of two such times, so
 // noise can make it small or negative. Ratios are not computed from smaller values.
 constexpr double kLeastCommunicationShare = 0.01;
-
-double seconds_between(TimePoint from, TimePoint to) {
-  return std::chrono::duration<double>(to - from).count();
-}
 
 absl::Status run_once(Client& client, const Row& row) {
   switch (row.work) {
@@ -31,10 +30,18 @@ absl::Status run_once(Client& client, const Row& row) {
     case Work::kEcho:
       return client.echo(row.amount);
     case Work::kAutograd:
-      return client.autograd_round();
+      return client.autograd_round(/*depth=*/1, /*width=*/1);
+    case Work::kAutogradDepth:
+      return client.autograd_round(static_cast<int>(row.amount), /*width=*/1);
+    case Work::kAutogradWidth:
+      return client.autograd_round(/*depth=*/1, static_cast<int>(row.amount));
     case Work::kRref:
       return client.rref_life();
     case Work::kAddInFlight:
+    case Work::kGive:
+    case Work::kMixed:
+    case Work::kAllToAllAdd:
+    case Work::kAllToAllSend:
     case Work::kAllReduce:
     case Work::kDdpStep:
     case Work::kTwoCalls:
@@ -115,57 +122,142 @@ absl::StatusOr<BlockResult> run_in_flight(Client& client, int depth, double seco
                      .usage = usage_of_this_process() - usage_before};
 }
 
-absl::StatusOr<BlockResult> run_all_reduces(Rank& rank, const Repetitions& repetitions,
-                                            Clock& clock) {
-  std::vector<double> latencies_us;
-  latencies_us.reserve(repetitions.timed);
+// A small call follows each gift, so that both meet the same machine.
+absl::StatusOr<BlockResult> run_gives(Client& client, int64_t bytes, double seconds, Clock& clock) {
   const Usage usage_before = usage_of_this_process();
-  for (int64_t i = 0; i < repetitions.warm_up; ++i) WEFT_RETURN_IF_ERROR(rank.all_reduce());
+  std::vector<double> gives_us, calls_us;
+  TimePoint begin = clock.now();
+  int64_t warm_gives = 0;
+  do {
+    WEFT_RETURN_IF_ERROR(client.give(bytes));
+    WEFT_RETURN_IF_ERROR(client.add());
+    ++warm_gives;
+  } while (seconds_between(begin, clock.now()) < seconds * kWarmUpPart);
+
+  begin = clock.now();
+  TimePoint now = begin;
+  int64_t gives = 0;
+  while (gives < kFewestCalls || seconds_between(begin, now) < seconds) {
+    const TimePoint start = now;
+    WEFT_RETURN_IF_ERROR(client.give(bytes));
+    const TimePoint middle = clock.now();
+    WEFT_RETURN_IF_ERROR(client.add());
+    now = clock.now();
+    gives_us.push_back(seconds_between(start, middle) * 1e6);
+    calls_us.push_back(seconds_between(middle, now) * 1e6);
+    ++gives;
+  }
+  return BlockResult{.calls = gives,
+                     .seconds = seconds_between(begin, now),
+                     .median_us = median(gives_us),
+                     .p99_us = quantile(gives_us, 0.99),
+                     .bytes = static_cast<double>(bytes * gives),
+                     .all_calls = 2 * (warm_gives + gives),
+                     .usage = usage_of_this_process() - usage_before,
+                     .small_call_us = median(calls_us)};
+}
+
+double rate_of_stream(int64_t sends, int64_t bytes, double seconds) {
+  return static_cast<double>(sends * bytes) / seconds * 1e-9;
+}
+
+// Sends tensors one after the other, on a thread of its own, until it is destroyed. The destructor
+// waits for the send that is under way.
+class TensorStream {
+ public:
+  TensorStream(Client& client, int64_t bytes, Clock& clock)
+      : client_(client), bytes_(bytes), clock_(clock), begin_(clock.now()) {
+    thread_ = std::thread([this] { send_until_stopped(); });
+  }
+  ~TensorStream() {
+    {
+      MutexLock lock(mutex_);
+      stopped_ = true;
+    }
+    thread_.join();
+  }
+  TensorStream(const TensorStream&) = delete;
+  TensorStream& operator=(const TensorStream&) = delete;
+
+  // Whether its rate can be told, or will never be.
+  bool is_measured() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    return sends_ >= kFewestCalls || !status_.ok();
+  }
+  // In GB/s, of the sends that are complete.
+  absl::StatusOr<double> rate() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    if (!status_.ok()) return status_;
+    return rate_of_stream(sends_, bytes_, seconds_between(begin_, last_end_));
+  }
+
+ private:
+  void send_until_stopped() ABSL_LOCKS_EXCLUDED(mutex_) {
+    for (bool goes_on = true; goes_on;) {
+      const absl::Status sent = client_.send(bytes_);
+      const TimePoint end = clock_.now();
+      MutexLock lock(mutex_);
+      status_ = sent;
+      if (sent.ok()) ++sends_;
+      last_end_ = end;
+      goes_on = sent.ok() && !stopped_;
+    }
+  }
+
+  Client& client_;
+  const int64_t bytes_;
+  Clock& clock_;
+  const TimePoint begin_;
+  std::thread thread_;
+  Mutex mutex_;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t sends_ ABSL_GUARDED_BY(mutex_) = 0;
+  TimePoint last_end_ ABSL_GUARDED_BY(mutex_);
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+absl::StatusOr<double> rate_of_stream_alone(Client& client, int64_t bytes, double seconds,
+                                            Clock& clock) {
   const TimePoint begin = clock.now();
   TimePoint now = begin;
-  for (int64_t i = 0; i < repetitions.timed; ++i) {
-    WEFT_RETURN_IF_ERROR(rank.all_reduce());
+  int64_t sends = 0;
+  while (sends < kFewestCalls || seconds_between(begin, now) < seconds) {
+    WEFT_RETURN_IF_ERROR(client.send(bytes));
+    ++sends;
+    now = clock.now();
+  }
+  return rate_of_stream(sends, bytes, seconds_between(begin, now));
+}
+
+// First the stream alone, then the stream with small calls beside it.
+absl::StatusOr<BlockResult> run_mixed(Client& client, int64_t bytes, double seconds, Clock& clock) {
+  if (!client.mixes()) return absl::UnimplementedError("no calls while it sends");
+  const Usage usage_before = usage_of_this_process();
+  WEFT_RETURN_IF_ERROR(client.add());
+  WEFT_RETURN_IF_ERROR(client.send(bytes));
+  WEFT_ASSIGN_OR_RETURN(const double alone,
+                        rate_of_stream_alone(client, bytes, seconds * kAlonePart, clock));
+
+  std::vector<double> latencies_us;
+  TensorStream stream(client, bytes, clock);
+  const TimePoint begin = clock.now();
+  TimePoint now = begin;
+  while (latencies_us.size() < kFewestCalls ||
+         seconds_between(begin, now) < seconds * (1 - kAlonePart) || !stream.is_measured()) {
+    WEFT_RETURN_IF_ERROR(client.add());
     const TimePoint then = std::exchange(now, clock.now());
     latencies_us.push_back(seconds_between(then, now) * 1e6);
   }
-  return BlockResult{.calls = repetitions.timed,
+  WEFT_ASSIGN_OR_RETURN(const double beside, stream.rate());
+  const auto calls = static_cast<int64_t>(latencies_us.size());
+  return BlockResult{.calls = calls,
                      .seconds = seconds_between(begin, now),
                      .median_us = median(latencies_us),
                      .p99_us = quantile(latencies_us, 0.99),
-                     .all_calls = repetitions.warm_up + repetitions.timed,
-                     .usage = usage_of_this_process() - usage_before};
-}
-
-// Runs a step with DDP right after a step without it. All ranks begin both together. The step
-// without DDP ends when the last rank has done it, so that waiting for a slower rank does not count
-// as communication.
-absl::StatusOr<BlockResult> run_steps(Rank& rank, const Repetitions& repetitions, Clock& clock) {
-  std::vector<double> local_us, step_us, difference_us;
-  Usage usage;
-  const TimePoint begin = clock.now();
-  for (int64_t i = 0; i < repetitions.warm_up + repetitions.timed; ++i) {
-    WEFT_RETURN_IF_ERROR(rank.meet());
-    const TimePoint start = clock.now();
-    WEFT_RETURN_IF_ERROR(rank.local_step());
-    WEFT_RETURN_IF_ERROR(rank.meet());
-    const TimePoint middle = clock.now();
-    const Usage usage_before = usage_of_this_process();
-    WEFT_RETURN_IF_ERROR(rank.ddp_step());
-    const TimePoint end = clock.now();
-    if (i < repetitions.warm_up) continue;
-    usage += usage_of_this_process() - usage_before;
-    local_us.push_back(seconds_between(start, middle) * 1e6);
-    step_us.push_back(seconds_between(middle, end) * 1e6);
-    difference_us.push_back(step_us.back() - local_us.back());
-  }
-  return BlockResult{.calls = repetitions.timed,
-                     .seconds = seconds_between(begin, clock.now()),
-                     .median_us = median(step_us),
-                     .p99_us = quantile(step_us, 0.99),
-                     .all_calls = repetitions.timed,
-                     .usage = usage,
-                     .local_us = median(local_us),
-                     .communication_us = median(difference_us)};
+                     .all_calls = calls,
+                     .usage = usage_of_this_process() - usage_before,
+                     .stream_gb_per_s = beside,
+                     .stream_alone_gb_per_s = alone};
 }
 
 }  // namespace
@@ -175,15 +267,9 @@ absl::StatusOr<BlockResult> run_block(Client& client, const Row& row, double sec
   if (row.work == Work::kAddInFlight) {
     return run_in_flight(client, static_cast<int>(row.amount), seconds, clock);
   }
+  if (row.work == Work::kGive) return run_gives(client, row.amount, seconds, clock);
+  if (row.work == Work::kMixed) return run_mixed(client, row.amount, seconds, clock);
   return run_one_at_a_time(client, row, seconds, clock);
-}
-
-absl::StatusOr<BlockResult> run_rank_block(Rank& rank, const Row& row,
-                                           const Repetitions& repetitions, Clock& clock) {
-  WEFT_RETURN_IF_ERROR(rank.prepare(row));
-  if (row.work == Work::kAllReduce) return run_all_reduces(rank, repetitions, clock);
-  if (row.work == Work::kDdpStep) return run_steps(rank, repetitions, clock);
-  return absl::UnimplementedError("ranks only run collectives and training steps");
 }
 
 double value_of(const Row& row, const BlockResult& result) {
@@ -191,6 +277,9 @@ double value_of(const Row& row, const BlockResult& result) {
     return std::max(result.communication_us, kLeastCommunicationShare * result.local_us);
   }
   if (row.unit == "us") return result.median_us;
+  if (row.work == Work::kAllToAllAdd) {
+    return static_cast<double>(result.calls * kAllToAllCalls * row.processes) / result.seconds;
+  }
   if (row.unit == "GB/s") return result.bytes / result.seconds * 1e-9;
   return static_cast<double>(result.calls) / result.seconds;
 }

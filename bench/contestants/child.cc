@@ -1,7 +1,10 @@
 #include "weft/bench/contestants/child.h"
 
+#include <chrono>
 #include <functional>
 #include <string>
+
+#include "weft/bench/contestants/rank_block.h"
 
 namespace weft::bench {
 namespace {
@@ -35,6 +38,10 @@ void obey(Channel& driver, const Handler& handler) {
     if (result.ok()) answer.update(*result);
     if (!driver.send(answer).ok() || verb == "quit") return;
   }
+}
+
+double seconds_of(TimePoint time) {
+  return std::chrono::duration<double>(time.time_since_epoch()).count();
 }
 
 absl::StatusOr<Json> unknown(const std::string& verb) {
@@ -80,19 +87,24 @@ void run_client(Channel& driver, Client& client, Clock& clock) {
   });
 }
 
-void run_rank(Channel& driver, Rank& rank, Clock& clock) {
+void run_rank(Channel& driver, Rank& rank, const std::vector<Row>& rows, Clock& clock) {
   obey(driver, [&](const std::string& verb, const Json& command) -> absl::StatusOr<Json> {
     if (verb == "listen") {
       absl::StatusOr<std::string> address = rank.listen();
       if (!address.ok()) return address.status();
       return Json{{"address", *address}};
     }
-    if (verb == "join") return done(rank.join(command.at("address")));
+    if (verb == "join") {
+      const double begin = seconds_of(clock.now());
+      const absl::Status joined = rank.join(command.at("address"));
+      if (!joined.ok()) return joined;
+      return Json{{"begin", begin}, {"end", seconds_of(clock.now())}};
+    }
     if (verb == "run") {
-      absl::StatusOr<std::vector<Row>> rows = select_rows(ddp_rows(), {command.at("row")});
-      if (!rows.ok()) return rows.status();
+      absl::StatusOr<std::vector<Row>> row = select_rows(rows, {command.at("row")});
+      if (!row.ok()) return row.status();
       absl::StatusOr<BlockResult> result =
-          run_rank_block(rank, rows->front(),
+          run_rank_block(rank, row->front(),
                          {.warm_up = command.at("warm_up"), .timed = command.at("timed")}, clock);
       if (!result.ok()) return result.status();
       return Json{{"result", *result}};
@@ -169,6 +181,14 @@ void to_json(Json& json, const BlockResult& result) {
               {"mean_batch", result.mean_batch},
               {"agent_us", result.agent_us},
               {"agent_rate", result.agent_rate},
+              {"small_call_us", result.small_call_us},
+              {"stream_gb_per_s", result.stream_gb_per_s},
+              {"stream_alone_gb_per_s", result.stream_alone_gb_per_s},
+              {"footprint",
+               {{"threads", result.footprint.threads},
+                {"descriptors", result.footprint.descriptors},
+                {"private_mib", result.footprint.private_mib},
+                {"shared_mib", result.footprint.shared_mib}}},
               {"ideal_us", result.ideal_us},
               {"unsplit_us", result.unsplit_us}};
 }
@@ -189,6 +209,14 @@ void from_json(const Json& json, BlockResult& result) {
   result.agent_rate = json.value("agent_rate", 0.0);
   result.ideal_us = json.value("ideal_us", 0.0);
   result.unsplit_us = json.value("unsplit_us", 0.0);
+  result.small_call_us = json.value("small_call_us", 0.0);
+  result.stream_gb_per_s = json.value("stream_gb_per_s", 0.0);
+  result.stream_alone_gb_per_s = json.value("stream_alone_gb_per_s", 0.0);
+  const Json footprint = json.value("footprint", Json::object());
+  result.footprint.threads = footprint.value("threads", 0.0);
+  result.footprint.descriptors = footprint.value("descriptors", 0.0);
+  result.footprint.private_mib = footprint.value("private_mib", 0.0);
+  result.footprint.shared_mib = footprint.value("shared_mib", 0.0);
 }
 
 }  // namespace weft::bench

@@ -3,7 +3,7 @@
 // Commands are objects with a "do", and every command is answered (channel.h):
 //   Server: "listen", "serve", "usage", "live", "quit".
 //   Client: "connect", "run", "quit".
-//   Rank: "listen" (rank 0 only), "join", "run", "quit".
+//   Rank: "listen" (rank 0 only), "join" (tells when it began and ended), "run", "quit".
 //   Leader: "listen", "join", "run", "usage", "quit".
 //   Member: "join", "usage", "quit".
 //
@@ -26,7 +26,7 @@ namespace weft::bench {
 
 void run_server(Channel& driver, Server& server);
 void run_client(Channel& driver, Client& client, Clock& clock);
-void run_rank(Channel& driver, Rank& rank, Clock& clock);
+void run_rank(Channel& driver, Rank& rank, const std::vector<Row>& rows, Clock& clock);
 void run_leader(Channel& driver, Leader& leader, const std::vector<Row>& rows);
 void run_member(Channel& driver, Member& member);
 

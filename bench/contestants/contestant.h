@@ -4,10 +4,11 @@
 // The harness owns the loops and the clock, so all contestants are timed alike. A contestant only
 // defines one operation. Every operation checks its result and fails if it is wrong.
 //
-// Thread safety: one thread at a time calls a Client or Server. live_objects() may run at the same
-// time as operations of the client. Blocking: all methods may block; the driver kills a process
-// that does not answer. Errors: Unimplemented from an operation means that this contestant has no
-// such row.
+// Thread safety: one thread at a time calls a Client or Server, with two exceptions. live_objects()
+// may run at the same time as operations of the client. If a client mixes, one thread may call
+// send() while another calls add().
+// Blocking: all methods may block; the driver kills a process that does not answer.
+// Errors: Unimplemented from an operation means that this contestant has no such row.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +50,7 @@ class Client {
   virtual absl::Status connect(const std::string& address) = 0;
 
   // Runs one `add` of two 2x2 float tensors on the server and checks the result.
-  virtual absl::Status add() = 0;
+  virtual absl::Status add();
 
   // The two halves of add(). The harness starts a slot again as soon as it has finished it.
   virtual absl::Status start_add(int slot);
@@ -60,12 +61,21 @@ class Client {
   // call.
   virtual absl::Status send(int64_t bytes);
 
+  // Like send(), but the caller gives the tensor away: it makes a tensor for each call and moves it
+  // into the call. Only the sampled elements are written, so making it costs no pass over it.
+  virtual absl::Status give(int64_t bytes);
+
   // Sends a float tensor of `bytes` bytes, and gets a tensor of its own back.
   virtual absl::Status echo(int64_t bytes);
 
-  // Makes a context, runs `add` of two local 2x2 leaves on the server, sums here, and runs
-  // backward. It checks both gradients and releases the context.
-  virtual absl::Status autograd_round();
+  // True if add() and send() may run at the same time.
+  virtual bool mixes() const { return false; }
+
+  // Makes a context and two local 2x2 leaves, left and right. Each of `width` branches begins with
+  // left and adds right to it `depth` times, one remote add after the other. The branches run at
+  // the same time. Sums them here and runs backward. It checks both gradients (all elements of
+  // left's are `width`, those of right's `width * depth`) and releases the context.
+  virtual absl::Status autograd_round(int depth, int width);
 
   // Creates a value on the server by `add`, fetches it through its reference, and drops the
   // reference.
@@ -77,6 +87,9 @@ class Client {
 
 struct Contestant {
   std::string name;
+  // Not empty: one of several ways to do the same. The fastest of them, row by row, is measured
+  // under this name.
+  std::string variant_of = {};
   // True if its threads poll even when nothing happens. The driver stops both processes outside
   // their blocks, or they would take the processors from all other contestants.
   bool spins_when_idle = false;

@@ -1,16 +1,30 @@
-// The systems that weft_bench can measure, one factory each.
+// The systems that weft_bench can measure: the lists of them, and one factory each. The Python
+// programs of torch are in bench/suites.cc.
 //
 // Thread safety: free functions.
 #pragma once
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "weft/bench/contestants/contestant.h"
 #include "weft/bench/contestants/crowd.h"
+#include "weft/bench/contestants/floors/floors.h"
 #include "weft/bench/contestants/rank.h"
+#include "weft/bench/contestants/rpc/weft_mode.h"
+#include "weft/bench/report/ratios.h"
 
 namespace weft::bench {
+
+// Remote calls, references and autograd between two processes: Weft's modes, its peers, and the
+// floors of the machine.
+std::vector<Contestant> call_contestants();
+// The modes of Weft among them, each with the contestants that it is compared with.
+std::vector<Mode> call_modes();
+
+// Collectives. A rank of "weft" polls for `spin` before it sleeps.
+std::vector<RankContestant> collective_contestants(std::chrono::microseconds spin);
 
 // torch's own C++ RPC stack (TensorPipe agent, RRefs, distributed autograd) over `transport`. "uv"
 // is TCP on loopback, "shm" is shared memory with cross-memory attach for tensors. Its name is
@@ -25,10 +39,11 @@ Contestant grpc_contestant();
 // stream".
 Contestant grpc_stream_contestant();
 
-// Weft over gRPC on loopback. Its name is "weft", or "weft blocking" if it never spins before it
-// sleeps.
-enum class Waiting { kSpinning, kBlocking };
-Contestant weft_contestant(Waiting waiting);
+// Weft between two workers of this host. Its name is that of the mode.
+Contestant weft_contestant(WeftMode mode);
+
+// Weft with many workers on this host, each of which calls all the others. Its name is "weft".
+RankContestant weft_workers();
 
 // Weft's same-host backend. A waiting rank polls for `spin` before it sleeps. The tensors lie in
 // the backend's own memory (kResident) or elsewhere (kCopied).

@@ -35,17 +35,23 @@ class Rank {
   // checks its whole result.
   virtual absl::Status prepare(const Row& row) = 0;
 
+  // The operations of the rows; a contestant implements those of the rows that it has.
+
   // Sums the tensor of prepare() over all ranks, in place. Sampled elements are written before and
   // checked after, with other numbers each time.
-  virtual absl::Status all_reduce() = 0;
+  virtual absl::Status all_reduce();
 
   // Returns when all ranks have called it. It costs little compared with a training step.
-  virtual absl::Status meet() = 0;
+  virtual absl::Status meet();
 
   // Forward and backward of the bare model, and of the model that averages its gradients. Before a
   // step the gradients are undefined.
-  virtual absl::Status local_step() = 0;
-  virtual absl::Status ddp_step() = 0;
+  virtual absl::Status local_step();
+  virtual absl::Status ddp_step();
+
+  // One round of kAllToAllCalls calls to the other ranks, in turn, each result checked. The other
+  // ranks need not call it at the same time: they answer until close().
+  virtual absl::Status call_others();
 
   // Leaves the group.
   virtual void close() {}

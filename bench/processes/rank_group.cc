@@ -25,6 +25,17 @@ absl::Status of_rank(size_t rank, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("rank ", rank, ": ", status.message()));
 }
 
+// From the last rank's call of join until all have joined. The ranks tell both moments in seconds
+// of the host's monotonic clock.
+double join_seconds(const std::vector<Json>& answers) {
+  double last_begin = 0, last_end = 0;
+  for (const Json& answer : answers) {
+    last_begin = std::max(last_begin, answer.value("begin", 0.0));
+    last_end = std::max(last_end, answer.value("end", 0.0));
+  }
+  return last_end - last_begin;
+}
+
 }  // namespace
 
 absl::Status RankGroup::start() {
@@ -47,7 +58,11 @@ absl::Status RankGroup::start_all() {
   }
   absl::StatusOr<Json> address = processes_[0].ask({{"do", "listen"}}, kPatienceSeconds);
   if (!address.ok()) return of_rank(0, address.status());
-  return ask_all({{"do", "join"}, {"address", address->at("address")}}, kPatienceSeconds).status();
+  absl::StatusOr<std::vector<Json>> joined =
+      ask_all({{"do", "join"}, {"address", address->at("address")}}, kPatienceSeconds);
+  if (!joined.ok()) return joined.status();
+  join_seconds_ = join_seconds(*joined);
+  return absl::OkStatus();
 }
 
 void RankGroup::pause() {
@@ -100,7 +115,8 @@ absl::StatusOr<BlockResult> RankGroup::run_counted(const Row& row, const Repetit
   if (!answers.ok()) return answers.status();
   std::vector<BlockResult> blocks;
   for (const Json& answer : *answers) blocks.push_back(answer.at("result").get<BlockResult>());
-  const BlockResult result = of_all_ranks(blocks);
+  BlockResult result = of_all_ranks(blocks);
+  result.join_seconds = join_seconds_;
   seconds_per_call_[row.name] = result.seconds / static_cast<double>(result.calls);
   return result;
 }
@@ -153,6 +169,13 @@ BlockResult of_all_ranks(const std::vector<BlockResult>& blocks) {
     result.local_us = std::max(result.local_us, block.local_us);
     result.communication_us = std::max(result.communication_us, block.communication_us);
     result.usage += block.usage;
+    result.bytes += block.bytes;
+    result.footprint.threads = std::max(result.footprint.threads, block.footprint.threads);
+    result.footprint.descriptors =
+        std::max(result.footprint.descriptors, block.footprint.descriptors);
+    result.footprint.private_mib =
+        std::max(result.footprint.private_mib, block.footprint.private_mib);
+    result.footprint.shared_mib += block.footprint.shared_mib;
   }
   return result;
 }

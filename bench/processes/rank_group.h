@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "weft/bench/contestants/rank_block.h"
 #include "weft/bench/processes/child_process.h"
 #include "weft/bench/processes/group.h"
 
@@ -51,10 +52,12 @@ class RankGroup final : public Group {
 
   const Options options_;
   std::vector<ChildProcess> processes_;
+  double join_seconds_ = 0;
   std::map<std::string, double> seconds_per_call_;  // by row
 };
 
-// Combines the blocks of all ranks: the times of the slowest rank, and the costs of all.
+// Combines the blocks of all ranks: the times of the slowest rank, the costs and bytes of all, the
+// footprint of the largest, and the shared memory of all.
 BlockResult of_all_ranks(const std::vector<BlockResult>& blocks);
 
 }  // namespace weft::bench

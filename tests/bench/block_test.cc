@@ -77,9 +77,55 @@ TEST_F(Block, WrongResultEndsTheBlockWithItsError) {
 }
 
 TEST_F(Block, WhatAContestantLacksIsUnimplemented) {
-  for (const char* name : {"dist autograd round", "rref life"}) {
-    EXPECT_TRUE(absl::IsUnimplemented(run_block(client_, row(name), 1, clock_).status())) << name;
+  EXPECT_TRUE(absl::IsUnimplemented(run_block(client_, row("rref life"), 1, clock_).status()));
+  class Silent final : public Client {
+    absl::Status connect(const std::string&) override { return absl::OkStatus(); }
+  } silent;
+  for (const Row& row : rpc_rows()) {
+    EXPECT_TRUE(absl::IsUnimplemented(run_block(silent, row, 1, clock_).status())) << row.name;
   }
+}
+
+TEST_F(Block, GiftsAndSmallCallsTakeTurns) {
+  const auto result = run_block(client_, row("give 256 MB"), 0.01, clock_);
+  ASSERT_TRUE(result.ok());
+  EXPECT_NEAR(value_of(row("give 256 MB"), *result), 15, 1e-6);
+  EXPECT_NEAR(result->small_call_us, 10, 1e-6);
+  EXPECT_EQ(client_.gives_, client_.adds_);
+  EXPECT_EQ(result->all_calls, 2 * client_.gives_);
+}
+
+TEST_F(Block, MixedTellsTheCallsAndTheStreamBesideThemAndAlone) {
+  const auto result = run_block(client_, row("mixed"), 0.9, clock_);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_NEAR(result->stream_alone_gb_per_s, 1, 1e-6);
+  // Both threads advance the one clock: the stream cannot be as fast as alone.
+  EXPECT_GT(result->stream_gb_per_s, 0);
+  EXPECT_LE(result->stream_gb_per_s, 1);
+  EXPECT_EQ(result->calls + 1, client_.adds_);
+  EXPECT_GE(client_.sends_, 1 + 2 + 2);
+  EXPECT_GT(result->median_us, 0);
+  EXPECT_GE(result->p99_us, result->median_us);
+}
+
+TEST_F(Block, MixedEndsWithTheErrorOfEitherThread) {
+  client_.fail_send_at_ = 8;  // in the stream: 6 run before it alone
+  EXPECT_EQ(run_block(client_, row("mixed"), 0.9, clock_).status(),
+            absl::DataLossError("wrong tensor"));
+  client_.fail_send_at_ = -1;
+  client_.fail_at_ = client_.adds_ + 3;
+  EXPECT_EQ(run_block(client_, row("mixed"), 0.9, clock_).status(),
+            absl::DataLossError("wrong sum"));
+}
+
+TEST_F(Block, AutogradRowsAreDeepOrWide) {
+  for (const char* name : {"dist autograd round", "autograd depth 16", "autograd width 4"}) {
+    ASSERT_TRUE(run_block(client_, row(name), 0.001, clock_).ok());
+  }
+  std::sort(client_.rounds_.begin(), client_.rounds_.end());
+  client_.rounds_.erase(std::unique(client_.rounds_.begin(), client_.rounds_.end()),
+                        client_.rounds_.end());
+  EXPECT_EQ(client_.rounds_, (std::vector<std::pair<int, int>>{{1, 1}, {1, 4}, {16, 1}}));
 }
 
 }  // namespace

@@ -82,10 +82,12 @@ TEST_F(Child, ClientConnectsRunsAndReportsTheWholeBlock) {
 
 TEST_F(Child, RankListensJoinsRunsWhatItIsToldAndQuits) {
   FakeRank rank(clock_);
-  run([&](Channel& driver) { run_rank(driver, rank, clock_); },
+  run([&](Channel& driver) { run_rank(driver, rank, ddp_rows(), clock_); },
       [&] {
         EXPECT_EQ(ask({{"do", "listen"}}).at("address"), "the address");
-        EXPECT_TRUE(status_of_answer(ask({{"do", "join"}, {"address", "the address"}})).ok());
+        const Json joined = ask({{"do", "join"}, {"address", "the address"}});
+        EXPECT_TRUE(status_of_answer(joined).ok());
+        EXPECT_NEAR(joined.at("end").get<double>() - joined.at("begin").get<double>(), 1.5, 1e-6);
         const auto run_row = [&](const char* row) {
           return ask({{"do", "run"}, {"row", row}, {"warm_up", 1}, {"timed", 3}});
         };
@@ -112,6 +114,28 @@ TEST_F(Child, ResultWithoutAStepsTimesIsWhole) {
   json.erase("local_us");
   json.erase("communication_us");
   EXPECT_EQ(json.get<BlockResult>().calls, 3);
+}
+
+TEST_F(Child, ResultTravelsWhole) {
+  BlockResult sent;
+  sent.small_call_us = 1;
+  sent.stream_gb_per_s = 2;
+  sent.stream_alone_gb_per_s = 3;
+  sent.footprint = {.threads = 4, .descriptors = 5, .private_mib = 6, .shared_mib = 7};
+  const BlockResult result = Json(sent).get<BlockResult>();
+  EXPECT_EQ(result.small_call_us, 1);
+  EXPECT_EQ(result.stream_gb_per_s, 2);
+  EXPECT_EQ(result.stream_alone_gb_per_s, 3);
+  EXPECT_EQ(result.footprint.threads, 4);
+  EXPECT_EQ(result.footprint.descriptors, 5);
+  EXPECT_EQ(result.footprint.private_mib, 6);
+  EXPECT_EQ(result.footprint.shared_mib, 7);
+  EXPECT_EQ(Json::parse(R"({"calls": 1, "seconds": 1, "median_us": 1, "p99_us": 1, "bytes": 1,
+                            "all_calls": 1, "usage": {"cpu_seconds": 1, "page_faults": 1,
+                            "switches": 1}})")
+                .get<BlockResult>()
+                .footprint.threads,
+            0);
 }
 
 TEST_F(Child, ErrorsKeepTheirCodeAndTheProcessGoesOn) {

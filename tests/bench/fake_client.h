@@ -40,12 +40,23 @@ class FakeClient final : public Client {
     return absl::OkStatus();
   }
   absl::Status send(int64_t bytes) override {
-    ++sends_;
+    if (++sends_ == fail_send_at_) return absl::DataLossError("wrong tensor");
     clock_.advance(std::chrono::nanoseconds(bytes));  // 1 GB/s
     return absl::OkStatus();
   }
   absl::Status echo(int64_t bytes) override {
     clock_.advance(std::chrono::nanoseconds(bytes));
+    return absl::OkStatus();
+  }
+  absl::Status give(int64_t /*bytes*/) override {
+    ++gives_;
+    clock_.advance(std::chrono::microseconds(15));
+    return absl::OkStatus();
+  }
+  bool mixes() const override { return true; }
+  absl::Status autograd_round(int depth, int width) override {
+    rounds_.push_back({depth, width});
+    clock_.advance(std::chrono::microseconds(100));
     return absl::OkStatus();
   }
   void close() override { closed_ = true; }
@@ -54,7 +65,10 @@ class FakeClient final : public Client {
   std::string address_;
   int adds_ = 0;
   int sends_ = 0;
+  int gives_ = 0;
+  std::vector<std::pair<int, int>> rounds_;  // depth and width
   int fail_at_ = -1;
+  int fail_send_at_ = -1;
   std::set<int> open_;
   size_t deepest_ = 0;
   bool closed_ = false;

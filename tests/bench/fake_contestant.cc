@@ -170,7 +170,7 @@ int run(int argc, char** argv) {
     if (argc < 10) return EXIT_FAILURE;
     SystemClock clock;
     MeetingRank rank(name, std::stoi(argv[7]), std::stoi(argv[9]));
-    run_rank(driver, rank, clock);
+    run_rank(driver, rank, ddp_rows(), clock);
   } else if (std::string(argv[5]) == "leader") {
     CountingLeader leader;
     run_leader(driver, leader, rl_rows());

@@ -19,6 +19,7 @@ class FakeRank final : public Rank {
   absl::StatusOr<std::string> listen() override { return "the address"; }
   absl::Status join(const std::string& address) override {
     address_ = address;
+    clock_.advance(std::chrono::milliseconds(1500));
     return absl::OkStatus();
   }
   absl::Status prepare(const Row& row) override {
@@ -47,6 +48,11 @@ class FakeRank final : public Rank {
     clock_.advance(std::chrono::microseconds(drift_us_ + 600));
     return absl::OkStatus();
   }
+  absl::Status call_others() override {
+    ++rounds_;
+    clock_.advance(std::chrono::microseconds(640));
+    return absl::OkStatus();
+  }
   void close() override { closed_ = true; }
 
   ManualClock& clock_;
@@ -54,6 +60,7 @@ class FakeRank final : public Rank {
   std::string prepared_;
   absl::Status prepare_status_;
   int sums_ = 0;
+  int rounds_ = 0;
   int fail_at_ = -1;
   std::string steps_;  // the operations, a letter each
   int drift_us_ = 0;   // the machine gets slower from step to step

@@ -1,7 +1,8 @@
+#include "weft/bench/contestants/rank_block.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "weft/bench/contestants/block.h"
 #include "weft/tests/bench/fake_rank.h"
 
 namespace weft::bench {
@@ -54,6 +55,32 @@ TEST_F(RankBlock, CommunicationIsTheDifferenceOfNeighboursWhileTheMachineDrifts)
   EXPECT_NEAR(result->local_us, 3500 + 100, 1e-6);  // it is over when all ranks have met
   EXPECT_NEAR(result->median_us, 3500 + 600, 1e-6);
   EXPECT_NEAR(value_of(kStep, *result), 500, 1e-6);
+}
+
+TEST_F(RankBlock, RoundsCountTheCallsOfAllRanksAndTheBytesOfThisOne) {
+  const Row calls = worker_rows(8)[2];
+  const auto small = run_rank_block(rank_, calls, {.warm_up = 1, .timed = 4}, clock_);
+  ASSERT_TRUE(small.ok());
+  EXPECT_EQ(rank_.rounds_, 5);
+  EXPECT_NEAR(value_of(calls, *small), 8 * kAllToAllCalls / 640e-6, 1);
+  EXPECT_GE(small->footprint.threads, 1);
+  EXPECT_GE(small->footprint.descriptors, 3);
+  EXPECT_GT(small->footprint.private_mib, 0);
+  const Row tensors = worker_rows(8)[3];
+  const auto large = run_rank_block(rank_, tensors, {.warm_up = 1, .timed = 4}, clock_);
+  ASSERT_TRUE(large.ok());
+  EXPECT_DOUBLE_EQ(large->bytes, 4.0 * kAllToAllCalls * (1 << 20));
+}
+
+TEST_F(RankBlock, ARankHasNoRowWhoseOperationItLacks) {
+  class OnlyJoins final : public Rank {
+    absl::StatusOr<std::string> listen() override { return "here"; }
+    absl::Status join(const std::string&) override { return absl::OkStatus(); }
+    absl::Status prepare(const Row&) override { return absl::OkStatus(); }
+  } rank;
+  for (const Row& row : {kSum, kStep, worker_rows(2)[0]}) {
+    EXPECT_TRUE(absl::IsUnimplemented(run_rank_block(rank, row, {}, clock_).status())) << row.name;
+  }
 }
 
 TEST_F(RankBlock, RowsOfClientsAreUnimplemented) {

@@ -77,18 +77,22 @@ TEST(RanksTogether, AreAsSlowAsTheSlowestAndCostTheirSum) {
                      .seconds = 1,
                      .median_us = 10,
                      .p99_us = 90,
+                     .bytes = 100,
                      .all_calls = 6,
                      .usage = {.cpu_seconds = 1, .page_faults = 2, .switches = 3},
                      .local_us = 7,
-                     .communication_us = 1},
+                     .communication_us = 1,
+                     .footprint = {3, 50, 7, 8}},
                     {.calls = 5,
                      .seconds = 2,
                      .median_us = 20,
                      .p99_us = 30,
+                     .bytes = 100,
                      .all_calls = 6,
                      .usage = {.cpu_seconds = 10, .page_faults = 20, .switches = 30},
                      .local_us = 6,
-                     .communication_us = 4}});
+                     .communication_us = 4,
+                     .footprint = {4, 40, 6, 9}}});
   EXPECT_EQ(together.calls, 5);
   EXPECT_EQ(together.all_calls, 6);
   EXPECT_EQ(together.seconds, 2);
@@ -99,6 +103,11 @@ TEST(RanksTogether, AreAsSlowAsTheSlowestAndCostTheirSum) {
   EXPECT_EQ(together.usage.cpu_seconds, 11);
   EXPECT_EQ(together.usage.page_faults, 22);
   EXPECT_EQ(together.usage.switches, 33);
+  EXPECT_EQ(together.bytes, 200);
+  EXPECT_EQ(together.footprint.threads, 4);
+  EXPECT_EQ(together.footprint.descriptors, 50);
+  EXPECT_EQ(together.footprint.private_mib, 7);
+  EXPECT_EQ(together.footprint.shared_mib, 17);
 }
 
 }  // namespace

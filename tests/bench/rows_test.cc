@@ -16,12 +16,28 @@ TEST(Rows, AreThoseTheComparisonsPromise) {
   EXPECT_THAT(names_of(rpc_rows()),
               testing::ElementsAre("small call", "in flight 64", "in flight 1000", "send 1 MB",
                                    "send 16 MB", "send 64 MB", "send 256 MB", "echo 64 MB",
-                                   "dist autograd round", "rref life", "after 2 s idle"));
+                                   "give 1 MB", "give 256 MB", "mixed", "dist autograd round",
+                                   "autograd depth 4", "autograd depth 16", "autograd width 4",
+                                   "autograd width 16", "rref life", "after 2 s idle"));
   EXPECT_THAT(names_of(ddp_rows()),
               testing::ElementsAre(
                   "allreduce 2 ranks 4 KB", "allreduce 2 ranks 1 MB", "allreduce 2 ranks 25 MB",
                   "allreduce 2 ranks 200 MB", "ddp step communication", "allreduce 4 ranks 4 KB",
                   "allreduce 4 ranks 1 MB", "allreduce 4 ranks 25 MB", "allreduce 4 ranks 200 MB"));
+}
+
+TEST(Rows, WorkersComeInGroupsUpToTheirNumberAndStartWithOnePeer) {
+  const auto counts_of = [](int workers) {
+    std::vector<int> counts;
+    for (const Row& row : worker_rows(workers)) counts.push_back(row.processes);
+    return counts;
+  };
+  EXPECT_THAT(counts_of(2), testing::ElementsAre(2, 2));
+  EXPECT_THAT(counts_of(8), testing::ElementsAre(2, 2, 8, 8));
+  EXPECT_THAT(counts_of(12), testing::ElementsAre(2, 2, 8, 8, 12, 12));
+  EXPECT_THAT(counts_of(64), testing::ElementsAre(2, 2, 8, 8, 32, 32, 64, 64));
+  EXPECT_THAT(names_of(worker_rows(2)),
+              testing::ElementsAre("small calls 2 workers", "send 1 MB 2 workers"));
 }
 
 TEST(Rows, ObserversAreCountedAndTheBestComesLast) {

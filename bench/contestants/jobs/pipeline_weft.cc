@@ -11,7 +11,7 @@
 #include "weft/base/status.h"
 #include "weft/bench/contestants/contestants.h"
 #include "weft/bench/contestants/rpc/weft_crowd.h"
-#include "weft/bench/statistics.h"
+#include "weft/bench/report/statistics.h"
 #include "weft/dist_optim/distributed_optimizer.h"
 #include "weft/examples/pipeline_resnet50/local_resnet50.h"
 #include "weft/examples/pipeline_resnet50/pipeline.h"

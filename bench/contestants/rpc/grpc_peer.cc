@@ -232,6 +232,8 @@ class GrpcClient final : public Client {
     return check_stamp(*sample, 1);
   }
 
+  bool mixes() const override { return true; }
+
   absl::Status echo(int64_t bytes) override {
     const size_t stride = stamp_argument(bytes);
     absl::StatusOr<Floats> back = call(kEcho, refer_to(argument_));

@@ -147,18 +147,36 @@ class TorchClient final : public Client {
     return check_stamp(back, stride);
   }
 
-  absl::Status autograd_round() override {
+  // The caller keeps no reference, but this stack copies the tensor all the same.
+  absl::Status give(int64_t bytes) override {
+    at::Tensor tensor = at::empty({bytes / static_cast<int64_t>(sizeof(float))});
+    const int64_t stride = stamp(tensor);
+    const int64_t elements = tensor.numel();
+    const Future future = call(slice_, {std::move(tensor), 0, 0, elements, stride});
+    return check_stamp(wait(future).toTensor(), 1);
+  }
+
+  bool mixes() const override { return true; }
+
+  absl::Status autograd_round(int depth, int width) override {
     auto& container = dist_autograd::DistAutogradContainer::getInstance();
     const int64_t context = container.newContext()->contextId();
     const at::Tensor left = at::ones({2, 2}).requires_grad_();
     const at::Tensor right = at::ones({2, 2}).requires_grad_();
-    const at::Tensor sum = wait(call(add_, {left, right, 1})).toTensor();
-    dist_autograd::backward(context, {sum.sum()});
+    std::vector<at::Tensor> branches(static_cast<size_t>(width), left);
+    for (int hop = 0; hop < depth; ++hop) {
+      std::vector<Future> sums;
+      for (const at::Tensor& branch : branches) sums.push_back(call(add_, {branch, right, 1}));
+      for (size_t i = 0; i < sums.size(); ++i) branches[i] = wait(sums[i]).toTensor();
+    }
+    at::Tensor loss = branches[0].sum();
+    for (size_t i = 1; i < branches.size(); ++i) loss = loss + branches[i].sum();
+    dist_autograd::backward(context, {loss});
     const auto gradients = container.retrieveContext(context)->getGradients();
-    const bool right_ones =
-        gradients.size() == 2 && is_ones(gradients.at(left)) && is_ones(gradients.at(right));
+    const bool are_right = gradients.size() == 2 && is_all(gradients.at(left), width) &&
+                           is_all(gradients.at(right), width * depth);
     container.releaseContext(context);
-    return right_ones ? absl::OkStatus() : absl::DataLossError("wrong gradients");
+    return are_right ? absl::OkStatus() : absl::DataLossError("wrong gradients");
   }
 
   absl::Status rref_life() override {
@@ -198,9 +216,10 @@ class TorchClient final : public Client {
     return rpc::deserializeRespToIValue(*future->constValue().toCustomClass<rpc::Message>());
   }
 
-  static bool is_ones(const at::Tensor& tensor) {
+  static bool is_all(const at::Tensor& tensor, int value) {
     const float* data = tensor.const_data_ptr<float>();
-    return tensor.numel() == 4 && data[0] == 1 && data[3] == 1;
+    const auto expected = static_cast<float>(value);
+    return tensor.numel() == 4 && data[0] == expected && data[3] == expected;
   }
 
   static absl::Status check_sum(const at::Tensor& sum) {
@@ -209,14 +228,18 @@ class TorchClient final : public Client {
     return absl::DataLossError("wrong sum");
   }
 
-  // Makes argument_ a tensor of `bytes` bytes and writes a new number into the sampled elements.
-  // Returns their stride.
+  // Makes argument_ a tensor of `bytes` bytes, stamps it and returns the stride.
   int64_t stamp_argument(int64_t bytes) {
     const int64_t elements = bytes / static_cast<int64_t>(sizeof(float));
     if (argument_.numel() != elements) argument_ = at::zeros({elements});
-    const int64_t stride = elements / kSampledElements;
+    return stamp(argument_);
+  }
+
+  // Writes a new number into the sampled elements and returns their stride.
+  int64_t stamp(at::Tensor& tensor) {
+    const int64_t stride = tensor.numel() / kSampledElements;
     stamp_ = std::fmod(stamp_ + 1, 1 << 20);
-    float* data = argument_.mutable_data_ptr<float>();
+    float* data = tensor.mutable_data_ptr<float>();
     for (int64_t i = 0; i < kSampledElements; ++i)
       data[i * stride] = stamp_ + static_cast<float>(i);
     return stride;

@@ -1,22 +1,19 @@
-// The contestant "weft": two workers of one group, over gRPC on loopback.
+// The contestants "weft", "weft blocking" and "weft tcp": two workers of one group on one host.
 //
 // The callee already owns the tensor that arrives, so `send` and `echo` do not copy it again.
 #include <cmath>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include <ATen/Functions.h>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "weft/bench/contestants/contestants.h"
+#include "weft/bench/contestants/rpc/weft_member.h"
+#include "weft/bench/contestants/rpc/weft_mode.h"
 #include "weft/dist_autograd/context.h"
 #include "weft/rpc/function.h"
 #include "weft/rpc/verbs.h"
 #include "weft/rref/rref.h"
-#include "weft/worker/rendezvous.h"
-#include "weft/worker/worker.h"
 
 namespace weft::bench {
 namespace weft_functions {
@@ -29,6 +26,10 @@ at::Tensor sample(const at::Tensor& tensor, int64_t stride) {
 }
 WEFT_REGISTER_FUNCTION(sample);
 
+// The caller gives the tensor away.
+at::Tensor take(at::Tensor tensor, int64_t stride) { return sample(tensor, stride); }
+WEFT_REGISTER_FUNCTION(take);
+
 at::Tensor echo(const at::Tensor& tensor) { return tensor; }
 WEFT_REGISTER_FUNCTION(echo);
 
@@ -37,64 +38,43 @@ WEFT_REGISTER_FUNCTION(echo);
 namespace {
 
 constexpr char kServer[] = "server";
+constexpr int kWorkers = 2;
+constexpr auto kLeaveTimeout = std::chrono::seconds(5);
 
-WorkerOptions options(uint32_t rank, std::shared_ptr<RendezvousStore> store, Waiting waiting) {
+WorkerOptions options_of(const std::string& name, WeftMode mode) {
   WorkerOptions options;
-  options.place.rank = rank;
-  options.place.world_size = 2;
-  options.place.master_addr = "127.0.0.1";
-  options.name = rank == 0 ? kServer : "client";
-  options.store = std::move(store);
-  if (waiting == Waiting::kBlocking) options.spin = Nanoseconds::zero();
+  options.name = name;
+  set_mode(options, mode);
   return options;
 }
 
-absl::Status guarded(const std::function<absl::Status()>& operation) {
-  try {
-    return operation();
-  } catch (const RpcError& error) {
-    return error.status();
-  }
+// A tensor that the caller will give away. Its contents are undefined.
+at::Tensor tensor_to_give(int64_t bytes) {
+  return at::empty({bytes / static_cast<int64_t>(sizeof(float))});
 }
 
 class WeftServer final : public Server {
  public:
-  explicit WeftServer(Waiting waiting) : waiting_(waiting) {}
-  absl::StatusOr<std::string> listen() override {
-    auto hosted = host_rendezvous_store({.port = 0});
-    if (!hosted.ok()) return hosted.status();
-    store_ = std::move(hosted->store);
-    return absl::StrCat(hosted->port);
-  }
+  explicit WeftServer(WeftMode mode) : mode_(mode) {}
+  absl::StatusOr<std::string> listen() override { return member_.listen(); }
   absl::Status serve() override {
-    return guarded([&] {
-      worker_ = Worker::join(options(0, store_, waiting_));
-      return absl::OkStatus();
-    });
+    return member_.join(/*address=*/"", /*rank=*/0, kWorkers, options_of(kServer, mode_));
   }
   int64_t live_objects() override {
-    return static_cast<int64_t>(worker_->debug_info().owned_values);
+    return static_cast<int64_t>(member_.worker().debug_info().owned_values);
   }
-  void close() override { worker_->shutdown(std::chrono::seconds(5)); }
+  void close() override { member_.leave({.timeout = kLeaveTimeout}); }
 
  private:
-  const Waiting waiting_;
-  std::shared_ptr<RendezvousStore> store_;
-  std::optional<Worker> worker_;
+  const WeftMode mode_;
+  WeftMember member_;
 };
 
 class WeftClient final : public Client {
  public:
-  explicit WeftClient(Waiting waiting) : waiting_(waiting) {}
+  explicit WeftClient(WeftMode mode) : mode_(mode) {}
   absl::Status connect(const std::string& address) override {
-    int port = 0;
-    if (!absl::SimpleAtoi(address, &port)) return absl::InvalidArgumentError("no port: " + address);
-    auto store = connect_rendezvous_store({.port = static_cast<uint16_t>(port)});
-    if (!store.ok()) return store.status();
-    return guarded([&] {
-      worker_ = Worker::join(options(1, *std::move(store), waiting_));
-      return absl::OkStatus();
-    });
+    return member_.join(address, /*rank=*/1, kWorkers, options_of("client", mode_));
   }
 
   absl::Status add() override {
@@ -125,14 +105,25 @@ class WeftClient final : public Client {
       return check_stamp(back, stride);
     });
   }
-  absl::Status autograd_round() override {
+  absl::Status give(int64_t bytes) override {
+    return guarded([&] {
+      at::Tensor tensor = tensor_to_give(bytes);
+      const int64_t stride = stamp(tensor);
+      return check_stamp(rpc_sync(kServer, weft_functions::take, std::move(tensor), stride), 1);
+    });
+  }
+  bool mixes() const override { return true; }
+  absl::Status autograd_round(int depth, int width) override {
     return guarded([&] {
       dist_autograd::Context context;
       const at::Tensor left = at::ones({2, 2}).requires_grad_();
       const at::Tensor right = at::ones({2, 2}).requires_grad_();
-      const at::Tensor sum = rpc_sync(kServer, weft_functions::add, left, right);
-      context.backward({sum.sum()});
-      if (is_ones(context.gradient(left)) && is_ones(context.gradient(right))) {
+      std::vector<at::Tensor> branches(static_cast<size_t>(width), left);
+      for (int hop = 0; hop < depth; ++hop) add_on_server(branches, right);
+      at::Tensor loss = branches[0].sum();
+      for (size_t i = 1; i < branches.size(); ++i) loss = at::add(loss, branches[i].sum());
+      context.backward({loss});
+      if (is_all(context.gradient(left), width) && is_all(context.gradient(right), width * depth)) {
         return absl::OkStatus();
       }
       return absl::DataLossError("wrong gradients");
@@ -142,26 +133,43 @@ class WeftClient final : public Client {
     return guarded(
         [&] { return check_sum(remote(kServer, weft_functions::add, left_, right_).to_here()); });
   }
-  void close() override { worker_->shutdown(std::chrono::seconds(5)); }
+  void close() override { member_.leave({.timeout = kLeaveTimeout}); }
 
  private:
-  static bool is_ones(const at::Tensor& tensor) {
+  // One hop: adds `right` to each tensor on the server. A single call waits for its own reply.
+  static void add_on_server(std::vector<at::Tensor>& tensors, const at::Tensor& right) {
+    if (tensors.size() == 1) {
+      tensors[0] = rpc_sync(kServer, weft_functions::add, tensors[0], right);
+      return;
+    }
+    std::vector<Future<at::Tensor>> sums;
+    for (const at::Tensor& tensor : tensors) {
+      sums.push_back(rpc_async(kServer, weft_functions::add, tensor, right));
+    }
+    for (size_t i = 0; i < sums.size(); ++i) tensors[i] = sums[i].wait();
+  }
+  static bool is_all(const at::Tensor& tensor, int value) {
     if (!tensor.defined() || tensor.numel() != 4) return false;
     const float* data = tensor.const_data_ptr<float>();
-    return data[0] == 1 && data[3] == 1;
+    return data[0] == static_cast<float>(value) && data[3] == static_cast<float>(value);
   }
   static absl::Status check_sum(const at::Tensor& sum) {
     const float* data = sum.const_data_ptr<float>();
     if (sum.numel() == 4 && data[0] == 3 && data[3] == 3) return absl::OkStatus();
     return absl::DataLossError("wrong sum");
   }
-  // As in torch_peer.cc: writes new numbers into the sampled elements and returns their stride.
+  // As in torch_peer.cc: makes argument_ a tensor of `bytes` bytes, stamps it and returns the
+  // stride.
   int64_t stamp_argument(int64_t bytes) {
     const int64_t elements = bytes / static_cast<int64_t>(sizeof(float));
     if (argument_.numel() != elements) argument_ = at::zeros({elements});
-    const int64_t stride = elements / kSampledElements;
+    return stamp(argument_);
+  }
+  // Writes new numbers into the sampled elements and returns their stride.
+  int64_t stamp(at::Tensor& tensor) {
+    const int64_t stride = tensor.numel() / kSampledElements;
     stamp_ = std::fmod(stamp_ + 1, 1 << 20);
-    float* data = argument_.mutable_data_ptr<float>();
+    float* data = tensor.mutable_data_ptr<float>();
     for (int64_t i = 0; i < kSampledElements; ++i) {
       data[i * stride] = stamp_ + static_cast<float>(i);
     }
@@ -178,10 +186,10 @@ class WeftClient final : public Client {
     return absl::OkStatus();
   }
 
-  const Waiting waiting_;
+  const WeftMode mode_;
   const at::Tensor left_ = at::full({2, 2}, 1.0f);
   const at::Tensor right_ = at::full({2, 2}, 2.0f);
-  std::optional<Worker> worker_;
+  WeftMember member_;
   std::vector<Future<at::Tensor>> slots_;
   at::Tensor argument_ = at::zeros({0});
   float stamp_ = 0;
@@ -189,10 +197,10 @@ class WeftClient final : public Client {
 
 }  // namespace
 
-Contestant weft_contestant(Waiting waiting) {
-  return {.name = waiting == Waiting::kSpinning ? "weft" : "weft blocking",
-          .make_server = [waiting] { return std::make_unique<WeftServer>(waiting); },
-          .make_client = [waiting] { return std::make_unique<WeftClient>(waiting); }};
+Contestant weft_contestant(WeftMode mode) {
+  return {.name = name_of(mode),
+          .make_server = [mode] { return std::make_unique<WeftServer>(mode); },
+          .make_client = [mode] { return std::make_unique<WeftClient>(mode); }};
 }
 
 }  // namespace weft::bench

@@ -6,11 +6,11 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "weft/bench/contestants/crowd.h"
-#include "weft/worker/worker.h"
+#include "weft/bench/contestants/rpc/weft_member.h"
+#include "weft/worker/worker_options.h"
 
 namespace weft::bench {
 
@@ -28,8 +28,7 @@ class CrowdDoor {
 
  private:
   const OptionsOfRank options_;
-  std::shared_ptr<RendezvousStore> store_;
-  std::optional<Worker> worker_;
+  WeftMember member_;
 };
 
 std::unique_ptr<Member> serving_member(OptionsOfRank options);

@@ -1,4 +1,4 @@
-// Turns the blocks of all contestants into ratios with intervals, as tables and as JSON.
+// Compares the subject with its peers in one row: ratios with intervals, and their JSON.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -47,6 +47,28 @@ std::vector<Comparison> compare(const RowResult& result, const std::string& subj
 std::vector<Comparison> compare_modes(const RowResult& result, const std::string& subject,
                                       uint64_t seed);
 
+// A mode of Weft in the rows of calls, and the peers and floors that do the same kind of work.
+struct Mode {
+  std::string contestant;
+  std::vector<std::string> peers;
+};
+
+// For rows of calls. If the subject is the first mode, each mode is compared with its own peers,
+// and its lines are named as by compare_modes. A contestant of no mode (another build) is a peer of
+// the first mode. Any other subject is compared with every other contestant. A row of gifts has one
+// more peer, "small call", from the same blocks. If no peer has the row, there is a line against
+// the peer "none".
+// The figures are p50 and p99, and the costs of the subject and of the peer. A mixed row adds the
+// rate of the stream, and the share of it that the small calls leave.
+std::vector<Comparison> compare_calls(const RowResult& result, const std::vector<Mode>& modes,
+                                      const std::string& subject, uint64_t seed);
+
+// For rows of many workers. The figures are the time to join and what the processes held: the most
+// threads, descriptors and private memory of any worker, and the shared memory of all. If no peer
+// has the row, there is a line against the peer "none".
+std::vector<Comparison> compare_workers(const RowResult& result, const std::string& subject,
+                                        uint64_t seed);
+
 // For rows of agents. It adds figures: how long an observer waits for an action, how many calls a
 // batch has, how long the agent takes to choose, and how often it chooses. If no peer has the row,
 // there is a line against the peer "none".
@@ -67,19 +89,5 @@ std::vector<Comparison> across_runs(const std::vector<std::vector<Comparison>>& 
 // value of the subject is under "weft". The figures follow, and "runs", the ratios, if there are
 // several.
 nlohmann::json to_json(const std::vector<Comparison>& comparisons);
-
-std::string comparison_table(const std::vector<Comparison>& comparisons,
-                             const std::string& subject);
-
-// A table of training steps: their time without and with DDP, and the fraction that is
-// communication. Empty if no row is about them.
-std::string step_table(const std::vector<RowResult>& results);
-
-// A table of an agent and its observers: how long an observer waits for an action, and how many
-// calls are answered together. Empty if no row is about them.
-std::string agent_table(const std::vector<RowResult>& results);
-
-// A table of the times and costs of every contestant, for all its processes together.
-std::string cost_table(const std::vector<RowResult>& results);
 
 }  // namespace weft::bench

@@ -1,4 +1,4 @@
-#include "weft/bench/statistics.h"
+#include "weft/bench/report/statistics.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,30 @@
+#include "weft/bench/contestants/rpc/weft_mode.h"
+
+#include "weft/worker/worker_options.h"
+
+namespace weft::bench {
+
+std::string name_of(WeftMode mode) {
+  switch (mode) {
+    case WeftMode::kDefault:
+      return "weft";
+    case WeftMode::kBlocking:
+      return "weft blocking";
+    case WeftMode::kTcp:
+      return "weft tcp";
+  }
+  return "";
+}
+
+void set_mode(WorkerOptions& options, WeftMode mode) {
+  switch (mode) {
+    case WeftMode::kDefault:
+    case WeftMode::kTcp:  // gRPC over TCP is the only transport between processes: nothing to set
+      break;
+    case WeftMode::kBlocking:
+      options.spin = Nanoseconds::zero();
+      break;
+  }
+}
+
+}  // namespace weft::bench
