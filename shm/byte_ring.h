@@ -51,8 +51,8 @@ inline constexpr size_t kLeastRingBytes = 256;
 inline constexpr size_t kMostRingBytes = size_t{1} << 30;
 bool valid_ring_size(size_t bytes);
 
-// The most bytes of content of one record. A record has at most a quarter of the ring, so each
-// record fits if half of the ring is free, even if it has to skip the end of the ring.
+// The most bytes of content of one record. A record has at most a quarter of the ring. So each one
+// fits if half of the ring is free, even if it has to skip the end of the ring.
 size_t largest_in_ring(size_t ring_bytes);
 
 class RingWriter {
