@@ -17,9 +17,9 @@
 #include "weft/comm/gloo_backend.h"
 #include "weft/comm/hierarchical_backend.h"
 #include "weft/comm/internal/group_store.h"
-#include "weft/shm/host_identity.h"
 #include "weft/comm/internal/joining.h"
 #include "weft/comm/same_host_backend.h"
+#include "weft/shm/host_identity.h"
 #ifdef WEFT_WITH_CUDA
 #include "weft/comm/nccl_backend.h"
 #endif

@@ -56,7 +56,6 @@ class FrameWriter {
   size_t queued_bytes_ = 0;
 };
 
-
 class FrameReader {
  public:
   // Says what the stream begins with. kWithFrames: the hello came in another way, and a kHello
