@@ -357,6 +357,36 @@ void add_files(std::map<std::string, Seeds>& all) {
                      {"huge", file(true, 1, std::string("\0\0\x08\1\x40\0\0\0", 8))}};
 }
 
+// ---- shared memory: the size of the ring, and then steps of shared_rings_fuzz.cc
+
+void add_rings(std::map<std::string, Seeds>& all) {
+  const auto step = [](uint8_t what, const std::string& rest = {}) { return number(what) + rest; };
+  const auto write = [&](uint8_t size) {
+    return step(4, number(uint8_t{2}) + number(size) + std::string(size, 'r'));
+  };
+  const std::string commit = step(6), ask = step(7), read = step(8), release = step(9);
+  const auto overwrite = [&](uint8_t where, uint16_t offset, const std::string& text) {
+    return step(where, number(offset) + number(static_cast<uint8_t>(text.size())) + text);
+  };
+  const auto move = [&](int8_t by, uint8_t which) { return step(3, number(by) + number(which)); };
+  const std::string push = step(10, std::string("\1\2\3\0", 4)), take = step(11, "\1\5");
+  std::string full(1, '\0');
+  for (int i = 0; i < 5; ++i) full += write(48);
+  full += commit + ask + read + read + release + write(30) + commit;
+  std::string around(1, '\0');
+  for (uint8_t i = 0; i < 20; ++i) around += write(17 + i % 24) + commit + read + release;
+  const std::string two = std::string(1, '\1') + write(20) + write(0) + commit;
+  all["shared_rings"] = {{"full", full},
+                         {"around", around},
+                         {"serial", two + overwrite(0, 8, "\7") + read},
+                         {"size", two + overwrite(0, 0, "\xff\xff") + read},
+                         {"padding", two + overwrite(0, 4, std::string(2, '\0')) + read},
+                         {"tail", two + read + move(-2, 0) + read + read},
+                         {"head", two + move(9, 1) + ask + write(3)},
+                         {"returns", std::string(1, '\2') + push + push + take + push + take},
+                         {"returns_tail", std::string(1, '\2') + push + move(-3, 2) + take}};
+}
+
 }  // namespace
 }  // namespace weft::fuzz
 
@@ -368,6 +398,7 @@ int main(int argc, char** argv) {
   weft::fuzz::add_messages(all);
   weft::fuzz::add_values(all);
   weft::fuzz::add_files(all);
+  weft::fuzz::add_rings(all);
   for (const auto& [target, seeds] : all) {
     const std::filesystem::path folder = std::filesystem::path(argv[1]) / target;
     std::filesystem::create_directories(folder);

@@ -44,6 +44,7 @@ LEASE = 'lease.pml'
 STEP = 'step.pml'
 BOARD = 'board.pml'
 CLAIMS = 'claims.pml'
+WAKE_BITS = 'wake_bits.pml'
 
 RUNS = [
     # ---- References: safety under messages that are lost, repeated and reordered at will ----
@@ -196,6 +197,34 @@ RUNS = [
     Run('claims not set', CLAIMS, 'NOT_SET', breaks='OWN_NUMBER'),
     Run('says that it has turned before it has', CLAIMS, 'TURNED_EARLY', breaks='ALL_ADDED'),
     Run('ends before all have turned', CLAIMS, 'NOT_TURNED', breaks='ALL_ADDED'),
+    # ---- Shared memory: rings, and waking their reader and their writers ----
+    Run('2 and 1 records, rings of 1', WAKE_BITS, 'FIRST=2 RING=1', large=LARGE),
+    Run('2 and 2 records, rings of 2', WAKE_BITS, 'FIRST=2 SECOND=2', large=LARGE),
+    Run('3 and 1 records, rings of 2', WAKE_BITS, 'FIRST=3', full=FULL),
+    Run('4 and 1 records, rings of 2', WAKE_BITS, '', full=FULL, depth=100000),
+    Run('a producer dies while it signals', WAKE_BITS, 'DIES FIRST=2 RING=1', large=LARGE),
+    Run('looks once, then sleeps', WAKE_BITS, 'NO_SECOND_LOOK', breaks='WOKEN'),
+    Run('arms after the second look', WAKE_BITS, 'ARMS_LATE', breaks='WOKEN'),
+    Run("reads the wake-up word's number after it has armed", WAKE_BITS, 'SEEN_ARMED', breaks='WOKEN'),
+    Run("reads the wake-up word's number after the second look", WAKE_BITS, 'SEEN_LATE', breaks='WOKEN'),
+    Run("wakes without moving the wake-up word's number", WAKE_BITS, 'WAKES_ONLY', breaks='WOKEN'),
+    Run('clears a bit after it has read the ring', WAKE_BITS, 'CLEARS_LATE', breaks='WOKEN'),
+    Run('signals before it publishes', WAKE_BITS, 'SIGNALS_FIRST', breaks='WOKEN'),
+    Run('looks whether the reader is armed before it sets the bit', WAKE_BITS, 'LOOKS_BEFORE_BIT',
+        breaks='WOKEN'),
+    Run('arms with release order only', WAKE_BITS, 'RELAXED_ARM', breaks='WOKEN'),
+    Run('sets the bit with release order only', WAKE_BITS, 'RELAXED_BIT', breaks='WOKEN'),
+    Run('sets the bit with relaxed order', WAKE_BITS, 'BIT_OVERTAKES', breaks='WOKEN'),
+    Run('publishes with relaxed order', WAKE_BITS, 'RELAXED_TAIL', breaks='WHOLE'),
+    Run('releases space before it has read', WAKE_BITS, 'RELEASED_EARLY', breaks='WHOLE'),
+    Run('asks for space and does not look again', WAKE_BITS, 'NO_LOOK_FOR_SPACE', breaks='SPACE'),
+    Run('looks for space before it asks', WAKE_BITS, 'LOOKS_FIRST', breaks='SPACE'),
+    Run('asks for space with release order only', WAKE_BITS, 'RELAXED_WANTS', breaks='SPACE'),
+    Run('asks for space with records unpublished', WAKE_BITS, 'UNPUBLISHED RING=1', breaks='SPACE'),
+    Run('looks who wants space before it releases', WAKE_BITS, 'FLAG_FIRST', breaks='SPACE'),
+    Run('releases space with release order only', WAKE_BITS, 'RELEASED_HEAD', breaks='SPACE'),
+    Run('nobody notices that a producer died while it signalled', WAKE_BITS,
+        'DIES NOT_WATCHED FIRST=1', breaks='WOKEN'),
 ]
 
 
@@ -314,7 +343,7 @@ def main():
             except Failure as failure:
                 failed += 1
                 outcome = f'FAILED: {failure}'
-            print(f'{run.model[:-4]:6} {run.name:62} {states:>9} states {seconds:6.1f} s  {outcome}',
+            print(f'{run.model[:-4]:9} {run.name:62} {states:>9} states {seconds:6.1f} s  {outcome}',
                   flush=True)
     print(f'{len(runs)} runs, {failed} failed, {time.monotonic() - began:.0f} s, '
           f'of CPU {cpu_seconds():.0f} s')
