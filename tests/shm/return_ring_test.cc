@@ -245,7 +245,7 @@ TEST_F(ReturnRingTest, NoCorruptionHarmsAnybody) {
         ++done;
       }
     }
-    // What is there ends: at most as much as there are slots.
+    // The peer can publish no more than there are slots, so this loop ends.
     size_t left = 0;
     while (takes) {
       const size_t count = owner.take(taken).value_or(0);
