@@ -84,8 +84,8 @@ TEST_F(WakeBitsTest, DoesNotSleepIfASignalCameAfterItArmed) {
   EXPECT_TRUE(bits_->sleep(seen, Clock::now() + seconds(30)));
 }
 
-// tests/models/wake_bits.pml, SEEN_ARMED: a late signal disarms the reader again, so the next one
-// wakes nobody.
+// A late signal disarms the reader again, so the next one wakes nobody. No test can get between the
+// two steps of arm(): their order is checked by tests/models/wake_bits.pml, mutant SEEN_ARMED.
 TEST_F(WakeBitsTest, DoesNotSleepIfALateSignalHasDisarmedIt) {
   const uint32_t seen = bits_->arm();
   EXPECT_EQ(seen, bits_->word.load());
