@@ -11,7 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "weft/tests/support/random_test.h"
+#include "weft/tests/shm/hostile_peer.h"
 
 namespace weft {
 namespace {
@@ -27,7 +27,7 @@ ReturnedBlock block(uint64_t number) {
           .offset = number << 33 | number};
 }
 
-class ReturnRingTest : public testing::Test {
+class ReturnRingTest : public ::testing::Test {
  protected:
   // True: the owner must be signalled.
   bool push(uint64_t number) {
@@ -142,7 +142,7 @@ TEST_F(ReturnRingTest, TheBorrowerNoticesThatMoreWasLentThanThereAreSlots) {
 
 TEST_F(ReturnRingTest, BehavesLikeAQueue) {
   const uint64_t seed = random_test_seed();
-  SCOPED_TRACE(testing::Message() << "WEFT_SEED=" << seed);
+  SCOPED_TRACE(::testing::Message() << "WEFT_SEED=" << seed);
   std::mt19937_64 random(seed);
   std::deque<uint64_t> queue;
   bool waits = false;
@@ -219,9 +219,9 @@ void corrupt(ReturnRing& ring, std::mt19937_64& random) {
 
 TEST_F(ReturnRingTest, NoCorruptionHarmsAnybody) {
   const uint64_t seed = random_test_seed();
-  SCOPED_TRACE(testing::Message() << "WEFT_SEED=" << seed);
+  SCOPED_TRACE(::testing::Message() << "WEFT_SEED=" << seed);
   std::mt19937_64 random(seed);
-  const uint64_t corruptions = corruptions_to_try();
+  const uint64_t corruptions = ring_test::corruptions_to_try();
   std::vector<ReturnedBlock> taken(300);
   for (uint64_t done = 0; done < corruptions && !HasFailure();) {
     ring_->tail = 0;
