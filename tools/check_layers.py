@@ -28,7 +28,7 @@ import sys
 # Room: (purpose, rooms that it may include). Lower rooms first.
 ROOMS = {
     "base": ("ids, status, clock, log, mutex, threads, fault injection: no torch, no gRPC", []),
-    "shm": ("what processes of one host share: sealed memory, futex words, local sockets", ["base"]),
+    "shm": ("what processes of one host share: sealed memory, rings, futex words, local sockets", ["base"]),
     "async": ("futures, executors and the threads that run them", ["base"]),
     "checkpoint": ("files of tensors that survive a crash: safetensors, manifests, folders", ["base"]),
     "comm/same_host": ("the engine of the same-host backend: no torch", ["base", "async", "shm"]),

@@ -25,10 +25,10 @@ while [[ $# -gt 0 ]]; do
   esac
 done
 if [[ ${#targets[@]} -eq 0 ]]; then
-  mapfile -t targets < <(basename -s _fuzz.cc tests/fuzz/*_fuzz.cc)
+  mapfile -t targets < <(basename -s _fuzz.cc tests/fuzz/*/*_fuzz.cc)
 fi
 for target in "${targets[@]}"; do
-  [[ -f tests/fuzz/${target}_fuzz.cc ]] || { echo "fuzz.sh: no target '$target'" >&2 && exit 2; }
+  compgen -G "tests/fuzz/*/${target}_fuzz.cc" >/dev/null || { echo "fuzz.sh: no target '$target'" >&2 && exit 2; }
 done
 
 tools/setup.sh fuzz

@@ -2,13 +2,13 @@
  * whose ring is full gets space again.
  *
  * The protocol is that of docs/data_plane.md, "Rings and waking", as shm/wake_bits.h and
- * shm/byte_ring.h have it: two producers, each with a ring of RING records to one reader. A producer
- * fills a record, publishes it, sets its bit, and wakes the reader if that is armed. The reader
- * takes the bits, reads these rings and releases their space. With no bit left it arms, looks once
- * more, and sleeps in the kernel, which compares the number in the wake-up word once more
- * (shm/wait_word.h). A producer without room asks for space and looks once more. The reader wakes it
- * once half of its ring is free. In the code that is a signal as above, in the other direction.
- * Here only a wake-up ends a sleep; in the code a sleep also ends after a second.
+ * shm/byte_ring.h have it. There are two producers, each with a ring of RING records to one
+ * reader. A producer fills a record, publishes it, sets its bit, and wakes the reader if it is
+ * armed. The reader takes the bits, reads these rings and releases their space. With no bit left
+ * it arms, looks once more, and sleeps in the kernel, which compares the number in the wake-up
+ * word once more (shm/wait_word.h). A producer without room asks for space and looks once more.
+ * The reader wakes it once half of its ring is free. In the code that is a signal as above, in the
+ * other direction. Here only a wake-up ends a sleep; in the code a sleep also ends after a second.
  *
  * Memory: a store with relaxed or release order stays in its thread's store buffer until the memory
  * takes it, at any time; release stores in their order. A sequentially consistent operation waits

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "weft/base/overloaded.h"
 #include "weft/tests/rref/core_world.h"
+#include "weft/tests/support/random_test.h"
 
 namespace weft::rref_internal {
 namespace {
@@ -572,14 +573,9 @@ class CheckedWorld : public CoreWorld {
   std::set<std::pair<WorkerId, WaiterId>> early_;
 };
 
-uint64_t number_from_env(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
 void run_schedules(Faults faults) {
-  const uint64_t only = number_from_env("WEFT_SEED", 0);
-  const uint64_t count = number_from_env("WEFT_SCHEDULES", 1500);
+  const uint64_t only = number_from_environment("WEFT_SEED", 0);
+  const uint64_t count = number_from_environment("WEFT_SCHEDULES", 1500);
   uint64_t events = 0;
   for (uint64_t seed = only ? only : 1; seed <= (only ? only : count); ++seed) {
     CheckedWorld world(seed, faults);

@@ -254,6 +254,8 @@ TEST(ByteRingTest, TheReaderRefusesAPositionThatGoesBack) {
   expect_next(ends.reader, 0, 1);  // it was published at the last look
   EXPECT_THAT(std::string(ends.reader.next().status().message()),
               HasSubstr("the writer's position is 16: must be a multiple of 16 from 32"));
+  EXPECT_FALSE(ends.reader.release()) << "after a violation the shared memory is left alone";
+  EXPECT_EQ(ring.header->head.load(), 0u);
 }
 
 TEST(ByteRingTest, TheReaderRefusesMoreThanItHasReleased) {

@@ -12,8 +12,8 @@
 #include <gtest/gtest.h>
 
 #include "weft/shm/byte_ring.h"
+#include "weft/tests/shm/hostile_peer.h"
 #include "weft/tests/shm/ring_ends.h"
-#include "weft/tests/support/random_test.h"
 
 namespace weft {
 namespace {
@@ -23,7 +23,7 @@ using std::chrono::seconds;
 using ::testing::ElementsAre;
 using Clock = std::chrono::steady_clock;
 
-class WakeBitsTest : public testing::Test {
+class WakeBitsTest : public ::testing::Test {
  protected:
   std::vector<size_t> take() {
     std::vector<size_t> slots;
@@ -84,8 +84,8 @@ TEST_F(WakeBitsTest, DoesNotSleepIfASignalCameAfterItArmed) {
   EXPECT_TRUE(bits_->sleep(seen, Clock::now() + seconds(30)));
 }
 
-// tests/models/wake_bits.pml, SEEN_ARMED: a late signal disarms the reader again, so the next one
-// wakes nobody.
+// A late signal disarms the reader again, so the next one wakes nobody. No test can get between the
+// two steps of arm(): their order is checked by tests/models/wake_bits.pml, mutant SEEN_ARMED.
 TEST_F(WakeBitsTest, DoesNotSleepIfALateSignalHasDisarmedIt) {
   const uint32_t seen = bits_->arm();
   EXPECT_EQ(seen, bits_->word.load());
@@ -123,7 +123,7 @@ TEST_F(WakeBitsTest, SleepsNoLongerThanASecondIfAPeerTakesTheWakeAway) {
 // Reads until `all_read`. Fails if a sleep had to be ended by its time limit.
 template <class Drain, class AllRead>
 void read_until(WakeBits& bits, Drain drain, AllRead all_read) {
-  while (!all_read() && !testing::Test::HasFailure()) {
+  while (!all_read() && !::testing::Test::HasFailure()) {
     bits.disarm();
     while (bits.take_pending(drain)) {
     }
@@ -236,7 +236,7 @@ TEST_F(WakeBitsTest, AFullRingLosesNoWakeUp) {
 
 TEST_F(WakeBitsTest, NoCorruptionHarmsTheReader) {
   const uint64_t seed = random_test_seed();
-  SCOPED_TRACE(testing::Message() << "WEFT_SEED=" << seed);
+  SCOPED_TRACE(::testing::Message() << "WEFT_SEED=" << seed);
   std::mt19937_64 random(seed);
   const uint64_t corruptions = corruptions_to_try();
   for (uint64_t i = 0; i < corruptions; ++i) {

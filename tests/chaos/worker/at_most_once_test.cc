@@ -21,6 +21,7 @@
 #include "weft/rpc/verbs.h"
 #include "weft/tests/chaos/network/repeating_transport.h"
 #include "weft/tests/rpc/transport/proxied_transport.h"
+#include "weft/tests/support/random_test.h"
 #include "weft/tests/support/worker_world.h"
 
 namespace at_most_once_test {
@@ -95,8 +96,7 @@ WEFT_REGISTER_FUNCTION(answer_when_told);
 class AtMostOnceTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const char* given = std::getenv("WEFT_SEED");
-    seed_ = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
+    seed_ = weft::random_test_seed();
     std::cout << "WEFT_SEED=" << seed_ << std::endl;
     ledger.clear();
   }

@@ -33,7 +33,7 @@ class LeaseTest : public ::testing::Test {
     EXPECT_EQ(until, now_ + limits_.valid_for);
   }
 
-  const LeaseOptions limits_;  // 200 ms, 1.8 s, 1.4 s, 10 s
+  const LeaseOptions limits_{};  // 200 ms, 1.8 s, 1.4 s, 10 s
   TimePoint now_ = TimePoint() + seconds(100);
   TimePoint heard_;
   Lease lease_{limits_};
