@@ -1,5 +1,5 @@
-// The table of blocks keeps its guarantees, in examples and in long random schedules that compare it
-// with a naive model.
+// The table of blocks keeps its guarantees, in examples and in long random schedules that compare
+// it with a naive model.
 //
 // WEFT_SEED=n runs another schedule, WEFT_OPERATIONS=n a schedule of that length.
 #include "weft/shm/block_table.h"
@@ -68,8 +68,11 @@ TEST_F(BlockTableTest, WastesAtMostAnEighthAndAUnit) {
 }
 
 TEST_F(BlockTableTest, RefusesSegmentsThatAreNotPossible) {
-  for (const auto& [number, size] : {std::pair{1u, kMiB}, {0u, kMiB}, {2u, uint64_t{0}},
-                                     {2u, kUnit + 1}, {2u, 2 * BlockTable::kLargestSegment}}) {
+  for (const auto& [number, size] : {std::pair{1u, kMiB},
+                                     {0u, kMiB},
+                                     {2u, uint64_t{0}},
+                                     {2u, kUnit + 1},
+                                     {2u, 2 * BlockTable::kLargestSegment}}) {
     EXPECT_TRUE(absl::IsInvalidArgument(table_.add_segment(number, size, at(0)))) << number;
   }
   for (uint32_t number = 2; number <= BlockTable::kMostSegments; ++number) {
