@@ -12,7 +12,6 @@
 namespace weft {
 namespace {
 
-constexpr uint64_t kMostUnits = BlockTable::kLargestSegment / BlockTable::kUnit;
 constexpr int kStepBits = 3;  // eight sizes per doubling
 
 uint64_t bytes_of(uint64_t units) { return units * BlockTable::kUnit; }

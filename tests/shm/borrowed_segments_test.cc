@@ -264,6 +264,38 @@ TEST_F(BorrowedSegmentsTest, ACopiedOutBlockOutlivesItsSegment) {
   block->owner.reset();
 }
 
+// The owner lends a block again in the very moment in which it comes back.
+class LendsAgain : public ReturnSink {
+ public:
+  explicit LendsAgain(BorrowedSegments& borrowed) : borrowed_(borrowed) {}
+  void give_back(const Lending& lending) override {
+    ++returns_;
+    next_ = borrowed_.borrow({lending.segment, lending.generation + 1, lending.offset}, kLentSize,
+                             std::make_shared<RecordedReturns>(), second(9));
+  }
+  const absl::StatusOr<BorrowedSegments::Block>& next() const { return next_; }
+  int returns() const { return returns_; }
+
+ private:
+  BorrowedSegments& borrowed_;
+  absl::StatusOr<BorrowedSegments::Block> next_ = absl::UnknownError("nothing came back");
+  int returns_ = 0;
+};
+
+TEST_F(BorrowedSegmentsTest, ABlockCanBeLentAgainAsSoonAsItIsGivenBack) {
+  const auto dropped = std::make_shared<LendsAgain>(borrowed_);
+  borrowed_.borrow({1, 1, 0}, kLentSize, dropped, second(0))->owner.reset();
+  EXPECT_TRUE(dropped->next().ok()) << dropped->next().status();
+  EXPECT_EQ(borrowed_.gauges().mapped_apart, 0u);
+
+  const auto copied = std::make_shared<LendsAgain>(borrowed_);
+  const auto block = borrowed_.borrow({1, 1, kLentSize}, kLentSize, copied, second(0));
+  ASSERT_EQ(borrowed_.copy_out(1, second(0)), kLentSize);
+  ASSERT_TRUE(copied->next().ok()) << copied->next().status();
+  EXPECT_NE(copied->next()->data, block->data) << "the range is shadowed";
+  EXPECT_EQ(copied->returns(), 1);
+}
+
 // Threads count in the block, in every page, while it is copied out. Meanwhile another thread plays
 // the owner, who uses the memory again once it is given back.
 TEST_F(BorrowedSegmentsTest, CopyingOutLosesNoWrite) {
