@@ -5,15 +5,14 @@
 // a cap. Which block is where, and the bound of fragmentation, is the matter of BlockTable.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: a block may outlive the arena, and then keeps the memory mapped. What is lent at that
-// moment cannot come back any more. A ReturnSource lives until it is removed, and until calls on
-// other threads that still use it return.
-// Blocking: allocate() may create a segment, at about 0.7 ms for 1 MiB. The lock is not held
-// meanwhile, so a thread that finds a free block does not wait. A thread that finds none waits for
-// the segment under creation. All other methods are short.
-// Errors: no block is not an error: the caller then sends a copy by another way. returned() and
-// taken_home() refuse what is not lent: InvalidArgument.
-// Protocol: docs/data_plane.md, "Blocks and arenas".
+// Lifetime: a block may outlive the arena, and then keeps the memory mapped. Blocks that are lent
+// at that moment cannot come back any more. A ReturnSource lives until it is removed, and until
+// calls on other threads that still use it return. Blocking: allocate() may create a segment, at
+// about 0.7 ms for 1 MiB. The lock is not held meanwhile, so a thread that finds a free block does
+// not wait. A thread that finds none waits for the segment under creation. All other methods are
+// short. Errors: no block is not an error: the caller then sends a copy by another way. returned()
+// and taken_home() refuse what is not lent: InvalidArgument. Protocol: docs/data_plane.md, "Blocks
+// and arenas".
 #pragma once
 
 #include <cstddef>
@@ -92,7 +91,7 @@ class BlockArena {
   std::optional<Block> allocate_without_growth(size_t size);
 
   // Where [data, data + size) lies, if one block contains all of it. The caller holds the block,
-  // for example through a tensor there. Takes about 50 ns.
+  // for example through a tensor there. Takes less than 0.1 us.
   std::optional<Resident> find(const void* data, size_t size) const;
   // One more reference to a block that the caller holds.
   std::shared_ptr<void> hold(BlockId block);

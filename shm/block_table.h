@@ -123,7 +123,7 @@ class BlockTable {
   // and returns how many.
   size_t peer_gone(WorkerId peer, TimePoint now);
 
-  // What a peer has. nullopt: nothing.
+  // The blocks that a peer has. nullopt: it has none.
   std::optional<Borrower> borrower(WorkerId peer) const;
   // The peer that has most bytes.
   std::optional<Borrower> largest_borrower() const;

@@ -532,7 +532,7 @@ TEST(BlockTableSchedules, DoesWhatTheModelDoesAndEndsEmptyAt120PercentOfTheCap) 
             << schedule.mean_use() << ", least " << schedule.least_use() << std::endl;
   EXPECT_GT(schedule.refusals(), operations / 1000);
   EXPECT_GT(schedule.mean_use(), 0.7);
-  EXPECT_GT(schedule.least_use(), 0.4);
+  EXPECT_GT(schedule.least_use(), 0.35);
   schedule.finish();
 }
 
