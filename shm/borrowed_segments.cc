@@ -60,7 +60,8 @@ class BorrowedSegments::State : public std::enable_shared_from_this<State> {
  private:
   friend class BorrowedSegments::Loan;
 
-  // A segment and its borrowed ranges. Blocks keep it alive. The State's mutex guards all but the memory.
+  // A segment and its borrowed ranges. Blocks keep it alive. The State's mutex guards all but the
+  // memory.
   struct Segment {
     SealedMemory memory;
     std::vector<uint32_t> generations;      // of each unit: that of its last lending
