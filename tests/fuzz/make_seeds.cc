@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <string>
 #include <vector>
@@ -387,6 +388,26 @@ void add_rings(std::map<std::string, Seeds>& all) {
                          {"returns_tail", std::string(1, '\2') + push + move(-3, 2) + take}};
 }
 
+// ---- lent memory: one byte per event, and its arguments
+
+void add_memory(std::map<std::string, Seeds>& all) {
+  const auto bytes = [](std::initializer_list<uint8_t> list) {
+    return std::string(list.begin(), list.end());
+  };
+  const std::string lent = bytes({0, 4}) + bytes({3, 0, 0, 0});
+  const std::string dropped = bytes({6, 0, 1});
+  const std::string at_unit_8 = number(uint16_t{2048}) + bytes({0});
+  const std::string descriptor =
+      bytes({5, 0, 9, 0}) + at_unit_8 + number(uint16_t{4096}) + bytes({0});
+  all["lent_blocks"] = {
+      {"given_back", lent + dropped},
+      {"sent_home", lent + bytes({6, 0, 0}) + lent + dropped},
+      {"copied_out", lent + bytes({8, 15, 1}) + bytes({2, 0}) + lent + dropped + dropped},
+      {"forged_descriptor", lent + descriptor + dropped},
+      {"forged_return", lent + bytes({7, 1, 0, 1, 0}) + number(uint16_t{0}) + bytes({0}) + dropped},
+      {"dead_peer", lent + bytes({9, 0, 0}) + dropped}};
+}
+
 }  // namespace
 }  // namespace weft::fuzz
 
@@ -399,6 +420,7 @@ int main(int argc, char** argv) {
   weft::fuzz::add_values(all);
   weft::fuzz::add_files(all);
   weft::fuzz::add_rings(all);
+  weft::fuzz::add_memory(all);
   for (const auto& [target, seeds] : all) {
     const std::filesystem::path folder = std::filesystem::path(argv[1]) / target;
     std::filesystem::create_directories(folder);
