@@ -18,7 +18,7 @@ absl::Status check_return_position(std::string_view side, uint64_t position, uin
 
 }  // namespace
 
-absl::StatusOr<bool> ReturnWriter::push(const ReturnedBlock& block) {
+absl::StatusOr<bool> ReturnWriter::push(const Lending& block) {
   WEFT_RETURN_IF_ERROR(failure_);
   if (tail_ - head_ == ReturnRing::kSlots) {
     // Acquire: the owner has read the slot before it is written again.
@@ -52,11 +52,11 @@ absl::Status ReturnReader::look() {
   return failure_;
 }
 
-absl::StatusOr<size_t> ReturnReader::take(std::span<ReturnedBlock> returns) {
+absl::StatusOr<size_t> ReturnReader::take(std::span<Lending> returns) {
   WEFT_RETURN_IF_ERROR(failure_);
   WEFT_RETURN_IF_ERROR(look());
   const size_t count = std::min<uint64_t>(returns.size(), tail_ - head_);
-  for (ReturnedBlock& block : returns.first(count)) {
+  for (Lending& block : returns.first(count)) {
     const ReturnRing::Slot& slot = ring_.slots[head_ % ReturnRing::kSlots];
     const uint64_t first = slot.segment_and_generation.load(std::memory_order_relaxed);
     block = {.segment = static_cast<uint32_t>(first),

@@ -25,16 +25,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "weft/shm/lending.h"
 
 namespace weft {
-
-struct ReturnedBlock {
-  uint32_t segment = 0;     // of the owner's arena
-  uint32_t generation = 0;  // of the lending, so that no return counts twice
-  uint64_t offset = 0;      // in the segment, in bytes
-
-  bool operator==(const ReturnedBlock&) const = default;
-};
 
 struct ReturnRing {
   static constexpr uint64_t kSlots = 1024;  // the most blocks that are lent to one borrower
@@ -64,7 +57,7 @@ class ReturnWriter {
 
   // True: the caller must signal the owner, because it waits for memory. InvalidArgument: the
   // owner's position is impossible, or the owner has lent more blocks than there are slots.
-  absl::StatusOr<bool> push(const ReturnedBlock& block);
+  absl::StatusOr<bool> push(const Lending& block);
 
  private:
   ReturnRing& ring_;
@@ -81,7 +74,7 @@ class ReturnReader {
   ReturnReader& operator=(const ReturnReader&) = delete;
 
   // Takes the oldest returns, as many as there are and fit. Returns how many it took.
-  absl::StatusOr<size_t> take(std::span<ReturnedBlock> returns);
+  absl::StatusOr<size_t> take(std::span<Lending> returns);
 
   // Asks the borrower to wake the owner at its next return. True: returns have come already, so
   // call take(). False: the next push() says that the owner must be signalled.

@@ -29,6 +29,7 @@ import sys
 ROOMS = {
     "base": ("ids, status, clock, log, mutex, threads, fault injection: no torch, no gRPC", []),
     "shm": ("what processes of one host share: sealed memory, rings, futex words, local sockets", ["base"]),
+    "shm/blocks": ("blocks of shared memory that one process lends to another", ["base", "shm"]),
     "async": ("futures, executors and the threads that run them", ["base"]),
     "checkpoint": ("files of tensors that survive a crash: safetensors, manifests, folders", ["base"]),
     "comm/same_host": ("the engine of the same-host backend: no torch", ["base", "async", "shm"]),
@@ -41,7 +42,7 @@ ROOMS = {
     "rpc/transport": ("frames and what carries them: in-process, gRPC",
                       ["base", "async", "proto", "rpc/rendezvous"]),
     "rpc/same_host": ("frames through shared memory, between workers of one host",
-                      ["base", "async", "shm", "proto", "rpc/transport"]),
+                      ["base", "async", "shm", "shm/blocks", "proto", "rpc/transport"]),
     "rpc/session": ("delivery exactly once between two incarnations: agent, peers, credits",
                     ["base", "async", "proto", "rpc/rendezvous", "rpc/transport"]),
     "rpc/membership": ("leases, declarations of death, shutdown by quiescence",

@@ -2,7 +2,7 @@
 // it with a naive model.
 //
 // WEFT_SEED=n runs another schedule, WEFT_OPERATIONS=n a schedule of that length.
-#include "weft/shm/block_table.h"
+#include "weft/shm/blocks/block_table.h"
 
 #include <algorithm>
 #include <cmath>
@@ -145,7 +145,7 @@ TEST_F(BlockTableTest, ALentBlockIsNotFreeUntilItIsReturned) {
   EXPECT_TRUE(table_.allocate(4 * kMiB).has_value());
 }
 
-TEST_F(BlockTableTest, AReturnedBlockStaysHeldIfTheOwnerHasReferences) {
+TEST_F(BlockTableTest, ALendingStaysHeldIfTheOwnerHasReferences) {
   const BlockId block = taken(kMiB);
   ASSERT_TRUE(table_.returned(kAnn, lent(block, kAnn), at(2)).ok());
   EXPECT_EQ(table_.gauges().held_bytes, kMiB);

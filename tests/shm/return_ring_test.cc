@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kSlots = ReturnRing::kSlots;
 
-ReturnedBlock block(uint64_t number) {
+Lending block(uint64_t number) {
   return {.segment = static_cast<uint32_t>(number % 7),
           .generation = static_cast<uint32_t>(number * 3),
           .offset = number << 33 | number};
@@ -35,8 +35,8 @@ class ReturnRingTest : public ::testing::Test {
     EXPECT_TRUE(pushed.ok()) << pushed.status();
     return pushed.value_or(false);
   }
-  std::vector<ReturnedBlock> take(size_t most = kSlots) {
-    std::vector<ReturnedBlock> taken(most);
+  std::vector<Lending> take(size_t most = kSlots) {
+    std::vector<Lending> taken(most);
     const absl::StatusOr<size_t> count = owner_.take(taken);
     EXPECT_TRUE(count.ok()) << count.status();
     taken.resize(count.value_or(0));
@@ -67,7 +67,7 @@ TEST_F(ReturnRingTest, TakesReturnsInOrderAsManyAsFit) {
 TEST_F(ReturnRingTest, HasASlotForEveryBlockThatMayBeLent) {
   for (uint64_t round = 0; round < 5; ++round) {
     for (uint64_t i = 0; i < kSlots; ++i) push(round * kSlots + i);
-    const std::vector<ReturnedBlock> taken = take();
+    const std::vector<Lending> taken = take();
     ASSERT_EQ(taken.size(), kSlots);
     for (uint64_t i = 0; i < kSlots; ++i) ASSERT_EQ(taken[i], block(round * kSlots + i));
   }
@@ -95,7 +95,7 @@ TEST_F(ReturnRingTest, TheOwnerRefusesPositionsThatLie) {
     ReturnWriter borrower(*ring);
     ReturnReader owner(*ring);
     for (uint64_t i = 0; i < 5; ++i) ASSERT_TRUE(borrower.push(block(i)).ok());
-    std::vector<ReturnedBlock> taken(3);
+    std::vector<Lending> taken(3);
     ASSERT_EQ(owner.take(taken).value_or(0), 3u);
     ring->tail = tail;
     const absl::Status refused = owner.take(taken).status();
@@ -157,7 +157,7 @@ TEST_F(ReturnRingTest, BehavesLikeAQueue) {
         }
         break;
       case 2:
-        for (const ReturnedBlock& taken : take(random() % 200)) {
+        for (const Lending& taken : take(random() % 200)) {
           ASSERT_FALSE(queue.empty());
           EXPECT_EQ(taken, block(queue.front()));
           queue.pop_front();
@@ -185,7 +185,7 @@ TEST_F(ReturnRingTest, CarriesReturnsBetweenTwoThreads) {
       if (push(number++)) woken = true;
     }
   });
-  std::vector<ReturnedBlock> taken(100);
+  std::vector<Lending> taken(100);
   for (uint64_t number = 0; number < kReturns && !HasFailure();) {
     lent = number + kSlots;
     const absl::StatusOr<size_t> count = owner_.take(taken);
@@ -222,7 +222,7 @@ TEST_F(ReturnRingTest, NoCorruptionHarmsAnybody) {
   SCOPED_TRACE(::testing::Message() << "WEFT_SEED=" << seed);
   std::mt19937_64 random(seed);
   const uint64_t corruptions = ring_test::corruptions_to_try();
-  std::vector<ReturnedBlock> taken(300);
+  std::vector<Lending> taken(300);
   for (uint64_t done = 0; done < corruptions && !HasFailure();) {
     ring_->tail = 0;
     ring_->head = 0;

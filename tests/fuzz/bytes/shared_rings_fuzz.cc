@@ -155,14 +155,14 @@ class Run {
 
   void push() {
     if (honest_ && returned_.size() == ReturnRing::kSlots) return;
-    const ReturnedBlock block{input_.number<uint8_t>(), input_.number<uint8_t>(),
+    const Lending block{input_.number<uint8_t>(), input_.number<uint8_t>(),
                               input_.number<uint16_t>()};
     allow(borrower_.push(block).status(), borrower_failure_);
     if (honest_) returned_.push_back(block);
   }
 
   bool take() {
-    std::vector<ReturnedBlock> taken(1 + input_.below(16));
+    std::vector<Lending> taken(1 + input_.below(16));
     const absl::StatusOr<size_t> count = owner_.take(taken);
     allow(count.status(), owner_failure_);
     if (!count.ok()) return false;
@@ -186,7 +186,7 @@ class Run {
   bool honest_ = true;  // nobody has overwritten anything yet
   std::deque<std::pair<uint16_t, std::string>> written_;
   size_t published_ = 0;  // of these
-  std::deque<ReturnedBlock> returned_;
+  std::deque<Lending> returned_;
   absl::Status writer_failure_, reader_failure_, borrower_failure_, owner_failure_;
 };
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "weft/shm/block_table.h"
-#include "weft/shm/borrowed_segments.h"
+#include "weft/shm/blocks/block_table.h"
+#include "weft/shm/blocks/borrowed_segments.h"
 #include "weft/tests/fuzz/fuzz.h"
 
 namespace weft::fuzz {

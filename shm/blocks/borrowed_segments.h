@@ -30,7 +30,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "weft/base/clock.h"
-#include "weft/shm/block_table.h"
+#include "weft/shm/blocks/block_table.h"
 #include "weft/shm/sealed_memory.h"
 
 namespace weft {

@@ -1,4 +1,4 @@
-#include "weft/shm/block_arena.h"
+#include "weft/shm/blocks/block_arena.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,4 +1,4 @@
-#include "weft/shm/borrowed_segments.h"
+#include "weft/shm/blocks/borrowed_segments.h"
 
 #include <algorithm>
 #include <iterator>

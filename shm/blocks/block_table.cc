@@ -1,4 +1,4 @@
-#include "weft/shm/block_table.h"
+#include "weft/shm/blocks/block_table.h"
 
 #include <algorithm>
 #include <bit>

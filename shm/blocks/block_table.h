@@ -38,6 +38,7 @@
 #include "absl/status/statusor.h"
 #include "weft/base/clock.h"
 #include "weft/base/ids.h"
+#include "weft/shm/lending.h"
 
 namespace weft {
 
@@ -48,16 +49,6 @@ struct BlockId {
 
   std::string to_string() const;
   friend constexpr auto operator<=>(const BlockId&, const BlockId&) = default;
-};
-
-// One lending of a block. The descriptor of a payload carries it, and so does the return.
-struct Lending {
-  uint32_t segment = 0;
-  uint32_t generation = 0;  // from 1
-  uint64_t offset = 0;      // of a byte of the block, in the segment
-
-  std::string to_string() const;
-  friend constexpr auto operator<=>(const Lending&, const Lending&) = default;
 };
 
 class BlockTable {

@@ -27,7 +27,7 @@
 #include "absl/status/statusor.h"
 #include "weft/base/clock.h"
 #include "weft/base/ids.h"
-#include "weft/shm/block_table.h"
+#include "weft/shm/blocks/block_table.h"
 #include "weft/shm/sealed_memory.h"
 
 namespace weft {
