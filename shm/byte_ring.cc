@@ -67,6 +67,12 @@ absl::Status RingWriter::look() {
   return failure_;
 }
 
+absl::StatusOr<uint64_t> RingWriter::read_position() {
+  WEFT_RETURN_IF_ERROR(failure_);
+  WEFT_RETURN_IF_ERROR(look());
+  return head_;
+}
+
 absl::StatusOr<std::optional<std::span<std::byte>>> RingWriter::reserve(uint16_t kind,
                                                                         size_t size) {
   WEFT_RETURN_IF_ERROR(failure_);

@@ -62,7 +62,14 @@ class RingWriter {
   RingWriter(const RingWriter&) = delete;
   RingWriter& operator=(const RingWriter&) = delete;
 
+  size_t size() const { return data_.size(); }
   size_t largest() const { return largest_in_ring(data_.size()); }
+  // The position at the end of the record that was reserved last.
+  uint64_t end() const { return tail_; }
+  // All records that end here or before are read. This is what the last look saw.
+  uint64_t freed() const { return head_; }
+  // The same, but it looks now.
+  absl::StatusOr<uint64_t> read_position();
 
   // Returns the memory for the content of the next record, or nothing if there is no room. The
   // caller fills the memory before commit(). `kind` is at least 1, `size` at most largest().

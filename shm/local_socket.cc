@@ -203,6 +203,8 @@ bool LocalSocket::closed_by_peer() const {
   return ::poll(both, 2, 0) > 0;
 }
 
+void LocalSocket::shut_down_sending() { ::shutdown(descriptor_.get(), SHUT_WR); }
+
 void LocalSocket::shut_down() { ::shutdown(descriptor_.get(), SHUT_RDWR); }
 
 // ---- the listener

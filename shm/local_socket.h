@@ -53,6 +53,8 @@ class LocalSocket {
   // Shuts down both directions: the far end sees the connection closed, and so do threads that wait
   // on it here.
   void shut_down();
+  // The far end sees the connection closed, and can still send.
+  void shut_down_sending();
 
   pid_t peer_process() const { return peer_; }
   // For poll(2) and epoll(7). This object keeps the ownership.

@@ -185,6 +185,18 @@ at::Tensor adopt(const Payload& payload, at::IntArrayRef sizes, at::ScalarType t
       payload.data, sizes, [owner = payload.owner](void*) {}, options);
 }
 
+// The same for values that are checked. The sender may still write to lent memory after the check,
+// so they are copied before it.
+at::Tensor adopt_checked(const Payload& payload, at::IntArrayRef sizes, at::ScalarType type) {
+  at::Tensor tensor = adopt(payload, sizes, type);
+  return payload.lent ? tensor.clone() : tensor;
+}
+
+at::Tensor adopt_values(const Payload& payload, at::IntArrayRef sizes, WireType type) {
+  return type == WireType::kBool ? adopt_checked(payload, sizes, scalar_type(type))
+                                 : adopt(payload, sizes, scalar_type(type));
+}
+
 at::Tensor in_format(at::Tensor tensor, const TensorHeader& header) {
   // The bytes are in the order of the format, so a permuted view has the right elements.
   switch (header.format) {
@@ -228,13 +240,13 @@ absl::Status check_coalesced(size_t index, const TensorHeader& header, const int
 
 absl::StatusOr<at::Tensor> decode_sparse(size_t index, const TensorHeader& header,
                                          const Frame& frame) {
-  at::Tensor indices = adopt(frame.payloads[header.first_payload],
-                             {header.sparse_dimensions, header.nnz}, at::kLong);
+  at::Tensor indices = adopt_checked(frame.payloads[header.first_payload],
+                                     {header.sparse_dimensions, header.nnz}, at::kLong);
   std::vector<int64_t> value_sizes = {header.nnz};
   value_sizes.insert(value_sizes.end(), header.sizes.begin() + header.sparse_dimensions,
                      header.sizes.end());
   at::Tensor values =
-      adopt(frame.payloads[header.first_payload + 1], value_sizes, scalar_type(header.type));
+      adopt_values(frame.payloads[header.first_payload + 1], value_sizes, header.type);
   if (absl::Status status = check_bools(index, header, values); !status.ok()) return status;
   const auto* position = static_cast<const int64_t*>(indices.const_data_ptr());
   WEFT_RETURN_IF_ERROR(check_coalesced(index, header, position));
@@ -269,7 +281,7 @@ absl::StatusOr<at::Tensor> decode_one(size_t index, const TensorHeader& header,
       std::memcpy(tensor.data_ptr(), header.inlined.data(), header.inlined.size());
     }
   } else {
-    tensor = adopt(frame.payloads[header.first_payload], header.sizes, scalar_type(header.type));
+    tensor = adopt_values(frame.payloads[header.first_payload], header.sizes, header.type);
   }
   if (absl::Status status = check_bools(index, header, tensor); !status.ok()) return status;
   return in_format(std::move(tensor), header);

@@ -14,6 +14,8 @@ namespace {
 
 constexpr size_t kOpenBytes = 16;
 constexpr size_t kPieceHeader = 8;
+constexpr size_t kRetireBytes = 8;
+constexpr size_t kLendingBytes = 16;
 
 template <class T>
 void put_word(std::span<std::byte> to, size_t offset, T value) {
@@ -31,8 +33,8 @@ T word_at(std::string_view from, size_t offset) {
 
 // ---- writing
 
-bool RingFrameWriter::is_small(const Frame& frame) const {
-  const size_t limit = ring_.largest();
+bool RingFrameWriter::is_small(const Frame& frame, size_t ring_bytes) {
+  const size_t limit = largest_in_ring(ring_bytes);
   const size_t head = head_bytes(frame);
   if (head > limit) return false;
   size_t left = limit - head;
@@ -43,16 +45,48 @@ bool RingFrameWriter::is_small(const Frame& frame) const {
   return true;
 }
 
-void RingFrameWriter::push(FramePtr frame) {
-  const bool small = is_small(*frame);
-  (small ? small_bytes_ : large_bytes_).taken += frame->cost();
-  (small ? small_ : large_).push_back(std::move(frame));
+bool RingFrameWriter::lent_fits(const Frame& frame, size_t least_lent, size_t ring_bytes) {
+  const size_t limit = largest_in_ring(ring_bytes);
+  size_t used = head_bytes(frame) + frame.payloads.size() * kLendingBytes;
+  for (const Payload& payload : frame.payloads) {
+    if (payload.size < least_lent) used += payload.size;
+  }
+  return used <= limit;
+}
+
+void RingFrameWriter::push(FramePtr frame, Lendings lendings) {
+  if (!lendings.empty() || is_small(*frame, ring_.size())) {
+    small_bytes_.taken += frame->cost();
+    small_.push_back({std::move(frame), std::move(lendings)});
+  } else {
+    large_bytes_.taken += frame->cost();
+    large_.push_back(std::move(frame));
+  }
+}
+
+Lendings RingFrameWriter::take_unread() {
+  Lendings unread;
+  const absl::StatusOr<uint64_t> read = ring_.read_position();
+  for (const Published& each : published_) {
+    if (read.ok() && each.end > *read) unread.push_back(each.lending);
+  }
+  published_.clear();
+  for (const Small& small : small_) {
+    for (const Lending& lending : small.lendings) {
+      if (lending.generation != 0) unread.push_back(lending);
+    }
+  }
+  small_.clear();
+  return unread;
 }
 
 absl::StatusOr<bool> RingFrameWriter::pump(std::vector<FramePtr>& done) {
   bool published = false;
   while (!idle()) {
     bool room = true;
+    while (room && !retired_.empty()) {
+      WEFT_ASSIGN_OR_RETURN(room, write_retired());
+    }
     while (room && !small_.empty()) {
       WEFT_ASSIGN_OR_RETURN(room, write_small(done));
     }
@@ -73,20 +107,44 @@ absl::StatusOr<bool> RingFrameWriter::pump(std::vector<FramePtr>& done) {
   return ring_.commit() || published;
 }
 
+absl::StatusOr<bool> RingFrameWriter::write_retired() {
+  WEFT_ASSIGN_OR_RETURN(const auto memory, ring_.reserve(kRetireRecord, kRetireBytes));
+  if (!memory.has_value()) return false;
+  put_word(*memory, 0, retired_.front());
+  put_word(*memory, 4, uint32_t{0});
+  retired_.pop_front();
+  return true;
+}
+
 absl::StatusOr<bool> RingFrameWriter::write_small(std::vector<FramePtr>& done) {
-  const Frame& frame = *small_.front();
-  const size_t head = head_bytes(frame);
-  WEFT_ASSIGN_OR_RETURN(const auto memory,
-                        ring_.reserve(kFrameRecord, head + frame.payload_bytes()));
+  Small& small = small_.front();
+  const Frame& frame = *small.frame;
+  const bool lent = !small.lendings.empty();
+  const auto in_ring = [&](size_t i) { return !lent || small.lendings[i].generation == 0; };
+  size_t size = head_bytes(frame) + small.lendings.size() * kLendingBytes;
+  for (size_t i = 0; i < frame.payloads.size(); ++i) {
+    if (in_ring(i)) size += frame.payloads[i].size;
+  }
+  WEFT_ASSIGN_OR_RETURN(const auto memory, ring_.reserve(lent ? kLentRecord : kFrameRecord, size));
   if (!memory.has_value()) return false;
   write_head(frame, reinterpret_cast<char*>(memory->data()));
-  std::byte* to = memory->data() + head;
-  for (const Payload& payload : frame.payloads) {
-    if (payload.size > 0) std::memcpy(to, payload.data, payload.size);
+  size_t to = head_bytes(frame);
+  for (const Lending& lending : small.lendings) {
+    put_word(*memory, to, lending.segment);
+    put_word(*memory, to + 4, lending.generation);
+    put_word(*memory, to + 8, lending.offset);
+    to += kLendingBytes;
+    if (lending.generation != 0) published_.push_back({ring_.end(), lending});
+  }
+  for (size_t i = 0; i < frame.payloads.size(); ++i) {
+    const Payload& payload = frame.payloads[i];
+    if (!in_ring(i) || payload.size == 0) continue;
+    std::memcpy(memory->data() + to, payload.data, payload.size);
     to += payload.size;
   }
+  while (!published_.empty() && published_.front().end <= ring_.freed()) published_.pop_front();
   small_bytes_.written += frame.cost();
-  done.push_back(std::move(small_.front()));
+  done.push_back(std::move(small.frame));
   small_.pop_front();
   return true;
 }
@@ -153,6 +211,15 @@ void RingFrameWriter::copy_out(Stream& stream, std::span<std::byte> to) {
 absl::StatusOr<RingFrameReader::Result> RingFrameReader::read(size_t most_bytes,
                                                               std::vector<Frame>& frames) {
   Result result;
+  const absl::Status taken = take_all(most_bytes, frames, result);
+  result.wake_writer = ring_.release();
+  if (!taken.ok()) return taken;
+  result.closed = closed_;
+  return result;
+}
+
+absl::Status RingFrameReader::take_all(size_t most_bytes, std::vector<Frame>& frames,
+                                       Result& result) {
   size_t bytes = 0;
   while (!closed_) {
     WEFT_ASSIGN_OR_RETURN(const auto record, ring_.next());
@@ -164,9 +231,7 @@ absl::StatusOr<RingFrameReader::Result> RingFrameReader::read(size_t most_bytes,
       break;
     }
   }
-  result.closed = closed_;
-  result.wake_writer = ring_.release();
-  return result;
+  return absl::OkStatus();
 }
 
 absl::Status RingFrameReader::take(const RingRecord& record, std::vector<Frame>& frames) {
@@ -179,6 +244,10 @@ absl::Status RingFrameReader::take(const RingRecord& record, std::vector<Frame>&
       return take_open(content);
     case kPieceRecord:
       return take_piece(content, frames);
+    case kLentRecord:
+      return take_lent(content, frames);
+    case kRetireRecord:
+      return take_retired(content);
     case kCloseRecord:
       closed_ = true;
       return absl::OkStatus();
@@ -215,6 +284,69 @@ absl::Status RingFrameReader::take_frame(std::string_view content, std::vector<F
   }
   frames.push_back(std::move(frame));
   return absl::OkStatus();
+}
+
+absl::Status RingFrameReader::take_lent(std::string_view content, std::vector<Frame>& frames) {
+  if (lent_ == nullptr) return absl::InvalidArgumentError("a frame with lent payloads");
+  WEFT_ASSIGN_OR_RETURN(const size_t head, head_size(content, limits_));
+  if (head > content.size()) return absl::InvalidArgumentError("a frame ends inside its head");
+  WEFT_ASSIGN_OR_RETURN(Frame frame, decode_head(content.substr(0, head), limits_));
+  content.remove_prefix(head);
+  if (content.size() / kLendingBytes < frame.payloads.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("a frame with ", frame.payloads.size(),
+                                                   " payloads and ", content.size(),
+                                                   " bytes for their lendings"));
+  }
+  std::string_view bytes = content.substr(frame.payloads.size() * kLendingBytes);
+  absl::Status status;
+  for (size_t i = 0; i < frame.payloads.size(); ++i) {
+    Payload& payload = frame.payloads[i];
+    const std::string_view from = content.substr(i * kLendingBytes, kLendingBytes);
+    const Lending lending = {word_at<uint32_t>(from, 0), word_at<uint32_t>(from, 4),
+                             word_at<uint64_t>(from, 8)};
+    if (lending.generation == 0) {
+      if (status.ok()) status = take_bytes(bytes, payload);
+      continue;
+    }
+    // After an error, all further blocks go back. Otherwise their owner would wait for them.
+    if (!status.ok()) {
+      lent_->decline(lending);
+      continue;
+    }
+    absl::StatusOr<Payload> borrowed = lent_->borrow(lending, payload.size);
+    status = borrowed.status();
+    if (borrowed.ok()) payload = *std::move(borrowed);
+  }
+  WEFT_RETURN_IF_ERROR(status);
+  if (!bytes.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(bytes.size(), " bytes follow a frame with lent payloads"));
+  }
+  frames.push_back(std::move(frame));
+  return absl::OkStatus();
+}
+
+absl::Status RingFrameReader::take_bytes(std::string_view& bytes, Payload& payload) {
+  const size_t size = payload.size;
+  if (size > bytes.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a payload of ", size, " bytes of which ", bytes.size(), " are there"));
+  }
+  payload = pool_.take(size);
+  if (payload.data == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for a payload of ", size, " bytes"));
+  }
+  if (size > 0) std::memcpy(payload.data, bytes.data(), size);
+  bytes.remove_prefix(size);
+  return absl::OkStatus();
+}
+
+absl::Status RingFrameReader::take_retired(std::string_view content) {
+  if (lent_ == nullptr || content.size() != kRetireBytes || word_at<uint32_t>(content, 4) != 0) {
+    return absl::InvalidArgumentError("a damaged record about a dropped segment");
+  }
+  return lent_->retire(word_at<uint32_t>(content, 0));
 }
 
 absl::Status RingFrameReader::take_open(std::string_view content) {

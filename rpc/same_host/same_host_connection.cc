@@ -10,22 +10,6 @@ namespace {
 // One visit reads about this much, so that the peers of a worker take turns.
 constexpr size_t kMostPerVisit = size_t{1} << 20;
 
-}  // namespace
-
-absl::StatusOr<std::shared_ptr<WakePage>> WakePage::create() {
-  absl::StatusOr<SealedMemory> memory = SealedMemory::create("weft-wake", kBytes);
-  if (!memory.ok()) return memory.status();
-  return std::shared_ptr<WakePage>(new WakePage(*std::move(memory)));
-}
-
-absl::StatusOr<std::shared_ptr<WakePage>> WakePage::adopt(FileDescriptor descriptor) {
-  absl::StatusOr<SealedMemory> memory = SealedMemory::adopt(std::move(descriptor), kBytes);
-  if (!memory.ok()) return memory.status();
-  return std::shared_ptr<WakePage>(new WakePage(*std::move(memory)));
-}
-
-namespace {
-
 PairMemory::End other(PairMemory::End end) {
   return end == PairMemory::kDialler ? PairMemory::kAcceptor : PairMemory::kDialler;
 }
@@ -34,19 +18,37 @@ PairMemory::End other(PairMemory::End end) {
 
 SameHostConnection::SameHostConnection(Parts parts, BufferPool& pool, const TransportLimits& limits)
     : parts_(std::move(parts)),
-      ring_reader_(parts_.memory.ring(other(parts_.end)),
-                   parts_.memory.ring_data(other(parts_.end)), kCloseRecord),
-      reader_(ring_reader_, pool, limits),
-      ring_writer_(parts_.memory.ring(parts_.end), parts_.memory.ring_data(parts_.end)),
-      writer_(ring_writer_) {}
+      ring_reader_(parts_.memory->ring(other(parts_.end)),
+                   parts_.memory->ring_data(other(parts_.end)), kLastRingRecord),
+      reader_(ring_reader_, pool, limits, parts_.borrower.get()),
+      ring_writer_(parts_.memory->ring(parts_.end), parts_.memory->ring_data(parts_.end)),
+      writer_(ring_writer_) {
+  parts_.borrower->use(parts_.socket);
+}
 
 bool SameHostConnection::send(FrameBatch frames) {
+  const size_t ring_bytes = parts_.memory->ring_bytes();
+  absl::InlinedVector<Lendings, 2> lent(frames.size());
+  for (size_t i = 0; i < frames.size(); ++i) {
+    if (PayloadLender::worth_while(*frames[i], ring_bytes) && is_open()) {
+      lent[i] = parts_.lender->lend(*frames[i], parts_.socket);
+    }
+  }
   std::vector<FramePtr> done;  // destroyed outside the lock
-  MutexLock lock(mutex_);
-  if (closing_ || !broken_.ok()) return false;
-  for (FramePtr& frame : frames) writer_.push(std::move(frame));
-  pump(done);
-  return true;
+  bool taken = false;
+  {
+    MutexLock lock(mutex_);
+    if (taken = !closing_ && broken_.ok(); taken) {
+      for (size_t i = 0; i < frames.size(); ++i) {
+        writer_.push(std::move(frames[i]), std::move(lent[i]));
+      }
+      pump(done);
+    }
+  }
+  if (!taken) {
+    for (const Lendings& lendings : lent) parts_.lender->take_back(lendings);
+  }
+  return taken;
 }
 
 void SameHostConnection::close() {
@@ -64,8 +66,29 @@ void SameHostConnection::abort(absl::Status reason) {
 }
 
 StreamsBytes SameHostConnection::streams_of(const Frame& frame) const {
+  const bool small = RingFrameWriter::is_small(frame, parts_.memory->ring_bytes());
   MutexLock lock(mutex_);
-  return {writer_.is_small(frame) ? writer_.small_bytes() : writer_.large_bytes()};
+  // A large frame is written as a small one if its payloads are lent.
+  if (small) return {writer_.small_bytes()};
+  return {writer_.small_bytes(), writer_.large_bytes()};
+}
+
+void SameHostConnection::settle() {
+  Lendings unread;
+  {
+    MutexLock lock(mutex_);
+    unread = writer_.take_unread();
+  }
+  parts_.lender->settle(unread);
+}
+
+void SameHostConnection::tell_dropped(uint32_t segment) {
+  if (!parts_.lender->dropped(segment)) return;
+  std::vector<FramePtr> done;
+  MutexLock lock(mutex_);
+  if (closing_ || !broken_.ok()) return;
+  writer_.push_retired(segment);
+  pump(done);
 }
 
 void SameHostConnection::pump(std::vector<FramePtr>& done) {
@@ -80,8 +103,12 @@ void SameHostConnection::pump(std::vector<FramePtr>& done) {
 
 void SameHostConnection::break_off(absl::Status why) {
   broken_ = std::move(why);
-  parts_.socket.shut_down();  // the far end sees it
-  parts_.here.signal();       // visit() reports it
+  parts_.here.signal();  // visit() reports it
+}
+
+bool SameHostConnection::is_open() const {
+  MutexLock lock(mutex_);
+  return !closing_ && broken_.ok();
 }
 
 std::optional<absl::Status> SameHostConnection::broken() const {
@@ -90,9 +117,15 @@ std::optional<absl::Status> SameHostConnection::broken() const {
   return broken_;
 }
 
+absl::Status SameHostConnection::finish(absl::Status why) {
+  parts_.socket.shut_down_sending();
+  return why;
+}
+
 std::optional<absl::Status> SameHostConnection::visit(
     const std::function<void(std::vector<Frame>)>& deliver) {
-  if (auto why = broken()) return why;
+  if (absl::Status violation = parts_.lender->violation(); !violation.ok()) abort(violation);
+  if (auto why = broken()) return finish(*why);
   // Loaded before the ring is read: what a far end wrote before it went is read first.
   const bool gone = gone_.load(std::memory_order_acquire);
   std::vector<Frame> frames;
@@ -102,11 +135,8 @@ std::optional<absl::Status> SameHostConnection::visit(
 
   std::vector<FramePtr> done;
   MutexLock lock(mutex_);
-  if (!broken_.ok()) return broken_;
-  if (!read.ok()) {
-    break_off(read.status());
-    return broken_;
-  }
+  if (broken_.ok() && !read.ok()) broken_ = read.status();
+  if (!broken_.ok()) return finish(broken_);
   if (!writer_.idle()) pump(done);
   if (read->closed) {
     if (!closing_) {
@@ -114,20 +144,17 @@ std::optional<absl::Status> SameHostConnection::visit(
       writer_.push_close();
       pump(done);
     }
-    // The far end takes a closed socket for the answer, in case CLOSE found no room.
-    parts_.socket.shut_down();
-    return absl::OkStatus();
+    // The far end takes a socket that is shut down for the answer, in case CLOSE found no room.
+    return finish(absl::OkStatus());
   }
   if (read->more) {
     parts_.here.signal();
   } else if (gone) {
-    parts_.socket.shut_down();
-    if (closing_) return absl::OkStatus();
-    closing_ = true;
-    return absl::UnavailableError(absl::StrCat("process ", parts_.socket.peer_process(),
-                                               " has closed the connection or ended"));
+    if (std::exchange(closing_, true)) return finish(absl::OkStatus());
+    return finish(absl::UnavailableError(absl::StrCat("process ", parts_.socket.peer_process(),
+                                                      " has closed the connection or ended")));
   }
-  return broken_.ok() ? std::nullopt : std::optional<absl::Status>(broken_);
+  return broken_.ok() ? std::nullopt : std::optional<absl::Status>(finish(broken_));
 }
 
 }  // namespace weft::rpc_internal

@@ -5,10 +5,13 @@
 // what found no room before, and reports the end. A connection asks for a visit by setting its own
 // bit in the wake bits of this worker. The far end sets the same bit when it has written.
 //
+// Large payloads are copied into lent blocks, by the thread that sends and without a lock. If there
+// is no block, their bytes go through the ring.
+//
 // Thread safety: all methods of Connection may be called from any thread. One thread at a time
 // calls visit().
 // Lifetime: shared by the transport and its user. It keeps the mappings that it uses.
-// Blocking: never.
+// Blocking: send() copies large payloads. Nothing waits for the far end.
 // Protocol: docs/data_plane.md, "Connections".
 #pragma once
 
@@ -21,47 +24,26 @@
 #include "absl/status/status.h"
 #include "weft/base/mutex.h"
 #include "weft/rpc/same_host/pair_memory.h"
+#include "weft/rpc/same_host/payload_borrower.h"
+#include "weft/rpc/same_host/payload_lender.h"
 #include "weft/rpc/same_host/ring_frames.h"
+#include "weft/rpc/same_host/wake_page.h"
 #include "weft/rpc/transport/transport.h"
 #include "weft/shm/local_socket.h"
-#include "weft/shm/sealed_memory.h"
-#include "weft/shm/wake_bits.h"
 
 namespace weft::rpc_internal {
-
-// The wake bits of a worker, in memory that its peers map.
-class WakePage {
- public:
-  static absl::StatusOr<std::shared_ptr<WakePage>> create();
-  static absl::StatusOr<std::shared_ptr<WakePage>> adopt(FileDescriptor descriptor);
-
-  WakeBits& bits() const { return *reinterpret_cast<WakeBits*>(memory_.data()); }
-  int descriptor() const { return memory_.descriptor(); }
-
- private:
-  static constexpr size_t kBytes = 4096;
-  explicit WakePage(SealedMemory memory) : memory_(std::move(memory)) {}
-
-  SealedMemory memory_;
-};
-
-// A wake bit of one worker.
-struct WakeSlot {
-  std::shared_ptr<WakePage> page;  // shared by the connections of this worker
-  uint32_t slot = 0;
-
-  void signal() const { page->bits().signal(slot); }
-};
 
 class SameHostConnection final : public Connection {
  public:
   struct Parts {
-    PairMemory memory;
-    PairMemory::End end;  // of this side
-    LocalSocket socket;   // shows when the far end closes it or dies
+    std::shared_ptr<PairMemory> memory;  // shared with lender and borrower
+    PairMemory::End end;                 // of this side
+    LocalSocket socket;                  // shows when the far end closes it or dies
     WakeSlot here;
     WakeSlot there;
     PeerIdentity peer;
+    std::shared_ptr<PayloadLender> lender;  // shared with the arena
+    std::unique_ptr<PayloadBorrower> borrower;
   };
   SameHostConnection(Parts parts, BufferPool& pool, const TransportLimits& limits);
 
@@ -74,20 +56,31 @@ class SameHostConnection final : public Connection {
 
   const WakeSlot& here() const { return parts_.here; }
   const LocalSocket& socket() const { return parts_.socket; }
-  // The far end has closed its socket or died. What it has written before still counts.
+  // The far end has shut its socket down or died. What it has written before still counts, and it
+  // reads nothing any more.
   void far_end_gone() {
     gone_.store(true, std::memory_order_release);
     parts_.here.signal();
   }
+  // Takes the blocks back that the far end has never seen. Call it when visit() has reported the
+  // end and far_end_gone() was called.
+  void settle() ABSL_LOCKS_EXCLUDED(mutex_);
+  PayloadLender& lender() const { return *parts_.lender; }
+  // Tells the far end that a segment of this worker's arena is dropped.
+  void tell_dropped(uint32_t segment) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Does what can be done now: reads frames for `deliver`, and writes what waits. Returns the
-  // reason when the connection has ended; it must not be called again then.
+  // reason when the connection has ended; it must not be called again then. This side's socket is
+  // shut down at that moment and not before, because the far end takes it for the end of reading.
   std::optional<absl::Status> visit(const std::function<void(std::vector<Frame>)>& deliver)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  // The end of visit(): shuts the socket down.
+  absl::Status finish(absl::Status why);
   // Writes what fits. A violation by the far end ends the connection.
   void pump(std::vector<FramePtr>& done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool is_open() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether the connection has ended here, by abort() or a violation.
   std::optional<absl::Status> broken() const ABSL_LOCKS_EXCLUDED(mutex_);
   void break_off(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

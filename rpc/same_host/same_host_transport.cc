@@ -1,6 +1,8 @@
 #include "weft/rpc/same_host/same_host_transport.h"
 
+#include <algorithm>
 #include <random>
+#include <unistd.h>
 #include <utility>
 
 #include "absl/strings/cord.h"
@@ -25,9 +27,21 @@ constexpr char kAnswered[] = "weft/answered-by-peer";
 // An introduction fits the socket's buffer, so these never wait.
 constexpr LocalSocket::TimePoint kNow = LocalSocket::TimePoint::min();
 
+// Blocks that are lent to a process must come back when it dies, so its end must be seen.
+absl::Status check_process(const LocalSocket& socket) {
+  if (socket.process_descriptor() >= 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the kernel does not report the end of process ", socket.peer_process()));
+}
+
 absl::Status answer_of_peer(absl::Status status) {
   status.SetPayload(kAnswered, absl::Cord());
   return status;
+}
+
+uint64_t quarter_of_memory() {
+  return static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) / 4;
 }
 
 uint64_t random_number() {
@@ -44,6 +58,8 @@ bool answered_by_peer(const absl::Status& status) {
 SameHostTransport::SameHostTransport(Clock& clock, SameHostTransportOptions options)
     : clock_(clock),
       options_(std::move(options)),
+      arena_(std::make_shared<BlockArena>(
+          BlockArena::Options{.cap = std::min(options_.arena_bytes, quarter_of_memory())})),
       spinner_(options_.spin),
       connections_(WakeBits::kSlots) {
   for (uint32_t slot = WakeBits::kSlots; slot > 0; --slot) free_slots_.push_back(slot - 1);
@@ -59,16 +75,17 @@ absl::Status SameHostTransport::listen() {
   WEFT_ASSIGN_OR_RETURN(LocalListener listener, LocalListener::create());
   address_ = rpc_internal::local_address(listener.name());
   listener_ = std::move(listener);
-  WEFT_RETURN_IF_ERROR(watcher_.start());
+  WEFT_RETURN_IF_ERROR(watcher_->start());
   serving_.emplace([this] { return serve_one(); });
   if (absl::Status started = serving_->started(); !started.ok()) {
-    watcher_.stop();
+    watcher_->stop();
     return started;
   }
-  watcher_.post([this] {
-    watcher_.watch(listener_->descriptor(), Watcher::Event::kReadable,
-                   [this] { accept_arrivals(); });
+  watcher_->post([this] {
+    watcher_->watch(listener_->descriptor(), Watcher::Event::kReadable,
+                    [this] { accept_arrivals(); });
   });
+  tidy_later();
   return absl::OkStatus();
 }
 
@@ -81,13 +98,13 @@ absl::Status SameHostTransport::start(PeerIdentity self, TransportSink* sink) {
     self_ = std::move(self);
     sink_ = sink;
   }
-  watcher_.post([this] { answer_waiting(); });
+  watcher_->post([this] { answer_waiting(); });
   return absl::OkStatus();
 }
 
 void SameHostTransport::connect(const std::string& address, const PeerIdentity& expected,
                                 TimePoint deadline, ConnectCallback callback) {
-  watcher_.post([this, address, expected, deadline, callback = std::move(callback)]() mutable {
+  watcher_->post([this, address, expected, deadline, callback = std::move(callback)]() mutable {
     dial(address, expected, deadline, std::move(callback));
   });
 }
@@ -110,7 +127,7 @@ void SameHostTransport::stop() {
     }
   }
   // No handshake is under way from here on.
-  watcher_.stop();
+  watcher_->stop();
   listener_.reset();  // from now on dials are refused
   post_to_serving([this] {
     for (const ConnectionOfHost& each : connections_) {
@@ -120,6 +137,13 @@ void SameHostTransport::stop() {
     ended_ = true;
   });
   serving_->join();
+  {
+    MutexLock lock(mutex_);
+    if (tidy_timer_.has_value()) clock_.cancel(*tidy_timer_);
+  }
+  // Blocks that peers still have are theirs: the memory is freed when they drop it.
+  arena_->remove_all_sources();
+  watched_.clear();
   for (auto& [number, dial] : dials_) {
     if (dial.timer.has_value()) clock_.cancel(*dial.timer);
   }
@@ -142,8 +166,8 @@ void SameHostTransport::accept_arrivals() {
     if (arrivals_.size() + waiting_.size() >= options_.most_waiting) continue;  // it dials again
     const int descriptor = socket->descriptor();
     arrivals_.emplace(descriptor, Arrival{*std::move(socket), {}});
-    if (!watcher_.watch(descriptor, Watcher::Event::kReadable,
-                        [this, descriptor] { receive_hello(descriptor); })) {
+    if (!watcher_->watch(descriptor, Watcher::Event::kReadable,
+                         [this, descriptor] { receive_hello(descriptor); })) {
       arrivals_.erase(descriptor);
     }
   }
@@ -154,7 +178,7 @@ void SameHostTransport::receive_hello(int descriptor) {
   if (found == arrivals_.end()) return;
   absl::StatusOr<LocalSocket::Message> message = found->second.socket.receive(kNow);
   if (absl::IsDeadlineExceeded(message.status())) return;
-  watcher_.unwatch(descriptor);
+  watcher_->unwatch(descriptor);
   Arrival arrival = std::move(found->second);
   arrivals_.erase(found);
   if (!message.ok()) return;  // it has gone
@@ -181,13 +205,14 @@ void SameHostTransport::dial(const std::string& address, const PeerIdentity& exp
   begun->callback = std::move(callback);
   const uint64_t number = next_dial_++;
   if (deadline != kNever) {
-    begun->timer = clock_.call_at(
-        deadline, [this, number] { watcher_.post([this, number] { give_up(number); }); });
+    begun->timer = clock_.call_at(deadline, [this, number, watcher = watcher_] {
+      watcher->post([this, number] { give_up(number); });
+    });
   }
   const int descriptor = begun->socket.descriptor();
   dials_.emplace(number, *std::move(begun));
-  if (!watcher_.watch(descriptor, Watcher::Event::kReadable,
-                      [this, number] { receive_welcome(number); })) {
+  if (!watcher_->watch(descriptor, Watcher::Event::kReadable,
+                       [this, number] { receive_welcome(number); })) {
     give_up(number);
   }
 }
@@ -196,20 +221,22 @@ absl::StatusOr<SameHostTransport::Dial> SameHostTransport::begin_dial(
     const std::string& address, const PeerIdentity& expected) {
   WEFT_ASSIGN_OR_RETURN(const std::string name, rpc_internal::listener_at(address));
   WEFT_ASSIGN_OR_RETURN(LocalSocket socket, LocalSocket::connect(name, kNow));
-  WEFT_ASSIGN_OR_RETURN(PairMemory memory, PairMemory::create(options_.ring_bytes));
+  WEFT_RETURN_IF_ERROR(check_process(socket));
+  WEFT_ASSIGN_OR_RETURN(PairMemory created, PairMemory::create(options_.ring_bytes));
+  auto memory = std::make_shared<PairMemory>(std::move(created));
   const std::optional<WakeSlot> slot = take_slot();
   if (!slot.has_value()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("this worker has ", WakeBits::kSlots, " local connections"));
   }
   const uint64_t nonce = random_number();
-  memory.nonce().store(nonce, std::memory_order_relaxed);
+  memory->nonce().store(nonce, std::memory_order_relaxed);
   Introduction introduction;
   introduction.slot = slot->slot;
   introduction.ring_bytes = static_cast<uint32_t>(options_.ring_bytes);
   introduction.hello = rpc_internal::hello_of(self());
   introduction.hello.set_expected(expected.id.bits());
-  const int descriptors[] = {memory.descriptor(), page_->descriptor()};
+  const int descriptors[] = {memory->descriptor(), page_->descriptor()};
   const absl::Status sent = socket.send(encode_introduction(introduction), descriptors, kNow);
   if (!sent.ok()) {
     free_slot(slot->slot);
@@ -223,7 +250,7 @@ void SameHostTransport::receive_welcome(uint64_t number) {
   if (found == dials_.end()) return;
   absl::StatusOr<WakeSlot> there = check_welcome(found->second);
   if (absl::IsDeadlineExceeded(there.status())) return;
-  watcher_.unwatch(found->second.socket.descriptor());
+  watcher_->unwatch(found->second.socket.descriptor());
   Dial dial = std::move(found->second);
   dials_.erase(found);
   if (dial.timer.has_value()) clock_.cancel(*dial.timer);
@@ -231,11 +258,9 @@ void SameHostTransport::receive_welcome(uint64_t number) {
     free_slot(dial.here.slot);
     return fail(std::move(dial.callback), there.status());
   }
-  auto connection = std::make_shared<SameHostConnection>(
-      SameHostConnection::Parts{std::move(dial.memory), PairMemory::kDialler,
-                                std::move(dial.socket), dial.here, *std::move(there),
-                                dial.expected},
-      pool_, options_.limits);
+  const ConnectionOfHost connection =
+      make_connection(std::move(dial.memory), PairMemory::kDialler, std::move(dial.socket),
+                      dial.here, *std::move(there), dial.expected);
   post_to_serving([this, connection, callback = std::move(dial.callback)]() mutable {
     callback(ConnectionPtr(connection));
     install(connection);
@@ -264,7 +289,7 @@ absl::StatusOr<WakeSlot> SameHostTransport::check_welcome(Dial& dial) {
 void SameHostTransport::give_up(uint64_t number) {
   const auto found = dials_.find(number);
   if (found == dials_.end()) return;
-  watcher_.unwatch(found->second.socket.descriptor());
+  watcher_->unwatch(found->second.socket.descriptor());
   free_slot(found->second.here.slot);
   fail(std::move(found->second.callback),
        absl::DeadlineExceededError("no answer before the deadline"));
@@ -274,26 +299,76 @@ void SameHostTransport::give_up(uint64_t number) {
 // ---- the watcher's thread: ends
 
 void SameHostTransport::watch_end(const ConnectionOfHost& connection) {
-  // The callbacks hold the connection, so its descriptors stay open while they are watched.
-  const auto gone = [connection] { connection->far_end_gone(); };
+  SameHostConnection* const key = connection.get();
+  // The map holds the connection, so its descriptors stay open while they are watched.
+  watched_.emplace(key, Watched{connection});
   const LocalSocket& socket = connection->socket();
-  const auto once = [this, gone](int descriptor) {
-    return [this, gone, descriptor] {
-      watcher_.unwatch(descriptor);  // it stays hung up, and one report is enough
-      gone();
-    };
-  };
   const int process = socket.process_descriptor();
-  if (!watcher_.watch(socket.descriptor(), Watcher::Event::kHungUp, once(socket.descriptor())) ||
-      (process >= 0 && !watcher_.watch(process, Watcher::Event::kReadable, once(process)))) {
+  if (!watcher_->watch(socket.descriptor(), Watcher::Event::kHungUp,
+                       [this, key] { far_end_gone(key); }) ||
+      !watcher_->watch(process, Watcher::Event::kReadable, [this, key] { process_ended(key); })) {
     connection->abort(absl::ResourceExhaustedError("no memory to watch a local connection"));
   }
 }
 
-void SameHostTransport::unwatch_end(const ConnectionOfHost& connection) {
-  watcher_.unwatch(connection->socket().descriptor());
-  const int process = connection->socket().process_descriptor();
-  if (process >= 0) watcher_.unwatch(process);
+void SameHostTransport::far_end_gone(SameHostConnection* connection) {
+  // It stays hung up, and one report is enough.
+  watcher_->unwatch(connection->socket().descriptor());
+  Watched& watched = watched_.at(connection);
+  watched.far_end_gone = true;
+  connection->far_end_gone();
+  if (watched.over) connection->settle();
+  forget_if_done(connection);
+}
+
+void SameHostTransport::process_ended(SameHostConnection* connection) {
+  watcher_->unwatch(connection->socket().process_descriptor());
+  watched_.at(connection).process_ended = true;
+  connection->lender().peer_gone();
+  std::shared_ptr<BorrowedSegments> unused;  // unmapped without the lock
+  {
+    MutexLock lock(mutex_);
+    if (const auto found = borrowed_.find(connection->peer().id); found != borrowed_.end()) {
+      unused = std::move(found->second);
+      borrowed_.erase(found);
+    }
+  }
+  // A forked child of the process may keep the socket open.
+  far_end_gone(connection);
+}
+
+void SameHostTransport::over(SameHostConnection* connection) {
+  Watched& watched = watched_.at(connection);
+  watched.over = true;
+  if (watched.far_end_gone) connection->settle();
+  forget_if_done(connection);
+}
+
+void SameHostTransport::forget_if_done(SameHostConnection* connection) {
+  const auto found = watched_.find(connection);
+  const Watched& watched = found->second;
+  if (!watched.over || !watched.far_end_gone) return;
+  if (!watched.process_ended && !connection->lender().all_returned()) return;
+  watcher_->unwatch(connection->socket().process_descriptor());
+  watched_.erase(found);
+}
+
+void SameHostTransport::tidy() {
+  arena_->drain();
+  std::vector<SameHostConnection*> connections;
+  for (const auto& [connection, watched] : watched_) connections.push_back(connection);
+  for (const uint32_t segment : arena_->retire_idle(clock_.now() - options_.unused_for)) {
+    for (SameHostConnection* each : connections) each->tell_dropped(segment);
+  }
+  for (SameHostConnection* each : connections) forget_if_done(each);
+  tidy_later();
+}
+
+void SameHostTransport::tidy_later() {
+  MutexLock lock(mutex_);
+  if (stopping_) return;
+  tidy_timer_ = clock_.call_at(clock_.now() + options_.tidy_every,
+                               [this, watcher = watcher_] { watcher->post([this] { tidy(); }); });
 }
 
 // ---- the serving thread
@@ -370,6 +445,10 @@ absl::StatusOr<SameHostTransport::ConnectionOfHost> SameHostTransport::open(Arri
     if (stopping_) return absl::UnavailableError("the worker has stopped");
   }
   WEFT_RETURN_IF_ERROR(sink()->on_accept(peer));
+  if (absl::Status known = check_process(arrival.socket); !known.ok()) {
+    log_warning("no shared memory with worker '", peer.name, "': ", known.message());
+    return nullptr;
+  }
   absl::StatusOr<PairMemory> memory =
       PairMemory::adopt(std::move(arrival.message.descriptors[0]), introduction->ring_bytes);
   absl::StatusOr<std::shared_ptr<WakePage>> page =
@@ -392,11 +471,9 @@ absl::StatusOr<SameHostTransport::ConnectionOfHost> SameHostTransport::open(Arri
     free_slot(slot->slot);
     return nullptr;
   }
-  return std::make_shared<SameHostConnection>(
-      SameHostConnection::Parts{*std::move(memory), PairMemory::kAcceptor,
-                                std::move(arrival.socket), *slot,
-                                WakeSlot{*std::move(page), introduction->slot}, peer},
-      pool_, options_.limits);
+  return make_connection(std::make_shared<PairMemory>(*std::move(memory)), PairMemory::kAcceptor,
+                         std::move(arrival.socket), *slot,
+                         WakeSlot{*std::move(page), introduction->slot}, peer);
 }
 
 void SameHostTransport::install(const ConnectionOfHost& connection) {
@@ -407,7 +484,7 @@ void SameHostTransport::install(const ConnectionOfHost& connection) {
   }
   const uint32_t slot = connection->here().slot;
   connections_[slot] = connection;
-  watcher_.post([this, connection] { watch_end(connection); });
+  watcher_->post([this, connection] { watch_end(connection); });
   visit(slot);  // the far end may have signalled before
 }
 
@@ -420,7 +497,7 @@ void SameHostTransport::visit(size_t slot) {
   if (!ended.has_value()) return;
   connections_[slot] = nullptr;
   sink.on_closed(connection, *ended);
-  watcher_.post([this, connection] { unwatch_end(connection); });
+  watcher_->post([this, connection] { over(connection.get()); });
   free_slot(static_cast<uint32_t>(slot));
   MutexLock lock(mutex_);
   --open_;
@@ -428,6 +505,30 @@ void SameHostTransport::visit(size_t slot) {
 }
 
 // ---- any thread
+
+SameHostTransport::ConnectionOfHost SameHostTransport::make_connection(
+    std::shared_ptr<PairMemory> memory, PairMemory::End end, LocalSocket socket, WakeSlot here,
+    WakeSlot there, const PeerIdentity& peer) {
+  const PairMemory::End far =
+      end == PairMemory::kDialler ? PairMemory::kAcceptor : PairMemory::kDialler;
+  auto lender = std::make_shared<rpc_internal::PayloadLender>(arena_, peer.id, memory, end, here);
+  lender->begin();
+  auto borrower = std::make_unique<rpc_internal::PayloadBorrower>(borrowed_from(peer.id), memory,
+                                                                  far, there, pool_, clock_);
+  SameHostConnection::Parts parts = {
+      std::move(memory), end,  std::move(socket), std::move(here),
+      std::move(there),  peer, std::move(lender), std::move(borrower)};
+  return std::make_shared<SameHostConnection>(std::move(parts), pool_, options_.limits);
+}
+
+std::shared_ptr<BorrowedSegments> SameHostTransport::borrowed_from(WorkerId peer) {
+  MutexLock lock(mutex_);
+  std::shared_ptr<BorrowedSegments>& segments = borrowed_[peer];
+  if (segments == nullptr) {
+    segments = std::make_shared<BorrowedSegments>(BorrowedSegments::Limits{});
+  }
+  return segments;
+}
 
 void SameHostTransport::post_to_serving(Task task) {
   {

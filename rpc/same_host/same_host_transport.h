@@ -41,6 +41,12 @@ struct SameHostTransportOptions {
   TransportLimits limits;
   // Of each ring of frames: a power of two.
   size_t ring_bytes = size_t{128} << 10;
+  // At most this much memory holds payloads on their way to peers and in their hands; also at most
+  // a quarter of the machine's memory. Beyond it, payloads travel through the rings.
+  uint64_t arena_bytes = uint64_t{4} << 30;
+  // How often unused memory is looked for, and how long it must have been unused.
+  Nanoseconds tidy_every = std::chrono::seconds(10);
+  Nanoseconds unused_for = std::chrono::seconds(30);
   // How long the thread that waits for frames spins before it sleeps; 0: never.
   Nanoseconds spin = std::chrono::microseconds(100);
   // So many diallers may wait for `start`. Further ones are refused, and dial again.
@@ -67,6 +73,8 @@ class SameHostTransport final : public Transport {
 
   // How many waits for frames began with spinning.
   uint64_t spins() const { return spinner_.spins(); }
+  // Of the memory that is lent to peers.
+  BlockArena::Statistics arena_statistics() const { return arena_->statistics(); }
 
  private:
   using Task = absl::AnyInvocable<void()>;
@@ -81,12 +89,20 @@ class SameHostTransport final : public Transport {
   // A dial that is not answered.
   struct Dial {
     LocalSocket socket;
-    rpc_internal::PairMemory memory;
+    std::shared_ptr<rpc_internal::PairMemory> memory;  // shared within the coming connection
     rpc_internal::WakeSlot here;
     uint64_t nonce;
     PeerIdentity expected;
     ConnectCallback callback;
     std::optional<TimerId> timer;
+  };
+
+  // A connection whose far end is watched.
+  struct Watched {
+    ConnectionOfHost connection;
+    bool over = false;          // visit() has reported the end
+    bool far_end_gone = false;  // it has shut its socket down
+    bool process_ended = false;
   };
 
   // ---- on the watcher's thread
@@ -100,7 +116,12 @@ class SameHostTransport final : public Transport {
   absl::StatusOr<rpc_internal::WakeSlot> check_welcome(Dial& dial);
   void give_up(uint64_t number);
   void watch_end(const ConnectionOfHost& connection);
-  void unwatch_end(const ConnectionOfHost& connection);
+  void far_end_gone(SameHostConnection* connection);
+  void process_ended(SameHostConnection* connection) ABSL_LOCKS_EXCLUDED(mutex_);
+  void over(SameHostConnection* connection);
+  void forget_if_done(SameHostConnection* connection);
+  void tidy();
+  void tidy_later();
 
   // ---- on the serving thread
   bool serve_one();
@@ -111,6 +132,11 @@ class SameHostTransport final : public Transport {
   void visit(size_t slot);
 
   // ---- on any thread
+  ConnectionOfHost make_connection(std::shared_ptr<rpc_internal::PairMemory> memory,
+                                   rpc_internal::PairMemory::End end, LocalSocket socket,
+                                   rpc_internal::WakeSlot here, rpc_internal::WakeSlot there,
+                                   const PeerIdentity& peer);
+  std::shared_ptr<BorrowedSegments> borrowed_from(WorkerId peer) ABSL_LOCKS_EXCLUDED(mutex_);
   void post_to_serving(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
   void fail(ConnectCallback callback, absl::Status why);
   std::optional<rpc_internal::WakeSlot> take_slot() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -121,6 +147,7 @@ class SameHostTransport final : public Transport {
   Clock& clock_;
   const SameHostTransportOptions options_;
   rpc_internal::BufferPool pool_;
+  const std::shared_ptr<BlockArena> arena_;  // connections may outlive the transport
   std::shared_ptr<rpc_internal::WakePage> page_;
   std::optional<LocalListener> listener_;
   std::string address_;
@@ -131,6 +158,7 @@ class SameHostTransport final : public Transport {
   std::vector<Arrival> waiting_;     // for `start`
   std::map<uint64_t, Dial> dials_;
   uint64_t next_dial_ = 1;
+  std::map<SameHostConnection*, Watched> watched_;
   // Used only by the serving thread.
   std::vector<ConnectionOfHost> connections_;  // by slot
 
@@ -143,9 +171,13 @@ class SameHostTransport final : public Transport {
   size_t open_ ABSL_GUARDED_BY(mutex_) = 0;     // installed connections
   std::vector<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> free_slots_ ABSL_GUARDED_BY(mutex_);
+  // What each incarnation has lent to this worker; shared by the connections to it.
+  std::map<WorkerId, std::shared_ptr<BorrowedSegments>> borrowed_ ABSL_GUARDED_BY(mutex_);
+  std::optional<TimerId> tidy_timer_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> has_tasks_{false};
 
-  rpc_internal::Watcher watcher_;
+  // shared_ptr, because a callback of the clock may run while it is cancelled.
+  const std::shared_ptr<rpc_internal::Watcher> watcher_ = std::make_shared<rpc_internal::Watcher>();
   std::optional<ServingThreads> serving_;  // last: its threads use all of the above
 };
 

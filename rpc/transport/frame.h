@@ -57,6 +57,8 @@ struct Payload {
   std::byte* data = nullptr;
   size_t size = 0;
   std::shared_ptr<void> owner;  // shared: a frame may be resent while its tensor lives on elsewhere
+  // Another process can still write here. Copy first what must be checked.
+  bool lent = false;
 };
 
 struct Frame {

@@ -47,6 +47,7 @@ class BlockArena::State : public std::enable_shared_from_this<State> {
 
   void add_source(PeerSource source) ABSL_LOCKS_EXCLUDED(mutex_);
   void remove_source(const ReturnSource* source) ABSL_LOCKS_EXCLUDED(mutex_);
+  void remove_all_sources() ABSL_LOCKS_EXCLUDED(mutex_);
   void drain() ABSL_LOCKS_EXCLUDED(mutex_);
 
   SegmentMemory segment(uint32_t number) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -290,6 +291,12 @@ void BlockArena::State::remove_source(const ReturnSource* source) {
       sources_, without([&](const PeerSource& one) { return one.source.get() == source; }));
 }
 
+void BlockArena::State::remove_all_sources() {
+  std::shared_ptr<const PeerSources> removed;  // destroyed without the lock
+  MutexLock lock(mutex_);
+  removed = std::exchange(sources_, std::make_shared<PeerSources>());
+}
+
 void BlockArena::State::drain() {
   allocated_since_drain_ = 0;
   std::shared_ptr<const PeerSources> sources;
@@ -400,6 +407,7 @@ void BlockArena::add_source(WorkerId peer, std::shared_ptr<ReturnSource> source)
   state_->add_source({peer, std::move(source)});
 }
 void BlockArena::remove_source(const ReturnSource* source) { state_->remove_source(source); }
+void BlockArena::remove_all_sources() { state_->remove_all_sources(); }
 void BlockArena::drain() { state_->drain(); }
 SegmentMemory BlockArena::segment(uint32_t number) const { return state_->segment(number); }
 std::vector<uint32_t> BlockArena::retire_idle(TimePoint since) {

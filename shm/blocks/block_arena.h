@@ -109,6 +109,7 @@ class BlockArena {
   // a drain on another thread may still use a source that was removed.
   void add_source(WorkerId peer, std::shared_ptr<ReturnSource> source);
   void remove_source(const ReturnSource* source);
+  void remove_all_sources();
   void drain();
 
   // The memory of a segment, for handing it over. Null: there is no such segment any more.

@@ -156,7 +156,7 @@ absl::Status BorrowedSegments::State::retire_segment(uint32_t number) {
   MutexLock lock(mutex_);
   const auto segment = segments_.find(number);
   if (segment == segments_.end()) {
-    return absl::InvalidArgumentError(
+    return absl::NotFoundError(
         absl::StrCat("segment ", number, " is retired and was not handed over"));
   }
   if (!segment->second->borrowed.empty()) {

@@ -80,8 +80,8 @@ class BorrowedSegments {
   // The peer hands a segment over. A later connection hands the same ones over again: then the
   // number has the same memory, and nothing changes. InvalidArgument: it has other memory.
   absl::Status add_segment(uint32_t number, SealedMemory memory);
-  // The peer retires a segment: it lends no block of it any more. InvalidArgument: it was not
-  // handed over, or a block of it is borrowed.
+  // The peer retires a segment: it lends no block of it any more. NotFound: it was not handed over,
+  // or is retired already. InvalidArgument: a block of it is borrowed.
   absl::Status retire_segment(uint32_t number);
 
   // The peer lends `size` bytes. They own the units of 16 KiB in which they lie. `sink` is not

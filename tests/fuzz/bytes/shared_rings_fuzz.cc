@@ -156,7 +156,7 @@ class Run {
   void push() {
     if (honest_ && returned_.size() == ReturnRing::kSlots) return;
     const Lending block{input_.number<uint8_t>(), input_.number<uint8_t>(),
-                              input_.number<uint16_t>()};
+                        input_.number<uint16_t>()};
     allow(borrower_.push(block).status(), borrower_failure_);
     if (honest_) returned_.push_back(block);
   }

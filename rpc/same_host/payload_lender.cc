@@ -1,0 +1,142 @@
+#include "weft/rpc/same_host/payload_lender.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "weft/rpc/same_host/segment_message.h"
+
+namespace weft::rpc_internal {
+namespace {
+
+// Between two pieces of a large copy, other threads of this processor may run: a peer that answers
+// a small call, above all.
+constexpr size_t kCopyPiece = size_t{1} << 20;
+
+void copy_with_breaks(std::byte* to, const std::byte* from, size_t size) {
+  while (size > kCopyPiece) {
+    std::memcpy(to, from, kCopyPiece);
+    to += kCopyPiece;
+    from += kCopyPiece;
+    size -= kCopyPiece;
+    std::this_thread::yield();
+  }
+  std::memcpy(to, from, size);
+}
+
+}  // namespace
+
+PayloadLender::PayloadLender(std::shared_ptr<BlockArena> arena, WorkerId peer,
+                             std::shared_ptr<PairMemory> memory, PairMemory::End end, WakeSlot here)
+    : arena_(std::move(arena)),
+      peer_(peer),
+      memory_(std::move(memory)),
+      here_(std::move(here)),
+      returns_(memory_->returns(end)) {}
+
+Lendings PayloadLender::lend(const Frame& frame, LocalSocket& socket) {
+  Lendings lendings(frame.payloads.size());
+  for (size_t i = 0; i < frame.payloads.size(); ++i) {
+    const Payload& payload = frame.payloads[i];
+    if (payload.size < kLeast) continue;
+    lendings[i] = lend_one(payload, socket);
+    if (lendings[i].generation == 0) {
+      take_back(lendings);
+      return {};
+    }
+  }
+  return lendings;
+}
+
+Lending PayloadLender::lend_one(const Payload& payload, LocalSocket& socket) {
+  const std::optional<BlockArena::Block> block = arena_->allocate(payload.size);
+  if (!block.has_value() || !hand_over(block->id.segment, socket)) return {};
+  copy_with_breaks(block->data, payload.data, payload.size);
+  // Counted first: the peer may give it back before this thread goes on.
+  lent_.fetch_add(1, std::memory_order_relaxed);
+  const absl::StatusOr<uint32_t> generation = arena_->lend(block->id, peer_);
+  if (!generation.ok()) {  // the peer has as many blocks as it may have
+    lent_.fetch_sub(1, std::memory_order_relaxed);
+    return {};
+  }
+  return {block->id.segment, *generation, block->id.offset};
+}
+
+bool PayloadLender::hand_over(uint32_t segment, LocalSocket& socket) {
+  MutexLock lock(mutex_);
+  if (handed_over_.contains(segment)) return true;
+  const std::shared_ptr<const SealedMemory> memory = arena_->segment(segment);
+  if (memory == nullptr) return false;
+  const SegmentMessage message = {segment, 0, memory->size()};
+  const int descriptors[] = {memory->descriptor()};
+  // Without waiting: if the socket is full, the peer does not read, and the ring will do.
+  if (!socket.send(message.bytes(), descriptors, LocalSocket::TimePoint::min()).ok()) return false;
+  handed_over_.insert(segment);
+  return true;
+}
+
+void PayloadLender::take_back(std::span<const Lending> lendings) {
+  for (const Lending& lending : lendings) {
+    if (lending.generation == 0) continue;
+    // It fails only if the peer's process is gone: then all its blocks are back already.
+    (void)arena_->returned(peer_, lending);
+    lent_.fetch_sub(1, std::memory_order_acq_rel);
+  }
+  forget_if_done();
+}
+
+bool PayloadLender::dropped(uint32_t segment) {
+  MutexLock lock(mutex_);
+  return handed_over_.erase(segment) != 0;
+}
+
+void PayloadLender::settle(std::span<const Lending> unread) {
+  take_back(unread);
+  settled_.store(true, std::memory_order_release);
+  arena_->drain();
+  forget_if_done();
+}
+
+void PayloadLender::forget_if_done() {
+  if (settled_.load(std::memory_order_acquire) && all_returned()) arena_->remove_source(this);
+}
+
+absl::Status PayloadLender::violation() const {
+  MutexLock lock(mutex_);
+  return violation_;
+}
+
+void PayloadLender::drain(std::vector<Lending>& returned) {
+  std::array<Lending, 64> some;
+  absl::Status failure;
+  uint64_t count = 0;
+  {
+    MutexLock lock(mutex_);
+    while (violation_.ok()) {
+      const absl::StatusOr<size_t> taken = returns_.take(some);
+      if (!taken.ok()) {
+        failure = taken.status();
+        break;
+      }
+      returned.insert(returned.end(), some.begin(), some.begin() + *taken);
+      count += *taken;
+      if (*taken < some.size()) break;
+    }
+  }
+  lent_.fetch_sub(count, std::memory_order_acq_rel);
+  if (!failure.ok()) on_violation(failure);
+  if (count != 0) forget_if_done();
+}
+
+void PayloadLender::on_violation(const absl::Status& why) {
+  {
+    MutexLock lock(mutex_);
+    if (!violation_.ok()) return;
+    violation_ = why;
+  }
+  here_.signal();
+}
+
+}  // namespace weft::rpc_internal

@@ -1,0 +1,91 @@
+// The sending side of lent payloads: copies large payloads into blocks of this worker's arena, and
+// lends the blocks to the peer of one connection.
+//
+// The peer gives blocks back through the return ring of the connection's memory. It may do so long
+// after the connection has ended, because its tensors live in the blocks. So the arena keeps this
+// object until all its blocks are back or the peer's process is gone.
+//
+// Thread safety: all methods may be called from any thread.
+// Lifetime: shared by the connection and the arena. settle() ends the arena's part.
+// Blocking: lend() copies, and hands a new segment over to the peer. It lets other threads run
+// after each MiB. All other methods are short.
+// Errors: lend() lends all or nothing. Nothing is not an error: the bytes then travel in the ring.
+// Protocol: docs/data_plane.md, "Lent payloads".
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "weft/base/mutex.h"
+#include "weft/rpc/same_host/pair_memory.h"
+#include "weft/rpc/same_host/ring_frames.h"
+#include "weft/rpc/same_host/wake_page.h"
+#include "weft/shm/blocks/block_arena.h"
+#include "weft/shm/local_socket.h"
+#include "weft/shm/return_ring.h"
+
+namespace weft::rpc_internal {
+
+class PayloadLender final : public ReturnSource,
+                            public std::enable_shared_from_this<PayloadLender> {
+ public:
+  // Smaller payloads travel in the ring.
+  static constexpr size_t kLeast = BlockTable::kUnit;
+
+  // `end`: of this side. `here` is signalled when the peer breaks the protocol.
+  PayloadLender(std::shared_ptr<BlockArena> arena, WorkerId peer,
+                std::shared_ptr<PairMemory> memory, PairMemory::End end, WakeSlot here);
+
+  // Call it before the first lend(), and only once.
+  void begin() { arena_->add_source(peer_, shared_from_this()); }
+
+  // Whether lend() can help: the frame is too large for a record, and is not if its large payloads
+  // are lent.
+  static bool worth_while(const Frame& frame, size_t ring_bytes) {
+    return !RingFrameWriter::is_small(frame, ring_bytes) &&
+           RingFrameWriter::lent_fits(frame, kLeast, ring_bytes);
+  }
+  // The caller publishes the result or takes it back. Empty: nothing is lent.
+  Lendings lend(const Frame& frame, LocalSocket& socket);
+  // Ends lendings that the peer has not seen and never will.
+  void take_back(std::span<const Lending> lendings);
+  // The arena has dropped a segment. Whether the peer must be told.
+  bool dropped(uint32_t segment) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The connection has ended at both ends. `unread`: see RingFrameWriter::take_unread.
+  void settle(std::span<const Lending> unread);
+  // The process of the peer is gone.
+  void peer_gone() { arena_->peer_gone(peer_); }
+  // Whether the peer has no block of this connection any more.
+  bool all_returned() const { return lent_.load(std::memory_order_acquire) == 0; }
+
+  // OK, or how the peer has broken the protocol.
+  absl::Status violation() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ReturnSource
+  void drain(std::vector<Lending>& returned) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void on_violation(const absl::Status& why) override ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  // Copies one payload into a block and lends it. Generation 0: there is no block.
+  Lending lend_one(const Payload& payload, LocalSocket& socket);
+  bool hand_over(uint32_t segment, LocalSocket& socket) ABSL_LOCKS_EXCLUDED(mutex_);
+  void forget_if_done();
+
+  const std::shared_ptr<BlockArena> arena_;  // blocks and connections may outlive the transport
+  const WorkerId peer_;
+  const std::shared_ptr<PairMemory> memory_;  // the returns lie in it
+  const WakeSlot here_;
+  std::atomic<uint64_t> lent_{0};  // lendings that are not back
+  std::atomic<bool> settled_{false};
+
+  mutable Mutex mutex_;
+  ReturnReader returns_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_set<uint32_t> handed_over_ ABSL_GUARDED_BY(mutex_);  // segments
+  absl::Status violation_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace weft::rpc_internal
