@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -53,7 +54,7 @@ absl::StatusOr<bool> RingFrameWriter::pump(std::vector<FramePtr>& done) {
   bool published = false;
   while (!idle()) {
     bool room = true;
-    while (room && !small_.empty()) {
+    while (room && !small_.empty() && !large_turn()) {
       WEFT_ASSIGN_OR_RETURN(room, write_small(done));
     }
     // One piece, then small frames again. They may have come while nothing fitted.
@@ -73,6 +74,11 @@ absl::StatusOr<bool> RingFrameWriter::pump(std::vector<FramePtr>& done) {
   return ring_.commit() || published;
 }
 
+// Whether a large frame has waited for as many small ones as the ring holds.
+bool RingFrameWriter::large_turn() const {
+  return since_piece_ >= 4 * ring_.largest() && (!streams_.empty() || !large_.empty());
+}
+
 absl::StatusOr<bool> RingFrameWriter::write_small(std::vector<FramePtr>& done) {
   const Frame& frame = *small_.front();
   const size_t head = head_bytes(frame);
@@ -86,6 +92,7 @@ absl::StatusOr<bool> RingFrameWriter::write_small(std::vector<FramePtr>& done) {
     to += payload.size;
   }
   small_bytes_.written += frame.cost();
+  since_piece_ += head + frame.payload_bytes();
   done.push_back(std::move(small_.front()));
   small_.pop_front();
   return true;
@@ -116,6 +123,7 @@ absl::StatusOr<bool> RingFrameWriter::write_piece(std::vector<FramePtr>& done) {
   put_word(*memory, 0, stream.number);
   put_word(*memory, 4, uint32_t{0});
   copy_out(stream, memory->subspan(kPieceHeader));
+  since_piece_ = 0;
   // Each piece counts at once: a large frame that moves must not look like one that hangs.
   large_bytes_.written += size;
   if (stream.left == 0) {
@@ -127,6 +135,15 @@ absl::StatusOr<bool> RingFrameWriter::write_piece(std::vector<FramePtr>& done) {
     std::rotate(streams_.begin(), streams_.begin() + 1, streams_.end());
   }
   return true;
+}
+
+void RingFrameWriter::drop(std::vector<FramePtr>& done) {
+  for (Stream& stream : streams_) done.push_back(std::move(stream.frame));
+  for (std::deque<FramePtr>* queue : {&small_, &large_}) {
+    std::move(queue->begin(), queue->end(), std::back_inserter(done));
+    queue->clear();
+  }
+  streams_.clear();
 }
 
 void RingFrameWriter::copy_out(Stream& stream, std::span<std::byte> to) {
@@ -180,8 +197,7 @@ absl::Status RingFrameReader::take(const RingRecord& record, std::vector<Frame>&
     case kPieceRecord:
       return take_piece(content, frames);
     case kCloseRecord:
-      closed_ = true;
-      return absl::OkStatus();
+      return take_close(content);
     default:
       return absl::InvalidArgumentError(absl::StrCat("a record of kind ", record.kind));
   }
@@ -238,6 +254,16 @@ absl::Status RingFrameReader::take_open(std::string_view content) {
   if (!streams_.emplace(number, std::move(stream)).second) {
     return absl::InvalidArgumentError(absl::StrCat("large frame ", number, " begins twice"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status RingFrameReader::take_close(std::string_view content) {
+  if (!content.empty() || !streams_.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("a close with ", content.size(), " bytes while ",
+                                                   streams_.size(),
+                                                   " large frames are unfinished"));
+  }
+  closed_ = true;
   return absl::OkStatus();
 }
 

@@ -2,7 +2,8 @@
 //
 // A frame that fits one record is one record: its head, then its payloads. A larger frame is cut
 // into pieces, which share the ring with small frames and with the pieces of other large frames.
-// So a small frame never waits until a large one is through.
+// So a small frame never waits until a large one is through. Small frames go first, but a large
+// frame gets its turn after a ring's worth of them, so that it moves however many there are.
 //
 //   record   content
 //   FRAME    the head (rpc/transport/frame_codec.h), then the bytes of all payloads
@@ -57,6 +58,9 @@ class RingFrameWriter {
   // locks, because a tensor's deleter may be the user's code.
   absl::StatusOr<bool> pump(std::vector<FramePtr>& done);
 
+  // Moves the frames that are queued or not through to `done`. Nothing must be pushed after this.
+  void drop(std::vector<FramePtr>& done);
+
   // Whether all that was pushed is published.
   bool idle() const {
     return small_.empty() && large_.empty() && streams_.empty() && (!close_ || closed_);
@@ -79,6 +83,7 @@ class RingFrameWriter {
     bool opened = false;  // OPEN is written
   };
 
+  bool large_turn() const;
   // Each returns false if the ring has no room.
   absl::StatusOr<bool> write_small(std::vector<FramePtr>& done);
   absl::StatusOr<bool> write_piece(std::vector<FramePtr>& done);
@@ -89,6 +94,7 @@ class RingFrameWriter {
   std::deque<FramePtr> large_;  // not begun
   std::deque<Stream> streams_;  // begun; each gets its turn
   uint32_t next_stream_ = 1;
+  size_t since_piece_ = 0;  // bytes of small frames since the last piece
   bool close_ = false;
   bool closed_ = false;
   StreamBytes small_bytes_;
@@ -107,6 +113,8 @@ class RingFrameReader {
   };
   // Takes records until `most_bytes` are read, and appends the frames that are complete.
   absl::StatusOr<Result> read(size_t most_bytes, std::vector<Frame>& frames);
+  // Frees the large frames of which pieces are missing. Nothing must be read after this.
+  void drop() { streams_.clear(); }
 
  private:
   // A frame whose pieces come.
@@ -123,6 +131,7 @@ class RingFrameReader {
   absl::Status take(const RingRecord& record, std::vector<Frame>& frames);
   absl::Status take_frame(std::string_view content, std::vector<Frame>& frames);
   absl::Status take_open(std::string_view content);
+  absl::Status take_close(std::string_view content);
   absl::Status take_piece(std::string_view content, std::vector<Frame>& frames);
   absl::Status allocate(Frame& frame);
 

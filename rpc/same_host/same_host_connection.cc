@@ -90,7 +90,29 @@ std::optional<absl::Status> SameHostConnection::broken() const {
   return broken_;
 }
 
+void SameHostConnection::far_end_gone() {
+  gone_.store(true, std::memory_order_release);
+  parts_.here.signal();
+  // It may have died between its exchange of `armed` and the wake-up. Then signal() finds the
+  // reader not armed, and so do the signals of other peers, but the reader sleeps.
+  parts_.here.page->bits().wake();
+}
+
 std::optional<absl::Status> SameHostConnection::visit(
+    const std::function<void(std::vector<Frame>)>& deliver) {
+  std::optional<absl::Status> ended = read_and_write(deliver);
+  if (ended.has_value()) {
+    // The user may keep the connection for long, but what it sent is free now.
+    reader_.drop();
+    std::vector<FramePtr> lost;  // destroyed outside the lock
+    MutexLock lock(mutex_);
+    closing_ = true;
+    writer_.drop(lost);
+  }
+  return ended;
+}
+
+std::optional<absl::Status> SameHostConnection::read_and_write(
     const std::function<void(std::vector<Frame>)>& deliver) {
   if (auto why = broken()) return why;
   // Loaded before the ring is read: what a far end wrote before it went is read first.

@@ -75,10 +75,7 @@ class SameHostConnection final : public Connection {
   const WakeSlot& here() const { return parts_.here; }
   const LocalSocket& socket() const { return parts_.socket; }
   // The far end has closed its socket or died. What it has written before still counts.
-  void far_end_gone() {
-    gone_.store(true, std::memory_order_release);
-    parts_.here.signal();
-  }
+  void far_end_gone();
 
   // Does what can be done now: reads frames for `deliver`, and writes what waits. Returns the
   // reason when the connection has ended; it must not be called again then.
@@ -86,6 +83,8 @@ class SameHostConnection final : public Connection {
       ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  std::optional<absl::Status> read_and_write(const std::function<void(std::vector<Frame>)>& deliver)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Writes what fits. A violation by the far end ends the connection.
   void pump(std::vector<FramePtr>& done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the connection has ended here, by abort() or a violation.
