@@ -9,7 +9,7 @@
 namespace weft {
 
 std::string host_identity() {
-  std::string boot = "unknown boot";
+  std::string boot = "unknown-boot";
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   std::array<char, 64> space{};
   if (::readlink("/proc/self/ns/net", space.data(), space.size() - 1) < 0) space[0] = '?';

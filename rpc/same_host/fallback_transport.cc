@@ -9,7 +9,7 @@
 
 namespace weft {
 
-FallbackTransport::FallbackTransport(Clock& clock, std::unique_ptr<SameHostTransport> local,
+FallbackTransport::FallbackTransport(Clock& clock, std::unique_ptr<Transport> local,
                                      std::unique_ptr<Transport> other)
     : clock_(clock), local_(std::move(local)), other_(std::move(other)) {}
 
@@ -60,7 +60,7 @@ void FallbackTransport::say_once(const PeerIdentity& peer, const absl::Status& w
     constexpr size_t kMost = 4096;
     if (said_.size() == kMost || !said_.insert(peer.id.bits()).second) return;
   }
-  log_info("worker '", peer.name, "' is reached without shared memory: ", why.message());
+  log_info("no shared memory with worker '", peer.name, "': ", why.message());
 }
 
 void FallbackTransport::stop() {

@@ -27,7 +27,8 @@ namespace weft {
 
 class FallbackTransport final : public Transport {
  public:
-  FallbackTransport(Clock& clock, std::unique_ptr<SameHostTransport> local,
+  // `local` tells refusals of the far end from other errors by answer_of_peer().
+  FallbackTransport(Clock& clock, std::unique_ptr<Transport> local,
                     std::unique_ptr<Transport> other);
   ~FallbackTransport() override { stop(); }
 
@@ -45,7 +46,7 @@ class FallbackTransport final : public Transport {
   void say_once(const PeerIdentity& peer, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Clock& clock_;
-  const std::unique_ptr<SameHostTransport> local_;
+  const std::unique_ptr<Transport> local_;
   const std::unique_ptr<Transport> other_;
   bool local_listens_ = false;  // set by listen()
 

@@ -58,7 +58,8 @@ absl::StatusOr<Introduction> decode_introduction(std::string_view message) {
   if (header.slot >= WakeBits::kSlots) {
     return absl::InvalidArgumentError(absl::StrCat("slot ", header.slot, " of an introduction"));
   }
-  if (header.ring_bytes != 0 && !valid_ring_size(header.ring_bytes)) {
+  if (header.ring_bytes != 0 &&
+      (!valid_ring_size(header.ring_bytes) || header.ring_bytes > kMostFrameRing)) {
     return absl::InvalidArgumentError(
         absl::StrCat("an introduction with a ring of ", header.ring_bytes, " bytes"));
   }

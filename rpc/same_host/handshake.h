@@ -15,6 +15,7 @@
 // Protocol: docs/data_plane.md, "Connections".
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -23,6 +24,9 @@
 #include "weft/proto/weft.pb.h"
 
 namespace weft::rpc_internal {
+
+// The largest ring of frames that a peer may ask for: the acceptor uses as much memory.
+inline constexpr size_t kMostFrameRing = size_t{16} << 20;
 
 struct Introduction {
   uint32_t slot = 0;

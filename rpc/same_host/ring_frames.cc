@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -65,18 +67,12 @@ void RingFrameWriter::push(FramePtr frame, Lendings lendings) {
 }
 
 Lendings RingFrameWriter::take_unread() {
-  Lendings unread;
   const absl::StatusOr<uint64_t> read = ring_.read_position();
+  Lendings unread;
   for (const Published& each : published_) {
     if (read.ok() && each.end > *read) unread.push_back(each.lending);
   }
   published_.clear();
-  for (const Small& small : small_) {
-    for (const Lending& lending : small.lendings) {
-      if (lending.generation != 0) unread.push_back(lending);
-    }
-  }
-  small_.clear();
   return unread;
 }
 
@@ -87,7 +83,7 @@ absl::StatusOr<bool> RingFrameWriter::pump(std::vector<FramePtr>& done) {
     while (room && !retired_.empty()) {
       WEFT_ASSIGN_OR_RETURN(room, write_retired());
     }
-    while (room && !small_.empty()) {
+    while (room && !small_.empty() && !large_turn()) {
       WEFT_ASSIGN_OR_RETURN(room, write_small(done));
     }
     // One piece, then small frames again. They may have come while nothing fitted.
@@ -114,6 +110,11 @@ absl::StatusOr<bool> RingFrameWriter::write_retired() {
   put_word(*memory, 4, uint32_t{0});
   retired_.pop_front();
   return true;
+}
+
+// Whether a large frame has waited for as many small ones as the ring holds.
+bool RingFrameWriter::large_turn() const {
+  return since_piece_ >= 4 * ring_.largest() && (!streams_.empty() || !large_.empty());
 }
 
 absl::StatusOr<bool> RingFrameWriter::write_small(std::vector<FramePtr>& done) {
@@ -144,6 +145,7 @@ absl::StatusOr<bool> RingFrameWriter::write_small(std::vector<FramePtr>& done) {
   }
   while (!published_.empty() && published_.front().end <= ring_.freed()) published_.pop_front();
   small_bytes_.written += frame.cost();
+  since_piece_ += size;
   done.push_back(std::move(small.frame));
   small_.pop_front();
   return true;
@@ -174,6 +176,7 @@ absl::StatusOr<bool> RingFrameWriter::write_piece(std::vector<FramePtr>& done) {
   put_word(*memory, 0, stream.number);
   put_word(*memory, 4, uint32_t{0});
   copy_out(stream, memory->subspan(kPieceHeader));
+  since_piece_ = 0;
   // Each piece counts at once: a large frame that moves must not look like one that hangs.
   large_bytes_.written += size;
   if (stream.left == 0) {
@@ -185,6 +188,21 @@ absl::StatusOr<bool> RingFrameWriter::write_piece(std::vector<FramePtr>& done) {
     std::rotate(streams_.begin(), streams_.begin() + 1, streams_.end());
   }
   return true;
+}
+
+void RingFrameWriter::drop(std::vector<FramePtr>& done) {
+  constexpr uint64_t kNeverRead = std::numeric_limits<uint64_t>::max();
+  for (Small& small : small_) {
+    for (const Lending& lending : small.lendings) {
+      if (lending.generation != 0) published_.push_back({kNeverRead, lending});
+    }
+    done.push_back(std::move(small.frame));
+  }
+  for (Stream& stream : streams_) done.push_back(std::move(stream.frame));
+  std::move(large_.begin(), large_.end(), std::back_inserter(done));
+  small_.clear();
+  large_.clear();
+  streams_.clear();
 }
 
 void RingFrameWriter::copy_out(Stream& stream, std::span<std::byte> to) {
@@ -249,8 +267,7 @@ absl::Status RingFrameReader::take(const RingRecord& record, std::vector<Frame>&
     case kRetireRecord:
       return take_retired(content);
     case kCloseRecord:
-      closed_ = true;
-      return absl::OkStatus();
+      return take_close(content);
     default:
       return absl::InvalidArgumentError(absl::StrCat("a record of kind ", record.kind));
   }
@@ -370,6 +387,16 @@ absl::Status RingFrameReader::take_open(std::string_view content) {
   if (!streams_.emplace(number, std::move(stream)).second) {
     return absl::InvalidArgumentError(absl::StrCat("large frame ", number, " begins twice"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status RingFrameReader::take_close(std::string_view content) {
+  if (!content.empty() || !streams_.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("a close with ", content.size(), " bytes while ",
+                                                   streams_.size(),
+                                                   " large frames are unfinished"));
+  }
+  closed_ = true;
   return absl::OkStatus();
 }
 

@@ -2,7 +2,8 @@
 //
 // A frame that fits one record is one record: its head, then its payloads. A larger frame is cut
 // into pieces, which share the ring with small frames and with the pieces of other large frames.
-// So a small frame never waits until a large one is through.
+// So a small frame never waits until a large one is through. Small frames go first, but a large
+// frame gets its turn after a ring's worth of them, so that it moves however many there are.
 //
 // Large payloads need not be in the ring at all: their bytes may lie in blocks that the writer
 // lends to the reader (shm/blocks/block_arena.h). Such a frame is a small one.
@@ -83,6 +84,9 @@ class RingFrameWriter {
   // locks, because a tensor's deleter may be the user's code.
   absl::StatusOr<bool> pump(std::vector<FramePtr>& done);
 
+  // Moves the frames that are queued or not through to `done`. Nothing must be pushed after this.
+  void drop(std::vector<FramePtr>& done);
+
   // Whether all that was pushed is published.
   bool idle() const {
     return small_.empty() && large_.empty() && streams_.empty() && retired_.empty() &&
@@ -93,10 +97,9 @@ class RingFrameWriter {
   // The same if all payloads of at least `least_lent` bytes are lent.
   static bool lent_fits(const Frame& frame, size_t least_lent, size_t ring_bytes);
 
-  // Returns the lendings that the reader has not read, and forgets them: those of frames that are
-  // queued, and those of records beyond the reader's last position. Call it when the reader has
-  // stopped to read for good, and write nothing afterwards. If the reader's position breaks the
-  // protocol, the result has only the first kind.
+  // Returns the lendings that the reader has not read, and forgets them. Call it after drop(), when
+  // the reader has read for the last time. Nothing, if the reader's position breaks the protocol:
+  // then only its death ends the lendings.
   Lendings take_unread();
   // Bytes (Frame::cost) of small frames and of large ones.
   const StreamBytes& small_bytes() const { return small_bytes_; }
@@ -123,6 +126,7 @@ class RingFrameWriter {
     bool opened = false;  // OPEN is written
   };
 
+  bool large_turn() const;
   // Each returns false if the ring has no room.
   absl::StatusOr<bool> write_retired();
   absl::StatusOr<bool> write_small(std::vector<FramePtr>& done);
@@ -136,6 +140,7 @@ class RingFrameWriter {
   std::deque<FramePtr> large_;       // not begun
   std::deque<Stream> streams_;       // begun; each gets its turn
   uint32_t next_stream_ = 1;
+  size_t since_piece_ = 0;  // bytes of small frames since the last piece
   bool close_ = false;
   bool closed_ = false;
   StreamBytes small_bytes_;
@@ -157,6 +162,8 @@ class RingFrameReader {
   // Takes records until `most_bytes` are read, and appends the frames that are complete. Also after
   // an error, the ring's position then shows which records were read.
   absl::StatusOr<Result> read(size_t most_bytes, std::vector<Frame>& frames);
+  // Frees the large frames of which pieces are missing. Nothing must be read after this.
+  void drop() { streams_.clear(); }
 
  private:
   // A frame whose pieces come.
@@ -178,6 +185,7 @@ class RingFrameReader {
   absl::Status take_bytes(std::string_view& bytes, Payload& payload);
   absl::Status take_retired(std::string_view content);
   absl::Status take_open(std::string_view content);
+  absl::Status take_close(std::string_view content);
   absl::Status take_piece(std::string_view content, std::vector<Frame>& frames);
   absl::Status allocate(Frame& frame);
 

@@ -117,15 +117,34 @@ std::optional<absl::Status> SameHostConnection::broken() const {
   return broken_;
 }
 
-absl::Status SameHostConnection::finish(absl::Status why) {
-  parts_.socket.shut_down_sending();
-  return why;
+void SameHostConnection::far_end_gone() {
+  gone_.store(true, std::memory_order_release);
+  parts_.here.signal();
+  // It may have died between its exchange of `armed` and the wake-up. Then signal() finds the
+  // reader not armed, and so do the signals of other peers, but the reader sleeps.
+  parts_.here.page->bits().wake();
 }
 
 std::optional<absl::Status> SameHostConnection::visit(
     const std::function<void(std::vector<Frame>)>& deliver) {
+  std::optional<absl::Status> ended = read_and_write(deliver);
+  if (ended.has_value()) {
+    // The ring is not read any more. From now on the far end may take back what is unread.
+    parts_.socket.shut_down_sending();
+    // The user may keep the connection for long, but what it sent is free now.
+    reader_.drop();
+    std::vector<FramePtr> lost;  // destroyed outside the lock
+    MutexLock lock(mutex_);
+    closing_ = true;
+    writer_.drop(lost);
+  }
+  return ended;
+}
+
+std::optional<absl::Status> SameHostConnection::read_and_write(
+    const std::function<void(std::vector<Frame>)>& deliver) {
   if (absl::Status violation = parts_.lender->violation(); !violation.ok()) abort(violation);
-  if (auto why = broken()) return finish(*why);
+  if (auto why = broken()) return why;
   // Loaded before the ring is read: what a far end wrote before it went is read first.
   const bool gone = gone_.load(std::memory_order_acquire);
   std::vector<Frame> frames;
@@ -136,7 +155,7 @@ std::optional<absl::Status> SameHostConnection::visit(
   std::vector<FramePtr> done;
   MutexLock lock(mutex_);
   if (broken_.ok() && !read.ok()) broken_ = read.status();
-  if (!broken_.ok()) return finish(broken_);
+  if (!broken_.ok()) return broken_;
   if (!writer_.idle()) pump(done);
   if (read->closed) {
     if (!closing_) {
@@ -145,16 +164,16 @@ std::optional<absl::Status> SameHostConnection::visit(
       pump(done);
     }
     // The far end takes a socket that is shut down for the answer, in case CLOSE found no room.
-    return finish(absl::OkStatus());
+    return absl::OkStatus();
   }
   if (read->more) {
     parts_.here.signal();
   } else if (gone) {
-    if (std::exchange(closing_, true)) return finish(absl::OkStatus());
-    return finish(absl::UnavailableError(absl::StrCat("process ", parts_.socket.peer_process(),
-                                                      " has closed the connection or ended")));
+    if (std::exchange(closing_, true)) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat("process ", parts_.socket.peer_process(),
+                                               " has closed the connection or ended"));
   }
-  return broken_.ok() ? std::nullopt : std::optional<absl::Status>(finish(broken_));
+  return broken_.ok() ? std::nullopt : std::optional<absl::Status>(broken_);
 }
 
 }  // namespace weft::rpc_internal

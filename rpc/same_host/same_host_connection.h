@@ -58,10 +58,7 @@ class SameHostConnection final : public Connection {
   const LocalSocket& socket() const { return parts_.socket; }
   // The far end has shut its socket down or died. What it has written before still counts, and it
   // reads nothing any more.
-  void far_end_gone() {
-    gone_.store(true, std::memory_order_release);
-    parts_.here.signal();
-  }
+  void far_end_gone();
   // Takes the blocks back that the far end has never seen. Call it when visit() has reported the
   // end and far_end_gone() was called.
   void settle() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -76,8 +73,8 @@ class SameHostConnection final : public Connection {
       ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // The end of visit(): shuts the socket down.
-  absl::Status finish(absl::Status why);
+  std::optional<absl::Status> read_and_write(const std::function<void(std::vector<Frame>)>& deliver)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Writes what fits. A violation by the far end ends the connection.
   void pump(std::vector<FramePtr>& done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool is_open() const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -24,6 +24,11 @@ namespace {
 
 constexpr char kAnswered[] = "weft/answered-by-peer";
 
+// Arrivals that are accepted before other descriptors have their turn.
+constexpr int kMostAccepted = 64;
+// How long nobody is accepted after the system has refused a descriptor or memory.
+constexpr Nanoseconds kPause = std::chrono::milliseconds(100);
+
 // An introduction fits the socket's buffer, so these never wait.
 constexpr LocalSocket::TimePoint kNow = LocalSocket::TimePoint::min();
 
@@ -32,11 +37,6 @@ absl::Status check_process(const LocalSocket& socket) {
   if (socket.process_descriptor() >= 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("the kernel does not report the end of process ", socket.peer_process()));
-}
-
-absl::Status answer_of_peer(absl::Status status) {
-  status.SetPayload(kAnswered, absl::Cord());
-  return status;
 }
 
 uint64_t quarter_of_memory() {
@@ -55,6 +55,11 @@ bool answered_by_peer(const absl::Status& status) {
   return status.GetPayload(kAnswered).has_value();
 }
 
+absl::Status answer_of_peer(absl::Status status) {
+  status.SetPayload(kAnswered, absl::Cord());
+  return status;
+}
+
 SameHostTransport::SameHostTransport(Clock& clock, SameHostTransportOptions options)
     : clock_(clock),
       options_(std::move(options)),
@@ -70,7 +75,11 @@ SameHostTransport::~SameHostTransport() { stop(); }
 // ---- from outside
 
 absl::Status SameHostTransport::listen() {
-  if (serving_.has_value()) return absl::OkStatus();
+  if (!listened_.has_value()) listened_ = begin_to_listen();
+  return *listened_;
+}
+
+absl::Status SameHostTransport::begin_to_listen() {
   WEFT_ASSIGN_OR_RETURN(page_, WakePage::create());
   WEFT_ASSIGN_OR_RETURN(LocalListener listener, LocalListener::create());
   address_ = rpc_internal::local_address(listener.name());
@@ -81,11 +90,8 @@ absl::Status SameHostTransport::listen() {
     watcher_->stop();
     return started;
   }
-  watcher_->post([this] {
-    watcher_->watch(listener_->descriptor(), Watcher::Event::kReadable,
-                    [this] { accept_arrivals(); });
-  });
   tidy_later();
+  watcher_->post([this] { watch_listener(); });
   return absl::OkStatus();
 }
 
@@ -128,6 +134,7 @@ void SameHostTransport::stop() {
   }
   // No handshake is under way from here on.
   watcher_->stop();
+  if (pause_.has_value()) clock_.cancel(*pause_);
   listener_.reset();  // from now on dials are refused
   post_to_serving([this] {
     for (const ConnectionOfHost& each : connections_) {
@@ -149,50 +156,91 @@ void SameHostTransport::stop() {
   }
   dials_.clear();
   arrivals_.clear();
-  waiting_.clear();
 }
 
 // ---- the watcher's thread: arrivals
 
-void SameHostTransport::accept_arrivals() {
-  while (true) {
-    absl::StatusOr<LocalSocket> socket = listener_->accept(kNow);
-    if (!socket.ok()) {
-      if (!absl::IsDeadlineExceeded(socket.status())) {
-        log_warning("a local connection was not accepted: ", socket.status().message());
-      }
-      return;
-    }
-    if (arrivals_.size() + waiting_.size() >= options_.most_waiting) continue;  // it dials again
-    const int descriptor = socket->descriptor();
-    arrivals_.emplace(descriptor, Arrival{*std::move(socket), {}});
-    if (!watcher_->watch(descriptor, Watcher::Event::kReadable,
-                         [this, descriptor] { receive_hello(descriptor); })) {
-      arrivals_.erase(descriptor);
-    }
+void SameHostTransport::watch_listener() {
+  pause_.reset();
+  if (!watcher_->watch(listener_->descriptor(), Watcher::Event::kReadable,
+                       [this] { accept_arrivals(); })) {
+    log_warning("no memory to watch for local connections: peers must use another transport");
+    listener_.reset();
   }
 }
 
-void SameHostTransport::receive_hello(int descriptor) {
-  const auto found = arrivals_.find(descriptor);
+void SameHostTransport::accept_arrivals() {
+  for (int i = 0; i < kMostAccepted; ++i) {
+    absl::StatusOr<LocalSocket> socket = listener_->accept(kNow);
+    if (!socket.ok()) {
+      if (!absl::IsDeadlineExceeded(socket.status())) pause_accepting(socket.status());
+      return;
+    }
+    if (!make_room()) continue;
+    const uint64_t number = next_arrival_++;
+    const int descriptor = socket->descriptor();
+    arrivals_.emplace(number, Arrival{*std::move(socket), {}});
+    if (!watcher_->watch(descriptor, Watcher::Event::kReadable,
+                         [this, number] { receive_hello(number); })) {
+      arrivals_.erase(number);
+      continue;
+    }
+    receive_hello(number);  // usually it is there, and then no stranger can push this one out
+  }
+}
+
+// The listener stays readable, so without a pause the watcher would try again at once, for ever.
+void SameHostTransport::pause_accepting(const absl::Status& why) {
+  log_warning("a local connection was not accepted: ", why.message());
+  watcher_->unwatch(listener_->descriptor());
+  pause_ = clock_.call_at(clock_.now() + kPause, [this, watcher = watcher_] {
+    watcher->post([this] { watch_listener(); });
+  });
+}
+
+bool SameHostTransport::make_room() {
+  if (arrivals_.size() < options_.most_waiting) return true;
+  for (const auto& [number, arrival] : arrivals_) {
+    if (arrival.hello.has_value()) continue;
+    drop_arrival(number);
+    return true;
+  }
+  return false;
+}
+
+void SameHostTransport::drop_arrival(uint64_t number) {
+  const auto found = arrivals_.find(number);
   if (found == arrivals_.end()) return;
-  absl::StatusOr<LocalSocket::Message> message = found->second.socket.receive(kNow);
-  if (absl::IsDeadlineExceeded(message.status())) return;
-  watcher_->unwatch(descriptor);
-  Arrival arrival = std::move(found->second);
+  watcher_->unwatch(found->second.socket.descriptor());
   arrivals_.erase(found);
-  if (!message.ok()) return;  // it has gone
-  arrival.message = *std::move(message);
-  if (sink() == nullptr) {
-    waiting_.push_back(std::move(arrival));
-  } else {
-    post_to_serving([this, arrival = std::move(arrival)]() mutable { answer(std::move(arrival)); });
+}
+
+void SameHostTransport::receive_hello(uint64_t number) {
+  const auto found = arrivals_.find(number);
+  if (found == arrivals_.end()) return;
+  Arrival& arrival = found->second;
+  absl::StatusOr<LocalSocket::Message> message = arrival.socket.receive(kNow);
+  if (absl::IsDeadlineExceeded(message.status())) return;
+  if (!message.ok()) return drop_arrival(number);  // it has gone
+  const int descriptor = arrival.socket.descriptor();
+  watcher_->unwatch(descriptor);
+  arrival.hello = *std::move(message);
+  if (sink() != nullptr) return answer_waiting();
+  // A dialler that gives up makes room for its next attempt.
+  if (!watcher_->watch(descriptor, Watcher::Event::kHungUp,
+                       [this, number] { drop_arrival(number); })) {
+    drop_arrival(number);
   }
 }
 
 void SameHostTransport::answer_waiting() {
-  for (Arrival& arrival : std::exchange(waiting_, {})) {
-    post_to_serving([this, arrival = std::move(arrival)]() mutable { answer(std::move(arrival)); });
+  for (auto next = arrivals_.begin(); next != arrivals_.end();) {
+    const auto each = next++;
+    if (!each->second.hello.has_value()) continue;
+    watcher_->unwatch(each->second.socket.descriptor());
+    post_to_serving(
+        [this, arrival = std::move(each->second)]() mutable { answer(std::move(arrival)); });
+    arrivals_.erase(each);
   }
 }
 
@@ -205,15 +253,17 @@ void SameHostTransport::dial(const std::string& address, const PeerIdentity& exp
   begun->callback = std::move(callback);
   const uint64_t number = next_dial_++;
   if (deadline != kNever) {
-    begun->timer = clock_.call_at(deadline, [this, number, watcher = watcher_] {
-      watcher->post([this, number] { give_up(number); });
+    begun->timer = clock_.call_at(deadline, [this, watcher = watcher_, number] {
+      watcher->post([this, number] {
+        give_up(number, absl::DeadlineExceededError("no answer before the deadline"));
+      });
     });
   }
   const int descriptor = begun->socket.descriptor();
   dials_.emplace(number, *std::move(begun));
   if (!watcher_->watch(descriptor, Watcher::Event::kReadable,
                        [this, number] { receive_welcome(number); })) {
-    give_up(number);
+    give_up(number, absl::ResourceExhaustedError("no memory to watch a local connection"));
   }
 }
 
@@ -248,12 +298,14 @@ absl::StatusOr<SameHostTransport::Dial> SameHostTransport::begin_dial(
 void SameHostTransport::receive_welcome(uint64_t number) {
   const auto found = dials_.find(number);
   if (found == dials_.end()) return;
-  absl::StatusOr<WakeSlot> there = check_welcome(found->second);
-  if (absl::IsDeadlineExceeded(there.status())) return;
+  absl::StatusOr<LocalSocket::Message> message = found->second.socket.receive(kNow);
+  if (absl::IsDeadlineExceeded(message.status())) return;
   watcher_->unwatch(found->second.socket.descriptor());
   Dial dial = std::move(found->second);
   dials_.erase(found);
   if (dial.timer.has_value()) clock_.cancel(*dial.timer);
+  absl::StatusOr<WakeSlot> there =
+      message.ok() ? check_welcome(dial, *std::move(message)) : message.status();
   if (!there.ok()) {
     free_slot(dial.here.slot);
     return fail(std::move(dial.callback), there.status());
@@ -267,8 +319,8 @@ void SameHostTransport::receive_welcome(uint64_t number) {
   });
 }
 
-absl::StatusOr<WakeSlot> SameHostTransport::check_welcome(Dial& dial) {
-  WEFT_ASSIGN_OR_RETURN(LocalSocket::Message message, dial.socket.receive(kNow));
+absl::StatusOr<WakeSlot> SameHostTransport::check_welcome(const Dial& dial,
+                                                          LocalSocket::Message message) {
   WEFT_ASSIGN_OR_RETURN(const Introduction welcome,
                         rpc_internal::decode_introduction(message.bytes));
   if (welcome.hello.has_refused()) {
@@ -286,13 +338,13 @@ absl::StatusOr<WakeSlot> SameHostTransport::check_welcome(Dial& dial) {
   return WakeSlot{std::move(page), welcome.slot};
 }
 
-void SameHostTransport::give_up(uint64_t number) {
+void SameHostTransport::give_up(uint64_t number, absl::Status why) {
   const auto found = dials_.find(number);
   if (found == dials_.end()) return;
+  if (found->second.timer.has_value()) clock_.cancel(*found->second.timer);
   watcher_->unwatch(found->second.socket.descriptor());
   free_slot(found->second.here.slot);
-  fail(std::move(found->second.callback),
-       absl::DeadlineExceededError("no answer before the deadline"));
+  fail(std::move(found->second.callback), std::move(why));
   dials_.erase(found);
 }
 
@@ -426,9 +478,9 @@ absl::StatusOr<SameHostTransport::ConnectionOfHost> SameHostTransport::open(Arri
   if (arrival.socket.closed_by_peer()) return nullptr;
   const pid_t process = arrival.socket.peer_process();
   absl::StatusOr<Introduction> introduction =
-      rpc_internal::decode_introduction(arrival.message.bytes);
+      rpc_internal::decode_introduction(arrival.hello->bytes);
   if (!introduction.ok() || introduction->ring_bytes == 0 ||
-      arrival.message.descriptors.size() != 2) {
+      arrival.hello->descriptors.size() != 2) {
     log_warning(
         "process ", process, " has opened a local connection in a way that is not Weft's: ",
         introduction.ok() ? "descriptors or ring size are wrong" : introduction.status().message());
@@ -450,9 +502,9 @@ absl::StatusOr<SameHostTransport::ConnectionOfHost> SameHostTransport::open(Arri
     return nullptr;
   }
   absl::StatusOr<PairMemory> memory =
-      PairMemory::adopt(std::move(arrival.message.descriptors[0]), introduction->ring_bytes);
+      PairMemory::adopt(std::move(arrival.hello->descriptors[0]), introduction->ring_bytes);
   absl::StatusOr<std::shared_ptr<WakePage>> page =
-      WakePage::adopt(std::move(arrival.message.descriptors[1]));
+      WakePage::adopt(std::move(arrival.hello->descriptors[1]));
   const std::optional<WakeSlot> slot = take_slot();
   if (!memory.ok() || !page.ok() || !slot.has_value()) {
     if (slot.has_value()) free_slot(slot->slot);
@@ -477,11 +529,13 @@ absl::StatusOr<SameHostTransport::ConnectionOfHost> SameHostTransport::open(Arri
 }
 
 void SameHostTransport::install(const ConnectionOfHost& connection) {
+  bool stopping = false;
   {
     MutexLock lock(mutex_);
     ++open_;
-    if (stopping_) connection->close();
+    stopping = stopping_;
   }
+  if (stopping) connection->close();  // the task of stop() may have run before
   const uint32_t slot = connection->here().slot;
   connections_[slot] = connection;
   watcher_->post([this, connection] { watch_end(connection); });

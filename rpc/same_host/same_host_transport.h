@@ -39,7 +39,7 @@ namespace weft {
 
 struct SameHostTransportOptions {
   TransportLimits limits;
-  // Of each ring of frames: a power of two.
+  // Of each ring of frames: a power of two, at most rpc_internal::kMostFrameRing.
   size_t ring_bytes = size_t{128} << 10;
   // At most this much memory holds payloads on their way to peers and in their hands; also at most
   // a quarter of the machine's memory. Beyond it, payloads travel through the rings.
@@ -49,7 +49,9 @@ struct SameHostTransportOptions {
   Nanoseconds unused_for = std::chrono::seconds(30);
   // How long the thread that waits for frames spins before it sleeps; 0: never.
   Nanoseconds spin = std::chrono::microseconds(100);
-  // So many diallers may wait for `start`. Further ones are refused, and dial again.
+  // So many arrivals may be unanswered: those that wait for `start` and those that have not said
+  // HELLO. A further one takes the place of the oldest without HELLO. If there is none, it is
+  // refused.
   size_t most_waiting = 256;
   // How long `stop` lets connections close in order before it cuts them.
   Nanoseconds grace = std::chrono::seconds(1);
@@ -58,6 +60,8 @@ struct SameHostTransportOptions {
 // Whether the error of `connect` is the far end's own answer. Otherwise another way to the same
 // worker may work.
 bool answered_by_peer(const absl::Status& status);
+// Returns the error as the far end's own answer. It must not be OK.
+absl::Status answer_of_peer(absl::Status status);
 
 class SameHostTransport final : public Transport {
  public:
@@ -84,7 +88,7 @@ class SameHostTransport final : public Transport {
   // A process that has connected and not been answered.
   struct Arrival {
     LocalSocket socket;
-    LocalSocket::Message message;  // its HELLO, once it has come
+    std::optional<LocalSocket::Message> hello;  // set: it waits for `start`
   };
   // A dial that is not answered.
   struct Dial {
@@ -104,17 +108,23 @@ class SameHostTransport final : public Transport {
     bool far_end_gone = false;  // it has shut its socket down
     bool process_ended = false;
   };
+  absl::Status begin_to_listen();
 
   // ---- on the watcher's thread
+  void watch_listener();
   void accept_arrivals();
-  void receive_hello(int descriptor);
+  void pause_accepting(const absl::Status& why);
+  bool make_room();
+  void drop_arrival(uint64_t number);
+  void receive_hello(uint64_t number);
   void answer_waiting();
   void dial(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
             ConnectCallback callback);
   absl::StatusOr<Dial> begin_dial(const std::string& address, const PeerIdentity& expected);
   void receive_welcome(uint64_t number);
-  absl::StatusOr<rpc_internal::WakeSlot> check_welcome(Dial& dial);
-  void give_up(uint64_t number);
+  absl::StatusOr<rpc_internal::WakeSlot> check_welcome(const Dial& dial,
+                                                       LocalSocket::Message message);
+  void give_up(uint64_t number, absl::Status why);
   void watch_end(const ConnectionOfHost& connection);
   void far_end_gone(SameHostConnection* connection);
   void process_ended(SameHostConnection* connection) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -151,11 +161,13 @@ class SameHostTransport final : public Transport {
   std::shared_ptr<rpc_internal::WakePage> page_;
   std::optional<LocalListener> listener_;
   std::string address_;
+  std::optional<absl::Status> listened_;  // the result of the first listen()
   Spinner spinner_;
 
   // Used only by the watcher's thread.
-  std::map<int, Arrival> arrivals_;  // by descriptor
-  std::vector<Arrival> waiting_;     // for `start`
+  std::map<uint64_t, Arrival> arrivals_;  // the oldest first
+  uint64_t next_arrival_ = 1;
+  std::optional<TimerId> pause_;  // of accepting, until this timer
   std::map<uint64_t, Dial> dials_;
   uint64_t next_dial_ = 1;
   std::map<SameHostConnection*, Watched> watched_;
@@ -177,6 +189,7 @@ class SameHostTransport final : public Transport {
   std::atomic<bool> has_tasks_{false};
 
   // shared_ptr, because a callback of the clock may run while it is cancelled.
+  // Shared with timers, because one may be running when stop() cancels it.
   const std::shared_ptr<rpc_internal::Watcher> watcher_ = std::make_shared<rpc_internal::Watcher>();
   std::optional<ServingThreads> serving_;  // last: its threads use all of the above
 };

@@ -14,14 +14,14 @@
 namespace weft::rpc_internal {
 namespace {
 
-constexpr int kTasks = -1;  // the eventfd's number in epoll's events
+constexpr uint64_t kTasks = 0;  // the eventfd's number in epoll's events
 
 }  // namespace
 
 absl::Status Watcher::start() {
   epoll_ = FileDescriptor(::epoll_create1(EPOLL_CLOEXEC));
   wake_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  epoll_event event = {.events = EPOLLIN, .data = {.fd = kTasks}};
+  epoll_event event = {.events = EPOLLIN, .data = {.u64 = kTasks}};
   if (!epoll_.valid() || !wake_.valid() ||
       ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0) {
     return absl::ResourceExhaustedError(
@@ -42,6 +42,8 @@ void Watcher::stop() {
     notify();
     thread_.join();
   }
+  numbers_.clear();
+  ready_.clear();
   std::vector<Task> unrun;  // destroyed outside the lock
   MutexLock lock(mutex_);
   unrun.swap(tasks_);
@@ -65,14 +67,18 @@ void Watcher::notify() {
 bool Watcher::watch(int descriptor, Event event, std::function<void()> ready) {
   epoll_event wanted = {
       .events = event == Event::kReadable ? EPOLLIN | EPOLLRDHUP : uint32_t{EPOLLRDHUP},
-      .data = {.fd = descriptor}};
+      .data = {.u64 = next_number_}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &wanted) != 0) return false;
-  ready_[descriptor] = std::make_shared<const std::function<void()>>(std::move(ready));
+  numbers_[descriptor] = next_number_;
+  ready_[next_number_++] = std::make_shared<const std::function<void()>>(std::move(ready));
   return true;
 }
 
 void Watcher::unwatch(int descriptor) {
-  if (ready_.erase(descriptor) == 0) return;
+  const auto found = numbers_.find(descriptor);
+  if (found == numbers_.end()) return;
+  ready_.erase(found->second);
+  numbers_.erase(found);
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, descriptor, nullptr);
 }
 
@@ -81,13 +87,13 @@ void Watcher::run() {
   while (true) {
     const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), -1);
     for (int i = 0; i < count; ++i) {
-      if (events[i].data.fd == kTasks) {
+      if (events[i].data.u64 == kTasks) {
         uint64_t ignored = 0;
         [[maybe_unused]] const ssize_t read = ::read(wake_.get(), &ignored, sizeof(ignored));
         continue;
       }
       // An earlier callback of this round may have stopped to watch it.
-      const auto found = ready_.find(events[i].data.fd);
+      const auto found = ready_.find(events[i].data.u64);
       if (found == ready_.end()) continue;
       const auto ready = found->second;  // it may call unwatch()
       (*ready)();

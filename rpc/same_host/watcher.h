@@ -2,8 +2,8 @@
 //
 // Thread safety: all methods may be called from any thread. Callbacks and tasks run on the
 // watcher's thread, one at a time, and must not block.
-// Lifetime: no callback runs after stop(), which must not be called on the watcher's thread. Tasks
-// that have not run by then are destroyed.
+// Lifetime: no callback runs after stop(), which must not be called on the watcher's thread. It
+// destroys all callbacks, and tasks that have not run by then.
 // Errors: start() returns ResourceExhausted if the system refuses a thread or a descriptor.
 // Protocol: epoll(7), eventfd(2).
 #pragma once
@@ -50,7 +50,11 @@ class Watcher {
   FileDescriptor wake_;  // an eventfd
   std::thread thread_;
   // Used only by the thread.
-  std::map<int, std::shared_ptr<const std::function<void()>>> ready_;  // shared while one runs
+  // A number is never used again, because an event may be older than the descriptor that it names.
+  uint64_t next_number_ = 1;
+  std::map<int, uint64_t> numbers_;  // by descriptor
+  // By number. Shared with run() while it calls one, which may call unwatch().
+  std::map<uint64_t, std::shared_ptr<const std::function<void()>>> ready_;
 
   Mutex mutex_;
   std::vector<Task> tasks_ ABSL_GUARDED_BY(mutex_);

@@ -19,7 +19,9 @@ std::string name_of(WeftMode mode) {
 void set_mode(WorkerOptions& options, WeftMode mode) {
   switch (mode) {
     case WeftMode::kDefault:
-    case WeftMode::kTcp:  // gRPC over TCP is the only transport between processes: nothing to set
+      break;
+    case WeftMode::kTcp:
+      options.same_host = WorkerOptions::SameHost::kOff;
       break;
     case WeftMode::kBlocking:
       options.spin = Nanoseconds::zero();
