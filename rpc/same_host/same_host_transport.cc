@@ -185,7 +185,7 @@ void SameHostTransport::accept_arrivals() {
       arrivals_.erase(number);
       continue;
     }
-    receive_hello(number);  // usually it is there, and then no stranger can push this one out
+    receive_hello(number);  // usually it is there, and then no silent process can push this one out
   }
 }
 

@@ -38,7 +38,7 @@
 namespace weft {
 
 struct SameHostTransportOptions {
-  TransportLimits limits;
+  TransportLimits limits = {};
   // Of each ring of frames: a power of two, at most rpc_internal::kMostFrameRing.
   size_t ring_bytes = size_t{128} << 10;
   // At most this much memory holds payloads on their way to peers and in their hands; also at most

@@ -18,7 +18,9 @@
 #include "weft/dist_autograd/passes/autograd_wire.h"
 #include "weft/proto/weft.pb.h"
 #include "weft/rpc/rendezvous/join_records.h"
+#include "weft/rpc/same_host/handshake.h"
 #include "weft/rpc/transport/frame_codec.h"
+#include "weft/rpc/transport/hello.h"
 #include "weft/rpc/transport/status_wire.h"
 #include "weft/rpc/transport/tensor_header.h"
 #include "weft/rref/internal/rref_wire.h"
@@ -408,6 +410,47 @@ void add_memory(std::map<std::string, Seeds>& all) {
       {"dead_peer", lent + bytes({9, 0, 0}) + dropped}};
 }
 
+// ---- frames in shared memory: the size of the ring, and then steps of ring_frames_fuzz.cc
+
+void add_ring_frames(std::map<std::string, Seeds>& all) {
+  const auto step = [](uint8_t what, const std::string& rest = {}) { return number(what) + rest; };
+  const auto push = [&](std::vector<uint16_t> payloads) {
+    std::string text = step(3, number(uint8_t{9}) + number(static_cast<uint8_t>(payloads.size())));
+    for (const uint16_t size : payloads) text += number(size);
+    return text;
+  };
+  const std::string pump = step(5), read = step(6, "\xff");
+  const auto peer = [&](uint8_t kind, const std::string& content) {
+    return step(2, number(static_cast<uint8_t>(kind - 1)) + chunk(content));
+  };
+  const std::string open = number(uint32_t{1}) + number(uint32_t{104}) + number(uint64_t{8});
+  const std::string large(1, '\3'), tiny(1, '\0');
+  const std::string head = encode_head(frame(FrameKind::kCall, {8}));
+  all["ring_frames"] = {
+      {"small", large + push({10}) + push({0, 20}) + pump + read},
+      {"large", tiny + push({2000}) + push({5}) + push({1500, 0}) + pump + read + pump + read},
+      {"frame", large + peer(1, head + "01234567") + read},
+      {"pieces", large + peer(2, open) + peer(3, number(uint64_t{1}) + head) + read},
+      {"close", large + push({1000}) + pump + peer(4, "") + read},
+      {"overwritten", large + push({10}) + pump + step(0, number(uint16_t{20}) + "\3abc") + read},
+      {"moved", large + push({10}) + pump + step(1, "\5\1") + read}};
+}
+
+void add_introductions(std::map<std::string, Seeds>& all) {
+  Introduction introduction;
+  introduction.slot = 5;
+  introduction.ring_bytes = 1 << 17;
+  introduction.hello = hello_of({"group", "worker1", kA, "host:1;there"});
+  Introduction refusal = introduction;
+  refusal.ring_bytes = 0;
+  refusal.nonce = 7;
+  encode_status(failure(), *refusal.hello.mutable_refused());
+  introduction.hello.set_expected(kB.bits());
+  all["introduction"] = {{"hello", encode_introduction(introduction)},
+                         {"refused", encode_introduction(refusal)},
+                         {"cut", cut(encode_introduction(introduction))}};
+}
+
 }  // namespace
 }  // namespace weft::fuzz
 
@@ -421,6 +464,8 @@ int main(int argc, char** argv) {
   weft::fuzz::add_files(all);
   weft::fuzz::add_rings(all);
   weft::fuzz::add_memory(all);
+  weft::fuzz::add_ring_frames(all);
+  weft::fuzz::add_introductions(all);
   for (const auto& [target, seeds] : all) {
     const std::filesystem::path folder = std::filesystem::path(argv[1]) / target;
     std::filesystem::create_directories(folder);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -27,6 +28,11 @@ class HeldTimers final : public Clock {
     MutexLock lock(mutex_);
     return timers_.erase(timer) > 0;
   }
+  // How many have not run and were not cancelled.
+  size_t timers() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    return timers_.size();
+  }
   // Runs all timers that are due within `span` from now, on this thread and without the lock.
   void fire(Nanoseconds span) ABSL_LOCKS_EXCLUDED(mutex_) {
     std::vector<Callback> due;
@@ -42,7 +48,7 @@ class HeldTimers final : public Clock {
   }
 
  private:
-  Mutex mutex_;
+  mutable Mutex mutex_;
   uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<TimerId, Callback> timers_ ABSL_GUARDED_BY(mutex_);
 };

@@ -1,0 +1,186 @@
+// Payloads that travel in lent blocks: who has the memory, and when it comes back.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "weft/tests/rpc/same_host/connected_ends.h"
+#include "weft/tests/rpc/same_host/frame_ring.h"
+
+namespace weft {
+namespace {
+
+using rpc_internal::PairMemory;
+using testing::expect_frame;
+using testing::frame_with;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+class LentPayloadsTest : public testing::ConnectedEnds {
+ protected:
+  static constexpr size_t kLarge = 100000;
+
+  uint64_t lent_bytes(size_t side) { return arenas_[side]->statistics().blocks.lent_bytes; }
+  uint64_t used_bytes(size_t side) {
+    const BlockTable::Gauges blocks = arenas_[side]->statistics().blocks;
+    return blocks.held_bytes + blocks.lent_bytes;
+  }
+};
+
+TEST_F(LentPayloadsTest, ALargePayloadArrivesInABlockAndComesBackWhenItIsDropped) {
+  const auto owner = std::make_shared<int>();
+  const FramePtr sent = frame_with(1, {kLarge, 10, 0, 20000}, owner);
+  ASSERT_TRUE(far_->send(FrameBatch{sent}));
+  EXPECT_EQ(sent.use_count(), 1) << "a copy was made, so the connection drops the frame at once";
+  EXPECT_GE(lent_bytes(1), kLarge + 20000);
+  EXPECT_FALSE(visit(*near_).has_value());
+  ASSERT_THAT(frames_, SizeIs(1));
+  expect_frame(frames_[0], *sent);
+  const std::vector<Payload>& payloads = frames_[0].payloads;
+  EXPECT_TRUE(payloads[0].lent);
+  EXPECT_FALSE(payloads[1].lent);
+  EXPECT_FALSE(payloads[2].lent);
+  EXPECT_TRUE(payloads[3].lent);
+  EXPECT_EQ(borrowed_[0]->gauges().borrowed_blocks, 2u);
+  frames_.clear();
+  arenas_[1]->drain();
+  EXPECT_EQ(used_bytes(1), 0u);
+  EXPECT_EQ(borrowed_[0]->gauges().borrowed_blocks, 0u);
+}
+
+TEST_F(LentPayloadsTest, LentAndSmallFramesOfOneThreadKeepTheirOrder) {
+  for (uint64_t i = 0; i < 20; ++i) {
+    ASSERT_TRUE(far_->send(frame_with(i, {i % 2 == 0 ? kLarge : 50u})));
+    EXPECT_FALSE(visit(*near_).has_value());
+  }
+  ASSERT_THAT(frames_, SizeIs(20));
+  for (uint64_t i = 0; i < 20; ++i) EXPECT_EQ(frames_[i].header.sequence, i);
+}
+
+TEST_F(LentPayloadsTest, AStreamOfPayloadsUsesTheSameMemoryAgain) {
+  for (uint64_t i = 0; i < 500; ++i) {
+    ASSERT_TRUE(far_->send(frame_with(i, {kLarge})));
+    EXPECT_FALSE(visit(*near_).has_value());
+    ASSERT_THAT(frames_, SizeIs(1));
+    EXPECT_TRUE(frames_[0].payloads[0].lent);
+    frames_.clear();
+  }
+  EXPECT_EQ(arenas_[1]->statistics().created, 1u);
+}
+
+TEST_F(LentPayloadsTest, AtTheCapTheBytesTravelThroughTheRing) {
+  std::vector<FramePtr> sent;
+  for (uint64_t i = 0; i < 8; ++i) sent.push_back(frame_with(i, {size_t{1} << 20}));
+  for (const FramePtr& frame : sent) ASSERT_TRUE(far_->send(frame));
+  while (frames_.size() < sent.size()) {
+    ASSERT_FALSE(visit(*near_).has_value());
+    ASSERT_FALSE(visit(*far_).has_value());
+  }
+  size_t lent = 0;
+  for (const Frame& frame : frames_) {
+    expect_frame(frame, *sent[frame.header.sequence]);
+    lent += frame.payloads[0].lent ? 1 : 0;
+  }
+  EXPECT_GE(lent, 2u);
+  EXPECT_LE(lent, kArena >> 20);
+}
+
+TEST_F(LentPayloadsTest, PayloadsOutliveTheConnectionAndComeBackAfterIt) {
+  const FramePtr sent = frame_with(1, {kLarge});
+  ASSERT_TRUE(far_->send(sent));
+  EXPECT_FALSE(visit(*near_).has_value());
+  near_->abort(absl::AbortedError("enough"));
+  ASSERT_TRUE(visit(*near_).has_value());
+  far_->far_end_gone();
+  ASSERT_TRUE(visit(*far_).has_value());
+  far_->settle();
+  EXPECT_FALSE(far_->lender().all_returned());
+  near_.reset();
+  ASSERT_THAT(frames_, SizeIs(1));
+  expect_frame(frames_[0], *sent);
+  std::memset(frames_[0].payloads[0].data, 7, kLarge);  // it is the receiver's to write
+  EXPECT_GT(used_bytes(1), 0u);
+  frames_.clear();
+  arenas_[1]->drain();
+  EXPECT_EQ(used_bytes(1), 0u);
+  EXPECT_TRUE(far_->lender().all_returned());
+}
+
+// The reader stops in the middle of what was written.
+TEST_F(LentPayloadsTest, WhatTheFarEndHasNotReadComesBackWhenItHasStoppedToRead) {
+  ASSERT_TRUE(far_->send(frame_with(1, {kLarge})));
+  EXPECT_FALSE(visit(*near_).has_value());
+  for (uint64_t i = 2; i < 60; ++i) ASSERT_TRUE(far_->send(frame_with(i, {20000})));  // many wait
+  near_->abort(absl::AbortedError("enough"));
+  ASSERT_TRUE(visit(*near_).has_value());
+  EXPECT_TRUE(far_->socket().closed_by_peer());
+  far_->far_end_gone();
+  ASSERT_TRUE(visit(*far_).has_value());
+  far_->settle();
+  ASSERT_THAT(frames_, SizeIs(1));
+  expect_frame(frames_[0], *frame_with(1, {kLarge}));
+  EXPECT_EQ(arenas_[1]->statistics().blocks.lent_blocks, 1u);
+  frames_.clear();
+  arenas_[1]->drain();
+  EXPECT_EQ(used_bytes(1), 0u);
+}
+
+TEST_F(LentPayloadsTest, ASendAfterTheEndLendsNothing) {
+  near_->abort(absl::AbortedError("enough"));
+  EXPECT_FALSE(near_->send(frame_with(1, {kLarge})));
+  EXPECT_EQ(used_bytes(0), 0u);
+}
+
+TEST_F(LentPayloadsTest, TheDeathOfTheProcessTakesAllBack) {
+  for (uint64_t i = 0; i < 5; ++i) ASSERT_TRUE(far_->send(frame_with(i, {kLarge})));
+  EXPECT_FALSE(visit(*near_).has_value());
+  far_->lender().peer_gone();
+  EXPECT_EQ(used_bytes(1), 0u);
+}
+
+TEST_F(LentPayloadsTest, AnUnusedSegmentIsDroppedAtBothEnds) {
+  ASSERT_TRUE(far_->send(frame_with(1, {kLarge})));
+  EXPECT_FALSE(visit(*near_).has_value());
+  frames_.clear();
+  EXPECT_EQ(borrowed_[0]->gauges().segments, 1u);
+  arenas_[1]->drain();
+  const std::vector<uint32_t> dropped =
+      arenas_[1]->retire_idle(std::chrono::steady_clock::now() + std::chrono::hours(1));
+  ASSERT_THAT(dropped, SizeIs(1));
+  far_->tell_dropped(dropped[0]);
+  EXPECT_FALSE(visit(*near_).has_value());
+  EXPECT_EQ(borrowed_[0]->gauges().segments, 0u);
+  ASSERT_TRUE(far_->send(frame_with(2, {kLarge})));  // from a new segment
+  EXPECT_FALSE(visit(*near_).has_value());
+  ASSERT_THAT(frames_, SizeIs(1));
+  EXPECT_TRUE(frames_[0].payloads[0].lent);
+}
+
+// ---- a peer that lies
+
+TEST_F(LentPayloadsTest, AReturnOfWhatIsNotLentEndsTheConnection) {
+  ASSERT_TRUE(far_->send(frame_with(1, {kLarge})));
+  ReturnWriter hostile(hostile_->returns(PairMemory::kDialler));
+  ASSERT_TRUE(hostile.push({9, 9, 0}).ok());
+  arenas_[1]->drain();
+  EXPECT_TRUE(pages_[1]->bits().any_pending());
+  const auto ended = visit(*far_);
+  ASSERT_TRUE(ended.has_value());
+  EXPECT_TRUE(absl::IsInvalidArgument(*ended)) << *ended;
+}
+
+TEST_F(LentPayloadsTest, APositionOfReturnsThatLiesEndsTheConnection) {
+  ASSERT_TRUE(far_->send(frame_with(1, {kLarge})));
+  hostile_->returns(PairMemory::kDialler).tail.store(5000);
+  arenas_[1]->drain();
+  const auto ended = visit(*far_);
+  ASSERT_TRUE(ended.has_value());
+  EXPECT_TRUE(absl::IsInvalidArgument(*ended)) << *ended;
+}
+
+}  // namespace
+}  // namespace weft
