@@ -95,8 +95,17 @@ bool PayloadLender::dropped(uint32_t segment) {
 void PayloadLender::settle(std::span<const Lending> unread) {
   take_back(unread);
   settled_.store(true, std::memory_order_release);
-  arena_->drain();
+  ask_for_returns();
   forget_if_done();
+}
+
+void PayloadLender::ask_for_returns() {
+  // True: some have come already, and the peer signals nothing.
+  const auto have_come = [this] {
+    MutexLock lock(mutex_);
+    return violation_.ok() && returns_.request_wake().value_or(true);
+  };
+  while (have_come()) arena_->drain();
 }
 
 void PayloadLender::forget_if_done() {

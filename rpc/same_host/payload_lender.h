@@ -57,6 +57,8 @@ class PayloadLender final : public ReturnSource,
 
   // The connection has ended at both ends. `unread`: see RingFrameWriter::take_unread.
   void settle(std::span<const Lending> unread);
+  // After settle(): the next block that comes back signals `here`.
+  void ask_for_returns() ABSL_LOCKS_EXCLUDED(mutex_);
   // The process of the peer is gone.
   void peer_gone() { arena_->peer_gone(peer_); }
   // Whether the peer has no block of this connection any more.

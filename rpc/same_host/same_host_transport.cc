@@ -402,17 +402,27 @@ void SameHostTransport::forget_if_done(SameHostConnection* connection) {
   if (!watched.over || !watched.far_end_gone) return;
   if (!watched.process_ended && !connection->lender().all_returned()) return;
   watcher_->unwatch(connection->socket().process_descriptor());
+  free_slot(connection->here().slot);
   watched_.erase(found);
 }
 
-void SameHostTransport::tidy() {
+void SameHostTransport::forget_ended() {
   arena_->drain();
-  std::vector<SameHostConnection*> connections;
-  for (const auto& [connection, watched] : watched_) connections.push_back(connection);
-  for (const uint32_t segment : arena_->retire_idle(clock_.now() - options_.unused_for)) {
-    for (SameHostConnection* each : connections) each->tell_dropped(segment);
+  std::vector<SameHostConnection*> ended;
+  for (const auto& [connection, watched] : watched_) {
+    if (watched.over) ended.push_back(connection);
   }
-  for (SameHostConnection* each : connections) forget_if_done(each);
+  for (SameHostConnection* each : ended) {
+    each->lender().ask_for_returns();
+    forget_if_done(each);
+  }
+}
+
+void SameHostTransport::tidy() {
+  forget_ended();
+  for (const uint32_t segment : arena_->retire_idle(clock_.now() - options_.unused_for)) {
+    for (const auto& [connection, watched] : watched_) connection->tell_dropped(segment);
+  }
   tidy_later();
 }
 
@@ -544,7 +554,10 @@ void SameHostTransport::install(const ConnectionOfHost& connection) {
 
 void SameHostTransport::visit(size_t slot) {
   const ConnectionOfHost connection = connections_[slot];
-  if (connection == nullptr) return;
+  if (connection == nullptr) {  // it has ended, and the far end gives a block back
+    watcher_->post([this] { forget_ended(); });
+    return;
+  }
   TransportSink& sink = *this->sink();
   const std::optional<absl::Status> ended = connection->visit(
       [&](std::vector<Frame> frames) { sink.on_frames(connection, std::move(frames)); });
@@ -552,7 +565,6 @@ void SameHostTransport::visit(size_t slot) {
   connections_[slot] = nullptr;
   sink.on_closed(connection, *ended);
   watcher_->post([this, connection] { over(connection.get()); });
-  free_slot(static_cast<uint32_t>(slot));
   MutexLock lock(mutex_);
   --open_;
   changed_.notify_all();

@@ -130,6 +130,7 @@ class SameHostTransport final : public Transport {
   void process_ended(SameHostConnection* connection) ABSL_LOCKS_EXCLUDED(mutex_);
   void over(SameHostConnection* connection);
   void forget_if_done(SameHostConnection* connection);
+  void forget_ended();
   void tidy();
   void tidy_later();
 
