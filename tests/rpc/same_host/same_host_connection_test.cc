@@ -26,6 +26,7 @@ using ::testing::SizeIs;
 using SameHostConnectionTest = testing::ConnectedEnds;
 
 TEST_F(SameHostConnectionTest, WhatTheFarEndWroteBeforeItsDeathArrives) {
+  const auto all_memory = arenas_[1]->allocate(kArena);
   EXPECT_TRUE(far_->send(frame_with(1, {100})));
   EXPECT_TRUE(far_->send(frame_with(2, {50000})));  // half of it fits
   near_->far_end_gone();
@@ -90,6 +91,7 @@ TEST_F(SameHostConnectionTest, AnAbortIsSeenByTheFarEndOnceThisEndReadsNoMore) {
 }
 
 TEST_F(SameHostConnectionTest, AViolationOfTheReadersPositionEndsTheConnection) {
+  const auto all_memory = arenas_[0]->allocate(kArena);
   EXPECT_TRUE(near_->send(frame_with(1, {50000})));
   hostile_->ring(PairMemory::kAcceptor).head.store(8);
   const auto ended = visit(*near_);
