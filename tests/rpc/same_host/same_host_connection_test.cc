@@ -69,6 +69,15 @@ class SameHostConnectionTest : public ::testing::Test {
   std::vector<Frame> frames_;
 };
 
+TEST(PairMemoryTest, TheMemoryOfEachRingSizeCanBeAdopted) {
+  for (size_t ring = kLeastRingBytes; ring <= size_t{1} << 20; ring *= 2) {
+    PairMemory memory = PairMemory::create(ring).value();
+    const auto same = PairMemory::adopt(FileDescriptor(::dup(memory.descriptor())), ring);
+    EXPECT_TRUE(same.ok()) << same.status();
+    EXPECT_FALSE(PairMemory::adopt(FileDescriptor(::dup(memory.descriptor())), ring * 32).ok());
+  }
+}
+
 TEST_F(SameHostConnectionTest, WhatTheFarEndWroteBeforeItsDeathArrives) {
   EXPECT_TRUE(far_->send(frame_with(1, {100})));
   EXPECT_TRUE(far_->send(frame_with(2, {50000})));  // half of it fits
