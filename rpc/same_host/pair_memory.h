@@ -52,9 +52,9 @@ class PairMemory {
 
   PairMemory(SealedMemory memory, size_t ring_bytes)
       : memory_(std::move(memory)), ring_bytes_(ring_bytes) {}
-  // In whole pages, as the memory is.
+  // In whole pages, as SealedMemory has them.
   static size_t whole(size_t ring_bytes) {
-    return (kPage * 2 * kLanePages + 2 * ring_bytes + kPage - 1) / kPage * kPage;
+    return kPage * (2 * kLanePages + (2 * ring_bytes + kPage - 1) / kPage);
   }
   Lane& lane(End end) {
     return *reinterpret_cast<Lane*>(memory_.data() + kPage * kLanePages * end);

@@ -25,6 +25,15 @@ using ::testing::SizeIs;
 
 using SameHostConnectionTest = testing::ConnectedEnds;
 
+TEST(PairMemoryTest, TheMemoryOfEachRingSizeCanBeAdopted) {
+  for (size_t ring = kLeastRingBytes; ring <= size_t{1} << 20; ring *= 2) {
+    PairMemory memory = PairMemory::create(ring).value();
+    const auto same = PairMemory::adopt(FileDescriptor(::dup(memory.descriptor())), ring);
+    EXPECT_TRUE(same.ok()) << same.status();
+    EXPECT_FALSE(PairMemory::adopt(FileDescriptor(::dup(memory.descriptor())), ring * 32).ok());
+  }
+}
+
 TEST_F(SameHostConnectionTest, WhatTheFarEndWroteBeforeItsDeathArrives) {
   const auto all_memory = arenas_[1]->allocate(kArena);
   EXPECT_TRUE(far_->send(frame_with(1, {100})));
