@@ -308,7 +308,7 @@ void SameHostTransport::receive_welcome(uint64_t number) {
       message.ok() ? check_welcome(dial, *std::move(message)) : message.status();
   if (!there.ok()) {
     free_slot(dial.here.slot);
-    return fail(std::move(dial.callback), there.status());
+    return fail(std::move(dial.callback), std::move(there).status());
   }
   const ConnectionOfHost connection =
       make_connection(std::move(dial.memory), PairMemory::kDialler, std::move(dial.socket),
@@ -606,8 +606,9 @@ void SameHostTransport::post_to_serving(Task task) {
 }
 
 void SameHostTransport::fail(ConnectCallback callback, absl::Status why) {
-  post_to_serving(
-      [callback = std::move(callback), why = std::move(why)]() mutable { callback(why); });
+  post_to_serving([callback = std::move(callback), why = std::move(why)]() mutable {
+    callback(std::move(why));
+  });
 }
 
 std::optional<WakeSlot> SameHostTransport::take_slot() {
