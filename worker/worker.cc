@@ -58,6 +58,7 @@ std::unique_ptr<Transport> make_transport(const WorkerOptions& options, Clock& c
   SameHostTransportOptions local;
   local.spin = options.spin;
   local.grace = kLeaveTime / 2;
+  local.workers = options.place.local_world_size;
   return std::make_unique<FallbackTransport>(
       clock, std::make_unique<SameHostTransport>(clock, local), std::move(across_hosts));
 }

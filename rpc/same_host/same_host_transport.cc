@@ -63,8 +63,9 @@ absl::Status answer_of_peer(absl::Status status) {
 SameHostTransport::SameHostTransport(Clock& clock, SameHostTransportOptions options)
     : clock_(clock),
       options_(std::move(options)),
-      arena_(std::make_shared<BlockArena>(
-          BlockArena::Options{.cap = std::min(options_.arena_bytes, quarter_of_memory())})),
+      arena_(std::make_shared<BlockArena>(BlockArena::Options{
+          .cap = std::min(options_.arena_bytes,
+                          quarter_of_memory() / std::max(options_.workers, 1u))})),
       spinner_(options_.spin),
       connections_(WakeBits::kSlots) {
   for (uint32_t slot = WakeBits::kSlots; slot > 0; --slot) free_slots_.push_back(slot - 1);

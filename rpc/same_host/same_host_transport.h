@@ -44,6 +44,8 @@ struct SameHostTransportOptions {
   // At most this much memory holds payloads on their way to peers and in their hands; also at most
   // a quarter of the machine's memory. Beyond it, payloads travel through the rings.
   uint64_t arena_bytes = uint64_t{4} << 30;
+  // Workers of this host that share the quarter.
+  uint32_t workers = 1;
   // How often unused memory is looked for, and how long it must have been unused.
   Nanoseconds tidy_every = std::chrono::seconds(10);
   Nanoseconds unused_for = std::chrono::seconds(30);
