@@ -48,9 +48,11 @@ class Side {
     for (int i = 0; i < rounds + kWarm; ++i) {
       // The flags count on over all ways.
       ++turn_;
-      if (first) CHECK_CU(cuMemsetD32(own_, turn_, kBytes / 4));
-      if (first) CHECK_CU(cuMemsetD32(own_ + 256, 0, kBytes / 4));
-      CHECK_CU(cuCtxSynchronize());
+      if (first) {
+        CHECK_CU(cuMemsetD32(own_, turn_, kBytes / 4));
+        CHECK_CU(cuMemsetD32(own_ + 256, 0, kBytes / 4));
+        CHECK_CU(cuStreamSynchronize(nullptr));
+      }
       const double begin = NowUs();
       first ? First(way) : Second(way);
       if (i >= kWarm) times.push_back(NowUs() - begin);
