@@ -1,58 +1,94 @@
-"""Tries two NCCL ranks on one GPU, with one NCCL_HOSTID for both or with one for each.
+"""Two NCCL ranks on one GPU.
 
-Usage: nccl_one_gpu.py same|different
-Prints lines `probe name: value unit`, or the text of the refusal.
+Usage: nccl_one_gpu.py same | different   (NCCL_HOSTID of the ranks)
 """
 
-import datetime
 import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 
-def say(text):
-    print(f"probe nccl {text}", flush=True)
+def say(name, value, unit=""):
+    print(f"probe nccl {name}: {value} {unit}".rstrip(), flush=True)
 
 
-def worker(rank, ids):
-    if ids == "different":
-        os.environ["NCCL_HOSTID"] = f"host{rank}"
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29621" if ids == "same" else "29622")
-    torch.cuda.set_device(0)
-    try:
-        dist.init_process_group("nccl", rank=rank, world_size=2,
-                                timeout=datetime.timedelta(seconds=30))
-        value = torch.full((2,), float(rank + 1), device="cuda:0")
-        dist.all_reduce(value)
+def timed(function, rounds):
+    times = []
+    for i in range(rounds + 3):
         torch.cuda.synchronize()
-    except Exception as error:
-        if rank == 0:
-            for line in str(error).strip().splitlines()[:8]:
-                say(f"{ids} host ids, refused: {line[:240]}")
-        os._exit(0)
+        begin = time.perf_counter()
+        function()
+        torch.cuda.synchronize()
+        if i >= 3:
+            times.append((time.perf_counter() - begin) * 1e6)
+    return round(statistics.median(times), 1)
+
+
+def work(rank, mode, path):
+    device = torch.device("cuda:0")
+    begin = time.perf_counter()
+    dist.init_process_group("nccl", init_method="file://" + path, rank=rank, world_size=2)
+    tensor = torch.full((256,), float(rank + 1), device=device)
+    dist.all_reduce(tensor)
+    torch.cuda.synchronize()
+    first = time.perf_counter() - begin
+    assert torch.all(tensor == 3).item()
+    name = f"NCCL_HOSTID {mode}"
     if rank == 0:
-        say(f"{ids} host ids: works, sum {value[0].item()} (3 is right)")
-    for name, count, rounds in (("8 B", 2, 20), ("64 MiB", 16 << 20, 5)):
-        data = torch.ones(count, device="cuda:0")
-        times = []
-        for turn in range(rounds + 2):
-            begin = time.perf_counter()
-            dist.all_reduce(data)
-            torch.cuda.synchronize()
-            if turn >= 2:
-                times.append((time.perf_counter() - begin) * 1e6)
+        say(f"{name} version", ".".join(map(str, torch.cuda.nccl.version())))
+        say(f"{name} all_reduce", "works, sum right")
+        say(f"{name} start and first all_reduce", round(first * 1e3), "ms")
+    for count, rounds, size in ((256, 50, "1 KiB"), (16 << 20, 5, "64 MiB")):
+        tensor = torch.ones(count, device=device)
+        middle = timed(lambda: dist.all_reduce(tensor), rounds)
         if rank == 0:
-            say(f"{ids} host ids, all-reduce of {name}: {statistics.median(times):.0f} us")
-    os._exit(0)
+            say(f"{name} all_reduce {size}", middle, "us")
+    tensor = torch.full((16 << 20,), 5.0 if rank == 0 else 0.0, device=device)
+    middle = timed((lambda: dist.send(tensor, 1)) if rank == 0 else (lambda: dist.recv(tensor, 0)), 5)
+    assert torch.all(tensor == 5).item()
+    if rank == 1:
+        say(f"{name} send of 64 MiB", middle, "us")
+    dist.destroy_process_group()
 
 
-if __name__ == "__main__":
-    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
-    os.environ.setdefault("NCCL_DEBUG", "WARN")
-    say(f"version {'.'.join(map(str, torch.cuda.nccl.version()))}")
-    mp.spawn(worker, args=(sys.argv[1],), nprocs=2)
+def main():
+    mode = sys.argv[1]
+    if len(sys.argv) > 2:
+        work(int(sys.argv[2]), mode, sys.argv[3])
+        return 0
+    path = os.path.join(tempfile.mkdtemp(), "store")
+    outputs = [tempfile.TemporaryFile() for _ in range(2)]
+    children = []
+    for rank in range(2):
+        environment = dict(os.environ, NCCL_DEBUG="WARN", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
+        environment["NCCL_HOSTID"] = "probe" if mode == "same" else f"probe-{rank}"
+        command = [sys.executable, __file__, mode, str(rank), path]
+        children.append(
+            subprocess.Popen(command, env=environment, stderr=outputs[rank], stdout=None)
+        )
+    begin = time.monotonic()
+    while any(child.poll() is None for child in children):
+        failed = any(child.poll() not in (None, 0) for child in children)
+        if failed or time.monotonic() - begin > 50:
+            time.sleep(2)
+            for child in children:
+                child.kill()
+            break
+        time.sleep(0.1)
+    codes = [child.wait() for child in children]
+    if codes != [0, 0]:
+        say(f"NCCL_HOSTID {mode} failed, exit codes", codes)
+        outputs[0].seek(0)
+        lines = outputs[0].read().decode(errors="replace").strip().splitlines()
+        for line in lines[-6:]:
+            say(f"NCCL_HOSTID {mode} error", line[:400])
+    return 0
+
+
+sys.exit(main())

@@ -1,124 +1,113 @@
-"""Measures torch.distributed.rpc with device maps between two processes on one GPU.
+"""torch's RPC (TensorPipe, device_maps) between two processes on one GPU.
 
-Usage: torch_rpc.py [CHANNEL]   (for example cuda_basic; without it, TensorPipe chooses)
-Prints lines `probe name: value unit`. TensorPipe's own log says which channels a pipe used.
+Usage: torch_rpc.py default | cuda_ipc | cuda_basic
 """
 
-import collections
 import os
-import re
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 
 import torch
 import torch.distributed.rpc as rpc
-import torch.multiprocessing as mp
-
-PORT = {"": 29611, "cuda_basic": 29612, "cuda_ipc": 29613}
 
 
-def say(text):
-    print(f"probe torch_rpc {text}", flush=True)
+def say(name, value, unit=""):
+    print(f"probe torch_rpc {name}: {value} {unit}".rstrip(), flush=True)
 
 
-def add_one(tensor):
-    return tensor + 1
+def echo(tensor):
+    return tensor
 
 
-def checksum(tensor):
-    """Takes a large tensor and returns a small one, so that the time is that of one direction."""
-    return tensor[-4:].clone()
-
-
-def nothing():
-    return 0
-
-
-def timed(call, rounds, warm=10):
-    times = []
-    for turn in range(warm + rounds):
-        begin = time.perf_counter()
-        call()
-        if turn >= warm:
-            times.append((time.perf_counter() - begin) * 1e6)
-    times.sort()
-    return statistics.median(times), times[int(len(times) * 0.99)]
-
-
-def measure(label):
-    mid, tail = timed(lambda: rpc.rpc_sync("peer1", nothing), 300)
-    say(f"{label} empty call: {mid:.1f} us (99th percentile {tail:.1f} us)")
-    cpu = torch.ones(2, 2)
-    mid, tail = timed(lambda: rpc.rpc_sync("peer1", add_one, args=(cpu,)), 300)
-    say(f"{label} 2x2 CPU tensor each way: {mid:.1f} us (99th percentile {tail:.1f} us)")
-
-    small = torch.ones(2, 2, device="cuda:0")
-    answer = rpc.rpc_sync("peer1", add_one, args=(small,))
-    say(f"{label} answer lies on {answer.device}, is {'right' if bool((answer == 2).all()) else 'wrong'}")
-
-    def small_call():
-        rpc.rpc_sync("peer1", add_one, args=(small,))
+def take(tensor):
+    if tensor.is_cuda:
         torch.cuda.current_stream().synchronize()
-
-    mid, tail = timed(small_call, 300)
-    say(f"{label} 2x2 CUDA tensor each way, synchronized: {mid:.1f} us (99th percentile {tail:.1f} us)")
-    for mib in (1, 16, 64, 256):
-        big = torch.arange(mib << 18, dtype=torch.float32, device="cuda:0")
-        torch.cuda.synchronize()
-
-        def big_call():
-            rpc.rpc_sync("peer1", checksum, args=(big,))
-            torch.cuda.current_stream().synchronize()
-
-        good = bool((rpc.rpc_sync("peer1", checksum, args=(big,)) == big[-4:]).all())
-        mid, _ = timed(big_call, 15, 3)
-        rate = (mib << 20) / mid / 1e3
-        say(f"{label} {mib} MiB one way: {mid:.0f} us, {rate:.2f} GB/s, {'right' if good else 'wrong'}")
+    return int(tensor[-1].reshape(-1)[-1].item())
 
 
-def worker(rank, channel):
-    os.environ["MASTER_ADDR"] = "127.0.0.1"
-    os.environ["MASTER_PORT"] = str(PORT.get(channel, 29614))
-    options = {"num_worker_threads": 4, "rpc_timeout": 20}
-    if channel:
-        options["_channels"] = ["basic", channel]
-    backend = rpc.TensorPipeRpcBackendOptions(**options)
-    backend.set_device_map(f"peer{1 - rank}", {0: 0})
+def quantile(times, share):
+    return sorted(times)[int((len(times) - 1) * share)]
+
+
+def call(function, tensor, rounds):
+    times = []
+    for i in range(rounds + 3):
+        begin = time.perf_counter()
+        answer = rpc.rpc_sync("two", function, args=(tensor,), timeout=20)
+        if isinstance(answer, torch.Tensor) and answer.is_cuda:
+            torch.cuda.synchronize()
+        if i >= 3:
+            times.append((time.perf_counter() - begin) * 1e6)
+        if function is take:
+            assert answer == 7, answer
+        else:
+            assert torch.equal(answer, tensor)
+    return times
+
+
+def work(rank, mode, path):
+    options = rpc.TensorPipeRpcBackendOptions(
+        init_method="file://" + path,
+        num_worker_threads=4,
+        rpc_timeout=30,
+        device_maps={"two" if rank == 0 else "one": {0: 0}},
+        **({} if mode == "default" else {"_channels": [mode, "basic"]}),
+    )
     torch.cuda.init()
-    torch.cuda.set_device(0)
-    log = open(f"/tmp/torch_rpc_{channel}_{rank}.log", "w+")
-    os.dup2(log.fileno(), 2)
-    rpc.init_rpc(f"peer{rank}", rank=rank, world_size=2, rpc_backend_options=backend)
+    rpc.init_rpc(("one", "two")[rank], rank=rank, world_size=2, rpc_backend_options=options)
     if rank == 0:
-        label = f"channel {channel}," if channel else "default channels,"
-        measure(label)
+        for device in ("cuda:0", "cpu"):
+            if device == "cpu" and mode != "default":
+                continue
+            name = f"{mode} {device}"
+            small = torch.full((2, 2), 7.0, device=device)
+            times = call(echo, small, 300)
+            say(f"{name} call with a 2x2 tensor and a 2x2 answer", round(statistics.median(times), 1), "us")
+            say(f"{name} call with a 2x2 tensor, 99th percentile", round(quantile(times, 0.99), 1), "us")
+            for mebibytes in (64, 256):
+                big = torch.full((mebibytes << 18,), 7.0, device=device)
+                if device != "cpu":
+                    torch.cuda.synchronize()
+                middle = statistics.median(call(take, big, 8))
+                say(f"{name} {mebibytes} MiB one way", round(middle, 1), "us")
+                say(f"{name} {mebibytes} MiB one way, rate", round((mebibytes << 20) / middle / 1e3, 2), "GB/s")
+            say(name, "works, data right")
     rpc.shutdown()
 
 
-def channels_in_log(channel):
-    counts = collections.Counter()
-    shown = []
-    for rank in (0, 1):
-        try:
-            text = open(f"/tmp/torch_rpc_{channel}_{rank}.log", errors="replace").read()
-        except OSError:
-            continue
-        counts.update(re.findall(r"cuda_ipc|cuda_basic|cuda_gdr|cuda_xth", text))
-        shown += [line for line in text.splitlines()
-                  if re.search(r"error|unavailable|not viable|selected|using", line, re.I)]
-    say(f"log names channels: {dict(counts)}")
-    for line in shown[:6]:
-        say(f"log: {line[:220]}")
-
-
-if __name__ == "__main__":
-    chosen = sys.argv[1] if len(sys.argv) > 1 else ""
+def main():
+    mode = sys.argv[1]
+    if len(sys.argv) > 2:
+        work(int(sys.argv[2]), mode, sys.argv[3])
+        return 0
     os.environ.setdefault("TP_SOCKET_IFNAME", "lo")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    say(f"torch {torch.__version__}")
-    try:
-        mp.spawn(worker, args=(chosen,), nprocs=2)
-    except Exception as error:  # The text of a refusal is a fact too.
-        say(f"failed: {str(error).strip().splitlines()[-1][:300]}")
-    channels_in_log(chosen)
+    path = os.path.join(tempfile.mkdtemp(), "store")
+    outputs = [tempfile.TemporaryFile() for _ in range(2)]
+    children = [
+        subprocess.Popen([sys.executable, __file__, mode, str(rank), path], stderr=outputs[rank])
+        for rank in range(2)
+    ]
+    begin = time.monotonic()
+    while any(child.poll() is None for child in children):
+        failed = any(child.poll() not in (None, 0) for child in children)
+        if failed or time.monotonic() - begin > 50:
+            time.sleep(2)
+            for child in children:
+                child.kill()
+            break
+        time.sleep(0.1)
+    codes = [child.wait() for child in children]
+    if codes != [0, 0]:
+        say(f"{mode} failed, exit codes", codes)
+        for output in outputs:
+            output.seek(0)
+            lines = output.read().decode(errors="replace").strip().splitlines()
+            for line in lines[-6:]:
+                say(f"{mode} error", line[:400])
+    return 0
+
+
+sys.exit(main())
