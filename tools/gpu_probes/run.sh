@@ -39,6 +39,8 @@ probe copyrate "$build/copyrate"
 probe hostreg "$build/hostreg"
 probe kill_vmm "$build/kill" vmm
 probe kill_ipc "$build/kill" ipc
+probe give_back "$build/give_back"
+probe beside "$build/beside"
 probe torch_context python3 "$here/torch_context.py"
 probe nccl_same python3 "$here/nccl_one_gpu.py" same
 probe nccl_different python3 "$here/nccl_one_gpu.py" different
