@@ -64,8 +64,8 @@ void Pieces(bool sender, CUdeviceptr own, CUdeviceptr ring, cudaStream_t stream,
         if (round >= 2) times.push_back(NowUs() - begin);
       }
       if (!sender) continue;
-      const std::string name = "beside two processes, ring of 4 slots of " + Size(slot_bytes) +
-                               ", " + Size(size);
+      const std::string name =
+          "beside two processes, ring of 4 slots of " + Size(slot_bytes) + ", " + Size(size);
       Say(name, size / Median(times) / 1e3, "GB/s");
       Say(name + ", time", Median(times), "us");
     }

@@ -95,9 +95,8 @@ int main(int argc, char**) {
   });
   Child([] {
     setenv("CUDA_VISIBLE_DEVICES", "", 1);
-    Step("no visible device", "cuInit", [] {
-      Say("context no visible device, cuInit", Text(cuInit(0)));
-    });
+    Step("no visible device", "cuInit",
+         [] { Say("context no visible device, cuInit", Text(cuInit(0))); });
   });
   return 0;
 }

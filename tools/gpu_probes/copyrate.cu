@@ -7,6 +7,15 @@ namespace {
 
 constexpr size_t kSizes[] = {size_t{1} << 20, size_t{16} << 20, size_t{64} << 20,
                              size_t{256} << 20};
+constexpr size_t kSharedSizes[] = {16,
+                                   size_t{4} << 10,
+                                   size_t{64} << 10,
+                                   size_t{256} << 10,
+                                   size_t{1} << 20,
+                                   size_t{4} << 20,
+                                   size_t{16} << 20,
+                                   size_t{64} << 20,
+                                   size_t{256} << 20};
 constexpr size_t kMost = size_t{256} << 20;
 constexpr size_t kChunk = size_t{4} << 20;
 
@@ -116,7 +125,7 @@ void Receive(Way way, size_t size, const Ends& ends, State* state, uint32_t turn
 void TwoProcesses(bool first, const Ends& ends, State* state) {
   uint32_t turn = 0;
   for (Way way : {Way::kInAndOut, Way::kOut, Way::kHost, Way::kHostChunks}) {
-    for (size_t size : kSizes) {
+    for (size_t size : kSharedSizes) {
       std::vector<double> times;
       for (int i = 0; i < Rounds(size) + 2; ++i) {
         ++turn;

@@ -47,3 +47,4 @@ probe nccl_different python3 "$here/nccl_one_gpu.py" different
 probe torch_rpc_default python3 "$here/torch_rpc.py" default
 probe torch_rpc_ipc python3 "$here/torch_rpc.py" cuda_ipc
 probe torch_rpc_basic python3 "$here/torch_rpc.py" cuda_basic
+if [ "${#only[@]}" -eq 0 ]; then OUT=$out timeout -k 5 120 bash "$here/run_torch.sh"; fi
