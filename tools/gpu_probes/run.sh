@@ -41,6 +41,7 @@ probe kill_vmm "$build/kill" vmm
 probe kill_ipc "$build/kill" ipc
 probe give_back "$build/give_back"
 probe beside "$build/beside"
+probe engines "$build/engines"
 probe torch_context python3 "$here/torch_context.py"
 probe nccl_same python3 "$here/nccl_one_gpu.py" same
 probe nccl_different python3 "$here/nccl_one_gpu.py" different
