@@ -14,7 +14,8 @@ for folder in "$cuda/lib64" "$cuda/targets/x86_64-linux/lib" "$nvidia"; do
   [[ -n $runtime ]] && break
 done
 stubs=$(ls -d "$cuda"/lib64/stubs "$cuda"/targets/x86_64-linux/lib/stubs "$cuda"/lib/stubs 2>/dev/null | head -1)
-driver=$(ldconfig -p | grep -m1 -o '/.*libcuda.so.1$' || ls /usr/local/nvidia/lib64/libcuda.so.1 "$stubs/libcuda.so" 2>/dev/null | head -1)
+driver=$(ldconfig -p | grep -m1 -o '/.*libcuda.so.1$' ||
+  ls /usr/local/nvidia/lib64/libcuda.so.1 "$stubs/libcuda.so" 2>/dev/null | head -1)
 export PYTHONUNBUFFERED=1 LD_LIBRARY_PATH="$torch/lib:$nvidia:$(dirname "$driver"):${LD_LIBRARY_PATH:-}"
 
 : >"$out/probes_torch.txt"

@@ -92,6 +92,7 @@ int main() {
   const pid_t child = fork();
   if (child == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    close(sockets[0]);
     Begin();
     const Block block = Import(ReceiveDescriptor(sockets[1]), kMost);
     CopyRates(block, "importer");
