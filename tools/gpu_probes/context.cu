@@ -1,0 +1,102 @@
+// What a CUDA context costs: time, resident memory, device memory; and what a process without a
+// GPU pays for asking. Each case runs in a child of its own.
+#include <fstream>
+#include <functional>
+
+#include "common.h"
+
+using namespace probe;
+
+namespace {
+
+double StatusMiB(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind(key + ":", 0) == 0) return std::atof(line.c_str() + key.size() + 1) / 1024;
+  }
+  return 0;
+}
+
+int Threads() { return static_cast<int>(StatusMiB("Threads") * 1024); }
+
+double FreeMiB() {
+  size_t free_bytes = 0;
+  size_t total = 0;
+  CHECK_CU(cuMemGetInfo(&free_bytes, &total));
+  return free_bytes / 1048576.0;
+}
+
+template <typename Body>
+void Child(Body body) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    body();
+    _exit(0);
+  }
+  waitpid(pid, nullptr, 0);
+}
+
+void Step(const std::string& name, const std::string& step, const std::function<void()>& call) {
+  const double rss = StatusMiB("VmRSS");
+  const double begin = NowUs();
+  call();
+  Say("context " + name + ", " + step, (NowUs() - begin) / 1e3, "ms");
+  Say("context " + name + ", " + step + ", resident memory added", StatusMiB("VmRSS") - rss, "MiB");
+}
+
+void Make(const std::string& name) {
+  CUcontext context;
+  Step(name, "cuInit", [] { CHECK_CU(cuInit(0)); });
+  Step(name, "primary context", [&] {
+    CHECK_CU(cuDevicePrimaryCtxRetain(&context, 0));
+    CHECK_CU(cuCtxSetCurrent(context));
+  });
+  Step(name, "first cudaMalloc and copy", [] {
+    void* at = nullptr;
+    uint32_t word = 1;
+    CHECK_CU(cudaMalloc(&at, 4));
+    CHECK_CU(cudaMemcpy(at, &word, 4, cudaMemcpyHostToDevice));
+  });
+  Say("context " + name + ", threads of the process", Threads(), "");
+}
+
+}  // namespace
+
+int main(int argc, char**) {
+  if (argc > 1) {
+    Begin();
+    Must(write(3, "r", 1) == 1, "write");
+    char byte = 0;
+    return static_cast<int>(read(4, &byte, 1));
+  }
+  Child([] { Make("first process"); });
+  Child([] {
+    Make("second process");
+    const double before = FreeMiB();
+    int ready[2];
+    int stop[2];
+    Must(pipe(ready) == 0 && pipe(stop) == 0, "pipe");
+    char byte = 0;
+    // A process that has CUDA must not fork one that uses CUDA. Hence the program starts itself.
+    const pid_t other = fork();
+    if (other == 0) {
+      dup2(ready[1], 3);
+      dup2(stop[0], 4);
+      execl("/proc/self/exe", "context", "hold", nullptr);
+      _exit(1);
+    }
+    close(stop[0]);
+    Must(read(ready[0], &byte, 1) == 1, "the other process is ready");
+    Say("context device memory of one more process", before - FreeMiB(), "MiB");
+    close(stop[1]);
+    kill(other, SIGKILL);
+    waitpid(other, nullptr, 0);
+    Say("context device memory still missing after it was killed", before - FreeMiB(), "MiB");
+  });
+  Child([] {
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    Step("no visible device", "cuInit",
+         [] { Say("context no visible device, cuInit", Text(cuInit(0))); });
+  });
+  return 0;
+}
