@@ -1,6 +1,6 @@
 // A contestant whose operations take no real time. They only advance a manual clock.
 //
-// Thread safety: none needed; one thread.
+// Thread safety: one thread for each kind of operation.
 #pragma once
 
 #include <chrono>
@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "weft/base/clock.h"
+#include "weft/base/mutex.h"
 #include "weft/bench/contestants/contestant.h"
 
 namespace weft::bench {
@@ -26,7 +27,7 @@ class FakeClient final : public Client {
   absl::Status add() override {
     ++adds_;
     // Only a few are slow: they change the 99th percentile and the mean, not the median.
-    clock_.advance(std::chrono::microseconds(adds_ % 20 == 0 ? 50 : 10));
+    pass(std::chrono::microseconds(adds_ % 20 == 0 ? 50 : 10));
     return adds_ == fail_at_ ? absl::DataLossError("wrong sum") : absl::OkStatus();
   }
   absl::Status start_add(int slot) override {
@@ -36,32 +37,39 @@ class FakeClient final : public Client {
   }
   absl::Status finish_add(int slot) override {
     if (open_.erase(slot) == 0) return absl::InternalError("slot finished, not started");
-    clock_.advance(std::chrono::microseconds(2));
+    pass(std::chrono::microseconds(2));
     return absl::OkStatus();
   }
   absl::Status send(int64_t bytes) override {
     if (++sends_ == fail_send_at_) return absl::DataLossError("wrong tensor");
-    clock_.advance(std::chrono::nanoseconds(bytes));  // 1 GB/s
+    pass(std::chrono::nanoseconds(bytes));  // 1 GB/s
     return absl::OkStatus();
   }
   absl::Status echo(int64_t bytes) override {
-    clock_.advance(std::chrono::nanoseconds(bytes));
+    pass(std::chrono::nanoseconds(bytes));
     return absl::OkStatus();
   }
   absl::Status give(int64_t /*bytes*/) override {
     ++gives_;
-    clock_.advance(std::chrono::microseconds(15));
+    pass(std::chrono::microseconds(15));
     return absl::OkStatus();
   }
   bool mixes() const override { return true; }
   absl::Status autograd_round(int depth, int width) override {
     rounds_.push_back({depth, width});
-    clock_.advance(std::chrono::microseconds(100));
+    pass(std::chrono::microseconds(100));
     return absl::OkStatus();
   }
   void close() override { closed_ = true; }
 
+  // Times of two threads add up, because each advance begins where the other one has ended.
+  void pass(Nanoseconds time) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    clock_.advance(time);
+  }
+
   ManualClock& clock_;
+  Mutex mutex_;
   std::string address_;
   int adds_ = 0;
   int sends_ = 0;

@@ -263,7 +263,7 @@ TEST_F(ParameterServerJob, AnOnlyTrainerComesBackToItsServer) {
 TEST_F(ParameterServerJob, WithEveryStepDurableNoneIsDoneAgain) {
   run_under_kills(2, {0, 0}, {"--durable", "every-step"});
   const Line one = follow_ledger(1), two = follow_ledger(2);
-  EXPECT_EQ(adam_steps(), static_cast<double>(one.last + two.last));
+  EXPECT_EQ(adam_steps(), static_cast<double>(one.last + two.last)) << output_ << errors_;
   EXPECT_GE(one.returns, 2);
   EXPECT_EQ(one.most_redone + two.most_redone, 0u);
   EXPECT_THAT(errors_, HasSubstr("the server saved itself"));
