@@ -1,5 +1,5 @@
-// What a CUDA context costs: time, resident memory, device memory; and what a process without a
-// GPU pays for asking. Each case runs in a child of its own.
+// Measures the cost of a CUDA context: time, resident memory and device memory. It also measures
+// what a process without a GPU pays for asking. Each case runs in a child of its own.
 #include <fstream>
 #include <functional>
 

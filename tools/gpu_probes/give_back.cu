@@ -18,7 +18,7 @@ struct Child {
   int socket = -1;
 };
 
-// What a child holds. `at` is 0 if it holds nothing.
+// The memory of one child. `at` is 0 if it holds nothing.
 struct Memory {
   Block block;
   CUdeviceptr at = 0;
