@@ -25,93 +25,93 @@
 
 namespace probe {
 
-inline std::string Text(CUresult result) {
+inline std::string text_of(CUresult result) {
   if (result == CUDA_SUCCESS) return "ok";
   const char* name = nullptr;
   cuGetErrorName(result, &name);
   return name != nullptr ? name : "unknown error " + std::to_string(result);
 }
 
-inline std::string Text(cudaError_t result) {
+inline std::string text_of(cudaError_t result) {
   return result == cudaSuccess ? "ok" : cudaGetErrorName(result);
 }
 
 // Prints a line in one piece: `probe NAME: VALUE UNIT`.
-inline void Say(const std::string& name, double value, const char* unit) {
+inline void say(const std::string& name, double value, const char* unit) {
   std::printf("probe %s: %.2f %s\n", name.c_str(), value, unit);
   std::fflush(stdout);
 }
 
-inline void Say(const std::string& name, const std::string& text) {
+inline void say(const std::string& name, const std::string& text) {
   std::printf("probe %s: %s\n", name.c_str(), text.c_str());
   std::fflush(stdout);
 }
 
 template <typename Result>
-void Check(Result result, const char* call, const char* file, int line) {
-  if (Text(result) == "ok") return;
-  Say(std::string(file) + ":" + std::to_string(line) + " failed", call + (": " + Text(result)));
+void check(Result result, const char* call, const char* file, int line) {
+  if (text_of(result) == "ok") return;
+  say(std::string(file) + ":" + std::to_string(line) + " failed", call + (": " + text_of(result)));
   _exit(1);
 }
 
-#define CHECK_CU(call) ::probe::Check((call), #call, __FILE__, __LINE__)
+#define CHECK_CU(call) ::probe::check((call), #call, __FILE__, __LINE__)
 
-inline void Must(bool good, const char* what) {
+inline void must(bool good, const char* what) {
   if (good) return;
-  Say("failed", std::string(what) + ", errno " + std::to_string(errno));
+  say("failed", std::string(what) + ", errno " + std::to_string(errno));
   _exit(1);
 }
 
-inline int64_t NowNs() {
+inline int64_t now_ns() {
   timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
   return int64_t{time.tv_sec} * 1000000000 + time.tv_nsec;
 }
 
-inline double NowUs() { return NowNs() / 1e3; }
+inline double now_us() { return now_ns() / 1e3; }
 
-inline double CpuUs() {
+inline double cpu_us() {
   rusage use;
   getrusage(RUSAGE_SELF, &use);
   return (use.ru_utime.tv_sec + use.ru_stime.tv_sec) * 1e6 + use.ru_utime.tv_usec +
          use.ru_stime.tv_usec;
 }
 
-inline double Quantile(std::vector<double> values, double share) {
+inline double quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
   return values.at(static_cast<size_t>((values.size() - 1) * share));
 }
 
-inline double Median(const std::vector<double>& values) { return Quantile(values, 0.5); }
+inline double median(const std::vector<double>& values) { return quantile(values, 0.5); }
 
-inline std::string Size(size_t bytes) {
+inline std::string size_text(size_t bytes) {
   return bytes < (1 << 20) ? std::to_string(bytes) + " B" : std::to_string(bytes >> 20) + " MiB";
 }
 
 // A page that forked children share.
 template <typename T>
-T* Shared() {
+T* shared_page() {
   void* at = mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  Must(at != MAP_FAILED, "mmap");
+  must(at != MAP_FAILED, "mmap");
   return new (at) T();
 }
 
-inline void SpinUntil(const std::atomic<uint32_t>& flag, uint32_t value) {
-  const int64_t begin = NowNs();
+inline void spin_until(const std::atomic<uint32_t>& flag, uint32_t value) {
+  const int64_t begin = now_ns();
   for (uint64_t turn = 1; flag.load(std::memory_order_acquire) != value; ++turn) {
-    if (turn % 4096 == 0) Must(NowNs() - begin < 20'000'000'000, "flag came in 20 s");
+    if (turn % 4096 == 0) must(now_ns() - begin < 20'000'000'000, "flag came in 20 s");
   }
 }
 
-inline void SendBytes(int socket, const void* data, size_t size) {
-  Must(send(socket, data, size, MSG_NOSIGNAL) == static_cast<ssize_t>(size), "send");
+inline void send_bytes(int socket, const void* data, size_t size) {
+  must(send(socket, data, size, MSG_NOSIGNAL) == static_cast<ssize_t>(size), "send");
 }
 
-inline void ReceiveBytes(int socket, void* data, size_t size) {
-  Must(recv(socket, data, size, MSG_WAITALL) == static_cast<ssize_t>(size), "recv");
+inline void receive_bytes(int socket, void* data, size_t size) {
+  must(recv(socket, data, size, MSG_WAITALL) == static_cast<ssize_t>(size), "recv");
 }
 
-inline void SendDescriptor(int socket, int descriptor) {
+inline void send_descriptor(int socket, int descriptor) {
   char byte = 'd';
   iovec part = {&byte, 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -125,10 +125,10 @@ inline void SendDescriptor(int socket, int descriptor) {
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
-  Must(sendmsg(socket, &message, MSG_NOSIGNAL) == 1, "sendmsg");
+  must(sendmsg(socket, &message, MSG_NOSIGNAL) == 1, "sendmsg");
 }
 
-inline int ReceiveDescriptor(int socket) {
+inline int receive_descriptor(int socket) {
   char byte = 0;
   iovec part = {&byte, 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -137,16 +137,16 @@ inline int ReceiveDescriptor(int socket) {
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
-  Must(recvmsg(socket, &message, MSG_CMSG_CLOEXEC) == 1, "recvmsg");
+  must(recvmsg(socket, &message, MSG_CMSG_CLOEXEC) == 1, "recvmsg");
   cmsghdr* header = CMSG_FIRSTHDR(&message);
-  Must(header != nullptr && header->cmsg_type == SCM_RIGHTS, "a descriptor came");
+  must(header != nullptr && header->cmsg_type == SCM_RIGHTS, "a descriptor came");
   int descriptor = -1;
   std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
   return descriptor;
 }
 
 // Makes the primary context of device 0 and makes it current.
-inline void Begin() {
+inline void make_context() {
   CHECK_CU(cuInit(0));
   CHECK_CU(cudaSetDevice(0));
   CHECK_CU(cudaFree(nullptr));
@@ -159,7 +159,7 @@ struct Block {
   size_t size = 0;
 };
 
-inline CUmemAllocationProp Properties() {
+inline CUmemAllocationProp allocation_properties() {
   CUmemAllocationProp properties = {};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -168,7 +168,7 @@ inline CUmemAllocationProp Properties() {
   return properties;
 }
 
-inline CUresult Access(const Block& block) {
+inline CUresult set_access(const Block& block) {
   CUmemAccessDesc access = {};
   access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access.location.id = 0;
@@ -176,51 +176,51 @@ inline CUresult Access(const Block& block) {
   return cuMemSetAccess(block.at, block.size, &access, 1);
 }
 
-inline void Map(Block& block) {
+inline void map_block(Block& block) {
   CHECK_CU(cuMemAddressReserve(&block.at, block.size, 0, 0, 0));
   CHECK_CU(cuMemMap(block.at, block.size, 0, block.handle, 0));
-  CHECK_CU(Access(block));
+  CHECK_CU(set_access(block));
 }
 
-inline Block Create(size_t size) {
+inline Block create_block(size_t size) {
   Block block;
   block.size = size;
-  const CUmemAllocationProp properties = Properties();
+  const CUmemAllocationProp properties = allocation_properties();
   CHECK_CU(cuMemCreate(&block.handle, size, &properties, 0));
-  Map(block);
+  map_block(block);
   return block;
 }
 
-inline int Export(const Block& block) {
+inline int export_block(const Block& block) {
   int descriptor = -1;
   CHECK_CU(cuMemExportToShareableHandle(&descriptor, block.handle,
                                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   return descriptor;
 }
 
-inline Block Import(int descriptor, size_t size) {
+inline Block import_block(int descriptor, size_t size) {
   Block block;
   block.size = size;
   CHECK_CU(cuMemImportFromShareableHandle(
       &block.handle, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   close(descriptor);
-  Map(block);
+  map_block(block);
   return block;
 }
 
-inline uint32_t ReadWord(CUdeviceptr at) {
+inline uint32_t read_word(CUdeviceptr at) {
   uint32_t word = 0;
   CHECK_CU(cuMemcpyDtoH(&word, at, sizeof(word)));
   return word;
 }
 
-inline void WriteWord(CUdeviceptr at, uint32_t word) {
+inline void write_word(CUdeviceptr at, uint32_t word) {
   CHECK_CU(cuMemcpyHtoD(at, &word, sizeof(word)));
   CHECK_CU(cuCtxSynchronize());
 }
 
-inline void Poll(cudaStream_t stream) {
+inline void poll_until_done(cudaStream_t stream) {
   cudaError_t state;
   while ((state = cudaStreamQuery(stream)) == cudaErrorNotReady) {
   }

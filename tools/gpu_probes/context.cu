@@ -1,5 +1,5 @@
-// What a CUDA context costs: time, resident memory, device memory; and what a process without a
-// GPU pays for asking. Each case runs in a child of its own.
+// Measures the cost of a CUDA context: time, resident memory and device memory. It also measures
+// what a process without a GPU pays for asking. Each case runs in a child of its own.
 #include <fstream>
 #include <functional>
 
@@ -9,7 +9,7 @@ using namespace probe;
 
 namespace {
 
-double StatusMiB(const std::string& key) {
+double status_mib(const std::string& key) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
     if (line.rfind(key + ":", 0) == 0) return std::atof(line.c_str() + key.size() + 1) / 1024;
@@ -17,9 +17,9 @@ double StatusMiB(const std::string& key) {
   return 0;
 }
 
-int Threads() { return static_cast<int>(StatusMiB("Threads") * 1024); }
+int thread_count() { return static_cast<int>(status_mib("Threads") * 1024); }
 
-double FreeMiB() {
+double free_mib() {
   size_t free_bytes = 0;
   size_t total = 0;
   CHECK_CU(cuMemGetInfo(&free_bytes, &total));
@@ -27,7 +27,7 @@ double FreeMiB() {
 }
 
 template <typename Body>
-void Child(Body body) {
+void run_child(Body body) {
   const pid_t pid = fork();
   if (pid == 0) {
     body();
@@ -36,46 +36,48 @@ void Child(Body body) {
   waitpid(pid, nullptr, 0);
 }
 
-void Step(const std::string& name, const std::string& step, const std::function<void()>& call) {
-  const double rss = StatusMiB("VmRSS");
-  const double begin = NowUs();
+void take_step(const std::string& name, const std::string& step,
+               const std::function<void()>& call) {
+  const double rss = status_mib("VmRSS");
+  const double begin = now_us();
   call();
-  Say("context " + name + ", " + step, (NowUs() - begin) / 1e3, "ms");
-  Say("context " + name + ", " + step + ", resident memory added", StatusMiB("VmRSS") - rss, "MiB");
+  say("context " + name + ", " + step, (now_us() - begin) / 1e3, "ms");
+  say("context " + name + ", " + step + ", resident memory added", status_mib("VmRSS") - rss,
+      "MiB");
 }
 
-void Make(const std::string& name) {
+void time_context(const std::string& name) {
   CUcontext context;
-  Step(name, "cuInit", [] { CHECK_CU(cuInit(0)); });
-  Step(name, "primary context", [&] {
+  take_step(name, "cuInit", [] { CHECK_CU(cuInit(0)); });
+  take_step(name, "primary context", [&] {
     CHECK_CU(cuDevicePrimaryCtxRetain(&context, 0));
     CHECK_CU(cuCtxSetCurrent(context));
   });
-  Step(name, "first cudaMalloc and copy", [] {
+  take_step(name, "first cudaMalloc and copy", [] {
     void* at = nullptr;
     uint32_t word = 1;
     CHECK_CU(cudaMalloc(&at, 4));
     CHECK_CU(cudaMemcpy(at, &word, 4, cudaMemcpyHostToDevice));
   });
-  Say("context " + name + ", threads of the process", Threads(), "");
+  say("context " + name + ", threads of the process", thread_count(), "");
 }
 
 }  // namespace
 
 int main(int argc, char**) {
   if (argc > 1) {
-    Begin();
-    Must(write(3, "r", 1) == 1, "write");
+    make_context();
+    must(write(3, "r", 1) == 1, "write");
     char byte = 0;
     return static_cast<int>(read(4, &byte, 1));
   }
-  Child([] { Make("first process"); });
-  Child([] {
-    Make("second process");
-    const double before = FreeMiB();
+  run_child([] { time_context("first process"); });
+  run_child([] {
+    time_context("second process");
+    const double before = free_mib();
     int ready[2];
     int stop[2];
-    Must(pipe(ready) == 0 && pipe(stop) == 0, "pipe");
+    must(pipe(ready) == 0 && pipe(stop) == 0, "pipe");
     char byte = 0;
     // A process that has CUDA must not fork one that uses CUDA. Hence the program starts itself.
     const pid_t other = fork();
@@ -86,17 +88,17 @@ int main(int argc, char**) {
       _exit(1);
     }
     close(stop[0]);
-    Must(read(ready[0], &byte, 1) == 1, "the other process is ready");
-    Say("context device memory of one more process", before - FreeMiB(), "MiB");
+    must(read(ready[0], &byte, 1) == 1, "the other process is ready");
+    say("context device memory of one more process", before - free_mib(), "MiB");
     close(stop[1]);
     kill(other, SIGKILL);
     waitpid(other, nullptr, 0);
-    Say("context device memory still missing after it was killed", before - FreeMiB(), "MiB");
+    say("context device memory still missing after it was killed", before - free_mib(), "MiB");
   });
-  Child([] {
+  run_child([] {
     setenv("CUDA_VISIBLE_DEVICES", "", 1);
-    Step("no visible device", "cuInit",
-         [] { Say("context no visible device, cuInit", Text(cuInit(0))); });
+    take_step("no visible device", "cuInit",
+              [] { say("context no visible device, cuInit", text_of(cuInit(0))); });
   });
   return 0;
 }

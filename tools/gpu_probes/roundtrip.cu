@@ -22,7 +22,7 @@ struct State {
 
 enum class Way { kOneCopy, kTwoCopies, kHost, kDeviceFlags };
 
-const char* Name(Way way) {
+const char* name_of(Way way) {
   switch (way) {
     case Way::kOneCopy:
       return "one device copy each way";
@@ -43,7 +43,7 @@ class Side {
     CHECK_CU(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   }
 
-  void Run(bool first, Way way, int rounds, const std::string& where) {
+  void run(bool first, Way way, int rounds, const std::string& where) {
     std::vector<double> times;
     for (int i = 0; i < rounds + kWarm; ++i) {
       // The flags count on over all ways.
@@ -53,67 +53,68 @@ class Side {
         CHECK_CU(cuMemsetD32(own_ + 256, 0, kBytes / 4));
         CHECK_CU(cuStreamSynchronize(nullptr));
       }
-      const double begin = NowUs();
-      first ? First(way) : Second(way);
-      if (i >= kWarm) times.push_back(NowUs() - begin);
-      if (first && way != Way::kOneCopy) Must(ReadWord(own_ + 256) == turn_, "the data came back");
+      const double begin = now_us();
+      first ? first_side(way) : second_side(way);
+      if (i >= kWarm) times.push_back(now_us() - begin);
+      if (first && way != Way::kOneCopy) must(read_word(own_ + 256) == turn_, "the data came back");
     }
     if (!first) return;
-    const std::string name = std::string("roundtrip ") + where + ", " + Name(way);
-    Say(name, Median(times), "us");
-    Say(name + ", 99th percentile", Quantile(times, 0.99), "us");
+    const std::string name = std::string("roundtrip ") + where + ", " + name_of(way);
+    say(name, median(times), "us");
+    say(name + ", 99th percentile", quantile(times, 0.99), "us");
   }
 
  private:
-  void Copy(CUdeviceptr to, CUdeviceptr from) {
+  void copy(CUdeviceptr to, CUdeviceptr from) {
     CHECK_CU(cuMemcpyDtoDAsync(to, from, kBytes, stream_));
-    Poll(stream_);
+    poll_until_done(stream_);
   }
-  void ToHost(char* to, CUdeviceptr from) {
+  void to_host(char* to, CUdeviceptr from) {
     CHECK_CU(cuMemcpyDtoHAsync(to, from, kBytes, stream_));
-    Poll(stream_);
+    poll_until_done(stream_);
   }
-  void FromHost(CUdeviceptr to, const char* from) {
+  void from_host(CUdeviceptr to, const char* from) {
     CHECK_CU(cuMemcpyHtoDAsync(to, from, kBytes, stream_));
-    Poll(stream_);
+    poll_until_done(stream_);
   }
-  CUdeviceptr Address(Flag& flag) {
+  CUdeviceptr address_of(Flag& flag) {
     void* at = nullptr;
     CHECK_CU(cudaHostGetDevicePointer(&at, &flag.value, 0));
     return reinterpret_cast<CUdeviceptr>(at);
   }
 
   // The first side sends own_ and takes the answer to own_ + 256. The second sends back what came.
-  void First(Way way) {
+  void first_side(Way way) {
     if (way == Way::kDeviceFlags) {
       CHECK_CU(cuMemcpyDtoDAsync(slots_, own_, kBytes, stream_));
-      CHECK_CU(cuStreamWriteValue32(stream_, Address(state_->there), turn_, 0));
-      CHECK_CU(cuStreamWaitValue32(stream_, Address(state_->back), turn_, CU_STREAM_WAIT_VALUE_EQ));
+      CHECK_CU(cuStreamWriteValue32(stream_, address_of(state_->there), turn_, 0));
+      CHECK_CU(
+          cuStreamWaitValue32(stream_, address_of(state_->back), turn_, CU_STREAM_WAIT_VALUE_EQ));
       CHECK_CU(cuMemcpyDtoDAsync(own_ + 256, slots_ + 4096, kBytes, stream_));
-      Poll(stream_);
+      poll_until_done(stream_);
       return;
     }
-    way == Way::kHost ? ToHost(state_->data[0], own_) : Copy(slots_, own_);
+    way == Way::kHost ? to_host(state_->data[0], own_) : copy(slots_, own_);
     state_->there.value = turn_;
-    SpinUntil(state_->back.value, turn_);
-    if (way == Way::kTwoCopies) Copy(own_ + 256, slots_ + 4096);
-    if (way == Way::kHost) FromHost(own_ + 256, state_->data[1]);
+    spin_until(state_->back.value, turn_);
+    if (way == Way::kTwoCopies) copy(own_ + 256, slots_ + 4096);
+    if (way == Way::kHost) from_host(own_ + 256, state_->data[1]);
   }
 
-  void Second(Way way) {
+  void second_side(Way way) {
     if (way == Way::kDeviceFlags) {
       CHECK_CU(
-          cuStreamWaitValue32(stream_, Address(state_->there), turn_, CU_STREAM_WAIT_VALUE_EQ));
+          cuStreamWaitValue32(stream_, address_of(state_->there), turn_, CU_STREAM_WAIT_VALUE_EQ));
       CHECK_CU(cuMemcpyDtoDAsync(own_, slots_, kBytes, stream_));
       CHECK_CU(cuMemcpyDtoDAsync(slots_ + 4096, own_, kBytes, stream_));
-      CHECK_CU(cuStreamWriteValue32(stream_, Address(state_->back), turn_, 0));
-      Poll(stream_);
+      CHECK_CU(cuStreamWriteValue32(stream_, address_of(state_->back), turn_, 0));
+      poll_until_done(stream_);
       return;
     }
-    SpinUntil(state_->there.value, turn_);
-    if (way == Way::kTwoCopies) Copy(own_, slots_);
-    if (way == Way::kHost) FromHost(own_, state_->data[0]);
-    way == Way::kHost ? ToHost(state_->data[1], own_) : Copy(slots_ + 4096, own_);
+    spin_until(state_->there.value, turn_);
+    if (way == Way::kTwoCopies) copy(own_, slots_);
+    if (way == Way::kHost) from_host(own_, state_->data[0]);
+    way == Way::kHost ? to_host(state_->data[1], own_) : copy(slots_ + 4096, own_);
     state_->back.value = turn_;
   }
 
@@ -124,33 +125,33 @@ class Side {
   uint32_t turn_ = 0;
 };
 
-void All(Side& side, bool first, const std::string& where) {
-  side.Run(first, Way::kOneCopy, 1000, where);
-  side.Run(first, Way::kTwoCopies, 1000, where);
-  side.Run(first, Way::kHost, 1000, where);
-  side.Run(first, Way::kDeviceFlags, 200, where);
+void measure_all(Side& side, bool first, const std::string& where) {
+  side.run(first, Way::kOneCopy, 1000, where);
+  side.run(first, Way::kTwoCopies, 1000, where);
+  side.run(first, Way::kHost, 1000, where);
+  side.run(first, Way::kDeviceFlags, 200, where);
 }
 
 }  // namespace
 
 int main() {
   int sockets[2];
-  Must(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0, "socketpair");
-  State* state = Shared<State>();
+  must(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0, "socketpair");
+  State* state = shared_page<State>();
   const pid_t child = fork();
-  Begin();
+  make_context();
   CHECK_CU(cudaHostRegister(state, sizeof(State), cudaHostRegisterMapped));
   if (child == 0) {
-    const Block slots = Import(ReceiveDescriptor(sockets[1]), 2 << 20);
+    const Block slots = import_block(receive_descriptor(sockets[1]), 2 << 20);
     Side side(slots.at, state);
-    All(side, false, "");
+    measure_all(side, false, "");
     _exit(0);
   }
-  const Block slots = Create(2 << 20);
-  SendDescriptor(sockets[0], Export(slots));
+  const Block slots = create_block(2 << 20);
+  send_descriptor(sockets[0], export_block(slots));
   {
     Side side(slots.at, state);
-    All(side, true, "two processes");
+    measure_all(side, true, "two processes");
   }
   int status = 0;
   waitpid(child, &status, 0);
@@ -160,9 +161,9 @@ int main() {
   Side two(slots.at, state);
   std::thread thread([&] {
     CHECK_CU(cudaSetDevice(0));
-    All(two, false, "");
+    measure_all(two, false, "");
   });
-  All(one, true, "one process");
+  measure_all(one, true, "one process");
   thread.join();
   return status == 0 ? 0 : 1;
 }
