@@ -60,18 +60,23 @@ absl::StatusOr<Payload> PayloadBorrower::borrow(const Lending& lending, size_t s
 }
 
 absl::Status PayloadBorrower::retire(uint32_t segment) {
+  // The peer may have handed it over and lent nothing of it.
+  if (!known_.contains(segment)) WEFT_RETURN_IF_ERROR(receive_segments());
   if (known_.erase(segment) == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("segment ", segment, " is dropped and was not handed over"));
   }
-  // Another connection to the same peer may have said so before.
-  const absl::Status retired = segments_->retire_segment(segment);
-  return absl::IsNotFound(retired) ? absl::OkStatus() : retired;
+  return segments_->retire_segment(segment);
 }
 
 absl::Status PayloadBorrower::receive_segments() {
+  bool reset = false;
+  // It ends: each message names another segment, and there are at most kMostSegments.
   while (true) {
     absl::StatusOr<LocalSocket::Message> message = socket_->receive(LocalSocket::TimePoint::min());
+    // If the peer has closed its socket without reading all, the kernel says so once, before it
+    // gives what the peer has sent.
+    if (absl::IsUnavailable(message.status()) && !std::exchange(reset, true)) continue;
     if (absl::IsDeadlineExceeded(message.status()) || absl::IsUnavailable(message.status())) {
       return absl::OkStatus();  // nothing more has come
     }
@@ -81,6 +86,12 @@ absl::Status PayloadBorrower::receive_segments() {
       return absl::InvalidArgumentError(absl::StrCat("segment ", segment.number, " came with ",
                                                      message->descriptors.size(), " descriptors"));
     }
+    if (known_.contains(segment.number)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("segment ", segment.number, " is handed over twice"));
+    }
+    // Before it is mapped: the kernel allocates all of its pages then.
+    WEFT_RETURN_IF_ERROR(segments_->check_room(segment.number, segment.size));
     WEFT_ASSIGN_OR_RETURN(SealedMemory memory,
                           SealedMemory::adopt(std::move(message->descriptors[0]), segment.size));
     WEFT_RETURN_IF_ERROR(segments_->add_segment(segment.number, std::move(memory)));

@@ -1,8 +1,8 @@
 // The receiving side of lent payloads: gets blocks that the peer of one connection lends, and gives
 // each back once, when the last user of its payload is done.
 //
-// Thread safety: borrow() and retire() are called by one thread at a time. give_back() and
-// decline() may be called from any thread.
+// Thread safety: borrow(), retire() and end() are called by one thread at a time. decline() may be
+// called from any thread.
 // Lifetime: shared by the connection and the blocks that came through it. Blocks may outlive the
 // connection.
 // Blocking: borrow() maps a segment that it sees for the first time.
@@ -37,6 +37,8 @@ class PayloadBorrower final : public LentPayloads {
   absl::StatusOr<Payload> borrow(const Lending& lending, size_t size) override;
   void decline(const Lending& lending) override { returns_->give_back(lending); }
   absl::Status retire(uint32_t segment) override;
+  // Unmaps the segments that have no block in use. Nothing is borrowed after this.
+  void end() { segments_ = nullptr; }
 
  private:
   // Outlives this object, because blocks do.
@@ -55,7 +57,7 @@ class PayloadBorrower final : public LentPayloads {
   // Takes the segments that the peer has handed over since the last call.
   absl::Status receive_segments();
 
-  const std::shared_ptr<BorrowedSegments> segments_;  // shared with other connections to this peer
+  std::shared_ptr<BorrowedSegments> segments_;  // tests look into it
   const std::shared_ptr<Returns> returns_;
   BufferPool& pool_;
   Clock& clock_;

@@ -26,12 +26,17 @@ void copy_with_breaks(std::byte* to, const std::byte* from, size_t size) {
   std::memcpy(to, from, size);
 }
 
+uint64_t next_connection() {
+  static std::atomic<uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 }  // namespace
 
 PayloadLender::PayloadLender(std::shared_ptr<BlockArena> arena, WorkerId peer,
                              std::shared_ptr<PairMemory> memory, PairMemory::End end, WakeSlot here)
     : arena_(std::move(arena)),
-      peer_(peer),
+      peer_(peer, next_connection()),
       memory_(std::move(memory)),
       here_(std::move(here)),
       returns_(memory_->returns(end)) {}
@@ -54,13 +59,8 @@ Lending PayloadLender::lend_one(const Payload& payload, LocalSocket& socket) {
   const std::optional<BlockArena::Block> block = arena_->allocate(payload.size);
   if (!block.has_value() || !hand_over(block->id.segment, socket)) return {};
   copy_with_breaks(block->data, payload.data, payload.size);
-  // Counted first: the peer may give it back before this thread goes on.
-  lent_.fetch_add(1, std::memory_order_relaxed);
   const absl::StatusOr<uint32_t> generation = arena_->lend(block->id, peer_);
-  if (!generation.ok()) {  // the peer has as many blocks as it may have
-    lent_.fetch_sub(1, std::memory_order_relaxed);
-    return {};
-  }
+  if (!generation.ok()) return {};  // the peer has as many blocks as it may have
   return {block->id.segment, *generation, block->id.offset};
 }
 
@@ -82,9 +82,7 @@ void PayloadLender::take_back(std::span<const Lending> lendings) {
     if (lending.generation == 0) continue;
     // It fails only if the peer's process is gone: then all its blocks are back already.
     (void)arena_->returned(peer_, lending);
-    lent_.fetch_sub(1, std::memory_order_acq_rel);
   }
-  forget_if_done();
 }
 
 bool PayloadLender::dropped(uint32_t segment) {
@@ -94,14 +92,14 @@ bool PayloadLender::dropped(uint32_t segment) {
 
 void PayloadLender::settle(std::span<const Lending> unread) {
   take_back(unread);
-  settled_.store(true, std::memory_order_release);
   ask_for_returns();
-  forget_if_done();
 }
 
 void PayloadLender::ask_for_returns() {
-  // True: some have come already, and the peer signals nothing.
+  // True: some have come already, and the peer signals nothing. After the end of its process, the
+  // arena does not take what is left in the ring.
   const auto have_come = [this] {
+    if (gone_.load(std::memory_order_acquire)) return false;
     MutexLock lock(mutex_);
     return violation_.ok() && returns_.request_wake().value_or(true);
   };
@@ -116,8 +114,9 @@ void PayloadLender::ask_for_returns() {
   }
 }
 
-void PayloadLender::forget_if_done() {
-  if (settled_.load(std::memory_order_acquire) && all_returned()) arena_->remove_source(this);
+void PayloadLender::peer_gone() {
+  gone_.store(true, std::memory_order_release);
+  arena_->peer_gone(peer_);
 }
 
 absl::Status PayloadLender::violation() const {
@@ -128,7 +127,6 @@ absl::Status PayloadLender::violation() const {
 void PayloadLender::drain(std::vector<Lending>& returned) {
   std::array<Lending, 64> some;
   absl::Status failure;
-  uint64_t count = 0;
   {
     MutexLock lock(mutex_);
     while (violation_.ok()) {
@@ -138,13 +136,10 @@ void PayloadLender::drain(std::vector<Lending>& returned) {
         break;
       }
       returned.insert(returned.end(), some.begin(), some.begin() + *taken);
-      count += *taken;
       if (*taken < some.size()) break;
     }
   }
-  lent_.fetch_sub(count, std::memory_order_acq_rel);
   if (!failure.ok()) on_violation(failure);
-  if (count != 0) forget_if_done();
 }
 
 void PayloadLender::on_violation(const absl::Status& why) {

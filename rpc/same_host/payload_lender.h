@@ -6,7 +6,7 @@
 // object until all its blocks are back or the peer's process is gone.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: shared by the connection and the arena. settle() ends the arena's part.
+// Lifetime: shared by the connection and the arena. forget() or peer_gone() ends the arena's part.
 // Blocking: lend() copies, and hands a new segment over to the peer. It lets other threads run
 // after each MiB. All other methods are short.
 // Errors: lend() lends all or nothing. Nothing is not an error: the bytes then travel in the ring.
@@ -35,7 +35,8 @@ class PayloadLender final : public ReturnSource,
   // Smaller payloads travel in the ring.
   static constexpr size_t kLeast = BlockTable::kUnit;
 
-  // `end`: of this side. `here` is signalled when the peer breaks the protocol.
+  // `peer`: the worker; this object gives the connection its number. `end`: of this side. `here` is
+  // signalled when the peer breaks the protocol.
   PayloadLender(std::shared_ptr<BlockArena> arena, WorkerId peer,
                 std::shared_ptr<PairMemory> memory, PairMemory::End end, WakeSlot here);
 
@@ -60,9 +61,12 @@ class PayloadLender final : public ReturnSource,
   // After settle(): the next block that comes back signals `here`.
   void ask_for_returns() ABSL_LOCKS_EXCLUDED(mutex_);
   // The process of the peer is gone.
-  void peer_gone() { arena_->peer_gone(peer_); }
-  // Whether the peer has no block of this connection any more.
-  bool all_returned() const { return lent_.load(std::memory_order_acquire) == 0; }
+  void peer_gone();
+  // Whether the peer has no block of this connection any more. The arena's table says so, because a
+  // peer can put any number of returns into its ring.
+  bool all_returned() const { return !arena_->borrower(peer_).has_value(); }
+  // All blocks are back, and the arena needs this object no more.
+  void forget() { arena_->remove_source(this); }
 
   // OK, or how the peer has broken the protocol.
   absl::Status violation() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -75,14 +79,12 @@ class PayloadLender final : public ReturnSource,
   // Copies one payload into a block and lends it. Generation 0: there is no block.
   Lending lend_one(const Payload& payload, LocalSocket& socket);
   bool hand_over(uint32_t segment, LocalSocket& socket) ABSL_LOCKS_EXCLUDED(mutex_);
-  void forget_if_done();
 
   const std::shared_ptr<BlockArena> arena_;  // blocks and connections may outlive the transport
-  const WorkerId peer_;
+  const BorrowerId peer_;
   const std::shared_ptr<PairMemory> memory_;  // the returns lie in it
   const WakeSlot here_;
-  std::atomic<uint64_t> lent_{0};  // lendings that are not back
-  std::atomic<bool> settled_{false};
+  std::atomic<bool> gone_{false};  // the process of the peer: the arena takes no returns any more
 
   mutable Mutex mutex_;
   ReturnReader returns_ ABSL_GUARDED_BY(mutex_);

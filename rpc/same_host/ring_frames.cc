@@ -230,7 +230,7 @@ absl::StatusOr<RingFrameReader::Result> RingFrameReader::read(size_t most_bytes,
                                                               std::vector<Frame>& frames) {
   Result result;
   const absl::Status taken = take_all(most_bytes, frames, result);
-  result.wake_writer = ring_.release();
+  result.wake_writer = ring_.release() || result.wake_writer;
   if (!taken.ok()) return taken;
   result.closed = closed_;
   return result;
@@ -242,7 +242,11 @@ absl::Status RingFrameReader::take_all(size_t most_bytes, std::vector<Frame>& fr
   while (!closed_) {
     WEFT_ASSIGN_OR_RETURN(const auto record, ring_.next());
     if (!record.has_value()) break;
-    WEFT_RETURN_IF_ERROR(take(*record, frames));
+    const absl::Status taken = take(*record, frames);
+    // At once: after a violation in a later record, the ring does not say any more that this one
+    // was read, and the writer would take the blocks back while they are in use here.
+    if (record->kind == kLentRecord) result.wake_writer = ring_.release() || result.wake_writer;
+    WEFT_RETURN_IF_ERROR(taken);
     bytes += record->content.size();
     if (bytes >= most_bytes) {
       result.more = true;

@@ -133,6 +133,7 @@ std::optional<absl::Status> SameHostConnection::visit(
     parts_.socket.shut_down_sending();
     // The user may keep the connection for long, but what it sent is free now.
     reader_.drop();
+    parts_.borrower->end();
     std::vector<FramePtr> lost;  // destroyed outside the lock
     MutexLock lock(mutex_);
     closing_ = true;

@@ -378,14 +378,6 @@ void SameHostTransport::process_ended(SameHostConnection* connection) {
   watcher_->unwatch(connection->socket().process_descriptor());
   watched_.at(connection).process_ended = true;
   connection->lender().peer_gone();
-  std::shared_ptr<BorrowedSegments> unused;  // unmapped without the lock
-  {
-    MutexLock lock(mutex_);
-    if (const auto found = borrowed_.find(connection->peer().id); found != borrowed_.end()) {
-      unused = std::move(found->second);
-      borrowed_.erase(found);
-    }
-  }
   // A forked child of the process may keep the socket open.
   far_end_gone(connection);
 }
@@ -403,6 +395,7 @@ void SameHostTransport::forget_if_done(SameHostConnection* connection) {
   if (!watched.over || !watched.far_end_gone) return;
   if (!watched.process_ended && !connection->lender().all_returned()) return;
   watcher_->unwatch(connection->socket().process_descriptor());
+  connection->lender().forget();
   free_slot(connection->here().slot);
   watched_.erase(found);
 }
@@ -556,7 +549,12 @@ void SameHostTransport::install(const ConnectionOfHost& connection) {
 void SameHostTransport::visit(size_t slot) {
   const ConnectionOfHost connection = connections_[slot];
   if (connection == nullptr) {  // it has ended, and the far end gives a block back
-    watcher_->post([this] { forget_ended(); });
+    // Once at a time: a peer may set any bit as often as it likes.
+    if (forgetting_.exchange(true)) return;
+    watcher_->post([this] {
+      forgetting_.store(false);
+      forget_ended();
+    });
     return;
   }
   TransportSink& sink = *this->sink();
@@ -580,21 +578,13 @@ SameHostTransport::ConnectionOfHost SameHostTransport::make_connection(
       end == PairMemory::kDialler ? PairMemory::kAcceptor : PairMemory::kDialler;
   auto lender = std::make_shared<rpc_internal::PayloadLender>(arena_, peer.id, memory, end, here);
   lender->begin();
-  auto borrower = std::make_unique<rpc_internal::PayloadBorrower>(borrowed_from(peer.id), memory,
-                                                                  far, there, pool_, clock_);
+  auto borrower = std::make_unique<rpc_internal::PayloadBorrower>(
+      std::make_shared<BorrowedSegments>(BorrowedSegments::Limits{}), memory, far, there, pool_,
+      clock_);
   SameHostConnection::Parts parts = {
       std::move(memory), end,  std::move(socket), std::move(here),
       std::move(there),  peer, std::move(lender), std::move(borrower)};
   return std::make_shared<SameHostConnection>(std::move(parts), pool_, options_.limits);
-}
-
-std::shared_ptr<BorrowedSegments> SameHostTransport::borrowed_from(WorkerId peer) {
-  MutexLock lock(mutex_);
-  std::shared_ptr<BorrowedSegments>& segments = borrowed_[peer];
-  if (segments == nullptr) {
-    segments = std::make_shared<BorrowedSegments>(BorrowedSegments::Limits{});
-  }
-  return segments;
 }
 
 void SameHostTransport::post_to_serving(Task task) {

@@ -129,7 +129,7 @@ class SameHostTransport final : public Transport {
   void give_up(uint64_t number, absl::Status why);
   void watch_end(const ConnectionOfHost& connection);
   void far_end_gone(SameHostConnection* connection);
-  void process_ended(SameHostConnection* connection) ABSL_LOCKS_EXCLUDED(mutex_);
+  void process_ended(SameHostConnection* connection);
   void over(SameHostConnection* connection);
   void forget_if_done(SameHostConnection* connection);
   void forget_ended();
@@ -149,7 +149,6 @@ class SameHostTransport final : public Transport {
                                    rpc_internal::PairMemory::End end, LocalSocket socket,
                                    rpc_internal::WakeSlot here, rpc_internal::WakeSlot there,
                                    const PeerIdentity& peer);
-  std::shared_ptr<BorrowedSegments> borrowed_from(WorkerId peer) ABSL_LOCKS_EXCLUDED(mutex_);
   void post_to_serving(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
   void fail(ConnectCallback callback, absl::Status why);
   std::optional<rpc_internal::WakeSlot> take_slot() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -186,10 +185,9 @@ class SameHostTransport final : public Transport {
   size_t open_ ABSL_GUARDED_BY(mutex_) = 0;     // installed connections
   std::vector<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> free_slots_ ABSL_GUARDED_BY(mutex_);
-  // What each incarnation has lent to this worker; shared by the connections to it.
-  std::map<WorkerId, std::shared_ptr<BorrowedSegments>> borrowed_ ABSL_GUARDED_BY(mutex_);
   std::optional<TimerId> tidy_timer_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> has_tasks_{false};
+  std::atomic<bool> forgetting_{false};  // forget_ended() is posted
 
   // shared_ptr, because a callback of the clock may run while it is cancelled.
   // Shared with timers, because one may be running when stop() cancels it.

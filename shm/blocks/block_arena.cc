@@ -20,7 +20,7 @@ using SegmentMemory = std::shared_ptr<const SealedMemory>;
 constexpr size_t kMostUntold = 4096;
 
 struct PeerSource {
-  WorkerId peer;
+  BorrowerId peer;
   std::shared_ptr<ReturnSource> source;
 };
 using PeerSources = std::vector<PeerSource>;
@@ -37,12 +37,12 @@ class BlockArena::State : public std::enable_shared_from_this<State> {
   std::optional<Resident> find(const std::byte* data, size_t size) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   std::shared_ptr<void> hold(BlockId block) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<uint32_t> lend(BlockId block, WorkerId peer) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status returned(WorkerId peer, const Lending& lending) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<Block> taken_home(WorkerId peer, const Lending& lending)
+  absl::StatusOr<uint32_t> lend(BlockId block, BorrowerId peer) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status returned(BorrowerId peer, const Lending& lending) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Block> taken_home(BorrowerId peer, const Lending& lending)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  size_t peer_gone(WorkerId peer) ABSL_LOCKS_EXCLUDED(mutex_);
-  std::optional<BlockTable::Borrower> borrower(WorkerId peer) const ABSL_LOCKS_EXCLUDED(mutex_);
+  size_t peer_gone(BorrowerId peer) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::optional<BlockTable::Borrower> borrower(BorrowerId peer) const ABSL_LOCKS_EXCLUDED(mutex_);
   std::optional<BlockTable::Borrower> largest_borrower() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   void add_source(PeerSource source) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -229,19 +229,19 @@ std::optional<BlockArena::Resident> BlockArena::State::find(const std::byte* dat
 
 // ---- lendings
 
-absl::StatusOr<uint32_t> BlockArena::State::lend(BlockId block, WorkerId peer) {
+absl::StatusOr<uint32_t> BlockArena::State::lend(BlockId block, BorrowerId peer) {
   MutexLock lock(mutex_);
   return table_.lend(block, peer, arena_now());
 }
 
-absl::Status BlockArena::State::returned(WorkerId peer, const Lending& lending) {
+absl::Status BlockArena::State::returned(BorrowerId peer, const Lending& lending) {
   MutexLock lock(mutex_);
   absl::Status status = table_.returned(peer, lending, arena_now());
   if (status.ok()) ++statistics_.returned;
   return status;
 }
 
-absl::StatusOr<BlockArena::Block> BlockArena::State::taken_home(WorkerId peer,
+absl::StatusOr<BlockArena::Block> BlockArena::State::taken_home(BorrowerId peer,
                                                                 const Lending& lending) {
   Block block;
   {
@@ -255,7 +255,7 @@ absl::StatusOr<BlockArena::Block> BlockArena::State::taken_home(WorkerId peer,
   return block;
 }
 
-size_t BlockArena::State::peer_gone(WorkerId peer) {
+size_t BlockArena::State::peer_gone(BorrowerId peer) {
   std::shared_ptr<const PeerSources> removed;  // destroyed without the lock
   MutexLock lock(mutex_);
   removed =
@@ -265,7 +265,7 @@ size_t BlockArena::State::peer_gone(WorkerId peer) {
   return count;
 }
 
-std::optional<BlockTable::Borrower> BlockArena::State::borrower(WorkerId peer) const {
+std::optional<BlockTable::Borrower> BlockArena::State::borrower(BorrowerId peer) const {
   MutexLock lock(mutex_);
   return table_.borrower(peer);
 }
@@ -387,23 +387,23 @@ std::optional<BlockArena::Resident> BlockArena::find(const void* data, size_t si
   return state_->find(static_cast<const std::byte*>(data), size);
 }
 std::shared_ptr<void> BlockArena::hold(BlockId block) { return state_->hold(block); }
-absl::StatusOr<uint32_t> BlockArena::lend(BlockId block, WorkerId peer) {
+absl::StatusOr<uint32_t> BlockArena::lend(BlockId block, BorrowerId peer) {
   return state_->lend(block, peer);
 }
-absl::Status BlockArena::returned(WorkerId peer, const Lending& lending) {
+absl::Status BlockArena::returned(BorrowerId peer, const Lending& lending) {
   return state_->returned(peer, lending);
 }
-absl::StatusOr<BlockArena::Block> BlockArena::taken_home(WorkerId peer, const Lending& lending) {
+absl::StatusOr<BlockArena::Block> BlockArena::taken_home(BorrowerId peer, const Lending& lending) {
   return state_->taken_home(peer, lending);
 }
-size_t BlockArena::peer_gone(WorkerId peer) { return state_->peer_gone(peer); }
-std::optional<BlockTable::Borrower> BlockArena::borrower(WorkerId peer) const {
+size_t BlockArena::peer_gone(BorrowerId peer) { return state_->peer_gone(peer); }
+std::optional<BlockTable::Borrower> BlockArena::borrower(BorrowerId peer) const {
   return state_->borrower(peer);
 }
 std::optional<BlockTable::Borrower> BlockArena::largest_borrower() const {
   return state_->largest_borrower();
 }
-void BlockArena::add_source(WorkerId peer, std::shared_ptr<ReturnSource> source) {
+void BlockArena::add_source(BorrowerId peer, std::shared_ptr<ReturnSource> source) {
   state_->add_source({peer, std::move(source)});
 }
 void BlockArena::remove_source(const ReturnSource* source) { state_->remove_source(source); }

@@ -97,17 +97,16 @@ class BlockArena {
   std::shared_ptr<void> hold(BlockId block);
 
   // See BlockTable. The transport publishes the descriptor afterwards.
-  absl::StatusOr<uint32_t> lend(BlockId block, WorkerId peer);
-  absl::Status returned(WorkerId peer, const Lending& lending);
-  absl::StatusOr<Block> taken_home(WorkerId peer, const Lending& lending);
+  absl::StatusOr<uint32_t> lend(BlockId block, BorrowerId peer);
+  absl::Status returned(BorrowerId peer, const Lending& lending);
+  absl::StatusOr<Block> taken_home(BorrowerId peer, const Lending& lending);
   // Call it only if the process of the peer is gone. Removes its sources as well.
-  size_t peer_gone(WorkerId peer);
-  std::optional<BlockTable::Borrower> borrower(WorkerId peer) const;
+  size_t peer_gone(BorrowerId peer);
+  std::optional<BlockTable::Borrower> borrower(BorrowerId peer) const;
   std::optional<BlockTable::Borrower> largest_borrower() const;
 
-  // A peer may have several sources: an earlier connection, and the current one. shared_ptr because
-  // a drain on another thread may still use a source that was removed.
-  void add_source(WorkerId peer, std::shared_ptr<ReturnSource> source);
+  // shared_ptr because a drain on another thread may still use a source that was removed.
+  void add_source(BorrowerId peer, std::shared_ptr<ReturnSource> source);
   void remove_source(const ReturnSource* source);
   void remove_all_sources();
   void drain();

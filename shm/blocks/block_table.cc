@@ -16,7 +16,7 @@ constexpr int kStepBits = 3;  // eight sizes per doubling
 
 uint64_t bytes_of(uint64_t units) { return units * BlockTable::kUnit; }
 
-absl::Status wrong_return(WorkerId peer, const Lending& lending, std::string_view why) {
+absl::Status wrong_return(BorrowerId peer, const Lending& lending, std::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat(peer.to_string(), " gave back a block (",
                                                  lending.to_string(), ") ", std::string(why)));
 }
@@ -34,6 +34,11 @@ std::string BlockId::to_string() const {
 
 std::string Lending::to_string() const {
   return absl::StrCat("offset ", offset, " of segment ", segment, ", generation ", generation);
+}
+
+std::string BorrowerId::to_string() const {
+  if (connection == 0) return worker.to_string();
+  return absl::StrCat(worker.to_string(), ", connection ", connection);
 }
 
 // ---- sizes
@@ -205,7 +210,7 @@ void BlockTable::set_free(Spot spot, TimePoint now) {
 
 // ---- lendings
 
-absl::StatusOr<uint32_t> BlockTable::lend(BlockId block, WorkerId peer, TimePoint now) {
+absl::StatusOr<uint32_t> BlockTable::lend(BlockId block, BorrowerId peer, TimePoint now) {
   const std::optional<Spot> spot = spot_of(block.segment, block.offset);
   if (!spot.has_value() || spot->piece->second.references == 0) {
     return absl::FailedPreconditionError(
@@ -245,7 +250,7 @@ absl::StatusOr<uint32_t> BlockTable::lend(BlockId block, WorkerId peer, TimePoin
   return piece.generation;
 }
 
-absl::StatusOr<BlockTable::Spot> BlockTable::lent_at(WorkerId peer, const Lending& lending) {
+absl::StatusOr<BlockTable::Spot> BlockTable::lent_at(BorrowerId peer, const Lending& lending) {
   const std::optional<Spot> spot = spot_of(lending.segment, lending.offset);
   if (!spot.has_value()) return wrong_return(peer, lending, "of a segment that is not there");
   const Piece& piece = spot->piece->second;
@@ -277,13 +282,13 @@ void BlockTable::end_lending(const Spot& spot, TimePoint now) {
   if (piece.references == 0) set_free(spot, now);
 }
 
-absl::Status BlockTable::returned(WorkerId peer, const Lending& lending, TimePoint now) {
+absl::Status BlockTable::returned(BorrowerId peer, const Lending& lending, TimePoint now) {
   WEFT_ASSIGN_OR_RETURN(const Spot spot, lent_at(peer, lending));
   end_lending(spot, now);
   return absl::OkStatus();
 }
 
-absl::StatusOr<BlockTable::Found> BlockTable::taken_home(WorkerId peer, const Lending& lending) {
+absl::StatusOr<BlockTable::Found> BlockTable::taken_home(BorrowerId peer, const Lending& lending) {
   WEFT_ASSIGN_OR_RETURN(const Spot spot, lent_at(peer, lending));
   Piece& piece = spot.piece->second;
   ++piece.references;
@@ -291,7 +296,7 @@ absl::StatusOr<BlockTable::Found> BlockTable::taken_home(WorkerId peer, const Le
   return Found{{lending.segment, bytes_of(spot.piece->first)}, bytes_of(piece.units)};
 }
 
-size_t BlockTable::peer_gone(WorkerId peer, TimePoint now) {
+size_t BlockTable::peer_gone(BorrowerId peer, TimePoint now) {
   size_t count = 0;
   for (auto loans = loans_.find(peer); loans != loans_.end(); loans = loans_.find(peer)) {
     const BlockId block = loans->second.by_serial.begin()->second.block;
@@ -301,11 +306,11 @@ size_t BlockTable::peer_gone(WorkerId peer, TimePoint now) {
   return count;
 }
 
-BlockTable::Borrower BlockTable::report(WorkerId peer, const Loans& loans) {
+BlockTable::Borrower BlockTable::report(BorrowerId peer, const Loans& loans) {
   return {peer, loans.by_serial.size(), loans.bytes, loans.by_serial.begin()->second.since};
 }
 
-std::optional<BlockTable::Borrower> BlockTable::borrower(WorkerId peer) const {
+std::optional<BlockTable::Borrower> BlockTable::borrower(BorrowerId peer) const {
   const auto loans = loans_.find(peer);
   if (loans == loans_.end()) return std::nullopt;
   return report(peer, loans->second);

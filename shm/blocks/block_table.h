@@ -51,6 +51,20 @@ struct BlockId {
   friend constexpr auto operator<=>(const BlockId&, const BlockId&) = default;
 };
 
+// Who has lent blocks: one connection to one incarnation of a worker. A process may claim to be a
+// worker that it is not. So no connection returns the blocks of another one, and the death of the
+// process behind one frees nothing that another process has.
+struct BorrowerId {
+  constexpr BorrowerId() = default;
+  constexpr BorrowerId(WorkerId of, uint64_t through = 0) : worker(of), connection(through) {}
+
+  WorkerId worker;
+  uint64_t connection = 0;  // a number that the owner gives
+
+  std::string to_string() const;
+  friend constexpr auto operator<=>(const BorrowerId&, const BorrowerId&) = default;
+};
+
 class BlockTable {
  public:
   static constexpr uint64_t kUnit = uint64_t{16} << 10;
@@ -64,7 +78,7 @@ class BlockTable {
     uint64_t size = 0;  // of the whole block
   };
   struct Borrower {
-    WorkerId peer;
+    BorrowerId peer;
     size_t blocks = 0;
     uint64_t bytes = 0;
     TimePoint oldest_since;  // when the block that it has longest was lent
@@ -103,19 +117,19 @@ class BlockTable {
   // already, or nobody holds it. ResourceExhausted: the peer has kMostLentToPeer blocks, or the
   // segment has no generation left. If the descriptor cannot be published, the owner undoes the
   // lending with returned().
-  absl::StatusOr<uint32_t> lend(BlockId block, WorkerId peer, TimePoint now);
+  absl::StatusOr<uint32_t> lend(BlockId block, BorrowerId peer, TimePoint now);
 
   // A peer gave a block back. InvalidArgument says why it cannot have this block: it was given back
   // already, another peer has it, or it was never lent. Nothing changes then.
-  absl::Status returned(WorkerId peer, const Lending& lending, TimePoint now);
+  absl::Status returned(BorrowerId peer, const Lending& lending, TimePoint now);
   // The same, but the caller gets a reference: the peer sent the block home with new content.
-  absl::StatusOr<Found> taken_home(WorkerId peer, const Lending& lending);
+  absl::StatusOr<Found> taken_home(BorrowerId peer, const Lending& lending);
   // The process of the peer is gone, and nothing of it can come any more. Takes all its blocks back
   // and returns how many.
-  size_t peer_gone(WorkerId peer, TimePoint now);
+  size_t peer_gone(BorrowerId peer, TimePoint now);
 
   // The blocks that a peer has. nullopt: it has none.
-  std::optional<Borrower> borrower(WorkerId peer) const;
+  std::optional<Borrower> borrower(BorrowerId peer) const;
   // The peer that has most bytes.
   std::optional<Borrower> largest_borrower() const;
 
@@ -135,7 +149,7 @@ class BlockTable {
     bool free = true;
     uint32_t references = 0;
     uint32_t generation = 0;  // 0: not lent
-    WorkerId borrower{};      // if it is lent
+    BorrowerId borrower{};    // if it is lent
     uint64_t serial = 0;      // of the lending
   };
   using Pieces = std::map<uint32_t, Piece>;  // by the first unit
@@ -167,13 +181,13 @@ class BlockTable {
   static size_t class_of(uint64_t units);
   std::optional<Spot> spot_of(uint32_t segment, uint64_t offset);
   Spot block_at(BlockId block);  // aborts if there is none
-  absl::StatusOr<Spot> lent_at(WorkerId peer, const Lending& lending);
+  absl::StatusOr<Spot> lent_at(BorrowerId peer, const Lending& lending);
   void end_lending(const Spot& spot, TimePoint now);
   void set_free(Spot spot, TimePoint now);
   void list_run(uint32_t segment, uint32_t first, uint32_t units);
   void unlist_run(uint32_t segment, uint32_t first, uint32_t units);
   bool spent(const Segment& segment) const { return segment.generation == generations_; }
-  static Borrower report(WorkerId peer, const Loans& loans);
+  static Borrower report(BorrowerId peer, const Loans& loans);
 
   const uint32_t generations_;
   Segments segments_;
@@ -181,7 +195,7 @@ class BlockTable {
   // Free runs by the class of their size, rounded down. Blocks have sizes of classes, so a run fits
   // exactly if its class is not below that of the block.
   std::array<std::set<Run>, kClasses> runs_;
-  std::map<WorkerId, Loans> loans_;  // only peers that have a block
+  std::map<BorrowerId, Loans> loans_;  // only peers that have a block
   uint64_t last_serial_ = 0;
   Gauges gauges_;
 };

@@ -50,6 +50,16 @@ class BorrowedSegments::State : public std::enable_shared_from_this<State> {
   explicit State(Limits limits) : limits_(limits) {}
 
   absl::Status add_segment(uint32_t number, SealedMemory memory) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status check_room(uint32_t number, uint64_t size) const ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    return room_for(number, size);
+  }
+  // The BorrowedSegments is destroyed. Blocks keep their own segments.
+  void close() ABSL_LOCKS_EXCLUDED(mutex_) {
+    std::map<uint32_t, std::shared_ptr<Segment>> unused;  // unmapped without the lock
+    MutexLock lock(mutex_);
+    unused.swap(segments_);
+  }
   absl::Status retire_segment(uint32_t number) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Block> borrow(const Lending& lending, uint64_t size,
                                std::shared_ptr<ReturnSink> sink, TimePoint now)
@@ -70,6 +80,7 @@ class BorrowedSegments::State : public std::enable_shared_from_this<State> {
   };
   using Ranges = std::map<uint32_t, uint32_t>;
 
+  absl::Status room_for(uint32_t number, uint64_t size) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static bool overlaps(const Ranges& ranges, UnitRange range);
   absl::StatusOr<std::shared_ptr<Loan>> enter(const Lending& lending, uint64_t size, TimePoint now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -125,12 +136,27 @@ class BorrowedSegments::Loan {
 
 // ---- segments
 
-absl::Status BorrowedSegments::State::add_segment(uint32_t number, SealedMemory memory) {
-  const uint64_t size = memory.size();
+absl::Status BorrowedSegments::State::room_for(uint32_t number, uint64_t size) const {
   if (size == 0 || size % kLentUnit != 0 || size > BlockTable::kLargestSegment) {
     return absl::InvalidArgumentError(
         absl::StrCat("segment ", number, " has ", size, " bytes, which is not possible"));
   }
+  if (const auto known = segments_.find(number); known != segments_.end()) {
+    if (known->second->memory.size() == size) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("segment ", number, " was handed over before with other memory"));
+  }
+  if (segments_.size() == kMostSegments || size > limits_.mapped_bytes - gauges_.mapped_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("segment ", number, " of ", size, " bytes: ", segments_.size(),
+                     " segments of ", gauges_.mapped_bytes, " bytes were handed over"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BorrowedSegments::State::add_segment(uint32_t number, SealedMemory memory) {
+  const uint64_t size = memory.size();
+  WEFT_RETURN_IF_ERROR(check_room(number, size));
   auto segment = std::make_shared<Segment>();
   segment->memory = std::move(memory);
   segment->generations.resize(size / kLentUnit, 0);
@@ -140,11 +166,7 @@ absl::Status BorrowedSegments::State::add_segment(uint32_t number, SealedMemory 
     return absl::InvalidArgumentError(
         absl::StrCat("segment ", number, " was handed over before with other memory"));
   }
-  if (segments_.size() == kMostSegments || size > limits_.mapped_bytes - gauges_.mapped_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("segment ", number, " of ", size, " bytes: ", segments_.size(),
-                     " segments of ", gauges_.mapped_bytes, " bytes were handed over"));
-  }
+  WEFT_RETURN_IF_ERROR(room_for(number, size));
   segments_[number] = std::move(segment);
   ++gauges_.segments;
   gauges_.mapped_bytes += size;
@@ -310,7 +332,10 @@ bool BorrowedSegments::Loan::copy_out() {
 uint64_t BorrowedSegments::State::copy_out(uint64_t bytes, TimePoint borrowed_until) {
   uint64_t given_back = 0;
   uint64_t last = 0;  // serial of the block that was tried last
+  // Busy blocks. This may have become their last owner, and then they die without the lock.
+  std::vector<std::shared_ptr<Loan>> passed;
   while (given_back < bytes) {
+    passed.clear();
     std::shared_ptr<Loan> loan;  // if it is the last owner, the block dies here, without the lock
     {
       MutexLock lock(mutex_);
@@ -319,7 +344,7 @@ uint64_t BorrowedSegments::State::copy_out(uint64_t bytes, TimePoint borrowed_un
         last = next->first;
         loan = next->second.lock();
         if (loan != nullptr && loan->since_ > borrowed_until) return given_back;
-        if (loan != nullptr && std::exchange(loan->busy_, true)) loan = nullptr;
+        if (loan != nullptr && std::exchange(loan->busy_, true)) passed.push_back(std::move(loan));
       }
     }
     if (loan == nullptr) return given_back;
@@ -338,10 +363,13 @@ BorrowedSegments::Gauges BorrowedSegments::State::gauges() const {
 // ---- the public class
 
 BorrowedSegments::BorrowedSegments(Limits limits) : state_(std::make_shared<State>(limits)) {}
-BorrowedSegments::~BorrowedSegments() = default;
+BorrowedSegments::~BorrowedSegments() { state_->close(); }
 
 absl::Status BorrowedSegments::add_segment(uint32_t number, SealedMemory memory) {
   return state_->add_segment(number, std::move(memory));
+}
+absl::Status BorrowedSegments::check_room(uint32_t number, uint64_t size) const {
+  return state_->check_room(number, size);
 }
 absl::Status BorrowedSegments::retire_segment(uint32_t number) {
   return state_->retire_segment(number);

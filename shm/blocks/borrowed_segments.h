@@ -9,12 +9,12 @@
 // address, and the block goes back to the peer. The tensor there notices nothing. Until it dies,
 // its range of the segment is *shadowed*: a new block there is mapped at another address.
 //
-// One object serves all connections with one incarnation of the peer. Each block is given back
-// through the sink of the connection that it came through.
+// One object may serve several connections with a peer. Each block is given back through the sink
+// of the connection that it came through.
 //
 // Thread safety: all methods may be called from any thread.
-// Lifetime: blocks may outlive this object, the connection and the peer. A segment stays mapped
-// until its last block dies.
+// Lifetime: blocks may outlive this object, the connection and the peer. Then a segment stays
+// mapped until its last block dies, and a segment without blocks is unmapped with this object.
 // Blocking: add_segment() fills the page tables of the segment, about 0.5 ms for 1 MiB; borrow()
 // does so for a block in a shadowed range. copy_out() copies. All other methods are short. None of
 // them makes these system calls with a lock held. Bounds: Limits, kMostSegments, and 4 bytes of
@@ -80,6 +80,8 @@ class BorrowedSegments {
   // The peer hands a segment over. A later connection hands the same ones over again: then the
   // number has the same memory, and nothing changes. InvalidArgument: it has other memory.
   absl::Status add_segment(uint32_t number, SealedMemory memory);
+  // Whether add_segment() would take a segment of this size. Ask before the memory is mapped.
+  absl::Status check_room(uint32_t number, uint64_t size) const;
   // The peer retires a segment: it lends no block of it any more. NotFound: it was not handed over,
   // or is retired already. InvalidArgument: a block of it is borrowed.
   absl::Status retire_segment(uint32_t number);

@@ -247,7 +247,7 @@ TEST_F(BlockTableTest, TellsWhoHasMostAndForHowLong) {
   ASSERT_TRUE(table_.returned(kBob, large, at(5)).ok());
   EXPECT_EQ(table_.borrower(kBob)->oldest_since, at(2));
   EXPECT_EQ(table_.borrower(kAnn)->bytes, 2 * kUnit);
-  EXPECT_FALSE(table_.borrower({9, 1}).has_value());
+  EXPECT_FALSE(table_.borrower(WorkerId{9, 1}).has_value());
 }
 
 // ---- idle segments

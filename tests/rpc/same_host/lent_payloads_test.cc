@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -173,13 +174,101 @@ TEST_F(LentPayloadsTest, AnUnusedSegmentIsDroppedAtBothEnds) {
   EXPECT_TRUE(frames_[0].payloads[0].lent);
 }
 
+// A peer gives blocks back and dies before the owner has looked.
+TEST_F(LentPayloadsTest, ReturnsThatADeadProcessHasLeftBehindHoldNobodyUp) {
+  ASSERT_TRUE(far_->send(frame_with(1, {kLarge})));
+  EXPECT_FALSE(visit(*near_).has_value());
+  frames_.clear();
+  far_->lender().peer_gone();
+  far_->far_end_gone();
+  ASSERT_TRUE(visit(*far_).has_value());
+  far_->settle();
+  far_->lender().ask_for_returns();
+  EXPECT_TRUE(far_->lender().all_returned());
+  EXPECT_EQ(used_bytes(1), 0u);
+}
+
+TEST_F(LentPayloadsTest, ASegmentOfWhichNothingWasLentIsDroppedInPeace) {
+  // The second payload finds no block. So nothing is lent, but the segment was handed over.
+  const FramePtr sent = frame_with(1, {kArena * 3 / 4, kArena * 3 / 4});
+  ASSERT_TRUE(far_->send(sent));
+  EXPECT_EQ(used_bytes(1), 0u);
+  const std::vector<uint32_t> dropped =
+      arenas_[1]->retire_idle(std::chrono::steady_clock::now() + std::chrono::hours(1));
+  ASSERT_THAT(dropped, SizeIs(1));
+  far_->tell_dropped(dropped[0]);
+  while (frames_.empty()) {
+    const auto ended = visit(*near_);
+    ASSERT_FALSE(ended.has_value()) << *ended;
+    ASSERT_FALSE(visit(*far_).has_value());
+  }
+  expect_frame(frames_[0], *sent);
+  EXPECT_EQ(borrowed_[0]->gauges().segments, 0u);
+}
+
+// The kernel reports such an end once, before it gives the messages that are there.
+TEST_F(LentPayloadsTest, WhatTheFarEndLentBeforeItWentArrivesAlsoIfItHasNotReadItsSocket) {
+  ASSERT_TRUE(near_->send(frame_with(1, {kLarge})));
+  const FramePtr sent = frame_with(2, {kLarge});
+  ASSERT_TRUE(far_->send(sent));
+  far_.reset();
+  near_->far_end_gone();
+  const auto ended = visit(*near_);
+  ASSERT_TRUE(ended.has_value());
+  EXPECT_TRUE(absl::IsUnavailable(*ended)) << *ended;
+  ASSERT_THAT(frames_, SizeIs(1));
+  expect_frame(frames_[0], *sent);
+}
+
 // ---- a peer that lies
+
+// Two processes may say that they are the same worker.
+TEST_F(LentPayloadsTest, AnotherConnectionOfTheSameWorkerGivesNothingBack) {
+  ASSERT_TRUE(far_->send(frame_with(1, {kLarge})));
+  EXPECT_FALSE(visit(*near_).has_value());
+  const auto memory = std::make_shared<PairMemory>(PairMemory::create(kRing).value());
+  const auto other = std::make_shared<rpc_internal::PayloadLender>(
+      arenas_[1], kNear, memory, PairMemory::kDialler, rpc_internal::WakeSlot{pages_[1], 7});
+  other->begin();
+  const uint64_t lent = lent_bytes(1);
+  ReturnWriter hostile(memory->returns(PairMemory::kDialler));
+  ASSERT_TRUE(hostile.push({1, 1, 0}).ok());
+  arenas_[1]->drain();
+  EXPECT_EQ(lent_bytes(1), lent);
+  EXPECT_TRUE(absl::IsInvalidArgument(other->violation())) << other->violation();
+  other->peer_gone();
+  EXPECT_EQ(lent_bytes(1), lent);
+  frames_.clear();
+  arenas_[1]->drain();
+  EXPECT_TRUE(far_->lender().violation().ok()) << far_->lender().violation();
+  EXPECT_EQ(used_bytes(1), 0u);
+}
+
+// The reader has the first frame, and its tensors use the block. What comes next is damaged.
+TEST_F(LentPayloadsTest, BlocksThatWereReadBeforeAViolationStayLent) {
+  const FramePtr sent = frame_with(1, {kLarge});
+  ASSERT_TRUE(far_->send(sent));
+  const std::span<std::byte> ring = hostile_->ring_data(PairMemory::kDialler);
+  const uint64_t end = hostile_->ring(PairMemory::kDialler).tail.load();
+  ASSERT_TRUE(far_->send(frame_with(2, {10})));
+  ring[end + 8] ^= std::byte{1};  // the serial of the second record
+  const auto ended = visit(*near_);
+  ASSERT_TRUE(ended.has_value());
+  EXPECT_TRUE(absl::IsInvalidArgument(*ended)) << *ended;
+  ASSERT_THAT(frames_, SizeIs(1));
+  far_->far_end_gone();
+  ASSERT_TRUE(visit(*far_).has_value());
+  far_->settle();
+  EXPECT_EQ(arenas_[1]->statistics().blocks.lent_blocks, 1u);
+  expect_frame(frames_[0], *sent);
+}
 
 TEST_F(LentPayloadsTest, AReturnOfWhatIsNotLentEndsTheConnection) {
   ASSERT_TRUE(far_->send(frame_with(1, {kLarge})));
   ReturnWriter hostile(hostile_->returns(PairMemory::kDialler));
   ASSERT_TRUE(hostile.push({9, 9, 0}).ok());
   arenas_[1]->drain();
+  EXPECT_FALSE(far_->lender().all_returned()) << "a lie counts for no return";
   EXPECT_TRUE(pages_[1]->bits().any_pending());
   const auto ended = visit(*far_);
   ASSERT_TRUE(ended.has_value());
