@@ -332,7 +332,7 @@ bool BorrowedSegments::Loan::copy_out() {
 uint64_t BorrowedSegments::State::copy_out(uint64_t bytes, TimePoint borrowed_until) {
   uint64_t given_back = 0;
   uint64_t last = 0;  // serial of the block that was tried last
-  // Busy blocks. This may have become their last owner, and then they die without the lock.
+  // Blocks of which this may have become the last owner. Then they die without the lock.
   std::vector<std::shared_ptr<Loan>> passed;
   while (given_back < bytes) {
     passed.clear();
@@ -342,9 +342,11 @@ uint64_t BorrowedSegments::State::copy_out(uint64_t bytes, TimePoint borrowed_un
       auto next = by_age_.upper_bound(last);
       for (; next != by_age_.end() && loan == nullptr; ++next) {
         last = next->first;
-        loan = next->second.lock();
-        if (loan != nullptr && loan->since_ > borrowed_until) return given_back;
-        if (loan != nullptr && std::exchange(loan->busy_, true)) passed.push_back(std::move(loan));
+        passed.push_back(next->second.lock());
+        const std::shared_ptr<Loan>& candidate = passed.back();
+        if (candidate == nullptr) continue;
+        if (candidate->since_ > borrowed_until) return given_back;
+        if (!std::exchange(candidate->busy_, true)) loan = candidate;
       }
     }
     if (loan == nullptr) return given_back;
