@@ -46,7 +46,7 @@ std::string to_string(TransportKind kind) {
     case TransportKind::kSameHostSpinning:
       return "SameHostSpinning";
     case TransportKind::kFallback:
-      return "Fallback";
+      return "GrpcFallback";
   }
   return "";
 }
