@@ -50,11 +50,7 @@ absl::StatusOr<Payload> PayloadBorrower::borrow(const Lending& lending, size_t s
     payload.lent = true;
     return payload;
   }
-  Payload copy = pool_.take(size);
-  if (copy.data == nullptr) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for a payload of ", size, " bytes"));
-  }
+  WEFT_ASSIGN_OR_RETURN(Payload copy, pool_.try_take(size));
   std::memcpy(copy.data, block.data, size);
   return copy;
 }

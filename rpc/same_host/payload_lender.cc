@@ -103,15 +103,7 @@ void PayloadLender::ask_for_returns() {
     MutexLock lock(mutex_);
     return violation_.ok() && returns_.request_wake().value_or(true);
   };
-  // Not arena_->drain(): the arena does not know this source any more if the peer's process is
-  // gone, and then the returns would stay, and this loop would not end.
-  while (have_come()) {
-    std::vector<Lending> returned;
-    drain(returned);
-    for (const Lending& lending : returned) {
-      if (absl::Status known = arena_->returned(peer_, lending); !known.ok()) on_violation(known);
-    }
-  }
+  while (have_come()) arena_->drain();
 }
 
 void PayloadLender::peer_gone() {

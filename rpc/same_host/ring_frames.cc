@@ -277,18 +277,6 @@ absl::Status RingFrameReader::take(const RingRecord& record, std::vector<Frame>&
   }
 }
 
-absl::Status RingFrameReader::allocate(Frame& frame) {
-  for (Payload& payload : frame.payloads) {
-    const size_t size = payload.size;
-    payload = pool_.take(size);
-    if (payload.data == nullptr) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("no memory for a payload of ", size, " bytes"));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status RingFrameReader::take_frame(std::string_view content, std::vector<Frame>& frames) {
   WEFT_ASSIGN_OR_RETURN(const size_t head, head_size(content, limits_));
   if (head > content.size()) return absl::InvalidArgumentError("a frame ends inside its head");
@@ -298,7 +286,7 @@ absl::Status RingFrameReader::take_frame(std::string_view content, std::vector<F
     return absl::InvalidArgumentError(absl::StrCat("payloads of ", frame.payload_bytes(),
                                                    " bytes in a record with ", content.size()));
   }
-  WEFT_RETURN_IF_ERROR(allocate(frame));
+  WEFT_RETURN_IF_ERROR(pool_.fill(frame));
   for (const Payload& payload : frame.payloads) {
     if (payload.size > 0) std::memcpy(payload.data, content.data(), payload.size);
     content.remove_prefix(payload.size);
@@ -353,11 +341,7 @@ absl::Status RingFrameReader::take_bytes(std::string_view& bytes, Payload& paylo
     return absl::InvalidArgumentError(
         absl::StrCat("a payload of ", size, " bytes of which ", bytes.size(), " are there"));
   }
-  payload = pool_.take(size);
-  if (payload.data == nullptr) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for a payload of ", size, " bytes"));
-  }
+  WEFT_ASSIGN_OR_RETURN(payload, pool_.try_take(size));
   if (size > 0) std::memcpy(payload.data, bytes.data(), size);
   bytes.remove_prefix(size);
   return absl::OkStatus();
@@ -429,7 +413,7 @@ absl::Status RingFrameReader::take_piece(std::string_view content, std::vector<F
                                                      stream.left, " bytes and announced ",
                                                      stream.payload_bytes));
     }
-    WEFT_RETURN_IF_ERROR(allocate(stream.frame));
+    WEFT_RETURN_IF_ERROR(pool_.fill(stream.frame));
   }
   if (content.size() > stream.left) {
     return absl::InvalidArgumentError(

@@ -187,7 +187,6 @@ class RingFrameReader {
   absl::Status take_open(std::string_view content);
   absl::Status take_close(std::string_view content);
   absl::Status take_piece(std::string_view content, std::vector<Frame>& frames);
-  absl::Status allocate(Frame& frame);
 
   RingReader& ring_;
   BufferPool& pool_;

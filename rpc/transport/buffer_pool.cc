@@ -5,7 +5,9 @@
 #include <map>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "weft/base/mutex.h"
+#include "weft/base/status.h"
 
 namespace weft::rpc_internal {
 namespace {
@@ -56,6 +58,19 @@ BufferPool::BufferPool(size_t max_idle_bytes) : state_(std::make_shared<State>(m
 BufferPool::~BufferPool() {
   MutexLock lock(state_->mutex);
   state_->closed = true;
+}
+
+absl::StatusOr<Payload> BufferPool::try_take(size_t size) {
+  Payload payload = take(size);
+  if (payload.data != nullptr) return payload;
+  return absl::ResourceExhaustedError(absl::StrCat("no memory for a payload of ", size, " bytes"));
+}
+
+absl::Status BufferPool::fill(Frame& frame) {
+  for (Payload& payload : frame.payloads) {
+    WEFT_ASSIGN_OR_RETURN(payload, try_take(payload.size));
+  }
+  return absl::OkStatus();
 }
 
 Payload BufferPool::take(size_t size) {

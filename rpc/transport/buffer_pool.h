@@ -8,6 +8,8 @@
 
 #include <memory>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "weft/rpc/transport/frame.h"
 
 namespace weft::rpc_internal {
@@ -20,6 +22,10 @@ class BufferPool {
   // Returns `size` bytes, aligned to 64, with undefined content. The data is null if there is no
   // memory.
   Payload take(size_t size);
+  // The same, but no memory is ResourceExhausted.
+  absl::StatusOr<Payload> try_take(size_t size);
+  // Gives each payload of a frame memory of its size.
+  absl::Status fill(Frame& frame);
   size_t idle_bytes() const;
 
  private:

@@ -176,18 +176,6 @@ class FrameReader::Cursor {
   bool ok_ = false;
 };
 
-absl::Status FrameReader::allocate(Frame& frame) {
-  for (Payload& payload : frame.payloads) {
-    const size_t size = payload.size;
-    payload = pool_.take(size);
-    if (payload.data == nullptr) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("no memory for a payload of ", size, " bytes"));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status FrameReader::take_frame(std::string_view record, std::vector<Frame>& frames) {
   const auto head = head_size(record, limits_);
   if (!head.ok()) return head.status();
@@ -199,7 +187,7 @@ absl::Status FrameReader::take_frame(std::string_view record, std::vector<Frame>
     return absl::InvalidArgumentError(absl::StrCat("payloads of ", frame->payload_bytes(),
                                                    " bytes in a record with ", record.size()));
   }
-  if (absl::Status status = allocate(*frame); !status.ok()) return status;
+  if (absl::Status status = pool_.fill(*frame); !status.ok()) return status;
   for (Payload& payload : frame->payloads) {
     if (payload.size > 0) std::memcpy(payload.data, record.data(), payload.size);
     record.remove_prefix(payload.size);
@@ -211,7 +199,7 @@ absl::Status FrameReader::take_frame(std::string_view record, std::vector<Frame>
 absl::Status FrameReader::take_head(std::string_view record, std::vector<Frame>& frames) {
   auto frame = decode_head(record, limits_);
   if (!frame.ok()) return frame.status();
-  if (absl::Status status = allocate(*frame); !status.ok()) return status;
+  if (absl::Status status = pool_.fill(*frame); !status.ok()) return status;
   missing_ = frame->payload_bytes();
   filling_ = missing_ > 0;
   if (!filling_) {

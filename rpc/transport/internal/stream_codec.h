@@ -75,7 +75,6 @@ class FrameReader {
   absl::Status take_frame(std::string_view record, std::vector<Frame>& frames);
   absl::Status take_head(std::string_view record, std::vector<Frame>& frames);
   absl::Status take_chunk(Cursor& cursor, size_t size, std::vector<Frame>& frames);
-  absl::Status allocate(Frame& frame);
 
   const TransportLimits& limits_;
   BufferPool& pool_;

@@ -143,19 +143,6 @@ TEST_F(LentPayloadsTest, TheDeathOfTheProcessTakesAllBack) {
   EXPECT_EQ(used_bytes(1), 0u);
 }
 
-// The arena does not drain a source of a dead process. So nobody may wait until it has.
-TEST_F(LentPayloadsTest, ReturnsOfADeadProcessThatNobodyTookHoldUpNothing) {
-  ASSERT_TRUE(far_->send(frame_with(1, {kLarge})));
-  EXPECT_FALSE(visit(*near_).has_value());
-  frames_.clear();  // the block is in the return ring
-  far_->lender().peer_gone();
-  far_->far_end_gone();
-  ASSERT_TRUE(visit(*far_).has_value());
-  far_->settle();
-  far_->lender().ask_for_returns();
-  EXPECT_EQ(used_bytes(1), 0u);
-}
-
 TEST_F(LentPayloadsTest, AnUnusedSegmentIsDroppedAtBothEnds) {
   ASSERT_TRUE(far_->send(frame_with(1, {kLarge})));
   EXPECT_FALSE(visit(*near_).has_value());
