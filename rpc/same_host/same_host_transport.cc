@@ -14,6 +14,7 @@
 
 namespace weft {
 
+using rpc_internal::Arrival;
 using rpc_internal::Introduction;
 using rpc_internal::PairMemory;
 using rpc_internal::WakePage;
@@ -23,11 +24,6 @@ using rpc_internal::Watcher;
 namespace {
 
 constexpr char kAnswered[] = "weft/answered-by-peer";
-
-// Arrivals that are accepted before other descriptors have their turn.
-constexpr int kMostAccepted = 64;
-// How long nobody is accepted after the system has refused a descriptor or memory.
-constexpr Nanoseconds kPause = std::chrono::milliseconds(100);
 
 // An introduction fits the socket's buffer, so these never wait.
 constexpr LocalSocket::TimePoint kNow = LocalSocket::TimePoint::min();
@@ -84,7 +80,11 @@ absl::Status SameHostTransport::begin_to_listen() {
   WEFT_ASSIGN_OR_RETURN(page_, WakePage::create());
   WEFT_ASSIGN_OR_RETURN(LocalListener listener, LocalListener::create());
   address_ = rpc_internal::local_address(listener.name());
-  listener_ = std::move(listener);
+  arrivals_.emplace(
+      clock_, watcher_, std::move(listener), options_.most_waiting, [this](Arrival arrival) {
+        post_to_serving(
+            [this, arrival = std::move(arrival)]() mutable { answer(std::move(arrival)); });
+      });
   WEFT_RETURN_IF_ERROR(watcher_->start());
   serving_.emplace([this] { return serve_one(); });
   if (absl::Status started = serving_->started(); !started.ok()) {
@@ -92,7 +92,7 @@ absl::Status SameHostTransport::begin_to_listen() {
     return started;
   }
   tidy_later();
-  watcher_->post([this] { watch_listener(); });
+  watcher_->post([this] { arrivals_->accept(); });
   return absl::OkStatus();
 }
 
@@ -105,7 +105,7 @@ absl::Status SameHostTransport::start(PeerIdentity self, TransportSink* sink) {
     self_ = std::move(self);
     sink_ = sink;
   }
-  watcher_->post([this] { answer_waiting(); });
+  watcher_->post([this] { arrivals_->answer(); });
   return absl::OkStatus();
 }
 
@@ -135,8 +135,7 @@ void SameHostTransport::stop() {
   }
   // No handshake is under way from here on.
   watcher_->stop();
-  if (pause_.has_value()) clock_.cancel(*pause_);
-  listener_.reset();  // from now on dials are refused
+  arrivals_.reset();  // from now on dials are refused
   post_to_serving([this] {
     for (const ConnectionOfHost& each : connections_) {
       if (each != nullptr) each->abort(absl::UnavailableError("the transport has stopped"));
@@ -156,93 +155,6 @@ void SameHostTransport::stop() {
     if (dial.timer.has_value()) clock_.cancel(*dial.timer);
   }
   dials_.clear();
-  arrivals_.clear();
-}
-
-// ---- the watcher's thread: arrivals
-
-void SameHostTransport::watch_listener() {
-  pause_.reset();
-  if (!watcher_->watch(listener_->descriptor(), Watcher::Event::kReadable,
-                       [this] { accept_arrivals(); })) {
-    log_warning("no memory to watch for local connections: peers must use another transport");
-    listener_.reset();
-  }
-}
-
-void SameHostTransport::accept_arrivals() {
-  for (int i = 0; i < kMostAccepted; ++i) {
-    absl::StatusOr<LocalSocket> socket = listener_->accept(kNow);
-    if (!socket.ok()) {
-      if (!absl::IsDeadlineExceeded(socket.status())) pause_accepting(socket.status());
-      return;
-    }
-    if (!make_room()) continue;
-    const uint64_t number = next_arrival_++;
-    const int descriptor = socket->descriptor();
-    arrivals_.emplace(number, Arrival{*std::move(socket), {}});
-    if (!watcher_->watch(descriptor, Watcher::Event::kReadable,
-                         [this, number] { receive_hello(number); })) {
-      arrivals_.erase(number);
-      continue;
-    }
-    receive_hello(number);  // usually it is there, and then no silent process can push this one out
-  }
-}
-
-// The listener stays readable, so without a pause the watcher would try again at once, for ever.
-void SameHostTransport::pause_accepting(const absl::Status& why) {
-  log_warning("a local connection was not accepted: ", why.message());
-  watcher_->unwatch(listener_->descriptor());
-  pause_ = clock_.call_at(clock_.now() + kPause, [this, watcher = watcher_] {
-    watcher->post([this] { watch_listener(); });
-  });
-}
-
-bool SameHostTransport::make_room() {
-  if (arrivals_.size() < options_.most_waiting) return true;
-  for (const auto& [number, arrival] : arrivals_) {
-    if (arrival.hello.has_value()) continue;
-    drop_arrival(number);
-    return true;
-  }
-  return false;
-}
-
-void SameHostTransport::drop_arrival(uint64_t number) {
-  const auto found = arrivals_.find(number);
-  if (found == arrivals_.end()) return;
-  watcher_->unwatch(found->second.socket.descriptor());
-  arrivals_.erase(found);
-}
-
-void SameHostTransport::receive_hello(uint64_t number) {
-  const auto found = arrivals_.find(number);
-  if (found == arrivals_.end()) return;
-  Arrival& arrival = found->second;
-  absl::StatusOr<LocalSocket::Message> message = arrival.socket.receive(kNow);
-  if (absl::IsDeadlineExceeded(message.status())) return;
-  if (!message.ok()) return drop_arrival(number);  // it has gone
-  const int descriptor = arrival.socket.descriptor();
-  watcher_->unwatch(descriptor);
-  arrival.hello = *std::move(message);
-  if (sink() != nullptr) return answer_waiting();
-  // A dialler that gives up makes room for its next attempt.
-  if (!watcher_->watch(descriptor, Watcher::Event::kHungUp,
-                       [this, number] { drop_arrival(number); })) {
-    drop_arrival(number);
-  }
-}
-
-void SameHostTransport::answer_waiting() {
-  for (auto next = arrivals_.begin(); next != arrivals_.end();) {
-    const auto each = next++;
-    if (!each->second.hello.has_value()) continue;
-    watcher_->unwatch(each->second.socket.descriptor());
-    post_to_serving(
-        [this, arrival = std::move(each->second)]() mutable { answer(std::move(arrival)); });
-    arrivals_.erase(each);
-  }
 }
 
 // ---- the watcher's thread: dials
@@ -414,9 +326,8 @@ void SameHostTransport::forget_ended() {
 
 void SameHostTransport::tidy() {
   forget_ended();
-  for (const uint32_t segment : arena_->retire_idle(clock_.now() - options_.unused_for)) {
-    for (const auto& [connection, watched] : watched_) connection->tell_dropped(segment);
-  }
+  arena_->retire_idle(clock_.now() - options_.unused_for);
+  for (const auto& [connection, watched] : watched_) connection->tell_dropped();
   tidy_later();
 }
 
@@ -482,9 +393,9 @@ absl::StatusOr<SameHostTransport::ConnectionOfHost> SameHostTransport::open(Arri
   if (arrival.socket.closed_by_peer()) return nullptr;
   const pid_t process = arrival.socket.peer_process();
   absl::StatusOr<Introduction> introduction =
-      rpc_internal::decode_introduction(arrival.hello->bytes);
+      rpc_internal::decode_introduction(arrival.hello.bytes);
   if (!introduction.ok() || introduction->ring_bytes == 0 ||
-      arrival.hello->descriptors.size() != 2) {
+      arrival.hello.descriptors.size() != 2) {
     log_warning(
         "process ", process, " has opened a local connection in a way that is not Weft's: ",
         introduction.ok() ? "descriptors or ring size are wrong" : introduction.status().message());
@@ -506,9 +417,9 @@ absl::StatusOr<SameHostTransport::ConnectionOfHost> SameHostTransport::open(Arri
     return nullptr;
   }
   absl::StatusOr<PairMemory> memory =
-      PairMemory::adopt(std::move(arrival.hello->descriptors[0]), introduction->ring_bytes);
+      PairMemory::adopt(std::move(arrival.hello.descriptors[0]), introduction->ring_bytes);
   absl::StatusOr<std::shared_ptr<WakePage>> page =
-      WakePage::adopt(std::move(arrival.hello->descriptors[1]));
+      WakePage::adopt(std::move(arrival.hello.descriptors[1]));
   const std::optional<WakeSlot> slot = take_slot();
   if (!memory.ok() || !page.ok() || !slot.has_value()) {
     if (slot.has_value()) free_slot(slot->slot);

@@ -28,8 +28,9 @@
 #include "weft/async/serving_threads.h"
 #include "weft/async/spinner.h"
 #include "weft/base/mutex.h"
+#include "weft/rpc/same_host/arrivals.h"
+#include "weft/rpc/same_host/connection/same_host_connection.h"
 #include "weft/rpc/same_host/handshake.h"
-#include "weft/rpc/same_host/same_host_connection.h"
 #include "weft/rpc/same_host/watcher.h"
 #include "weft/rpc/transport/buffer_pool.h"
 #include "weft/rpc/transport/transport.h"
@@ -87,11 +88,6 @@ class SameHostTransport final : public Transport {
   using SameHostConnection = rpc_internal::SameHostConnection;
   using ConnectionOfHost = std::shared_ptr<SameHostConnection>;
 
-  // A process that has connected and not been answered.
-  struct Arrival {
-    LocalSocket socket;
-    std::optional<LocalSocket::Message> hello;  // set: it waits for `start`
-  };
   // A dial that is not answered.
   struct Dial {
     LocalSocket socket;
@@ -113,13 +109,6 @@ class SameHostTransport final : public Transport {
   absl::Status begin_to_listen();
 
   // ---- on the watcher's thread
-  void watch_listener();
-  void accept_arrivals();
-  void pause_accepting(const absl::Status& why);
-  bool make_room();
-  void drop_arrival(uint64_t number);
-  void receive_hello(uint64_t number);
-  void answer_waiting();
   void dial(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
             ConnectCallback callback);
   absl::StatusOr<Dial> begin_dial(const std::string& address, const PeerIdentity& expected);
@@ -139,8 +128,8 @@ class SameHostTransport final : public Transport {
   // ---- on the serving thread
   bool serve_one();
   void run_tasks() ABSL_LOCKS_EXCLUDED(mutex_);
-  void answer(Arrival arrival);
-  absl::StatusOr<ConnectionOfHost> open(Arrival& arrival);
+  void answer(rpc_internal::Arrival arrival);
+  absl::StatusOr<ConnectionOfHost> open(rpc_internal::Arrival& arrival);
   void install(const ConnectionOfHost& connection);
   void visit(size_t slot);
 
@@ -161,15 +150,12 @@ class SameHostTransport final : public Transport {
   rpc_internal::BufferPool pool_;
   const std::shared_ptr<BlockArena> arena_;  // connections may outlive the transport
   std::shared_ptr<rpc_internal::WakePage> page_;
-  std::optional<LocalListener> listener_;
   std::string address_;
   std::optional<absl::Status> listened_;  // the result of the first listen()
   Spinner spinner_;
 
   // Used only by the watcher's thread.
-  std::map<uint64_t, Arrival> arrivals_;  // the oldest first
-  uint64_t next_arrival_ = 1;
-  std::optional<TimerId> pause_;  // of accepting, until this timer
+  std::optional<rpc_internal::Arrivals> arrivals_;  // set by listen()
   std::map<uint64_t, Dial> dials_;
   uint64_t next_dial_ = 1;
   std::map<SameHostConnection*, Watched> watched_;

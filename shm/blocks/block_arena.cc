@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/mutex.h"
 
@@ -14,10 +15,6 @@ namespace weft {
 namespace {
 
 using SegmentMemory = std::shared_ptr<const SealedMemory>;
-
-// Retired segments whose numbers nobody has asked for. Older ones are forgotten: then a peer maps
-// such a segment until its connection is closed.
-constexpr size_t kMostUntold = 4096;
 
 struct PeerSource {
   BorrowerId peer;
@@ -51,7 +48,7 @@ class BlockArena::State : public std::enable_shared_from_this<State> {
   void drain() ABSL_LOCKS_EXCLUDED(mutex_);
 
   SegmentMemory segment(uint32_t number) const ABSL_LOCKS_EXCLUDED(mutex_);
-  std::vector<uint32_t> retire_idle(TimePoint since) ABSL_LOCKS_EXCLUDED(mutex_);
+  void retire_idle(TimePoint since) ABSL_LOCKS_EXCLUDED(mutex_);
   Statistics statistics() const ABSL_LOCKS_EXCLUDED(mutex_);
   // The arena is destroyed. From now on, a segment is freed when its last block is.
   void close() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -95,7 +92,6 @@ class BlockArena::State : public std::enable_shared_from_this<State> {
   // Never changed in place, because drain() reads it without the lock.
   std::shared_ptr<const PeerSources> sources_ ABSL_GUARDED_BY(mutex_) =
       std::make_shared<PeerSources>();
-  std::vector<uint32_t> untold_ ABSL_GUARDED_BY(mutex_);  // retired at the cap
   Statistics statistics_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -148,14 +144,17 @@ BlockArena::State::Growth BlockArena::State::grow(uint64_t block_size) {
     number = ++last_number_;
   }
   unused.clear();
+  const absl::Cleanup over = [this] {  // also if something throws: other threads wait for it
+    MutexLock lock(mutex_);
+    creating_ = false;
+    created_.notify_all();
+  };
   absl::StatusOr<SealedMemory> created =
       options_.create(absl::StrCat(options_.label, "-", number), *size);
   SegmentMemory memory;
   if (created.ok()) memory = std::make_shared<SealedMemory>(*std::move(created));
 
   MutexLock lock(mutex_);
-  creating_ = false;
-  created_.notify_all();
   if (memory == nullptr) {
     ++statistics_.refused_by_system;
     return Growth::kRefused;
@@ -185,8 +184,6 @@ std::optional<uint64_t> BlockArena::State::plan_segment(uint64_t block_size,
     if (there <= options_.cap - block_size) break;
     unused.push_back(drop_segment(number));
     there = table_.gauges().bytes;
-    if (untold_.size() == kMostUntold) untold_.erase(untold_.begin());
-    untold_.push_back(number);
   }
   const uint64_t wanted = std::max(block_size, std::clamp(there, kFirstSegment, kLargestGrowth));
   const uint64_t room = (options_.cap - there) / BlockTable::kUnit * BlockTable::kUnit;
@@ -342,16 +339,13 @@ SegmentMemory BlockArena::State::drop_segment(uint32_t number) {
   return memory;
 }
 
-std::vector<uint32_t> BlockArena::State::retire_idle(TimePoint since) {
+void BlockArena::State::retire_idle(TimePoint since) {
   drain();
   std::vector<SegmentMemory> unused;  // unmapped without the lock
   MutexLock lock(mutex_);
-  std::vector<uint32_t> retired = std::exchange(untold_, {});
   for (const uint32_t number : table_.idle_segments(since)) {
     unused.push_back(drop_segment(number));
-    retired.push_back(number);
   }
-  return retired;
 }
 
 void BlockArena::State::close() {
@@ -410,9 +404,7 @@ void BlockArena::remove_source(const ReturnSource* source) { state_->remove_sour
 void BlockArena::remove_all_sources() { state_->remove_all_sources(); }
 void BlockArena::drain() { state_->drain(); }
 SegmentMemory BlockArena::segment(uint32_t number) const { return state_->segment(number); }
-std::vector<uint32_t> BlockArena::retire_idle(TimePoint since) {
-  return state_->retire_idle(since);
-}
+void BlockArena::retire_idle(TimePoint since) { state_->retire_idle(since); }
 BlockArena::Statistics BlockArena::statistics() const { return state_->statistics(); }
 
 }  // namespace weft

@@ -113,10 +113,9 @@ class BlockArena {
 
   // The memory of a segment, for handing it over. Null: there is no such segment any more.
   std::shared_ptr<const SealedMemory> segment(uint32_t number) const;
-  // Frees segments of which no block has been in use since `since`. Returns their numbers, and
-  // those of the segments that allocate() has retired at the cap since the last call: the owner
-  // tells the peers that have mapped them. Call it now and then.
-  std::vector<uint32_t> retire_idle(TimePoint since);
+  // Frees segments of which no block has been in use since `since`. Call it now and then. The owner
+  // tells the peers that have mapped a segment when segment() does not find it any more.
+  void retire_idle(TimePoint since);
 
   Statistics statistics() const;
 

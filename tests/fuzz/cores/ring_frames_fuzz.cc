@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "weft/rpc/same_host/ring_frames.h"
+#include "weft/rpc/same_host/connection/ring_frames.h"
 #include "weft/rpc/transport/frame_codec.h"
 #include "weft/tests/fuzz/fuzz.h"
 

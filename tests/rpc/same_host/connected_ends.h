@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/base/clock.h"
-#include "weft/rpc/same_host/same_host_connection.h"
+#include "weft/rpc/same_host/connection/same_host_connection.h"
 
 namespace weft::testing {
 

@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "weft/rpc/same_host/ring_frames.h"
+#include "weft/rpc/same_host/connection/ring_frames.h"
 #include "weft/rpc/transport/frame_codec.h"
 
 namespace weft::testing {

@@ -1,5 +1,5 @@
 // The segments that a peer hands over through the socket of a connection.
-#include "weft/rpc/same_host/payload_borrower.h"
+#include "weft/rpc/same_host/connection/payload_borrower.h"
 
 #include <chrono>
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "weft/rpc/same_host/segment_message.h"
+#include "weft/rpc/same_host/connection/segment_message.h"
 
 namespace weft {
 namespace {

@@ -14,8 +14,8 @@
 #include <gtest/gtest.h>
 
 #include "weft/async/future.h"
+#include "weft/rpc/same_host/connection/pair_memory.h"
 #include "weft/rpc/same_host/handshake.h"
-#include "weft/rpc/same_host/pair_memory.h"
 #include "weft/rpc/same_host/same_host_transport.h"
 #include "weft/rpc/transport/hello.h"
 #include "weft/shm/local_socket.h"

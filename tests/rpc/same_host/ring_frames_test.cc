@@ -1,5 +1,5 @@
 // Frames through a ring: which records they become, their order, and what the reader refuses.
-#include "weft/rpc/same_host/ring_frames.h"
+#include "weft/rpc/same_host/connection/ring_frames.h"
 
 #include <algorithm>
 #include <limits>

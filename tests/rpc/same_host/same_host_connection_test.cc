@@ -1,5 +1,5 @@
 // One end of a connection of shared memory: how it ends, and what is left then.
-#include "weft/rpc/same_host/same_host_connection.h"
+#include "weft/rpc/same_host/connection/same_host_connection.h"
 
 #include <chrono>
 #include <memory>

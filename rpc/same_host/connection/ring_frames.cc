@@ -1,4 +1,4 @@
-#include "weft/rpc/same_host/ring_frames.h"
+#include "weft/rpc/same_host/connection/ring_frames.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "weft/rpc/same_host/same_host_connection.h"
+#include "weft/rpc/same_host/connection/same_host_connection.h"
 
 #include <utility>
 
@@ -29,9 +29,11 @@ SameHostConnection::SameHostConnection(Parts parts, BufferPool& pool, const Tran
 bool SameHostConnection::send(FrameBatch frames) {
   const size_t ring_bytes = parts_.memory->ring_bytes();
   absl::InlinedVector<Lendings, 2> lent(frames.size());
+  bool tried = false;
   for (size_t i = 0; i < frames.size(); ++i) {
     if (PayloadLender::worth_while(*frames[i], ring_bytes) && is_open()) {
       lent[i] = parts_.lender->lend(*frames[i], parts_.socket);
+      tried = true;
     }
   }
   std::vector<FramePtr> done;  // destroyed outside the lock
@@ -39,6 +41,7 @@ bool SameHostConnection::send(FrameBatch frames) {
   {
     MutexLock lock(mutex_);
     if (taken = !closing_ && broken_.ok(); taken) {
+      if (tried) push_dropped();
       for (size_t i = 0; i < frames.size(); ++i) {
         writer_.push(std::move(frames[i]), std::move(lent[i]));
       }
@@ -82,13 +85,17 @@ void SameHostConnection::settle() {
   parts_.lender->settle(unread);
 }
 
-void SameHostConnection::tell_dropped(uint32_t segment) {
-  if (!parts_.lender->dropped(segment)) return;
+void SameHostConnection::tell_dropped() {
+  parts_.lender->find_dropped();
   std::vector<FramePtr> done;
   MutexLock lock(mutex_);
   if (closing_ || !broken_.ok()) return;
-  writer_.push_retired(segment);
+  push_dropped();
   pump(done);
+}
+
+void SameHostConnection::push_dropped() {
+  for (const uint32_t segment : parts_.lender->take_dropped()) writer_.push_retired(segment);
 }
 
 void SameHostConnection::pump(std::vector<FramePtr>& done) {

@@ -1,4 +1,4 @@
-#include "weft/rpc/same_host/payload_lender.h"
+#include "weft/rpc/same_host/connection/payload_lender.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "weft/rpc/same_host/segment_message.h"
+#include "weft/rpc/same_host/connection/segment_message.h"
 
 namespace weft::rpc_internal {
 namespace {
@@ -73,6 +73,7 @@ bool PayloadLender::hand_over(uint32_t segment, LocalSocket& socket) {
   const int descriptors[] = {memory->descriptor()};
   // Without waiting: if the socket is full, the peer does not read, and the ring will do.
   if (!socket.send(message.bytes(), descriptors, LocalSocket::TimePoint::min()).ok()) return false;
+  collect_dropped();
   handed_over_.insert(segment);
   return true;
 }
@@ -85,9 +86,23 @@ void PayloadLender::take_back(std::span<const Lending> lendings) {
   }
 }
 
-bool PayloadLender::dropped(uint32_t segment) {
+void PayloadLender::find_dropped() {
   MutexLock lock(mutex_);
-  return handed_over_.erase(segment) != 0;
+  collect_dropped();
+}
+
+void PayloadLender::collect_dropped() {
+  for (auto next = handed_over_.begin(); next != handed_over_.end();) {
+    const auto each = next++;
+    if (arena_->segment(*each) != nullptr) continue;
+    dropped_.push_back(*each);
+    handed_over_.erase(each);
+  }
+}
+
+std::vector<uint32_t> PayloadLender::take_dropped() {
+  MutexLock lock(mutex_);
+  return std::exchange(dropped_, {});
 }
 
 void PayloadLender::settle(std::span<const Lending> unread) {

@@ -20,9 +20,9 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "weft/base/mutex.h"
-#include "weft/rpc/same_host/pair_memory.h"
-#include "weft/rpc/same_host/ring_frames.h"
-#include "weft/rpc/same_host/wake_page.h"
+#include "weft/rpc/same_host/connection/pair_memory.h"
+#include "weft/rpc/same_host/connection/ring_frames.h"
+#include "weft/rpc/same_host/connection/wake_page.h"
 #include "weft/shm/blocks/block_arena.h"
 #include "weft/shm/local_socket.h"
 #include "weft/shm/return_ring.h"
@@ -53,8 +53,11 @@ class PayloadLender final : public ReturnSource,
   Lendings lend(const Frame& frame, LocalSocket& socket);
   // Ends lendings that the peer has not seen and never will.
   void take_back(std::span<const Lending> lendings);
-  // The arena has dropped a segment. Whether the peer must be told.
-  bool dropped(uint32_t segment) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Looks for segments that the arena has dropped since they were handed over. lend() does it when
+  // it hands a new one over, so that the peer does not map more than the arena has.
+  void find_dropped() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns what was found since the last call. The peer must be told of these segments.
+  std::vector<uint32_t> take_dropped() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The connection has ended at both ends. `unread`: see RingFrameWriter::take_unread.
   void settle(std::span<const Lending> unread);
@@ -79,6 +82,7 @@ class PayloadLender final : public ReturnSource,
   // Copies one payload into a block and lends it. Generation 0: there is no block.
   Lending lend_one(const Payload& payload, LocalSocket& socket);
   bool hand_over(uint32_t segment, LocalSocket& socket) ABSL_LOCKS_EXCLUDED(mutex_);
+  void collect_dropped() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<BlockArena> arena_;  // blocks and connections may outlive the transport
   const BorrowerId peer_;
@@ -89,6 +93,7 @@ class PayloadLender final : public ReturnSource,
   mutable Mutex mutex_;
   ReturnReader returns_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<uint32_t> handed_over_ ABSL_GUARDED_BY(mutex_);  // segments
+  std::vector<uint32_t> dropped_ ABSL_GUARDED_BY(mutex_);
   absl::Status violation_ ABSL_GUARDED_BY(mutex_);
 };
 

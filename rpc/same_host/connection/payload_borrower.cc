@@ -1,4 +1,4 @@
-#include "weft/rpc/same_host/payload_borrower.h"
+#include "weft/rpc/same_host/connection/payload_borrower.h"
 
 #include <cstring>
 #include <utility>
@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
-#include "weft/rpc/same_host/segment_message.h"
+#include "weft/rpc/same_host/connection/segment_message.h"
 
 namespace weft::rpc_internal {
 

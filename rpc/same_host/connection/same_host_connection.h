@@ -23,11 +23,11 @@
 
 #include "absl/status/status.h"
 #include "weft/base/mutex.h"
-#include "weft/rpc/same_host/pair_memory.h"
-#include "weft/rpc/same_host/payload_borrower.h"
-#include "weft/rpc/same_host/payload_lender.h"
-#include "weft/rpc/same_host/ring_frames.h"
-#include "weft/rpc/same_host/wake_page.h"
+#include "weft/rpc/same_host/connection/pair_memory.h"
+#include "weft/rpc/same_host/connection/payload_borrower.h"
+#include "weft/rpc/same_host/connection/payload_lender.h"
+#include "weft/rpc/same_host/connection/ring_frames.h"
+#include "weft/rpc/same_host/connection/wake_page.h"
 #include "weft/rpc/transport/transport.h"
 #include "weft/shm/local_socket.h"
 
@@ -63,8 +63,8 @@ class SameHostConnection final : public Connection {
   // end and far_end_gone() was called.
   void settle() ABSL_LOCKS_EXCLUDED(mutex_);
   PayloadLender& lender() const { return *parts_.lender; }
-  // Tells the far end that a segment of this worker's arena is dropped.
-  void tell_dropped(uint32_t segment) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Tells the far end which segments this worker's arena has dropped.
+  void tell_dropped() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Does what can be done now: reads frames for `deliver`, and writes what waits. Returns the
   // reason when the connection has ended; it must not be called again then. This side's socket is
@@ -75,6 +75,7 @@ class SameHostConnection final : public Connection {
  private:
   std::optional<absl::Status> read_and_write(const std::function<void(std::vector<Frame>)>& deliver)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  void push_dropped() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Writes what fits. A violation by the far end ends the connection.
   void pump(std::vector<FramePtr>& done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool is_open() const ABSL_LOCKS_EXCLUDED(mutex_);
