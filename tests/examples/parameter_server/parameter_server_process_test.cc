@@ -159,7 +159,9 @@ TEST_F(ParameterServerJob, TwoTrainersLearnAndLeaveCurvesAndACheckpoint) {
   ASSERT_EQ(run(2, {"--limit", "2000", "--epochs", "2"}), 0) << errors_;
   EXPECT_THAT(last_line(), MatchesRegex(kLastLine));
   EXPECT_THAT(last_line(), HasSubstr("after 2 epochs, 3 workers, "));
-  EXPECT_GT(accuracy(), 0.6);
+  // 60 runs ended between 0.57 and 0.73, because the trainers' steps come in another order each
+  // time. A model that learns nothing has 0.1.
+  EXPECT_GT(accuracy(), 0.4);
   EXPECT_TRUE(std::filesystem::exists(folder_ / "out/curves.csv"));
   EXPECT_GT(std::filesystem::file_size(folder_ / "out/curves.png"), 1000u);
   const auto saved = CheckpointFolder(folder_ / "out/checkpoint").load_newest();
