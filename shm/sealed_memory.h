@@ -70,7 +70,7 @@ class SealedMemory {
 
  private:
   static absl::StatusOr<SealedMemory> map(std::shared_ptr<const FileDescriptor> descriptor,
-                                          size_t start, size_t size);
+                                          size_t start, size_t size, int advice);
   absl::Status remap(size_t offset, size_t size, int flags) const;
   absl::Status check_part(size_t offset, size_t size) const;
 

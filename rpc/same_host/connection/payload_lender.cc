@@ -2,29 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <thread>
 #include <utility>
 
 #include "weft/rpc/same_host/connection/segment_message.h"
+#include "weft/shm/large_copy.h"
 
 namespace weft::rpc_internal {
 namespace {
-
-// Between two pieces of a large copy, other threads of this processor may run: a peer that answers
-// a small call, above all.
-constexpr size_t kCopyPiece = size_t{1} << 20;
-
-void copy_with_breaks(std::byte* to, const std::byte* from, size_t size) {
-  while (size > kCopyPiece) {
-    std::memcpy(to, from, kCopyPiece);
-    to += kCopyPiece;
-    from += kCopyPiece;
-    size -= kCopyPiece;
-    std::this_thread::yield();
-  }
-  std::memcpy(to, from, size);
-}
 
 uint64_t next_connection() {
   static std::atomic<uint64_t> last{0};
@@ -58,7 +42,7 @@ Lendings PayloadLender::lend(const Frame& frame, LocalSocket& socket) {
 Lending PayloadLender::lend_one(const Payload& payload, LocalSocket& socket) {
   const std::optional<BlockArena::Block> block = arena_->allocate(payload.size);
   if (!block.has_value() || !hand_over(block->id.segment, socket)) return {};
-  copy_with_breaks(block->data, payload.data, payload.size);
+  large_copy(block->data, payload.data, payload.size);
   const absl::StatusOr<uint32_t> generation = arena_->lend(block->id, peer_);
   if (!generation.ok()) return {};  // the peer has as many blocks as it may have
   return {block->id.segment, *generation, block->id.offset};
