@@ -92,15 +92,16 @@ std::string random_name() {
                       absl::Hex(draw(), absl::kZeroPad16));
 }
 
-// Invalid if the kernel does not report the end of a process.
-FileDescriptor process_of(int socket, pid_t process) {
+// The pidfd of the far end. Invalid if the kernel does not report the end of a process.
+absl::StatusOr<FileDescriptor> process_of(int socket, pid_t process) {
   constexpr int kPeerPidfd = 77;  // SO_PEERPIDFD, since Linux 6.5
   int descriptor = -1;
   socklen_t size = sizeof(descriptor);
   if (::getsockopt(socket, SOL_SOCKET, kPeerPidfd, &descriptor, &size) == 0) {
     return FileDescriptor(descriptor);
   }
-  if (errno != ENOPROTOOPT) return {};
+  if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) return failed("SO_PEERPIDFD", errno);
+  if (errno != ENOPROTOOPT) return FileDescriptor();
   // An older kernel. If the process has died already, another one may have its number by now. Then
   // the end of that one is reported instead.
   return FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
@@ -120,7 +121,7 @@ absl::StatusOr<LocalSocket> LocalSocket::known(FileDescriptor descriptor) {
     return absl::PermissionDeniedError(absl::StrCat(
         "local socket: process ", who.pid, " belongs to user ", who.uid, ", not to ", ::geteuid()));
   }
-  FileDescriptor process = process_of(descriptor.get(), who.pid);
+  WEFT_ASSIGN_OR_RETURN(FileDescriptor process, process_of(descriptor.get(), who.pid));
   return LocalSocket(std::move(descriptor), std::move(process), who.pid);
 }
 
