@@ -81,6 +81,8 @@ def picture(modes):
             result = modes[mode].get(row, {}).get(peer)
             if result is not None and result["ratio"] > 0:
                 bars.append((row, mode, result["ratio"]))
+    if not bars:
+        sys.exit("performance_tables: no picture, for the file has no row against torch")
     left, right, top, step = 170, 650, 50, 14
     height = top + step * len(bars) + 30
     highest = max(ratio for _, _, ratio in bars)

@@ -175,7 +175,6 @@ class SameHostTransport final : public Transport {
   std::atomic<bool> has_tasks_{false};
   std::atomic<bool> forgetting_{false};  // forget_ended() is posted
 
-  // shared_ptr, because a callback of the clock may run while it is cancelled.
   // Shared with timers, because one may be running when stop() cancels it.
   const std::shared_ptr<rpc_internal::Watcher> watcher_ = std::make_shared<rpc_internal::Watcher>();
   std::optional<ServingThreads> serving_;  // last: its threads use all of the above

@@ -58,6 +58,12 @@ class PerformanceTables(unittest.TestCase):
         self.assertEqual(len(list(root.iter(space + "rect"))), 6)
         self.assertTrue(all(float(rect.get("width").rstrip("%")) > 0 for rect in root.iter(space + "rect")))
 
+    def test_without_a_row_against_torch_there_is_no_picture(self):
+        done, svg = self.run_tool(json.dumps(RESULTS[1:2]), "--svg")
+        self.assertEqual((done.returncode, svg), (1, None))
+        self.assertIn("no row against torch", done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
+
     def test_a_file_that_is_no_result_is_named(self):
         for text in ("", "{", '[{"row": 1}]', "[1]"):
             done, _ = self.run_tool(text)
