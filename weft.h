@@ -15,4 +15,5 @@
 #include "weft/rref/aten.h"
 #include "weft/rref/rref.h"
 #include "weft/worker/run_main.h"
+#include "weft/worker/shared_empty.h"
 #include "weft/worker/worker.h"

@@ -2,8 +2,8 @@
 // the machine.
 //
 // Thread safety: free functions. The processor set belongs to the calling thread and to those it
-// starts. Errors: only pin_to_processor can fail. Counters that the system does not provide are
-// zero.
+// starts.
+// Errors: only pin_to_processor can fail. Counters that the system does not provide are zero.
 #pragma once
 
 #include <cstdint>

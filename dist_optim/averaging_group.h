@@ -20,10 +20,11 @@
 // Rounds outlive the server. Each member keeps the results that another member may still need, and
 // gives them to the restarted server.
 //
-// Thread safety: belongs to one thread. Blocking: every method that needs the averager waits for
-// it; `average` and `enter` wait for all live members. Errors: RpcError with the codes of
-// ParameterAverager and of calls to its worker (the server died, a member hangs).
-// std::invalid_argument (self is none of the names).
+// Thread safety: belongs to one thread.
+// Blocking: every method that needs the averager waits for it; `average` and `enter` wait for all
+// live members.
+// Errors: RpcError with the codes of ParameterAverager and of calls to its worker (the server died,
+// a member hangs). std::invalid_argument (self is none of the names).
 #pragma once
 
 #include <chrono>

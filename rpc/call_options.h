@@ -18,6 +18,11 @@ struct CallOptions {
   // does). True: such tensors are copied first. Smaller shared tensors are always copied, and so
   // are results that the callee still holds.
   bool snapshot = false;
+  // True: the caller does not read or write the tensors of this call any more, until nobody has
+  // them. So they are not copied, whatever their size, and the callee may get their very memory
+  // (shared_empty). A tensor that is moved into a by-value parameter needs no such promise. Not
+  // together with `snapshot`: InvalidArgument.
+  bool give = false;
 };
 
 }  // namespace weft

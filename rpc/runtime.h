@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -19,6 +20,7 @@
 #include "weft/rpc/codec/message.h"
 #include "weft/rpc/codec/object.h"
 #include "weft/rpc/session/call_scope.h"
+#include "weft/rpc/transport/frame.h"
 
 namespace weft {
 
@@ -62,6 +64,8 @@ class RpcRuntime {
   virtual Executor& executor() = 0;
   virtual Clock& clock() = 0;
   virtual const Registry& registry() const = 0;
+  // Memory that workers of this host can get without a copy; see Transport::shared_memory.
+  virtual std::optional<Payload> shared_memory(size_t /*bytes*/) { return std::nullopt; }
 
   // Sends a call. `on_reply` runs exactly once, on any thread (of the transport, the clock, or a
   // caller of `cancel`) or inside this call. It must be short and must not block: it decodes the

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -57,6 +58,9 @@ class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_th
   CallId call(CallRequest request, ReplyHandler on_reply) override;
   void cancel(WorkerId to, CallId call) override { agent_.cancel(to, call); }
 
+  std::optional<Payload> shared_memory(size_t bytes) override {
+    return agent_.shared_memory(bytes);
+  }
   Timeout default_timeout() const;
   void set_default_timeout(Timeout timeout);
 

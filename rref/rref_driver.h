@@ -47,9 +47,13 @@ class RRefDriver final : public ReferenceHook, public std::enable_shared_from_th
   absl::StatusOr<CarriedReferencePtr> carry(const AnyReferencePtr& reference, WorkerId to) override
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<References> receive(WorkerId from, const std::vector<std::string>& wires) override
-      ABSL_LOCKS_EXCLUDED(mutex_);
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    return adopt(from, wires, nullptr);
+  }
   void receive_confirmed(WorkerId from, const std::vector<std::string>& wires,
-                         ReferencesHandler then) override ABSL_LOCKS_EXCLUDED(mutex_);
+                         ReferencesHandler then) override ABSL_LOCKS_EXCLUDED(mutex_) {
+    (void)adopt(from, wires, std::move(then));
+  }
   void discard(WorkerId from, const std::vector<std::string>& wires) override
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::shared_ptr<ObjectSlot>> accept_creation(WorkerId from,

@@ -32,11 +32,12 @@ struct HostedStore {
 };
 
 // Starts a server on this machine. A literal loopback host is served on loopback only, any other
-// host on all interfaces. Errors: AlreadyExists (port in use), NotFound (unknown host).
+// host on all interfaces.
+// Errors: AlreadyExists (port in use), NotFound (unknown host).
 absl::StatusOr<HostedStore> host_rendezvous_store(const RendezvousOptions& options);
 
-// Connects to a server, and waits until there is one. Errors: DeadlineExceeded (names host and
-// port), Unavailable (the server there is no TCPStore).
+// Connects to a server, and waits until there is one.
+// Errors: DeadlineExceeded (names host and port), Unavailable (the server there is no TCPStore).
 absl::StatusOr<std::unique_ptr<RendezvousStore>> connect_rendezvous_store(
     const RendezvousOptions& options);
 

@@ -32,7 +32,8 @@
 namespace weft {
 namespace {
 
-// How long a worker that leaves waits for its running handlers, once it waits for no other worker.
+// Once a leaving worker waits for no other worker, its running handlers get this long. Then they
+// are left behind.
 constexpr Nanoseconds kLeaveTime = std::chrono::seconds(1);
 // How long a worker that leaves waits for the store.
 constexpr Nanoseconds kStoreTime = std::chrono::milliseconds(500);
@@ -106,11 +107,11 @@ class Worker::Stack {
 
   bool has_ended() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Stops everything, on a thread that keeps `self` and `runtime` until it is done. A thread is
-  // needed because a handler that never returns must not block ~Worker. False: it was called
-  // before.
+  // needed because a handler that never returns must not block ~Worker. Returns false if the
+  // shutdown has begun already.
   bool begin_end(ShutdownOptions options, std::shared_ptr<Stack> self,
                  std::shared_ptr<RpcRuntime> runtime) ABSL_LOCKS_EXCLUDED(mutex_);
-  // If `ended` is complete, waits for that thread. Otherwise detaches it.
+  // Joins that thread if it is done. Otherwise detaches it.
   void let_go_of_end() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const WorkerOptions& options() const { return options_; }
@@ -125,7 +126,7 @@ class Worker::Stack {
 
  private:
   void end(ShutdownOptions options, const RpcRuntime* runtime);
-  // The other members may not expect this incarnation.
+  // True for a dynamic group or a restarted rank: other members may not know this incarnation yet.
   bool is_joiner() const { return options_.dynamic || options_.place.restart_count > 0; }
   void make_agent(WorkerId self, const std::vector<WorkerInfo>& members, const JoinRequest& request,
                   const std::shared_ptr<DeathRecords>& list);
@@ -135,7 +136,7 @@ class Worker::Stack {
   absl::Status be_welcomed();
   absl::Status drain(Timeout timeout);
   void end_round();
-  // Whether the group goes on without this worker, although the worker has not said that it leaves.
+  // True if the group continues although this worker has not announced that it leaves.
   bool others_go_on() const {
     return membership_ != nullptr && (options_.dynamic || !membership_->standing().ok());
   }
@@ -163,7 +164,8 @@ class Worker::Stack {
   // Made in advance, so that a worker can stop even if the system gives no more threads.
   std::unique_ptr<SerialThread> end_ ABSL_GUARDED_BY(mutex_) =
       std::make_unique<SerialThread>(SerialThread::AtEnd::kRun, "the end of a worker");
-  // Shared with the timer that completes it if handlers still keep the thread after kLeaveTime.
+  // The result of the shutdown. The thread sets it, or the timer does after kLeaveTime, if handlers
+  // still keep the thread.
   struct Outcome {
     std::atomic<bool> told{false};
     Promise<void> promise{nullptr};
@@ -284,7 +286,7 @@ rpc_internal::Membership::Options Worker::Stack::membership_options(const JoinRe
   return options;
 }
 
-// A joiner is a member once the members that were there before know it.
+// A joiner is a member once all earlier members have welcomed it, have left or are dead.
 absl::Status Worker::Stack::be_welcomed() {
   const Future<void> joined = membership_->joined();
   if (joined.wait_for(options_.join_timeout)) return joined.result().status();
@@ -366,8 +368,8 @@ void Worker::Stack::end_round() {
       kStoreTime);
 }
 
-// The other workers may be on their way into the next round, or may go on without this worker. They
-// know no other store than the one that is hosted here.
+// The other workers may start the next round, or may continue without this worker. They know only
+// the store that is hosted here, so it must stay.
 void Worker::Stack::keep_store() const {
   const LaunchEnvironment& place = options_.place;
   if (options_.store != nullptr || !place.hosts_store()) return;

@@ -8,12 +8,23 @@
 #include "weft/rpc/rendezvous/worker_info.h"
 
 namespace weft {
+namespace {
+
+constexpr char kSameHost[] = "WEFT_SAME_HOST";
+
+}  // namespace
 
 WorkerOptions WorkerOptions::from_env() {
   absl::StatusOr<LaunchEnvironment> place = read_launch_environment();
   if (!place.ok()) throw RpcError(place.status());
   WorkerOptions options;
   options.place = *std::move(place);
+  const std::string same_host = read_process_environment(kSameHost).value_or("auto");
+  if (same_host != "auto" && same_host != "off") {
+    throw RpcError(absl::InvalidArgumentError(
+        absl::StrCat("environment variable ", kSameHost, "='", same_host, "' is not auto or off")));
+  }
+  if (same_host == "off") options.same_host = SameHost::kOff;
   return options;
 }
 

@@ -51,7 +51,8 @@ struct WorkerOptions {
   // while messages come quickly and nobody else needs the processor (docs/threading.md). 0: never.
   Nanoseconds spin = std::chrono::microseconds(100);
   // Whether workers of one host talk through shared memory. If something is missing for that, they
-  // use gRPC, as they do across hosts, and the log says why.
+  // use gRPC, as they do across hosts, and the log says why. from_env() reads WEFT_SAME_HOST: auto
+  // (the default) or off.
   enum class SameHost { kAuto, kOff };
   SameHost same_host = SameHost::kAuto;
 

@@ -1,7 +1,8 @@
 // The interface of a system that is measured with one leading process and many members. Examples
 // are the agent and its observers, or the master and the stages of a pipeline.
 //
-// Thread safety: one thread at a time. Blocking: all methods except listen().
+// Thread safety: one thread at a time.
+// Blocking: all methods except listen().
 // Errors: Unimplemented from run() means that this contestant has no such row.
 #pragma once
 

@@ -1,7 +1,8 @@
 // Lets the ranks tell each other which parameters they used in a pass.
 //
 // Thread safety: none. The reducer calls it in a turn, after the last turn of a pass, or when no
-// pass runs. Blocking: wait() waits for the other ranks, no longer than the group's timeout.
+// pass runs.
+// Blocking: wait() waits for the other ranks, no longer than the group's timeout.
 // Errors: those of the group, thrown.
 #pragma once
 

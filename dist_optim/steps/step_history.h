@@ -16,7 +16,8 @@
 // Then `go_back` returns the expected position and the state before the step: the state lacks this
 // one update.
 //
-// Thread safety: belongs to one thread. Blocking: never.
+// Thread safety: belongs to one thread.
+// Blocking: never.
 // Errors: DataLoss from go_back. Methods other than `begin` need a `begin` before them.
 // Protocol: docs/durable_steps.md, "A whole job".
 #pragma once

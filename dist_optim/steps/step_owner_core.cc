@@ -302,14 +302,14 @@ absl::StatusOr<LineStanding> StepOwnerCore::join(const OptimizerId& optimizer,
                                                  const std::string& line) {
   for (const auto& [other, instance] : instances_) {
     if (other == optimizer || instance.line != line || !instance.slot.has_value()) continue;
-    if (WEFT_BREAK(undecided_line_joined)) continue;
+    if (WEFT_BREAK(undecided_sequence_joined)) continue;
     return absl::UnavailableError(
         absl::StrCat(StepId{other, instance.slot->number}.to_string(), " of ", line,
                      " is undecided, and its caller may be dead; try again"));
   }
   Instance& instance = instances_[optimizer];
   const Line& known = lines_.try_emplace(line, Line{0, restored_}).first->second;
-  if (WEFT_BREAK(line_begins_anew)) return LineStanding{};
+  if (WEFT_BREAK(sequence_begins_anew)) return LineStanding{};
   if (instance.line != line) instance.decided = std::max(instance.decided, known.applied);
   instance.line = line;
   return LineStanding{known.applied, known.restored || instance.set_back};

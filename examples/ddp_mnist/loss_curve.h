@@ -1,7 +1,8 @@
 // Reads, writes and compares the loss of each step of a run. The text file has one line per step:
 // "1 2.3025850929940455".
 //
-// Thread safety: belongs to one thread. Blocking: file I/O.
+// Thread safety: belongs to one thread.
+// Blocking: file I/O.
 // Errors: NotFound (the file cannot be opened), DataLoss (it is not a loss curve), InvalidArgument
 // (the curves have no step in common), and those of AtomicFile when writing. All name the file.
 #pragma once

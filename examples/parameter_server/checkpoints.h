@@ -3,7 +3,8 @@
 // An epoch has one checkpoint and one accuracy, also if a process dies and the trainers do some of
 // its steps again. A job is over when its last epoch is saved.
 //
-// Thread safety: belongs to one thread. Blocking: file I/O.
+// Thread safety: belongs to one thread.
+// Blocking: file I/O.
 // Errors: RpcError with the codes of CheckpointFolder. Also AlreadyExists (the folder holds another
 // run), InvalidArgument (the checkpoint does not fit the options), DataLoss (a shard is missing).
 // The text names the folder.

@@ -10,7 +10,8 @@
 // averages and continues after the last step of its earlier incarnation. docs/durable_steps.md has
 // the argument.
 //
-// Thread safety: belongs to one thread. Lifetime: worker and trainer outlive it.
+// Thread safety: belongs to one thread.
+// Lifetime: worker and trainer outlive it.
 // Blocking: all methods but done() and next_batch() wait for the server or for other trainers.
 // Errors: RpcError naming the file, the worker or the option.
 #pragma once

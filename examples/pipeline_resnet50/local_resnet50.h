@@ -4,7 +4,8 @@
 // It divides a batch into micro-batches as the pipeline on workers does, and gives the same
 // gradients.
 //
-// Thread safety: an object belongs to one thread. Blocking: backward.
+// Thread safety: an object belongs to one thread.
+// Blocking: backward.
 // Errors: std::invalid_argument (a batch that does not divide), and those of LibTorch.
 #pragma once
 

@@ -2,7 +2,8 @@
 //
 // The costs are measured on the workers that will run the parts.
 //
-// Thread safety: functions without state. Blocking: those that take workers.
+// Thread safety: functions without state.
+// Blocking: those that take workers.
 // Errors: std::invalid_argument, naming both numbers. Those that take workers: RpcError too.
 #pragma once
 

@@ -3,7 +3,8 @@
 // It divides a batch into micro-batches. The gradients are those of the mean loss, where each
 // micro-batch is normalised by itself.
 //
-// Thread safety: an object belongs to one thread. Blocking: forward, train, trace and train_step.
+// Thread safety: an object belongs to one thread.
+// Blocking: forward, train, trace and train_step.
 // Errors: RpcError, std::invalid_argument (a batch that does not divide; shards and workers that
 // are not equally many), and those of LibTorch.
 #pragma once

@@ -1,7 +1,9 @@
 // Measures the speed of a pipeline with several numbers of micro-batches, beside the unsplit model.
 //
-// Thread safety: free functions. Blocking: sweep. Errors: those of pipeline.h. If the picture
-// cannot be written, sweep fails before it measures anything.
+// Thread safety: free functions.
+// Blocking: sweep.
+// Errors: those of pipeline.h. If the picture cannot be written, sweep fails before it measures
+// anything.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // The agent's main thread: it keeps every live observer at work until the task is solved.
 //
-// Thread safety: one thread. Lifetime: the worker outlives it.
+// Thread safety: one thread.
+// Lifetime: the worker outlives it.
 // Blocking: run, until its time is over.
 // Errors: RpcError, std::runtime_error (not solved in time; an observer of the lockstep is gone).
 #pragma once

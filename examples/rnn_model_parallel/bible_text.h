@@ -6,7 +6,8 @@
 // is held out for the test. A word that occurs at most once in the other verses becomes the token
 // kUnknown.
 //
-// Thread safety: plain values and functions. Blocking: file I/O.
+// Thread safety: plain values and functions.
+// Blocking: file I/O.
 // Errors: NotFound (names the file or the packages), InvalidArgument (a text without words).
 #pragma once
 

@@ -3,7 +3,8 @@
 // A perplexity is e to the mean of -log p(token | the tokens before it) over all tokens but the
 // first.
 //
-// Thread safety: pure functions. Errors: std::invalid_argument for texts of fewer than two tokens.
+// Thread safety: pure functions.
+// Errors: std::invalid_argument for texts of fewer than two tokens.
 #pragma once
 
 #include <cstdint>

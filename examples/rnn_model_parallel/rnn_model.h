@@ -3,7 +3,8 @@
 //
 // Sizes: [steps, columns] are `columns` texts that are read side by side, `steps` tokens of each.
 //
-// Thread safety: an RnnModel belongs to one thread. Blocking: forward, train.
+// Thread safety: an RnnModel belongs to one thread.
+// Blocking: forward, train.
 // Errors: RpcError of the server's forward, and errors of PyTorch's checks for wrong sizes.
 #pragma once
 

@@ -3,7 +3,8 @@
 // The picture has two panels over the training step: the loss (as measured, and smoothed) and the
 // test accuracy. Both files are replaced atomically, so they may be rewritten during a run.
 //
-// Thread safety: belongs to one thread. Blocking: file I/O; drawing takes a fraction of a second.
+// Thread safety: belongs to one thread.
+// Blocking: file I/O; drawing takes a fraction of a second.
 // Errors: those of AtomicFile; DataLoss, naming file and line, for a CSV file in another format.
 #pragma once
 

@@ -4,7 +4,8 @@
 // dimensions, and the values. The reader checks the magic number, the sizes, the end of the file,
 // and gzip's checksum.
 //
-// Thread safety: plain functions. Blocking: file I/O.
+// Thread safety: plain functions.
+// Blocking: file I/O.
 // Errors: NotFound or DataLoss, naming the file and the fault.
 #pragma once
 

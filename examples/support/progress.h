@@ -7,7 +7,8 @@
 // a second. If NO_COLOR is set, there is no colour. If the locale is not UTF-8, the characters of
 // the line are plain ASCII.
 //
-// Thread safety: belongs to one thread. Lifetime: the clock outlives the bar.
+// Thread safety: belongs to one thread.
+// Lifetime: the clock outlives the bar.
 #pragma once
 
 #include <chrono>

@@ -4,8 +4,10 @@
 // Several trainers may each have a report of one run. Every trainer records its steps, so that each
 // of them can take over. Only the leading trainer passes `show`, writes and prints.
 //
-// Thread safety: belongs to one thread. Lifetime: the clock outlives it.
-// Blocking: file I/O. Errors: RpcError for files that cannot be written.
+// Thread safety: belongs to one thread.
+// Lifetime: the clock outlives it.
+// Blocking: file I/O.
+// Errors: RpcError for files that cannot be written.
 #pragma once
 
 #include <cstdint>

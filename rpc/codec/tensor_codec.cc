@@ -103,16 +103,41 @@ at::Tensor in_wire_order(const at::Tensor& tensor, WireFormat& format) {
   return plain.numel() <= kSmall ? small_in_order(plain) : plain.contiguous();
 }
 
-// Makes a payload of a contiguous tensor. `movable`: no other holder can write to the tensor.
-Payload payload_of(at::Tensor tensor, bool movable, const TensorSendOptions& options) {
-  const size_t bytes = tensor.nbytes();
-  if (!movable && bytes <= options.copy_up_to) tensor = tensor.clone();
-  auto owner = std::make_shared<at::Tensor>(std::move(tensor));
-  return {static_cast<std::byte*>(owner->data_ptr()), bytes, owner};
+// What those may do who have the memory of a tensor too.
+enum class Others {
+  kWrite,
+  kRead,
+  kNothing,  // nobody else has it, or nobody else uses it
+};
+
+Others others_of(const at::Tensor& tensor, const TensorSendOptions& options) {
+  if (options.give) return Others::kNothing;
+  if (tensor.is_view()) return Others::kWrite;
+  const size_t handles = tensor.use_count();
+  return handles == 1                 ? Others::kNothing
+         : handles <= options.holders ? Others::kRead
+                                      : Others::kWrite;
 }
 
-absl::Status encode_dense(const at::Tensor& tensor, bool sole_holder,
-                          const TensorSendOptions& options, TensorHeader& header, Frame& frame) {
+// Makes a payload of a contiguous tensor.
+Payload payload_of(at::Tensor tensor, Others others, const TensorSendOptions& options) {
+  const size_t bytes = tensor.nbytes();
+  if (others == Others::kWrite && bytes <= options.copy_up_to) {
+    if (options.copy && bytes >= TensorSendOptions::kLeastCopied) {
+      const auto* data = static_cast<const std::byte*>(tensor.const_data_ptr());
+      if (std::optional<Payload> copy = options.copy(data, bytes)) return *std::move(copy);
+    }
+    tensor = tensor.clone();
+    others = Others::kNothing;
+  }
+  auto owner = std::make_shared<at::Tensor>(std::move(tensor));
+  auto* const data = static_cast<std::byte*>(owner->data_ptr());
+  return {
+      .data = data, .size = bytes, .owner = std::move(owner), .given = others == Others::kNothing};
+}
+
+absl::Status encode_dense(const at::Tensor& tensor, Others others, const TensorSendOptions& options,
+                          TensorHeader& header, Frame& frame) {
   at::Tensor plain = in_wire_order(tensor, header.format);
   const size_t bytes = plain.nbytes();
   const bool is_inlined = bytes <= TensorHeader::kInlineBytes;
@@ -122,9 +147,12 @@ absl::Status encode_dense(const at::Tensor& tensor, bool sole_holder,
     return absl::OkStatus();
   }
   append_tensor_header(header, false, frame.body);
-  const bool fresh = !plain.is_same(tensor);  // a copy was made above
-  const bool movable = fresh || (sole_holder && plain.storage().use_count() == 1);
-  frame.payloads.push_back(payload_of(std::move(plain), movable, options));
+  if (!plain.is_same(tensor)) {
+    others = Others::kNothing;  // a copy was made above
+  } else if (plain.storage().use_count() > 1 && !options.give) {
+    others = Others::kWrite;
+  }
+  frame.payloads.push_back(payload_of(std::move(plain), others, options));
   return absl::OkStatus();
 }
 
@@ -136,8 +164,8 @@ absl::Status encode_sparse(const at::Tensor& tensor, const TensorSendOptions& op
   append_tensor_header(header, false, frame.body);
   for (const at::Tensor& part : {tensor._indices(), tensor._values()}) {
     at::Tensor plain = part.contiguous();
-    const bool fresh = !plain.is_same(part);
-    frame.payloads.push_back(payload_of(std::move(plain), fresh, options));
+    const Others others = !plain.is_same(part) || options.give ? Others::kNothing : Others::kWrite;
+    frame.payloads.push_back(payload_of(std::move(plain), others, options));
   }
   return absl::OkStatus();
 }
@@ -165,7 +193,7 @@ absl::Status encode_one(size_t index, at::Tensor tensor, const TensorSendOptions
   }
   header.type = *type;
   header.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
-  const bool sole_holder = tensor.use_count() <= options.holders && !tensor.is_view();
+  const Others others = others_of(tensor, options);
   if (tensor.layout() == at::kSparse) {
     header.layout = WireLayout::kSparseCoo;
     cost += TensorBudget::cost_of(header);
@@ -175,7 +203,7 @@ absl::Status encode_one(size_t index, at::Tensor tensor, const TensorSendOptions
     return bad(index, "is neither dense nor sparse COO");
   }
   cost += TensorBudget::cost_of(header);
-  return encode_dense(tensor, sole_holder, options, header, frame);
+  return encode_dense(tensor, others, options, header, frame);
 }
 
 at::Tensor adopt(const Payload& payload, at::IntArrayRef sizes, at::ScalarType type) {

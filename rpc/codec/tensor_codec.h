@@ -6,6 +6,8 @@
 // header), or says that there are too many small tensors (TensorBudget).
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -19,8 +21,14 @@ struct TensorSendOptions {
   // In bytes. A tensor that another holder may write to is copied up to this size, and sent in
   // place above it.
   size_t copy_up_to = size_t{1} << 20;
-  // A tensor with at most this many handles has no other holder.
+  // Nobody writes to a tensor that has at most this many handles, so it is not copied.
   size_t holders = 1;
+  // Nobody else reads or writes the tensors any more.
+  bool give = false;
+  // Makes the copies of at least kLeastCopied bytes. If it is not set or returns nothing, the
+  // tensor is cloned.
+  std::function<std::optional<Payload>(const std::byte* data, size_t size)> copy = {};
+  static constexpr size_t kLeastCopied = size_t{16} << 10;
 };
 
 // Appends headers to frame.body and data to frame.payloads. The values must be in the body already.

@@ -120,7 +120,12 @@ absl::Status WorkerRuntime::pack(Writer message, WorkerId to, ContextId context,
     }
   }
   frame.body = std::move(message.body());
-  return encode_tensors(std::move(message.tensors()), tensors, frame);
+  if (message.tensors().empty()) return encode_tensors({}, tensors, frame);
+  TensorSendOptions with_copy = tensors;
+  with_copy.copy = [this, to](const std::byte* data, size_t size) {
+    return agent_.copy_payload(to, data, size);
+  };
+  return encode_tensors(std::move(message.tensors()), with_copy, frame);
 }
 
 void WorkerRuntime::discard_references(WorkerId from, const wire::Meta& meta) {
@@ -170,9 +175,13 @@ CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
   Frame frame;
   std::vector<CarriedReferencePtr> carried;
   absl::Status packed = request.arguments.status();
+  if (packed.ok() && request.options.snapshot && request.options.give) {
+    packed = absl::InvalidArgumentError("CallOptions has both snapshot and give");
+  }
   if (packed.ok()) {
     TensorSendOptions tensors = options_.tensors;
     if (request.options.snapshot) tensors.copy_up_to = SIZE_MAX;
+    tensors.give = request.options.give;
     absl::Status status = run_user_code([&] {
       packed =
           pack(std::move(request.arguments), request.to, own_scope ? scope.context : ContextId(),

@@ -3,7 +3,8 @@
 // All workers of a group need the same limits, and nothing compares them. The `valid_for` of one
 // worker is safe only if it is below the `suspect_after` of the others.
 //
-// Thread safety: a plain value. Protocol: docs/membership.md, "Leases".
+// Thread safety: a plain value.
+// Protocol: docs/membership.md, "Leases".
 #pragma once
 
 #include "absl/status/status.h"

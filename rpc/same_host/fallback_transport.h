@@ -16,6 +16,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -38,6 +39,9 @@ class FallbackTransport final : public Transport {
   void connect(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
                ConnectCallback callback) override;
   void stop() override;
+  std::optional<Payload> shared_memory(size_t bytes) override {
+    return local_listens_ ? local_->shared_memory(bytes) : std::nullopt;
+  }
 
  private:
   // The longest that a dial through shared memory may take before the other transport is tried.

@@ -25,7 +25,7 @@ namespace {
 
 constexpr char kAnswered[] = "weft/answered-by-peer";
 
-// An introduction fits the socket's buffer, so these never wait.
+// A socket's buffer has room for an introduction, so sends need not wait.
 constexpr LocalSocket::TimePoint kNow = LocalSocket::TimePoint::min();
 
 // Blocks that are lent to a process must come back when it dies, so its end must be seen.
@@ -157,6 +157,13 @@ void SameHostTransport::stop() {
   dials_.clear();
 }
 
+std::optional<Payload> SameHostTransport::shared_memory(size_t bytes) {
+  if (bytes < rpc_internal::PayloadLender::kLeast) return std::nullopt;  // it is never lent
+  std::optional<BlockArena::Block> block = arena_->allocate_ahead(bytes);
+  if (!block.has_value()) return std::nullopt;
+  return Payload{.data = block->data, .size = bytes, .owner = std::move(block->owner)};
+}
+
 // ---- the watcher's thread: dials
 
 void SameHostTransport::dial(const std::string& address, const PeerIdentity& expected,
@@ -277,7 +284,7 @@ void SameHostTransport::watch_end(const ConnectionOfHost& connection) {
 }
 
 void SameHostTransport::far_end_gone(SameHostConnection* connection) {
-  // It stays hung up, and one report is enough.
+  // The socket stays hung up, so it is not watched after the first report.
   watcher_->unwatch(connection->socket().descriptor());
   Watched& watched = watched_.at(connection);
   watched.far_end_gone = true;
@@ -459,7 +466,7 @@ void SameHostTransport::install(const ConnectionOfHost& connection) {
 
 void SameHostTransport::visit(size_t slot) {
   const ConnectionOfHost connection = connections_[slot];
-  if (connection == nullptr) {  // it has ended, and the far end gives a block back
+  if (connection == nullptr) {  // the connection has ended, and the far end returns a block
     // Once at a time: a peer may set any bit as often as it likes.
     if (forgetting_.exchange(true)) return;
     watcher_->post([this] {

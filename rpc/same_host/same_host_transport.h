@@ -1,20 +1,20 @@
 // Connects workers of one host through shared memory.
 //
-// Each connection has a ring of bytes per direction. Each worker has one page of wake bits, by
-// which its peers tell it where something has come. A local socket per connection hands the memory
-// over and shows when the far end dies. Nothing of it has a name in the file system, and the kernel
-// frees all of it with the last process that uses it.
+// Each connection has a ring of bytes per direction. Each worker has one page of wake bits: a peer
+// sets its own bit there after it has written something. A local socket per connection hands the
+// memory over and shows when the far end dies. Nothing of it has a name in the file system, and the
+// kernel frees all of it with the last process that uses it.
 //
-// Peers are processes of the same user or of root, in the same network namespace. What they write
-// is checked as if it came over a network.
+// Peers are processes of the same user or of root, in the same network namespace. The transport
+// checks all that they write as if it came from a network.
 //
-// Thread safety: all methods may be called from any thread.
+// Thread safety: all methods may be called from any thread, but listen() only once before others.
 // Lifetime: the clock must outlive the transport. `stop` (or the destructor) ends all connections
 // and joins the transport's threads. Frames may outlive it.
 // Errors: `listen` returns ResourceExhausted or Internal if the system lacks something: then this
 // worker cannot use shared memory. `connect` returns FailedPrecondition if the address is of
-// another host or the far end has another layout of memory. answered_by_peer() tells the errors
-// that the far end's worker returned from all others.
+// another host or the far end has another layout of memory. Use answered_by_peer() to
+// recognise an error that the far end's worker returned.
 // Protocol: docs/data_plane.md.
 #pragma once
 
@@ -45,7 +45,7 @@ struct SameHostTransportOptions {
   // At most this much memory holds payloads on their way to peers and in their hands; also at most
   // a quarter of the machine's memory. Beyond it, payloads travel through the rings.
   uint64_t arena_bytes = uint64_t{4} << 30;
-  // Workers of this host that share the quarter.
+  // The number of workers on this host. The limit of a quarter is divided by it.
   uint32_t workers = 1;
   // How often unused memory is looked for, and how long it must have been unused.
   Nanoseconds tidy_every = std::chrono::seconds(10);
@@ -77,10 +77,12 @@ class SameHostTransport final : public Transport {
   void connect(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
                ConnectCallback callback) override ABSL_LOCKS_EXCLUDED(mutex_);
   void stop() override ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of this worker's arena.
+  std::optional<Payload> shared_memory(size_t bytes) override;
 
   // How many waits for frames began with spinning.
   uint64_t spins() const { return spinner_.spins(); }
-  // Of the memory that is lent to peers.
+  // Statistics of the memory that is lent to peers.
   BlockArena::Statistics arena_statistics() const { return arena_->statistics(); }
 
  private:
@@ -106,6 +108,7 @@ class SameHostTransport final : public Transport {
     bool far_end_gone = false;  // it has shut its socket down
     bool process_ended = false;
   };
+  // Does the work of the first listen().
   absl::Status begin_to_listen();
 
   // ---- on the watcher's thread

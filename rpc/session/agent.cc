@@ -95,6 +95,11 @@ CallId Agent::call(WorkerId to, Frame frame, std::string_view function, TimePoin
   return id;
 }
 
+std::optional<Payload> Agent::copy_payload(WorkerId to, const std::byte* data, size_t size) {
+  const PeerLinkPtr peer = peers_.find(to);
+  return peer != nullptr ? peer->copy_payload(data, size) : std::nullopt;
+}
+
 void Agent::cancel(WorkerId to, CallId call) {
   const PeerLinkPtr peer = peers_.find(to);
   if (peer == nullptr) return;

@@ -99,6 +99,9 @@ class Agent final : public TransportSink {
   // `waited_for`: a thread waits for the reply, so the call is not refused if the queue is full.
   CallId call(WorkerId to, Frame frame, std::string_view function, TimePoint deadline,
               ReplyHandler on_reply, bool waited_for = false);
+  // Connection::copy_payload of the connection to this peer.
+  std::optional<Payload> copy_payload(WorkerId to, const std::byte* data, size_t size);
+  std::optional<Payload> shared_memory(size_t bytes) { return transport_.shared_memory(bytes); }
   // InvalidArgument: the frame is larger than any member's transport takes.
   absl::Status check_size(const Frame& frame) const;
   void cancel(WorkerId to, CallId call);

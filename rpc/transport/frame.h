@@ -59,6 +59,8 @@ struct Payload {
   std::shared_ptr<void> owner;  // shared: a frame may be resent while its tensor lives on elsewhere
   // Another process can still write here. Copy first what must be checked.
   bool lent = false;
+  // Nobody but the frame reads or writes here any more, so the receiver may get this very memory.
+  bool given = false;
 };
 
 struct Frame {

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,6 +68,13 @@ class Connection {
   virtual const PeerIdentity& peer() const = 0;
   // The counts of each stream that may carry `frame`.
   virtual StreamsBytes streams_of(const Frame& frame) const = 0;
+
+  // Copies the content of a coming payload to where this connection can send it without another
+  // copy. nullopt: there is no such memory, or the content is too small for it. The payload is
+  // `given`. Connections of any kind can send it.
+  virtual std::optional<Payload> copy_payload(const std::byte* /*data*/, size_t /*size*/) {
+    return std::nullopt;
+  }
 };
 
 using ConnectionPtr = std::shared_ptr<Connection>;  // shared by the transport and its user
@@ -125,6 +133,10 @@ class Transport {
                        ConnectCallback callback) = 0;
   // Closes all connections and waits for running callbacks. Idempotent.
   virtual void stop() = 0;
+
+  // Memory with undefined content for a payload. If the payload is `given`, some connections send
+  // it without a copy. nullopt: there is no such memory. It may outlive the transport.
+  virtual std::optional<Payload> shared_memory(size_t /*bytes*/) { return std::nullopt; }
 };
 
 }  // namespace weft

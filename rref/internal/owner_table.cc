@@ -51,7 +51,7 @@ Acceptance OwnerTable::accept_creation(WorkerId from, RRefId rref, ForkId fork, 
   for (const auto& [parked_fork, parked] : entry.parked) {
     unpark(parked.from);
     --parked_forks_;
-    if (WEFT_BREAK(parked_shares_forgotten)) continue;
+    if (WEFT_BREAK(parked_forks_forgotten)) continue;
     if (parked.is_reference) {
       if (parked.type == type) {
         step.confirm(Handle{rref, {}}, parked.waiter);
@@ -93,7 +93,7 @@ absl::StatusOr<Reference> OwnerTable::lend(RRefId rref, ForkId fork, WorkerId to
   if (it == entries_.end() || !it->second.created) {
     return lost(rref, RejectReason::kFreed);
   }
-  if (!WEFT_BREAK(lent_share_not_listed)) list(it->second, fork, to);
+  if (!WEFT_BREAK(passed_fork_not_listed)) list(it->second, fork, to);
   return Reference{self_, rref, fork, ForkId(), it->second.type};
 }
 
@@ -532,7 +532,7 @@ void OwnerTable::list(Entry& entry, ForkId fork, WorkerId holder) {
 void OwnerTable::settle(Entries::iterator it, Step& step) {
   Entry& entry = it->second;
   const RRefId rref = it->first;
-  const bool shared = !entry.forks.empty() && !WEFT_BREAK(freed_with_shares);
+  const bool shared = !entry.forks.empty() && !WEFT_BREAK(freed_with_forks);
   const bool awaited = !entry.fetches.empty() && !WEFT_BREAK(freed_while_awaited);
   if (entry.handles > 0 || shared || awaited) return;
   if (!entry.created) {

@@ -253,16 +253,6 @@ void RRefDriver::carrier_ended(const Reference& reference) {
   core_.carrier_failed(reference, Delivery::kNeverSent, event.actions);
 }
 
-absl::StatusOr<ReferenceHook::References> RRefDriver::receive(
-    WorkerId from, const std::vector<std::string>& wires) {
-  return adopt(from, wires, nullptr);
-}
-
-void RRefDriver::receive_confirmed(WorkerId from, const std::vector<std::string>& wires,
-                                   ReferencesHandler then) {
-  (void)adopt(from, wires, std::move(then));
-}
-
 // If `then` is set, it gets the references once they are confirmed. Otherwise they are returned.
 absl::StatusOr<ReferenceHook::References> RRefDriver::adopt(WorkerId from,
                                                             const std::vector<std::string>& wires,

@@ -31,6 +31,7 @@ class BlockArena::State : public std::enable_shared_from_this<State> {
   explicit State(Options options) : options_(std::move(options)) {}
 
   std::optional<Block> allocate(size_t size, bool may_grow) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::optional<Block> allocate_ahead(size_t size) ABSL_LOCKS_EXCLUDED(mutex_);
   std::optional<Resident> find(const std::byte* data, size_t size) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   std::shared_ptr<void> hold(BlockId block) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -87,6 +88,7 @@ class BlockArena::State : public std::enable_shared_from_this<State> {
   // A thread creates a segment and has released the lock for this time. Only one thread does so, so
   // that a burst of allocations does not create more than it needs.
   bool creating_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t coming_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of allocate_ahead() that has not returned
   CondVar created_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   // Never changed in place, because drain() reads it without the lock.
@@ -111,6 +113,24 @@ std::optional<BlockArena::Block> BlockArena::State::allocate(size_t size, bool m
       return std::nullopt;
     }
   }
+}
+
+std::optional<BlockArena::Block> BlockArena::State::allocate_ahead(size_t size) {
+  const std::optional<uint64_t> whole = BlockTable::block_size(size);
+  if (!whole.has_value()) return std::nullopt;
+  {
+    MutexLock lock(mutex_);
+    if (table_.gauges().held_bytes + coming_bytes_ + *whole > options_.cap / 2) {
+      ++statistics_.refused_ahead;
+      return std::nullopt;
+    }
+    coming_bytes_ += *whole;
+  }
+  const absl::Cleanup over = [&] {  // also if something throws
+    MutexLock lock(mutex_);
+    coming_bytes_ -= *whole;
+  };
+  return allocate(size, true);
 }
 
 std::optional<BlockArena::Block> BlockArena::State::take(size_t size) {
@@ -376,6 +396,9 @@ std::optional<BlockArena::Block> BlockArena::allocate(size_t size) {
 }
 std::optional<BlockArena::Block> BlockArena::allocate_without_growth(size_t size) {
   return state_->allocate(size, false);
+}
+std::optional<BlockArena::Block> BlockArena::allocate_ahead(size_t size) {
+  return state_->allocate_ahead(size);
 }
 std::optional<BlockArena::Resident> BlockArena::find(const void* data, size_t size) const {
   return state_->find(static_cast<const std::byte*>(data), size);

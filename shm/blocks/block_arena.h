@@ -7,12 +7,13 @@
 // Thread safety: all methods may be called from any thread.
 // Lifetime: a block may outlive the arena, and then keeps the memory mapped. Blocks that are lent
 // at that moment cannot come back any more. A ReturnSource lives until it is removed, and until
-// calls on other threads that still use it return. Blocking: allocate() may create a segment, at
-// about 0.7 ms for 1 MiB. The lock is not held meanwhile, so a thread that finds a free block does
-// not wait. A thread that finds none waits for the segment under creation. All other methods are
-// short. Errors: no block is not an error: the caller then sends a copy by another way. returned()
-// and taken_home() refuse what is not lent: InvalidArgument. Protocol: docs/data_plane.md, "Blocks
-// and arenas".
+// calls on other threads that still use it return.
+// Blocking: allocate() may create a segment, at about 0.7 ms for 1 MiB. The lock is not held
+// meanwhile, so a thread that finds a free block does not wait. A thread that finds none waits for
+// the segment under creation. All other methods are short.
+// Errors: no block is not an error: the caller then sends a copy by another way. returned() and
+// taken_home() refuse what is not lent: InvalidArgument.
+// Protocol: docs/data_plane.md, "Blocks and arenas".
 #pragma once
 
 #include <cstddef>
@@ -74,6 +75,7 @@ class BlockArena {
     uint64_t created = 0;            // segments
     uint64_t retired = 0;            // segments
     uint64_t refused_at_cap = 0;     // allocations without a block
+    uint64_t refused_ahead = 0;      // allocations by allocate_ahead() beyond half of the cap
     uint64_t refused_by_system = 0;  // allocations without a block: no memory, no descriptor
     uint64_t returned = 0;           // blocks that came back, or that a dead peer had
     uint64_t violations = 0;         // of drained returns
@@ -89,6 +91,9 @@ class BlockArena {
   std::optional<Block> allocate(size_t size);
   // The same, but it never creates a segment.
   std::optional<Block> allocate_without_growth(size_t size);
+  // A block for content that may be sent much later. nullopt also if the blocks that are held would
+  // then have more than half of the cap.
+  std::optional<Block> allocate_ahead(size_t size);
 
   // Where [data, data + size) lies, if one block contains all of it. The caller holds the block,
   // for example through a tensor there. Takes less than 0.1 us.

@@ -17,10 +17,11 @@
 // mapped until its last block dies, and a segment without blocks is unmapped with this object.
 // Blocking: add_segment() fills the page tables of the segment, about 0.5 ms for 1 MiB; borrow()
 // does so for a block in a shadowed range. copy_out() copies. All other methods are short. None of
-// them makes these system calls with a lock held. Bounds: Limits, kMostSegments, and 4 bytes of
-// private memory per unit of a segment. Errors: InvalidArgument (the peer breaks the protocol; the
-// text says how), ResourceExhausted (a limit, or the system refuses memory). Protocol:
-// docs/data_plane.md, "Blocks and arenas".
+// them makes these system calls with a lock held.
+// Bounds: Limits, kMostSegments, and 4 bytes of private memory per unit of a segment.
+// Errors: InvalidArgument (the peer breaks the protocol; the text says how), ResourceExhausted (a
+// limit, or the system refuses memory).
+// Protocol: docs/data_plane.md, "Blocks and arenas".
 #pragma once
 
 #include <cstddef>

@@ -5,8 +5,8 @@
 // incarnation. The arena keeps what every incarnation wrote into its ledger, and all injected
 // faults.
 //
-// Thread safety: belongs to the thread that starts it. Lifetime: the network outlives it; the
-// destructor kills the processes that still run.
+// Thread safety: belongs to the thread that starts it.
+// Lifetime: the network outlives it; the destructor kills the processes that still run.
 // Blocking: start, run and finish.
 // Errors: std::system_error and std::runtime_error if the machine refuses something. Misbehaviour
 // of a worker is not an exception but a text in failures().

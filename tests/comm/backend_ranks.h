@@ -1,7 +1,7 @@
 // Runs the ranks of a same-host backend as threads of one process.
 //
-// Thread safety: free functions. Blocking: with_backends() and with_ranks() return when all ranks
-// have returned.
+// Thread safety: free functions.
+// Blocking: with_backends() and with_ranks() return when all ranks have returned.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@
 
 #include "weft/comm/internal/same_host_backend.h"
 #include "weft/comm/same_host_backend.h"
-#include "weft/tests/support/failure_of.h"
+#include "weft/tests/comm/failure_of.h"
 
 namespace weft::testing {
 

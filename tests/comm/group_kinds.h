@@ -13,7 +13,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "weft/tests/support/failure_of.h"
+#include "weft/tests/comm/failure_of.h"
 #include "weft/tests/support/group_world.h"
 
 namespace weft::testing {

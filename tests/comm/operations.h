@@ -1,7 +1,7 @@
 // Makes operations of a CollectiveGroup on doubles, and computes what their results must be.
 //
-// Thread safety: free functions. Lifetime: an operation refers to the vectors that it was made
-// from.
+// Thread safety: free functions.
+// Lifetime: an operation refers to the vectors that it was made from.
 #pragma once
 
 #include <cstddef>

@@ -15,7 +15,7 @@
 #include <torch/torch.h>
 
 #include "weft/checkpoint/checkpoint.h"
-#include "weft/tests/support/failure_of.h"
+#include "weft/tests/comm/failure_of.h"
 #include "weft/tests/support/group_world.h"
 
 namespace weft::testing {

@@ -9,7 +9,7 @@
 #include <torch/torch.h>
 
 #include "weft/base/thread.h"
-#include "weft/tests/support/failure_of.h"
+#include "weft/tests/comm/failure_of.h"
 
 namespace weft::testing {
 namespace {

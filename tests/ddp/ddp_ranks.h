@@ -18,7 +18,7 @@
 #include <torch/torch.h>
 
 #include "weft/ddp/distributed_data_parallel.h"
-#include "weft/tests/support/failure_of.h"
+#include "weft/tests/comm/failure_of.h"
 #include "weft/tests/support/group_world.h"
 
 namespace weft::testing {

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "weft/tests/support/failure_of.h"
+#include "weft/tests/comm/failure_of.h"
 
 namespace weft::testing {
 namespace {

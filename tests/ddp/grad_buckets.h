@@ -1,6 +1,7 @@
 // Makes buckets of gradients by hand, as a reducer hands them to a communication hook.
 //
-// Thread safety: free functions. Lifetime: the shapes outlive the bucket.
+// Thread safety: free functions.
+// Lifetime: the shapes outlive the bucket.
 #pragma once
 
 #include <cstdint>

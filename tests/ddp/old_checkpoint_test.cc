@@ -16,7 +16,7 @@
 #include "weft/base/log.h"
 #include "weft/base/mutex.h"
 #include "weft/ddp/checkpoint.h"
-#include "weft/tests/support/failure_of.h"
+#include "weft/tests/comm/failure_of.h"
 #include "weft/tests/support/group_world.h"
 
 namespace weft::testing {

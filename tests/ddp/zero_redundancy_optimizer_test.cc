@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "weft/tests/comm/failure_of.h"
 #include "weft/tests/ddp/grad_buckets.h"
-#include "weft/tests/support/failure_of.h"
 #include "weft/tests/support/group_world.h"
 
 namespace weft::testing {

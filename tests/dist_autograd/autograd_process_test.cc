@@ -1,5 +1,5 @@
-// Distributed autograd between real processes over gRPC. The gradients must be right, and a worker
-// that dies must leave nothing behind on the others.
+// Distributed autograd between real processes. The gradients must be right, and a worker that dies
+// must leave nothing behind on the others, through shared memory and over gRPC.
 //
 // WEFT_TEST_SEED=n repeats the programs from one seed, WEFT_TEST_RUNS=n makes more.
 #include <csignal>
@@ -20,10 +20,12 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using weft::testing::Outcome;
 
-Outcome launch(size_t ranks, const std::string& task, const std::string& options = "") {
+Outcome launch(size_t ranks, const std::string& task, const std::string& options = "",
+               const std::string& environment = "") {
   const std::string command =
-      absl::StrCat(weft::testing::kWeftLaunch, " -n ", ranks, " ", options, " --master-port 0 -- ",
-                   WEFT_BUILD_DIR, "/tests/dist_autograd/autograd_test_program ", task, " 2>&1");
+      absl::StrCat(environment, " ", weft::testing::kWeftLaunch, " -n ", ranks, " ", options,
+                   " --master-port 0 -- ", WEFT_BUILD_DIR,
+                   "/tests/dist_autograd/autograd_test_program ", task, " 2>&1");
   return weft::testing::run_command(command);
 }
 
@@ -45,20 +47,25 @@ TEST(AutogradProcesses, RandomProgramsGiveTheGradientsOfOneProcess) {
   EXPECT_EQ(contents.missing(), "");
 }
 
-TEST(AutogradProcesses, TheOpenContextsOfADeadWorkerAreReleasedEverywhere) {
-  const Outcome outcome = launch(3, "orphan", "--on-failure=continue");
+class AutogradDeaths : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(AutogradDeaths, OpenContextsOfTheDeadWorkerAreReleasedEverywhere) {
+  const Outcome outcome = launch(3, "orphan", "--on-failure=continue", GetParam());
   EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.output;
   EXPECT_THAT(outcome.output,
               AllOf(HasSubstr("worker0 holds nothing"), HasSubstr("worker1 holds nothing")));
 }
 
-TEST(AutogradProcesses, ADeathInMidPassIsNamedAndLeavesNothing) {
-  const Outcome outcome = launch(3, "loss", "--on-failure=continue");
+TEST_P(AutogradDeaths, InMidPassAreNamedAndLeaveNothing) {
+  const Outcome outcome = launch(3, "loss", "--on-failure=continue", GetParam());
   EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.output;
   EXPECT_THAT(outcome.output,
               AllOf(HasSubstr("worker0 heard: "), HasSubstr("worker 'worker2' died"),
                     HasSubstr("worker0 holds nothing"), HasSubstr("worker1 holds nothing")));
 }
+
+INSTANTIATE_TEST_SUITE_P(All, AutogradDeaths, ::testing::Values("", kOverGrpc),
+                         [](const auto& info) { return transport_name(info); });
 
 }  // namespace
 }  // namespace weft::testing

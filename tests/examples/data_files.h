@@ -1,6 +1,7 @@
 // Writes a data set as files that the examples read, for tests with pictures of their own.
 //
-// Thread safety: free functions. Errors: a failure of the test.
+// Thread safety: free functions.
+// Errors: a failure of the test.
 #pragma once
 
 #include <cstdint>

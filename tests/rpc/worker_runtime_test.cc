@@ -13,6 +13,7 @@
 #include "weft/rpc/verbs.h"
 #include "weft/tests/support/agent_world.h"
 #include "weft/tests/support/error_of.h"
+#include "weft/tests/support/scripted_transport.h"
 
 namespace runtime_test {
 
@@ -316,6 +317,48 @@ TEST_P(WorkerRuntimeTest, CancellingReachesTheCallsThatAHandlerLeftUnderWay) {
   of_gate(&Gate::arrived)->future().wait();
   future.cancel();
   EXPECT_TRUE(of_gate(&Gate::cancelled)->future().wait_for(seconds(60)));
+}
+
+// ---- what a call sends
+
+class SentCallTest : public ::testing::Test {
+ protected:
+  SentCallTest() {
+    weft::rpc_internal::AgentOptions options;
+    options.group = "test";
+    options.self = {{1, 1}, "w1", "script:1"};
+    agent_ = std::make_unique<weft::rpc_internal::Agent>(options, transport_, clock_, executor_);
+    runtime_ = std::make_shared<weft::rpc_internal::WorkerRuntime>(
+        *agent_, executor_, clock_, weft::RegistryBuilder().build().value(),
+        weft::rpc_internal::RuntimeOptions());
+    runtime_->attach();
+    EXPECT_TRUE(agent_->start({{peer_, "w0", "script:0"}, options.self}).ok());
+    connection_ = transport_.answer_dial();
+    connection_->sent.clear();
+  }
+  const weft::Frame& sent(weft::CallOptions options, const at::Tensor& tensor) {
+    (void)weft::rpc_async({runtime_, peer_, options}, add, tensor, tensor);
+    return *connection_->sent.back();
+  }
+
+  const weft::WorkerId peer_{0, 1};
+  weft::ManualClock clock_;
+  weft::ManualExecutor executor_;
+  weft::testing::ScriptedTransport transport_;
+  std::unique_ptr<weft::rpc_internal::Agent> agent_;
+  std::shared_ptr<weft::rpc_internal::WorkerRuntime> runtime_;  // shared with the calls
+  weft::testing::ScriptedConnectionPtr connection_;
+};
+
+TEST_F(SentCallTest, TheConnectionMakesTheCopiesOfTensorsThatTheCallerKeeps) {
+  std::vector<std::byte> memory(100000);
+  connection_->copy = weft::Payload{memory.data(), memory.size(), nullptr};
+  const at::Tensor kept = at::ones({25000});
+  EXPECT_EQ(sent({}, kept).payloads.at(0).data, memory.data());
+  EXPECT_EQ(sent({.snapshot = true}, kept).payloads.at(1).data, memory.data());
+  EXPECT_EQ(sent({.give = true}, kept).payloads.at(0).data, kept.data_ptr());
+  const at::Tensor small = at::ones({4000});
+  EXPECT_NE(sent({}, small).payloads.at(0).data, memory.data());
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, WorkerRuntimeTest,

@@ -588,13 +588,9 @@ void run_schedules(Faults faults) {
 
 TEST(OwnershipSchedules, NothingIsLostOrLeftWithoutFaults) { run_schedules({}); }
 
-TEST(OwnershipSchedules, FailedCarriersAndCreationsLeaveNothing) {
-  run_schedules({.cancels = true});
-}
+TEST(OwnershipSchedules, FailedCarriersLeaveNothing) { run_schedules({.cancels = true}); }
 
-TEST(OwnershipSchedules, DeathsLeaveNothingAndConfirmedForksProtect) {
-  run_schedules({.deaths = true});
-}
+TEST(OwnershipSchedules, DeathsLeaveNothing) { run_schedules({.deaths = true}); }
 
 TEST(OwnershipSchedules, DeathsAndFailuresTogether) {
   run_schedules({.cancels = true, .deaths = true});

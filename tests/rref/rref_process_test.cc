@@ -1,4 +1,5 @@
-// References between real processes over gRPC, under weft_launch: the seven cases and two deaths.
+// References between real processes, under weft_launch: the seven cases, and two deaths through
+// shared memory and over gRPC.
 //
 // Nothing may be left in any process.
 #include <csignal>
@@ -16,10 +17,11 @@ namespace {
 using ::testing::HasSubstr;
 using weft::testing::Outcome;
 
-Outcome launch(const std::string& task, const std::string& options = "") {
-  const std::string command =
-      absl::StrCat(weft::testing::kWeftLaunch, " -n 3 ", options, " --master-port 0 -- ",
-                   WEFT_BUILD_DIR, "/tests/rref/rref_process_program ", task, " 2>&1");
+Outcome launch(const std::string& task, const std::string& options = "",
+               const std::string& environment = "") {
+  const std::string command = absl::StrCat(environment, " ", weft::testing::kWeftLaunch, " -n 3 ",
+                                           options, " --master-port 0 -- ", WEFT_BUILD_DIR,
+                                           "/tests/rref/rref_process_program ", task, " 2>&1");
   return weft::testing::run_command(command);
 }
 
@@ -36,8 +38,10 @@ TEST_P(RRefProcessTest, KeepsTheValueWhileItIsUsedAndLeavesNothingAnywhere) {
 
 INSTANTIATE_TEST_SUITE_P(Case, RRefProcessTest, ::testing::Range(1, 8));
 
-TEST(RRefProcessDeathTest, ReleasesTheForksOfAKilledUser) {
-  const Outcome outcome = launch("kill user", "--on-failure=continue");
+class RRefProcessDeathTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(RRefProcessDeathTest, ReleasesTheForksOfAKilledUser) {
+  const Outcome outcome = launch("kill user", "--on-failure=continue", GetParam());
   EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.output;
   for (const char* line : {"forks of worker1 are released", "worker0 holds nothing",
                            "worker2 holds nothing", "worker0 ended", "worker2 ended"}) {
@@ -45,8 +49,8 @@ TEST(RRefProcessDeathTest, ReleasesTheForksOfAKilledUser) {
   }
 }
 
-TEST(RRefProcessDeathTest, TellsEveryUserThatAKilledOwnersValueIsLost) {
-  const Outcome outcome = launch("kill owner", "--on-failure=continue");
+TEST_P(RRefProcessDeathTest, TellsEveryUserThatAKilledOwnersValueIsLost) {
+  const Outcome outcome = launch("kill owner", "--on-failure=continue", GetParam());
   EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.output;
   for (const char* line :
        {"worker0: lost at worker1: ", "worker2: lost at worker1: ", "its owner is dead",
@@ -54,6 +58,9 @@ TEST(RRefProcessDeathTest, TellsEveryUserThatAKilledOwnersValueIsLost) {
     EXPECT_THAT(outcome.output, HasSubstr(line));
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(All, RRefProcessDeathTest, ::testing::Values("", weft::testing::kOverGrpc),
+                         [](const auto& info) { return weft::testing::transport_name(info); });
 
 }  // namespace
 }  // namespace weft

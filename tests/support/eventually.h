@@ -1,6 +1,7 @@
 // Waits for a condition that other threads bring about without telling the test.
 //
-// Thread safety: a free function. Blocking: up to 20 s.
+// Thread safety: a free function.
+// Blocking: up to 20 s.
 #pragma once
 
 #include <chrono>

@@ -1,6 +1,7 @@
 // Runs the ranks of a process group as threads of one process.
 //
-// Thread safety: free functions. Blocking: run_ranks() returns when all ranks have returned.
+// Thread safety: free functions.
+// Blocking: run_ranks() returns when all ranks have returned.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,7 @@
 // Runs a shell command and keeps what it printed, for tests of programs.
 //
-// Thread safety: free functions. Blocking: until the command has closed its output and exited.
+// Thread safety: free functions.
+// Blocking: until the command has closed its output and exited.
 #pragma once
 
 #include <cstdio>
@@ -12,6 +13,14 @@
 namespace weft::testing {
 
 inline constexpr const char* kWeftLaunch = WEFT_BUILD_DIR "/worker/weft_launch";
+
+// Environment variables of workers, as the parameter of a test: through shared memory, or over
+// gRPC.
+inline constexpr const char* kOverGrpc = "WEFT_SAME_HOST=off";
+template <class Info>
+std::string transport_name(const Info& info) {
+  return *info.param == '\0' ? "SameHost" : "Grpc";
+}
 
 struct Outcome {
   int code = -1;       // exit code; 1000 + N: killed by signal N; -1: not started

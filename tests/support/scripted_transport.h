@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,7 @@ class ScriptedConnection final : public Connection {
   absl::Status aborted;                 // the reason given to abort(); the test calls `on_closed`
   bool refuses = false;                 // true: send() takes nothing and returns false
   StreamsBytes streams;                 // what streams_of() says of every frame
+  std::optional<Payload> copy;          // what copy_payload() returns
 
   bool send(FrameBatch frames) override {
     if (refuses) return false;
@@ -36,6 +38,7 @@ class ScriptedConnection final : public Connection {
   void abort(absl::Status reason) override { aborted = std::move(reason); }
   const PeerIdentity& peer() const override { return peer_; }
   StreamsBytes streams_of(const Frame&) const override { return streams; }
+  std::optional<Payload> copy_payload(const std::byte*, size_t) override { return copy; }
 
  private:
   const PeerIdentity peer_;

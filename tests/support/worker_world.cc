@@ -23,7 +23,8 @@ WorkerWorld::~WorkerWorld() = default;
 
 WorkerWorld::Customize WorkerWorld::over(TransportKind kind, Customize customize) {
   return [kind, customize = std::move(customize)](size_t rank, WorkerOptions& options) {
-    if (kind == TransportKind::kGrpc) options.transport = nullptr;
+    if (kind != TransportKind::kInproc) options.transport = nullptr;
+    if (kind == TransportKind::kGrpc) options.same_host = WorkerOptions::SameHost::kOff;
     if (customize) customize(rank, options);
   };
 }

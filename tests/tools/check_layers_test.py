@@ -129,6 +129,12 @@ class CheckLayersTest(unittest.TestCase):
         self.refuses("rpc/tensor.h", "namespace weft::rpc_internal {\nusing Agent = int;\n}",
                      "rpc/tensor.h:5: weft::rpc_internal::Agent is defined in rpc/session/agent.h as well")
 
+    def test_refuses_a_long_file_and_a_full_folder(self):
+        self.refuses("rpc/long.cc", "\n" * 600, "rpc/long.cc:601: the file has 601 lines")
+        for number in range(18):
+            self.write(f"base/file_{number}.h", "")
+        self.refuses("base/one_more.md", "", "base: 21 files, and at most 20 are allowed")
+
     def test_refuses_an_edited_map(self):
         text = (self.root / "README.md").read_text()
         self.assertIn("| `base/` | ids, status", text)

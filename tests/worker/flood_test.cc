@@ -133,7 +133,8 @@ class FloodTest : public ::testing::TestWithParam<TransportKind> {
   WorkerWorld world_{2, WorkerWorld::over(GetParam(), narrow)};
 };
 INSTANTIATE_TEST_SUITE_P(Transports, FloodTest,
-                         ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc),
+                         ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc,
+                                           TransportKind::kSameHost),
                          [](const auto& info) { return weft::testing::to_string(info.param); });
 
 TEST_P(FloodTest, OfTextsIsRefusedByTypeAndHoldsNoMoreThanItsBounds) {

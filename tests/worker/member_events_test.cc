@@ -121,7 +121,8 @@ TEST_P(MemberEventsTest, EventsCanStillBeReadWhenTheWorkerIsDestroyed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, MemberEventsTest,
-                         ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc),
+                         ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc,
+                                           TransportKind::kSameHost),
                          [](const auto& info) { return to_string(info.param); });
 
 class MemberDeaths : public ::testing::Test {

@@ -157,7 +157,8 @@ TEST_P(DynamicGroupTest, AJoinerMeetsALeavingWorker) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, DynamicGroupTest,
-                         ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc),
+                         ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc,
+                                           TransportKind::kSameHost),
                          [](const auto& info) { return to_string(info.param); });
 
 class Deaths : public ::testing::Test {

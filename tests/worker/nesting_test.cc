@@ -23,7 +23,8 @@ using weft::testing::WorkerWorld;
 
 class NestingTest : public nested_calls::OverTransports {};
 INSTANTIATE_TEST_SUITE_P(Transports, NestingTest,
-                         ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc),
+                         ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc,
+                                           TransportKind::kSameHost),
                          [](const auto& info) { return weft::testing::to_string(info.param); });
 
 void little(size_t, WorkerOptions& options) {

@@ -42,7 +42,8 @@ class ThreadLimitTest : public nested_calls::OverTransports {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Transports, ThreadLimitTest,
-                         ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc),
+                         ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc,
+                                           TransportKind::kSameHost),
                          [](const auto& info) { return weft::testing::to_string(info.param); });
 
 int64_t twice(int64_t value) { return 2 * value; }
@@ -71,7 +72,7 @@ TEST_P(ThreadLimitTest, JoinNamesTheThreadThatTheSystemRefuses) {
   for (int more = 0; more < 20; ++more) {
     WorkerWorld world(0);
     WorkerOptions options = world.options_of(0, 1);
-    if (GetParam() == TransportKind::kGrpc) options.transport = nullptr;
+    WorkerWorld::over(GetParam())(0, options);
     std::optional<Worker> worker;
     try {
       const ThreadLimit limit(more);

@@ -56,7 +56,8 @@ class TorchThreadsTest : public ::testing::TestWithParam<TransportKind> {
   std::optional<std::string> variable_;
 };
 INSTANTIATE_TEST_SUITE_P(Transports, TorchThreadsTest,
-                         ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc),
+                         ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc,
+                                           TransportKind::kSameHost),
                          [](const auto& info) { return weft::testing::to_string(info.param); });
 
 TEST_P(TorchThreadsTest, IsOneWithoutOmpNumThreads) {

@@ -63,11 +63,14 @@ TEST(WorkerProcessTest, EveryRankCallsEveryOtherAndAllEndInGoodOrder) {
   }
 }
 
+class WorkerDeath : public ::testing::TestWithParam<const char*> {};
+
 // In "victim", some ranks may not have finished joining when the victim dies.
-TEST(WorkerProcessTest, AKilledRankIsAnErrorWithItsNameAndTheOthersEndInGoodOrder) {
+TEST_P(WorkerDeath, AKilledRankIsAnErrorWithItsNameAndTheOthersEndInGoodOrder) {
   for (const char* task : {"victim", "pending"}) {
     for (int victim : {2, 0}) {  // 0 is the shutdown leader
-      const Outcome outcome = launch(3, absl::StrCat(task, " ", victim), "--on-failure=continue");
+      const Outcome outcome =
+          launch(3, absl::StrCat(task, " ", victim), "--on-failure=continue", GetParam());
       EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.output;
       for (int rank = 0; rank < 3; ++rank) {
         if (rank == victim) continue;
@@ -78,6 +81,15 @@ TEST(WorkerProcessTest, AKilledRankIsAnErrorWithItsNameAndTheOthersEndInGoodOrde
       }
     }
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, WorkerDeath, ::testing::Values("", weft::testing::kOverGrpc),
+                         [](const auto& info) { return weft::testing::transport_name(info); });
+
+TEST(WorkerProcessTest, ABadVariableIsNamed) {
+  const Outcome outcome = launch(1, "ring", "", "WEFT_SAME_HOST=never");
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("WEFT_SAME_HOST='never' is not auto or off"));
 }
 
 TEST(WorkerProcessTest, WhereTheSystemGivesNoMoreThreadsCallsAreRefusedAndNobodyAborts) {

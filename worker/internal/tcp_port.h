@@ -39,8 +39,8 @@ struct ListeningPort {
 
 // Listens on `port` (0: any free one). If the host is a literal loopback address or "localhost", it
 // binds that address only. Any other host binds all interfaces, because its name may mean another
-// address on other machines. Errors: AlreadyExists (port in use), NotFound (unknown host),
-// Unavailable.
+// address on other machines.
+// Errors: AlreadyExists (port in use), NotFound (unknown host), Unavailable.
 absl::StatusOr<ListeningPort> listen_on(const std::string& host, uint16_t port);
 
 // Tries until something accepts connections there, or until `timeout`. An unknown host is tried

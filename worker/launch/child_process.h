@@ -27,11 +27,13 @@ struct StartRequest {
   bool capture_output = true;
 };
 
-// Returns the file that a shell would execute for `program`. Errors: NotFound, PermissionDenied.
+// Returns the file that a shell would execute for `program`.
+// Errors: NotFound, PermissionDenied.
 absl::StatusOr<std::string> find_program(const std::string& program);
 
 // The child's standard input is /dev/null, because the processes of a group cannot share a
-// terminal's input. Errors: those of exec, as NotFound, PermissionDenied or Unavailable.
+// terminal's input.
+// Errors: those of exec, as NotFound, PermissionDenied or Unavailable.
 absl::StatusOr<StartedProcess> start_process(const StartRequest& request);
 
 }  // namespace weft::launch

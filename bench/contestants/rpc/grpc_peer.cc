@@ -30,8 +30,8 @@ constexpr char kSend[] = "/weft.bench.Plain/Send";
 constexpr char kEcho[] = "/weft.bench.Plain/Echo";
 constexpr size_t kElementsOfAdd = 4;
 
-// Keeps the most recently freed blocks, because their pages are already mapped. Thread safety: all
-// methods may be called from any thread.
+// Keeps the most recently freed blocks, because their pages are already mapped.
+// Thread safety: all methods may be called from any thread.
 class Pool {
  public:
   static Pool& of_process() {

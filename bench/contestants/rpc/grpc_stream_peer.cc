@@ -58,7 +58,8 @@ Envelopes unpacked(const grpc::ByteBuffer& message) {
 }
 
 // The writing half of one side of a stream. Envelopes that arrive while a message is being written
-// leave together in the next message. Thread safety: all methods may be called from any thread.
+// leave together in the next message.
+// Thread safety: all methods may be called from any thread.
 template <class Reactor>
 class Packer {
  public:

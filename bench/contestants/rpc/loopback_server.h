@@ -1,6 +1,7 @@
 // The server of a gRPC contestant: one service on a free port of loopback TCP.
 //
-// Thread safety: that of Server. Lifetime: owns the service, which outlives the gRPC server.
+// Thread safety: that of Server.
+// Lifetime: owns the service, which outlives the gRPC server.
 // Errors: Unavailable if the server does not start.
 #pragma once
 

@@ -14,6 +14,7 @@
 #include "weft/rpc/function.h"
 #include "weft/rpc/verbs.h"
 #include "weft/rref/rref.h"
+#include "weft/worker/shared_empty.h"
 
 namespace weft::bench {
 namespace weft_functions {
@@ -50,7 +51,7 @@ WorkerOptions options_of(const std::string& name, WeftMode mode) {
 
 // A tensor that the caller will give away. Its contents are undefined.
 at::Tensor tensor_to_give(int64_t bytes) {
-  return at::empty({bytes / static_cast<int64_t>(sizeof(float))});
+  return shared_empty({bytes / static_cast<int64_t>(sizeof(float))});
 }
 
 class WeftServer final : public Server {

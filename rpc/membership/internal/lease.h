@@ -13,7 +13,7 @@
 
 #include "weft/base/clock.h"
 #include "weft/base/ids.h"
-#include "weft/rpc/membership/internal/awake_time.h"
+#include "weft/rpc/membership/awake_time.h"
 #include "weft/rpc/membership/lease_options.h"
 
 namespace weft::rpc_internal {

@@ -3,7 +3,8 @@
 // The members are performed kind by kind, in the order of Membership::act. A driver names all of
 // them in one structured binding. So it does not compile until it names a new kind, too.
 //
-// Thread safety: plain values. Protocol: docs/membership.md.
+// Thread safety: plain values.
+// Protocol: docs/membership.md.
 #pragma once
 
 #include <cstdint>

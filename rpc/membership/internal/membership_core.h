@@ -23,7 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "weft/base/clock.h"
-#include "weft/rpc/membership/internal/awake_time.h"
+#include "weft/rpc/membership/awake_time.h"
 #include "weft/rpc/membership/internal/lease.h"
 #include "weft/rpc/membership/internal/membership_actions.h"
 #include "weft/rpc/membership/internal/replacement_claims.h"

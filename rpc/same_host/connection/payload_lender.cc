@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "weft/base/status.h"
 #include "weft/rpc/same_host/connection/segment_message.h"
 #include "weft/shm/large_copy.h"
 
@@ -39,13 +40,37 @@ Lendings PayloadLender::lend(const Frame& frame, LocalSocket& socket) {
   return lendings;
 }
 
+std::optional<Payload> PayloadLender::copy(const std::byte* data, size_t size) {
+  std::optional<BlockArena::Block> block = arena_->allocate_ahead(size);
+  if (!block.has_value()) return std::nullopt;
+  large_copy(block->data, data, size);
+  return Payload{
+      .data = block->data, .size = size, .owner = std::move(block->owner), .given = true};
+}
+
 Lending PayloadLender::lend_one(const Payload& payload, LocalSocket& socket) {
+  std::optional<BlockArena::Resident> there;
+  if (payload.given) there = arena_->find(payload.data, payload.size);
+  // A part of a block may not be aligned as the far end wants it.
+  if (there.has_value() && there->offset == there->id.offset) {
+    const absl::StatusOr<Lending> lending = lend_block(there->id, socket);
+    if (lending.ok()) return *lending;
+    // FailedPrecondition: the far end has it already. It may be writing to it, but then this frame
+    // is a repetition, which its session drops.
+    if (!absl::IsFailedPrecondition(lending.status())) return {};
+  }
   const std::optional<BlockArena::Block> block = arena_->allocate(payload.size);
   if (!block.has_value() || !hand_over(block->id.segment, socket)) return {};
   large_copy(block->data, payload.data, payload.size);
-  const absl::StatusOr<uint32_t> generation = arena_->lend(block->id, peer_);
-  if (!generation.ok()) return {};  // the peer has as many blocks as it may have
-  return {block->id.segment, *generation, block->id.offset};
+  return lend_block(block->id, socket).value_or(Lending());
+}
+
+absl::StatusOr<Lending> PayloadLender::lend_block(BlockId block, LocalSocket& socket) {
+  WEFT_ASSIGN_OR_RETURN(const uint32_t generation, arena_->lend(block, peer_));
+  const Lending lending = {block.segment, generation, block.offset};
+  if (hand_over(block.segment, socket)) return lending;
+  take_back({&lending, 1});
+  return absl::ResourceExhaustedError("the segment cannot be handed over");
 }
 
 bool PayloadLender::hand_over(uint32_t segment, LocalSocket& socket) {

@@ -1,5 +1,7 @@
 // The sending side of lent payloads: copies large payloads into blocks of this worker's arena, and
-// lends the blocks to the peer of one connection.
+// lends the blocks to the peer of one connection. A payload that the frame gives away may be in a
+// block already: Connection::copy_payload has copied it there, or Transport::shared_memory has made
+// it. Such a block is lent as it is.
 //
 // The peer gives blocks back through the return ring of the connection's memory. It may do so long
 // after the connection has ended, because its tensors live in the blocks. So the arena keeps this
@@ -49,6 +51,9 @@ class PayloadLender final : public ReturnSource,
     return !RingFrameWriter::is_small(frame, ring_bytes) &&
            RingFrameWriter::lent_fits(frame, kLeast, ring_bytes);
   }
+  // Copies the content of a payload that is sent later, so that lend() need not copy it. nullopt:
+  // there is no block for it.
+  std::optional<Payload> copy(const std::byte* data, size_t size);
   // The caller publishes the result or takes it back. Empty: nothing is lent.
   Lendings lend(const Frame& frame, LocalSocket& socket);
   // Ends lendings that the peer has not seen and never will.
@@ -79,8 +84,11 @@ class PayloadLender final : public ReturnSource,
   void on_violation(const absl::Status& why) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // Copies one payload into a block and lends it. Generation 0: there is no block.
+  // Lends one payload. Copies it into a block first, unless it is given and is
+  // the front of a block that is not lent.
+  // Generation 0: there is no block.
   Lending lend_one(const Payload& payload, LocalSocket& socket);
+  absl::StatusOr<Lending> lend_block(BlockId block, LocalSocket& socket);
   bool hand_over(uint32_t segment, LocalSocket& socket) ABSL_LOCKS_EXCLUDED(mutex_);
   void collect_dropped() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

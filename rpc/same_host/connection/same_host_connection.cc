@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "weft/shm/byte_ring.h"
 
 namespace weft::rpc_internal {
 namespace {
@@ -52,6 +53,11 @@ bool SameHostConnection::send(FrameBatch frames) {
     for (const Lendings& lendings : lent) parts_.lender->take_back(lendings);
   }
   return taken;
+}
+
+std::optional<Payload> SameHostConnection::copy_payload(const std::byte* data, size_t size) {
+  if (size <= largest_in_ring(parts_.memory->ring_bytes()) || !is_open()) return std::nullopt;
+  return parts_.lender->copy(data, size);
 }
 
 void SameHostConnection::close() {

@@ -53,6 +53,9 @@ class SameHostConnection final : public Connection {
   void abort(absl::Status reason) override ABSL_LOCKS_EXCLUDED(mutex_);
   const PeerIdentity& peer() const override { return parts_.peer; }
   StreamsBytes streams_of(const Frame& frame) const override ABSL_LOCKS_EXCLUDED(mutex_);
+  // Into a block of this worker's arena, if the payload does not fit a record of the ring.
+  std::optional<Payload> copy_payload(const std::byte* data, size_t size) override
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   const WakeSlot& here() const { return parts_.here; }
   const LocalSocket& socket() const { return parts_.socket; }

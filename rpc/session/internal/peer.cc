@@ -8,6 +8,7 @@ namespace weft::rpc_internal {
 namespace {
 
 constexpr size_t kMaxEarlyCancels = 1024;
+constexpr size_t kMostClosed = 64;             // more than half of a longer queue are open calls
 constexpr size_t kAckFrames = 256;             // acknowledge after this many frames at the latest
 constexpr size_t kAckBytes = size_t{1} << 20;  // and after this many bytes at the latest
 
@@ -46,7 +47,8 @@ bool PeerCore::has_credit(const Frame& frame) const {
 bool PeerCore::add_call(uint64_t call, Frame& frame, PendingCall&& pending, TimePoint now) {
   // Nested calls have a queue of their own, because calls in the other queue may wait for them.
   const bool nested = !counts_as_call(frame.header);
-  std::deque<Queued>& queue = nested ? nested_queue_ : queue_;
+  std::deque<uint64_t>& queue = nested ? nested_queue_ : queue_;
+  drop_closed_in_front(queue);
   const bool send_now = queue.empty() && lease_valid(now) && has_credit(frame);
   if (!send_now && !pending.waited_for) {
     if (queued_ >= window_.max_queued_calls ||
@@ -55,13 +57,15 @@ bool PeerCore::add_call(uint64_t call, Frame& frame, PendingCall&& pending, Time
     }
   }
   if (pending.deadline != kNever) deadlines_.emplace(pending.deadline, call);
-  pending_.emplace(call, std::move(pending));
+  PendingCall& open = pending_.emplace(call, std::move(pending)).first->second;
   if (send_now) {
     send_call(call, std::move(frame), now);
   } else {
     ++queued_;
     queued_bytes_ += frame.cost();
-    queue.push_back({call, std::move(frame)});
+    open.unsent = std::make_unique<Frame>(std::move(frame));
+    if (queue.size() >= 2 * queued_ + kMostClosed) drop_closed(queue);
+    queue.push_back(call);
   }
   return true;
 }
@@ -89,18 +93,26 @@ void PeerCore::set_valid_until(TimePoint until, TimePoint now) {
 }
 
 void PeerCore::release_queued(TimePoint now) {
-  for (std::deque<Queued>* queue : {&nested_queue_, &queue_}) {
-    while (!queue->empty()) {
-      Queued& front = queue->front();
-      const bool wanted = pending_.contains(front.call);
-      if (wanted && (!lease_valid(now) || !has_credit(front.frame))) break;
-      if (!wanted && WEFT_BREAK(cancelled_call_leaves_queue)) post(front.frame);
+  for (std::deque<uint64_t>* queue : {&nested_queue_, &queue_}) {
+    for (drop_closed_in_front(*queue); !queue->empty(); drop_closed_in_front(*queue)) {
+      const uint64_t call = queue->front();
+      std::unique_ptr<Frame>& unsent = pending_.at(call).unsent;
+      if (!lease_valid(now) || !has_credit(*unsent)) break;
+      const std::unique_ptr<Frame> frame = std::move(unsent);
       --queued_;
-      queued_bytes_ -= front.frame.cost();
-      if (wanted) send_call(front.call, std::move(front.frame), now);
+      queued_bytes_ -= frame->cost();
       queue->pop_front();
+      send_call(call, std::move(*frame), now);
     }
   }
+}
+
+void PeerCore::drop_closed_in_front(std::deque<uint64_t>& queue) {
+  while (!queue.empty() && !pending_.contains(queue.front())) queue.pop_front();
+}
+
+void PeerCore::drop_closed(std::deque<uint64_t>& queue) {
+  std::erase_if(queue, [this](uint64_t call) { return !pending_.contains(call); });
 }
 
 std::optional<PendingCall> PeerCore::take_call(uint64_t call) {
@@ -109,6 +121,11 @@ std::optional<PendingCall> PeerCore::take_call(uint64_t call) {
   std::optional<PendingCall> taken = std::move(found->second);
   if (taken->deadline != kNever) deadlines_.erase({taken->deadline, call});
   nested_bytes_ -= taken->nested_bytes;
+  if (taken->unsent != nullptr) {
+    --queued_;
+    queued_bytes_ -= taken->unsent->cost();
+    if (WEFT_BREAK(cancelled_call_leaves_queue)) post(*taken->unsent);
+  }
   if (!WEFT_BREAK(answered_call_stays_open)) pending_.erase(found);
   return taken;
 }
@@ -134,6 +151,13 @@ std::vector<std::pair<uint64_t, PendingCall>> PeerCore::take_all_calls() {
   queued_ = 0;
   queued_bytes_ = 0;
   nested_bytes_ = 0;
+  return all;
+}
+
+std::vector<FramePtr> PeerCore::take_all_frames() {
+  session_.retain_nothing();
+  std::vector<FramePtr> all = session_.take_released();
+  for (FramePtr& frame : take_outgoing()) all.push_back(std::move(frame));
   return all;
 }
 

@@ -57,7 +57,8 @@ struct PendingCall {
   bool sent = false;
   // A thread waits for the reply, so the call may enter the queue even if the queue is full.
   bool waited_for = false;
-  size_t nested_bytes = 0;  // its cost, if it was sent and is nested
+  size_t nested_bytes = 0;                  // its cost, if it was sent and is nested
+  std::unique_ptr<Frame> unsent = nullptr;  // the call, while it waits for credit or for a lease
 };
 
 class PeerCore {
@@ -68,7 +69,8 @@ class PeerCore {
   // --- calls to the peer
   // Takes the call. False: the local queue is full, and nothing was taken.
   bool add_call(uint64_t call, Frame& frame, PendingCall&& pending, TimePoint now);
-  // Removes a call that is answered, cancelled or late. Nullopt: it was removed before.
+  // Removes a call that is answered, cancelled or late, also from the queue. Nullopt: it was
+  // removed before.
   std::optional<PendingCall> take_call(uint64_t call);
   // Calls that begin at `until` or later wait here, unsent, for the next `set_valid_until`. The
   // peer may be about to declare this worker dead. kNever: there is no lease, and calls are sent.
@@ -125,17 +127,18 @@ class PeerCore {
   size_t queued_calls() const { return queued_; }
   const SessionCore& session() const { return session_; }
   std::vector<FramePtr> take_released() { return session_.take_released(); }
+  // The peer is gone, and nothing is sent to it any more. Drops all frames to it that are retained
+  // or outgoing. Returns them, so that the caller can destroy them outside its lock.
+  std::vector<FramePtr> take_all_frames();
 
  private:
-  struct Queued {
-    uint64_t call;
-    Frame frame;
-  };
-
   bool has_credit(const Frame& frame) const;
   bool lease_valid(TimePoint now) const;
   void send_call(uint64_t call, Frame frame, TimePoint now);
   void release_queued(TimePoint now);
+  // Removes calls that are not open any more from the front, or wherever they are.
+  void drop_closed_in_front(std::deque<uint64_t>& queue);
+  void drop_closed(std::deque<uint64_t>& queue);
   void fill(FrameHeader& header) const;
   void stamp(FrameHeader& header);  // fills it, and counts its contents as told to the peer
 
@@ -146,9 +149,10 @@ class PeerCore {
   FrameBatch outgoing_;
   absl::flat_hash_map<uint64_t, PendingCall> pending_;
   absl::btree_set<std::pair<TimePoint, uint64_t>> deadlines_;
-  std::deque<Queued> queue_;
-  std::deque<Queued> nested_queue_;  // is sent before queue_
-  size_t queued_ = 0;                // in both queues
+  // Calls with PendingCall::unsent, in their order, and some that are not open any more.
+  std::deque<uint64_t> queue_;
+  std::deque<uint64_t> nested_queue_;  // is sent before queue_
+  size_t queued_ = 0;                  // open calls in both queues
   size_t queued_bytes_ = 0;
   TimePoint valid_until_ = kNever;
   size_t nested_bytes_ = 0;  // cost of nested calls that were sent and are not answered

@@ -354,6 +354,15 @@ void PeerLink::send(Departure departure) {
   }
 }
 
+std::optional<Payload> PeerLink::copy_payload(const std::byte* data, size_t size) {
+  ConnectionPtr connection;
+  {
+    MutexLock lock(mutex_);
+    connection = connection_;
+  }
+  return connection != nullptr ? connection->copy_payload(data, size) : std::nullopt;
+}
+
 void PeerLink::put(const ConnectionPtr& connection, FrameBatch frames) {
   if (connection->send(std::move(frames))) return;
   MutexLock lock(mutex_);
@@ -483,12 +492,15 @@ bool PeerLink::end(const absl::Status& reason) {
   std::vector<std::pair<uint64_t, std::shared_ptr<IncomingCall>>> incoming;
   std::vector<ConnectionPtr> connections;
   FrameBatch last;  // frames that are still sent if this worker leaves
+  // Destroyed outside the lock, and last, because destructors of tensors may run.
+  std::vector<FramePtr> dropped;
   const bool stopping = environment_.stopping.load();
   {
     MutexLock lock(mutex_);
     if (gone_.exchange(true)) return false;
     if (stopping) last = core_.take_outgoing();
     fate_ = reason;
+    dropped = core_.take_all_frames();
     pending = core_.take_all_calls();
     incoming.assign(core_.incoming().begin(), core_.incoming().end());
     core_.incoming().clear();

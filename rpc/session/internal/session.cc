@@ -100,4 +100,13 @@ bool SessionCore::on_acknowledged(uint64_t sequence) {
   return true;
 }
 
+void SessionCore::retain_nothing() {
+  for (FramePtr& frame : retained_) released_.push_back(std::move(frame));
+  retained_.clear();
+  retained_bytes_ = 0;
+  results_.clear();
+  result_bytes_ = 0;
+  call_bytes_ = 0;
+}
+
 }  // namespace weft::rpc_internal

@@ -9,7 +9,8 @@
 //
 // * Sequences are dense and begin with 1.
 // * The method `accept` returns true once per sequence.
-// * A retained frame is dropped only when the peer's acknowledgement covers it. Of large results,
+// * A retained frame is dropped only when the peer's acknowledgement covers it, or the peer is gone
+//   (`retain_nothing`). Of large results,
 //   only a bounded number of bytes is retained. Above that, an error replaces the oldest result. If
 //   it must be sent again, the caller gets this error: DataLoss, and the function ran.
 //
@@ -45,6 +46,8 @@ class SessionCore {
   // The peer has all frames up to `sequence`. False: it acknowledges a frame that was never sent.
   bool on_acknowledged(uint64_t sequence);
   const std::deque<FramePtr>& unacknowledged() const { return retained_; }
+  // The peer is gone, and no frame will be sent again. take_released() returns all of them.
+  void retain_nothing();
   // Returns the frames that are not retained any more. So the caller can destroy them outside its
   // lock.
   std::vector<FramePtr> take_released() { return std::exchange(released_, {}); }

@@ -1,7 +1,8 @@
 // A chaos worker's checkpoints: it saves each step, reads it again and compares, also under disk
 // faults.
 //
-// Thread safety: belongs to one thread. Blocking: file I/O.
+// Thread safety: belongs to one thread.
+// Blocking: file I/O.
 #pragma once
 
 #include <cstdint>

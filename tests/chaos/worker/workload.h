@@ -3,7 +3,8 @@
 // Each kind has threads of its own, which draw from the seed of the run. The tracker records
 // everything in the ledger (tracker.h). A failure is a result like any other, and the work goes on.
 //
-// Thread safety: call start and cease from one thread. Lifetime: worker and tracker outlive it.
+// Thread safety: call start and cease from one thread.
+// Lifetime: worker and tracker outlive it.
 // Blocking: cease, until nothing that was begun is open.
 #pragma once
 

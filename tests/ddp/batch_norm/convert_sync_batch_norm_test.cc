@@ -7,7 +7,7 @@
 #include <torch/torch.h>
 
 #include "weft/ddp/batch_norm/sync_batch_norm.h"
-#include "weft/tests/support/failure_of.h"
+#include "weft/tests/comm/failure_of.h"
 #include "weft/tests/support/group_world.h"
 
 namespace weft::testing {

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "weft/tests/support/failure_of.h"
+#include "weft/tests/comm/failure_of.h"
 #include "weft/tests/support/group_world.h"
 
 namespace weft::testing {

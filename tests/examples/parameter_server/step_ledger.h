@@ -8,8 +8,10 @@
 // - `9,resumed,40,`: The server, or this trainer, came back. The next step is 41.
 // - `9,loaded,40,`: The server's parameters were then replaced by those of the job's checkpoint.
 //
-// Thread safety: belongs to one thread. Blocking: file I/O. When a method returns, its line is with
-// the operating system, but not yet on the disk. Errors: RpcError naming the file.
+// Thread safety: belongs to one thread.
+// Blocking: file I/O. When a method returns, its line is with the operating system, but not yet on
+// the disk.
+// Errors: RpcError naming the file.
 #pragma once
 
 #include <algorithm>

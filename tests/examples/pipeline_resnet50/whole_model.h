@@ -1,7 +1,8 @@
 // Evaluates a checkpoint of the parameter-server job without the job: both halves of the network in
 // one process, without dropout.
 //
-// Thread safety: free functions. Errors: std::out_of_range, a shard or parameter that is missing.
+// Thread safety: free functions.
+// Errors: std::out_of_range, a shard or parameter that is missing.
 #pragma once
 
 #include <cstdint>

@@ -28,8 +28,13 @@ class Run {
       event();
       check();
     }
+    (void)core_.take_outgoing();
+    const size_t frames = core_.session().unacknowledged().size();
+    require(core_.take_all_frames().size() == frames, "a frame to a dead peer is lost or doubled");
     core_.take_all_calls();
     require(core_.pending_calls() == 0 && core_.queued_calls() == 0, "a call is left");
+    require(core_.session().retained_bytes() == 0 && core_.session().retained_call_bytes() == 0,
+            "bytes are left");
   }
 
  private:

@@ -293,6 +293,31 @@ TEST(TensorCodecTest, SharedMemoryUpToTheBoundIsCopiedAndAboveSentInPlace) {
   EXPECT_NE(snapshot.payloads.at(0).data, large.data_ptr());
 }
 
+TEST(TensorCodecTest, TheTransportMakesTheCopiesThatItCanSendAsTheyAre) {
+  std::vector<std::vector<std::byte>> memory;
+  size_t most = SIZE_MAX;
+  TensorSendOptions options;
+  options.copy = [&](const std::byte* data, size_t size) -> std::optional<Payload> {
+    if (size > most) return std::nullopt;
+    memory.emplace_back(data, data + size);
+    return Payload{memory.back().data(), size, nullptr};
+  };
+  const int64_t least = TensorSendOptions::kLeastCopied;
+  const at::Tensor shared = at::arange(least, at::kByte);
+  const Frame frame = encoded({shared}, options);
+  ASSERT_EQ(memory.size(), 1u);
+  EXPECT_EQ(frame.payloads.at(0).data, memory[0].data());
+  expect_same(shared, decode_tensors(carried(frame))->at(0));
+
+  const at::Tensor small = at::ones({least - 1}, at::kByte);
+  const at::Tensor in_place = at::ones({(int64_t{1} << 20) + 1}, at::kByte);
+  EXPECT_EQ(encoded({small, in_place}, options).payloads.size(), 2u);
+  EXPECT_EQ(memory.size(), 1u) << "the first is too small, the second is not copied";
+  most = 0;
+  const Frame cloned = encoded({shared}, options);
+  expect_same(shared, decode_tensors(carried(cloned))->at(0));
+}
+
 TEST(TensorCodecTest, HandlesThatNobodyWritesThroughDoNotMakeACopy) {
   const at::Tensor kept = at::ones({5000});
   const TensorSendOptions options{.copy_up_to = SIZE_MAX, .holders = 2};
@@ -302,6 +327,26 @@ TEST(TensorCodecTest, HandlesThatNobodyWritesThroughDoNotMakeACopy) {
   EXPECT_EQ(sent(), kept.data_ptr());
   const at::Tensor third = kept;
   EXPECT_NE(sent(), kept.data_ptr());
+}
+
+TEST(TensorCodecTest, APayloadIsGivenOnlyIfNobodyElseCanReadIt) {
+  const auto given = [](std::vector<at::Tensor> tensors, const TensorSendOptions& options = {}) {
+    return encoded(std::move(tensors), options).payloads.at(0).given;
+  };
+  const auto alone = [](at::Tensor tensor) {
+    std::vector<at::Tensor> tensors;
+    tensors.push_back(std::move(tensor));
+    return tensors;
+  };
+  const at::Tensor large = at::ones({300000}), small = at::ones({5000});  // 1.2 MB and 20 KB
+  EXPECT_FALSE(given({large})) << "it is sent in place";
+  EXPECT_TRUE(given({small})) << "a copy is sent";
+  EXPECT_TRUE(given({large}, {.copy_up_to = SIZE_MAX}));
+  EXPECT_TRUE(given({large}, {.give = true}));
+  EXPECT_EQ(encoded({small}, {.give = true}).payloads.at(0).data, small.data_ptr());
+  EXPECT_TRUE(given(alone(at::ones({300000}))));
+  EXPECT_FALSE(given(alone(large.view({3, 100000})))) << "a view";
+  EXPECT_TRUE(given(alone(at::ones({1000, 300}).t()))) << "made contiguous";
 }
 
 TEST(TensorCodecTest, MemoryThatNobodyElseHoldsIsNeverCopied) {

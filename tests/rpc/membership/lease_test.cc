@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "weft/rpc/membership/internal/awake_time.h"
+#include "weft/rpc/membership/awake_time.h"
 #include "weft/rpc/membership/internal/suspicion.h"
 
 namespace weft::rpc_internal {

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <random>
 #include <thread>
 #include <utility>
@@ -92,6 +93,16 @@ class Keeper final : public TransportSink {
   ConnectionPtr accepted_ ABSL_GUARDED_BY(mutex_);
 };
 
+// The frame with payloads that the connection has copied to where it can lend them.
+FramePtr copied_for(Connection& connection, const Frame& frame) {
+  Frame copy = frame;
+  for (Payload& payload : copy.payloads) {
+    std::optional<Payload> made = connection.copy_payload(payload.data, payload.size);
+    if (made.has_value()) payload = *std::move(made);
+  }
+  return std::make_shared<Frame>(std::move(copy));
+}
+
 TEST(LentPayloadsRandomTest, NoBlockIsUsedAgainWhileItsPayloadLivesAndAllComeBack) {
   const uint64_t seed = random_test_seed();
   std::cout << "WEFT_SEED=" << seed << "\n";
@@ -108,6 +119,7 @@ TEST(LentPayloadsRandomTest, NoBlockIsUsedAgainWhileItsPayloadLivesAndAllComeBac
   for (size_t i = 0; i < 2; ++i) ASSERT_TRUE(ends[i].start(names[i], &sinks[i]).ok());
   const uint64_t rounds = number_from_environment("WEFT_LENDING_ROUNDS", 5);
   uint64_t number = 0;
+  std::vector<FramePtr> again[2];
   for (size_t round = 0; round < rounds; ++round) {
     Promise<ConnectionPtr> promise;
     ends[0].connect(ends[1].address(), names[1], testing::soon(),
@@ -118,14 +130,22 @@ TEST(LentPayloadsRandomTest, NoBlockIsUsedAgainWhileItsPayloadLivesAndAllComeBac
     const ConnectionPtr both[] = {*near, sinks[1].accepted()};
     std::vector<std::thread> senders;
     for (size_t i = 0; i < 2; ++i) {
-      std::vector<FramePtr> frames;
+      // Some of the last round are sent again, as a session does.
+      std::vector<FramePtr> repeated = std::exchange(again[i], {}), frames;
       for (size_t n = random() % 30; n > 0; --n) {
         std::vector<size_t> sizes(1 + random() % 3);
         for (size_t& size : sizes) size = random() % 4 == 0 ? random() % 300 : random() % 150000;
         frames.push_back(frame_with(++number, sizes));
       }
-      senders.emplace_back([frames = std::move(frames), connection = both[i]] {
-        for (const FramePtr& frame : frames) connection->send(frame);
+      senders.emplace_back([&later = again[i], repeated = std::move(repeated),
+                            frames = std::move(frames), connection = both[i]] {
+        for (const FramePtr& frame : repeated) connection->send(frame);
+        for (const FramePtr& frame : frames) {
+          const uint64_t sequence = frame->header.sequence;
+          FramePtr made = sequence % 2 == 0 ? frame : copied_for(*connection, *frame);
+          connection->send(made);
+          if (sequence % 3 == 0) later.push_back(std::move(made));
+        }
       });
     }
     const size_t end = random() % 2, spins = random() % 3000;
@@ -142,8 +162,10 @@ TEST(LentPayloadsRandomTest, NoBlockIsUsedAgainWhileItsPayloadLivesAndAllComeBac
   }
   EXPECT_GT(sinks[0].lent() + sinks[1].lent(), 0u);
   for (Keeper& sink : sinks) sink.drop_all();
+  for (auto& frames : again) frames.clear();
   for (const SameHostTransport& end : ends) {
     EXPECT_TRUE(eventually([&] { return end.arena_statistics().blocks.lent_blocks == 0; }));
+    EXPECT_EQ(end.arena_statistics().blocks.held_blocks, 0u);
     EXPECT_EQ(end.arena_statistics().violations, 0u);
   }
 }

@@ -1,5 +1,6 @@
 // Payloads that travel in lent blocks: who has the memory, and when it comes back.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -51,6 +52,125 @@ TEST_F(LentPayloadsTest, ALargePayloadArrivesInABlockAndComesBackWhenItIsDropped
   arenas_[1]->drain();
   EXPECT_EQ(used_bytes(1), 0u);
   EXPECT_EQ(borrowed_[0]->gauges().borrowed_blocks, 0u);
+}
+
+TEST_F(LentPayloadsTest, ACopyThatWasMadeForThePeerIsLentWithoutAnother) {
+  const FramePtr plain = frame_with(1, {kLarge});
+  auto sent = std::make_shared<Frame>(*plain);
+  std::optional<Payload> copy = far_->copy_payload(plain->payloads[0].data, kLarge);
+  ASSERT_TRUE(copy.has_value());
+  sent->payloads[0] = *std::exchange(copy, std::nullopt);
+  ASSERT_TRUE(far_->send(FrameBatch{sent}));
+  EXPECT_EQ(arenas_[1]->statistics().blocks.lent_blocks, 1u);
+  EXPECT_EQ(arenas_[1]->statistics().blocks.held_blocks, 0u);
+  // A repetition of the frame, while the far end has the block: it needs a copy.
+  ASSERT_TRUE(far_->send(FrameBatch{sent}));
+  EXPECT_EQ(arenas_[1]->statistics().blocks.lent_blocks, 2u);
+  EXPECT_FALSE(visit(*near_).has_value());
+  ASSERT_THAT(frames_, SizeIs(2));
+  for (const Frame& frame : frames_) expect_frame(frame, *plain);
+  EXPECT_TRUE(frames_[0].payloads[0].lent);
+  frames_.clear();
+  arenas_[1]->drain();
+  EXPECT_GE(used_bytes(1), kLarge) << "the sender's frame still has its payload";
+  sent.reset();
+  EXPECT_EQ(used_bytes(1), 0u);
+}
+
+// The far end wants payloads aligned, as it needs them for tensors.
+TEST_F(LentPayloadsTest, APartOfABlockIsCopied) {
+  auto sent = std::make_shared<Frame>(*frame_with(1, {kLarge}));
+  sent->payloads[0] = far_->copy_payload(sent->payloads[0].data, kLarge).value();
+  sent->payloads[0].data += 4;
+  sent->payloads[0].size -= 4;
+  ASSERT_TRUE(far_->send(FrameBatch{sent}));
+  EXPECT_FALSE(visit(*near_).has_value());
+  ASSERT_THAT(frames_, SizeIs(1));
+  expect_frame(frames_[0], *sent);
+}
+
+// The second payload finds no block.
+TEST_F(LentPayloadsTest, AnInPlaceLendingIsUndoneIfTheFrameIsNotLent) {
+  auto sent = std::make_shared<Frame>(*frame_with(1, {kLarge, kArena}));
+  sent->payloads[0] = far_->copy_payload(sent->payloads[0].data, kLarge).value();
+  ASSERT_TRUE(far_->send(FrameBatch{sent}));
+  EXPECT_EQ(arenas_[1]->statistics().blocks.lent_blocks, 0u);
+  EXPECT_EQ(arenas_[1]->statistics().blocks.held_blocks, 1u);
+  while (frames_.empty()) {
+    ASSERT_FALSE(visit(*near_).has_value());
+    ASSERT_FALSE(visit(*far_).has_value());
+  }
+  expect_frame(frames_[0], *frame_with(1, {kLarge, kArena}));
+}
+
+// The owner of the tensor may still read and write it.
+TEST_F(LentPayloadsTest, APayloadInABlockThatIsNotGivenIsCopied) {
+  auto sent = std::make_shared<Frame>(*frame_with(1, {kLarge}));
+  sent->payloads[0] = far_->copy_payload(sent->payloads[0].data, kLarge).value();
+  sent->payloads[0].given = false;
+  ASSERT_TRUE(far_->send(FrameBatch{sent}));
+  EXPECT_EQ(arenas_[1]->statistics().blocks.held_blocks, 1u);
+  EXPECT_EQ(arenas_[1]->statistics().blocks.lent_blocks, 1u);
+}
+
+TEST_F(LentPayloadsTest, ACopyThatThePeerHadCanBeSentByAnyOtherWay) {
+  const FramePtr plain = frame_with(1, {kLarge});
+  Frame sent = *plain;
+  sent.payloads[0] = far_->copy_payload(plain->payloads[0].data, kLarge).value();
+  ASSERT_TRUE(far_->send(std::make_shared<Frame>(sent)));
+  EXPECT_FALSE(visit(*near_).has_value());
+  ASSERT_THAT(frames_, SizeIs(1));
+  near_->abort(absl::AbortedError("enough"));
+  ASSERT_TRUE(visit(*near_).has_value());
+  far_->far_end_gone();
+  ASSERT_TRUE(visit(*far_).has_value());
+  far_->settle();
+  EXPECT_GT(lent_bytes(1), 0u) << "the receiver has it, and it can still be read here";
+  expect_frame(sent, *plain);
+  // The next connection: a copy while the first one has the block, then the block itself.
+  const auto next = std::make_shared<rpc_internal::PayloadLender>(
+      arenas_[1], kNear, std::make_shared<PairMemory>(PairMemory::create(kRing).value()),
+      PairMemory::kDialler, rpc_internal::WakeSlot{pages_[1], 7});
+  LocalListener listener = LocalListener::create().value();
+  LocalSocket socket = LocalSocket::connect(listener.name(), std::chrono::steady_clock::now() +
+                                                                 std::chrono::seconds(20))
+                           .value();
+  const rpc_internal::Lendings copied = next->lend(sent, socket);
+  ASSERT_THAT(copied, SizeIs(1));
+  EXPECT_NE(copied[0].generation, 0u);
+  EXPECT_EQ(arenas_[1]->statistics().blocks.lent_blocks, 2u);
+  frames_.clear();
+  arenas_[1]->drain();
+  EXPECT_EQ(arenas_[1]->statistics().blocks.lent_blocks, 1u);
+  EXPECT_NE(next->lend(sent, socket)[0].generation, 0u);
+  EXPECT_EQ(arenas_[1]->statistics().blocks.held_blocks, 0u);
+  expect_frame(sent, *plain);
+  sent.payloads.clear();
+  next->peer_gone();
+  EXPECT_EQ(used_bytes(1), 0u);
+}
+
+TEST_F(LentPayloadsTest, CopiesOfFramesThatWaitLeaveRoomForThoseThatAreSent) {
+  const FramePtr frame = frame_with(1, {kLarge});
+  std::vector<Payload> waiting;
+  while (std::optional<Payload> copy = far_->copy_payload(frame->payloads[0].data, kLarge)) {
+    waiting.push_back(*std::move(copy));
+  }
+  EXPECT_GT(used_bytes(1) + kLarge, kArena / 2);
+  EXPECT_LE(used_bytes(1), kArena / 2);
+  ASSERT_TRUE(far_->send(frame));
+  EXPECT_EQ(arenas_[1]->statistics().blocks.lent_blocks, 1u);
+}
+
+TEST_F(LentPayloadsTest, NoCopyIsMadeForThePeerIfItWouldNotHelp) {
+  const FramePtr large = frame_with(1, {kLarge});
+  const std::byte* const data = large->payloads[0].data;
+  EXPECT_FALSE(far_->copy_payload(data, 100).has_value()) << "it may fit a record";
+  const FramePtr huge = frame_with(2, {kArena + 1});
+  EXPECT_FALSE(far_->copy_payload(huge->payloads[0].data, kArena + 1).has_value());
+  far_->abort(absl::UnavailableError("over"));
+  EXPECT_FALSE(far_->copy_payload(data, kLarge).has_value());
+  EXPECT_EQ(used_bytes(1), 0u);
 }
 
 TEST_F(LentPayloadsTest, LentAndSmallFramesOfOneThreadKeepTheirOrder) {

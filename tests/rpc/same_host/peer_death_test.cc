@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/async/future.h"
+#include "weft/tests/rpc/same_host/process_state.h"
 #include "weft/tests/rpc/same_host/raw_peer.h"
 #include "weft/tests/support/eventually.h"
 #include "weft/tests/support/spawning_test.h"

@@ -4,8 +4,6 @@
 // Blocking: up to kPatience.
 #pragma once
 
-#include <dirent.h>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -98,21 +96,5 @@ struct RawPeer {
   LocalSocket socket;
   uint32_t slot = 0;
 };
-
-inline size_t open_descriptors() {
-  size_t count = 0;
-  DIR* const folder = ::opendir("/proc/self/fd");
-  while (::readdir(folder) != nullptr) ++count;
-  ::closedir(folder);
-  return count;
-}
-inline size_t shared_mappings() {
-  size_t count = 0;
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find("memfd:weft-") != std::string::npos) ++count;
-  }
-  return count;
-}
 
 }  // namespace weft::testing

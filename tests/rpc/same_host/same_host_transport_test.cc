@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/tests/rpc/same_host/frame_ring.h"
+#include "weft/tests/rpc/same_host/process_state.h"
 #include "weft/tests/rpc/same_host/raw_peer.h"
 #include "weft/tests/support/eventually.h"
 #include "weft/tests/support/held_timers.h"

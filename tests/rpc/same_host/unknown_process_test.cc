@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "weft/tests/rpc/same_host/process_state.h"
 #include "weft/tests/rpc/same_host/raw_peer.h"
 #include "weft/tests/support/eventually.h"
 #include "weft/tests/support/held_timers.h"

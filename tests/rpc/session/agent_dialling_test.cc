@@ -135,6 +135,32 @@ TEST_F(AgentDialling, AConnectionThatRefusesFramesAndDoesNotEndIsCut) {
   EXPECT_TRUE(last->aborted.ok());
 }
 
+TEST_F(AgentDialling, TheConnectionInUseMakesTheCopies) {
+  std::byte content[4] = {};
+  EXPECT_FALSE(agent_->copy_payload(peer_, content, 4).has_value()) << "not connected yet";
+  const ScriptedConnectionPtr connection = transport_.answer_dial();
+  connection->copy = Payload{content, 4, nullptr};
+  EXPECT_EQ(agent_->copy_payload(peer_, content, 4)->data, content);
+  EXPECT_FALSE(agent_->copy_payload({7, 1}, content, 4).has_value()) << "nobody";
+  agent_->declare_dead(peer_, absl::UnavailableError("dead"));
+  EXPECT_FALSE(agent_->copy_payload(peer_, content, 4).has_value());
+}
+
+// The frames may hold memory that other peers could use.
+TEST_F(AgentDialling, FramesForADeadPeerAreDropped) {
+  const ScriptedConnectionPtr connection = transport_.answer_dial();
+  connection->sent.clear();
+  const auto tensor = std::make_shared<int>();
+  Frame frame;
+  frame.payloads.push_back({nullptr, 10000, tensor});
+  (void)agent_->call(peer_, std::move(frame), "f", kNever, [](const absl::StatusOr<Frame>&) {});
+  ASSERT_EQ(connection->sent.size(), 1u);
+  connection->sent.clear();
+  EXPECT_EQ(tensor.use_count(), 2) << "the session would send it again";
+  agent_->declare_dead(peer_, absl::UnavailableError("dead"));
+  EXPECT_EQ(tensor.use_count(), 1);
+}
+
 // Both ends have dialled. An answer on the other connection would say nothing about the one with
 // the heartbeat.
 TEST_F(AgentDialling, AHeartbeatIsAnsweredOnTheConnectionThatBroughtIt) {

@@ -1,5 +1,8 @@
 #include "weft/rpc/session/internal/peer.h"
 
+#include <memory>
+#include <utility>
+
 #include <gtest/gtest.h>
 
 namespace weft::rpc_internal {
@@ -177,6 +180,32 @@ TEST_F(PeerTest, ACallGivenUpInTheQueueIsNeverSent) {
   EXPECT_EQ(peer_.queued_calls(), 0u);
 }
 
+// Its frame may hold memory that other calls could use.
+TEST_F(PeerTest, ACallGivenUpInTheQueueLeavesItAtOnce) {
+  for (uint64_t i = 1; i <= 3; ++i) EXPECT_TRUE(call(i));
+  Frame frame;
+  frame.header.kind = FrameKind::kCall;
+  const auto tensor = std::make_shared<int>();
+  frame.payloads.push_back({nullptr, 3000, tensor});
+  PendingCall pending;
+  pending.deadline = kNow + seconds(1);
+  ASSERT_TRUE(peer_.add_call(4, frame, std::move(pending), kNow));
+  EXPECT_TRUE(call(5, 2000));
+  EXPECT_FALSE(call(6, 2000)) << "the queue has no room";
+  EXPECT_EQ(peer_.take_late(kNow + seconds(1)).size(), 1u);
+  EXPECT_EQ(tensor.use_count(), 1);
+  EXPECT_EQ(peer_.queued_calls(), 1u);
+  EXPECT_TRUE(call(6, 2000));
+  for (uint64_t i = 100; i < 10000; ++i) {  // the queue does not grow with calls given up
+    EXPECT_TRUE(call(i));
+    EXPECT_TRUE(peer_.take_call(i).has_value());
+  }
+  EXPECT_EQ(peer_.queued_calls(), 2u);
+  EXPECT_EQ(sent_calls(), (Calls{1, 2, 3}));
+  EXPECT_TRUE(credit(3, 3 * kSmall));
+  EXPECT_EQ(sent_calls(), (Calls{5}));
+}
+
 TEST_F(PeerTest, ATakenCallSaysWhetherItWasSent) {
   for (uint64_t i = 1; i <= 4; ++i) EXPECT_TRUE(call(i));
   EXPECT_TRUE(peer_.take_call(3)->sent);
@@ -226,6 +255,30 @@ TEST_F(PeerTest, AllCallsCanBeTakenAtTheEndInOrder) {
   EXPECT_EQ(numbers, (Calls{1, 2, 4, 5, 9}));
   EXPECT_EQ(peer_.queued_calls(), 0u);
   EXPECT_EQ(peer_.earliest_deadline(), kNever);
+}
+
+TEST_F(PeerTest, AllFramesCanBeDroppedAtTheEndAndFreeTheirMemory) {
+  for (uint64_t i = 1; i <= 4; ++i) EXPECT_TRUE(call(i));  // the fourth waits for credit
+  EXPECT_TRUE(call(5, 0, kFlagNested));
+  (void)peer_.take_outgoing();
+  const auto tensor = std::make_shared<int>();
+  Frame reply;
+  reply.header.kind = FrameKind::kReply;
+  reply.payloads.push_back({nullptr, 10000, tensor});
+  peer_.post(std::move(reply));  // sent, and retained
+  Frame heartbeat;
+  heartbeat.header.kind = FrameKind::kHeartbeat;
+  peer_.send_unnumbered(std::move(heartbeat));
+
+  EXPECT_GT(tensor.use_count(), 1);
+  EXPECT_EQ(peer_.take_all_frames().size(), 7u) << "5 retained, 2 to be sent";
+  EXPECT_EQ(tensor.use_count(), 1);
+  EXPECT_EQ(peer_.session().retained_bytes(), 0u);
+  EXPECT_EQ(peer_.session().retained_call_bytes(), 0u);
+  EXPECT_EQ(peer_.resend().size(), 1u) << "only the acknowledgement";
+  FrameHeader late;  // a frame that was under way
+  late.acknowledged = 5;
+  EXPECT_TRUE(peer_.on_header(late, kNow));
 }
 
 TEST_F(PeerTest, CreditForWhatWasNeverChargedIsALie) {

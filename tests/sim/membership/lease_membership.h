@@ -4,7 +4,8 @@
 // Each worker has a MembershipCore, a list of death records over one store that may be slow or
 // silent, and a clock with a rate of its own.
 //
-// Thread safety: none. Protocol: docs/membership.md.
+// Thread safety: none.
+// Protocol: docs/membership.md.
 #pragma once
 
 #include <map>

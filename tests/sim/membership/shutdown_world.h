@@ -7,7 +7,8 @@
 // sends messages too. After phase 2 it leaves. Every order that sessions allow is possible: a
 // message arrives exactly once, in any order, or one side has given up the other.
 //
-// Thread safety: none. Protocol: MembershipPost of proto/weft.proto.
+// Thread safety: none.
+// Protocol: MembershipPost of proto/weft.proto.
 #pragma once
 
 #include <cstdint>

@@ -448,6 +448,7 @@ void Sessions::end_peer(WorkerId id) {
   Peer* peer = find(id);
   if (peer == nullptr || peer->gone) return;
   peer->gone = true;
+  (void)peer->core.take_all_frames();
   const auto pending = peer->core.take_all_calls();
   if (peer->connection >= 0) world_.network.cut(peer->connection, false);
   peer->connection = -1;

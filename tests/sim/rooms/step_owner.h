@@ -1,7 +1,8 @@
 // An owner of parameters in the simulator. It does what ShardStepper, OptimizerShard and
 // Checkpointer do around the library's StepOwnerCore.
 //
-// Thread safety: none. Protocol: docs/durable_steps.md.
+// Thread safety: none.
+// Protocol: docs/durable_steps.md.
 #pragma once
 
 #include <map>

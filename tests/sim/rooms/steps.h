@@ -4,7 +4,8 @@
 // A worker with a step sequence makes an optimizer over the live owners and steps. When it hears
 // that an owner came back, it goes back with all of them.
 //
-// Thread safety: none. Protocol: docs/durable_steps.md.
+// Thread safety: none.
+// Protocol: docs/durable_steps.md.
 #pragma once
 
 #include <functional>

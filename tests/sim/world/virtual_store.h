@@ -1,7 +1,7 @@
 // The rendezvous store of a run. It answers at once, or loses a question or an answer.
 //
-// Thread safety: none. Errors: Unavailable (depends on its mood), Unimplemented (what a run does
-// not need).
+// Thread safety: none.
+// Errors: Unavailable (depends on its mood), Unimplemented (what a run does not need).
 #pragma once
 
 #include <map>

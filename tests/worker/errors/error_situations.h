@@ -1,6 +1,7 @@
 // Makes each error of docs/errors.md happen; errors_test.cc walks its table with them.
 //
-// Thread safety: one situation at a time; they share state. Blocking: `run` waits for its calls.
+// Thread safety: one situation at a time; they share state.
+// Blocking: `run` waits for its calls.
 #pragma once
 
 #include <functional>

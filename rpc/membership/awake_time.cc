@@ -1,4 +1,4 @@
-#include "weft/rpc/membership/internal/awake_time.h"
+#include "weft/rpc/membership/awake_time.h"
 
 #include "weft/base/faults/breakage.h"
 
