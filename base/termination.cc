@@ -110,7 +110,7 @@ bool TerminationDetector::settled(const TerminationReport& row) const {
   return true;
 }
 
-bool TerminationDetector::quiet() const {
+bool TerminationDetector::quiescent() const {
   return std::all_of(rows_.begin(), rows_.end(),
                      [this](const auto& row) { return settled(row.second); });
 }

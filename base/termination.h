@@ -97,7 +97,7 @@ class TerminationDetector {
 
   void leave_out(WorkerId dead);
 
-  bool quiet() const;
+  bool quiescent() const;
 
   // All workers that are expected or have reported, ascending.
   std::vector<WorkerId> workers() const;

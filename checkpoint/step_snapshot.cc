@@ -17,7 +17,10 @@ constexpr std::string_view kParameter = "parameter/";
 
 std::string prefix_of(size_t optimizer) { return absl::StrCat("optimizer/", optimizer, "/"); }
 std::string name_key(size_t optimizer) { return absl::StrCat(prefix_of(optimizer), "name"); }
-std::string line_prefix(size_t optimizer) { return absl::StrCat(prefix_of(optimizer), "line/"); }
+// The keys of a checkpoint call a step sequence a line.
+std::string sequence_prefix(size_t optimizer) {
+  return absl::StrCat(prefix_of(optimizer), "line/");
+}
 
 }  // namespace
 
@@ -34,8 +37,8 @@ absl::StatusOr<int64_t> write_snapshot(const CheckpointFolder& folder,
   for (const auto& [name, optimizer] : snapshot.optimizers) {
     for (const auto& [field, value] : optimizer.state) tensors[prefix_of(place) + field] = value;
     info.metadata[name_key(place)] = name;
-    for (const auto& [line, number] : optimizer.lines) {
-      info.metadata[line_prefix(place) + line] = absl::StrCat(number);
+    for (const auto& [sequence, number] : optimizer.sequences) {
+      info.metadata[sequence_prefix(place) + sequence] = absl::StrCat(number);
     }
     ++place;
   }
@@ -75,10 +78,10 @@ absl::StatusOr<StepSnapshot> read_snapshot(const CheckpointFolder& folder, int64
   const Metadata& metadata = checkpoint.info.metadata;
   for (size_t place = 0; metadata.contains(name_key(place)); ++place) {
     SavedOptimizer& optimizer = snapshot.optimizers[metadata.at(name_key(place))];
-    const std::string lines = line_prefix(place);
-    for (auto it = metadata.lower_bound(lines); it != metadata.end(); ++it) {
-      if (!it->first.starts_with(lines)) break;
-      uint64_t& number = optimizer.lines[it->first.substr(lines.size())];
+    const std::string sequences = sequence_prefix(place);
+    for (auto it = metadata.lower_bound(sequences); it != metadata.end(); ++it) {
+      if (!it->first.starts_with(sequences)) break;
+      uint64_t& number = optimizer.sequences[it->first.substr(sequences.size())];
       if (!absl::SimpleAtoi(it->second, &number)) return fault(it->second);
     }
     const std::string prefix = prefix_of(place);

@@ -19,7 +19,7 @@ namespace weft::checkpoint_internal {
 
 struct SavedOptimizer {
   TensorMap state;
-  std::map<std::string, uint64_t> lines;  // the newest applied step of each step sequence
+  std::map<std::string, uint64_t> sequences;  // the newest applied step of each step sequence
 };
 
 struct StepSnapshot {

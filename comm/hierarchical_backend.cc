@@ -23,11 +23,11 @@ namespace {
 using c10::intrusive_ptr;
 using comm_internal::DenseTensors;
 using comm_internal::HierarchicalSteps;
-using comm_internal::Patience;
 using comm_internal::Places;
 using comm_internal::SameHostBackend;
 using comm_internal::single;
 using comm_internal::Tensors;
+using comm_internal::WaitLimits;
 using std::chrono::milliseconds;
 using BackendPtr = intrusive_ptr<c10d::Backend>;
 using Op = c10d::ReduceOp::RedOpType;
@@ -81,16 +81,16 @@ class HierarchicalBackend : public c10d::Backend {
     const milliseconds limit = limit_of(options.timeout);
     return push(c10d::OpType::BROADCAST, "weft:broadcast", tensors, label,
                 [steps = steps_, tensor, root, label, limit, back = dense.copy_back()] {
-                  Patience patience(limit);
-                  steps->broadcast(label, tensor, root, patience);
+                  WaitLimits waits(limit);
+                  steps->broadcast(label, tensor, root, waits);
                   if (back != nullptr) back();
                 });
   }
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
     const milliseconds limit = limit_of(options.timeout);
     return push(c10d::OpType::BARRIER, "weft:barrier", {}, "barrier", [steps = steps_, limit] {
-      Patience patience(limit);
-      steps->barrier("barrier", patience);
+      WaitLimits waits(limit);
+      steps->barrier("barrier", waits);
     });
   }
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override {
@@ -191,9 +191,9 @@ class HierarchicalBackend : public c10d::Backend {
     const milliseconds limit = limit_of(timeout);
     return push(c10d::OpType::ALLREDUCE, "weft:all_reduce", tensors, label,
                 [steps = steps_, all, label, limit, op = op.op_, back = dense.copy_back()] {
-                  Patience patience(limit);
+                  WaitLimits waits(limit);
                   for (const at::Tensor& tensor : all) {
-                    steps->all_reduce(label, tensor, op, patience);
+                    steps->all_reduce(label, tensor, op, waits);
                   }
                   if (back != nullptr) back();
                 });

@@ -217,7 +217,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ra
     options.name = absl::StrCat(name(), "/", list, "#", made_[ranks]++);
   }
   const auto store = below(store_, absl::StrCat("group/", options.name));
-  return meet(store, /*life=*/0, std::move(options), std::move(global));
+  return meet(store, /*attempt=*/0, std::move(options), std::move(global));
 }
 
 ProcessGroup::Work ProcessGroup::in_words(const char* operation,

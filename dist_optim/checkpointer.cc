@@ -25,20 +25,20 @@ using dist_optim_internal::ShardStepper;
 using dist_optim_internal::StepDurable;
 using dist_optim_internal::StepId;
 
-using Lines = std::map<std::string, uint64_t>;
+using Sequences = std::map<std::string, uint64_t>;
 
 // The newest applied step of each step sequence, and of each optimizer, at one moment.
 struct Reach {
-  Lines lines;
+  Sequences sequences;
   std::map<OptimizerId, uint64_t> newest;
 
-  uint64_t of(const StepId& step, const std::string& line) const {
-    if (line.empty()) {
+  uint64_t of(const StepId& step, const std::string& sequence) const {
+    if (sequence.empty()) {
       const auto found = newest.find(step.optimizer);
       return found == newest.end() ? 0 : found->second;
     }
-    const auto found = lines.find(line);
-    return found == lines.end() ? 0 : found->second;
+    const auto found = sequences.find(sequence);
+    return found == sequences.end() ? 0 : found->second;
   }
 };
 
@@ -74,14 +74,14 @@ class Checkpointer::Core final : public dist_optim_internal::StepKeeper {
   absl::Status add(const std::string& shared_name,
                    const std::shared_ptr<ShardStepper>& stepper) override
       ABSL_LOCKS_EXCLUDED(optimizers_mutex_);
-  Future<StepDurable> after_step(const StepId& step, const std::string& line) override
+  Future<StepDurable> after_step(const StepId& step, const std::string& sequence) override
       ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status go_back(const std::string& line, uint64_t number) override
+  absl::Status go_back(const std::string& sequence, uint64_t number) override
       ABSL_LOCKS_EXCLUDED(disk_mutex_, optimizers_mutex_, mutex_);
 
   Future<StepDurable> save() override ABSL_LOCKS_EXCLUDED(mutex_);
   Cost cost() const ABSL_LOCKS_EXCLUDED(mutex_);
-  const std::optional<Lines>& restored() const { return restored_; }
+  const std::optional<Sequences>& restored() const { return restored_; }
 
  private:
   // A copy of one moment: the values to be written, and the newest step of every optimizer in them.
@@ -91,7 +91,7 @@ class Checkpointer::Core final : public dist_optim_internal::StepKeeper {
   };
   struct Waiter {
     StepId step;
-    std::string line;
+    std::string sequence;
     bool until_written = false;
     Promise<StepDurable> promise{nullptr};
   };
@@ -102,7 +102,7 @@ class Checkpointer::Core final : public dist_optim_internal::StepKeeper {
   // Records the result in written_, failure_ and cost_.
   absl::Status write(absl::StatusOr<Copy> copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  StepDurable durable(const StepId& step, const std::string& line) const
+  StepDurable durable(const StepId& step, const std::string& sequence) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Future<StepDurable> wait(Waiter waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<std::shared_ptr<ShardStepper>> steppers() const
@@ -112,7 +112,7 @@ class Checkpointer::Core final : public dist_optim_internal::StepKeeper {
   const std::shared_ptr<ParameterSet> set_;  // shared with its module
   const CheckpointerOptions options_;
   CheckpointFolder folder_;  // claimed by load; unchanged after that
-  std::optional<Lines> restored_;
+  std::optional<Sequences> restored_;
   Mutex disk_mutex_;  // held while a thread writes a checkpoint or goes back to one
   mutable Mutex optimizers_mutex_;
   std::map<std::string, std::shared_ptr<ShardStepper>> named_ ABSL_GUARDED_BY(optimizers_mutex_);
@@ -132,10 +132,10 @@ class Checkpointer::Core final : public dist_optim_internal::StepKeeper {
 
 // ---- steps
 
-StepDurable Checkpointer::Core::durable(const StepId& step, const std::string& line) const {
+StepDurable Checkpointer::Core::durable(const StepId& step, const std::string& sequence) const {
   StepDurable durable;
   durable.keeps = true;
-  durable.number = written_.of(step, line);
+  durable.number = written_.of(step, sequence);
   durable.code = static_cast<int32_t>(failure_.code());
   durable.why = std::string(failure_.message());
   return durable;
@@ -148,16 +148,18 @@ Future<StepDurable> Checkpointer::Core::wait(Waiter waiter) {
   return future;
 }
 
-Future<StepDurable> Checkpointer::Core::after_step(const StepId& step, const std::string& line) {
+Future<StepDurable> Checkpointer::Core::after_step(const StepId& step,
+                                                   const std::string& sequence) {
   MutexLock lock(mutex_);
-  if (stopping_) return Future<StepDurable>::ready(durable(step, line));
-  if (options_.durability == Durability::kEveryStep) return wait({step, line, true});
+  if (stopping_) return Future<StepDurable>::ready(durable(step, sequence));
+  if (options_.durability == Durability::kEveryStep) return wait({step, sequence, true});
   // The next copy is made only when the previous one is written. So with two copies in `every`
   // steps, a crash loses at most `every` steps. The comparison of quotients also works if the step
   // that is the multiple was not applied.
   const uint64_t period = (options_.every + 1) / 2;
-  if (step.number / period > copied_.of(step, line) / period) return wait({step, line, false});
-  return Future<StepDurable>::ready(durable(step, line));
+  if (step.number / period > copied_.of(step, sequence) / period)
+    return wait({step, sequence, false});
+  return Future<StepDurable>::ready(durable(step, sequence));
 }
 
 Future<StepDurable> Checkpointer::Core::save() {
@@ -179,7 +181,7 @@ void Checkpointer::Core::write_for_waiters() {
       std::optional<StepDurable> answer;
       {
         MutexLock lock(mutex_);
-        answer = durable(waiter.step, waiter.line);
+        answer = durable(waiter.step, waiter.sequence);
       }
       waiter.promise.set(*std::move(answer));
     }
@@ -227,7 +229,7 @@ absl::StatusOr<Checkpointer::Core::Copy> Checkpointer::Core::copy() ABSL_NO_THRE
     for (const auto& stepper : all) copy.reach.newest.merge(stepper->newest_while_held());
     copy.snapshot.parameters = set_->state();
     for (const auto& [name, optimizer] : copy.snapshot.optimizers) {
-      copy.reach.lines.insert(optimizer.lines.begin(), optimizer.lines.end());
+      copy.reach.sequences.insert(optimizer.sequences.begin(), optimizer.sequences.end());
     }
   } catch (const std::exception&) {  // out of memory
     return absl::ResourceExhaustedError(dist_autograd_internal::text_of_current_exception());
@@ -267,14 +269,14 @@ absl::Status Checkpointer::Core::load() {
   }
   WEFT_ASSIGN_OR_RETURN(StepSnapshot snapshot,
                         checkpoint_internal::read_snapshot(folder_, complete.back()));
-  Lines lines;
+  Sequences sequences;
   for (const auto& [name, optimizer] : snapshot.optimizers) {
-    lines.insert(optimizer.lines.begin(), optimizer.lines.end());
+    sequences.insert(optimizer.sequences.begin(), optimizer.sequences.end());
   }
-  restored_ = lines;
+  restored_ = sequences;
   {
     MutexLock lock(mutex_);
-    written_.lines = std::move(lines);
+    written_.sequences = std::move(sequences);
     copied_ = written_;
   }
   MutexLock lock(optimizers_mutex_);
@@ -295,7 +297,7 @@ absl::Status Checkpointer::Core::replace(StepSnapshot snapshot) ABSL_NO_THREAD_S
   }
   for (const auto& [name, stepper] : named_) {
     const SavedOptimizer& saved = snapshot.optimizers[name];
-    stepper->restore_while_held(saved.state, saved.lines);
+    stepper->restore_while_held(saved.state, saved.sequences);
     snapshot.optimizers.erase(name);
   }
   to_come_ = std::move(snapshot.optimizers);
@@ -303,7 +305,7 @@ absl::Status Checkpointer::Core::replace(StepSnapshot snapshot) ABSL_NO_THREAD_S
   return absl::OkStatus();
 }
 
-absl::Status Checkpointer::Core::go_back(const std::string& line, uint64_t number) {
+absl::Status Checkpointer::Core::go_back(const std::string& sequence, uint64_t number) {
   MutexLock disk(disk_mutex_);
   WEFT_RETURN_IF_ERROR(folder_.check_claim());  // else write() would fail
   WEFT_ASSIGN_OR_RETURN(std::vector<int64_t> complete, folder_.steps());
@@ -312,8 +314,8 @@ absl::Status Checkpointer::Core::go_back(const std::string& line, uint64_t numbe
     WEFT_ASSIGN_OR_RETURN(StepSnapshot snapshot, checkpoint_internal::read_snapshot(folder_, step));
     uint64_t there = 0;
     for (const auto& [name, optimizer] : snapshot.optimizers) {
-      const auto found = optimizer.lines.find(line);
-      if (found != optimizer.lines.end()) there = found->second;
+      const auto found = optimizer.sequences.find(sequence);
+      if (found != optimizer.sequences.end()) there = found->second;
     }
     if (there != number) continue;
     {
@@ -323,7 +325,7 @@ absl::Status Checkpointer::Core::go_back(const std::string& line, uint64_t numbe
     // Write a new checkpoint at once: the newest one must not hold the steps that were undone.
     return write(copy());
   }
-  return absl::NotFoundError(absl::StrCat("no checkpoint in ", options_.folder, " holds ", line,
+  return absl::NotFoundError(absl::StrCat("no checkpoint in ", options_.folder, " holds ", sequence,
                                           " up to step ", number, " and no further"));
 }
 
@@ -340,7 +342,7 @@ absl::Status Checkpointer::Core::add(const std::string& shared_name,
   if (saved != to_come_.end()) {
     const std::unique_lock<Mutex> held = stepper->hold();
     WEFT_RETURN_IF_ERROR(stepper->check_state(saved->second.state));
-    stepper->restore_while_held(saved->second.state, saved->second.lines);
+    stepper->restore_while_held(saved->second.state, saved->second.sequences);
     to_come_.erase(saved);
   } else if (set_back_) {  // its state was in no checkpoint
     const std::unique_lock<Mutex> held = stepper->hold();
@@ -372,7 +374,7 @@ Checkpointer::~Checkpointer() { core_->stop(); }
 
 bool Checkpointer::restored() const { return core_->restored().has_value(); }
 std::map<std::string, uint64_t> Checkpointer::restored_lines() const {
-  return core_->restored().value_or(Lines());
+  return core_->restored().value_or(Sequences());
 }
 absl::Status Checkpointer::save() { return core_->save().wait().status(); }
 Checkpointer::Cost Checkpointer::cost() const { return core_->cost(); }

@@ -15,8 +15,8 @@
 namespace weft {
 namespace {
 
-using dist_optim_internal::LineStanding;
 using dist_optim_internal::OptimizerShard;
+using dist_optim_internal::SequenceStanding;
 using dist_optim_internal::ShardGroup;
 using dist_optim_internal::StepCaller;
 
@@ -38,7 +38,7 @@ DistributedOptimizerBase::DistributedOptimizerBase(std::vector<ParameterGroup> g
   steps.mode = options.mode;
   // The name stays the same when this worker or an owner is restarted.
   if (!options.shared_name.empty()) {
-    steps.line = absl::StrCat(options.shared_name, "@", (*runtime)->name());
+    steps.sequence = absl::StrCat(options.shared_name, "@", (*runtime)->name());
   }
   // Each set has one shard, with its groups in their order.
   std::vector<std::pair<RRef<ParameterSet>, std::vector<ShardGroup>>> sets;
@@ -99,26 +99,26 @@ int64_t DistributedOptimizerBase::finished_steps() const { return steps_->finish
 
 uint64_t DistributedOptimizerBase::resume(std::optional<uint64_t> number) {
   const StepCaller::Options& options = steps_->options();
-  if (options.line.empty()) {
+  if (options.sequence.empty()) {
     throw RpcError(absl::FailedPreconditionError(
         "an optimizer without a shared_name has no steps that outlive it"));
   }
-  std::vector<LineStanding> standings;
+  std::vector<SequenceStanding> standings;
   for (const StepCaller::Shard& shard : options.shards) {
     standings.push_back(
-        shard.rref.rpc_sync(&OptimizerShard::join, options.id.number, options.line));
+        shard.rref.rpc_sync(&OptimizerShard::join, options.id.number, options.sequence));
   }
   // The newest step that every restored owner holds. If none is restored: the newest step of all.
   std::optional<uint64_t> held;
   uint64_t furthest = 0;
-  for (const LineStanding& standing : standings) {
+  for (const SequenceStanding& standing : standings) {
     furthest = std::max(furthest, standing.applied);
     if (standing.restored) held = std::min(held.value_or(standing.applied), standing.applied);
   }
   const uint64_t target = number.value_or(held.value_or(furthest));
   // All owners go back before one resumes. So if one cannot go back, steps stay refused everywhere.
   for (const StepCaller::Shard& shard : options.shards) {
-    shard.rref.rpc_sync(&OptimizerShard::go_back, options.id.number, options.line, target);
+    shard.rref.rpc_sync(&OptimizerShard::go_back, options.id.number, options.sequence, target);
   }
   for (const StepCaller::Shard& shard : options.shards) {
     shard.rref.rpc_sync(&OptimizerShard::resume, options.id.number, target);

@@ -33,8 +33,8 @@ namespace weft {
 template <class T>
 class RRef;
 
-// Whether a status says that the reference itself is lost (its owner died, its creation was
-// withdrawn), and not only that one call failed. A lost reference will never work again.
+// Whether a status says that the reference itself is lost, and not only that one call failed. A
+// lost reference will never work again. Example: its owner has died.
 using rref_internal::is_rref_lost;
 
 namespace rref_internal {

@@ -15,7 +15,7 @@
 #   --no-flips     flip no bits
 #
 #   --only KINDS   inject only these faults: kill, stop, partition, one-way, isolate, store-cut,
-#                  loss, reset, proxy-delay, proxy-truncate, hung-lane, full-disk, file-limit,
+#                  loss, reset, proxy-delay, proxy-truncate, hung-stream, full-disk, file-limit,
 #                  memory-limit, thread-limit, leave; no fail points, no flipped bits
 #
 #   --apart S      seconds between the end of a fault and the next fault (else they overlap); 99 %

@@ -42,14 +42,15 @@ Places places_of(int rank, const std::vector<std::string>& hosts) {
   return places;
 }
 
-Patience::Patience(milliseconds timeout) : timeout_(timeout), deadline_(Clock::now() + timeout) {}
+WaitLimits::WaitLimits(milliseconds timeout)
+    : timeout_(timeout), deadline_(Clock::now() + timeout) {}
 
-void Patience::host_has_met(bool leads) {
+void WaitLimits::host_has_met(bool leads) {
   grace_ = kTellGrace;
   if (!leads) deadline_ = Clock::now() + timeout_;
 }
 
-milliseconds Patience::left() const {
+milliseconds WaitLimits::left() const {
   return std::max(std::chrono::ceil<milliseconds>(deadline_ - Clock::now()), milliseconds(1));
 }
 
@@ -93,7 +94,7 @@ HierarchicalSteps::BackendPtr HierarchicalSteps::leaders() const {
 }
 
 void HierarchicalSteps::all_reduce(const std::string& label, const at::Tensor& tensor, Op op,
-                                   Patience& patience) {
+                                   WaitLimits& waits) {
   const at::ScalarType type = tensor.scalar_type();
   const bool half = type == at::kHalf || type == at::kBFloat16;
   const bool average = op == Op::AVG;
@@ -102,14 +103,14 @@ void HierarchicalSteps::all_reduce(const std::string& label, const at::Tensor& t
   Tensors sum = {half ? tensor.detach().to(at::kFloat) : tensor.detach().contiguous()};
   c10d::ReduceOptions within;
   within.reduceOp = partial;
-  within.timeout = patience.within_host();
+  within.timeout = waits.within_host();
   host_->reduce(sum, within)->wait();
-  patience.host_has_met(leads());
+  waits.host_has_met(leads());
   if (leads()) {
-    agree(label, tensor, patience);
+    agree(label, tensor, waits);
     c10d::AllreduceOptions between;
     between.reduceOp = partial;
-    between.timeout = patience.between_hosts();
+    between.timeout = waits.between_hosts();
     Tensors wide = {type == at::kShort    ? sum[0].to(at::kInt)
                     : sum[0].is_complex() ? at::view_as_real(sum[0])
                                           : sum[0]};
@@ -117,56 +118,56 @@ void HierarchicalSteps::all_reduce(const std::string& label, const at::Tensor& t
     if (type == at::kShort) sum[0].copy_(wide[0]);
     if (average) sum[0].div_(size_);
   }
-  spread(sum, 0, patience);
+  spread(sum, 0, waits);
   if (sum[0].data_ptr() != tensor.data_ptr()) tensor.detach().copy_(sum[0]);
 }
 
 void HierarchicalSteps::broadcast(const std::string& label, const at::Tensor& tensor, int root,
-                                  Patience& patience) {
+                                  WaitLimits& waits) {
   Tensors value = {tensor.detach().contiguous()};
   const auto here = std::find(places_.host.begin(), places_.host.end(), root);
   const bool ours = here != places_.host.end();
   if (ours) {
-    spread(value, static_cast<int>(here - places_.host.begin()), patience);
+    spread(value, static_cast<int>(here - places_.host.begin()), waits);
   } else {
-    meet(patience);  // otherwise the other ranks would not know when their leader's time begins
+    meet(waits);  // otherwise the other ranks would not know when their leader's time begins
   }
-  patience.host_has_met(leads());
+  waits.host_has_met(leads());
   if (leads()) {
-    agree(label, tensor, patience);
+    agree(label, tensor, waits);
     c10d::BroadcastOptions between;
     between.rootRank = places_.host_of[static_cast<size_t>(root)];
-    between.timeout = patience.between_hosts();
+    between.timeout = waits.between_hosts();
     leaders()->broadcast(value, between)->wait();
   }
-  if (!ours) spread(value, 0, patience);
+  if (!ours) spread(value, 0, waits);
   if (value[0].data_ptr() != tensor.data_ptr()) tensor.detach().copy_(value[0]);
 }
 
-void HierarchicalSteps::barrier(const std::string& label, Patience& patience) {
-  meet(patience);
-  patience.host_has_met(leads());
-  if (leads()) agree(label, at::Tensor(), patience);
-  meet(patience);
+void HierarchicalSteps::barrier(const std::string& label, WaitLimits& waits) {
+  meet(waits);
+  waits.host_has_met(leads());
+  if (leads()) agree(label, at::Tensor(), waits);
+  meet(waits);
 }
 
-void HierarchicalSteps::meet(const Patience& patience) {
+void HierarchicalSteps::meet(const WaitLimits& waits) {
   c10d::BarrierOptions options;
-  options.timeout = patience.within_host();
+  options.timeout = waits.within_host();
   host_->barrier(options)->wait();
 }
 
-void HierarchicalSteps::spread(Tensors& value, int root, const Patience& patience) {
+void HierarchicalSteps::spread(Tensors& value, int root, const WaitLimits& waits) {
   c10d::BroadcastOptions options;
   options.rootRank = root;
-  options.timeout = patience.within_host();
+  options.timeout = waits.within_host();
   host_->broadcast(value, options)->wait();
 }
 
 // Gloo ends the process if sizes differ, and mixes up operations that do not match. So the host
 // leaders first tell each other what they are about to do.
 void HierarchicalSteps::agree(const std::string& label, const at::Tensor& tensor,
-                              const Patience& patience) {
+                              const WaitLimits& waits) {
   using Label = std::array<char, 192>;  // a text that ends with a zero byte
   std::string text = label;
   if (tensor.defined()) absl::StrAppend(&text, " of shape ", c10::str(tensor.sizes()));
@@ -178,7 +179,7 @@ void HierarchicalSteps::agree(const std::string& label, const at::Tensor& tensor
   at::Tensor output = at::empty({hosts * length}, at::kByte);
   std::memcpy(input.data_ptr(), mine.data(), mine.size());
   c10d::AllgatherOptions options;
-  options.timeout = patience.between_hosts();
+  options.timeout = waits.between_hosts();
   leaders()->_allgather_base(output, input, options)->wait();
   for (int64_t host = 0; host < hosts; ++host) {
     Label other{};

@@ -2,7 +2,7 @@
 // within its host again.
 //
 // Thread safety: one operation at a time; host() and abort() may be called from any thread.
-// Blocking: all operations, as long as their Patience allows.
+// Blocking: all operations, as long as their WaitLimits allows.
 // Errors: run() throws c10::DistBackendError. After the first error all operations fail, and the
 // other ranks of the host learn the reason.
 #pragma once
@@ -36,9 +36,9 @@ Places places_of(int rank, const std::vector<std::string>& hosts);
 
 // Limits how long a rank waits in one operation. The time begins with the constructor, which runs
 // when the operation's turn has come: the operations before may have waited for a late rank.
-class Patience {
+class WaitLimits {
  public:
-  explicit Patience(std::chrono::milliseconds timeout);
+  explicit WaitLimits(std::chrono::milliseconds timeout);
 
   std::chrono::milliseconds within_host() const { return left() + grace_; }
   std::chrono::milliseconds between_hosts() const { return left(); }
@@ -71,9 +71,9 @@ class HierarchicalSteps {
   void run(const std::string& label, const std::function<void()>& operation);
 
   // `label` describes the operation. Label and shape must be the same on all host leaders.
-  void all_reduce(const std::string& label, const at::Tensor& tensor, Op op, Patience& patience);
-  void broadcast(const std::string& label, const at::Tensor& tensor, int root, Patience& patience);
-  void barrier(const std::string& label, Patience& patience);
+  void all_reduce(const std::string& label, const at::Tensor& tensor, Op op, WaitLimits& waits);
+  void broadcast(const std::string& label, const at::Tensor& tensor, int root, WaitLimits& waits);
+  void barrier(const std::string& label, WaitLimits& waits);
 
   // Fails the work within the host, and all later operations. Work between the hosts that has begun
   // runs on until its timeout, because Gloo cannot cancel it.
@@ -84,17 +84,19 @@ class HierarchicalSteps {
  private:
   BackendPtr leaders() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool leads() const { return places_.in_host == 0; }
-  void meet(const Patience& patience);
+  void meet(const WaitLimits& waits);
   // Broadcasts `value` within this host, from the rank with index `root` in Places::host.
-  void spread(Tensors& value, int root, const Patience& patience);
-  void agree(const std::string& label, const at::Tensor& tensor, const Patience& patience);
+  void spread(Tensors& value, int root, const WaitLimits& waits);
+  void agree(const std::string& label, const at::Tensor& tensor, const WaitLimits& waits);
 
   const int size_;
   const Places places_;
   const c10::intrusive_ptr<SameHostBackend> host_;
   mutable Mutex mutex_;
   BackendPtr leaders_ ABSL_GUARDED_BY(mutex_);  // null after the first error
-  std::string failure_;                         // the first error; empty if there was none
+  // The first error; empty if there was none. Only run() uses it, and one thread at a time calls
+  // run().
+  std::string failure_;
 };
 
 }  // namespace weft::comm_internal

@@ -270,7 +270,7 @@ void PassCore::on_hold_released(AutogradActions& out) {
 void PassCore::settle(size_t first_new, AutogradActions& out) {
   if (state_ != State::kRunning || (!idle() && !WEFT_BREAK(reports_while_working))) return;
   if (initiator()) {
-    decide_if_quiet(out);
+    decide_if_quiescent(out);
   } else {
     report_to_initiator(first_new, out);
   }
@@ -316,11 +316,11 @@ void PassCore::report_to_initiator(size_t first_new, AutogradActions& out) {
 
 // ---- the initiator
 
-void PassCore::decide_if_quiet(AutogradActions& out) {
+void PassCore::decide_if_quiescent(AutogradActions& out) {
   PassReport own = own_report();
   detector_.update(own.counts);
   reports_[setup_.self] = std::move(own);
-  if (!detector_.quiet() && !WEFT_BREAK(commits_before_quiet)) return;
+  if (!detector_.quiescent() && !WEFT_BREAK(commits_before_quiescence)) return;
   const bool waiting = std::any_of(reports_.begin(), reports_.end(),
                                    [](const auto& report) { return report.second.waiting; });
   switch (phase_) {

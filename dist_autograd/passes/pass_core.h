@@ -109,7 +109,7 @@ class PassCore {
   PassReport own_report();
   void report_to_initiator(size_t first_new, AutogradActions& out);
 
-  void decide_if_quiet(AutogradActions& out);
+  void decide_if_quiescent(AutogradActions& out);
   void begin_discovery(AutogradActions& out);
   void seal(AutogradActions& out);
   void commit(AutogradActions& out);

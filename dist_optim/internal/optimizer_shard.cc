@@ -76,7 +76,7 @@ absl::StatusOr<double> OptimizerShard::prepare(StepRequest request) {
 Future<StepDurable> OptimizerShard::durable_after(const StepId& step) const {
   const std::shared_ptr<StepKeeper> keeper = stepper_->parameters().keeper();
   if (keeper == nullptr) return Future<StepDurable>::ready(StepDurable());
-  return keeper->after_step(step, stepper_->line_of(step.optimizer));
+  return keeper->after_step(step, stepper_->sequence_of(step.optimizer));
 }
 
 Future<StepDurable> OptimizerShard::commit(StepId step, StepUpdate update) {
@@ -142,20 +142,20 @@ absl::Status OptimizerShard::load_state(TensorMap state) {
 
 // ---- step sequences
 
-absl::StatusOr<LineStanding> OptimizerShard::join(CallContext& caller, uint64_t optimizer,
-                                                  std::string line) {
+absl::StatusOr<SequenceStanding> OptimizerShard::join(CallContext& caller, uint64_t optimizer,
+                                                      std::string sequence) {
   note({caller.caller(), optimizer});
-  return stepper_->join({caller.caller(), optimizer}, line);
+  return stepper_->join({caller.caller(), optimizer}, sequence);
 }
 
-absl::Status OptimizerShard::go_back(CallContext& caller, uint64_t optimizer, std::string line,
+absl::Status OptimizerShard::go_back(CallContext& caller, uint64_t optimizer, std::string sequence,
                                      uint64_t number) {
   note({caller.caller(), optimizer});
-  WEFT_ASSIGN_OR_RETURN(const LineStanding standing,
-                        stepper_->join({caller.caller(), optimizer}, line));
+  WEFT_ASSIGN_OR_RETURN(const SequenceStanding standing,
+                        stepper_->join({caller.caller(), optimizer}, sequence));
   const std::shared_ptr<StepKeeper> keeper = stepper_->parameters().keeper();
   if (keeper == nullptr || standing.applied == number) return absl::OkStatus();
-  return keeper->go_back(line, number);
+  return keeper->go_back(sequence, number);
 }
 
 absl::Status OptimizerShard::resume(CallContext& caller, uint64_t optimizer, uint64_t number) {

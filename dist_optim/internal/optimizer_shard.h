@@ -76,11 +76,13 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
   StepDecision inquire(StepInquiry inquiry) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The caller's optimizer goes on with this step sequence (docs/durable_steps.md).
-  absl::StatusOr<LineStanding> join(CallContext& caller, uint64_t optimizer, std::string line);
+  absl::StatusOr<SequenceStanding> join(CallContext& caller, uint64_t optimizer,
+                                        std::string sequence);
   // An owner that keeps checkpoints and is at another step of the sequence goes back to its
   // checkpoint of step `number`. If the owner keeps none, this changes nothing: the program brings
   // it there.
-  absl::Status go_back(CallContext& caller, uint64_t optimizer, std::string line, uint64_t number);
+  absl::Status go_back(CallContext& caller, uint64_t optimizer, std::string sequence,
+                       uint64_t number);
   // The program goes on after step `number` of the sequence. Every owner is there.
   absl::Status resume(CallContext& caller, uint64_t optimizer, uint64_t number);
 

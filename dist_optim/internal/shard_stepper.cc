@@ -348,11 +348,11 @@ std::vector<StepId> ShardStepper::undecided() const {
   return core_.undecided();
 }
 
-absl::StatusOr<LineStanding> ShardStepper::join(const OptimizerId& optimizer,
-                                                const std::string& line) {
+absl::StatusOr<SequenceStanding> ShardStepper::join(const OptimizerId& optimizer,
+                                                    const std::string& sequence) {
   MutexLock lock(mutex_);
   let_forgotten_go();
-  return core_.join(optimizer, line);
+  return core_.join(optimizer, sequence);
 }
 
 void ShardStepper::forget(const OptimizerId& optimizer) {
@@ -377,9 +377,9 @@ size_t ShardStepper::optimizers() {
   return core_.newest().size();
 }
 
-std::string ShardStepper::line_of(const OptimizerId& optimizer) const {
+std::string ShardStepper::sequence_of(const OptimizerId& optimizer) const {
   MutexLock lock(mutex_);
-  return core_.line_of(optimizer);
+  return core_.sequence_of(optimizer);
 }
 
 absl::Status ShardStepper::resume(const OptimizerId& optimizer, uint64_t number,
@@ -436,10 +436,10 @@ absl::Status ShardStepper::load_state(const TensorMap& state) {
 }
 
 void ShardStepper::restore_while_held(const TensorMap& state,
-                                      const std::map<std::string, uint64_t>& lines) {
+                                      const std::map<std::string, uint64_t>& sequences) {
   load_checked(state);
   OwnerActions actions;
-  core_.restore(lines, actions);
+  core_.restore(sequences, actions);
   carry_out(std::move(actions), nullptr);
 }
 

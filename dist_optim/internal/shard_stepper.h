@@ -70,7 +70,7 @@ class ShardStepper {
   StepOutcome outcome(const StepId& step) const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Applied> applied(const StepId& step) const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<StepId> undecided() const ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<LineStanding> join(const OptimizerId& optimizer, const std::string& line)
+  absl::StatusOr<SequenceStanding> join(const OptimizerId& optimizer, const std::string& sequence)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status resume(const OptimizerId& optimizer, uint64_t number, bool brought_back)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -89,7 +89,7 @@ class ShardStepper {
   absl::Status check_state(const TensorMap& state) const;
   absl::Status load_state(const TensorMap& state) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  std::string line_of(const OptimizerId& optimizer) const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::string sequence_of(const OptimizerId& optimizer) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- checkpoints: while the lock of hold() is held, no step is prepared or applied here
   std::unique_lock<Mutex> hold() const { return std::unique_lock<Mutex>(mutex_); }
@@ -99,13 +99,13 @@ class ShardStepper {
   }
   TensorMap state_while_held() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::map<std::string, uint64_t> lines_while_held() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return core_.lines();
+    return core_.sequences();
   }
   std::map<OptimizerId, uint64_t> newest_while_held() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return core_.newest();
   }
   // Goes back to this state, which check_state has accepted, and to these steps.
-  void restore_while_held(const TensorMap& state, const std::map<std::string, uint64_t>& lines)
+  void restore_while_held(const TensorMap& state, const std::map<std::string, uint64_t>& sequences)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   ParameterSet& parameters() const { return *set_; }

@@ -23,7 +23,7 @@ StepCallerCore::Options core_options(const StepCaller::Options& options) {
   StepCallerCore::Options core;
   core.optimizer = options.id;
   core.hogwild = options.mode == UpdateMode::kHogwild;
-  core.line = options.line;
+  core.sequence = options.sequence;
   for (const StepCaller::Shard& shard : options.shards) {
     core.owners.push_back({shard.rref.owner_name(), shard.rref.is_owner()});
   }
@@ -65,9 +65,9 @@ StepCaller::StepCaller(Options options)
     : options_(std::move(options)), core_(core_options(options_)), rates_(options_.rates) {}
 
 std::vector<Future<void>> StepCaller::introduce_shards() {
-  for (size_t i = 0; i < size() && !options_.line.empty(); ++i) {
-    Future<LineStanding> answer =
-        shard(i).rpc_async(&OptimizerShard::join, options_.id.number, options_.line);
+  for (size_t i = 0; i < size() && !options_.sequence.empty(); ++i) {
+    Future<SequenceStanding> answer =
+        shard(i).rpc_async(&OptimizerShard::join, options_.id.number, options_.sequence);
     MutexLock lock(mutex_);
     standings_.emplace(i, std::move(answer));
   }
@@ -300,17 +300,17 @@ void StepCaller::carry_out(const StepPtr& step, const CallerAction& action) {
              action);
 }
 
-Future<LineStanding> StepCaller::standing(size_t place, const Step& step) {
+Future<SequenceStanding> StepCaller::standing(size_t place, const Step& step) {
   {
     MutexLock lock(mutex_);
     const auto asked = standings_.extract(place);
     if (!asked.empty()) return asked.mapped();
   }
   CallScopeGuard guard(decision_scope(step.scope));
-  return sent<LineStanding>([&] {
+  return sent<SequenceStanding>([&] {
     return shard(place)
         .with({.timeout = step.options.timeout})
-        .rpc_async(&OptimizerShard::join, options_.id.number, options_.line);
+        .rpc_async(&OptimizerShard::join, options_.id.number, options_.sequence);
   });
 }
 

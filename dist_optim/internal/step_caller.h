@@ -37,7 +37,7 @@ class StepCaller : public std::enable_shared_from_this<StepCaller> {
     std::weak_ptr<RpcRuntime> runtime;  // weak: an optimizer may outlive its worker
     OptimizerId id;
     UpdateMode mode = UpdateMode::kLocked;
-    std::string line = {};
+    std::string sequence = {};
     std::vector<Shard> shards;
     std::vector<double> rates;  // by group
   };
@@ -74,7 +74,7 @@ class StepCaller : public std::enable_shared_from_this<StepCaller> {
   StepUpdate update_for(size_t place, const Step& step, double clip) const;
   StepRequest request_for(size_t place, Step& step, double others_norm2)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  Future<LineStanding> standing(size_t place, const Step& step) ABSL_LOCKS_EXCLUDED(mutex_);
+  Future<SequenceStanding> standing(size_t place, const Step& step) ABSL_LOCKS_EXCLUDED(mutex_);
   void limit_wait(const StepPtr& step) ABSL_LOCKS_EXCLUDED(mutex_);
 
   template <class R, class Argument, class Method, class Event>
@@ -86,14 +86,16 @@ class StepCaller : public std::enable_shared_from_this<StepCaller> {
   void await(const StepPtr& step, const Future<R>& answer, Event event) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Options options_;
-  bool introduced_ = false;  // MEET was sent, so the shards hold references to each other
+  // Set by introduce_shards(), before any step: MEET was sent, so the shards hold references to
+  // each other.
+  bool introduced_ = false;
   mutable Mutex mutex_;
   StepCallerCore core_ ABSL_GUARDED_BY(mutex_);
   std::vector<double> rates_ ABSL_GUARDED_BY(mutex_);
   LrSchedule schedule_ ABSL_GUARDED_BY(mutex_) = constant_lr();
   bool checking_ ABSL_GUARDED_BY(mutex_) = false;          // a step is running the user's schedule
   const Step* current_ ABSL_GUARDED_BY(mutex_) = nullptr;  // only compared
-  std::map<size_t, Future<LineStanding>> standings_ ABSL_GUARDED_BY(mutex_);  // the first JOINs
+  std::map<size_t, Future<SequenceStanding>> standings_ ABSL_GUARDED_BY(mutex_);  // the first JOINs
 };
 
 }  // namespace weft::dist_optim_internal

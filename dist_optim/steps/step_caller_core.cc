@@ -12,7 +12,7 @@ namespace weft::dist_optim_internal {
 
 StepCallerCore::StepCallerCore(Options options)
     : options_(std::move(options)),
-      joined_(options_.line.empty()),
+      joined_(options_.sequence.empty()),
       durable_(options_.owners.size()) {}
 
 absl::Status StepCallerCore::begin(double max_norm, CallerActions& out) {
@@ -35,7 +35,7 @@ absl::Status StepCallerCore::begin(double max_norm, CallerActions& out) {
 
 // ---- the step sequence
 
-void StepCallerCore::on_joined(size_t owner, absl::StatusOr<LineStanding> answer,
+void StepCallerCore::on_joined(size_t owner, absl::StatusOr<SequenceStanding> answer,
                                CallerActions& out) {
   standings_[owner] = std::move(answer);
   if (one_less()) joined(out);
@@ -45,7 +45,7 @@ void StepCallerCore::joined(CallerActions& out) {
   std::optional<size_t> restored;
   uint64_t furthest = number_;
   for (size_t i = 0; i < standings_.size(); ++i) {
-    const absl::StatusOr<LineStanding>& standing = *standings_[i];
+    const absl::StatusOr<SequenceStanding>& standing = *standings_[i];
     if (!standing.ok()) {
       result_.outcome = Outcome::kNotApplied;
       result_.status = standing.status();
@@ -59,9 +59,9 @@ void StepCallerCore::joined(CallerActions& out) {
   if (restored.has_value()) {
     result_.outcome = Outcome::kDataLoss;
     result_.durable = (*standings_[*restored])->applied;
-    result_.status = absl::DataLossError(
-        absl::StrCat(options_.owners[*restored].name, " came back after step ", result_.durable,
-                     " of ", options_.line, ", of which ", furthest, " are known: resume there"));
+    result_.status = absl::DataLossError(absl::StrCat(
+        options_.owners[*restored].name, " came back after step ", result_.durable, " of ",
+        options_.sequence, ", of which ", furthest, " are known: resume there"));
     end(out);
     return;
   }
@@ -124,7 +124,7 @@ void StepCallerCore::prepared(CallerActions& out) {
     if (!norm2.ok()) {
       // In a step sequence, DataLoss means that the owner was set back to a checkpoint. So the next
       // step asks all owners again how far they are.
-      const bool lost = absl::IsDataLoss(norm2.status()) && !options_.line.empty();
+      const bool lost = absl::IsDataLoss(norm2.status()) && !options_.sequence.empty();
       if (lost) joined_ = false;
       abort(lost ? Outcome::kDataLoss : Outcome::kNotApplied, of_owner(i, norm2.status()), out);
       return;
@@ -159,7 +159,7 @@ void StepCallerCore::on_finished(size_t owner, const absl::StatusOr<StepSummary>
   }
   const absl::Status& failure = answer.status();
   if (absl::IsDataLoss(failure)) {
-    joined_ = options_.line.empty();
+    joined_ = options_.sequence.empty();
     abort(Outcome::kDataLoss, of_owner(owner, failure), out);
     return;
   }

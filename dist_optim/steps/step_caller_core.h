@@ -13,7 +13,7 @@
 // In mode hogwild the caller sends one message to each owner, and each owner applies the step on
 // its own.
 //
-// A caller with a step sequence (`line`, docs/durable_steps.md) asks all owners how far it is,
+// A caller with a step sequence (docs/durable_steps.md) asks all owners how far it is,
 // before its first step. It goes on behind the furthest owner. If an owner came back from a
 // checkpoint, every step is DataLoss until `resumed`.
 //
@@ -44,7 +44,7 @@ class StepCallerCore {
     OptimizerId optimizer;
     std::vector<Owner> owners;  // by owner index; in the events and actions, `owner` is this index
     bool hogwild = false;
-    std::string line = {};  // name of the step sequence; empty: there is none
+    std::string sequence = {};  // name of the step sequence; empty: there is none
   };
   explicit StepCallerCore(Options options);
 
@@ -52,7 +52,7 @@ class StepCallerCore {
 
   // ---- answers. If the status is not OK, it tells why there is no answer and whether the owner
   // executed the call (`ran`, base/status.h).
-  void on_joined(size_t owner, absl::StatusOr<LineStanding> answer, CallerActions& out);
+  void on_joined(size_t owner, absl::StatusOr<SequenceStanding> answer, CallerActions& out);
   void on_prepared(size_t owner, absl::StatusOr<double> norm2, CallerActions& out);
   void on_finished(size_t owner, const absl::StatusOr<StepSummary>& answer, CallerActions& out);
   void on_settled(size_t owner, const absl::StatusOr<StepDecision>& answer, CallerActions& out);
@@ -111,9 +111,9 @@ class StepCallerCore {
   std::vector<size_t> places_;  // owners that get PREPARE; hogwild: all
   std::optional<size_t> last_;  // the owner that gets FINISH
   size_t open_ = 0;             // answers that are still missing
-  std::vector<std::optional<absl::StatusOr<LineStanding>>> standings_;  // by owner
-  std::vector<std::optional<absl::StatusOr<double>>> norms_;            // by owner
-  std::vector<std::optional<absl::StatusOr<StepDurable>>> alone_;       // by owner
+  std::vector<std::optional<absl::StatusOr<SequenceStanding>>> standings_;  // by owner
+  std::vector<std::optional<absl::StatusOr<double>>> norms_;                // by owner
+  std::vector<std::optional<absl::StatusOr<StepDurable>>> alone_;           // by owner
   double norm2_ = 0;
   absl::Status failure_;  // the owner's error in answer to FINISH
   bool committed_ = false;

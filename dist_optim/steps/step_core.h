@@ -58,11 +58,11 @@ struct StepDecision {
 inline auto weft_fields(StepDecision& v) { return std::tie(v.outcome, v.clip, v.norm2); }
 
 // How far a step sequence is on one owner (docs/durable_steps.md).
-struct LineStanding {
+struct SequenceStanding {
   uint64_t applied = 0;   // the newest applied step
   bool restored = false;  // the owner came back from a checkpoint, and the program has not resumed
 };
-inline auto weft_fields(LineStanding& s) { return std::tie(s.applied, s.restored); }
+inline auto weft_fields(SequenceStanding& s) { return std::tie(s.applied, s.restored); }
 
 // The newest step in an owner's newest checkpoint, and why a newer one could not be written.
 struct StepDurable {

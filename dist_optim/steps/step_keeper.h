@@ -24,14 +24,14 @@ class StepKeeper {
   // under `shared_name`, which may be empty. The keeper holds it weakly.
   virtual absl::Status add(const std::string& shared_name,
                            const std::shared_ptr<ShardStepper>& stepper) = 0;
-  // The step was applied; `line` is its step sequence, or empty. The future completes when the step
-  // may be answered to its caller.
-  virtual Future<StepDurable> after_step(const StepId& step, const std::string& line) = 0;
+  // The step was applied; `sequence` is its step sequence, or empty. The future completes when the
+  // step may be answered to its caller.
+  virtual Future<StepDurable> after_step(const StepId& step, const std::string& sequence) = 0;
   // The program has loaded other values: writes a checkpoint as soon as possible.
   virtual Future<StepDurable> save() = 0;
-  // Brings the set and its steppers back to a checkpoint that holds the step sequence `line`
+  // Brings the set and its steppers back to a checkpoint that holds the step sequence `sequence`
   // exactly up to `number`. NotFound: there is none.
-  virtual absl::Status go_back(const std::string& line, uint64_t number) = 0;
+  virtual absl::Status go_back(const std::string& sequence, uint64_t number) = 0;
 };
 
 }  // namespace weft::dist_optim_internal

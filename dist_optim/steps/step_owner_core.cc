@@ -80,13 +80,15 @@ absl::StatusOr<std::optional<double>> StepOwnerCore::prepare(const StepId& step)
   if (instance.caller_dead && !WEFT_BREAK(dead_callers_prepare_taken)) {  // nobody would decide it
     return absl::CancelledError(absl::StrCat("the caller of ", step.to_string(), " died"));
   }
-  const auto line = lines_.find(instance.line);
-  const bool restored = instance.set_back || (line != lines_.end() && line->second.restored);
+  const auto sequence = sequences_.find(instance.sequence);
+  const bool restored =
+      instance.set_back || (sequence != sequences_.end() && sequence->second.restored);
   if (restored) {
-    const uint64_t there = line == lines_.end() ? 0 : line->second.applied;
-    return absl::DataLossError(absl::StrCat(
-        "its parameters are those after step ", there, " of ",
-        instance.line.empty() ? step.optimizer.to_string() : instance.line, ": resume there"));
+    const uint64_t there = sequence == sequences_.end() ? 0 : sequence->second.applied;
+    return absl::DataLossError(
+        absl::StrCat("its parameters are those after step ", there, " of ",
+                     instance.sequence.empty() ? step.optimizer.to_string() : instance.sequence,
+                     ": resume there"));
   }
   switch (outcome_of(instance, step.number)) {
     case StepOutcome::kPrepared:
@@ -144,8 +146,8 @@ void StepOwnerCore::apply(const StepId& step, const StepUpdate& update, OwnerAct
   if (instance.applied.size() > kRemembered) instance.applied.erase(instance.applied.begin());
   instance.slot.reset();
   instance.decided = instance.last_applied = step.number;
-  if (!instance.line.empty()) {
-    uint64_t& newest = lines_[instance.line].applied;
+  if (!instance.sequence.empty()) {
+    uint64_t& newest = sequences_[instance.sequence].applied;
     newest = std::max(newest, step.number);
   }
   out.push_back(step::Apply{step, update});
@@ -282,7 +284,7 @@ void StepOwnerCore::abort_if_nobody_applied(const StepId& step, OwnerActions& ou
 
 // ---- step sequences
 
-void StepOwnerCore::restore(const std::map<std::string, uint64_t>& lines, OwnerActions& out) {
+void StepOwnerCore::restore(const std::map<std::string, uint64_t>& sequences, OwnerActions& out) {
   for (auto& [optimizer, instance] : instances_) {
     if (instance.slot.has_value()) {
       const uint64_t number = instance.slot->number;
@@ -294,44 +296,44 @@ void StepOwnerCore::restore(const std::map<std::string, uint64_t>& lines, OwnerA
   damage_ = absl::OkStatus();
   damaged_ = {};
   restored_ = true;
-  lines_.clear();
-  for (const auto& [line, applied] : lines) lines_[line] = {applied, true};
+  sequences_.clear();
+  for (const auto& [sequence, applied] : sequences) sequences_[sequence] = {applied, true};
 }
 
-absl::StatusOr<LineStanding> StepOwnerCore::join(const OptimizerId& optimizer,
-                                                 const std::string& line) {
+absl::StatusOr<SequenceStanding> StepOwnerCore::join(const OptimizerId& optimizer,
+                                                     const std::string& sequence) {
   for (const auto& [other, instance] : instances_) {
-    if (other == optimizer || instance.line != line || !instance.slot.has_value()) continue;
+    if (other == optimizer || instance.sequence != sequence || !instance.slot.has_value()) continue;
     if (WEFT_BREAK(undecided_sequence_joined)) continue;
     return absl::UnavailableError(
-        absl::StrCat(StepId{other, instance.slot->number}.to_string(), " of ", line,
+        absl::StrCat(StepId{other, instance.slot->number}.to_string(), " of ", sequence,
                      " is undecided, and its caller may be dead; try again"));
   }
   Instance& instance = instances_[optimizer];
-  const Line& known = lines_.try_emplace(line, Line{0, restored_}).first->second;
-  if (WEFT_BREAK(sequence_begins_anew)) return LineStanding{};
-  if (instance.line != line) instance.decided = std::max(instance.decided, known.applied);
-  instance.line = line;
-  return LineStanding{known.applied, known.restored || instance.set_back};
+  const Sequence& known = sequences_.try_emplace(sequence, Sequence{0, restored_}).first->second;
+  if (WEFT_BREAK(sequence_begins_anew)) return SequenceStanding{};
+  if (instance.sequence != sequence) instance.decided = std::max(instance.decided, known.applied);
+  instance.sequence = sequence;
+  return SequenceStanding{known.applied, known.restored || instance.set_back};
 }
 
 absl::Status StepOwnerCore::resume(const OptimizerId& optimizer, uint64_t number,
                                    bool brought_back) {
   Instance& instance = instances_[optimizer];
-  if (instance.line.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(optimizer.to_string(), " has no line"));
+  if (instance.sequence.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(optimizer.to_string(), " has no sequence"));
   }
-  Line& line = lines_[instance.line];
-  if (line.applied != number && !brought_back) {
-    return absl::FailedPreconditionError(absl::StrCat("this owner is at step ", line.applied,
-                                                      " of ", instance.line, ", not ", number,
+  Sequence& sequence = sequences_[instance.sequence];
+  if (sequence.applied != number && !brought_back) {
+    return absl::FailedPreconditionError(absl::StrCat("this owner is at step ", sequence.applied,
+                                                      " of ", instance.sequence, ", not ", number,
                                                       ", and has no checkpoint of that"));
   }
   if (instance.slot.has_value()) {
     return absl::FailedPreconditionError(
         absl::StrCat(StepId{optimizer, instance.slot->number}.to_string(), " is undecided"));
   }
-  line = {number, false};
+  sequence = {number, false};
   instance.set_back = false;
   if (WEFT_BREAK(later_steps_stay)) return absl::OkStatus();
   instance.decided = instance.last_applied = number;
@@ -339,14 +341,14 @@ absl::Status StepOwnerCore::resume(const OptimizerId& optimizer, uint64_t number
   return absl::OkStatus();
 }
 
-std::string StepOwnerCore::line_of(const OptimizerId& optimizer) const {
+std::string StepOwnerCore::sequence_of(const OptimizerId& optimizer) const {
   const auto found = instances_.find(optimizer);
-  return found == instances_.end() ? std::string() : found->second.line;
+  return found == instances_.end() ? std::string() : found->second.sequence;
 }
 
-std::map<std::string, uint64_t> StepOwnerCore::lines() const {
+std::map<std::string, uint64_t> StepOwnerCore::sequences() const {
   std::map<std::string, uint64_t> newest;
-  for (const auto& [name, line] : lines_) newest[name] = line.applied;
+  for (const auto& [name, sequence] : sequences_) newest[name] = sequence.applied;
   return newest;
 }
 

@@ -14,7 +14,7 @@
 // on what these may have said. If an asker learns of a death, it asks again. So the survivors stay
 // equal even if an owner applied the step, told one other owner, and died.
 //
-// *Step sequences* (`line` in the code). The steps of optimizers that follow each other under one
+// *Step sequences.* The steps of optimizers that follow each other under one
 // name are one sequence. An owner that came back from a checkpoint refuses PREPARE of its sequences
 // (DataLoss) until the program resumes them.
 //
@@ -82,20 +82,20 @@ class StepOwnerCore {
                  OwnerActions& out);
 
   // ---- step sequences
-  // The parameters are now those of a checkpoint. It holds each step sequence in `lines` up to the
-  // given step, and all others up to 0.
-  void restore(const std::map<std::string, uint64_t>& lines, OwnerActions& out);
+  // The parameters are now those of a checkpoint. It holds each step sequence in `sequences` up to
+  // the given step, and all others up to 0.
+  void restore(const std::map<std::string, uint64_t>& sequences, OwnerActions& out);
   // The optimizer goes on with this step sequence. Unavailable: a step of an earlier optimizer is
   // undecided.
-  absl::StatusOr<LineStanding> join(const OptimizerId& optimizer, const std::string& line);
+  absl::StatusOr<SequenceStanding> join(const OptimizerId& optimizer, const std::string& sequence);
   // The program goes on after step `number` of the sequence that the optimizer joined.
   // FailedPrecondition: it has joined none, it has an undecided step, or this owner is at another
   // step. If `brought_back` is set, another step is no error, because the program itself has
   // brought the parameters there.
   absl::Status resume(const OptimizerId& optimizer, uint64_t number, bool brought_back);
-  std::string line_of(const OptimizerId& optimizer) const;  // empty: none
+  std::string sequence_of(const OptimizerId& optimizer) const;  // empty: none
   // The newest applied step of each step sequence, and of each optimizer.
-  std::map<std::string, uint64_t> lines() const;
+  std::map<std::string, uint64_t> sequences() const;
   std::map<OptimizerId, uint64_t> newest() const;
 
   const absl::Status& damage() const { return damage_; }  // OK: no commit failed half-way
@@ -124,10 +124,10 @@ class StepOwnerCore {
     std::vector<WorkerId> others;
     std::set<WorkerId> dead;  // those of `others` that are known dead
     bool caller_dead = false;
-    std::string line;       // the step sequence; empty: joined none
+    std::string sequence;   // the step sequence; empty: joined none
     bool set_back = false;  // a checkpoint was loaded, and this optimizer has not resumed
   };
-  struct Line {
+  struct Sequence {
     uint64_t applied = 0;
     bool restored = false;
   };
@@ -142,8 +142,8 @@ class StepOwnerCore {
   void abort_if_nobody_applied(const StepId& step, OwnerActions& out);
 
   std::map<OptimizerId, Instance> instances_;
-  std::map<std::string, Line> lines_;
-  bool restored_ = false;  // a sequence that is not in lines_ begins at 0 and has to resume
+  std::map<std::string, Sequence> sequences_;
+  bool restored_ = false;  // a sequence that is not in sequences_ begins at 0 and has to resume
   absl::Status damage_;
   StepId damaged_;  // the step that caused damage_; it counts as applied
 };

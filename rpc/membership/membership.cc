@@ -384,7 +384,7 @@ std::vector<MembershipCore::Look> Membership::look(const std::vector<WorkerId>& 
     constexpr uint64_t kMostLag = 3600 * 1000000ull;  // us; the core treats more the same
     looks.push_back({look.peer, busy, look.heard,
                      std::chrono::microseconds(std::min<uint64_t>(said.lag_us(), kMostLag)),
-                     waited(look.peer, {said.host(), said.pid(), said.started()})});
+                     waited(look.peer, {said.host(), said.pid(), said.started()}), look.met});
   }
   if (waits != nullptr) {
     const Nanoseconds own = waited(agent_.self().id, waits->self());

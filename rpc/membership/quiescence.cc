@@ -165,7 +165,7 @@ std::optional<std::vector<PeerTraffic>> Quiescence::look() const {
   // activity, so the result holds for one moment. A task that began and completed meanwhile without
   // such an event left nothing behind.
   const uint64_t before = agent_.activity();
-  if (!agent_.quiet()) return std::nullopt;
+  if (!agent_.quiescent()) return std::nullopt;
   const std::vector<WorkerId> live = agent_.live();
   std::vector<PeerTraffic> traffic;
   for (const Agent::Traffic& peer : agent_.traffic()) {

@@ -41,8 +41,8 @@ void FallbackTransport::connect(const std::string& address, const PeerIdentity& 
     return;
   }
   const TimePoint now = clock_.now();
-  const Nanoseconds left = deadline == kNever ? kLocalPatience : (deadline - now) / 2;
-  local_->connect(address.substr(split + 1), expected, now + std::min(left, kLocalPatience),
+  const Nanoseconds left = deadline == kNever ? kLocalDialTimeout : (deadline - now) / 2;
+  local_->connect(address.substr(split + 1), expected, now + std::min(left, kLocalDialTimeout),
                   [this, far, expected, deadline, callback = std::move(callback)](
                       absl::StatusOr<ConnectionPtr> connection) mutable {
                     if (connection.ok() || answered_by_peer(connection.status())) {

@@ -45,7 +45,7 @@ class FallbackTransport final : public Transport {
 
  private:
   // The longest that a dial through shared memory may take before the other transport is tried.
-  static constexpr Nanoseconds kLocalPatience = std::chrono::seconds(10);
+  static constexpr Nanoseconds kLocalDialTimeout = std::chrono::seconds(10);
 
   void say_once(const PeerIdentity& peer, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 

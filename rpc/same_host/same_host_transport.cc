@@ -116,10 +116,10 @@ void SameHostTransport::connect(const std::string& address, const PeerIdentity& 
   });
 }
 
-void SameHostTransport::stop() {
+void SameHostTransport::stop_first() {
   {
     MutexLock lock(mutex_);
-    if (std::exchange(stopping_, true)) return;
+    stopping_ = true;
   }
   if (!serving_.has_value()) return;
   post_to_serving([this] {
@@ -192,18 +192,26 @@ absl::StatusOr<SameHostTransport::Dial> SameHostTransport::begin_dial(
   WEFT_ASSIGN_OR_RETURN(const std::string name, rpc_internal::listener_at(address));
   WEFT_ASSIGN_OR_RETURN(LocalSocket socket, LocalSocket::connect(name, kNow));
   WEFT_RETURN_IF_ERROR(check_process(socket));
-  WEFT_ASSIGN_OR_RETURN(PairMemory created, PairMemory::create(options_.ring_bytes));
-  auto memory = std::make_shared<PairMemory>(std::move(created));
   const std::optional<WakeSlot> slot = take_slot();
   if (!slot.has_value()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("this worker has ", WakeBits::kSlots, " local connections"));
   }
+  // Slots are given out from 0 on, so the number tells roughly how many connections there are.
+  const size_t ring_bytes = slot->slot < options_.full_rings
+                                ? options_.ring_bytes
+                                : std::max(options_.ring_bytes / 4, kLeastRingBytes);
+  absl::StatusOr<PairMemory> created = PairMemory::create(ring_bytes);
+  if (!created.ok()) {
+    free_slot(slot->slot);
+    return created.status();
+  }
+  auto memory = std::make_shared<PairMemory>(*std::move(created));
   const uint64_t nonce = random_number();
   memory->nonce().store(nonce, std::memory_order_relaxed);
   Introduction introduction;
   introduction.slot = slot->slot;
-  introduction.ring_bytes = static_cast<uint32_t>(options_.ring_bytes);
+  introduction.ring_bytes = static_cast<uint32_t>(ring_bytes);
   introduction.hello = rpc_internal::hello_of(self());
   introduction.hello.set_expected(expected.id.bits());
   const int descriptors[] = {memory->descriptor(), page_->descriptor()};

@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/call_once.h"
 #include "weft/async/serving_threads.h"
 #include "weft/async/spinner.h"
 #include "weft/base/mutex.h"
@@ -40,8 +41,11 @@ namespace weft {
 
 struct SameHostTransportOptions {
   TransportLimits limits = {};
-  // Of each ring of frames: a power of two, at most rpc_internal::kMostFrameRing.
+  // Of each ring of frames: a power of two, at most rpc_internal::kMostFrameRing. A worker with
+  // about `full_rings` connections dials further ones with rings of a quarter, because to clear the
+  // pages of all rings takes seconds in a group of 64 workers.
   size_t ring_bytes = size_t{128} << 10;
+  uint32_t full_rings = 16;
   // At most this much memory holds payloads on their way to peers and in their hands; also at most
   // a quarter of the machine's memory. Beyond it, payloads travel through the rings.
   uint64_t arena_bytes = uint64_t{4} << 30;
@@ -76,7 +80,9 @@ class SameHostTransport final : public Transport {
   absl::Status start(PeerIdentity self, TransportSink* sink) override ABSL_LOCKS_EXCLUDED(mutex_);
   void connect(const std::string& address, const PeerIdentity& expected, TimePoint deadline,
                ConnectCallback callback) override ABSL_LOCKS_EXCLUDED(mutex_);
-  void stop() override ABSL_LOCKS_EXCLUDED(mutex_);
+  void stop() override {
+    absl::call_once(stop_once_, [this] { stop_first(); });
+  }
   // Of this worker's arena.
   std::optional<Payload> shared_memory(size_t bytes) override;
 
@@ -108,6 +114,8 @@ class SameHostTransport final : public Transport {
     bool far_end_gone = false;  // it has shut its socket down
     bool process_ended = false;
   };
+
+  void stop_first() ABSL_LOCKS_EXCLUDED(mutex_);
   // Does the work of the first listen().
   absl::Status begin_to_listen();
 
@@ -155,6 +163,7 @@ class SameHostTransport final : public Transport {
   std::shared_ptr<rpc_internal::WakePage> page_;
   std::string address_;
   std::optional<absl::Status> listened_;  // the result of the first listen()
+  absl::once_flag stop_once_;
   Spinner spinner_;
 
   // Used only by the watcher's thread.
@@ -162,6 +171,7 @@ class SameHostTransport final : public Transport {
   std::map<uint64_t, Dial> dials_;
   uint64_t next_dial_ = 1;
   std::map<SameHostConnection*, Watched> watched_;
+
   // Used only by the serving thread.
   std::vector<ConnectionOfHost> connections_;  // by slot
 

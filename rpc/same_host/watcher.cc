@@ -44,7 +44,7 @@ void Watcher::stop() {
   }
   numbers_.clear();
   ready_.clear();
-  std::vector<Task> unrun;  // destroyed outside the lock
+  std::deque<Task> unrun;  // destroyed outside the lock
   MutexLock lock(mutex_);
   unrun.swap(tasks_);
 }
@@ -84,8 +84,9 @@ void Watcher::unwatch(int descriptor) {
 
 void Watcher::run() {
   std::array<epoll_event, 64> events;
+  bool more = false;  // tasks wait
   while (true) {
-    const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), -1);
+    const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), more ? 0 : -1);
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 == kTasks) {
         uint64_t ignored = 0;
@@ -98,13 +99,18 @@ void Watcher::run() {
       const auto ready = found->second;  // it may call unwatch()
       (*ready)();
     }
-    std::vector<Task> tasks;
+    // One task at a time: a worker that dials many peers at once also answers those that dial it.
+    Task task;
     {
       MutexLock lock(mutex_);
       if (stopping_) return;
-      tasks.swap(tasks_);
+      if (!tasks_.empty()) {
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      }
+      more = !tasks_.empty();
     }
-    for (Task& task : tasks) task();
+    if (task) task();
   }
 }
 

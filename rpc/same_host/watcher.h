@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -57,7 +58,7 @@ class Watcher {
   std::map<uint64_t, std::shared_ptr<const std::function<void()>>> ready_;
 
   Mutex mutex_;
-  std::vector<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

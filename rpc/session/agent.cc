@@ -356,7 +356,7 @@ std::vector<Agent::Traffic> Agent::traffic() const {
   return traffic;
 }
 
-bool Agent::quiet() const {
+bool Agent::quiescent() const {
   if (held_.load() != 0 || peers_.has_unknown()) return false;
   for (const PeerLinkPtr& peer : peers_.all()) {
     const PeerLink::Counts counts = peer->counts();

@@ -161,8 +161,9 @@ class Agent final : public TransportSink {
   uint64_t activity() const { return environment_.activity.load(std::memory_order_acquire); }
   // True: no frame is being handled, no call in either direction is open, no work is held, and no
   // post waits for an unknown incarnation.
-  bool quiet() const;
-  // Describes why `quiet` is false, with the oldest call of each peer. Empty: no reason was found.
+  bool quiescent() const;
+  // Describes why `quiescent` is false, with the oldest call of each peer. Empty: no reason was
+  // found.
   std::string work() const;
   // Holds work that belongs to no open call, such as an object that is still being created. Each
   // hold needs one release.

@@ -50,15 +50,15 @@ TEST(TerminationDetector, WaitsForEveryoneExpectedOrNamed) {
   TerminationDetector detector;
   detector.expect(kA);
   detector.expect(kC);
-  EXPECT_FALSE(detector.quiet());
+  EXPECT_FALSE(detector.quiescent());
   detector.update({.worker = kA, .version = 1, .sent = {{kB, 1}}});
   EXPECT_EQ(detector.workers(), (std::vector<WorkerId>{kA, kB, kC}));
   EXPECT_EQ(detector.unsettled(), (std::vector<WorkerId>{kA, kB, kC}));
   detector.update({.worker = kB, .version = 1, .received = {{kA, 1}}});
   EXPECT_EQ(detector.unsettled(), (std::vector<WorkerId>{kC}));
-  EXPECT_FALSE(detector.quiet());
+  EXPECT_FALSE(detector.quiescent());
   detector.update({.worker = kC, .version = 1});
-  EXPECT_TRUE(detector.quiet());
+  EXPECT_TRUE(detector.quiescent());
 }
 
 TEST(TerminationDetector, ComparesPairsNotSums) {
@@ -67,16 +67,16 @@ TEST(TerminationDetector, ComparesPairsNotSums) {
   detector.update({.worker = kA, .version = 1, .sent = {{kC, 2}}});
   detector.update({.worker = kB, .version = 1});
   detector.update({.worker = kC, .version = 1, .received = {{kB, 2}}});
-  EXPECT_FALSE(detector.quiet());
+  EXPECT_FALSE(detector.quiescent());
 }
 
 TEST(TerminationDetector, SeesAMessageThatIsReceivedButNotYetReportedAsSent) {
   TerminationDetector detector;
   detector.update({.worker = kA, .version = 1});
   detector.update({.worker = kB, .version = 1, .received = {{kA, 1}}});
-  EXPECT_FALSE(detector.quiet());
+  EXPECT_FALSE(detector.quiescent());
   detector.update({.worker = kA, .version = 2, .sent = {{kB, 1}}});
-  EXPECT_TRUE(detector.quiet());
+  EXPECT_TRUE(detector.quiescent());
 }
 
 TEST(TerminationDetector, AnOlderReportChangesNothing) {
@@ -85,7 +85,7 @@ TEST(TerminationDetector, AnOlderReportChangesNothing) {
   EXPECT_FALSE(detector.update({.worker = kA, .version = 1}));
   EXPECT_FALSE(detector.update({.worker = kA, .version = 2}));
   detector.update({.worker = kB, .version = 1});
-  EXPECT_FALSE(detector.quiet());
+  EXPECT_FALSE(detector.quiescent());
 }
 
 TEST(TerminationDetector, LeavesTheDeadOutOnceAllOthersDid) {
@@ -93,15 +93,15 @@ TEST(TerminationDetector, LeavesTheDeadOutOnceAllOthersDid) {
   detector.update({.worker = kA, .version = 1, .sent = {{kB, 3}}, .received = {{kC, 1}}});
   detector.update({.worker = kB, .version = 1, .received = {{kA, 3}}});
   detector.expect(kC);
-  EXPECT_FALSE(detector.quiet());
+  EXPECT_FALSE(detector.quiescent());
   detector.leave_out(kC);
   EXPECT_FALSE(detector.update({.worker = kC, .version = 9})) << "the dead report nothing";
   // A message of C that is in flight could still wake A.
-  EXPECT_FALSE(detector.quiet());
+  EXPECT_FALSE(detector.quiescent());
   detector.update({.worker = kA, .version = 2, .sent = {{kB, 3}}, .left_out = {kC}});
-  EXPECT_FALSE(detector.quiet());
+  EXPECT_FALSE(detector.quiescent());
   detector.update({.worker = kB, .version = 2, .received = {{kA, 3}}, .left_out = {kC}});
-  EXPECT_TRUE(detector.quiet());
+  EXPECT_TRUE(detector.quiescent());
 }
 
 // Workers wake each other at random, and their reports arrive at random times. Whenever the
@@ -171,7 +171,7 @@ TEST(TerminationDetector, IsNeverWrongOnRandomRuns) {
           }
           break;
       }
-      if (!detector.quiet()) continue;
+      if (!detector.quiescent()) continue;
       for (size_t v = 0; v < workers; ++v) ASSERT_EQ(tasks[v], 0) << "someone works";
       for (const Message& m : messages) {
         ASSERT_FALSE(counts[m.to].count_received(id(m.from), m.number)) << "a message is under way";
@@ -184,7 +184,7 @@ TEST(TerminationDetector, IsNeverWrongOnRandomRuns) {
     for (size_t w = 0; w < workers; ++w) {
       if (alive[w]) detector.update(counts[w].report(id(w)));
     }
-    ASSERT_TRUE(detector.quiet());
+    ASSERT_TRUE(detector.quiescent());
   }
 }
 

@@ -97,7 +97,7 @@ class LedgerOwner {
   absl::Status commit(uint64_t number) { return stepper_->commit(id(number), {{1.0}, 1.0}); }
 
   const absl::Status& status() const { return status_; }
-  const dist_optim_internal::LineStanding& standing() const { return standing_; }
+  const dist_optim_internal::SequenceStanding& standing() const { return standing_; }
   Checkpointer& checkpointer() { return *checkpointer_; }
   ParameterSet& set() { return *set_; }
   dist_optim_internal::ShardStepper& stepper() { return *stepper_; }
@@ -110,7 +110,7 @@ class LedgerOwner {
   absl::Status status_;
   std::unique_ptr<Checkpointer> checkpointer_;
   std::shared_ptr<dist_optim_internal::ShardStepper> stepper_;
-  dist_optim_internal::LineStanding standing_;
+  dist_optim_internal::SequenceStanding standing_;
 };
 
 }  // namespace weft::testing

@@ -158,7 +158,7 @@ class StepWorld {
                        Incarnation& here = incarnation(owner);
                        ++here.applied[key(apply.step)];
                        here.clips[key(apply.step)] = apply.update.clip;
-                       if (draw(3) == 0) here.checkpoint = here.core.lines();
+                       if (draw(3) == 0) here.checkpoint = here.core.sequences();
                      },
                      [](const step::Drop&) {},  // no gradients are kept here
                      [&](const step::Ask& question) { ask(owner, question); },
@@ -194,7 +194,7 @@ class StepWorld {
     const auto optimizer = std::make_shared<Optimizer>();
     StepCallerCore::Options options;
     options.optimizer = {now(place(caller)), ++last_optimizer_};
-    options.line = absl::StrCat("line", caller);
+    options.sequence = absl::StrCat("sequence", caller);
     for (size_t i = 0; i < owners_; ++i) {
       optimizer->owners.push_back(now(i));
       options.owners.push_back({now(i).to_string(), now(i) == now(place(caller))});
@@ -270,10 +270,10 @@ class StepWorld {
   void carry_out(size_t caller, Optimizer& optimizer, const StepId& step,
                  const CallerAction& action) {
     const auto join = [&](const step::Join& asks) {
-      const std::string line = absl::StrCat("line", caller);
-      exchange<LineStanding>(
+      const std::string sequence = absl::StrCat("sequence", caller);
+      exchange<SequenceStanding>(
           caller, asks.owner,
-          [step, line](auto& core, auto&) { return core.join(step.optimizer, line); },
+          [step, sequence](auto& core, auto&) { return core.join(step.optimizer, sequence); },
           [i = asks.owner](auto& core, const auto& r, auto& out) { core.on_joined(i, r, out); });
     };
     const auto prepares = [&](const step::Prepare& asks) {
@@ -356,12 +356,12 @@ class StepWorld {
   // ahead get what the program itself saved.
   void resume(size_t caller) {
     Optimizer& optimizer = *current_[caller];
-    const std::string line = absl::StrCat("line", caller);
+    const std::string sequence = absl::StrCat("sequence", caller);
     const OptimizerId id = optimizer.core->step().optimizer;
     uint64_t target = UINT64_MAX;
     for (const WorkerId owner : optimizer.owners) {
       if (!alive(owner)) return;
-      const absl::StatusOr<LineStanding> standing = incarnation(owner).core.join(id, line);
+      const absl::StatusOr<SequenceStanding> standing = incarnation(owner).core.join(id, sequence);
       if (!standing.ok()) return;
       if (standing->restored) target = std::min(target, standing->applied);
     }

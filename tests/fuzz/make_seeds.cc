@@ -253,10 +253,10 @@ void add_messages(std::map<std::string, Seeds>& all) {
   records["death records"] =
       number(uint8_t{1}) + absl::StrCat(kA.bits(), " ", kB.bits(), " was not heard of\n",
                                         WorkerId{2, 1}.bits(), " ", kB.bits(), " left \xc3");
-  wire::MembershipPost quiet;
-  quiet.mutable_quiet()->set_phase(1);
+  wire::MembershipPost phase_end;
+  phase_end.mutable_phase_end()->set_phase(1);
   all["quiescence_core"] = {
-      {"bytes", std::string("\0\0\2\6\1", 5) + chunk(quiet.SerializeAsString())}};
+      {"bytes", std::string("\0\0\2\6\1", 5) + chunk(phase_end.SerializeAsString())}};
   all["launch_environment"] = {
       {"torchrun",
        "RANK=1\nWORLD_SIZE=4\nLOCAL_RANK=1\nLOCAL_WORLD_SIZE=2\nMASTER_ADDR=host\n"

@@ -29,7 +29,7 @@ constexpr std::string_view kEffectNames[] = {
     "unknown ended",       "stale messages",   "references lost",    "values freed",
     "creations cancelled", "passes committed", "passes aborted",     "parts dropped",
     "discoveries",         "contexts refused", "steps applied",      "owners asked",
-    "of a second death",   "owners restored",  "lines resumed",      "parts merged",
+    "of a second death",   "owners restored",  "sequences resumed",  "parts merged",
     "claims compared",     "left in quiet"};
 static_assert(std::size(kEffectNames) == kEffects);
 

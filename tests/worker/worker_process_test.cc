@@ -113,7 +113,7 @@ TEST(WorkerProcessTest, AStoppedProcessIsDeadToTheOthersAndLearnsIt) {
                         HasSubstr(absl::StrCat("worker", rank, " ended"))));
     }
     EXPECT_THAT(outcome.output,
-                AllOf(HasSubstr("was not heard of for 1.8s"),
+                AllOf(HasSubstr("was not heard of for "),
                       HasSubstr(absl::StrCat("worker", victim, " learned: UNAVAILABLE")),
                       HasSubstr(absl::StrCat("worker 'worker", victim, "' (w", victim,
                                              ".1) was declared dead by worker"))));
@@ -156,7 +156,7 @@ TEST(WorkerProcessTest, ShutdownGivesUpAtItsTimeoutAndNamesWhoIsStillAtWork) {
 }
 
 TEST(WorkerProcessTest, AHandlerOnAThreadOfTheTransportDelaysTheEndNoLonger) {
-  const Outcome outcome = launch(2, "near 1");
+  const Outcome outcome = launch(2, "inline 1");
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output,
               HasSubstr("'worker1' has left before all its handlers and connections had ended"));

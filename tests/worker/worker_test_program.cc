@@ -9,7 +9,7 @@
 //   `restarts RANK` that rank kills itself; the others go on with the restarted worker.
 //   `busy`          shuts down at once, while nested calls and continuations of every rank run.
 //   `stuck RANK`    shuts down while a handler of that rank never returns.
-//   `near RANK`     the same with a handler that runs on the thread that reads messages.
+//   `inline RANK`   the same with a handler that runs on the thread that reads messages.
 //   `fail RANK`     that rank fails after it has joined, the others serve.
 //   `threadless`    the system gives no more threads: calls that need one are refused.
 //   `join`          joins and shuts down; WEFT_TEST_NAME and WEFT_TEST_WORLD replace name and size.
@@ -206,10 +206,10 @@ int busy(weft::Worker& worker) {
 }
 
 // A function that has been short before runs on the thread that read its call.
-int stuck(weft::Worker& worker, const std::string& where, bool near) {
+int stuck(weft::Worker& worker, const std::string& where, bool runs_inline) {
   weft::Future<void> call;
   if (worker.id().index == 0) {
-    for (int i = 0; near && i < 200; ++i) weft::rpc_sync(where, never_return, false);
+    for (int i = 0; runs_inline && i < 200; ++i) weft::rpc_sync(where, never_return, false);
     call = weft::rpc_async(where, never_return, true);
   }
   if (worker.name() == where) arrived.wait(0);
@@ -288,7 +288,7 @@ int run(int argc, char** argv) {
     if (task == "restarts") return restarts(worker, chosen);
     if (task == "busy") return busy(worker);
     if (task == "stuck") return stuck(worker, chosen, false);
-    if (task == "near") return stuck(worker, chosen, true);
+    if (task == "inline") return stuck(worker, chosen, true);
     if (task == "threadless") return threadless(worker);
     if (task == "fail") return fail(worker, chosen);
     worker.shutdown();

@@ -168,7 +168,7 @@ class BatchQueue : public std::enable_shared_from_this<BatchQueue> {
   // Methods lock this pointer before mutex_ and release it after mutex_. If theirs is the last
   // reference, the release destroys the runtime, which must not happen under mutex_.
   const std::weak_ptr<RpcRuntime> runtime_;
-  uint64_t stop_hook_ = 0;
+  uint64_t stop_hook_ = 0;  // set by watch_executor(), before other threads know this queue
   async_internal::RunLengths run_lengths_;
   mutable Mutex mutex_;
   CondVar execution_ended_;

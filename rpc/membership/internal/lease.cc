@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "weft/base/faults/breakage.h"
 
 namespace weft::rpc_internal {
@@ -76,6 +78,18 @@ Nanoseconds Lease::lag() const {
 Nanoseconds Lease::silence_limit(Nanoseconds worst_lag) const {
   // A peer that has answered no heartbeat is assumed to be as late as the others.
   return bounded(limits_.suspect_after + 2 * (late_ ? lag() : worst_lag), limits_);
+}
+
+std::string Lease::describe(Nanoseconds worst_lag, Nanoseconds more) const {
+  const auto text = [](Nanoseconds time) {
+    return absl::FormatDuration(
+        absl::FromChrono(std::chrono::duration_cast<std::chrono::milliseconds>(time)));
+  };
+  const std::string silence = absl::StrCat("was not heard of for ", text(unheard_));
+  if (unheard_ >= kMostLimit * limits_.suspect_after) return silence;  // whatever explains it
+  return absl::StrCat(silence, " (", text(silence_),
+                      " of it without waits for a processor; the limit is ",
+                      text(silence_limit(worst_lag) + more), ")");
 }
 
 bool Lease::is_silent(Nanoseconds worst_lag, Nanoseconds more) const {

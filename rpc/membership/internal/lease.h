@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <string>
 
 #include "weft/base/clock.h"
 #include "weft/base/ids.h"
@@ -21,10 +22,11 @@ namespace weft::rpc_internal {
 // The state of a live peer at one look of the driver.
 struct PeerLook {
   WorkerId peer;
-  bool busy;              // the two have shared state
+  bool busy = false;      // the two have shared state
   TimePoint heard;        // when the last frame came; in the past if none has come
   Nanoseconds lag{0};     // how late the peer runs, as its newest heartbeat or answer says
   Nanoseconds waited{0};  // for a processor since the last look, per the kernel (`is_watched`)
+  bool met = true;        // a frame of the peer has come, or should have come by now
 };
 
 class Lease {
@@ -57,6 +59,8 @@ class Lease {
   bool is_silent(Nanoseconds worst_lag, Nanoseconds more = Nanoseconds(0)) const;
   // Returns the silence after which the peer is suspected.
   Nanoseconds silence_limit(Nanoseconds worst_lag) const;
+  // Says how long the peer was silent, and what was allowed, for the reason of a suspicion.
+  std::string describe(Nanoseconds worst_lag, Nanoseconds more) const;
   // Returns how late the peer runs: its timer, and its answers.
   Nanoseconds lag() const;
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "weft/base/faults/breakage.h"
 
 namespace weft::rpc_internal {
@@ -149,7 +148,9 @@ void MembershipCore::tick(TimePoint now, const std::vector<Look>& looks, Members
     Roster::Peer* const peer = roster_.find(look.peer);
     if (peer == nullptr) continue;
     Lease& lease = peer->lease;
-    if (look.busy) lease.share(now);
+    // Before a frame of the peer has come, nothing can be heard: the handshake has time limits of
+    // its own. A lease that the end of a dial has begun goes on.
+    if (look.busy && (look.met || lease.is_active())) lease.share(now);
     if (const std::optional<TimePoint> until = lease.look(look, now, passed)) {
       out.validities.push_back({look.peer, *until});
     }
@@ -173,12 +174,11 @@ void MembershipCore::tick(TimePoint now, const std::vector<Look>& looks, Members
 void MembershipCore::judge_silence(const std::vector<Look>& looks, bool deaf,
                                    MembershipActions& out) {
   const Nanoseconds more = deaf ? 2 * limits_.heartbeat_interval : Nanoseconds(0);
-  const absl::Status why = absl::UnavailableError(absl::StrCat(
-      "was not heard of for ", absl::FormatDuration(absl::FromChrono(limits_.suspect_after))));
   for (const Look& look : looks) {
     const Roster::Peer* const peer = roster_.find(look.peer);
     if (peer == nullptr || !peer->lease.is_active()) continue;
     if (!peer->lease.is_silent(worst_lag_, more)) continue;
+    const absl::Status why = absl::UnavailableError(peer->lease.describe(worst_lag_, more));
     if (established_ || WEFT_BREAK(joiner_declares_dead)) {
       suspect(look.peer, why, out);
     } else {

@@ -189,22 +189,23 @@ void QuiescenceCore::receive(WorkerId from, const wire::MembershipPost& post, Ti
       highest_phase_ = std::max(highest_phase_, report.phase());
       on_report(from, report);
     }
-  } else if (post.has_quiet()) {
-    const auto& quiet = post.quiet();
-    if (quiet.phase() != 1 && quiet.phase() != 2) return;
+  } else if (post.has_phase_end()) {
+    const auto& phase_end = post.phase_end();
+    if (phase_end.phase() != 1 && phase_end.phase() != 2) return;
     std::vector<AtWork> at_work;
-    for (int i = 0; i < quiet.not_quiet_size(); ++i) {
-      at_work.push_back({WorkerId::from_bits(quiet.not_quiet(i)),
-                         i < quiet.work_size() ? printable(quiet.work(i), kMaxWork) : ""});
+    for (int i = 0; i < phase_end.not_quiescent_size(); ++i) {
+      at_work.push_back({WorkerId::from_bits(phase_end.not_quiescent(i)),
+                         i < phase_end.work_size() ? printable(phase_end.work(i), kMaxWork) : ""});
     }
-    const bool ends_calls = stage_ == Stage::kCalls && quiet.phase() == 1 && !quiet.timed_out();
-    if (ends_calls && !others_entered() && !WEFT_BREAK(quiet_taken_early)) {
+    const bool ends_calls =
+        stage_ == Stage::kCalls && phase_end.phase() == 1 && !phase_end.timed_out();
+    if (ends_calls && !others_entered() && !WEFT_BREAK(phase_end_taken_early)) {
       // An entry is still on its way. Or `from` does not know a joiner that is known here; this may
       // happen if the others have declared `from` dead. Then `gone` drops what it said.
       calls_ended_for_.insert(from);
       return;
     }
-    end_phase(quiet.phase(), quiet.timed_out(), std::move(at_work));
+    end_phase(phase_end.phase(), phase_end.timed_out(), std::move(at_work));
   } else if (post.has_ask_work()) {
     asked_ = stage_ != Stage::kOpen && stage_ != Stage::kEnded;
   }
@@ -286,7 +287,7 @@ void QuiescenceCore::check(TimePoint now, MembershipMessages& out) {
     for (const auto& [worker, member] : live_) {
       if (member.entered || !WEFT_BREAK(entry_not_awaited)) detector.expect(worker);
     }
-    if (detector.quiet()) {
+    if (detector.quiescent()) {
       announce(phase(), out);
       end_phase(phase(), false, {});
     }
@@ -353,12 +354,12 @@ void QuiescenceCore::end_phase(uint32_t phase, bool timed_out, std::vector<AtWor
 
 void QuiescenceCore::announce(uint32_t phase, MembershipMessages& out) const {
   wire::MembershipPost post;
-  auto& quiet = *post.mutable_quiet();
-  quiet.set_phase(phase);
-  quiet.set_timed_out(timed_out_);
+  auto& phase_end = *post.mutable_phase_end();
+  phase_end.set_phase(phase);
+  phase_end.set_timed_out(timed_out_);
   for (const AtWork& each : at_work_) {
-    quiet.add_not_quiet(each.worker.bits());
-    quiet.add_work(each.work);
+    phase_end.add_not_quiescent(each.worker.bits());
+    phase_end.add_work(each.work);
   }
   send_to_all(post, out);
 }

@@ -251,6 +251,7 @@ PeerLink::Arrival PeerLink::receive(const ConnectionPtr& connection, std::vector
   FrameBatch answers;              // to heartbeats
   std::vector<FramePtr> released;  // destroyed outside the lock
   heard_.store(environment_.clock.now().time_since_epoch().count(), std::memory_order_relaxed);
+  if (!spoken_.load(std::memory_order_relaxed)) spoken_.store(true);
   {
     MutexLock lock(mutex_);
     for (Frame& frame : frames) {
@@ -437,6 +438,7 @@ void PeerLink::adopt(const ConnectionPtr& connection) {
         return;
       }
       use(connection);
+      if (first_connected_ == kNever) first_connected_ = environment_.clock.now();
       frames = core_.resend();
       const auto& waiting = core_.session().unacknowledged();
       dial_.resent(waiting.empty() ? 0 : waiting.front()->header.sequence);
@@ -502,6 +504,9 @@ bool PeerLink::end(const absl::Status& reason) {
     fate_ = reason;
     dropped = core_.take_all_frames();
     pending = core_.take_all_calls();
+    if (first_connected_ == kNever) {
+      for (auto& [call, open] : pending) open.sent = false;  // its frame never left this worker
+    }
     incoming.assign(core_.incoming().begin(), core_.incoming().end());
     core_.incoming().clear();
     connections.swap(others_);
@@ -556,6 +561,8 @@ PeerLink::Look PeerLink::look() {
   // Without file descriptors this worker causes the silence itself.
   if (dial_.lacks_descriptors) look.heard = now;
   look.said = said_;
+  look.met = spoken_.load() ||
+             (first_connected_ != kNever && now - first_connected_ >= environment_.connect_timeout);
   const uint64_t traffic = core_.counted_sent() + core_.counted_received();
   look.busy = traffic != std::exchange(looked_at_, traffic) || core_.pending_calls() > 0 ||
               core_.running_calls() > 0 || !core_.session().unacknowledged().empty();

@@ -56,7 +56,8 @@ struct LinkEnvironment {
       std::make_shared<async_internal::Gate<LinkEnvironment>>(*this);
 };
 
-// Keeps the agent from being quiet while it exists, and counts as activity when it is destroyed.
+// Keeps the agent from being quiescent while it exists, and counts as activity when it is
+// destroyed.
 class Handling {
  public:
   explicit Handling(LinkEnvironment& environment) : environment_(environment) {
@@ -172,6 +173,9 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
 
   struct Look {
     WorkerId peer;
+    // A frame of the peer has come. Or the first connection has lasted for `connect_timeout`: if
+    // many workers of a host dial each other, one end may learn late that a connection has opened.
+    bool met = false;
     bool busy = false;  // calls, frames without acknowledgement, or traffic since the last look
     TimePoint heard;    // as heard(), but now if this process has no file descriptor to dial
     std::string said;   // body of the newest heartbeat or answer; empty if none came
@@ -227,13 +231,15 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   std::atomic<bool> gone_{false};
   std::atomic<bool> suspected_{false};
   std::atomic<bool> met_{false};             // there has been a connection
+  std::atomic<bool> spoken_{false};          // a frame of the peer has come
   std::atomic<bool> flush_deferred_{false};  // a serving thread will flush
   std::atomic<TimePoint::rep> heard_{TimePoint::min().time_since_epoch().count()};
 
   Dialler dialler_;
   mutable Mutex mutex_;
   PeerCore core_ ABSL_GUARDED_BY(mutex_);
-  ConnectionPtr connection_ ABSL_GUARDED_BY(mutex_);           // the one that is written to
+  ConnectionPtr connection_ ABSL_GUARDED_BY(mutex_);  // the one that is written to
+  TimePoint first_connected_ ABSL_GUARDED_BY(mutex_) = kNever;
   std::vector<ConnectionPtr> others_ ABSL_GUARDED_BY(mutex_);  // spare; both ends had dialled
   absl::Status fate_ ABSL_GUARDED_BY(mutex_);                  // why it is gone
   // The peer has stopped its agent. It never takes that back, so a later or a spare connection does

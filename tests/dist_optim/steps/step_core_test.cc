@@ -229,7 +229,7 @@ TEST_F(StepOwnerCoreTest, AnOwnerAloneWithADeadCallerAborts) {
   EXPECT_THAT(core_.undecided(), ElementsAre(StepId{{kA, 1}, 1})) << "another caller lives";
 }
 
-TEST_F(StepOwnerCoreTest, ALineGoesOnWithTheNextOptimizer) {
+TEST_F(StepOwnerCoreTest, ASequenceGoesOnWithTheNextOptimizer) {
   EXPECT_EQ(core_.join(id(1).optimizer, "adam@t")->applied, 0u);
   prepare(id(1));
   ASSERT_TRUE(core_.commit(id(1), kUpdate, out_).ok());
@@ -238,16 +238,16 @@ TEST_F(StepOwnerCoreTest, ALineGoesOnWithTheNextOptimizer) {
             absl::StatusCode::kUnavailable)
       << "step 2 may yet be applied";
   ASSERT_TRUE(core_.abort(id(2), out_).ok());
-  const LineStanding standing = *core_.join(id(1, 2).optimizer, "adam@t");
+  const SequenceStanding standing = *core_.join(id(1, 2).optimizer, "adam@t");
   EXPECT_EQ(standing.applied, 1u);
   EXPECT_FALSE(standing.restored);
-  EXPECT_FALSE(core_.prepare(id(1, 2)).ok()) << "the line has a step 1";
+  EXPECT_FALSE(core_.prepare(id(1, 2)).ok()) << "the sequence has a step 1";
   prepare(id(2, 2));
 }
 
 TEST_F(StepOwnerCoreTest, AfterARestartALineIsRefusedUntilItResumes) {
   core_.restore({{"adam@t", 10}}, out_);
-  const LineStanding standing = *core_.join(id(1).optimizer, "adam@t");
+  const SequenceStanding standing = *core_.join(id(1).optimizer, "adam@t");
   EXPECT_EQ(standing.applied, 10u);
   EXPECT_TRUE(standing.restored);
   const absl::Status refused = core_.prepare(id(15)).status();
@@ -273,7 +273,7 @@ TEST_F(StepOwnerCoreTest, GoingBackEndsWhatWasPreparedAndSetsEveryoneBack) {
   EXPECT_EQ(core_.prepare(id(2, 2)).status().code(), absl::StatusCode::kDataLoss);
   ASSERT_TRUE(core_.resume(id(1).optimizer, 2, false).ok());
   prepare(id(3));
-  EXPECT_EQ(core_.lines().at("adam@t"), 2u);
+  EXPECT_EQ(core_.sequences().at("adam@t"), 2u);
 }
 
 TEST(CheckNorm, OnlyWhatIsClippedMustBeFinite) {
@@ -290,13 +290,13 @@ TEST(CheckNorm, OnlyWhatIsClippedMustBeFinite) {
 
 class StepCallerCoreTest : public ::testing::Test {
  protected:
-  static StepCallerCore make(size_t remote, size_t local = 0, std::string line = "",
+  static StepCallerCore make(size_t remote, size_t local = 0, std::string sequence = "",
                              bool hogwild = false) {
     StepCallerCore::Options options;
     options.optimizer = id(0).optimizer;
     for (size_t i = 0; i < local; ++i) options.owners.push_back({"local", true});
     for (size_t i = 0; i < remote; ++i) options.owners.push_back({absl::StrCat("w", i), false});
-    options.line = std::move(line);
+    options.sequence = std::move(sequence);
     options.hogwild = hogwild;
     return StepCallerCore(std::move(options));
   }
@@ -489,8 +489,8 @@ TEST_F(StepCallerCoreTest, ALineBeginsBehindTheFurthestOwner) {
   StepCallerCore core = make(2, 0, "adam@t");
   ASSERT_TRUE(core.begin(0, out_).ok());
   EXPECT_THAT(owners<step::Join>(), ElementsAre(0, 1));
-  core.on_joined(1, LineStanding{7, false}, out_);
-  core.on_joined(0, LineStanding{0, false}, out_);
+  core.on_joined(1, SequenceStanding{7, false}, out_);
+  core.on_joined(0, SequenceStanding{0, false}, out_);
   EXPECT_THAT(owners<step::Prepare>(), ElementsAre(0, 1));
   EXPECT_EQ(core.step().number, 8u);
 }
@@ -500,8 +500,8 @@ TEST_F(StepCallerCoreTest, AnOwnerThatCameBackFailsEveryStepUntilTheProgramResum
   for (int attempt = 0; attempt < 2; ++attempt) {
     out_.clear();
     ASSERT_TRUE(core.begin(0, out_).ok());
-    core.on_joined(0, LineStanding{14, false}, out_);
-    core.on_joined(1, LineStanding{10, true}, out_);
+    core.on_joined(0, SequenceStanding{14, false}, out_);
+    core.on_joined(1, SequenceStanding{10, true}, out_);
     EXPECT_EQ(told().outcome, Outcome::kDataLoss);
     EXPECT_EQ(told().durable, 10u);
     EXPECT_THAT(std::string(told().status.message()),

@@ -107,7 +107,7 @@ void check_checkpoint(CheckpointFolder checkpoints) {
   require(snapshot->optimizers.size() == again->optimizers.size(), "optimizers are lost");
   for (const auto& [name, optimizer] : snapshot->optimizers) {
     const auto other = again->optimizers.find(name);
-    require(other != again->optimizers.end() && other->second.lines == optimizer.lines,
+    require(other != again->optimizers.end() && other->second.sequences == optimizer.sequences,
             "lines change");
     require_same(optimizer.state, other->second.state);
   }

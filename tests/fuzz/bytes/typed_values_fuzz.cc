@@ -95,7 +95,7 @@ constexpr Check kChecks[] = {
     check<dist_optim_internal::StepId>,
     check<dist_optim_internal::StepUpdate>,
     check<dist_optim_internal::StepDecision>,
-    check<dist_optim_internal::LineStanding>,
+    check<dist_optim_internal::SequenceStanding>,
     check<dist_optim_internal::StepDurable>,
     check<dist_optim_internal::StepSummary>,
 };

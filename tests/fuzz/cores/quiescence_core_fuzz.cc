@@ -79,10 +79,10 @@ class Run {
     wire::MembershipPost post;
     const WorkerId from = worker();
     if (input_.below(4) == 0) {
-      auto& quiet = *post.mutable_quiet();
-      quiet.set_phase(static_cast<uint32_t>(input_.below(4)));
-      quiet.set_timed_out(input_.flag());
-      if (quiet.timed_out()) quiet.add_not_quiet(worker().bits());
+      auto& phase_end = *post.mutable_phase_end();
+      phase_end.set_phase(static_cast<uint32_t>(input_.below(4)));
+      phase_end.set_timed_out(input_.flag());
+      if (phase_end.timed_out()) phase_end.add_not_quiescent(worker().bits());
     } else {
       auto& report = *post.mutable_report();
       report.set_phase(static_cast<uint32_t>(input_.below(4)));

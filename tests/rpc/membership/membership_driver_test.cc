@@ -34,7 +34,7 @@ class MembershipDriver : public ::testing::Test {
     AgentOptions options;
     options.group = "test";
     options.self = members[0];
-    options.connect_timeout = milliseconds(100);
+    options.connect_timeout = connect_timeout_;
     agent_ = std::make_unique<Agent>(options, transport_, clock_, executor_);
     quiescence_ = std::make_unique<Quiescence>(*agent_, executor_, clock_, members);
     quiescence_->attach();
@@ -114,6 +114,7 @@ class MembershipDriver : public ::testing::Test {
   }
 
   FakeProc proc_;
+  milliseconds connect_timeout_{100};
   Membership::Options options_ = empty_records();
   WorkerId me_{0, 1};
   const WorkerId peer_{1, 1};
@@ -208,6 +209,54 @@ TEST_F(MembershipDriver, AConnectionWhoseHeartbeatsAreLostWhileTheRestArrivesIsM
   answer_heartbeat(next);
   EXPECT_EQ(calls_on(next), 2u);  // the first call again
   EXPECT_TRUE(agent_->is_live(peer_));
+}
+
+// On a host where many workers dial each other at once, a handshake takes seconds. The dial has its
+// own time limit.
+TEST_F(MembershipDriver, APeerToWhichADialIsUnderWayIsNotSilent) {
+  start(2);
+  const auto result = call();
+  for (int i = 0; i < 40; ++i) clock_.advance(milliseconds(200));
+  store_thread_.run_all();
+  EXPECT_EQ(death_records(), 0u);
+  EXPECT_TRUE(result->ok()) << *result;
+  const ScriptedConnectionPtr peer = transport_.answer_dial();
+  EXPECT_EQ(calls_on(peer), 1u);
+  say_welcome(peer);
+  // From now on its silence counts.
+  for (int i = 0; i < 11; ++i) clock_.advance(milliseconds(200));
+  store_thread_.run_all();
+  EXPECT_EQ(ran_of(*result), Ran::kMaybe) << *result;
+  EXPECT_EQ(death_records(), 1u);
+}
+
+// The far end may learn later than this worker that a connection has opened.
+TEST_F(MembershipDriver, APeerThatHasSaidNothingYetHasTheTimeOfADial) {
+  connect_timeout_ = std::chrono::seconds(10);
+  const ScriptedConnectionPtr peer = start_connected();
+  (void)call();
+  for (int i = 0; i < 49; ++i) clock_.advance(milliseconds(200));
+  store_thread_.run_all();
+  EXPECT_EQ(death_records(), 0u);
+  for (int i = 0; i < 11; ++i) clock_.advance(milliseconds(200));
+  store_thread_.run_all();
+  EXPECT_EQ(death_records(), 1u);
+}
+
+// A dial that took its whole time begins a lease. This worker has met nobody, so it declares nobody
+// dead: it reads the records after twice the time, and the pair is over.
+TEST_F(MembershipDriver, ACallToAPeerThatIsNeverReachedHasNotRun) {
+  start(2);
+  const auto result = call();
+  clock_.advance(connect_timeout_);
+  transport_.fail_dial(absl::DeadlineExceededError("no answer"));
+  for (int i = 0; i < 40; ++i) {
+    clock_.advance(milliseconds(200));
+    store_thread_.run_all();
+  }
+  EXPECT_TRUE(absl::IsUnavailable(*result)) << *result;
+  EXPECT_EQ(ran_of(*result), Ran::kNo) << *result;
+  EXPECT_EQ(death_records(), 0u);
 }
 
 // A silent peer may be slow. Its connection is kept as long as the peer is not suspected.

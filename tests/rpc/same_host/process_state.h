@@ -28,4 +28,17 @@ inline size_t shared_mappings() {
   return count;
 }
 
+// The bytes of memory of Weft that this process shares, each mapping for itself.
+inline size_t shared_bytes() {
+  size_t bytes = 0;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("memfd:weft-") == std::string::npos) continue;
+    size_t end = 0;
+    const size_t from = std::stoull(line, &end, 16);
+    bytes += std::stoull(line.substr(end + 1), nullptr, 16) - from;
+  }
+  return bytes;
+}
+
 }  // namespace weft::testing

@@ -29,6 +29,7 @@ using testing::HeldTimers;
 using testing::open_descriptors;
 using testing::RawPeer;
 using testing::same_host_end;
+using testing::shared_bytes;
 using testing::shared_mappings;
 using testing::soon;
 using testing::started_end;
@@ -121,6 +122,26 @@ TEST(SameHostTransportTest, NothingIsLeftOfAConnectionThatHasEnded) {
     };
     ASSERT_TRUE(eventually(nothing_left)) << round;
   }
+}
+
+TEST(SameHostTransportTest, FurtherConnectionsHaveSmallerRings) {
+  SystemClock clock;
+  auto a = started_end(clock, 1, {.ring_bytes = 65536, .full_rings = 2});
+  auto b = started_end(clock, 2);
+  std::vector<size_t> grown;
+  std::vector<ConnectionPtr> connections;
+  for (size_t i = 0; i < 4; ++i) {
+    const size_t before = shared_bytes();
+    connections.push_back(*connect_ends(*a, *b));
+    ASSERT_TRUE(eventually([&] { return b->sink.accepted().size() == i + 1; }));
+    grown.push_back(shared_bytes() - before);
+  }
+  // A connection has two rings, and both ends of it are in this process.
+  EXPECT_EQ(grown[0], grown[1]);
+  EXPECT_EQ(grown[1] - grown[2], 4 * (65536 - 16384));
+  EXPECT_EQ(grown[2], grown[3]);
+  connections.back()->send(frame_with(1, {size_t{1} << 20}));
+  EXPECT_TRUE(b->sink.wait_for_frames(1));
 }
 
 TEST(SameHostTransportTest, StopLeavesNothingThoughTheTransportLives) {

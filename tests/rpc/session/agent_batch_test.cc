@@ -168,7 +168,7 @@ TEST_F(AgentBatchTest, TheEndOfThePeerEndsItButRepliesAreKept) {
            frame(FrameKind::kCall, 1)});
   EXPECT_EQ(seen_, "p1 failed gone reply c1x ");
   calls_[0]->reply(Frame());
-  EXPECT_TRUE(agent_->quiet());
+  EXPECT_TRUE(agent_->quiescent());
   deliver({frame(FrameKind::kPost), frame(FrameKind::kCall, 2)});
   EXPECT_EQ(seen_, "p1 failed gone reply c1x ");
 }

@@ -276,12 +276,12 @@ TEST_P(AgentTest, PostsToAnUnknownWaitUntilItIsKnown) {
     EXPECT_TRUE(agent.post(never, Topic::kRRef, body));
   }
   EXPECT_THAT(unknown, ElementsAre(late.id, never, late.id, never));
-  EXPECT_FALSE(agent.quiet());
+  EXPECT_FALSE(agent.quiescent());
   agent.declare_dead(never, absl::UnavailableError("is not in the group"));
   EXPECT_THAT(gone, ElementsAre(never));
 
   agent.add_member(late);
-  EXPECT_TRUE(agent.quiet());
+  EXPECT_TRUE(agent.quiescent());
   world.start(1);
   agent.reach(late.id);
   {
@@ -309,7 +309,7 @@ TEST_P(AgentTest, MorePostsThanAreKeptForAnUnknownAreItsEnd) {
   }
   ASSERT_EQ(gone.size(), 1u);
   EXPECT_THAT(std::string(gone[0].message()), HasSubstr("4096 posts"));
-  EXPECT_TRUE(agent.quiet());
+  EXPECT_TRUE(agent.quiescent());
   world.stop_agents();
 }
 

@@ -248,7 +248,9 @@ void Sessions::adopt(Peer& peer, int connection) {
   for (FramePtr& frame : peer.core.resend()) {
     world_.network.send(connection, worker_.slot, std::move(frame));
   }
-  if (!std::exchange(peer.met, true)) world_.membership->opened(worker_, peer.id);
+  if (std::exchange(peer.met, true)) return;
+  peer.met_at = world_.schedule.now();
+  world_.membership->opened(worker_, peer.id);
 }
 
 void Sessions::on_closed(int connection) {
@@ -440,7 +442,9 @@ void Sessions::append_looks(const std::vector<WorkerId>& tied,
                       peer->core.pending_calls() > 0 ||
                       !peer->core.session().unacknowledged().empty() ||
                       std::binary_search(tied.begin(), tied.end(), peer->id);
-    looks.push_back({peer->id, busy, clock.at(peer->read), peer->lag});
+    const bool met = peer->read != TimePoint() ||
+                     (peer->met && world_.schedule.now() - peer->met_at >= kDialTimeout);
+    looks.push_back({peer->id, busy, clock.at(peer->read), peer->lag, Nanoseconds(0), met});
   }
 }
 

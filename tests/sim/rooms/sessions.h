@@ -100,7 +100,8 @@ class Sessions {
     Nanoseconds lag{0};  // as its last heartbeat said
     uint64_t looked_at = 0;
     bool nameless = false;
-    bool met = false;
+    bool met = false;        // there has been a connection
+    TimePoint met_at{};      // when the first one opened
     bool looked_up = false;  // a question about it is under way
     bool suspected = false;
   };

@@ -28,43 +28,43 @@ using Parameters = std::map<std::string, std::vector<uint64_t>>;
 // A checkpoint: what one owner holds at one moment.
 struct StepCheckpoint {
   Parameters parameters;
-  std::map<std::string, uint64_t> lines;
+  std::map<std::string, uint64_t> sequences;
 };
 
 class StepBook {
  public:
   explicit StepBook(World& world) : world_(world) {}
 
-  void apply(WorkerId owner, const std::string& line, const dist_optim_internal::StepId& step,
+  void apply(WorkerId owner, const std::string& sequence, const dist_optim_internal::StepId& step,
              double clip);
   // `restarted`: the owner restarted. Otherwise the program goes back, with all step sequences of
   // the owner.
   void restore(WorkerId owner, const StepCheckpoint& from, bool restarted);
-  // The caller of `line` got this result for a step over these owners.
-  void tell(WorkerId caller, const std::string& line, const std::vector<WorkerId>& owners,
+  // The caller of `sequence` got this result for a step over these owners.
+  void tell(WorkerId caller, const std::string& sequence, const std::vector<WorkerId>& owners,
             const dist_optim_internal::StepId& step, const StepResult& result);
   // All owners of a step sequence have gone back to this step.
-  void resume(const std::string& line, uint64_t number);
+  void resume(const std::string& sequence, uint64_t number);
   const Parameters& parameters(WorkerId owner) { return parameters_[owner]; }
 
   // ---- the disks by slot; the newest two checkpoints are kept
   std::vector<StepCheckpoint>& disk(uint32_t place) { return disks_[place]; }
   void written(uint32_t place, StepCheckpoint checkpoint);
   // Checks that the owners of a step sequence hold the same steps of it.
-  void check_same(const std::string& line, const std::vector<WorkerId>& owners);
+  void check_same(const std::string& sequence, const std::vector<WorkerId>& owners);
 
  private:
-  struct Line {
+  struct Sequence {
     std::map<uint64_t, double> clips;                    // of the steps since the last resume
     std::set<std::pair<OptimizerId, uint64_t>> refused;  // told as not applied
     uint64_t durable = 0;
   };
   void give_up(WorkerId owner, const Parameters& kept);
-  bool holds(WorkerId owner, const std::string& line, uint64_t number);
+  bool holds(WorkerId owner, const std::string& sequence, uint64_t number);
 
   World& world_;
   std::map<WorkerId, Parameters> parameters_;
-  std::map<std::string, Line> lines_;
+  std::map<std::string, Sequence> sequences_;
   std::map<uint32_t, std::vector<StepCheckpoint>> disks_;
   std::set<std::tuple<WorkerId, std::string, uint64_t>> given_up_;
 };

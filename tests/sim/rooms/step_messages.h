@@ -27,7 +27,7 @@ struct StepRequest {
     kResume,
   } kind = Kind::kJoin;
   dist_optim_internal::StepId step;  // for kinds without a step: only the optimizer
-  std::string line;                  // join, go back: name of the step sequence
+  std::string sequence;              // join, go back: name of the step sequence
   std::vector<WorkerId> workers;     // meet: the other owners; inquire: the dead ones
   double max_norm = 0, others_norm2 = 0, clip = 1;
   uint64_t number = 0;  // go back, resume
@@ -36,7 +36,7 @@ struct StepRequest {
 // The kind of the request says which of these is set.
 struct StepReply {
   absl::Status status;
-  dist_optim_internal::LineStanding standing;
+  dist_optim_internal::SequenceStanding standing;
   double norm2 = 0;
   dist_optim_internal::StepSummary summary;
   dist_optim_internal::StepDecision decision;

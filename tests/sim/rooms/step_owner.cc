@@ -34,7 +34,7 @@ StepOwner::StepOwner(Worker& worker, Steps& room)
 
 void StepOwner::restore(const StepCheckpoint& from, bool restarted) {
   OwnerActions actions;
-  core_.restore(from.lines, actions);
+  core_.restore(from.sequences, actions);
   carry_out(std::move(actions));
   world_.steps.restore(worker_.id, from, restarted);
   restored_ = world_.step_lines();
@@ -49,7 +49,7 @@ void StepOwner::serve(uint64_t incoming, WorkerId from, const StepRequest& reque
   if (world_.trace.on()) {
     world_.trace.add(absl::StrCat("  ", worker_.id.to_string(), " is asked by ", from.to_string(),
                                   ": ", kKinds[static_cast<size_t>(request.kind)], " ",
-                                  request.step.to_string(), " ", request.line, " number ",
+                                  request.step.to_string(), " ", request.sequence, " number ",
                                   request.number));
   }
   OwnerActions actions;
@@ -63,7 +63,7 @@ void StepOwner::serve(uint64_t incoming, WorkerId from, const StepRequest& reque
       others_.erase(request.step.optimizer);
       break;
     case Kind::kJoin: {
-      const auto standing = core_.join(request.step.optimizer, request.line);
+      const auto standing = core_.join(request.step.optimizer, request.sequence);
       reply.status = standing.status();
       if (standing.ok()) reply.standing = *standing;
       break;
@@ -108,7 +108,7 @@ void StepOwner::serve(uint64_t incoming, WorkerId from, const StepRequest& reque
       break;
     case Kind::kResume:
       reply.status = core_.resume(request.step.optimizer, request.number, false);
-      if (reply.status.ok()) restored_.erase(core_.line_of(request.step.optimizer));
+      if (reply.status.ok()) restored_.erase(core_.sequence_of(request.step.optimizer));
       break;
   }
   carry_out(std::move(actions));
@@ -135,34 +135,34 @@ absl::Status StepOwner::commit(const StepRequest& request, double clip) {
 
 // ---- checkpoints
 
-dist_optim_internal::StepDurable StepOwner::durable(const std::string& line) const {
+dist_optim_internal::StepDurable StepOwner::durable(const std::string& sequence) const {
   const StepCheckpoint& newest = world_.steps.disk(worker_.id.index).back();
-  const auto found = newest.lines.find(line);
-  return {found == newest.lines.end() ? 0 : found->second, 0, {}};
+  const auto found = newest.sequences.find(sequence);
+  return {found == newest.sequences.end() ? 0 : found->second, 0, {}};
 }
 
 void StepOwner::answer_once_durable(uint64_t incoming, const StepRequest& request,
                                     StepReply reply) {
-  const std::string line = core_.line_of(request.step.optimizer);
+  const std::string sequence = core_.sequence_of(request.step.optimizer);
   if (!world_.every_step_durable && request.step.number % world_.durable_every != 0) {
-    reply.durable = reply.summary.durable = durable(line);
+    reply.durable = reply.summary.durable = durable(sequence);
     return worker_.calls.answer_step(incoming, std::move(reply));
   }
-  for_copy_.push_back({incoming, line, std::move(reply)});
+  for_copy_.push_back({incoming, sequence, std::move(reply)});
   if (!writing_) write_next();
 }
 
 // Copies the state of one moment. A COMMIT is answered now, or when the copy is on disk.
 void StepOwner::write_next() {
   writing_ = true;
-  copy_ = {world_.steps.parameters(worker_.id), core_.lines()};
+  copy_ = {world_.steps.parameters(worker_.id), core_.sequences()};
   const uint64_t copy = ++copies_;
   std::vector<Waiter> waiters = std::exchange(for_copy_, {});
   if (world_.every_step_durable) {
     for_disk_ = std::move(waiters);
   } else {
     for (Waiter& waiter : waiters) {
-      waiter.reply.durable = waiter.reply.summary.durable = durable(waiter.line);
+      waiter.reply.durable = waiter.reply.summary.durable = durable(waiter.sequence);
       worker_.calls.answer_step(waiter.incoming, std::move(waiter.reply));
     }
   }
@@ -175,21 +175,21 @@ void StepOwner::written() {
   world_.steps.written(worker_.id.index, copy_);
   writing_ = false;
   for (Waiter& waiter : std::exchange(for_disk_, {})) {
-    waiter.reply.durable = waiter.reply.summary.durable = durable(waiter.line);
+    waiter.reply.durable = waiter.reply.summary.durable = durable(waiter.sequence);
     worker_.calls.answer_step(waiter.incoming, std::move(waiter.reply));
   }
   if (!for_copy_.empty() && !writing_) write_next();
 }
 
 absl::Status StepOwner::go_back(const StepRequest& request) {
-  WEFT_ASSIGN_OR_RETURN(const dist_optim_internal::LineStanding standing,
-                        core_.join(request.step.optimizer, request.line));
+  WEFT_ASSIGN_OR_RETURN(const dist_optim_internal::SequenceStanding standing,
+                        core_.join(request.step.optimizer, request.sequence));
   if (standing.applied == request.number) return absl::OkStatus();
   while (writing_) written();  // one thread writes and goes back, so finish the write first
   const std::vector<StepCheckpoint> disk = world_.steps.disk(worker_.id.index);
   for (auto checkpoint = disk.rbegin(); checkpoint != disk.rend(); ++checkpoint) {
-    const auto found = checkpoint->lines.find(request.line);
-    if ((found == checkpoint->lines.end() ? 0 : found->second) != request.number) continue;
+    const auto found = checkpoint->sequences.find(request.sequence);
+    if ((found == checkpoint->sequences.end() ? 0 : found->second) != request.number) continue;
     restore(*checkpoint, false);
     // Written again as the newest one, so that a restart does not bring back later steps.
     world_.steps.written(worker_.id.index, *checkpoint);
@@ -220,8 +220,8 @@ void StepOwner::carry_out(OwnerActions actions) {
     std::visit(Overloaded{
                    [&](const step::Apply& apply) {
                      world_.doom(worker_.slot, 2);
-                     world_.steps.apply(worker_.id, core_.line_of(apply.step.optimizer), apply.step,
-                                        apply.update.clip);
+                     world_.steps.apply(worker_.id, core_.sequence_of(apply.step.optimizer),
+                                        apply.step, apply.update.clip);
                    },
                    [](const step::Drop&) {},  // no gradients are kept here
                    [&](const step::Ask& question) { ask(question); },

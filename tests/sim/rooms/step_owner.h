@@ -29,13 +29,13 @@ class StepOwner {
   void serve(uint64_t incoming, WorkerId from, const StepRequest& request);
   void on_peer_dead(WorkerId dead);
   // True if this owner came back and no caller has resumed this step sequence yet.
-  bool restored(const std::string& line) const { return restored_.contains(line); }
+  bool restored(const std::string& sequence) const { return restored_.contains(sequence); }
   std::string leftovers() const;
 
  private:
   struct Waiter {
     uint64_t incoming = 0;
-    std::string line;
+    std::string sequence;
     StepReply reply;
   };
 
@@ -44,7 +44,7 @@ class StepOwner {
   absl::Status commit(const StepRequest& request, double clip);
   absl::Status go_back(const StepRequest& request);
   void answer_once_durable(uint64_t incoming, const StepRequest& request, StepReply reply);
-  dist_optim_internal::StepDurable durable(const std::string& line) const;
+  dist_optim_internal::StepDurable durable(const std::string& sequence) const;
   void write_next();
   void written();
 

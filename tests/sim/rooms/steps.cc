@@ -70,7 +70,7 @@ StepRequest Steps::request(const Optimizer& optimizer, Kind kind) const {
   StepRequest request;
   request.kind = kind;
   request.step = {optimizer.id, optimizer.core->step().number};
-  request.line = world_.line_of(worker_.id.index);
+  request.sequence = world_.sequence_of(worker_.id.index);
   request.max_norm = optimizer.max_norm;
   return request;
 }
@@ -82,7 +82,7 @@ void Steps::make_optimizer(std::vector<WorkerId> owners) {
   optimizer->owners = std::move(owners);
   StepCallerCore::Options options;
   options.optimizer = optimizer->id;
-  options.line = world_.line_of(worker_.id.index);
+  options.sequence = world_.sequence_of(worker_.id.index);
   for (const WorkerId owner : optimizer->owners) {
     options.owners.push_back({owner.to_string(), owner == worker_.id});
   }
@@ -128,7 +128,8 @@ void Steps::begin(const OptimizerPtr& optimizer) {
 
 // As DistributedOptimizer::resume: asks all owners, then all go back, then all resume.
 void Steps::resume(const OptimizerPtr& optimizer) {
-  if (++optimizer->resumes > 2) return world_.new_line(worker_.id.index), void(current_ = nullptr);
+  if (++optimizer->resumes > 2)
+    return world_.new_sequence(worker_.id.index), void(current_ = nullptr);
   struct Standings {
     uint64_t furthest = 0, held = UINT64_MAX;
     bool failed = false;
@@ -139,7 +140,7 @@ void Steps::resume(const OptimizerPtr& optimizer) {
     send(owner, request(*optimizer, Kind::kJoin), kNever,
          [this, optimizer, all](const absl::Status& failure, const StepReply& reply) {
            all->failed |= !failure.ok();
-           const dist_optim_internal::LineStanding& standing = reply.standing;
+           const dist_optim_internal::SequenceStanding& standing = reply.standing;
            all->furthest = std::max(all->furthest, standing.applied);
            if (standing.restored) all->held = std::min(all->held, standing.applied);
            if (--optimizer->open > 0 || all->failed) return;
@@ -159,7 +160,7 @@ void Steps::bring(const OptimizerPtr& optimizer, Kind kind, uint64_t number) {
            *failed |= !failure.ok();
            if (--optimizer->open > 0 || *failed) return;
            if (kind == Kind::kGoBack) {
-             world_.steps.resume(world_.line_of(worker_.id.index), number);
+             world_.steps.resume(world_.sequence_of(worker_.id.index), number);
              return bring(optimizer, Kind::kResume, number);
            }
            if (!optimizer->core->resumed(number).ok()) return;
@@ -240,7 +241,7 @@ void Steps::carry_out(const OptimizerPtr& o, const CallerAction& action) {
   const auto told = [&](const step::Tell& asked) {
     if (std::exchange(o->told, true)) world_.violate("told truly", "a step was told twice");
     o->lost = asked.result.outcome == StepResult::Outcome::kDataLoss;
-    world_.steps.tell(worker_.id, world_.line_of(worker_.id.index), o->owners, o->core->step(),
+    world_.steps.tell(worker_.id, world_.sequence_of(worker_.id.index), o->owners, o->core->step(),
                       asked.result);
   };
   // The simulator has no optimizer of mode hogwild, and nothing to clean up at the end of a step.

@@ -76,15 +76,16 @@ void World::plan_optimizers() {
   }
 }
 
-std::string World::line_of(uint32_t caller) const {
-  const auto found = line_numbers_.find(caller);
-  return absl::StrCat("line", found == line_numbers_.end() ? 0 : found->second, "@w", caller);
+std::string World::sequence_of(uint32_t caller) const {
+  const auto found = sequence_numbers_.find(caller);
+  return absl::StrCat("sequence", found == sequence_numbers_.end() ? 0 : found->second, "@w",
+                      caller);
 }
 
 std::set<std::string> World::step_lines() const {
-  std::set<std::string> lines;
-  for (const auto& [caller, owners] : step_owners) lines.insert(line_of(caller));
-  return lines;
+  std::set<std::string> sequences;
+  for (const auto& [caller, owners] : step_owners) sequences.insert(sequence_of(caller));
+  return sequences;
 }
 
 void World::step() {

@@ -247,15 +247,15 @@ void World::settle(Stage stage) {
 // At rest, all owners that take steps of a step sequence hold the same steps of it.
 void World::check_steps() {
   for (const auto& [caller, places] : step_owners) {
-    const std::string line = line_of(caller);
+    const std::string sequence = sequence_of(caller);
     std::vector<WorkerId> owners;
     for (const Incarnation& incarnation : incarnations_) {
       const bool owns =
           std::find(places.begin(), places.end(), incarnation.id.index) != places.end();
       if (!owns || incarnation.worker == nullptr || ended(incarnation.id)) continue;
-      if (!incarnation.worker->steps.owner().restored(line)) owners.push_back(incarnation.id);
+      if (!incarnation.worker->steps.owner().restored(sequence)) owners.push_back(incarnation.id);
     }
-    if (!owners.empty()) steps.check_same(line, owners);
+    if (!owners.empty()) steps.check_same(sequence, owners);
   }
 }
 

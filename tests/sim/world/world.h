@@ -109,10 +109,10 @@ class World {
   bool winding_down = false;
   bool over = false;  // workers look at their peers no more
 
-  std::string line_of(uint32_t caller) const;
+  std::string sequence_of(uint32_t caller) const;
   std::set<std::string> step_lines() const;
   // Starts a new step sequence, because the old one has no state to go back to.
-  void new_line(uint32_t caller) { ++line_numbers_[caller]; }
+  void new_sequence(uint32_t caller) { ++sequence_numbers_[caller]; }
 
   // Records that this fault had an effect.
   void felt(size_t fault);
@@ -183,7 +183,7 @@ class World {
 
   uint64_t steps_left_ = 0;
   Nanoseconds step_gap_{};
-  std::map<uint32_t, int> line_numbers_;
+  std::map<uint32_t, int> sequence_numbers_;
   std::vector<uint32_t> step_weights_;
   uint64_t step_weight_sum_ = 0;
   std::vector<uint32_t> fault_weights_;
