@@ -251,9 +251,9 @@ PeerLink::Arrival PeerLink::receive(const ConnectionPtr& connection, std::vector
   FrameBatch answers;              // to heartbeats
   std::vector<FramePtr> released;  // destroyed outside the lock
   heard_.store(environment_.clock.now().time_since_epoch().count(), std::memory_order_relaxed);
-  if (!spoken_.load(std::memory_order_relaxed)) spoken_.store(true);
   {
     MutexLock lock(mutex_);
+    spoken_ = true;
     for (Frame& frame : frames) {
       accept(frame, arrival, answers);
       if (arrival.foreign || !arrival.honest) break;
@@ -418,6 +418,9 @@ bool PeerLink::resume_dial() {
 
 void PeerLink::use(ConnectionPtr next) {
   connection_ = std::move(next);
+  if (connection_ != nullptr && first_connected_ == kNever) {
+    first_connected_ = environment_.clock.now();
+  }
   health_.restart();
 }
 
@@ -430,6 +433,7 @@ void PeerLink::adopt(const ConnectionPtr& connection) {
   // The peer has taken part in the handshake.
   heard_.store(environment_.clock.now().time_since_epoch().count(), std::memory_order_relaxed);
   FrameBatch frames;
+  bool first = false;
   {
     MutexLock lock(mutex_);
     if (!gone_.load()) {
@@ -437,8 +441,8 @@ void PeerLink::adopt(const ConnectionPtr& connection) {
         others_.push_back(connection);
         return;
       }
+      first = first_connected_ == kNever;
       use(connection);
-      if (first_connected_ == kNever) first_connected_ = environment_.clock.now();
       frames = core_.resend();
       const auto& waiting = core_.session().unacknowledged();
       dial_.resent(waiting.empty() ? 0 : waiting.front()->header.sequence);
@@ -450,7 +454,7 @@ void PeerLink::adopt(const ConnectionPtr& connection) {
   }
   WEFT_FAIL_POINT("agent.resend");
   put(connection, std::move(frames));
-  if (!met_.exchange(true) && environment_.opened != nullptr) environment_.opened(info_.id);
+  if (first && environment_.opened != nullptr) environment_.opened(info_.id);
 }
 
 bool PeerLink::closed(const ConnectionPtr& connection, const absl::Status& reason) {
@@ -561,7 +565,7 @@ PeerLink::Look PeerLink::look() {
   // Without file descriptors this worker causes the silence itself.
   if (dial_.lacks_descriptors) look.heard = now;
   look.said = said_;
-  look.met = spoken_.load() ||
+  look.met = spoken_ ||
              (first_connected_ != kNever && now - first_connected_ >= environment_.connect_timeout);
   const uint64_t traffic = core_.counted_sent() + core_.counted_received();
   look.busy = traffic != std::exchange(looked_at_, traffic) || core_.pending_calls() > 0 ||

@@ -230,18 +230,17 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   const WorkerInfo info_;
   std::atomic<bool> gone_{false};
   std::atomic<bool> suspected_{false};
-  std::atomic<bool> met_{false};             // there has been a connection
-  std::atomic<bool> spoken_{false};          // a frame of the peer has come
   std::atomic<bool> flush_deferred_{false};  // a serving thread will flush
   std::atomic<TimePoint::rep> heard_{TimePoint::min().time_since_epoch().count()};
 
   Dialler dialler_;
   mutable Mutex mutex_;
   PeerCore core_ ABSL_GUARDED_BY(mutex_);
-  ConnectionPtr connection_ ABSL_GUARDED_BY(mutex_);  // the one that is written to
-  TimePoint first_connected_ ABSL_GUARDED_BY(mutex_) = kNever;
-  std::vector<ConnectionPtr> others_ ABSL_GUARDED_BY(mutex_);  // spare; both ends had dialled
-  absl::Status fate_ ABSL_GUARDED_BY(mutex_);                  // why it is gone
+  ConnectionPtr connection_ ABSL_GUARDED_BY(mutex_);            // the one that is written to
+  TimePoint first_connected_ ABSL_GUARDED_BY(mutex_) = kNever;  // when it first had a connection
+  bool spoken_ ABSL_GUARDED_BY(mutex_) = false;                 // a frame of the peer has come
+  std::vector<ConnectionPtr> others_ ABSL_GUARDED_BY(mutex_);   // spare; both ends had dialled
+  absl::Status fate_ ABSL_GUARDED_BY(mutex_);                   // why it is gone
   // The peer has stopped its agent. It never takes that back, so a later or a spare connection does
   // not reset it: the peer is about to close that one too.
   bool said_goodbye_ ABSL_GUARDED_BY(mutex_) = false;

@@ -259,6 +259,17 @@ TEST_F(MembershipDriver, ACallToAPeerThatIsNeverReachedHasNotRun) {
   EXPECT_EQ(death_records(), 0u);
 }
 
+// No dial and no frame of a peer come before a call to oneself.
+TEST_F(MembershipDriver, ACallToOneselfThatTheEndCutsOffMayHaveRun) {
+  start(1);
+  auto result = std::make_shared<absl::Status>();
+  agent_->call(me_, Frame(), "f", kNever,
+               [result](const absl::StatusOr<Frame>& reply) { *result = reply.status(); });
+  agent_->stop();
+  EXPECT_FALSE(result->ok());
+  EXPECT_EQ(ran_of(*result), Ran::kMaybe) << *result;
+}
+
 // A silent peer may be slow. Its connection is kept as long as the peer is not suspected.
 TEST_F(MembershipDriver, TheConnectionOfASilentPeerIsKept) {
   const ScriptedConnectionPtr peer = start_connected();

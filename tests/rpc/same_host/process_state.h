@@ -18,27 +18,24 @@ inline size_t open_descriptors() {
   return count;
 }
 
-// Of memory that Weft's processes share.
-inline size_t shared_mappings() {
+// The memory of Weft that this process shares.
+struct SharedMappings {
   size_t count = 0;
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find("memfd:weft-") != std::string::npos) ++count;
-  }
-  return count;
-}
-
-// The bytes of memory of Weft that this process shares, each mapping for itself.
-inline size_t shared_bytes() {
   size_t bytes = 0;
+};
+inline SharedMappings all_shared_mappings() {
+  SharedMappings all;
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     if (line.find("memfd:weft-") == std::string::npos) continue;
     size_t end = 0;
     const size_t from = std::stoull(line, &end, 16);
-    bytes += std::stoull(line.substr(end + 1), nullptr, 16) - from;
+    all.bytes += std::stoull(line.substr(end + 1), nullptr, 16) - from;
+    ++all.count;
   }
-  return bytes;
+  return all;
 }
+inline size_t shared_mappings() { return all_shared_mappings().count; }
+inline size_t shared_bytes() { return all_shared_mappings().bytes; }
 
 }  // namespace weft::testing

@@ -55,6 +55,23 @@ TEST_F(WatcherTest, TasksRunInTheirOrder) {
   EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
 }
 
+// A worker that dials many peers at once must also answer those that dial it.
+TEST_F(WatcherTest, EventsDoNotWaitForAllTasks) {
+  Pair pair;
+  size_t left = 100, left_at_event = 0;
+  run([&] {
+    EXPECT_TRUE(watcher_.watch(pair.near.get(), Watcher::Event::kReadable, [&] {
+      left_at_event = left;
+      watcher_.unwatch(pair.near.get());
+    }));
+    // From inside a task, so that the watcher finds the event and all tasks at once.
+    for (size_t i = left; i > 0; --i) watcher_.post([&] { --left; });
+    pair.write();
+  });
+  run([] {});
+  EXPECT_GE(left_at_event, 99u);
+}
+
 TEST_F(WatcherTest, ADescriptorThatCanBeReadIsReportedUntilItIsNotWatched) {
   Pair pair;
   Promise<void> twice;
