@@ -64,12 +64,15 @@ TEST_F(WatcherTest, EventsDoNotWaitForAllTasks) {
       left_at_event = left;
       watcher_.unwatch(pair.near.get());
     }));
-    // From inside a task, so that the watcher finds the event and all tasks at once.
-    for (size_t i = left; i > 0; --i) watcher_.post([&] { --left; });
-    pair.write();
+    // From inside a task, so that all of them wait when the first one runs.
+    for (size_t i = left; i > 0; --i) {
+      watcher_.post([&] {
+        if (left-- == 100) pair.write();
+      });
+    }
   });
   run([] {});
-  EXPECT_GE(left_at_event, 99u);
+  EXPECT_EQ(left_at_event, 99u);
 }
 
 TEST_F(WatcherTest, ADescriptorThatCanBeReadIsReportedUntilItIsNotWatched) {
