@@ -13,6 +13,8 @@ file(CREATE_LINK ${PROJECT_SOURCE_DIR} ${WEFT_INCLUDE_DIR}/weft SYMBOLIC)
 # Every target of the tree links weft_flags; all but generated code link weft_warnings.
 add_library(weft_flags INTERFACE)
 target_compile_features(weft_flags INTERFACE cxx_std_20)
+# gRPC's package asks for it, and a precompiled header must agree with the files that use it.
+target_compile_options(weft_flags INTERFACE -pthread)
 if(WEFT_SANITIZE)
   target_compile_options(weft_flags INTERFACE -fsanitize=${WEFT_SANITIZE} -fno-omit-frame-pointer
                                               -fno-sanitize-recover=undefined)
@@ -51,7 +53,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_BUILD_TYPE STREQUAL Release)
   target_compile_options(weft_warnings INTERFACE -Wno-maybe-uninitialized -Wno-stringop-overflow)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL Clang)
-  target_compile_options(weft_warnings INTERFACE -Wthread-safety)
+  # clang 14 calls a capture unused that only one branch of an `if constexpr` uses.
+  target_compile_options(weft_warnings INTERFACE -Wthread-safety -Wno-unused-lambda-capture)
 endif()
 
 # ccache shares compilations between build folders. The sloppiness settings let it cache the tests'
@@ -67,13 +70,13 @@ endif()
 set(CMAKE_UNITY_BUILD ${WEFT_UNITY})
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 6)
 
-# weft_library(NAME ROOM [TORCH [PCH]] [GRPC] [HDRS file...] [SRCS file...] [DEPS target...])
+# weft_library(NAME ROOM [TORCH] [GRPC] [OPTIMIZED] [HDRS file...] [SRCS file...] [DEPS target...])
 #
 # Makes the target weft_NAME, alias weft::NAME, from files of ROOM. HDRS are the installed headers:
-# those at the room's root, and those of internal/ that they include. TORCH: skipped without
-# WEFT_WITH_TORCH.
+# those at the room's root, and those of internal/ that they include. TORCH: uses LibTorch, whose
+# headers are precompiled; skipped without WEFT_WITH_TORCH. OPTIMIZED: the simulators run it for long.
 function(weft_library name room)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "TORCH;PCH;GRPC" "" "HDRS;SRCS;DEPS")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "TORCH;GRPC;OPTIMIZED" "" "HDRS;SRCS;DEPS")
   weft_check_arguments("weft_library(${name})")
   list(TRANSFORM arg_HDRS PREPEND ${PROJECT_SOURCE_DIR}/${room}/ OUTPUT_VARIABLE headers)
   weft_register("${headers};${arg_SRCS}")
@@ -90,6 +93,9 @@ function(weft_library name room)
     if(arg_GRPC)
       target_link_libraries(${target} PRIVATE gRPC::grpc++)
     endif()
+    if(arg_OPTIMIZED)
+      weft_optimize(${target})
+    endif()
   else()
     add_library(${target} INTERFACE)
     set(visibility INTERFACE)
@@ -101,9 +107,9 @@ function(weft_library name room)
   target_link_libraries(${target} ${visibility} ${arg_DEPS})
   if(arg_TORCH)
     target_link_libraries(${target} ${visibility} weft::torch)
-  endif()
-  if(arg_PCH)
-    weft_use_torch_pch(${target})
+    if(arg_SRCS)
+      weft_use_pch(${target} torch)
+    endif()
   endif()
 
   if(NOT room MATCHES "^(tests|examples|bench)")
@@ -145,9 +151,9 @@ function(weft_proto_library name)
   set_property(GLOBAL APPEND PROPERTY WEFT_LIBRARIES weft::${name})
 endfunction()
 
-# weft_executable(NAME [TORCH [PCH]] [INSTALL] SRCS file... [DEPS target...])
+# weft_executable(NAME [TORCH] [INSTALL] SRCS file... [DEPS target...])
 function(weft_executable name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;PCH;INSTALL" "" "SRCS;DEPS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;INSTALL" "" "SRCS;DEPS")
   weft_check_arguments("weft_executable(${name})")
   weft_register("${arg_SRCS}")
   if(arg_TORCH AND NOT WEFT_WITH_TORCH)
@@ -158,9 +164,7 @@ function(weft_executable name)
   target_include_directories(${name} PRIVATE ${WEFT_INCLUDE_DIR})
   if(arg_TORCH)
     target_link_libraries(${name} PRIVATE weft::torch)
-  endif()
-  if(arg_PCH)
-    weft_use_torch_pch(${name})
+    weft_use_pch(${name} torch)
   endif()
   if(arg_INSTALL)
     # Set by name, because INSTALL_RPATH_USE_LINK_PATH leaves out folders inside the project, such
@@ -186,32 +190,49 @@ function(weft_register files)
   endforeach()
 endfunction()
 
-# The precompiled torch/torch.h takes 32 s and 740 MB once. A file that includes most of it then
-# compiles in half the time (16 to 7 s, 11 to 6 s). A file that includes single headers takes a
-# second longer. So a target must ask for it.
-function(weft_use_torch_pch target)
-  if(NOT TARGET weft_torch_pch)
-    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/torch_pch.cc CONTENT "")
-    add_library(weft_torch_pch STATIC EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/torch_pch.cc)
-    target_link_libraries(weft_torch_pch PRIVATE weft_flags weft_warnings weft::torch)
-    target_precompile_headers(weft_torch_pch PRIVATE <torch/torch.h>)
-    # Libraries and executables share one PCH, so executables are compiled like libraries.
-    set_target_properties(weft_torch_pch PROPERTIES POSITION_INDEPENDENT_CODE ON)
+# Preset dev does not optimize. What computes for long does it ten times faster with -O1.
+function(weft_optimize target)
+  if(CMAKE_BUILD_TYPE STREQUAL Dev)
+    target_compile_options(${target} PRIVATE -O1)
+    # A precompiled header serves one level only.
+    set_target_properties(${target} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)
   endif()
-  target_compile_options(${target} PRIVATE -fPIC)
-  target_precompile_headers(${target} REUSE_FROM weft_torch_pch)
 endfunction()
 
-# weft_test(ROOM/FILE_test [TORCH [PCH]] [ALONE] [SRCS file...] [DEPS target...] [RUNS target...]
+# Includes a precompiled header in all sources of a target, before their own includes: the header of
+# LibTorch (KIND torch), of GoogleMock (test), or both (torch_test). All targets of a kind share one:
+# docs/building.md.
+function(weft_use_pch target kind)
+  set(pch weft_${kind}_pch)
+  if(NOT TARGET ${pch})
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/${pch}.cc CONTENT "")
+    add_library(${pch} STATIC EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/${pch}.cc)
+    target_link_libraries(${pch} PRIVATE weft_flags weft_warnings)
+    if(kind MATCHES torch)
+      target_link_libraries(${pch} PRIVATE weft::torch)
+      target_precompile_headers(${pch} PRIVATE <torch/torch.h>)
+    endif()
+    if(kind MATCHES test)
+      target_link_libraries(${pch} PRIVATE GTest::gmock)
+      target_precompile_headers(${pch} PRIVATE <gmock/gmock.h>)
+    endif()
+    # Libraries and executables share it, so executables are compiled like libraries.
+    set_target_properties(${pch} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  endif()
+  target_compile_options(${target} PRIVATE -fPIC)
+  target_precompile_headers(${target} REUSE_FROM ${pch})
+endfunction()
+
+# weft_test(ROOM/FILE_test [TORCH] [ALONE] [OPTIMIZED] [SRCS file...] [DEPS target...] [RUNS target...]
 #           LABEL unit|world|process|gpu [SMOKE SUITE.TEST])
 #
 # Registers tests/ROOM/FILE_test.cc. Files of one room and label share one executable; with ALONE the
-# file gets its own. TORCH: uses LibTorch; PCH: includes most of torch/torch.h, precompiled for its
-# whole executable. RUNS: executables that the test starts; it finds them under WEFT_BUILD_DIR;
-# without LibTorch, a test whose programs need it is left out. SMOKE, only for label process: the one
-# test of the file that tools/test.sh runs without --all. A process test without SMOKE runs always.
+# file gets its own. TORCH: uses LibTorch. OPTIMIZED: computes for long; all files of its executable are
+# compiled like it. RUNS: executables that the test starts; it finds them under WEFT_BUILD_DIR; without
+# LibTorch, a test whose programs need it is left out. SMOKE, only for label process: the one test of
+# the file that tools/test.sh runs without --all. A process test without SMOKE runs always.
 function(weft_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;PCH;ALONE" "LABEL;SMOKE" "SRCS;DEPS;RUNS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;ALONE;OPTIMIZED" "LABEL;SMOKE" "SRCS;DEPS;RUNS")
   weft_check_arguments("weft_test(${name})")
   if(NOT arg_LABEL MATCHES "^(unit|world|process|gpu)$")
     message(FATAL_ERROR "weft_test(${name}): LABEL is one of unit, world, process, gpu")
@@ -255,6 +276,9 @@ function(weft_test name)
                                                  WEFT_BUILD_DIR="${PROJECT_BINARY_DIR}")
     if(arg_TORCH)
       target_link_libraries(${target} PRIVATE weft::torch)
+      weft_use_pch(${target} torch_test)
+    else()
+      weft_use_pch(${target} test)
     endif()
     set_property(GLOBAL APPEND PROPERTY WEFT_TESTS ${target})
     set_property(TARGET ${target} PROPERTY WEFT_LABEL ${arg_LABEL})
@@ -263,9 +287,8 @@ function(weft_test name)
   if(arg_SMOKE)
     set_property(TARGET ${target} APPEND PROPERTY WEFT_SMOKE ${arg_SMOKE})
   endif()
-  get_target_property(reused ${target} PRECOMPILE_HEADERS_REUSE_FROM)
-  if(arg_PCH AND NOT reused)
-    weft_use_torch_pch(${target})
+  if(arg_OPTIMIZED)
+    weft_optimize(${target})
   endif()
   if(arg_RUNS)
     add_dependencies(${target} ${arg_RUNS})

@@ -23,21 +23,17 @@ namespace weft {
 namespace ddp_internal {
 namespace {
 
-constexpr const char* kPrefix = "DistributedDataParallel: ";
 constexpr double kMiB = 1 << 20;
 constexpr double kCapMb = 25;
 constexpr double kFirstCapMb = 1;
-
-[[noreturn]] void refuse(const std::string& what) {
-  C10_THROW_ERROR(ValueError, absl::StrCat(kPrefix, what));
-}
 
 std::vector<uint64_t> caps_of(const DdpOptions& options) {
   std::vector<double> caps = options.bucket_cap_mb;
   if (caps.empty()) caps = {kFirstCapMb, kCapMb};
   std::vector<uint64_t> bytes;
   for (const double cap : caps) {
-    if (!(cap > 0) || cap > 1e12) refuse(absl::StrCat("bucket_cap_mb is positive, not ", cap));
+    if (!(cap > 0) || cap > 1e12)
+      throw_ddp_error(absl::StrCat("bucket_cap_mb is positive, not ", cap));
     bytes.push_back(static_cast<uint64_t>(cap * kMiB));
   }
   return bytes;
@@ -80,8 +76,8 @@ std::set<std::string> sparse_names(const torch::nn::Module& module) {
 DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
                                    std::shared_ptr<ProcessGroup> group, DdpOptions options)
     : module_(std::move(module)), group_(std::move(group)), options_(std::move(options)) {
-  if (module_ == nullptr) refuse("there is no module");
-  if (group_ == nullptr) refuse("there is no process group");
+  if (module_ == nullptr) throw_ddp_error("there is no module");
+  if (group_ == nullptr) throw_ddp_error("there is no process group");
   // Each gradient is freed as soon as it is in its bucket, and the next step allocates as much
   // again.
   keep_freed_memory();
@@ -138,7 +134,7 @@ void DataParallelCore::collect() {
   for (const auto* const names : {&options_.ignored, &options_.sparse_parameters}) {
     for (const std::string& name : *names) {
       if (known.count(name) == 0) {
-        refuse(absl::StrCat("there is no parameter or buffer '", name, "' in the module"));
+        throw_ddp_error(absl::StrCat("there is no parameter or buffer '", name, "' in the module"));
       }
     }
   }
@@ -146,7 +142,7 @@ void DataParallelCore::collect() {
 
 void DataParallelCore::tell_others(const std::string& refusal) const {
   CopyDescription mine;
-  mine.refusal = refusal.substr(std::min(refusal.size(), std::string(kPrefix).size()));
+  mine.refusal = refusal.substr(std::min(refusal.size(), sizeof(kErrorPrefix) - 1));
   try {
     verify_copies(*group_, mine, exchange_device());
   } catch (const std::exception&) {
@@ -187,27 +183,27 @@ CopyDescription DataParallelCore::description() const {
 
 void DataParallelCore::check_arguments() const {
   caps_of(options_);
-  if (variables_.empty()) refuse("no parameter of the module requires gradients");
+  if (variables_.empty()) throw_ddp_error("no parameter of the module requires gradients");
   const at::Tensor& first = variables_.front();
   for (size_t i = 0; i < variables_.size(); ++i) {
     if (variables_[i].device().type() != first.device().type()) {
-      refuse(absl::StrCat("parameters are on several types of devices: '", names_.front(), "' on ",
-                          first.device().str(), ", '", names_[i], "' on ",
-                          variables_[i].device().str()));
+      throw_ddp_error(absl::StrCat("parameters are on several types of devices: '", names_.front(),
+                                   "' on ", first.device().str(), ", '", names_[i], "' on ",
+                                   variables_[i].device().str()));
     }
     if (!variables_[i].is_leaf()) {
-      refuse(absl::StrCat("parameter '", names_[i], "' is not a leaf of the graph"));
+      throw_ddp_error(absl::StrCat("parameter '", names_[i], "' is not a leaf of the graph"));
     }
   }
   if (options_.device_ids.size() > 1) {
-    refuse(absl::StrCat("device_ids names ", options_.device_ids.size(),
-                        " devices: one for each process, or none"));
+    throw_ddp_error(absl::StrCat("device_ids names ", options_.device_ids.size(),
+                                 " devices: one for each process, or none"));
   }
   for (const at::Device& device : options_.device_ids) {
     for (size_t i = 0; i < variables_.size(); ++i) {
       if (variables_[i].device() == device) continue;
-      refuse(absl::StrCat("device_ids says ", device.str(), ", parameter '", names_[i], "' is on ",
-                          variables_[i].device().str()));
+      throw_ddp_error(absl::StrCat("device_ids says ", device.str(), ", parameter '", names_[i],
+                                   "' is on ", variables_[i].device().str()));
     }
   }
 }
@@ -298,16 +294,16 @@ at::Tensor DataParallelCore::to_device(const at::Tensor& input) const {
 }
 
 void DataParallelCore::set_hook(std::shared_ptr<c10d::CommHookInterface> hook) {
-  if (hook == nullptr) refuse("the communication hook is null");
-  if (reducer_->has_hook()) refuse("there is a communication hook already");
+  if (hook == nullptr) throw_ddp_error("the communication hook is null");
+  if (reducer_->has_hook()) throw_ddp_error("there is a communication hook already");
   if (reducer_->passes() > 0) {
-    refuse("a communication hook is registered before the first backward pass");
+    throw_ddp_error("a communication hook is registered before the first backward pass");
   }
   reducer_->set_hook(std::move(hook));
 }
 
 void DataParallelCore::update_group(std::shared_ptr<ProcessGroup> group) {
-  if (group == nullptr) refuse("there is no process group");
+  if (group == nullptr) throw_ddp_error("there is no process group");
   settle();
   group_ = std::move(group);
   passes_before_ = reducer_->passes();
@@ -332,9 +328,9 @@ void DataParallelCore::check_join(const JoinOptions& options) const {
   if (options.throw_on_early_termination) return;
   for (const auto& one : module_->named_modules("", /*include_self=*/true)) {
     if (one.value()->as<SyncBatchNormImpl>() == nullptr) continue;
-    refuse(absl::StrCat("join: '", one.key(),
-                        "' is a SyncBatchNorm, whose statistics need all "
-                        "ranks' inputs: set throw_on_early_termination"));
+    throw_ddp_error(absl::StrCat("join: '", one.key(),
+                                 "' is a SyncBatchNorm, whose statistics need all "
+                                 "ranks' inputs: set throw_on_early_termination"));
   }
 }
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Fails when clang objects to a source file of a room: its lock annotations, or the checks of .clang-tidy.
+"""Fails when clang objects to a source file of a room: the checks of .clang-tidy, or a missing include.
 
-Usage: check_clang.py [BUILD]     (BUILD: a configured and built preset, by default build/dev)
+Usage: check_clang.py [BUILD]     (BUILD: a build by clang, by default build/dev)
 
-Preset clang compiles the rooms without LibTorch. This script only parses, so it can afford LibTorch's headers. It takes
-the flags from BUILD/compile_commands.json. Sources that BUILD compiles together are parsed together.
+The flags come from BUILD/compile_commands.json. clang-tidy parses all rooms together that have the same flags, because
+it spends most of its time in LibTorch's headers. So two files may not define the same name in one unnamed namespace of
+a room. It does without the precompiled header, of which it would visit all. Files without LibTorch are then parsed by
+the compiler, each by itself.
 """
 
 import concurrent.futures
@@ -32,41 +34,47 @@ def sources_of(entry):
 
 
 def flags_of(command):
-    """What matters for parsing: the standard, macros and header paths, and not the precompiled header."""
-    words = shlex.split(command)
-    kept = ["-Wno-everything", "-Wthread-safety"]
-    for position, word in enumerate(words):
-        if re.match(r"-(D|I|std=)", word):
-            kept.append(word)
-        elif word in ("-isystem", "-idirafter"):
-            kept += [word, words[position + 1]]
-    return kept
+    """The compiler's flags in a command, without its input, its output and the precompiled header."""
+    command = re.sub(r" -Winvalid-pch| -fpch-\S+| -Xclang -include(-pch)? -Xclang \S+", "", command)
+    words = shlex.split(command)[1:]
+    return words[:words.index("-o")]
 
 
-def check(entry):
-    run = subprocess.run([*CLANG_TIDY, entry["file"], "--", *flags_of(entry["command"])], cwd=entry["directory"],
-                         capture_output=True, text=True)
+def check(command):
+    run = subprocess.run(command, capture_output=True, text=True)
     return run.returncode, run.stdout + (run.stderr if run.returncode != 0 else "")
 
 
 def main(arguments):
-    build = pathlib.Path(arguments[0] if arguments else ROOT / "build/dev")
+    build = pathlib.Path(arguments[0] if arguments else ROOT / "build/dev").resolve()
     seen = set()
-    entries = []
+    groups = {}  # the files that are parsed together, by program and flags
+    alone = []
     for entry in json.loads((build / "compile_commands.json").read_text()):
         new = [file for file in sources_of(entry) if not file.startswith((*NOT_ROOMS, "..")) and file not in seen]
         seen.update(new)
+        flags = flags_of(entry["command"])
         if new:
-            entries.append(entry)
+            target = re.search(r" -o \S*/(\w+)\.dir/", entry["command"])[1]
+            groups.setdefault((target if new[0].startswith("examples/") else "rooms", *flags), []).extend(new)
+        if "torch/include" not in entry["command"]:
+            alone += [["clang++-14", *flags, "-fsyntax-only", ROOT / file] for file in new]
+    tidied = []
+    (build / "clang_tidy").mkdir(exist_ok=True)
+    for number, ((name, *flags), files) in enumerate(groups.items()):
+        together = build / f"clang_tidy/{name}_{number}.cc"
+        together.write_text("".join(f'#include "{ROOT / file}"\n' for file in files))
+        tidied.append([*CLANG_TIDY, together, "--", *flags])
+    parses = tidied + alone
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for code, text in pool.map(check, entries):
+        for code, text in pool.map(check, parses):
             if code != 0:
                 failed += 1
                 print(text, end="")
-    print(f"check_clang: clang objects to {failed} of {len(entries)} compilations" if failed or not entries
-          else f"check_clang: {len(seen)} files keep to their locks' annotations and to .clang-tidy")
-    return 1 if failed or not entries else 0
+    print(f"check_clang: clang objects to {failed} of {len(parses)} parses" if failed or not parses
+          else f"check_clang: {len(seen)} files keep to .clang-tidy and to their locks' annotations")
+    return 1 if failed or not parses else 0
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ for target in "${targets[@]}"; do
   compgen -G "tests/fuzz/*/${target}_fuzz.cc" >/dev/null || { echo "fuzz.sh: no target '$target'" >&2 && exit 2; }
 done
 
-tools/setup.sh fuzz
+tools/setup.sh sanitizers
 cmake --preset fuzz >/dev/null
 cmake --build build/fuzz --target "${targets[@]/%/_fuzz}" -- -j 2
 

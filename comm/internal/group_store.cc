@@ -28,8 +28,6 @@ namespace {
 using std::chrono::milliseconds;
 using StorePointer = c10::intrusive_ptr<c10d::Store>;
 
-constexpr milliseconds kLongestTimeout = std::chrono::hours(24);
-
 // Opens a store with a time limit: c10d waits forever for a server that accepts and never answers.
 StorePointer open_in_time(const std::string& address, milliseconds timeout,
                           std::function<StorePointer()> open) {
@@ -97,7 +95,7 @@ void need_place(const ProcessGroupOptions& options) {
 }  // namespace
 
 GroupStore open_group_store(ProcessGroupOptions& options) {
-  const milliseconds timeout = std::min(options.timeout, kLongestTimeout);
+  const milliseconds timeout = std::min(options.timeout, kLongestStoreTimeout);
   std::string method = options.init_method;
   if (method == "env://") {
     const absl::StatusOr<LaunchEnvironment> environment = environment_of(options);

@@ -24,6 +24,8 @@ struct ProcessGroupOptions;
 
 namespace comm_internal {
 
+inline constexpr std::chrono::milliseconds kLongestStoreTimeout = std::chrono::hours(24);
+
 struct GroupStore {
   c10::intrusive_ptr<c10d::Store> store;
   uint32_t attempt = 0;  // this rank's attempt: how often the launcher has restarted it

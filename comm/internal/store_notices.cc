@@ -15,16 +15,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr StoreNotices::Milliseconds kLongestTimeout = std::chrono::hours(24);
-
 std::string key_of(int rank) { return absl::StrCat("weft/same_host/", rank); }
 
 }  // namespace
 
 absl::Status StoreNotices::post(int rank, const std::string& text) {
   const Milliseconds timeout = store_->getTimeout();
-  const bool limited = timeout > c10d::Store::kNoTimeout && timeout < kLongestTimeout;
-  return guarded(rank, Clock::now() + (limited ? timeout : kLongestTimeout),
+  const bool limited = timeout > c10d::Store::kNoTimeout && timeout < kLongestStoreTimeout;
+  return guarded(rank, Clock::now() + (limited ? timeout : kLongestStoreTimeout),
                  [store = store_, rank, bytes = std::vector<uint8_t>(text.begin(), text.end())] {
                    store->set(key_of(rank), bytes);
                  });

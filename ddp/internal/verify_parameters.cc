@@ -18,10 +18,6 @@ using Part = CopyDescription::Part;
 constexpr int64_t kRefused = -1;
 constexpr size_t kCounts = 3;  // of parameters (or kRefused), of others, of all numbers
 
-[[noreturn]] void refuse(const std::string& what) {
-  C10_THROW_ERROR(ValueError, absl::StrCat("DistributedDataParallel: ", what));
-}
-
 int64_t words_for(int64_t characters) {
   return (characters + static_cast<int64_t>(sizeof(int64_t)) - 1) /
          static_cast<int64_t>(sizeof(int64_t));
@@ -94,8 +90,8 @@ void compare(const std::string& kind, const Parts& first, const Parts& other, si
   for (size_t i = 0; i < std::max(first.count(), other.count()); ++i) {
     if (i < first.count() && i < other.count() && first.equal(i, other)) continue;
     const std::string name = i < first.count() ? first.name(i) : other.name(i);
-    refuse(absl::StrCat(counts, kind, " '", name, "' differs: ", first.text(i), " on rank 0, ",
-                        other.text(i), " on rank ", rank));
+    throw_ddp_error(absl::StrCat(counts, kind, " '", name, "' differs: ", first.text(i),
+                                 " on rank 0, ", other.text(i), " on rank ", rank));
   }
 }
 
@@ -105,6 +101,10 @@ Numbers gathered(const at::Tensor& one) {
 }
 
 }  // namespace
+
+void throw_ddp_error(const std::string& what) {
+  C10_THROW_ERROR(ValueError, absl::StrCat(kErrorPrefix, what));
+}
 
 void verify_copies(ProcessGroup& group, const CopyDescription& mine, at::Device device) {
   const auto how = at::TensorOptions().dtype(at::kLong).device(device);
@@ -138,14 +138,14 @@ void verify_copies(ProcessGroup& group, const CopyDescription& mine, at::Device 
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all_counts[rank][0] != kRefused) continue;
     const auto begin = all[rank].begin();
-    refuse(absl::StrCat("rank ", rank, " does not take part: ",
-                        std::string(begin, begin + all_counts[rank][kCounts - 1])));
+    throw_ddp_error(absl::StrCat("rank ", rank, " does not take part: ",
+                                 std::string(begin, begin + all_counts[rank][kCounts - 1])));
   }
   for (size_t rank = 1; rank < all.size(); ++rank) {
     for (size_t i = 0; i < mine.options.size(); ++i) {
       if (all[0][i] == all[rank][i]) continue;
-      refuse(absl::StrCat("option ", mine.options[i].first, " of rank ", rank,
-                          " is not that of rank 0"));
+      throw_ddp_error(absl::StrCat("option ", mine.options[i].first, " of rank ", rank,
+                                   " is not that of rank 0"));
     }
     const size_t begin = mine.options.size();
     const Parts first(all[0], begin, all_counts[0][0]);

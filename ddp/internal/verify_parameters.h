@@ -16,6 +16,11 @@
 
 namespace weft::ddp_internal {
 
+inline constexpr char kErrorPrefix[] = "DistributedDataParallel: ";
+
+// Throws a c10::ValueError with the prefix.
+[[noreturn]] void throw_ddp_error(const std::string& what);
+
 struct CopyDescription {
   struct Part {
     std::string name;

@@ -169,8 +169,10 @@ std::vector<std::string> join_as(const std::vector<std::pair<int, int>>& rank_an
   std::vector<std::thread> threads;
   for (size_t i = 0; i < rank_and_size.size(); ++i) {
     threads.emplace_back([&, i] {
-      const auto& [rank, size] = rank_and_size[i];
-      failures[i] = failure_of([&] { init_process_group(group_options(rank, size, store)); });
+      failures[i] = failure_of([&] {
+        const auto& [rank, size] = rank_and_size[i];
+        init_process_group(group_options(rank, size, store));
+      });
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -64,7 +64,7 @@ struct SmallModel : torch::nn::Module {
     return (outputs[0] - tensor_of(step.at("target"))).pow(2).sum() / 2;
   }
   // Copies the numbers into parameters and buffers of the same names.
-  void load(const nlohmann::json& numbers) {
+  void load_numbers(const nlohmann::json& numbers) {
     const torch::NoGradGuard no_grad;
     for (auto& one : named_parameters()) {
       if (numbers.contains(one.key())) one.value().copy_(tensor_of(numbers.at(one.key())));

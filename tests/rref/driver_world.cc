@@ -312,8 +312,12 @@ void DriverWorld::watch(Node& at) {
   }
   for (const auto& [handle, status] : lost) {
     event(at, What::kLost, handle, status);
-    std::erase_if(at.watched, [&](const Watch& watch) { return watch.handle == handle; });
-    std::erase_if(at.handles, [&](const RRefHandlePtr& each) { return each->handle() == handle; });
+    // clang 14 does not let a lambda capture a structured binding by itself.
+    const auto is_lost = [&lost_handle = handle](const Handle& each) {
+      return each == lost_handle;
+    };
+    std::erase_if(at.watched, [&](const Watch& watch) { return is_lost(watch.handle); });
+    std::erase_if(at.handles, [&](const RRefHandlePtr& each) { return is_lost(each->handle()); });
   }
   for (auto it = at.early.begin(); it != at.early.end();) {
     absl::Status status;
