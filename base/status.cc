@@ -46,7 +46,7 @@ Ran ran_of(const absl::Status& status) {
 
 absl::Status raised_at(absl::Status status, std::string_view worker) {
   if (!status.ok() && !worker.empty() && worker_of(status).empty()) {
-    status.SetPayload(kWorkerUrl, absl::Cord(absl::string_view(worker.data(), worker.size())));
+    status.SetPayload(kWorkerUrl, absl::Cord(absl_view(worker)));
   }
   return status;
 }
@@ -69,7 +69,7 @@ std::string to_text(const absl::Status& status) {
   const std::string trail = trail_of(status), worker = worker_of(status);
   if (!trail.empty()) {
     const std::string_view ran = to_string(ran_of(status));
-    absl::StrAppend(&text, " (at ", trail, ", ", absl::string_view(ran.data(), ran.size()), ")");
+    absl::StrAppend(&text, " (at ", trail, ", ", absl_view(ran), ")");
   } else if (!worker.empty()) {
     absl::StrAppend(&text, " (at ", worker, ")");
   }
@@ -77,8 +77,7 @@ std::string to_text(const absl::Status& status) {
 }
 
 absl::Status prepend(std::string_view text, const absl::Status& status) {
-  absl::Status result(status.code(),
-                      absl::StrCat(absl::string_view(text.data(), text.size()), status.message()));
+  absl::Status result(status.code(), absl::StrCat(absl_view(text), status.message()));
   status.ForEachPayload(
       [&](absl::string_view url, const absl::Cord& payload) { result.SetPayload(url, payload); });
   return result;

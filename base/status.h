@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace weft {
 
@@ -47,6 +48,10 @@ std::string to_text(const absl::Status& status);
 
 // A status with the same code and facts, and with `text` before the message.
 absl::Status prepend(std::string_view text, const absl::Status& status);
+
+// A text as Abseil's functions take it: in Debian's Abseil, string_view is a type of its own. It
+// refers to the same characters.
+inline absl::string_view absl_view(std::string_view text) { return {text.data(), text.size()}; }
 
 }  // namespace weft
 

@@ -63,7 +63,7 @@ const FileCalls& FileCalls::system() {
 
 absl::Status file_error(std::string_view what, const std::string& path, int error_number) {
   return absl::Status(code_of(error_number),
-                      absl::StrCat(absl::string_view(what.data(), what.size()), " ", path, ": ",
+                      absl::StrCat(absl_view(what), " ", path, ": ",
                                    std::generic_category().message(error_number)));
 }
 

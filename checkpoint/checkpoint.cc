@@ -42,9 +42,7 @@ std::optional<int64_t> step_of(const std::string& name) {
   return step;
 }
 
-std::string file_of(const std::string& name) {
-  return absl::StrCat(name, absl::string_view(kShardSuffix.data(), kShardSuffix.size()));
-}
+std::string file_of(const std::string& name) { return absl::StrCat(name, absl_view(kShardSuffix)); }
 
 // Makes the folder and the folders above it. It also flushes the entry of a folder that exists: the
 // process that made the folder may have died, or failed, before the entry was on the disk.

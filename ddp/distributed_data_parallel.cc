@@ -32,8 +32,9 @@ std::vector<uint64_t> caps_of(const DdpOptions& options) {
   if (caps.empty()) caps = {kFirstCapMb, kCapMb};
   std::vector<uint64_t> bytes;
   for (const double cap : caps) {
-    if (!(cap > 0) || cap > 1e12)
+    if (!(cap > 0) || cap > 1e12) {
       throw_ddp_error(absl::StrCat("bucket_cap_mb is positive, not ", cap));
+    }
     bytes.push_back(static_cast<uint64_t>(cap * kMiB));
   }
   return bytes;
@@ -142,7 +143,7 @@ void DataParallelCore::collect() {
 
 void DataParallelCore::tell_others(const std::string& refusal) const {
   CopyDescription mine;
-  mine.refusal = refusal.substr(std::min(refusal.size(), sizeof(kErrorPrefix) - 1));
+  mine.refusal = refusal.substr(std::min(refusal.size(), std::string_view(kErrorPrefix).size()));
   try {
     verify_copies(*group_, mine, exchange_device());
   } catch (const std::exception&) {

@@ -1,6 +1,7 @@
 #include "weft/rpc/class.h"
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
 
 namespace weft::rpc_internal {
 
@@ -30,7 +31,7 @@ void ClassLister::method(std::string_view spelling, const CallableType& type,
                          const CallableKey& key) {
   const std::string method = wire_name(spelling);
   const std::string_view last = last_component(method);
-  add(absl::StrCat(name_, "::", absl::string_view(last.data(), last.size())), type).callable = key;
+  add(absl::StrCat(name_, "::", absl_view(last)), type).callable = key;
 }
 
 void ClassLister::constructor(std::string name, const CallableType& type) {

@@ -83,7 +83,7 @@ namespace {
 using rpc_internal::Declaration;
 
 std::string place(std::string_view file, int line) {
-  return absl::StrCat(absl::string_view(file.data(), file.size()), ":", line);
+  return absl::StrCat(absl_view(file), ":", line);
 }
 
 // Gathers a text for each different problem, so that one error names all of them.
@@ -232,13 +232,12 @@ absl::StatusOr<const FunctionEntry*> Registry::find_callable(const rpc_internal:
                                                              std::string_view type) const {
   const auto found = by_callable_.find(key);
   if (found != by_callable_.end()) return found->second;
-  return with_ran(
-      absl::FailedPreconditionError(absl::StrCat(
-          "the called ", key.type == 0 ? "function" : "method", ", a '",
-          absl::string_view(type.data(), type.size()), "', is not registered in this program; add ",
-          key.type == 0 ? "WEFT_REGISTER_FUNCTION beside it"
-                        : "it to WEFT_REGISTER_CLASS of the RRef's class")),
-      Ran::kNo);
+  return with_ran(absl::FailedPreconditionError(absl::StrCat(
+                      "the called ", key.type == 0 ? "function" : "method", ", a '",
+                      absl_view(type), "', is not registered in this program; add ",
+                      key.type == 0 ? "WEFT_REGISTER_FUNCTION beside it"
+                                    : "it to WEFT_REGISTER_CLASS of the RRef's class")),
+                  Ran::kNo);
 }
 
 }  // namespace weft

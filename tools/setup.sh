@@ -2,7 +2,7 @@
 # Installs what Weft is built with and this machine lacks: Debian packages, and LibTorch into
 # .deps/site (1.3 GB, ignored by git). If everything is there, it does and prints nothing.
 #
-#   tools/setup.sh [sanitizers]     sanitizers: those of clang, and libFuzzer, as well
+#   tools/setup.sh [sanitizers]     sanitizers: those of clang with their symbolizer, and libFuzzer, as well
 set -euo pipefail
 if [[ " $* " =~ " "(-h|--help)" " ]]; then
   sed -nE '2,/^set /s/^# ?//p' "$0"
@@ -18,7 +18,7 @@ packages=(
   spin iproute2 nftables
   dataset-fashion-mnist bible-kjv bible-kjv-text
 )
-if [[ ${1:-} == sanitizers ]]; then packages+=(libclang-rt-14-dev); fi
+if [[ ${1:-} == sanitizers ]]; then packages+=(libclang-rt-14-dev llvm-14); fi
 # The libtorch_cpu of the wheel needs these two packages, but no CUDA toolkit.
 wheels=(torch==2.11.0 "nvidia-cuda-cupti==13.0.*" "nvidia-cuda-runtime==13.0.*")
 site=.deps/site

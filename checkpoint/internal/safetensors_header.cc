@@ -158,7 +158,7 @@ class HeaderBuilder {
     const std::string place = inside                       ? "tensor " + shown(tensor().name)
                               : where_ == Where::kMetadata ? std::string(kMetadataKey)
                                                            : std::string("the header");
-    fault_ = absl::StrCat(place, ": ", absl::string_view(text.data(), text.size()));
+    fault_ = absl::StrCat(place, ": ", absl_view(text));
     return false;
   }
   bool unexpected(std::string_view what) {

@@ -24,6 +24,7 @@ struct ProcessGroupOptions;
 
 namespace comm_internal {
 
+// A call on a store waits no longer, even if its options say so.
 inline constexpr std::chrono::milliseconds kLongestStoreTimeout = std::chrono::hours(24);
 
 struct GroupStore {

@@ -1,6 +1,7 @@
 #include "weft/rpc/aten/aten.h"
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
 #include "weft/rpc/aten/aten_operators.h"
 
 namespace weft::rpc_internal {
@@ -17,11 +18,10 @@ Outgoing open_aten_call(const Destination& to, std::string_view name,
 
 absl::Status other_aten_result(const ReplyContext& context, std::string_view name, size_t given) {
   return explain_failure(
-      context,
-      with_ran(absl::InternalError(absl::StrCat("'", absl::string_view(name.data(), name.size()),
-                                                "' gave ", given, given == 1 ? " value" : " values",
-                                                ", not what weft::aten<R> asks for")),
-               Ran::kYes));
+      context, with_ran(absl::InternalError(absl::StrCat("'", absl_view(name), "' gave ", given,
+                                                         given == 1 ? " value" : " values",
+                                                         ", not what weft::aten<R> asks for")),
+                        Ran::kYes));
 }
 
 }  // namespace weft::rpc_internal

@@ -56,10 +56,9 @@ std::string refused_because(const c10::FunctionSchema& schema) {
 absl::Status does_not_fit(const c10::FunctionSchema& schema, size_t position,
                           std::string_view why) {
   const c10::Argument& argument = schema.arguments()[position];
-  return absl::InvalidArgumentError(absl::StrCat("argument ", position + 1, " of '",
-                                                 toString(schema.operator_name()), "', ",
-                                                 argument.real_type()->str(), " ", argument.name(),
-                                                 ", ", absl::string_view(why.data(), why.size())));
+  return absl::InvalidArgumentError(
+      absl::StrCat("argument ", position + 1, " of '", toString(schema.operator_name()), "', ",
+                   argument.real_type()->str(), " ", argument.name(), ", ", absl_view(why)));
 }
 
 std::optional<IValue> number_below(const int64_t* number, int64_t end) {

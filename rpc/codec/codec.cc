@@ -1,12 +1,12 @@
 #include "weft/rpc/codec/codec.h"
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
 
 namespace weft::rpc_internal {
 
 void schema_of_ratio(SchemaBuilder& schema, std::string_view rep, intmax_t num, intmax_t den) {
-  schema.text(absl::StrCat("duration<", absl::string_view(rep.data(), rep.size()), ", ", num, "/",
-                           den, ">"));
+  schema.text(absl::StrCat("duration<", absl_view(rep), ", ", num, "/", den, ">"));
 }
 
 void encode_block(Writer& writer, const void* data, size_t count, size_t element_size) {

@@ -21,6 +21,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/status.h"
+#include "weft/base/status.h"
 
 namespace weft {
 
@@ -83,7 +84,7 @@ class Reader {
   const absl::Status& status() const { return status_; }
   void fail(std::string_view what) {
     if (status_.ok()) {
-      status_ = absl::InvalidArgumentError(absl::string_view(what.data(), what.size()));
+      status_ = absl::InvalidArgumentError(absl_view(what));
     }
   }
   size_t remaining() const { return body_.size() - position_; }

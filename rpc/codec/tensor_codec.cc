@@ -57,8 +57,8 @@ at::ScalarType scalar_type(WireType type) {
 }
 
 absl::Status bad(size_t index, std::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("tensor ", index, " of the message ",
-                                                 absl::string_view(what.data(), what.size())));
+  return absl::InvalidArgumentError(
+      absl::StrCat("tensor ", index, " of the message ", absl_view(what)));
 }
 
 constexpr int64_t kSmall = 128;  // tensors with up to so many elements are copied one by one

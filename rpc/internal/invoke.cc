@@ -1,6 +1,7 @@
 #include "weft/rpc/internal/invoke.h"
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
 #include "weft/rpc/function.h"
 
 namespace weft::rpc_internal {
@@ -53,9 +54,9 @@ absl::Status factory_needs_remote(const FunctionEntry& entry) {
 }
 
 absl::Status empty_result(const FunctionEntry& entry, std::string_view what) {
-  return with_ran(absl::FailedPreconditionError(absl::StrCat(
-                      "'", entry.name, "' returned ", absl::string_view(what.data(), what.size()))),
-                  Ran::kYes);
+  return with_ran(
+      absl::FailedPreconditionError(absl::StrCat("'", entry.name, "' returned ", absl_view(what))),
+      Ran::kYes);
 }
 
 TypeInfo make_type_info(std::string name, void (*encode)(Writer& writer, const void* value)) {

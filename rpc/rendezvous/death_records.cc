@@ -37,8 +37,7 @@ absl::StatusOr<DeathRecord> decode(const std::string& text, const std::string& k
 DeathRecords::DeathRecords(std::shared_ptr<RendezvousStore> store, std::string_view group,
                            uint32_t epoch)
     : store_(std::move(store)),
-      prefix_(absl::StrCat("weft/", absl::string_view(group.data(), group.size()), "/", epoch,
-                           "/death_record/")) {}
+      prefix_(absl::StrCat("weft/", absl_view(group), "/", epoch, "/death_record/")) {}
 
 std::string DeathRecords::key(uint64_t place) const { return absl::StrCat(prefix_, place); }
 

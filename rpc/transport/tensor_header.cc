@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
 
 namespace weft {
 namespace {
@@ -55,7 +56,7 @@ class Parser {
   }
 
   static absl::Status bad(std::string_view what) {
-    return absl::InvalidArgumentError(absl::string_view(what.data(), what.size()));
+    return absl::InvalidArgumentError(absl_view(what));
   }
 
   // The product of `sizes`, times `unit`; an error if it exceeds kMaxBytes. Sizes beside a zero

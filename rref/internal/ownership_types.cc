@@ -19,8 +19,7 @@ struct Printer {
   std::string operator()(const ForkAccept& m) { return "FORK_ACCEPT" + ids(m.rref, m.fork); }
   std::string operator()(const ForkReject& m) {
     const std::string_view reason = to_string(m.reason);
-    return absl::StrCat("FORK_REJECT", ids(m.rref, m.fork), " (",
-                        absl::string_view(reason.data(), reason.size()), ")");
+    return absl::StrCat("FORK_REJECT", ids(m.rref, m.fork), " (", absl_view(reason), ")");
   }
   std::string operator()(const ChildAccept& m) { return "CHILD_ACCEPT" + ids(m.rref, m.fork); }
   std::string operator()(const UserDelete& m) {
@@ -40,8 +39,8 @@ struct Printer {
 }  // namespace
 
 absl::Status rref_lost_error(RRefId rref, WorkerId worker, std::string_view why) {
-  absl::Status status = absl::UnavailableError(
-      absl::StrCat(rref.to_string(), " is lost: ", absl::string_view(why.data(), why.size())));
+  absl::Status status =
+      absl::UnavailableError(absl::StrCat(rref.to_string(), " is lost: ", absl_view(why)));
   status.SetPayload(kLostUrl, absl::Cord(absl::StrCat(worker.bits())));
   return with_ran(std::move(status), Ran::kNo);
 }

@@ -11,8 +11,6 @@ namespace {
 
 constexpr size_t kMostGone = 1024;  // as many as the agent remembers
 
-absl::string_view as_view(std::string_view name) { return {name.data(), name.size()}; }
-
 // The result of a wait for this worker to be gone.
 absl::StatusOr<Unit> outcome_of(const MemberEvent& gone) {
   if (gone.change == MemberChange::kLeft) return Unit{};
@@ -118,7 +116,7 @@ const WorkerInfo* MemberWatch::present(std::string_view name) const {
 Future<void> MemberWatch::when_gone(std::string_view name, Timeout timeout) {
   if (name == agent_.self().name) {
     return Future<void>::ready(absl::InvalidArgumentError(
-        absl::StrCat("worker '", as_view(name), "' cannot wait until it is gone itself")));
+        absl::StrCat("worker '", absl_view(name), "' cannot wait until it is gone itself")));
   }
   auto answer = std::make_shared<Future<void>::State>(nullptr);
   {
@@ -138,11 +136,12 @@ Future<void> MemberWatch::when_gone(std::string_view name, Timeout timeout) {
     }
     if (member == nullptr) {
       return Future<void>::ready(absl::NotFoundError(
-          absl::StrCat("no worker '", as_view(name), "' is known to have joined this group")));
+          absl::StrCat("no worker '", absl_view(name), "' is known to have joined this group")));
     }
     until_gone_.push_back({member->id, answer});
   }
-  limit<void>(answer, timeout, absl::StrCat("worker '", as_view(name), "' neither left nor died"));
+  limit<void>(answer, timeout,
+              absl::StrCat("worker '", absl_view(name), "' neither left nor died"));
   return Future<void>(std::move(answer));
 }
 
@@ -158,7 +157,7 @@ Future<WorkerInfo> MemberWatch::when_live(std::string_view name, Timeout timeout
   }
   // After the push, so that a worker that joins at this moment is not missed.
   answer_live();
-  limit<WorkerInfo>(answer, timeout, absl::StrCat("no worker '", as_view(name), "' joined"));
+  limit<WorkerInfo>(answer, timeout, absl::StrCat("no worker '", absl_view(name), "' joined"));
   return Future<WorkerInfo>(std::move(answer));
 }
 

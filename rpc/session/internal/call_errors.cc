@@ -4,11 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "weft/base/status.h"
 
 namespace weft::rpc_internal {
 namespace {
-
-absl::string_view text(std::string_view name) { return {name.data(), name.size()}; }
 
 Ran ran(const PendingCall& call) { return call.sent ? Ran::kMaybe : Ran::kNo; }
 
@@ -22,13 +21,13 @@ absl::Status gone_error(const WorkerInfo& peer, const absl::Status& reason, Ran 
 
 absl::Status gone_error(const WorkerInfo& peer, const absl::Status& reason, uint64_t id,
                         const PendingCall& call) {
-  return prepend(absl::StrCat("call ", id, " to '", text(call.function), "': "),
+  return prepend(absl::StrCat("call ", id, " to '", absl_view(call.function), "': "),
                  gone_error(peer, reason, ran(call)));
 }
 
 absl::Status late_before_sending(const WorkerInfo& peer, std::string_view function) {
   return with_ran(absl::DeadlineExceededError(
-                      absl::StrCat("call to '", text(function), "' on worker '", peer.name,
+                      absl::StrCat("call to '", absl_view(function), "' on worker '", peer.name,
                                    "' was not sent: its deadline had passed already")),
                   Ran::kNo);
 }
@@ -36,7 +35,7 @@ absl::Status late_before_sending(const WorkerInfo& peer, std::string_view functi
 absl::Status queue_full(const WorkerInfo& peer, std::string_view function,
                         const CreditWindow& window) {
   return with_ran(absl::ResourceExhaustedError(absl::StrCat(
-                      "call to '", text(function), "' on worker '", peer.name,
+                      "call to '", absl_view(function), "' on worker '", peer.name,
                       "': ", window.max_queued_calls, " calls or ", window.max_queued_bytes,
                       " bytes wait for credit, or for the answer to a heartbeat, already")),
                   Ran::kNo);
@@ -45,16 +44,16 @@ absl::Status queue_full(const WorkerInfo& peer, std::string_view function,
 absl::Status late_error(const WorkerInfo& peer, uint64_t id, const PendingCall& call) {
   return with_ran(
       absl::DeadlineExceededError(absl::StrCat(
-          "call ", id, " to '", text(call.function), "' on worker '", peer.name,
+          "call ", id, " to '", absl_view(call.function), "' on worker '", peer.name,
           "' exceeded its deadline of ", absl::FormatDuration(absl::FromChrono(call.allowed)))),
       ran(call));
 }
 
 absl::Status cancelled_error(const WorkerInfo& peer, uint64_t id, const PendingCall& call) {
-  return with_ran(
-      absl::CancelledError(absl::StrCat("call ", id, " of '", text(call.function), "' on worker '",
-                                        peer.name, "' was cancelled by the caller")),
-      ran(call));
+  return with_ran(absl::CancelledError(absl::StrCat("call ", id, " of '", absl_view(call.function),
+                                                    "' on worker '", peer.name,
+                                                    "' was cancelled by the caller")),
+                  ran(call));
 }
 
 }  // namespace weft::rpc_internal

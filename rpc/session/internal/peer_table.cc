@@ -73,8 +73,7 @@ absl::StatusOr<WorkerId> PeerTable::resolve(std::string_view name) const {
     if (!entry_of(member).named) continue;
     absl::StrAppend(&known, known.empty() ? "" : ", ", member.name);
   }
-  return with_ran(absl::NotFoundError(absl::StrCat("no worker is called '",
-                                                   absl::string_view(name.data(), name.size()),
+  return with_ran(absl::NotFoundError(absl::StrCat("no worker is called '", absl_view(name),
                                                    "'; the group has: ", known)),
                   Ran::kNo);
 }
