@@ -63,7 +63,8 @@ bool is_peer_of_mode(const std::string& name, const Mode& mode, const std::vecto
          });
 }
 
-// What a row of calls tells beside its value. `peer` is null if the peer is no contestant.
+// Returns the figures that a row of calls has beside its value. `peer` is null if the peer is no
+// contestant.
 std::vector<std::pair<std::string, double>> call_figures(const Row& row, const Series& own,
                                                          const Series* peer) {
   std::vector<std::pair<std::string, double>> figures;

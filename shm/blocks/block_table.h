@@ -51,9 +51,9 @@ struct BlockId {
   friend constexpr auto operator<=>(const BlockId&, const BlockId&) = default;
 };
 
-// Who has lent blocks: one connection to one incarnation of a worker. A process may claim to be a
-// worker that it is not. So no connection returns the blocks of another one, and the death of the
-// process behind one frees nothing that another process has.
+// Identifies the holder of lent blocks: one connection to one incarnation of a worker. A process
+// may claim to be a worker that it is not. So no connection returns the blocks of another one, and
+// the death of the process behind one frees nothing that another process has.
 struct BorrowerId {
   constexpr BorrowerId() = default;
   constexpr BorrowerId(WorkerId of, uint64_t through = 0) : worker(of), connection(through) {}

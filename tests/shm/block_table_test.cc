@@ -296,7 +296,7 @@ uint64_t number_from_env(const char* name, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-// What the table should do, with one entry per unit of memory and linear searches.
+// The same rules as the table's, with one entry per unit of memory and linear searches.
 class NaiveBlocks {
  public:
   void add_segment(uint32_t number, uint64_t size) { owners_[number].resize(size / kUnit, 0); }
@@ -324,7 +324,7 @@ class NaiveBlocks {
   std::map<uint32_t, std::vector<uint32_t>> owners_;  // 0: free
 };
 
-// Peers and tensors that together want 1.2 times the memory there is. What they do is drawn.
+// Peers and tensors that together want 1.2 times the memory there is. Their steps are drawn.
 class Schedule {
  public:
   static constexpr uint64_t kCap = 16 * kMiB;

@@ -39,7 +39,7 @@ struct Ends {
   RingReader reader;
 };
 
-// What a record of this number holds.
+// Writes the content of the record with this number.
 inline void fill(std::span<std::byte> content, uint64_t number) {
   for (size_t i = 0; i < content.size(); ++i) content[i] = std::byte(number * 31 + i);
 }

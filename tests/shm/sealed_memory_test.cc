@@ -136,7 +136,7 @@ TEST(SealedMemoryTest, TakesNoPageFaultLater) {
       SealedMemory::adopt(duplicate(memory.descriptor()), memory.size()).value();
   const SealedMemory again = memory.map_again(0, 256 * kPage).value();
   for (const SealedMemory* one : {&memory, &other, &again}) {
-    // What the page tables of this process have, in KiB.
+    // In KiB, of the page tables of this process.
     EXPECT_EQ(std::stoul(field_of(one->data(), "Rss:")), 256 * kPage / 1024);
   }
 }

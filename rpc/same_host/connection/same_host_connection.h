@@ -59,8 +59,8 @@ class SameHostConnection final : public Connection {
 
   const WakeSlot& here() const { return parts_.here; }
   const LocalSocket& socket() const { return parts_.socket; }
-  // The far end has shut its socket down or died. What it has written before still counts, and it
-  // reads nothing any more.
+  // The far end has shut its socket down or died. Its earlier frames still count, and it reads
+  // nothing any more.
   void far_end_gone();
   // Takes the blocks back that the far end has never seen. Call it when visit() has reported the
   // end and far_end_gone() was called.

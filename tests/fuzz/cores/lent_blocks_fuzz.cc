@@ -159,7 +159,7 @@ class Run {
     blocks_.erase(blocks_.begin() + static_cast<ptrdiff_t>(i));
     settle();
   }
-  // What the borrower has given back reaches the owner.
+  // The owner learns of the blocks that the borrower has given back.
   void settle() {
     for (const Lending& lending : std::exchange(returns_->all, {})) {
       const auto size = sizes_.find(lending);

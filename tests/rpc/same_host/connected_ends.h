@@ -52,7 +52,7 @@ class ConnectedEnds : public ::testing::Test {
   const std::shared_ptr<BlockArena> arenas_[2] = {
       std::make_shared<BlockArena>(BlockArena::Options{.cap = kArena}),
       std::make_shared<BlockArena>(BlockArena::Options{.cap = kArena})};
-  // What the ends have borrowed. Shared with the connections.
+  // The blocks that the ends have borrowed. Shared with the connections.
   const std::shared_ptr<BorrowedSegments> borrowed_[2] = {
       std::make_shared<BorrowedSegments>(BorrowedSegments::Limits{}),
       std::make_shared<BorrowedSegments>(BorrowedSegments::Limits{})};

@@ -361,7 +361,7 @@ TEST_F(LentPayloadsTest, AnotherConnectionOfTheSameWorkerGivesNothingBack) {
   EXPECT_EQ(used_bytes(1), 0u);
 }
 
-// The reader has the first frame, and its tensors use the block. What comes next is damaged.
+// The reader has the first frame, and its tensors use the block. The next record is damaged.
 TEST_F(LentPayloadsTest, BlocksThatWereReadBeforeAViolationStayLent) {
   const FramePtr sent = frame_with(1, {kLarge});
   ASSERT_TRUE(far_->send(sent));

@@ -56,7 +56,7 @@ inline absl::StatusOr<ConnectionPtr> connect_ends(End& from, End& to) {
 
 inline PeerIdentity raw_identity() { return {"group", "raw", {77, 1}}; }
 
-// What an honest peer would say.
+// The introduction of an honest peer.
 inline rpc_internal::Introduction honest_hello(const End& to, uint32_t ring_bytes = 4096) {
   rpc_internal::Introduction hello;
   hello.slot = 3;

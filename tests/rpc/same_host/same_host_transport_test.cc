@@ -1,5 +1,5 @@
-// What the conformance tests do not reach: answers of the far end, resources, and hostile peers
-// after the handshake.
+// Cases that the conformance tests do not reach: answers of the far end, resources, and hostile
+// peers after the handshake.
 #include "weft/rpc/same_host/same_host_transport.h"
 
 #include <atomic>
