@@ -88,13 +88,14 @@ void Watcher::run() {
   while (true) {
     const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), more ? 0 : -1);
     for (int i = 0; i < count; ++i) {
-      if (events[i].data.u64 == kTasks) {
+      const uint64_t number = events[i].data.u64;  // a copy, because epoll_event is packed
+      if (number == kTasks) {
         uint64_t ignored = 0;
         [[maybe_unused]] const ssize_t read = ::read(wake_.get(), &ignored, sizeof(ignored));
         continue;
       }
       // An earlier callback of this round may have stopped to watch it.
-      const auto found = ready_.find(events[i].data.u64);
+      const auto found = ready_.find(number);
       if (found == ready_.end()) continue;
       const auto ready = found->second;  // it may call unwatch()
       (*ready)();
