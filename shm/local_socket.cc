@@ -8,7 +8,6 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,8 +22,9 @@ constexpr int kBacklog = 1024;
 constexpr std::string_view kPrefix = "weft-";
 
 absl::Status failed(std::string_view call, int error_number) {
-  const std::string text = absl::StrCat("local socket: ", std::string(call), ": ",
-                                        std::system_category().message(error_number));
+  const absl::Status named =
+      absl::ErrnoToStatus(error_number, absl::StrCat("local socket: ", absl_view(call)));
+  const absl::string_view text = named.message();
   switch (error_number) {
     case ECONNREFUSED:
     case ECONNRESET:

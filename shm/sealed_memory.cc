@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <system_error>
 #include <unistd.h>
 #include <utility>
 
@@ -29,9 +28,10 @@ size_t page_size() {
 absl::Status failed(std::string_view call, size_t size, int error_number) {
   const bool scarce = error_number == ENOMEM || error_number == ENOSPC || error_number == EMFILE ||
                       error_number == ENFILE;
+  const absl::Status named = absl::ErrnoToStatus(
+      error_number, absl::StrCat("shared memory of ", size, " bytes: ", absl_view(call)));
   return absl::Status(scarce ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInternal,
-                      absl::StrCat("shared memory of ", size, " bytes: ", std::string(call), ": ",
-                                   std::system_category().message(error_number)));
+                      named.message());
 }
 
 absl::StatusOr<size_t> whole_pages(size_t size) {

@@ -381,9 +381,10 @@ TEST(AgentSessionTest, DuplicatedAndSeveredFramesRunOnce) {
                             ? ::testing::UnitTest::GetInstance()->random_seed()
                             : std::random_device()();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
-  AgentWorld world(TransportKind::kInproc, 2);
+  std::atomic<uint64_t> counter{seed};
   Mutex mutex;
   std::multiset<std::string> ran;
+  AgentWorld world(TransportKind::kInproc, 2);  // last: it sends and receives until it is destroyed
   world.agent(1).set_call_handler([&](const std::shared_ptr<IncomingCall>& call) {
     {
       MutexLock lock(mutex);
@@ -392,7 +393,6 @@ TEST(AgentSessionTest, DuplicatedAndSeveredFramesRunOnce) {
     call->reply(frame_of(call->frame().body));
   });
   world.start();
-  std::atomic<uint64_t> counter{seed};
   world.network().set_filter([&](const FrameHeader&) {
     return counter.fetch_add(1) % 3 == 0 ? InprocNetwork::Fate::kDuplicate
                                          : InprocNetwork::Fate::kDeliver;
