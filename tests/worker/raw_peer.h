@@ -5,6 +5,7 @@
 // 20 s.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <string>
@@ -26,6 +27,7 @@ class RawPeer final : public TransportSink {
  public:
   explicit RawPeer(const WorkerWorld::Customize& customize = nullptr) {
     WorkerOptions mine = world_.options_of(0, 2), its = world_.options_of(1, 2);
+    its.lease.suspect_after = std::chrono::seconds(60);  // this peer answers no heartbeats
     if (customize) customize(1, its);
     transport_ = mine.transport(clock_);
     EXPECT_TRUE(transport_->listen().ok());
