@@ -69,22 +69,20 @@ class Executor {
   // How many BlockingSections have begun on this thread.
   static uint64_t announced_waits();
 
-  // Marks this thread as running tasks of `executor`, or of none (null), while it exists.
-  class Enter {
-   public:
-    explicit Enter(Executor* executor);
-    ~Enter();
-    Enter(const Enter&) = delete;
-    Enter& operator=(const Enter&) = delete;
-
-   private:
-    Executor* const previous_;
-  };
-
  protected:
   friend class BlockingSection;
   virtual void begin_wait() {}
   virtual void end_wait() {}
+
+  // Marks this thread as running tasks of `executor`.
+  class Enter {
+   public:
+    explicit Enter(Executor* executor);
+    ~Enter();
+
+   private:
+    Executor* const previous_;
+  };
 };
 
 // Announces, while it exists, that the current task waits. The executor may use another thread.

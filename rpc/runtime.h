@@ -26,10 +26,6 @@ namespace weft {
 
 class Registry;
 
-namespace async_internal {
-class FutureCore;
-}
-
 // Identifies a function for its caller.
 struct FunctionKey {
   uint64_t id = 0;           // hash of the wire name
@@ -90,9 +86,6 @@ class RpcRuntime {
     bool waited_for = false;
   };
   virtual CallId call(CallRequest request, ReplyHandler on_reply) = 0;
-  // For a thread that waits for `result`, which the reply of a call to `to` completes: reads what
-  // peers send meanwhile, if it can. It may return earlier, or at once.
-  virtual void read_while_waiting(WorkerId /*to*/, async_internal::FutureCore& /*result*/) {}
   // The caller gives up. Runs `on_reply` with Cancelled unless it has run, and tells the callee.
   virtual void cancel(WorkerId to, CallId call) = 0;
 };

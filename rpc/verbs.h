@@ -5,13 +5,12 @@
 // registered one of this program (function.h), or a Function that is known by its name. Arguments
 // are encoded before rpc_async returns. CallOptions::snapshot has the rule for large tensors.
 //
-// Thread safety: may be called from any thread. A thread inside rpc_sync may decode replies of
-// other calls too. So hold no lock that a Codec takes while you call it. Blocking: rpc_sync waits
-// for the reply. If too many calls wait for credit, it first waits for its turn. rpc_async never
-// waits; in that case its future fails (ResourceExhausted, not executed). Errors: rpc_sync and
-// wait() on the future throw RpcError: the exception of the function, or the reason why the call
-// failed (docs/errors.md). A call that cannot work does not compile, and the compiler's error gives
-// the reason.
+// Thread safety: may be called from any thread.
+// Blocking: rpc_sync waits for the reply. If too many calls wait for credit, it first waits for its
+// turn. rpc_async never waits; in that case its future fails (ResourceExhausted, not executed).
+// Errors: rpc_sync and wait() on the future throw RpcError: the exception of the function, or the
+// reason why the call failed (docs/errors.md). A call that cannot work does not compile, and the
+// compiler's error gives the reason.
 #pragma once
 
 #include <type_traits>

@@ -56,7 +56,6 @@ class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_th
   AutogradHook* autograd() const { return autograd_; }
 
   CallId call(CallRequest request, ReplyHandler on_reply) override;
-  void read_while_waiting(WorkerId to, async_internal::FutureCore& result) override;
   void cancel(WorkerId to, CallId call) override { agent_.cancel(to, call); }
 
   std::optional<Payload> shared_memory(size_t bytes) override {

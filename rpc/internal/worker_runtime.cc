@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include <c10/core/InferenceMode.h>
-
 #include "absl/strings/str_cat.h"
-#include "weft/async/future.h"
 #include "weft/base/faults/fail_point.h"
 #include "weft/base/status.h"
 #include "weft/proto/weft.pb.h"
@@ -158,17 +155,6 @@ absl::StatusOr<Reader> WorkerRuntime::unpack(WorkerId from, const wire::Meta& me
   if (!tensors.ok()) return tensors.status();
   frame.body.resize(frame.header.value_bytes);
   return Reader(std::move(frame.body), *std::move(tensors), std::move(references));
-}
-
-void WorkerRuntime::read_while_waiting(WorkerId to, async_internal::FutureCore& result) {
-  if (result.done()) return;
-  const BlockingSection blocking;
-  // Replies of other callers are decoded here too. So this thread's executor, its scope and its
-  // settings of LibTorch must not reach them.
-  const Executor::Enter no_executor(nullptr);
-  const CallScopeGuard no_scope({});
-  const c10::InferenceMode no_inference_mode(false);  // this sets grad mode too
-  agent_.read_while_waiting(to, result);
 }
 
 TimePoint WorkerRuntime::deadline_of(const CallOptions& options, TimePoint handler) const {

@@ -1,7 +1,6 @@
 #include "weft/rpc/same_host/same_host_transport.h"
 
 #include <algorithm>
-#include <iterator>
 #include <random>
 #include <unistd.h>
 #include <utility>
@@ -41,16 +40,6 @@ uint64_t quarter_of_memory() {
          static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) / 4;
 }
 
-// Leaves the frames that a caller may handle, and returns the other ones.
-std::vector<Frame> take_others(std::vector<Frame>& frames) {
-  const auto others = std::stable_partition(frames.begin(), frames.end(), [](const Frame& frame) {
-    return frame.header.kind == FrameKind::kReply || frame.header.kind == FrameKind::kAck;
-  });
-  std::vector<Frame> taken(std::make_move_iterator(others), std::make_move_iterator(frames.end()));
-  frames.erase(others, frames.end());
-  return taken;
-}
-
 uint64_t random_number() {
   std::random_device random;
   return uint64_t{random()} << 32 | random();
@@ -73,6 +62,7 @@ SameHostTransport::SameHostTransport(Clock& clock, SameHostTransportOptions opti
       arena_(std::make_shared<BlockArena>(BlockArena::Options{
           .cap = std::min(options_.arena_bytes,
                           quarter_of_memory() / std::max(options_.workers, 1u))})),
+      spinner_(options_.spin),
       connections_(WakeBits::kSlots) {
   for (uint32_t slot = WakeBits::kSlots; slot > 0; --slot) free_slots_.push_back(slot - 1);
 }
@@ -88,13 +78,11 @@ absl::Status SameHostTransport::listen() {
 
 absl::Status SameHostTransport::begin_to_listen() {
   WEFT_ASSIGN_OR_RETURN(page_, WakePage::create());
-  reading_ = std::make_shared<rpc_internal::Reading>(
-      page_, options_.spin, [this](size_t slot, WakeBits::Group reader) { visit(slot, reader); });
   WEFT_ASSIGN_OR_RETURN(LocalListener listener, LocalListener::create());
   address_ = rpc_internal::local_address(listener.name());
   arrivals_.emplace(
       clock_, watcher_, std::move(listener), options_.most_waiting, [this](Arrival arrival) {
-        reading_->post(
+        post_to_serving(
             [this, arrival = std::move(arrival)]() mutable { answer(std::move(arrival)); });
       });
   WEFT_RETURN_IF_ERROR(watcher_->start());
@@ -134,8 +122,7 @@ void SameHostTransport::stop_first() {
     stopping_ = true;
   }
   if (!serving_.has_value()) return;
-  reading_->close();
-  reading_->post([this] {
+  post_to_serving([this] {
     for (const ConnectionOfHost& each : connections_) {
       if (each != nullptr) each->close();
     }
@@ -149,7 +136,7 @@ void SameHostTransport::stop_first() {
   // No handshake is under way from here on.
   watcher_->stop();
   arrivals_.reset();  // from now on dials are refused
-  reading_->post([this] {
+  post_to_serving([this] {
     for (const ConnectionOfHost& each : connections_) {
       if (each != nullptr) each->abort(absl::UnavailableError("the transport has stopped"));
     }
@@ -254,7 +241,7 @@ void SameHostTransport::receive_welcome(uint64_t number) {
   const ConnectionOfHost connection =
       make_connection(std::move(dial.memory), PairMemory::kDialler, std::move(dial.socket),
                       dial.here, *std::move(there), dial.expected);
-  reading_->post([this, connection, callback = std::move(dial.callback)]() mutable {
+  post_to_serving([this, connection, callback = std::move(dial.callback)]() mutable {
     callback(ConnectionPtr(connection));
     install(connection);
   });
@@ -369,13 +356,36 @@ void SameHostTransport::tidy_later() {
 // ---- the serving thread
 
 bool SameHostTransport::serve_one() {
-  if (reading_->work()) return true;
+  WakeBits& bits = page_->bits();
+  bits.disarm();
+  {
+    const ServingThreads::Work work;
+    const bool had_tasks = has_tasks_.load(std::memory_order_acquire);
+    if (had_tasks) run_tasks();
+    if (bits.take_pending([this](size_t slot) { visit(slot); }) || had_tasks) return true;
+  }
   {
     MutexLock lock(mutex_);
-    if (ended_ && open_ == 0) return false;
+    if (ended_ && open_ == 0 && tasks_.empty()) return false;
   }
-  reading_->rest();
+  const auto something = [&] {
+    return bits.any_pending() || has_tasks_.load(std::memory_order_seq_cst);
+  };
+  spinner_.wait(something, [&] {
+    const uint32_t seen = bits.arm();
+    if (!something()) bits.sleep(seen, kNever);
+  });
   return true;
+}
+
+void SameHostTransport::run_tasks() {
+  std::vector<Task> tasks;
+  {
+    MutexLock lock(mutex_);
+    has_tasks_.store(false, std::memory_order_relaxed);
+    tasks.swap(tasks_);
+  }
+  for (Task& task : tasks) task();
 }
 
 void SameHostTransport::answer(Arrival arrival) {
@@ -459,10 +469,10 @@ void SameHostTransport::install(const ConnectionOfHost& connection) {
   const uint32_t slot = connection->here().slot;
   connections_[slot] = connection;
   watcher_->post([this, connection] { watch_end(connection); });
-  visit(slot, WakeBits::Group::kServing);  // the far end may have signalled before
+  visit(slot);  // the far end may have signalled before
 }
 
-void SameHostTransport::visit(size_t slot, WakeBits::Group reader) {
+void SameHostTransport::visit(size_t slot) {
   const ConnectionOfHost connection = connections_[slot];
   if (connection == nullptr) {  // the connection has ended, and the far end returns a block
     // Once at a time: a peer may set any bit as often as it likes.
@@ -473,28 +483,12 @@ void SameHostTransport::visit(size_t slot, WakeBits::Group reader) {
     });
     return;
   }
-  // A caller leaves all but replies to the serving thread. The order of frames does not matter.
-  const bool caller = reader == WakeBits::Group::kCaller;
-  const std::optional<absl::Status> ended = connection->visit([&](std::vector<Frame> frames) {
-    if (caller) {
-      std::vector<Frame> others = take_others(frames);
-      if (!others.empty()) {
-        reading_->post([this, connection, others = std::move(others)]() mutable {
-          sink()->on_frames(connection, std::move(others));
-        });
-      }
-      if (frames.empty()) return;
-    }
-    sink()->on_frames(connection, std::move(frames));
-  });
+  TransportSink& sink = *this->sink();
+  const std::optional<absl::Status> ended = connection->visit(
+      [&](std::vector<Frame> frames) { sink.on_frames(connection, std::move(frames)); });
   if (!ended.has_value()) return;
   connections_[slot] = nullptr;
-  if (!caller) return end(connection, *ended);
-  reading_->post([this, connection, why = *ended] { end(connection, why); });
-}
-
-void SameHostTransport::end(const ConnectionOfHost& connection, const absl::Status& why) {
-  sink()->on_closed(connection, why);
+  sink.on_closed(connection, *ended);
   watcher_->post([this, connection] { over(connection.get()); });
   MutexLock lock(mutex_);
   --open_;
@@ -515,13 +509,21 @@ SameHostTransport::ConnectionOfHost SameHostTransport::make_connection(
       clock_);
   SameHostConnection::Parts parts = {
       std::move(memory), end,  std::move(socket), std::move(here),
-      std::move(there),  peer, std::move(lender), std::move(borrower),
-      reading_};
+      std::move(there),  peer, std::move(lender), std::move(borrower)};
   return std::make_shared<SameHostConnection>(std::move(parts), pool_, options_.limits);
 }
 
+void SameHostTransport::post_to_serving(Task task) {
+  {
+    MutexLock lock(mutex_);
+    tasks_.push_back(std::move(task));
+    has_tasks_.store(true, std::memory_order_seq_cst);
+  }
+  page_->bits().wake();
+}
+
 void SameHostTransport::fail(ConnectCallback callback, absl::Status why) {
-  reading_->post([callback = std::move(callback), why = std::move(why)]() mutable {
+  post_to_serving([callback = std::move(callback), why = std::move(why)]() mutable {
     callback(std::move(why));
   });
 }

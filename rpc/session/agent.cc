@@ -95,18 +95,9 @@ CallId Agent::call(WorkerId to, Frame frame, std::string_view function, TimePoin
   return id;
 }
 
-ConnectionPtr Agent::connection_to(WorkerId worker) const {
-  const PeerLinkPtr peer = peers_.find(worker);
-  return peer != nullptr ? peer->connection() : nullptr;
-}
-
 std::optional<Payload> Agent::copy_payload(WorkerId to, const std::byte* data, size_t size) {
-  const ConnectionPtr connection = connection_to(to);
-  return connection != nullptr ? connection->copy_payload(data, size) : std::nullopt;
-}
-
-void Agent::read_while_waiting(WorkerId to, async_internal::FutureCore& result) {
-  if (const ConnectionPtr connection = connection_to(to)) connection->read_while_waiting(result);
+  const PeerLinkPtr peer = peers_.find(to);
+  return peer != nullptr ? peer->copy_payload(data, size) : std::nullopt;
 }
 
 void Agent::cancel(WorkerId to, CallId call) {

@@ -101,8 +101,6 @@ class Agent final : public TransportSink {
               ReplyHandler on_reply, bool waited_for = false);
   // Connection::copy_payload of the connection to this peer.
   std::optional<Payload> copy_payload(WorkerId to, const std::byte* data, size_t size);
-  // Connection::read_while_waiting of the connection to this peer.
-  void read_while_waiting(WorkerId to, async_internal::FutureCore& result);
   std::optional<Payload> shared_memory(size_t bytes) { return transport_.shared_memory(bytes); }
   // InvalidArgument: the frame is larger than any member's transport takes.
   absl::Status check_size(const Frame& frame) const;
@@ -191,8 +189,6 @@ class Agent final : public TransportSink {
   void end_peer(const PeerLinkPtr& peer, absl::Status reason, bool left);
   bool post_to_unknown(WorkerId to, Frame frame);
   PeerIdentity identity() const;
-  // Null: there is none in use.
-  ConnectionPtr connection_to(WorkerId worker) const;
 
   const AgentOptions options_;
   Transport& transport_;

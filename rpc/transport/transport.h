@@ -26,10 +26,6 @@
 
 namespace weft {
 
-namespace async_internal {
-class FutureCore;
-}
-
 // The identity that the far end claims. Transports do not authenticate it. The agent checks it
 // against the group's members and against the source of every frame.
 struct PeerIdentity {
@@ -79,21 +75,16 @@ class Connection {
   virtual std::optional<Payload> copy_payload(const std::byte* /*data*/, size_t /*size*/) {
     return std::nullopt;
   }
-
-  // For a thread that waits for `result`, a reply of this peer: it may read what peers send until
-  // the result is there, so that no other thread must wake it. It may return earlier, or at once.
-  // Callbacks of the sink may run inside this call, but only on_frames with replies.
-  virtual void read_while_waiting(async_internal::FutureCore& /*result*/) {}
 };
 
 using ConnectionPtr = std::shared_ptr<Connection>;  // shared by the transport and its user
 
 // Receives connections and frames from a transport.
 //
-// Callbacks run on transport threads and must not block. Connection::read_while_waiting may run
-// on_frames too, with replies only. For one connection their order is on_open (once), on_frames
-// (any number), on_closed (once). For a dialled connection, the callback of `connect` takes the
-// place of on_open. on_frames may run on several threads at once, one for each stream.
+// Callbacks run on transport threads and must not block. For one connection their order is on_open
+// (once), on_frames (any number), on_closed (once). For a dialled connection, the callback of
+// `connect` takes the place of on_open. on_frames may run on several threads at once, one for each
+// stream.
 class TransportSink {
  public:
   virtual ~TransportSink() = default;

@@ -138,7 +138,8 @@ void SameHostConnection::far_end_gone() {
   parts_.here.page->bits().wake();
 }
 
-std::optional<absl::Status> SameHostConnection::visit(Deliver deliver) {
+std::optional<absl::Status> SameHostConnection::visit(
+    const std::function<void(std::vector<Frame>)>& deliver) {
   std::optional<absl::Status> ended = read_and_write(deliver);
   if (ended.has_value()) {
     // The ring is not read any more. From now on the far end may take back what is unread.
@@ -154,7 +155,8 @@ std::optional<absl::Status> SameHostConnection::visit(Deliver deliver) {
   return ended;
 }
 
-std::optional<absl::Status> SameHostConnection::read_and_write(Deliver deliver) {
+std::optional<absl::Status> SameHostConnection::read_and_write(
+    const std::function<void(std::vector<Frame>)>& deliver) {
   if (absl::Status violation = parts_.lender->violation(); !violation.ok()) abort(violation);
   if (auto why = broken()) return why;
   // Loaded before the ring is read: what a far end wrote before it went is read first.

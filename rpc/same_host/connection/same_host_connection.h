@@ -1,10 +1,9 @@
 // One end of a connection between two workers of one host.
 //
 // Threads that send write into the ring of this direction themselves, under the connection's lock.
-// The thread that reads for this worker (reading.h) does everything else in visit(): it reads the
-// other ring, writes what found no room before, and reports the end. A connection asks for a visit
-// by setting its own bit in the wake bits of this worker. The far end sets the same bit when it has
-// written.
+// The transport's serving thread does everything else in visit(): it reads the other ring, writes
+// what found no room before, and reports the end. A connection asks for a visit by setting its own
+// bit in the wake bits of this worker. The far end sets the same bit when it has written.
 //
 // Large payloads are copied into lent blocks, by the thread that sends and without a lock. If there
 // is no block, their bytes go through the ring.
@@ -17,17 +16,16 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "weft/base/mutex.h"
 #include "weft/rpc/same_host/connection/pair_memory.h"
 #include "weft/rpc/same_host/connection/payload_borrower.h"
 #include "weft/rpc/same_host/connection/payload_lender.h"
-#include "weft/rpc/same_host/connection/reading.h"
 #include "weft/rpc/same_host/connection/ring_frames.h"
 #include "weft/rpc/same_host/connection/wake_page.h"
 #include "weft/rpc/transport/transport.h"
@@ -46,7 +44,6 @@ class SameHostConnection final : public Connection {
     PeerIdentity peer;
     std::shared_ptr<PayloadLender> lender;  // shared with the arena
     std::unique_ptr<PayloadBorrower> borrower;
-    std::shared_ptr<Reading> reading = {};  // shared by the connections of this worker, or null
   };
   SameHostConnection(Parts parts, BufferPool& pool, const TransportLimits& limits);
 
@@ -59,9 +56,6 @@ class SameHostConnection final : public Connection {
   // Into a block of this worker's arena, if the payload does not fit a record of the ring.
   std::optional<Payload> copy_payload(const std::byte* data, size_t size) override
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void read_while_waiting(async_internal::FutureCore& result) override {
-    if (parts_.reading != nullptr) parts_.reading->read_until_done(result);
-  }
 
   const WakeSlot& here() const { return parts_.here; }
   const LocalSocket& socket() const { return parts_.socket; }
@@ -78,11 +72,12 @@ class SameHostConnection final : public Connection {
   // Does what can be done now: reads frames for `deliver`, and writes what waits. Returns the
   // reason when the connection has ended; it must not be called again then. This side's socket is
   // shut down at that moment and not before, because the far end takes it for the end of reading.
-  using Deliver = absl::FunctionRef<void(std::vector<Frame>)>;
-  std::optional<absl::Status> visit(Deliver deliver) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::optional<absl::Status> visit(const std::function<void(std::vector<Frame>)>& deliver)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  std::optional<absl::Status> read_and_write(Deliver deliver) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::optional<absl::Status> read_and_write(const std::function<void(std::vector<Frame>)>& deliver)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void push_dropped() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Writes what fits. A violation by the far end ends the connection.
   void pump(std::vector<FramePtr>& done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -92,8 +87,8 @@ class SameHostConnection final : public Connection {
   void break_off(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Parts parts_;
-  RingReader ring_reader_;  // of the thread that visits
-  RingFrameReader reader_;  // of the thread that visits
+  RingReader ring_reader_;  // the serving thread's
+  RingFrameReader reader_;  // the serving thread's
   std::atomic<bool> gone_{false};
 
   mutable Mutex mutex_;

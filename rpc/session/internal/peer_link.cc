@@ -355,9 +355,13 @@ void PeerLink::send(Departure departure) {
   }
 }
 
-ConnectionPtr PeerLink::connection() const {
-  MutexLock lock(mutex_);
-  return connection_;
+std::optional<Payload> PeerLink::copy_payload(const std::byte* data, size_t size) {
+  ConnectionPtr connection;
+  {
+    MutexLock lock(mutex_);
+    connection = connection_;
+  }
+  return connection != nullptr ? connection->copy_payload(data, size) : std::nullopt;
 }
 
 void PeerLink::put(const ConnectionPtr& connection, FrameBatch frames) {

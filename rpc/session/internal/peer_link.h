@@ -94,8 +94,9 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   bool post(Frame frame) ABSL_LOCKS_EXCLUDED(mutex_);
   // For a new link: takes the posts that waited for it. They go before all others.
   void post_first(std::vector<Frame> posts) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The connection in use, or null.
-  ConnectionPtr connection() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Connection::copy_payload of the connection in use.
+  std::optional<Payload> copy_payload(const std::byte* data, size_t size)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Answers a call of the peer, and removes it from the incoming ones.
   void answer(uint64_t call, absl::StatusOr<Frame> result) ABSL_LOCKS_EXCLUDED(mutex_);
   // The call with this header and cost has left this worker's queue.
