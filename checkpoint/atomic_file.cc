@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <random>
 #include <stdio.h>
-#include <system_error>
 #include <unistd.h>
 #include <utility>
 
@@ -62,9 +61,9 @@ const FileCalls& FileCalls::system() {
 }
 
 absl::Status file_error(std::string_view what, const std::string& path, int error_number) {
-  return absl::Status(code_of(error_number),
-                      absl::StrCat(absl_view(what), " ", path, ": ",
-                                   std::generic_category().message(error_number)));
+  const absl::Status named =
+      absl::ErrnoToStatus(error_number, absl::StrCat(absl_view(what), " ", path));
+  return absl::Status(code_of(error_number), named.message());
 }
 
 absl::StatusOr<AtomicFile> AtomicFile::create(std::string path, const FileCalls& calls) {

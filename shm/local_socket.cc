@@ -46,7 +46,7 @@ absl::Status failed(std::string_view call, int error_number) {
 
 absl::Status late(std::string_view what) {
   return absl::DeadlineExceededError(
-      absl::StrCat("local socket: ", std::string(what), " took longer than allowed"));
+      absl::StrCat("local socket: ", absl_view(what), " took longer than allowed"));
 }
 
 // Waits until the descriptor is ready for `events`, or has an error.
@@ -88,7 +88,7 @@ absl::StatusOr<FileDescriptor> open_socket() {
 std::string random_name() {
   std::random_device random;
   const auto draw = [&random] { return (uint64_t{random()} << 32) | random(); };
-  return absl::StrCat(std::string(kPrefix), absl::Hex(draw(), absl::kZeroPad16),
+  return absl::StrCat(absl_view(kPrefix), absl::Hex(draw(), absl::kZeroPad16),
                       absl::Hex(draw(), absl::kZeroPad16));
 }
 

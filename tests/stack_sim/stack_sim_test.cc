@@ -15,7 +15,7 @@
 namespace weft::sim {
 namespace {
 
-// With AddressSanitizer a run takes about ten times as long.
+// With AddressSanitizer a run takes about five times as long.
 constexpr uint64_t kFaultySeeds = WEFT_TEST_ASAN ? 100 : 400;
 
 void expect_well(const RunOptions& options) {
