@@ -28,6 +28,8 @@ constexpr Rule kRules[] = {
      "MembershipCoreTest.SilenceBeginsWithTheLastFrameNotWithTheNextLook"},
     {"frames_not_heard", "only silence is counted, not what is heard", Profile::kJoining},
     {"waits_are_silence", "the time in which a peer waits for a processor is its silence"},
+    {"late_looks_count_in_full", "late looks count in full before the kernel tells of any wait",
+     Profile::kEverything, "MembershipLagTest.LateLooksAtAPeerThatAlwaysWaitsDoNotMakeItSuspect"},
     {"stopped_time_counts", "the time in which a worker stood still is its peers' silence",
      Profile::kJoining, "MembershipCoreTest.WhoWasStoppedJudgesNobodyForIt"},
     {"called_without_valid_lease", "calls are sent without a valid lease", Profile::kJoining},

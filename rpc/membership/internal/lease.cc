@@ -42,7 +42,11 @@ std::optional<TimePoint> Lease::look(const PeerLook& look, TimePoint now,
     if (is_watched()) ++watched_;
     unheard_ += passed.awake;
     wait_ += look.waited;
-    silence_ += without(passed.counted, wait_);
+    // Until two looks have told of the peer's waits, none can explain its silence. So a late look
+    // counts as one that was in time.
+    const bool told = watched_ > 1 || WEFT_BREAK(late_looks_count_in_full);
+    const Nanoseconds most = told ? passed.counted : limits_.heartbeat_interval;
+    silence_ += without(std::min(passed.counted, most), wait_);
   }
   return std::nullopt;
 }

@@ -143,7 +143,7 @@ TEST_F(MembershipCoreTest, WhoWasStoppedJudgesNobodyForIt) {
   EXPECT_TRUE(tick(true, heard, milliseconds(30000)).questions.empty());
   int more = 0;
   while (more < 100 && tick(true, heard).questions.empty()) ++more;
-  EXPECT_EQ(more, 6);  // 400 ms of the stop count, then 200 each
+  EXPECT_EQ(more, 7);  // 200 ms of the stop count, then 200 each
 }
 
 // The times until which calls are sent, as far as the actions set them.

@@ -124,7 +124,7 @@ TEST_F(EstablishedLagTest, OnlyWhoHasBeenSilentForAWhileIsWatched) {
 // If this worker itself seldom runs, it has looked too seldom to know what a silence means.
 TEST_F(EstablishedLagTest, NobodyIsSuspectedBeforeTheKernelCouldSayHowLongItWaited) {
   const Seen slow{.step = milliseconds(1000)};  // two intervals of this count
-  for (int i = 0; i < 4; ++i) EXPECT_THAT(tick(slow).questions, IsEmpty());
+  for (int i = 0; i < 5; ++i) EXPECT_THAT(tick(slow).questions, IsEmpty());
   EXPECT_EQ(tick(slow).questions.size(), 1u);
   MembershipCore longest{{kSelf, "me", "a0"}, {.heartbeat_interval = milliseconds(600)}, now_};
   longest.add({kOne, "peer", "a1"});
@@ -136,6 +136,24 @@ TEST_F(EstablishedLagTest, NobodyIsSuspectedBeforeTheKernelCouldSayHowLongItWait
     longest.tick(now_, {{kOne, true, TimePoint()}}, out);
   }
   EXPECT_EQ(looks, 1 + 3);  // the lease begins; 1.2 s are watched, compared and reported
+}
+
+// The kernel tells of a wait only from the second look on. Here the longest interval that the
+// limits allow is used, and this worker looks late. Seed 46024 of the simulator is such a case.
+TEST_F(MembershipLagTest, LateLooksAtAPeerThatAlwaysWaitsDoNotMakeItSuspect) {
+  MembershipCore late{{kSelf, "me", "a0"}, {.heartbeat_interval = milliseconds(400)}, now_};
+  late.add({kOne, "peer", "a1"});
+  late.established();
+  bool told = false;  // the last look has told the peer's waits
+  for (int look = 0; look < 20; ++look) {
+    now_ += milliseconds(look == 1 ? 590 : 800);  // after 590 ms it is not watched yet
+    const bool watched = !late.to_watch().empty();
+    const Nanoseconds waited = milliseconds(watched && told ? 800 : 0);
+    told = watched;
+    MembershipActions out;
+    late.tick(now_, {{kOne, true, TimePoint(), Nanoseconds(0), waited}}, out);
+    EXPECT_THAT(out.questions, IsEmpty()) << "at look " << look;
+  }
 }
 
 // The holder of a reference must give up before the owner does, and the peer has promised nothing.
