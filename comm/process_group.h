@@ -85,6 +85,7 @@ class ProcessGroup {
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks);
 
   void all_reduce(const at::Tensor& tensor, Op op = Op::SUM);
+  // The root's tensor gets the result. Those of the other ranks are undefined afterwards.
   void reduce(const at::Tensor& tensor, int root, Op op = Op::SUM);
   void broadcast(const at::Tensor& tensor, int root);
   // Broadcasts all tensors. One operation carries neighbouring tensors of one type and device, with
@@ -98,7 +99,8 @@ class ProcessGroup {
   void scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs, int root);
   // `input` has size() times the rows of `output`.
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input, Op op = Op::SUM);
-  // Each rank gets an equal number of rows.
+  // Row block r of `input` goes to rank r, and row block r of `output` comes from rank r. Both have
+  // the same shape, with a number of rows that size() divides.
   void all_to_all(const at::Tensor& output, const at::Tensor& input);
   void send(const at::Tensor& tensor, int to, int tag = 0);
   int recv(const at::Tensor& tensor, int from = kAnyRank, int tag = 0);  // returns the sender
@@ -126,6 +128,8 @@ class ProcessGroup {
   std::map<std::vector<int>, int> made_ ABSL_GUARDED_BY(mutex_);  // new groups by members
 };
 
+// Joins the group of all ranks that the options, or else the environment, name (docs/ddp.md). It
+// waits for all of them, for `options.timeout` at most. Throws what the operations throw.
 std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& options = {});
 
 }  // namespace weft

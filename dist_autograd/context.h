@@ -24,6 +24,10 @@
 //
 //   - InvalidArgument: a root that is no scalar with a grad_fn.
 //
+//   - Unimplemented: create_graph.
+//
+//   - DeadlineExceeded: the pass took longer than BackwardOptions::timeout.
+//
 //   - Unknown: a node or hook threw an exception. The message names the node and the worker.
 //
 //   - Unavailable: a worker that takes part died. The context cannot be used any more; after every

@@ -35,7 +35,8 @@ std::string WorkerOptions::effective_name() const {
 std::string WorkerOptions::effective_listen_host() const {
   if (!listen_host.empty()) return listen_host;
   const std::string& store_host = place.master_addr;
-  if (store_host.empty() || store_host == "localhost" || store_host.rfind("127.", 0) == 0) {
+  if (store_host.empty() || store_host == "localhost" || store_host == "::1" ||
+      store_host.rfind("127.", 0) == 0) {
     return "127.0.0.1";
   }
   char host[256] = {};

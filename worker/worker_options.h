@@ -40,8 +40,8 @@ struct WorkerOptions {
   size_t threads = 2;         // handlers that work at the same time, without those that wait
   size_t max_threads = 1024;  // including those that wait
   // Credits: how many calls and bytes may be on their way to one peer, or wait in its queue.
-  // Further calls wait here. If more than the queue's limits wait, calls are refused with
-  // ResourceExhausted.
+  // Further calls wait here. If more than the queue's limits wait, rpc_async and remote() are
+  // refused with ResourceExhausted, and rpc_sync waits for its turn.
   uint64_t call_credits = 4096;
   uint64_t byte_credits = uint64_t{256} << 20;
   size_t max_queued_calls = 65536;
@@ -85,7 +85,7 @@ struct WorkerOptions {
   // Null: the store that the launch environment names. Shared, because the worker keeps it while it
   // lives, and several workers of one process may use the same.
   std::shared_ptr<RendezvousStore> store = nullptr;
-  // Null: gRPC.
+  // Null: shared memory to workers of this host, unless `same_host` says otherwise, and gRPC.
   std::function<std::unique_ptr<Transport>(Clock& clock)> transport = nullptr;
 
   std::string effective_name() const;

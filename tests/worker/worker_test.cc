@@ -465,6 +465,8 @@ TEST(WorkerOptionsTest, ListensOnLoopbackOnlyIfTheStoreIsThere) {
   WorkerOptions options;
   options.place.master_addr = "127.0.0.1";
   EXPECT_EQ(options.effective_listen_host(), "127.0.0.1");
+  options.place.master_addr = "::1";
+  EXPECT_EQ(options.effective_listen_host(), "127.0.0.1");
   options.place.master_addr = "node7.example";
   EXPECT_NE(options.effective_listen_host(), "127.0.0.1");
   options.listen_host = "10.0.0.3";

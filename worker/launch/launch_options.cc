@@ -108,8 +108,9 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
   app.add_option("--grace", grace, "seconds from the first signal to SIGKILL")
       ->capture_default_str()
       ->check(CLI::Range(0.0, kMaxGraceSeconds));
-  app.add_flag("--no-prefix", no_prefix,
-               "hand this terminal to the processes instead of merging their lines");
+  app.add_flag(
+      "--no-prefix", no_prefix,
+      "let the processes write to the launcher's own output instead of merging their lines");
 
   CommandLine result;
   const auto separator = std::find(arguments.begin(), arguments.end(), "--");
