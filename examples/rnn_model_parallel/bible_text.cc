@@ -45,7 +45,8 @@ absl::StatusOr<std::string> read_text(const std::string& file) {
 std::string without_place(const std::string& line) {
   const size_t space = std::min(line.find(' '), line.size());
   const size_t colon = line.find(':');
-  const bool has_place = colon > 0 && colon + 1 < space && absl::ascii_isdigit(line[colon - 1]) &&
+  const bool has_place = colon != std::string::npos && colon > 0 && colon + 1 < space &&
+                         absl::ascii_isdigit(line[colon - 1]) &&
                          absl::ascii_isdigit(line[colon + 1]);
   return has_place ? line.substr(space) : line;
 }
