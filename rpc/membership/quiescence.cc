@@ -192,7 +192,7 @@ absl::Status Quiescence::outcome() const {
   }
   return raised_at(
       absl::DeadlineExceededError(absl::StrCat(
-          "the group did not become quiet within the shutdown timeout; still at work: ", names)),
+          "the group was not quiescent within the shutdown timeout; still at work: ", names)),
       agent_.self().name);
 }
 
