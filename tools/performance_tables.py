@@ -2,7 +2,7 @@
 """Writes the result of `weft_bench rpc --json FILE` as Markdown tables and as a picture.
 
     tools/performance_tables.py FILE                    prints the tables
-    tools/performance_tables.py FILE --svg docs/performance.svg
+    tools/performance_tables.py FILE --svg docs/pictures/performance.svg
 
 Each table belongs to one mode of Weft. A cell against a peer is the ratio with its interval in
 brackets; above 1, Weft is better. Against a floor of the machine it is the share that Weft reaches.

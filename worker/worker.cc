@@ -26,8 +26,8 @@
 #include "weft/rpc/transport/grpc_transport.h"
 #include "weft/rpc/worker_runtime.h"
 #include "weft/rref/rref_driver.h"
-#include "weft/worker/internal/hosted_stores.h"
-#include "weft/worker/rendezvous.h"
+#include "weft/worker/store/hosted_stores.h"
+#include "weft/worker/store/rendezvous.h"
 
 namespace weft {
 namespace {

@@ -88,7 +88,8 @@ struct Share {
   uint64_t size;
 };
 
-// The memory for messages from this rank to one other rank. One for each rank follows the Board.
+// The memory for messages from this rank to one other rank. One for each rank follows the control
+// block.
 struct Channel {
   Share shares[kSlots];  // by slot: that rank's part of this rank's contribution
   Counter written;       // bytes sent to that rank

@@ -34,7 +34,7 @@
 #include "weft/tests/chaos/plan.h"
 #include "weft/tests/chaos/processes/process_threads.h"
 #include "weft/tests/chaos/summary.h"
-#include "weft/worker/rendezvous.h"
+#include "weft/worker/store/rendezvous.h"
 
 namespace weft::chaos {
 namespace {

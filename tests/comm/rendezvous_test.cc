@@ -16,7 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/tests/support/launched.h"
-#include "weft/worker/internal/tcp_port.h"
+#include "weft/worker/store/tcp_port.h"
 
 namespace weft::testing {
 namespace {

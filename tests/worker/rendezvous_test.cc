@@ -1,4 +1,4 @@
-#include "weft/worker/rendezvous.h"
+#include "weft/worker/store/rendezvous.h"
 
 #include <future>
 #include <memory>
@@ -14,8 +14,8 @@
 #include "gtest/gtest.h"
 #include "weft/rpc/rendezvous/static_join.h"
 #include "weft/tests/rpc/transport/tcp_proxy.h"
-#include "weft/worker/internal/hosted_stores.h"
-#include "weft/worker/internal/tcp_port.h"
+#include "weft/worker/store/hosted_stores.h"
+#include "weft/worker/store/tcp_port.h"
 
 namespace weft {
 namespace {

@@ -20,7 +20,7 @@
 #include "weft/rref/rref.h"
 #include "weft/tests/support/worker_world.h"
 #include "weft/tests/worker/nested_calls.h"
-#include "weft/worker/rendezvous.h"
+#include "weft/worker/store/rendezvous.h"
 
 namespace thread_limit_test {
 

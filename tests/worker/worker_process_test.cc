@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/tests/support/launched.h"
-#include "weft/worker/internal/tcp_port.h"
-#include "weft/worker/rendezvous.h"
+#include "weft/worker/store/rendezvous.h"
+#include "weft/worker/store/tcp_port.h"
 
 namespace weft {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "weft/worker/internal/tcp_port.h"
+#include "weft/worker/store/tcp_port.h"
 
 namespace weft::launch {
 

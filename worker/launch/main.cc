@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/worker/launch/launch_options.h"
 #include "weft/worker/launch/supervisor.h"
-#include "weft/worker/rendezvous.h"
+#include "weft/worker/store/rendezvous.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/launch_environment.h"
 #include "weft/rpc/rendezvous/static_join.h"
-#include "weft/worker/rendezvous.h"
+#include "weft/worker/store/rendezvous.h"
 
 namespace {
 

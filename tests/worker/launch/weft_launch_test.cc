@@ -21,7 +21,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "weft/tests/support/spawning_test.h"
-#include "weft/worker/internal/tcp_port.h"
+#include "weft/worker/store/tcp_port.h"
 
 namespace weft::launch {
 namespace {

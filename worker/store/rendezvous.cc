@@ -1,4 +1,4 @@
-#include "weft/worker/rendezvous.h"
+#include "weft/worker/store/rendezvous.h"
 
 #include <algorithm>
 #include <atomic>
@@ -18,8 +18,8 @@
 #include "weft/async/serial_thread.h"
 #include "weft/base/mutex.h"
 #include "weft/base/status.h"
-#include "weft/worker/internal/hosted_stores.h"
-#include "weft/worker/internal/tcp_port.h"
+#include "weft/worker/store/hosted_stores.h"
+#include "weft/worker/store/tcp_port.h"
 
 namespace weft {
 namespace {

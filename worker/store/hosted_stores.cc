@@ -1,4 +1,4 @@
-#include "weft/worker/internal/hosted_stores.h"
+#include "weft/worker/store/hosted_stores.h"
 
 #include <map>
 #include <optional>

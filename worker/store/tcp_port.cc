@@ -1,4 +1,4 @@
-#include "weft/worker/internal/tcp_port.h"
+#include "weft/worker/store/tcp_port.h"
 
 #include <algorithm>
 #include <chrono>
