@@ -42,7 +42,7 @@ CYCLE = 'acceptance cycle'
 RREF = 'rref.pml'
 LEASE = 'lease.pml'
 STEP = 'step.pml'
-BOARD = 'board.pml'
+CONTROL_BLOCK = 'control_block.pml'
 CLAIMS = 'claims.pml'
 WAKE_BITS = 'wake_bits.pml'
 
@@ -133,8 +133,8 @@ RUNS = [
     Run('part both, the store is lost', LEASE, 'LIVENESS STORE_LOST CUTS=0', 'part_both'),
     Run('part both, the store answers late', LEASE, 'LIVENESS STORE_LATE=1', 'part_both',
         full=FULL),
-    Run('patience shorter than trust', LEASE, 'TIMED PATIENCE=6', breaks='S6', depth=100000),
-    Run("trust from the answer's arrival", LEASE, 'TIMED FROM_ARRIVAL', breaks='S6', depth=100000),
+    Run('suspect_after shorter than valid_for', LEASE, 'TIMED SUSPECT_AFTER=6', breaks='S6', depth=100000),
+    Run("valid from the answer's arrival", LEASE, 'TIMED FROM_ARRIVAL', breaks='S6', depth=100000),
     Run('clocks 25 % apart', LEASE, 'TIMED DRIFT=4', breaks='S6', depth=100000),
     Run('judges for the time it was stopped', LEASE, 'TIMED RELIABLE JUDGES_ASLEEP',
         breaks='JUDGES_AWAKE'),
@@ -172,21 +172,21 @@ RUNS = [
     Run('limit closed: who counts a dead owner asks again', STEP,
         'TWO_DEATHS ASKS_AGAIN TIMEOUTS=0 REFUSALS=0', full=FULL),
     # ---- Shared memory: publish, wake, sleep ----
-    Run('2 ranks, 3 operations, 1 slot', BOARD, ''),
-    Run('2 ranks, 5 operations, 2 slots', BOARD, 'OPS=5 SLOTS=2'),
-    Run('3 ranks, 1 operation', BOARD, 'NR=3 OPS=1', full=FULL),
-    Run('2 ranks, 1 death', BOARD, 'DEATHS=1'),
-    Run('looks once, then sleeps', BOARD, 'NO_SECOND_LOOK', breaks='WOKEN'),
-    Run('says that it sleeps after the second look', BOARD, 'SAYS_LATE', breaks='WOKEN'),
-    Run("reads the wake-up word's number after the second look", BOARD, 'SEEN_LATE', breaks='WOKEN'),
-    Run('rings before it publishes', BOARD, 'RING_FIRST', breaks='WOKEN'),
-    Run("wakes without moving the wake-up word's number", BOARD, 'WAKES_ONLY', breaks='WOKEN'),
-    Run('a counter stored with release order only', BOARD, 'RELEASE', breaks='WOKEN'),
-    Run('a counter stored with relaxed order', BOARD, 'RELAXED', breaks='WHOLE_SLOT'),
-    Run('a slot filled before all have read it', BOARD, 'SLOT_NOT_FREE', breaks='WHOLE_SLOT'),
-    Run('says that a slot is read before it is', BOARD, 'CONSUMED_FIRST', breaks='WHOLE_SLOT'),
-    Run('sleeps without a tick', BOARD, 'DEATHS=1 NO_TICK', breaks='ENDS'),
-    Run('looks what has come only before who is dead', BOARD, 'DEATHS=1 CHECKED_ONCE',
+    Run('2 ranks, 3 operations, 1 slot', CONTROL_BLOCK, ''),
+    Run('2 ranks, 5 operations, 2 slots', CONTROL_BLOCK, 'OPS=5 SLOTS=2'),
+    Run('3 ranks, 1 operation', CONTROL_BLOCK, 'NR=3 OPS=1', full=FULL),
+    Run('2 ranks, 1 death', CONTROL_BLOCK, 'DEATHS=1'),
+    Run('looks once, then sleeps', CONTROL_BLOCK, 'NO_SECOND_LOOK', breaks='WOKEN'),
+    Run('says that it sleeps after the second look', CONTROL_BLOCK, 'SAYS_LATE', breaks='WOKEN'),
+    Run("reads the wake-up word's number after the second look", CONTROL_BLOCK, 'SEEN_LATE', breaks='WOKEN'),
+    Run('rings before it publishes', CONTROL_BLOCK, 'RING_FIRST', breaks='WOKEN'),
+    Run("wakes without moving the wake-up word's number", CONTROL_BLOCK, 'WAKES_ONLY', breaks='WOKEN'),
+    Run('a counter stored with release order only', CONTROL_BLOCK, 'RELEASE', breaks='WOKEN'),
+    Run('a counter stored with relaxed order', CONTROL_BLOCK, 'RELAXED', breaks='WHOLE_SLOT'),
+    Run('a slot filled before all have read it', CONTROL_BLOCK, 'SLOT_NOT_FREE', breaks='WHOLE_SLOT'),
+    Run('says that a slot is read before it is', CONTROL_BLOCK, 'CONSUMED_FIRST', breaks='WHOLE_SLOT'),
+    Run('sleeps without a tick', CONTROL_BLOCK, 'DEATHS=1 NO_TICK', breaks='ENDS'),
+    Run('looks what has come only before who is dead', CONTROL_BLOCK, 'DEATHS=1 CHECKED_ONCE',
         breaks='LEFT_FIRST'),
     # ---- Shared memory: claims ----
     Run('2 ranks, 3 operations', CLAIMS, ''),

@@ -5,7 +5,7 @@
  * CHUNKS chunks, run OPS operations. A rank sets its claims to the operation's number and zero, and
  * then publishes. It claims chunks of its own part and then of the others', adds each up into the
  * tensors of all, and moves `turned`. It has its tensor back when all have moved `turned`.
- * board.pml models how ranks sleep.
+ * control_block.pml models how ranks sleep.
  *
  * The mutants are the names below that the text only #ifdefs.
  */

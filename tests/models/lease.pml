@@ -34,11 +34,11 @@ bit S6, JUDGES_AWAKE, ONE_ORDER, NOT_BOTH, NOT_REVISED;
 #else
 #define TICKS 1
 #endif
-#ifndef PATIENCE
-#define PATIENCE (9 * TICKS)
+#ifndef SUSPECT_AFTER
+#define SUSPECT_AFTER (9 * TICKS)
 #endif
-#ifndef TRUST
-#define TRUST (7 * TICKS)
+#ifndef VALID_FOR
+#define VALID_FOR (7 * TICKS)
 #endif
 #ifndef DRIFT
 #define DRIFT 10  /* ticks between two that worker 0's clock adds or leaves out */
@@ -47,7 +47,7 @@ bit S6, JUDGES_AWAKE, ONE_ORDER, NOT_BOTH, NOT_REVISED;
 
 byte heartbeat = NEVER;    /* age of the holder's heartbeat in flight */
 byte answer = NEVER;  /* age of the heartbeat whose answer is in flight */
-byte since = TRUST;   /* age of the newest answered heartbeat: the lease is valid until TRUST */
+byte since = VALID_FOR;   /* age of the newest answered heartbeat: the lease is valid until VALID_FOR */
 byte silence;         /* since the granter heard anything, without the time in which it was asleep */
 byte slept;
 bit asleep;           /* the granter is asleep */
@@ -55,25 +55,25 @@ bit suspects;         /* the granter suspects the holder */
 bit holder_drifts;    /* else the granter's clock does */
 byte steady = DRIFT;  /* ticks since the clock last added or left out one */
 
-#define HOLDS_S6 assert(S6 || !suspects || since >= TRUST)
+#define HOLDS_S6 assert(S6 || !suspects || since >= VALID_FOR)
 #ifdef JUDGES_ASLEEP
-#define SLEEP_COUNTS PATIENCE
+#define SLEEP_COUNTS SUSPECT_AFTER
 #else
 #define SLEEP_COUNTS (2 * TICKS)
 #endif
 
 inline older(age) {
-  if :: age < TRUST -> age++ :: age == TRUST -> age = NEVER :: else fi
+  if :: age < VALID_FOR -> age++ :: age == VALID_FOR -> age = NEVER :: else fi
 }
 inline pass_holders_time() {
   older(heartbeat);
   older(answer);
-  if :: since < TRUST -> since++ :: else fi
+  if :: since < VALID_FOR -> since++ :: else fi
 }
 inline pass_granters_time() {
   if
   :: asleep && slept < SLEEP_COUNTS -> slept++
-  :: !asleep && silence < PATIENCE -> silence++
+  :: !asleep && silence < SUSPECT_AFTER -> silence++
   :: else
   fi
 }
@@ -138,7 +138,7 @@ active proctype granter() {
 end:
   do
   :: atomic { !asleep && !suspects && heartbeat != NEVER -> silence = 0; answer = heartbeat; heartbeat = NEVER }
-  :: atomic { !asleep && !suspects && silence >= PATIENCE ->
+  :: atomic { !asleep && !suspects && silence >= SUSPECT_AFTER ->
               suspects = 1;
 #ifdef RELIABLE
               assert(JUDGES_AWAKE);  /* its peer is alive and heard */
@@ -147,7 +147,7 @@ end:
   :: atomic { !asleep && !suspects && HAS_READ -> asleep = 1; slept = 0 }
   :: atomic { asleep ->
               asleep = 0;
-              silence = (silence + slept < PATIENCE -> silence + slept : PATIENCE);
+              silence = (silence + slept < SUSPECT_AFTER -> silence + slept : SUSPECT_AFTER);
               slept = 0 }
   od
 }
@@ -194,7 +194,7 @@ byte slow;        /* how often the store will answer too late */
 bit near = 1;     /* workers 0 and 2 have shared state; the others always have */
 
 #define LIVES(w) (!HAS(crashed, w) && !HAS(fenced, w))
-#define INTEREST(a, b) (a != b && (near || a + b != 2))
+#define SHARED_STATE(a, b) (a != b && (near || a + b != 2))
 #define LISTED(w) (subject[0] == w || subject[1] == w || subject[2] == w || subject[3] == w)
 
 hidden byte i;
@@ -241,9 +241,9 @@ inline append(w, x) {
 #define ASKS_LATER(w, x)
 #endif
 #define SUSPECTS(w, x) \
-  :: d_step { LIVES(w) && asks[w] == NOBODY && INTEREST(w, x) && !HAS(gone[w], x) && \
+  :: d_step { LIVES(w) && asks[w] == NOBODY && SHARED_STATE(w, x) && !HAS(gone[w], x) && \
               (!LIVES(x) || REFUSES(x, w) || HAS(cut[x], w) || HAS(cut[w], x)) -> asks[w] = x } \
-  :: d_step { LIVES(w) && asks[w] == NOBODY && INTEREST(w, x) && !HAS(gone[w], x) && wrong > 0 -> \
+  :: d_step { LIVES(w) && asks[w] == NOBODY && SHARED_STATE(w, x) && !HAS(gone[w], x) && wrong > 0 -> \
               wrong--; asks[w] = x } \
   ASKS_LATER(w, x) \
   :: d_step { LIVES(w) && HAS(post[w], x) -> \
@@ -379,15 +379,15 @@ active proctype idle() {
 #define EACH(p) (p(0) && p(1) && p(2))
 #define EACH_PEER(p, w) (p(w, 0) && p(w, 1) && p(w, 2))
 #define FENCED(w) (!LISTED(w) || !LIVES(w))
-#define KNOWS(w, x) (!LIVES(w) || LIVES(x) || !INTEREST(w, x) || HAS(gone[w], x))
+#define KNOWS(w, x) (!LIVES(w) || LIVES(x) || !SHARED_STATE(w, x) || HAS(gone[w], x))
 #define KNOWS_ALL(w) EACH_PEER(KNOWS, w)
 #define NOT_ASUNDER(w, x) \
-  (w == x || !LIVES(w) || !LIVES(x) || !INTEREST(w, x) || !HAS(gone[w], x))
+  (w == x || !LIVES(w) || !LIVES(x) || !SHARED_STATE(w, x) || !HAS(gone[w], x))
 #define NOT_ASUNDER_ALL(w) EACH_PEER(NOT_ASUNDER, w)
 #define AT_REST(w) (!LIVES(w) || asks[w] == NOBODY)
 
 #define AGREED(w, x) \
-  (w == x || !LIVES(w) || !LIVES(x) || !INTEREST(w, x) || HAS(gone[w], x) == HAS(gone[x], w))
+  (w == x || !LIVES(w) || !LIVES(x) || !SHARED_STATE(w, x) || HAS(gone[w], x) == HAS(gone[x], w))
 #define AGREED_ALL(w) EACH_PEER(AGREED, w)
 
 /* A worker in the list fences itself. A dead worker is gone for all that share state with it.

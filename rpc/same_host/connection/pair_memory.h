@@ -29,35 +29,35 @@ class PairMemory {
   static absl::StatusOr<PairMemory> create(size_t ring_bytes);
   static absl::StatusOr<PairMemory> adopt(FileDescriptor descriptor, size_t ring_bytes);
 
-  RingHeader& ring(End sender) { return lane(sender).ring; }
+  RingHeader& ring(End sender) { return memory_of(sender).ring; }
   std::span<std::byte> ring_data(End sender) {
-    return {memory_.data() + kPage * 2 * kLanePages + sender * ring_bytes_, ring_bytes_};
+    return {memory_.data() + kPage * 2 * kEndPages + sender * ring_bytes_, ring_bytes_};
   }
   // Blocks that `owner` has lent, on their way back to it.
-  ReturnRing& returns(End owner) { return lane(owner).returns; }
+  ReturnRing& returns(End owner) { return memory_of(owner).returns; }
   // A number that only a process can know that maps this memory.
-  std::atomic<uint64_t>& nonce() { return lane(kDialler).nonce; }
+  std::atomic<uint64_t>& nonce() { return memory_of(kDialler).nonce; }
 
   int descriptor() const { return memory_.descriptor(); }
   size_t ring_bytes() const { return ring_bytes_; }
 
  private:
   static constexpr size_t kPage = 4096;
-  struct Lane {
+  struct EndMemory {
     RingHeader ring;
     ReturnRing returns;
     alignas(64) std::atomic<uint64_t> nonce;
   };
-  static constexpr size_t kLanePages = (sizeof(Lane) + kPage - 1) / kPage;
+  static constexpr size_t kEndPages = (sizeof(EndMemory) + kPage - 1) / kPage;
 
   PairMemory(SealedMemory memory, size_t ring_bytes)
       : memory_(std::move(memory)), ring_bytes_(ring_bytes) {}
   // In whole pages, as SealedMemory has them.
   static size_t whole(size_t ring_bytes) {
-    return kPage * (2 * kLanePages + (2 * ring_bytes + kPage - 1) / kPage);
+    return kPage * (2 * kEndPages + (2 * ring_bytes + kPage - 1) / kPage);
   }
-  Lane& lane(End end) {
-    return *reinterpret_cast<Lane*>(memory_.data() + kPage * kLanePages * end);
+  EndMemory& memory_of(End end) {
+    return *reinterpret_cast<EndMemory*>(memory_.data() + kPage * kEndPages * end);
   }
 
   SealedMemory memory_;

@@ -1,6 +1,6 @@
 /* Shows that ranks of one host read each other's slots whole, and that no wake-up is lost.
  *
- * The protocol is that of docs/same_host_collectives.md, "The board", as comm/internal has it: NR
+ * The protocol is that of docs/same_host_collectives.md, "The control block", as comm/same_host has it: NR
  * ranks run OPS operations through SLOTS slots each. A rank fills its slot, moves `published`,
  * wakes the others, waits for all, reads their slots, moves `consumed` and wakes the others again.
  * A waiting rank looks, announces that it sleeps, looks once more, and sleeps in the kernel. The
