@@ -219,8 +219,8 @@ void Agent::handle(const PeerLinkPtr& peer, PeerLink::Arrived arrived) {
       handle_call(arrived.call);
       break;
     case FrameKind::kReply:
-      if (arrived.pending) {
-        arrived.pending->on_reply(std::move(frame));
+      if (std::optional<PendingCall> pending = peer->take_call(frame.header.call)) {
+        pending->on_reply(std::move(frame));
       } else if (late_reply_handler_) {
         late_reply_handler_(peer->id(), std::move(frame));
       }

@@ -139,13 +139,26 @@ std::vector<std::pair<uint64_t, PendingCall>> PeerCore::take_late(TimePoint now)
   return late;
 }
 
+void PeerCore::note_reply(uint64_t call) {
+  const auto found = pending_.find(call);
+  // A peer may lie about a call that was never sent.
+  if (found != pending_.end() && found->second.sent) found->second.answered = true;
+}
+
 std::vector<std::pair<uint64_t, PendingCall>> PeerCore::take_all_calls() {
+  std::vector<uint64_t> calls;
+  for (const auto& [call, pending] : pending_) {
+    if (!pending.answered) calls.push_back(call);
+  }
+  std::sort(calls.begin(), calls.end());
   std::vector<std::pair<uint64_t, PendingCall>> all;
-  all.reserve(pending_.size());
-  for (auto& [call, pending] : pending_) all.emplace_back(call, std::move(pending));
-  std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return a.first < b.first; });
-  pending_.clear();
-  deadlines_.clear();
+  all.reserve(calls.size());
+  for (const uint64_t call : calls) {
+    const auto found = pending_.find(call);
+    deadlines_.erase({found->second.deadline, call});
+    all.emplace_back(call, std::move(found->second));
+    pending_.erase(found);
+  }
   queue_.clear();
   nested_queue_.clear();
   queued_ = 0;

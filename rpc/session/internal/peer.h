@@ -55,6 +55,7 @@ struct PendingCall {
   TimePoint deadline = kNever;
   Nanoseconds allowed{0};  // the time from the call to its deadline, for messages
   bool sent = false;
+  bool answered = false;  // its reply has come, and earlier frames of the batch are handled first
   // A thread waits for the reply, so the call may enter the queue even if the queue is full.
   bool waited_for = false;
   size_t nested_bytes = 0;                  // its cost, if it was sent and is nested
@@ -72,6 +73,9 @@ class PeerCore {
   // Removes a call that is answered, cancelled or late, also from the queue. Nullopt: it was
   // removed before.
   std::optional<PendingCall> take_call(uint64_t call);
+  // The reply has come. The call stays, because its deadline still holds, but take_all_calls()
+  // leaves it: its caller gets the reply.
+  void note_reply(uint64_t call);
   // Calls that begin at `until` or later wait here, unsent, for the next `set_valid_until`. The
   // peer may be about to declare this worker dead. kNever: there is no lease, and calls are sent.
   void set_valid_until(TimePoint until, TimePoint now);

@@ -291,10 +291,13 @@ void PeerLink::accept(Frame& frame, Arrival& arrival, FrameBatch& answers) {
     if (!suspected_.load()) answers.push_back(core_.answer(header, environment_.heartbeat_body()));
     return;
   }
-  Arrived& next = arrival.arrived.emplace_back(std::move(frame));
-  if (next.frame.header.kind == FrameKind::kReply) {
-    next.pending = core_.take_call(next.frame.header.call);
-  }
+  if (header.kind == FrameKind::kReply) core_.note_reply(header.call);
+  arrival.arrived.emplace_back(std::move(frame));
+}
+
+std::optional<PendingCall> PeerLink::take_call(uint64_t call) {
+  MutexLock lock(mutex_);
+  return core_.take_call(call);
 }
 
 void PeerLink::admit(std::vector<Arrived>& arrived) {

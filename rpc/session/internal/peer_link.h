@@ -116,7 +116,6 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   struct Arrived {
     explicit Arrived(Frame frame_in) : frame(std::move(frame_in)) {}
     Frame frame;
-    std::optional<PendingCall> pending;  // for a reply; nullopt if no caller waits for it any more
     std::shared_ptr<IncomingCall> call;  // for a call; holds its frame
     bool cancelled = false;              // the call was cancelled before it came
   };
@@ -134,6 +133,9 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   // is handled.
   void acknowledge(const Arrival& arrival) ABSL_LOCKS_EXCLUDED(mutex_);
   void cancel_incoming(const FrameHeader& cancel) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes the call to which a reply has come. Until then its deadline holds, while earlier replies
+  // of the same batch are handled. Nullopt: no caller waits for it any more.
+  std::optional<PendingCall> take_call(uint64_t call) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- Connections.
 

@@ -173,6 +173,23 @@ TEST_F(AgentBatchTest, TheEndOfThePeerEndsItButRepliesAreKept) {
   EXPECT_EQ(seen_, "p1 failed gone reply c1x ");
 }
 
+// The first reply's handler may be a user's decoder that waits for the caller of the second one.
+TEST_F(AgentBatchTest, TheDeadlineOfACallHoldsWhileEarlierRepliesAreHandled) {
+  Promise<absl::StatusCode> second;
+  bool waited = false;
+  const CallId first_id =
+      agent_->call(kPeer, frame_of("x"), "f", kNever, [&](const absl::StatusOr<Frame>&) {
+        waited = second.future().wait_for(std::chrono::seconds(20));
+      });
+  const CallId second_id =
+      agent_->call(kPeer, frame_of("x"), "f", clock_.now() + std::chrono::milliseconds(50),
+                   [&](const absl::StatusOr<Frame>& reply) { second.set(reply.status().code()); });
+  deliver({frame(FrameKind::kReply, first_id.number), frame(FrameKind::kReply, second_id.number)});
+  EXPECT_TRUE(waited);
+  EXPECT_EQ(second.future().wait(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(agent_->quiescent());
+}
+
 TEST_F(AgentBatchTest, AFrameInAnothersNameEndsItThere) {
   Frame foreign = frame(FrameKind::kPost);
   foreign.header.source = {7, 1};
