@@ -6,6 +6,7 @@
 #include "weft/base/rpc_error.h"
 #include "weft/base/status.h"
 #include "weft/rpc/rendezvous/worker_info.h"
+#include "weft/worker/store/tcp_port.h"
 
 namespace weft {
 namespace {
@@ -35,10 +36,7 @@ std::string WorkerOptions::effective_name() const {
 std::string WorkerOptions::effective_listen_host() const {
   if (!listen_host.empty()) return listen_host;
   const std::string& store_host = place.master_addr;
-  if (store_host.empty() || store_host == "localhost" || store_host == "::1" ||
-      store_host.rfind("127.", 0) == 0) {
-    return "127.0.0.1";
-  }
+  if (store_host.empty() || worker_internal::is_loopback_name(store_host)) return "127.0.0.1";
   char host[256] = {};
   if (gethostname(host, sizeof host - 1) != 0) return "127.0.0.1";
   return host;

@@ -28,10 +28,6 @@ constexpr std::chrono::milliseconds kLongestPause(200);
 
 std::string error_text(int error) { return strerror(error); }
 
-bool is_loopback_name(const std::string& host) {
-  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
-}
-
 // If `host` is empty: the addresses that stand for all interfaces.
 absl::StatusOr<AddressList> resolve(const std::string& host, uint16_t port) {
   addrinfo hints = {};
@@ -109,6 +105,10 @@ int Descriptor::release() { return std::exchange(fd_, -1); }
 
 void Descriptor::close() {
   if (fd_ >= 0) ::close(release());
+}
+
+bool is_loopback_name(const std::string& host) {
+  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
 }
 
 absl::StatusOr<ListeningPort> listen_on(const std::string& host, uint16_t port) {

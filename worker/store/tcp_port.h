@@ -37,6 +37,9 @@ struct ListeningPort {
   uint16_t port = 0;
 };
 
+// Whether the host is "localhost" or a literal loopback address.
+bool is_loopback_name(const std::string& host);
+
 // Listens on `port` (0: any free one). If the host is a literal loopback address or "localhost", it
 // binds that address only. Any other host binds all interfaces, because its name may mean another
 // address on other machines.
