@@ -41,6 +41,18 @@ bool FutureCore::wait_until(TimePoint deadline) {
   return true;
 }
 
+bool FutureCore::listen(CompletionListener* listener) {
+  MutexLock lock(mutex_);
+  if (done() || listener_ != nullptr) return false;
+  listener_ = listener;
+  return true;
+}
+
+void FutureCore::forget_listener() {
+  MutexLock lock(mutex_);
+  listener_ = nullptr;
+}
+
 bool FutureCore::add_continuation(Executor* executor, Executor::Task run) {
   if (executor == nullptr) executor = executor_;
   if (executor == nullptr) executor = Executor::current();
@@ -109,6 +121,7 @@ void FutureCore::publish() {
     on_cancel = std::move(on_cancel_);
     on_cancel_ = nullptr;
     wake = has_waiters_;
+    if (listener_ != nullptr) listener_->completed();
   }
   if (wake && !(ServingThreads::in_work() && ServingThreads::defer([self = shared_from_this()] {
                   self->completed_.notify_all();

@@ -47,6 +47,18 @@ namespace async_internal {
 template <class T>
 using Stored = std::conditional_t<std::is_void_v<T>, Unit, T>;
 
+// Wakes a thread that does other work while it waits for a future. It must live until
+// forget_listener() has returned.
+class CompletionListener {
+ public:
+  // Called inside the completing call, under a lock of the future: it must be short and must not
+  // use the future.
+  virtual void completed() = 0;
+
+ protected:
+  ~CompletionListener() = default;
+};
+
 // The part of a future's state that does not depend on the type of its value.
 class FutureCore : public std::enable_shared_from_this<FutureCore> {
  public:
@@ -55,6 +67,10 @@ class FutureCore : public std::enable_shared_from_this<FutureCore> {
 
   bool done() const { return done_.load(std::memory_order_acquire); }
   bool wait_until(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Tells `listener` of the completion, unless forget_listener() comes first. False: the future is
+  // complete, or has a listener.
+  bool listen(CompletionListener* listener) ABSL_LOCKS_EXCLUDED(mutex_);
+  void forget_listener() ABSL_LOCKS_EXCLUDED(mutex_);
   // Schedules `run` on `executor` as soon as the result exists. Null means this future's executor
   // or, if it has none, the current one. False: there is no executor, and `run` was dropped.
   bool add_continuation(Executor* executor, Executor::Task run) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -108,6 +124,7 @@ class FutureCore : public std::enable_shared_from_this<FutureCore> {
   Mutex mutex_;
   CondVar completed_;
   bool has_waiters_ ABSL_GUARDED_BY(mutex_) = false;
+  CompletionListener* listener_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::vector<Continuation> continuations_ ABSL_GUARDED_BY(mutex_);
   Executor::Task on_cancel_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const std::function<void()>> on_consume_ ABSL_GUARDED_BY(mutex_);

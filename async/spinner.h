@@ -23,16 +23,21 @@ class Spinner {
 
   // Calls `poll` until it returns true, if spinning is worth while. Otherwise, or if nothing came
   // within the limit, it calls `sleep` once. `poll` must not block. `sleep` returns when something
-  // has come, or when the caller must look at something else.
-  template <class Poll, class Sleep>
-  void wait(Poll&& poll, Sleep&& sleep) {
+  // has come, or when the caller must look at something else. While `vain` returns true, spinning
+  // is of no use: it sleeps at once, and learns nothing.
+  template <class Poll, class Sleep, class Vain>
+  void wait(Poll&& poll, Sleep&& sleep, Vain&& vain) {
     if (policy_.worth_while()) {
-      if (!spin(poll)) sleep();
+      if (!spin(poll, vain)) sleep();
       return;
     }
     const Clock::time_point begun = Clock::now();
     sleep();
     policy_.slept(Clock::now() - begun);
+  }
+  template <class Poll, class Sleep>
+  void wait(Poll&& poll, Sleep&& sleep) {
+    wait(poll, sleep, [] { return false; });
   }
 
   // How many waits began with spinning.
@@ -48,13 +53,14 @@ class Spinner {
     return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
   }
 
-  template <class Poll>
-  bool spin(Poll& poll) {
+  template <class Poll, class Vain>
+  bool spin(Poll& poll, Vain& vain) {
     spins_.fetch_add(1, std::memory_order_relaxed);
     const Clock::time_point begun = Clock::now();
     const Nanoseconds used = used_time();
     while (true) {
       const bool found = poll();
+      if (!found && vain()) return false;
       const Nanoseconds time = Clock::now() - begun;
       if (!found && time < policy_.limit()) {
         std::this_thread::yield();

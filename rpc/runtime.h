@@ -26,6 +26,10 @@ namespace weft {
 
 class Registry;
 
+namespace async_internal {
+class FutureCore;
+}
+
 // Identifies a function for its caller.
 struct FunctionKey {
   uint64_t id = 0;           // hash of the wire name
@@ -86,6 +90,10 @@ class RpcRuntime {
     bool waited_for = false;
   };
   virtual CallId call(CallRequest request, ReplyHandler on_reply) = 0;
+  // For a thread that waits for `result`, which the reply to `call` completes: this thread may read
+  // the reply itself, and run the call's `on_reply`. It may also return without it.
+  virtual void read_reply(WorkerId /*to*/, CallId /*call*/,
+                          async_internal::FutureCore& /*result*/) {}
   // The caller gives up. Runs `on_reply` with Cancelled unless it has run, and tells the callee.
   virtual void cancel(WorkerId to, CallId call) = 0;
 };

@@ -83,11 +83,13 @@ absl::Status bad_result(const ReplyContext& context, const absl::Status& status)
 void send_call(Outgoing call, async_internal::FutureCore& state,
                RpcRuntime::ReplyHandler on_reply) {
   const WorkerId to = call.request.to;
+  const bool waited_for = call.request.waited_for;
   const CallId id = call.runtime->call(std::move(call.request), std::move(on_reply));
   // Weak, because a future must not keep a worker alive.
   state.set_on_cancel([runtime = std::weak_ptr<RpcRuntime>(call.runtime), to, id] {
     if (const auto alive = runtime.lock()) alive->cancel(to, id);
   });
+  if (waited_for) call.runtime->read_reply(to, id, state);
 }
 
 }  // namespace weft::rpc_internal

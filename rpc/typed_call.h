@@ -101,7 +101,8 @@ absl::StatusOr<async_internal::Stored<R>> decode_reply(const ReplyContext& conte
   }
 }
 
-// Sends the call and makes `state` able to cancel it.
+// Sends the call and makes `state` able to cancel it. If the call is `waited_for`, this thread may
+// read the reply itself. Then `state` may be complete on return.
 void send_call(Outgoing call, async_internal::FutureCore& state, RpcRuntime::ReplyHandler on_reply);
 
 // Sends the call. The thread that receives the reply decodes it and completes the future.

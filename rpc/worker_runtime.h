@@ -56,6 +56,9 @@ class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_th
   AutogradHook* autograd() const { return autograd_; }
 
   CallId call(CallRequest request, ReplyHandler on_reply) override;
+  void read_reply(WorkerId to, CallId call, async_internal::FutureCore& result) override {
+    agent_.read_reply(to, call, result);
+  }
   void cancel(WorkerId to, CallId call) override { agent_.cancel(to, call); }
 
   std::optional<Payload> shared_memory(size_t bytes) override {
@@ -85,7 +88,7 @@ class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_th
   void discard_references(WorkerId from, const wire::Meta& meta);
   void on_call(const std::shared_ptr<IncomingCall>& call);
   // The value of the reply, or the error that it carries.
-  absl::StatusOr<Reader> read_reply(WorkerId from, Frame frame);
+  absl::StatusOr<Reader> open_reply(WorkerId from, Frame frame);
   void on_late_reply(WorkerId from, Frame frame);
   // The way of a call to its handler: wait for the references, wait for the target, queue, run. The
   // waits need no thread.

@@ -49,8 +49,8 @@ class RRefVerbs {
   // there already, T's copy constructor makes the copy (unless T is a serial class). An at::Tensor
   // then shares the owner's memory, so clone() it before writing. `timeout` unset: as CallOptions;
   // zero: no limit. RRef<void>: waits until the function has returned.
-  T to_here(Timeout timeout = {}) const { return rpc_internal::take(to_here_until(timeout)); }
-  Future<T> to_here_async() const { return to_here_until({}); }
+  T to_here(Timeout timeout = {}) const { return rpc_internal::take(to_here_until(timeout, true)); }
+  Future<T> to_here_async() const { return to_here_until({}, false); }
 
   // On the owner: waits for the value and returns a reference to the value itself. It is valid
   // while this RRef lives and the worker is not shut down. It does not wait for the turn of a
@@ -117,11 +117,13 @@ class RRefVerbs {
  private:
   const Self& self() const { return static_cast<const Self&>(*this); }
 
-  Future<T> to_here_until(Timeout timeout) const {
+  Future<T> to_here_until(Timeout timeout, bool waited_for) const {
     CallOptions options = self().options();
     options.timeout = timeout.or_else(options.timeout);
     if constexpr (std::is_void_v<T>) {
-      return rpc_internal::start_call<void>(open_wait(self().handle(), options));
+      rpc_internal::Outgoing call = open_wait(self().handle(), options);
+      call.request.waited_for = waited_for;
+      return rpc_internal::start_call<void>(std::move(call));
     } else if constexpr (!kSendable<T>) {
       static_assert(kSendable<T>,
                     "weft: to_here() needs a type that can be sent; this one stays with its owner: "
@@ -137,7 +139,9 @@ class RRefVerbs {
           return promise.future();
         }
       }
-      return rpc_internal::start_call<T>(open_to_here(self().handle(), options));
+      rpc_internal::Outgoing call = open_to_here(self().handle(), options);
+      call.request.waited_for = waited_for;
+      return rpc_internal::start_call<T>(std::move(call));
     }
   }
 

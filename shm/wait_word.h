@@ -23,8 +23,11 @@ namespace weft {
 struct alignas(64) WaitWord {
   using TimePoint = std::chrono::steady_clock::time_point;
 
+  // Sleepers may belong to groups, each a bit of a mask, and be woken by group.
+  static constexpr uint32_t kAllGroups = ~uint32_t{0};
+
   std::atomic<uint32_t> value;
-  std::atomic<uint32_t> sleepers;
+  std::atomic<uint32_t> sleepers;  // of all groups
 
   uint32_t load() const { return value.load(std::memory_order_acquire); }
 
@@ -34,10 +37,11 @@ struct alignas(64) WaitWord {
     value.store(next, std::memory_order_seq_cst);
     if (sleepers.load(std::memory_order_seq_cst) != 0) wake();
   }
-  // Adds 1 and wakes the sleepers, for a number that several sides change. Returns the new number.
-  uint32_t advance() {
+  // Adds 1 and wakes the sleepers of these groups, for a number that several sides change. Returns
+  // the new number.
+  uint32_t advance(uint32_t groups = kAllGroups) {
     const uint32_t next = value.fetch_add(1, std::memory_order_seq_cst) + 1;
-    if (sleepers.load(std::memory_order_seq_cst) != 0) wake();
+    if (sleepers.load(std::memory_order_seq_cst) != 0) wake(groups);
     return next;
   }
 
@@ -50,10 +54,10 @@ struct alignas(64) WaitWord {
 
   // Sleeps while the number is `seen`, until `deadline` at the latest. It may return early, so the
   // caller must look again. False: nobody woke it before the deadline.
-  bool sleep(uint32_t seen, TimePoint deadline);
+  bool sleep(uint32_t seen, TimePoint deadline, uint32_t groups = kAllGroups);
 
-  // Wakes all sleepers and leaves the number as it is.
-  void wake();
+  // Wakes the sleepers that belong to one of these groups, and leaves the number as it is.
+  void wake(uint32_t groups = kAllGroups);
 };
 
 // For who sleeps until something else has changed than the number: whoever changes that (a

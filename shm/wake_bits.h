@@ -9,8 +9,8 @@
 //     bits.disarm();
 //     while (bits.take_pending(look_at_peer)) {
 //     }
-//     const uint32_t seen = bits.arm();
-//     if (!bits.any_pending()) bits.sleep(seen, deadline);  // look at everything else here, too
+//     const uint32_t seen = bits.arm(reader);
+//     if (!bits.any_pending()) bits.sleep(seen, deadline, reader);  // look at all else here, too
 //   }
 //
 // The peers are untrusted: they may write anything here at any time. They can cause needless looks,
@@ -19,8 +19,9 @@
 // therefore calls wake().
 //
 // Thread safety: signal(), wake() and any_pending() may be called from any thread of any process.
-// One thread at a time is the reader. The reader's sleep may be left to another thread of the same
-// process: a thread that stops to read calls arm(), then any_pending(), and wake() if that is true.
+// One thread at a time is the reader. Two threads of one process may take turns, each with its own
+// Group: a thread that stops reading arms for the other one, looks once more, and calls wake() if a
+// bit is set. The other one may sleep all the while.
 // Lifetime: it lies in zeroed shared memory and is never constructed or destroyed.
 // Blocking: sleep().
 // Protocol: docs/data_plane.md, "Rings and waking"; the model is tests/models/wake_bits.pml.
@@ -42,8 +43,14 @@ struct WakeBits {
   static constexpr size_t kSlots = 1024;
   static constexpr std::chrono::seconds kLongestSleep{1};
 
-  WaitWord word;                            // the reader sleeps on it; counts wake-ups
-  alignas(64) std::atomic<uint32_t> armed;  // 1: a signal must wake the reader
+  // A reader, as a group of sleepers of `word`.
+  enum class Group : uint32_t {
+    kServing = 1,  // the regular reader
+    kCaller = 2,   // a thread that reads only until its own reply is there
+  };
+
+  WaitWord word;                            // the readers sleep on it; counts wake-ups
+  alignas(64) std::atomic<uint32_t> armed;  // the Group that a signal must wake; 0: none
   alignas(64) std::atomic<uint64_t> pending[kSlots / 64];  // a bit for each slot
 
   // ---- For peers
@@ -59,7 +66,8 @@ struct WakeBits {
     // The load spares a looking reader the write to this line.
     if (armed.load(std::memory_order_seq_cst) == 0) return;
     // Of several peers one makes the system call.
-    if (armed.exchange(0, std::memory_order_seq_cst) != 0) word.advance();
+    const uint32_t reader = armed.exchange(0, std::memory_order_seq_cst);
+    if (reader != 0) word.advance(reader);
   }
 
   // ---- For the reader
@@ -89,29 +97,32 @@ struct WakeBits {
     return any;
   }
 
-  // From now on a signal wakes the reader. The reader must look once more before it sleeps: at the
-  // bits, and at all else for which wake() is called. Returns what sleep() needs.
-  uint32_t arm() {
+  // From now on a signal wakes `reader`. The caller must look once more before that one sleeps: at
+  // the bits, and at all else for which wake() is called. Returns what sleep() needs.
+  uint32_t arm(Group reader) {
     // Loaded before `armed` is set: a late signal, whose bit the reader has taken already, may set
     // `armed` to 0 again, and then the next peer wakes nobody. So that late wake-up must count.
     const uint32_t seen = word.load();
-    armed.store(1, std::memory_order_seq_cst);
+    armed.store(static_cast<uint32_t>(reader), std::memory_order_seq_cst);
     return seen;
   }
 
-  // Sleeps until a signal or wake() comes that arm() has not seen, until `deadline`, or for
-  // kLongestSleep. False: nobody woke it.
-  bool sleep(uint32_t seen, TimePoint deadline) {
-    return word.sleep(seen, std::min(deadline, std::chrono::steady_clock::now() + kLongestSleep));
+  // Sleeps until a signal or wake() for `reader` comes that arm() has not seen, until `deadline`,
+  // or for kLongestSleep. False: nobody woke it.
+  bool sleep(uint32_t seen, TimePoint deadline, Group reader) {
+    return word.sleep(seen, std::min(deadline, std::chrono::steady_clock::now() + kLongestSleep),
+                      static_cast<uint32_t>(reader));
   }
 
   // The reader looks anyway, so signals need not wake it. Looking armed is correct but costs each
   // peer a needless system call, once.
   void disarm() { armed.store(0, std::memory_order_relaxed); }
 
-  // Ends the sleep of the reader, or its next one if it has called arm() already. For threads that
-  // have something for the reader which is not in the shared memory.
+  // Ends the sleep of both readers, or the next one of a reader that has called arm() already. For
+  // threads that have something for them which is not in the shared memory.
   void wake() { word.advance(); }
+  // The same for one of them.
+  void wake(Group reader) { word.advance(static_cast<uint32_t>(reader)); }
 };
 static_assert(sizeof(WakeBits) == 256, "the layout is shared between processes, within a page");
 

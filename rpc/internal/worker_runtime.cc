@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <c10/core/InferenceMode.h>
+
 #include "absl/strings/str_cat.h"
 #include "weft/base/faults/fail_point.h"
 #include "weft/base/status.h"
@@ -223,6 +225,10 @@ CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
       [self = shared_from_this(), to = request.to, upstream, carried = std::move(carried),
        target = std::move(request.target_holder),
        on_reply = std::move(on_reply)](absl::StatusOr<Frame> reply) mutable {
+        // The caller itself may run this. Its settings of LibTorch and its scope must not change
+        // what a decoder makes.
+        const c10::InferenceMode no_inference_mode(false);  // sets grad mode too
+        const CallScopeGuard no_scope({});
         if (upstream != nullptr) upstream->answered();
         // A sent message arrives exactly once, or its receiver is dead. So only a call that never
         // left this worker takes its references back.
@@ -231,7 +237,7 @@ CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
           for (const CarriedReferencePtr& reference : carried) reference->delivered();
         }
         absl::StatusOr<Reader> result =
-            reply.ok() ? self->read_reply(to, *std::move(reply)) : std::move(reply).status();
+            reply.ok() ? self->open_reply(to, *std::move(reply)) : std::move(reply).status();
         if (!result.ok() && target != nullptr && self->references_ != nullptr) {
           result = self->references_->explain_failure(target, std::move(result).status());
         }
@@ -246,7 +252,7 @@ CallId WorkerRuntime::call(CallRequest request, ReplyHandler on_reply) {
   return id;
 }
 
-absl::StatusOr<Reader> WorkerRuntime::read_reply(WorkerId from, Frame frame) {
+absl::StatusOr<Reader> WorkerRuntime::open_reply(WorkerId from, Frame frame) {
   wire::Meta meta;
   if (!frame.meta.empty() && !meta.ParseFromString(frame.meta)) {
     return with_ran(absl::DataLossError("the reply's meta cannot be parsed"), Ran::kYes);

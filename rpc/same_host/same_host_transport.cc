@@ -1,6 +1,7 @@
 #include "weft/rpc/same_host/same_host_transport.h"
 
 #include <algorithm>
+#include <iterator>
 #include <random>
 #include <unistd.h>
 #include <utility>
@@ -17,6 +18,7 @@ namespace weft {
 using rpc_internal::Arrival;
 using rpc_internal::Introduction;
 using rpc_internal::PairMemory;
+using rpc_internal::Reading;
 using rpc_internal::WakePage;
 using rpc_internal::WakeSlot;
 using rpc_internal::Watcher;
@@ -38,6 +40,16 @@ absl::Status check_process(const LocalSocket& socket) {
 uint64_t quarter_of_memory() {
   return static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
          static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) / 4;
+}
+
+// Moves the reply out of the frames, if it is among them.
+void take_reply(uint64_t call, std::vector<Frame>& frames, std::optional<Frame>& reply) {
+  const auto found = std::find_if(frames.begin(), frames.end(), [call](const Frame& frame) {
+    return frame.header.kind == FrameKind::kReply && frame.header.call == call;
+  });
+  if (found == frames.end()) return;
+  reply = std::move(*found);
+  frames.erase(found);
 }
 
 uint64_t random_number() {
@@ -62,7 +74,6 @@ SameHostTransport::SameHostTransport(Clock& clock, SameHostTransportOptions opti
       arena_(std::make_shared<BlockArena>(BlockArena::Options{
           .cap = std::min(options_.arena_bytes,
                           quarter_of_memory() / std::max(options_.workers, 1u))})),
-      spinner_(options_.spin),
       connections_(WakeBits::kSlots) {
   for (uint32_t slot = WakeBits::kSlots; slot > 0; --slot) free_slots_.push_back(slot - 1);
 }
@@ -78,11 +89,15 @@ absl::Status SameHostTransport::listen() {
 
 absl::Status SameHostTransport::begin_to_listen() {
   WEFT_ASSIGN_OR_RETURN(page_, WakePage::create());
+  reading_ = std::make_shared<Reading>(
+      page_, options_.spin,
+      Reading::Visits{[this](size_t slot) { visit(slot); },
+                      [this](size_t slot, Reading::Awaited& awaited) { take(slot, awaited); }});
   WEFT_ASSIGN_OR_RETURN(LocalListener listener, LocalListener::create());
   address_ = rpc_internal::local_address(listener.name());
   arrivals_.emplace(
       clock_, watcher_, std::move(listener), options_.most_waiting, [this](Arrival arrival) {
-        post_to_serving(
+        reading_->post(
             [this, arrival = std::move(arrival)]() mutable { answer(std::move(arrival)); });
       });
   WEFT_RETURN_IF_ERROR(watcher_->start());
@@ -122,7 +137,8 @@ void SameHostTransport::stop_first() {
     stopping_ = true;
   }
   if (!serving_.has_value()) return;
-  post_to_serving([this] {
+  reading_->close();
+  reading_->post([this] {
     for (const ConnectionOfHost& each : connections_) {
       if (each != nullptr) each->close();
     }
@@ -136,7 +152,7 @@ void SameHostTransport::stop_first() {
   // No handshake is under way from here on.
   watcher_->stop();
   arrivals_.reset();  // from now on dials are refused
-  post_to_serving([this] {
+  reading_->post([this] {
     for (const ConnectionOfHost& each : connections_) {
       if (each != nullptr) each->abort(absl::UnavailableError("the transport has stopped"));
     }
@@ -241,7 +257,7 @@ void SameHostTransport::receive_welcome(uint64_t number) {
   const ConnectionOfHost connection =
       make_connection(std::move(dial.memory), PairMemory::kDialler, std::move(dial.socket),
                       dial.here, *std::move(there), dial.expected);
-  post_to_serving([this, connection, callback = std::move(dial.callback)]() mutable {
+  reading_->post([this, connection, callback = std::move(dial.callback)]() mutable {
     callback(ConnectionPtr(connection));
     install(connection);
   });
@@ -356,36 +372,13 @@ void SameHostTransport::tidy_later() {
 // ---- the serving thread
 
 bool SameHostTransport::serve_one() {
-  WakeBits& bits = page_->bits();
-  bits.disarm();
-  {
-    const ServingThreads::Work work;
-    const bool had_tasks = has_tasks_.load(std::memory_order_acquire);
-    if (had_tasks) run_tasks();
-    if (bits.take_pending([this](size_t slot) { visit(slot); }) || had_tasks) return true;
-  }
+  if (reading_->work()) return true;
   {
     MutexLock lock(mutex_);
-    if (ended_ && open_ == 0 && tasks_.empty()) return false;
+    if (ended_ && open_ == 0) return false;
   }
-  const auto something = [&] {
-    return bits.any_pending() || has_tasks_.load(std::memory_order_seq_cst);
-  };
-  spinner_.wait(something, [&] {
-    const uint32_t seen = bits.arm();
-    if (!something()) bits.sleep(seen, kNever);
-  });
+  reading_->rest();
   return true;
-}
-
-void SameHostTransport::run_tasks() {
-  std::vector<Task> tasks;
-  {
-    MutexLock lock(mutex_);
-    has_tasks_.store(false, std::memory_order_relaxed);
-    tasks.swap(tasks_);
-  }
-  for (Task& task : tasks) task();
 }
 
 void SameHostTransport::answer(Arrival arrival) {
@@ -483,12 +476,39 @@ void SameHostTransport::visit(size_t slot) {
     });
     return;
   }
-  TransportSink& sink = *this->sink();
-  const std::optional<absl::Status> ended = connection->visit(
-      [&](std::vector<Frame> frames) { sink.on_frames(connection, std::move(frames)); });
+  std::vector<Frame> frames;
+  const SameHostConnection::Found found = connection->read(frames);
+  handle(connection, std::move(frames), found);
+}
+
+void SameHostTransport::handle(const ConnectionOfHost& connection, std::vector<Frame> frames,
+                               const SameHostConnection::Found& found) {
+  if (!frames.empty()) sink()->on_frames(connection, std::move(frames));
+  const std::optional<absl::Status> ended = connection->act_on(found);
   if (!ended.has_value()) return;
-  connections_[slot] = nullptr;
-  sink.on_closed(connection, *ended);
+  connections_[connection->here().slot] = nullptr;
+  end(connection, *ended);
+}
+
+void SameHostTransport::take(size_t slot, Reading::Awaited& awaited) {
+  const ConnectionOfHost connection = connections_[slot];
+  if (connection == nullptr) {
+    awaited.for_serving.push_back([this, slot] { visit(slot); });
+    return;
+  }
+  std::vector<Frame> frames;
+  SameHostConnection::Found found = connection->read(frames);
+  if (connection.get() == awaited.connection) take_reply(awaited.call, frames, awaited.reply);
+  if (frames.empty() && !connection->must_act_on(found)) return;
+  // The reply overtakes these frames. Sessions do not depend on the order.
+  awaited.for_serving.push_back(
+      [this, connection, frames = std::move(frames), found = std::move(found)]() mutable {
+        handle(connection, std::move(frames), found);
+      });
+}
+
+void SameHostTransport::end(const ConnectionOfHost& connection, const absl::Status& why) {
+  sink()->on_closed(connection, why);
   watcher_->post([this, connection] { over(connection.get()); });
   MutexLock lock(mutex_);
   --open_;
@@ -509,21 +529,13 @@ SameHostTransport::ConnectionOfHost SameHostTransport::make_connection(
       clock_);
   SameHostConnection::Parts parts = {
       std::move(memory), end,  std::move(socket), std::move(here),
-      std::move(there),  peer, std::move(lender), std::move(borrower)};
+      std::move(there),  peer, std::move(lender), std::move(borrower),
+      reading_};
   return std::make_shared<SameHostConnection>(std::move(parts), pool_, options_.limits);
 }
 
-void SameHostTransport::post_to_serving(Task task) {
-  {
-    MutexLock lock(mutex_);
-    tasks_.push_back(std::move(task));
-    has_tasks_.store(true, std::memory_order_seq_cst);
-  }
-  page_->bits().wake();
-}
-
 void SameHostTransport::fail(ConnectCallback callback, absl::Status why) {
-  post_to_serving([callback = std::move(callback), why = std::move(why)]() mutable {
+  reading_->post([callback = std::move(callback), why = std::move(why)]() mutable {
     callback(std::move(why));
   });
 }

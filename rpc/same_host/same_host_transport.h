@@ -27,9 +27,9 @@
 
 #include "absl/base/call_once.h"
 #include "weft/async/serving_threads.h"
-#include "weft/async/spinner.h"
 #include "weft/base/mutex.h"
 #include "weft/rpc/same_host/arrivals.h"
+#include "weft/rpc/same_host/connection/reading.h"
 #include "weft/rpc/same_host/connection/same_host_connection.h"
 #include "weft/rpc/same_host/handshake.h"
 #include "weft/rpc/same_host/watcher.h"
@@ -86,13 +86,12 @@ class SameHostTransport final : public Transport {
   // Of this worker's arena.
   std::optional<Payload> shared_memory(size_t bytes) override;
 
-  // How many waits for frames began with spinning.
-  uint64_t spins() const { return spinner_.spins(); }
+  // How many of the serving thread's waits for frames began with spinning.
+  uint64_t spins() const { return reading_ != nullptr ? reading_->spins() : 0; }
   // Statistics of the memory that is lent to peers.
   BlockArena::Statistics arena_statistics() const { return arena_->statistics(); }
 
  private:
-  using Task = absl::AnyInvocable<void()>;
   using SameHostConnection = rpc_internal::SameHostConnection;
   using ConnectionOfHost = std::shared_ptr<SameHostConnection>;
 
@@ -138,18 +137,22 @@ class SameHostTransport final : public Transport {
 
   // ---- on the serving thread
   bool serve_one();
-  void run_tasks() ABSL_LOCKS_EXCLUDED(mutex_);
   void answer(rpc_internal::Arrival arrival);
   absl::StatusOr<ConnectionOfHost> open(rpc_internal::Arrival& arrival);
   void install(const ConnectionOfHost& connection);
   void visit(size_t slot);
+  // What was read from this connection.
+  void handle(const ConnectionOfHost& connection, std::vector<Frame> frames,
+              const SameHostConnection::Found& found);
+  // On the thread of a caller that reads.
+  void take(size_t slot, rpc_internal::Reading::Awaited& awaited);
+  void end(const ConnectionOfHost& connection, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- on any thread
   ConnectionOfHost make_connection(std::shared_ptr<rpc_internal::PairMemory> memory,
                                    rpc_internal::PairMemory::End end, LocalSocket socket,
                                    rpc_internal::WakeSlot here, rpc_internal::WakeSlot there,
                                    const PeerIdentity& peer);
-  void post_to_serving(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
   void fail(ConnectCallback callback, absl::Status why);
   std::optional<rpc_internal::WakeSlot> take_slot() ABSL_LOCKS_EXCLUDED(mutex_);
   void free_slot(uint32_t slot) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -161,10 +164,10 @@ class SameHostTransport final : public Transport {
   rpc_internal::BufferPool pool_;
   const std::shared_ptr<BlockArena> arena_;  // connections may outlive the transport
   std::shared_ptr<rpc_internal::WakePage> page_;
+  std::shared_ptr<rpc_internal::Reading> reading_;  // connections may outlive the transport
   std::string address_;
   std::optional<absl::Status> listened_;  // the result of the first listen()
   absl::once_flag stop_once_;
-  Spinner spinner_;
 
   // Used only by the watcher's thread.
   std::optional<rpc_internal::Arrivals> arrivals_;  // set by listen()
@@ -172,7 +175,7 @@ class SameHostTransport final : public Transport {
   uint64_t next_dial_ = 1;
   std::map<SameHostConnection*, Watched> watched_;
 
-  // Used only by the serving thread.
+  // Used only by the thread that visits peers or runs tasks (Reading).
   std::vector<ConnectionOfHost> connections_;  // by slot
 
   mutable Mutex mutex_;
@@ -182,10 +185,8 @@ class SameHostTransport final : public Transport {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // the serving thread has nothing more to do
   size_t open_ ABSL_GUARDED_BY(mutex_) = 0;     // installed connections
-  std::vector<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> free_slots_ ABSL_GUARDED_BY(mutex_);
   std::optional<TimerId> tidy_timer_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<bool> has_tasks_{false};
   std::atomic<bool> forgetting_{false};  // forget_ended() is posted
 
   // Shared with timers, because one may be running when stop() cancels it.

@@ -97,7 +97,27 @@ CallId Agent::call(WorkerId to, Frame frame, std::string_view function, TimePoin
 
 std::optional<Payload> Agent::copy_payload(WorkerId to, const std::byte* data, size_t size) {
   const PeerLinkPtr peer = peers_.find(to);
-  return peer != nullptr ? peer->copy_payload(data, size) : std::nullopt;
+  const ConnectionPtr connection = peer != nullptr ? peer->connection() : nullptr;
+  return connection != nullptr ? connection->copy_payload(data, size) : std::nullopt;
+}
+
+void Agent::read_reply(WorkerId to, CallId call, async_internal::FutureCore& result) {
+  const PeerLinkPtr peer = peers_.find(to);
+  const ConnectionPtr connection = peer != nullptr ? peer->connection() : nullptr;
+  if (connection == nullptr) return;
+  connection->read_reply(call.number, result, [&](Frame reply) {
+    std::vector<FramePtr> done;
+    // The transport may stop meanwhile, so its own wait does not cover this thread.
+    environment_.gate->enter([&](LinkEnvironment&) {
+      std::vector<Frame> frames;
+      frames.push_back(std::move(reply));
+      done = receive(peer, connection, std::move(frames));
+    });
+    std::erase_if(done, [call](const FramePtr& frame) {  // what this thread has sent
+      return frame->header.kind == FrameKind::kCall && frame->header.call == call.number;
+    });
+    return done;
+  });
 }
 
 void Agent::cancel(WorkerId to, CallId call) {
@@ -194,7 +214,12 @@ void Agent::on_closed(const ConnectionPtr& connection, absl::Status reason) {
 
 void Agent::on_frames(const ConnectionPtr& connection, std::vector<Frame> frames) {
   const PeerLinkPtr peer = peers_.find(connection->peer().id);
-  if (peer == nullptr || peer->gone()) return;
+  if (peer != nullptr) receive(peer, connection, std::move(frames));
+}
+
+std::vector<FramePtr> Agent::receive(const PeerLinkPtr& peer, const ConnectionPtr& connection,
+                                     std::vector<Frame> frames) {
+  if (peer->gone()) return {};
   const Handling handling(environment_);
   environment_.activity.fetch_add(1);
   PeerLink::Arrival arrival = peer->receive(connection, std::move(frames));
@@ -209,6 +234,7 @@ void Agent::on_frames(const ConnectionPtr& connection, std::vector<Frame> frames
     connection->abort(broke);
   }
   peer->acknowledge(arrival);
+  return std::move(arrival.done);
 }
 
 void Agent::handle(const PeerLinkPtr& peer, PeerLink::Arrived arrived) {

@@ -18,6 +18,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "weft/base/clock.h"
@@ -25,6 +26,10 @@
 #include "weft/rpc/transport/frame.h"
 
 namespace weft {
+
+namespace async_internal {
+class FutureCore;
+}
 
 // The identity that the far end claims. Transports do not authenticate it. The agent checks it
 // against the group's members and against the source of every frame.
@@ -75,6 +80,14 @@ class Connection {
   virtual std::optional<Payload> copy_payload(const std::byte* /*data*/, size_t /*size*/) {
     return std::nullopt;
   }
+
+  // For a thread that waits for `result`, which the reply to `call` completes: it may read this
+  // reply itself, so that no other thread must wake it. `handle` then processes the reply, on this
+  // thread and without a lock. It returns frames that the transport destroys on a thread of its
+  // own, because destructors of payloads may be other users' code. May return without the reply.
+  using HandleReply = absl::FunctionRef<std::vector<FramePtr>(Frame reply)>;
+  virtual void read_reply(uint64_t /*call*/, async_internal::FutureCore& /*result*/,
+                          HandleReply /*handle*/) {}
 };
 
 using ConnectionPtr = std::shared_ptr<Connection>;  // shared by the transport and its user

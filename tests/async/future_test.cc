@@ -305,6 +305,31 @@ TEST(FutureTest, ACompleteFutureDropsItsCancelHook) {
   promise.future().cancel();
 }
 
+struct CountingListener final : async_internal::CompletionListener {
+  void completed() override { ++completions; }
+  int completions = 0;
+};
+
+TEST(FutureTest, AListenerIsToldOfTheCompletionOnce) {
+  Promise<int> promise;
+  CountingListener listener, second;
+  EXPECT_TRUE(promise.state()->listen(&listener));
+  EXPECT_FALSE(promise.state()->listen(&second)) << "there is one already";
+  promise.set(1);
+  EXPECT_EQ(listener.completions, 1);
+  EXPECT_EQ(second.completions, 0);
+  EXPECT_FALSE(promise.state()->listen(&second)) << "it is complete";
+}
+
+TEST(FutureTest, AListenerThatIsForgottenIsNotTold) {
+  Promise<int> promise;
+  CountingListener listener;
+  EXPECT_TRUE(promise.state()->listen(&listener));
+  promise.state()->forget_listener();
+  promise.set(1);
+  EXPECT_EQ(listener.completions, 0);
+}
+
 TEST(FutureTest, CollectAllKeepsTheOrderAndWaitsForTheLast) {
   std::vector<Promise<int>> promises(3);
   std::vector<Future<int>> futures;

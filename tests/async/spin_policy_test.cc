@@ -1,6 +1,11 @@
 #include "weft/async/spin_policy.h"
 
+#include <chrono>
+#include <thread>
+
 #include <gtest/gtest.h>
+
+#include "weft/async/spinner.h"
 
 namespace weft {
 namespace {
@@ -106,6 +111,19 @@ TEST(SpinPolicyTest, ForgetsDisturbancesOnceSpinningWorksAgain) {
 TEST(SpinPolicyTest, NeverSpinsWithoutALimit) {
   SpinPolicy policy{microseconds(0)};
   EXPECT_EQ(looks(policy, 1000, kQuick), 0);
+}
+
+TEST(SpinnerTest, ASpinThatIsInVainSleepsAtOnceAndTeachesNothing) {
+  Spinner spinner(std::chrono::hours(1));
+  const auto found = [] { return true; };
+  const auto short_sleep = [] { std::this_thread::sleep_for(std::chrono::microseconds(10)); };
+  while (spinner.spins() == 0) spinner.wait(found, short_sleep);
+  for (int i = 1; i <= 100; ++i) {
+    int sleeps = 0;
+    spinner.wait([] { return false; }, [&] { ++sleeps; }, [] { return true; });
+    EXPECT_EQ(sleeps, 1);
+  }
+  EXPECT_EQ(spinner.spins(), 101u);
 }
 
 }  // namespace

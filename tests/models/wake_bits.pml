@@ -15,6 +15,12 @@
  * until the buffer has no such store before it. Many mutants are weaker orders.
  *
  * DIES: producer 1 may die while it signals. A third thread then notices it and calls wake().
+ *
+ * WAITS: there are two readers (rpc/same_host/connection/reading.h). Until record WANTED of producer
+ * 0 is read, a thread that waits for it reads too, and signals wake that one. One lock lets one of
+ * them look at a time, another one guards `waits`. Each reader is a group of sleepers, and `armed`
+ * names the group. In the code the serving thread looks from time to time although the other one
+ * waits.
  * The mutants are the names below that the text only #ifdefs.
  */
 #ifndef RING
@@ -26,10 +32,13 @@
 #ifndef SECOND
 #define SECOND 1
 #endif
+#ifndef WANTED
+#define WANTED 1
+#endif
 
 /* Never true: they name the broken promise in Spin's report. */
 bit WHOLE; /* a record that is read has its content */
-bit WOKEN; /* the reader does not sleep while a record is published that it has not read */
+bit WOKEN; /* the readers do not sleep while a record is published that none has read */
 bit SPACE; /* no producer waits for space when the reader has read all */
 
 byte content[2 * RING];  /* the number of the record in that slot, plus 1 */
@@ -38,11 +47,15 @@ byte head[2];
 bit wants_space[2];
 bit woken[2];            /* the producer: it waits for space */
 
+#define NOBODY 0 /* the reader that a signal must wake */
+#define SERVING 1
+#define WAITING 2
+
 bit pending[2];
-bit armed;
+byte armed;              /* SERVING, WAITING or NOBODY */
 byte word;               /* the wake-up word: its number, */
-bit sleepers;            /* and whether the reader announces that it sleeps there */
-bit asleep;              /* in the kernel */
+byte sleepers;           /* and how many readers announce that they sleep there */
+bit asleep[3];           /* in the kernel, by group */
 
 /* Store buffers. 0: nothing, otherwise the value plus 1. */
 byte its_content[2];
@@ -50,9 +63,12 @@ byte its_tail[2];
 byte its_bit[2];
 byte its_wants[2];
 byte its_head[2];        /* of the reader */
-byte its_armed;
+byte its_armed[3];       /* of each reader */
 
-byte read[2];            /* the reader's own positions */
+byte read[2];            /* the positions of whoever reads */
+bit visiting;            /* the lock of the reader that looks */
+bit locked;              /* the lock that guards `waits` */
+bit waits;               /* the second reader is there */
 bit ended[2];
 bit dead;
 
@@ -68,6 +84,13 @@ inline flush_content(p) {
 inline flush_tail(p) {
   if
   :: its_tail[p] > 0 -> tail[p] = its_tail[p] - 1; its_tail[p] = 0
+  :: else
+  fi
+}
+
+inline flush_armed(r) {
+  if
+  :: its_armed[r] > 0 -> armed = its_armed[r] - 1; its_armed[r] = 0
   :: else
   fi
 }
@@ -91,7 +114,8 @@ end:
   do
   STORES(0)
   STORES(1)
-  :: atomic { its_armed > 0 -> armed = its_armed - 1; its_armed = 0 }
+  :: atomic { its_armed[SERVING] > 0 -> flush_armed(SERVING) }
+  :: atomic { its_armed[WAITING] > 0 -> flush_armed(WAITING) }
   od
 }
 
@@ -122,18 +146,21 @@ inline set_bit() {
 inline wake_if_armed() {
   if
   :: armed ->
-     atomic { was = armed; armed = 0 };
+     atomic { was = armed; armed = NOBODY };
      may_die();
      if
      :: was ->
 #ifndef WAKES_ONLY
         word++;
 #endif
+#ifdef WAKES_SERVING
+        was = SERVING;
+#endif
         if
-        :: sleepers -> asleep = 0
+        :: sleepers -> asleep[was] = 0
         :: else
         fi;
-        was = 0
+        was = NOBODY
      :: else
      fi
   :: else
@@ -168,7 +195,7 @@ inline wait_for_space() {
 
 proctype producer(byte me) {
   byte n;
-  bit was;
+  byte was;
   bit enough;
   do
   :: n < COUNT(me) ->
@@ -239,6 +266,24 @@ inline release(p) {
   fi
 }
 
+#define REPLIED (read[0] >= WANTED)
+/* The completion of what the second reader waits for wakes it. */
+inline replied(p) {
+#if defined(WAITS) && !defined(NOT_TOLD)
+  if
+  :: p == 0 && read[0] == WANTED ->
+     word++;
+     if
+     :: sleepers -> asleep[WAITING] = 0
+     :: else
+     fi
+  :: else
+  fi
+#else
+  skip
+#endif
+}
+
 /* It may release after any record, and does after the last one. */
 inline drain(p) {
   last = tail[p];
@@ -248,6 +293,7 @@ inline drain(p) {
      head[p] = read[p] + 1;
 #endif
      atomic { assert(WHOLE || SLOT(p, read[p]) == read[p] + 1); read[p]++ };
+     replied(p);
      if
      :: read[p] < last -> release(p)
      :: true
@@ -275,68 +321,212 @@ inline look_at(p) {
   fi
 }
 
-inline arm() {
+inline disarm(r) {
+  atomic { its_armed[r] = 1; any = 0 } /* a relaxed store */
+}
+/* Reader r arms for the group. */
+inline arm(r, group) {
 #ifdef RELAXED_ARM
-  atomic { its_armed == 0 -> its_armed = 2 }
+  atomic { its_armed[r] == 0 -> its_armed[r] = group + 1 }
 #else
-  atomic { its_armed = 0; armed = 1 }
+  atomic { its_armed[r] = 0; armed = group }
 #endif
 }
+#ifdef WAITS
+#define LOCK(l) atomic { !l -> l = 1 }
+/* The next owner of the lock sees all stores. */
+#define UNLOCK(l, r) atomic { flush_armed(r); l = 0 }
+#else
+#define LOCK(l) skip
+#define UNLOCK(l, r) skip
+#endif
+inline look_once_more() {
+  if
+  :: pending[0] -> any = 1
+  :: else
+  fi;
+  if
+  :: pending[1] -> any = 1
+  :: else
+  fi
+}
 
-active proctype reader() {
+inline fall_asleep(r) {
+  sleepers++;
+  atomic {
+    if
+    :: word == seen -> asleep[r] = 1
+    :: else
+    fi
+  }
+}
+inline awake() {
+  atomic { sleepers--; seen = 0 }
+}
+
+/* Reader r leaves the coming signals to the other one, and sets `any` if it must wake it. */
+inline arm_for(r, group) {
+#ifdef LOOKS_BEFORE_ARMING
+  look_once_more();
+#endif
+#ifndef NOT_ARMED
+  arm(r, group);
+#endif
+#if !defined(HANDS_OVER_BLINDLY) && !defined(LOOKS_BEFORE_ARMING)
+  look_once_more()
+#endif
+}
+inline wake_other(group) {
+  if
+  :: any ->
+     word++;
+     if
+     :: sleepers -> asleep[group] = 0
+     :: else
+     fi;
+     any = 0
+  :: else
+  fi
+}
+
+/* work() and rest() of the code. */
+active proctype serving() {
   byte seen;
   byte last;
   bit got;
   bit any;
+  bit worked;
   do
-  :: atomic { its_armed = 1; any = 0 }; /* disarms: a relaxed store */
+  :: disarm(SERVING);
+     LOCK(visiting);
      look_at(0);
      look_at(1);
+     UNLOCK(visiting, SERVING);
+     atomic { worked = any; any = 0 };
+     LOCK(locked);
      if
-     :: any
+#ifndef KEEPS_THE_SIGNALS
+     :: waits -> arm_for(SERVING, WAITING)
+#endif
+     :: else
+     fi;
+     UNLOCK(locked, SERVING);
+     wake_other(WAITING);
+     if
+     :: worked -> worked = 0
      :: else ->
-        /* Before it arms: a late signal for what the reader has seen may disarm it again. */
+        LOCK(locked);
+        if
+        :: waits ->
+#ifndef SEEN_UNLOCKED
+           seen = word;
+#endif
+           UNLOCK(locked, SERVING);
+#ifdef SEEN_UNLOCKED
+           seen = word
+#endif
+        :: else ->
+           /* Before it arms: a late signal for what the reader has seen may disarm it again. */
 #if !defined(SEEN_ARMED) && !defined(SEEN_LATE)
-        seen = word;
+           seen = word;
 #endif
 #ifndef ARMS_LATE
-        arm();
+           arm(SERVING, SERVING);
 #endif
 #ifdef SEEN_ARMED
-        seen = word;
+           seen = word;
 #endif
 #ifndef NO_SECOND_LOOK
-        if
-        :: pending[0] -> any = 1
-        :: else
-        fi;
-        if
-        :: pending[1] -> any = 1
-        :: else
-        fi;
+           look_once_more();
 #endif
 #ifdef ARMS_LATE
-        arm();
+           arm(SERVING, SERVING);
 #endif
 #ifdef SEEN_LATE
-        seen = word;
+           seen = word;
 #endif
+           UNLOCK(locked, SERVING)
+        fi;
         if
         :: any
         :: else ->
-           sleepers = 1;
-           atomic {
-             if
-             :: word == seen -> asleep = 1
-             :: else
-             fi
-           };
+           fall_asleep(SERVING);
 end:
-           atomic { !asleep -> sleepers = 0; seen = 0 }
+           !asleep[SERVING] -> awake()
         fi
      fi
   od
 }
+
+#ifdef WAITS
+/* read_reply() of the code. */
+active proctype waiting() {
+  byte seen;
+  byte last;
+  bit got;
+  bit any;
+  bit busy;
+  LOCK(locked);
+  waits = 1;
+  UNLOCK(locked, WAITING);
+  do
+  :: REPLIED -> break
+  :: else ->
+#ifdef DISARMS_FIRST
+     disarm(WAITING);
+#endif
+#ifndef SEEN_AFTER_TRYING
+     seen = word;
+#endif
+     atomic {
+       if
+       :: visiting -> busy = 1
+       :: else -> visiting = 1
+       fi
+     };
+     if
+     :: busy ->
+#ifdef SEEN_AFTER_TRYING
+        seen = word;
+#endif
+        busy = 0;
+        if
+        :: REPLIED -> seen = 0
+        :: else ->
+           fall_asleep(WAITING);
+end1:
+           !asleep[WAITING] -> awake()
+        fi
+     :: else ->
+        seen = 0;
+        disarm(WAITING);
+        look_at(0);
+        look_at(1);
+        UNLOCK(visiting, WAITING);
+        if
+        :: any
+        :: else ->
+           seen = word;
+           arm(WAITING, WAITING);
+           look_once_more();
+           if
+           :: any || REPLIED -> seen = 0
+           :: else ->
+              fall_asleep(WAITING);
+end2:
+              !asleep[WAITING] -> awake()
+           fi
+        fi
+     fi
+  od;
+  any = 0;
+  LOCK(locked);
+  waits = 0;
+  arm_for(WAITING, SERVING);
+  UNLOCK(locked, WAITING);
+  wake_other(SERVING)
+}
+#endif
 
 #ifdef DIES
 active proctype watcher() {
@@ -345,7 +535,7 @@ end:
 #ifndef NOT_WATCHED
   word++;
   if
-  :: sleepers -> asleep = 0
+  :: sleepers -> atomic { asleep[SERVING] = 0; asleep[WAITING] = 0 }
   :: else
   fi
 #endif
@@ -358,6 +548,10 @@ end:
   timeout ->
     if
     :: tail[0] > read[0] || tail[1] > read[1] -> assert(WOKEN)
+    :: else
+    fi;
+    if
+    :: asleep[WAITING] && REPLIED -> assert(WOKEN)
     :: else
     fi;
     assert(SPACE || (ended[0] && ended[1]))

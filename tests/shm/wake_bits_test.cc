@@ -23,6 +23,8 @@ using std::chrono::seconds;
 using ::testing::ElementsAre;
 using Clock = std::chrono::steady_clock;
 
+constexpr WakeBits::Group kReader = WakeBits::Group::kServing;
+
 class WakeBitsTest : public ::testing::Test {
  protected:
   std::vector<size_t> take() {
@@ -67,51 +69,74 @@ TEST_F(WakeBitsTest, ASignalDuringTheLookIsNotLost) {
 TEST_F(WakeBitsTest, WakesOnlyAnArmedReaderAndOnlyOnce) {
   bits_->signal(1);
   EXPECT_EQ(wakes(), 0u);
-  bits_->arm();
+  bits_->arm(kReader);
   bits_->signal(2);
   EXPECT_EQ(wakes(), 1u);
   bits_->signal(3);
   EXPECT_EQ(wakes(), 1u);
-  bits_->arm();
+  bits_->arm(kReader);
   bits_->disarm();
   bits_->signal(4);
   EXPECT_EQ(wakes(), 1u);
 }
 
 TEST_F(WakeBitsTest, DoesNotSleepIfASignalCameAfterItArmed) {
-  const uint32_t seen = bits_->arm();
+  const uint32_t seen = bits_->arm(kReader);
   bits_->signal(1);
-  EXPECT_TRUE(bits_->sleep(seen, Clock::now() + seconds(30)));
+  EXPECT_TRUE(bits_->sleep(seen, Clock::now() + seconds(30), kReader));
 }
 
 // A late signal disarms the reader again, so the next one wakes nobody. No test can get between the
 // two steps of arm(): their order is checked by tests/models/wake_bits.pml, mutant SEEN_ARMED.
 TEST_F(WakeBitsTest, DoesNotSleepIfALateSignalHasDisarmedIt) {
-  const uint32_t seen = bits_->arm();
+  const uint32_t seen = bits_->arm(kReader);
   EXPECT_EQ(seen, bits_->word.load());
   bits_->armed.exchange(0);  // the late signal, for a bit that is taken
   bits_->word.advance();
   bits_->signal(1);
-  EXPECT_TRUE(bits_->sleep(seen, Clock::now() + seconds(30)));
+  EXPECT_TRUE(bits_->sleep(seen, Clock::now() + seconds(30), kReader));
+}
+
+TEST_F(WakeBitsTest, ASignalWakesTheReaderThatIsArmedAndNotTheOther) {
+  const uint32_t seen = bits_->word.load();
+  std::atomic<bool> served{false};
+  std::thread serving([&] {
+    const auto group = static_cast<uint32_t>(WakeBits::Group::kServing);
+    EXPECT_TRUE(bits_->word.sleep(seen, Clock::now() + seconds(30), group));
+    served.store(true);
+  });
+  while (bits_->word.sleepers.load() == 0) std::this_thread::yield();
+  std::thread waiting([&] {
+    const uint32_t now = bits_->arm(WakeBits::Group::kCaller);
+    const auto group = static_cast<uint32_t>(WakeBits::Group::kCaller);
+    EXPECT_TRUE(bits_->word.sleep(now, Clock::now() + seconds(30), group));
+  });
+  while (bits_->word.sleepers.load() < 2) std::this_thread::yield();
+  bits_->signal(1);
+  waiting.join();
+  EXPECT_FALSE(served.load());
+  bits_->arm(WakeBits::Group::kServing);
+  bits_->signal(2);
+  serving.join();
 }
 
 TEST_F(WakeBitsTest, ALocalWakeEndsTheNextSleep) {
-  const uint32_t seen = bits_->arm();
+  const uint32_t seen = bits_->arm(kReader);
   bits_->wake();
-  EXPECT_TRUE(bits_->sleep(seen, Clock::now() + seconds(30)));
+  EXPECT_TRUE(bits_->sleep(seen, Clock::now() + seconds(30), kReader));
 }
 
 TEST_F(WakeBitsTest, SleepsNoLongerThanUntilTheDeadline) {
-  EXPECT_FALSE(bits_->sleep(bits_->arm(), Clock::now()));
-  EXPECT_FALSE(bits_->sleep(bits_->arm(), Clock::time_point::min()));
+  EXPECT_FALSE(bits_->sleep(bits_->arm(kReader), Clock::now(), kReader));
+  EXPECT_FALSE(bits_->sleep(bits_->arm(kReader), Clock::time_point::min(), kReader));
 }
 
 TEST_F(WakeBitsTest, SleepsNoLongerThanASecondIfAPeerTakesTheWakeAway) {
-  const uint32_t seen = bits_->arm();
+  const uint32_t seen = bits_->arm(kReader);
   bits_->armed = 0;  // a lie
   bits_->signal(1);
   const Clock::time_point began = Clock::now();
-  while (bits_->sleep(seen, Clock::time_point::max())) {
+  while (bits_->sleep(seen, Clock::time_point::max(), kReader)) {
   }
   EXPECT_GE(Clock::now() - began, WakeBits::kLongestSleep);
   EXPECT_LT(Clock::now() - began, seconds(20));
@@ -128,9 +153,9 @@ void read_until(WakeBits& bits, Drain drain, AllRead all_read) {
     while (bits.take_pending(drain)) {
     }
     if (all_read()) return;
-    const uint32_t seen = bits.arm();
+    const uint32_t seen = bits.arm(kReader);
     if (bits.any_pending()) continue;
-    const bool woken = bits.sleep(seen, Clock::time_point::max());
+    const bool woken = bits.sleep(seen, Clock::time_point::max(), kReader);
     EXPECT_TRUE(woken || !bits.any_pending()) << "a wake-up was lost";
   }
 }
@@ -259,7 +284,7 @@ TEST_F(WakeBitsTest, NoCorruptionHarmsTheReader) {
     if (random() % 8 == 0) {
       bits_->take_pending([](size_t pending) { ASSERT_LT(pending, WakeBits::kSlots); });
       EXPECT_FALSE(bits_->any_pending());
-      bits_->sleep(bits_->arm(), Clock::now());
+      bits_->sleep(bits_->arm(kReader), Clock::now(), kReader);
     }
   }
 }

@@ -124,10 +124,9 @@ bool SameHostConnection::is_open() const {
   return !closing_ && broken_.ok();
 }
 
-std::optional<absl::Status> SameHostConnection::broken() const {
+bool SameHostConnection::is_broken() const {
   MutexLock lock(mutex_);
-  if (broken_.ok()) return std::nullopt;
-  return broken_;
+  return !broken_.ok();
 }
 
 void SameHostConnection::far_end_gone() {
@@ -138,9 +137,43 @@ void SameHostConnection::far_end_gone() {
   parts_.here.page->bits().wake();
 }
 
-std::optional<absl::Status> SameHostConnection::visit(
-    const std::function<void(std::vector<Frame>)>& deliver) {
-  std::optional<absl::Status> ended = read_and_write(deliver);
+void SameHostConnection::read_reply(uint64_t call, async_internal::FutureCore& result,
+                                    HandleReply handle) {
+  if (parts_.reading == nullptr) return;
+  std::optional<Frame> reply = parts_.reading->read_reply(*this, call, result);
+  if (!reply.has_value()) return;
+  std::vector<FramePtr> done = handle(*std::move(reply));
+  // The task destroys them.
+  if (!done.empty()) parts_.reading->post([done = std::move(done)] {});
+}
+
+std::optional<absl::Status> SameHostConnection::visit(Deliver deliver) {
+  std::vector<Frame> frames;
+  const Found found = read(frames);
+  if (!frames.empty()) deliver(std::move(frames));
+  return act_on(found);
+}
+
+SameHostConnection::Found SameHostConnection::read(std::vector<Frame>& frames) {
+  if (absl::Status violation = parts_.lender->violation(); !violation.ok()) abort(violation);
+  if (is_broken()) return {};
+  // Loaded before the ring is read: what a far end wrote before it went is read first.
+  const bool gone = gone_.load(std::memory_order_acquire);
+  const absl::StatusOr<RingFrameReader::Result> read = reader_.read(kMostPerVisit, frames);
+  if (!read.ok()) return {.violation = read.status()};
+  if (read->wake_writer) parts_.there.signal();
+  if (read->more) parts_.here.signal();
+  return {.closed = read->closed, .gone = gone && !read->more};
+}
+
+bool SameHostConnection::must_act_on(const Found& found) const {
+  if (!found.violation.ok() || found.closed || found.gone) return true;
+  MutexLock lock(mutex_);
+  return !broken_.ok() || !writer_.idle();
+}
+
+std::optional<absl::Status> SameHostConnection::act_on(const Found& found) {
+  std::optional<absl::Status> ended = write(found);
   if (ended.has_value()) {
     // The ring is not read any more. From now on the far end may take back what is unread.
     parts_.socket.shut_down_sending();
@@ -155,23 +188,13 @@ std::optional<absl::Status> SameHostConnection::visit(
   return ended;
 }
 
-std::optional<absl::Status> SameHostConnection::read_and_write(
-    const std::function<void(std::vector<Frame>)>& deliver) {
-  if (absl::Status violation = parts_.lender->violation(); !violation.ok()) abort(violation);
-  if (auto why = broken()) return why;
-  // Loaded before the ring is read: what a far end wrote before it went is read first.
-  const bool gone = gone_.load(std::memory_order_acquire);
-  std::vector<Frame> frames;
-  const absl::StatusOr<RingFrameReader::Result> read = reader_.read(kMostPerVisit, frames);
-  if (read.ok() && read->wake_writer) parts_.there.signal();
-  if (!frames.empty()) deliver(std::move(frames));
-
+std::optional<absl::Status> SameHostConnection::write(const Found& found) {
   std::vector<FramePtr> done;
   MutexLock lock(mutex_);
-  if (broken_.ok() && !read.ok()) broken_ = read.status();
+  if (broken_.ok() && !found.violation.ok()) broken_ = found.violation;
   if (!broken_.ok()) return broken_;
   if (!writer_.idle()) pump(done);
-  if (read->closed) {
+  if (found.closed) {
     if (!closing_) {
       closing_ = true;
       writer_.push_close();
@@ -180,9 +203,7 @@ std::optional<absl::Status> SameHostConnection::read_and_write(
     // The far end takes a socket that is shut down for the answer, in case CLOSE found no room.
     return absl::OkStatus();
   }
-  if (read->more) {
-    parts_.here.signal();
-  } else if (gone) {
+  if (found.gone) {
     if (std::exchange(closing_, true)) return absl::OkStatus();
     return absl::UnavailableError(absl::StrCat("process ", parts_.socket.peer_process(),
                                                " has closed the connection or ended"));

@@ -248,8 +248,7 @@ PeerLink::Arrival PeerLink::receive(const ConnectionPtr& connection, std::vector
   WEFT_FAIL_POINT("agent.frames.arrived");
   Arrival arrival;
   arrival.arrived.reserve(frames.size());
-  FrameBatch answers;              // to heartbeats
-  std::vector<FramePtr> released;  // destroyed outside the lock
+  FrameBatch answers;  // to heartbeats
   heard_.store(environment_.clock.now().time_since_epoch().count(), std::memory_order_relaxed);
   {
     MutexLock lock(mutex_);
@@ -258,7 +257,7 @@ PeerLink::Arrival PeerLink::receive(const ConnectionPtr& connection, std::vector
       accept(frame, arrival, answers);
       if (arrival.foreign || !arrival.honest) break;
     }
-    released = core_.take_released();
+    arrival.done = core_.take_released();
     const bool ack_now = core_.ack_due();
     arrival.ack_later = !ack_now && core_.ack_owed() && !ack_armed_;
     if (ack_now) core_.send_ack();
@@ -358,13 +357,9 @@ void PeerLink::send(Departure departure) {
   }
 }
 
-std::optional<Payload> PeerLink::copy_payload(const std::byte* data, size_t size) {
-  ConnectionPtr connection;
-  {
-    MutexLock lock(mutex_);
-    connection = connection_;
-  }
-  return connection != nullptr ? connection->copy_payload(data, size) : std::nullopt;
+ConnectionPtr PeerLink::connection() const {
+  MutexLock lock(mutex_);
+  return connection_;
 }
 
 void PeerLink::put(const ConnectionPtr& connection, FrameBatch frames) {

@@ -94,9 +94,8 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   bool post(Frame frame) ABSL_LOCKS_EXCLUDED(mutex_);
   // For a new link: takes the posts that waited for it. They go before all others.
   void post_first(std::vector<Frame> posts) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Connection::copy_payload of the connection in use.
-  std::optional<Payload> copy_payload(const std::byte* data, size_t size)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // The connection in use, or null.
+  ConnectionPtr connection() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Answers a call of the peer, and removes it from the incoming ones.
   void answer(uint64_t call, absl::StatusOr<Frame> result) ABSL_LOCKS_EXCLUDED(mutex_);
   // The call with this header and cost has left this worker's queue.
@@ -124,6 +123,8 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
     bool foreign = false;          // a frame names another sender or receiver
     bool honest = true;            // false: the peer breaks the protocol
     bool ack_later = false;
+    // Sent frames that the peer has acknowledged. Destroying them may run users' code.
+    std::vector<FramePtr> done;
   };
   // Takes the frames that a connection has brought. Answers heartbeats on this connection, because
   // the answer shows that it works. Enters the calls into the table, so that they can be cancelled.

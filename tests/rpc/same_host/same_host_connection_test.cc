@@ -51,7 +51,7 @@ TEST_F(SameHostConnectionTest, WhatTheFarEndWroteBeforeItsDeathArrives) {
 // The far end died between its exchange of `armed` and the wake-up: signals alone wake nobody.
 TEST_F(SameHostConnectionTest, ADeathWakesAReaderThatTheDeadPeerHasDisarmed) {
   WakeBits& bits = pages_[0]->bits();
-  const uint32_t seen = bits.arm();
+  const uint32_t seen = bits.arm(WakeBits::Group::kServing);
   ASSERT_EQ(bits.armed.exchange(0), 1u);
   near_->far_end_gone();
   EXPECT_NE(bits.word.load(), seen);
@@ -79,6 +79,48 @@ TEST_F(SameHostConnectionTest, CloseEndsBothEndsInOrder) {
   const auto near = visit(*near_);
   ASSERT_TRUE(near.has_value());
   EXPECT_TRUE(near->ok()) << *near;
+}
+
+// A caller only reads. What it finds is left for act_on().
+TEST_F(SameHostConnectionTest, ReadDoesNothingButRead) {
+  std::vector<Frame> frames;
+  EXPECT_TRUE(far_->send(frame_with(1, {100})));
+  EXPECT_FALSE(near_->must_act_on(near_->read(frames)));
+  EXPECT_THAT(frames, SizeIs(1));
+  EXPECT_TRUE(far_->send(frame_with(2, {100})));
+  far_->close();
+  const auto found = near_->read(frames);
+  EXPECT_THAT(frames, SizeIs(2));
+  EXPECT_TRUE(near_->must_act_on(found));
+  EXPECT_FALSE(far_->socket().closed_by_peer());
+  EXPECT_TRUE(near_->send(frame_with(3, {})));
+  EXPECT_EQ(near_->act_on(found), absl::OkStatus());
+  EXPECT_TRUE(far_->socket().closed_by_peer());
+}
+
+TEST_F(SameHostConnectionTest, ReadLeavesADeathAndAnAbortForLater) {
+  std::vector<Frame> frames;
+  near_->far_end_gone();
+  const auto gone = near_->read(frames);
+  EXPECT_TRUE(near_->must_act_on(gone));
+  far_->abort(absl::AbortedError("enough"));
+  const auto aborted = far_->read(frames);
+  EXPECT_TRUE(far_->must_act_on(aborted));
+  EXPECT_EQ(far_->act_on(aborted), absl::AbortedError("enough"));
+  EXPECT_TRUE(absl::IsUnavailable(near_->act_on(gone).value()));
+}
+
+TEST_F(SameHostConnectionTest, WhatWaitsForRoomIsLeftForLater) {
+  const auto all_memory = arenas_[0]->allocate(kArena);
+  EXPECT_TRUE(near_->send(frame_with(1, {50000})));  // half of it fits
+  std::vector<Frame> frames;
+  const auto found = near_->read(frames);
+  EXPECT_TRUE(near_->must_act_on(found));
+  while (frames.empty()) {
+    (void)far_->read(frames);
+    EXPECT_FALSE(near_->act_on(found).has_value());
+  }
+  EXPECT_FALSE(near_->must_act_on(found));
 }
 
 // The answer to CLOSE may find no room. Then the closed socket stands for it.
