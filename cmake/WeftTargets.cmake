@@ -199,18 +199,28 @@ function(weft_optimize target)
   endif()
 endfunction()
 
-# Includes a precompiled header in all sources of a target, before their own includes: the header of
+# Includes a precompiled header in all sources of a target, before their own includes: headers of
 # LibTorch (KIND torch), of GoogleMock (test), or both (torch_test). All targets of a kind share one:
-# docs/building.md.
+# docs/building.md. Folders whose programs include torch/torch.h, as users' do, set WEFT_PROGRAMS.
 function(weft_use_pch target kind)
+  if(WEFT_PROGRAMS AND kind STREQUAL "torch")
+    set(kind program)
+  endif()
   set(pch weft_${kind}_pch)
   if(NOT TARGET ${pch})
     file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/${pch}.cc CONTENT "")
     add_library(${pch} STATIC EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/${pch}.cc)
     target_link_libraries(${pch} PRIVATE weft_flags weft_warnings)
-    if(kind MATCHES torch)
+    if(kind MATCHES "torch|program")
       target_link_libraries(${pch} PRIVATE weft::torch)
-      target_precompile_headers(${pch} PRIVATE <torch/torch.h>)
+      target_precompile_headers(${pch} PRIVATE <ATen/ATen.h> <torch/csrc/autograd/autograd.h>
+                                <torch/csrc/distributed/c10d/Backend.hpp>
+                                <torch/csrc/distributed/c10d/TCPStore.hpp> <torch/nn/module.h>
+                                <torch/optim/optimizer.h>)
+    endif()
+    if(kind STREQUAL "program")
+      target_link_libraries(${pch} PRIVATE CLI11::CLI11)
+      target_precompile_headers(${pch} PRIVATE <torch/torch.h> <CLI/CLI.hpp>)
     endif()
     if(kind MATCHES test)
       target_link_libraries(${pch} PRIVATE GTest::gmock)

@@ -233,7 +233,9 @@ class GlooBackend : public c10d::ProcessGroupGloo {
     if (aborted_) {
       C10_THROW_ERROR(DistBackendError, "gloo: the backend was aborted");
     }
-    static std::recursive_mutex mutex;  // recursive: some operations of LibTorch call others
+    // Recursive, so not a weft::Mutex: Base's _allgather_base and _reduce_scatter_base call other
+    // virtual operations of this class, which come here again.
+    static std::recursive_mutex mutex;
     const std::lock_guard lock(mutex);
     return operation();
   }

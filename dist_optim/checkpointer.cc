@@ -111,9 +111,9 @@ class Checkpointer::Core final : public dist_optim_internal::StepKeeper {
 
   const std::shared_ptr<ParameterSet> set_;  // shared with its module
   const CheckpointerOptions options_;
-  CheckpointFolder folder_;  // claimed by load; unchanged after that
-  std::optional<Sequences> restored_;
   Mutex disk_mutex_;  // held while a thread writes a checkpoint or goes back to one
+  CheckpointFolder folder_ ABSL_GUARDED_BY(disk_mutex_);  // claimed by load
+  std::optional<Sequences> restored_;  // set by load before open() returns; unchanged after that
   mutable Mutex optimizers_mutex_;
   std::map<std::string, std::shared_ptr<ShardStepper>> named_ ABSL_GUARDED_BY(optimizers_mutex_);
   std::vector<std::weak_ptr<ShardStepper>> unnamed_ ABSL_GUARDED_BY(optimizers_mutex_);

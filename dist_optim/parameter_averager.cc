@@ -402,4 +402,6 @@ void ParameterAverager::restore(CallContext& caller, std::vector<AveragedRound> 
 
 void ParameterAverager::leave(CallContext& caller) { state_->leave(caller.caller_name()); }
 
+WEFT_DEFINE_CLASS(ParameterAverager);
+
 }  // namespace weft

@@ -86,8 +86,8 @@ class ParameterAverager {
   struct State;
   const std::shared_ptr<State> state_;  // shared with timers, which hold it weakly
 };
-WEFT_REGISTER_CLASS(ParameterAverager, weft::constructor<std::vector<std::string>, double>(),
-                    &ParameterAverager::average, &ParameterAverager::enter,
-                    &ParameterAverager::restore, &ParameterAverager::leave);
+WEFT_DECLARE_CLASS(ParameterAverager, weft::constructor<std::vector<std::string>, double>(),
+                   &ParameterAverager::average, &ParameterAverager::enter,
+                   &ParameterAverager::restore, &ParameterAverager::leave);
 
 }  // namespace weft

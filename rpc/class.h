@@ -10,6 +10,10 @@
 // An abstract class lists no constructor; a function that returns std::unique_ptr<Server> makes its
 // objects.
 //
+// Every file that includes such a header compiles the stubs of all methods again. To compile them
+// once, register the class in two parts: WEFT_DECLARE_CLASS, with the same list, in the header, and
+// WEFT_DEFINE_CLASS(Server) in one source file, in the same namespace.
+//
 // Thread safety: registrations happen during static initialisation.
 #pragma once
 
@@ -215,11 +219,29 @@ concept HasConstructor = RegisteredClass<T> && requires {
 }  // namespace rpc_internal
 }  // namespace weft
 
-// WEFT_REGISTER_CLASS(Class, weft::constructor<...>(), &Class::method, free_function, ...)
-#define WEFT_REGISTER_CLASS(Class, ...)                                                     \
+#define WEFT_INTERNAL_CLASS_LIST(Class, ...)                                                \
   [[maybe_unused]] inline ::weft::rpc_internal::ClassInfo<Class __VA_OPT__(, ) __VA_ARGS__> \
   weft_class(::weft::type<Class>) {                                                         \
     return {};                                                                              \
-  }                                                                                         \
-  WEFT_INTERNAL_REGISTRATION =                                                              \
+  }
+
+// WEFT_REGISTER_CLASS(Class, weft::constructor<...>(), &Class::method, free_function, ...)
+#define WEFT_REGISTER_CLASS(Class, ...)                      \
+  WEFT_INTERNAL_CLASS_LIST(Class __VA_OPT__(, ) __VA_ARGS__) \
+  WEFT_INTERNAL_REGISTRATION =                               \
       ::weft::rpc_internal::register_class(weft_class(::weft::type<Class>{}), __FILE__, __LINE__)
+
+// Takes what WEFT_REGISTER_CLASS takes. While the program starts, it calls the function that
+// WEFT_DEFINE_CLASS defines. So the linker keeps that file, also if it comes from a library.
+#define WEFT_DECLARE_CLASS(Class, ...)                                                \
+  WEFT_INTERNAL_CLASS_LIST(Class __VA_OPT__(, ) __VA_ARGS__)                          \
+  bool weft_define_class(::weft::type<Class>);                                        \
+  [[maybe_unused]] static const bool WEFT_INTERNAL_JOIN(weft_defined_, __COUNTER__) = \
+      weft_define_class(::weft::type<Class>{})
+#define WEFT_DEFINE_CLASS(Class)                                                    \
+  bool weft_define_class(::weft::type<Class> type) {                                \
+    [[maybe_unused]] static const ::weft::rpc_internal::Registration registration = \
+        ::weft::rpc_internal::register_class(weft_class(type), __FILE__, __LINE__); \
+    return true;                                                                    \
+  }                                                                                 \
+  static_assert(::weft::rpc_internal::RegisteredClass<Class>, "weft: declare the class too")

@@ -3,7 +3,7 @@
 // Thread safety: all methods may be called from any thread.
 // Lifetime: shared by the Worker, running handlers, scopes and pending replies. Agent, executor,
 // clock and hooks must outlive the last call (docs/threading.md has the order of a shutdown).
-// Blocking: no method waits.
+// Blocking: read_reply(). No other method waits.
 #pragma once
 
 #include <atomic>

@@ -97,6 +97,11 @@ struct WakeBits {
     return any;
   }
 
+  // Sets the bit of a slot again that take_pending() has passed. Nobody is woken.
+  void put_back(size_t slot) {
+    pending[slot / 64].fetch_or(uint64_t{1} << slot % 64, std::memory_order_seq_cst);
+  }
+
   // From now on a signal wakes `reader`. The caller must look once more before that one sleeps: at
   // the bits, and at all else for which wake() is called. Returns what sleep() needs.
   uint32_t arm(Group reader) {

@@ -9,17 +9,21 @@ A room is a folder with one purpose. ROOMS below is the only list of them. Rules
      anything. Examples and bench/ include what ROOMS says.
   2. internal/ belongs to its room. No other room includes it, except for tests.
   3. A target without TORCH in CMakeLists.txt includes no LibTorch header, not even through another
-     header of the tree. base, shm and async include no gRPC and no protobuf. A state machine
-     (STATE_MACHINES) includes no gRPC, and itself no mutex, thread or executor.
+     header of the tree. base, shm and async include no gRPC and no protobuf. A state machine (a
+     file *_core, or what STATE_MACHINES names) includes no gRPC, and itself no mutex, thread or executor.
   4. Files of the tree are included as "weft/ROOM/FILE.h". Only examples and bench include
      weft/weft.h.
   5. If an installed header (HDRS) includes a file of the tree, this file is installed too. Each is
      named by weft.h, a page, an example or a guide, or included by one that is.
   6. Internals of a room and its subrooms are in namespace weft::NAME_internal, where NAME is its
      top folder. Other rooms may only forward-declare there. There is no weft::internal.
-  7. No two files define a type under one qualified name.
+  7. No two files that may be in one program define a type under one qualified name. All rooms are
+     in every program. bench/ is one, and so is each folder of examples/ and of tests/, with the
+     support/ beside it. An alias counts only in a header outside of tests/.
   8. A folder has at most 20 files, and a C++ file at most 600 lines. Folders of data are left out.
-  9. The map in README.md and the picture in docs/design.md match ROOMS. --write writes them.
+  9. The map in README.md and the picture in docs/design.md match ROOMS, and the list of files in
+     rpc/README.md matches the folders. --write writes them. Each room and each target of rpc/ has
+     its row in that page.
 """
 
 import collections
@@ -87,7 +91,9 @@ ROOMS = {
     "bench": ("measurements beside peers", "PUBLIC"),
 }
 BRIDGES = {"ddp/dist_autograd_bridge": ["dist_autograd", "dist_autograd/graph"]}
-STATE_MACHINES = ["rpc_session_core", "rpc_membership_core", "rref_core", "dist_autograd_core", "step_core"]
+# Targets, and files without their ending. Files *_core are state machines without an entry.
+STATE_MACHINES = ["rpc_session_core", "rpc_membership_core", "rref_core", "dist_autograd_core", "step_core",
+                  "shm/blocks/block_table"]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 LIBRARY = re.compile(r"weft_library\(\s*(\w+)\s+(\S+)\s([^)]*)\)")
@@ -95,8 +101,10 @@ TORCH = re.compile(r"(ATen|c10|torch|caffe2)/")
 WIRE = re.compile(r"(grpc|grpcpp|google/protobuf|weft/proto)/")
 GRPC = re.compile(r"(grpc|grpcpp)/")
 IMPURE = re.compile(r"(thread|mutex)$|weft/base/(mutex|thread)\.h|weft/async/(executor|serving_threads)\.h")
-TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\''
-                   r"|^[ \t]*\#(?:[^\n]*\\\n)*[^\n]*|[A-Za-z_]\w*|::|[{};]|[^\s\w]|\d[\w'.]*|\n", re.M | re.S)
+NO_CODE = (r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\''
+           r"|^[ \t]*\#(?:[^\n]*\\\n)*[^\n]*")
+TOKEN = re.compile(NO_CODE + r"|[A-Za-z_]\w*|::|[{};]|[^\s\w]|\d[\w'.]*|\n", re.M | re.S)
+BRACE = re.compile(NO_CODE + r"|\d[\w'.]*|[{}]", re.M | re.S)
 FOR_USERS = ["weft.h", "README.md", "docs/**/*.md", "examples/**/*.md", "examples/**/*.h", "examples/**/*.cc",
              "tests/guides/**/*.cc"]
 MOST_FILES = 20
@@ -222,22 +230,41 @@ def chain_to(root, path, forbidden, seen):
     return None
 
 
+def chains(root, files, forbidden):
+    """(place of the first include, the others) of each chain of includes to a forbidden header."""
+    seen = set()
+    for path in files:
+        chain = chain_to(root, path, forbidden, seen) if path not in seen else None
+        if chain:
+            yield chain[0], " -> ".join(chain[1:])
+
+
 def check_targets(root):
     for target, torch, files, _ in libraries(root):
-        for forbidden, what, applies in [
-            (TORCH, "has no TORCH but includes LibTorch", not torch),
-            (WIRE, "includes gRPC or protobuf", target in ("base", "shm", "async")),
-            (GRPC, "is a state machine but includes gRPC", target in STATE_MACHINES),
-        ]:
-            seen = set()
-            for path in files if applies else []:
-                chain = chain_to(root, path, forbidden, seen) if path not in seen else None
-                if chain:
-                    yield f"{chain[0]}: weft::{target} {what}: {' -> '.join(chain[1:])}"
-        for path in files if target in STATE_MACHINES else []:
-            for number, _, name in includes_of(path):
-                if IMPURE.match(name):
-                    yield f"{path.relative_to(root)}:{number}: weft::{target} is a state machine but includes {name}"
+        for place, chain in chains(root, files, TORCH) if not torch else []:
+            yield f"{place}: weft::{target} has no TORCH but includes LibTorch: {chain}"
+        for place, chain in chains(root, files, WIRE) if target in ("base", "shm", "async") else []:
+            yield f"{place}: weft::{target} includes gRPC or protobuf: {chain}"
+
+
+def state_machines(root):
+    """Returns the files of all state machines: each header with its .cc."""
+    found = {path for place, path in source_files(root) if room_of(place) and
+             (path.stem.endswith("_core") or place.rsplit(".", 1)[0] in STATE_MACHINES)}
+    for target, _, files, _ in libraries(root):
+        if target in STATE_MACHINES:
+            found |= {path.with_suffix(ending) for path in files for ending in (".h", ".cc")}
+    return sorted(path for path in found if path.is_file())
+
+
+def check_state_machines(root):
+    machines = state_machines(root)
+    for place, chain in chains(root, machines, GRPC):
+        yield f"{place}: a state machine includes gRPC: {chain}"
+    for path in machines:
+        for number, _, name in includes_of(path):
+            if IMPURE.match(name):
+                yield f"{path.relative_to(root)}:{number}: a state machine includes {name}"
 
 
 def check_installed(root):
@@ -259,12 +286,22 @@ def check_installed(root):
             yield f"{path.relative_to(root)}: is installed, and no page, example or guide needs it"
 
 
+def end_of_block(text, position):
+    """Returns the position behind the `}` that closes the block in which a position lies."""
+    depth = 1
+    for match in BRACE.finditer(text, position):
+        depth += (match[0] == "{") - (match[0] == "}")
+        if depth == 0:
+            return match.end()
+    return len(text)
+
+
 def declarations(text):
     """(line, namespace, statement, defines) of each declaration at namespace scope, without
     anonymous namespaces. A statement is a list of tokens up to its `;` or `{`."""
-    scopes, statement, line, start = [], [], 1, 1
-    for match in TOKEN.finditer(text):
-        token = match[0]
+    scopes, statement, line, start, position = [], [], 1, 1, 0
+    while match := TOKEN.search(text, position):
+        token, position = match[0], match.end()
         first = token[0] if token.strip() else "\n"
         if first in "\n\"'#" or token.startswith(("//", "/*", 'R"')) or token.lstrip().startswith("#"):
             line += token.count("\n")
@@ -275,21 +312,21 @@ def declarations(text):
             header = "".join(" " + word if word[0].isalpha() else word for word in statement).strip()
             header = re.sub(r":: ", "::", header)
             named = re.fullmatch(r"(?:inline )?namespace(?: ([\w: ]+))?", header)
-            if named:
-                scopes.append((named[1] or "").replace(" ", "") or "(anonymous)")
-                if "(anonymous)" not in scopes and None not in scopes:
-                    yield start, "::".join(scopes), ["namespace"], False
+            if named and named[1]:
+                scopes.append(named[1].replace(" ", ""))
+                yield start, "::".join(scopes), ["namespace"], False
             else:
-                if None not in scopes and "(anonymous)" not in scopes:
+                if not named:
                     yield start, "::".join(scopes), statement, True
-                scopes.append(None)
+                position = end_of_block(text, match.end())
+                line += text.count("\n", match.end(), position)
             statement = []
         elif token == "}":
             if scopes:
                 scopes.pop()
             statement = []
         elif token == ";":
-            if statement and None not in scopes and "(anonymous)" not in scopes:
+            if statement:
                 yield start, "::".join(scopes), statement, False
             statement = []
         else:
@@ -337,28 +374,38 @@ def is_forward(statement):
         len(statement) <= 3 and statement[:1] in (["class"], ["struct"])) or statement[:1] == ["enum"]
 
 
+def program_of(place):
+    """Returns the folder whose files may be in one program. A folder's files may also be in the
+    programs of the folders inside it, and those of rooms, (), are in all programs."""
+    top, *inner = place.split("/")[:-1]
+    if top in ("examples", "tests"):
+        return (top,) if inner[:1] == ["support"] else (top, *inner[:1])
+    return (top,) if top == "bench" else ()
+
+
 def check_names(root):
-    defined = {}
+    defined = {}  # qualified name: {program: the first file there}
     for place, path in source_files(root):
-        room = room_of(place)
-        if room is None or room in ("examples", "bench"):
-            continue
-        own = room.split("/")[0] + "_internal"
+        room, program = room_of(place), program_of(place)
+        own = room.split("/")[0] + "_internal" if room else None
         for number, scope, statement, body in declarations(path.read_text(errors="replace")):
             parts = scope.split("::")
-            if parts[0] != "weft":
+            if program == () and parts[0] == "weft":
+                if "internal" in parts:
+                    yield f"{place}:{number}: internals of {room} are in weft::{own}, not in {scope}"
+                elif any(part.endswith("_internal") and part != own for part in parts):
+                    if body or not is_forward(statement):
+                        yield f"{place}:{number}: {room} adds to {scope}, which is another room's"
+            name = defined_type(statement, body)
+            alias = without_template(statement)[:1] == ["using"]
+            if name is None or (alias and (room is None or place.endswith(".cc"))):
                 continue
-            if "internal" in parts:
-                yield f"{place}:{number}: internals of {room} are in weft::{own}, not in {scope}"
-            elif any(part.endswith("_internal") and part != own for part in parts):
-                if body or not is_forward(statement):
-                    yield f"{place}:{number}: {room} adds to {scope}, which is another room's"
-            name = defined_type(statement, body) if place.endswith(".h") else None
-            if name:
-                qualified = f"{scope}::{name}"
-                earlier = defined.setdefault(qualified, place)
-                if earlier != place:
-                    yield f"{place}:{number}: {qualified} is defined in {earlier} as well"
+            files = defined.setdefault(f"{scope}::{name}", {})
+            for other, earlier in files.items():
+                shorter = min(len(program), len(other))
+                if program[:shorter] == other[:shorter] and earlier != place:
+                    yield f"{place}:{number}: {scope}::{name} is defined in {earlier} as well"
+            files.setdefault(program, place)
 
 
 def room_map():
@@ -393,8 +440,39 @@ def room_picture():
     return "\n".join([*lines, "```"])
 
 
+def rpc_rooms():
+    return [room for room in ROOMS if room.split("/")[0] == "rpc"]
+
+
+def rpc_files(root):
+    """Returns the Markdown table of rpc/README.md: the headers, and each .cc without a header beside it."""
+    rows = []
+    for room in rpc_rooms():
+        cells = [sorted(path.name for path in folder.glob("*") if path.suffix == ".h" or
+                        path.suffix == ".cc" and not path.with_suffix(".h").is_file())
+                 for folder in (root / room, root / room / "internal")]
+        name = room.removeprefix("rpc/") + "/"
+        rows.append(f"| `{name}` |" + "|".join("".join(f" `{file}`" for file in cell) + " " for cell in cells) + "|")
+    return "\n".join(["| room | at its root | `internal/` |", "|---|---|---|", *rows])
+
+
+def check_rpc_page(root):
+    page = root / "rpc" / "README.md"
+    text = page.read_text() if page.is_file() else ""
+    for room in rpc_rooms() if text else []:
+        if f"`{room.removeprefix('rpc/')}/`" not in text.partition("## Files")[0]:
+            yield f"rpc/README.md: has no row for the room {room}"
+    rows = dict(re.findall(r"^\| `weft::(\w+)` \|.* (yes|no) \|$", text, re.M))
+    targets = {target: "yes" if torch else "no" for target, torch, files, _ in libraries(root)
+               if text and files and files[0].relative_to(root).parts[0] == "rpc"}
+    for target in sorted(rows.keys() | targets.keys()):
+        if rows.get(target) != targets.get(target):
+            yield f"rpc/README.md: the row of weft::{target} is missing, or says what CMakeLists.txt does not"
+
+
 def check_maps(root, write):
-    for file, wanted in [("README.md", room_map()), ("docs/design.md", room_picture())]:
+    for file, wanted in [("README.md", room_map()), ("docs/design.md", room_picture()),
+                         ("rpc/README.md", rpc_files(root))]:
         path = root / file
         text = path.read_text() if path.is_file() else ""
         before, mark, rest = text.partition(MAP)
@@ -413,8 +491,9 @@ def main(arguments):
     write = "--write" in arguments
     arguments = [argument for argument in arguments if argument != "--write"]
     root = pathlib.Path(arguments[0] if arguments else pathlib.Path(__file__).parent.parent).resolve()
-    problems = [*check_list(), *check_includes(root), *check_targets(root), *check_installed(root),
-                *check_names(root), *check_sizes(root), *check_maps(root, write)]
+    problems = [*check_list(), *check_includes(root), *check_targets(root), *check_state_machines(root),
+                *check_installed(root), *check_names(root), *check_sizes(root), *check_maps(root, write),
+                *check_rpc_page(root)]
     for problem in problems:
         print(problem)
     count = sum(1 for _ in source_files(root))

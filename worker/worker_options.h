@@ -40,8 +40,8 @@ struct WorkerOptions {
   size_t threads = 2;         // handlers that work at the same time, without those that wait
   size_t max_threads = 1024;  // including those that wait
   // Credits: how many calls and bytes may be on their way to one peer, or wait in its queue.
-  // Further calls wait here. If more than the queue's limits wait, rpc_sync waits for its turn, and
-  // other calls are refused with ResourceExhausted.
+  // Further calls wait here. If more than the queue's limits wait, rpc_sync and to_here wait for
+  // their turn, and other calls are refused with ResourceExhausted.
   uint64_t call_credits = 4096;
   uint64_t byte_credits = uint64_t{256} << 20;
   size_t max_queued_calls = 65536;

@@ -16,7 +16,8 @@
 namespace weft::dist_optim_internal {
 namespace {
 
-// The destructor puts LibTorch's random state back.
+// The destructor puts LibTorch's random state back. The lock is LibTorch's own std::mutex, which a
+// caller of these methods of at::Generator must hold.
 class KeepRandomState {
  public:
   KeepRandomState() {
@@ -220,5 +221,7 @@ absl::Status ModuleHost::load_state(TensorMap state) {
   for (auto& [buffer, value] : buffers) buffer.copy_(value);
   return absl::OkStatus();
 }
+
+WEFT_DEFINE_CLASS(ModuleHost);
 
 }  // namespace weft::dist_optim_internal

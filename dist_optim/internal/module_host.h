@@ -74,7 +74,7 @@ class ModuleHost : public std::enable_shared_from_this<ModuleHost> {
   std::vector<ReplicaPtr> spares_ ABSL_GUARDED_BY(mutex_);
 };
 
-WEFT_REGISTER_CLASS(ModuleHost, &ModuleHost::forward, &ModuleHost::parameters, &ModuleHost::train,
-                    &ModuleHost::state, &ModuleHost::load_state);
+WEFT_DECLARE_CLASS(ModuleHost, &ModuleHost::forward, &ModuleHost::parameters, &ModuleHost::train,
+                   &ModuleHost::state, &ModuleHost::load_state);
 
 }  // namespace weft::dist_optim_internal

@@ -350,7 +350,11 @@ std::shared_ptr<OptimizerShard> make_optimizer_shard(ParameterSet& set,
   return std::make_shared<OptimizerShard>(std::move(stepper));
 }
 
+WEFT_DEFINE_CLASS(OptimizerShard);
+
 }  // namespace dist_optim_internal
+
+WEFT_DEFINE_CLASS(ParameterSet);
 
 std::shared_ptr<ParameterSet> leaves_as_set(std::vector<RRef<at::Tensor>> leaves) {
   std::vector<NamedParameter> parameters;

@@ -133,8 +133,8 @@ std::shared_ptr<OptimizerShard> make_optimizer_shard(ParameterSet& set,
 
 namespace weft {
 
-WEFT_REGISTER_CLASS(ParameterSet, &ParameterSet::names, &ParameterSet::state,
-                    &ParameterSet::load_state, &dist_optim_internal::make_optimizer_shard);
+WEFT_DECLARE_CLASS(ParameterSet, &ParameterSet::names, &ParameterSet::state,
+                   &ParameterSet::load_state, &dist_optim_internal::make_optimizer_shard);
 
 // Makes a set of leaves that are RRef values on this worker. They are read directly, without
 // versions.
@@ -142,11 +142,11 @@ std::shared_ptr<ParameterSet> leaves_as_set(std::vector<RRef<at::Tensor>> leaves
 WEFT_REGISTER_FUNCTION(leaves_as_set);
 
 namespace dist_optim_internal {
-WEFT_REGISTER_CLASS(OptimizerShard, &OptimizerShard::prepare, &OptimizerShard::commit,
-                    &OptimizerShard::abort, &OptimizerShard::finish, &OptimizerShard::apply,
-                    &OptimizerShard::settle, &OptimizerShard::inquire, &OptimizerShard::meet,
-                    &OptimizerShard::part, &OptimizerShard::join, &OptimizerShard::go_back,
-                    &OptimizerShard::resume, &OptimizerShard::state, &OptimizerShard::check_state,
-                    &OptimizerShard::load_state);
+WEFT_DECLARE_CLASS(OptimizerShard, &OptimizerShard::prepare, &OptimizerShard::commit,
+                   &OptimizerShard::abort, &OptimizerShard::finish, &OptimizerShard::apply,
+                   &OptimizerShard::settle, &OptimizerShard::inquire, &OptimizerShard::meet,
+                   &OptimizerShard::part, &OptimizerShard::join, &OptimizerShard::go_back,
+                   &OptimizerShard::resume, &OptimizerShard::state, &OptimizerShard::check_state,
+                   &OptimizerShard::load_state);
 }  // namespace dist_optim_internal
 }  // namespace weft

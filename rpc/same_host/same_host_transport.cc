@@ -467,7 +467,7 @@ void SameHostTransport::install(const ConnectionOfHost& connection) {
 
 void SameHostTransport::visit(size_t slot) {
   const ConnectionOfHost connection = connections_[slot];
-  if (connection == nullptr) {  // the connection has ended, and the far end returns a block
+  if (connection == nullptr) {  // the connection is closed, and the far end returns a block
     // Once at a time: a peer may set any bit as often as it likes.
     if (forgetting_.exchange(true)) return;
     watcher_->post([this] {
@@ -498,9 +498,9 @@ void SameHostTransport::take(size_t slot, Reading::Awaited& awaited) {
   }
   std::vector<Frame> frames;
   SameHostConnection::Found found = connection->read(frames);
-  if (connection.get() == awaited.connection) take_reply(awaited.call, frames, awaited.reply);
+  if (connection->peer().id == awaited.peer) take_reply(awaited.call, frames, awaited.reply);
   if (frames.empty() && !connection->must_act_on(found)) return;
-  // The reply overtakes these frames. Sessions do not depend on the order.
+  // The reply overtakes these frames. Sessions do not depend on the order of frames.
   awaited.for_serving.push_back(
       [this, connection, frames = std::move(frames), found = std::move(found)]() mutable {
         handle(connection, std::move(frames), found);

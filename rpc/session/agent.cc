@@ -105,18 +105,34 @@ void Agent::read_reply(WorkerId to, CallId call, async_internal::FutureCore& res
   const PeerLinkPtr peer = peers_.find(to);
   const ConnectionPtr connection = peer != nullptr ? peer->connection() : nullptr;
   if (connection == nullptr) return;
-  connection->read_reply(call.number, result, [&](Frame reply) {
-    std::vector<FramePtr> done;
-    // The transport may stop meanwhile, so its own wait does not cover this thread.
-    environment_.gate->enter([&](LinkEnvironment&) {
-      std::vector<Frame> frames;
-      frames.push_back(std::move(reply));
-      done = receive(peer, connection, std::move(frames));
-    });
-    std::erase_if(done, [call](const FramePtr& frame) {  // what this thread has sent
-      return frame->header.kind == FrameKind::kCall && frame->header.call == call.number;
-    });
-    return done;
+  // The transport may stop meanwhile. Then it waits for read_reply(), but not for what follows.
+  environment_.gate->enter([&](LinkEnvironment&) {
+    PeerLink::Arrival arrival;
+    const bool accepted =
+        connection->read_reply(call.number, result, [&](Frame reply) -> Connection::Task {
+          if (peer->gone()) return nullptr;  // that has completed the call
+          std::vector<Frame> frames;
+          frames.push_back(std::move(reply));
+          // From now on the call gets its reply, even if the peer leaves before it is handled.
+          arrival = peer->receive(connection, std::move(frames));
+          PeerLink::Arrival rest;
+          rest.foreign = arrival.foreign;
+          rest.honest = arrival.honest;
+          for (FramePtr& frame : arrival.done) {
+            const FrameHeader& header = frame->header;
+            const bool own = header.kind == FrameKind::kCall && header.call == call.number;
+            if (!own) rest.done.push_back(std::move(frame));
+          }
+          if (rest.done.empty() && !rest.wrong()) return nullptr;
+          return [this, peer, connection, rest = std::move(rest)] {
+            if (rest.wrong()) cut(peer, connection, rest);
+          };
+        });
+    if (!accepted) return;
+    const Handling handling(environment_);
+    environment_.activity.fetch_add(1);
+    for (PeerLink::Arrived& each : arrival.arrived) handle(peer, std::move(each));
+    peer->acknowledge(arrival);
   });
 }
 
@@ -214,27 +230,26 @@ void Agent::on_closed(const ConnectionPtr& connection, absl::Status reason) {
 
 void Agent::on_frames(const ConnectionPtr& connection, std::vector<Frame> frames) {
   const PeerLinkPtr peer = peers_.find(connection->peer().id);
-  if (peer != nullptr) receive(peer, connection, std::move(frames));
-}
-
-std::vector<FramePtr> Agent::receive(const PeerLinkPtr& peer, const ConnectionPtr& connection,
-                                     std::vector<Frame> frames) {
-  if (peer->gone()) return {};
+  if (peer == nullptr || peer->gone()) return;
   const Handling handling(environment_);
   environment_.activity.fetch_add(1);
   PeerLink::Arrival arrival = peer->receive(connection, std::move(frames));
   for (PeerLink::Arrived& each : arrival.arrived) handle(peer, std::move(each));
+  if (arrival.wrong()) cut(peer, connection, arrival);
+  peer->acknowledge(arrival);
+}
+
+void Agent::cut(const PeerLinkPtr& peer, const ConnectionPtr& connection,
+                const PeerLink::Arrival& arrival) {
   if (arrival.foreign) {
     log_warning("'", peer->info().name, "' sent a frame that is not from itself to '",
                 options_.self.name, "'; cutting its connection");
     connection->abort(absl::UnavailableError("a frame that is not from the peer"));
-  } else if (!arrival.honest) {
+  } else {
     const absl::Status broke = absl::UnavailableError("broke the session protocol");
     suspect(peer->id(), broke);
     connection->abort(broke);
   }
-  peer->acknowledge(arrival);
-  return std::move(arrival.done);
 }
 
 void Agent::handle(const PeerLinkPtr& peer, PeerLink::Arrived arrived) {

@@ -102,7 +102,8 @@ class Agent final : public TransportSink {
   // Connection::copy_payload of the connection to this peer.
   std::optional<Payload> copy_payload(WorkerId to, const std::byte* data, size_t size);
   // For a thread that waits for `result`, which the reply to `call` completes: this thread may read
-  // the reply itself (Connection::read_reply). Then `result` is complete on return.
+  // the reply itself (Connection::read_reply), and run the call's `on_reply`. It may also return
+  // without it.
   void read_reply(WorkerId to, CallId call, async_internal::FutureCore& result);
   std::optional<Payload> shared_memory(size_t bytes) { return transport_.shared_memory(bytes); }
   // InvalidArgument: the frame is larger than any member's transport takes.
@@ -187,9 +188,9 @@ class Agent final : public TransportSink {
   void on_closed(const ConnectionPtr& connection, absl::Status reason) override;
 
  private:
-  // Returns sent frames that are not needed any more. Destroying them may run users' code.
-  std::vector<FramePtr> receive(const PeerLinkPtr& peer, const ConnectionPtr& connection,
-                                std::vector<Frame> frames);
+  // Cuts a connection whose peer has sent what it may not send.
+  void cut(const PeerLinkPtr& peer, const ConnectionPtr& connection,
+           const PeerLink::Arrival& arrival);
   void handle(const PeerLinkPtr& peer, PeerLink::Arrived arrived);
   void handle_call(const std::shared_ptr<IncomingCall>& call);
   void end_peer(const PeerLinkPtr& peer, absl::Status reason, bool left);

@@ -33,6 +33,8 @@ constexpr int kMostMetadata = 16 << 10;  // all metadata of a stream, base64 or 
 constexpr int kMostStreams = 4;          // of one TCP connection; each stream has its own
 constexpr int kIdleMs = 10'000;          // of a TCP connection without a stream
 
+// Debian's abseil looks for deadlocks in release builds too, which makes every lock of gRPC slower.
+// This switches it off in the whole process. Builds with assertions (without NDEBUG) keep it.
 void stop_deadlock_detection() {
 #ifdef NDEBUG
   static const bool once = [] {
@@ -66,8 +68,9 @@ class GrpcTransport::Impl {
 
   absl::Status listen() {
     if (server_ != nullptr) return absl::OkStatus();
-    if (shared_->options.keep_freed_memory) keep_freed_memory();
-    if (shared_->options.stop_deadlock_detection) stop_deadlock_detection();
+    // gRPC reads into memory from malloc and frees it. Fresh pages cost several times the copy.
+    keep_freed_memory();
+    stop_deadlock_detection();
     const std::string& wanted = shared_->options.listen_address;
     const size_t colon = wanted.rfind(':');
     if (colon == std::string::npos || colon == 0) {

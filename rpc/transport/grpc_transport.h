@@ -6,6 +6,9 @@
 // the stream can fill only what flow control lets it send (16 MiB). A stream that is opened without
 // a hello is refused. A TCP connection may have 4 streams. It is closed if it has none for 10 s.
 //
+// `listen` changes two settings of the whole process: malloc keeps freed memory
+// (base/freed_memory.h), and Abseil stops looking for deadlocks, unless the build has assertions.
+//
 // Thread safety: all methods may be called from any thread.
 // Lifetime: the clock must outlive the transport. `stop` (or the destructor) closes all streams and
 // joins the threads that serve them.
@@ -31,13 +34,6 @@ struct GrpcTransportOptions {
   size_t most_waiting = 256;
   // Frames whose body and payloads have more bytes than this travel on the bulk stream.
   size_t bulk_from = size_t{64} << 10;
-  // Makes malloc keep freed memory, in the whole process (base/freed_memory.h). gRPC reads into
-  // memory that it gets from malloc and frees again, and fresh pages cost several times the copy.
-  bool keep_freed_memory = true;
-  // Switches abseil's deadlock detection off, in the whole process. Debian's abseil has it on in
-  // release builds too, and it makes every lock of gRPC slower. Builds of Weft with assertions
-  // (without NDEBUG) keep it.
-  bool stop_deadlock_detection = true;
   // How long the thread that waits for messages spins before it sleeps; 0: never. It spins only if
   // messages come quickly and no other thread needs the processor. If several transports, or other
   // users of gRPC, share a process, one of them waits for all, and spinning gains less.

@@ -82,12 +82,16 @@ class Connection {
   }
 
   // For a thread that waits for `result`, which the reply to `call` completes: it may read this
-  // reply itself, so that no other thread must wake it. `handle` then processes the reply, on this
-  // thread and without a lock. It returns frames that the transport destroys on a thread of its
-  // own, because destructors of payloads may be other users' code. May return without the reply.
-  using HandleReply = absl::FunctionRef<std::vector<FramePtr>(Frame reply)>;
-  virtual void read_reply(uint64_t /*call*/, async_internal::FutureCore& /*result*/,
-                          HandleReply /*handle*/) {}
+  // reply itself, so that no other thread must wake it. If it does, this calls `accept` with the
+  // reply, under a lock of the transport, and returns true. So `accept` must not wait, and runs no
+  // code of users. The transport runs the task that it returns, unless that is null, on a thread of
+  // its own, before it reports what comes later on this connection.
+  using Task = absl::AnyInvocable<void()>;
+  using AcceptReply = absl::FunctionRef<Task(Frame reply)>;
+  virtual bool read_reply(uint64_t /*call*/, async_internal::FutureCore& /*result*/,
+                          AcceptReply /*accept*/) {
+    return false;
+  }
 };
 
 using ConnectionPtr = std::shared_ptr<Connection>;  // shared by the transport and its user

@@ -1,12 +1,11 @@
 #include "weft/async/executor.h"
 
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 
 #include <gtest/gtest.h>
 
 #include "weft/async/future.h"
+#include "weft/base/mutex.h"
 #include "weft/base/thread.h"
 
 namespace weft {
@@ -18,19 +17,19 @@ using std::chrono::seconds;
 class ForeignEvent {
  public:
   void set() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     set_ = true;
     changed_.notify_all();
   }
   void wait() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return set_; });
+    const MutexLock lock(mutex_);
+    while (!set_) changed_.wait(mutex_);
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool set_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  bool set_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 // A stall rule that never fires: growth in these tests has another cause.

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unistd.h>
 #include <utility>
@@ -14,6 +13,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "weft/base/mutex.h"
 #include "weft/checkpoint/checkpoint.h"
 #include "weft/tests/comm/failure_of.h"
 #include "weft/tests/support/group_world.h"
@@ -47,8 +47,8 @@ class DdpCheckpoint : public ::testing::Test {
 };
 
 Sequential make_net(uint64_t seed) {
-  static std::mutex mutex;  // the seed belongs to the process
-  const std::lock_guard lock(mutex);
+  static Mutex mutex;  // the seed belongs to the process
+  const MutexLock lock(mutex);
   torch::manual_seed(seed);
   return Sequential(Linear(3, 4), BatchNorm1d(4), Linear(4, 2));
 }

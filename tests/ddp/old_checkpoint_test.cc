@@ -2,7 +2,6 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unistd.h>
@@ -34,8 +33,8 @@ using ::testing::IsEmpty;
 constexpr CheckpointProgress kProgress = {.epoch = 3, .step = 1200, .sampler_position = 64};
 
 Sequential make_net(uint64_t seed) {
-  static std::mutex mutex;  // the seed belongs to the process
-  const std::lock_guard lock(mutex);
+  static Mutex mutex;  // the seed belongs to the process
+  const MutexLock lock(mutex);
   torch::manual_seed(seed);
   return Sequential(Linear(3, 4), Linear(4, 2));
 }

@@ -4,7 +4,6 @@
 #include "weft/dist_autograd/context.h"
 
 #include <map>
-#include <mutex>
 #include <thread>
 
 #include <ATen/autocast_mode.h>
@@ -17,6 +16,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "weft/base/mutex.h"
 #include "weft/dist_autograd/autograd_driver.h"
 #include "weft/rpc/function.h"
 #include "weft/rpc/verbs.h"
@@ -51,10 +51,12 @@ void expect_equal(const at::Tensor& actual, const at::Tensor& expected) {
 
 // The parameter that lives on the worker of this name.
 at::Tensor& weight_of(const std::string& worker) {
-  static std::mutex mutex;
-  static std::map<std::string, at::Tensor> weights;
-  std::lock_guard<std::mutex> lock(mutex);
-  at::Tensor& weight = weights[worker];
+  static struct {
+    weft::Mutex mutex;
+    std::map<std::string, at::Tensor> by_worker ABSL_GUARDED_BY(mutex);
+  } weights;
+  const weft::MutexLock lock(weights.mutex);
+  at::Tensor& weight = weights.by_worker[worker];
   if (!weight.defined()) weight = leaf();
   return weight;
 }

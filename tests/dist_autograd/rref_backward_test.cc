@@ -2,13 +2,13 @@
 #include "weft/dist_autograd/rref_backward.h"
 
 #include <map>
-#include <mutex>
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/rand.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "weft/base/mutex.h"
 #include "weft/dist_autograd/autograd_driver.h"
 #include "weft/tests/support/error_of.h"
 #include "weft/tests/support/runtime_world.h"
@@ -30,10 +30,12 @@ at::Tensor leaf() { return at::rand({3}, at::kDouble).set_requires_grad(true); }
 
 // The parameter that lives on the worker of this name.
 at::Tensor& weight_of(const std::string& worker) {
-  static std::mutex mutex;
-  static std::map<std::string, at::Tensor> weights;
-  std::lock_guard<std::mutex> lock(mutex);
-  at::Tensor& weight = weights[worker];
+  static struct {
+    weft::Mutex mutex;
+    std::map<std::string, at::Tensor> by_worker ABSL_GUARDED_BY(mutex);
+  } weights;
+  const weft::MutexLock lock(weights.mutex);
+  at::Tensor& weight = weights.by_worker[worker];
   if (!weight.defined()) weight = leaf();
   return weight;
 }

@@ -63,7 +63,8 @@ class Policy {
   virtual ~Policy() = default;
   virtual int act(int observation) = 0;
 };
-WEFT_REGISTER_CLASS(Policy, &Policy::act, weft::serial);
+WEFT_DECLARE_CLASS(Policy, &Policy::act, weft::serial);  // as in a header
+WEFT_DEFINE_CLASS(Policy);
 class Greedy final : public Policy {
  public:
   int act(int observation) override { return observation * 2; }

@@ -80,6 +80,21 @@ TEST(RRefErrors, ALateErrorOfAnEarlyCreationReachesItsReferences) {
   EXPECT_EQ(refused->error, absl::DeadlineExceededError("creation timed out"));
 }
 
+// The owner then keeps the fork, which is safe.
+TEST(RRefRecalls, AUserWithoutRoomForAnotherTombstoneAnswersThatItHasTheFork) {
+  OwnershipCore user(kModest, {.withdrawn_per_owner = 1});
+  Actions out;
+  for (uint64_t number = 1; number <= 3; ++number) {
+    user.on_message(kOwner, kModest, CancelFork{kOwner, {kOwner, 1}, {kOwner, number}, false}, out);
+  }
+  ASSERT_EQ(out.size(), 3u);
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto* answer = std::get_if<CancelAck>(&std::get<Send>(out[i]).message);
+    ASSERT_NE(answer, nullptr);
+    EXPECT_EQ(answer->registered, i > 0);
+  }
+}
+
 // Death records may come in any order.
 TEST(RRefDeaths, AnEarlierIncarnationEndsAlsoAfterALaterOneOfItsIndex) {
   OwnershipCore owner(kOwner);

@@ -303,7 +303,7 @@ TEST_P(RRefTest, RunsTheMethodsOfASerialObjectOneAtATime) {
   EXPECT_EQ(nested.code(), absl::StatusCode::kFailedPrecondition) << nested;
 }
 
-TEST_P(RRefTest, ALongChainOfCallsToSerialObjectsCarriesNoMoreThanItsNewest) {
+TEST_P(RRefTest, ALongRowOfCallsToSerialObjectsCarriesNoMoreThanItsNewest) {
   start(2);
   weft::Promise<int64_t> end;
   Stop::end = &end;

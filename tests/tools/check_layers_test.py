@@ -8,6 +8,8 @@ import tempfile
 import unittest
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "tools" / "check_layers.py"
+sys.path.insert(0, str(SCRIPT.parent))
+import check_layers  # noqa: E402
 
 GOOD = {
     "base/ids.h": "#include <string>\nnamespace weft {\nstruct WorkerId {};\n}\n",
@@ -106,11 +108,34 @@ class CheckLayersTest(unittest.TestCase):
 
     def test_refuses_grpc_threads_and_locks_in_a_state_machine(self):
         self.refuses("rref/internal/core.h", "#include <grpcpp/grpcpp.h>",
-                     "rref/internal/core.h:2: weft::rref_core is a state machine but includes gRPC")
+                     "rref/internal/core.h:2: a state machine includes gRPC: grpcpp/grpcpp.h")
         for header in ["<thread>", "<mutex>", '"weft/base/mutex.h"', '"weft/async/executor.h"']:
             self.refuses("rref/internal/core.h", f"#include {header}",
-                         "rref/internal/core.h:2: weft::rref_core is a state machine but includes "
-                         + header.strip('<>"'))
+                         "rref/internal/core.h:2: a state machine includes " + header.strip('<>"'))
+
+    def test_refuses_a_lock_in_the_header_beside_a_source_of_a_state_machine(self):
+        self.write("rref/CMakeLists.txt", "weft_library(rref_core rref\n  SRCS internal/core.cc)\n")
+        self.write("rref/internal/core.cc", "")
+        self.refuses("rref/internal/core.h", "#include <mutex>",
+                     "rref/internal/core.h:2: a state machine includes mutex")
+
+    def test_refuses_a_lock_in_a_file_that_is_named_a_core_or_that_the_list_names(self):
+        for file in ["ddp/reducer/reducer_core.h", "comm/same_host/collective_core.cc",
+                     "worker/launch/supervisor_core.h", "shm/blocks/block_table.h"]:
+            self.refuses(file, "#include <mutex>", f"{file}:1: a state machine includes mutex")
+        self.write("tests/rref/driver_core.h", "#include <mutex>\n")  # no room
+        self.assertEqual(self.run_script()[0], 0)
+
+    def test_refuses_grpc_behind_a_core(self):
+        self.write("ddp/far.h", "#include <grpcpp/grpcpp.h>\n")
+        self.refuses("ddp/some_core.h", '#include "weft/ddp/far.h"',
+                     "ddp/some_core.h:1: a state machine includes gRPC: ddp/far.h:1 -> grpcpp/grpcpp.h")
+
+    def test_every_state_machine_of_the_list_is_in_the_tree(self):
+        root = SCRIPT.parents[1]
+        targets = {target for target, *_ in check_layers.libraries(root)}
+        for name in check_layers.STATE_MACHINES:
+            self.assertTrue(name in targets or (root / f"{name}.h").is_file(), name)
 
     def test_refuses_an_installed_header_that_includes_one_that_is_not(self):
         self.refuses("rpc/session/agent.h", '#include "weft/rpc/session/internal/peer.h"',
@@ -156,6 +181,36 @@ class CheckLayersTest(unittest.TestCase):
         self.refuses("rpc/tensor.h", "namespace weft::rpc_internal {\nusing Agent = int;\n}",
                      "rpc/tensor.h:5: weft::rpc_internal::Agent is defined in rpc/session/agent.h as well")
 
+    def test_refuses_a_type_that_two_sources_define(self):
+        self.write("rpc/a.cc", "namespace weft {\nstruct Call {};\n}\n")
+        for file in ["worker/b.cc", "examples/hello/main.cc", "bench/row.h", "tests/rref/call_test.cc"]:
+            self.refuses(file, "namespace weft {\nclass Call final {};\n}", ": weft::Call is defined in")
+
+    def test_refuses_a_type_that_two_files_of_one_program_define(self):
+        for first, second in [("examples/mnist/main.cc", "examples/mnist/net.h"),
+                              ("examples/mnist/net.h", "examples/support/net.cc"),
+                              ("bench/row.cc", "bench/report/row.h"),
+                              ("tests/rref/core_test.cc", "tests/rref/deep/world.h"),
+                              ("tests/rref/core_test.cc", "tests/support/world.h")]:
+            self.write(first, (GOOD.get(first) or "") + "struct Net { int a; };\n")
+            self.refuses(second, "enum class Net { kOne };", f": ::Net is defined in {min(first, second)} as well")
+            self.write(first, GOOD.get(first) or "")
+
+    def test_accepts_a_type_of_another_program_or_of_one_file_only(self):
+        for file in ["rpc/a.cc", "rpc/b.cc"]:
+            self.write(file, "namespace weft {\nnamespace {\nstruct Call {};\n}\nusing Short = int;\n}\n"
+                       "void f() { struct Call {}; }\n")
+        for file in ["examples/a/main.cc", "examples/b/main.cc", "bench/run.cc", "tests/rref/a.h", "tests/rpc/a.h"]:
+            self.write(file, "struct Options {};\n")
+        self.write("tests/rref/b.h", "using Short = int;\n")
+        self.write("tests/rref/c.h", "using Short = int;\n")
+        self.assertEqual(self.run_script()[0], 0, self.run_script()[1])
+
+    def test_finds_a_type_behind_braces_that_are_no_code(self):
+        self.write("rpc/a.cc", 'const char* a = "{";  // {\n#define BRACE {\n'
+                   'void f() { char c = \'{\'; int n = 1\'000; auto r = R"x({)x"; /* { */ }\nstruct Late {};\n')
+        self.refuses("rpc/b.cc", "struct Late {};", "rpc/b.cc:1: ::Late is defined in rpc/a.cc as well")
+
     def test_refuses_a_long_file_and_a_full_folder(self):
         self.refuses("rpc/long.cc", "\n" * 600, "rpc/long.cc:601: the file has 601 lines")
         for number in range(18):
@@ -177,6 +232,26 @@ class CheckLayersTest(unittest.TestCase):
         self.assertIn("  async --> base\n", text)
         self.write("docs/design.md", text.replace("  async --> base\n", ""))
         self.assertIn("docs/design.md: the map is not the one", self.run_script()[1])
+
+    def test_refuses_a_page_of_rpc_without_a_file_a_room_or_a_target(self):
+        rooms = "".join(f"| `{room.removeprefix('rpc/')}/` |\n" for room in check_layers.rpc_rooms())
+        targets = "| `weft::rpc` | verbs | no | yes |\n| `weft::rpc_session_core` | sessions | no | no |\n"
+        files = "## Files\n<!-- rooms: generated by tools/check_layers.py -->\n<!-- /rooms -->\n"
+        page = self.root / "rpc/README.md"
+        self.write("rpc/README.md", rooms + files + targets)
+        self.run_script("--write")
+        text = page.read_text()
+        self.assertIn("| `session/` | `agent.h` | `peer.h` |\n", text)
+        self.assertEqual(self.run_script()[0], 0, self.run_script()[1])
+        self.refuses("rpc/session/internal/new.h", "", "rpc/README.md: the map is not the one")
+        self.refuses("rpc/session/internal/alone.cc", "", "rpc/README.md: the map is not the one")
+        self.write("rpc/session/internal/peer.cc", "")  # its header is beside it
+        self.assertEqual(self.run_script()[0], 0)
+        for old, new, message in [("| `session/` |\n", "", "has no row for the room rpc/session"),
+                                  ("| no | yes |", "| no | no |", "the row of weft::rpc is missing, or says"),
+                                  ("| `weft::rpc` |", "| `weft::old` |", "the row of weft::old is missing, or says")]:
+            page.write_text(text.replace(old, new, 1))
+            self.assertIn(f"rpc/README.md: {message}", self.run_script()[1])
 
     def test_refuses_an_empty_tree(self):
         with tempfile.TemporaryDirectory() as folder:

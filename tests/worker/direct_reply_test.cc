@@ -1,7 +1,10 @@
 // Calls whose caller reads the reply itself (docs/data_plane.md, "Who reads").
+#include <atomic>
 #include <chrono>
+#include <fstream>
 #include <string>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
@@ -51,7 +54,21 @@ struct weft::Codec<direct_reply_test::Witness> {
 
 namespace direct_reply_test {
 
-Witness testify() { return {}; }
+// The thread for which testify() waits until it sleeps; 0: none.
+std::atomic<pid_t> caller{0};
+bool sleeps(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string stat;
+  std::getline(file, stat);
+  const size_t name_end = stat.rfind(") ");
+  return name_end != std::string::npos && stat[name_end + 2] == 'S';
+}
+Witness testify() {
+  if (const pid_t thread = caller.load(); thread != 0) {
+    EXPECT_TRUE(eventually([&] { return sleeps(thread); }));
+  }
+  return {};
+}
 WEFT_REGISTER_FUNCTION(testify);
 int64_t add(int64_t a, int64_t b) { return a + b; }
 WEFT_REGISTER_FUNCTION(add);
@@ -67,14 +84,16 @@ Promise<void>& released() {
 void wait_until_released() { released().future().wait(); }
 WEFT_REGISTER_FUNCTION(wait_until_released);
 
-// A witness from a reply that this thread has read itself. On a busy machine, acknowledgements come
-// before the replies, so most callers are disturbed.
+// A witness from a reply that this thread has read itself. On a busy machine, replies would come
+// before their caller begins to read. And after a caller that was disturbed, others do not read.
 Witness direct_witness() {
   Witness witness;
+  caller.store(::gettid());
   EXPECT_TRUE(eventually([&] {
     witness = weft::rpc_sync("worker1", testify);
     return witness.thread == std::this_thread::get_id();
   })) << "no caller reads its reply itself";
+  caller.store(0);
   return witness;
 }
 void expect_a_clean_thread(const Witness& witness) {
@@ -112,6 +131,14 @@ TEST_F(DirectReplyTest, ReadsOnAThreadOfTheExecutorToo) {
   const WorkerScope scope(world_[1]);
   // The handler runs on worker0 and calls "worker1".
   EXPECT_TRUE(weft::rpc_sync({"worker0", {.timeout = 60s}}, handler_is_clean));
+}
+
+TEST_F(DirectReplyTest, ACallerDecodesNoReplyOfAnotherCall) {
+  for (int64_t i = 0; i < 200; ++i) {
+    const weft::Future<Witness> other = weft::rpc_async("worker1", testify);
+    EXPECT_EQ(weft::rpc_sync("worker1", add, i, int64_t{1}), i + 1);
+    EXPECT_NE(other.wait().thread, std::this_thread::get_id());
+  }
 }
 
 TEST_F(DirectReplyTest, CallsInBothDirectionsAndOfManyThreadsGetTheirOwnReplies) {

@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "weft/base/mutex.h"
 #include "weft/rpc/function.h"
 #include "weft/rpc/rendezvous/death_records.h"
 #include "weft/rpc/verbs.h"
@@ -165,8 +166,8 @@ class Deaths : public ::testing::Test {
  protected:
   // The deaths of which one worker was told, by name.
   struct Log {
-    std::mutex mutex;
-    std::map<std::string, absl::Status> died;
+    Mutex mutex;
+    std::map<std::string, absl::Status> died ABSL_GUARDED_BY(mutex);
     std::atomic<int> joined{0};
   };
   Worker& join(const std::string& name) {
@@ -177,15 +178,16 @@ class Deaths : public ::testing::Test {
                                      const absl::Status& why) {
       if (change == MemberChange::kJoined) ++log->joined;
       if (change != MemberChange::kDied) return;
-      const std::lock_guard<std::mutex> lock(log->mutex);
+      const MutexLock lock(log->mutex);
       log->died[worker.name] = why;
     };
     return world_.join(std::move(options));
   }
   std::optional<absl::Status> death(const std::string& at, const std::string& of) {
-    const std::lock_guard<std::mutex> lock(logs_[at]->mutex);
-    auto found = logs_[at]->died.find(of);
-    if (found == logs_[at]->died.end()) return std::nullopt;
+    Log& log = *logs_[at];
+    const MutexLock lock(log.mutex);
+    const auto found = log.died.find(of);
+    if (found == log.died.end()) return std::nullopt;
     return found->second;
   }
   // Waits until `at` has heard of the death of `of`.

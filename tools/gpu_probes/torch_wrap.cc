@@ -37,19 +37,19 @@ void copy_rates(const Block& block, const std::string& whose) {
   const c10::StreamGuard scope(stream);
   c10::Event event(c10::kCUDA);
   for (size_t bytes : {size_t{16}, size_t{1} << 20, size_t{64} << 20, kMost}) {
-    const at::Tensor lane = wrap(block, bytes);
-    const at::Tensor source = at::randint(0, 255, {static_cast<int64_t>(bytes)}, lane.options());
+    const at::Tensor held = wrap(block, bytes);
+    const at::Tensor source = at::randint(0, 255, {static_cast<int64_t>(bytes)}, held.options());
     std::vector<double> in, out, submit;
     at::Tensor result;
     for (int i = 0; i < 25; ++i) {
       double begin = now_us();
-      lane.copy_(source, true);
+      held.copy_(source, true);
       submit.push_back(now_us() - begin);
       wait_signal(event, stream);
       in.push_back(now_us() - begin);
       begin = now_us();
       result = at::empty_like(source);
-      result.copy_(lane, true);
+      result.copy_(held, true);
       wait_signal(event, stream);
       out.push_back(now_us() - begin);
     }
@@ -61,9 +61,9 @@ void copy_rates(const Block& block, const std::string& whose) {
   }
   // A strided tensor is gathered by the copy itself.
   const at::Tensor grid = at::rand({1024, 1024}, at::TensorOptions().device(kDevice)).t();
-  const at::Tensor lane = wrap(block, 4 << 20).view(at::kFloat).view({1024, 1024});
-  lane.copy_(grid, true);
-  say("torch " + whose + ", strided copy equal", lane.equal(grid) ? "yes" : "NO");
+  const at::Tensor held = wrap(block, 4 << 20).view(at::kFloat).view({1024, 1024});
+  held.copy_(grid, true);
+  say("torch " + whose + ", strided copy equal", held.equal(grid) ? "yes" : "NO");
 }
 
 void event_costs() {

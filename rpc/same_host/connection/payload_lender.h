@@ -4,7 +4,7 @@
 // it. Such a block is lent as it is.
 //
 // The peer gives blocks back through the return ring of the connection's memory. It may do so long
-// after the connection has ended, because its tensors live in the blocks. So the arena keeps this
+// after the connection is closed, because its tensors live in the blocks. So the arena keeps this
 // object until all its blocks are back or the peer's process is gone.
 //
 // Thread safety: all methods may be called from any thread.
@@ -64,7 +64,7 @@ class PayloadLender final : public ReturnSource,
   // Returns what was found since the last call. The peer must be told of these segments.
   std::vector<uint32_t> take_dropped() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The connection has ended at both ends. `unread`: see RingFrameWriter::take_unread.
+  // The connection is closed at both ends. `unread`: see RingFrameWriter::take_unread.
   void settle(std::span<const Lending> unread);
   // After settle(): the next block that comes back signals `here`.
   void ask_for_returns() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -37,13 +37,6 @@ bool Reading::arm_for(Group other) {
   return bits().any_pending();
 }
 
-void Reading::sleep(uint32_t seen, TimePoint until, Group reader) {
-  if (bits().sleep(seen, until, reader)) return;
-  // A signal that came in time has changed the word, unless the wake-up went to nobody.
-  const bool lost = bits().any_pending() && bits().word.load() == seen;
-  if (lost) lost_signals_.fetch_add(1, std::memory_order_relaxed);
-}
-
 // It does not sleep for long: a caller that has the lock and gets no processor would otherwise hide
 // from peers that this thread needs one, too (rpc/membership/processor_waits.h).
 void Reading::lock_visiting() {
@@ -93,11 +86,11 @@ void Reading::rest() {
     }
     if (!idle) return;
     const TimePoint until = std::chrono::steady_clock::now() + kLookAnyway;
-    if (others) {
-      bits().sleep(seen, until, Group::kServing);
-    } else {
-      sleep(seen, until, Group::kServing);
-    }
+    if (bits().sleep(seen, until, Group::kServing) || others) return;
+    // A peer that sees this reader armed takes the mark back and then changes the word.
+    const bool lost = bits().any_pending() && bits().armed.load() == 0 && !caller_reads() &&
+                      bits().word.load() == seen;
+    if (lost) lost_signals_.fetch_add(1, std::memory_order_relaxed);
   };
   if (caller_reads()) {
     sleep_now();
@@ -133,53 +126,74 @@ bool Reading::begin_reading(async_internal::FutureCore& result) {
   return false;
 }
 
-void Reading::end_reading(Awaited& awaited) {
+void Reading::hand_over(std::vector<Task> tasks) {
+  MutexLock lock(mutex_);
+  for (Task& task : tasks) tasks_.push_back(std::move(task));
+  has_tasks_.store(true, std::memory_order_seq_cst);
+}
+
+void Reading::end_reading(bool alone) {
   bool wake = false;
   {
     MutexLock lock(mutex_);
     const bool stopped = caller_.exchange(Caller::kNone) == Caller::kMustStop;
-    policy_.end(!stopped && awaited.for_serving.empty());
-    for (Task& task : awaited.for_serving) tasks_.push_back(std::move(task));
-    if (!awaited.for_serving.empty()) has_tasks_.store(true, std::memory_order_seq_cst);
+    policy_.end(!stopped && alone);
     wake = arm_for(Group::kServing) || has_tasks();
     caller_left_.notify_all();
   }
   if (wake) bits().wake(Group::kServing);
 }
 
-std::optional<Frame> Reading::read_reply(const SameHostConnection& connection, uint64_t call,
-                                         async_internal::FutureCore& result) noexcept {
+bool Reading::read_reply(WorkerId peer, uint64_t call, async_internal::FutureCore& result,
+                         Connection::AcceptReply accept) noexcept {
   // A thread that runs a serving thread's task holds visiting_ perhaps, and others wait for it.
-  if (ServingThreads::may_defer() || !begin_reading(result)) return std::nullopt;
+  if (ServingThreads::may_defer() || !begin_reading(result)) return false;
   const BlockingSection blocking;
-  Awaited awaited{&connection, call};
+  bool accepted = false;
+  bool alone = true;
   const auto over = [&] {
-    return result.done() || awaited.reply.has_value() || !awaited.for_serving.empty() ||
+    return result.done() || accepted || !alone ||
            caller_.load(std::memory_order_seq_cst) == Caller::kMustStop;
   };
   const auto something = [&] { return bits().any_pending() || over(); };
+  const auto sleep = [&](uint32_t seen) { bits().sleep(seen, kNever, Group::kCaller); };
   while (!over()) {
     if (has_tasks()) std::this_thread::yield();  // to the serving thread
     // The serving thread arms for this one when it has unlocked. So this one must not disarm before
     // it has the lock, and it counts the wake-ups from before it tries.
     const uint32_t before = bits().word.load();
     if (!visiting_.try_lock()) {
-      if (!over()) sleep(before, kNever, Group::kCaller);
+      if (!over()) sleep(before);
       continue;
     }
     bits().disarm();
-    const bool any = bits().take_pending([&](size_t slot) { visits_.take(slot, awaited); });
+    Awaited awaited{peer, call};
+    const bool any = bits().take_pending([&](size_t slot) {
+      if (!awaited.reply.has_value() && awaited.for_serving.empty() && !result.done()) {
+        visits_.take(slot, awaited);
+      } else {  // what other peers have sent must not delay this caller
+        alone = false;
+        bits().put_back(slot);
+      }
+    });
+    if (!awaited.for_serving.empty()) alone = false;
+    if (awaited.reply.has_value()) {
+      accepted = true;
+      Task rest = accept(*std::move(awaited.reply));
+      if (rest != nullptr) awaited.for_serving.push_back(std::move(rest));
+    }
+    if (!awaited.for_serving.empty()) hand_over(std::move(awaited.for_serving));
     visiting_.unlock();
     if (any) continue;
     caller_spinner_.wait(something, [&] {
       const uint32_t seen = bits().arm(Group::kCaller);
-      if (!something()) sleep(seen, kNever, Group::kCaller);
+      if (!something()) sleep(seen);
     });
   }
   result.forget_listener();
-  end_reading(awaited);
-  if (awaited.reply.has_value()) direct_replies_.fetch_add(1, std::memory_order_relaxed);
-  return std::move(awaited.reply);
+  end_reading(alone);
+  if (accepted) direct_replies_.fetch_add(1, std::memory_order_relaxed);
+  return accepted;
 }
 
 void Reading::close() {

@@ -4,12 +4,13 @@
 // a reply may read too, while the serving thread sleeps. Then a peer's signal wakes the caller
 // itself, and no second wake-up is needed. One thread reads at a time.
 //
-// A caller takes only its own reply. All else that it finds becomes a task of the serving thread,
-// and then the caller stops reading. So it runs no code of others, and it holds no lock while its
-// own reply is handled.
+// A caller takes only its own reply. All else that it finds becomes a task of the serving thread
+// before any other thread can visit a peer, so each connection's frames keep their order. Then the
+// caller stops reading. So it runs no code of others, and it holds no lock while its own reply is
+// handled.
 //
-// The serving thread looks every kLookAnyway. So if a caller that reads gets no processor, or is
-// stopped, peers get their answers all the same.
+// The serving thread looks every kLookAnyway. So if a caller that reads gets no processor, peers
+// get their answers all the same, unless it is just visiting a peer.
 //
 // Thread safety: all methods may be called from any thread, but work() and rest() only from the
 // serving thread.
@@ -25,25 +26,23 @@
 #include <optional>
 #include <vector>
 
-#include "absl/functional/any_invocable.h"
 #include "weft/async/future.h"
 #include "weft/async/spinner.h"
 #include "weft/base/mutex.h"
 #include "weft/rpc/same_host/connection/read_policy.h"
 #include "weft/rpc/same_host/connection/wake_page.h"
 #include "weft/rpc/transport/frame.h"
+#include "weft/rpc/transport/transport.h"
 
 namespace weft::rpc_internal {
 
-class SameHostConnection;
-
 class Reading final : public async_internal::CompletionListener {
  public:
-  using Task = absl::AnyInvocable<void()>;
+  using Task = Connection::Task;
 
-  // One wait of a caller. It begins with the first two, and fills in what it finds.
+  // The reply for which a caller waits, and what the caller has found.
   struct Awaited {
-    const SameHostConnection* connection;  // to the peer that will reply
+    WorkerId peer;  // it will reply, perhaps on another connection if both ends have dialled
     uint64_t call;
     std::optional<Frame> reply = {};
     std::vector<Task> for_serving = {};  // all else that it found
@@ -71,12 +70,12 @@ class Reading final : public async_internal::CompletionListener {
 
   // ---- A caller that waits
 
-  // Reads until the reply to `call` has come, and returns it. Returns null if `result` was
-  // completed otherwise; if another caller reads, or this thread must not; or if something came
-  // that only the serving thread may handle.
-  std::optional<Frame> read_reply(const SameHostConnection& connection, uint64_t call,
-                                  async_internal::FutureCore& result) noexcept
-      ABSL_LOCKS_EXCLUDED(mutex_, visiting_);
+  // Reads until the reply of `peer` to `call` has come, and passes it to `accept`
+  // (Connection::read_reply). Returns false without the reply if `result` was completed otherwise;
+  // if another caller reads, or this thread must not; or if something came that only the serving
+  // thread may handle.
+  bool read_reply(WorkerId peer, uint64_t call, async_internal::FutureCore& result,
+                  Connection::AcceptReply accept) noexcept ABSL_LOCKS_EXCLUDED(mutex_, visiting_);
 
   // Returns when no thread is inside read_reply(). From now on none reads there.
   void close() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -85,8 +84,9 @@ class Reading final : public async_internal::CompletionListener {
   uint64_t spins() const { return spinner_.spins(); }
   // How many callers have read their replies themselves.
   uint64_t direct_replies() const { return direct_replies_.load(std::memory_order_relaxed); }
-  // How many sleeps ended only by their time limit although a peer had signalled, and would have
-  // slept on. It is 0 unless a peer dies, or is stopped, inside signal().
+  // How many sleeps of the serving thread ended only by their time limit although a peer had
+  // signalled, and would have lasted on. It is 0 unless a peer dies, or is stopped, inside
+  // signal().
   uint64_t lost_signals() const { return lost_signals_.load(std::memory_order_relaxed); }
 
  private:
@@ -103,11 +103,13 @@ class Reading final : public async_internal::CompletionListener {
   // For the serving thread.
   void lock_visiting() ABSL_EXCLUSIVE_LOCK_FUNCTION(visiting_) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   bool begin_reading(async_internal::FutureCore& result) ABSL_LOCKS_EXCLUDED(mutex_);
-  void end_reading(Awaited& awaited) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes what a caller has found for the serving thread.
+  void hand_over(std::vector<Task> tasks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(visiting_);
+  // `alone`: the caller has found nothing for the serving thread.
+  void end_reading(bool alone) ABSL_LOCKS_EXCLUDED(mutex_);
   // Leaves the coming signals to `other`, which may sleep already. True: the caller must wake it,
   // after it has unlocked.
   bool arm_for(WakeBits::Group other) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void sleep(uint32_t seen, TimePoint until, WakeBits::Group reader);
   // The result for which a caller reads here is complete.
   void completed() override;
 

@@ -137,14 +137,10 @@ void SameHostConnection::far_end_gone() {
   parts_.here.page->bits().wake();
 }
 
-void SameHostConnection::read_reply(uint64_t call, async_internal::FutureCore& result,
-                                    HandleReply handle) {
-  if (parts_.reading == nullptr) return;
-  std::optional<Frame> reply = parts_.reading->read_reply(*this, call, result);
-  if (!reply.has_value()) return;
-  std::vector<FramePtr> done = handle(*std::move(reply));
-  // The task destroys them.
-  if (!done.empty()) parts_.reading->post([done = std::move(done)] {});
+bool SameHostConnection::read_reply(uint64_t call, async_internal::FutureCore& result,
+                                    AcceptReply accept) {
+  return parts_.reading != nullptr &&
+         parts_.reading->read_reply(parts_.peer.id, call, result, accept);
 }
 
 std::optional<absl::Status> SameHostConnection::visit(Deliver deliver) {

@@ -12,7 +12,8 @@
 // Thread safety: all methods of Connection may be called from any thread. One thread at a time
 // calls visit() or read(), and only the serving thread calls act_on().
 // Lifetime: shared by the transport and its user. It keeps the mappings that it uses.
-// Blocking: send() copies large payloads. Nothing waits for the far end.
+// Blocking: send() copies large payloads. read_reply() waits for `result`. Nothing else waits for
+// the far end.
 // Protocol: docs/data_plane.md, "Connections".
 #pragma once
 
@@ -59,7 +60,7 @@ class SameHostConnection final : public Connection {
   // Into a block of this worker's arena, if the payload does not fit a record of the ring.
   std::optional<Payload> copy_payload(const std::byte* data, size_t size) override
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void read_reply(uint64_t call, async_internal::FutureCore& result, HandleReply handle) override;
+  bool read_reply(uint64_t call, async_internal::FutureCore& result, AcceptReply accept) override;
 
   const WakeSlot& here() const { return parts_.here; }
   const LocalSocket& socket() const { return parts_.socket; }
@@ -83,7 +84,7 @@ class SameHostConnection final : public Connection {
   Found read(std::vector<Frame>& frames);
   // Whether act_on() has anything to do.
   bool must_act_on(const Found& found) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Writes what waits. Returns the reason when the connection has ended; then it must not be read
+  // Writes what waits. Returns the reason when the connection is closed; then it must not be read
   // again. This side's socket is shut down at that moment and not before, because the far end takes
   // it for the end of reading.
   std::optional<absl::Status> act_on(const Found& found) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -97,7 +98,7 @@ class SameHostConnection final : public Connection {
   // Writes what fits. A violation by the far end ends the connection.
   void pump(std::vector<FramePtr>& done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool is_open() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether the connection has ended here, by abort() or a violation.
+  // Whether this side has closed the connection, by abort() or a violation.
   bool is_broken() const ABSL_LOCKS_EXCLUDED(mutex_);
   void break_off(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

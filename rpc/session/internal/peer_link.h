@@ -122,6 +122,7 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
     std::vector<Arrived> arrived;  // to be handled in this order
     bool foreign = false;          // a frame names another sender or receiver
     bool honest = true;            // false: the peer breaks the protocol
+    bool wrong() const { return foreign || !honest; }
     bool ack_later = false;
     // Sent frames that the peer has acknowledged. Destroying them may run users' code.
     std::vector<FramePtr> done;

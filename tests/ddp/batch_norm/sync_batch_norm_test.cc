@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "weft/base/mutex.h"
 #include "weft/tests/comm/failure_of.h"
 #include "weft/tests/support/group_world.h"
 
@@ -254,19 +255,25 @@ TEST(SyncBatchNorm, GivesADeepNetTheGradientsOfOneBatch) {
   const std::vector<int64_t> shares = {5, 1, 3};
   Net alone;
   alone.forward(whole).pow(2).sum().backward();
-  Tensors sums;
-  for (const Tensor& parameter : alone.parameters()) {
-    sums.push_back(at::zeros_like(parameter));
+  struct {
+    Mutex mutex;
+    Tensors all ABSL_GUARDED_BY(mutex);
+  } sums;
+  {
+    const MutexLock lock(sums.mutex);
+    for (const Tensor& parameter : alone.parameters()) {
+      sums.all.push_back(at::zeros_like(parameter));
+    }
   }
-  std::mutex mutex;
   run_ranks(3, [&](const Group& group) {
     Net net(group);
     net.forward(whole.split_with_sizes(shares)[group->rank()]).pow(2).sum().backward();
-    const std::lock_guard lock(mutex);
-    for (size_t i = 0; i < sums.size(); ++i) sums[i] += net.parameters()[i].grad();
+    const MutexLock lock(sums.mutex);
+    for (size_t i = 0; i < sums.all.size(); ++i) sums.all[i] += net.parameters()[i].grad();
   });
-  for (size_t i = 0; i < sums.size(); ++i) {
-    expect_close(sums[i], alone.parameters()[i].grad(), alone.named_parameters().keys()[i]);
+  const MutexLock lock(sums.mutex);
+  for (size_t i = 0; i < sums.all.size(); ++i) {
+    expect_close(sums.all[i], alone.parameters()[i].grad(), alone.named_parameters().keys()[i]);
   }
 }
 

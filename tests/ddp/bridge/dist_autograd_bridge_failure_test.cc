@@ -5,7 +5,6 @@
 #include <functional>
 #include <future>
 #include <memory>
-#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -19,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "weft/base/log.h"
+#include "weft/base/mutex.h"
 #include "weft/base/rpc_error.h"
 #include "weft/tests/ddp/bridge/bridge_fixture.h"
 
@@ -34,19 +34,19 @@ class Log {
   explicit Log(const std::function<void()>& on_line = {}) {
     weft::set_log_sink([this, on_line](weft::LogLevel, std::string_view line) {
       if (on_line) on_line();
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const weft::MutexLock lock(mutex_);
       text_.append(line).append("\n");
     });
   }
   ~Log() { weft::set_log_sink(nullptr); }
   std::string text() {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const weft::MutexLock lock(mutex_);
     return text_;
   }
 
  private:
-  std::mutex mutex_;
-  std::string text_;
+  weft::Mutex mutex_;
+  std::string text_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Runs a pass and returns its status.

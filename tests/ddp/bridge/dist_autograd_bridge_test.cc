@@ -7,13 +7,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "weft/base/mutex.h"
 #include "weft/tests/ddp/bridge/bridge_fixture.h"
 
 namespace dist_autograd_bridge_test {
@@ -142,8 +142,8 @@ TEST_F(DistAutogradBridgeTest, TheReplicatedModuleMayCallOtherWorkers) {
 // ---- driven by a master: the state that a trainer's function finds at its worker
 
 struct Driven {
-  std::mutex mutex;
-  std::map<std::string, Trainer*> trainers;
+  weft::Mutex mutex;
+  std::map<std::string, Trainer*> trainers ABSL_GUARDED_BY(mutex);
 };
 Driven& driven() {
   static Driven driven;
@@ -154,8 +154,9 @@ Driven& driven() {
 std::vector<double> train(const Step& what) {
   Trainer* trainer = nullptr;
   {
-    const std::lock_guard<std::mutex> lock(driven().mutex);
-    trainer = driven().trainers.at(weft::CallScope::current().runtime->name());
+    Driven& all = driven();
+    const weft::MutexLock lock(all.mutex);
+    trainer = all.trainers.at(weft::CallScope::current().runtime->name());
   }
   const Context context;
   context.backward({trainer->loss(0, what, /*local=*/false)});
@@ -184,8 +185,12 @@ TEST_F(DistAutogradBridgeTest, GradientsThatCancelOverTheTrainersCancelWhereThey
     trainers[static_cast<size_t>(rank)] =
         std::make_unique<Trainer>(group, with_contexts(rank), DenseOptions{});
   });
-  for (size_t i = 0; i < kTrainers; ++i) {
-    driven().trainers["w" + std::to_string(i)] = trainers[i].get();
+  Driven& all = driven();
+  {
+    const weft::MutexLock lock(all.mutex);
+    for (size_t i = 0; i < kTrainers; ++i) {
+      all.trainers["w" + std::to_string(i)] = trainers[i].get();
+    }
   }
   for (int step = 0; step < 3; ++step) {
     std::vector<weft::Future<std::vector<double>>> results;
@@ -202,7 +207,8 @@ TEST_F(DistAutogradBridgeTest, GradientsThatCancelOverTheTrainersCancelWhereThey
       EXPECT_GT(sums[2], 0.1);
     }
   }
-  driven().trainers.clear();
+  const weft::MutexLock lock(all.mutex);
+  all.trainers.clear();
 }
 
 TEST_F(DistAutogradBridgeTest, RanksWithMoreInputsGoOnInAJoin) {

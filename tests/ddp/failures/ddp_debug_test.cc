@@ -1,6 +1,5 @@
 // Checks what the debug levels log and check.
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -9,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "weft/base/log.h"
+#include "weft/base/mutex.h"
 #include "weft/tests/ddp/ddp_ranks.h"
 
 namespace weft::testing {
@@ -30,7 +30,7 @@ class Lines {
   Lines() {
     set_log_level(LogLevel::kInfo);
     set_log_sink([this](LogLevel, std::string_view line) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       lines_.emplace_back(line);
     });
   }
@@ -39,13 +39,13 @@ class Lines {
     set_log_level(LogLevel::kWarning);
   }
   std::vector<std::string> all() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return lines_;
   }
 
  private:
-  std::mutex mutex_;
-  std::vector<std::string> lines_;
+  Mutex mutex_;
+  std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
 };
 
 TEST(DebugLevelTest, IsNamedAsInPyTorch) {

@@ -3,7 +3,6 @@
 #include <functional>
 #include <future>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -13,6 +12,7 @@
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
+#include "weft/base/mutex.h"
 #include "weft/ddp/hooks/comm_hooks.h"
 #include "weft/ddp/hooks/internal/low_rank.h"
 #include "weft/tests/ddp/grad_buckets.h"
@@ -58,10 +58,11 @@ void pass_start(PowerSgdHook& hook, ProcessGroup& group, const Shapes& shapes = 
 class SameBits {
  public:
   void add(int rank, const at::Tensor& tensor) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     got_[rank].push_back(tensor.clone());
   }
   void check() const {
+    const MutexLock lock(mutex_);
     for (const auto& [rank, tensors] : got_) {
       ASSERT_EQ(tensors.size(), got_.at(0).size());
       for (size_t i = 0; i < tensors.size(); ++i) {
@@ -71,8 +72,8 @@ class SameBits {
   }
 
  private:
-  std::mutex mutex_;
-  std::map<int, std::vector<at::Tensor>> got_;
+  mutable Mutex mutex_;
+  std::map<int, std::vector<at::Tensor>> got_ ABSL_GUARDED_BY(mutex_);
 };
 
 void expect_mean_at_full_rank(PowerSgdOptions options, at::ScalarType type, double tolerance) {

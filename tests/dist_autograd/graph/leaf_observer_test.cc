@@ -2,7 +2,6 @@
 #include "weft/dist_autograd/graph/leaf_observer.h"
 
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "weft/base/mutex.h"
 #include "weft/dist_autograd/context.h"
 #include "weft/rpc/function.h"
 #include "weft/rpc/verbs.h"
@@ -70,11 +70,11 @@ class Observer final : public LeafObserver {
     return miss;
   }
   void pass_failed(const weft::ContextId& context) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const weft::MutexLock lock(mutex_);
     failed_.push_back(context);
   }
   std::vector<weft::ContextId> failed() {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const weft::MutexLock lock(mutex_);
     return failed_;
   }
   Body body;
@@ -82,8 +82,8 @@ class Observer final : public LeafObserver {
   std::vector<at::Tensor> missed;
 
  private:
-  std::mutex mutex_;
-  std::vector<weft::ContextId> failed_;
+  weft::Mutex mutex_;
+  std::vector<weft::ContextId> failed_ ABSL_GUARDED_BY(mutex_);
 };
 
 // w0 runs backward through a call to w1, whose leaves are observed.
@@ -94,18 +94,18 @@ class LeafObserverTest : public ::testing::Test {
   }
   // Takes the newest of the holds that the observer took.
   PassHold take_hold() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const weft::MutexLock lock(mutex_);
     PassHold hold = std::move(holds_.back());
     holds_.pop_back();
     return hold;
   }
   bool has_hold() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const weft::MutexLock lock(mutex_);
     return !holds_.empty();
   }
   void hold_passes() {
     observer_.body = [this](ObservedPass& pass, const at::Tensor&, at::Tensor&) {
-      std::lock_guard<std::mutex> lock(mutex_);
+      const weft::MutexLock lock(mutex_);
       holds_.push_back(pass.hold());
       return absl::OkStatus();
     };
@@ -119,8 +119,8 @@ class LeafObserverTest : public ::testing::Test {
   }
 
   Observer observer_;
-  std::mutex mutex_;
-  std::vector<PassHold> holds_;
+  weft::Mutex mutex_;
+  std::vector<PassHold> holds_ ABSL_GUARDED_BY(mutex_);
   RuntimeWorld world_{
       RuntimeWorld::Options{.references = false, .autograd = true, .observers = {{1, &observer_}}}};
   const at::Tensor x_ = leaf();
@@ -186,7 +186,7 @@ TEST_F(LeafObserverTest, AHoldKeepsThePassOpenAndReplacesLater) {
 TEST_F(LeafObserverTest, EveryHoldMustBeReleased) {
   Context context(world_.runtime(0));
   observer_.body = [this](ObservedPass& pass, const at::Tensor&, at::Tensor&) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const weft::MutexLock lock(mutex_);
     holds_.push_back(pass.hold());
     holds_.push_back(pass.hold());
     pass.hold().release();  // at once

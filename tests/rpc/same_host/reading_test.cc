@@ -25,6 +25,7 @@ constexpr size_t kReply = 3;    // a signal of this slot brings the reply
 constexpr size_t kRequest = 7;  // this one brings what only the serving thread may handle
 constexpr size_t kNothing = 9;  // this one brings nothing
 constexpr uint64_t kCall = 41;
+constexpr WorkerId kPeer{1, 1};
 
 class ReadingTest : public ::testing::Test {
  protected:
@@ -40,21 +41,20 @@ class ReadingTest : public ::testing::Test {
   }
   void take(size_t slot, Reading::Awaited& awaited) {
     visits_.push_back({slot, Group::kCaller});
-    EXPECT_EQ(awaited.connection, &connection());
+    EXPECT_EQ(awaited.peer, kPeer);
     EXPECT_EQ(awaited.call, kCall);
     if (slot == kReply) awaited.reply.emplace();
     if (slot == kRequest) awaited.for_serving.push_back([this] { serve(kRequest); });
   }
-  // Reading only passes it on.
-  const SameHostConnection& connection() const {
-    return *reinterpret_cast<const SameHostConnection*>(this);
-  }
   // True: it has read the reply, which then completes the promise, as the agent does.
   bool read_reply() {
-    const bool read = reading_->read_reply(connection(), kCall, *reply_->state()).has_value();
+    const bool read =
+        reading_->read_reply(kPeer, kCall, *reply_->state(), [&](Frame) { return rest(); });
     if (read) reply_->set(1);
     return read;
   }
+  // A task that is left when the reply is accepted.
+  virtual Reading::Task rest() { return nullptr; }
   // Starts a thread that waits, and returns when it reads and sleeps.
   std::thread waiting_thread() {
     reply_.emplace();
@@ -73,7 +73,7 @@ class ReadingTest : public ::testing::Test {
   // For tests in which a second caller comes.
   bool another_reads() {
     Promise<int> other;
-    return reading_->read_reply(connection(), kCall + 1, *other.state()).has_value();
+    return reading_->read_reply(kPeer, kCall + 1, *other.state(), [](Frame) { return nullptr; });
   }
 
   const std::shared_ptr<WakePage> page_ = WakePage::create().value();
@@ -100,6 +100,35 @@ TEST_F(ReadingTest, AReplyThatIsThereBeforeItSleepsIsRead) {
   reply_.emplace();
   bits_.signal(kReply);
   EXPECT_TRUE(read_reply());
+}
+
+TEST_F(ReadingTest, WhatOtherPeersHaveSentDoesNotDelayTheReply) {
+  reply_.emplace();
+  bits_.signal(kReply);
+  bits_.signal(kRequest);
+  EXPECT_TRUE(read_reply());
+  EXPECT_THAT(visits_, ElementsAre(Visit{kReply, Group::kCaller}));
+  EXPECT_TRUE(reading_->work());
+  EXPECT_THAT(visits_,
+              ElementsAre(Visit{kReply, Group::kCaller}, Visit{kRequest, Group::kServing}));
+  EXPECT_FALSE(another_reads()) << "it was not alone";
+}
+
+class ReadingRestTest : public ReadingTest {
+ protected:
+  Reading::Task rest() override {
+    return [this] { rest_ran_on_ = std::this_thread::get_id(); };
+  }
+  std::optional<std::thread::id> rest_ran_on_;
+};
+
+TEST_F(ReadingRestTest, TheServingThreadRunsWhatIsLeftOfAReply) {
+  std::thread waits = waiting_thread();
+  bits_.signal(kReply);
+  waits.join();
+  EXPECT_FALSE(rest_ran_on_.has_value());
+  EXPECT_TRUE(reading_->work());
+  EXPECT_EQ(rest_ran_on_, std::this_thread::get_id());
 }
 
 TEST_F(ReadingTest, ASignalThatBringsNothingDoesNotEndTheWait) {
@@ -300,12 +329,12 @@ TEST_F(ReadingTest, NoReplyAndNoRequestIsLost) {
     std::optional<Promise<int>> result;
   };
   Call calls[kCallers];  // a signal of slot i answers calls[i]
-  std::atomic<uint64_t> requests{0}, handled{0};
-  uint64_t seen = 0;  // used only by the thread that reads
+  std::atomic<uint64_t> requests{0};
+  uint64_t handled = 0;  // used only by the serving thread
   std::atomic<bool> over{false}, looks{false};
-  const auto fresh = [&] {
-    const uint64_t now = requests.load();
-    return now - std::exchange(seen, now);
+  const auto handle = [&](uint64_t up_to) {
+    EXPECT_GE(up_to, handled) << "requests of one peer have overtaken each other";
+    handled = up_to;
   };
   const auto answered = [&](size_t slot) {
     Call& call = calls[slot];
@@ -314,7 +343,7 @@ TEST_F(ReadingTest, NoReplyAndNoRequestIsLost) {
   const auto serve = [&](size_t slot) {
     EXPECT_FALSE(looks.exchange(true)) << "two threads read";
     if (slot < kCallers && answered(slot)) calls[slot].result->set(1);
-    if (slot == kRequest) handled.fetch_add(fresh());
+    if (slot == kRequest) handle(requests.load());
     looks.store(false);
   };
   const auto take = [&](size_t slot, Reading::Awaited& awaited) {
@@ -327,7 +356,7 @@ TEST_F(ReadingTest, NoReplyAndNoRequestIsLost) {
       }
     }
     if (slot == kRequest) {
-      awaited.for_serving.push_back([&handled, count = fresh()] { handled.fetch_add(count); });
+      awaited.for_serving.push_back([&handle, up_to = requests.load()] { handle(up_to); });
     }
     looks.store(false);
   };
@@ -372,7 +401,9 @@ TEST_F(ReadingTest, NoReplyAndNoRequestIsLost) {
         calls[slot].result.emplace();
         const Future<int> future = calls[slot].result->future();
         calls[slot].asked.fetch_add(1);
-        if (reading.read_reply(connection(), slot, *future.state())) calls[slot].result->set(1);
+        const bool read =
+            reading.read_reply(kPeer, slot, *future.state(), [](Frame) { return nullptr; });
+        if (read) calls[slot].result->set(1);
         EXPECT_TRUE(future.result().ok());
         yield_up_to(random, 64);
       }
@@ -386,7 +417,7 @@ TEST_F(ReadingTest, NoReplyAndNoRequestIsLost) {
   serving.join();
   while (reading.work()) {
   }
-  EXPECT_EQ(handled.load(), requests.load());
+  EXPECT_EQ(handled, requests.load());
   EXPECT_GT(reading.direct_replies(), 0u);
   EXPECT_EQ(reading.lost_signals(), 0u);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <future>
 #include <initializer_list>
 #include <memory>
@@ -45,7 +46,11 @@ class HandTransport final : public Transport {
     void abort(absl::Status) override { closed_.store(true); }
     const PeerIdentity& peer() const override { return peer_; }
     StreamsBytes streams_of(const Frame&) const override { return {}; }
+    bool read_reply(uint64_t, async_internal::FutureCore&, AcceptReply accept) override {
+      return read_ != nullptr && read_(accept);
+    }
 
+    std::function<bool(AcceptReply)> read_ = nullptr;  // what a caller that reads finds
     bool closed() const { return closed_.load(); }
     std::vector<Batch> sent() {
       MutexLock lock(mutex_);
@@ -172,6 +177,39 @@ TEST_F(AgentBatchTest, TheEndOfThePeerEndsItButRepliesAreKept) {
   EXPECT_TRUE(agent_->quiescent());
   deliver({frame(FrameKind::kPost), frame(FrameKind::kCall, 2)});
   EXPECT_EQ(seen_, "p1 failed gone reply c1x ");
+}
+
+TEST_F(AgentBatchTest, ACallerGetsTheReplyThatItHasReadAlthoughThePeerLeavesMeanwhile) {
+  const uint64_t call = call_out();
+  transport_.connection_->read_ = [&](Connection::AcceptReply accept) {
+    EXPECT_TRUE(accept(frame(FrameKind::kReply, call)) == nullptr);
+    deliver({frame(FrameKind::kGoodbye)});  // as the serving thread does before this one goes on
+    transport_.sink_->on_closed(transport_.connection_, absl::OkStatus());
+    return true;
+  };
+  Promise<int> result;
+  agent_->read_reply(kPeer, CallId{call}, *result.state());
+  EXPECT_EQ(seen_, "gone reply ");
+  EXPECT_TRUE(agent_->quiescent());
+}
+
+// Else its end would be reported on the thread of a caller, which may hold locks.
+TEST_F(AgentBatchTest, AReplyThatBreaksTheProtocolLeavesTheEndOfThePeerToTheTransport) {
+  const uint64_t call = call_out();
+  Connection::Task rest;
+  transport_.connection_->read_ = [&](Connection::AcceptReply accept) {
+    Frame liar = frame(FrameKind::kReply, call);
+    liar.header.acknowledged = 1000;
+    rest = accept(liar);
+    return true;
+  };
+  Promise<int> result;
+  agent_->read_reply(kPeer, CallId{call}, *result.state());
+  EXPECT_EQ(seen_, "");
+  ASSERT_TRUE(rest != nullptr);
+  rest();
+  EXPECT_EQ(seen_, "failed gone ");
+  EXPECT_TRUE(transport_.connection_->closed());
 }
 
 // The first reply's handler may be a user's decoder that waits for the caller of the second one.

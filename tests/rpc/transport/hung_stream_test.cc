@@ -342,7 +342,7 @@ TEST_P(GrpcHungStreamTest, EveryCallIsAnsweredAndNobodyDies) {
   for (const auto& member : members_) EXPECT_EQ(member->agent->live().size(), 2u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Lanes, GrpcHungStreamTest,
+INSTANTIATE_TEST_SUITE_P(Paths, GrpcHungStreamTest,
                          ::testing::Values(kSmallPath, kBulkPath, kHeartbeatPath),
                          [](const auto& info) {
                            return std::string(info.param).substr(sizeof("/weft.Worker/") - 1);

@@ -110,6 +110,7 @@ void World::set_up() {
   tight_ownership = dice.chance(15);
   if (tight_ownership) {
     ownership_limits.tombstones_per_creator = static_cast<uint32_t>(dice.between(4, 16));
+    ownership_limits.withdrawn_per_owner = ownership_limits.tombstones_per_creator;
     ownership_limits.parked_per_worker = static_cast<uint32_t>(dice.between(1, 4));
   }
   failing_nodes = dice.chance(25) ? static_cast<unsigned>(dice.between(5, 30)) : 0;

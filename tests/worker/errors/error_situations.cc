@@ -473,7 +473,7 @@ const std::map<std::string, Situation>& situations() {
       {"the result is larger than a message may be (4 GiB)",
        {.run = [] { return call({[] { return of(weft::rpc_async("worker1", huge)); }}); },
         .names = "4294967304 bytes"}},
-      {"the local queue to the worker is full (`rpc_async`; `rpc_sync` waits)",
+      {"the local queue to the worker is full (`rpc_async`; `rpc_sync` and `to_here` wait)",
        {.run = local_queue_is_full}},
       {"the callee has no thread left for the call (depth is named)", {.run = no_thread_is_left}},
       {"the deadline had passed when the call was made: it is not sent",
