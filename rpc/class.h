@@ -176,11 +176,18 @@ void list_class(const char* file, int line, std::vector<Declaration>& declaratio
   (Member<T, members>::list(lister), ...);
 }
 
+// Notes whether the class is serial. Returns true.
 template <class T, auto... members>
-Registration register_class(ClassInfo<T, members...>, const char* file, int line) {
+bool note_serial(ClassInfo<T, members...>) {
   if constexpr ((std::is_same_v<std::remove_const_t<decltype(members)>, Serial> || ...)) {
     mutable_type_info<T>().serial = true;
   }
+  return true;
+}
+
+template <class T, auto... members>
+Registration register_class(ClassInfo<T, members...> info, const char* file, int line) {
+  note_serial(info);
   return Registration(&list_class<T, members...>, file, line);
 }
 
@@ -237,6 +244,7 @@ concept HasConstructor = RegisteredClass<T> && requires {
   WEFT_INTERNAL_CLASS_LIST(Class __VA_OPT__(, ) __VA_ARGS__)                          \
   bool weft_define_class(::weft::type<Class>);                                        \
   [[maybe_unused]] static const bool WEFT_INTERNAL_JOIN(weft_defined_, __COUNTER__) = \
+      ::weft::rpc_internal::note_serial(weft_class(::weft::type<Class>{})) &&         \
       weft_define_class(::weft::type<Class>{})
 #define WEFT_DEFINE_CLASS(Class)                                                    \
   bool weft_define_class(::weft::type<Class> type) {                                \

@@ -92,7 +92,11 @@ absl::Status SameHostTransport::begin_to_listen() {
   reading_ = std::make_shared<Reading>(
       page_, options_.spin,
       Reading::Visits{[this](size_t slot) { visit(slot); },
-                      [this](size_t slot, Reading::Awaited& awaited) { take(slot, awaited); }});
+                      [this](size_t slot, Reading::Awaited& awaited) { take(slot, awaited); },
+                      [this](size_t slot, WorkerId peer) {
+                        const ConnectionOfHost& connection = connections_[slot];
+                        return connection != nullptr && connection->peer().id == peer;
+                      }});
   WEFT_ASSIGN_OR_RETURN(LocalListener listener, LocalListener::create());
   address_ = rpc_internal::local_address(listener.name());
   arrivals_.emplace(
@@ -499,6 +503,7 @@ void SameHostTransport::take(size_t slot, Reading::Awaited& awaited) {
   std::vector<Frame> frames;
   SameHostConnection::Found found = connection->read(frames);
   if (connection->peer().id == awaited.peer) take_reply(awaited.call, frames, awaited.reply);
+  if (awaited.reply.has_value()) awaited.connection = connection;
   if (frames.empty() && !connection->must_act_on(found)) return;
   // The reply overtakes these frames. Sessions do not depend on the order of frames.
   awaited.for_serving.push_back(

@@ -108,29 +108,29 @@ void Agent::read_reply(WorkerId to, CallId call, async_internal::FutureCore& res
   // The transport may stop meanwhile. Then it waits for read_reply(), but not for what follows.
   environment_.gate->enter([&](LinkEnvironment&) {
     PeerLink::Arrival arrival;
-    const bool accepted =
-        connection->read_reply(call.number, result, [&](Frame reply) -> Connection::Task {
-          if (peer->gone()) return nullptr;  // that has completed the call
-          std::vector<Frame> frames;
-          frames.push_back(std::move(reply));
-          // From now on the call gets its reply, even if the peer leaves before it is handled.
-          arrival = peer->receive(connection, std::move(frames));
-          PeerLink::Arrival rest;
-          rest.foreign = arrival.foreign;
-          rest.honest = arrival.honest;
-          for (FramePtr& frame : arrival.done) {
-            const FrameHeader& header = frame->header;
-            const bool own = header.kind == FrameKind::kCall && header.call == call.number;
-            if (!own) rest.done.push_back(std::move(frame));
-          }
-          if (rest.done.empty() && !rest.wrong()) return nullptr;
-          return [this, peer, connection, rest = std::move(rest)] {
-            if (rest.wrong()) cut(peer, connection, rest);
-          };
-        });
-    if (!accepted) return;
-    const Handling handling(environment_);
-    environment_.activity.fetch_add(1);
+    std::optional<Handling> handling;
+    const auto accept = [&](const ConnectionPtr& from, Frame reply) -> Connection::Task {
+      if (peer->gone()) return nullptr;  // that has completed the call
+      handling.emplace(environment_);
+      environment_.activity.fetch_add(1);
+      std::vector<Frame> frames;
+      frames.push_back(std::move(reply));
+      // From now on the call gets its reply, even if the peer leaves before it is handled.
+      arrival = peer->receive(from, std::move(frames));
+      PeerLink::Arrival rest;
+      rest.foreign = arrival.foreign;
+      rest.honest = arrival.honest;
+      for (FramePtr& frame : arrival.done) {
+        const FrameHeader& header = frame->header;
+        const bool own = header.kind == FrameKind::kCall && header.call == call.number;
+        if (!own) rest.done.push_back(std::move(frame));
+      }
+      if (rest.done.empty() && !rest.wrong()) return nullptr;
+      return [this, peer, from, rest = std::move(rest)] {
+        if (rest.wrong() && !peer->gone()) cut(peer, from, rest);
+      };
+    };
+    if (!connection->read_reply(call.number, result, accept) || !handling.has_value()) return;
     for (PeerLink::Arrived& each : arrival.arrived) handle(peer, std::move(each));
     peer->acknowledge(arrival);
   });

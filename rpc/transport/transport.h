@@ -83,11 +83,13 @@ class Connection {
 
   // For a thread that waits for `result`, which the reply to `call` completes: it may read this
   // reply itself, so that no other thread must wake it. If it does, this calls `accept` with the
-  // reply, under a lock of the transport, and returns true. So `accept` must not wait, and runs no
-  // code of users. The transport runs the task that it returns, unless that is null, on a thread of
-  // its own, before it reports what comes later on this connection.
+  // reply, under a lock of the transport, and returns true. If both ends have dialled, the reply
+  // may come on another connection to this peer, which `accept` gets too. So `accept` must not
+  // wait, and runs no code of users. The transport runs the task that it returns, unless that is
+  // null, on a thread of its own, before it reports what comes later on this connection.
   using Task = absl::AnyInvocable<void()>;
-  using AcceptReply = absl::FunctionRef<Task(Frame reply)>;
+  using AcceptReply =
+      absl::FunctionRef<Task(const std::shared_ptr<Connection>& connection, Frame reply)>;
   virtual bool read_reply(uint64_t /*call*/, async_internal::FutureCore& /*result*/,
                           AcceptReply /*accept*/) {
     return false;

@@ -1,8 +1,10 @@
 #include "weft/rpc/same_host/connection/reading.h"
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "weft/async/executor.h"
 #include "weft/async/serving_threads.h"
 
@@ -42,6 +44,7 @@ bool Reading::arm_for(Group other) {
 void Reading::lock_visiting() {
   constexpr int kYields = 100;
   constexpr std::chrono::milliseconds kRetryLock{1};
+  serving_waits_.store(true);  // a caller that finds something again and again must let it in
   for (int tries = 0; !visiting_.try_lock(); ++tries) {
     if (tries < kYields) {
       std::this_thread::yield();
@@ -49,6 +52,7 @@ void Reading::lock_visiting() {
       std::this_thread::sleep_for(kRetryLock);
     }
   }
+  serving_waits_.store(false);
 }
 
 // ---- The serving thread
@@ -88,8 +92,9 @@ void Reading::rest() {
     const TimePoint until = std::chrono::steady_clock::now() + kLookAnyway;
     if (bits().sleep(seen, until, Group::kServing) || others) return;
     // A peer that sees this reader armed takes the mark back and then changes the word.
-    const bool lost = bits().any_pending() && bits().armed.load() == 0 && !caller_reads() &&
-                      bits().word.load() == seen;
+    MutexLock lock(mutex_);  // so no caller takes the mark back
+    const bool lost = caller_.load() == Caller::kNone && bits().any_pending() &&
+                      bits().armed.load() == 0 && bits().word.load() == seen;
     if (lost) lost_signals_.fetch_add(1, std::memory_order_relaxed);
   };
   if (caller_reads()) {
@@ -162,24 +167,28 @@ bool Reading::read_reply(WorkerId peer, uint64_t call, async_internal::FutureCor
     // The serving thread arms for this one when it has unlocked. So this one must not disarm before
     // it has the lock, and it counts the wake-ups from before it tries.
     const uint32_t before = bits().word.load();
-    if (!visiting_.try_lock()) {
+    if (serving_waits_.load() || !visiting_.try_lock()) {
       if (!over()) sleep(before);
       continue;
     }
     bits().disarm();
     Awaited awaited{peer, call};
-    const bool any = bits().take_pending([&](size_t slot) {
+    absl::InlinedVector<size_t, 8> slots;
+    const bool any = bits().take_pending([&](size_t slot) { slots.push_back(slot); });
+    // What other peers have sent must not delay this caller.
+    std::partition(slots.begin(), slots.end(), [&](size_t s) { return visits_.is_of(s, peer); });
+    for (const size_t slot : slots) {
       if (!awaited.reply.has_value() && awaited.for_serving.empty() && !result.done()) {
         visits_.take(slot, awaited);
-      } else {  // what other peers have sent must not delay this caller
+      } else {
         alone = false;
         bits().put_back(slot);
       }
-    });
+    }
     if (!awaited.for_serving.empty()) alone = false;
     if (awaited.reply.has_value()) {
       accepted = true;
-      Task rest = accept(*std::move(awaited.reply));
+      Task rest = accept(awaited.connection, *std::move(awaited.reply));
       if (rest != nullptr) awaited.for_serving.push_back(std::move(rest));
     }
     if (!awaited.for_serving.empty()) hand_over(std::move(awaited.for_serving));

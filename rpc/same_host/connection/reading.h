@@ -45,12 +45,15 @@ class Reading final : public async_internal::CompletionListener {
     WorkerId peer;  // it will reply, perhaps on another connection if both ends have dialled
     uint64_t call;
     std::optional<Frame> reply = {};
+    ConnectionPtr connection = {};       // that of the reply
     std::vector<Task> for_serving = {};  // all else that it found
   };
   // Each looks at the peer that has this slot. One call at a time, of both together.
   struct Visits {
     std::function<void(size_t slot)> serve;                   // on the serving thread
     std::function<void(size_t slot, Awaited& awaited)> take;  // on a caller's; runs no other code
+    // On a caller's thread too: whether the slot is one of this peer.
+    std::function<bool(size_t slot, WorkerId peer)> is_of;
   };
 
   static constexpr std::chrono::milliseconds kLookAnyway{100};
@@ -125,6 +128,7 @@ class Reading final : public async_internal::CompletionListener {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> has_tasks_{false};         // set under mutex_
+  std::atomic<bool> serving_waits_{false};     // the serving thread wants visiting_
   std::atomic<Caller> caller_{Caller::kNone};  // set under mutex_
   std::atomic<uint64_t> direct_replies_{0};
   std::atomic<uint64_t> lost_signals_{0};

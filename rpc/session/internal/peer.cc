@@ -154,16 +154,11 @@ std::vector<std::pair<uint64_t, PendingCall>> PeerCore::take_all_calls() {
   std::vector<std::pair<uint64_t, PendingCall>> all;
   all.reserve(calls.size());
   for (const uint64_t call : calls) {
-    const auto found = pending_.find(call);
-    deadlines_.erase({found->second.deadline, call});
-    all.emplace_back(call, std::move(found->second));
-    pending_.erase(found);
+    if (std::optional<PendingCall> taken = take_call(call))
+      all.emplace_back(call, *std::move(taken));
   }
   queue_.clear();
   nested_queue_.clear();
-  queued_ = 0;
-  queued_bytes_ = 0;
-  nested_bytes_ = 0;
   return all;
 }
 

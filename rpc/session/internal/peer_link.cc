@@ -232,7 +232,7 @@ void PeerLink::expire_calls() {
     MutexLock lock(mutex_);
     late = core_.take_late(environment_.clock.now());
     for (auto& [call, pending] : late) {
-      if (pending.sent) core_.cancel(call);
+      if (pending.sent && !gone_.load()) core_.cancel(call);
     }
   }
   flush();

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -48,8 +49,8 @@ class ReadingTest : public ::testing::Test {
   }
   // True: it has read the reply, which then completes the promise, as the agent does.
   bool read_reply() {
-    const bool read =
-        reading_->read_reply(kPeer, kCall, *reply_->state(), [&](Frame) { return rest(); });
+    const bool read = reading_->read_reply(kPeer, kCall, *reply_->state(),
+                                           [&](const ConnectionPtr&, Frame) { return rest(); });
     if (read) reply_->set(1);
     return read;
   }
@@ -73,7 +74,8 @@ class ReadingTest : public ::testing::Test {
   // For tests in which a second caller comes.
   bool another_reads() {
     Promise<int> other;
-    return reading_->read_reply(kPeer, kCall + 1, *other.state(), [](Frame) { return nullptr; });
+    return reading_->read_reply(kPeer, kCall + 1, *other.state(),
+                                [](const ConnectionPtr&, Frame) { return nullptr; });
   }
 
   const std::shared_ptr<WakePage> page_ = WakePage::create().value();
@@ -83,7 +85,8 @@ class ReadingTest : public ::testing::Test {
   const std::shared_ptr<Reading> reading_ = std::make_shared<Reading>(
       page_, Nanoseconds(0),
       Reading::Visits{[this](size_t slot) { serve(slot); },
-                      [this](size_t slot, Reading::Awaited& awaited) { take(slot, awaited); }});
+                      [this](size_t slot, Reading::Awaited& awaited) { take(slot, awaited); },
+                      [](size_t slot, WorkerId) { return slot == kReply; }});
 };
 
 TEST_F(ReadingTest, AThreadThatWaitsReadsItsReply) {
@@ -305,6 +308,36 @@ TEST_F(ReadingTest, AfterAnInterruptionTheNextCallerDoesNotRead) {
   EXPECT_EQ(reading_->direct_replies(), 1u);
 }
 
+// The serving thread wants to visit the same peer while a caller does, and comes next.
+TEST_F(ReadingTest, WhatACallerFindsIsHandledBeforeWhatThePeerSendsLater) {
+  for (int round = 0; round < 20; ++round) {
+    std::string order;  // used only by the serving thread
+    std::thread serving;
+    std::optional<Reading> reading;
+    const auto take = [&](size_t slot, Reading::Awaited& awaited) {
+      awaited.for_serving.push_back([&] { order += "first "; });
+      for (int i = 0; i < 20'000; ++i) awaited.for_serving.push_back([] {});  // takes a while
+      bits_.signal(slot);
+      serving = std::thread([&] {
+        while (reading->work()) {
+        }
+      });
+      for (int i = 0; i < 20; ++i) std::this_thread::yield();
+    };
+    reading.emplace(page_, Nanoseconds(0),
+                    Reading::Visits{[&](size_t) { order += "later "; }, take,
+                                    [](size_t, WorkerId) { return false; }});
+    const Promise<int> promise;
+    bits_.signal(kRequest);
+    EXPECT_FALSE(reading->read_reply(kPeer, kCall, *promise.state(),
+                                     [](const ConnectionPtr&, Frame) { return nullptr; }));
+    serving.join();
+    while (reading->work()) {
+    }
+    EXPECT_EQ(order, "first later ");
+  }
+}
+
 TEST_F(ReadingTest, CloseEndsTheReadingForGood) {
   std::thread waits = waiting_thread();
   reading_->close();
@@ -360,7 +393,8 @@ TEST_F(ReadingTest, NoReplyAndNoRequestIsLost) {
     }
     looks.store(false);
   };
-  Reading reading(page_, std::chrono::microseconds(5), {serve, take});
+  Reading reading(page_, std::chrono::microseconds(5),
+                  {serve, take, [](size_t, WorkerId) { return false; }});
   const auto yield_up_to = [](std::mt19937& random, uint32_t most) {
     for (uint32_t i = random() % most; i > 0; --i) std::this_thread::yield();
   };
@@ -401,8 +435,8 @@ TEST_F(ReadingTest, NoReplyAndNoRequestIsLost) {
         calls[slot].result.emplace();
         const Future<int> future = calls[slot].result->future();
         calls[slot].asked.fetch_add(1);
-        const bool read =
-            reading.read_reply(kPeer, slot, *future.state(), [](Frame) { return nullptr; });
+        const bool read = reading.read_reply(kPeer, slot, *future.state(),
+                                             [](const ConnectionPtr&, Frame) { return nullptr; });
         if (read) calls[slot].result->set(1);
         EXPECT_TRUE(future.result().ok());
         yield_up_to(random, 64);

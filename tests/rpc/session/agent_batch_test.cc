@@ -182,7 +182,7 @@ TEST_F(AgentBatchTest, TheEndOfThePeerEndsItButRepliesAreKept) {
 TEST_F(AgentBatchTest, ACallerGetsTheReplyThatItHasReadAlthoughThePeerLeavesMeanwhile) {
   const uint64_t call = call_out();
   transport_.connection_->read_ = [&](Connection::AcceptReply accept) {
-    EXPECT_TRUE(accept(frame(FrameKind::kReply, call)) == nullptr);
+    EXPECT_TRUE(accept(transport_.connection_, frame(FrameKind::kReply, call)) == nullptr);
     deliver({frame(FrameKind::kGoodbye)});  // as the serving thread does before this one goes on
     transport_.sink_->on_closed(transport_.connection_, absl::OkStatus());
     return true;
@@ -200,7 +200,7 @@ TEST_F(AgentBatchTest, AReplyThatBreaksTheProtocolLeavesTheEndOfThePeerToTheTran
   transport_.connection_->read_ = [&](Connection::AcceptReply accept) {
     Frame liar = frame(FrameKind::kReply, call);
     liar.header.acknowledged = 1000;
-    rest = accept(liar);
+    rest = accept(transport_.connection_, liar);
     return true;
   };
   Promise<int> result;
