@@ -48,7 +48,7 @@ class Reading final : public async_internal::CompletionListener {
     ConnectionPtr connection = {};       // that of the reply
     std::vector<Task> for_serving = {};  // all else that it found
   };
-  // Each looks at the peer that has this slot. One call at a time, of both together.
+  // Each looks at the peer that has this slot. One call at a time, of all together.
   struct Visits {
     std::function<void(size_t slot)> serve;                   // on the serving thread
     std::function<void(size_t slot, Awaited& awaited)> take;  // on a caller's; runs no other code

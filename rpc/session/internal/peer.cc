@@ -154,8 +154,7 @@ std::vector<std::pair<uint64_t, PendingCall>> PeerCore::take_all_calls() {
   std::vector<std::pair<uint64_t, PendingCall>> all;
   all.reserve(calls.size());
   for (const uint64_t call : calls) {
-    if (std::optional<PendingCall> taken = take_call(call))
-      all.emplace_back(call, *std::move(taken));
+    all.emplace_back(call, *take_call(call));
   }
   queue_.clear();
   nested_queue_.clear();

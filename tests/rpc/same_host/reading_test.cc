@@ -2,6 +2,7 @@
 // nothing arms the wake bits and sleeps: the test can see that.
 #include "weft/rpc/same_host/connection/reading.h"
 
+#include <memory>
 #include <optional>
 #include <random>
 #include <string>
@@ -69,6 +70,17 @@ class ReadingTest : public ::testing::Test {
     std::thread thread([this] { read_reply(); });
     EXPECT_TRUE(eventually([&] { return bits_.word.sleepers.load() == 1; }));
     return thread;
+  }
+  // Starts a serving thread, and returns when it is inside a task, which lasts until `finish`.
+  std::thread serving_thread_in_a_task(const Promise<void>& finish) {
+    const auto begun = std::make_shared<Promise<void>>();
+    reading_->post([begun, over = finish.future()] {
+      begun->set_value();
+      over.wait();
+    });
+    std::thread serving([this] { EXPECT_TRUE(reading_->work()); });
+    begun->future().wait();
+    return serving;
   }
   bool armed_for(Group reader) const { return bits_.armed.load() == static_cast<uint32_t>(reader); }
   // For tests in which a second caller comes.
@@ -249,13 +261,8 @@ TEST_F(ReadingTest, ACallerWhoseResultIsCompleteDoesNotRead) {
 }
 
 TEST_F(ReadingTest, ASignalDuringATaskIsTakenAfterIt) {
-  Promise<void> begun, finish;
-  reading_->post([&] {
-    begun.set_value();
-    finish.future().wait();
-  });
-  std::thread serving([&] { EXPECT_TRUE(reading_->work()); });
-  begun.future().wait();
+  Promise<void> finish;
+  std::thread serving = serving_thread_in_a_task(finish);
   std::thread waits = thread_that_waits_for_a_task();
   bits_.signal(kReply);
   finish.set_value();
@@ -268,13 +275,8 @@ TEST_F(ReadingTest, ASignalDuringATaskIsTakenAfterIt) {
 }
 
 TEST_F(ReadingTest, ATaskThatTakesLongDoesNotHoldACallerWhoseResultIsComplete) {
-  Promise<void> begun, finish;
-  reading_->post([&] {
-    begun.set_value();
-    finish.future().wait();
-  });
-  std::thread serving([&] { EXPECT_TRUE(reading_->work()); });
-  begun.future().wait();
+  Promise<void> finish;
+  std::thread serving = serving_thread_in_a_task(finish);
   std::thread waits = thread_that_waits_for_a_task();
   reply_->set(1);
   waits.join();

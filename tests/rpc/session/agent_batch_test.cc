@@ -196,11 +196,13 @@ TEST_F(AgentBatchTest, ACallerGetsTheReplyThatItHasReadAlthoughThePeerLeavesMean
 // Else its end would be reported on the thread of a caller, which may hold locks.
 TEST_F(AgentBatchTest, AReplyThatBreaksTheProtocolLeavesTheEndOfThePeerToTheTransport) {
   const uint64_t call = call_out();
+  // Both ends had dialled, and the peer replies on its own connection.
+  const auto other = std::make_shared<HandTransport::HandConnection>();
   Connection::Task rest;
   transport_.connection_->read_ = [&](Connection::AcceptReply accept) {
     Frame liar = frame(FrameKind::kReply, call);
     liar.header.acknowledged = 1000;
-    rest = accept(transport_.connection_, liar);
+    rest = accept(other, liar);
     return true;
   };
   Promise<int> result;
@@ -209,7 +211,7 @@ TEST_F(AgentBatchTest, AReplyThatBreaksTheProtocolLeavesTheEndOfThePeerToTheTran
   ASSERT_TRUE(rest != nullptr);
   rest();
   EXPECT_EQ(seen_, "failed gone ");
-  EXPECT_TRUE(transport_.connection_->closed());
+  EXPECT_TRUE(other->closed());
 }
 
 // The first reply's handler may be a user's decoder that waits for the caller of the second one.
