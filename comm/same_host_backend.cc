@@ -12,7 +12,7 @@
 #include "weft/base/log.h"
 #include "weft/base/status.h"
 #include "weft/base/thread.h"
-#include "weft/comm/internal/same_host_backend.h"
+#include "weft/comm/internal/same_host_operations.h"
 #include "weft/comm/internal/store_notices.h"
 
 namespace weft {

@@ -26,7 +26,8 @@
 #include "weft/base/mutex.h"
 #include "weft/dist_autograd/graph/local_pass.h"
 #include "weft/dist_autograd/internal/committed_gradients.h"
-#include "weft/dist_autograd/internal/gradient_frame.h"
+#include "weft/dist_autograd/internal/graph_disposal.h"
+#include "weft/dist_autograd/internal/piggyback_queue.h"
 #include "weft/dist_autograd/passes/context_core.h"
 #include "weft/rpc/hooks.h"
 #include "weft/rpc/session/agent.h"
@@ -112,14 +113,9 @@ class AutogradDriver final : public AutogradHook,
     std::optional<at::ThreadLocalState> caller;  // as LocalPass::Setup's
     std::shared_ptr<Executor> executor;
   };
-  struct MessageBatch {
-    WorkerId to;
-    AutogradMessage message;
-    Piggybacked piggybacked;
-  };
   // The work that is left to do once the lock is free.
   struct Outbox {
-    std::vector<MessageBatch> batches;
+    std::vector<PiggybackQueue::Batch> batches;
     std::vector<std::pair<Promise<void>, PassFailure>> ended;
     std::vector<std::shared_ptr<void>> dropped;  // graphs and gradients; may destroy user's objects
     std::vector<std::shared_ptr<void>> kept;     // to be destroyed on the executor
@@ -148,19 +144,11 @@ class AutogradDriver final : public AutogradHook,
   void disarm(const PassId& pass) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void set_budget(backward::Send& send) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Puts the message into the outbox, with the deferred messages for the same worker. If nobody
-  // waits for the message (may_ride), defers it instead.
+  // waits for the message (may_piggyback), defers it instead.
   void hand_out(backward::Send send, Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void send_piggybacked(Outbox& outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void deliver(Outbox outbox, On thread) ABSL_LOCKS_EXCLUDED(mutex_);
   Future<void> start(const ContextId& context, Start start, const PassOptions& options,
                      absl::StatusOr<PassId>& pass) ABSL_LOCKS_EXCLUDED(mutex_);
-
-  // Destroys `dropped` on an executor thread. While work is counted (begin_work), end_work() does
-  // so when the next piece of work is done.
-  void drop_on_executor(std::vector<std::shared_ptr<void>> dropped)
-      ABSL_LOCKS_EXCLUDED(tombstones_mutex_);
-  void begin_work() ABSL_LOCKS_EXCLUDED(tombstones_mutex_);
-  void end_work() ABSL_LOCKS_EXCLUDED(tombstones_mutex_);
 
   void on_post(WorkerId from, Frame frame) ABSL_LOCKS_EXCLUDED(mutex_);
   void on_gone(WorkerId peer) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -170,7 +158,7 @@ class AutogradDriver final : public AutogradHook,
   // Runs `callback` on the clock's thread at `when`, but not after stop(), which waits for a
   // callback that runs.
   TimerId call_at(TimePoint when, absl::AnyInvocable<void(AutogradDriver&)> callback);
-  void post(MessageBatch batch) ABSL_LOCKS_EXCLUDED(mutex_);
+  void post(PiggybackQueue::Batch batch) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::shared_ptr<CommittedGradients>> committed(const ContextId& context)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status describe(const PassFailure& failure) const;
@@ -183,6 +171,7 @@ class AutogradDriver final : public AutogradHook,
   Clock& clock_;
   LeafObserver* const observer_;
   std::shared_ptr<Listener> listener_;  // shared with the passes, their queued work and holds
+  GraphDisposal disposal_;
 
   mutable Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
@@ -193,14 +182,10 @@ class AutogradDriver final : public AutogradHook,
   std::map<PassId, std::shared_ptr<LocalPass>> passes_ ABSL_GUARDED_BY(mutex_);
   std::map<PassId, Timer> timers_ ABSL_GUARDED_BY(mutex_);
   std::map<PassId, Promise<void>> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::map<WorkerId, Piggybacked> piggybacked_ ABSL_GUARDED_BY(mutex_);
+  PiggybackQueue piggybacked_ ABSL_GUARDED_BY(mutex_);
   std::optional<TimerId> piggyback_timer_ ABSL_GUARDED_BY(mutex_);
   size_t in_callbacks_ ABSL_GUARDED_BY(mutex_) = 0;  // callbacks of call_at() that run now
   CondVar callback_ended_;
-
-  Mutex tombstones_mutex_;
-  size_t work_ ABSL_GUARDED_BY(tombstones_mutex_) = 0;  // pieces of work between begin and end
-  std::vector<std::shared_ptr<void>> tombstones_ ABSL_GUARDED_BY(tombstones_mutex_);
 };
 
 }  // namespace weft::dist_autograd_internal

@@ -211,7 +211,7 @@ std::vector<std::shared_ptr<ShardStepper>> Checkpointer::Core::steppers() const 
   return all;
 }
 
-absl::StatusOr<Checkpointer::Core::Copy> Checkpointer::Core::copy() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+absl::StatusOr<Checkpointer::Core::Copy> Checkpointer::Core::copy() {
   const auto begun = std::chrono::steady_clock::now();
   Copy copy;
   try {
@@ -220,13 +220,18 @@ absl::StatusOr<Checkpointer::Core::Copy> Checkpointer::Core::copy() ABSL_NO_THRE
     std::vector<std::unique_lock<Mutex>> held;
     for (const auto& stepper : all) {
       held.push_back(stepper->hold());
+      stepper->assume_held();
       WEFT_RETURN_IF_ERROR(stepper->damage_while_held());
     }
     copy.snapshot.optimizers = to_come_;
     for (const auto& [name, stepper] : named_) {
+      stepper->assume_held();
       copy.snapshot.optimizers[name] = {stepper->state_while_held(), stepper->lines_while_held()};
     }
-    for (const auto& stepper : all) copy.reach.newest.merge(stepper->newest_while_held());
+    for (const auto& stepper : all) {
+      stepper->assume_held();
+      copy.reach.newest.merge(stepper->newest_while_held());
+    }
     copy.snapshot.parameters = set_->state();
     for (const auto& [name, optimizer] : copy.snapshot.optimizers) {
       copy.reach.sequences.insert(optimizer.sequences.begin(), optimizer.sequences.end());
@@ -284,7 +289,7 @@ absl::Status Checkpointer::Core::load() {
 }
 
 // Checks everything before it changes anything.
-absl::Status Checkpointer::Core::replace(StepSnapshot snapshot) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+absl::Status Checkpointer::Core::replace(StepSnapshot snapshot) {
   const std::vector<std::shared_ptr<ShardStepper>> all = steppers();
   std::vector<std::unique_lock<Mutex>> held;
   for (const auto& stepper : all) held.push_back(stepper->hold());
@@ -293,9 +298,13 @@ absl::Status Checkpointer::Core::replace(StepSnapshot snapshot) ABSL_NO_THREAD_S
   }
   WEFT_RETURN_IF_ERROR(set_->load_state(snapshot.parameters));
   for (const auto& weak : unnamed_) {
-    if (const auto stepper = weak.lock()) stepper->restore_while_held({}, {});
+    if (const auto stepper = weak.lock()) {
+      stepper->assume_held();
+      stepper->restore_while_held({}, {});
+    }
   }
   for (const auto& [name, stepper] : named_) {
+    stepper->assume_held();
     const SavedOptimizer& saved = snapshot.optimizers[name];
     stepper->restore_while_held(saved.state, saved.sequences);
     snapshot.optimizers.erase(name);
@@ -330,8 +339,7 @@ absl::Status Checkpointer::Core::go_back(const std::string& sequence, uint64_t n
 }
 
 absl::Status Checkpointer::Core::add(const std::string& shared_name,
-                                     const std::shared_ptr<ShardStepper>& stepper)
-    ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                                     const std::shared_ptr<ShardStepper>& stepper) {
   MutexLock lock(optimizers_mutex_);
   std::erase_if(unnamed_, [](const auto& weak) { return weak.expired(); });
   if (shared_name.empty()) {
@@ -341,11 +349,13 @@ absl::Status Checkpointer::Core::add(const std::string& shared_name,
   const auto saved = to_come_.find(shared_name);
   if (saved != to_come_.end()) {
     const std::unique_lock<Mutex> held = stepper->hold();
+    stepper->assume_held();
     WEFT_RETURN_IF_ERROR(stepper->check_state(saved->second.state));
     stepper->restore_while_held(saved->second.state, saved->second.sequences);
     to_come_.erase(saved);
   } else if (set_back_) {  // its state was in no checkpoint
     const std::unique_lock<Mutex> held = stepper->hold();
+    stepper->assume_held();
     stepper->restore_while_held({}, {});
   }
   named_[shared_name] = stepper;

@@ -176,7 +176,7 @@ void list_class(const char* file, int line, std::vector<Declaration>& declaratio
   (Member<T, members>::list(lister), ...);
 }
 
-// Notes whether the class is serial. Returns true.
+// Notes whether T is serial. Each shared library may have its own TypeInfo of T. Returns true.
 template <class T, auto... members>
 bool note_serial(ClassInfo<T, members...>) {
   if constexpr ((std::is_same_v<std::remove_const_t<decltype(members)>, Serial> || ...)) {

@@ -18,9 +18,12 @@ import shlex
 import subprocess
 import sys
 
+from check_layers import ROOMS
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 NOT_ROOMS = ("tests/", "bench/", "build/")
-HEADERS = f"^{ROOT}/(build/[a-z]+/include/weft/)?(async|base|checkpoint|comm|ddp|dist_autograd|dist_optim|examples|rpc|rref|shm|worker)/"
+FOLDERS = "|".join(sorted({room.split("/")[0] for room in ROOMS} - {"bench", "proto"}))
+HEADERS = f"^{ROOT}/(build/[a-z]+/include/weft/)?({FOLDERS})/"
 CLANG_TIDY = ["clang-tidy-14", "--quiet", f"--config-file={ROOT}/.clang-tidy", f"--header-filter={HEADERS}"]
 
 

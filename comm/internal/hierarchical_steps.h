@@ -18,7 +18,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "weft/base/mutex.h"
-#include "weft/comm/internal/same_host_backend.h"
+#include "weft/comm/internal/same_host_operations.h"
 
 namespace weft::comm_internal {
 

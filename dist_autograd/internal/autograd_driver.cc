@@ -13,6 +13,13 @@ namespace weft::dist_autograd_internal {
 
 using namespace backward;  // NOLINT: the actions, in the file that carries them out
 
+namespace {
+
+// A message for which nobody waits is deferred this long, so that it can be piggybacked on another.
+constexpr std::chrono::milliseconds kPiggybackWait{5};
+
+}  // namespace
+
 // Tells the driver about the progress of a pass, if the driver still exists.
 class AutogradDriver::Listener final : public LocalPass::Listener {
  public:
@@ -56,10 +63,16 @@ class AutogradDriver::Listener final : public LocalPass::Listener {
     }
   }
   void begin_work() override {
-    if (auto driver = driver_.lock()) driver->begin_work();
+    if (auto driver = driver_.lock()) {
+      driver->agent_.hold_work();
+      driver->disposal_.begin_work();
+    }
   }
   void end_work() override {
-    if (auto driver = driver_.lock()) driver->end_work();
+    if (auto driver = driver_.lock()) {
+      driver->disposal_.end_work();
+      driver->agent_.release_work();
+    }
   }
 
  private:
@@ -74,6 +87,7 @@ AutogradDriver::AutogradDriver(const std::shared_ptr<rpc_internal::WorkerRuntime
       pass_executor_(std::make_shared<InlineExecutor>(runtime->executor())),
       clock_(runtime->clock()),
       observer_(observer),
+      disposal_(runtime->executor()),
       core_(runtime->id()) {}
 
 std::shared_ptr<AutogradDriver> AutogradDriver::attach(
@@ -308,6 +322,114 @@ void AutogradDriver::set_budget(Send& send) {
       std::max(absl::FromChrono(found->second.deadline - clock_.now()), absl::Microseconds(1));
 }
 
+// ---- messages to other workers
+
+void AutogradDriver::hand_out(Send send, Outbox& outbox) {
+  if (!may_piggyback(send.message)) {
+    set_budget(send);
+    outbox.batches.push_back(piggybacked_.batch(send.to, std::move(send.message)));
+    return;
+  }
+  piggybacked_.defer(send.to, std::move(send.message));
+  if (piggyback_timer_) return;
+  // Until the timer has fired, this worker counts as busy, so that the group is not quiescent. This
+  // holds even if the deferred messages were piggybacked before.
+  agent_.hold_work();
+  piggyback_timer_ = call_at(clock_.now() + kPiggybackWait,
+                             [](AutogradDriver& driver) { driver.on_piggybacked_due(); });
+}
+
+void AutogradDriver::on_piggybacked_due() {
+  Outbox outbox;
+  {
+    MutexLock lock(mutex_);
+    if (!piggyback_timer_) return;  // stop() came first and has released the work
+    piggyback_timer_.reset();
+    outbox.batches = piggybacked_.take_all();
+  }
+  deliver(std::move(outbox), On::kAnyThread);
+  agent_.release_work();
+}
+
+void AutogradDriver::post(PiggybackQueue::Batch batch) {
+  const PassId* about = pass_of(batch.message);
+  const std::optional<PassId> pass = about == nullptr ? std::nullopt : std::optional(*about);
+  absl::StatusOr<Frame> frame = to_frame(std::move(batch.message), batch.piggybacked);
+  if (frame.ok()) {
+    if (absl::Status size = agent_.check_size(*frame); !size.ok()) frame = std::move(size);
+  }
+  if (frame.ok()) {
+    // The result is not needed: if the receiver is dead, the gone listener tells the core.
+    agent_.post(batch.to, rpc_internal::Topic::kAutograd, *std::move(frame));
+    return;
+  }
+  // The frame could not be made. The piggybacked messages go alone, and the pass fails.
+  for (AutogradMessage& each : batch.piggybacked) {
+    post({batch.to, std::move(each), {}});
+  }
+  if (pass) fail_pass(*pass, std::move(frame).status());
+}
+
+void AutogradDriver::deliver(Outbox outbox, On thread) {
+  for (PiggybackQueue::Batch& batch : outbox.batches) post(std::move(batch));
+  for (auto& [promise, outcome] : outbox.ended) {
+    if (outcome.status.ok()) {
+      promise.set_value();
+    } else {
+      promise.set_error(describe(outcome));
+    }
+  }
+  if (thread == On::kAnyThread && !outbox.dropped.empty()) {
+    disposal_.destroy(std::move(outbox.dropped));
+  }
+  if (!outbox.kept.empty()) executor_.schedule([kept = std::move(outbox.kept)] {});
+}
+
+// ---- messages and events from other workers
+
+void AutogradDriver::on_post(WorkerId from, Frame frame) {
+  absl::StatusOr<AutogradBatch> batch = from_frame(frame);
+  if (!batch.ok()) {
+    // The message is lost. Without a suspicion, its pass would wait until the deadline.
+    agent_.suspect(from, absl::UnavailableError(absl::StrCat("broke the autograd protocol: ",
+                                                             batch.status().message())));
+    return;
+  }
+  WEFT_FAIL_POINT("autograd.arrived");
+  step([&](ContextCore& core, AutogradActions& out) {
+    for (AutogradMessage& each : batch->piggybacked) {
+      core.on_message(from, std::move(each), out);
+    }
+    core.on_message(from, std::move(batch->message), out);
+  });
+}
+
+void AutogradDriver::on_gone(WorkerId peer) {
+  step([&](ContextCore& core, AutogradActions& out) { core.on_peer_dead(peer, out); });
+}
+
+void AutogradDriver::fail_pass(const PassId& pass, absl::Status status) {
+  step([&](ContextCore& core, AutogradActions& out) {
+    core.on_local_failure(pass, {.status = std::move(status)}, out);
+  });
+}
+
+// Makes the error for the caller of backward(). It names the node that failed, and the worker.
+absl::Status AutogradDriver::describe(const PassFailure& failure) const {
+  const WorkerId at = failure.died.valid() ? failure.died : failure.worker;
+  const std::string name = agent_.name_of(at);
+  std::string where = "backward failed";
+  if (!failure.node.empty()) absl::StrAppend(&where, " in node '", failure.node, "'");
+  if (failure.died.valid()) {
+    absl::StrAppend(&where, " because worker '", name, "' died: ");
+  } else {
+    absl::StrAppend(&where, " on worker '", name, "': ");
+  }
+  return with_ran(raised_at(prepend(where, failure.status), name), Ran::kYes);
+}
+
+// ---- the end
+
 void AutogradDriver::stop() {
   Outbox outbox;
   {
@@ -322,7 +444,7 @@ void AutogradDriver::stop() {
       outbox.ended.emplace_back(std::move(promise), std::move(failure));
     }
     waiting_.clear();
-    send_piggybacked(outbox);
+    outbox.batches = piggybacked_.take_all();
     if (piggyback_timer_) {
       clock_.cancel(*piggyback_timer_);
       piggyback_timer_.reset();

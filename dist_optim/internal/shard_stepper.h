@@ -93,6 +93,9 @@ class ShardStepper {
 
   // ---- checkpoints: while the lock of hold() is held, no step is prepared or applied here
   std::unique_lock<Mutex> hold() const { return std::unique_lock<Mutex>(mutex_); }
+  // Tells clang's thread-safety analysis, which does not follow std::unique_lock, that the caller
+  // has the lock of hold(). Nothing checks this at run time.
+  void assume_held() const ABSL_ASSERT_EXCLUSIVE_LOCK(mutex_) {}
   // Not OK: a step failed half-way, so the state must not be saved.
   absl::Status damage_while_held() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return core_.damage();

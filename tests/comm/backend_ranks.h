@@ -15,7 +15,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "weft/comm/internal/same_host_backend.h"
+#include "weft/comm/internal/same_host_operations.h"
 #include "weft/comm/same_host_backend.h"
 #include "weft/tests/comm/failure_of.h"
 

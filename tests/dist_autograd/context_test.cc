@@ -3,23 +3,20 @@
 // The tests cover gradients, failures, and how contexts and passes stop.
 #include "weft/dist_autograd/context.h"
 
-#include <map>
 #include <thread>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/allclose.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/rand.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "weft/base/mutex.h"
 #include "weft/dist_autograd/autograd_driver.h"
 #include "weft/rpc/function.h"
 #include "weft/rpc/verbs.h"
+#include "weft/tests/dist_autograd/worker_weights.h"
 #include "weft/tests/support/error_of.h"
 #include "weft/tests/support/runtime_world.h"
 
@@ -36,31 +33,15 @@ using weft::dist_autograd::Mode;
 using weft::testing::autograd_alone;
 using weft::testing::error_of;
 using weft::testing::eventually;
+using weft::testing::expect_equal;
+using weft::testing::leaf;
+using weft::testing::my_weight;
 using weft::testing::RuntimeWorld;
-
-at::Tensor leaf() { return at::rand({3}, at::kDouble).set_requires_grad(true); }
+using weft::testing::weight_of;
 
 at::Tensor oracle(const at::Tensor& loss, const at::Tensor& variable) {
   return torch::autograd::grad({loss}, {variable}, {}, /*retain_graph=*/true).at(0);
 }
-
-void expect_equal(const at::Tensor& actual, const at::Tensor& expected) {
-  ASSERT_TRUE(actual.defined());
-  EXPECT_TRUE(at::allclose(actual, expected, 1e-10, 1e-12)) << actual << expected;
-}
-
-// The parameter that lives on the worker of this name.
-at::Tensor& weight_of(const std::string& worker) {
-  static struct {
-    weft::Mutex mutex;
-    std::map<std::string, at::Tensor> by_worker ABSL_GUARDED_BY(mutex);
-  } weights;
-  const weft::MutexLock lock(weights.mutex);
-  at::Tensor& weight = weights.by_worker[worker];
-  if (!weight.defined()) weight = leaf();
-  return weight;
-}
-at::Tensor& my_weight() { return weight_of(weft::CallScope::current().runtime->name()); }
 
 // ---- functions that the workers can run
 

@@ -1,15 +1,11 @@
 // Backward passes that begin at the value of an RRef (C16).
 #include "weft/dist_autograd/rref_backward.h"
 
-#include <map>
-
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/rand.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "weft/base/mutex.h"
 #include "weft/dist_autograd/autograd_driver.h"
+#include "weft/tests/dist_autograd/worker_weights.h"
 #include "weft/tests/support/error_of.h"
 #include "weft/tests/support/runtime_world.h"
 
@@ -23,23 +19,12 @@ using weft::dist_autograd::backward_async;
 using weft::dist_autograd::Context;
 using weft::testing::error_of;
 using weft::testing::eventually;
+using weft::testing::expect_equal;
+using weft::testing::leaf;
+using weft::testing::my_weight;
 using weft::testing::RuntimeWorld;
 using weft::testing::TransportKind;
-
-at::Tensor leaf() { return at::rand({3}, at::kDouble).set_requires_grad(true); }
-
-// The parameter that lives on the worker of this name.
-at::Tensor& weight_of(const std::string& worker) {
-  static struct {
-    weft::Mutex mutex;
-    std::map<std::string, at::Tensor> by_worker ABSL_GUARDED_BY(mutex);
-  } weights;
-  const weft::MutexLock lock(weights.mutex);
-  at::Tensor& weight = weights.by_worker[worker];
-  if (!weight.defined()) weight = leaf();
-  return weight;
-}
-at::Tensor& my_weight() { return weight_of(weft::CallScope::current().runtime->name()); }
+using weft::testing::weight_of;
 
 at::Tensor weighted(const at::Tensor& x) { return x.mul(my_weight()); }
 WEFT_REGISTER_FUNCTION(weighted);
@@ -64,11 +49,6 @@ weft::Future<at::Tensor> late_loss(at::Tensor x) {
   return gate().future().then([loss = loss_of(x)](const weft::Future<void>&) { return loss; });
 }
 WEFT_REGISTER_FUNCTION(late_loss);
-
-void expect_equal(const at::Tensor& actual, const at::Tensor& expected) {
-  ASSERT_TRUE(actual.defined());
-  EXPECT_TRUE(at::allclose(actual, expected, 1e-10, 1e-12)) << actual << expected;
-}
 
 template <class T>
 concept HasBackward = requires(weft::ContextId context, RRef<T> loss) {

@@ -149,21 +149,44 @@ void Reading::end_reading(bool alone) {
   if (wake) bits().wake(Group::kServing);
 }
 
+bool Reading::look(Wait& wait) {
+  Awaited awaited{wait.peer, wait.call};
+  absl::InlinedVector<size_t, 8> slots;
+  const bool any = bits().take_pending([&](size_t slot) { slots.push_back(slot); });
+  // What other peers have sent must not delay this caller.
+  std::partition(slots.begin(), slots.end(),
+                 [&](size_t slot) { return visits_.is_of(slot, wait.peer); });
+  for (const size_t slot : slots) {
+    if (!awaited.reply.has_value() && awaited.for_serving.empty() && !wait.result.done()) {
+      visits_.take(slot, awaited);
+    } else {
+      wait.alone = false;
+      bits().put_back(slot);
+    }
+  }
+  if (!awaited.for_serving.empty()) wait.alone = false;
+  if (awaited.reply.has_value()) {
+    wait.accepted = true;
+    Task rest = wait.accept(awaited.connection, *std::move(awaited.reply));
+    if (rest != nullptr) awaited.for_serving.push_back(std::move(rest));
+  }
+  if (!awaited.for_serving.empty()) hand_over(std::move(awaited.for_serving));
+  return any;
+}
+
 bool Reading::read_reply(WorkerId peer, uint64_t call, async_internal::FutureCore& result,
                          Connection::AcceptReply accept) noexcept {
   // A thread that runs a serving thread's task holds visiting_ perhaps, and others wait for it.
   if (ServingThreads::may_defer() || !begin_reading(result)) return false;
   const BlockingSection blocking;
-  bool accepted = false;
-  bool alone = true;
+  Wait wait{peer, call, result, accept};
   const auto over = [&] {
-    return result.done() || accepted || !alone ||
+    return result.done() || wait.accepted || !wait.alone ||
            caller_.load(std::memory_order_seq_cst) == Caller::kMustStop;
   };
   const auto something = [&] { return bits().any_pending() || over(); };
   const auto sleep = [&](uint32_t seen) { bits().sleep(seen, kNever, Group::kCaller); };
   while (!over()) {
-    if (has_tasks()) std::this_thread::yield();  // to the serving thread
     // The serving thread arms for this one when it has unlocked. So this one must not disarm before
     // it has the lock, and it counts the wake-ups from before it tries.
     const uint32_t before = bits().word.load();
@@ -172,26 +195,7 @@ bool Reading::read_reply(WorkerId peer, uint64_t call, async_internal::FutureCor
       continue;
     }
     bits().disarm();
-    Awaited awaited{peer, call};
-    absl::InlinedVector<size_t, 8> slots;
-    const bool any = bits().take_pending([&](size_t slot) { slots.push_back(slot); });
-    // What other peers have sent must not delay this caller.
-    std::partition(slots.begin(), slots.end(), [&](size_t s) { return visits_.is_of(s, peer); });
-    for (const size_t slot : slots) {
-      if (!awaited.reply.has_value() && awaited.for_serving.empty() && !result.done()) {
-        visits_.take(slot, awaited);
-      } else {
-        alone = false;
-        bits().put_back(slot);
-      }
-    }
-    if (!awaited.for_serving.empty()) alone = false;
-    if (awaited.reply.has_value()) {
-      accepted = true;
-      Task rest = accept(awaited.connection, *std::move(awaited.reply));
-      if (rest != nullptr) awaited.for_serving.push_back(std::move(rest));
-    }
-    if (!awaited.for_serving.empty()) hand_over(std::move(awaited.for_serving));
+    const bool any = look(wait);
     visiting_.unlock();
     if (any) continue;
     caller_spinner_.wait(something, [&] {
@@ -200,9 +204,9 @@ bool Reading::read_reply(WorkerId peer, uint64_t call, async_internal::FutureCor
     });
   }
   result.forget_listener();
-  end_reading(alone);
-  if (accepted) direct_replies_.fetch_add(1, std::memory_order_relaxed);
-  return accepted;
+  end_reading(wait.alone);
+  if (wait.accepted) direct_replies_.fetch_add(1, std::memory_order_relaxed);
+  return wait.accepted;
 }
 
 void Reading::close() {

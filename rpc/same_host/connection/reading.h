@@ -106,9 +106,20 @@ class Reading final : public async_internal::CompletionListener {
   // For the serving thread.
   void lock_visiting() ABSL_EXCLUSIVE_LOCK_FUNCTION(visiting_) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   bool begin_reading(async_internal::FutureCore& result) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A caller's wait, from begin_reading() to end_reading().
+  struct Wait {
+    const WorkerId peer;
+    const uint64_t call;
+    async_internal::FutureCore& result;
+    const Connection::AcceptReply accept;
+    bool accepted = false;
+    bool alone = true;  // it has left nothing to the serving thread
+  };
+  // Looks once at the peers that have signalled. Returns whether any peer had.
+  bool look(Wait& wait) ABSL_EXCLUSIVE_LOCKS_REQUIRED(visiting_);
   // Takes what a caller has found for the serving thread.
   void hand_over(std::vector<Task> tasks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(visiting_);
-  // `alone`: the caller has found nothing for the serving thread.
+  // `alone`: the caller has left nothing to the serving thread.
   void end_reading(bool alone) ABSL_LOCKS_EXCLUDED(mutex_);
   // Leaves the coming signals to `other`, which may sleep already. True: the caller must wake it,
   // after it has unlocked.

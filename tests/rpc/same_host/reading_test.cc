@@ -340,6 +340,37 @@ TEST_F(ReadingTest, WhatACallerFindsIsHandledBeforeWhatThePeerSendsLater) {
   }
 }
 
+// The serving thread polls for the lock. So a caller that locks it again at once could keep it out.
+TEST_F(ReadingTest, ACallerThatFindsSomethingAgainAndAgainLetsTheServingThreadIn) {
+  constexpr int kMostLooks = 500;  // of 1 ms each
+  std::atomic<bool> served{false}, reads{false};
+  int looks = 0;  // used only by the caller
+  const auto take = [&](size_t slot, Reading::Awaited& awaited) {
+    reads.store(true);
+    if (served.load() || ++looks == kMostLooks) {
+      awaited.reply.emplace();
+      return;
+    }
+    bits_.signal(slot);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(1);
+    while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  };
+  Reading reading(page_, Nanoseconds(0),
+                  {[](size_t) {}, take, [](size_t, WorkerId) { return true; }});
+  bits_.signal(kNothing);
+  std::thread waits([&] {
+    const Promise<int> promise;
+    (void)reading.read_reply(kPeer, kCall, *promise.state(),
+                             [](const ConnectionPtr&, Frame) { return nullptr; });
+  });
+  EXPECT_TRUE(eventually([&] { return reads.load(); }));
+  reading.post([&] { served.store(true); });
+  (void)reading.work();
+  bits_.signal(kNothing);  // replaces the signal that work() has taken, and ends the caller's wait
+  waits.join();
+  EXPECT_LT(looks, kMostLooks) << "the serving thread got in only when the caller had ended";
+}
+
 TEST_F(ReadingTest, CloseEndsTheReadingForGood) {
   std::thread waits = waiting_thread();
   reading_->close();

@@ -193,6 +193,24 @@ TEST_F(AgentBatchTest, ACallerGetsTheReplyThatItHasReadAlthoughThePeerLeavesMean
   EXPECT_TRUE(agent_->quiescent());
 }
 
+// No call is open then, but the references that the late reply carries are still to be released.
+TEST_F(AgentBatchTest, TheWorkerIsNotQuiescentBeforeALateReplyThatWasReadIsHandled) {
+  const uint64_t call = call_out();
+  agent_->cancel(kPeer, CallId{call});
+  bool handled = false;
+  agent_->set_late_reply_handler([&](WorkerId, const Frame&) { handled = true; });
+  transport_.connection_->read_ = [&](Connection::AcceptReply accept) {
+    EXPECT_TRUE(agent_->quiescent());
+    EXPECT_TRUE(accept(transport_.connection_, frame(FrameKind::kReply, call)) == nullptr);
+    EXPECT_FALSE(agent_->quiescent());
+    return true;
+  };
+  Promise<int> result;
+  agent_->read_reply(kPeer, CallId{call}, *result.state());
+  EXPECT_TRUE(handled);
+  EXPECT_TRUE(agent_->quiescent());
+}
+
 // Else its end would be reported on the thread of a caller, which may hold locks.
 TEST_F(AgentBatchTest, AReplyThatBreaksTheProtocolLeavesTheEndOfThePeerToTheTransport) {
   const uint64_t call = call_out();
@@ -230,6 +248,23 @@ TEST_F(AgentBatchTest, TheDeadlineOfACallHoldsWhileEarlierRepliesAreHandled) {
   EXPECT_EQ(second.future().wait(), absl::StatusCode::kDeadlineExceeded);
   // The timer's thread may still be inside the agent.
   EXPECT_TRUE(testing::eventually([&] { return agent_->quiescent(); }));
+}
+
+// A cancel would be retained for the next connection of a peer that is dead, so for ever.
+TEST_F(AgentBatchTest, ACallThatIsLateWhenItsPeerIsGoneLeavesNoCancelBehind) {
+  Promise<absl::StatusCode> second;
+  const CallId first_id =
+      agent_->call(kPeer, frame_of("x"), "f", kNever, [&](const absl::StatusOr<Frame>&) {
+        agent_->declare_dead(kPeer, absl::UnavailableError("is told to be dead"));
+        EXPECT_TRUE(second.future().wait_for(std::chrono::seconds(20)));
+      });
+  const CallId second_id =
+      agent_->call(kPeer, frame_of("x"), "f", clock_.now() + std::chrono::seconds(1),
+                   [&](const absl::StatusOr<Frame>& reply) { second.set(reply.status().code()); });
+  deliver({frame(FrameKind::kReply, first_id.number), frame(FrameKind::kReply, second_id.number)});
+  EXPECT_EQ(second.future().wait(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(testing::eventually([&] { return agent_->quiescent(); }));
+  EXPECT_EQ(agent_->info().retained_frames, 0u);
 }
 
 TEST_F(AgentBatchTest, AFrameInAnothersNameEndsItThere) {

@@ -1,8 +1,7 @@
 // Implements create_same_host_backend(): turns c10d's calls into operations of a CollectiveGroup.
 //
 // Thread safety, lifetime, blocking and errors: see comm/same_host_backend.h.
-// The calls that reduce are in same_host_reductions.cc. Those that only move data are in
-// same_host_moves.cc. The rest is in comm/same_host_backend.cc.
+// same_host_operations.cc has the collective calls, and comm/same_host_backend.cc the rest.
 #pragma once
 
 #include <atomic>
