@@ -1,0 +1,162 @@
+#include "weft/pipeline/schedules/search.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
+#include "weft/pipeline/schedules/internal/list_scheduler.h"
+#include "weft/pipeline/schedules/internal/v_pattern.h"
+#include "weft/pipeline/schedules/schedules.h"
+
+namespace weft {
+namespace {
+
+using pipeline_internal::list_schedule;
+
+constexpr int kMostMoves = 2000;  // schedules that are priced to improve the best one
+
+absl::Status check_problem(const ScheduleProblem& problem) {
+  const auto bad = [](auto... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
+  const auto stages = static_cast<size_t>(problem.graph.stages());
+  if (stages == 0) return bad("a pipeline has at least one stage");
+  if (problem.micro_batches < 1)
+    return bad("a step has at least 1 micro-batch, not ", problem.micro_batches);
+  if (problem.worker_of.size() != stages)
+    return bad(problem.worker_of.size(), " stages are placed, of ", stages);
+  if (problem.costs.stages.size() != stages)
+    return bad("the costs are of ", problem.costs.stages.size(), " stages, of ", stages);
+  const std::set<int> workers(problem.worker_of.begin(), problem.worker_of.end());
+  if (*workers.begin() != 0 || *workers.rbegin() != problem.workers() - 1 ||
+      static_cast<int>(workers.size()) != problem.workers()) {
+    return bad("the workers are not numbered from 0 without gaps");
+  }
+  if (!problem.memory.empty() && static_cast<int>(problem.memory.size()) != problem.workers()) {
+    return bad("there are ", problem.memory.size(), " memory limits for ", problem.workers(),
+               " workers");
+  }
+  return absl::OkStatus();
+}
+
+bool placed_as(const PipelineSchedule& schedule, const std::vector<int>& worker_of) {
+  if (schedule.stages() != static_cast<int>(worker_of.size())) return false;
+  for (int worker = 0; worker < static_cast<int>(schedule.workers.size()); ++worker) {
+    for (const StageAction& action : schedule.workers[static_cast<size_t>(worker)]) {
+      if (worker_of[static_cast<size_t>(action.stage)] != worker) return false;
+    }
+  }
+  return true;
+}
+
+class Search {
+ public:
+  explicit Search(const ScheduleProblem& problem) : problem_(problem) {}
+
+  absl::StatusOr<FoundSchedule> run() {
+    try_generators();
+    try_lists();
+    if (!best_) return too_greedy();
+    improve();
+    return *std::move(best_);
+  }
+
+ private:
+  // Keeps the schedule if it is the fastest one that fits. Returns whether it is.
+  bool consider(const std::string& name, PipelineSchedule schedule) {
+    absl::StatusOr<SchedulePrice> priced = price_schedule(schedule, problem_.graph, problem_.costs);
+    if (!priced.ok() || !fits(*priced)) return false;
+    if (best_ && priced->step >= best_->price.step) return false;
+    best_ = FoundSchedule{std::move(schedule), *std::move(priced), name};
+    return true;
+  }
+
+  void try_generators() {
+    const int p = problem_.workers(), m = problem_.micro_batches;
+    const auto generator = [&](const std::string& name, absl::StatusOr<PipelineSchedule> schedule) {
+      if (schedule.ok() && placed_as(*schedule, problem_.worker_of))
+        consider(name, *std::move(schedule));
+    };
+    generator("fill_drain", schedules::fill_drain(p, m));
+    generator("one_forward_one_backward", schedules::one_forward_one_backward(p, m));
+    generator("zero_bubble", schedules::zero_bubble(p, m));
+    generator("zero_bubble_h2", schedules::zero_bubble_h2(p, m));
+    const int chunks = problem_.graph.stages() / p;
+    if (chunks > 1) {
+      generator("breadth_first", schedules::breadth_first(p, m, chunks));
+      generator("interleaved", schedules::interleaved(p, m, chunks));
+      generator("zero_bubble", schedules::zero_bubble(p, m, chunks));
+    }
+    if (problem_.graph.stages() != 2 * p) return;
+    generator("zero_bubble_v", schedules::zero_bubble_v(p, m));
+    generator("dual_pipe_v", schedules::dual_pipe_v(p, m));
+    for (int alive = p; alive < 2 * p; ++alive) {
+      auto pattern = pipeline_internal::v_schedule(p, m, alive);
+      if (pattern) generator("half_memory_v", *std::move(pattern));
+    }
+  }
+
+  void try_lists() {
+    for (const bool split : {true, false}) {
+      for (int ahead = 1; ahead <= std::min(problem_.micro_batches, 2 * problem_.graph.stages());
+           ++ahead) {
+        auto schedule = list_schedule(problem_, {.split = split, .most_ahead = ahead});
+        if (schedule) consider("list", *std::move(schedule));
+      }
+    }
+  }
+
+  // Moves an action to another place in its row. Moves that make the schedule impossible are
+  // refused by the price.
+  void improve() {
+    int left = kMostMoves;
+    for (bool better = true; better && left > 0;) {
+      better = false;
+      const std::string name = best_->name;
+      for (size_t worker = 0; worker < best_->schedule.workers.size(); ++worker) {
+        for (size_t at = 1; at < best_->schedule.workers[worker].size() && left > 0; ++at, --left) {
+          PipelineSchedule moved = best_->schedule;
+          std::swap(moved.workers[worker][at - 1], moved.workers[worker][at]);
+          better = consider(name, std::move(moved)) || better;
+        }
+      }
+    }
+  }
+
+  bool fits(const SchedulePrice& price) {
+    for (size_t worker = 0; worker < problem_.memory.size(); ++worker) {
+      const int64_t over = price.workers[worker].peak_bytes - problem_.memory[worker];
+      if (over <= 0) continue;
+      if (!least_over_ || over < least_over_->second) least_over_ = {worker, over};
+      return false;
+    }
+    return true;
+  }
+  absl::Status too_greedy() const {
+    if (!least_over_)
+      return absl::ResourceExhaustedError("no schedule fits into the workers' memory");
+    const auto [worker, over] = *least_over_;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no schedule fits into the workers' memory; worker ", worker, " has ",
+                     problem_.memory[worker], " bytes, and the least greedy schedule needs ",
+                     problem_.memory[worker] + over));
+  }
+
+  const ScheduleProblem& problem_;
+  std::optional<FoundSchedule> best_;
+  std::optional<std::pair<size_t, int64_t>> least_over_;  // worker, bytes
+};
+
+}  // namespace
+
+int ScheduleProblem::workers() const {
+  return worker_of.empty() ? 0 : 1 + *std::max_element(worker_of.begin(), worker_of.end());
+}
+
+absl::StatusOr<FoundSchedule> search_schedule(const ScheduleProblem& problem) {
+  WEFT_RETURN_IF_ERROR(check_problem(problem));
+  return Search(problem).run();
+}
+
+}  // namespace weft

@@ -1,0 +1,46 @@
+// Searches for the fastest schedule on measured times, within the workers' memory.
+//
+// It tries every schedule of schedules.h that places the stages as the problem does. It also tries
+// those of a list scheduler, whose free worker takes the most urgent action that is ready. It then
+// improves the best one by swapping neighbours, as long as that shortens the step. So on the
+// given times the result is never slower than any schedule of schedules.h that fits into memory.
+//
+// Thread safety: a pure function. The result depends on the arguments only.
+// Blocking: computes for some seconds if workers times micro-batches is above 1,000 or so.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "weft/pipeline/schedules/price.h"
+#include "weft/pipeline/schedules/schedule.h"
+#include "weft/pipeline/schedules/stage_graph.h"
+
+namespace weft {
+
+struct ScheduleProblem {
+  StageGraph graph;
+  std::vector<int> worker_of;  // by stage
+  int micro_batches = 1;
+  PipelineCosts costs;
+  // By worker, in bytes, for what a schedule keeps (SchedulePrice::Worker::peak_bytes). Empty:
+  // there is no limit.
+  std::vector<int64_t> memory = {};
+
+  int workers() const;
+};
+
+struct FoundSchedule {
+  PipelineSchedule schedule;
+  SchedulePrice price;
+  std::string name;  // of the schedule that it began with, such as "zero_bubble"
+};
+
+// InvalidArgument: the problem contradicts itself. ResourceExhausted: no schedule that was tried
+// fits into memory; the message names the worker, and the bytes that the least greedy one needs
+// there.
+absl::StatusOr<FoundSchedule> search_schedule(const ScheduleProblem& problem);
+
+}  // namespace weft
