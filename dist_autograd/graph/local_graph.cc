@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <limits>
 #include <optional>
 #include <stdexcept>
 #include <string_view>
-#include <typeinfo>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -22,6 +20,8 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
 #include "weft/dist_autograd/graph/engine_scope.h"
+#include "weft/dist_autograd/graph/internal/graph_nodes.h"
+#include "weft/dist_autograd/graph/internal/split_node.h"
 #include "weft/dist_autograd/graph/recv_node.h"
 #include "weft/dist_autograd/graph/send_record.h"
 
@@ -35,21 +35,7 @@ using torch::autograd::InputBuffer;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-constexpr size_t kSmallGraph = 14;  // number of nodes that a flat_hash_map of 16 slots holds
-constexpr uint32_t kNoTarget = std::numeric_limits<uint32_t>::max();
-
-enum class Kind : uint8_t { kOperation, kLeaf, kRecv };
-
-struct NodeState {
-  Node* node;                 // kept alive by the edges of the sources
-  uint32_t dependencies = 0;  // edges into it, of nodes and sources, not yet resolved
-  uint32_t first_target = 0;  // index of its first edge in Impl::targets_
-  uint32_t answer = 0;        // kRecv: number in Impl::answers_
-  Kind kind = Kind::kOperation;
-  bool present = false;    // an input came; a node that ran may have given an undefined gradient
-  bool reached = false;    // by reach()
-  variable_list inputs{};  // sized when the first gradient enters
-};
+constexpr uint32_t kNoTarget = GraphNodes::kNoTarget;
 
 struct Source {
   enum class State : uint8_t { kOpen, kFed, kCancelled };
@@ -60,14 +46,14 @@ struct Source {
   State state = State::kOpen;
 };
 
-// Order of execution: later operations first, as in LibTorch; ties as found from the sources.
-struct Ready {
-  uint64_t sequence;
-  uint32_t index;
-  bool operator<(const Ready& other) const {
-    return sequence != other.sequence ? sequence < other.sequence : index > other.index;
-  }
-};
+// As LibTorch's engine does.
+variable_list call_node(Node& node, variable_list inputs) {
+  variable_list outputs = node(std::move(inputs));
+  torch::autograd::validate_outputs(node.next_edges(), outputs, [](const std::string& text) {
+    return absl::StrCat("returned an ", text);
+  });
+  return outputs;
+}
 
 }  // namespace
 
@@ -79,6 +65,7 @@ class LocalGraph::Impl {
   absl::Status feed_roots();
   absl::Status feed(SendId send, variable_list gradients);
   absl::Status cancel(SendId send);
+  absl::Status run_weights();
   absl::StatusOr<std::vector<SendId>> reach(SendId send);
   const at::Tensor* staged(const at::Tensor& variable) { return stage_.find(variable); }
   absl::Status replace(const at::Tensor& variable, at::Tensor gradient) {
@@ -103,10 +90,18 @@ class LocalGraph::Impl {
   size_t executed() const { return executed_; }
 
  private:
+  // What run_weights() has to do, in the order in which a whole backward does it. So sums are made
+  // in the same order.
+  struct Left {
+    enum class What : uint8_t { kGradient, kNode, kWeightsOfNode };
+    What what;
+    uint32_t node;
+    uint32_t input = 0;  // kGradient: the input of the node for which it is
+    variable_list tensors =
+        {};  // the gradient, or the inputs of a node that has run for its inputs
+  };
+
   absl::Status add_source(Source source);
-  uint32_t visit(Node* node);
-  void classify(NodeState& state);
-  void walk_edges();
 
   // Returns the source if it may be used now, otherwise the reason why not.
   absl::StatusOr<Source*> open_source(SendId send);
@@ -115,13 +110,19 @@ class LocalGraph::Impl {
   absl::Status run(absl::FunctionRef<absl::Status()> body);
   absl::Status drain();
   absl::Status execute(uint32_t index);
+  void postpone(uint32_t index);
+  absl::Status run_left(Left left);
   variable_list call(NodeState& state, variable_list inputs, bool has_post_hooks);
+  variable_list call_part(NodeState& state, variable_list inputs, bool weights);
+  absl::Status failed_in(Node& node);
   absl::Status finish_leaf(const at::Tensor& variable);
   absl::Status miss_leaf(const at::Tensor& variable);
   void pass_on(uint32_t index, variable_list outputs);
   absl::Status die(uint32_t index);
+  // `split`: run_weights() may bring this node a gradient, so it waits as if the gradient was
+  // there.
+  void promise(uint32_t index);
   void buffer(uint32_t index, uint32_t input, at::Tensor gradient);
-  void resolve_edge(uint32_t index);
   void resolve_recv(const NodeState& state, at::Tensor gradient);
   absl::Status fail(absl::Status status, std::string_view node = {});
 
@@ -134,11 +135,10 @@ class LocalGraph::Impl {
 
   std::vector<Source> sources_;
   absl::flat_hash_map<SendId, uint32_t> source_index_;
-  std::vector<NodeState> nodes_;
-  absl::flat_hash_map<Node*, uint32_t> node_index_;  // dropped after engage
-  std::vector<uint32_t> targets_;  // targets of all nodes' edges, so that running needs no look-up
   RecvAnswers answers_;
-  std::vector<Ready> ready_;  // heap
+  GraphNodes nodes_{answers_};
+  std::vector<Left> left_;
+  bool in_weights_ = false;  // run_weights() was called
   LeafStage stage_;
   size_t buffered_ = 0;  // nodes that hold a gradient and have not run
   size_t executed_ = 0;
@@ -149,9 +149,6 @@ absl::Status LocalGraph::Impl::engage(c10::ArrayRef<at::Tensor> roots,
   if (engaged_) return absl::FailedPreconditionError("the local graph is engaged already");
   engaged_ = true;
   sources_.reserve(sends.size() + 1);
-  nodes_.reserve(kSmallGraph);
-  node_index_.reserve(kSmallGraph);
-  targets_.reserve(kSmallGraph);
   Source root_source;
   for (const at::Tensor& root : roots) {
     if (!root.defined() || !root.requires_grad() || root.is_leaf()) {
@@ -168,9 +165,16 @@ absl::Status LocalGraph::Impl::engage(c10::ArrayRef<at::Tensor> roots,
     WEFT_RETURN_IF_ERROR(
         add_source({.send = send->id, .peer = send->peer, .edges = send->edges, .targets = {}}));
   }
-  walk_edges();
-  node_index_ = {};
-  return status_;
+  nodes_.walk();
+  if (options_.split) nodes_.mark_for_inputs();
+  if (nodes_.has_hooked_leaf()) options_.engine_scope = true;
+  if (Node* const foreign = nodes_.foreign()) {
+    return fail(
+        absl::UnimplementedError(absl::StrCat("distributed backward runs on CPU only, and ",
+                                              foreign->name(), " is on ", foreign->device().str())),
+        foreign->name());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status LocalGraph::Impl::add_source(Source source) {
@@ -180,51 +184,17 @@ absl::Status LocalGraph::Impl::add_source(Source source) {
   }
   source.targets.reserve(source.edges.size());
   for (const Edge& edge : source.edges) {
-    source.targets.push_back(edge.is_valid() ? visit(edge.function.get()) : kNoTarget);
+    source.targets.push_back(nodes_.add(edge));
   }
   sources_.push_back(std::move(source));
   return absl::OkStatus();
 }
 
-uint32_t LocalGraph::Impl::visit(Node* node) {
-  const auto [it, is_new] = node_index_.try_emplace(node, nodes_.size());
-  if (is_new) classify(nodes_.emplace_back(NodeState{.node = node}));
-  ++nodes_[it->second].dependencies;
-  return it->second;
-}
-
-void LocalGraph::Impl::classify(NodeState& state) {
-  if (!state.node->device().is_cpu() && status_.ok()) {
-    (void)fail(absl::UnimplementedError(absl::StrCat("distributed backward runs on CPU only, and ",
-                                                     state.node->name(), " is on ",
-                                                     state.node->device().str())),
-               state.node->name());
-  }
-  if (state.node->num_outputs() != 0) return;
-  if (typeid(*state.node) == typeid(AccumulateGrad)) {
-    state.kind = Kind::kLeaf;
-    if (!state.node->pre_hooks().empty() || !state.node->post_hooks().empty()) {
-      options_.engine_scope = true;
-    }
-  } else if (typeid(*state.node) == typeid(RecvNode)) {
-    state.kind = Kind::kRecv;
-    state.answer = answers_.expect(static_cast<const RecvNode&>(*state.node));
-  }
-}
-
-// Breadth first: `nodes_` is its own queue, so the depth of the graph costs no stack.
-void LocalGraph::Impl::walk_edges() {
-  for (uint32_t index = 0; index < nodes_.size(); ++index) {
-    nodes_[index].first_target = targets_.size();
-    for (const Edge& edge : nodes_[index].node->next_edges()) {
-      targets_.push_back(edge.is_valid() ? visit(edge.function.get()) : kNoTarget);
-    }
-  }
-}
-
 absl::StatusOr<Source*> LocalGraph::Impl::open_source(SendId send) {
   if (!status_.ok()) return status_;
   if (running_) return absl::FailedPreconditionError("a hook called back into its own pass");
+  if (in_weights_)
+    return absl::FailedPreconditionError("the weight gradients were computed already");
   const auto it = source_index_.find(send);
   if (it == source_index_.end()) {
     return absl::NotFoundError(send.valid()
@@ -287,7 +257,7 @@ absl::Status LocalGraph::Impl::feed_source(Source& source, variable_list gradien
       if (gradients[slot].defined()) {
         buffer(target, source.edges[slot].input_nr, std::move(gradients[slot]));
       }
-      resolve_edge(target);
+      nodes_.resolve(target);
     }
     return drain();
   });
@@ -299,7 +269,7 @@ absl::Status LocalGraph::Impl::cancel(SendId send) {
   answers_.source_cancelled();
   return run([&] {
     for (const uint32_t target : source->targets) {
-      if (target != kNoTarget) resolve_edge(target);
+      if (target != kNoTarget) nodes_.resolve(target);
     }
     return drain();
   });
@@ -311,25 +281,7 @@ absl::StatusOr<std::vector<SendId>> LocalGraph::Impl::reach(SendId send) {
   if (it == source_index_.end()) {
     return absl::NotFoundError(absl::StrCat(send.to_string(), " is no part of this pass"));
   }
-  std::vector<SendId> found;
-  std::vector<uint32_t> open;
-  const auto enter = [&](uint32_t index) {
-    if (index == kNoTarget || nodes_[index].reached) return;
-    nodes_[index].reached = true;
-    open.push_back(index);
-  };
-  for (const uint32_t target : sources_[it->second].targets) enter(target);
-  while (!open.empty()) {
-    const NodeState& state = nodes_[open.back()];
-    open.pop_back();
-    if (state.kind == Kind::kRecv && answers_.reach(state.answer)) {
-      found.push_back(static_cast<const RecvNode&>(*state.node).send());
-    }
-    for (uint32_t edge = 0; edge < state.node->num_outputs(); ++edge) {
-      enter(targets_[state.first_target + edge]);
-    }
-  }
-  return found;
+  return nodes_.reach(sources_[it->second].targets);
 }
 
 // Runs `body`, which enters the graph. Gradient recording is off, and the state is that of the
@@ -360,14 +312,14 @@ absl::Status LocalGraph::Impl::run(absl::FunctionRef<absl::Status()> body) {
 }
 
 absl::Status LocalGraph::Impl::drain() {
-  while (!ready_.empty()) {
+  while (nodes_.has_ready()) {
     if (stopped_.load(std::memory_order_relaxed)) {
       return fail(absl::CancelledError("the backward pass was stopped"));
     }
-    std::pop_heap(ready_.begin(), ready_.end());
-    const uint32_t index = ready_.back().index;
-    ready_.pop_back();
-    if (nodes_[index].present) {
+    const uint32_t index = nodes_.take_ready();
+    if (!nodes_[index].for_inputs) {
+      postpone(index);
+    } else if (nodes_[index].present) {
       WEFT_RETURN_IF_ERROR(execute(index));
     } else {
       WEFT_RETURN_IF_ERROR(die(index));
@@ -379,7 +331,7 @@ absl::Status LocalGraph::Impl::drain() {
 absl::Status LocalGraph::Impl::execute(uint32_t index) {
   NodeState& state = nodes_[index];
   Node& node = *state.node;
-  --buffered_;
+  if (!in_weights_) --buffered_;
   ++executed_;
   try {
     variable_list inputs = std::exchange(state.inputs, {});
@@ -387,6 +339,16 @@ absl::Status LocalGraph::Impl::execute(uint32_t index) {
     for (const auto& [output, hook] : node.retains_grad_hooks()) inputs = (*hook)(inputs);
     for (const auto& hook : node.pre_hooks()) inputs = (*hook)(inputs);
 
+    bool mixed = false;
+    for (size_t edge = 0; edge < node.num_outputs(); ++edge) {
+      mixed = mixed || (!in_weights_ && nodes_.to_weights(state, edge));
+    }
+    if (mixed && can_split(node)) {
+      left_.push_back({Left::What::kWeightsOfNode, index, 0, inputs});
+      variable_list outputs = call_part(state, std::move(inputs), /*weights=*/false);
+      pass_on(index, std::move(outputs));
+      return absl::OkStatus();
+    }
     const bool has_post_hooks = !node.post_hooks().empty();
     variable_list seen;  // by post hooks
     if (has_post_hooks) seen = inputs;
@@ -399,36 +361,103 @@ absl::Status LocalGraph::Impl::execute(uint32_t index) {
     if (!options_.retain_graph) node.release_variables();
     seen.clear();
 
-    if (state.kind == Kind::kLeaf) {
+    if (state.kind == NodeKind::kLeaf) {
       return finish_leaf(static_cast<const AccumulateGrad&>(node).variable);
     }
     pass_on(index, std::move(outputs));
   } catch (...) {
-    const std::string text = text_of_current_exception();
-    const std::string name = node.name();
-    if (torch::autograd::AnomalyMode::is_enabled()) node.metadata()->print_stack(name);
-    return fail(absl::UnknownError(absl::StrCat(name, ": ", text)), name);
+    return failed_in(node);
   }
   return absl::OkStatus();
 }
 
+// For use in a catch block.
+absl::Status LocalGraph::Impl::failed_in(Node& node) {
+  const std::string text = text_of_current_exception();
+  const std::string name = node.name();
+  if (torch::autograd::AnomalyMode::is_enabled()) node.metadata()->print_stack(name);
+  return fail(absl::UnknownError(absl::StrCat(name, ": ", text)), name);
+}
+
 variable_list LocalGraph::Impl::call(NodeState& state, variable_list inputs, bool has_post_hooks) {
   Node& node = *state.node;
-  if (state.kind == Kind::kLeaf) {
+  if (state.kind == NodeKind::kLeaf) {
     stage_.add(static_cast<const AccumulateGrad&>(node).variable, std::move(inputs.at(0)),
                has_post_hooks);
     return {};
   }
-  if (state.kind == Kind::kRecv) {
+  if (state.kind == NodeKind::kRecv) {
     resolve_recv(state, std::move(inputs.at(0)));
     return {};
   }
   if (!options_.retain_graph) node.will_release_variables();
-  variable_list outputs = node(std::move(inputs));
-  torch::autograd::validate_outputs(node.next_edges(), outputs, [](const std::string& text) {
-    return absl::StrCat("returned an ", text);
+  return call_node(node, std::move(inputs));
+}
+
+variable_list LocalGraph::Impl::call_part(NodeState& state, variable_list inputs, bool weights) {
+  const EmptiedEdges others(*state.node,
+                            [&](size_t edge) { return nodes_.to_weights(state, edge) == weights; });
+  return call_node(*state.node, std::move(inputs));
+}
+
+// ---- split backward
+
+// A node that leads to weights only. Its edges are resolved now, so that the order of all nodes is
+// that of the whole backward.
+void LocalGraph::Impl::postpone(uint32_t index) {
+  NodeState& state = nodes_[index];
+  if (state.promised) --buffered_;
+  for (uint32_t edge = 0; edge < state.node->num_outputs(); ++edge) {
+    const uint32_t target = nodes_.target(state, edge);
+    if (target == kNoTarget) continue;
+    if (state.promised) promise(target);
+    nodes_.resolve(target);
+  }
+  left_.push_back({Left::What::kNode, index});
+}
+
+absl::Status LocalGraph::Impl::run_weights() {
+  if (!status_.ok()) return status_;
+  if (!options_.split || in_weights_) {
+    return absl::FailedPreconditionError("this backward has no weight gradients left");
+  }
+  in_weights_ = true;
+  return run([&]() -> absl::Status {
+    for (Left& left : std::exchange(left_, {})) {
+      if (stopped_.load(std::memory_order_relaxed)) {
+        return fail(absl::CancelledError("the backward pass was stopped"));
+      }
+      WEFT_RETURN_IF_ERROR(run_left(std::move(left)));
+    }
+    return absl::OkStatus();
   });
-  return outputs;
+}
+
+absl::Status LocalGraph::Impl::run_left(Left left) {
+  NodeState& state = nodes_[left.node];
+  switch (left.what) {
+    case Left::What::kGradient:
+      buffer(left.node, left.input, std::move(left.tensors.front()));
+      break;
+    case Left::What::kNode:
+      if (state.present) return execute(left.node);
+      if (state.kind != NodeKind::kLeaf) break;
+      return miss_leaf(static_cast<const AccumulateGrad&>(*state.node).variable);
+    case Left::What::kWeightsOfNode:
+      try {
+        if (!options_.retain_graph) state.node->will_release_variables();
+        variable_list outputs = call_part(state, std::move(left.tensors), /*weights=*/true);
+        if (!options_.retain_graph) state.node->release_variables();
+        pass_on(left.node, std::move(outputs));
+      } catch (...) {
+        return failed_in(*state.node);
+      }
+  }
+  return absl::OkStatus();
+}
+
+void LocalGraph::Impl::promise(uint32_t index) {
+  if (!std::exchange(nodes_[index].promised, true)) ++buffered_;
 }
 
 absl::Status LocalGraph::Impl::finish_leaf(const at::Tensor& variable) {
@@ -460,29 +489,35 @@ void LocalGraph::Impl::pass_on(uint32_t index, variable_list outputs) {
     }
   }
   for (size_t output = 0; output < outputs.size(); ++output) {
-    const uint32_t target = targets_[state.first_target + output];
+    const uint32_t target = nodes_.target(state, output);
     if (target == kNoTarget) continue;
+    if (in_weights_ && !nodes_.to_weights(state, output)) continue;  // done before
     buffer(target, state.node->next_edge(output).input_nr, std::move(outputs[output]));
-    resolve_edge(target);
+    if (!in_weights_) nodes_.resolve(target);
   }
 }
 
 // No gradient has entered this node. Its hooks do not run, and no gradient leaves it.
 absl::Status LocalGraph::Impl::die(uint32_t index) {
   const NodeState& state = nodes_[index];
-  if (state.kind == Kind::kRecv) resolve_recv(state, at::Tensor());
+  if (state.kind == NodeKind::kRecv) resolve_recv(state, at::Tensor());
   for (uint32_t edge = 0; edge < state.node->num_outputs(); ++edge) {
-    const uint32_t target = targets_[state.first_target + edge];
-    if (target != kNoTarget) resolve_edge(target);
+    const uint32_t target = nodes_.target(state, edge);
+    if (target != kNoTarget) nodes_.resolve(target);
   }
-  if (state.kind != Kind::kLeaf) return absl::OkStatus();
+  if (state.kind != NodeKind::kLeaf) return absl::OkStatus();
   return miss_leaf(static_cast<const AccumulateGrad&>(*state.node).variable);
 }
 
 void LocalGraph::Impl::buffer(uint32_t index, uint32_t input, at::Tensor gradient) {
   NodeState& state = nodes_[index];
+  if (!in_weights_ && !state.for_inputs) {
+    promise(index);
+    left_.push_back({Left::What::kGradient, index, input, {std::move(gradient)}});
+    return;
+  }
   if (!std::exchange(state.present, true)) {
-    ++buffered_;
+    if (!in_weights_) ++buffered_;
     state.inputs.resize(state.node->num_inputs());
   }
   at::Tensor& place = state.inputs.at(input);
@@ -493,13 +528,6 @@ void LocalGraph::Impl::buffer(uint32_t index, uint32_t input, at::Tensor gradien
   InputBuffer sum(std::move(state.inputs));  // adds as LibTorch's engine does
   sum.add(input, std::move(gradient), std::nullopt, std::nullopt, state.node);
   state.inputs = std::move(sum.buffer);
-}
-
-void LocalGraph::Impl::resolve_edge(uint32_t index) {
-  NodeState& state = nodes_[index];
-  if (--state.dependencies > 0) return;
-  ready_.push_back({state.node->sequence_nr(), index});
-  std::push_heap(ready_.begin(), ready_.end());
 }
 
 void LocalGraph::Impl::resolve_recv(const NodeState& state, at::Tensor gradient) {
@@ -513,11 +541,11 @@ absl::Status LocalGraph::Impl::fail(absl::Status status, std::string_view node) 
   if (!status_.ok()) return status_;
   status_ = std::move(status);
   failed_node_ = node;
-  ready_.clear();
   stage_.take();
   answers_.clear();
+  left_.clear();
   buffered_ = 0;
-  for (NodeState& state : nodes_) state.inputs.clear();
+  nodes_.clear_inputs();
   return status_;
 }
 
@@ -547,6 +575,7 @@ absl::Status LocalGraph::feed(SendId send, std::vector<at::Tensor> gradients) {
   return impl_->feed(send, std::move(gradients));
 }
 absl::Status LocalGraph::cancel(SendId send) { return impl_->cancel(send); }
+absl::Status LocalGraph::run_weights() { return impl_->run_weights(); }
 absl::StatusOr<std::vector<SendId>> LocalGraph::reach_roots() { return impl_->reach(SendId()); }
 absl::StatusOr<std::vector<SendId>> LocalGraph::reach(SendId send) { return impl_->reach(send); }
 bool LocalGraph::waiting() const { return impl_->waiting(); }

@@ -59,6 +59,9 @@ struct LocalGraphOptions {
   // Runs the nodes inside a pass of LibTorch's engine, so that hooks can queue callbacks on it. If
   // a leaf's AccumulateGrad node has hooks, `engage` sets this to true.
   bool engine_scope = false;
+  // Splits the backward: feed and cancel compute the gradients of received tensors, and of what
+  // leads to them. run_weights() computes the rest. The bits are those of the whole backward.
+  bool split = false;
   // The state of the thread that called backward(); hooks and nodes run in it. If it is not set,
   // they run in the state of the thread that feeds.
   std::optional<at::ThreadLocalState> caller = std::nullopt;
@@ -90,6 +93,9 @@ class LocalGraph {
   absl::Status feed(SendId send, std::vector<at::Tensor> gradients);
   // Resolves the edges of a source for which no gradient will come, and runs ready nodes.
   absl::Status cancel(SendId send);
+  // With `split`, after the last feed or cancel: computes what these have left. Sources that are
+  // still open get no gradient any more. FailedPrecondition: without `split`, or a second time.
+  absl::Status run_weights();
 
   // Returns the sends of the received messages to which the source leads, without those that an
   // earlier call has returned. These sends are active. Runs nothing.

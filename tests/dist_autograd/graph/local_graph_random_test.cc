@@ -46,15 +46,22 @@ class RandomProgram {
     const Twin root = make_root(root_worker);
     if (!root.there.requires_grad()) return;
     options.shuffle = options.shuffle != nullptr ? &random_ : nullptr;
+    std::vector<at::Tensor> before;  // gradients of the leaves
     if (retain) {
-      options.retain_graph = true;
-      expect_ok(world_.backward(root_worker, {root.there}, options));
+      PassOptions first = options;
+      first.retain_graph = true;
+      first.split = false;
+      expect_ok(world_.backward(root_worker, {root.there}, first));
       root.oracle.backward({}, /*retain_graph=*/true);
-      options.retain_graph = false;
+      for (const Twin& leaf : leaves_) {
+        const at::Tensor gradient = world_.gradient(leaf.worker, leaf.there);
+        before.push_back(gradient.defined() ? gradient.clone() : at::Tensor());
+      }
     }
     expect_ok(world_.backward(root_worker, {root.there}, options));
     root.oracle.backward();
     compare();
+    if (retain && options.split) expect_same_bits(before);
     discovered = world_.activations > 0;
   }
 
@@ -234,6 +241,15 @@ class RandomProgram {
     ASSERT_LE(error, 1e-10 * (1 + b.abs().max().item<double>())) << what;
   }
 
+  // The second pass has added exactly what the first one had computed.
+  void expect_same_bits(const std::vector<at::Tensor>& before) {
+    for (size_t i = 0; i < leaves_.size(); ++i) {
+      if (!before[i].defined()) continue;
+      const at::Tensor now = world_.gradient(leaves_[i].worker, leaves_[i].there);
+      EXPECT_TRUE(torch::equal(now.to_dense(), 2 * before[i].to_dense())) << "leaf " << i;
+    }
+  }
+
   void compare() {
     for (const Twin& leaf : leaves_) {
       if (!leaf.there.requires_grad()) continue;
@@ -289,6 +305,16 @@ TEST(LocalGraphRandom, EqualsOneGraphWhenDiscoveryGoesFirst) {
 TEST(LocalGraphRandom, EqualsOneGraphInsideLibTorchsEngine) {
   std::mt19937 any;
   run_programs(4000, {.engine_scope = true, .shuffle = &any}, false);
+}
+
+TEST(LocalGraphRandom, EqualsOneGraphWhenItIsSplit) {
+  std::mt19937 any;
+  run_programs(6000, {.split = true, .shuffle = &any}, false);
+  run_programs(6500, {.engine_scope = true, .split = true, .shuffle = &any}, false);
+}
+
+TEST(LocalGraphRandom, HasTheBitsOfTheWholeBackwardWhenItIsSplit) {
+  run_programs(7000, {.split = true}, true);
 }
 
 TEST(LocalGraphRandom, AddsUpOverPassesThatRetainTheGraph) {

@@ -32,6 +32,7 @@ struct PassOptions {
   bool retain_graph = false;
   bool eager = false;               // discover before feeding
   bool engine_scope = false;        // on even without hooks on leaves
+  bool split = false;               // the weight gradients come last, on all workers
   std::mt19937* shuffle = nullptr;  // deliver in any order; null: first in, first out
   std::map<int, std::function<absl::Status(const at::Tensor&, at::Tensor&)>> on_leaf = {};
 };
@@ -149,6 +150,7 @@ class LocalWorld {
     LocalGraphOptions options;
     options.retain_graph = options_.retain_graph;
     options.engine_scope = options_.engine_scope;
+    options.split = options_.split;
     const auto on_leaf = options_.on_leaf.find(index);
     if (on_leaf != options_.on_leaf.end()) options.on_leaf = on_leaf->second;
     options.on_answer = [this](RecvAnswer answer) {
@@ -220,8 +222,11 @@ class LocalWorld {
       WEFT_RETURN_IF_ERROR(discover());
       WEFT_RETURN_IF_ERROR(deliver_all());
     }
-    return anybody_waiting() ? absl::InternalError("a gradient still waits after discovery")
-                             : absl::OkStatus();
+    if (anybody_waiting()) return absl::InternalError("a gradient still waits after discovery");
+    for (Worker& worker : workers_) {
+      if (options_.split && worker.pass) WEFT_RETURN_IF_ERROR(worker.pass->run_weights());
+    }
+    return absl::OkStatus();
   }
 
   void commit() {
