@@ -76,6 +76,8 @@ ROOMS = {
                    ["base", "async", "checkpoint", "rpc/session", "rpc/codec", "rpc", "rref",
                     "dist_autograd/graph", "dist_autograd", "dist_optim/steps"]),
     "pipeline/schedules": ("orders of work in a pipeline: made, checked, priced and searched for; no torch", ["base"]),
+    "pipeline/stage": ("does the actions of one stage: forward, input gradients, weight gradients",
+                       ["base", "dist_autograd/graph", "pipeline/schedules"]),
     "ddp/reducer": ("averages gradients over ranks, bucket by bucket", ["base", "async", "comm"]),
     "ddp/hooks": ("what may replace the average: compression, PowerSGD", ["base", "async", "comm"]),
     "ddp/batch_norm": ("batch norm over the inputs of all ranks", ["base", "comm"]),

@@ -1,0 +1,110 @@
+// Does the actions of one stage of a pipeline, for all micro-batches of one step.
+//
+//   StageRun run({.stage = 1, .micro_batches = 4, .forward = [&](auto in) { return net(in); }});
+//   StageTensors outputs = *run.forward(0, inputs);             // 1F0
+//   std::vector<at::Tensor> back = *run.input_gradients(0, g);  // 1I0
+//   run.weight_gradients(0);                                    // 1W0
+//
+// The actions of different micro-batches may come in any order. The gradients of the weights are
+// summed in the order of the micro-batches all the same. So the result has the bits of a program
+// that runs the micro-batches one after the other and accumulates into `.grad`.
+//
+// The random numbers of a forward depend on seed, stage and micro-batch only. So they are the same
+// in every schedule, and when a forward is done again.
+//
+// Thread safety: none; one thread at a time. The generator of random numbers is LibTorch's default
+// one, so another thread that draws from it meanwhile makes the numbers differ.
+// Lifetime: keeps the graph of a micro-batch from its forward to its weight gradients.
+// Errors: Unknown if the forward or a node throws; InvalidArgument if a gradient does not fit;
+// FailedPrecondition if an action comes too early or twice. The message begins with the action,
+// such as "1F0: ". An error in a backward is final for its micro-batch.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "weft/dist_autograd/graph/leaf_stage.h"
+#include "weft/dist_autograd/graph/local_graph.h"
+#include "weft/dist_autograd/graph/send_record.h"
+#include "weft/pipeline/schedules/schedule.h"
+
+namespace weft::pipeline_internal {
+
+// What goes from one stage to another. The tensors are part of no graph.
+struct StageTensors {
+  std::vector<at::Tensor> values;
+  std::vector<bool> requires_grad;  // of each value: a gradient for it will come back, or is wanted
+};
+
+class StageRun {
+ public:
+  using Forward = std::function<std::vector<at::Tensor>(std::vector<at::Tensor> inputs)>;
+  struct Options {
+    int stage = 0;
+    int micro_batches = 1;
+    uint64_t seed = 0;  // another one for each step
+    Forward forward;
+  };
+
+  // The seed of LibTorch's generator for one forward.
+  static uint64_t seed_of(uint64_t seed, int stage, int micro_batch);
+
+  explicit StageRun(Options options) : options_(std::move(options)) {}
+
+  // F. `recomputed`: an R follows, so only the inputs are kept.
+  absl::StatusOr<StageTensors> forward(int micro_batch, StageTensors inputs,
+                                       bool recomputed = false);
+  // R. The forward must not change the module's buffers.
+  absl::Status recompute(int micro_batch);
+  // I. `gradients`: one per output; undefined where none comes. Returns one per input, undefined
+  // where the input requires none or the output does not depend on it.
+  absl::StatusOr<std::vector<at::Tensor>> input_gradients(int micro_batch,
+                                                          std::vector<at::Tensor> gradients);
+  // W.
+  absl::Status weight_gradients(int micro_batch);
+  // B: both in one, without the split.
+  absl::StatusOr<std::vector<at::Tensor>> backward(int micro_batch,
+                                                   std::vector<at::Tensor> gradients);
+
+  // Whether the gradients of all micro-batches are in the sum.
+  bool complete() const { return summed_ == options_.micro_batches; }
+  // Takes the sums, in the order in which the leaves first got a gradient.
+  std::vector<dist_autograd_internal::LeafGradient> take_gradients();
+
+ private:
+  enum class State : uint8_t { kStarted, kForwardDone, kInputsDone };
+  // A micro-batch between its forward and its weight gradients.
+  struct MicroBatch {
+    State state = State::kStarted;
+    StageTensors inputs;  // kept only for a recompute
+    size_t input_count = 0;
+    dist_autograd_internal::SendRecord record;
+    std::vector<at::Tensor> answer;  // gradients of the inputs
+    std::unique_ptr<dist_autograd_internal::LocalGraph> graph;
+  };
+
+  absl::StatusOr<StageTensors> run_forward(int micro_batch, MicroBatch& run, StageTensors inputs);
+  absl::StatusOr<std::vector<at::Tensor>> run_backward(int micro_batch, StageWork work,
+                                                       std::vector<at::Tensor> gradients);
+  absl::Status finish(int micro_batch, MicroBatch& run);
+  void add_up();
+  absl::StatusOr<MicroBatch*> at(int micro_batch, StageWork work, State state);
+  absl::Status failed(int micro_batch, StageWork work, const absl::Status& why) const;
+
+  const Options options_;
+  std::map<int, MicroBatch> open_;
+  // Gradients of micro-batches whose predecessors are not in the sum yet.
+  std::map<int, std::vector<dist_autograd_internal::LeafGradient>> waiting_;
+  dist_autograd_internal::LeafStage sums_;
+  int summed_ = 0;  // the gradients of micro-batches below it are in `sums_`
+};
+
+}  // namespace weft::pipeline_internal
