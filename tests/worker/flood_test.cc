@@ -35,19 +35,25 @@ size_t allocated() {
   return info.uordblks + info.hblkhd;
 }
 
-// Takes ten times as long as the caller needs for a call. It computes all the time, so that the
-// executor does not add threads.
-int64_t slow_size(const std::string& text) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(500);
-  while (std::chrono::steady_clock::now() < end) {
+// True while the flood of this test has not met any bound yet.
+std::atomic<bool> rising{false};
+
+// Takes ten times as long as the caller usually needs for a call. On a busy machine the caller may
+// be as slow, so no call ends before the first one was refused. It computes all the time, so that
+// the executor does not add threads.
+void compute_for(std::chrono::microseconds time) {
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  const auto begin = now();
+  while (now() < begin + time || (rising.load() && now() < begin + std::chrono::seconds(20))) {
   }
+}
+int64_t slow_size(const std::string& text) {
+  compute_for(std::chrono::microseconds(500));
   return static_cast<int64_t>(text.size());
 }
 WEFT_REGISTER_FUNCTION(slow_size);
 int64_t slow_numel(const at::Tensor& tensor) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
-  while (std::chrono::steady_clock::now() < end) {
-  }
+  compute_for(std::chrono::milliseconds(5));
   return tensor.numel();
 }
 WEFT_REGISTER_FUNCTION(slow_numel);
@@ -101,11 +107,13 @@ class FloodTest : public ::testing::TestWithParam<TransportKind> {
     const size_t before = allocated();
     size_t peak = before, refused = 0;
     std::vector<Future<int64_t>> taken;
+    rising = true;
     for (size_t sent = 0; sent < 10 * kBound; sent += bytes_per_call) {
       Future<int64_t> call = make();
       if (call.done() && call.result().status().code() == absl::StatusCode::kResourceExhausted) {
         EXPECT_EQ(weft::ran_of(call.result().status()), weft::Ran::kNo);
         ++refused;
+        rising = false;
       } else {
         taken.push_back(std::move(call));
       }
@@ -118,6 +126,7 @@ class FloodTest : public ::testing::TestWithParam<TransportKind> {
       EXPECT_LE(callee.running_calls * bytes_per_call, 2 * kWindow + kThreads * bytes_per_call);
       if (::testing::Test::HasFailure()) break;
     }
+    rising = false;
     for (Future<int64_t>& call : taken) {
       const absl::Status status = call.result().status();
       if (status.ok()) continue;  // else the callee had no thread left

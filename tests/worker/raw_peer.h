@@ -27,7 +27,7 @@ class RawPeer final : public TransportSink {
  public:
   explicit RawPeer(const WorkerWorld::Customize& customize = nullptr) {
     WorkerOptions mine = world_.options_of(0, 2), its = world_.options_of(1, 2);
-    its.lease.suspect_after = std::chrono::seconds(60);  // this peer answers no heartbeats
+    its.lease.suspect_after = std::chrono::seconds(60);  // on a busy machine answers come late
     if (customize) customize(1, its);
     transport_ = mine.transport(clock_);
     EXPECT_TRUE(transport_->listen().ok());
@@ -114,9 +114,18 @@ class RawPeer final : public TransportSink {
     connection_ = connection;
     changed_.notify_all();
   }
-  void on_frames(const ConnectionPtr&, std::vector<Frame> frames) override {
+  void on_frames(const ConnectionPtr& connection, std::vector<Frame> frames) override {
     MutexLock lock(mutex_);
     for (Frame& frame : frames) {
+      if (frame.header.kind == FrameKind::kHeartbeat && (frame.header.flags & kFlagAnswer) == 0) {
+        Frame answer;
+        answer.header.kind = FrameKind::kHeartbeat;
+        answer.header.flags = kFlagAnswer;
+        answer.header.source = frame.header.destination;
+        answer.header.destination = frame.header.source;
+        answer.header.call = frame.header.call;
+        connection->send(std::make_shared<const Frame>(std::move(answer)));
+      }
       if (frame.header.kind == FrameKind::kReply) replies_.push_back(std::move(frame));
     }
     changed_.notify_all();
