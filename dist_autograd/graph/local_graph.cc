@@ -110,6 +110,7 @@ class LocalGraph::Impl {
   absl::Status run(absl::FunctionRef<absl::Status()> body);
   absl::Status drain();
   absl::Status execute(uint32_t index);
+  bool splitting() const { return options_.split && !in_weights_; }
   void postpone(uint32_t index);
   absl::Status run_left(Left left);
   variable_list call(NodeState& state, variable_list inputs, bool has_post_hooks);
@@ -340,8 +341,8 @@ absl::Status LocalGraph::Impl::execute(uint32_t index) {
     for (const auto& hook : node.pre_hooks()) inputs = (*hook)(inputs);
 
     bool mixed = false;
-    for (size_t edge = 0; edge < node.num_outputs(); ++edge) {
-      mixed = mixed || (!in_weights_ && nodes_.to_weights(state, edge));
+    for (size_t edge = 0; splitting() && edge < node.num_outputs(); ++edge) {
+      mixed = mixed || nodes_.to_weights(state, edge);
     }
     if (mixed && can_split(node)) {
       left_.push_back({Left::What::kWeightsOfNode, index, 0, inputs});
