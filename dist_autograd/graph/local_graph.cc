@@ -15,12 +15,12 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/input_buffer.h>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
 #include "weft/dist_autograd/graph/engine_scope.h"
 #include "weft/dist_autograd/graph/internal/graph_nodes.h"
+#include "weft/dist_autograd/graph/internal/graph_sources.h"
 #include "weft/dist_autograd/graph/internal/split_node.h"
 #include "weft/dist_autograd/graph/recv_node.h"
 #include "weft/dist_autograd/graph/send_record.h"
@@ -36,15 +36,6 @@ using torch::autograd::Node;
 using torch::autograd::variable_list;
 
 constexpr uint32_t kNoTarget = GraphNodes::kNoTarget;
-
-struct Source {
-  enum class State : uint8_t { kOpen, kFed, kCancelled };
-  SendId send;  // invalid: the roots
-  WorkerId peer;
-  edge_list edges;
-  std::vector<uint32_t> targets;  // of each edge, kNoTarget where there is none
-  State state = State::kOpen;
-};
 
 // As LibTorch's engine does.
 variable_list call_node(Node& node, variable_list inputs) {
@@ -81,11 +72,15 @@ class LocalGraph::Impl {
   }
 
   bool waiting() const { return buffered_ + answers_.held() > 0; }
-  std::vector<SendId> unanswered() const;
-  bool fed(SendId send) const;
+  std::vector<SendId> unanswered() const { return sources_.unanswered(); }
+  bool fed(SendId send) const {
+    const GraphSource* const source = sources_.find(send);
+    return source != nullptr && source->state == GraphSource::State::kFed;
+  }
   std::vector<LeafGradient> take_leaves() { return stage_.take(); }
   void stop() { stopped_.store(true, std::memory_order_relaxed); }
   const std::string& failed_node() const { return failed_node_; }
+  const Node* oldest_node() const { return nodes_.oldest(); }
   size_t nodes() const { return nodes_.size(); }
   size_t executed() const { return executed_; }
 
@@ -101,11 +96,10 @@ class LocalGraph::Impl {
         {};  // the gradient, or the inputs of a node that has run for its inputs
   };
 
-  absl::Status add_source(Source source);
-
-  // Returns the source if it may be used now, otherwise the reason why not.
-  absl::StatusOr<Source*> open_source(SendId send);
-  absl::Status feed_source(Source& source, variable_list gradients);
+  absl::Status add_source(GraphSource source);
+  // The reason why no gradients can be computed now, if there is one.
+  absl::Status usable() const;
+  absl::Status feed_source(GraphSource& source, variable_list gradients);
 
   absl::Status run(absl::FunctionRef<absl::Status()> body);
   absl::Status drain();
@@ -134,8 +128,7 @@ class LocalGraph::Impl {
   bool engaged_ = false;
   bool running_ = false;
 
-  std::vector<Source> sources_;
-  absl::flat_hash_map<SendId, uint32_t> source_index_;
+  GraphSources sources_;
   RecvAnswers answers_;
   GraphNodes nodes_{answers_};
   std::vector<Left> left_;
@@ -150,7 +143,7 @@ absl::Status LocalGraph::Impl::engage(c10::ArrayRef<at::Tensor> roots,
   if (engaged_) return absl::FailedPreconditionError("the local graph is engaged already");
   engaged_ = true;
   sources_.reserve(sends.size() + 1);
-  Source root_source;
+  GraphSource root_source;
   for (const at::Tensor& root : roots) {
     if (!root.defined() || !root.requires_grad() || root.is_leaf()) {
       return fail(absl::InvalidArgumentError("a root of backward() has no grad_fn"));
@@ -178,41 +171,25 @@ absl::Status LocalGraph::Impl::engage(c10::ArrayRef<at::Tensor> roots,
   return absl::OkStatus();
 }
 
-absl::Status LocalGraph::Impl::add_source(Source source) {
-  if (!source_index_.emplace(source.send, sources_.size()).second) {
-    return fail(absl::InternalError(
-        absl::StrCat(source.send.to_string(), " is registered twice in one context")));
-  }
+absl::Status LocalGraph::Impl::add_source(GraphSource source) {
   source.targets.reserve(source.edges.size());
-  for (const Edge& edge : source.edges) {
-    source.targets.push_back(nodes_.add(edge));
+  for (const Edge& edge : source.edges) source.targets.push_back(nodes_.add(edge));
+  const absl::Status added = sources_.add(std::move(source));
+  return added.ok() ? added : fail(added);
+}
+
+absl::Status LocalGraph::Impl::usable() const {
+  if (!status_.ok()) return status_;
+  if (running_) return absl::FailedPreconditionError("a hook called back into its own pass");
+  if (in_weights_) {
+    return absl::FailedPreconditionError("the weight gradients were computed already");
   }
-  sources_.push_back(std::move(source));
   return absl::OkStatus();
 }
 
-absl::StatusOr<Source*> LocalGraph::Impl::open_source(SendId send) {
-  if (!status_.ok()) return status_;
-  if (running_) return absl::FailedPreconditionError("a hook called back into its own pass");
-  if (in_weights_)
-    return absl::FailedPreconditionError("the weight gradients were computed already");
-  const auto it = source_index_.find(send);
-  if (it == source_index_.end()) {
-    return absl::NotFoundError(send.valid()
-                                   ? absl::StrCat(send.to_string(), " is no part of this pass")
-                                   : "the roots of this pass are on another worker");
-  }
-  Source& source = sources_[it->second];
-  if (source.state != Source::State::kOpen) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(send.valid() ? send.to_string() : "roots", " is already ",
-                     source.state == Source::State::kFed ? "fed" : "cancelled"));
-  }
-  return &source;
-}
-
 absl::Status LocalGraph::Impl::feed_roots() {
-  WEFT_ASSIGN_OR_RETURN(Source * source, open_source(SendId()));
+  WEFT_RETURN_IF_ERROR(usable());
+  WEFT_ASSIGN_OR_RETURN(GraphSource * source, sources_.open(SendId()));
   variable_list ones;
   for (const Edge& edge : source->edges) {
     ones.push_back(edge.function->input_metadata(edge.input_nr).zeros_like().fill_(1));
@@ -221,37 +198,15 @@ absl::Status LocalGraph::Impl::feed_roots() {
 }
 
 absl::Status LocalGraph::Impl::feed(SendId send, variable_list gradients) {
-  WEFT_ASSIGN_OR_RETURN(Source * source, open_source(send));
-  if (gradients.size() != source->edges.size()) {
-    return fail(absl::InvalidArgumentError(
-        absl::StrCat(gradients.size(), " gradients for the ", source->edges.size(), " tensors of ",
-                     send.to_string(), " from worker ", source->peer.to_string())));
-  }
+  WEFT_RETURN_IF_ERROR(usable());
+  WEFT_ASSIGN_OR_RETURN(GraphSource * source, sources_.open(send));
   return feed_source(*source, std::move(gradients));
 }
 
-absl::Status LocalGraph::Impl::feed_source(Source& source, variable_list gradients) {
+absl::Status LocalGraph::Impl::feed_source(GraphSource& source, variable_list gradients) {
   return run([&]() -> absl::Status {
-    const auto origin = [&] {
-      return source.send.valid()
-                 ? absl::StrCat(source.send.to_string(), " from worker ", source.peer.to_string())
-                 : "the roots";
-    };
-    for (size_t slot = 0; slot < gradients.size(); ++slot) {
-      if (gradients[slot].defined() && !source.edges[slot].is_valid()) {
-        return fail(absl::InvalidArgumentError(absl::StrCat(
-            "a gradient came for tensor ", slot, " of ", origin(), ", which requires none")));
-      }
-    }
-    try {
-      torch::autograd::validate_outputs(source.edges, gradients, [](const std::string& text) {
-        return absl::StrCat("an ", text);
-      });
-    } catch (...) {
-      return fail(absl::InvalidArgumentError(
-          absl::StrCat("gradients for ", origin(), ": ", text_of_current_exception())));
-    }
-    source.state = Source::State::kFed;
+    if (absl::Status fits = source.check(gradients); !fits.ok()) return fail(std::move(fits));
+    source.state = GraphSource::State::kFed;
     for (size_t slot = 0; slot < gradients.size(); ++slot) {
       const uint32_t target = source.targets[slot];
       if (target == kNoTarget) continue;
@@ -265,8 +220,9 @@ absl::Status LocalGraph::Impl::feed_source(Source& source, variable_list gradien
 }
 
 absl::Status LocalGraph::Impl::cancel(SendId send) {
-  WEFT_ASSIGN_OR_RETURN(Source * source, open_source(send));
-  source->state = Source::State::kCancelled;
+  WEFT_RETURN_IF_ERROR(usable());
+  WEFT_ASSIGN_OR_RETURN(GraphSource * source, sources_.open(send));
+  source->state = GraphSource::State::kCancelled;
   answers_.source_cancelled();
   return run([&] {
     for (const uint32_t target : source->targets) {
@@ -278,11 +234,11 @@ absl::Status LocalGraph::Impl::cancel(SendId send) {
 
 absl::StatusOr<std::vector<SendId>> LocalGraph::Impl::reach(SendId send) {
   if (!status_.ok()) return status_;
-  const auto it = source_index_.find(send);
-  if (it == source_index_.end()) {
+  const GraphSource* const source = sources_.find(send);
+  if (source == nullptr) {
     return absl::NotFoundError(absl::StrCat(send.to_string(), " is no part of this pass"));
   }
-  return nodes_.reach(sources_[it->second].targets);
+  return nodes_.reach(source->targets);
 }
 
 // Runs `body`, which enters the graph. Gradient recording is off, and the state is that of the
@@ -418,9 +374,11 @@ void LocalGraph::Impl::postpone(uint32_t index) {
 }
 
 absl::Status LocalGraph::Impl::run_weights() {
-  if (!status_.ok()) return status_;
-  if (!options_.split || in_weights_) {
-    return absl::FailedPreconditionError("this backward has no weight gradients left");
+  WEFT_RETURN_IF_ERROR(usable());
+  if (!options_.split) return absl::FailedPreconditionError("this backward is not split");
+  if (waiting()) {
+    return absl::FailedPreconditionError(
+        "gradients wait for a source that is neither fed nor cancelled");
   }
   in_weights_ = true;
   return run([&]() -> absl::Status {
@@ -550,19 +508,6 @@ absl::Status LocalGraph::Impl::fail(absl::Status status, std::string_view node) 
   return status_;
 }
 
-std::vector<SendId> LocalGraph::Impl::unanswered() const {
-  std::vector<SendId> sends;
-  for (const Source& source : sources_) {
-    if (source.send.valid() && source.state == Source::State::kOpen) sends.push_back(source.send);
-  }
-  return sends;
-}
-
-bool LocalGraph::Impl::fed(SendId send) const {
-  const auto it = source_index_.find(send);
-  return it != source_index_.end() && sources_[it->second].state == Source::State::kFed;
-}
-
 LocalGraph::LocalGraph(LocalGraphOptions options)
     : impl_(std::make_unique<Impl>(std::move(options))) {}
 LocalGraph::~LocalGraph() = default;
@@ -592,6 +537,7 @@ absl::Status LocalGraph::replace(const at::Tensor& variable, at::Tensor gradient
 }
 void LocalGraph::stop() { impl_->stop(); }
 const std::string& LocalGraph::failed_node() const { return impl_->failed_node(); }
+const Node* LocalGraph::oldest_node() const { return impl_->oldest_node(); }
 size_t LocalGraph::nodes() const { return impl_->nodes(); }
 size_t LocalGraph::executed() const { return impl_->executed(); }
 

@@ -2,7 +2,8 @@
 //
 // Gradients enter through *sources*: the roots of the pass, and the tensors that this worker has
 // sent. They leave at leaves, where they are staged. They also leave at received tensors: then
-// `on_answer` gets them, one answer per received message.
+// `on_answer` gets them, one answer per received message. With `split` the gradients of weights
+// come later, when run_weights() is called.
 //
 // A node runs once, when a gradient has come or been cancelled for every edge into it from any
 // source. Hooks, checks and the release of saved tensors are as in LibTorch's engine. Parts of the
@@ -13,12 +14,11 @@
 // Callbacks queued on LibTorch's engine run at the end of the call that queued them.
 //
 // Thread safety: none. One strand uses an object; only stop() may be called from any thread. User
-// code (hooks, custom functions) runs inside feed and cancel on the calling thread. No lock is held
-// then. User code must not call back into the same object.
-// Lifetime: keeps the graph of its sources alive until it is destroyed.
-// Errors: the first error is final. Every later call returns it, and nothing is staged any more.
-// A call that uses a source wrongly (NotFound, used twice) is an exception: it changes nothing and
-// its error is not final. The codes:
+// code (hooks, custom functions) runs inside feed, cancel and run_weights on the calling thread. No
+// lock is held then. User code must not call back into the same object. Lifetime: keeps the graph
+// of its sources alive until it is destroyed. Errors: the first error is final. Every later call
+// returns it, and nothing is staged any more. A call that uses a source wrongly (NotFound, used
+// twice) is an exception: it changes nothing and its error is not final. The codes:
 //
 //   - Unknown: a node, a hook or a callback threw. The message and failed_node() name the node.
 //
@@ -50,6 +50,10 @@
 #include "weft/dist_autograd/graph/leaf_stage.h"
 #include "weft/dist_autograd/graph/recv_answers.h"
 
+namespace torch::autograd {
+struct Node;
+}
+
 namespace weft::dist_autograd_internal {
 
 struct SendRecord;
@@ -60,7 +64,9 @@ struct LocalGraphOptions {
   // a leaf's AccumulateGrad node has hooks, `engage` sets this to true.
   bool engine_scope = false;
   // Splits the backward: feed and cancel compute the gradients of received tensors, and of what
-  // leads to them. run_weights() computes the rest. The bits are those of the whole backward.
+  // leads to them. run_weights() computes the rest. The bits are those of the whole backward. Until
+  // then the graph keeps some gradients that were fed or answered, so nobody may change them in
+  // place. While feed, cancel or run_weights runs, no other pass may run a node of this graph.
   bool split = false;
   // The state of the thread that called backward(); hooks and nodes run in it. If it is not set,
   // they run in the state of the thread that feeds.
@@ -93,8 +99,8 @@ class LocalGraph {
   absl::Status feed(SendId send, std::vector<at::Tensor> gradients);
   // Resolves the edges of a source for which no gradient will come, and runs ready nodes.
   absl::Status cancel(SendId send);
-  // With `split`, after the last feed or cancel: computes what these have left. Sources that are
-  // still open get no gradient any more. FailedPrecondition: without `split`, or a second time.
+  // With `split`, after the last feed or cancel: computes what these have left. FailedPrecondition:
+  // without `split`, a second time, or waiting().
   absl::Status run_weights();
 
   // Returns the sends of the received messages to which the source leads, without those that an
@@ -123,6 +129,9 @@ class LocalGraph {
 
   // The name of the node whose failure stopped the pass; empty otherwise.
   const std::string& failed_node() const;
+  // Of the nodes that this thread has recorded, the one that it recorded first; leaves do not
+  // count. Null: there is none. Valid as long as this object.
+  const torch::autograd::Node* oldest_node() const;
   size_t nodes() const;     // number of nodes that can be reached from any source
   size_t executed() const;  // number of nodes run so far, with leaves and received tensors
 

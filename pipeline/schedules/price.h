@@ -1,12 +1,13 @@
 // Says whether a schedule can run, and what it costs, before anything runs.
 //
 // The time is that of a simulation: a worker does its actions in order, each as soon as what it
-// needs is there. The memory follows from the order of the list alone, so it holds whatever the
-// actions really take.
+// needs is there. The memory follows from the order of each row alone, so it holds whatever time
+// the actions take. It is what a worker keeps between its actions; what an action needs only while
+// it runs comes on top, and so do the parameters and messages on their way.
 //
 // Thread safety: pure functions.
 // Units: seconds, bytes.
-// Errors: those of check_schedule().
+// Errors: those of check_schedule() and check_costs().
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@
 namespace weft {
 
 // InvalidArgument: an action is missing, there twice, out of range, or in the row of another worker
-// than its stage. FailedPrecondition: workers would wait for each other for ever; the message shows
-// where.
+// than its stage. Or a stage takes outputs of one that is not below it. FailedPrecondition: workers
+// would wait for each other for ever; the message shows where.
 absl::Status check_schedule(const PipelineSchedule& schedule, const StageGraph& graph);
 
 // What one micro-batch costs in one stage.
@@ -29,10 +30,12 @@ struct StageCosts {
   double forward = 1;
   double input_gradients = 1;
   double weight_gradients = 1;
-  int64_t output_bytes = 0;      // of what the forward sends to each stage that takes it
-  int64_t input_bytes = 0;       // kept from F to R, if there is an R
-  int64_t kept_bytes = 0;        // from F, or R, until I or B
+  int64_t output_bytes = 0;  // of what the forward sends to each stage that takes it
+  int64_t input_bytes = 0;   // kept from F to R, if there is an R
+  int64_t kept_bytes = 0;  // from F, or R, until I or B; an F before an R keeps them until it ends
   int64_t kept_for_weights = 0;  // from I until W
+  // Of the weights: for the sum, and for each micro-batch whose gradients wait for an earlier one.
+  int64_t gradient_bytes = 0;
 };
 
 struct PipelineCosts {
@@ -41,6 +44,10 @@ struct PipelineCosts {
   double latency = 0;
   double bytes_per_second = std::numeric_limits<double>::infinity();
 };
+
+// InvalidArgument, naming the stage: a time or a number of bytes is negative or no number, or the
+// bytes are more than 2^40. Also if there are other than `stages` stages.
+absl::Status check_costs(const PipelineCosts& costs, int stages);
 
 struct SchedulePrice {
   struct Span {

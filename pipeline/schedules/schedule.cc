@@ -9,11 +9,13 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "weft/base/status.h"
+#include "weft/pipeline/schedules/internal/action_graph.h"
 
 namespace weft {
 namespace {
 
-constexpr int kMostNumber = 1 << 20;  // of stages and micro-batches, in a file
+using pipeline_internal::kMostNumber;
+
 constexpr absl::string_view kWorks = "FRIWBG";
 
 absl::Status bad_cell(absl::string_view cell, absl::string_view why) {

@@ -1,8 +1,8 @@
 // A pipeline schedule: for each worker, the order in which it works on stages and micro-batches.
 //
-// A schedule is plain data. `schedules.h` makes the well-known ones, `check.h` proves that one can
-// run, and `price.h` says what it costs. A schedule holds no sends and no receives: a worker takes
-// an input when the action that needs it comes.
+// A schedule is plain data. `schedules.h` makes the well-known ones. `price.h` checks
+// that one can run, and says what it costs. A schedule holds no sends and no receives: a worker
+// takes an input when the action that needs it comes.
 //
 // As text, a schedule has one CSV row per worker, and one cell per action: `0F3` is the forward of
 // micro-batch 3 in stage 0. This is the format of torch.distributed.pipelining's compute-only
@@ -45,7 +45,7 @@ struct PipelineSchedule {
   // One more than the highest stage, and the highest micro-batch, of any action.
   int stages() const;
   int micro_batches() const;
-  // Whether there is any backward action. A schedule for evaluation has forwards only.
+  // Whether there is any action but forwards. A schedule for evaluation has only those.
   bool trains() const;
 
   std::string to_csv() const;

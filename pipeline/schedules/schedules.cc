@@ -8,22 +8,31 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
+#include "weft/pipeline/schedules/internal/action_graph.h"
 #include "weft/pipeline/schedules/internal/row_writer.h"
 #include "weft/pipeline/schedules/internal/v_pattern.h"
 
 namespace weft::schedules {
 namespace {
 
+using pipeline_internal::kMostActions;
+using pipeline_internal::kMostNumber;
 using pipeline_internal::RowWriter;
 
 absl::Status check_numbers(int workers, int micro_batches, int chunks = 1) {
   for (const auto& [name, number] :
        {std::pair("workers", workers), std::pair("micro-batches", micro_batches),
         std::pair("stages per worker", chunks)}) {
-    if (number < 1) {
+    if (number < 1 || number > kMostNumber) {
       return absl::InvalidArgumentError(
-          absl::StrCat("a schedule has at least 1 of ", name, ", not ", number));
+          absl::StrCat("a schedule has from 1 to ", kMostNumber, " ", name, ", not ", number));
     }
+  }
+  constexpr int64_t kMostOfEach = kMostActions / 3;  // there are up to three kinds of actions
+  if (int64_t{workers} * chunks > kMostOfEach / micro_batches) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(workers, " workers with ", chunks, " stages each and ", micro_batches,
+                     " micro-batches have more than ", kMostActions, " actions"));
   }
   return absl::OkStatus();
 }
@@ -153,7 +162,7 @@ absl::StatusOr<PipelineSchedule> zero_bubble_h2(int workers, int micro_batches) 
 }
 
 absl::StatusOr<PipelineSchedule> zero_bubble_v(int workers, int micro_batches) {
-  WEFT_RETURN_IF_ERROR(check_numbers(workers, micro_batches));
+  WEFT_RETURN_IF_ERROR(check_numbers(workers, micro_batches, /*chunks=*/2));
   // The pattern needs so many micro-batches. If there are fewer, the last ones are left out again.
   const int planned = std::max(micro_batches, 2 * workers - 1);
   PipelineSchedule schedule = of_rows(workers, planned, [&](int worker, RowWriter& row) {
@@ -196,7 +205,7 @@ absl::StatusOr<PipelineSchedule> zero_bubble_v(int workers, int micro_batches) {
 }
 
 absl::StatusOr<PipelineSchedule> half_memory_v(int workers, int micro_batches) {
-  WEFT_RETURN_IF_ERROR(check_numbers(workers, micro_batches));
+  WEFT_RETURN_IF_ERROR(check_numbers(workers, micro_batches, /*chunks=*/2));
   // 1F1B keeps the results of p whole micro-batches, which are 2 p of half a worker's stages.
   std::optional<PipelineSchedule> schedule =
       pipeline_internal::v_schedule(workers, micro_batches, workers + 1);
@@ -209,7 +218,7 @@ absl::StatusOr<PipelineSchedule> half_memory_v(int workers, int micro_batches) {
 // The steps are those of DeepSeek's description of DualPipe-V. Pairs of a forward and a backward
 // that follow each other overlap there; here they run one after the other.
 absl::StatusOr<PipelineSchedule> dual_pipe_v(int workers, int micro_batches) {
-  WEFT_RETURN_IF_ERROR(check_numbers(workers, micro_batches));
+  WEFT_RETURN_IF_ERROR(check_numbers(workers, micro_batches, /*chunks=*/2));
   if (micro_batches < 2 * workers) {
     return absl::InvalidArgumentError(absl::StrCat("DualPipe-V over ", workers,
                                                    " workers needs at least ", 2 * workers,

@@ -2,9 +2,10 @@
 //
 //   const absl::StatusOr<PipelineSchedule> schedule = schedules::zero_bubble(2, 6);
 //
-// The table compares them for p workers, m micro-batches, m >= 2 p. A forward, the input gradients
-// and the weight gradients take one unit each, over all v stages of a worker. `alive`: how many
-// micro-batches a worker holds results of at most, where those of one of its v stages count 1 / v.
+// The table compares them for p workers and m micro-batches, where m >= 2 p is a multiple of p. A
+// forward, the input gradients and the weight gradients take one unit each, over all v stages of a
+// worker. `alive`: how many micro-batches a worker holds results of at most, where those of one of
+// its v stages count 1 / v.
 //
 // | schedule | stages | step time | alive |
 // |---|---|---|---|
@@ -24,7 +25,8 @@
 // Sources: GPipe (arXiv 1811.06965); Megatron-LM (2104.04473); breadth-first (2211.05953); zero
 // bubble (2401.10241); controllable memory (2405.15362); DualPipe (DeepSeek-V3, 2412.19437).
 // Thread safety: pure functions.
-// Errors: InvalidArgument, naming the number: below 1, or too few micro-batches.
+// Errors: InvalidArgument, naming the number: below 1, above 2^20, more than 2^22 actions in all,
+// or too few micro-batches.
 #pragma once
 
 #include "absl/status/statusor.h"

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
+#include "weft/pipeline/schedules/internal/action_graph.h"
 #include "weft/pipeline/schedules/internal/list_scheduler.h"
 #include "weft/pipeline/schedules/internal/v_pattern.h"
 #include "weft/pipeline/schedules/schedules.h"
@@ -26,8 +27,12 @@ absl::Status check_problem(const ScheduleProblem& problem) {
     return bad("a step has at least 1 micro-batch, not ", problem.micro_batches);
   if (problem.worker_of.size() != stages)
     return bad(problem.worker_of.size(), " stages are placed, of ", stages);
-  if (problem.costs.stages.size() != stages)
-    return bad("the costs are of ", problem.costs.stages.size(), " stages, of ", stages);
+  WEFT_RETURN_IF_ERROR(pipeline_internal::check_stage_graph(problem.graph));
+  WEFT_RETURN_IF_ERROR(check_costs(problem.costs, problem.graph.stages()));
+  if (static_cast<int64_t>(stages) > pipeline_internal::kMostActions / 3 / problem.micro_batches) {
+    return bad(stages, " stages and ", problem.micro_batches, " micro-batches have more than ",
+               pipeline_internal::kMostActions, " actions");
+  }
   const std::set<int> workers(problem.worker_of.begin(), problem.worker_of.end());
   if (*workers.begin() != 0 || *workers.rbegin() != problem.workers() - 1 ||
       static_cast<int>(workers.size()) != problem.workers()) {
@@ -57,7 +62,7 @@ class Search {
   absl::StatusOr<FoundSchedule> run() {
     try_generators();
     try_lists();
-    if (!best_) return too_greedy();
+    if (!best_) return nothing_fits();
     improve();
     return *std::move(best_);
   }
@@ -93,7 +98,8 @@ class Search {
     generator("dual_pipe_v", schedules::dual_pipe_v(p, m));
     for (int alive = p; alive < 2 * p; ++alive) {
       auto pattern = pipeline_internal::v_schedule(p, m, alive);
-      if (pattern) generator("half_memory_v", *std::move(pattern));
+      const std::string name = alive == p + 1 ? "half_memory_v" : "v_pattern";
+      if (pattern) generator(name, *std::move(pattern));
     }
   }
 
@@ -107,15 +113,19 @@ class Search {
     }
   }
 
-  // Moves an action to another place in its row. Moves that make the schedule impossible are
-  // refused by the price.
+  // Swaps neighbours, first those at the beginning of all rows. The price refuses swaps that make
+  // the schedule impossible.
   void improve() {
     int left = kMostMoves;
     for (bool better = true; better && left > 0;) {
       better = false;
       const std::string name = best_->name;
-      for (size_t worker = 0; worker < best_->schedule.workers.size(); ++worker) {
-        for (size_t at = 1; at < best_->schedule.workers[worker].size() && left > 0; ++at, --left) {
+      size_t longest = 0;
+      for (const auto& row : best_->schedule.workers) longest = std::max(longest, row.size());
+      for (size_t at = 1; at < longest; ++at) {
+        for (size_t worker = 0; worker < best_->schedule.workers.size() && left > 0; ++worker) {
+          if (at >= best_->schedule.workers[worker].size()) continue;
+          --left;
           PipelineSchedule moved = best_->schedule;
           std::swap(moved.workers[worker][at - 1], moved.workers[worker][at]);
           better = consider(name, std::move(moved)) || better;
@@ -124,28 +134,34 @@ class Search {
     }
   }
 
-  bool fits(const SchedulePrice& price) {
+  bool fits(const SchedulePrice& price) const { return over(price) < 0; }
+  // The first worker whose memory does not suffice, or -1.
+  int over(const SchedulePrice& price) const {
     for (size_t worker = 0; worker < problem_.memory.size(); ++worker) {
-      const int64_t over = price.workers[worker].peak_bytes - problem_.memory[worker];
-      if (over <= 0) continue;
-      if (!least_over_ || over < least_over_->second) least_over_ = {worker, over};
-      return false;
+      if (price.workers[worker].peak_bytes > problem_.memory[worker])
+        return static_cast<int>(worker);
     }
-    return true;
+    return -1;
   }
-  absl::Status too_greedy() const {
-    if (!least_over_)
-      return absl::ResourceExhaustedError("no schedule fits into the workers' memory");
-    const auto [worker, over] = *least_over_;
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no schedule fits into the workers' memory; worker ", worker, " has ",
-                     problem_.memory[worker], " bytes, and the least greedy schedule needs ",
-                     problem_.memory[worker] + over));
+
+  // The least memory is that of one micro-batch at a time.
+  absl::Status nothing_fits() const {
+    ScheduleProblem unlimited = problem_;
+    unlimited.memory.clear();
+    const auto one = list_schedule(unlimited, {.split = false, .most_ahead = 1});
+    if (!one) return absl::InternalError("the list scheduler made no schedule");
+    WEFT_ASSIGN_OR_RETURN(const SchedulePrice price,
+                          price_schedule(*one, problem_.graph, problem_.costs));
+    const int worker = over(price);
+    if (worker < 0) return absl::InternalError("a schedule fits, and it was not found");
+    const auto at = static_cast<size_t>(worker);
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no schedule fits into the workers' memory; worker ", worker, " has ", problem_.memory[at],
+        " bytes, and one micro-batch at a time needs ", price.workers[at].peak_bytes));
   }
 
   const ScheduleProblem& problem_;
   std::optional<FoundSchedule> best_;
-  std::optional<std::pair<size_t, int64_t>> least_over_;  // worker, bytes
 };
 
 }  // namespace

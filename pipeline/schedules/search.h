@@ -2,7 +2,8 @@
 //
 // It tries every schedule of schedules.h that places the stages as the problem does. It also tries
 // those of a list scheduler, whose free worker takes the most urgent action that is ready. It then
-// improves the best one by swapping neighbours, as long as that shortens the step. So on the
+// improves the best one by swapping neighbours, for up to 2,000 swaps, as long as that shortens the
+// step. So on the
 // given times the result is never slower than any schedule of schedules.h that fits into memory.
 //
 // Thread safety: a pure function. The result depends on the arguments only.
@@ -25,8 +26,7 @@ struct ScheduleProblem {
   std::vector<int> worker_of;  // by stage
   int micro_batches = 1;
   PipelineCosts costs;
-  // By worker, in bytes, for what a schedule keeps (SchedulePrice::Worker::peak_bytes). Empty:
-  // there is no limit.
+  // By worker, in bytes, for SchedulePrice::Worker::peak_bytes. Empty: there is no limit.
   std::vector<int64_t> memory = {};
 
   int workers() const;
@@ -39,8 +39,8 @@ struct FoundSchedule {
 };
 
 // InvalidArgument: the problem contradicts itself. ResourceExhausted: no schedule that was tried
-// fits into memory; the message names the worker, and the bytes that the least greedy one needs
-// there.
+// fits into memory; the message names a worker, and the bytes that it needs for one micro-batch at
+// a time.
 absl::StatusOr<FoundSchedule> search_schedule(const ScheduleProblem& problem);
 
 }  // namespace weft

@@ -7,23 +7,38 @@
 //
 // The actions of different micro-batches may come in any order. The gradients of the weights are
 // summed in the order of the micro-batches all the same. So the result has the bits of a program
-// that runs the micro-batches one after the other and accumulates into `.grad`.
+// that runs the micro-batches one after the other, clones what goes from one stage to the next, and
+// accumulates into `.grad`. Only what a forward itself changes, such as the statistics of a batch
+// norm, follows the order of the F's.
 //
 // The random numbers of a forward depend on seed, stage and micro-batch only. So they are the same
 // in every schedule, and when a forward is done again.
 //
+// A forward may use nothing that was recorded before it began, such as a state that an earlier
+// micro-batch computed and did not detach. The backward refuses it if the same thread does all
+// actions.
+//
 // Thread safety: none; one thread at a time. The generator of random numbers is LibTorch's default
 // one, so another thread that draws from it meanwhile makes the numbers differ.
-// Lifetime: keeps the graph of a micro-batch from its forward to its weight gradients.
-// Errors: Unknown if the forward or a node throws; InvalidArgument if a gradient does not fit;
-// FailedPrecondition if an action comes too early or twice. The message begins with the action,
-// such as "1F0: ". An error in a backward is final for its micro-batch.
+// Lifetime: keeps the graph of a micro-batch from its forward to its weight gradients. Until then
+// nobody may change the gradients in place that went in and came out.
+// Errors: the message begins with the action, such as "1F0: ". An F that failed may be done again.
+// Every other error but FailedPrecondition is final: later calls return it, and all memory is
+// freed.
+//
+//   - Unknown: the forward or a node threw.
+//
+//   - InvalidArgument: an input, output or gradient does not fit, or an output depends on what was
+//     recorded before the forward.
+//
+//   - FailedPrecondition: an action comes too early or twice.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,7 +56,8 @@ namespace weft::pipeline_internal {
 // What goes from one stage to another. The tensors are part of no graph.
 struct StageTensors {
   std::vector<at::Tensor> values;
-  std::vector<bool> requires_grad;  // of each value: a gradient for it will come back, or is wanted
+  // Of each value. For an output: a gradient may come back. For an input: its gradient is wanted.
+  std::vector<bool> requires_grad;
 };
 
 class StageRun {
@@ -59,7 +75,8 @@ class StageRun {
 
   explicit StageRun(Options options) : options_(std::move(options)) {}
 
-  // F. `recomputed`: an R follows, so only the inputs are kept.
+  // F. `recomputed`: an R follows, so only the inputs are kept. They are copied, because the
+  // forward may change what it gets.
   absl::StatusOr<StageTensors> forward(int micro_batch, StageTensors inputs,
                                        bool recomputed = false);
   // R. The forward must not change the module's buffers.
@@ -76,8 +93,9 @@ class StageRun {
 
   // Whether the gradients of all micro-batches are in the sum.
   bool complete() const { return summed_ == options_.micro_batches; }
-  // Takes the sums, in the order in which the leaves first got a gradient.
-  std::vector<dist_autograd_internal::LeafGradient> take_gradients();
+  // Takes the sums, in the order in which the leaves first got a gradient. FailedPrecondition: not
+  // complete().
+  absl::StatusOr<std::vector<dist_autograd_internal::LeafGradient>> take_gradients();
 
  private:
   enum class State : uint8_t { kStarted, kForwardDone, kInputsDone };
@@ -86,25 +104,34 @@ class StageRun {
     State state = State::kStarted;
     StageTensors inputs;  // kept only for a recompute
     size_t input_count = 0;
+    uint64_t first_node = 0;  // the sequence number of the first node that the forward recorded
     dist_autograd_internal::SendRecord record;
     std::vector<at::Tensor> answer;  // gradients of the inputs
     std::unique_ptr<dist_autograd_internal::LocalGraph> graph;
   };
 
-  absl::StatusOr<StageTensors> run_forward(int micro_batch, MicroBatch& run, StageTensors inputs);
+  absl::StatusOr<StageTensors> run_forward(int micro_batch, MicroBatch& run, StageTensors inputs,
+                                           bool keep_inputs);
+  absl::StatusOr<StageTensors> sent(const std::vector<at::Tensor>& outputs, MicroBatch& run);
   absl::StatusOr<std::vector<at::Tensor>> run_backward(int micro_batch, StageWork work,
                                                        std::vector<at::Tensor> gradients);
-  absl::Status finish(int micro_batch, MicroBatch& run);
+  absl::Status feed(MicroBatch& run, bool split, std::vector<at::Tensor> gradients);
+  absl::Status finish(int micro_batch, StageWork work, MicroBatch& run);
   void add_up();
   absl::StatusOr<MicroBatch*> at(int micro_batch, StageWork work, State state);
-  absl::Status failed(int micro_batch, StageWork work, const absl::Status& why) const;
+  absl::Status named(int micro_batch, StageWork work, const absl::Status& why) const;
+  absl::Status fail(int micro_batch, StageWork work, const absl::Status& why);
 
   const Options options_;
+  absl::Status status_;                 // the first final error
+  std::optional<size_t> output_count_;  // of every forward; known after the first
+  // Stable addresses: a graph's callback points to its micro-batch.
   std::map<int, MicroBatch> open_;
   // Gradients of micro-batches whose predecessors are not in the sum yet.
   std::map<int, std::vector<dist_autograd_internal::LeafGradient>> waiting_;
   dist_autograd_internal::LeafStage sums_;
   int summed_ = 0;  // the gradients of micro-batches below it are in `sums_`
+  bool taken_ = false;
 };
 
 }  // namespace weft::pipeline_internal

@@ -4,6 +4,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
@@ -52,6 +53,17 @@ void GraphNodes::walk() {
     }
   }
   index_ = {};
+}
+
+// Sequence numbers count the nodes of one thread.
+torch::autograd::Node* GraphNodes::oldest() const {
+  torch::autograd::Node* oldest = nullptr;
+  for (const NodeState& state : nodes_) {
+    if (state.kind == NodeKind::kLeaf) continue;
+    if (state.node->thread_id() != at::RecordFunction::currentThreadId()) continue;
+    if (oldest == nullptr || state.node->sequence_nr() < oldest->sequence_nr()) oldest = state.node;
+  }
+  return oldest;
 }
 
 void GraphNodes::mark_for_inputs() {

@@ -74,6 +74,8 @@ class GraphNodes {
   // returned before.
   std::vector<SendId> reach(const std::vector<uint32_t>& targets);
 
+  // The node that this thread has recorded first, without leaves; null if it has recorded none.
+  torch::autograd::Node* oldest() const;
   // A node on another device than the CPU, or null.
   torch::autograd::Node* foreign() const { return foreign_; }
   // Whether a leaf has hooks, which may use LibTorch's engine.

@@ -30,6 +30,7 @@ bool can_split(const torch::autograd::Node& node) {
 EmptiedEdges::EmptiedEdges(torch::autograd::Node& node, absl::FunctionRef<bool(size_t edge)> keep)
     : node_(node) {
   torch::autograd::edge_list& edges = node.next_edges();
+  emptied_.reserve(edges.size());  // so that nothing throws while edges are empty
   for (size_t index = 0; index < edges.size(); ++index) {
     if (!edges[index].is_valid() || keep(index)) continue;
     emptied_.push_back({index, std::exchange(edges[index], torch::autograd::Edge())});

@@ -4,7 +4,8 @@
 // of LibTorch's engine says otherwise (task_should_compute_output in
 // torch/csrc/autograd/function.h). So a node whose edges are emptied for a while computes less. So
 // a convolution or a matrix product can compute the gradients of its inputs and of its weights in
-// two runs. Together they take as long as one run and give the same bits (docs/pipeline.md).
+// two runs. Together they take as long as one run and give the same bits (docs/pipeline.md). A pass
+// that uses an engine scope (engine_scope.h) is no exception: the GraphTask there lists no outputs.
 //
 // Thread safety: none. One thread at a time may run a node or change its edges.
 #pragma once

@@ -9,9 +9,11 @@
 // | G | every W or B of its stage |
 //
 // Thread safety: immutable once made.
-// Errors: InvalidArgument, naming the action: it is missing, there twice, or out of range.
+// Errors: InvalidArgument, naming the action: it is missing, there twice, or out of range. Also
+// those of check_stage_graph().
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -20,6 +22,13 @@
 #include "weft/pipeline/schedules/stage_graph.h"
 
 namespace weft::pipeline_internal {
+
+// Bounds: of stages, of workers and of micro-batches, and of the actions of a schedule.
+inline constexpr int kMostNumber = 1 << 20;
+inline constexpr int64_t kMostActions = 1 << 22;
+
+// InvalidArgument, naming the stage: its inputs are not ascending stages below it.
+absl::Status check_stage_graph(const StageGraph& graph);
 
 class ActionGraph {
  public:
@@ -48,7 +57,9 @@ class ActionGraph {
   absl::Status add_rows(const PipelineSchedule& schedule, int stages);
   absl::Status check_complete(int stages, int micro_batches, bool trains) const;
   void add_needs(const StageGraph& graph);
+  std::vector<std::vector<int>> parts_of_reductions(int stages) const;
   int backward_of(int stage, int micro_batch) const;  // I or B, or -1
+  int missing_need(int node, const std::vector<bool>& done) const;
   absl::Status circle(const std::vector<int>& heads, const std::vector<bool>& done) const;
 
   std::vector<Node> nodes_;

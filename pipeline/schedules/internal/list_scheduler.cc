@@ -34,6 +34,15 @@ class ListScheduler {
       stage.backward_ends.assign(static_cast<size_t>(problem.micro_batches), kNever);
     }
     schedule_.workers.resize(workers_.size());
+    // The sums of the gradients stay until the end of the step. At most one new gradient at a time
+    // waits to be added, because the weight gradients of a stage come in order.
+    std::vector<int64_t> largest(workers_.size());
+    for (int stage = 0; stage < problem.graph.stages(); ++stage) {
+      const auto at = static_cast<size_t>(problem.worker_of[static_cast<size_t>(stage)]);
+      workers_[at].bytes += costs(stage).gradient_bytes;
+      largest[at] = std::max(largest[at], costs(stage).gradient_bytes);
+    }
+    for (size_t at = 0; at < workers_.size(); ++at) workers_[at].bytes += largest[at];
   }
 
   std::optional<PipelineSchedule> run() {
@@ -62,7 +71,7 @@ class ListScheduler {
   };
   struct Worker {
     double free = 0;
-    int64_t bytes = 0;
+    int64_t bytes = 0;  // that are kept, or reserved for gradients
   };
 
   const StageCosts& costs(int stage) const {

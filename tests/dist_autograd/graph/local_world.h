@@ -117,10 +117,11 @@ class LocalWorld {
 
   // The gradient of a leaf on a worker, or an undefined tensor if there is none.
   at::Tensor gradient(int worker, const at::Tensor& variable) const {
-    for (const LeafGradient& leaf : workers_[worker].gradients) {
-      if (leaf.variable.is_same(variable)) return leaf.gradient;
-    }
-    return {};
+    return find(workers_[worker].gradients, variable);
+  }
+  // What the last pass has added to it.
+  at::Tensor last_gradient(int worker, const at::Tensor& variable) const {
+    return find(workers_[worker].last, variable);
   }
   size_t gradients(int worker) const { return workers_[worker].gradients.size(); }
   std::vector<SendRecord>& sends(int worker) { return workers_[worker].sends; }
@@ -132,7 +133,7 @@ class LocalWorld {
  private:
   struct Worker {
     std::vector<SendRecord> sends;
-    std::vector<LeafGradient> gradients;
+    std::vector<LeafGradient> gradients, last;
     std::unique_ptr<LocalGraph> pass;
     std::set<SendId> active;
   };
@@ -142,6 +143,12 @@ class LocalWorld {
     std::vector<at::Tensor> gradients;
   };
 
+  static at::Tensor find(const std::vector<LeafGradient>& gradients, const at::Tensor& variable) {
+    for (const LeafGradient& leaf : gradients) {
+      if (leaf.variable.is_same(variable)) return leaf.gradient;
+    }
+    return {};
+  }
   static WorkerId worker_id(int worker) { return {static_cast<uint32_t>(worker), 1}; }
 
   absl::Status engage(int index) {
@@ -231,8 +238,10 @@ class LocalWorld {
 
   void commit() {
     for (Worker& worker : workers_) {
+      worker.last.clear();
       if (!worker.pass) continue;
       for (LeafGradient& leaf : worker.pass->take_leaves()) {
+        worker.last.push_back({leaf.variable, leaf.gradient.clone()});
         auto known = worker.gradients.begin();
         while (known != worker.gradients.end() && !known->variable.is_same(leaf.variable)) ++known;
         if (known == worker.gradients.end()) {

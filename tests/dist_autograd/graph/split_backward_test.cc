@@ -176,6 +176,39 @@ TEST(SplitBackward, CallsInTheWrongOrderAreRefused) {
               HasSubstr("the weight gradients were computed already"));
 }
 
+TEST(SplitBackward, WeightsWaitUntilNoSourceIsOpenForAGradient) {
+  const at::Tensor w = leaf();
+  const at::Tensor y = w * 2;
+  const at::Tensor z = y.sin();
+  constexpr SendId kOther{{0, 1}, 2};
+  SendRecord of_y = record_send(kOut, kPeer, {y}), of_z = record_send(kOther, kPeer, {z});
+  const SendRecord* const sends[] = {&of_y, &of_z};
+  LocalGraph graph({.split = true});
+  expect_ok(graph.engage({}, sends));
+  expect_ok(graph.feed(kOther, {torch::ones_like(z)}));
+  const absl::Status early = graph.run_weights();
+  EXPECT_EQ(early.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(early.message()), HasSubstr("wait for a source"));
+  expect_ok(graph.cancel(kOut));
+  expect_ok(graph.run_weights());
+  expect_equal(graph.take_leaves().at(0).gradient, oracle((w * 2).sin().sum(), w));
+}
+
+TEST(SplitBackward, AHookCannotRunTheWeightsOfItsOwnPass) {
+  std::vector<at::Tensor> received = {torch::ones({3}, torch::kDouble)};
+  expect_ok(attach_recv(kIn, received, {true}));
+  const at::Tensor y = received[0] * leaf();
+  SendRecord record = record_send(kOut, kPeer, {y});
+  const SendRecord* const sends[] = {&record};
+  LocalGraph graph({.split = true});
+  expect_ok(graph.engage({}, sends));
+  absl::Status inside;
+  y.register_hook([&](const at::Tensor&) { inside = graph.run_weights(); });
+  expect_ok(graph.feed(kOut, {torch::ones_like(y)}));
+  EXPECT_THAT(std::string(inside.message()), HasSubstr("called back into its own pass"));
+  expect_ok(graph.run_weights());
+}
+
 TEST(SplitBackward, StopsBetweenTwoNodes) {
   const torch::nn::Sequential net = layers();
   Stage split(net, torch::randn({2, 3, 6, 6}), true);

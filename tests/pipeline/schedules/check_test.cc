@@ -67,6 +67,31 @@ TEST(CheckTest, FollowsSkipLinks) {
               HasSubstr("row 2 waits at 2B0 for 2F0"));
 }
 
+TEST(CheckTest, AStageGraphThatIsNoneIsRefused) {
+  const PipelineSchedule schedule = PipelineSchedule::from_csv("0F0,0B0\n1F0,1B0\n").value();
+  for (const std::vector<int>& inputs : {std::vector{1}, {2}, {-1}, {0, 0}}) {
+    const absl::Status status = check_schedule(schedule, StageGraph{{{}, inputs}});
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("its inputs must be ascending stages below it"));
+  }
+}
+
+TEST(CheckTest, NumbersBeyondTheBoundsAreRefused) {
+  const auto refused = [](const std::vector<StageAction>& row) {
+    const absl::Status status = check_schedule({{row}}, StageGraph::chain(1));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refused({{0, StageWork::kForward, 1 << 20}}), HasSubstr("is out of range"));
+  EXPECT_THAT(refused({{0, StageWork::kForward, -1}}), HasSubstr("is out of range"));
+  EXPECT_THAT(refused({{0, StageWork::kForward, 0}, {0, StageWork::kReduce, 1}}),
+              HasSubstr("0G is for the whole step, not for micro-batch 1"));
+  const auto large = schedules::fill_drain(1 << 12, 1 << 12).status();
+  EXPECT_EQ(large.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(large.message()), HasSubstr("have more than 4194304 actions"));
+}
+
 // Takes one action out, repeats one, moves one to another row or out of range, or swaps two that
 // need each other. The error names an action that the damage touched.
 TEST(CheckTest, TenThousandDamagedSchedulesAreRefused) {

@@ -1,6 +1,8 @@
 // price_schedule(): times and memory of small schedules, worked out by hand.
 #include "weft/pipeline/schedules/price.h"
 
+#include <cmath>
+#include <functional>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -49,7 +51,21 @@ TEST(PriceTest, MemoryFollowsFromTheOrder) {
   EXPECT_EQ(price_of("0F0,0F1,0B0,0B1\n", costs).workers[0].peak_bytes, 20);
   EXPECT_EQ(price_of("0F0,0B0,0F1,0B1\n", costs).workers[0].peak_bytes, 10);
   EXPECT_EQ(price_of("0F0,0I0,0F1,0I1,0W0,0W1\n", costs).workers[0].peak_bytes, 14);
-  EXPECT_EQ(price_of("0F0,0F1,0R0,0B0,0R1,0B1\n", costs).workers[0].peak_bytes, 11);
+  // An F before an R keeps its results until it ends, beside the inputs of both micro-batches.
+  EXPECT_EQ(price_of("0F0,0F1,0R0,0B0,0R1,0B1\n", costs).workers[0].peak_bytes, 12);
+  EXPECT_EQ(price_of("0F0,0F1\n", costs).workers[0].peak_bytes, 10) << "evaluation keeps nothing";
+}
+
+TEST(PriceTest, GradientsThatWaitForAnEarlierMicroBatchCount) {
+  PipelineCosts costs;
+  costs.stages = {{.kept_bytes = 10, .gradient_bytes = 100}};
+  const auto peak = [&](const std::string& csv) {
+    return price_of(csv, costs).workers[0].peak_bytes;
+  };
+  EXPECT_EQ(peak("0F0,0B0\n"), 110);
+  EXPECT_EQ(peak("0F0,0F1,0B0,0B1\n"), 210) << "the sum, and what is added to it";
+  EXPECT_EQ(peak("0F0,0F1,0F2,0B0,0B1,0B2\n"), 220);
+  EXPECT_EQ(peak("0F0,0F1,0F2,0B2,0B1,0B0\n"), 310) << "all three wait";
 }
 
 TEST(PriceTest, RecomputingTakesAForward) {
@@ -65,6 +81,25 @@ TEST(PriceTest, CostsOfOtherStagesAreRefused) {
       price_schedule(PipelineSchedule::from_csv("0F0,0B0\n").value(), StageGraph::chain(1), costs);
   EXPECT_EQ(std::string(refused.status().message()),
             "the costs are of 3 stages, and the pipeline has 1");
+}
+
+TEST(PriceTest, ImpossibleCostsAreRefused) {
+  const auto refused = [](const std::function<void(PipelineCosts&)>& damage) {
+    PipelineCosts costs;
+    costs.stages.resize(1);
+    damage(costs);
+    const auto priced = price_schedule(PipelineSchedule::from_csv("0F0,0B0\n").value(),
+                                       StageGraph::chain(1), costs);
+    EXPECT_EQ(priced.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(priced.status().message());
+  };
+  const std::string time = "stage 0: a time is negative or no number";
+  EXPECT_EQ(refused([](auto& costs) { costs.stages[0].forward = -1; }), time);
+  EXPECT_EQ(refused([](auto& costs) { costs.stages[0].weight_gradients = std::nan(""); }), time);
+  EXPECT_EQ(refused([](auto& costs) { costs.stages[0].kept_bytes = -5; }),
+            "stage 0: -5 bytes are not from 0 to 2^40");
+  EXPECT_EQ(refused([](auto& costs) { costs.bytes_per_second = 0; }),
+            "a latency of 0 seconds or a rate of 0 bytes per second is impossible");
 }
 
 }  // namespace

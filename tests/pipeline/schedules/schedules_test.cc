@@ -73,8 +73,9 @@ TEST(SchedulesTest, Interleaved) {
       const SchedulePrice whole = price_of(schedules::interleaved(p, m, chunks).value());
       EXPECT_NEAR(whole.step, 3 * m + idle, 1e-9);
       if (m >= 2 * p) EXPECT_EQ(most_alive(whole), p * chunks + p - 1);
-      EXPECT_NEAR(price_of(schedules::breadth_first(p, m, chunks).value()).step, 3 * m + idle,
-                  1e-9);
+      const SchedulePrice breadth = price_of(schedules::breadth_first(p, m, chunks).value());
+      EXPECT_NEAR(breadth.step, 3 * m + idle, 1e-9);
+      EXPECT_EQ(most_alive(breadth), m * chunks);
       const SchedulePrice split = price_of(schedules::zero_bubble(p, m, chunks).value());
       EXPECT_NEAR(split.step, 3 * m + 1.0 * (p - 1) / chunks, 1e-9);
     }
@@ -134,10 +135,9 @@ TEST(SchedulesTest, ForwardOnly) {
 
 TEST(SchedulesTest, ImpossibleNumbersAreRefused) {
   for (const auto& [status, message] : {
-           std::pair(schedules::fill_drain(0, 1).status(), "at least 1 of workers, not 0"),
-           std::pair(schedules::zero_bubble(2, 0).status(), "at least 1 of micro-batches, not 0"),
-           std::pair(schedules::interleaved(2, 4, 0).status(),
-                     "at least 1 of stages per worker, not 0"),
+           std::pair(schedules::fill_drain(0, 1).status(), "from 1 to 1048576 workers, not 0"),
+           std::pair(schedules::zero_bubble(2, 0).status(), "1048576 micro-batches, not 0"),
+           std::pair(schedules::interleaved(2, 4, 0).status(), "1048576 stages per worker, not 0"),
            std::pair(schedules::interleaved(2, 5, 2).status(),
                      "5 micro-batches do not make 2 equal rounds"),
            std::pair(schedules::dual_pipe_v(4, 7).status(),

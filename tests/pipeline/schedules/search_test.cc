@@ -110,7 +110,10 @@ TEST(SearchTest, AMemoryLimitThatNothingMeetsIsNamed) {
   problem.memory = {99, 1000};
   const absl::Status status = search_schedule(problem).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("worker 0 has 99 bytes"));
+  EXPECT_EQ(
+      std::string(status.message()),
+      "no schedule fits into the workers' memory; worker 0 has 99 bytes, and one micro-batch at "
+      "a time needs 100");
 }
 
 TEST(SearchTest, AProblemThatContradictsItselfIsRefused) {
@@ -127,7 +130,11 @@ TEST(SearchTest, AProblemThatContradictsItselfIsRefused) {
   refused([](auto& problem) { problem.micro_batches = 0; }, "at least 1 micro-batch, not 0");
   refused([](auto& problem) { problem.worker_of.pop_back(); }, "1 stages are placed, of 2");
   refused([](auto& problem) { problem.costs.stages.pop_back(); },
-          "the costs are of 1 stages, of 2");
+          "the costs are of 1 stages, and the pipeline has 2");
+  refused([](auto& problem) { problem.costs.latency = -1; }, "a latency of -1 seconds");
+  refused([](auto& problem) { problem.graph.inputs[1] = {1}; },
+          "stage 1 takes the outputs of stage 1");
+  refused([](auto& problem) { problem.micro_batches = 1 << 30; }, "micro-batches have more than");
   refused([](auto& problem) { problem.worker_of = {0, 2}; }, "not numbered from 0 without gaps");
   refused([](auto& problem) { problem.memory = {1, 2, 3}; }, "3 memory limits for 2 workers");
 }

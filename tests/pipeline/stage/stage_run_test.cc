@@ -209,7 +209,7 @@ class RandomPipeline {
 
   void compare(int stage, StageRun& run) {
     EXPECT_TRUE(run.complete());
-    const auto sums = run.take_gradients();
+    const auto sums = run.take_gradients().value();
     const auto parameters = modules_[index(stage)]->parameters(),
                twins = twins_[index(stage)]->parameters();
     for (size_t i = 0; i < parameters.size(); ++i) {
@@ -287,6 +287,105 @@ TEST(StageRunTest, WhatAForwardOrANodeThrowsIsNamed) {
   const absl::Status misshapen = run.input_gradients(0, {torch::ones({1, 3})}).status();
   EXPECT_EQ(misshapen.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(misshapen.message()), HasSubstr("3I0: "));
+}
+
+TEST(StageRunTest, WhatTheForwardReturnsIsChecked) {
+  std::vector<std::vector<at::Tensor>> returned = {
+      {at::Tensor()},
+      {torch::ones({1}, torch::TensorOptions().device(torch::kMeta))},
+      {torch::ones({1})},
+      {torch::ones({1}), torch::ones({1})}};
+  size_t next = 0;
+  StageRun run({1, 4, 1, [&](const std::vector<at::Tensor>&) { return returned[next++]; }});
+  const StageTensors input{{torch::ones({1})}, {true}};
+  const auto message = [&](int batch) {
+    const absl::Status status = run.forward(batch, input).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(message(0), "1F0: output 0 is undefined");
+  EXPECT_EQ(message(0), "1F0: output 0 is on meta, not on the CPU");
+  EXPECT_TRUE(run.forward(0, input).ok()) << "a forward that failed may be done again";
+  EXPECT_EQ(message(1), "1F1: the forward returned 2 tensors, and before it returned 1");
+  const absl::Status flags = run.forward(1, {{torch::ones({1})}, {}}).status();
+  EXPECT_EQ(std::string(flags.message()),
+            "1F1: 1 inputs have 0 flags whether they require gradients");
+}
+
+TEST(StageRunTest, GradientsThatDoNotFitAreNamed) {
+  const auto fails = [](std::vector<at::Tensor> gradients) {
+    StageRun run({1, 1, 1, [](const std::vector<at::Tensor>& in) {
+                    return std::vector<at::Tensor>{in[0] * 2, torch::ones({1})};
+                  }});
+    EXPECT_TRUE(run.forward(0, {{torch::ones({2})}, {true}}).ok());
+    const absl::Status status = run.backward(0, std::move(gradients)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(run.forward(0, {}).status(), status) << "the error is final";
+    return std::string(status.message());
+  };
+  EXPECT_EQ(fails({torch::ones({2})}), "1B0: 1 gradients came for 2 outputs");
+  EXPECT_EQ(fails({torch::ones({2}), torch::ones({1})}),
+            "1B0: a gradient came for output 1, which requires none");
+  EXPECT_THAT(fails({torch::ones({3}), {}}),
+              HasSubstr("1B0: of the outputs' gradients, an invalid"));
+}
+
+TEST(StageRunTest, SumsAreTakenOnceAndWhenTheyAreComplete) {
+  const auto layer = std::make_shared<torch::nn::LinearImpl>(2, 2);
+  StageRun run(linear(layer));
+  const StageTensors input{{torch::ones({1, 2})}, {true}};
+  for (const int batch : {1, 0}) {
+    const absl::Status early = run.take_gradients().status();
+    EXPECT_EQ(early.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(std::string(early.message()),
+              "stage 3: the gradients of 0 of 2 micro-batches are in the sum");
+    ASSERT_TRUE(run.forward(batch, input).ok());
+    ASSERT_TRUE(run.backward(batch, {torch::ones({1, 2})}).ok());
+  }
+  EXPECT_EQ(run.take_gradients()->size(), 2u);
+  EXPECT_EQ(run.take_gradients().status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(StageRunTest, AForwardThatChangesItsInputsCanBeDoneAgain) {
+  StageRun run({0, 1, 1, [](std::vector<at::Tensor> in) {
+                  const at::Tensor doubled = in[0].mul_(2);
+                  return std::vector<at::Tensor>{doubled * doubled};  // 4 x^2
+                }});
+  ASSERT_TRUE(run.forward(0, {{torch::ones({2})}, {true}}, /*recomputed=*/true).ok());
+  ASSERT_TRUE(run.recompute(0).ok());
+  const auto back = run.backward(0, {torch::ones({2})});
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_TRUE(torch::equal(back->at(0), torch::full({2}, 8.0)));
+}
+
+TEST(StageRunTest, ARecomputingThatThrowsIsFinal) {
+  int calls = 0;
+  StageRun run({0, 1, 1, [&](std::vector<at::Tensor> in) {
+                  if (++calls == 2) throw std::runtime_error("no memory");
+                  return in;
+                }});
+  ASSERT_TRUE(run.forward(0, {{torch::ones({2})}, {true}}, /*recomputed=*/true).ok());
+  const absl::Status failed = run.recompute(0);
+  EXPECT_EQ(std::string(failed.message()), "0R0: no memory");
+  EXPECT_EQ(run.recompute(0), failed);
+  EXPECT_EQ(calls, 2);
+}
+
+// A state that one micro-batch leaves to the next would be summed for the wrong inputs.
+TEST(StageRunTest, AnOutputThatDependsOnAnEarlierForwardIsRefused) {
+  at::Tensor state = torch::zeros({2});
+  StageRun run({1, 2, 1, [&](const std::vector<at::Tensor>& in) {
+                  state = (in[0] + state).tanh();
+                  return std::vector<at::Tensor>{state};
+                }});
+  const StageTensors input{{torch::ones({2})}, {true}};
+  ASSERT_TRUE(run.forward(0, input).ok());
+  ASSERT_TRUE(run.forward(1, input).ok());
+  ASSERT_TRUE(run.input_gradients(0, {torch::ones({2})}).ok());
+  const absl::Status refused = run.input_gradients(1, {torch::ones({2})}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("1I1: the outputs depend on "));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("recorded before this forward"));
 }
 
 TEST(StageRunTest, DropoutDependsOnTheMicroBatchAndLeavesTheGeneratorAlone) {
