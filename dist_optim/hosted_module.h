@@ -13,7 +13,7 @@
 //
 // A HostedModule is a value that may be sent: all workers that hold it run the same module.
 // Forwards read versions (parameter_set.h), so the gradients of several trainers at the same time
-// are exact. The owner constructs the class several times (internal/module_host.h). So its
+// are exact. The owner constructs the class several times (module_host.h). So its
 // constructor must make the same parameters and buffers each time, and a forward must not replace
 // them. A forward takes tensors only. It returns a tensor, a std::vector of tensors or a std::tuple
 // of tensors.
@@ -38,7 +38,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "weft/dist_optim/internal/module_host.h"
+#include "weft/dist_optim/module_host.h"
 #include "weft/rref/rref.h"
 
 namespace weft {
@@ -206,6 +206,8 @@ class HostedModule {
 
   // Give it to a DistributedOptimizer.
   const RRef<ParameterSet>& parameters() const { return parameters_; }
+  // For Weft's own rooms: the module without its type.
+  const RRef<dist_optim_internal::ModuleHost>& host() const { return host_; }
   WorkerId owner() const { return host_.owner(); }
   // Completes when the owner has accepted the creation. If the constructor throws there, the first
   // use tells it.

@@ -1,8 +1,9 @@
-// Which stages of a pipeline take the outputs of which others.
+// Which stages of a pipeline take which outputs of which others.
 //
 // Thread safety: plain values.
 #pragma once
 
+#include <tuple>
 #include <vector>
 
 namespace weft {
@@ -32,5 +33,13 @@ struct StageGraph {
     return users;
   }
 };
+
+// An output of a stage, as an input of another one.
+struct StageOutput {
+  static constexpr int kAll = -1;
+  int stage = 0;
+  int output = kAll;  // kAll: all outputs of the stage, in order
+};
+inline auto weft_fields(StageOutput& o) { return std::tie(o.stage, o.output); }
 
 }  // namespace weft

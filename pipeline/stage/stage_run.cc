@@ -22,10 +22,12 @@ using dist_autograd_internal::LocalGraphOptions;
 using dist_autograd_internal::RecvAnswer;
 using dist_autograd_internal::SendRecord;
 
-// Each micro-batch has a graph of its own, so all of them use these two names.
+// Names for the two transfers of a micro-batch. Each micro-batch has a graph of its own, so all of
+// them use one name for the outputs. Those for the inputs differ, so that a forward that uses an
+// input of another micro-batch is found.
 constexpr WorkerId kNobody{1, 1};
-constexpr SendId kInputs{kNobody, 1};
-constexpr SendId kOutputs{kNobody, 2};
+constexpr SendId kOutputs{kNobody, 1};
+SendId inputs_of(int micro_batch) { return {kNobody, static_cast<uint64_t>(micro_batch) + 2}; }
 
 // Seeds LibTorch's generator for one forward, and restores it afterwards.
 class Seeded {
@@ -141,8 +143,8 @@ absl::StatusOr<StageTensors> StageRun::run_forward(int micro_batch, MicroBatch& 
       received.push_back(inputs.values[i].detach());
       if (keep_inputs) run.inputs.values.push_back(received.back().clone());
     }
-    WEFT_RETURN_IF_ERROR(
-        dist_autograd_internal::attach_recv(kInputs, received, inputs.requires_grad));
+    WEFT_RETURN_IF_ERROR(dist_autograd_internal::attach_recv(inputs_of(micro_batch), received,
+                                                             inputs.requires_grad));
     if (keep_inputs) run.inputs.requires_grad = inputs.requires_grad;
     inputs = {};  // the forward may free them
     const Seeded seeded(seed_of(options_.seed, options_.stage, micro_batch));
@@ -196,7 +198,7 @@ absl::StatusOr<std::vector<at::Tensor>> StageRun::run_backward(int micro_batch, 
                                                                std::vector<at::Tensor> gradients) {
   WEFT_ASSIGN_OR_RETURN(MicroBatch* const run, at(micro_batch, work, State::kForwardDone));
   const bool split = work == StageWork::kInputGradients;
-  if (const absl::Status fed = feed(*run, split, std::move(gradients)); !fed.ok()) {
+  if (const absl::Status fed = feed(micro_batch, *run, split, std::move(gradients)); !fed.ok()) {
     return fail(micro_batch, work, fed);
   }
   run->state = State::kInputsDone;
@@ -206,7 +208,8 @@ absl::StatusOr<std::vector<at::Tensor>> StageRun::run_backward(int micro_batch, 
   return answer;
 }
 
-absl::Status StageRun::feed(MicroBatch& run, bool split, std::vector<at::Tensor> gradients) {
+absl::Status StageRun::feed(int micro_batch, MicroBatch& run, bool split,
+                            std::vector<at::Tensor> gradients) {
   const torch::autograd::edge_list& edges = run.record.edges;
   if (gradients.size() != edges.size()) {
     return absl::InvalidArgumentError(
@@ -227,7 +230,12 @@ absl::Status StageRun::feed(MicroBatch& run, bool split, std::vector<at::Tensor>
   }
   LocalGraphOptions options;
   options.split = split;
-  options.on_answer = [&run](RecvAnswer answer) { run.answer = std::move(answer.gradients); };
+  bool foreign = false;
+  // Only feed() below answers: run_weights() has no received tensors left.
+  options.on_answer = [&](RecvAnswer answer) {
+    foreign = foreign || answer.send != inputs_of(micro_batch);
+    run.answer = std::move(answer.gradients);
+  };
   run.graph = std::make_unique<LocalGraph>(std::move(options));
   const SendRecord* const sends[] = {&run.record};
   WEFT_RETURN_IF_ERROR(run.graph->engage({}, sends));
@@ -237,7 +245,11 @@ absl::Status StageRun::feed(MicroBatch& run, bool split, std::vector<at::Tensor>
         "the outputs depend on ", oldest->name(),
         ", which was recorded before this forward; compute it in the forward, or detach it"));
   }
-  return run.graph->feed(kOutputs, std::move(gradients));
+  WEFT_RETURN_IF_ERROR(run.graph->feed(kOutputs, std::move(gradients)));
+  if (foreign) {
+    return absl::InvalidArgumentError("the outputs depend on an input of another micro-batch");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status StageRun::weight_gradients(int micro_batch) {

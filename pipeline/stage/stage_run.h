@@ -115,7 +115,8 @@ class StageRun {
   absl::StatusOr<StageTensors> sent(const std::vector<at::Tensor>& outputs, MicroBatch& run);
   absl::StatusOr<std::vector<at::Tensor>> run_backward(int micro_batch, StageWork work,
                                                        std::vector<at::Tensor> gradients);
-  absl::Status feed(MicroBatch& run, bool split, std::vector<at::Tensor> gradients);
+  absl::Status feed(int micro_batch, MicroBatch& run, bool split,
+                    std::vector<at::Tensor> gradients);
   absl::Status finish(int micro_batch, StageWork work, MicroBatch& run);
   void add_up();
   absl::StatusOr<MicroBatch*> at(int micro_batch, StageWork work, State state);
@@ -125,7 +126,6 @@ class StageRun {
   const Options options_;
   absl::Status status_;                 // the first final error
   std::optional<size_t> output_count_;  // of every forward; known after the first
-  // Stable addresses: a graph's callback points to its micro-batch.
   std::map<int, MicroBatch> open_;
   // Gradients of micro-batches whose predecessors are not in the sum yet.
   std::map<int, std::vector<dist_autograd_internal::LeafGradient>> waiting_;

@@ -388,6 +388,20 @@ TEST(StageRunTest, AnOutputThatDependsOnAnEarlierForwardIsRefused) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("recorded before this forward"));
 }
 
+TEST(StageRunTest, AnOutputThatDependsOnAnotherMicroBatchsInputIsRefused) {
+  at::Tensor kept;
+  StageRun run({1, 2, 1, [&](const std::vector<at::Tensor>& in) {
+                  if (!kept.defined()) kept = in[0];
+                  return std::vector<at::Tensor>{in[0] * kept};
+                }});
+  const StageTensors input{{torch::ones({2})}, {true}};
+  ASSERT_TRUE(run.forward(0, input).ok());
+  ASSERT_TRUE(run.forward(1, input).ok());
+  ASSERT_TRUE(run.backward(0, {torch::ones({2})}).ok());
+  EXPECT_EQ(std::string(run.backward(1, {torch::ones({2})}).status().message()),
+            "1B1: the outputs depend on an input of another micro-batch");
+}
+
 TEST(StageRunTest, DropoutDependsOnTheMicroBatchAndLeavesTheGeneratorAlone) {
   const StageRun::Options options{
       0, 2, 5, [](const std::vector<at::Tensor>& in) {

@@ -1,4 +1,4 @@
-#include "weft/dist_optim/internal/module_host.h"
+#include "weft/dist_optim/module_host.h"
 
 #include <mutex>
 #include <utility>

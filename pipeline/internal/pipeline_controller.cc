@@ -1,0 +1,225 @@
+#include "weft/pipeline/internal/pipeline_controller.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include <ATen/ops/stack.h>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/mutex.h"
+#include "weft/base/rpc_error.h"
+#include "weft/pipeline/schedules/price.h"
+#include "weft/rpc/function.h"
+
+namespace weft::pipeline_internal {
+namespace {
+
+template <class... Part>
+[[noreturn]] void refuse(const Part&... part) {
+  throw RpcError(absl::InvalidArgumentError(absl::StrCat(part...)));
+}
+
+template <class T>
+T checked(absl::StatusOr<T> value) {
+  if (!value.ok()) throw RpcError(value.status());
+  return *std::move(value);
+}
+
+PipelineId next_id(const RpcRuntime& runtime) {
+  static std::atomic<uint64_t> last{0};
+  return {runtime.id().bits(), ++last};
+}
+
+std::string name_of_loss(const PipelineOptions& options, const RpcRuntime& runtime) {
+  if (options.loss == nullptr) refuse("a pipeline needs a loss");
+  return checked(runtime.registry().find_callable(
+                     rpc_internal::function_key(rpc_internal::plain(options.loss)),
+                     rpc_internal::type_spelling<LossFunction>()))
+      ->name;
+}
+
+// Divides a tensor into micro-batches. The sizes differ by at most 1, and the first ones are
+// larger.
+std::vector<at::Tensor> divided(const at::Tensor& whole, int64_t size, int micro_batches,
+                                const char* what) {
+  if (!whole.defined() || whole.dim() == 0 || whole.size(0) != size || size < micro_batches) {
+    refuse(what, " of size ", whole.defined() && whole.dim() > 0 ? whole.size(0) : 0,
+           " in dimension 0 do not divide into ", micro_batches, " micro-batches of the batch of ",
+           size);
+  }
+  return whole.detach().tensor_split(micro_batches);
+}
+
+}  // namespace
+
+PipelineController::PipelineController(std::vector<PipelineStage> stages, PipelineOptions options)
+    : stages_(std::move(stages)),
+      options_(std::move(options)),
+      schedule_(checked(options_.schedule)) {
+  const std::shared_ptr<RpcRuntime> runtime = checked(rpc_internal::current_runtime());
+  if (stages_.empty()) refuse("a pipeline has at least one stage");
+  if (schedule_.stages() != static_cast<int>(stages_.size())) {
+    refuse("the schedule has ", schedule_.stages(), " stages, and the pipeline ", stages_.size());
+  }
+  if (!schedule_.trains()) refuse("the schedule has no backward");
+  PipelinePlan plan;
+  plan.id = next_id(*runtime);
+  plan.schedule = schedule_.to_csv();
+  plan.wiring = wiring();
+  plan.loss = name_of_loss(options_, *runtime);
+  if (absl::Status fits = check_schedule(schedule_, checked(graph_of(plan.wiring))); !fits.ok()) {
+    throw RpcError(fits);
+  }
+  const std::vector<WorkerId> workers = workers_of_rows();
+  for (const WorkerId worker : workers) plan.workers.push_back(worker.bits());
+  for (size_t row = 0; row < workers.size(); ++row) {
+    plan.row = static_cast<int>(row);
+    plan.modules.clear();
+    for (const StageAction& action : schedule_.workers[row]) {
+      plan.modules.emplace(action.stage, stages_[static_cast<size_t>(action.stage)].host_);
+    }
+    workers_.push_back(remote(workers[row], open_pipeline, plan));
+  }
+  // A worker must be there before the first message for it comes.
+  for (const RRef<PipelineWorker>& worker : workers_) worker.rpc_sync(&PipelineWorker::open);
+}
+
+Wiring PipelineController::wiring() const {
+  Wiring wiring;
+  for (const PipelineStage& stage : stages_) {
+    const int number = static_cast<int>(wiring.size());
+    if (stage.wired_) {
+      wiring.push_back(stage.inputs_);
+    } else if (number == 0) {
+      wiring.emplace_back();
+    } else {
+      wiring.push_back({{number - 1, StageOutput::kAll}});
+    }
+  }
+  return wiring;
+}
+
+std::vector<WorkerId> PipelineController::workers_of_rows() const {
+  std::vector<WorkerId> workers;
+  for (const auto& row : schedule_.workers) {
+    if (row.empty()) refuse("row ", workers.size() + 1, " of the schedule is empty");
+    const PipelineStage& first = stages_[static_cast<size_t>(row.front().stage)];
+    for (const StageAction& action : row) {
+      const PipelineStage& stage = stages_[static_cast<size_t>(action.stage)];
+      if (stage.host_.owner() == first.host_.owner()) continue;
+      refuse("row ", workers.size() + 1, " of the schedule has stage ", row.front().stage, " on ",
+             first.host_.owner_name(), " and stage ", action.stage, " on ",
+             stage.host_.owner_name());
+    }
+    if (std::find(workers.begin(), workers.end(), first.host_.owner()) != workers.end()) {
+      refuse("two rows of the schedule have stages on ", first.host_.owner_name());
+    }
+    workers.push_back(first.host_.owner());
+  }
+  return workers;
+}
+
+StepStart PipelineController::part_of(size_t row, const StepStart& whole) const {
+  StepStart part;
+  part.number = whole.number;
+  part.seed = whole.seed;
+  for (const StageAction& action : schedule_.workers[row]) {
+    const auto stage = static_cast<size_t>(action.stage);
+    if (stage == 0 || (stages_[stage].wired_ && stages_[stage].inputs_.empty())) {
+      part.inputs = whole.inputs;
+    }
+    if (stage + 1 == stages_.size()) {
+      part.targets = whole.targets;
+      part.weights = whole.weights;
+    }
+  }
+  return part;
+}
+
+PipelineResult PipelineController::step(const dist_autograd::Context& context,
+                                        const std::vector<at::Tensor>& inputs,
+                                        const std::vector<at::Tensor>& targets) {
+  if (dist_autograd::current_context() != context.id()) {
+    throw RpcError(absl::FailedPreconditionError("the context is not that of this thread"));
+  }
+  if (inputs.empty()) refuse("a step needs at least one input");
+  if (targets.size() != 1) refuse("a step takes 1 target, not ", targets.size());
+  const int micro_batches = schedule_.micro_batches();
+  const at::Tensor& target = targets.front();
+  const int64_t size = target.defined() && target.dim() > 0 ? target.size(0) : 0;
+  StepStart whole;
+  whole.targets = divided(target, size, micro_batches, "targets");
+  whole.inputs.resize(static_cast<size_t>(micro_batches));
+  for (const at::Tensor& input : inputs) {
+    const std::vector<at::Tensor> parts = divided(input, size, micro_batches, "inputs");
+    for (size_t i = 0; i < parts.size(); ++i) whole.inputs[i].push_back(parts[i]);
+  }
+  for (const at::Tensor& part : whole.targets) {
+    whole.weights.push_back(static_cast<double>(part.size(0)) / static_cast<double>(size));
+  }
+  whole.number = ++steps_;
+  whole.seed = StageRun::seed_of(options_.seed, 0, static_cast<int>(whole.number));
+
+  Runs runs;
+  for (size_t row = 0; row < workers_.size(); ++row) {
+    runs.push_back(workers_[row]
+                       .with({.timeout = options_.timeout})
+                       .rpc_async(&PipelineWorker::run, part_of(row, whole)));
+  }
+  const std::vector<StepDone> done = finish(whole.number, std::move(runs));
+
+  PipelineResult result;
+  std::vector<at::Tensor> tokens;
+  for (const StepDone& each : done) {
+    if (each.token.defined() && each.token.requires_grad()) tokens.push_back(each.token);
+    if (!each.losses.empty()) result.losses = each.losses;
+  }
+  for (size_t i = 0; i < result.losses.size(); ++i) {
+    result.loss += whole.weights[i] * result.losses[i];
+  }
+  if (tokens.empty()) refuse("no stage has a parameter that requires a gradient");
+  context.backward({at::stack(tokens).sum()}, {.timeout = options_.timeout});
+  return result;
+}
+
+std::vector<StepDone> PipelineController::finish(uint64_t step, Runs runs) const {
+  struct FirstFailure {
+    Mutex mutex;
+    absl::Status status ABSL_GUARDED_BY(mutex);
+  };
+  const auto first = std::make_shared<FirstFailure>();  // shared with the continuations
+  for (Future<StepDone>& run : runs) {
+    run = std::move(run).then([first, step, workers = workers_](
+                                  const Future<StepDone>& ended) -> absl::StatusOr<StepDone> {
+      const absl::StatusOr<StepDone>& result = ended.result();
+      if (result.ok()) return result;
+      {
+        MutexLock lock(first->mutex);
+        if (!first->status.ok()) return result;
+        first->status = result.status();
+      }
+      // A worker that is dead, or has ended the step, does not mind.
+      for (const RRef<PipelineWorker>& worker : workers) {
+        (void)worker.rpc_async(&PipelineWorker::abort, step);
+      }
+      return result;
+    });
+  }
+  std::vector<StepDone> done;
+  for (const Future<StepDone>& run : runs) {
+    const absl::StatusOr<StepDone>& result = run.result();
+    if (result.ok()) done.push_back(*result);
+  }
+  MutexLock lock(first->mutex);
+  if (!first->status.ok()) throw RpcError(first->status);
+  return done;
+}
+
+std::vector<RRef<ParameterSet>> PipelineController::parameters() const {
+  std::vector<RRef<ParameterSet>> parameters;
+  for (const PipelineStage& stage : stages_) parameters.push_back(stage.parameters_);
+  return parameters;
+}
+
+}  // namespace weft::pipeline_internal

@@ -1,0 +1,369 @@
+// Pipelines over several workers, compared with one process that runs the same micro-batches.
+#include "weft/pipeline/pipeline.h"
+
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "weft/dist_optim/distributed_optimizer.h"
+#include "weft/pipeline/schedules/schedules.h"
+#include "weft/pipeline/stage/stage_run.h"
+#include "weft/rpc/codec/wire_name.h"
+#include "weft/tests/support/error_of.h"
+#include "weft/tests/support/worker_world.h"
+
+namespace pipeline_test {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using torch::optim::SGD;
+using torch::optim::SGDOptions;
+using weft::DistributedOptimizer;
+using weft::Pipeline;
+using weft::PipelineOptions;
+using weft::PipelineResult;
+using weft::PipelineStage;
+using weft::dist_autograd::Context;
+using weft::testing::error_of;
+using weft::testing::WorkerWorld;
+
+// A layer whose values depend on `seed` only. A forward of a large input throws.
+class Layer : public torch::nn::Module {
+ public:
+  Layer(int64_t width, int64_t seed) {
+    weight = register_parameter(
+        "weight",
+        at::arange(width * width, at::kDouble).reshape({width, width}).add(seed).sin().div(width));
+    bias = register_parameter("bias", at::arange(width, at::kDouble).add(seed).cos());
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    if (x.max().item<double>() > 1e6) throw std::runtime_error("the input is too large");
+    return x.matmul(weight).add(bias).tanh();
+  }
+
+  at::Tensor weight, bias;
+};
+WEFT_REGISTER_MODULE(Layer, int64_t, int64_t);
+
+// Splits its input in two.
+class Fork : public torch::nn::Module {
+ public:
+  explicit Fork(int64_t seed) : layer(register_module("layer", std::make_shared<Layer>(6, seed))) {}
+  std::vector<at::Tensor> forward(const at::Tensor& x) {
+    const at::Tensor y = layer->forward(x);
+    return {y, y * 2};
+  }
+  std::shared_ptr<Layer> layer;
+};
+WEFT_REGISTER_MODULE(Fork, int64_t);
+
+class Join : public torch::nn::Module {
+ public:
+  explicit Join(int64_t seed) : layer(register_module("layer", std::make_shared<Layer>(6, seed))) {}
+  at::Tensor forward(const at::Tensor& a, const at::Tensor& b) { return layer->forward(a + b); }
+  std::shared_ptr<Layer> layer;
+};
+WEFT_REGISTER_MODULE(Join, int64_t);
+
+at::Tensor squared_error(const at::Tensor& output, const at::Tensor& target) {
+  return torch::mse_loss(output, target);
+}
+WEFT_REGISTER_FUNCTION(squared_error);
+
+at::Tensor throwing_loss(const at::Tensor& output, const at::Tensor& target) {
+  if (target.max().item<double>() > 0) throw std::runtime_error("no loss today");
+  return squared_error(output, target);
+}
+WEFT_REGISTER_FUNCTION(throwing_loss);
+
+// The gradients that the context of the call has for the parameters of a set.
+weft::TensorMap gradients_of(const weft::RRef<weft::ParameterSet>& reference) {
+  weft::ParameterSet& set = reference.local_value();
+  const weft::ContextId context = weft::dist_autograd::current_context();
+  const std::vector<at::Tensor> leaves = set.leaves(context);
+  weft::TensorMap gradients;
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    const at::Tensor gradient = weft::dist_autograd::gradient(context, leaves[i]);
+    if (gradient.defined()) gradients.emplace(set.names()[i], gradient);
+  }
+  return gradients;
+}
+WEFT_REGISTER_FUNCTION(gradients_of);
+weft::TensorMap gradients_at(const weft::RRef<weft::ParameterSet>& set) {
+  return weft::rpc_sync(set.owner(), gradients_of, set);
+}
+
+at::Tensor unregistered(const at::Tensor& output, const at::Tensor&) { return output.sum(); }
+
+constexpr int64_t kWidth = 6;
+constexpr uint64_t kSeed = 5;
+
+std::vector<PipelineStage> layers(const std::vector<std::string>& workers) {
+  std::vector<PipelineStage> stages;
+  for (size_t i = 0; i < workers.size(); ++i) {
+    stages.push_back(weft::stage<Layer>(workers[i], kWidth, static_cast<int64_t>(i)));
+  }
+  return stages;
+}
+
+// The same model in one process.
+class Twin {
+ public:
+  explicit Twin(size_t stages) {
+    for (size_t i = 0; i < stages; ++i) {
+      layers_.push_back(std::make_shared<Layer>(kWidth, static_cast<int64_t>(i)));
+      for (const at::Tensor& parameter : layers_.back()->parameters()) {
+        parameters_.push_back(parameter);
+      }
+    }
+  }
+  // Returns the mean loss.
+  double step(const at::Tensor& x, const at::Tensor& target, int micro_batches, uint64_t number) {
+    using weft::pipeline_internal::StageRun;
+    const uint64_t seed = StageRun::seed_of(kSeed, 0, static_cast<int>(number));
+    const auto inputs = x.tensor_split(micro_batches), targets = target.tensor_split(micro_batches);
+    double mean = 0;
+    for (int batch = 0; batch < micro_batches; ++batch) {
+      const auto at = static_cast<size_t>(batch);
+      at::Tensor value = inputs[at];
+      for (size_t stage = 0; stage < layers_.size(); ++stage) {
+        torch::manual_seed(StageRun::seed_of(seed, static_cast<int>(stage), batch));
+        value = layers_[stage]->forward(value.clone());
+      }
+      const at::Tensor loss = squared_error(value, targets[at]);
+      const double weight =
+          static_cast<double>(inputs[at].size(0)) / static_cast<double>(x.size(0));
+      loss.backward(torch::full({}, weight, torch::kDouble));
+      mean += weight * loss.item<double>();
+    }
+    return mean;
+  }
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  const Layer& operator[](size_t stage) const { return *layers_[stage]; }
+
+ private:
+  std::vector<std::shared_ptr<Layer>> layers_;
+  std::vector<at::Tensor> parameters_;
+};
+
+// Trains both for some steps. Losses and parameters must have the same bits.
+void train_beside_twin(const std::vector<std::string>& workers, weft::PipelineSchedule schedule,
+                       int64_t batch) {
+  const int micro_batches = schedule.micro_batches();
+  const std::vector<PipelineStage> stages = layers(workers);
+  Pipeline pipeline(stages, {squared_error, schedule, kSeed});
+  DistributedOptimizer<SGD> optimizer(pipeline.parameters(), SGDOptions(0.1));
+  Twin twin(workers.size());
+  SGD local(twin.parameters(), SGDOptions(0.1));
+  for (uint64_t number = 1; number <= 3; ++number) {
+    torch::manual_seed(number);
+    const at::Tensor x = torch::randn({batch, kWidth}, torch::kDouble);
+    const at::Tensor target = torch::randn({batch, kWidth}, torch::kDouble);
+    const Context context;
+    const PipelineResult result = pipeline.step(context, {x}, {target});
+    optimizer.step(context);
+    local.zero_grad();
+    EXPECT_EQ(result.loss, twin.step(x, target, micro_batches, number)) << "step " << number;
+    EXPECT_EQ(result.losses.size(), static_cast<size_t>(micro_batches));
+    local.step();
+  }
+  const auto sets = pipeline.parameters();
+  for (size_t stage = 0; stage < workers.size(); ++stage) {
+    const weft::TensorMap state = sets[stage].rpc_sync(&weft::ParameterSet::state);
+    EXPECT_TRUE(torch::equal(state.at("weight"), twin[stage].weight)) << "stage " << stage;
+    EXPECT_TRUE(torch::equal(state.at("bias"), twin[stage].bias)) << "stage " << stage;
+  }
+}
+
+TEST(PipelineTest, TrainsLikeOneProcess) {
+  WorkerWorld world(3);
+  const weft::WorkerScope scope(world[0]);
+  namespace schedules = weft::schedules;
+  const std::vector<std::string> two = {"worker1", "worker2"};
+  train_beside_twin(two, schedules::fill_drain(2, 3).value(), 12);
+  train_beside_twin(two, schedules::one_forward_one_backward(2, 4).value(), 12);
+  train_beside_twin(two, schedules::zero_bubble(2, 5).value(), 13);
+  train_beside_twin({"worker1", "worker2", "worker2", "worker1"},
+                    schedules::zero_bubble_v(2, 4).value(), 9);
+  train_beside_twin({"worker0", "worker1", "worker2"}, schedules::zero_bubble_h2(3, 6).value(), 12);
+}
+
+TEST(PipelineTest, SkipLinksTakeSingleOutputs) {
+  WorkerWorld world(3);
+  const weft::WorkerScope scope(world[0]);
+  // worker2 gets output 1 of the first stage and the output of the second.
+  Pipeline pipeline({weft::stage<Fork>("worker0", 1),
+                     PipelineStage(weft::stage<Layer>("worker1", kWidth, 2)).from({{0, 0}}),
+                     PipelineStage(weft::stage<Join>("worker2", 3)).from({{1, 0}, {0, 1}})},
+                    {squared_error, weft::schedules::zero_bubble(3, 4), kSeed});
+  Fork fork(1);
+  Layer layer(kWidth, 2);
+  Join join(3);
+  const at::Tensor x = torch::randn({8, kWidth}, torch::kDouble), target = torch::zeros_like(x);
+  const auto xs = x.tensor_split(4), targets = target.tensor_split(4);
+  for (size_t i = 0; i < 4; ++i) {
+    const std::vector<at::Tensor> parts = fork.forward(xs[i]);
+    const at::Tensor y = join.forward(layer.forward(parts[0].clone()).clone(), parts[1].clone());
+    squared_error(y, targets[i]).backward(torch::full({}, 0.25, torch::kDouble));
+  }
+  const Context context;
+  pipeline.step(context, {x}, {target});
+  const auto sets = pipeline.parameters();
+  const std::vector<std::vector<at::Tensor>> expected = {fork.parameters(), layer.parameters(),
+                                                         join.parameters()};
+  for (size_t stage = 0; stage < sets.size(); ++stage) {
+    const weft::TensorMap gradients = gradients_at(sets[stage]);
+    ASSERT_EQ(gradients.size(), 2u);
+    size_t at = 0;
+    for (const at::Tensor& parameter : expected[stage]) {
+      const std::string name = at++ == 0 ? "weight" : "bias";
+      for (const auto& [key, gradient] : gradients) {
+        if (key.ends_with(name)) EXPECT_TRUE(torch::equal(gradient, parameter.grad())) << stage;
+      }
+    }
+  }
+}
+
+TEST(PipelineTest, AStageThatThrowsIsNamedAndTheNextStepWorks) {
+  WorkerWorld world(3);
+  const weft::WorkerScope scope(world[0]);
+  for (const bool first : {true, false}) {
+    Pipeline pipeline(layers({"worker1", "worker2"}),
+                      {first ? squared_error : throwing_loss, weft::schedules::zero_bubble(2, 4)});
+    const at::Tensor target = torch::zeros({8, kWidth}, torch::kDouble);
+    at::Tensor bad = torch::zeros({8, kWidth}, torch::kDouble);
+    if (first) bad[5] = 1e9;  // micro-batch 2 of stage 0
+    const at::Tensor bad_target = first ? target : target + 1;
+    {
+      const Context context;
+      const absl::Status failed = error_of([&] {
+        pipeline.step(context, {bad}, {bad_target});
+        return 0;
+      });
+      EXPECT_EQ(failed.code(), absl::StatusCode::kUnknown) << failed;
+      EXPECT_THAT(std::string(failed.message()),
+                  HasSubstr(first ? "0F2: the input is too large" : "1F0: no loss today"));
+      for (const auto& set : pipeline.parameters()) {
+        EXPECT_TRUE(gradients_at(set).empty()) << "nothing is readable";
+      }
+    }
+    const Context context;
+    EXPECT_EQ(pipeline.step(context, {torch::zeros_like(bad)}, {target}).losses.size(), 4u);
+    for (const auto& set : pipeline.parameters()) {
+      EXPECT_EQ(gradients_at(set).size(), 2u);
+    }
+  }
+}
+
+TEST(PipelineTest, PartsThatDoNotFitAreRefused) {
+  WorkerWorld world(3);
+  const weft::WorkerScope scope(world[0]);
+  namespace schedules = weft::schedules;
+  const auto refused = [&](std::vector<PipelineStage> stages, PipelineOptions options) {
+    const absl::Status status = error_of([&] {
+      Pipeline(std::move(stages), std::move(options));
+      return 0;
+    });
+    EXPECT_FALSE(status.ok());
+    return std::string(status.message());
+  };
+  const auto two = layers({"worker1", "worker2"});
+  EXPECT_THAT(refused({}, {squared_error, schedules::fill_drain(2, 2)}),
+              HasSubstr("a pipeline has at least one stage"));
+  EXPECT_THAT(refused(two, {squared_error, schedules::fill_drain(3, 3)}),
+              HasSubstr("the schedule has 3 stages, and the pipeline 2"));
+  EXPECT_THAT(refused(two, {squared_error, schedules::fill_drain(0, 3)}),
+              HasSubstr("a schedule has from 1 to 1048576 workers, not 0"));
+  EXPECT_THAT(refused(two, {squared_error, schedules::forward_only(2, 2)}),
+              HasSubstr("the schedule has no backward"));
+  EXPECT_THAT(refused(two, {nullptr, schedules::fill_drain(2, 2)}), HasSubstr("needs a loss"));
+  EXPECT_THAT(refused(two, {unregistered, schedules::fill_drain(2, 2)}),
+              HasSubstr("is not registered in this program"));
+  EXPECT_THAT(refused(layers({"worker1", "worker1"}), {squared_error, schedules::fill_drain(2, 2)}),
+              HasSubstr("two rows of the schedule have stages on worker1"));
+  EXPECT_THAT(refused(layers({"worker0", "worker1", "worker2", "worker2"}),
+                      {squared_error, schedules::zero_bubble_v(2, 2)}),
+              HasSubstr("row 1 of the schedule has stage 0 on worker0 and stage 3 on worker2"));
+  EXPECT_THAT(refused({two[0], PipelineStage(two[1]).from({{1, 0}})},
+                      {squared_error, schedules::fill_drain(2, 2)}),
+              HasSubstr("stage 1 cannot take outputs of stage 1"));
+  EXPECT_THAT(refused({two[0], PipelineStage(two[1]).from({})},
+                      {squared_error, schedules::fill_drain(2, 2)}),
+              HasSubstr("no stage takes an output of stage 0"));
+}
+
+TEST(PipelineTest, StepsWithBadInputsAreRefused) {
+  WorkerWorld world(3);
+  const weft::WorkerScope scope(world[0]);
+  const at::Tensor x = torch::zeros({8, kWidth}, torch::kDouble);
+  Pipeline pipeline({weft::stage<Layer>("worker1", kWidth, 1),
+                     PipelineStage(weft::stage<Layer>("worker2", kWidth, 2)).from({{0, 1}})},
+                    {squared_error, weft::schedules::fill_drain(2, 4)});
+  const Context context;
+  const auto refused = [&](std::vector<at::Tensor> inputs, std::vector<at::Tensor> targets) {
+    const absl::Status status = error_of([&] {
+      pipeline.step(context, inputs, targets);
+      return 0;
+    });
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refused({}, {x}), HasSubstr("at least one input"));
+  EXPECT_THAT(refused({x}, {}), HasSubstr("a step takes 1 target, not 0"));
+  EXPECT_THAT(refused({x}, {x.narrow(0, 0, 3)}), HasSubstr("do not divide into 4 micro-batches"));
+  EXPECT_THAT(refused({x}, {x.narrow(0, 0, 7)}),
+              HasSubstr("inputs of size 8 in dimension 0 do not divide"));
+  EXPECT_THAT(refused({x}, {x}), HasSubstr("stage 1 takes output 1 of stage 0, which has 1"));
+}
+
+// One call per worker, and one message per micro-batch, boundary and direction.
+TEST(PipelineTest, CountsItsMessages) {
+  constexpr int kStages = 3, kMicroBatches = 5;
+  WorkerWorld world(kStages + 1);
+  const weft::WorkerScope scope(world[0]);
+  Pipeline pipeline(layers({"worker1", "worker2", "worker3"}),
+                    {squared_error, weft::schedules::zero_bubble(kStages, kMicroBatches)});
+  const at::Tensor x = torch::zeros({10, kWidth}, torch::kDouble);
+  const Context context;
+  pipeline.step(context, {x}, {x});  // connects the workers
+  std::mutex mutex;
+  std::map<uint64_t, int> calls;  // by function
+  const auto count = [&](const weft::FrameHeader& header) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (header.kind == weft::FrameKind::kCall) ++calls[header.function];
+    return weft::InprocNetwork::Fate::kDeliver;
+  };
+  world.network().set_filter(count);
+  pipeline.step(context, {x}, {x});
+  world.network().set_filter(nullptr);
+  const std::lock_guard<std::mutex> lock(mutex);
+  const uint64_t message = weft::hash64("weft::pipeline_internal::bring_message");
+  EXPECT_EQ(calls[message], 2 * (kStages - 1) * kMicroBatches);
+  calls.erase(message);
+  ASSERT_EQ(calls.size(), 1u) << "only run() is called beside";
+  EXPECT_EQ(calls.begin()->second, kStages);
+}
+
+TEST(PipelineTest, AWorkerThatDiesFailsTheStep) {
+  WorkerWorld world(3);
+  const weft::WorkerScope scope(world[0]);
+  Pipeline pipeline(layers({"worker1", "worker2"}),
+                    {squared_error, weft::schedules::zero_bubble(2, 4)});
+  const at::Tensor x = torch::zeros({8, kWidth}, torch::kDouble);
+  world.kill(2);
+  const Context context;
+  const absl::Status failed = error_of([&] {
+    pipeline.step(context, {x}, {x});
+    return 0;
+  });
+  EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable) << failed;
+  EXPECT_TRUE(gradients_at(pipeline.parameters()[0]).empty());
+}
+
+}  // namespace pipeline_test
