@@ -54,6 +54,7 @@
 #include "weft/dist_optim/hosted_module.h"
 #include "weft/pipeline/schedules/schedule.h"
 #include "weft/pipeline/schedules/stage_graph.h"
+#include "weft/pipeline/schedules/time_line.h"
 
 namespace weft {
 
@@ -104,6 +105,8 @@ struct PipelineOptions {
 struct PipelineResult {
   double loss = 0;             // the mean over the batch
   std::vector<double> losses;  // of each micro-batch
+  // What each worker did, in seconds since it began the step. draw_time_line() shows it.
+  TimeLine executed;
 };
 
 class Pipeline {

@@ -76,6 +76,7 @@ ROOMS = {
                    ["base", "async", "checkpoint", "rpc/session", "rpc/codec", "rpc", "rref",
                     "dist_autograd/graph", "dist_autograd", "dist_optim/steps"]),
     "pipeline/schedules": ("orders of work in a pipeline: made, checked, priced and searched for; no torch", ["base"]),
+    "pipeline/command": ("`weft_pipeline`: checks, prices and draws schedules", ["base", "pipeline/schedules"]),
     "pipeline/stage": ("does the actions of one stage: forward, input gradients, weight gradients",
                        ["base", "dist_autograd/graph", "pipeline/schedules"]),
     "pipeline/runner": ("runs a worker's row of a schedule, and exchanges messages with the other workers",

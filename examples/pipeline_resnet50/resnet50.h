@@ -17,6 +17,8 @@
 
 #include <torch/nn/module.h>
 
+#include "weft/dist_optim/hosted_module.h"
+
 namespace weft::examples {
 
 inline constexpr int64_t kResNet50Layers = 18;
@@ -37,5 +39,7 @@ class ResNet50Part : public torch::nn::Module {
  private:
   std::vector<std::shared_ptr<ResNetLayer>> layers_;
 };
+
+WEFT_REGISTER_MODULE(ResNet50Part, int64_t, int64_t, int64_t, uint64_t);
 
 }  // namespace weft::examples

@@ -174,6 +174,11 @@ PipelineResult PipelineController::step(const dist_autograd::Context& context,
   for (const StepDone& each : done) {
     if (each.token.defined() && each.token.requires_grad()) tokens.push_back(each.token);
     if (!each.losses.empty()) result.losses = each.losses;
+    const std::vector<StageAction>& row = schedule_.workers[result.executed.size()];
+    std::vector<TimedAction>& spans = result.executed.emplace_back();
+    for (const auto& [place, begin, end] : each.executed) {
+      if (place < row.size()) spans.push_back({row[place], begin, end});
+    }
   }
   for (size_t i = 0; i < result.losses.size(); ++i) {
     result.loss += whole.weights[i] * result.losses[i];

@@ -1,6 +1,7 @@
 #include "weft/pipeline/runner/pipeline_worker.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <set>
 #include <utility>
@@ -111,7 +112,10 @@ class PipelineWorker::Step {
     while (true) {
       WEFT_ASSIGN_OR_RETURN(const RunPlan::Action* const action, state_->wait_next(deadline_));
       if (action == nullptr) break;
+      const double begin = seconds();
       WEFT_RETURN_IF_ERROR(perform(*action));
+      const ptrdiff_t place = action - worker_.row_->actions.data();
+      executed_.push_back({static_cast<uint32_t>(place), begin, seconds()});
     }
     std::vector<dist_autograd_internal::LeafGradient> gradients;
     for (auto& [stage, run] : runs_) {
@@ -119,7 +123,7 @@ class PipelineWorker::Step {
       for (auto& sum : sums) gradients.push_back(std::move(sum));
     }
     WEFT_RETURN_IF_ERROR(state_->wait_sent(deadline_));
-    return StepDone{gradient_token(std::move(gradients)), std::move(losses_)};
+    return StepDone{gradient_token(std::move(gradients)), std::move(losses_), std::move(executed_)};
   }
 
  private:
@@ -253,6 +257,10 @@ class PipelineWorker::Step {
         });
   }
 
+  // Since this worker began the step.
+  double seconds() const {
+    return std::chrono::duration<double>(runtime_->clock().now() - begun_).count();
+  }
   Timeout remaining() const {
     if (deadline_ == kNever) return absl::InfiniteDuration();
     return deadline_ - runtime_->clock().now();
@@ -264,6 +272,7 @@ class PipelineWorker::Step {
   const std::shared_ptr<StepState> state_;  // shared with calls that bring messages
   const TimePoint deadline_;
   const std::shared_ptr<RpcRuntime> runtime_;  // of the scope
+  const TimePoint begun_ = runtime_->clock().now();
   const int last_stage_;
   size_t running_ = 0;                           // micro-batch of the action that runs
   std::set<std::pair<int, int>> recomputed_;     // stage, micro-batch
@@ -271,6 +280,7 @@ class PipelineWorker::Step {
   std::map<int, size_t> output_counts_;          // by stage
   std::map<int, at::TensorOptions> loss_types_;  // by micro-batch
   std::vector<double> losses_;
+  std::vector<ExecutedAction> executed_;
 };
 
 // ---- the worker

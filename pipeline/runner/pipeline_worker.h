@@ -69,11 +69,20 @@ inline auto weft_fields(StepStart& s) {
   return std::tie(s.number, s.seed, s.inputs, s.targets, s.weights);
 }
 
+// An action that has run.
+struct ExecutedAction {
+  uint32_t place = 0;  // in the row of the schedule
+  double begin = 0;    // seconds since the worker began the step
+  double end = 0;
+};
+inline auto weft_fields(ExecutedAction& e) { return std::tie(e.place, e.begin, e.end); }
+
 struct StepDone {
   at::Tensor token;
-  std::vector<double> losses;  // by micro-batch; empty where the last stage is elsewhere
+  std::vector<double> losses;            // by micro-batch; empty where the last stage is elsewhere
+  std::vector<ExecutedAction> executed;  // in the order in which they ran
 };
-inline auto weft_fields(StepDone& d) { return std::tie(d.token, d.losses); }
+inline auto weft_fields(StepDone& d) { return std::tie(d.token, d.losses, d.executed); }
 
 // A StageMessage and its tensors, on the wire.
 struct PipelineMessage {

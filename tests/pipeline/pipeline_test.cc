@@ -171,6 +171,18 @@ void train_beside_twin(const std::vector<std::string>& workers, weft::PipelineSc
     local.zero_grad();
     EXPECT_EQ(result.loss, twin.step(x, target, micro_batches, number)) << "step " << number;
     EXPECT_EQ(result.losses.size(), static_cast<size_t>(micro_batches));
+    ASSERT_EQ(result.executed.size(), schedule.workers.size());
+    for (size_t row = 0; row < result.executed.size(); ++row) {
+      std::vector<weft::StageAction> done;
+      double last = 0;
+      for (const auto& [action, begin, end] : result.executed[row]) {
+        EXPECT_LE(last, begin);
+        EXPECT_LE(begin, end);
+        last = end;
+        done.push_back(action);
+      }
+      EXPECT_THAT(done, ::testing::UnorderedElementsAreArray(schedule.workers[row]));
+    }
     local.step();
   }
   const auto sets = pipeline.parameters();

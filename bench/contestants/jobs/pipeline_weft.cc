@@ -1,4 +1,4 @@
-// Weft's example of ResNet50 in shards (examples/pipeline_resnet50), over gRPC on loopback.
+// ResNet50 on two workers with weft::Pipeline and zero_bubble, in processes of one host.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -15,14 +15,23 @@
 #include "weft/dist_optim/distributed_optimizer.h"
 #include "weft/examples/pipeline_resnet50/local_resnet50.h"
 #include "weft/examples/pipeline_resnet50/pipeline.h"
+#include "weft/pipeline/pipeline.h"
+#include "weft/pipeline/schedules/schedules.h"
+#include "weft/rpc/function.h"
 
 namespace weft::bench {
+
+at::Tensor pipeline_loss(const at::Tensor& scores, const at::Tensor& labels) {
+  return examples::squared_error(scores, labels);
+}
+WEFT_REGISTER_FUNCTION(pipeline_loss);
+
 namespace {
 
 using examples::Cuts;
 using examples::LocalResNet50;
 using examples::Pictures;
-using examples::RemoteResNet50;
+using examples::ResNet50Part;
 using examples::seconds_now;
 using examples::squared_error;
 
@@ -71,10 +80,28 @@ class Master final : public Leader {
 
  private:
   struct Model {
-    Cuts cuts;
-    RemoteResNet50 shards;
+    Model(Cuts at, const std::vector<std::string>& workers, int64_t micro_batches)
+        : cuts(std::move(at)),
+          pipeline(stages(cuts, workers),
+                   {.loss = pipeline_loss,
+                    .schedule = schedules::zero_bubble(static_cast<int>(workers.size()),
+                                                       static_cast<int>(micro_batches))}),
+          optimizer(pipeline.parameters(), torch::optim::SGDOptions(kLearningRate)) {}
+
+    const Cuts cuts;
+    Pipeline pipeline;
     DistributedOptimizer<torch::optim::SGD> optimizer;
   };
+
+  static std::vector<PipelineStage> stages(const Cuts& cuts,
+                                           const std::vector<std::string>& workers) {
+    std::vector<PipelineStage> stages;
+    for (size_t i = 0; i < workers.size(); ++i) {
+      stages.push_back(
+          stage<ResNet50Part>(workers[i], cuts[i], cuts[i + 1], kPipelineClasses, kSeed));
+    }
+    return stages;
+  }
 
   BlockResult run_block(int64_t parts, double seconds) {
     const Pictures micro_batch = examples::split(batch_, parts).front();
@@ -85,11 +112,11 @@ class Master final : public Leader {
                                                                kPipelineClasses, kMeasureSeconds),
                                       parts);
     result.unsplit_us = 1e6 * step_unsplit(parts);
-    step(model, parts);  // after SIGSTOP the first step must find the peers again
+    step(model);  // after SIGSTOP the first step must find the peers again
     std::vector<double> steps;
     const double begun = seconds_now();
     do {
-      steps.push_back(1e6 * step(model, parts));
+      steps.push_back(1e6 * step(model));
       result.seconds = seconds_now() - begun;
     } while (result.seconds < seconds);
     result.calls = static_cast<int64_t>(steps.size()) * kPipelineBatch;
@@ -106,19 +133,18 @@ class Master final : public Leader {
     model_.reset();  // two models at once need much memory; each row has its own
     const Cuts cuts =
         examples::cuts_for("auto", workers_, micro_batch, kPipelineClasses, kMeasureSeconds);
-    RemoteResNet50 shards(workers_, cuts, kPipelineClasses, kSeed);
-    DistributedOptimizer<torch::optim::SGD> optimizer(shards.parameters(),
-                                                      torch::optim::SGDOptions(kLearningRate));
-    model_ = std::make_unique<Model>(Model{cuts, shards, std::move(optimizer)});
+    model_ = std::make_unique<Model>(cuts, workers_, parts);
     parts_ = parts;
     step_unsplit(parts);  // makes the heap grow before the measurement
-    for (int i = 0; i < kPipelineWarmUps; ++i) step(*model_, parts);
+    for (int i = 0; i < kPipelineWarmUps; ++i) step(*model_);
     return *model_;
   }
 
-  double step(Model& model, int64_t parts) {
+  double step(Model& model) {
     const double begun = seconds_now();
-    examples::train_step(model.shards, model.optimizer, batch_, parts, squared_error);
+    const dist_autograd::Context context;
+    model.pipeline.step(context, {batch_.images}, {batch_.labels});
+    model.optimizer.step(context);
     return seconds_now() - begun;
   }
   double step_unsplit(int64_t parts) {
