@@ -173,6 +173,10 @@ class PipelineWorker::Step {
         run.forward(micro_batch, std::move(inputs), recomputed_.contains({stage, micro_batch})));
     output_counts_[stage] = outputs.values.size();
     if (stage == last_stage_) {
+      if (!outputs.requires_grad.front()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            action.action.to_string(), ": the loss depends on no tensor that requires a gradient"));
+      }
       losses_.resize(static_cast<size_t>(worker_.row_->micro_batches));
       losses_[static_cast<size_t>(micro_batch)] = outputs.values.front().item<double>();
       loss_types_[micro_batch] = outputs.values.front().options();
@@ -249,8 +253,7 @@ class PipelineWorker::Step {
     scope.context = {};
     const CallScopeGuard guard(std::move(scope));
     state_->sending();
-    (void)rpc_async({runtime_, to, {.timeout = remaining(), .give = true}}, bring_message,
-                    std::move(sent))
+    (void)rpc_async({runtime_, to, {.timeout = remaining()}}, bring_message, std::move(sent))
         .then([state = state_, name = message.to_string()](const Future<void>& taken) {
           const absl::Status outcome = taken.result().status();
           state->sent(outcome.ok() ? outcome : prepend(absl::StrCat(name, ": "), outcome));
@@ -290,11 +293,12 @@ PipelineWorker::PipelineWorker(PipelinePlan plan)
   const PipelineSchedule schedule = or_throw(PipelineSchedule::from_csv(plan_.schedule));
   const StageGraph graph = or_throw(graph_of(plan_.wiring));
   row_ = or_throw(RunPlan::make(schedule, graph, plan_.row));
+  bool fits = plan_.workers.size() == schedule.workers.size();
   for (const RunPlan::Action& each : row_->actions) {
-    if (!plan_.modules.contains(each.action.stage) ||
-        plan_.workers.size() != schedule.workers.size()) {
-      throw RpcError(absl::InvalidArgumentError("the parts of a pipeline's plan do not fit"));
-    }
+    fits = fits && plan_.modules.contains(each.action.stage);
+  }
+  if (!fits) {
+    throw RpcError(absl::InvalidArgumentError("the parts of a pipeline's plan do not fit"));
   }
   here_ = or_throw(rpc_internal::current_runtime())->id();
   loss_ = loss_named(plan_.loss);
@@ -302,9 +306,10 @@ PipelineWorker::PipelineWorker(PipelinePlan plan)
 
 PipelineWorker::~PipelineWorker() { OpenPipelines::instance().remove({here_, plan_.id}); }
 
-absl::StatusOr<std::shared_ptr<StepState>> PipelineWorker::state_of(uint64_t step) {
+absl::StatusOr<std::shared_ptr<StepState>> PipelineWorker::state_of(uint64_t step,
+                                                                    uint64_t most_ahead) {
   MutexLock lock(mutex_);
-  if (step <= ended_ || step > ended_ + kStepsAhead) {
+  if (step <= ended_ || step - ended_ > most_ahead) {
     return absl::FailedPreconditionError(
         absl::StrCat("step ", step, " is over or too far ahead; the last one was ", ended_));
   }
@@ -320,7 +325,8 @@ void PipelineWorker::end(uint64_t step) {
 }
 
 Future<StepDone> PipelineWorker::run(CallContext& call, StepStart start) {
-  std::shared_ptr<StepState> state = or_throw(state_of(start.number));
+  // The calls of some steps may not have come here at all.
+  std::shared_ptr<StepState> state = or_throw(state_of(start.number, UINT64_MAX));
   if (absl::Status fits = check(start); !fits.ok()) {
     end(start.number);
     throw RpcError(fits);
@@ -376,7 +382,7 @@ absl::Status PipelineWorker::check(const StepStart& start) const {
 }
 
 void PipelineWorker::abort(uint64_t step) {
-  const absl::StatusOr<std::shared_ptr<StepState>> state = state_of(step);
+  const absl::StatusOr<std::shared_ptr<StepState>> state = state_of(step, kStepsAhead);
   // If it is not there, the step has ended.
   if (state.ok()) (*state)->fail(absl::CancelledError("another worker of the pipeline failed"));
 }
@@ -386,7 +392,8 @@ absl::Status PipelineWorker::arrived(PipelineMessage message) {
     return absl::InvalidArgumentError("a message of a pipeline has too few or too many flags");
   }
   WEFT_ASSIGN_OR_RETURN(const StageWork work, work_of(message.work));
-  WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<StepState> state, state_of(message.step));
+  WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<StepState> state,
+                        state_of(message.step, kStepsAhead));
   StageTensors tensors;
   tensors.values = std::move(message.values);
   tensors.requires_grad.assign(message.requires_grad.begin(), message.requires_grad.end());

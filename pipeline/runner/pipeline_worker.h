@@ -126,7 +126,10 @@ class PipelineWorker : public std::enable_shared_from_this<PipelineWorker> {
   absl::StatusOr<StepDone> compute(StepStart start, const std::shared_ptr<StepState>& state,
                                    TimePoint deadline);
 
-  absl::StatusOr<std::shared_ptr<StepState>> state_of(uint64_t step) ABSL_LOCKS_EXCLUDED(mutex_);
+  // FailedPrecondition: the step has ended here, or is more than `most_ahead` steps behind the last
+  // one that has.
+  absl::StatusOr<std::shared_ptr<StepState>> state_of(uint64_t step, uint64_t most_ahead)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void end(uint64_t step) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const PipelinePlan plan_;

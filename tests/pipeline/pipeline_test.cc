@@ -334,6 +334,32 @@ TEST(PipelineTest, StepsWithBadInputsAreRefused) {
   EXPECT_THAT(refused({x}, {x}), HasSubstr("stage 1 takes output 1 of stage 0, which has 1"));
 }
 
+class Frozen : public torch::nn::Module {
+ public:
+  Frozen() { weight = register_parameter("weight", at::eye(6, at::kDouble), false); }
+  at::Tensor forward(const at::Tensor& x) { return x.matmul(weight); }
+  at::Tensor weight;
+};
+WEFT_REGISTER_MODULE(Frozen);
+
+TEST(PipelineTest, AStageWithoutGradientsIsNoError) {
+  WorkerWorld world(3);
+  const weft::WorkerScope scope(world[0]);
+  Pipeline pipeline({weft::stage<Frozen>("worker1"), weft::stage<Layer>("worker2", kWidth, 1)},
+                    {squared_error, weft::schedules::zero_bubble(2, 4)});
+  const at::Tensor x = torch::ones({8, kWidth}, torch::kDouble);
+  const Context context;
+  pipeline.step(context, {x}, {x});
+  EXPECT_TRUE(gradients_at(pipeline.parameters()[0]).empty());
+  EXPECT_EQ(gradients_at(pipeline.parameters()[1]).size(), 2u);
+  Pipeline frozen({weft::stage<Frozen>("worker1"), weft::stage<Frozen>("worker2")},
+                  {squared_error, weft::schedules::zero_bubble(2, 4)});
+  const absl::Status refused = error_of([&] { return frozen.step(context, {x}, {x}); });
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("1F0: the loss depends on no tensor that requires a gradient"));
+}
+
 // One call per worker, and one message per micro-batch, boundary and direction.
 TEST(PipelineTest, CountsItsMessages) {
   constexpr int kStages = 3, kMicroBatches = 5;
