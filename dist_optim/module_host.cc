@@ -179,6 +179,8 @@ void ModuleHost::end_context(const ContextId& context) {
   give_back(std::move(ended));
 }
 
+std::shared_ptr<void> ModuleHost::hold() { return replica_of(CallScope::current().context); }
+
 std::vector<at::Tensor> ModuleHost::forward(std::vector<at::Tensor> inputs) {
   const ContextId context = CallScope::current().context;
   const bool training = training_.load();

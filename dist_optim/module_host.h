@@ -44,6 +44,9 @@ class ModuleHost : public std::enable_shared_from_this<ModuleHost> {
   // Under a context, the forward uses the version that the context reads. Without a context, it
   // uses the current values and records no gradient.
   std::vector<at::Tensor> forward(std::vector<at::Tensor> inputs) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The replica of the current context. While somebody holds it, its parameters stay as they are,
+  // also if the context ends. For backwards that run outside of a pass.
+  std::shared_ptr<void> hold();
   std::shared_ptr<ParameterSet> parameters() const { return set_; }
   void train(bool on) { training_.store(on); }
   // Parameters and buffers by name.

@@ -18,6 +18,12 @@ PipelineResult Pipeline::step(const dist_autograd::Context& context,
   return controller_->step(context, inputs, targets);
 }
 
+std::vector<at::Tensor> Pipeline::forward(const std::vector<at::Tensor>& inputs) {
+  return controller_->forward(inputs);
+}
+
+void Pipeline::train(bool on) const { controller_->train(on); }
+
 std::vector<RRef<ParameterSet>> Pipeline::parameters() const { return controller_->parameters(); }
 
 }  // namespace weft

@@ -19,14 +19,18 @@
 // the bits of one process that runs the same micro-batches one after the other.
 //
 // A step is one backward pass of the context. So its gradients are readable on all workers, or if
-// it failed on none, and hooks, observers and clipping work as in any other pass. The random
-// numbers of a forward depend on the pipeline's seed, the step, the stage and the micro-batch only.
+// it failed on none. Hooks of parameters and observers see the sum over the micro-batches, and
+// clipping works as ever. A forward may change its inputs, but later nothing that it has returned.
 // Modules that change buffers in forward (BatchNorm) do so micro-batch by micro-batch, also in a
 // step that fails.
 //
+// The random numbers of a forward depend on the pipeline's seed, the step, the stage and the
+// micro-batch only, unless another thread of the process draws from LibTorch's generator meanwhile.
+// The forwards of all pipelines in a process take turns with the generator.
+//
 // Thread safety: one thread at a time.
 // Lifetime: the stages live as long as the Pipeline, or another reference to their modules.
-// Blocking: the constructor, and step() until all workers have done their rows.
+// Blocking: the constructor; step() and forward() until all workers have done their rows; train().
 // Errors: RpcError. After a failed step, the next one works. The codes:
 //
 //   - InvalidArgument: stages, wiring and schedule do not fit together; inputs or targets that do
@@ -120,6 +124,14 @@ class Pipeline {
   // same size in dimension 0. `context` must be the one of this thread.
   PipelineResult step(const dist_autograd::Context& context, const std::vector<at::Tensor>& inputs,
                       const std::vector<at::Tensor>& targets);
+
+  // Runs the forwards of all stages without gradients, in the micro-batches and in the order of the
+  // schedule. Returns the outputs of the last stage for the whole batch: those of the
+  // micro-batches, concatenated along dimension 0.
+  std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs);
+  // The mode of all stages, from their next forward on.
+  void train(bool on = true) const;
+  void eval() const { train(false); }
 
   // Of all stages, in order. Give them to a DistributedOptimizer.
   std::vector<RRef<ParameterSet>> parameters() const;

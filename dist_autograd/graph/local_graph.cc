@@ -161,7 +161,7 @@ absl::Status LocalGraph::Impl::engage(c10::ArrayRef<at::Tensor> roots,
   }
   nodes_.walk();
   if (options_.split) nodes_.mark_for_inputs();
-  if (nodes_.has_hooked_leaf()) options_.engine_scope = true;
+  if (nodes_.has_hooked_leaf() && options_.leaf_hooks) options_.engine_scope = true;
   if (Node* const foreign = nodes_.foreign()) {
     return fail(
         absl::UnimplementedError(absl::StrCat("distributed backward runs on CPU only, and ",
@@ -292,9 +292,12 @@ absl::Status LocalGraph::Impl::execute(uint32_t index) {
   ++executed_;
   try {
     variable_list inputs = std::exchange(state.inputs, {});
-    for (const auto& hook : node.tensor_pre_hooks()) inputs = (*hook)(inputs);
-    for (const auto& [output, hook] : node.retains_grad_hooks()) inputs = (*hook)(inputs);
-    for (const auto& hook : node.pre_hooks()) inputs = (*hook)(inputs);
+    const bool hooks = state.kind != NodeKind::kLeaf || options_.leaf_hooks;
+    if (hooks) {
+      for (const auto& hook : node.tensor_pre_hooks()) inputs = (*hook)(inputs);
+      for (const auto& [output, hook] : node.retains_grad_hooks()) inputs = (*hook)(inputs);
+      for (const auto& hook : node.pre_hooks()) inputs = (*hook)(inputs);
+    }
 
     bool mixed = false;
     for (size_t edge = 0; splitting() && edge < node.num_outputs(); ++edge) {
@@ -306,11 +309,13 @@ absl::Status LocalGraph::Impl::execute(uint32_t index) {
       pass_on(index, std::move(outputs));
       return absl::OkStatus();
     }
-    const bool has_post_hooks = !node.post_hooks().empty();
+    const bool has_post_hooks = hooks && !node.post_hooks().empty();
     variable_list seen;  // by post hooks
     if (has_post_hooks) seen = inputs;
     variable_list outputs = call(state, std::move(inputs), has_post_hooks);
-    for (const auto& hook : node.post_hooks()) outputs = (*hook)(outputs, seen);
+    if (has_post_hooks) {
+      for (const auto& hook : node.post_hooks()) outputs = (*hook)(outputs, seen);
+    }
     if (outputs.size() != node.num_outputs()) {
       throw std::runtime_error(absl::StrCat("a post hook returned ", outputs.size(),
                                             " gradients instead of ", node.num_outputs()));

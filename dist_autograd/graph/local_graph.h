@@ -68,6 +68,9 @@ struct LocalGraphOptions {
   // then the graph keeps some gradients that were fed or answered, so nobody may change them in
   // place. While feed, cancel or run_weights runs, no other pass may run a node of this graph.
   bool split = false;
+  // Runs the hooks of leaves. False: the gradients are to be summed with those of other graphs, and
+  // the hooks run on the sum.
+  bool leaf_hooks = true;
   // The state of the thread that called backward(); hooks and nodes run in it. If it is not set,
   // they run in the state of the thread that feeds.
   std::optional<at::ThreadLocalState> caller = std::nullopt;

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/stack.h>
 
 #include "absl/strings/str_cat.h"
@@ -39,14 +42,24 @@ std::string name_of_loss(const PipelineOptions& options, const RpcRuntime& runti
       ->name;
 }
 
+// What is left of a timeout. Not set, or without a limit: the same.
+Timeout rest_of(Timeout timeout, TimePoint begun) {
+  if (!timeout.is_set() || timeout.infinite()) return timeout;
+  const Nanoseconds left = timeout.limit() - (std::chrono::steady_clock::now() - begun);
+  return std::max(left, Nanoseconds(1));
+}
+
+int64_t batch_size(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.dim() > 0 ? tensor.size(0) : 0;
+}
+
 // Divides a tensor into micro-batches. The sizes differ by at most 1, and the first ones are
 // larger.
 std::vector<at::Tensor> divided(const at::Tensor& whole, int64_t size, int micro_batches,
                                 const char* what) {
-  if (!whole.defined() || whole.dim() == 0 || whole.size(0) != size || size < micro_batches) {
-    refuse(what, " of size ", whole.defined() && whole.dim() > 0 ? whole.size(0) : 0,
-           " in dimension 0 do not divide into ", micro_batches, " micro-batches of the batch of ",
-           size);
+  if (batch_size(whole) != size || size < micro_batches) {
+    refuse(what, " of size ", batch_size(whole), " in dimension 0 do not divide into ",
+           micro_batches, " micro-batches of the batch of ", size);
   }
   return whole.detach().tensor_split(micro_batches);
 }
@@ -123,6 +136,7 @@ std::vector<WorkerId> PipelineController::workers_of_rows() const {
 StepStart PipelineController::part_of(size_t row, const StepStart& whole) const {
   StepStart part;
   part.number = whole.number;
+  part.evaluates = whole.evaluates;
   part.seed = whole.seed;
   for (const StageAction& action : schedule_.workers[row]) {
     const auto stage = static_cast<size_t>(action.stage);
@@ -137,41 +151,50 @@ StepStart PipelineController::part_of(size_t row, const StepStart& whole) const 
   return part;
 }
 
-PipelineResult PipelineController::step(const dist_autograd::Context& context,
-                                        const std::vector<at::Tensor>& inputs,
-                                        const std::vector<at::Tensor>& targets) {
-  if (dist_autograd::current_context() != context.id()) {
-    throw RpcError(absl::FailedPreconditionError("the context is not that of this thread"));
-  }
+StepStart PipelineController::start_of(const std::vector<at::Tensor>& inputs, int64_t size) {
   if (inputs.empty()) refuse("a step needs at least one input");
-  if (targets.size() != 1) refuse("a step takes 1 target, not ", targets.size());
   const int micro_batches = schedule_.micro_batches();
-  const at::Tensor& target = targets.front();
-  const int64_t size = target.defined() && target.dim() > 0 ? target.size(0) : 0;
   StepStart whole;
-  whole.targets = divided(target, size, micro_batches, "targets");
   whole.inputs.resize(static_cast<size_t>(micro_batches));
   for (const at::Tensor& input : inputs) {
     const std::vector<at::Tensor> parts = divided(input, size, micro_batches, "inputs");
     for (size_t i = 0; i < parts.size(); ++i) whole.inputs[i].push_back(parts[i]);
   }
-  for (const at::Tensor& part : whole.targets) {
-    whole.weights.push_back(static_cast<double>(part.size(0)) / static_cast<double>(size));
-  }
   whole.number = ++steps_;
-  whole.seed = StageRun::seed_of(options_.seed, 0, static_cast<int>(whole.number));
+  return whole;
+}
 
+std::vector<StepDone> PipelineController::run(const StepStart& whole) const {
   Runs runs;
   for (size_t row = 0; row < workers_.size(); ++row) {
     runs.push_back(workers_[row]
                        .with({.timeout = options_.timeout})
                        .rpc_async(&PipelineWorker::run, part_of(row, whole)));
   }
-  const std::vector<StepDone> done = finish(whole.number, std::move(runs));
+  return finish(whole.number, std::move(runs));
+}
 
+PipelineResult PipelineController::step(const dist_autograd::Context& context,
+                                        const std::vector<at::Tensor>& inputs,
+                                        const std::vector<at::Tensor>& targets) {
+  if (dist_autograd::current_context() != context.id()) {
+    throw RpcError(absl::FailedPreconditionError("the context is not that of this thread"));
+  }
+  if (targets.size() != 1) refuse("a step takes 1 target, not ", targets.size());
+  const int64_t size = batch_size(targets.front());
+  std::vector<at::Tensor> parts =
+      divided(targets.front(), size, schedule_.micro_batches(), "targets");
+  StepStart whole = start_of(inputs, size);
+  whole.seed = StageRun::seed_of(options_.seed, 0, static_cast<int>(whole.number));
+  whole.targets = std::move(parts);
+  for (const at::Tensor& part : whole.targets) {
+    whole.weights.push_back(static_cast<double>(part.size(0)) / static_cast<double>(size));
+  }
+
+  const TimePoint begun = std::chrono::steady_clock::now();
   PipelineResult result;
   std::vector<at::Tensor> tokens;
-  for (const StepDone& each : done) {
+  for (const StepDone& each : run(whole)) {
     if (each.token.defined() && each.token.requires_grad()) tokens.push_back(each.token);
     if (!each.losses.empty()) result.losses = each.losses;
     const std::vector<StageAction>& row = schedule_.workers[result.executed.size()];
@@ -183,9 +206,34 @@ PipelineResult PipelineController::step(const dist_autograd::Context& context,
   for (size_t i = 0; i < result.losses.size(); ++i) {
     result.loss += whole.weights[i] * result.losses[i];
   }
-  if (tokens.empty()) refuse("no stage has a parameter that requires a gradient");
-  context.backward({at::stack(tokens).sum()}, {.timeout = options_.timeout});
+  const at::AutoGradMode record(true);
+  context.backward({at::stack(tokens).sum()}, {.timeout = rest_of(options_.timeout, begun)});
   return result;
+}
+
+std::vector<at::Tensor> PipelineController::forward(const std::vector<at::Tensor>& inputs) {
+  if (inputs.empty()) refuse("a step needs at least one input");
+  StepStart whole = start_of(inputs, batch_size(inputs.front()));
+  whole.evaluates = true;
+  CallScope scope = CallScope::current();
+  scope.context = {};  // no graph is recorded
+  const CallScopeGuard guard(std::move(scope));
+  std::vector<std::vector<at::Tensor>> outputs;  // by output, then by micro-batch
+  for (const StepDone& each : run(whole)) {
+    for (const std::vector<at::Tensor>& micro_batch : each.outputs) {
+      outputs.resize(std::max(outputs.size(), micro_batch.size()));
+      for (size_t i = 0; i < micro_batch.size(); ++i) outputs[i].push_back(micro_batch[i]);
+    }
+  }
+  std::vector<at::Tensor> whole_outputs;
+  for (const std::vector<at::Tensor>& parts : outputs) whole_outputs.push_back(at::cat(parts));
+  return whole_outputs;
+}
+
+void PipelineController::train(bool on) const {
+  for (const PipelineStage& stage : stages_) {
+    stage.host_.rpc_sync(&dist_optim_internal::ModuleHost::train, on);
+  }
 }
 
 std::vector<StepDone> PipelineController::finish(uint64_t step, Runs runs) const {
@@ -201,8 +249,10 @@ std::vector<StepDone> PipelineController::finish(uint64_t step, Runs runs) const
       if (result.ok()) return result;
       {
         MutexLock lock(first->mutex);
-        if (!first->status.ok()) return result;
-        first->status = result.status();
+        // Cancelled follows from another worker's failure, whichever comes first.
+        const bool is_first = first->status.ok();
+        if (is_first || absl::IsCancelled(first->status)) first->status = result.status();
+        if (!is_first) return result;
       }
       // A worker that is dead, or has ended the step, does not mind.
       for (const RRef<PipelineWorker>& worker : workers) {
@@ -214,7 +264,12 @@ std::vector<StepDone> PipelineController::finish(uint64_t step, Runs runs) const
   std::vector<StepDone> done;
   for (const Future<StepDone>& run : runs) {
     const absl::StatusOr<StepDone>& result = run.result();
-    if (result.ok()) done.push_back(*result);
+    if (result.ok()) {
+      done.push_back(*result);
+      continue;
+    }
+    MutexLock lock(first->mutex);
+    if (first->status.ok()) first->status = result.status();  // its continuation was dropped
   }
   MutexLock lock(first->mutex);
   if (!first->status.ok()) throw RpcError(first->status);

@@ -22,6 +22,8 @@ class PipelineController {
 
   PipelineResult step(const dist_autograd::Context& context, const std::vector<at::Tensor>& inputs,
                       const std::vector<at::Tensor>& targets);
+  std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs);
+  void train(bool on) const;
   std::vector<RRef<ParameterSet>> parameters() const;
 
  private:
@@ -30,7 +32,11 @@ class PipelineController {
   Wiring wiring() const;
   // The worker of each row.
   std::vector<WorkerId> workers_of_rows() const;
+  // A step with these inputs, divided into micro-batches of a batch of `size`.
+  StepStart start_of(const std::vector<at::Tensor>& inputs, int64_t size);
   StepStart part_of(size_t row, const StepStart& whole) const;
+  // Runs the step on all workers, and returns what each row has answered.
+  std::vector<StepDone> run(const StepStart& whole) const;
   // Waits for all workers. If one fails, ends the step on the others and throws its error.
   std::vector<StepDone> finish(uint64_t step, Runs runs) const;
 

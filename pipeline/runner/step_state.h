@@ -2,7 +2,7 @@
 //
 // Thread safety: all methods may be called from any thread; one thread calls wait_next().
 // Lifetime: shared by the worker's thread, the calls that bring messages, and those on their way.
-// Blocking: wait_next() and wait_sent(), until the deadline.
+// Blocking: wait_next(), sending() and wait_sent(), until the deadline.
 // Errors: the first failure of the step is final, and every method returns it.
 #pragma once
 
@@ -35,22 +35,27 @@ class StepState {
   // DeadlineExceeded names the message that did not come.
   absl::StatusOr<const RunPlan::Action*> wait_next(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A message to another worker has left; its outcome is known.
-  void sending() ABSL_LOCKS_EXCLUDED(mutex_);
-  void sent(const absl::Status& outcome) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A message of so many bytes is about to leave. Waits while many bytes are on their way, so that
+  // a slow connection delays the step instead of failing it.
+  absl::Status sending(size_t bytes, TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  void sent(size_t bytes, const absl::Status& outcome) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status wait_sent(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends the step, unless it has failed before. Frees all messages.
+  // Ends the step, unless it has failed before. Frees all messages. Messages that come later are
+  // refused with Cancelled.
   void fail(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  void fail_locked(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  using Inbox = absl::flat_hash_map<StageMessage, StageTensors>;
+  // Returns the messages, to be freed without the lock.
+  Inbox fail_locked(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mutex mutex_;
   CondVar changed_;
   RunCore core_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<StageMessage, StageTensors> inbox_ ABSL_GUARDED_BY(mutex_);
-  size_t on_their_way_ ABSL_GUARDED_BY(mutex_) = 0;
+  Inbox inbox_ ABSL_GUARDED_BY(mutex_);
+  size_t on_their_way_ ABSL_GUARDED_BY(mutex_) = 0;  // messages
+  size_t bytes_on_their_way_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 

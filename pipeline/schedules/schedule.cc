@@ -100,6 +100,14 @@ bool PipelineSchedule::trains() const {
   return false;
 }
 
+PipelineSchedule PipelineSchedule::forwards() const {
+  PipelineSchedule forwards = *this;
+  for (auto& row : forwards.workers) {
+    std::erase_if(row, [](const StageAction& each) { return each.work != StageWork::kForward; });
+  }
+  return forwards;
+}
+
 std::string PipelineSchedule::to_csv() const {
   std::string text;
   for (const auto& row : workers) {

@@ -48,6 +48,9 @@ struct PipelineSchedule {
   // Whether there is any action but forwards. A schedule for evaluation has only those.
   bool trains() const;
 
+  // The same schedule without all other actions, for evaluation.
+  PipelineSchedule forwards() const;
+
   std::string to_csv() const;
   // Ignores empty cells, and spaces around cells. Also reads torch's cells with two actions that
   // overlap, "(0F1;3B0)OVERLAP_F_B", as these actions in order.

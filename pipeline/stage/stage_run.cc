@@ -29,10 +29,11 @@ constexpr WorkerId kNobody{1, 1};
 constexpr SendId kOutputs{kNobody, 1};
 SendId inputs_of(int micro_batch) { return {kNobody, static_cast<uint64_t>(micro_batch) + 2}; }
 
-// Seeds LibTorch's generator for one forward, and restores it afterwards.
+// Seeds LibTorch's generator for one forward, and restores it afterwards. Only one forward at a
+// time does so in a process.
 class Seeded {
  public:
-  explicit Seeded(uint64_t seed) {
+  explicit Seeded(uint64_t seed) : alone_(forwards()) {
     std::lock_guard<std::mutex> lock(generator_.mutex());
     before_ = generator_.get_state();
     generator_.set_current_seed(seed);
@@ -45,6 +46,11 @@ class Seeded {
   Seeded& operator=(const Seeded&) = delete;
 
  private:
+  static std::mutex& forwards() {
+    static std::mutex mutex;
+    return mutex;
+  }
+  const std::lock_guard<std::mutex> alone_;
   at::Generator generator_ = at::detail::getDefaultCPUGenerator();
   at::Tensor before_;
 };
@@ -58,6 +64,12 @@ uint64_t mixed(uint64_t x) {
 }
 
 }  // namespace
+
+at::Tensor own_memory(at::Tensor tensor) {
+  const bool shared =
+      tensor.use_count() > 1 || (tensor.has_storage() && tensor.storage().use_count() > 1);
+  return shared ? tensor.detach().clone() : tensor.detach();
+}
 
 uint64_t StageRun::seed_of(uint64_t seed, int stage, int micro_batch) {
   const uint64_t place = static_cast<uint64_t>(stage) << 32 | static_cast<uint64_t>(micro_batch);
@@ -140,8 +152,8 @@ absl::StatusOr<StageTensors> StageRun::run_forward(int micro_batch, MicroBatch& 
       if (!inputs.values[i].defined()) {
         return absl::InvalidArgumentError(absl::StrCat("input ", i, " is undefined"));
       }
-      received.push_back(inputs.values[i].detach());
-      if (keep_inputs) run.inputs.values.push_back(received.back().clone());
+      if (keep_inputs) run.inputs.values.push_back(inputs.values[i]);
+      received.push_back(own_memory(std::move(inputs.values[i])));
     }
     WEFT_RETURN_IF_ERROR(dist_autograd_internal::attach_recv(inputs_of(micro_batch), received,
                                                              inputs.requires_grad));
@@ -230,6 +242,7 @@ absl::Status StageRun::feed(int micro_batch, MicroBatch& run, bool split,
   }
   LocalGraphOptions options;
   options.split = split;
+  options.leaf_hooks = false;
   bool foreign = false;
   // Only feed() below answers: run_weights() has no received tensors left.
   options.on_answer = [&](RecvAnswer answer) {

@@ -18,8 +18,11 @@
 // micro-batch computed and did not detach. The backward refuses it if the same thread does all
 // actions.
 //
+// Hooks of leaves do not run here: they belong to the sum.
+//
 // Thread safety: none; one thread at a time. The generator of random numbers is LibTorch's default
-// one, so another thread that draws from it meanwhile makes the numbers differ.
+// one. The forwards of all stages in a process take turns with it. Another thread that draws from
+// it meanwhile makes the numbers differ.
 // Lifetime: keeps the graph of a micro-batch from its forward to its weight gradients. Until then
 // nobody may change the gradients in place that went in and came out.
 // Errors: the message begins with the action, such as "1F0: ". An F that failed may be done again.
@@ -60,6 +63,10 @@ struct StageTensors {
   std::vector<bool> requires_grad;
 };
 
+// Returns the values of a tensor in memory that nobody else holds: copies it if somebody does. So a
+// forward may change what it gets.
+at::Tensor own_memory(at::Tensor tensor);
+
 class StageRun {
  public:
   using Forward = std::function<std::vector<at::Tensor>(std::vector<at::Tensor> inputs)>;
@@ -75,8 +82,7 @@ class StageRun {
 
   explicit StageRun(Options options) : options_(std::move(options)) {}
 
-  // F. `recomputed`: an R follows, so only the inputs are kept. They are copied, because the
-  // forward may change what it gets.
+  // F. `recomputed`: an R follows, so only the inputs are kept.
   absl::StatusOr<StageTensors> forward(int micro_batch, StageTensors inputs,
                                        bool recomputed = false);
   // R. The forward must not change the module's buffers.

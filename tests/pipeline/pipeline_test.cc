@@ -1,6 +1,7 @@
 // Pipelines over several workers, compared with one process that runs the same micro-batches.
 #include "weft/pipeline/pipeline.h"
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -44,7 +45,7 @@ class Layer : public torch::nn::Module {
   }
   at::Tensor forward(const at::Tensor& x) {
     if (x.max().item<double>() > 1e6) throw std::runtime_error("the input is too large");
-    return x.matmul(weight).add(bias).tanh();
+    return torch::dropout(x.matmul(weight).add(bias), 0.25, is_training()).tanh();
   }
 
   at::Tensor weight, bias;
@@ -144,6 +145,14 @@ class Twin {
     }
     return mean;
   }
+  void eval() const {
+    for (const auto& layer : layers_) layer->eval();
+  }
+  at::Tensor forward(at::Tensor value) const {
+    const torch::NoGradGuard off;
+    for (const auto& layer : layers_) value = layer->forward(value);
+    return value;
+  }
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   const Layer& operator[](size_t stage) const { return *layers_[stage]; }
 
@@ -217,6 +226,10 @@ TEST(PipelineTest, SkipLinksTakeSingleOutputs) {
   Fork fork(1);
   Layer layer(kWidth, 2);
   Join join(3);
+  pipeline.eval();  // without dropout
+  fork.eval();
+  layer.eval();
+  join.eval();
   const at::Tensor x = torch::randn({8, kWidth}, torch::kDouble), target = torch::zeros_like(x);
   const auto xs = x.tensor_split(4), targets = target.tensor_split(4);
   for (size_t i = 0; i < 4; ++i) {
@@ -332,6 +345,134 @@ TEST(PipelineTest, StepsWithBadInputsAreRefused) {
   EXPECT_THAT(refused({x}, {x.narrow(0, 0, 7)}),
               HasSubstr("inputs of size 8 in dimension 0 do not divide"));
   EXPECT_THAT(refused({x}, {x}), HasSubstr("stage 1 takes output 1 of stage 0, which has 1"));
+}
+
+// Its hook halves the gradient of its weight, and counts.
+class Hooked : public torch::nn::Module {
+ public:
+  Hooked() {
+    weight = register_parameter("weight", at::eye(kWidth, at::kDouble));
+    weight.register_hook([](const at::Tensor& gradient) {
+      ++calls;
+      return gradient * 0.5;
+    });
+  }
+  at::Tensor forward(const at::Tensor& x) { return x.matmul(weight); }
+
+  static inline std::atomic<int> calls{0};
+  at::Tensor weight;
+};
+WEFT_REGISTER_MODULE(Hooked);
+
+at::Tensor sum_of(const at::Tensor& output, const at::Tensor&) { return output.sum().reshape({1}); }
+WEFT_REGISTER_FUNCTION(sum_of);
+
+TEST(PipelineTest, HooksOfParametersRunOnceOnTheSum) {
+  WorkerWorld world(2);
+  const weft::WorkerScope scope(world[0]);
+  Pipeline pipeline({weft::stage<Hooked>("worker1")}, {sum_of, weft::schedules::fill_drain(1, 4)});
+  const at::Tensor x = torch::ones({8, kWidth}, torch::kDouble);
+  const Context context;
+  Hooked::calls = 0;
+  pipeline.step(context, {x}, {x});
+  EXPECT_EQ(Hooked::calls, 1);
+  // The mean over 4 micro-batches of the sum over 2 rows, halved.
+  EXPECT_TRUE(torch::equal(gradients_at(pipeline.parameters()[0]).at("weight"),
+                           torch::full({kWidth, kWidth}, 1.0, torch::kDouble)));
+}
+
+// Changes its input in place.
+class Eager : public torch::nn::Module {
+ public:
+  explicit Eager(double factor) : factor_(factor) {
+    weight = register_parameter("weight", at::ones({kWidth}, at::kDouble));
+  }
+  at::Tensor forward(at::Tensor x) { return x.mul_(factor_).mul(weight).tanh(); }
+
+  at::Tensor weight;
+
+ private:
+  const double factor_;
+};
+WEFT_REGISTER_MODULE(Eager, double);
+
+// Stages 0, 1 and 2 are on one worker. Both 1 and 2 take the output of 0, and change it.
+TEST(PipelineTest, AStageMayChangeItsInputs) {
+  WorkerWorld world(3);
+  const weft::WorkerScope scope(world[0]);
+  const auto schedule = weft::PipelineSchedule::from_csv(
+      "0F0,1F0,2F0,0F1,1F1,2F1,2B0,1B0,0B0,2B1,1B1,0B1\n3F0,3B0,3F1,3R1,3B1\n");
+  const at::Tensor x = torch::rand({4, kWidth}, torch::kDouble), target = torch::zeros_like(x);
+  Pipeline pipeline({weft::stage<Eager>("worker1", 1.5),
+                     PipelineStage(weft::stage<Eager>("worker1", 0.5)).from({{0, 0}}),
+                     PipelineStage(weft::stage<Eager>("worker1", 2.0)).from({{0, 0}}),
+                     PipelineStage(weft::stage<Join>("worker2", 3)).from({{1, 0}, {2, 0}})},
+                    {squared_error, schedule});
+  pipeline.eval();
+  Eager zero(1.5), one(0.5), two(2.0);
+  Join join(3);
+  join.eval();
+  for (const at::Tensor& part : x.clone().tensor_split(2)) {
+    const at::Tensor y = zero.forward(part.clone());
+    const at::Tensor out = join.forward(one.forward(y.clone()), two.forward(y.clone()));
+    squared_error(out, torch::zeros_like(part)).backward(torch::full({}, 0.5, torch::kDouble));
+  }
+  const at::Tensor before = x.clone();
+  const Context context;
+  pipeline.step(context, {x}, {target});
+  EXPECT_TRUE(torch::equal(x, before)) << "the caller keeps its inputs";
+  const auto sets = pipeline.parameters();
+  EXPECT_TRUE(torch::equal(gradients_at(sets[0]).at("weight"), zero.weight.grad()));
+  EXPECT_TRUE(torch::equal(gradients_at(sets[1]).at("weight"), one.weight.grad()));
+  EXPECT_TRUE(torch::equal(gradients_at(sets[2]).at("weight"), two.weight.grad()));
+}
+
+// The calls of these steps cannot be sent to the first worker.
+TEST(PipelineTest, StepsThatDoNotReachAWorkerDoNoHarm) {
+  WorkerWorld world(3);
+  const weft::WorkerScope scope(world[0]);
+  Pipeline pipeline(layers({"worker1", "worker2"}),
+                    {squared_error, weft::schedules::zero_bubble(2, 4)});
+  const at::Tensor x = torch::ones({8, kWidth}, torch::kDouble);
+  const at::Tensor nowhere = torch::ones({8, kWidth}, torch::TensorOptions().device(torch::kMeta));
+  for (int i = 0; i < 5; ++i) {
+    const Context context;
+    EXPECT_FALSE(error_of([&] { return pipeline.step(context, {nowhere}, {x}); }).ok());
+  }
+  const Context context;
+  EXPECT_EQ(pipeline.step(context, {x}, {x}).losses.size(), 4u);
+}
+
+TEST(PipelineTest, EvaluatesWithTheCurrentParameters) {
+  WorkerWorld world(3);
+  const weft::WorkerScope scope(world[0]);
+  Pipeline pipeline(layers({"worker1", "worker2"}),
+                    {squared_error, weft::schedules::zero_bubble(2, 4)});
+  pipeline.eval();  // without dropout
+  DistributedOptimizer<SGD> optimizer(pipeline.parameters(), SGDOptions(0.1));
+  Twin twin(2);
+  twin.eval();
+  SGD local(twin.parameters(), SGDOptions(0.1));
+  const at::Tensor x = torch::randn({9, kWidth}, torch::kDouble);
+  const at::Tensor target = torch::zeros_like(x);
+  for (uint64_t number = 1; number <= 3; number += 2) {  // evaluations are steps, too
+    const Context context;
+    pipeline.step(context, {x}, {target});
+    optimizer.step(context);
+    local.zero_grad();
+    twin.step(x, target, 4, number);
+    local.step();
+    std::vector<at::Tensor> outputs = pipeline.forward({x});
+    ASSERT_EQ(outputs.size(), 1u);
+    EXPECT_FALSE(outputs[0].requires_grad());
+    std::vector<at::Tensor> expected;
+    for (const at::Tensor& part : x.tensor_split(4)) expected.push_back(twin.forward(part));
+    EXPECT_TRUE(torch::equal(outputs[0], torch::cat(expected)));
+  }
+  pipeline.train();
+  const absl::Status failed = error_of([&] { return pipeline.forward({x + 1e9}); });
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("0F0: the input is too large"));
+  EXPECT_EQ(pipeline.forward({x})[0].sizes(), x.sizes());
 }
 
 class Frozen : public torch::nn::Module {

@@ -131,6 +131,25 @@ TEST(SplitBackward, HooksOfANodeRunOnceAndAPostHookKeepsItWhole) {
   EXPECT_THAT(seen, ElementsAre("tensor", "post, whole", "weight"));
 }
 
+TEST(SplitBackward, HooksOfLeavesCanBeLeftOut) {
+  const at::Tensor w = leaf();
+  int calls = 0;
+  w.register_hook([&](const at::Tensor& gradient) {
+    ++calls;
+    return gradient * 2;
+  });
+  for (const bool hooks : {false, true}) {
+    const at::Tensor y = w * 3;
+    SendRecord record = record_send(kOut, kPeer, {y});
+    const SendRecord* const sends[] = {&record};
+    LocalGraph graph({.leaf_hooks = hooks});
+    expect_ok(graph.engage({}, sends));
+    expect_ok(graph.feed(kOut, {torch::ones_like(y)}));
+    EXPECT_EQ(calls, hooks ? 1 : 0);
+    expect_equal(graph.take_leaves().at(0).gradient, torch::full_like(w, hooks ? 6 : 3));
+  }
+}
+
 TEST(SplitBackward, CustomFunctionsAreNotSplit) {
   Custom::Backward backward = [](at::Tensor gradient) { return gradient; };
   EXPECT_FALSE(can_split(*custom(leaf(), backward).grad_fn()));
