@@ -15,7 +15,9 @@ TrainingStep::TrainingStep(StepExchange& exchange, const RunPlan& row, LossFunct
     const auto& [stage, work, micro_batch] = each.action;
     if (work == StageWork::kRecompute) recomputed_.insert({stage, micro_batch});
     if (runs_.contains(stage)) continue;
-    held_.push_back(exchange.plan().modules.at(stage).local_value().hold());
+    auto& module = exchange.plan().modules.at(stage).local_value();
+    const RandomTurn turn;  // a replica's constructor draws, and puts the generator's state back
+    held_.push_back(module.hold());
     runs_.try_emplace(stage, StageRun::Options{stage, row.micro_batches, exchange.start().seed,
                                                forward_of(stage)});
   }

@@ -29,11 +29,10 @@ constexpr WorkerId kNobody{1, 1};
 constexpr SendId kOutputs{kNobody, 1};
 SendId inputs_of(int micro_batch) { return {kNobody, static_cast<uint64_t>(micro_batch) + 2}; }
 
-// Seeds LibTorch's generator for one forward, and restores it afterwards. Only one forward at a
-// time does so in a process.
+// Seeds LibTorch's generator for one forward, and restores it afterwards.
 class Seeded {
  public:
-  explicit Seeded(uint64_t seed) : alone_(forwards()) {
+  explicit Seeded(uint64_t seed) {
     std::lock_guard<std::mutex> lock(generator_.mutex());
     before_ = generator_.get_state();
     generator_.set_current_seed(seed);
@@ -46,11 +45,7 @@ class Seeded {
   Seeded& operator=(const Seeded&) = delete;
 
  private:
-  static std::mutex& forwards() {
-    static std::mutex mutex;
-    return mutex;
-  }
-  const std::lock_guard<std::mutex> alone_;
+  const RandomTurn turn_;
   at::Generator generator_ = at::detail::getDefaultCPUGenerator();
   at::Tensor before_;
 };
@@ -64,6 +59,13 @@ uint64_t mixed(uint64_t x) {
 }
 
 }  // namespace
+
+RandomTurn::RandomTurn() : lock_(mutex()) {}
+
+std::mutex& RandomTurn::mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
 
 at::Tensor own_memory(at::Tensor tensor) {
   const bool shared =

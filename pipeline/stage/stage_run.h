@@ -41,6 +41,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -61,6 +62,17 @@ struct StageTensors {
   std::vector<at::Tensor> values;
   // Of each value. For an output: a gradient may come back. For an input: its gradient is wanted.
   std::vector<bool> requires_grad;
+};
+
+// The turn of a thread with LibTorch's default generator, among all pipelines of the process.
+// Whoever seeds it, or puts its state back, holds one.
+class RandomTurn {
+ public:
+  RandomTurn();
+
+ private:
+  static std::mutex& mutex();
+  const std::lock_guard<std::mutex> lock_;
 };
 
 // Returns the values of a tensor in memory that nobody else holds: copies it if somebody does. So a
