@@ -121,7 +121,8 @@ class Pipeline {
   Pipeline& operator=(Pipeline&&) noexcept;
 
   // `inputs`: of the stages without inputs from other stages. `targets`: one tensor. All have the
-  // same size in dimension 0. `context` must be the one of this thread.
+  // same size in dimension 0. No gradient goes to the inputs. `context` must be the one of this
+  // thread.
   PipelineResult step(const dist_autograd::Context& context, const std::vector<at::Tensor>& inputs,
                       const std::vector<at::Tensor>& targets);
 

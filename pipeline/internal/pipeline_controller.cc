@@ -226,7 +226,11 @@ std::vector<at::Tensor> PipelineController::forward(const std::vector<at::Tensor
     }
   }
   std::vector<at::Tensor> whole_outputs;
-  for (const std::vector<at::Tensor>& parts : outputs) whole_outputs.push_back(at::cat(parts));
+  try {
+    for (const std::vector<at::Tensor>& parts : outputs) whole_outputs.push_back(at::cat(parts));
+  } catch (const c10::Error& error) {
+    refuse("the outputs of the micro-batches: ", error.what_without_backtrace());
+  }
   return whole_outputs;
 }
 

@@ -125,6 +125,7 @@ void PipelineWorker::end(uint64_t step, const absl::Status& why) {
 }
 
 Future<StepDone> PipelineWorker::run(CallContext& call, StepStart start) {
+  if (start.number == 0) throw RpcError(absl::InvalidArgumentError("steps count from 1"));
   // The calls of earlier steps may not have come here at all.
   end(start.number - 1, absl::CancelledError("the next step of the pipeline has begun"));
   std::shared_ptr<StepState> state = or_throw(state_of(start.number, start.evaluates));
