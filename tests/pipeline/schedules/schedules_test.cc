@@ -72,7 +72,9 @@ TEST(SchedulesTest, Interleaved) {
       const double idle = 3.0 * (p - 1) / chunks;
       const SchedulePrice whole = price_of(schedules::interleaved(p, m, chunks).value());
       EXPECT_NEAR(whole.step, 3 * m + idle, 1e-9);
-      if (m >= 2 * p) EXPECT_EQ(most_alive(whole), p * chunks + p - 1);
+      if (m >= 2 * p) {
+        EXPECT_EQ(most_alive(whole), p * chunks + p - 1);
+      }
       const SchedulePrice breadth = price_of(schedules::breadth_first(p, m, chunks).value());
       EXPECT_NEAR(breadth.step, 3 * m + idle, 1e-9);
       EXPECT_EQ(most_alive(breadth), m * chunks);
