@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "weft/async/value_or_throw.h"
 #include "weft/base/log.h"
 #include "weft/base/rpc_error.h"
 #include "weft/base/status.h"
@@ -26,12 +27,6 @@ namespace {
 using dist_autograd_internal::AutogradDriver;
 using DriverPtr = std::shared_ptr<AutogradDriver>;
 
-template <class T>
-T or_throw(absl::StatusOr<T> result) {
-  if (!result.ok()) throw RpcError(std::move(result).status());
-  return *std::move(result);
-}
-
 absl::Status worker_ended() {
   return with_ran(absl::FailedPreconditionError("the context's worker has ended"), Ran::kNo);
 }
@@ -43,8 +38,8 @@ DriverPtr lock(const std::weak_ptr<AutogradDriver>& driver) {
 }
 
 DriverPtr current_driver() {
-  const std::shared_ptr<RpcRuntime> runtime = or_throw(rpc_internal::current_runtime());
-  return or_throw(AutogradDriver::of(*runtime));
+  const std::shared_ptr<RpcRuntime> runtime = value_or_throw(rpc_internal::current_runtime());
+  return value_or_throw(AutogradDriver::of(*runtime));
 }
 
 AutogradDriver::PassOptions pass_options(const BackwardOptions& options) {
@@ -71,7 +66,7 @@ void run(AutogradDriver& driver, const ContextId& context, std::vector<at::Tenso
 
 std::vector<Gradient> all_of(AutogradDriver& driver, const ContextId& context) {
   std::vector<Gradient> all;
-  for (dist_autograd_internal::LeafGradient& leaf : or_throw(driver.gradients(context))) {
+  for (dist_autograd_internal::LeafGradient& leaf : value_or_throw(driver.gradients(context))) {
     all.push_back({std::move(leaf.variable), std::move(leaf.gradient)});
   }
   return all;
@@ -79,7 +74,7 @@ std::vector<Gradient> all_of(AutogradDriver& driver, const ContextId& context) {
 
 }  // namespace
 
-Context::Context() { enter(or_throw(rpc_internal::current_runtime())); }
+Context::Context() { enter(value_or_throw(rpc_internal::current_runtime())); }
 
 Context::Context(std::shared_ptr<RpcRuntime> worker) {
   if (worker == nullptr) throw RpcError(worker_ended());
@@ -94,8 +89,8 @@ void Context::enter(std::shared_ptr<RpcRuntime> worker) {
                                                    " already: contexts do not nest")),
         Ran::kNo));
   }
-  const DriverPtr driver = or_throw(AutogradDriver::of(*worker));
-  id_ = or_throw(driver->create_context());
+  const DriverPtr driver = value_or_throw(AutogradDriver::of(*worker));
+  id_ = value_or_throw(driver->create_context());
   driver_ = driver;
   outer_ = std::exchange(scope.runtime, std::move(worker));
   scope.context = id_;
@@ -129,7 +124,7 @@ Future<void> Context::backward_async(std::vector<at::Tensor> roots, BackwardOpti
 std::vector<Gradient> Context::gradients() const { return all_of(*lock(driver_), id_); }
 
 at::Tensor Context::gradient(const at::Tensor& variable) const {
-  return or_throw(lock(driver_)->gradient(id_, variable));
+  return value_or_throw(lock(driver_)->gradient(id_, variable));
 }
 
 ContextId current_context() { return CallScope::current().context; }
@@ -148,7 +143,7 @@ std::vector<Gradient> gradients(const ContextId& context) {
 }
 
 at::Tensor gradient(const ContextId& context, const at::Tensor& variable) {
-  return or_throw(current_driver()->gradient(context, variable));
+  return value_or_throw(current_driver()->gradient(context, variable));
 }
 
 }  // namespace weft::dist_autograd

@@ -10,6 +10,7 @@
 #include <ATen/ops/stack.h>
 
 #include "absl/strings/str_cat.h"
+#include "weft/async/value_or_throw.h"
 #include "weft/base/mutex.h"
 #include "weft/base/rpc_error.h"
 #include "weft/pipeline/schedules/price.h"
@@ -23,12 +24,6 @@ template <class... Part>
   throw RpcError(absl::InvalidArgumentError(absl::StrCat(part...)));
 }
 
-template <class T>
-T checked(absl::StatusOr<T> value) {
-  if (!value.ok()) throw RpcError(value.status());
-  return *std::move(value);
-}
-
 PipelineId next_id(const RpcRuntime& runtime) {
   static std::atomic<uint64_t> last{0};
   return {runtime.id().bits(), ++last};
@@ -36,9 +31,9 @@ PipelineId next_id(const RpcRuntime& runtime) {
 
 std::string name_of_loss(const PipelineOptions& options, const RpcRuntime& runtime) {
   if (options.loss == nullptr) refuse("a pipeline needs a loss");
-  return checked(runtime.registry().find_callable(
-                     rpc_internal::function_key(rpc_internal::plain(options.loss)),
-                     rpc_internal::type_spelling<LossFunction>()))
+  return value_or_throw(runtime.registry().find_callable(
+                            rpc_internal::function_key(rpc_internal::plain(options.loss)),
+                            rpc_internal::type_spelling<LossFunction>()))
       ->name;
 }
 
@@ -69,8 +64,8 @@ std::vector<at::Tensor> divided(const at::Tensor& whole, int64_t size, int micro
 PipelineController::PipelineController(std::vector<PipelineStage> stages, PipelineOptions options)
     : stages_(std::move(stages)),
       options_(std::move(options)),
-      schedule_(checked(options_.schedule)) {
-  const std::shared_ptr<RpcRuntime> runtime = checked(rpc_internal::current_runtime());
+      schedule_(value_or_throw(options_.schedule)) {
+  const std::shared_ptr<RpcRuntime> runtime = value_or_throw(rpc_internal::current_runtime());
   if (stages_.empty()) refuse("a pipeline has at least one stage");
   if (schedule_.stages() != static_cast<int>(stages_.size())) {
     refuse("the schedule has ", schedule_.stages(), " stages, and the pipeline ", stages_.size());
@@ -81,7 +76,8 @@ PipelineController::PipelineController(std::vector<PipelineStage> stages, Pipeli
   plan.schedule = schedule_.to_csv();
   plan.wiring = wiring();
   plan.loss = name_of_loss(options_, *runtime);
-  if (absl::Status fits = check_schedule(schedule_, checked(graph_of(plan.wiring))); !fits.ok()) {
+  if (absl::Status fits = check_schedule(schedule_, value_or_throw(graph_of(plan.wiring)));
+      !fits.ok()) {
     throw RpcError(fits);
   }
   const std::vector<WorkerId> workers = workers_of_rows();

@@ -7,6 +7,7 @@
 #include <ATen/Parallel.h>
 
 #include "absl/strings/str_cat.h"
+#include "weft/async/value_or_throw.h"
 #include "weft/base/rpc_error.h"
 #include "weft/base/status.h"
 #include "weft/dist_autograd/graph/engine_scope.h"
@@ -51,14 +52,8 @@ class OpenPipelines {
   std::map<Key, std::weak_ptr<PipelineWorker>> workers_ ABSL_GUARDED_BY(mutex_);
 };
 
-template <class T>
-T or_throw(absl::StatusOr<T> value) {
-  if (!value.ok()) throw RpcError(value.status());
-  return *std::move(value);
-}
-
 LossFunction loss_named(const std::string& name) {
-  const auto runtime = or_throw(rpc_internal::current_runtime());
+  const auto runtime = value_or_throw(rpc_internal::current_runtime());
   const FunctionEntry* const entry = runtime->registry().find(hash64(name));
   // Only functions of exactly this type have this way to be invoked.
   if (entry == nullptr || entry->invoke != rpc_internal::callable_type(LossFunction()).invoke) {
@@ -84,10 +79,10 @@ absl::StatusOr<StageWork> work_of(char letter) {
 
 PipelineWorker::PipelineWorker(PipelinePlan plan)
     : plan_(std::move(plan)), thread_(SerialThread::AtEnd::kDrop, "a pipeline") {
-  const PipelineSchedule schedule = or_throw(PipelineSchedule::from_csv(plan_.schedule));
-  const StageGraph graph = or_throw(graph_of(plan_.wiring));
-  row_ = or_throw(RunPlan::make(schedule, graph, plan_.row));
-  evaluation_row_ = or_throw(RunPlan::make(schedule.forwards(), graph, plan_.row));
+  const PipelineSchedule schedule = value_or_throw(PipelineSchedule::from_csv(plan_.schedule));
+  const StageGraph graph = value_or_throw(graph_of(plan_.wiring));
+  row_ = value_or_throw(RunPlan::make(schedule, graph, plan_.row));
+  evaluation_row_ = value_or_throw(RunPlan::make(schedule.forwards(), graph, plan_.row));
   bool fits = plan_.workers.size() == schedule.workers.size();
   for (const RunPlan::Action& each : row_->actions) {
     fits = fits && plan_.modules.contains(each.action.stage);
@@ -95,7 +90,7 @@ PipelineWorker::PipelineWorker(PipelinePlan plan)
   if (!fits) {
     throw RpcError(absl::InvalidArgumentError("the parts of a pipeline's plan do not fit"));
   }
-  here_ = or_throw(rpc_internal::current_runtime())->id();
+  here_ = value_or_throw(rpc_internal::current_runtime())->id();
   loss_ = loss_named(plan_.loss);
 }
 
@@ -128,7 +123,7 @@ Future<StepDone> PipelineWorker::run(CallContext& call, StepStart start) {
   if (start.number == 0) throw RpcError(absl::InvalidArgumentError("steps count from 1"));
   // The calls of earlier steps may not have come here at all.
   end(start.number - 1, absl::CancelledError("the next step of the pipeline has begun"));
-  std::shared_ptr<StepState> state = or_throw(state_of(start.number, start.evaluates));
+  std::shared_ptr<StepState> state = value_or_throw(state_of(start.number, start.evaluates));
   if (absl::Status fits = check(start); !fits.ok()) {
     end(start.number, fits);
     throw RpcError(fits);
@@ -208,12 +203,13 @@ absl::Status PipelineWorker::arrived(PipelineMessage message) {
 std::shared_ptr<PipelineWorker> open_pipeline(PipelinePlan plan) {
   const PipelineId id = plan.id;
   auto worker = std::make_shared<PipelineWorker>(std::move(plan));
-  OpenPipelines::instance().add({or_throw(rpc_internal::current_runtime())->id(), id}, worker);
+  OpenPipelines::instance().add({value_or_throw(rpc_internal::current_runtime())->id(), id},
+                                worker);
   return worker;
 }
 
 void bring_message(PipelineMessage message) {
-  const WorkerId here = or_throw(rpc_internal::current_runtime())->id();
+  const WorkerId here = value_or_throw(rpc_internal::current_runtime())->id();
   const auto worker = OpenPipelines::instance().find({here, message.pipeline});
   if (worker == nullptr) throw RpcError(absl::NotFoundError("this worker has no such pipeline"));
   if (absl::Status taken = worker->arrived(std::move(message)); !taken.ok()) throw RpcError(taken);
