@@ -8,10 +8,11 @@
 //
 //   weft::Pipeline pipeline({weft::stage<Trunk>("worker1", 64), weft::stage<Head>("worker2", 10)},
 //                           {.loss = loss_of, .schedule = weft::schedules::zero_bubble(2, 6)});
-//   weft::DistributedOptimizer<torch::optim::SGD> optimizer(pipeline.parameters(),
-//   SGDOptions(0.05)); weft::dist_autograd::Context context; double loss = pipeline.step(context,
-//   {images}, {labels}).loss;  // all micro-batches, both ways optimizer.step(context); // all
-//   stages, or none
+//   weft::DistributedOptimizer<torch::optim::SGD> optimizer(pipeline.parameters(), 0.05);
+//
+//   weft::dist_autograd::Context context;
+//   double loss = pipeline.step(context, {images}, {labels}).loss;  // all micro-batches
+//   optimizer.step(context);                                        // all stages, or none
 //
 // A step divides the inputs and the targets along dimension 0 into as many micro-batches as the
 // schedule has, of equal size as far as possible. Each worker does its row of the schedule. The
@@ -63,8 +64,9 @@
 namespace weft {
 
 namespace pipeline_internal {
+class LayerProfiler;
 class PipelineController;
-}
+}  // namespace pipeline_internal
 
 // A module on a worker, and where its inputs come from.
 class PipelineStage {
@@ -82,6 +84,7 @@ class PipelineStage {
   }
 
  private:
+  friend class pipeline_internal::LayerProfiler;
   friend class pipeline_internal::PipelineController;
   RRef<dist_optim_internal::ModuleHost> host_;
   RRef<ParameterSet> parameters_;

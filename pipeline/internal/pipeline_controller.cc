@@ -13,8 +13,8 @@
 #include "weft/async/value_or_throw.h"
 #include "weft/base/mutex.h"
 #include "weft/base/rpc_error.h"
+#include "weft/pipeline/internal/micro_batches.h"
 #include "weft/pipeline/schedules/price.h"
-#include "weft/rpc/function.h"
 
 namespace weft::pipeline_internal {
 namespace {
@@ -29,34 +29,11 @@ PipelineId next_id(const RpcRuntime& runtime) {
   return {runtime.id().bits(), ++last};
 }
 
-std::string name_of_loss(const PipelineOptions& options, const RpcRuntime& runtime) {
-  if (options.loss == nullptr) refuse("a pipeline needs a loss");
-  return value_or_throw(runtime.registry().find_callable(
-                            rpc_internal::function_key(rpc_internal::plain(options.loss)),
-                            rpc_internal::type_spelling<LossFunction>()))
-      ->name;
-}
-
 // What is left of a timeout. Not set, or without a limit: the same.
 Timeout rest_of(Timeout timeout, TimePoint begun) {
   if (!timeout.is_set() || timeout.infinite()) return timeout;
   const Nanoseconds left = timeout.limit() - (std::chrono::steady_clock::now() - begun);
   return std::max(left, Nanoseconds(1));
-}
-
-int64_t batch_size(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.dim() > 0 ? tensor.size(0) : 0;
-}
-
-// Divides a tensor into micro-batches. The sizes differ by at most 1, and the first ones are
-// larger.
-std::vector<at::Tensor> divided(const at::Tensor& whole, int64_t size, int micro_batches,
-                                const char* what) {
-  if (batch_size(whole) != size || size < micro_batches) {
-    refuse(what, " of size ", batch_size(whole), " in dimension 0 do not divide into ",
-           micro_batches, " micro-batches of the batch of ", size);
-  }
-  return whole.detach().tensor_split(micro_batches);
 }
 
 }  // namespace
@@ -71,24 +48,24 @@ PipelineController::PipelineController(std::vector<PipelineStage> stages, Pipeli
     refuse("the schedule has ", schedule_.stages(), " stages, and the pipeline ", stages_.size());
   }
   if (!schedule_.trains()) refuse("the schedule has no backward");
-  PipelinePlan plan;
-  plan.id = next_id(*runtime);
-  plan.schedule = schedule_.to_csv();
-  plan.wiring = wiring();
-  plan.loss = name_of_loss(options_, *runtime);
-  if (absl::Status fits = check_schedule(schedule_, value_or_throw(graph_of(plan.wiring)));
+  PipelinePart part;
+  part.id = next_id(*runtime);
+  part.schedule = schedule_.to_csv();
+  part.wiring = wiring();
+  part.loss = name_of_loss(options_.loss);
+  if (absl::Status fits = check_schedule(schedule_, value_or_throw(graph_of(part.wiring)));
       !fits.ok()) {
     throw RpcError(fits);
   }
   const std::vector<WorkerId> workers = workers_of_rows();
-  for (const WorkerId worker : workers) plan.workers.push_back(worker.bits());
+  for (const WorkerId worker : workers) part.workers.push_back(worker.bits());
   for (size_t row = 0; row < workers.size(); ++row) {
-    plan.row = static_cast<int>(row);
-    plan.modules.clear();
+    part.row = static_cast<int>(row);
+    part.modules.clear();
     for (const StageAction& action : schedule_.workers[row]) {
-      plan.modules.emplace(action.stage, stages_[static_cast<size_t>(action.stage)].host_);
+      part.modules.emplace(action.stage, stages_[static_cast<size_t>(action.stage)].host_);
     }
-    workers_.push_back(remote(workers[row], open_pipeline, plan));
+    workers_.push_back(remote(workers[row], open_pipeline, part));
   }
   // A worker must be there before the first message for it comes.
   for (const RRef<PipelineWorker>& worker : workers_) worker.rpc_sync(&PipelineWorker::open);

@@ -33,7 +33,7 @@ absl::StatusOr<StepDone> evaluate(StepExchange& exchange) {
     const int stage = action->action.stage;
     WEFT_ASSIGN_OR_RETURN(StageTensors inputs, exchange.inputs_of(*action));
     absl::StatusOr<StageTensors> outputs =
-        run_module(exchange.plan().modules.at(stage).local_value(), std::move(inputs));
+        run_module(exchange.part().modules.at(stage).local_value(), std::move(inputs));
     if (!outputs.ok()) {
       return prepend(absl::StrCat(action->action.to_string(), ": "), outputs.status());
     }

@@ -23,7 +23,7 @@ namespace weft::pipeline_internal {
 using PipelineId = std::pair<uint64_t, uint64_t>;
 
 // Tells a worker its part, once.
-struct PipelinePlan {
+struct PipelinePart {
   PipelineId id;
   std::string schedule;           // as CSV
   Wiring wiring;                  // of all stages
@@ -32,7 +32,7 @@ struct PipelinePlan {
   std::map<int, RRef<dist_optim_internal::ModuleHost>> modules;  // of its stages
   std::string loss;                                              // the wire name of the loss
 };
-inline auto weft_fields(PipelinePlan& p) {
+inline auto weft_fields(PipelinePart& p) {
   return std::tie(p.id, p.schedule, p.wiring, p.workers, p.row, p.modules, p.loss);
 }
 
@@ -83,9 +83,5 @@ inline auto weft_fields(PipelineMessage& m) {
   return std::tie(m.pipeline, m.step, m.evaluates, m.from_stage, m.work, m.micro_batch, m.to_stage,
                   m.values, m.requires_grad);
 }
-
-// A function of one output of the last stage and a target. It returns a scalar: the mean over the
-// micro-batch.
-using LossFunction = at::Tensor (*)(const at::Tensor& output, const at::Tensor& target);
 
 }  // namespace weft::pipeline_internal

@@ -1,7 +1,6 @@
 #include "weft/pipeline/runner/pipeline_worker.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -15,7 +14,6 @@
 #include "weft/pipeline/runner/step_exchange.h"
 #include "weft/pipeline/runner/training_step.h"
 #include "weft/pipeline/schedules/price.h"
-#include "weft/rpc/function.h"
 
 namespace weft::pipeline_internal {
 namespace {
@@ -52,21 +50,6 @@ class OpenPipelines {
   std::map<Key, std::weak_ptr<PipelineWorker>> workers_ ABSL_GUARDED_BY(mutex_);
 };
 
-LossFunction loss_named(const std::string& name) {
-  const auto runtime = value_or_throw(rpc_internal::current_runtime());
-  const FunctionEntry* const entry = runtime->registry().find(hash64(name));
-  // Only functions of exactly this type have this way to be invoked.
-  if (entry == nullptr || entry->invoke != rpc_internal::callable_type(LossFunction()).invoke) {
-    throw RpcError(absl::FailedPreconditionError(
-        absl::StrCat("the loss ", name,
-                     " is not registered on this worker as a function of two "
-                     "const at::Tensor& that returns a tensor")));
-  }
-  LossFunction function = nullptr;
-  std::memcpy(&function, entry->callable.bytes.data(), sizeof(function));
-  return function;
-}
-
 absl::StatusOr<StageWork> work_of(char letter) {
   for (const StageWork work :
        {StageWork::kForward, StageWork::kInputGradients, StageWork::kBackward}) {
@@ -77,24 +60,24 @@ absl::StatusOr<StageWork> work_of(char letter) {
 
 }  // namespace
 
-PipelineWorker::PipelineWorker(PipelinePlan plan)
-    : plan_(std::move(plan)), thread_(SerialThread::AtEnd::kDrop, "a pipeline") {
-  const PipelineSchedule schedule = value_or_throw(PipelineSchedule::from_csv(plan_.schedule));
-  const StageGraph graph = value_or_throw(graph_of(plan_.wiring));
-  row_ = value_or_throw(RunPlan::make(schedule, graph, plan_.row));
-  evaluation_row_ = value_or_throw(RunPlan::make(schedule.forwards(), graph, plan_.row));
-  bool fits = plan_.workers.size() == schedule.workers.size();
+PipelineWorker::PipelineWorker(PipelinePart part)
+    : part_(std::move(part)), thread_(SerialThread::AtEnd::kDrop, "a pipeline") {
+  const PipelineSchedule schedule = value_or_throw(PipelineSchedule::from_csv(part_.schedule));
+  const StageGraph graph = value_or_throw(graph_of(part_.wiring));
+  row_ = value_or_throw(RunPlan::make(schedule, graph, part_.row));
+  evaluation_row_ = value_or_throw(RunPlan::make(schedule.forwards(), graph, part_.row));
+  bool fits = part_.workers.size() == schedule.workers.size();
   for (const RunPlan::Action& each : row_->actions) {
-    fits = fits && plan_.modules.contains(each.action.stage);
+    fits = fits && part_.modules.contains(each.action.stage);
   }
   if (!fits) {
     throw RpcError(absl::InvalidArgumentError("the parts of a pipeline's plan do not fit"));
   }
   here_ = value_or_throw(rpc_internal::current_runtime())->id();
-  loss_ = loss_named(plan_.loss);
+  loss_ = loss_named(part_.loss);
 }
 
-PipelineWorker::~PipelineWorker() { OpenPipelines::instance().remove({here_, plan_.id}); }
+PipelineWorker::~PipelineWorker() { OpenPipelines::instance().remove({here_, part_.id}); }
 
 absl::StatusOr<std::shared_ptr<StepState>> PipelineWorker::state_of(uint64_t step, bool evaluates) {
   MutexLock lock(mutex_);
@@ -152,7 +135,7 @@ absl::StatusOr<StepDone> PipelineWorker::compute(StepStart start,
   try {
     at::init_num_threads();
     const RunPlan& row = *row_of(start.evaluates);
-    StepExchange exchange({plan_, row, start, state, deadline});
+    StepExchange exchange({part_, row, start, state, deadline});
     done = start.evaluates ? evaluate(exchange) : TrainingStep(exchange, row, loss_).run();
     if (done.ok()) done->executed = exchange.take_executed();
   } catch (const RpcError& error) {  // a stage's module could not be made
@@ -169,8 +152,8 @@ absl::Status PipelineWorker::check(const StepStart& start) const {
   const auto micro_batches = static_cast<size_t>(row_->micro_batches);
   for (const RunPlan::Action& each : row_->actions) {
     const auto stage = static_cast<size_t>(each.action.stage);
-    const bool first = plan_.wiring[stage].empty();
-    const bool last = stage + 1 == plan_.wiring.size();
+    const bool first = part_.wiring[stage].empty();
+    const bool last = stage + 1 == part_.wiring.size();
     if ((first && start.inputs.size() != micro_batches) ||
         (last && !start.evaluates &&
          (start.targets.size() != micro_batches || start.weights.size() != micro_batches))) {
@@ -200,9 +183,9 @@ absl::Status PipelineWorker::arrived(PipelineMessage message) {
                         std::move(tensors));
 }
 
-std::shared_ptr<PipelineWorker> open_pipeline(PipelinePlan plan) {
-  const PipelineId id = plan.id;
-  auto worker = std::make_shared<PipelineWorker>(std::move(plan));
+std::shared_ptr<PipelineWorker> open_pipeline(PipelinePart part) {
+  const PipelineId id = part.id;
+  auto worker = std::make_shared<PipelineWorker>(std::move(part));
   OpenPipelines::instance().add({value_or_throw(rpc_internal::current_runtime())->id(), id},
                                 worker);
   return worker;

@@ -33,6 +33,7 @@
 #include "weft/pipeline/runner/pipeline_messages.h"
 #include "weft/pipeline/runner/run_core.h"
 #include "weft/pipeline/runner/step_state.h"
+#include "weft/pipeline/stage/stage_loss.h"
 #include "weft/rpc/class.h"
 #include "weft/rpc/session/call_scope.h"
 
@@ -41,7 +42,7 @@ namespace weft::pipeline_internal {
 class PipelineWorker : public std::enable_shared_from_this<PipelineWorker> {
  public:
   // Throws RpcError.
-  explicit PipelineWorker(PipelinePlan plan);
+  explicit PipelineWorker(PipelinePart part);
   ~PipelineWorker();
   PipelineWorker(const PipelineWorker&) = delete;
   PipelineWorker& operator=(const PipelineWorker&) = delete;
@@ -67,7 +68,7 @@ class PipelineWorker : public std::enable_shared_from_this<PipelineWorker> {
   // Ends all steps up to this one. Those that have not finished fail.
   void end(uint64_t step, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  const PipelinePlan plan_;
+  const PipelinePart part_;
   // Shared by the steps.
   std::shared_ptr<const RunPlan> row_, evaluation_row_;
   LossFunction loss_ = nullptr;
@@ -79,7 +80,7 @@ class PipelineWorker : public std::enable_shared_from_this<PipelineWorker> {
 };
 
 // Makes the object, and lets bring_message() find it.
-std::shared_ptr<PipelineWorker> open_pipeline(PipelinePlan plan);
+std::shared_ptr<PipelineWorker> open_pipeline(PipelinePart part);
 // NotFound: this worker has no such pipeline, or no longer.
 void bring_message(PipelineMessage message);
 

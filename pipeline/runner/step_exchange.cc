@@ -16,8 +16,8 @@ namespace {
 
 size_t input_stages(const StepExchange::Parts& parts) {
   size_t count = 0;
-  for (const auto& [stage, module] : parts.plan.modules) {
-    count += parts.plan.wiring[static_cast<size_t>(stage)].empty() ? 1 : 0;
+  for (const auto& [stage, module] : parts.part.modules) {
+    count += parts.part.wiring[static_cast<size_t>(stage)].empty() ? 1 : 0;
   }
   return count;
 }
@@ -57,13 +57,13 @@ absl::StatusOr<StageTensors> StepExchange::inputs_of(const RunPlan::Action& acti
   for (const StageMessage& message : action.takes) {
     WEFT_ASSIGN_OR_RETURN(messages[message.from.stage], parts_.state->take(message));
   }
-  return inputs_from(parts_.plan.wiring, action.action.stage, std::move(messages));
+  return inputs_from(parts_.part.wiring, action.action.stage, std::move(messages));
 }
 
 absl::Status StepExchange::send_outputs(const RunPlan::Action& action,
                                         const StageTensors& outputs) {
   for (const StageMessage& message : action.makes) {
-    WEFT_ASSIGN_OR_RETURN(StageTensors part, outputs_for(parts_.plan.wiring, action.action.stage,
+    WEFT_ASSIGN_OR_RETURN(StageTensors part, outputs_for(parts_.part.wiring, action.action.stage,
                                                          message.to_stage, outputs));
     WEFT_RETURN_IF_ERROR(send(message, std::move(part)));
   }
@@ -75,7 +75,7 @@ absl::StatusOr<std::vector<at::Tensor>> StepExchange::gradients_of(const RunPlan
   std::vector<at::Tensor> sums(outputs);
   for (auto message = action.takes.rbegin(); message != action.takes.rend(); ++message) {
     WEFT_ASSIGN_OR_RETURN(const StageTensors tensors, parts_.state->take(*message));
-    WEFT_RETURN_IF_ERROR(add_gradients(parts_.plan.wiring, message->from.stage, action.action.stage,
+    WEFT_RETURN_IF_ERROR(add_gradients(parts_.part.wiring, message->from.stage, action.action.stage,
                                        tensors.values, sums));
   }
   return sums;
@@ -86,7 +86,7 @@ absl::Status StepExchange::send_gradients(const RunPlan::Action& action,
   for (const StageMessage& message : action.makes) {
     StageTensors part;
     part.values =
-        gradients_for(parts_.plan.wiring, action.action.stage, message.to_stage, gradients);
+        gradients_for(parts_.part.wiring, action.action.stage, message.to_stage, gradients);
     part.requires_grad.resize(part.values.size());
     WEFT_RETURN_IF_ERROR(send(message, std::move(part)));
   }
@@ -95,13 +95,13 @@ absl::Status StepExchange::send_gradients(const RunPlan::Action& action,
 
 absl::Status StepExchange::send(const StageMessage& message, StageTensors tensors) {
   const int row = parts_.row.row_of[static_cast<size_t>(message.to_stage)];
-  if (row == parts_.plan.row) {
+  if (row == parts_.part.row) {
     parts_.state->keep(message, std::move(tensors));
     return absl::OkStatus();
   }
-  const WorkerId to = WorkerId::from_bits(parts_.plan.workers[static_cast<size_t>(row)]);
+  const WorkerId to = WorkerId::from_bits(parts_.part.workers[static_cast<size_t>(row)]);
   PipelineMessage sent;
-  sent.pipeline = parts_.plan.id;
+  sent.pipeline = parts_.part.id;
   sent.step = parts_.start.number;
   sent.evaluates = parts_.start.evaluates;
   sent.from_stage = message.from.stage;

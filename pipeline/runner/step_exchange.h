@@ -24,7 +24,7 @@ namespace weft::pipeline_internal {
 class StepExchange {
  public:
   struct Parts {
-    const PipelinePlan& plan;
+    const PipelinePart& part;
     const RunPlan& row;
     StepStart& start;                  // its inputs are moved out as they are used
     std::shared_ptr<StepState> state;  // shared with the calls that bring messages
@@ -34,10 +34,10 @@ class StepExchange {
   // from one worker to another.
   explicit StepExchange(Parts parts);
 
-  const PipelinePlan& plan() const { return parts_.plan; }
+  const PipelinePart& part() const { return parts_.part; }
   const StepStart& start() const { return parts_.start; }
   int micro_batches() const { return parts_.row.micro_batches; }
-  int last_stage() const { return static_cast<int>(parts_.plan.wiring.size()) - 1; }
+  int last_stage() const { return static_cast<int>(parts_.part.wiring.size()) - 1; }
 
   // Waits for the next action that can run. Null: all are done, and what they made was taken. The
   // time until the next call counts as that of the action.

@@ -3,7 +3,6 @@
 #include <ATen/ops/full_like.h>
 
 #include "absl/strings/str_cat.h"
-#include "weft/base/rpc_error.h"
 #include "weft/base/status.h"
 #include "weft/pipeline/runner/step_gradients.h"
 
@@ -15,7 +14,7 @@ TrainingStep::TrainingStep(StepExchange& exchange, const RunPlan& row, LossFunct
     const auto& [stage, work, micro_batch] = each.action;
     if (work == StageWork::kRecompute) recomputed_.insert({stage, micro_batch});
     if (runs_.contains(stage)) continue;
-    auto& module = exchange.plan().modules.at(stage).local_value();
+    auto& module = exchange.part().modules.at(stage).local_value();
     const RandomTurn turn;  // a replica's constructor draws, and puts the generator's state back
     held_.push_back(module.hold());
     runs_.try_emplace(stage, StageRun::Options{stage, row.micro_batches, exchange.start().seed,
@@ -44,19 +43,13 @@ absl::StatusOr<StepDone> TrainingStep::run() {
 
 StageRun::Forward TrainingStep::forward_of(int stage) {
   // The plan holds the reference, and so the module.
-  auto* const module = &exchange_.plan().modules.at(stage).local_value();
-  if (stage != exchange_.last_stage()) {
-    return [module](std::vector<at::Tensor> inputs) { return module->forward(std::move(inputs)); };
-  }
-  return [this, module](std::vector<at::Tensor> inputs) {
-    const std::vector<at::Tensor> outputs = module->forward(std::move(inputs));
-    if (outputs.empty()) throw RpcError(absl::InvalidArgumentError("forward returned no tensor"));
-    at::Tensor value = loss_(outputs.front(), own_memory(exchange_.start().targets[running_]));
-    if (!value.defined() || value.numel() != 1 || !at::isFloatingType(value.scalar_type())) {
-      throw RpcError(absl::InvalidArgumentError("the loss is no scalar of a floating-point type"));
-    }
-    return std::vector<at::Tensor>{std::move(value)};
+  auto* const module = &exchange_.part().modules.at(stage).local_value();
+  StageRun::Forward forward = [module](std::vector<at::Tensor> inputs) {
+    return module->forward(std::move(inputs));
   };
+  if (stage != exchange_.last_stage()) return forward;
+  return with_loss(std::move(forward), loss_,
+                   [this] { return exchange_.start().targets[running_]; });
 }
 
 absl::Status TrainingStep::perform(const RunPlan::Action& action) {

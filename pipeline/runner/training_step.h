@@ -18,6 +18,7 @@
 #include "weft/pipeline/runner/pipeline_messages.h"
 #include "weft/pipeline/runner/run_core.h"
 #include "weft/pipeline/runner/step_exchange.h"
+#include "weft/pipeline/stage/stage_loss.h"
 #include "weft/pipeline/stage/stage_run.h"
 
 namespace weft::pipeline_internal {

@@ -108,6 +108,28 @@ PipelineSchedule PipelineSchedule::forwards() const {
   return forwards;
 }
 
+PipelineSchedule PipelineSchedule::recomputing(const std::set<int>& stages) const {
+  std::set<int> left = stages;
+  for (const auto& row : workers) {
+    for (const StageAction& action : row) {
+      if (action.work == StageWork::kRecompute) left.erase(action.stage);
+    }
+  }
+  PipelineSchedule schedule;
+  for (const auto& row : workers) {
+    std::vector<StageAction>& to = schedule.workers.emplace_back();
+    for (const StageAction& action : row) {
+      const bool backward =
+          action.work == StageWork::kInputGradients || action.work == StageWork::kBackward;
+      if (backward && left.contains(action.stage)) {
+        to.push_back({action.stage, StageWork::kRecompute, action.micro_batch});
+      }
+      to.push_back(action);
+    }
+  }
+  return schedule;
+}
+
 std::string PipelineSchedule::to_csv() const {
   std::string text;
   for (const auto& row : workers) {

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <compare>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,10 @@ struct PipelineSchedule {
 
   // The same schedule without all other actions, for evaluation.
   PipelineSchedule forwards() const;
+
+  // The same schedule, in which these stages do each forward once more (R), right before its
+  // backward. So they keep only its inputs until then. A stage that has an R stays as it is.
+  PipelineSchedule recomputing(const std::set<int>& stages) const;
 
   std::string to_csv() const;
   // Ignores empty cells, and spaces around cells. Also reads torch's cells with two actions that

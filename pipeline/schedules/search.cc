@@ -17,8 +17,6 @@ namespace {
 
 using pipeline_internal::list_schedule;
 
-constexpr int kMostMoves = 2000;  // schedules that are priced to improve the best one
-
 absl::Status check_problem(const ScheduleProblem& problem) {
   const auto bad = [](auto... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
   const auto stages = static_cast<size_t>(problem.graph.stages());
@@ -61,13 +59,51 @@ class Search {
 
   absl::StatusOr<FoundSchedule> run() {
     try_generators();
-    try_lists();
+    try_lists(problem_);
+    if (!best_) {  // the list scheduler does not recompute, so it gave up
+      ScheduleProblem unlimited = problem_;
+      unlimited.memory.clear();
+      try_lists(unlimited);
+    }
     if (!best_) return nothing_fits();
     improve();
     return *std::move(best_);
   }
 
  private:
+  // Keeps the schedule, or the same one with recomputing stages, if it is the fastest one that
+  // fits.
+  void offer(const std::string& name, const PipelineSchedule& schedule) {
+    std::set<int> recomputing;
+    PipelineSchedule offered = schedule;
+    while (true) {
+      const auto priced = price_schedule(offered, problem_.graph, problem_.costs);
+      if (!priced.ok()) return;
+      const int worker = over(*priced);
+      if (worker < 0) {
+        consider(name, std::move(offered));
+        return;
+      }
+      const int stage = largest_stage(worker, recomputing);
+      if (stage < 0) return;
+      recomputing.insert(stage);
+      offered = schedule.recomputing(recomputing);
+    }
+  }
+
+  // The stage of this worker, not among these, that keeps the most bytes; -1: none is left.
+  int largest_stage(int worker, const std::set<int>& but) const {
+    int largest = -1;
+    for (int stage = 0; stage < problem_.graph.stages(); ++stage) {
+      if (problem_.worker_of[static_cast<size_t>(stage)] != worker || but.contains(stage)) continue;
+      if (largest < 0 || kept(stage) > kept(largest)) largest = stage;
+    }
+    return largest;
+  }
+  int64_t kept(int stage) const {
+    return problem_.costs.stages[static_cast<size_t>(stage)].kept_bytes;
+  }
+
   // Keeps the schedule if it is the fastest one that fits. Returns whether it is.
   bool consider(const std::string& name, PipelineSchedule schedule) {
     absl::StatusOr<SchedulePrice> priced = price_schedule(schedule, problem_.graph, problem_.costs);
@@ -80,8 +116,7 @@ class Search {
   void try_generators() {
     const int p = problem_.workers(), m = problem_.micro_batches;
     const auto generator = [&](const std::string& name, absl::StatusOr<PipelineSchedule> schedule) {
-      if (schedule.ok() && placed_as(*schedule, problem_.worker_of))
-        consider(name, *std::move(schedule));
+      if (schedule.ok() && placed_as(*schedule, problem_.worker_of)) offer(name, *schedule);
     };
     generator("fill_drain", schedules::fill_drain(p, m));
     generator("one_forward_one_backward", schedules::one_forward_one_backward(p, m));
@@ -103,12 +138,12 @@ class Search {
     }
   }
 
-  void try_lists() {
+  void try_lists(const ScheduleProblem& problem) {
     for (const bool split : {true, false}) {
-      for (int ahead = 1; ahead <= std::min(problem_.micro_batches, 2 * problem_.graph.stages());
+      for (int ahead = 1; ahead <= std::min(problem.micro_batches, 2 * problem.graph.stages());
            ++ahead) {
-        auto schedule = list_schedule(problem_, {.split = split, .most_ahead = ahead});
-        if (schedule) consider("list", *std::move(schedule));
+        auto schedule = list_schedule(problem, {.split = split, .most_ahead = ahead});
+        if (schedule) offer("list", *schedule);
       }
     }
   }
@@ -116,7 +151,7 @@ class Search {
   // Swaps neighbours, first those at the beginning of all rows. The price refuses swaps that make
   // the schedule impossible.
   void improve() {
-    int left = kMostMoves;
+    int left = problem_.most_swaps;
     for (bool better = true; better && left > 0;) {
       better = false;
       const std::string name = best_->name;
@@ -144,14 +179,16 @@ class Search {
     return -1;
   }
 
-  // The least memory is that of one micro-batch at a time.
+  // The least memory is that of one micro-batch at a time, in stages that recompute.
   absl::Status nothing_fits() const {
     ScheduleProblem unlimited = problem_;
     unlimited.memory.clear();
     const auto one = list_schedule(unlimited, {.split = false, .most_ahead = 1});
     if (!one) return absl::InternalError("the list scheduler made no schedule");
+    std::set<int> all;
+    for (int stage = 0; stage < problem_.graph.stages(); ++stage) all.insert(stage);
     WEFT_ASSIGN_OR_RETURN(const SchedulePrice price,
-                          price_schedule(*one, problem_.graph, problem_.costs));
+                          price_schedule(one->recomputing(all), problem_.graph, problem_.costs));
     const int worker = over(price);
     if (worker < 0) return absl::InternalError("a schedule fits, and it was not found");
     const auto at = static_cast<size_t>(worker);

@@ -120,7 +120,8 @@ class FloodTest : public ::testing::TestWithParam<TransportKind> {
       peak = std::max(peak, allocated());
       const weft::AgentInfo caller = world_[0].debug_info().agent;
       EXPECT_LE(caller.queued_calls * bytes_per_call, kWindow);
-      EXPECT_LE(caller.retained_bytes, 2 * kWindow);
+      // Posts need no credit. Each reference that this worker drops is one, of about 100 bytes.
+      EXPECT_LE(caller.retained_bytes, 2 * kWindow + 1024 * (taken.size() + 1));
       const weft::AgentInfo callee = world_[1].debug_info().agent;
       // Calls that were not taken yet, and calls that wait there for their object.
       EXPECT_LE(callee.running_calls * bytes_per_call, 2 * kWindow + kThreads * bytes_per_call);

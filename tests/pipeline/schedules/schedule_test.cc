@@ -53,5 +53,14 @@ TEST(PipelineScheduleTest, BadTextIsRefusedByRowAndCell) {
   }
 }
 
+TEST(ScheduleTest, RecomputingPutsAnRBeforeEachBackwardOfTheStages) {
+  const PipelineSchedule schedule =
+      PipelineSchedule::from_csv("0F0,0F1,0I0,0W0,0B1\n1F0,1B0,1F1,1R1,1B1\n").value();
+  EXPECT_EQ(schedule.recomputing({0}).to_csv(),
+            "0F0,0F1,0R0,0I0,0W0,0R1,0B1\n1F0,1B0,1F1,1R1,1B1\n");
+  EXPECT_EQ(schedule.recomputing({1}).to_csv(), schedule.to_csv()) << "it has an R already";
+  EXPECT_EQ(schedule.recomputing({}).to_csv(), schedule.to_csv());
+}
+
 }  // namespace
 }  // namespace weft

@@ -15,6 +15,7 @@ namespace weft {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 enum class Placement { kOneEach, kModulo, kV };
 
@@ -102,6 +103,27 @@ TEST(SearchTest, SplitsTheBackwardOnlyWhereThatHelps) {
   EXPECT_EQ(search_schedule(alone)->price.step, 9);
   ScheduleProblem two = problem_of(2, 6, Placement::kOneEach);
   EXPECT_EQ(search_schedule(two)->price.step, 19);  // 3 m + 1; fill-drain takes 21
+}
+
+TEST(SearchTest, RecomputesWhereMemoryDoesNotSuffice) {
+  ScheduleProblem problem = problem_of(2, 6, Placement::kOneEach);
+  for (StageCosts& costs : problem.costs.stages) {
+    costs.kept_bytes = 100;
+    costs.input_bytes = 1;
+    costs.kept_for_weights = 0;
+  }
+  problem.memory = {150, 150};  // for the results of one micro-batch, and the inputs of many
+  const absl::StatusOr<FoundSchedule> found = search_schedule(problem);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_THAT(found->schedule.to_csv(), HasSubstr("0R0"));
+  EXPECT_THAT(found->schedule.to_csv(), Not(HasSubstr("1R0")))
+      << "the last stage needs no second micro-batch before its backward";
+  ASSERT_EQ(check_schedule(found->schedule, problem.graph), absl::OkStatus());
+  for (const auto& worker : found->price.workers) EXPECT_LE(worker.peak_bytes, 150);
+  // One micro-batch at a time, without recomputing, would keep one of the workers idle.
+  EXPECT_LT(found->price.step, 6 * 6);
+  problem.memory = {700, 700};
+  EXPECT_THAT(search_schedule(problem)->schedule.to_csv(), Not(HasSubstr("R")));
 }
 
 TEST(SearchTest, AMemoryLimitThatNothingMeetsIsNamed) {

@@ -1,0 +1,179 @@
+// plan_layers(): layers are measured on the workers, and the plan makes a pipeline that trains.
+#include "weft/pipeline/planner.h"
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "weft/dist_optim/distributed_optimizer.h"
+#include "weft/pipeline/profile/allocated_bytes.h"
+#include "weft/pipeline/profile/layer_profile.h"
+#include "weft/pipeline/stage/stage_loss.h"
+#include "weft/tests/support/error_of.h"
+#include "weft/tests/support/worker_world.h"
+
+namespace planner_test {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using weft::Pipeline;
+using weft::PipelinePlan;
+using weft::PlannerOptions;
+using weft::StageCosts;
+using weft::dist_autograd::Context;
+using weft::pipeline_internal::AllocatedBytes;
+using weft::testing::error_of;
+using weft::testing::WorkerWorld;
+
+constexpr int64_t kLayers = 5;
+
+// Layers first to last-1 of a model: tanh(x w). Layer `broken` throws.
+class Layers : public torch::nn::Module {
+ public:
+  Layers(int64_t first, int64_t last, int64_t width, int64_t broken)
+      : first_(first), broken_(broken) {
+    for (int64_t i = first; i < last; ++i) {
+      weights_.push_back(register_parameter(
+          "weight" + std::to_string(i),
+          at::arange(width * width, at::kFloat).reshape({width, width}).add(i).sin().div(width)));
+    }
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      if (first_ + static_cast<int64_t>(i) == broken_) throw std::runtime_error("it is broken");
+      x = x.mm(weights_[i]).tanh();
+    }
+    return x;
+  }
+
+ private:
+  const int64_t first_, broken_;
+  std::vector<at::Tensor> weights_;
+};
+WEFT_REGISTER_MODULE(Layers, int64_t, int64_t, int64_t, int64_t);
+
+at::Tensor squared_error(const at::Tensor& output, const at::Tensor& target) {
+  return torch::mse_loss(output, target);
+}
+WEFT_REGISTER_FUNCTION(squared_error);
+
+PlannerOptions options() {
+  return {.workers = {"worker1", "worker2"},
+          .layers = kLayers,
+          .micro_batches = {2, 3},
+          .loss = squared_error,
+          .seconds = 0};
+}
+
+TEST(PlannerTest, APlanMakesAPipelineThatTrainsAsOneProcess) {
+  WorkerWorld world(3);
+  const weft::WorkerScope scope(world[0]);
+  const at::Tensor x = torch::randn({12, 8}), y = torch::randn({12, 8});
+  const PipelinePlan plan = weft::plan_layers<Layers>(options(), {x}, {y}, int64_t{8}, int64_t{-1});
+  EXPECT_EQ(plan.cuts.front(), 0);
+  EXPECT_EQ(plan.cuts.back(), kLayers);
+  EXPECT_GT(plan.price.step, 0);
+  for (const auto& worker : plan.price.workers) {
+    EXPECT_GT(worker.peak_bytes, 0);
+    EXPECT_GT(worker.bytes_sent, 0);
+  }
+  const int micro_batches = plan.schedule.micro_batches();
+  EXPECT_TRUE(micro_batches == 2 || micro_batches == 3);
+
+  Pipeline pipeline(weft::planned_stages<Layers>(plan, options().workers, int64_t{8}, int64_t{-1}),
+                    {.loss = squared_error, .schedule = plan.schedule});
+  const Context context;
+  double loss = 0;
+  Layers model(0, kLayers, 8, -1);
+  const auto inputs = x.tensor_split(micro_batches), targets = y.tensor_split(micro_batches);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    loss += squared_error(model.forward(inputs[i]), targets[i]).item<double>() / micro_batches;
+  }
+  EXPECT_DOUBLE_EQ(pipeline.step(context, {x}, {y}).loss, loss);
+}
+
+TEST(PlannerTest, MeasuresTheBytesOfALayer) {
+  WorkerWorld world(1);
+  constexpr int64_t kWidth = 64, kRows = 1000, kBytes = kWidth * kRows * 4;
+  weft::pipeline_internal::ProfileRequest request;
+  for (int64_t i = 0; i < 3; ++i) {
+    request.layers.push_back(
+        weft::HostedModule<Layers>("worker0", i, i + 1, kWidth, int64_t{-1}).host());
+  }
+  request.inputs = {torch::randn({kRows, kWidth})};
+  request.target = torch::randn({kRows, kWidth});
+  request.loss = weft::pipeline_internal::name_of_loss(squared_error);
+  request.seconds = 0;
+  const Context context;
+  const std::vector<StageCosts> costs = weft::pipeline_internal::profile_layers(request);
+  ASSERT_EQ(costs.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_EQ(costs[i].input_bytes, kBytes);
+    EXPECT_EQ(costs[i].output_bytes, i == 2 ? 4 : kBytes) << "the last layer gives the loss";
+    EXPECT_EQ(costs[i].gradient_bytes, kWidth * kWidth * 4);
+    EXPECT_GT(costs[i].forward, 0);
+    EXPECT_GT(costs[i].weight_gradients, 0);
+  }
+  // tanh keeps its result, and mm its input, of which each layer but the first has a copy.
+  EXPECT_EQ(costs[0].kept_bytes, kBytes);
+  EXPECT_EQ(costs[1].kept_bytes, 2 * kBytes);
+  // The first layer has no input gradients, so all its work is left for the weights: it keeps the
+  // result of tanh and its gradient. The next one keeps the input of mm, and the gradient of mm's
+  // result.
+  EXPECT_EQ(costs[0].kept_for_weights, 2 * kBytes);
+  EXPECT_EQ(costs[1].kept_for_weights, 2 * kBytes);
+  // The loss keeps its target too.
+  EXPECT_GE(costs[2].kept_bytes, 3 * kBytes);
+  EXPECT_LE(costs[2].kept_bytes, 4 * kBytes);
+  EXPECT_GE(costs[2].kept_for_weights, 2 * kBytes);
+  EXPECT_LE(costs[2].kept_for_weights, 3 * kBytes);
+}
+
+TEST(PlannerTest, AllocatedBytesCountsWhatWasAllocatedMeanwhile) {
+  at::Tensor before = torch::zeros({100});
+  const AllocatedBytes bytes;
+  EXPECT_EQ(bytes.now(), 0);
+  at::Tensor x = torch::zeros({1000});
+  EXPECT_EQ(bytes.now(), 4000);
+  before = at::Tensor();
+  EXPECT_EQ(bytes.now(), 4000);
+  x = at::Tensor();
+  EXPECT_EQ(bytes.now(), 0);
+}
+
+TEST(PlannerTest, BadInputIsRefusedAndNamed) {
+  WorkerWorld world(3);
+  const weft::WorkerScope scope(world[0]);
+  const at::Tensor x = torch::randn({12, 8}), y = torch::randn({12, 8});
+  const auto error = [&](const std::function<void(PlannerOptions&)>& damage, at::Tensor target,
+                         int64_t broken = -1) {
+    PlannerOptions damaged = options();
+    damage(damaged);
+    return error_of([&] {
+             weft::plan_layers<Layers>(damaged, {x}, {std::move(target)}, int64_t{8}, broken);
+           })
+        .ToString();
+  };
+  const auto nothing = [](PlannerOptions&) {};
+  EXPECT_THAT(error([](auto& o) { o.workers.clear(); }, y), HasSubstr("needs a worker"));
+  EXPECT_THAT(error([](auto& o) { o.layers = 1; }, y),
+              HasSubstr("2 workers cannot share 1 layers"));
+  EXPECT_THAT(error([](auto& o) { o.micro_batches.clear(); }, y),
+              HasSubstr("micro-batches to try"));
+  EXPECT_THAT(error([](auto& o) { o.micro_batches = {13}; }, y),
+              HasSubstr("do not divide into 13 micro-batches of the batch of 12"));
+  EXPECT_THAT(error(nothing, y.narrow(0, 0, 11)), HasSubstr("inputs of size 12"));
+  EXPECT_THAT(error([](auto& o) { o.loss = nullptr; }, y), HasSubstr("needs a loss"));
+  EXPECT_THAT(error([](auto& o) { o.memory = {1, 1}; }, y), HasSubstr("RESOURCE_EXHAUSTED"));
+  EXPECT_THAT(error([](auto& o) { o.memory = {1}; }, y), HasSubstr("1 memory limits"));
+  EXPECT_THAT(error([](auto& o) { o.workers[1] = "nobody"; }, y), HasSubstr("nobody"));
+  EXPECT_THAT(error(nothing, y, 3), HasSubstr("3F0: it is broken"));
+}
+
+}  // namespace planner_test
