@@ -93,7 +93,7 @@ const std::vector<Row>& rl_rows() {
 const std::vector<Row>& pipeline_rows() {
   static const std::vector<Row>& rows = *new std::vector<Row>([] {
     std::vector<Row> rows;
-    for (const int64_t parts : {4, 6, 8, 12}) {
+    for (const int64_t parts : {3, 4, 6, 8, 12}) {
       rows.push_back({absl::StrCat(parts, " micro-batches"), Work::kPipeline, parts, "pictures/s",
                       kPipelineShards + 1});
     }

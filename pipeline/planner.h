@@ -15,14 +15,17 @@
 // time is that of a busy host. plan_pipeline() then chooses (planner/plan.h).
 //
 // Thread safety: as Pipeline.
-// Lifetime: the layers that are measured live only during the call.
-// Blocking: plan_layers() measures for `seconds` for each number of micro-batches, then computes.
+// Lifetime: the layers that are measured live only during the call. Meanwhile each worker has all
+// layers: parameters, the sums of their gradients, and what one micro-batch keeps.
+// Blocking: measure_layers() and plan_layers() measure for `seconds` for each number of
+// micro-batches. Then plan_layers() computes.
 // Errors: RpcError, as of Pipeline and of plan_pipeline(). If a layer fails, the message begins
 // with the layer and the action: "3F0: ".
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -35,12 +38,16 @@ namespace weft {
 
 struct PlannerOptions {
   std::vector<std::string> workers;  // names
-  int64_t layers = 0;
-  std::vector<int> micro_batches;  // numbers of them to try; a batch has at least so many rows
+  int64_t layers = 0;                // from 1 to 4,096
+  std::vector<int> micro_batches;    // numbers of them to try; a batch has at least so many rows
   at::Tensor (*loss)(const at::Tensor& output, const at::Tensor& target) = nullptr;
-  std::vector<int64_t> memory = {};  // by worker, in bytes, as PlanProblem::memory
-  double seconds = 1;                // to measure, for each number of micro-batches
-  Timeout timeout = {};              // of one measurement; not set: the worker's default
+  // As in PlanProblem, which says what the limit of memory leaves out.
+  std::vector<int64_t> memory = {};  // by worker, in bytes
+  bool recompute = false;            // not for modules whose forward changes buffers (BatchNorm)
+  double latency = 0;                // seconds of a message between two workers
+  double bytes_per_second = std::numeric_limits<double>::infinity();
+  double seconds = 1;    // to measure, for each number of micro-batches
+  Timeout timeout = {};  // of one measurement; not set: the worker's default
 };
 
 namespace pipeline_internal {
@@ -55,12 +62,24 @@ MakeStage stage_maker(const Argument&... argument) {
   };
 }
 
+PlanProblem measure_layers(const PlannerOptions& options, const MakeStage& make,
+                           const std::vector<at::Tensor>& inputs,
+                           const std::vector<at::Tensor>& targets);
 PipelinePlan plan_layers(const PlannerOptions& options, const MakeStage& make,
                          const std::vector<at::Tensor>& inputs,
                          const std::vector<at::Tensor>& targets);
 }  // namespace pipeline_internal
 
-// `inputs`, `targets`: a batch as for Pipeline::step(); its values do not matter.
+// Measures what plan_pipeline() needs. `inputs`, `targets`: any batch that
+// Pipeline::step() takes.
+template <class M, class... Argument>
+PlanProblem measure_layers(const PlannerOptions& options, const std::vector<at::Tensor>& inputs,
+                           const std::vector<at::Tensor>& targets, const Argument&... argument) {
+  return pipeline_internal::measure_layers(options, pipeline_internal::stage_maker<M>(argument...),
+                                           inputs, targets);
+}
+
+// Measures and plans.
 template <class M, class... Argument>
 PipelinePlan plan_layers(const PlannerOptions& options, const std::vector<at::Tensor>& inputs,
                          const std::vector<at::Tensor>& targets, const Argument&... argument) {

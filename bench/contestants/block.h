@@ -40,9 +40,11 @@ struct BlockResult {
   // it did so. 0: was not measured.
   double agent_us = 0;
   double agent_rate = 0;
-  // For the rows of a pipeline, from the same block: a step that never waits, and a step of the
-  // unsplit model on one thread. 0: was not measured.
-  double ideal_us = 0;
+  // For the rows of a pipeline, from the same block: the time that the executed schedule has by its
+  // own price, that of fill-drain at its own best cuts, and a step of the unsplit model on one
+  // thread. 0: was not measured.
+  double schedule_us = 0;
+  double fill_drain_us = 0;
   double unsplit_us = 0;
 };
 

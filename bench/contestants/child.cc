@@ -189,7 +189,8 @@ void to_json(Json& json, const BlockResult& result) {
                 {"descriptors", result.footprint.descriptors},
                 {"private_mib", result.footprint.private_mib},
                 {"shared_mib", result.footprint.shared_mib}}},
-              {"ideal_us", result.ideal_us},
+              {"schedule_us", result.schedule_us},
+              {"fill_drain_us", result.fill_drain_us},
               {"unsplit_us", result.unsplit_us}};
 }
 
@@ -207,7 +208,8 @@ void from_json(const Json& json, BlockResult& result) {
   result.mean_batch = json.value("mean_batch", 0.0);
   result.agent_us = json.value("agent_us", 0.0);
   result.agent_rate = json.value("agent_rate", 0.0);
-  result.ideal_us = json.value("ideal_us", 0.0);
+  result.schedule_us = json.value("schedule_us", 0.0);
+  result.fill_drain_us = json.value("fill_drain_us", 0.0);
   result.unsplit_us = json.value("unsplit_us", 0.0);
   result.small_call_us = json.value("small_call_us", 0.0);
   result.stream_gb_per_s = json.value("stream_gb_per_s", 0.0);

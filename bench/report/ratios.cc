@@ -171,7 +171,8 @@ std::vector<Comparison> compare_pipelines(const RowResult& result, const std::st
   const auto beside = [&](const char* peer, double BlockResult::*step_us) {
     lines.push_back(line_within_blocks(result.row, *own, peer, step_us, seed));
   };
-  beside("ideal", &BlockResult::ideal_us);
+  beside("schedule", &BlockResult::schedule_us);
+  beside("fill-drain", &BlockResult::fill_drain_us);
   beside("unsplit", &BlockResult::unsplit_us);
   return lines;
 }

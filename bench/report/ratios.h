@@ -75,8 +75,8 @@ std::vector<Comparison> compare_workers(const RowResult& result, const std::stri
 std::vector<Comparison> compare_agents(const RowResult& result, const std::string& subject,
                                        uint64_t seed);
 
-// For rows of a pipeline. It adds two peers that were measured in the same blocks. "ideal" is a
-// pipeline that never waits: the ratio is the fraction of its speed that was reached. "unsplit" is
+// For rows of a pipeline. It adds three peers that were measured in the same blocks. "schedule" and
+// "fill-drain" are prices of schedules, in which messages and optimizers cost nothing. "unsplit" is
 // one thread: the ratio is the speed-up.
 std::vector<Comparison> compare_pipelines(const RowResult& result, const std::string& subject,
                                           uint64_t seed);

@@ -1,19 +1,17 @@
-// ResNet50 in shards on several workers, in micro-batches. It follows PyTorch's tutorial
-// "Distributed Pipeline Parallelism Using RPC".
+// ResNet50 in stages on several workers. It follows PyTorch's tutorial "Distributed Pipeline
+// Parallelism Using RPC".
 //
 //   weft_launch -n 3 -- pipeline_resnet50                  (or torchrun --no-python)
 //
-// Rank 0 is the master. It gives the first shard a reference to each micro-batch. A shard fetches
-// its input and keeps its output, and the last shard returns the scores to the master. The backward
-// pass goes back the same way, micro-batch by micro-batch, and each worker updates its own weights.
-// By default the master times steps on generated pictures of the tutorial's size. It tries several
-// numbers of micro-batches, and compares with the unsplit model and with one that has a thread for
-// each shard. At the end it prints
+// Rank 0 is the master, the other ranks have the stages. The master asks the planner where to cut
+// the 18 layers, and in which order the workers shall compute: all workers measure all layers. Then
+// it makes a weft::Pipeline of the plan. By default it times steps on generated pictures of the
+// tutorial's size, with several numbers of micro-batches, beside the unsplit model. At the end it
+// prints such a line, and what the workers did when:
 //
-//   best: 6 micro-batches, 4.82 s a step, 95 % of the ideal, 1.51 times as fast as unsplit
+//   best: 4 micro-batches, 18.50 s a step, 1.84 times as fast as unsplit
 //
-// With --input fashion-mnist it learns to classify clothes. README.md has the table and the
-// picture.
+// With --input fashion-mnist it learns to classify clothes. README.md has the whole table.
 #include <algorithm>
 #include <chrono>
 #include <iostream>
@@ -28,18 +26,22 @@
 #include "absl/strings/str_format.h"
 #include "weft/ddp/distributed_sampler.h"
 #include "weft/dist_optim/distributed_optimizer.h"
-#include "weft/examples/pipeline_resnet50/pipeline.h"
-#include "weft/examples/pipeline_resnet50/sweep.h"
+#include "weft/examples/pipeline_resnet50/loss.h"
+#include "weft/examples/pipeline_resnet50/resnet50.h"
+#include "weft/examples/pipeline_resnet50/speed.h"
 #include "weft/examples/support/command_line.h"
 #include "weft/examples/support/fashion_mnist.h"
 #include "weft/examples/support/must.h"
+#include "weft/pipeline/planner.h"
 #include "weft/worker/run_main.h"
 #include "weft/worker/worker.h"
 
 namespace weft::examples {
 
+constexpr int64_t kTestedTogether = 100;  // test pictures
+
 struct Options {
-  SweepOptions job;
+  SpeedOptions job;
   std::string input = "generated";
   std::string data = kFashionMnistFolder;
   int64_t batch = 120;
@@ -47,80 +49,92 @@ struct Options {
   int64_t tested = 2000;
 };
 
-// Enlarges grey 28 x 28 pictures to three equal channels of size x size.
-Pictures resized(const Batch& batch, int64_t size) {
+// The pictures, enlarged from grey 28 x 28 to three equal channels of size x size.
+at::Tensor resized(const Batch& batch, int64_t size) {
   const at::Tensor large = torch::upsample_bilinear2d(batch.images, {size, size}, false);
-  return {large.expand({-1, 3, -1, -1}).contiguous(), batch.labels};
+  return large.expand({-1, 3, -1, -1}).contiguous();
+}
+
+// The share of right answers for the first pictures of a test set.
+double accuracy(Pipeline& pipeline, const LabelledImages& test, int64_t tested, int64_t size) {
+  pipeline.eval();
+  int64_t correct = 0;
+  for (int64_t begin = 0, end = 0; begin < tested; begin = end) {
+    end = tested - begin < 2 * kTestedTogether ? tested : begin + kTestedTogether;
+    const Batch batch = make_batch(test, begin, end);
+    const at::Tensor scores = pipeline.forward({resized(batch, size)}).front();
+    correct += scores.argmax(1).eq(batch.labels).sum().item<int64_t>();
+  }
+  return static_cast<double>(correct) / static_cast<double>(tested);
 }
 
 void learn_clothes(const Options& options) {
-  const SweepOptions& job = options.job;
+  const SpeedOptions& job = options.job;
   const FashionMnist data = must(load_fashion_mnist(options.data));
-  if (job.classes < kFashionMnistClasses || job.micro_batches.size() != 1 ||
-      options.batch > data.train.size()) {
+  if (job.classes < kFashionMnistClasses || options.batch > data.train.size()) {
     throw std::invalid_argument(absl::StrCat("to learn clothes takes ", kFashionMnistClasses,
-                                             " classes at least, one number of "
-                                             "micro-batches, and a batch of ",
+                                             " classes at least, and a batch of ",
                                              data.train.size(), " pictures at most"));
   }
-  const auto batch = static_cast<size_t>(options.batch);
+  const int64_t tested = std::min(options.tested, data.test.size());
+  const int most = *std::max_element(job.micro_batches.begin(), job.micro_batches.end());
+  if (most > std::min(tested, kTestedTogether)) {
+    throw std::invalid_argument(absl::StrCat(most, " micro-batches are too many for ", tested,
+                                             " test pictures, ", kTestedTogether, " at a time"));
+  }
+  const auto size = static_cast<size_t>(options.batch);
   DistributedSampler sampler(static_cast<size_t>(data.train.size()), {.seed = job.seed});
   const auto next = [&] {
-    auto indices = sampler.next(batch);
-    if (!indices || indices->size() < batch) {  // a smaller last batch of an epoch is left out
+    auto indices = sampler.next(size);
+    if (!indices || indices->size() < size) {  // a smaller last batch of an epoch is left out
       sampler.set_epoch(sampler.epoch() + 1);
-      indices = sampler.next(batch);
+      indices = sampler.next(size);
     }
-    return resized(make_batch(data.train, *indices), options.size);
+    return make_batch(data.train, *indices);
   };
-  const int64_t parts = job.micro_batches.front();
-  const RemoteResNet50 model(
-      job.workers,
-      cuts_for(job.cuts, job.workers, split(next(), parts).front(), job.classes, job.seconds),
-      job.classes, job.seed);
-  DistributedOptimizer<torch::optim::Adam> optimizer(model.parameters(),
-                                                     torch::optim::AdamOptions(job.learning_rate));
-  const Loss cross_entropy = [](const at::Tensor& scores, const at::Tensor& labels) {
-    return torch::nn::functional::cross_entropy(scores, labels);
-  };
+
+  const Batch sample = next();
+  const PipelinePlan plan = plan_layers<ResNet50Part>({.workers = job.workers,
+                                                       .layers = kResNet50Layers,
+                                                       .micro_batches = job.micro_batches,
+                                                       .loss = cross_entropy,
+                                                       .seconds = job.seconds},
+                                                      {resized(sample, options.size)},
+                                                      {sample.labels}, job.classes, job.seed);
+  Pipeline pipeline(planned_stages<ResNet50Part>(plan, job.workers, job.classes, job.seed),
+                    {.loss = cross_entropy, .schedule = plan.schedule});
+  DistributedOptimizer<torch::optim::Adam> optimizer(pipeline.parameters(), job.learning_rate);
+  std::cout << absl::StreamFormat("%s, %d micro-batches, %d stages\n", plan.name,
+                                  plan.schedule.micro_batches(), plan.stages());
   for (int64_t i = 1; i <= job.steps; ++i) {
-    const double loss = train_step(model, optimizer, next(), parts, cross_entropy);
+    const Batch batch = next();
+    const dist_autograd::Context context;
+    const PipelineResult result =
+        pipeline.step(context, {resized(batch, options.size)}, {batch.labels});
+    optimizer.step(context);
     if (i % 10 == 0 || i == 1 || i == job.steps) {
-      std::cout << absl::StreamFormat("step %d, loss %.3f\n", i, loss) << std::flush;
+      std::cout << absl::StreamFormat("step %d, loss %.3f\n", i, result.loss) << std::flush;
     }
-  }
-  model.train(false);
-  const torch::NoGradGuard no_grad;
-  constexpr int64_t kTogether = 100;
-  const int64_t tested = std::min(options.tested, data.test.size());
-  int64_t correct = 0;
-  for (int64_t i = 0; i < tested; i += kTogether) {
-    const int64_t end = std::min(i + kTogether, tested);
-    const Pictures test = resized(make_batch(data.test, i, end), options.size);
-    correct += model.forward(test, 1).argmax(1).eq(test.labels).sum().item<int64_t>();
   }
   std::cout << absl::StreamFormat("accuracy %.3f on %d test pictures after %d steps of %d\n",
-                                  static_cast<double>(correct) / static_cast<double>(tested),
-                                  tested, job.steps, options.batch)
+                                  accuracy(pipeline, data.test, tested, options.size), tested,
+                                  job.steps, options.batch)
             << std::flush;
 }
 
 int run(int argc, char** argv) {
   Options options;
-  SweepOptions& job = options.job;
-  CLI::App app("ResNet50 in shards on several workers, in micro-batches");
-  app.add_option("--input", options.input, "generated (a sweep) or fashion-mnist (it learns)")
+  SpeedOptions& job = options.job;
+  CLI::App app("ResNet50 in stages on several workers, in micro-batches");
+  app.add_option("--input", options.input, "generated (it is timed) or fashion-mnist (it learns)")
       ->check(CLI::IsMember({"generated", "fashion-mnist"}))
       ->capture_default_str();
   const CLI::Option* parts =
-      app.add_option("--micro-batches", job.micro_batches, "numbers of them, commas between")
+      app.add_option("--micro-batches", job.micro_batches,
+                     "numbers of them, commas between; to learn: the planner chooses")
           ->delimiter(',')
           ->check(CLI::Range(1, 1'000'000));
-  app.add_option("--cuts", job.cuts,
-                 "first layers of all shards but the first (4,9,14), or auto: by measured cost")
-      ->capture_default_str();
   app.add_option("--data", options.data, "folder of Fashion-MNIST")->capture_default_str();
-  app.add_option("--picture", job.picture, "write throughput and time line to this PNG file");
   const auto number = [&app](const char* name, int64_t& value, const char* about) {
     return app.add_option(name, value, about)->check(CLI::Range(1, 1'000'000));
   };
@@ -129,14 +143,15 @@ int run(int argc, char** argv) {
   const CLI::Option* classes = number("--classes", job.classes, "that the model tells apart");
   const CLI::Option* steps = number("--steps", job.steps, "with each number; of learning");
   number("--tested", options.tested, "pictures of the test, after learning");
-  app.add_option("--seconds", job.seconds, "for measuring stages and layers, each time")
+  app.add_option("--seconds", job.seconds,
+                 "to measure the layers, for each number of micro-batches")
       ->check(CLI::Range(0.0, 300.0))
       ->capture_default_str();
   const CLI::Option* rate = app.add_option("--lr", job.learning_rate, "of SGD; of Adam to learn");
   app.add_option("--seed", job.seed)->capture_default_str();
   if (const auto end = parse_command_line(app, argc, argv)) return end->print();
   const bool learns = options.input == "fashion-mnist";
-  if (learns && parts->empty()) job.micro_batches = {4};
+  if (learns && parts->empty()) job.micro_batches = {2, 4};
   if (learns && batch->empty()) options.batch = 64;
   if (learns && side->empty()) options.size = 32;
   if (learns && classes->empty()) job.classes = kFashionMnistClasses;
@@ -148,7 +163,7 @@ int run(int argc, char** argv) {
   const bool leads = worker_options.place.rank == 0;
   if (size < 2) {
     throw std::runtime_error(
-        "the job is a master and a worker for each shard: start them with weft_launch -n 3 -- "
+        "the job is a master, and workers for the stages: start them with weft_launch -n 3 -- "
         "pipeline_resnet50");
   }
   for (uint32_t rank = 1; rank < size; ++rank) job.workers.push_back(absl::StrCat("worker", rank));
@@ -161,8 +176,8 @@ int run(int argc, char** argv) {
   if (leads && learns) {
     learn_clothes(options);
   } else if (leads) {
-    sweep(job, {torch::randn({options.batch, 3, options.size, options.size}),
-                torch::randint(job.classes, {options.batch})});
+    measure_speed(job, torch::randn({options.batch, 3, options.size, options.size}),
+                  torch::randint(job.classes, {options.batch}));
   }
   worker.shutdown();
   return 0;

@@ -1,5 +1,6 @@
 #include "weft/pipeline/planner.h"
 
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,9 @@
 #include "weft/pipeline/stage/stage_loss.h"
 
 namespace weft::pipeline_internal {
+namespace {
+constexpr int64_t kMostLayers = 4096;
+}  // namespace
 
 // All layers on all workers, to be measured.
 class LayerProfiler {
@@ -45,16 +49,24 @@ class LayerProfiler {
   std::vector<std::vector<RRef<dist_optim_internal::ModuleHost>>> layers_;  // by worker
 };
 
-PipelinePlan plan_layers(const PlannerOptions& options, const MakeStage& make,
-                         const std::vector<at::Tensor>& inputs,
-                         const std::vector<at::Tensor>& targets) {
+PlanProblem measure_layers(const PlannerOptions& options, const MakeStage& make,
+                           const std::vector<at::Tensor>& inputs,
+                           const std::vector<at::Tensor>& targets) {
   const auto refuse = [](const auto&... parts) {
     throw RpcError(absl::InvalidArgumentError(absl::StrCat(parts...)));
   };
   const auto workers = static_cast<int64_t>(options.workers.size());
   if (workers == 0) refuse("a plan needs a worker");
+  const std::set<std::string> names(options.workers.begin(), options.workers.end());
+  if (names.size() != options.workers.size()) refuse("a worker is named twice");
+  if (!options.memory.empty() && options.memory.size() != options.workers.size()) {
+    refuse("there are ", options.memory.size(), " memory limits for ", workers, " workers");
+  }
   if (options.layers < workers)
     refuse(workers, " workers cannot share ", options.layers, " layers");
+  if (options.layers > kMostLayers) {
+    refuse("a model of ", options.layers, " layers: at most ", kMostLayers, " can be measured");
+  }
   if (options.micro_batches.empty()) refuse("a plan needs a number of micro-batches to try");
   if (inputs.empty()) refuse("a step needs at least one input");
   if (targets.size() != 1) refuse("a step takes 1 target, not ", targets.size());
@@ -75,11 +87,20 @@ PipelinePlan plan_layers(const PlannerOptions& options, const MakeStage& make,
   const LayerProfiler profiler(options, make);
   PlanProblem problem;
   problem.memory = options.memory;
+  problem.recompute = options.recompute;
+  problem.latency = options.latency;
+  problem.bytes_per_second = options.bytes_per_second;
   for (size_t i = 0; i < samples.size(); ++i) {
     problem.divisions.push_back(
         {options.micro_batches[i], profiler.run(samples[i].inputs, samples[i].target)});
   }
-  return value_or_throw(plan_pipeline(problem));
+  return problem;
+}
+
+PipelinePlan plan_layers(const PlannerOptions& options, const MakeStage& make,
+                         const std::vector<at::Tensor>& inputs,
+                         const std::vector<at::Tensor>& targets) {
+  return value_or_throw(plan_pipeline(measure_layers(options, make, inputs, targets)));
 }
 
 }  // namespace weft::pipeline_internal

@@ -17,8 +17,8 @@ namespace {
 
 using Cuts = std::vector<int64_t>;
 
-// If the schedules of all ways to cut have at most so many actions together, all are tried.
-constexpr int64_t kFewActions = 200'000;
+// If there are at most so many ways to cut, all are tried.
+constexpr double kFewWays = 100;
 
 absl::Status check_problem(const PlanProblem& problem) {
   const auto bad = [](auto... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
@@ -54,13 +54,13 @@ std::vector<std::vector<int>> placements(int workers, int64_t layers) {
   return {one_each, looped, v};
 }
 
-// Whether there are few ways to cut `layers` into `stages`, for so many actions of each stage.
-bool few_ways(int64_t layers, int64_t stages, int64_t actions) {
-  double all = static_cast<double>(stages * actions);
+// Whether there are few ways to cut `layers` into `stages`.
+bool few_ways(int64_t layers, int64_t stages) {
+  double ways = 1;
   for (int64_t i = 1; i < stages; ++i) {
-    all *= static_cast<double>(layers - i) / static_cast<double>(i);
+    ways *= static_cast<double>(layers - i) / static_cast<double>(i);
   }
-  return all <= kFewActions;
+  return ways <= kFewWays;
 }
 
 // The plans of one number of micro-batches and one placement.
@@ -74,20 +74,20 @@ class CutSearch {
     schedules_.costs.latency = problem.latency;
     schedules_.costs.bytes_per_second = problem.bytes_per_second;
     schedules_.memory = problem.memory;
+    schedules_.recompute = problem.recompute;
     schedules_.most_swaps = 0;  // until the cuts are found
   }
 
   absl::StatusOr<PipelinePlan> run() {
-    if (few_ways(layers(), stages(), 3 * division_.micro_batches)) {
+    const Cuts fast = balanced([](const StageCosts& costs, int64_t) {
+      return costs.forward + costs.input_gradients + costs.weight_gradients;
+    });
+    if (few_ways(layers(), stages())) {
+      consider(fast);  // first, so that an error is about these
       try_all({0});
     } else {
-      climb_from(balanced([](const StageCosts& costs) {
-        return costs.forward + costs.input_gradients + costs.weight_gradients;
-      }));
-      if (!best_) {  // nothing fits into memory near the fastest cuts
-        climb_from(balanced(
-            [](const StageCosts& costs) { return static_cast<double>(costs.kept_bytes); }));
-      }
+      climb_from(fast);
+      if (!best_) climb_from(small());  // nothing fits into memory near the fastest cuts
     }
     if (!best_) return failure_;
     schedules_.most_swaps = ScheduleProblem().most_swaps;
@@ -134,6 +134,18 @@ class CutSearch {
     return true;
   }
 
+  // The cuts whose stages use an equal part of their workers' memory.
+  Cuts small() const {
+    return balanced([&](const StageCosts& costs, int64_t stage) {
+      const auto worker = static_cast<size_t>(schedules_.worker_of[static_cast<size_t>(stage)]);
+      // A gradient is there twice while it is added to the sum.
+      const auto bytes = static_cast<double>(costs.kept_bytes + 2 * costs.gradient_bytes);
+      const bool limited = worker < schedules_.memory.size();
+      return limited ? bytes / std::max(1.0, static_cast<double>(schedules_.memory[worker]))
+                     : bytes;
+    });
+  }
+
   // Tries all ways to go on after these first cuts.
   void try_all(const Cuts& begun) {
     const auto left = stages() - static_cast<int64_t>(begun.size());  // stages after the last cut
@@ -171,7 +183,8 @@ class CutSearch {
     }
   }
 
-  // The cuts for which the largest stage is smallest, where `size` says how large a layer is.
+  // The cuts for which the largest stage is smallest, where `size` says how large a layer is in
+  // a stage.
   // Dynamic programming: O(stages * layers^2).
   template <class Size>
   Cuts balanced(const Size& size) const {
@@ -187,7 +200,7 @@ class CutSearch {
       for (size_t end = stage; end <= n; ++end) {
         double last = 0;
         for (size_t first = end; first-- > stage - 1;) {
-          last += size(costs[first]);
+          last += size(costs[first], static_cast<int64_t>(stage) - 1);
           const double worst = std::max(largest[stage - 1][first], last);
           if (worst >= largest[stage][end]) continue;
           largest[stage][end] = worst;
@@ -226,7 +239,6 @@ StageCosts costs_of_stage(const std::vector<StageCosts>& layers, int64_t first, 
   stage.input_bytes = layers[static_cast<size_t>(first)].input_bytes;
   stage.output_bytes = layers[static_cast<size_t>(last - 1)].output_bytes;
   stage.kept_bytes += stage.input_bytes;  // the first layer keeps what it got
-  stage.kept_for_weights += stage.input_bytes;
   return stage;
 }
 
@@ -241,7 +253,10 @@ absl::StatusOr<PipelinePlan> plan_pipeline(const PlanProblem& problem) {
       absl::StatusOr<PipelinePlan> plan = CutSearch(problem, division, worker_of).run();
       if (!plan.ok()) {
         if (!absl::IsResourceExhausted(plan.status())) return plan.status();
-        if (failure.ok()) failure = plan.status();
+        if (failure.ok()) {
+          failure =
+              prepend(absl::StrCat(division.micro_batches, " micro-batches: "), plan.status());
+        }
       } else if (!best || plan->price.step < best->price.step) {
         best = *std::move(plan);
       }

@@ -5,10 +5,12 @@
 // each number of micro-batches, the search begins with cuts that make the workers equally busy.
 // Then it moves one cut or two neighbours at a time, as long as the step becomes shorter. The step
 // is what price_schedule() predicts for the best schedule found. If there are few ways to cut, the
-// search tries all of them. Within a memory limit, stages may recompute (search.h).
+// search tries all of them. If `recompute` is set, stages recompute where
+// memory does not suffice (search.h).
 //
 // Thread safety: a pure function. The result depends on the arguments only.
-// Blocking: computes for some seconds if workers times micro-batches is above 1,000 or so.
+// Blocking: computes for some seconds with 2 workers. It may be minutes with 8 workers and 128
+// micro-batches.
 // Units: seconds, bytes.
 #pragma once
 
@@ -26,8 +28,9 @@ namespace weft {
 // A step cut into so many micro-batches.
 struct PlanDivision {
   int micro_batches = 1;
-  // By worker and layer: what one micro-batch costs, if the layer were a stage. `input_bytes` are
-  // those of its input, and `kept_bytes` do not include them.
+  // By worker and layer: what one micro-batch costs, if the layer were a stage. `kept_bytes` do not
+  // include the input, because it is what the layer before has put out. `kept_for_weights` do, if
+  // the layer keeps it so long.
   std::vector<std::vector<StageCosts>> layers;
 };
 
@@ -35,7 +38,10 @@ struct PlanProblem {
   std::vector<PlanDivision> divisions;  // the planner chooses one of them
   double latency = 0;                   // between two workers, as in PipelineCosts
   double bytes_per_second = std::numeric_limits<double>::infinity();
-  std::vector<int64_t> memory = {};  // by worker; empty: there is no limit
+  // By worker, for SchedulePrice::Worker::peak_bytes: parameters, the optimizer's state, messages
+  // and what one action needs while it runs come on top. Empty: there is no limit.
+  std::vector<int64_t> memory = {};
+  bool recompute = false;  // stages may recompute, as ScheduleProblem::recompute says
 };
 
 struct PipelinePlan {

@@ -22,7 +22,7 @@ namespace {
 // The first micro-batches fill caches and allocators, and the memory of one of them is counted.
 constexpr int kWarmUps = 2;
 constexpr int kLeastTimed = 3;
-constexpr int kMost = 1'000'000;
+constexpr int kMost = 10'000;  // micro-batches of one call
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -49,6 +49,8 @@ class LayerProfile {
     const LossFunction loss = loss_named(request.loss);
     for (size_t i = 0; i < request.layers.size(); ++i) {
       auto* const module = &request.layers[i].local_value();
+      const RandomTurn turn;  // a replica's constructor draws, and puts the generator's state back
+      held_.push_back(module->hold());
       StageRun::Forward forward = [module](std::vector<at::Tensor> inputs) {
         return module->forward(std::move(inputs));
       };
@@ -65,7 +67,7 @@ class LayerProfile {
     }
   }
 
-  absl::StatusOr<std::vector<StageCosts>> run() {
+  absl::StatusOr<std::vector<StageCosts>> run(const CallContext& call) {
     for (int warm_up = 0; warm_up < kWarmUps; ++warm_up) {
       // The last one, because the first one allocates what stays.
       if (warm_up + 1 == kWarmUps) allocated_.emplace();
@@ -75,6 +77,8 @@ class LayerProfile {
     for (Layer& layer : layers_) layer.forward = layer.inputs = layer.weights = {};
     const double end = seconds_now() + request_.seconds;
     for (int timed = 0; timed < kLeastTimed || seconds_now() < end; ++timed) {
+      if (call.cancelled()) return absl::CancelledError("nobody waits for the measurement");
+      if (micro_batch_ == kMost) break;
       WEFT_RETURN_IF_ERROR(do_micro_batch());
     }
     std::vector<StageCosts> costs;
@@ -117,6 +121,8 @@ class LayerProfile {
     }
     for (Layer& layer : layers_) {
       layer.costs.input_bytes = bytes_of(values.values);
+      // A stage gets messages. A copy of what the layer before still holds is no cost of this one.
+      for (at::Tensor& value : values.values) value = own_memory(std::move(value));
       const Measure measure(allocated_);
       WEFT_ASSIGN_OR_RETURN(values, layer.run->forward(micro_batch_, std::move(values)));
       layer.forward.push_back(measure.seconds());
@@ -131,11 +137,12 @@ class LayerProfile {
       WEFT_ASSIGN_OR_RETURN(gradients,
                             layer->run->input_gradients(micro_batch_, std::move(gradients)));
       layer->inputs.push_back(measure.seconds());
-      // What this layer puts out and the next one still keeps is counted here. The gradients that
-      // go in are not allocated here, and those that come out are not kept.
+      // Its inputs and the gradients that go in were not allocated in its actions, and those that
+      // come out are not kept.
       if (allocated_) {
-        layer->costs.kept_for_weights = std::max(
-            int64_t{0}, layer->costs.kept_bytes + measure.bytes() + taken - bytes_of(gradients));
+        const int64_t before = layer->costs.kept_bytes + layer->costs.input_bytes + taken;
+        layer->costs.kept_for_weights =
+            std::max(int64_t{0}, before + measure.bytes() - bytes_of(gradients));
       }
     }
     gradients.clear();
@@ -149,6 +156,8 @@ class LayerProfile {
   }
 
   const ProfileRequest& request_;
+  // The parameters that the graphs use. The context may end while a layer runs.
+  std::vector<std::shared_ptr<void>> held_;
   std::deque<Layer> layers_;                 // a StageRun cannot be moved
   std::optional<AllocatedBytes> allocated_;  // only while memory is counted
   int micro_batch_ = 0;
@@ -156,12 +165,12 @@ class LayerProfile {
 
 }  // namespace
 
-std::vector<StageCosts> profile_layers(const ProfileRequest& request) {
+std::vector<StageCosts> profile_layers(CallContext& call, const ProfileRequest& request) {
   LayerProfile profile(request);
   absl::StatusOr<std::vector<StageCosts>> costs = absl::UnknownError("not measured");
   // As a worker of a pipeline runs its row.
   const absl::Status done = dist_autograd_internal::run_in_engine([&] {
-    costs = profile.run();
+    costs = profile.run(call);
     return costs.status();
   });
   if (!done.ok()) throw RpcError(done);

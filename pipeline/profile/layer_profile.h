@@ -5,7 +5,8 @@
 // are those of one micro-batch.
 //
 // Thread safety: a free function; several calls may run at the same time.
-// Blocking: computes for about ProfileRequest::seconds, and for at least 5 micro-batches.
+// Blocking: computes for about ProfileRequest::seconds, for at least 5 micro-batches and at most
+// 10,000.
 // Errors: RpcError. The message begins with the layer as a stage, such as "3F0: ".
 #pragma once
 
@@ -17,6 +18,7 @@
 
 #include "weft/dist_optim/module_host.h"
 #include "weft/pipeline/schedules/price.h"
+#include "weft/rpc/session/call_scope.h"
 #include "weft/rref/rref.h"
 
 namespace weft {
@@ -41,8 +43,8 @@ inline auto weft_fields(ProfileRequest& r) {
 }
 
 // By layer; `input_bytes` and `kept_bytes` as PlanDivision says. Call it under a context, which it
-// gives no gradients.
-std::vector<StageCosts> profile_layers(const ProfileRequest& request);
+// gives no gradients. It ends early if the call is cancelled.
+std::vector<StageCosts> profile_layers(CallContext& call, const ProfileRequest& request);
 
 }  // namespace pipeline_internal
 }  // namespace weft

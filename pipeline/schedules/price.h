@@ -1,9 +1,10 @@
 // Says whether a schedule can run, and what it costs, before anything runs.
 //
 // The time is that of a simulation: a worker does its actions in order, each as soon as what it
-// needs is there. The memory follows from the order of each row alone, so it holds whatever time
-// the actions take. It is what a worker keeps between its actions; what an action needs only while
-// it runs comes on top, and so do the parameters and messages on their way.
+// needs is there. The memory follows from the order of each row alone. It is what a worker keeps
+// between its actions. Parameters, messages on their way, and what an action needs only while it
+// runs come on top. A worker that waits may do its next W early. Then the gradients of that W,
+// which are counted here from their place in the row on, are there earlier.
 //
 // Thread safety: pure functions.
 // Units: seconds, bytes.

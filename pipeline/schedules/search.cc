@@ -60,7 +60,7 @@ class Search {
   absl::StatusOr<FoundSchedule> run() {
     try_generators();
     try_lists(problem_);
-    if (!best_) {  // the list scheduler does not recompute, so it gave up
+    if (!best_) {  // the list scheduler does not recompute, and gives up early
       ScheduleProblem unlimited = problem_;
       unlimited.memory.clear();
       try_lists(unlimited);
@@ -84,7 +84,7 @@ class Search {
         consider(name, std::move(offered));
         return;
       }
-      const int stage = largest_stage(worker, recomputing);
+      const int stage = problem_.recompute ? largest_stage(worker, recomputing) : -1;
       if (stage < 0) return;
       recomputing.insert(stage);
       offered = schedule.recomputing(recomputing);
@@ -179,16 +179,14 @@ class Search {
     return -1;
   }
 
-  // The least memory is that of one micro-batch at a time, in stages that recompute.
+  // The least memory is that of one micro-batch at a time, as a rule.
   absl::Status nothing_fits() const {
     ScheduleProblem unlimited = problem_;
     unlimited.memory.clear();
     const auto one = list_schedule(unlimited, {.split = false, .most_ahead = 1});
     if (!one) return absl::InternalError("the list scheduler made no schedule");
-    std::set<int> all;
-    for (int stage = 0; stage < problem_.graph.stages(); ++stage) all.insert(stage);
     WEFT_ASSIGN_OR_RETURN(const SchedulePrice price,
-                          price_schedule(one->recomputing(all), problem_.graph, problem_.costs));
+                          price_schedule(*one, problem_.graph, problem_.costs));
     const int worker = over(price);
     if (worker < 0) return absl::InternalError("a schedule fits, and it was not found");
     const auto at = static_cast<size_t>(worker);

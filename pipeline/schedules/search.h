@@ -1,11 +1,12 @@
 // Searches for the fastest schedule on measured times, within the workers' memory.
 //
 // It tries every schedule of schedules.h that places the stages as the problem does. It also tries
-// those of a list scheduler, whose free worker takes the most urgent action that is ready. If one
-// of them needs too much memory, it also tries that one with stages that recompute: on the workers
-// whose memory does not suffice, one stage after the other, that with the most bytes first. It then
-// improves the best one by swapping neighbours, as long as that shortens the step. So on the given
-// times the result is never slower than any schedule of schedules.h that fits into memory.
+// those of a list scheduler, whose free worker takes the most urgent action that is ready. Some of
+// them may need too much memory. If `recompute` is set, it tries these again with stages that
+// recompute. It takes the stages of the workers whose memory does not suffice, one after the other,
+// that with the most bytes first. It then improves the best schedule by swapping neighbours, as
+// long as that shortens the step. So on the given times the result is never slower than any
+// schedule of schedules.h that fits into memory.
 //
 // Thread safety: a pure function. The result depends on the arguments only.
 // Blocking: computes for some seconds if workers times micro-batches is above 1,000 or so.
@@ -29,6 +30,9 @@ struct ScheduleProblem {
   PipelineCosts costs;
   // By worker, in bytes, for SchedulePrice::Worker::peak_bytes. Empty: there is no limit.
   std::vector<int64_t> memory = {};
+  // Stages may recompute where memory does not suffice. Their forwards then run twice, and must not
+  // change buffers, as batch norms do.
+  bool recompute = false;
   int most_swaps = 2000;  // that are priced to improve the best schedule
 
   int workers() const;

@@ -179,25 +179,28 @@ TEST(Report, AgentsShowWaitsAndBatches) {
   EXPECT_EQ(json[0].at("agent_calls_per_s"), 770);
 }
 
-TEST(Report, PipelinesAreComparedToTheIdealAndToTheUnsplitModelOfTheirOwnBlocks) {
+TEST(Report, PipelinesAreComparedToPricesAndToTheUnsplitModelOfTheirOwnBlocks) {
   RowResult result;
   result.row = {"8 micro-batches", Work::kPipeline, 8, "pictures/s"};
   const BlockResult block{.calls = 120,
                           .seconds = 10,
                           .median_us = 10e6,
                           .usage = {},
-                          .ideal_us = 9e6,
+                          .schedule_us = 9e6,
+                          .fill_drain_us = 11e6,
                           .unsplit_us = 16e6};
   result.series = {{"weft", absl::OkStatus(), {block, block}},
                    {"torch python", absl::UnimplementedError("no such row"), {}}};
   const std::vector<Comparison> lines = compare_pipelines(result, "weft", kSeed);
-  ASSERT_EQ(lines.size(), 2u);
-  EXPECT_EQ(lines[0].peer, "ideal");
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0].peer, "schedule");
   EXPECT_DOUBLE_EQ(lines[0].ratio, 0.9);
   EXPECT_DOUBLE_EQ(lines[0].subject_value, 12);
   EXPECT_DOUBLE_EQ(lines[0].peer_value, 12 / 0.9);
-  EXPECT_EQ(lines[1].peer, "unsplit");
-  EXPECT_DOUBLE_EQ(lines[1].ratio, 1.6);
+  EXPECT_EQ(lines[1].peer, "fill-drain");
+  EXPECT_DOUBLE_EQ(lines[1].ratio, 1.1);
+  EXPECT_EQ(lines[2].peer, "unsplit");
+  EXPECT_DOUBLE_EQ(lines[2].ratio, 1.6);
   EXPECT_THAT(compare_pipelines(result, "torch python", kSeed), testing::IsEmpty());
 }
 

@@ -1,6 +1,7 @@
-// ResNet50 on two workers with weft::Pipeline and zero_bubble, in processes of one host.
+// ResNet50 on two workers with weft::Pipeline and the planner, in processes of one host.
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -8,36 +9,55 @@
 #include <torch/torch.h>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/rpc_error.h"
 #include "weft/base/status.h"
 #include "weft/bench/contestants/contestants.h"
 #include "weft/bench/contestants/rpc/weft_crowd.h"
 #include "weft/bench/report/statistics.h"
 #include "weft/dist_optim/distributed_optimizer.h"
-#include "weft/examples/pipeline_resnet50/local_resnet50.h"
-#include "weft/examples/pipeline_resnet50/pipeline.h"
-#include "weft/pipeline/pipeline.h"
+#include "weft/examples/pipeline_resnet50/loss.h"
+#include "weft/examples/pipeline_resnet50/unsplit.h"
+#include "weft/pipeline/planner.h"
+#include "weft/pipeline/schedules/price.h"
 #include "weft/pipeline/schedules/schedules.h"
-#include "weft/rpc/function.h"
 
 namespace weft::bench {
 
-at::Tensor pipeline_loss(const at::Tensor& scores, const at::Tensor& labels) {
-  return examples::squared_error(scores, labels);
-}
-WEFT_REGISTER_FUNCTION(pipeline_loss);
-
 namespace {
 
-using examples::Cuts;
-using examples::LocalResNet50;
-using examples::Pictures;
+using examples::kResNet50Layers;
 using examples::ResNet50Part;
-using examples::seconds_now;
-using examples::squared_error;
+using examples::UnsplitResNet50;
 
 constexpr double kLearningRate = 0.05;
 constexpr uint64_t kSeed = 1;
 constexpr double kMeasureSeconds = 1;
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The step of fill-drain by its price, at the cut that is best for it.
+double fill_drain_seconds(const PlanDivision& division) {
+  const PipelineSchedule schedule = schedules::fill_drain(2, division.micro_batches).value();
+  double least = std::numeric_limits<double>::infinity();
+  for (int64_t cut = 1; cut < kResNet50Layers; ++cut) {
+    const PipelineCosts costs{{costs_of_stage(division.layers[0], 0, cut),
+                               costs_of_stage(division.layers[1], cut, kResNet50Layers)}};
+    least = std::min(least, price_schedule(schedule, StageGraph::chain(2), costs)->step);
+  }
+  return least;
+}
+
+// What a plan costs by new measurements.
+double planned_seconds(const PipelinePlan& plan, const PlanDivision& division) {
+  PipelineCosts costs;
+  for (size_t s = 0; s < plan.worker_of.size(); ++s) {
+    const auto worker = static_cast<size_t>(plan.worker_of[s]);
+    costs.stages.push_back(costs_of_stage(division.layers[worker], plan.cuts[s], plan.cuts[s + 1]));
+  }
+  return price_schedule(plan.schedule, StageGraph::chain(plan.stages()), costs)->step;
+}
 
 WorkerOptions options_of_rank(int rank) {
   WorkerOptions options;
@@ -55,15 +75,14 @@ class Master final : public Leader {
     for (int rank = 1; rank <= members; ++rank) workers_.push_back(absl::StrCat("worker", rank));
     at::set_num_threads(1);
     torch::manual_seed(kSeed);
-    batch_ = {torch::randn({kPipelineBatch, 3, kPipelineSize, kPipelineSize}),
-              torch::randint(kPipelineClasses, {kPipelineBatch})};
-    unsplit_ = std::make_unique<LocalResNet50>(Cuts{0, examples::kResNet50Layers}, kPipelineClasses,
-                                               kSeed);
+    images_ = torch::randn({kPipelineBatch, 3, kPipelineSize, kPipelineSize});
+    labels_ = torch::randint(kPipelineClasses, {kPipelineBatch});
+    unsplit_ = std::make_unique<UnsplitResNet50>(kPipelineClasses, kSeed, kLearningRate);
     return absl::OkStatus();
   }
 
-  // Measures the stages (for the ideal time), one step of the unsplit model, and pipeline steps
-  // until the block is full.
+  // Measures the layers (for the prices), one step of the unsplit model, and pipeline steps until
+  // the block is full.
   absl::StatusOr<BlockResult> run(const Row& row, int64_t amount, double seconds) override {
     if (row.work != Work::kPipeline) return absl::UnimplementedError("no row of a pipeline");
     try {
@@ -80,37 +99,32 @@ class Master final : public Leader {
 
  private:
   struct Model {
-    Model(Cuts at, const std::vector<std::string>& workers, int64_t micro_batches)
-        : cuts(std::move(at)),
-          pipeline(stages(cuts, workers),
-                   {.loss = pipeline_loss,
-                    .schedule = schedules::zero_bubble(static_cast<int>(workers.size()),
-                                                       static_cast<int>(micro_batches))}),
+    Model(PipelinePlan planned, const std::vector<std::string>& workers)
+        : plan(std::move(planned)),
+          pipeline(planned_stages<ResNet50Part>(plan, workers, kPipelineClasses, kSeed),
+                   {.loss = examples::squared_error, .schedule = plan.schedule}),
           optimizer(pipeline.parameters(), torch::optim::SGDOptions(kLearningRate)) {}
 
-    const Cuts cuts;
+    const PipelinePlan plan;
     Pipeline pipeline;
     DistributedOptimizer<torch::optim::SGD> optimizer;
   };
 
-  static std::vector<PipelineStage> stages(const Cuts& cuts,
-                                           const std::vector<std::string>& workers) {
-    std::vector<PipelineStage> stages;
-    for (size_t i = 0; i < workers.size(); ++i) {
-      stages.push_back(
-          stage<ResNet50Part>(workers[i], cuts[i], cuts[i + 1], kPipelineClasses, kSeed));
-    }
-    return stages;
+  PlanProblem measure(int64_t parts) const {
+    return measure_layers<ResNet50Part>({.workers = workers_,
+                                         .layers = kResNet50Layers,
+                                         .micro_batches = {static_cast<int>(parts)},
+                                         .loss = examples::squared_error,
+                                         .seconds = kMeasureSeconds},
+                                        {images_}, {labels_}, kPipelineClasses, kSeed);
   }
 
   BlockResult run_block(int64_t parts, double seconds) {
-    const Pictures micro_batch = examples::split(batch_, parts).front();
-    Model& model = model_of(parts, micro_batch);
+    Model& model = model_of(parts);
     BlockResult result;
-    result.ideal_us =
-        1e6 * examples::ideal_seconds(examples::measure_stages(workers_, model.cuts, micro_batch,
-                                                               kPipelineClasses, kMeasureSeconds),
-                                      parts);
+    const PlanDivision measured = measure(parts).divisions.front();
+    result.schedule_us = 1e6 * planned_seconds(model.plan, measured);
+    result.fill_drain_us = 1e6 * fill_drain_seconds(measured);
     result.unsplit_us = 1e6 * step_unsplit(parts);
     step(model);  // after SIGSTOP the first step must find the peers again
     std::vector<double> steps;
@@ -121,19 +135,19 @@ class Master final : public Leader {
     } while (result.seconds < seconds);
     result.calls = static_cast<int64_t>(steps.size()) * kPipelineBatch;
     // `usage` covers the unsplit step, the first pipeline step and those that count. It also
-    // contains the measuring of the stages, about a second.
+    // contains the measuring of the layers, some seconds.
     result.all_calls = result.calls + 2 * kPipelineBatch;
     result.median_us = median(steps);
     result.p99_us = quantile(steps, 0.99);
     return result;
   }
 
-  Model& model_of(int64_t parts, const Pictures& micro_batch) {
+  Model& model_of(int64_t parts) {
     if (parts == parts_) return *model_;
     model_.reset();  // two models at once need much memory; each row has its own
-    const Cuts cuts =
-        examples::cuts_for("auto", workers_, micro_batch, kPipelineClasses, kMeasureSeconds);
-    model_ = std::make_unique<Model>(cuts, workers_, parts);
+    absl::StatusOr<PipelinePlan> plan = plan_pipeline(measure(parts));
+    if (!plan.ok()) throw RpcError(plan.status());
+    model_ = std::make_unique<Model>(*std::move(plan), workers_);
     parts_ = parts;
     step_unsplit(parts);  // makes the heap grow before the measurement
     for (int i = 0; i < kPipelineWarmUps; ++i) step(*model_);
@@ -143,23 +157,20 @@ class Master final : public Leader {
   double step(Model& model) {
     const double begun = seconds_now();
     const dist_autograd::Context context;
-    model.pipeline.step(context, {batch_.images}, {batch_.labels});
+    model.pipeline.step(context, {images_}, {labels_});
     model.optimizer.step(context);
     return seconds_now() - begun;
   }
   double step_unsplit(int64_t parts) {
-    torch::optim::SGD optimizer(unsplit_->parameters(), kLearningRate);
     const double begun = seconds_now();
-    unsplit_->backward(batch_, parts, squared_error);
-    optimizer.step();
-    optimizer.zero_grad();
+    unsplit_->step(images_, labels_, parts);
     return seconds_now() - begun;
   }
 
   CrowdDoor door_{options_of_rank};
   std::vector<std::string> workers_;
-  Pictures batch_;
-  std::unique_ptr<LocalResNet50> unsplit_;
+  at::Tensor images_, labels_;
+  std::unique_ptr<UnsplitResNet50> unsplit_;
   int64_t parts_ = 0;  // of the model in model_
   std::unique_ptr<Model> model_;
 };

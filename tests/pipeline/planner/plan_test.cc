@@ -118,11 +118,11 @@ TEST(PlanTest, IsAsFastAsTheBestOfAllCuts) {
   SCOPED_TRACE(kSeed);
   std::mt19937 random(kSeed);
   std::uniform_real_distribution<double> time(0.2, 2);
-  for (int round = 0; round < 4; ++round) {
+  for (int round = 0; round < 2; ++round) {
     SCOPED_TRACE(round);
     PlanProblem problem = equal_layers(2, 7, 3);
     problem.divisions.push_back(equal_layers(2, 7, 2).divisions.front());
-    problem.latency = round % 3 == 0 ? 0.3 : 0;
+    problem.latency = round == 0 ? 0.3 : 0;
     for (PlanDivision& division : problem.divisions) {
       for (auto& layers : division.layers) {
         for (StageCosts& layer : layers) {

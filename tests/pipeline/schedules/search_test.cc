@@ -112,6 +112,7 @@ TEST(SearchTest, RecomputesWhereMemoryDoesNotSuffice) {
     costs.input_bytes = 1;
     costs.kept_for_weights = 0;
   }
+  problem.recompute = true;
   problem.memory = {150, 150};  // for the results of one micro-batch, and the inputs of many
   const absl::StatusOr<FoundSchedule> found = search_schedule(problem);
   ASSERT_TRUE(found.ok()) << found.status();
@@ -122,6 +123,9 @@ TEST(SearchTest, RecomputesWhereMemoryDoesNotSuffice) {
   for (const auto& worker : found->price.workers) EXPECT_LE(worker.peak_bytes, 150);
   // One micro-batch at a time, without recomputing, would keep one of the workers idle.
   EXPECT_LT(found->price.step, 6 * 6);
+  problem.recompute = false;
+  EXPECT_THAT(search_schedule(problem)->schedule.to_csv(), Not(HasSubstr("R")));
+  problem.recompute = true;
   problem.memory = {700, 700};
   EXPECT_THAT(search_schedule(problem)->schedule.to_csv(), Not(HasSubstr("R")));
 }
