@@ -63,6 +63,25 @@ bool few_ways(int64_t layers, int64_t stages) {
   return ways <= kFewWays;
 }
 
+// What one micro-batch costs in a stage of these layers, first to last - 1.
+StageCosts costs_of_stage(const std::vector<StageCosts>& layers, int64_t first, int64_t last) {
+  StageCosts stage;
+  stage.forward = stage.input_gradients = stage.weight_gradients = 0;
+  for (int64_t i = first; i < last; ++i) {
+    const StageCosts& layer = layers[static_cast<size_t>(i)];
+    stage.forward += layer.forward;
+    stage.input_gradients += layer.input_gradients;
+    stage.weight_gradients += layer.weight_gradients;
+    stage.kept_bytes += layer.kept_bytes;
+    stage.kept_for_weights += layer.kept_for_weights;
+    stage.gradient_bytes += layer.gradient_bytes;
+  }
+  stage.input_bytes = layers[static_cast<size_t>(first)].input_bytes;
+  stage.output_bytes = layers[static_cast<size_t>(last - 1)].output_bytes;
+  stage.kept_bytes += stage.input_bytes;  // the first layer keeps what it got
+  return stage;
+}
+
 // The plans of one number of micro-batches and one placement.
 class CutSearch {
  public:
@@ -91,7 +110,7 @@ class CutSearch {
     }
     if (!best_) return failure_;
     schedules_.most_swaps = ScheduleProblem().most_swaps;
-    schedules_.costs.stages = costs_of(best_->cuts);
+    schedules_.costs.stages = costs_of_stages(division_, best_->cuts, schedules_.worker_of);
     WEFT_ASSIGN_OR_RETURN(FoundSchedule found, search_schedule(schedules_));
     return PipelinePlan{best_->cuts, schedules_.worker_of, std::move(found.schedule),
                         std::move(found.price), std::move(found.name)};
@@ -111,19 +130,10 @@ class CutSearch {
     return division_.layers[static_cast<size_t>(worker)];
   }
 
-  std::vector<StageCosts> costs_of(const Cuts& cuts) const {
-    std::vector<StageCosts> costs;
-    for (int64_t stage = 0; stage < stages(); ++stage) {
-      const auto at = static_cast<size_t>(stage);
-      costs.push_back(costs_of_stage(layers_of(stage), cuts[at], cuts[at + 1]));
-    }
-    return costs;
-  }
-
   // Prices the best schedule for these cuts. Returns whether they are the best so far.
   bool consider(const Cuts& cuts) {
     if (!tried_.insert(cuts).second) return false;
-    schedules_.costs.stages = costs_of(cuts);
+    schedules_.costs.stages = costs_of_stages(division_, cuts, schedules_.worker_of);
     const absl::StatusOr<FoundSchedule> found = search_schedule(schedules_);
     if (!found.ok()) {
       if (failure_.ok()) failure_ = found.status();
@@ -183,8 +193,7 @@ class CutSearch {
     }
   }
 
-  // The cuts for which the largest stage is smallest, where `size` says how large a layer is in
-  // a stage.
+  // The cuts for which the largest stage is smallest. `size` says how large a layer is in a stage.
   // Dynamic programming: O(stages * layers^2).
   template <class Size>
   Cuts balanced(const Size& size) const {
@@ -224,22 +233,15 @@ class CutSearch {
 
 }  // namespace
 
-StageCosts costs_of_stage(const std::vector<StageCosts>& layers, int64_t first, int64_t last) {
-  StageCosts stage;
-  stage.forward = stage.input_gradients = stage.weight_gradients = 0;
-  for (int64_t i = first; i < last; ++i) {
-    const StageCosts& layer = layers[static_cast<size_t>(i)];
-    stage.forward += layer.forward;
-    stage.input_gradients += layer.input_gradients;
-    stage.weight_gradients += layer.weight_gradients;
-    stage.kept_bytes += layer.kept_bytes;
-    stage.kept_for_weights += layer.kept_for_weights;
-    stage.gradient_bytes += layer.gradient_bytes;
+std::vector<StageCosts> costs_of_stages(const PlanDivision& division,
+                                        const std::vector<int64_t>& cuts,
+                                        const std::vector<int>& worker_of) {
+  std::vector<StageCosts> stages;
+  for (size_t s = 0; s < worker_of.size(); ++s) {
+    const auto& layers = division.layers[static_cast<size_t>(worker_of[s])];
+    stages.push_back(costs_of_stage(layers, cuts[s], cuts[s + 1]));
   }
-  stage.input_bytes = layers[static_cast<size_t>(first)].input_bytes;
-  stage.output_bytes = layers[static_cast<size_t>(last - 1)].output_bytes;
-  stage.kept_bytes += stage.input_bytes;  // the first layer keeps what it got
-  return stage;
+  return stages;
 }
 
 absl::StatusOr<PipelinePlan> plan_pipeline(const PlanProblem& problem) {

@@ -5,8 +5,8 @@
 // each number of micro-batches, the search begins with cuts that make the workers equally busy.
 // Then it moves one cut or two neighbours at a time, as long as the step becomes shorter. The step
 // is what price_schedule() predicts for the best schedule found. If there are few ways to cut, the
-// search tries all of them. If `recompute` is set, stages recompute where
-// memory does not suffice (search.h).
+// search tries all of them. If `recompute` is set, stages recompute where memory does not suffice
+// (search.h).
 //
 // Thread safety: a pure function. The result depends on the arguments only.
 // Blocking: computes for some seconds with 2 workers. It may be minutes with 8 workers and 128
@@ -58,7 +58,9 @@ struct PipelinePlan {
 // ResourceExhausted: nothing that was tried fits into memory; the message is search_schedule()'s.
 absl::StatusOr<PipelinePlan> plan_pipeline(const PlanProblem& problem);
 
-// What one micro-batch costs in a stage of these layers, first to last - 1.
-StageCosts costs_of_stage(const std::vector<StageCosts>& layers, int64_t first, int64_t last);
+// What one micro-batch costs in each stage, for cuts and workers as in PipelinePlan.
+std::vector<StageCosts> costs_of_stages(const PlanDivision& division,
+                                        const std::vector<int64_t>& cuts,
+                                        const std::vector<int>& worker_of);
 
 }  // namespace weft

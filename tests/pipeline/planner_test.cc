@@ -114,28 +114,16 @@ TEST(PlannerTest, APlanMakesAPipelineThatTrainsAsOneProcess) {
   expect_steps_as_one_process(pipeline, micro_batches, x, y);
 }
 
-TEST(PlannerTest, APlanThatRecomputesHasTheSameGradients) {
+TEST(PlannerTest, StagesOfAPlanMayRecompute) {
   WorkerWorld world(3);
   const weft::WorkerScope scope(world[0]);
   const at::Tensor x = torch::randn({12, 8}), y = torch::randn({12, 8});
-  PlannerOptions limited = options();
-  limited.micro_batches = {4};
-  weft::PlanProblem problem =
-      weft::measure_layers<Layers>(limited, {x}, {y}, int64_t{8}, int64_t{-1});
-  problem.recompute = true;
-  std::string csv;
-  // The limit shrinks until a stage must recompute.
-  for (int64_t bytes = 20'000; csv.find('R') == std::string::npos; bytes -= 20) {
-    ASSERT_GT(bytes, 0);
-    problem.memory = {bytes, bytes};
-    const auto plan = weft::plan_pipeline(problem);
-    ASSERT_TRUE(plan.ok()) << plan.status();
-    csv = plan->schedule.to_csv();
-    if (csv.find('R') == std::string::npos) continue;
-    Pipeline pipeline(weft::planned_stages<Layers>(*plan, limited.workers, int64_t{8}, int64_t{-1}),
-                      {.loss = squared_error, .schedule = plan->schedule});
-    expect_steps_as_one_process(pipeline, 4, x, y);
-  }
+  PlannerOptions four = options();
+  four.micro_batches = {4};
+  const PipelinePlan plan = weft::plan_layers<Layers>(four, {x}, {y}, int64_t{8}, int64_t{-1});
+  Pipeline pipeline(weft::planned_stages<Layers>(plan, four.workers, int64_t{8}, int64_t{-1}),
+                    {.loss = squared_error, .schedule = plan.schedule.recomputing({0, 1})});
+  expect_steps_as_one_process(pipeline, 4, x, y);
 }
 
 TEST(PlannerTest, MeasuresTheBytesOfALayer) {
@@ -175,6 +163,23 @@ TEST(PlannerTest, MeasuresTheBytesOfALayer) {
   EXPECT_LE(costs[2].kept_bytes, 3 * kBytes);
   EXPECT_GE(costs[2].kept_for_weights, 2 * kBytes);
   EXPECT_LE(costs[2].kept_for_weights, 3 * kBytes);
+}
+
+TEST(PlannerTest, AMeasurementEndsWithItsCall) {
+  WorkerWorld world(1);
+  const weft::WorkerScope scope(world[0]);
+  weft::pipeline_internal::ProfileRequest request;
+  request.layers = {weft::HostedModule<Layers>("worker0", 0, 1, 8, int64_t{-1}).host()};
+  request.inputs = {torch::randn({4, 8})};
+  request.target = torch::randn({4, 8});
+  request.loss = weft::pipeline_internal::name_of_loss(squared_error);
+  request.seconds = 1e9;
+  const Context context;
+  weft::ManualClock clock;
+  weft::CallContext late(clock, weft::WorkerId(), "nobody", clock.now());
+  const absl::Status status =
+      error_of([&] { weft::pipeline_internal::profile_layers(late, request); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
 }
 
 TEST(PlannerTest, AllocatedBytesCountsWhatWasAllocatedMeanwhile) {

@@ -9,7 +9,7 @@
 #include <torch/torch.h>
 
 #include "absl/strings/str_cat.h"
-#include "weft/base/rpc_error.h"
+#include "weft/async/value_or_throw.h"
 #include "weft/base/status.h"
 #include "weft/bench/contestants/contestants.h"
 #include "weft/bench/contestants/rpc/weft_crowd.h"
@@ -22,7 +22,6 @@
 #include "weft/pipeline/schedules/schedules.h"
 
 namespace weft::bench {
-
 namespace {
 
 using examples::kResNet50Layers;
@@ -37,26 +36,22 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The step of fill-drain by its price, at the cut that is best for it.
+// What a step of a schedule costs by its price.
+double priced_seconds(const PipelineSchedule& schedule, const PlanDivision& division,
+                      const std::vector<int64_t>& cuts, const std::vector<int>& worker_of) {
+  const PipelineCosts costs{costs_of_stages(division, cuts, worker_of)};
+  const int stages = static_cast<int>(worker_of.size());
+  return price_schedule(schedule, StageGraph::chain(stages), costs)->step;
+}
+
+// The same for fill-drain, at the cut that is best for it.
 double fill_drain_seconds(const PlanDivision& division) {
   const PipelineSchedule schedule = schedules::fill_drain(2, division.micro_batches).value();
   double least = std::numeric_limits<double>::infinity();
   for (int64_t cut = 1; cut < kResNet50Layers; ++cut) {
-    const PipelineCosts costs{{costs_of_stage(division.layers[0], 0, cut),
-                               costs_of_stage(division.layers[1], cut, kResNet50Layers)}};
-    least = std::min(least, price_schedule(schedule, StageGraph::chain(2), costs)->step);
+    least = std::min(least, priced_seconds(schedule, division, {0, cut, kResNet50Layers}, {0, 1}));
   }
   return least;
-}
-
-// What a plan costs by new measurements.
-double planned_seconds(const PipelinePlan& plan, const PlanDivision& division) {
-  PipelineCosts costs;
-  for (size_t s = 0; s < plan.worker_of.size(); ++s) {
-    const auto worker = static_cast<size_t>(plan.worker_of[s]);
-    costs.stages.push_back(costs_of_stage(division.layers[worker], plan.cuts[s], plan.cuts[s + 1]));
-  }
-  return price_schedule(plan.schedule, StageGraph::chain(plan.stages()), costs)->step;
 }
 
 WorkerOptions options_of_rank(int rank) {
@@ -123,7 +118,8 @@ class Master final : public Leader {
     Model& model = model_of(parts);
     BlockResult result;
     const PlanDivision measured = measure(parts).divisions.front();
-    result.schedule_us = 1e6 * planned_seconds(model.plan, measured);
+    result.schedule_us =
+        1e6 * priced_seconds(model.plan.schedule, measured, model.plan.cuts, model.plan.worker_of);
     result.fill_drain_us = 1e6 * fill_drain_seconds(measured);
     result.unsplit_us = 1e6 * step_unsplit(parts);
     step(model);  // after SIGSTOP the first step must find the peers again
@@ -145,9 +141,7 @@ class Master final : public Leader {
   Model& model_of(int64_t parts) {
     if (parts == parts_) return *model_;
     model_.reset();  // two models at once need much memory; each row has its own
-    absl::StatusOr<PipelinePlan> plan = plan_pipeline(measure(parts));
-    if (!plan.ok()) throw RpcError(plan.status());
-    model_ = std::make_unique<Model>(*std::move(plan), workers_);
+    model_ = std::make_unique<Model>(value_or_throw(plan_pipeline(measure(parts))), workers_);
     parts_ = parts;
     step_unsplit(parts);  // makes the heap grow before the measurement
     for (int i = 0; i < kPipelineWarmUps; ++i) step(*model_);
