@@ -13,6 +13,7 @@ endmacro()
 
 weft_find(Threads libc6-dev)
 weft_find(ZLIB zlib1g-dev)
+weft_find(OpenSSL libssl-dev)
 find_path(XXHASH_INCLUDE_DIR xxhash.h)  # used inline, not linked
 if(NOT XXHASH_INCLUDE_DIR)
   list(APPEND WEFT_MISSING "xxhash.h: Debian package libxxhash-dev")

@@ -37,6 +37,7 @@ ROOMS = {
     "base": ("ids, status, clock, log, mutex, threads, fault injection: no torch, no gRPC", []),
     "shm": ("what processes of one host share: sealed memory, rings, futex words, local sockets", ["base"]),
     "shm/blocks": ("blocks of shared memory that one process lends to another", ["base", "shm"]),
+    "security": ("who a worker is: secrets, certificates and their names; OpenSSL, no gRPC", ["base"]),
     "async": ("futures, executors and the threads that run them", ["base"]),
     "checkpoint": ("files of tensors that survive a crash: safetensors, manifests, folders", ["base"]),
     "comm/same_host": ("the engine of the same-host backend: no torch", ["base", "async", "shm"]),

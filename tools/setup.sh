@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 packages=(
   g++ cmake ninja-build ccache lld clang-14 clang-tidy-14 clang-format git python3 python3-pip pkg-config
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libabsl-dev
-  zlib1g-dev libxxhash-dev libgd-dev nlohmann-json3-dev libcli11-dev
+  zlib1g-dev libssl-dev libxxhash-dev libgd-dev nlohmann-json3-dev libcli11-dev
   libgtest-dev libgmock-dev
   spin iproute2 nftables
   dataset-fashion-mnist bible-kjv bible-kjv-text

@@ -1,0 +1,77 @@
+#include "weft/security/certificate_name.h"
+
+#include <algorithm>
+#include <openssl/evp.h>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "weft/base/log.h"
+#include "weft/base/status.h"
+
+namespace weft {
+namespace {
+
+constexpr std::string_view kScheme = "spiffe://";
+constexpr size_t kMostUri = 2048;     // SPIFFE ID, section 2.3
+constexpr size_t kRunBytes = 8;       // of the digest
+constexpr size_t kMostSegment = 127;  // as of a worker's name
+
+bool is_segment(std::string_view text) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '.' || c == '_';
+  };
+  return !text.empty() && text.size() <= kMostSegment && text != "." && text != ".." &&
+         std::all_of(text.begin(), text.end(), allowed);
+}
+
+absl::Status no_segment(std::string_view what, std::string_view text) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the ", absl_view(what), " '", printable(text),
+                   "' cannot stand in a certificate: 1 to 127 letters, digits, '-', '.' and '_'"));
+}
+
+}  // namespace
+
+std::string CertificateName::uri() const {
+  return absl::StrCat(absl_view(kScheme), trust_domain, "/weft/", run, "/", role, "/", worker);
+}
+
+std::string run_digest(std::string_view run_id) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned size = 0;
+  EVP_Digest(run_id.data(), run_id.size(), digest, &size, EVP_sha256(), nullptr);
+  return absl::BytesToHexString({reinterpret_cast<const char*>(digest), kRunBytes});
+}
+
+absl::StatusOr<CertificateName> certificate_name(std::string_view run_id, std::string_view role,
+                                                 std::string_view worker) {
+  if (role.empty()) role = "default";
+  if (!is_segment(role)) return no_segment("role", role);
+  if (!is_segment(worker)) return no_segment("worker name", worker);
+  return CertificateName{run_digest(run_id), std::string(role), std::string(worker)};
+}
+
+absl::StatusOr<CertificateName> parse_certificate_name(std::string_view uri) {
+  const std::vector<std::string> parts =
+      uri.size() <= kMostUri && uri.starts_with(kScheme)
+          ? absl::StrSplit(absl_view(uri.substr(kScheme.size())), '/')
+          : std::vector<std::string>();
+  if (parts.size() != 5 || parts[1] != "weft" ||
+      !std::all_of(parts.begin(), parts.end(), is_segment)) {
+    return absl::InvalidArgumentError(absl::StrCat("the certificate's name '", printable(uri, 256),
+                                                   "' is not spiffe://TRUST/weft/RUN/ROLE/NAME"));
+  }
+  return CertificateName{parts[2], parts[3], parts[4], parts[0]};
+}
+
+absl::StatusOr<CertificateName> only_certificate_name(const std::vector<std::string>& uris) {
+  if (uris.size() == 1) return parse_certificate_name(uris.front());
+  return absl::InvalidArgumentError(
+      absl::StrCat("the certificate has ", uris.size(),
+                   " URIs among its subject alternative names, and must have exactly one"));
+}
+
+}  // namespace weft

@@ -1,0 +1,42 @@
+// The name that a worker's certificate proves: trust domain, job, role and worker.
+//
+// It is the only URI among the certificate's subject alternative names, and has the form
+// spiffe://TRUST/weft/RUN/ROLE/NAME. TRUST is "weft.local" for certificates that a job makes
+// itself. RUN is the first half of the SHA-256 of the run id in 16 hexadecimal digits, because a
+// run id may have any character.
+//
+// Thread safety: plain values and pure functions.
+// Errors: InvalidArgument, which shows the name.
+// Protocol: the SPIFFE ID and X.509-SVID standards: letters, digits, "-", "." and "_" in a path
+// segment.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace weft {
+
+struct CertificateName {
+  std::string run;   // run_digest()
+  std::string role;  // the ROLE_NAME of the launcher; "default" if it gives none
+  std::string worker;
+  std::string trust_domain = "weft.local";
+
+  std::string uri() const;
+  friend bool operator==(const CertificateName&, const CertificateName&) = default;
+};
+
+// The name for a worker of a job. An empty `role` becomes "default". Worker names may have ":",
+// certificates may not.
+absl::StatusOr<CertificateName> certificate_name(std::string_view run_id, std::string_view role,
+                                                 std::string_view worker);
+absl::StatusOr<CertificateName> parse_certificate_name(std::string_view uri);
+// The name in a certificate that has these URIs. There must be exactly one.
+absl::StatusOr<CertificateName> only_certificate_name(const std::vector<std::string>& uris);
+
+std::string run_digest(std::string_view run_id);
+
+}  // namespace weft

@@ -1,0 +1,58 @@
+// Makes certificates, and checks those that come from files.
+//
+// Thread safety: plain values; const methods may be called from any thread.
+// Blocking: making a certificate takes about 1 ms of one processor.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "weft/security/certificate_name.h"
+#include "weft/security/secret_bytes.h"
+
+namespace weft {
+
+// What one process needs for mutual TLS. All three are PEM texts.
+struct TlsCredentials {
+  std::string authorities;  // certificates that peers' certificates must lead to
+  std::string chain;        // this process's certificate, then those between it and an authority
+  SecretBytes key;          // of the first certificate in `chain`
+  CertificateName name;     // the name that `chain` proves
+};
+
+// The certificate authority of one job. All processes that know the job's secret derive the same
+// one, so it is never sent anywhere.
+//
+// The key is an Ed25519 key. Its seed is HKDF-SHA256 (RFC 5869) of the secret, with salt "weft" and
+// info "certificate authority of job " and the run id. The certificate has fixed dates and a fixed
+// serial number, and Ed25519 signatures are deterministic, so its bytes are the same everywhere.
+class JobAuthority {
+ public:
+  // Internal: OpenSSL cannot make the key.
+  static absl::StatusOr<JobAuthority> from_secret(const SecretBytes& secret,
+                                                  std::string_view run_id);
+  // A new P-256 key and its certificate, for TLS servers and clients. It is valid for as long as
+  // the authority, so clocks that disagree do no harm.
+  absl::StatusOr<TlsCredentials> issue(const CertificateName& name) const;
+  const std::string& certificate() const { return certificate_; }
+
+ private:
+  struct Key;
+  std::shared_ptr<const Key> key_;
+  std::string certificate_;
+};
+
+// Checks credentials before their first use, and reads the certificate's name. Errors, each of
+// which says what is wrong and when, by this machine's clock:
+//
+// - InvalidArgument: a text is no PEM certificate or key. The key does not fit the certificate. The
+//   certificate has no or several URIs, or its URI is no name of a worker.
+//
+// - PermissionDenied: no authority has signed the certificate. It has expired, or is not yet valid.
+absl::StatusOr<TlsCredentials> check_credentials(std::string authorities, std::string chain,
+                                                 SecretBytes key);
+
+}  // namespace weft
