@@ -74,4 +74,14 @@ absl::StatusOr<CertificateName> only_certificate_name(const std::vector<std::str
                    " URIs among its subject alternative names, and must have exactly one"));
 }
 
+absl::StatusOr<CertificateName> name_in_job(const CertificateName& own,
+                                            const std::vector<std::string>& uris) {
+  absl::StatusOr<CertificateName> name = only_certificate_name(uris);
+  if (!name.ok()) return absl::PermissionDeniedError(name.status().message());
+  if (name->trust_domain == own.trust_domain && name->run == own.run) return name;
+  return absl::PermissionDeniedError(
+      absl::StrCat("the certificate's name '", name->uri(), "' is not of this job: spiffe://",
+                   own.trust_domain, "/weft/", own.run, "/ROLE/NAME"));
+}
+
 }  // namespace weft

@@ -6,7 +6,7 @@
 // run id may have any character.
 //
 // Thread safety: plain values and pure functions.
-// Errors: InvalidArgument, which shows the name.
+// Errors: InvalidArgument, which shows the name, unless a function says otherwise.
 // Protocol: the SPIFFE ID and X.509-SVID standards: letters, digits, "-", "." and "_" in a path
 // segment.
 #pragma once
@@ -36,6 +36,10 @@ absl::StatusOr<CertificateName> certificate_name(std::string_view run_id, std::s
 absl::StatusOr<CertificateName> parse_certificate_name(std::string_view uri);
 // The name in a certificate that has these URIs. There must be exactly one.
 absl::StatusOr<CertificateName> only_certificate_name(const std::vector<std::string>& uris);
+// The same for a certificate that a peer shows. PermissionDenied: there is no such name, or the
+// certificate is of another job or trust domain than `own`.
+absl::StatusOr<CertificateName> name_in_job(const CertificateName& own,
+                                            const std::vector<std::string>& uris);
 
 std::string run_digest(std::string_view run_id);
 

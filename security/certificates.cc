@@ -21,8 +21,6 @@ constexpr int kSerialBytes = 16;
 constexpr long kVersion3 = 2;
 constexpr char kNotBefore[] = "20200101000000Z";
 constexpr char kNotAfter[] = "99991231235959Z";  // RFC 5280: no expiry is meant
-// The common name of all certificates that Weft makes. Diallers name it as the TLS server's name
-// (rpc/transport/internal/grpc_credentials.cc).
 constexpr char kCommonName[] = "weft";
 
 absl::StatusOr<SecretBytes> derive_seed(const SecretBytes& secret, std::string_view run_id) {

@@ -17,12 +17,13 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
-#include "weft/security/internal/private_file.h"
+#include "weft/security/internal/key_file.h"
 
 namespace weft {
 namespace {
 
-using security_internal::read_private_file;
+using security_internal::Access;
+using security_internal::read_file;
 
 constexpr size_t kFewestCharacters = 32;
 constexpr size_t kMostCharacters = 4096;
@@ -87,7 +88,8 @@ absl::Status make_file(const std::string& path) {
 }
 
 absl::StatusOr<SecretBytes> read_secret(const std::string& path) {
-  WEFT_ASSIGN_OR_RETURN(SecretBytes content, read_private_file(path, kMostCharacters + 64));
+  WEFT_ASSIGN_OR_RETURN(SecretBytes content,
+                        read_file(path, kMostCharacters + 64, Access::kPrivate));
   const auto is_space = [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; };
   std::string_view text = content.text();
   while (!text.empty() && is_space(text.back())) text.remove_suffix(1);

@@ -25,6 +25,8 @@ class FileDescriptor {
   bool valid() const { return number_ >= 0; }
   // -1 if there is none. This object keeps the ownership.
   int get() const { return number_; }
+  // Gives the ownership to the caller.
+  int release() { return std::exchange(number_, -1); }
   void reset() {
     if (valid()) ::close(std::exchange(number_, -1));
   }

@@ -79,8 +79,9 @@ absl::StatusOr<std::pair<sockaddr_un, socklen_t>> address_of(const std::string& 
                    static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size()));
 }
 
-absl::StatusOr<FileDescriptor> open_socket() {
-  FileDescriptor descriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+absl::StatusOr<FileDescriptor> open_socket(LocalSocket::Kind kind) {
+  const int type = kind == LocalSocket::Kind::kStream ? SOCK_STREAM : SOCK_SEQPACKET;
+  FileDescriptor descriptor(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!descriptor.valid()) return failed("socket", errno);
   return descriptor;
 }
@@ -125,9 +126,10 @@ absl::StatusOr<LocalSocket> LocalSocket::known(FileDescriptor descriptor) {
   return LocalSocket(std::move(descriptor), std::move(process), who.pid);
 }
 
-absl::StatusOr<LocalSocket> LocalSocket::connect(const std::string& name, TimePoint deadline) {
+absl::StatusOr<LocalSocket> LocalSocket::connect(const std::string& name, TimePoint deadline,
+                                                 Kind kind) {
   WEFT_ASSIGN_OR_RETURN(const auto address, address_of(name));
-  WEFT_ASSIGN_OR_RETURN(FileDescriptor descriptor, open_socket());
+  WEFT_ASSIGN_OR_RETURN(FileDescriptor descriptor, open_socket(kind));
   while (::connect(descriptor.get(), reinterpret_cast<const sockaddr*>(&address.first),
                    address.second) != 0) {
     if (errno == EINTR) continue;
@@ -224,10 +226,10 @@ void LocalSocket::shut_down() { ::shutdown(descriptor_.get(), SHUT_RDWR); }
 
 // ---- the listener
 
-absl::StatusOr<LocalListener> LocalListener::create() {
+absl::StatusOr<LocalListener> LocalListener::create(LocalSocket::Kind kind) {
   std::string name = random_name();
   WEFT_ASSIGN_OR_RETURN(const auto address, address_of(name));
-  WEFT_ASSIGN_OR_RETURN(FileDescriptor descriptor, open_socket());
+  WEFT_ASSIGN_OR_RETURN(FileDescriptor descriptor, open_socket(kind));
   if (::bind(descriptor.get(), reinterpret_cast<const sockaddr*>(&address.first), address.second) !=
       0) {
     return failed("bind", errno);

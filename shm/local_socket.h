@@ -11,7 +11,8 @@
 // Errors: Unavailable (nobody listens there, or the far end is gone), PermissionDenied (another
 // user's process), InvalidArgument (an invalid name, or a message outside the limits). Also
 // DeadlineExceeded, ResourceExhausted (no descriptors or no memory) and Internal.
-// Protocol: unix(7), SOCK_SEQPACKET: one receive returns exactly what one send sent.
+// Protocol: unix(7). By default SOCK_SEQPACKET: one receive returns exactly what one send sent. A
+// socket of kind kStream is for other code (gRPC), which takes its descriptor.
 #pragma once
 
 #include <chrono>
@@ -38,7 +39,10 @@ class LocalSocket {
     std::vector<FileDescriptor> descriptors;
   };
 
-  static absl::StatusOr<LocalSocket> connect(const std::string& name, TimePoint deadline);
+  enum class Kind { kMessages, kStream };
+
+  static absl::StatusOr<LocalSocket> connect(const std::string& name, TimePoint deadline,
+                                             Kind kind = Kind::kMessages);
 
   LocalSocket(LocalSocket&&) = default;
   LocalSocket& operator=(LocalSocket&&) = default;
@@ -62,6 +66,8 @@ class LocalSocket {
   // The pidfd of the far end, which becomes readable when that process ends; -1 if the kernel gave
   // none.
   int process_descriptor() const { return process_.get(); }
+  // Gives the connection's descriptor away. Nothing else of this object may be used after that.
+  FileDescriptor take_descriptor() { return std::move(descriptor_); }
 
  private:
   friend class LocalListener;
@@ -77,7 +83,8 @@ class LocalSocket {
 
 class LocalListener {
  public:
-  static absl::StatusOr<LocalListener> create();
+  static absl::StatusOr<LocalListener> create(
+      LocalSocket::Kind kind = LocalSocket::Kind::kMessages);
 
   // The argument for connect(), also in another process. It is printable.
   const std::string& name() const { return name_; }

@@ -26,6 +26,7 @@
 #include "weft/rpc/transport/grpc_transport.h"
 #include "weft/rpc/worker_runtime.h"
 #include "weft/rref/rref_driver.h"
+#include "weft/security/worker_credentials.h"
 #include "weft/worker/store/hosted_stores.h"
 #include "weft/worker/store/rendezvous.h"
 
@@ -47,10 +48,35 @@ void use_one_torch_thread() {
   if (std::getenv("OMP_NUM_THREADS") == nullptr) at::set_num_threads(1);
 }
 
-std::unique_ptr<Transport> make_transport(const WorkerOptions& options, Clock& clock) {
+// Sets the address at which the worker listens, and its credentials.
+absl::Status secure(const WorkerOptions& options, GrpcTransportOptions& grpc) {
+  using Security = WorkerOptions::Security;
+  grpc.listen_address = absl::StrCat(options.effective_listen_host(), ":0");
+  if (options.security == Security::kNone) {
+    [[maybe_unused]] static const bool warned = [] {
+      log_warning(
+          "WEFT_SECURITY=none: everybody who reaches the port of a worker of this process may call "
+          "it (docs/security.md)");
+      return true;
+    }();
+    return absl::OkStatus();
+  }
+  if (options.security == Security::kAuto && options.stays_on_host()) {
+    grpc.listen_address = "unix:";
+    return absl::OkStatus();
+  }
+  WEFT_ASSIGN_OR_RETURN(TlsCredentials credentials,
+                        find_worker_credentials(options.place.run_id, options.place.role_name,
+                                                options.effective_name()));
+  grpc.tls = std::make_shared<const TlsCredentials>(std::move(credentials));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> make_transport(const WorkerOptions& options,
+                                                          Clock& clock) {
   if (options.transport != nullptr) return options.transport(clock);
   GrpcTransportOptions grpc;
-  grpc.listen_address = absl::StrCat(options.effective_listen_host(), ":0");
+  WEFT_RETURN_IF_ERROR(secure(options, grpc));
   grpc.spin = options.spin;
   // Half of the time that leaving may take.
   grpc.grace = kLeaveTime / 2;
@@ -191,7 +217,7 @@ absl::StatusOr<std::shared_ptr<rpc_internal::WorkerRuntime>> Worker::Stack::join
   if (store_ == nullptr) {
     WEFT_ASSIGN_OR_RETURN(store_, open_rendezvous_store(options_.place, join_limit(options_)));
   }
-  transport_ = make_transport(options_, clock_);
+  WEFT_ASSIGN_OR_RETURN(transport_, make_transport(options_, clock_));
   WEFT_RETURN_IF_ERROR(transport_->listen());
   const JoinRequest request = join_request(options_, transport_->address());
   const auto list = std::make_shared<DeathRecords>(store_, request.group, request.epoch);

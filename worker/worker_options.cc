@@ -12,6 +12,15 @@ namespace weft {
 namespace {
 
 constexpr char kSameHost[] = "WEFT_SAME_HOST";
+constexpr char kSecurity[] = "WEFT_SECURITY";
+
+absl::StatusOr<WorkerOptions::Security> parse_security(const std::string& text) {
+  if (text == "auto") return WorkerOptions::Security::kAuto;
+  if (text == "mtls") return WorkerOptions::Security::kMtls;
+  if (text == "none") return WorkerOptions::Security::kNone;
+  return absl::InvalidArgumentError(
+      absl::StrCat("environment variable ", kSecurity, "='", text, "' is not auto, mtls or none"));
+}
 
 }  // namespace
 
@@ -26,6 +35,10 @@ WorkerOptions WorkerOptions::from_env() {
         absl::StrCat("environment variable ", kSameHost, "='", same_host, "' is not auto or off")));
   }
   if (same_host == "off") options.same_host = SameHost::kOff;
+  const absl::StatusOr<Security> security =
+      parse_security(read_process_environment(kSecurity).value_or("auto"));
+  if (!security.ok()) throw RpcError(security.status());
+  options.security = *security;
   return options;
 }
 
@@ -33,10 +46,15 @@ std::string WorkerOptions::effective_name() const {
   return name.empty() ? absl::StrCat("worker", place.rank) : name;
 }
 
+bool WorkerOptions::stays_on_host() const {
+  const std::string& store_host = place.master_addr;
+  return listen_host.empty() &&
+         (store_host.empty() || worker_internal::is_loopback_name(store_host));
+}
+
 std::string WorkerOptions::effective_listen_host() const {
   if (!listen_host.empty()) return listen_host;
-  const std::string& store_host = place.master_addr;
-  if (store_host.empty() || worker_internal::is_loopback_name(store_host)) return "127.0.0.1";
+  if (stays_on_host()) return "127.0.0.1";
   char host[256] = {};
   if (gethostname(host, sizeof host - 1) != 0) return "127.0.0.1";
   return host;

@@ -55,6 +55,16 @@ struct WorkerOptions {
   // (the default) or off.
   enum class SameHost { kAuto, kOff };
   SameHost same_host = SameHost::kAuto;
+  // Who may connect to this worker (docs/security.md). It must be the same on all workers of the
+  // group. from_env() reads WEFT_SECURITY: auto (the default), mtls or none.
+  //
+  // kAuto: if the group stays on this host, only processes of this user and root, and the worker
+  // opens no TCP port. Otherwise as kMtls.
+  // kMtls: processes that have a certificate of the job. Connections are encrypted, except those
+  // through shared memory. security/worker_credentials.h says where the certificate comes from.
+  // kNone: everybody who reaches the worker's port.
+  enum class Security { kAuto, kMtls, kNone };
+  Security security = Security::kAuto;
 
   // A dynamic group has no size. Workers join it at any time under their `name`, and shutdown
   // concerns one worker alone. World size has no meaning there, and the rank may be any number. But
@@ -69,8 +79,8 @@ struct WorkerOptions {
   std::function<void(const WorkerInfo& worker, MemberChange change, const absl::Status& why)>
       on_member_change = nullptr;
 
-  // The host at which peers reach this worker. Empty: loopback if the store is there too, otherwise
-  // this machine's host name.
+  // The host at which peers reach this worker. Empty: if the store is at a loopback address or has
+  // none, the group stays on this host. Otherwise it is this machine's host name.
   std::string listen_host = {};
 
   // Functions of this worker alone, in addition to those of the catalogue.
@@ -90,6 +100,8 @@ struct WorkerOptions {
 
   std::string effective_name() const;
   std::string effective_listen_host() const;
+  // Whether peers can only be on this host, because nothing says where others reach this worker.
+  bool stays_on_host() const;
   // InvalidArgument; the text names the field and its value.
   absl::Status validate() const;
 };

@@ -20,8 +20,8 @@
 #include <optional>
 
 #include "weft/base/clock.h"
-#include "weft/rpc/same_host/watcher.h"
 #include "weft/shm/local_socket.h"
+#include "weft/shm/watcher.h"
 
 namespace weft::rpc_internal {
 

@@ -21,7 +21,6 @@ using rpc_internal::PairMemory;
 using rpc_internal::Reading;
 using rpc_internal::WakePage;
 using rpc_internal::WakeSlot;
-using rpc_internal::Watcher;
 
 namespace {
 

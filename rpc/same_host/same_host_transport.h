@@ -32,10 +32,10 @@
 #include "weft/rpc/same_host/connection/reading.h"
 #include "weft/rpc/same_host/connection/same_host_connection.h"
 #include "weft/rpc/same_host/handshake.h"
-#include "weft/rpc/same_host/watcher.h"
 #include "weft/rpc/transport/buffer_pool.h"
 #include "weft/rpc/transport/transport.h"
 #include "weft/shm/local_socket.h"
+#include "weft/shm/watcher.h"
 
 namespace weft {
 
@@ -190,7 +190,7 @@ class SameHostTransport final : public Transport {
   std::atomic<bool> forgetting_{false};  // forget_ended() is posted
 
   // Shared with timers, because one may be running when stop() cancels it.
-  const std::shared_ptr<rpc_internal::Watcher> watcher_ = std::make_shared<rpc_internal::Watcher>();
+  const std::shared_ptr<Watcher> watcher_ = std::make_shared<Watcher>();
   std::optional<ServingThreads> serving_;  // last: its threads use all of the above
 };
 

@@ -16,6 +16,7 @@
 #include "weft/base/thread.h"
 #include "weft/rpc/transport/internal/grpc_completions.h"
 #include "weft/rpc/transport/internal/grpc_handshake.h"
+#include "weft/rpc/transport/internal/grpc_log.h"
 
 namespace weft {
 namespace {
@@ -71,11 +72,15 @@ class GrpcTransport::Impl {
     // gRPC reads into memory from malloc and frees it. Fresh pages cost several times the copy.
     keep_freed_memory();
     stop_deadlock_detection();
+    rpc_internal::limit_grpc_log();
     const std::string& wanted = shared_->options.listen_address;
     const size_t colon = wanted.rfind(':');
-    if (colon == std::string::npos || colon == 0) {
+    if (!shared_->local.has_value() && (colon == std::string::npos || colon == 0)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("listen address '", wanted, "' is not host:port"));
+          absl::StrCat("listen address '", wanted, "' is neither host:port nor unix:"));
+    }
+    if (shared_->local.has_value() && shared_->tls.has_value()) {
+      return absl::InvalidArgumentError("unix sockets are used without TLS");
     }
     int port = 0;
     grpc::ServerBuilder builder;
@@ -92,20 +97,31 @@ class GrpcTransport::Impl {
     for (const auto& [name, value] : rpc_internal::kGiveUpArguments) {
       builder.AddChannelArgument(name, value);
     }
-    builder.AddListeningPort(wanted, grpc::InsecureServerCredentials(), &port);
+    if (shared_->local.has_value()) {
+      using External = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+      acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+          External::FROM_FD, grpc::InsecureServerCredentials());
+    } else {
+      builder.AddListeningPort(wanted,
+                               shared_->tls.has_value() ? shared_->tls->for_listening()
+                                                        : grpc::InsecureServerCredentials(),
+                               &port);
+    }
     builder.RegisterService(&service_);
     shared_->queue = builder.AddCompletionQueue();
     server_ = builder.BuildAndStart();
     completions_.emplace(*shared_->queue, shared_->options.spin);
+    if (absl::Status listening = listen_locally(); !listening.ok()) return end_unserved(listening);
     threads_.emplace([this] { return completions_->serve_one(); });
     if (absl::Status started = threads_->started(); !started.ok()) return end_unserved(started);
-    if (server_ == nullptr || port == 0) {
+    if (server_ == nullptr || (port == 0 && !shared_->local.has_value())) {
       server_ = nullptr;
       end_threads();
       return absl::UnavailableError(absl::StrCat("cannot listen on ", wanted,
                                                  ": the port is in use or the host is not here"));
     }
-    address_ = absl::StrCat(wanted.substr(0, colon), ":", port);
+    address_ = shared_->local.has_value() ? shared_->local->address()
+                                          : absl::StrCat(wanted.substr(0, colon), ":", port);
     for (size_t kind = 0; kind < kStreams; ++kind) accept(kind);
     return absl::OkStatus();
   }
@@ -185,6 +201,7 @@ class GrpcTransport::Impl {
     }
     for (const auto& stream : streams) stream->cut();
     streams.clear();
+    if (shared_->local.has_value()) shared_->local->stop();
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
     {
       // The server cuts a stream that is accepted just now. Its callback adds the stream to
@@ -198,6 +215,15 @@ class GrpcTransport::Impl {
   }
 
  private:
+  // Gives gRPC the connections that come over unix sockets, if these are wanted.
+  absl::Status listen_locally() {
+    if (!shared_->local.has_value() || server_ == nullptr) return absl::OkStatus();
+    return shared_->local->listen([this](FileDescriptor connection) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+      parameters.fd = connection.release();
+      acceptor_->HandleNewConnection(&parameters);
+    });
+  }
   // Accepts the next stream of this kind, without blocking, and then calls itself again. It stops
   // doing so when the server shuts down.
   void accept(size_t kind) {
@@ -214,8 +240,9 @@ class GrpcTransport::Impl {
                      shared_->count_accepting(-1);
                    });
   }
-  // Undoes `listen` if no thread could be started that serves the queue.
+  // Undoes `listen` if the system has no thread for the queue, or no socket.
   absl::Status end_unserved(absl::Status why) {
+    if (shared_->local.has_value()) shared_->local->stop();
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
     shared_->queue->Shutdown();
     while (completions_->serve_one()) {
@@ -242,6 +269,7 @@ class GrpcTransport::Impl {
   const std::shared_ptr<rpc_internal::GrpcAccepted> accepted_;
   StreamService service_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::optional<rpc_internal::GrpcCompletions> completions_;  // of shared_->queue
   std::optional<ServingThreads> threads_;                     // they serve the queue
   std::string address_;

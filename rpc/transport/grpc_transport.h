@@ -6,8 +6,9 @@
 // the stream can fill only what flow control lets it send (16 MiB). A stream that is opened without
 // a hello is refused. A TCP connection may have 4 streams. It is closed if it has none for 10 s.
 //
-// `listen` changes two settings of the whole process: malloc keeps freed memory
-// (base/freed_memory.h), and Abseil stops looking for deadlocks, unless the build has assertions.
+// `listen` changes three settings of the whole process: malloc keeps freed memory
+// (base/freed_memory.h), gRPC's errors go to Weft's log (rpc/transport/internal/grpc_log.h), and
+// Abseil stops looking for deadlocks, unless the build has assertions.
 //
 // Thread safety: all methods may be called from any thread.
 // Lifetime: the clock must outlive the transport. `stop` (or the destructor) closes all streams and
@@ -15,7 +16,8 @@
 // Errors: `listen` returns InvalidArgument (bad address) or Unavailable (the port is in use, or the
 // host is not this one), each with the address. It returns ResourceExhausted if the system
 // refuses the thread that serves the streams.
-// Protocol: proto/weft.proto, section "Streams", and rpc/transport/internal/stream_codec.h.
+// Protocol: proto/weft.proto, section "Streams", rpc/transport/internal/stream_codec.h and
+// rpc/transport/internal/grpc_tls.h.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +28,16 @@
 
 namespace weft {
 
+struct TlsCredentials;  // security/certificates.h
+
 struct GrpcTransportOptions {
-  // "host:port"; port 0 takes a free one. The host is what peers dial.
+  // "host:port"; port 0 takes a free one. The host is what peers dial. "unix:" means unix sockets
+  // instead of TCP: only processes of this host, and of this user or root, can connect. Then all
+  // peers must have such addresses.
   std::string listen_address = "127.0.0.1:0";
+  // With these credentials all connections use mutual TLS. Null: whoever reaches the port may
+  // connect.
+  std::shared_ptr<const TlsCredentials> tls = nullptr;
   TransportLimits limits;
   // So many streams may wait for `start`. Further ones are refused, and their diallers dial again.
   size_t most_waiting = 256;

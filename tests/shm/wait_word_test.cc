@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 // Two mappings of the same word, as two processes have them.
 class WaitWordTest : public testing::Test {
@@ -41,7 +41,7 @@ class WaitWordTest : public testing::Test {
 // Waits for a number and notices a lost wake-up: then the sleep runs into its deadline although the
 // number has come.
 void await(WaitWord& word, uint32_t number) {
-  const auto deadline = Clock::now() + seconds(30);
+  const auto deadline = SteadyClock::now() + seconds(30);
   for (uint32_t seen = word.load(); seen != number; seen = word.load()) {
     ASSERT_TRUE(word.sleep(seen, deadline)) << "nobody woke it; it was " << seen << ", now it is "
                                             << word.load() << " and should be " << number;
@@ -62,20 +62,20 @@ TEST_F(WaitWordTest, IsSeenThroughTheOtherMapping) {
 
 TEST_F(WaitWordTest, DoesNotSleepOnANumberThatHasGone) {
   mine().move_to(1);
-  EXPECT_TRUE(theirs().sleep(0, Clock::now() + seconds(30)));
+  EXPECT_TRUE(theirs().sleep(0, SteadyClock::now() + seconds(30)));
 }
 
 TEST_F(WaitWordTest, SleepsNoLongerThanAllowed) {
-  EXPECT_FALSE(theirs().sleep(0, Clock::now()));
-  EXPECT_FALSE(theirs().sleep(0, Clock::time_point::min()));
+  EXPECT_FALSE(theirs().sleep(0, SteadyClock::now()));
+  EXPECT_FALSE(theirs().sleep(0, SteadyClock::time_point::min()));
   EXPECT_EQ(theirs().sleepers.load(), 0u);
 }
 
 TEST_F(WaitWordTest, SleepsAsLongAsNobodyMovesIt) {
-  const auto deadline = Clock::now() + milliseconds(20);
+  const auto deadline = SteadyClock::now() + milliseconds(20);
   int returns = 1;  // it may return early, but hardly ever does
   while (theirs().sleep(0, deadline)) ASSERT_LT(++returns, 100) << "it does not sleep";
-  EXPECT_GE(Clock::now(), deadline);
+  EXPECT_GE(SteadyClock::now(), deadline);
 }
 
 TEST_F(WaitWordTest, WakesThroughTheOtherMapping) {
@@ -97,7 +97,7 @@ TEST_F(WaitWordTest, WakesAllThatSleep) {
 
 TEST_F(WaitWordTest, SleepsWithoutADeadlineUntilItMoves) {
   std::thread waiter([this] {
-    while (theirs().load() != 1) EXPECT_TRUE(theirs().sleep(0, Clock::time_point::max()));
+    while (theirs().load() != 1) EXPECT_TRUE(theirs().sleep(0, SteadyClock::time_point::max()));
   });
   while (mine().sleepers.load() == 0) std::this_thread::yield();
   mine().move_to(1);
@@ -119,13 +119,13 @@ TEST_F(WaitWordTest, WakesOnlyThoseThatSleep) {
 TEST_F(WaitWordTest, AWakeKeepsFromSleepWhoWasAboutToSleep) {
   const WaitWord::Sleeper sleeper(theirs());
   mine().notify();
-  EXPECT_TRUE(sleeper.sleep(Clock::now() + seconds(30)));
+  EXPECT_TRUE(sleeper.sleep(SteadyClock::now() + seconds(30)));
 }
 
 TEST_F(WaitWordTest, AWakeEndsASleep) {
   std::thread waiter([this] {
     const WaitWord::Sleeper sleeper(theirs());
-    EXPECT_TRUE(sleeper.sleep(Clock::now() + seconds(30)));
+    EXPECT_TRUE(sleeper.sleep(SteadyClock::now() + seconds(30)));
   });
   while (mine().sleepers.load() != 2) std::this_thread::yield();  // the Sleeper, and its sleep
   mine().notify();

@@ -21,7 +21,7 @@ namespace {
 using namespace ring_test;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 constexpr WakeBits::Group kReader = WakeBits::Group::kServing;
 
@@ -83,7 +83,7 @@ TEST_F(WakeBitsTest, WakesOnlyAnArmedReaderAndOnlyOnce) {
 TEST_F(WakeBitsTest, DoesNotSleepIfASignalCameAfterItArmed) {
   const uint32_t seen = bits_->arm(kReader);
   bits_->signal(1);
-  EXPECT_TRUE(bits_->sleep(seen, Clock::now() + seconds(30), kReader));
+  EXPECT_TRUE(bits_->sleep(seen, SteadyClock::now() + seconds(30), kReader));
 }
 
 // A late signal disarms the reader again, so the next one wakes nobody. No test can get between the
@@ -94,7 +94,7 @@ TEST_F(WakeBitsTest, DoesNotSleepIfALateSignalHasDisarmedIt) {
   bits_->armed.exchange(0);  // the late signal, for a bit that is taken
   bits_->word.advance();
   bits_->signal(1);
-  EXPECT_TRUE(bits_->sleep(seen, Clock::now() + seconds(30), kReader));
+  EXPECT_TRUE(bits_->sleep(seen, SteadyClock::now() + seconds(30), kReader));
 }
 
 TEST_F(WakeBitsTest, ASignalWakesTheReaderThatIsArmedAndNotTheOther) {
@@ -102,14 +102,14 @@ TEST_F(WakeBitsTest, ASignalWakesTheReaderThatIsArmedAndNotTheOther) {
   std::atomic<bool> served{false};
   std::thread serving([&] {
     const auto group = static_cast<uint32_t>(WakeBits::Group::kServing);
-    EXPECT_TRUE(bits_->word.sleep(seen, Clock::now() + seconds(30), group));
+    EXPECT_TRUE(bits_->word.sleep(seen, SteadyClock::now() + seconds(30), group));
     served.store(true);
   });
   while (bits_->word.sleepers.load() == 0) std::this_thread::yield();
   std::thread waiting([&] {
     const uint32_t now = bits_->arm(WakeBits::Group::kCaller);
     const auto group = static_cast<uint32_t>(WakeBits::Group::kCaller);
-    EXPECT_TRUE(bits_->word.sleep(now, Clock::now() + seconds(30), group));
+    EXPECT_TRUE(bits_->word.sleep(now, SteadyClock::now() + seconds(30), group));
   });
   while (bits_->word.sleepers.load() < 2) std::this_thread::yield();
   bits_->signal(1);
@@ -123,23 +123,23 @@ TEST_F(WakeBitsTest, ASignalWakesTheReaderThatIsArmedAndNotTheOther) {
 TEST_F(WakeBitsTest, ALocalWakeEndsTheNextSleep) {
   const uint32_t seen = bits_->arm(kReader);
   bits_->wake();
-  EXPECT_TRUE(bits_->sleep(seen, Clock::now() + seconds(30), kReader));
+  EXPECT_TRUE(bits_->sleep(seen, SteadyClock::now() + seconds(30), kReader));
 }
 
 TEST_F(WakeBitsTest, SleepsNoLongerThanUntilTheDeadline) {
-  EXPECT_FALSE(bits_->sleep(bits_->arm(kReader), Clock::now(), kReader));
-  EXPECT_FALSE(bits_->sleep(bits_->arm(kReader), Clock::time_point::min(), kReader));
+  EXPECT_FALSE(bits_->sleep(bits_->arm(kReader), SteadyClock::now(), kReader));
+  EXPECT_FALSE(bits_->sleep(bits_->arm(kReader), SteadyClock::time_point::min(), kReader));
 }
 
 TEST_F(WakeBitsTest, SleepsNoLongerThanASecondIfAPeerTakesTheWakeAway) {
   const uint32_t seen = bits_->arm(kReader);
   bits_->armed = 0;  // a lie
   bits_->signal(1);
-  const Clock::time_point began = Clock::now();
-  while (bits_->sleep(seen, Clock::time_point::max(), kReader)) {
+  const SteadyClock::time_point began = SteadyClock::now();
+  while (bits_->sleep(seen, SteadyClock::time_point::max(), kReader)) {
   }
-  EXPECT_GE(Clock::now() - began, WakeBits::kLongestSleep);
-  EXPECT_LT(Clock::now() - began, seconds(20));
+  EXPECT_GE(SteadyClock::now() - began, WakeBits::kLongestSleep);
+  EXPECT_LT(SteadyClock::now() - began, seconds(20));
   EXPECT_THAT(take(), ElementsAre(1));
 }
 
@@ -155,7 +155,7 @@ void read_until(WakeBits& bits, Drain drain, AllRead all_read) {
     if (all_read()) return;
     const uint32_t seen = bits.arm(kReader);
     if (bits.any_pending()) continue;
-    const bool woken = bits.sleep(seen, Clock::time_point::max(), kReader);
+    const bool woken = bits.sleep(seen, SteadyClock::time_point::max(), kReader);
     EXPECT_TRUE(woken || !bits.any_pending()) << "a wake-up was lost";
   }
 }
@@ -284,7 +284,7 @@ TEST_F(WakeBitsTest, NoCorruptionHarmsTheReader) {
     if (random() % 8 == 0) {
       bits_->take_pending([](size_t pending) { ASSERT_LT(pending, WakeBits::kSlots); });
       EXPECT_FALSE(bits_->any_pending());
-      bits_->sleep(bits_->arm(kReader), Clock::now(), kReader);
+      bits_->sleep(bits_->arm(kReader), SteadyClock::now(), kReader);
     }
   }
 }

@@ -41,6 +41,10 @@ std::string to_string(TransportKind kind) {
       return "Grpc";
     case TransportKind::kGrpcSpinning:
       return "GrpcSpinning";
+    case TransportKind::kGrpcTls:
+      return "GrpcTls";
+    case TransportKind::kGrpcLocal:
+      return "GrpcLocal";
     case TransportKind::kSameHost:
       return "SameHost";
     case TransportKind::kSameHostSpinning:

@@ -29,6 +29,8 @@ enum class TransportKind {
   kInproc,
   kGrpc,
   kGrpcSpinning,
+  kGrpcTls,    // mutual TLS
+  kGrpcLocal,  // unix sockets
   kSameHost,
   kSameHostSpinning,
   kFallback,

@@ -13,6 +13,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -23,16 +24,24 @@
 #include "weft/base/mutex.h"
 #include "weft/rpc/transport/grpc_transport.h"
 #include "weft/rpc/transport/internal/grpc_stream.h"
+#include "weft/rpc/transport/internal/grpc_tls.h"
+#include "weft/rpc/transport/internal/local_sockets.h"
+#include "weft/security/certificates.h"
 
 namespace weft::rpc_internal {
 
 // The state that a transport shares with its connections and streams, dialled and accepted ones.
 struct GrpcShared {
   GrpcShared(Clock& clock_in, GrpcTransportOptions options_in)
-      : clock(clock_in), options(std::move(options_in)) {}
+      : clock(clock_in), options(std::move(options_in)) {
+    if (options.tls != nullptr) tls.emplace(*options.tls);
+    if (is_local(options.listen_address)) local.emplace(clock);
+  }
 
   Clock& clock;
   const GrpcTransportOptions options;
+  std::optional<GrpcTls> tls;         // of all connections
+  std::optional<LocalSockets> local;  // all connections are within this host
   BufferPool pool;
   // The queue of all streams, dialled and accepted ones; `listen` sets it. There is only one, and
   // one thread at a time serves it. In gRPC 1.51, one thread of the process waits in epoll for all
@@ -48,6 +57,7 @@ struct GrpcShared {
   int accepting ABSL_GUARDED_BY(mutex) = 0;  // streams that gRPC may still accept
   // Streams whose hello came before `start`, each with the function that answers it.
   std::vector<std::pair<const GrpcStream*, std::function<void()>>> waiting ABSL_GUARDED_BY(mutex);
+  TimePoint next_refusal_log ABSL_GUARDED_BY(mutex) = TimePoint::min();
   uint64_t next_connection ABSL_GUARDED_BY(mutex) = std::random_device()() | 1;
 
   void add(const std::shared_ptr<GrpcStream>& stream) ABSL_LOCKS_EXCLUDED(mutex) {
@@ -70,6 +80,15 @@ struct GrpcShared {
     MutexLock lock(mutex);
     accepting += more;
     changed.notify_all();
+  }
+  // Says why a worker was refused, at most once in a second.
+  void log_refusal(const std::string& worker, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex) {
+    {
+      MutexLock lock(mutex);
+      if (clock.now() < next_refusal_log) return;
+      next_refusal_log = clock.now() + std::chrono::seconds(1);
+    }
+    log_warning("worker '", worker, "' was refused: ", why.message());
   }
   // Runs `f(sink)`. Does nothing if the transport has not started or has stopped, or, unless
   // `even_stopped`, if `stop` has begun.

@@ -5,6 +5,8 @@
 #include <system_error>
 #include <unistd.h>
 
+#include <grpcpp/create_channel_posix.h>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/log.h"
@@ -60,6 +62,33 @@ bool was_heard(const absl::Status& status) {
          absl::StrContains(status.message(), "GOAWAY");
 }
 
+// Returns the error of a dial if it has to do with TLS, otherwise OK. gRPC distinguishes the cases
+// only in its error text.
+absl::Status tls_failure(const FarEndRefusal& refusal, const absl::Status& reason) {
+  const absl::Status refused = refusal.get();
+  if (absl::IsFailedPrecondition(refused)) return refused;
+  if (!refused.ok()) return absl::UnauthenticatedError(refused.message());
+  if (!absl::IsUnavailable(reason)) return absl::OkStatus();
+  const auto told = [&reason](std::string_view why) {
+    return absl::UnauthenticatedError(absl::StrCat(absl_view(why), ": ", reason.message()));
+  };
+  if (absl::StrContains(reason.message(), "wrong version number")) {
+    return told("the far end does not use TLS (WEFT_SECURITY=none)");
+  }
+  if (absl::StrContains(reason.message(), "Tls handshake failed: SSL_ERROR_SSL")) {
+    return told(
+        "the far end's certificate is not of this job: its processes must have the same secret or "
+        "the same authorities");
+  }
+  if (absl::StrContains(reason.message(), std::generic_category().message(ECONNREFUSED)) ||
+      !was_heard(reason)) {
+    return absl::OkStatus();
+  }
+  return told(
+      "the far end ended the TLS handshake: it does not accept this worker's certificate, or it "
+      "does not use TLS (WEFT_SECURITY=none)");
+}
+
 // The accepting end of one stream.
 class AcceptHandler final : public StreamHandler,
                             public std::enable_shared_from_this<AcceptHandler> {
@@ -69,6 +98,13 @@ class AcceptHandler final : public StreamHandler,
 
   absl::Status on_hello(GrpcStream& stream, std::string text) override {
     WEFT_ASSIGN_OR_RETURN(wire::Hello hello, parse_hello(text));
+    if (shared_->tls.has_value()) {
+      const absl::Status checked = shared_->tls->check_hello(stream.far_uris(), hello.name());
+      if (!checked.ok()) {
+        shared_->log_refusal(hello.name(), checked);
+        return checked;
+      }
+    }
     auto resume = [self = shared_from_this(), stream = stream.shared_from_this(), hello] {
       self->answer(stream, hello);
     };
@@ -224,26 +260,62 @@ absl::Status DialHandler::on_hello(GrpcStream& stream, std::string text) {
 void DialHandler::on_end(GrpcStream& stream, absl::Status reason) {
   if (open_) {
     connection_->stream_ended(kind_, stream, std::move(reason));
-  } else if (auto ready = std::exchange(ready_, nullptr)) {
-    if (late_.load()) reason = absl::DeadlineExceededError("no answer before the deadline");
-    if (!was_heard(reason)) reason = absl::DeadlineExceededError(reason.message());
-    if (!reason.ok() && !has_descriptors()) {
-      reason = absl::ResourceExhaustedError("this process has no file descriptor left");
-    }
-    ready(reason.ok() ? absl::UnavailableError("the stream ended before its first answer")
-                      : std::move(reason));
+  } else {
+    failed(std::move(reason));
   }
   shared_->remove(&stream);
+}
+
+void DialHandler::failed(absl::Status reason) {
+  auto ready = std::exchange(ready_, nullptr);
+  if (ready == nullptr) return;
+  if (late_.load()) reason = absl::DeadlineExceededError("no answer before the deadline");
+  const absl::Status tls =
+      shared_->tls.has_value() ? tls_failure(*refusal_, reason) : absl::OkStatus();
+  if (!tls.ok()) {
+    reason = tls;
+  } else if (!was_heard(reason)) {
+    reason = absl::DeadlineExceededError(reason.message());
+  }
+  if (!reason.ok() && !has_descriptors()) {
+    reason = absl::ResourceExhaustedError("this process has no file descriptor left");
+  }
+  ready(reason.ok() ? absl::UnavailableError("the stream ended before its first answer")
+                    : std::move(reason));
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> DialHandler::connect(const std::string& address) {
+  const grpc::ChannelArguments arguments = channel_arguments(kind_ == kBulkStream);
+  if (is_local(address) != shared_->local.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "one end uses unix sockets and the other TCP. All workers of a group must have the same "
+        "WEFT_SECURITY and the same kind of listen_host"));
+  }
+  if (shared_->local.has_value()) {
+    WEFT_ASSIGN_OR_RETURN(FileDescriptor socket, shared_->local->connect(address));
+    return grpc::CreateCustomInsecureChannelFromFd("weft", socket.release(), arguments);
+  }
+  return grpc::CreateCustomChannel(
+      address,
+      shared_->tls.has_value() ? shared_->tls->for_dialling(connection_->peer().name, refusal_)
+                               : grpc::InsecureChannelCredentials(),
+      arguments);
 }
 
 std::shared_ptr<DialHandler> dial_stream(const GrpcSharedPtr& shared, const std::string& address,
                                          const GrpcConnectionPtr& connection, StreamKind kind,
                                          DialHandler::Ready ready) {
-  auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
-                                           channel_arguments(kind == kBulkStream));
-  auto stream = std::make_shared<ClientStream>(
-      channel, StreamService::kMethods[kind], *shared->queue, shared->options.limits, shared->pool);
   auto handler = std::make_shared<DialHandler>(shared, connection, kind, std::move(ready));
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = handler->connect(address);
+  if (!channel.ok()) {
+    // `ready` must not run inside this call.
+    shared->clock.call_at(shared->clock.now(),
+                          [handler, why = channel.status()] { handler->failed(why); });
+    return handler;
+  }
+  auto stream =
+      std::make_shared<ClientStream>(*std::move(channel), StreamService::kMethods[kind],
+                                     *shared->queue, shared->options.limits, shared->pool);
   handler->set_stream(stream);
   stream->set_handler(handler);
   wire::Hello hello;

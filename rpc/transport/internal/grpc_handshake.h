@@ -9,7 +9,8 @@
 // - InvalidArgument: its name is not valid for a worker (check_worker_name), or its group or
 //   address is not printable.
 //
-// - PermissionDenied: it has another protocol version.
+// - PermissionDenied: it has another protocol version, or its name is not the one in the
+//   certificate.
 //
 // - FailedPrecondition: another worker answers, or a further stream belongs to no connection.
 //
@@ -18,6 +19,10 @@
 // - Aborted: too many streams wait for `start`. The dialler dials again.
 //
 // - Any other error: the sink's on_accept returned it.
+//
+// With TLS, a dial that fails before the hello ends with Unauthenticated: one end does not accept
+// the certificate of the other, or the far end does not use TLS. If the far end shows the
+// certificate of another worker of the job, it is FailedPrecondition.
 //
 // Protocol: proto/weft.proto, section "Streams" and message Hello.
 #pragma once
@@ -67,6 +72,8 @@ class DialHandler final : public StreamHandler {
         kind_(kind),
         ready_(std::move(ready)) {}
 
+  // The channel for the stream. With TLS, the far end must prove that it is the expected worker.
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> connect(const std::string& address);
   void set_stream(std::weak_ptr<GrpcStream> stream) { stream_ = std::move(stream); }
   // Cuts the stream if the far end has not answered.
   void deadline_passed() {
@@ -80,11 +87,14 @@ class DialHandler final : public StreamHandler {
     connection_->received(kind_, std::move(frames));
   }
   void on_end(GrpcStream& stream, absl::Status reason) override;
+  // The stream is not open and never will be.
+  void failed(absl::Status reason);
 
  private:
   const GrpcSharedPtr shared_;
   const GrpcConnectionPtr connection_;
   const StreamKind kind_;
+  const std::shared_ptr<FarEndRefusal> refusal_ = std::make_shared<FarEndRefusal>();
   Ready ready_;
   std::weak_ptr<GrpcStream> stream_;
   std::atomic<bool> open_{false};

@@ -352,6 +352,14 @@ void ServerStream::accept_done(bool ok) {
   if (!greeted.ok()) refuse(std::move(greeted));
 }
 
+std::vector<std::string> ServerStream::far_uris() const {
+  std::vector<std::string> uris;
+  for (const grpc::string_ref& uri : context_.auth_context()->FindPropertyValues("peer_uri")) {
+    uris.emplace_back(uri.data(), uri.size());
+  }
+  return uris;
+}
+
 // A refusal travels in trailing metadata, which flow control of the far end cannot hold up.
 void ServerStream::start_finish(void* tag) {
   if (refusal().ok()) return call_.Finish(grpc::Status::OK, tag);

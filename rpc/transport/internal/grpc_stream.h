@@ -66,6 +66,8 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   // waits for the socket until TCP gives up (kGiveUpArguments, grpc_handshake.h).
   void cut() ABSL_LOCKS_EXCLUDED(mutex_);
   StreamBytes bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // At the accepting end: the URIs in the certificate that the far end has shown.
+  virtual std::vector<std::string> far_uris() const { return {}; }
   // The first error of the stream so far. It is known here before on_end reports it.
   absl::Status reason() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -218,6 +220,7 @@ class ServerStream final : public GrpcStream {
   // handler, which gets the hello. If the server shuts down first, `accepted` runs with null.
   void accept(StreamService& service, size_t kind, grpc::ServerCompletionQueue& queue,
               Accepted accepted);
+  std::vector<std::string> far_uris() const override;
 
  private:
   void start_read(grpc::ByteBuffer* buffer, void* tag) override { call_.Read(buffer, tag); }

@@ -307,7 +307,8 @@ TEST_P(TransportConformanceTest, ManyPeersTalkAtOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Transports, TransportConformanceTest,
                          ::testing::Values(TransportKind::kInproc, TransportKind::kGrpc,
-                                           TransportKind::kGrpcSpinning, TransportKind::kSameHost,
+                                           TransportKind::kGrpcSpinning, TransportKind::kGrpcTls,
+                                           TransportKind::kGrpcLocal, TransportKind::kSameHost,
                                            TransportKind::kSameHostSpinning,
                                            TransportKind::kFallback),
                          [](const auto& info) { return testing::to_string(info.param); });

@@ -15,6 +15,7 @@
 #include "weft/rpc/same_host/same_host_transport.h"
 #include "weft/rpc/transport/grpc_transport.h"
 #include "weft/rpc/transport/inproc_transport.h"
+#include "weft/security/certificates.h"
 #include "weft/tests/rpc/transport/recorder.h"
 #include "weft/tests/support/agent_world.h"
 
@@ -27,6 +28,15 @@ inline FramePtr numbered_frame(uint64_t number, size_t payload = 0) {
   return std::make_shared<const Frame>(std::move(frame));
 }
 
+// Credentials of a worker of the job "group".
+inline std::shared_ptr<const TlsCredentials> credentials_of(
+    const std::string& worker, std::string_view secret = "a secret of the tests of transports") {
+  auto made = JobAuthority::from_secret(SecretBytes(secret), "group")
+                  ->issue(*certificate_name("group", "default", worker));
+  EXPECT_TRUE(made.ok()) << made.status();
+  return std::make_shared<const TlsCredentials>(*std::move(made));
+}
+
 // Makes ends of every kind of transport, and connections between them.
 class TransportConformanceTest : public ::testing::TestWithParam<TransportKind> {
  protected:
@@ -34,13 +44,16 @@ class TransportConformanceTest : public ::testing::TestWithParam<TransportKind> 
       : wires_(clock_, {.name = "wires", .threads = 3}), network_(clock_, wires_) {}
   ~TransportConformanceTest() override { wires_.stop(); }
 
-  std::unique_ptr<Transport> make(TransportLimits limits = {}) {
+  // `worker` is the name in the certificate.
+  std::unique_ptr<Transport> make(const std::string& worker, TransportLimits limits = {}) {
     if (GetParam() == TransportKind::kInproc) {
       return std::make_unique<InprocTransport>(network_, limits);
     }
     GrpcTransportOptions grpc;
     grpc.limits = limits;
     if (GetParam() == TransportKind::kGrpcSpinning) grpc.spin = kPatience;
+    if (GetParam() == TransportKind::kGrpcLocal) grpc.listen_address = "unix:";
+    if (GetParam() == TransportKind::kGrpcTls) grpc.tls = credentials_of(worker);
     SameHostTransportOptions local;
     local.limits = limits;
     if (GetParam() == TransportKind::kSameHostSpinning) local.spin = kPatience;
@@ -58,8 +71,8 @@ class TransportConformanceTest : public ::testing::TestWithParam<TransportKind> 
   }
   std::unique_ptr<End> listening(uint32_t index, TransportLimits limits = {}) {
     auto end = std::make_unique<End>();
-    end->transport = make(limits);
     end->identity = {"group", "w" + std::to_string(index), {index, 1}};
+    end->transport = make(end->identity.name, limits);
     EXPECT_TRUE(end->transport->listen().ok());
     return end;
   }

@@ -1,5 +1,5 @@
 // The thread that waits for descriptors: what it reports, and when it stops to.
-#include "weft/rpc/same_host/watcher.h"
+#include "weft/shm/watcher.h"
 
 #include <algorithm>
 #include <functional>
@@ -12,11 +12,11 @@
 
 #include "weft/async/future.h"
 
-namespace weft::rpc_internal {
+namespace weft {
 namespace {
 
-struct Pair {
-  Pair() {
+struct SocketPair {
+  SocketPair() {
     int both[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, both), 0);
     near = FileDescriptor(both[0]);
@@ -57,7 +57,7 @@ TEST_F(WatcherTest, TasksRunInTheirOrder) {
 
 // A worker that dials many peers at once must also answer those that dial it.
 TEST_F(WatcherTest, EventsDoNotWaitForAllTasks) {
-  Pair pair;
+  SocketPair pair;
   size_t left = 100, left_at_event = 0;
   run([&] {
     EXPECT_TRUE(watcher_.watch(pair.near.get(), Watcher::Event::kReadable, [&] {
@@ -76,7 +76,7 @@ TEST_F(WatcherTest, EventsDoNotWaitForAllTasks) {
 }
 
 TEST_F(WatcherTest, ADescriptorThatCanBeReadIsReportedUntilItIsNotWatched) {
-  Pair pair;
+  SocketPair pair;
   Promise<void> twice;
   int times = 0;
   run([&] {
@@ -93,7 +93,7 @@ TEST_F(WatcherTest, ADescriptorThatCanBeReadIsReportedUntilItIsNotWatched) {
 }
 
 TEST_F(WatcherTest, AHangUpIsReportedAndBytesAreNot) {
-  Pair pair;
+  SocketPair pair;
   Promise<void> gone;
   bool written = false;
   run([&] {
@@ -111,9 +111,9 @@ TEST_F(WatcherTest, AHangUpIsReportedAndBytesAreNot) {
 
 // Both are ready in one round. The first closes the second, whose number another socket takes.
 TEST_F(WatcherTest, AnEventOfAClosedDescriptorDoesNotReachTheNextOneWithThisNumber) {
-  Pair first, second, other;
+  SocketPair first, second, other;
   int wrong = 0, calls = 0;
-  const auto swap = [&](Pair& self, Pair& victim) {
+  const auto swap = [&](SocketPair& self, SocketPair& victim) {
     watcher_.unwatch(self.near.get());
     if (++calls > 1) return;
     const int number = victim.near.get();
@@ -138,7 +138,7 @@ TEST_F(WatcherTest, AnEventOfAClosedDescriptorDoesNotReachTheNextOneWithThisNumb
 
 TEST_F(WatcherTest, StopDestroysCallbacksAndTasksWithoutRunningThem) {
   const auto held = std::make_shared<int>();
-  Pair pair;
+  SocketPair pair;
   run([&] { EXPECT_TRUE(watcher_.watch(pair.near.get(), Watcher::Event::kReadable, [held] {})); });
   watcher_.stop();
   watcher_.post([held] { ADD_FAILURE() << "a task ran after stop()"; });
@@ -154,4 +154,4 @@ TEST_F(WatcherTest, WhatCannotBeWatchedIsSaid) {
 }
 
 }  // namespace
-}  // namespace weft::rpc_internal
+}  // namespace weft

@@ -1,4 +1,4 @@
-#include "weft/rpc/same_host/watcher.h"
+#include "weft/shm/watcher.h"
 
 #include <array>
 #include <cerrno>
@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/thread.h"
 
-namespace weft::rpc_internal {
+namespace weft {
 namespace {
 
 constexpr uint64_t kTasks = 0;  // the eventfd's number in epoll's events
@@ -115,4 +115,4 @@ void Watcher::run() {
   }
 }
 
-}  // namespace weft::rpc_internal
+}  // namespace weft

@@ -1,4 +1,4 @@
-#include "weft/security/internal/private_file.h"
+#include "weft/security/internal/key_file.h"
 
 #include <cerrno>
 #include <cstring>
@@ -14,7 +14,7 @@
 namespace weft::security_internal {
 namespace {
 
-absl::Status check_access(const std::string& path, const struct stat& file) {
+absl::Status check_access(const std::string& path, const struct stat& file, Access access) {
   if (!S_ISREG(file.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
   }
@@ -23,19 +23,20 @@ absl::Status check_access(const std::string& path, const struct stat& file) {
                                                     ", not to this user (", ::geteuid(),
                                                     ") or to root"));
   }
-  const mode_t allowed = file.st_uid == 0 ? 0740 : 0700;
+  const bool anybody_reads = access == Access::kAnybodyReads;
+  const mode_t readable = anybody_reads ? 0044 : file.st_uid == 0 ? 0040 : 0;
   const mode_t permissions = file.st_mode & 07777;
-  if ((permissions & 07777 & ~allowed) != 0) {
+  if ((permissions & 0066 & ~readable) != 0) {
     return absl::PermissionDeniedError(absl::StrFormat(
-        "%s has mode %04o, so other users could read or change it. Run: chmod 600 %s", path,
-        permissions, path));
+        "%s has mode %04o, so other users could %s it. Run: chmod %s %s", path, permissions,
+        anybody_reads ? "change" : "read or change", anybody_reads ? "go-w" : "600", path));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<SecretBytes> read_private_file(const std::string& path, size_t most) {
+absl::StatusOr<SecretBytes> read_file(const std::string& path, size_t most, Access access) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
     const std::string text = absl::StrCat("cannot open ", path, ": ", std::strerror(errno));
@@ -46,7 +47,7 @@ absl::StatusOr<SecretBytes> read_private_file(const std::string& path, size_t mo
   if (::fstat(descriptor, &file) != 0) {
     return absl::UnavailableError(absl::StrCat("cannot inspect ", path));
   }
-  WEFT_RETURN_IF_ERROR(check_access(path, file));
+  WEFT_RETURN_IF_ERROR(check_access(path, file, access));
 
   SecretBytes content(most + 1);
   size_t length = 0;

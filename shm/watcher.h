@@ -18,11 +18,10 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
-#include "weft/base/clock.h"
 #include "weft/base/mutex.h"
 #include "weft/shm/file_descriptor.h"
 
-namespace weft::rpc_internal {
+namespace weft {
 
 class Watcher {
  public:
@@ -62,4 +61,4 @@ class Watcher {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-}  // namespace weft::rpc_internal
+}  // namespace weft

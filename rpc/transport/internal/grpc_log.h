@@ -1,0 +1,16 @@
+// Passes gRPC's error log to Weft's (base/log.h).
+//
+// gRPC logs an error for each TLS handshake that fails, so a process that keeps dialling could fill
+// the disk. This passes on one line in a second, with the number of those that it left out. It
+// drops lines that are no errors: gRPC 1.51 writes them for each TLS connection, or when a server
+// stops.
+//
+// Thread safety: a free function.
+#pragma once
+
+namespace weft::rpc_internal {
+
+// For the whole process, once. A log function that the program sets later takes its place.
+void limit_grpc_log();
+
+}  // namespace weft::rpc_internal

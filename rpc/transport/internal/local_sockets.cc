@@ -1,0 +1,114 @@
+#include "weft/rpc/transport/internal/local_sockets.h"
+
+#include <cerrno>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "weft/base/log.h"
+#include "weft/base/status.h"
+
+namespace weft::rpc_internal {
+namespace {
+
+constexpr int kMostAtOnce = 64;  // accepted before other descriptors have their turn
+constexpr Nanoseconds kPause = std::chrono::milliseconds(100);
+constexpr LocalSocket::TimePoint kWithoutWaiting = LocalSocket::TimePoint::min();
+
+}  // namespace
+
+bool is_local(std::string_view address) { return address.starts_with(kLocalScheme); }
+
+absl::Status LocalSockets::listen(Accept accept) {
+  WEFT_ASSIGN_OR_RETURN(listener_, LocalListener::create(LocalSocket::Kind::kStream));
+  name_ = listener_->name();
+  accept_ = std::move(accept);
+  WEFT_RETURN_IF_ERROR(watcher_->start());
+  watcher_->post([this] { watch_listener(); });
+  return absl::OkStatus();
+}
+
+std::string LocalSockets::address() const { return absl::StrCat(absl_view(kLocalScheme), name_); }
+
+absl::StatusOr<FileDescriptor> LocalSockets::connect(const std::string& address) {
+  if (!is_local(address)) {
+    return absl::InvalidArgumentError(absl::StrCat("'", address, "' is no address on this host"));
+  }
+  absl::StatusOr<LocalSocket> socket = LocalSocket::connect(
+      address.substr(kLocalScheme.size()), kWithoutWaiting, LocalSocket::Kind::kStream);
+  if (socket.ok()) return keep(*std::move(socket));
+  const absl::Status& status = socket.status();
+  if (absl::IsPermissionDenied(status)) return absl::FailedPreconditionError(status.message());
+  if (absl::IsDeadlineExceeded(status)) return absl::AbortedError(status.message());
+  return status;
+}
+
+void LocalSockets::stop() {
+  watcher_->stop();
+  if (pause_.has_value()) clock_.cancel(*std::exchange(pause_, std::nullopt));
+  listener_.reset();
+  std::map<int, FileDescriptor> left;
+  {
+    MutexLock lock(mutex_);
+    stopped_ = true;
+    left.swap(kept_);
+  }
+  for (const auto& [descriptor, owner] : left) ::shutdown(descriptor, SHUT_RDWR);
+}
+
+void LocalSockets::watch_listener() {
+  pause_.reset();
+  if (watcher_->watch(listener_->descriptor(), Watcher::Event::kReadable,
+                      [this] { accept_some(); })) {
+    return;
+  }
+  pause(absl::ResourceExhaustedError("no memory to watch for them"));
+}
+
+void LocalSockets::accept_some() {
+  for (int i = 0; i < kMostAtOnce; ++i) {
+    absl::StatusOr<LocalSocket> socket = listener_->accept(kWithoutWaiting);
+    if (absl::IsDeadlineExceeded(socket.status())) return;
+    absl::StatusOr<FileDescriptor> connection =
+        socket.ok() ? keep(*std::move(socket)) : socket.status();
+    if (!connection.ok()) return pause(connection.status());
+    accept_(*std::move(connection));
+  }
+}
+
+// The listener stays readable, so without a pause the watcher would try again at once, for ever.
+void LocalSockets::pause(const absl::Status& why) {
+  log_warning("a connection within this host was not accepted: ", why.message());
+  watcher_->unwatch(listener_->descriptor());
+  pause_ = clock_.call_at(clock_.now() + kPause, [this, watcher = watcher_] {
+    watcher->post([this] { watch_listener(); });
+  });
+}
+
+absl::StatusOr<FileDescriptor> LocalSockets::keep(LocalSocket socket) {
+  FileDescriptor connection = socket.take_descriptor();
+  FileDescriptor second(::fcntl(connection.get(), F_DUPFD_CLOEXEC, 0));
+  if (!second.valid()) {
+    return absl::ErrnoToStatus(errno, "a second descriptor of a connection within this host");
+  }
+  const int number = second.get();
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) return absl::UnavailableError("this transport has stopped");
+    kept_.emplace(number, std::move(second));
+  }
+  // When either end has closed the connection, the second descriptor must not keep it open.
+  watcher_->post([this, number] {
+    (void)watcher_->watch(number, Watcher::Event::kHungUp, [this, number] { forget(number); });
+  });
+  return connection;
+}
+
+void LocalSockets::forget(int descriptor) {
+  watcher_->unwatch(descriptor);
+  MutexLock lock(mutex_);
+  kept_.erase(descriptor);
+}
+
+}  // namespace weft::rpc_internal

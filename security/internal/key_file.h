@@ -1,0 +1,25 @@
+// Reads files of secrets, keys and certificates.
+//
+// Thread safety: free functions.
+// Errors: NotFound (no such file), Unavailable (it cannot be opened or read), InvalidArgument (no
+// regular file, or too long), PermissionDenied (other users could change it, or read a private
+// one). Each text names the file.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "weft/security/secret_bytes.h"
+
+namespace weft::security_internal {
+
+enum class Access {
+  kPrivate,       // members of the file's group may read it if root owns it, as Kubernetes does
+  kAnybodyReads,  // certificates
+};
+
+// Only this user or root may own the file and write it.
+absl::StatusOr<SecretBytes> read_file(const std::string& path, size_t most, Access access);
+
+}  // namespace weft::security_internal

@@ -1,0 +1,212 @@
+// Mutual TLS: who is let in, who is refused, and what both ends are told.
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <grpcpp/security/credentials.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "weft/base/log.h"
+#include "weft/tests/rpc/transport/raw_stream.h"
+#include "weft/tests/rpc/transport/transport_ends.h"
+#include "weft/tests/security/certificate_maker.h"
+#include "weft/tests/support/eventually.h"
+
+namespace weft {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using testing::credentials_of;
+using testing::End;
+using testing::eventually;
+using ::testing::HasSubstr;
+using testing::kPatience;
+using testing::numbered_frame;
+
+using Credentials = std::shared_ptr<const TlsCredentials>;
+
+class GrpcTlsTest : public ::testing::Test {
+ protected:
+  GrpcTlsTest() {
+    set_log_sink([this](LogLevel, std::string_view line) {
+      MutexLock lock(mutex_);
+      lines_.emplace_back(line);
+    });
+  }
+  ~GrpcTlsTest() override { set_log_sink(nullptr); }
+
+  std::unique_ptr<End> started(uint32_t index, Credentials tls) {
+    auto end = std::make_unique<End>();
+    GrpcTransportOptions options;
+    options.tls = std::move(tls);
+    end->transport = std::make_unique<GrpcTransport>(clock_, options);
+    end->identity = {"group", "w" + std::to_string(index), {index, 1}};
+    EXPECT_TRUE(end->transport->start(end->identity, &end->sink).ok());
+    return end;
+  }
+  absl::StatusOr<ConnectionPtr> connect(End& from, const End& to) {
+    return connect(from, to.transport->address(), to.identity);
+  }
+  absl::StatusOr<ConnectionPtr> connect(End& from, const std::string& address,
+                                        const PeerIdentity& expected) {
+    from.sink.expect_dialling();
+    Promise<ConnectionPtr> promise;
+    Future<ConnectionPtr> future = promise.future();
+    from.transport->connect(address, expected, clock_.now() + kPatience,
+                            [promise = std::move(promise)](absl::StatusOr<ConnectionPtr> result) {
+                              promise.set(std::move(result));
+                            });
+    return future.result();
+  }
+  bool is_logged(const std::string& text) {
+    return eventually([&] {
+      MutexLock lock(mutex_);
+      return std::any_of(lines_.begin(), lines_.end(),
+                         [&](const std::string& line) { return absl::StrContains(line, text); });
+    });
+  }
+
+  SystemClock clock_;
+  const CertificateMaker site_;
+  Mutex mutex_;
+  std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
+};
+
+std::string uri(const std::string& worker, const std::string& run = run_digest("group")) {
+  return "spiffe://site.example/weft/" + run + "/default/" + worker;
+}
+
+Credentials shared(TlsCredentials made) {
+  return std::make_shared<const TlsCredentials>(std::move(made));
+}
+
+TEST_F(GrpcTlsTest, WorkersOfOneJobConnectAndTheLogStaysEmpty) {
+  {
+    auto a = started(1, credentials_of("w1")), b = started(2, credentials_of("w2"));
+    const auto connection = connect(*a, *b);
+    ASSERT_TRUE(connection.ok()) << connection.status();
+    EXPECT_TRUE((*connection)->send(numbered_frame(1, 1 << 20)));
+    ASSERT_TRUE(b->sink.wait_for_frames(1));
+  }
+  MutexLock lock(mutex_);
+  EXPECT_THAT(lines_, ::testing::IsEmpty());
+}
+
+TEST_F(GrpcTlsTest, CertificatesOfASiteAreAsGood) {
+  auto a = started(1, shared(site_.make({.uris = {uri("w1")}})));
+  auto b = started(2, shared(site_.make({.uris = {uri("w2")}})));
+  const auto connection = connect(*a, *b);
+  EXPECT_TRUE(connection.ok()) << connection.status();
+}
+
+// No case may reach the sink: it would run handlers for the dialler.
+TEST_F(GrpcTlsTest, ADiallerWithABadCertificateIsRefusedAndToldWhy) {
+  const TlsCredentials good = site_.make({.uris = {uri("w2")}});
+  const auto with_authorities_of_site = [&](TlsCredentials made) {
+    made.authorities = good.authorities;
+    return shared(std::move(made));
+  };
+  struct Case {
+    const char* what;
+    Credentials tls;
+    const char* dialler_is_told;
+    const char* log_says;  // null: nothing, because gRPC has a line in a second
+  };
+  const Case cases[] = {
+      {"another authority",
+       with_authorities_of_site(CertificateMaker().make({.uris = {uri("w1")}})),
+       "does not accept this worker's certificate", "gRPC: Handshake failed"},
+      {"expired", shared(site_.make({.uris = {uri("w1")}, .begins = -7200, .ends = -3600})),
+       "does not accept this worker's certificate", nullptr},
+      {"not yet valid", shared(site_.make({.uris = {uri("w1")}, .begins = 3600, .ends = 7200})),
+       "does not accept this worker's certificate", nullptr},
+      {"two URIs", shared(site_.make({.uris = {uri("w1"), uri("w3")}})), "has 2 URIs",
+       "has 2 URIs"},
+      {"a common name only", shared(site_.make({.uris = {}, .common_name = "w1"})), "has 0 URIs",
+       "has 0 URIs"},
+      {"another worker's", shared(site_.make({.uris = {uri("w3")}})),
+       "the certificate names worker 'w3', but the hello names 'w1'", "names worker 'w3'"},
+      {"another job's", shared(site_.make({.uris = {uri("w1", run_digest("other"))}})),
+       "is not of this job", "is not of this job"},
+      {"another trust domain's",
+       shared(site_.make({.uris = {"spiffe://other/weft/" + run_digest("group") + "/default/w1"}})),
+       "is not of this job", "is not of this job"},
+  };
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.what);
+    auto b = started(2, shared(copy_of(good)));  // each has a line in the log
+    // A dialler that is refused for its own certificate does not complain about the far end's.
+    TlsCredentials tls = copy_of(*one.tls);
+    tls.name = good.name;
+    tls.name.worker = "w1";
+    auto a = started(1, shared(std::move(tls)));
+    const absl::Status status = connect(*a, *b).status();
+    EXPECT_THAT(status.code(),
+                AnyOf(absl::StatusCode::kPermissionDenied, absl::StatusCode::kUnauthenticated))
+        << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(one.dialler_is_told));
+    EXPECT_TRUE(one.log_says == nullptr || is_logged(one.log_says));
+    EXPECT_THAT(b->sink.accepted(), ::testing::IsEmpty());
+  }
+}
+
+TEST_F(GrpcTlsTest, ADiallerChecksWhomItReached) {
+  auto a = started(1, shared(site_.make({.uris = {uri("w1")}})));
+  struct Case {
+    const char* what;
+    Credentials tls;
+    absl::StatusCode code;
+    const char* told;
+  };
+  const Case cases[] = {
+      {"another authority", shared(CertificateMaker().make({.uris = {uri("w2")}})),
+       absl::StatusCode::kUnauthenticated, "the far end's certificate is not of this job"},
+      {"expired", shared(site_.make({.uris = {uri("w2")}, .begins = -7200, .ends = -3600})),
+       absl::StatusCode::kUnauthenticated, "the far end's certificate is not of this job"},
+      {"another worker", shared(site_.make({.uris = {uri("w3")}})),
+       absl::StatusCode::kFailedPrecondition, "the certificate of worker 'w3' answers there"},
+      {"another job", shared(site_.make({.uris = {uri("w2", run_digest("other"))}})),
+       absl::StatusCode::kUnauthenticated, "is not of this job"},
+      {"two URIs", shared(site_.make({.uris = {uri("w2"), uri("w3")}})),
+       absl::StatusCode::kUnauthenticated, "has 2 URIs"},
+      {"no TLS", nullptr, absl::StatusCode::kUnauthenticated, "does not use TLS"},
+  };
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.what);
+    auto b = started(2, one.tls);
+    const absl::Status status = connect(*a, *b).status();
+    EXPECT_EQ(status.code(), one.code) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(one.told));
+    EXPECT_THAT(b->sink.accepted(), ::testing::IsEmpty());
+  }
+}
+
+TEST_F(GrpcTlsTest, ANobodyIsUnavailableAsWithoutTls) {
+  auto a = started(1, credentials_of("w1"));
+  std::string address;
+  {
+    auto b = started(2, credentials_of("w2"));
+    address = b->transport->address();
+  }
+  const absl::Status status = connect(*a, address, {"group", "w2", {2, 1}}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+}
+
+TEST_F(GrpcTlsTest, APlainDiallerIsNotRead) {
+  auto b = started(2, credentials_of("w2"));
+  auto plain = started(1, nullptr);
+  const absl::Status status = connect(*plain, *b).status();
+  EXPECT_FALSE(status.ok());
+  const testing::RawStream raw(b->transport->address(), {"x"}, "hello");
+  EXPECT_EQ(raw.wait().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(b->sink.accepted(), ::testing::IsEmpty());
+}
+
+}  // namespace
+}  // namespace weft

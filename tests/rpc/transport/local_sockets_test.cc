@@ -1,0 +1,214 @@
+// gRPC over unix sockets: who may connect, what stays open, and far ends that take nothing.
+#include "weft/rpc/transport/internal/local_sockets.h"
+
+#include <atomic>
+#include <cerrno>
+#include <fcntl.h>
+#include <memory>
+#include <poll.h>
+#include <string>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "weft/tests/rpc/transport/transport_ends.h"
+#include "weft/tests/support/eventually.h"
+
+namespace weft {
+namespace {
+
+using rpc_internal::LocalSockets;
+using testing::End;
+using testing::eventually;
+using ::testing::HasSubstr;
+using testing::kPatience;
+using testing::numbered_frame;
+
+size_t open_descriptors() {
+  size_t count = 0;
+  for (int i = 0; i < 1024; ++i) count += ::fcntl(i, F_GETFD) >= 0;
+  return count;
+}
+
+// Passes bytes between diallers and a listener until it is frozen. Then it reads nothing more, as a
+// process that is stopped.
+class FreezingProxy {
+ public:
+  explicit FreezingProxy(std::string target) : target_(std::move(target)) {}
+  ~FreezingProxy() {
+    stopping_.store(true);
+    thread_.join();
+  }
+  std::string address() const { return "unix:" + listener_.name(); }
+  void freeze() { frozen_.store(true); }
+  size_t connections() const { return connections_.load(); }
+
+ private:
+  void run() {
+    std::vector<std::pair<FileDescriptor, FileDescriptor>> pairs;
+    while (!stopping_.load()) {
+      std::vector<pollfd> polled = {{listener_.descriptor(), POLLIN, 0}};
+      for (const auto& [near, far] : pairs) {
+        polled.push_back({near.get(), POLLIN, 0});
+        polled.push_back({far.get(), POLLIN, 0});
+      }
+      if (frozen_.load()) polled.clear();
+      if (::poll(polled.data(), polled.size(), 1) <= 0) continue;
+      for (size_t i = 1; i < polled.size(); ++i) {
+        const auto& pair = pairs[(i - 1) / 2];
+        if (polled[i].revents != 0) pass(polled[i].fd, i % 2 == 1 ? pair.second : pair.first);
+      }
+      if (polled[0].revents == 0) continue;
+      auto near = listener_.accept(std::chrono::steady_clock::now() + kPatience);
+      auto far = LocalSocket::connect(target_, std::chrono::steady_clock::now() + kPatience,
+                                      LocalSocket::Kind::kStream);
+      ASSERT_TRUE(near.ok() && far.ok());
+      pairs.emplace_back(near->take_descriptor(), far->take_descriptor());
+      ++connections_;
+    }
+  }
+  static void pass(int from, const FileDescriptor& to) {
+    char bytes[65536];
+    const ssize_t got = ::recv(from, bytes, sizeof(bytes), MSG_DONTWAIT);
+    if (got <= 0) {
+      if (got == 0 || errno != EAGAIN) ::shutdown(to.get(), SHUT_WR);
+      return;
+    }
+    for (ssize_t sent = 0; sent < got;) {
+      const ssize_t more =
+          ::send(to.get(), bytes + sent, static_cast<size_t>(got - sent), MSG_NOSIGNAL);
+      if (more > 0) sent += more;
+      if (more < 0 && errno != EAGAIN) return;
+    }
+  }
+
+  const std::string target_;
+  LocalListener listener_ = *LocalListener::create(LocalSocket::Kind::kStream);
+  std::atomic<bool> frozen_{false}, stopping_{false};
+  std::atomic<size_t> connections_{0};
+  std::thread thread_{[this] { run(); }};
+};
+
+class LocalGrpcTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<End> started(uint32_t index, const std::string& listen_address = "unix:") {
+    auto end = std::make_unique<End>();
+    GrpcTransportOptions options;
+    options.listen_address = listen_address;
+    options.grace = std::chrono::milliseconds(100);
+    end->transport = std::make_unique<GrpcTransport>(clock_, options);
+    end->identity = {"group", "w" + std::to_string(index), {index, 1}};
+    EXPECT_TRUE(end->transport->start(end->identity, &end->sink).ok());
+    return end;
+  }
+  absl::StatusOr<ConnectionPtr> connect(End& from, const std::string& address,
+                                        const PeerIdentity& expected) {
+    from.sink.expect_dialling();
+    Promise<ConnectionPtr> promise;
+    Future<ConnectionPtr> future = promise.future();
+    from.transport->connect(address, expected, clock_.now() + kPatience,
+                            [promise = std::move(promise)](absl::StatusOr<ConnectionPtr> result) {
+                              promise.set(std::move(result));
+                            });
+    return future.result();
+  }
+
+  SystemClock clock_;
+};
+
+// TCP gives such a connection up after 30 s, unix sockets never do.
+TEST_F(LocalGrpcTest, StopNeedsNothingOfAFarEndThatTakesNothing) {
+  auto a = started(1), b = started(2);
+  FreezingProxy proxy(b->transport->address().substr(sizeof("unix:") - 1));
+  const auto connection = connect(*a, proxy.address(), b->identity);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  ASSERT_TRUE(eventually([&] { return proxy.connections() == 2; }));  // the bulk stream
+  ASSERT_TRUE((*connection)->send(numbered_frame(1, 1 << 20)));
+  ASSERT_TRUE(b->sink.wait_for_frames(1));
+  proxy.freeze();
+  for (uint64_t i = 2; i < 66; ++i) {
+    ASSERT_TRUE((*connection)->send(numbered_frame(i, 1 << 20)));
+    ASSERT_TRUE((*connection)->send(numbered_frame(i, 100)));
+  }
+  a->transport->stop();
+  b->transport->stop();
+}
+
+TEST_F(LocalGrpcTest, AClosedConnectionLeavesNoDescriptorBehind) {
+  auto a = started(1), b = started(2);
+  (void)connect(*a, b->transport->address(), b->identity);
+  size_t closed = 0;
+  const size_t before = open_descriptors();
+  for (int i = 0; i < 20; ++i) {
+    const auto connection = connect(*a, b->transport->address(), b->identity);
+    ASSERT_TRUE(connection.ok()) << connection.status();
+    (*connection)->close();
+    ASSERT_TRUE(a->sink.wait_for_closed(++closed));
+  }
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before; }))
+      << open_descriptors() << " instead of " << before;
+}
+
+TEST_F(LocalGrpcTest, AddressesOfTheOtherKindAreErrorsThatSayWhy) {
+  auto local = started(1), across = started(2, "127.0.0.1:0");
+  for (const auto& [from, to] :
+       {std::pair(local.get(), across.get()), std::pair(across.get(), local.get())}) {
+    const absl::Status status = connect(*from, to->transport->address(), to->identity).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("WEFT_SECURITY"));
+  }
+}
+
+TEST_F(LocalGrpcTest, WhatIsNoHttpHarmsNobody) {
+  auto a = started(1), b = started(2);
+  for (int i = 0; i < 20; ++i) {
+    auto unknown = LocalSocket::connect(b->transport->address().substr(sizeof("unix:") - 1),
+                                        std::chrono::steady_clock::now() + kPatience,
+                                        LocalSocket::Kind::kStream);
+    ASSERT_TRUE(unknown.ok()) << unknown.status();
+    (void)!::send(unknown->descriptor(), "nonsense", 8, MSG_NOSIGNAL);
+  }
+  EXPECT_TRUE(connect(*a, b->transport->address(), b->identity).ok());
+}
+
+TEST_F(LocalGrpcTest, AnotherUsersProcessIsNotAccepted) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  auto b = started(2);
+  const std::string name = b->transport->address().substr(sizeof("unix:") - 1);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setuid(12345) != 0) ::_exit(2);
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    auto socket = LocalSocket::connect(name, until, LocalSocket::Kind::kStream);
+    if (!socket.ok()) ::_exit(3);
+    // The listener closes it, and answers no HTTP/2 preface.
+    char byte;
+    pollfd one = {socket->descriptor(), POLLIN, 0};
+    if (::poll(&one, 1, 60'000) != 1) ::_exit(4);
+    ::_exit(::recv(socket->descriptor(), &byte, 1, 0) == 0 ? 0 : 5);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(LocalSocketsTest, DiallingAfterTheStopIsUnavailable) {
+  SystemClock clock;
+  LocalSockets here(clock), there(clock);
+  ASSERT_TRUE(here.listen([](FileDescriptor) {}).ok());
+  ASSERT_TRUE(there.listen([](FileDescriptor) {}).ok());
+  EXPECT_TRUE(here.connect(there.address()).ok());
+  here.stop();
+  EXPECT_EQ(here.connect(there.address()).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(there.connect(here.address()).status().code(), absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace weft

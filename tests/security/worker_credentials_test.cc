@@ -1,0 +1,121 @@
+#include "weft/security/worker_credentials.h"
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <string>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "weft/tests/security/certificate_maker.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class WorkerCredentialsTest : public testing::Test {
+ protected:
+  WorkerCredentialsTest() {
+    std::string pattern = (fs::temp_directory_path() / "weft_credentials_XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+    variables_["HOME"] = folder_;
+  }
+  ~WorkerCredentialsTest() override { fs::remove_all(folder_); }
+
+  std::string write(const std::string& file, std::string_view content, mode_t mode) {
+    const std::string path = folder_ + "/" + file;
+    std::ofstream(path) << content;
+    EXPECT_EQ(::chmod(path.c_str(), mode), 0);
+    return path;
+  }
+  void use_files(const TlsCredentials& made) {
+    variables_["WEFT_TLS_CERT"] = write("cert.pem", made.chain, 0644);
+    variables_["WEFT_TLS_KEY"] = write("key.pem", made.key.text(), 0600);
+    variables_["WEFT_TLS_CA"] = write("ca.pem", made.authorities, 0644);
+  }
+  absl::StatusOr<TlsCredentials> find(std::string_view worker = "a") const {
+    return find_worker_credentials("run", "", worker,
+                                   [this](const char* name) -> std::optional<std::string> {
+                                     const auto found = variables_.find(name);
+                                     if (found == variables_.end()) return std::nullopt;
+                                     return found->second;
+                                   });
+  }
+  std::string refused(absl::StatusCode code) const {
+    const auto found = find();
+    EXPECT_EQ(found.status().code(), code) << found.status();
+    return std::string(found.status().message());
+  }
+
+  std::string folder_;
+  std::map<std::string, std::string> variables_;
+  const CertificateMaker site_;
+  const std::string uri_ = "spiffe://site/weft/" + run_digest("run") + "/trainer/a";
+};
+
+TEST_F(WorkerCredentialsTest, WithoutFilesTheJobsSecretSigns) {
+  const auto one = find("a"), two = find("b");
+  ASSERT_TRUE(one.ok()) << one.status();
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_EQ(one->authorities, two->authorities);
+  EXPECT_EQ(one->name.worker, "a");
+  EXPECT_EQ(two->name.worker, "b");
+  EXPECT_TRUE(fs::exists(folder_ + "/.config/weft/secret"));
+}
+
+TEST_F(WorkerCredentialsTest, FilesOfASiteComeBeforeTheSecret) {
+  use_files(site_.make({.uris = {uri_}}));
+  const auto found = find();
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->name.uri(), uri_);
+  EXPECT_EQ(found->authorities, site_.certificate());
+  EXPECT_FALSE(fs::exists(folder_ + "/.config"));
+}
+
+TEST_F(WorkerCredentialsTest, TheThreeVariablesBelongTogether) {
+  use_files(site_.make({.uris = {uri_}}));
+  variables_.erase("WEFT_TLS_KEY");
+  variables_["WEFT_TLS_CA"] = "";
+  EXPECT_THAT(refused(absl::StatusCode::kInvalidArgument),
+              HasSubstr("Not set: WEFT_TLS_KEY, WEFT_TLS_CA"));
+}
+
+TEST_F(WorkerCredentialsTest, ACertificateOfAnotherWorkerOrJobIsRefused) {
+  use_files(site_.make({.uris = {"spiffe://site/weft/" + run_digest("run") + "/trainer/b"}}));
+  EXPECT_THAT(refused(absl::StatusCode::kInvalidArgument),
+              AllOf(HasSubstr("/trainer/b"), HasSubstr("this worker is 'a'")));
+  use_files(site_.make({.uris = {"spiffe://site/weft/" + run_digest("other") + "/trainer/a"}}));
+  EXPECT_THAT(refused(absl::StatusCode::kInvalidArgument), HasSubstr(run_digest("run")));
+}
+
+TEST_F(WorkerCredentialsTest, WhatIsWrongWithAFileIsToldWithItsName) {
+  use_files(site_.make({.uris = {uri_}, .begins = -7200, .ends = -3600}));
+  EXPECT_THAT(refused(absl::StatusCode::kPermissionDenied),
+              AllOf(HasSubstr(variables_["WEFT_TLS_CERT"]), HasSubstr("expired")));
+  use_files(site_.make({.uris = {uri_}}));
+  ASSERT_EQ(::chmod(variables_["WEFT_TLS_KEY"].c_str(), 0640 | S_IRWXO), 0);
+  EXPECT_THAT(refused(absl::StatusCode::kPermissionDenied), HasSubstr(variables_["WEFT_TLS_KEY"]));
+  use_files(site_.make({.uris = {uri_}}));
+  ASSERT_EQ(::chmod(variables_["WEFT_TLS_CA"].c_str(), 0666), 0);
+  EXPECT_THAT(refused(absl::StatusCode::kPermissionDenied),
+              AllOf(HasSubstr(variables_["WEFT_TLS_CA"]), HasSubstr("chmod go-w")));
+  use_files(site_.make({.uris = {uri_}}));
+  fs::remove(variables_["WEFT_TLS_CERT"]);
+  EXPECT_THAT(refused(absl::StatusCode::kNotFound), HasSubstr(variables_["WEFT_TLS_CERT"]));
+}
+
+TEST_F(WorkerCredentialsTest, ANameThatCannotStandInACertificateIsAnError) {
+  const auto found = find("a:b");
+  EXPECT_EQ(found.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(found.status().message()), HasSubstr("worker name 'a:b'"));
+}
+
+}  // namespace
+}  // namespace weft
